@@ -1,0 +1,20 @@
+// CRC32C (Castagnoli, reflected, initial and final xor 0xFFFFFFFF) and XXH3-64 of bytes.
+// crc32c("123456789") == 0xE3069283.  Uses the SSE4.2 instruction where the CPU has it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace ashlar {
+
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t previous = 0);
+uint32_t crc32c(std::string_view text, uint32_t previous = 0);
+// The same by tables: what crc32c uses on a CPU without the instruction.
+uint32_t crc32c_portable(std::span<const std::byte> bytes, uint32_t previous = 0);
+// CRC of A followed by B from crc(A), crc(B) and the length of B.
+uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b);
+uint64_t xxh3_64(std::span<const std::byte> bytes);
+
+}  // namespace ashlar

@@ -1,0 +1,61 @@
+#include "ashlar/core/files.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include "ashlar/core/error.h"
+
+namespace ashlar {
+namespace {
+
+void write_and_sync(FileSystem& files, const std::string& path, std::string_view text) {
+  const auto file = files.create(path);
+  file->write_at(std::as_bytes(std::span(text)), 0);
+  file->sync();
+  file->close();
+}
+
+}  // namespace
+
+std::string read_text(FileSystem& files, const std::string& path, int64_t max_bytes) {
+  const auto file = files.open(path);
+  const int64_t size = file->size();
+  ASHLAR_REQUIRE(size <= max_bytes, kStorage, "read {}: the file has {} bytes; expected at most {}",
+                 path, size, max_bytes);
+  std::string text(static_cast<size_t>(size), '\0');
+  file->read_at(std::as_writable_bytes(std::span(text)), 0);
+  return text;
+}
+
+void write_text(FileSystem& files, const std::string& path, std::string_view text) {
+  // The process number keeps two writers apart; what a killed one of the same number left goes.
+  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
+  if (files.stat(temporary)) files.remove(temporary);
+  try {
+    write_and_sync(files, temporary, text);
+    files.replace(temporary, path);
+  } catch (const Error&) {
+    try {
+      files.remove_all(temporary);
+    } catch (const Error&) {  // the first error says more
+    }
+    throw;
+  }
+  files.sync_directory(parent_of(path));
+}
+
+std::string join(const std::string& directory, std::string_view name) {
+  if (directory.empty()) return std::string(name);
+  return fmt::format("{}{}{}", directory, directory.back() == '/' ? "" : "/", name);
+}
+
+std::string parent_of(const std::string& path) {
+  const size_t name_end = path.find_last_not_of('/');
+  if (name_end == std::string::npos) return path.empty() ? "." : "/";
+  const size_t slash = path.rfind('/', name_end);
+  if (slash == std::string::npos) return ".";
+  const size_t end = path.find_last_not_of('/', slash);
+  return end == std::string::npos ? "/" : path.substr(0, end + 1);
+}
+
+}  // namespace ashlar

@@ -1,0 +1,96 @@
+// Files behind one interface: posix for work, memory and faulty for tests.
+//
+// Errors   kStorage with path, operation and errno text.  Reads past the end are kStorage too: they
+//          say how many bytes were wanted and how many there are.
+// Threads  one File may be read by several threads at once; writes are the caller's to order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ashlar {
+
+struct FileInfo {
+  enum class Type { kFile, kDirectory, kLink, kOther };  // links are not followed
+  Type type;
+  int64_t size_bytes;
+  int64_t modified_s;  // seconds since 1970
+};
+
+class File {
+ public:
+  virtual ~File() = default;
+  virtual int64_t size() const = 0;
+  virtual void read_at(std::span<std::byte> out, int64_t offset) const = 0;  // all or kStorage
+  virtual void write_at(std::span<const std::byte> bytes, int64_t offset) = 0;
+  virtual void reserve(int64_t size_bytes) = 0;  // fallocate: a full disk shows here; size() stays
+  virtual void truncate(int64_t size_bytes) = 0;
+  virtual void sync() = 0;   // on disk when it returns; after a failure the data must be rewritten
+  virtual void close() = 0;  // checked; the destructor closes unchecked
+};
+
+// Bytes of a whole file that stay valid as long as the object lives.
+class Mapping {
+ public:
+  virtual ~Mapping() = default;
+  virtual std::span<const std::byte> bytes() const = 0;
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  virtual std::unique_ptr<File> open(const std::string& path) = 0;    // to read; follows no link,
+                                                                      // regular files only
+  virtual std::unique_ptr<File> create(const std::string& path) = 0;  // must not exist yet
+  virtual std::unique_ptr<File> append(const std::string& path) = 0;  // made if missing; write_at
+                                                                      // at size() appends
+  virtual std::unique_ptr<Mapping> map(const std::string& path) = 0;
+  virtual std::optional<FileInfo> stat(const std::string& path) = 0;  // nullopt: nothing there
+  virtual std::vector<std::string> list(const std::string& directory) = 0;  // names, sorted
+  virtual void make_directories(const std::string& path) = 0;               // like mkdir -p
+  virtual void rename_new(const std::string& from,
+                          const std::string& to) = 0;                        // `to` must be absent
+  virtual void replace(const std::string& from, const std::string& to) = 0;  // over `to`
+  virtual void remove(const std::string& path) = 0;  // a file or an empty directory, or kStorage
+  virtual void remove_all(const std::string& path) = 0;  // like rm -rf; absent is fine
+  virtual void sync_directory(const std::string& path) = 0;
+  virtual int64_t free_bytes(const std::string& path) = 0;
+};
+
+// The machine's file system.  Short writes, EINTR and EAGAIN are retried.
+std::unique_ptr<FileSystem> posix_files();
+
+// A file system in memory (one root, absolute or relative paths as plain keys).
+std::unique_ptr<FileSystem> memory_files();
+
+// Calls of `inner`, any of which may be made to fail.  `decide` is asked before every call with its
+// number (from 0), its name (the method's; "read" and "write" for read_at and write_at) and its path.
+// A failed call does nothing, but for kShortWrite: half of the bytes of a write land before it fails
+// (on other calls it is kIoError).
+enum class Fault {
+  kNone,
+  kIoError,
+  kDiskFull,
+  kShortWrite,
+  kCrash
+};  // kCrash: this call and all later ones fail
+using FaultDecision =
+    std::function<Fault(int64_t call, std::string_view operation, const std::string& path)>;
+std::unique_ptr<FileSystem> faulty_files(FileSystem& inner, FaultDecision decide);
+
+// Whole small files.  read_text: kStorage if the file is larger than max_bytes.
+std::string read_text(FileSystem& files, const std::string& path, int64_t max_bytes = 64 << 20);
+// Temp file beside it, sync, rename over it, sync the directory: old or new content, never a mix.
+void write_text(FileSystem& files, const std::string& path, std::string_view text);
+
+std::string join(const std::string& directory, std::string_view name);
+std::string parent_of(const std::string& path);  // "." for a bare name
+
+}  // namespace ashlar

@@ -1,0 +1,279 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "ashlar/core/files.h"
+#include "ashlar/core/files_error.h"
+
+namespace ashlar {
+namespace {
+
+// A signal or a busy device: the same call is to be made again.
+bool again() {
+  if (errno == EAGAIN) sched_yield();
+  return errno == EINTR || errno == EAGAIN;
+}
+
+template <typename Call>
+auto retried(Call call) {
+  auto result = call();
+  while (result == -1 && again()) result = call();
+  return result;
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int get() const { return number_; }
+  // Linux frees the descriptor whatever close answers: never close it again.
+  int close() {
+    const int result = number_ < 0 ? 0 : ::close(std::exchange(number_, -1));
+    return result == 0 || errno == EINTR ? 0 : errno;
+  }
+
+ private:
+  int number_;
+};
+
+struct stat status_of(const Descriptor& descriptor, const std::string& path) {
+  struct stat status;
+  if (fstat(descriptor.get(), &status) != 0) fail_storage("stat", path, errno);
+  return status;
+}
+
+// Regular files only; O_NONBLOCK so that a pipe in a file's place is refused instead of waited for.
+Descriptor open_regular(std::string_view operation, const std::string& path, int flags) {
+  const int all_flags = flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  Descriptor descriptor(retried([&] { return ::open(path.c_str(), all_flags, 0666); }));
+  if (descriptor.get() < 0 && errno == ELOOP)
+    fail_storage(operation, path, ELOOP,
+                 " (it is a link or stands behind too many; give the path of the file itself)");
+  if (descriptor.get() < 0) fail_storage(operation, path, errno);
+  const mode_t mode = status_of(descriptor, path).st_mode;
+  if (S_ISDIR(mode)) fail_storage(operation, path, EISDIR);
+  ASHLAR_REQUIRE(S_ISREG(mode), kStorage, "{} {}: not a regular file", operation, path);
+  return descriptor;
+}
+
+class PosixFile : public File {
+ public:
+  PosixFile(Descriptor descriptor, std::string path)
+      : descriptor_(std::move(descriptor)), path_(std::move(path)) {}
+
+  int64_t size() const override { return status_of(descriptor_, path_).st_size; }
+
+  void read_at(std::span<std::byte> out, int64_t offset) const override {
+    ASHLAR_ASSERT(offset >= 0);
+    for (size_t done = 0; done < out.size();) {
+      const ssize_t count = retried([&] {
+        return pread(descriptor_.get(), out.data() + done, out.size() - done,
+                     offset + static_cast<int64_t>(done));
+      });
+      if (count < 0) fail_storage("read", path_, errno, after(done, out.size()));
+      if (count == 0) fail_short_read(path_, out.size(), offset, size());
+      done += static_cast<size_t>(count);
+    }
+  }
+
+  void write_at(std::span<const std::byte> bytes, int64_t offset) override {
+    ASHLAR_ASSERT(offset >= 0);
+    for (size_t done = 0; done < bytes.size();) {
+      const ssize_t count = retried([&] {
+        return pwrite(descriptor_.get(), bytes.data() + done, bytes.size() - done,
+                      offset + static_cast<int64_t>(done));
+      });
+      if (count < 0) fail_storage("write", path_, errno, after(done, bytes.size()));
+      done += static_cast<size_t>(count);
+    }
+  }
+
+  void reserve(int64_t size_bytes) override {
+    if (size_bytes == 0) return;
+    const int result =
+        retried([&] { return fallocate(descriptor_.get(), FALLOC_FL_KEEP_SIZE, 0, size_bytes); });
+    // A file system without the call keeps no promise; the writes then find out.
+    if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+      fail_storage("reserve", path_, errno, fmt::format(" ({} bytes)", size_bytes));
+  }
+
+  void truncate(int64_t size_bytes) override {
+    if (retried([&] { return ftruncate(descriptor_.get(), size_bytes); }) != 0)
+      fail_storage("truncate", path_, errno);
+  }
+
+  void sync() override {
+    if (retried([&] { return fsync(descriptor_.get()); }) != 0) fail_storage("sync", path_, errno);
+  }
+
+  void close() override {
+    if (const int number = descriptor_.close()) fail_storage("close", path_, number);
+  }
+
+ private:
+  static std::string after(size_t done, size_t all) {
+    return fmt::format(" (after {} of {} bytes)", done, all);
+  }
+
+  Descriptor descriptor_;
+  std::string path_;
+};
+
+class PosixMapping : public Mapping {
+ public:
+  PosixMapping(const Descriptor& descriptor, const std::string& path)
+      : size_(static_cast<size_t>(status_of(descriptor, path).st_size)) {
+    if (size_ == 0) return;  // mmap refuses empty files
+    data_ = mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor.get(), 0);
+    if (data_ == MAP_FAILED) fail_storage("map", path, errno);
+  }
+  ~PosixMapping() override {
+    if (size_ != 0) munmap(data_, size_);
+  }
+  PosixMapping(const PosixMapping&) = delete;
+  PosixMapping& operator=(const PosixMapping&) = delete;
+  std::span<const std::byte> bytes() const override {
+    return {static_cast<const std::byte*>(data_), size_};
+  }
+
+ private:
+  size_t size_;
+  void* data_ = nullptr;
+};
+
+FileInfo::Type type_of(mode_t mode) {
+  if (S_ISREG(mode)) return FileInfo::Type::kFile;
+  if (S_ISDIR(mode)) return FileInfo::Type::kDirectory;
+  return S_ISLNK(mode) ? FileInfo::Type::kLink : FileInfo::Type::kOther;
+}
+
+bool is_directory(const std::string& path) {
+  struct stat status;
+  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+// For file systems that cannot rename without replacing.  A link is refused if `to` exists; where
+// there are no links either, and for directories, another process could come between the check and
+// the rename, which is the best that such a file system offers.  Returns an errno.
+int rename_new_checked(const std::string& from, const std::string& to) {
+  struct stat status;
+  if (lstat(from.c_str(), &status) != 0) return errno;
+  if (S_ISREG(status.st_mode) && link(from.c_str(), to.c_str()) == 0)
+    return unlink(from.c_str()) == 0 ? 0 : errno;
+  if (lstat(to.c_str(), &status) == 0) return EEXIST;
+  return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+}
+
+class PosixFiles : public FileSystem {
+ public:
+  std::unique_ptr<File> open(const std::string& path) override {
+    return std::make_unique<PosixFile>(open_regular("open", path, O_RDONLY), path);
+  }
+  std::unique_ptr<File> create(const std::string& path) override {
+    return std::make_unique<PosixFile>(open_regular("create", path, O_RDWR | O_CREAT | O_EXCL),
+                                       path);
+  }
+  // Without O_APPEND: Linux would then ignore the offsets of writes.
+  std::unique_ptr<File> append(const std::string& path) override {
+    return std::make_unique<PosixFile>(open_regular("append", path, O_RDWR | O_CREAT), path);
+  }
+  std::unique_ptr<Mapping> map(const std::string& path) override {
+    return std::make_unique<PosixMapping>(open_regular("map", path, O_RDONLY), path);
+  }
+
+  std::optional<FileInfo> stat(const std::string& path) override {
+    struct stat status;
+    if (lstat(path.c_str(), &status) == 0)
+      return FileInfo{type_of(status.st_mode), status.st_size, status.st_mtime};
+    if (errno != ENOENT && errno != ENOTDIR) fail_storage("stat", path, errno);
+    return std::nullopt;
+  }
+
+  std::vector<std::string> list(const std::string& directory) override {
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(directory.c_str()), closedir);
+    if (!stream) fail_storage("list", directory, errno);
+    std::vector<std::string> names;
+    errno = 0;  // readdir answers null for the end and for an error
+    while (const dirent* entry = readdir(stream.get())) {
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
+      errno = 0;
+    }
+    if (errno != 0) fail_storage("list", directory, errno);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  void make_directories(const std::string& path) override {
+    if (mkdir(path.c_str(), 0777) == 0) return;
+    int number = errno;
+    const std::string parent = parent_of(path);
+    if (number == ENOENT && parent != path && parent != ".") {
+      make_directories(parent);
+      number = mkdir(path.c_str(), 0777) == 0 ? 0 : errno;
+    }
+    if (number != 0 && !is_directory(path)) fail_storage("make_directories", path, number);
+  }
+
+  void rename_new(const std::string& from, const std::string& to) override {
+    int number = 0;
+    if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) != 0)
+      number = errno;
+    if (number == EINVAL || number == ENOSYS || number == EOPNOTSUPP)
+      number = rename_new_checked(from, to);
+    if (number != 0) fail_storage("rename_new", from, number, fmt::format(" (to {})", to));
+  }
+
+  void replace(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0)
+      fail_storage("replace", to, errno, fmt::format(" (by {})", from));
+  }
+
+  void remove(const std::string& path) override {
+    if (::remove(path.c_str()) != 0) fail_storage("remove", path, errno);
+  }
+
+  void remove_all(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);  // follows no link
+    if (error) fail_storage("remove_all", path, error.value());
+  }
+
+  void sync_directory(const std::string& path) override {
+    const Descriptor descriptor(
+        retried([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+    if (descriptor.get() < 0) fail_storage("sync_directory", path, errno);
+    const int result = retried([&] { return fsync(descriptor.get()); });
+    // EINVAL: a file system whose directories need no sync.
+    if (result != 0 && errno != EINVAL) fail_storage("sync_directory", path, errno);
+  }
+
+  int64_t free_bytes(const std::string& path) override {
+    struct statvfs status;
+    if (retried([&] { return statvfs(path.c_str(), &status); }) != 0)
+      fail_storage("free_bytes", path, errno);
+    return static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<FileSystem> posix_files() {
+  return std::make_unique<PosixFiles>();
+}
+
+}  // namespace ashlar

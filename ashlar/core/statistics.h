@@ -1,0 +1,35 @@
+// Order statistics of repeated measurements, and a fixed window for spike detection.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace ashlar {
+
+// p99 is the nearest rank: the smallest value that at least 99% of the values do not exceed.
+struct Summary {
+  double min, median, mean, p99, max;
+  size_t count;
+};
+Summary summarize(std::span<const double> values);  // at least one value
+
+// z-score of a value against the last `size` values; no verdict until the window is full.
+class Window {
+ public:
+  explicit Window(size_t size);
+  bool full() const { return count_ >= values_.size(); }
+  double z_score(double value) const;  // 0 until full; deviation 0 counts as tiny, not as infinite
+  void add(double value);
+  std::span<const double> values() const {
+    return {values_.data(), full() ? values_.size() : count_};
+  }
+  size_t count() const { return count_; }
+  void restore(std::span<const double> values, size_t count);  // as values() and count() gave them
+
+ private:
+  std::vector<double> values_;  // ring
+  size_t count_ = 0;
+};
+
+}  // namespace ashlar

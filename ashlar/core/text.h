@@ -1,0 +1,24 @@
+// Small helpers on text: names, numbers for people, nearest names for error messages.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ashlar {
+
+// The known name closest to `word` by edit distance; "" if none is near (distance > 1/3 of length + 1).
+std::string nearest_name(std::string_view word, std::span<const std::string> known);
+// "; did you mean 'x'?" or "; known: a, b, c" (at most 12 names).
+std::string suggestion(std::string_view word, std::span<const std::string> known);
+
+std::string format_bytes(int64_t bytes);      // 1536 -> "1.50 KiB"
+std::string format_count(double count);       // 22600000 -> "22.6M"
+std::string format_duration(double seconds);  // 75.2 -> "1m15s"
+std::string format_thousands(int64_t value);  // 8840488784 -> "8,840,488,784"
+// n separators give n + 1 pieces, empty ones included.
+std::vector<std::string> split(std::string_view text, char separator);
+
+}  // namespace ashlar

@@ -1,0 +1,67 @@
+// Closed formulas for ZAYA1: parameters, and flop per token.  They share no code with the model, so
+// that tests can hold one against the other.
+//
+// Source  ZAYA1, arXiv 2511.17127 and 2605.05365; shapes of the released checkpoints.
+// Types   Parameter counts are exact integers; flop are doubles, exact below 2^53.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "ashlar/spec/model_spec.h"
+
+namespace ashlar {
+
+// Trainable scalars.  Weights and biases of a map are counted together.
+struct ZayaParameters {
+  // One block's attention.
+  int64_t q_proj = 0, k_proj = 0;
+  int64_t v_proj = 0;  // v_proj_current, and v_proj_delayed again
+  int64_t conv_depthwise = 0, conv_grouped = 0, temp = 0, o_proj = 0;
+  int64_t attention = 0;  // the sum, with both v_proj
+  // One block's router.
+  int64_t router_down = 0, router_norm = 0;
+  int64_t router_fc = 0;  // fc1, and fc2 again
+  int64_t router_out = 0;
+  int64_t router = 0;        // the sum, without router_scale
+  int64_t router_scale = 0;  // depth averaging; every block but the first has it
+  // The rest of a block.
+  int64_t expert = 0, experts = 0;  // one; all of a block
+  int64_t norms = 0, residual_scaling = 0;
+  int64_t block = 0;  // the first block; later ones have router_scale more
+  // The model.
+  int64_t blocks = 0;     // all
+  int64_t embedding = 0;  // also the head
+  int64_t other = 0;      // input scaling and final norm
+  int64_t total = 0, without_embedding = 0;
+  int64_t active = 0;            // of one token, without the embedding
+  int64_t active_with_head = 0;  // N of the 6N conventions
+  int64_t buffers = 0;           // balancing biases; not trained, not in total
+};
+ZayaParameters zaya_parameters(const ModelSpec& spec);
+
+// Flop per token of a sequence of `sequence_length` tokens; a multiply-add counts 2.  Products and
+// convolutions only.  A token reads the causal average of keys, and in a block with a window W
+// (which counts the token itself) the average over the sequence of min(t + 1, W), t = 0, 1, ...
+// Documents packed into one row are not taken apart: such a row costs less than this.
+struct ZayaFlop {
+  double blocks = 0;     // products and convolutions of all blocks, without attention scores
+  double head = 0;       // 2 V H
+  double attention = 0;  // scores and weighted values
+  double forward = 0;    // the sum
+  double training = 0;   // 3 forward; recomputation is not counted
+};
+ZayaFlop zaya_flop(const ModelSpec& spec, int64_t sequence_length);
+
+// What a published MFU counts as a token's training flop.  N = active_with_head, d = query width
+// (heads times head_dim), s = sequence length; the 6N forms ignore sliding windows.
+enum class FlopConvention : uint8_t { kExactCausal, k6N6Lds, k6N12Lds, k6N };
+inline constexpr std::array kFlopConventions = {FlopConvention::kExactCausal,
+                                                FlopConvention::k6N6Lds, FlopConvention::k6N12Lds,
+                                                FlopConvention::k6N};
+std::string_view name_of(FlopConvention convention);  // "exact-causal", "6N+6Lds", "6N+12Lds", "6N"
+double training_flop_per_token(const ModelSpec& spec, int64_t sequence_length,
+                               FlopConvention convention);
+
+}  // namespace ashlar

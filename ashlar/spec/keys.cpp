@@ -1,0 +1,367 @@
+#include "ashlar/spec/keys.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "ashlar/core/error.h"
+
+namespace ashlar {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::infinity();
+
+// Upper bounds keep every product of sizes (parameters, bytes of state) inside an int64_t.
+constexpr KeyRange kLayerCount{1, 1024};
+constexpr KeyRange kHeadCount{1, 1024};
+constexpr KeyRange kExpertCount{1, 4096};
+constexpr KeyRange kWidth{1, 131072};
+constexpr KeyRange kTokenId{-1, 2147483646};
+constexpr KeyRange kCount{0, kNone};
+constexpr KeyRange kAtLeastOne{1, kNone};
+constexpr KeyRange kNotNegative{0, kNone};
+constexpr KeyRange kPositive{0, kNone, true};
+constexpr KeyRange kBeta{0, 1, false, true};
+
+template <class Section, class Field>
+Key key(const char* name, KeyType type, Section Recipe::*section, Field Section::*field,
+        const char* meaning) {
+  Key row;
+  row.name = name;
+  row.type = type;
+  row.meaning = meaning;
+  using Stored = std::conditional_t<std::is_same_v<Field, uint64_t>, int64_t, Field>;
+  row.get = [=](const Recipe& recipe) { return KeyValue(Stored((recipe.*section).*field)); };
+  row.set = [=](Recipe& recipe, const KeyValue& value) {
+    (recipe.*section).*field = Field(std::get<Stored>(value));
+  };
+  return row;
+}
+
+template <class Section, class Field>
+Key integer(const char* name, Section Recipe::*section, Field Section::*field, KeyRange range,
+            const char* meaning) {
+  Key row = key(name, KeyType::kInteger, section, field, meaning);
+  row.range = range;
+  return row;
+}
+
+template <class Section>
+Key number(const char* name, Section Recipe::*section, double Section::*field, KeyRange range,
+           const char* meaning) {
+  Key row = key(name, KeyType::kNumber, section, field, meaning);
+  row.range = range;
+  return row;
+}
+
+template <class Section>
+Key boolean(const char* name, Section Recipe::*section, bool Section::*field, const char* meaning) {
+  return key(name, KeyType::kBoolean, section, field, meaning);
+}
+
+template <class Section>
+Key text(const char* name, Section Recipe::*section, std::string Section::*field,
+         const char* meaning) {
+  return key(name, KeyType::kText, section, field, meaning);
+}
+
+// `words` in the order of the enum's values (false, true for a boolean).
+template <class Section, class Enum>
+Key word(const char* name, Section Recipe::*section, Enum Section::*field,
+         std::vector<std::string> words, const char* meaning) {
+  Key row;
+  row.name = name;
+  row.type = KeyType::kWord;
+  row.meaning = meaning;
+  row.get = [=](const Recipe& recipe) {
+    return KeyValue(words.at(static_cast<size_t>((recipe.*section).*field)));
+  };
+  row.set = [=](Recipe& recipe, const KeyValue& value) {
+    for (size_t i = 0; i < words.size(); ++i)
+      if (words[i] == std::get<std::string>(value)) (recipe.*section).*field = static_cast<Enum>(i);
+  };
+  row.words = std::move(words);
+  return row;
+}
+
+Key required(Key row) {
+  row.required = true;
+  return row;
+}
+
+using Rows = std::vector<Key>;
+
+// The one key that is a field of Recipe itself.
+Key run_name() {
+  Key row;
+  row.name = "run.name";
+  row.type = KeyType::kText;
+  row.meaning = "a name for logs and reports";
+  row.get = [](const Recipe& recipe) { return KeyValue(recipe.name); };
+  row.set = [](Recipe& recipe, const KeyValue& value) {
+    recipe.name = std::get<std::string>(value);
+  };
+  return row;
+}
+
+Rows model_sizes() {
+  constexpr auto m = &Recipe::model;
+  using M = ModelSpec;
+  return {
+      required(integer("model.vocab_size", m, &M::vocab_size, {2, 2147483647},
+                       "rows of the embedding, which is also the head")),
+      required(integer("model.hidden_size", m, &M::hidden_size, kWidth, "width of the stream")),
+      required(integer("model.num_hidden_layers", m, &M::num_hidden_layers, kLayerCount,
+                       "blocks of one attention and one mixture of experts")),
+      required(integer("model.num_attention_heads", m, &M::num_attention_heads, kHeadCount,
+                       "query heads")),
+      required(integer("model.num_key_value_heads", m, &M::num_key_value_heads, kHeadCount,
+                       "key and value heads; divides the query heads")),
+      required(integer("model.head_dim", m, &M::head_dim, {1, 1024},
+                       "channels of a head; times key and value heads it must be even")),
+      required(integer("model.num_experts", m, &M::num_experts, kExpertCount,
+                       "experts of a block; the router adds a skip class")),
+      required(integer("model.moe_intermediate_size", m, &M::moe_intermediate_size, kWidth,
+                       "width inside an expert")),
+      required(integer("model.router_hidden_size", m, &M::router_hidden_size, kWidth,
+                       "width of the router")),
+  };
+}
+
+Rows model_choices() {
+  constexpr auto m = &Recipe::model;
+  using M = ModelSpec;
+  return {
+      number("model.rms_norm_eps", m, &M::rms_norm_eps, {0, 1, true}, "guard of every RMSNorm"),
+      number("model.partial_rotary_factor", m, &M::partial_rotary_factor, {0, 1, true},
+             "share of a head that RoPE rotates; must give an even number of channels"),
+      number("model.rope_theta", m, &M::rope_theta, kPositive, "RoPE base of hybrid blocks"),
+      number("model.rope_theta_sliding", m, &M::rope_theta_sliding, kPositive,
+             "RoPE base of hybrid_sliding blocks"),
+      integer("model.sliding_window", m, &M::sliding_window, {0, 1 << 30},
+              "tokens that a hybrid_sliding block sees, the token itself included; 0: none"),
+      key("model.layer_types", KeyType::kLayers, m, &M::layer_types,
+          "type of each block; hybrid sees all earlier tokens, hybrid_sliding a window; alternate: "
+          "sliding on even blocks"),
+      integer("model.max_position_embeddings", m, &M::max_position_embeddings, {1, 1 << 30},
+              "longest sequence that the model is meant for"),
+      integer("model.pad_token_id", m, &M::pad_token_id, kTokenId, "padding id; -1: none"),
+      integer("model.bos_token_id", m, &M::bos_token_id, kTokenId, "first id of a text; -1: none"),
+      integer("model.eos_token_id", m, &M::eos_token_id, kTokenId, "last id of a text; -1: none"),
+      boolean("model.head_fp32", m, &M::head_fp32,
+              "head product in fp32 even where the rest computes in bf16"),
+      number("model.qk_norm_eps", m, &M::qk_norm_eps, {0, 1},
+             "guard of the QK norm, under the root"),
+      word("moe.skip_output", m, &M::skip_output, {"zero", "identity"},
+           "what a token gets from the skip class: nothing, or its input times the probability"),
+  };
+}
+
+Rows balance_and_init() {
+  constexpr auto b = &Recipe::balance;
+  constexpr auto i = &Recipe::init;
+  using B = BalanceSpec;
+  using I = InitSpec;
+  return {
+      number("moe.balance.lr", b, &B::lr, kNotNegative,
+             "rate of the balancing biases, decayed with the main schedule"),
+      number("moe.balance.beta1", b, &B::beta1, kBeta, "first moment of the bias update"),
+      number("moe.balance.beta2", b, &B::beta2, kBeta, "second moment of the bias update"),
+      number("moe.balance.eps", b, &B::eps, kPositive, "guard of the bias update"),
+      word("moe.balance.target", b, &B::target, {"real_experts", "all_classes"},
+           "wanted load: 1/E with the skip bias frozen, or 1/(E+1) with it trained"),
+      word("moe.balance.scope", b, &B::scope, {"global_batch", "micro_batch"},
+           "tokens over which loads are counted"),
+      number("init.std", i, &I::std, kNotNegative, "standard deviation of normal weights"),
+      number("init.temp", i, &I::temp, kNotNegative, "temperature of the keys at the start"),
+      word("init.conv", i, &I::conv_uniform, {"normal", "uniform"},
+           "convolutions: normal with zero biases, or all uniform in +-1/sqrt(fan-in)"),
+      word("init.output_scale", i, &I::output_depth, {"one", "depth"},
+           "factor on o_proj and expert down_proj: 1, or 1/sqrt(2 layers)"),
+  };
+}
+
+Rows data() {
+  constexpr auto d = &Recipe::data;
+  using D = DataSpec;
+  return {
+      key("data.train", KeyType::kBlend, d, &D::train, "prepared datasets to train on, weighted"),
+      key("data.validation", KeyType::kBlend, d, &D::validation,
+          "prepared datasets to evaluate on; empty: the end of the training data"),
+      number("data.validation_fraction", d, &D::validation_fraction, {0, 0.5},
+             "share cut from the end of the training data where data.validation is empty"),
+      text("data.tokenizer", d, &D::tokenizer,
+           "tokenizer file, or byte; empty: the one of the prepared dataset"),
+      integer("data.sequence_length", d, &D::sequence_length, {1, 1 << 24}, "tokens of a sequence"),
+      word("data.packing", d, &D::packing, {"concat", "best_fit"},
+           "concatenate and split, or whole documents into the fullest row where they fit"),
+      boolean("data.document_reset", d, &D::document_reset,
+              "attention, convolutions and positions start anew with each document"),
+      boolean("data.mask_document_end", d, &D::mask_document_end,
+              "no loss on the first token of the next document"),
+      integer(
+          "data.num_streams", d, &D::num_streams, {0, 1 << 24},
+          "logical streams that fix the data order; 0: 1024 if it divides train.global_batch or "
+          "is a multiple of it, else train.global_batch"),
+      boolean("data.allow_dataset_change", d, &D::allow_dataset_change,
+              "resume although the dataset differs from the one of the checkpoint"),
+  };
+}
+
+Rows optim() {
+  constexpr auto o = &Recipe::optim;
+  using O = OptimSpec;
+  return {
+      word("optim.matrices", o, &O::matrices, {"muon", "adamw"}, "optimizer of 2-D weights"),
+      number("optim.lr", o, &O::lr, kNotNegative, "peak rate of all parameters"),
+      number("optim.lr_min", o, &O::lr_min, kNotNegative, "rate at the last step"),
+      integer("optim.warmup_steps", o, &O::warmup_steps, kCount, "steps of linear warm-up"),
+      word("optim.schedule", o, &O::schedule, {"cosine", "linear", "constant"},
+           "shape of the decay after the warm-up"),
+      number("optim.weight_decay", o, &O::weight_decay, kNotNegative,
+             "decoupled decay of weights; norms, biases, scales and temperatures have none"),
+      number("optim.clip_norm", o, &O::clip_norm, kNotNegative,
+             "largest global gradient norm; 0: no clipping"),
+      number("optim.beta1", o, &O::beta1, kBeta, "first moment of AdamW"),
+      number("optim.beta2", o, &O::beta2, kBeta, "second moment of AdamW"),
+      number("optim.eps", o, &O::eps, kPositive, "guard of AdamW"),
+      number("optim.muon_momentum", o, &O::muon_momentum, kBeta, "momentum of Muon"),
+      boolean("optim.muon_nesterov", o, &O::muon_nesterov, "Nesterov form of Muon's momentum"),
+      number("optim.muon_scale", o, &O::muon_scale, kPositive,
+             "Muon's rate is lr * muon_scale * sqrt(max(rows, columns))"),
+      integer("optim.muon_steps", o, &O::muon_steps, {1, 50}, "Newton-Schulz steps"),
+      boolean("optim.muon_split_gate_up", o, &O::muon_split_gate_up,
+              "orthogonalise gate and up of an expert separately"),
+  };
+}
+
+Rows train() {
+  constexpr auto t = &Recipe::train;
+  using T = TrainSpec;
+  return {
+      text("train.run_dir", t, &T::run_dir, "directory of checkpoints, metrics and logs"),
+      integer("train.seed", t, &T::seed, kCount, "seed of weights and data order"),
+      integer("train.steps", t, &T::steps, {1, 1 << 30}, "optimizer steps of the run"),
+      integer("train.micro_batch", t, &T::micro_batch, {1, 1 << 20}, "sequences per forward pass"),
+      integer("train.global_batch", t, &T::global_batch, {1, 1 << 20},
+              "sequences per optimizer step; a multiple of train.micro_batch"),
+      word("train.precision", t, &T::precision, {"auto", "bf16", "fp32", "fp64"},
+           "type of the products; auto: bf16 where the hardware has it, else fp32"),
+      boolean("train.recompute", t, &T::recompute,
+              "compute a block's forward again in its backward: less memory, more time"),
+      integer("train.threads", t, &T::threads, {0, 4096}, "CPU threads; 0: one per CPU"),
+      integer("train.eval_every", t, &T::eval_every, kCount, "steps between evaluations; 0: never"),
+      integer("train.eval_batches", t, &T::eval_batches, kAtLeastOne,
+              "micro-batches of an evaluation"),
+      integer("train.log_every", t, &T::log_every, kAtLeastOne, "steps between console lines"),
+      number("train.max_minutes", t, &T::max_minutes, kNotNegative,
+             "save and stop after this time; 0: no limit"),
+      integer("train.memory_limit_mib", t, &T::memory_limit_mib, {0, 1 << 30},
+              "most memory that the run may allocate; 0: no limit"),
+  };
+}
+
+Rows health_and_checkpoint() {
+  constexpr auto h = &Recipe::health;
+  constexpr auto c = &Recipe::checkpoint;
+  using H = HealthSpec;
+  using C = CheckpointSpec;
+  return {
+      integer("health.window", h, &H::window, {2, 1 << 20},
+              "steps over which loss and gradient norm are judged"),
+      number("health.max_z", h, &H::max_z, kPositive,
+             "a step whose loss or gradient norm is this many deviations off is skipped"),
+      integer("health.max_consecutive_skips", h, &H::max_consecutive_skips, kCount,
+              "skipped steps in a row after which the run gives up"),
+      integer("health.max_skips_per_1000", h, &H::max_skips_per_1000, {0, 1000},
+              "skipped steps among 1000 after which the run gives up"),
+      integer("checkpoint.every", c, &C::every, {-1, kNone},
+              "steps between checkpoints; 0: only at the end; -1: never"),
+      integer("checkpoint.keep", c, &C::keep, kAtLeastOne, "newest checkpoints kept"),
+      integer("checkpoint.keep_every", c, &C::keep_every, kCount,
+              "checkpoints at multiples of this stay for ever; 0: none"),
+      boolean("checkpoint.async", c, &C::async, "write while training goes on"),
+  };
+}
+
+std::string bound_text(double bound) {
+  return bound == std::floor(bound) ? fmt::format("{:.0f}", bound) : fmt::format("{}", bound);
+}
+
+std::string range_text(const KeyRange& range) {
+  const std::string low = bound_text(range.min);
+  if (range.max == kNone) return (range.min_excluded ? " above " : " of at least ") + low;
+  const std::string high = bound_text(range.max);
+  if (range.min_excluded) return fmt::format(" above {} and at most {}", low, high);
+  if (range.max_excluded) return fmt::format(" from {} to below {}", low, high);
+  return fmt::format(" from {} to {}", low, high);
+}
+
+bool in_range(const KeyRange& range, double value) {
+  if (!std::isfinite(value)) return false;
+  const bool low = range.min_excluded ? value > range.min : value >= range.min;
+  const bool high = range.max_excluded ? value < range.max : value <= range.max;
+  return low && high;
+}
+
+}  // namespace
+
+const std::vector<Key>& recipe_keys() {
+  static const Rows kRows = [] {
+    Rows all{run_name()};
+    for (const Rows& part : {model_sizes(), model_choices(), balance_and_init(), data(), optim(),
+                             train(), health_and_checkpoint()})
+      all.insert(all.end(), part.begin(), part.end());
+    return all;
+  }();
+  return kRows;
+}
+
+std::string expected_of(const Key& key) {
+  switch (key.type) {
+    case KeyType::kBoolean:
+      return "true or false";
+    case KeyType::kInteger:
+      return "an integer" + range_text(key.range);
+    case KeyType::kNumber:
+      return "a number" + range_text(key.range);
+    case KeyType::kText:
+      return "a text";
+    case KeyType::kWord:
+      return fmt::format("one of {}", fmt::join(key.words, ", "));
+    case KeyType::kBlend:
+      return "a dataset prefix, \"A:0.7,B:0.3\" or a list of { path, weight }";
+    case KeyType::kLayers:
+      return "hybrid, hybrid_sliding, alternate or a list with hybrid or hybrid_sliding per block";
+  }
+  ASHLAR_ASSERT(false && "a KeyType without a description");
+}
+
+std::string range_problem(const Key& key, const Recipe& recipe, std::string_view shown_name) {
+  double value = 0;
+  if (key.type == KeyType::kInteger) {
+    value = static_cast<double>(std::get<int64_t>(key.get(recipe)));
+  } else if (key.type == KeyType::kNumber) {
+    value = std::get<double>(key.get(recipe));
+  } else {
+    return "";
+  }
+  if (in_range(key.range, value)) return "";
+  return fmt::format("{} is {}; expected {}", shown_name, value_text(key.get(recipe)),
+                     expected_of(key));
+}
+
+std::vector<LayerType> expand_layer_pattern(std::string_view pattern, int64_t num_layers) {
+  std::vector<LayerType> types;
+  if (pattern != "hybrid" && pattern != "hybrid_sliding" && pattern != "alternate") return types;
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    const bool sliding = pattern == "hybrid_sliding" || (pattern == "alternate" && layer % 2 == 0);
+    types.push_back(sliding ? LayerType::kHybridSliding : LayerType::kHybrid);
+  }
+  return types;
+}
+
+}  // namespace ashlar

@@ -1,0 +1,53 @@
+// The table of recipe keys.  Reading, overrides, printing, ranges, messages and docs/recipes.md all
+// follow it: a new key is one row in keys.cpp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar {
+
+enum class KeyType : uint8_t { kBoolean, kInteger, kNumber, kText, kWord, kBlend, kLayers };
+
+// What a key holds; words (enums) travel as text.
+using KeyValue = std::variant<bool, int64_t, double, std::string, std::vector<BlendEntry>,
+                              std::vector<LayerType>>;
+
+// Bounds of integers and numbers.  Infinite bounds are no bounds; the number itself must be finite.
+struct KeyRange {
+  double min = 0, max = 0;
+  bool min_excluded = false, max_excluded = false;
+};
+
+struct Key {
+  std::string name;  // "section.key"
+  KeyType type;
+  std::string meaning;  // one line, for docs/recipes.md
+  bool required = false;
+  KeyRange range;
+  std::vector<std::string> words;  // of a kWord key, in the order of its enum
+  std::function<KeyValue(const Recipe&)> get;
+  std::function<void(Recipe&, const KeyValue&)> set;  // a value of the right type and word
+};
+
+// In the order in which recipes are printed and read; sections are contiguous.
+const std::vector<Key>& recipe_keys();
+
+// "an integer from 1 to 1024", "one of cosine, linear, constant": what follows "expected".
+std::string expected_of(const Key& key);
+// The value as a recipe would write it, in one line.
+std::string value_text(const KeyValue& value);
+// "NAME is VALUE; expected ..." if a number leaves its range, else "".
+std::string range_problem(const Key& key, const Recipe& recipe, std::string_view shown_name);
+
+// Names of layer patterns: "hybrid", "hybrid_sliding" and "alternate" (sliding on even blocks).
+// The layer types of `num_layers` blocks; empty if there is no such pattern.
+std::vector<LayerType> expand_layer_pattern(std::string_view pattern, int64_t num_layers);
+
+}  // namespace ashlar

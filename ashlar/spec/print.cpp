@@ -1,0 +1,79 @@
+#include <fmt/format.h>
+
+#include "ashlar/spec/keys.h"
+
+namespace ashlar {
+namespace {
+
+std::string number_text(double value) {
+  // fmt prints the shortest text that reads back to the same bits.
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string blend_text(const std::vector<BlendEntry>& blend) {
+  if (blend.size() == 1 && blend[0].weight == 1.0 &&
+      blend[0].path.find_first_of(",:") == std::string::npos)
+    return quoted(blend[0].path);
+  std::string out;
+  for (const BlendEntry& entry : blend)
+    out += fmt::format("{}{{ path = {}, weight = {} }}", out.empty() ? "" : ", ",
+                       quoted(entry.path), number_text(entry.weight));
+  return "[" + out + "]";
+}
+
+std::string layers_text(const std::vector<LayerType>& layers) {
+  for (const char* pattern : {"hybrid", "hybrid_sliding", "alternate"})
+    if (!layers.empty() && layers == expand_layer_pattern(pattern, int64_t(layers.size())))
+      return quoted(pattern);
+  std::string out;
+  for (LayerType type : layers)
+    out += fmt::format("{}\"{}\"", out.empty() ? "" : ", ",
+                       type == LayerType::kHybrid ? "hybrid" : "hybrid_sliding");
+  return "[" + out + "]";
+}
+
+}  // namespace
+
+std::string value_text(const KeyValue& value) {
+  struct Printer {
+    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+    std::string operator()(int64_t number) const { return fmt::format("{}", number); }
+    std::string operator()(double number) const { return number_text(number); }
+    std::string operator()(const std::string& text) const { return quoted(text); }
+    std::string operator()(const std::vector<BlendEntry>& blend) const { return blend_text(blend); }
+    std::string operator()(const std::vector<LayerType>& list) const { return layers_text(list); }
+  };
+  return std::visit(Printer{}, value);
+}
+
+std::string to_toml(const Recipe& recipe) {
+  std::string out, section;
+  for (const Key& key : recipe_keys()) {
+    const size_t dot = key.name.rfind('.');
+    if (key.name.substr(0, dot) != section) {
+      section = key.name.substr(0, dot);
+      out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
+    }
+    out += fmt::format("{} = {}\n", key.name.substr(dot + 1), value_text(key.get(recipe)));
+  }
+  return out;
+}
+
+}  // namespace ashlar

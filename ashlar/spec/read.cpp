@@ -1,0 +1,321 @@
+// Text to Recipe.  The only file that sees toml++.
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/text.h"
+#include "ashlar/spec/keys.h"
+
+namespace ashlar {
+namespace {
+
+constexpr int64_t kMaxRecipeBytes = 1 << 20;
+constexpr const char* kCommandLine = "command line";
+
+// Control characters become spaces and long texts are cut, so that a message stays one line.
+std::string one_line(std::string_view text, size_t max_length = 80) {
+  std::string out;
+  for (char c : text) {
+    const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+    out += control ? ' ' : c;
+  }
+  if (out.size() > max_length) out = out.substr(0, max_length - 3) + "...";
+  return out;
+}
+
+// As the user wrote it, as far as TOML keeps that: tables would take several lines, and toml++
+// prints 0.1 with 17 digits.
+std::string shown(const toml::node& node) {
+  if (node.is_table()) return "a table";
+  if (const auto number = node.value_exact<double>()) return value_text(*number);
+  std::ostringstream out;
+  out << toml::toml_formatter{node};
+  return one_line(out.str());
+}
+
+toml::table parse_toml(const std::string& text, const std::string& source) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    ASHLAR_FAIL(kConfig, "{}: line {}, column {}: {}; expected TOML: [section], then key = value",
+                source, error.source().begin.line, error.source().begin.column,
+                one_line(error.description(), 200));
+  }
+}
+
+const Key* find_key(std::string_view name) {
+  for (const Key& key : recipe_keys())
+    if (key.name == name) return &key;
+  return nullptr;
+}
+
+bool is_section(const std::string& name) {
+  for (const Key& key : recipe_keys())
+    if (key.name.starts_with(name + ".")) return true;
+  return false;
+}
+
+std::string section_of(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  return std::string(name.substr(0, dot == std::string_view::npos ? 0 : dot));
+}
+
+std::vector<std::string> section_names() {
+  std::vector<std::string> names;
+  for (const Key& key : recipe_keys()) {
+    const std::string section = section_of(key.name);
+    if (names.empty() || names.back() != section) names.push_back(section);
+  }
+  return names;
+}
+
+// What to do about an unknown key: the same word in another section is the likeliest slip, then a
+// misspelling, then anything of this section.
+std::string remedy(const std::string& name) {
+  std::vector<std::string> all, same_word, same_section;
+  const std::string section = section_of(name);
+  const std::string word = name.substr(section.empty() ? 0 : section.size() + 1);
+  for (const Key& key : recipe_keys()) {
+    all.push_back(key.name);
+    if (key.name.ends_with("." + word)) same_word.push_back(key.name);
+    if (section_of(key.name) == section) same_section.push_back(key.name);
+  }
+  if (same_word.size() == 1) return fmt::format("; did you mean '{}'?", same_word[0]);
+  if (!same_word.empty()) return suggestion(name, same_word);
+  if (!nearest_name(name, all).empty()) return suggestion(name, all);
+  return same_section.empty() ? suggestion(name, section_names()) : suggestion(name, same_section);
+}
+
+void reject_unknown(const toml::table& table, const std::string& prefix,
+                    const std::string& source) {
+  for (const auto& [key, node] : table) {
+    const std::string name =
+        prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
+    if (is_section(name)) {
+      ASHLAR_REQUIRE(node.is_table(), kConfig, "{}: {} is {}; expected a section [{}]", source,
+                     name, shown(node), name);
+      reject_unknown(*node.as_table(), name, source);
+    } else if (find_key(name) == nullptr) {
+      ASHLAR_REQUIRE(!node.is_table(), kConfig, "{}: there is no section [{}]{}", source,
+                     one_line(name), suggestion(name, section_names()));
+      ASHLAR_FAIL(kConfig, "{}: {} is {}, but there is no such key{}", source, one_line(name),
+                  shown(node), remedy(name));
+    }
+  }
+}
+
+std::optional<double> to_double(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// "PREFIX" or "A:0.7,B:0.3"; what follows a colon without being a number belongs to the path.
+std::optional<std::vector<BlendEntry>> blend_of_text(std::string_view text) {
+  std::vector<BlendEntry> blend;
+  if (text.empty()) return blend;
+  for (const std::string& part : split(text, ',')) {
+    BlendEntry entry{part, 1.0};
+    const size_t colon = part.rfind(':');
+    if (colon != std::string::npos) {
+      if (const auto weight = to_double(std::string_view(part).substr(colon + 1)))
+        entry = {part.substr(0, colon), *weight};
+    }
+    if (entry.path.empty()) return std::nullopt;
+    blend.push_back(entry);
+  }
+  return blend;
+}
+
+std::optional<BlendEntry> blend_entry(const toml::node& node) {
+  if (const auto path = node.value_exact<std::string>()) return BlendEntry{*path, 1.0};
+  const toml::table* table = node.as_table();
+  if (table == nullptr) return std::nullopt;
+  const auto path = (*table)["path"].value_exact<std::string>();
+  if (!path || path->empty()) return std::nullopt;
+  BlendEntry entry{*path, 1.0};
+  size_t known = 1;
+  if (const toml::node* weight = table->get("weight")) {
+    if (!weight->is_number()) return std::nullopt;
+    entry.weight = *weight->value<double>();
+    ++known;
+  }
+  if (table->size() != known) return std::nullopt;
+  return entry;
+}
+
+std::optional<KeyValue> blend_of(const toml::node& node) {
+  if (const auto text = node.value_exact<std::string>()) {
+    if (auto blend = blend_of_text(*text)) return KeyValue(*blend);
+    return std::nullopt;
+  }
+  const toml::array* array = node.as_array();
+  if (array == nullptr) return std::nullopt;
+  std::vector<BlendEntry> blend;
+  for (const toml::node& element : *array) {
+    const auto entry = blend_entry(element);
+    if (!entry) return std::nullopt;
+    blend.push_back(*entry);
+  }
+  return KeyValue(blend);
+}
+
+std::optional<KeyValue> layers_of(const toml::node& node, int64_t num_layers) {
+  if (const auto pattern = node.value_exact<std::string>()) {
+    auto types = expand_layer_pattern(*pattern, num_layers);
+    if (types.empty()) return std::nullopt;
+    return KeyValue(std::move(types));
+  }
+  const toml::array* array = node.as_array();
+  if (array == nullptr) return std::nullopt;
+  std::vector<LayerType> types;
+  for (const toml::node& element : *array) {
+    const auto word = element.value_exact<std::string>();
+    if (word != "hybrid" && word != "hybrid_sliding") return std::nullopt;
+    types.push_back(word == "hybrid" ? LayerType::kHybrid : LayerType::kHybridSliding);
+  }
+  return KeyValue(std::move(types));
+}
+
+std::optional<KeyValue> word_of(const Key& key, const toml::node& node) {
+  const auto text = node.value_exact<std::string>();
+  for (const std::string& word : key.words)
+    if (text == word) return KeyValue(word);
+  return std::nullopt;
+}
+
+template <class T>
+std::optional<KeyValue> exact(const toml::node& node) {
+  const std::optional<T> value = node.value_exact<T>();
+  return value ? std::optional<KeyValue>(KeyValue(*value)) : std::nullopt;
+}
+
+// nullopt: the node has the wrong type or word.  `so_far` holds the keys above this one.
+std::optional<KeyValue> convert(const Key& key, const toml::node& node, const Recipe& so_far) {
+  switch (key.type) {
+    case KeyType::kBoolean:
+      return exact<bool>(node);
+    case KeyType::kInteger:
+      return exact<int64_t>(node);
+    case KeyType::kNumber:
+      return node.is_number() ? std::optional<KeyValue>(KeyValue(*node.value<double>()))
+                              : std::nullopt;
+    case KeyType::kText:
+      return exact<std::string>(node);
+    case KeyType::kWord:
+      return word_of(key, node);
+    case KeyType::kBlend:
+      return blend_of(node);
+    case KeyType::kLayers:
+      return layers_of(node, so_far.model.num_hidden_layers);
+  }
+  ASHLAR_ASSERT(false && "a KeyType without a reader");
+}
+
+// The remedy for 1e3 or 4.0 where an integer belongs.
+std::string integer_hint(const Key& key, const toml::node& node) {
+  const auto value = node.value_exact<double>();
+  if (key.type != KeyType::kInteger || !value || *value != std::floor(*value)) return "";
+  return std::abs(*value) < 1e15 ? fmt::format("; write {:.0f}", *value) : "";
+}
+
+void set_key(Recipe& recipe, const Key& key, const toml::node& node, const std::string& source) {
+  const std::optional<KeyValue> value = convert(key, node, recipe);
+  ASHLAR_REQUIRE(value.has_value(), kConfig, "{}: {} is {}; expected {}{}", source, key.name,
+                 shown(node), expected_of(key), integer_hint(key, node));
+  key.set(recipe, *value);
+  const std::string problem = range_problem(key, recipe, key.name);
+  ASHLAR_REQUIRE(problem.empty(), kConfig, "{}: {}", source, problem);
+}
+
+// The TOML value of an override.  Text that is no TOML is a string; so is any scalar where a text
+// belongs (train.run_dir=2026), because nobody quotes twice on a command line.
+toml::table override_table(const Key& key, const std::string& text) {
+  toml::table parsed;
+  const bool bracketed = text.starts_with('[') || text.starts_with('{') || text.starts_with('"');
+  try {
+    parsed = toml::parse("value = " + text);
+  } catch (const toml::parse_error& error) {
+    ASHLAR_REQUIRE(!bracketed, kConfig, "{}: {}={}: {}; expected {}", kCommandLine, key.name,
+                   one_line(text), one_line(error.description(), 200), expected_of(key));
+    return toml::table{{"value", text}};
+  }
+  const bool wants_text = key.type == KeyType::kText || key.type == KeyType::kWord ||
+                          key.type == KeyType::kBlend || key.type == KeyType::kLayers;
+  const toml::node& node = *parsed.get("value");
+  const bool scalar = !node.is_string() && !node.is_array() && !node.is_table();
+  if (parsed.size() != 1 || (wants_text && scalar)) return toml::table{{"value", text}};
+  return parsed;
+}
+
+// Puts the override into `table` and returns the name of its key.
+std::string apply_override(toml::table& table, const std::string& assignment) {
+  const size_t equals = assignment.find('=');
+  ASHLAR_REQUIRE(equals != std::string::npos, kConfig,
+                 "{}: \"{}\" is no override; expected section.key=value", kCommandLine,
+                 one_line(assignment));
+  const std::string name = assignment.substr(0, equals), text = assignment.substr(equals + 1);
+  const Key* key = find_key(name);
+  ASHLAR_REQUIRE(key != nullptr, kConfig, "{}: {} is {}, but there is no such key{}", kCommandLine,
+                 one_line(name), one_line(text), remedy(name));
+  toml::table* parent = &table;
+  for (const std::string& part : split(section_of(name), '.')) {
+    if (parent->get(part) == nullptr) parent->insert(part, toml::table{});
+    parent = parent->get(part)->as_table();
+  }
+  const std::string last = name.substr(section_of(name).size() + 1);
+  parent->insert_or_assign(last, *override_table(*key, text).get("value"));
+  return name;
+}
+
+}  // namespace
+
+Recipe parse_recipe(const std::string& toml, const std::string& source,
+                    std::span<const std::string> overrides) {
+  toml::table table = parse_toml(toml, source);
+  reject_unknown(table, "", source);
+  std::set<std::string> overridden;
+  for (const std::string& assignment : overrides)
+    overridden.insert(apply_override(table, assignment));
+
+  Recipe recipe;
+  recipe.source = source;
+  for (const Key& key : recipe_keys()) {
+    const toml::node* node = table.at_path(key.name).node();
+    if (node != nullptr) {
+      set_key(recipe, key, *node, overridden.contains(key.name) ? kCommandLine : source);
+    } else {
+      ASHLAR_REQUIRE(!key.required, kConfig, "{}: {} is missing; expected {}", source, key.name,
+                     expected_of(key));
+    }
+  }
+  if (!table.at_path("model.layer_types"))
+    recipe.model.layer_types = expand_layer_pattern("hybrid", recipe.model.num_hidden_layers);
+  if (recipe.data.num_streams == 0)
+    recipe.data.num_streams = default_num_streams(recipe.train.global_batch);
+  validate(recipe);
+  return recipe;
+}
+
+Recipe load_recipe(const std::string& path, std::span<const std::string> overrides) {
+  const auto files = posix_files();
+  const std::optional<FileInfo> info = files->stat(path);
+  ASHLAR_REQUIRE(info.has_value(), kConfig, "{}: there is no such recipe; expected a TOML file",
+                 path);
+  ASHLAR_REQUIRE(info->type == FileInfo::Type::kFile, kConfig,
+                 "{}: this is not a plain file; expected a TOML recipe", path);
+  ASHLAR_REQUIRE(info->size_bytes <= kMaxRecipeBytes, kConfig,
+                 "{}: the file has {} bytes; expected a recipe of at most {} bytes", path,
+                 info->size_bytes, kMaxRecipeBytes);
+  return parse_recipe(read_text(*files, path, kMaxRecipeBytes), path, overrides);
+}
+
+}  // namespace ashlar

@@ -1,0 +1,220 @@
+// Every rule of a recipe.  A rule returns the text of its message, "" where it holds; the text
+// names the rule by its keys, their values and the nearest values that would do.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ashlar/core/error.h"
+#include "ashlar/spec/keys.h"
+
+namespace ashlar {
+namespace {
+
+// "4 or 8": the multiples of `unit` next to `value`, none below one unit.
+std::string multiples_near(int64_t value, int64_t unit) {
+  const int64_t below = value / unit * unit;
+  return below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
+}
+
+std::string head_rules(const ModelSpec& m, const std::string& s) {
+  if (m.num_attention_heads % m.num_key_value_heads != 0)
+    return fmt::format(
+        "{}num_attention_heads is {} but {}num_key_value_heads is {}; choose a "
+        "multiple of {}: {}",
+        s, m.num_attention_heads, s, m.num_key_value_heads, m.num_key_value_heads,
+        multiples_near(m.num_attention_heads, m.num_key_value_heads));
+  if (m.kv_dim() % 2 != 0)
+    return fmt::format(
+        "{}head_dim is {} but {}num_key_value_heads is {}: half of their product is "
+        "delayed by one token, so it must be even; choose head_dim {}",
+        s, m.head_dim, s, m.num_key_value_heads, multiples_near(m.head_dim, 2));
+  return "";
+}
+
+std::string rotary_rule(const ModelSpec& m, const std::string& s) {
+  const int64_t rotated = m.rotary_dim();
+  if (rotated >= 2 && rotated % 2 == 0) return "";
+  if (m.head_dim < 2)
+    return fmt::format(
+        "{}head_dim is {}, but RoPE rotates at least 2 channels of a head; choose "
+        "at least 2",
+        s, m.head_dim);
+  // Only factors that round to the wanted number are offered.
+  std::string choices;
+  for (int64_t even : {rotated / 2 * 2, rotated / 2 * 2 + 2}) {
+    ModelSpec other = m;
+    other.partial_rotary_factor = static_cast<double>(even) / static_cast<double>(m.head_dim);
+    if (even >= 2 && even <= m.head_dim && other.rotary_dim() == even)
+      choices += fmt::format("{}{}", choices.empty() ? "" : " or ", other.partial_rotary_factor);
+  }
+  return fmt::format(
+      "{}partial_rotary_factor is {} but {}head_dim is {}, which rotates {} channels; "
+      "choose a factor that rotates an even number of at least 2: {}",
+      s, m.partial_rotary_factor, s, m.head_dim, rotated, choices);
+}
+
+std::string layer_rules(const ModelSpec& m, const std::string& s) {
+  if (static_cast<int64_t>(m.layer_types.size()) != m.num_hidden_layers)
+    return fmt::format(
+        "{}layer_types has {} entries but {}num_hidden_layers is {}; give one per "
+        "block, or one of hybrid, hybrid_sliding, alternate",
+        s, m.layer_types.size(), s, m.num_hidden_layers);
+  const bool sliding = std::find(m.layer_types.begin(), m.layer_types.end(),
+                                 LayerType::kHybridSliding) != m.layer_types.end();
+  if (sliding && m.sliding_window == 0)
+    return fmt::format(
+        "{}sliding_window is 0 but {}layer_types has hybrid_sliding blocks; choose "
+        "at least 1, for example 4097 (the token itself counts)",
+        s, s);
+  return "";
+}
+
+std::string token_rule(const ModelSpec& m, const std::string& s) {
+  const struct {
+    const char* name;
+    int64_t id;
+  } tokens[] = {{"pad", m.pad_token_id}, {"bos", m.bos_token_id}, {"eos", m.eos_token_id}};
+  for (const auto& token : tokens)
+    if (token.id >= m.vocab_size)
+      return fmt::format(
+          "{}{}_token_id is {} but {}vocab_size is {}; choose 0 to {}, or -1 for none", s,
+          token.name, token.id, s, m.vocab_size, m.vocab_size - 1);
+  return "";
+}
+
+std::string model_problem(const ModelSpec& model, const std::string& section) {
+  Recipe holder;
+  holder.model = model;
+  for (const Key& key : recipe_keys()) {
+    if (!key.name.starts_with("model.")) continue;
+    std::string problem = range_problem(key, holder, section + key.name.substr(6));
+    if (!problem.empty()) return problem;
+  }
+  for (const auto& rule : {head_rules, rotary_rule, layer_rules, token_rule}) {
+    std::string problem = rule(model, section);
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
+std::string range_rules(const Recipe& recipe) {
+  for (const Key& key : recipe_keys()) {
+    std::string problem = range_problem(key, recipe, key.name);
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
+std::string blend_rules(const Recipe& recipe) {
+  const struct {
+    const char* name;
+    const std::vector<BlendEntry>& blend;
+  } lists[] = {{"data.train", recipe.data.train}, {"data.validation", recipe.data.validation}};
+  for (const auto& list : lists) {
+    for (const BlendEntry& entry : list.blend) {
+      if (entry.path.empty())
+        return fmt::format(
+            "{} has an entry without a path; expected the prefix of a prepared dataset", list.name);
+      if (!std::isfinite(entry.weight) || entry.weight <= 0)
+        return fmt::format("{} gives {} the weight {}; expected a number above 0", list.name,
+                           entry.path, entry.weight);
+    }
+  }
+  return "";
+}
+
+bool streams_fit(int64_t streams, int64_t batch) {
+  return streams % batch == 0 || batch % streams == 0;
+}
+
+std::string stream_rule(int64_t streams, int64_t batch) {
+  if (streams == 0 || streams_fit(streams, batch)) return "";
+  int64_t below = streams, above = streams;
+  while (!streams_fit(below, batch)) --below;
+  while (!streams_fit(above, batch)) ++above;
+  return fmt::format(
+      "data.num_streams is {} but train.global_batch is {}; choose a divisor or a "
+      "multiple of the batch: {} or {}",
+      streams, batch, below, above);
+}
+
+std::string batch_rules(const Recipe& recipe) {
+  const TrainSpec& train = recipe.train;
+  if (train.global_batch % train.micro_batch != 0)
+    return fmt::format(
+        "train.global_batch is {} but train.micro_batch is {}; choose a multiple of "
+        "{}: {}",
+        train.global_batch, train.micro_batch, train.micro_batch,
+        multiples_near(train.global_batch, train.micro_batch));
+  const double tokens = static_cast<double>(train.steps) * static_cast<double>(train.global_batch) *
+                        static_cast<double>(recipe.data.sequence_length);
+  if (tokens > static_cast<double>(std::numeric_limits<int64_t>::max()) / 2)
+    return fmt::format(
+        "train.steps is {}, which makes {:.3g} tokens of the run; expected fewer than "
+        "4.6e18",
+        train.steps, tokens);
+  return stream_rule(recipe.data.num_streams, train.global_batch);
+}
+
+std::string sequence_rule(const Recipe& recipe) {
+  const int64_t length = recipe.data.sequence_length, limit = recipe.model.max_position_embeddings;
+  if (length <= limit) return "";
+  return fmt::format(
+      "data.sequence_length is {} but model.max_position_embeddings is {}; choose at "
+      "most {} or raise the model's limit",
+      length, limit, limit);
+}
+
+std::string rate_rule(const Recipe& recipe) {
+  const OptimSpec& optim = recipe.optim;
+  if (optim.lr_min <= optim.lr) return "";
+  return fmt::format("optim.lr_min is {} but optim.lr is {}; choose at most {}", optim.lr_min,
+                     optim.lr, optim.lr);
+}
+
+std::string retention_rule(const Recipe& recipe) {
+  const CheckpointSpec& checkpoint = recipe.checkpoint;
+  if (checkpoint.keep_every == 0) return "";
+  if (checkpoint.every <= 0)
+    return fmt::format(
+        "checkpoint.keep_every is {} but checkpoint.every is {}, which saves {}; choose keep_every 0 or "
+        "give checkpoint.every",
+        checkpoint.keep_every, checkpoint.every,
+        checkpoint.every == 0 ? "only at the end" : "never");
+  if (checkpoint.keep_every % checkpoint.every == 0) return "";
+  return fmt::format(
+      "checkpoint.keep_every is {} but checkpoint.every is {}; choose a multiple of "
+      "{}: {}",
+      checkpoint.keep_every, checkpoint.every, checkpoint.every,
+      multiples_near(checkpoint.keep_every, checkpoint.every));
+}
+
+std::string directory_rule(const Recipe& recipe) {
+  return recipe.train.run_dir.empty() ? "train.run_dir is \"\"; expected a directory" : "";
+}
+
+}  // namespace
+
+int64_t default_num_streams(int64_t global_batch) {
+  constexpr int64_t kUsual = 1024;
+  return streams_fit(kUsual, global_batch) ? kUsual : global_batch;
+}
+
+void validate(const ModelSpec& spec, const std::string& section) {
+  const std::string problem = model_problem(spec, section);
+  ASHLAR_REQUIRE(problem.empty(), kConfig, "{}", problem);
+}
+
+void validate(const Recipe& recipe) {
+  std::string problem = range_rules(recipe);
+  if (problem.empty()) problem = model_problem(recipe.model, "model.");
+  for (const auto& rule :
+       {blend_rules, batch_rules, sequence_rule, rate_rule, retention_rule, directory_rule})
+    if (problem.empty()) problem = rule(recipe);
+  ASHLAR_REQUIRE(problem.empty(), kConfig, "{}{}{}", recipe.source,
+                 recipe.source.empty() ? "" : ": ", problem);
+}
+
+}  // namespace ashlar

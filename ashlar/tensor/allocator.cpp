@@ -1,0 +1,99 @@
+#include "ashlar/tensor/allocator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/text.h"
+
+namespace ashlar {
+
+std::string_view name_of(Tag tag) {
+  constexpr std::string_view kNames[kNumTags] = {"weights",   "gradients", "optimizer", "saved",
+                                                 "workspace", "cache",     "input"};
+  return kNames[int(tag)];
+}
+
+Buffer::Buffer(Buffer&& other) noexcept {
+  *this = std::move(other);
+}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this == &other) return *this;
+  if (allocator_) allocator_->give_back(*this);
+  allocator_ = std::exchange(other.allocator_, nullptr);
+  data_ = std::exchange(other.data_, nullptr);
+  size_bytes_ = std::exchange(other.size_bytes_, 0);
+  tag_ = other.tag_;
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (allocator_) allocator_->give_back(*this);
+}
+
+Allocator::Allocator(Device device, int64_t limit_bytes)
+    : device_(device), limit_bytes_(limit_bytes) {}
+
+Allocator::~Allocator() {
+  ASHLAR_ASSERT(counts_.total.current_bytes == 0);
+}
+
+Buffer Allocator::allocate(int64_t size_bytes, Tag tag) {
+  ASHLAR_ASSERT(size_bytes >= 0);
+  constexpr int64_t kAlign = 64;
+  Buffer buffer;
+  buffer.size_bytes_ = (size_bytes + kAlign - 1) / kAlign * kAlign;
+  buffer.tag_ = tag;
+  if (!count(buffer))
+    ASHLAR_FAIL(kMemory, "the memory limit of {} leaves no room for {} of {}\n{}",
+                format_bytes(limit_bytes_), format_bytes(size_bytes), name_of(tag), table());
+  buffer.allocator_ = this;
+  if (device_ == Device::kMeta || buffer.size_bytes_ == 0) return buffer;
+  buffer.data_ = static_cast<std::byte*>(std::aligned_alloc(kAlign, size_t(buffer.size_bytes_)));
+  if (!buffer.data_)
+    ASHLAR_FAIL(kMemory, "the machine has no memory left for {} of {}\n{}",
+                format_bytes(size_bytes), name_of(tag), table());
+  std::memset(buffer.data_, 0, size_t(buffer.size_bytes_));
+  return buffer;
+}
+
+bool Allocator::count(const Buffer& buffer) {
+  const std::lock_guard lock(mutex_);
+  if (buffer.size_bytes_ > limit_bytes_ - counts_.total.current_bytes) return false;
+  for (MemoryCount* count : {&counts_.tags[int(buffer.tag_)], &counts_.total}) {
+    count->current_bytes += buffer.size_bytes_;
+    count->peak_bytes = std::max(count->peak_bytes, count->current_bytes);
+  }
+  ++counts_.num_allocations;
+  return true;
+}
+
+void Allocator::give_back(Buffer& buffer) {
+  std::free(buffer.data_);
+  const std::lock_guard lock(mutex_);
+  counts_.tags[int(buffer.tag_)].current_bytes -= buffer.size_bytes_;
+  counts_.total.current_bytes -= buffer.size_bytes_;
+  buffer.allocator_ = nullptr;
+}
+
+MemoryCounts Allocator::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+std::string Allocator::table() const {
+  const MemoryCounts now = counts();
+  std::string text = fmt::format("{:<10} {:>18} {:>18}\n", "memory", "current bytes", "peak bytes");
+  for (int tag = 0; tag < kNumTags; ++tag)
+    text += fmt::format("{:<10} {:>18} {:>18}\n", name_of(Tag(tag)),
+                        format_thousands(now.tags[tag].current_bytes),
+                        format_thousands(now.tags[tag].peak_bytes));
+  return text + fmt::format("{:<10} {:>18} {:>18}", "total",
+                            format_thousands(now.total.current_bytes),
+                            format_thousands(now.total.peak_bytes));
+}
+
+}  // namespace ashlar

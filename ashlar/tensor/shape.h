@@ -1,0 +1,41 @@
+// Extents of a tensor, outermost first; and a Box, an axis-aligned piece of it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+namespace ashlar {
+
+class Shape {
+ public:
+  static constexpr int kMaxDims = 8;
+  Shape() = default;  // 0-d: one element
+  Shape(std::initializer_list<int64_t> dims);
+  explicit Shape(std::span<const int64_t> dims);
+  int ndim() const { return ndim_; }
+  int64_t operator[](int dim) const { return dims_[dim]; }
+  int64_t& operator[](int dim) { return dims_[dim]; }
+  int64_t numel() const;
+  std::span<const int64_t> dims() const { return {dims_.data(), size_t(ndim_)}; }
+  std::string to_string() const;  // "[3, 4]"
+  friend bool operator==(const Shape& a, const Shape& b) {
+    return std::equal(a.dims().begin(), a.dims().end(), b.dims().begin(), b.dims().end());
+  }
+
+ private:
+  std::array<int64_t, kMaxDims> dims_{};
+  int ndim_ = 0;
+};
+
+// Elements [offset, offset + length) per dim of a tensor of some global shape.
+struct Box {
+  Shape offset, length;
+  static Box whole(const Shape& shape);
+  friend bool operator==(const Box&, const Box&) = default;
+};
+
+}  // namespace ashlar

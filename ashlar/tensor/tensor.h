@@ -1,0 +1,83 @@
+// A view: pointer, dtype, shape, device.  Row-major, contiguous, cut only along dim 0.  Owns
+// nothing; the Buffer or Arena behind it must outlive it.  On meta the pointer is null.
+#pragma once
+
+#include <span>
+#include <type_traits>
+
+#include "ashlar/core/error.h"
+#include "ashlar/tensor/allocator.h"
+#include "ashlar/tensor/dtype.h"
+#include "ashlar/tensor/shape.h"
+
+namespace ashlar {
+
+struct Tensor {
+  std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  Device device = Device::kCpu;
+  Shape shape{0};
+
+  int64_t numel() const { return shape.numel(); }
+  int64_t bytes() const { return numel() * size_of(dtype); }
+  bool empty() const { return numel() == 0; }
+  explicit operator bool() const { return shape.ndim() != 1 || shape[0] != 0; }  // false: absent
+
+  // The elements; T must be the tensor's type, and the device not meta.
+  template <typename T>
+  T* as() const {
+    ASHLAR_ASSERT(dtype == dtype_of<std::remove_const_t<T>> && device == Device::kCpu);
+    return reinterpret_cast<T*>(data);
+  }
+  template <typename T>
+  std::span<T> span() const {
+    return {as<T>(), size_t(numel())};
+  }
+
+  Tensor slice(int64_t begin, int64_t end) const;  // rows [begin, end) of dim 0
+  Tensor view(const Shape& new_shape) const;       // same elements, other extents
+};
+
+Tensor tensor_over(const Buffer& buffer, Device device, DType dtype, const Shape& shape,
+                   int64_t byte_offset = 0);
+
+// A tensor with its own buffer.
+struct OwnedTensor {
+  Buffer buffer;
+  Tensor tensor;
+};
+OwnedTensor make_tensor(Allocator& allocator, DType dtype, const Shape& shape, Tag tag);
+
+// Element conversion between F64, F32 and BF16 (to nearest even), elementwise; equal numel.
+void copy_convert(const Tensor& from, const Tensor& to);
+void fill_zero(const Tensor& tensor);
+
+// Stack memory: take() bumps a pointer, a Scope gives back all that was taken since it opened.  An
+// arena without a buffer (on meta, or `planning`) only counts; its peak is the size that a real one
+// needs.  Pieces are 64-byte aligned.  kMemory never arises here: passing the capacity is our bug.
+class Arena {
+ public:
+  explicit Arena(Device device) : device_(device) {}         // counts only; no tensor has bytes
+  Arena(Allocator& allocator, int64_t size_bytes, Tag tag);  // real (or meta, counted)
+  Tensor take(DType dtype, const Shape& shape);
+  int64_t peak_bytes() const { return peak_; }
+
+  class Scope {
+   public:
+    explicit Scope(Arena& arena) : arena_(arena), mark_(arena.used_) {}
+    ~Scope() { arena_.used_ = mark_; }
+    Scope(const Scope&) = delete;
+
+   private:
+    Arena& arena_;
+    int64_t mark_;
+  };
+
+ private:
+  Device device_;
+  Buffer buffer_;
+  bool counting_ = true;
+  int64_t used_ = 0, peak_ = 0;
+};
+
+}  // namespace ashlar

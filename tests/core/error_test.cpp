@@ -1,0 +1,47 @@
+#include "ashlar/core/error.h"
+
+#include <gtest/gtest.h>
+
+#include "ashlar/core/function_ref.h"
+
+namespace ashlar {
+namespace {
+
+TEST(Error, CarriesKindCodeAndMessage) {
+  try {
+    ASHLAR_REQUIRE(1 + 1 == 3, kStorage, "found {}, expected {}", 2, 3);
+    FAIL() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kStorage);
+    EXPECT_EQ(error.exit_code(), 25);
+    EXPECT_STREQ(error.what(), "found 2, expected 3");
+  }
+  EXPECT_NO_THROW(ASHLAR_REQUIRE(true, kStorage, "never"));
+  EXPECT_THROW(ASHLAR_FAIL(kConfig, "always"), Error);
+}
+
+TEST(ErrorDeathTest, AssertNamesPlaceAndCondition) {
+  EXPECT_DEATH(ASHLAR_ASSERT(2 < 1), "error_test.cpp:[0-9]+: internal error: 2 < 1 is false");
+}
+
+int apply(function_ref<int(int)> f, int x) {
+  return f(x);
+}
+int twice(int x) {
+  return 2 * x;
+}
+
+TEST(FunctionRef, CallsLambdasWithStateConstObjectsAndFunctions) {
+  int calls = 0;
+  auto counting = [&](int x) { return ++calls, x + 1; };
+  EXPECT_EQ(apply(counting, 4), 5);
+  EXPECT_EQ(calls, 1);
+  const auto constant = [](int) { return 9; };
+  EXPECT_EQ(apply(constant, 0), 9);
+  EXPECT_EQ(apply([&](int x) { return x * calls; }, 3), 3);
+  const auto pointer = &twice;
+  EXPECT_EQ(apply(pointer, 6), 12);
+}
+
+}  // namespace
+}  // namespace ashlar

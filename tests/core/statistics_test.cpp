@@ -1,0 +1,91 @@
+#include "ashlar/core/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ashlar/core/error.h"
+
+namespace ashlar {
+namespace {
+
+TEST(Summarize, OddEvenAndSingle) {
+  const Summary odd = summarize(std::vector<double>{3, 1, 2});
+  EXPECT_EQ(odd.min, 1);
+  EXPECT_EQ(odd.median, 2);
+  EXPECT_EQ(odd.mean, 2);
+  EXPECT_EQ(odd.p99, 3);
+  EXPECT_EQ(odd.max, 3);
+  EXPECT_EQ(odd.count, 3u);
+  EXPECT_EQ(summarize(std::vector<double>{4, 1, 2, 10}).median, 3);
+  const Summary one = summarize(std::vector<double>{5});
+  EXPECT_EQ(one.min, 5);
+  EXPECT_EQ(one.median, 5);
+  EXPECT_EQ(one.p99, 5);
+}
+
+TEST(Summarize, NinetyNinthPercentileIsTheNearestRank) {
+  std::vector<double> values;
+  for (int i = 100; i >= 1; --i) values.push_back(i);
+  EXPECT_EQ(summarize(values).p99, 99);
+  values.push_back(101);
+  EXPECT_EQ(summarize(values).p99, 100);
+}
+
+TEST(SummarizeDeathTest, RefusesNothing) {
+  EXPECT_DEATH(summarize({}), "empty");
+}
+
+TEST(Window, SaysNothingUntilFull) {
+  Window window(4);
+  for (const double value : {1.0, 2.0, 3.0}) {
+    window.add(value);
+    EXPECT_FALSE(window.full());
+    EXPECT_EQ(window.z_score(100), 0);
+  }
+  window.add(4);
+  EXPECT_TRUE(window.full());
+  // Mean 2.5, population variance 1.25.
+  EXPECT_DOUBLE_EQ(window.z_score(5), 2.5 / std::sqrt(1.25));
+  EXPECT_DOUBLE_EQ(window.z_score(0), -2.5 / std::sqrt(1.25));
+}
+
+TEST(Window, ForgetsTheOldest) {
+  Window window(3);
+  for (const double value : {1000.0, -1000.0, 1.0, 2.0, 3.0}) window.add(value);
+  EXPECT_DOUBLE_EQ(window.z_score(4), 2 / std::sqrt(2.0 / 3));
+}
+
+TEST(Window, ConstantValuesGiveAFiniteScore) {
+  Window window(2);
+  window.add(3);
+  window.add(3);
+  EXPECT_EQ(window.z_score(3), 0);
+  EXPECT_GT(window.z_score(3.1), 1000);
+  EXPECT_TRUE(std::isfinite(window.z_score(3.1)));
+}
+
+TEST(Window, RestoresWhatItGave) {
+  for (const int num_values : {2, 3, 7}) {
+    Window window(3);
+    for (int i = 0; i < num_values; ++i) window.add(i * i);
+    Window copy(3);
+    copy.restore(window.values(), window.count());
+    for (const double next : {5.0, 6.0, 70.0}) {
+      EXPECT_EQ(copy.z_score(next), window.z_score(next));
+      copy.add(next);
+      window.add(next);
+    }
+    EXPECT_EQ(copy.count(), window.count());
+  }
+}
+
+TEST(Window, RefusesValuesOfAnotherWindow) {
+  Window window(3);
+  EXPECT_THROW(window.restore(std::vector<double>{1, 2, 3, 4}, 4), Error);
+  EXPECT_THROW(window.restore(std::vector<double>{1, 2}, 3), Error);
+}
+
+}  // namespace
+}  // namespace ashlar

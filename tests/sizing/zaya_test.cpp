@@ -1,0 +1,213 @@
+// Closed formulas against the published tables and against a count over tensor shapes.
+#include "ashlar/sizing/zaya.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar {
+namespace {
+
+ModelSpec model_of(const std::string& recipe) {
+  return load_recipe(std::string(ASHLAR_TEST_DATA) + "/../../recipes/" + recipe + ".toml", {})
+      .model;
+}
+
+ModelSpec tiny() {
+  ModelSpec m;
+  m.vocab_size = 11;
+  m.hidden_size = 8;
+  m.num_hidden_layers = 3;
+  m.num_attention_heads = 4;
+  m.num_key_value_heads = 2;
+  m.head_dim = 4;
+  m.num_experts = 3;
+  m.moe_intermediate_size = 5;
+  m.router_hidden_size = 6;
+  m.layer_types = {LayerType::kHybrid, LayerType::kHybridSliding, LayerType::kHybrid};
+  m.sliding_window = 3;
+  return m;
+}
+
+// The same count from the list of checkpoint tensors.
+int64_t counted(const ModelSpec& m) {
+  const int64_t H = m.hidden_size, R = m.router_hidden_size, E = m.num_experts;
+  const int64_t F = m.moe_intermediate_size, D = m.head_dim, C = m.conv_channels();
+  using Shape = std::vector<int64_t>;
+  std::vector<Shape> shapes = {{m.vocab_size, H}, {H}, {H}, {H}};
+  for (int64_t layer = 0; layer < m.num_hidden_layers; ++layer) {
+    const std::vector<Shape> block = {{H},
+                                      {m.q_dim(), H},
+                                      {m.kv_dim(), H},
+                                      {m.kv_dim() / 2, H},
+                                      {m.kv_dim() / 2, H},
+                                      {C, 1, 2},
+                                      {C},
+                                      {C, D, 2},
+                                      {C},
+                                      {m.num_key_value_heads},
+                                      {H, m.q_dim()},
+                                      {H},
+                                      {H},
+                                      {H},
+                                      {H},
+                                      {H},
+                                      {R, H},
+                                      {R},
+                                      {R},
+                                      {R, R},
+                                      {R},
+                                      {R, R},
+                                      {R},
+                                      {E + 1, R},
+                                      {E, 2 * F, H},
+                                      {E, H, F},
+                                      {H},
+                                      {H},
+                                      {H},
+                                      {H}};
+    shapes.insert(shapes.end(), block.begin(), block.end());
+    if (layer > 0) shapes.push_back({R});
+  }
+  int64_t sum = 0;
+  for (const Shape& shape : shapes)
+    sum += std::accumulate(shape.begin(), shape.end(), int64_t(1), std::multiplies<int64_t>());
+  return sum;
+}
+
+TEST(ZayaParameters, TableOfTheBaseModel) {
+  const ZayaParameters p = zaya_parameters(model_of("zaya1-8b"));
+  EXPECT_EQ(p.q_proj, 2'097'152);
+  EXPECT_EQ(p.k_proj, 524'288);
+  EXPECT_EQ(p.v_proj, 262'144);
+  EXPECT_EQ(p.conv_depthwise, 3'840);
+  EXPECT_EQ(p.conv_grouped, 328'960);
+  EXPECT_EQ(p.temp, 2);
+  EXPECT_EQ(p.o_proj, 2'097'152);
+  EXPECT_EQ(p.attention, 5'575'682);
+  EXPECT_EQ(p.router_down, 524'544);
+  EXPECT_EQ(p.router_norm, 256);
+  EXPECT_EQ(p.router_fc, 65'792);
+  EXPECT_EQ(p.router_out, 4'352);
+  EXPECT_EQ(p.router, 660'736);
+  EXPECT_EQ(p.router_scale, 256);
+  EXPECT_EQ(p.expert, 12'582'912);
+  EXPECT_EQ(p.experts, 201'326'592);
+  EXPECT_EQ(p.norms, 4'096);
+  EXPECT_EQ(p.residual_scaling, 16'384);
+  EXPECT_EQ(p.block, 207'583'490);
+  EXPECT_EQ(p.blocks, 8'303'349'584);
+  EXPECT_EQ(p.embedding, 537'133'056);
+  EXPECT_EQ(p.other, 6'144);
+  EXPECT_EQ(p.total, 8'840'488'784);
+  EXPECT_EQ(p.without_embedding, 8'303'355'728);
+  EXPECT_EQ(p.buffers, 680);
+  EXPECT_EQ(p.active, 753'608'528);
+  EXPECT_EQ(p.active_with_head, 1'290'741'584);
+}
+
+TEST(ZayaParameters, TableOfThe74B) {
+  const ZayaParameters p = zaya_parameters(model_of("zaya1-74b"));
+  EXPECT_EQ(p.q_proj, 8'388'608);
+  EXPECT_EQ(p.k_proj, 1'048'576);
+  EXPECT_EQ(p.v_proj, 524'288);
+  EXPECT_EQ(p.conv_depthwise, 6'912);
+  EXPECT_EQ(p.conv_grouped, 592'128);
+  EXPECT_EQ(p.temp, 2);
+  EXPECT_EQ(p.o_proj, 8'388'608);
+  EXPECT_EQ(p.attention, 19'473'410);
+  EXPECT_EQ(p.router_down, 1'048'832);
+  EXPECT_EQ(p.router_norm, 256);
+  EXPECT_EQ(p.router_fc, 65'792);
+  EXPECT_EQ(p.router_out, 6'400);
+  EXPECT_EQ(p.router, 1'187'072);
+  EXPECT_EQ(p.expert, 50'331'648);
+  EXPECT_EQ(p.experts, 1'207'959'552);
+  EXPECT_EQ(p.norms, 8'192);
+  EXPECT_EQ(p.residual_scaling, 32'768);
+  EXPECT_EQ(p.block, 1'228'660'994);
+  EXPECT_EQ(p.blocks, 73'719'674'744);
+  EXPECT_EQ(p.embedding, 1'074'266'112);
+  EXPECT_EQ(p.other, 12'288);
+  EXPECT_EQ(p.total, 74'793'953'144);
+  EXPECT_EQ(p.without_embedding, 73'719'687'032);
+  EXPECT_EQ(p.buffers, 1'500);
+  EXPECT_EQ(p.active, 4'262'012'792);
+  EXPECT_EQ(p.active_with_head, 5'336'278'904);
+}
+
+TEST(ZayaParameters, AgreeWithTheSumOverTensors) {
+  EXPECT_EQ(zaya_parameters(tiny()).total, 3'970);
+  EXPECT_EQ(zaya_parameters(model_of("zaya1-nano")).total, 22'624'204);    // 22.6 M
+  EXPECT_EQ(zaya_parameters(model_of("zaya1-small")).total, 385'550'360);  // 385.6 M
+  for (const char* name : {"zaya1-nano", "zaya1-small", "zaya1-8b", "zaya1-74b"})
+    EXPECT_EQ(zaya_parameters(model_of(name)).total, counted(model_of(name))) << name;
+  EXPECT_EQ(zaya_parameters(tiny()).total, counted(tiny()));
+}
+
+TEST(ZayaFlop, TablesAt4096) {
+  const ZayaFlop base = zaya_flop(model_of("zaya1-8b"), 4096);
+  EXPECT_EQ(base.blocks, 1'505'259'520.0);
+  EXPECT_EQ(base.head, 1'074'266'112.0);
+  EXPECT_EQ(base.attention, 335'626'240.0);
+  EXPECT_EQ(base.forward, 2'915'151'872.0);
+  EXPECT_EQ(base.training, 8'745'455'616.0);
+  EXPECT_NEAR(base.training - 3 * base.head, 5.5227e9, 5e4);
+  // A window of 4,097 hides nothing of 4,096 tokens.
+  const ZayaFlop large = zaya_flop(model_of("zaya1-74b"), 4096);
+  EXPECT_EQ(large.blocks, 8'518'379'520.0);
+  EXPECT_EQ(large.head, 2'148'532'224.0);
+  EXPECT_EQ(large.attention, 1'006'878'720.0);
+  EXPECT_EQ(large.forward, 11'673'790'464.0);
+  EXPECT_EQ(large.training, 35'021'371'392.0);
+  EXPECT_NEAR(large.training - 3 * large.head, 28.5758e9, 5e4);
+}
+
+TEST(ZayaFlop, LongContexts) {
+  const ModelSpec base = model_of("zaya1-8b");
+  const ZayaFlop mid = zaya_flop(base, 32768), longest = zaya_flop(base, 131072);
+  EXPECT_NEAR(mid.attention, 2.6844e9, 5e4);
+  EXPECT_NEAR(mid.forward, 5.2640e9, 5e4);
+  EXPECT_NEAR(mid.training, 15.7919e9, 5e4);
+  EXPECT_NEAR(longest.attention, 10.7375e9, 5e4);
+  EXPECT_NEAR(longest.forward, 13.3170e9, 5e4);
+  EXPECT_NEAR(longest.training, 39.9511e9, 5e4);
+}
+
+TEST(ZayaFlop, WindowsEqualACountOfPairs) {
+  for (int64_t window : {1, 3, 4, 5, 7, 100}) {
+    for (int64_t tokens : {1, 2, 3, 5, 17}) {
+      ModelSpec m = tiny();
+      m.sliding_window = window;
+      int64_t pairs = 0;
+      for (int64_t layer = 0; layer < 3; ++layer)
+        for (int64_t t = 0; t < tokens; ++t)
+          for (int64_t s = 0; s <= t; ++s) pairs += layer != 1 || s > t - window;
+      const double flop = 4.0 * double(m.q_dim()) * double(pairs);
+      EXPECT_NEAR(zaya_flop(m, tokens).attention * double(tokens), flop, 1e-9 * flop)
+          << "window " << window << ", " << tokens << " tokens";
+    }
+  }
+}
+
+TEST(FlopConvention, NamesAndValuesAt4096) {
+  const ModelSpec base = model_of("zaya1-8b");
+  const auto flop = [&](FlopConvention convention) {
+    return training_flop_per_token(base, 4096, convention);
+  };
+  EXPECT_EQ(flop(FlopConvention::kExactCausal), 8'745'455'616.0);
+  EXPECT_EQ(flop(FlopConvention::k6N6Lds), 8'751'082'464.0);   // 8.7511 G
+  EXPECT_EQ(flop(FlopConvention::k6N12Lds), 9'757'715'424.0);  // 9.7577 G
+  EXPECT_EQ(flop(FlopConvention::k6N), 7'744'449'504.0);       // 7.7444 G
+  std::vector<std::string> names;
+  for (FlopConvention convention : kFlopConventions) names.emplace_back(name_of(convention));
+  EXPECT_EQ(names, (std::vector<std::string>{"exact-causal", "6N+6Lds", "6N+12Lds", "6N"}));
+}
+
+}  // namespace
+}  // namespace ashlar

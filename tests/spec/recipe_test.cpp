@@ -1,0 +1,316 @@
+// Parsing, overrides and printing of recipes.
+#include "ashlar/spec/recipe.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/files.h"
+#include "ashlar/spec/keys.h"
+
+namespace ashlar {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+const std::string kRecipes = std::string(ASHLAR_TEST_DATA) + "/../../recipes/";
+const std::vector<std::string> kRecipeNames = {"zaya1-nano", "zaya1-small", "zaya1-8b",
+                                               "zaya1-74b"};
+
+// A small model; `more` is appended.
+std::string tiny(const std::string& more = "") {
+  return "[model]\nvocab_size = 128\nhidden_size = 32\nnum_hidden_layers = 4\n"
+         "num_attention_heads = 4\nnum_key_value_heads = 2\nhead_dim = 8\nnum_experts = 4\n"
+         "moe_intermediate_size = 24\nrouter_hidden_size = 12\n" +
+         more;
+}
+
+Recipe parse(const std::string& toml, const Overrides& overrides = {}) {
+  return parse_recipe(toml, "test.toml", overrides);
+}
+
+// The message of the kConfig error that parsing raises.
+std::string message_of(const std::string& toml, const Overrides& overrides = {}) {
+  try {
+    parse(toml, overrides);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted";
+  return "";
+}
+
+TEST(Recipe, AbsentKeysKeepTheDefaultsOfTheStructs) {
+  const Recipe recipe = parse(tiny());
+  EXPECT_EQ(recipe.source, "test.toml");
+  EXPECT_EQ(recipe.model.vocab_size, 128);
+  EXPECT_EQ(recipe.model.router_hidden_size, 12);
+  EXPECT_EQ(recipe.model.layer_types, std::vector<LayerType>(4, LayerType::kHybrid));
+  EXPECT_EQ(recipe.optim, OptimSpec{});
+  EXPECT_EQ(recipe.balance, BalanceSpec{});
+  EXPECT_EQ(recipe.train, TrainSpec{});
+  EXPECT_EQ(recipe.data.num_streams, 1024);
+}
+
+TEST(Recipe, ReadsEverySectionAndType) {
+  const Recipe recipe = parse(
+      "[run]\nname = \"a \\\"b\\\"\"\n" + tiny("rope_theta = 50000\n") +
+      "[moe]\nskip_output = \"identity\"\n[moe.balance]\nlr = 2e-3\n[init]\nconv = \"uniform\"\n"
+      "[data]\ndocument_reset = false\ntrain = [\"a\", { path = \"b:c\", weight = 2 }]\n"
+      "[train]\nseed = 9223372036854775807\nsteps = 1_000\n[health]\nmax_z = 4\n"
+      "[checkpoint]\nasync = false\n");
+  EXPECT_EQ(recipe.name, "a \"b\"");
+  EXPECT_EQ(recipe.model.rope_theta, 50000.0);
+  EXPECT_EQ(recipe.model.skip_output, SkipOutput::kIdentity);
+  EXPECT_EQ(recipe.balance.lr, 2e-3);
+  EXPECT_TRUE(recipe.init.conv_uniform);
+  EXPECT_FALSE(recipe.data.document_reset);
+  EXPECT_EQ(recipe.data.train, (std::vector<BlendEntry>{{"a", 1.0}, {"b:c", 2.0}}));
+  EXPECT_EQ(recipe.train.seed, 9223372036854775807u);
+  EXPECT_EQ(recipe.train.steps, 1000);
+  EXPECT_EQ(recipe.health.max_z, 4.0);
+  EXPECT_FALSE(recipe.checkpoint.async);
+}
+
+TEST(Recipe, OverridesTakeTomlValuesAndBareWords) {
+  const Overrides overrides = {"optim.lr=1e-3",        "optim.lr_min=0",
+                               "train.steps=7",        "train.steps=9",
+                               "train.run_dir=2026",   "run.name=two words",
+                               "data.tokenizer=\"t\"", "optim.schedule=linear",
+                               "moe.balance.beta1=0",  "optim.muon_nesterov=false"};
+  const Recipe recipe = parse(tiny("[train]\nsteps = 5\n"), overrides);
+  EXPECT_EQ(recipe.optim.lr, 1e-3);
+  EXPECT_EQ(recipe.optim.lr_min, 0.0);
+  EXPECT_EQ(recipe.train.steps, 9) << "the later override wins";
+  EXPECT_EQ(recipe.train.run_dir, "2026");
+  EXPECT_EQ(recipe.name, "two words");
+  EXPECT_EQ(recipe.data.tokenizer, "t");
+  EXPECT_EQ(recipe.optim.schedule, DecaySchedule::kLinear);
+  EXPECT_EQ(recipe.balance.beta1, 0.0);
+  EXPECT_FALSE(recipe.optim.muon_nesterov);
+}
+
+TEST(Recipe, OverridesSeeTheResolvedModel) {
+  // The pattern stretches with the overridden number of blocks; the streams follow the batch.
+  const Recipe recipe =
+      parse(tiny("layer_types = \"alternate\"\nsliding_window = 3\n"),
+            {"model.num_hidden_layers=3", "train.micro_batch=3", "train.global_batch=6"});
+  const std::vector<LayerType> expected = {LayerType::kHybridSliding, LayerType::kHybrid,
+                                           LayerType::kHybridSliding};
+  EXPECT_EQ(recipe.model.layer_types, expected);
+  EXPECT_EQ(recipe.data.num_streams, 6);
+}
+
+TEST(Recipe, BlendsOnTheCommandLine) {
+  const auto blend = [](const std::string& value) {
+    return parse(tiny(), {"data.train=" + value}).data.train;
+  };
+  using Blend = std::vector<BlendEntry>;
+  EXPECT_EQ(blend("runs/data/a"), (Blend{{"runs/data/a", 1.0}}));
+  EXPECT_EQ(blend("A:0.7,B:0.3"), (Blend{{"A", 0.7}, {"B", 0.3}}));
+  EXPECT_EQ(blend("\"A:0.7,B:0.3\""), (Blend{{"A", 0.7}, {"B", 0.3}}));
+  EXPECT_EQ(blend("A:2,disk:x"), (Blend{{"A", 2.0}, {"disk:x", 1.0}}));
+  EXPECT_EQ(blend("[{path=\"A,B\", weight=3}]"), (Blend{{"A,B", 3.0}}));
+  EXPECT_EQ(blend("12"), (Blend{{"12", 1.0}}));
+  EXPECT_EQ(blend(""), Blend{});
+}
+
+TEST(Recipe, ABrokenOverrideIsTheCommandLinesFault) {
+  EXPECT_EQ(message_of(tiny(), {"train.steps"}),
+            "command line: \"train.steps\" is no override; expected section.key=value");
+  EXPECT_EQ(
+      message_of(tiny(), {"train.stesp=3"}),
+      "command line: train.stesp is 3, but there is no such key; did you mean 'train.steps'?");
+  EXPECT_EQ(
+      message_of(tiny(), {"train.lr=3"}),
+      "command line: train.lr is 3, but there is no such key; known: moe.balance.lr, optim.lr");
+  EXPECT_TRUE(message_of(tiny(), {"train.steps=many"})
+                  .starts_with("command line: train.steps is 'many'; expected an integer from 1"));
+  EXPECT_TRUE(message_of(tiny(), {"train.steps=0"})
+                  .starts_with("command line: train.steps is 0; expected an integer from 1"));
+  EXPECT_TRUE(message_of(tiny(), {"train.steps=1\n[optim]\nlr=1"})
+                  .starts_with("command line: train.steps is "));
+  EXPECT_TRUE(message_of(tiny(), {"data.train=[1"}).starts_with("command line: data.train=[1: "));
+  EXPECT_TRUE(message_of(tiny(), {"data.train=A:1,,B:2"})
+                  .starts_with("command line: data.train is 'A:1,,B:2'; expected a dataset"));
+  EXPECT_TRUE(
+      message_of(tiny(), {"model=3"}).starts_with("command line: model is 3, but there is"));
+  // A rule between keys cannot tell who is to blame: the file is named.
+  EXPECT_TRUE(message_of(tiny(), {"train.global_batch=6"})
+                  .starts_with("test.toml: train.global_batch is 6 but train.micro_batch is 4"));
+}
+
+TEST(Recipe, MessagesStayOneShortLine) {
+  const std::string message = message_of(tiny("\"a\\nb\" = \"" + std::string(5000, 'x') + "\"\n"));
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+  EXPECT_LT(message.size(), 600u);
+}
+
+TEST(Recipe, EveryWordOfEveryEnumIsReadAndPrinted) {
+  for (const Key& key : recipe_keys()) {
+    if (key.type != KeyType::kWord) continue;
+    EXPECT_GE(key.words.size(), 2u);
+    for (const std::string& word : key.words) {
+      const Recipe recipe = parse(tiny(), {key.name + "=" + word});
+      EXPECT_EQ(std::get<std::string>(key.get(recipe)), word) << key.name;
+    }
+    EXPECT_NE(message_of(tiny(), {key.name + "=unheard"}).find(expected_of(key)),
+              std::string::npos);
+  }
+}
+
+TEST(Recipe, WordsMeanTheirEnumerators) {
+  const auto with = [](const std::string& override_text) { return parse(tiny(), {override_text}); };
+  EXPECT_EQ(with("train.precision=auto").train.precision, Precision::kAuto);
+  EXPECT_EQ(with("train.precision=bf16").train.precision, Precision::kBF16);
+  EXPECT_EQ(with("train.precision=fp32").train.precision, Precision::kF32);
+  EXPECT_EQ(with("train.precision=fp64").train.precision, Precision::kF64);
+  EXPECT_EQ(with("data.packing=concat").data.packing, Packing::kConcat);
+  EXPECT_EQ(with("data.packing=best_fit").data.packing, Packing::kBestFit);
+  EXPECT_EQ(with("optim.matrices=muon").optim.matrices, MatrixOptimizer::kMuon);
+  EXPECT_EQ(with("optim.matrices=adamw").optim.matrices, MatrixOptimizer::kAdamW);
+  EXPECT_EQ(with("optim.schedule=cosine").optim.schedule, DecaySchedule::kCosine);
+  EXPECT_EQ(with("optim.schedule=constant").optim.schedule, DecaySchedule::kConstant);
+  EXPECT_EQ(with("moe.balance.target=real_experts").balance.target, BalanceTarget::kRealExperts);
+  EXPECT_EQ(with("moe.balance.target=all_classes").balance.target, BalanceTarget::kAllClasses);
+  EXPECT_EQ(with("moe.balance.scope=global_batch").balance.scope, BalanceScope::kGlobalBatch);
+  EXPECT_EQ(with("moe.balance.scope=micro_batch").balance.scope, BalanceScope::kMicroBatch);
+  EXPECT_EQ(with("moe.skip_output=zero").model.skip_output, SkipOutput::kZero);
+  EXPECT_FALSE(with("init.conv=normal").init.conv_uniform);
+  EXPECT_TRUE(with("init.output_scale=depth").init.output_depth);
+  EXPECT_FALSE(with("init.output_scale=one").init.output_depth);
+}
+
+// A value of every key other than its default, so that a row reading another row's field shows.
+KeyValue another_value(const Key& key, const Recipe& recipe) {
+  const KeyValue old = key.get(recipe);
+  switch (key.type) {
+    case KeyType::kBoolean:
+      return !std::get<bool>(old);
+    case KeyType::kInteger:
+      return std::get<int64_t>(old) + 1;
+    case KeyType::kNumber:
+      return std::get<double>(old) / 3 + 0.1;
+    case KeyType::kText:
+      return std::get<std::string>(old) + " \\ \" \t caf\u00e9";
+    case KeyType::kWord:
+      return key.words[key.words[0] == std::get<std::string>(old) ? 1 : 0];
+    case KeyType::kBlend:
+      return std::vector<BlendEntry>{{"a:1,\"b\"", 0.1}, {"c", 1.0 / 3}};
+    case KeyType::kLayers:
+      return std::vector<LayerType>{LayerType::kHybrid, LayerType::kHybridSliding};
+  }
+  return old;
+}
+
+TEST(Recipe, EveryKeySetsItsOwnFieldOnly) {
+  const Recipe before = parse(tiny());
+  for (const Key& key : recipe_keys()) {
+    Recipe after = before;
+    const KeyValue value = another_value(key, before);
+    key.set(after, value);
+    EXPECT_NE(after, before) << key.name;
+    for (const Key& other : recipe_keys()) {
+      const KeyValue expected = other.name == key.name ? value : other.get(before);
+      EXPECT_EQ(other.get(after), expected) << other.name << " after setting " << key.name;
+    }
+  }
+}
+
+TEST(Recipe, PrintingRoundTripsAwkwardValues) {
+  Recipe recipe =
+      parse(tiny("layer_types = [\"hybrid\", \"hybrid\", \"hybrid_sliding\", "
+                 "\"hybrid\"]\nsliding_window = 7\n"));
+  recipe.name = "a\n\"b\"\\\x01 caf\u00e9";
+  recipe.data.train = {{"x,y", 1.0}};
+  recipe.data.validation = {{"p:1", 1.0}, {"q", 1.0 / 3}};
+  recipe.optim.lr = 0.1 + 0.2;
+  recipe.optim.lr_min = 5e-324;
+  recipe.model.rope_theta = 1e22;
+  recipe.train.seed = 9223372036854775807u;
+  EXPECT_EQ(parse(to_toml(recipe)), recipe);
+}
+
+class RecipeFiles : public testing::TestWithParam<std::string> {};
+
+TEST_P(RecipeFiles, RoundTrip) {
+  const Recipe recipe = load_recipe(kRecipes + GetParam() + ".toml", {});
+  EXPECT_EQ(recipe.name, GetParam());
+  const std::string printed = to_toml(recipe);
+  const Recipe again = parse_recipe(printed, recipe.source, {});
+  EXPECT_EQ(again, recipe);
+  EXPECT_EQ(to_toml(again), printed);
+  for (const Key& key : recipe_keys()) {
+    const std::string line = key.name.substr(key.name.rfind('.') + 1) + " = ";
+    EXPECT_NE(printed.find("\n" + line), std::string::npos) << key.name << " is not printed";
+  }
+}
+
+TEST_P(RecipeFiles, DataAndDirectoryCanBeOverridden) {
+  const Recipe recipe = load_recipe(kRecipes + GetParam() + ".toml",
+                                    Overrides{"data.train=elsewhere", "train.run_dir=/tmp/r"});
+  EXPECT_EQ(recipe.data.train, (std::vector<BlendEntry>{{"elsewhere", 1.0}}));
+  EXPECT_EQ(recipe.train.run_dir, "/tmp/r");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RecipeFiles, testing::ValuesIn(kRecipeNames), [](const auto& info) {
+  std::string name = info.param;
+  for (char& c : name)
+    if (c == '-') c = '_';
+  return name;
+});
+
+TEST(Recipe, ReleasedShapes) {
+  const Recipe large = load_recipe(kRecipes + "zaya1-74b.toml", {});
+  EXPECT_EQ(large.model.layer_types[0], LayerType::kHybridSliding);
+  EXPECT_EQ(large.model.layer_types[59], LayerType::kHybrid);
+  EXPECT_EQ(large.model.window_of(0), 4097);
+  EXPECT_EQ(large.model.window_of(1), 0);
+  EXPECT_EQ(large.model.theta_of(0), 1e4);
+  EXPECT_EQ(large.model.theta_of(1), 5e6);
+  EXPECT_EQ(large.data.num_streams, 1024);
+  const Recipe base = load_recipe(kRecipes + "zaya1-8b.toml", {});
+  EXPECT_EQ(base.model.conv_channels(), 1280);
+  EXPECT_EQ(base.model.rotary_dim(), 64);
+  // Phase 1: 8 T tokens.
+  const double tokens = double(base.train.steps) * double(base.train.global_batch) *
+                        double(base.data.sequence_length);
+  EXPECT_NEAR(tokens, 8e12, 4096.0 * 4096.0);
+}
+
+TEST(Recipe, AMissingFileIsAConfigurationError) {
+  for (const std::string& path : {kRecipes + "absent.toml", kRecipes}) {
+    try {
+      load_recipe(path, {});
+      ADD_FAILURE() << "accepted " << path;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+      EXPECT_TRUE(std::string(error.what()).starts_with(path + ": ")) << error.what();
+    }
+  }
+}
+
+// A row of the table in docs/recipes.md.
+std::string documented(const Key& key) {
+  const std::string initial =
+      key.required ? "required"
+                   : (key.type == KeyType::kLayers ? "`\"hybrid\"`"
+                                                   : "`" + value_text(key.get(Recipe{})) + "`");
+  return "| `" + key.name + "` | " + initial + " | " + expected_of(key) + " | " + key.meaning +
+         " |\n";
+}
+
+TEST(Recipe, EveryKeyIsDocumented) {
+  const auto files = posix_files();
+  const std::string page =
+      read_text(*files, std::string(ASHLAR_TEST_DATA) + "/../../docs/recipes.md");
+  for (const Key& key : recipe_keys())
+    EXPECT_NE(page.find(documented(key)), std::string::npos) << "docs/recipes.md lacks the row\n"
+                                                             << documented(key);
+}
+
+}  // namespace
+}  // namespace ashlar

@@ -1,0 +1,240 @@
+// Every rule of validate, on values made in code.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "ashlar/core/error.h"
+#include "ashlar/spec/keys.h"
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar {
+namespace {
+
+Recipe good() {
+  Recipe recipe;
+  recipe.source = "run.toml";
+  ModelSpec& m = recipe.model;
+  m.vocab_size = 128;
+  m.hidden_size = 32;
+  m.num_hidden_layers = 2;
+  m.num_attention_heads = 4;
+  m.num_key_value_heads = 2;
+  m.head_dim = 8;
+  m.num_experts = 4;
+  m.moe_intermediate_size = 24;
+  m.router_hidden_size = 12;
+  m.layer_types = {LayerType::kHybrid, LayerType::kHybrid};
+  return recipe;
+}
+
+// The message of validate; "" if it accepts.
+std::string judged(const Recipe& recipe) {
+  try {
+    validate(recipe);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Validate, AcceptsTheExtremes) {
+  EXPECT_EQ(judged(good()), "");
+  Recipe recipe = good();
+  recipe.model.num_experts = 1;
+  recipe.model.num_attention_heads = recipe.model.num_key_value_heads = 1;
+  recipe.model.head_dim = 2;
+  recipe.model.partial_rotary_factor = 1;
+  recipe.model.qk_norm_eps = 0;
+  recipe.model.pad_token_id = recipe.model.bos_token_id = recipe.model.eos_token_id = -1;
+  recipe.model.layer_types[1] = LayerType::kHybridSliding;
+  recipe.model.sliding_window = 1;
+  recipe.optim.lr = recipe.optim.lr_min = recipe.optim.clip_norm = 0;
+  recipe.optim.muon_momentum = 0;
+  recipe.data.sequence_length = 1;
+  recipe.data.num_streams = 1;
+  EXPECT_EQ(judged(recipe), "");
+}
+
+struct Rule {
+  std::string name;
+  std::function<void(Recipe&)> break_it;
+  std::string message;
+};
+
+void PrintTo(const Rule& rule, std::ostream* out) {
+  *out << rule.name;
+}
+
+class Rules : public testing::TestWithParam<Rule> {};
+
+TEST_P(Rules, NameKeysValuesAndNearestLegalValues) {
+  Recipe recipe = good();
+  GetParam().break_it(recipe);
+  EXPECT_EQ(judged(recipe), "run.toml: " + GetParam().message);
+}
+
+const double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Rules,
+    testing::Values(
+        Rule{"heads",
+             [](Recipe& r) {
+               r.model.num_attention_heads = 6;
+               r.model.num_key_value_heads = 4;
+             },
+             "model.num_attention_heads is 6 but model.num_key_value_heads is 4; choose a multiple "
+             "of 4: 4 or 8"},
+        Rule{"fewer_heads_than_groups", [](Recipe& r) { r.model.num_attention_heads = 1; },
+             "model.num_attention_heads is 1 but model.num_key_value_heads is 2; choose a multiple "
+             "of 2: 2"},
+        Rule{"odd_values",
+             [](Recipe& r) {
+               r.model.num_key_value_heads = 1;
+               r.model.head_dim = 5;
+             },
+             "model.head_dim is 5 but model.num_key_value_heads is 1: half of their product is "
+             "delayed by one token, so it must be even; choose head_dim 4 or 6"},
+        Rule{
+            "odd_rotary", [](Recipe& r) { r.model.partial_rotary_factor = 0.7; },
+            "model.partial_rotary_factor is 0.7 but model.head_dim is 8, which rotates 5 channels; "
+            "choose a factor that rotates an even number of at least 2: 0.5 or 0.75"},
+        Rule{
+            "no_rotary", [](Recipe& r) { r.model.partial_rotary_factor = 0.1; },
+            "model.partial_rotary_factor is 0.1 but model.head_dim is 8, which rotates 0 channels; "
+            "choose a factor that rotates an even number of at least 2: 0.25"},
+        Rule{"tiny_head", [](Recipe& r) { r.model.head_dim = 1; },
+             "model.head_dim is 1, but RoPE rotates at least 2 channels of a head; choose at least "
+             "2"},
+        Rule{
+            "layer_count", [](Recipe& r) { r.model.layer_types.pop_back(); },
+            "model.layer_types has 1 entries but model.num_hidden_layers is 2; give one per block, "
+            "or one of hybrid, hybrid_sliding, alternate"},
+        Rule{"window", [](Recipe& r) { r.model.layer_types[0] = LayerType::kHybridSliding; },
+             "model.sliding_window is 0 but model.layer_types has hybrid_sliding blocks; choose at "
+             "least 1, for example 4097 (the token itself counts)"},
+        Rule{"token", [](Recipe& r) { r.model.bos_token_id = 128; },
+             "model.bos_token_id is 128 but model.vocab_size is 128; choose 0 to 127, or -1 for "
+             "none"},
+        Rule{"empty_blend_path",
+             [](Recipe& r) {
+               r.data.validation = {{"", 1.0}};
+             },
+             "data.validation has an entry without a path; expected the prefix of a prepared "
+             "dataset"},
+        Rule{"blend_weight",
+             [](Recipe& r) {
+               r.data.train = {{"a", 1.0}, {"b", 0.0}};
+             },
+             "data.train gives b the weight 0; expected a number above 0"},
+        Rule{"blend_nan",
+             [](Recipe& r) {
+               r.data.train = {{"a", kNaN}};
+             },
+             "data.train gives a the weight nan; expected a number above 0"},
+        Rule{"global_batch",
+             [](Recipe& r) {
+               r.train.micro_batch = 3;
+               r.train.global_batch = 8;
+             },
+             "train.global_batch is 8 but train.micro_batch is 3; choose a multiple of 3: 6 or 9"},
+        Rule{"small_global_batch", [](Recipe& r) { r.train.global_batch = 2; },
+             "train.global_batch is 2 but train.micro_batch is 4; choose a multiple of 4: 4"},
+        Rule{"too_many_tokens",
+             [](Recipe& r) {
+               r.train.steps = 1 << 30;
+               r.train.global_batch = 1 << 20;
+               r.data.sequence_length = 1 << 14;
+               r.model.max_position_embeddings = 1 << 14;
+             },
+             "train.steps is 1073741824, which makes 1.84e+19 tokens of the run; expected fewer "
+             "than 4.6e18"},
+        Rule{"streams", [](Recipe& r) { r.data.num_streams = 7; },
+             "data.num_streams is 7 but train.global_batch is 4; choose a divisor or a multiple of "
+             "the batch: 4 or 8"},
+        Rule{"sequence", [](Recipe& r) { r.model.max_position_embeddings = 256; },
+             "data.sequence_length is 512 but model.max_position_embeddings is 256; choose at most "
+             "256 or raise the model's limit"},
+        Rule{"rates", [](Recipe& r) { r.optim.lr = 1e-6; },
+             "optim.lr_min is 6e-05 but optim.lr is 1e-06; choose at most 1e-06"},
+        Rule{"keep_every", [](Recipe& r) { r.checkpoint.keep_every = 700; },
+             "checkpoint.keep_every is 700 but checkpoint.every is 500; choose a multiple of 500: "
+             "500 or 1000"},
+        Rule{"keep_without_every",
+             [](Recipe& r) {
+               r.checkpoint.every = 0;
+               r.checkpoint.keep_every = 700;
+             },
+             "checkpoint.keep_every is 700 but checkpoint.every is 0, which saves only at the end; "
+             "choose keep_every 0 or give checkpoint.every"},
+        Rule{"run_dir", [](Recipe& r) { r.train.run_dir.clear(); },
+             "train.run_dir is \"\"; expected a directory"},
+        Rule{"seed", [](Recipe& r) { r.train.seed = uint64_t(1) << 63; },
+             "train.seed is -9223372036854775808; expected an integer of at least 0"}),
+    [](const auto& info) { return info.param.name; });
+
+// Values just outside of the range of a key, which all must be refused by name.
+std::vector<KeyValue> outside(const Key& key) {
+  const KeyRange& range = key.range;
+  if (key.type == KeyType::kInteger) {
+    std::vector<KeyValue> values = {static_cast<int64_t>(range.min) - 1};
+    if (std::isfinite(range.max)) values.push_back(static_cast<int64_t>(range.max) + 1);
+    return values;
+  }
+  const double infinity = std::numeric_limits<double>::infinity();
+  std::vector<KeyValue> values = {kNaN, infinity, -infinity};
+  values.push_back(range.min_excluded ? range.min : range.min - 1e-3);
+  if (std::isfinite(range.max)) values.push_back(range.max_excluded ? range.max : range.max + 1e-3);
+  return values;
+}
+
+TEST(Validate, EveryRangeIsJudged) {
+  for (const Key& key : recipe_keys()) {
+    if (key.type != KeyType::kInteger && key.type != KeyType::kNumber) continue;
+    for (const KeyValue& value : outside(key)) {
+      Recipe recipe = good();
+      key.set(recipe, value);
+      EXPECT_EQ(judged(recipe), "run.toml: " + key.name + " is " + value_text(value) +
+                                    "; expected " + expected_of(key));
+    }
+  }
+}
+
+TEST(Validate, AModelAloneIsNamedByItsSection) {
+  ModelSpec model = good().model;
+  EXPECT_NO_THROW(validate(model, ""));
+  model.num_attention_heads = 3;
+  try {
+    validate(model, "config.json: ");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "config.json: num_attention_heads is 3 but config.json: num_key_value_heads is 2; "
+                 "choose a multiple of 2: 2 or 4");
+  }
+  model.hidden_size = 0;
+  try {
+    validate(model, "model.");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "model.hidden_size is 0; expected an integer from 1 to 131072");
+  }
+}
+
+TEST(Validate, DefaultStreams) {
+  EXPECT_EQ(default_num_streams(1), 1024);
+  EXPECT_EQ(default_num_streams(4), 1024);
+  EXPECT_EQ(default_num_streams(6), 6);
+  EXPECT_EQ(default_num_streams(1024), 1024);
+  EXPECT_EQ(default_num_streams(1536), 1536);
+  EXPECT_EQ(default_num_streams(4096), 1024);
+}
+
+}  // namespace
+}  // namespace ashlar
