@@ -80,9 +80,9 @@ class FaultyFiles : public FileSystem {
   FaultyFiles(FileSystem& inner, FaultDecision decide)
       : inner_(inner), decider_(std::make_shared<Decider>(std::move(decide))) {}
 
-  std::unique_ptr<File> open(const std::string& path) override {
+  std::unique_ptr<File> open(const std::string& path, Links links) override {
     decider_->check("open", path);
-    return wrap(inner_.open(path), path);
+    return wrap(inner_.open(path, links), path);
   }
   std::unique_ptr<File> create(const std::string& path) override {
     decider_->check("create", path);
@@ -92,13 +92,13 @@ class FaultyFiles : public FileSystem {
     decider_->check("append", path);
     return wrap(inner_.append(path), path);
   }
-  std::unique_ptr<Mapping> map(const std::string& path) override {
+  std::unique_ptr<Mapping> map(const std::string& path, Links links) override {
     decider_->check("map", path);
-    return inner_.map(path);
+    return inner_.map(path, links);
   }
-  std::optional<FileInfo> stat(const std::string& path) override {
+  std::optional<FileInfo> stat(const std::string& path, Links links) override {
     decider_->check("stat", path);
-    return inner_.stat(path);
+    return inner_.stat(path, links);
   }
   std::vector<std::string> list(const std::string& directory) override {
     decider_->check("list", directory);

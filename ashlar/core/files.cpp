@@ -17,8 +17,8 @@ void write_and_sync(FileSystem& files, const std::string& path, std::string_view
 
 }  // namespace
 
-std::string read_text(FileSystem& files, const std::string& path, int64_t max_bytes) {
-  const auto file = files.open(path);
+std::string read_text(FileSystem& files, const std::string& path, int64_t max_bytes, Links links) {
+  const auto file = files.open(path, links);
   const int64_t size = file->size();
   ASHLAR_REQUIRE(size <= max_bytes, kStorage, "read {}: the file has {} bytes; expected at most {}",
                  path, size, max_bytes);

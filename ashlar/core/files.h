@@ -1,5 +1,8 @@
 // Files behind one interface: posix for work, memory and faulty for tests.
 //
+// Links    what a user names (recipe, text, dataset, tokenizer, Hugging Face snapshot) may be a symbolic
+//          link; what must be the very file that was committed (a checkpoint) is read with kRefuse.
+//          Links among the directories of a path are always followed.
 // Errors   kStorage with path, operation and errno text.  Reads past the end are kStorage too: they
 //          say how many bytes were wanted and how many there are.
 // Threads  one File may be read by several threads at once; writes are the caller's to order.
@@ -17,8 +20,10 @@
 
 namespace ashlar {
 
+enum class Links : uint8_t { kFollow, kRefuse };
+
 struct FileInfo {
-  enum class Type { kFile, kDirectory, kLink, kOther };  // links are not followed
+  enum class Type { kFile, kDirectory, kLink, kOther };
   Type type;
   int64_t size_bytes;
   int64_t modified_s;  // seconds since 1970
@@ -46,13 +51,15 @@ class Mapping {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  virtual std::unique_ptr<File> open(const std::string& path) = 0;    // to read; follows no link,
-                                                                      // regular files only
+  // To read; regular files only.
+  virtual std::unique_ptr<File> open(const std::string& path, Links links = Links::kFollow) = 0;
   virtual std::unique_ptr<File> create(const std::string& path) = 0;  // must not exist yet
   virtual std::unique_ptr<File> append(const std::string& path) = 0;  // made if missing; write_at
-                                                                      // at size() appends
-  virtual std::unique_ptr<Mapping> map(const std::string& path) = 0;
-  virtual std::optional<FileInfo> stat(const std::string& path) = 0;  // nullopt: nothing there
+                                                                      // at size() appends; no link
+  virtual std::unique_ptr<Mapping> map(const std::string& path, Links links = Links::kFollow) = 0;
+  // nullopt: nothing there.  kRefuse tells of a link itself (kLink), so that a name in use is seen
+  // even if the link leads nowhere; kFollow of what it leads to.
+  virtual std::optional<FileInfo> stat(const std::string& path, Links links = Links::kRefuse) = 0;
   virtual std::vector<std::string> list(const std::string& directory) = 0;  // names, sorted
   virtual void make_directories(const std::string& path) = 0;               // like mkdir -p
   virtual void rename_new(const std::string& from,
@@ -86,7 +93,8 @@ using FaultDecision =
 std::unique_ptr<FileSystem> faulty_files(FileSystem& inner, FaultDecision decide);
 
 // Whole small files.  read_text: kStorage if the file is larger than max_bytes.
-std::string read_text(FileSystem& files, const std::string& path, int64_t max_bytes = 64 << 20);
+std::string read_text(FileSystem& files, const std::string& path, int64_t max_bytes = 64 << 20,
+                      Links links = Links::kFollow);
 // Temp file beside it, sync, rename over it, sync the directory: old or new content, never a mix.
 void write_text(FileSystem& files, const std::string& path, std::string_view text);
 

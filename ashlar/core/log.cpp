@@ -88,6 +88,7 @@ void Progress::set(int64_t done) {
 
 std::string Progress::line(double seconds) const {
   const double done = static_cast<double>(done_), total = static_cast<double>(total_);
+  if (total_ <= 0 && unit_ == "s") return fmt::format("{}  {}", label_, format_duration(seconds));
   const double rate = seconds > 0 ? done / seconds : 0;
   const std::string name = unit_ == "B" ? "" : " " + unit_;
   const std::string speed = fmt::format("{}{}/s", amount(rate, unit_), name);

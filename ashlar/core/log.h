@@ -44,6 +44,7 @@ class Log {
 class Progress {
  public:
   // total 0: unknown.  unit "B" prints KB, MB, GB; anything else prints plain counts with k, M, G.
+  // total 0 and unit "s": work that does not tell how far it is; only its time is shown.
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
   Progress(Log& log, std::string label, int64_t total, std::string unit,
            Clock clock = std::chrono::steady_clock::now);

@@ -58,11 +58,11 @@ struct stat status_of(const Descriptor& descriptor, const std::string& path) {
 
 // Regular files only; O_NONBLOCK so that a pipe in a file's place is refused instead of waited for.
 Descriptor open_regular(std::string_view operation, const std::string& path, int flags) {
-  const int all_flags = flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const int all_flags = flags | O_CLOEXEC | O_NONBLOCK;
   Descriptor descriptor(retried([&] { return ::open(path.c_str(), all_flags, 0666); }));
   if (descriptor.get() < 0 && errno == ELOOP)
     fail_storage(operation, path, ELOOP,
-                 " (it is a link or stands behind too many; give the path of the file itself)");
+                 " (a link that is refused here, or a loop of links; give the file itself)");
   if (descriptor.get() < 0) fail_storage(operation, path, errno);
   const mode_t mode = status_of(descriptor, path).st_mode;
   if (S_ISDIR(mode)) fail_storage(operation, path, EISDIR);
@@ -178,10 +178,14 @@ int rename_new_checked(const std::string& from, const std::string& to) {
   return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
 }
 
+int flag_of(Links links) {
+  return links == Links::kRefuse ? O_NOFOLLOW : 0;
+}
+
 class PosixFiles : public FileSystem {
  public:
-  std::unique_ptr<File> open(const std::string& path) override {
-    return std::make_unique<PosixFile>(open_regular("open", path, O_RDONLY), path);
+  std::unique_ptr<File> open(const std::string& path, Links links) override {
+    return std::make_unique<PosixFile>(open_regular("open", path, O_RDONLY | flag_of(links)), path);
   }
   std::unique_ptr<File> create(const std::string& path) override {
     return std::make_unique<PosixFile>(open_regular("create", path, O_RDWR | O_CREAT | O_EXCL),
@@ -189,15 +193,18 @@ class PosixFiles : public FileSystem {
   }
   // Without O_APPEND: Linux would then ignore the offsets of writes.
   std::unique_ptr<File> append(const std::string& path) override {
-    return std::make_unique<PosixFile>(open_regular("append", path, O_RDWR | O_CREAT), path);
+    return std::make_unique<PosixFile>(open_regular("append", path, O_RDWR | O_CREAT | O_NOFOLLOW),
+                                       path);
   }
-  std::unique_ptr<Mapping> map(const std::string& path) override {
-    return std::make_unique<PosixMapping>(open_regular("map", path, O_RDONLY), path);
+  std::unique_ptr<Mapping> map(const std::string& path, Links links) override {
+    return std::make_unique<PosixMapping>(open_regular("map", path, O_RDONLY | flag_of(links)),
+                                          path);
   }
 
-  std::optional<FileInfo> stat(const std::string& path) override {
+  std::optional<FileInfo> stat(const std::string& path, Links links) override {
     struct stat status;
-    if (lstat(path.c_str(), &status) == 0)
+    const int flags = links == Links::kRefuse ? AT_SYMLINK_NOFOLLOW : 0;
+    if (fstatat(AT_FDCWD, path.c_str(), &status, flags) == 0)
       return FileInfo{type_of(status.st_mode), status.st_size, status.st_mtime};
     if (errno != ENOENT && errno != ENOTDIR) fail_storage("stat", path, errno);
     return std::nullopt;

@@ -204,8 +204,8 @@ Rows data() {
               "no loss on the first token of the next document"),
       integer(
           "data.num_streams", d, &D::num_streams, {0, 1 << 24},
-          "logical streams that fix the data order; 0: 1024 if it divides train.global_batch or "
-          "is a multiple of it, else train.global_batch"),
+          "logical streams that fix the data order; 0: 1024 if it divides train.global_batch, "
+              "else train.global_batch"),
       boolean("data.allow_dataset_change", d, &D::allow_dataset_change,
               "resume although the dataset differs from the one of the checkpoint"),
   };

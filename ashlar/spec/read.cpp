@@ -307,7 +307,7 @@ Recipe parse_recipe(const std::string& toml, const std::string& source,
 
 Recipe load_recipe(const std::string& path, std::span<const std::string> overrides) {
   const auto files = posix_files();
-  const std::optional<FileInfo> info = files->stat(path);
+  const std::optional<FileInfo> info = files->stat(path, Links::kFollow);
   ASHLAR_REQUIRE(info.has_value(), kConfig, "{}: there is no such recipe; expected a TOML file",
                  path);
   ASHLAR_REQUIRE(info->type == FileInfo::Type::kFile, kConfig,

@@ -56,7 +56,7 @@ struct DataSpec {
   Packing packing = Packing::kConcat;
   bool document_reset = true;          // false: the row is one sequence
   bool mask_document_end = false;      // no loss on the first token of the next document
-  int64_t num_streams = 0;             // L, divides the global batch or is a multiple of it;
+  int64_t num_streams = 0;             // L, divides the global batch;
                                        // 0: parse_recipe puts default_num_streams here
   bool allow_dataset_change = false;
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
@@ -121,7 +121,7 @@ struct Recipe {
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
-// 1024 if it divides the global batch or is a multiple of it, else the global batch.
+// 1024 if it divides the global batch, else the global batch.
 int64_t default_num_streams(int64_t global_batch);
 
 // An override is `section.key=value` with a TOML value; bare words are strings, and a blend may be

@@ -125,19 +125,14 @@ std::string blend_rules(const Recipe& recipe) {
   return "";
 }
 
-bool streams_fit(int64_t streams, int64_t batch) {
-  return streams % batch == 0 || batch % streams == 0;
-}
-
 std::string stream_rule(int64_t streams, int64_t batch) {
-  if (streams == 0 || streams_fit(streams, batch)) return "";
-  int64_t below = streams, above = streams;
-  while (!streams_fit(below, batch)) --below;
-  while (!streams_fit(above, batch)) ++above;
-  return fmt::format(
-      "data.num_streams is {} but train.global_batch is {}; choose a divisor or a "
-      "multiple of the batch: {} or {}",
-      streams, batch, below, above);
+  if (streams == 0 || batch % streams == 0) return "";
+  int64_t below = std::min(streams, batch), above = below;
+  while (batch % below != 0) --below;
+  while (batch % above != 0) ++above;
+  const std::string nearest = below == above ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
+  return fmt::format("data.num_streams is {} but train.global_batch is {}; choose a divisor of the batch: {}",
+                     streams, batch, nearest);
 }
 
 std::string batch_rules(const Recipe& recipe) {
@@ -199,7 +194,7 @@ std::string directory_rule(const Recipe& recipe) {
 
 int64_t default_num_streams(int64_t global_batch) {
   constexpr int64_t kUsual = 1024;
-  return streams_fit(kUsual, global_batch) ? kUsual : global_batch;
+  return global_batch % kUsual == 0 ? kUsual : global_batch;
 }
 
 void validate(const ModelSpec& spec, const std::string& section) {

@@ -289,13 +289,53 @@ class PosixFilesTest : public FilesTest {};
 INSTANTIATE_TEST_SUITE_P(Kinds, PosixFilesTest, testing::Values("posix"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(PosixFilesTest, FollowsNoLink) {
+TEST_P(PosixFilesTest, ReadingFollowsLinksToRegularFilesOnly) {
+  put("a", "the file");
+  files_->make_directories(at("d"));
+  std::filesystem::create_symlink("a", at("link"));
+  std::filesystem::create_symlink("link", at("link2"));
+  std::filesystem::create_symlink("gone", at("dangling"));
+  std::filesystem::create_symlink("d", at("to_d"));
+  std::filesystem::create_symlink("loop", at("loop"));
+  std::filesystem::create_symlink("/dev/null", at("device"));
+  for (const char* name : {"link", "link2"}) {
+    EXPECT_EQ(get(name), "the file");
+    EXPECT_EQ(files_->map(at(name))->bytes().size(), 8u);
+    EXPECT_EQ(files_->stat(at(name), Links::kFollow)->type, FileInfo::Type::kFile);
+    EXPECT_EQ(files_->stat(at(name), Links::kFollow)->size_bytes, 8);
+  }
+  EXPECT_EQ(files_->stat(at("to_d"), Links::kFollow)->type, FileInfo::Type::kDirectory);
+  EXPECT_FALSE(files_->stat(at("dangling"), Links::kFollow));
+  EXPECT_EQ(error_of([&] { files_->open(at("dangling")); }),
+            "open " + at("dangling") + ": No such file or directory");
+  EXPECT_EQ(error_of([&] { files_->open(at("to_d")); }), "open " + at("to_d") + ": Is a directory");
+  EXPECT_NE(error_of([&] { files_->open(at("loop")); }).find("a loop of links"), std::string::npos);
+  EXPECT_NE(error_of([&] { files_->stat(at("loop"), Links::kFollow); }), "no error");
+  EXPECT_EQ(error_of([&] { files_->open(at("device")); }),
+            "open " + at("device") + ": not a regular file");
+}
+
+TEST_P(PosixFilesTest, RefusesLinksWhereAskedTo) {
   put("a", "A");
+  files_->make_directories(at("d"));
+  put("d/b", "B");
   std::filesystem::create_symlink("a", at("link"));
   std::filesystem::create_symlink("gone", at("dangling"));
+  std::filesystem::create_symlink("d", at("to_d"));
   EXPECT_EQ(files_->stat(at("link"))->type, FileInfo::Type::kLink);
   EXPECT_EQ(files_->stat(at("dangling"))->type, FileInfo::Type::kLink);
-  EXPECT_NE(error_of([&] { files_->open(at("link")); }).find("link"), std::string::npos);
+  const auto inner = faulty_files(
+      *files_, [](int64_t, std::string_view, const std::string&) { return Fault::kNone; });
+  for (FileSystem* files : {files_.get(), inner.get()}) {
+    EXPECT_NE(error_of([&] { files->open(at("link"), Links::kRefuse); }).find("link"),
+              std::string::npos);
+    EXPECT_NE(error_of([&] { files->map(at("link"), Links::kRefuse); }), "no error");
+    EXPECT_NE(error_of([&] { read_text(*files, at("link"), 10, Links::kRefuse); }), "no error");
+    EXPECT_EQ(read_text(*files, at("a"), 10, Links::kRefuse), "A");
+    EXPECT_EQ(read_text(*files, at("to_d/b"), 10, Links::kRefuse), "B");
+    EXPECT_EQ(files->stat(at("link"), Links::kFollow)->type, FileInfo::Type::kFile);
+  }
+  EXPECT_NE(error_of([&] { files_->append(at("link")); }), "no error");
   EXPECT_NE(error_of([&] { files_->append(at("dangling")); }), "no error");
   EXPECT_NE(error_of([&] { files_->create(at("dangling")); }), "no error");
   EXPECT_FALSE(files_->stat(at("gone")));

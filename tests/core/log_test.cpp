@@ -64,6 +64,13 @@ TEST_F(LogTest, UnknownTotalHasNoShare) {
   EXPECT_EQ(lines_, (std::vector<std::string>{"tokenizing  5k rows 2.5k rows/s"}));
 }
 
+TEST_F(LogTest, WorkWithoutCountsShowsItsTime) {
+  Progress blind = progress(0, "s");
+  wait(75);
+  blind.set(75);
+  EXPECT_EQ(lines_, (std::vector<std::string>{"tokenizing  1m15s"}));
+}
+
 TEST_F(LogTest, NothingDoneYetHasNoEstimate) {
   Progress rows = progress(8, "rows");
   wait(2);

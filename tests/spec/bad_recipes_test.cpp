@@ -66,7 +66,7 @@ const std::vector<BadRecipe>& bad_recipes() {
         "choose at least 1"}},
       {"token_id", {"model.eos_token_id is 128 but model.vocab_size is 128", "choose 0 to 127"}},
       {"streams",
-       {"data.num_streams is 6 but train.global_batch is 4", "multiple of the batch: 4 or 8"}},
+       {"data.num_streams is 6 but train.global_batch is 4", "divisor of the batch: 4"}},
       {"blend_weight", {"data.train gives a the weight -0.5", "expected a number above 0"}},
       {"blend_key", {"data.train is", "wieght", "expected a dataset prefix"}},
       {"rates", {"optim.lr_min is 0.001 but optim.lr is 0.0001", "choose at most 0.0001"}},

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -52,7 +54,7 @@ TEST(Recipe, AbsentKeysKeepTheDefaultsOfTheStructs) {
   EXPECT_EQ(recipe.optim, OptimSpec{});
   EXPECT_EQ(recipe.balance, BalanceSpec{});
   EXPECT_EQ(recipe.train, TrainSpec{});
-  EXPECT_EQ(recipe.data.num_streams, 1024);
+  EXPECT_EQ(recipe.data.num_streams, 4);
 }
 
 TEST(Recipe, ReadsEverySectionAndType) {
@@ -291,6 +293,19 @@ TEST(Recipe, AMissingFileIsAConfigurationError) {
       EXPECT_TRUE(std::string(error.what()).starts_with(path + ": ")) << error.what();
     }
   }
+}
+
+TEST(Recipe, MayBeALink) {
+  std::string directory =
+      (std::filesystem::temp_directory_path() / "ashlar_recipe_XXXXXX").string();
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const std::filesystem::path file = std::filesystem::absolute(kRecipes + "zaya1-nano.toml");
+  const std::string link = directory + "/link.toml";
+  std::filesystem::create_symlink(file, link);
+  Recipe linked = load_recipe(link, {});
+  linked.source = file.string();
+  EXPECT_EQ(linked, load_recipe(file.string(), {}));
+  std::filesystem::remove_all(directory);
 }
 
 // A row of the table in docs/recipes.md.

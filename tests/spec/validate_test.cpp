@@ -155,9 +155,9 @@ INSTANTIATE_TEST_SUITE_P(
              },
              "train.steps is 1073741824, which makes 1.84e+19 tokens of the run; expected fewer "
              "than 4.6e18"},
-        Rule{"streams", [](Recipe& r) { r.data.num_streams = 7; },
-             "data.num_streams is 7 but train.global_batch is 4; choose a divisor or a multiple of "
-             "the batch: 4 or 8"},
+        Rule{"streams", [](Recipe& r) { r.data.num_streams = 3; },
+             "data.num_streams is 3 but train.global_batch is 4; choose a divisor of the batch: 2 or "
+             "4"},
         Rule{"sequence", [](Recipe& r) { r.model.max_position_embeddings = 256; },
              "data.sequence_length is 512 but model.max_position_embeddings is 256; choose at most "
              "256 or raise the model's limit"},
@@ -228,8 +228,8 @@ TEST(Validate, AModelAloneIsNamedByItsSection) {
 }
 
 TEST(Validate, DefaultStreams) {
-  EXPECT_EQ(default_num_streams(1), 1024);
-  EXPECT_EQ(default_num_streams(4), 1024);
+  EXPECT_EQ(default_num_streams(1), 1);
+  EXPECT_EQ(default_num_streams(4), 4);
   EXPECT_EQ(default_num_streams(6), 6);
   EXPECT_EQ(default_num_streams(1024), 1024);
   EXPECT_EQ(default_num_streams(1536), 1536);

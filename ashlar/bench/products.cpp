@@ -1,0 +1,177 @@
+#include "ashlar/bench/products.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <list>
+#include <nlohmann/json.hpp>
+
+#include "ashlar/core/rng.h"
+#include "ashlar/core/statistics.h"
+#include "ashlar/kernels/linear.h"
+#include "ashlar/kernels/newton_schulz.h"
+#include "ashlar/kernels/peak.h"
+
+namespace ashlar::bench {
+namespace {
+
+using kernels::Matrix;
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Dims {
+  std::string_view name;
+  int64_t G, T, N, K;
+};
+// The products of zaya1-nano (2,048 tokens) and zaya1-small (1,024); experts with even loads.
+constexpr Dims kProducts[] = {
+    {"nano qkv", 1, 2048, 512, 256},      {"nano o", 1, 2048, 256, 256},
+    {"nano gate_up", 8, 2048, 1024, 256}, {"nano down", 8, 2048, 256, 512},
+    {"nano head", 1, 512, 8192, 256},     {"small gate_up", 16, 1024, 1536, 768},
+    {"small down", 16, 1024, 768, 768},   {"small head", 1, 512, 32768, 768}};
+constexpr Dims kStacks[] = {{"nano gate_up", 8, 0, 1024, 256},
+                            {"nano down", 8, 0, 256, 512},
+                            {"nano qkv", 1, 0, 512, 256},
+                            {"small gate_up", 2, 0, 1536, 768}};
+
+// One shape's tensors, and the clock.
+class Case {
+ public:
+  Case(Threads& threads, DType compute) : compute_(compute) {
+    context_.threads = &threads;
+    context_.workspace = &workspace_;
+  }
+  const kernels::Context& context() const { return context_; }
+
+  Tensor random(DType dtype, const Shape& shape) {
+    const Tensor from = zeros(DType::kF32, shape),
+                 to = dtype == DType::kF32 ? from : zeros(dtype, shape);
+    const Rng rng(1, "products");
+    for (int64_t i = 0; i < from.numel(); ++i)
+      from.as<float>()[i] = float(rng.uniform(uint64_t(i)) - 0.5);
+    if (dtype != DType::kF32) copy_convert(from, to);
+    return to;
+  }
+  Tensor zeros(DType dtype, const Shape& shape) {
+    return owned_.emplace_back(make_tensor(allocator_, dtype, shape, Tag::kInput)).tensor;
+  }
+  kernels::Operand operand(int64_t G, int64_t N, int64_t K) {
+    kernels::Operand w{random(DType::kF32, {G, N, K}), {}, {}};
+    const auto layout = kernels::operand_layout(context_, G, N, K, compute_, true);
+    if (layout.forward_numel) w.forward = zeros(layout.dtype, {layout.forward_numel});
+    if (layout.backward_numel) w.backward = zeros(layout.dtype, {layout.backward_numel});
+    kernels::pack(context_, w);
+    return w;
+  }
+
+  ProductRow time(const Dims& d, std::string op, double flop,
+                  const std::function<void()>& body) const {
+    constexpr double kSeconds = 0.1;
+    constexpr size_t kMinRepeats = 5;
+    body();
+    std::vector<double> times;
+    for (const double start = now_s(); times.size() < kMinRepeats || now_s() - start < kSeconds;) {
+      const double begin = now_s();
+      body();
+      times.push_back(now_s() - begin);
+    }
+    const Summary summary = summarize(times);
+    return {std::string(d.name), std::move(op),        d.G, d.T, d.N, d.K, flop, summary.median,
+            summary.min,         int64_t(times.size())};
+  }
+
+ private:
+  DType compute_;
+  Allocator allocator_{Device::kCpu};
+  Arena workspace_{allocator_, int64_t{256} << 20, Tag::kWorkspace};
+  std::list<OwnedTensor> owned_;
+  kernels::Context context_;
+};
+
+void measure_product(Threads& threads, DType compute, const Dims& d,
+                     std::vector<ProductRow>& rows) {
+  Case c(threads, compute);
+  const kernels::Operand w = c.operand(d.G, d.N, d.K);
+  const Matrix x = Matrix::of(c.random(compute, {d.T, d.K})),
+               dy = Matrix::of(c.random(compute, {d.T, d.N}));
+  const Matrix y = Matrix::of(c.zeros(DType::kF32, {d.T, d.N})),
+               dx = Matrix::of(c.zeros(DType::kF32, {d.T, d.K}));
+  const Tensor dw = c.zeros(DType::kF32, {d.G, d.N, d.K});
+  std::vector<int32_t> groups;
+  for (int64_t g = 0; g <= d.G; ++g) groups.push_back(int32_t(d.T * g / d.G));
+  const double flop = 2.0 * double(d.T) * double(d.N) * double(d.K);
+  rows.push_back(c.time(d, "forward", flop,
+                        [&] { grouped_linear_forward(c.context(), compute, x, w, groups, y); }));
+  rows.push_back(c.time(d, "backward_input", flop, [&] {
+    grouped_linear_backward_input(c.context(), compute, dy, w, groups, dx);
+  }));
+  rows.push_back(c.time(d, "backward_weight", flop, [&] {
+    grouped_linear_backward_weight(c.context(), compute, dy, x, groups, dw);
+  }));
+}
+
+void measure_newton_schulz(Threads& threads, DType compute, const Dims& d,
+                           std::vector<ProductRow>& rows) {
+  Case c(threads, compute);
+  const Tensor x = c.random(DType::kF32, {d.G, d.N, d.K});
+  const double m = double(std::min(d.N, d.K)), n = double(std::max(d.N, d.K));
+  const double flop = 5 * double(d.G) * (3 * m * m * n + m * m * m);
+  rows.push_back(c.time(d, "newton_schulz", flop, [&] { orthogonalize(c.context(), compute, x); }));
+}
+
+}  // namespace
+
+ProductReport measure_products(int num_threads, DType compute) {
+  Threads threads(num_threads);
+  kernels::Context context;
+  context.threads = &threads;
+  ProductReport report;
+  report.isa = name_of(kernels::isa());
+  report.compute = name_of(compute);
+  report.threads = threads.size();
+  report.peak_flops = kernels::measure_peak_flops(context, compute);
+  for (const Dims& d : kProducts) measure_product(threads, compute, d, report.rows);
+  for (const Dims& d : kStacks) measure_newton_schulz(threads, compute, d, report.rows);
+  return report;
+}
+
+std::string to_text(const ProductReport& report) {
+  std::string text = fmt::format(
+      "{} compute {} threads {}, peak {:.0f} GFLOP/s\n{:<14} {:<16} {:>3} {:>5} {:>6} {:>5} "
+      "{:>9} {:>9} {:>5} {:>8} {:>6}\n",
+      report.isa, report.compute, report.threads, report.peak_flops * 1e-9, "shape", "op", "G", "T",
+      "N", "K", "median_us", "min_us", "n", "GFLOP/s", "share");
+  for (const ProductRow& r : report.rows)
+    text += fmt::format(
+        "{:<14} {:<16} {:>3} {:>5} {:>6} {:>5} {:>9.1f} {:>9.1f} {:>5} {:>8.1f} {:>5.0f}%\n",
+        r.name, r.op, r.G, r.T, r.N, r.K, r.median_s * 1e6, r.min_s * 1e6, r.repeats,
+        r.flops() * 1e-9, 100 * r.flops() / report.peak_flops);
+  return text;
+}
+
+std::string to_json_line(const ProductReport& report) {
+  using Json = nlohmann::ordered_json;
+  Json rows = Json::array();
+  for (const ProductRow& r : report.rows)
+    rows.push_back({{"shape", r.name},
+                    {"op", r.op},
+                    {"groups", r.G},
+                    {"tokens", r.T},
+                    {"n", r.N},
+                    {"k", r.K},
+                    {"flop", r.flop},
+                    {"median_s", r.median_s},
+                    {"min_s", r.min_s},
+                    {"repeats", r.repeats}});
+  return Json{{"bench", "products"},
+              {"isa", report.isa},
+              {"compute", report.compute},
+              {"threads", report.threads},
+              {"peak_flops", report.peak_flops},
+              {"products", rows}}
+      .dump();
+}
+
+}  // namespace ashlar::bench

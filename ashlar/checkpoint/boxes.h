@@ -1,0 +1,38 @@
+// Boxes meeting boxes: intersection, and the contiguous runs by which a part of one row-major box
+// is copied into another.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ashlar/tensor/shape.h"
+
+namespace ashlar::checkpoint {
+
+// nullopt: no common element.  Boxes of one tensor (equal ndim).
+std::optional<Box> intersect(const Box& a, const Box& b);
+bool inside(const Box& box,
+            const Shape& shape);      // offset + length <= shape in every dim, no overflow
+std::string to_text(const Box& box);  // "[4:8, 0:16]"
+
+// The elements of `part` as runs that are contiguous both in `from` and in `to` (each row-major;
+// part lies inside both), in increasing order of the position in `from`.
+class Runs {
+ public:
+  Runs(const Box& part, const Box& from, const Box& to);
+  bool done() const { return index_ == count_; }
+  int64_t from() const { return from_; }  // element positions of the current run
+  int64_t to() const { return to_; }
+  int64_t length() const { return length_; }  // of every run
+  int64_t last_end_in_from() const { return last_end_; }
+  void next();
+
+ private:
+  int outer_dims_ = 0;
+  int64_t index_ = 0, count_ = 1, length_ = 1, from_ = 0, to_ = 0, last_end_ = 0;
+  std::array<int64_t, Shape::kMaxDims> extent_{}, at_{}, from_stride_{}, to_stride_{};
+};
+
+}  // namespace ashlar::checkpoint

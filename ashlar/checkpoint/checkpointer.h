@@ -1,0 +1,90 @@
+// Saves training state while training goes on, and finds what to continue from.
+//
+//   Checkpointer checkpoints(files, root, options, log);   takes the root's lease, recovers
+//   while (checkpoints.newest()) {                          resume
+//     try { StepReader reader = checkpoints.open_newest(); reader.load(...); break; }
+//     catch (const Error& error) { if (error.kind() != kCorrupt) throw;
+//                                  checkpoints.reject_newest(error.what()); }
+//   }
+//   each step:  forward, backward;  checkpoints.before_update();  update;  checkpoints.save({...});
+//   checkpoints.wait();                                     before a clean exit
+//
+// save() plans and returns; one thread copies the tensors into an arena in chunks of 4 MiB, a
+// second hashes, writes, syncs and commits.  before_update() waits only until the copy is done.
+// The arena is taken once, at the first save: room for two snapshots, or less where that passes
+// the limit; a snapshot that does not fit waits for the disk instead of failing.  At most two
+// saves are under way.
+//
+// Errors   of a save surface at the next save() (which then does nothing else) or wait(), as
+//          kStorage "step S is not saved: STAGE: PATH: ..."; the attempt's files are removed and
+//          the next save starts afresh.  Synchronous saves throw at once.
+//          The constructor: kConfig if another process trains into the root, kCorrupt if the root
+//          has steps but none is good.
+// Threads  one caller.  The tensors of the last save must outlive this object or wait().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/save_plan.h"
+#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+
+namespace ashlar::checkpoint {
+
+struct CheckpointOptions {
+  int64_t keep = 3;                       // newest steps kept; >= 1
+  int64_t keep_every = 0;                 // and every this many steps for ever; 0: none
+  bool async = true;                      // false: save() returns when the step is committed
+  std::string run_id;                     // "": that of the newest step, else a new one
+  std::string writer_version = "ashlar";  // of the program, for the manifest
+  int64_t max_arena_bytes = 0;            // 0: a quarter of the machine's memory
+  double retry_delay_s = 0.05;            // before the second try of a failed write
+};
+
+struct SaveStats {
+  int64_t step = 0, bytes = 0;
+  double blocked_s = 0;   // the caller waited: in save() and before_update()
+  double copy_s = 0;      // from save() until the snapshot was complete
+  double write_s = 0;     // hashing, writing and syncing data files
+  double commit_s = 0;    // index, manifest, COMMIT, rename
+  double total_s = 0;     // from save() until committed
+  std::string directory;  // of the committed step
+};
+
+class Checkpointer {
+ public:
+  Checkpointer(FileSystem& files, std::string root, CheckpointOptions options, Log& log);
+  ~Checkpointer();  // waits for saves under way; an error nobody took is logged
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  // The newest good step, as the constructor found it or the last save made it.
+  std::optional<StepRef> newest() const;
+  StepReader open_newest() const;
+  // It turned out to be damaged: recorded, set aside, and the next older good step takes its place;
+  // kCorrupt if there is none.  Not while a save is under way.
+  void reject_newest(const std::string& reason);
+
+  // Steps must increase: kConfig if `step` is not newer than every step there is.  kStorage if the
+  // disk has too little room: 1.05 times the step's bytes and 16 MiB.
+  void save(const SaveRequest& request);
+  void before_update();
+  void wait();
+
+  std::vector<SaveStats> take_stats();  // of the saves committed since the last call
+  int64_t arena_bytes() const;          // 0 before the first save
+  int consecutive_failures() const;     // saves that failed since the last that succeeded
+  const std::string& run_id() const;
+
+ private:
+  class Engine;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace ashlar::checkpoint

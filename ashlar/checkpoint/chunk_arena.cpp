@@ -1,0 +1,47 @@
+#include "ashlar/checkpoint/chunk_arena.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+
+#include "ashlar/checkpoint/index.h"
+#include "ashlar/core/error.h"
+
+namespace ashlar::checkpoint {
+
+ChunkArena::ChunkArena(int64_t num_chunks)
+    : num_chunks_(num_chunks),
+      memory_(static_cast<std::byte*>(
+          std::aligned_alloc(size_t{kChunkBytes}, size_t(num_chunks * kChunkBytes)))) {
+  ASHLAR_REQUIRE(memory_, kMemory, "{} bytes for checkpoint snapshots were refused by the system",
+                 size_bytes());
+  // Large pages where the system has them: the first snapshot meets 512 times fewer page faults.
+  (void)madvise(memory_.get(), size_t(size_bytes()), MADV_HUGEPAGE);
+  for (int64_t chunk = num_chunks - 1; chunk >= 0; --chunk) free_.push_back(chunk);
+}
+
+int64_t ChunkArena::size_bytes() const {
+  return num_chunks_ * kChunkBytes;
+}
+
+int64_t ChunkArena::acquire() {
+  std::unique_lock lock(mutex_);
+  freed_.wait(lock, [&] { return !free_.empty(); });
+  const int64_t chunk = free_.back();
+  free_.pop_back();
+  return chunk;
+}
+
+void ChunkArena::release(int64_t chunk) {
+  {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(chunk);
+  }
+  freed_.notify_one();
+}
+
+std::span<std::byte> ChunkArena::bytes(int64_t chunk) {
+  return {memory_.get() + chunk * kChunkBytes, size_t(kChunkBytes)};
+}
+
+}  // namespace ashlar::checkpoint

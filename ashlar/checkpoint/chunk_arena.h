@@ -1,0 +1,38 @@
+// Host memory that snapshots pass through: chunks of kChunkBytes, taken once from the system and
+// reused for every save.  The chunk freed last is used first: its pages are warm.
+//
+// Errors   kMemory if the system refuses the memory.
+// Threads  acquire and release from any thread; acquire waits while all chunks are taken.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+namespace ashlar::checkpoint {
+
+class ChunkArena {
+ public:
+  explicit ChunkArena(int64_t num_chunks);  // >= 1; pages are touched when first used
+  int64_t size_bytes() const;
+  int64_t acquire();
+  void release(int64_t chunk);
+  std::span<std::byte> bytes(int64_t chunk);
+
+ private:
+  int64_t num_chunks_;
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  std::vector<int64_t> free_;
+};
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,137 @@
+#include "ashlar/checkpoint/cover.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "ashlar/checkpoint/boxes.h"
+#include "ashlar/core/error.h"
+#include "ashlar/core/rng.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+constexpr uint64_t kPrime = (uint64_t(1) << 61) - 1;
+
+uint64_t add(uint64_t a, uint64_t b) {
+  const uint64_t sum = a + b;
+  return sum >= kPrime ? sum - kPrime : sum;
+}
+
+uint64_t multiply(uint64_t a, uint64_t b) {
+  const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
+  return add(uint64_t(product & kPrime), uint64_t(product >> 61));
+}
+
+uint64_t power(uint64_t base, uint64_t exponent) {
+  uint64_t result = 1;
+  for (; exponent; exponent >>= 1, base = multiply(base, base))
+    if (exponent & 1) result = multiply(result, base);
+  return result;
+}
+
+uint64_t inverse(uint64_t a) {
+  return power(a, kPrime - 2);
+}  // Fermat
+
+std::string element_text(std::span<const int64_t> at) {
+  std::string text = "[";
+  for (size_t d = 0; d < at.size(); ++d) text += (d ? ", " : "") + std::to_string(at[d]);
+  return text + "]";
+}
+
+// Cuts dim `d` at every border of the boxes and descends into each slab with the boxes that span
+// it.
+class Sweep {
+ public:
+  Sweep(const Shape& shape, std::span<const Box> boxes)
+      : shape_(shape), boxes_(boxes), at_(size_t(shape.ndim()), 0) {}
+
+  std::optional<std::string> check(int d, const std::vector<int>& active) {
+    if (d == shape_.ndim()) {
+      if (active.size() == 1) return std::nullopt;
+      if (active.empty()) return fmt::format("element {} is in no box", element_text(at_));
+      return fmt::format("element {} is in boxes {} and {}", element_text(at_),
+                         to_text(boxes_[size_t(active[0])]), to_text(boxes_[size_t(active[1])]));
+    }
+    std::vector<int> by_begin = active;
+    std::stable_sort(by_begin.begin(), by_begin.end(),
+                     [&](int a, int b) { return begin_of(a, d) < begin_of(b, d); });
+    std::vector<int64_t> borders{0, shape_[d]};
+    for (const int box : active) {
+      borders.push_back(begin_of(box, d));
+      borders.push_back(end_of(box, d));
+    }
+    std::sort(borders.begin(), borders.end());
+    borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
+    std::vector<int> spanning;
+    size_t next = 0;
+    for (size_t slab = 0; slab + 1 < borders.size(); ++slab) {
+      const int64_t begin = borders[slab];
+      std::erase_if(spanning, [&](int box) { return end_of(box, d) <= begin; });
+      while (next < by_begin.size() && begin_of(by_begin[next], d) == begin)
+        spanning.push_back(by_begin[next++]);
+      at_[size_t(d)] = begin;
+      if (auto error = check(d + 1, spanning)) return error;
+    }
+    at_[size_t(d)] = 0;
+    return std::nullopt;
+  }
+
+ private:
+  int64_t begin_of(int box, int d) const { return boxes_[size_t(box)].offset[d]; }
+  int64_t end_of(int box, int d) const {
+    return boxes_[size_t(box)].offset[d] + boxes_[size_t(box)].length[d];
+  }
+  const Shape& shape_;
+  std::span<const Box> boxes_;
+  std::vector<int64_t> at_;
+};
+
+}  // namespace
+
+CoverHash& CoverHash::operator+=(const CoverHash& other) {
+  for (size_t i = 0; i < lanes.size(); ++i) lanes[i] = add(lanes[i], other.lanes[i]);
+  return *this;
+}
+
+CoverHasher::CoverHasher(uint64_t seed, std::string_view name, int ndim) : ndim_(ndim) {
+  uint64_t state = splitmix64(seed) ^ fnv1a64(name);
+  for (Lane& lane : lanes_) {
+    lane.weight = 1 + (state = splitmix64(state + 1)) % (kPrime - 1);
+    for (int d = 0; d < ndim; ++d) {
+      lane.generator[d] = 2 + (state = splitmix64(state + 1)) % (kPrime - 3);
+      lane.inverse[d] = inverse(lane.generator[d] - 1);
+    }
+  }
+}
+
+CoverHash CoverHasher::operator()(const Box& box) const {
+  ASHLAR_ASSERT(box.offset.ndim() == ndim_);
+  CoverHash hash;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    uint64_t h = lane.weight;
+    for (int d = 0; d < ndim_; ++d) {
+      const uint64_t g = lane.generator[d];
+      h = multiply(h, power(g, uint64_t(box.offset[d])));
+      h = multiply(h, add(power(g, uint64_t(box.length[d])), kPrime - 1));
+      h = multiply(h, lane.inverse[d]);
+    }
+    hash.lanes[i] = h;
+  }
+  return hash;
+}
+
+std::optional<std::string> find_cover_error(const Shape& shape, std::span<const Box> boxes) {
+  std::vector<int> filled;
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    ASHLAR_ASSERT(inside(boxes[i], shape));
+    if (boxes[i].length.numel() > 0) filled.push_back(int(i));
+  }
+  if (shape.numel() == 0) return std::nullopt;  // boxes inside an empty shape are empty
+  return Sweep(shape, boxes).check(0, filled);
+}
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,300 @@
+#include "ashlar/checkpoint/hf_model.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "ashlar/checkpoint/hf_files.h"
+#include "ashlar/core/error.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 16 << 20;
+constexpr int64_t kChunkElements = 64 << 10;  // compared at a time
+constexpr std::string_view kHead = "lm_head.weight", kEmbedding = "model.embed_tokens.weight";
+
+std::string shown_shape(std::span<const int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+HfConfig read_config(FileSystem& files, const std::string& directory) {
+  const std::string path = join(directory, kHfConfigFile);
+  ASHLAR_REQUIRE(files.stat(directory), kData,
+                 "{}: no such directory; expected a Hugging Face model directory", directory);
+  ASHLAR_REQUIRE(is_plain_file(files, path), kData,
+                 "{}: not found; expected a Hugging Face model directory: config.json and "
+                 "model.safetensors, or shards with {}",
+                 path, kHfIndexFile);
+  return parse_hf_config(read_text(files, path, kMaxConfigBytes), path);
+}
+
+// Layers (native) or sub-layers (legacy) that the names count: the largest index + 1.
+int64_t count_layers(const HfFiles& files) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  int64_t count = 0;
+  for (const auto& [name, tensor] : files.stored) {
+    if (!name.starts_with(kPrefix)) continue;
+    const size_t end = name.find('.', kPrefix.size());
+    if (end == std::string::npos || end == kPrefix.size() || end - kPrefix.size() > 9) continue;
+    const std::string digits = name.substr(kPrefix.size(), end - kPrefix.size());
+    if (digits.find_first_not_of("0123456789") == std::string::npos)
+      count = std::max(count, int64_t(std::stoll(digits)) + 1);
+  }
+  return count;
+}
+
+void check_layers(const HfConfig& config, const std::string& source, HfLayout layout,
+                  const HfFiles& files) {
+  const bool legacy = layout == HfLayout::kLegacy;
+  const int64_t blocks = config.model.num_hidden_layers, layers = count_layers(files);
+  ASHLAR_REQUIRE(
+      layers > 0, kData,
+      "{}: states {} blocks but no tensor is named model.layers.N; expected the files of a "
+      "ZAYA1 model",
+      source, blocks);
+  ASHLAR_REQUIRE(layers == (legacy ? 2 : 1) * blocks, kData,
+                 "{}: {} states {} blocks but the tensors are named for {} {} (the highest is "
+                 "model.layers.{}); expected {}: complete the files or correct the config",
+                 source, config.key_of("num_hidden_layers"), blocks, layers,
+                 legacy ? "sub-layers" : "blocks", layers - 1, (legacy ? 2 : 1) * blocks);
+}
+
+void check_sizes(const HfConfig& config, const std::string& source, HfLayout layout,
+                 const HfFiles& files) {
+  const ModelSpec& model = config.model;
+  ModelSpec first_block = model;
+  first_block.num_hidden_layers = 1;
+  first_block.layer_types.resize(1);
+  std::map<std::string, std::string> name_of_native;  // part 0's name in the files
+  const std::vector<LogicalTensor> natives = native_tensors(first_block);
+  for (const FileTensor& tensor : file_tensors(first_block, layout))
+    if (tensor.part == 0) name_of_native[natives[tensor.native].name] = tensor.name;
+
+  const auto key = [&](const char* native) { return config.key_of(native); };
+  const std::string heads = key("num_attention_heads") + " * " + key("head_dim");
+  const std::string kv_heads = key("num_key_value_heads") + " * " + key("head_dim");
+  const std::string fused = config.form == HfForm::kNative ? "2 * " + key("moe_intermediate_size")
+                                                           : key("moe_intermediate_size");
+  const std::string block = "model.layers.0.";
+  struct Rule {
+    std::string tensor;
+    size_t dim;
+    std::string what;
+    int64_t value;
+  };
+  const Rule rules[] = {
+      {std::string(kEmbedding), 0, key("vocab_size"), model.vocab_size},
+      {std::string(kEmbedding), 1, key("hidden_size"), model.hidden_size},
+      {block + "self_attn.qk_norm.temp", 0, key("num_key_value_heads"), model.num_key_value_heads},
+      {block + "self_attn.qkv_proj.conv_qk_grouped.weight", 1, key("head_dim"), model.head_dim},
+      {block + "self_attn.qkv_proj.q_proj.weight", 0, heads, model.q_dim()},
+      {block + "self_attn.qkv_proj.k_proj.weight", 0, kv_heads, model.kv_dim()},
+      {block + "mlp.gate.down_proj.weight", 0, key("router_hidden_size"), model.router_hidden_size},
+      {block + "mlp.gate.router_mlp.out_proj.weight", 0, key("num_experts") + " + 1",
+       model.num_classes()},
+      {block + "mlp.experts.gate_up_proj", layout == HfLayout::kNative ? size_t(1) : 0, fused,
+       2 * model.moe_intermediate_size},
+  };
+  for (const Rule& rule : rules) {
+    const auto at = files.stored.find(name_of_native.at(rule.tensor));
+    if (at == files.stored.end() || at->second.entry.shape.size() <= rule.dim)
+      continue;  // reported later
+    const std::vector<int64_t>& shape = at->second.entry.shape;
+    ASHLAR_REQUIRE(
+        shape[rule.dim] == rule.value, kData,
+        "{}: {} is {} but tensor {} has shape {}; expected {} in dim {}: correct the config "
+        "or take the files of one model",
+        source, rule.what, rule.value, at->second.entry.name, shown_shape(shape), rule.value,
+        rule.dim);
+  }
+}
+
+// Before the list of expected names is made: a config can state more than any file could hold.
+void check_count(const std::string& directory, const ModelSpec& model, HfLayout layout,
+                 const HfFiles& files) {
+  const int64_t expected = num_file_tensors(model, layout), found = int64_t(files.stored.size());
+  ASHLAR_REQUIRE(
+      expected <= 2 * found + 10000, kData,
+      "{}: tensors are missing: {} found; expected the {} of config.json: fetch the files "
+      "again",
+      directory, found, expected);
+}
+
+// Every expected tensor, no other, with the right shapes and readable types.
+void check_tensors(const std::string& directory, const std::vector<FileTensor>& expected,
+                   const HfFiles& files) {
+  std::vector<std::string> missing, unexpected, wrong;
+  std::set<std::string_view> known;
+  for (const FileTensor& tensor : expected) {
+    known.insert(tensor.name);
+    const auto at = files.stored.find(tensor.name);
+    if (at == files.stored.end()) {
+      missing.push_back(tensor.name);
+      continue;
+    }
+    const TensorEntry& entry = at->second.entry;
+    const std::string& path = files.path_of(at->second);
+    if (!std::ranges::equal(entry.shape, tensor.shape.dims()))
+      wrong.push_back(fmt::format("{} in {} has shape {}, expected {}", entry.name, path,
+                                  shown_shape(entry.shape), tensor.shape.to_string()));
+    else if (!is_hf_readable(entry.dtype))
+      wrong.push_back(fmt::format("{} in {} has dtype {}, expected BF16, F16, F32 or F64",
+                                  entry.name, path, name_of(entry.dtype)));
+  }
+  for (const auto& [name, tensor] : files.stored)
+    if (!known.count(name)) unexpected.push_back(tensor.entry.name);
+  ASHLAR_REQUIRE(
+      missing.empty(), kData,
+      "{}: tensors are missing: {}; expected the {} of config.json: fetch the files again",
+      directory, listed(missing), expected.size());
+  ASHLAR_REQUIRE(
+      unexpected.empty(), kData,
+      "{}: unexpected tensors: {}; expected only the {} of a ZAYA1 model: remove them or "
+      "correct config.json",
+      directory, listed(unexpected), expected.size());
+  ASHLAR_REQUIRE(wrong.empty(), kData, "{}: {}; take files and config.json of one model", directory,
+                 listed(wrong));
+}
+
+// The head is tied: a stored one must be the embedding.  Removes it from the list.
+void check_head(HfFiles& files) {
+  const auto head = files.stored.find(std::string(kHead));
+  const auto embedding = files.stored.find(std::string(kEmbedding));
+  if (head == files.stored.end() || embedding == files.stored.end()) return;
+  const HfStored &a = head->second, &b = embedding->second;
+  const std::string& path = files.path_of(a);
+  ASHLAR_REQUIRE(
+      a.entry.shape == b.entry.shape && is_hf_readable(a.entry.dtype), kData,
+      "{}: {} is {} {}; expected the values of {}, {} {}, or no such tensor: the head is tied",
+      path, kHead, name_of(a.entry.dtype), shown_shape(a.entry.shape), kEmbedding,
+      name_of(b.entry.dtype), shown_shape(b.entry.shape));
+  if (!is_hf_readable(b.entry.dtype)) return;  // reported later
+  const int64_t count = a.entry.bytes() / size_of(a.entry.dtype);
+  std::vector<double> x(size_t(std::min(count, kChunkElements))), y(x.size());
+  for (int64_t done = 0; done < count; done += kChunkElements) {
+    const int64_t n = std::min(kChunkElements, count - done);
+    files.read(a, done, n, DType::kF64, reinterpret_cast<std::byte*>(x.data()));
+    files.read(b, done, n, DType::kF64, reinterpret_cast<std::byte*>(y.data()));
+    for (int64_t i = 0; i < n; ++i)  // bits, so that a NaN equals its copy
+      ASHLAR_REQUIRE(
+          std::bit_cast<uint64_t>(x[size_t(i)]) == std::bit_cast<uint64_t>(y[size_t(i)]), kData,
+          "{}: {} is {} at element {} but {} is {}; expected equal values, for the head is "
+          "tied: remove it or take another model",
+          path, kHead, x[size_t(i)], done + i, kEmbedding, y[size_t(i)]);
+  }
+  files.stored.erase(head);
+}
+
+}  // namespace
+
+struct HfModel::Impl {
+  std::string directory;
+  HfConfig config;
+  HfLayout layout = HfLayout::kNative;
+  HfFiles files;
+  std::vector<LogicalTensor> tensors;
+  std::vector<std::vector<HfStored>> parts;  // per tensor, along dim 0
+  std::unordered_map<std::string, size_t> by_name;
+
+  // Elements [first, first + count) of the row-major whole of tensor n.
+  void read_run(size_t n, int64_t first, int64_t count, DType dtype, std::byte* out) const {
+    const int64_t part_elements = tensors[n].global_shape.numel() / int64_t(parts[n].size());
+    while (count > 0) {
+      const int64_t part = first / part_elements, inside = first % part_elements;
+      const int64_t run = std::min(count, part_elements - inside);
+      files.read(parts[n][size_t(part)], inside, run, dtype, out);
+      first += run;
+      count -= run;
+      out += run * size_of(dtype);
+    }
+  }
+};
+
+HfModel::HfModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HfModel::HfModel(HfModel&&) noexcept = default;
+HfModel& HfModel::operator=(HfModel&&) noexcept = default;
+HfModel::~HfModel() = default;
+
+const std::string& HfModel::directory() const {
+  return impl_->directory;
+}
+const HfConfig& HfModel::config() const {
+  return impl_->config;
+}
+HfLayout HfModel::layout() const {
+  return impl_->layout;
+}
+std::span<const LogicalTensor> HfModel::tensors() const {
+  return impl_->tensors;
+}
+
+HfModel HfModel::open(FileSystem& file_system, const std::string& directory) {
+  auto impl = std::make_unique<Impl>();
+  impl->directory = directory;
+  impl->config = read_config(file_system, directory);
+  impl->files = open_hf_files(file_system, directory);
+  HfFiles& files = impl->files;
+  const ModelSpec& model = impl->config.model;
+  const bool legacy = files.stored.count("model.final_norm.weight") != 0;
+  impl->layout = legacy ? HfLayout::kLegacy : HfLayout::kNative;
+
+  const std::string source = join(directory, kHfConfigFile);
+  check_layers(impl->config, source, impl->layout, files);
+  check_sizes(impl->config, source, impl->layout, files);
+  check_count(directory, model, impl->layout, files);
+  check_head(files);
+  const std::vector<FileTensor> expected = file_tensors(model, impl->layout);
+  check_tensors(directory, expected, files);
+
+  impl->tensors = native_tensors(model);
+  impl->parts.resize(impl->tensors.size());
+  for (const FileTensor& tensor : expected)
+    impl->parts[tensor.native].push_back(files.stored.at(tensor.name));
+  for (size_t n = 0; n < impl->tensors.size(); ++n) {
+    impl->tensors[n].dtype = impl->parts[n].front().entry.dtype;
+    impl->by_name[impl->tensors[n].name] = n;
+  }
+  return HfModel(std::move(impl));
+}
+
+void HfModel::read(const Piece& piece) const {
+  const auto at = impl_->by_name.find(piece.logical.name);
+  ASHLAR_REQUIRE(at != impl_->by_name.end(), kData,
+                 "{}: no tensor {}; expected a model of the same number of blocks",
+                 impl_->directory, piece.logical.name);
+  const Shape& whole = impl_->tensors[at->second].global_shape;
+  const Box& box = piece.box;
+  ASHLAR_REQUIRE(piece.logical.global_shape == whole, kData,
+                 "{}: tensor {} has shape {}; expected {}: take a model of the same sizes",
+                 impl_->directory, piece.logical.name, whole.to_string(),
+                 piece.logical.global_shape.to_string());
+  ASHLAR_ASSERT(box.offset.ndim() == whole.ndim() && box.length.ndim() == whole.ndim());
+  ASHLAR_ASSERT(piece.data.device == Device::kCpu && piece.data.numel() == box.length.numel());
+  for (int d = 0; d < whole.ndim(); ++d)
+    ASHLAR_ASSERT(box.offset[d] >= 0 && box.length[d] >= 0 &&
+                  box.offset[d] + box.length[d] <= whole[d]);
+  if (piece.data.empty()) return;
+
+  int split = whole.ndim() - 1;  // the dims after it are whole: one run per index of those before
+  int64_t tail = 1;
+  while (split > 0 && box.length[split] == whole[split]) tail *= whole[split--];
+  const int64_t run = box.length[split] * tail;
+  std::byte* out = piece.data.data;
+  for (int64_t r = 0; r < piece.data.numel() / run; ++r) {
+    int64_t first = box.offset[split] * tail, stride = whole[split] * tail, rest = r;
+    for (int d = split - 1; d >= 0; --d) {
+      first += (box.offset[d] + rest % box.length[d]) * stride;
+      rest /= box.length[d];
+      stride *= whole[d];
+    }
+    impl_->read_run(at->second, first, run, piece.data.dtype, out);
+    out += run * size_of(piece.data.dtype);
+  }
+}
+
+}  // namespace ashlar::checkpoint

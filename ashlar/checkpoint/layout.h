@@ -1,0 +1,54 @@
+// Names inside a checkpoint root, and identifiers of runs, attempts and files.
+//
+//   ROOT/LATEST                                   advisory: name of the newest step
+//   ROOT/step-000000012000/                       immutable once visible
+//     COMMIT manifest.json index.bin
+//     model/shard-00001-model-00001-of-00001.safetensors  optim/...  loader/...  extra/...
+//   ROOT/.tmp-step-000000012000-ATTEMPT/          being written
+//   ROOT/.trash-UUID/                             being deleted
+//   ROOT/.bad/step-000000012000-ATTEMPT.json      failed; beside it lie quarantined steps
+//   ROOT/.verified/step-000000012000-ATTEMPT.json passed a deep verification
+//   ROOT/.lease/trainer.json                      who trains into this root
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ashlar::checkpoint {
+
+inline constexpr const char* kCommitName = "COMMIT";
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kIndexName = "index.bin";
+inline constexpr const char* kLatestName = "LATEST";
+inline constexpr const char* kBadDirectory = ".bad";
+inline constexpr const char* kVerifiedDirectory = ".verified";
+inline constexpr const char* kLeaseDirectory = ".lease";
+inline constexpr const char* kTrashPrefix = ".trash-";
+inline constexpr const char* kTmpPrefix = ".tmp-step-";
+
+inline constexpr int64_t kMaxStep = 999'999'999'999;  // 12 digits: lexical order is numeric order
+
+std::string step_name(int64_t step);                            // "step-000000012000"
+std::optional<int64_t> parse_step_name(std::string_view name);  // nullopt: not such a name
+std::string tmp_name(int64_t step, std::string_view attempt);
+std::string verdict_name(int64_t step,
+                         std::string_view attempt);           // "step-000000012000-ATTEMPT.json"
+std::string shard_name(int writer, int part, int num_parts);  // all from 1
+
+// 128 random bits from the system; their text form is 32 lower-case hex digits.
+using Id = std::array<uint8_t, 16>;
+Id random_id();
+std::string to_text(const Id& id);
+std::optional<Id> parse_id(std::string_view text);
+
+// A name usable as a file under extra/: letters, digits, '.', '_', '-', not starting with '.'.
+bool is_plain_name(std::string_view name);
+// A relative path without "..", ".", empty parts or backslashes.
+bool is_safe_path(std::string_view path);
+
+std::string utc_now();  // "2026-01-31T12:34:56Z"
+
+}  // namespace ashlar::checkpoint

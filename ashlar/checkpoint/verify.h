@@ -1,0 +1,39 @@
+// How far a step can be trusted, checked without stopping at the first finding.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+
+namespace ashlar::checkpoint {
+
+enum class VerifyLevel : uint8_t {
+  kQuick,  // COMMIT, manifest, index against each other; sizes of all files
+  kFiles,  // and every safetensors header against the index
+  kDeep,   // and every chunk's CRC, every blob's CRC, exact cover of every tensor
+};
+std::optional<VerifyLevel> parse_verify_level(std::string_view name);  // "quick", "files", "deep"
+
+struct Finding {
+  std::string file;    // relative to the step, or the step itself
+  int64_t chunk = -1;  // of 4 MiB; -1: not about one
+  std::string message;
+};
+
+struct VerifyReport {
+  std::vector<Finding> findings;             // empty: nothing is wrong
+  int64_t files = 0, chunks = 0, bytes = 0;  // that were read
+  bool ok() const { return findings.empty(); }
+};
+
+// Damage is a finding; kStorage is thrown if the machine cannot read.  Shows progress.
+VerifyReport verify_step(FileSystem& files, const std::string& directory, VerifyLevel level,
+                         Log& log);
+VerifyReport verify_step(const StepReader& reader, VerifyLevel level, Log& log);
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,35 @@
+// ashlar bench step RECIPE.toml [section.key=value ...]
+#include <CLI/CLI.hpp>
+
+#include "ashlar/bench/step.h"
+#include "ashlar/cli/command.h"
+
+namespace ashlar::cli {
+
+void add_bench(CLI::App& app, Action& action) {
+  CLI::App* group = app.add_subcommand("bench", "measure this machine against its floors");
+  group->require_subcommand(1);
+  struct Flags {
+    std::string recipe;
+    std::vector<std::string> overrides;
+    int64_t steps = 10;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* step = group->add_subcommand("step", "time of every kernel in real training steps of a recipe");
+  step->add_option("RECIPE", flags->recipe, "TOML file")->required();
+  step->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
+  step->add_option("--steps", flags->steps, "timed steps")->capture_default_str();
+  step->add_flag("--json", flags->json, "one JSON line");
+  step->callback([flags, &action] {
+    action = [flags](Log&) {
+      ASHLAR_REQUIRE(flags->steps > 0, kConfig, "--steps is {}; expected 1 or more", flags->steps);
+      const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
+      const bench::StepReport report = bench::measure_step(recipe, flags->steps);
+      print_result(flags->json ? bench::to_json_line(report, recipe) : bench::to_text(report));
+      return 0;
+    };
+  });
+}
+
+}  // namespace ashlar::cli

@@ -1,0 +1,102 @@
+#include "ashlar/cli/command.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdio>
+#include <new>
+
+#include "ashlar/core/text.h"
+
+namespace ashlar::cli {
+namespace {
+
+// The subcommand in which parsing stopped.
+CLI::App* deepest(CLI::App* app) {
+  for (const auto parsed = app->get_subcommands(); !parsed.empty();) return deepest(parsed.back());
+  return app;
+}
+
+std::vector<std::string> names_in(const CLI::App* app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app->get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(sub->get_name());
+  return names;
+}
+
+std::string full_name(const CLI::App* app) {
+  return app->get_parent() ? full_name(app->get_parent()) + " " + app->get_name() : app->get_name();
+}
+
+std::string parse_message(CLI::App& app, const CLI::ParseError& error) {
+  CLI::App* where = deepest(&app);
+  const std::vector<std::string> extras = where->remaining();
+  if (!extras.empty())
+    return fmt::format("{}: unknown '{}'{}", full_name(where), extras[0],
+                       suggestion(extras[0].substr(0, extras[0].find('=')), names_in(where)));
+  return fmt::format("{}: {}; see {} --help", full_name(where), error.what(), full_name(where));
+}
+
+int report(const std::string& message, int code) {
+  std::fprintf(stderr, "ashlar: %s\n", message.c_str());
+  return code;
+}
+
+int parse_and_run(int argc, const char* const* argv, Log& log) {
+  CLI::App app("From bare nodes to a trained foundation model.", "ashlar");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", ASHLAR_VERSION);
+  Action action;
+  for (const auto add : {add_tokenizer, add_data, add_train, add_eval, add_score, add_generate, add_ckpt,
+                         add_bench, add_info})
+    add(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    print_result(deepest(&app)->help());
+    return 0;
+  } catch (const CLI::CallForVersion&) {
+    print_result(std::string("ashlar ") + ASHLAR_VERSION);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    if (argc == 1) print_result(app.help());
+    return report(parse_message(app, error), int(ErrorKind::kConfig));
+  }
+  return action(log);
+}
+
+}  // namespace
+
+int run(int argc, const char* const* argv) {
+  Log log;
+  try {
+    return parse_and_run(argc, argv, log);
+  } catch (const Error& error) {
+    return report(error.what(), error.exit_code());
+  } catch (const std::bad_alloc&) {
+    return report("the machine has no memory left", int(ErrorKind::kMemory));
+  } catch (const std::exception& error) {
+    return report(fmt::format("internal error: {}", error.what()), 70);
+  }
+}
+
+void print_result(std::string_view line) {
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  ASHLAR_REQUIRE(std::fflush(stdout) == 0, kStorage, "writing to stdout failed");
+}
+
+std::vector<int32_t> parse_ids(const std::string& text) {
+  std::vector<int32_t> ids;
+  for (const std::string& word : split(text, ',')) {
+    int32_t id = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    ASHLAR_REQUIRE(error == std::errc() && end == word.data() + word.size() && id >= 0, kConfig,
+                   "--ids: '{}' is no token id; expected whole numbers such as 3,7,1,9", word);
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+}  // namespace ashlar::cli

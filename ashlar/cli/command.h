@@ -1,0 +1,40 @@
+// What subcommands share: how one is declared, and where its help, results and errors go.
+//
+// Each cli/<name>.cpp declares its flags on a CLI::App (the one table that --help and the checks come from) and
+// returns what to run.  Results go to stdout, progress and messages to stderr, the exit code is Error's kind.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/log.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ashlar::cli {
+
+using Action = std::function<int(Log&)>;
+
+// Each adds its subcommand to `app`; parsing one sets `action`.
+void add_tokenizer(CLI::App& app, Action& action);
+void add_data(CLI::App& app, Action& action);
+void add_train(CLI::App& app, Action& action);
+void add_eval(CLI::App& app, Action& action);
+void add_score(CLI::App& app, Action& action);
+void add_generate(CLI::App& app, Action& action);
+void add_ckpt(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
+void add_info(CLI::App& app, Action& action);
+
+// Parses and runs; returns the exit code.  Never throws.
+int run(int argc, const char* const* argv);
+
+void print_result(std::string_view line);          // to stdout, with a line end
+std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise
+
+}  // namespace ashlar::cli

@@ -1,0 +1,63 @@
+// ashlar data prepare --input FILE... --tokenizer tok.model --out PREFIX;  ashlar data info PREFIX
+#include <CLI/CLI.hpp>
+
+#include "ashlar/cli/command.h"
+#include "ashlar/core/text.h"
+#include "ashlar/data/prepare.h"
+
+namespace ashlar::cli {
+namespace {
+
+void print_info(const data::DatasetInfo& info) {
+  print_result(fmt::format("{}\n  documents  {:>14}\n  tokens     {:>14}\n  longest    {:>14} tokens\n"
+                           "  type       {:>14}\n  size       {:>14}",
+                           info.prefix, format_thousands(info.documents), format_thousands(info.tokens),
+                           format_thousands(info.longest_document), data::name_of(info.token_type),
+                           format_bytes(info.bin_bytes)));
+  if (!info.sidecar) return print_result("  no sidecar: a dataset of another program");
+  print_result(fmt::format("  tokenizer  {:>14}, {} ids, end of document {}", info.sidecar->tokenizer_kind,
+                           info.sidecar->vocab_size, info.sidecar->eos_id));
+  for (const auto& input : info.sidecar->inputs)
+    print_result(fmt::format("  from       {} ({}, {} documents)", input.path, format_bytes(input.bytes),
+                             format_thousands(input.documents)));
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, Action& action) {
+  CLI::App* group = app.add_subcommand("data", "prepare and inspect datasets");
+  group->require_subcommand(1);
+
+  struct Flags {
+    std::vector<std::string> inputs;
+    std::string tokenizer, out, prefix;
+    int threads = 0;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* prepare = group->add_subcommand("prepare", "tokenize text into PREFIX.bin and PREFIX.idx");
+  prepare->add_option("--input", flags->inputs, "text or JSONL files, .gz too")->required()->type_name("FILE");
+  prepare->add_option("--tokenizer", flags->tokenizer, "sentencepiece model, or byte")->required();
+  prepare->add_option("--out", flags->out, "prefix of the files to write")->required()->type_name("PREFIX");
+  prepare->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
+  prepare->callback([flags, &action] {
+    action = [flags](Log& log) {
+      const auto files = posix_files();
+      const auto tokenizer = data::load_tokenizer(*files, flags->tokenizer);
+      Threads threads(flags->threads);
+      print_info(data::prepare(*files, flags->inputs, *tokenizer, flags->out, threads, log));
+      return 0;
+    };
+  });
+
+  CLI::App* info = group->add_subcommand("info", "what a prepared dataset holds");
+  info->add_option("PREFIX", flags->prefix, "prefix of the dataset")->required();
+  info->callback([flags, &action] {
+    action = [flags](Log&) {
+      const auto files = posix_files();
+      print_info(data::inspect_dataset(*files, flags->prefix));
+      return 0;
+    };
+  });
+}
+
+}  // namespace ashlar::cli

@@ -1,0 +1,56 @@
+// ashlar score --model DIR --ids 3,7,1,9 [--dtype fp32|fp64|bf16] [--logits out.safetensors]
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/cli/command.h"
+#include "ashlar/eval/load.h"
+#include "ashlar/eval/score.h"
+
+namespace ashlar::cli {
+namespace {
+
+void write_logits(FileSystem& files, const std::string& path, const Tensor& logits) {
+  const checkpoint::TensorSpec spec{"logits", logits.dtype, {logits.shape[0], logits.shape[1]}};
+  const auto plan = checkpoint::plan_safetensors(std::span(&spec, 1), {{"format", "pt"}},
+                                                 checkpoint::HeaderStyle::kPlain);
+  std::string bytes = plan.header;
+  bytes.append(reinterpret_cast<const char*>(logits.data), size_t(logits.bytes()));
+  write_text(files, path, bytes);
+}
+
+}  // namespace
+
+void add_score(CLI::App& app, Action& action) {
+  struct Flags {
+    std::string model, ids, dtype = "fp32", logits;
+    int threads = 0;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* score = app.add_subcommand("score", "losses, log-probabilities and experts of given tokens, as JSON");
+  score->add_option("--model", flags->model, "Hugging Face directory, checkpoint root or step")->required();
+  score->add_option("--ids", flags->ids, "token ids, such as 3,7,1,9")->required();
+  score->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();
+  score->add_option("--logits", flags->logits, "write all logits to this safetensors file");
+  score->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
+  score->callback([flags, &action] {
+    action = [flags](Log& log) {
+      const auto files = posix_files();
+      const std::vector<int32_t> ids = parse_ids(flags->ids);
+      const DType compute = eval::parse_precision(flags->dtype);
+      const auto source = eval::find_model(*files, flags->model, log);
+      const auto length = std::max<int64_t>(1, int64_t(ids.size()));
+      eval::Runtime runtime(*files, source, compute, length, length, flags->threads);
+      const eval::Scores scores = eval::score(runtime.ctx, runtime.allocator, runtime.model, ids);
+      if (!flags->logits.empty()) write_logits(*files, flags->logits, scores.logits.tensor);
+      print_result(nlohmann::ordered_json{{"loss", scores.loss},
+                                          {"logprobs", scores.logprobs},
+                                          {"argmax", scores.argmax},
+                                          {"experts", scores.experts}}
+                       .dump());
+      return 0;
+    };
+  });
+}
+
+}  // namespace ashlar::cli

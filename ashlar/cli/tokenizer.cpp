@@ -1,0 +1,43 @@
+// ashlar tokenizer train --input FILE... --vocab N --out tok.model
+#include <CLI/CLI.hpp>
+
+#include "ashlar/cli/command.h"
+#include "ashlar/core/text.h"
+#include "ashlar/data/sentencepiece.h"
+
+namespace ashlar::cli {
+
+void add_tokenizer(CLI::App& app, Action& action) {
+  CLI::App* group = app.add_subcommand("tokenizer", "train a tokenizer");
+  group->require_subcommand(1);
+  CLI::App* train = group->add_subcommand("train", "learn a sentencepiece model from text");
+  struct Flags {
+    std::vector<std::string> inputs;
+    std::string out, kind = "bpe";
+    data::TokenizerTraining training;
+  };
+  const auto flags = std::make_shared<Flags>();
+  train->add_option("--input", flags->inputs, "text or JSONL files, .gz too")->required()->type_name("FILE");
+  train->add_option("--vocab", flags->training.vocab_size, "number of ids")->required();
+  train->add_option("--out", flags->out, "model file to write")->required()->type_name("FILE");
+  train->add_option("--kind", flags->kind, "bpe or unigram")->capture_default_str();
+  train->add_option("--max-lines", flags->training.max_lines, "sample larger inputs evenly")->capture_default_str();
+  train->callback([flags, &action] {
+    action = [flags](Log& log) {
+      ASHLAR_REQUIRE(flags->kind == "bpe" || flags->kind == "unigram", kConfig,
+                     "--kind is {}; expected bpe or unigram", flags->kind);
+      flags->training.kind = flags->kind == "bpe" ? data::TokenizerTraining::Kind::kBpe
+                                                  : data::TokenizerTraining::Kind::kUnigram;
+      const auto files = posix_files();
+      ASHLAR_REQUIRE(!files->stat(flags->out), kConfig, "--out {} exists; remove it or choose another name",
+                     flags->out);
+      const std::string model = data::train_sentencepiece(*files, flags->inputs, flags->training, log);
+      write_text(*files, flags->out, model);
+      print_result(fmt::format("{}: {} ids, {}", flags->out, flags->training.vocab_size,
+                               format_bytes(int64_t(model.size()))));
+      return 0;
+    };
+  });
+}
+
+}  // namespace ashlar::cli

@@ -1,0 +1,45 @@
+// ashlar train RECIPE.toml [section.key=value ...] [--dry-run]
+#include <CLI/CLI.hpp>
+
+#include "ashlar/cli/command.h"
+#include "ashlar/core/text.h"
+#include "ashlar/train/loop.h"
+#include "ashlar/train/plan.h"
+
+namespace ashlar::cli {
+namespace {
+
+int dry_run(const Recipe& recipe) {
+  const DType compute = train::resolve_precision(recipe.train.precision);
+  print_result(to_toml(recipe));
+  print_result(train::describe(train::plan_run(recipe, compute), recipe, compute));
+  return 0;
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Action& action) {
+  struct Flags {
+    std::string recipe;
+    std::vector<std::string> overrides;
+    bool dry_run = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("train", "run a recipe; continues by itself from the newest good checkpoint");
+  sub->add_option("RECIPE", flags->recipe, "TOML file (docs/recipes.md)")->required();
+  sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
+  sub->add_flag("--dry-run", flags->dry_run, "print the resolved recipe, memory and flop; train nothing");
+  sub->callback([flags, &action] {
+    action = [flags](Log& log) {
+      const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
+      if (flags->dry_run) return dry_run(recipe);
+      const auto files = posix_files();
+      const train::Outcome outcome = train::run_training(recipe, *files, log);
+      if (outcome == train::Outcome::kTimeUp)
+        log.info("train.max_minutes is over; the same command continues where this stopped");
+      return outcome == train::Outcome::kPreempted ? int(ErrorKind::kPreempted) : 0;
+    };
+  });
+}
+
+}  // namespace ashlar::cli

@@ -1,0 +1,67 @@
+// The .idx file of a Megatron indexed dataset, parsed in place from bytes that others wrote.
+//
+//   9 bytes "MMIDIDX\0\0"; u64 version = 1; u8 type; u64 S; u64 D; i32 lengths[S]; i64 offsets[S];
+//   i64 documents[D]; optional i8 modes[S].  Little-endian, unaligned.  docs/formats/dataset.md.
+//
+// offsets are bytes in the .bin file; documents[d] is the first sequence of document d, and the
+// last entry is S, so there are D - 1 documents.  Tokens count from 0 over the whole .bin file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace ashlar::data {
+
+enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
+
+int64_t size_of(TokenType type);
+std::string_view name_of(TokenType type);  // "u16"
+// The narrowest type that Megatron uses for a vocabulary: u16 below 65,500 ids, else i32.
+TokenType token_type_for(int64_t vocab_size);
+
+struct Place {  // a token, as a person would point at it
+  int64_t document;
+  int64_t offset;  // tokens from the document's start
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+// A view of the bytes it was parsed from, which must outlive it.  Every entry has been checked.
+class Index {
+ public:
+  TokenType type() const { return type_; }
+  int64_t num_sequences() const { return num_sequences_; }
+  int64_t num_documents() const { return num_documents_; }
+  int64_t num_tokens() const { return num_tokens_; }
+  int64_t length(int64_t sequence) const;  // tokens
+  // First token of a document; document == num_documents() gives num_tokens().
+  int64_t document_start(int64_t document) const;
+  int64_t document_length(int64_t document) const;
+  Place locate(int64_t token) const;  // token < num_tokens(); by binary search over the documents
+
+ private:
+  friend Index parse_index(std::span<const std::byte> bytes, const std::string& file);
+  void check_lengths(const std::string& file);
+  void check_documents(const std::string& file) const;
+  int64_t offset(int64_t sequence) const;
+  int64_t first_sequence(int64_t document) const;
+
+  TokenType type_ = TokenType::kU16;
+  int64_t num_sequences_ = 0, num_documents_ = 0, num_tokens_ = 0;
+  const std::byte* lengths_ = nullptr;
+  const std::byte* offsets_ = nullptr;
+  const std::byte* documents_ = nullptr;
+};
+
+// kData with the file, the field, its value and what was expected, for whatever is not as above: a
+// file that is cut or has bytes too many, unknown type, counts that overflow or do not fit the file
+// size, negative lengths, sequences that do not follow each other without gap, documents out of
+// order, no token at all.  Cost: one pass over the file.
+Index parse_index(std::span<const std::byte> bytes, const std::string& file);
+
+// The bytes of an .idx file with one sequence per document.
+std::string format_index(TokenType type, std::span<const int32_t> document_lengths);
+
+}  // namespace ashlar::data

@@ -1,0 +1,156 @@
+#include "ashlar/data/indexed.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "ashlar/core/checksum.h"
+#include "ashlar/core/error.h"
+#include "ashlar/core/rng.h"
+
+namespace ashlar::data {
+namespace {
+
+constexpr size_t kBufferBytes = 1 << 20;
+
+template <typename Function>
+void with_type(TokenType type, Function function) {
+  switch (type) {
+    case TokenType::kU8:
+      return function(uint8_t{});
+    case TokenType::kI8:
+      return function(int8_t{});
+    case TokenType::kI16:
+      return function(int16_t{});
+    case TokenType::kU16:
+      return function(uint16_t{});
+    case TokenType::kI32:
+      return function(int32_t{});
+    case TokenType::kI64:
+      return function(int64_t{});
+  }
+}
+
+void remove_if_there(FileSystem& files, const std::string& path) {
+  if (files.stat(path)) files.remove(path);
+}
+
+// In a destructor nothing can be done about a disk that refuses even this.
+void try_remove(FileSystem& files, const std::string& path) noexcept {
+  try {
+    remove_if_there(files, path);
+  } catch (const std::exception&) {
+  }
+}
+
+int64_t size_of_file(FileSystem& files, const std::string& path, const std::string& prefix) {
+  const auto info = files.stat(path, Links::kFollow);
+  ASHLAR_REQUIRE(
+      info, kData,
+      "{}: there is no such file, so {} is not a prepared dataset; expected the --out of "
+      "`ashlar data prepare`",
+      path, prefix);
+  ASHLAR_REQUIRE(info->size_bytes > 0, kData, "{}: the file is empty; expected a prepared dataset",
+                 path);
+  return info->size_bytes;
+}
+
+}  // namespace
+
+IndexedWriter::IndexedWriter(FileSystem& files, const std::string& prefix, TokenType type)
+    : files_(files), prefix_(prefix), type_(type) {
+  remove_if_there(files, prefix + ".bin.tmp");  // of a run that was killed
+  bin_ = files.create(prefix + ".bin.tmp");
+  buffer_.reserve(kBufferBytes);
+}
+
+IndexedWriter::~IndexedWriter() {
+  if (committed_) return;
+  bin_.reset();
+  try_remove(files_, prefix_ + ".bin.tmp");
+  if (!naming_) return;
+  try_remove(files_, prefix_ + ".idx");  // there if the directory's sync failed; first, as the mark
+  try_remove(files_, prefix_ + ".bin");
+}
+
+void IndexedWriter::add(std::span<const int32_t> tokens) {
+  ASHLAR_ASSERT(tokens.size() <= std::numeric_limits<int32_t>::max());
+  with_type(type_, [&]<typename T>(T) {
+    for (const int32_t token : tokens) {
+      ASHLAR_ASSERT(token >= 0 && static_cast<uint64_t>(token) <= std::numeric_limits<T>::max());
+      const T value = static_cast<T>(token);
+      const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+      buffer_.insert(buffer_.end(), bytes, bytes + sizeof value);
+    }
+  });
+  lengths_.push_back(static_cast<int32_t>(tokens.size()));
+  num_tokens_ += static_cast<int64_t>(tokens.size());
+  longest_ = std::max(longest_, static_cast<int64_t>(tokens.size()));
+  if (buffer_.size() >= kBufferBytes) flush();
+}
+
+void IndexedWriter::flush() {
+  bin_->write_at(buffer_, written_bytes_);
+  crc_ = crc32c(buffer_, crc_);
+  written_bytes_ += static_cast<int64_t>(buffer_.size());
+  buffer_.clear();
+}
+
+void IndexedWriter::seal() {
+  flush();
+  bin_->sync();
+  bin_->close();
+}
+
+void IndexedWriter::commit() {
+  naming_ = true;
+  files_.replace(prefix_ + ".bin.tmp", prefix_ + ".bin");
+  write_text(files_, prefix_ + ".idx", format_index(type_, lengths_));
+  committed_ = true;
+}
+
+IndexedDataset::IndexedDataset(FileSystem& files, const std::string& prefix) : prefix_(prefix) {
+  const std::string idx = prefix + ".idx", bin = prefix + ".bin";
+  size_of_file(files, idx, prefix);
+  idx_ = files.map(idx);
+  index_ = parse_index(idx_->bytes(), idx);
+  const int64_t bin_bytes = size_of_file(files, bin, prefix);
+  const int64_t expected = index_.num_tokens() * size_of(index_.type());
+  ASHLAR_REQUIRE(bin_bytes == expected, kData,
+                 "{}: the file has {} bytes; expected {} for the {} {} tokens of {}", bin,
+                 bin_bytes, expected, index_.num_tokens(), name_of(index_.type()), idx);
+  bin_ = files.map(bin);
+  fingerprint_ = xxh3_64(idx_->bytes());
+  if (const std::string path = prefix + ".json"; files.stat(path, Links::kFollow)) {
+    sidecar_ = load_sidecar(files, path);
+    ASHLAR_REQUIRE(
+        sidecar_->documents == index_.num_documents() && sidecar_->tokens == index_.num_tokens() &&
+            sidecar_->token_type == name_of(index_.type()),
+        kData,
+        "{}: it tells of {} documents and {} {} tokens; expected the {} documents and {} "
+        "{} tokens of {}",
+        path, sidecar_->documents, sidecar_->tokens, sidecar_->token_type, index_.num_documents(),
+        index_.num_tokens(), name_of(index_.type()), idx);
+    fingerprint_ = splitmix64(fingerprint_ ^ sidecar_->tokenizer_fingerprint);
+    fingerprint_ = splitmix64(fingerprint_ ^ sidecar_->bin_crc32c);
+  }
+}
+
+void IndexedDataset::read(int64_t begin, int64_t vocab_size, std::span<int32_t> out) const {
+  const auto count = static_cast<int64_t>(out.size());
+  ASHLAR_ASSERT(begin >= 0 && begin <= index_.num_tokens() - count);
+  with_type(index_.type(), [&]<typename T>(T) {
+    const std::byte* tokens = bin_->bytes().data() + begin * static_cast<int64_t>(sizeof(T));
+    for (int64_t i = 0; i < count; ++i) {
+      T token;
+      std::memcpy(&token, tokens + i * static_cast<int64_t>(sizeof(T)), sizeof token);
+      const int64_t id = token;
+      ASHLAR_REQUIRE(id >= 0 && id < vocab_size, kData,
+                     "{}.bin: token {} is {}; expected ids from 0 to {} (the vocabulary has {})",
+                     prefix_, begin + i, id, vocab_size - 1, vocab_size);
+      out[static_cast<size_t>(i)] = static_cast<int32_t>(id);
+    }
+  });
+}
+
+}  // namespace ashlar::data

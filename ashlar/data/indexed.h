@@ -1,0 +1,78 @@
+// A prepared dataset on disk: writing one, and reading tokens of one through memory maps.
+//
+//   PREFIX.bin  tokens     PREFIX.idx  index.h     PREFIX.json  sidecar.h (foreign sets lack it)
+//
+// PREFIX.idx is written last: where it exists, the rest is complete.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ashlar/core/files.h"
+#include "ashlar/data/index.h"
+#include "ashlar/data/sidecar.h"
+
+namespace ashlar::data {
+
+// Writes to PREFIX.bin.tmp; commit() gives the files their names.  Whatever happens before that,
+// the destructor removes what was written.
+class IndexedWriter {
+ public:
+  IndexedWriter(FileSystem& files, const std::string& prefix, TokenType type);
+  ~IndexedWriter();
+  IndexedWriter(const IndexedWriter&) = delete;
+  IndexedWriter& operator=(const IndexedWriter&) = delete;
+
+  void add(
+      std::span<const int32_t> tokens);  // one document; ids must fit the type (our bug if not)
+  void seal();                           // all of .bin is on disk; no add after it
+  void commit();                         // after seal: .bin, then .idx
+
+  int64_t num_documents() const { return static_cast<int64_t>(lengths_.size()); }
+  int64_t num_tokens() const { return num_tokens_; }
+  int64_t longest_document() const { return longest_; }
+  uint32_t bin_crc32c() const { return crc_; }  // after seal
+
+ private:
+  void flush();
+
+  FileSystem& files_;
+  std::string prefix_;
+  TokenType type_;
+  std::unique_ptr<File> bin_;
+  std::vector<std::byte> buffer_;
+  int64_t written_bytes_ = 0, num_tokens_ = 0, longest_ = 0;
+  uint32_t crc_ = 0;
+  std::vector<int32_t> lengths_;  // 4 bytes of memory a document
+  bool naming_ = false, committed_ = false;
+};
+
+// Read-only; safe for several threads.
+class IndexedDataset {
+ public:
+  // kData: no such dataset, a bad index (index.h), a .bin whose size is not what the index says, a
+  // sidecar that contradicts it.
+  IndexedDataset(FileSystem& files, const std::string& prefix);
+
+  const std::string& prefix() const { return prefix_; }
+  const Index& index() const { return index_; }
+  const std::optional<Sidecar>& sidecar() const { return sidecar_; }
+  // Of the index, the .bin's size and the sidecar (which holds a checksum of the tokens).
+  uint64_t fingerprint() const { return fingerprint_; }
+
+  // Tokens [begin, begin + out.size()).  kData if an id does not lie in [0, vocab_size).
+  void read(int64_t begin, int64_t vocab_size, std::span<int32_t> out) const;
+
+ private:
+  std::string prefix_;
+  std::unique_ptr<Mapping> idx_, bin_;
+  Index index_;
+  std::optional<Sidecar> sidecar_;
+  uint64_t fingerprint_ = 0;
+};
+
+}  // namespace ashlar::data

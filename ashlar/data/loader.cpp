@@ -1,0 +1,213 @@
+#include "ashlar/data/loader.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/rng.h"
+#include "ashlar/data/blend.h"
+
+namespace ashlar::data {
+namespace {
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  return splitmix64(hash ^ splitmix64(value));
+}
+
+uint64_t order_key(uint64_t seed, int64_t epoch, int64_t source) {
+  return mix(mix(splitmix64(seed), static_cast<uint64_t>(epoch)), static_cast<uint64_t>(source));
+}
+
+int64_t resolved_streams(const LoaderOptions& options) {
+  const int64_t usual = default_num_streams(options.global_batch);
+  if (options.num_streams == 0) return usual;
+  ASHLAR_REQUIRE(
+      options.num_streams > 0 && options.global_batch % options.num_streams == 0, kConfig,
+      "data.num_streams is {} but train.global_batch is {}; expected a divisor of it, as "
+      "{}",
+      options.num_streams, options.global_batch, usual);
+  return options.num_streams;
+}
+
+void check(std::span<const Source> sources, const LoaderOptions& options) {
+  ASHLAR_ASSERT(!sources.empty() && options.vocab_size > 0);
+  ASHLAR_REQUIRE(options.micro_batch >= 1 && options.global_batch >= 1, kConfig,
+                 "train.micro_batch is {} and train.global_batch {}; expected 1 or more",
+                 options.micro_batch, options.global_batch);
+  for (const Source& source : sources)
+    ASHLAR_ASSERT(source.samples.size() > 0 &&
+                  source.samples.sequence_length() == sources.front().samples.sequence_length());
+}
+
+}  // namespace
+
+Loader::Loader(std::vector<Source> sources, const LoaderOptions& options)
+    : sources_(std::move(sources)), options_(options) {
+  check(sources_, options_);
+  options_.num_streams = resolved_streams(options_);
+  const int64_t per_stream = options_.global_batch / options_.num_streams;
+  if (options_.local_streams == 0)
+    options_.local_streams = options_.num_streams - options_.first_stream;
+  ASHLAR_ASSERT(options_.first_stream >= 0 && options_.local_streams > 0 &&
+                options_.first_stream + options_.local_streams <= options_.num_streams);
+  local_rows_ = per_stream * options_.local_streams;
+  ASHLAR_REQUIRE(local_rows_ % options_.micro_batch == 0, kConfig,
+                 "train.micro_batch is {} but a step has {} sequences (train.global_batch {}); "
+                 "expected a divisor of {}",
+                 options_.micro_batch, local_rows_, options_.global_batch, local_rows_);
+  for (const Source& source : sources_) weights_.push_back(source.weight);
+  weights_ = normalized_weights(weights_);
+  length_ = sources_.front().samples.sequence_length();
+  window_.resize(static_cast<size_t>(length_) + 1);
+  choices_.resize(static_cast<size_t>(options_.global_batch));
+  state_ = beginning();
+}
+
+LoaderState Loader::beginning() const {
+  LoaderState state;
+  state.counts.assign(sources_.size(), 0);
+  state.global_batch = options_.global_batch;
+  state.num_streams = options_.num_streams;
+  state.seed = options_.seed;
+  state.fingerprint = mix(static_cast<uint64_t>(length_), options_.shuffle);
+  for (size_t d = 0; d < sources_.size(); ++d) {
+    const Samples& samples = sources_[d].samples;
+    state.fingerprint = mix(state.fingerprint, sources_[d].dataset->fingerprint());
+    state.fingerprint = mix(state.fingerprint, static_cast<uint64_t>(samples.range().begin));
+    state.fingerprint = mix(state.fingerprint, static_cast<uint64_t>(samples.range().end));
+    state.fingerprint = mix(state.fingerprint, static_cast<uint64_t>(samples.size()));
+    state.fingerprint = mix(state.fingerprint, std::bit_cast<uint64_t>(weights_[d]));
+  }
+  return state;
+}
+
+bool Loader::restore(const LoaderState& state, bool allow_dataset_change) {
+  const LoaderState fresh = beginning();
+  planned_ = false;
+  if (state.fingerprint != fresh.fingerprint || state.counts.size() != fresh.counts.size()) {
+    ASHLAR_REQUIRE(
+        allow_dataset_change, kData,
+        "the saved loader state belongs to data with fingerprint {:016x}; these datasets, "
+        "weights and sequence length have {:016x}: restore them, or set "
+        "data.allow_dataset_change=true to start the new data at its beginning",
+        state.fingerprint, fresh.fingerprint);
+    state_ = fresh;
+    return false;
+  }
+  ASHLAR_REQUIRE(state.seed == fresh.seed, kConfig,
+                 "train.seed is {}; expected {}, with which the saved loader state began",
+                 fresh.seed, state.seed);
+  ASHLAR_REQUIRE(
+      state.position == 0 ||
+          (state.global_batch == fresh.global_batch && state.num_streams == fresh.num_streams),
+      kConfig,
+      "the saved loader state stands {} samples inside a global batch of {} in {} "
+      "streams; expected the same sizes, not {} in {}",
+      state.position, state.global_batch, state.num_streams, fresh.global_batch, fresh.num_streams);
+  ASHLAR_REQUIRE(
+      state.position % options_.micro_batch == 0 && state.position < local_rows_, kConfig,
+      "the saved loader state stands {} samples inside a step of {}; expected a multiple "
+      "of train.micro_batch, {}",
+      state.position, local_rows_, options_.micro_batch);
+  state_ = state;
+  state_.global_batch = fresh.global_batch;
+  state_.num_streams = fresh.num_streams;
+  return true;
+}
+
+int64_t Loader::samples_per_epoch() const {
+  int64_t sum = 0;
+  for (const Source& source : sources_) sum += source.samples.size();
+  return sum;
+}
+
+void Loader::plan() {
+  counts_after_ = state_.counts;
+  for (int64_t i = 0; i < options_.global_batch; ++i) {
+    const int64_t source = blend_choice(weights_, state_.consumed + i, counts_after_);
+    choices_[static_cast<size_t>(i)] = {static_cast<int32_t>(source),
+                                        counts_after_[static_cast<size_t>(source)]++};
+  }
+  planned_ = true;
+}
+
+void Loader::next(Batch& batch) {
+  if (!planned_) plan();
+  const auto tokens = static_cast<size_t>(options_.micro_batch * length_);
+  batch.num_rows = options_.micro_batch;
+  batch.length = length_;
+  batch.ids_BT.resize(tokens);
+  batch.targets_BT.resize(tokens);
+  batch.samples_B.resize(static_cast<size_t>(options_.micro_batch));
+  batch.datasets_B.resize(static_cast<size_t>(options_.micro_batch));
+  batch.segments.clear();
+  const int64_t per_stream = options_.global_batch / options_.num_streams;
+  for (int64_t row = 0; row < options_.micro_batch; ++row) {
+    const int64_t local = state_.position + row;
+    const int64_t stream = options_.first_stream + local / per_stream;
+    const int64_t in_batch = (local % per_stream) * options_.num_streams + stream;
+    const Choice& choice = choices_[static_cast<size_t>(in_batch)];
+    batch.samples_B[static_cast<size_t>(row)] = state_.consumed + in_batch;
+    batch.datasets_B[static_cast<size_t>(row)] = choice.source;
+    fill_row(row, choice, batch);
+  }
+  batch.num_targets = std::count_if(batch.targets_BT.begin(), batch.targets_BT.end(),
+                                    [](int32_t target) { return target >= 0; });
+  state_.position += options_.micro_batch;
+  if (state_.position == local_rows_) {
+    state_.position = 0;
+    state_.consumed += options_.global_batch;
+    state_.counts = counts_after_;
+    planned_ = false;
+  }
+  batch.state = state_;
+}
+
+void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
+  const Source& source = sources_[static_cast<size_t>(choice.source)];
+  const int64_t size = source.samples.size(), number = choice.count % size;
+  const Permutation order(static_cast<uint64_t>(size),
+                          order_key(options_.seed, choice.count / size, choice.source));
+  const auto sample =
+      options_.shuffle ? static_cast<int64_t>(order(static_cast<uint64_t>(number))) : number;
+  source.samples.pieces(source.dataset->index(), sample, pieces_);
+  int64_t filled = 0;
+  for (const Piece& piece : pieces_) {
+    source.dataset->read(
+        piece.begin, options_.vocab_size,
+        std::span(window_).subspan(static_cast<size_t>(filled), static_cast<size_t>(piece.length)));
+    filled += piece.length;
+  }
+  std::fill(window_.begin() + filled, window_.end(), options_.pad_id);
+  int32_t* ids_T = batch.ids_BT.data() + row * length_;
+  int32_t* targets_T = batch.targets_BT.data() + row * length_;
+  std::copy(window_.begin(), window_.end() - 1, ids_T);
+  std::copy(window_.begin() + 1, window_.end(), targets_T);
+  for (int64_t t = std::max<int64_t>(0, filled - 1); t < length_; ++t) targets_T[t] = -1;
+  if (options_.mask_document_end) {
+    int64_t at = 0;
+    for (const Piece& piece : pieces_) {
+      if (piece.starts_document && at > 0) targets_T[at - 1] = -1;
+      at += piece.length;
+    }
+  }
+  add_segments(row, filled, batch);
+}
+
+void Loader::add_segments(int64_t row, int64_t filled, Batch& batch) const {
+  const auto add = [&](int64_t begin, int64_t end) {
+    end = std::min(end, length_);  // the last token of a window is a target only
+    if (begin < end)
+      batch.segments.push_back(
+          {row * length_ + begin, end - begin, 0, static_cast<int64_t>(batch.segments.size())});
+  };
+  if (!options_.document_reset) return add(0, length_);
+  int64_t at = 0;
+  for (const Piece& piece : pieces_) {
+    add(at, at + piece.length);
+    at += piece.length;
+  }
+  add(filled, length_);
+}
+
+}  // namespace ashlar::data

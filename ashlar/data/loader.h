@@ -1,0 +1,91 @@
+// Batches in an order that is a function of (seed, datasets, sample number) alone.
+//
+// Order   Sample number i of a run takes dataset d = blend_choice(i), and of it the next number k;
+//         in epoch e = k / size that is sample Permutation(size, (seed, e, d))(k % size).
+// Streams Over the sample numbers lie L logical streams: stream l holds l, l + L, l + 2L, ...  A
+//         global batch takes global_batch / L samples of each stream, stream after stream; L
+//         divides it, so batch t is always the set [t G, t G + G).  A rank is given whole streams.
+//         Neither the micro batch nor the ranks change a global batch; L changes only the order in
+//         it.
+// Rows    A row is one sample: ids are its first T tokens, targets the token after each, -1 where
+//         no loss is taken: padding, and with mask_document_end the first token of a document.
+//         Segments split at document borders and at row starts, positions restart there; without
+//         document_reset every row is one segment.  Padding (best fit) is a segment of its own.
+// Errors  kConfig: batch sizes that do not divide; kData: a token outside the vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ashlar/data/loader_state.h"
+#include "ashlar/data/segments.h"
+#include "ashlar/data/sources.h"
+
+namespace ashlar::data {
+
+struct Batch {
+  int64_t num_rows = 0, length = 0;  // B, T
+  std::vector<int32_t> ids_BT, targets_BT;
+  std::vector<Segment> segments;    // tile rows [0, B T)
+  std::vector<int64_t> samples_B;   // sample numbers of the run
+  std::vector<int32_t> datasets_B;  // index of the source of each row
+  int64_t num_targets = 0;          // targets that are not -1
+  LoaderState state;                // after this batch: resuming from it gives the next one
+};
+
+struct LoaderOptions {
+  int64_t micro_batch = 1;    // rows of a Batch
+  int64_t global_batch = 1;   // rows of a step over all ranks; a multiple of micro_batch
+  int64_t num_streams = 0;    // L; 0: default_num_streams(global_batch)
+  int64_t first_stream = 0;   // the streams of this rank
+  int64_t local_streams = 0;  // 0: all from first_stream on
+  uint64_t seed = 1;
+  int64_t vocab_size = 0;
+  int32_t pad_id = 0;
+  bool shuffle = true;  // false: samples in their order, as evaluation of a whole set wants
+  bool document_reset = true;
+  bool mask_document_end = false;
+};
+
+class Loader {
+ public:
+  // All sources have one sequence length.  Starts at the beginning.
+  Loader(std::vector<Source> sources, const LoaderOptions& options);
+
+  // Replaces the content of `batch`; allocates nothing once its vectors have grown.
+  void next(Batch& batch);
+
+  const LoaderState& state() const { return state_; }
+  // Continues after a state.  kConfig: another seed, or another global_batch or num_streams in the
+  // middle of a global batch.  A state of other data is kData, unless allow_dataset_change: then
+  // the new data starts at its beginning and false is returned.
+  bool restore(const LoaderState& state, bool allow_dataset_change = false);
+
+  std::span<const Source> sources() const { return sources_; }
+  int64_t batches_per_step() const { return local_rows_ / options_.micro_batch; }
+  int64_t samples_per_epoch() const;  // the sum over the sources
+
+ private:
+  struct Choice {
+    int32_t source;
+    int64_t count;  // k: samples taken of the source before this one, over all epochs
+  };
+  void plan();  // choices_ of the global batch that state_ stands in
+  void fill_row(int64_t row, const Choice& choice, Batch& batch);
+  void add_segments(int64_t row, int64_t filled, Batch& batch) const;
+  LoaderState beginning() const;
+
+  std::vector<Source> sources_;
+  LoaderOptions options_;
+  std::vector<double> weights_;
+  int64_t length_ = 0, local_rows_ = 0;
+  LoaderState state_;
+  bool planned_ = false;
+  std::vector<Choice> choices_;        // [global_batch]
+  std::vector<int64_t> counts_after_;  // state_.counts after the planned global batch
+  std::vector<Piece> pieces_;
+  std::vector<int32_t> window_;  // T + 1 tokens
+};
+
+}  // namespace ashlar::data

@@ -1,0 +1,89 @@
+#include "ashlar/data/prefetch.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "ashlar/core/error.h"
+
+namespace ashlar::data {
+
+struct Prefetcher::State {
+  State(Loader from, int depth) : loader(std::move(from)), slots(static_cast<size_t>(depth)) {}
+
+  // Slot k % depth is the thread's from the time that batch k - depth was taken until batch k is
+  // counted in `loaded`, and then the trainer's.
+  void run() {
+    for (uint64_t k = 0;; ++k) {
+      {
+        std::unique_lock lock(mutex);
+        wake_loader.wait(lock, [&] { return stop || k < taken + slots.size(); });
+        if (stop) return;
+      }
+      try {
+        loader.next(slots[k % slots.size()]);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        failure = std::current_exception();
+        wake_trainer.notify_one();
+        return;
+      }
+      const std::lock_guard lock(mutex);
+      loaded = k + 1;
+      wake_trainer.notify_one();
+    }
+  }
+
+  Loader loader;  // of the thread
+  std::vector<Batch> slots;
+  std::mutex mutex;
+  std::condition_variable wake_loader, wake_trainer;
+  uint64_t loaded = 0, taken = 0;
+  bool stop = false;
+  std::exception_ptr failure;
+  double stall_s = 0;
+  std::thread thread;
+};
+
+Prefetcher::Prefetcher(Loader loader, int depth) {
+  ASHLAR_ASSERT(depth >= 2);
+  state_ = std::make_unique<State>(std::move(loader), depth);
+  state_->thread = std::thread([state = state_.get()] { state->run(); });
+}
+
+Prefetcher::~Prefetcher() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+  }
+  state_->wake_loader.notify_one();
+  state_->thread.join();
+}
+
+void Prefetcher::next(Batch& batch) {
+  State& s = *state_;
+  std::unique_lock lock(s.mutex);
+  if (s.taken == s.loaded && !s.failure) {
+    const auto start = std::chrono::steady_clock::now();
+    s.wake_trainer.wait(lock, [&] { return s.taken < s.loaded || s.failure; });
+    s.stall_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  if (s.taken == s.loaded) std::rethrow_exception(s.failure);
+  std::swap(batch, s.slots[s.taken % s.slots.size()]);
+  ++s.taken;
+  lock.unlock();
+  s.wake_loader.notify_one();
+}
+
+double Prefetcher::stall_s() const {
+  return state_->stall_s;
+}
+
+int64_t Prefetcher::batches_per_step() const {
+  return state_->loader.batches_per_step();
+}
+
+}  // namespace ashlar::data

@@ -1,0 +1,200 @@
+#include "ashlar/data/prepare.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ashlar/core/error.h"
+#include "ashlar/data/indexed.h"
+#include "ashlar/data/text_source.h"
+
+namespace ashlar::data {
+namespace {
+
+constexpr size_t kBatchBytes = 2 << 20;  // of text, tokenized together
+constexpr size_t kBatchDocuments = 4096;
+constexpr int64_t kGrain = 16;  // documents a task
+
+std::string tokenizer_path(const std::string& prefix) {
+  return prefix + ".tokenizer.model";
+}
+
+int64_t check(FileSystem& files, std::span<const std::string> inputs, const std::string& prefix) {
+  ASHLAR_REQUIRE(!inputs.empty(), kConfig, "no input file is given; expected at least one text");
+  ASHLAR_REQUIRE(!files.stat(prefix + ".idx"), kConfig,
+                 "{}.idx exists already; remove that dataset or choose another --out", prefix);
+  int64_t total_bytes = 0;
+  for (const std::string& input : inputs) {
+    const auto info = files.stat(input, Links::kFollow);
+    ASHLAR_REQUIRE(info, kData, "{}: there is no such file; expected a text file", input);
+    ASHLAR_REQUIRE(info->type == FileInfo::Type::kFile, kData,
+                   "{}: it is not a regular file (a directory or a device); expected a text "
+                   "file",
+                   input);
+    total_bytes += info->size_bytes;
+  }
+  return total_bytes;
+}
+
+// Tokenizes documents in batches and hands them on in the order they came.
+class Tokenization {
+ public:
+  Tokenization(const Tokenizer& tokenizer, Threads& threads, IndexedWriter& writer)
+      : tokenizer_(tokenizer), threads_(threads), writer_(writer) {}
+
+  void add(std::string text) {
+    text_bytes_ += text.size();
+    texts_.push_back(std::move(text));
+    if (text_bytes_ >= kBatchBytes || texts_.size() >= kBatchDocuments) flush();
+  }
+
+  void flush() {
+    ids_.resize(texts_.size());
+    parallel_for(threads_, static_cast<int64_t>(texts_.size()), kGrain,
+                 [&](int64_t begin, int64_t end) {
+                   for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+                     ids_[i] = tokenizer_.encode(texts_[i]);
+                 });
+    for (std::vector<int32_t>& ids : ids_) {
+      ids.push_back(tokenizer_.eos_id());
+      writer_.add(ids);
+    }
+    texts_.clear();
+    text_bytes_ = 0;
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  Threads& threads_;
+  IndexedWriter& writer_;
+  std::vector<std::string> texts_;
+  std::vector<std::vector<int32_t>> ids_;
+  size_t text_bytes_ = 0;
+};
+
+void warn_of_repairs(const TextSource& source, const std::string& path, Log& log) {
+  const Replacements& bad = source.replacements();
+  if (bad.count > 0)
+    log.warn(
+        "{}: {} byte sequences are not UTF-8 and became U+FFFD; the first is in the document at "
+        "line {} (byte {})",
+        path, bad.count, bad.line, bad.byte);
+}
+
+std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std::string> inputs,
+                                         const Tokenizer& tokenizer, int64_t total_bytes,
+                                         IndexedWriter& writer, Threads& threads, Log& log) {
+  Progress progress(log, "tokenizing", total_bytes, "B");
+  Tokenization tokenization(tokenizer, threads, writer);
+  std::vector<Sidecar::Input> read;
+  int64_t bytes_before = 0;
+  for (const std::string& path : inputs) {
+    TextSource source(files, path);
+    TextDocument document;
+    Sidecar::Input input{path, files.stat(path, Links::kFollow)->size_bytes, 0};
+    while (source.next(document)) {
+      ++input.documents;
+      tokenization.add(std::move(document.text));
+      progress.set(bytes_before + source.stored_done());
+    }
+    warn_of_repairs(source, path, log);
+    bytes_before += input.bytes;
+    read.push_back(std::move(input));
+  }
+  tokenization.flush();
+  ASHLAR_REQUIRE(writer.num_documents() > 0, kData,
+                 "{}{}: no document in it; expected text that is not blank", inputs.front(),
+                 inputs.size() > 1 ? " and the other inputs" : "");
+  return read;
+}
+
+// Removes what stands beside the tokens unless they were committed.
+class BesideGuard {
+ public:
+  BesideGuard(FileSystem& files, std::string prefix) : files_(files), prefix_(std::move(prefix)) {}
+  ~BesideGuard() {
+    if (kept_) return;
+    for (const std::string& path : {prefix_ + ".json", tokenizer_path(prefix_)}) {
+      try {
+        if (files_.stat(path)) files_.remove(path);
+      } catch (const Error&) {  // the error on its way out says what is wrong with the disk
+      }
+    }
+  }
+  void keep() { kept_ = true; }
+
+ private:
+  FileSystem& files_;
+  std::string prefix_;
+  bool kept_ = false;
+};
+
+DatasetInfo describe(const IndexedDataset& dataset) {
+  const Index& index = dataset.index();
+  DatasetInfo info;
+  info.prefix = dataset.prefix();
+  info.documents = index.num_documents();
+  info.sequences = index.num_sequences();
+  info.tokens = index.num_tokens();
+  info.token_type = index.type();
+  info.bin_bytes = info.tokens * size_of(info.token_type);
+  info.fingerprint = dataset.fingerprint();
+  info.sidecar = dataset.sidecar();
+  info.shortest_document = info.tokens;
+  for (int64_t d = 0; d < info.documents; ++d) {
+    info.shortest_document = std::min(info.shortest_document, index.document_length(d));
+    info.longest_document = std::max(info.longest_document, index.document_length(d));
+  }
+  return info;
+}
+
+}  // namespace
+
+DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
+                    const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
+                    Log& log) {
+  const int64_t total_bytes = check(files, inputs, prefix);
+  files.make_directories(parent_of(prefix));
+  {
+    BesideGuard beside(files, prefix);
+    IndexedWriter writer(files, prefix, token_type_for(tokenizer.vocab_size()));
+    Sidecar sidecar;
+    sidecar.inputs = write_tokens(files, inputs, tokenizer, total_bytes, writer, threads, log);
+    writer.seal();
+    sidecar.tokenizer_kind = tokenizer.kind();
+    sidecar.tokenizer_fingerprint = tokenizer.fingerprint();
+    sidecar.vocab_size = tokenizer.vocab_size();
+    sidecar.eos_id = tokenizer.eos_id();
+    sidecar.documents = writer.num_documents();
+    sidecar.tokens = writer.num_tokens();
+    sidecar.token_type = name_of(token_type_for(tokenizer.vocab_size()));
+    sidecar.bin_crc32c = writer.bin_crc32c();
+    write_text(files, tokenizer_path(prefix), tokenizer.bytes());
+    write_text(files, prefix + ".json", format_sidecar(sidecar));
+    writer.commit();
+    beside.keep();
+  }
+  return inspect_dataset(files, prefix);
+}
+
+DatasetInfo inspect_dataset(FileSystem& files, const std::string& prefix) {
+  return describe(IndexedDataset(files, prefix));
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of_dataset(FileSystem& files, const std::string& prefix) {
+  const std::string path = tokenizer_path(prefix);
+  ASHLAR_REQUIRE(files.stat(path, Links::kFollow), kData,
+                 "{}: there is no such file; expected the tokenizer that {} was prepared with (or "
+                 "name one in data.tokenizer)",
+                 path, prefix);
+  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(files, path);
+  if (const std::string json = prefix + ".json"; files.stat(json, Links::kFollow)) {
+    const Sidecar sidecar = load_sidecar(files, json);
+    ASHLAR_REQUIRE(tokenizer->fingerprint() == sidecar.tokenizer_fingerprint, kData,
+                   "{}: the tokenizer's fingerprint is {:016x}; expected {:016x}, which {} was "
+                   "prepared with",
+                   path, tokenizer->fingerprint(), sidecar.tokenizer_fingerprint, prefix);
+  }
+  return tokenizer;
+}
+
+}  // namespace ashlar::data

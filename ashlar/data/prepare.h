@@ -1,0 +1,49 @@
+// Turns text files into a prepared dataset, and tells what a prepared dataset holds.
+//
+//   PREFIX.bin, PREFIX.idx    tokens (indexed.h); every document ends with the tokenizer's eos
+//   PREFIX.json               sidecar.h
+//   PREFIX.tokenizer.model    the tokenizer, so that the dataset needs nothing else
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+#include "ashlar/core/threads.h"
+#include "ashlar/data/index.h"
+#include "ashlar/data/sidecar.h"
+#include "ashlar/data/tokenizer.h"
+
+namespace ashlar::data {
+
+struct DatasetInfo {
+  std::string prefix;
+  int64_t documents = 0, sequences = 0, tokens = 0;
+  int64_t shortest_document = 0, longest_document = 0;  // tokens
+  int64_t bin_bytes = 0;
+  TokenType token_type = TokenType::kU16;
+  uint64_t fingerprint = 0;
+  std::optional<Sidecar> sidecar;  // absent: a foreign dataset
+};
+
+// Reads the inputs in the order given, tokenizes on all threads, writes in order: the bytes written
+// do not depend on the number of threads.  A progress line and a warning about repaired text go to
+// the log.  Memory: some megabytes and 4 bytes a document.
+//
+// Errors  kConfig: no input, PREFIX.idx exists already.  kData: text_source.h, an input that does
+//         not exist, no text at all.  kStorage.  After an error none of the four files is there.
+DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
+                    const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
+                    Log& log);
+
+// Errors of IndexedDataset.
+DatasetInfo inspect_dataset(FileSystem& files, const std::string& prefix);
+
+// The tokenizer that PREFIX was prepared with.  kData if it is not there or is another one.
+std::unique_ptr<Tokenizer> tokenizer_of_dataset(FileSystem& files, const std::string& prefix);
+
+}  // namespace ashlar::data

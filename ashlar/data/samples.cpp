@@ -1,0 +1,50 @@
+#include "ashlar/data/samples.h"
+
+#include <algorithm>
+
+#include "ashlar/core/error.h"
+
+namespace ashlar::data {
+
+Samples::Samples(const Index& index, TokenRange range, int64_t sequence_length, Packing packing)
+    : range_(range), sequence_length_(sequence_length), packing_(packing) {
+  ASHLAR_ASSERT(sequence_length >= 1);
+  ASHLAR_ASSERT(0 <= range.begin && range.begin <= range.end && range.end <= index.num_tokens());
+  if (packing == Packing::kConcat) {
+    size_ = std::max<int64_t>(0, (range.size() - 1) / sequence_length);
+    return;
+  }
+  if (range.size() == 0) return;
+  first_document_ = index.locate(range.begin).document;
+  if (index.document_start(first_document_) < range.begin) ++first_document_;
+  std::vector<int64_t> lengths;
+  for (int64_t d = first_document_;
+       d < index.num_documents() && index.document_start(d + 1) <= range.end; ++d)
+    lengths.push_back(index.document_length(d));
+  windows_ = pack_best_fit(lengths, sequence_length + 1);
+  size_ = windows_.size();
+}
+
+void Samples::pieces(const Index& index, int64_t sample, std::vector<Piece>& out) const {
+  ASHLAR_ASSERT(sample >= 0 && sample < size_);
+  out.clear();
+  if (packing_ == Packing::kBestFit) {
+    for (const int64_t item : windows_.items_of(sample)) {
+      const int64_t document = first_document_ + item;
+      out.push_back({index.document_start(document), index.document_length(document), true});
+    }
+    return;
+  }
+  int64_t at = range_.begin + sample * sequence_length_;
+  const int64_t end = at + sequence_length_ + 1;
+  Place place = index.locate(at);
+  for (int64_t d = place.document; at < end; ++d) {
+    const int64_t document_end = index.document_start(d + 1);
+    const int64_t piece_end = std::min(end, document_end);
+    if (piece_end > at)  // documents may be empty
+      out.push_back({at, piece_end - at, at == index.document_start(d)});
+    at = std::max(at, piece_end);
+  }
+}
+
+}  // namespace ashlar::data

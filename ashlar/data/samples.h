@@ -1,0 +1,55 @@
+// The training samples of a piece of a dataset, by number: no index files, nothing to build first
+// (best-fit packing excepted, which sorts the documents when it is opened).
+//
+// A sample of length s is s + 1 tokens, of which the first s are input and the last s targets.
+//   concat    the tokens as one stream; sample j is tokens [j s, j s + s]: neighbours share one
+//             token; floor((tokens - 1) / s) samples
+//   best fit  windows of at most s + 1 tokens, filled with whole documents (packing.h); documents
+//             longer than that are dropped and counted
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ashlar/data/index.h"
+#include "ashlar/data/packing.h"
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::data {
+
+struct TokenRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  friend bool operator==(const TokenRange&, const TokenRange&) = default;
+};
+
+// `length` tokens of the dataset from `begin` on that lie in one document.
+struct Piece {
+  int64_t begin;
+  int64_t length;
+  bool starts_document;  // else it begins in the middle of one
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+class Samples {
+ public:
+  // sequence_length >= 1.  Best fit takes the documents that lie in the range as a whole.
+  Samples(const Index& index, TokenRange range, int64_t sequence_length, Packing packing);
+
+  int64_t size() const { return size_; }
+  int64_t sequence_length() const { return sequence_length_; }
+  TokenRange range() const { return range_; }
+  int64_t num_dropped() const { return windows_.num_dropped; }  // documents, best fit only
+  // Replaces `out` by the pieces of sample j, in order; best fit may leave up to s tokens unfilled.
+  void pieces(const Index& index, int64_t sample, std::vector<Piece>& out) const;
+
+ private:
+  TokenRange range_;
+  int64_t sequence_length_;
+  Packing packing_;
+  Windows windows_;             // best fit
+  int64_t first_document_ = 0;  // of windows_.items
+  int64_t size_ = 0;
+};
+
+}  // namespace ashlar::data

@@ -1,0 +1,39 @@
+// Tokenizers of the sentencepiece library: reading models, training new ones.
+//
+// Source  Kudo and Richardson 2018, arXiv 1808.06226; BPE: Sennrich et al. 2016; unigram: Kudo
+//         2018.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+#include "ashlar/data/tokenizer.h"
+
+namespace ashlar::data {
+
+// A serialized model.  kData if it is none, or lacks an end-of-sequence or unknown piece.
+std::unique_ptr<Tokenizer> parse_sentencepiece(std::string model, const std::string& what);
+
+struct TokenizerTraining {
+  enum class Kind : uint8_t { kBpe, kUnigram };
+  Kind kind = Kind::kBpe;
+  int64_t vocab_size = 8192;  // all ids: 4 special ones, 256 bytes, then the learned pieces
+  double character_coverage = 0.9995;  // rarer characters are spelled in bytes
+  int64_t max_lines = 200'000;         // a larger input is sampled evenly: bounds time and memory
+};
+
+// Learns a model from text files (text_source.h says which) and returns its bytes.  Texts survive
+// encode and decode unchanged: no normalisation, bytes for what has no piece (line ends too),
+// digits one by one.  Special ids: 0 pad, 1 eos, 2 bos, 3 unk.  The result depends on the input and
+// the settings only, not on the machine.
+//
+// Errors  kConfig: a vocabulary that is too small for the characters or too large for the text,
+//         with the nearest legal size where the library tells it; kData, kStorage from the input.
+std::string train_sentencepiece(FileSystem& files, std::span<const std::string> inputs,
+                                const TokenizerTraining& training, Log& log);
+
+}  // namespace ashlar::data

@@ -1,0 +1,121 @@
+#include <sentencepiece_processor.h>
+
+#include "ashlar/core/error.h"
+#include "ashlar/data/sentencepiece.h"
+
+namespace ashlar::data {
+namespace {
+
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, what the pieces hold for a space
+
+std::string with_spaces(std::string_view piece) {
+  std::string out;
+  for (size_t at = 0; at < piece.size();) {
+    const bool space = piece.substr(at).starts_with(kSpace);
+    out += space ? ' ' : piece[at];
+    at += space ? kSpace.size() : 1;
+  }
+  return out;
+}
+
+class SentencePieceTokenizer : public Tokenizer {
+ public:
+  SentencePieceTokenizer(std::string model, const std::string& what) : bytes_(std::move(model)) {
+    const auto status = processor_.LoadFromSerializedProto(bytes_);
+    ASHLAR_REQUIRE(status.ok() && processor_.GetPieceSize() > 0, kData,
+                   "{}: its {} bytes are not a sentencepiece model; expected the .model file that "
+                   "`ashlar tokenizer train` or spm_train writes",
+                   what, bytes_.size());
+    ASHLAR_REQUIRE(
+        eos_id() >= 0 && unk_id() >= 0, kData,
+        "{}: the model's eos id is {} and its unk id {}; expected both in its vocabulary "
+        "of {} pieces (train it with eos_id and unk_id)",
+        what, eos_id(), unk_id(), vocab_size());
+    read_pieces();
+    leading_space_ = find_leading_space();
+  }
+
+  std::string_view kind() const override { return "sentencepiece"; }
+  int64_t vocab_size() const override { return processor_.GetPieceSize(); }
+  int32_t eos_id() const override { return processor_.eos_id(); }
+  int32_t bos_id() const override { return processor_.bos_id(); }
+  int32_t unk_id() const override { return processor_.unk_id(); }
+  int32_t pad_id() const override {
+    return processor_.pad_id() >= 0 ? processor_.pad_id() : eos_id();
+  }
+  const std::string& bytes() const override { return bytes_; }
+  LeadingSpace leading_space() const override { return leading_space_; }
+  bool starts_word(int32_t id) const override {
+    return is_text(id) && processor_.IdToPiece(id).starts_with(kSpace);
+  }
+
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int> ids;
+    const auto status = processor_.Encode({text.data(), text.size()}, &ids);
+    ASHLAR_REQUIRE(status.ok(), kData, "a text of {} bytes cannot be tokenized: {}", text.size(),
+                   status.message());
+    return ids;
+  }
+
+  std::string piece(int32_t id) const override {
+    ASHLAR_REQUIRE(id >= 0 && id < vocab_size(), kData,
+                   "token id {} is outside the vocabulary; expected 0 to {}", id, vocab_size() - 1);
+    return pieces_[static_cast<size_t>(id)];
+  }
+
+ private:
+  bool is_text(int id) const {
+    return !processor_.IsControl(id) && !processor_.IsUnknown(id) && !processor_.IsByte(id);
+  }
+
+  void read_pieces() {
+    pieces_.reserve(static_cast<size_t>(vocab_size()));
+    for (int id = 0; id < processor_.GetPieceSize(); ++id) {
+      const std::string& piece = processor_.IdToPiece(id);
+      if (processor_.IsControl(id)) {
+        pieces_.emplace_back();
+      } else if (processor_.IsByte(id)) {  // "<0x0A>"
+        pieces_.emplace_back(1, static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16)));
+      } else if (processor_.IsUnknown(id)) {
+        pieces_.push_back(decoded({id}));  // the model's own sign for it
+      } else {
+        pieces_.push_back(with_spaces(piece));
+      }
+    }
+  }
+
+  // The library gives no access to the model's settings: ask it what it does with a space in front.
+  LeadingSpace find_leading_space() const {
+    int spaced = -1, space = -1;
+    for (int id = 0; id < processor_.GetPieceSize(); ++id) {
+      if (!starts_word(id)) continue;
+      if (spaced < 0) spaced = id;
+      if (processor_.IdToPiece(id) == kSpace) space = id;
+    }
+    if (spaced < 0 || decoded({spaced}) == pieces_[static_cast<size_t>(spaced)])
+      return LeadingSpace::kKeep;
+    if (space < 0 || decoded({space, space}) == " ") return LeadingSpace::kDropOne;
+    return LeadingSpace::kDropAll;
+  }
+
+  std::string decoded(const std::vector<int>& ids) const {
+    std::string text;
+    const auto status = processor_.Decode(ids, &text);
+    ASHLAR_REQUIRE(status.ok(), kData, "piece {} of the tokenizer cannot be decoded: {}",
+                   ids.front(), status.message());
+    return text;
+  }
+
+  std::string bytes_;
+  sentencepiece::SentencePieceProcessor processor_;
+  std::vector<std::string> pieces_;
+  LeadingSpace leading_space_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> parse_sentencepiece(std::string model, const std::string& what) {
+  return std::make_unique<SentencePieceTokenizer>(std::move(model), what);
+}
+
+}  // namespace ashlar::data

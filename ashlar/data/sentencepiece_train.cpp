@@ -1,0 +1,186 @@
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <unordered_map>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/text.h"
+#include "ashlar/data/sentencepiece.h"
+#include "ashlar/data/text_source.h"
+#include "ashlar/data/utf8.h"
+
+namespace ashlar::data {
+namespace {
+
+// The library drops longer lines without a word, so they are cut before it sees them.
+constexpr size_t kMaxLineBytes = 4096;
+constexpr int64_t kNumFixedPieces = 4 + 256;  // special ids and bytes
+constexpr int64_t kMaxVocab = 1 << 24;
+
+// Cuts where a line may be cut: after at most `limit` bytes, before a space if there is one.
+size_t cut_of(std::string_view line, size_t limit) {
+  if (line.size() <= limit) return line.size();
+  const size_t space = line.rfind(' ', limit);
+  if (space != std::string_view::npos && space > 0) return space;
+  const size_t complete = complete_utf8(line.substr(0, limit));
+  return complete > 0 ? complete : limit;
+}
+
+// The lines of all inputs, as the library wants them.  An exception must not cross its frames (it
+// was built without them in mind), so an error is kept and ends the iteration.
+class Lines : public sentencepiece::SentenceIterator {
+ public:
+  Lines(FileSystem& files, std::span<const std::string> inputs) : files_(files), inputs_(inputs) {
+    Next();
+  }
+  bool done() const override { return done_; }
+  const std::string& value() const override { return line_; }
+  sentencepiece::util::Status status() const override { return {}; }
+  void Next() override {
+    try {
+      done_ = !advance();
+    } catch (...) {
+      failure_ = std::current_exception();
+      done_ = true;
+    }
+  }
+  std::exception_ptr failure() const { return failure_; }
+  int64_t count() const { return count_; }
+  int64_t stored_bytes() const { return stored_bytes_; }  // read so far; any thread may ask
+
+ private:
+  bool advance() {
+    while (rest_.find_first_not_of('\n') == std::string_view::npos)
+      if (!next_document()) return false;
+    rest_.remove_prefix(rest_.find_first_not_of('\n'));
+    const std::string_view line = rest_.substr(0, rest_.find('\n'));
+    const size_t cut = cut_of(line, kMaxLineBytes);
+    line_.assign(line.substr(0, cut));
+    rest_.remove_prefix(cut);
+    ++count_;
+    return true;
+  }
+
+  bool next_document() {
+    while (!source_ || !source_->next(document_)) {
+      if (source_) stored_before_ += source_->stored_done();
+      if (input_ == inputs_.size()) return false;
+      source_ = std::make_unique<TextSource>(files_, inputs_[input_++]);
+    }
+    stored_bytes_ = stored_before_ + source_->stored_done();
+    rest_ = document_.text;
+    return true;
+  }
+
+  FileSystem& files_;
+  std::span<const std::string> inputs_;
+  size_t input_ = 0;
+  std::unique_ptr<TextSource> source_;
+  int64_t stored_before_ = 0, count_ = 0;
+  TextDocument document_;
+  std::string_view rest_;  // of document_
+  std::string line_;
+  std::atomic<int64_t> stored_bytes_{0};
+  std::atomic<bool> done_{false};
+  std::exception_ptr failure_;
+};
+
+std::unordered_map<std::string, std::string> settings(const TokenizerTraining& training) {
+  return {{"model_type", training.kind == TokenizerTraining::Kind::kBpe ? "bpe" : "unigram"},
+          {"vocab_size", std::to_string(training.vocab_size)},
+          {"character_coverage", fmt::format("{}", training.character_coverage)},
+          {"pad_id", "0"},
+          {"eos_id", "1"},
+          {"bos_id", "2"},
+          {"unk_id", "3"},
+          {"byte_fallback", "true"},
+          {"normalization_rule_name", "identity"},
+          {"remove_extra_whitespaces", "false"},
+          {"allow_whitespace_only_pieces", "true"},
+          {"split_digits", "true"},
+          {"max_sentence_length", std::to_string(2 * kMaxLineBytes)},
+          {"input_sentence_size", std::to_string(training.max_lines)},
+          {"shuffle_input_sentence", "true"},
+          {"num_threads", "8"},  // part of the result: sums are cut by it
+          {"minloglevel", "3"}};
+}
+
+// "Internal: src/x.cc(664) [(a) == (b)] Vocabulary size too high (8000). ..." to its last part.
+std::string reason_of(std::string_view message) {
+  if (const size_t end = message.rfind("] "); end != std::string_view::npos)
+    message.remove_prefix(end + 2);
+  std::string reason(message);
+  std::replace(reason.begin(), reason.end(), '\n', ' ');
+  return reason.empty() ? "the library gives no reason" : reason;
+}
+
+using Trained = std::future<sentencepiece::util::Status>;
+
+// Returns when the training has ended.  The library tells nothing of how far it is: after reading,
+// only the seconds are shown.
+void show_progress(const Lines& lines, const Trained& trained, int64_t total_bytes, Log& log) {
+  constexpr auto kTick = std::chrono::milliseconds(100);
+  const auto ended = [&] { return trained.wait_for(kTick) == std::future_status::ready; };
+  {
+    Progress reading(log, "reading text", total_bytes, "B");
+    while (!lines.done() && !ended()) reading.set(lines.stored_bytes());
+  }
+  const auto start = std::chrono::steady_clock::now();
+  Progress progress(log, "training the tokenizer", 0, "s");
+  while (!ended())
+    progress.set(
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start)
+            .count());
+}
+
+void check(FileSystem& files, std::span<const std::string> inputs,
+           const TokenizerTraining& training) {
+  ASHLAR_REQUIRE(training.vocab_size > kNumFixedPieces && training.vocab_size <= kMaxVocab, kConfig,
+                 "the vocabulary size is {}; expected {} to {} (4 special ids, 256 bytes and at "
+                 "least one learned piece)",
+                 training.vocab_size, kNumFixedPieces + 1, kMaxVocab);
+  ASHLAR_REQUIRE(training.character_coverage > 0 && training.character_coverage <= 1, kConfig,
+                 "the character coverage is {}; expected above 0 and at most 1",
+                 training.character_coverage);
+  ASHLAR_REQUIRE(training.max_lines > 0, kConfig, "max_lines is {}; expected at least 1",
+                 training.max_lines);
+  ASHLAR_REQUIRE(!inputs.empty(), kConfig, "no input file is given; expected at least one text");
+  for (const std::string& input : inputs)
+    ASHLAR_REQUIRE(files.stat(input, Links::kFollow), kData,
+                   "{}: there is no such file; expected a text file", input);
+}
+
+}  // namespace
+
+std::string train_sentencepiece(FileSystem& files, std::span<const std::string> inputs,
+                                const TokenizerTraining& training, Log& log) {
+  check(files, inputs, training);
+  int64_t total_bytes = 0;
+  for (const std::string& input : inputs)
+    total_bytes += files.stat(input, Links::kFollow)->size_bytes;
+
+  Lines lines(files, inputs);
+  if (lines.failure()) std::rethrow_exception(lines.failure());
+  ASHLAR_REQUIRE(!lines.done(), kData, "{}{}: no text in it; expected at least one line",
+                 inputs.front(), inputs.size() > 1 ? " and the other inputs" : "");
+
+  sentencepiece::SetRandomGeneratorSeed(1);
+  std::string model;
+  auto trained = std::async(std::launch::async, [&] {
+    return sentencepiece::SentencePieceTrainer::Train(settings(training), &lines, &model);
+  });
+  show_progress(lines, trained, total_bytes, log);
+  const auto status = trained.get();
+  if (lines.failure()) std::rethrow_exception(lines.failure());
+  ASHLAR_REQUIRE(status.ok(), kConfig,
+                 "no tokenizer of {} pieces can be learned from {} lines: {}; choose another "
+                 "vocabulary size or more text",
+                 training.vocab_size, lines.count(), reason_of(status.message()));
+  return model;
+}
+
+}  // namespace ashlar::data

@@ -1,0 +1,136 @@
+#include "ashlar/data/sources.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ashlar/core/error.h"
+#include "ashlar/data/prepare.h"
+
+namespace ashlar::data {
+namespace {
+
+using Dataset = std::shared_ptr<const IndexedDataset>;
+
+Dataset open_dataset(FileSystem& files, const std::string& prefix, int64_t vocab_size) {
+  auto dataset = std::make_shared<const IndexedDataset>(files, prefix);
+  if (const auto& sidecar = dataset->sidecar())
+    ASHLAR_REQUIRE(sidecar->vocab_size <= vocab_size, kConfig,
+                   "model.vocab_size is {}; expected at least {}, the vocabulary that {} was "
+                   "prepared with",
+                   vocab_size, sidecar->vocab_size, prefix);
+  return dataset;
+}
+
+// Where the held-out tail begins.
+int64_t held_out_from(const Index& index, const DataSpec& spec, const std::string& prefix) {
+  const bool whole = spec.packing == Packing::kBestFit;  // documents must not be cut
+  const int64_t tokens = index.num_tokens(), sample = whole ? 1 : spec.sequence_length + 1;
+  const auto part =
+      static_cast<int64_t>(std::ceil(static_cast<double>(tokens) * spec.validation_fraction));
+  const int64_t held = std::max(part, sample), cut = tokens - held;
+  ASHLAR_REQUIRE(cut >= sample, kConfig,
+                 "{} has {} tokens, too few for a training and a validation sample of {} tokens "
+                 "each; expected more text, a smaller data.sequence_length or "
+                 "data.validation_fraction=0",
+                 prefix, tokens, sample);
+  const int64_t document = index.locate(cut).document;
+  int64_t nearest = -1;
+  for (const int64_t border :
+       {index.document_start(document), index.document_start(document + 1)}) {
+    const bool usable = border >= sample && tokens - border >= sample;
+    if (usable && (nearest < 0 || std::abs(border - cut) < std::abs(nearest - cut)))
+      nearest = border;
+  }
+  ASHLAR_REQUIRE(nearest > 0 || !whole, kConfig,
+                 "{} has {} document(s) and no border to cut a validation part at; give "
+                 "data.validation or data.validation_fraction=0",
+                 prefix, index.num_documents());
+  const bool near_enough = nearest > 0 && std::abs(nearest - cut) <= held / 2;
+  return whole || near_enough ? nearest : cut;
+}
+
+Source make_source(Dataset dataset, TokenRange range, int64_t sequence_length, Packing packing,
+                   double weight, std::string_view part) {
+  Source source{dataset, Samples(dataset->index(), range, sequence_length, packing), weight};
+  ASHLAR_REQUIRE(
+      source.samples.size() > 0, kConfig,
+      "{}: the {} tokens for {} hold no sample of {} tokens (data.sequence_length {} and "
+      "one more){}; expected more text or a smaller data.sequence_length",
+      source.prefix(), range.size(), part, sequence_length + 1, sequence_length,
+      packing == Packing::kBestFit ? ", in which a whole document fits" : "");
+  return source;
+}
+
+void check_tokenizers(std::span<const Dataset> datasets) {
+  const IndexedDataset* known = nullptr;
+  for (const Dataset& dataset : datasets) {
+    if (!dataset->sidecar()) continue;
+    if (!known) known = dataset.get();
+    ASHLAR_REQUIRE(
+        dataset->sidecar()->tokenizer_fingerprint == known->sidecar()->tokenizer_fingerprint, kData,
+        "{} was prepared with tokenizer {:016x}, {} with {:016x}; expected one tokenizer for all "
+        "datasets of a run",
+        known->prefix(), known->sidecar()->tokenizer_fingerprint, dataset->prefix(),
+        dataset->sidecar()->tokenizer_fingerprint);
+  }
+}
+
+}  // namespace
+
+Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size) {
+  ASHLAR_REQUIRE(!spec.train.empty(), kConfig,
+                 "data.train is empty; expected the PREFIX of a prepared dataset");
+  ASHLAR_REQUIRE(spec.validation_fraction >= 0 && spec.validation_fraction < 1, kConfig,
+                 "data.validation_fraction is {}; expected 0 or more and less than 1",
+                 spec.validation_fraction);
+  const bool cut = spec.validation.empty() && spec.validation_fraction > 0;
+  Sources sources;
+  std::vector<Dataset> datasets;
+  const auto add = [&](std::vector<Source>& to, TokenRange range, double weight,
+                       std::string_view part) {
+    to.push_back(
+        make_source(datasets.back(), range, spec.sequence_length, spec.packing, weight, part));
+  };
+  for (const BlendEntry& entry : spec.train) {
+    datasets.push_back(open_dataset(files, entry.path, vocab_size));
+    const Index& index = datasets.back()->index();
+    const int64_t end = index.num_tokens();
+    const int64_t border = cut ? held_out_from(index, spec, entry.path) : end;
+    add(sources.train, {0, border}, entry.weight, "training");
+    if (cut) add(sources.validation, {border, end}, entry.weight, "validation");
+  }
+  for (const BlendEntry& entry : spec.validation) {
+    datasets.push_back(open_dataset(files, entry.path, vocab_size));
+    add(sources.validation, {0, datasets.back()->index().num_tokens()}, entry.weight, "validation");
+  }
+  check_tokenizers(datasets);
+  return sources;
+}
+
+Source open_source(FileSystem& files, const std::string& prefix, int64_t sequence_length,
+                   Packing packing, int64_t vocab_size) {
+  Dataset dataset = open_dataset(files, prefix, vocab_size);
+  const TokenRange all{0, dataset->index().num_tokens()};
+  return make_source(std::move(dataset), all, sequence_length, packing, 1, "evaluation");
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(FileSystem& files, const DataSpec& spec) {
+  ASHLAR_REQUIRE(!spec.train.empty() || !spec.tokenizer.empty(), kConfig,
+                 "data.train and data.tokenizer are empty; expected one of them");
+  std::unique_ptr<Tokenizer> tokenizer = spec.tokenizer.empty()
+                                             ? tokenizer_of_dataset(files, spec.train.front().path)
+                                             : load_tokenizer(files, spec.tokenizer);
+  for (const BlendEntry& entry : spec.train) {
+    const std::string path = entry.path + ".json";
+    if (!files.stat(path, Links::kFollow)) continue;
+    const uint64_t expected = load_sidecar(files, path).tokenizer_fingerprint;
+    ASHLAR_REQUIRE(tokenizer->fingerprint() == expected, kData,
+                   "the tokenizer {} has fingerprint {:016x}; expected {:016x}, which {} was "
+                   "prepared with",
+                   spec.tokenizer.empty() ? spec.train.front().path : spec.tokenizer,
+                   tokenizer->fingerprint(), expected, entry.path);
+  }
+  return tokenizer;
+}
+
+}  // namespace ashlar::data

@@ -1,0 +1,49 @@
+// The datasets of a run: opened, checked against each other, cut into training and validation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ashlar/core/files.h"
+#include "ashlar/data/indexed.h"
+#include "ashlar/data/samples.h"
+#include "ashlar/data/tokenizer.h"
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::data {
+
+// One dataset, or the part of one that training or validation may see.
+struct Source {
+  std::shared_ptr<const IndexedDataset> dataset;
+  Samples samples;
+  double weight = 1;
+
+  const std::string& prefix() const { return dataset->prefix(); }
+};
+
+struct Sources {
+  std::vector<Source> train;
+  std::vector<Source> validation;  // empty: no data.validation and a fraction of 0
+};
+
+// Opens data.train and data.validation.  Without data.validation the tail of each training dataset
+// is held out: validation_fraction of its tokens, at least one sample, beginning at the document
+// border nearest to that place if one lies within half of the held-out part (with best fit: at the
+// nearest).
+//
+// Errors  kData of IndexedDataset; kData if two datasets were prepared with different tokenizers;
+//         kConfig if a dataset's vocabulary is larger than the model's, or a part holds no sample.
+Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size);
+
+// A whole dataset as one source, for evaluation.
+Source open_source(FileSystem& files, const std::string& prefix, int64_t sequence_length,
+                   Packing packing, int64_t vocab_size);
+
+// data.tokenizer, or if that is empty the one that came with the first training dataset.  kData if
+// a dataset was prepared with another one.
+std::unique_ptr<Tokenizer> tokenizer_of(FileSystem& files, const DataSpec& spec);
+
+}  // namespace ashlar::data

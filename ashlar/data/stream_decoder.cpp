@@ -1,0 +1,31 @@
+#include "ashlar/data/stream_decoder.h"
+
+#include "ashlar/data/utf8.h"
+
+namespace ashlar::data {
+
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer)
+    : tokenizer_(tokenizer), at_start_(tokenizer.leading_space() != LeadingSpace::kKeep) {}
+
+std::string StreamDecoder::push(int32_t id) {
+  std::string piece = tokenizer_.piece(id);
+  if (at_start_ && !piece.empty()) {
+    const bool dropped = tokenizer_.starts_word(id);
+    if (dropped) piece.erase(0, 1);
+    at_start_ = dropped && piece.empty() && tokenizer_.leading_space() == LeadingSpace::kDropAll;
+  }
+  held_ += piece;
+  const size_t complete = complete_utf8(held_);
+  std::string out = replace_invalid_utf8(std::string_view(held_).substr(0, complete));
+  held_.erase(0, complete);
+  return out;
+}
+
+std::string StreamDecoder::finish() {
+  std::string out = replace_invalid_utf8(held_);
+  held_.clear();
+  at_start_ = tokenizer_.leading_space() != LeadingSpace::kKeep;
+  return out;
+}
+
+}  // namespace ashlar::data

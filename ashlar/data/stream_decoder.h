@@ -1,0 +1,27 @@
+// Decodes ids one by one as they are generated: the strings returned by push and finish, joined,
+// are what Tokenizer::decode gives for all ids at once.
+//
+// push holds back the bytes of an unfinished UTF-8 character.  To continue a prompt, push its ids
+// first and drop what they return: the space in front of the first new word is then kept.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ashlar/data/tokenizer.h"
+
+namespace ashlar::data {
+
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer);  // which must outlive it
+  std::string push(int32_t id);
+  std::string finish();  // the rest; an unfinished character becomes U+FFFD
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::string held_;  // bytes of an unfinished character
+  bool at_start_;     // a leading space may still have to be dropped
+};
+
+}  // namespace ashlar::data

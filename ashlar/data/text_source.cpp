@@ -1,0 +1,150 @@
+#include "ashlar/data/text_source.h"
+
+#include <nlohmann/json.hpp>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/json.h"
+#include "ashlar/data/utf8.h"
+
+namespace ashlar::data {
+namespace {
+
+constexpr size_t kChunkBytes = 256 << 10;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+bool is_json_lines(std::string_view path) {
+  for (const std::string_view packed : {".gz", ".dz"})
+    if (path.ends_with(packed)) path.remove_suffix(packed.size());
+  return path.ends_with(".jsonl");
+}
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r") == std::string_view::npos;
+}
+
+}  // namespace
+
+TextSource::TextSource(FileSystem& files, const std::string& path)
+    : path_(path), bytes_(open_bytes(files, path)), json_(is_json_lines(path)) {
+  while (buffer_.size() < kByteOrderMark.size() && fill()) {
+  }
+  if (buffer_.starts_with(kByteOrderMark))
+    byte_ = static_cast<int64_t>(at_ = kByteOrderMark.size());
+}
+
+int64_t TextSource::stored_done() const {
+  return bytes_->stored_done();
+}
+
+std::string TextSource::place(int64_t line, int64_t byte) const {
+  return fmt::format("{} line {} (byte {})", path_, line, byte);
+}
+
+bool TextSource::fill() {
+  buffer_.erase(0, at_);
+  at_ = 0;
+  const size_t old = buffer_.size();
+  buffer_.resize(old + kChunkBytes);
+  const size_t count = bytes_->read({buffer_.data() + old, kChunkBytes});
+  buffer_.resize(old + count);
+  return count > 0;
+}
+
+bool TextSource::next_line() {
+  size_t searched = at_, end;
+  while ((end = buffer_.find('\n', searched)) == std::string::npos) {
+    searched = buffer_.size() - at_;  // fill() moves the rest to the front
+    ASHLAR_REQUIRE(searched <= static_cast<size_t>(kMaxDocumentBytes), kData,
+                   "{}: the line is longer than {} bytes; expected documents of at most that size",
+                   place(num_lines_ + 1, byte_), kMaxDocumentBytes);
+    if (!fill()) break;
+  }
+  const bool at_end = end == std::string::npos;
+  if (at_end && at_ == buffer_.size()) return false;
+  if (at_end) end = buffer_.size();
+  line_.text.assign(buffer_, at_, end - at_);
+  line_.number = ++num_lines_;
+  line_.byte = byte_;
+  const size_t next = at_end ? end : end + 1;
+  byte_ += static_cast<int64_t>(next - at_);
+  at_ = next;
+  if (line_.text.ends_with('\r')) line_.text.pop_back();
+  return true;
+}
+
+bool TextSource::next(TextDocument& document) {
+  return json_ ? next_json(document) : next_plain(document);
+}
+
+bool TextSource::next_plain(TextDocument& document) {
+  document.text.clear();
+  bool started = false, ended = false;
+  while (!ended && (line_pending_ || next_line())) {
+    line_pending_ = false;
+    std::string_view piece = line_.text;
+    const size_t feed = piece.find('\f');
+    if (feed != std::string_view::npos) piece = piece.substr(0, feed);
+    if (is_blank(piece)) {
+      ended = started;
+    } else {
+      if (started) document.text += '\n';
+      if (!started) document.line = line_.number;
+      if (!started) document.byte = line_.byte;
+      started = true;
+      document.text += piece;
+      ASHLAR_REQUIRE(static_cast<int64_t>(document.text.size()) <= kMaxDocumentBytes, kData,
+                     "{}: the document is longer than {} bytes; expected documents separated by "
+                     "blank lines or form feeds",
+                     place(document.line, document.byte), kMaxDocumentBytes);
+    }
+    if (feed == std::string_view::npos) continue;
+    ended = started;
+    line_.text.erase(0, feed + 1);
+    line_.byte += static_cast<int64_t>(feed) + 1;
+    line_pending_ = true;
+  }
+  if (started) repair(document);
+  return started;
+}
+
+void TextSource::repair(TextDocument& document) {
+  const Utf8Report report = check_utf8(document.text);
+  if (report.num_invalid == 0) return;
+  if (replacements_.count == 0) {
+    replacements_.line = document.line;
+    replacements_.byte = document.byte;
+  }
+  replacements_.count += report.num_invalid;
+  const auto bad =
+      static_cast<unsigned char>(document.text[static_cast<size_t>(report.first_invalid)]);
+  ASHLAR_REQUIRE(replacements_.count <= 16 || replacements_.count * 1000 <= byte_, kData,
+                 "{}: byte 0x{:02x} of the document there is not UTF-8, and {} of {} bytes so far "
+                 "are like it; expected UTF-8 text (iconv converts other encodings)",
+                 place(document.line, document.byte), bad, replacements_.count, byte_);
+  document.text = replace_invalid_utf8(document.text);
+}
+
+bool TextSource::next_json(TextDocument& document) {
+  while (next_line()) {
+    if (is_blank(line_.text)) continue;
+    const std::string where = place(line_.number, line_.byte);
+    const Json object = parse_json(line_.text, where, ErrorKind::kData);
+    ASHLAR_REQUIRE(object.is_object(), kData,
+                   "{}: a JSON {} stands there; expected an object with a \"text\" member", where,
+                   object.type_name());
+    const auto text = object.find("text");
+    ASHLAR_REQUIRE(text != object.end(), kData,
+                   "{}: the object has no member \"text\" ({} other members); expected {{\"text\": "
+                   "\"...\"}}",
+                   where, object.size());
+    ASHLAR_REQUIRE(text->is_string(), kData, "{}: \"text\" is a {}; expected a string", where,
+                   text->type_name());
+    document.text = text->get_ref<const std::string&>();
+    document.line = line_.number;
+    document.byte = line_.byte;
+    if (!document.text.empty()) return true;
+  }
+  return false;
+}
+
+}  // namespace ashlar::data

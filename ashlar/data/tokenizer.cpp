@@ -1,0 +1,74 @@
+#include "ashlar/data/tokenizer.h"
+
+#include "ashlar/core/checksum.h"
+#include "ashlar/core/error.h"
+#include "ashlar/data/sentencepiece.h"
+#include "ashlar/data/stream_decoder.h"
+
+namespace ashlar::data {
+namespace {
+
+constexpr int32_t kPad = 0, kEos = 1, kBos = 2, kUnk = 3, kFirstByte = 4;
+constexpr std::string_view kByteModel = "ashlar byte tokenizer 1\n";
+
+class ByteTokenizer : public Tokenizer {
+ public:
+  std::string_view kind() const override { return "byte"; }
+  int64_t vocab_size() const override { return kFirstByte + 256; }
+  int32_t eos_id() const override { return kEos; }
+  int32_t bos_id() const override { return kBos; }
+  int32_t pad_id() const override { return kPad; }
+  int32_t unk_id() const override { return kUnk; }
+  const std::string& bytes() const override { return bytes_; }
+  LeadingSpace leading_space() const override { return LeadingSpace::kKeep; }
+  bool starts_word(int32_t) const override { return false; }
+
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int32_t> ids(text.size());
+    for (size_t i = 0; i < text.size(); ++i)
+      ids[i] = kFirstByte + static_cast<unsigned char>(text[i]);
+    return ids;
+  }
+
+  std::string piece(int32_t id) const override {
+    ASHLAR_REQUIRE(id >= 0 && id < vocab_size(), kData,
+                   "token id {} is outside the vocabulary; expected 0 to {}", id, vocab_size() - 1);
+    return id < kFirstByte ? "" : std::string(1, static_cast<char>(id - kFirstByte));
+  }
+
+ private:
+  std::string bytes_{kByteModel};
+};
+
+}  // namespace
+
+uint64_t Tokenizer::fingerprint() const {
+  return xxh3_64(std::as_bytes(std::span(bytes())));
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids) const {
+  StreamDecoder decoder(*this);
+  std::string text;
+  for (const int32_t id : ids) text += decoder.push(id);
+  return text + decoder.finish();
+}
+
+std::unique_ptr<Tokenizer> byte_tokenizer() {
+  return std::make_unique<ByteTokenizer>();
+}
+
+std::unique_ptr<Tokenizer> parse_tokenizer(std::string bytes, const std::string& what) {
+  if (bytes == kByteModel) return byte_tokenizer();
+  return parse_sentencepiece(std::move(bytes), what);
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(FileSystem& files, const std::string& name) {
+  if (name == "byte") return byte_tokenizer();
+  ASHLAR_REQUIRE(files.stat(name, Links::kFollow), kData,
+                 "{}: there is no such tokenizer file; expected a sentencepiece model or the word "
+                 "'byte'",
+                 name);
+  return parse_tokenizer(read_text(files, name), name);
+}
+
+}  // namespace ashlar::data

@@ -1,0 +1,59 @@
+// Text to token ids and back.
+//
+// Two implementations: a sentencepiece model (BPE or unigram; see sentencepiece.h) and the byte
+// tokenizer, which needs no training:
+//
+//   byte tokenizer, 260 ids:   0 pad   1 eos   2 bos   3 unk   4 + b  the byte b
+//
+// Threads  encode, decode and piece may be called from several threads at once.
+// Errors   kData: ids outside the vocabulary, model bytes that are not a model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/core/files.h"
+
+namespace ashlar::data {
+
+// What decoding drops at the start of a text, because encoding put it there.
+enum class LeadingSpace : uint8_t { kKeep, kDropOne, kDropAll };
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual std::string_view kind() const = 0;  // "sentencepiece", "byte"
+  virtual int64_t vocab_size() const = 0;
+  virtual int32_t eos_id() const = 0;
+  virtual int32_t bos_id() const = 0;  // -1: the model has none
+  virtual int32_t pad_id() const = 0;  // eos where the model has none
+  virtual int32_t unk_id() const = 0;
+  // The file that load_tokenizer reads back; the fingerprint is a hash of it.
+  virtual const std::string& bytes() const = 0;
+  uint64_t fingerprint() const;
+
+  // No special ids are added.  Any bytes are accepted; what is not UTF-8 may come back as U+FFFD.
+  virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  // The bytes that an id stands for inside a text (part of a character, perhaps); "" for pad, eos,
+  // bos.
+  virtual std::string piece(int32_t id) const = 0;
+  virtual LeadingSpace leading_space() const = 0;
+  // The piece begins with a space that leading_space() may drop; a byte that is a space does not.
+  virtual bool starts_word(int32_t id) const = 0;
+  // The pieces, joined; invalid UTF-8 becomes U+FFFD.
+  std::string decode(std::span<const int32_t> ids) const;
+};
+
+std::unique_ptr<Tokenizer> byte_tokenizer();
+
+// From what bytes() gave; `what` names the source in messages.
+std::unique_ptr<Tokenizer> parse_tokenizer(std::string bytes, const std::string& what);
+// `name` is "byte" or the path of a model file.
+std::unique_ptr<Tokenizer> load_tokenizer(FileSystem& files, const std::string& name);
+
+}  // namespace ashlar::data

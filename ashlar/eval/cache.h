@@ -1,0 +1,49 @@
+// Decode caches of one sequence: keys and values, the last two convolution columns, the last delayed value.
+// A SequenceExchange, so that decode and prefill in chunks run the same forward pass as training.
+//
+// Memory   per block: keys and values of max_tokens in the activation type; sliding blocks keep window - 1 tokens
+//          besides the current chunk; 2 C + K D / 2 values in the stream type.
+// Limits   forward only; chunks must follow each other in position without a gap.
+#pragma once
+
+#include <vector>
+
+#include "ashlar/nn/exchange.h"
+#include "ashlar/nn/parameters.h"
+#include "ashlar/spec/model_spec.h"
+
+namespace ashlar::eval {
+
+class DecodeCache final : public nn::SequenceExchange {
+ public:
+  // max_chunk: tokens of the longest forward call.
+  DecodeCache(Allocator& allocator, const ModelSpec& spec, const nn::Types& types, int64_t max_tokens,
+              int64_t max_chunk);
+
+  int64_t length() const { return length_; }         // tokens seen
+  int64_t max_tokens() const { return max_tokens_; }
+  void clear();                                      // a new sequence
+  // The segment list of the next `num_tokens` tokens; call before forward().
+  kernels::Segment next(int64_t num_tokens);
+
+  void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&, const kernels::Matrix& z,
+                    const kernels::Matrix& vd, const Tensor& halo_z, const Tensor& halo_vd) override;
+  nn::KeysValues keys_values(const kernels::Context&, int64_t layer, const kernels::Sequence&, const Tensor& k,
+                             const Tensor& v) override;
+  [[noreturn]] void halo_backward(const kernels::Context&, int64_t, const kernels::Sequence&, const Tensor&,
+                                  const Tensor&, const kernels::Matrix&, const kernels::Matrix&) override;
+  [[noreturn]] void keys_values_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
+                                         const Tensor&, const Tensor&, const Tensor&, const Tensor&) override;
+
+ private:
+  struct Layer {
+    OwnedTensor k, v;         // [capacity, K D]
+    OwnedTensor z, vd;        // [2, C], [K D / 2]: older column first
+    int64_t window = 0;       // 0: none
+    kernels::Segment held{};  // rows [0, length) of k and v: positions from held.position on
+  };
+  std::vector<Layer> layers_;
+  int64_t max_tokens_, length_ = 0;
+};
+
+}  // namespace ashlar::eval

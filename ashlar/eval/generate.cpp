@@ -1,0 +1,77 @@
+#include "ashlar/eval/generate.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ashlar/nn/loss.h"
+
+namespace ashlar::eval {
+namespace {
+
+using kernels::Context;
+
+nn::Saved lay_out(Arena& arena, const nn::Model& model, int64_t num_tokens) {
+  return nn::Saved::make(arena, model.spec(), model.types(), num_tokens, 1, nn::Keep::kNothing);
+}
+
+Arena arena_of(Allocator& allocator, const nn::Model& model, int64_t num_tokens) {
+  return nn::arena_for(allocator, Tag::kWorkspace,
+                       [&](Arena& arena) { lay_out(arena, model, num_tokens); });
+}
+
+}  // namespace
+
+Decoder::Decoder(const Context& ctx, Allocator& allocator, nn::Model& model, int64_t max_tokens,
+                 int64_t max_chunk)
+    : ctx_(ctx),
+      allocator_(allocator),
+      model_(model),
+      cache_(allocator, model.spec(), model.types(), max_tokens, std::min(max_chunk, max_tokens)),
+      max_chunk_(std::min(max_chunk, max_tokens)),
+      one_arena_(arena_of(allocator, model, 1)),
+      one_(lay_out(one_arena_, model, 1)),
+      ids_(make_tensor(allocator, DType::kI32, {max_chunk_}, Tag::kInput)),
+      logits_(make_tensor(allocator, model.types().stream, {1, model.spec().vocab_size}, Tag::kWorkspace)),
+      logits_f32_(size_t(model.spec().vocab_size)) {}
+
+std::span<const float> Decoder::feed(std::span<const int32_t> ids) {
+  ASHLAR_ASSERT(!ids.empty());
+  for (size_t begin = 0; begin < ids.size(); begin += size_t(max_chunk_))
+    feed_chunk(ids.subspan(begin, std::min(size_t(max_chunk_), ids.size() - begin)));
+  for (size_t v = 0; v < logits_f32_.size(); ++v)
+    logits_f32_[v] = logits_.tensor.dtype == DType::kF64 ? float(logits_.tensor.as<double>()[v])
+                                                         : logits_.tensor.as<float>()[v];
+  return logits_f32_;
+}
+
+void Decoder::feed_chunk(std::span<const int32_t> ids) {
+  const auto count = int64_t(ids.size());
+  const kernels::Segment segment = cache_.next(count);
+  sequence_.assign(std::span(&segment, 1));
+  std::memcpy(ids_.tensor.data, ids.data(), ids.size_bytes());
+  const auto run = [&](const nn::Saved& saved) {
+    forward(ctx_, model_.call(cache_, sequence_, ids_.tensor.slice(0, count)), saved);
+    head_logits(ctx_, model_, saved.final_TH.slice(count - 1, count), logits_.tensor);
+  };
+  if (count == 1) return run(one_);
+  Arena arena = arena_of(allocator_, model_, count);
+  run(lay_out(arena, model_, count));
+}
+
+std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateSpec& spec,
+                              const std::function<void(int32_t)>& on_token) {
+  validate(spec.sampling);
+  std::vector<int32_t> made;
+  std::vector<std::pair<float, int32_t>> scratch;
+  std::span<const float> logits = decoder.feed(prompt);
+  while (int64_t(made.size()) < spec.max_tokens) {
+    const int32_t id = sample(spec.sampling, logits, decoder.length(), scratch);
+    made.push_back(id);
+    on_token(id);
+    if (id == spec.eos_id || int64_t(made.size()) == spec.max_tokens) break;
+    logits = decoder.feed(std::span(&id, 1));
+  }
+  return made;
+}
+
+}  // namespace ashlar::eval

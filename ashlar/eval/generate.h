@@ -1,0 +1,47 @@
+// Text from a model: prefill of the prompt in chunks, then one token at a time through the decode caches.
+#pragma once
+
+#include <functional>
+
+#include "ashlar/eval/cache.h"
+#include "ashlar/eval/sampler.h"
+#include "ashlar/nn/model.h"
+
+namespace ashlar::eval {
+
+struct GenerateSpec {
+  int64_t max_tokens = 64;  // new ones
+  SamplingSpec sampling;
+  int32_t eos_id = -1;      // stops after it; -1: never
+};
+
+// Runs a model over one growing sequence.  Memory: caches for max_tokens, activations of one chunk.
+class Decoder {
+ public:
+  Decoder(const kernels::Context& ctx, Allocator& allocator, nn::Model& model, int64_t max_tokens,
+          int64_t max_chunk = 256);
+
+  // Logits [V] after the last of `ids`, which continue the sequence.  Valid until the next call.
+  std::span<const float> feed(std::span<const int32_t> ids);
+  void restart() { cache_.clear(); }
+  int64_t length() const { return cache_.length(); }
+
+ private:
+  void feed_chunk(std::span<const int32_t> ids);
+  kernels::Context ctx_;
+  Allocator& allocator_;
+  nn::Model& model_;
+  DecodeCache cache_;
+  int64_t max_chunk_;
+  Arena one_arena_;
+  nn::Saved one_;        // activations of a single token
+  OwnedTensor ids_, logits_;
+  std::vector<float> logits_f32_;
+  kernels::Sequence sequence_;
+};
+
+// Returns the new ids; on_token sees each as it is made.
+std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateSpec& spec,
+                              const std::function<void(int32_t)>& on_token);
+
+}  // namespace ashlar::eval

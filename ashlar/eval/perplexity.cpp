@@ -1,0 +1,65 @@
+#include "ashlar/eval/perplexity.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "ashlar/nn/loss.h"
+
+namespace ashlar::eval {
+
+double Perplexity::value() const { return std::exp(loss); }
+
+Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
+                      std::vector<data::Source> sources, int64_t micro_batch, int64_t max_samples, Log& log) {
+  const auto start = std::chrono::steady_clock::now();
+  data::LoaderOptions options;
+  options.micro_batch = options.global_batch = micro_batch;
+  options.vocab_size = model.spec().vocab_size;
+  options.pad_id = int32_t(std::max<int64_t>(0, model.spec().pad_token_id));
+  options.shuffle = false;
+  data::Loader loader(std::move(sources), options);
+  const int64_t length = loader.sources().front().samples.sequence_length();
+  const int64_t all = loader.samples_per_epoch();
+  const int64_t num_samples = max_samples > 0 ? std::min(max_samples, all) : all;
+
+  const int64_t T = micro_batch * length;
+  const auto lay_out = [&](Arena& arena) {
+    return nn::Saved::make(arena, model.spec(), model.types(), T, 0, nn::Keep::kNothing);
+  };
+  Arena arena = nn::arena_for(allocator, Tag::kWorkspace, [&](Arena& a) { lay_out(a); });
+  const nn::Saved saved = lay_out(arena);
+  const OwnedTensor ids = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
+  const OwnedTensor targets = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
+  const OwnedTensor loss = make_tensor(allocator, model.types().stream, {T}, Tag::kInput);
+  nn::LocalExchange exchange;
+  kernels::Sequence sequence;
+  std::vector<kernels::Segment> segments;
+  data::Batch batch;
+  Perplexity result;
+  Progress progress(log, "evaluating", num_samples, "samples");
+  double sum = 0.0;
+  while (result.num_samples < num_samples) {
+    loader.next(batch);
+    const int64_t rows = std::min(micro_batch, num_samples - result.num_samples);
+    segments.clear();
+    for (const data::Segment& s : batch.segments) segments.push_back({s.row, s.length, s.position, s.document});
+    sequence.assign(segments);
+    std::memcpy(ids.tensor.data, batch.ids_BT.data(), size_t(T) * 4);
+    std::memcpy(targets.tensor.data, batch.targets_BT.data(), size_t(T) * 4);
+    forward(ctx, model.call(exchange, sequence, ids.tensor), saved);
+    head_loss(ctx, model, saved.final_TH, targets.tensor, loss.tensor);
+    for (int64_t t = 0; t < rows * length; ++t) {
+      if (batch.targets_BT[size_t(t)] < 0) continue;
+      sum += loss.tensor.dtype == DType::kF64 ? loss.tensor.as<double>()[t] : double(loss.tensor.as<float>()[t]);
+      ++result.num_targets;
+    }
+    result.num_samples += rows;
+    progress.set(result.num_samples);
+  }
+  result.loss = sum / double(result.num_targets);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace ashlar::eval

@@ -1,0 +1,23 @@
+// Loss of a model over a prepared dataset: every sample once, in order, documents apart.
+#pragma once
+
+#include "ashlar/core/log.h"
+#include "ashlar/data/loader.h"
+#include "ashlar/nn/model.h"
+
+namespace ashlar::eval {
+
+struct Perplexity {
+  double loss = 0.0;        // mean over targets, nats
+  int64_t num_targets = 0;
+  int64_t num_samples = 0;
+  double seconds = 0.0;
+  double value() const;     // exp(loss)
+};
+
+// max_samples 0: all.  Rows of the loader's micro batch are evaluated together; samples that do not fill the last
+// one are evaluated too (the rest of that batch is left out).
+Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
+                      std::vector<data::Source> sources, int64_t micro_batch, int64_t max_samples, Log& log);
+
+}  // namespace ashlar::eval

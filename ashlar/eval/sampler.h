@@ -1,0 +1,28 @@
+// Picking the next token from logits.
+//
+//   temperature 0 is greedy (lowest id on ties).  Otherwise: logits / temperature, the top_k largest, of those the
+//   smallest set whose probability reaches top_p, then one draw.  The draw is a function of (seed, position).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ashlar::eval {
+
+struct SamplingSpec {
+  double temperature = 0.0;
+  int64_t top_k = 0;   // 0: all
+  double top_p = 1.0;
+  uint64_t seed = 1;
+};
+
+// kConfig for temperature < 0, top_k < 0, top_p outside (0, 1].
+void validate(const SamplingSpec& spec);
+
+int32_t argmax(std::span<const float> logits);
+// `scratch` keeps its memory between calls.
+int32_t sample(const SamplingSpec& spec, std::span<const float> logits, int64_t position,
+               std::vector<std::pair<float, int32_t>>& scratch);
+
+}  // namespace ashlar::eval

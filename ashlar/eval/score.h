@@ -1,0 +1,22 @@
+// What a model says of given tokens: losses, log-probabilities, the likeliest token, the experts chosen.
+#pragma once
+
+#include <vector>
+
+#include "ashlar/nn/model.h"
+
+namespace ashlar::eval {
+
+struct Scores {
+  double loss = 0.0;                          // mean of -logprobs
+  std::vector<double> logprobs;               // of ids[t + 1] given ids[0..t], t = 0..n-2
+  std::vector<int32_t> argmax;                // after each of the n tokens
+  std::vector<std::vector<int32_t>> experts;  // [layer][token]; num_experts = skipped
+  OwnedTensor logits;                         // [n, V], F32 (F64 in the fp64 run)
+};
+
+// One forward pass over ids as one document.  kData for an id outside the vocabulary; kConfig for fewer than
+// two ids.  Memory: tokens x vocabulary logits, because they are the result.
+Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model, std::span<const int32_t> ids);
+
+}  // namespace ashlar::eval

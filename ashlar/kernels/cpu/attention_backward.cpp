@@ -1,0 +1,266 @@
+#include <array>
+#include <cstring>
+
+#include "ashlar/kernels/cpu/attention_blocks.h"
+
+namespace ashlar::kernels {
+namespace {
+
+using gemm::Engine;
+
+constexpr int64_t kSpanRows = 256;  // a task's queries, unless its documents are longer
+
+// Rows of q and the rows of k that they see, which no other span sees: the unit of parallel work,
+// for each kv head.  Inside one, key blocks are walked in order and query blocks in order: the same
+// sums for any number of threads.
+struct Span {
+  int32_t query_begin, query_end, key_begin, key_end;
+};
+
+// Whole documents make a span where both lists hold them one after the other in the same order;
+// else everything is one span.
+class Spans {
+ public:
+  explicit Spans(const AttentionCall& call) {
+    const int64_t T = call.queries.num_tokens();
+    const Tensor memory = call.ctx.workspace->take(DType::kI32, {T / kSpanRows + 1, 4});
+    if (call.ctx.meta() || T == 0) return;
+    spans_ = reinterpret_cast<Span*>(memory.data);
+    if (!cut(call)) {
+      spans_[0] = {0, int32_t(T), 0, int32_t(num_key_rows(call))};
+      count_ = 1;
+    }
+  }
+  int64_t count() const { return count_; }
+  const Span& operator[](int64_t i) const { return spans_[i]; }
+
+ private:
+  bool cut(const AttentionCall& call) {
+    const auto& queries = call.queries.segments();
+    const auto num_queries = int64_t(queries.size()), num_keys = int64_t(call.keys.size());
+    count_ = 0;
+    Span open = {0, 0, 0, 0};
+    int64_t last_document = -1;
+    for (int64_t i = 0, j = 0; i < num_queries;) {
+      const int64_t document = queries[i].document;
+      if (document <= last_document) return false;  // ascending, hence each comes once
+      last_document = document;
+      for (; i < num_queries && queries[i].document == document; ++i)
+        open.query_end = int32_t(queries[i].row + queries[i].length);
+      if (j >= num_keys || call.keys[j].document != document) return false;
+      for (; j < num_keys && call.keys[j].document == document; ++j) {
+        if (call.keys[j].row < open.key_end) return false;
+        open.key_end = int32_t(call.keys[j].row + call.keys[j].length);
+      }
+      const bool last = i == num_queries;
+      if (last && j != num_keys) return false;
+      if (!last && open.query_end - open.query_begin < kSpanRows) continue;
+      spans_[count_++] = open;
+      open = {open.query_end, open.query_end, open.key_end, open.key_end};
+    }
+    return true;
+  }
+
+  Span* spans_ = nullptr;
+  int64_t count_ = 0;
+};
+
+// What all key blocks read of the queries, prepared once: delta = <dout, out> and, per (head,
+// block), q and dout packed as [64, D] to reduce over tokens.
+struct PackedQueries {
+  int64_t block_bytes, blocks;
+  std::byte* data = nullptr;
+  float* delta_TN = nullptr;
+
+  PackedQueries(const Engine& e, const AttentionCall& call)
+      : block_bytes(packed_bytes(e, kBlock, call.shape.D)),
+        blocks(num_blocks(call.queries.num_tokens())) {
+    const Tensor memory =
+        call.ctx.workspace->take(DType::kU8, {call.shape.N * blocks * 2 * block_bytes});
+    const Tensor delta =
+        call.ctx.workspace->take(DType::kF32, {call.queries.num_tokens(), call.shape.N});
+    if (call.ctx.meta()) return;
+    data = memory.data;
+    delta_TN = delta.as<float>();
+  }
+  std::byte* q(int64_t h, int64_t block) const {
+    return data + (h * blocks + block) * 2 * block_bytes;
+  }
+  std::byte* dout(int64_t h, int64_t block) const { return q(h, block) + block_bytes; }
+
+  void fill(const Engine& e, const AttentionCall& call, const Tensor& dout_tensor) const {
+    const int64_t N = call.shape.N, D = call.shape.D;
+    call.ctx.threads->run(N * blocks, [&, N = N, D = D](int64_t task, int) {
+      const int64_t h = task / blocks, block = task % blocks, row = block * kBlock;
+      const int64_t rows = std::min(kBlock, call.queries.num_tokens() - row);
+      pack_block(e, source_of(call.q, row, h * D, N * D), rows, D, false, q(h, block));
+      pack_block(e, source_of(dout_tensor, row, h * D, N * D), rows, D, false, dout(h, block));
+      for (int64_t t = row; t < row + rows; ++t) {
+        const int64_t th = t * N + h;
+        delta_TN[th] =
+            call.q.dtype == DType::kBF16
+                ? dot(dout_tensor.as<bf16>() + th * D, call.out.as<bf16>() + th * D, D)
+                : dot(dout_tensor.as<float>() + th * D, call.out.as<float>() + th * D, D);
+      }
+    });
+  }
+};
+
+constexpr size_t kTile = kBlock * kBlock, kWide = kBlock * (kMaxHeadDim + kBlock);
+
+// One task's packed key block, the gradients that it gathers (transposed) and the tiles of one
+// head.
+struct Scratch {
+  alignas(64) std::array<std::byte, kWide * sizeof(float)> key_t, value_t, key, q, dout;
+  alignas(64) std::array<float, kWide> dkey_t, dvalue_t, dq;
+  alignas(64) std::array<float, kTile> p, ds;
+  alignas(64) std::array<std::byte, kTile * sizeof(float)> p_packed, ds_packed, ds_rows;
+  BlockMask mask;
+};
+
+struct Task {
+  const Engine& e;
+  const AttentionCall& call;
+  const AttentionGradients& gradients;
+  const PackedQueries& packed;
+  Span span;
+  int64_t j;  // kv head
+};
+
+// Adds what head h of query block `block` gives to dq and to the key block's gradients.
+void backward_tile(const Task& task, int64_t block, int64_t h, Scratch& s) {
+  const auto& [e, call, gradients, packed, span, j] = task;
+  const int64_t N = call.shape.N, D = call.shape.D, row = block * kBlock;
+  const int64_t rows = std::min(kBlock, call.queries.num_tokens() - row);
+  const int64_t dq_stride = e.num_panels(D) * e.width;
+  const gemm::Left q = left_rows(e, source_of(call.q, row, h * D, N * D), rows, D, s.q.data());
+  const gemm::Left dout =
+      left_rows(e, source_of(gradients.dout, row, h * D, N * D), rows, D, s.dout.data());
+  const auto at = [](const gemm::Left& a, int64_t r) {
+    return gemm::Left{a.data + r * a.row_bytes, a.row_bytes, a.step_bytes};
+  };
+  for_each_run(s.mask, rows, [&, &e = e, D = D](int64_t begin, int64_t end, int64_t columns) {
+    multiply(e, end - begin, columns, D, at(q, begin), {s.key_t.data(), D}, &s.p[begin * kBlock],
+             kBlock, false);
+    multiply(e, end - begin, columns, D, at(dout, begin), {s.value_t.data(), D},
+             &s.ds[begin * kBlock], kBlock, false);
+  });
+  softmax_gradient_block(s.mask, rows, float(call.shape.scale),
+                         call.lse_TN.as<float>() + row * N + h, packed.delta_TN + row * N + h, N,
+                         s.p.data(), s.ds.data());
+
+  const gemm::Source p{reinterpret_cast<std::byte*>(s.p.data()), DType::kF32, kBlock};
+  const gemm::Source ds{reinterpret_cast<std::byte*>(s.ds.data()), DType::kF32, kBlock};
+  pack_block(e, p, rows, kBlock, false, s.p_packed.data());
+  pack_block(e, ds, rows, kBlock, false, s.ds_packed.data());
+  for (int64_t c = 0; c < kBlock; c += e.width) {
+    int64_t first = 0;  // row group that sees the panel's keys
+    while (first < rows && s.mask.columns[first / kRowGroup] <= c) first += kRowGroup;
+    if (first >= rows) continue;
+    const auto reduce = [&](const std::byte* a, const std::byte* b, float* gradient_t) {
+      multiply_transposed(task.e, D, task.e.width, rows - first,
+                          Packed{a, rows}.from(task.e, first, 0),
+                          Packed{b, rows}.from(task.e, first, c), gradient_t + c, kBlock);
+    };
+    reduce(packed.dout(h, block), s.p_packed.data(), s.dvalue_t.data());
+    reduce(packed.q(h, block), s.ds_packed.data(), s.dkey_t.data());
+  }
+
+  float* dq = gradients.dq.as<float>();
+  for_each_run(s.mask, rows,
+               [&, &e = e, &span = span](int64_t begin, int64_t end, int64_t columns) {
+                 multiply(e, end - begin, D, columns,
+                          left_rows(e, ds.at(begin, 0), end - begin, columns, s.ds_rows.data()),
+                          {s.key.data(), kBlock}, &s.dq[begin * dq_stride], dq_stride, false);
+                 for (int64_t r = begin; r < end; ++r)
+                   if (row + r >= span.query_begin && row + r < span.query_end)
+                     add_to(&s.dq[r * dq_stride], D, dq + ((row + r) * N + h) * D);
+               });
+}
+
+// gradient[s][d] += from[d][s] for the rows s of the span.
+void add_transposed(const Task& task, int64_t key_row, const float* from, float* gradient) {
+  const int64_t D = task.call.shape.D, stride = task.call.shape.K * D;
+  const int64_t begin = std::max<int64_t>(key_row, task.span.key_begin);
+  const int64_t end = std::min<int64_t>(key_row + kBlock, task.span.key_end);
+  for (int64_t s = begin; s < end; ++s) {
+    float* to = gradient + s * stride + task.j * D;
+    for (int64_t d = 0; d < D; ++d) to[d] += from[d * kBlock + s - key_row];
+  }
+}
+
+void pack_keys(const Task& task, int64_t key_row, Scratch& s) {
+  const auto& [e, call, gradients, packed, span, j] = task;
+  const int64_t K = call.shape.K, D = call.shape.D;
+  const int64_t rows = std::min(kBlock, num_key_rows(call) - key_row);
+  const gemm::Source k = source_of(call.k, key_row, j * D, K * D),
+                     v = source_of(call.v, key_row, j * D, K * D);
+  if (rows < kBlock) {  // missing keys are zeros
+    s.key_t.fill(std::byte{0});
+    s.value_t.fill(std::byte{0});
+    s.key.fill(std::byte{0});
+  }
+  pack_block(e, k, D, rows, true, s.key_t.data());
+  pack_block(e, v, D, rows, true, s.value_t.data());
+  for (int64_t c = 0; c < D; c += e.width)
+    e.pack_panel(k.at(0, c), rows, std::min(e.width, D - c), e.round,
+                 s.key.data() + c / e.width * e.panel_bytes(kBlock));
+}
+
+void backward_span(const Task& task, const BlockRanges* ranges, Scratch& s) {
+  const AttentionCall& call = task.call;
+  const Span& span = task.span;
+  const int64_t group = call.shape.N / call.shape.K, D = call.shape.D;
+  for (int64_t b = span.key_begin / kBlock; b * kBlock < span.key_end; ++b) {
+    pack_keys(task, b * kBlock, s);
+    std::fill_n(s.dkey_t.data(), D * kBlock, 0.0f);
+    std::fill_n(s.dvalue_t.data(), D * kBlock, 0.0f);
+    for (int64_t block = span.query_begin / kBlock; block * kBlock < span.query_end; ++block) {
+      const int64_t row = block * kBlock;
+      if (!ranges[block].meets(b) ||
+          !ranges[block].mask_for(b, span.query_begin - row, span.query_end - row, s.mask))
+        continue;
+      for (int64_t h = task.j * group; h < (task.j + 1) * group; ++h)
+        backward_tile(task, block, h, s);
+    }
+    add_transposed(task, b * kBlock, s.dkey_t.data(), task.gradients.dk.as<float>());
+    add_transposed(task, b * kBlock, s.dvalue_t.data(), task.gradients.dv.as<float>());
+  }
+}
+
+void zero_rows(const Context& ctx, const Tensor& x) {
+  parallel_for(*ctx.threads, x.bytes(), 1 << 18, [&](int64_t begin, int64_t end) {
+    std::memset(x.data + begin, 0, size_t(end - begin));
+  });
+}
+
+}  // namespace
+
+void attention_backward_blocked(const Engine& e, const AttentionCall& call,
+                                const AttentionGradients& gradients) {
+  const Context& ctx = call.ctx;
+  const Arena::Scope scope(*ctx.workspace);
+  const KeyLinks links(call);
+  const Spans spans(call);
+  const PackedQueries packed(e, call);
+  const Tensor memory =
+      ctx.workspace->take(DType::kU8, {packed.blocks * int64_t(sizeof(BlockRanges))});
+  if (ctx.meta()) return;
+  auto* ranges = reinterpret_cast<BlockRanges*>(memory.data);
+  packed.fill(e, call, gradients.dout);
+  for (const Tensor* gradient : {&gradients.dq, &gradients.dk, &gradients.dv})
+    zero_rows(ctx, *gradient);
+  for (int64_t pass = 0;; ++pass) {
+    bool any = false;
+    for (int64_t block = 0; block < packed.blocks; ++block)
+      any = ranges[block].fill(call, links, pass, block) || any;
+    if (!any) return;
+    const int64_t K = call.shape.K;
+    ctx.threads->run(spans.count() * K, [&](int64_t task, int) {
+      Scratch scratch;
+      backward_span({e, call, gradients, packed, spans[task / K], task % K}, ranges, scratch);
+    });
+  }
+}
+
+}  // namespace ashlar::kernels

@@ -1,0 +1,88 @@
+#include <array>
+#include <cmath>
+
+#include "ashlar/kernels/cpu/attention_blocks.h"
+
+namespace ashlar::kernels {
+namespace {
+
+constexpr int64_t kMaxQueryLength = 4;  // of a segment that is decoded
+constexpr int64_t kMinKeysPerQuery = 8;
+constexpr int64_t kHeads = 4;  // that share one reading of keys and values
+
+struct Scratch {
+  alignas(64) std::array<float, kHeads * kBlock> scores;
+  alignas(64) std::array<float, kHeads * kMaxHeadDim> q, out;
+  std::array<float, kHeads> max, sum;
+};
+
+int64_t out_stride(int64_t D) {
+  return (D + 15) / 16 * 16;
+}  // whole vectors
+
+// The softmax of `count` scores of every head goes on.
+void softmax(int64_t heads, int64_t count, const AttentionShape& shape, Scratch& s) {
+  BlockMask mask;
+  for (int64_t i = 0; i < heads; ++i) {
+    mask.begin[i] = 0;
+    mask.end[i] = int32_t(count);
+  }
+  mask.columns[0] = int32_t((count + 15) / 16 * 16);
+  softmax_block(mask, heads, float(shape.scale), s.scores.data(), s.max.data(), s.sum.data(),
+                s.out.data(), out_stride(shape.D));
+}
+
+// Heads [h, h + heads) of one kv head for query row t.
+template <typename T>
+void decode_heads(const AttentionCall& call, int64_t t, int64_t h, int64_t heads) {
+  const int64_t N = call.shape.N, K = call.shape.K, D = call.shape.D, j = h / (N / K);
+  const T *q = call.q.as<T>() + (t * N + h) * D, *k = call.k.as<T>() + j * D,
+          *v = call.v.as<T>() + j * D;
+  Scratch s;
+  s.max.fill(kNoScore);
+  s.sum.fill(0.0f);
+  s.scores.fill(0.0f);
+  s.out.fill(0.0f);
+  for (int64_t i = 0; i < heads * D; ++i) s.q[i] = float(q[i]);
+  const int64_t document = call.queries.segments()[call.queries.segment_T()[t]].document;
+  for (const Segment& key : call.keys) {
+    if (key.document != document) continue;
+    const auto [begin, end] = visible_rows(key, call.queries.position_T()[t], call.shape.window);
+    for (int64_t row = begin; row < end; row += kBlock) {
+      const int64_t count = std::min(kBlock, end - row);
+      row_scores(heads, D, s.q.data(), k + row * K * D, K * D, count, s.scores.data());
+      softmax(heads, count, call.shape, s);
+      row_weighted_sum(heads, D, s.scores.data(), v + row * K * D, K * D, count, s.out.data(),
+                       out_stride(D));
+    }
+  }
+  for (int64_t i = 0; i < heads; ++i) {
+    ASHLAR_ASSERT(s.sum[i] != 0.0f);  // a token sees itself
+    scale_to(&s.out[i * out_stride(D)], 1.0f / s.sum[i], D, call.out.as<T>() + (t * N + h + i) * D);
+    call.lse_TN.as<float>()[t * N + h + i] = s.max[i] + std::log(s.sum[i]);
+  }
+}
+
+}  // namespace
+
+bool is_decode(const AttentionCall& call) {
+  for (const Segment& query : call.queries.segments())
+    if (query.length > kMaxQueryLength) return false;
+  return num_key_rows(call) >= kMinKeysPerQuery * call.queries.num_tokens();
+}
+
+void attention_decode(const AttentionCall& call) {
+  if (call.ctx.meta()) return;
+  const int64_t K = call.shape.K, group = call.shape.N / K;
+  call.ctx.threads->run(call.queries.num_tokens() * K, [&](int64_t task, int) {
+    for (int64_t g = 0; g < group; g += kHeads) {
+      const int64_t h = task % K * group + g, heads = std::min(kHeads, group - g);
+      if (call.q.dtype == DType::kBF16)
+        decode_heads<bf16>(call, task / K, h, heads);
+      else
+        decode_heads<float>(call, task / K, h, heads);
+    }
+  });
+}
+
+}  // namespace ashlar::kernels

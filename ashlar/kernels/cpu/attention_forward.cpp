@@ -1,0 +1,122 @@
+#include <array>
+#include <cmath>
+
+#include "ashlar/kernels/cpu/attention_blocks.h"
+
+namespace ashlar::kernels {
+namespace {
+
+using gemm::Engine;
+
+// Keys and values of every block, packed once: K^T [D, 64] and V [64, D] per (kv head, block).
+struct PackedKeys {
+  int64_t key_bytes, value_bytes, blocks;
+  std::byte* data = nullptr;
+
+  PackedKeys(const Engine& e, const AttentionCall& call)
+      : key_bytes(packed_bytes(e, call.shape.D, kBlock)),
+        value_bytes(packed_bytes(e, kBlock, call.shape.D)),
+        blocks(num_blocks(num_key_rows(call))) {
+    const int64_t bytes = call.shape.K * blocks * (key_bytes + value_bytes);
+    const Tensor memory = call.ctx.workspace->take(DType::kU8, {bytes});
+    data = memory.data;
+  }
+  std::byte* key(int64_t j, int64_t block) const {
+    return data + (j * blocks + block) * (key_bytes + value_bytes);
+  }
+  std::byte* value(int64_t j, int64_t block) const { return key(j, block) + key_bytes; }
+
+  void fill(const Engine& e, const AttentionCall& call) const {
+    const int64_t K = call.shape.K, D = call.shape.D;
+    call.ctx.threads->run(K * blocks, [&, K = K, D = D](int64_t task, int) {
+      const int64_t j = task / blocks, block = task % blocks, row = block * kBlock;
+      const int64_t rows = std::min(kBlock, num_key_rows(call) - row);
+      // A block that is not full is packed as if it were: its last columns and rows are zeros.
+      pack_block(e, source_of(call.k, row, j * D, K * D), D, rows, true, key(j, block));
+      if (rows < kBlock) zero_columns(e, D, rows, key(j, block));
+      for (int64_t c = 0; c < D; c += e.width)
+        pack_values(e, source_of(call.v, row, j * D + c, K * D), rows, std::min(e.width, D - c),
+                    value(j, block) + c / e.width * e.panel_bytes(kBlock));
+    });
+  }
+
+ private:
+  static void zero_columns(const Engine& e, int64_t num_k, int64_t columns, std::byte* packed) {
+    const int64_t used = e.num_panels(columns) * e.panel_bytes(num_k);
+    std::fill(packed + used, packed + e.num_panels(kBlock) * e.panel_bytes(num_k), std::byte{0});
+  }
+  static void pack_values(const Engine& e, const gemm::Source& source, int64_t rows,
+                          int64_t columns, std::byte* panel) {
+    e.pack_panel(source, rows, columns, e.round, panel);
+    std::fill(panel + e.panel_bytes(rows), panel + e.panel_bytes(kBlock), std::byte{0});
+  }
+};
+
+struct Scratch {
+  alignas(64) std::array<float, kBlock * kBlock> scores;
+  alignas(64) std::array<float, kBlock*(kMaxHeadDim + kBlock)> out;
+  alignas(64) std::array<std::byte, kBlock * kMaxHeadDim * sizeof(float)> q;
+  alignas(64) std::array<std::byte, kBlock * kBlock * sizeof(float)> p;
+  std::array<float, kBlock> max, sum;
+};
+
+// One block of queries of one head against all keys that it sees.
+void forward_block(const Engine& e, const AttentionCall& call, const KeyLinks& links,
+                   const PackedKeys& packed, int64_t block, int64_t h) {
+  const int64_t N = call.shape.N, D = call.shape.D, j = h / (N / call.shape.K);
+  const int64_t out_stride = e.num_panels(D) * e.width, row = block * kBlock;
+  const int64_t rows = std::min(kBlock, call.queries.num_tokens() - row);
+  const float scale = float(call.shape.scale);
+  Scratch s;
+  s.max.fill(kNoScore);
+  s.sum.fill(0.0f);
+  std::fill_n(s.out.data(), rows * out_stride, 0.0f);
+  const gemm::Left q = left_rows(e, source_of(call.q, row, h * D, N * D), rows, D, s.q.data());
+
+  BlockRanges ranges;
+  BlockMask mask;
+  for (int64_t pass = 0; ranges.fill(call, links, pass, block); ++pass) {
+    for (int64_t b = ranges.lowest / kBlock; b * kBlock < ranges.highest; ++b) {
+      if (!ranges.mask_for(b, 0, rows, mask)) continue;
+      for_each_run(mask, rows, [&](int64_t begin, int64_t end, int64_t columns) {
+        multiply(e, end - begin, columns, D,
+                 {q.data + begin * q.row_bytes, q.row_bytes, q.step_bytes}, {packed.key(j, b), D},
+                 &s.scores[begin * kBlock], kBlock, false);
+      });
+      softmax_block(mask, rows, scale, s.scores.data(), s.max.data(), s.sum.data(), s.out.data(),
+                    out_stride);
+      for_each_run(mask, rows, [&](int64_t begin, int64_t end, int64_t columns) {
+        const gemm::Source p{reinterpret_cast<std::byte*>(&s.scores[begin * kBlock]), DType::kF32,
+                             kBlock};
+        multiply(e, end - begin, D, columns, left_rows(e, p, end - begin, columns, s.p.data()),
+                 {packed.value(j, b), kBlock}, &s.out[begin * out_stride], out_stride, true);
+      });
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    ASHLAR_ASSERT(s.sum[r] != 0.0f);  // a token sees itself
+    const int64_t th = (row + r) * N + h;
+    const float *from = &s.out[r * out_stride], factor = 1.0f / s.sum[r];
+    if (call.out.dtype == DType::kBF16)
+      scale_to(from, factor, D, call.out.as<bf16>() + th * D);
+    else
+      scale_to(from, factor, D, call.out.as<float>() + th * D);
+    call.lse_TN.as<float>()[th] = s.max[r] + std::log(s.sum[r]);
+  }
+}
+
+}  // namespace
+
+void attention_forward_blocked(const Engine& e, const AttentionCall& call) {
+  const Arena::Scope scope(*call.ctx.workspace);
+  const KeyLinks links(call);
+  const PackedKeys packed(e, call);
+  if (call.ctx.meta()) return;
+  packed.fill(e, call);
+  const int64_t blocks = num_blocks(call.queries.num_tokens()), N = call.shape.N;
+  call.ctx.threads->run(blocks * N, [&](int64_t task, int) {  // late blocks have most work
+    forward_block(e, call, links, packed, blocks - 1 - task / N, task % N);
+  });
+}
+
+}  // namespace ashlar::kernels

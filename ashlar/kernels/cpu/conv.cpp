@@ -1,0 +1,129 @@
+#include "ashlar/kernels/conv.h"
+
+#include "ashlar/kernels/cpu/conv_rows.h"
+
+namespace ashlar::kernels {
+namespace {
+
+void check(const Sequence& sequence, const Tensor& columns, const Matrix& z, const Tensor& halo_z,
+           const Tensor& w0, const Tensor& b0) {
+  const int64_t C = z.cols;
+  ASHLAR_ASSERT(z.rows == sequence.num_tokens() && (columns.shape == Shape{z.rows, 2 * C}));
+  ASHLAR_ASSERT((halo_z.shape == Shape{sequence.num_halos(), 2, C}) && halo_z.dtype == z.dtype);
+  ASHLAR_ASSERT(w0.numel() == 2 * C && b0.numel() == C);
+  ASHLAR_ASSERT((z.dtype == DType::kF32 || z.dtype == DType::kF64) && is_real(columns.dtype));
+  ASHLAR_ASSERT(w0.dtype == z.dtype && b0.dtype == z.dtype);
+}
+
+int64_t matrix_bytes(const Matrix& m) {
+  return m.rows * m.cols * size_of(m.dtype);
+}
+
+// z_{t - steps}[c], 0 outside the document.
+template <typename T>
+T z_at(const Cells<T>& z, int64_t stride, const Cells<T>& halo, int64_t C, const ConvPlace& p,
+       int64_t t, int64_t steps, int64_t c) {
+  if (steps > p.position) return 0;
+  if (steps <= p.back) return z[(t - steps) * stride + c];
+  const int64_t column = 2 - (steps - p.back);  // the halo holds the older one first
+  return halo[(p.halo * 2 + column) * C + c];
+}
+
+template <typename T>
+void conv_rows(const ConvArgs<T>& x, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const ConvPlace p = place_of(*x.sequence, t);
+    const auto z = [&](int64_t steps, int64_t c) {
+      return z_at(x.z, x.z_stride, x.halo, x.C, p, t, steps, c);
+    };
+    for (int64_t c = 0; c < x.C; ++c)
+      for (int64_t tap = 0; tap < 2; ++tap) {
+        const int64_t back = 1 - tap;  // u_{t - back}; before the document it counts as b0
+        T u = x.b0[c];
+        if (back <= p.position) u += x.w0[2 * c] * z(back + 1, c) + x.w0[2 * c + 1] * z(back, c);
+        x.columns.set(2 * (t * x.C + c) + tap, u);
+      }
+  }
+}
+
+// du of token t: the current tap of t and the previous tap of t + 1.
+template <typename T>
+T du_of(const Cells<T>& dcolumns, int64_t C, const ConvPlace& p, int64_t t, int64_t c) {
+  T du = dcolumns[2 * (t * C + c) + 1];
+  if (p.ahead > 0) du += dcolumns[2 * ((t + 1) * C + c)];
+  return du;
+}
+
+template <typename T>
+void conv_gradient_rows(const ConvGradientArgs<T>& x, int64_t begin, int64_t end, T* partial) {
+  const int64_t C = x.C;
+  T *dw0 = partial, *db0 = partial + 2 * C;
+  for (int64_t t = begin; t < end; ++t) {
+    const ConvPlace p = place_of(*x.sequence, t);
+    for (int64_t c = 0; c < C; ++c) {
+      const auto z = [&](int64_t steps) {
+        return z_at(x.z, x.z_stride, x.halo, C, p, t, steps, c);
+      };
+      const T w_old = x.w0[2 * c], w_new = x.w0[2 * c + 1];
+      const T du = du_of(x.dcolumns, C, p, t, c);
+      db0[c] += du;
+      dw0[2 * c] += du * z(1);
+      dw0[2 * c + 1] += du * z(0);
+      T dz = w_new * du;
+      if (p.ahead > 0) dz += w_old * du_of(x.dcolumns, C, place_of(*x.sequence, t + 1), t + 1, c);
+      x.dz.add(t * x.dz_stride + c, dz);
+      if (p.back > 0) continue;
+
+      // The first token's previous tap read b0 alone, or u of the token before the segment.
+      const T du_before = x.dcolumns[2 * (t * C + c)];
+      db0[c] += du_before;
+      if (p.position == 0) continue;
+      dw0[2 * c] += du_before * z(2);
+      dw0[2 * c + 1] += du_before * z(1);
+      x.dhalo.set((p.halo * 2 + 1) * C + c, w_new * du_before + w_old * du);
+      x.dhalo.set(p.halo * 2 * C + c, p.position >= 2 ? w_old * du_before : T(0));
+    }
+  }
+}
+
+}  // namespace
+
+void conv_columns_forward(const Context& ctx, const Sequence& sequence, const Matrix& z_TC,
+                          const Tensor& halo_z, const Tensor& w0_C2, const Tensor& b0_C,
+                          const Tensor& columns) {
+  check(sequence, columns, z_TC, halo_z, w0_C2, b0_C);
+  const int64_t T = z_TC.rows, C = z_TC.cols;
+  ctx.record("conv_columns_forward", {T, C},
+             {6 * T * C, matrix_bytes(z_TC) + bytes_of({halo_z, w0_C2, b0_C, columns})});
+  if (ctx.meta()) return;
+  with_real(z_TC.dtype, [&]<typename Real>(Real) {
+    using Cell = Cells<Real>;
+    const ConvArgs<Real> args{&sequence,    C,           z_TC.stride, Cell(z_TC),
+                              Cell(halo_z), Cell(w0_C2), Cell(b0_C),  Cell(columns)};
+    run_rows(ctx, T, args, conv_rows_fast, conv_rows<Real>);
+  });
+}
+
+void conv_columns_backward(const Context& ctx, const Sequence& sequence, const Tensor& dcolumns,
+                           const Matrix& z_TC, const Tensor& halo_z, const Tensor& w0_C2,
+                           const Tensor& b0_C, const Matrix& dz_TC, const Tensor& dhalo_z,
+                           const Tensor& dw0_C2, const Tensor& db0_C) {
+  check(sequence, dcolumns, z_TC, halo_z, w0_C2, b0_C);
+  check(sequence, dcolumns, dz_TC, dhalo_z, dw0_C2, db0_C);
+  ASHLAR_ASSERT(dz_TC.cols == z_TC.cols && dz_TC.dtype == z_TC.dtype);
+  const int64_t T = z_TC.rows, C = z_TC.cols;
+  ctx.record("conv_columns_backward", {T, C},
+             {14 * T * C, matrix_bytes(z_TC) + 2 * matrix_bytes(dz_TC) +
+                              bytes_of({halo_z, w0_C2, dcolumns, dhalo_z, dw0_C2, db0_C})});
+  if (ctx.meta()) return plan_sum_over_tokens(ctx, T, {dw0_C2, db0_C});
+  with_real(z_TC.dtype, [&]<typename Real>(Real) {
+    using Cell = Cells<Real>;
+    const ConvGradientArgs<Real> args{
+        &sequence,    C,           z_TC.stride, dz_TC.stride, Cell(dcolumns), Cell(z_TC),
+        Cell(halo_z), Cell(w0_C2), Cell(dz_TC), Cell(dhalo_z)};
+    run_summing_rows(ctx, T, {dw0_C2, db0_C}, args, conv_gradient_rows_fast,
+                     conv_gradient_rows<Real>);
+  });
+}
+
+}  // namespace ashlar::kernels

@@ -1,0 +1,120 @@
+#include "ashlar/kernels/cpu/conv_rows.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/conv_fast.cpp"
+#include "ashlar/kernels/cpu/dispatch.h"
+// clang-format off
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "ashlar/kernels/cpu/lanes-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace ashlar::kernels::HWY_NAMESPACE {
+namespace {
+
+const float* floats(const Cells<float>& cells) {
+  return reinterpret_cast<const float*>(cells.data());
+}
+
+// z of token t - steps; null: before the document.
+template <typename Args>
+const float* z_row(const Args& x, const ConvPlace& p, int64_t t, int64_t steps) {
+  if (steps > p.position) return nullptr;
+  if (steps <= p.back) return floats(x.z) + (t - steps) * x.z_stride;
+  return floats(x.halo) + (p.halo * 2 + 2 - (steps - p.back)) * x.C;  // the older one first
+}
+
+template <typename Count>
+HWY_INLINE V load_or_zero(const float* row, int64_t i, Count n) {
+  return row ? load(row + i, n) : set(0);
+}
+
+void conv_rows(const ConvArgs<float>& x, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const ConvPlace p = place_of(*x.sequence, t);
+    const float *z0 = z_row(x, p, t, 0), *z1 = z_row(x, p, t, 1), *z2 = z_row(x, p, t, 2);
+    for_lanes(x.C, [&](int64_t i, auto n) HWY_ATTR {
+      const Pair w = load_pairs(x.w0, 2 * i, n);
+      const V bias = load(x.b0, i, n), now = load(z0 + i, n);
+      const V before = load_or_zero(z1, i, n), oldest = load_or_zero(z2, i, n);
+      const V u_before = hn::MulAdd(w.a, oldest, hn::MulAdd(w.b, before, bias));
+      const V u = hn::MulAdd(w.a, before, hn::MulAdd(w.b, now, bias));
+      store_pairs({u_before, u}, x.columns, 2 * (t * x.C + i), n);
+    });
+  }
+}
+
+template <typename Count>
+HWY_INLINE void add_pairs(Pair v, float* to, Count n) {
+  const Pair old = load_pairs(to, n);
+  store_pairs({hn::Add(old.a, v.a), hn::Add(old.b, v.b)}, to, n);
+}
+
+// What the first token of a segment sends to the token before it: to b0 alone where a document
+// starts, else to the halo and, through it, to w0.
+void conv_border(const ConvGradientArgs<float>& x, const ConvPlace& p, int64_t t, float* dw0,
+                 float* db0) {
+  const float *z1 = z_row(x, p, t, 1), *z2 = z_row(x, p, t, 2);
+  float* dhalo = p.halo < 0 ? nullptr : reinterpret_cast<float*>(x.dhalo.data()) + p.halo * 2 * x.C;
+  for_lanes(x.C, [&](int64_t i, auto n) HWY_ATTR {
+    const Pair now = load_pairs(x.dcolumns, 2 * (t * x.C + i), n);
+    add_to(now.a, db0 + i, n);
+    if (!dhalo) return;
+    V du = now.b;
+    if (p.ahead > 0) du = hn::Add(du, load_pairs(x.dcolumns, 2 * ((t + 1) * x.C + i), n).a);
+    const Pair w = load_pairs(x.w0, 2 * i, n);
+    add_pairs({hn::Mul(now.a, load_or_zero(z2, i, n)), hn::Mul(now.a, load(z1 + i, n))},
+              dw0 + 2 * i, n);
+    store(z2 ? hn::Mul(w.a, now.a) : set(0), dhalo + i, n);
+    store(hn::MulAdd(w.b, now.a, hn::Mul(w.a, du)), dhalo + x.C + i, n);
+  });
+}
+
+void conv_gradient_rows(const ConvGradientArgs<float>& x, int64_t begin, int64_t end,
+                        float* partial) {
+  float *dw0 = partial, *db0 = partial + 2 * x.C;
+  for (int64_t t = begin; t < end; ++t) {
+    const ConvPlace p = place_of(*x.sequence, t);
+    const float *z0 = z_row(x, p, t, 0), *z1 = z_row(x, p, t, 1);
+    float* dz = reinterpret_cast<float*>(x.dz.data()) + t * x.dz_stride;
+    for_lanes(x.C, [&](int64_t i, auto n) HWY_ATTR {
+      const Pair w = load_pairs(x.w0, 2 * i, n);
+      V du = load_pairs(x.dcolumns, 2 * (t * x.C + i), n).b, sent = load(dz + i, n);
+      if (p.ahead > 0) {
+        const Pair next = load_pairs(x.dcolumns, 2 * ((t + 1) * x.C + i), n);
+        V du_next = next.b;
+        if (p.ahead > 1)
+          du_next = hn::Add(du_next, load_pairs(x.dcolumns, 2 * ((t + 2) * x.C + i), n).a);
+        du = hn::Add(du, next.a);
+        sent = hn::MulAdd(w.a, du_next, sent);
+      }
+      store(hn::MulAdd(w.b, du, sent), dz + i, n);
+      add_to(du, db0 + i, n);
+      add_pairs({hn::Mul(du, load_or_zero(z1, i, n)), hn::Mul(du, load(z0 + i, n))}, dw0 + 2 * i,
+                n);
+    });
+    if (p.back == 0) conv_border(x, p, t, dw0, db0);
+  }
+}
+
+}  // namespace
+}  // namespace ashlar::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ashlar::kernels {
+
+HWY_EXPORT(conv_rows);
+HWY_EXPORT(conv_gradient_rows);
+
+void conv_rows_fast(const ConvArgs<float>& args, int64_t begin, int64_t end) {
+  dispatch(HWY_DISPATCH_TABLE(conv_rows))(args, begin, end);
+}
+void conv_gradient_rows_fast(const ConvGradientArgs<float>& args, int64_t begin, int64_t end,
+                             float* partial) {
+  dispatch(HWY_DISPATCH_TABLE(conv_gradient_rows))(args, begin, end, partial);
+}
+
+}  // namespace ashlar::kernels
+#endif

@@ -1,0 +1,102 @@
+#include "ashlar/kernels/cpu/cross_entropy_fast.h"
+
+#include <algorithm>
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/cross_entropy_fast.cpp"
+#include "ashlar/kernels/cpu/dispatch.h"
+// clang-format off
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "ashlar/kernels/cpu/vector-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace ashlar::kernels::HWY_NAMESPACE {
+namespace {
+
+constexpr int64_t kChunk = 2048;  // logits that are read from memory once for maximum and sum
+
+// The maximum and the sum of exp(x - maximum) so far go on over n elements.
+HWY_INLINE void add_chunk(const float* x, int64_t n, float& max, float& sum) {
+  const D d;
+  const int64_t whole = n / lanes() * lanes();
+  V highest0 = hn::Set(d, max), highest1 = highest0;
+  int64_t i = 0;
+  for (; i + 2 * lanes() <= whole; i += 2 * lanes()) {
+    highest0 = hn::Max(highest0, load(x + i));
+    highest1 = hn::Max(highest1, load(x + i + lanes()));
+  }
+  for (; i < whole; i += lanes()) highest0 = hn::Max(highest0, load(x + i));
+  float new_max = hn::GetLane(hn::MaxOfLanes(d, hn::Max(highest0, highest1)));
+  for (; i < n; ++i) new_max = std::max(new_max, x[i]);
+  const V maxes = hn::Set(d, new_max);
+  V total = hn::Zero(d);
+  for (i = 0; i < whole; i += lanes())
+    total = hn::Add(total, exp_approx(hn::Sub(load(x + i), maxes)));
+  float new_sum = hn::GetLane(hn::SumOfLanes(d, total));
+  for (; i < n; ++i) new_sum += std::exp(x[i] - new_max);
+  sum = sum * std::exp(max - new_max) + new_sum;
+  max = new_max;
+}
+
+float logsumexp_row(const float* x, int64_t n) {
+  float max = -1e30f, sum = 0.0f;  // finite, so that differences to -inf are -inf
+  for (int64_t i = 0; i < n; i += kChunk) add_chunk(x + i, std::min(kChunk, n - i), max, sum);
+  return max + std::log(sum);
+}
+
+template <typename T>
+HWY_INLINE void softmax_of(const float* x, int64_t n, float log_sum, float scale, T* y) {
+  const D d;
+  const V log_sums = hn::Set(d, log_sum), scales = hn::Set(d, scale);
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes())
+    store(hn::Mul(exp_approx(hn::Sub(load(x + i), log_sums)), scales), y + i);
+  for (; i < n; ++i) y[i] = T(std::exp(x[i] - log_sum) * scale);
+}
+void softmax_f32(const float* x, int64_t n, float log_sum, float scale, float* y) {
+  softmax_of(x, n, log_sum, scale, y);
+}
+void softmax_bf16(const float* x, int64_t n, float log_sum, float scale, bf16* y) {
+  softmax_of(x, n, log_sum, scale, y);
+}
+
+void exp_row(const float* x, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; i += lanes()) {
+    float in[16] = {}, out[16];
+    const int64_t count = std::min(lanes(), n - i);
+    std::copy_n(x + i, count, in);
+    store(exp_approx(load(in)), out);
+    std::copy_n(out, count, y + i);
+  }
+}
+
+}  // namespace
+}  // namespace ashlar::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ashlar::kernels {
+
+HWY_EXPORT(logsumexp_row);
+HWY_EXPORT(softmax_f32);
+HWY_EXPORT(softmax_bf16);
+HWY_EXPORT(exp_row);
+
+float logsumexp_fast(const float* x, int64_t n) {
+  return dispatch(HWY_DISPATCH_TABLE(logsumexp_row))(x, n);
+}
+void softmax_fast(const float* x, int64_t n, float log_sum, float scale, float* y) {
+  dispatch(HWY_DISPATCH_TABLE(softmax_f32))(x, n, log_sum, scale, y);
+}
+void softmax_fast(const float* x, int64_t n, float log_sum, float scale, bf16* y) {
+  dispatch(HWY_DISPATCH_TABLE(softmax_bf16))(x, n, log_sum, scale, y);
+}
+void exp_fast(const float* x, int64_t n, float* y) {
+  dispatch(HWY_DISPATCH_TABLE(exp_row))(x, n, y);
+}
+
+}  // namespace ashlar::kernels
+#endif

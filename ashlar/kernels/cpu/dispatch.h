@@ -1,0 +1,59 @@
+// Which of Highway's per-target builds of a function runs: the best one that isa() permits.
+// Sources never use HWY_DYNAMIC_DISPATCH, which would ignore isa().
+//
+//   #undef HWY_TARGET_INCLUDE
+//   #define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/norm_fast.cpp"  // this very file
+//   #include "ashlar/kernels/cpu/dispatch.h"                       // before any header of Highway
+//   #include "hwy/foreach_target.h"
+//   #include "hwy/highway.h"
+//   HWY_BEFORE_NAMESPACE();
+//   namespace ashlar::kernels::HWY_NAMESPACE { void norm_rows(...) {...} }  // once per target
+//   HWY_AFTER_NAMESPACE();
+//   #if HWY_ONCE
+//   namespace ashlar::kernels {
+//   HWY_EXPORT(norm_rows);
+//   void norm(...) { dispatch(HWY_DISPATCH_TABLE(norm_rows))(...); }
+//   }
+//   #endif
+#pragma once
+
+#define HWY_DISABLED_TARGETS HWY_SSSE3  // a CPU without AVX2 takes SSE4, else the scalar build
+#include <array>
+
+#include "ashlar/kernels/context.h"
+#include "hwy/targets.h"
+
+namespace ashlar::kernels {
+
+// Highway's targets that an instruction set may use.  "x86-64" takes SSE4 where the CPU has it.
+inline int64_t highway_targets(Isa isa) {
+  switch (isa) {
+    case Isa::kX86_64:
+      return ~(HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL);
+    case Isa::kAvx2:
+      return ~(HWY_AVX3 | HWY_AVX3_DL);
+    default:
+      return ~int64_t{0};
+  }
+}
+
+// Where isa()'s build stands in a table of HWY_EXPORT.  Asking the CPU is slow, hence the table.
+inline size_t dispatch_index() {
+  static const std::array<size_t, 3> index = [] {
+    std::array<size_t, 3> result{};
+    for (const Isa isa : {Isa::kX86_64, Isa::kAvx2, Isa::kAvx512}) {
+      hwy::ChosenTarget chosen;
+      chosen.Update(hwy::SupportedTargets() & highway_targets(isa));
+      result[size_t(isa)] = chosen.GetIndex();
+    }
+    return result;
+  }();
+  return index[std::min(size_t(isa()), index.size() - 1)];
+}
+
+template <typename F>
+F* dispatch(F* const* table) {
+  return table[dispatch_index()];
+}
+
+}  // namespace ashlar::kernels

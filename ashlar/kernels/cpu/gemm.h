@@ -1,0 +1,87 @@
+// The inner loops of packed products, one Engine per instruction set and compute precision.
+//
+//   C [M, N] (+)= A [M, K] B [K, N]
+//
+// B is packed into panels of `width` columns.  A panel holds K in groups of `unit` neighbours (bf16: pairs, as
+// the dot-product instructions read them): element (k, c) stands at ((k / unit) * width + c) * unit + k % unit.
+// K is padded with zeros to a multiple of k_pad, and missing columns are zeros, so the loops have no tails.
+// A is read in place where its rows fit (see rows_fit), from rows copied by pack_rows, or, where the product
+// reduces over tokens (A = dy^T), from panels of its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ashlar/kernels/context.h"
+
+namespace ashlar::kernels::gemm {
+
+// Elements F32 or BF16 in rows `stride` elements apart.
+struct Source {
+  const std::byte* data;
+  DType dtype;
+  int64_t stride;
+  Source at(int64_t row, int64_t col) const {
+    return {data + (row * stride + col) * size_of(dtype), dtype, stride};
+  }
+};
+
+// A as a tile reads it: bytes between rows and between groups of `unit` neighbours along K.
+struct Left {
+  const std::byte* data;
+  int64_t row_bytes, step_bytes;
+};
+
+struct Engine {
+  DType element;  // of packed operands: BF16 or F32
+  bool round;  // F32 elements are rounded to bf16 before use (no bf16 dot product on this machine)
+  int64_t width;     // columns of a panel
+  int64_t max_rows;  // of one tile
+  bool
+      whole_tiles;  // lower tiles cost as much as full ones: cut rows at multiples of max_rows, not evenly
+  int64_t unit;   // neighbours along K that stand together in a panel
+  int64_t k_pad;  // K is padded to a multiple
+
+  // panel(k, c) = source[k][c] for k < num_k, c < num_cols; the rest, up to padded(num_k) and width, is zero.
+  void (*pack_panel)(const Source&, int64_t num_k, int64_t num_cols, bool round, std::byte* panel);
+  // panel(k, c) = source[c][k].
+  void (*pack_panel_transposed)(const Source&, int64_t num_k, int64_t num_cols, bool round,
+                                std::byte* panel);
+  // to[r][k] = source[r][k] in rows of row_bytes, padded with zeros to padded(num_k).
+  void (*pack_rows)(const Source&, int64_t num_rows, int64_t num_k, bool round, std::byte* to,
+                    int64_t row_bytes);
+  // Left operand of a reduction over tokens: `width` columns of source become rows.  Null: the left operand is
+  // a panel of pack_panel.
+  void (*pack_rows_transposed)(const Source&, int64_t num_k, int64_t num_cols, std::byte* to,
+                               int64_t row_bytes);
+  // to[r][c] = factor * source[r][c] for num_cols <= width; to has rows of `width` floats.
+  void (*scale_rows)(const Source&, int64_t num_rows, int64_t num_cols, float factor, float* to);
+  // Around the tiles of one task, on its thread; may be null.
+  void (*enter)();
+  void (*leave)();
+  // rows <= max_rows, padded_k a multiple of k_pad: c [rows, width] in rows of c_stride floats.
+  void (*tile)(int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel, float* c,
+               int64_t c_stride, bool accumulate);
+
+  int64_t padded(int64_t k) const { return (k + k_pad - 1) / k_pad * k_pad; }
+  int64_t num_panels(int64_t columns) const { return (columns + width - 1) / width; }
+  int64_t panel_bytes(int64_t k) const { return width * padded(k) * size_of(element); }
+};
+
+// The next row of c, hidden from the compiler, which would else compute the addresses of all rows before the
+// loop over K and keep them where there is no room.
+template <typename T>
+[[gnu::always_inline]] inline T* next_row(T* row, int64_t stride) {
+  row += stride;
+  __asm__("" : "+r"(row));
+  return row;
+}
+
+// Null where the plain reference serves: fp64, or the reference asked for.
+const Engine* engine_for(const Context& ctx, DType compute);
+
+const Engine& f32_engine(bool round);  // any isa()
+const Engine& bf16_engine();           // AVX-512 BF16
+const Engine& amx_engine();
+
+}  // namespace ashlar::kernels::gemm

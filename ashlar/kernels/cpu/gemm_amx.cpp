@@ -1,0 +1,165 @@
+// bf16 products with AMX: 16 x 16 sums over 32 neighbours of K an instruction, in two by two tiles.
+//
+// Left operands are rows (of tokens, or transposed where the product reduces over tokens); K is padded with
+// zeros to 32 on both sides, so that no tile reads past its operand.
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "ashlar/kernels/cpu/gemm_bf16.h"
+
+#if defined(__x86_64__)
+
+namespace ashlar::kernels::gemm {
+namespace {
+
+constexpr int64_t kStep = 32, kHalf = 16, kPairBytes = 4, kPanelRowBytes = kBf16Width * kPairBytes;
+constexpr int64_t kPanelStepBytes = kStep / 2 * kPanelRowBytes;
+
+int64_t padded(int64_t k) {
+  return (k + kStep - 1) / kStep * kStep;
+}
+
+// Tiles 0 to 3: sums, upper row first; 4 and 5: left, upper and lower; 6 and 7: columns of B.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+[[gnu::target("amx-tile")]] void configure(int64_t upper, int64_t lower) {
+  TileConfig config;
+  const int64_t rows[8] = {upper, upper, lower, lower, upper, lower, kHalf, kHalf};
+  for (int i = 0; i < 8; ++i) {
+    config.rows[i] = uint8_t(rows[i]);
+    config.row_bytes[i] = 64;
+  }
+  _tile_loadconfig(&config);
+}
+
+void enter() {
+  configure(kHalf, kHalf);
+}
+[[gnu::target("amx-tile")]] void leave() {
+  _tile_release();
+}
+
+[[gnu::target("amx-tile,amx-bf16")]] void full_tile(int64_t padded_k, const Left& a,
+                                                    const std::byte* panel, float* c,
+                                                    int64_t c_stride, bool accumulate) {
+  float* const lower_c = c + kHalf * c_stride;
+  const int64_t c_bytes = c_stride * 4;
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  if (accumulate) {
+    _tile_loadd(0, c, c_bytes);
+    _tile_loadd(1, c + kHalf, c_bytes);
+    _tile_loadd(2, lower_c, c_bytes);
+    _tile_loadd(3, lower_c + kHalf, c_bytes);
+  }
+  const std::byte *upper = a.data, *lower = a.data + kHalf * a.row_bytes;
+  for (int64_t k = 0; k < padded_k;
+       k += kStep, upper += 64, lower += 64, panel += kPanelStepBytes) {
+    _tile_loadd(4, upper, a.row_bytes);
+    _tile_loadd(6, panel, kPanelRowBytes);
+    _tile_loadd(7, panel + 64, kPanelRowBytes);
+    _tile_loadd(5, lower, a.row_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, c, c_bytes);
+  _tile_stored(1, c + kHalf, c_bytes);
+  _tile_stored(2, lower_c, c_bytes);
+  _tile_stored(3, lower_c + kHalf, c_bytes);
+}
+
+// At most 16 rows: the upper tiles only.
+[[gnu::target("amx-tile,amx-bf16")]] void upper_tile(int64_t padded_k, const Left& a,
+                                                     const std::byte* panel, float* c,
+                                                     int64_t c_stride, bool accumulate) {
+  const int64_t c_bytes = c_stride * 4;
+  _tile_zero(0);
+  _tile_zero(1);
+  if (accumulate) {
+    _tile_loadd(0, c, c_bytes);
+    _tile_loadd(1, c + kHalf, c_bytes);
+  }
+  const std::byte* upper = a.data;
+  for (int64_t k = 0; k < padded_k; k += kStep, upper += 64, panel += kPanelStepBytes) {
+    _tile_loadd(4, upper, a.row_bytes);
+    _tile_loadd(6, panel, kPanelRowBytes);
+    _tile_loadd(7, panel + 64, kPanelRowBytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  _tile_stored(0, c, c_bytes);
+  _tile_stored(1, c + kHalf, c_bytes);
+}
+
+void tile(int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel, float* c,
+          int64_t c_stride, bool accumulate) {
+  const bool whole = rows == 2 * kHalf;
+  if (!whole) configure(std::min(rows, kHalf), std::max<int64_t>(rows - kHalf, 1));
+  if (rows > kHalf)
+    full_tile(padded_k, a, panel, c, c_stride, accumulate);
+  else
+    upper_tile(padded_k, a, panel, c, c_stride, accumulate);
+  if (!whole) enter();
+}
+
+void pack_panel(const Source& source, int64_t num_k, int64_t num_cols, bool, std::byte* panel) {
+  pack_bf16_panel(source, num_k, num_cols, padded(num_k), panel);
+}
+
+void pack_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols, bool,
+                           std::byte* panel) {
+  pack_bf16_panel_transposed(source, num_k, num_cols, padded(num_k), panel);
+}
+
+void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool, std::byte* to,
+               int64_t row_bytes) {
+  pack_bf16_rows(source, num_rows, num_k, padded(num_k), to, row_bytes);
+}
+
+void pack_rows_transposed(const Source& source, int64_t num_k, int64_t num_cols, std::byte* to,
+                          int64_t row_bytes) {
+  alignas(64) std::byte panel[kPanelStepBytes];
+  for (int64_t k = 0; k < num_k; k += kStep) {
+    pack_bf16_panel(source.at(k, 0), std::min(kStep, num_k - k), num_cols, kStep, panel);
+    for (int64_t half = 0; half < 2; ++half)
+      transpose_bf16_pairs(panel + half * 64, kPanelRowBytes, to + half * kHalf * row_bytes + k * 2,
+                           row_bytes);
+  }
+}
+
+}  // namespace
+
+const Engine& amx_engine() {
+  static constexpr Engine kEngine = {
+      .element = DType::kBF16,
+      .round = false,
+      .width = kBf16Width,
+      .max_rows = 2 * kHalf,
+      .whole_tiles = true,
+      .unit = 2,
+      .k_pad = kStep,
+      .pack_panel = pack_panel,
+      .pack_panel_transposed = pack_panel_transposed,
+      .pack_rows = pack_rows,
+      .pack_rows_transposed = pack_rows_transposed,
+      .scale_rows = scale_rows,
+      .enter = enter,
+      .leave = leave,
+      .tile = tile,
+  };
+  return kEngine;
+}
+
+}  // namespace ashlar::kernels::gemm
+
+#endif

@@ -1,0 +1,290 @@
+// bf16 products with AVX-512 BF16: 32 multiply-adds an instruction, fp32 sums.
+//
+// The instruction adds the two products of a pair without rounding between them and takes denormals as zero.
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12's own header trips over both (PR 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include "ashlar/kernels/cpu/gemm_bf16.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#if defined(__x86_64__)
+
+namespace ashlar::kernels::gemm {
+namespace {
+
+constexpr int64_t kWidth = kBf16Width, kLanes = 16, kPairBytes = 4;
+constexpr int kMaxRows = 14;  // 28 sums, two columns of B and a broadcast fill the 32 registers
+
+[[gnu::target("avx512f"), gnu::always_inline]] inline __mmask32 first32(int64_t count) {
+  return count >= 32 ? ~__mmask32{0} : count <= 0 ? __mmask32{0} : (__mmask32{1} << count) - 1;
+}
+
+// 32 neighbours as bf16; beyond `count` zeros.
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline]] inline __m512i load32(
+    const std::byte* at, DType dtype, int64_t count) {
+  if (count >= 32) {
+    if (dtype == DType::kBF16) return _mm512_loadu_si512(at);
+    const auto* x = reinterpret_cast<const float*>(at);
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + kLanes), _mm512_loadu_ps(x));
+  }
+  const __mmask32 mask = first32(count);
+  if (dtype == DType::kBF16) return _mm512_maskz_loadu_epi16(mask, at);
+  const __m512 low = _mm512_maskz_loadu_ps(__mmask16(mask), at);
+  const __m512 high = _mm512_maskz_loadu_ps(__mmask16(mask >> 16), at + 64);
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+// 16 rows of 16 pairs become 16 columns of pairs.
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline]] inline void transpose(
+    __m512i (&rows)[16]) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    rows[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    rows[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    rows[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    rows[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    rows[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    rows[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+    rows[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+  }
+}
+
+template <bool kIsBf16>
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void pack_panel_of(
+    const Source& source, int64_t num_k, int64_t num_cols, int64_t padded_k, std::byte* panel) {
+  constexpr DType kType = kIsBf16 ? DType::kBF16 : DType::kF32;
+  alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                    37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                    11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  const __m512i low = _mm512_load_si512(kLow);
+  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  for (int64_t k = 0; k < padded_k; k += 2, panel += kWidth * kPairBytes) {
+    const __m512i even = load32(source.at(k, 0).data, kType, k < num_k ? num_cols : 0);
+    const __m512i odd = load32(source.at(k + 1, 0).data, kType, k + 1 < num_k ? num_cols : 0);
+    _mm512_storeu_si512(panel, _mm512_permutex2var_epi16(even, low, odd));
+    _mm512_storeu_si512(panel + 64, _mm512_permutex2var_epi16(even, high, odd));
+  }
+}
+
+template <bool kIsBf16>
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void pack_rows_of(
+    const Source& source, int64_t num_rows, int64_t num_k, int64_t padded_k, std::byte* to,
+    int64_t row_bytes) {
+  constexpr DType kType = kIsBf16 ? DType::kBF16 : DType::kF32;
+  constexpr int64_t kSize = kIsBf16 ? 2 : 4;
+  for (int64_t r = 0; r < num_rows; ++r, to += row_bytes) {
+    const std::byte* from = source.data + r * source.stride * kSize;
+    int64_t k = 0;
+    for (; k + 32 <= num_k; k += 32)
+      _mm512_storeu_si512(to + k * 2, load32(from + k * kSize, kType, 32));
+    for (; k < padded_k; k += 32)
+      _mm512_mask_storeu_epi16(to + k * 2, first32(padded_k - k),
+                               load32(from + k * kSize, kType, num_k - k));
+  }
+}
+
+template <bool kIsBf16>
+[[gnu::target("avx512f,avx512bw,avx512vl")]] void scale_rows_of(const Source& source,
+                                                                int64_t num_rows, int64_t num_cols,
+                                                                float factor, float* to) {
+  const __m512 scale = _mm512_set1_ps(factor);
+  const auto low = __mmask16(first32(std::min(num_cols, kLanes))),
+             high = __mmask16(first32(num_cols - kLanes));
+  for (int64_t r = 0; r < num_rows; ++r, to += kWidth) {
+    __m512 x[2];
+    if constexpr (kIsBf16) {
+      const std::byte* from = source.data + r * source.stride * 2;
+      x[0] = _mm512_castsi512_ps(
+          _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(low, from)), 16));
+      x[1] = _mm512_castsi512_ps(
+          _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(high, from + 32)), 16));
+    } else {
+      const std::byte* from = source.data + r * source.stride * 4;
+      x[0] = _mm512_maskz_loadu_ps(low, from);
+      x[1] = _mm512_maskz_loadu_ps(high, from + 64);
+    }
+    _mm512_storeu_ps(to, _mm512_mul_ps(x[0], scale));
+    _mm512_storeu_ps(to + kLanes, _mm512_mul_ps(x[1], scale));
+  }
+}
+
+int64_t even(int64_t k) {
+  return (k + 1) / 2 * 2;
+}
+
+void pack_panel(const Source& source, int64_t num_k, int64_t num_cols, bool, std::byte* panel) {
+  pack_bf16_panel(source, num_k, num_cols, even(num_k), panel);
+}
+
+template <bool kIsBf16>
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void pack_transposed_of(
+    const Source& source, int64_t num_k, int64_t num_cols, int64_t padded_k, std::byte* panel) {
+  constexpr DType kType = kIsBf16 ? DType::kBF16 : DType::kF32;
+  for (int64_t half = 0; half < kWidth; half += kLanes) {
+    for (int64_t k = 0; k < padded_k; k += 32) {
+      __m512i rows[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i)
+        rows[i] = load32(source.at(half + i, k).data, kType, half + i < num_cols ? num_k - k : 0);
+      transpose(rows);
+      std::byte* to = panel + (k / 2 * kWidth + half) * kPairBytes;
+      const int64_t num_pairs = (padded_k - k) / 2;
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i)
+        if (i < num_pairs) _mm512_storeu_si512(to + i * kWidth * kPairBytes, rows[i]);
+    }
+  }
+}
+
+void pack_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols, bool,
+                           std::byte* panel) {
+  pack_bf16_panel_transposed(source, num_k, num_cols, even(num_k), panel);
+}
+
+void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool, std::byte* to,
+               int64_t row_bytes) {
+  pack_bf16_rows(source, num_rows, num_k, even(num_k), to, row_bytes);
+}
+
+// Rows are reached from one base per three of them: x86 adds one or two strides to an address for nothing.
+template <int kRows>
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void tile_of(int64_t padded_k,
+                                                                     const Left& a,
+                                                                     const std::byte* panel,
+                                                                     float* c, int64_t c_stride,
+                                                                     bool accumulate) {
+  constexpr int kBases = (kRows + 2) / 3;
+  __m512 sum[kRows][2];
+  if (accumulate) {
+    const float* row = c;
+#pragma GCC unroll 14
+    for (int r = 0; r < kRows; ++r, row = next_row(row, c_stride)) {
+      sum[r][0] = _mm512_loadu_ps(row);
+      sum[r][1] = _mm512_loadu_ps(row + kLanes);
+    }
+  } else {
+#pragma GCC unroll 14
+    for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
+  }
+  const std::byte* base[kBases];
+#pragma GCC unroll 5
+  for (int i = 0; i < kBases; ++i) base[i] = a.data + 3 * i * a.row_bytes;
+  const int64_t row_bytes = a.row_bytes, step_bytes = a.step_bytes;
+  for (int64_t k = 0; k < padded_k; k += 2, panel += kWidth * kPairBytes) {
+    const __m512bh b0 = (__m512bh)_mm512_loadu_si512(panel);
+    const __m512bh b1 = (__m512bh)_mm512_loadu_si512(panel + 64);
+#pragma GCC unroll 14
+    for (int r = 0; r < kRows; ++r) {
+      int32_t pair;
+      std::memcpy(&pair, base[r / 3] + r % 3 * row_bytes, sizeof pair);
+      const __m512bh x = (__m512bh)_mm512_set1_epi32(pair);
+      sum[r][0] = _mm512_dpbf16_ps(sum[r][0], x, b0);
+      sum[r][1] = _mm512_dpbf16_ps(sum[r][1], x, b1);
+    }
+#pragma GCC unroll 5
+    for (int i = 0; i < kBases; ++i) base[i] += step_bytes;
+  }
+#pragma GCC unroll 14
+  for (int r = 0; r < kRows; ++r, c = next_row(c, c_stride)) {
+    _mm512_storeu_ps(c, sum[r][0]);
+    _mm512_storeu_ps(c + kLanes, sum[r][1]);
+  }
+}
+
+template <size_t... kRows>
+constexpr auto tiles_of(std::index_sequence<kRows...>) {
+  return std::array{&tile_of<int(kRows) + 1>...};
+}
+
+void tile(int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel, float* c,
+          int64_t c_stride, bool accumulate) {
+  static constexpr auto kTiles = tiles_of(std::make_index_sequence<kMaxRows>());
+  kTiles[size_t(rows - 1)](padded_k, a, panel, c, c_stride, accumulate);
+}
+
+}  // namespace
+
+void pack_bf16_panel(const Source& source, int64_t num_k, int64_t num_cols, int64_t padded_k,
+                     std::byte* panel) {
+  source.dtype == DType::kBF16 ? pack_panel_of<true>(source, num_k, num_cols, padded_k, panel)
+                               : pack_panel_of<false>(source, num_k, num_cols, padded_k, panel);
+}
+
+void pack_bf16_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols,
+                                int64_t padded_k, std::byte* panel) {
+  source.dtype == DType::kBF16
+      ? pack_transposed_of<true>(source, num_k, num_cols, padded_k, panel)
+      : pack_transposed_of<false>(source, num_k, num_cols, padded_k, panel);
+}
+
+void pack_bf16_rows(const Source& source, int64_t num_rows, int64_t num_k, int64_t padded_k,
+                    std::byte* to, int64_t row_bytes) {
+  source.dtype == DType::kBF16
+      ? pack_rows_of<true>(source, num_rows, num_k, padded_k, to, row_bytes)
+      : pack_rows_of<false>(source, num_rows, num_k, padded_k, to, row_bytes);
+}
+
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void transpose_bf16_pairs(
+    const std::byte* from, int64_t from_bytes, std::byte* to, int64_t to_bytes) {
+  __m512i rows[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) rows[i] = _mm512_loadu_si512(from + i * from_bytes);
+  transpose(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * to_bytes, rows[i]);
+}
+
+void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float factor, float* to) {
+  source.dtype == DType::kBF16 ? scale_rows_of<true>(source, num_rows, num_cols, factor, to)
+                               : scale_rows_of<false>(source, num_rows, num_cols, factor, to);
+}
+
+const Engine& bf16_engine() {
+  static constexpr Engine kEngine = {
+      .element = DType::kBF16,
+      .round = false,
+      .width = kWidth,
+      .max_rows = kMaxRows,
+      .whole_tiles = false,
+      .unit = 2,
+      .k_pad = 2,
+      .pack_panel = pack_panel,
+      .pack_panel_transposed = pack_panel_transposed,
+      .pack_rows = pack_rows,
+      .pack_rows_transposed = nullptr,
+      .scale_rows = scale_rows,
+      .enter = nullptr,
+      .leave = nullptr,
+      .tile = tile,
+  };
+  return kEngine;
+}
+
+}  // namespace ashlar::kernels::gemm
+
+#endif

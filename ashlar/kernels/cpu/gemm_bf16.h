@@ -1,0 +1,22 @@
+// Packing to bf16, shared by the engines that read bf16 panels of 32 columns (AVX-512 BF16, AMX).  All need
+// AVX-512 BF16.  num_k and num_cols are what the source has; the rest up to padded_k and 32 is zero.
+#pragma once
+
+#include "ashlar/kernels/cpu/gemm.h"
+
+namespace ashlar::kernels::gemm {
+
+inline constexpr int64_t kBf16Width = 32;
+
+void pack_bf16_panel(const Source& source, int64_t num_k, int64_t num_cols, int64_t padded_k,
+                     std::byte* panel);
+void pack_bf16_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols,
+                                int64_t padded_k, std::byte* panel);
+void pack_bf16_rows(const Source& source, int64_t num_rows, int64_t num_k, int64_t padded_k,
+                    std::byte* to, int64_t row_bytes);
+void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float factor, float* to);
+// to[j][i] = from[i][j] for 16 x 16 pairs.
+void transpose_bf16_pairs(const std::byte* from, int64_t from_bytes, std::byte* to,
+                          int64_t to_bytes);
+
+}  // namespace ashlar::kernels::gemm

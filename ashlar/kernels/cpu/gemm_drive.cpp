@@ -1,0 +1,352 @@
+#include "ashlar/kernels/cpu/gemm_drive.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "ashlar/core/error.h"
+
+namespace ashlar::kernels::gemm {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Ranges of rows, cut inside each group into pieces of `size`, or into even pieces of at most `size`.
+class RowBlocks {
+ public:
+  struct Block {
+    int64_t group, begin, end;
+  };
+  RowBlocks(std::span<const int32_t> row_of_group, int64_t size, bool even = true)
+      : rows_(row_of_group), size_(size), even_(even) {
+    for (size_t g = 0; g + 1 < rows_.size(); ++g) count_ += blocks_of(g);
+  }
+  int64_t count() const { return count_; }
+  Block operator[](int64_t index) const {
+    size_t g = 0;
+    for (; index >= blocks_of(g); ++g) index -= blocks_of(g);
+    const int64_t rows = rows_[g + 1] - rows_[g], blocks = blocks_of(g);
+    if (!even_)
+      return {int64_t(g), rows_[g] + index * size_, rows_[g] + std::min(rows, (index + 1) * size_)};
+    return {int64_t(g), rows_[g] + rows * index / blocks, rows_[g] + rows * (index + 1) / blocks};
+  }
+
+ private:
+  int64_t blocks_of(size_t g) const { return ceil_div(rows_[g + 1] - rows_[g], size_); }
+  std::span<const int32_t> rows_;
+  int64_t size_, count_ = 0;
+  bool even_;
+};
+
+constexpr int64_t kMaxTileFloats = 32 * 32;
+
+// c [rows, cols] of any type from a tile of floats.
+void store_tile(const Engine& engine, const float* tile, int64_t rows, int64_t cols,
+                const Matrix& c) {
+  if (c.dtype == DType::kBF16 && engine.element == DType::kBF16 && cols == engine.width) {
+    const Source source{reinterpret_cast<const std::byte*>(tile), DType::kF32, engine.width};
+    engine.pack_rows(source, rows, cols, false, c.data, c.stride * 2);
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < cols; ++j) {
+      const float value = tile[r * engine.width + j];
+      if (c.dtype == DType::kBF16)
+        reinterpret_cast<bf16*>(c.data)[r * c.stride + j] = bf16(value);
+      else
+        reinterpret_cast<float*>(c.data)[r * c.stride + j] = value;
+    }
+}
+
+void load_tile(const Engine& engine, const Matrix& c, int64_t rows, int64_t cols, float* tile) {
+  std::memset(tile, 0, kMaxTileFloats * sizeof(float));
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < cols; ++j)
+      tile[r * engine.width + j] =
+          c.dtype == DType::kBF16 ? float(reinterpret_cast<const bf16*>(c.data)[r * c.stride + j])
+                                  : reinterpret_cast<const float*>(c.data)[r * c.stride + j];
+}
+
+// One tile into c [rows, cols]: in place where it can be, else through a buffer.
+void run_tile(const Engine& engine, int64_t padded_k, const Left& left, const std::byte* panel,
+              const Matrix& c, bool accumulate) {
+  if (c.dtype == DType::kF32 && c.cols == engine.width) {
+    engine.tile(c.rows, padded_k, left, panel, reinterpret_cast<float*>(c.data), c.stride,
+                accumulate);
+    return;
+  }
+  alignas(64) float tile[kMaxTileFloats];
+  if (accumulate) load_tile(engine, c, c.rows, c.cols, tile);
+  engine.tile(c.rows, padded_k, left, panel, tile, engine.width, accumulate);
+  store_tile(engine, tile, c.rows, c.cols, c);
+}
+
+// Brings a tile of c near while the one before it is computed: its rows lie too far apart for the hardware to
+// foresee.
+inline void prefetch(const std::byte* c, int64_t rows, int64_t row_bytes, int64_t bytes) {
+  constexpr int64_t kLine = 64;
+  for (int64_t r = 0; r < rows; ++r, c += row_bytes)
+    for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(c + at, 1);
+}
+
+// First rows of the tiles of a block, and their end.
+constexpr int64_t kMaxTiles = 8;
+struct TileRows {
+  int64_t count = 0;
+  std::array<int64_t, kMaxTiles + 1> begin;
+  TileRows(const Engine& engine, int64_t rows) : count(ceil_div(rows, engine.max_rows)) {
+    ASHLAR_ASSERT(count <= kMaxTiles);
+    for (int64_t t = 0; t <= count; ++t)
+      begin[size_t(t)] =
+          engine.whole_tiles ? std::min(rows, t * engine.max_rows) : rows * t / count;
+  }
+};
+
+// c (+)= left B for panels that follow each other panel_bytes apart.
+void run_block(const Engine& engine, int64_t padded_k, const Left& left, const std::byte* panels,
+               int64_t panel_bytes, const Matrix& c, bool accumulate) {
+  const TileRows tiles(engine, c.rows);
+  const int64_t size = size_of(c.dtype), row_bytes = c.stride * size,
+                tile_bytes = engine.width * size;
+  if (engine.enter) engine.enter();
+  for (int64_t n = 0; n < c.cols; n += engine.width, panels += panel_bytes) {
+    std::byte* column = c.data + n * size;
+    const int64_t cols = std::min(engine.width, c.cols - n);
+    for (size_t t = 0; t < size_t(tiles.count); ++t) {
+      const int64_t row = tiles.begin[t], next = tiles.begin[t + 1], rows = next - row;
+      if (t + 1 < size_t(tiles.count))
+        prefetch(column + next * row_bytes, tiles.begin[t + 2] - next, row_bytes, cols * size);
+      else if (n + 2 * engine.width <= c.cols)
+        prefetch(column + tile_bytes, tiles.begin[1], row_bytes, tile_bytes);
+      const Left a{left.data + row * left.row_bytes, left.row_bytes, left.step_bytes};
+      const Matrix tile{column + row * row_bytes, c.dtype, rows, cols, c.stride};
+      run_tile(engine, padded_k, a, panels, tile, accumulate);
+    }
+  }
+  if (engine.leave) engine.leave();
+}
+
+void zero_block(const Matrix& c) {
+  for (int64_t r = 0; r < c.rows; ++r)
+    std::memset(c.data + r * c.stride * size_of(c.dtype), 0, size_t(c.cols * size_of(c.dtype)));
+}
+
+// Rows and panels of one task: its panels fill half of a second-level cache, its work is long enough to hide
+// the hand-over and short enough that the last tasks end together.
+struct TaskSize {
+  int64_t rows, panels;
+};
+TaskSize task_size(const Engine& engine, int64_t K, int64_t N) {
+  constexpr int64_t kPanelBytes = 256 << 10, kMultiplyAdds = 8 << 20;
+  const int64_t panels =
+      std::clamp<int64_t>(kPanelBytes / engine.panel_bytes(K), 1, engine.num_panels(N));
+  const int64_t rows = kMultiplyAdds / (panels * engine.width * std::max<int64_t>(K, 1));
+  return {std::clamp(rows, 2 * engine.max_rows, kMaxTiles * engine.max_rows) / engine.max_rows *
+              engine.max_rows,
+          panels};
+}
+
+int64_t element_bytes(const Engine& engine) {
+  return size_of(engine.element);
+}
+
+// Rows of `a` in the engine's type, every group's columns padded; `a` itself where that fits as it is.
+struct Rows {
+  const std::byte* data;
+  int64_t row_bytes, group_bytes;
+};
+
+bool rows_fit(const Engine& engine, const Matrix& a, int64_t K) {
+  // Rows a multiple of a page apart fall into few sets of the first-level cache.
+  constexpr int64_t kPage = 4096;
+  return a.dtype == engine.element && !engine.round && K % engine.k_pad == 0 &&
+         a.stride * element_bytes(engine) % kPage != 0;
+}
+
+Rows take_rows(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,
+               const Matrix& a) {
+  const int64_t size = element_bytes(engine);
+  if (rows_fit(engine, a, K)) return {a.data, a.stride * size, K * size};
+  constexpr int64_t kLine = 64, kPage = 4096;
+  const int64_t group_bytes = engine.padded(K) * size;
+  int64_t row_bytes = ceil_div(num_groups * group_bytes, kLine) * kLine;
+  if (row_bytes % kPage == 0) row_bytes += kLine;
+  const Tensor copy = ctx.workspace->take(DType::kU8, {a.rows, row_bytes});
+  if (ctx.meta()) return {};
+  constexpr int64_t kGrain = 32;
+  parallel_for(*ctx.threads, a.rows, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t g = 0; g < num_groups; ++g)
+      engine.pack_rows(Source{a.data, a.dtype, a.stride}.at(begin, g * K), end - begin, K,
+                       engine.round, copy.data + begin * row_bytes + g * group_bytes, row_bytes);
+  });
+  return {copy.data, row_bytes, group_bytes};
+}
+
+// A matrix packed along its rows (tokens): panels of all columns, every group's tokens from an own offset.
+struct TokenPanels {
+  std::byte* data = nullptr;
+  int64_t depth = 0;         // tokens, padded, of all groups together
+  int64_t panel_bytes = 0;   // from panel to panel, or from row to row where rows are transposed
+  int64_t group_panels = 0;  // panels of one column group
+};
+
+// Groups that own rows stand at offsets rounded up, so that none shares a padded pair with the next.
+int64_t token_offset(const Engine& engine, const Groups& groups, int64_t g) {
+  return groups.own_rows() && g > 0
+             ? engine.padded(groups.row_of_group[size_t(g)]) + g * engine.k_pad
+             : 0;
+}
+int64_t token_depth(const Engine& engine, const Groups& groups, int64_t num_tokens) {
+  return engine.padded(num_tokens) + (groups.own_rows() ? groups.count * engine.k_pad : 0);
+}
+
+TokenPanels take_panels(const Context& ctx, const Engine& engine, const Groups& groups,
+                        int64_t num_tokens, int64_t group_cols) {
+  TokenPanels panels;
+  panels.depth = token_depth(engine, groups, num_tokens);
+  constexpr int64_t kPage = 4096;
+  if (panels.depth * element_bytes(engine) % kPage == 0)
+    panels.depth += engine.k_pad;  // see rows_fit
+  panels.panel_bytes = panels.depth * engine.width * element_bytes(engine);
+  panels.group_panels = engine.num_panels(group_cols);
+  const int64_t column_groups = groups.own_rows() ? 1 : groups.count;
+  panels.data =
+      ctx.workspace->take(DType::kU8, {column_groups * panels.group_panels * panels.panel_bytes})
+          .data;
+  return panels;
+}
+
+// Fills panels from `from`; transposed_rows: as rows of tokens for engines whose left operand is one.
+void pack_tokens(const Context& ctx, const Engine& engine, const Groups& groups,
+                 std::span<const int32_t> row_of_group, const Matrix& from,
+                 const TokenPanels& panels, bool transposed_rows) {
+  constexpr int64_t kTokens = 128, kPanels = 8;
+  const RowBlocks blocks(row_of_group, kTokens, false);  // whole pairs
+  const int64_t column_groups = groups.own_rows() ? 1 : groups.count;
+  const int64_t group_cols = from.cols / column_groups;
+  const int64_t panel_blocks = ceil_div(panels.group_panels, kPanels);
+  ctx.threads->run(blocks.count() * column_groups * panel_blocks, [&](int64_t task, int) {
+    const int64_t first = task % panel_blocks * kPanels,
+                  column_group = task / panel_blocks % column_groups;
+    const auto block = blocks[task / panel_blocks / column_groups];
+    const int64_t depth =
+        token_offset(engine, groups, block.group) + block.begin - row_of_group[size_t(block.group)];
+    for (int64_t p = first; p < std::min(first + kPanels, panels.group_panels); ++p) {
+      const int64_t col = p * engine.width, cols = std::min(engine.width, group_cols - col);
+      const Source source = Source{from.data, from.dtype, from.stride}.at(
+          block.begin, column_group * group_cols + col);
+      std::byte* panel =
+          panels.data + (column_group * panels.group_panels + p) * panels.panel_bytes;
+      const int64_t size = element_bytes(engine);
+      if (transposed_rows)
+        engine.pack_rows_transposed(source, block.end - block.begin, cols, panel + depth * size,
+                                    panels.depth * size);
+      else
+        engine.pack_panel(source, block.end - block.begin, cols, engine.round,
+                          panel + depth * engine.width * size);
+    }
+  });
+}
+
+}  // namespace
+
+void multiply(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
+              const Matrix& a, const std::byte* panels, const Matrix& c, bool accumulate) {
+  const bool own_rows = groups.own_rows();
+  const int64_t column_groups = own_rows ? 1 : groups.count;
+  const Arena::Scope scope(*ctx.workspace);
+  const Rows rows = take_rows(ctx, engine, column_groups, K, a);
+  if (ctx.meta()) return;
+  const int32_t all_rows[2] = {0, int32_t(a.rows)};
+  const TaskSize size = task_size(engine, K, N);
+  const RowBlocks blocks(own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows),
+                         size.rows, !engine.whole_tiles);
+  const int64_t panel_blocks = ceil_div(engine.num_panels(N), size.panels);
+  const int64_t panel_bytes = engine.panel_bytes(K);
+  ctx.threads->run(blocks.count() * panel_blocks * column_groups, [&](int64_t task, int) {
+    const int64_t first = task % panel_blocks * size.panels;
+    const int64_t column_group = task / panel_blocks % column_groups;
+    const auto block = blocks[task / panel_blocks / column_groups];
+    const int64_t group = own_rows ? block.group : column_group;
+    const Left left{rows.data + block.begin * rows.row_bytes + column_group * rows.group_bytes,
+                    rows.row_bytes, engine.unit * element_bytes(engine)};
+    const int64_t col = first * engine.width, end = std::min(col + size.panels * engine.width, N);
+    const Matrix part =
+        c.row_range(block.begin, block.end).columns(column_group * N + col, column_group * N + end);
+    run_block(engine, engine.padded(K), left,
+              panels + (group * engine.num_panels(N) + first) * panel_bytes, panel_bytes, part,
+              accumulate);
+  });
+}
+
+void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
+            const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
+  const bool own_rows = groups.own_rows(), row_tiles = engine.pack_rows_transposed != nullptr;
+  const Arena::Scope scope(*ctx.workspace);
+  const TokenPanels left = take_panels(ctx, engine, groups, dy.rows, N);
+  const TokenPanels right = take_panels(ctx, engine, groups, x.rows, K);
+  if (ctx.meta()) return;
+  const int32_t all_rows[2] = {0, int32_t(dy.rows)};
+  const std::span<const int32_t> row_of_group =
+      own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows);
+  pack_tokens(ctx, engine, groups, row_of_group, dy, left, row_tiles);
+  pack_tokens(ctx, engine, groups, row_of_group, x, right, false);
+
+  const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
+  const TaskSize size = task_size(engine, tokens, K);
+  const int64_t row_panels = std::max<int64_t>(1, size.rows / engine.width);
+  const int64_t row_blocks = ceil_div(left.group_panels, row_panels);
+  const int64_t col_blocks = ceil_div(right.group_panels, size.panels);
+  const int64_t pair_bytes = engine.unit * element_bytes(engine);
+  ctx.threads->run(groups.count * row_blocks * col_blocks, [&](int64_t task, int) {
+    const int64_t first = task % col_blocks * size.panels,
+                  row_block = task / col_blocks % row_blocks;
+    const int64_t g = task / col_blocks / row_blocks;
+    const size_t row_group = own_rows ? size_t(g) : 0;
+    const int64_t depth = engine.padded(row_of_group[row_group + 1] - row_of_group[row_group]);
+    if (depth == 0 && accumulate) return;
+    const int64_t column_group = own_rows ? 0 : g;
+    const int64_t offset = token_offset(engine, groups, g) * element_bytes(engine);
+    const std::byte* right_panels =
+        right.data + (column_group * right.group_panels + first) * right.panel_bytes +
+        offset * engine.width;
+    const int64_t col = first * engine.width, end = std::min(col + size.panels * engine.width, K);
+    for (int64_t p = row_block * row_panels;
+         p < std::min((row_block + 1) * row_panels, left.group_panels); ++p) {
+      const std::byte* panel =
+          left.data + (column_group * left.group_panels + p) * left.panel_bytes;
+      const Left a =
+          row_tiles ? Left{panel + offset, left.depth * element_bytes(engine), pair_bytes}
+                    : Left{panel + offset * engine.width, pair_bytes, pair_bytes * engine.width};
+      const int64_t row = p * engine.width, rows = std::min(engine.width, N - row);
+      const Matrix part{reinterpret_cast<std::byte*>(dw + (g * N + row) * K + col), DType::kF32,
+                        rows, end - col, K};
+      if (depth == 0)
+        zero_block(part);
+      else
+        run_block(engine, depth, a, right_panels, right.panel_bytes, part, accumulate);
+    }
+  });
+}
+
+void pack_weights(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,
+                  int64_t N, const Tensor& w, bool transposed, std::byte* panels) {
+  const int64_t num_panels = engine.num_panels(N), panel_bytes = engine.panel_bytes(K);
+  parallel_for(*ctx.threads, num_groups * num_panels, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t g = i / num_panels, col = i % num_panels * engine.width;
+      const int64_t cols = std::min(engine.width, N - col);
+      const std::byte* group = w.data + g * N * K * size_of(w.dtype);
+      if (transposed)
+        engine.pack_panel_transposed(Source{group, w.dtype, K}.at(col, 0), K, cols, false,
+                                     panels + i * panel_bytes);
+      else
+        engine.pack_panel(Source{group, w.dtype, N}.at(0, col), K, cols, false,
+                          panels + i * panel_bytes);
+    }
+  });
+}
+
+}  // namespace ashlar::kernels::gemm

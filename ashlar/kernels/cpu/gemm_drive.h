@@ -1,0 +1,35 @@
+// Products of whole matrices from the tiles of an Engine: copies of operands, the cut into tasks, the stores.
+//
+// The cut depends on the shapes only, and every output element is summed in one go over K by one task, so the
+// bits do not depend on the number of threads.  Operand copies live in ctx.workspace; on meta they are taken,
+// so that a dry run counts them, and nothing runs.
+#pragma once
+
+#include <span>
+
+#include "ashlar/kernels/cpu/gemm.h"
+#include "ashlar/kernels/linear.h"
+
+namespace ashlar::kernels::gemm {
+
+// How a product falls into groups.  Rows of group g: [row_of_group[g], row_of_group[g+1]) where groups own rows;
+// all rows, and the g-th block of columns, where they own columns.
+struct Groups {
+  int64_t count = 1;
+  std::span<const int32_t> row_of_group;  // count + 1 entries, or empty: groups own columns
+  bool own_rows() const { return !row_of_group.empty(); }
+};
+
+// c_g [., N] (+)= a_g [., K] B_g.  panels: B of group 0; groups follow each other.
+void multiply(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
+              const Matrix& a, const std::byte* panels, const Matrix& c, bool accumulate);
+
+// dw_g [N, K] (+)= dy_g^T x_g, reduced over the rows that group g owns (all rows where groups own columns).
+void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
+            const Matrix& dy, const Matrix& x, float* dw, bool accumulate);
+
+// Panels of B_g [K, N] from w, whose groups [K, N] (or [N, K] if transposed) follow each other.
+void pack_weights(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,
+                  int64_t N, const Tensor& w, bool transposed, std::byte* panels);
+
+}  // namespace ashlar::kernels::gemm

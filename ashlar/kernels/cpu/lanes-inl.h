@@ -1,0 +1,172 @@
+// Rows walked vector by vector, their ends included, stored as F32 or BF16.  Included once per
+// target.
+#if defined(ASHLAR_KERNELS_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ASHLAR_KERNELS_CPU_LANES_INL_H_
+#undef ASHLAR_KERNELS_CPU_LANES_INL_H_
+#else
+#define ASHLAR_KERNELS_CPU_LANES_INL_H_
+#endif
+
+#include <cstring>
+
+#include "ashlar/kernels/cpu/elementwise.h"
+#include "ashlar/kernels/cpu/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ashlar::kernels::HWY_NAMESPACE {
+
+using DU = hn::Rebind<uint32_t, D>;
+inline constexpr int64_t kLanes = HWY_LANES(float);
+
+// How many lanes of a vector are in use: all, or the rest of a row.
+struct Full {
+  static constexpr int64_t count = kLanes;
+};
+struct Tail {
+  int64_t count;
+};
+
+// body(i, Full or Tail) for i = 0, kLanes, .. < n.
+template <typename Body>
+HWY_INLINE void for_lanes(int64_t n, Body body) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(i, Full());
+  if (i < n) body(i, Tail{n - i});
+}
+
+HWY_INLINE V set(float value) {
+  return hn::Set(D(), value);
+}
+HWY_INLINE float sum_of_lanes(V v) {
+  return hn::GetLane(hn::SumOfLanes(D(), v));
+}
+
+HWY_INLINE V load(const float* p, Full) {
+  return hn::LoadU(D(), p);
+}
+#if HWY_TARGET <= HWY_AVX2  // masked accesses touch no byte outside the mask
+HWY_INLINE V load(const float* p, Tail tail, float fill = 0) {
+  const auto used = hn::FirstN(D(), size_t(tail.count));
+  return hn::IfThenElse(used, hn::MaskedLoad(used, D(), p), set(fill));
+}
+HWY_INLINE void store(V v, float* p, Tail tail) {
+  hn::BlendedStore(v, hn::FirstN(D(), size_t(tail.count)), D(), p);
+}
+#else
+HWY_INLINE V load(const float* p, Tail tail, float fill = 0) {
+  HWY_ALIGN float lanes[kLanes];
+  hn::Store(set(fill), D(), lanes);
+  std::memcpy(lanes, p, size_t(tail.count) * sizeof(float));
+  return hn::Load(D(), lanes);
+}
+HWY_INLINE void store(V v, float* p, Tail tail) {
+  HWY_ALIGN float lanes[kLanes];
+  hn::Store(v, D(), lanes);
+  std::memcpy(p, lanes, size_t(tail.count) * sizeof(float));
+}
+#endif
+HWY_INLINE V load(const float* p, Full full, float) {
+  return load(p, full);
+}
+HWY_INLINE void store(V v, float* p, Full) {
+  hn::StoreU(v, D(), p);
+}
+
+// The bf16 nearest to each lane (ties to even; NaN stays NaN), in the upper half of 32 bits.
+HWY_INLINE hn::Vec<DU> rounded_bits(V v) {
+  const DU du;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd);
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x400000u));
+  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, rounded);
+}
+
+HWY_INLINE V load(const bf16* p, Full) {
+  return load(p);
+}
+HWY_INLINE V load(const bf16* p, Tail tail) {
+  HWY_ALIGN bf16 lanes[kLanes];
+  std::memset(lanes, 0, sizeof(lanes));
+  std::memcpy(lanes, p, size_t(tail.count) * sizeof(bf16));
+  return load(lanes, Full());
+}
+HWY_INLINE void store(V v, bf16* p, Full) {
+  store(v, p);
+}
+HWY_INLINE void store(V v, bf16* p, Tail tail) {
+  HWY_ALIGN bf16 lanes[kLanes];
+  store(v, lanes, Full());
+  std::memcpy(p, lanes, size_t(tail.count) * sizeof(bf16));
+}
+
+// Elements from `at` on, in the type they are stored in.
+template <typename Count>
+HWY_INLINE V load(const Cells<float>& cells, int64_t at, Count count) {
+  if (cells.dtype() == DType::kBF16)
+    return load(reinterpret_cast<const bf16*>(cells.data()) + at, count);
+  return load(reinterpret_cast<const float*>(cells.data()) + at, count);
+}
+template <typename Count>
+HWY_INLINE void store(V v, const Cells<float>& cells, int64_t at, Count count) {
+  if (cells.dtype() == DType::kBF16)
+    return store(v, reinterpret_cast<bf16*>(cells.data()) + at, count);
+  store(v, reinterpret_cast<float*>(cells.data()) + at, count);
+}
+template <typename Count>
+HWY_INLINE void add_to(V v, float* p, Count count) {
+  store(hn::Add(load(p, count), v), p, count);
+}
+
+// Pairs (a_i, b_i) that lie interleaved from element 2i on.
+struct Pair {
+  V a, b;
+};
+HWY_INLINE Pair load_pairs(const float* p, Full) {
+  Pair pair;
+  hn::LoadInterleaved2(D(), p, pair.a, pair.b);
+  return pair;
+}
+HWY_INLINE void store_pairs(Pair v, float* p, Full) {
+  hn::StoreInterleaved2(v.a, v.b, D(), p);
+}
+HWY_INLINE Pair load_pairs(const bf16* p, Full) {
+  const auto both = hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p));
+  return {hn::BitCast(D(), hn::ShiftLeft<16>(both)),
+          hn::BitCast(D(), hn::And(both, hn::Set(DU(), 0xffff0000u)))};
+}
+HWY_INLINE void store_pairs(Pair v, bf16* p, Full) {
+  const auto a = hn::ShiftRight<16>(rounded_bits(v.a));
+  const auto b = hn::And(rounded_bits(v.b), hn::Set(DU(), 0xffff0000u));
+  hn::StoreU(hn::Or(a, b), DU(), reinterpret_cast<uint32_t*>(p));
+}
+template <typename T>
+HWY_INLINE Pair load_pairs(const T* p, Tail tail) {
+  HWY_ALIGN T lanes[2 * kLanes];
+  std::memset(static_cast<void*>(lanes), 0, sizeof(lanes));
+  std::memcpy(static_cast<void*>(lanes), p, size_t(2 * tail.count) * sizeof(T));
+  return load_pairs(lanes, Full());
+}
+template <typename T>
+HWY_INLINE void store_pairs(Pair v, T* p, Tail tail) {
+  HWY_ALIGN T lanes[2 * kLanes];
+  store_pairs(v, lanes, Full());
+  std::memcpy(static_cast<void*>(p), lanes, size_t(2 * tail.count) * sizeof(T));
+}
+template <typename Count>
+HWY_INLINE Pair load_pairs(const Cells<float>& cells, int64_t at, Count count) {
+  if (cells.dtype() == DType::kBF16)
+    return load_pairs(reinterpret_cast<const bf16*>(cells.data()) + at, count);
+  return load_pairs(reinterpret_cast<const float*>(cells.data()) + at, count);
+}
+template <typename Count>
+HWY_INLINE void store_pairs(Pair v, const Cells<float>& cells, int64_t at, Count count) {
+  if (cells.dtype() == DType::kBF16)
+    return store_pairs(v, reinterpret_cast<bf16*>(cells.data()) + at, count);
+  store_pairs(v, reinterpret_cast<float*>(cells.data()) + at, count);
+}
+
+}  // namespace ashlar::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggled include guard

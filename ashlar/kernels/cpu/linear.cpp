@@ -1,0 +1,231 @@
+#include "ashlar/kernels/linear.h"
+
+#include <algorithm>
+
+#include "ashlar/core/error.h"
+#include "ashlar/kernels/cpu/gemm.h"
+#include "ashlar/kernels/cpu/gemm_drive.h"
+#include "ashlar/kernels/cpu/gemm_reference.h"
+
+namespace ashlar::kernels {
+
+namespace gemm {
+
+const Engine* engine_for(const Context& ctx, DType compute) {
+  if (ctx.reference || compute == DType::kF64) return nullptr;
+  ASHLAR_ASSERT(compute == DType::kF32 || compute == DType::kBF16);
+  if (compute == DType::kF32) return &f32_engine(false);
+#if defined(__x86_64__)
+  if (isa() == Isa::kAmx) return &amx_engine();
+  if (isa() == Isa::kAvx512Bf16) return &bf16_engine();
+#endif
+  return &f32_engine(true);
+}
+
+}  // namespace gemm
+
+namespace {
+
+using gemm::Engine;
+using gemm::Groups;
+using gemm::Strided;
+
+enum class Pass { kForward, kBackwardInput, kBackwardWeight };
+
+int64_t packed_numel(const Engine& engine, int64_t groups, int64_t K, int64_t N) {
+  return groups * engine.num_panels(N) * engine.panel_bytes(K) / size_of(engine.element);
+}
+
+Strided strided(const Matrix& matrix) {
+  return {matrix.data, matrix.dtype, matrix.stride, 1};
+}
+
+// The parts of x, y and w that belong to group g.
+struct Part {
+  Matrix x, y;
+  Strided w;
+};
+Part part_of(const Groups& groups, int64_t g, const Matrix& x, const Matrix& y, const Tensor& w,
+             int64_t N, int64_t K) {
+  const Strided w_NK{w.data + g * N * K * size_of(w.dtype), w.dtype, K, 1};
+  if (!groups.own_rows())
+    return {x.columns(g * K, (g + 1) * K), y.columns(g * N, (g + 1) * N), w_NK};
+  const int64_t begin = groups.row_of_group[size_t(g)], end = groups.row_of_group[size_t(g) + 1];
+  return {x.row_range(begin, end), y.row_range(begin, end), w_NK};
+}
+
+void reference_pass(const Context& ctx, Pass pass, DType compute, const Groups& groups, int64_t N,
+                    int64_t K, const Matrix& x, const Matrix& y, const Tensor& w, bool accumulate) {
+  if (ctx.meta()) return;
+  for (int64_t g = 0; g < groups.count; ++g) {
+    const Part p = part_of(groups, g, x, y, w, N, K);
+    const int64_t T = p.x.rows;
+    if (pass == Pass::kForward)
+      gemm::reference_product(*ctx.threads, compute, T, N, K, strided(p.x), p.w.transposed(),
+                              strided(p.y), accumulate);
+    else if (pass == Pass::kBackwardInput)
+      gemm::reference_product(*ctx.threads, compute, T, K, N, strided(p.y), p.w, strided(p.x),
+                              accumulate);
+    else
+      gemm::reference_product(*ctx.threads, compute, N, K, T, strided(p.y).transposed(),
+                              strided(p.x), p.w, accumulate);
+  }
+}
+
+void check_floating(DType dtype) {
+  ASHLAR_ASSERT(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF64);
+}
+
+// Checks shapes, counts the cost; then x [T, K], y [T, N] and w [G, N, K] in the roles of `pass`.
+void run(const Context& ctx, std::string_view op, Pass pass, DType compute, const Groups& groups,
+         const Matrix& x, const Matrix& y, const Operand& w, bool accumulate) {
+  const int64_t N = w.n(), K = w.k(), T = x.rows;
+  const int64_t column_groups = groups.own_rows() ? 1 : groups.count;
+  ASHLAR_ASSERT(y.rows == T && x.cols == column_groups * K && y.cols == column_groups * N);
+  ASHLAR_ASSERT(w.groups() == groups.count);
+  check_floating(x.dtype);
+  check_floating(y.dtype);
+  const int64_t flop = 2 * T * N * K * column_groups;
+  const DType weight = pass == Pass::kBackwardWeight ? w.w.dtype : compute;
+  ctx.record(op, {groups.count, T, N, K},
+             {flop, T * (x.cols * size_of(x.dtype) + y.cols * size_of(y.dtype)) +
+                        groups.count * N * K * size_of(weight)});
+  if (T == 0) {
+    if (pass == Pass::kBackwardWeight && !accumulate && !ctx.meta()) fill_zero(w.w);
+    return;
+  }
+  if (groups.own_rows() && !ctx.meta())
+    ASHLAR_ASSERT(groups.row_of_group[0] == 0 && groups.row_of_group[size_t(groups.count)] <= T);
+  const Engine* engine = gemm::engine_for(ctx, compute);
+  if (!engine) return reference_pass(ctx, pass, compute, groups, N, K, x, y, w.w, accumulate);
+
+  if (pass == Pass::kBackwardWeight) {
+    float* dw = ctx.meta() ? nullptr : w.w.as<float>();
+    return gemm::reduce(ctx, *engine, groups, N, K, y, x, dw, accumulate);
+  }
+  const bool forward = pass == Pass::kForward;
+  const Tensor& packed = forward ? w.forward : w.backward;
+  const int64_t columns = forward ? N : K, depth = forward ? K : N;
+  ASHLAR_ASSERT(packed.dtype == engine->element &&
+                packed.numel() == packed_numel(*engine, groups.count, depth, columns));
+  gemm::multiply(ctx, *engine, groups, columns, depth, forward ? x : y, packed.data,
+                 forward ? y : x, accumulate);
+}
+
+// One group that owns all rows.
+struct Dense {
+  int32_t row_of_group[2];
+  Groups groups() const { return {1, row_of_group}; }
+};
+Dense dense(const Matrix& x) {
+  return {{0, int32_t(x.rows)}};
+}
+
+Groups rows_of(const Operand& w, std::span<const int32_t> row_of_group, const Context& ctx) {
+  ASHLAR_ASSERT(ctx.meta() || int64_t(row_of_group.size()) == w.groups() + 1);
+  static constexpr int32_t kNone[1] = {0};  // meta: no entries, yet groups that own rows
+  return {w.groups(), row_of_group.empty() ? std::span<const int32_t>(kNone) : row_of_group};
+}
+
+Groups columns_of(const Operand& w) {
+  return {w.groups(), {}};
+}
+
+}  // namespace
+
+OperandLayout operand_layout(const Context& ctx, int64_t groups, int64_t n, int64_t k,
+                             DType compute, bool for_backward) {
+  const Engine* engine = gemm::engine_for(ctx, compute);
+  if (!engine) return {compute, 0, 0};
+  return {engine->element, packed_numel(*engine, groups, k, n),
+          for_backward ? packed_numel(*engine, groups, n, k) : 0};
+}
+
+void pack(const Context& ctx, const Operand& w) {
+  if (!w.forward) return;
+  const int64_t G = w.groups(), N = w.n(), K = w.k();
+  ctx.record("pack", {G, N, K}, {0, w.w.bytes() + w.forward.bytes() + w.backward.bytes()});
+  if (ctx.meta()) return;
+  // Both engines over F32 elements, exact and rounding, read the same panels.
+  Context fast = ctx;
+  fast.reference = false;
+  const Engine& engine = *gemm::engine_for(fast, w.forward.dtype);
+  ASHLAR_ASSERT(engine.element == w.forward.dtype);
+  gemm::pack_weights(ctx, engine, G, K, N, w.w, true, w.forward.data);
+  if (w.backward) gemm::pack_weights(ctx, engine, G, N, K, w.w, false, w.backward.data);
+}
+
+Matrix Matrix::of(const Tensor& tensor) {
+  ASHLAR_ASSERT(tensor.shape.ndim() >= 1);
+  const int64_t cols = tensor.shape[tensor.shape.ndim() - 1];
+  return {tensor.data, tensor.dtype, cols == 0 ? 0 : tensor.numel() / cols, cols, cols};
+}
+
+Matrix Matrix::columns(int64_t begin, int64_t end) const {
+  ASHLAR_ASSERT(0 <= begin && begin <= end && end <= cols);
+  return {data ? data + begin * size_of(dtype) : nullptr, dtype, rows, end - begin, stride};
+}
+
+Matrix Matrix::row_range(int64_t begin, int64_t end) const {
+  ASHLAR_ASSERT(0 <= begin && begin <= end && end <= rows);
+  return {data ? data + begin * stride * size_of(dtype) : nullptr, dtype, end - begin, cols,
+          stride};
+}
+
+void linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
+                    const Matrix& y, bool accumulate) {
+  run(ctx, "linear_forward", Pass::kForward, compute, dense(x).groups(), x, y, w, accumulate);
+}
+
+void linear_backward_input(const Context& ctx, DType compute, const Matrix& dy, const Operand& w,
+                           const Matrix& dx, bool accumulate) {
+  run(ctx, "linear_backward_input", Pass::kBackwardInput, compute, dense(dx).groups(), dx, dy, w,
+      accumulate);
+}
+
+void linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy, const Matrix& x,
+                            const Tensor& dw, bool accumulate) {
+  run(ctx, "linear_backward_weight", Pass::kBackwardWeight, compute, dense(x).groups(), x, dy,
+      {dw, {}, {}}, accumulate);
+}
+
+void grouped_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
+                            std::span<const int32_t> row_of_group, const Matrix& y) {
+  run(ctx, "grouped_linear_forward", Pass::kForward, compute, rows_of(w, row_of_group, ctx), x, y,
+      w, false);
+}
+
+void grouped_linear_backward_input(const Context& ctx, DType compute, const Matrix& dy,
+                                   const Operand& w, std::span<const int32_t> row_of_group,
+                                   const Matrix& dx) {
+  run(ctx, "grouped_linear_backward_input", Pass::kBackwardInput, compute,
+      rows_of(w, row_of_group, ctx), dx, dy, w, false);
+}
+
+void grouped_linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
+                                    const Matrix& x, std::span<const int32_t> row_of_group,
+                                    const Tensor& dw, bool accumulate) {
+  const Operand w{dw, {}, {}};
+  run(ctx, "grouped_linear_backward_weight", Pass::kBackwardWeight, compute,
+      rows_of(w, row_of_group, ctx), x, dy, w, accumulate);
+}
+
+void blockdiag_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
+                              const Matrix& y) {
+  run(ctx, "blockdiag_linear_forward", Pass::kForward, compute, columns_of(w), x, y, w, false);
+}
+
+void blockdiag_linear_backward_input(const Context& ctx, DType compute, const Matrix& dy,
+                                     const Operand& w, const Matrix& dx) {
+  run(ctx, "blockdiag_linear_backward_input", Pass::kBackwardInput, compute, columns_of(w), dx, dy,
+      w, false);
+}
+
+void blockdiag_linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
+                                      const Matrix& x, const Tensor& dw, bool accumulate) {
+  const Operand w{dw, {}, {}};
+  run(ctx, "blockdiag_linear_backward_weight", Pass::kBackwardWeight, compute, columns_of(w), x, dy,
+      w, accumulate);
+}
+
+}  // namespace ashlar::kernels

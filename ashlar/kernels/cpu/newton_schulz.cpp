@@ -1,0 +1,377 @@
+#include "ashlar/kernels/newton_schulz.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "ashlar/core/error.h"
+#include "ashlar/kernels/cpu/gemm.h"
+#include "ashlar/kernels/cpu/gemm_reference.h"
+
+namespace ashlar::kernels {
+namespace {
+
+using gemm::Engine;
+using gemm::Left;
+using gemm::Source;
+
+constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kTiny = 1e-7;
+
+int64_t round_up(int64_t a, int64_t unit) {
+  return (a + unit - 1) / unit * unit;
+}
+
+// Sum of squares in fp64, in an order that depends on the length only.
+template <typename T>
+double sum_of_squares(const T* x, int64_t count) {
+  constexpr int64_t kLanes = 16;
+  std::array<double, kLanes> lanes{};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (int64_t j = 0; j < kLanes; ++j) lanes[size_t(j)] += double(x[i + j]) * double(x[i + j]);
+  for (; i < count; ++i) lanes[size_t(i % kLanes)] += double(x[i]) * double(x[i]);
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+// Runs body(i) for i in [0, count): on this thread, or on all where one matrix has them to itself.
+struct Loop {
+  Threads* threads;  // null: this thread
+  void operator()(int64_t count, function_ref<void(int64_t)> body) const {
+    if (threads) return threads->run(count, [&](int64_t i, int) { body(i); });
+    for (int64_t i = 0; i < count; ++i) body(i);
+  }
+};
+
+// A matrix of the engine's elements in padded rows: columns beyond its own are zero, up to a whole panel.
+struct Rows {
+  std::byte* data = nullptr;
+  int64_t rows = 0, cols = 0, stride = 0;
+  DType dtype = DType::kBF16;
+  int64_t row_bytes() const { return stride * size_of(dtype); }
+  Source source() const { return {data, dtype, stride}; }
+  std::byte* at(int64_t row, int64_t col) const {
+    return data + (row * stride + col) * size_of(dtype);
+  }
+};
+
+int64_t stride_of(const Engine& engine, int64_t cols) {
+  const int64_t stride = round_up(cols, engine.width);
+  constexpr int64_t kPage = 4096;  // rows a page apart fall into few sets of the first-level cache
+  return stride * size_of(engine.element) % kPage == 0 ? stride + engine.width : stride;
+}
+
+// Operands of one matrix X [M, N] and its square side m.
+struct Operands {
+  Rows x, next, gram, poly;  // X, its successor; A; b A + c A^2
+  std::byte *x_panels,
+      *x_left;  // X as B of a product over its long side; the left operand of that product
+  std::byte *gram_panels, *update_panels;
+};
+
+// At most `width` rows of one panel's columns, in tiles of even height, into rows of `width` floats.
+void run_square(const Engine& engine, int64_t rows, int64_t padded_k, const Left& a,
+                const std::byte* panel, float* c, bool accumulate) {
+  const int64_t num_tiles = (rows + engine.max_rows - 1) / engine.max_rows;
+  if (engine.enter) engine.enter();
+  for (int64_t t = 0; t < num_tiles; ++t) {
+    const int64_t row = rows * t / num_tiles, next = rows * (t + 1) / num_tiles;
+    engine.tile(next - row, padded_k, {a.data + row * a.row_bytes, a.row_bytes, a.step_bytes},
+                panel, c + row * engine.width, engine.width, accumulate);
+  }
+  if (engine.leave) engine.leave();
+}
+
+class Matrices {
+ public:
+  Matrices(const Context& ctx, const Engine& engine, int64_t M, int64_t N, int64_t slots)
+      : engine_(engine), M_(M), N_(N), tall_(M > N) {
+    left_row_bytes_ = stride_of(engine, engine.padded(n())) * size_of(engine.element);
+    slot_bytes_ = lay_out(nullptr).second;
+    memory_ = ctx.workspace->take(DType::kU8, {slots * slot_bytes_}).data;
+  }
+
+  void run(const Loop& loop, int64_t slot, float* x_MN, int steps) const {
+    Operands o = lay_out(memory_ + slot * slot_bytes_).first;
+    load(loop, x_MN, o.x);
+    for (int step = 0; step < steps; ++step) {
+      pack_x(loop, o);
+      gram(loop, o);
+      polynomial(loop, o);
+      update(loop, o);
+      std::swap(o.x, o.next);
+    }
+    store(loop, o.x, x_MN);
+  }
+
+ private:
+  using Tile = std::array<float, 32 * 32>;
+
+  std::pair<Operands, int64_t> lay_out(std::byte* base) const;
+  void load(const Loop& loop, const float* x_MN, const Rows& x) const;
+  void store(const Loop& loop, const Rows& x, float* x_MN) const;
+  void pack(const Loop& loop, const Rows& from, bool transposed, std::byte* panels) const;
+  void pack_x(const Loop& loop, const Operands& o) const;
+  void gram(const Loop& loop, const Operands& o) const;
+  void polynomial(const Loop& loop, const Operands& o) const;
+  void update(const Loop& loop, const Operands& o) const;
+  void multiply(const Loop& loop, int64_t K, const Left& left, const std::byte* panels,
+                const Rows& to, const Rows* add, double add_factor, double factor,
+                bool symmetric) const;
+  void mirror(const Loop& loop, const Rows& s) const;
+  int64_t m() const { return std::min(M_, N_); }
+  int64_t n() const { return std::max(M_, N_); }
+  Left rows_left(const Rows& rows) const {
+    return {rows.data, rows.row_bytes(), engine_.unit * size_of(engine_.element)};
+  }
+
+  const Engine& engine_;
+  int64_t M_, N_;
+  bool tall_;
+  int64_t left_row_bytes_ = 0, slot_bytes_ = 0;
+  std::byte* memory_ = nullptr;
+};
+
+// The operands of one slot from `base` on, and the bytes that they take.
+std::pair<Operands, int64_t> Matrices::lay_out(std::byte* base) const {
+  int64_t used = 0;
+  const auto take = [&](int64_t bytes) {
+    constexpr int64_t kLine = 64;
+    std::byte* at = base ? base + used : nullptr;
+    used += round_up(bytes, kLine);
+    return at;
+  };
+  const auto rows = [&](int64_t num_rows, int64_t cols) {
+    const int64_t stride = stride_of(engine_, cols);
+    return Rows{take(num_rows * stride * size_of(engine_.element)), num_rows, cols, stride,
+                engine_.element};
+  };
+  const auto panels = [&](int64_t depth, int64_t cols) {
+    return take(engine_.num_panels(cols) * engine_.panel_bytes(depth));
+  };
+  Operands o;
+  o.x = rows(M_, N_);
+  o.next = rows(M_, N_);
+  o.gram = rows(m(), m());
+  o.poly = rows(m(), m());
+  o.x_panels = panels(n(), m());
+  o.x_left = tall_ && engine_.pack_rows_transposed
+                 ? take(round_up(m(), engine_.width) * left_row_bytes_)
+                 : o.x_panels;
+  o.gram_panels = panels(m(), m());
+  // Wide: b A + c A^2 is the left operand of the update and X its panels; tall: the other way round.
+  o.update_panels = panels(m(), tall_ ? m() : n());
+  return {o, used};
+}
+
+// X / (||X||_F + tiny) in the engine's elements.
+void Matrices::load(const Loop& loop, const float* x_MN, const Rows& x) const {
+  const auto factor = float(1.0 / (std::sqrt(sum_of_squares(x_MN, M_ * N_)) + kTiny));
+  constexpr int64_t kRows = 16;
+  loop((M_ + kRows - 1) / kRows, [&](int64_t block) {
+    const int64_t row = block * kRows, rows = std::min(kRows, M_ - row);
+    for (int64_t col = 0; col < N_; col += engine_.width) {
+      Tile tile;
+      engine_.scale_rows(
+          Source{reinterpret_cast<const std::byte*>(x_MN), DType::kF32, N_}.at(row, col), rows,
+          std::min(engine_.width, N_ - col), factor, tile.data());
+      const Source source{reinterpret_cast<const std::byte*>(tile.data()), DType::kF32,
+                          engine_.width};
+      engine_.pack_rows(source, rows, engine_.width, engine_.round, x.at(row, col), x.row_bytes());
+    }
+  });
+}
+
+void Matrices::store(const Loop& loop, const Rows& x, float* x_MN) const {
+  constexpr int64_t kRows = 16;
+  loop((M_ + kRows - 1) / kRows, [&](int64_t block) {
+    for (int64_t row = block * kRows; row < std::min((block + 1) * kRows, M_); ++row)
+      for (int64_t col = 0; col < N_; col += engine_.width) {
+        Tile tile;
+        engine_.scale_rows(x.source().at(row, col), 1, engine_.width, 1.0f, tile.data());
+        std::memcpy(x_MN + row * N_ + col, tile.data(),
+                    size_t(std::min(engine_.width, N_ - col)) * sizeof(float));
+      }
+  });
+}
+
+// Panels of `from` (its columns, or its rows if transposed).
+void Matrices::pack(const Loop& loop, const Rows& from, bool transposed, std::byte* panels) const {
+  const int64_t depth = transposed ? from.cols : from.rows,
+                cols = transposed ? from.rows : from.cols;
+  loop(engine_.num_panels(cols), [&](int64_t p) {
+    const int64_t col = p * engine_.width, count = std::min(engine_.width, cols - col);
+    std::byte* panel = panels + p * engine_.panel_bytes(depth);
+    if (transposed)
+      engine_.pack_panel_transposed(from.source().at(col, 0), depth, count, engine_.round, panel);
+    else
+      engine_.pack_panel(from.source().at(0, col), depth, count, engine_.round, panel);
+  });
+}
+
+void Matrices::pack_x(const Loop& loop, const Operands& o) const {
+  pack(loop, o.x, !tall_, o.x_panels);
+  if (!tall_) return pack(loop, o.x, false, o.update_panels);
+  if (!engine_.pack_rows_transposed) return;
+  loop(engine_.num_panels(N_), [&](int64_t p) {
+    const int64_t col = p * engine_.width;
+    engine_.pack_rows_transposed(o.x.source().at(0, col), M_, std::min(engine_.width, N_ - col),
+                                 o.x_left + col * left_row_bytes_, left_row_bytes_);
+  });
+}
+
+// to = factor * (left B + add_factor * add) in the engine's elements; symmetric: B and `to` are square, blocks
+// below the diagonal are mirrored instead of computed.
+void Matrices::multiply(const Loop& loop, int64_t K, const Left& left, const std::byte* panels,
+                        const Rows& to, const Rows* add, double add_factor, double factor,
+                        bool symmetric) const {
+  // Square blocks: a left operand in panels has its rows in groups of `width`.
+  const int64_t width = engine_.width, row_blocks = engine_.num_panels(to.rows);
+  const int64_t num_panels = engine_.num_panels(to.cols), panel_bytes = engine_.panel_bytes(K);
+  const bool panel_left = left.row_bytes == engine_.unit * size_of(engine_.element);
+  constexpr int64_t kBlocks = 2;  // of one task
+  const int64_t task_blocks = (row_blocks + kBlocks - 1) / kBlocks;
+  loop(task_blocks * num_panels, [&](int64_t task) {
+    const int64_t p = num_panels - 1 - task / task_blocks, first = task % task_blocks * kBlocks;
+    const int64_t last = std::min(first + kBlocks, symmetric ? p + 1 : row_blocks);
+    for (int64_t block = first; block < last; ++block) {
+      const int64_t row = block * width, rows = std::min(width, to.rows - row);
+      const Left a{left.data + (panel_left ? block * panel_bytes : row * left.row_bytes),
+                   left.row_bytes, left.step_bytes};
+      alignas(64) Tile tile;
+      const Source source{reinterpret_cast<const std::byte*>(tile.data()), DType::kF32, width};
+      if (add)
+        engine_.scale_rows(add->source().at(row, p * width), rows, width, float(add_factor),
+                           tile.data());
+      run_square(engine_, rows, engine_.padded(K), a, panels + p * panel_bytes, tile.data(),
+                 add != nullptr);
+      if (factor != 1) engine_.scale_rows(source, rows, width, float(factor), tile.data());
+      engine_.pack_rows(source, rows, width, engine_.round, to.at(row, p * width), to.row_bytes());
+    }
+  });
+  if (symmetric) mirror(loop, to);
+}
+
+template <typename T>
+void mirror_block(const Rows& s, int64_t row, int64_t col, int64_t rows, int64_t cols) {
+  T* data = reinterpret_cast<T*>(s.data);
+  for (int64_t i = row; i < row + rows; ++i)
+    for (int64_t j = col; j < std::min(i, col + cols); ++j)
+      data[i * s.stride + j] = data[j * s.stride + i];
+}
+
+void Matrices::mirror(const Loop& loop, const Rows& s) const {
+  constexpr int64_t kBlock = 16;
+  loop((s.rows + kBlock - 1) / kBlock, [&](int64_t block) {
+    const int64_t row = block * kBlock, rows = std::min(kBlock, s.rows - row);
+    for (int64_t col = 0; col <= row; col += kBlock) {
+      if (s.dtype == DType::kBF16)
+        mirror_block<uint16_t>(s, row, col, rows, kBlock);
+      else
+        mirror_block<float>(s, row, col, rows, kBlock);
+    }
+  });
+}
+
+void Matrices::gram(const Loop& loop, const Operands& o) const {
+  const int64_t pair_bytes = engine_.unit * size_of(engine_.element);
+  const Left left = !tall_ ? rows_left(o.x)
+                    : engine_.pack_rows_transposed
+                        ? Left{o.x_left, left_row_bytes_, pair_bytes}
+                        : Left{o.x_left, pair_bytes, pair_bytes * engine_.width};
+  multiply(loop, n(), left, o.x_panels, o.gram, nullptr, 0, 1, true);
+}
+
+void Matrices::polynomial(const Loop& loop, const Operands& o) const {
+  pack(loop, o.gram, false, o.gram_panels);
+  multiply(loop, m(), rows_left(o.gram), o.gram_panels, o.poly, &o.gram, kB / kC, kC, true);
+}
+
+void Matrices::update(const Loop& loop, const Operands& o) const {
+  if (tall_) pack(loop, o.poly, false, o.update_panels);
+  multiply(loop, m(), rows_left(tall_ ? o.x : o.poly), o.update_panels, o.next, &o.x, kA, 1, false);
+}
+
+// The same by the plain reference, one matrix after the other; fp64, or where the reference is asked for.
+class ReferenceMatrix {
+ public:
+  ReferenceMatrix(const Context& ctx, DType compute, DType dtype, int64_t M, int64_t N)
+      : ctx_(ctx), compute_(compute), M_(M), N_(N) {
+    const int64_t m = std::min(M, N);
+    next_ = ctx.workspace->take(dtype, {M, N});
+    gram_ = ctx.workspace->take(dtype, {m, m});
+    poly_ = ctx.workspace->take(dtype, {m, m});
+  }
+
+  template <typename T>
+  void run(const Tensor& x, int steps) const {
+    const int64_t m = std::min(M_, N_), n = std::max(M_, N_);
+    const T factor = T(1.0 / (std::sqrt(sum_of_squares(x.as<T>(), x.numel())) + kTiny));
+    for (T& value : x.span<T>()) value *= factor;
+    // Long side first: rows of X^T X are columns of X.
+    const gemm::Strided short_long{x.data, x.dtype, M_ > N_ ? 1 : N_, M_ > N_ ? N_ : 1};
+    const gemm::Strided next{next_.data, x.dtype, short_long.row_stride, short_long.col_stride};
+    const gemm::Strided gram{gram_.data, x.dtype, m, 1}, poly{poly_.data, x.dtype, m, 1};
+    for (int step = 0; step < steps; ++step) {
+      product(m, m, n, short_long, short_long.transposed(), gram);
+      product(m, m, m, gram, gram, poly);
+      for (int64_t i = 0; i < m * m; ++i)
+        poly_.as<T>()[i] = T(kB) * gram_.as<T>()[i] + T(kC) * poly_.as<T>()[i];
+      product(m, n, m, poly, short_long, next);
+      for (int64_t i = 0; i < x.numel(); ++i)
+        x.as<T>()[i] = T(kA) * x.as<T>()[i] + next_.as<T>()[i];
+    }
+  }
+
+ private:
+  void product(int64_t M, int64_t N, int64_t K, const gemm::Strided& a, const gemm::Strided& b,
+               const gemm::Strided& c) const {
+    gemm::reference_product(*ctx_.threads, compute_, M, N, K, a, b, c, false);
+  }
+  const Context& ctx_;
+  DType compute_;
+  int64_t M_, N_;
+  Tensor next_, gram_, poly_;
+};
+
+void orthogonalize_reference(const Context& ctx, DType compute, const Tensor& x_GMN, int steps) {
+  const ReferenceMatrix matrix(ctx, compute, x_GMN.dtype, x_GMN.shape[1], x_GMN.shape[2]);
+  if (ctx.meta()) return;
+  for (int64_t g = 0; g < x_GMN.shape[0]; ++g) {
+    const Tensor x = x_GMN.slice(g, g + 1);
+    x.dtype == DType::kF64 ? matrix.run<double>(x, steps) : matrix.run<float>(x, steps);
+  }
+}
+
+}  // namespace
+
+void orthogonalize(const Context& ctx, DType compute, const Tensor& x_GMN, int steps) {
+  ASHLAR_ASSERT(x_GMN.shape.ndim() == 3 && steps >= 0 && ctx.threads);
+  ASHLAR_ASSERT(x_GMN.dtype == (compute == DType::kF64 ? DType::kF64 : DType::kF32));
+  const int64_t G = x_GMN.shape[0], M = x_GMN.shape[1], N = x_GMN.shape[2];
+  const int64_t m = std::min(M, N), n = std::max(M, N);
+  ctx.record("orthogonalize", x_GMN.shape,
+             {G * steps * (3 * m * m * n + m * m * m), 2 * x_GMN.bytes()});
+  if (x_GMN.empty()) return;
+  const Arena::Scope scope(*ctx.workspace);
+  const Engine* engine = gemm::engine_for(ctx, compute);
+  if (!engine) return orthogonalize_reference(ctx, compute, x_GMN, steps);
+
+  // Side by side where that keeps every thread busy to the end, or nearly.
+  const int64_t threads = ctx.threads->size();
+  const bool side_by_side = G % threads == 0 || G >= 4 * threads;
+  const int64_t slots = side_by_side ? threads : 1;
+  const Matrices matrices(ctx, *engine, M, N, slots);
+  if (ctx.meta()) return;
+  float* x = x_GMN.as<float>();
+  if (side_by_side)
+    ctx.threads->run(
+        G, [&](int64_t g, int worker) { matrices.run({nullptr}, worker, x + g * M * N, steps); });
+  else
+    for (int64_t g = 0; g < G; ++g) matrices.run({ctx.threads}, 0, x + g * M * N, steps);
+}
+
+}  // namespace ashlar::kernels

@@ -1,0 +1,137 @@
+#include "ashlar/kernels/cpu/norm_rows.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/norm_fast.cpp"
+#include "ashlar/kernels/cpu/dispatch.h"
+// clang-format off
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "ashlar/kernels/cpu/lanes-inl.h"
+// clang-format on
+
+#include <cmath>
+
+HWY_BEFORE_NAMESPACE();
+namespace ashlar::kernels::HWY_NAMESPACE {
+namespace {
+
+// Vector i of a row of the merge's result, and its two summands before their scales.
+struct Merged {
+  V o, r, h;
+};
+template <typename Args, typename Count>
+HWY_INLINE Merged merge(const Args& x, int64_t row, int64_t i, Count n) {
+  const V o = hn::Add(load(x.o, row + i, n), load(x.bo, i, n));
+  const V r = hn::Add(load(x.r, row + i, n), load(x.br, i, n));
+  return {o, r, hn::MulAdd(o, load(x.ao, i, n), hn::Mul(r, load(x.ar, i, n)))};
+}
+
+void norm_rows(const NormArgs<float>& x, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t row = t * x.H;
+    V squares = set(0);
+    if (x.o) {
+      for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+        const V h = merge(x, row, i, n).h;
+        store(h, x.h, row + i, n);
+        squares = hn::MulAdd(h, h, squares);
+      });
+    } else {
+      for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+        const V h = load(x.h, row + i, n);
+        squares = hn::MulAdd(h, h, squares);
+      });
+    }
+    const float rstd = 1.0f / std::sqrt(sum_of_lanes(squares) / float(x.H) + float(x.eps));
+    x.rstd.set(t, rstd);
+    for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+      const V scaled = hn::Mul(load(x.h, row + i, n), set(rstd));
+      store(hn::Mul(load(x.w, i, n), scaled), x.y, row + i, n);
+    });
+  }
+}
+
+// The gradient of the norm alone, with what else reached h; adds to dw.
+template <typename Count>
+HWY_INLINE V norm_gradient(const NormGradientArgs<float>& x, int64_t row, int64_t i, V h, V rstd,
+                           V mean, float* dw, Count n) {
+  const V dy = load(x.dy, row + i, n), normed = hn::Mul(h, rstd);
+  add_to(hn::Mul(dy, normed), dw + i, n);
+  const V along = hn::NegMulAdd(normed, mean, hn::Mul(dy, load(x.w, i, n)));
+  const V dh = hn::Mul(rstd, along);
+  return x.dh_in ? hn::Add(dh, load(x.dh_in, row + i, n)) : dh;
+}
+
+// mean(dy w h) rstd.
+template <typename Hidden>
+HWY_INLINE float mean_along(const NormGradientArgs<float>& x, int64_t row, float rstd,
+                            Hidden hidden) {
+  V sum = set(0);
+  for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+    sum = hn::MulAdd(hn::Mul(load(x.dy, row + i, n), load(x.w, i, n)), hidden(i, n), sum);
+  });
+  return sum_of_lanes(sum) * rstd / float(x.H);
+}
+
+void rms_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, float* dw) {
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t row = t * x.H;
+    const auto hidden = [&](int64_t i, auto n) HWY_ATTR { return load(x.h, row + i, n); };
+    const float rstd = x.rstd[t], mean = mean_along(x, row, rstd, hidden);
+    for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+      store(norm_gradient(x, row, i, hidden(i, n), set(rstd), set(mean), dw, n), x.dr, row + i, n);
+    });
+  }
+}
+
+void merge_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, float* partial) {
+  const int64_t H = x.H;
+  float *dw = partial, *dao = dw + H, *dbo = dao + H, *dar = dbo + H, *dbr = dar + H;
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t row = t * H;
+    const float rstd = x.rstd[t];
+    const float mean = mean_along(x, row, rstd, [&](int64_t i, auto n) HWY_ATTR {
+      return x.h ? load(x.h, row + i, n) : merge(x, row, i, n).h;
+    });
+    for_lanes(H, [&](int64_t i, auto n) HWY_ATTR {
+      const Merged m = merge(x, row, i, n);
+      const V dh = norm_gradient(x, row, i, m.h, set(rstd), set(mean), dw, n);
+      add_to(hn::Mul(dh, m.o), dao + i, n);
+      add_to(hn::Mul(dh, m.r), dar + i, n);
+      add_to(dh, dbo + i, n);  // the sum of dh, scaled below
+      store(hn::Mul(dh, load(x.ao, i, n)), x.d_o, row + i, n);
+      store(hn::Mul(dh, load(x.ar, i, n)), x.dr, row + i, n);
+    });
+  }
+  for_lanes(H, [&](int64_t i, auto n) HWY_ATTR {
+    const V sum = load(dbo + i, n);
+    store(hn::Mul(sum, load(x.ar, i, n)), dbr + i, n);
+    store(hn::Mul(sum, load(x.ao, i, n)), dbo + i, n);
+  });
+}
+
+void norm_gradient_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end,
+                        float* partial) {
+  x.o ? merge_rows(x, begin, end, partial) : rms_rows(x, begin, end, partial);
+}
+
+}  // namespace
+}  // namespace ashlar::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ashlar::kernels {
+
+HWY_EXPORT(norm_rows);
+HWY_EXPORT(norm_gradient_rows);
+
+void norm_rows_fast(const NormArgs<float>& args, int64_t begin, int64_t end) {
+  dispatch(HWY_DISPATCH_TABLE(norm_rows))(args, begin, end);
+}
+void norm_gradient_rows_fast(const NormGradientArgs<float>& args, int64_t begin, int64_t end,
+                             float* partial) {
+  dispatch(HWY_DISPATCH_TABLE(norm_gradient_rows))(args, begin, end, partial);
+}
+
+}  // namespace ashlar::kernels
+#endif

@@ -1,0 +1,27 @@
+// The rows of norm.h on the vectors of isa(); one call per task of tokens [begin, end).
+#pragma once
+
+#include "ashlar/kernels/cpu/elementwise.h"
+
+namespace ashlar::kernels {
+
+// Without a merge (rms_norm) o to br are absent and h is the input.
+template <typename T>
+struct NormArgs {
+  int64_t H;
+  double eps;
+  Cells<T> o, r, ao, bo, ar, br, h, w, y, rstd;
+};
+void norm_rows_fast(const NormArgs<float>& args, int64_t begin, int64_t end);
+
+// Without a merge o to br and d_o are absent, and dr is dh.  With one, h may be absent.
+template <typename T>
+struct NormGradientArgs {
+  int64_t H;
+  Cells<T> dy, dh_in, o, r, h, rstd, ao, bo, ar, br, w, d_o, dr;
+};
+// partial: dw [H], and with a merge after it dao, dbo, dar, dbr [H] each.
+void norm_gradient_rows_fast(const NormGradientArgs<float>& args, int64_t begin, int64_t end,
+                             float* partial);
+
+}  // namespace ashlar::kernels

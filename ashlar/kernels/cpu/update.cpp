@@ -1,0 +1,173 @@
+#include "ashlar/kernels/update.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "ashlar/kernels/cpu/update_fast.h"
+
+namespace ashlar::kernels {
+namespace {
+
+constexpr int64_t kGrain = 1 << 15;     // elements of one task: four streams of it fit a private L2
+constexpr int64_t kSumBlock = 4096;     // elements summed in fp32
+constexpr int64_t kMaxPartials = 1024;  // fp64 partial sums of one reduction
+
+// Checks that all have one type and size, records the bytes; false: nothing is left to do.
+bool begin(const Context& ctx, std::string_view op, int64_t flop, int64_t streams, const Tensor& x,
+           std::initializer_list<const Tensor*> others) {
+  ASHLAR_ASSERT(x.dtype == DType::kF32 || x.dtype == DType::kF64);
+  for (const Tensor* other : others)
+    ASHLAR_ASSERT(other->dtype == x.dtype && other->numel() == x.numel());
+  ctx.record(op, {x.numel()}, {flop * x.numel(), streams * x.bytes()});
+  return !ctx.meta() && x.numel() > 0;
+}
+
+bool fast(const Context& ctx, const Tensor& x) {
+  return x.dtype == DType::kF32 && !ctx.reference;
+}
+
+// Elements of one partial sum: whole blocks, at most kMaxPartials of them; depends on n only.
+int64_t partial_size(int64_t n) {
+  const int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
+  const int64_t blocks_per_partial =
+      std::max<int64_t>(16, (blocks + kMaxPartials - 1) / kMaxPartials);
+  return blocks_per_partial * kSumBlock;
+}
+
+template <typename T>
+void adamw_all(const Context& ctx, const AdamWStep& step, T* w, const T* g, T* m, T* v, int64_t n) {
+  const AdamWFactors<T> factors = adamw_factors<T>(step);
+  parallel_for(*ctx.threads, n, kGrain, [&](int64_t i, int64_t end) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (!ctx.reference) return adamw_fast(factors, w + i, g + i, m + i, v + i, end - i);
+    }
+    adamw_reference(factors, w + i, g + i, m + i, v + i, end - i);
+  });
+}
+
+template <typename T>
+void muon_momentum_all(const Context& ctx, T mu, bool nesterov, T scale, const T* g, T* m, T* x,
+                       int64_t n) {
+  parallel_for(*ctx.threads, n, kGrain, [&](int64_t i, int64_t end) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (!ctx.reference)
+        return muon_momentum_fast(mu, nesterov, scale, g + i, m + i, x + i, end - i);
+    }
+    muon_momentum_reference(mu, nesterov, scale, g + i, m + i, x + i, end - i);
+  });
+}
+
+// y = keep y + alpha x
+void axpby(const Context& ctx, double alpha, const Tensor& x, double keep, const Tensor& y) {
+  parallel_for(*ctx.threads, x.numel(), kGrain, [&](int64_t i, int64_t end) {
+    const int64_t n = end - i;
+    if (fast(ctx, x))
+      return axpby_fast(float(alpha), x.as<float>() + i, float(keep), y.as<float>() + i, n);
+    if (x.dtype == DType::kF32)
+      return axpby_reference(float(alpha), x.as<float>() + i, float(keep), y.as<float>() + i, n);
+    axpby_reference(alpha, x.as<double>() + i, keep, y.as<double>() + i, n);
+  });
+}
+
+double sum_of_squares_reference(const double* x, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
+  return sum;
+}
+float sum_of_squares_reference(const float* x, int64_t n) {
+  float sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
+  return sum;
+}
+
+template <typename T>
+int64_t first_non_finite_reference(const T* x, int64_t n) {
+  int64_t i = 0;
+  while (i < n && std::isfinite(x[i])) ++i;
+  return i;
+}
+
+}  // namespace
+
+void adamw(const Context& ctx, const AdamWStep& step, const Tensor& w, const Tensor& g,
+           const Tensor& m, const Tensor& v) {
+  ASHLAR_ASSERT(step.step >= 1);
+  if (!begin(ctx, "adamw", 15, 7, w, {&g, &m, &v})) return;
+  if (w.dtype == DType::kF64)
+    return adamw_all(ctx, step, w.as<double>(), g.as<double>(), m.as<double>(), v.as<double>(),
+                     w.numel());
+  adamw_all(ctx, step, w.as<float>(), g.as<float>(), m.as<float>(), v.as<float>(), w.numel());
+}
+
+void muon_momentum(const Context& ctx, double mu, bool nesterov, double grad_scale, const Tensor& g,
+                   const Tensor& m, const Tensor& x) {
+  if (!begin(ctx, "muon_momentum", 5, 4, g, {&m, &x})) return;
+  if (g.dtype == DType::kF64)
+    return muon_momentum_all(ctx, mu, nesterov, grad_scale, g.as<double>(), m.as<double>(),
+                             x.as<double>(), g.numel());
+  muon_momentum_all(ctx, float(mu), nesterov, float(grad_scale), g.as<float>(), m.as<float>(),
+                    x.as<float>(), g.numel());
+}
+
+void muon_apply(const Context& ctx, double lr, double decay, double lambda, const Tensor& x,
+                const Tensor& w) {
+  if (!begin(ctx, "muon_apply", 3, 3, w, {&x})) return;
+  axpby(ctx, -lambda, x, 1 - lr * decay, w);
+}
+
+void add_scaled(const Context& ctx, double alpha, const Tensor& x, const Tensor& y) {
+  if (!begin(ctx, "add_scaled", 2, 3, y, {&x})) return;
+  axpby(ctx, alpha, x, 1.0, y);
+}
+
+double sum_of_squares(const Context& ctx, const Tensor& x) {
+  if (!begin(ctx, "sum_of_squares", 2, 1, x, {})) return 0.0;
+  const int64_t n = x.numel(), grain = partial_size(n);
+  std::array<double, kMaxPartials> partials{};
+  parallel_for(*ctx.threads, n, grain, [&](int64_t begin, int64_t end) {
+    double sum = 0;
+    for (int64_t i = begin; i < end; i += kSumBlock) {
+      const int64_t count = std::min(kSumBlock, end - i);
+      if (x.dtype == DType::kF64)
+        sum += sum_of_squares_reference(x.as<double>() + i, count);
+      else if (fast(ctx, x))
+        sum += block_sum_of_squares(x.as<float>() + i, count);
+      else
+        sum += sum_of_squares_reference(x.as<float>() + i, count);
+    }
+    partials[begin / grain] = sum;
+  });
+  double total = 0;
+  for (const double partial : partials) total += partial;
+  return total;
+}
+
+void zero(const Context& ctx, const Tensor& x) {
+  ctx.record("zero", {x.numel()}, {0, x.bytes()});
+  if (ctx.meta()) return;
+  parallel_for(*ctx.threads, x.bytes(), kGrain * 16, [&](int64_t begin, int64_t end) {
+    std::memset(x.data + begin, 0, size_t(end - begin));
+  });
+}
+
+int64_t first_non_finite(const Context& ctx, const Tensor& x) {
+  if (!begin(ctx, "first_non_finite", 0, 1, x, {})) return -1;
+  const int64_t n = x.numel();
+  std::atomic<int64_t> first{n};
+  parallel_for(*ctx.threads, n, kGrain, [&](int64_t begin, int64_t end) {
+    int64_t found = end - begin;
+    if (x.dtype == DType::kF64)
+      found = first_non_finite_reference(x.as<double>() + begin, end - begin);
+    else if (fast(ctx, x))
+      found = first_non_finite_fast(x.as<float>() + begin, end - begin);
+    else
+      found = first_non_finite_reference(x.as<float>() + begin, end - begin);
+    if (found == end - begin) return;
+    int64_t known = first.load();
+    while (begin + found < known && !first.compare_exchange_weak(known, begin + found)) {
+    }
+  });
+  return first.load() == n ? -1 : first.load();
+}
+
+}  // namespace ashlar::kernels

@@ -1,0 +1,41 @@
+// The tokens that a rank holds, as a list of segments.  Packed documents, context-parallel pieces,
+// chunked prefill and decode are just other segment lists.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ashlar::kernels {
+
+// `length` neighbouring rows that are neighbouring tokens of one document.
+struct Segment {
+  int64_t row;        // first local row
+  int64_t length;
+  int64_t position;   // index of its first token inside the document: 0 starts a document
+  int64_t document;   // id; keys and queries meet only within one document
+};
+
+// Segments in row order, tiling rows [0, num_tokens), and what kernels read per token.
+class Sequence {
+ public:
+  Sequence() = default;
+  explicit Sequence(std::vector<Segment> segments);
+  static Sequence rows(int64_t num_rows, int64_t length);  // num_rows documents of equal length
+  void assign(std::span<const Segment> segments);          // reuses memory
+
+  int64_t num_tokens() const { return int64_t(position_T_.size()); }
+  const std::vector<Segment>& segments() const { return segments_; }
+  std::span<const int32_t> position_T() const { return position_T_; }
+  // Halo row h belongs to the h-th segment whose position is > 0 (continues a document).
+  int64_t num_halos() const { return num_halos_; }
+  std::span<const int32_t> segment_T() const { return segment_T_; }
+  std::span<const int32_t> halo_of_segment() const { return halo_of_segment_; }  // -1: starts a document
+
+ private:
+  std::vector<Segment> segments_;
+  std::vector<int32_t> position_T_, segment_T_, halo_of_segment_;
+  int64_t num_halos_ = 0;
+};
+
+}  // namespace ashlar::kernels

@@ -1,0 +1,12 @@
+// Weights are born from logical coordinates: element i of tensor `name` is a function of (seed, name, i), so any
+// layout starts from the same numbers.
+#pragma once
+
+#include "ashlar/nn/model.h"
+
+namespace ashlar::nn {
+
+// Does not pack the operands.
+void initialize(const kernels::Context&, const ModelWeights&, const ModelSpec&, const InitSpec&, uint64_t seed);
+
+}  // namespace ashlar::nn

@@ -1,0 +1,63 @@
+#include "ashlar/nn/loss.h"
+
+#include <algorithm>
+
+#include "ashlar/kernels/cross_entropy.h"
+
+namespace ashlar::nn {
+namespace {
+
+using kernels::Context;
+using kernels::Matrix;
+
+DType head_compute(const Model& model) {
+  return model.spec().head_fp32 ? model.types().stream : model.types().compute;
+}
+
+}  // namespace
+
+int64_t head_chunk_tokens(const ModelSpec& spec, int64_t num_tokens) {
+  // At most 64 MiB of fp32 logits, at most 512 tokens (logits of small vocabularies stay in cache), at
+  // least 64 so that the products keep their speed.
+  const int64_t fitting = (int64_t{16} << 20) / spec.vocab_size / 64 * 64;
+  return std::min(num_tokens, std::clamp<int64_t>(fitting, 64, 512));
+}
+
+void head_logits(const Context& ctx, const Model& model, const Tensor& final_TH, const Tensor& logits_TV) {
+  linear_forward(ctx, head_compute(model), Matrix::of(final_TH), model.head(), Matrix::of(logits_TV));
+}
+
+void head_loss(const Context& ctx, const Model& model, const Tensor& final_TH, const Tensor& targets_T,
+               const Tensor& loss_T) {
+  const int64_t T = final_TH.shape[0], chunk = head_chunk_tokens(model.spec(), T);
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor logits = ctx.workspace->take(model.types().stream, {chunk, model.spec().vocab_size});
+  for (int64_t t = 0; t < T; t += chunk) {
+    const int64_t end = std::min(T, t + chunk);
+    const Tensor part = logits.slice(0, end - t);
+    head_logits(ctx, model, final_TH.slice(t, end), part);
+    cross_entropy(ctx, part, targets_T.slice(t, end), 1.0, loss_T.slice(t, end), {});
+  }
+}
+
+void head_loss_backward(const Context& ctx, const Model& model, const Tensor& final_TH, const Tensor& targets_T,
+                        double scale, const Tensor& loss_T, const Tensor& dfinal_TH, const Tensor& demb_VH) {
+  const int64_t T = final_TH.shape[0], V = model.spec().vocab_size;
+  const int64_t chunk = head_chunk_tokens(model.spec(), T);
+  const DType compute = head_compute(model);
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor logits = ctx.workspace->take(model.types().stream, {chunk, V});
+  const Tensor dlogits =
+      logits.dtype == final_TH.dtype ? logits : ctx.workspace->take(final_TH.dtype, {chunk, V});
+  for (int64_t t = 0; t < T; t += chunk) {
+    const int64_t end = std::min(T, t + chunk);
+    const Tensor part = logits.slice(0, end - t), dpart = dlogits.slice(0, end - t);
+    const Tensor final_part = final_TH.slice(t, end);
+    head_logits(ctx, model, final_part, part);
+    cross_entropy(ctx, part, targets_T.slice(t, end), scale, loss_T.slice(t, end), dpart);
+    linear_backward_input(ctx, compute, Matrix::of(dpart), model.head(), Matrix::of(dfinal_TH.slice(t, end)));
+    linear_backward_weight(ctx, compute, Matrix::of(dpart), Matrix::of(final_part), demb_VH);
+  }
+}
+
+}  // namespace ashlar::nn

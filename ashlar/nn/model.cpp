@@ -1,0 +1,277 @@
+#include "ashlar/nn/model.h"
+
+#include "ashlar/kernels/embedding.h"
+#include "ashlar/kernels/qk.h"
+#include "ashlar/kernels/update.h"
+
+namespace ashlar::nn {
+namespace {
+
+using kernels::Context;
+using kernels::Operand;
+
+Operand make_operand(const Context& ctx, Arena& arena, const Tensor& w, DType compute, bool for_backward) {
+  Operand operand{.w = w, .forward = {}, .backward = {}};
+  const auto layout =
+      operand_layout(ctx, operand.groups(), operand.n(), operand.k(), compute, for_backward);
+  if (layout.forward_numel > 0) operand.forward = arena.take(layout.dtype, {layout.forward_numel});
+  if (layout.backward_numel > 0) operand.backward = arena.take(layout.dtype, {layout.backward_numel});
+  return operand;
+}
+
+// The block without its last merge.  In: blocks[l].a.  Out: blocks[l].h and .e.
+void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
+  const BlockSaved& s = saved.blocks[size_t(l)];
+  const BlockWeights& w = call.weights.blocks[size_t(l)];
+  const AttentionCall attention = call.at(l);
+  call.runner.attention_forward(ctx, attention, s);
+  merge_norm_forward(ctx, call.spec.rms_norm_eps, s.o, saved.x[size_t(l)], w.attention_merge.params(),
+                     w.moe_norm, s.h, s.m, s.rstd_m);
+  const Tensor r_prev = l > 0 ? saved.blocks[size_t(l) - 1].moe.router.r : Tensor{};
+  call.runner.moe_forward(ctx, attention, s, r_prev);
+}
+
+// Norm weight that reads x[l], and where its output goes.
+struct NormOf {
+  Tensor weight, out;
+};
+NormOf norm_of(const ModelWeights& weights, const Saved& saved, int64_t l) {
+  if (l == int64_t(saved.blocks.size())) return {weights.norm, saved.final_TH};
+  return {weights.blocks[size_t(l)].attention_norm, saved.blocks[size_t(l)].a};
+}
+
+void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
+  const NormOf norm = norm_of(call.weights, saved, l);
+  rms_norm_forward(ctx, call.spec.rms_norm_eps, saved.x[size_t(l)], norm.weight, norm.out,
+                   saved.rstd[size_t(l)]);
+  block_forward(ctx, call, saved, l);
+}
+
+}  // namespace
+
+Arena arena_for(Allocator& allocator, Tag tag, function_ref<void(Arena&)> lay_out) {
+  Arena counter(Device::kMeta);
+  lay_out(counter);
+  return Arena(allocator, counter.peak_bytes(), tag);
+}
+
+ModelWeights ModelWeights::make(Arena& arena, const ModelSpec& spec, DType dtype, bool buffers) {
+  ModelWeights w;
+  w.embed = arena.take(dtype, {spec.vocab_size, spec.hidden_size});
+  w.input_scale = arena.take(dtype, {spec.hidden_size});
+  w.input_bias = arena.take(dtype, {spec.hidden_size});
+  for (int64_t l = 0; l < spec.num_hidden_layers; ++l)
+    w.blocks.push_back(BlockWeights::make(arena, spec, l, dtype, buffers));
+  w.norm = arena.take(dtype, {spec.hidden_size});
+  return w;
+}
+
+void ModelWeights::for_each(const ModelSpec& spec, Visitor visit) const {
+  visit({.name = "model.embed_tokens.weight", .decay = true}, embed);
+  visit({.name = "model.input_hidden_states_scale", .init = Init::kOne}, input_scale);
+  visit({.name = "model.input_hidden_states_bias", .init = Init::kZero}, input_bias);
+  for (size_t l = 0; l < blocks.size(); ++l)
+    blocks[l].for_each(spec, "model.layers." + std::to_string(l) + ".", visit);
+  visit({.name = "model.norm.weight", .init = Init::kOne}, norm);
+}
+
+ModelOperands ModelOperands::make(const Context& ctx, Arena& arena, const ModelSpec& spec, const Types& types,
+                                  const ModelWeights& weights, bool for_backward) {
+  const auto operand = [&](const Tensor& w) {
+    return make_operand(ctx, arena, w, types.compute, for_backward);
+  };
+  ModelOperands operands;
+  operands.head = make_operand(ctx, arena, weights.embed, spec.head_fp32 ? types.stream : types.compute,
+                               for_backward);
+  for (const BlockWeights& w : weights.blocks) {
+    const RouterWeights& router = w.moe.router;
+    operands.blocks.push_back(
+        {.attention = {operand(w.attention.qkv), operand(grouped_conv_matrices(spec, w.attention.conv1_w)),
+                       operand(w.attention.o_proj)},
+         .moe = {.router = {operand(router.down_w), operand(router.fc1_w), operand(router.fc2_w),
+                            operand(router.out_w)},
+                 .gate_up = operand(w.moe.gate_up),
+                 .down = operand(w.moe.down)}});
+  }
+  return operands;
+}
+
+void ModelOperands::pack(const Context& ctx) const {
+  kernels::pack(ctx, head);
+  for (const BlockOperands& b : blocks) {
+    const RouterOperands& router = b.moe.router;
+    for (const Operand* operand : {&b.attention.qkv, &b.attention.conv1, &b.attention.o_proj, &router.down,
+                                   &router.fc1, &router.fc2, &router.out, &b.moe.gate_up, &b.moe.down})
+      kernels::pack(ctx, *operand);
+  }
+}
+
+Saved Saved::make(Arena& arena, const ModelSpec& spec, const Types& types, int64_t num_tokens,
+                  int64_t num_halos, Keep keep) {
+  const int64_t T = num_tokens, L = spec.num_hidden_layers;
+  const Shape stream_shape{T, spec.hidden_size};
+  Saved s;
+  s.keep = keep;
+  for (int64_t l = 0; l <= L; ++l) {
+    // Inference reads x[l] only while block l runs: two take turns.
+    s.x.push_back(keep == Keep::kNothing && l >= 2 ? s.x[size_t(l) - 2] : arena.take(types.stream, stream_shape));
+    s.rstd.push_back(arena.take(types.stream, {T}));
+  }
+  for (int64_t l = 0; l < L; ++l) {
+    if (keep == Keep::kAll || l == 0) {
+      s.blocks.push_back(BlockSaved::make(arena, spec, types, T, num_halos));
+      continue;
+    }
+    // Blocks share their memory, except for what outlives a block.
+    BlockSaved block = s.blocks[0];
+    RouterSaved& router = block.moe.router;
+    router.expert = arena.take(DType::kI32, router.expert.shape);
+    block.moe.plan.count_X = arena.take(DType::kI64, block.moe.plan.count_X.shape);
+    router.r = keep == Keep::kNothing && l >= 2 ? s.blocks[size_t(l) - 2].moe.router.r
+                                                : arena.take(types.stream, router.r.shape);
+    s.blocks.push_back(block);
+  }
+  s.final_TH = arena.take(spec.head_fp32 ? types.stream : types.activation, stream_shape);
+  return s;
+}
+
+AttentionCall ModelCall::at(int64_t layer) const {
+  const bool sliding = spec.layer_types[size_t(layer)] == LayerType::kHybridSliding;
+  return {spec, types, layer, sequence, exchange, sliding ? rope_sliding : rope, accumulate};
+}
+
+void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
+  const ModelWeights& w = call.weights;
+  const int64_t L = call.spec.num_hidden_layers;
+  embedding_forward(ctx, call.ids_T, w.embed, w.input_scale, w.input_bias, saved.x[0]);
+  const NormOf first = norm_of(w, saved, 0);
+  rms_norm_forward(ctx, call.spec.rms_norm_eps, saved.x[0], first.weight, first.out, saved.rstd[0]);
+  for (int64_t l = 0; l < L; ++l) {
+    block_forward(ctx, call, saved, l);
+    const BlockSaved& s = saved.blocks[size_t(l)];
+    const NormOf next = norm_of(w, saved, l + 1);
+    merge_norm_forward(ctx, call.spec.rms_norm_eps, s.e, s.h, w.blocks[size_t(l)].moe_merge.params(),
+                       next.weight, saved.x[size_t(l) + 1], next.out, saved.rstd[size_t(l) + 1]);
+  }
+}
+
+void backward(const Context& ctx, const ModelCall& call, const Saved& saved, const Tensor& dfinal_TH,
+              const ModelWeights& gradients) {
+  ASHLAR_ASSERT(saved.keep != Keep::kNothing);
+  const ModelWeights& w = call.weights;
+  const auto [stream, activation, compute] = call.types;
+  const int64_t L = call.spec.num_hidden_layers;
+  const Shape shape = saved.x[0].shape;
+  Arena& workspace = *ctx.workspace;
+  const Arena::Scope scope(workspace);
+  const Tensor dstream = workspace.take(stream, shape);  // gradient of the stream, updated in place
+  const Tensor dbranch = workspace.take(activation, shape);  // of a sub-layer's output
+  const Tensor da = workspace.take(activation, shape), dm = workspace.take(stream, shape);
+  const Tensor dr = workspace.take(stream, {shape[0], call.spec.router_hidden_size});
+  for (int64_t l = L - 1; l >= 0; --l) {
+    // The last block's values are still there from forward.
+    if (saved.keep == Keep::kBlockInput && l != L - 1) recompute(ctx, call, saved, l);
+    const BlockSaved& s = saved.blocks[size_t(l)];
+    const BlockWeights &bw = w.blocks[size_t(l)], &bg = gradients.blocks[size_t(l)];
+    const AttentionCall attention = call.at(l);
+    const bool last = l == L - 1;
+    const Tensor& next_norm = last ? w.norm : w.blocks[size_t(l) + 1].attention_norm;
+    const Tensor& dnext_norm = last ? gradients.norm : gradients.blocks[size_t(l) + 1].attention_norm;
+    merge_norm_backward(ctx, last ? dfinal_TH : da, last ? Tensor{} : dstream, s.e, s.h,
+                        saved.x[size_t(l) + 1], saved.rstd[size_t(l) + 1], bw.moe_merge.params(), next_norm,
+                        dbranch, dstream, bg.moe_merge.params(), dnext_norm);
+    const Tensor r_prev = l > 0 ? saved.blocks[size_t(l) - 1].moe.router.r : Tensor{};
+    call.runner.moe_backward(ctx, attention, s, r_prev, dbranch, last ? Tensor{} : dr, l > 0 ? dr : Tensor{},
+                             dm);
+    merge_norm_backward(ctx, dm, dstream, s.o, saved.x[size_t(l)], s.h, s.rstd_m,
+                        bw.attention_merge.params(), bw.moe_norm, dbranch, dstream,
+                        bg.attention_merge.params(), bg.moe_norm);
+    call.runner.attention_backward(ctx, attention, s, dbranch, da);
+  }
+  rms_norm_backward(ctx, da, saved.x[0], w.blocks[0].attention_norm, saved.rstd[0], dstream, dstream,
+                    gradients.blocks[0].attention_norm);
+  embedding_backward(ctx, call.ids_T, w.embed, w.input_scale, w.input_bias, dstream, gradients.embed,
+                     gradients.input_scale, gradients.input_bias);
+}
+
+Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& spec, DType compute,
+             int64_t max_positions, bool training)
+    : spec_(spec),
+      types_(Types::of(compute)),
+      weight_arena_(arena_for(allocator, Tag::kWeights,
+                              [&](Arena& arena) {
+                                const ModelWeights w = ModelWeights::make(arena, spec_, types_.stream, true);
+                                ModelOperands::make(ctx, arena, spec_, types_, w, training);
+                              })),
+      gradient_arena_(arena_for(allocator, Tag::kGradients,
+                                [&](Arena& arena) {
+                                  if (training) ModelWeights::make(arena, spec_, types_.stream, false);
+                                })),
+      table_arena_(arena_for(allocator, Tag::kWeights,
+                             [&](Arena& arena) {
+                               arena.take(types_.stream, {max_positions, spec_.rotary_dim()});
+                               arena.take(types_.stream, {max_positions, spec_.rotary_dim()});
+                             })),
+      weights_(ModelWeights::make(weight_arena_, spec_, types_.stream, true)),
+      operands_(ModelOperands::make(ctx, weight_arena_, spec_, types_, weights_, training)),
+      rope_(table_arena_.take(types_.stream, {max_positions, spec_.rotary_dim()})),
+      rope_sliding_(table_arena_.take(types_.stream, {max_positions, spec_.rotary_dim()})),
+      runner_({}, {}, {}) {
+  if (training) gradients_ = ModelWeights::make(gradient_arena_, spec_, types_.stream, false);
+  runner_ = LocalRunner(weights_.blocks, operands_.blocks, gradients_.blocks);
+  rope_table(ctx, spec_.rope_theta, spec_.rotary_dim(), rope_);
+  rope_table(ctx, spec_.rope_theta_sliding, spec_.rotary_dim(), rope_sliding_);
+}
+
+ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& sequence, const Tensor& ids_T,
+                      bool accumulate) {
+  return {spec_, types_, weights_, runner_, exchange, sequence, ids_T, rope_, rope_sliding_, accumulate};
+}
+
+void Model::zero_sums(const Context& ctx) const {
+  gradients_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& gradient) {
+    if (!info.product) kernels::zero(ctx, gradient);
+  });
+}
+
+std::vector<Parameter> Model::parameters() const {
+  std::vector<Parameter> list;
+  weights_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& value) {
+    if (info.buffer) return;
+    Parameter& p = list.emplace_back();
+    p.logical = {info.name, value.dtype, value.shape, Role::kParameter};
+    p.box = Box::whole(value.shape);
+    p.value = value;
+    p.kind = info.kind;
+    p.decay = info.decay;
+    p.num_matrices = info.num_matrices;
+  });
+  if (gradients_.blocks.empty()) return list;
+  size_t next = 0;
+  gradients_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& gradient) {
+    ASHLAR_ASSERT(next < list.size() && list[next].logical.name == info.name);
+    list[next++].gradient = gradient;
+  });
+  ASHLAR_ASSERT(next == list.size());
+  return list;
+}
+
+std::vector<Piece> Model::pieces() const {
+  std::vector<Piece> list;
+  weights_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& value) {
+    list.push_back({{info.name, value.dtype, value.shape, info.buffer ? Role::kBuffer : Role::kParameter},
+                    Box::whole(value.shape),
+                    value});
+  });
+  return list;
+}
+
+int64_t Model::num_parameters() const {
+  int64_t total = 0;
+  weights_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& value) {
+    if (!info.buffer) total += value.numel();
+  });
+  return total;
+}
+
+}  // namespace ashlar::nn

@@ -1,0 +1,49 @@
+// What a layer says about each of its tensors: one visitor that init, optimizer, checkpoint and parity
+// tests all use.  Names and shapes are the native Hugging Face ones.
+#pragma once
+
+#include <string>
+
+#include "ashlar/core/function_ref.h"
+#include "ashlar/kernels/context.h"
+#include "ashlar/tensor/logical.h"
+
+namespace ashlar::nn {
+
+enum class Init : uint8_t {
+  kNormal,          // normal, init.std
+  kOutput,          // the same; times 1/sqrt(2L) with init.output_scale = depth
+  kConvDepthwise,   // normal, or uniform +-1/sqrt(taps) with init.conv = uniform
+  kConvGrouped,     // normal, or uniform +-1/sqrt(taps * head_dim)
+  kConvDepthwiseBias,  // 0, or as its weight with init.conv = uniform
+  kConvGroupedBias,
+  kTemp,            // init.temp
+  kOne,
+  kZero,
+  kBalancing,       // 0, the last one -1
+};
+
+struct ParameterInfo {
+  std::string name;
+  Init init = Init::kNormal;
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  bool decay = false;
+  bool buffer = false;       // part of the state, not trained by gradient
+  bool product = false;      // its gradient is one matrix product, which can overwrite old values
+  int64_t num_matrices = 1;  // experts of a stack
+};
+
+using Visitor = function_ref<void(const ParameterInfo&, const Tensor&)>;
+
+// The three element types of a run: bf16 {F32, BF16, BF16}, fp32 {F32, F32, F32}, fp64 {F64, F64, F64}.
+struct Types {
+  DType stream;      // residual stream, statistics, parameters, gradients
+  DType activation;  // what meets products, and is kept for their gradients
+  DType compute;     // how products are computed
+  static Types of(DType compute);
+};
+
+// What `auto` precision means on this machine: bf16 where the CPU multiplies it, else fp32.
+DType auto_compute();
+
+}  // namespace ashlar::nn

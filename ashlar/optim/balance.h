@@ -1,0 +1,51 @@
+// Load balancing by selection biases alone: once per optimizer step the bias of each expert follows
+// its load.
+//
+//   f_e = tokens routed to e / tokens;  g_e = f_e - 1/E
+//   AdamW on b_e with gradient g_e, no decay
+//   b_e <- b_e - mean(b_0..b_{E-1});  the skip class keeps its bias
+//
+// With target all_classes the skip class takes part: g = f - 1/(E+1) over E+1 classes, no mean is
+// subtracted.
+//
+// Source     arXiv 2605.05365 (form of the gradient); rate, betas and the frozen skip class are
+//            this project's.
+// Numerics   state and biases in the biases' type; one thread, fixed order.
+// Invariants sum of the E biases is 0 to rounding, the skip bias is unchanged bit for bit
+//            (real_experts).
+#pragma once
+
+#include <vector>
+
+#include "ashlar/spec/recipe.h"
+#include "ashlar/tensor/logical.h"
+
+namespace ashlar::optim {
+
+// Normalised entropy of a load: 1 = uniform.  counts of the E experts (skip excluded); 0 tokens
+// give 0.
+double load_entropy(std::span<const int64_t> counts);
+
+class Balancer {
+ public:
+  // biases_X: one tensor [E+1] per block.
+  Balancer(Allocator&, std::vector<Tensor> biases_X, std::vector<std::string> names,
+           const BalanceSpec&);
+
+  // counts_X per block: tokens per class since the last update; a block without any stays as it is.
+  // factor: current over base learning rate.
+  void update(std::span<const Tensor> counts_X, double factor);
+
+  int64_t num_updates() const { return num_updates_; }
+  void set_num_updates(int64_t updates) { num_updates_ = updates; }
+  std::vector<Piece> pieces() const;  // optim.exp_avg.<bias>, optim.exp_avg_sq.<bias>
+
+ private:
+  std::vector<Tensor> biases_;
+  std::vector<std::string> names_;
+  BalanceSpec spec_;
+  std::vector<OwnedTensor> first_, second_;
+  int64_t num_updates_ = 0;
+};
+
+}  // namespace ashlar::optim

@@ -1,0 +1,120 @@
+#include "ashlar/optim/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ashlar/kernels/newton_schulz.h"
+#include "ashlar/kernels/update.h"
+
+namespace ashlar::optim {
+namespace {
+
+using kernels::Context;
+
+bool is_muon(const Parameter& p) {
+  return p.kind == OptimizerKind::kMuon;
+}
+
+std::vector<ParameterState> lay_out(Arena& arena, const std::vector<Parameter>& parameters) {
+  std::vector<ParameterState> states;
+  for (const Parameter& p : parameters) {
+    ParameterState state;
+    state.first = arena.take(p.value.dtype, p.value.shape);
+    if (!is_muon(p)) state.second = arena.take(p.value.dtype, p.value.shape);
+    states.push_back(state);
+  }
+  return states;
+}
+
+int64_t arena_bytes(const std::vector<Parameter>& parameters) {
+  Arena counter(Device::kMeta);
+  lay_out(counter, parameters);
+  return counter.peak_bytes();
+}
+
+// A matrix, a stack of them, or a stack cut further by rows: [num_matrices, rows, cols].
+Tensor as_stack(const Parameter& p, const Tensor& tensor) {
+  const int64_t cols = tensor.shape[tensor.shape.ndim() - 1];
+  const int64_t rows = tensor.numel() / cols / p.num_matrices;
+  return tensor.view({p.num_matrices, rows, cols});
+}
+
+}  // namespace
+
+void apply_spec(const OptimSpec& spec, std::vector<Parameter>& parameters) {
+  for (Parameter& p : parameters) {
+    if (spec.matrices == MatrixOptimizer::kAdamW) p.kind = OptimizerKind::kAdamW;
+    if (spec.muon_split_gate_up && p.logical.name.ends_with("experts.gate_up_proj"))
+      p.num_matrices *= 2;
+  }
+}
+
+double clip_factor(double norm, double clip) {
+  return clip > 0.0 && norm > clip ? clip / norm : 1.0;
+}
+
+Optimizer::Optimizer(Allocator& allocator, std::vector<Parameter> parameters, const OptimSpec& spec,
+                     DType compute)
+    : parameters_(std::move(parameters)),
+      spec_(spec),
+      compute_(compute),
+      arena_(allocator, arena_bytes(parameters_), Tag::kOptimizer),
+      states_(lay_out(arena_, parameters_)) {}
+
+double Optimizer::gradient_norm(const Context& ctx) const {
+  double sum = 0.0;
+  for (const Parameter& p : parameters_) sum += kernels::sum_of_squares(ctx, p.gradient);
+  return std::sqrt(sum);
+}
+
+void Optimizer::step(const Context& ctx, double lr, double grad_scale) {
+  ++num_steps_;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& p = parameters_[i];
+    const ParameterState& state = states_[i];
+    if (is_muon(p)) {
+      muon(ctx, p, state, lr, grad_scale);
+      continue;
+    }
+    const kernels::AdamWStep step{.lr = lr,
+                                  .beta1 = spec_.beta1,
+                                  .beta2 = spec_.beta2,
+                                  .eps = spec_.eps,
+                                  .decay = p.decay ? spec_.weight_decay : 0.0,
+                                  .step = num_steps_,
+                                  .grad_scale = grad_scale};
+    kernels::adamw(ctx, step, p.value, p.gradient, state.first, state.second);
+  }
+}
+
+void Optimizer::muon(const Context& ctx, const Parameter& p, const ParameterState& state, double lr,
+                     double grad_scale) const {
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor x = ctx.workspace->take(p.value.dtype, p.value.shape);
+  kernels::muon_momentum(ctx, spec_.muon_momentum, spec_.muon_nesterov, grad_scale, p.gradient,
+                         state.first, x);
+  const Tensor stack = as_stack(p, x);
+  kernels::orthogonalize(ctx, compute_, stack, int(spec_.muon_steps));
+  const double lambda =
+      lr * spec_.muon_scale * std::sqrt(double(std::max(stack.shape[1], stack.shape[2])));
+  kernels::muon_apply(ctx, lr, p.decay ? spec_.weight_decay : 0.0, lambda, x, p.value);
+}
+
+std::vector<Piece> Optimizer::pieces() const {
+  std::vector<Piece> list;
+  const auto add = [&](const Parameter& p, const char* state, const Tensor& tensor) {
+    Piece& piece = list.emplace_back();
+    piece.logical = {std::string("optim.") + state + "." + p.logical.name, tensor.dtype,
+                     p.logical.global_shape, Role::kOptimizerState};
+    piece.box = p.box;
+    piece.data = tensor;
+  };
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& p = parameters_[i];
+    add(p, is_muon(p) ? "momentum" : "exp_avg", states_[i].first);
+    if (!is_muon(p)) add(p, "exp_avg_sq", states_[i].second);
+  }
+  return list;
+}
+
+}  // namespace ashlar::optim

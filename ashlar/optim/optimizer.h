@@ -1,0 +1,56 @@
+// AdamW and Muon over the parameters of a model: state, one step, and its names in a checkpoint.
+//
+// Source   AdamW: arXiv:1711.05101.  Muon: Jordan et al. 2024, scaled to AdamW's RMS after
+//          arXiv:2502.16982: w <- (1 - eta delta) w - eta 0.2 sqrt(max(rows, cols)) NS(m).  Which
+//          parameter takes which: Parameter.kind; every matrix of an expert stack is
+//          orthogonalised alone.
+// Memory   fp32 (fp64): AdamW two moments, Muon one momentum, per element; a Muon step also takes
+//          the largest Muon parameter once from the workspace.
+#pragma once
+
+#include <vector>
+
+#include "ashlar/kernels/context.h"
+#include "ashlar/spec/recipe.h"
+#include "ashlar/tensor/logical.h"
+
+namespace ashlar::optim {
+
+struct ParameterState {
+  Tensor first, second;  // AdamW: exp_avg, exp_avg_sq.  Muon: momentum, absent
+};
+
+class Optimizer {
+ public:
+  // `parameters` must stay as they are.  compute: how Newton-Schulz multiplies.
+  Optimizer(Allocator&, std::vector<Parameter> parameters, const OptimSpec&, DType compute);
+
+  // Square root of the sum of squares of all gradients; non-finite if any element is.
+  double gradient_norm(const kernels::Context&) const;
+  // One update at learning rate lr; gradients are multiplied by grad_scale while read.
+  void step(const kernels::Context&, double lr, double grad_scale);
+
+  int64_t num_steps() const { return num_steps_; }
+  void set_num_steps(int64_t steps) { num_steps_ = steps; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  std::vector<Piece> pieces()
+      const;  // optim.<state>.<parameter>, in the parameter's own coordinates
+
+ private:
+  void muon(const kernels::Context&, const Parameter&, const ParameterState&, double lr,
+            double grad_scale) const;
+  std::vector<Parameter> parameters_;
+  OptimSpec spec_;
+  DType compute_;
+  Arena arena_;
+  std::vector<ParameterState> states_;
+  int64_t num_steps_ = 0;
+};
+
+// Applies the recipe's choice of matrix optimizer and of gate and up apart or together.
+void apply_spec(const OptimSpec& spec, std::vector<Parameter>& parameters);
+
+// Factor that brings a gradient of norm `norm` to at most clip (0: no clipping).
+double clip_factor(double norm, double clip);
+
+}  // namespace ashlar::optim

@@ -1,0 +1,28 @@
+#include "ashlar/optim/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace ashlar::optim {
+
+double learning_rate(const OptimSpec& spec, int64_t step, int64_t total_steps) {
+  if (step < spec.warmup_steps) return spec.lr * double(step + 1) / double(spec.warmup_steps);
+  const int64_t span = std::max<int64_t>(1, total_steps - spec.warmup_steps);
+  const double p = std::min(1.0, double(step - spec.warmup_steps) / double(span));
+  switch (spec.schedule) {
+    case DecaySchedule::kCosine:
+      return spec.lr_min + (spec.lr - spec.lr_min) * 0.5 * (1.0 + std::cos(std::numbers::pi * p));
+    case DecaySchedule::kLinear:
+      return spec.lr + (spec.lr_min - spec.lr) * p;
+    case DecaySchedule::kConstant:
+      return spec.lr;
+  }
+  return spec.lr;
+}
+
+double schedule_factor(const OptimSpec& spec, int64_t step, int64_t total_steps) {
+  return spec.lr > 0.0 ? learning_rate(spec, step, total_steps) / spec.lr : 0.0;
+}
+
+}  // namespace ashlar::optim

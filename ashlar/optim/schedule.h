@@ -1,0 +1,20 @@
+// Learning rate over steps: linear warm-up, then decay to lr_min.
+//
+//   warm-up  lr * (t + 1) / warmup               t < warmup
+//   cosine   lr_min + (lr - lr_min) (1 + cos(pi p)) / 2,  p = (t - warmup) / (steps - warmup)
+//   linear   lr + (lr_min - lr) p;   constant   lr
+#pragma once
+
+#include <cstdint>
+
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::optim {
+
+// Step t counts from 0; total_steps is the run's length.
+double learning_rate(const OptimSpec& spec, int64_t step, int64_t total_steps);
+
+// The rate over its peak: what the balancing rate is multiplied by.  0 where the peak is 0.
+double schedule_factor(const OptimSpec& spec, int64_t step, int64_t total_steps);
+
+}  // namespace ashlar::optim

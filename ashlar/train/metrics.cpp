@@ -1,0 +1,112 @@
+#include "ashlar/train/metrics.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/text.h"
+
+namespace ashlar::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// JSON has no NaN: a non-finite value is null.
+nlohmann::ordered_json number(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+}
+
+}  // namespace
+
+Metrics::Metrics(FileSystem& files, const std::string& directory, Log& log, const RunScale& scale,
+                 int64_t log_every)
+    : log_(log),
+      scale_(scale),
+      log_every_(log_every),
+      jsonl_(files.append(join(directory, "metrics.jsonl"))),
+      board_(files, join(directory, "tensorboard")),
+      last_flush_(Clock::now()) {}
+
+void Metrics::step(const StepRow& row) {
+  const nlohmann::ordered_json json = {
+      {"step", row.step},
+      {"samples", row.samples},
+      {"tokens", row.tokens},
+      {"loss", number(row.loss)},
+      {"lr", row.lr},
+      {"gradient_norm", number(row.gradient_norm)},
+      {"load_entropy", number(row.entropy)},
+      {"max_load", number(row.max_load)},
+      {"applied", row.applied},
+      {"skipped", row.skipped},
+      {"non_finite", row.non_finite},
+      {"step_s", row.step_s},
+      {"data_stall_s", row.stall_s},
+      {"checkpoint_blocked_s", row.checkpoint_blocked_s},
+      {"tokens_per_s", row.tokens_per_s},
+      {"tflops", row.tflops},
+      {"mfu", number(row.mfu)},
+      {"mfu_convention", "exact-causal"},
+      {"memory_peak_bytes", row.memory_peak_bytes},
+      {"allocations", row.num_allocations},
+  };
+  append(json.dump());
+  for (const auto& [tag, value] : {std::pair{"loss", row.loss},
+                                   {"lr", row.lr},
+                                   {"gradient_norm", row.gradient_norm},
+                                   {"load_entropy", row.entropy},
+                                   {"max_load", row.max_load},
+                                   {"tokens_per_s", row.tokens_per_s},
+                                   {"mfu", row.mfu},
+                                   {"data_stall_s", row.stall_s}})
+    board_.scalar(row.step, tag, value);
+  console(row);
+  if (Clock::now() - last_flush_ > std::chrono::seconds(2)) flush();
+}
+
+void Metrics::console(const StepRow& row) {
+  window_s_ += row.step_s;
+  window_stall_s_ += row.stall_s;
+  window_tokens_ += int64_t(std::llround(row.tokens_per_s * row.step_s));
+  ++window_steps_;
+  recent_step_s_ = recent_step_s_ == 0.0 ? row.step_s : 0.95 * recent_step_s_ + 0.05 * row.step_s;
+  const bool due = row.step % log_every_ == 0 || row.step == scale_.steps || row.step == 1;
+  if (!due) return;
+  const double tokens_per_s = double(window_tokens_) / window_s_;
+  log_.info("step {:>6}/{}  loss {:.4f}  lr {:.2e}  gnorm {:.3f}  {:>7} tok/s  MFU {:4.1f}%  balance {:.3f}  "
+            "stall {:.1f}%  left {}",
+            row.step, scale_.steps, row.loss, row.lr, row.gradient_norm,
+            format_thousands(int64_t(tokens_per_s)),
+            100.0 * tokens_per_s * scale_.flop_per_token / scale_.peak_flops, row.entropy,
+            100.0 * window_stall_s_ / window_s_,
+            format_duration(double(scale_.steps - row.step) * recent_step_s_));
+  window_s_ = window_stall_s_ = 0.0;
+  window_tokens_ = window_steps_ = 0;
+}
+
+void Metrics::evaluation(int64_t step, double loss, int64_t tokens, double seconds) {
+  append(nlohmann::ordered_json{{"event", "evaluation"},
+                                {"step", step},
+                                {"validation_loss", number(loss)},
+                                {"perplexity", number(std::exp(loss))},
+                                {"tokens", tokens},
+                                {"seconds", seconds}}
+             .dump());
+  board_.scalar(step, "validation_loss", loss);
+  log_.info("step {:>6}/{}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", step, scale_.steps, loss,
+            std::exp(loss), format_thousands(tokens), format_duration(seconds));
+}
+
+void Metrics::event(const std::string& json_object) { append(json_object); }
+
+void Metrics::append(const std::string& line) { pending_ += line + "\n"; }
+
+void Metrics::flush() {
+  jsonl_->write_at(std::as_bytes(std::span(pending_)), jsonl_->size());
+  pending_.clear();
+  board_.flush();
+  last_flush_ = Clock::now();
+}
+
+}  // namespace ashlar::train

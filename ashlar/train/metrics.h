@@ -1,0 +1,55 @@
+// One row per optimizer step, to three places: a console line, DIRECTORY/metrics.jsonl, TensorBoard.
+// docs/metrics.md gives every key with its formula.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+#include "ashlar/train/tensorboard.h"
+
+namespace ashlar::train {
+
+struct StepRow {
+  int64_t step = 0;            // updates done, this one included
+  int64_t samples = 0, tokens = 0;  // consumed since the start of the run
+  double loss = 0.0, lr = 0.0, gradient_norm = 0.0;
+  double entropy = 0.0, max_load = 0.0;
+  int64_t skipped = 0, non_finite = 0;
+  double step_s = 0.0, stall_s = 0.0, checkpoint_blocked_s = 0.0;
+  double tokens_per_s = 0.0, tflops = 0.0, mfu = 0.0;
+  int64_t memory_peak_bytes = 0, num_allocations = 0;
+  bool applied = true;
+};
+
+struct RunScale {
+  int64_t steps = 0;             // of the whole run
+  double flop_per_token = 0.0;   // exact-causal
+  double peak_flops = 0.0;       // measured on this machine
+};
+
+class Metrics {
+ public:
+  Metrics(FileSystem& files, const std::string& directory, Log& log, const RunScale& scale, int64_t log_every);
+  void step(const StepRow& row);
+  void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
+  void event(const std::string& json_object);  // a line of metrics.jsonl: resume, skip, checkpoint
+  void flush();                                // everything so far is in the files
+
+ private:
+  void console(const StepRow& row);
+  void append(const std::string& line);
+  Log& log_;
+  RunScale scale_;
+  int64_t log_every_;
+  std::unique_ptr<File> jsonl_;
+  std::string pending_;
+  TensorBoard board_;
+  double window_s_ = 0.0, window_stall_s_ = 0.0;  // since the last console line
+  int64_t window_tokens_ = 0, window_steps_ = 0;
+  double recent_step_s_ = 0.0;                    // smoothed, for the time left
+  std::chrono::steady_clock::time_point last_flush_;
+};
+
+}  // namespace ashlar::train

@@ -1,0 +1,177 @@
+#include "ashlar/train/state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "ashlar/checkpoint/hf_config.h"
+#include "ashlar/checkpoint/model_options.h"
+#include "ashlar/core/json.h"
+
+namespace ashlar::train {
+namespace {
+
+using Ordered = nlohmann::ordered_json;
+
+// Values as 16 hex digits of their bits: windows must come back bit for bit.
+std::vector<std::string> to_bits(const std::vector<double>& values) {
+  std::vector<std::string> out;
+  for (const double value : values) out.push_back(fmt::format("{:016x}", std::bit_cast<uint64_t>(value)));
+  return out;
+}
+
+// Members of trainer.json, read strictly.
+class Reader {
+ public:
+  Reader(const Json& json, const std::string& what) : json_(json), what_(what) {
+    ASHLAR_REQUIRE(json.is_object(), kCorrupt, "{}: expected a JSON object", what);
+  }
+  int64_t integer(const char* key) const {
+    const Json& value = member(key);
+    ASHLAR_REQUIRE(value.is_number_integer() && value >= 0, kCorrupt,
+                   "{}: {} is {}; expected a whole number of at least 0", what_, key, value.dump());
+    return value.get<int64_t>();
+  }
+  double number(const char* key) const {
+    const Json& value = member(key);
+    ASHLAR_REQUIRE(value.is_number(), kCorrupt, "{}: {} is {}; expected a number", what_, key, value.dump());
+    return value.get<double>();
+  }
+  std::vector<double> bits(const char* key) const {
+    std::vector<double> out;
+    for (const Json& item : array(key)) {
+      ASHLAR_REQUIRE(item.is_string() && item.get<std::string>().size() == 16 &&
+                         item.get<std::string>().find_first_not_of("0123456789abcdef") == std::string::npos,
+                     kCorrupt, "{}: {} holds {}; expected 16 hex digits", what_, key, item.dump());
+      out.push_back(std::bit_cast<double>(uint64_t(std::stoull(item.get<std::string>(), nullptr, 16))));
+    }
+    return out;
+  }
+  std::vector<int64_t> integers(const char* key) const {
+    std::vector<int64_t> out;
+    for (const Json& item : array(key)) {
+      ASHLAR_REQUIRE(item.is_number_integer(), kCorrupt, "{}: {} holds {}; expected whole numbers", what_, key,
+                     item.dump());
+      out.push_back(item.get<int64_t>());
+    }
+    return out;
+  }
+
+ private:
+  const Json& member(const char* key) const {
+    const auto found = json_.find(key);
+    ASHLAR_REQUIRE(found != json_.end(), kCorrupt, "{}: {} is missing", what_, key);
+    return *found;
+  }
+  const Json& array(const char* key) const {
+    const Json& value = member(key);
+    ASHLAR_REQUIRE(value.is_array(), kCorrupt, "{}: {} is {}; expected an array", what_, key, value.type_name());
+    return value;
+  }
+  const Json& json_;
+  const std::string& what_;
+};
+
+Tensor over(std::vector<int64_t>& values) {
+  return {reinterpret_cast<std::byte*>(values.data()), DType::kI64, Device::kCpu, {int64_t(values.size())}};
+}
+
+Piece loader_piece(const std::string& name, std::vector<int64_t>& values) {
+  const Tensor tensor = over(values);
+  return {{name, DType::kI64, tensor.shape, Role::kLoader}, Box::whole(tensor.shape), tensor};
+}
+
+}  // namespace
+
+std::string to_json(const RunCounters& counters, const Trainer& trainer, const HealthState& health) {
+  return Ordered{{"step", counters.step},
+                 {"samples", counters.samples},
+                 {"tokens", counters.tokens},
+                 {"seconds", counters.seconds},
+                 {"seed", trainer.recipe().train.seed},
+                 {"optimizer_steps", trainer.optimizer().num_steps()},
+                 {"balancer_updates", trainer.balancer().num_updates()},
+                 {"skipped", health.skipped},
+                 {"non_finite", health.non_finite},
+                 {"consecutive_skips", health.consecutive},
+                 {"recent_skips", health.recent_skips},
+                 {"loss_count", health.loss_count},
+                 {"norm_count", health.norm_count},
+                 {"losses_f64_bits", to_bits(health.losses)},
+                 {"norms_f64_bits", to_bits(health.norms)}}
+      .dump(1);
+}
+
+TrainerState parse_trainer_state(const std::string& json, const std::string& what) {
+  const Json parsed = parse_json(json, what, ErrorKind::kCorrupt);
+  const Reader read(parsed, what);
+  TrainerState state;
+  state.counters = {read.integer("step"), read.integer("samples"), read.integer("tokens"), read.number("seconds")};
+  state.optimizer_steps = read.integer("optimizer_steps");
+  state.balancer_updates = read.integer("balancer_updates");
+  HealthState& h = state.health;
+  h.skipped = read.integer("skipped");
+  h.non_finite = read.integer("non_finite");
+  h.consecutive = read.integer("consecutive_skips");
+  h.recent_skips = read.integers("recent_skips");
+  h.loss_count = read.integer("loss_count");
+  h.norm_count = read.integer("norm_count");
+  h.losses = read.bits("losses_f64_bits");
+  h.norms = read.bits("norms_f64_bits");
+  return state;
+}
+
+StateWriter::StateWriter(const Trainer& trainer, std::string tokenizer_bytes)
+    : trainer_(trainer),
+      tokenizer_(std::move(tokenizer_bytes)),
+      model_(trainer.model_pieces()),
+      optim_(trainer.optimizer_pieces()) {}
+
+checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const HealthState& health,
+                                             const data::LoaderState& loader) {
+  const Recipe& recipe = trainer_.recipe();
+  arrays_ = data::to_arrays(loader);
+  loader_.clear();
+  for (data::NamedIntegers& array : arrays_) loader_.push_back(loader_piece(array.name, array.values));
+  checkpoint::SaveRequest request{.step = counters.step,
+                                  .model = model_,
+                                  .optim = optim_,
+                                  .loader = loader_,
+                                  .extra = {},
+                                  .sections = {},
+                                  .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}}};
+  request.extra = {{"trainer.json", to_json(counters, trainer_, health), true},
+                   {"recipe.toml", to_toml(recipe), false},
+                   {checkpoint::kConfigFile,
+                    checkpoint::to_hf_config(recipe.model, DType::kF32, checkpoint::HfLayout::kNative), true},
+                   {checkpoint::kModelOptionsFile, checkpoint::model_options_json(recipe.model), true}};
+  if (!tokenizer_.empty()) request.extra.push_back({checkpoint::kTokenizerFile, tokenizer_, false});
+  request.sections["trainer"] = Ordered{{"step", counters.step},
+                                        {"samples", counters.samples},
+                                        {"tokens", counters.tokens},
+                                        {"lr", trainer_.learning_rate(counters.step)}}
+                                    .dump();
+  request.sections["optimizer"] = Ordered{{"matrices", recipe.optim.matrices == MatrixOptimizer::kMuon ? "muon" : "adamw"},
+                                          {"others", "adamw"},
+                                          {"steps", trainer_.optimizer().num_steps()}}
+                                      .dump();
+  request.sections["rng"] =
+      Ordered{{"generator", "philox4x32-10"}, {"seed", recipe.train.seed}, {"stateless", true}}.dump();
+  return request;
+}
+
+Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
+  const TrainerState state =
+      parse_trainer_state(reader.read_blob("trainer.json"), join(reader.directory(), "extra/trainer.json"));
+  std::vector<Piece> pieces = trainer.model_pieces();
+  for (Piece& piece : trainer.optimizer_pieces()) pieces.push_back(std::move(piece));
+  std::vector<data::NamedIntegers> arrays;
+  for (const checkpoint::IndexTensor& tensor : reader.index().tensors)
+    if (tensor.logical.role == Role::kLoader)
+      arrays.push_back({tensor.logical.name, std::vector<int64_t>(size_t(tensor.logical.global_shape.numel()))});
+  for (data::NamedIntegers& array : arrays) pieces.push_back(loader_piece(array.name, array.values));
+  reader.load(pieces);
+  trainer.restore_counters(state.optimizer_steps, state.balancer_updates);
+  trainer.pack();
+  return {state.counters, state.health, data::loader_state_from(arrays)};
+}
+
+}  // namespace ashlar::train

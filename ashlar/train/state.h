@@ -1,0 +1,54 @@
+// A run's state as a checkpoint holds it, and back.  What is saved: weights and buffers (component model), optimizer and
+// balancing state (optim), the loader's cursor (loader), and under extra/ trainer.json (counters, health windows),
+// recipe.toml, config.json, model.json and tokenizer.model.  The generators are counter-based: seed and step say all.
+#pragma once
+
+#include <string>
+
+#include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/data/loader_state.h"
+#include "ashlar/train/health.h"
+#include "ashlar/train/trainer.h"
+
+namespace ashlar::train {
+
+struct RunCounters {
+  int64_t step = 0;     // optimizer steps done, skipped ones included
+  int64_t samples = 0, tokens = 0;
+  double seconds = 0.0;  // of training, all starts of the run together
+};
+
+std::string to_json(const RunCounters& counters, const Trainer& trainer, const HealthState& health);
+struct TrainerState {
+  RunCounters counters;
+  int64_t optimizer_steps = 0, balancer_updates = 0;
+  HealthState health;
+};
+// kCorrupt "WHAT: key: ..." for anything that to_json does not write.
+TrainerState parse_trainer_state(const std::string& json, const std::string& what);
+
+// Builds save requests; owns what they point to.  One a run.
+class StateWriter {
+ public:
+  StateWriter(const Trainer& trainer, std::string tokenizer_bytes);
+  // Valid until the next call.
+  checkpoint::SaveRequest request(const RunCounters& counters, const HealthState& health,
+                                  const data::LoaderState& loader);
+
+ private:
+  const Trainer& trainer_;
+  std::string tokenizer_;
+  std::vector<Piece> model_, optim_, loader_;
+  std::vector<data::NamedIntegers> arrays_;
+};
+
+// Fills the trainer from a step and packs the weights; returns counters and cursor.  kConfig where the recipe's
+// model or optimizer is not the saved one (the report names tensors).
+struct Restored {
+  RunCounters counters;
+  HealthState health;
+  data::LoaderState loader;
+};
+Restored restore(const checkpoint::StepReader& reader, Trainer& trainer);
+
+}  // namespace ashlar::train

@@ -1,0 +1,219 @@
+#include "ashlar/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "ashlar/kernels/update.h"
+#include "ashlar/nn/init.h"
+#include "ashlar/optim/schedule.h"
+
+namespace ashlar::train {
+namespace {
+
+// Documents that start inside a row are whole; only segment lists of later layouts have halos.
+constexpr int64_t kNumHalos = 0;
+
+nn::Keep keep_of(const Recipe& recipe) {
+  return recipe.train.recompute ? nn::Keep::kBlockInput : nn::Keep::kAll;
+}
+
+struct Inputs {
+  Tensor ids, targets, loss;
+  std::vector<Tensor> counts;
+};
+
+Inputs lay_out_inputs(Arena& arena, const ModelSpec& spec, DType stream, int64_t num_tokens) {
+  Inputs in;
+  in.ids = arena.take(DType::kI32, {num_tokens});
+  in.targets = arena.take(DType::kI32, {num_tokens});
+  in.loss = arena.take(stream, {num_tokens});
+  for (int64_t l = 0; l < spec.num_hidden_layers; ++l)
+    in.counts.push_back(arena.take(DType::kI64, {spec.num_classes()}));
+  return in;
+}
+
+std::vector<Parameter> trained(const nn::Model& model, const OptimSpec& spec) {
+  std::vector<Parameter> parameters = model.parameters();
+  optim::apply_spec(spec, parameters);
+  return parameters;
+}
+
+optim::Balancer make_balancer(Allocator& allocator, const nn::Model& model, const BalanceSpec& spec) {
+  std::vector<Tensor> biases;
+  std::vector<std::string> names;
+  model.weights().for_each(model.spec(), [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+    if (!info.buffer) return;
+    biases.push_back(tensor);
+    names.push_back(info.name);
+  });
+  return optim::Balancer(allocator, std::move(biases), std::move(names), spec);
+}
+
+}  // namespace
+
+Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
+                 std::optional<int64_t> workspace_bytes, kernels::Recorder* recorder)
+    : recipe_(recipe),
+      workspace_(workspace_bytes ? Arena(allocator, *workspace_bytes, Tag::kWorkspace)
+                                 : Arena(Device::kMeta)),
+      ctx_{.device = allocator.device(), .threads = &threads, .workspace = &workspace_, .recorder = recorder},
+      model_(ctx_, allocator, recipe_.model, compute, recipe_.data.sequence_length, true),
+      saved_arena_(nn::arena_for(allocator, Tag::kSaved,
+                                 [&](Arena& arena) {
+                                   nn::Saved::make(arena, recipe_.model, model_.types(),
+                                                   tokens_per_micro_batch(), kNumHalos, keep_of(recipe_));
+                                 })),
+      input_arena_(nn::arena_for(allocator, Tag::kInput,
+                                 [&](Arena& arena) {
+                                   lay_out_inputs(arena, recipe_.model, model_.types().stream,
+                                                  tokens_per_micro_batch());
+                                 })),
+      saved_(nn::Saved::make(saved_arena_, recipe_.model, model_.types(), tokens_per_micro_batch(), kNumHalos,
+                             keep_of(recipe_))),
+      optimizer_(allocator, trained(model_, recipe_.optim), recipe_.optim, compute),
+      balancer_(make_balancer(allocator, model_, recipe_.balance)) {
+  ASHLAR_ASSERT(workspace_bytes || allocator.device() == Device::kMeta);
+  Inputs inputs =
+      lay_out_inputs(input_arena_, recipe_.model, model_.types().stream, tokens_per_micro_batch());
+  ids_ = inputs.ids;
+  targets_ = inputs.targets;
+  loss_ = inputs.loss;
+  counts_ = std::move(inputs.counts);
+}
+
+void Trainer::initialize() {
+  nn::initialize(ctx_, model_.weights(), recipe_.model, recipe_.init, recipe_.train.seed);
+  pack();
+}
+
+void Trainer::begin_step(int64_t step) {
+  step_ = step;
+  model_.zero_sums(ctx_);
+  first_ = true;
+  for (const Tensor& counts : counts_) fill_zero(counts);
+  loss_sum_ = 0.0;
+  num_targets_ = 0;
+}
+
+void Trainer::load(const MicroBatch& batch) {
+  ASHLAR_ASSERT(int64_t(batch.ids.size()) == ids_.numel() && batch.targets.size() == batch.ids.size());
+  sequence_.assign(batch.segments);
+  ASHLAR_ASSERT(sequence_.num_tokens() == ids_.numel() && sequence_.num_halos() == kNumHalos);
+  if (ctx_.meta()) return;
+  std::memcpy(ids_.data, batch.ids.data(), batch.ids.size_bytes());
+  std::memcpy(targets_.data, batch.targets.data(), batch.targets.size_bytes());
+}
+
+void Trainer::accumulate(const MicroBatch& batch) {
+  load(batch);
+  const nn::ModelCall call = model_.call(exchange_, sequence_, ids_, !first_);
+  first_ = false;
+  forward(ctx_, call, saved_);
+  {
+    const Arena::Scope scope(workspace_);
+    const Tensor dfinal = workspace_.take(saved_.final_TH.dtype, saved_.final_TH.shape);
+    // Gradients of the mean over all tokens of the step, with or without a target.
+    const double scale = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length);
+    head_loss_backward(ctx_, model_, saved_.final_TH, targets_, scale, loss_, dfinal, model_.gradients().embed);
+    backward(ctx_, call, saved_, dfinal, model_.gradients());
+  }
+  const auto [sum, count] = sum_losses();
+  loss_sum_ += sum;
+  num_targets_ += count;
+  count_loads();
+}
+
+std::pair<double, int64_t> Trainer::sum_losses() const {
+  if (ctx_.meta()) return {0.0, loss_.numel()};
+  double sum = 0.0;
+  int64_t count = 0;
+  const int32_t* targets = targets_.as<int32_t>();
+  for (int64_t t = 0; t < loss_.numel(); ++t) {
+    if (targets[t] < 0) continue;
+    sum += loss_.dtype == DType::kF64 ? loss_.as<double>()[t] : double(loss_.as<float>()[t]);
+    ++count;
+  }
+  return {sum, count};
+}
+
+void Trainer::count_loads() {
+  if (ctx_.meta()) return;
+  for (size_t l = 0; l < counts_.size(); ++l) {
+    const int64_t* routed = saved_.blocks[l].moe.plan.count_X.as<int64_t>();
+    int64_t* total = counts_[l].as<int64_t>();
+    for (int64_t e = 0; e < counts_[l].numel(); ++e) total[e] += routed[e];
+  }
+  if (recipe_.balance.scope == BalanceScope::kMicroBatch) {
+    std::vector<Tensor> routed;
+    for (const nn::BlockSaved& block : saved_.blocks) routed.push_back(block.moe.plan.count_X);
+    balancer_.update(routed, balance_factor());
+  }
+}
+
+// Gradients were scaled as if every token of the step had a target.
+double Trainer::target_correction() const {
+  const double tokens = double(recipe_.train.global_batch * recipe_.data.sequence_length);
+  return num_targets_ == 0 ? 1.0 : tokens / double(num_targets_);
+}
+
+StepStats Trainer::measure() {
+  StepStats stats;
+  stats.num_targets = num_targets_;
+  stats.gradient_norm = optimizer_.gradient_norm(ctx_) * target_correction();
+  if (ctx_.meta()) return stats;
+  stats.loss = num_targets_ == 0 ? 0.0 : loss_sum_ / double(num_targets_);
+  for (const Tensor& counts : counts_) {
+    const auto experts = counts.span<int64_t>().first(size_t(recipe_.model.num_experts));
+    stats.entropy += optim::load_entropy(experts) / double(counts_.size());
+    int64_t total = 0, most = 0;
+    for (const int64_t count : experts) total += count, most = std::max(most, count);
+    if (total > 0)
+      stats.max_load = std::max(stats.max_load, double(most) * double(experts.size()) / double(total));
+  }
+  return stats;
+}
+
+void Trainer::apply(const StepStats& stats) {
+  const double clip = optim::clip_factor(stats.gradient_norm, recipe_.optim.clip_norm);
+  const double lr = learning_rate(step_);
+  optimizer_.step(ctx_, lr, clip * target_correction());
+  if (recipe_.balance.scope == BalanceScope::kGlobalBatch) balancer_.update(counts_, balance_factor());
+  pack();
+}
+
+std::pair<double, int64_t> Trainer::evaluate(const MicroBatch& batch) {
+  load(batch);
+  forward(ctx_, model_.call(exchange_, sequence_, ids_), saved_);
+  head_loss(ctx_, model_, saved_.final_TH, targets_, loss_);
+  return sum_losses();
+}
+
+std::string Trainer::first_bad_gradient() {
+  for (const Parameter& p : optimizer_.parameters()) {
+    const int64_t index = kernels::first_non_finite(ctx_, p.gradient);
+    if (index >= 0) return fmt::format("{}[{}]", p.logical.name, index);
+  }
+  return "";
+}
+
+void Trainer::restore_counters(int64_t optimizer_steps, int64_t balancer_updates) {
+  optimizer_.set_num_steps(optimizer_steps);
+  balancer_.set_num_updates(balancer_updates);
+}
+
+std::vector<Piece> Trainer::optimizer_pieces() const {
+  std::vector<Piece> pieces = optimizer_.pieces();
+  for (Piece& piece : balancer_.pieces()) pieces.push_back(std::move(piece));
+  return pieces;
+}
+
+double Trainer::balance_factor() const {
+  return optim::schedule_factor(recipe_.optim, step_, recipe_.train.steps);
+}
+
+double Trainer::learning_rate(int64_t step) const {
+  return optim::learning_rate(recipe_.optim, step, recipe_.train.steps);
+}
+
+}  // namespace ashlar::train

@@ -1,0 +1,91 @@
+// A model in training: all memory of the run, and the two halves of a step.
+//
+//   accumulate   forward and backward of one micro-batch; gradients and expert counts add up
+//   apply        norm, clipping, optimizer, balancing, packing of the new weights
+//
+// The same object on the meta device is the dry run: it counts the same bytes and records every kernel.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "ashlar/nn/loss.h"
+#include "ashlar/nn/model.h"
+#include "ashlar/optim/balance.h"
+#include "ashlar/optim/optimizer.h"
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::train {
+
+// One micro-batch as the trainer reads it: T = rows * sequence length tokens.
+struct MicroBatch {
+  std::span<const int32_t> ids, targets;  // targets: -1 means no loss
+  std::span<const kernels::Segment> segments;
+};
+
+struct StepStats {
+  double loss = 0.0;            // mean over the targets of the step
+  double gradient_norm = 0.0;   // before clipping
+  int64_t num_targets = 0;
+  double entropy = 0.0, max_load = 0.0;  // normalised load entropy (mean over blocks); busiest expert / mean
+};
+
+class Trainer {
+ public:
+  // workspace_bytes: what a dry run of the step found; absent: count it (meta device only).
+  Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
+          std::optional<int64_t> workspace_bytes, kernels::Recorder* recorder = nullptr);
+  Trainer(const Trainer&) = delete;
+
+  void initialize();  // weights from the seed, packed
+
+  void begin_step(int64_t step);
+  void accumulate(const MicroBatch& batch);
+  // Mean loss and gradient norm of what was accumulated; changes nothing.
+  StepStats measure();
+  // One update at the schedule's rate of this step.
+  void apply(const StepStats& stats);
+  // Sum of losses and number of targets of one micro-batch; weights and counts stay as they are.
+  std::pair<double, int64_t> evaluate(const MicroBatch& batch);
+
+  // "name[index]" of the first non-finite gradient, "" if all are finite.
+  std::string first_bad_gradient();
+
+  const Recipe& recipe() const { return recipe_; }
+  const nn::Model& model() const { return model_; }
+  const optim::Optimizer& optimizer() const { return optimizer_; }
+  const optim::Balancer& balancer() const { return balancer_; }
+  void restore_counters(int64_t optimizer_steps, int64_t balancer_updates);
+  std::vector<Piece> model_pieces() const { return model_.pieces(); }
+  std::vector<Piece> optimizer_pieces() const;
+  void pack() { model_.pack(ctx_); }
+  double learning_rate(int64_t step) const;
+  int64_t workspace_peak_bytes() const { return workspace_.peak_bytes(); }
+  const kernels::Context& context() const { return ctx_; }
+  int64_t tokens_per_micro_batch() const { return recipe_.train.micro_batch * recipe_.data.sequence_length; }
+
+ private:
+  void load(const MicroBatch& batch);
+  std::pair<double, int64_t> sum_losses() const;
+  void count_loads();
+  double target_correction() const;
+  double balance_factor() const;
+  Recipe recipe_;
+  Arena workspace_;
+  kernels::Context ctx_;
+  nn::Model model_;
+  Arena saved_arena_, input_arena_;
+  nn::Saved saved_;
+  Tensor ids_, targets_, loss_;
+  std::vector<Tensor> counts_;  // [E+1] I64 per block, since begin_step
+  kernels::Sequence sequence_;
+  nn::LocalExchange exchange_;
+  optim::Optimizer optimizer_;
+  optim::Balancer balancer_;
+  int64_t step_ = 0;
+  bool first_ = true;  // the next micro-batch is the first of its step: its products overwrite
+  double loss_sum_ = 0.0;
+  int64_t num_targets_ = 0;
+};
+
+}  // namespace ashlar::train

@@ -1,0 +1,169 @@
+// Boxes: intersection, runs, and the two proofs of exact cover, against brute force.
+#include "ashlar/checkpoint/cover.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "ashlar/checkpoint/boxes.h"
+#include "ashlar/core/rng.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+class Draw {
+ public:
+  explicit Draw(const char* name) : rng_(11, name) {}
+  int64_t below(int64_t bound) { return int64_t(rng_.below(next_++, uint64_t(bound))); }
+
+ private:
+  Rng rng_;
+  uint64_t next_ = 0;
+};
+
+Shape random_shape(Draw& draw) {
+  Shape shape{std::span<const int64_t>(std::vector<int64_t>(size_t(draw.below(5)), 1))};
+  for (int d = 0; d < shape.ndim(); ++d) shape[d] = 1 + draw.below(6);
+  return shape;
+}
+
+// Splits boxes at random places until there are about `count`.
+std::vector<Box> random_tiling(const Shape& shape, int count, Draw& draw) {
+  std::vector<Box> boxes{Box::whole(shape)};
+  for (int i = 0; i < count && shape.ndim() > 0; ++i) {
+    const size_t at = size_t(draw.below(int64_t(boxes.size())));
+    const int d = int(draw.below(shape.ndim()));
+    if (boxes[at].length[d] < 2) continue;
+    const int64_t cut = 1 + draw.below(boxes[at].length[d] - 1);
+    Box right = boxes[at];
+    right.offset[d] += cut;
+    right.length[d] -= cut;
+    boxes[at].length[d] = cut;
+    boxes.push_back(right);
+  }
+  return boxes;
+}
+
+template <typename F>
+void for_each_element(const Box& box, F&& body) {
+  std::vector<int64_t> at(box.offset.dims().begin(), box.offset.dims().end());
+  for (int64_t i = 0; i < box.length.numel(); ++i) {
+    int64_t rest = i;
+    for (int d = box.offset.ndim() - 1; d >= 0; --d) {
+      at[size_t(d)] = box.offset[d] + rest % box.length[d];
+      rest /= box.length[d];
+    }
+    body(at);
+  }
+}
+
+bool tiles(const Shape& shape, const std::vector<Box>& boxes) {
+  std::map<std::vector<int64_t>, int> hits;
+  for (const Box& box : boxes) for_each_element(box, [&](const auto& at) { ++hits[at]; });
+  bool exact = int64_t(hits.size()) == shape.numel();
+  for (const auto& [at, count] : hits) exact &= count == 1;
+  return exact;
+}
+
+bool hash_accepts(uint64_t seed, const Shape& shape, const std::vector<Box>& boxes) {
+  const CoverHasher hash(seed, "layers.0.weight", shape.ndim());
+  CoverHash sum;
+  for (const Box& box : boxes) sum += hash(box);
+  return sum == hash(Box::whole(shape));
+}
+
+TEST(Cover, HashAndSweepAgreeWithBruteForceOnTilingsAndMutants) {
+  Draw draw("cover");
+  int mutants = 0;
+  for (uint64_t round = 0; round < 3000; ++round) {
+    const Shape shape = random_shape(draw);
+    std::vector<Box> boxes = random_tiling(shape, int(draw.below(12)), draw);
+    ASSERT_TRUE(hash_accepts(round, shape, boxes));
+    ASSERT_EQ(find_cover_error(shape, boxes), std::nullopt);
+    for (int mutation = 0; mutation < 4; ++mutation) {
+      std::vector<Box> mutant = boxes;
+      Box& victim = mutant[size_t(draw.below(int64_t(mutant.size())))];
+      const int d = shape.ndim() ? int(draw.below(shape.ndim())) : 0;
+      if (mutation == 0)
+        std::erase(mutant, Box(victim));
+      else if (mutation == 1)
+        mutant.push_back(Box(victim));
+      else if (shape.ndim() == 0)
+        continue;
+      else if (mutation == 2 && victim.offset[d] > 0)
+        --victim.offset[d];
+      else if (mutation == 3 && victim.length[d] > 1)
+        --victim.length[d];
+      else
+        continue;
+      ++mutants;
+      ASSERT_FALSE(tiles(shape, mutant));
+      EXPECT_FALSE(hash_accepts(round, shape, mutant));
+      EXPECT_TRUE(find_cover_error(shape, mutant));
+    }
+  }
+  EXPECT_GT(mutants, 6000);
+}
+
+TEST(Cover, HashIsTheSumOverElements) {
+  const Shape shape{3, 4, 2};
+  const CoverHasher hash(9, "w", 3);
+  CoverHash sum;
+  for_each_element(Box::whole(shape), [&](const std::vector<int64_t>& at) {
+    sum += hash(Box{Shape{std::span<const int64_t>(at)}, {1, 1, 1}});
+  });
+  EXPECT_EQ(sum, hash(Box::whole(shape)));
+  EXPECT_NE(sum, CoverHasher(10, "w", 3)(Box::whole(shape)));
+  EXPECT_NE(sum, CoverHasher(9, "v", 3)(Box::whole(shape)));
+  EXPECT_EQ(hash(Box{{1, 2, 0}, {0, 1, 2}}), CoverHash{});
+}
+
+TEST(Cover, SweepNamesTheElement) {
+  const Shape shape{4, 6};
+  EXPECT_EQ(find_cover_error(shape, std::vector<Box>{{{0, 0}, {2, 6}}, {{2, 0}, {2, 5}}}),
+            "element [2, 5] is in no box");
+  EXPECT_EQ(find_cover_error(shape, std::vector<Box>{{{0, 0}, {3, 6}}, {{2, 0}, {2, 6}}}),
+            "element [2, 0] is in boxes [0:3, 0:6] and [2:4, 0:6]");
+  EXPECT_EQ(find_cover_error(Shape{}, std::vector<Box>{}), "element [] is in no box");
+  EXPECT_EQ(find_cover_error(Shape{0, 3}, std::vector<Box>{{{0, 0}, {0, 3}}}), std::nullopt);
+}
+
+TEST(Boxes, IntersectionAndRunsCopyExactlyTheCommonElements) {
+  Draw draw("runs");
+  for (int round = 0; round < 2000; ++round) {
+    const Shape shape = random_shape(draw);
+    const auto random_box = [&] {
+      Box box = Box::whole(shape);
+      for (int d = 0; d < shape.ndim(); ++d) {
+        if (draw.below(2)) continue;  // whole dims make long runs
+        box.offset[d] = draw.below(shape[d]);
+        box.length[d] = 1 + draw.below(shape[d] - box.offset[d]);
+      }
+      return box;
+    };
+    const Box from = random_box(), to = random_box();
+    std::map<std::vector<int64_t>, int64_t> place;  // element -> position in `from`
+    int64_t position = 0;
+    for_each_element(from, [&](const auto& at) { place[at] = position++; });
+    std::vector<int64_t> expected, found(size_t(to.length.numel()), -1);
+    int64_t common = 0;
+    for_each_element(to, [&](const auto& at) {
+      expected.push_back(place.contains(at) ? place[at] : -1);
+      common += place.contains(at);
+    });
+    const auto part = intersect(from, to);
+    ASSERT_EQ(part.has_value(), common > 0);
+    if (!part) continue;
+    int64_t last = -1;
+    for (Runs runs(*part, from, to); !runs.done(); runs.next()) {
+      ASSERT_GT(runs.from(), last);
+      for (int64_t i = 0; i < runs.length(); ++i) found[size_t(runs.to() + i)] = runs.from() + i;
+      last = runs.from() + runs.length() - 1;
+    }
+    ASSERT_EQ(found, expected);
+    ASSERT_EQ(Runs(*part, from, to).last_end_in_from(), last + 1);
+  }
+}
+
+}  // namespace
+}  // namespace ashlar::checkpoint

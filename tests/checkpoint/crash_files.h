@@ -1,0 +1,207 @@
+// A file system that knows what would survive a power cut.  Every file has written and synced bytes,
+// every directory has current and synced entries; after_crash() builds the disk as a restart finds it.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/rng.h"
+#include "ashlar/core/text.h"
+
+namespace ashlar::checkpoint {
+
+enum class Survives {
+  kSyncedOnly,  // un-synced bytes, names and renames are gone
+  kAll,         // everything written is there
+  kTorn,        // each 512 bytes, and each name of a directory, old or new by chance
+};
+
+class CrashFiles : public FileSystem {
+ public:
+  std::unique_ptr<File> open(const std::string& path, Links = Links::kFollow) override {
+    return std::make_unique<Handle>(need(path, false));
+  }
+  std::unique_ptr<File> create(const std::string& path) override {
+    Node& directory = *need(parent_of(path), true);
+    require(!directory.entries.contains(last(path)), path, "create: exists");
+    auto node = std::make_shared<Node>();
+    directory.entries[last(path)] = node;
+    return std::make_unique<Handle>(node);
+  }
+  std::unique_ptr<File> append(const std::string& path) override {
+    return look_up(path) ? open(path) : create(path);
+  }
+  std::unique_ptr<Mapping> map(const std::string& path, Links = Links::kFollow) override {
+    return std::make_unique<Whole>(need(path, false));
+  }
+  std::optional<FileInfo> stat(const std::string& path, Links = Links::kRefuse) override {
+    const auto node = look_up(path);
+    if (!node) return std::nullopt;
+    return FileInfo{node->directory ? FileInfo::Type::kDirectory : FileInfo::Type::kFile,
+                    int64_t(node->data.size()), 0};
+  }
+  std::vector<std::string> list(const std::string& directory) override {
+    std::vector<std::string> names;
+    for (const auto& [name, node] : need(directory, true)->entries) names.push_back(name);
+    return names;
+  }
+  void make_directories(const std::string& path) override {
+    std::shared_ptr<Node> at = root_;
+    for (const std::string& part : parts(path)) {
+      auto& next = at->entries[part];
+      if (!next) {
+        next = std::make_shared<Node>();
+        next->directory = true;
+      }
+      require(next->directory, path, "mkdir: a file is in the way");
+      at = next;
+    }
+  }
+  void rename_new(const std::string& from, const std::string& to) override {
+    require(!look_up(to), to, "rename: exists");
+    move(from, to);
+  }
+  void replace(const std::string& from, const std::string& to) override { move(from, to); }
+  void remove(const std::string& path) override {
+    const auto node = look_up(path);
+    require(node && node->entries.empty(), path, "remove: absent or not empty");
+    need(parent_of(path), true)->entries.erase(last(path));
+  }
+  void remove_all(const std::string& path) override {
+    if (look_up(path)) need(parent_of(path), true)->entries.erase(last(path));
+  }
+  void sync_directory(const std::string& path) override {
+    const auto node = need(path, true);
+    node->synced_entries = node->entries;
+  }
+  int64_t free_bytes(const std::string&) override { return int64_t(1) << 40; }
+
+  std::unique_ptr<CrashFiles> after_crash(Survives survives, uint64_t seed) const {
+    auto disk = std::make_unique<CrashFiles>();
+    uint64_t state = seed;
+    disk->root_ = survivor(*root_, survives, state);
+    return disk;
+  }
+
+ private:
+  struct Node {
+    bool directory = false;
+    std::vector<std::byte> data, synced_data;
+    std::map<std::string, std::shared_ptr<Node>> entries, synced_entries;
+  };
+
+  class Handle : public File {
+   public:
+    explicit Handle(std::shared_ptr<Node> node) : node_(std::move(node)) {}
+    int64_t size() const override { return int64_t(node_->data.size()); }
+    void read_at(std::span<std::byte> out, int64_t offset) const override {
+      require(offset + int64_t(out.size()) <= size(), "file", "read: past the end");
+      std::copy_n(node_->data.begin() + offset, out.size(), out.begin());
+    }
+    void write_at(std::span<const std::byte> bytes, int64_t offset) override {
+      const size_t end = size_t(offset) + bytes.size();
+      if (end > node_->data.size()) node_->data.resize(end);
+      std::copy(bytes.begin(), bytes.end(), node_->data.begin() + offset);
+    }
+    void reserve(int64_t size_bytes) override {
+      if (size() < size_bytes) node_->data.resize(size_t(size_bytes));
+    }
+    void truncate(int64_t size_bytes) override { node_->data.resize(size_t(size_bytes)); }
+    void sync() override { node_->synced_data = node_->data; }
+    void close() override {}
+
+   private:
+    std::shared_ptr<Node> node_;
+  };
+
+  class Whole : public Mapping {
+   public:
+    explicit Whole(std::shared_ptr<Node> node) : node_(std::move(node)) {}
+    std::span<const std::byte> bytes() const override { return node_->data; }
+
+   private:
+    std::shared_ptr<Node> node_;
+  };
+
+  static void require(bool condition, const std::string& path, const char* what) {
+    ASHLAR_REQUIRE(condition, kStorage, "{}: {}", path, what);
+  }
+  static std::vector<std::string> parts(const std::string& path) {
+    std::vector<std::string> names = split(path, '/');
+    std::erase_if(names, [](const std::string& name) { return name.empty() || name == "."; });
+    return names;
+  }
+  static std::string last(const std::string& path) { return parts(path).back(); }
+
+  std::shared_ptr<Node> look_up(const std::string& path) const {
+    std::shared_ptr<Node> at = root_;
+    for (const std::string& part : parts(path)) {
+      const auto found = at->entries.find(part);
+      if (found == at->entries.end()) return nullptr;
+      at = found->second;
+    }
+    return at;
+  }
+  std::shared_ptr<Node> need(const std::string& path, bool directory) const {
+    const auto node = look_up(path);
+    require(node && node->directory == directory, path, "absent or of the wrong kind");
+    return node;
+  }
+  void move(const std::string& from, const std::string& to) {
+    const auto node = look_up(from);
+    require(node != nullptr, from, "rename: absent");
+    const auto target = need(parent_of(to), true);
+    need(parent_of(from), true)->entries.erase(last(from));
+    target->entries[last(to)] = node;
+  }
+
+  static bool coin(uint64_t& state) { return (state = splitmix64(state + 1)) >> 63; }
+
+  static std::vector<std::byte> torn(const Node& node, uint64_t& state) {
+    std::vector<std::byte> data = coin(state) ? node.data : node.synced_data;
+    for (size_t begin = 0; begin < data.size(); begin += 512) {
+      const std::vector<std::byte>& from = coin(state) ? node.data : node.synced_data;
+      for (size_t i = begin; i < std::min(begin + 512, data.size()); ++i)
+        data[i] = i < from.size() ? from[i] : std::byte(0);
+    }
+    return data;
+  }
+
+  static std::shared_ptr<Node> survivor(const Node& node, Survives survives, uint64_t& state) {
+    auto copy = std::make_shared<Node>();
+    copy->directory = node.directory;
+    if (!node.directory) {
+      copy->data = survives == Survives::kAll          ? node.data
+                   : survives == Survives::kSyncedOnly ? node.synced_data
+                                                       : torn(node, state);
+      copy->synced_data = copy->data;
+      return copy;
+    }
+    std::set<std::string> names;
+    for (const auto* entries : {&node.entries, &node.synced_entries})
+      for (const auto& [name, child] : *entries) names.insert(name);
+    for (const std::string& name : names) {
+      const bool current =
+          survives == Survives::kAll || (survives == Survives::kTorn && coin(state));
+      const auto& entries = current ? node.entries : node.synced_entries;
+      const auto found = entries.find(name);
+      if (found != entries.end()) copy->entries[name] = survivor(*found->second, survives, state);
+    }
+    copy->synced_entries = copy->entries;
+    return copy;
+  }
+
+  std::shared_ptr<Node> root_ = [] {
+    auto node = std::make_shared<Node>();
+    node->directory = true;
+    return node;
+  }();
+};
+
+}  // namespace ashlar::checkpoint

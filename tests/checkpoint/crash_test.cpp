@@ -1,0 +1,164 @@
+// Power cuts and failing calls at every point of opening, saving and removing.
+#include <gtest/gtest.h>
+
+#include "crash_files.h"
+#include "state_test_util.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+const std::string kRoot = "/runs/a/checkpoints";
+
+// Three steps with retention; returns the last step that was announced, -1 for none.
+int64_t run_until_fault(FileSystem& files, Log& log) {
+  TinyRun run;
+  int64_t announced = -1;
+  try {
+    Checkpointer checkpoints(files, kRoot, direct(1), log);
+    for (int64_t step = 1; step <= 3; ++step) {
+      run.fill(step);
+      checkpoints.save(run.request(step));
+      announced = step;
+    }
+  } catch (const Error&) {
+  }
+  return announced;
+}
+
+int64_t count_calls() {
+  CrashFiles disk;
+  int64_t calls = 0;
+  const auto files = faulty_files(disk, [&](int64_t call, std::string_view, const std::string&) {
+    calls = call + 1;
+    return Fault::kNone;
+  });
+  Log log = quiet_log();
+  EXPECT_EQ(run_until_fault(*files, log), 3);
+  return calls;
+}
+
+TEST(Crash, EveryCallAndEveryKindOfLoss) {
+  const int64_t calls = count_calls();
+  ASSERT_GT(calls, 200);
+  Log log = quiet_log();
+  for (int64_t crash = 0; crash < calls; ++crash) {
+    CrashFiles disk;
+    const auto files = faulty_files(disk, [&](int64_t call, std::string_view, const std::string&) {
+      return call >= crash ? Fault::kCrash : Fault::kNone;
+    });
+    const int64_t announced = run_until_fault(*files, log);
+    for (const auto& [survives, seed] : {std::pair{Survives::kSyncedOnly, 0},
+                                         {Survives::kAll, 0},
+                                         {Survives::kTorn, 1},
+                                         {Survives::kTorn, 2}}) {
+      SCOPED_TRACE(
+          fmt::format("crash at call {}, survival {}, seed {}", crash, int(survives), seed));
+      const auto after = disk.after_crash(survives, uint64_t(crash * 8 + seed));
+      Checkpointer checkpoints(*after, kRoot, direct(1), log);
+      const auto newest = checkpoints.newest();
+      ASSERT_EQ(newest ? std::max(newest->step, announced) : announced, newest ? newest->step : -1);
+      if (newest) expect_holds(*after, newest->directory, newest->step);
+      TinyRun run;
+      const int64_t next = newest ? newest->step + 1 : 1;
+      run.fill(next);
+      checkpoints.save(run.request(next));
+      expect_holds(*after, checkpoints.newest()->directory, next);
+      for (const std::string& name : after->list(kRoot))
+        EXPECT_FALSE(name.starts_with(".tmp-") || name.starts_with(".trash-")) << name;
+    }
+  }
+}
+
+// Every single call fails once, in three ways: the save succeeds all the same, or it fails with a
+// message that names stage and path and the next try works.
+TEST(Inject, EveryCallFailsOnce) {
+  const int64_t calls = count_calls();
+  Log log = quiet_log();
+  int64_t failures = 0;
+  for (const Fault fault : {Fault::kIoError, Fault::kDiskFull, Fault::kShortWrite})
+    for (int64_t bad = 0; bad < calls; ++bad) {
+      SCOPED_TRACE(fmt::format("fault {} at call {}", int(fault), bad));
+      CrashFiles disk;
+      const auto files =
+          faulty_files(disk, [&](int64_t call, std::string_view, const std::string&) {
+            return call == bad ? fault : Fault::kNone;
+          });
+      TinyRun run;
+      std::unique_ptr<Checkpointer> checkpoints;
+      const auto attempt = [&](const std::function<void()>& body, std::string_view expected) {
+        try {
+          body();
+        } catch (const Error& error) {
+          ++failures;
+          EXPECT_EQ(error.kind(), ErrorKind::kStorage) << error.what();
+          EXPECT_NE(std::string_view(error.what()).find(expected), std::string_view::npos)
+              << error.what();
+          EXPECT_NE(std::string_view(error.what()).find(" /"), std::string_view::npos)
+              << error.what();
+          body();
+        }
+      };
+      attempt([&] { checkpoints = std::make_unique<Checkpointer>(*files, kRoot, direct(1), log); },
+              "");
+      for (int64_t step = 1; step <= 3; ++step) {
+        run.fill(step);
+        attempt([&] { checkpoints->save(run.request(step)); },
+                fmt::format("step {} is not saved", step));
+        ASSERT_EQ(checkpoints->newest()->step, step);
+        EXPECT_EQ(checkpoints->consecutive_failures(), 0);
+      }
+      checkpoints.reset();
+      expect_holds(disk, join(kRoot, step_name(3)), 3);
+    }
+  EXPECT_GT(failures, calls / 2);
+}
+
+TEST(Inject, MessageNamesStageAndPathAndRetriesAreLimited) {
+  const auto disk = memory_files();
+  Log log = quiet_log();
+  std::string failing;
+  int64_t tries = 0;
+  const auto files =
+      faulty_files(*disk, [&](int64_t, std::string_view operation, const std::string& path) {
+        if (failing.empty() || operation != failing || path.find("optim/") == path.npos)
+          return Fault::kNone;
+        ++tries;
+        return Fault::kIoError;
+      });
+  Checkpointer checkpoints(*files, kRoot, direct(), log);
+  TinyRun run;
+  run.fill(1);
+  for (const auto& [operation, stage, count] : {std::tuple{"write", "writing", 4},
+                                                {"sync", "syncing", 1},
+                                                {"reserve", "creating a file", 1}}) {
+    failing = operation;
+    tries = 0;
+    const std::string message =
+        message_of([&] { checkpoints.save(run.request(1)); }, ErrorKind::kStorage);
+    EXPECT_NE(message.find(fmt::format("step 1 is not saved: {}", stage)), message.npos) << message;
+    EXPECT_NE(message.find("optim/shard-00001-model-00001-of-00001.safetensors"), message.npos);
+    EXPECT_EQ(tries, count);
+  }
+  EXPECT_EQ(checkpoints.consecutive_failures(), 3);
+  EXPECT_FALSE(checkpoints.newest());
+  failing.clear();
+  checkpoints.save(run.request(1));
+  EXPECT_EQ(checkpoints.consecutive_failures(), 0);
+  EXPECT_EQ(disk->list(kRoot), (std::vector<std::string>{".lease", "LATEST", step_name(1)}));
+}
+
+TEST(Inject, AFullDiskIsFoundBeforeAnythingIsWritten) {
+  class Full : public CrashFiles {
+    int64_t free_bytes(const std::string&) override { return 1 << 20; }
+  } files;
+  Log log = quiet_log();
+  Checkpointer checkpoints(files, kRoot, direct(), log);
+  TinyRun run;
+  const std::string message =
+      message_of([&] { checkpoints.save(run.request(1)); }, ErrorKind::kStorage);
+  EXPECT_NE(message.find("make room or lower checkpoint.keep"), message.npos) << message;
+  EXPECT_EQ(files.list(kRoot), std::vector<std::string>{".lease"});
+}
+
+}  // namespace
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,97 @@
+// Models with random or given values, and directories that go away, for the Hugging Face tests.
+#pragma once
+
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ashlar/checkpoint/hf_model.h"
+#include "ashlar/core/files.h"
+
+namespace ashlar::checkpoint {
+
+inline std::string test_data(const std::string& name) {
+  return std::string(ASHLAR_TEST_DATA) + "/" + name;
+}
+
+// An empty directory of its own, removed at the end.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ashlar_hf_XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) std::abort();
+    path_ = pattern;
+  }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// Whole tensors with memory of their own.
+struct Values {
+  std::deque<std::vector<std::byte>> memory;
+  std::vector<Piece> pieces;
+
+  void add(const LogicalTensor& logical, const Box& box, DType dtype) {
+    auto& bytes = memory.emplace_back(size_t(box.length.numel() * size_of(dtype)));
+    pieces.push_back({logical, box, Tensor{bytes.data(), dtype, Device::kCpu, box.length}});
+  }
+  const std::vector<std::byte>& of(const std::string& name) const {
+    for (size_t n = 0; n < pieces.size(); ++n)
+      if (pieces[n].logical.name == name) return memory[n];
+    std::abort();
+  }
+};
+
+inline Values read_all(const HfModel& model, DType dtype) {
+  Values values;
+  for (const LogicalTensor& logical : model.tensors()) {
+    values.add(logical, Box::whole(logical.global_shape), dtype);
+    model.read(values.pieces.back());
+  }
+  return values;
+}
+
+// Normal values, rounded to `dtype`.
+inline Values random_values(const ModelSpec& spec, DType dtype, uint64_t seed = 1) {
+  Values values;
+  std::mt19937_64 rng(seed);
+  std::normal_distribution<double> normal(0.0, 0.5);
+  for (const LogicalTensor& logical : native_tensors(spec, dtype)) {
+    values.add(logical, Box::whole(logical.global_shape), dtype);
+    const Tensor& data = values.pieces.back().data;
+    for (int64_t i = 0; i < data.numel(); ++i) {
+      if (dtype == DType::kF64) data.as<double>()[i] = normal(rng);
+      if (dtype == DType::kF32) data.as<float>()[i] = float(normal(rng));
+      if (dtype == DType::kBF16) data.as<bf16>()[i] = bf16(float(normal(rng)));
+    }
+  }
+  return values;
+}
+
+// Sizes that all differ, three blocks, one of them sliding.
+inline ModelSpec odd_spec() {
+  ModelSpec spec;
+  spec.vocab_size = 11;
+  spec.hidden_size = 8;
+  spec.num_hidden_layers = 3;
+  spec.num_attention_heads = 4;
+  spec.num_key_value_heads = 2;
+  spec.head_dim = 4;
+  spec.num_experts = 3;
+  spec.moe_intermediate_size = 5;
+  spec.router_hidden_size = 6;
+  spec.rope_theta_sliding = 100;
+  spec.sliding_window = 3;
+  spec.layer_types = {LayerType::kHybrid, LayerType::kHybridSliding, LayerType::kHybrid};
+  return spec;
+}
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,274 @@
+// Damage of every kind is found, named and walked past; roots are listed; one process trains.
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "state_test_util.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+class Root : public testing::Test {
+ protected:
+  void save_steps(int64_t count) {
+    Checkpointer checkpoints(*files_, "root", direct(10), log_);
+    for (int64_t step = 1; step <= count; ++step) {
+      run_.fill(step);
+      checkpoints.save(run_.request(step));
+    }
+  }
+  std::string in_step(int64_t step, const std::string& name) {
+    return "root/" + step_name(step) + "/" + name;
+  }
+  void flip(const std::string& path, size_t at) {
+    std::string text = read_all(*files_, path);
+    text[at] = char(text[at] ^ 0x10);
+    overwrite(*files_, path, text);
+  }
+  VerifyReport verify(int64_t step, VerifyLevel level) {
+    return verify_step(*files_, "root/" + step_name(step), level, log_);
+  }
+  std::unique_ptr<FileSystem> files_ = memory_files();
+  std::vector<std::string> lines_;
+  Log log_{[this](std::string_view line) { lines_.emplace_back(line); }};
+  TinyRun run_;
+};
+
+TEST_F(Root, EveryClassOfBitRotIsFoundAndNamed) {
+  save_steps(2);
+  ASSERT_TRUE(verify(2, VerifyLevel::kDeep).ok());
+  const StepReader reader(*files_, "root/" + step_name(2));
+  std::vector<std::string> names{kCommitName, kManifestName, kIndexName};
+  for (const IndexFile& file : reader.index().files)
+    if (file.size_bytes > 0) names.push_back(file.path);
+  int flips = 0;
+  for (const std::string& name : names) {
+    const std::string path = in_step(2, name), original = read_all(*files_, path);
+    const size_t stride = std::max<size_t>(1, original.size() / 60);
+    for (size_t at = 0; at < original.size(); at += stride, ++flips) {
+      flip(path, at);
+      const VerifyReport report = verify(2, VerifyLevel::kDeep);
+      ASSERT_FALSE(report.ok()) << name << " byte " << at;
+      const Finding& finding = report.findings.back();
+      EXPECT_NE(report.findings.front().message.find(name), std::string::npos)
+          << report.findings.front().message;
+      if (name.find('/') != name.npos && name.starts_with("extra")) {
+        EXPECT_EQ(finding.file, name);
+      }
+      bool chunk_named = name.find('/') == name.npos;  // COMMIT, manifest and index have no chunks
+      for (const Finding& each : report.findings)
+        chunk_named |= each.file == name && each.chunk == 0;
+      EXPECT_TRUE(chunk_named) << name << " byte " << at;
+      const Recovery recovery = find_newest(*files_, "root", VerifyLevel::kDeep, false, log_);
+      ASSERT_EQ(recovery.newest->step, 1);
+      ASSERT_EQ(recovery.rejected.size(), 1u);
+      overwrite(*files_, path, original);
+    }
+  }
+  EXPECT_GT(flips, 300);
+  EXPECT_TRUE(verify(2, VerifyLevel::kDeep).ok());
+}
+
+TEST_F(Root, MissingAndCutFilesAreFoundWithoutReadingData) {
+  save_steps(2);
+  for (const std::string& name :
+       {std::string("COMMIT"), std::string("index.bin"), std::string("manifest.json"),
+        std::string("loader/streams-00000.safetensors"), std::string("extra/trainer.json")}) {
+    const std::string path = in_step(2, name), original = read_all(*files_, path);
+    for (const bool gone : {true, false}) {
+      if (gone)
+        files_->remove(path);
+      else
+        overwrite(*files_, path, original.substr(0, original.size() - 1));
+      EXPECT_FALSE(verify(2, VerifyLevel::kQuick).ok()) << name;
+      EXPECT_EQ(find_newest(*files_, "root", VerifyLevel::kQuick, false, log_).newest->step, 1);
+      overwrite(*files_, path, original);
+    }
+  }
+}
+
+TEST_F(Root, FilesOfAnotherSaveAreRefused) {
+  save_steps(2);
+  // Same names, same sizes, other bytes: only identity tells.
+  const std::string name = "model/shard-00001-model-00001-of-00001.safetensors";
+  overwrite(*files_, in_step(2, name), read_all(*files_, in_step(1, name)));
+  EXPECT_TRUE(verify(2, VerifyLevel::kQuick).ok());
+  const VerifyReport report = verify(2, VerifyLevel::kFiles);
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.findings[0].file, name);
+  overwrite(*files_, in_step(2, "index.bin"), read_all(*files_, in_step(1, "index.bin")));
+  EXPECT_FALSE(verify(2, VerifyLevel::kQuick).ok());
+}
+
+TEST_F(Root, WalksBackRemembersAndMakesWayForTheStep) {
+  save_steps(3);
+  flip(in_step(3, kManifestName), 40);
+  {
+    Checkpointer checkpoints(*files_, "root", direct(10), log_);
+    EXPECT_EQ(checkpoints.newest()->step, 2);
+    EXPECT_NE(fmt::format("{}", fmt::join(lines_, "\n")).find("step-000000000003 is not usable: "),
+              std::string::npos);
+    EXPECT_EQ(files_->list("root/.bad").size(), 2u);  // the verdict, and the step itself
+    run_.fill(3);
+    checkpoints.save(run_.request(3));  // reached again
+    expect_holds(*files_, checkpoints.newest()->directory, 3);
+  }
+  // Damage that only reading shows.
+  flip(in_step(3, "model/shard-00001-model-00001-of-00001.safetensors"), 4100);
+  Checkpointer checkpoints(*files_, "root", direct(10), log_);
+  EXPECT_EQ(checkpoints.newest()->step, 3);
+  TinyRun loaded;
+  const std::string reason =
+      message_of([&] { checkpoints.open_newest().load(loaded.all()); }, ErrorKind::kCorrupt);
+  EXPECT_NE(reason.find("chunk 0 (bytes 0 to "), reason.npos) << reason;
+  checkpoints.reject_newest(reason);
+  EXPECT_EQ(checkpoints.newest()->step, 2);
+  checkpoints.open_newest().load(loaded.all());
+  run_.fill(2);
+  EXPECT_EQ(loaded.bytes(), run_.bytes());
+}
+
+TEST_F(Root, NoSurvivorIsAnErrorAndAnEmptyRootIsNot) {
+  EXPECT_FALSE(find_newest(*files_, "root", VerifyLevel::kQuick, false, log_).newest);
+  EXPECT_FALSE(is_checkpoint(*files_, "root"));
+  save_steps(2);
+  EXPECT_TRUE(is_checkpoint(*files_, "root"));
+  EXPECT_TRUE(is_checkpoint(*files_, "root/" + step_name(2)));
+  for (const int64_t step : {1, 2}) flip(in_step(step, kCommitName), 20);
+  for (int start = 0; start < 2;
+       ++start) {  // the verdicts of the first start do not hide the error
+    const std::string message =
+        message_of([&] { Checkpointer(*files_, "root", direct(), log_); }, ErrorKind::kCorrupt);
+    EXPECT_NE(message.find("root holds 2 checkpoint steps but none is good"), message.npos)
+        << message;
+  }
+  EXPECT_EQ(message_of([&] { open_checkpoint(*files_, "nowhere", log_); }, ErrorKind::kCorrupt),
+            "nowhere is neither a checkpoint step (no COMMIT) nor a directory of steps");
+}
+
+TEST_F(Root, ReadersChangeNothing) {
+  save_steps(2);
+  flip(in_step(2, kIndexName), 100);
+  const auto before = files_->list("root");
+  EXPECT_EQ(open_checkpoint(*files_, "root", log_).step(), 1);
+  EXPECT_EQ(list_steps(*files_, "root").size(), 2u);
+  EXPECT_EQ(files_->list("root"), before);
+}
+
+TEST_F(Root, ListsEverythingInIt) {
+  save_steps(3);
+  flip(in_step(3, kCommitName), 9);
+  files_->make_directories("root/" + tmp_name(4, "0123"));
+  files_->make_directories("root/.trash-1");
+  const auto infos = list_steps(*files_, "root");
+  ASSERT_EQ(infos.size(), 5u);
+  EXPECT_EQ(infos[0].verdict, "candidate");
+  EXPECT_GT(infos[0].bytes, 0);
+  EXPECT_EQ(infos[0].files, 6);
+  EXPECT_TRUE(infos[1].recovery_choice);
+  EXPECT_FALSE(infos[0].recovery_choice);
+  EXPECT_EQ(infos[2].verdict, "bad");
+  EXPECT_NE(infos[2].problem.find("COMMIT"), std::string::npos);
+  EXPECT_EQ(infos[3].state, StepState::kTmp);
+  EXPECT_EQ(infos[3].step, 4);
+  EXPECT_EQ(infos[4].state, StepState::kTrash);
+  Checkpointer checkpoints(*files_, "root", direct(), log_);  // collects, sets aside
+  const auto after = list_steps(*files_, "root");
+  ASSERT_EQ(after.size(), 3u);
+  EXPECT_EQ(after[2].state, StepState::kBad);
+  EXPECT_EQ(after[2].step, 3);
+}
+
+TEST_F(Root, TheRunGoesOnUnderItsName) {
+  {
+    CheckpointOptions options = direct();
+    options.run_id = "first";
+    Checkpointer checkpoints(*files_, "root", options, log_);
+    run_.fill(1);
+    checkpoints.save(run_.request(1));
+  }
+  CheckpointOptions options = direct();
+  options.run_id.clear();
+  EXPECT_EQ(Checkpointer(*files_, "root", options, log_).run_id(), "first");
+  EXPECT_EQ(Checkpointer(*files_, "other", options, log_).run_id().size(), 32u);
+}
+
+class Directory {
+ public:
+  Directory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ashlar_ckpt_XXXXXX").string();
+    path = mkdtemp(pattern.data());
+  }
+  ~Directory() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+TEST(Lease, OneProcessTrainsAndAKilledOneDoesNotBlock) {
+  Directory directory;
+  const auto files = posix_files();
+  Log log = quiet_log();
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    Checkpointer checkpoints(*files, directory.path, direct(), log);
+    TinyRun run;
+    run.fill(1);
+    checkpoints.save(run.request(1));
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  const std::string message =
+      message_of([&] { Checkpointer(*files, directory.path, direct(), log); }, ErrorKind::kConfig);
+  EXPECT_NE(message.find(fmt::format("is in use: process {} on ", child)), message.npos) << message;
+  EXPECT_EQ(open_checkpoint(*files, directory.path, log).step(), 1);  // reading is free
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  Checkpointer checkpoints(*files, directory.path, direct(), log);
+  ASSERT_EQ(checkpoints.newest()->step, 1);
+  expect_holds(*files, checkpoints.newest()->directory, 1);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST(Lease, IsGivenBackAndATornOneIsTakenOver) {
+  const auto files = memory_files();
+  Log log = quiet_log();
+  { Checkpointer checkpoints(*files, "root", direct(), log); }
+  EXPECT_TRUE(files->list("root/.lease").empty());
+  overwrite(*files, "root/.lease/trainer.json", "{\"host\"");
+  { Checkpointer checkpoints(*files, "root", direct(), log); }
+  EXPECT_TRUE(files->list("root/.lease").empty());
+}
+
+// A clean end is trusted; after a kill the newest step is read whole before it is used.
+TEST(Lease, AfterAKillTheNewestStepIsReadWhole) {
+  const auto files = memory_files();
+  Log log = quiet_log();
+  {
+    Checkpointer checkpoints(*files, "root", direct(), log);
+    TinyRun run;
+    for (int64_t step = 1; step <= 2; ++step) {
+      run.fill(step);
+      checkpoints.save(run.request(step));
+    }
+  }
+  const std::string shard =
+      "root/" + step_name(2) + "/optim/shard-00001-model-00001-of-00001.safetensors";
+  std::string text = read_all(*files, shard);
+  text.back() = char(text.back() ^ 1);
+  overwrite(*files, shard, text);
+  EXPECT_EQ(Checkpointer(*files, "root", direct(), log).newest()->step, 2);
+  overwrite(*files, "root/.lease/trainer.json", "killed");
+  EXPECT_EQ(Checkpointer(*files, "root", direct(), log).newest()->step, 1);
+}
+
+}  // namespace
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,250 @@
+// Saving: what is on disk, in the background, with a small arena; retention; who may save.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "ashlar/checkpoint/retention.h"
+#include "safetensors_validator.h"
+#include "state_test_util.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+TEST(Save, WritesTheDocumentedFiles) {
+  const auto files = memory_files();
+  Log log = quiet_log();
+  Checkpointer checkpoints(*files, "runs/a", direct(), log);
+  EXPECT_FALSE(checkpoints.newest());
+  TinyRun run;
+  run.fill(1);
+  checkpoints.save(run.request(12000));
+  const std::string step = "runs/a/step-000000012000";
+  EXPECT_EQ(checkpoints.newest()->directory, step);
+  EXPECT_EQ(read_all(*files, "runs/a/LATEST"), "step-000000012000\n");
+  EXPECT_EQ(files->list(step), (std::vector<std::string>{"COMMIT", "extra", "index.bin", "loader",
+                                                         "manifest.json", "model", "optim"}));
+  EXPECT_EQ(files->list(step + "/extra"),
+            (std::vector<std::string>{"empty.bin", "tokenizer.model", "trainer.json"}));
+  for (const char* name :
+       {"model/shard-00001-model-00001-of-00001.safetensors",
+        "optim/shard-00001-model-00001-of-00001.safetensors", "loader/streams-00000.safetensors"}) {
+    SafetensorsValidator validator;
+    EXPECT_EQ(validator.validate(read_all(*files, join(step, name))), "") << name;
+    EXPECT_EQ(validator.data_begin % 4096, 0u);
+    EXPECT_EQ(validator.metadata["format"], "pt");
+    EXPECT_EQ(validator.metadata["DCP_VERSION"], "1.0");
+    EXPECT_EQ(validator.metadata["ashlar.step"], "12000");
+    EXPECT_EQ(validator.metadata["ashlar.run_id"], "run");
+    for (const auto& [tensor, entry] : validator.tensors)
+      EXPECT_NE(
+          validator.metadata["DCP_SHARDING_INFO"].find('"' + tensor + "\":{\"saved_offsets\":["),
+          std::string::npos);
+  }
+  const auto stats = checkpoints.take_stats();
+  ASSERT_EQ(stats.size(), 1u);
+  EXPECT_EQ(stats[0].step, 12000);
+  EXPECT_EQ(stats[0].bytes, StepReader(*files, step).commit().bytes);
+  EXPECT_GT(stats[0].total_s, 0);
+  EXPECT_TRUE(checkpoints.take_stats().empty());
+}
+
+// Tensors change the moment that before_update() returns; what is stored is the saved step's.
+TEST(Async, TheStoredBytesAreThoseOfTheSavedStep) {
+  for (const int64_t arena_bytes : {int64_t(0), int64_t(8) << 20}) {  // ample, and two chunks
+    const auto files = memory_files();
+    Log log = quiet_log();
+    CheckpointOptions options;
+    options.keep = 100;
+    options.max_arena_bytes = arena_bytes;
+    State model, other;
+    for (State* state : {&model, &other}) {
+      state->add("w", DType::kF32, {700, 2001}, Role::kParameter);  // 5.6 MB
+      state->add("v", DType::kBF16, {33}, Role::kParameter);
+    }
+    {
+      Checkpointer checkpoints(*files, "root", options, log);
+      for (int64_t step = 1; step <= 5; ++step) {
+        checkpoints.before_update();
+        model.fill(step);
+        SaveRequest request;
+        request.step = step;
+        request.model = model.pieces();
+        checkpoints.save(request);
+      }
+      checkpoints.before_update();
+      model.clear();
+      checkpoints.wait();
+      EXPECT_EQ(checkpoints.take_stats().size(), 5u);
+      EXPECT_EQ(checkpoints.arena_bytes(),
+                arena_bytes ? arena_bytes : 2 * int64_t(2) * kChunkBytes);
+    }
+    for (int64_t step = 1; step <= 5; ++step) {
+      State loaded;
+      loaded.add("w", DType::kF32, {700, 2001}, Role::kParameter);
+      loaded.add("v", DType::kBF16, {33}, Role::kParameter);
+      StepReader(*files, join("root", step_name(step))).load(loaded.pieces());
+      other.fill(step);
+      ASSERT_EQ(loaded.bytes(), other.bytes()) << step;
+    }
+  }
+}
+
+TEST(Async, LoaderTensorsAreFreeAtOnce) {
+  const auto files = memory_files();
+  Log log = quiet_log();
+  TinyRun run, expected;
+  run.fill(3);
+  expected.fill(3);
+  CheckpointOptions options;
+  Checkpointer checkpoints(*files, "root", options, log);
+  checkpoints.save(run.request(3));
+  run.loader.clear();
+  checkpoints.wait();
+  expect_holds(*files, checkpoints.newest()->directory, 3);
+}
+
+TEST(Async, FailuresSurfaceAtTheNextSaveOrWaitAndTheNextSaveWorks) {
+  const auto disk = memory_files();
+  Log log = quiet_log();
+  std::atomic<bool> failing = true;
+  const auto files =
+      faulty_files(*disk, [&](int64_t, std::string_view operation, const std::string& path) {
+        return failing && operation == "sync" && path.find("model/") != path.npos ? Fault::kIoError
+                                                                                  : Fault::kNone;
+      });
+  CheckpointOptions options;
+  Checkpointer checkpoints(*files, "root", options, log);
+  TinyRun run;
+  run.fill(1);
+  checkpoints.save(run.request(1));
+  EXPECT_NE(message_of([&] { checkpoints.wait(); }, ErrorKind::kStorage)
+                .find("step 1 is not saved: syncing"),
+            std::string::npos);
+  EXPECT_EQ(checkpoints.consecutive_failures(), 1);
+  checkpoints.wait();  // said once
+  checkpoints.save(run.request(1));
+  while (checkpoints.consecutive_failures() < 2) std::this_thread::yield();
+  failing = false;
+  message_of([&] { checkpoints.save(run.request(2)); }, ErrorKind::kStorage);
+  run.fill(2);
+  checkpoints.save(run.request(2));
+  checkpoints.wait();
+  EXPECT_EQ(checkpoints.consecutive_failures(), 0);
+  expect_holds(*disk, join("root", step_name(2)), 2);
+  EXPECT_EQ(committed_steps(*disk, "root").size(), 1u);
+}
+
+TEST(Save, RefusesIncompleteTensorsAndOldSteps) {
+  const auto files = memory_files();
+  Log log = quiet_log();
+  Checkpointer checkpoints(*files, "root", direct(), log);
+  State model;
+  model.add_box("w", DType::kF32, {4, 4}, {{0, 0}, {4, 3}}, Role::kParameter);
+  SaveRequest request;
+  request.step = 5;
+  request.model = model.pieces();
+  EXPECT_NE(message_of([&] { checkpoints.save(request); }, ErrorKind::kCorrupt)
+                .find("tensor 'w' [4, 4]: element [0, 3] is in no box"),
+            std::string::npos);
+  model.add_box("w", DType::kF32, {4, 4}, {{0, 3}, {4, 1}}, Role::kParameter);
+  request.model = model.pieces();
+  checkpoints.save(request);
+  EXPECT_NE(message_of([&] { checkpoints.save(request); }, ErrorKind::kConfig)
+                .find("step 5 cannot be saved: root already holds step 5"),
+            std::string::npos);
+  request.step = 6;
+  request.extra = {{"a", "", false}, {"a", "", false}};
+  EXPECT_NE(message_of([&] { checkpoints.save(request); }, ErrorKind::kConfig).find("named 'a'"),
+            std::string::npos);
+}
+
+TEST(Retention, KeepsTheNewestAndEveryKth) {
+  const auto files = memory_files();
+  Log log = quiet_log();
+  CheckpointOptions options = direct(2);
+  options.keep_every = 4;
+  Checkpointer checkpoints(*files, "root", options, log);
+  TinyRun run;
+  for (int64_t step = 1; step <= 10; ++step) {
+    run.fill(step);
+    checkpoints.save(run.request(step));
+  }
+  std::vector<int64_t> left;
+  for (const StepRef& ref : committed_steps(*files, "root")) {
+    left.push_back(ref.step);
+    expect_holds(*files, ref.directory, ref.step);
+  }
+  EXPECT_EQ(left, (std::vector<int64_t>{4, 8, 9, 10}));
+  for (const std::string& name : files->list("root"))
+    EXPECT_FALSE(name.starts_with(".trash")) << name;
+}
+
+TEST(Retention, RulesAlone) {
+  using Steps = std::vector<int64_t>;
+  EXPECT_EQ(steps_to_remove({{1, false}, {2, false}, {3, false}}, 2, 0), Steps{1});
+  EXPECT_EQ(steps_to_remove({{1, false}, {2, false}}, 3, 0), Steps{});
+  EXPECT_EQ(steps_to_remove({{10, false}, {15, false}, {20, false}, {25, false}}, 1, 10),
+            Steps{15});
+  // The newest verified step stays until a newer one is verified.
+  EXPECT_EQ(steps_to_remove({{1, true}, {2, true}, {3, false}, {4, false}}, 1, 0), (Steps{3, 1}));
+}
+
+// A disk that loses what it was given: the older step must survive.
+TEST(Retention, RemovesNothingWhenTheNewestDoesNotReadBack) {
+  const auto files = memory_files();
+  class Liar : public FileSystem {
+   public:
+    explicit Liar(FileSystem& inner) : inner_(inner) {}
+    bool lies = false;
+    std::unique_ptr<File> open(const std::string& path, Links links) override {
+      return inner_.open(path, links);
+    }
+    std::unique_ptr<File> create(const std::string& path) override { return inner_.create(path); }
+    std::unique_ptr<File> append(const std::string& path) override { return inner_.append(path); }
+    std::unique_ptr<Mapping> map(const std::string& path, Links links) override {
+      return inner_.map(path, links);
+    }
+    std::optional<FileInfo> stat(const std::string& path, Links links) override {
+      return inner_.stat(path, links);
+    }
+    std::vector<std::string> list(const std::string& path) override { return inner_.list(path); }
+    void make_directories(const std::string& path) override { inner_.make_directories(path); }
+    void rename_new(const std::string& from, const std::string& to) override {
+      inner_.rename_new(from, to);
+      if (!lies || !to.ends_with(step_name(2))) return;
+      const std::string shard = to + "/model/shard-00001-model-00001-of-00001.safetensors";
+      std::string text = read_all(inner_, shard);
+      text[text.size() - 3] ^= 1;
+      overwrite(inner_, shard, text);
+    }
+    void replace(const std::string& from, const std::string& to) override {
+      inner_.replace(from, to);
+    }
+    void remove(const std::string& path) override { inner_.remove(path); }
+    void remove_all(const std::string& path) override { inner_.remove_all(path); }
+    void sync_directory(const std::string& path) override { inner_.sync_directory(path); }
+    int64_t free_bytes(const std::string& path) override { return inner_.free_bytes(path); }
+
+   private:
+    FileSystem& inner_;
+  } liar(*files);
+  Log log = quiet_log();
+  Checkpointer checkpoints(liar, "root", direct(1), log);
+  TinyRun run;
+  run.fill(1);
+  checkpoints.save(run.request(1));
+  liar.lies = true;
+  EXPECT_NE(message_of([&] { checkpoints.save(run.request(2)); }, ErrorKind::kCorrupt)
+                .find("step 2 does not read back"),
+            std::string::npos);
+  EXPECT_EQ(checkpoints.newest()->step, 1);
+  expect_holds(*files, "root/" + step_name(1), 1);
+  liar.lies = false;
+  run.fill(2);
+  checkpoints.save(run.request(2));
+  expect_holds(*files, "root/" + step_name(2), 2);
+}
+
+}  // namespace
+}  // namespace ashlar::checkpoint

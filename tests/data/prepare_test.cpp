@@ -1,0 +1,222 @@
+#include "ashlar/data/prepare.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "ashlar/core/checksum.h"
+#include "ashlar/data/sources.h"
+#include "tests/data/support.h"
+
+namespace ashlar::data {
+namespace {
+
+class Prepare : public testing::Test {
+ protected:
+  DatasetInfo run(const std::vector<std::string>& inputs, const std::string& prefix,
+                  int num_threads = 1) {
+    return run(*files, inputs, prefix, num_threads);
+  }
+  DatasetInfo run(FileSystem& on, const std::vector<std::string>& inputs, const std::string& prefix,
+                  int num_threads = 1) {
+    Log log([this](std::string_view line) { lines.emplace_back(line); });
+    Threads threads(num_threads);
+    return prepare(on, inputs, *byte_tokenizer(), prefix, threads, log);
+  }
+  std::unique_ptr<FileSystem> files = memory_files();
+  std::vector<std::string> lines;
+};
+
+TEST_F(Prepare, WritesDocumentsWithTheirEnd) {
+  write_file(*files, "a.txt", "ab\n\nc\n");
+  write_file(*files, "b.jsonl", "{\"text\": \"d\"}\n");
+  const DatasetInfo info = run({"a.txt", "b.jsonl"}, "out/set");
+  EXPECT_EQ(info.documents, 3);
+  EXPECT_EQ(info.tokens, 7);
+  EXPECT_EQ(info.shortest_document, 2);
+  EXPECT_EQ(info.longest_document, 3);
+  EXPECT_EQ(info.bin_bytes, 14);
+  EXPECT_EQ(info.token_type, TokenType::kU16);
+  EXPECT_EQ(files->list("out"),
+            (std::vector<std::string>{"set.bin", "set.idx", "set.json", "set.tokenizer.model"}));
+  const IndexedDataset dataset(*files, "out/set");
+  std::vector<int32_t> ids(7);
+  dataset.read(0, 260, ids);
+  EXPECT_EQ(ids, (std::vector<int32_t>{101, 102, 1, 103, 1, 104, 1}));
+
+  ASSERT_TRUE(info.sidecar);
+  EXPECT_EQ(info.sidecar->tokenizer_kind, "byte");
+  EXPECT_EQ(info.sidecar->tokenizer_fingerprint, byte_tokenizer()->fingerprint());
+  EXPECT_EQ(info.sidecar->vocab_size, 260);
+  EXPECT_EQ(info.sidecar->eos_id, 1);
+  EXPECT_EQ(info.sidecar->bin_crc32c, crc32c(read_text(*files, "out/set.bin")));
+  EXPECT_EQ(info.sidecar->inputs,
+            (std::vector<Sidecar::Input>{{"a.txt", 6, 2}, {"b.jsonl", 14, 1}}));
+  EXPECT_EQ(tokenizer_of_dataset(*files, "out/set")->kind(), "byte");
+}
+
+TEST_F(Prepare, TheThreadsDoNotChangeTheBytes) {
+  std::string text;
+  for (int i = 0; i < 9000; ++i)
+    text +=
+        "document " + std::to_string(i) + std::string(static_cast<size_t>(i % 900), 'x') + "\n\n";
+  write_file(*files, "a.txt", text);
+  EXPECT_EQ(run({"a.txt"}, "one", 1).documents, 9000);
+  run({"a.txt"}, "four", 4);
+  for (const std::string suffix : {".bin", ".idx", ".json"})
+    EXPECT_EQ(read_text(*files, "one" + suffix), read_text(*files, "four" + suffix)) << suffix;
+}
+
+TEST_F(Prepare, WarnsOfRepairedText) {
+  write_file(*files, "a.txt", "caf\xE9\n");
+  run({"a.txt"}, "x");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0],
+            "warning: a.txt: 1 byte sequences are not UTF-8 and became U+FFFD; the first is in the "
+            "document at line 1 (byte 0)");
+}
+
+TEST_F(Prepare, RefusesToOverwriteAndNeedsInput) {
+  write_file(*files, "a.txt", "ab\n");
+  write_file(*files, "blank.txt", " \n");
+  run({"a.txt"}, "x");
+  const std::string before = read_text(*files, "x.bin");
+  EXPECT_NE(message_of(ErrorKind::kConfig, [&] { run({"a.txt"}, "x"); }).find("x.idx exists"),
+            std::string::npos);
+  EXPECT_EQ(read_text(*files, "x.bin"), before);
+  message_of(ErrorKind::kConfig, [&] { run({}, "y"); });
+  EXPECT_NE(message_of(ErrorKind::kData,
+                       [&] {
+                         run({"a.txt", "no.txt"}, "y");
+                       })
+                .find("no.txt"),
+            std::string::npos);
+  EXPECT_NE(message_of(ErrorKind::kData, [&] { run({"blank.txt"}, "y"); }).find("blank.txt"),
+            std::string::npos);
+}
+
+// Every call of a whole preparation fails once, in every way: nothing may be left.
+TEST_F(Prepare, LeavesNothingHalfWrittenWhateverFails) {
+  for (const Fault fault : {Fault::kIoError, Fault::kDiskFull, Fault::kShortWrite})
+    for (int64_t failing = 0;; ++failing) {
+      const auto inner = memory_files();
+      inner->make_directories("out");
+      write_file(*inner, "a.txt", std::string(1'500'000, 'x') + "\n\nmore\n");
+      int64_t calls = 0;
+      const auto faulty =
+          faulty_files(*inner, [&](int64_t call, std::string_view, const std::string&) {
+            calls = call + 1;
+            return call == failing ? fault : Fault::kNone;
+          });
+      bool failed = false;
+      try {
+        run(*faulty, {"a.txt"}, "out/x");
+      } catch (const Error& error) {
+        failed = true;
+        // Reading the finished dataset back may fail; the dataset is then whole.
+        const bool complete = inner->stat("out/x.idx").has_value();
+        EXPECT_EQ(inner->list("out").size(), complete ? 4u : 0u)
+            << "call " << failing << ": " << error.what();
+        if (complete) {
+          EXPECT_EQ(inspect_dataset(*inner, "out/x").documents, 2);
+        }
+      }
+      if (!failed && failing >= calls) break;
+    }
+}
+
+TEST_F(Prepare, ReplacesWhatAKilledRunLeft) {
+  write_file(*files, "a.txt", "ab\n");
+  write_file(*files, "x.bin.tmp", "left");
+  write_file(*files, "x.bin", "left");
+  write_file(*files, "x.json", "left");
+  EXPECT_EQ(run({"a.txt"}, "x").tokens, 3);
+  EXPECT_FALSE(files->stat("x.bin.tmp"));
+}
+
+class SourcesTest : public testing::Test {
+ protected:
+  DataSpec spec_of(double fraction, Packing packing = Packing::kConcat) {
+    DataSpec spec;
+    spec.train = {{"x", 1.0}};
+    spec.validation_fraction = fraction;
+    spec.sequence_length = 9;
+    spec.packing = packing;
+    return spec;
+  }
+  TokenRange held_out(double fraction, Packing packing = Packing::kConcat) {
+    const Sources sources = open_sources(*files, spec_of(fraction, packing), kTestVocab);
+    EXPECT_EQ(sources.train[0].samples.range().end, sources.validation[0].samples.range().begin);
+    return sources.validation[0].samples.range();
+  }
+  std::unique_ptr<FileSystem> files = memory_files();
+};
+
+TEST_F(SourcesTest, ValidationIsTheTailFromADocumentBorder) {
+  write_counting(*files, "x", std::vector<int64_t>(100, 10));
+  EXPECT_EQ(held_out(0.1), (TokenRange{900, 1000}));
+  EXPECT_EQ(held_out(0.104), (TokenRange{900, 1000})) << "the nearest border";
+  EXPECT_EQ(held_out(0.106), (TokenRange{890, 1000}));
+  EXPECT_EQ(held_out(0.0001), (TokenRange{990, 1000})) << "at least one sample";
+  EXPECT_EQ(held_out(0.1, Packing::kBestFit), (TokenRange{900, 1000}));
+  EXPECT_TRUE(open_sources(*files, spec_of(0), kTestVocab).validation.empty());
+}
+
+TEST_F(SourcesTest, ALongDocumentIsCutUnlessPackingForbidsIt) {
+  write_counting(*files, "x", {1000});
+  EXPECT_EQ(held_out(0.1), (TokenRange{900, 1000}));
+  message_of(ErrorKind::kConfig, [&] { held_out(0.1, Packing::kBestFit); });
+}
+
+TEST_F(SourcesTest, TooLittleTextIsAnErrorThatSaysWhatToDo) {
+  write_counting(*files, "x", {15});
+  const std::string message = message_of(ErrorKind::kConfig, [&] { held_out(0.1); });
+  EXPECT_NE(message.find("data.validation_fraction=0"), std::string::npos) << message;
+  EXPECT_EQ(open_sources(*files, spec_of(0), kTestVocab).train[0].samples.size(), 1);
+  DataSpec spec = spec_of(0);
+  spec.sequence_length = 15;
+  message_of(ErrorKind::kConfig, [&] { open_sources(*files, spec, kTestVocab); });
+  spec.train.clear();
+  message_of(ErrorKind::kConfig, [&] { open_sources(*files, spec, kTestVocab); });
+}
+
+TEST_F(SourcesTest, SeparateValidationSets) {
+  write_counting(*files, "x", {100});
+  write_counting(*files, "v", {30, 10});
+  DataSpec spec = spec_of(0.5);
+  spec.validation = {{"v", 2.0}};
+  const Sources sources = open_sources(*files, spec, kTestVocab);
+  EXPECT_EQ(sources.train[0].samples.range(), (TokenRange{0, 100}));
+  EXPECT_EQ(sources.validation[0].samples.range(), (TokenRange{0, 40}));
+}
+
+TEST_F(SourcesTest, TokenizersAndVocabulariesMustAgree) {
+  Log log([](std::string_view) {});
+  Threads threads(1);
+  const auto other =
+      load_tokenizer(*posix_files(), ASHLAR_TEST_DATA "/vectors/bpe_no_prefix.model");
+  const std::vector<std::string> inputs{"a.txt"};
+  write_file(*files, "a.txt", std::string(200, 'x'));
+  write_file(*files, "other.model", other->bytes());
+  prepare(*files, inputs, *byte_tokenizer(), "x", threads, log);
+  prepare(*files, inputs, *other, "y", threads, log);
+  DataSpec spec = spec_of(0);
+  const std::string vocabulary =
+      message_of(ErrorKind::kConfig, [&] { open_sources(*files, spec, 259); });
+  EXPECT_NE(vocabulary.find("model.vocab_size is 259; expected at least 260"), std::string::npos)
+      << vocabulary;
+  EXPECT_EQ(tokenizer_of(*files, spec)->kind(), "byte");
+  spec.tokenizer = "other.model";
+  message_of(ErrorKind::kData, [&] { tokenizer_of(*files, spec); });
+  spec.train.push_back({"y", 1.0});
+  message_of(ErrorKind::kData, [&] { open_sources(*files, spec, kTestVocab); });
+}
+
+TEST(Sidecar, ComesBackAsItWas) {
+  const Sidecar sidecar{"byte",     0xfedcba9876543210u, 260, 1, 3, 7, "u16",
+                        0x00c0ffee, {{"a\"b", 5, 3}}};
+  EXPECT_EQ(parse_sidecar(format_sidecar(sidecar), "x.json"), sidecar);
+}
+
+}  // namespace
+}  // namespace ashlar::data

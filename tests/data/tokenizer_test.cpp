@@ -1,0 +1,201 @@
+#include "ashlar/data/tokenizer.h"
+
+#include <gtest/gtest.h>
+#include <sentencepiece_processor.h>
+
+#include "ashlar/core/rng.h"
+#include "ashlar/data/sentencepiece.h"
+#include "ashlar/data/stream_decoder.h"
+#include "ashlar/data/utf8.h"
+#include "tests/data/support.h"
+
+namespace ashlar::data {
+namespace {
+
+const std::string kVectors = ASHLAR_TEST_DATA "/vectors/";
+const std::vector<std::string> kTexts = {"",
+                                         "stone",
+                                         " stone",
+                                         "  two  spaces ",
+                                         "The mason sets the lintel over the door; 12 waits.",
+                                         "line\nline\n\n\ttabbed",
+                                         "na\xC3\xAFve \xE6\xBC\xA2\xE5\xAD\x97 \xF0\x9F\xA7\xB1",
+                                         std::string("nul\0nul", 7)};
+
+std::string streamed(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  StreamDecoder decoder(tokenizer);
+  std::string text;
+  for (const int32_t id : ids) {
+    const std::string part = decoder.push(id);
+    EXPECT_EQ(check_utf8(part).num_invalid, 0) << "only whole characters are handed out";
+    text += part;
+  }
+  return text + decoder.finish();
+}
+
+Log silent() {
+  return Log([](std::string_view) {});
+}
+
+std::string trained(TokenizerTraining::Kind kind, int64_t vocab_size) {
+  const auto files = posix_files();
+  Log log([](std::string_view) {});
+  TokenizerTraining training;
+  training.kind = kind;
+  training.vocab_size = vocab_size;
+  const std::vector<std::string> inputs{kVectors + "stones.txt"};
+  return train_sentencepiece(*files, inputs, training, log);
+}
+
+TEST(ByteTokenizer, HasTheDocumentedIds) {
+  const auto tokenizer = byte_tokenizer();
+  EXPECT_EQ(tokenizer->vocab_size(), 260);
+  EXPECT_EQ(tokenizer->pad_id(), 0);
+  EXPECT_EQ(tokenizer->eos_id(), 1);
+  EXPECT_EQ(tokenizer->bos_id(), 2);
+  EXPECT_EQ(tokenizer->unk_id(), 3);
+  EXPECT_EQ(tokenizer->encode("A\xFF"), (std::vector<int32_t>{69, 259}));
+  for (const std::string& text : kTexts) {
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+    EXPECT_EQ(streamed(*tokenizer, tokenizer->encode(text)), text);
+  }
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{2, 69, 1, 0}), "A");
+}
+
+TEST(ByteTokenizer, CutCharactersAreHeldBackThenReplaced) {
+  const auto tokenizer = byte_tokenizer();
+  StreamDecoder decoder(*tokenizer);
+  EXPECT_EQ(decoder.push(4 + 'a'), "a");
+  EXPECT_EQ(decoder.push(4 + 0xE6), "");
+  EXPECT_EQ(decoder.push(4 + 0xBC), "");
+  EXPECT_EQ(decoder.push(4 + 0xA2), "\xE6\xBC\xA2");
+  EXPECT_EQ(decoder.push(4 + 0xE6), "");
+  EXPECT_EQ(decoder.push(4 + 'b'),
+            "\xEF\xBF\xBD"
+            "b");
+  EXPECT_EQ(decoder.push(4 + 0xF0), "");
+  EXPECT_EQ(decoder.finish(), "\xEF\xBF\xBD");
+}
+
+TEST(Tokenizer, IsLoadedFromItsBytes) {
+  const auto files = memory_files();
+  EXPECT_EQ(load_tokenizer(*files, "byte")->kind(), "byte");
+  write_file(*files, "tok.model", byte_tokenizer()->bytes());
+  EXPECT_EQ(load_tokenizer(*files, "tok.model")->fingerprint(), byte_tokenizer()->fingerprint());
+  const std::string model = trained(TokenizerTraining::Kind::kBpe, 340);
+  const auto tokenizer = parse_tokenizer(model, "tok.model");
+  EXPECT_EQ(tokenizer->kind(), "sentencepiece");
+  EXPECT_EQ(tokenizer->bytes(), model);
+  EXPECT_NE(tokenizer->fingerprint(), byte_tokenizer()->fingerprint());
+}
+
+TEST(Tokenizer, IdsOutsideTheVocabularyAreErrors) {
+  for (const auto& tokenizer :
+       {byte_tokenizer(), load_tokenizer(*posix_files(), kVectors + "unigram_default.model")})
+    for (const int32_t id : {-1, static_cast<int32_t>(tokenizer->vocab_size())})
+      EXPECT_NE(message_of(ErrorKind::kData, [&] { tokenizer->decode(std::span(&id, 1)); })
+                    .find("token id " + std::to_string(id)),
+                std::string::npos);
+}
+
+class Trained : public testing::TestWithParam<TokenizerTraining::Kind> {};
+
+TEST_P(Trained, HasTheSizeAndIdsAskedForAndIsLossless) {
+  const auto tokenizer = parse_tokenizer(trained(GetParam(), 400), "trained");
+  EXPECT_EQ(tokenizer->vocab_size(), 400);
+  EXPECT_EQ(tokenizer->pad_id(), 0);
+  EXPECT_EQ(tokenizer->eos_id(), 1);
+  EXPECT_EQ(tokenizer->bos_id(), 2);
+  EXPECT_EQ(tokenizer->unk_id(), 3);
+  EXPECT_EQ(tokenizer->leading_space(), LeadingSpace::kDropOne);
+  for (const std::string& text : kTexts) {
+    const auto ids = tokenizer->encode(text);
+    EXPECT_EQ(tokenizer->decode(ids), text);
+    EXPECT_EQ(streamed(*tokenizer, ids), text);
+  }
+  EXPECT_LT(tokenizer->encode("The mason sets the lintel over the door").size(), 26u)
+      << "words are pieces";
+}
+
+TEST_P(Trained, IsTheSameEveryTime) {
+  EXPECT_EQ(trained(GetParam(), 350), trained(GetParam(), 350));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Trained,
+                         testing::Values(TokenizerTraining::Kind::kBpe,
+                                         TokenizerTraining::Kind::kUnigram));
+
+TEST(Training, ImpossibleVocabulariesAreConfigErrors) {
+  for (const int64_t vocab_size : {int64_t{0}, int64_t{260}, int64_t{265}, int64_t{60000}}) {
+    const std::string message =
+        message_of(ErrorKind::kConfig, [&] { trained(TokenizerTraining::Kind::kBpe, vocab_size); });
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+    EXPECT_NE(message.find(std::to_string(vocab_size)), std::string::npos) << message;
+  }
+  EXPECT_NE(
+      message_of(ErrorKind::kConfig, [] { trained(TokenizerTraining::Kind::kUnigram, 60000); })
+          .find("60000"),
+      std::string::npos);
+}
+
+TEST(Training, ErrorsOfTheInputAreKept) {
+  const auto files = memory_files();
+  Log log = silent();
+  write_file(*files, "a.jsonl", "{\"text\": \"one stone\"}\n{\"text\": 3}\n");
+  write_file(*files, "blank.txt", "\n\n");
+  for (const auto& [input, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"a.jsonl", "a.jsonl line 2 (byte 22)"},
+           {"blank.txt", "blank.txt: no text"},
+           {"absent.txt", "absent.txt: there is no"}}) {
+    const std::vector<std::string> inputs{input};
+    const std::string message =
+        message_of(ErrorKind::kData, [&] { train_sentencepiece(*files, inputs, {}, log); });
+    EXPECT_NE(message.find(expected), std::string::npos) << message;
+  }
+}
+
+// Models of spm_train against the library's own decoder, on whole texts and on random ids.
+class Foreign : public testing::TestWithParam<std::pair<const char*, LeadingSpace>> {};
+
+TEST_P(Foreign, DecodesAsTheLibraryDoes) {
+  const std::string path = kVectors + GetParam().first;
+  const auto tokenizer = load_tokenizer(*posix_files(), path);
+  EXPECT_EQ(tokenizer->leading_space(), GetParam().second);
+  sentencepiece::SentencePieceProcessor library;
+  ASSERT_TRUE(library.Load(path).ok());
+  for (const std::string& text : kTexts) {
+    const auto ids = tokenizer->encode(text);
+    EXPECT_EQ(tokenizer->decode(ids), library.DecodeIds(ids)) << text;
+  }
+  const Rng rng(7, "foreign");
+  for (uint64_t trial = 0; trial < 300; ++trial) {
+    std::vector<int32_t> ids;
+    for (uint64_t i = 0; i < 1 + trial % 8; ++i) {
+      const auto id = static_cast<int32_t>(
+          rng.below(trial * 8 + i, static_cast<uint64_t>(tokenizer->vocab_size())));
+      // Bytes that make no character are replaced one by one there, by the Unicode rule here.
+      if (!library.IsByte(id) || std::stoi(library.IdToPiece(id).substr(3, 2), nullptr, 16) < 128)
+        ids.push_back(id);
+    }
+    EXPECT_EQ(streamed(*tokenizer, ids), library.DecodeIds(ids)) << "trial " << trial;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Foreign,
+                         testing::Values(std::pair{"unigram_default.model", LeadingSpace::kDropAll},
+                                         std::pair{"bpe_no_prefix.model", LeadingSpace::kKeep}));
+
+TEST(StreamDecoder, ContinuesAPrompt) {
+  const auto tokenizer = parse_tokenizer(trained(TokenizerTraining::Kind::kBpe, 400), "trained");
+  const auto prompt = tokenizer->encode("The mason");
+  const auto all = tokenizer->encode("The mason sets the arch");
+  ASSERT_TRUE(std::equal(prompt.begin(), prompt.end(), all.begin()));
+  StreamDecoder decoder(*tokenizer);
+  for (const int32_t id : prompt) decoder.push(id);
+  std::string text;
+  for (size_t i = prompt.size(); i < all.size(); ++i) text += decoder.push(all[i]);
+  EXPECT_EQ(text + decoder.finish(), " sets the arch");
+}
+
+}  // namespace
+}  // namespace ashlar::data

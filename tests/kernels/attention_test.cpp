@@ -1,0 +1,287 @@
+#include "ashlar/kernels/attention.h"
+
+#include <numeric>
+
+#include "tests/kernels/kernel_case.h"
+
+namespace ashlar::kernels {
+namespace {
+
+struct Case {
+  std::string name;
+  AttentionShape shape;
+  std::vector<Segment> queries, keys;
+  int64_t key_rows;
+};
+
+AttentionShape heads(int64_t N, int64_t K, int64_t D, int64_t window = 0) {
+  return {N, K, D, window, 1.0 / std::sqrt(double(D))};
+}
+
+Case itself(std::string name, AttentionShape shape, std::vector<Segment> segments) {
+  const int64_t rows = segments.back().row + segments.back().length;
+  return {std::move(name), shape, segments, segments, rows};
+}
+
+std::vector<Segment> one(int64_t length) {
+  return {{0, length, 0, 0}};
+}
+
+// Documents of these lengths, one after the other.
+std::vector<Segment> packed(const std::vector<int64_t>& lengths) {
+  std::vector<Segment> segments;
+  int64_t row = 0;
+  for (const int64_t length : lengths) {
+    segments.push_back({row, length, 0, int64_t(segments.size())});
+    row += length;
+  }
+  return segments;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const int64_t T : {1, 3, 17, 65})
+    for (const int64_t window : {0, 1, 3, 64})
+      all.push_back(
+          itself(fmt::format("T {} window {}", T, window), heads(4, 2, 8, window), one(T)));
+  all.push_back(itself("D 64", heads(4, 2, 64), one(200)));
+  all.push_back(itself("D 128, window 64", heads(2, 1, 128, 64), one(300)));
+  all.push_back(itself("D 32", heads(2, 2, 32), one(130)));
+  all.push_back(itself("D 4", heads(3, 1, 4), one(70)));
+  all.push_back(itself("D 40, six heads", heads(6, 1, 40), one(66)));
+  all.push_back(itself("D 256", heads(1, 1, 256), one(65)));
+  all.push_back(itself("rows", heads(2, 1, 16), packed({512, 512})));
+  all.push_back(itself("documents", heads(4, 2, 16), packed({10, 1, 64, 130, 3, 60, 300, 2})));
+  all.push_back(itself("documents, window 20", heads(2, 1, 16, 20), packed({10, 70, 1, 130, 33})));
+  all.push_back({"chunked prefill", heads(4, 2, 16), {{0, 40, 100, 7}}, {{5, 140, 0, 7}}, 150});
+  all.push_back({"decode",
+                 heads(8, 2, 24),
+                 {{0, 1, 99, 0}, {1, 1, 0, 1}, {2, 2, 76, 2}},
+                 {{0, 100, 0, 0}, {100, 1, 0, 1}, {200, 78, 0, 2}},
+                 300});
+  all.push_back(
+      {"decode, window 9, six heads", heads(6, 1, 64, 9), {{0, 1, 99, 4}}, {{0, 100, 0, 4}}, 128});
+  all.push_back({"pieces in any order",
+                 heads(2, 1, 16),
+                 {{0, 50, 150, 1}, {50, 50, 0, 1}, {100, 30, 5, 0}},
+                 {{0, 70, 130, 1}, {70, 35, 0, 0}, {105, 50, 0, 1}, {155, 80, 50, 1}},
+                 240});
+  all.push_back({"pieces, window 60",
+                 heads(2, 1, 16, 60),
+                 {{0, 100, 100, 1}},
+                 {{0, 100, 0, 1}, {100, 100, 100, 1}},
+                 200});
+  return all;
+}
+
+struct Tensors {
+  Tensor q, k, v, dout, out, lse, dq, dk, dv;
+  std::vector<Output> outputs() const {
+    return {{"out", out}, {"lse", lse}, {"dq", dq}, {"dk", dk}, {"dv", dv}};
+  }
+};
+
+Tensors make_tensors(Bench& bench, const Case& c) {
+  const int64_t T = Sequence(c.queries).num_tokens();
+  const Shape q{T, c.shape.N * c.shape.D}, k{c.key_rows, c.shape.K * c.shape.D};
+  return {bench.product("q", q),    bench.product("k", k), bench.product("v", k),
+          bench.product("dout", q), bench.product(q),      bench.stream({T, c.shape.N}),
+          bench.stream(q),          bench.stream(k),       bench.stream(k)};
+}
+
+void forward(const Context& context, const Case& c, const Tensors& r) {
+  attention_forward(context, c.shape, Sequence(c.queries), c.keys, r.q, r.k, r.v, r.out, r.lse);
+}
+
+void backward(const Context& context, const Case& c, const Tensors& r) {
+  attention_backward(context, c.shape, Sequence(c.queries), c.keys, r.q, r.k, r.v, r.out, r.lse,
+                     r.dout, r.dq, r.dk, r.dv);
+}
+
+// Forward and backward in a workspace that holds the packed blocks of every case.
+void run(const Bench& bench, const Case& c, const Tensors& r) {
+  Allocator allocator(Device::kCpu);
+  Arena workspace(allocator, 1 << 21, Tag::kWorkspace);
+  Context context = bench.context();
+  context.workspace = &workspace;
+  forward(context, c, r);
+  backward(context, c, r);
+}
+
+// bf16 paths round probabilities, their gradients and the output; fp32 ones sum in another order.
+void expect_near(const Output& got, const Tensor& want_tensor, DType product,
+                 const std::string& what) {
+  const std::vector<double> values = values_of(got.tensor), want = values_of(want_tensor);
+  const double bound = (product == DType::kBF16 ? 0.02 : 2e-5) * std::max(0.1, largest(want));
+  for (size_t i = 0; i < want.size(); ++i)
+    ASSERT_LE(std::abs(values[i] - want[i]), bound)
+        << what << ": " << got.name << "[" << i << "] is " << values[i] << ", expected " << want[i];
+  double error = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += (values[i] - want[i]) * (values[i] - want[i]);
+    size += want[i] * want[i];
+  }
+  EXPECT_LE(std::sqrt(error), (product == DType::kBF16 ? 0.01 : 1e-5) * std::sqrt(size) + 1e-6)
+      << what << ": " << got.name << " as a whole";
+}
+
+void expect_paths(const Case& c, DType product, const std::vector<Output>& want) {
+  const Isa best = isa();
+  for (const Isa path : supported_isas()) {
+    select_isa(path);
+    const std::string what = fmt::format("{}, {} {}", c.name, name_of(path), name_of(product));
+    std::vector<std::vector<double>> first;
+    for (const int num_threads : {1, 3}) {
+      Bench bench({DType::kF32, product}, false, num_threads);
+      const Tensors r = make_tensors(bench, c);
+      run(bench, c, r);
+      const std::vector<Output> outputs = r.outputs();
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        if (num_threads == 1) {
+          expect_near(outputs[i], want[i].tensor, product, what);
+          first.push_back(values_of(outputs[i].tensor));
+        } else {
+          EXPECT_EQ(values_of(outputs[i].tensor), first[i]) << what << ": " << outputs[i].name;
+        }
+      }
+    }
+  }
+  select_isa(best);
+}
+
+TEST(Attention, EveryPathAgreesWithTheReference) {
+  for (const Case& c : cases()) {
+    Bench exact;
+    const Tensors want = make_tensors(exact, c);
+    run(exact, c, want);
+    for (const DType product : {DType::kF32, DType::kBF16})
+      expect_paths(c, product, want.outputs());
+    if (HasFatalFailure()) return;
+  }
+}
+
+// The softmax as the formula reads, with a T x T matrix.
+TEST(Attention, ReferenceIsTheFormula) {
+  for (const Case& c : cases()) {
+    Bench bench;
+    const Tensors r = make_tensors(bench, c);
+    const Sequence queries(c.queries);
+    attention_forward(bench.context(), c.shape, queries, c.keys, r.q, r.k, r.v, r.out, r.lse);
+    const int64_t N = c.shape.N, K = c.shape.K, D = c.shape.D;
+    const double *q = r.q.as<double>(), *k = r.k.as<double>(), *v = r.v.as<double>();
+    int64_t pairs = 0;
+    for (const Segment& query : c.queries) {
+      for (int64_t i = 0; i < query.length; ++i) {
+        for (int64_t h = 0; h < N; ++h) {
+          double sum = 0;
+          std::vector<double> out(size_t(D), 0.0);
+          for (const Segment& key : c.keys) {
+            for (int64_t s = 0; s < key.length; ++s) {
+              const int64_t distance = query.position + i - (key.position + s);
+              if (key.document != query.document || distance < 0) continue;
+              if (c.shape.window > 0 && distance >= c.shape.window) continue;
+              pairs += h == 0;
+              const int64_t th = ((query.row + i) * N + h) * D,
+                            sj = ((key.row + s) * K + h / (N / K)) * D;
+              const double score =
+                  std::inner_product(q + th, q + th + D, k + sj, 0.0) * c.shape.scale;
+              sum += std::exp(score);
+              for (int64_t d = 0; d < D; ++d) out[d] += std::exp(score) * v[sj + d];
+            }
+          }
+          const int64_t th = (query.row + i) * N + h;
+          ASSERT_NEAR(r.lse.as<double>()[th], std::log(sum), 1e-12) << c.name;
+          for (int64_t d = 0; d < D; ++d)
+            ASSERT_NEAR(r.out.as<double>()[th * D + d], out[d] / sum, 1e-12) << c.name;
+        }
+      }
+    }
+    EXPECT_EQ(visible_pairs(queries, c.keys, c.shape.window), pairs) << c.name;
+  }
+}
+
+TEST(Attention, GradientsAreThoseOfFiniteDifferences) {
+  for (const Case& c :
+       {itself("window", heads(4, 2, 4, 3), packed({5, 1, 4})), Case{"pieces",
+                                                                     heads(2, 1, 4),
+                                                                     {{0, 3, 4, 1}, {3, 2, 0, 1}},
+                                                                     {{0, 3, 4, 1}, {4, 4, 0, 1}},
+                                                                     9}}) {
+    Bench bench;
+    const Tensors r = make_tensors(bench, c);
+    run(bench, c, r);
+    const Sequence queries(c.queries);
+    const auto loss = [&] {
+      attention_forward(bench.context(), c.shape, queries, c.keys, r.q, r.k, r.v, r.out, r.lse);
+      return dot(r.out, r.dout);
+    };
+    const std::vector<double> dq = values_of(r.dq), dk = values_of(r.dk), dv = values_of(r.dv);
+    expect_gradient(c.name + " q", r.q, dq, loss);
+    expect_gradient(c.name + " k", r.k, dk, loss);
+    expect_gradient(c.name + " v", r.v, dv, loss);
+  }
+}
+
+TEST(Attention, LargeScoresDoNotOverflow) {
+  for (const DType product : {DType::kF32, DType::kBF16}) {
+    Case c = itself("large", heads(2, 1, 8), one(70));
+    c.shape.scale = 100.0;
+    Bench exact, bench({DType::kF32, product}, false);
+    const Tensors want = make_tensors(exact, c), r = make_tensors(bench, c);
+    run(exact, c, want);
+    run(bench, c, r);
+    expect_near({"out", r.out}, want.out, product, c.name);
+    expect_near({"lse", r.lse}, want.lse, product, c.name);
+  }
+}
+
+TEST(Attention, NotANumberIsNotHidden) {
+  const Case c = itself("NaN", heads(2, 1, 8), one(70));
+  Bench bench({DType::kF32, DType::kF32}, false);
+  const Tensors r = make_tensors(bench, c);
+  r.k.as<float>()[66 * 8] = NAN;
+  run(bench, c, r);
+  EXPECT_FALSE(std::isnan(r.out.as<float>()[65 * 16]));
+  EXPECT_TRUE(std::isnan(r.out.as<float>()[66 * 16]));
+}
+
+// A dry run takes the same workspace, counts the work and touches nothing.
+TEST(Attention, MetaCountsWorkAndWorkspace) {
+  for (const Case& c : {itself("rows", heads(4, 2, 16), packed({100, 100})), cases().back()}) {
+    const Sequence queries(c.queries);
+    Recorder recorder;
+    Arena counted(Device::kMeta);
+    Context meta;
+    meta.device = Device::kMeta;
+    meta.workspace = &counted;
+    meta.recorder = &recorder;
+    const auto absent = [](DType dtype, const Shape& shape) {
+      return Tensor{nullptr, dtype, Device::kMeta, shape};
+    };
+    const int64_t T = queries.num_tokens();
+    const Shape q_shape{T, c.shape.N * c.shape.D}, k_shape{c.key_rows, c.shape.K * c.shape.D};
+    const Tensor q = absent(DType::kBF16, q_shape), k = absent(DType::kBF16, k_shape);
+    const Tensor lse = absent(DType::kF32, {T, c.shape.N}), dq = absent(DType::kF32, q_shape);
+    const Tensor dk = absent(DType::kF32, k_shape);
+    attention_forward(meta, c.shape, queries, c.keys, q, k, k, q, lse);
+    attention_backward(meta, c.shape, queries, c.keys, q, k, k, q, lse, q, dq, dk, dk);
+    const int64_t work = visible_pairs(queries, c.keys, c.shape.window) * c.shape.N * c.shape.D;
+    ASSERT_EQ(recorder.records.size(), 2u);
+    EXPECT_EQ(recorder.records[0].cost.flop, 4 * work);
+    EXPECT_EQ(recorder.records[1].cost.flop, 10 * work);
+
+    Bench bench({DType::kF32, DType::kBF16}, false, 2);
+    Allocator allocator(Device::kCpu);
+    Arena exact(allocator, counted.peak_bytes(), Tag::kWorkspace);
+    Context context = bench.context();
+    context.workspace = &exact;
+    const Tensors r = make_tensors(bench, c);
+    attention_forward(context, c.shape, queries, c.keys, r.q, r.k, r.v, r.out, r.lse);
+    attention_backward(context, c.shape, queries, c.keys, r.q, r.k, r.v, r.out, r.lse, r.dout, r.dq,
+                       r.dk, r.dv);
+    EXPECT_EQ(exact.peak_bytes(), counted.peak_bytes());
+  }
+}
+
+}  // namespace
+}  // namespace ashlar::kernels

@@ -1,0 +1,94 @@
+#include "ashlar/kernels/embedding.h"
+
+#include "tests/kernels/kernel_case.h"
+
+namespace ashlar::kernels {
+namespace {
+
+struct Case {
+  int64_t T, V, H;
+};
+constexpr Case kCases[] = {{1, 1, 3}, {3, 300, 8}, {17, 5, 33}, {65, 2, 16}, {200, 700, 256}};
+
+std::vector<int32_t> some_ids(const Case& c) {
+  std::vector<int32_t> ids;
+  const Rng rng(3, "ids");
+  for (int64_t t = 0; t < c.T; ++t) ids.push_back(int32_t(rng.below(uint64_t(t), uint64_t(c.V))));
+  return ids;
+}
+
+struct Layer {
+  Tensor ids, emb, scale, bias, x, dx, demb, dscale, dbias;
+  Layer(Bench& b, const Case& c, const std::vector<int32_t>& id_list) {
+    const Shape VH{c.V, c.H}, H{c.H}, TH{c.T, c.H};
+    ids = b.ints(id_list), emb = b.stream("emb", VH), scale = b.stream("scale", H, 1),
+    bias = b.stream("bias", H);
+    x = b.stream(TH), dx = b.stream("dx", TH);
+    demb = b.stream("demb", VH), dscale = b.stream("dscale", H),
+    dbias = b.stream("dbias", H);  // added to
+  }
+  void forward(Bench& b) { embedding_forward(b.context(), ids, emb, scale, bias, x); }
+  void backward(Bench& b) {
+    embedding_backward(b.context(), ids, emb, scale, bias, dx, demb, dscale, dbias);
+  }
+};
+
+TEST(Embedding, Formula) {
+  for (const Case& c : kCases) {
+    Bench b;
+    const std::vector<int32_t> ids = some_ids(c);
+    Layer l(b, c, ids);
+    l.forward(b);
+    for (int64_t t = 0; t < c.T; ++t)
+      for (int64_t i = 0; i < c.H; ++i)
+        ASSERT_DOUBLE_EQ(l.x.as<double>()[t * c.H + i],
+                         (l.emb.as<double>()[ids[size_t(t)] * c.H + i] + l.bias.as<double>()[i]) *
+                             l.scale.as<double>()[i]);
+  }
+}
+
+TEST(Embedding, Gradients) {
+  Bench b;
+  const Case c{9, 4, 3};
+  Layer l(b, c, {2, 0, 2, 2, 3, 0, 0, 2, 2});  // id 1 has no row
+  fill_zero(l.demb), fill_zero(l.dscale), fill_zero(l.dbias);
+  const auto loss = [&] {
+    l.forward(b);
+    return dot(l.x, l.dx);
+  };
+  l.backward(b);
+  expect_gradient("demb", l.emb, values_of(l.demb), loss);
+  expect_gradient("dscale", l.scale, values_of(l.dscale), loss);
+  expect_gradient("dbias", l.bias, values_of(l.dbias), loss);
+}
+
+TEST(Embedding, Paths) {
+  for (const Case& c : kCases)
+    expect_paths_agree(
+        fmt::format("T={} V={} H={}", c.T, c.V, c.H), [&](Bench& b) -> std::vector<Output> {
+          Layer l(b, c, some_ids(c));
+          l.forward(b);
+          l.backward(b);
+          return {{"x", l.x}, {"demb", l.demb}, {"dscale", l.dscale}, {"dbias", l.dbias}};
+        });
+}
+
+TEST(Embedding, AnIdOutsideTheVocabularyIsADataError) {
+  for (const int32_t bad : {-1, 4}) {
+    Bench b;
+    Layer l(b, {3, 4, 2}, {0, bad, 1});
+    for (const bool forward : {true, false}) {
+      try {
+        forward ? l.forward(b) : l.backward(b);
+        FAIL() << "no error";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.kind(), ErrorKind::kData);
+        EXPECT_NE(std::string(e.what()).find(fmt::format("{} at row 1", bad)), std::string::npos)
+            << e.what();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ashlar::kernels

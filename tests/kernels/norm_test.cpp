@@ -1,0 +1,176 @@
+#include "ashlar/kernels/norm.h"
+
+#include "tests/kernels/kernel_case.h"
+
+namespace ashlar::kernels {
+namespace {
+
+constexpr double kEps = 1e-5;
+
+void fill(const Tensor& t, std::initializer_list<double> values) {
+  std::copy(values.begin(), values.end(), t.as<double>());
+}
+
+void expect_values(const Tensor& t, std::initializer_list<double> want, double tolerance) {
+  const std::vector<double> got = values_of(t);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want.begin()[i], tolerance) << i;
+}
+
+// A hand-computed row: eps 1e-5, h = 1 2 3 4.
+TEST(Norm, KnownRow) {
+  Bench b;
+  const Tensor h = b.stream({1, 4}), w = b.stream({4}), y = b.stream({1, 4}), rstd = b.stream({1});
+  fill(h, {1, 2, 3, 4});
+  fill(w, {1, 1.1, 0.9, 1.2});
+  rms_norm_forward(b.context(), kEps, h, w, y, rstd);
+  expect_values(rstd, {0.3651481282}, 1e-10);
+  expect_values(y, {0.3651481, 0.8033259, 0.9858999, 1.7527110}, 1e-7);
+  const Tensor dy = b.stream({1, 4}), dh = b.stream({1, 4}), dw = b.stream({4});
+  fill(dy, {.1, -.2, .3, .4});
+  rms_norm_backward(b.context(), dy, h, w, rstd, {}, dh, dw);
+  expect_values(dh, {0.00742472, -0.13851278, 0.01131971, 0.05891072}, 1e-8);
+}
+
+struct Case {
+  int64_t T, H;
+};
+constexpr Case kCases[] = {{1, 1}, {1, 8}, {3, 5}, {17, 33}, {65, 64}, {130, 256}, {64, 300}};
+std::string name_of(const Case& c) {
+  return fmt::format("T={} H={}", c.T, c.H);
+}
+
+// Tensors of a merge and a norm by name.
+struct Layer {
+  Bench& b;
+  Shape TH, H, T;
+  Tensor o, r, w, h, y, rstd;
+  MergeParams merge;
+  explicit Layer(Bench& bench, const Case& c) : b(bench), TH{c.T, c.H}, H{c.H}, T{c.T} {
+    o = b.stream("o", TH), r = b.stream("r", TH), w = b.stream("w", H, 1);
+    merge = {b.stream("ao", H, 1), b.stream("bo", H), b.stream("ar", H, 1), b.stream("br", H)};
+    h = b.stream(TH), y = b.product(TH), rstd = b.stream(T);
+  }
+  void forward() { merge_norm_forward(b.context(), kEps, o, r, merge, w, h, y, rstd); }
+  MergeParams gradients() const { return {b.stream(H), b.stream(H), b.stream(H), b.stream(H)}; }
+};
+
+TEST(Norm, MergeFormula) {
+  for (const Case& c : kCases) {
+    Bench b;
+    Layer l(b, c);
+    l.forward();
+    for (int64_t t = 0; t < c.T; ++t) {
+      double square = 0;
+      std::vector<double> h(size_t(c.H));
+      for (int64_t i = 0; i < c.H; ++i) {
+        const auto at = [&](const Tensor& v) { return v.as<double>()[i]; };
+        h[size_t(i)] = (l.o.as<double>()[t * c.H + i] + at(l.merge.hidden_bias_H)) *
+                           at(l.merge.hidden_scale_H) +
+                       (l.r.as<double>()[t * c.H + i] + at(l.merge.residual_bias_H)) *
+                           at(l.merge.residual_scale_H);
+        square += h[size_t(i)] * h[size_t(i)];
+      }
+      const double rstd = 1 / std::sqrt(square / double(c.H) + kEps);
+      for (int64_t i = 0; i < c.H; ++i) {
+        ASSERT_NEAR(l.h.as<double>()[t * c.H + i], h[size_t(i)], 1e-14);
+        ASSERT_NEAR(l.y.as<double>()[t * c.H + i], l.w.as<double>()[i] * h[size_t(i)] * rstd,
+                    1e-13);
+      }
+    }
+  }
+}
+
+TEST(Norm, RmsGradients) {
+  Bench b;
+  const Shape TH{3, 7}, H{7};
+  const Tensor h = b.stream("h", TH), w = b.stream("w", H, 1), y = b.stream(TH),
+               rstd = b.stream(Shape{3});
+  const Tensor dy = b.stream("dy", TH), extra = b.stream("extra", TH), dh = b.stream(TH),
+               dw = b.stream(H);
+  const auto loss = [&] {
+    rms_norm_forward(b.context(), kEps, h, w, y, rstd);
+    return dot(y, dy) + dot(h, extra);
+  };
+  loss();
+  copy_convert(extra, dh);
+  rms_norm_backward(b.context(), dy, h, w, rstd, dh, dh, dw);  // dh is dh_in
+  expect_gradient("dh", h, values_of(dh), loss);
+  expect_gradient("dw", w, values_of(dw), loss);
+}
+
+TEST(Norm, MergeGradients) {
+  for (const bool keep_h : {false, true}) {
+    Bench b;
+    Layer l(b, {3, 7});
+    const Tensor dy = b.stream("dy", l.TH), dh_in = b.stream("dh_in", l.TH);
+    const auto loss = [&] {
+      l.forward();
+      return dot(l.y, dy) + dot(l.h, dh_in);
+    };
+    loss();
+    const Tensor d_o = b.stream(l.TH), dr = b.stream(l.TH), dw = b.stream(l.H);
+    const MergeParams g = l.gradients();
+    copy_convert(dh_in, dr);
+    merge_norm_backward(b.context(), dy, dr, l.o, l.r, keep_h ? l.h : Tensor{}, l.rstd, l.merge,
+                        l.w, d_o, dr, g, dw);
+    expect_gradient("do", l.o, values_of(d_o), loss);
+    expect_gradient("dr", l.r, values_of(dr), loss);
+    expect_gradient("dw", l.w, values_of(dw), loss);
+    expect_gradient("dao", l.merge.hidden_scale_H, values_of(g.hidden_scale_H), loss);
+    expect_gradient("dbo", l.merge.hidden_bias_H, values_of(g.hidden_bias_H), loss);
+    expect_gradient("dar", l.merge.residual_scale_H, values_of(g.residual_scale_H), loss);
+    expect_gradient("dbr", l.merge.residual_bias_H, values_of(g.residual_bias_H), loss);
+  }
+}
+
+TEST(Norm, Paths) {
+  for (const Case& c : kCases) {
+    for (const bool residual_gradient : {false, true}) {
+      expect_paths_agree("rms_norm " + name_of(c), [&](Bench& b) -> std::vector<Output> {
+        const Shape TH{c.T, c.H}, H{c.H};
+        const Tensor h = b.stream("h", TH), w = b.stream("w", H, 1), y = b.product(TH),
+                     rstd = b.stream(Shape{c.T});
+        const Tensor dh_in = residual_gradient ? b.stream("dh_in", TH) : Tensor{};
+        const Tensor dh = b.stream(TH), dw = b.stream("dw", H);
+        rms_norm_forward(b.context(), kEps, h, w, y, rstd);
+        rms_norm_backward(b.context(), b.product("dy", TH), h, w, rstd, dh_in, dh, dw);
+        return {{"y", y}, {"rstd", rstd}, {"dh", dh}, {"dw", dw}};
+      });
+      expect_paths_agree("merge_norm " + name_of(c), [&](Bench& b) -> std::vector<Output> {
+        Layer l(b, c);
+        l.forward();
+        const Tensor dh_in = residual_gradient ? b.stream("dh_in", l.TH) : Tensor{};
+        const Tensor d_o = b.product(l.TH), dr = b.stream(l.TH), dw = b.stream("dw", l.H);
+        const MergeParams g = l.gradients();
+        merge_norm_backward(b.context(), b.product("dy", l.TH), dh_in, l.o, l.r,
+                            residual_gradient ? l.h : Tensor{}, l.rstd, l.merge, l.w, d_o, dr, g,
+                            dw);
+        return {{"h", l.h},
+                {"y", l.y},
+                {"rstd", l.rstd},
+                {"do", d_o},
+                {"dr", dr},
+                {"dw", dw},
+                {"dao", g.hidden_scale_H},
+                {"dbo", g.hidden_bias_H},
+                {"dar", g.residual_scale_H},
+                {"dbr", g.residual_bias_H}};
+      });
+    }
+  }
+}
+
+TEST(Norm, CostOfACall) {
+  Bench b({}, true, 1, Device::kMeta);
+  const Shape TH{130, 8}, H{8};
+  rms_norm_backward(b.context(), b.stream(TH), b.stream(TH), b.stream(H), b.stream(Shape{130}), {},
+                    b.stream(TH), b.stream(H));
+  ASSERT_EQ(b.recorder().records.size(), 1u);
+  EXPECT_EQ(b.recorder().records[0].op, "rms_norm_backward");
+  EXPECT_EQ(b.recorder().total().bytes, 8 * (3 * 130 * 8 + 130 + 2 * 8));
+  EXPECT_EQ(b.taken().peak_bytes(), 3 * 8 * 8);  // one row of dw per 64 tokens
+}
+
+}  // namespace
+}  // namespace ashlar::kernels

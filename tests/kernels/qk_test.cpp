@@ -1,0 +1,163 @@
+#include "ashlar/kernels/qk.h"
+
+#include "tests/kernels/kernel_case.h"
+#include "tests/kernels/segment_cases.h"
+
+namespace ashlar::kernels {
+namespace {
+
+constexpr QkShape kShapes[] = {{4, 2, 4, 2, 1e-12},
+                               {2, 1, 6, 6, 1e-12},
+                               {2, 2, 33, 6, 1e-6},
+                               {3, 1, 4, 0, 1e-12},
+                               {4, 2, 64, 32, 1e-12}};
+constexpr double kTheta = 100;
+
+struct Layer {
+  Bench& b;
+  const QkShape& s;
+  const Sequence& sequence;
+  int64_t T, KD;
+  Tensor rope, qkv, y, b1, tau, halo, qhat, khat, v, n_q, n_k;
+  Layer(Bench& bench, const QkShape& shape, const Sequence& tokens)
+      : b(bench), s(shape), sequence(tokens), T(tokens.num_tokens()), KD(s.K * s.D) {
+    rope = b.stream({100, s.rotary_dim});
+    rope_table(b.context(), kTheta, s.rotary_dim, rope);
+    qkv = b.stream("qkv", {T, s.C() + KD}), y = b.stream("y", {T, s.C()}),
+    b1 = b.stream("b1", {s.C()});
+    tau = b.stream("tau", {s.K}, 1.5), halo = b.stream("halo", {tokens.num_halos(), KD / 2});
+    qhat = b.product({T, s.N * s.D}), khat = b.product({T, KD}), v = b.product({T, KD});
+    n_q = b.stream({T, s.N}), n_k = b.stream({T, s.K});
+  }
+  void forward() {
+    qk_forward(b.context(), s, sequence, rope, qkv, y, b1, tau, halo, qhat, khat, v, n_q, n_k);
+  }
+};
+
+struct Gradients {
+  Tensor dqhat, dkhat, dv, dy, dqkv, dhalo, dtau, db1;
+  explicit Gradients(const Layer& l) {
+    Bench& b = l.b;
+    dqhat = b.stream("dqhat", l.qhat.shape), dkhat = b.stream("dkhat", l.khat.shape),
+    dv = b.stream("dv", l.v.shape);
+    dy = b.product(l.y.shape), dqkv = b.stream("overwritten", l.qkv.shape),
+    dhalo = b.stream(l.halo.shape);
+    dtau = b.stream(l.tau.shape), db1 = b.stream(l.b1.shape);
+  }
+  void run(const Layer& l) const {
+    qk_backward(l.b.context(), l.s, l.sequence, l.rope, l.qkv, l.y, l.b1, l.tau, l.n_q, l.n_k,
+                dqhat, dkhat, dv, dy, dqkv, dhalo, dtau, db1);
+  }
+};
+
+// One head of one token after the definition: mean, norm, temperature, rotation.
+std::vector<double> hat(const QkShape& s, std::vector<double> x, double tau, int64_t position) {
+  double square = s.eps;
+  for (const double value : x) square += value * value;
+  for (double& value : x) value *= tau * std::sqrt(double(s.D) / square);
+  std::vector<double> turned = x;
+  for (int64_t i = 0; i < s.rotary_dim / 2; ++i) {
+    const double angle =
+        double(position) * std::pow(kTheta, -2.0 * double(i) / double(s.rotary_dim));
+    const auto a = size_t(i), c = size_t(i + s.rotary_dim / 2);
+    turned[a] = x[a] * std::cos(angle) - x[c] * std::sin(angle);
+    turned[c] = x[c] * std::cos(angle) + x[a] * std::sin(angle);
+  }
+  return turned;
+}
+
+TEST(Qk, Formula) {
+  for (const QkShape& s : kShapes)
+    for (const auto& pieces : segment_cases()) {
+      const Sequence sequence = sequence_of(pieces);
+      Bench b;
+      Layer l(b, s, sequence);
+      l.forward();
+      const int64_t G = s.N / s.K;
+      for (int64_t t = 0; t < l.T; ++t) {
+        const int64_t position = sequence.position_T()[size_t(t)];
+        const double *z = l.qkv.as<double>() + t * (s.C() + l.KD),
+                     *y = l.y.as<double>() + t * s.C();
+        const double* bias = l.b1.as<double>();
+        for (int64_t h = 0; h < s.N; ++h) {
+          std::vector<double> x;
+          for (int64_t i = 0; i < s.D; ++i)
+            x.push_back(y[h * s.D + i] + bias[h * s.D + i] +
+                        (z[h * s.D + i] + z[(s.N + h / G) * s.D + i]) / 2);
+          x = hat(s, x, 1, position);
+          for (int64_t i = 0; i < s.D; ++i)
+            ASSERT_NEAR(l.qhat.as<double>()[(t * s.N + h) * s.D + i], x[size_t(i)], 1e-12);
+        }
+        for (int64_t j = 0; j < s.K; ++j) {
+          std::vector<double> x;
+          for (int64_t i = 0; i < s.D; ++i) {
+            double mean = 0;
+            for (int64_t h = j * G; h < j * G + G; ++h) mean += z[h * s.D + i] / double(G);
+            const int64_t c = (s.N + j) * s.D + i;
+            x.push_back(y[c] + bias[c] + (z[c] + mean) / 2);
+          }
+          x = hat(s, x, l.tau.as<double>()[j], position);
+          for (int64_t i = 0; i < s.D; ++i)
+            ASSERT_NEAR(l.khat.as<double>()[(t * s.K + j) * s.D + i], x[size_t(i)], 1e-12);
+        }
+      }
+    }
+}
+
+TEST(Qk, ValuesAreHalfDelayed) {
+  Bench b;
+  const Sequence sequence = sequence_of({{0, 2}, {4, 2}});
+  Layer l(b, kShapes[0], sequence);
+  l.forward();
+  const int64_t half = l.KD / 2, width = l.s.C() + l.KD, vc = l.s.C(), vd = vc + half;
+  for (int64_t i = 0; i < half; ++i) {
+    const double *qkv = l.qkv.as<double>(), *v = l.v.as<double>();
+    for (int64_t t = 0; t < 4; ++t) EXPECT_EQ(v[t * l.KD + i], qkv[t * width + vc + i]);
+    EXPECT_EQ(v[half + i], 0);  // starts a document
+    EXPECT_EQ(v[l.KD + half + i], qkv[vd + i]);
+    EXPECT_EQ(v[2 * l.KD + half + i], l.halo.as<double>()[i]);  // continues one
+    EXPECT_EQ(v[3 * l.KD + half + i], qkv[2 * width + vd + i]);
+  }
+}
+
+TEST(Qk, Gradients) {
+  const Sequence sequence = sequence_of({{0, 2}, {1, 1}, {5, 3}, {0, 1}});
+  for (const QkShape& s : kShapes) {
+    if (s.D > 8) continue;
+    Bench b;
+    Layer l(b, s, sequence);
+    const Gradients g(l);
+    const auto loss = [&] {
+      l.forward();
+      return dot(l.qhat, g.dqhat) + dot(l.khat, g.dkhat) + dot(l.v, g.dv);
+    };
+    loss();
+    g.run(l);
+    expect_gradient("dy", l.y, values_of(g.dy), loss);
+    expect_gradient("dqkv", l.qkv, values_of(g.dqkv), loss);
+    expect_gradient("dhalo", l.halo, values_of(g.dhalo), loss);
+    expect_gradient("dtau", l.tau, values_of(g.dtau), loss);
+    expect_gradient("db1", l.b1, values_of(g.db1), loss);
+  }
+}
+
+TEST(Qk, Paths) {
+  for (const QkShape& s : kShapes)
+    for (const auto& pieces : segment_cases()) {
+      const Sequence sequence = sequence_of(pieces);
+      expect_paths_agree(fmt::format("T={} N={} K={} D={}", sequence.num_tokens(), s.N, s.K, s.D),
+                         [&](Bench& b) -> std::vector<Output> {
+                           Layer l(b, s, sequence);
+                           l.forward();
+                           const Gradients g(l);
+                           g.run(l);
+                           return {{"qhat", l.qhat}, {"khat", l.khat},   {"v", l.v},
+                                   {"n_q", l.n_q},   {"n_k", l.n_k},     {"dy", g.dy},
+                                   {"dqkv", g.dqkv}, {"dhalo", g.dhalo}, {"dtau", g.dtau},
+                                   {"db1", g.db1}};
+                         });
+    }
+}
+
+}  // namespace
+}  // namespace ashlar::kernels

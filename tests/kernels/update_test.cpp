@@ -1,0 +1,180 @@
+#include "ashlar/kernels/update.h"
+
+#include <limits>
+
+#include "tests/kernels/kernel_case.h"
+
+namespace ashlar::kernels {
+namespace {
+
+// Around vectors, tasks (32768 elements) and blocks of sums (4096).
+constexpr int64_t kSizes[] = {1, 3, 17, 65, 4095, 4097, 70001};
+
+TEST(Update, AdamWReferenceIsTheFormula) {
+  const AdamWStep step = {.lr = 0.1,
+                          .beta1 = 0.9,
+                          .beta2 = 0.95,
+                          .eps = 1e-8,
+                          .decay = 0.2,
+                          .step = 3,
+                          .grad_scale = 0.5};
+  Bench bench;
+  const Tensor w = bench.stream("w", {9}), g = bench.stream("g", {9}), m = bench.stream("m", {9});
+  const Tensor v = bench.stream("v", {9}, 1.0);
+  const std::vector<double> w0 = values_of(w), m0 = values_of(m), v0 = values_of(v);
+  adamw(bench.context(), step, w, g, m, v);
+  for (size_t i = 0; i < 9; ++i) {
+    const double gradient = g.as<double>()[i] * 0.5;
+    const double want_m = 0.9 * m0[i] + 0.1 * gradient,
+                 want_v = 0.95 * v0[i] + 0.05 * gradient * gradient;
+    const double m_hat = want_m / (1 - std::pow(0.9, 3)), v_hat = want_v / (1 - std::pow(0.95, 3));
+    EXPECT_NEAR(m.as<double>()[i], want_m, 1e-15);
+    EXPECT_NEAR(v.as<double>()[i], want_v, 1e-15);
+    EXPECT_NEAR(w.as<double>()[i],
+                w0[i] * (1 - 0.1 * 0.2) - 0.1 * m_hat / (std::sqrt(v_hat) + 1e-8), 1e-14);
+  }
+}
+
+TEST(Update, AdamWPathsAgree) {
+  for (const int64_t n : kSizes) {
+    for (const int64_t t : {1, 1000}) {
+      expect_paths_agree(fmt::format("adamw {} step {}", n, t), [&](Bench& bench) {
+        const AdamWStep step = {.lr = 6e-4,
+                                .beta1 = 0.9,
+                                .beta2 = 0.95,
+                                .eps = 1e-8,
+                                .decay = 0.1,
+                                .step = t,
+                                .grad_scale = 0.125};
+        const Tensor w = bench.stream("w", {n}), g = bench.stream("g", {n}),
+                     m = bench.stream("m", {n});
+        const Tensor v = bench.stream("v", {n}, 1.5);
+        adamw(bench.context(), step, w, g, m, v);
+        return std::vector<Output>{{"w", w}, {"m", m}, {"v", v}};
+      });
+    }
+  }
+}
+
+// The first step of AdamW has the length of its learning rate, whatever the size of the gradient.
+TEST(Update, FirstAdamWStepIsTheLearningRate) {
+  Bench bench({DType::kF32, DType::kF32}, false);
+  const Tensor w = bench.stream({40}), g = bench.stream("g", {40}, 2.0), m = bench.stream({40}),
+               v = bench.stream({40});
+  adamw(bench.context(),
+        {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-12, .decay = 0.1, .step = 1}, w, g, m,
+        v);
+  for (const double x : values_of(w)) EXPECT_NEAR(x, -0.01, 1e-7);
+}
+
+TEST(Update, MuonPassesAreTheFormula) {
+  for (const bool nesterov : {false, true}) {
+    Bench bench;
+    const Tensor g = bench.stream("g", {9}), m = bench.stream("m", {9}), x = bench.stream({9}),
+                 w = bench.stream("w", {9});
+    const std::vector<double> m0 = values_of(m), w0 = values_of(w);
+    muon_momentum(bench.context(), 0.95, nesterov, 0.5, g, m, x);
+    muon_apply(bench.context(), 0.1, 0.2, 0.3, x, w);
+    for (size_t i = 0; i < 9; ++i) {
+      const double gradient = 0.5 * g.as<double>()[i], want_m = 0.95 * m0[i] + gradient;
+      const double want_x = nesterov ? gradient + 0.95 * want_m : want_m;
+      EXPECT_NEAR(m.as<double>()[i], want_m, 1e-15);
+      EXPECT_NEAR(x.as<double>()[i], want_x, 1e-15);
+      EXPECT_NEAR(w.as<double>()[i], w0[i] * (1 - 0.1 * 0.2) - 0.3 * want_x, 1e-15);
+    }
+  }
+}
+
+TEST(Update, MuonAndAddScaledPathsAgree) {
+  for (const int64_t n : kSizes) {
+    for (const bool nesterov : {false, true}) {
+      expect_paths_agree(fmt::format("muon {}", n), [&](Bench& bench) {
+        const Tensor g = bench.stream("g", {n}), m = bench.stream("m", {n}), x = bench.stream({n});
+        const Tensor w = bench.stream("w", {n}), y = bench.stream("y", {n});
+        muon_momentum(bench.context(), 0.95, nesterov, 0.25, g, m, x);
+        muon_apply(bench.context(), 0.02, 0.1, 0.2, x, w);
+        add_scaled(bench.context(), -1.5, g, y);
+        return std::vector<Output>{{"m", m}, {"x", x}, {"w", w}, {"y", y}};
+      });
+    }
+  }
+}
+
+TEST(Update, AddScaledAdds) {
+  Bench bench;
+  const Tensor x = bench.stream("x", {5}), y = bench.stream("y", {5});
+  const std::vector<double> before = values_of(y);
+  add_scaled(bench.context(), 2.0, x, y);
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(y.as<double>()[i], before[i] + 2.0 * x.as<double>()[i]);
+}
+
+TEST(Update, SumOfSquares) {
+  for (const int64_t n : kSizes) {
+    Bench exact;
+    double want = 0;
+    for (const double x : values_of(exact.stream("x", {n}))) want += x * x;
+    EXPECT_NEAR(sum_of_squares(exact.context(), exact.stream("x", {n})), want, 1e-13 * want);
+    for (const Isa path : supported_isas()) {
+      select_isa(path);
+      for (const bool reference : {true, false}) {
+        Bench one({DType::kF32, DType::kF32}, reference, 1),
+            three({DType::kF32, DType::kF32}, reference, 3);
+        const double sum = sum_of_squares(one.context(), one.stream("x", {n}));
+        EXPECT_NEAR(sum, want, 2e-5 * want) << n;
+        EXPECT_EQ(sum, sum_of_squares(three.context(), three.stream("x", {n}))) << n;
+      }
+    }
+    select_isa(supported_isas().back());
+  }
+}
+
+TEST(Update, NonFiniteElementsAreFound) {
+  const int64_t n = 70001;
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    for (const bool reference : {true, false}) {
+      Bench bench({dtype, dtype}, reference, 3);
+      const Tensor x = bench.stream("x", {n});
+      EXPECT_EQ(first_non_finite(bench.context(), x), -1);
+      const auto put = [&](int64_t i, double value) {
+        dtype == DType::kF32 ? void(x.as<float>()[i] = float(value))
+                             : void(x.as<double>()[i] = value);
+      };
+      // From the last to the first: the first of several is reported.
+      for (const int64_t i : {70000, 40000, 32768, 32767, 17, 0}) {
+        put(i, i % 2 ? std::numeric_limits<double>::quiet_NaN()
+                     : -std::numeric_limits<double>::infinity());
+        EXPECT_EQ(first_non_finite(bench.context(), x), i);
+        EXPECT_FALSE(std::isfinite(sum_of_squares(bench.context(), x)));
+      }
+    }
+  }
+}
+
+TEST(Update, ZeroWritesEveryByte) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t n : {1, 65, 400001}) {
+      Bench bench({}, false, 2);
+      const Tensor x = bench.random(dtype, "x", {n}, 3.0);
+      zero(bench.context(), x);
+      for (int64_t i = 0; i < x.bytes(); ++i) ASSERT_EQ(x.data[i], std::byte{0}) << i;
+    }
+  }
+}
+
+TEST(Update, MetaRecordsBytes) {
+  Recorder recorder;
+  Context meta;
+  meta.device = Device::kMeta;
+  meta.recorder = &recorder;
+  const Tensor x{nullptr, DType::kF32, Device::kMeta, {1000}};
+  adamw(meta, {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0, .step = 1}, x, x, x,
+        x);
+  EXPECT_EQ(sum_of_squares(meta, x), 0.0);
+  EXPECT_EQ(first_non_finite(meta, x), -1);
+  ASSERT_EQ(recorder.records.size(), 3u);
+  EXPECT_EQ(recorder.records[0].cost.bytes, 28 * 1000);
+  EXPECT_EQ(recorder.records[1].cost.bytes, 4 * 1000);
+}
+
+}  // namespace
+}  // namespace ashlar::kernels
