@@ -52,9 +52,6 @@ class CountingIterator {
   friend bool operator==(const CountingIterator& a, const CountingIterator& b) {
     return a.place_ == b.place_;
   }
-  friend bool operator!=(const CountingIterator& a, const CountingIterator& b) {
-    return a.place_ != b.place_;
-  }
 
  private:
   const char* place_;
