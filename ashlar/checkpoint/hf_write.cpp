@@ -86,7 +86,7 @@ class Writer {
  public:
   Writer(FileSystem& files, const std::string& directory, const HfWriteOptions& options,
          int64_t total)
-      : files_(files), directory_(directory), options_(options) {
+      : files_(files), directory_(directory) {
     if (options.log) progress_.emplace(*options.log, "writing " + directory, total, "B");
   }
 
@@ -154,7 +154,6 @@ class Writer {
 
   FileSystem& files_;
   std::string directory_;
-  const HfWriteOptions& options_;
   std::optional<Progress> progress_;
   std::vector<std::byte> buffer_;
 };

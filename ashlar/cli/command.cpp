@@ -54,7 +54,8 @@ int parse_and_run(int argc, const char* const* argv, Log& log) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
-    print_result(deepest(&app)->help());
+    const CLI::App* where = deepest(&app);
+    print_result(where->help(where->get_parent() ? full_name(where->get_parent()) : ""));
     return 0;
   } catch (const CLI::CallForVersion&) {
     print_result(std::string("ashlar ") + ASHLAR_VERSION);

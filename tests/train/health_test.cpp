@@ -51,7 +51,9 @@ TEST(Health, TenInAThousandPassTheBudget) {
   Health health(spec());
   for (int64_t step = 0; step < 900; ++step) {
     health.judge(step, step % 90 == 5 ? std::nan("") : noisy(step), noisy(step));
-    if (step < 9 * 90 + 5) EXPECT_NO_THROW(health.check_budget()) << step;
+    if (step < 9 * 90 + 5) {
+      EXPECT_NO_THROW(health.check_budget()) << step;
+    }
   }
   EXPECT_THROW(health.check_budget(), Error);
   for (int64_t step = 900; step < 1100; ++step) health.judge(step, noisy(step), noisy(step));

@@ -150,6 +150,7 @@ const Engine& amx_engine() {
       .k_pad = kStep,
       .pack_panel = pack_panel,
       .pack_panel_transposed = pack_panel_transposed,
+      .pack_both = pack_bf16_both,
       .pack_rows = pack_rows,
       .pack_rows_transposed = pack_rows_transposed,
       .scale_rows = scale_rows,

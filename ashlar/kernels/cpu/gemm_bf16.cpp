@@ -42,6 +42,18 @@ constexpr int kMaxRows = 14;  // 28 sums, two columns of B and a broadcast fill 
   return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
+// Picks the lower 16 of two rows of 32 as pairs, for _mm512_permutex2var_epi16.
+[[gnu::target("avx512f"), gnu::always_inline]] inline __m512i interleave_low() {
+  alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                    37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                    11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  return _mm512_load_si512(kLow);
+}
+
+[[gnu::target("avx512f"), gnu::always_inline]] inline void stream(std::byte* to, __m512i line) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), line);
+}
+
 // 16 rows of 16 pairs become 16 columns of pairs.
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline]] inline void transpose(
     __m512i (&rows)[16]) {
@@ -78,10 +90,7 @@ template <bool kIsBf16>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void pack_panel_of(
     const Source& source, int64_t num_k, int64_t num_cols, int64_t padded_k, std::byte* panel) {
   constexpr DType kType = kIsBf16 ? DType::kBF16 : DType::kF32;
-  alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
-                                                    37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
-                                                    11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-  const __m512i low = _mm512_load_si512(kLow);
+  const __m512i low = interleave_low();
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
   for (int64_t k = 0; k < padded_k; k += 2, panel += kWidth * kPairBytes) {
     const __m512i even = load32(source.at(k, 0).data, kType, k < num_k ? num_cols : 0);
@@ -242,6 +251,38 @@ void pack_bf16_panel_transposed(const Source& source, int64_t num_k, int64_t num
       : pack_transposed_of<false>(source, num_k, num_cols, padded_k, panel);
 }
 
+// Both forms take whole lines of 32 x 32 blocks: 32 rows are read once, and every line is written once.
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void pack_bf16_both(
+    const Source& source, int64_t num_cols, std::byte* transposed, std::byte* plain,
+    int64_t stride) {
+  constexpr int64_t kBlock = 32, kAhead = 64;
+  const __m512i low = interleave_low();
+  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  for (int64_t k = 0; k < num_cols; k += kBlock, plain += stride) {
+    for (int64_t half = 0; half < kBlock; half += kLanes) {
+      __m512i rows[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        const std::byte* from = source.at(half + i, k).data;
+        rows[i] = load32(from, DType::kF32, kBlock);
+        _mm_prefetch(from + kAhead * 4, _MM_HINT_T0);
+        _mm_prefetch(from + kAhead * 4 + 64, _MM_HINT_T0);
+      }
+      std::byte* to = plain + half * kBlock * 2;
+#pragma GCC unroll 8
+      for (int i = 0; i < 16; i += 2, to += kWidth * kPairBytes) {
+        stream(to, _mm512_permutex2var_epi16(rows[i], low, rows[i + 1]));
+        stream(to + 64, _mm512_permutex2var_epi16(rows[i], high, rows[i + 1]));
+      }
+      transpose(rows);
+      to = transposed + (k / 2 * kWidth + half) * kPairBytes;
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) stream(to + i * kWidth * kPairBytes, rows[i]);
+    }
+  }
+  _mm_sfence();
+}
+
 void pack_bf16_rows(const Source& source, int64_t num_rows, int64_t num_k, int64_t padded_k,
                     std::byte* to, int64_t row_bytes) {
   source.dtype == DType::kBF16
@@ -275,6 +316,7 @@ const Engine& bf16_engine() {
       .k_pad = 2,
       .pack_panel = pack_panel,
       .pack_panel_transposed = pack_panel_transposed,
+      .pack_both = pack_bf16_both,
       .pack_rows = pack_rows,
       .pack_rows_transposed = nullptr,
       .scale_rows = scale_rows,

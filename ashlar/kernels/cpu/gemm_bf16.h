@@ -12,6 +12,9 @@ void pack_bf16_panel(const Source& source, int64_t num_k, int64_t num_cols, int6
                      std::byte* panel);
 void pack_bf16_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols,
                                 int64_t padded_k, std::byte* panel);
+// See Engine::pack_both.
+void pack_bf16_both(const Source& source, int64_t num_cols, std::byte* transposed, std::byte* plain,
+                    int64_t stride);
 void pack_bf16_rows(const Source& source, int64_t num_rows, int64_t num_k, int64_t padded_k,
                     std::byte* to, int64_t row_bytes);
 void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float factor, float* to);

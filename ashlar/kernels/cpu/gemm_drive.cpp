@@ -349,4 +349,24 @@ void pack_weights(const Context& ctx, const Engine& engine, int64_t num_groups, 
   });
 }
 
+void pack_operand(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t N,
+                  int64_t K, const Tensor& w, std::byte* forward, std::byte* backward) {
+  constexpr int64_t kBlock = 32, kLine = 64;
+  const bool aligned = (uintptr_t(forward) | uintptr_t(backward)) % kLine == 0;
+  if (!backward || !engine.pack_both || w.dtype != DType::kF32 || N % kBlock || K % kBlock ||
+      !aligned) {
+    pack_weights(ctx, engine, num_groups, K, N, w, true, forward);
+    if (backward) pack_weights(ctx, engine, num_groups, N, K, w, false, backward);
+    return;
+  }
+  const int64_t blocks = N / kBlock, forward_bytes = engine.panel_bytes(K),
+                backward_bytes = engine.panel_bytes(N), group_bytes = K / kBlock * backward_bytes;
+  ctx.threads->run(num_groups * blocks, [&](int64_t i, int) {
+    const int64_t g = i / blocks, block = i % blocks;
+    engine.pack_both(Source{w.data, w.dtype, K}.at(i * kBlock, 0), K, forward + i * forward_bytes,
+                     backward + g * group_bytes + block * engine.panel_bytes(kBlock),
+                     backward_bytes);
+  });
+}
+
 }  // namespace ashlar::kernels::gemm

@@ -28,6 +28,10 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
 void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
             const Matrix& dy, const Matrix& x, float* dw, bool accumulate);
 
+// Both forms of w [G, N, K]: panels of its transpose for x W^T, and panels of itself for dy W (may be null).
+void pack_operand(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t N,
+                  int64_t K, const Tensor& w, std::byte* forward, std::byte* backward);
+
 // Panels of B_g [K, N] from w, whose groups [K, N] (or [N, K] if transposed) follow each other.
 void pack_weights(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,
                   int64_t N, const Tensor& w, bool transposed, std::byte* panels);

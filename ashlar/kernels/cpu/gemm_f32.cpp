@@ -178,6 +178,7 @@ constexpr Engine kEngine = {
     .k_pad = 1,
     .pack_panel = pack_panel,
     .pack_panel_transposed = pack_panel_transposed,
+    .pack_both = nullptr,
     .pack_rows = pack_rows,
     .pack_rows_transposed = nullptr,
     .scale_rows = scale_rows,

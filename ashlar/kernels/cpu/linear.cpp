@@ -151,8 +151,7 @@ void pack(const Context& ctx, const Operand& w) {
   fast.reference = false;
   const Engine& engine = *gemm::engine_for(fast, w.forward.dtype);
   ASHLAR_ASSERT(engine.element == w.forward.dtype);
-  gemm::pack_weights(ctx, engine, G, K, N, w.w, true, w.forward.data);
-  if (w.backward) gemm::pack_weights(ctx, engine, G, N, K, w.w, false, w.backward.data);
+  gemm::pack_operand(ctx, engine, G, N, K, w.w, w.forward.data, w.backward.data);
 }
 
 Matrix Matrix::of(const Tensor& tensor) {

@@ -1,0 +1,357 @@
+#!/usr/bin/env python3
+"""Parity of Ashlar and ZayaForCausalLM of Hugging Face transformers, in fp32, through files in both directions.
+
+  golden tiny model    weights by formula; transformers saves, Ashlar scores, imports, exports; transformers loads
+  random models        several shapes: sliding windows, grouped and ungrouped heads, the skip class selected
+  trained model        Ashlar trains a few steps and exports; transformers loads
+  greedy continuation  through the caches of both programs
+
+Experts and argmax must be equal; loss (relative) and logits (relative to the largest) within 1e-5.  An inequality of
+two nearly equal numbers would say nothing, so seeds and token windows are chosen such that the chosen expert and the
+likeliest token lead by more than 1e-4.  Run by scripts/peers/hf_parity.sh.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers import ZayaConfig, ZayaForCausalLM
+from transformers.models.zaya.modeling_zaya import ZayaRouter
+
+TOLERANCE = 1e-5
+MARGIN = 1e-4
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+TINY = dict(vocab_size=11, hidden_size=8, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=4, num_experts=3, moe_intermediate_size=5, router_hidden_size=6,
+            layer_types=["hybrid", "hybrid_sliding", "hybrid"], sliding_window=3, thetas=(1e4, 100.0))
+RANDOM = {
+    "windows, 3 query heads a kv head": dict(
+        vocab_size=301, hidden_size=96, num_hidden_layers=6, num_attention_heads=6, num_key_value_heads=2, head_dim=16,
+        num_experts=5, moe_intermediate_size=40, router_hidden_size=24,
+        layer_types=["hybrid_sliding", "hybrid"] * 3, sliding_window=9, thetas=(5e6, 1e4)),
+    "4 kv heads, ungrouped": dict(
+        vocab_size=128, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, head_dim=8,
+        num_experts=8, moe_intermediate_size=24, router_hidden_size=12, layer_types=["hybrid"] * 3, thetas=(1e4, None)),
+    "skip class selected": dict(
+        vocab_size=200, hidden_size=48, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=12,
+        num_experts=4, moe_intermediate_size=32, router_hidden_size=16, layer_types=["hybrid"] * 4, thetas=(1e4, None),
+        skip_bias=0.2),
+}
+RECIPE = """
+[model]
+vocab_size = 260
+hidden_size = 64
+num_hidden_layers = 4
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 16
+num_experts = 4
+moe_intermediate_size = 48
+router_hidden_size = 16
+layer_types = "alternate"
+sliding_window = 17
+[init]
+std = 0.15           # far from uniform routing, so that the chosen expert leads clearly
+[data]
+sequence_length = 64
+[optim]
+lr = 1e-2
+warmup_steps = 2
+[train]
+steps = 12
+micro_batch = 2
+global_batch = 4
+precision = "fp32"
+eval_every = 0
+[checkpoint]
+every = 0
+"""
+
+
+class Checks:
+    """Prints one line per check and remembers failures."""
+
+    def __init__(self):
+        self.count = self.failed = 0
+
+    def line(self, name, ok, details):
+        self.count += 1
+        self.failed += not ok
+        print(f"{'ok  ' if ok else 'FAIL'}  {name:<64} {details}", flush=True)
+
+
+class Ashlar:
+    def __init__(self, binary):
+        self.binary = str(pathlib.Path(binary).resolve())
+
+    def run(self, *words):
+        done = subprocess.run([self.binary, *map(str, words)], capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"ashlar {' '.join(map(str, words))}: exit code {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def score(self, model, ids):
+        with tempfile.TemporaryDirectory() as scratch:
+            logits = pathlib.Path(scratch) / "logits.safetensors"
+            out = json.loads(self.run("score", "--model", model, "--ids", ",".join(map(str, ids)), "--dtype", "fp32",
+                                      "--logits", logits))
+            out["logits"] = load_file(logits)["logits"]
+        return out
+
+    def greedy(self, model, prompt, tokens, *flags):
+        out = self.run("generate", "--model", model, "--ids", ",".join(map(str, prompt)), "--max-tokens", tokens,
+                       "--dtype", "fp32", "--json", *flags)
+        return json.loads(out)["ids"]
+
+
+def make_model(shape):
+    shape = dict(shape)
+    full, sliding = shape.pop("thetas")
+    shape.pop("skip_bias", None)
+    rope = {name: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.5}
+            for name, theta in (("hybrid", full), ("hybrid_sliding", sliding)) if theta is not None}
+    config = ZayaConfig(**shape, rope_parameters=rope, eos_token_id=1, attn_implementation="eager",
+                        experts_implementation="eager", dtype="float32")
+    return ZayaForCausalLM(config).eval()
+
+
+def load_model(directory):
+    """As transformers loads it, refusing tensors that are missing or left over."""
+    model, info = ZayaForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager",
+                                                  experts_implementation="eager", output_loading_info=True)
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[problem]:
+            sys.exit(f"{directory}: transformers reports {problem} {info[problem]}")
+    return model.eval()
+
+
+def tensors_of(model):
+    return [(name, t) for name, t in model.state_dict(keep_vars=True).items() if name != "lm_head.weight"]
+
+
+def fill_golden(model):
+    """Element i of a tensor from splitmix64(fnv1a64(name) + i): the weights of tests/data/zaya1_tiny.json."""
+    mask = 2**64 - 1
+
+    def splitmix64(x):
+        x = (x + 0x9E3779B97F4A7C15) & mask
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & mask
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB & mask
+        return x ^ (x >> 31)
+
+    for name, tensor in tensors_of(model):
+        key = 0xCBF29CE484222325
+        for byte in name.encode():
+            key = (key ^ byte) * 0x100000001B3 & mask
+        u = torch.tensor([(splitmix64((key + i) & mask) >> 40) / 2**23 - 1 for i in range(tensor.numel())],
+                         dtype=torch.float64)
+        if name.endswith("balancing_biases"):
+            u = 0.05 * u
+            u[-1] = -1.0
+        elif name.endswith("_scale") or "norm.weight" in name or "layernorm" in name:
+            u = 1 + 0.1 * u
+        elif name.endswith("temp"):
+            u = 1.5 + 0.5 * u
+        else:
+            u = (0.1 if name.endswith("bias") else 0.6) * u
+        tensor.data.copy_(u.view(tensor.shape))
+
+
+def fill_random(model, seed, skip_bias):
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in tensors_of(model):
+        n = torch.randn(tensor.shape, generator=generator)
+        if name.endswith("balancing_biases"):
+            n *= 0.05
+            n[-1] = skip_bias
+        elif name.endswith(("_scale", "temp")) or "norm.weight" in name or "layernorm" in name:
+            n = 1 + 0.2 * n
+        elif name.endswith("bias"):
+            n *= 0.1
+        elif "conv_qk" in name or "embed_tokens" in name:
+            n *= 0.3
+        else:
+            n *= (4.0 if "router_mlp" in name else 1.0) / tensor.shape[-1] ** 0.5
+        tensor.data.copy_(n)
+
+
+@torch.no_grad()
+def look(model, ids):
+    """What transformers says of ids, and by how much the chosen experts and the likeliest tokens lead."""
+    experts, lead = [], []
+
+    def chosen(router, _, output):  # output[0]: logits of every class; the skip class is hidden in the indices
+        biased = torch.softmax(output[0].float(), dim=-1) + router.balancing_biases
+        top = biased.topk(2, dim=-1)
+        experts.append(top.indices[:, 0].tolist())
+        lead.append((top.values[:, 0] - top.values[:, 1]).min().item())
+
+    hooks = [m.register_forward_hook(chosen) for m in model.modules() if isinstance(m, ZayaRouter)]
+    batch = torch.tensor([ids])
+    out = model(input_ids=batch, labels=batch, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    top = out.logits[0].topk(2, dim=-1).values
+    return dict(loss=out.loss.item(), logits=out.logits[0], experts=experts, argmax=out.logits[0].argmax(-1).tolist(),
+                margin=min(min(lead), (top[:, 0] - top[:, 1]).min().item()))
+
+
+@torch.no_grad()
+def greedy(model, prompt, tokens, eos=None):
+    """The continuation by generate(), with its cache, and by how much its tokens lead."""
+    batch = torch.tensor([prompt])
+    model.generation_config.eos_token_id = eos
+    out = model.generate(batch, attention_mask=torch.ones_like(batch), do_sample=False, max_new_tokens=tokens,
+                         output_logits=True, return_dict_in_generate=True)
+    tops = [step[0].topk(2).values for step in out.logits]
+    return out.sequences[0].tolist(), min((t[0] - t[1]).item() for t in tops)
+
+
+def equal_count(a, b):
+    pairs = [(x, y) for p, q in zip(a, b, strict=True) for x, y in zip(p, q, strict=True)]
+    return sum(x == y for x, y in pairs), len(pairs)
+
+
+def check_scores(checks, name, theirs, ours):
+    loss = abs(ours["loss"] - theirs["loss"]) / abs(theirs["loss"])
+    logits = ((ours["logits"] - theirs["logits"]).abs().max() / theirs["logits"].abs().max()).item()
+    argmax, tokens = equal_count([ours["argmax"]], [theirs["argmax"]])
+    experts, choices = equal_count(ours["experts"], theirs["experts"])
+    ok = max(loss, logits) <= TOLERANCE and argmax == tokens and experts == choices
+    checks.line(name, ok, f"loss {ours['loss']:.7f} | {theirs['loss']:.7f} (rel {loss:.1e}), logits rel {logits:.1e}, "
+                f"argmax {argmax}/{tokens}, experts {experts}/{choices}, least lead {theirs['margin']:.1e}")
+
+
+def check_greedy(checks, name, ashlar, model, directory, prompts, tokens):
+    for prompt in prompts:
+        theirs, margin = greedy(model, prompt, tokens)
+        if margin > MARGIN:
+            break
+    ours = ashlar.greedy(directory, prompt, tokens, "--ignore-eos")
+    same = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), len(theirs)) - len(prompt)
+    checks.line(f"{name}: greedy continuation", ours == theirs and margin > MARGIN,
+                f"{same}/{tokens} tokens equal after a prompt of {len(prompt)}, {len(set(theirs[len(prompt):]))} "
+                f"different ones, least lead {margin:.1e}")
+    return theirs
+
+
+def same_files(a, b):
+    """Number of tensors that two directories hold bit for bit alike, and of all."""
+    a, b = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+    names = (a.keys() | b.keys()) - {"lm_head.weight"}
+    equal = [n for n in names if n in a and n in b and a[n].dtype == b[n].dtype and torch.equal(a[n], b[n])]
+    return len(equal), len(names)
+
+
+def check_round_trips(checks, name, ashlar, saved, scratch, theirs, ids):
+    """saved -> checkpoint -> native and legacy export -> transformers, and Ashlar again."""
+    root, native, legacy, again = (scratch / part for part in ("root", "native", "legacy", "again"))
+    ashlar.run("ckpt", "import", saved, root)
+    ashlar.run("ckpt", "export", root, native, "--dtype", "fp32")
+    ashlar.run("ckpt", "export", root, legacy, "--dtype", "fp32", "--layout", "legacy")
+    ashlar.run("ckpt", "export", legacy, again, "--dtype", "fp32")
+    for what, directory in (("import, native export", native), ("legacy export, native export of it", again)):
+        equal, tensors = same_files(saved, directory)
+        checks.line(f"{name}: {what}", equal == tensors, f"{equal}/{tensors} tensors bit-equal to what was saved")
+    check_scores(checks, f"{name}: Ashlar's native export, loaded by HF", look(load_model(native), ids),
+                 ashlar.score(root, ids))
+    check_scores(checks, f"{name}: Ashlar's legacy export, loaded by Ashlar", theirs, ashlar.score(legacy, ids))
+
+
+def check_golden(checks, ashlar, scratch):
+    golden = json.loads((ROOT / "tests/data/zaya1_tiny.json").read_text())
+    ids = golden["ids"] + golden["targets"][-1:]
+    model = make_model(TINY)
+    fill_golden(model)
+    model.save_pretrained(scratch / "saved")
+    theirs = look(model, ids)
+    difference = abs(theirs["loss"] - golden["loss"]) / golden["loss"]
+    checks.line("golden tiny: HF against the golden file", difference <= TOLERANCE,
+                f"loss {theirs['loss']:.7f} | {golden['loss']:.7f} (rel {difference:.1e})")
+    check_scores(checks, "golden tiny: HF saves, Ashlar loads", theirs, ashlar.score(scratch / "saved", ids))
+    check_round_trips(checks, "golden tiny", ashlar, scratch / "saved", scratch, theirs, ids)
+    check_greedy(checks, "golden tiny", ashlar, model, scratch / "saved", [ids[:n] for n in range(2, 8)], 24)
+
+
+def check_random(checks, ashlar, scratch, name, shape, tokens=97):
+    model = make_model(shape)
+    for seed in range(1000):
+        fill_random(model, seed, shape.get("skip_bias", -1.0))
+        ids = torch.randint(shape["vocab_size"], (tokens,), generator=torch.Generator().manual_seed(seed)).tolist()
+        theirs = look(model, ids)
+        skipped = sum(e == shape["num_experts"] for layer in theirs["experts"] for e in layer)
+        if theirs["margin"] > MARGIN and bool(skipped) == ("skip_bias" in shape):
+            break
+    else:
+        sys.exit(f"{name}: no seed below 1000 gives a lead above {MARGIN}")
+    title = f"{name} (seed {seed})"
+    saved = scratch / "saved"
+    model.save_pretrained(saved)
+    check_scores(checks, f"{title}: HF saves, Ashlar loads", theirs, ashlar.score(saved, ids))
+    check_round_trips(checks, name, ashlar, saved, scratch, theirs, ids)
+    prompts = [ids[start:start + 21] for start in range(50)]
+    whole = check_greedy(checks, name, ashlar, model, saved, prompts, 40)
+    check_stop(checks, name, ashlar, model, saved, whole[:21], whole[21 + 5])
+
+
+def check_stop(checks, name, ashlar, model, saved, prompt, eos):
+    """Both stop after the end-of-text id, here the sixth token of the continuation or an earlier equal one."""
+    theirs, _ = greedy(model, prompt, 40, eos)
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"eos_token_id": eos}))
+    ours = ashlar.greedy(saved, prompt, 40)
+    checks.line(f"{name}: stop after id {eos}", ours == theirs and ours[-1] == eos,
+                f"{len(ours) - len(prompt)} | {len(theirs) - len(prompt)} of 40 tokens")
+
+
+def check_trained(checks, ashlar, scratch):
+    text = scratch / "text.txt"
+    text.write_text("\n\n".join(p.read_text() for p in sorted(ROOT.glob("docs/**/*.md"))))
+    recipe, run = scratch / "tiny.toml", scratch / "run"
+    recipe.write_text(RECIPE)
+    ashlar.run("data", "prepare", "--input", text, "--tokenizer", "byte", "--out", scratch / "text")
+    ashlar.run("train", recipe, f"data.train={scratch / 'text'}", f"train.run_dir={run}", "train.log_every=1")
+    losses = [row["loss"] for line in open(run / "metrics.jsonl") if "loss" in (row := json.loads(line))]
+    root, native, half = run / "checkpoints", scratch / "hf", scratch / "hf_bf16"
+    ashlar.run("ckpt", "export", root, native, "--dtype", "fp32")
+    ashlar.run("ckpt", "export", root, half)
+    model = load_model(native)
+    ids = [4 + byte for byte in text.read_bytes()]  # the byte tokenizer
+    for start in range(0, len(ids) - 150, 150):
+        window = ids[start:start + 150]
+        theirs, theirs_half = look(model, window), look(load_model(half), window)
+        if min(theirs["margin"], theirs_half["margin"]) > MARGIN:
+            break
+    title = f"trained {len(losses)} steps, loss {losses[0]:.2f} to {losses[-1]:.2f}"
+    check_scores(checks, f"{title}: fp32 export, loaded by HF", theirs, ashlar.score(root, window))
+    check_scores(checks, "trained: bf16 export, loaded by HF", theirs_half, ashlar.score(half, window))
+    check_round_trips(checks, "trained", ashlar, native, scratch, theirs, window)
+    prompts = [window[start:start + 40] for start in range(100)]
+    check_greedy(checks, "trained", ashlar, model, root, prompts, 60)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ashlar", required=True, help="the ashlar binary")
+    args = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    ashlar, checks = Ashlar(args.ashlar), Checks()
+    print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}; numbers: Ashlar | transformers")
+    parts = [check_golden, *((lambda c, a, s, n=n, v=v: check_random(c, a, s, n, v)) for n, v in RANDOM.items()),
+             check_trained]
+    for part in parts:
+        with tempfile.TemporaryDirectory(prefix="ashlar_parity_") as scratch:
+            part(checks, ashlar, pathlib.Path(scratch))
+    print(f"{checks.count - checks.failed} of {checks.count} checks passed")
+    sys.exit(1 if checks.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

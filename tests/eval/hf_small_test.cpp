@@ -1,0 +1,189 @@
+// tests/data/hf_small: a random model that Hugging Face transformers saved, with what transformers computed from it
+// in fp32.  Ashlar must say the same, whichever form it loads the weights from.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "../nn/golden.h"
+#include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/hf_model.h"
+#include "ashlar/eval/generate.h"
+#include "ashlar/eval/load.h"
+#include "ashlar/eval/score.h"
+
+namespace ashlar::eval {
+namespace {
+
+using nn::Harness;
+
+constexpr double kTolerance = 1e-5;  // relative
+enum class Form { kSaved, kLegacy, kCheckpoint };
+
+double relative(double found, double wanted) {
+  return std::abs(found - wanted) / std::abs(wanted);
+}
+
+// The model where `form` says, made from the saved one.
+struct Loaded {
+  explicit Loaded(Form form) : files(form == Form::kSaved ? posix_files() : memory_files()) {
+    source = find_model(*files, form == Form::kSaved ? saved_path() : convert(form), log);
+  }
+  static std::string saved_path() { return std::string(ASHLAR_TEST_DATA) + "/hf_small"; }
+  std::string convert(Form form);
+
+  Log log{[](std::string_view) {}};
+  std::unique_ptr<FileSystem> files;
+  ModelSource source;
+};
+
+std::string Loaded::convert(Form form) {
+  const auto disk = posix_files();
+  const ModelSource saved = find_model(*disk, saved_path(), log);
+  Allocator allocator(Device::kCpu);
+  std::vector<OwnedTensor> owned;
+  std::vector<Piece> pieces;
+  for (const LogicalTensor& logical : checkpoint::native_tensors(saved.spec, DType::kF32)) {
+    owned.push_back(make_tensor(allocator, DType::kF32, logical.global_shape, Tag::kWeights));
+    pieces.push_back({logical, Box::whole(logical.global_shape), owned.back().tensor});
+  }
+  read_weights(*disk, saved, pieces);
+  if (form == Form::kLegacy) {
+    checkpoint::HfWriteOptions options;
+    options.layout = checkpoint::HfLayout::kLegacy;
+    options.dtype = DType::kF32;
+    checkpoint::write_hf_model(*files, "/legacy", saved.spec, pieces, options);
+    EXPECT_EQ(checkpoint::HfModel::open(*files, "/legacy").layout(), checkpoint::HfLayout::kLegacy);
+    return "/legacy";
+  }
+  checkpoint::CheckpointOptions options;
+  options.async = false;
+  checkpoint::Checkpointer checkpoints(*files, "/root", options, log);
+  checkpoint::SaveRequest request;
+  request.model = pieces;
+  request.extra = {
+      {checkpoint::kConfigFile,
+       checkpoint::to_hf_config(saved.spec, DType::kF32, checkpoint::HfLayout::kNative), true},
+      {checkpoint::kModelOptionsFile, checkpoint::model_options_json(saved.spec), true}};
+  checkpoints.save(request);
+  checkpoints.wait();
+  return "/root";
+}
+
+class HfSmall : public testing::TestWithParam<Form> {
+ protected:
+  // The prompt and the last target: score() predicts every id from those before it.
+  std::vector<int32_t> scored_ids() const {
+    std::vector<int32_t> ids = prompt_;
+    ids.push_back(targets_.back());
+    return ids;
+  }
+
+  Loaded loaded_{GetParam()};
+  const nlohmann::json expected_ = nn::read_json("hf_small/expected.json");
+  const std::vector<int32_t> prompt_ = expected_["ids"], targets_ = expected_["targets"];
+};
+
+TEST_P(HfSmall, ShapeIsTheSavedOne) {
+  ModelSpec wanted;
+  wanted.vocab_size = 128, wanted.hidden_size = 32, wanted.num_hidden_layers = 4;
+  wanted.num_attention_heads = 4, wanted.num_key_value_heads = 2, wanted.head_dim = 8;
+  wanted.num_experts = 4, wanted.moe_intermediate_size = 24, wanted.router_hidden_size = 12;
+  wanted.rope_theta = 5e4, wanted.rope_theta_sliding = 1e3, wanted.sliding_window = 6;
+  wanted.layer_types = {LayerType::kHybridSliding, LayerType::kHybrid, LayerType::kHybridSliding,
+                        LayerType::kHybrid};
+  wanted.max_position_embeddings = 131072;
+  EXPECT_TRUE(loaded_.source.spec == wanted);
+  EXPECT_EQ(loaded_.source.stored, DType::kF32);
+  EXPECT_EQ(loaded_.source.hugging_face, GetParam() != Form::kCheckpoint);
+}
+
+TEST_P(HfSmall, Scores) {
+  const std::vector<int32_t> ids = scored_ids();
+  const auto T = int64_t(ids.size());
+  Runtime runtime(*loaded_.files, loaded_.source, DType::kF32, T, T, 2);
+  const Scores scores = score(runtime.ctx, runtime.allocator, runtime.model, ids);
+  EXPECT_LT(relative(scores.loss, expected_["loss"]), kTolerance);
+
+  const auto logits = expected_["logits"].get<std::vector<std::vector<double>>>();
+  double largest = 0.0, difference = 0.0;
+  for (size_t t = 0; t < logits.size(); ++t) {
+    const auto found = scores.logits.tensor.span<float>().subspan(t * 128, 128);
+    for (size_t v = 0; v < 128; ++v) {
+      largest = std::max(largest, std::abs(logits[t][v]));
+      difference = std::max(difference, std::abs(double(found[v]) - logits[t][v]));
+    }
+    const auto top = std::max_element(logits[t].begin(), logits[t].end());
+    EXPECT_EQ(scores.argmax[t], top - logits[t].begin()) << t;
+    double sum = 0.0;
+    for (const double x : logits[t]) sum += std::exp(x - *top);
+    const double logprob = logits[t][size_t(ids[t + 1])] - *top - std::log(sum);
+    EXPECT_LT(relative(scores.logprobs[t], logprob), kTolerance) << t;
+  }
+  EXPECT_LT(difference, kTolerance * largest);
+  EXPECT_EQ(scores.logprobs.size(), logits.size());
+  EXPECT_EQ(scores.argmax.size(), ids.size());
+  const double mean =
+      std::accumulate(scores.logprobs.begin(), scores.logprobs.end(), 0.0) / double(T - 1);
+  EXPECT_NEAR(scores.loss, -mean, 1e-12);
+  for (size_t l = 0; l < 4; ++l)  // one token more was scored than transformers saw
+    EXPECT_EQ(nlohmann::json(std::vector(scores.experts[l].begin(), scores.experts[l].end() - 1)),
+              expected_["experts"][l])
+        << l;
+}
+
+TEST_P(HfSmall, GradientNorms) {
+  const auto T = int64_t(prompt_.size());
+  for (const DType compute : {DType::kF32, DType::kF64}) {
+    Harness h(loaded_.source.spec, compute, T);
+    read_weights(*loaded_.files, loaded_.source, h.model.pieces());
+    h.model.pack(h.ctx);
+    h.tokens(prompt_, targets_);
+    EXPECT_LT(relative(h.run_backward(1.0 / double(T)), expected_["loss"]), kTolerance);
+    size_t tensors = 0;
+    h.model.gradients().for_each(
+        h.model.spec(), [&](const nn::ParameterInfo& info, const Tensor& g) {
+          double sumsq = 0.0;
+          for (int64_t i = 0; i < g.numel(); ++i) sumsq += Harness::get(g, i) * Harness::get(g, i);
+          EXPECT_LT(relative(std::sqrt(sumsq), expected_["grad_norm"].at(info.name)), kTolerance)
+              << info.name;
+          ++tensors;
+        });
+    EXPECT_EQ(tensors, expected_["grad_norm"].size());
+  }
+}
+
+// The continuation begins with its prompt; how much of it is prompt is where it leaves `ids`.
+TEST_P(HfSmall, GreedyContinuation) {
+  const auto wanted = expected_["greedy"].get<std::vector<int32_t>>();
+  const auto split = std::mismatch(wanted.begin(), wanted.end(), prompt_.begin()).first;
+  const auto given = size_t(split - wanted.begin());
+  ASSERT_EQ(given, 6u);
+  const auto T = int64_t(wanted.size());
+  for (const int64_t chunk : {int64_t{1}, int64_t{4}, T}) {
+    Runtime runtime(*loaded_.files, loaded_.source, DType::kF32, T, T, 2);
+    Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, T, chunk);
+    const GenerateSpec spec{.max_tokens = T - int64_t(given), .sampling = {}, .eos_id = 1};
+    const auto made = generate(decoder, std::span(wanted).first(given), spec, [](int32_t) {});
+    EXPECT_EQ(made, std::vector(wanted.begin() + int64_t(given), wanted.end()))
+        << "chunks of " << chunk;
+  }
+}
+
+std::string name_of(const testing::TestParamInfo<Form>& info) {
+  switch (info.param) {
+    case Form::kSaved:
+      return "AsSaved";
+    case Form::kLegacy:
+      return "AsLegacyExport";
+    case Form::kCheckpoint:
+      return "AsCheckpoint";
+  }
+  return "";
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, HfSmall,
+                         testing::Values(Form::kSaved, Form::kLegacy, Form::kCheckpoint), name_of);
+
+}  // namespace
+}  // namespace ashlar::eval

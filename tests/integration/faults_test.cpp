@@ -1,0 +1,147 @@
+// Full disks, limits and broken machines while training.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+#include "ashlar/spec/recipe.h"
+#include "ashlar/train/loop.h"
+#include "support.h"
+
+namespace ashlar::integration {
+namespace {
+
+namespace fs = std::filesystem;
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++found;
+  return found;
+}
+
+// No file may grow past 96 KiB: a shard of the tiny run is larger, its other files are not.
+void limit_file_size() {
+  constexpr rlim_t kBytes = 96 << 10;
+  const rlimit limit{kBytes, kBytes};
+  if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(126);
+  // Then writes fail with EFBIG instead of ending the process.
+  signal(SIGXFSZ, SIG_IGN);
+}
+
+TEST(Faults, TwoFailedSavesEndTheRunAndTheEarlierStepStaysGood) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  for (const char* async : {"checkpoint.async=true", "checkpoint.async=false"}) {
+    SCOPED_TRACE(async);
+    fs::remove_all(scratch / "run");
+    run_ok(scratch, train_args({"train.steps=10", async}));
+    const Result failed = run(scratch, train_args({"train.steps=100000", async}), limit_file_size);
+    EXPECT_EQ(failed.code, 25) << failed.err;
+    EXPECT_EQ(count(failed.err, "step 20 is not saved"), 1) << failed.err;
+    EXPECT_EQ(count(failed.err, "\nashlar: "), 1) << failed.err;
+    const std::string good = "run/checkpoints/step-000000000010";
+    run_ok(scratch, {"ckpt", "verify", good});
+    for (const auto& entry : fs::directory_iterator(scratch / "run/checkpoints"))
+      EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp")) << entry.path();
+    const Result rest = run(scratch, train_args({async}));
+    EXPECT_EQ(rest.code, 0) << rest.err;
+    EXPECT_NE(rest.err.find("continuing after step 10 "), std::string::npos) << rest.err;
+  }
+}
+
+TEST(Faults, FullDiskIsNamedWithWhatItNeeds) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  fs::create_directory(scratch / "disk");
+  const std::string disk = scratch / "disk";
+  const auto small_disk = [disk] {
+    // A file system of 4 MiB that this process alone sees.
+    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("none", disk.c_str(), "tmpfs", 0, "size=4m") != 0)
+      _exit(125);
+  };
+  const Result result =
+      run(scratch, train_args({"train.run_dir=disk/run", "train.steps=100000", "train.eval_every=0"}), small_disk);
+  if (result.code == 125) GTEST_SKIP() << "needs the right to mount a tmpfs (root)";
+  EXPECT_EQ(result.code, 25) << result.err;
+  EXPECT_EQ(count(result.err, "ashlar: step 20 is not saved: it needs "), 1) << result.err;
+  EXPECT_EQ(count(result.err, "make room or lower checkpoint.keep"), 2) << result.err;
+}
+
+// In this process, so that one single write can fail.
+TEST(Faults, OneFailedSaveIsAWarningAndTheNextSucceeds) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const auto posix = posix_files();
+  std::atomic<bool> failed{false};
+  const auto files = faulty_files(*posix, [&](int64_t, std::string_view operation, const std::string& path) {
+    const bool hit = path.find("step-000000000020") != std::string::npos &&
+                     path.ends_with("manifest.json") && operation.starts_with("write");
+    if (hit) failed = true;
+    return hit ? Fault::kDiskFull : Fault::kNone;
+  });
+  std::string said;
+  Log log([&](std::string_view line) { said += std::string(line) + "\n"; });
+  const Recipe recipe = load_recipe(
+      kData + "/recipes/tiny.toml", std::vector<std::string>{"data.train=" + (scratch / "text").string(),
+                                                             "train.run_dir=" + (scratch / "run").string()});
+  EXPECT_EQ(train::run_training(recipe, *files, log), train::Outcome::kDone);
+  EXPECT_TRUE(failed);
+  EXPECT_EQ(count(said, "step 20 is not saved"), 1) << said;
+  EXPECT_TRUE(fs::exists(step_directory(scratch / "run", 10) / "COMMIT"));
+  EXPECT_FALSE(fs::exists(step_directory(scratch / "run", 20)));
+  EXPECT_TRUE(fs::exists(step_directory(scratch / "run", 30) / "COMMIT"));
+  EXPECT_EQ(read_steps(scratch / "run").size(), 30u);
+  EXPECT_NE(read_file(scratch / "run/metrics.jsonl").find("save_failed"), std::string::npos);
+  run_ok(scratch, {"ckpt", "verify", "run/checkpoints/step-000000000030"});
+}
+
+TEST(Faults, MemoryLimitEndsWithTheTable) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const Result result = run(scratch, train_args({"train.memory_limit_mib=1"}));
+  EXPECT_EQ(result.code, 22) << result.err;
+  EXPECT_NE(result.err.find("ashlar: the memory limit of 1.00 MiB"), std::string::npos) << result.err;
+  for (const char* tag : {"weights", "gradients", "optimizer", "saved", "workspace"})
+    EXPECT_NE(result.err.find(tag), std::string::npos) << tag << " in " << result.err;
+  EXPECT_FALSE(fs::exists(scratch / "run")) << "a run that cannot start leaves nothing";
+}
+
+TEST(Faults, StdoutThatIsFullIsAnError) {
+  const Scratch scratch;
+  const Result result = run(scratch, {"info"}, [] {
+    if (freopen("/dev/full", "w", stdout) == nullptr) _exit(126);
+  });
+  EXPECT_EQ(result.code, 25) << result.err;
+}
+
+TEST(Faults, TwoRunsCannotShareARunDirectory) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  Program first(scratch.path(), train_args({"train.steps=1000000", "checkpoint.every=50"}));
+  while (!fs::exists(step_directory(scratch / "run", 50)) && first.running()) usleep(1000);
+  const Result second = run(scratch, train_args());
+  EXPECT_EQ(second.code, 2) << second.err;
+  first.send(SIGTERM);
+  EXPECT_EQ(first.wait().code, 27);
+}
+
+TEST(Faults, NonFiniteStepsEndTheRunByName) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const Result result = run(scratch, train_args({"optim.lr=1e30", "optim.lr_min=1e30", "optim.warmup_steps=0",
+                                                 "train.precision=fp32", "optim.clip_norm=0",
+                                                 "optim.matrices=adamw"}));
+  EXPECT_EQ(result.code, 23) << result.err;
+  EXPECT_NE(result.err.find("is skipped: "), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("first non-finite gradient "), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace ashlar::integration

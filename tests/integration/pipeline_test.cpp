@@ -1,0 +1,145 @@
+// From text to samples over the command line: every subcommand on what the one before it left.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "support.h"
+
+namespace ashlar::integration {
+namespace {
+
+using nlohmann::json;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+json score(const Scratch& scratch, const std::string& model) {
+  return json::parse(run_ok(scratch, {"score", "--model", model, "--ids", "40,7,100,9,41,200", "--dtype", "fp32"}));
+}
+
+TEST(Pipeline, TokenizerDataTrainEvalGenerate) {
+  const Scratch scratch;
+  const std::string text = kData + "/vectors/stones.txt";
+  run_ok(scratch, {"tokenizer", "train", "--input", text, "--vocab", "320", "--out", "tok.model"});
+  const std::string prepared =
+      run_ok(scratch, {"data", "prepare", "--input", text, "--tokenizer", "tok.model", "--out", "text"});
+  EXPECT_TRUE(contains(prepared, "320 ids")) << prepared;
+  EXPECT_EQ(run_ok(scratch, {"data", "info", "text"}), prepared);
+
+  run_ok(scratch, train_args());
+  const auto steps = read_steps(scratch / "run");
+  ASSERT_EQ(steps.size(), 30u);
+  const double first = std::stod(steps.at(1)[0].loss), last = std::stod(steps.at(30)[0].loss);
+  EXPECT_NEAR(first, std::log(320.0), 0.5);
+  EXPECT_LT(last, first - 0.3);
+
+  const json listed = json::parse(run_ok(scratch, {"ckpt", "list", "run/checkpoints", "--json"}));
+  ASSERT_EQ(listed.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(listed[i]["state"], "good");
+    EXPECT_EQ(listed[i]["recovery_choice"], i == 2) << listed.dump();
+  }
+  const std::string step = "run/checkpoints/step-000000000030";
+  EXPECT_TRUE(contains(run_ok(scratch, {"ckpt", "show", step}), "step      30"));
+  EXPECT_TRUE(contains(run_ok(scratch, {"ckpt", "show", step, "--tensors"}), "model.embed_tokens.weight"));
+  for (const char* level : {"quick", "files", "deep"})
+    EXPECT_TRUE(contains(run_ok(scratch, {"ckpt", "verify", step, "--level", level}), step + ": good"));
+
+  const json perplexity = json::parse(
+      run_ok(scratch, {"eval", "--model", "run/checkpoints", "--data", "text", "--length", "32", "--part", "all",
+                       "--dtype", "fp32", "--json"}));
+  EXPECT_NEAR(perplexity["perplexity"].get<double>(), std::exp(perplexity["loss"].get<double>()), 1e-9);
+  EXPECT_NEAR(perplexity["loss"].get<double>(), last, 0.5);
+
+  const std::vector<std::string> generate{"generate", "--model", "run/checkpoints", "--prompt",      "Plumb road",
+                                          "--seed",   "3",       "--top-k",         "20",            "--temperature",
+                                          "0.9",      "--json",  "--max-tokens",    "12", "--ignore-eos"};
+  const json made = json::parse(run_ok(scratch, generate));
+  EXPECT_TRUE(made["text"].get<std::string>().starts_with("Plumb road")) << made.dump();
+  EXPECT_GT(made["ids"].size(), 12u);
+  EXPECT_EQ(json::parse(run_ok(scratch, generate)), made);
+  EXPECT_TRUE(run_ok(scratch, {"generate", "--model", step, "--prompt", "Plumb road", "--max-tokens", "3"})
+                  .starts_with("Plumb road"));
+}
+
+TEST(Pipeline, ExportsAndImportsScoreAsTheCheckpoint) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args());
+  const json expected = score(scratch, "run/checkpoints");
+  for (const std::string layout : {"native", "legacy"}) {
+    SCOPED_TRACE(layout);
+    run_ok(scratch, {"ckpt", "export", "run/checkpoints", layout, "--layout", layout, "--dtype", "fp32"});
+    EXPECT_EQ(score(scratch, layout), expected);
+    run_ok(scratch, {"ckpt", "import", layout, layout + "_root"});
+    EXPECT_EQ(score(scratch, layout + "_root"), expected);
+    run_ok(scratch, {"ckpt", "verify", layout + "_root/step-000000000000"});
+  }
+  // Through bf16 and back the weights no longer change.
+  run_ok(scratch, {"ckpt", "export", "run/checkpoints", "half"});
+  run_ok(scratch, {"ckpt", "import", "half", "half_root"});
+  run_ok(scratch, {"ckpt", "export", "half_root", "half_again"});
+  EXPECT_EQ(read_tree(scratch / "half"), read_tree(scratch / "half_again"));
+}
+
+TEST(Pipeline, LogitsFileAgreesWithTheScores) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=2"}));
+  const json scored = json::parse(run_ok(scratch, {"score", "--model", "run/checkpoints", "--ids", "40,7,100",
+                                                   "--dtype", "fp64", "--logits", "logits.safetensors"}));
+  const std::string bytes = read_file(scratch / "logits.safetensors");
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), 8);
+  const json header = json::parse(bytes.substr(8, header_bytes));
+  ASSERT_EQ(header["logits"]["shape"], json({3, 320}));
+  ASSERT_EQ(header["logits"]["dtype"], "F64");
+  std::vector<double> logits(3 * 320);
+  std::memcpy(logits.data(), bytes.data() + 8 + header_bytes, logits.size() * 8);
+  const int32_t ids[] = {40, 7, 100};
+  for (int t = 0; t < 2; ++t) {
+    double sum = 0.0;
+    for (int v = 0; v < 320; ++v) sum += std::exp(logits[size_t(t * 320 + v)]);
+    EXPECT_NEAR(logits[size_t(t * 320 + ids[t + 1])] - std::log(sum), scored["logprobs"][size_t(t)].get<double>(),
+                1e-9);
+  }
+}
+
+TEST(Pipeline, TrainingContinuesByItself) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=20"}));
+  const Result again = run(scratch, train_args({"train.steps=30"}));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_TRUE(contains(again.err, "continuing after step 20")) << again.err;
+  const auto steps = read_steps(scratch / "run");
+  ASSERT_EQ(steps.size(), 30u);
+  for (const auto& [step, lines] : steps) EXPECT_EQ(lines.size(), 1u) << step;
+  // A finished run has nothing left to do and says so by exit code 0.
+  const auto before = read_tree(scratch / "run/checkpoints");
+  run_ok(scratch, train_args({"train.steps=30"}));
+  EXPECT_EQ(read_tree(scratch / "run/checkpoints"), before);
+}
+
+TEST(Pipeline, BlendsSecondDatasetAndOtherPrecisions) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, {"data", "prepare", "--input", kData + "/vectors/stones.txt", "--tokenizer", "byte", "--out",
+                   "more"});
+  int run_index = 0;
+  for (const char* precision : {"fp32", "fp64", "bf16", "auto"}) {
+    SCOPED_TRACE(precision);
+    const std::string directory = "run" + std::to_string(run_index++);
+    run_ok(scratch, train_args({"data.train=text:0.7,more:0.3", std::string("train.precision=") + precision,
+                                "train.steps=6", "data.packing=best_fit", "data.sequence_length=256", "train.recompute=true",
+                                "model.layer_types=alternate", "model.sliding_window=9",
+                                "train.run_dir=" + directory}));
+    EXPECT_EQ(read_steps(scratch / directory).size(), 6u);
+  }
+}
+
+}  // namespace
+}  // namespace ashlar::integration

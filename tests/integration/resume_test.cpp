@@ -1,0 +1,198 @@
+// A run that was killed, stopped or repeated gives the bits of one that ran straight.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <thread>
+
+#include "support.h"
+
+namespace ashlar::integration {
+namespace {
+
+namespace fs = std::filesystem;
+using Steps = std::map<int64_t, std::vector<StepLine>>;
+
+constexpr int64_t kSteps = 200;
+
+std::vector<std::string> long_run(const std::string& directory, std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"train.steps=200", "checkpoint.every=20", "checkpoint.keep=20", "train.eval_every=40",
+                           "train.log_every=50", "data.sequence_length=64", "model.hidden_size=64",
+                           "train.run_dir=" + directory});
+  return train_args(more);
+}
+
+// Weights, optimizer, balancing and cursor of a step: all that has no clock in it.
+std::map<std::string, std::string> state_of(const fs::path& run_directory, int64_t step) {
+  std::map<std::string, std::string> state;
+  for (auto& [name, bytes] : read_tree(step_directory(run_directory, step)))
+    if (name.ends_with(".safetensors")) state[name] = std::move(bytes);
+  EXPECT_GE(state.size(), 3u);
+  return state;
+}
+
+// Every line of every step of `again` has the bits of the straight run, those done twice included.
+void expect_same_run(const Scratch& scratch, const std::string& straight, const std::string& again) {
+  const Steps expected = read_steps(scratch / straight), found = read_steps(scratch / again);
+  ASSERT_EQ(expected.size(), size_t(kSteps));
+  for (const auto& [step, lines] : found)
+    for (const StepLine& line : lines)
+      ASSERT_TRUE(line == expected.at(step)[0])
+          << again << " step " << step << ": loss " << line.loss << ", straight " << expected.at(step)[0].loss;
+  EXPECT_TRUE(found.contains(kSteps));
+  EXPECT_TRUE(state_of(scratch / again, kSteps) == state_of(scratch / straight, kSteps)) << again;
+}
+
+// Waits until `condition` holds or the program ends.
+template <typename Condition>
+void wait_for(Program& program, Condition condition) {
+  while (!condition() && program.running()) std::this_thread::sleep_for(std::chrono::microseconds(200));
+}
+
+bool is_saving(const fs::path& checkpoints) {
+  std::error_code error;
+  for (fs::directory_iterator at(checkpoints, error), end; !error && at != end; at.increment(error))
+    if (at->path().filename().string().starts_with(".tmp-step-")) return true;
+  return false;
+}
+
+class Precisions : public testing::TestWithParam<const char*> {};
+
+TEST_P(Precisions, KilledAndResumedRunsHaveTheBitsOfAStraightOne) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const std::string precision = std::string("train.precision=") + GetParam();
+  run_ok(scratch, long_run("straight", {precision}));
+  run_ok(scratch, long_run("straight2", {precision}));
+  expect_same_run(scratch, "straight", "straight2");
+
+  std::mt19937 random(20250101);
+  int killed = 0;
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    const std::string name = fmt::format("killed{}", attempt);
+    {
+      Program program(scratch.path(), long_run(name, {precision}));
+      const fs::path committed = step_directory(scratch / name, 100) / "COMMIT";
+      wait_for(program, [&] { return fs::exists(committed); });
+      if (attempt % 2 == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
+      } else {
+        wait_for(program, [&] { return is_saving(scratch / name / "checkpoints"); });
+      }
+      program.send(SIGKILL);
+      const Result result = program.wait();
+      if (result.signal != SIGKILL) continue;  // it was faster
+      ++killed;
+    }
+    ASSERT_TRUE(fs::exists(step_directory(scratch / name, 100) / "COMMIT"));
+    const Result resumed = run(scratch, long_run(name, {precision}));
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_NE(resumed.err.find("continuing after step 1"), std::string::npos) << resumed.err;
+    expect_same_run(scratch, "straight", name);
+  }
+  EXPECT_GE(killed, 3) << "the runs ended before they could be killed";
+}
+
+INSTANTIATE_TEST_SUITE_P(Resume, Precisions, testing::Values("fp32", "auto"));
+
+TEST(Resume, SigtermSavesAndTheNextStartFinishes) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, long_run("straight"));
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    const std::string name = fmt::format("stopped{}", signal);
+    {
+      Program program(scratch.path(), long_run(name));
+      wait_for(program, [&] { return fs::exists(step_directory(scratch / name, 20) / "COMMIT"); });
+      program.send(signal);
+      const Result result = program.wait();
+      ASSERT_EQ(result.code, 27) << result.err;
+      EXPECT_NE(result.err.find("and stopping"), std::string::npos) << result.err;
+    }
+    const int64_t done = read_steps(scratch / name).rbegin()->first;
+    ASSERT_LT(done, kSteps);
+    EXPECT_TRUE(fs::exists(step_directory(scratch / name, done) / "COMMIT")) << done;
+    const Result rest = run(scratch, long_run(name));
+    ASSERT_EQ(rest.code, 0) << rest.err;
+    EXPECT_NE(rest.err.find(fmt::format("continuing after step {} ", done)), std::string::npos) << rest.err;
+    // The extra checkpoint at the stop changes nothing; no step was done twice.
+    for (const auto& [step, lines] : read_steps(scratch / name)) EXPECT_EQ(lines.size(), 1u) << step;
+    expect_same_run(scratch, "straight", name);
+  }
+}
+
+TEST(Resume, DamagedNewestStepFallsBackToTheOneBefore) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, long_run("straight"));
+  run_ok(scratch, long_run("run"));
+  // One flipped bit in the weights of the last step, and a torn COMMIT in the one before.
+  const fs::path last = step_directory(scratch / "run", 200);
+  for (const auto& entry : fs::directory_iterator(last / "model")) {
+    std::string bytes = read_file(entry.path());
+    bytes[bytes.size() / 2] ^= 4;
+    write_file(entry.path(), bytes);
+  }
+  const fs::path commit = step_directory(scratch / "run", 180) / "COMMIT";
+  write_file(commit, read_file(commit).substr(0, 20));
+  EXPECT_EQ(run(scratch, {"ckpt", "verify", last.string()}).code, 1);
+  const Result result = run(scratch, long_run("run"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("continuing after step 160"), std::string::npos) << result.err;
+  expect_same_run(scratch, "straight", "run");
+}
+
+TEST(Resume, MicroBatchesChangeNeitherOrderNorLossOfTheData) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  // Streams fix the order: 4 rows at once, or one row four times.
+  const std::vector<std::string> same{"train.precision=fp64", "train.steps=20", "checkpoint.every=0"};
+  for (const char* micro : {"4", "2", "1"}) {
+    std::vector<std::string> overrides = same;
+    overrides.push_back(std::string("train.micro_batch=") + micro);
+    overrides.push_back(std::string("train.run_dir=micro") + micro);
+    run_ok(scratch, train_args(overrides));
+  }
+  const Steps whole = read_steps(scratch / "micro4");
+  ASSERT_EQ(whole.size(), 20u);
+  for (const char* name : {"micro2", "micro1"}) {
+    const Steps parts = read_steps(scratch / name);
+    for (const auto& [step, lines] : parts) {
+      // Sums in another order: fp64 differs in the last digits, which 20 updates amplify.
+      EXPECT_NEAR(std::stod(lines[0].loss), std::stod(whole.at(step)[0].loss), 1e-9) << name << " step " << step;
+      EXPECT_NEAR(std::stod(lines[0].gradient_norm), std::stod(whole.at(step)[0].gradient_norm), 1e-8)
+          << name << " step " << step;
+    }
+  }
+  // Same rows consumed: the cursors are equal, bit for bit.
+  const auto cursor = [&](const std::string& name) {
+    return read_file(step_directory(scratch / name, 20) / "loader/streams-00000.safetensors");
+  };
+  EXPECT_EQ(cursor("micro1"), cursor("micro4"));
+  EXPECT_EQ(cursor("micro2"), cursor("micro4"));
+}
+
+TEST(Resume, AnotherModelOrDatasetIsRefused) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args());
+  const Result model = run(scratch, train_args({"model.num_experts=6", "train.steps=40"}));
+  EXPECT_EQ(model.code, 2) << model.err;
+  const Result optimizer = run(scratch, train_args({"optim.matrices=adamw", "train.steps=40"}));
+  EXPECT_EQ(optimizer.code, 2) << optimizer.err;
+  // Other text under the same prefix.
+  for (const char* suffix : {".bin", ".idx", ".json"}) fs::remove(scratch / (std::string("text") + suffix));
+  write_file(scratch / "other.txt", read_file(kData + "/vectors/stones.txt").substr(3000));
+  run_ok(scratch, {"data", "prepare", "--input", "other.txt", "--tokenizer", "byte", "--out", "text"});
+  const Result data = run(scratch, train_args({"train.steps=40"}));
+  EXPECT_EQ(data.code, 24) << data.err;
+  EXPECT_NE(data.err.find("data.allow_dataset_change"), std::string::npos) << data.err;
+  for (const Result& result : {model, optimizer, data}) EXPECT_NE(result.err.find("ashlar: "), std::string::npos);
+  run_ok(scratch, train_args({"train.steps=40", "data.allow_dataset_change=true"}));
+}
+
+}  // namespace
+}  // namespace ashlar::integration

@@ -1,0 +1,152 @@
+#include "support.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace ashlar::integration {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::atomic<int> num_programs{0};
+
+}  // namespace
+
+Scratch::Scratch() {
+  std::string name = testing::TempDir() + "/ashlar_XXXXXX";
+  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
+  path_ = name;
+}
+
+Scratch::~Scratch() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+Program::Program(fs::path directory, const std::vector<std::string>& args,
+                 const std::function<void()>& before_exec) {
+  const std::string base = fmt::format("{}.output{}", directory.string(), num_programs++);
+  out_ = base + ".out";
+  err_ = base + ".err";
+  std::vector<std::string> words{ASHLAR_BINARY};
+  words.insert(words.end(), args.begin(), args.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  pid_ = fork();
+  if (pid_ < 0) throw std::runtime_error("fork failed");
+  if (pid_ > 0) return;
+  const int out = open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  const int err = open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  if (out < 0 || err < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0) _exit(126);
+  if (chdir(directory.c_str()) != 0) _exit(126);
+  if (before_exec) before_exec();
+  execv(argv[0], argv.data());
+  _exit(127);
+}
+
+Program::~Program() {
+  if (!ended_) {
+    send(SIGKILL);
+    reap(0);
+  }
+  std::error_code ignored;
+  fs::remove(out_, ignored);
+  fs::remove(err_, ignored);
+}
+
+void Program::send(int signal) const {
+  kill(pid_, signal);
+}
+
+void Program::reap(int options) {
+  if (!ended_ && waitpid(pid_, &status_, options) == pid_) ended_ = true;
+}
+
+bool Program::running() {
+  reap(WNOHANG);
+  return !ended_;
+}
+
+Result Program::wait() {
+  reap(0);
+  Result result;
+  if (WIFEXITED(status_)) result.code = WEXITSTATUS(status_);
+  if (WIFSIGNALED(status_)) result.signal = WTERMSIG(status_);
+  result.out = read_file(out_);
+  result.err = read_file(err_);
+  return result;
+}
+
+Result run(const Scratch& scratch, const std::vector<std::string>& args,
+           const std::function<void()>& before_exec) {
+  return Program(scratch.path(), args, before_exec).wait();
+}
+
+std::string run_ok(const Scratch& scratch, const std::vector<std::string>& args) {
+  const Result result = run(scratch, args);
+  EXPECT_EQ(result.code, 0) << fmt::format("ashlar {}\n", fmt::join(args, " ")) << result.err;
+  return result.out;
+}
+
+void prepare_text(const Scratch& scratch) {
+  run_ok(scratch, {"data", "prepare", "--input", kData + "/vectors/stones.txt", "--tokenizer", "byte",
+                   "--out", "text"});
+}
+
+std::vector<std::string> train_args(const std::vector<std::string>& overrides) {
+  std::vector<std::string> args{"train", kData + "/recipes/tiny.toml"};
+  args.insert(args.end(), overrides.begin(), overrides.end());
+  return args;
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  EXPECT_TRUE(in.good()) << path;
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+void write_file(const fs::path& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  EXPECT_TRUE(out.good()) << path;
+}
+
+std::map<std::string, std::string> read_tree(const fs::path& directory) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(directory))
+    if (entry.is_regular_file())
+      files[fs::relative(entry.path(), directory).string()] = read_file(entry.path());
+  return files;
+}
+
+std::map<int64_t, std::vector<StepLine>> read_steps(const fs::path& run_directory) {
+  std::map<int64_t, std::vector<StepLine>> steps;
+  std::istringstream text(read_file(run_directory / "metrics.jsonl"));
+  for (std::string line; std::getline(text, line);) {
+    const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
+    EXPECT_FALSE(row.is_discarded()) << "no JSON: " << line;
+    if (row.is_discarded() || !row.contains("samples")) continue;
+    steps[row["step"].get<int64_t>()].push_back(
+        {row["loss"].dump(), row["gradient_norm"].dump(), row["load_entropy"].dump()});
+  }
+  return steps;
+}
+
+fs::path step_directory(const fs::path& run_directory, int64_t step) {
+  return run_directory / "checkpoints" / fmt::format("step-{:012}", step);
+}
+
+}  // namespace ashlar::integration

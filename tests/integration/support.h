@@ -1,0 +1,82 @@
+// Drives the program as a user does: a scratch directory, processes, and what they leave.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace ashlar::integration {
+
+inline const std::string kData = ASHLAR_TEST_DATA;
+
+// A new directory, removed with everything in it.
+class Scratch {
+ public:
+  Scratch();
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+struct Result {
+  int code = -1;   // exit code; -1 if a signal ended it
+  int signal = 0;  // the signal that ended it
+  std::string out, err;
+};
+
+// One `ashlar ARGS...`, started in `directory`.
+class Program {
+ public:
+  // before_exec runs in the child (limits); system calls only.
+  Program(std::filesystem::path directory, const std::vector<std::string>& args,
+          const std::function<void()>& before_exec = {});
+  ~Program();  // kills and reaps what still runs
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  void send(int signal) const;
+  bool running();
+  Result wait();
+
+ private:
+  void reap(int options);
+  std::filesystem::path out_, err_;
+  pid_t pid_;
+  int status_ = 0;
+  bool ended_ = false;
+};
+
+Result run(const Scratch& scratch, const std::vector<std::string>& args,
+           const std::function<void()>& before_exec = {});
+// As run; fails the test with stderr unless the exit code is 0.  Returns stdout.
+std::string run_ok(const Scratch& scratch, const std::vector<std::string>& args);
+
+// The test corpus as dataset "text" of byte tokens.
+void prepare_text(const Scratch& scratch);
+// `train tiny.toml OVERRIDES...`
+std::vector<std::string> train_args(const std::vector<std::string>& overrides = {});
+
+std::string read_file(const std::filesystem::path& path);
+void write_file(const std::filesystem::path& path, const std::string& text);
+// Path below `directory` -> content, of every regular file.
+std::map<std::string, std::string> read_tree(const std::filesystem::path& directory);
+
+// The numbers of a step as metrics.jsonl prints them: enough digits for every bit.
+struct StepLine {
+  std::string loss, gradient_norm, load_entropy;
+  bool operator==(const StepLine&) const = default;
+};
+// Every line of each step, in file order: a step that was done again after a kill has several.
+std::map<int64_t, std::vector<StepLine>> read_steps(const std::filesystem::path& run_directory);
+std::filesystem::path step_directory(const std::filesystem::path& run_directory, int64_t step);
+
+}  // namespace ashlar::integration
