@@ -1,4 +1,5 @@
-// Speed of matrix products and Newton-Schulz at training shapes, beside the peak of the machine's registers.
+// Speed of matrix products and Newton-Schulz at training shapes, beside the peak of the machine's
+// registers.
 //
 // Every row warms up, then repeats for about 0.1 s; times are wall clock over all threads.
 #pragma once

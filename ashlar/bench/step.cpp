@@ -26,8 +26,8 @@ struct Sums {
 };
 
 // Calls of one step by op name.
-std::map<std::string, Sums> sum_by_op(const kernels::Recorder& recorder, double end_s, double peak_flops,
-                                      double triad) {
+std::map<std::string, Sums> sum_by_op(const kernels::Recorder& recorder, double end_s,
+                                      double peak_flops, double triad) {
   std::map<std::string, Sums> by_op;
   for (size_t i = 0; i < recorder.records.size(); ++i) {
     const kernels::Record& r = recorder.records[i];
@@ -79,14 +79,15 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
     const double end = now_s();
     if (step < kWarmUp) continue;
     step_times.push_back(end - start);
-    for (const auto& [op, sums] : sum_by_op(recorder, end, report.peak_flops, report.triad_bytes_per_s))
+    for (const auto& [op, sums] :
+         sum_by_op(recorder, end, report.peak_flops, report.triad_bytes_per_s))
       samples[op].push_back(sums);
   }
   for (const auto& [op, sums] : samples) {
     std::vector<double> seconds;
     for (const Sums& s : sums) seconds.push_back(s.seconds);
-    report.rows.push_back(
-        {op, sums[0].calls, sums[0].flop, sums[0].bytes, summarize(seconds).median, sums[0].floor_s});
+    report.rows.push_back({op, sums[0].calls, sums[0].flop, sums[0].bytes,
+                           summarize(seconds).median, sums[0].floor_s});
   }
   std::sort(report.rows.begin(), report.rows.end(),
             [](const OpRow& a, const OpRow& b) { return a.seconds > b.seconds; });
@@ -94,22 +95,26 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
   report.step_s = summary.median;
   report.min_s = summary.min;
   report.p99_s = summary.p99;
-  report.tokens_per_s = double(recipe.train.global_batch * recipe.data.sequence_length) / summary.median;
-  report.mfu = report.tokens_per_s * zaya_flop(recipe.model, recipe.data.sequence_length).training / report.peak_flops;
+  report.tokens_per_s =
+      double(recipe.train.global_batch * recipe.data.sequence_length) / summary.median;
+  report.mfu = report.tokens_per_s * zaya_flop(recipe.model, recipe.data.sequence_length).training /
+               report.peak_flops;
   return report;
 }
 
 std::string to_text(const StepReport& report) {
   std::string text = fmt::format(
-      "peak {:.0f} GFLOP/s, triad {:.1f} GB/s; median of {} steps {:.1f} ms (min {:.1f}, p99 {:.1f}), {} tokens/s, "
+      "peak {:.0f} GFLOP/s, triad {:.1f} GB/s; median of {} steps {:.1f} ms (min {:.1f}, p99 "
+      "{:.1f}), {} tokens/s, "
       "MFU {:.1f}% (exact-causal)\n{:<32} {:>6} {:>10} {:>8} {:>9} {:>9} {:>7} {:>7}\n",
-      report.peak_flops * 1e-9, report.triad_bytes_per_s * 1e-9, report.steps, report.step_s * 1e3, report.min_s * 1e3,
-      report.p99_s * 1e3, format_thousands(int64_t(report.tokens_per_s)), 100 * report.mfu, "op", "calls", "GFLOP",
-      "GB", "time_ms", "floor_ms", "share", "of step");
+      report.peak_flops * 1e-9, report.triad_bytes_per_s * 1e-9, report.steps, report.step_s * 1e3,
+      report.min_s * 1e3, report.p99_s * 1e3, format_thousands(int64_t(report.tokens_per_s)),
+      100 * report.mfu, "op", "calls", "GFLOP", "GB", "time_ms", "floor_ms", "share", "of step");
   for (const OpRow& r : report.rows)
-    text += fmt::format("{:<32} {:>6} {:>10.3f} {:>8.3f} {:>9.3f} {:>9.3f} {:>6.0f}% {:>6.1f}%\n", r.op, r.calls,
-                        r.flop * 1e-9, r.bytes * 1e-9, r.seconds * 1e3, r.floor_s * 1e3,
-                        100 * r.floor_s / r.seconds, 100 * r.seconds / report.step_s);
+    text +=
+        fmt::format("{:<32} {:>6} {:>10.3f} {:>8.3f} {:>9.3f} {:>9.3f} {:>6.0f}% {:>6.1f}%\n", r.op,
+                    r.calls, r.flop * 1e-9, r.bytes * 1e-9, r.seconds * 1e3, r.floor_s * 1e3,
+                    100 * r.floor_s / r.seconds, 100 * r.seconds / report.step_s);
   return text;
 }
 
@@ -117,7 +122,11 @@ std::string to_json_line(const StepReport& report, const Recipe& recipe) {
   using Json = nlohmann::ordered_json;
   Json rows = Json::array();
   for (const OpRow& r : report.rows)
-    rows.push_back({{"op", r.op}, {"calls", r.calls}, {"flop", r.flop}, {"bytes", r.bytes}, {"time_s", r.seconds},
+    rows.push_back({{"op", r.op},
+                    {"calls", r.calls},
+                    {"flop", r.flop},
+                    {"bytes", r.bytes},
+                    {"time_s", r.seconds},
                     {"floor_s", r.floor_s}});
   return Json{{"bench", "step"},
               {"recipe", recipe.source},

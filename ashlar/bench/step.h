@@ -14,14 +14,14 @@ namespace ashlar::bench {
 
 struct OpRow {
   std::string op;
-  int64_t calls = 0;            // of one step
-  double flop = 0, bytes = 0;   // of one step
-  double seconds = 0;           // median over the steps, of their sum within a step
+  int64_t calls = 0;           // of one step
+  double flop = 0, bytes = 0;  // of one step
+  double seconds = 0;          // median over the steps, of their sum within a step
   double floor_s = 0;
 };
 
 struct StepReport {
-  std::vector<OpRow> rows;      // longest first
+  std::vector<OpRow> rows;                  // longest first
   double step_s = 0, min_s = 0, p99_s = 0;  // median, minimum, p99 over `steps`
   int64_t steps = 0;
   double tokens_per_s = 0, mfu = 0;

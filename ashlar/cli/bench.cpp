@@ -1,8 +1,10 @@
-// ashlar bench step RECIPE.toml [section.key=value ...]
+// ashlar bench step RECIPE.toml [section.key=value ...];  ashlar bench products [--dtype bf16|fp32]
 #include <CLI/CLI.hpp>
 
+#include "ashlar/bench/products.h"
 #include "ashlar/bench/step.h"
 #include "ashlar/cli/command.h"
+#include "ashlar/eval/load.h"
 
 namespace ashlar::cli {
 
@@ -10,9 +12,10 @@ void add_bench(CLI::App& app, Action& action) {
   CLI::App* group = app.add_subcommand("bench", "measure this machine against its floors");
   group->require_subcommand(1);
   struct Flags {
-    std::string recipe;
+    std::string recipe, dtype = "auto";
     std::vector<std::string> overrides;
     int64_t steps = 10;
+    int threads = 0;
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
@@ -27,6 +30,20 @@ void add_bench(CLI::App& app, Action& action) {
       const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
       const bench::StepReport report = bench::measure_step(recipe, flags->steps);
       print_result(flags->json ? bench::to_json_line(report, recipe) : bench::to_text(report));
+      return 0;
+    };
+  });
+
+  CLI::App* products = group->add_subcommand("products", "matrix products and Newton-Schulz at training shapes");
+  products->add_option("--dtype", flags->dtype, "auto, bf16 or fp32")->capture_default_str();
+  products->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
+  products->add_flag("--json", flags->json, "one JSON line");
+  products->callback([flags, &action] {
+    action = [flags](Log&) {
+      const DType compute = eval::parse_precision(flags->dtype);
+      ASHLAR_REQUIRE(compute != DType::kF64, kConfig, "--dtype is fp64; expected auto, bf16 or fp32");
+      const bench::ProductReport report = bench::measure_products(flags->threads, compute);
+      print_result(flags->json ? bench::to_json_line(report) : bench::to_text(report));
       return 0;
     };
   });

@@ -1,4 +1,5 @@
-// Text from a model: prefill of the prompt in chunks, then one token at a time through the decode caches.
+// Text from a model: prefill of the prompt in chunks, then one token at a time through the decode
+// caches.
 #pragma once
 
 #include <functional>

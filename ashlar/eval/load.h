@@ -1,4 +1,5 @@
-// A model to use, from wherever --model points: a Hugging Face directory, a checkpoint root (its newest good step)
+// A model to use, from wherever --model points: a Hugging Face directory, a checkpoint root (its
+// newest good step)
 // or one step.  Weights, shape and, where it is there, the tokenizer.
 #pragma once
 
@@ -31,7 +32,8 @@ std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSo
 // Everything that a subcommand needs to run a model forward.
 class Runtime {
  public:
-  // max_positions: longest document; max_call: most tokens of one forward call; num_threads 0: one per CPU.
+  // max_positions: longest document; max_call: most tokens of one forward call; num_threads 0: one
+  // per CPU.
   Runtime(FileSystem& files, const ModelSource& source, DType compute, int64_t max_positions, int64_t max_call,
           int num_threads);
   Allocator allocator;

@@ -1,7 +1,9 @@
 // Picking the next token from logits.
 //
-//   temperature 0 is greedy (lowest id on ties).  Otherwise: logits / temperature, the top_k largest, of those the
-//   smallest set whose probability reaches top_p, then one draw.  The draw is a function of (seed, position).
+//   temperature 0 is greedy (lowest id on ties).  Otherwise: logits / temperature, the top_k
+//   largest, of those the
+//   smallest set whose probability reaches top_p, then one draw.  The draw is a function of (seed,
+//   position).
 #pragma once
 
 #include <cstdint>

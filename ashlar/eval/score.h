@@ -1,4 +1,5 @@
-// What a model says of given tokens: losses, log-probabilities, the likeliest token, the experts chosen.
+// What a model says of given tokens: losses, log-probabilities, the likeliest token, the experts
+// chosen.
 #pragma once
 
 #include <vector>
@@ -15,7 +16,8 @@ struct Scores {
   OwnedTensor logits;                         // [n, V], F32 (F64 in the fp64 run)
 };
 
-// One forward pass over ids as one document.  kData for an id outside the vocabulary; kConfig for fewer than
+// One forward pass over ids as one document.  kData for an id outside the vocabulary; kConfig for
+// fewer than
 // two ids.  Memory: tokens x vocabulary logits, because they are the result.
 Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model, std::span<const int32_t> ids);
 

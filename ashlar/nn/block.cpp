@@ -46,8 +46,8 @@ void BlockWeights::for_each(const ModelSpec& spec, const std::string& prefix, Vi
   moe_merge.for_each(prefix + "post_mlp_residual_scale.", visit);
 }
 
-BlockSaved BlockSaved::make(Arena& arena, const ModelSpec& spec, const Types& types, int64_t num_tokens,
-                            int64_t num_halos) {
+BlockSaved BlockSaved::make(Arena& arena, const ModelSpec& spec, const Types& types,
+                            int64_t num_tokens, int64_t num_halos) {
   const Shape shape{num_tokens, spec.hidden_size};
   BlockSaved s;
   s.a = arena.take(types.activation, shape);
@@ -61,32 +61,36 @@ BlockSaved BlockSaved::make(Arena& arena, const ModelSpec& spec, const Types& ty
   return s;
 }
 
-void LocalRunner::attention_forward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved) {
+void LocalRunner::attention_forward(const Context& ctx, const AttentionCall& call,
+                                    const BlockSaved& saved) {
   const auto l = size_t(call.layer);
-  nn::attention_forward(ctx, call, weights_[l].attention, operands_[l].attention, saved.attention, saved.a,
-                        saved.o);
+  nn::attention_forward(ctx, call, weights_[l].attention, operands_[l].attention, saved.attention,
+                        saved.a, saved.o);
 }
 
-void LocalRunner::attention_backward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved,
-                                     const Tensor& do_TH, const Tensor& da_TH) {
+void LocalRunner::attention_backward(const Context& ctx, const AttentionCall& call,
+                                     const BlockSaved& saved, const Tensor& do_TH,
+                                     const Tensor& da_TH) {
   const auto l = size_t(call.layer);
-  nn::attention_backward(ctx, call, weights_[l].attention, operands_[l].attention, saved.attention, saved.a,
-                         do_TH, gradients_[l].attention, da_TH);
+  nn::attention_backward(ctx, call, weights_[l].attention, operands_[l].attention, saved.attention,
+                         saved.a, do_TH, gradients_[l].attention, da_TH);
 }
 
-void LocalRunner::moe_forward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved,
-                              const Tensor& r_prev_TR) {
+void LocalRunner::moe_forward(const Context& ctx, const AttentionCall& call,
+                              const BlockSaved& saved, const Tensor& r_prev_TR) {
   const auto l = size_t(call.layer);
-  nn::moe_forward(ctx, call.spec, call.types, weights_[l].moe, operands_[l].moe, saved.moe, saved.m, r_prev_TR,
-                  saved.e);
+  nn::moe_forward(ctx, call.spec, call.types, weights_[l].moe, operands_[l].moe, saved.moe, saved.m,
+                  r_prev_TR, saved.e);
 }
 
-void LocalRunner::moe_backward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved,
-                               const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
+void LocalRunner::moe_backward(const Context& ctx, const AttentionCall& call,
+                               const BlockSaved& saved, const Tensor& r_prev_TR,
+                               const Tensor& de_TH, const Tensor& dr_next_TR,
                                const Tensor& dr_prev_TR, const Tensor& dm_TH) {
   const auto l = size_t(call.layer);
-  nn::moe_backward(ctx, call.spec, call.types, weights_[l].moe, operands_[l].moe, saved.moe, saved.m,
-                   r_prev_TR, de_TH, dr_next_TR, gradients_[l].moe, dr_prev_TR, dm_TH, call.accumulate);
+  nn::moe_backward(ctx, call.spec, call.types, weights_[l].moe, operands_[l].moe, saved.moe,
+                   saved.m, r_prev_TR, de_TH, dr_next_TR, gradients_[l].moe, dr_prev_TR, dm_TH,
+                   call.accumulate);
 }
 
 }  // namespace ashlar::nn

@@ -1,8 +1,11 @@
-// One block: norm, attention, merge, norm, mixture of experts, merge.  The second merge is fused with the norm
+// One block: norm, attention, merge, norm, mixture of experts, merge.  The second merge is fused
+// with the norm
 // that follows it and so belongs to the model.
 //
-// BlockRunner says *how* attention and experts run on the weights that this rank holds; LocalRunner runs them
-// here.  Techniques that shard weights (tensor, expert, ZeRO-3) are further runners; nothing in nn knows them.
+// BlockRunner says *how* attention and experts run on the weights that this rank holds; LocalRunner
+// runs them
+// here.  Techniques that shard weights (tensor, expert, ZeRO-3) are further runners; nothing in nn
+// knows them.
 #pragma once
 
 #include "ashlar/kernels/norm.h"
@@ -23,7 +26,8 @@ struct BlockWeights {
   AttentionWeights attention;
   MergeWeights attention_merge, moe_merge;
   MoeWeights moe;
-  static BlockWeights make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype, bool buffers);
+  static BlockWeights make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
+                           bool buffers);
   void for_each(const ModelSpec& spec, const std::string& prefix, Visitor visit) const;
 };
 
@@ -33,20 +37,21 @@ struct BlockOperands {
 };
 
 struct BlockSaved {
-  Tensor a;               // [T, H] activation: normed input
+  Tensor a;  // [T, H] activation: normed input
   AttentionSaved attention;
-  Tensor o, h;            // [T, H] stream: attention output, stream after the first merge
-  Tensor m, rstd_m;       // [T, H] activation, [T]
+  Tensor o, h;       // [T, H] stream: attention output, stream after the first merge
+  Tensor m, rstd_m;  // [T, H] activation, [T]
   MoeSaved moe;
-  Tensor e;               // [T, H] stream: output of the experts
-  static BlockSaved make(Arena& arena, const ModelSpec& spec, const Types& types, int64_t num_tokens,
-                         int64_t num_halos);
+  Tensor e;  // [T, H] stream: output of the experts
+  static BlockSaved make(Arena& arena, const ModelSpec& spec, const Types& types,
+                         int64_t num_tokens, int64_t num_halos);
 };
 
 class BlockRunner {
  public:
   virtual ~BlockRunner() = default;
-  virtual void attention_forward(const kernels::Context&, const AttentionCall&, const BlockSaved&) = 0;
+  virtual void attention_forward(const kernels::Context&, const AttentionCall&,
+                                 const BlockSaved&) = 0;
   virtual void attention_backward(const kernels::Context&, const AttentionCall&, const BlockSaved&,
                                   const Tensor& do_TH, const Tensor& da_TH) = 0;
   virtual void moe_forward(const kernels::Context&, const AttentionCall&, const BlockSaved&,
@@ -63,13 +68,13 @@ class LocalRunner final : public BlockRunner {
               std::span<const BlockWeights> gradients)
       : weights_(weights), operands_(operands), gradients_(gradients) {}
   void attention_forward(const kernels::Context&, const AttentionCall&, const BlockSaved&) override;
-  void attention_backward(const kernels::Context&, const AttentionCall&, const BlockSaved&, const Tensor& do_TH,
-                          const Tensor& da_TH) override;
+  void attention_backward(const kernels::Context&, const AttentionCall&, const BlockSaved&,
+                          const Tensor& do_TH, const Tensor& da_TH) override;
   void moe_forward(const kernels::Context&, const AttentionCall&, const BlockSaved&,
                    const Tensor& r_prev_TR) override;
-  void moe_backward(const kernels::Context&, const AttentionCall&, const BlockSaved&, const Tensor& r_prev_TR,
-                    const Tensor& de_TH, const Tensor& dr_next_TR, const Tensor& dr_prev_TR,
-                    const Tensor& dm_TH) override;
+  void moe_backward(const kernels::Context&, const AttentionCall&, const BlockSaved&,
+                    const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
+                    const Tensor& dr_prev_TR, const Tensor& dm_TH) override;
 
  private:
   std::span<const BlockWeights> weights_;

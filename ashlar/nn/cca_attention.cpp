@@ -23,7 +23,8 @@ kernels::AttentionShape attention_shape(const AttentionCall& call) {
           spec.window_of(call.layer), 1.0 / std::sqrt(double(spec.head_dim))};
 }
 
-// Columns of the fused projection: z = q | k meets the convolutions, vd is the delayed half of the values.
+// Columns of the fused projection: z = q | k meets the convolutions, vd is the delayed half of the
+// values.
 Matrix z_part(const ModelSpec& spec, const Tensor& qkv) {
   return Matrix::of(qkv).columns(0, spec.conv_channels());
 }
@@ -36,7 +37,8 @@ struct Halos {
   Tensor z, vd;
 };
 Halos halos(const AttentionSaved& saved, const kernels::Sequence& sequence) {
-  return {saved.halo_z.slice(0, sequence.num_halos()), saved.halo_vd.slice(0, sequence.num_halos())};
+  return {saved.halo_z.slice(0, sequence.num_halos()),
+          saved.halo_vd.slice(0, sequence.num_halos())};
 }
 
 }  // namespace
@@ -59,21 +61,34 @@ AttentionWeights AttentionWeights::make(Arena& arena, const ModelSpec& spec, DTy
   return w;
 }
 
-void AttentionWeights::for_each(const ModelSpec& spec, const std::string& prefix, Visitor visit) const {
+void AttentionWeights::for_each(const ModelSpec& spec, const std::string& prefix,
+                                Visitor visit) const {
   const int64_t q = spec.q_dim(), k = spec.kv_dim();
   const auto matrix = [&](const char* name, const Tensor& tensor, Init init) {
-    visit({.name = prefix + name, .init = init, .kind = OptimizerKind::kMuon, .decay = true, .product = true}, tensor);
+    visit({.name = prefix + name,
+           .init = init,
+           .kind = OptimizerKind::kMuon,
+           .decay = true,
+           .product = true},
+          tensor);
   };
   matrix("qkv_proj.q_proj.weight", qkv.slice(0, q), Init::kNormal);
   matrix("qkv_proj.k_proj.weight", qkv.slice(q, q + k), Init::kNormal);
   matrix("qkv_proj.v_proj_current.weight", qkv.slice(q + k, q + k + k / 2), Init::kNormal);
   matrix("qkv_proj.v_proj_delayed.weight", qkv.slice(q + k + k / 2, q + 2 * k), Init::kNormal);
-  visit({.name = prefix + "qkv_proj.conv_qk_depthwise.weight", .init = Init::kConvDepthwise, .decay = true},
+  visit({.name = prefix + "qkv_proj.conv_qk_depthwise.weight",
+         .init = Init::kConvDepthwise,
+         .decay = true},
         conv0_w);
-  visit({.name = prefix + "qkv_proj.conv_qk_depthwise.bias", .init = Init::kConvDepthwiseBias}, conv0_b);
-  visit({.name = prefix + "qkv_proj.conv_qk_grouped.weight", .init = Init::kConvGrouped, .decay = true, .product = true},
+  visit({.name = prefix + "qkv_proj.conv_qk_depthwise.bias", .init = Init::kConvDepthwiseBias},
+        conv0_b);
+  visit({.name = prefix + "qkv_proj.conv_qk_grouped.weight",
+         .init = Init::kConvGrouped,
+         .decay = true,
+         .product = true},
         conv1_w);
-  visit({.name = prefix + "qkv_proj.conv_qk_grouped.bias", .init = Init::kConvGroupedBias}, conv1_b);
+  visit({.name = prefix + "qkv_proj.conv_qk_grouped.bias", .init = Init::kConvGroupedBias},
+        conv1_b);
   visit({.name = prefix + "qk_norm.temp", .init = Init::kTemp}, temp);
   matrix("o_proj.weight", o_proj, Init::kOutput);
 }
@@ -97,8 +112,8 @@ AttentionSaved AttentionSaved::make(Arena& arena, const ModelSpec& spec, const T
 }
 
 void attention_forward(const Context& ctx, const AttentionCall& call, const AttentionWeights& w,
-                       const AttentionOperands& operands, const AttentionSaved& saved, const Tensor& a_TH,
-                       const Tensor& o_TH) {
+                       const AttentionOperands& operands, const AttentionSaved& saved,
+                       const Tensor& a_TH, const Tensor& o_TH) {
   const ModelSpec& spec = call.spec;
   const DType compute = call.types.compute;
   const int64_t T = a_TH.shape[0], C = spec.conv_channels();
@@ -106,24 +121,28 @@ void attention_forward(const Context& ctx, const AttentionCall& call, const Atte
   const auto [halo_z, halo_vd] = halos(saved, call.sequence);
 
   linear_forward(ctx, compute, Matrix::of(a_TH), operands.qkv, Matrix::of(saved.qkv));
-  call.exchange.halo_forward(ctx, call.layer, call.sequence, z, vd_part(spec, saved.qkv), halo_z, halo_vd);
+  call.exchange.halo_forward(ctx, call.layer, call.sequence, z, vd_part(spec, saved.qkv), halo_z,
+                             halo_vd);
   {
     const Arena::Scope scope(*ctx.workspace);
     const Tensor columns = ctx.workspace->take(call.types.activation, {T, 2 * C});
     conv_columns_forward(ctx, call.sequence, z, halo_z, w.conv0_w, w.conv0_b, columns);
-    blockdiag_linear_forward(ctx, compute, Matrix::of(columns), operands.conv1, Matrix::of(saved.y_TC));
+    blockdiag_linear_forward(ctx, compute, Matrix::of(columns), operands.conv1,
+                             Matrix::of(saved.y_TC));
   }
-  qk_forward(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC, w.conv1_b, w.temp,
-             halo_vd, saved.qhat, saved.khat, saved.v, saved.n_q, saved.n_k);
-  const KeysValues all = call.exchange.keys_values(ctx, call.layer, call.sequence, saved.khat, saved.v);
-  kernels::attention_forward(ctx, attention_shape(call), call.sequence, all.segments, saved.qhat, all.k,
-                             all.v, saved.att, saved.lse);
+  qk_forward(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC, w.conv1_b,
+             w.temp, halo_vd, saved.qhat, saved.khat, saved.v, saved.n_q, saved.n_k);
+  const KeysValues all =
+      call.exchange.keys_values(ctx, call.layer, call.sequence, saved.khat, saved.v);
+  kernels::attention_forward(ctx, attention_shape(call), call.sequence, all.segments, saved.qhat,
+                             all.k, all.v, saved.att, saved.lse);
   linear_forward(ctx, compute, Matrix::of(saved.att), operands.o_proj, Matrix::of(o_TH));
 }
 
 void attention_backward(const Context& ctx, const AttentionCall& call, const AttentionWeights& w,
-                        const AttentionOperands& operands, const AttentionSaved& saved, const Tensor& a_TH,
-                        const Tensor& do_TH, const AttentionWeights& gradients, const Tensor& da_TH) {
+                        const AttentionOperands& operands, const AttentionSaved& saved,
+                        const Tensor& a_TH, const Tensor& do_TH, const AttentionWeights& gradients,
+                        const Tensor& da_TH) {
   const ModelSpec& spec = call.spec;
   const auto [stream, activation, compute] = call.types;
   const int64_t T = a_TH.shape[0], C = spec.conv_channels(), q = spec.q_dim(), kv = spec.kv_dim();
@@ -142,30 +161,37 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
       const Arena::Scope attention_scope(workspace);
       const Tensor datt = workspace.take(activation, {T, q});
       linear_backward_input(ctx, compute, Matrix::of(do_TH), operands.o_proj, Matrix::of(datt));
-      linear_backward_weight(ctx, compute, Matrix::of(do_TH), Matrix::of(saved.att), gradients.o_proj, call.accumulate);
-      const KeysValues all = call.exchange.keys_values(ctx, call.layer, call.sequence, saved.khat, saved.v);
+      linear_backward_weight(ctx, compute, Matrix::of(do_TH), Matrix::of(saved.att),
+                             gradients.o_proj, call.accumulate);
+      const KeysValues all =
+          call.exchange.keys_values(ctx, call.layer, call.sequence, saved.khat, saved.v);
       // Where every key is local, the gradients of all keys are the local ones.
       const bool local = all.k.shape == saved.khat.shape;
       const Tensor dk_all = local ? dkhat : workspace.take(stream, all.k.shape);
       const Tensor dv_all = local ? dv : workspace.take(stream, all.v.shape);
-      kernels::attention_backward(ctx, attention_shape(call), call.sequence, all.segments, saved.qhat,
-                                  all.k, all.v, saved.att, saved.lse, datt, dqhat, dk_all, dv_all);
+      kernels::attention_backward(ctx, attention_shape(call), call.sequence, all.segments,
+                                  saved.qhat, all.k, all.v, saved.att, saved.lse, datt, dqhat,
+                                  dk_all, dv_all);
       call.exchange.keys_values_backward(ctx, call.layer, call.sequence, dk_all, dv_all, dkhat, dv);
     }
-    qk_backward(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC, w.conv1_b, w.temp,
-                saved.n_q, saved.n_k, dqhat, dkhat, dv, dy, dqkv, dhalo_vd, gradients.temp,
+    qk_backward(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC, w.conv1_b,
+                w.temp, saved.n_q, saved.n_k, dqhat, dkhat, dv, dy, dqkv, dhalo_vd, gradients.temp,
                 gradients.conv1_b);
     const Tensor columns = workspace.take(activation, {T, 2 * C});
     conv_columns_forward(ctx, call.sequence, z, halo_z, w.conv0_w, w.conv0_b, columns);
     blockdiag_linear_backward_weight(ctx, compute, Matrix::of(dy), Matrix::of(columns),
-                                     grouped_conv_matrices(spec, gradients.conv1_w), call.accumulate);
+                                     grouped_conv_matrices(spec, gradients.conv1_w),
+                                     call.accumulate);
     const Tensor& dcolumns = columns;  // its last use was the line above
-    blockdiag_linear_backward_input(ctx, compute, Matrix::of(dy), operands.conv1, Matrix::of(dcolumns));
-    conv_columns_backward(ctx, call.sequence, dcolumns, z, halo_z, w.conv0_w, w.conv0_b, dz, dhalo_z,
-                          gradients.conv0_w, gradients.conv0_b);
+    blockdiag_linear_backward_input(ctx, compute, Matrix::of(dy), operands.conv1,
+                                    Matrix::of(dcolumns));
+    conv_columns_backward(ctx, call.sequence, dcolumns, z, halo_z, w.conv0_w, w.conv0_b, dz,
+                          dhalo_z, gradients.conv0_w, gradients.conv0_b);
   }
-  call.exchange.halo_backward(ctx, call.layer, call.sequence, dhalo_z, dhalo_vd, dz, vd_part(spec, dqkv));
-  linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), gradients.qkv, call.accumulate);
+  call.exchange.halo_backward(ctx, call.layer, call.sequence, dhalo_z, dhalo_vd, dz,
+                              vd_part(spec, dqkv));
+  linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), gradients.qkv,
+                         call.accumulate);
   linear_backward_input(ctx, compute, Matrix::of(dqkv), operands.qkv, Matrix::of(da_TH));
 }
 

@@ -1,10 +1,13 @@
-// Compressed Convolutional Attention: down projections, two stacked causal convolutions on queries and keys,
-// QK mean, QK norm with temperature, partial RoPE, a value half delayed by one token, causal GQA, output
+// Compressed Convolutional Attention: down projections, two stacked causal convolutions on queries
+// and keys,
+// QK mean, QK norm with temperature, partial RoPE, a value half delayed by one token, causal GQA,
+// output
 // projection.
 //
 // Source   arXiv 2510.04476 (CCA), 2511.17127 (ZAYA1) and its release.
 // Shapes   a [T, H] normed input, o [T, H]; letters as in kernels/qk.h.
-// Cost     per token 2[H(N D + 2 K D) + N D H + 2C + 2C D] flop forward besides attention_forward's.
+// Cost     per token 2[H(N D + 2 K D) + N D H + 2C + 2C D] flop forward besides
+//          attention_forward's.
 #pragma once
 
 #include "ashlar/nn/exchange.h"
@@ -14,11 +17,11 @@
 namespace ashlar::nn {
 
 struct AttentionWeights {
-  Tensor qkv;             // [N D + 2 K D, H]: q | k | v current | v delayed, one product
+  Tensor qkv;               // [N D + 2 K D, H]: q | k | v current | v delayed, one product
   Tensor conv0_w, conv0_b;  // [C, 1, 2], [C]
   Tensor conv1_w, conv1_b;  // [C, D, 2], [C]
-  Tensor temp;            // [K]
-  Tensor o_proj;          // [H, N D]
+  Tensor temp;              // [K]
+  Tensor o_proj;            // [H, N D]
 
   static AttentionWeights make(Arena& arena, const ModelSpec& spec, DType dtype);
   void for_each(const ModelSpec& spec, const std::string& prefix, Visitor visit) const;
@@ -32,15 +35,15 @@ struct AttentionOperands {
 };
 
 struct AttentionSaved {
-  Tensor qkv;          // [T, N D + 2 K D] stream: q | k | vc | vd
-  Tensor y_TC;         // grouped convolution without bias
+  Tensor qkv;   // [T, N D + 2 K D] stream: q | k | vc | vd
+  Tensor y_TC;  // grouped convolution without bias
   Tensor halo_z, halo_vd;
   Tensor qhat, khat, v;  // activation type
-  Tensor n_q, n_k;     // norms before scaling
-  Tensor att, lse;     // [T, N D], [T, N]
+  Tensor n_q, n_k;       // norms before scaling
+  Tensor att, lse;       // [T, N D], [T, N]
 
-  static AttentionSaved make(Arena& arena, const ModelSpec& spec, const Types& types, int64_t num_tokens,
-                             int64_t num_halos);
+  static AttentionSaved make(Arena& arena, const ModelSpec& spec, const Types& types,
+                             int64_t num_tokens, int64_t num_halos);
 };
 
 struct AttentionCall {  // what one call needs besides weights and activations
@@ -56,10 +59,12 @@ struct AttentionCall {  // what one call needs besides weights and activations
 };
 
 void attention_forward(const kernels::Context&, const AttentionCall&, const AttentionWeights&,
-                       const AttentionOperands&, const AttentionSaved&, const Tensor& a_TH, const Tensor& o_TH);
+                       const AttentionOperands&, const AttentionSaved&, const Tensor& a_TH,
+                       const Tensor& o_TH);
 // Adds to gradients (see AttentionCall::accumulate); overwrites da.
 void attention_backward(const kernels::Context&, const AttentionCall&, const AttentionWeights&,
                         const AttentionOperands&, const AttentionSaved&, const Tensor& a_TH,
-                        const Tensor& do_TH, const AttentionWeights& gradients, const Tensor& da_TH);
+                        const Tensor& do_TH, const AttentionWeights& gradients,
+                        const Tensor& da_TH);
 
 }  // namespace ashlar::nn

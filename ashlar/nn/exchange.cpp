@@ -20,7 +20,8 @@ int64_t row_of(const Sequence& sequence, int64_t document, int64_t position) {
   return -1;
 }
 
-// Calls use(halo row, steps back from the segment: 1 or 2, local row) for every token a halo stands for.
+// Calls use(halo row, steps back from the segment: 1 or 2, local row) for every token a halo stands
+// for.
 template <typename Use>
 void for_each_halo_token(const Sequence& sequence, Use use) {
   int64_t halo = 0;
@@ -35,7 +36,9 @@ void for_each_halo_token(const Sequence& sequence, Use use) {
   }
 }
 
-std::byte* row_ptr(const Matrix& m, int64_t row) { return m.data + row * m.stride * size_of(m.dtype); }
+std::byte* row_ptr(const Matrix& m, int64_t row) {
+  return m.data + row * m.stride * size_of(m.dtype);
+}
 
 template <typename T>
 void add_row(const std::byte* from, std::byte* to, int64_t n) {
@@ -50,8 +53,9 @@ void add_row(DType dtype, const std::byte* from, std::byte* to, int64_t n) {
 
 }  // namespace
 
-void LocalExchange::halo_forward(const Context& ctx, int64_t, const Sequence& sequence, const Matrix& z,
-                                 const Matrix& vd, const Tensor& halo_z, const Tensor& halo_vd) {
+void LocalExchange::halo_forward(const Context& ctx, int64_t, const Sequence& sequence,
+                                 const Matrix& z, const Matrix& vd, const Tensor& halo_z,
+                                 const Tensor& halo_vd) {
   if (ctx.meta() || sequence.num_halos() == 0) return;
   fill_zero(halo_z);
   for_each_halo_token(sequence, [&](int64_t halo, int64_t back, int64_t row) {
@@ -74,13 +78,14 @@ void LocalExchange::halo_backward(const Context& ctx, int64_t, const Sequence& s
   });
 }
 
-KeysValues LocalExchange::keys_values(const Context&, int64_t, const Sequence& sequence, const Tensor& k,
-                                      const Tensor& v) {
+KeysValues LocalExchange::keys_values(const Context&, int64_t, const Sequence& sequence,
+                                      const Tensor& k, const Tensor& v) {
   return {sequence.segments(), k, v};
 }
 
-void LocalExchange::keys_values_backward(const Context&, int64_t, const Sequence&, const Tensor& dk_all,
-                                         const Tensor& dv_all, const Tensor& dk, const Tensor& dv) {
+void LocalExchange::keys_values_backward(const Context&, int64_t, const Sequence&,
+                                         const Tensor& dk_all, const Tensor& dv_all,
+                                         const Tensor& dk, const Tensor& dv) {
   // All keys are local keys: the same memory.
   ASHLAR_ASSERT(dk_all.data == dk.data && dv_all.data == dv.data);
 }

@@ -10,12 +10,14 @@ namespace {
 
 using kernels::Context;
 
-// Four normals of one Philox block (Box-Muller on 32-bit uniforms): cheaper than one block a number.
+// Four normals of one Philox block (Box-Muller on 32-bit uniforms): cheaper than one block a
+// number.
 void normals_of_block(const Rng& rng, uint64_t block, float (&out)[4]) {
   const auto bits = rng.block(block);
   for (int pair = 0; pair < 2; ++pair) {
     const float u = (float(bits[size_t(2 * pair)] >> 8) + 0.5f) * 0x1p-24f;
-    const float angle = float(bits[size_t(2 * pair + 1)] >> 8) * (0x1p-23f * std::numbers::pi_v<float>);
+    const float angle =
+        float(bits[size_t(2 * pair + 1)] >> 8) * (0x1p-23f * std::numbers::pi_v<float>);
     const float radius = std::sqrt(-2.0f * std::log(u));
     out[2 * pair] = radius * std::cos(angle);
     out[2 * pair + 1] = radius * std::sin(angle);
@@ -30,7 +32,8 @@ void fill_normal(const Context& ctx, const Rng& rng, double std, const Tensor& t
     float four[4];
     for (int64_t block = begin; block < end; ++block) {
       normals_of_block(rng, uint64_t(block), four);
-      for (int64_t i = 0; i < 4 && block * 4 + i < n; ++i) out[block * 4 + i] = T(four[i] * float(std));
+      for (int64_t i = 0; i < 4 && block * 4 + i < n; ++i)
+        out[block * 4 + i] = T(four[i] * float(std));
     }
   });
 }
@@ -48,8 +51,8 @@ void fill_value(double value, const Tensor& tensor) {
 }
 
 template <typename T>
-void fill(const Context& ctx, const ParameterInfo& info, const Tensor& tensor, const ModelSpec& spec,
-          const InitSpec& init, uint64_t seed) {
+void fill(const Context& ctx, const ParameterInfo& info, const Tensor& tensor,
+          const ModelSpec& spec, const InitSpec& init, uint64_t seed) {
   const Rng rng(seed, info.name);
   const auto normal = [&](double std) { fill_normal<T>(ctx, rng, std, tensor); };
   const double depth = 1.0 / std::sqrt(2.0 * double(spec.num_hidden_layers));
@@ -60,15 +63,24 @@ void fill(const Context& ctx, const ParameterInfo& info, const Tensor& tensor, c
     bias ? fill_value<T>(0.0, tensor) : normal(init.std);
   };
   switch (info.init) {
-    case Init::kNormal: return normal(init.std);
-    case Init::kOutput: return normal(init.std * (init.output_depth ? depth : 1.0));
-    case Init::kConvDepthwise: return conv(depthwise_bound, false);
-    case Init::kConvDepthwiseBias: return conv(depthwise_bound, true);
-    case Init::kConvGrouped: return conv(grouped_bound, false);
-    case Init::kConvGroupedBias: return conv(grouped_bound, true);
-    case Init::kTemp: return fill_value<T>(init.temp, tensor);
-    case Init::kOne: return fill_value<T>(1.0, tensor);
-    case Init::kZero: return fill_value<T>(0.0, tensor);
+    case Init::kNormal:
+      return normal(init.std);
+    case Init::kOutput:
+      return normal(init.std * (init.output_depth ? depth : 1.0));
+    case Init::kConvDepthwise:
+      return conv(depthwise_bound, false);
+    case Init::kConvDepthwiseBias:
+      return conv(depthwise_bound, true);
+    case Init::kConvGrouped:
+      return conv(grouped_bound, false);
+    case Init::kConvGroupedBias:
+      return conv(grouped_bound, true);
+    case Init::kTemp:
+      return fill_value<T>(init.temp, tensor);
+    case Init::kOne:
+      return fill_value<T>(1.0, tensor);
+    case Init::kZero:
+      return fill_value<T>(0.0, tensor);
     case Init::kBalancing:
       fill_value<T>(0.0, tensor);
       tensor.as<T>()[tensor.numel() - 1] = T(-1.0);
@@ -77,8 +89,8 @@ void fill(const Context& ctx, const ParameterInfo& info, const Tensor& tensor, c
 
 }  // namespace
 
-void initialize(const Context& ctx, const ModelWeights& weights, const ModelSpec& spec, const InitSpec& init,
-                uint64_t seed) {
+void initialize(const Context& ctx, const ModelWeights& weights, const ModelSpec& spec,
+                const InitSpec& init, uint64_t seed) {
   if (ctx.meta()) return;
   weights.for_each(spec, [&](const ParameterInfo& info, const Tensor& tensor) {
     tensor.dtype == DType::kF64 ? fill<double>(ctx, info, tensor, spec, init, seed)

@@ -1,4 +1,5 @@
-// Weights are born from logical coordinates: element i of tensor `name` is a function of (seed, name, i), so any
+// Weights are born from logical coordinates: element i of tensor `name` is a function of (seed,
+// name, i), so any
 // layout starts from the same numbers.
 #pragma once
 
@@ -7,6 +8,7 @@
 namespace ashlar::nn {
 
 // Does not pack the operands.
-void initialize(const kernels::Context&, const ModelWeights&, const ModelSpec&, const InitSpec&, uint64_t seed);
+void initialize(const kernels::Context&, const ModelWeights&, const ModelSpec&, const InitSpec&,
+                uint64_t seed);
 
 }  // namespace ashlar::nn

@@ -17,18 +17,21 @@ DType head_compute(const Model& model) {
 }  // namespace
 
 int64_t head_chunk_tokens(const ModelSpec& spec, int64_t num_tokens) {
-  // At most 64 MiB of fp32 logits, at most 512 tokens (logits of small vocabularies stay in cache), at
+  // At most 64 MiB of fp32 logits, at most 512 tokens (logits of small vocabularies stay in cache),
+  // at
   // least 64 so that the products keep their speed.
   const int64_t fitting = (int64_t{16} << 20) / spec.vocab_size / 64 * 64;
   return std::min(num_tokens, std::clamp<int64_t>(fitting, 64, 512));
 }
 
-void head_logits(const Context& ctx, const Model& model, const Tensor& final_TH, const Tensor& logits_TV) {
-  linear_forward(ctx, head_compute(model), Matrix::of(final_TH), model.head(), Matrix::of(logits_TV));
+void head_logits(const Context& ctx, const Model& model, const Tensor& final_TH,
+                 const Tensor& logits_TV) {
+  linear_forward(ctx, head_compute(model), Matrix::of(final_TH), model.head(),
+                 Matrix::of(logits_TV));
 }
 
-void head_loss(const Context& ctx, const Model& model, const Tensor& final_TH, const Tensor& targets_T,
-               const Tensor& loss_T) {
+void head_loss(const Context& ctx, const Model& model, const Tensor& final_TH,
+               const Tensor& targets_T, const Tensor& loss_T) {
   const int64_t T = final_TH.shape[0], chunk = head_chunk_tokens(model.spec(), T);
   const Arena::Scope scope(*ctx.workspace);
   const Tensor logits = ctx.workspace->take(model.types().stream, {chunk, model.spec().vocab_size});
@@ -40,8 +43,9 @@ void head_loss(const Context& ctx, const Model& model, const Tensor& final_TH, c
   }
 }
 
-void head_loss_backward(const Context& ctx, const Model& model, const Tensor& final_TH, const Tensor& targets_T,
-                        double scale, const Tensor& loss_T, const Tensor& dfinal_TH, const Tensor& demb_VH) {
+void head_loss_backward(const Context& ctx, const Model& model, const Tensor& final_TH,
+                        const Tensor& targets_T, double scale, const Tensor& loss_T,
+                        const Tensor& dfinal_TH, const Tensor& demb_VH) {
   const int64_t T = final_TH.shape[0], V = model.spec().vocab_size;
   const int64_t chunk = head_chunk_tokens(model.spec(), T);
   const DType compute = head_compute(model);
@@ -55,7 +59,8 @@ void head_loss_backward(const Context& ctx, const Model& model, const Tensor& fi
     const Tensor final_part = final_TH.slice(t, end);
     head_logits(ctx, model, final_part, part);
     cross_entropy(ctx, part, targets_T.slice(t, end), scale, loss_T.slice(t, end), dpart);
-    linear_backward_input(ctx, compute, Matrix::of(dpart), model.head(), Matrix::of(dfinal_TH.slice(t, end)));
+    linear_backward_input(ctx, compute, Matrix::of(dpart), model.head(),
+                          Matrix::of(dfinal_TH.slice(t, end)));
     linear_backward_weight(ctx, compute, Matrix::of(dpart), Matrix::of(final_part), demb_VH);
   }
 }

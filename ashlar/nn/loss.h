@@ -1,4 +1,5 @@
-// The tied head and its loss, over chunks of tokens so that tokens x vocabulary never exists in full.
+// The tied head and its loss, over chunks of tokens so that tokens x vocabulary never exists in
+// full.
 //
 //   logits = final Emb^T;  loss_t = cross entropy with target_t;  -1 means no loss
 //
@@ -13,12 +14,14 @@ namespace ashlar::nn {
 int64_t head_chunk_tokens(const ModelSpec& spec, int64_t num_tokens);
 
 // Fills loss.
-void head_loss(const kernels::Context&, const Model&, const Tensor& final_TH, const Tensor& targets_T,
-               const Tensor& loss_T);
+void head_loss(const kernels::Context&, const Model&, const Tensor& final_TH,
+               const Tensor& targets_T, const Tensor& loss_T);
 // Fills loss and dfinal (gradient of scale * sum of losses); adds to demb.
-void head_loss_backward(const kernels::Context&, const Model&, const Tensor& final_TH, const Tensor& targets_T,
-                        double scale, const Tensor& loss_T, const Tensor& dfinal_TH, const Tensor& demb_VH);
+void head_loss_backward(const kernels::Context&, const Model&, const Tensor& final_TH,
+                        const Tensor& targets_T, double scale, const Tensor& loss_T,
+                        const Tensor& dfinal_TH, const Tensor& demb_VH);
 // logits [T, V] stream type of the given rows; for scoring and sampling.
-void head_logits(const kernels::Context&, const Model&, const Tensor& final_TH, const Tensor& logits_TV);
+void head_logits(const kernels::Context&, const Model&, const Tensor& final_TH,
+                 const Tensor& logits_TV);
 
 }  // namespace ashlar::nn

@@ -10,12 +10,14 @@ namespace {
 using kernels::Context;
 using kernels::Operand;
 
-Operand make_operand(const Context& ctx, Arena& arena, const Tensor& w, DType compute, bool for_backward) {
+Operand make_operand(const Context& ctx, Arena& arena, const Tensor& w, DType compute,
+                     bool for_backward) {
   Operand operand{.w = w, .forward = {}, .backward = {}};
   const auto layout =
       operand_layout(ctx, operand.groups(), operand.n(), operand.k(), compute, for_backward);
   if (layout.forward_numel > 0) operand.forward = arena.take(layout.dtype, {layout.forward_numel});
-  if (layout.backward_numel > 0) operand.backward = arena.take(layout.dtype, {layout.backward_numel});
+  if (layout.backward_numel > 0)
+    operand.backward = arena.take(layout.dtype, {layout.backward_numel});
   return operand;
 }
 
@@ -25,8 +27,8 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
   const BlockWeights& w = call.weights.blocks[size_t(l)];
   const AttentionCall attention = call.at(l);
   call.runner.attention_forward(ctx, attention, s);
-  merge_norm_forward(ctx, call.spec.rms_norm_eps, s.o, saved.x[size_t(l)], w.attention_merge.params(),
-                     w.moe_norm, s.h, s.m, s.rstd_m);
+  merge_norm_forward(ctx, call.spec.rms_norm_eps, s.o, saved.x[size_t(l)],
+                     w.attention_merge.params(), w.moe_norm, s.h, s.m, s.rstd_m);
   const Tensor r_prev = l > 0 ? saved.blocks[size_t(l) - 1].moe.router.r : Tensor{};
   call.runner.moe_forward(ctx, attention, s, r_prev);
 }
@@ -75,18 +77,20 @@ void ModelWeights::for_each(const ModelSpec& spec, Visitor visit) const {
   visit({.name = "model.norm.weight", .init = Init::kOne}, norm);
 }
 
-ModelOperands ModelOperands::make(const Context& ctx, Arena& arena, const ModelSpec& spec, const Types& types,
-                                  const ModelWeights& weights, bool for_backward) {
+ModelOperands ModelOperands::make(const Context& ctx, Arena& arena, const ModelSpec& spec,
+                                  const Types& types, const ModelWeights& weights,
+                                  bool for_backward) {
   const auto operand = [&](const Tensor& w) {
     return make_operand(ctx, arena, w, types.compute, for_backward);
   };
   ModelOperands operands;
-  operands.head = make_operand(ctx, arena, weights.embed, spec.head_fp32 ? types.stream : types.compute,
-                               for_backward);
+  operands.head = make_operand(ctx, arena, weights.embed,
+                               spec.head_fp32 ? types.stream : types.compute, for_backward);
   for (const BlockWeights& w : weights.blocks) {
     const RouterWeights& router = w.moe.router;
     operands.blocks.push_back(
-        {.attention = {operand(w.attention.qkv), operand(grouped_conv_matrices(spec, w.attention.conv1_w)),
+        {.attention = {operand(w.attention.qkv),
+                       operand(grouped_conv_matrices(spec, w.attention.conv1_w)),
                        operand(w.attention.o_proj)},
          .moe = {.router = {operand(router.down_w), operand(router.fc1_w), operand(router.fc2_w),
                             operand(router.out_w)},
@@ -100,8 +104,9 @@ void ModelOperands::pack(const Context& ctx) const {
   kernels::pack(ctx, head);
   for (const BlockOperands& b : blocks) {
     const RouterOperands& router = b.moe.router;
-    for (const Operand* operand : {&b.attention.qkv, &b.attention.conv1, &b.attention.o_proj, &router.down,
-                                   &router.fc1, &router.fc2, &router.out, &b.moe.gate_up, &b.moe.down})
+    for (const Operand* operand :
+         {&b.attention.qkv, &b.attention.conv1, &b.attention.o_proj, &router.down, &router.fc1,
+          &router.fc2, &router.out, &b.moe.gate_up, &b.moe.down})
       kernels::pack(ctx, *operand);
   }
 }
@@ -114,7 +119,8 @@ Saved Saved::make(Arena& arena, const ModelSpec& spec, const Types& types, int64
   s.keep = keep;
   for (int64_t l = 0; l <= L; ++l) {
     // Inference reads x[l] only while block l runs: two take turns.
-    s.x.push_back(keep == Keep::kNothing && l >= 2 ? s.x[size_t(l) - 2] : arena.take(types.stream, stream_shape));
+    s.x.push_back(keep == Keep::kNothing && l >= 2 ? s.x[size_t(l) - 2]
+                                                   : arena.take(types.stream, stream_shape));
     s.rstd.push_back(arena.take(types.stream, {T}));
   }
   for (int64_t l = 0; l < L; ++l) {
@@ -150,13 +156,14 @@ void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
     block_forward(ctx, call, saved, l);
     const BlockSaved& s = saved.blocks[size_t(l)];
     const NormOf next = norm_of(w, saved, l + 1);
-    merge_norm_forward(ctx, call.spec.rms_norm_eps, s.e, s.h, w.blocks[size_t(l)].moe_merge.params(),
-                       next.weight, saved.x[size_t(l) + 1], next.out, saved.rstd[size_t(l) + 1]);
+    merge_norm_forward(ctx, call.spec.rms_norm_eps, s.e, s.h,
+                       w.blocks[size_t(l)].moe_merge.params(), next.weight, saved.x[size_t(l) + 1],
+                       next.out, saved.rstd[size_t(l) + 1]);
   }
 }
 
-void backward(const Context& ctx, const ModelCall& call, const Saved& saved, const Tensor& dfinal_TH,
-              const ModelWeights& gradients) {
+void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
+              const Tensor& dfinal_TH, const ModelWeights& gradients) {
   ASHLAR_ASSERT(saved.keep != Keep::kNothing);
   const ModelWeights& w = call.weights;
   const auto [stream, activation, compute] = call.types;
@@ -176,22 +183,23 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved, con
     const AttentionCall attention = call.at(l);
     const bool last = l == L - 1;
     const Tensor& next_norm = last ? w.norm : w.blocks[size_t(l) + 1].attention_norm;
-    const Tensor& dnext_norm = last ? gradients.norm : gradients.blocks[size_t(l) + 1].attention_norm;
+    const Tensor& dnext_norm =
+        last ? gradients.norm : gradients.blocks[size_t(l) + 1].attention_norm;
     merge_norm_backward(ctx, last ? dfinal_TH : da, last ? Tensor{} : dstream, s.e, s.h,
-                        saved.x[size_t(l) + 1], saved.rstd[size_t(l) + 1], bw.moe_merge.params(), next_norm,
-                        dbranch, dstream, bg.moe_merge.params(), dnext_norm);
+                        saved.x[size_t(l) + 1], saved.rstd[size_t(l) + 1], bw.moe_merge.params(),
+                        next_norm, dbranch, dstream, bg.moe_merge.params(), dnext_norm);
     const Tensor r_prev = l > 0 ? saved.blocks[size_t(l) - 1].moe.router.r : Tensor{};
-    call.runner.moe_backward(ctx, attention, s, r_prev, dbranch, last ? Tensor{} : dr, l > 0 ? dr : Tensor{},
-                             dm);
+    call.runner.moe_backward(ctx, attention, s, r_prev, dbranch, last ? Tensor{} : dr,
+                             l > 0 ? dr : Tensor{}, dm);
     merge_norm_backward(ctx, dm, dstream, s.o, saved.x[size_t(l)], s.h, s.rstd_m,
                         bw.attention_merge.params(), bw.moe_norm, dbranch, dstream,
                         bg.attention_merge.params(), bg.moe_norm);
     call.runner.attention_backward(ctx, attention, s, dbranch, da);
   }
-  rms_norm_backward(ctx, da, saved.x[0], w.blocks[0].attention_norm, saved.rstd[0], dstream, dstream,
-                    gradients.blocks[0].attention_norm);
-  embedding_backward(ctx, call.ids_T, w.embed, w.input_scale, w.input_bias, dstream, gradients.embed,
-                     gradients.input_scale, gradients.input_bias);
+  rms_norm_backward(ctx, da, saved.x[0], w.blocks[0].attention_norm, saved.rstd[0], dstream,
+                    dstream, gradients.blocks[0].attention_norm);
+  embedding_backward(ctx, call.ids_T, w.embed, w.input_scale, w.input_bias, dstream,
+                     gradients.embed, gradients.input_scale, gradients.input_bias);
 }
 
 Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& spec, DType compute,
@@ -200,12 +208,14 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& spec, DT
       types_(Types::of(compute)),
       weight_arena_(arena_for(allocator, Tag::kWeights,
                               [&](Arena& arena) {
-                                const ModelWeights w = ModelWeights::make(arena, spec_, types_.stream, true);
+                                const ModelWeights w =
+                                    ModelWeights::make(arena, spec_, types_.stream, true);
                                 ModelOperands::make(ctx, arena, spec_, types_, w, training);
                               })),
       gradient_arena_(arena_for(allocator, Tag::kGradients,
                                 [&](Arena& arena) {
-                                  if (training) ModelWeights::make(arena, spec_, types_.stream, false);
+                                  if (training)
+                                    ModelWeights::make(arena, spec_, types_.stream, false);
                                 })),
       table_arena_(arena_for(allocator, Tag::kWeights,
                              [&](Arena& arena) {
@@ -223,9 +233,10 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& spec, DT
   rope_table(ctx, spec_.rope_theta_sliding, spec_.rotary_dim(), rope_sliding_);
 }
 
-ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& sequence, const Tensor& ids_T,
-                      bool accumulate) {
-  return {spec_, types_, weights_, runner_, exchange, sequence, ids_T, rope_, rope_sliding_, accumulate};
+ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& sequence,
+                      const Tensor& ids_T, bool accumulate) {
+  return {spec_,    types_, weights_, runner_,       exchange,
+          sequence, ids_T,  rope_,    rope_sliding_, accumulate};
 }
 
 void Model::zero_sums(const Context& ctx) const {
@@ -259,9 +270,10 @@ std::vector<Parameter> Model::parameters() const {
 std::vector<Piece> Model::pieces() const {
   std::vector<Piece> list;
   weights_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& value) {
-    list.push_back({{info.name, value.dtype, value.shape, info.buffer ? Role::kBuffer : Role::kParameter},
-                    Box::whole(value.shape),
-                    value});
+    list.push_back(
+        {{info.name, value.dtype, value.shape, info.buffer ? Role::kBuffer : Role::kParameter},
+         Box::whole(value.shape),
+         value});
   });
   return list;
 }

@@ -7,7 +7,9 @@ using kernels::Context;
 using kernels::Matrix;
 using kernels::RoutePlan;
 
-bool identity(const ModelSpec& spec) { return spec.skip_output == SkipOutput::kIdentity; }
+bool identity(const ModelSpec& spec) {
+  return spec.skip_output == SkipOutput::kIdentity;
+}
 
 int64_t rows_in_use(const RoutePlan& plan, int64_t num_tokens) {
   const auto rows = plan.row_of_expert();
@@ -16,7 +18,8 @@ int64_t rows_in_use(const RoutePlan& plan, int64_t num_tokens) {
 
 }  // namespace
 
-MoeWeights MoeWeights::make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype, bool buffers) {
+MoeWeights MoeWeights::make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
+                            bool buffers) {
   const int64_t E = spec.num_experts, F = spec.moe_intermediate_size, H = spec.hidden_size;
   MoeWeights w;
   w.router = RouterWeights::make(arena, spec, layer, dtype, buffers);
@@ -28,15 +31,20 @@ MoeWeights MoeWeights::make(Arena& arena, const ModelSpec& spec, int64_t layer, 
 void MoeWeights::for_each(const std::string& prefix, Visitor visit) const {
   router.for_each(prefix + "gate.", visit);
   const auto stack = [&](const char* name, const Tensor& tensor, Init init) {
-    visit({.name = prefix + name, .init = init, .kind = OptimizerKind::kMuon, .decay = true,
-           .product = true, .num_matrices = tensor.shape[0]},
+    visit({.name = prefix + name,
+           .init = init,
+           .kind = OptimizerKind::kMuon,
+           .decay = true,
+           .product = true,
+           .num_matrices = tensor.shape[0]},
           tensor);
   };
   stack("experts.gate_up_proj", gate_up, Init::kNormal);
   stack("experts.down_proj", down, Init::kOutput);
 }
 
-MoeSaved MoeSaved::make(Arena& arena, const ModelSpec& spec, const Types& types, int64_t num_tokens) {
+MoeSaved MoeSaved::make(Arena& arena, const ModelSpec& spec, const Types& types,
+                        int64_t num_tokens) {
   const int64_t T = num_tokens, F = spec.moe_intermediate_size, H = spec.hidden_size;
   MoeSaved s;
   s.router = RouterSaved::make(arena, spec, types, T);
@@ -58,19 +66,19 @@ void moe_forward(const Context& ctx, const ModelSpec& spec, const Types& types, 
   router_forward(ctx, spec, types, w.router, operands.router, saved.router, m_TH, r_prev_TR);
   route_plan(ctx, spec.num_experts, saved.router.expert, plan);
   gather_rows(ctx, plan, m_TH, saved.x_rows);
-  grouped_linear_forward(ctx, types.compute, Matrix::of(saved.x_rows), operands.gate_up, plan.row_of_expert(),
-                         Matrix::of(saved.gate_up));
+  grouped_linear_forward(ctx, types.compute, Matrix::of(saved.x_rows), operands.gate_up,
+                         plan.row_of_expert(), Matrix::of(saved.gate_up));
   swiglu_forward(ctx, rows_in_use(plan, m_TH.shape[0]), saved.gate_up, saved.act);
-  grouped_linear_forward(ctx, types.compute, Matrix::of(saved.act), operands.down, plan.row_of_expert(),
-                         Matrix::of(saved.y_rows));
+  grouped_linear_forward(ctx, types.compute, Matrix::of(saved.act), operands.down,
+                         plan.row_of_expert(), Matrix::of(saved.y_rows));
   combine_forward(ctx, plan, identity(spec), saved.y_rows, saved.router.chosen, m_TH, e_TH);
 }
 
-void moe_backward(const Context& ctx, const ModelSpec& spec, const Types& types, const MoeWeights& w,
-                  const MoeOperands& operands, const MoeSaved& saved, const Tensor& m_TH,
-                  const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
-                  const MoeWeights& gradients, const Tensor& dr_prev_TR, const Tensor& dm_TH,
-                  bool accumulate) {
+void moe_backward(const Context& ctx, const ModelSpec& spec, const Types& types,
+                  const MoeWeights& w, const MoeOperands& operands, const MoeSaved& saved,
+                  const Tensor& m_TH, const Tensor& r_prev_TR, const Tensor& de_TH,
+                  const Tensor& dr_next_TR, const MoeWeights& gradients, const Tensor& dr_prev_TR,
+                  const Tensor& dm_TH, bool accumulate) {
   const RoutePlan& plan = saved.plan;
   const auto rows = plan.row_of_expert();
   const auto [stream, activation, compute] = types;
@@ -83,19 +91,20 @@ void moe_backward(const Context& ctx, const ModelSpec& spec, const Types& types,
     const Tensor dy_rows = workspace.take(activation, saved.y_rows.shape);
     const Tensor dact = workspace.take(activation, saved.act.shape);
     const Tensor dgate_up = workspace.take(activation, saved.gate_up.shape);
-    combine_backward(ctx, plan, identity(spec), de_TH, saved.y_rows, saved.router.chosen, m_TH, dy_rows,
-                     dchosen);
-    grouped_linear_backward_input(ctx, compute, Matrix::of(dy_rows), operands.down, rows, Matrix::of(dact));
+    combine_backward(ctx, plan, identity(spec), de_TH, saved.y_rows, saved.router.chosen, m_TH,
+                     dy_rows, dchosen);
+    grouped_linear_backward_input(ctx, compute, Matrix::of(dy_rows), operands.down, rows,
+                                  Matrix::of(dact));
     grouped_linear_backward_weight(ctx, compute, Matrix::of(dy_rows), Matrix::of(saved.act), rows,
                                    gradients.down, accumulate);
     swiglu_backward(ctx, rows_in_use(plan, m_TH.shape[0]), dact, saved.gate_up, dgate_up);
     grouped_linear_backward_input(ctx, compute, Matrix::of(dgate_up), operands.gate_up, rows,
                                   Matrix::of(dx_rows));
-    grouped_linear_backward_weight(ctx, compute, Matrix::of(dgate_up), Matrix::of(saved.x_rows), rows,
-                                   gradients.gate_up, accumulate);
+    grouped_linear_backward_weight(ctx, compute, Matrix::of(dgate_up), Matrix::of(saved.x_rows),
+                                   rows, gradients.gate_up, accumulate);
   }
-  router_backward(ctx, spec, types, w.router, operands.router, saved.router, m_TH, r_prev_TR, dchosen,
-                  dr_next_TR, gradients.router, dr_prev_TR, dm_TH, accumulate);
+  router_backward(ctx, spec, types, w.router, operands.router, saved.router, m_TH, r_prev_TR,
+                  dchosen, dr_next_TR, gradients.router, dr_prev_TR, dm_TH, accumulate);
   scatter_rows_add(ctx, plan, identity(spec), dx_rows, saved.router.chosen, de_TH, dm_TH);
 }
 

@@ -1,6 +1,8 @@
-// The mixture of experts of a block: router, top-1 dropless dispatch, SwiGLU experts, weighted return.
+// The mixture of experts of a block: router, top-1 dropless dispatch, SwiGLU experts, weighted
+// return.
 //
-// Source   arXiv 2511.17127.  No auxiliary loss, no capacity; the skip class adds 0 or p * m (model.skip_output).
+// Source   arXiv 2511.17127.  No auxiliary loss, no capacity; the skip class adds 0 or p * m
+//          (model.skip_output).
 // Shapes   m e [T, H]; experts [E, 2F, H] (rows 0..F-1 gate, F..2F-1 up) and [E, H, F].
 // Cost     per token 6 H F flop forward besides the router's.
 #pragma once
@@ -14,7 +16,8 @@ struct MoeWeights {
   RouterWeights router;
   Tensor gate_up, down;  // [E, 2F, H], [E, H, F]
 
-  static MoeWeights make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype, bool buffers);
+  static MoeWeights make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
+                         bool buffers);
   void for_each(const std::string& prefix, Visitor visit) const;
 };
 
@@ -32,8 +35,9 @@ struct MoeSaved {
   static MoeSaved make(Arena& arena, const ModelSpec& spec, const Types& types, int64_t num_tokens);
 };
 
-void moe_forward(const kernels::Context&, const ModelSpec&, const Types&, const MoeWeights&, const MoeOperands&,
-                 const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR, const Tensor& e_TH);
+void moe_forward(const kernels::Context&, const ModelSpec&, const Types&, const MoeWeights&,
+                 const MoeOperands&, const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR,
+                 const Tensor& e_TH);
 // Adds to gradients (accumulate: see AttentionCall); overwrites dm and dr_prev.
 void moe_backward(const kernels::Context&, const ModelSpec&, const Types&, const MoeWeights&,
                   const MoeOperands&, const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR,

@@ -1,4 +1,5 @@
-// What a layer says about each of its tensors: one visitor that init, optimizer, checkpoint and parity
+// What a layer says about each of its tensors: one visitor that init, optimizer, checkpoint and
+// parity
 // tests all use.  Names and shapes are the native Hugging Face ones.
 #pragma once
 
@@ -11,16 +12,16 @@
 namespace ashlar::nn {
 
 enum class Init : uint8_t {
-  kNormal,          // normal, init.std
-  kOutput,          // the same; times 1/sqrt(2L) with init.output_scale = depth
-  kConvDepthwise,   // normal, or uniform +-1/sqrt(taps) with init.conv = uniform
-  kConvGrouped,     // normal, or uniform +-1/sqrt(taps * head_dim)
+  kNormal,             // normal, init.std
+  kOutput,             // the same; times 1/sqrt(2L) with init.output_scale = depth
+  kConvDepthwise,      // normal, or uniform +-1/sqrt(taps) with init.conv = uniform
+  kConvGrouped,        // normal, or uniform +-1/sqrt(taps * head_dim)
   kConvDepthwiseBias,  // 0, or as its weight with init.conv = uniform
   kConvGroupedBias,
-  kTemp,            // init.temp
+  kTemp,  // init.temp
   kOne,
   kZero,
-  kBalancing,       // 0, the last one -1
+  kBalancing,  // 0, the last one -1
 };
 
 struct ParameterInfo {
@@ -35,7 +36,8 @@ struct ParameterInfo {
 
 using Visitor = function_ref<void(const ParameterInfo&, const Tensor&)>;
 
-// The three element types of a run: bf16 {F32, BF16, BF16}, fp32 {F32, F32, F32}, fp64 {F64, F64, F64}.
+// The three element types of a run: bf16 {F32, BF16, BF16}, fp32 {F32, F32, F32}, fp64 {F64, F64,
+// F64}.
 struct Types {
   DType stream;      // residual stream, statistics, parameters, gradients
   DType activation;  // what meets products, and is kept for their gradients

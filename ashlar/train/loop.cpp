@@ -8,6 +8,7 @@
 #include "ashlar/data/prefetch.h"
 #include "ashlar/kernels/peak.h"
 #include "ashlar/sizing/zaya.h"
+#include "ashlar/train/chart.h"
 #include "ashlar/train/metrics.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/process.h"
@@ -168,10 +169,16 @@ Outcome Run::train() {
   }
   if (outcome == Outcome::kPreempted)
     log_.info("{}: saving step {} and stopping", signals_.name(), counters_.step);
-  if (recipe_.checkpoint.every >= 0 && last_saved_ != counters_.step) save();
+  const auto unsaved = [&] { return recipe_.checkpoint.every >= 0 && last_saved_ != counters_.step; };
+  if (unsaved()) save();
+  // That may have told of an earlier save only: once more, and now a failure ends the run.
+  if (unsaved()) checkpoints_->save(writer_.request(counters_, health_.state(), cursor_));
   checkpoints_->wait();
   report_saves();
   metrics_->flush();
+  const RunCurves curves = read_curves(read_text(files_, join(recipe_.train.run_dir, "metrics.jsonl"), INT64_MAX));
+  const std::string chart = render_chart(curves.loss, curves.validation);
+  if (!chart.empty()) log_.info("\n{}\n", chart);
   return outcome;
 }
 

@@ -13,7 +13,8 @@ enum class Outcome : uint8_t {
   kPreempted,  // SIGTERM, SIGINT or SIGUSR1; saved
 };
 
-// Trains in recipe.train.run_dir: metrics.jsonl, tensorboard/, checkpoints/.  Continues by itself from the newest good
+// Trains in recipe.train.run_dir: metrics.jsonl, tensorboard/, checkpoints/.  Continues by itself
+// from the newest good
 // step there.  Errors of every module; kNumeric once the budget of skipped steps is used up.
 Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log);
 

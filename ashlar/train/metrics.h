@@ -1,4 +1,5 @@
-// One row per optimizer step, to three places: a console line, DIRECTORY/metrics.jsonl, TensorBoard.
+// One row per optimizer step, to three places: a console line, DIRECTORY/metrics.jsonl,
+// TensorBoard.
 // docs/metrics.md gives every key with its formula.
 #pragma once
 

@@ -1,4 +1,5 @@
-// The dry run: one step of the real trainer on the meta device.  Its memory is the allocator's own count and its work
+// The dry run: one step of the real trainer on the meta device.  Its memory is the allocator's own
+// count and its work
 // the kernels' own record.
 #pragma once
 
@@ -19,7 +20,8 @@ RunPlan plan_run(const Recipe& recipe, DType compute);
 // The table that --dry-run prints: model, memory by tag, flop of a step.
 std::string describe(const RunPlan& plan, const Recipe& recipe, DType compute);
 
-// The compute type that `precision` means on this machine: auto is bf16 where the CPU multiplies it.
+// The compute type that `precision` means on this machine: auto is bf16 where the CPU multiplies
+// it.
 DType resolve_precision(Precision precision);
 
 }  // namespace ashlar::train

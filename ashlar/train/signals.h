@@ -1,4 +1,5 @@
-// SIGTERM, SIGINT and SIGUSR1 ask a run to save and stop; a second SIGINT or SIGTERM ends the process at once.
+// SIGTERM, SIGINT and SIGUSR1 ask a run to save and stop; a second SIGINT or SIGTERM ends the
+// process at once.
 #pragma once
 
 namespace ashlar::train {

@@ -3,7 +3,8 @@
 //   accumulate   forward and backward of one micro-batch; gradients and expert counts add up
 //   apply        norm, clipping, optimizer, balancing, packing of the new weights
 //
-// The same object on the meta device is the dry run: it counts the same bytes and records every kernel.
+// The same object on the meta device is the dry run: it counts the same bytes and records every
+// kernel.
 #pragma once
 
 #include <optional>

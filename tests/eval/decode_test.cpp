@@ -39,40 +39,50 @@ void expect_cached_equals_full(DType compute, const std::vector<int>& chunks, do
     Arena arena = nn::arena_for(h.allocator, Tag::kSaved, [&](Arena& a) {
       nn::Saved::make(a, spec, h.model.types(), count, 1, nn::Keep::kNothing);
     });
-    const nn::Saved saved = nn::Saved::make(arena, spec, h.model.types(), count, 1, nn::Keep::kNothing);
+    const nn::Saved saved =
+        nn::Saved::make(arena, spec, h.model.types(), count, 1, nn::Keep::kNothing);
     h.sequence = kernels::Sequence({cache.next(count)});
     const Tensor ids = h.ids.tensor.slice(0, count);
     std::copy_n(kIds.begin() + begin, count, ids.as<int32_t>());
     forward(h.ctx, h.model.call(cache, h.sequence, ids), saved);
-    OwnedTensor out = make_tensor(h.allocator, h.model.types().stream, {count, 11}, Tag::kWorkspace);
+    OwnedTensor out =
+        make_tensor(h.allocator, h.model.types().stream, {count, 11}, Tag::kWorkspace);
     nn::head_logits(h.ctx, h.model, saved.final_TH, out.tensor);
     for (int64_t i = 0; i < count * 11; ++i)
-      ASSERT_NEAR(Harness::get(out.tensor, i), full[size_t(begin * 11 + i)], tolerance) << begin << " " << i;
+      ASSERT_NEAR(Harness::get(out.tensor, i), full[size_t(begin * 11 + i)], tolerance)
+          << begin << " " << i;
     begin += count;
   }
 }
 
-TEST_P(Decode, EqualsFullForwardInDouble) { expect_cached_equals_full(DType::kF64, GetParam(), 1e-12); }
-TEST_P(Decode, EqualsFullForwardInSingle) { expect_cached_equals_full(DType::kF32, GetParam(), 2e-5); }
+TEST_P(Decode, EqualsFullForwardInDouble) {
+  expect_cached_equals_full(DType::kF64, GetParam(), 1e-12);
+}
+TEST_P(Decode, EqualsFullForwardInSingle) {
+  expect_cached_equals_full(DType::kF32, GetParam(), 2e-5);
+}
 
 INSTANTIATE_TEST_SUITE_P(Chunks, Decode,
                          testing::Values(std::vector<int>{7}, std::vector<int>{3, 2, 1, 1},
-                                         std::vector<int>{1, 1, 1, 1, 1, 1, 1}, std::vector<int>{2, 5},
-                                         std::vector<int>{1, 6}, std::vector<int>{6, 1}));
+                                         std::vector<int>{1, 1, 1, 1, 1, 1, 1},
+                                         std::vector<int>{2, 5}, std::vector<int>{1, 6},
+                                         std::vector<int>{6, 1}));
 
 TEST(Decoder, GreedyEqualsRepeatedFullForward) {
   const ModelSpec spec = nn::tiny_spec();
   Harness h(spec, DType::kF32, 7);
   h.fill_golden();
   Decoder decoder(h.ctx, h.allocator, h.model, 16, 3);
-  const std::vector<int32_t> made = generate(decoder, std::span(kIds).first(2), {.max_tokens = 5, .sampling = {}}, [](int32_t) {});
+  const std::vector<int32_t> made = generate(decoder, std::span(kIds).first(2),
+                                             {.max_tokens = 5, .sampling = {}}, [](int32_t) {});
   std::vector<int32_t> ids(kIds.begin(), kIds.begin() + 2);
   for (const int32_t id : made) {
     Harness full(spec, DType::kF32, int64_t(ids.size()));
     full.fill_golden();
     full.tokens(ids, ids);
     full.run_forward();
-    OwnedTensor out = make_tensor(full.allocator, DType::kF32, {int64_t(ids.size()), 11}, Tag::kWorkspace);
+    OwnedTensor out =
+        make_tensor(full.allocator, DType::kF32, {int64_t(ids.size()), 11}, Tag::kWorkspace);
     nn::head_logits(full.ctx, full.model, full.saved.final_TH, out.tensor);
     const auto last = out.tensor.span<float>().last(11);
     EXPECT_EQ(id, argmax(last));
@@ -95,10 +105,12 @@ TEST(Sampler, GreedyTopKTopP) {
   EXPECT_EQ(sample({.temperature = 5, .top_k = 1}, logits, 3, scratch), 1);
   EXPECT_EQ(sample({.temperature = 5, .top_p = 1e-6}, logits, 3, scratch), 1);
   std::vector<int> seen(4);
-  for (int64_t p = 0; p < 4000; ++p) ++seen[size_t(sample({.temperature = 1, .top_k = 2, .seed = 9}, logits, p, scratch))];
+  for (int64_t p = 0; p < 4000; ++p)
+    ++seen[size_t(sample({.temperature = 1, .top_k = 2, .seed = 9}, logits, p, scratch))];
   EXPECT_EQ(seen[0] + seen[3], 0);
   EXPECT_NEAR(seen[1] / 4000.0, 1.0 / (1.0 + std::exp(-0.1)), 0.03);
-  EXPECT_EQ(sample({.temperature = 1, .seed = 4}, logits, 17, scratch), sample({.temperature = 1, .seed = 4}, logits, 17, scratch));
+  EXPECT_EQ(sample({.temperature = 1, .seed = 4}, logits, 17, scratch),
+            sample({.temperature = 1, .seed = 4}, logits, 17, scratch));
   EXPECT_THROW(validate({.temperature = -1}), Error);
   EXPECT_THROW(validate({.top_p = 0}), Error);
   EXPECT_THROW(validate({.top_k = -2}), Error);

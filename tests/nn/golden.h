@@ -2,10 +2,9 @@
 // pass over any segments and ids.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -30,7 +29,9 @@ inline ModelSpec tiny_spec() {
   return s;
 }
 
-inline bool ends_with(const std::string& name, const char* tail) { return name.ends_with(tail); }
+inline bool ends_with(const std::string& name, const char* tail) {
+  return name.ends_with(tail);
+}
 
 // Element i of tensor `name`, as the golden file's generator makes it.
 inline double golden_weight(const std::string& name, int64_t i, int64_t numel) {
@@ -51,8 +52,9 @@ struct Harness {
         workspace(allocator, 64 << 20, Tag::kWorkspace),
         ctx{.threads = &threads, .workspace = &workspace, .reference = reference},
         model(ctx, allocator, spec, compute, 64, true),
-        saved_arena(arena_for(allocator, Tag::kSaved,
-                              [&](Arena& a) { Saved::make(a, spec, model.types(), num_tokens, num_halos, keep); })),
+        saved_arena(arena_for(
+            allocator, Tag::kSaved,
+            [&](Arena& a) { Saved::make(a, spec, model.types(), num_tokens, num_halos, keep); })),
         saved(Saved::make(saved_arena, spec, model.types(), num_tokens, num_halos, keep)),
         ids(make_tensor(allocator, DType::kI32, {num_tokens}, Tag::kInput)),
         targets(make_tensor(allocator, DType::kI32, {num_tokens}, Tag::kInput)),
@@ -67,7 +69,8 @@ struct Harness {
     model.pack(ctx);
   }
   static void set(const Tensor& t, int64_t i, double value) {
-    t.dtype == DType::kF64 ? void(t.as<double>()[i] = value) : void(t.as<float>()[i] = float(value));
+    t.dtype == DType::kF64 ? void(t.as<double>()[i] = value)
+                           : void(t.as<float>()[i] = float(value));
   }
   static double get(const Tensor& t, int64_t i) {
     if (t.dtype == DType::kBF16) return t.as<bf16>()[i];
@@ -91,10 +94,11 @@ struct Harness {
     return sum / double(count);
   }
   double run_backward(double scale) {
-    model.gradients().for_each(model.spec(), [](const ParameterInfo&, const Tensor& t) { fill_zero(t); });
+    model.gradients().for_each(model.spec(),
+                               [](const ParameterInfo&, const Tensor& t) { fill_zero(t); });
     forward(ctx, call(), saved);
-    head_loss_backward(ctx, model, saved.final_TH, targets.tensor, scale, loss.tensor, dfinal.tensor,
-                       model.gradients().embed);
+    head_loss_backward(ctx, model, saved.final_TH, targets.tensor, scale, loss.tensor,
+                       dfinal.tensor, model.gradients().embed);
     backward(ctx, call(), saved, dfinal.tensor, model.gradients());
     return mean_loss();
   }

@@ -64,16 +64,23 @@ TEST(Golden, WeightsMatchTheFile) {
   EXPECT_EQ(h->model.num_parameters(), 3970);
 }
 
-TEST(Golden, Double) { expect_golden(*golden(DType::kF64), 1e-10); }
-TEST(Golden, DoubleRecomputed) { expect_golden(*golden(DType::kF64, Keep::kBlockInput), 1e-10); }
-TEST(Golden, Single) { expect_golden(*golden(DType::kF32), 1e-5); }
+TEST(Golden, Double) {
+  expect_golden(*golden(DType::kF64), 1e-10);
+}
+TEST(Golden, DoubleRecomputed) {
+  expect_golden(*golden(DType::kF64, Keep::kBlockInput), 1e-10);
+}
+TEST(Golden, Single) {
+  expect_golden(*golden(DType::kF32), 1e-5);
+}
 
 void expect_skip(SkipOutput skip, double loss, double sumsq) {
   ModelSpec spec = tiny_spec();
   spec.skip_output = skip;
   Harness h(spec, DType::kF64, 7);
   h.fill_golden();
-  for (const BlockWeights& b : h.model.weights().blocks) b.moe.router.balancing.as<double>()[3] = 0.08;
+  for (const BlockWeights& b : h.model.weights().blocks)
+    b.moe.router.balancing.as<double>()[3] = 0.08;
   h.tokens(kIds, kTargets);
   EXPECT_NEAR(h.run_backward(1.0 / 7), loss, 1e-9);
   double total = 0.0;
@@ -88,8 +95,12 @@ void expect_skip(SkipOutput skip, double loss, double sumsq) {
       EXPECT_EQ(h.saved.blocks[l].moe.router.expert.as<int32_t>()[t], experts[l][t]);
 }
 
-TEST(Golden, SkipZero) { expect_skip(SkipOutput::kZero, 3.0712587997381564, 9.01704615500111); }
-TEST(Golden, SkipIdentity) { expect_skip(SkipOutput::kIdentity, 2.962557828024841, 8.857494273953195); }
+TEST(Golden, SkipZero) {
+  expect_skip(SkipOutput::kZero, 3.0712587997381564, 9.01704615500111);
+}
+TEST(Golden, SkipIdentity) {
+  expect_skip(SkipOutput::kIdentity, 2.962557828024841, 8.857494273953195);
+}
 
 // Central differences on every trainable scalar.
 TEST(Golden, FiniteDifferences) {
@@ -108,7 +119,8 @@ TEST(Golden, FiniteDifferences) {
       h->model.pack(h->ctx);
       const double down = h->run_forward();
       w = kept;
-      ASSERT_NEAR((up - down) / (2 * step), p.gradient.as<double>()[i], 1e-8) << p.logical.name << " " << i;
+      ASSERT_NEAR((up - down) / (2 * step), p.gradient.as<double>()[i], 1e-8)
+          << p.logical.name << " " << i;
     }
   EXPECT_EQ(checked, 3970);
 }

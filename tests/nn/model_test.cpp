@@ -38,7 +38,8 @@ TEST(Model, ParameterCountsOnMeta) {
     Allocator allocator(Device::kMeta);
     Arena workspace(Device::kMeta);
     Threads threads(1);
-    const kernels::Context ctx{.device = Device::kMeta, .threads = &threads, .workspace = &workspace};
+    const kernels::Context ctx{
+        .device = Device::kMeta, .threads = &threads, .workspace = &workspace};
     const Model model(ctx, allocator, spec, DType::kBF16, 16, true);
     EXPECT_EQ(model.num_parameters(), expected);
     EXPECT_EQ(model.num_parameters(), zaya_parameters(spec).total);
@@ -56,7 +57,8 @@ TEST(Model, InitialWeightsAreAFunctionOfTheirNames) {
   const auto a = filled(1), b = filled(3);
   for (size_t p = 0; p < a->model.pieces().size(); ++p) {
     const Tensor x = a->model.pieces()[p].data, y = b->model.pieces()[p].data;
-    ASSERT_EQ(std::memcmp(x.data, y.data, size_t(x.bytes())), 0) << a->model.pieces()[p].logical.name;
+    ASSERT_EQ(std::memcmp(x.data, y.data, size_t(x.bytes())), 0)
+        << a->model.pieces()[p].logical.name;
   }
 }
 
@@ -76,7 +78,8 @@ TEST(Model, InitialWeightsHaveTheirDeviation) {
   const auto [mean, deviation] = moments(h.model.weights().embed);
   EXPECT_NEAR(mean, 0.0, 3e-4);
   EXPECT_NEAR(deviation, 0.02, 3e-4);
-  EXPECT_NEAR(moments(h.model.weights().blocks[1].attention.o_proj).second, 0.02 / std::sqrt(6.0), 1.2e-3);
+  EXPECT_NEAR(moments(h.model.weights().blocks[1].attention.o_proj).second, 0.02 / std::sqrt(6.0),
+              1.2e-3);
   EXPECT_EQ(h.model.weights().blocks[0].attention.temp.as<float>()[0], 1.0f);
   EXPECT_EQ(h.model.weights().blocks[2].moe.router.balancing.as<float>()[3], -1.0f);
   EXPECT_EQ(h.model.weights().blocks[2].moe.router.balancing.as<float>()[2], 0.0f);

@@ -28,8 +28,8 @@ struct Result {
 };
 
 // Sum of losses and its gradients.
-Result run(const std::vector<int32_t>& ids, const std::vector<int32_t>& targets, std::vector<Segment> segments,
-           Keep keep = Keep::kAll, int threads = 2) {
+Result run(const std::vector<int32_t>& ids, const std::vector<int32_t>& targets,
+           std::vector<Segment> segments, Keep keep = Keep::kAll, int threads = 2) {
   Harness h(tiny_spec(), DType::kF64, int64_t(ids.size()), keep, 8, threads);
   h.fill_golden();
   h.tokens(ids, targets);
@@ -74,7 +74,8 @@ TEST(Sequence, SplitDocumentsEqualWholeOnes) {
   const Result whole = run(kIds, kTargets, {{0, 7, 0, 1}});
   expect_equal(run(kIds, kTargets, {{0, 3, 0, 1}, {3, 4, 3, 1}}), whole, 1e-12);
   expect_equal(run(kIds, kTargets, {{0, 2, 0, 1}, {2, 2, 2, 1}, {4, 3, 4, 1}}), whole, 1e-12);
-  expect_equal(run(kIds, kTargets, {{0, 1, 0, 1}, {1, 1, 1, 1}, {2, 1, 2, 1}, {3, 4, 3, 1}}), whole, 1e-12);
+  expect_equal(run(kIds, kTargets, {{0, 1, 0, 1}, {1, 1, 1, 1}, {2, 1, 2, 1}, {3, 4, 3, 1}}), whole,
+               1e-12);
   // Last piece first.
   const std::vector<int32_t> ids = {9, 2, 10, 3, 7, 1, 9}, targets = {2, 10, 4, 7, 1, 9, 9};
   expect_equal(run(ids, targets, {{0, 3, 4, 1}, {3, 2, 0, 1}, {5, 2, 2, 1}}), whole, 1e-12);
@@ -116,7 +117,8 @@ TEST(Sequence, RecomputationGivesTheSameBits) {
 
 TEST(Sequence, ThreadCountsGiveTheSameBits) {
   const Result one = run(kIds, kTargets, {{0, 7, 0, 1}}, Keep::kAll, 1);
-  for (const int threads : {2, 3}) expect_equal(run(kIds, kTargets, {{0, 7, 0, 1}}, Keep::kAll, threads), one, 0.0);
+  for (const int threads : {2, 3})
+    expect_equal(run(kIds, kTargets, {{0, 7, 0, 1}}, Keep::kAll, threads), one, 0.0);
 }
 
 }  // namespace

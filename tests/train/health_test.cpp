@@ -16,13 +16,16 @@ HealthSpec spec() {
   return s;
 }
 
-double noisy(int64_t step) { return 3.0 + 0.1 * std::sin(double(step)); }
+double noisy(int64_t step) {
+  return 3.0 + 0.1 * std::sin(double(step));
+}
 
 TEST(Health, SpikesAreSkippedOnceTheWindowIsFull) {
   Health health(spec());
   EXPECT_TRUE(health.judge(0, 1e6, 1.0).apply);  // no verdict yet
   Health fresh(spec());
-  for (int64_t step = 0; step < 16; ++step) EXPECT_TRUE(fresh.judge(step, noisy(step), noisy(step)).apply);
+  for (int64_t step = 0; step < 16; ++step)
+    EXPECT_TRUE(fresh.judge(step, noisy(step), noisy(step)).apply);
   const Verdict bad = fresh.judge(16, 30.0, 3.0);
   EXPECT_FALSE(bad.apply);
   EXPECT_NE(bad.reason.find("loss 30"), std::string::npos) << bad.reason;
@@ -67,7 +70,8 @@ TEST(Health, RestoredStateJudgesAlike) {
   b.restore(a.state());
   for (int64_t step = 20; step < 60; ++step) {
     const double loss = step == 40 ? 50.0 : noisy(step);
-    EXPECT_EQ(a.judge(step, loss, noisy(step)).apply, b.judge(step, loss, noisy(step)).apply) << step;
+    EXPECT_EQ(a.judge(step, loss, noisy(step)).apply, b.judge(step, loss, noisy(step)).apply)
+        << step;
   }
   EXPECT_EQ(a.skipped(), b.skipped());
   EXPECT_EQ(a.state().losses, b.state().losses);

@@ -32,7 +32,8 @@ TEST(TensorBoard, FilesHoldWholeRecords) {
   ASSERT_EQ(names.size(), 1u);
   EXPECT_TRUE(names[0].starts_with("events.out.tfevents.")) << names[0];
   const std::string text = read_text(*files, "run/tensorboard/" + names[0]);
-  EXPECT_EQ(text.size(), tensorboard_version_record(1).size() + 2 * tensorboard_scalar_record(1, 1, "loss", 1).size());
+  EXPECT_EQ(text.size(), tensorboard_version_record(1).size() +
+                             2 * tensorboard_scalar_record(1, 1, "loss", 1).size());
 }
 
 }  // namespace

@@ -108,11 +108,10 @@ struct PackedQueries {
 
 constexpr size_t kTile = kBlock * kBlock, kWide = kBlock * (kMaxHeadDim + kBlock);
 
-// One task's packed key block, the gradients that it gathers (transposed) and the tiles of one
-// head.
+// One task's packed key block, the gradients that it gathers and the tiles of one head.
 struct Scratch {
   alignas(64) std::array<std::byte, kWide * sizeof(float)> key_t, value_t, key, q, dout;
-  alignas(64) std::array<float, kWide> dkey_t, dvalue_t, dq;
+  alignas(64) std::array<float, kWide> dkey, dvalue, dq;
   alignas(64) std::array<float, kTile> p, ds;
   alignas(64) std::array<std::byte, kTile * sizeof(float)> p_packed, ds_packed, ds_rows;
   BlockMask mask;
@@ -127,12 +126,53 @@ struct Task {
   int64_t j;  // kv head
 };
 
+// P and dS of a tile, packed to reduce over queries, and the rows of dS.
+gemm::Source softmax_gradient(const Task& task, int64_t row, int64_t rows, int64_t h, Scratch& s) {
+  const AttentionCall& call = task.call;
+  const Engine& e = task.e;
+  const int64_t N = call.shape.N;
+  const float scale = float(call.shape.scale), *lse = call.lse_TN.as<float>() + row * N + h,
+              *delta = task.packed.delta_TN + row * N + h;
+  if (e.element == DType::kBF16) {
+    const auto bf16s = [](auto& bytes) { return reinterpret_cast<bf16*>(bytes.data()); };
+    softmax_gradient_block(s.mask, rows, scale, lse, delta, N, s.p.data(), s.ds.data(),
+                           {bf16s(s.p_packed), bf16s(s.ds_packed), bf16s(s.ds_rows)});
+    return {s.ds_rows.data(), DType::kBF16, kBlock};
+  }
+  softmax_gradient_block(s.mask, rows, scale, lse, delta, N, s.p.data(), s.ds.data());
+  const gemm::Source p{reinterpret_cast<std::byte*>(s.p.data()), DType::kF32, kBlock};
+  const gemm::Source ds{reinterpret_cast<std::byte*>(s.ds.data()), DType::kF32, kBlock};
+  pack_block(e, p, rows, kBlock, false, s.p_packed.data());
+  pack_block(e, ds, rows, kBlock, false, s.ds_packed.data());
+  return ds;
+}
+
+// dq of the span's rows += dS K.
+void query_gradient(const Task& task, int64_t row, int64_t rows, int64_t h, const gemm::Source& ds,
+                    Scratch& s) {
+  const Engine& e = task.e;
+  const Span& span = task.span;
+  const int64_t N = task.call.shape.N, D = task.call.shape.D, stride = e.num_panels(D) * e.width;
+  float* dq = task.gradients.dq.as<float>() + (row * N + h) * D;
+  const bool in_place = stride == D && row >= span.query_begin && row + rows <= span.query_end;
+  for_each_run(s.mask, rows, [&](int64_t begin, int64_t end, int64_t columns) {
+    const gemm::Left left = left_rows(e, ds.at(begin, 0), end - begin, columns, s.ds_rows.data());
+    const Packed key{s.key.data(), kBlock};
+    if (in_place)
+      return multiply(e, end - begin, D, columns, left, key, dq + begin * N * D, N * D, true);
+    multiply(e, end - begin, D, columns, left, key, &s.dq[begin * stride], stride, false);
+    for (int64_t r = begin; r < end; ++r)
+      if (row + r >= span.query_begin && row + r < span.query_end)
+        add_to(&s.dq[r * stride], D, dq + r * N * D);
+  });
+}
+
 // Adds what head h of query block `block` gives to dq and to the key block's gradients.
 void backward_tile(const Task& task, int64_t block, int64_t h, Scratch& s) {
   const auto& [e, call, gradients, packed, span, j] = task;
   const int64_t N = call.shape.N, D = call.shape.D, row = block * kBlock;
   const int64_t rows = std::min(kBlock, call.queries.num_tokens() - row);
-  const int64_t dq_stride = e.num_panels(D) * e.width;
+  const int64_t stride = e.num_panels(D) * e.width;
   const gemm::Left q = left_rows(e, source_of(call.q, row, h * D, N * D), rows, D, s.q.data());
   const gemm::Left dout =
       left_rows(e, source_of(gradients.dout, row, h * D, N * D), rows, D, s.dout.data());
@@ -145,48 +185,29 @@ void backward_tile(const Task& task, int64_t block, int64_t h, Scratch& s) {
     multiply(e, end - begin, columns, D, at(dout, begin), {s.value_t.data(), D},
              &s.ds[begin * kBlock], kBlock, false);
   });
-  softmax_gradient_block(s.mask, rows, float(call.shape.scale),
-                         call.lse_TN.as<float>() + row * N + h, packed.delta_TN + row * N + h, N,
-                         s.p.data(), s.ds.data());
-
-  const gemm::Source p{reinterpret_cast<std::byte*>(s.p.data()), DType::kF32, kBlock};
-  const gemm::Source ds{reinterpret_cast<std::byte*>(s.ds.data()), DType::kF32, kBlock};
-  pack_block(e, p, rows, kBlock, false, s.p_packed.data());
-  pack_block(e, ds, rows, kBlock, false, s.ds_packed.data());
+  const gemm::Source ds = softmax_gradient(task, row, rows, h, s);
   for (int64_t c = 0; c < kBlock; c += e.width) {
     int64_t first = 0;  // row group that sees the panel's keys
     while (first < rows && s.mask.columns[first / kRowGroup] <= c) first += kRowGroup;
     if (first >= rows) continue;
-    const auto reduce = [&](const std::byte* a, const std::byte* b, float* gradient_t) {
-      multiply_transposed(task.e, D, task.e.width, rows - first,
-                          Packed{a, rows}.from(task.e, first, 0),
-                          Packed{b, rows}.from(task.e, first, c), gradient_t + c, kBlock);
+    const auto reduce = [&](const std::byte* a, const std::byte* b, float* gradient) {
+      multiply_transposed(task.e, task.e.width, D, rows - first,
+                          Packed{a, rows}.from(task.e, first, c),
+                          Packed{b, rows}.from(task.e, first, 0), gradient + c * stride, stride);
     };
-    reduce(packed.dout(h, block), s.p_packed.data(), s.dvalue_t.data());
-    reduce(packed.q(h, block), s.ds_packed.data(), s.dkey_t.data());
+    reduce(s.p_packed.data(), packed.dout(h, block), s.dvalue.data());
+    reduce(s.ds_packed.data(), packed.q(h, block), s.dkey.data());
   }
-
-  float* dq = gradients.dq.as<float>();
-  for_each_run(s.mask, rows,
-               [&, &e = e, &span = span](int64_t begin, int64_t end, int64_t columns) {
-                 multiply(e, end - begin, D, columns,
-                          left_rows(e, ds.at(begin, 0), end - begin, columns, s.ds_rows.data()),
-                          {s.key.data(), kBlock}, &s.dq[begin * dq_stride], dq_stride, false);
-                 for (int64_t r = begin; r < end; ++r)
-                   if (row + r >= span.query_begin && row + r < span.query_end)
-                     add_to(&s.dq[r * dq_stride], D, dq + ((row + r) * N + h) * D);
-               });
+  query_gradient(task, row, rows, h, ds, s);
 }
 
-// gradient[s][d] += from[d][s] for the rows s of the span.
-void add_transposed(const Task& task, int64_t key_row, const float* from, float* gradient) {
-  const int64_t D = task.call.shape.D, stride = task.call.shape.K * D;
+// gradient[s] += from[s] for the rows s of the span.
+void add_rows(const Task& task, int64_t key_row, const float* from, float* gradient) {
+  const int64_t D = task.call.shape.D, stride = task.e.num_panels(D) * task.e.width;
   const int64_t begin = std::max<int64_t>(key_row, task.span.key_begin);
   const int64_t end = std::min<int64_t>(key_row + kBlock, task.span.key_end);
-  for (int64_t s = begin; s < end; ++s) {
-    float* to = gradient + s * stride + task.j * D;
-    for (int64_t d = 0; d < D; ++d) to[d] += from[d * kBlock + s - key_row];
-  }
+  for (int64_t s = begin; s < end; ++s)
+    add_to(from + (s - key_row) * stride, D, gradient + (s * task.call.shape.K + task.j) * D);
 }
 
 void pack_keys(const Task& task, int64_t key_row, Scratch& s) {
@@ -210,11 +231,12 @@ void pack_keys(const Task& task, int64_t key_row, Scratch& s) {
 void backward_span(const Task& task, const BlockRanges* ranges, Scratch& s) {
   const AttentionCall& call = task.call;
   const Span& span = task.span;
-  const int64_t group = call.shape.N / call.shape.K, D = call.shape.D;
+  const int64_t group = call.shape.N / call.shape.K;
+  const int64_t stride = task.e.num_panels(call.shape.D) * task.e.width;
   for (int64_t b = span.key_begin / kBlock; b * kBlock < span.key_end; ++b) {
     pack_keys(task, b * kBlock, s);
-    std::fill_n(s.dkey_t.data(), D * kBlock, 0.0f);
-    std::fill_n(s.dvalue_t.data(), D * kBlock, 0.0f);
+    std::fill_n(s.dkey.data(), kBlock * stride, 0.0f);
+    std::fill_n(s.dvalue.data(), kBlock * stride, 0.0f);
     for (int64_t block = span.query_begin / kBlock; block * kBlock < span.query_end; ++block) {
       const int64_t row = block * kBlock;
       if (!ranges[block].meets(b) ||
@@ -223,8 +245,8 @@ void backward_span(const Task& task, const BlockRanges* ranges, Scratch& s) {
       for (int64_t h = task.j * group; h < (task.j + 1) * group; ++h)
         backward_tile(task, block, h, s);
     }
-    add_transposed(task, b * kBlock, s.dkey_t.data(), task.gradients.dk.as<float>());
-    add_transposed(task, b * kBlock, s.dvalue_t.data(), task.gradients.dv.as<float>());
+    add_rows(task, b * kBlock, s.dkey.data(), task.gradients.dk.as<float>());
+    add_rows(task, b * kBlock, s.dvalue.data(), task.gradients.dv.as<float>());
   }
 }
 

@@ -57,19 +57,22 @@ struct Scratch {
   alignas(64) std::array<float, kBlock*(kMaxHeadDim + kBlock)> out;
   alignas(64) std::array<std::byte, kBlock * kMaxHeadDim * sizeof(float)> q;
   alignas(64) std::array<std::byte, kBlock * kBlock * sizeof(float)> p;
+  alignas(64) std::array<RowSums, kBlock> sums;
   std::array<float, kBlock> max, sum;
 };
 
-// One block of queries of one head against all keys that it sees.
-void forward_block(const Engine& e, const AttentionCall& call, const KeyLinks& links,
-                   const PackedKeys& packed, int64_t block, int64_t h) {
+// One block of queries of one head against all keys that it sees.  `bounded`: products of bf16, and
+// no score is large; false, with nothing stored, if one was.
+bool forward_block(const Engine& e, const AttentionCall& call, const KeyLinks& links,
+                   const PackedKeys& packed, int64_t block, int64_t h, bool bounded) {
   const int64_t N = call.shape.N, D = call.shape.D, j = h / (N / call.shape.K);
   const int64_t out_stride = e.num_panels(D) * e.width, row = block * kBlock;
   const int64_t rows = std::min(kBlock, call.queries.num_tokens() - row);
   const float scale = float(call.shape.scale);
   Scratch s;
-  s.max.fill(kNoScore);
+  s.max.fill(bounded ? 0.0f : kNoScore);
   s.sum.fill(0.0f);
+  if (bounded) s.sums.fill({});
   std::fill_n(s.out.data(), rows * out_stride, 0.0f);
   const gemm::Left q = left_rows(e, source_of(call.q, row, h * D, N * D), rows, D, s.q.data());
 
@@ -83,26 +86,36 @@ void forward_block(const Engine& e, const AttentionCall& call, const KeyLinks& l
                  {q.data + begin * q.row_bytes, q.row_bytes, q.step_bytes}, {packed.key(j, b), D},
                  &s.scores[begin * kBlock], kBlock, false);
       });
-      softmax_block(mask, rows, scale, s.scores.data(), s.max.data(), s.sum.data(), s.out.data(),
-                    out_stride);
+      gemm::Source p{reinterpret_cast<std::byte*>(s.scores.data()), DType::kF32, kBlock};
+      if (bounded) {
+        p = {s.p.data(), DType::kBF16, kBlock};
+        if (!exp_block(mask, rows, scale, s.scores.data(), s.sums.data(),
+                       reinterpret_cast<bf16*>(s.p.data())))
+          return false;
+      } else {
+        softmax_block(mask, rows, scale, s.scores.data(), s.max.data(), s.sum.data(), s.out.data(),
+                      out_stride);
+      }
       for_each_run(mask, rows, [&](int64_t begin, int64_t end, int64_t columns) {
-        const gemm::Source p{reinterpret_cast<std::byte*>(&s.scores[begin * kBlock]), DType::kF32,
-                             kBlock};
-        multiply(e, end - begin, D, columns, left_rows(e, p, end - begin, columns, s.p.data()),
+        multiply(e, end - begin, D, columns,
+                 left_rows(e, p.at(begin, 0), end - begin, columns, s.p.data()),
                  {packed.value(j, b), kBlock}, &s.out[begin * out_stride], out_stride, true);
       });
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
+    if (bounded) s.sum[r] = sum_lanes(s.sums[r].exact);
     ASHLAR_ASSERT(s.sum[r] != 0.0f);  // a token sees itself
     const int64_t th = (row + r) * N + h;
-    const float *from = &s.out[r * out_stride], factor = 1.0f / s.sum[r];
+    const float *from = &s.out[r * out_stride],
+                factor = 1.0f / (bounded ? sum_lanes(s.sums[r].rounded) : s.sum[r]);
     if (call.out.dtype == DType::kBF16)
       scale_to(from, factor, D, call.out.as<bf16>() + th * D);
     else
       scale_to(from, factor, D, call.out.as<float>() + th * D);
     call.lse_TN.as<float>()[th] = s.max[r] + std::log(s.sum[r]);
   }
+  return true;
 }
 
 }  // namespace
@@ -115,7 +128,9 @@ void attention_forward_blocked(const Engine& e, const AttentionCall& call) {
   packed.fill(e, call);
   const int64_t blocks = num_blocks(call.queries.num_tokens()), N = call.shape.N;
   call.ctx.threads->run(blocks * N, [&](int64_t task, int) {  // late blocks have most work
-    forward_block(e, call, links, packed, blocks - 1 - task / N, task % N);
+    const int64_t block = blocks - 1 - task / N, h = task % N;
+    if (e.element == DType::kBF16 && forward_block(e, call, links, packed, block, h, true)) return;
+    forward_block(e, call, links, packed, block, h, false);
   });
 }
 

@@ -6,12 +6,14 @@
 // clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "ashlar/kernels/cpu/vector-inl.h"
+#include "ashlar/kernels/cpu/lanes-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace ashlar::kernels::HWY_NAMESPACE {
 namespace {
+
+constexpr int64_t kPanelWidth = 32;  // of the bf16 engines
 
 // Lanes c, c+1, .. that lie in [begin, end).
 HWY_INLINE hn::Mask<D> columns_in(int64_t c, int32_t begin, int32_t end) {
@@ -80,6 +82,112 @@ void softmax_gradient_rows(const BlockMask& mask, int64_t rows, float scale, con
       store(hn::Zero(d), ds_row + c);
     }
   }
+}
+
+constexpr float kLog2e = 1.44269504f;
+
+template <bool kPartly>
+HWY_INLINE V exp_row(const BlockMask& mask, int64_t r, V scales, const float* s, RowSums& sums,
+                     bf16* p, V widest) {
+  const hn::Rebind<uint32_t, D> du;
+  const int64_t n = mask.columns[r / kRowGroup];
+  V exact = hn::Zero(D()), rounded = exact;
+  for (int64_t c = 0; c < n; c += lanes()) {
+    V t = hn::Mul(load(s + c), scales);
+    if (kPartly) t = hn::IfThenElseZero(columns_in(c, mask.begin[r], mask.end[r]), t);
+    widest = hn::Max(widest, hn::Abs(t));
+    V e = exp2_rough(t);
+    if (kPartly) e = hn::IfThenElseZero(columns_in(c, mask.begin[r], mask.end[r]), e);
+    exact = hn::Add(exact, e);
+    const auto bits = hn::Add(hn::BitCast(du, e), hn::Set(du, 0x8000u));  // half away from zero
+    e = hn::BitCast(D(), hn::And(bits, hn::Set(du, 0xffff0000u)));
+    rounded = hn::Add(rounded, e);
+    store(e, p + c);
+  }
+  store(hn::Add(load(sums.exact), exact), sums.exact);
+  store(hn::Add(load(sums.rounded), rounded), sums.rounded);
+  return widest;
+}
+
+bool exp_rows(const BlockMask& mask, int64_t rows, float scale, const float* s, RowSums* sums,
+              bf16* p) {
+  const D d;
+  const V scales = hn::Set(d, scale * kLog2e);
+  V widest = hn::Zero(d);
+  for (int64_t r = 0; r < rows; ++r, s += kBlock, ++sums, p += kBlock) {
+    const bool partly = mask.begin[r] > 0 || mask.end[r] < mask.columns[r / kRowGroup];
+    widest = partly ? exp_row<true>(mask, r, scales, s, *sums, p, widest)
+                    : exp_row<false>(mask, r, scales, s, *sums, p, widest);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, widest)) <= kMaxBoundedScore * kLog2e;
+}
+
+// Rows r and r + 1 of the bf16 softmax gradient: what their columns share.
+struct GradientRow {
+  int32_t begin, end;
+  const float *s, *dp;
+  V log_sum, mean;  // in units of the score and of dS
+};
+
+template <bool kPartly>
+HWY_INLINE void gradient_pair(const GradientRow (&row)[2], int64_t n, float scale,
+                              int64_t panel_stride, bf16* p_to, bf16* ds_to, bf16* ds_rows) {
+  const D d;
+  const V factor = hn::Set(d, scale * kLog2e), scales = hn::Set(d, scale);
+  const V lowest = hn::Set(d, -126.0f);
+  for (int64_t c = 0; c < n; c += lanes()) {
+    V p[2], ds[2];
+    for (int i = 0; i < 2; ++i) {
+      const V t = hn::MulSub(load(row[i].s + c), factor, row[i].log_sum);
+      p[i] = exp2_rough(hn::Max(lowest, t));
+      ds[i] = hn::Mul(p[i], hn::MulSub(load(row[i].dp + c), scales, row[i].mean));
+      if (kPartly) {
+        const auto in = columns_in(c, row[i].begin, row[i].end);
+        p[i] = hn::IfThenElseZero(in, p[i]);
+        ds[i] = hn::IfThenElseZero(in, ds[i]);
+      }
+      store(ds[i], ds_rows + i * kBlock + c);
+    }
+    const int64_t to = c / kPanelWidth * panel_stride + c % kPanelWidth * 2;
+    store_pairs({p[0], p[1]}, p_to + to, Full());
+    store_pairs({ds[0], ds[1]}, ds_to + to, Full());
+  }
+  for (int64_t c = n; c < kBlock; c += lanes()) {
+    const int64_t to = c / kPanelWidth * panel_stride + c % kPanelWidth * 2;
+    store_pairs({hn::Zero(d), hn::Zero(d)}, p_to + to, Full());
+    store_pairs({hn::Zero(d), hn::Zero(d)}, ds_to + to, Full());
+  }
+}
+
+void softmax_gradient_pairs(const BlockMask& mask, int64_t rows, float scale, const float* lse,
+                            const float* delta, int64_t stride, const float* s, const float* dp,
+                            const PackedScores& to) {
+  const int64_t panel_stride = (rows + 1) / 2 * 2 * kPanelWidth;
+  for (int64_t r = 0; r < rows; r += 2) {
+    const int64_t n = mask.columns[r / kRowGroup];
+    GradientRow row[2];
+    bool partly = false;
+    for (int64_t i = 0; i < 2; ++i) {
+      const int64_t at = std::min(r + i, rows - 1);
+      row[i] = {r + i < rows ? mask.begin[at] : 0,
+                r + i < rows ? mask.end[at] : 0,
+                s + at * kBlock,
+                dp + at * kBlock,
+                set(lse[at * stride] * kLog2e),
+                set(delta[at * stride] * scale)};
+      partly = partly || row[i].begin > 0 || row[i].end < n;
+    }
+    bf16 *p_to = to.p + r * kPanelWidth, *ds_to = to.ds + r * kPanelWidth;
+    partly
+        ? gradient_pair<true>(row, n, scale, panel_stride, p_to, ds_to, to.ds_rows + r * kBlock)
+        : gradient_pair<false>(row, n, scale, panel_stride, p_to, ds_to, to.ds_rows + r * kBlock);
+  }
+}
+
+float sum_of_16(const float* x) {
+  V total = load(x);
+  for (int64_t i = lanes(); i < 16; i += lanes()) total = hn::Add(total, load(x + i));
+  return sum_of_lanes(total);
 }
 
 template <typename T>
@@ -217,6 +325,9 @@ namespace ashlar::kernels {
 
 HWY_EXPORT(softmax_rows);
 HWY_EXPORT(softmax_gradient_rows);
+HWY_EXPORT(softmax_gradient_pairs);
+HWY_EXPORT(exp_rows);
+HWY_EXPORT(sum_of_16);
 HWY_EXPORT(scale_row_f32);
 HWY_EXPORT(scale_row_bf16);
 HWY_EXPORT(add_row);
@@ -234,6 +345,19 @@ void softmax_block(const BlockMask& mask, int64_t rows, float scale, float* s, f
 void softmax_gradient_block(const BlockMask& mask, int64_t rows, float scale, const float* lse,
                             const float* delta, int64_t stride, float* s, float* dp) {
   dispatch(HWY_DISPATCH_TABLE(softmax_gradient_rows))(mask, rows, scale, lse, delta, stride, s, dp);
+}
+void softmax_gradient_block(const BlockMask& mask, int64_t rows, float scale, const float* lse,
+                            const float* delta, int64_t stride, const float* s, const float* dp,
+                            const PackedScores& to) {
+  dispatch(HWY_DISPATCH_TABLE(softmax_gradient_pairs))(mask, rows, scale, lse, delta, stride, s, dp,
+                                                       to);
+}
+bool exp_block(const BlockMask& mask, int64_t rows, float scale, const float* s, RowSums* sums,
+               bf16* p) {
+  return dispatch(HWY_DISPATCH_TABLE(exp_rows))(mask, rows, scale, s, sums, p);
+}
+float sum_lanes(const float* lanes) {
+  return dispatch(HWY_DISPATCH_TABLE(sum_of_16))(lanes);
 }
 void scale_to(const float* x, float factor, int64_t n, float* y) {
   dispatch(HWY_DISPATCH_TABLE(scale_row_f32))(x, factor, n, y);

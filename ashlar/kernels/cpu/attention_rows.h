@@ -25,10 +25,33 @@ struct BlockMask {
 void softmax_block(const BlockMask& mask, int64_t rows, float scale, float* s, float* max,
                    float* sum, float* o, int64_t o_stride);
 
+// The same where no score is far from 0, so that no maximum is needed: p [rows, kBlock] becomes
+// exp(scale s), 0 where masked; the sums of each row go on, in lanes.  False, and nothing that is
+// written counts, if an exponential could leave the range of floats: |scale s| > kMaxBoundedScore.
+inline constexpr float kMaxBoundedScore =
+    60.0f;  // e^60 times 10^6 keys times 10^6 is still a float
+struct RowSums {
+  float exact[16];    // of the exponentials
+  float rounded[16];  // of what they are as bf16: weights over this sum add up to 1
+};
+bool exp_block(const BlockMask& mask, int64_t rows, float scale, const float* s, RowSums* sums,
+               bf16* p);
+float sum_lanes(const float* lanes);  // of 16
+
 // s becomes P = exp(scale s - lse) and dp becomes dS = scale P (dp - delta); both 0 where masked,
 // up to column kBlock.  lse and delta stand `stride` apart.
 void softmax_gradient_block(const BlockMask& mask, int64_t rows, float scale, const float* lse,
                             const float* delta, int64_t stride, float* s, float* dp);
+
+// The same P and dS as bf16: packed to reduce over rows (panels of 32 columns, see gemm.h, for an
+// even number of rows: what is missing is zero), and dS also as rows [rows, kBlock], up to column
+// mask.columns.
+struct PackedScores {
+  bf16 *p, *ds, *ds_rows;
+};
+void softmax_gradient_block(const BlockMask& mask, int64_t rows, float scale, const float* lse,
+                            const float* delta, int64_t stride, const float* s, const float* dp,
+                            const PackedScores& to);
 
 // y = factor x for n elements.
 void scale_to(const float* x, float factor, int64_t n, float* y);

@@ -18,6 +18,7 @@
 #pragma once
 
 #define HWY_DISABLED_TARGETS HWY_SSSE3  // a CPU without AVX2 takes SSE4, else the scalar build
+#define HWY_WANT_AVX3_DL                // runs from Isa::kAvx512Bf16 on: it may convert to bf16
 #include <array>
 
 #include "ashlar/kernels/context.h"
@@ -32,6 +33,8 @@ inline int64_t highway_targets(Isa isa) {
       return ~(HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL);
     case Isa::kAvx2:
       return ~(HWY_AVX3 | HWY_AVX3_DL);
+    case Isa::kAvx512:
+      return ~HWY_AVX3_DL;
     default:
       return ~int64_t{0};
   }
@@ -39,9 +42,9 @@ inline int64_t highway_targets(Isa isa) {
 
 // Where isa()'s build stands in a table of HWY_EXPORT.  Asking the CPU is slow, hence the table.
 inline size_t dispatch_index() {
-  static const std::array<size_t, 3> index = [] {
-    std::array<size_t, 3> result{};
-    for (const Isa isa : {Isa::kX86_64, Isa::kAvx2, Isa::kAvx512}) {
+  static const std::array<size_t, 4> index = [] {
+    std::array<size_t, 4> result{};
+    for (const Isa isa : {Isa::kX86_64, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
       hwy::ChosenTarget chosen;
       chosen.Update(hwy::SupportedTargets() & highway_targets(isa));
       result[size_t(isa)] = chosen.GetIndex();

@@ -21,6 +21,8 @@ namespace ashlar::kernels::gemm {
 namespace {
 
 constexpr int64_t kWidth = kBf16Width, kLanes = 16, kPairBytes = 4;
+// Weights come from memory, and the hardware stops foreseeing at the end of every page.
+constexpr int64_t kPanelAhead = 4096;
 constexpr int kMaxRows = 14;  // 28 sums, two columns of B and a broadcast fill the 32 registers
 
 [[gnu::target("avx512f"), gnu::always_inline]] inline __mmask32 first32(int64_t count) {
@@ -181,6 +183,8 @@ void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool, std:
 }
 
 // Rows are reached from one base per three of them: x86 adds one or two strides to an address for nothing.
+// Lines of c are fetched one row a step, and c is added at the end: fetched all at once they would fill the queue
+// of misses and hold up the operands.
 template <int kRows>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void tile_of(int64_t padded_k,
                                                                      const Left& a,
@@ -189,24 +193,25 @@ template <int kRows>
                                                                      bool accumulate) {
   constexpr int kBases = (kRows + 2) / 3;
   __m512 sum[kRows][2];
-  if (accumulate) {
-    const float* row = c;
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r, row = next_row(row, c_stride)) {
-      sum[r][0] = _mm512_loadu_ps(row);
-      sum[r][1] = _mm512_loadu_ps(row + kLanes);
-    }
-  } else {
-#pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
-  }
+  for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
   const std::byte* base[kBases];
 #pragma GCC unroll 5
   for (int i = 0; i < kBases; ++i) base[i] = a.data + 3 * i * a.row_bytes;
   const int64_t row_bytes = a.row_bytes, step_bytes = a.step_bytes;
+  const float* ahead = c;
+  int64_t fetches = kRows;
   for (int64_t k = 0; k < padded_k; k += 2, panel += kWidth * kPairBytes) {
     const __m512bh b0 = (__m512bh)_mm512_loadu_si512(panel);
     const __m512bh b1 = (__m512bh)_mm512_loadu_si512(panel + 64);
+    _mm_prefetch(panel + kPanelAhead, _MM_HINT_T0);
+    _mm_prefetch(panel + kPanelAhead + 64, _MM_HINT_T0);
+    if (fetches > 0) {
+      __builtin_prefetch(ahead, 1, 3);
+      __builtin_prefetch(ahead + kLanes, 1, 3);
+      ahead += c_stride;
+      --fetches;
+    }
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r) {
       int32_t pair;
@@ -220,6 +225,10 @@ template <int kRows>
   }
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r, c = next_row(c, c_stride)) {
+    if (accumulate) {
+      sum[r][0] = _mm512_add_ps(sum[r][0], _mm512_loadu_ps(c));
+      sum[r][1] = _mm512_add_ps(sum[r][1], _mm512_loadu_ps(c + kLanes));
+    }
     _mm512_storeu_ps(c, sum[r][0]);
     _mm512_storeu_ps(c + kLanes, sum[r][1]);
   }

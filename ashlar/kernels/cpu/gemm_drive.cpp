@@ -110,13 +110,16 @@ void run_block(const Engine& engine, int64_t padded_k, const Left& left, const s
   const TileRows tiles(engine, c.rows);
   const int64_t size = size_of(c.dtype), row_bytes = c.stride * size,
                 tile_bytes = engine.width * size;
+  const bool fetched = engine.element == DType::kBF16 && !engine.whole_tiles && c.dtype == DType::kF32;
   if (engine.enter) engine.enter();
   for (int64_t n = 0; n < c.cols; n += engine.width, panels += panel_bytes) {
     std::byte* column = c.data + n * size;
     const int64_t cols = std::min(engine.width, c.cols - n);
     for (size_t t = 0; t < size_t(tiles.count); ++t) {
       const int64_t row = tiles.begin[t], next = tiles.begin[t + 1], rows = next - row;
-      if (t + 1 < size_t(tiles.count))
+      if (fetched)
+        ;
+      else if (t + 1 < size_t(tiles.count))
         prefetch(column + next * row_bytes, tiles.begin[t + 2] - next, row_bytes, cols * size);
       else if (n + 2 * engine.width <= c.cols)
         prefetch(column + tile_bytes, tiles.begin[1], row_bytes, tile_bytes);

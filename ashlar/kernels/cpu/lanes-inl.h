@@ -135,11 +135,22 @@ HWY_INLINE Pair load_pairs(const bf16* p, Full) {
   return {hn::BitCast(D(), hn::ShiftLeft<16>(both)),
           hn::BitCast(D(), hn::And(both, hn::Set(DU(), 0xffff0000u)))};
 }
+#if HWY_TARGET == HWY_AVX3_DL  // see store() in vector-inl.h
+HWY_INLINE void store_pairs(Pair v, bf16* p, Full) {
+  alignas(64) static constexpr uint16_t kInterleaved[32] = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  __m512i halves;  // all of a, then all of b
+  __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(halves) : "v"(v.b.raw), "v"(v.a.raw));
+  _mm512_storeu_si512(p, _mm512_permutexvar_epi16(_mm512_load_si512(kInterleaved), halves));
+}
+#else
 HWY_INLINE void store_pairs(Pair v, bf16* p, Full) {
   const auto a = hn::ShiftRight<16>(rounded_bits(v.a));
   const auto b = hn::And(rounded_bits(v.b), hn::Set(DU(), 0xffff0000u));
   hn::StoreU(hn::Or(a, b), DU(), reinterpret_cast<uint32_t*>(p));
 }
+#endif
 template <typename T>
 HWY_INLINE Pair load_pairs(const T* p, Tail tail) {
   HWY_ALIGN T lanes[2 * kLanes];

@@ -34,6 +34,17 @@ HWY_INLINE V load(const bf16* x) {
 HWY_INLINE void store(V x, float* to) {
   hn::StoreU(x, D(), to);
 }
+#if HWY_TARGET == HWY_AVX3_DL  // here isa() has AVX-512 BF16, which Highway 1.0 does not know
+// To nearest even; denormals become zero.
+HWY_INLINE __m256i to_bf16(V x) {
+  __m256i half;
+  __asm__("vcvtneps2bf16 %1, %0" : "=v"(half) : "v"(x.raw));
+  return half;
+}
+HWY_INLINE void store(V x, bf16* to) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), to_bf16(x));
+}
+#else
 // To nearest even; a NaN keeps its upper half, made quiet.
 HWY_INLINE void store(V x, bf16* to) {
   const hn::Rebind<uint32_t, D> du;
@@ -47,6 +58,7 @@ HWY_INLINE void store(V x, bf16* to) {
   const auto half = hn::BitCast(di, hn::ShiftRight<16>(kept));
   hn::StoreU(hn::DemoteTo(du16, half), du16, reinterpret_cast<uint16_t*>(to));
 }
+#endif
 
 // e^x for x <= 88 within a relative error of 2.5e-7; exactly 1 at 0, 0 below -87.3, NaN for NaN.
 // x = n ln 2 + r, |r| <= ln 2 / 2; e^r - 1 - r by a minimax polynomial r^2 p(r) of degree 5
@@ -54,13 +66,12 @@ HWY_INLINE void store(V x, bf16* to) {
 HWY_INLINE V exp_approx(V x) {
   const D d;
   const hn::RebindToSigned<D> di;
-  const V lowest = hn::Set(d, -87.3f);
+  const V lowest = hn::Set(d, -87.3f);  // what lies below is computed, and dropped in the end
   const V shifter =
       hn::Set(d, 12582912.0f);  // 1.5 * 2^23: the sum is rounded to an integer, its low bits are n
-  const V clamped = hn::Max(lowest, x);  // keeps NaN, the second operand
-  const V shifted = hn::MulAdd(clamped, hn::Set(d, 1.44269504f), shifter);
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), shifter);
   const V n = hn::Sub(shifted, shifter);
-  V r = hn::NegMulAdd(n, hn::Set(d, 0x1.62e400p-1f), clamped);  // the high bits of ln 2: exact
+  V r = hn::NegMulAdd(n, hn::Set(d, 0x1.62e400p-1f), x);  // the high bits of ln 2: exact
   r = hn::NegMulAdd(n, hn::Set(d, 0x1.7f7d1cp-20f), r);
   V p = hn::MulAdd(hn::Set(d, 0.0083125024f), r, hn::Set(d, 0.0418903357f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.1666711539f));
@@ -71,6 +82,22 @@ HWY_INLINE V exp_approx(V x) {
   const V power = hn::BitCast(d, exponent);
   const V result = hn::MulAdd(p, power, power);
   return hn::IfThenZeroElse(hn::Lt(x, lowest), result);
+}
+
+// 2^t for |t| <= 126 within a relative error of 3e-6, for what is rounded to bf16; else meaningless
+// (NaN for NaN).  t = n + r, |r| <= 1/2; 2^r by a minimax polynomial of degree 4.
+HWY_INLINE V exp2_rough(V t) {
+  const D d;
+  const hn::RebindToSigned<D> di;
+  const V shifter = hn::Set(d, 12582912.0f);  // as above
+  const V shifted = hn::Add(t, shifter);
+  const V r = hn::Sub(t, hn::Sub(shifted, shifter));
+  V p = hn::MulAdd(hn::Set(d, 0.0095701019f), r, hn::Set(d, 0.0559178603f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.2402474483f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.6931218147f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.9999992614f));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
 }
 
 }  // namespace ashlar::kernels::HWY_NAMESPACE
