@@ -17,7 +17,7 @@ function(ashlar_module NAME)
     add_executable(${NAME}_test ${TESTS})
     target_compile_definitions(${NAME}_test PRIVATE ASHLAR_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
     target_link_libraries(${NAME}_test PRIVATE ashlar_${NAME} ${ARG_LIBRARIES} GTest::gtest_main)
-    gtest_discover_tests(${NAME}_test TEST_PREFIX ${NAME}. PROPERTIES LABELS "${NAME}\\;fast" TIMEOUT 120
+    gtest_discover_tests(${NAME}_test TEST_PREFIX ${NAME}. PROPERTIES LABELS fast TIMEOUT 120
                          DISCOVERY_TIMEOUT 60)
   endif()
 endfunction()

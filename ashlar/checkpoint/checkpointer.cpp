@@ -207,13 +207,9 @@ class Checkpointer::Engine {
                    step, root_, last_step_);
   }
 
-  void check_room(const SavePlan& plan) {
+  void check_room(const SavePlan& plan) const {
     const int64_t needed = plan.bytes + plan.bytes / 20 + kReserveBytes;
     const int64_t free = free_bytes(plan.step);
-    if (free < needed) {
-      const std::lock_guard lock(mutex_);
-      ++consecutive_failures_;
-    }
     ASHLAR_REQUIRE(free >= needed, kStorage,
                    "step {} is not saved: it needs {} but {} has {} free; make room or lower "
                    "checkpoint.keep",

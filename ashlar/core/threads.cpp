@@ -27,7 +27,7 @@ int usable_cpus() {
 }
 
 // Between two loops of a step lie microseconds: spinning that long is cheaper than sleeping.
-constexpr int kSpins = 4000;
+constexpr int kSpins = 10'000;
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -50,59 +50,73 @@ void run_here(int64_t num_tasks, Task task) {
 
 }  // namespace
 
+// A run is one 64-bit word: its generation above, the number of tasks nobody has claimed yet below.
+// A worker claims a task by counting the word down, so that a worker that comes late, or not at all,
+// finds nothing to do and nobody waits for it; only claimed tasks are waited for.  What a run points
+// to stays valid for a claimant, because the run cannot end before the claimed task has.
 struct Threads::State {
   std::vector<std::thread> workers;
   std::mutex mutex;
   std::condition_variable wake;
-  std::atomic<uint64_t> generation{0};  // odd steps never occur: one increment per run
-  std::atomic<int64_t> next{0};
-  std::atomic<int> busy{0};
+  std::atomic<uint64_t> word{0};
+  std::atomic<int64_t> completed{0};
+  std::atomic<int> sleepers{0};
   std::atomic<bool> stop{false};
   int64_t num_tasks = 0;
   const Task* task = nullptr;
   std::exception_ptr failure;
   std::mutex failure_mutex;
 
-  void work(int worker) {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < num_tasks;) {
+  static uint64_t generation_of(uint64_t word) { return word >> 32; }
+  static uint64_t unclaimed(uint64_t word) { return word & 0xffffffffu; }
+
+  // Claims and runs tasks of the generation until none is left.
+  void work(int worker, uint64_t generation) {
+    uint64_t seen = word.load(std::memory_order_acquire);
+    while (generation_of(seen) == generation && unclaimed(seen) > 0) {
+      if (!word.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel,
+                                      std::memory_order_acquire))
+        continue;
       try {
-        (*task)(i, worker);
+        (*task)(num_tasks - static_cast<int64_t>(unclaimed(seen)), worker);
       } catch (...) {
         const std::lock_guard lock(failure_mutex);
         if (!failure) failure = std::current_exception();
       }
+      completed.fetch_add(1, std::memory_order_release);
+      seen = word.load(std::memory_order_acquire);
     }
+  }
+
+  void publish(uint64_t count) {
+    const uint64_t next = (generation_of(word.load(std::memory_order_relaxed)) + 1) << 32;
+    word.store(next | count);
+    if (sleepers.load() == 0) return;
+    { const std::lock_guard lock(mutex); }  // a sleeper is either before its check or in its wait
+    wake.notify_all();
   }
 
   void stop_all() {
     stop = true;
-    start_generation();
+    publish(0);
     for (std::thread& worker : workers) worker.join();
   }
 
   void loop(int worker) {
     uint64_t seen = 0;
+    const auto changed = [&] { return generation_of(word.load()) != seen; };
     for (;;) {
-      for (int spin = 0; spin < kSpins && generation.load(std::memory_order_acquire) == seen;
-           ++spin)
-        relax();
-      if (generation.load(std::memory_order_acquire) == seen) {
+      for (int spin = 0; spin < kSpins && !changed(); ++spin) relax();
+      if (!changed()) {
         std::unique_lock lock(mutex);
-        wake.wait(lock, [&] { return generation.load(std::memory_order_acquire) != seen; });
+        ++sleepers;
+        wake.wait(lock, changed);
+        --sleepers;
       }
-      seen = generation.load(std::memory_order_acquire);
-      if (stop.load(std::memory_order_relaxed)) return;
-      work(worker);
-      busy.fetch_sub(1, std::memory_order_release);
+      seen = generation_of(word.load());
+      if (stop.load()) return;
+      work(worker, seen);
     }
-  }
-
-  void start_generation() {
-    {
-      const std::lock_guard lock(mutex);
-      generation.fetch_add(1, std::memory_order_release);
-    }
-    wake.notify_all();
   }
 };
 
@@ -133,14 +147,14 @@ void Threads::run(int64_t num_tasks, Task task) {
     run_here(num_tasks, task);
     return;
   }
+  ASHLAR_ASSERT(num_tasks <= int64_t(0xffffffff));
   s.task = &task;
   s.num_tasks = num_tasks;
-  s.next.store(0, std::memory_order_relaxed);
-  s.busy.store(static_cast<int>(s.workers.size()), std::memory_order_relaxed);
-  s.start_generation();
-  s.work(0);
-  for (int spin = 0; s.busy.load(std::memory_order_acquire) != 0; ++spin)
-    spin < kSpins * 16 ? relax() : std::this_thread::yield();
+  s.completed.store(0, std::memory_order_relaxed);
+  s.publish(uint64_t(num_tasks));
+  s.work(0, State::generation_of(s.word.load(std::memory_order_relaxed)));
+  for (int spin = 0; s.completed.load(std::memory_order_acquire) != num_tasks; ++spin)
+    spin < kSpins ? relax() : std::this_thread::yield();
   if (s.failure) std::rethrow_exception(std::exchange(s.failure, nullptr));
 }
 

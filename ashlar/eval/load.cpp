@@ -43,7 +43,7 @@ ModelSource find_model(FileSystem& files, const std::string& path, Log& log) {
             .stored = stored_dtype(model.tensors())};
   }
   ASHLAR_REQUIRE(checkpoint::is_checkpoint(files, path), kConfig,
-                 "--model {}: expected a Hugging Face directory (with config.json), a checkpoint root or one step "
+                 "{}: expected a Hugging Face directory (with config.json), a checkpoint root or one step "
                  "of it",
                  path);
   return find_in_step(checkpoint::open_checkpoint(files, path, log), path);
@@ -68,13 +68,13 @@ std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSo
   if (source.hugging_face) {
     const std::string path = join(source.resolved, checkpoint::kTokenizerFile);
     ASHLAR_REQUIRE(files.stat(path).has_value(), kConfig,
-                   "--model {}: no {} there, so text cannot be read or written; use --ids", source.path,
+                   "{}: no {} there, so text cannot be read or written; use --ids", source.path,
                    checkpoint::kTokenizerFile);
     return data::load_tokenizer(files, path);
   }
   const checkpoint::StepReader reader(files, source.resolved);
   ASHLAR_REQUIRE(reader.has_blob(checkpoint::kTokenizerFile), kConfig,
-                 "--model {}: this step holds no tokenizer, so text cannot be read or written; use --ids",
+                 "{}: this step holds no tokenizer, so text cannot be read or written; use --ids",
                  source.path);
   return data::parse_tokenizer(reader.read_blob(checkpoint::kTokenizerFile), join(source.resolved, "extra/tokenizer.model"));
 }

@@ -52,6 +52,8 @@ class Run {
   void skip(const StepStats& stats, const Verdict& verdict, const std::vector<int64_t>& samples);
   void evaluate();
   void save();
+  void save_failed(const Error& error);
+  void finish_saves();
   void report_saves();
   MicroBatch micro_batch(const data::Batch& batch);
   double elapsed_s() const { return counters_.seconds; }
@@ -65,8 +67,8 @@ class Run {
   Threads threads_;
   Allocator allocator_;
   Trainer trainer_;
+  data::Sources sources_;  // before the tokenizer: a dataset that is not there is to be named first
   std::unique_ptr<data::Tokenizer> tokenizer_;
-  data::Sources sources_;
   StateWriter writer_;
   Health health_;
   RunScale scale_;
@@ -78,6 +80,7 @@ class Run {
   data::LoaderState cursor_;  // after the last consumed batch
   RunCounters counters_;
   int64_t last_saved_ = -1;
+  int failed_saves_ = 0;      // since the last that was committed, those refused for lack of room included
   double blocked_s_ = 0.0;    // by checkpoints, in the current step
   Clock::time_point start_ = Clock::now();
 };
@@ -91,8 +94,8 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log)
       threads_(int(recipe.train.threads)),
       allocator_(Device::kCpu, memory_limit(recipe)),
       trainer_(recipe, compute_, allocator_, threads_, plan_.workspace_bytes),
-      tokenizer_(data::tokenizer_of(files, recipe.data)),
       sources_(data::open_sources(files, recipe.data, recipe.model.vocab_size)),
+      tokenizer_(data::tokenizer_of(files, recipe.data)),
       writer_(trainer_, tokenizer_->bytes()),
       health_(recipe.health) {
   const std::string& directory = recipe_.train.run_dir;
@@ -173,7 +176,7 @@ Outcome Run::train() {
   if (unsaved()) save();
   // That may have told of an earlier save only: once more, and now a failure ends the run.
   if (unsaved()) checkpoints_->save(writer_.request(counters_, health_.state(), cursor_));
-  checkpoints_->wait();
+  finish_saves();
   report_saves();
   metrics_->flush();
   const RunCurves curves = read_curves(read_text(files_, join(recipe_.train.run_dir, "metrics.jsonl"), INT64_MAX));
@@ -281,15 +284,31 @@ void Run::save() {
     last_saved_ = counters_.step;
   } catch (const Error& error) {
     // Training goes on: the next save may succeed.  Twice in a row is a broken disk.
-    if (error.kind() != ErrorKind::kStorage || checkpoints_->consecutive_failures() >= 2) throw;
-    log_.warn("{}", error.what());
-    metrics_->event(Ordered{{"event", "save_failed"}, {"step", counters_.step}, {"error", error.what()}}.dump());
+    if (error.kind() != ErrorKind::kStorage || ++failed_saves_ >= 2) throw;
+    save_failed(error);
   }
   blocked_s_ += seconds_since(start);
 }
 
+void Run::save_failed(const Error& error) {
+  log_.warn("{}", error.what());
+  metrics_->event(Ordered{{"event", "save_failed"}, {"step", counters_.step}, {"error", error.what()}}.dump());
+}
+
+// Only the last step decides: an earlier save that failed meanwhile is a warning.
+void Run::finish_saves() {
+  try {
+    checkpoints_->wait();
+  } catch (const Error& error) {
+    const auto newest = checkpoints_->newest();
+    if (error.kind() != ErrorKind::kStorage || !newest || newest->step != counters_.step) throw;
+    save_failed(error);
+  }
+}
+
 void Run::report_saves() {
   for (const checkpoint::SaveStats& s : checkpoints_->take_stats()) {
+    failed_saves_ = 0;
     log_.info("step {:>6}  saved {} ({}): training blocked {:.1f} ms, committed after {:.2f} s", s.step, s.directory,
               format_bytes(s.bytes), 1e3 * s.blocked_s, s.total_s);
     metrics_->event(Ordered{{"event", "checkpoint"},

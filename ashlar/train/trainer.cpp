@@ -80,6 +80,11 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
   targets_ = inputs.targets;
   loss_ = inputs.loss;
   counts_ = std::move(inputs.counts);
+  for (const nn::BlockSaved& block : saved_.blocks) routed_.push_back(block.moe.plan.count_X);
+  // Listed once: visiting builds the name of every tensor, and a step allocates nothing.
+  model_.gradients().for_each(recipe_.model, [&](const nn::ParameterInfo& info, const Tensor& gradient) {
+    if (!info.product) sums_.push_back(gradient);
+  });
 }
 
 void Trainer::initialize() {
@@ -89,7 +94,7 @@ void Trainer::initialize() {
 
 void Trainer::begin_step(int64_t step) {
   step_ = step;
-  model_.zero_sums(ctx_);
+  for (const Tensor& gradient : sums_) kernels::zero(ctx_, gradient);
   first_ = true;
   for (const Tensor& counts : counts_) fill_zero(counts);
   loss_sum_ = 0.0;
@@ -140,15 +145,11 @@ std::pair<double, int64_t> Trainer::sum_losses() const {
 void Trainer::count_loads() {
   if (ctx_.meta()) return;
   for (size_t l = 0; l < counts_.size(); ++l) {
-    const int64_t* routed = saved_.blocks[l].moe.plan.count_X.as<int64_t>();
+    const int64_t* routed = routed_[l].as<int64_t>();
     int64_t* total = counts_[l].as<int64_t>();
     for (int64_t e = 0; e < counts_[l].numel(); ++e) total[e] += routed[e];
   }
-  if (recipe_.balance.scope == BalanceScope::kMicroBatch) {
-    std::vector<Tensor> routed;
-    for (const nn::BlockSaved& block : saved_.blocks) routed.push_back(block.moe.plan.count_X);
-    balancer_.update(routed, balance_factor());
-  }
+  if (recipe_.balance.scope == BalanceScope::kMicroBatch) balancer_.update(routed_, balance_factor());
 }
 
 // Gradients were scaled as if every token of the step had a target.

@@ -79,6 +79,8 @@ class Trainer {
   nn::Saved saved_;
   Tensor ids_, targets_, loss_;
   std::vector<Tensor> counts_;  // [E+1] I64 per block, since begin_step
+  std::vector<Tensor> routed_;  // [E+1] I64 per block, of the last micro-batch
+  std::vector<Tensor> sums_;    // gradients that even a step's first micro-batch adds to
   kernels::Sequence sequence_;
   nn::LocalExchange exchange_;
   optim::Optimizer optimizer_;

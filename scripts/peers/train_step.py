@@ -9,6 +9,7 @@ parameter (like for like) and, in a further row, with the recipe's own Muon.
 Run by scripts/peers/train_step.sh, which makes the virtual environment.
 """
 import argparse
+import gc
 import json
 import os
 import pathlib
@@ -72,39 +73,49 @@ class Peer:
         return steps * self.tokens / (time.perf_counter() - start)
 
 
-def best_peer(shape, seconds, only):
-    best, best_rate = None, 0.0
+def variants(only):
     for precision, compiled in (("fp32", False), ("bf16 autocast", False), ("bf16 weights", False),
                                 ("bf16 autocast", True)):
         for experts in ("grouped_mm", "eager"):
             label = f"{precision}{' compiled' if compiled else ''}, {experts}"
-            if only and only not in label:
-                continue
-            try:
-                peer = Peer(shape, precision, experts, compiled)
-            except Exception as error:  # a variant that this PyTorch cannot run is reported, not hidden
-                print(f"  PyTorch {label:<36} failed: {str(error).splitlines()[0][:90]}")
-                continue
+            if only in label:
+                yield label, (precision, experts, compiled)
+
+
+def best_peer(shape, seconds, only):
+    """The fastest variant.  One is in memory at a time: the best is built again at the end."""
+    best, best_rate = None, 0.0
+    for label, variant in variants(only):
+        peer = None
+        try:
+            peer = Peer(shape, *variant)
             steps, start = 0, time.perf_counter()
             while steps < 2 or time.perf_counter() - start < seconds:
                 peer.step()
                 steps += 1
             rate = steps * peer.tokens / (time.perf_counter() - start)
-            print(f"  PyTorch {peer.name:<36} {rate:8.0f} tokens/s  (first step {peer.first_step_s:.1f} s)", flush=True)
+            print(f"  PyTorch {label:<36} {rate:8.0f} tokens/s  (first step {peer.first_step_s:.1f} s)", flush=True)
             if rate > best_rate:
-                best, best_rate = peer, rate
-    return best
+                best, best_rate = variant, rate
+        except Exception as error:  # a variant that this PyTorch cannot run is reported, not hidden
+            print(f"  PyTorch {label:<36} failed: {(str(error).splitlines() or [repr(error)])[0][:90]}", flush=True)
+        del peer
+        gc.collect()
+    return Peer(shape, *best) if best else None
 
 
-def ashlar_rate(binary, recipe, data, steps, optimizer):
-    """Median tokens/s over the steps of a fresh run, the first two left out."""
+def ashlar_rate(binary, recipe, shape, data, steps, optimizer):
+    """Median tokens/s over the steps of a fresh run, the first two left out; one optimizer step per pass, as PyTorch."""
     with tempfile.TemporaryDirectory() as run_dir:
-        subprocess.run([binary, "train", recipe, f"data.train={data}", f"train.run_dir={run_dir}",
-                        f"train.steps={steps}", f"optim.matrices={optimizer}", "train.eval_every=0",
-                        "checkpoint.every=-1", "train.log_every=1"],
-                       check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        done = subprocess.run([binary, "train", recipe, f"data.train={data}", f"train.run_dir={run_dir}",
+                               f"data.sequence_length={shape['tokens']}", f"train.micro_batch={shape['batch']}",
+                               f"train.global_batch={shape['batch']}", f"train.steps={steps}",
+                               f"optim.matrices={optimizer}", "train.eval_every=0", "checkpoint.every=-1",
+                               "train.log_every=1"], capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"ashlar train: exit code {done.returncode}: {done.stderr.strip()}")
         rows = [json.loads(line) for line in open(pathlib.Path(run_dir) / "metrics.jsonl")]
-    return statistics.median(row["tokens_per_s"] for row in rows[2:] if "tokens_per_s" in row)
+    return statistics.median([row["tokens_per_s"] for row in rows if "tokens_per_s" in row][2:])
 
 
 def main():
@@ -131,7 +142,7 @@ def main():
         for optimizer in rows:
             if optimizer == "muon" and args.model != "nano":
                 continue  # Newton-Schulz of 385 M parameters is meant for larger batches
-            ours = ashlar_rate(args.ashlar, recipe, args.data, steps, optimizer)
+            ours = ashlar_rate(args.ashlar, recipe, shape, args.data, steps, optimizer)
             rows[optimizer].append((theirs, ours))
             print(f"  round {round_number}: PyTorch {theirs:8.0f}, Ashlar {optimizer} {ours:8.0f} tokens/s, "
                   f"ratio {ours / theirs:.2f}", flush=True)

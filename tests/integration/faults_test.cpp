@@ -55,6 +55,16 @@ TEST(Faults, TwoFailedSavesEndTheRunAndTheEarlierStepStaysGood) {
   }
 }
 
+TEST(Faults, FailedLastSaveIsNoSuccess) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  for (const char* async : {"checkpoint.async=true", "checkpoint.async=false"}) {
+    fs::remove_all(scratch / "run");
+    const Result result = run(scratch, train_args({"checkpoint.every=0", async}), limit_file_size);
+    EXPECT_EQ(result.code, 25) << async << "\n" << result.err;
+  }
+}
+
 TEST(Faults, FullDiskIsNamedWithWhatItNeeds) {
   const Scratch scratch;
   prepare_text(scratch);
@@ -62,12 +72,14 @@ TEST(Faults, FullDiskIsNamedWithWhatItNeeds) {
   const std::string disk = scratch / "disk";
   const auto small_disk = [disk] {
     // A file system of 4 MiB that this process alone sees.
-    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         mount("none", disk.c_str(), "tmpfs", 0, "size=4m") != 0)
       _exit(125);
   };
-  const Result result =
-      run(scratch, train_args({"train.run_dir=disk/run", "train.steps=100000", "train.eval_every=0"}), small_disk);
+  const Result result = run(
+      scratch, train_args({"train.run_dir=disk/run", "train.steps=100000", "train.eval_every=0"}),
+      small_disk);
   if (result.code == 125) GTEST_SKIP() << "needs the right to mount a tmpfs (root)";
   EXPECT_EQ(result.code, 25) << result.err;
   EXPECT_EQ(count(result.err, "ashlar: step 20 is not saved: it needs "), 1) << result.err;
@@ -80,17 +92,19 @@ TEST(Faults, OneFailedSaveIsAWarningAndTheNextSucceeds) {
   prepare_text(scratch);
   const auto posix = posix_files();
   std::atomic<bool> failed{false};
-  const auto files = faulty_files(*posix, [&](int64_t, std::string_view operation, const std::string& path) {
-    const bool hit = path.find("step-000000000020") != std::string::npos &&
-                     path.ends_with("manifest.json") && operation.starts_with("write");
-    if (hit) failed = true;
-    return hit ? Fault::kDiskFull : Fault::kNone;
-  });
+  const auto files =
+      faulty_files(*posix, [&](int64_t, std::string_view operation, const std::string& path) {
+        const bool hit = path.find("step-000000000020") != std::string::npos &&
+                         path.ends_with("manifest.json") && operation.starts_with("write");
+        if (hit) failed = true;
+        return hit ? Fault::kDiskFull : Fault::kNone;
+      });
   std::string said;
   Log log([&](std::string_view line) { said += std::string(line) + "\n"; });
-  const Recipe recipe = load_recipe(
-      kData + "/recipes/tiny.toml", std::vector<std::string>{"data.train=" + (scratch / "text").string(),
-                                                             "train.run_dir=" + (scratch / "run").string()});
+  const Recipe recipe =
+      load_recipe(kData + "/recipes/tiny.toml",
+                  std::vector<std::string>{"data.train=" + (scratch / "text").string(),
+                                           "train.run_dir=" + (scratch / "run").string()});
   EXPECT_EQ(train::run_training(recipe, *files, log), train::Outcome::kDone);
   EXPECT_TRUE(failed);
   EXPECT_EQ(count(said, "step 20 is not saved"), 1) << said;
@@ -107,7 +121,8 @@ TEST(Faults, MemoryLimitEndsWithTheTable) {
   prepare_text(scratch);
   const Result result = run(scratch, train_args({"train.memory_limit_mib=1"}));
   EXPECT_EQ(result.code, 22) << result.err;
-  EXPECT_NE(result.err.find("ashlar: the memory limit of 1.00 MiB"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("ashlar: the memory limit of 1.00 MiB"), std::string::npos)
+      << result.err;
   for (const char* tag : {"weights", "gradients", "optimizer", "saved", "workspace"})
     EXPECT_NE(result.err.find(tag), std::string::npos) << tag << " in " << result.err;
   EXPECT_FALSE(fs::exists(scratch / "run")) << "a run that cannot start leaves nothing";
@@ -135,9 +150,9 @@ TEST(Faults, TwoRunsCannotShareARunDirectory) {
 TEST(Faults, NonFiniteStepsEndTheRunByName) {
   const Scratch scratch;
   prepare_text(scratch);
-  const Result result = run(scratch, train_args({"optim.lr=1e30", "optim.lr_min=1e30", "optim.warmup_steps=0",
-                                                 "train.precision=fp32", "optim.clip_norm=0",
-                                                 "optim.matrices=adamw"}));
+  const Result result = run(
+      scratch, train_args({"optim.lr=1e30", "optim.lr_min=1e30", "optim.warmup_steps=0",
+                           "train.precision=fp32", "optim.clip_norm=0", "optim.matrices=adamw"}));
   EXPECT_EQ(result.code, 23) << result.err;
   EXPECT_NE(result.err.find("is skipped: "), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("first non-finite gradient "), std::string::npos) << result.err;

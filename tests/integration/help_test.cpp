@@ -13,11 +13,23 @@ namespace {
 
 const std::vector<std::vector<std::string>> kCommands = {
     {},
-    {"tokenizer"}, {"tokenizer", "train"},
-    {"data"}, {"data", "prepare"}, {"data", "info"},
-    {"train"}, {"eval"}, {"score"}, {"generate"},
-    {"ckpt"}, {"ckpt", "list"}, {"ckpt", "show"}, {"ckpt", "verify"}, {"ckpt", "import"}, {"ckpt", "export"},
-    {"bench"}, {"bench", "step"},
+    {"tokenizer"},
+    {"tokenizer", "train"},
+    {"data"},
+    {"data", "prepare"},
+    {"data", "info"},
+    {"train"},
+    {"eval"},
+    {"score"},
+    {"generate"},
+    {"ckpt"},
+    {"ckpt", "list"},
+    {"ckpt", "show"},
+    {"ckpt", "verify"},
+    {"ckpt", "import"},
+    {"ckpt", "export"},
+    {"bench"},
+    {"bench", "step"},
     {"info"},
 };
 
@@ -51,7 +63,8 @@ void check_line(const Scratch& scratch, const std::string& line) {
   command.push_back("--help");
   const std::string help = run_ok(scratch, command);
   for (const std::string& flag : flags)
-    EXPECT_TRUE(std::regex_search(help, std::regex(flag + "\\b"))) << flag << " in: ashlar " << line;
+    EXPECT_TRUE(std::regex_search(help, std::regex(flag + "\\b")))
+        << flag << " in: ashlar " << line;
 }
 
 TEST(Help, KnowsEveryFlagInReadmeAndDocs) {

@@ -17,15 +17,16 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 json score(const Scratch& scratch, const std::string& model) {
-  return json::parse(run_ok(scratch, {"score", "--model", model, "--ids", "40,7,100,9,41,200", "--dtype", "fp32"}));
+  return json::parse(run_ok(
+      scratch, {"score", "--model", model, "--ids", "40,7,100,9,41,200", "--dtype", "fp32"}));
 }
 
 TEST(Pipeline, TokenizerDataTrainEvalGenerate) {
   const Scratch scratch;
   const std::string text = kData + "/vectors/stones.txt";
   run_ok(scratch, {"tokenizer", "train", "--input", text, "--vocab", "320", "--out", "tok.model"});
-  const std::string prepared =
-      run_ok(scratch, {"data", "prepare", "--input", text, "--tokenizer", "tok.model", "--out", "text"});
+  const std::string prepared = run_ok(
+      scratch, {"data", "prepare", "--input", text, "--tokenizer", "tok.model", "--out", "text"});
   EXPECT_TRUE(contains(prepared, "320 ids")) << prepared;
   EXPECT_EQ(run_ok(scratch, {"data", "info", "text"}), prepared);
 
@@ -44,25 +45,30 @@ TEST(Pipeline, TokenizerDataTrainEvalGenerate) {
   }
   const std::string step = "run/checkpoints/step-000000000030";
   EXPECT_TRUE(contains(run_ok(scratch, {"ckpt", "show", step}), "step      30"));
-  EXPECT_TRUE(contains(run_ok(scratch, {"ckpt", "show", step, "--tensors"}), "model.embed_tokens.weight"));
+  EXPECT_TRUE(
+      contains(run_ok(scratch, {"ckpt", "show", step, "--tensors"}), "model.embed_tokens.weight"));
   for (const char* level : {"quick", "files", "deep"})
-    EXPECT_TRUE(contains(run_ok(scratch, {"ckpt", "verify", step, "--level", level}), step + ": good"));
+    EXPECT_TRUE(
+        contains(run_ok(scratch, {"ckpt", "verify", step, "--level", level}), step + ": good"));
 
   const json perplexity = json::parse(
-      run_ok(scratch, {"eval", "--model", "run/checkpoints", "--data", "text", "--length", "32", "--part", "all",
-                       "--dtype", "fp32", "--json"}));
-  EXPECT_NEAR(perplexity["perplexity"].get<double>(), std::exp(perplexity["loss"].get<double>()), 1e-9);
+      run_ok(scratch, {"eval", "--model", "run/checkpoints", "--data", "text", "--length", "32",
+                       "--part", "all", "--dtype", "fp32", "--json"}));
+  EXPECT_NEAR(perplexity["perplexity"].get<double>(), std::exp(perplexity["loss"].get<double>()),
+              1e-9);
   EXPECT_NEAR(perplexity["loss"].get<double>(), last, 0.5);
 
-  const std::vector<std::string> generate{"generate", "--model", "run/checkpoints", "--prompt",      "Plumb road",
-                                          "--seed",   "3",       "--top-k",         "20",            "--temperature",
-                                          "0.9",      "--json",  "--max-tokens",    "12", "--ignore-eos"};
+  const std::vector<std::string> generate{
+      "generate", "--model", "run/checkpoints", "--prompt", "Plumb road",
+      "--seed",   "3",       "--top-k",         "20",       "--temperature",
+      "0.9",      "--json",  "--max-tokens",    "12",       "--ignore-eos"};
   const json made = json::parse(run_ok(scratch, generate));
   EXPECT_TRUE(made["text"].get<std::string>().starts_with("Plumb road")) << made.dump();
   EXPECT_GT(made["ids"].size(), 12u);
   EXPECT_EQ(json::parse(run_ok(scratch, generate)), made);
-  EXPECT_TRUE(run_ok(scratch, {"generate", "--model", step, "--prompt", "Plumb road", "--max-tokens", "3"})
-                  .starts_with("Plumb road"));
+  EXPECT_TRUE(
+      run_ok(scratch, {"generate", "--model", step, "--prompt", "Plumb road", "--max-tokens", "3"})
+          .starts_with("Plumb road"));
 }
 
 TEST(Pipeline, ExportsAndImportsScoreAsTheCheckpoint) {
@@ -72,7 +78,8 @@ TEST(Pipeline, ExportsAndImportsScoreAsTheCheckpoint) {
   const json expected = score(scratch, "run/checkpoints");
   for (const std::string layout : {"native", "legacy"}) {
     SCOPED_TRACE(layout);
-    run_ok(scratch, {"ckpt", "export", "run/checkpoints", layout, "--layout", layout, "--dtype", "fp32"});
+    run_ok(scratch,
+           {"ckpt", "export", "run/checkpoints", layout, "--layout", layout, "--dtype", "fp32"});
     EXPECT_EQ(score(scratch, layout), expected);
     run_ok(scratch, {"ckpt", "import", layout, layout + "_root"});
     EXPECT_EQ(score(scratch, layout + "_root"), expected);
@@ -89,8 +96,9 @@ TEST(Pipeline, LogitsFileAgreesWithTheScores) {
   const Scratch scratch;
   prepare_text(scratch);
   run_ok(scratch, train_args({"train.steps=2"}));
-  const json scored = json::parse(run_ok(scratch, {"score", "--model", "run/checkpoints", "--ids", "40,7,100",
-                                                   "--dtype", "fp64", "--logits", "logits.safetensors"}));
+  const json scored =
+      json::parse(run_ok(scratch, {"score", "--model", "run/checkpoints", "--ids", "40,7,100",
+                                   "--dtype", "fp64", "--logits", "logits.safetensors"}));
   const std::string bytes = read_file(scratch / "logits.safetensors");
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes.data(), 8);
@@ -103,8 +111,8 @@ TEST(Pipeline, LogitsFileAgreesWithTheScores) {
   for (int t = 0; t < 2; ++t) {
     double sum = 0.0;
     for (int v = 0; v < 320; ++v) sum += std::exp(logits[size_t(t * 320 + v)]);
-    EXPECT_NEAR(logits[size_t(t * 320 + ids[t + 1])] - std::log(sum), scored["logprobs"][size_t(t)].get<double>(),
-                1e-9);
+    EXPECT_NEAR(logits[size_t(t * 320 + ids[t + 1])] - std::log(sum),
+                scored["logprobs"][size_t(t)].get<double>(), 1e-9);
   }
 }
 
@@ -127,16 +135,17 @@ TEST(Pipeline, TrainingContinuesByItself) {
 TEST(Pipeline, BlendsSecondDatasetAndOtherPrecisions) {
   const Scratch scratch;
   prepare_text(scratch);
-  run_ok(scratch, {"data", "prepare", "--input", kData + "/vectors/stones.txt", "--tokenizer", "byte", "--out",
-                   "more"});
+  run_ok(scratch, {"data", "prepare", "--input", kData + "/vectors/stones.txt", "--tokenizer",
+                   "byte", "--out", "more"});
   int run_index = 0;
   for (const char* precision : {"fp32", "fp64", "bf16", "auto"}) {
     SCOPED_TRACE(precision);
     const std::string directory = "run" + std::to_string(run_index++);
-    run_ok(scratch, train_args({"data.train=text:0.7,more:0.3", std::string("train.precision=") + precision,
-                                "train.steps=6", "data.packing=best_fit", "data.sequence_length=256", "train.recompute=true",
-                                "model.layer_types=alternate", "model.sliding_window=9",
-                                "train.run_dir=" + directory}));
+    run_ok(scratch,
+           train_args({"data.train=text:0.7,more:0.3", std::string("train.precision=") + precision,
+                       "train.steps=6", "data.packing=best_fit", "data.sequence_length=256",
+                       "train.recompute=true", "model.layer_types=alternate",
+                       "model.sliding_window=9", "train.run_dir=" + directory}));
     EXPECT_EQ(read_steps(scratch / directory).size(), 6u);
   }
 }

@@ -4,7 +4,8 @@
 #include <signal.h>
 
 #include <chrono>
-#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
@@ -18,30 +19,45 @@ using Steps = std::map<int64_t, std::vector<StepLine>>;
 
 constexpr int64_t kSteps = 200;
 
-std::vector<std::string> long_run(const std::string& directory, std::vector<std::string> more = {}) {
-  more.insert(more.end(), {"train.steps=200", "checkpoint.every=20", "checkpoint.keep=20", "train.eval_every=40",
-                           "train.log_every=50", "data.sequence_length=64", "model.hidden_size=64",
-                           "train.run_dir=" + directory});
+std::vector<std::string> long_run(const std::string& directory,
+                                  std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"train.steps=200", "checkpoint.every=20", "checkpoint.keep=20",
+                           "train.eval_every=40", "train.log_every=50", "data.sequence_length=64",
+                           "model.hidden_size=64", "train.run_dir=" + directory});
   return train_args(more);
 }
 
-// Weights, optimizer, balancing and cursor of a step: all that has no clock in it.
+// Names, types, shapes and bytes of a safetensors file; its metadata names the save, and is left out.
+std::string tensors_of(const fs::path& path) {
+  const std::string bytes = read_file(path);
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), 8);
+  nlohmann::json header = nlohmann::json::parse(bytes.substr(8, header_bytes));
+  header.erase("__metadata__");
+  return header.dump().append(bytes, 8 + header_bytes);
+}
+
+// Weights, optimizer, balancing and cursor of a step.
 std::map<std::string, std::string> state_of(const fs::path& run_directory, int64_t step) {
   std::map<std::string, std::string> state;
-  for (auto& [name, bytes] : read_tree(step_directory(run_directory, step)))
-    if (name.ends_with(".safetensors")) state[name] = std::move(bytes);
-  EXPECT_GE(state.size(), 3u);
+  for (const char* component : {"model", "optim", "loader"})
+    for (const auto& entry :
+         fs::directory_iterator(step_directory(run_directory, step) / component))
+      state[fs::path(component) / entry.path().filename()] = tensors_of(entry.path());
+  EXPECT_EQ(state.size(), 3u);
   return state;
 }
 
 // Every line of every step of `again` has the bits of the straight run, those done twice included.
-void expect_same_run(const Scratch& scratch, const std::string& straight, const std::string& again) {
+void expect_same_run(const Scratch& scratch, const std::string& straight,
+                     const std::string& again) {
   const Steps expected = read_steps(scratch / straight), found = read_steps(scratch / again);
   ASSERT_EQ(expected.size(), size_t(kSteps));
   for (const auto& [step, lines] : found)
     for (const StepLine& line : lines)
       ASSERT_TRUE(line == expected.at(step)[0])
-          << again << " step " << step << ": loss " << line.loss << ", straight " << expected.at(step)[0].loss;
+          << again << " step " << step << ": loss " << line.loss << ", straight "
+          << expected.at(step)[0].loss;
   EXPECT_TRUE(found.contains(kSteps));
   EXPECT_TRUE(state_of(scratch / again, kSteps) == state_of(scratch / straight, kSteps)) << again;
 }
@@ -49,7 +65,8 @@ void expect_same_run(const Scratch& scratch, const std::string& straight, const 
 // Waits until `condition` holds or the program ends.
 template <typename Condition>
 void wait_for(Program& program, Condition condition) {
-  while (!condition() && program.running()) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  while (!condition() && program.running())
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
 bool is_saving(const fs::path& checkpoints) {
@@ -66,12 +83,12 @@ TEST_P(Precisions, KilledAndResumedRunsHaveTheBitsOfAStraightOne) {
   prepare_text(scratch);
   const std::string precision = std::string("train.precision=") + GetParam();
   run_ok(scratch, long_run("straight", {precision}));
-  run_ok(scratch, long_run("straight2", {precision}));
-  expect_same_run(scratch, "straight", "straight2");
+  run_ok(scratch, long_run("again", {precision}));
+  expect_same_run(scratch, "straight", "again");
 
   std::mt19937 random(20250101);
   int killed = 0;
-  for (int attempt = 0; attempt < 6; ++attempt) {
+  for (int attempt = 0; attempt < 4; ++attempt) {
     const std::string name = fmt::format("killed{}", attempt);
     {
       Program program(scratch.path(), long_run(name, {precision}));
@@ -93,7 +110,7 @@ TEST_P(Precisions, KilledAndResumedRunsHaveTheBitsOfAStraightOne) {
     EXPECT_NE(resumed.err.find("continuing after step 1"), std::string::npos) << resumed.err;
     expect_same_run(scratch, "straight", name);
   }
-  EXPECT_GE(killed, 3) << "the runs ended before they could be killed";
+  EXPECT_GE(killed, 2) << "the runs ended before they could be killed";
 }
 
 INSTANTIATE_TEST_SUITE_P(Resume, Precisions, testing::Values("fp32", "auto"));
@@ -117,9 +134,11 @@ TEST(Resume, SigtermSavesAndTheNextStartFinishes) {
     EXPECT_TRUE(fs::exists(step_directory(scratch / name, done) / "COMMIT")) << done;
     const Result rest = run(scratch, long_run(name));
     ASSERT_EQ(rest.code, 0) << rest.err;
-    EXPECT_NE(rest.err.find(fmt::format("continuing after step {} ", done)), std::string::npos) << rest.err;
+    EXPECT_NE(rest.err.find(fmt::format("continuing after step {} ", done)), std::string::npos)
+        << rest.err;
     // The extra checkpoint at the stop changes nothing; no step was done twice.
-    for (const auto& [step, lines] : read_steps(scratch / name)) EXPECT_EQ(lines.size(), 1u) << step;
+    for (const auto& [step, lines] : read_steps(scratch / name))
+      EXPECT_EQ(lines.size(), 1u) << step;
     expect_same_run(scratch, "straight", name);
   }
 }
@@ -149,7 +168,8 @@ TEST(Resume, MicroBatchesChangeNeitherOrderNorLossOfTheData) {
   const Scratch scratch;
   prepare_text(scratch);
   // Streams fix the order: 4 rows at once, or one row four times.
-  const std::vector<std::string> same{"train.precision=fp64", "train.steps=20", "checkpoint.every=0"};
+  const std::vector<std::string> same{"train.precision=fp64", "train.steps=20",
+                                      "checkpoint.every=0"};
   for (const char* micro : {"4", "2", "1"}) {
     std::vector<std::string> overrides = same;
     overrides.push_back(std::string("train.micro_batch=") + micro);
@@ -162,14 +182,16 @@ TEST(Resume, MicroBatchesChangeNeitherOrderNorLossOfTheData) {
     const Steps parts = read_steps(scratch / name);
     for (const auto& [step, lines] : parts) {
       // Sums in another order: fp64 differs in the last digits, which 20 updates amplify.
-      EXPECT_NEAR(std::stod(lines[0].loss), std::stod(whole.at(step)[0].loss), 1e-9) << name << " step " << step;
-      EXPECT_NEAR(std::stod(lines[0].gradient_norm), std::stod(whole.at(step)[0].gradient_norm), 1e-8)
+      EXPECT_NEAR(std::stod(lines[0].loss), std::stod(whole.at(step)[0].loss), 1e-9)
+          << name << " step " << step;
+      EXPECT_NEAR(std::stod(lines[0].gradient_norm), std::stod(whole.at(step)[0].gradient_norm),
+                  1e-8)
           << name << " step " << step;
     }
   }
   // Same rows consumed: the cursors are equal, bit for bit.
   const auto cursor = [&](const std::string& name) {
-    return read_file(step_directory(scratch / name, 20) / "loader/streams-00000.safetensors");
+    return tensors_of(step_directory(scratch / name, 20) / "loader/streams-00000.safetensors");
   };
   EXPECT_EQ(cursor("micro1"), cursor("micro4"));
   EXPECT_EQ(cursor("micro2"), cursor("micro4"));
@@ -184,13 +206,16 @@ TEST(Resume, AnotherModelOrDatasetIsRefused) {
   const Result optimizer = run(scratch, train_args({"optim.matrices=adamw", "train.steps=40"}));
   EXPECT_EQ(optimizer.code, 2) << optimizer.err;
   // Other text under the same prefix.
-  for (const char* suffix : {".bin", ".idx", ".json"}) fs::remove(scratch / (std::string("text") + suffix));
+  for (const char* suffix : {".bin", ".idx", ".json"})
+    fs::remove(scratch / (std::string("text") + suffix));
   write_file(scratch / "other.txt", read_file(kData + "/vectors/stones.txt").substr(3000));
-  run_ok(scratch, {"data", "prepare", "--input", "other.txt", "--tokenizer", "byte", "--out", "text"});
+  run_ok(scratch,
+         {"data", "prepare", "--input", "other.txt", "--tokenizer", "byte", "--out", "text"});
   const Result data = run(scratch, train_args({"train.steps=40"}));
   EXPECT_EQ(data.code, 24) << data.err;
   EXPECT_NE(data.err.find("data.allow_dataset_change"), std::string::npos) << data.err;
-  for (const Result& result : {model, optimizer, data}) EXPECT_NE(result.err.find("ashlar: "), std::string::npos);
+  for (const Result& result : {model, optimizer, data})
+    EXPECT_NE(result.err.find("ashlar: "), std::string::npos);
   run_ok(scratch, train_args({"train.steps=40", "data.allow_dataset_change=true"}));
 }
 

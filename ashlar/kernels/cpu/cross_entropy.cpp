@@ -24,9 +24,9 @@ T cross_entropy_reference(const T* logits, int64_t V, int32_t target, T scale, G
 
 template <typename G>
 float cross_entropy_fast(const float* logits, int64_t V, int32_t target, float scale, G* gradient) {
-  const float log_sum = logsumexp_fast(logits, V), loss = log_sum - logits[target];
-  if (!gradient) return loss;
-  softmax_fast(logits, V, log_sum, scale, gradient);
+  const float logit = logits[target];
+  if (!gradient) return logsumexp_fast(logits, V) - logit;
+  const float loss = softmax_fast(logits, V, scale, gradient) - logit;
   gradient[target] = G((std::exp(-loss) - 1.0f) * scale);
   return loss;
 }

@@ -8,9 +8,9 @@
 namespace ashlar::kernels {
 
 float logsumexp_fast(const float* x, int64_t n);
-// y = exp(x - log_sum) scale; y may be x.
-void softmax_fast(const float* x, int64_t n, float log_sum, float scale, float* y);
-void softmax_fast(const float* x, int64_t n, float log_sum, float scale, bf16* y);
+// y = exp(x - logsumexp) scale; returns logsumexp.  y may be x.
+float softmax_fast(const float* x, int64_t n, float scale, float* y);
+float softmax_fast(const float* x, int64_t n, float scale, bf16* y);
 // y = exp(x) by exp_approx, for its test.
 void exp_fast(const float* x, int64_t n, float* y);
 

@@ -32,6 +32,12 @@ struct Left {
   int64_t row_bytes, step_bytes;
 };
 
+// Where tile_to leaves its sums.
+enum class Store {
+  kStream,  // F32 rows, 64-byte aligned, past the caches: for what is not read soon; `settle` ends it
+  kBf16,    // BF16 rows
+};
+
 struct Engine {
   DType element;  // of packed operands: BF16 or F32
   bool round;  // F32 elements are rounded to bf16 before use (no bf16 dot product on this machine)
@@ -67,6 +73,12 @@ struct Engine {
   // rows <= max_rows, padded_k a multiple of k_pad: c [rows, width] in rows of c_stride floats.
   void (*tile)(int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel, float* c,
                int64_t c_stride, bool accumulate);
+
+  // tile without accumulate, straight to its place: c in rows of c_bytes.  Null: not on this engine.
+  void (*tile_to)(Store store, int64_t rows, int64_t padded_k, const Left& a,
+                  const std::byte* panel, std::byte* c, int64_t c_bytes);
+  void (*settle)();  // makes streamed tiles of this thread visible to others; null with tile_to
+  bool fetches_c;    // tile itself brings the lines of c near
 
   int64_t padded(int64_t k) const { return (k + k_pad - 1) / k_pad * k_pad; }
   int64_t num_panels(int64_t columns) const { return (columns + width - 1) / width; }

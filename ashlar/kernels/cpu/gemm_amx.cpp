@@ -157,6 +157,9 @@ const Engine& amx_engine() {
       .enter = enter,
       .leave = leave,
       .tile = tile,
+      .tile_to = nullptr,
+      .settle = nullptr,
+      .fetches_c = false,
   };
   return kEngine;
 }

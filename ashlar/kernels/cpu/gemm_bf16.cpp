@@ -185,13 +185,16 @@ void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool, std:
 // Rows are reached from one base per three of them: x86 adds one or two strides to an address for nothing.
 // Lines of c are fetched one row a step, and c is added at the end: fetched all at once they would fill the queue
 // of misses and hold up the operands.
-template <int kRows>
+enum class Leave { kSet, kAdd, kStream, kBf16 };
+
+template <Leave kLeave, int kRows>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void tile_of(int64_t padded_k,
                                                                      const Left& a,
                                                                      const std::byte* panel,
-                                                                     float* c, int64_t c_stride,
-                                                                     bool accumulate) {
+                                                                     std::byte* c,
+                                                                     int64_t c_bytes) {
   constexpr int kBases = (kRows + 2) / 3;
+  constexpr bool kFetch = kLeave != Leave::kStream, kTwoLines = kLeave != Leave::kBf16;
   __m512 sum[kRows][2];
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
@@ -199,17 +202,19 @@ template <int kRows>
 #pragma GCC unroll 5
   for (int i = 0; i < kBases; ++i) base[i] = a.data + 3 * i * a.row_bytes;
   const int64_t row_bytes = a.row_bytes, step_bytes = a.step_bytes;
-  const float* ahead = c;
-  int64_t fetches = kRows;
+  const int64_t left_ahead = 16 * step_bytes;
+  const std::byte* ahead = c;
+  int fetches = kFetch ? kRows : 0;
   for (int64_t k = 0; k < padded_k; k += 2, panel += kWidth * kPairBytes) {
     const __m512bh b0 = (__m512bh)_mm512_loadu_si512(panel);
     const __m512bh b1 = (__m512bh)_mm512_loadu_si512(panel + 64);
     _mm_prefetch(panel + kPanelAhead, _MM_HINT_T0);
     _mm_prefetch(panel + kPanelAhead + 64, _MM_HINT_T0);
+    _mm_prefetch(base[0] + left_ahead, _MM_HINT_T0);
     if (fetches > 0) {
-      __builtin_prefetch(ahead, 1, 3);
-      __builtin_prefetch(ahead + kLanes, 1, 3);
-      ahead += c_stride;
+      __builtin_prefetch(ahead, 1);
+      if (kTwoLines) __builtin_prefetch(ahead + 64, 1);
+      ahead += c_bytes;
       --fetches;
     }
 #pragma GCC unroll 14
@@ -224,25 +229,44 @@ template <int kRows>
     for (int i = 0; i < kBases; ++i) base[i] += step_bytes;
   }
 #pragma GCC unroll 14
-  for (int r = 0; r < kRows; ++r, c = next_row(c, c_stride)) {
-    if (accumulate) {
-      sum[r][0] = _mm512_add_ps(sum[r][0], _mm512_loadu_ps(c));
-      sum[r][1] = _mm512_add_ps(sum[r][1], _mm512_loadu_ps(c + kLanes));
+  for (int r = 0; r < kRows; ++r, c = next_row(c, c_bytes)) {
+    if constexpr (kLeave == Leave::kBf16) {
+      _mm512_storeu_si512(c, (__m512i)_mm512_cvtne2ps_pbh(sum[r][1], sum[r][0]));
+    } else if constexpr (kLeave == Leave::kStream) {
+      stream(c, _mm512_castps_si512(sum[r][0]));
+      stream(c + 64, _mm512_castps_si512(sum[r][1]));
+    } else {
+      if (kLeave == Leave::kAdd) {
+        sum[r][0] = _mm512_add_ps(sum[r][0], _mm512_loadu_ps(c));
+        sum[r][1] = _mm512_add_ps(sum[r][1], _mm512_loadu_ps(c + 64));
+      }
+      _mm512_storeu_ps(c, sum[r][0]);
+      _mm512_storeu_ps(c + 64, sum[r][1]);
     }
-    _mm512_storeu_ps(c, sum[r][0]);
-    _mm512_storeu_ps(c + kLanes, sum[r][1]);
   }
 }
 
-template <size_t... kRows>
+template <Leave kLeave, size_t... kRows>
 constexpr auto tiles_of(std::index_sequence<kRows...>) {
-  return std::array{&tile_of<int(kRows) + 1>...};
+  return std::array{&tile_of<kLeave, int(kRows) + 1>...};
 }
+template <Leave kLeave>
+constexpr auto kTiles = tiles_of<kLeave>(std::make_index_sequence<kMaxRows>());
 
 void tile(int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel, float* c,
           int64_t c_stride, bool accumulate) {
-  static constexpr auto kTiles = tiles_of(std::make_index_sequence<kMaxRows>());
-  kTiles[size_t(rows - 1)](padded_k, a, panel, c, c_stride, accumulate);
+  const auto& tiles = accumulate ? kTiles<Leave::kAdd> : kTiles<Leave::kSet>;
+  tiles[size_t(rows - 1)](padded_k, a, panel, reinterpret_cast<std::byte*>(c), c_stride * 4);
+}
+
+void tile_to(Store store, int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel,
+             std::byte* c, int64_t c_bytes) {
+  const auto& tiles = store == Store::kBf16 ? kTiles<Leave::kBf16> : kTiles<Leave::kStream>;
+  tiles[size_t(rows - 1)](padded_k, a, panel, c, c_bytes);
+}
+
+void settle() {
+  _mm_sfence();
 }
 
 }  // namespace
@@ -332,6 +356,9 @@ const Engine& bf16_engine() {
       .enter = nullptr,
       .leave = nullptr,
       .tile = tile,
+      .tile_to = tile_to,
+      .settle = settle,
+      .fetches_c = true,
   };
   return kEngine;
 }

@@ -69,12 +69,23 @@ void load_tile(const Engine& engine, const Matrix& c, int64_t rows, int64_t cols
                                   : reinterpret_cast<const float*>(c.data)[r * c.stride + j];
 }
 
+// How tiles leave their block of c.
+enum class Write { kSet, kAdd, kStream };  // kStream: as kSet, and not read soon
+
 // One tile into c [rows, cols]: in place where it can be, else through a buffer.
 void run_tile(const Engine& engine, int64_t padded_k, const Left& left, const std::byte* panel,
-              const Matrix& c, bool accumulate) {
-  if (c.dtype == DType::kF32 && c.cols == engine.width) {
-    engine.tile(c.rows, padded_k, left, panel, reinterpret_cast<float*>(c.data), c.stride,
-                accumulate);
+              const Matrix& c, Write write) {
+  const bool whole = c.cols == engine.width, accumulate = write == Write::kAdd;
+  if (whole && c.dtype == DType::kBF16 && engine.tile_to && !accumulate) {
+    engine.tile_to(Store::kBf16, c.rows, padded_k, left, panel, c.data, c.stride * 2);
+    return;
+  }
+  if (whole && c.dtype == DType::kF32) {
+    if (write == Write::kStream)
+      engine.tile_to(Store::kStream, c.rows, padded_k, left, panel, c.data, c.stride * 4);
+    else
+      engine.tile(c.rows, padded_k, left, panel, reinterpret_cast<float*>(c.data), c.stride,
+                  accumulate);
     return;
   }
   alignas(64) float tile[kMaxTileFloats];
@@ -104,20 +115,27 @@ struct TileRows {
   }
 };
 
+// Whether lines of c may bypass the caches.
+bool can_stream(const Engine& engine, const Matrix& c) {
+  constexpr int64_t kLine = 64;
+  return engine.tile_to && c.dtype == DType::kF32 && uintptr_t(c.data) % kLine == 0 &&
+         c.stride * size_of(c.dtype) % kLine == 0;
+}
+
 // c (+)= left B for panels that follow each other panel_bytes apart.
 void run_block(const Engine& engine, int64_t padded_k, const Left& left, const std::byte* panels,
-               int64_t panel_bytes, const Matrix& c, bool accumulate) {
+               int64_t panel_bytes, const Matrix& c, Write write) {
   const TileRows tiles(engine, c.rows);
   const int64_t size = size_of(c.dtype), row_bytes = c.stride * size,
                 tile_bytes = engine.width * size;
-  const bool fetched = engine.element == DType::kBF16 && !engine.whole_tiles && c.dtype == DType::kF32;
+  if (write == Write::kStream && !can_stream(engine, c)) write = Write::kSet;
   if (engine.enter) engine.enter();
   for (int64_t n = 0; n < c.cols; n += engine.width, panels += panel_bytes) {
     std::byte* column = c.data + n * size;
     const int64_t cols = std::min(engine.width, c.cols - n);
     for (size_t t = 0; t < size_t(tiles.count); ++t) {
       const int64_t row = tiles.begin[t], next = tiles.begin[t + 1], rows = next - row;
-      if (fetched)
+      if (engine.fetches_c)
         ;
       else if (t + 1 < size_t(tiles.count))
         prefetch(column + next * row_bytes, tiles.begin[t + 2] - next, row_bytes, cols * size);
@@ -125,9 +143,10 @@ void run_block(const Engine& engine, int64_t padded_k, const Left& left, const s
         prefetch(column + tile_bytes, tiles.begin[1], row_bytes, tile_bytes);
       const Left a{left.data + row * left.row_bytes, left.row_bytes, left.step_bytes};
       const Matrix tile{column + row * row_bytes, c.dtype, rows, cols, c.stride};
-      run_tile(engine, padded_k, a, panels, tile, accumulate);
+      run_tile(engine, padded_k, a, panels, tile, write);
     }
   }
+  if (write == Write::kStream) engine.settle();
   if (engine.leave) engine.leave();
 }
 
@@ -280,56 +299,111 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
         c.row_range(block.begin, block.end).columns(column_group * N + col, column_group * N + end);
     run_block(engine, engine.padded(K), left,
               panels + (group * engine.num_panels(N) + first) * panel_bytes, panel_bytes, part,
-              accumulate);
+              accumulate ? Write::kAdd : Write::kSet);
   });
+}
+
+// The cut of dw [N, K] into tasks of whole panels on both sides.  Where groups have few tokens, a task covers all
+// columns and packs its own rows of dy^T, `chunk` tokens at a time: they never leave its cache.
+struct ReduceSize {
+  static constexpr int64_t kLeftBytes = 128 << 10, kFewTokens = 512;
+  int64_t row_panels, col_panels;
+  int64_t chunk;  // 0: dy is packed before
+};
+ReduceSize reduce_size(const Engine& engine, int64_t tokens, int64_t N, int64_t K) {
+  constexpr int64_t kRowPanels = 4, kChunk = 64;
+  if (tokens > ReduceSize::kFewTokens) {
+    const TaskSize size = task_size(engine, tokens, K);
+    return {std::max<int64_t>(1, size.rows / engine.width), size.panels, 0};
+  }
+  const int64_t row_panels = std::min(kRowPanels, engine.num_panels(N));
+  return {row_panels, engine.num_panels(K),
+          ReduceSize::kLeftBytes / (row_panels * engine.width * element_bytes(engine)) / kChunk *
+              kChunk};
+}
+
+// Columns of `from` packed along its rows as left operands, one panel after the other.
+void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t cols,
+               int64_t depth, std::byte* panels) {
+  constexpr int64_t kTokens = 32;
+  const int64_t size = element_bytes(engine), panel_bytes = depth * engine.width * size;
+  for (int64_t t = 0; t < tokens; t += kTokens) {
+    const int64_t num_tokens = std::min(kTokens, tokens - t);
+    if (t + kTokens < tokens)
+      prefetch(from.at(t + kTokens, 0).data, std::min(kTokens, tokens - t - kTokens),
+               from.stride * size_of(from.dtype), cols * size_of(from.dtype));
+    std::byte* panel = panels;
+    for (int64_t col = 0; col < cols; col += engine.width, panel += panel_bytes) {
+      const int64_t num_cols = std::min(engine.width, cols - col);
+      if (engine.pack_rows_transposed)
+        engine.pack_rows_transposed(from.at(t, col), num_tokens, num_cols, panel + t * size,
+                                    depth * size);
+      else
+        engine.pack_panel(from.at(t, col), num_tokens, num_cols, engine.round,
+                          panel + t * engine.width * size);
+    }
+  }
 }
 
 void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
             const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
   const bool own_rows = groups.own_rows(), row_tiles = engine.pack_rows_transposed != nullptr;
+  const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
+  const ReduceSize size = reduce_size(engine, tokens, N, K);
   const Arena::Scope scope(*ctx.workspace);
-  const TokenPanels left = take_panels(ctx, engine, groups, dy.rows, N);
   const TokenPanels right = take_panels(ctx, engine, groups, x.rows, K);
+  const TokenPanels all_left =
+      size.chunk ? TokenPanels{} : take_panels(ctx, engine, groups, dy.rows, N);
   if (ctx.meta()) return;
   const int32_t all_rows[2] = {0, int32_t(dy.rows)};
   const std::span<const int32_t> row_of_group =
       own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows);
-  pack_tokens(ctx, engine, groups, row_of_group, dy, left, row_tiles);
   pack_tokens(ctx, engine, groups, row_of_group, x, right, false);
+  if (!size.chunk) pack_tokens(ctx, engine, groups, row_of_group, dy, all_left, row_tiles);
 
-  const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
-  const TaskSize size = task_size(engine, tokens, K);
-  const int64_t row_panels = std::max<int64_t>(1, size.rows / engine.width);
-  const int64_t row_blocks = ceil_div(left.group_panels, row_panels);
-  const int64_t col_blocks = ceil_div(right.group_panels, size.panels);
-  const int64_t pair_bytes = engine.unit * element_bytes(engine);
+  const int64_t row_blocks = ceil_div(engine.num_panels(N), size.row_panels);
+  const int64_t col_blocks = ceil_div(right.group_panels, size.col_panels);
+  const int64_t bytes = element_bytes(engine), pair_bytes = engine.unit * bytes;
   ctx.threads->run(groups.count * row_blocks * col_blocks, [&](int64_t task, int) {
-    const int64_t first = task % col_blocks * size.panels,
-                  row_block = task / col_blocks % row_blocks;
-    const int64_t g = task / col_blocks / row_blocks;
-    const size_t row_group = own_rows ? size_t(g) : 0;
-    const int64_t depth = engine.padded(row_of_group[row_group + 1] - row_of_group[row_group]);
-    if (depth == 0 && accumulate) return;
-    const int64_t column_group = own_rows ? 0 : g;
-    const int64_t offset = token_offset(engine, groups, g) * element_bytes(engine);
-    const std::byte* right_panels =
+    const int64_t first = task % col_blocks * size.col_panels,
+                  row = task / col_blocks % row_blocks * size.row_panels * engine.width;
+    const int64_t g = task / col_blocks / row_blocks, column_group = own_rows ? 0 : g;
+    const int64_t begin = row_of_group[own_rows ? size_t(g) : 0],
+                  end = row_of_group[own_rows ? size_t(g) + 1 : 1];
+    const int64_t rows = std::min(size.row_panels * engine.width, N - row),
+                  col = first * engine.width,
+                  cols = std::min(size.col_panels * engine.width, K - col);
+    const Matrix part{reinterpret_cast<std::byte*>(dw + (g * N + row) * K + col), DType::kF32, rows,
+                      cols, K};
+    if (begin == end && !accumulate) zero_block(part);
+    const int64_t offset = token_offset(engine, groups, g);
+    const std::byte* panels =
         right.data + (column_group * right.group_panels + first) * right.panel_bytes +
-        offset * engine.width;
-    const int64_t col = first * engine.width, end = std::min(col + size.panels * engine.width, K);
-    for (int64_t p = row_block * row_panels;
-         p < std::min((row_block + 1) * row_panels, left.group_panels); ++p) {
-      const std::byte* panel =
-          left.data + (column_group * left.group_panels + p) * left.panel_bytes;
-      const Left a =
-          row_tiles ? Left{panel + offset, left.depth * element_bytes(engine), pair_bytes}
-                    : Left{panel + offset * engine.width, pair_bytes, pair_bytes * engine.width};
-      const int64_t row = p * engine.width, rows = std::min(engine.width, N - row);
-      const Matrix part{reinterpret_cast<std::byte*>(dw + (g * N + row) * K + col), DType::kF32,
-                        rows, end - col, K};
-      if (depth == 0)
-        zero_block(part);
-      else
-        run_block(engine, depth, a, right_panels, right.panel_bytes, part, accumulate);
+        offset * engine.width * bytes;
+    const Source source = Source{dy.data, dy.dtype, dy.stride}.at(0, column_group * N + row);
+    alignas(64) std::byte own_left[ReduceSize::kLeftBytes];
+    const int64_t step = size.chunk ? size.chunk : std::max<int64_t>(1, end - begin);
+    for (int64_t t = begin; t < end; t += step) {
+      const int64_t chunk = std::min(step, end - t), depth = engine.padded(chunk);
+      const std::byte* left = own_left;
+      int64_t left_depth = depth;
+      if (size.chunk) {
+        pack_left(engine, source.at(t, 0), chunk, rows, depth, own_left);
+      } else {
+        left_depth = all_left.depth;
+        left = all_left.data +
+               (column_group * all_left.group_panels + row / engine.width) * all_left.panel_bytes +
+               offset * (row_tiles ? 1 : engine.width) * bytes;
+      }
+      const Write write = accumulate || t > begin ? Write::kAdd
+                          : t + chunk < end || !size.chunk ? Write::kSet
+                                                           : Write::kStream;
+      for (int64_t r = 0; r < rows; r += engine.width) {
+        const Left a{left + r * left_depth * bytes, row_tiles ? left_depth * bytes : pair_bytes,
+                     row_tiles ? pair_bytes : pair_bytes * engine.width};
+        run_block(engine, depth, a, panels + (t - begin) * engine.width * bytes, right.panel_bytes,
+                  part.row_range(r, std::min(r + engine.width, rows)), write);
+      }
     }
   });
 }

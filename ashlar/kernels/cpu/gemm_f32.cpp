@@ -185,6 +185,9 @@ constexpr Engine kEngine = {
     .enter = nullptr,
     .leave = nullptr,
     .tile = tile<kRound>,
+    .tile_to = nullptr,
+    .settle = nullptr,
+    .fetches_c = false,
 };
 
 const Engine& engine(bool round) {

@@ -1,0 +1,230 @@
+// Everything malformed that a user can hand to the program: one line on stderr that names it, the right exit code,
+// nothing on stdout and nothing left on the disk.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "support.h"
+
+namespace ashlar::integration {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Case {
+  std::string name;
+  std::vector<std::string> args;
+  int code;
+  std::vector<std::string> words;  // of the message
+};
+
+std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(directory))
+    names.insert(fs::relative(entry.path(), directory).string());
+  return names;
+}
+
+void expect_refused(const Scratch& scratch, const Case& c) {
+  SCOPED_TRACE(c.name);
+  const auto before = names_in(scratch.path());
+  const Result result = run(scratch, c.args);
+  EXPECT_EQ(result.signal, 0) << result.err;
+  EXPECT_EQ(result.code, c.code) << result.err;
+  EXPECT_TRUE(result.err.starts_with("ashlar: ")) << result.err;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(result.out, "");
+  for (const std::string& word : c.words)
+    EXPECT_NE(result.err.find(word), std::string::npos) << "'" << word << "' in: " << result.err;
+  EXPECT_EQ(names_in(scratch.path()), before);
+}
+
+std::vector<Case> flag_cases() {
+  const std::string text = kData + "/vectors/stones.txt";
+  const std::string model = kData + "/hf_small";
+  return {
+      {"subcommand", {"trian", "x.toml"}, 2, {"'trian'", "did you mean 'train'?"}},
+      {"nested", {"ckpt", "lst", "x"}, 2, {"'lst'", "'list'"}},
+      {"group_alone", {"data"}, 2, {"ashlar data", "--help"}},
+      {"flag",
+       {"tokenizer", "train", "--input", text, "--vocabb", "300", "--out", "t"},
+       2,
+       {"'--vocabb'", "did you mean '--vocab'?"}},
+      {"flag_with_equals", {"score", "--modle=x", "--ids", "1,2"}, 2, {"'--modle=x'", "'--model'"}},
+      {"dry_run",
+       {"train", kData + "/recipes/tiny.toml", "--dryrun"},
+       2,
+       {"'--dryrun'", "'--dry-run'"}},
+      {"missing_flag", {"eval", "--model", model}, 2, {"--data"}},
+      {"missing_value", {"score", "--model", model, "--ids"}, 2, {"--ids"}},
+      {"vocab_text",
+       {"tokenizer", "train", "--input", text, "--vocab", "many", "--out", "t"},
+       2,
+       {"many"}},
+      {"vocab_small",
+       {"tokenizer", "train", "--input", text, "--vocab", "4", "--out", "t"},
+       2,
+       {"4"}},
+      {"kind",
+       {"tokenizer", "train", "--input", text, "--vocab", "300", "--out", "t", "--kind", "word"},
+       2,
+       {"--kind is word", "bpe or unigram"}},
+      {"input_absent",
+       {"tokenizer", "train", "--input", "gone.txt", "--vocab", "300", "--out", "t"},
+       24,
+       {"gone.txt"}},
+      {"recipe_absent", {"train", "gone.toml"}, 2, {"gone.toml"}},
+      {"override_key",
+       {"train", kData + "/recipes/tiny.toml", "train.stepz=3"},
+       2,
+       {"train.stepz", "'train.steps'"}},
+      {"override_shape", {"train", kData + "/recipes/tiny.toml", "steps"}, 2, {"steps"}},
+      {"override_value",
+       {"train", kData + "/recipes/tiny.toml", "train.precision=fp8"},
+       2,
+       {"'fp8'", "bf16"}},
+      {"dataset_absent",
+       {"train", kData + "/recipes/tiny.toml", "data.train=gone"},
+       24,
+       {"gone.idx"}},
+      {"no_dataset", {"train", kData + "/recipes/tiny.toml", "data.train="}, 2, {"data.train"}},
+      {"ids_word", {"score", "--model", model, "--ids", "1,two"}, 2, {"'two'", "3,7,1,9"}},
+      {"ids_large", {"score", "--model", model, "--ids", "1,999999"}, 24, {"999999"}},
+      {"dtype", {"score", "--model", model, "--ids", "1,2", "--dtype", "fp8"}, 2, {"fp8", "fp32"}},
+      {"temperature",
+       {"generate", "--model", model, "--ids", "1", "--temperature", "-1"},
+       2,
+       {"-1"}},
+      {"top_p", {"generate", "--model", model, "--ids", "1", "--top-p", "2"}, 2, {"2"}},
+      {"max_tokens",
+       {"generate", "--model", model, "--ids", "1", "--max-tokens", "0"},
+       2,
+       {"--max-tokens is 0"}},
+      {"two_prompts",
+       {"generate", "--model", model, "--ids", "1", "--prompt", "a"},
+       2,
+       {"--prompt or --ids"}},
+      {"no_tokenizer", {"generate", "--model", model, "--prompt", "a"}, 2, {"tokenizer"}},
+      {"threads", {"score", "--model", model, "--ids", "1,2", "--threads", "-3"}, 2, {"-3"}},
+      {"layout",
+       {"ckpt", "export", model, "out", "--layout", "old"},
+       2,
+       {"--layout is old", "native or legacy"}},
+      {"model_absent",
+       {"score", "--model", "gone", "--ids", "1,2"},
+       2,
+       {"ashlar: gone: expected a Hugging Face directory", "checkpoint root"}},
+      {"step_absent", {"ckpt", "show", "gone"}, 26, {"gone is neither a checkpoint step"}},
+      {"level",
+       {"ckpt", "verify", ".", "--level", "some"},
+       2,
+       {"--level is some", "quick, files or deep"}},
+      {"root_absent", {"ckpt", "list", "gone"}, 2, {"gone"}},
+      {"part", {"eval", "--model", model, "--data", "x", "--part", "none"}, 2, {"--part is none"}},
+      {"length", {"eval", "--model", model, "--data", "x", "--length", "0"}, 2, {"--length is 0"}},
+      {"info_extra", {"info", "more"}, 2, {"'more'"}},
+      {"info_absent", {"data", "info", "gone"}, 24, {"gone.idx"}},
+      {"bench_steps",
+       {"bench", "step", kData + "/recipes/tiny.toml", "--steps", "0"},
+       2,
+       {"--steps is 0"}},
+  };
+}
+
+TEST(BadInput, FlagsAndSubcommands) {
+  const Scratch scratch;
+  for (const Case& c : flag_cases()) expect_refused(scratch, c);
+}
+
+// Of every file below tests/data/bad/KIND: the same checks, the message naming the file.
+TEST(BadInput, Recipes) {
+  const Scratch scratch;
+  int cases = 0;
+  for (const auto& entry : fs::directory_iterator(kData + "/bad/recipes")) {
+    const std::string path = entry.path().string();
+    expect_refused(scratch, {path, {"train", path}, 2, {path}});
+    ++cases;
+  }
+  EXPECT_GE(cases, 30);
+}
+
+TEST(BadInput, DatasetsAndTexts) {
+  const Scratch scratch;
+  std::set<std::string> prefixes;
+  int texts = 0, tokenizers = 0;
+  for (const auto& entry : fs::directory_iterator(kData + "/bad/data")) {
+    const std::string path = entry.path().string(), ending = entry.path().extension();
+    if (ending == ".idx") prefixes.insert(path.substr(0, path.size() - 4));
+    if (ending == ".jsonl" || ending == ".txt" || ending == ".gz") {
+      expect_refused(scratch,
+                     {path,
+                      {"data", "prepare", "--input", path, "--tokenizer", "byte", "--out", "made"},
+                      24,
+                      {path}});
+      ++texts;
+    }
+    if (ending == ".model") {
+      expect_refused(scratch, {path,
+                               {"data", "prepare", "--input", kData + "/vectors/stones.txt",
+                                "--tokenizer", path, "--out", "made"},
+                               24,
+                               {path}});
+      ++tokenizers;
+    }
+  }
+  EXPECT_GE(texts, 10);
+  EXPECT_GE(tokenizers, 4);
+  EXPECT_GE(prefixes.size(), 25u);
+  // Ids outside the vocabulary show only where the ids are read.
+  for (const std::string& prefix : prefixes)
+    expect_refused(scratch, {prefix,
+                             {"eval", "--model", kData + "/hf_small", "--data", prefix, "--part",
+                              "all", "--length", "2"},
+                             24,
+                             {prefix}});
+}
+
+TEST(BadInput, HuggingFaceDirectories) {
+  const Scratch scratch;
+  int cases = 0;
+  for (const auto& entry : fs::directory_iterator(kData + "/bad/hf")) {
+    if (!entry.is_directory()) continue;
+    const std::string path = entry.path().string();
+    // Without config.json nothing says that it is a model directory at all: the argument is wrong.
+    const int code = fs::exists(entry.path() / "config.json") ? 24 : 2;
+    expect_refused(scratch, {path, {"ckpt", "import", path, "root"}, code, {path}});
+    ++cases;
+  }
+  EXPECT_GE(cases, 40);
+}
+
+// Each malformed file takes the place of a good one in a committed step.
+TEST(BadInput, Checkpoints) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=1"}));
+  const fs::path good = step_directory(scratch / "run", 1), bad = scratch / "bad";
+  int cases = 0;
+  for (const auto& entry : fs::directory_iterator(kData + "/bad/ckpt")) {
+    const std::string ending = entry.path().extension();
+    std::string place;
+    if (ending == ".COMMIT") place = "COMMIT";
+    if (ending == ".index") place = "index.bin";
+    if (ending == ".manifest") place = "manifest.json";
+    if (ending == ".safetensors") place = "model/shard-00001-model-00001-of-00001.safetensors";
+    if (place.empty()) continue;
+    fs::remove_all(bad);
+    fs::copy(good, bad, fs::copy_options::recursive);
+    fs::copy_file(entry.path(), bad / place, fs::copy_options::overwrite_existing);
+    const std::string name = entry.path().filename().string();
+    expect_refused(scratch, {name, {"score", "--model", "bad", "--ids", "1,2"}, 26, {"bad"}});
+    expect_refused(scratch, {name, {"ckpt", "export", "bad", "made"}, 26, {"bad"}});
+    EXPECT_EQ(run(scratch, {"ckpt", "verify", "bad"}).code, 1) << name;
+    ++cases;
+  }
+  EXPECT_GE(cases, 20);
+}
+
+}  // namespace
+}  // namespace ashlar::integration
