@@ -188,11 +188,8 @@ void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool, std:
 enum class Leave { kSet, kAdd, kStream, kBf16 };
 
 template <Leave kLeave, int kRows>
-[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void tile_of(int64_t padded_k,
-                                                                     const Left& a,
-                                                                     const std::byte* panel,
-                                                                     std::byte* c,
-                                                                     int64_t c_bytes) {
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void tile_of(
+    int64_t padded_k, const Left& a, const std::byte* panel, std::byte* c, int64_t c_bytes) {
   constexpr int kBases = (kRows + 2) / 3;
   constexpr bool kFetch = kLeave != Leave::kStream, kTwoLines = kLeave != Leave::kBf16;
   __m512 sum[kRows][2];
@@ -202,7 +199,6 @@ template <Leave kLeave, int kRows>
 #pragma GCC unroll 5
   for (int i = 0; i < kBases; ++i) base[i] = a.data + 3 * i * a.row_bytes;
   const int64_t row_bytes = a.row_bytes, step_bytes = a.step_bytes;
-  const int64_t left_ahead = 16 * step_bytes;
   const std::byte* ahead = c;
   int fetches = kFetch ? kRows : 0;
   for (int64_t k = 0; k < padded_k; k += 2, panel += kWidth * kPairBytes) {
@@ -210,7 +206,6 @@ template <Leave kLeave, int kRows>
     const __m512bh b1 = (__m512bh)_mm512_loadu_si512(panel + 64);
     _mm_prefetch(panel + kPanelAhead, _MM_HINT_T0);
     _mm_prefetch(panel + kPanelAhead + 64, _MM_HINT_T0);
-    _mm_prefetch(base[0] + left_ahead, _MM_HINT_T0);
     if (fetches > 0) {
       __builtin_prefetch(ahead, 1);
       if (kTwoLines) __builtin_prefetch(ahead + 64, 1);
@@ -285,9 +280,11 @@ void pack_bf16_panel_transposed(const Source& source, int64_t num_k, int64_t num
 }
 
 // Both forms take whole lines of 32 x 32 blocks: 32 rows are read once, and every line is written once.
-[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void pack_bf16_both(
-    const Source& source, int64_t num_cols, std::byte* transposed, std::byte* plain,
-    int64_t stride) {
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void pack_bf16_both(const Source& source,
+                                                                            int64_t num_cols,
+                                                                            std::byte* transposed,
+                                                                            std::byte* plain,
+                                                                            int64_t stride) {
   constexpr int64_t kBlock = 32, kAhead = 64;
   const __m512i low = interleave_low();
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));

@@ -329,9 +329,6 @@ void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t
   const int64_t size = element_bytes(engine), panel_bytes = depth * engine.width * size;
   for (int64_t t = 0; t < tokens; t += kTokens) {
     const int64_t num_tokens = std::min(kTokens, tokens - t);
-    if (t + kTokens < tokens)
-      prefetch(from.at(t + kTokens, 0).data, std::min(kTokens, tokens - t - kTokens),
-               from.stride * size_of(from.dtype), cols * size_of(from.dtype));
     std::byte* panel = panels;
     for (int64_t col = 0; col < cols; col += engine.width, panel += panel_bytes) {
       const int64_t num_cols = std::min(engine.width, cols - col);
@@ -377,9 +374,9 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
                       cols, K};
     if (begin == end && !accumulate) zero_block(part);
     const int64_t offset = token_offset(engine, groups, g);
-    const std::byte* panels =
-        right.data + (column_group * right.group_panels + first) * right.panel_bytes +
-        offset * engine.width * bytes;
+    const std::byte* panels = right.data +
+                              (column_group * right.group_panels + first) * right.panel_bytes +
+                              offset * engine.width * bytes;
     const Source source = Source{dy.data, dy.dtype, dy.stride}.at(0, column_group * N + row);
     alignas(64) std::byte own_left[ReduceSize::kLeftBytes];
     const int64_t step = size.chunk ? size.chunk : std::max<int64_t>(1, end - begin);
@@ -395,7 +392,7 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
                (column_group * all_left.group_panels + row / engine.width) * all_left.panel_bytes +
                offset * (row_tiles ? 1 : engine.width) * bytes;
       }
-      const Write write = accumulate || t > begin ? Write::kAdd
+      const Write write = accumulate || t > begin          ? Write::kAdd
                           : t + chunk < end || !size.chunk ? Write::kSet
                                                            : Write::kStream;
       for (int64_t r = 0; r < rows; r += engine.width) {
