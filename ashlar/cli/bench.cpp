@@ -19,7 +19,8 @@ void add_bench(CLI::App& app, Action& action) {
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* step = group->add_subcommand("step", "time of every kernel in real training steps of a recipe");
+  CLI::App* step =
+      group->add_subcommand("step", "time of every kernel in real training steps of a recipe");
   step->add_option("RECIPE", flags->recipe, "TOML file")->required();
   step->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
   step->add_option("--steps", flags->steps, "timed steps")->capture_default_str();
@@ -34,14 +35,16 @@ void add_bench(CLI::App& app, Action& action) {
     };
   });
 
-  CLI::App* products = group->add_subcommand("products", "matrix products and Newton-Schulz at training shapes");
+  CLI::App* products =
+      group->add_subcommand("products", "matrix products and Newton-Schulz at training shapes");
   products->add_option("--dtype", flags->dtype, "auto, bf16 or fp32")->capture_default_str();
   products->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
   products->add_flag("--json", flags->json, "one JSON line");
   products->callback([flags, &action] {
     action = [flags](Log&) {
       const DType compute = eval::parse_precision(flags->dtype);
-      ASHLAR_REQUIRE(compute != DType::kF64, kConfig, "--dtype is fp64; expected auto, bf16 or fp32");
+      ASHLAR_REQUIRE(compute != DType::kF64, kConfig,
+                     "--dtype is fp64; expected auto, bf16 or fp32");
       const bench::ProductReport report = bench::measure_products(flags->threads, compute);
       print_result(flags->json ? bench::to_json_line(report) : bench::to_text(report));
       return 0;

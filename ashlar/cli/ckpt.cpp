@@ -1,4 +1,5 @@
-// ashlar ckpt list ROOT | show STEP | verify STEP | import HF_DIR ROOT | export STEP HF_DIR [--layout native|legacy]
+// ashlar ckpt list ROOT | show STEP | verify STEP | import HF_DIR ROOT | export STEP HF_DIR
+// [--layout native|legacy]
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -23,19 +24,26 @@ struct Flags {
 
 const char* state_name(const checkpoint::StepInfo& info) {
   switch (info.state) {
-    case StepState::kCommitted: return info.problem.empty() ? "good" : "damaged";
-    case StepState::kTmp: return "unfinished";
-    case StepState::kBad: return "quarantined";
-    case StepState::kTrash: return "trash";
+    case StepState::kCommitted:
+      return info.problem.empty() ? "good" : "damaged";
+    case StepState::kTmp:
+      return "unfinished";
+    case StepState::kBad:
+      return "quarantined";
+    case StepState::kTrash:
+      return "trash";
   }
   return "";
 }
 
-std::string last_part(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+std::string last_part(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
 
 int list(const Flags& flags, Log&) {
   const auto files = posix_files();
-  ASHLAR_REQUIRE(files->stat(flags.first).has_value(), kConfig, "{}: there is no such directory", flags.first);
+  ASHLAR_REQUIRE(files->stat(flags.first).has_value(), kConfig, "{}: there is no such directory",
+                 flags.first);
   Ordered rows = Ordered::array();
   for (const checkpoint::StepInfo& info : checkpoint::list_steps(*files, flags.first)) {
     rows.push_back({{"name", last_part(info.directory)},
@@ -48,10 +56,11 @@ int list(const Flags& flags, Log&) {
                     {"recovery_choice", info.recovery_choice},
                     {"problem", info.problem}});
     if (flags.json) continue;
-    print_result(fmt::format("{:<20} {:<11} {:>11} {:>3} files  {}{}{}{}", last_part(info.directory),
-                             state_name(info), format_bytes(info.bytes), info.files, info.created,
-                             info.recovery_choice ? "  <- continues here" : "", info.problem.empty() ? "" : "  ",
-                             info.problem));
+    print_result(fmt::format("{:<20} {:<11} {:>11} {:>3} files  {}{}{}{}",
+                             last_part(info.directory), state_name(info), format_bytes(info.bytes),
+                             info.files, info.created,
+                             info.recovery_choice ? "  <- continues here" : "",
+                             info.problem.empty() ? "" : "  ", info.problem));
   }
   if (flags.json) print_result(rows.dump());
   return 0;
@@ -65,31 +74,39 @@ int show(const Flags& flags, Log& log) {
     print_result(checkpoint::build_manifest(manifest));
     return 0;
   }
-  print_result(fmt::format("{}\n  step      {}\n  run       {}\n  created   {}\n  written by {}", reader.directory(),
-                           manifest.step, manifest.run_id, manifest.created, manifest.writer_version));
+  print_result(fmt::format("{}\n  step      {}\n  run       {}\n  created   {}\n  written by {}",
+                           reader.directory(), manifest.step, manifest.run_id, manifest.created,
+                           manifest.writer_version));
   for (const auto& [name, total] : manifest.components)
-    print_result(fmt::format("  {:<9} {:>12} in {} files", name, format_bytes(total.bytes), total.files));
-  for (const auto& [name, text] : manifest.sections) print_result(fmt::format("  {:<9} {}", name, text));
+    print_result(
+        fmt::format("  {:<9} {:>12} in {} files", name, format_bytes(total.bytes), total.files));
+  for (const auto& [name, text] : manifest.sections)
+    print_result(fmt::format("  {:<9} {}", name, text));
   print_result(fmt::format("  tensors   {}", manifest.tensors_total));
   if (!flags.tensors) return 0;
   for (const checkpoint::IndexTensor& tensor : reader.index().tensors)
-    print_result(fmt::format("    {:<72} {:<5} {} in {} boxes", tensor.logical.name, name_of(tensor.logical.dtype),
-                             tensor.logical.global_shape.to_string(), tensor.boxes.size()));
+    print_result(fmt::format("    {:<72} {:<5} {} in {} boxes", tensor.logical.name,
+                             name_of(tensor.logical.dtype), tensor.logical.global_shape.to_string(),
+                             tensor.boxes.size()));
   return 0;
 }
 
 int verify(const Flags& flags, Log& log) {
   const auto files = posix_files();
   const auto level = checkpoint::parse_verify_level(flags.level);
-  ASHLAR_REQUIRE(level.has_value(), kConfig, "--level is {}; expected quick, files or deep", flags.level);
-  ASHLAR_REQUIRE(files->stat(flags.first).has_value(), kConfig, "{}: there is no such step", flags.first);
+  ASHLAR_REQUIRE(level.has_value(), kConfig, "--level is {}; expected quick, files or deep",
+                 flags.level);
+  ASHLAR_REQUIRE(files->stat(flags.first).has_value(), kConfig, "{}: there is no such step",
+                 flags.first);
   const checkpoint::VerifyReport report = checkpoint::verify_step(*files, flags.first, *level, log);
   for (const checkpoint::Finding& finding : report.findings)
-    print_result(fmt::format("{}{}: {}", finding.file, finding.chunk < 0 ? "" : fmt::format(" chunk {}", finding.chunk),
+    print_result(fmt::format("{}{}: {}", finding.file,
+                             finding.chunk < 0 ? "" : fmt::format(" chunk {}", finding.chunk),
                              finding.message));
-  print_result(fmt::format("{}: {} ({} level: {} files, {} chunks, {})", flags.first,
-                           report.ok() ? "good" : fmt::format("{} findings", report.findings.size()), flags.level,
-                           report.files, report.chunks, format_bytes(report.bytes)));
+  print_result(
+      fmt::format("{}: {} ({} level: {} files, {} chunks, {})", flags.first,
+                  report.ok() ? "good" : fmt::format("{} findings", report.findings.size()),
+                  flags.level, report.files, report.chunks, format_bytes(report.bytes)));
   return report.ok() ? 0 : 1;
 }
 
@@ -103,8 +120,10 @@ struct Weights {
 std::unique_ptr<Weights> read_all(FileSystem& files, const eval::ModelSource& source) {
   auto weights = std::make_unique<Weights>();
   for (LogicalTensor logical : checkpoint::native_tensors(source.spec, DType::kF32)) {
-    weights->owned.push_back(make_tensor(weights->allocator, logical.dtype, logical.global_shape, Tag::kWeights));
-    weights->pieces.push_back({logical, Box::whole(logical.global_shape), weights->owned.back().tensor});
+    weights->owned.push_back(
+        make_tensor(weights->allocator, logical.dtype, logical.global_shape, Tag::kWeights));
+    weights->pieces.push_back(
+        {logical, Box::whole(logical.global_shape), weights->owned.back().tensor});
   }
   eval::read_weights(files, source, weights->pieces);
   return weights;
@@ -113,23 +132,28 @@ std::unique_ptr<Weights> read_all(FileSystem& files, const eval::ModelSource& so
 int import_model(const Flags& flags, Log& log) {
   const auto files = posix_files();
   const eval::ModelSource source = eval::find_model(*files, flags.first, log);
-  ASHLAR_REQUIRE(source.hugging_face, kConfig, "{}: expected a Hugging Face directory (with config.json)", flags.first);
+  ASHLAR_REQUIRE(source.hugging_face, kConfig,
+                 "{}: expected a Hugging Face directory (with config.json)", flags.first);
   const auto weights = read_all(*files, source);
-  checkpoint::Checkpointer checkpoints(*files, flags.second, {.keep = 1 << 20, .async = false, .run_id = {}}, log);
+  checkpoint::Checkpointer checkpoints(*files, flags.second,
+                                       {.keep = 1 << 20, .async = false, .run_id = {}}, log);
   ASHLAR_REQUIRE(!checkpoints.newest().has_value(), kConfig,
                  "{} holds steps already; choose a new directory to import into", flags.second);
   checkpoint::SaveRequest request;
   request.model = weights->pieces;
   request.aliases = {{"lm_head.weight", "model.embed_tokens.weight"}};
-  request.extra = {{checkpoint::kConfigFile,
-                    checkpoint::to_hf_config(source.spec, DType::kF32, checkpoint::HfLayout::kNative), true},
-                   {checkpoint::kModelOptionsFile, checkpoint::model_options_json(source.spec), true}};
+  request.extra = {
+      {checkpoint::kConfigFile,
+       checkpoint::to_hf_config(source.spec, DType::kF32, checkpoint::HfLayout::kNative), true},
+      {checkpoint::kModelOptionsFile, checkpoint::model_options_json(source.spec), true}};
   const std::string tokenizer = join(flags.first, checkpoint::kTokenizerFile);
-  if (files->stat(tokenizer)) request.extra.push_back({checkpoint::kTokenizerFile, read_text(*files, tokenizer), false});
+  if (files->stat(tokenizer))
+    request.extra.push_back({checkpoint::kTokenizerFile, read_text(*files, tokenizer), false});
   request.sections["hf"] = Ordered{{"source", flags.first}}.dump();
   checkpoints.save(request);
   for (const checkpoint::SaveStats& stats : checkpoints.take_stats())
-    print_result(fmt::format("{}: {} tensors, {}", stats.directory, weights->pieces.size(), format_bytes(stats.bytes)));
+    print_result(fmt::format("{}: {} tensors, {}", stats.directory, weights->pieces.size(),
+                             format_bytes(stats.bytes)));
   return 0;
 }
 
@@ -139,34 +163,41 @@ int export_model(const Flags& flags, Log& log) {
   checkpoint::HfWriteOptions options;
   ASHLAR_REQUIRE(flags.layout == "native" || flags.layout == "legacy", kConfig,
                  "--layout is {}; expected native or legacy", flags.layout);
-  ASHLAR_REQUIRE(flags.dtype == "bf16" || flags.dtype == "fp32", kConfig, "--dtype is {}; expected bf16 or fp32",
-                 flags.dtype);
-  ASHLAR_REQUIRE(flags.max_file_gb > 0, kConfig, "--max-file-gb is {}; expected a number above 0", flags.max_file_gb);
-  options.layout = flags.layout == "native" ? checkpoint::HfLayout::kNative : checkpoint::HfLayout::kLegacy;
+  ASHLAR_REQUIRE(flags.dtype == "bf16" || flags.dtype == "fp32", kConfig,
+                 "--dtype is {}; expected bf16 or fp32", flags.dtype);
+  ASHLAR_REQUIRE(flags.max_file_gb > 0, kConfig, "--max-file-gb is {}; expected a number above 0",
+                 flags.max_file_gb);
+  options.layout =
+      flags.layout == "native" ? checkpoint::HfLayout::kNative : checkpoint::HfLayout::kLegacy;
   options.dtype = flags.dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.max_file_bytes = int64_t(flags.max_file_gb * 1e9);
   options.log = &log;
-  const std::string beside = source.hugging_face ? join(source.resolved, checkpoint::kTokenizerFile)
-                                                 : join(source.resolved, std::string("extra/") + checkpoint::kTokenizerFile);
+  const std::string beside =
+      source.hugging_face
+          ? join(source.resolved, checkpoint::kTokenizerFile)
+          : join(source.resolved, std::string("extra/") + checkpoint::kTokenizerFile);
   if (files->stat(beside)) options.copy_files.push_back(beside);
   const auto weights = read_all(*files, source);
   checkpoint::write_hf_model(*files, flags.second, source.spec, weights->pieces, options);
-  print_result(fmt::format("{}: {} layout, {}, from {}", flags.second, flags.layout, flags.dtype, source.resolved));
+  print_result(fmt::format("{}: {} layout, {}, from {}", flags.second, flags.layout, flags.dtype,
+                           source.resolved));
   return 0;
 }
 
 }  // namespace
 
 void add_ckpt(CLI::App& app, Action& action) {
-  CLI::App* group = app.add_subcommand("ckpt", "list, inspect, verify, import and export checkpoints");
+  CLI::App* group =
+      app.add_subcommand("ckpt", "list, inspect, verify, import and export checkpoints");
   group->require_subcommand(1);
   const auto flags = std::make_shared<Flags>();
-  const auto verb = [&, flags](const char* name, const char* summary, const char* first, const char* second,
-                               int (*run)(const Flags&, Log&)) {
+  const auto verb = [&, flags](const char* name, const char* summary, const char* first,
+                               const char* second, int (*run)(const Flags&, Log&)) {
     CLI::App* sub = group->add_subcommand(name, summary);
     sub->add_option(first, flags->first)->required();
     if (second) sub->add_option(second, flags->second)->required();
-    sub->callback([flags, run, &action] { action = [flags, run](Log& log) { return run(*flags, log); }; });
+    sub->callback(
+        [flags, run, &action] { action = [flags, run](Log& log) { return run(*flags, log); }; });
     return sub;
   };
   verb("list", "steps of a root, and which one a run continues from", "ROOT", nullptr, list)
@@ -177,11 +208,14 @@ void add_ckpt(CLI::App& app, Action& action) {
   verb("verify", "check a step; exit code 1 if anything is wrong", "STEP", nullptr, verify)
       ->add_option("--level", flags->level, "quick, files or deep")
       ->capture_default_str();
-  verb("import", "a Hugging Face directory as step 0 of a new root", "HF_DIR", "ROOT", import_model);
-  CLI::App* export_app = verb("export", "a step as a Hugging Face directory", "STEP", "HF_DIR", export_model);
+  verb("import", "a Hugging Face directory as step 0 of a new root", "HF_DIR", "ROOT",
+       import_model);
+  CLI::App* export_app =
+      verb("export", "a step as a Hugging Face directory", "STEP", "HF_DIR", export_model);
   export_app->add_option("--layout", flags->layout, "native or legacy")->capture_default_str();
   export_app->add_option("--dtype", flags->dtype, "bf16 or fp32")->capture_default_str();
-  export_app->add_option("--max-file-gb", flags->max_file_gb, "larger models are sharded")->capture_default_str();
+  export_app->add_option("--max-file-gb", flags->max_file_gb, "larger models are sharded")
+      ->capture_default_str();
 }
 
 }  // namespace ashlar::cli

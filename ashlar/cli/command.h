@@ -1,7 +1,9 @@
 // What subcommands share: how one is declared, and where its help, results and errors go.
 //
-// Each cli/<name>.cpp declares its flags on a CLI::App (the one table that --help and the checks come from) and
-// returns what to run.  Results go to stdout, progress and messages to stderr, the exit code is Error's kind.
+// Each cli/<name>.cpp declares its flags on a CLI::App (the one table that --help and the checks
+// come from) and
+// returns what to run.  Results go to stdout, progress and messages to stderr, the exit code is
+// Error's kind.
 #pragma once
 
 #include <functional>
@@ -34,7 +36,7 @@ void add_info(CLI::App& app, Action& action);
 // Parses and runs; returns the exit code.  Never throws.
 int run(int argc, const char* const* argv);
 
-void print_result(std::string_view line);          // to stdout, with a line end
+void print_result(std::string_view line);                 // to stdout, with a line end
 std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise
 
 }  // namespace ashlar::cli

@@ -9,17 +9,19 @@ namespace ashlar::cli {
 namespace {
 
 void print_info(const data::DatasetInfo& info) {
-  print_result(fmt::format("{}\n  documents  {:>14}\n  tokens     {:>14}\n  longest    {:>14} tokens\n"
-                           "  type       {:>14}\n  size       {:>14}",
-                           info.prefix, format_thousands(info.documents), format_thousands(info.tokens),
-                           format_thousands(info.longest_document), data::name_of(info.token_type),
-                           format_bytes(info.bin_bytes)));
+  print_result(
+      fmt::format("{}\n  documents  {:>14}\n  tokens     {:>14}\n  longest    {:>14} tokens\n"
+                  "  type       {:>14}\n  size       {:>14}",
+                  info.prefix, format_thousands(info.documents), format_thousands(info.tokens),
+                  format_thousands(info.longest_document), data::name_of(info.token_type),
+                  format_bytes(info.bin_bytes)));
   if (!info.sidecar) return print_result("  no sidecar: a dataset of another program");
-  print_result(fmt::format("  tokenizer  {:>14}, {} ids, end of document {}", info.sidecar->tokenizer_kind,
-                           info.sidecar->vocab_size, info.sidecar->eos_id));
+  print_result(fmt::format("  tokenizer  {:>14}, {} ids, end of document {}",
+                           info.sidecar->tokenizer_kind, info.sidecar->vocab_size,
+                           info.sidecar->eos_id));
   for (const auto& input : info.sidecar->inputs)
-    print_result(fmt::format("  from       {} ({}, {} documents)", input.path, format_bytes(input.bytes),
-                             format_thousands(input.documents)));
+    print_result(fmt::format("  from       {} ({}, {} documents)", input.path,
+                             format_bytes(input.bytes), format_thousands(input.documents)));
 }
 
 }  // namespace
@@ -34,10 +36,15 @@ void add_data(CLI::App& app, Action& action) {
     int threads = 0;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* prepare = group->add_subcommand("prepare", "tokenize text into PREFIX.bin and PREFIX.idx");
-  prepare->add_option("--input", flags->inputs, "text or JSONL files, .gz too")->required()->type_name("FILE");
+  CLI::App* prepare =
+      group->add_subcommand("prepare", "tokenize text into PREFIX.bin and PREFIX.idx");
+  prepare->add_option("--input", flags->inputs, "text or JSONL files, .gz too")
+      ->required()
+      ->type_name("FILE");
   prepare->add_option("--tokenizer", flags->tokenizer, "sentencepiece model, or byte")->required();
-  prepare->add_option("--out", flags->out, "prefix of the files to write")->required()->type_name("PREFIX");
+  prepare->add_option("--out", flags->out, "prefix of the files to write")
+      ->required()
+      ->type_name("PREFIX");
   prepare->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
   prepare->callback([flags, &action] {
     action = [flags](Log& log) {

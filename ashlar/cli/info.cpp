@@ -14,9 +14,11 @@ void add_info(CLI::App& app, Action& action) {
       std::string supported;
       for (const kernels::Isa isa : kernels::supported_isas())
         supported += (supported.empty() ? "" : " ") + std::string(kernels::name_of(isa));
-      print_result(fmt::format("ashlar {} ({}, {})", ASHLAR_VERSION, ASHLAR_BUILD_TYPE, ASHLAR_COMPILER));
+      print_result(
+          fmt::format("ashlar {} ({}, {})", ASHLAR_VERSION, ASHLAR_BUILD_TYPE, ASHLAR_COMPILER));
       print_result(fmt::format("kernel paths  {}", supported));
-      print_result(fmt::format("in use        {} (ASHLAR_ISA chooses another)", kernels::name_of(kernels::isa())));
+      print_result(fmt::format("in use        {} (ASHLAR_ISA chooses another)",
+                               kernels::name_of(kernels::isa())));
       print_result(fmt::format("threads       {}", Threads(0).size()));
       return 0;
     };

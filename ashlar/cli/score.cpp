@@ -1,11 +1,12 @@
 // ashlar score --model DIR --ids 3,7,1,9 [--dtype fp32|fp64|bf16] [--logits out.safetensors]
+#include "ashlar/eval/score.h"
+
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/safetensors.h"
 #include "ashlar/cli/command.h"
 #include "ashlar/eval/load.h"
-#include "ashlar/eval/score.h"
 
 namespace ashlar::cli {
 namespace {
@@ -27,8 +28,10 @@ void add_score(CLI::App& app, Action& action) {
     int threads = 0;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* score = app.add_subcommand("score", "losses, log-probabilities and experts of given tokens, as JSON");
-  score->add_option("--model", flags->model, "Hugging Face directory, checkpoint root or step")->required();
+  CLI::App* score =
+      app.add_subcommand("score", "losses, log-probabilities and experts of given tokens, as JSON");
+  score->add_option("--model", flags->model, "Hugging Face directory, checkpoint root or step")
+      ->required();
   score->add_option("--ids", flags->ids, "token ids, such as 3,7,1,9")->required();
   score->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();
   score->add_option("--logits", flags->logits, "write all logits to this safetensors file");

@@ -17,11 +17,14 @@ void add_tokenizer(CLI::App& app, Action& action) {
     data::TokenizerTraining training;
   };
   const auto flags = std::make_shared<Flags>();
-  train->add_option("--input", flags->inputs, "text or JSONL files, .gz too")->required()->type_name("FILE");
+  train->add_option("--input", flags->inputs, "text or JSONL files, .gz too")
+      ->required()
+      ->type_name("FILE");
   train->add_option("--vocab", flags->training.vocab_size, "number of ids")->required();
   train->add_option("--out", flags->out, "model file to write")->required()->type_name("FILE");
   train->add_option("--kind", flags->kind, "bpe or unigram")->capture_default_str();
-  train->add_option("--max-lines", flags->training.max_lines, "sample larger inputs evenly")->capture_default_str();
+  train->add_option("--max-lines", flags->training.max_lines, "sample larger inputs evenly")
+      ->capture_default_str();
   train->callback([flags, &action] {
     action = [flags](Log& log) {
       ASHLAR_REQUIRE(flags->kind == "bpe" || flags->kind == "unigram", kConfig,
@@ -29,9 +32,10 @@ void add_tokenizer(CLI::App& app, Action& action) {
       flags->training.kind = flags->kind == "bpe" ? data::TokenizerTraining::Kind::kBpe
                                                   : data::TokenizerTraining::Kind::kUnigram;
       const auto files = posix_files();
-      ASHLAR_REQUIRE(!files->stat(flags->out), kConfig, "--out {} exists; remove it or choose another name",
-                     flags->out);
-      const std::string model = data::train_sentencepiece(*files, flags->inputs, flags->training, log);
+      ASHLAR_REQUIRE(!files->stat(flags->out), kConfig,
+                     "--out {} exists; remove it or choose another name", flags->out);
+      const std::string model =
+          data::train_sentencepiece(*files, flags->inputs, flags->training, log);
       write_text(*files, flags->out, model);
       print_result(fmt::format("{}: {} ids, {}", flags->out, flags->training.vocab_size,
                                format_bytes(int64_t(model.size()))));

@@ -25,10 +25,12 @@ void add_train(CLI::App& app, Action& action) {
     bool dry_run = false;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* sub = app.add_subcommand("train", "run a recipe; continues by itself from the newest good checkpoint");
+  CLI::App* sub = app.add_subcommand(
+      "train", "run a recipe; continues by itself from the newest good checkpoint");
   sub->add_option("RECIPE", flags->recipe, "TOML file (docs/recipes.md)")->required();
   sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
-  sub->add_flag("--dry-run", flags->dry_run, "print the resolved recipe, memory and flop; train nothing");
+  sub->add_flag("--dry-run", flags->dry_run,
+                "print the resolved recipe, memory and flop; train nothing");
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
       const Recipe recipe = load_recipe(flags->recipe, flags->overrides);

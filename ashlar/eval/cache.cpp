@@ -15,7 +15,8 @@ using kernels::Sequence;
 void keep_last(const Matrix& fresh, const Tensor& kept, int64_t num_rows) {
   const int64_t row_bytes = fresh.cols * size_of(fresh.dtype);
   const int64_t from_fresh = std::min(fresh.rows, num_rows);
-  std::memmove(kept.data, kept.data + from_fresh * row_bytes, size_t((num_rows - from_fresh) * row_bytes));
+  std::memmove(kept.data, kept.data + from_fresh * row_bytes,
+               size_t((num_rows - from_fresh) * row_bytes));
   for (int64_t i = 0; i < from_fresh; ++i)
     std::memcpy(kept.data + (num_rows - from_fresh + i) * row_bytes,
                 fresh.data + (fresh.rows - from_fresh + i) * fresh.stride * size_of(fresh.dtype),
@@ -58,8 +59,9 @@ Segment DecodeCache::next(int64_t num_tokens) {
   return segment;
 }
 
-void DecodeCache::halo_forward(const Context&, int64_t layer, const Sequence& sequence, const Matrix& z,
-                               const Matrix& vd, const Tensor& halo_z, const Tensor& halo_vd) {
+void DecodeCache::halo_forward(const Context&, int64_t layer, const Sequence& sequence,
+                               const Matrix& z, const Matrix& vd, const Tensor& halo_z,
+                               const Tensor& halo_vd) {
   const Layer& cache = layers_[size_t(layer)];
   if (sequence.num_halos() > 0) {
     std::memcpy(halo_z.data, cache.z.tensor.data, size_t(cache.z.tensor.bytes()));
@@ -88,16 +90,17 @@ nn::KeysValues DecodeCache::keys_values(const Context&, int64_t layer, const Seq
   std::memcpy(cache.k.tensor.data + held.length * row_bytes, k.data, size_t(k.bytes()));
   std::memcpy(cache.v.tensor.data + held.length * row_bytes, v.data, size_t(v.bytes()));
   held.length += fresh;
-  return {std::span(&held, 1), cache.k.tensor.slice(0, held.length), cache.v.tensor.slice(0, held.length)};
+  return {std::span(&held, 1), cache.k.tensor.slice(0, held.length),
+          cache.v.tensor.slice(0, held.length)};
 }
 
-void DecodeCache::halo_backward(const Context&, int64_t, const Sequence&, const Tensor&, const Tensor&,
-                                const Matrix&, const Matrix&) {
+void DecodeCache::halo_backward(const Context&, int64_t, const Sequence&, const Tensor&,
+                                const Tensor&, const Matrix&, const Matrix&) {
   fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
 }
 
-void DecodeCache::keys_values_backward(const Context&, int64_t, const Sequence&, const Tensor&, const Tensor&,
-                                       const Tensor&, const Tensor&) {
+void DecodeCache::keys_values_backward(const Context&, int64_t, const Sequence&, const Tensor&,
+                                       const Tensor&, const Tensor&, const Tensor&) {
   fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
 }
 

@@ -19,23 +19,26 @@ namespace ashlar::eval {
 class DecodeCache final : public nn::SequenceExchange {
  public:
   // max_chunk: tokens of the longest forward call.
-  DecodeCache(Allocator& allocator, const ModelSpec& spec, const nn::Types& types, int64_t max_tokens,
-              int64_t max_chunk);
+  DecodeCache(Allocator& allocator, const ModelSpec& spec, const nn::Types& types,
+              int64_t max_tokens, int64_t max_chunk);
 
-  int64_t length() const { return length_; }         // tokens seen
+  int64_t length() const { return length_; }  // tokens seen
   int64_t max_tokens() const { return max_tokens_; }
-  void clear();                                      // a new sequence
+  void clear();  // a new sequence
   // The segment list of the next `num_tokens` tokens; call before forward().
   kernels::Segment next(int64_t num_tokens);
 
-  void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&, const kernels::Matrix& z,
-                    const kernels::Matrix& vd, const Tensor& halo_z, const Tensor& halo_vd) override;
-  nn::KeysValues keys_values(const kernels::Context&, int64_t layer, const kernels::Sequence&, const Tensor& k,
-                             const Tensor& v) override;
-  [[noreturn]] void halo_backward(const kernels::Context&, int64_t, const kernels::Sequence&, const Tensor&,
-                                  const Tensor&, const kernels::Matrix&, const kernels::Matrix&) override;
+  void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
+                    const kernels::Matrix& z, const kernels::Matrix& vd, const Tensor& halo_z,
+                    const Tensor& halo_vd) override;
+  nn::KeysValues keys_values(const kernels::Context&, int64_t layer, const kernels::Sequence&,
+                             const Tensor& k, const Tensor& v) override;
+  [[noreturn]] void halo_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
+                                  const Tensor&, const Tensor&, const kernels::Matrix&,
+                                  const kernels::Matrix&) override;
   [[noreturn]] void keys_values_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
-                                         const Tensor&, const Tensor&, const Tensor&, const Tensor&) override;
+                                         const Tensor&, const Tensor&, const Tensor&,
+                                         const Tensor&) override;
 
  private:
   struct Layer {

@@ -31,7 +31,8 @@ Decoder::Decoder(const Context& ctx, Allocator& allocator, nn::Model& model, int
       one_arena_(arena_of(allocator, model, 1)),
       one_(lay_out(one_arena_, model, 1)),
       ids_(make_tensor(allocator, DType::kI32, {max_chunk_}, Tag::kInput)),
-      logits_(make_tensor(allocator, model.types().stream, {1, model.spec().vocab_size}, Tag::kWorkspace)),
+      logits_(make_tensor(allocator, model.types().stream, {1, model.spec().vocab_size},
+                          Tag::kWorkspace)),
       logits_f32_(size_t(model.spec().vocab_size)) {}
 
 std::span<const float> Decoder::feed(std::span<const int32_t> ids) {
@@ -58,7 +59,8 @@ void Decoder::feed_chunk(std::span<const int32_t> ids) {
   run(lay_out(arena, model_, count));
 }
 
-std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateSpec& spec,
+std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,
+                              const GenerateSpec& spec,
                               const std::function<void(int32_t)>& on_token) {
   validate(spec.sampling);
   std::vector<int32_t> made;

@@ -13,7 +13,7 @@ namespace ashlar::eval {
 struct GenerateSpec {
   int64_t max_tokens = 64;  // new ones
   SamplingSpec sampling;
-  int32_t eos_id = -1;      // stops after it; -1: never
+  int32_t eos_id = -1;  // stops after it; -1: never
 };
 
 // Runs a model over one growing sequence.  Memory: caches for max_tokens, activations of one chunk.
@@ -35,14 +35,15 @@ class Decoder {
   DecodeCache cache_;
   int64_t max_chunk_;
   Arena one_arena_;
-  nn::Saved one_;        // activations of a single token
+  nn::Saved one_;  // activations of a single token
   OwnedTensor ids_, logits_;
   std::vector<float> logits_f32_;
   kernels::Sequence sequence_;
 };
 
 // Returns the new ids; on_token sees each as it is made.
-std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateSpec& spec,
+std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,
+                              const GenerateSpec& spec,
                               const std::function<void(int32_t)>& on_token);
 
 }  // namespace ashlar::eval

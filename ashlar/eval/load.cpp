@@ -18,15 +18,17 @@ DType stored_dtype(std::span<const LogicalTensor> tensors) {
 }
 
 ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string& path) {
-  ModelSource source{.path = path, .resolved = reader.directory(), .hugging_face = false, .spec = {}};
+  ModelSource source{
+      .path = path, .resolved = reader.directory(), .hugging_face = false, .spec = {}};
   source.spec = checkpoint::parse_hf_config(reader.read_blob(checkpoint::kConfigFile),
                                             join(reader.directory(), "extra/config.json"))
                     .model;
   if (reader.has_blob(checkpoint::kModelOptionsFile))
-    checkpoint::read_model_options(reader.read_blob(checkpoint::kModelOptionsFile), join(reader.directory(), "extra/model.json"),
-                       source.spec);
+    checkpoint::read_model_options(reader.read_blob(checkpoint::kModelOptionsFile),
+                                   join(reader.directory(), "extra/model.json"), source.spec);
   const checkpoint::IndexTensor* embedding = reader.find(kEmbedding);
-  ASHLAR_REQUIRE(embedding, kCorrupt, "{}: no tensor {}; this step holds no model", reader.directory(), kEmbedding);
+  ASHLAR_REQUIRE(embedding, kCorrupt, "{}: no tensor {}; this step holds no model",
+                 reader.directory(), kEmbedding);
   source.stored = embedding->logical.dtype;
   return source;
 }
@@ -42,10 +44,11 @@ ModelSource find_model(FileSystem& files, const std::string& path, Log& log) {
             .spec = model.spec(),
             .stored = stored_dtype(model.tensors())};
   }
-  ASHLAR_REQUIRE(checkpoint::is_checkpoint(files, path), kConfig,
-                 "{}: expected a Hugging Face directory (with config.json), a checkpoint root or one step "
-                 "of it",
-                 path);
+  ASHLAR_REQUIRE(
+      checkpoint::is_checkpoint(files, path), kConfig,
+      "{}: expected a Hugging Face directory (with config.json), a checkpoint root or one step "
+      "of it",
+      path);
   return find_in_step(checkpoint::open_checkpoint(files, path, log), path);
 }
 
@@ -76,7 +79,8 @@ std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSo
   ASHLAR_REQUIRE(reader.has_blob(checkpoint::kTokenizerFile), kConfig,
                  "{}: this step holds no tokenizer, so text cannot be read or written; use --ids",
                  source.path);
-  return data::parse_tokenizer(reader.read_blob(checkpoint::kTokenizerFile), join(source.resolved, "extra/tokenizer.model"));
+  return data::parse_tokenizer(reader.read_blob(checkpoint::kTokenizerFile),
+                               join(source.resolved, "extra/tokenizer.model"));
 }
 
 int64_t forward_workspace_bytes(const ModelSpec& spec, DType compute, int64_t num_tokens) {
@@ -100,7 +104,8 @@ Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, in
                  int64_t max_call, int num_threads)
     : allocator(Device::kCpu),
       threads(num_threads),
-      workspace_(allocator, forward_workspace_bytes(source.spec, compute, max_call), Tag::kWorkspace),
+      workspace_(allocator, forward_workspace_bytes(source.spec, compute, max_call),
+                 Tag::kWorkspace),
       ctx{.threads = &threads, .workspace = &workspace_},
       model(ctx, allocator, source.spec, compute, max_positions, false) {
   read_weights(files, source, model.pieces());

@@ -15,8 +15,8 @@
 namespace ashlar::eval {
 
 struct ModelSource {
-  std::string path;       // as the user gave it
-  std::string resolved;   // step or directory that is read
+  std::string path;      // as the user gave it
+  std::string resolved;  // step or directory that is read
   bool hugging_face = false;
   ModelSpec spec;
   DType stored = DType::kF32;  // of the weights on disk
@@ -34,8 +34,8 @@ class Runtime {
  public:
   // max_positions: longest document; max_call: most tokens of one forward call; num_threads 0: one
   // per CPU.
-  Runtime(FileSystem& files, const ModelSource& source, DType compute, int64_t max_positions, int64_t max_call,
-          int num_threads);
+  Runtime(FileSystem& files, const ModelSource& source, DType compute, int64_t max_positions,
+          int64_t max_call, int num_threads);
   Allocator allocator;
   Threads threads;
 

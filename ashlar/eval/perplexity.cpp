@@ -8,10 +8,13 @@
 
 namespace ashlar::eval {
 
-double Perplexity::value() const { return std::exp(loss); }
+double Perplexity::value() const {
+  return std::exp(loss);
+}
 
 Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
-                      std::vector<data::Source> sources, int64_t micro_batch, int64_t max_samples, Log& log) {
+                      std::vector<data::Source> sources, int64_t micro_batch, int64_t max_samples,
+                      Log& log) {
   const auto start = std::chrono::steady_clock::now();
   data::LoaderOptions options;
   options.micro_batch = options.global_batch = micro_batch;
@@ -43,7 +46,8 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
     loader.next(batch);
     const int64_t rows = std::min(micro_batch, num_samples - result.num_samples);
     segments.clear();
-    for (const data::Segment& s : batch.segments) segments.push_back({s.row, s.length, s.position, s.document});
+    for (const data::Segment& s : batch.segments)
+      segments.push_back({s.row, s.length, s.position, s.document});
     sequence.assign(segments);
     std::memcpy(ids.tensor.data, batch.ids_BT.data(), size_t(T) * 4);
     std::memcpy(targets.tensor.data, batch.targets_BT.data(), size_t(T) * 4);
@@ -51,7 +55,8 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
     head_loss(ctx, model, saved.final_TH, targets.tensor, loss.tensor);
     for (int64_t t = 0; t < rows * length; ++t) {
       if (batch.targets_BT[size_t(t)] < 0) continue;
-      sum += loss.tensor.dtype == DType::kF64 ? loss.tensor.as<double>()[t] : double(loss.tensor.as<float>()[t]);
+      sum += loss.tensor.dtype == DType::kF64 ? loss.tensor.as<double>()[t]
+                                              : double(loss.tensor.as<float>()[t]);
       ++result.num_targets;
     }
     result.num_samples += rows;

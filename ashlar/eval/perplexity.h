@@ -8,17 +8,18 @@
 namespace ashlar::eval {
 
 struct Perplexity {
-  double loss = 0.0;        // mean over targets, nats
+  double loss = 0.0;  // mean over targets, nats
   int64_t num_targets = 0;
   int64_t num_samples = 0;
   double seconds = 0.0;
-  double value() const;     // exp(loss)
+  double value() const;  // exp(loss)
 };
 
 // max_samples 0: all.  Rows of the loader's micro batch are evaluated together; samples that do not
 // fill the last
 // one are evaluated too (the rest of that batch is left out).
 Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
-                      std::vector<data::Source> sources, int64_t micro_batch, int64_t max_samples, Log& log);
+                      std::vector<data::Source> sources, int64_t micro_batch, int64_t max_samples,
+                      Log& log);
 
 }  // namespace ashlar::eval

@@ -12,8 +12,8 @@ void validate(const SamplingSpec& spec) {
   ASHLAR_REQUIRE(std::isfinite(spec.temperature) && spec.temperature >= 0.0, kConfig,
                  "--temperature is {}; expected 0 (greedy) or more", spec.temperature);
   ASHLAR_REQUIRE(spec.top_k >= 0, kConfig, "--top-k is {}; expected 0 (all) or more", spec.top_k);
-  ASHLAR_REQUIRE(spec.top_p > 0.0 && spec.top_p <= 1.0, kConfig, "--top-p is {}; expected above 0, at most 1",
-                 spec.top_p);
+  ASHLAR_REQUIRE(spec.top_p > 0.0 && spec.top_p <= 1.0, kConfig,
+                 "--top-p is {}; expected above 0, at most 1", spec.top_p);
 }
 
 int32_t argmax(std::span<const float> logits) {

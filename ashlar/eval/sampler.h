@@ -14,7 +14,7 @@ namespace ashlar::eval {
 
 struct SamplingSpec {
   double temperature = 0.0;
-  int64_t top_k = 0;   // 0: all
+  int64_t top_k = 0;  // 0: all
   double top_p = 1.0;
   uint64_t seed = 1;
 };

@@ -25,13 +25,15 @@ void read_logits(std::span<const int32_t> ids, const Tensor& logits_TV, Scores& 
 
 }  // namespace
 
-Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model, std::span<const int32_t> ids) {
+Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
+             std::span<const int32_t> ids) {
   const auto T = int64_t(ids.size());
   const ModelSpec& spec = model.spec();
-  ASHLAR_REQUIRE(T >= 2, kConfig, "{} token id given; expected at least 2 (the second is predicted)", T);
+  ASHLAR_REQUIRE(T >= 2, kConfig,
+                 "{} token id given; expected at least 2 (the second is predicted)", T);
   for (const int32_t id : ids)
-    ASHLAR_REQUIRE(id >= 0 && id < spec.vocab_size, kData, "token id {} is outside the vocabulary of {} ids", id,
-                   spec.vocab_size);
+    ASHLAR_REQUIRE(id >= 0 && id < spec.vocab_size, kData,
+                   "token id {} is outside the vocabulary of {} ids", id, spec.vocab_size);
   const auto lay_out = [&](Arena& arena) {
     return nn::Saved::make(arena, spec, model.types(), T, 0, nn::Keep::kNothing);
   };
@@ -44,11 +46,13 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
   forward(ctx, model.call(exchange, sequence, ids_T.tensor), saved);
 
   Scores scores;
-  scores.logits = make_tensor(allocator, model.types().stream, {T, spec.vocab_size}, Tag::kWorkspace);
+  scores.logits =
+      make_tensor(allocator, model.types().stream, {T, spec.vocab_size}, Tag::kWorkspace);
   head_logits(ctx, model, saved.final_TH, scores.logits.tensor);
   scores.logits.tensor.dtype == DType::kF64 ? read_logits<double>(ids, scores.logits.tensor, scores)
                                             : read_logits<float>(ids, scores.logits.tensor, scores);
-  for (const double logprob : scores.logprobs) scores.loss -= logprob / double(scores.logprobs.size());
+  for (const double logprob : scores.logprobs)
+    scores.loss -= logprob / double(scores.logprobs.size());
   for (const nn::BlockSaved& block : saved.blocks) {
     const auto chosen = block.moe.router.expert.span<int32_t>();
     scores.experts.emplace_back(chosen.begin(), chosen.end());

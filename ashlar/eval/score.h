@@ -19,6 +19,7 @@ struct Scores {
 // One forward pass over ids as one document.  kData for an id outside the vocabulary; kConfig for
 // fewer than
 // two ids.  Memory: tokens x vocabulary logits, because they are the result.
-Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model, std::span<const int32_t> ids);
+Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
+             std::span<const int32_t> ids);
 
 }  // namespace ashlar::eval

@@ -2,7 +2,6 @@
 
 #include "ashlar/kernels/embedding.h"
 #include "ashlar/kernels/qk.h"
-#include "ashlar/kernels/update.h"
 
 namespace ashlar::nn {
 namespace {
@@ -228,6 +227,10 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& spec, DT
       rope_sliding_(table_arena_.take(types_.stream, {max_positions, spec_.rotary_dim()})),
       runner_({}, {}, {}) {
   if (training) gradients_ = ModelWeights::make(gradient_arena_, spec_, types_.stream, false);
+  if (training)
+    gradients_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& gradient) {
+      if (!info.product) sums_.push_back(gradient);
+    });
   runner_ = LocalRunner(weights_.blocks, operands_.blocks, gradients_.blocks);
   rope_table(ctx, spec_.rope_theta, spec_.rotary_dim(), rope_);
   rope_table(ctx, spec_.rope_theta_sliding, spec_.rotary_dim(), rope_sliding_);
@@ -237,12 +240,6 @@ ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& seque
                       const Tensor& ids_T, bool accumulate) {
   return {spec_,    types_, weights_, runner_,       exchange,
           sequence, ids_T,  rope_,    rope_sliding_, accumulate};
-}
-
-void Model::zero_sums(const Context& ctx) const {
-  gradients_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& gradient) {
-    if (!info.product) kernels::zero(ctx, gradient);
-  });
 }
 
 std::vector<Parameter> Model::parameters() const {

@@ -92,10 +92,8 @@ class Model {
   void pack(const kernels::Context& ctx) const { operands_.pack(ctx); }
   ModelCall call(SequenceExchange&, const kernels::Sequence&, const Tensor& ids_T,
                  bool accumulate = true);
-  // Before the first backward pass of a step, which then runs without accumulate: zeroes the
-  // gradients
-  // that are added to all the same.
-  void zero_sums(const kernels::Context&) const;
+  // The gradients that backward adds to even without accumulate: a step zeroes them first.
+  const std::vector<Tensor>& sums() const { return sums_; }
 
   std::vector<Parameter> parameters() const;  // trained tensors, in visiting order
   std::vector<Piece> pieces() const;          // weights and buffers by name
@@ -106,6 +104,7 @@ class Model {
   Types types_;
   Arena weight_arena_, gradient_arena_, table_arena_;
   ModelWeights weights_, gradients_;
+  std::vector<Tensor> sums_;
   ModelOperands operands_;
   Tensor rope_, rope_sliding_;
   LocalRunner runner_;

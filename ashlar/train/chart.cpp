@@ -30,7 +30,8 @@ std::vector<double> column_means(const Curve& curve, int64_t first, int64_t last
   std::vector<double> sum(size_t(columns), 0.0), count(size_t(columns), 0.0);
   for (const auto& [step, value] : curve) {
     if (!std::isfinite(value)) continue;
-    const auto c = size_t(std::min<int64_t>(columns - 1, (step - first) * columns / std::max<int64_t>(1, last - first)));
+    const auto c = size_t(std::min<int64_t>(
+        columns - 1, (step - first) * columns / std::max<int64_t>(1, last - first)));
     sum[c] += value;
     count[c] += 1.0;
   }
@@ -61,8 +62,8 @@ std::string render_chart(const Curve& loss, const Curve& validation, int columns
     const double value = range.high - (range.high - range.low) * double(r) / double(rows - 1);
     text += fmt::format("{:>8.3f} |{}\n", value, canvas[size_t(r)]);
   }
-  text += fmt::format("{:>8} +{}\n{:>8}  step {:<{}}{}", "", std::string(size_t(columns), '-'), "", first, columns - 12,
-                      last);
+  text += fmt::format("{:>8} +{}\n{:>8}  step {:<{}}{}", "", std::string(size_t(columns), '-'), "",
+                      first, columns - 12, last);
   return text;
 }
 
@@ -73,7 +74,8 @@ RunCurves read_curves(const std::string& metrics_jsonl) {
     const auto row = nlohmann::json::parse(line, nullptr, false);
     if (!row.is_object() || !row.contains("step") || !row["step"].is_number_integer()) continue;
     const auto add = [&](const char* key, std::map<int64_t, double>& curve) {
-      if (row.contains(key) && row[key].is_number()) curve[row["step"].get<int64_t>()] = row[key].get<double>();
+      if (row.contains(key) && row[key].is_number())
+        curve[row["step"].get<int64_t>()] = row[key].get<double>();
     };
     add("loss", loss);
     add("validation_loss", validation);

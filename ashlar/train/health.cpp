@@ -8,7 +8,8 @@ namespace ashlar::train {
 namespace {
 
 std::string spike(const char* what, double value, double z, int64_t window) {
-  return fmt::format("{} {:.4g} is {:.1f} deviations off the last {} steps", what, value, z, window);
+  return fmt::format("{} {:.4g} is {:.1f} deviations off the last {} steps", what, value, z,
+                     window);
 }
 
 }  // namespace
@@ -41,12 +42,14 @@ Verdict Health::judge(int64_t step, double loss, double gradient_norm) {
 }
 
 void Health::check_budget() const {
-  ASHLAR_REQUIRE(state_.consecutive < spec_.max_consecutive_skips, kNumeric,
-                 "{} steps in a row were skipped (health.max_consecutive_skips); the last good checkpoint is "
-                 "untouched: lower optim.lr or look at the samples named above",
-                 state_.consecutive);
+  ASHLAR_REQUIRE(
+      state_.consecutive < spec_.max_consecutive_skips, kNumeric,
+      "{} steps in a row were skipped (health.max_consecutive_skips); the last good checkpoint is "
+      "untouched: lower optim.lr or look at the samples named above",
+      state_.consecutive);
   ASHLAR_REQUIRE(int64_t(state_.recent_skips.size()) < spec_.max_skips_per_1000, kNumeric,
-                 "{} of the last 1000 steps were skipped (health.max_skips_per_1000); the last good checkpoint "
+                 "{} of the last 1000 steps were skipped (health.max_skips_per_1000); the last "
+                 "good checkpoint "
                  "is untouched: lower optim.lr or look at the samples named above",
                  state_.recent_skips.size());
 }

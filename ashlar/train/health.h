@@ -16,8 +16,9 @@
 namespace ashlar::train {
 
 struct Verdict {
-  bool apply = true;   // false: skip the update
-  std::string reason;  // "loss is nan", "gradient norm 81.2 is 9.3 deviations off the last 128 steps"
+  bool apply = true;  // false: skip the update
+  std::string
+      reason;  // "loss is nan", "gradient norm 81.2 is 9.3 deviations off the last 128 steps"
 };
 
 // What a checkpoint keeps.

@@ -80,8 +80,9 @@ class Run {
   data::LoaderState cursor_;  // after the last consumed batch
   RunCounters counters_;
   int64_t last_saved_ = -1;
-  int failed_saves_ = 0;      // since the last that was committed, those refused for lack of room included
-  double blocked_s_ = 0.0;    // by checkpoints, in the current step
+  int failed_saves_ =
+      0;  // since the last that was committed, those refused for lack of room included
+  double blocked_s_ = 0.0;  // by checkpoints, in the current step
   Clock::time_point start_ = Clock::now();
 };
 
@@ -105,17 +106,18 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log)
   options.keep = recipe_.checkpoint.keep;
   options.keep_every = recipe_.checkpoint.keep_every;
   options.async = recipe_.checkpoint.async;
-  checkpoints_ =
-      std::make_unique<checkpoint::Checkpointer>(files_, join(directory, "checkpoints"), options, log_);
-  scale_ = {recipe_.train.steps,
-            zaya_flop(recipe_.model, recipe_.data.sequence_length).training,
+  checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, join(directory, "checkpoints"),
+                                                            options, log_);
+  scale_ = {recipe_.train.steps, zaya_flop(recipe_.model, recipe_.data.sequence_length).training,
             kernels::measure_peak_flops(trainer_.context(), compute_)};
   metrics_ = std::make_unique<Metrics>(files_, directory, log_, scale_, recipe_.train.log_every);
-  log_.info("{}: {} parameters, {} tokens a step, {} on {} ({} threads), peak {:.0f} GFLOP/s measured, memory {}",
-            recipe_.name.empty() ? recipe_.source : recipe_.name, format_thousands(plan_.num_parameters),
-            format_thousands(recipe_.train.global_batch * recipe_.data.sequence_length), name_of(compute_),
-            kernels::name_of(kernels::isa()), threads_.size(), scale_.peak_flops * 1e-9,
-            format_bytes(plan_.memory.total.peak_bytes));
+  log_.info(
+      "{}: {} parameters, {} tokens a step, {} on {} ({} threads), peak {:.0f} GFLOP/s measured, "
+      "memory {}",
+      recipe_.name.empty() ? recipe_.source : recipe_.name, format_thousands(plan_.num_parameters),
+      format_thousands(recipe_.train.global_batch * recipe_.data.sequence_length),
+      name_of(compute_), kernels::name_of(kernels::isa()), threads_.size(),
+      scale_.peak_flops * 1e-9, format_bytes(plan_.memory.total.peak_bytes));
   resume();
 }
 
@@ -137,7 +139,8 @@ void Run::resume() {
   }
   if (restored) {
     last_saved_ = counters_.step;
-    log_.info("continuing after step {} ({} tokens)", counters_.step, format_thousands(counters_.tokens));
+    log_.info("continuing after step {} ({} tokens)", counters_.step,
+              format_thousands(counters_.tokens));
     metrics_->event(Ordered{{"event", "resume"}, {"step", counters_.step}}.dump());
   } else {
     trainer_.initialize();
@@ -165,21 +168,25 @@ Outcome Run::train() {
       outcome = Outcome::kPreempted;
       break;
     }
-    if (deadline > 0.0 && seconds_since(start_) >= deadline && counters_.step < recipe_.train.steps) {
+    if (deadline > 0.0 && seconds_since(start_) >= deadline &&
+        counters_.step < recipe_.train.steps) {
       outcome = Outcome::kTimeUp;
       break;
     }
   }
   if (outcome == Outcome::kPreempted)
     log_.info("{}: saving step {} and stopping", signals_.name(), counters_.step);
-  const auto unsaved = [&] { return recipe_.checkpoint.every >= 0 && last_saved_ != counters_.step; };
+  const auto unsaved = [&] {
+    return recipe_.checkpoint.every >= 0 && last_saved_ != counters_.step;
+  };
   if (unsaved()) save();
   // That may have told of an earlier save only: once more, and now a failure ends the run.
   if (unsaved()) checkpoints_->save(writer_.request(counters_, health_.state(), cursor_));
   finish_saves();
   report_saves();
   metrics_->flush();
-  const RunCurves curves = read_curves(read_text(files_, join(recipe_.train.run_dir, "metrics.jsonl"), INT64_MAX));
+  const RunCurves curves =
+      read_curves(read_text(files_, join(recipe_.train.run_dir, "metrics.jsonl"), INT64_MAX));
   const std::string chart = render_chart(curves.loss, curves.validation);
   if (!chart.empty()) log_.info("\n{}\n", chart);
   return outcome;
@@ -241,17 +248,21 @@ void Run::step() {
   if (!verdict.apply) health_.check_budget();
 }
 
-void Run::skip(const StepStats& stats, const Verdict& verdict, const std::vector<int64_t>& samples) {
-  const std::string culprit = std::isfinite(stats.gradient_norm) ? "" : trainer_.first_bad_gradient();
+void Run::skip(const StepStats& stats, const Verdict& verdict,
+               const std::vector<int64_t>& samples) {
+  const std::string culprit =
+      std::isfinite(stats.gradient_norm) ? "" : trainer_.first_bad_gradient();
   const int64_t first = samples.empty() ? 0 : samples.front();
-  log_.warn("step {} is skipped: {}{}{}; its samples are {} and the {} after it", counters_.step, verdict.reason,
-            culprit.empty() ? "" : "; first non-finite gradient ", culprit, first, samples.size() - 1);
-  metrics_->event(Ordered{{"event", "skip"},
-                          {"step", counters_.step},
-                          {"reason", verdict.reason},
-                          {"first_bad_gradient", culprit},
-                          {"samples", samples}}
-                      .dump());
+  log_.warn("step {} is skipped: {}{}{}; its samples are {} and the {} after it", counters_.step,
+            verdict.reason, culprit.empty() ? "" : "; first non-finite gradient ", culprit, first,
+            samples.size() - 1);
+  metrics_->event(Ordered{
+      {"event", "skip"},
+      {"step", counters_.step},
+      {"reason", verdict.reason},
+      {"first_bad_gradient", culprit},
+      {"samples",
+       samples}}.dump());
   metrics_->flush();
 }
 
@@ -292,7 +303,8 @@ void Run::save() {
 
 void Run::save_failed(const Error& error) {
   log_.warn("{}", error.what());
-  metrics_->event(Ordered{{"event", "save_failed"}, {"step", counters_.step}, {"error", error.what()}}.dump());
+  metrics_->event(
+      Ordered{{"event", "save_failed"}, {"step", counters_.step}, {"error", error.what()}}.dump());
 }
 
 // Only the last step decides: an earlier save that failed meanwhile is a warning.
@@ -309,26 +321,28 @@ void Run::finish_saves() {
 void Run::report_saves() {
   for (const checkpoint::SaveStats& s : checkpoints_->take_stats()) {
     failed_saves_ = 0;
-    log_.info("step {:>6}  saved {} ({}): training blocked {:.1f} ms, committed after {:.2f} s", s.step, s.directory,
-              format_bytes(s.bytes), 1e3 * s.blocked_s, s.total_s);
-    metrics_->event(Ordered{{"event", "checkpoint"},
-                            {"step", s.step},
-                            {"bytes", s.bytes},
-                            {"blocked_s", s.blocked_s},
-                            {"copy_s", s.copy_s},
-                            {"write_s", s.write_s},
-                            {"commit_s", s.commit_s},
-                            {"total_s", s.total_s}}
-                        .dump());
+    log_.info("step {:>6}  saved {} ({}): training blocked {:.1f} ms, committed after {:.2f} s",
+              s.step, s.directory, format_bytes(s.bytes), 1e3 * s.blocked_s, s.total_s);
+    metrics_->event(Ordered{
+        {"event", "checkpoint"},
+        {"step", s.step},
+        {"bytes", s.bytes},
+        {"blocked_s", s.blocked_s},
+        {"copy_s", s.copy_s},
+        {"write_s", s.write_s},
+        {"commit_s", s.commit_s},
+        {"total_s",
+         s.total_s}}.dump());
   }
 }
 
 }  // namespace
 
 Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log) {
-  ASHLAR_REQUIRE(!recipe.data.train.empty(), kConfig,
-                 "{}: data.train is empty; expected the prefix of a dataset made by `ashlar data prepare`",
-                 recipe.source);
+  ASHLAR_REQUIRE(
+      !recipe.data.train.empty(), kConfig,
+      "{}: data.train is empty; expected the prefix of a dataset made by `ashlar data prepare`",
+      recipe.source);
   Run run(recipe, files, log);
   const Outcome outcome = run.train();
   return outcome;

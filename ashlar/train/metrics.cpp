@@ -1,8 +1,7 @@
 #include "ashlar/train/metrics.h"
 
-#include <nlohmann/json.hpp>
-
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/text.h"
@@ -74,13 +73,15 @@ void Metrics::console(const StepRow& row) {
   const bool due = row.step % log_every_ == 0 || row.step == scale_.steps || row.step == 1;
   if (!due) return;
   const double tokens_per_s = double(window_tokens_) / window_s_;
-  log_.info("step {:>6}/{}  loss {:.4f}  lr {:.2e}  gnorm {:.3f}  {:>7} tok/s  MFU {:4.1f}%  balance {:.3f}  "
-            "stall {:.1f}%  left {}",
-            row.step, scale_.steps, row.loss, row.lr, row.gradient_norm,
-            format_thousands(int64_t(tokens_per_s)),
-            100.0 * tokens_per_s * scale_.flop_per_token / scale_.peak_flops, row.entropy,
-            100.0 * window_stall_s_ / window_s_,
-            format_duration(double(scale_.steps - row.step) * recent_step_s_));
+  log_.info(
+      "step {:>6}/{}  loss {:.4f}  lr {:.2e}  gnorm {:.3f}  {:>7} tok/s  MFU {:4.1f}%  balance "
+      "{:.3f}  "
+      "stall {:.1f}%  left {}",
+      row.step, scale_.steps, row.loss, row.lr, row.gradient_norm,
+      format_thousands(int64_t(tokens_per_s)),
+      100.0 * tokens_per_s * scale_.flop_per_token / scale_.peak_flops, row.entropy,
+      100.0 * window_stall_s_ / window_s_,
+      format_duration(double(scale_.steps - row.step) * recent_step_s_));
   window_s_ = window_stall_s_ = 0.0;
   window_tokens_ = window_steps_ = 0;
 }
@@ -94,13 +95,17 @@ void Metrics::evaluation(int64_t step, double loss, int64_t tokens, double secon
                                 {"seconds", seconds}}
              .dump());
   board_.scalar(step, "validation_loss", loss);
-  log_.info("step {:>6}/{}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", step, scale_.steps, loss,
-            std::exp(loss), format_thousands(tokens), format_duration(seconds));
+  log_.info("step {:>6}/{}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", step,
+            scale_.steps, loss, std::exp(loss), format_thousands(tokens), format_duration(seconds));
 }
 
-void Metrics::event(const std::string& json_object) { append(json_object); }
+void Metrics::event(const std::string& json_object) {
+  append(json_object);
+}
 
-void Metrics::append(const std::string& line) { pending_ += line + "\n"; }
+void Metrics::append(const std::string& line) {
+  pending_ += line + "\n";
+}
 
 void Metrics::flush() {
   jsonl_->write_at(std::as_bytes(std::span(pending_)), jsonl_->size());

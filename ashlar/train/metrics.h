@@ -13,7 +13,7 @@
 namespace ashlar::train {
 
 struct StepRow {
-  int64_t step = 0;            // updates done, this one included
+  int64_t step = 0;                 // updates done, this one included
   int64_t samples = 0, tokens = 0;  // consumed since the start of the run
   double loss = 0.0, lr = 0.0, gradient_norm = 0.0;
   double entropy = 0.0, max_load = 0.0;
@@ -25,14 +25,15 @@ struct StepRow {
 };
 
 struct RunScale {
-  int64_t steps = 0;             // of the whole run
-  double flop_per_token = 0.0;   // exact-causal
-  double peak_flops = 0.0;       // measured on this machine
+  int64_t steps = 0;            // of the whole run
+  double flop_per_token = 0.0;  // exact-causal
+  double peak_flops = 0.0;      // measured on this machine
 };
 
 class Metrics {
  public:
-  Metrics(FileSystem& files, const std::string& directory, Log& log, const RunScale& scale, int64_t log_every);
+  Metrics(FileSystem& files, const std::string& directory, Log& log, const RunScale& scale,
+          int64_t log_every);
   void step(const StepRow& row);
   void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
   void event(const std::string& json_object);  // a line of metrics.jsonl: resume, skip, checkpoint
@@ -49,7 +50,7 @@ class Metrics {
   TensorBoard board_;
   double window_s_ = 0.0, window_stall_s_ = 0.0;  // since the last console line
   int64_t window_tokens_ = 0, window_steps_ = 0;
-  double recent_step_s_ = 0.0;                    // smoothed, for the time left
+  double recent_step_s_ = 0.0;  // smoothed, for the time left
   std::chrono::steady_clock::time_point last_flush_;
 };
 

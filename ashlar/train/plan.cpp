@@ -12,7 +12,8 @@ namespace {
 
 // One step and one evaluation; every micro-batch of the real run takes the same memory.
 void run_once(Trainer& trainer, kernels::Recorder& recorder) {
-  const int64_t rows = trainer.recipe().train.micro_batch, length = trainer.recipe().data.sequence_length;
+  const int64_t rows = trainer.recipe().train.micro_batch,
+                length = trainer.recipe().data.sequence_length;
   const std::vector<int32_t> ids(size_t(rows * length), 0);
   const kernels::Sequence sequence = kernels::Sequence::rows(rows, length);
   const MicroBatch batch{ids, ids, sequence.segments()};
@@ -28,10 +29,14 @@ void run_once(Trainer& trainer, kernels::Recorder& recorder) {
 
 DType resolve_precision(Precision precision) {
   switch (precision) {
-    case Precision::kBF16: return DType::kBF16;
-    case Precision::kF32: return DType::kF32;
-    case Precision::kF64: return DType::kF64;
-    case Precision::kAuto: break;
+    case Precision::kBF16:
+      return DType::kBF16;
+    case Precision::kF32:
+      return DType::kF32;
+    case Precision::kF64:
+      return DType::kF64;
+    case Precision::kAuto:
+      break;
   }
   return nn::auto_compute();
 }
@@ -79,16 +84,19 @@ std::string describe(const RunPlan& plan, const Recipe& recipe, DType compute) {
       "{:<12} {:>20} {:>12}\n",
       format_thousands(plan.num_parameters), format_thousands(counts.total),
       format_thousands(counts.without_embedding), format_thousands(counts.active),
-      compute == DType::kBF16 ? "bf16" : compute == DType::kF32 ? "fp32" : "fp64", format_thousands(tokens),
-      double(plan.step_cost.flop), zaya_flop(recipe.model, recipe.data.sequence_length).training, "memory",
-      "peak bytes", "");
+      compute == DType::kBF16  ? "bf16"
+      : compute == DType::kF32 ? "fp32"
+                               : "fp64",
+      format_thousands(tokens), double(plan.step_cost.flop),
+      zaya_flop(recipe.model, recipe.data.sequence_length).training, "memory", "peak bytes", "");
   for (int tag = 0; tag < kNumTags; ++tag) {
     const int64_t peak = plan.memory.tags[size_t(tag)].peak_bytes;
-    text += fmt::format("{:<12} {:>20} {:>12}\n", name_of(Tag(tag)), format_thousands(peak), format_bytes(peak));
+    text += fmt::format("{:<12} {:>20} {:>12}\n", name_of(Tag(tag)), format_thousands(peak),
+                        format_bytes(peak));
   }
   text += fmt::format("{:<12} {:>20} {:>12}\n\n{:<26} {:>12} {:>12}\n", "total",
-                      format_thousands(plan.memory.total.peak_bytes), format_bytes(plan.memory.total.peak_bytes),
-                      "kernel", "flop a step", "bytes");
+                      format_thousands(plan.memory.total.peak_bytes),
+                      format_bytes(plan.memory.total.peak_bytes), "kernel", "flop a step", "bytes");
   for (const auto& [op, cost] : plan.cost_by_op)
     text += fmt::format("{:<26} {:>12.4g} {:>12.4g}\n", op, double(cost.flop), double(cost.bytes));
   return text;

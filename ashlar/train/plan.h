@@ -9,10 +9,10 @@
 namespace ashlar::train {
 
 struct RunPlan {
-  MemoryCounts memory;             // peaks by tag over an evaluation and a whole step
-  int64_t workspace_bytes = 0;     // what a real Trainer is to be given
+  MemoryCounts memory;          // peaks by tag over an evaluation and a whole step
+  int64_t workspace_bytes = 0;  // what a real Trainer is to be given
   int64_t num_parameters = 0;
-  kernels::Cost step_cost;         // one optimizer step, all micro-batches
+  kernels::Cost step_cost;  // one optimizer step, all micro-batches
   std::vector<std::pair<std::string, kernels::Cost>> cost_by_op;  // largest flop first
 };
 

@@ -35,8 +35,12 @@ StopSignals::~StopSignals() {
   for (const int number : kSignals) signal(number, SIG_DFL);
 }
 
-bool StopSignals::requested() const { return caught != 0; }
+bool StopSignals::requested() const {
+  return caught != 0;
+}
 
-const char* StopSignals::name() const { return caught == 0 ? "" : sigabbrev_np(caught); }
+const char* StopSignals::name() const {
+  return caught == 0 ? "" : sigabbrev_np(caught);
+}
 
 }  // namespace ashlar::train

@@ -14,7 +14,8 @@ using Ordered = nlohmann::ordered_json;
 // Values as 16 hex digits of their bits: windows must come back bit for bit.
 std::vector<std::string> to_bits(const std::vector<double>& values) {
   std::vector<std::string> out;
-  for (const double value : values) out.push_back(fmt::format("{:016x}", std::bit_cast<uint64_t>(value)));
+  for (const double value : values)
+    out.push_back(fmt::format("{:016x}", std::bit_cast<uint64_t>(value)));
   return out;
 }
 
@@ -32,24 +33,27 @@ class Reader {
   }
   double number(const char* key) const {
     const Json& value = member(key);
-    ASHLAR_REQUIRE(value.is_number(), kCorrupt, "{}: {} is {}; expected a number", what_, key, value.dump());
+    ASHLAR_REQUIRE(value.is_number(), kCorrupt, "{}: {} is {}; expected a number", what_, key,
+                   value.dump());
     return value.get<double>();
   }
   std::vector<double> bits(const char* key) const {
     std::vector<double> out;
     for (const Json& item : array(key)) {
-      ASHLAR_REQUIRE(item.is_string() && item.get<std::string>().size() == 16 &&
-                         item.get<std::string>().find_first_not_of("0123456789abcdef") == std::string::npos,
-                     kCorrupt, "{}: {} holds {}; expected 16 hex digits", what_, key, item.dump());
-      out.push_back(std::bit_cast<double>(uint64_t(std::stoull(item.get<std::string>(), nullptr, 16))));
+      ASHLAR_REQUIRE(
+          item.is_string() && item.get<std::string>().size() == 16 &&
+              item.get<std::string>().find_first_not_of("0123456789abcdef") == std::string::npos,
+          kCorrupt, "{}: {} holds {}; expected 16 hex digits", what_, key, item.dump());
+      out.push_back(
+          std::bit_cast<double>(uint64_t(std::stoull(item.get<std::string>(), nullptr, 16))));
     }
     return out;
   }
   std::vector<int64_t> integers(const char* key) const {
     std::vector<int64_t> out;
     for (const Json& item : array(key)) {
-      ASHLAR_REQUIRE(item.is_number_integer(), kCorrupt, "{}: {} holds {}; expected whole numbers", what_, key,
-                     item.dump());
+      ASHLAR_REQUIRE(item.is_number_integer(), kCorrupt, "{}: {} holds {}; expected whole numbers",
+                     what_, key, item.dump());
       out.push_back(item.get<int64_t>());
     }
     return out;
@@ -63,7 +67,8 @@ class Reader {
   }
   const Json& array(const char* key) const {
     const Json& value = member(key);
-    ASHLAR_REQUIRE(value.is_array(), kCorrupt, "{}: {} is {}; expected an array", what_, key, value.type_name());
+    ASHLAR_REQUIRE(value.is_array(), kCorrupt, "{}: {} is {}; expected an array", what_, key,
+                   value.type_name());
     return value;
   }
   const Json& json_;
@@ -71,7 +76,10 @@ class Reader {
 };
 
 Tensor over(std::vector<int64_t>& values) {
-  return {reinterpret_cast<std::byte*>(values.data()), DType::kI64, Device::kCpu, {int64_t(values.size())}};
+  return {reinterpret_cast<std::byte*>(values.data()),
+          DType::kI64,
+          Device::kCpu,
+          {int64_t(values.size())}};
 }
 
 Piece loader_piece(const std::string& name, std::vector<int64_t>& values) {
@@ -81,7 +89,8 @@ Piece loader_piece(const std::string& name, std::vector<int64_t>& values) {
 
 }  // namespace
 
-std::string to_json(const RunCounters& counters, const Trainer& trainer, const HealthState& health) {
+std::string to_json(const RunCounters& counters, const Trainer& trainer,
+                    const HealthState& health) {
   return Ordered{{"step", counters.step},
                  {"samples", counters.samples},
                  {"tokens", counters.tokens},
@@ -104,7 +113,8 @@ TrainerState parse_trainer_state(const std::string& json, const std::string& wha
   const Json parsed = parse_json(json, what, ErrorKind::kCorrupt);
   const Reader read(parsed, what);
   TrainerState state;
-  state.counters = {read.integer("step"), read.integer("samples"), read.integer("tokens"), read.number("seconds")};
+  state.counters = {read.integer("step"), read.integer("samples"), read.integer("tokens"),
+                    read.number("seconds")};
   state.optimizer_steps = read.integer("optimizer_steps");
   state.balancer_updates = read.integer("balancer_updates");
   HealthState& h = state.health;
@@ -130,7 +140,8 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
   const Recipe& recipe = trainer_.recipe();
   arrays_ = data::to_arrays(loader);
   loader_.clear();
-  for (data::NamedIntegers& array : arrays_) loader_.push_back(loader_piece(array.name, array.values));
+  for (data::NamedIntegers& array : arrays_)
+    loader_.push_back(loader_piece(array.name, array.values));
   checkpoint::SaveRequest request{.step = counters.step,
                                   .model = model_,
                                   .optim = optim_,
@@ -138,36 +149,43 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
                                   .extra = {},
                                   .sections = {},
                                   .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}}};
-  request.extra = {{"trainer.json", to_json(counters, trainer_, health), true},
-                   {"recipe.toml", to_toml(recipe), false},
-                   {checkpoint::kConfigFile,
-                    checkpoint::to_hf_config(recipe.model, DType::kF32, checkpoint::HfLayout::kNative), true},
-                   {checkpoint::kModelOptionsFile, checkpoint::model_options_json(recipe.model), true}};
+  request.extra = {
+      {"trainer.json", to_json(counters, trainer_, health), true},
+      {"recipe.toml", to_toml(recipe), false},
+      {checkpoint::kConfigFile,
+       checkpoint::to_hf_config(recipe.model, DType::kF32, checkpoint::HfLayout::kNative), true},
+      {checkpoint::kModelOptionsFile, checkpoint::model_options_json(recipe.model), true}};
   if (!tokenizer_.empty()) request.extra.push_back({checkpoint::kTokenizerFile, tokenizer_, false});
-  request.sections["trainer"] = Ordered{{"step", counters.step},
-                                        {"samples", counters.samples},
-                                        {"tokens", counters.tokens},
-                                        {"lr", trainer_.learning_rate(counters.step)}}
-                                    .dump();
-  request.sections["optimizer"] = Ordered{{"matrices", recipe.optim.matrices == MatrixOptimizer::kMuon ? "muon" : "adamw"},
-                                          {"others", "adamw"},
-                                          {"steps", trainer_.optimizer().num_steps()}}
-                                      .dump();
-  request.sections["rng"] =
-      Ordered{{"generator", "philox4x32-10"}, {"seed", recipe.train.seed}, {"stateless", true}}.dump();
+  request.sections["trainer"] = Ordered{
+      {"step", counters.step},
+      {"samples", counters.samples},
+      {"tokens", counters.tokens},
+      {"lr", trainer_.learning_rate(
+                 counters.step)}}.dump();
+  request.sections["optimizer"] =
+      Ordered{{"matrices", recipe.optim.matrices == MatrixOptimizer::kMuon ? "muon" : "adamw"},
+              {"others", "adamw"},
+              {"steps", trainer_.optimizer().num_steps()}}
+          .dump();
+  request.sections["rng"] = Ordered{
+      {"generator", "philox4x32-10"},
+      {"seed", recipe.train.seed},
+      {"stateless", true}}.dump();
   return request;
 }
 
 Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
-  const TrainerState state =
-      parse_trainer_state(reader.read_blob("trainer.json"), join(reader.directory(), "extra/trainer.json"));
+  const TrainerState state = parse_trainer_state(reader.read_blob("trainer.json"),
+                                                 join(reader.directory(), "extra/trainer.json"));
   std::vector<Piece> pieces = trainer.model_pieces();
   for (Piece& piece : trainer.optimizer_pieces()) pieces.push_back(std::move(piece));
   std::vector<data::NamedIntegers> arrays;
   for (const checkpoint::IndexTensor& tensor : reader.index().tensors)
     if (tensor.logical.role == Role::kLoader)
-      arrays.push_back({tensor.logical.name, std::vector<int64_t>(size_t(tensor.logical.global_shape.numel()))});
-  for (data::NamedIntegers& array : arrays) pieces.push_back(loader_piece(array.name, array.values));
+      arrays.push_back(
+          {tensor.logical.name, std::vector<int64_t>(size_t(tensor.logical.global_shape.numel()))});
+  for (data::NamedIntegers& array : arrays)
+    pieces.push_back(loader_piece(array.name, array.values));
   reader.load(pieces);
   trainer.restore_counters(state.optimizer_steps, state.balancer_updates);
   trainer.pack();

@@ -16,7 +16,7 @@
 namespace ashlar::train {
 
 struct RunCounters {
-  int64_t step = 0;     // optimizer steps done, skipped ones included
+  int64_t step = 0;  // optimizer steps done, skipped ones included
   int64_t samples = 0, tokens = 0;
   double seconds = 0.0;  // of training, all starts of the run together
 };

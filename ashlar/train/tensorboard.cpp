@@ -61,7 +61,8 @@ std::string tensorboard_version_record(double wall_time_s) {
   return record(data);
 }
 
-std::string tensorboard_scalar_record(double wall_time_s, int64_t step, std::string_view tag, float value) {
+std::string tensorboard_scalar_record(double wall_time_s, int64_t step, std::string_view tag,
+                                      float value) {
   std::string scalar;
   put_bytes(scalar, 1, tag);
   scalar.push_back(char(2 << 3 | 5));
@@ -79,8 +80,8 @@ TensorBoard::TensorBoard(FileSystem& files, const std::string& directory) {
   files.make_directories(directory);
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
-  file_ = files.append(
-      join(directory, fmt::format("events.out.tfevents.{}.{}", int64_t(now_s()), std::string(host))));
+  file_ = files.append(join(
+      directory, fmt::format("events.out.tfevents.{}.{}", int64_t(now_s()), std::string(host))));
   if (file_->size() == 0) buffer_ = tensorboard_version_record(now_s());
 }
 

@@ -16,7 +16,8 @@
 namespace ashlar::train {
 
 std::string tensorboard_version_record(double wall_time_s);
-std::string tensorboard_scalar_record(double wall_time_s, int64_t step, std::string_view tag, float value);
+std::string tensorboard_scalar_record(double wall_time_s, int64_t step, std::string_view tag,
+                                      float value);
 
 // Appends to DIRECTORY/events.out.tfevents.<unix time>.<host>; one file per start of the program.
 class TensorBoard {

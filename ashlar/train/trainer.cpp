@@ -39,7 +39,8 @@ std::vector<Parameter> trained(const nn::Model& model, const OptimSpec& spec) {
   return parameters;
 }
 
-optim::Balancer make_balancer(Allocator& allocator, const nn::Model& model, const BalanceSpec& spec) {
+optim::Balancer make_balancer(Allocator& allocator, const nn::Model& model,
+                              const BalanceSpec& spec) {
   std::vector<Tensor> biases;
   std::vector<std::string> names;
   model.weights().for_each(model.spec(), [&](const nn::ParameterInfo& info, const Tensor& tensor) {
@@ -57,20 +58,24 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
     : recipe_(recipe),
       workspace_(workspace_bytes ? Arena(allocator, *workspace_bytes, Tag::kWorkspace)
                                  : Arena(Device::kMeta)),
-      ctx_{.device = allocator.device(), .threads = &threads, .workspace = &workspace_, .recorder = recorder},
+      ctx_{.device = allocator.device(),
+           .threads = &threads,
+           .workspace = &workspace_,
+           .recorder = recorder},
       model_(ctx_, allocator, recipe_.model, compute, recipe_.data.sequence_length, true),
       saved_arena_(nn::arena_for(allocator, Tag::kSaved,
                                  [&](Arena& arena) {
                                    nn::Saved::make(arena, recipe_.model, model_.types(),
-                                                   tokens_per_micro_batch(), kNumHalos, keep_of(recipe_));
+                                                   tokens_per_micro_batch(), kNumHalos,
+                                                   keep_of(recipe_));
                                  })),
       input_arena_(nn::arena_for(allocator, Tag::kInput,
                                  [&](Arena& arena) {
                                    lay_out_inputs(arena, recipe_.model, model_.types().stream,
                                                   tokens_per_micro_batch());
                                  })),
-      saved_(nn::Saved::make(saved_arena_, recipe_.model, model_.types(), tokens_per_micro_batch(), kNumHalos,
-                             keep_of(recipe_))),
+      saved_(nn::Saved::make(saved_arena_, recipe_.model, model_.types(), tokens_per_micro_batch(),
+                             kNumHalos, keep_of(recipe_))),
       optimizer_(allocator, trained(model_, recipe_.optim), recipe_.optim, compute),
       balancer_(make_balancer(allocator, model_, recipe_.balance)) {
   ASHLAR_ASSERT(workspace_bytes || allocator.device() == Device::kMeta);
@@ -81,10 +86,6 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
   loss_ = inputs.loss;
   counts_ = std::move(inputs.counts);
   for (const nn::BlockSaved& block : saved_.blocks) routed_.push_back(block.moe.plan.count_X);
-  // Listed once: visiting builds the name of every tensor, and a step allocates nothing.
-  model_.gradients().for_each(recipe_.model, [&](const nn::ParameterInfo& info, const Tensor& gradient) {
-    if (!info.product) sums_.push_back(gradient);
-  });
 }
 
 void Trainer::initialize() {
@@ -94,7 +95,7 @@ void Trainer::initialize() {
 
 void Trainer::begin_step(int64_t step) {
   step_ = step;
-  for (const Tensor& gradient : sums_) kernels::zero(ctx_, gradient);
+  for (const Tensor& gradient : model_.sums()) kernels::zero(ctx_, gradient);
   first_ = true;
   for (const Tensor& counts : counts_) fill_zero(counts);
   loss_sum_ = 0.0;
@@ -102,7 +103,8 @@ void Trainer::begin_step(int64_t step) {
 }
 
 void Trainer::load(const MicroBatch& batch) {
-  ASHLAR_ASSERT(int64_t(batch.ids.size()) == ids_.numel() && batch.targets.size() == batch.ids.size());
+  ASHLAR_ASSERT(int64_t(batch.ids.size()) == ids_.numel() &&
+                batch.targets.size() == batch.ids.size());
   sequence_.assign(batch.segments);
   ASHLAR_ASSERT(sequence_.num_tokens() == ids_.numel() && sequence_.num_halos() == kNumHalos);
   if (ctx_.meta()) return;
@@ -120,7 +122,8 @@ void Trainer::accumulate(const MicroBatch& batch) {
     const Tensor dfinal = workspace_.take(saved_.final_TH.dtype, saved_.final_TH.shape);
     // Gradients of the mean over all tokens of the step, with or without a target.
     const double scale = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length);
-    head_loss_backward(ctx_, model_, saved_.final_TH, targets_, scale, loss_, dfinal, model_.gradients().embed);
+    head_loss_backward(ctx_, model_, saved_.final_TH, targets_, scale, loss_, dfinal,
+                       model_.gradients().embed);
     backward(ctx_, call, saved_, dfinal, model_.gradients());
   }
   const auto [sum, count] = sum_losses();
@@ -149,7 +152,8 @@ void Trainer::count_loads() {
     int64_t* total = counts_[l].as<int64_t>();
     for (int64_t e = 0; e < counts_[l].numel(); ++e) total[e] += routed[e];
   }
-  if (recipe_.balance.scope == BalanceScope::kMicroBatch) balancer_.update(routed_, balance_factor());
+  if (recipe_.balance.scope == BalanceScope::kMicroBatch)
+    balancer_.update(routed_, balance_factor());
 }
 
 // Gradients were scaled as if every token of the step had a target.
@@ -170,7 +174,8 @@ StepStats Trainer::measure() {
     int64_t total = 0, most = 0;
     for (const int64_t count : experts) total += count, most = std::max(most, count);
     if (total > 0)
-      stats.max_load = std::max(stats.max_load, double(most) * double(experts.size()) / double(total));
+      stats.max_load =
+          std::max(stats.max_load, double(most) * double(experts.size()) / double(total));
   }
   return stats;
 }
@@ -179,7 +184,8 @@ void Trainer::apply(const StepStats& stats) {
   const double clip = optim::clip_factor(stats.gradient_norm, recipe_.optim.clip_norm);
   const double lr = learning_rate(step_);
   optimizer_.step(ctx_, lr, clip * target_correction());
-  if (recipe_.balance.scope == BalanceScope::kGlobalBatch) balancer_.update(counts_, balance_factor());
+  if (recipe_.balance.scope == BalanceScope::kGlobalBatch)
+    balancer_.update(counts_, balance_factor());
   pack();
 }
 

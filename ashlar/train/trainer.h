@@ -25,10 +25,11 @@ struct MicroBatch {
 };
 
 struct StepStats {
-  double loss = 0.0;            // mean over the targets of the step
-  double gradient_norm = 0.0;   // before clipping
+  double loss = 0.0;           // mean over the targets of the step
+  double gradient_norm = 0.0;  // before clipping
   int64_t num_targets = 0;
-  double entropy = 0.0, max_load = 0.0;  // normalised load entropy (mean over blocks); busiest expert / mean
+  double entropy = 0.0,
+         max_load = 0.0;  // normalised load entropy (mean over blocks); busiest expert / mean
 };
 
 class Trainer {
@@ -63,7 +64,9 @@ class Trainer {
   double learning_rate(int64_t step) const;
   int64_t workspace_peak_bytes() const { return workspace_.peak_bytes(); }
   const kernels::Context& context() const { return ctx_; }
-  int64_t tokens_per_micro_batch() const { return recipe_.train.micro_batch * recipe_.data.sequence_length; }
+  int64_t tokens_per_micro_batch() const {
+    return recipe_.train.micro_batch * recipe_.data.sequence_length;
+  }
 
  private:
   void load(const MicroBatch& batch);
@@ -80,7 +83,6 @@ class Trainer {
   Tensor ids_, targets_, loss_;
   std::vector<Tensor> counts_;  // [E+1] I64 per block, since begin_step
   std::vector<Tensor> routed_;  // [E+1] I64 per block, of the last micro-batch
-  std::vector<Tensor> sums_;    // gradients that even a step's first micro-batch adds to
   kernels::Sequence sequence_;
   nn::LocalExchange exchange_;
   optim::Optimizer optimizer_;

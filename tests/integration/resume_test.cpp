@@ -27,7 +27,8 @@ std::vector<std::string> long_run(const std::string& directory,
   return train_args(more);
 }
 
-// Names, types, shapes and bytes of a safetensors file; its metadata names the save, and is left out.
+// Names, types, shapes and bytes of a safetensors file; its metadata names the save, and is left
+// out.
 std::string tensors_of(const fs::path& path) {
   const std::string bytes = read_file(path);
   uint64_t header_bytes = 0;

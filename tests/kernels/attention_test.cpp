@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "ashlar/kernels/cpu/attention_rows.h"
 #include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {
@@ -237,12 +238,46 @@ TEST(Attention, LargeScoresDoNotOverflow) {
 
 TEST(Attention, NotANumberIsNotHidden) {
   const Case c = itself("NaN", heads(2, 1, 8), one(70));
-  Bench bench({DType::kF32, DType::kF32}, false);
-  const Tensors r = make_tensors(bench, c);
-  r.k.as<float>()[66 * 8] = NAN;
-  run(bench, c, r);
-  EXPECT_FALSE(std::isnan(r.out.as<float>()[65 * 16]));
-  EXPECT_TRUE(std::isnan(r.out.as<float>()[66 * 16]));
+  for (const DType product : {DType::kF32, DType::kBF16}) {
+    Bench bench({DType::kF32, product}, false);
+    const Tensors r = make_tensors(bench, c);
+    if (product == DType::kF32)
+      r.k.as<float>()[66 * 8] = NAN;
+    else
+      r.k.as<bf16>()[66 * 8] = bf16(NAN);
+    run(bench, c, r);
+    const std::vector<double> out = values_of(r.out);
+    EXPECT_FALSE(std::isnan(out[65 * 16]));
+    EXPECT_TRUE(std::isnan(out[66 * 16]));
+  }
+}
+
+// What the bf16 paths take for e^x: one visible key at a time, so that the sums hold one term.
+TEST(Attention, BoundedScoresKeepTheirAccuracy) {
+  BlockMask mask{};
+  mask.columns[0] = 16;
+  for (const Isa path : supported_isas()) {
+    select_isa(path);
+    for (double x = -59.9; x < 60; x += 0.0317) {
+      std::vector<float> s(kBlock, 1000.0f);  // masked, hence no reason to refuse
+      std::vector<bf16> p(kBlock);
+      const int32_t visible = int32_t(std::abs(x) * 16) % 16;
+      mask.begin[0] = visible;
+      mask.end[0] = visible + 1;
+      s[size_t(visible)] = float(2 * x);
+      RowSums sums{};
+      ASSERT_TRUE(exp_block(mask, 1, 0.5f, s.data(), &sums, p.data())) << x;
+      const double want = std::exp(double(s[size_t(visible)]) / 2);
+      ASSERT_NEAR(sum_lanes(sums.exact) / want, 1.0, 1.2e-5) << name_of(path) << " " << x;
+      ASSERT_NEAR(float(p[size_t(visible)]) / want, 1.0, 0.004) << name_of(path) << " " << x;
+      ASSERT_EQ(sum_lanes(sums.rounded), float(p[size_t(visible)])) << name_of(path) << " " << x;
+    }
+    std::vector<float> s(kBlock, -121.0f);
+    std::vector<bf16> p(kBlock);
+    RowSums sums{};
+    EXPECT_FALSE(exp_block(mask, 1, 0.5f, s.data(), &sums, p.data())) << name_of(path);
+  }
+  select_isa(supported_isas().back());
 }
 
 // A dry run takes the same workspace, counts the work and touches nothing.

@@ -348,9 +348,9 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
   const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
   const ReduceSize size = reduce_size(engine, tokens, N, K);
   const Arena::Scope scope(*ctx.workspace);
-  const TokenPanels right = take_panels(ctx, engine, groups, x.rows, K);
   const TokenPanels all_left =
       size.chunk ? TokenPanels{} : take_panels(ctx, engine, groups, dy.rows, N);
+  const TokenPanels right = take_panels(ctx, engine, groups, x.rows, K);
   if (ctx.meta()) return;
   const int32_t all_rows[2] = {0, int32_t(dy.rows)};
   const std::span<const int32_t> row_of_group =
@@ -402,44 +402,6 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
                   part.row_range(r, std::min(r + engine.width, rows)), write);
       }
     }
-  });
-}
-
-void pack_weights(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,
-                  int64_t N, const Tensor& w, bool transposed, std::byte* panels) {
-  const int64_t num_panels = engine.num_panels(N), panel_bytes = engine.panel_bytes(K);
-  parallel_for(*ctx.threads, num_groups * num_panels, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t g = i / num_panels, col = i % num_panels * engine.width;
-      const int64_t cols = std::min(engine.width, N - col);
-      const std::byte* group = w.data + g * N * K * size_of(w.dtype);
-      if (transposed)
-        engine.pack_panel_transposed(Source{group, w.dtype, K}.at(col, 0), K, cols, false,
-                                     panels + i * panel_bytes);
-      else
-        engine.pack_panel(Source{group, w.dtype, N}.at(0, col), K, cols, false,
-                          panels + i * panel_bytes);
-    }
-  });
-}
-
-void pack_operand(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t N,
-                  int64_t K, const Tensor& w, std::byte* forward, std::byte* backward) {
-  constexpr int64_t kBlock = 32, kLine = 64;
-  const bool aligned = (uintptr_t(forward) | uintptr_t(backward)) % kLine == 0;
-  if (!backward || !engine.pack_both || w.dtype != DType::kF32 || N % kBlock || K % kBlock ||
-      !aligned) {
-    pack_weights(ctx, engine, num_groups, K, N, w, true, forward);
-    if (backward) pack_weights(ctx, engine, num_groups, N, K, w, false, backward);
-    return;
-  }
-  const int64_t blocks = N / kBlock, forward_bytes = engine.panel_bytes(K),
-                backward_bytes = engine.panel_bytes(N), group_bytes = K / kBlock * backward_bytes;
-  ctx.threads->run(num_groups * blocks, [&](int64_t i, int) {
-    const int64_t g = i / blocks, block = i % blocks;
-    engine.pack_both(Source{w.data, w.dtype, K}.at(i * kBlock, 0), K, forward + i * forward_bytes,
-                     backward + g * group_bytes + block * engine.panel_bytes(kBlock),
-                     backward_bytes);
   });
 }
 
