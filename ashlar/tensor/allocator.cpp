@@ -1,5 +1,7 @@
 #include "ashlar/tensor/allocator.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +17,34 @@ std::string_view name_of(Tag tag) {
                                                  "workspace", "cache",     "input"};
   return kNames[int(tag)];
 }
+
+namespace {
+
+constexpr int64_t kAlign = 64;
+// Larger buffers come from the kernel as they are: zero, in huge pages where it has them, and touched
+// first by the thread that uses them.
+constexpr int64_t kMappedBytes = int64_t{1} << 20;
+
+std::byte* take_zeroed(int64_t size_bytes) {
+  const auto size = size_t(size_bytes);
+  if (size_bytes < kMappedBytes) {
+    void* memory = std::aligned_alloc(kAlign, size);
+    return memory ? static_cast<std::byte*>(std::memset(memory, 0, size)) : nullptr;
+  }
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  madvise(memory, size, MADV_HUGEPAGE);  // a wish: kernels without huge pages refuse it
+  return static_cast<std::byte*>(memory);
+}
+
+void give_to_system(std::byte* memory, int64_t size_bytes) {
+  if (memory && size_bytes >= kMappedBytes)
+    ASHLAR_ASSERT(munmap(memory, size_t(size_bytes)) == 0);
+  else
+    std::free(memory);
+}
+
+}  // namespace
 
 Buffer::Buffer(Buffer&& other) noexcept {
   *this = std::move(other);
@@ -43,7 +73,6 @@ Allocator::~Allocator() {
 
 Buffer Allocator::allocate(int64_t size_bytes, Tag tag) {
   ASHLAR_ASSERT(size_bytes >= 0);
-  constexpr int64_t kAlign = 64;
   Buffer buffer;
   buffer.size_bytes_ = (size_bytes + kAlign - 1) / kAlign * kAlign;
   buffer.tag_ = tag;
@@ -52,11 +81,10 @@ Buffer Allocator::allocate(int64_t size_bytes, Tag tag) {
                 format_bytes(limit_bytes_), format_bytes(size_bytes), name_of(tag), table());
   buffer.allocator_ = this;
   if (device_ == Device::kMeta || buffer.size_bytes_ == 0) return buffer;
-  buffer.data_ = static_cast<std::byte*>(std::aligned_alloc(kAlign, size_t(buffer.size_bytes_)));
+  buffer.data_ = take_zeroed(buffer.size_bytes_);
   if (!buffer.data_)
     ASHLAR_FAIL(kMemory, "the machine has no memory left for {} of {}\n{}",
                 format_bytes(size_bytes), name_of(tag), table());
-  std::memset(buffer.data_, 0, size_t(buffer.size_bytes_));
   return buffer;
 }
 
@@ -72,7 +100,7 @@ bool Allocator::count(const Buffer& buffer) {
 }
 
 void Allocator::give_back(Buffer& buffer) {
-  std::free(buffer.data_);
+  give_to_system(buffer.data_, buffer.size_bytes_);
   const std::lock_guard lock(mutex_);
   counts_.tags[int(buffer.tag_)].current_bytes -= buffer.size_bytes_;
   counts_.total.current_bytes -= buffer.size_bytes_;
