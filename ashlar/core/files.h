@@ -1,8 +1,8 @@
 // Files behind one interface: posix for work, memory and faulty for tests.
 //
-// Links    what a user names (recipe, text, dataset, tokenizer, Hugging Face snapshot) may be a symbolic
-//          link; what must be the very file that was committed (a checkpoint) is read with kRefuse.
-//          Links among the directories of a path are always followed.
+// Links    what a user names (recipe, text, dataset, tokenizer, Hugging Face snapshot) may be a
+//          symbolic link; what must be the very file that was committed (a checkpoint) is read with
+//          kRefuse. Links among the directories of a path are always followed.
 // Errors   kStorage with path, operation and errno text.  Reads past the end are kStorage too: they
 //          say how many bytes were wanted and how many there are.
 // Threads  one File may be read by several threads at once; writes are the caller's to order.
@@ -78,9 +78,9 @@ std::unique_ptr<FileSystem> posix_files();
 std::unique_ptr<FileSystem> memory_files();
 
 // Calls of `inner`, any of which may be made to fail.  `decide` is asked before every call with its
-// number (from 0), its name (the method's; "read" and "write" for read_at and write_at) and its path.
-// A failed call does nothing, but for kShortWrite: half of the bytes of a write land before it fails
-// (on other calls it is kIoError).
+// number (from 0), its name (the method's; "read" and "write" for read_at and write_at) and its
+// path. A failed call does nothing, but for kShortWrite: half of the bytes of a write land before
+// it fails (on other calls it is kIoError).
 enum class Fault {
   kNone,
   kIoError,

@@ -1,4 +1,5 @@
-// Strict parsing of untrusted JSON on top of nlohmann-json (whose full header belongs into .cpp files).
+// Strict parsing of untrusted JSON on top of nlohmann-json (whose full header belongs into .cpp
+// files).
 #pragma once
 
 #include <cstdint>

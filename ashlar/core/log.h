@@ -39,8 +39,9 @@ class Log {
   std::mutex mutex_;
 };
 
-// A progress line for work that lasts over two seconds: "tokenizing  41% 12.3/30.1 MB 4.1 MB/s ETA 4 s".
-// On a terminal it is rewritten in place; elsewhere a line is printed at 2 s and then every 10 s.
+// A progress line for work that lasts over two seconds: "tokenizing  41% 12.3/30.1 MB 4.1 MB/s ETA
+// 4 s". On a terminal it is rewritten in place; elsewhere a line is printed at 2 s and then every
+// 10 s.
 class Progress {
  public:
   // total 0: unknown.  unit "B" prints KB, MB, GB; anything else prints plain counts with k, M, G.

@@ -9,7 +9,8 @@
 
 namespace ashlar {
 
-// The known name closest to `word` by edit distance; "" if none is near (distance > 1/3 of length + 1).
+// The known name closest to `word` by edit distance; "" if none is near (distance > 1/3 of length +
+// 1).
 std::string nearest_name(std::string_view word, std::span<const std::string> known);
 // "; did you mean 'x'?" or "; known: a, b, c" (at most 12 names).
 std::string suggestion(std::string_view word, std::span<const std::string> known);

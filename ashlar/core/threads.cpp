@@ -51,9 +51,9 @@ void run_here(int64_t num_tasks, Task task) {
 }  // namespace
 
 // A run is one 64-bit word: its generation above, the number of tasks nobody has claimed yet below.
-// A worker claims a task by counting the word down, so that a worker that comes late, or not at all,
-// finds nothing to do and nobody waits for it; only claimed tasks are waited for.  What a run points
-// to stays valid for a claimant, because the run cannot end before the claimed task has.
+// A worker claims a task by counting the word down, so that a worker that comes late, or not at
+// all, finds nothing to do and nobody waits for it; only claimed tasks are waited for.  What a run
+// points to stays valid for a claimant, because the run cannot end before the claimed task has.
 struct Threads::State {
   std::vector<std::thread> workers;
   std::mutex mutex;

@@ -1,8 +1,8 @@
 // What every kernel is told besides its tensors: where to run, on which threads, and who counts.
 //
 // A kernel looks at the dtype of its tensors and at the instruction set: fp64 always runs the plain
-// reference; fp32 and bf16 run the fast path of isa() unless the Context asks for the reference.  On
-// the meta device a kernel checks its shapes, records its cost and returns.
+// reference; fp32 and bf16 run the fast path of isa() unless the Context asks for the reference.
+// On the meta device a kernel checks its shapes, records its cost and returns.
 #pragma once
 
 #include <cstdint>
@@ -44,10 +44,10 @@ struct Recorder {
 
 struct Context {
   Device device = Device::kCpu;
-  Threads* threads = nullptr;     // never null on the CPU
-  Arena* workspace = nullptr;     // stack memory of the calling step
-  bool reference = false;         // run the plain reference even where a fast path exists
-  Recorder* recorder = nullptr;   // null: nobody counts
+  Threads* threads = nullptr;    // never null on the CPU
+  Arena* workspace = nullptr;    // stack memory of the calling step
+  bool reference = false;        // run the plain reference even where a fast path exists
+  Recorder* recorder = nullptr;  // null: nobody counts
 
   bool meta() const { return device == Device::kMeta; }
   void record(std::string_view op, const Shape& shape, Cost cost) const {

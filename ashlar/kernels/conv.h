@@ -1,16 +1,17 @@
-// The depthwise half of CCA's two causal convolutions, and the columns that the grouped half multiplies.
+// The depthwise half of CCA's two causal convolutions, and the columns of the grouped half.
 //
-//   u_t[c]      = b0[c] + w0[c,0] z_{t-1}[c] + w0[c,1] z_t[c]     z before the document's start is 0
+//   u_t[c]      = b0[c] + w0[c,0] z_{t-1}[c] + w0[c,1] z_t[c]      z is 0 before the document's start
 //   columns_t   = (u_{t-1}[c], u_t[c]) interleaved: column 2c is tap 0, 2c+1 is tap 1
 //
-// At the first token of a document u_{t-1} is b0, not 0: the sequence is padded once, before the first
-// convolution, so the depthwise bias leaks into the first grouped window.  The grouped convolution is then
-// blockdiag_linear_forward (linear.h) over columns with w1 [C, d, 2] read as [groups, d, 2d], plus b1.
+// At the first token of a document u_{t-1} is b0, not 0: the sequence is padded once, before the
+// first convolution, so the depthwise bias leaks into the first grouped window.  The grouped
+// convolution is then blockdiag_linear_forward (linear.h) over columns with w1 [C, d, 2] read as
+// [groups, d, 2d], plus b1.
 //
 // Source   Compressed Convolutional Attention, arXiv 2510.04476; ZAYA1 release.
-// Shapes   z, dz: [T, C] (a strided Matrix: columns of the fused projection); w0 dw0 [C, 1, 2]; b0 db0 [C];
-//          columns dcolumns [T, 2C]; halo_z dhalo_z [num_halos, 2, C]: the two z columns (older first)
-//          before each segment that continues a document.
+// Shapes   z, dz: [T, C] (a strided Matrix: columns of the fused projection); w0 dw0 [C, 1, 2]; b0
+//          db0 [C]; columns dcolumns [T, 2C]; halo_z dhalo_z [num_halos, 2, C]: the two z columns
+//          (older first) before each segment that continues a document.
 // Types    F32 or F64; columns and dcolumns also BF16.
 // Cost     6*T*C flop forward, 14*T*C backward.
 // Numerics dw0, db0: partial sums per block of 64 tokens, blocks added in order.
@@ -24,8 +25,9 @@ namespace ashlar::kernels {
 void conv_columns_forward(const Context&, const Sequence&, const Matrix& z_TC, const Tensor& halo_z,
                           const Tensor& w0_C2, const Tensor& b0_C, const Tensor& columns);
 // ADDS to dz, dw0, db0; overwrites dhalo_z.
-void conv_columns_backward(const Context&, const Sequence&, const Tensor& dcolumns, const Matrix& z_TC,
-                           const Tensor& halo_z, const Tensor& w0_C2, const Tensor& b0_C, const Matrix& dz_TC,
-                           const Tensor& dhalo_z, const Tensor& dw0_C2, const Tensor& db0_C);
+void conv_columns_backward(const Context&, const Sequence&, const Tensor& dcolumns,
+                           const Matrix& z_TC, const Tensor& halo_z, const Tensor& w0_C2,
+                           const Tensor& b0_C, const Matrix& dz_TC, const Tensor& dhalo_z,
+                           const Tensor& dw0_C2, const Tensor& db0_C);
 
 }  // namespace ashlar::kernels

@@ -1,12 +1,14 @@
 // Softmax cross entropy over a chunk of logits, forward and gradient in one pass.
 //
-//   loss_t = logsumexp(logits_t) - logits_t[target_t];  dlogits_t = (softmax(logits_t) - onehot) * scale
+//   loss_t = logsumexp(logits_t) - logits_t[target_t]
+//   dlogits_t = (softmax(logits_t) - onehot) * scale
 //
-// The model walks over chunks of tokens (products of linear.h make the logits of one chunk), so that tokens x
-// vocabulary never exists in full.
-// Shapes   t tokens of the chunk, V classes.  logits [t, V]; targets [t] I32, -1: no loss, zero gradient;
-//          loss [t].
-// Types    logits, loss: F32 or F64; dlogits: BF16, F32 or F64, and may share memory with logits when the types agree.
+// The model walks over chunks of tokens (products of linear.h make the logits of one chunk), so
+// that tokens x vocabulary never exists in full.
+// Shapes   t tokens of the chunk, V classes.  logits [t, V]; targets [t] I32, -1: no loss, zero
+//          gradient; loss [t].
+// Types    logits, loss: F32 or F64; dlogits: BF16, F32 or F64, and may share memory with logits
+//          when the types agree.
 // Cost     about 6*t*V flop; logits read twice, dlogits written once.
 // Errors   a target outside [-1, V) is kData.
 #pragma once

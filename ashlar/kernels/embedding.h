@@ -11,11 +11,11 @@
 
 namespace ashlar::kernels {
 
-void embedding_forward(const Context&, const Tensor& ids_T, const Tensor& emb_VH, const Tensor& scale_H,
-                       const Tensor& bias_H, const Tensor& x_TH);
+void embedding_forward(const Context&, const Tensor& ids_T, const Tensor& emb_VH,
+                       const Tensor& scale_H, const Tensor& bias_H, const Tensor& x_TH);
 // Adds to demb, dscale, dbias.
-void embedding_backward(const Context&, const Tensor& ids_T, const Tensor& emb_VH, const Tensor& scale_H,
-                        const Tensor& bias_H, const Tensor& dx_TH, const Tensor& demb_VH, const Tensor& dscale_H,
-                        const Tensor& dbias_H);
+void embedding_backward(const Context&, const Tensor& ids_T, const Tensor& emb_VH,
+                        const Tensor& scale_H, const Tensor& bias_H, const Tensor& dx_TH,
+                        const Tensor& demb_VH, const Tensor& dscale_H, const Tensor& dbias_H);
 
 }  // namespace ashlar::kernels

@@ -1,18 +1,20 @@
 // Matrix products of weights and activations: y = x W^T and its two gradients, dense and grouped
 // (experts of a stack; heads of the grouped convolution).
 //
-// Shapes   T tokens (rows), N = out features, K = in features, G groups.  W [N, K] row-major; a stack is
-//          W [G, N, K].
-// Types    x, dy, y, dx are F32, BF16 or F64.  compute = BF16: operands are rounded to bf16, products are
-//          summed in fp32; F32: fp32 throughout; F64: fp64.  W (master) is F32, or F64 in the fp64 run.
+// Shapes   T tokens (rows), N = out features, K = in features, G groups.  W [N, K] row-major; a
+//          stack is W [G, N, K].
+// Types    x, dy, y, dx are F32, BF16 or F64.  compute = BF16: operands are rounded to bf16,
+//          products are summed in fp32; F32: fp32 throughout; F64: fp64.  W (master) is F32, or F64
+//          in the fp64 run.
 // Cost     2*T*N*K flop; bytes: every operand once.
 // Numerics each output element is summed in an order that depends on the shapes only: the same bits
 //          for any thread count.
 // Record   named after the function; shape [G, T, N, K] (dense: G = 1).
-// Engines  own packed micro-kernels: AMX, AVX-512 BF16, and fp32 for AVX-512, AVX2 and x86-64, which also serve bf16
-//          where the machine has no bf16 products; the plain reference (fp64, and any type on request).  Measured
-//          beside oneDNN in docs/bench/products.md.
-// Memory   copies of activations (converted, or packed along tokens for dw) live in ctx.workspace during the call.
+// Engines  own packed micro-kernels: AMX, AVX-512 BF16, and fp32 for AVX-512, AVX2 and x86-64,
+//          which also serve bf16 where the machine has no bf16 products; the plain reference (fp64,
+//          and any type on request).  Measured beside oneDNN in docs/bench/products.md.
+// Memory   copies of activations (converted, or packed along tokens for dw) live in ctx.workspace
+//          during the call.
 #pragma once
 
 #include <span>
@@ -32,8 +34,8 @@ struct Operand {
   int64_t k() const { return w.shape[w.shape.ndim() - 1]; }
 };
 
-// Shapes and dtype of the packed forms that this machine wants for [G,] N, K at this compute precision
-// (absent tensors where none is wanted).  for_backward false: inference, only `forward`.
+// Shapes and dtype of the packed forms that this machine wants for [G,] N, K at this compute
+// precision (absent tensors where none is wanted).  for_backward false: inference, only `forward`.
 struct OperandLayout {
   DType dtype = DType::kBF16;
   int64_t forward_numel = 0, backward_numel = 0;
@@ -74,8 +76,8 @@ void grouped_linear_backward_weight(const Context&, DType compute, const Matrix&
                                     const Matrix& x, std::span<const int32_t> row_of_group,
                                     const Tensor& dw, bool accumulate = true);
 
-// Grouped by columns (heads of the grouped convolution): group g reads columns [g*K, (g+1)*K) of x and
-// writes columns [g*N, (g+1)*N) of y.
+// Grouped by columns (heads of the grouped convolution): group g reads columns [g*K, (g+1)*K) of x
+// and writes columns [g*N, (g+1)*N) of y.
 void blockdiag_linear_forward(const Context&, DType compute, const Matrix& x, const Operand& w,
                               const Matrix& y);
 void blockdiag_linear_backward_input(const Context&, DType compute, const Matrix& dy,

@@ -1,14 +1,17 @@
 // Moving tokens to experts and back, top-1 and dropless; SwiGLU between the two expert products.
 //
-//   plan     rows sorted by expert, tokens of one expert in token order; skipped tokens (class E) get no row
+//   plan     rows sorted by expert, tokens of one expert in token order; skipped tokens (class E)
+//            get no row
 //   gather   x_rows[i] = m[token_of_row[i]]
 //   combine  e_t = p_t * y_rows[row_of_token[t]];  skip: 0, or p_t * m_t with identity semantics
 //   swiglu   act = silu(gate) * up,  gate_up = [gate | up]
 //
-// Source   ZAYA1, arXiv 2511.17127 section on the mixture of experts; SwiGLU: Shazeer 2020, arXiv:2002.05202.
-// Shapes   T tokens, E experts, H width, F expert width; rows [T, .]: the first row_of_expert[E] rows hold tokens,
-//          the rest are undefined and never read.
-// Types    m, x_rows, act and their gradients: F32, BF16 or F64; y_rows, gate_up, e: F32, F64 or BF16.
+// Source   ZAYA1, arXiv 2511.17127 section on the mixture of experts; SwiGLU: Shazeer 2020,
+//          arXiv:2002.05202.
+// Shapes   T tokens, E experts, H width, F expert width; rows [T, .]: the first row_of_expert[E]
+//          rows hold tokens, the rest are undefined and never read.
+// Types    m, x_rows, act and their gradients: F32, BF16 or F64; y_rows, gate_up, e: F32, F64 or
+//          BF16.
 // Numerics deterministic; a token's combine reads one row.
 #pragma once
 
@@ -32,8 +35,8 @@ void gather_rows(const Context&, const RoutePlan&, const Tensor& m_TH, const Ten
 // identity: skipped tokens give p * m instead of 0.
 void combine_forward(const Context&, const RoutePlan&, bool identity, const Tensor& y_rows_TH,
                      const Tensor& chosen_T, const Tensor& m_TH, const Tensor& e_TH);
-// dy_rows[row of t] = p_t de_t;  dchosen_t = <de_t, y_row>;  skipped: dchosen_t = 0, or <de_t, m_t> with
-// identity semantics (scatter_rows_add then carries p_t de_t to dm).
+// dy_rows[row of t] = p_t de_t;  dchosen_t = <de_t, y_row>;  skipped: dchosen_t = 0, or <de_t, m_t>
+// with identity semantics (scatter_rows_add then carries p_t de_t to dm).
 void combine_backward(const Context&, const RoutePlan&, bool identity, const Tensor& de_TH,
                       const Tensor& y_rows_TH, const Tensor& chosen_T, const Tensor& m_TH,
                       const Tensor& dy_rows_TH, const Tensor& dchosen_T);
@@ -42,8 +45,9 @@ void scatter_rows_add(const Context&, const RoutePlan&, bool identity, const Ten
                       const Tensor& chosen_T, const Tensor& de_TH, const Tensor& dm_TH);
 
 // num_rows: how many leading rows hold tokens; on meta T.
-void swiglu_forward(const Context&, int64_t num_rows, const Tensor& gate_up_T2F, const Tensor& act_TF);
-void swiglu_backward(const Context&, int64_t num_rows, const Tensor& dact_TF, const Tensor& gate_up_T2F,
-                     const Tensor& dgate_up_T2F);
+void swiglu_forward(const Context&, int64_t num_rows, const Tensor& gate_up_T2F,
+                    const Tensor& act_TF);
+void swiglu_backward(const Context&, int64_t num_rows, const Tensor& dact_TF,
+                     const Tensor& gate_up_T2F, const Tensor& dgate_up_T2F);
 
 }  // namespace ashlar::kernels

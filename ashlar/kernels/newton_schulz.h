@@ -1,16 +1,20 @@
-// Newton-Schulz orthogonalisation: pushes the singular values of each matrix of a stack towards one.
+// Newton-Schulz orthogonalisation: pushes the singular values of each matrix towards one.
 //
 //   X <- X / (||X||_F + 1e-7);   steps times:  A = X X^T,  X <- a X + (b A + c A^2) X
-//   (a, b, c) = (3.4445, -4.7750, 2.0315); with A = X^T X and X <- a X + X (b A + c A^2) where rows > cols
+//   (a, b, c) = (3.4445, -4.7750, 2.0315); where rows > cols, A = X^T X and
+//   X <- a X + X (b A + c A^2)
 //
-// Source   Jordan et al. 2024, "Muon"; A and A^2 are symmetric: only tiles that touch the upper triangle are
-//          computed, then mirrored.
+// Source   Jordan et al. 2024, "Muon"; A and A^2 are symmetric: only tiles that touch the upper
+//          triangle are computed, then mirrored.
 // Shapes   X [G, M, N], replaced.
-// Types    X: F32 or F64.  compute BF16: X, A and b A + c A^2 are kept in bf16, sums in fp32; F32, F64: throughout.
-// Cost     G * steps * (3 m^2 n + m^3) flop, m = min(M, N), n = max(M, N); bytes: X read and written.
+// Types    X: F32 or F64.  compute BF16: X, A and b A + c A^2 are kept in bf16, sums in fp32; F32,
+//          F64: throughout.
+// Cost     G * steps * (3 m^2 n + m^3) flop, m = min(M, N), n = max(M, N); bytes: X read and
+//          written.
 // Numerics the same bits for any thread count.
-// Threads  whole matrices side by side where there are enough of them, else tiles of one matrix after the other.
-//          The workspace holds one matrix's operands per thread at work, so Context.threads must be set on meta too.
+// Threads  whole matrices side by side where there are enough of them, else tiles of one matrix
+//          after the other. The workspace holds one matrix's operands per thread at work, so
+//          Context.threads must be set on meta too.
 #pragma once
 
 #include "ashlar/kernels/context.h"

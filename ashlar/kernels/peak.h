@@ -5,8 +5,8 @@
 
 namespace ashlar::kernels {
 
-// Flop per second over all threads of the context, in independent chains on registers only, with the instructions
-// that products of `compute` use on isa().  Takes about 20 ms.
+// Flop per second over all threads of the context, in independent chains on registers only, with
+// the instructions that products of `compute` use on isa().  Takes about 20 ms.
 double measure_peak_flops(const Context&, DType compute);
 
 }  // namespace ashlar::kernels

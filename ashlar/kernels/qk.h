@@ -1,19 +1,21 @@
-// CCA between convolutions and attention: QK mean, QK norm, temperature, partial RoPE, delayed values.
+// CCA between convolutions and attention: QK mean, QK norm, temperature, partial RoPE, late values.
 //
-//   Q_h = y[q,h] + b1[q,h] + (q_h + k_j(h)) / 2        K_j = y[k,j] + b1[k,j] + (k_j + mean_{h of j} q_h) / 2
-//   qhat_h = rope( sqrt(d) Q_h / n )                   khat_j = rope( tau_j sqrt(d) K_j / n ),  n = sqrt(|X|^2 + eps)
-//   v_t = [vc_t ; vd_{t-1}] flat, vd before the document's start is 0
+//   Q_h    = y[q,h] + b1[q,h] + (q_h + k_j(h)) / 2
+//   K_j    = y[k,j] + b1[k,j] + (k_j + mean_{h of j} q_h) / 2
+//   qhat_h = rope( sqrt(d) Q_h / n ),   khat_j = rope( tau_j sqrt(d) K_j / n ),   n = sqrt(|X|^2 + eps)
+//   v_t    = [vc_t ; vd_{t-1}] flat, vd before the document's start is 0
 //
 // RoPE turns pairs (i, i + rho/2), i < rho/2, by position * theta^(-2i/rho); dims from rho on stay.
 //
 // Source   arXiv 2510.04476 and 2605.05365 (linear temperature); ZAYA1 release.
 // Shapes   T tokens, N query heads, K kv heads, D head dim, C = (N+K) D.
-//          qkv, dqkv: [T, C + K*D] = q | k | vc | vd, before the convolutions; y dy [T, C] (grouped convolution
-//          without its bias b1 [C]); qhat dqhat [T, N*D]; khat dkhat v dv [T, K*D]; tau [K]; n_q [T, N]; n_k [T, K];
-//          halo_vd dhalo_vd [num_halos, K*D/2].
+//          qkv, dqkv: [T, C + K*D] = q | k | vc | vd, before the convolutions; y dy [T, C] (grouped
+//          convolution without its bias b1 [C]); qhat dqhat [T, N*D]; khat dkhat v dv [T, K*D]; tau
+//          [K]; n_q [T, N]; n_k [T, K]; halo_vd dhalo_vd [num_halos, K*D/2].
 // Types    qkv y: F32 or F64; dqhat dkhat dv: F32 or F64; qhat khat v, dy, dqkv: also BF16.
 // Cost     about 14*T*C flop forward, 30*T*C backward; bandwidth-bound.
-// Numerics dtau, db1: partial sums per block of 64 tokens, blocks added in order.  cos and sin are computed
+// Numerics dtau, db1: partial sums per block of 64 tokens, blocks added in order.  cos and sin are
+// computed
 //          in fp64 and kept in fp32 (fp64 in the fp64 run).
 #pragma once
 
@@ -32,16 +34,16 @@ struct QkShape {
 // cos and sin of position * theta^(-2i/rho): [positions, rho] = cos (rho/2) | sin (rho/2).
 void rope_table(const Context&, double theta, int64_t rotary_dim, const Tensor& table_PR);
 
-void qk_forward(const Context&, const QkShape&, const Sequence&, const Tensor& rope_PR, const Tensor& qkv,
-                const Tensor& y_TC, const Tensor& b1_C, const Tensor& tau_K, const Tensor& halo_vd,
-                const Tensor& qhat, const Tensor& khat, const Tensor& v, const Tensor& n_q_TN,
-                const Tensor& n_k_TK);
-// Overwrites dy, dqkv (all four parts: the mean's share of q and k, and the values) and dhalo_vd; adds to
-// dtau and db1.
-void qk_backward(const Context&, const QkShape&, const Sequence&, const Tensor& rope_PR, const Tensor& qkv,
-                 const Tensor& y_TC, const Tensor& b1_C, const Tensor& tau_K, const Tensor& n_q_TN,
-                 const Tensor& n_k_TK, const Tensor& dqhat, const Tensor& dkhat, const Tensor& dv,
-                 const Tensor& dy_TC, const Tensor& dqkv, const Tensor& dhalo_vd, const Tensor& dtau_K,
-                 const Tensor& db1_C);
+void qk_forward(const Context&, const QkShape&, const Sequence&, const Tensor& rope_PR,
+                const Tensor& qkv, const Tensor& y_TC, const Tensor& b1_C, const Tensor& tau_K,
+                const Tensor& halo_vd, const Tensor& qhat, const Tensor& khat, const Tensor& v,
+                const Tensor& n_q_TN, const Tensor& n_k_TK);
+// Overwrites dy, dqkv (all four parts: the mean's share of q and k, and the values) and dhalo_vd;
+// adds to dtau and db1.
+void qk_backward(const Context&, const QkShape&, const Sequence&, const Tensor& rope_PR,
+                 const Tensor& qkv, const Tensor& y_TC, const Tensor& b1_C, const Tensor& tau_K,
+                 const Tensor& n_q_TN, const Tensor& n_k_TK, const Tensor& dqhat,
+                 const Tensor& dkhat, const Tensor& dv, const Tensor& dy_TC, const Tensor& dqkv,
+                 const Tensor& dhalo_vd, const Tensor& dtau_K, const Tensor& db1_C);
 
 }  // namespace ashlar::kernels

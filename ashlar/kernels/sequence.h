@@ -10,10 +10,10 @@ namespace ashlar::kernels {
 
 // `length` neighbouring rows that are neighbouring tokens of one document.
 struct Segment {
-  int64_t row;        // first local row
+  int64_t row;  // first local row
   int64_t length;
-  int64_t position;   // index of its first token inside the document: 0 starts a document
-  int64_t document;   // id; keys and queries meet only within one document
+  int64_t position;  // index of its first token inside the document: 0 starts a document
+  int64_t document;  // id; keys and queries meet only within one document
 };
 
 // Segments in row order, tiling rows [0, num_tokens), and what kernels read per token.
@@ -30,7 +30,8 @@ class Sequence {
   // Halo row h belongs to the h-th segment whose position is > 0 (continues a document).
   int64_t num_halos() const { return num_halos_; }
   std::span<const int32_t> segment_T() const { return segment_T_; }
-  std::span<const int32_t> halo_of_segment() const { return halo_of_segment_; }  // -1: starts a document
+  // -1: starts a document.
+  std::span<const int32_t> halo_of_segment() const { return halo_of_segment_; }
 
  private:
   std::vector<Segment> segments_;

@@ -1,11 +1,14 @@
 // Element-wise optimizer passes and reductions over whole tensors.
 //
-//   AdamW    m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  w = (1 - lr*decay) w - lr (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps)
-//   Muon     m = mu m + g;  x = m, or g + mu m (Nesterov): the input of Newton-Schulz (newton_schulz.h)
+//   AdamW    m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
+//            w = (1 - lr*decay) w - lr (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps)
+//   Muon     m = mu m + g;  x = m, or g + mu m (Nesterov): what newton_schulz.h takes
 //            w = (1 - lr*decay) w - lambda x
 //
-// Source   AdamW: Loshchilov & Hutter 2019, arXiv:1711.05101.  Muon: Jordan et al. 2024; scale: arXiv:2502.16982.
-// Types    w g m v: F32 or F64 of one type.  g is scaled by grad_scale while read (clipping, mean over tokens).
+// Source   AdamW: Loshchilov & Hutter 2019, arXiv:1711.05101.  Muon: Jordan et al. 2024; scale:
+//          arXiv:2502.16982.
+// Types    w g m v: F32 or F64 of one type.  g is scaled by grad_scale while read (clipping, mean
+//          over tokens).
 // Cost     AdamW reads w g m v and writes w m v: 28 bytes an element in fp32.  Bandwidth-bound.
 // Numerics sums of squares: fp32 lanes within blocks of 4096 elements, fp64 over blocks in order.
 #pragma once
@@ -19,12 +22,14 @@ struct AdamWStep {
   int64_t step;  // t, from 1
   double grad_scale = 1.0;
 };
-void adamw(const Context&, const AdamWStep&, const Tensor& w, const Tensor& g, const Tensor& m, const Tensor& v);
+void adamw(const Context&, const AdamWStep&, const Tensor& w, const Tensor& g, const Tensor& m,
+           const Tensor& v);
 
 // m is updated; x is the Newton-Schulz input.
-void muon_momentum(const Context&, double mu, bool nesterov, double grad_scale, const Tensor& g, const Tensor& m,
-                   const Tensor& x);
-void muon_apply(const Context&, double lr, double decay, double lambda, const Tensor& x, const Tensor& w);
+void muon_momentum(const Context&, double mu, bool nesterov, double grad_scale, const Tensor& g,
+                   const Tensor& m, const Tensor& x);
+void muon_apply(const Context&, double lr, double decay, double lambda, const Tensor& x,
+                const Tensor& w);
 
 // Sum of squares in fp64; infinite or NaN elements make it non-finite.
 double sum_of_squares(const Context&, const Tensor& x);

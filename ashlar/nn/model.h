@@ -39,8 +39,8 @@ struct ModelOperands {
 
 enum class Keep : uint8_t {
   kAll,         // everything that backward needs
-  kBlockInput,  // the stream and router state before each block; the rest is computed again (recompute)
-  kNothing,  // inference
+  kBlockInput,  // the stream and router state before each block; the rest is recomputed
+  kNothing,     // inference
 };
 
 struct Saved {

@@ -202,9 +202,8 @@ Rows data() {
               "attention, convolutions and positions start anew with each document"),
       boolean("data.mask_document_end", d, &D::mask_document_end,
               "no loss on the first token of the next document"),
-      integer(
-          "data.num_streams", d, &D::num_streams, {0, 1 << 24},
-          "logical streams that fix the data order; 0: 1024 if it divides train.global_batch, "
+      integer("data.num_streams", d, &D::num_streams, {0, 1 << 24},
+              "logical streams that fix the data order; 0: 1024 if it divides train.global_batch, "
               "else train.global_batch"),
       boolean("data.allow_dataset_change", d, &D::allow_dataset_change,
               "resume although the dataset differs from the one of the checkpoint"),

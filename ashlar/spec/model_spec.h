@@ -1,7 +1,9 @@
-// The shape of a ZAYA1 model and the choices that change its arithmetic.  Field names are the native
-// Hugging Face ones where one exists.  Plain values; validate() is the one place that judges them.
+// The shape of a ZAYA1 model and the choices that change its arithmetic.  Field names are the
+// native Hugging Face ones where one exists.  Plain values; validate() is the one place that judges
+// them.
 //
-// Source  ZAYA1, arXiv 2511.17127 and 2605.05365; the released configurations (docs/formats/model.md).
+// Source  ZAYA1, arXiv 2511.17127 and 2605.05365; the released configurations
+//         (docs/formats/model.md).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +13,8 @@
 namespace ashlar {
 
 enum class LayerType : uint8_t { kHybrid, kHybridSliding };
-enum class SkipOutput : uint8_t { kZero, kIdentity };  // what the skip class adds: nothing, or p * m
+// What the skip class adds: nothing, or p * m.
+enum class SkipOutput : uint8_t { kZero, kIdentity };
 
 struct ModelSpec {
   int64_t vocab_size = 0;             // V
@@ -25,22 +28,22 @@ struct ModelSpec {
   int64_t router_hidden_size = 0;     // R
   double rms_norm_eps = 1e-5;
   double partial_rotary_factor = 0.5;
-  double rope_theta = 1e4;            // blocks of type hybrid
-  double rope_theta_sliding = 1e4;    // blocks of type hybrid_sliding
-  int64_t sliding_window = 0;         // counts the token itself; 0: none
-  std::vector<LayerType> layer_types; // one per block
+  double rope_theta = 1e4;             // blocks of type hybrid
+  double rope_theta_sliding = 1e4;     // blocks of type hybrid_sliding
+  int64_t sliding_window = 0;          // counts the token itself; 0: none
+  std::vector<LayerType> layer_types;  // one per block
   int64_t max_position_embeddings = 32768;
   int64_t pad_token_id = 0, bos_token_id = 2, eos_token_id = 1;
 
   SkipOutput skip_output = SkipOutput::kZero;
-  bool head_fp32 = false;             // the head product in fp32 even when compute is bf16
-  double qk_norm_eps = 1e-12;         // guard under the root of the QK norm; 0 in the golden vector
+  bool head_fp32 = false;      // the head product in fp32 even when compute is bf16
+  double qk_norm_eps = 1e-12;  // guard under the root of the QK norm; 0 in the golden vector
 
   int64_t groups() const { return num_attention_heads / num_key_value_heads; }  // G
   int64_t q_dim() const { return num_attention_heads * head_dim; }
   int64_t kv_dim() const { return num_key_value_heads * head_dim; }
-  int64_t conv_channels() const { return q_dim() + kv_dim(); }                  // C
-  int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }                    // rows of q, k, v1, v2
+  int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C
+  int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }    // rows of q, k, v1, v2
   int64_t rotary_dim() const { return int64_t(double(head_dim) * partial_rotary_factor); }
   int64_t num_classes() const { return num_experts + 1; }
   double theta_of(int64_t layer) const {

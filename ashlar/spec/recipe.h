@@ -5,8 +5,8 @@
 // docs/recipes.md lists the keys.
 //
 // load_recipe reads a file, applies `section.key=value` overrides, rejects unknown keys with the
-// nearest known name, and validates.  Every message reads "FILE: section.key is VALUE; expected ...", with
-// "command line" for FILE where an override is to blame alone.
+// nearest known name, and validates.  Every message reads "FILE: section.key is VALUE; expected
+// ...", with "command line" for FILE where an override is to blame alone.
 // Errors  kConfig; kStorage where the file exists but cannot be read.
 #pragma once
 
@@ -29,8 +29,8 @@ enum class DecaySchedule : uint8_t { kCosine, kLinear, kConstant };
 struct InitSpec {
   double std = 0.02;
   double temp = 1.0;
-  bool conv_uniform = false;   // init.conv = "normal" | "uniform"
-  bool output_depth = false;   // init.output_scale = "one" | "depth": o_proj, down_proj times 1/sqrt(2L)
+  bool conv_uniform = false;  // init.conv = "normal" | "uniform"
+  bool output_depth = false;  // init.output_scale = "one" | "depth": o, down times 1/sqrt(2L)
   friend bool operator==(const InitSpec&, const InitSpec&) = default;
 };
 
@@ -51,13 +51,12 @@ struct DataSpec {
   std::vector<BlendEntry> train;       // data.train = "PREFIX" or [{path=..., weight=...}, ...]
   std::vector<BlendEntry> validation;  // empty: cut from the end of train by validation_fraction
   double validation_fraction = 0.01;
-  std::string tokenizer;               // file, "byte", or "" (taken from the prepared dataset)
+  std::string tokenizer;  // file, "byte", or "" (taken from the prepared dataset)
   int64_t sequence_length = 512;
   Packing packing = Packing::kConcat;
-  bool document_reset = true;          // false: the row is one sequence
-  bool mask_document_end = false;      // no loss on the first token of the next document
-  int64_t num_streams = 0;             // L, divides the global batch;
-                                       // 0: parse_recipe puts default_num_streams here
+  bool document_reset = true;      // false: the row is one sequence
+  bool mask_document_end = false;  // no loss on the first token of the next document
+  int64_t num_streams = 0;         // L, divides the global batch; 0: default_num_streams
   bool allow_dataset_change = false;
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
@@ -71,7 +70,7 @@ struct OptimSpec {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double muon_momentum = 0.95;
   bool muon_nesterov = true;
-  double muon_scale = 0.2;             // lambda = lr * scale * sqrt(max(rows, cols))
+  double muon_scale = 0.2;  // lambda = lr * scale * sqrt(max(rows, cols))
   int64_t muon_steps = 5;
   bool muon_split_gate_up = false;
   friend bool operator==(const OptimSpec&, const OptimSpec&) = default;
@@ -81,29 +80,29 @@ struct TrainSpec {
   std::string run_dir = "runs/default";
   uint64_t seed = 1;
   int64_t steps = 1000;
-  int64_t micro_batch = 4;             // sequences per forward pass
-  int64_t global_batch = 4;            // sequences per optimizer step; a multiple of micro_batch
+  int64_t micro_batch = 4;   // sequences per forward pass
+  int64_t global_batch = 4;  // sequences per optimizer step; a multiple of micro_batch
   Precision precision = Precision::kAuto;
-  bool recompute = false;              // forward of a block again in its backward; saves memory
-  int64_t threads = 0;                 // 0: one per CPU
-  int64_t eval_every = 100, eval_batches = 8;   // 0: never
+  bool recompute = false;  // forward of a block again in its backward; saves memory
+  int64_t threads = 0;     // 0: one per CPU
+  int64_t eval_every = 100, eval_batches = 8;  // 0: never
   int64_t log_every = 10;
-  double max_minutes = 0;              // > 0: stop cleanly (and save) after this time
-  int64_t memory_limit_mib = 0;        // 0: no limit
+  double max_minutes = 0;        // > 0: stop cleanly (and save) after this time
+  int64_t memory_limit_mib = 0;  // 0: no limit
   friend bool operator==(const TrainSpec&, const TrainSpec&) = default;
 };
 
 struct HealthSpec {
   int64_t window = 128;
-  double max_z = 6.0;                  // spike: |z| of loss or gradient norm above this
+  double max_z = 6.0;  // spike: |z| of loss or gradient norm above this
   int64_t max_consecutive_skips = 3, max_skips_per_1000 = 10;
   friend bool operator==(const HealthSpec&, const HealthSpec&) = default;
 };
 
 struct CheckpointSpec {
-  int64_t every = 500;                 // steps; 0: only at the end; -1: never
-  int64_t keep = 3;                    // newest steps kept
-  int64_t keep_every = 0;              // additionally every this many steps for ever; 0: none
+  int64_t every = 500;     // steps; 0: only at the end; -1: never
+  int64_t keep = 3;        // newest steps kept
+  int64_t keep_every = 0;  // additionally every this many steps for ever; 0: none
   bool async = true;
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };

@@ -130,9 +130,11 @@ std::string stream_rule(int64_t streams, int64_t batch) {
   int64_t below = std::min(streams, batch), above = below;
   while (batch % below != 0) --below;
   while (batch % above != 0) ++above;
-  const std::string nearest = below == above ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
-  return fmt::format("data.num_streams is {} but train.global_batch is {}; choose a divisor of the batch: {}",
-                     streams, batch, nearest);
+  const std::string nearest =
+      below == above ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
+  return fmt::format(
+      "data.num_streams is {} but train.global_batch is {}; choose a divisor of the batch: {}",
+      streams, batch, nearest);
 }
 
 std::string batch_rules(const Recipe& recipe) {
@@ -174,7 +176,8 @@ std::string retention_rule(const Recipe& recipe) {
   if (checkpoint.keep_every == 0) return "";
   if (checkpoint.every <= 0)
     return fmt::format(
-        "checkpoint.keep_every is {} but checkpoint.every is {}, which saves {}; choose keep_every 0 or "
+        "checkpoint.keep_every is {} but checkpoint.every is {}, which saves {}; choose "
+        "keep_every 0 or "
         "give checkpoint.every",
         checkpoint.keep_every, checkpoint.every,
         checkpoint.every == 0 ? "only at the end" : "never");

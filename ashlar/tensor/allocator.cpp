@@ -21,8 +21,8 @@ std::string_view name_of(Tag tag) {
 namespace {
 
 constexpr int64_t kAlign = 64;
-// Larger buffers come from the kernel as they are: zero, in huge pages where it has them, and touched
-// first by the thread that uses them.
+// Larger buffers come from the kernel as they are: zero, in huge pages where it has them, and
+// touched first by the thread that uses them.
 constexpr int64_t kMappedBytes = int64_t{1} << 20;
 
 std::byte* take_zeroed(int64_t size_bytes) {

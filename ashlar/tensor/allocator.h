@@ -1,7 +1,8 @@
 // Memory with an owner and a purpose.  An Allocator counts bytes by tag with their peaks; on the
 // meta device it counts and hands out no bytes, so a dry run's count is the real run's count.
 //
-// Errors   kMemory when the limit is passed or the machine refuses: the message is the table by tag.
+// Errors   kMemory when the limit is passed or the machine refuses: the message is the table by
+//          tag.
 // Threads  allocate and free from any thread.
 #pragma once
 

@@ -1,5 +1,6 @@
-// A file system that knows what would survive a power cut.  Every file has written and synced bytes,
-// every directory has current and synced entries; after_crash() builds the disk as a restart finds it.
+// A file system that knows what would survive a power cut.  Every file has written and synced
+// bytes, every directory has current and synced entries; after_crash() builds the disk as a restart
+// finds it.
 #pragma once
 
 #include <algorithm>

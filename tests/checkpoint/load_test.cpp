@@ -84,7 +84,8 @@ TEST(Load, AnyBoxesFromAnyBoxes) {
         ASSERT_EQ(value, value_of(tensor, global)) << piece.logical.name << to_text(piece.box);
       });
     }
-    // Overflow files hold the second, third ... box of a tensor; each is a step of its own to verify.
+    // Overflow files hold the second, third ... box of a tensor; each is a step of its own to
+    // verify.
     ASSERT_TRUE(verify_step(*files, checkpoints.newest()->directory, VerifyLevel::kDeep, log).ok());
   }
 }

@@ -1,4 +1,5 @@
-// tests/data/hf_small: a random model that Hugging Face transformers saved, with what transformers computed from it
+// tests/data/hf_small: a random model that Hugging Face transformers saved, with what transformers
+// computed from it
 // in fp32.  Ashlar must say the same, whichever form it loads the weights from.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
-// One place for what every kernel test needs: a machine set-up (types, threads, instruction set), inputs
-// that are the same numbers in every type, and the comparison of all paths with the fp64 reference.
+// One place for what every kernel test needs: a machine set-up (types, threads, instruction set),
+// inputs that are the same numbers in every type, and the comparison of all paths with the fp64
+// reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -120,8 +121,8 @@ inline double largest(const std::vector<double>& values) {
   return result;
 }
 
-// fp32 sums of some hundred terms and the named approximations stay within 1e-5 of the largest value
-// (inputs are of order 1);
+// fp32 sums of some hundred terms and the named approximations stay within 1e-5 of the largest
+// value (inputs are of order 1);
 // bf16 adds one rounding, 2^-8 of the value.
 inline void expect_close(const Output& output, const std::vector<double>& want,
                          const std::string& what) {

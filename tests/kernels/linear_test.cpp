@@ -88,7 +88,8 @@ Element transposed(const Element& e) {
   return [e](int64_t row, int64_t col) { return e(col, row); };
 }
 
-// What one output element must be: the sum of products of (rounded) operands on top of what was there.
+// What one output element must be: the sum of products of (rounded) operands on top of what was
+// there.
 void expect_product(DType compute, int64_t K, const Element& a, const Element& b,
                     const Element& before, const Matrix& c) {
   const double unit = compute == DType::kF64 ? 1e-15 : 1e-7 * (4 + std::sqrt(double(K)));
@@ -193,8 +194,8 @@ TEST(Linear, DoublePrecision) {
     check_dense(reference, {DType::kF64, DType::kF64, DType::kF64}, d);
 }
 
-// Columns of wider matrices whose other columns are NaN, on both sides: nothing outside is read into a sum
-// (K is padded inside) or written.
+// Columns of wider matrices whose other columns are NaN, on both sides: nothing outside is read
+// into a sum (K is padded inside) or written.
 TEST(Linear, StridedViewsBetweenNaN) {
   const auto nan = std::numeric_limits<float>::quiet_NaN();
   for (const Path& path : paths())

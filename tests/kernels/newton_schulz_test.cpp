@@ -156,7 +156,8 @@ TEST(NewtonSchulz, ResultIsNearlyOrthogonal) {
     }
 }
 
-// A symmetric X stays symmetric (every polynomial of it is), though only halves of A and A^2 are computed.
+// A symmetric X stays symmetric (every polynomial of it is), though only halves of A and A^2 are
+// computed.
 TEST(NewtonSchulz, SymmetricStaysSymmetric) {
   constexpr int64_t M = 70;
   std::vector<double> x = random(M * M, "x");
@@ -171,7 +172,8 @@ TEST(NewtonSchulz, SymmetricStaysSymmetric) {
   }
 }
 
-// A stack gives what its matrices give alone, bit for bit, for any thread count and either way of sharing work.
+// A stack gives what its matrices give alone, bit for bit, for any thread count and either way of
+// sharing work.
 TEST(NewtonSchulz, StacksAndThreadsKeepTheBits) {
   for (const Dims& d : {Dims{65, 33}, Dims{33, 130}}) {
     for (const Isa isa : supported_isas())

@@ -1,5 +1,5 @@
-// The tiny model of tests/data/zaya1_tiny.json: its shape, its weights by formula, and one forward and backward
-// pass over any segments and ids.
+// The tiny model of tests/data/zaya1_tiny.json: its shape, its weights by formula, and one forward
+// and backward pass over any segments and ids.
 #pragma once
 
 #include <cstring>

@@ -47,7 +47,8 @@ Gradients run(DType compute, bool overwrite, Keep keep, int64_t num_tokens, bool
 }
 
 TEST(Overwrite, EqualsAddingOntoZeros) {
-  // One token leaves most of the three experts without any: their gradients must still become zeros.
+  // One token leaves most of the three experts without any: their gradients must still become
+  // zeros.
   struct Case {
     DType compute;
     Keep keep;

@@ -1,4 +1,5 @@
-// Packing, splitting and padding change nothing: loss and every gradient stay those of whole documents.
+// Packing, splitting and padding change nothing: loss and every gradient stay those of whole
+// documents.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -69,7 +70,8 @@ TEST(Sequence, PackedDocumentsEqualSeparateOnes) {
   }
 }
 
-// The pieces of one document in any order of rows: halos and keys come from other rows of the batch.
+// The pieces of one document in any order of rows: halos and keys come from other rows of the
+// batch.
 TEST(Sequence, SplitDocumentsEqualWholeOnes) {
   const Result whole = run(kIds, kTargets, {{0, 7, 0, 1}});
   expect_equal(run(kIds, kTargets, {{0, 3, 0, 1}, {3, 4, 3, 1}}), whole, 1e-12);

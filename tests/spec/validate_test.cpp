@@ -156,7 +156,8 @@ INSTANTIATE_TEST_SUITE_P(
              "train.steps is 1073741824, which makes 1.84e+19 tokens of the run; expected fewer "
              "than 4.6e18"},
         Rule{"streams", [](Recipe& r) { r.data.num_streams = 3; },
-             "data.num_streams is 3 but train.global_batch is 4; choose a divisor of the batch: 2 or "
+             "data.num_streams is 3 but train.global_batch is 4; choose a divisor of the batch: 2 "
+             "or "
              "4"},
         Rule{"sequence", [](Recipe& r) { r.model.max_position_embeddings = 256; },
              "data.sequence_length is 512 but model.max_position_embeddings is 256; choose at most "

@@ -2,11 +2,12 @@
 //
 //   C [M, N] (+)= A [M, K] B [K, N]
 //
-// B is packed into panels of `width` columns.  A panel holds K in groups of `unit` neighbours (bf16: pairs, as
-// the dot-product instructions read them): element (k, c) stands at ((k / unit) * width + c) * unit + k % unit.
-// K is padded with zeros to a multiple of k_pad, and missing columns are zeros, so the loops have no tails.
-// A is read in place where its rows fit (see rows_fit), from rows copied by pack_rows, or, where the product
-// reduces over tokens (A = dy^T), from panels of its own.
+// B is packed into panels of `width` columns.  A panel holds K in groups of `unit` neighbours
+// (bf16: pairs, as the dot-product instructions read them): element (k, c) stands at ((k / unit) *
+// width + c) * unit + k % unit. K is padded with zeros to a multiple of k_pad, and missing columns
+// are zeros, so the loops have no tails. A is read in place where its rows fit (see rows_fit), from
+// rows copied by pack_rows, or, where the product reduces over tokens (A = dy^T), from panels of
+// its own.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +35,7 @@ struct Left {
 
 // Where tile_to leaves its sums.
 enum class Store {
-  kStream,  // F32 rows, 64-byte aligned, past the caches: for what is not read soon; `settle` ends it
+  kStream,  // F32 rows, 64-byte aligned, past the caches (not read soon); `settle` ends it
   kBf16,    // BF16 rows
 };
 
@@ -43,26 +44,27 @@ struct Engine {
   bool round;  // F32 elements are rounded to bf16 before use (no bf16 dot product on this machine)
   int64_t width;     // columns of a panel
   int64_t max_rows;  // of one tile
-  bool
-      whole_tiles;  // lower tiles cost as much as full ones: cut rows at multiples of max_rows, not evenly
-  int64_t unit;   // neighbours along K that stand together in a panel
-  int64_t k_pad;  // K is padded to a multiple
+  bool whole_tiles;  // lower tiles cost as much as full ones: cut rows at multiples of max_rows
+  int64_t unit;      // neighbours along K that stand together in a panel
+  int64_t k_pad;     // K is padded to a multiple
 
-  // panel(k, c) = source[k][c] for k < num_k, c < num_cols; the rest, up to padded(num_k) and width, is zero.
+  // panel(k, c) = source[k][c] for k < num_k, c < num_cols; the rest, up to padded(num_k) and
+  // width, is zero.
   void (*pack_panel)(const Source&, int64_t num_k, int64_t num_cols, bool round, std::byte* panel);
   // panel(k, c) = source[c][k].
   void (*pack_panel_transposed)(const Source&, int64_t num_k, int64_t num_cols, bool round,
                                 std::byte* panel);
-  // 32 rows of F32 [.., num_cols], num_cols a multiple of 32, at once: the panel of their transpose (pack_panel_transposed)
-  // and, for each 32 columns, their depth in the panel of these (pack_panel), those `stride` bytes apart.  The
-  // stores bypass the caches.  Null: not on this engine.
+  // 32 rows of F32 [.., num_cols], num_cols a multiple of 32, at once: the panel of their transpose
+  // (pack_panel_transposed) and, for each 32 columns, their depth in the panel of these
+  // (pack_panel), those `stride` bytes apart.  The stores bypass the caches.  Null: not on this
+  // engine.
   void (*pack_both)(const Source&, int64_t num_cols, std::byte* transposed, std::byte* plain,
                     int64_t stride);
   // to[r][k] = source[r][k] in rows of row_bytes, padded with zeros to padded(num_k).
   void (*pack_rows)(const Source&, int64_t num_rows, int64_t num_k, bool round, std::byte* to,
                     int64_t row_bytes);
-  // Left operand of a reduction over tokens: `width` columns of source become rows.  Null: the left operand is
-  // a panel of pack_panel.
+  // Left operand of a reduction over tokens: `width` columns of source become rows.  Null: the left
+  // operand is a panel of pack_panel.
   void (*pack_rows_transposed)(const Source&, int64_t num_k, int64_t num_cols, std::byte* to,
                                int64_t row_bytes);
   // to[r][c] = factor * source[r][c] for num_cols <= width; to has rows of `width` floats.
@@ -74,7 +76,8 @@ struct Engine {
   void (*tile)(int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel, float* c,
                int64_t c_stride, bool accumulate);
 
-  // tile without accumulate, straight to its place: c in rows of c_bytes.  Null: not on this engine.
+  // tile without accumulate, straight to its place: c in rows of c_bytes.  Null: not on this
+  // engine.
   void (*tile_to)(Store store, int64_t rows, int64_t padded_k, const Left& a,
                   const std::byte* panel, std::byte* c, int64_t c_bytes);
   void (*settle)();  // makes streamed tiles of this thread visible to others; null with tile_to
@@ -85,8 +88,8 @@ struct Engine {
   int64_t panel_bytes(int64_t k) const { return width * padded(k) * size_of(element); }
 };
 
-// The next row of c, hidden from the compiler, which would else compute the addresses of all rows before the
-// loop over K and keep them where there is no room.
+// The next row of c, hidden from the compiler, which would else compute the addresses of all rows
+// before the loop over K and keep them where there is no room.
 template <typename T>
 [[gnu::always_inline]] inline T* next_row(T* row, int64_t stride) {
   row += stride;

@@ -1,7 +1,7 @@
 // bf16 products with AMX: 16 x 16 sums over 32 neighbours of K an instruction, in two by two tiles.
 //
-// Left operands are rows (of tokens, or transposed where the product reduces over tokens); K is padded with
-// zeros to 32 on both sides, so that no tile reads past its operand.
+// Left operands are rows (of tokens, or transposed where the product reduces over tokens); K is
+// padded with zeros to 32 on both sides, so that no tile reads past its operand.
 #include <immintrin.h>
 
 #include <algorithm>

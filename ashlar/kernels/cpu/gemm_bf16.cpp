@@ -1,6 +1,7 @@
 // bf16 products with AVX-512 BF16: 32 multiply-adds an instruction, fp32 sums.
 //
-// The instruction adds the two products of a pair without rounding between them and takes denormals as zero.
+// The instruction adds the two products of a pair without rounding between them and takes denormals
+// as zero.
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC 12's own header trips over both (PR 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -182,9 +183,9 @@ void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool, std:
   pack_bf16_rows(source, num_rows, num_k, even(num_k), to, row_bytes);
 }
 
-// Rows are reached from one base per three of them: x86 adds one or two strides to an address for nothing.
-// Lines of c are fetched one row a step, and c is added at the end: fetched all at once they would fill the queue
-// of misses and hold up the operands.
+// Rows are reached from one base per three of them: x86 adds one or two strides to an address for
+// nothing. Lines of c are fetched one row a step, and c is added at the end: fetched all at once
+// they would fill the queue of misses and hold up the operands.
 enum class Leave { kSet, kAdd, kStream, kBf16 };
 
 template <Leave kLeave, int kRows>
@@ -279,7 +280,8 @@ void pack_bf16_panel_transposed(const Source& source, int64_t num_k, int64_t num
       : pack_transposed_of<false>(source, num_k, num_cols, padded_k, panel);
 }
 
-// Both forms take whole lines of 32 x 32 blocks: 32 rows are read once, and every line is written once.
+// Both forms take whole lines of 32 x 32 blocks: 32 rows are read once, and every line is written
+// once.
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void pack_bf16_both(const Source& source,
                                                                             int64_t num_cols,
                                                                             std::byte* transposed,

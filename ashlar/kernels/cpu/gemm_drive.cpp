@@ -13,7 +13,8 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Ranges of rows, cut inside each group into pieces of `size`, or into even pieces of at most `size`.
+// Ranges of rows, cut inside each group into pieces of `size`, or into even pieces of at most
+// `size`.
 class RowBlocks {
  public:
   struct Block {
@@ -94,8 +95,8 @@ void run_tile(const Engine& engine, int64_t padded_k, const Left& left, const st
   store_tile(engine, tile, c.rows, c.cols, c);
 }
 
-// Brings a tile of c near while the one before it is computed: its rows lie too far apart for the hardware to
-// foresee.
+// Brings a tile of c near while the one before it is computed: its rows lie too far apart for the
+// hardware to foresee.
 inline void prefetch(const std::byte* c, int64_t rows, int64_t row_bytes, int64_t bytes) {
   constexpr int64_t kLine = 64;
   for (int64_t r = 0; r < rows; ++r, c += row_bytes)
@@ -155,8 +156,8 @@ void zero_block(const Matrix& c) {
     std::memset(c.data + r * c.stride * size_of(c.dtype), 0, size_t(c.cols * size_of(c.dtype)));
 }
 
-// Rows and panels of one task: its panels fill half of a second-level cache, its work is long enough to hide
-// the hand-over and short enough that the last tasks end together.
+// Rows and panels of one task: its panels fill half of a second-level cache, its work is long
+// enough to hide the hand-over and short enough that the last tasks end together.
 struct TaskSize {
   int64_t rows, panels;
 };
@@ -174,7 +175,8 @@ int64_t element_bytes(const Engine& engine) {
   return size_of(engine.element);
 }
 
-// Rows of `a` in the engine's type, every group's columns padded; `a` itself where that fits as it is.
+// Rows of `a` in the engine's type, every group's columns padded; `a` itself where that fits as it
+// is.
 struct Rows {
   const std::byte* data;
   int64_t row_bytes, group_bytes;
@@ -206,7 +208,8 @@ Rows take_rows(const Context& ctx, const Engine& engine, int64_t num_groups, int
   return {copy.data, row_bytes, group_bytes};
 }
 
-// A matrix packed along its rows (tokens): panels of all columns, every group's tokens from an own offset.
+// A matrix packed along its rows (tokens): panels of all columns, every group's tokens from an own
+// offset.
 struct TokenPanels {
   std::byte* data = nullptr;
   int64_t depth = 0;         // tokens, padded, of all groups together
@@ -214,7 +217,8 @@ struct TokenPanels {
   int64_t group_panels = 0;  // panels of one column group
 };
 
-// Groups that own rows stand at offsets rounded up, so that none shares a padded pair with the next.
+// Groups that own rows stand at offsets rounded up, so that none shares a padded pair with the
+// next.
 int64_t token_offset(const Engine& engine, const Groups& groups, int64_t g) {
   return groups.own_rows() && g > 0
              ? engine.padded(groups.row_of_group[size_t(g)]) + g * engine.k_pad
@@ -240,7 +244,8 @@ TokenPanels take_panels(const Context& ctx, const Engine& engine, const Groups& 
   return panels;
 }
 
-// Fills panels from `from`; transposed_rows: as rows of tokens for engines whose left operand is one.
+// Fills panels from `from`; transposed_rows: as rows of tokens for engines whose left operand is
+// one.
 void pack_tokens(const Context& ctx, const Engine& engine, const Groups& groups,
                  std::span<const int32_t> row_of_group, const Matrix& from,
                  const TokenPanels& panels, bool transposed_rows) {
@@ -303,8 +308,9 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
   });
 }
 
-// The cut of dw [N, K] into tasks of whole panels on both sides.  Where groups have few tokens, a task covers all
-// columns and packs its own rows of dy^T, `chunk` tokens at a time: they never leave its cache.
+// The cut of dw [N, K] into tasks of whole panels on both sides.  Where groups have few tokens, a
+// task covers all columns and packs its own rows of dy^T, `chunk` tokens at a time: they never
+// leave its cache.
 struct ReduceSize {
   static constexpr int64_t kLeftBytes = 128 << 10, kFewTokens = 512;
   int64_t row_panels, col_panels;

@@ -1,8 +1,9 @@
-// Products of whole matrices from the tiles of an Engine: copies of operands, the cut into tasks, the stores.
+// Products of whole matrices from the tiles of an Engine: copies of operands, the cut into tasks,
+// the stores.
 //
-// The cut depends on the shapes only, and every output element is summed in one go over K by one task, so the
-// bits do not depend on the number of threads.  Operand copies live in ctx.workspace; on meta they are taken,
-// so that a dry run counts them, and nothing runs.
+// The cut depends on the shapes only, and every output element is summed in one go over K by one
+// task, so the bits do not depend on the number of threads.  Operand copies live in ctx.workspace;
+// on meta they are taken, so that a dry run counts them, and nothing runs.
 #pragma once
 
 #include <span>
@@ -12,8 +13,8 @@
 
 namespace ashlar::kernels::gemm {
 
-// How a product falls into groups.  Rows of group g: [row_of_group[g], row_of_group[g+1]) where groups own rows;
-// all rows, and the g-th block of columns, where they own columns.
+// How a product falls into groups.  Rows of group g: [row_of_group[g], row_of_group[g+1]) where
+// groups own rows; all rows, and the g-th block of columns, where they own columns.
 struct Groups {
   int64_t count = 1;
   std::span<const int32_t> row_of_group;  // count + 1 entries, or empty: groups own columns
@@ -24,11 +25,13 @@ struct Groups {
 void multiply(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
               const Matrix& a, const std::byte* panels, const Matrix& c, bool accumulate);
 
-// dw_g [N, K] (+)= dy_g^T x_g, reduced over the rows that group g owns (all rows where groups own columns).
+// dw_g [N, K] (+)= dy_g^T x_g, reduced over the rows that group g owns (all rows where groups own
+// columns).
 void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
             const Matrix& dy, const Matrix& x, float* dw, bool accumulate);
 
-// Both forms of w [G, N, K]: panels of its transpose for x W^T, and panels of itself for dy W (may be null).
+// Both forms of w [G, N, K]: panels of its transpose for x W^T, and panels of itself for dy W (may
+// be null).
 void pack_operand(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t N,
                   int64_t K, const Tensor& w, std::byte* forward, std::byte* backward);
 

@@ -1,5 +1,6 @@
-// fp32 products, compiled for every instruction set that Highway knows.  They also serve bf16 products where
-// the machine has no bf16 dot product: operands rounded to bf16 and kept as fp32 give the same products.
+// fp32 products, compiled for every instruction set that Highway knows.  They also serve bf16
+// products where the machine has no bf16 dot product: operands rounded to bf16 and kept as fp32
+// give the same products.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/gemm_f32.cpp"
 #include <algorithm>
@@ -72,7 +73,8 @@ void pack_panel(const Source& source, int64_t num_k, int64_t num_cols, bool roun
   }
 }
 
-// Through a square block that stays in the first cache: rows are read whole, the block is written by columns.
+// Through a square block that stays in the first cache: rows are read whole, the block is written
+// by columns.
 void pack_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols, bool round,
                            std::byte* panel) {
   auto* to = reinterpret_cast<float*>(panel);

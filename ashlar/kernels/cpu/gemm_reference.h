@@ -1,4 +1,5 @@
-// The plain product that every fast path is measured against, for any mix of F64, F32 and BF16 operands in any
+// The plain product that every fast path is measured against, for any mix of F64, F32 and BF16
+// operands in any
 // strides.  It serves fp64 and machines without AVX2.
 #pragma once
 
@@ -14,8 +15,8 @@ struct Strided {
   Strided transposed() const { return {data, dtype, col_stride, row_stride}; }
 };
 
-// C [M, N] (+)= A [M, K] B [K, N].  compute BF16: operands rounded to bf16, sums in fp32.  Each element of C is
-// summed in the order of k; tasks are square blocks of C.
+// C [M, N] (+)= A [M, K] B [K, N].  compute BF16: operands rounded to bf16, sums in fp32.  Each
+// element of C is summed in the order of k; tasks are square blocks of C.
 void reference_product(Threads& threads, DType compute, int64_t M, int64_t N, int64_t K,
                        const Strided& a, const Strided& b, const Strided& c, bool accumulate);
 

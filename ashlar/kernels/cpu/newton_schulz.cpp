@@ -46,7 +46,8 @@ struct Loop {
   }
 };
 
-// A matrix of the engine's elements in padded rows: columns beyond its own are zero, up to a whole panel.
+// A matrix of the engine's elements in padded rows: columns beyond its own are zero, up to a whole
+// panel.
 struct Rows {
   std::byte* data = nullptr;
   int64_t rows = 0, cols = 0, stride = 0;
@@ -72,7 +73,8 @@ struct Operands {
   std::byte *gram_panels, *update_panels;
 };
 
-// At most `width` rows of one panel's columns, in tiles of even height, into rows of `width` floats.
+// At most `width` rows of one panel's columns, in tiles of even height, into rows of `width`
+// floats.
 void run_square(const Engine& engine, int64_t rows, int64_t padded_k, const Left& a,
                 const std::byte* panel, float* c, bool accumulate) {
   const int64_t num_tiles = (rows + engine.max_rows - 1) / engine.max_rows;
@@ -162,7 +164,8 @@ std::pair<Operands, int64_t> Matrices::lay_out(std::byte* base) const {
                  ? take(round_up(m(), engine_.width) * left_row_bytes_)
                  : o.x_panels;
   o.gram_panels = panels(m(), m());
-  // Wide: b A + c A^2 is the left operand of the update and X its panels; tall: the other way round.
+  // Wide: b A + c A^2 is the left operand of the update and X its panels; tall: the other way
+  // round.
   o.update_panels = panels(m(), tall_ ? m() : n());
   return {o, used};
 }
@@ -223,8 +226,8 @@ void Matrices::pack_x(const Loop& loop, const Operands& o) const {
   });
 }
 
-// to = factor * (left B + add_factor * add) in the engine's elements; symmetric: B and `to` are square, blocks
-// below the diagonal are mirrored instead of computed.
+// to = factor * (left B + add_factor * add) in the engine's elements; symmetric: B and `to` are
+// square, blocks below the diagonal are mirrored instead of computed.
 void Matrices::multiply(const Loop& loop, int64_t K, const Left& left, const std::byte* panels,
                         const Rows& to, const Rows* add, double add_factor, double factor,
                         bool symmetric) const {
@@ -295,7 +298,8 @@ void Matrices::update(const Loop& loop, const Operands& o) const {
   multiply(loop, m(), rows_left(tall_ ? o.x : o.poly), o.update_panels, o.next, &o.x, kA, 1, false);
 }
 
-// The same by the plain reference, one matrix after the other; fp64, or where the reference is asked for.
+// The same by the plain reference, one matrix after the other; fp64, or where the reference is
+// asked for.
 class ReferenceMatrix {
  public:
   ReferenceMatrix(const Context& ctx, DType compute, DType dtype, int64_t M, int64_t N)

@@ -70,8 +70,8 @@ struct Loop {
 
 Loop loop_for(DType compute) {
   const Isa best = isa();
-  // AMX tiles multiply four times what a bf16 vector does on the cores that have them, but need a tile
-  // configuration of their own; their peak is stated in units of the vector path.
+  // AMX tiles multiply four times what a bf16 vector does on the cores that have them, but need a
+  // tile configuration of their own; their peak is stated in units of the vector path.
   if (compute == DType::kBF16 && best >= Isa::kAvx512Bf16) return {spin_bf16, 64};
   if (best >= Isa::kAvx512) return {spin_avx512, 32};
   if (best >= Isa::kAvx2) return {spin_avx2, 16};
@@ -86,8 +86,10 @@ double measure_peak_flops(const Context& ctx, DType compute) {
   for (int repeat = 0; repeat < 3; ++repeat) {
     const auto start = std::chrono::steady_clock::now();
     ctx.threads->run(ctx.threads->size(), [&](int64_t, int) { loop.run(); });
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best = std::max(best, double(ctx.threads->size()) * double(kChains * kRounds * loop.flop_per_update) / seconds);
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::max(best, double(ctx.threads->size()) *
+                              double(kChains * kRounds * loop.flop_per_update) / seconds);
   }
   return best;
 }
