@@ -4,6 +4,7 @@
 #include "ashlar/cli/command.h"
 #include "ashlar/core/text.h"
 #include "ashlar/kernels/context.h"
+#include "ashlar/kernels/peak.h"
 
 namespace ashlar::cli {
 
@@ -19,6 +20,8 @@ void add_info(CLI::App& app, Action& action) {
       print_result(fmt::format("kernel paths  {}", supported));
       print_result(fmt::format("in use        {} (ASHLAR_ISA chooses another)",
                                kernels::name_of(kernels::isa())));
+      print_result(fmt::format("precision     auto is {} here",
+                               kernels::bf16_is_faster() ? "bf16" : "fp32: bf16 is no faster"));
       print_result(fmt::format("threads       {}", Threads(0).size()));
       return 0;
     };

@@ -1,5 +1,7 @@
 #include "ashlar/nn/parameters.h"
 
+#include "ashlar/kernels/peak.h"
+
 namespace ashlar::nn {
 
 Types Types::of(DType compute) {
@@ -9,7 +11,7 @@ Types Types::of(DType compute) {
 }
 
 DType auto_compute() {
-  return kernels::isa() >= kernels::Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
+  return kernels::bf16_is_faster() ? DType::kBF16 : DType::kF32;
 }
 
 }  // namespace ashlar::nn

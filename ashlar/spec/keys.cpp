@@ -248,7 +248,7 @@ Rows train() {
       integer("train.global_batch", t, &T::global_batch, {1, 1 << 20},
               "sequences per optimizer step; a multiple of train.micro_batch"),
       word("train.precision", t, &T::precision, {"auto", "bf16", "fp32", "fp64"},
-           "type of the products; auto: bf16 where the hardware has it, else fp32"),
+           "type of the products; auto: bf16 where the hardware multiplies it faster, else fp32"),
       boolean("train.recompute", t, &T::recompute,
               "compute a block's forward again in its backward: less memory, more time"),
       integer("train.threads", t, &T::threads, {0, 4096}, "CPU threads; 0: one per CPU"),

@@ -4,20 +4,20 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
+#include <functional>
+#include <limits>
 
 namespace ashlar::kernels {
 namespace {
 
 // Twelve independent chains cover the latency of a multiply-add; the empty asm keeps each round.
 constexpr int kChains = 12;
-constexpr int64_t kRounds = 200'000;
 
 // One function an instruction set, because a target attribute belongs to a function.
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) void spin_bf16() {
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) void spin_bf16(int64_t rounds) {
   const __m512 x = _mm512_setzero_ps();
   __m512 c[kChains] = {x, x, x, x, x, x, x, x, x, x, x, x};
-  for (int64_t round = 0; round < kRounds; ++round) {
+  for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 12
     for (int i = 0; i < kChains; ++i) {
       c[i] = _mm512_dpbf16_ps(c[i], (__m512bh)x, (__m512bh)x);
@@ -26,10 +26,10 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) void spin_bf16()
   }
 }
 
-__attribute__((target("avx512f"))) void spin_avx512() {
+__attribute__((target("avx512f"))) void spin_avx512(int64_t rounds) {
   const __m512 x = _mm512_setzero_ps();
   __m512 c[kChains] = {x, x, x, x, x, x, x, x, x, x, x, x};
-  for (int64_t round = 0; round < kRounds; ++round) {
+  for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 12
     for (int i = 0; i < kChains; ++i) {
       c[i] = _mm512_fmadd_ps(x, x, c[i]);
@@ -38,10 +38,10 @@ __attribute__((target("avx512f"))) void spin_avx512() {
   }
 }
 
-__attribute__((target("avx2,fma"))) void spin_avx2() {
+__attribute__((target("avx2,fma"))) void spin_avx2(int64_t rounds) {
   const __m256 x = _mm256_setzero_ps();
   __m256 c[kChains] = {x, x, x, x, x, x, x, x, x, x, x, x};
-  for (int64_t round = 0; round < kRounds; ++round) {
+  for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 12
     for (int i = 0; i < kChains; ++i) {
       c[i] = _mm256_fmadd_ps(x, x, c[i]);
@@ -51,10 +51,10 @@ __attribute__((target("avx2,fma"))) void spin_avx2() {
 }
 
 // Multiply and add apart: plain x86-64 has no fused form.
-__attribute__((target("sse2"))) void spin_sse2() {
+__attribute__((target("sse2"))) void spin_sse2(int64_t rounds) {
   const __m128 x = _mm_setzero_ps();
   __m128 c[kChains] = {x, x, x, x, x, x, x, x, x, x, x, x};
-  for (int64_t round = 0; round < kRounds; ++round) {
+  for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 12
     for (int i = 0; i < kChains; ++i) {
       c[i] = _mm_add_ps(_mm_mul_ps(c[i], x), x);
@@ -64,7 +64,7 @@ __attribute__((target("sse2"))) void spin_sse2() {
 }
 
 struct Loop {
-  void (*run)();
+  void (*run)(int64_t rounds);
   int64_t flop_per_update;
 };
 
@@ -78,20 +78,39 @@ Loop loop_for(DType compute) {
   return {spin_sse2, 8};
 }
 
+double best_seconds(int repeats, const std::function<void()>& body) {
+  using Clock = std::chrono::steady_clock;
+  double best = std::numeric_limits<double>::infinity();
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    const auto start = Clock::now();
+    body();
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return best;
+}
+
 }  // namespace
 
 double measure_peak_flops(const Context& ctx, DType compute) {
+  constexpr int64_t kRounds = 200'000;
   const Loop loop = loop_for(compute);
-  double best = 0.0;
-  for (int repeat = 0; repeat < 3; ++repeat) {
-    const auto start = std::chrono::steady_clock::now();
-    ctx.threads->run(ctx.threads->size(), [&](int64_t, int) { loop.run(); });
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best = std::max(best, double(ctx.threads->size()) *
-                              double(kChains * kRounds * loop.flop_per_update) / seconds);
-  }
-  return best;
+  const double flop =
+      double(ctx.threads->size()) * double(kChains * kRounds * loop.flop_per_update);
+  return flop / best_seconds(3, [&] {
+           ctx.threads->run(ctx.threads->size(), [&](int64_t, int) { loop.run(kRounds); });
+         });
+}
+
+bool bf16_is_faster() {
+  if (isa() == Isa::kAmx) return true;
+  if (isa() != Isa::kAvx512Bf16) return false;
+  static const bool faster = [] {
+    constexpr int64_t kRounds = 5'000;
+    const double bf16 = best_seconds(5, [] { spin_bf16(kRounds); }),
+                 fp32 = best_seconds(5, [] { spin_avx512(kRounds); });
+    return bf16 < 2 * fp32;  // an instruction multiplies twice as many bf16 numbers
+  }();
+  return faster;
 }
 
 }  // namespace ashlar::kernels
