@@ -3,8 +3,8 @@
 
 Both run in alternation within one run: a few PyTorch steps, then a short Ashlar run, again and again, so that a
 machine whose speed drifts drifts for both.  PyTorch takes its best of {fp32, bf16 autocast, bf16 weights, compiled
-bf16 autocast} x {grouped_mm, eager experts} with fused AdamW.  Ashlar runs the same shapes with AdamW for every
-parameter (like for like) and, in a further row, with the recipe's own Muon.
+fp32, compiled bf16 autocast} x {grouped_mm, eager experts} with fused AdamW.  Ashlar runs the same shapes like for
+like (AdamW for every parameter, a row is one sequence), then with its defaults: documents kept apart, and Muon.
 
 Run by scripts/peers/train_step.sh, which makes the virtual environment.
 """
@@ -75,7 +75,7 @@ class Peer:
 
 def variants(only):
     for precision, compiled in (("fp32", False), ("bf16 autocast", False), ("bf16 weights", False),
-                                ("bf16 autocast", True)):
+                                ("fp32", True), ("bf16 autocast", True)):
         for experts in ("grouped_mm", "eager"):
             label = f"{precision}{' compiled' if compiled else ''}, {experts}"
             if only in label:
@@ -104,14 +104,21 @@ def best_peer(shape, seconds, only):
     return Peer(shape, *best) if best else None
 
 
-def ashlar_rate(binary, recipe, shape, data, steps, optimizer):
+ROWS = {  # what each row of the comparison changes in the recipe
+    "adamw": ["optim.matrices=adamw", "data.document_reset=false"],
+    "adamw, documents apart": ["optim.matrices=adamw"],
+    "muon, documents apart": ["optim.matrices=muon"],
+}
+
+
+def ashlar_rate(binary, recipe, shape, data, steps, overrides):
     """Median tokens/s over the steps of a fresh run, the first two left out; one optimizer step per pass, as PyTorch."""
     with tempfile.TemporaryDirectory() as run_dir:
         done = subprocess.run([binary, "train", recipe, f"data.train={data}", f"train.run_dir={run_dir}",
                                f"data.sequence_length={shape['tokens']}", f"train.micro_batch={shape['batch']}",
                                f"train.global_batch={shape['batch']}", f"train.steps={steps}",
-                               f"optim.matrices={optimizer}", "train.eval_every=0", "checkpoint.every=-1",
-                               "train.log_every=1"], capture_output=True, text=True)
+                               "train.eval_every=0", "checkpoint.every=-1", "train.log_every=1", *overrides],
+                              capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"ashlar train: exit code {done.returncode}: {done.stderr.strip()}")
         rows = [json.loads(line) for line in open(pathlib.Path(run_dir) / "metrics.jsonl")]
@@ -136,19 +143,19 @@ def main():
     if peer is None:
         sys.exit("no PyTorch variant ran")
     steps = {"nano": 20, "small": 5}[args.model]
-    rows = {"adamw": [], "muon": []}
+    rows = {row: [] for row in ROWS}
     for round_number in range(args.rounds):
         theirs = peer.tokens_per_second(max(2, steps // 4))
-        for optimizer in rows:
-            if optimizer == "muon" and args.model != "nano":
+        for row, overrides in ROWS.items():
+            if "muon" in row and args.model != "nano":
                 continue  # Newton-Schulz of 385 M parameters is meant for larger batches
-            ours = ashlar_rate(args.ashlar, recipe, shape, args.data, steps, optimizer)
-            rows[optimizer].append((theirs, ours))
-            print(f"  round {round_number}: PyTorch {theirs:8.0f}, Ashlar {optimizer} {ours:8.0f} tokens/s, "
+            ours = ashlar_rate(args.ashlar, recipe, shape, args.data, steps, overrides)
+            rows[row].append((theirs, ours))
+            print(f"  round {round_number}: PyTorch {theirs:8.0f}, Ashlar ({row}) {ours:8.0f} tokens/s, "
                   f"ratio {ours / theirs:.2f}", flush=True)
-    for optimizer, pairs in rows.items():
+    for row, pairs in rows.items():
         if pairs:
-            print(f"{args.model}, Ashlar {optimizer} against PyTorch ({peer.name}): median ratio "
+            print(f"{args.model}, Ashlar ({row}) against PyTorch ({peer.name}): median ratio "
                   f"{statistics.median(o / t for t, o in pairs):.2f}, PyTorch "
                   f"{statistics.median(t for t, _ in pairs):.0f}, Ashlar {statistics.median(o for _, o in pairs):.0f} tokens/s")
 
