@@ -116,9 +116,11 @@ void measure_newton_schulz(Threads& threads, DType compute, const Dims& d,
                            std::vector<ProductRow>& rows) {
   Case c(threads, compute);
   const Tensor x = c.random(DType::kF32, {d.G, d.N, d.K});
-  const double m = double(std::min(d.N, d.K)), n = double(std::max(d.N, d.K));
-  const double flop = 5 * double(d.G) * (3 * m * m * n + m * m * m);
-  rows.push_back(c.time(d, "newton_schulz", flop, [&] { orthogonalize(c.context(), compute, x); }));
+  constexpr int kSteps = 5;
+  const double flop =
+      double(d.G * kernels::newton_schulz_flop(c.context(), compute, d.N, d.K, kSteps));
+  rows.push_back(
+      c.time(d, "newton_schulz", flop, [&] { orthogonalize(c.context(), compute, x, kSteps); }));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/cpu/gemm.h"
-#include "ashlar/kernels/cpu/gemm_reference.h"
+#include "ashlar/kernels/cpu/newton_schulz_reference.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -16,25 +16,13 @@ namespace {
 using gemm::Engine;
 using gemm::Left;
 using gemm::Source;
-
-constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kTiny = 1e-7;
+using newton_schulz::kA;
+using newton_schulz::kB;
+using newton_schulz::kC;
+using newton_schulz::kTiny;
 
 int64_t round_up(int64_t a, int64_t unit) {
   return (a + unit - 1) / unit * unit;
-}
-
-// Sum of squares in fp64, in an order that depends on the length only.
-template <typename T>
-double sum_of_squares(const T* x, int64_t count) {
-  constexpr int64_t kLanes = 16;
-  std::array<double, kLanes> lanes{};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (int64_t j = 0; j < kLanes; ++j) lanes[size_t(j)] += double(x[i + j]) * double(x[i + j]);
-  for (; i < count; ++i) lanes[size_t(i % kLanes)] += double(x[i]) * double(x[i]);
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
 }
 
 // Runs body(i) for i in [0, count): on this thread, or on all where one matrix has them to itself.
@@ -67,11 +55,20 @@ int64_t stride_of(const Engine& engine, int64_t cols) {
 
 // Operands of one matrix X [M, N] and its square side m.
 struct Operands {
-  Rows x, next, gram, poly;  // X, its successor; A; b A + c A^2
+  Rows x, next, gram, poly;   // X, its successor; A; b A + c A^2
+  Rows product, spare, half;  // through the Gram matrix: Q, its successor, P A
   std::byte *x_panels,
       *x_left;  // X as B of a product over its long side; the left operand of that product
   std::byte *gram_panels, *update_panels;
 };
+
+// Q = a I + poly, of fp32 elements.
+void start_product(const Loop& loop, const Rows& poly, const Rows& product) {
+  loop(poly.rows, [&](int64_t row) {
+    std::memcpy(product.at(row, 0), poly.at(row, 0), size_t(poly.row_bytes()));
+    *reinterpret_cast<float*>(product.at(row, row)) += float(kA);
+  });
+}
 
 // At most `width` rows of one panel's columns, in tiles of even height, into rows of `width`
 // floats.
@@ -89,8 +86,9 @@ void run_square(const Engine& engine, int64_t rows, int64_t padded_k, const Left
 
 class Matrices {
  public:
-  Matrices(const Context& ctx, const Engine& engine, int64_t M, int64_t N, int64_t slots)
-      : engine_(engine), M_(M), N_(N), tall_(M > N) {
+  Matrices(const Context& ctx, const Engine& engine, int64_t M, int64_t N, int64_t slots,
+           bool through_gram)
+      : engine_(engine), M_(M), N_(N), tall_(M > N), through_gram_(through_gram) {
     left_row_bytes_ = stride_of(engine, engine.padded(n())) * size_of(engine.element);
     slot_bytes_ = lay_out(nullptr).second;
     memory_ = ctx.workspace->take(DType::kU8, {slots * slot_bytes_}).data;
@@ -99,13 +97,10 @@ class Matrices {
   void run(const Loop& loop, int64_t slot, float* x_MN, int steps) const {
     Operands o = lay_out(memory_ + slot * slot_bytes_).first;
     load(loop, x_MN, o.x);
-    for (int step = 0; step < steps; ++step) {
-      pack_x(loop, o);
-      gram(loop, o);
-      polynomial(loop, o);
-      update(loop, o);
-      std::swap(o.x, o.next);
-    }
+    if (through_gram_)
+      iterate_gram(loop, o, steps);
+    else
+      iterate(loop, o, steps);
     store(loop, o.x, x_MN);
   }
 
@@ -117,9 +112,12 @@ class Matrices {
   void store(const Loop& loop, const Rows& x, float* x_MN) const;
   void pack(const Loop& loop, const Rows& from, bool transposed, std::byte* panels) const;
   void pack_x(const Loop& loop, const Operands& o) const;
+  void iterate(const Loop& loop, Operands& o, int steps) const;
+  void iterate_gram(const Loop& loop, Operands& o, int steps) const;
   void gram(const Loop& loop, const Operands& o) const;
   void polynomial(const Loop& loop, const Operands& o) const;
-  void update(const Loop& loop, const Operands& o) const;
+  void update(const Loop& loop, Operands& o, const Rows& square, double add_factor) const;
+  void advance(const Loop& loop, const Operands& o, const Rows& from, const Rows& to) const;
   void multiply(const Loop& loop, int64_t K, const Left& left, const std::byte* panels,
                 const Rows& to, const Rows* add, double add_factor, double factor,
                 bool symmetric) const;
@@ -132,7 +130,7 @@ class Matrices {
 
   const Engine& engine_;
   int64_t M_, N_;
-  bool tall_;
+  bool tall_, through_gram_;
   int64_t left_row_bytes_ = 0, slot_bytes_ = 0;
   std::byte* memory_ = nullptr;
 };
@@ -159,6 +157,11 @@ std::pair<Operands, int64_t> Matrices::lay_out(std::byte* base) const {
   o.next = rows(M_, N_);
   o.gram = rows(m(), m());
   o.poly = rows(m(), m());
+  if (through_gram_) {
+    o.product = rows(m(), m());
+    o.spare = rows(m(), m());
+    o.half = rows(m(), m());
+  }
   o.x_panels = panels(n(), m());
   o.x_left = tall_ && engine_.pack_rows_transposed
                  ? take(round_up(m(), engine_.width) * left_row_bytes_)
@@ -172,7 +175,8 @@ std::pair<Operands, int64_t> Matrices::lay_out(std::byte* base) const {
 
 // X / (||X||_F + tiny) in the engine's elements.
 void Matrices::load(const Loop& loop, const float* x_MN, const Rows& x) const {
-  const auto factor = float(1.0 / (std::sqrt(sum_of_squares(x_MN, M_ * N_)) + kTiny));
+  const auto factor =
+      float(1.0 / (std::sqrt(newton_schulz::sum_of_squares(x_MN, M_ * N_)) + kTiny));
   constexpr int64_t kRows = 16;
   loop((M_ + kRows - 1) / kRows, [&](int64_t block) {
     const int64_t row = block * kRows, rows = std::min(kRows, M_ - row);
@@ -293,82 +297,87 @@ void Matrices::polynomial(const Loop& loop, const Operands& o) const {
   multiply(loop, m(), rows_left(o.gram), o.gram_panels, o.poly, &o.gram, kB / kC, kC, true);
 }
 
-void Matrices::update(const Loop& loop, const Operands& o) const {
-  if (tall_) pack(loop, o.poly, false, o.update_panels);
-  multiply(loop, m(), rows_left(tall_ ? o.x : o.poly), o.update_panels, o.next, &o.x, kA, 1, false);
+// X <- square X + add_factor X, or X square.
+void Matrices::update(const Loop& loop, Operands& o, const Rows& square, double add_factor) const {
+  if (tall_) pack(loop, square, false, o.update_panels);
+  multiply(loop, m(), rows_left(tall_ ? o.x : square), o.update_panels, o.next,
+           add_factor != 0 ? &o.x : nullptr, add_factor, 1, false);
+  std::swap(o.x, o.next);
 }
 
-// The same by the plain reference, one matrix after the other; fp64, or where the reference is
-// asked for.
-class ReferenceMatrix {
- public:
-  ReferenceMatrix(const Context& ctx, DType compute, DType dtype, int64_t M, int64_t N)
-      : ctx_(ctx), compute_(compute), M_(M), N_(N) {
-    const int64_t m = std::min(M, N);
-    next_ = ctx.workspace->take(dtype, {M, N});
-    gram_ = ctx.workspace->take(dtype, {m, m});
-    poly_ = ctx.workspace->take(dtype, {m, m});
+void Matrices::iterate(const Loop& loop, Operands& o, int steps) const {
+  for (int step = 0; step < steps; ++step) {
+    pack_x(loop, o);
+    gram(loop, o);
+    polynomial(loop, o);
+    update(loop, o, o.poly, kA);
   }
+}
 
-  template <typename T>
-  void run(const Tensor& x, int steps) const {
-    const int64_t m = std::min(M_, N_), n = std::max(M_, N_);
-    const T factor = T(1.0 / (std::sqrt(sum_of_squares(x.as<T>(), x.numel())) + kTiny));
-    for (T& value : x.span<T>()) value *= factor;
-    // Long side first: rows of X^T X are columns of X.
-    const gemm::Strided short_long{x.data, x.dtype, M_ > N_ ? 1 : N_, M_ > N_ ? N_ : 1};
-    const gemm::Strided next{next_.data, x.dtype, short_long.row_stride, short_long.col_stride};
-    const gemm::Strided gram{gram_.data, x.dtype, m, 1}, poly{poly_.data, x.dtype, m, 1};
-    for (int step = 0; step < steps; ++step) {
-      product(m, m, n, short_long, short_long.transposed(), gram);
-      product(m, m, m, gram, gram, poly);
-      for (int64_t i = 0; i < m * m; ++i)
-        poly_.as<T>()[i] = T(kB) * gram_.as<T>()[i] + T(kC) * poly_.as<T>()[i];
-      product(m, n, m, poly, short_long, next);
-      for (int64_t i = 0; i < x.numel(); ++i)
-        x.as<T>()[i] = T(kA) * x.as<T>()[i] + next_.as<T>()[i];
+// to = P from = a from + (b A + c A^2) from: polynomials of A commute, so the product is symmetric.
+void Matrices::advance(const Loop& loop, const Operands& o, const Rows& from,
+                       const Rows& to) const {
+  pack(loop, from, false, o.gram_panels);
+  multiply(loop, m(), rows_left(o.poly), o.gram_panels, to, &from, kA, 1, true);
+}
+
+void Matrices::iterate_gram(const Loop& loop, Operands& o, int steps) const {
+  pack_x(loop, o);
+  gram(loop, o);
+  for (int step = 0; step < steps; ++step) {
+    polynomial(loop, o);
+    if (step == 0) {
+      start_product(loop, o.poly, o.product);
+    } else {
+      advance(loop, o, o.product, o.spare);
+      std::swap(o.product, o.spare);
     }
+    if (step + 1 == steps) break;
+    advance(loop, o, o.gram, o.half);
+    advance(loop, o, o.half, o.gram);
   }
+  update(loop, o, o.product, 0);
+}
 
- private:
-  void product(int64_t M, int64_t N, int64_t K, const gemm::Strided& a, const gemm::Strided& b,
-               const gemm::Strided& c) const {
-    gemm::reference_product(*ctx_.threads, compute_, M, N, K, a, b, c, false);
-  }
-  const Context& ctx_;
-  DType compute_;
-  int64_t M_, N_;
-  Tensor next_, gram_, poly_;
-};
+int64_t direct_flop(int64_t m, int64_t n, int steps) {
+  return steps * (3 * m * m * n + m * m * m);
+}
+int64_t gram_flop(int64_t m, int64_t n, int steps) {
+  return 3 * m * m * n + (4 * steps - 3) * m * m * m;
+}
 
-void orthogonalize_reference(const Context& ctx, DType compute, const Tensor& x_GMN, int steps) {
-  const ReferenceMatrix matrix(ctx, compute, x_GMN.dtype, x_GMN.shape[1], x_GMN.shape[2]);
-  if (ctx.meta()) return;
-  for (int64_t g = 0; g < x_GMN.shape[0]; ++g) {
-    const Tensor x = x_GMN.slice(g, g + 1);
-    x.dtype == DType::kF64 ? matrix.run<double>(x, steps) : matrix.run<float>(x, steps);
-  }
+// fp32 alone: see the header.
+bool uses_gram(const Context& ctx, DType compute, int64_t rows, int64_t cols, int steps) {
+  const int64_t m = std::min(rows, cols), n = std::max(rows, cols);
+  return compute == DType::kF32 && !ctx.reference && steps > 0 &&
+         gram_flop(m, n, steps) < direct_flop(m, n, steps);
 }
 
 }  // namespace
+
+int64_t newton_schulz_flop(const Context& ctx, DType compute, int64_t rows, int64_t cols,
+                           int steps) {
+  const int64_t m = std::min(rows, cols), n = std::max(rows, cols);
+  return uses_gram(ctx, compute, rows, cols, steps) ? gram_flop(m, n, steps)
+                                                    : direct_flop(m, n, steps);
+}
 
 void orthogonalize(const Context& ctx, DType compute, const Tensor& x_GMN, int steps) {
   ASHLAR_ASSERT(x_GMN.shape.ndim() == 3 && steps >= 0 && ctx.threads);
   ASHLAR_ASSERT(x_GMN.dtype == (compute == DType::kF64 ? DType::kF64 : DType::kF32));
   const int64_t G = x_GMN.shape[0], M = x_GMN.shape[1], N = x_GMN.shape[2];
-  const int64_t m = std::min(M, N), n = std::max(M, N);
-  ctx.record("orthogonalize", x_GMN.shape,
-             {G * steps * (3 * m * m * n + m * m * m), 2 * x_GMN.bytes()});
+  const int64_t flop = newton_schulz_flop(ctx, compute, M, N, steps);
+  ctx.record("orthogonalize", x_GMN.shape, {G * flop, 2 * x_GMN.bytes()});
   if (x_GMN.empty()) return;
   const Arena::Scope scope(*ctx.workspace);
   const Engine* engine = gemm::engine_for(ctx, compute);
-  if (!engine) return orthogonalize_reference(ctx, compute, x_GMN, steps);
+  if (!engine) return newton_schulz::orthogonalize_reference(ctx, compute, x_GMN, steps);
 
   // Side by side where that keeps every thread busy to the end, or nearly.
   const int64_t threads = ctx.threads->size();
   const bool side_by_side = G % threads == 0 || G >= 4 * threads;
   const int64_t slots = side_by_side ? threads : 1;
-  const Matrices matrices(ctx, *engine, M, N, slots);
+  const Matrices matrices(ctx, *engine, M, N, slots, uses_gram(ctx, compute, M, N, steps));
   if (ctx.meta()) return;
   float* x = x_GMN.as<float>();
   if (side_by_side)
