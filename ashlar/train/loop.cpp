@@ -40,6 +40,10 @@ int64_t memory_limit(const Recipe& recipe) {
   return recipe.train.memory_limit_mib > 0 ? recipe.train.memory_limit_mib << 20 : INT64_MAX;
 }
 
+MicroBatch micro_batch(const data::Batch& batch) {
+  return {batch.ids_BT, batch.targets_BT, batch.segments};
+}
+
 // One start of the program on a run.
 class Run {
  public:
@@ -55,7 +59,6 @@ class Run {
   void save_failed(const Error& error);
   void finish_saves();
   void report_saves();
-  MicroBatch micro_batch(const data::Batch& batch);
   double elapsed_s() const { return counters_.seconds; }
 
   Recipe recipe_;
@@ -76,7 +79,6 @@ class Run {
   std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
   std::unique_ptr<data::Prefetcher> prefetch_;
   data::Batch batch_;
-  std::vector<kernels::Segment> segments_;
   data::LoaderState cursor_;  // after the last consumed batch
   RunCounters counters_;
   int64_t last_saved_ = -1;
@@ -190,13 +192,6 @@ Outcome Run::train() {
   const std::string chart = render_chart(curves.loss, curves.validation);
   if (!chart.empty()) log_.info("\n{}\n", chart);
   return outcome;
-}
-
-MicroBatch Run::micro_batch(const data::Batch& batch) {
-  segments_.clear();
-  for (const data::Segment& s : batch.segments)
-    segments_.push_back({s.row, s.length, s.position, s.document});
-  return {batch.ids_BT, batch.targets_BT, segments_};
 }
 
 void Run::step() {
