@@ -19,7 +19,6 @@ namespace ashlar::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Ordered = nlohmann::ordered_json;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -53,13 +52,12 @@ class Run {
  private:
   void resume();
   void step();
-  void skip(const StepStats& stats, const Verdict& verdict, const std::vector<int64_t>& samples);
+  void skip(const StepStats& stats, const Verdict& verdict);
   void evaluate();
   void save();
   void save_failed(const Error& error);
   void finish_saves();
   void report_saves();
-  double elapsed_s() const { return counters_.seconds; }
 
   Recipe recipe_;
   FileSystem& files_;
@@ -79,12 +77,12 @@ class Run {
   std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
   std::unique_ptr<data::Prefetcher> prefetch_;
   data::Batch batch_;
-  data::LoaderState cursor_;  // after the last consumed batch
+  std::vector<int64_t> samples_;  // numbers, of the current step
+  data::LoaderState cursor_;      // after the last consumed batch
   RunCounters counters_;
   int64_t last_saved_ = -1;
-  int failed_saves_ =
-      0;  // since the last that was committed, those refused for lack of room included
-  double blocked_s_ = 0.0;  // by checkpoints, in the current step
+  int failed_saves_ = 0;    // since the last committed one; refusals for lack of room count
+  double blocked_s_ = 0.0;  // by checkpoints, since the last row
   Clock::time_point start_ = Clock::now();
 };
 
@@ -143,7 +141,7 @@ void Run::resume() {
     last_saved_ = counters_.step;
     log_.info("continuing after step {} ({} tokens)", counters_.step,
               format_thousands(counters_.tokens));
-    metrics_->event(Ordered{{"event", "resume"}, {"step", counters_.step}}.dump());
+    metrics_->event("resume", {{"step", counters_.step}});
   } else {
     trainer_.initialize();
   }
@@ -160,7 +158,7 @@ Outcome Run::train() {
     step();
     if (first) {
       log_.info("first step finished {:.2f} s after the process started", process_age_s());
-      metrics_->event(Ordered{{"event", "first_step"}, {"seconds", process_age_s()}}.dump());
+      metrics_->event("first_step", {{"seconds", process_age_s()}});
       first = false;
     }
     if (every(recipe_.train.eval_every)) evaluate();
@@ -197,12 +195,11 @@ Outcome Run::train() {
 void Run::step() {
   const auto start = Clock::now();
   const double stall_before = prefetch_->stall_s();
-  blocked_s_ = 0.0;
   trainer_.begin_step(counters_.step);
-  std::vector<int64_t> samples;
+  samples_.clear();
   for (int64_t i = 0; i < prefetch_->batches_per_step(); ++i) {
     prefetch_->next(batch_);
-    samples.insert(samples.end(), batch_.samples_B.begin(), batch_.samples_B.end());
+    samples_.insert(samples_.end(), batch_.samples_B.begin(), batch_.samples_B.end());
     trainer_.accumulate(micro_batch(batch_));
   }
   cursor_ = batch_.state;
@@ -214,9 +211,9 @@ void Run::step() {
   blocked_s_ += seconds_since(before);
   if (verdict.apply) trainer_.apply(stats);
   ++counters_.step;
-  counters_.samples += int64_t(samples.size());
-  counters_.tokens += int64_t(samples.size()) * recipe_.data.sequence_length;
-  if (!verdict.apply) skip(stats, verdict, samples);
+  counters_.samples += int64_t(samples_.size());
+  counters_.tokens += int64_t(samples_.size()) * recipe_.data.sequence_length;
+  if (!verdict.apply) skip(stats, verdict);
 
   StepRow row{.step = counters_.step,
               .samples = counters_.samples,
@@ -233,31 +230,27 @@ void Run::step() {
               .applied = verdict.apply};
   row.step_s = seconds_since(start);
   counters_.seconds += row.step_s;
-  row.tokens_per_s = double(samples.size()) * double(recipe_.data.sequence_length) / row.step_s;
+  row.tokens_per_s = double(samples_.size()) * double(recipe_.data.sequence_length) / row.step_s;
   row.tflops = row.tokens_per_s * scale_.flop_per_token * 1e-12;
   row.mfu = row.tokens_per_s * scale_.flop_per_token / scale_.peak_flops;
   const MemoryCounts memory = allocator_.counts();
   row.memory_peak_bytes = memory.total.peak_bytes;
   row.num_allocations = memory.num_allocations;
   metrics_->step(row);
+  blocked_s_ = 0.0;
   if (!verdict.apply) health_.check_budget();
 }
 
-void Run::skip(const StepStats& stats, const Verdict& verdict,
-               const std::vector<int64_t>& samples) {
+void Run::skip(const StepStats& stats, const Verdict& verdict) {
   const std::string culprit =
       std::isfinite(stats.gradient_norm) ? "" : trainer_.first_bad_gradient();
-  const int64_t first = samples.empty() ? 0 : samples.front();
   log_.warn("step {} is skipped: {}{}{}; its samples are {} and the {} after it", counters_.step,
-            verdict.reason, culprit.empty() ? "" : "; first non-finite gradient ", culprit, first,
-            samples.size() - 1);
-  metrics_->event(Ordered{
-      {"event", "skip"},
-      {"step", counters_.step},
-      {"reason", verdict.reason},
-      {"first_bad_gradient", culprit},
-      {"samples",
-       samples}}.dump());
+            verdict.reason, culprit.empty() ? "" : "; first non-finite gradient ", culprit,
+            samples_.front(), samples_.size() - 1);
+  metrics_->event("skip", {{"step", counters_.step},
+                           {"reason", verdict.reason},
+                           {"first_bad_gradient", culprit},
+                           {"samples", samples_}});
   metrics_->flush();
 }
 
@@ -298,8 +291,7 @@ void Run::save() {
 
 void Run::save_failed(const Error& error) {
   log_.warn("{}", error.what());
-  metrics_->event(
-      Ordered{{"event", "save_failed"}, {"step", counters_.step}, {"error", error.what()}}.dump());
+  metrics_->event("save_failed", {{"step", counters_.step}, {"error", error.what()}});
 }
 
 // Only the last step decides: an earlier save that failed meanwhile is a warning.
@@ -318,16 +310,13 @@ void Run::report_saves() {
     failed_saves_ = 0;
     log_.info("step {:>6}  saved {} ({}): training blocked {:.1f} ms, committed after {:.2f} s",
               s.step, s.directory, format_bytes(s.bytes), 1e3 * s.blocked_s, s.total_s);
-    metrics_->event(Ordered{
-        {"event", "checkpoint"},
-        {"step", s.step},
-        {"bytes", s.bytes},
-        {"blocked_s", s.blocked_s},
-        {"copy_s", s.copy_s},
-        {"write_s", s.write_s},
-        {"commit_s", s.commit_s},
-        {"total_s",
-         s.total_s}}.dump());
+    metrics_->event("checkpoint", {{"step", s.step},
+                                   {"bytes", s.bytes},
+                                   {"blocked_s", s.blocked_s},
+                                   {"copy_s", s.copy_s},
+                                   {"write_s", s.write_s},
+                                   {"commit_s", s.commit_s},
+                                   {"total_s", s.total_s}});
   }
 }
 
@@ -339,8 +328,7 @@ Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log) {
       "{}: data.train is empty; expected the prefix of a dataset made by `ashlar data prepare`",
       recipe.source);
   Run run(recipe, files, log);
-  const Outcome outcome = run.train();
-  return outcome;
+  return run.train();
 }
 
 }  // namespace ashlar::train
