@@ -134,7 +134,7 @@ TEST(Inject, MessageNamesStageAndPathAndRetriesAreLimited) {
     failing = operation;
     tries = 0;
     const std::string message =
-        message_of([&] { checkpoints.save(run.request(1)); }, ErrorKind::kStorage);
+        message_of(ErrorKind::kStorage, [&] { checkpoints.save(run.request(1)); });
     EXPECT_NE(message.find(fmt::format("step 1 is not saved: {}", stage)), message.npos) << message;
     EXPECT_NE(message.find("optim/shard-00001-model-00001-of-00001.safetensors"), message.npos);
     EXPECT_EQ(tries, count);
@@ -155,7 +155,7 @@ TEST(Inject, AFullDiskIsFoundBeforeAnythingIsWritten) {
   Checkpointer checkpoints(files, kRoot, direct(), log);
   TinyRun run;
   const std::string message =
-      message_of([&] { checkpoints.save(run.request(1)); }, ErrorKind::kStorage);
+      message_of(ErrorKind::kStorage, [&] { checkpoints.save(run.request(1)); });
   EXPECT_NE(message.find("make room or lower checkpoint.keep"), message.npos) << message;
   EXPECT_EQ(files.list(kRoot), std::vector<std::string>{".lease"});
 }

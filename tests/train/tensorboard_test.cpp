@@ -1,16 +1,13 @@
 #include "ashlar/train/tensorboard.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/bytes.h"
 
 namespace ashlar::train {
 namespace {
 
-std::string hex(const std::string& bytes) {
-  std::string out;
-  for (const unsigned char c : bytes) out += fmt::format("{:02x}", c);
-  return out;
-}
+using testing_support::hex;
 
 std::string version_record(double wall_time_s) {
   std::string out;
