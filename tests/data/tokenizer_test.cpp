@@ -6,7 +6,7 @@
 #include "ashlar/core/rng.h"
 #include "ashlar/data/sentencepiece.h"
 #include "ashlar/data/stream_decoder.h"
-#include "ashlar/data/utf8.h"
+#include "ashlar/core/utf8.h"
 #include "tests/data/support.h"
 
 namespace ashlar::data {
