@@ -34,7 +34,7 @@ void require_architecture(const HfFields& fields) {
     fields.fail("model_type", "\"zaya\": only ZAYA1 models are read");
   for (const char* key : {"zaya_use_mod", "zaya_use_eda", "zaya_high_prec", "scale_residual_merge",
                           "gated_linear_unit", "cca", "tie_word_embeddings"})
-    fields.only(key, true, "every ZAYA1 has it, and no other form is implemented");
+    fields.only(key, true, "every released ZAYA1 has it");
   for (const char* key : {"attention_bias", "lm_head_bias", "add_bias_linear"})
     fields.only(key, false, "ZAYA1 has no such bias");
   fields.only("clamp_temp", false, "the temperature is used linearly");
@@ -46,7 +46,10 @@ void require_architecture(const HfFields& fields) {
   for (const char* key : {"num_experts_per_tok", "moe_router_topk"})
     fields.only(key, 1, "a token goes to one expert");
   if (fields.has("rope_scaling") && fields.at("rope_scaling").is_object())
-    fields.fail("rope_scaling", "false or null: scaled rotary embeddings are not implemented");
+    fields.fail(
+        "rope_scaling",
+        "false or null: supported are rotary embeddings without scaling, of any rope_theta and "
+        "partial_rotary_factor");
   if (fields.has("quantization_config"))
     fields.fail("quantization_config",
                 "no quantisation: take the BF16 or F32 release of the model");
@@ -277,7 +280,9 @@ void read_rope(const HfFields& fields, ModelSpec& model) {
     double& theta = sliding ? model.rope_theta_sliding : model.rope_theta;
     theta = entry.positive_or("rope_theta", theta);
     if (!used) continue;
-    entry.only("rope_type", "default", "scaled rotary embeddings are not implemented");
+    entry.only("rope_type", "default",
+               "supported are rotary embeddings without scaling, of any rope_theta and "
+               "partial_rotary_factor");
     const double own = entry.positive_or("partial_rotary_factor", model.partial_rotary_factor);
     if (factor && *factor != own)
       entry.fail("partial_rotary_factor", fmt::format("{}, as in rope_parameters.hybrid", *factor));
