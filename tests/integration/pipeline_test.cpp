@@ -69,6 +69,10 @@ TEST(Pipeline, TokenizerDataTrainEvalGenerate) {
   EXPECT_TRUE(
       run_ok(scratch, {"generate", "--model", step, "--prompt", "Plumb road", "--max-tokens", "3"})
           .starts_with("Plumb road"));
+  const json alone = json::parse(run_ok(scratch, {"generate", "--model", step, "--prompt", "",
+                                                  "--max-tokens", "3", "--json", "--ignore-eos"}));
+  EXPECT_EQ(alone["ids"].size(), 4u) << alone;
+  EXPECT_EQ(alone["ids"][0], 2) << "bos of the byte tokenizer";
 }
 
 TEST(Pipeline, ExportsAndImportsScoreAsTheCheckpoint) {
