@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "ashlar/checkpoint/hf_fields.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
 
@@ -27,95 +28,13 @@ constexpr double kDefaultEps = 1e-5;
 constexpr int64_t kDefaultPositions = 131072;
 constexpr int64_t kDefaultEos = 106;
 
-std::string shown(const Json& value) {
-  constexpr size_t kMaxShown = 80;
-  std::string text = value.dump(-1, ' ', true);
-  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
-  return text;
-}
-
-// The keys of one file, with checked access.  A null value counts as absent.
-class Fields {
- public:
-  Fields(const Json& json, std::string source) : json_(json), source_(std::move(source)) {
-    ASHLAR_REQUIRE(
-        json_.is_object(), kData,
-        "{}: the top level is {}; expected a JSON object as in a Hugging Face config.json", source_,
-        json_.type_name());
-  }
-
-  const std::string& source() const { return source_; }
-
-  // The key of the file that holds `key`, which may be written under an alias; "" if none does.
-  std::string find(const std::string& key) const {
-    std::string found;
-    for (const std::string& name : spellings(key)) {
-      const auto at = json_.find(name);
-      if (at == json_.end() || at->is_null()) continue;
-      ASHLAR_REQUIRE(found.empty() || json_.at(found) == *at, kData,
-                     "{}: {} is {} but its other name {} is {}; keep one of them", source_, found,
-                     shown(json_.at(found)), name, shown(*at));
-      if (found.empty()) found = name;
-    }
-    return found;
-  }
-  bool is_null(const std::string& key) const {
-    return json_.contains(key) && json_.at(key).is_null();
-  }
-  bool has(const std::string& key) const { return !find(key).empty(); }
-  const Json& at(const std::string& key) const { return json_.at(find(key)); }
-
-  [[noreturn]] void fail(const std::string& key, const std::string& expected) const {
-    const std::string name = find(key);
-    if (name.empty()) ASHLAR_FAIL(kData, "{}: {} is missing; expected {}", source_, key, expected);
-    ASHLAR_FAIL(kData, "{}: {} is {}; expected {}", source_, name, shown(json_.at(name)), expected);
-  }
-
-  int64_t integer(const std::string& key, int64_t low, int64_t high) const {
-    const auto value = has(key) ? as_integer(at(key)) : std::nullopt;
-    if (!value || *value < low || *value > high)
-      fail(key, fmt::format("an integer from {} to {}", low, high));
-    return *value;
-  }
-  int64_t integer_or(const std::string& key, int64_t fallback, int64_t low, int64_t high) const {
-    return has(key) ? integer(key, low, high) : fallback;
-  }
-  double positive_or(const std::string& key, double fallback) const {
-    if (!has(key)) return fallback;
-    if (!at(key).is_number() || !(at(key).get<double>() > 0)) fail(key, "a number above 0");
-    return at(key).get<double>();
-  }
-
-  // The only value that the keys of this name may have, if they are there.
-  void only(const std::string& key, const Json& value, const std::string& why) const {
-    if (has(key) && at(key) != value) fail(key, fmt::format("{}: {}", value.dump(), why));
-  }
-
-  static std::optional<int64_t> as_integer(const Json& value) {
-    if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX)) return {};
-    if (!value.is_number_integer()) return {};
-    return value.get<int64_t>();
-  }
-
- private:
-  static std::vector<std::string> spellings(const std::string& key) {
-    if (key == "rope_theta") return {key, "rotary_base"};
-    if (key == "partial_rotary_factor") return {key, "rope_pct"};
-    if (key.starts_with("zaya_")) return {key, "smoe_" + key.substr(5)};
-    return {key};
-  }
-
-  const Json& json_;
-  std::string source_;
-};
-
 // What every ZAYA1 has, whatever the form; the opposite would be another architecture.
-void require_architecture(const Fields& fields) {
+void require_architecture(const HfFields& fields) {
   if (!fields.has("model_type") || fields.at("model_type") != "zaya")
     fields.fail("model_type", "\"zaya\": only ZAYA1 models are read");
   for (const char* key : {"zaya_use_mod", "zaya_use_eda", "zaya_high_prec", "scale_residual_merge",
                           "gated_linear_unit", "cca", "tie_word_embeddings"})
-    fields.only(key, true, "every ZAYA1 has it, and no other form is implemented");
+    fields.only(key, true, "every released ZAYA1 has it");
   for (const char* key : {"attention_bias", "lm_head_bias", "add_bias_linear"})
     fields.only(key, false, "ZAYA1 has no such bias");
   fields.only("clamp_temp", false, "the temperature is used linearly");
@@ -127,7 +46,10 @@ void require_architecture(const Fields& fields) {
   for (const char* key : {"num_experts_per_tok", "moe_router_topk"})
     fields.only(key, 1, "a token goes to one expert");
   if (fields.has("rope_scaling") && fields.at("rope_scaling").is_object())
-    fields.fail("rope_scaling", "false or null: scaled rotary embeddings are not implemented");
+    fields.fail(
+        "rope_scaling",
+        "false or null: supported are rotary embeddings without scaling, of any rope_theta and "
+        "partial_rotary_factor");
   if (fields.has("quantization_config"))
     fields.fail("quantization_config",
                 "no quantisation: take the BF16 or F32 release of the model");
@@ -135,7 +57,7 @@ void require_architecture(const Fields& fields) {
 
 // Reads a key that exists under several names; remembers which one it was.
 struct SizeReader {
-  const Fields& fields;
+  const HfFields& fields;
   std::map<std::string, std::string>& keys;
 
   int64_t scalar(const std::string& native, const std::string& key, int64_t high) {
@@ -151,7 +73,7 @@ struct SizeReader {
         "a list with one non-zero integer up to {}, the same wherever it is not 0", high);
     int64_t found = 0;
     for (const Json& entry : fields.at(key)) {
-      const auto value = Fields::as_integer(entry);
+      const auto value = HfFields::as_integer(entry);
       if (!value || *value < 0 || *value > high) fields.fail(key, expected);
       if (*value != 0 && found != 0 && *value != found) fields.fail(key, expected);
       if (*value != 0) found = *value;
@@ -170,7 +92,7 @@ struct SizeReader {
 };
 
 // zaya_layers: ['a', E, 'a', E, ...].  Returns E and checks the alternation.
-int64_t experts_of_layers(const Fields& fields) {
+int64_t experts_of_layers(const HfFields& fields) {
   const std::string
       key = "zaya_layers",
       expected = "a list of 'a' and the number of experts in turn, the same number throughout";
@@ -178,7 +100,7 @@ int64_t experts_of_layers(const Fields& fields) {
   if (!list.is_array() || list.empty() || list.size() % 2 != 0) fields.fail(key, expected);
   int64_t experts = 0;
   for (size_t n = 0; n < list.size(); n += 2) {
-    const auto value = Fields::as_integer(list[n + 1]);
+    const auto value = HfFields::as_integer(list[n + 1]);
     if (list[n] != "a" || !value || *value < 1 || *value > kMaxExperts) fields.fail(key, expected);
     if (experts != 0 && *value != experts) fields.fail(key, expected);
     experts = *value;
@@ -187,7 +109,7 @@ int64_t experts_of_layers(const Fields& fields) {
 }
 
 // Sub-layers of a legacy config: the lists tell; num_hidden_layers is stale beside them.
-int64_t legacy_sub_layers(const Fields& fields, std::map<std::string, std::string>& keys) {
+int64_t legacy_sub_layers(const HfFields& fields, std::map<std::string, std::string>& keys) {
   int64_t count = 0;
   std::string key;
   for (const char* list : {"zaya_layers", "cca_num_q_heads", "num_query_groups_list",
@@ -210,7 +132,7 @@ int64_t legacy_sub_layers(const Fields& fields, std::map<std::string, std::strin
 }
 
 // swa_layers: the number of previous tokens that a sub-layer sees, 0 or null: all.
-void read_legacy_windows(const Fields& fields, ModelSpec& model) {
+void read_legacy_windows(const HfFields& fields, ModelSpec& model) {
   model.layer_types.assign(size_t(model.num_hidden_layers), LayerType::kHybrid);
   if (!fields.has("swa_layers")) {
     if (fields.has("sliding_window") && fields.at("sliding_window") != 0 &&
@@ -226,7 +148,8 @@ void read_legacy_windows(const Fields& fields, ModelSpec& model) {
   if (!list.is_array() || int64_t(list.size()) != 2 * model.num_hidden_layers)
     fields.fail("swa_layers", expected);
   for (size_t n = 0; n < list.size(); ++n) {
-    const auto value = list[n].is_null() ? std::optional<int64_t>(0) : Fields::as_integer(list[n]);
+    const auto value =
+        list[n].is_null() ? std::optional<int64_t>(0) : HfFields::as_integer(list[n]);
     if (!value || *value < 0 || *value >= INT32_MAX) fields.fail("swa_layers", expected);
     if (*value == 0) continue;
     if (n % 2 != 0 || (model.sliding_window != 0 && model.sliding_window != *value + 1))
@@ -237,16 +160,16 @@ void read_legacy_windows(const Fields& fields, ModelSpec& model) {
 }
 
 // A list (several stop ids) gives its first; null is none, -1.
-int64_t token_id(const Fields& fields, const std::string& key, int64_t fallback) {
+int64_t token_id(const HfFields& fields, const std::string& key, int64_t fallback) {
   if (fields.is_null(key)) return -1;
   if (!fields.has(key)) return fallback;
   const Json& value = fields.at(key);
-  const auto id = Fields::as_integer(value.is_array() && !value.empty() ? value[0] : value);
+  const auto id = HfFields::as_integer(value.is_array() && !value.empty() ? value[0] : value);
   if (!id || *id < -1 || *id > kMaxSize) fields.fail(key, "the id of a token, or null for none");
   return *id;
 }
 
-void read_common(const Fields& fields, SizeReader& size, ModelSpec& model) {
+void read_common(const HfFields& fields, SizeReader& size, ModelSpec& model) {
   model.vocab_size = size.scalar("vocab_size", "vocab_size", kMaxSize);
   model.hidden_size = size.scalar("hidden_size", "hidden_size", kMaxSize);
   model.partial_rotary_factor = fields.positive_or("partial_rotary_factor", kDefaultRotary);
@@ -259,7 +182,7 @@ void read_common(const Fields& fields, SizeReader& size, ModelSpec& model) {
   model.eos_token_id = token_id(fields, "eos_token_id", kDefaultEos);
 }
 
-int64_t legacy_head_dim(const Fields& fields, SizeReader& size) {
+int64_t legacy_head_dim(const HfFields& fields, SizeReader& size) {
   if (!fields.has("cca_num_q_heads"))
     return size.first("head_dim", {"head_dim", "kv_channels"}, kMaxHeads);
   if (fields.has("kv_channels")) return size.scalar("head_dim", "kv_channels", kMaxHeads);
@@ -274,7 +197,7 @@ int64_t legacy_head_dim(const Fields& fields, SizeReader& size) {
   return hidden / heads;
 }
 
-int64_t legacy_expert_width(const Fields& fields, SizeReader& size) {
+int64_t legacy_expert_width(const HfFields& fields, SizeReader& size) {
   const std::string native = "moe_intermediate_size";
   const int64_t fused = size.first(
       native, {"ffn_hidden_size", "ffn_hidden_size_list", "intermediate_size"}, 2 * kMaxSize);
@@ -284,7 +207,7 @@ int64_t legacy_expert_width(const Fields& fields, SizeReader& size) {
   return fused / 2;
 }
 
-void read_legacy(const Fields& fields, HfConfig& config) {
+void read_legacy(const HfFields& fields, HfConfig& config) {
   ModelSpec& model = config.model;
   SizeReader size{fields, config.keys};
   read_common(fields, size, model);
@@ -310,7 +233,7 @@ void read_legacy(const Fields& fields, HfConfig& config) {
   read_legacy_windows(fields, model);
 }
 
-void read_layer_types(const Fields& fields, ModelSpec& model) {
+void read_layer_types(const HfFields& fields, ModelSpec& model) {
   model.layer_types.assign(size_t(model.num_hidden_layers), LayerType::kHybrid);
   bool slides = false;
   if (fields.has("layer_types")) {
@@ -335,7 +258,7 @@ void read_layer_types(const Fields& fields, ModelSpec& model) {
 
 // rope_parameters.hybrid and .hybrid_sliding, each {rope_type, rope_theta, partial_rotary_factor};
 // what they leave out keeps what read_common() found.
-void read_rope(const Fields& fields, ModelSpec& model) {
+void read_rope(const HfFields& fields, ModelSpec& model) {
   if (!fields.has("rope_parameters")) return;
   const Json& groups = fields.at("rope_parameters");
   if (!groups.is_object())
@@ -353,11 +276,13 @@ void read_rope(const Fields& fields, ModelSpec& model) {
                     fmt::format("an entry \"{}\", which layer_types names", name));
       continue;
     }
-    const Fields entry(*at, fmt::format("{}: rope_parameters.{}", fields.source(), name));
+    const HfFields entry(*at, fmt::format("{}: rope_parameters.{}", fields.source(), name));
     double& theta = sliding ? model.rope_theta_sliding : model.rope_theta;
     theta = entry.positive_or("rope_theta", theta);
     if (!used) continue;
-    entry.only("rope_type", "default", "scaled rotary embeddings are not implemented");
+    entry.only("rope_type", "default",
+               "supported are rotary embeddings without scaling, of any rope_theta and "
+               "partial_rotary_factor");
     const double own = entry.positive_or("partial_rotary_factor", model.partial_rotary_factor);
     if (factor && *factor != own)
       entry.fail("partial_rotary_factor", fmt::format("{}, as in rope_parameters.hybrid", *factor));
@@ -366,7 +291,7 @@ void read_rope(const Fields& fields, ModelSpec& model) {
   if (factor) model.partial_rotary_factor = *factor;
 }
 
-void read_native(const Fields& fields, HfConfig& config) {
+void read_native(const HfFields& fields, HfConfig& config) {
   ModelSpec& model = config.model;
   SizeReader size{fields, config.keys};
   read_common(fields, size, model);
@@ -383,7 +308,7 @@ void read_native(const Fields& fields, HfConfig& config) {
   read_rope(fields, model);
 }
 
-HfForm form_of(const Fields& fields) {
+HfForm form_of(const HfFields& fields) {
   for (const char* key : {"moe_intermediate_size", "router_hidden_size", "layer_types"})
     if (fields.has(key)) return HfForm::kNative;
   for (const char* key :
@@ -412,7 +337,7 @@ std::string_view name_of(HfLayout layout) {
 
 HfConfig parse_hf_config(std::string_view text, const std::string& source) {
   const Json json = parse_json(text, source, ErrorKind::kData);
-  const Fields fields(json, source);
+  const HfFields fields(json, source);
   require_architecture(fields);
   HfConfig config;
   config.form = form_of(fields);

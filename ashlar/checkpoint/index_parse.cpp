@@ -8,6 +8,7 @@
 #include "ashlar/checkpoint/raise.h"
 #include "ashlar/checkpoint/safetensors.h"
 #include "ashlar/core/checksum.h"
+#include "ashlar/core/utf8.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -15,28 +16,6 @@ namespace {
 struct SectionView {
   uint64_t offset = 0, count = 0;
 };
-
-bool valid_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t at) { return at < text.size() ? uint8_t(text[at]) : uint8_t(0); };
-    const uint8_t lead = byte(i);
-    const size_t length = lead < 0x80   ? 1
-                          : lead < 0xC2 ? 0
-                          : lead < 0xE0 ? 2
-                          : lead < 0xF0 ? 3
-                          : lead < 0xF5 ? 4
-                                        : 0;
-    if (length == 0) return false;
-    for (size_t j = 1; j < length; ++j)
-      if ((byte(i + j) & 0xC0) != 0x80) return false;
-    // Overlong forms, surrogates, and values above U+10FFFF.
-    if ((lead == 0xE0 && byte(i + 1) < 0xA0) || (lead == 0xED && byte(i + 1) > 0x9F) ||
-        (lead == 0xF0 && byte(i + 1) < 0x90) || (lead == 0xF4 && byte(i + 1) > 0x8F))
-      return false;
-    i += length;
-  }
-  return true;
-}
 
 class Parser {
  public:
@@ -122,7 +101,7 @@ class Parser {
     claim(kStr, offset, length, in);
     const std::string text(
         reinterpret_cast<const char*>(bytes_.data()) + sections_[kStr].offset + offset, length);
-    if (!valid_utf8(text)) fail("{}: {} is not valid UTF-8", in.place, field);
+    if (check_utf8(text).num_invalid > 0) fail("{}: {} is not valid UTF-8", in.place, field);
     return text;
   }
 

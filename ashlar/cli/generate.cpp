@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kPrefillChunk = 256;
 
 struct Flags {
-  std::string model, prompt, ids, dtype = "auto";
+  std::string model, ids, dtype = "auto";
+  std::optional<std::string> prompt;
   eval::GenerateSpec spec;
   bool json = false, ignore_eos = false;
   int threads = 0;
@@ -25,13 +26,13 @@ struct Flags {
 
 std::vector<int32_t> prompt_ids(const Flags& flags, const data::Tokenizer* tokenizer) {
   if (!flags.ids.empty()) return parse_ids(flags.ids);
-  std::vector<int32_t> ids = tokenizer->encode(flags.prompt);
-  if (ids.empty()) ids.push_back(tokenizer->bos_id());
+  std::vector<int32_t> ids = tokenizer->encode(*flags.prompt);
+  if (ids.empty()) ids.push_back(data::first_id(*tokenizer));
   return ids;
 }
 
 int generate(const Flags& flags, Log& log) {
-  ASHLAR_REQUIRE(flags.prompt.empty() != flags.ids.empty(), kConfig,
+  ASHLAR_REQUIRE(flags.prompt.has_value() == flags.ids.empty(), kConfig,
                  "give either --prompt or --ids");
   ASHLAR_REQUIRE(flags.spec.max_tokens > 0, kConfig, "--max-tokens is {}; expected 1 or more",
                  flags.spec.max_tokens);
@@ -101,7 +102,7 @@ void add_generate(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("generate", "continue a prompt");
   sub->add_option("--model", flags->model, "Hugging Face directory, checkpoint root or step")
       ->required();
-  sub->add_option("--prompt", flags->prompt, "text to continue");
+  sub->add_option("--prompt", flags->prompt, "text to continue; empty: a text of the model's own");
   sub->add_option("--ids", flags->ids, "token ids to continue, such as 3,7,1,9");
   sub->add_option("--max-tokens", flags->spec.max_tokens, "new tokens at most")
       ->capture_default_str();

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "ashlar/data/loader_state.h"
-#include "ashlar/data/segments.h"
 #include "ashlar/data/sources.h"
+#include "ashlar/tensor/segment.h"
 
 namespace ashlar::data {
 

@@ -11,7 +11,7 @@
 #include "ashlar/core/text.h"
 #include "ashlar/data/sentencepiece.h"
 #include "ashlar/data/text_source.h"
-#include "ashlar/data/utf8.h"
+#include "ashlar/core/utf8.h"
 
 namespace ashlar::data {
 namespace {

@@ -1,6 +1,6 @@
 #include "ashlar/data/stream_decoder.h"
 
-#include "ashlar/data/utf8.h"
+#include "ashlar/core/utf8.h"
 
 namespace ashlar::data {
 

@@ -4,7 +4,7 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
-#include "ashlar/data/utf8.h"
+#include "ashlar/core/utf8.h"
 
 namespace ashlar::data {
 namespace {

@@ -53,6 +53,14 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   return text + decoder.finish();
 }
 
+int32_t first_id(const Tokenizer& tokenizer) {
+  if (tokenizer.bos_id() >= 0) return tokenizer.bos_id();
+  ASHLAR_REQUIRE(tokenizer.eos_id() >= 0, kData,
+                 "the tokenizer has no id that begins a text (bos_id) and none that ends one "
+                 "(eos_id), so nothing can follow an empty prompt; give a prompt or ids");
+  return tokenizer.eos_id();
+}
+
 std::unique_ptr<Tokenizer> byte_tokenizer() {
   return std::make_unique<ByteTokenizer>();
 }

@@ -49,6 +49,10 @@ class Tokenizer {
   std::string decode(std::span<const int32_t> ids) const;
 };
 
+// What a text that is still empty begins with: bos, or eos, which ends the document before it, where
+// the model has no bos.  kData if it has neither.
+int32_t first_id(const Tokenizer& tokenizer);
+
 std::unique_ptr<Tokenizer> byte_tokenizer();
 
 // From what bytes() gave; `what` names the source in messages.

@@ -8,7 +8,6 @@ namespace {
 
 using kernels::Context;
 using kernels::Matrix;
-using kernels::Segment;
 using kernels::Sequence;
 
 // The last row(s) of a strided matrix, after `kept` older rows: keeps the newest rows of both.

@@ -26,7 +26,7 @@ class DecodeCache final : public nn::SequenceExchange {
   int64_t max_tokens() const { return max_tokens_; }
   void clear();  // a new sequence
   // The segment list of the next `num_tokens` tokens; call before forward().
-  kernels::Segment next(int64_t num_tokens);
+  Segment next(int64_t num_tokens);
 
   void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
                     const kernels::Matrix& z, const kernels::Matrix& vd, const Tensor& halo_z,
@@ -42,10 +42,10 @@ class DecodeCache final : public nn::SequenceExchange {
 
  private:
   struct Layer {
-    OwnedTensor k, v;         // [capacity, K D]
-    OwnedTensor z, vd;        // [2, C], [K D / 2]: older column first
-    int64_t window = 0;       // 0: none
-    kernels::Segment held{};  // rows [0, length) of k and v: positions from held.position on
+    OwnedTensor k, v;    // [capacity, K D]
+    OwnedTensor z, vd;   // [2, C], [K D / 2]: older column first
+    int64_t window = 0;  // 0: none
+    Segment held{};      // rows [0, length) of k and v: positions from held.position on
   };
   std::vector<Layer> layers_;
   int64_t max_tokens_, length_ = 0;

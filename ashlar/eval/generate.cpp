@@ -47,7 +47,7 @@ std::span<const float> Decoder::feed(std::span<const int32_t> ids) {
 
 void Decoder::feed_chunk(std::span<const int32_t> ids) {
   const auto count = int64_t(ids.size());
-  const kernels::Segment segment = cache_.next(count);
+  const Segment segment = cache_.next(count);
   sequence_.assign(std::span(&segment, 1));
   std::memcpy(ids_.tensor.data, ids.data(), ids.size_bytes());
   const auto run = [&](const nn::Saved& saved) {

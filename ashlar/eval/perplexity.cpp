@@ -37,7 +37,6 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
   const OwnedTensor loss = make_tensor(allocator, model.types().stream, {T}, Tag::kInput);
   nn::LocalExchange exchange;
   kernels::Sequence sequence;
-  std::vector<kernels::Segment> segments;
   data::Batch batch;
   Perplexity result;
   Progress progress(log, "evaluating", num_samples, "samples");
@@ -45,10 +44,7 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
   while (result.num_samples < num_samples) {
     loader.next(batch);
     const int64_t rows = std::min(micro_batch, num_samples - result.num_samples);
-    segments.clear();
-    for (const data::Segment& s : batch.segments)
-      segments.push_back({s.row, s.length, s.position, s.document});
-    sequence.assign(segments);
+    sequence.assign(batch.segments);
     std::memcpy(ids.tensor.data, batch.ids_BT.data(), size_t(T) * 4);
     std::memcpy(targets.tensor.data, batch.targets_BT.data(), size_t(T) * 4);
     forward(ctx, model.call(exchange, sequence, ids.tensor), saved);

@@ -6,15 +6,9 @@
 #include <span>
 #include <vector>
 
-namespace ashlar::kernels {
+#include "ashlar/tensor/segment.h"
 
-// `length` neighbouring rows that are neighbouring tokens of one document.
-struct Segment {
-  int64_t row;  // first local row
-  int64_t length;
-  int64_t position;  // index of its first token inside the document: 0 starts a document
-  int64_t document;  // id; keys and queries meet only within one document
-};
+namespace ashlar::kernels {
 
 // Segments in row order, tiling rows [0, num_tokens), and what kernels read per token.
 class Sequence {

@@ -9,7 +9,6 @@ namespace {
 
 using kernels::Context;
 using kernels::Matrix;
-using kernels::Segment;
 using kernels::Sequence;
 
 // The local row of a document's token, or -1 where no segment holds it.

@@ -12,8 +12,8 @@
 namespace ashlar::nn {
 
 struct KeysValues {
-  std::span<const kernels::Segment> segments;  // tiling the rows of k and v
-  Tensor k, v;                                 // [S, K*D]
+  std::span<const Segment> segments;  // tiling the rows of k and v
+  Tensor k, v;                        // [S, K*D]
 };
 
 class SequenceExchange {

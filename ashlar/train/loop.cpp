@@ -19,7 +19,6 @@ namespace ashlar::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Ordered = nlohmann::ordered_json;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -40,6 +39,24 @@ int64_t memory_limit(const Recipe& recipe) {
   return recipe.train.memory_limit_mib > 0 ? recipe.train.memory_limit_mib << 20 : INT64_MAX;
 }
 
+MicroBatch micro_batch(const data::Batch& batch) {
+  return {batch.ids_BT, batch.targets_BT, batch.segments};
+}
+
+// Best-fit packing never cuts a document: what does not fit a sample is not trained on.
+void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_length, Log& log) {
+  int64_t documents = 0, tokens = 0, all = 0;
+  for (const data::Source& source : sources) {
+    documents += source.samples.num_dropped();
+    tokens += source.samples.dropped_tokens();
+    all += source.samples.range().size();
+  }
+  if (documents == 0) return;
+  log.info("best-fit packing drops {} documents longer than {} tokens: {} of {} training tokens",
+           format_thousands(documents), format_thousands(sequence_length + 1),
+           format_thousands(tokens), format_thousands(all));
+}
+
 // One start of the program on a run.
 class Run {
  public:
@@ -49,14 +66,12 @@ class Run {
  private:
   void resume();
   void step();
-  void skip(const StepStats& stats, const Verdict& verdict, const std::vector<int64_t>& samples);
+  void skip(const StepStats& stats, const Verdict& verdict);
   void evaluate();
   void save();
   void save_failed(const Error& error);
   void finish_saves();
   void report_saves();
-  MicroBatch micro_batch(const data::Batch& batch);
-  double elapsed_s() const { return counters_.seconds; }
 
   Recipe recipe_;
   FileSystem& files_;
@@ -76,13 +91,11 @@ class Run {
   std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
   std::unique_ptr<data::Prefetcher> prefetch_;
   data::Batch batch_;
-  std::vector<kernels::Segment> segments_;
-  data::LoaderState cursor_;  // after the last consumed batch
+  std::vector<int64_t> samples_;  // numbers, of the current step
+  data::LoaderState cursor_;      // after the last consumed batch
   RunCounters counters_;
   int64_t last_saved_ = -1;
-  int failed_saves_ =
-      0;  // since the last that was committed, those refused for lack of room included
-  double blocked_s_ = 0.0;  // by checkpoints, in the current step
+  double blocked_s_ = 0.0;  // by checkpoints, since the last row
   Clock::time_point start_ = Clock::now();
 };
 
@@ -118,6 +131,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log)
       format_thousands(recipe_.train.global_batch * recipe_.data.sequence_length),
       name_of(compute_), kernels::name_of(kernels::isa()), threads_.size(),
       scale_.peak_flops * 1e-9, format_bytes(plan_.memory.total.peak_bytes));
+  report_dropped(sources_.train, recipe_.data.sequence_length, log_);
   resume();
 }
 
@@ -141,7 +155,7 @@ void Run::resume() {
     last_saved_ = counters_.step;
     log_.info("continuing after step {} ({} tokens)", counters_.step,
               format_thousands(counters_.tokens));
-    metrics_->event(Ordered{{"event", "resume"}, {"step", counters_.step}}.dump());
+    metrics_->event("resume", {{"step", counters_.step}});
   } else {
     trainer_.initialize();
   }
@@ -158,7 +172,7 @@ Outcome Run::train() {
     step();
     if (first) {
       log_.info("first step finished {:.2f} s after the process started", process_age_s());
-      metrics_->event(Ordered{{"event", "first_step"}, {"seconds", process_age_s()}}.dump());
+      metrics_->event("first_step", {{"seconds", process_age_s()}});
       first = false;
     }
     if (every(recipe_.train.eval_every)) evaluate();
@@ -192,22 +206,14 @@ Outcome Run::train() {
   return outcome;
 }
 
-MicroBatch Run::micro_batch(const data::Batch& batch) {
-  segments_.clear();
-  for (const data::Segment& s : batch.segments)
-    segments_.push_back({s.row, s.length, s.position, s.document});
-  return {batch.ids_BT, batch.targets_BT, segments_};
-}
-
 void Run::step() {
   const auto start = Clock::now();
   const double stall_before = prefetch_->stall_s();
-  blocked_s_ = 0.0;
   trainer_.begin_step(counters_.step);
-  std::vector<int64_t> samples;
+  samples_.clear();
   for (int64_t i = 0; i < prefetch_->batches_per_step(); ++i) {
     prefetch_->next(batch_);
-    samples.insert(samples.end(), batch_.samples_B.begin(), batch_.samples_B.end());
+    samples_.insert(samples_.end(), batch_.samples_B.begin(), batch_.samples_B.end());
     trainer_.accumulate(micro_batch(batch_));
   }
   cursor_ = batch_.state;
@@ -219,9 +225,9 @@ void Run::step() {
   blocked_s_ += seconds_since(before);
   if (verdict.apply) trainer_.apply(stats);
   ++counters_.step;
-  counters_.samples += int64_t(samples.size());
-  counters_.tokens += int64_t(samples.size()) * recipe_.data.sequence_length;
-  if (!verdict.apply) skip(stats, verdict, samples);
+  counters_.samples += int64_t(samples_.size());
+  counters_.tokens += int64_t(samples_.size()) * recipe_.data.sequence_length;
+  if (!verdict.apply) skip(stats, verdict);
 
   StepRow row{.step = counters_.step,
               .samples = counters_.samples,
@@ -238,31 +244,27 @@ void Run::step() {
               .applied = verdict.apply};
   row.step_s = seconds_since(start);
   counters_.seconds += row.step_s;
-  row.tokens_per_s = double(samples.size()) * double(recipe_.data.sequence_length) / row.step_s;
+  row.tokens_per_s = double(samples_.size()) * double(recipe_.data.sequence_length) / row.step_s;
   row.tflops = row.tokens_per_s * scale_.flop_per_token * 1e-12;
   row.mfu = row.tokens_per_s * scale_.flop_per_token / scale_.peak_flops;
   const MemoryCounts memory = allocator_.counts();
   row.memory_peak_bytes = memory.total.peak_bytes;
   row.num_allocations = memory.num_allocations;
   metrics_->step(row);
+  blocked_s_ = 0.0;
   if (!verdict.apply) health_.check_budget();
 }
 
-void Run::skip(const StepStats& stats, const Verdict& verdict,
-               const std::vector<int64_t>& samples) {
+void Run::skip(const StepStats& stats, const Verdict& verdict) {
   const std::string culprit =
       std::isfinite(stats.gradient_norm) ? "" : trainer_.first_bad_gradient();
-  const int64_t first = samples.empty() ? 0 : samples.front();
   log_.warn("step {} is skipped: {}{}{}; its samples are {} and the {} after it", counters_.step,
-            verdict.reason, culprit.empty() ? "" : "; first non-finite gradient ", culprit, first,
-            samples.size() - 1);
-  metrics_->event(Ordered{
-      {"event", "skip"},
-      {"step", counters_.step},
-      {"reason", verdict.reason},
-      {"first_bad_gradient", culprit},
-      {"samples",
-       samples}}.dump());
+            verdict.reason, culprit.empty() ? "" : "; first non-finite gradient ", culprit,
+            samples_.front(), samples_.size() - 1);
+  metrics_->event("skip", {{"step", counters_.step},
+                           {"reason", verdict.reason},
+                           {"first_bad_gradient", culprit},
+                           {"samples", samples_}});
   metrics_->flush();
 }
 
@@ -295,7 +297,7 @@ void Run::save() {
     last_saved_ = counters_.step;
   } catch (const Error& error) {
     // Training goes on: the next save may succeed.  Twice in a row is a broken disk.
-    if (error.kind() != ErrorKind::kStorage || ++failed_saves_ >= 2) throw;
+    if (error.kind() != ErrorKind::kStorage || checkpoints_->consecutive_failures() >= 2) throw;
     save_failed(error);
   }
   blocked_s_ += seconds_since(start);
@@ -303,8 +305,7 @@ void Run::save() {
 
 void Run::save_failed(const Error& error) {
   log_.warn("{}", error.what());
-  metrics_->event(
-      Ordered{{"event", "save_failed"}, {"step", counters_.step}, {"error", error.what()}}.dump());
+  metrics_->event("save_failed", {{"step", counters_.step}, {"error", error.what()}});
 }
 
 // Only the last step decides: an earlier save that failed meanwhile is a warning.
@@ -320,19 +321,15 @@ void Run::finish_saves() {
 
 void Run::report_saves() {
   for (const checkpoint::SaveStats& s : checkpoints_->take_stats()) {
-    failed_saves_ = 0;
     log_.info("step {:>6}  saved {} ({}): training blocked {:.1f} ms, committed after {:.2f} s",
               s.step, s.directory, format_bytes(s.bytes), 1e3 * s.blocked_s, s.total_s);
-    metrics_->event(Ordered{
-        {"event", "checkpoint"},
-        {"step", s.step},
-        {"bytes", s.bytes},
-        {"blocked_s", s.blocked_s},
-        {"copy_s", s.copy_s},
-        {"write_s", s.write_s},
-        {"commit_s", s.commit_s},
-        {"total_s",
-         s.total_s}}.dump());
+    metrics_->event("checkpoint", {{"step", s.step},
+                                   {"bytes", s.bytes},
+                                   {"blocked_s", s.blocked_s},
+                                   {"copy_s", s.copy_s},
+                                   {"write_s", s.write_s},
+                                   {"commit_s", s.commit_s},
+                                   {"total_s", s.total_s}});
   }
 }
 
@@ -344,8 +341,7 @@ Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log) {
       "{}: data.train is empty; expected the prefix of a dataset made by `ashlar data prepare`",
       recipe.source);
   Run run(recipe, files, log);
-  const Outcome outcome = run.train();
-  return outcome;
+  return run.train();
 }
 
 }  // namespace ashlar::train

@@ -11,9 +11,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr size_t kRoom = 1 << 16;  // for rows that the file lacks; half of it full is flushed
+
 // JSON has no NaN: a non-finite value is null.
 nlohmann::ordered_json number(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+}
+
+// A member of a row: written in place, because rows of steps must not allocate.
+void put(std::string& row, const char* key, int64_t value) {
+  fmt::format_to(std::back_inserter(row), "\"{}\":{},", key, value);
+}
+void put(std::string& row, const char* key, double value) {
+  fmt::format_to(std::back_inserter(row), "\"{}\":", key);
+  const size_t begin = row.size();
+  if (std::isfinite(value))
+    fmt::format_to(std::back_inserter(row), "{}", value);  // the shortest that reads back the same
+  else
+    row += "null";
+  // Readers that tell integers from floating point see one type in a column.
+  if (row.find_first_not_of("-0123456789", begin) == std::string::npos) row += ".0";
+  row += ',';
 }
 
 }  // namespace
@@ -25,32 +43,35 @@ Metrics::Metrics(FileSystem& files, const std::string& directory, Log& log, cons
       log_every_(log_every),
       jsonl_(files.append(join(directory, "metrics.jsonl"))),
       board_(files, join(directory, "tensorboard")),
-      last_flush_(Clock::now()) {}
+      last_flush_(Clock::now()) {
+  pending_.reserve(kRoom);
+}
 
 void Metrics::step(const StepRow& row) {
-  const nlohmann::ordered_json json = {
-      {"step", row.step},
-      {"samples", row.samples},
-      {"tokens", row.tokens},
-      {"loss", number(row.loss)},
-      {"lr", row.lr},
-      {"gradient_norm", number(row.gradient_norm)},
-      {"load_entropy", number(row.entropy)},
-      {"max_load", number(row.max_load)},
-      {"applied", row.applied},
-      {"skipped", row.skipped},
-      {"non_finite", row.non_finite},
-      {"step_s", row.step_s},
-      {"data_stall_s", row.stall_s},
-      {"checkpoint_blocked_s", row.checkpoint_blocked_s},
-      {"tokens_per_s", row.tokens_per_s},
-      {"tflops", row.tflops},
-      {"mfu", number(row.mfu)},
-      {"mfu_convention", "exact-causal"},
-      {"memory_peak_bytes", row.memory_peak_bytes},
-      {"allocations", row.num_allocations},
-  };
-  append(json.dump());
+  std::string& out = pending_;
+  out += '{';
+  put(out, "step", row.step);
+  put(out, "samples", row.samples);
+  put(out, "tokens", row.tokens);
+  put(out, "loss", row.loss);
+  put(out, "lr", row.lr);
+  put(out, "gradient_norm", row.gradient_norm);
+  put(out, "load_entropy", row.entropy);
+  put(out, "max_load", row.max_load);
+  out += row.applied ? "\"applied\":true," : "\"applied\":false,";
+  put(out, "skipped", row.skipped);
+  put(out, "non_finite", row.non_finite);
+  put(out, "step_s", row.step_s);
+  put(out, "data_stall_s", row.stall_s);
+  put(out, "checkpoint_blocked_s", row.checkpoint_blocked_s);
+  put(out, "tokens_per_s", row.tokens_per_s);
+  put(out, "tflops", row.tflops);
+  put(out, "mfu", row.mfu);
+  out += "\"mfu_convention\":\"exact-causal\",";
+  put(out, "memory_peak_bytes", row.memory_peak_bytes);
+  put(out, "allocations", row.num_allocations);
+  out.back() = '}';  // where the last comma was
+  out += '\n';
   for (const auto& [tag, value] : {std::pair{"loss", row.loss},
                                    {"lr", row.lr},
                                    {"gradient_norm", row.gradient_norm},
@@ -61,7 +82,7 @@ void Metrics::step(const StepRow& row) {
                                    {"data_stall_s", row.stall_s}})
     board_.scalar(row.step, tag, value);
   console(row);
-  if (Clock::now() - last_flush_ > std::chrono::seconds(2)) flush();
+  if (out.size() > kRoom / 2 || Clock::now() - last_flush_ > std::chrono::seconds(2)) flush();
 }
 
 void Metrics::console(const StepRow& row) {
@@ -87,24 +108,20 @@ void Metrics::console(const StepRow& row) {
 }
 
 void Metrics::evaluation(int64_t step, double loss, int64_t tokens, double seconds) {
-  append(nlohmann::ordered_json{{"event", "evaluation"},
-                                {"step", step},
-                                {"validation_loss", number(loss)},
-                                {"perplexity", number(std::exp(loss))},
-                                {"tokens", tokens},
-                                {"seconds", seconds}}
-             .dump());
+  event("evaluation", {{"step", step},
+                       {"validation_loss", number(loss)},
+                       {"perplexity", number(std::exp(loss))},
+                       {"tokens", tokens},
+                       {"seconds", seconds}});
   board_.scalar(step, "validation_loss", loss);
   log_.info("step {:>6}/{}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", step,
             scale_.steps, loss, std::exp(loss), format_thousands(tokens), format_duration(seconds));
 }
 
-void Metrics::event(const std::string& json_object) {
-  append(json_object);
-}
-
-void Metrics::append(const std::string& line) {
-  pending_ += line + "\n";
+void Metrics::event(const char* name, const nlohmann::ordered_json& members) {
+  nlohmann::ordered_json row{{"event", name}};
+  row.update(members);
+  pending_ += row.dump() + "\n";
 }
 
 void Metrics::flush() {

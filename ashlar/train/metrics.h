@@ -1,9 +1,11 @@
 // One row per optimizer step, to three places: a console line, DIRECTORY/metrics.jsonl,
 // TensorBoard.
-// docs/metrics.md gives every key with its formula.
+// docs/metrics.md gives every key with its formula.  A step row that is due on no console line
+// allocates nothing.
 #pragma once
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "ashlar/core/files.h"
@@ -36,17 +38,17 @@ class Metrics {
           int64_t log_every);
   void step(const StepRow& row);
   void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
-  void event(const std::string& json_object);  // a line of metrics.jsonl: resume, skip, checkpoint
-  void flush();                                // everything so far is in the files
+  // A line {"event": name, members...} of metrics.jsonl.
+  void event(const char* name, const nlohmann::ordered_json& members);
+  void flush();  // everything so far is in the files
 
  private:
   void console(const StepRow& row);
-  void append(const std::string& line);
   Log& log_;
   RunScale scale_;
   int64_t log_every_;
   std::unique_ptr<File> jsonl_;
-  std::string pending_;
+  std::string pending_;  // lines that the file lacks
   TensorBoard board_;
   double window_s_ = 0.0, window_stall_s_ = 0.0;  // since the last console line
   int64_t window_tokens_ = 0, window_steps_ = 0;

@@ -23,30 +23,39 @@ void put_varint(std::string& out, uint64_t value) {
   out.push_back(char(value));
 }
 
-void put_bytes(std::string& out, int field, std::string_view bytes) {
-  put_varint(out, uint64_t(field) << 3 | 2);
-  put_varint(out, bytes.size());
-  out.append(bytes);
+void put_key(std::string& out, int field, int wire_type) {
+  out.push_back(char(field << 3 | wire_type));
 }
 
-std::string event(double wall_time_s) {
-  std::string out;
-  out.push_back(char(1 << 3 | 1));
+// The head of a text or message of `size` bytes.
+void put_head(std::string& out, int field, size_t size) {
+  put_key(out, field, 2);
+  put_varint(out, size);
+}
+
+uint32_t masked_crc(std::string_view bytes) {
+  const uint32_t crc = crc32c(bytes);
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+}
+
+constexpr size_t kRecordHead = sizeof(uint64_t) + sizeof(uint32_t);
+
+// Leaves room for the head of a record, whose data is to be appended next; says where it begins.
+size_t begin_record(std::string& out, double wall_time_s) {
+  const size_t begin = out.size();
+  out.append(kRecordHead, '\0');
+  put_key(out, 1, 1);
   put(out, wall_time_s);
-  return out;
+  return begin;
 }
 
-std::string record(const std::string& data) {
-  const auto masked = [](std::string_view bytes) {
-    const uint32_t crc = crc32c(bytes);
-    return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
-  };
-  std::string out;
-  put<uint64_t>(out, data.size());
-  put(out, masked(out));
-  out += data;
-  put(out, masked(data));
-  return out;
+void end_record(std::string& out, size_t begin) {
+  const size_t data = begin + kRecordHead;
+  const uint64_t length = out.size() - data;
+  std::memcpy(&out[begin], &length, sizeof length);
+  const uint32_t crc = masked_crc(std::string_view(out).substr(begin, sizeof length));
+  std::memcpy(&out[begin + sizeof length], &crc, sizeof crc);
+  put(out, masked_crc(std::string_view(out).substr(data)));
 }
 
 double now_s() {
@@ -55,25 +64,28 @@ double now_s() {
 
 }  // namespace
 
-std::string tensorboard_version_record(double wall_time_s) {
-  std::string data = event(wall_time_s);
-  put_bytes(data, 3, "brain.Event:2");
-  return record(data);
+void append_version_record(std::string& out, double wall_time_s) {
+  constexpr std::string_view kVersion = "brain.Event:2";
+  const size_t begin = begin_record(out, wall_time_s);
+  put_head(out, 3, kVersion.size());
+  out += kVersion;
+  end_record(out, begin);
 }
 
-std::string tensorboard_scalar_record(double wall_time_s, int64_t step, std::string_view tag,
-                                      float value) {
-  std::string scalar;
-  put_bytes(scalar, 1, tag);
-  scalar.push_back(char(2 << 3 | 5));
-  put(scalar, value);
-  std::string summary;
-  put_bytes(summary, 1, scalar);
-  std::string data = event(wall_time_s);
-  data.push_back(char(2 << 3 | 0));
-  put_varint(data, uint64_t(step));
-  put_bytes(data, 5, summary);
-  return record(data);
+void append_scalar_record(std::string& out, double wall_time_s, int64_t step, std::string_view tag,
+                          float value) {
+  ASHLAR_ASSERT(tag.size() <= 100);  // so that each length below is one byte
+  const size_t scalar_bytes = 2 + tag.size() + 1 + sizeof value, summary_bytes = 2 + scalar_bytes;
+  const size_t begin = begin_record(out, wall_time_s);
+  put_key(out, 2, 0);
+  put_varint(out, uint64_t(step));
+  put_head(out, 5, summary_bytes);
+  put_head(out, 1, scalar_bytes);
+  put_head(out, 1, tag.size());
+  out += tag;
+  put_key(out, 2, 5);
+  put(out, value);
+  end_record(out, begin);
 }
 
 TensorBoard::TensorBoard(FileSystem& files, const std::string& directory) {
@@ -82,11 +94,12 @@ TensorBoard::TensorBoard(FileSystem& files, const std::string& directory) {
   gethostname(host, sizeof host - 1);
   file_ = files.append(join(
       directory, fmt::format("events.out.tfevents.{}.{}", int64_t(now_s()), std::string(host))));
-  if (file_->size() == 0) buffer_ = tensorboard_version_record(now_s());
+  buffer_.reserve(1 << 16);
+  if (file_->size() == 0) append_version_record(buffer_, now_s());
 }
 
 void TensorBoard::scalar(int64_t step, std::string_view tag, double value) {
-  buffer_ += tensorboard_scalar_record(now_s(), step, tag, float(value));
+  append_scalar_record(buffer_, now_s(), step, tag, float(value));
 }
 
 void TensorBoard::flush() {

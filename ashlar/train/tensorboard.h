@@ -15,15 +15,16 @@
 
 namespace ashlar::train {
 
-std::string tensorboard_version_record(double wall_time_s);
-std::string tensorboard_scalar_record(double wall_time_s, int64_t step, std::string_view tag,
-                                      float value);
+// They append one record to `out`.  A tag has at most 100 bytes.
+void append_version_record(std::string& out, double wall_time_s);
+void append_scalar_record(std::string& out, double wall_time_s, int64_t step, std::string_view tag,
+                          float value);
 
 // Appends to DIRECTORY/events.out.tfevents.<unix time>.<host>; one file per start of the program.
 class TensorBoard {
  public:
   TensorBoard(FileSystem& files, const std::string& directory);
-  void scalar(int64_t step, std::string_view tag, double value);
+  void scalar(int64_t step, std::string_view tag, double value);  // allocates nothing up to 64 KiB
   void flush();  // hands what is buffered to the file
 
  private:

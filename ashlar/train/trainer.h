@@ -21,7 +21,7 @@ namespace ashlar::train {
 // One micro-batch as the trainer reads it: T = rows * sequence length tokens.
 struct MicroBatch {
   std::span<const int32_t> ids, targets;  // targets: -1 means no loss
-  std::span<const kernels::Segment> segments;
+  std::span<const Segment> segments;
 };
 
 struct StepStats {

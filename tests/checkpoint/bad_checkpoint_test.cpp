@@ -60,7 +60,7 @@ TEST(BadCheckpoint, EveryFileIsRefusedInOneLineThatNamesItsDefect) {
   for (const auto& [name, expected] : cases) {
     const std::string file = name;
     covered.insert(file);
-    const std::string message = message_of([&] { parse(*files, file); }, ErrorKind::kCorrupt);
+    const std::string message = message_of(ErrorKind::kCorrupt, [&] { parse(*files, file); });
     EXPECT_TRUE(message.starts_with(file)) << message;
     EXPECT_NE(message.find(expected), message.npos) << message << "\nexpected: " << expected;
     EXPECT_EQ(message.find('\n'), message.npos) << message;

@@ -6,42 +6,15 @@
 #include <map>
 
 #include "ashlar/checkpoint/boxes.h"
-#include "ashlar/core/rng.h"
+#include "random_boxes.h"
 
 namespace ashlar::checkpoint {
 namespace {
-
-class Draw {
- public:
-  explicit Draw(const char* name) : rng_(11, name) {}
-  int64_t below(int64_t bound) { return int64_t(rng_.below(next_++, uint64_t(bound))); }
-
- private:
-  Rng rng_;
-  uint64_t next_ = 0;
-};
 
 Shape random_shape(Draw& draw) {
   Shape shape{std::span<const int64_t>(std::vector<int64_t>(size_t(draw.below(5)), 1))};
   for (int d = 0; d < shape.ndim(); ++d) shape[d] = 1 + draw.below(6);
   return shape;
-}
-
-// Splits boxes at random places until there are about `count`.
-std::vector<Box> random_tiling(const Shape& shape, int count, Draw& draw) {
-  std::vector<Box> boxes{Box::whole(shape)};
-  for (int i = 0; i < count && shape.ndim() > 0; ++i) {
-    const size_t at = size_t(draw.below(int64_t(boxes.size())));
-    const int d = int(draw.below(shape.ndim()));
-    if (boxes[at].length[d] < 2) continue;
-    const int64_t cut = 1 + draw.below(boxes[at].length[d] - 1);
-    Box right = boxes[at];
-    right.offset[d] += cut;
-    right.length[d] -= cut;
-    boxes[at].length[d] = cut;
-    boxes.push_back(right);
-  }
-  return boxes;
 }
 
 template <typename F>
@@ -73,11 +46,11 @@ bool hash_accepts(uint64_t seed, const Shape& shape, const std::vector<Box>& box
 }
 
 TEST(Cover, HashAndSweepAgreeWithBruteForceOnTilingsAndMutants) {
-  Draw draw("cover");
+  Draw draw(11, "cover");
   int mutants = 0;
   for (uint64_t round = 0; round < 3000; ++round) {
     const Shape shape = random_shape(draw);
-    std::vector<Box> boxes = random_tiling(shape, int(draw.below(12)), draw);
+    std::vector<Box> boxes = random_tiling(shape, draw.below(12), draw);
     ASSERT_TRUE(hash_accepts(round, shape, boxes));
     ASSERT_EQ(find_cover_error(shape, boxes), std::nullopt);
     for (int mutation = 0; mutation < 4; ++mutation) {
@@ -129,7 +102,7 @@ TEST(Cover, SweepNamesTheElement) {
 }
 
 TEST(Boxes, IntersectionAndRunsCopyExactlyTheCommonElements) {
-  Draw draw("runs");
+  Draw draw(11, "runs");
   for (int round = 0; round < 2000; ++round) {
     const Shape shape = random_shape(draw);
     const auto random_box = [&] {

@@ -1,9 +1,8 @@
-// Models with random or given values, and directories that go away, for the Hugging Face tests.
+// Models with random or given values, for the Hugging Face tests.
 #pragma once
 
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,23 +15,6 @@ namespace ashlar::checkpoint {
 inline std::string test_data(const std::string& name) {
   return std::string(ASHLAR_TEST_DATA) + "/" + name;
 }
-
-// An empty directory of its own, removed at the end.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ashlar_hf_XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    path_ = pattern;
-  }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 // Whole tensors with memory of their own.
 struct Values {

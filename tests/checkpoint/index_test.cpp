@@ -173,7 +173,7 @@ TEST(Index, WrongFieldsAreNamed) {
     put(bytes, section(bytes, c.kind) + c.at, c.value, c.size);
     reseal(bytes);
     const std::string message =
-        message_of([&] { parse_index(bytes, "index.bin"); }, ErrorKind::kCorrupt);
+        message_of(ErrorKind::kCorrupt, [&] { parse_index(bytes, "index.bin"); });
     EXPECT_NE(message.find(c.message), message.npos) << message << "\nexpected: " << c.message;
     EXPECT_TRUE(message.starts_with("index.bin: ")) << message;
   }
@@ -187,11 +187,11 @@ TEST(Index, LaterVersionsAreRefusedOrIgnoredAsTheyAsk) {
   EXPECT_EQ(parse_index(bytes, "i").tensors.size(), 3u);
   put(bytes, 24, 6, 8);
   reseal(bytes);
-  EXPECT_NE(message_of([&] { parse_index(bytes, "i"); }, ErrorKind::kCorrupt)
+  EXPECT_NE(message_of(ErrorKind::kCorrupt, [&] { parse_index(bytes, "i"); })
                 .find("required feature flags 0x6 are unknown"),
             std::string::npos);
   put(bytes, 8, 2, 4);
-  EXPECT_NE(message_of([&] { parse_index(bytes, "i"); }, ErrorKind::kCorrupt)
+  EXPECT_NE(message_of(ErrorKind::kCorrupt, [&] { parse_index(bytes, "i"); })
                 .find("format version 2 is unknown"),
             std::string::npos);
 }
@@ -260,7 +260,7 @@ TEST(Manifest, WrongFieldsAreNamed) {
   };
   for (const auto& [changed, expected] : cases) {
     const std::string message =
-        message_of([&] { parse_manifest(changed, "m"); }, ErrorKind::kCorrupt);
+        message_of(ErrorKind::kCorrupt, [&] { parse_manifest(changed, "m"); });
     EXPECT_NE(message.find(expected), message.npos) << message << "\nexpected: " << expected;
   }
 }

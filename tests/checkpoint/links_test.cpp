@@ -3,11 +3,13 @@
 
 #include "hf_test_util.h"
 #include "state_test_util.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using testing_support::TemporaryDirectory;
 
 // blobs/N and snapshots/main/NAME -> ../../blobs/N, as huggingface_hub lays a model out.
 void make_cache(const fs::path& model, const fs::path& cache) {
@@ -79,7 +81,7 @@ TEST(Links, AStepWithALinkIsDamaged) {
       reader.load(loaded.all());
       reader.read_blob("trainer.json");
     };
-    message_of(read, ErrorKind::kCorrupt);
+    message_of(ErrorKind::kCorrupt, read);
   }
 }
 
@@ -97,7 +99,7 @@ TEST(Links, AStepWhoseFileBecomesALinkIsNotFollowed) {
   const std::string path = join(reader.directory(), reader.index().files.front().path);
   fs::rename(path, root / "outside");
   fs::create_symlink(root / "outside", path);
-  EXPECT_NE(message_of([&] { reader.open(0); }, ErrorKind::kStorage).find("link"),
+  EXPECT_NE(message_of(ErrorKind::kStorage, [&] { reader.open(0); }).find("link"),
             std::string::npos);
 }
 

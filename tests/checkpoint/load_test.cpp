@@ -2,36 +2,11 @@
 #include <gtest/gtest.h>
 
 #include "ashlar/checkpoint/boxes.h"
+#include "random_boxes.h"
 #include "state_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {
-
-class Draw {
- public:
-  Draw() : rng_(3, "load") {}
-  int64_t below(int64_t bound) { return int64_t(rng_.below(next_++, uint64_t(bound))); }
-
- private:
-  Rng rng_;
-  uint64_t next_ = 0;
-};
-
-std::vector<Box> random_tiling(const Shape& shape, int64_t count, Draw& draw) {
-  std::vector<Box> boxes{Box::whole(shape)};
-  for (int64_t i = 0; i < count && shape.ndim() > 0; ++i) {
-    const size_t at = size_t(draw.below(int64_t(boxes.size())));
-    const int d = int(draw.below(shape.ndim()));
-    if (boxes[at].length[d] < 2) continue;
-    const int64_t cut = 1 + draw.below(boxes[at].length[d] - 1);
-    Box right = boxes[at];
-    right.offset[d] += cut;
-    right.length[d] -= cut;
-    boxes[at].length[d] = cut;
-    boxes.push_back(right);
-  }
-  return boxes;
-}
 
 // What element (tensor, global index) holds.
 int32_t value_of(size_t tensor, int64_t global) {
@@ -55,7 +30,7 @@ void for_each_value(const Piece& piece, F&& body) {
 TEST(Load, AnyBoxesFromAnyBoxes) {
   const auto files = memory_files();
   Log log = quiet_log();
-  Draw draw;
+  Draw draw(3, "load");
   Checkpointer checkpoints(*files, "root", direct(1), log);
   const std::vector<Shape> shapes{{},      {1},       {0, 5},       {17},
                                   {9, 14}, {8, 3, 5}, {3, 4, 2, 6}, {2, 1, 7, 1, 3}};
@@ -132,7 +107,7 @@ class Strict : public testing::Test {
   }
   std::string load_error(std::span<const Piece> pieces, const LoadOptions& options = {}) {
     const StepReader reader = open_checkpoint(*files_, "root", log_);
-    return message_of([&] { reader.load(pieces, options); }, ErrorKind::kConfig);
+    return message_of(ErrorKind::kConfig, [&] { reader.load(pieces, options); });
   }
   std::unique_ptr<FileSystem> files_ = memory_files();
   Log log_ = quiet_log();
@@ -214,7 +189,7 @@ TEST_F(Strict, ExtraFilesAndManifestSectionsComeBack) {
   EXPECT_EQ(reader.read_blob("tokenizer.model"), std::string("\x00\x01\xff blob", 8));
   EXPECT_EQ(reader.read_blob("empty.bin"), "");
   EXPECT_EQ(reader.manifest().sections.at("trainer"), "{\"tokens\":12}");
-  EXPECT_NE(message_of([&] { reader.read_blob("recipe.toml"); }, ErrorKind::kCorrupt)
+  EXPECT_NE(message_of(ErrorKind::kCorrupt, [&] { reader.read_blob("recipe.toml"); })
                 .find("no extra file 'recipe.toml'"),
             std::string::npos);
 }

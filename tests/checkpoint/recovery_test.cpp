@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "state_test_util.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -123,7 +124,7 @@ TEST_F(Root, WalksBackRemembersAndMakesWayForTheStep) {
   EXPECT_EQ(checkpoints.newest()->step, 3);
   TinyRun loaded;
   const std::string reason =
-      message_of([&] { checkpoints.open_newest().load(loaded.all()); }, ErrorKind::kCorrupt);
+      message_of(ErrorKind::kCorrupt, [&] { checkpoints.open_newest().load(loaded.all()); });
   EXPECT_NE(reason.find("chunk 0 (bytes 0 to "), reason.npos) << reason;
   checkpoints.reject_newest(reason);
   EXPECT_EQ(checkpoints.newest()->step, 2);
@@ -142,11 +143,11 @@ TEST_F(Root, NoSurvivorIsAnErrorAndAnEmptyRootIsNot) {
   for (int start = 0; start < 2;
        ++start) {  // the verdicts of the first start do not hide the error
     const std::string message =
-        message_of([&] { Checkpointer(*files_, "root", direct(), log_); }, ErrorKind::kCorrupt);
+        message_of(ErrorKind::kCorrupt, [&] { Checkpointer(*files_, "root", direct(), log_); });
     EXPECT_NE(message.find("root holds 2 checkpoint steps but none is good"), message.npos)
         << message;
   }
-  EXPECT_EQ(message_of([&] { open_checkpoint(*files_, "nowhere", log_); }, ErrorKind::kCorrupt),
+  EXPECT_EQ(message_of(ErrorKind::kCorrupt, [&] { open_checkpoint(*files_, "nowhere", log_); }),
             "nowhere is neither a checkpoint step (no COMMIT) nor a directory of steps");
 }
 
@@ -197,18 +198,8 @@ TEST_F(Root, TheRunGoesOnUnderItsName) {
   EXPECT_EQ(Checkpointer(*files_, "other", options, log_).run_id().size(), 32u);
 }
 
-class Directory {
- public:
-  Directory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ashlar_ckpt_XXXXXX").string();
-    path = mkdtemp(pattern.data());
-  }
-  ~Directory() { std::filesystem::remove_all(path); }
-  std::string path;
-};
-
 TEST(Lease, OneProcessTrainsAndAKilledOneDoesNotBlock) {
-  Directory directory;
+  const testing_support::TemporaryDirectory directory;
   const auto files = posix_files();
   Log log = quiet_log();
   int ready[2];
@@ -216,7 +207,7 @@ TEST(Lease, OneProcessTrainsAndAKilledOneDoesNotBlock) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    Checkpointer checkpoints(*files, directory.path, direct(), log);
+    Checkpointer checkpoints(*files, directory.path(), direct(), log);
     TinyRun run;
     run.fill(1);
     checkpoints.save(run.request(1));
@@ -225,13 +216,13 @@ TEST(Lease, OneProcessTrainsAndAKilledOneDoesNotBlock) {
   }
   char byte;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  const std::string message =
-      message_of([&] { Checkpointer(*files, directory.path, direct(), log); }, ErrorKind::kConfig);
+  const std::string message = message_of(
+      ErrorKind::kConfig, [&] { Checkpointer(*files, directory.path(), direct(), log); });
   EXPECT_NE(message.find(fmt::format("is in use: process {} on ", child)), message.npos) << message;
-  EXPECT_EQ(open_checkpoint(*files, directory.path, log).step(), 1);  // reading is free
+  EXPECT_EQ(open_checkpoint(*files, directory.path(), log).step(), 1);  // reading is free
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  Checkpointer checkpoints(*files, directory.path, direct(), log);
+  Checkpointer checkpoints(*files, directory.path(), direct(), log);
   ASSERT_EQ(checkpoints.newest()->step, 1);
   expect_holds(*files, checkpoints.newest()->directory, 1);
   close(ready[0]);

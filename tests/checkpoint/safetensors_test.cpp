@@ -80,20 +80,20 @@ TEST(Safetensors, RefusesEverythingElse) {
   for (const Case& c : cases)
     for (const ErrorKind kind : {ErrorKind::kCorrupt, ErrorKind::kData}) {
       const std::string message =
-          message_of([&] { parse(file_of(c.json, c.data_bytes), kind); }, kind);
+          message_of(kind, [&] { parse(file_of(c.json, c.data_bytes), kind); });
       EXPECT_NE(message.find(c.message), message.npos) << c.json << "\n" << message;
       EXPECT_TRUE(message.starts_with("f.safetensors")) << message;
     }
 }
 
 TEST(Safetensors, RefusesLengthsBeforeUsingThem) {
-  EXPECT_NE(message_of([] { parse(as_vector("short")); }, ErrorKind::kCorrupt).find("5 bytes"),
+  EXPECT_NE(message_of(ErrorKind::kCorrupt, [] { parse(as_vector("short")); }).find("5 bytes"),
             std::string::npos);
-  EXPECT_NE(message_of([] { parse(as_vector(std::string(8, '\xff') + "{}")); }, ErrorKind::kCorrupt)
+  EXPECT_NE(message_of(ErrorKind::kCorrupt, [] { parse(as_vector(std::string(8, '\xff') + "{}")); })
                 .find("18446744073709551615"),
             std::string::npos);
-  EXPECT_NE(message_of([] { parse(as_vector(std::string("\x10\0\0\0\0\0\0\0{}", 10))); },
-                       ErrorKind::kCorrupt)
+  EXPECT_NE(message_of(ErrorKind::kCorrupt,
+                       [] { parse(as_vector(std::string("\x10\0\0\0\0\0\0\0{}", 10))); })
                 .find("needs 24 bytes but the file has 10"),
             std::string::npos);
 }

@@ -118,7 +118,7 @@ TEST(Async, FailuresSurfaceAtTheNextSaveOrWaitAndTheNextSaveWorks) {
   TinyRun run;
   run.fill(1);
   checkpoints.save(run.request(1));
-  EXPECT_NE(message_of([&] { checkpoints.wait(); }, ErrorKind::kStorage)
+  EXPECT_NE(message_of(ErrorKind::kStorage, [&] { checkpoints.wait(); })
                 .find("step 1 is not saved: syncing"),
             std::string::npos);
   EXPECT_EQ(checkpoints.consecutive_failures(), 1);
@@ -126,7 +126,7 @@ TEST(Async, FailuresSurfaceAtTheNextSaveOrWaitAndTheNextSaveWorks) {
   checkpoints.save(run.request(1));
   while (checkpoints.consecutive_failures() < 2) std::this_thread::yield();
   failing = false;
-  message_of([&] { checkpoints.save(run.request(2)); }, ErrorKind::kStorage);
+  message_of(ErrorKind::kStorage, [&] { checkpoints.save(run.request(2)); });
   run.fill(2);
   checkpoints.save(run.request(2));
   checkpoints.wait();
@@ -144,18 +144,18 @@ TEST(Save, RefusesIncompleteTensorsAndOldSteps) {
   SaveRequest request;
   request.step = 5;
   request.model = model.pieces();
-  EXPECT_NE(message_of([&] { checkpoints.save(request); }, ErrorKind::kCorrupt)
+  EXPECT_NE(message_of(ErrorKind::kCorrupt, [&] { checkpoints.save(request); })
                 .find("tensor 'w' [4, 4]: element [0, 3] is in no box"),
             std::string::npos);
   model.add_box("w", DType::kF32, {4, 4}, {{0, 3}, {4, 1}}, Role::kParameter);
   request.model = model.pieces();
   checkpoints.save(request);
-  EXPECT_NE(message_of([&] { checkpoints.save(request); }, ErrorKind::kConfig)
+  EXPECT_NE(message_of(ErrorKind::kConfig, [&] { checkpoints.save(request); })
                 .find("step 5 cannot be saved: root already holds step 5"),
             std::string::npos);
   request.step = 6;
   request.extra = {{"a", "", false}, {"a", "", false}};
-  EXPECT_NE(message_of([&] { checkpoints.save(request); }, ErrorKind::kConfig).find("named 'a'"),
+  EXPECT_NE(message_of(ErrorKind::kConfig, [&] { checkpoints.save(request); }).find("named 'a'"),
             std::string::npos);
 }
 
@@ -235,7 +235,7 @@ TEST(Retention, RemovesNothingWhenTheNewestDoesNotReadBack) {
   run.fill(1);
   checkpoints.save(run.request(1));
   liar.lies = true;
-  EXPECT_NE(message_of([&] { checkpoints.save(run.request(2)); }, ErrorKind::kCorrupt)
+  EXPECT_NE(message_of(ErrorKind::kCorrupt, [&] { checkpoints.save(run.request(2)); })
                 .find("step 2 does not read back"),
             std::string::npos);
   EXPECT_EQ(checkpoints.newest()->step, 1);

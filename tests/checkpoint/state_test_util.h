@@ -11,8 +11,11 @@
 #include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/rng.h"
+#include "tests/support/errors.h"
 
 namespace ashlar::checkpoint {
+
+using testing_support::message_of;
 
 inline Log quiet_log() {
   return Log([](std::string_view) {});
@@ -136,17 +139,6 @@ inline void expect_holds(FileSystem& files, const std::string& directory, int64_
   reader.load(loaded.all());
   EXPECT_EQ(loaded.bytes(), expected.bytes()) << directory;
   EXPECT_EQ(reader.read_blob("trainer.json"), "{\"step\": " + std::to_string(step) + "}");
-}
-
-inline std::string message_of(const std::function<void()>& body, ErrorKind kind) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error was raised";
-  return "";
 }
 
 inline std::vector<std::byte> as_vector(std::string_view text) {

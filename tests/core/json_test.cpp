@@ -4,17 +4,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/errors.h"
+
 namespace ashlar {
 namespace {
 
 std::string error_of(std::string_view text) {
-  try {
-    parse_json(text, "some.json", ErrorKind::kCorrupt);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
-    return error.what();
-  }
-  return "no error";
+  return testing_support::message_of(ErrorKind::kCorrupt,
+                                     [&] { parse_json(text, "some.json", ErrorKind::kCorrupt); });
 }
 
 bool starts_with(const std::string& text, std::string_view start) {

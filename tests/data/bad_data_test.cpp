@@ -9,6 +9,7 @@
 #include "ashlar/data/prepare.h"
 #include "ashlar/data/text_source.h"
 #include "tests/data/support.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ashlar::data {
 namespace {
@@ -107,8 +108,8 @@ const std::vector<Case> kTexts = {
 class BadText : public testing::TestWithParam<Case> {};
 
 TEST_P(BadText, IsNamedAndLeavesNothing) {
-  const std::string out = testing::TempDir() + "/bad_text_" + GetParam().name;
-  std::filesystem::remove_all(out);
+  const testing_support::TemporaryDirectory directory;
+  const std::string out = directory / "out";
   const auto files = posix_files();
   Log log([](std::string_view) {});
   Threads threads(1);
@@ -119,7 +120,6 @@ TEST_P(BadText, IsNamedAndLeavesNothing) {
   if (std::filesystem::exists(out)) {
     EXPECT_TRUE(std::filesystem::is_empty(out));
   }
-  std::filesystem::remove_all(out);
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, BadText, testing::ValuesIn(kTexts), name_of_case);

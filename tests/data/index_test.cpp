@@ -3,19 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "tests/data/support.h"
+#include "tests/support/bytes.h"
 
 namespace ashlar::data {
 namespace {
 
-std::string hex(std::string_view bytes) {
-  std::string out;
-  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return out;
-}
-
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
+using testing_support::bytes_of;
+using testing_support::hex;
 
 constexpr const char* kTwoDocuments =
     "4d4d4944494458000001000000000000000802000000000000000300000000000000030000000200000000000000"

@@ -10,12 +10,14 @@
 #include <string_view>
 #include <vector>
 
-#include "ashlar/core/error.h"
 #include "ashlar/core/files.h"
 #include "ashlar/data/indexed.h"
 #include "ashlar/data/loader.h"
+#include "tests/support/errors.h"
 
 namespace ashlar::data {
+
+using testing_support::message_of;
 
 inline constexpr int64_t kTestVocab = 1 << 20;
 
@@ -49,19 +51,6 @@ inline Source source_of(FileSystem& files, const std::string& prefix, int64_t se
 
 inline void write_file(FileSystem& files, const std::string& path, std::string_view content) {
   write_text(files, path, content);
-}
-
-// The message of the Error that `body` throws; "" and a test failure if it throws none.
-template <typename Body>
-std::string message_of(ErrorKind kind, Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error was raised";
-  return "";
 }
 
 }  // namespace ashlar::data

@@ -4,9 +4,9 @@
 #include <sentencepiece_processor.h>
 
 #include "ashlar/core/rng.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/sentencepiece.h"
 #include "ashlar/data/stream_decoder.h"
-#include "ashlar/data/utf8.h"
 #include "tests/data/support.h"
 
 namespace ashlar::data {
@@ -152,6 +152,36 @@ TEST(Training, ErrorsOfTheInputAreKept) {
         message_of(ErrorKind::kData, [&] { train_sentencepiece(*files, inputs, {}, log); });
     EXPECT_NE(message.find(expected), std::string::npos) << message;
   }
+}
+
+// The byte tokenizer with other special ids.
+class SpecialIds : public Tokenizer {
+ public:
+  SpecialIds(int32_t bos, int32_t eos) : bos_(bos), eos_(eos) {}
+  std::string_view kind() const override { return bytes_->kind(); }
+  int64_t vocab_size() const override { return bytes_->vocab_size(); }
+  int32_t eos_id() const override { return eos_; }
+  int32_t bos_id() const override { return bos_; }
+  int32_t pad_id() const override { return bytes_->pad_id(); }
+  int32_t unk_id() const override { return bytes_->unk_id(); }
+  const std::string& bytes() const override { return bytes_->bytes(); }
+  std::vector<int32_t> encode(std::string_view text) const override { return bytes_->encode(text); }
+  std::string piece(int32_t id) const override { return bytes_->piece(id); }
+  LeadingSpace leading_space() const override { return bytes_->leading_space(); }
+  bool starts_word(int32_t id) const override { return bytes_->starts_word(id); }
+
+ private:
+  std::unique_ptr<Tokenizer> bytes_ = byte_tokenizer();
+  int32_t bos_, eos_;
+};
+
+TEST(FirstId, IsBosElseEosElseAnError) {
+  EXPECT_EQ(first_id(SpecialIds(2, 1)), 2);
+  EXPECT_EQ(first_id(SpecialIds(0, 1)), 0);
+  EXPECT_EQ(first_id(SpecialIds(-1, 1)), 1);
+  const std::string message = message_of(ErrorKind::kData, [] { first_id(SpecialIds(-1, -1)); });
+  EXPECT_NE(message.find("bos_id"), std::string::npos) << message;
+  EXPECT_NE(message.find("give a prompt or ids"), std::string::npos) << message;
 }
 
 // Models of spm_train against the library's own decoder, on whole texts and on random ids.

@@ -69,6 +69,10 @@ TEST(Pipeline, TokenizerDataTrainEvalGenerate) {
   EXPECT_TRUE(
       run_ok(scratch, {"generate", "--model", step, "--prompt", "Plumb road", "--max-tokens", "3"})
           .starts_with("Plumb road"));
+  const json alone = json::parse(run_ok(scratch, {"generate", "--model", step, "--prompt", "",
+                                                  "--max-tokens", "3", "--json", "--ignore-eos"}));
+  EXPECT_EQ(alone["ids"].size(), 4u) << alone;
+  EXPECT_EQ(alone["ids"][0], 2) << "bos of the byte tokenizer";
 }
 
 TEST(Pipeline, ExportsAndImportsScoreAsTheCheckpoint) {
@@ -90,6 +94,21 @@ TEST(Pipeline, ExportsAndImportsScoreAsTheCheckpoint) {
   run_ok(scratch, {"ckpt", "import", "half", "half_root"});
   run_ok(scratch, {"ckpt", "export", "half_root", "half_again"});
   EXPECT_EQ(read_tree(scratch / "half"), read_tree(scratch / "half_again"));
+}
+
+TEST(Pipeline, AnExportNamesTheOptionsThatItCannotState) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=1", "train.run_dir=usual"}));
+  EXPECT_EQ(run(scratch, {"ckpt", "export", "usual/checkpoints", "usual_hf"}).err, "");
+  run_ok(scratch,
+         train_args({"train.steps=1", "moe.skip_output=identity", "model.qk_norm_eps=1e-6"}));
+  const Result result = run(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
+  EXPECT_EQ(result.code, 0);
+  for (const char* option : {"moe.skip_output=identity", "model.qk_norm_eps=1e-06"})
+    EXPECT_TRUE(
+        contains(result.err, fmt::format("warning: hf: config.json has no key for {};", option)))
+        << result.err;
 }
 
 TEST(Pipeline, LogitsFileAgreesWithTheScores) {

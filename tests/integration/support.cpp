@@ -21,17 +21,6 @@ std::atomic<int> num_programs{0};
 
 }  // namespace
 
-Scratch::Scratch() {
-  std::string name = testing::TempDir() + "/ashlar_XXXXXX";
-  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
-  path_ = name;
-}
-
-Scratch::~Scratch() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
 Program::Program(fs::path directory, const std::vector<std::string>& args,
                  const std::function<void()>& before_exec) {
   const std::string base = fmt::format("{}.output{}", directory.string(), num_programs++);

@@ -10,23 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_directory.h"
+
 namespace ashlar::integration {
 
 inline const std::string kData = ASHLAR_TEST_DATA;
 
-// A new directory, removed with everything in it.
-class Scratch {
- public:
-  Scratch();
-  ~Scratch();
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
+using Scratch = testing_support::TemporaryDirectory;
 
 struct Result {
   int code = -1;   // exit code; -1 if a signal ended it

@@ -11,7 +11,6 @@ namespace ashlar::nn {
 namespace {
 
 using Gradients = std::map<std::string, std::vector<double>>;
-using kernels::Segment;
 using kernels::Sequence;
 
 Gradients gradients_of(const Harness& h) {

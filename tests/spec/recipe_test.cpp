@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/core/error.h"
 #include "ashlar/core/files.h"
 #include "ashlar/spec/keys.h"
+#include "tests/support/errors.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ashlar {
 namespace {
@@ -35,14 +36,7 @@ Recipe parse(const std::string& toml, const Overrides& overrides = {}) {
 
 // The message of the kConfig error that parsing raises.
 std::string message_of(const std::string& toml, const Overrides& overrides = {}) {
-  try {
-    parse(toml, overrides);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
-    return error.what();
-  }
-  ADD_FAILURE() << "accepted";
-  return "";
+  return testing_support::message_of(ErrorKind::kConfig, [&] { parse(toml, overrides); });
 }
 
 TEST(Recipe, AbsentKeysKeepTheDefaultsOfTheStructs) {
@@ -253,9 +247,9 @@ TEST_P(RecipeFiles, RoundTrip) {
 
 TEST_P(RecipeFiles, DataAndDirectoryCanBeOverridden) {
   const Recipe recipe = load_recipe(kRecipes + GetParam() + ".toml",
-                                    Overrides{"data.train=elsewhere", "train.run_dir=/tmp/r"});
+                                    Overrides{"data.train=elsewhere", "train.run_dir=runs/other"});
   EXPECT_EQ(recipe.data.train, (std::vector<BlendEntry>{{"elsewhere", 1.0}}));
-  EXPECT_EQ(recipe.train.run_dir, "/tmp/r");
+  EXPECT_EQ(recipe.train.run_dir, "runs/other");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RecipeFiles, testing::ValuesIn(kRecipeNames), [](const auto& info) {
@@ -285,27 +279,20 @@ TEST(Recipe, ReleasedShapes) {
 
 TEST(Recipe, AMissingFileIsAConfigurationError) {
   for (const std::string& path : {kRecipes + "absent.toml", kRecipes}) {
-    try {
-      load_recipe(path, {});
-      ADD_FAILURE() << "accepted " << path;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kConfig);
-      EXPECT_TRUE(std::string(error.what()).starts_with(path + ": ")) << error.what();
-    }
+    const std::string message =
+        testing_support::message_of(ErrorKind::kConfig, [&] { load_recipe(path, {}); });
+    EXPECT_TRUE(message.starts_with(path + ": ")) << message;
   }
 }
 
 TEST(Recipe, MayBeALink) {
-  std::string directory =
-      (std::filesystem::temp_directory_path() / "ashlar_recipe_XXXXXX").string();
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const testing_support::TemporaryDirectory directory;
   const std::filesystem::path file = std::filesystem::absolute(kRecipes + "zaya1-nano.toml");
-  const std::string link = directory + "/link.toml";
+  const std::string link = directory / "link.toml";
   std::filesystem::create_symlink(file, link);
   Recipe linked = load_recipe(link, {});
   linked.source = file.string();
   EXPECT_EQ(linked, load_recipe(file.string(), {}));
-  std::filesystem::remove_all(directory);
 }
 
 // A row of the table in docs/recipes.md.

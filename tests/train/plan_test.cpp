@@ -57,7 +57,7 @@ const std::vector<Case> kCases = {
 // Rows of ids without pattern; each row holds two documents.
 struct Batch {
   std::vector<int32_t> ids, targets;
-  std::vector<kernels::Segment> segments;
+  std::vector<Segment> segments;
   MicroBatch view() const { return {ids, targets, segments}; }
 };
 

@@ -1,21 +1,30 @@
 #include "ashlar/train/tensorboard.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/bytes.h"
 
 namespace ashlar::train {
 namespace {
 
-std::string hex(const std::string& bytes) {
+using testing_support::hex;
+
+std::string version_record(double wall_time_s) {
   std::string out;
-  for (const unsigned char c : bytes) out += fmt::format("{:02x}", c);
+  append_version_record(out, wall_time_s);
+  return out;
+}
+
+std::string scalar_record(double wall_time_s, int64_t step, std::string_view tag, float value) {
+  std::string out;
+  append_scalar_record(out, wall_time_s, step, tag, value);
   return out;
 }
 
 TEST(TensorBoard, KnownRecords) {
-  EXPECT_EQ(hex(tensorboard_version_record(1.0)),
+  EXPECT_EQ(hex(version_record(1.0)),
             "1800000000000000a37f4b2209000000000000f03f1a0d627261696e2e4576656e743a3286bf577a");
-  EXPECT_EQ(hex(tensorboard_scalar_record(1.0, 7, "loss", 3.5f)),
+  EXPECT_EQ(hex(scalar_record(1.0, 7, "loss", 3.5f)),
             "1a00000000000000129bd82d09000000000000f03f10072a0d0a0b0a046c6f73731500006040580acbb9");
 }
 
@@ -32,8 +41,7 @@ TEST(TensorBoard, FilesHoldWholeRecords) {
   ASSERT_EQ(names.size(), 1u);
   EXPECT_TRUE(names[0].starts_with("events.out.tfevents.")) << names[0];
   const std::string text = read_text(*files, "run/tensorboard/" + names[0]);
-  EXPECT_EQ(text.size(), tensorboard_version_record(1).size() +
-                             2 * tensorboard_scalar_record(1, 1, "loss", 1).size());
+  EXPECT_EQ(text.size(), version_record(1).size() + 2 * scalar_record(1, 1, "loss", 1).size());
 }
 
 }  // namespace

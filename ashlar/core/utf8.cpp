@@ -1,9 +1,9 @@
-#include "ashlar/data/utf8.h"
+#include "ashlar/core/utf8.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace ashlar::data {
+namespace ashlar {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
@@ -78,4 +78,4 @@ size_t complete_utf8(std::string_view text) {
   return text.size();
 }
 
-}  // namespace ashlar::data
+}  // namespace ashlar

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace ashlar::data {
+namespace ashlar {
 
 struct Utf8Step {
   enum class Kind { kValid, kInvalid, kIncomplete };  // kIncomplete: the text ends inside it
@@ -31,4 +31,4 @@ std::string replace_invalid_utf8(std::string_view text);
 // Length of `text` without an unfinished character at its end.
 size_t complete_utf8(std::string_view text);
 
-}  // namespace ashlar::data
+}  // namespace ashlar

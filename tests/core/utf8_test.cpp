@@ -1,10 +1,10 @@
-#include "ashlar/data/utf8.h"
+#include "ashlar/core/utf8.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace ashlar::data {
+namespace ashlar {
 namespace {
 
 const std::string kBad = "\xEF\xBF\xBD";
@@ -62,4 +62,4 @@ TEST(Utf8, ReportsTheFirstPlaceInLongText) {
 }
 
 }  // namespace
-}  // namespace ashlar::data
+}  // namespace ashlar

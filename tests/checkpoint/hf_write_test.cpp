@@ -1,0 +1,136 @@
+// Hugging Face directories: what is written, and that it is written whole or not at all.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "hf_directory.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+class HfWriteTest : public HfDirectoryTest {};
+
+TEST_F(HfWriteTest, ShardsAboveTheLimitAndListsThem) {
+  const ModelSpec spec = odd_spec();
+  const Values values = random_values(spec, DType::kF32);
+  for (const HfLayout layout : {HfLayout::kNative, HfLayout::kLegacy}) {
+    const std::string name(name_of(layout));
+    HfWriteOptions options{layout, DType::kF32};
+    options.max_file_bytes = 2000;
+    write(name, spec, values, options);
+    EXPECT_FALSE(std::filesystem::exists(root / (name + "/model.safetensors")));
+    const Json index = Json::parse(slurp(root / (name + "/model.safetensors.index.json")));
+    int64_t total = 0;
+    std::set<std::string> shards;
+    for (const auto& [tensor, file] : index["weight_map"].items()) shards.insert(file);
+    for (const std::string& shard : shards) {
+      int64_t bytes = 0;
+      const auto tensors = take_apart(root / (name + "/" + shard));
+      for (const auto& [tensor, data] : tensors) {
+        bytes += int64_t(data.size());
+        EXPECT_EQ(index["weight_map"][tensor], shard);
+      }
+      EXPECT_TRUE(bytes <= 2000 || tensors.size() == 1) << shard;
+      total += bytes;
+    }
+    EXPECT_GT(shards.size(), 5u);
+    EXPECT_EQ(*shards.begin(), fmt::format("model-00001-of-{:05}.safetensors", shards.size()));
+    EXPECT_EQ(total, 4 * (3970 + 12));
+    EXPECT_EQ(index["metadata"]["total_size"], total);
+    expect_equal(values, read_all(open(name), DType::kF32));
+  }
+}
+
+TEST_F(HfWriteTest, CopiesFurtherFilesAndWritesTheConfigs) {
+  spill(root / "tokenizer.model", std::string("\0\1binary", 8));
+  HfWriteOptions options = kF32Native;
+  options.copy_files = {root / "tokenizer.model"};
+  const ModelSpec spec = odd_spec();
+  write("new", spec, random_values(spec, DType::kF32), options);
+  EXPECT_EQ(slurp(root / "new/tokenizer.model"), std::string("\0\1binary", 8));
+  EXPECT_EQ(slurp(root / "new/config.json"), to_hf_config(spec, DType::kF32, HfLayout::kNative));
+  EXPECT_EQ(slurp(root / "new/generation_config.json"), to_hf_generation_config(spec));
+  options.copy_files = {root / "new/config.json"};
+  message_of(ErrorKind::kConfig,
+             [&] { write("other", spec, random_values(spec, DType::kF32), options); });
+  EXPECT_FALSE(std::filesystem::exists(root / "other"));
+  EXPECT_FALSE(std::filesystem::exists(root / "other.tmp"));
+}
+
+TEST_F(HfWriteTest, NeverWritesOverAnything) {
+  const ModelSpec spec = odd_spec();
+  const Values values = random_values(spec, DType::kF32);
+  std::filesystem::create_directory(root / "there");
+  const std::string message =
+      message_of(ErrorKind::kConfig, [&] { write("there/", spec, values, kF32Native); });
+  EXPECT_NE(message.find("there: exists already"), std::string::npos) << message;
+  EXPECT_TRUE(std::filesystem::is_empty(root / "there"));
+}
+
+TEST_F(HfWriteTest, WritesOnlyWholeModels) {
+  const ModelSpec spec = odd_spec();
+  Values values = random_values(spec, DType::kF32);
+  const auto refuse = [&](const std::string& word) {
+    const std::string message =
+        message_of(ErrorKind::kData, [&] { write("none", spec, values, kF32Native); });
+    EXPECT_NE(message.find(word), std::string::npos) << message;
+    EXPECT_FALSE(std::filesystem::exists(root / "none"));
+  };
+  const Piece first = values.pieces.front();
+  values.pieces.push_back(first);
+  refuse("model.embed_tokens.weight is given twice");
+  values.pieces.back().logical.name = "model.other";
+  refuse("expected only the 99");
+  values.pieces.pop_back();
+  values.pieces.front().logical.global_shape = Shape{8, 11};
+  refuse("has shape [8, 11]");
+  values.pieces.erase(values.pieces.begin());
+  refuse("model.embed_tokens.weight is missing");
+}
+
+// Whichever call fails: the target is absent, or complete because only its last sync failed.
+TEST_F(HfWriteTest, AFaultLeavesAllOrNothing) {
+  ModelSpec spec = odd_spec();
+  spec.num_hidden_layers = 1;
+  spec.layer_types.resize(1);
+  const Values values = random_values(spec, DType::kF32);
+  HfWriteOptions options = kF32Native;
+  options.max_file_bytes = 4000;
+  int64_t calls = 0;
+  for (bool finished = false; !finished; ++calls) {
+    const auto memory = memory_files();
+    memory->make_directories("/models");
+    bool hit = false;
+    const auto faulty =
+        faulty_files(*memory, [&](int64_t call, std::string_view, const std::string&) {
+          if (call != calls) return Fault::kNone;
+          hit = true;
+          return call % 2 == 0 ? Fault::kDiskFull : Fault::kIoError;
+        });
+    try {
+      write_hf_model(*faulty, "/models/new", spec, values.pieces, options);
+      finished = !hit;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kStorage);
+    }
+    EXPECT_FALSE(memory->stat("/models/new.tmp")) << "call " << calls;
+    if (memory->stat("/models/new"))
+      expect_equal(values, read_all(HfModel::open(*memory, "/models/new"), DType::kF32));
+    else
+      EXPECT_TRUE(hit);
+  }
+  EXPECT_GT(calls, 50);
+}
+
+TEST_F(HfWriteTest, RemovesWhatAKilledExportLeft) {
+  std::filesystem::create_directory(root / "new.tmp");
+  spill(root / "new.tmp/model.safetensors", "half");
+  const ModelSpec spec = odd_spec();
+  const Values values = random_values(spec, DType::kF32);
+  write("new", spec, values, kF32Native);
+  EXPECT_FALSE(std::filesystem::exists(root / "new.tmp"));
+  expect_equal(values, read_all(open("new"), DType::kF32));
+}
+
+}  // namespace
+}  // namespace ashlar::checkpoint

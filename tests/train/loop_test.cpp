@@ -1,0 +1,140 @@
+// The loop around the steps: what a step costs beside the trainer, and what its rows say.
+#include "ashlar/train/loop.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ashlar/core/text.h"
+#include "malloc_count.h"
+#include "tests/data/support.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ashlar::train {
+namespace {
+
+using testing_support::TemporaryDirectory;
+
+std::vector<int64_t> document_lengths() {  // 1 to 60
+  std::vector<int64_t> lengths;
+  for (int64_t d = 0; d < 400; ++d) lengths.push_back(1 + d * 7 % 60);
+  return lengths;
+}
+
+// A run of the tiny recipe.
+Recipe tiny_run(FileSystem& files, const TemporaryDirectory& root,
+                std::vector<std::string> overrides) {
+  std::vector<std::vector<int32_t>> documents;
+  for (const int64_t length : document_lengths())
+    documents.emplace_back(size_t(length), int32_t(documents.size() % 256));
+  const std::string prefix = root / "text";
+  data::write_documents(files, prefix, documents, 256);
+  for (const std::string& fixed :
+       {"data.train=" + prefix, "train.run_dir=" + (root / "run").string(),
+        std::string("data.tokenizer=byte")})
+    overrides.push_back(fixed);
+  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
+}
+
+// Calls of malloc between the last two console lines, which are `log_every` steps apart.
+int64_t mallocs_between_lines(int64_t log_every) {
+  const auto files = posix_files();
+  const TemporaryDirectory root;
+  const Recipe recipe = tiny_run(*files, root,
+                                 {fmt::format("train.log_every={}", log_every), "train.steps=60",
+                                  "train.eval_every=0", "checkpoint.every=-1"});
+  std::vector<int64_t> at_line;
+  at_line.reserve(100);
+  Log log([&](std::string_view line) {
+    if (line.starts_with("step ")) at_line.push_back(testing_support::num_mallocs());
+  });
+  EXPECT_EQ(run_training(recipe, *files, log), Outcome::kDone);
+  EXPECT_GE(at_line.size(), 3u);
+  return at_line[at_line.size() - 1] - at_line[at_line.size() - 2];
+}
+
+TEST(Loop, AStepWithoutALineAllocatesNothing) {
+  if (!testing_support::counts_mallocs())
+    GTEST_SKIP() << "needs a build without sanitizers: they own malloc";
+  const int64_t of_a_line = mallocs_between_lines(1);
+  EXPECT_GT(of_a_line, 0);
+  EXPECT_EQ(mallocs_between_lines(20), of_a_line);
+}
+
+std::vector<nlohmann::json> rows_of(FileSystem& files, const TemporaryDirectory& root) {
+  std::vector<nlohmann::json> rows;
+  for (const std::string& line : split(read_text(files, root / "run/metrics.jsonl"), '\n'))
+    if (!line.empty()) rows.push_back(nlohmann::json::parse(line));
+  return rows;
+}
+
+// A synchronous save blocks for as long as it lasts: the next step's row says so, and no other.
+TEST(Loop, TheNextRowSaysHowLongASaveBlocked) {
+  const auto files = posix_files();
+  const TemporaryDirectory root;
+  Log log([](std::string_view) {});
+  run_training(tiny_run(*files, root,
+                        {"train.steps=5", "train.eval_every=0", "checkpoint.every=2",
+                         "checkpoint.async=false"}),
+               *files, log);
+  std::vector<double> blocked;
+  double saving = 0.0;
+  for (const nlohmann::json& row : rows_of(*files, root)) {
+    if (!row.contains("event")) blocked.push_back(row.at("checkpoint_blocked_s"));
+    if (row.value("event", "") == "checkpoint" && row.at("step") == 2) saving = row.at("total_s");
+  }
+  ASSERT_EQ(blocked.size(), 5u);
+  EXPECT_GT(saving, 0.0);
+  EXPECT_GE(blocked[2], saving);
+  for (const size_t before : {0, 1, 3}) EXPECT_LT(blocked[before], saving);
+}
+
+TEST(Loop, RowsKeepTheTypesOfTheirColumns) {
+  const auto files = posix_files();
+  const TemporaryDirectory root;
+  Log log([](std::string_view) {});
+  run_training(
+      tiny_run(*files, root, {"train.steps=3", "train.eval_every=2", "checkpoint.every=-1"}),
+      *files, log);
+  const std::vector<nlohmann::json> rows = rows_of(*files, root);
+  int steps = 0, evaluations = 0;
+  for (const nlohmann::json& row : rows) {
+    evaluations += row.value("event", "") == "evaluation";
+    if (row.contains("event")) continue;
+    EXPECT_EQ(row.at("step"), ++steps);
+    EXPECT_EQ(row.size(), 20u) << row;
+    for (const char* key : {"loss", "lr", "data_stall_s", "checkpoint_blocked_s", "mfu"})
+      EXPECT_TRUE(row.at(key).is_number_float()) << key << " of " << row;
+    for (const char* key : {"tokens", "skipped", "allocations"})
+      EXPECT_TRUE(row.at(key).is_number_integer()) << key << " of " << row;
+    EXPECT_EQ(row.at("applied"), true);
+    EXPECT_EQ(row.at("mfu_convention"), "exact-causal");
+  }
+  EXPECT_EQ(steps, 3);
+  EXPECT_EQ(evaluations, 1);
+}
+
+TEST(Loop, SaysOnceWhatPackingDrops) {
+  const auto files = posix_files();
+  const TemporaryDirectory root;
+  std::string said;
+  Log log([&](std::string_view line) { said += std::string(line) + "\n"; });
+  const Recipe recipe = tiny_run(*files, root,
+                                 {"train.steps=2", "train.eval_every=0", "checkpoint.every=-1",
+                                  "data.packing=best_fit", "data.validation_fraction=0"});
+  run_training(recipe, *files, log);
+  int64_t documents = 0, tokens = 0, all = 0;
+  for (const int64_t length : document_lengths()) {
+    all += length;
+    if (length > 33) ++documents, tokens += length;
+  }
+  const std::string expected = fmt::format(
+      "best-fit packing drops {} documents longer than 33 tokens: {} of {} training tokens\n",
+      format_thousands(documents), format_thousands(tokens), format_thousands(all));
+  const size_t at = said.find(expected);
+  ASSERT_NE(at, std::string::npos) << said;
+  EXPECT_EQ(said.find("best-fit packing", at + 1), std::string::npos) << said;
+}
+
+}  // namespace
+}  // namespace ashlar::train
