@@ -1,9 +1,8 @@
 // What subcommands share: how one is declared, and where its help, results and errors go.
 //
 // Each cli/<name>.cpp declares its flags on a CLI::App (the one table that --help and the checks
-// come from) and
-// returns what to run.  Results go to stdout, progress and messages to stderr, the exit code is
-// Error's kind.
+// come from) and returns what to run.  Results go to stdout, progress and messages to stderr, the
+// exit code is Error's kind.
 #pragma once
 
 #include <functional>

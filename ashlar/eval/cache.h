@@ -1,10 +1,9 @@
 // Decode caches of one sequence: keys and values, the last two convolution columns, the last
-// delayed value.
-// A SequenceExchange, so that decode and prefill in chunks run the same forward pass as training.
+// delayed value.  A SequenceExchange, so that decode and prefill in chunks run the same forward pass
+// as training.
 //
 // Memory   per block: keys and values of max_tokens in the activation type; sliding blocks keep
-//          window - 1 tokens
-//          besides the current chunk; 2 C + K D / 2 values in the stream type.
+//          window - 1 tokens besides the current chunk; 2 C + K D / 2 values in the stream type.
 // Limits   forward only; chunks must follow each other in position without a gap.
 #pragma once
 

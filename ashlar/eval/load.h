@@ -1,6 +1,5 @@
 // A model to use, from wherever --model points: a Hugging Face directory, a checkpoint root (its
-// newest good step)
-// or one step.  Weights, shape and, where it is there, the tokenizer.
+// newest good step) or one step.  Weights, shape and, where it is there, the tokenizer.
 #pragma once
 
 #include <memory>

@@ -16,8 +16,7 @@ struct Perplexity {
 };
 
 // max_samples 0: all.  Rows of the loader's micro batch are evaluated together; samples that do not
-// fill the last
-// one are evaluated too (the rest of that batch is left out).
+// fill the last one are evaluated too (the rest of that batch is left out).
 Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
                       std::vector<data::Source> sources, int64_t micro_batch, int64_t max_samples,
                       Log& log);

@@ -1,6 +1,5 @@
 // One block: norm, attention, merge, norm, mixture of experts, merge.  The second merge is fused
-// with the norm
-// that follows it and so belongs to the model.
+// with the norm that follows it and so belongs to the model.
 //
 // BlockRunner says *how* attention and experts run on the weights that this rank holds; LocalRunner
 // runs them

@@ -1,8 +1,6 @@
 // Compressed Convolutional Attention: down projections, two stacked causal convolutions on queries
-// and keys,
-// QK mean, QK norm with temperature, partial RoPE, a value half delayed by one token, causal GQA,
-// output
-// projection.
+// and keys, QK mean, QK norm with temperature, partial RoPE, a value half delayed by one token,
+// causal GQA, output projection.
 //
 // Source   arXiv 2510.04476 (CCA), 2511.17127 (ZAYA1) and its release.
 // Shapes   a [T, H] normed input, o [T, H]; letters as in kernels/qk.h.

@@ -1,7 +1,7 @@
 // What crosses token ownership inside attention, forward and backward: the halo before a segment
-// that
-// continues a document, and the keys and values that its queries may see.  The layers know nothing
-// else of other tokens, so decode caches and context parallelism are implementations of this.
+// that continues a document, and the keys and values that its queries may see.  The layers know
+// nothing else of other tokens, so decode caches and context parallelism are implementations of
+// this.
 #pragma once
 
 #include <span>
@@ -21,8 +21,7 @@ class SequenceExchange {
   virtual ~SequenceExchange() = default;
 
   // Fills halo_z [num_halos, 2, C] and halo_vd [num_halos, K*D/2] from the two tokens before each
-  // segment
-  // that continues a document (z of a token before the document's start is 0).
+  // segment that continues a document (z of a token before the document's start is 0).
   virtual void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
                             const kernels::Matrix& z, const kernels::Matrix& vd,
                             const Tensor& halo_z, const Tensor& halo_vd) = 0;
@@ -42,8 +41,7 @@ class SequenceExchange {
 };
 
 // One device holds every token: answers from the segment list.  A segment may continue a document
-// whose
-// preceding tokens stand in other rows of the same batch.
+// whose preceding tokens stand in other rows of the same batch.
 class LocalExchange final : public SequenceExchange {
  public:
   void halo_forward(const kernels::Context&, int64_t, const kernels::Sequence&,

@@ -1,6 +1,5 @@
 // Weights are born from logical coordinates: element i of tensor `name` is a function of (seed,
-// name, i), so any
-// layout starts from the same numbers.
+// name, i), so any layout starts from the same numbers.
 #pragma once
 
 #include "ashlar/nn/model.h"

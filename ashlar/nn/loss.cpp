@@ -18,8 +18,7 @@ DType head_compute(const Model& model) {
 
 int64_t head_chunk_tokens(const ModelSpec& spec, int64_t num_tokens) {
   // At most 64 MiB of fp32 logits, at most 256 tokens (logits of small vocabularies stay in cache),
-  // at
-  // least 64 so that the products keep their speed.
+  // at least 64 so that the products keep their speed.
   const int64_t fitting = (int64_t{16} << 20) / spec.vocab_size / 64 * 64;
   return std::min(num_tokens, std::clamp<int64_t>(fitting, 64, 256));
 }

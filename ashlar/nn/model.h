@@ -1,8 +1,8 @@
 // ZAYA1 whole: embedding, blocks, final norm; forward and backward over one micro-batch.
 //
 //   x^0 = (Emb[id] + b_in) * a_in
-//   block l:  a = norm(x^l);  h = merge(attention(a), x^l);  m = norm(h);  x^{l+1} =
-//   merge(experts(m), h)
+//   block l:  a = norm(x^l);  h = merge(attention(a), x^l);
+//             m = norm(h);    x^{l+1} = merge(experts(m), h)
 //   final = norm(x^L), which loss.h turns into logits
 //
 // Source   arXiv 2511.17127 and the release.
@@ -70,8 +70,7 @@ struct ModelCall {
 
 void forward(const kernels::Context&, const ModelCall&, const Saved&);
 // dfinal: gradient of final_TH.  Adds to gradients (those of the blocks through the runner), but
-// for
-// what call.accumulate says.
+// for what call.accumulate says.
 void backward(const kernels::Context&, const ModelCall&, const Saved&, const Tensor& dfinal_TH,
               const ModelWeights& gradients);
 

@@ -1,6 +1,5 @@
 // What a layer says about each of its tensors: one visitor that init, optimizer, checkpoint and
-// parity
-// tests all use.  Names and shapes are the native Hugging Face ones.
+// parity tests all use.  Names and shapes are the native Hugging Face ones.
 #pragma once
 
 #include <string>

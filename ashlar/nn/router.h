@@ -1,7 +1,6 @@
 // ZAYA1's router: down projection, exponential depth averaging, RMSNorm, three-layer MLP with exact
-// GELU, softmax
-// over E + 1 classes, top-1 by biased probability.  Its state r flows from block to block; so does
-// its gradient.
+// GELU, softmax over E + 1 classes, top-1 by biased probability.  Its state r flows from block to
+// block; so does its gradient.
 //
 // Source   arXiv 2511.17127, 2605.05365 and the release.
 // Shapes   m [T, H]; r r_prev [T, R]; X = E + 1.
@@ -46,8 +45,7 @@ void router_forward(const kernels::Context&, const ModelSpec&, const Types&, con
                     const RouterOperands&, const RouterSaved&, const Tensor& m_TH,
                     const Tensor& r_prev_TR);
 // dr_next: from block l+1, absent in the last block; dr_prev: to block l-1, absent in block 0.
-// Overwrites dm.
-// accumulate: see AttentionCall.
+// Overwrites dm.  accumulate: see AttentionCall.
 void router_backward(const kernels::Context&, const ModelSpec&, const Types&, const RouterWeights&,
                      const RouterOperands&, const RouterSaved&, const Tensor& m_TH,
                      const Tensor& r_prev_TR, const Tensor& dchosen_T, const Tensor& dr_next_TR,

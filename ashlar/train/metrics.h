@@ -1,7 +1,6 @@
 // One row per optimizer step, to three places: a console line, DIRECTORY/metrics.jsonl,
-// TensorBoard.
-// docs/metrics.md gives every key with its formula.  A step row that is due on no console line
-// allocates nothing.
+// TensorBoard. docs/metrics.md gives every key with its formula.  A step row that is due on no
+// console line allocates nothing.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,5 @@
 // The dry run: one step of the real trainer on the meta device.  Its memory is the allocator's own
-// count and its work
-// the kernels' own record.
+// count and its work the kernels' own record.
 #pragma once
 
 #include "ashlar/kernels/context.h"

@@ -1,9 +1,7 @@
 // A run's state as a checkpoint holds it, and back.  What is saved: weights and buffers (component
-// model), optimizer and
-// balancing state (optim), the loader's cursor (loader), and under extra/ trainer.json (counters,
-// health windows),
-// recipe.toml, config.json, model.json and tokenizer.model.  The generators are counter-based: seed
-// and step say all.
+// model), optimizer and balancing state (optim), the loader's cursor (loader), and under extra/
+// trainer.json (counters, health windows), recipe.toml, config.json, model.json and
+// tokenizer.model.  The generators are counter-based: seed and step say all.
 #pragma once
 
 #include <string>
@@ -46,8 +44,7 @@ class StateWriter {
 };
 
 // Fills the trainer from a step and packs the weights; returns counters and cursor.  kConfig where
-// the recipe's
-// model or optimizer is not the saved one (the report names tensors).
+// the recipe's model or optimizer is not the saved one (the report names tensors).
 struct Restored {
   RunCounters counters;
   HealthState health;

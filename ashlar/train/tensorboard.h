@@ -2,8 +2,7 @@
 //
 // Format  record = u64 length, u32 masked crc32c(length bytes), data, u32 masked crc32c(data), with
 //         mask(c) = ((c >> 15) | (c << 17)) + 0xa282ead8; data = protobuf Event {1: double
-//         wall_time, 2: int64 step,
-//         3: file_version | 5: Summary {1: Value {1: tag, 2: float}}}.
+//         wall_time, 2: int64 step, 3: file_version | 5: Summary {1: Value {1: tag, 2: float}}}.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // Everything malformed that a user can hand to the program: one line on stderr that names it, the
-// right exit code,
-// nothing on stdout and nothing left on the disk.
+// right exit code, nothing on stdout and nothing left on the disk.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -122,8 +122,7 @@ inline double largest(const std::vector<double>& values) {
 }
 
 // fp32 sums of some hundred terms and the named approximations stay within 1e-5 of the largest
-// value (inputs are of order 1);
-// bf16 adds one rounding, 2^-8 of the value.
+// value (inputs are of order 1); bf16 adds one rounding, 2^-8 of the value.
 inline void expect_close(const Output& output, const std::vector<double>& want,
                          const std::string& what) {
   const std::vector<double> got = values_of(output.tensor);
