@@ -91,6 +91,8 @@ class Model {
   void pack(const kernels::Context& ctx) const { operands_.pack(ctx); }
   ModelCall call(SequenceExchange&, const kernels::Sequence&, const Tensor& ids_T,
                  bool accumulate = true);
+  // All gradients as one vector of the stream type: the arena that they lie in, gaps included.
+  Tensor flat_gradients() const { return gradient_arena_.whole(types_.stream); }
   // The gradients that backward adds to even without accumulate: a step zeroes them first.
   const std::vector<Tensor>& sums() const { return sums_; }
 

@@ -105,6 +105,11 @@ void fill_zero(const Tensor& tensor) {
 Arena::Arena(Allocator& allocator, int64_t size_bytes, Tag tag)
     : device_(allocator.device()), buffer_(allocator.allocate(size_bytes, tag)), counting_(false) {}
 
+Tensor Arena::whole(DType dtype) const {
+  ASHLAR_ASSERT(!counting_);
+  return tensor_over(buffer_, device_, dtype, {buffer_.size_bytes() / size_of(dtype)});
+}
+
 Tensor Arena::take(DType dtype, const Shape& shape) {
   constexpr int64_t kAlign = 64;
   Tensor tensor{nullptr, dtype, device_, shape};

@@ -61,6 +61,8 @@ class Arena {
   Arena(Allocator& allocator, int64_t size_bytes, Tag tag);  // real (or meta, counted)
   Tensor take(DType dtype, const Shape& shape);
   int64_t peak_bytes() const { return peak_; }
+  // All of its memory as a vector.  Not of an arena that only counts.
+  Tensor whole(DType dtype) const;
 
   class Scope {
    public:

@@ -1,8 +1,10 @@
 #include "ashlar/train/loop.h"
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "ashlar/core/text.h"
 #include "ashlar/data/prefetch.h"
@@ -24,10 +26,15 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer) {
+// Rank r of n reads the r-th n-th of the logical streams.
+data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
+                                   const comm::Group& ranks) {
+  const int64_t local_streams = recipe.data.num_streams / ranks.size();
   return {.micro_batch = recipe.train.micro_batch,
           .global_batch = recipe.train.global_batch,
           .num_streams = recipe.data.num_streams,
+          .first_stream = local_streams * ranks.rank(),
+          .local_streams = local_streams,
           .seed = recipe.train.seed,
           .vocab_size = recipe.model.vocab_size,
           .pad_id = tokenizer.pad_id(),
@@ -35,8 +42,8 @@ data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& 
           .mask_document_end = recipe.data.mask_document_end};
 }
 
-int64_t memory_limit(const Recipe& recipe) {
-  return recipe.train.memory_limit_mib > 0 ? recipe.train.memory_limit_mib << 20 : INT64_MAX;
+std::string checkpoint_root(const Recipe& recipe) {
+  return join(recipe.train.run_dir, "checkpoints");
 }
 
 MicroBatch micro_batch(const data::Batch& batch) {
@@ -57,17 +64,23 @@ void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_l
            format_thousands(tokens), format_thousands(all));
 }
 
-// One start of the program on a run.
+// One start of the program on a run, on one of its ranks.  Rank 0 writes metrics and checkpoints.
 class Run {
  public:
-  Run(const Recipe& recipe, FileSystem& files, Log& log);
+  Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
+      const Place& place);
   Outcome train();
 
  private:
   void resume();
+  void take(const checkpoint::StepReader& reader, data::Loader& loader);
+  bool restore_newest(data::Loader& loader);
+  void follow(int64_t step, data::Loader& loader);
+  std::array<bool, 2> agree(std::array<bool, 2> mine);
   void step();
   void skip(const StepStats& stats, const Verdict& verdict);
   void evaluate();
+  void finish();
   void save();
   void save_failed(const Error& error);
   void finish_saves();
@@ -76,91 +89,131 @@ class Run {
   Recipe recipe_;
   FileSystem& files_;
   Log& log_;
-  StopSignals signals_;
+  const StopSignals& signals_;
+  comm::Group& ranks_;
+  const bool writes_;  // metrics and checkpoints: rank 0
   DType compute_;
   RunPlan plan_;
   Threads threads_;
-  Allocator allocator_;
+  Allocator& allocator_;
   Trainer trainer_;
   data::Sources sources_;  // before the tokenizer: a dataset that is not there is to be named first
   std::unique_ptr<data::Tokenizer> tokenizer_;
   StateWriter writer_;
   Health health_;
   RunScale scale_;
-  std::unique_ptr<Metrics> metrics_;
-  std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
+  std::unique_ptr<Metrics> metrics_;                       // of the rank that writes
+  std::unique_ptr<checkpoint::Checkpointer> checkpoints_;  // likewise
   std::unique_ptr<data::Prefetcher> prefetch_;
   data::Batch batch_;
-  std::vector<int64_t> samples_;  // numbers, of the current step
-  data::LoaderState cursor_;      // after the last consumed batch
+  data::LoaderState cursor_;  // after the last consumed batch
   RunCounters counters_;
   int64_t last_saved_ = -1;
   double blocked_s_ = 0.0;  // by checkpoints, since the last row
   Clock::time_point start_ = Clock::now();
 };
 
-Run::Run(const Recipe& recipe, FileSystem& files, Log& log)
+Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
+         const Place& place)
     : recipe_(recipe),
       files_(files),
       log_(log),
+      signals_(signals),
+      ranks_(place.ranks),
+      writes_(place.ranks.rank() == 0),
       compute_(resolve_precision(recipe.train.precision)),
-      plan_(plan_run(recipe, compute_)),
-      threads_(int(recipe.train.threads)),
-      allocator_(Device::kCpu, memory_limit(recipe)),
-      trainer_(recipe, compute_, allocator_, threads_, plan_.workspace_bytes),
+      plan_(plan_run(recipe, compute_, place.ranks.size())),
+      threads_(place.num_threads),
+      allocator_(place.allocator),
+      trainer_(recipe, compute_, allocator_, threads_, ranks_, plan_.workspace_bytes),
       sources_(data::open_sources(files, recipe.data, recipe.model.vocab_size)),
       tokenizer_(data::tokenizer_of(files, recipe.data)),
       writer_(trainer_, tokenizer_->bytes()),
       health_(recipe.health) {
-  const std::string& directory = recipe_.train.run_dir;
-  files_.make_directories(directory);
-  write_text(files_, join(directory, "recipe.toml"), to_toml(recipe_));
-  checkpoint::CheckpointOptions options;
-  options.keep = recipe_.checkpoint.keep;
-  options.keep_every = recipe_.checkpoint.keep_every;
-  options.async = recipe_.checkpoint.async;
-  checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, join(directory, "checkpoints"),
-                                                            options, log_);
   scale_ = {recipe_.train.steps, zaya_flop(recipe_.model, recipe_.data.sequence_length).training,
-            kernels::measure_peak_flops(trainer_.context(), compute_)};
-  metrics_ = std::make_unique<Metrics>(files_, directory, log_, scale_, recipe_.train.log_every);
+            double(ranks_.size()) * kernels::measure_peak_flops(trainer_.context(), compute_)};
+  if (writes_) {
+    const std::string& directory = recipe_.train.run_dir;
+    files_.make_directories(directory);
+    write_text(files_, join(directory, "recipe.toml"), to_toml(recipe_));
+    checkpoint::CheckpointOptions options;
+    options.keep = recipe_.checkpoint.keep;
+    options.keep_every = recipe_.checkpoint.keep_every;
+    options.async = recipe_.checkpoint.async;
+    checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, checkpoint_root(recipe_),
+                                                              options, log_);
+    metrics_ = std::make_unique<Metrics>(files_, directory, log_, scale_, recipe_.train.log_every);
+  }
   log_.info(
-      "{}: {} parameters, {} tokens a step, {} on {} ({} threads), peak {:.0f} GFLOP/s measured, "
-      "memory {}",
+      "{}: {} parameters, {} tokens a step, {} on {} ({}{} threads), peak {:.0f} GFLOP/s measured, "
+      "memory {}{}",
       recipe_.name.empty() ? recipe_.source : recipe_.name, format_thousands(plan_.num_parameters),
       format_thousands(recipe_.train.global_batch * recipe_.data.sequence_length),
-      name_of(compute_), kernels::name_of(kernels::isa()), threads_.size(),
-      scale_.peak_flops * 1e-9, format_bytes(plan_.memory.total.peak_bytes));
+      name_of(compute_), kernels::name_of(kernels::isa()),
+      ranks_.size() > 1 ? fmt::format("{} ranks, ", ranks_.size()) : "", threads_.size(),
+      scale_.peak_flops * 1e-9, format_bytes(plan_.memory.total.peak_bytes),
+      ranks_.size() > 1 ? " a rank" : "");
   report_dropped(sources_.train, recipe_.data.sequence_length, log_);
   resume();
 }
 
 void Run::resume() {
-  data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_));
-  bool restored = false;
-  while (!restored && checkpoints_->newest()) {
-    try {
-      const checkpoint::StepReader reader = checkpoints_->open_newest();
-      const Restored state = restore(reader, trainer_);
-      counters_ = state.counters;
-      health_.restore(state.health);
-      loader.restore(state.loader, recipe_.data.allow_dataset_change);
-      restored = true;
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kCorrupt) throw;
-      checkpoints_->reject_newest(error.what());
-    }
-  }
-  if (restored) {
+  data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, ranks_));
+  int64_t step = writes_ && restore_newest(loader) ? counters_.step : -1;
+  const Tensor chosen{reinterpret_cast<std::byte*>(&step), DType::kI64, Device::kCpu, {1}};
+  ranks_.broadcast(chosen, 0, "step to continue from").wait();
+  if (step >= 0) {
+    if (!writes_) follow(step, loader);
     last_saved_ = counters_.step;
     log_.info("continuing after step {} ({} tokens)", counters_.step,
               format_thousands(counters_.tokens));
-    metrics_->event("resume", {{"step", counters_.step}});
+    if (writes_) metrics_->event("resume", {{"step", counters_.step}});
   } else {
     trainer_.initialize();
   }
   cursor_ = loader.state();
   prefetch_ = std::make_unique<data::Prefetcher>(std::move(loader));
+}
+
+void Run::take(const checkpoint::StepReader& reader, data::Loader& loader) {
+  const Restored state = restore(reader, trainer_);
+  counters_ = state.counters;
+  health_.restore(state.health);
+  loader.restore(state.loader, recipe_.data.allow_dataset_change);
+}
+
+// From the newest step that is whole; false if there is none.
+bool Run::restore_newest(data::Loader& loader) {
+  while (checkpoints_->newest()) {
+    try {
+      take(checkpoints_->open_newest(), loader);
+      return true;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCorrupt) throw;
+      checkpoints_->reject_newest(error.what());
+    }
+  }
+  return false;
+}
+
+// The step that rank 0 has read whole.
+void Run::follow(int64_t step, data::Loader& loader) {
+  for (const checkpoint::StepRef& ref :
+       checkpoint::committed_steps(files_, checkpoint_root(recipe_)))
+    if (ref.step == step)
+      return take(checkpoint::open_checkpoint(files_, ref.directory, log_), loader);
+  ASHLAR_FAIL(kStorage,
+              "{}: rank 0 continues from step {}, which rank {} does not find there; expected a "
+              "directory that all ranks share",
+              checkpoint_root(recipe_), step, ranks_.rank());
+}
+
+// Whether any rank says so, for each of two questions.
+std::array<bool, 2> Run::agree(std::array<bool, 2> mine) {
+  std::array<int64_t, 2> votes = {mine[0], mine[1]};
+  const Tensor sums{reinterpret_cast<std::byte*>(votes.data()), DType::kI64, Device::kCpu, {2}};
+  ranks_.all_reduce(sums, sums, "stop").wait();
+  return {votes[0] > 0, votes[1] > 0};
 }
 
 Outcome Run::train() {
@@ -172,24 +225,32 @@ Outcome Run::train() {
     step();
     if (first) {
       log_.info("first step finished {:.2f} s after the process started", process_age_s());
-      metrics_->event("first_step", {{"seconds", process_age_s()}});
+      if (writes_) metrics_->event("first_step", {{"seconds", process_age_s()}});
       first = false;
     }
     if (every(recipe_.train.eval_every)) evaluate();
-    if (every(recipe_.checkpoint.every)) save();
-    report_saves();
-    if (signals_.requested()) {
+    if (writes_ && every(recipe_.checkpoint.every)) save();
+    if (writes_) report_saves();
+    const auto [signalled, late] =
+        agree({signals_.requested(), deadline > 0.0 && seconds_since(start_) >= deadline});
+    if (signalled) {
       outcome = Outcome::kPreempted;
       break;
     }
-    if (deadline > 0.0 && seconds_since(start_) >= deadline &&
-        counters_.step < recipe_.train.steps) {
+    if (late && counters_.step < recipe_.train.steps) {
       outcome = Outcome::kTimeUp;
       break;
     }
   }
   if (outcome == Outcome::kPreempted)
     log_.info("{}: saving step {} and stopping", signals_.name(), counters_.step);
+  if (writes_) finish();
+  ranks_.barrier("end").wait();
+  return outcome;
+}
+
+// The last step is saved, all files are complete, and a picture closes the run.
+void Run::finish() {
   const auto unsaved = [&] {
     return recipe_.checkpoint.every >= 0 && last_saved_ != counters_.step;
   };
@@ -203,30 +264,29 @@ Outcome Run::train() {
       read_curves(read_text(files_, join(recipe_.train.run_dir, "metrics.jsonl"), INT64_MAX));
   const std::string chart = render_chart(curves.loss, curves.validation);
   if (!chart.empty()) log_.info("\n{}\n", chart);
-  return outcome;
 }
 
 void Run::step() {
   const auto start = Clock::now();
   const double stall_before = prefetch_->stall_s();
   trainer_.begin_step(counters_.step);
-  samples_.clear();
   for (int64_t i = 0; i < prefetch_->batches_per_step(); ++i) {
     prefetch_->next(batch_);
-    samples_.insert(samples_.end(), batch_.samples_B.begin(), batch_.samples_B.end());
     trainer_.accumulate(micro_batch(batch_));
   }
   cursor_ = batch_.state;
+  trainer_.reduce();
   const StepStats stats = trainer_.measure();
   const double lr = trainer_.learning_rate(counters_.step);
   const Verdict verdict = health_.judge(counters_.step + 1, stats.loss, stats.gradient_norm);
   const auto before = Clock::now();
-  checkpoints_->before_update();
+  if (writes_) checkpoints_->before_update();
   blocked_s_ += seconds_since(before);
   if (verdict.apply) trainer_.apply(stats);
   ++counters_.step;
-  counters_.samples += int64_t(samples_.size());
-  counters_.tokens += int64_t(samples_.size()) * recipe_.data.sequence_length;
+  const int64_t tokens = recipe_.train.global_batch * recipe_.data.sequence_length;
+  counters_.samples += recipe_.train.global_batch;
+  counters_.tokens += tokens;
   if (!verdict.apply) skip(stats, verdict);
 
   StepRow row{.step = counters_.step,
@@ -244,40 +304,47 @@ void Run::step() {
               .applied = verdict.apply};
   row.step_s = seconds_since(start);
   counters_.seconds += row.step_s;
-  row.tokens_per_s = double(samples_.size()) * double(recipe_.data.sequence_length) / row.step_s;
+  row.tokens_per_s = double(tokens) / row.step_s;
   row.tflops = row.tokens_per_s * scale_.flop_per_token * 1e-12;
   row.mfu = row.tokens_per_s * scale_.flop_per_token / scale_.peak_flops;
   const MemoryCounts memory = allocator_.counts();
   row.memory_peak_bytes = memory.total.peak_bytes;
   row.num_allocations = memory.num_allocations;
-  metrics_->step(row);
+  if (writes_) metrics_->step(row);
   blocked_s_ = 0.0;
   if (!verdict.apply) health_.check_budget();
 }
 
 void Run::skip(const StepStats& stats, const Verdict& verdict) {
+  // A step takes the next global batch of sample numbers, in whatever order (data/loader.h).
+  std::vector<int64_t> samples(size_t(recipe_.train.global_batch));
+  std::iota(samples.begin(), samples.end(), counters_.samples - recipe_.train.global_batch);
   const std::string culprit =
       std::isfinite(stats.gradient_norm) ? "" : trainer_.first_bad_gradient();
   log_.warn("step {} is skipped: {}{}{}; its samples are {} and the {} after it", counters_.step,
             verdict.reason, culprit.empty() ? "" : "; first non-finite gradient ", culprit,
-            samples_.front(), samples_.size() - 1);
+            samples.front(), samples.size() - 1);
+  if (!writes_) return;
   metrics_->event("skip", {{"step", counters_.step},
                            {"reason", verdict.reason},
                            {"first_bad_gradient", culprit},
-                           {"samples", samples_}});
+                           {"samples", samples}});
   metrics_->flush();
 }
 
 void Run::evaluate() {
   if (sources_.validation.empty()) return;
   const auto start = Clock::now();
-  data::LoaderOptions options = loader_options(recipe_, *tokenizer_);
-  options.global_batch = options.micro_batch;
-  options.num_streams = 0;
+  data::LoaderOptions options = loader_options(recipe_, *tokenizer_, ranks_);
+  options.global_batch = options.micro_batch * ranks_.size();
+  options.num_streams = ranks_.size();
+  options.first_stream = ranks_.rank();
+  options.local_streams = 1;
   options.shuffle = false;
   data::Loader loader(sources_.validation, options);
-  const int64_t available = std::max<int64_t>(1, loader.samples_per_epoch() / options.micro_batch);
-  const int64_t batches = std::min(recipe_.train.eval_batches, available);
+  const int64_t available = loader.samples_per_epoch() / options.micro_batch;
+  const int64_t batches = std::max<int64_t>(
+      1, std::min(recipe_.train.eval_batches, available) / ranks_.size());  // of each rank
   double sum = 0.0;
   int64_t count = 0;
   data::Batch batch;
@@ -287,7 +354,7 @@ void Run::evaluate() {
     sum += loss;
     count += targets;
   }
-  metrics_->evaluation(counters_.step, sum / double(count), count, seconds_since(start));
+  if (writes_) metrics_->evaluation(counters_.step, sum / double(count), count, seconds_since(start));
 }
 
 void Run::save() {
@@ -335,12 +402,13 @@ void Run::report_saves() {
 
 }  // namespace
 
-Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log) {
+Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
+                     const Place& place) {
   ASHLAR_REQUIRE(
       !recipe.data.train.empty(), kConfig,
       "{}: data.train is empty; expected the prefix of a dataset made by `ashlar data prepare`",
       recipe.source);
-  Run run(recipe, files, log);
+  Run run(recipe, files, log, signals, place);
   return run.train();
 }
 

@@ -1,9 +1,11 @@
 // A run from start to end: resume, steps, evaluation, metrics, checkpoints, health, signals.
 #pragma once
 
+#include "ashlar/comm/group.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/spec/recipe.h"
+#include "ashlar/train/signals.h"
 
 namespace ashlar::train {
 
@@ -13,9 +15,17 @@ enum class Outcome : uint8_t {
   kPreempted,  // SIGTERM, SIGINT or SIGUSR1; saved
 };
 
-// Trains in recipe.train.run_dir: metrics.jsonl, tensorboard/, checkpoints/.  Continues by itself
-// from the newest good
-// step there.  Errors of every module; kNumeric once the budget of skipped steps is used up.
-Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log);
+// What one rank of the run is given.
+struct Place {
+  comm::Group& ranks;    // all ranks of the run: data parallel
+  Allocator& allocator;  // of this rank; holds its share of train.memory_limit_mib
+  int num_threads;       // of its kernels
+};
+
+// Trains in recipe.train.run_dir: metrics.jsonl, tensorboard/, checkpoints/, written by rank 0 and
+// read by all.  Continues by itself from the newest good step there.  Every rank calls it and
+// returns the same.  Errors of every module; kNumeric once the budget of skipped steps is used up.
+Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
+                     const Place& place);
 
 }  // namespace ashlar::train

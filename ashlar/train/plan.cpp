@@ -20,8 +20,9 @@ void run_once(Trainer& trainer, kernels::Recorder& recorder) {
   trainer.evaluate(batch);
   recorder.records.clear();  // the step's work alone is reported
   trainer.begin_step(0);
-  const int64_t micro_batches = trainer.recipe().train.global_batch / rows;
+  const int64_t micro_batches = trainer.recipe().train.global_batch / rows / trainer.num_ranks();
   for (int64_t i = 0; i < micro_batches; ++i) trainer.accumulate(batch);
+  trainer.reduce();
   trainer.apply(trainer.measure());
 }
 

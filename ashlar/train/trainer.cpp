@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
 #include "ashlar/kernels/update.h"
 #include "ashlar/nn/init.h"
@@ -19,8 +20,7 @@ nn::Keep keep_of(const Recipe& recipe) {
 }
 
 struct Inputs {
-  Tensor ids, targets, loss;
-  std::vector<Tensor> counts;
+  Tensor ids, targets, loss, counts_LX;
 };
 
 Inputs lay_out_inputs(Arena& arena, const ModelSpec& spec, DType stream, int64_t num_tokens) {
@@ -28,8 +28,7 @@ Inputs lay_out_inputs(Arena& arena, const ModelSpec& spec, DType stream, int64_t
   in.ids = arena.take(DType::kI32, {num_tokens});
   in.targets = arena.take(DType::kI32, {num_tokens});
   in.loss = arena.take(stream, {num_tokens});
-  for (int64_t l = 0; l < spec.num_hidden_layers; ++l)
-    in.counts.push_back(arena.take(DType::kI64, {spec.num_classes()}));
+  in.counts_LX = arena.take(DType::kI64, {spec.num_hidden_layers, spec.num_classes()});
   return in;
 }
 
@@ -54,8 +53,9 @@ optim::Balancer make_balancer(Allocator& allocator, const nn::Model& model,
 }  // namespace
 
 Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
-                 std::optional<int64_t> workspace_bytes, kernels::Recorder* recorder)
+                 comm::Group& ranks, std::optional<int64_t> workspace_bytes, kernels::Recorder* recorder)
     : recipe_(recipe),
+      ranks_(ranks),
       workspace_(workspace_bytes ? Arena(allocator, *workspace_bytes, Tag::kWorkspace)
                                  : Arena(Device::kMeta)),
       ctx_{.device = allocator.device(),
@@ -84,7 +84,9 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
   ids_ = inputs.ids;
   targets_ = inputs.targets;
   loss_ = inputs.loss;
-  counts_ = std::move(inputs.counts);
+  counts_LX_ = inputs.counts_LX;
+  for (int64_t l = 0; l < recipe_.model.num_hidden_layers; ++l)
+    counts_.push_back(counts_LX_.slice(l, l + 1).view({recipe_.model.num_classes()}));
   for (const nn::BlockSaved& block : saved_.blocks) routed_.push_back(block.moe.plan.count_X);
 }
 
@@ -97,7 +99,7 @@ void Trainer::begin_step(int64_t step) {
   step_ = step;
   for (const Tensor& gradient : model_.sums()) kernels::zero(ctx_, gradient);
   first_ = true;
-  for (const Tensor& counts : counts_) fill_zero(counts);
+  fill_zero(counts_LX_);
   loss_sum_ = 0.0;
   num_targets_ = 0;
 }
@@ -146,14 +148,35 @@ std::pair<double, int64_t> Trainer::sum_losses() const {
 }
 
 void Trainer::count_loads() {
+  const bool each = recipe_.balance.scope == BalanceScope::kMicroBatch;
+  if (each)
+    for (const Tensor& routed : routed_) ranks_.all_reduce(routed, routed, "loads").wait();
   if (ctx_.meta()) return;
   for (size_t l = 0; l < counts_.size(); ++l) {
     const int64_t* routed = routed_[l].as<int64_t>();
     int64_t* total = counts_[l].as<int64_t>();
     for (int64_t e = 0; e < counts_[l].numel(); ++e) total[e] += routed[e];
   }
-  if (recipe_.balance.scope == BalanceScope::kMicroBatch)
-    balancer_.update(routed_, balance_factor());
+  if (each) balancer_.update(routed_, balance_factor());
+}
+
+void Trainer::reduce() {
+  const Tensor gradients = model_.flat_gradients();
+  comm::Work sums = ranks_.all_reduce(gradients, gradients, "gradients");
+  if (recipe_.balance.scope == BalanceScope::kGlobalBatch)
+    ranks_.all_reduce(counts_LX_, counts_LX_, "loads").wait();
+  std::tie(loss_sum_, num_targets_) = over_ranks({loss_sum_, num_targets_}, "loss");
+  sums.wait();
+}
+
+std::pair<double, int64_t> Trainer::over_ranks(std::pair<double, int64_t> losses,
+                                               std::string_view label) {
+  sums_ = {losses.first, double(losses.second)};  // counts are exact below 2^53
+  const Tensor sums{ctx_.meta() ? nullptr : reinterpret_cast<std::byte*>(sums_.data()),
+                    DType::kF64, ctx_.device, {2}};
+  ranks_.all_reduce(sums, sums, label).wait();
+  if (ctx_.meta()) return {0.0, losses.second * ranks_.size()};
+  return {sums_[0], int64_t(sums_[1])};
 }
 
 // Gradients were scaled as if every token of the step had a target.
@@ -193,7 +216,7 @@ std::pair<double, int64_t> Trainer::evaluate(const MicroBatch& batch) {
   load(batch);
   forward(ctx_, model_.call(exchange_, sequence_, ids_), saved_);
   head_loss(ctx_, model_, saved_.final_TH, targets_, loss_);
-  return sum_losses();
+  return over_ranks(sum_losses(), "validation loss");
 }
 
 std::string Trainer::first_bad_gradient() {

@@ -1,15 +1,21 @@
 // A model in training: all memory of the run, and the two halves of a step.
 //
 //   accumulate   forward and backward of one micro-batch; gradients and expert counts add up
+//   reduce       their sums over the data-parallel ranks, each of which saw other sequences
 //   apply        norm, clipping, optimizer, balancing, packing of the new weights
+//
+// Ranks     every rank holds the whole model, starts from the same weights and applies the same sums,
+//           so that all stay equal bit for bit.
 //
 // The same object on the meta device is the dry run: it counts the same bytes and records every
 // kernel.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
+#include "ashlar/comm/group.h"
 #include "ashlar/nn/loss.h"
 #include "ashlar/nn/model.h"
 #include "ashlar/optim/balance.h"
@@ -36,24 +42,27 @@ class Trainer {
  public:
   // workspace_bytes: what a dry run of the step found; absent: count it (meta device only).
   Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
-          std::optional<int64_t> workspace_bytes, kernels::Recorder* recorder = nullptr);
+          comm::Group& ranks, std::optional<int64_t> workspace_bytes, kernels::Recorder* recorder = nullptr);
   Trainer(const Trainer&) = delete;
 
   void initialize();  // weights from the seed, packed
 
   void begin_step(int64_t step);
   void accumulate(const MicroBatch& batch);
-  // Mean loss and gradient norm of what was accumulated; changes nothing.
+  void reduce();  // after the last micro-batch of the step
+  // Mean loss and gradient norm of what was reduced; changes nothing.
   StepStats measure();
   // One update at the schedule's rate of this step.
   void apply(const StepStats& stats);
-  // Sum of losses and number of targets of one micro-batch; weights and counts stay as they are.
+  // Sum of losses and number of targets of one micro-batch of each rank; weights and counts stay as
+  // they are.
   std::pair<double, int64_t> evaluate(const MicroBatch& batch);
 
   // "name[index]" of the first non-finite gradient, "" if all are finite.
   std::string first_bad_gradient();
 
   const Recipe& recipe() const { return recipe_; }
+  int64_t num_ranks() const { return ranks_.size(); }
   const nn::Model& model() const { return model_; }
   const optim::Optimizer& optimizer() const { return optimizer_; }
   const optim::Balancer& balancer() const { return balancer_; }
@@ -71,17 +80,20 @@ class Trainer {
  private:
   void load(const MicroBatch& batch);
   std::pair<double, int64_t> sum_losses() const;
+  std::pair<double, int64_t> over_ranks(std::pair<double, int64_t> losses, std::string_view label);
   void count_loads();
   double target_correction() const;
   double balance_factor() const;
   Recipe recipe_;
+  comm::Group& ranks_;
   Arena workspace_;
   kernels::Context ctx_;
   nn::Model model_;
   Arena saved_arena_, input_arena_;
   nn::Saved saved_;
   Tensor ids_, targets_, loss_;
-  std::vector<Tensor> counts_;  // [E+1] I64 per block, since begin_step
+  Tensor counts_LX_;                         // [L, E+1] I64, since begin_step
+  std::vector<Tensor> counts_;               // its rows
   std::vector<Tensor> routed_;  // [E+1] I64 per block, of the last micro-batch
   kernels::Sequence sequence_;
   nn::LocalExchange exchange_;
@@ -91,6 +103,7 @@ class Trainer {
   bool first_ = true;  // the next micro-batch is the first of its step: its products overwrite
   double loss_sum_ = 0.0;
   int64_t num_targets_ = 0;
+  std::array<double, 2> sums_{};  // loss and targets while ranks add them up
 };
 
 }  // namespace ashlar::train
