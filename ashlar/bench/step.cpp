@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "ashlar/comm/self/self.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/core/statistics.h"
 #include "ashlar/core/text.h"
@@ -51,7 +52,9 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
   Allocator allocator(Device::kCpu);
   kernels::Recorder recorder;
   recorder.clock_s = now_s;
-  train::Trainer trainer(recipe, compute, allocator, threads, plan.workspace_bytes, &recorder);
+  comm::SelfWorld world(allocator);
+  train::Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.workspace_bytes,
+                         &recorder);
   trainer.initialize();
 
   StepReport report;
@@ -75,6 +78,7 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
     trainer.begin_step(step);
     for (int64_t i = 0; i < recipe.train.global_batch / recipe.train.micro_batch; ++i)
       trainer.accumulate({ids, ids, sequence.segments()});
+    trainer.reduce();
     trainer.apply(trainer.measure());
     const double end = now_s();
     if (step < kWarmUp) continue;

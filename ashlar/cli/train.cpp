@@ -3,16 +3,17 @@
 
 #include "ashlar/cli/command.h"
 #include "ashlar/core/text.h"
-#include "ashlar/train/loop.h"
 #include "ashlar/train/plan.h"
+#include "ashlar/train/start.h"
 
 namespace ashlar::cli {
 namespace {
 
-int dry_run(const Recipe& recipe) {
+int dry_run(const Recipe& recipe, int num_ranks) {
+  train::check_ranks(recipe, num_ranks);
   const DType compute = train::resolve_precision(recipe.train.precision);
   print_result(to_toml(recipe));
-  print_result(train::describe(train::plan_run(recipe, compute), recipe, compute));
+  print_result(train::describe(train::plan_run(recipe, compute, num_ranks), recipe, compute));
   return 0;
 }
 
@@ -23,6 +24,7 @@ void add_train(CLI::App& app, Action& action) {
     std::string recipe;
     std::vector<std::string> overrides;
     bool dry_run = false;
+    int ranks = 1;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand(
@@ -31,12 +33,14 @@ void add_train(CLI::App& app, Action& action) {
   sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
   sub->add_flag("--dry-run", flags->dry_run,
                 "print the resolved recipe, memory and flop; train nothing");
+  sub->add_option("--ranks", flags->ranks, "data-parallel ranks, as threads of this process")
+      ->capture_default_str();
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
       const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
-      if (flags->dry_run) return dry_run(recipe);
+      if (flags->dry_run) return dry_run(recipe, flags->ranks);
       const auto files = posix_files();
-      const train::Outcome outcome = train::run_training(recipe, *files, log);
+      const train::Outcome outcome = train::start_run(recipe, *files, log, flags->ranks);
       if (outcome == train::Outcome::kTimeUp)
         log.info("train.max_minutes is over; the same command continues where this stopped");
       return outcome == train::Outcome::kPreempted ? int(ErrorKind::kPreempted) : 0;

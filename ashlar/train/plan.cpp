@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "ashlar/comm/recording/recording.h"
 #include "ashlar/core/text.h"
 #include "ashlar/sizing/zaya.h"
 #include "ashlar/train/trainer.h"
@@ -42,19 +43,22 @@ DType resolve_precision(Precision precision) {
   return nn::auto_compute();
 }
 
-RunPlan plan_run(const Recipe& recipe, DType compute) {
+RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks) {
   RunPlan plan;
   // As many as the run will have: Newton-Schulz takes workspace per thread.
   Threads threads(int(recipe.train.threads));
   kernels::Recorder recorder;
   {
     Allocator allocator(Device::kMeta);
-    Trainer trainer(recipe, compute, allocator, threads, std::nullopt);
+    comm::RecordingWorld world(0, num_ranks, {}, allocator);
+    Trainer trainer(recipe, compute, allocator, threads, world.group(), std::nullopt);
     run_once(trainer, recorder);
     plan.workspace_bytes = trainer.workspace_peak_bytes();
   }
   Allocator allocator(Device::kMeta);
-  Trainer trainer(recipe, compute, allocator, threads, plan.workspace_bytes, &recorder);
+  comm::RecordingWorld world(0, num_ranks, {}, allocator);
+  Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.workspace_bytes,
+                  &recorder);
   plan.num_parameters = trainer.model().num_parameters();
   run_once(trainer, recorder);
   plan.memory = allocator.counts();

@@ -11,7 +11,7 @@
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/spec/recipe.h"
-#include "ashlar/train/loop.h"
+#include "ashlar/train/start.h"
 #include "support.h"
 
 namespace ashlar::integration {
@@ -105,7 +105,7 @@ TEST(Faults, OneFailedSaveIsAWarningAndTheNextSucceeds) {
       load_recipe(kData + "/recipes/tiny.toml",
                   std::vector<std::string>{"data.train=" + (scratch / "text").string(),
                                            "train.run_dir=" + (scratch / "run").string()});
-  EXPECT_EQ(train::run_training(recipe, *files, log), train::Outcome::kDone);
+  EXPECT_EQ(train::start_run(recipe, *files, log), train::Outcome::kDone);
   EXPECT_TRUE(failed);
   EXPECT_EQ(count(said, "step 20 is not saved"), 1) << said;
   EXPECT_TRUE(fs::exists(step_directory(scratch / "run", 10) / "COMMIT"));

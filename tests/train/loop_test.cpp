@@ -1,5 +1,5 @@
 // The loop around the steps: what a step costs beside the trainer, and what its rows say.
-#include "ashlar/train/loop.h"
+#include "ashlar/train/start.h"
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ int64_t mallocs_between_lines(int64_t log_every) {
   Log log([&](std::string_view line) {
     if (line.starts_with("step ")) at_line.push_back(testing_support::num_mallocs());
   });
-  EXPECT_EQ(run_training(recipe, *files, log), Outcome::kDone);
+  EXPECT_EQ(start_run(recipe, *files, log), Outcome::kDone);
   EXPECT_GE(at_line.size(), 3u);
   return at_line[at_line.size() - 1] - at_line[at_line.size() - 2];
 }
@@ -73,7 +73,7 @@ TEST(Loop, TheNextRowSaysHowLongASaveBlocked) {
   const auto files = posix_files();
   const TemporaryDirectory root;
   Log log([](std::string_view) {});
-  run_training(tiny_run(*files, root,
+  start_run(tiny_run(*files, root,
                         {"train.steps=5", "train.eval_every=0", "checkpoint.every=2",
                          "checkpoint.async=false"}),
                *files, log);
@@ -93,7 +93,7 @@ TEST(Loop, RowsKeepTheTypesOfTheirColumns) {
   const auto files = posix_files();
   const TemporaryDirectory root;
   Log log([](std::string_view) {});
-  run_training(
+  start_run(
       tiny_run(*files, root, {"train.steps=3", "train.eval_every=2", "checkpoint.every=-1"}),
       *files, log);
   const std::vector<nlohmann::json> rows = rows_of(*files, root);
@@ -122,7 +122,7 @@ TEST(Loop, SaysOnceWhatPackingDrops) {
   const Recipe recipe = tiny_run(*files, root,
                                  {"train.steps=2", "train.eval_every=0", "checkpoint.every=-1",
                                   "data.packing=best_fit", "data.validation_fraction=0"});
-  run_training(recipe, *files, log);
+  start_run(recipe, *files, log);
   int64_t documents = 0, tokens = 0, all = 0;
   for (const int64_t length : document_lengths()) {
     all += length;

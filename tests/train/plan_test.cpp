@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ashlar/comm/self/self.h"
 #include "ashlar/train/trainer.h"
 #include "malloc_count.h"
 
@@ -83,6 +84,7 @@ void train_step(Trainer& trainer, int64_t step, const Batch& batch) {
   const int64_t micro_batches =
       trainer.recipe().train.global_batch / trainer.recipe().train.micro_batch;
   for (int64_t i = 0; i < micro_batches; ++i) trainer.accumulate(batch.view());
+  trainer.reduce();
   trainer.apply(trainer.measure());
 }
 
@@ -96,7 +98,8 @@ TEST_P(PlanEqualsReality, ToTheByteAndNothingIsAllocatedLater) {
 
   Threads threads(int(recipe.train.threads));
   Allocator allocator(Device::kCpu);
-  Trainer trainer(recipe, compute, allocator, threads, plan.workspace_bytes);
+  comm::SelfWorld world(allocator);
+  Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.workspace_bytes);
   EXPECT_EQ(trainer.model().num_parameters(), plan.num_parameters);
   trainer.initialize();
   trainer.evaluate(make_batch(recipe, 3).view());
