@@ -33,11 +33,19 @@ struct Left {
   int64_t row_bytes, step_bytes;
 };
 
+// A panel, or its part from some k on, and what to bring near meanwhile: one line for every k.
+struct Panel {
+  Panel(const std::byte* panel, const std::byte* next = nullptr) : data(panel), ahead(next) {}
+  const std::byte *data, *ahead;  // ahead: null for nothing
+};
+
 // Where tile_to leaves its sums.
 enum class Store {
   kStream,  // F32 rows, 64-byte aligned, past the caches (not read soon); `settle` ends it
   kBf16,    // BF16 rows
 };
+
+inline constexpr int64_t kWholeDepth = int64_t{1} << 40;  // k_block: sums are not cut
 
 struct Engine {
   DType element;  // of packed operands: BF16 or F32
@@ -47,6 +55,7 @@ struct Engine {
   bool whole_tiles;  // lower tiles cost as much as full ones: cut rows at multiples of max_rows
   int64_t unit;      // neighbours along K that stand together in a panel
   int64_t k_pad;     // K is padded to a multiple
+  int64_t k_block;   // long sums are cut into even parts of at most so many k, added in order
 
   // panel(k, c) = source[k][c] for k < num_k, c < num_cols; the rest, up to padded(num_k) and
   // width, is zero.
@@ -73,13 +82,13 @@ struct Engine {
   void (*enter)();
   void (*leave)();
   // rows <= max_rows, padded_k a multiple of k_pad: c [rows, width] in rows of c_stride floats.
-  void (*tile)(int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel, float* c,
+  void (*tile)(int64_t rows, int64_t padded_k, const Left& a, const Panel& panel, float* c,
                int64_t c_stride, bool accumulate);
 
   // tile without accumulate, straight to its place: c in rows of c_bytes.  Null: not on this
   // engine.
   void (*tile_to)(Store store, int64_t rows, int64_t padded_k, const Left& a,
-                  const std::byte* panel, std::byte* c, int64_t c_bytes);
+                  const Panel& panel, std::byte* c, int64_t c_bytes);
   void (*settle)();  // makes streamed tiles of this thread visible to others; null with tile_to
   bool fetches_c;    // tile itself brings the lines of c near
 
