@@ -33,10 +33,11 @@ struct Left {
   int64_t row_bytes, step_bytes;
 };
 
-// A panel, or its part from some k on, and what to bring near meanwhile: one line for every k.
+// A panel, or its part from some k on, and what to bring near meanwhile: a line at every step of k.
 struct Panel {
-  Panel(const std::byte* panel, const std::byte* next = nullptr) : data(panel), ahead(next) {}
-  const std::byte *data, *ahead;  // ahead: null for nothing
+  Panel(const std::byte* panel) : data(panel), ahead(panel) {}
+  const std::byte *data, *ahead;
+  int64_t ahead_step = 0;
 };
 
 // Where tile_to leaves its sums.

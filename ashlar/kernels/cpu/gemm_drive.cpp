@@ -41,7 +41,7 @@ class RowBlocks {
   bool even_;
 };
 
-constexpr int64_t kMaxTileFloats = 32 * 32;
+constexpr int64_t kMaxTileFloats = 32 * 32, kLine = 64;
 
 // c [rows, cols] of any type from a tile of floats.
 void store_tile(const Engine& engine, const float* tile, int64_t rows, int64_t cols,
@@ -124,10 +124,39 @@ bool can_stream(const Engine& engine, const Matrix& c) {
          c.stride * size_of(c.dtype) % kLine == 0;
 }
 
-// c (+)= left B for panels that follow each other panel_bytes apart; `after` is read next.
+// Lines to bring near: columns of lines, one line for every step of k, `step` bytes apart.
+struct Region {
+  const std::byte* data = nullptr;
+  int64_t step = 0, column_bytes = 0, columns = 0;
+};
+// `bytes` that follow each other, where a tile takes num_k steps.
+Region region_of(const std::byte* data, int64_t bytes, int64_t num_k) {
+  return {data, kLine, num_k * kLine, ceil_div(bytes, num_k * kLine)};
+}
+// `bytes` of each of num_k rows.
+Region region_of_rows(const Source& rows, int64_t num_cols) {
+  const int64_t size = size_of(rows.dtype);
+  return {rows.data, rows.stride * size, kLine, ceil_div(num_cols * size, kLine)};
+}
+
+// What the next tiles fetch, one column each.
+struct Fetches {
+  Region soon, later;
+  Panel with(const std::byte* panel) {
+    Panel result(panel);
+    Region& from = soon.columns > 0 ? soon : later;
+    if (from.columns == 0) return result;
+    result.ahead = from.data;
+    result.ahead_step = from.step;
+    from.data += from.column_bytes;
+    --from.columns;
+    return result;
+  }
+};
+
+// c (+)= left B for panels that follow each other panel_bytes apart.
 void run_block(const Engine& engine, int64_t padded_k, const Left& left, const std::byte* panels,
-               int64_t panel_bytes, const Matrix& c, Write write,
-               const std::byte* after = nullptr) {
+               int64_t panel_bytes, const Matrix& c, Write write, Fetches&& fetches = {}) {
   const TileRows tiles(engine, c.rows);
   const int64_t size = size_of(c.dtype), row_bytes = c.stride * size,
                 tile_bytes = engine.width * size;
@@ -136,8 +165,6 @@ void run_block(const Engine& engine, int64_t padded_k, const Left& left, const s
   for (int64_t n = 0; n < c.cols; n += engine.width, panels += panel_bytes) {
     std::byte* column = c.data + n * size;
     const int64_t cols = std::min(engine.width, c.cols - n);
-    const std::byte* next_panel = n + engine.width < c.cols ? panels + panel_bytes : after;
-    const int64_t panel_part = engine.width * padded_k * size_of(engine.element);
     for (size_t t = 0; t < size_t(tiles.count); ++t) {
       const int64_t row = tiles.begin[t], next = tiles.begin[t + 1], rows = next - row;
       if (engine.fetches_c)
@@ -148,10 +175,7 @@ void run_block(const Engine& engine, int64_t padded_k, const Left& left, const s
         prefetch(column + tile_bytes, tiles.begin[1], row_bytes, tile_bytes);
       const Left a{left.data + row * left.row_bytes, left.row_bytes, left.step_bytes};
       const Matrix tile{column + row * row_bytes, c.dtype, rows, cols, c.stride};
-      const int64_t fetched = int64_t(t) * padded_k * 64;
-      run_tile(engine, padded_k, a,
-               {panels, next_panel && fetched < panel_part ? next_panel + fetched : nullptr}, tile,
-               write);
+      run_tile(engine, padded_k, a, fetches.with(panels), tile, write);
     }
   }
   if (write == Write::kStream) engine.settle();
@@ -340,9 +364,21 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
             Source{a.data, a.dtype, a.stride}.at(block.begin, column_group * K + k), part.rows,
             num_k, engine.round, copy, kCopyRowBytes);
       }
-      run_block(engine, num_k, left, task_panels + k * engine.width * bytes, panel_bytes, part,
-                accumulate || i > 0 ? Write::kAdd : Write::kSet,
-                task_panels + depth.begin(i + 1) * engine.width * bytes);
+      const Write write = accumulate || i > 0 ? Write::kAdd : Write::kSet;
+      if (depth.count == 1 && !depth.bounded) {
+        run_block(engine, num_k, left, task_panels, panel_bytes, part, write);
+        continue;
+      }
+      const auto panel = [&](int64_t p, int64_t of_part) {
+        return task_panels + p * panel_bytes + depth.begin(of_part) * engine.width * bytes;
+      };
+      const int64_t num_panels = ceil_div(part.cols, engine.width);
+      for (int64_t p = 0; p < num_panels; ++p) {
+        const std::byte* next = p + 1 < num_panels ? panel(p + 1, i) : panel(0, i + 1);
+        run_block(engine, num_k, left, panel(p, i), 0,
+                  part.columns(p * engine.width, std::min((p + 1) * engine.width, part.cols)),
+                  write, {region_of(next, engine.width * num_k * bytes, num_k), {}});
+      }
     }
   });
 }
@@ -392,14 +428,18 @@ void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t
 void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
                      int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
   if (ctx.meta()) return;
-  constexpr int64_t kLeftBytes = 128 << 10, kRightBytes = 32 << 10, kRowPanels = 4, kColPanels = 8;
+  constexpr int64_t kLeftBytes = 128 << 10, kRightBytes = 16 << 10, kRowPanels = 8, kColPanels = 24;
   const bool own_rows = groups.own_rows();
   const int64_t width = engine.width, bytes = element_bytes(engine);
   const int64_t part_tokens = std::min(engine.k_block, kRightBytes / (width * bytes));
-  const int64_t row_panels = std::min(kRowPanels, engine.num_panels(N)),
-                col_panels = std::min(kColPanels, engine.num_panels(K));
-  const int64_t row_blocks = ceil_div(engine.num_panels(N), row_panels),
-                col_blocks = ceil_div(engine.num_panels(K), col_panels);
+  int64_t row_panels = std::min(kRowPanels, engine.num_panels(N)),
+          col_panels = std::min(kColPanels, engine.num_panels(K)), row_blocks, col_blocks;
+  for (;; ++(row_panels >= col_panels ? row_panels : col_panels) /= 2) {
+    row_blocks = ceil_div(engine.num_panels(N), row_panels);
+    col_blocks = ceil_div(engine.num_panels(K), col_panels);
+    const bool enough = groups.count * row_blocks * col_blocks >= 2 * ctx.threads->size();
+    if (enough || row_panels * col_panels == 1) break;
+  }
   ctx.threads->run(groups.count * row_blocks * col_blocks, [&](int64_t task, int) {
     const int64_t g = task / col_blocks / row_blocks, column_group = own_rows ? 0 : g;
     const int64_t row = task / col_blocks % row_blocks * row_panels * width,
@@ -419,6 +459,7 @@ void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& gro
       const int64_t t = begin + (end - begin) * i / parts,
                     num_k = begin + (end - begin) * (i + 1) / parts - t;
       const int64_t panel_bytes = num_k * width * bytes;
+      Fetches fetches{{}, region_of_rows(from_dy.at(t + num_k, 0), rows)};
       pack_left(engine, from_dy.at(t, 0), num_k, rows, num_k, left);
       const Write write = accumulate || i > 0 ? Write::kAdd
                           : parts > 1         ? Write::kSet
@@ -426,9 +467,13 @@ void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& gro
       for (int64_t n = 0; n < cols; n += width) {
         const int64_t num_cols = std::min(width, cols - n);
         engine.pack_panel(from_x.at(t, n), num_k, num_cols, engine.round, right);
+        const bool last = n + width >= cols;
+        fetches.soon = region_of_rows(last ? from_x.at(t + num_k, 0) : from_x.at(t, n + width),
+                                      width);
         for (int64_t r = 0; r < rows; r += width)
           run_block(engine, num_k, {left + r / width * panel_bytes, bytes, width * bytes}, right, 0,
-                    c.row_range(r, std::min(r + width, rows)).columns(n, n + num_cols), write);
+                    c.row_range(r, std::min(r + width, rows)).columns(n, n + num_cols), write,
+                    std::move(fetches));
       }
     }
   });

@@ -27,7 +27,6 @@ constexpr int64_t kLanes = HWY_MAX_BYTES / 4, kWidth = 2 * kLanes;
 // Sums, two columns of B and a broadcast fill the 32 or 16 registers.
 constexpr int kMaxRows = HWY_MAX_BYTES == 64 ? 14 : 6;
 constexpr int64_t kDepth = 256;  // a panel of so many k stays in the first-level cache
-constexpr int64_t kLine = 64;
 
 // To the nearest bf16, ties to even; NaN stays NaN.
 HWY_INLINE V rounded(V x) {
@@ -148,8 +147,8 @@ void tile_of(int64_t num_k, const Left& a, const Panel& panel, float* c, int64_t
 #pragma GCC unroll 5
   for (int i = 0; i < kBases; ++i) base[i] = a.data + 3 * i * a.row_bytes;
   const int64_t row_bytes = a.row_bytes, step_bytes = a.step_bytes;
-  const std::byte* ahead = panel.ahead ? panel.ahead : panel.data;
-  const int64_t ahead_step = panel.ahead ? kLine : 0;
+  const std::byte* ahead = panel.ahead;
+  const int64_t ahead_step = panel.ahead_step;
   const float* row_of_c = c;
   int fetches = kFetch ? kRows : 0;
   const auto* b = reinterpret_cast<const float*>(panel.data);
