@@ -10,6 +10,7 @@
 // its own.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -96,6 +97,16 @@ struct Engine {
   int64_t padded(int64_t k) const { return (k + k_pad - 1) / k_pad * k_pad; }
   int64_t num_panels(int64_t columns) const { return (columns + width - 1) / width; }
   int64_t panel_bytes(int64_t k) const { return width * padded(k) * size_of(element); }
+};
+
+// The cut of a sum over K into parts.
+struct Parts {
+  int64_t padded_k, count;
+  Parts(const Engine& engine, int64_t K)
+      : padded_k(engine.padded(K)),
+        count(std::max<int64_t>(1, (padded_k + engine.k_block - 1) / engine.k_block)) {}
+  int64_t begin(int64_t part) const { return padded_k * part / count; }
+  int64_t size(int64_t part) const { return begin(part + 1) - begin(part); }
 };
 
 // The next row of c, hidden from the compiler, which would else compute the addresses of all rows

@@ -187,17 +187,6 @@ void zero_block(const Matrix& c) {
     std::memset(c.data + r * c.stride * size_of(c.dtype), 0, size_t(c.cols * size_of(c.dtype)));
 }
 
-// The cut of K into parts that are summed one after the other into c.
-struct Depth {
-  int64_t padded_k, count;
-  bool bounded;  // no part is longer than k_block
-  Depth(const Engine& engine, int64_t K, DType c)
-      : padded_k(engine.padded(K)),
-        count(c == DType::kF32 ? std::max<int64_t>(1, ceil_div(padded_k, engine.k_block)) : 1),
-        bounded(engine.k_block != kWholeDepth && padded_k <= count * engine.k_block) {}
-  int64_t begin(int64_t part) const { return padded_k * part / count; }
-};
-
 // Rows of `a` that a task copies, a part of K at a time.
 constexpr int64_t kCopyRowBytes = 1024 + 64, kCopyBytes = 112 * kCopyRowBytes;
 
@@ -331,8 +320,9 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
   const bool own_rows = groups.own_rows();
   const int64_t column_groups = own_rows ? 1 : groups.count;
   const Arena::Scope scope(*ctx.workspace);
-  const Depth depth(engine, K, c.dtype);
-  const bool copies = depth.bounded && !rows_fit(engine, a, K);
+  const bool in_parts = engine.k_block != kWholeDepth && c.dtype == DType::kF32;
+  const Parts parts(engine, K);
+  const bool copies = in_parts && !rows_fit(engine, a, K);
   const Rows rows = copies ? Rows{} : take_rows(ctx, engine, column_groups, K, a);
   if (ctx.meta()) return;
   const int32_t all_rows[2] = {0, int32_t(a.rows)};
@@ -350,34 +340,34 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
     const Matrix part =
         c.row_range(block.begin, block.end).columns(column_group * N + col, column_group * N + end);
     const std::byte* task_panels = panels + (group * engine.num_panels(N) + first) * panel_bytes;
+    const Left left{rows.data + block.begin * rows.row_bytes + column_group * rows.group_bytes,
+                    rows.row_bytes, engine.unit * bytes};
     alignas(64) std::byte copy[kCopyBytes];
-    for (int64_t i = 0; i < depth.count; ++i) {
-      const int64_t k = depth.begin(i), num_k = depth.begin(i + 1) - k;
-      Left left{rows.data + block.begin * rows.row_bytes + column_group * rows.group_bytes +
-                    k * bytes,
-                rows.row_bytes, engine.unit * bytes};
+    if (!in_parts) {
+      run_block(engine, parts.padded_k, left, task_panels, panel_bytes, part,
+                accumulate ? Write::kAdd : Write::kSet);
+      return;
+    }
+    const auto panel = [&](int64_t p, int64_t i) {
+      return task_panels + p * panel_bytes + parts.begin(i) * engine.width * bytes;
+    };
+    for (int64_t i = 0; i < parts.count; ++i) {
+      const int64_t k = parts.begin(i), num_k = parts.size(i);
+      Left left_part{left.data + k * bytes, left.row_bytes, bytes};
       if (copies) {
-        left.data = copy;
-        left.row_bytes = kCopyRowBytes;
         ASHLAR_ASSERT(part.rows * kCopyRowBytes <= kCopyBytes && num_k * bytes <= kCopyRowBytes);
         engine.pack_rows(
             Source{a.data, a.dtype, a.stride}.at(block.begin, column_group * K + k), part.rows,
             num_k, engine.round, copy, kCopyRowBytes);
+        left_part = {copy, kCopyRowBytes, bytes};
       }
-      const Write write = accumulate || i > 0 ? Write::kAdd : Write::kSet;
-      if (depth.count == 1 && !depth.bounded) {
-        run_block(engine, num_k, left, task_panels, panel_bytes, part, write);
-        continue;
-      }
-      const auto panel = [&](int64_t p, int64_t of_part) {
-        return task_panels + p * panel_bytes + depth.begin(of_part) * engine.width * bytes;
-      };
       const int64_t num_panels = ceil_div(part.cols, engine.width);
       for (int64_t p = 0; p < num_panels; ++p) {
         const std::byte* next = p + 1 < num_panels ? panel(p + 1, i) : panel(0, i + 1);
-        run_block(engine, num_k, left, panel(p, i), 0,
+        run_block(engine, num_k, left_part, panel(p, i), 0,
                   part.columns(p * engine.width, std::min((p + 1) * engine.width, part.cols)),
-                  write, {region_of(next, engine.width * num_k * bytes, num_k), {}});
+                  accumulate || i > 0 ? Write::kAdd : Write::kSet,
+                  {region_of(next, engine.width * num_k * bytes, num_k), {}});
       }
     }
   });

@@ -90,12 +90,57 @@ void pack_panel(const Source& source, int64_t num_k, int64_t num_cols, bool roun
   }
 }
 
-// Through a square block that stays in the first cache: rows are read whole, the block is written
-// by columns.
+#if HWY_TARGET != HWY_SCALAR
+// Four neighbours of each fourth row, one after the other: lanes 4i.. are those of row 4i.
+template <class DV>
+HWY_INLINE hn::Vec<DV> load_fours(DV d, const float* at, int64_t stride) {
+  if constexpr (hn::MaxLanes(DV()) == 4) {
+    return hn::LoadU(d, at);
+  } else {
+    const hn::Half<DV> half;
+    return hn::Combine(d, load_fours(half, at + int64_t(hn::Lanes(half)) * stride, stride),
+                       load_fours(half, at, stride));
+  }
+}
+
+// Four neighbours of kLanes rows, `stride` apart, as four columns.
+HWY_INLINE void load_transposed(const float* at, int64_t stride, V (&columns)[4]) {
+  const D d;
+  const hn::RepartitionToWide<D> pairs;
+  V rows[4];
+  for (int i = 0; i < 4; ++i) rows[i] = load_fours(d, at + i * stride, stride);
+  const V low0 = hn::InterleaveLower(d, rows[0], rows[1]),
+          high0 = hn::InterleaveUpper(d, rows[0], rows[1]),
+          low1 = hn::InterleaveLower(d, rows[2], rows[3]),
+          high1 = hn::InterleaveUpper(d, rows[2], rows[3]);
+  const auto as_pairs = [&](V v) { return hn::BitCast(pairs, v); };
+  columns[0] = hn::BitCast(d, hn::InterleaveLower(pairs, as_pairs(low0), as_pairs(low1)));
+  columns[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, as_pairs(low0), as_pairs(low1)));
+  columns[2] = hn::BitCast(d, hn::InterleaveLower(pairs, as_pairs(high0), as_pairs(high1)));
+  columns[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, as_pairs(high0), as_pairs(high1)));
+}
+constexpr bool kHasTransposed = true;
+#else
+void load_transposed(const float*, int64_t, V (&)[4]) {}
+constexpr bool kHasTransposed = false;
+#endif
+
+// Whole panels of floats by fours; the rest through a square block that stays in the first cache:
+// rows are read whole, the block is written by columns.
 void pack_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols, bool round,
                            std::byte* panel) {
   auto* to = reinterpret_cast<float*>(panel);
-  for (int64_t k = 0; k < num_k; k += kLanes) {
+  int64_t k = 0;
+  if (kHasTransposed && source.dtype == DType::kF32 && !round && num_cols == kWidth) {
+    const auto* from = reinterpret_cast<const float*>(source.data);
+    for (; k + 4 <= num_k; k += 4)
+      for (int64_t c = 0; c < kWidth; c += kLanes) {
+        V columns[4];
+        load_transposed(from + c * source.stride + k, source.stride, columns);
+        for (int i = 0; i < 4; ++i) hn::StoreU(columns[i], D(), to + (k + i) * kWidth + c);
+      }
+  }
+  for (; k < num_k; k += kLanes) {
     const int64_t count = std::min(kLanes, num_k - k);
     alignas(64) float block[kWidth][kLanes];
     for (int64_t c = 0; c < kWidth; ++c)
@@ -108,25 +153,45 @@ void pack_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols
 
 void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool round, std::byte* to,
                int64_t row_bytes) {
-  for (int64_t r = 0; r < num_rows; ++r) {
-    std::byte* row = to + r * row_bytes;
-    int64_t k = 0;
-    for (; k + kLanes <= num_k; k += kLanes)
-      hn::StoreU(load(source.at(r, k).data, source.dtype, kLanes, round), D(),
-                 reinterpret_cast<float*>(row + k * 4));
-    if (k == num_k) continue;
+  const D d;
+  const bool plain = source.dtype == DType::kF32 && !round;
+  const int64_t whole = num_k / kLanes * kLanes;
+  for (int64_t r = 0; r < num_rows; ++r, to += row_bytes) {
+    const std::byte* from = source.at(r, 0).data;
+    auto* row = reinterpret_cast<float*>(to);
+    __builtin_prefetch(to + kRowsAhead * row_bytes, 1);
+    __builtin_prefetch(to + kRowsAhead * row_bytes + kWidth * 4 - 1, 1);
+    if (plain)
+      for (int64_t k = 0; k < whole; k += kLanes)
+        hn::StoreU(hn::LoadU(d, reinterpret_cast<const float*>(from) + k), d, row + k);
+    else
+      for (int64_t k = 0; k < whole; k += kLanes)
+        hn::StoreU(load(source.at(r, k).data, source.dtype, kLanes, round), d, row + k);
+    if (whole == num_k) continue;
     alignas(64) float lanes[kLanes];
-    hn::Store(load(source.at(r, k).data, source.dtype, num_k - k, round), D(), lanes);
-    std::memcpy(row + k * 4, lanes, size_t(num_k - k) * 4);
+    hn::Store(load(source.at(r, whole).data, source.dtype, num_k - whole, round), d, lanes);
+    std::memcpy(row + whole, lanes, size_t(num_k - whole) * sizeof(float));
   }
 }
 
 void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float factor, float* to) {
-  const V scale = hn::Set(D(), factor);
+  const D d;
+  const V scale = hn::Set(d, factor);
+  if (source.dtype == DType::kF32 && num_cols == kWidth) {
+    const auto* from = reinterpret_cast<const float*>(source.data);
+    for (int64_t r = 0; r < num_rows; ++r, from += source.stride, to += kWidth) {
+      __builtin_prefetch(from + kRowsAhead * source.stride);
+      __builtin_prefetch(from + kRowsAhead * source.stride + kWidth - 1);
+      const V low = hn::LoadU(d, from), high = hn::LoadU(d, from + kLanes);
+      hn::StoreU(hn::Mul(low, scale), d, to);
+      hn::StoreU(hn::Mul(high, scale), d, to + kLanes);
+    }
+    return;
+  }
   for (int64_t r = 0; r < num_rows; ++r)
     for (int64_t c = 0; c < kWidth; c += kLanes, to += kLanes) {
-      const int64_t count = std::min(kLanes, num_cols - c);
-      hn::StoreU(hn::Mul(load(source.at(r, c).data, source.dtype, count, false), scale), D(), to);
+      const V x = load(source.at(r, c).data, source.dtype, num_cols - c, false);
+      hn::StoreU(hn::Mul(x, scale), d, to);
     }
 }
 
