@@ -65,10 +65,10 @@ struct Engine {
   // panel(k, c) = source[c][k].
   void (*pack_panel_transposed)(const Source&, int64_t num_k, int64_t num_cols, bool round,
                                 std::byte* panel);
-  // 32 rows of F32 [.., num_cols], num_cols a multiple of 32, at once: the panel of their transpose
-  // (pack_panel_transposed) and, for each 32 columns, their depth in the panel of these
-  // (pack_panel), those `stride` bytes apart.  The stores bypass the caches.  Null: not on this
-  // engine.
+  // `width` rows of F32 [.., num_cols], num_cols a multiple of `width`, at once: the panel of their
+  // transpose (pack_panel_transposed) and, for each `width` columns, their depth in the panel of
+  // these (pack_panel), those `stride` bytes apart.  The stores bypass the caches.  Null: not on
+  // this engine.
   void (*pack_both)(const Source&, int64_t num_cols, std::byte* transposed, std::byte* plain,
                     int64_t stride);
   // to[r][k] = source[r][k] in rows of row_bytes, padded with zeros to padded(num_k).

@@ -151,6 +151,32 @@ void pack_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols
   }
 }
 
+// Every line of both forms is written once, whole, and not read soon.
+void pack_both(const Source& source, int64_t num_cols, std::byte* transposed, std::byte* plain,
+               int64_t stride) {
+  const D d;
+  constexpr int64_t kAhead = 64;
+  auto* columns_to = reinterpret_cast<float*>(transposed);
+  for (int64_t k = 0; k < num_cols; k += kWidth, plain += stride) {
+    const float* from = reinterpret_cast<const float*>(source.data) + k;
+    auto* rows_to = reinterpret_cast<float*>(plain);
+    for (int64_t r = 0; r < kWidth; ++r, rows_to += kWidth) {
+      const float* row = from + r * source.stride;
+      __builtin_prefetch(row + kAhead);
+      __builtin_prefetch(row + kAhead + kWidth - 1);
+      hn::Stream(hn::LoadU(d, row), d, rows_to);
+      hn::Stream(hn::LoadU(d, row + kLanes), d, rows_to + kLanes);
+    }
+    for (int64_t i = 0; i < kWidth; i += 4, columns_to += 4 * kWidth)
+      for (int64_t c = 0; c < kWidth; c += kLanes) {
+        V columns[4];
+        load_transposed(from + c * source.stride + i, source.stride, columns);
+        for (int j = 0; j < 4; ++j) hn::Stream(columns[j], d, columns_to + j * kWidth + c);
+      }
+  }
+  hwy::FlushStream();
+}
+
 void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool round, std::byte* to,
                int64_t row_bytes) {
   const D d;
@@ -296,7 +322,7 @@ constexpr Engine kEngine = {
     .k_block = kDepth,
     .pack_panel = pack_panel,
     .pack_panel_transposed = pack_panel_transposed,
-    .pack_both = nullptr,
+    .pack_both = kHasTransposed ? pack_both : nullptr,
     .pack_rows = pack_rows,
     .pack_rows_transposed = nullptr,
     .scale_rows = scale_rows,
