@@ -41,7 +41,7 @@ class RowBlocks {
   bool even_;
 };
 
-constexpr int64_t kMaxTileFloats = 32 * 32;
+constexpr int64_t kMaxTileFloats = 32 * 32, kLine = 64;
 
 // c [rows, cols] of any type from a tile of floats.
 void store_tile(const Engine& engine, const float* tile, int64_t rows, int64_t cols,
@@ -74,10 +74,11 @@ void load_tile(const Engine& engine, const Matrix& c, int64_t rows, int64_t cols
 enum class Write { kSet, kAdd, kStream };  // kStream: as kSet, and not read soon
 
 // One tile into c [rows, cols]: in place where it can be, else through a buffer.
-void run_tile(const Engine& engine, int64_t padded_k, const Left& left, const std::byte* panel,
+void run_tile(const Engine& engine, int64_t padded_k, const Left& left, const Panel& panel,
               const Matrix& c, Write write) {
   const bool whole = c.cols == engine.width, accumulate = write == Write::kAdd;
-  if (whole && c.dtype == DType::kBF16 && engine.tile_to && !accumulate) {
+  if (whole && c.dtype == DType::kBF16 && engine.element == DType::kBF16 && engine.tile_to &&
+      !accumulate) {
     engine.tile_to(Store::kBf16, c.rows, padded_k, left, panel, c.data, c.stride * 2);
     return;
   }
@@ -123,9 +124,39 @@ bool can_stream(const Engine& engine, const Matrix& c) {
          c.stride * size_of(c.dtype) % kLine == 0;
 }
 
+// Lines to bring near: columns of lines, one line for every step of k, `step` bytes apart.
+struct Region {
+  const std::byte* data = nullptr;
+  int64_t step = 0, column_bytes = 0, columns = 0;
+};
+// `bytes` that follow each other, where a tile takes num_k steps.
+Region region_of(const std::byte* data, int64_t bytes, int64_t num_k) {
+  return {data, kLine, num_k * kLine, ceil_div(bytes, num_k * kLine)};
+}
+// `bytes` of each of num_k rows.
+Region region_of_rows(const Source& rows, int64_t num_cols) {
+  const int64_t size = size_of(rows.dtype);
+  return {rows.data, rows.stride * size, kLine, ceil_div(num_cols * size, kLine)};
+}
+
+// What the next tiles fetch, one column each.
+struct Fetches {
+  Region soon, later;
+  Panel with(const std::byte* panel) {
+    Panel result(panel);
+    Region& from = soon.columns > 0 ? soon : later;
+    if (from.columns == 0) return result;
+    result.ahead = from.data;
+    result.ahead_step = from.step;
+    from.data += from.column_bytes;
+    --from.columns;
+    return result;
+  }
+};
+
 // c (+)= left B for panels that follow each other panel_bytes apart.
 void run_block(const Engine& engine, int64_t padded_k, const Left& left, const std::byte* panels,
-               int64_t panel_bytes, const Matrix& c, Write write) {
+               int64_t panel_bytes, const Matrix& c, Write write, Fetches&& fetches = {}) {
   const TileRows tiles(engine, c.rows);
   const int64_t size = size_of(c.dtype), row_bytes = c.stride * size,
                 tile_bytes = engine.width * size;
@@ -144,7 +175,7 @@ void run_block(const Engine& engine, int64_t padded_k, const Left& left, const s
         prefetch(column + tile_bytes, tiles.begin[1], row_bytes, tile_bytes);
       const Left a{left.data + row * left.row_bytes, left.row_bytes, left.step_bytes};
       const Matrix tile{column + row * row_bytes, c.dtype, rows, cols, c.stride};
-      run_tile(engine, padded_k, a, panels, tile, write);
+      run_tile(engine, padded_k, a, fetches.with(panels), tile, write);
     }
   }
   if (write == Write::kStream) engine.settle();
@@ -156,12 +187,17 @@ void zero_block(const Matrix& c) {
     std::memset(c.data + r * c.stride * size_of(c.dtype), 0, size_t(c.cols * size_of(c.dtype)));
 }
 
+// Rows of `a` that a task copies, a part of K at a time.
+constexpr int64_t kCopyRowBytes = 1024 + 64, kCopyBytes = 112 * kCopyRowBytes;
+
 // Rows and panels of one task: its panels fill half of a second-level cache, its work is long
 // enough to hide the hand-over and short enough that the last tasks end together.
 struct TaskSize {
   int64_t rows, panels;
 };
 TaskSize task_size(const Engine& engine, int64_t K, int64_t N) {
+  if (engine.k_block != kWholeDepth)
+    return {kMaxTiles * engine.max_rows, std::min<int64_t>(16, engine.num_panels(N))};
   constexpr int64_t kPanelBytes = 256 << 10, kMultiplyAdds = 8 << 20;
   const int64_t panels =
       std::clamp<int64_t>(kPanelBytes / engine.panel_bytes(K), 1, engine.num_panels(N));
@@ -284,27 +320,56 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
   const bool own_rows = groups.own_rows();
   const int64_t column_groups = own_rows ? 1 : groups.count;
   const Arena::Scope scope(*ctx.workspace);
-  const Rows rows = take_rows(ctx, engine, column_groups, K, a);
+  const bool in_parts = engine.k_block != kWholeDepth && c.dtype == DType::kF32;
+  const Parts parts(engine, K);
+  const bool copies = in_parts && !rows_fit(engine, a, K);
+  const Rows rows = copies ? Rows{} : take_rows(ctx, engine, column_groups, K, a);
   if (ctx.meta()) return;
   const int32_t all_rows[2] = {0, int32_t(a.rows)};
   const TaskSize size = task_size(engine, K, N);
   const RowBlocks blocks(own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows),
                          size.rows, !engine.whole_tiles);
   const int64_t panel_blocks = ceil_div(engine.num_panels(N), size.panels);
-  const int64_t panel_bytes = engine.panel_bytes(K);
+  const int64_t panel_bytes = engine.panel_bytes(K), bytes = element_bytes(engine);
   ctx.threads->run(blocks.count() * panel_blocks * column_groups, [&](int64_t task, int) {
     const int64_t first = task % panel_blocks * size.panels;
     const int64_t column_group = task / panel_blocks % column_groups;
     const auto block = blocks[task / panel_blocks / column_groups];
     const int64_t group = own_rows ? block.group : column_group;
-    const Left left{rows.data + block.begin * rows.row_bytes + column_group * rows.group_bytes,
-                    rows.row_bytes, engine.unit * element_bytes(engine)};
     const int64_t col = first * engine.width, end = std::min(col + size.panels * engine.width, N);
     const Matrix part =
         c.row_range(block.begin, block.end).columns(column_group * N + col, column_group * N + end);
-    run_block(engine, engine.padded(K), left,
-              panels + (group * engine.num_panels(N) + first) * panel_bytes, panel_bytes, part,
-              accumulate ? Write::kAdd : Write::kSet);
+    const std::byte* task_panels = panels + (group * engine.num_panels(N) + first) * panel_bytes;
+    const Left left{rows.data + block.begin * rows.row_bytes + column_group * rows.group_bytes,
+                    rows.row_bytes, engine.unit * bytes};
+    alignas(64) std::byte copy[kCopyBytes];
+    if (!in_parts) {
+      run_block(engine, parts.padded_k, left, task_panels, panel_bytes, part,
+                accumulate ? Write::kAdd : Write::kSet);
+      return;
+    }
+    const auto panel = [&](int64_t p, int64_t i) {
+      return task_panels + p * panel_bytes + parts.begin(i) * engine.width * bytes;
+    };
+    for (int64_t i = 0; i < parts.count; ++i) {
+      const int64_t k = parts.begin(i), num_k = parts.size(i);
+      Left left_part{left.data + k * bytes, left.row_bytes, bytes};
+      if (copies) {
+        ASHLAR_ASSERT(part.rows * kCopyRowBytes <= kCopyBytes && num_k * bytes <= kCopyRowBytes);
+        engine.pack_rows(
+            Source{a.data, a.dtype, a.stride}.at(block.begin, column_group * K + k), part.rows,
+            num_k, engine.round, copy, kCopyRowBytes);
+        left_part = {copy, kCopyRowBytes, bytes};
+      }
+      const int64_t num_panels = ceil_div(part.cols, engine.width);
+      for (int64_t p = 0; p < num_panels; ++p) {
+        const std::byte* next = p + 1 < num_panels ? panel(p + 1, i) : panel(0, i + 1);
+        run_block(engine, num_k, left_part, panel(p, i), 0,
+                  part.columns(p * engine.width, std::min((p + 1) * engine.width, part.cols)),
+                  accumulate || i > 0 ? Write::kAdd : Write::kSet,
+                  {region_of(next, engine.width * num_k * bytes, num_k), {}});
+      }
+    }
   });
 }
 
@@ -348,8 +413,66 @@ void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t
   }
 }
 
+// The same in parts of k_block tokens: a task packs its rows of dy^T, then one panel of x after the
+// other, which then lies in the first-level cache.
+void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
+                     int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
+  if (ctx.meta()) return;
+  constexpr int64_t kLeftBytes = 128 << 10, kRightBytes = 16 << 10, kRowPanels = 8, kColPanels = 24;
+  const bool own_rows = groups.own_rows();
+  const int64_t width = engine.width, bytes = element_bytes(engine);
+  const int64_t part_tokens = std::min(engine.k_block, kRightBytes / (width * bytes));
+  int64_t row_panels = std::min(kRowPanels, engine.num_panels(N)),
+          col_panels = std::min(kColPanels, engine.num_panels(K)), row_blocks, col_blocks;
+  for (;; ++(row_panels >= col_panels ? row_panels : col_panels) /= 2) {
+    row_blocks = ceil_div(engine.num_panels(N), row_panels);
+    col_blocks = ceil_div(engine.num_panels(K), col_panels);
+    const bool enough = groups.count * row_blocks * col_blocks >= 2 * ctx.threads->size();
+    if (enough || row_panels * col_panels == 1) break;
+  }
+  ctx.threads->run(groups.count * row_blocks * col_blocks, [&](int64_t task, int) {
+    const int64_t g = task / col_blocks / row_blocks, column_group = own_rows ? 0 : g;
+    const int64_t row = task / col_blocks % row_blocks * row_panels * width,
+                  col = task % col_blocks * col_panels * width;
+    const int64_t begin = own_rows ? groups.row_of_group[size_t(g)] : 0,
+                  end = own_rows ? groups.row_of_group[size_t(g) + 1] : x.rows;
+    const int64_t rows = std::min(row_panels * width, N - row),
+                  cols = std::min(col_panels * width, K - col);
+    const Matrix c{reinterpret_cast<std::byte*>(dw + (g * N + row) * K + col), DType::kF32, rows,
+                   cols, K};
+    if (begin == end && !accumulate) zero_block(c);
+    const Source from_dy = Source{dy.data, dy.dtype, dy.stride}.at(0, column_group * N + row),
+                 from_x = Source{x.data, x.dtype, x.stride}.at(0, column_group * K + col);
+    alignas(64) std::byte left[kLeftBytes], right[kRightBytes];
+    const int64_t parts = ceil_div(end - begin, part_tokens);
+    for (int64_t i = 0; i < parts; ++i) {
+      const int64_t t = begin + (end - begin) * i / parts,
+                    num_k = begin + (end - begin) * (i + 1) / parts - t;
+      const int64_t panel_bytes = num_k * width * bytes;
+      Fetches fetches{{}, region_of_rows(from_dy.at(t + num_k, 0), rows)};
+      pack_left(engine, from_dy.at(t, 0), num_k, rows, num_k, left);
+      const Write write = accumulate || i > 0 ? Write::kAdd
+                          : parts > 1         ? Write::kSet
+                                              : Write::kStream;
+      for (int64_t n = 0; n < cols; n += width) {
+        const int64_t num_cols = std::min(width, cols - n);
+        engine.pack_panel(from_x.at(t, n), num_k, num_cols, engine.round, right);
+        const bool last = n + width >= cols;
+        fetches.soon = region_of_rows(last ? from_x.at(t + num_k, 0) : from_x.at(t, n + width),
+                                      width);
+        for (int64_t r = 0; r < rows; r += width)
+          run_block(engine, num_k, {left + r / width * panel_bytes, bytes, width * bytes}, right, 0,
+                    c.row_range(r, std::min(r + width, rows)).columns(n, n + num_cols), write,
+                    std::move(fetches));
+      }
+    }
+  });
+}
+
 void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
             const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
+  if (engine.k_block != kWholeDepth)
+    return reduce_in_parts(ctx, engine, groups, N, K, dy, x, dw, accumulate);
   const bool own_rows = groups.own_rows(), row_tiles = engine.pack_rows_transposed != nullptr;
   const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
   const ReduceSize size = reduce_size(engine, tokens, N, K);
