@@ -105,9 +105,8 @@ TEST(Pipeline, AnExportNamesTheOptionsThatItCannotState) {
          train_args({"train.steps=1", "moe.skip_output=identity", "model.qk_norm_eps=1e-6"}));
   const Result result = run(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
   EXPECT_EQ(result.code, 0);
-  for (const char* option : {"moe.skip_output=identity", "model.qk_norm_eps=1e-06"})
-    EXPECT_TRUE(
-        contains(result.err, fmt::format("warning: hf: config.json has no key for {};", option)))
+  for (const std::string option : {"moe.skip_output=identity", "model.qk_norm_eps=1e-06"})
+    EXPECT_TRUE(contains(result.err, "warning: hf: config.json has no key for " + option + ";"))
         << result.err;
 }
 
