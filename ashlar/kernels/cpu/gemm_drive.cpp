@@ -77,8 +77,7 @@ enum class Write { kSet, kAdd, kStream };  // kStream: as kSet, and not read soo
 void run_tile(const Engine& engine, int64_t padded_k, const Left& left, const Panel& panel,
               const Matrix& c, Write write) {
   const bool whole = c.cols == engine.width, accumulate = write == Write::kAdd;
-  if (whole && c.dtype == DType::kBF16 && engine.element == DType::kBF16 && engine.tile_to &&
-      !accumulate) {
+  if (whole && c.dtype == DType::kBF16 && engine.tile_to && !accumulate) {
     engine.tile_to(Store::kBf16, c.rows, padded_k, left, panel, c.data, c.stride * 2);
     return;
   }
@@ -419,7 +418,7 @@ struct PartsSize {
   static constexpr int64_t kPanelBytes = 16 << 10;  // of a part; two lie in the first-level cache
   static constexpr int64_t kRowPanels = 8, kColPanels = 24;  // of a block
   int64_t row_panels, task_panels, row_tasks, col_panels, col_tasks;
-  // Tasks as large as keep all threads busy; bits do not depend on them.
+  // Tasks as large as keep all threads busy to the end; bits do not depend on them.
   PartsSize(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads)
       : row_panels(std::min(kRowPanels, engine.num_panels(N))),
         task_panels(engine.num_panels(N)),
@@ -427,7 +426,9 @@ struct PartsSize {
     for (;;) {
       row_tasks = ceil_div(engine.num_panels(N), task_panels);
       col_tasks = ceil_div(engine.num_panels(K), col_panels);
-      if (groups * row_tasks * col_tasks >= 2 * threads || task_panels * col_panels == 1) break;
+      const int64_t tasks = groups * row_tasks * col_tasks;
+      const bool busy = tasks % threads == 0 || tasks >= 4 * threads;
+      if (busy || task_panels * col_panels == 1) break;
       int64_t& larger = task_panels >= col_panels ? task_panels : col_panels;
       larger = ceil_div(larger, 2);
     }
@@ -457,25 +458,27 @@ void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& gro
     alignas(64) std::byte left[PartsSize::kRowPanels * PartsSize::kPanelBytes];
     alignas(64) std::byte right[PartsSize::kColPanels * PartsSize::kPanelBytes];
     const int64_t block = size.row_panels * width;
+    const int64_t part_bytes = engine.num_panels(cols) * PartsSize::kPanelBytes;
+    const bool keeps = parts * part_bytes <= int64_t{sizeof right};  // all parts of x
     for (int64_t row = first_row; row < last_row; row += block)
       for (int64_t i = 0; i < parts; ++i) {
         const int64_t t = tokens * i / parts, next = tokens * (i + 1) / parts, num_k = next - t;
         const int64_t rows = std::min(block, last_row - row), panel_bytes = num_k * width * bytes;
-        if (parts > 1 || row == first_row)
-          pack_left(engine, from_x.at(t, 0), num_k, cols, num_k, right);
+        std::byte* panels = keeps ? right + i * part_bytes : right;
+        if (!keeps || row == first_row)
+          pack_left(engine, from_x.at(t, 0), num_k, cols, num_k, panels);
         pack_left(engine, from_dy.at(t, row), num_k, rows, num_k, left);
         Fetches fetches;
         if (i + 1 < parts)
-          fetches = {region_of_rows(from_x.at(next, 0), cols),
-                     region_of_rows(from_dy.at(next, row), rows)};
+          fetches = {region_of_rows(from_dy.at(next, row), rows),
+                     region_of_rows(from_x.at(next, 0), cols)};
         else if (row + block < last_row)
-          fetches = {parts > 1 ? region_of_rows(from_x, cols) : Region{},
-                     region_of_rows(from_dy.at(0, row + block), block)};
-        const Write write = accumulate || i > 0 ? Write::kAdd
-                            : parts > 1         ? Write::kSet
-                                                : Write::kStream;
+          fetches = {region_of_rows(from_dy.at(0, row + block), block),
+                     region_of_rows(from_x, cols)};
+        if (keeps && row > first_row) fetches.later = {};
+        const Write write = accumulate || i > 0 ? Write::kAdd : Write::kSet;
         for (int64_t r = 0; r < rows; r += width)
-          run_block(engine, num_k, {left + r / width * panel_bytes, bytes, width * bytes}, right,
+          run_block(engine, num_k, {left + r / width * panel_bytes, bytes, width * bytes}, panels,
                     panel_bytes, c.row_range(row + r, row + std::min(r + width, rows)), write,
                     std::move(fetches));
       }
