@@ -77,8 +77,7 @@ enum class Write { kSet, kAdd, kStream };  // kStream: as kSet, and not read soo
 void run_tile(const Engine& engine, int64_t padded_k, const Left& left, const Panel& panel,
               const Matrix& c, Write write) {
   const bool whole = c.cols == engine.width, accumulate = write == Write::kAdd;
-  if (whole && c.dtype == DType::kBF16 && engine.element == DType::kBF16 && engine.tile_to &&
-      !accumulate) {
+  if (whole && c.dtype == DType::kBF16 && engine.tile_to && !accumulate) {
     engine.tile_to(Store::kBf16, c.rows, padded_k, left, panel, c.data, c.stride * 2);
     return;
   }
@@ -413,59 +412,76 @@ void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t
   }
 }
 
-// The same in parts of k_block tokens: a task packs its rows of dy^T, then one panel of x after the
-// other, which then lies in the first-level cache.
+// The same in parts of tokens, for engines that cut sums: a task packs its part of x and, block of
+// rows after block, of dy^T, and fetches the next part meanwhile.
+struct PartsSize {
+  static constexpr int64_t kPanelBytes = 16 << 10;  // of a part; two lie in the first-level cache
+  static constexpr int64_t kRowPanels = 8, kColPanels = 24;  // of a block
+  int64_t row_panels, task_panels, row_tasks, col_panels, col_tasks;
+  // Tasks as large as keep all threads busy to the end; bits do not depend on them.
+  PartsSize(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads)
+      : row_panels(std::min(kRowPanels, engine.num_panels(N))),
+        task_panels(engine.num_panels(N)),
+        col_panels(std::min(kColPanels, engine.num_panels(K))) {
+    for (;;) {
+      row_tasks = ceil_div(engine.num_panels(N), task_panels);
+      col_tasks = ceil_div(engine.num_panels(K), col_panels);
+      const int64_t tasks = groups * row_tasks * col_tasks;
+      const bool busy = tasks % threads == 0 || tasks >= 4 * threads;
+      if (busy || task_panels * col_panels == 1) break;
+      int64_t& larger = task_panels >= col_panels ? task_panels : col_panels;
+      larger = ceil_div(larger, 2);
+    }
+  }
+};
+
 void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
                      int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
   if (ctx.meta()) return;
-  constexpr int64_t kLeftBytes = 128 << 10, kRightBytes = 16 << 10, kRowPanels = 8, kColPanels = 24;
   const bool own_rows = groups.own_rows();
   const int64_t width = engine.width, bytes = element_bytes(engine);
-  const int64_t part_tokens = std::min(engine.k_block, kRightBytes / (width * bytes));
-  int64_t row_panels = std::min(kRowPanels, engine.num_panels(N)),
-          col_panels = std::min(kColPanels, engine.num_panels(K)), row_blocks, col_blocks;
-  for (;; ++(row_panels >= col_panels ? row_panels : col_panels) /= 2) {
-    row_blocks = ceil_div(engine.num_panels(N), row_panels);
-    col_blocks = ceil_div(engine.num_panels(K), col_panels);
-    const bool enough = groups.count * row_blocks * col_blocks >= 2 * ctx.threads->size();
-    if (enough || row_panels * col_panels == 1) break;
-  }
-  ctx.threads->run(groups.count * row_blocks * col_blocks, [&](int64_t task, int) {
-    const int64_t g = task / col_blocks / row_blocks, column_group = own_rows ? 0 : g;
-    const int64_t row = task / col_blocks % row_blocks * row_panels * width,
-                  col = task % col_blocks * col_panels * width;
+  const int64_t part_tokens = PartsSize::kPanelBytes / (width * bytes);
+  const PartsSize size(engine, groups.count, N, K, ctx.threads->size());
+  ctx.threads->run(groups.count * size.row_tasks * size.col_tasks, [&](int64_t task, int) {
+    const int64_t g = task / size.col_tasks / size.row_tasks, column_group = own_rows ? 0 : g;
+    const int64_t first_row = task / size.col_tasks % size.row_tasks * size.task_panels * width,
+                  last_row = std::min(first_row + size.task_panels * width, N),
+                  col = task % size.col_tasks * size.col_panels * width,
+                  cols = std::min(size.col_panels * width, K - col);
     const int64_t begin = own_rows ? groups.row_of_group[size_t(g)] : 0,
-                  end = own_rows ? groups.row_of_group[size_t(g) + 1] : x.rows;
-    const int64_t rows = std::min(row_panels * width, N - row),
-                  cols = std::min(col_panels * width, K - col);
-    const Matrix c{reinterpret_cast<std::byte*>(dw + (g * N + row) * K + col), DType::kF32, rows,
-                   cols, K};
-    if (begin == end && !accumulate) zero_block(c);
-    const Source from_dy = Source{dy.data, dy.dtype, dy.stride}.at(0, column_group * N + row),
-                 from_x = Source{x.data, x.dtype, x.stride}.at(0, column_group * K + col);
-    alignas(64) std::byte left[kLeftBytes], right[kRightBytes];
-    const int64_t parts = ceil_div(end - begin, part_tokens);
-    for (int64_t i = 0; i < parts; ++i) {
-      const int64_t t = begin + (end - begin) * i / parts,
-                    num_k = begin + (end - begin) * (i + 1) / parts - t;
-      const int64_t panel_bytes = num_k * width * bytes;
-      Fetches fetches{{}, region_of_rows(from_dy.at(t + num_k, 0), rows)};
-      pack_left(engine, from_dy.at(t, 0), num_k, rows, num_k, left);
-      const Write write = accumulate || i > 0 ? Write::kAdd
-                          : parts > 1         ? Write::kSet
-                                              : Write::kStream;
-      for (int64_t n = 0; n < cols; n += width) {
-        const int64_t num_cols = std::min(width, cols - n);
-        engine.pack_panel(from_x.at(t, n), num_k, num_cols, engine.round, right);
-        const bool last = n + width >= cols;
-        fetches.soon = region_of_rows(last ? from_x.at(t + num_k, 0) : from_x.at(t, n + width),
-                                      width);
+                  tokens = (own_rows ? groups.row_of_group[size_t(g) + 1] : x.rows) - begin,
+                  parts = ceil_div(tokens, part_tokens);
+    const Matrix c{reinterpret_cast<std::byte*>(dw + g * N * K + col), DType::kF32, N, cols, K};
+    if (tokens == 0 && !accumulate) zero_block(c.row_range(first_row, last_row));
+    const Source from_dy = Source{dy.data, dy.dtype, dy.stride}.at(begin, column_group * N),
+                 from_x = Source{x.data, x.dtype, x.stride}.at(begin, column_group * K + col);
+    alignas(64) std::byte left[PartsSize::kRowPanels * PartsSize::kPanelBytes];
+    alignas(64) std::byte right[PartsSize::kColPanels * PartsSize::kPanelBytes];
+    const int64_t block = size.row_panels * width;
+    const int64_t part_bytes = engine.num_panels(cols) * PartsSize::kPanelBytes;
+    const bool keeps = parts * part_bytes <= int64_t{sizeof right};  // all parts of x
+    for (int64_t row = first_row; row < last_row; row += block)
+      for (int64_t i = 0; i < parts; ++i) {
+        const int64_t t = tokens * i / parts, next = tokens * (i + 1) / parts, num_k = next - t;
+        const int64_t rows = std::min(block, last_row - row), panel_bytes = num_k * width * bytes;
+        std::byte* panels = keeps ? right + i * part_bytes : right;
+        if (!keeps || row == first_row)
+          pack_left(engine, from_x.at(t, 0), num_k, cols, num_k, panels);
+        pack_left(engine, from_dy.at(t, row), num_k, rows, num_k, left);
+        Fetches fetches;
+        if (i + 1 < parts)
+          fetches = {region_of_rows(from_dy.at(next, row), rows),
+                     region_of_rows(from_x.at(next, 0), cols)};
+        else if (row + block < last_row)
+          fetches = {region_of_rows(from_dy.at(0, row + block), block),
+                     region_of_rows(from_x, cols)};
+        if (keeps && row > first_row) fetches.later = {};
+        const Write write = accumulate || i > 0 ? Write::kAdd : Write::kSet;
         for (int64_t r = 0; r < rows; r += width)
-          run_block(engine, num_k, {left + r / width * panel_bytes, bytes, width * bytes}, right, 0,
-                    c.row_range(r, std::min(r + width, rows)).columns(n, n + num_cols), write,
+          run_block(engine, num_k, {left + r / width * panel_bytes, bytes, width * bytes}, panels,
+                    panel_bytes, c.row_range(row + r, row + std::min(r + width, rows)), write,
                     std::move(fetches));
       }
-    }
   });
 }
 

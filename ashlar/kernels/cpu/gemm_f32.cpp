@@ -221,15 +221,12 @@ void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float 
     }
 }
 
-enum class Leave { kSet, kAdd, kStream };
-
 // Rows are reached from one base per three of them: x86 adds one or two strides to an address for
 // nothing. Lines of c are fetched one row a step, and c is added at the end: fetched all at once
 // they would fill the queue of misses and hold up the operands.
-template <bool kRound, Leave kLeave, int kRows>
+template <bool kRound, bool kAdd, int kRows>
 void tile_of(int64_t num_k, const Left& a, const Panel& panel, float* c, int64_t c_stride) {
   constexpr int kBases = (kRows + 2) / 3;
-  constexpr bool kFetch = kLeave != Leave::kStream;
   const D d;
   V sum[kRows][2];
 #pragma GCC unroll 14
@@ -241,7 +238,7 @@ void tile_of(int64_t num_k, const Left& a, const Panel& panel, float* c, int64_t
   const std::byte* ahead = panel.ahead;
   const int64_t ahead_step = panel.ahead_step;
   const float* row_of_c = c;
-  int fetches = kFetch ? kRows : 0;
+  int fetches = kRows;
   const auto* b = reinterpret_cast<const float*>(panel.data);
   for (int64_t k = 0; k < num_k; ++k, b += kWidth) {
     V b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + kLanes);
@@ -268,44 +265,27 @@ void tile_of(int64_t num_k, const Left& a, const Panel& panel, float* c, int64_t
   }
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r, c = next_row(c, c_stride)) {
-    if constexpr (kLeave == Leave::kAdd) {
+    if constexpr (kAdd) {
       sum[r][0] = hn::Add(sum[r][0], hn::LoadU(d, c));
       sum[r][1] = hn::Add(sum[r][1], hn::LoadU(d, c + kLanes));
     }
-    if constexpr (kLeave == Leave::kStream) {
-      hn::Stream(sum[r][0], d, c);
-      hn::Stream(sum[r][1], d, c + kLanes);
-    } else {
-      hn::StoreU(sum[r][0], d, c);
-      hn::StoreU(sum[r][1], d, c + kLanes);
-    }
+    hn::StoreU(sum[r][0], d, c);
+    hn::StoreU(sum[r][1], d, c + kLanes);
   }
 }
 
-template <bool kRound, Leave kLeave, size_t... kRows>
+template <bool kRound, bool kAdd, size_t... kRows>
 constexpr auto tiles_of(std::index_sequence<kRows...>) {
-  return std::array{&tile_of<kRound, kLeave, int(kRows) + 1>...};
+  return std::array{&tile_of<kRound, kAdd, int(kRows) + 1>...};
 }
-template <bool kRound, Leave kLeave>
-constexpr auto kTiles = tiles_of<kRound, kLeave>(std::make_index_sequence<kMaxRows>());
+template <bool kRound, bool kAdd>
+constexpr auto kTiles = tiles_of<kRound, kAdd>(std::make_index_sequence<kMaxRows>());
 
 template <bool kRound>
 void tile(int64_t rows, int64_t num_k, const Left& a, const Panel& panel, float* c,
           int64_t c_stride, bool accumulate) {
-  const auto& tiles = accumulate ? kTiles<kRound, Leave::kAdd> : kTiles<kRound, Leave::kSet>;
+  const auto& tiles = accumulate ? kTiles<kRound, true> : kTiles<kRound, false>;
   tiles[size_t(rows - 1)](num_k, a, panel, c, c_stride);
-}
-
-template <bool kRound>
-void tile_to(Store store, int64_t rows, int64_t num_k, const Left& a, const Panel& panel,
-             std::byte* c, int64_t c_bytes) {
-  ASHLAR_ASSERT(store == Store::kStream);
-  kTiles<kRound, Leave::kStream>[size_t(rows - 1)](num_k, a, panel, reinterpret_cast<float*>(c),
-                                                   c_bytes / int64_t{sizeof(float)});
-}
-
-void settle() {
-  hwy::FlushStream();
 }
 
 }  // namespace
@@ -329,8 +309,8 @@ constexpr Engine kEngine = {
     .enter = nullptr,
     .leave = nullptr,
     .tile = tile<kRound>,
-    .tile_to = tile_to<kRound>,
-    .settle = settle,
+    .tile_to = nullptr,
+    .settle = nullptr,
     .fetches_c = true,
 };
 
