@@ -25,6 +25,7 @@ enum class ErrorKind {
   kCorrupt = 26,    // a checkpoint is damaged or incomplete
   kPreempted = 27,  // stopped by a signal after saving
   kDevice = 29,     // the hardware lacks or refuses something
+  kComm = 30,       // a rank failed, came late or disagreed
   kLaunch = 64,     // started in the wrong way (world size and launcher disagree)
 };
 

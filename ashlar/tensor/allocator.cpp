@@ -14,7 +14,7 @@ namespace ashlar {
 
 std::string_view name_of(Tag tag) {
   constexpr std::string_view kNames[kNumTags] = {"weights",   "gradients", "optimizer", "saved",
-                                                 "workspace", "cache",     "input"};
+                                                 "workspace", "cache",     "input",     "comm"};
   return kNames[int(tag)];
 }
 

@@ -20,13 +20,14 @@ enum class Device : uint8_t { kCpu, kMeta };
 enum class Tag : uint8_t {
   kWeights,  // master weights and their packed compute forms
   kGradients,
-  kOptimizer,  // moments, momentum, balancing state
-  kSaved,      // what forward keeps for backward
-  kWorkspace,  // dead after the call that took it
-  kCache,      // decode caches
-  kInput,      // token batches
+  kOptimizer,      // moments, momentum, balancing state
+  kSaved,          // what forward keeps for backward
+  kWorkspace,      // dead after the call that took it
+  kCache,          // decode caches
+  kInput,          // token batches
+  kCommunication,  // where data of other ranks waits to be summed
 };
-inline constexpr int kNumTags = 7;
+inline constexpr int kNumTags = 8;
 std::string_view name_of(Tag tag);
 
 struct MemoryCount {

@@ -105,10 +105,20 @@ TEST(Pipeline, AnExportNamesTheOptionsThatItCannotState) {
          train_args({"train.steps=1", "moe.skip_output=identity", "model.qk_norm_eps=1e-6"}));
   const Result result = run(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
   EXPECT_EQ(result.code, 0);
-  for (const char* option : {"moe.skip_output=identity", "model.qk_norm_eps=1e-06"})
-    EXPECT_TRUE(
-        contains(result.err, fmt::format("warning: hf: config.json has no key for {};", option)))
+  for (const std::string option : {"moe.skip_output=identity", "model.qk_norm_eps=1e-06"})
+    EXPECT_TRUE(contains(result.err, "warning: hf: config.json has no key for " + option + ";"))
         << result.err;
+}
+
+// The name of a directory is bytes, not text; JSON holds it as well as it can.
+TEST(Pipeline, DirectoriesMayHaveAnyName) {
+  const Scratch scratch;
+  const std::string model = "hf_\xff", root = "root_\xff";
+  std::filesystem::copy(kData + "/hf_small", scratch / model);
+  run_ok(scratch, {"ckpt", "import", model, root});
+  const json steps = json::parse(run_ok(scratch, {"ckpt", "list", root, "--json"}));
+  EXPECT_EQ(steps.size(), 1u) << steps;
+  run_ok(scratch, {"ckpt", "show", root});
 }
 
 TEST(Pipeline, LogitsFileAgreesWithTheScores) {

@@ -10,6 +10,7 @@
 // its own.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,11 +34,20 @@ struct Left {
   int64_t row_bytes, step_bytes;
 };
 
+// A panel, or its part from some k on, and what to bring near meanwhile: a line at every step of k.
+struct Panel {
+  Panel(const std::byte* panel) : data(panel), ahead(panel) {}
+  const std::byte *data, *ahead;
+  int64_t ahead_step = 0;
+};
+
 // Where tile_to leaves its sums.
 enum class Store {
   kStream,  // F32 rows, 64-byte aligned, past the caches (not read soon); `settle` ends it
   kBf16,    // BF16 rows
 };
+
+inline constexpr int64_t kWholeDepth = int64_t{1} << 40;  // k_block: sums are not cut
 
 struct Engine {
   DType element;  // of packed operands: BF16 or F32
@@ -47,6 +57,7 @@ struct Engine {
   bool whole_tiles;  // lower tiles cost as much as full ones: cut rows at multiples of max_rows
   int64_t unit;      // neighbours along K that stand together in a panel
   int64_t k_pad;     // K is padded to a multiple
+  int64_t k_block;   // long sums are cut into even parts of at most so many k, added in order
 
   // panel(k, c) = source[k][c] for k < num_k, c < num_cols; the rest, up to padded(num_k) and
   // width, is zero.
@@ -54,10 +65,10 @@ struct Engine {
   // panel(k, c) = source[c][k].
   void (*pack_panel_transposed)(const Source&, int64_t num_k, int64_t num_cols, bool round,
                                 std::byte* panel);
-  // 32 rows of F32 [.., num_cols], num_cols a multiple of 32, at once: the panel of their transpose
-  // (pack_panel_transposed) and, for each 32 columns, their depth in the panel of these
-  // (pack_panel), those `stride` bytes apart.  The stores bypass the caches.  Null: not on this
-  // engine.
+  // `width` rows of F32 [.., num_cols], num_cols a multiple of `width`, at once: the panel of their
+  // transpose (pack_panel_transposed) and, for each `width` columns, their depth in the panel of
+  // these (pack_panel), those `stride` bytes apart.  The stores bypass the caches.  Null: not on
+  // this engine.
   void (*pack_both)(const Source&, int64_t num_cols, std::byte* transposed, std::byte* plain,
                     int64_t stride);
   // to[r][k] = source[r][k] in rows of row_bytes, padded with zeros to padded(num_k).
@@ -73,19 +84,29 @@ struct Engine {
   void (*enter)();
   void (*leave)();
   // rows <= max_rows, padded_k a multiple of k_pad: c [rows, width] in rows of c_stride floats.
-  void (*tile)(int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel, float* c,
+  void (*tile)(int64_t rows, int64_t padded_k, const Left& a, const Panel& panel, float* c,
                int64_t c_stride, bool accumulate);
 
   // tile without accumulate, straight to its place: c in rows of c_bytes.  Null: not on this
   // engine.
   void (*tile_to)(Store store, int64_t rows, int64_t padded_k, const Left& a,
-                  const std::byte* panel, std::byte* c, int64_t c_bytes);
+                  const Panel& panel, std::byte* c, int64_t c_bytes);
   void (*settle)();  // makes streamed tiles of this thread visible to others; null with tile_to
   bool fetches_c;    // tile itself brings the lines of c near
 
   int64_t padded(int64_t k) const { return (k + k_pad - 1) / k_pad * k_pad; }
   int64_t num_panels(int64_t columns) const { return (columns + width - 1) / width; }
   int64_t panel_bytes(int64_t k) const { return width * padded(k) * size_of(element); }
+};
+
+// The cut of a sum over K into parts.
+struct Parts {
+  int64_t padded_k, count;
+  Parts(const Engine& engine, int64_t K)
+      : padded_k(engine.padded(K)),
+        count(std::max<int64_t>(1, (padded_k + engine.k_block - 1) / engine.k_block)) {}
+  int64_t begin(int64_t part) const { return padded_k * part / count; }
+  int64_t size(int64_t part) const { return begin(part + 1) - begin(part); }
 };
 
 // The next row of c, hidden from the compiler, which would else compute the addresses of all rows

@@ -101,14 +101,14 @@ void enter() {
   _tile_stored(1, c + kHalf, c_bytes);
 }
 
-void tile(int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel, float* c,
+void tile(int64_t rows, int64_t padded_k, const Left& a, const Panel& panel, float* c,
           int64_t c_stride, bool accumulate) {
   const bool whole = rows == 2 * kHalf;
   if (!whole) configure(std::min(rows, kHalf), std::max<int64_t>(rows - kHalf, 1));
   if (rows > kHalf)
-    full_tile(padded_k, a, panel, c, c_stride, accumulate);
+    full_tile(padded_k, a, panel.data, c, c_stride, accumulate);
   else
-    upper_tile(padded_k, a, panel, c, c_stride, accumulate);
+    upper_tile(padded_k, a, panel.data, c, c_stride, accumulate);
   if (!whole) enter();
 }
 
@@ -148,6 +148,7 @@ const Engine& amx_engine() {
       .whole_tiles = true,
       .unit = 2,
       .k_pad = kStep,
+      .k_block = kWholeDepth,
       .pack_panel = pack_panel,
       .pack_panel_transposed = pack_panel_transposed,
       .pack_both = pack_bf16_both,

@@ -249,16 +249,16 @@ constexpr auto tiles_of(std::index_sequence<kRows...>) {
 template <Leave kLeave>
 constexpr auto kTiles = tiles_of<kLeave>(std::make_index_sequence<kMaxRows>());
 
-void tile(int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel, float* c,
+void tile(int64_t rows, int64_t padded_k, const Left& a, const Panel& panel, float* c,
           int64_t c_stride, bool accumulate) {
   const auto& tiles = accumulate ? kTiles<Leave::kAdd> : kTiles<Leave::kSet>;
-  tiles[size_t(rows - 1)](padded_k, a, panel, reinterpret_cast<std::byte*>(c), c_stride * 4);
+  tiles[size_t(rows - 1)](padded_k, a, panel.data, reinterpret_cast<std::byte*>(c), c_stride * 4);
 }
 
-void tile_to(Store store, int64_t rows, int64_t padded_k, const Left& a, const std::byte* panel,
+void tile_to(Store store, int64_t rows, int64_t padded_k, const Left& a, const Panel& panel,
              std::byte* c, int64_t c_bytes) {
   const auto& tiles = store == Store::kBf16 ? kTiles<Leave::kBf16> : kTiles<Leave::kStream>;
-  tiles[size_t(rows - 1)](padded_k, a, panel, c, c_bytes);
+  tiles[size_t(rows - 1)](padded_k, a, panel.data, c, c_bytes);
 }
 
 void settle() {
@@ -346,6 +346,7 @@ const Engine& bf16_engine() {
       .whole_tiles = false,
       .unit = 2,
       .k_pad = 2,
+      .k_block = kWholeDepth,
       .pack_panel = pack_panel,
       .pack_panel_transposed = pack_panel_transposed,
       .pack_both = pack_bf16_both,

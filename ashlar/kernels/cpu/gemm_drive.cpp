@@ -41,7 +41,7 @@ class RowBlocks {
   bool even_;
 };
 
-constexpr int64_t kMaxTileFloats = 32 * 32;
+constexpr int64_t kMaxTileFloats = 32 * 32, kLine = 64;
 
 // c [rows, cols] of any type from a tile of floats.
 void store_tile(const Engine& engine, const float* tile, int64_t rows, int64_t cols,
@@ -74,7 +74,7 @@ void load_tile(const Engine& engine, const Matrix& c, int64_t rows, int64_t cols
 enum class Write { kSet, kAdd, kStream };  // kStream: as kSet, and not read soon
 
 // One tile into c [rows, cols]: in place where it can be, else through a buffer.
-void run_tile(const Engine& engine, int64_t padded_k, const Left& left, const std::byte* panel,
+void run_tile(const Engine& engine, int64_t padded_k, const Left& left, const Panel& panel,
               const Matrix& c, Write write) {
   const bool whole = c.cols == engine.width, accumulate = write == Write::kAdd;
   if (whole && c.dtype == DType::kBF16 && engine.tile_to && !accumulate) {
@@ -123,9 +123,39 @@ bool can_stream(const Engine& engine, const Matrix& c) {
          c.stride * size_of(c.dtype) % kLine == 0;
 }
 
+// Lines to bring near: columns of lines, one line for every step of k, `step` bytes apart.
+struct Region {
+  const std::byte* data = nullptr;
+  int64_t step = 0, column_bytes = 0, columns = 0;
+};
+// `bytes` that follow each other, where a tile takes num_k steps.
+Region region_of(const std::byte* data, int64_t bytes, int64_t num_k) {
+  return {data, kLine, num_k * kLine, ceil_div(bytes, num_k * kLine)};
+}
+// `bytes` of each of num_k rows.
+Region region_of_rows(const Source& rows, int64_t num_cols) {
+  const int64_t size = size_of(rows.dtype);
+  return {rows.data, rows.stride * size, kLine, ceil_div(num_cols * size, kLine)};
+}
+
+// What the next tiles fetch, one column each.
+struct Fetches {
+  Region soon, later;
+  Panel with(const std::byte* panel) {
+    Panel result(panel);
+    Region& from = soon.columns > 0 ? soon : later;
+    if (from.columns == 0) return result;
+    result.ahead = from.data;
+    result.ahead_step = from.step;
+    from.data += from.column_bytes;
+    --from.columns;
+    return result;
+  }
+};
+
 // c (+)= left B for panels that follow each other panel_bytes apart.
 void run_block(const Engine& engine, int64_t padded_k, const Left& left, const std::byte* panels,
-               int64_t panel_bytes, const Matrix& c, Write write) {
+               int64_t panel_bytes, const Matrix& c, Write write, Fetches&& fetches = {}) {
   const TileRows tiles(engine, c.rows);
   const int64_t size = size_of(c.dtype), row_bytes = c.stride * size,
                 tile_bytes = engine.width * size;
@@ -144,7 +174,7 @@ void run_block(const Engine& engine, int64_t padded_k, const Left& left, const s
         prefetch(column + tile_bytes, tiles.begin[1], row_bytes, tile_bytes);
       const Left a{left.data + row * left.row_bytes, left.row_bytes, left.step_bytes};
       const Matrix tile{column + row * row_bytes, c.dtype, rows, cols, c.stride};
-      run_tile(engine, padded_k, a, panels, tile, write);
+      run_tile(engine, padded_k, a, fetches.with(panels), tile, write);
     }
   }
   if (write == Write::kStream) engine.settle();
@@ -156,12 +186,17 @@ void zero_block(const Matrix& c) {
     std::memset(c.data + r * c.stride * size_of(c.dtype), 0, size_t(c.cols * size_of(c.dtype)));
 }
 
+// Rows of `a` that a task copies, a part of K at a time.
+constexpr int64_t kCopyRowBytes = 1024 + 64, kCopyBytes = 112 * kCopyRowBytes;
+
 // Rows and panels of one task: its panels fill half of a second-level cache, its work is long
 // enough to hide the hand-over and short enough that the last tasks end together.
 struct TaskSize {
   int64_t rows, panels;
 };
 TaskSize task_size(const Engine& engine, int64_t K, int64_t N) {
+  if (engine.k_block != kWholeDepth)
+    return {kMaxTiles * engine.max_rows, std::min<int64_t>(16, engine.num_panels(N))};
   constexpr int64_t kPanelBytes = 256 << 10, kMultiplyAdds = 8 << 20;
   const int64_t panels =
       std::clamp<int64_t>(kPanelBytes / engine.panel_bytes(K), 1, engine.num_panels(N));
@@ -284,27 +319,56 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
   const bool own_rows = groups.own_rows();
   const int64_t column_groups = own_rows ? 1 : groups.count;
   const Arena::Scope scope(*ctx.workspace);
-  const Rows rows = take_rows(ctx, engine, column_groups, K, a);
+  const bool in_parts = engine.k_block != kWholeDepth && c.dtype == DType::kF32;
+  const Parts parts(engine, K);
+  const bool copies = in_parts && !rows_fit(engine, a, K);
+  const Rows rows = copies ? Rows{} : take_rows(ctx, engine, column_groups, K, a);
   if (ctx.meta()) return;
   const int32_t all_rows[2] = {0, int32_t(a.rows)};
   const TaskSize size = task_size(engine, K, N);
   const RowBlocks blocks(own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows),
                          size.rows, !engine.whole_tiles);
   const int64_t panel_blocks = ceil_div(engine.num_panels(N), size.panels);
-  const int64_t panel_bytes = engine.panel_bytes(K);
+  const int64_t panel_bytes = engine.panel_bytes(K), bytes = element_bytes(engine);
   ctx.threads->run(blocks.count() * panel_blocks * column_groups, [&](int64_t task, int) {
     const int64_t first = task % panel_blocks * size.panels;
     const int64_t column_group = task / panel_blocks % column_groups;
     const auto block = blocks[task / panel_blocks / column_groups];
     const int64_t group = own_rows ? block.group : column_group;
-    const Left left{rows.data + block.begin * rows.row_bytes + column_group * rows.group_bytes,
-                    rows.row_bytes, engine.unit * element_bytes(engine)};
     const int64_t col = first * engine.width, end = std::min(col + size.panels * engine.width, N);
     const Matrix part =
         c.row_range(block.begin, block.end).columns(column_group * N + col, column_group * N + end);
-    run_block(engine, engine.padded(K), left,
-              panels + (group * engine.num_panels(N) + first) * panel_bytes, panel_bytes, part,
-              accumulate ? Write::kAdd : Write::kSet);
+    const std::byte* task_panels = panels + (group * engine.num_panels(N) + first) * panel_bytes;
+    const Left left{rows.data + block.begin * rows.row_bytes + column_group * rows.group_bytes,
+                    rows.row_bytes, engine.unit * bytes};
+    alignas(64) std::byte copy[kCopyBytes];
+    if (!in_parts) {
+      run_block(engine, parts.padded_k, left, task_panels, panel_bytes, part,
+                accumulate ? Write::kAdd : Write::kSet);
+      return;
+    }
+    const auto panel = [&](int64_t p, int64_t i) {
+      return task_panels + p * panel_bytes + parts.begin(i) * engine.width * bytes;
+    };
+    for (int64_t i = 0; i < parts.count; ++i) {
+      const int64_t k = parts.begin(i), num_k = parts.size(i);
+      Left left_part{left.data + k * bytes, left.row_bytes, bytes};
+      if (copies) {
+        ASHLAR_ASSERT(part.rows * kCopyRowBytes <= kCopyBytes && num_k * bytes <= kCopyRowBytes);
+        engine.pack_rows(
+            Source{a.data, a.dtype, a.stride}.at(block.begin, column_group * K + k), part.rows,
+            num_k, engine.round, copy, kCopyRowBytes);
+        left_part = {copy, kCopyRowBytes, bytes};
+      }
+      const int64_t num_panels = ceil_div(part.cols, engine.width);
+      for (int64_t p = 0; p < num_panels; ++p) {
+        const std::byte* next = p + 1 < num_panels ? panel(p + 1, i) : panel(0, i + 1);
+        run_block(engine, num_k, left_part, panel(p, i), 0,
+                  part.columns(p * engine.width, std::min((p + 1) * engine.width, part.cols)),
+                  accumulate || i > 0 ? Write::kAdd : Write::kSet,
+                  {region_of(next, engine.width * num_k * bytes, num_k), {}});
+      }
+    }
   });
 }
 
@@ -348,8 +412,83 @@ void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t
   }
 }
 
+// The same in parts of tokens, for engines that cut sums: a task packs its part of x and, block of
+// rows after block, of dy^T, and fetches the next part meanwhile.
+struct PartsSize {
+  static constexpr int64_t kPanelBytes = 16 << 10;  // of a part; two lie in the first-level cache
+  static constexpr int64_t kRowPanels = 8, kColPanels = 24;  // of a block
+  int64_t row_panels, task_panels, row_tasks, col_panels, col_tasks;
+  // Tasks as large as keep all threads busy to the end; bits do not depend on them.
+  PartsSize(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads)
+      : row_panels(std::min(kRowPanels, engine.num_panels(N))),
+        task_panels(engine.num_panels(N)),
+        col_panels(std::min(kColPanels, engine.num_panels(K))) {
+    for (;;) {
+      row_tasks = ceil_div(engine.num_panels(N), task_panels);
+      col_tasks = ceil_div(engine.num_panels(K), col_panels);
+      const int64_t tasks = groups * row_tasks * col_tasks;
+      const bool busy = tasks % threads == 0 || tasks >= 4 * threads;
+      if (busy || task_panels * col_panels == 1) break;
+      int64_t& larger = task_panels >= col_panels ? task_panels : col_panels;
+      larger = ceil_div(larger, 2);
+    }
+  }
+};
+
+void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
+                     int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
+  if (ctx.meta()) return;
+  const bool own_rows = groups.own_rows();
+  const int64_t width = engine.width, bytes = element_bytes(engine);
+  const int64_t part_tokens = PartsSize::kPanelBytes / (width * bytes);
+  const PartsSize size(engine, groups.count, N, K, ctx.threads->size());
+  ctx.threads->run(groups.count * size.row_tasks * size.col_tasks, [&](int64_t task, int) {
+    const int64_t g = task / size.col_tasks / size.row_tasks, column_group = own_rows ? 0 : g;
+    const int64_t first_row = task / size.col_tasks % size.row_tasks * size.task_panels * width,
+                  last_row = std::min(first_row + size.task_panels * width, N),
+                  col = task % size.col_tasks * size.col_panels * width,
+                  cols = std::min(size.col_panels * width, K - col);
+    const int64_t begin = own_rows ? groups.row_of_group[size_t(g)] : 0,
+                  tokens = (own_rows ? groups.row_of_group[size_t(g) + 1] : x.rows) - begin,
+                  parts = ceil_div(tokens, part_tokens);
+    const Matrix c{reinterpret_cast<std::byte*>(dw + g * N * K + col), DType::kF32, N, cols, K};
+    if (tokens == 0 && !accumulate) zero_block(c.row_range(first_row, last_row));
+    const Source from_dy = Source{dy.data, dy.dtype, dy.stride}.at(begin, column_group * N),
+                 from_x = Source{x.data, x.dtype, x.stride}.at(begin, column_group * K + col);
+    alignas(64) std::byte left[PartsSize::kRowPanels * PartsSize::kPanelBytes];
+    alignas(64) std::byte right[PartsSize::kColPanels * PartsSize::kPanelBytes];
+    const int64_t block = size.row_panels * width;
+    const int64_t part_bytes = engine.num_panels(cols) * PartsSize::kPanelBytes;
+    const bool keeps = parts * part_bytes <= int64_t{sizeof right};  // all parts of x
+    for (int64_t row = first_row; row < last_row; row += block)
+      for (int64_t i = 0; i < parts; ++i) {
+        const int64_t t = tokens * i / parts, next = tokens * (i + 1) / parts, num_k = next - t;
+        const int64_t rows = std::min(block, last_row - row), panel_bytes = num_k * width * bytes;
+        std::byte* panels = keeps ? right + i * part_bytes : right;
+        if (!keeps || row == first_row)
+          pack_left(engine, from_x.at(t, 0), num_k, cols, num_k, panels);
+        pack_left(engine, from_dy.at(t, row), num_k, rows, num_k, left);
+        Fetches fetches;
+        if (i + 1 < parts)
+          fetches = {region_of_rows(from_dy.at(next, row), rows),
+                     region_of_rows(from_x.at(next, 0), cols)};
+        else if (row + block < last_row)
+          fetches = {region_of_rows(from_dy.at(0, row + block), block),
+                     region_of_rows(from_x, cols)};
+        if (keeps && row > first_row) fetches.later = {};
+        const Write write = accumulate || i > 0 ? Write::kAdd : Write::kSet;
+        for (int64_t r = 0; r < rows; r += width)
+          run_block(engine, num_k, {left + r / width * panel_bytes, bytes, width * bytes}, panels,
+                    panel_bytes, c.row_range(row + r, row + std::min(r + width, rows)), write,
+                    std::move(fetches));
+      }
+  });
+}
+
 void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N, int64_t K,
             const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
+  if (engine.k_block != kWholeDepth)
+    return reduce_in_parts(ctx, engine, groups, N, K, dy, x, dw, accumulate);
   const bool own_rows = groups.own_rows(), row_tiles = engine.pack_rows_transposed != nullptr;
   const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
   const ReduceSize size = reduce_size(engine, tokens, N, K);

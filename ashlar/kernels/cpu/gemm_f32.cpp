@@ -12,6 +12,7 @@
 #include "ashlar/kernels/cpu/dispatch.h"
 #include "ashlar/kernels/cpu/gemm.h"
 #include "hwy/foreach_target.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,6 +26,7 @@ using V = hn::Vec<D>;
 constexpr int64_t kLanes = HWY_MAX_BYTES / 4, kWidth = 2 * kLanes;
 // Sums, two columns of B and a broadcast fill the 32 or 16 registers.
 constexpr int kMaxRows = HWY_MAX_BYTES == 64 ? 14 : 6;
+constexpr int64_t kDepth = 256;  // a panel of so many k stays in the first-level cache
 
 // To the nearest bf16, ties to even; NaN stays NaN.
 HWY_INLINE V rounded(V x) {
@@ -63,22 +65,82 @@ HWY_INLINE V load(const std::byte* at, DType dtype, int64_t count, bool round) {
   return round ? rounded(x) : x;
 }
 
+// Rows of the source lie too far apart for the hardware to foresee.
+constexpr int64_t kRowsAhead = 16;
+
 void pack_panel(const Source& source, int64_t num_k, int64_t num_cols, bool round,
                 std::byte* panel) {
+  const D d;
   auto* to = reinterpret_cast<float*>(panel);
+  if (source.dtype == DType::kF32 && !round && num_cols == kWidth) {
+    const auto* from = reinterpret_cast<const float*>(source.data);
+    for (int64_t k = 0; k < num_k; ++k, from += source.stride, to += kWidth) {
+      __builtin_prefetch(from + kRowsAhead * source.stride);
+      __builtin_prefetch(from + kRowsAhead * source.stride + kWidth - 1);
+      const V low = hn::LoadU(d, from), high = hn::LoadU(d, from + kLanes);
+      hn::StoreU(low, d, to);
+      hn::StoreU(high, d, to + kLanes);
+    }
+    return;
+  }
   for (int64_t k = 0; k < num_k; ++k, to += kWidth) {
     const Source row = source.at(k, 0);
-    hn::StoreU(load(row.data, row.dtype, num_cols, round), D(), to);
-    hn::StoreU(load(row.at(0, kLanes).data, row.dtype, num_cols - kLanes, round), D(), to + kLanes);
+    hn::StoreU(load(row.data, row.dtype, num_cols, round), d, to);
+    hn::StoreU(load(row.at(0, kLanes).data, row.dtype, num_cols - kLanes, round), d, to + kLanes);
   }
 }
 
-// Through a square block that stays in the first cache: rows are read whole, the block is written
-// by columns.
+#if HWY_TARGET != HWY_SCALAR
+// Four neighbours of each fourth row, one after the other: lanes 4i.. are those of row 4i.
+template <class DV>
+HWY_INLINE hn::Vec<DV> load_fours(DV d, const float* at, int64_t stride) {
+  if constexpr (hn::MaxLanes(DV()) == 4) {
+    return hn::LoadU(d, at);
+  } else {
+    const hn::Half<DV> half;
+    return hn::Combine(d, load_fours(half, at + int64_t(hn::Lanes(half)) * stride, stride),
+                       load_fours(half, at, stride));
+  }
+}
+
+// Four neighbours of kLanes rows, `stride` apart, as four columns.
+HWY_INLINE void load_transposed(const float* at, int64_t stride, V (&columns)[4]) {
+  const D d;
+  const hn::RepartitionToWide<D> pairs;
+  V rows[4];
+  for (int i = 0; i < 4; ++i) rows[i] = load_fours(d, at + i * stride, stride);
+  const V low0 = hn::InterleaveLower(d, rows[0], rows[1]),
+          high0 = hn::InterleaveUpper(d, rows[0], rows[1]),
+          low1 = hn::InterleaveLower(d, rows[2], rows[3]),
+          high1 = hn::InterleaveUpper(d, rows[2], rows[3]);
+  const auto as_pairs = [&](V v) { return hn::BitCast(pairs, v); };
+  columns[0] = hn::BitCast(d, hn::InterleaveLower(pairs, as_pairs(low0), as_pairs(low1)));
+  columns[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, as_pairs(low0), as_pairs(low1)));
+  columns[2] = hn::BitCast(d, hn::InterleaveLower(pairs, as_pairs(high0), as_pairs(high1)));
+  columns[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, as_pairs(high0), as_pairs(high1)));
+}
+constexpr bool kHasTransposed = true;
+#else
+void load_transposed(const float*, int64_t, V (&)[4]) {}
+constexpr bool kHasTransposed = false;
+#endif
+
+// Whole panels of floats by fours; the rest through a square block that stays in the first cache:
+// rows are read whole, the block is written by columns.
 void pack_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols, bool round,
                            std::byte* panel) {
   auto* to = reinterpret_cast<float*>(panel);
-  for (int64_t k = 0; k < num_k; k += kLanes) {
+  int64_t k = 0;
+  if (kHasTransposed && source.dtype == DType::kF32 && !round && num_cols == kWidth) {
+    const auto* from = reinterpret_cast<const float*>(source.data);
+    for (; k + 4 <= num_k; k += 4)
+      for (int64_t c = 0; c < kWidth; c += kLanes) {
+        V columns[4];
+        load_transposed(from + c * source.stride + k, source.stride, columns);
+        for (int i = 0; i < 4; ++i) hn::StoreU(columns[i], D(), to + (k + i) * kWidth + c);
+      }
+  }
+  for (; k < num_k; k += kLanes) {
     const int64_t count = std::min(kLanes, num_k - k);
     alignas(64) float block[kWidth][kLanes];
     for (int64_t c = 0; c < kWidth; ++c)
@@ -89,55 +151,108 @@ void pack_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols
   }
 }
 
+// Every line of both forms is written once, whole, and not read soon.
+void pack_both(const Source& source, int64_t num_cols, std::byte* transposed, std::byte* plain,
+               int64_t stride) {
+  const D d;
+  constexpr int64_t kAhead = 64;
+  auto* columns_to = reinterpret_cast<float*>(transposed);
+  for (int64_t k = 0; k < num_cols; k += kWidth, plain += stride) {
+    const float* from = reinterpret_cast<const float*>(source.data) + k;
+    auto* rows_to = reinterpret_cast<float*>(plain);
+    for (int64_t r = 0; r < kWidth; ++r, rows_to += kWidth) {
+      const float* row = from + r * source.stride;
+      __builtin_prefetch(row + kAhead);
+      __builtin_prefetch(row + kAhead + kWidth - 1);
+      hn::Stream(hn::LoadU(d, row), d, rows_to);
+      hn::Stream(hn::LoadU(d, row + kLanes), d, rows_to + kLanes);
+    }
+    for (int64_t i = 0; i < kWidth; i += 4, columns_to += 4 * kWidth)
+      for (int64_t c = 0; c < kWidth; c += kLanes) {
+        V columns[4];
+        load_transposed(from + c * source.stride + i, source.stride, columns);
+        for (int j = 0; j < 4; ++j) hn::Stream(columns[j], d, columns_to + j * kWidth + c);
+      }
+  }
+  hwy::FlushStream();
+}
+
 void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool round, std::byte* to,
                int64_t row_bytes) {
-  for (int64_t r = 0; r < num_rows; ++r) {
-    std::byte* row = to + r * row_bytes;
-    for (int64_t k = 0; k < num_k; k += kLanes) {
-      const int64_t count = std::min(kLanes, num_k - k);
-      alignas(64) float lanes[kLanes];
-      hn::Store(load(source.at(r, k).data, source.dtype, count, round), D(), lanes);
-      std::memcpy(row + k * 4, lanes, size_t(count) * 4);
-    }
+  const D d;
+  const bool plain = source.dtype == DType::kF32 && !round;
+  const int64_t whole = num_k / kLanes * kLanes;
+  for (int64_t r = 0; r < num_rows; ++r, to += row_bytes) {
+    const std::byte* from = source.at(r, 0).data;
+    auto* row = reinterpret_cast<float*>(to);
+    __builtin_prefetch(to + kRowsAhead * row_bytes, 1);
+    __builtin_prefetch(to + kRowsAhead * row_bytes + kWidth * 4 - 1, 1);
+    if (plain)
+      for (int64_t k = 0; k < whole; k += kLanes)
+        hn::StoreU(hn::LoadU(d, reinterpret_cast<const float*>(from) + k), d, row + k);
+    else
+      for (int64_t k = 0; k < whole; k += kLanes)
+        hn::StoreU(load(source.at(r, k).data, source.dtype, kLanes, round), d, row + k);
+    if (whole == num_k) continue;
+    alignas(64) float lanes[kLanes];
+    hn::Store(load(source.at(r, whole).data, source.dtype, num_k - whole, round), d, lanes);
+    std::memcpy(row + whole, lanes, size_t(num_k - whole) * sizeof(float));
   }
 }
 
 void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float factor, float* to) {
-  const V scale = hn::Set(D(), factor);
+  const D d;
+  const V scale = hn::Set(d, factor);
+  if (source.dtype == DType::kF32 && num_cols == kWidth) {
+    const auto* from = reinterpret_cast<const float*>(source.data);
+    for (int64_t r = 0; r < num_rows; ++r, from += source.stride, to += kWidth) {
+      __builtin_prefetch(from + kRowsAhead * source.stride);
+      __builtin_prefetch(from + kRowsAhead * source.stride + kWidth - 1);
+      const V low = hn::LoadU(d, from), high = hn::LoadU(d, from + kLanes);
+      hn::StoreU(hn::Mul(low, scale), d, to);
+      hn::StoreU(hn::Mul(high, scale), d, to + kLanes);
+    }
+    return;
+  }
   for (int64_t r = 0; r < num_rows; ++r)
     for (int64_t c = 0; c < kWidth; c += kLanes, to += kLanes) {
-      const int64_t count = std::min(kLanes, num_cols - c);
-      hn::StoreU(hn::Mul(load(source.at(r, c).data, source.dtype, count, false), scale), D(), to);
+      const V x = load(source.at(r, c).data, source.dtype, num_cols - c, false);
+      hn::StoreU(hn::Mul(x, scale), d, to);
     }
 }
 
-template <bool kRound, int kRows>
-void tile_of(int64_t num_k, const Left& a, const std::byte* panel, float* c, int64_t c_stride,
-             bool accumulate) {
+// Rows are reached from one base per three of them: x86 adds one or two strides to an address for
+// nothing. Lines of c are fetched one row a step, and c is added at the end: fetched all at once
+// they would fill the queue of misses and hold up the operands.
+template <bool kRound, bool kAdd, int kRows>
+void tile_of(int64_t num_k, const Left& a, const Panel& panel, float* c, int64_t c_stride) {
   constexpr int kBases = (kRows + 2) / 3;
   const D d;
   V sum[kRows][2];
-  if (accumulate) {
-    const float* row = c;
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r, row = next_row(row, c_stride)) {
-      sum[r][0] = hn::LoadU(d, row);
-      sum[r][1] = hn::LoadU(d, row + kLanes);
-    }
-  } else {
-#pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = hn::Zero(d);
-  }
+  for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = hn::Zero(d);
   const std::byte* base[kBases];
 #pragma GCC unroll 5
   for (int i = 0; i < kBases; ++i) base[i] = a.data + 3 * i * a.row_bytes;
   const int64_t row_bytes = a.row_bytes, step_bytes = a.step_bytes;
-  const auto* b = reinterpret_cast<const float*>(panel);
+  const std::byte* ahead = panel.ahead;
+  const int64_t ahead_step = panel.ahead_step;
+  const float* row_of_c = c;
+  int fetches = kRows;
+  const auto* b = reinterpret_cast<const float*>(panel.data);
   for (int64_t k = 0; k < num_k; ++k, b += kWidth) {
     V b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + kLanes);
     if constexpr (kRound) {
       b0 = rounded(b0);
       b1 = rounded(b1);
+    }
+    __builtin_prefetch(ahead, 0, 2);
+    ahead += ahead_step;
+    if (fetches > 0) {
+      __builtin_prefetch(row_of_c, 1);
+      __builtin_prefetch(row_of_c + kWidth - 1, 1);
+      row_of_c += c_stride;
+      --fetches;
     }
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r) {
@@ -150,21 +265,27 @@ void tile_of(int64_t num_k, const Left& a, const std::byte* panel, float* c, int
   }
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r, c = next_row(c, c_stride)) {
+    if constexpr (kAdd) {
+      sum[r][0] = hn::Add(sum[r][0], hn::LoadU(d, c));
+      sum[r][1] = hn::Add(sum[r][1], hn::LoadU(d, c + kLanes));
+    }
     hn::StoreU(sum[r][0], d, c);
     hn::StoreU(sum[r][1], d, c + kLanes);
   }
 }
 
-template <bool kRound, size_t... kRows>
+template <bool kRound, bool kAdd, size_t... kRows>
 constexpr auto tiles_of(std::index_sequence<kRows...>) {
-  return std::array{&tile_of<kRound, int(kRows) + 1>...};
+  return std::array{&tile_of<kRound, kAdd, int(kRows) + 1>...};
 }
+template <bool kRound, bool kAdd>
+constexpr auto kTiles = tiles_of<kRound, kAdd>(std::make_index_sequence<kMaxRows>());
 
 template <bool kRound>
-void tile(int64_t rows, int64_t num_k, const Left& a, const std::byte* panel, float* c,
+void tile(int64_t rows, int64_t num_k, const Left& a, const Panel& panel, float* c,
           int64_t c_stride, bool accumulate) {
-  static constexpr auto kTiles = tiles_of<kRound>(std::make_index_sequence<kMaxRows>());
-  kTiles[size_t(rows - 1)](num_k, a, panel, c, c_stride, accumulate);
+  const auto& tiles = accumulate ? kTiles<kRound, true> : kTiles<kRound, false>;
+  tiles[size_t(rows - 1)](num_k, a, panel, c, c_stride);
 }
 
 }  // namespace
@@ -178,9 +299,10 @@ constexpr Engine kEngine = {
     .whole_tiles = false,
     .unit = 1,
     .k_pad = 1,
+    .k_block = kDepth,
     .pack_panel = pack_panel,
     .pack_panel_transposed = pack_panel_transposed,
-    .pack_both = nullptr,
+    .pack_both = kHasTransposed ? pack_both : nullptr,
     .pack_rows = pack_rows,
     .pack_rows_transposed = nullptr,
     .scale_rows = scale_rows,
@@ -189,7 +311,7 @@ constexpr Engine kEngine = {
     .tile = tile<kRound>,
     .tile_to = nullptr,
     .settle = nullptr,
-    .fetches_c = false,
+    .fetches_c = true,
 };
 
 const Engine& engine(bool round) {

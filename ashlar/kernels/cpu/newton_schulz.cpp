@@ -21,6 +21,8 @@ using newton_schulz::kB;
 using newton_schulz::kC;
 using newton_schulz::kTiny;
 
+constexpr int64_t kTaskRows = 128;  // of a product, by the columns of one panel
+
 int64_t round_up(int64_t a, int64_t unit) {
   return (a + unit - 1) / unit * unit;
 }
@@ -70,10 +72,9 @@ void start_product(const Loop& loop, const Rows& poly, const Rows& product) {
   });
 }
 
-// At most `width` rows of one panel's columns, in tiles of even height, into rows of `width`
-// floats.
-void run_square(const Engine& engine, int64_t rows, int64_t padded_k, const Left& a,
-                const std::byte* panel, float* c, bool accumulate) {
+// Rows of one panel's columns, in tiles of even height, into rows of `width` floats.
+void run_rows(const Engine& engine, int64_t rows, int64_t padded_k, const Left& a,
+              const std::byte* panel, float* c, bool accumulate) {
   const int64_t num_tiles = (rows + engine.max_rows - 1) / engine.max_rows;
   if (engine.enter) engine.enter();
   for (int64_t t = 0; t < num_tiles; ++t) {
@@ -235,29 +236,37 @@ void Matrices::pack_x(const Loop& loop, const Operands& o) const {
 void Matrices::multiply(const Loop& loop, int64_t K, const Left& left, const std::byte* panels,
                         const Rows& to, const Rows* add, double add_factor, double factor,
                         bool symmetric) const {
-  // Square blocks: a left operand in panels has its rows in groups of `width`.
-  const int64_t width = engine_.width, row_blocks = engine_.num_panels(to.rows);
-  const int64_t num_panels = engine_.num_panels(to.cols), panel_bytes = engine_.panel_bytes(K);
-  const bool panel_left = left.row_bytes == engine_.unit * size_of(engine_.element);
-  constexpr int64_t kBlocks = 2;  // of one task
-  const int64_t task_blocks = (row_blocks + kBlocks - 1) / kBlocks;
+  // A left operand in panels has its rows in groups of `width`.
+  const int64_t width = engine_.width, num_panels = engine_.num_panels(to.cols),
+                panel_bytes = engine_.panel_bytes(K), bytes = size_of(engine_.element);
+  const bool panel_left = left.row_bytes == engine_.unit * bytes;
+  const int64_t group = panel_left ? width : kTaskRows,
+                group_bytes = panel_left ? panel_bytes : group * left.row_bytes;
+  const gemm::Parts parts(engine_, K);
+  const int64_t task_blocks = (to.rows + kTaskRows - 1) / kTaskRows;
   loop(task_blocks * num_panels, [&](int64_t task) {
-    const int64_t p = num_panels - 1 - task / task_blocks, first = task % task_blocks * kBlocks;
-    const int64_t last = std::min(first + kBlocks, symmetric ? p + 1 : row_blocks);
-    for (int64_t block = first; block < last; ++block) {
-      const int64_t row = block * width, rows = std::min(width, to.rows - row);
-      const Left a{left.data + (panel_left ? block * panel_bytes : row * left.row_bytes),
-                   left.row_bytes, left.step_bytes};
-      alignas(64) Tile tile;
-      const Source source{reinterpret_cast<const std::byte*>(tile.data()), DType::kF32, width};
-      if (add)
-        engine_.scale_rows(add->source().at(row, p * width), rows, width, float(add_factor),
-                           tile.data());
-      run_square(engine_, rows, engine_.padded(K), a, panels + p * panel_bytes, tile.data(),
-                 add != nullptr);
-      if (factor != 1) engine_.scale_rows(source, rows, width, float(factor), tile.data());
-      engine_.pack_rows(source, rows, width, engine_.round, to.at(row, p * width), to.row_bytes());
+    const int64_t p = num_panels - 1 - task / task_blocks, row = task % task_blocks * kTaskRows;
+    const int64_t end = std::min(to.rows, symmetric ? (p + 1) * width : to.rows),
+                  rows = std::min(kTaskRows, end - row);
+    if (rows <= 0) return;
+    alignas(64) std::array<float, kTaskRows * 32> sums;
+    const Source source{reinterpret_cast<const std::byte*>(sums.data()), DType::kF32, width};
+    if (add)
+      engine_.scale_rows(add->source().at(row, p * width), rows, width, float(add_factor),
+                         sums.data());
+    for (int64_t part = 0; part < parts.count; ++part) {
+      const int64_t k = parts.begin(part);
+      const std::byte* panel = panels + p * panel_bytes + k * width * bytes;
+      for (int64_t r = 0; r < rows; r += group) {
+        const Left a{
+            left.data + (row + r) / group * group_bytes + k / engine_.unit * left.step_bytes,
+            left.row_bytes, left.step_bytes};
+        run_rows(engine_, std::min(group, rows - r), parts.size(part), a, panel,
+                 sums.data() + r * width, add || part > 0);
+      }
     }
+    if (factor != 1) engine_.scale_rows(source, rows, width, float(factor), sums.data());
+    engine_.pack_rows(source, rows, width, engine_.round, to.at(row, p * width), to.row_bytes());
   });
   if (symmetric) mirror(loop, to);
 }

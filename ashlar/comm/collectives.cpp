@@ -1,0 +1,273 @@
+#include "ashlar/comm/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ashlar/comm/sum.h"
+
+namespace ashlar::comm {
+namespace {
+
+// `pieces` + 1 borders of even rows.
+void even_borders(std::vector<int64_t>& begins, int64_t elements, int pieces) {
+  begins.clear();
+  for (int64_t i = 0; i <= pieces; ++i) begins.push_back(elements * i / pieces);
+}
+
+void borders(std::vector<int64_t>& begins, const std::vector<int64_t>& counts, int64_t elements,
+             int size) {
+  if (counts.empty()) return even_borders(begins, elements, size);
+  begins.assign(1, 0);
+  for (const int64_t count : counts) begins.push_back(begins.back() + count);
+}
+
+// Kept in order of peers; messages of one peer in the order they came.
+void insert(std::vector<Message>& messages, const Message& message) {
+  const auto place = std::upper_bound(messages.begin(), messages.end(), message.peer,
+                                      [](int peer, const Message& m) { return peer < m.peer; });
+  messages.insert(place, message);
+}
+
+std::byte* at(const Tensor& tensor, int64_t element) {
+  return tensor.data ? tensor.data + element * size_of(tensor.dtype) : nullptr;
+}
+
+bool on_meta(const Operation& op) {
+  if (!op.sends.empty()) return op.sends[0].data.device == Device::kMeta;
+  if (!op.receives.empty()) return op.receives[0].data.device == Device::kMeta;
+  return op.in.device == Device::kMeta;
+}
+
+}  // namespace
+
+Collective::Collective(World& world, const Operation& operation, const Header& header,
+                       std::span<const int> world_ranks, int rank)
+    : world_(world),
+      op_(operation),
+      header_(header),
+      world_ranks_(world_ranks),
+      rank_(rank),
+      size_(int(world_ranks.size())),
+      meta_(on_meta(operation)),
+      width_(size_of(operation.in.dtype)),
+      part_bytes_(world.staging.size_bytes() / size_ / 64 * 64),
+      slice_(part_bytes_ / width_),
+      begins_(world.scratch.begins) {
+  world_.scratch.sends.clear();
+  world_.scratch.receives.clear();
+}
+
+Moved Collective::run() {
+  switch (op_.op) {
+    case Op::kAllReduce:
+      all_reduce();
+      break;
+    case Op::kReduceScatter:
+      reduce_scatter();
+      break;
+    case Op::kAllGather:
+      all_gather();
+      break;
+    case Op::kBroadcast:
+      broadcast();
+      break;
+    case Op::kReduce:
+      reduce();
+      break;
+    case Op::kAllToAll:
+      op_.in.data&& op_.in.data == op_.out.data ? all_to_all_in_place() : all_to_all();
+      break;
+    case Op::kSendReceive:
+      send_receive();
+      break;
+    case Op::kBarrier:
+      barrier();
+      break;
+  }
+  return moved_;
+}
+
+void Collective::all_reduce() {
+  even_borders(begins_, op_.in.numel(), size_);
+  const int64_t own = begins_[size_t(rank_)];
+  sum_chunk([&](int64_t begin) { return at(op_.out, own + begin); }, [](int64_t) {});
+  gather_chunks();
+}
+
+void Collective::reduce_scatter() {
+  borders(begins_, op_.send_counts, op_.in.numel(), size_);
+  sum_chunk([&](int64_t begin) { return at(op_.out, begin); }, [](int64_t) {});
+}
+
+void Collective::all_gather() {
+  borders(begins_, op_.send_counts, op_.out.numel(), size_);
+  copy(at(op_.out, begins_[size_t(rank_)]), op_.in.data, op_.in.bytes());
+  gather_chunks();
+}
+
+// The root cuts the data into one piece for each of the others, who then gather the pieces: the
+// root sends every byte once.
+void Collective::broadcast() {
+  even_borders(begins_, op_.in.numel(), size_ - 1);
+  const auto piece_of = [&](int rank) { return rank < op_.root ? rank : rank - 1; };
+  const auto begin_of = [&](int rank) { return at(op_.in, begins_[size_t(piece_of(rank))]); };
+  const auto bytes_of = [&](int rank) { return chunk(piece_of(rank)) * width_; };
+  if (rank_ == op_.root) {
+    for (int rank = 0; rank < size_; ++rank)
+      if (rank != rank_) send(rank, begin_of(rank), bytes_of(rank));
+    return exchange();
+  }
+  receive(op_.root, begin_of(rank_), bytes_of(rank_));
+  exchange();
+  if (size_ == 2) return;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_ || rank == op_.root) continue;
+    send(rank, begin_of(rank_), bytes_of(rank_));
+    receive(rank, begin_of(rank), bytes_of(rank));
+  }
+  exchange();
+}
+
+// Every rank sums its chunk, slice by slice, and hands the slice to the root.
+void Collective::reduce() {
+  even_borders(begins_, op_.in.numel(), size_);
+  const bool is_root = rank_ == op_.root;
+  const auto target = [&](int64_t begin) {
+    return is_root ? at(op_.out, begins_[size_t(rank_)] + begin) : part(size_ - 1);
+  };
+  sum_chunk(target, [&](int64_t begin) {
+    if (!is_root) send(op_.root, part(size_ - 1), left(chunk(rank_), begin) * width_);
+    for (int rank = 0; is_root && rank < size_; ++rank)
+      if (rank != rank_)
+        receive(rank, at(op_.out, begins_[size_t(rank)] + begin),
+                left(chunk(rank), begin) * width_);
+    exchange();
+  });
+}
+
+void Collective::all_to_all() {
+  auto& receive_begins = world_.scratch.receive_begins;
+  borders(begins_, op_.send_counts, op_.in.numel(), size_);
+  borders(receive_begins, op_.receive_counts, op_.out.numel(), size_);
+  for (int rank = 0; rank < size_; ++rank) {
+    std::byte* to = at(op_.out, receive_begins[size_t(rank)]);
+    const int64_t count = receive_begins[size_t(rank) + 1] - receive_begins[size_t(rank)];
+    if (rank == rank_) {
+      copy(to, at(op_.in, begins_[size_t(rank)]), count * width_);
+    } else {
+      send(rank, at(op_.in, begins_[size_t(rank)]), chunk(rank) * width_);
+      receive(rank, to, count * width_);
+    }
+  }
+  exchange();
+}
+
+// What comes waits in staging memory until what stood in its place has gone.  A pair takes part in
+// as many rounds as its own count needs.
+void Collective::all_to_all_in_place() {
+  borders(begins_, op_.send_counts, op_.in.numel(), size_);
+  int64_t largest = 0;
+  for (int rank = 0; rank < size_; ++rank)
+    if (rank != rank_) largest = std::max(largest, chunk(rank));
+  for (int64_t begin = 0; begin == 0 || begin < largest; begin += slice_) {
+    const auto takes_part = [&](int rank) {
+      return rank != rank_ && (begin == 0 || begin < chunk(rank));
+    };
+    const auto bytes_of = [&](int rank) { return left(chunk(rank), begin) * width_; };
+    for (int rank = 0; rank < size_; ++rank) {
+      if (!takes_part(rank)) continue;
+      send(rank, at(op_.in, begins_[size_t(rank)] + begin), bytes_of(rank));
+      receive(rank, part(rank), bytes_of(rank));
+    }
+    exchange();
+    for (int rank = 0; rank < size_; ++rank)
+      if (takes_part(rank))
+        copy(at(op_.in, begins_[size_t(rank)] + begin), part(rank), bytes_of(rank));
+  }
+}
+
+void Collective::send_receive() {
+  size_t own = 0;  // the next receive from this rank itself
+  for (const Transfer& transfer : op_.sends) {
+    if (transfer.rank != rank_) {
+      send(transfer.rank, transfer.data.data, transfer.data.bytes());
+      continue;
+    }
+    while (op_.receives[own].rank != rank_) ++own;
+    copy(op_.receives[own++].data.data, transfer.data.data, transfer.data.bytes());
+  }
+  for (const Transfer& transfer : op_.receives)
+    if (transfer.rank != rank_) receive(transfer.rank, transfer.data.data, transfer.data.bytes());
+  exchange();
+}
+
+void Collective::barrier() {
+  for (int rank = 0; rank < size_; ++rank)
+    if (rank != rank_) send(rank, nullptr, 0);
+  exchange();
+}
+
+void Collective::sum_chunk(function_ref<std::byte*(int64_t begin)> target,
+                           function_ref<void(int64_t begin)> after) {
+  auto& sources = world_.scratch.sources;
+  int64_t largest = 0;
+  for (int rank = 0; rank < size_; ++rank) largest = std::max(largest, chunk(rank));
+  for (int64_t begin = 0; begin == 0 || begin < largest; begin += slice_) {
+    const int64_t own = left(chunk(rank_), begin);
+    sources.clear();
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) {
+        sources.push_back(at(op_.in, begins_[size_t(rank)] + begin));
+        continue;
+      }
+      send(rank, at(op_.in, begins_[size_t(rank)] + begin), left(chunk(rank), begin) * width_);
+      std::byte* here = part(rank < rank_ ? rank : rank - 1);
+      receive(rank, here, own * width_);
+      sources.push_back(here);
+    }
+    exchange();
+    if (!meta_) sum_in_order(op_.in.dtype, sources, target(begin), own);
+    after(begin);
+  }
+}
+
+void Collective::gather_chunks() {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    send(rank, at(op_.out, begins_[size_t(rank_)]), chunk(rank_) * width_);
+    receive(rank, at(op_.out, begins_[size_t(rank)]), chunk(rank) * width_);
+  }
+  exchange();
+}
+
+int64_t Collective::left(int64_t elements, int64_t begin) const {
+  return std::clamp<int64_t>(elements - begin, 0, slice_);
+}
+
+std::byte* Collective::part(int index) const {
+  return meta_ ? nullptr : world_.staging.data() + index * part_bytes_;
+}
+
+void Collective::send(int rank, std::byte* data, int64_t bytes) {
+  insert(world_.scratch.sends, {world_ranks_[size_t(rank)], data, bytes});
+  moved_.sent_bytes += bytes;
+}
+
+void Collective::receive(int rank, std::byte* data, int64_t bytes) {
+  insert(world_.scratch.receives, {world_ranks_[size_t(rank)], data, bytes});
+  moved_.received_bytes += bytes;
+}
+
+void Collective::exchange() {
+  Scratch& scratch = world_.scratch;
+  world_.transport.exchange({header_, scratch.sends, scratch.receives, world_.options.timeout_s});
+  ++header_.step;
+  scratch.sends.clear();
+  scratch.receives.clear();
+}
+
+void Collective::copy(std::byte* to, const std::byte* from, int64_t bytes) const {
+  if (!meta_ && bytes > 0 && to != from) std::memcpy(to, from, size_t(bytes));
+}
+
+}  // namespace ashlar::comm

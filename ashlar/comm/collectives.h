@@ -1,0 +1,62 @@
+// How the collectives are made of rounds.  The formulas of group.h are the bytes of these rounds.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ashlar/comm/world.h"
+#include "ashlar/core/function_ref.h"
+
+namespace ashlar::comm {
+
+struct Moved {
+  int64_t sent_bytes = 0, received_bytes = 0;
+};
+
+// One operation, on the thread that runs operations; group size above 1.  On meta nothing is read
+// or written, and the rounds are the same.
+class Collective {
+ public:
+  Collective(World& world, const Operation& operation, const Header& header,
+             std::span<const int> world_ranks, int rank);
+  Moved run();
+
+ private:
+  void all_reduce();
+  void reduce_scatter();
+  void all_gather();
+  void broadcast();
+  void reduce();
+  void all_to_all();
+  void all_to_all_in_place();
+  void send_receive();
+  void barrier();
+
+  // Sums this rank's chunk of `in` in slices: the slice at element `begin` of the chunk goes to
+  // target(begin); after(begin, elements) follows on every rank, equally often.
+  void sum_chunk(function_ref<std::byte*(int64_t begin)> target,
+                 function_ref<void(int64_t begin)> after);
+  void gather_chunks();  // of out, each from its rank
+
+  int64_t chunk(int rank) const { return begins_[size_t(rank) + 1] - begins_[size_t(rank)]; }
+  // Elements of a chunk from `begin` on, at most a slice.
+  int64_t left(int64_t elements, int64_t begin) const;
+  std::byte* part(int index) const;  // of the staging memory: size_ parts of a slice
+  void send(int rank, std::byte* data, int64_t bytes);
+  void receive(int rank, std::byte* data, int64_t bytes);
+  void exchange();
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) const;
+
+  World& world_;
+  const Operation& op_;
+  Header header_;
+  std::span<const int> world_ranks_;
+  const int rank_, size_;
+  const bool meta_;
+  const int64_t width_;  // bytes of an element
+  int64_t part_bytes_ = 0, slice_ = 0;
+  std::vector<int64_t>& begins_;  // of the chunks, in elements
+  Moved moved_;
+};
+
+}  // namespace ashlar::comm

@@ -1,0 +1,267 @@
+#include "ashlar/comm/group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "ashlar/comm/collectives.h"
+#include "ashlar/comm/sum.h"
+#include "ashlar/comm/world.h"
+#include "ashlar/core/rng.h"
+
+namespace ashlar::comm {
+namespace {
+
+int64_t sum_of(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+bool disjoint(const Tensor& a, const Tensor& b) {
+  return a.bytes() == 0 || b.bytes() == 0 || a.data + a.bytes() <= b.data ||
+         b.data + b.bytes() <= a.data;
+}
+
+// Chunk `rank` of `whole` is as long as `own`, and the two are the same memory or apart.
+void assert_chunk(const Tensor& whole, const Tensor& own, int rank, int size,
+                  std::span<const int64_t> counts) {
+  ASHLAR_ASSERT(counts.empty() || int(counts.size()) == size);
+  const int64_t total = whole.numel();
+  const int64_t begin = counts.empty() ? total * rank / size : sum_of(counts.first(size_t(rank)));
+  const int64_t end = counts.empty() ? total * (rank + 1) / size : begin + counts[size_t(rank)];
+  ASHLAR_ASSERT(counts.empty() || sum_of(counts) == total);
+  ASHLAR_ASSERT(whole.dtype == own.dtype && whole.device == own.device);
+  ASHLAR_ASSERT(own.numel() == end - begin);
+  ASHLAR_ASSERT(!whole.data || own.data == whole.data + begin * size_of(whole.dtype) ||
+                disjoint(whole, own));
+}
+
+void assert_same_or_apart(const Tensor& in, const Tensor& out) {
+  ASHLAR_ASSERT(in.dtype == out.dtype && in.device == out.device && in.numel() == out.numel());
+  ASHLAR_ASSERT(in.data == out.data || disjoint(in, out));
+}
+
+template <size_t kSize>
+void copy_text(char (&to)[kSize], std::string_view text) {
+  std::memcpy(to, text.data(), std::min(kSize, text.size()));
+}
+
+int64_t bytes_of(std::span<const Transfer> transfers) {
+  int64_t bytes = 0;
+  for (const Transfer& transfer : transfers) bytes += transfer.data.bytes();
+  return bytes;
+}
+
+// S as Record states it.
+int64_t recorded_bytes(const Operation& op) {
+  if (op.op == Op::kSendReceive) return std::max(bytes_of(op.sends), bytes_of(op.receives));
+  if (op.op == Op::kReduce) return op.in.bytes();
+  return std::max(op.in.bytes(), op.out.bytes());
+}
+
+// A group of one: its contribution is the result.
+void copy_alone(const Operation& op) {
+  ASHLAR_ASSERT(op.sends.size() == op.receives.size());
+  for (size_t i = 0; i < op.sends.size(); ++i) copy_convert(op.sends[i].data, op.receives[i].data);
+  if (op.in.data != op.out.data && op.out.numel() > 0) copy_convert(op.in, op.out);
+}
+
+}  // namespace
+
+Work::Work(Work&& other) noexcept
+    : queue_(std::exchange(other.queue_, nullptr)), ticket_(other.ticket_) {}
+
+Work& Work::operator=(Work&& other) noexcept {
+  if (this == &other) return *this;
+  settle();
+  queue_ = std::exchange(other.queue_, nullptr);
+  ticket_ = other.ticket_;
+  return *this;
+}
+
+Work::~Work() {
+  settle();
+}
+
+bool Work::done() const {
+  return !queue_ || queue_->done(ticket_);
+}
+
+void Work::wait() {
+  if (OperationQueue* queue = std::exchange(queue_, nullptr)) queue->wait(ticket_);
+}
+
+void Work::settle() noexcept {
+  if (queue_) queue_->settle(ticket_);
+}
+
+Group::Group(World& world, std::string name, std::vector<int> world_ranks)
+    : world_(world), name_(std::move(name)), world_ranks_(std::move(world_ranks)) {
+  const auto here = std::find(world_ranks_.begin(), world_ranks_.end(), world_.transport.rank());
+  ASHLAR_ASSERT(here != world_ranks_.end());
+  rank_ = int(here - world_ranks_.begin());
+  id_ = fnv1a64(name_);
+  for (const int rank : world_ranks_) id_ = splitmix64(id_ ^ uint64_t(rank));
+}
+
+Group::~Group() {
+  if (last_ticket_ > 0) world_.queue.settle(last_ticket_);
+}
+
+Work Group::all_reduce(const Tensor& in, const Tensor& out, std::string_view label) {
+  assert_same_or_apart(in, out);
+  ASHLAR_ASSERT(can_sum(in.dtype));
+  return submit(draft(Op::kAllReduce, in, out, in.numel()), label);
+}
+
+Work Group::reduce_scatter(const Tensor& in, const Tensor& out, std::string_view label,
+                           std::span<const int64_t> counts) {
+  assert_chunk(in, out, rank_, size(), counts);
+  ASHLAR_ASSERT(can_sum(in.dtype));
+  Operation& operation = draft(Op::kReduceScatter, in, out, in.numel());
+  operation.send_counts.assign(counts.begin(), counts.end());
+  return submit(operation, label);
+}
+
+Work Group::all_gather(const Tensor& in, const Tensor& out, std::string_view label,
+                       std::span<const int64_t> counts) {
+  assert_chunk(out, in, rank_, size(), counts);
+  Operation& operation = draft(Op::kAllGather, in, out, out.numel());
+  operation.send_counts.assign(counts.begin(), counts.end());
+  return submit(operation, label);
+}
+
+Work Group::broadcast(const Tensor& data, int root, std::string_view label) {
+  ASHLAR_ASSERT(0 <= root && root < size());
+  Operation& operation = draft(Op::kBroadcast, data, data, data.numel());
+  operation.root = root;
+  return submit(operation, label);
+}
+
+Work Group::reduce(const Tensor& in, const Tensor& out, int root, std::string_view label) {
+  ASHLAR_ASSERT(0 <= root && root < size() && can_sum(in.dtype));
+  if (rank_ == root) assert_same_or_apart(in, out);
+  Operation& operation = draft(Op::kReduce, in, out, in.numel());
+  operation.root = root;
+  return submit(operation, label);
+}
+
+Work Group::all_to_all(const Tensor& in, const Tensor& out, std::string_view label,
+                       std::span<const int64_t> send_counts,
+                       std::span<const int64_t> receive_counts) {
+  const bool even = send_counts.empty() && receive_counts.empty();
+  ASHLAR_ASSERT(in.dtype == out.dtype && in.device == out.device);
+  if (even) {
+    ASHLAR_ASSERT(in.numel() == out.numel() && in.numel() % size() == 0);
+  } else {
+    ASHLAR_ASSERT(int(send_counts.size()) == size() && int(receive_counts.size()) == size());
+    ASHLAR_ASSERT(sum_of(send_counts) == in.numel() && sum_of(receive_counts) == out.numel());
+    ASHLAR_ASSERT(send_counts[size_t(rank_)] == receive_counts[size_t(rank_)]);
+  }
+  const bool in_place = in.data && in.data == out.data;
+  ASHLAR_ASSERT(!in.data || disjoint(in, out) ||
+                (in_place && std::equal(send_counts.begin(), send_counts.end(),
+                                        receive_counts.begin(), receive_counts.end())));
+  Operation& operation = draft(Op::kAllToAll, in, out, even ? in.numel() : 0);
+  operation.send_counts.assign(send_counts.begin(), send_counts.end());
+  operation.receive_counts.assign(receive_counts.begin(), receive_counts.end());
+  return submit(operation, label);
+}
+
+Work Group::send_receive(std::span<const Transfer> sends, std::span<const Transfer> receives,
+                         std::string_view label) {
+  const auto to_self = [&](const Transfer& t) { return t.rank == rank_; };
+  ASHLAR_ASSERT(std::count_if(sends.begin(), sends.end(), to_self) ==
+                std::count_if(receives.begin(), receives.end(), to_self));
+  Operation& operation = draft(Op::kSendReceive, {}, {}, 0);
+  operation.sends.assign(sends.begin(), sends.end());
+  operation.receives.assign(receives.begin(), receives.end());
+  return submit(operation, label);
+}
+
+Work Group::barrier(std::string_view label) {
+  return submit(draft(Op::kBarrier, {}, {}, 0), label);
+}
+
+std::unique_ptr<Group> Group::split(std::string name, function_ref<Place(int rank)> place) const {
+  const int color = place(rank_).color;
+  if (color < 0) return nullptr;
+  std::vector<std::pair<int, int>> members;  // key, rank
+  for (int rank = 0; rank < size(); ++rank) {
+    const Place at = place(rank);
+    if (at.color == color) members.emplace_back(at.key, rank);
+  }
+  std::sort(members.begin(), members.end());
+  std::vector<int> ranks;
+  for (const auto& [key, rank] : members) ranks.push_back(world_ranks_[size_t(rank)]);
+  return std::make_unique<Group>(world_, std::move(name), std::move(ranks));
+}
+
+std::vector<TrafficRow> Group::traffic() const {
+  const std::lock_guard lock(traffic_mutex_);
+  std::vector<TrafficRow> rows;
+  for (const auto& by_label : traffic_)
+    for (const auto& [label, row] : by_label)
+      if (row.launches > 0) rows.push_back(row);
+  return rows;
+}
+
+Operation& Group::draft(Op op, const Tensor& in, const Tensor& out, int64_t count) {
+  draft_.op = op;
+  draft_.in = in;
+  draft_.out = out;
+  draft_.count = count;
+  draft_.root = 0;
+  draft_.send_counts.clear();
+  draft_.receive_counts.clear();
+  draft_.sends.clear();
+  draft_.receives.clear();
+  return draft_;
+}
+
+Work Group::submit(Operation& operation, std::string_view label) {
+  operation.group = this;
+  operation.row = &row(operation.op, label);
+  operation.sequence = sequence_++;
+  if (world_.records)
+    world_.records->push_back(
+        {operation.op, std::string(label), name_, size(), recorded_bytes(operation)});
+  if (size() == 1) {
+    execute(operation);
+    return {};
+  }
+  last_ticket_ = world_.queue.submit(operation);
+  return Work(world_.queue, last_ticket_);
+}
+
+TrafficRow& Group::row(Op op, std::string_view label) {
+  const std::lock_guard lock(traffic_mutex_);
+  auto& rows = traffic_[int(op)];
+  const auto found = rows.find(label);
+  if (found != rows.end()) return found->second;
+  return rows.emplace(label, TrafficRow{op, std::string(label)}).first->second;
+}
+
+void Group::execute(const Operation& operation) {
+  Moved moved;
+  if (size() == 1) {
+    copy_alone(operation);
+  } else {
+    Header header;
+    header.group = id_;
+    header.sequence = operation.sequence;
+    header.count = operation.count;
+    header.root = operation.root;
+    header.op = operation.op;
+    header.dtype = operation.in.dtype;
+    copy_text(header.label, operation.row->label);
+    copy_text(header.group_name, name_);
+    moved = Collective(world_, operation, header, world_ranks_, rank_).run();
+  }
+  const std::lock_guard lock(traffic_mutex_);
+  ++operation.row->launches;
+  operation.row->sent_bytes += moved.sent_bytes;
+  operation.row->received_bytes += moved.received_bytes;
+}
+
+}  // namespace ashlar::comm

@@ -1,0 +1,146 @@
+// A group of ranks that run collectives together.
+//
+// Order    every rank submits the operations of a group in the same order, and any two ranks submit
+//          the operations of all groups that hold both of them in the same order (one program).
+//          Headers that travel with the data check it: op, label, number, type, length and sizes.
+// Sums     element by element, rank 0 + rank 1 + ... in group order: the same bits from every
+//          engine, on every rank, for any timing.  bf16 is summed in fp32 and rounded once; integers
+//          wrap.
+// Overlap  a call queues the operation and returns; the communication thread of this rank runs the
+//          queue in order.  The tensors must stay, inputs unwritten and outputs unread, until the
+//          Work is done.  One thread of a rank submits.  A group of one rank copies at once.
+// Memory   no call allocates once a label and a length have been seen.  Sums of any length go in
+//          slices through the staging memory of the world (world.h).
+// Errors   kComm from Work::wait when a rank failed, did not arrive in time or called something
+//          else; it names op, label and ranks (numbers of the world).  Nothing works after it.
+//
+// Traffic of rank r of n, in bytes of payload, S = bytes of the whole array, c_r = bytes of its r-th
+// chunk [floor(N r / n), floor(N (r+1) / n)) or of the given counts.  Where n divides N the sums are
+// the ring's: (n-1)/n S, and twice that for all_reduce.
+//
+//   op              sent                          received
+//   reduce_scatter  S - c_r                       (n-1) c_r
+//   all_gather      (n-1) c_r                     S - c_r
+//   all_reduce      S + (n-2) c_r                 S + (n-2) c_r
+//   reduce          S (root: S - c_r)             (n-1) c_r (root: S - c_r more)
+//   broadcast       root S, others (n-2) d_j      S (root 0)      d: S over the n-1 others, in order
+//   all_to_all      what goes to others           what comes from others
+//   send_receive    the same
+//   barrier         0                             0
+//
+// Every round (two for all_reduce and broadcast, one otherwise, and one more for each slice of a sum
+// beyond the first) also exchanges a header with each partner: latency grows with n.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/comm/operation.h"
+#include "ashlar/core/function_ref.h"
+#include "ashlar/tensor/tensor.h"
+
+namespace ashlar::comm {
+
+struct World;
+class OperationQueue;
+
+// An operation under way.  Destroying it waits until its tensors are free again; while an exception
+// unwinds, it first cancels what this rank has queued.
+class [[nodiscard]] Work {
+ public:
+  Work() = default;  // done
+  Work(OperationQueue& queue, int64_t ticket) : queue_(&queue), ticket_(ticket) {}
+  Work(Work&& other) noexcept;
+  Work& operator=(Work&& other) noexcept;
+  ~Work();
+  bool done() const;  // wait() would return at once
+  void wait();        // rethrows the operation's error
+
+ private:
+  void settle() noexcept;
+  OperationQueue* queue_ = nullptr;
+  int64_t ticket_ = 0;
+};
+
+struct TrafficRow {
+  Op op;
+  std::string label;
+  int64_t launches = 0, sent_bytes = 0, received_bytes = 0;  // payload; of this rank
+  bool operator==(const TrafficRow&) const = default;
+};
+
+// Where a rank goes in a split: ranks of one color form a group, ordered by key, then by rank.
+struct Place {
+  int color = 0;  // negative: in no group
+  int key = 0;
+};
+
+class Group {
+ public:
+  Group(World& world, std::string name, std::vector<int> world_ranks);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return int(world_ranks_.size()); }
+  const std::string& name() const { return name_; }
+  // By group rank: the ranks of the world.
+  std::span<const int> world_ranks() const { return world_ranks_; }
+
+  // out = sum over ranks of in.  In place: out == in.
+  Work all_reduce(const Tensor& in, const Tensor& out, std::string_view label);
+  // out = chunk `rank` of the sum.  Without counts the chunks are even rows; counts[r] are the
+  // elements of chunk r.  In place: out is chunk `rank` of in; the rest of in is kept.
+  Work reduce_scatter(const Tensor& in, const Tensor& out, std::string_view label,
+                      std::span<const int64_t> counts = {});
+  // out = the chunks of all ranks, in order.  In place: in is chunk `rank` of out.
+  Work all_gather(const Tensor& in, const Tensor& out, std::string_view label,
+                  std::span<const int64_t> counts = {});
+  Work broadcast(const Tensor& data, int root, std::string_view label);
+  // out = sum, at the root only; others may pass an empty tensor.  In place: out == in.
+  Work reduce(const Tensor& in, const Tensor& out, int root, std::string_view label);
+  // Chunk p of in goes to rank p, chunk p of out comes from there.  Without counts all chunks are
+  // equal: size divides both.  In place: out == in, with equal counts both ways.
+  Work all_to_all(const Tensor& in, const Tensor& out, std::string_view label,
+                  std::span<const int64_t> send_counts = {},
+                  std::span<const int64_t> receive_counts = {});
+  // All at once, so that no order of partners can lock up.  The k-th send of rank a to rank b meets
+  // the k-th receive of b from a; to itself too.  Ranks without partners need not call.
+  Work send_receive(std::span<const Transfer> sends, std::span<const Transfer> receives,
+                    std::string_view label);
+  Work barrier(std::string_view label);
+
+  // The group of this rank when place(rank) is asked for every rank of this group; null where its
+  // color is negative.  A pure function of the rank, so that no rank has to be asked: a recording
+  // world splits like a real one.  Ranks that disagree find out at their first operation.
+  std::unique_ptr<Group> split(std::string name, function_ref<Place(int rank)> place) const;
+
+  // What the operations that ended have moved, ordered by op and label.
+  std::vector<TrafficRow> traffic() const;
+
+ private:
+  friend class OperationQueue;
+  Work submit(Operation& operation, std::string_view label);
+  void execute(const Operation& operation);  // on the communication thread
+  TrafficRow& row(Op op, std::string_view label);
+  Operation& draft(Op op, const Tensor& in, const Tensor& out, int64_t count);
+
+  World& world_;
+  std::string name_;
+  std::vector<int> world_ranks_;
+  int rank_ = 0;
+  uint64_t id_ = 0;
+  int64_t sequence_ = 0, last_ticket_ = 0;
+  Operation draft_;
+  mutable std::mutex traffic_mutex_;
+  std::map<std::string, TrafficRow, std::less<>> traffic_[kNumOps];  // by label
+};
+
+}  // namespace ashlar::comm

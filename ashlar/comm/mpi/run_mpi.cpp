@@ -1,0 +1,45 @@
+#include "ashlar/comm/mpi/run_mpi.h"
+
+#include "ashlar/comm/mpi/transport.h"
+
+namespace ashlar::comm {
+namespace {
+
+// Initialises MPI and finalises it, unless an exception leaves: then other ranks may not follow.
+class MpiLibrary {
+ public:
+  MpiLibrary() {
+    int provided = MPI_THREAD_SINGLE;
+    ASHLAR_REQUIRE(
+        MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) == MPI_SUCCESS, kLaunch,
+        "MPI did not start; is this Open MPI's mpirun?");
+    ASHLAR_REQUIRE(provided >= MPI_THREAD_SERIALIZED, kDevice,
+                   "this MPI lacks MPI_THREAD_SERIALIZED; build it with thread support");
+  }
+  ~MpiLibrary() { MPI_Finalize(); }
+};
+
+}  // namespace
+
+void run_mpi(const Options& options, Allocator& allocator, function_ref<void(Group& world)> body,
+             function_ref<void(std::string_view message, int exit_code)> report) {
+  const MpiLibrary library;
+  MpiTransport transport;
+  std::exception_ptr error;
+  try {
+    World world(transport, options, allocator);
+    try {
+      body(world.group);
+      world.queue.rethrow_failure();
+      world.group.barrier("end").wait();
+    } catch (...) {
+      error = std::current_exception();
+      world.queue.cancel();
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (error) transport.end_world(error, report);
+}
+
+}  // namespace ashlar::comm

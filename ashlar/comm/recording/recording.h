@@ -1,0 +1,42 @@
+// Any one rank of any world, on meta: operations build the rounds that they would build there, count
+// their bytes, and nothing moves.
+#pragma once
+
+#include "ashlar/comm/world.h"
+
+namespace ashlar::comm {
+
+class RecordingTransport final : public Transport {
+ public:
+  RecordingTransport(int rank, int size) : rank_(rank), size_(size) {
+    ASHLAR_ASSERT(0 <= rank && rank < size);
+  }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  bool immediate() const override { return true; }
+  void exchange(const Round& round) override;
+  void interrupt() override {}
+  void fail(const std::exception_ptr&) override {}
+
+ private:
+  int rank_, size_;
+};
+
+class RecordingWorld {
+ public:
+  // The allocator is a meta one: it counts the staging memory of the rank.
+  RecordingWorld(int rank, int size, const Options& options, Allocator& allocator)
+      : transport_(rank, size), world_(transport_, options, allocator, &records_) {
+    ASHLAR_ASSERT(allocator.device() == Device::kMeta);
+  }
+  Group& group() { return world_.group; }
+  // Of all groups of this rank, in the order of their submission.
+  const std::vector<Record>& records() const { return records_; }
+
+ private:
+  std::vector<Record> records_;
+  RecordingTransport transport_;
+  World world_;
+};
+
+}  // namespace ashlar::comm

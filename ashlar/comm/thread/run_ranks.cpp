@@ -1,0 +1,251 @@
+#include "ashlar/comm/thread/run_ranks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <deque>
+
+namespace ashlar::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clock::time_point after(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double>(std::min(seconds, 1e9)));
+}
+
+// What a partner has laid out for this rank.
+struct Post {
+  const Round* round = nullptr;
+  bool copying = false;  // the partner must not leave its round
+};
+
+// Where partners meet a rank.  The mutex guards everything in it.
+struct Box {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Post> posts;  // by partner
+  std::vector<char> taken;  // by partner: it has copied what this rank laid out
+  bool interrupted = false;
+};
+
+struct Shared {
+  explicit Shared(int size) : boxes(size_t(size)), ended(size_t(size)) {
+    for (Box& box : boxes) {
+      box.posts.resize(size_t(size));
+      box.taken.resize(size_t(size));
+    }
+  }
+
+  // The first failure is the one that counts.
+  void fail(int rank, const std::exception_ptr& error) {
+    {
+      const std::lock_guard lock(failure_mutex);
+      if (first) return;
+      first = error;
+      failure = failure_of(rank, error);
+      failed = true;
+    }
+    wake_all();
+  }
+
+  void end(int rank) {
+    ended[size_t(rank)] = true;
+    wake_all();
+  }
+
+  void wake_all() {
+    for (Box& box : boxes) {
+      { const std::lock_guard lock(box.mutex); }  // nobody between the check and the wait
+      box.changed.notify_all();
+    }
+  }
+
+  std::deque<Box> boxes;
+  std::deque<std::atomic<bool>> ended;
+  std::mutex failure_mutex;
+  std::exception_ptr first;
+  Failure failure;  // written once, before `failed`
+  std::atomic<bool> failed{false};
+};
+
+class ThreadTransport final : public Transport {
+ public:
+  ThreadTransport(int rank, Shared& shared) : rank_(rank), shared_(shared), box_(box(rank)) {}
+  int rank() const override { return rank_; }
+  int size() const override { return int(shared_.boxes.size()); }
+
+  void exchange(const Round& round) override {
+    find_partners(round);
+    for (const int partner : partners_) {
+      const std::lock_guard lock(box(partner).mutex);
+      box(partner).posts[size_t(rank_)] = {&round, false};
+      box(partner).changed.notify_all();
+    }
+    try {
+      meet(round);
+    } catch (...) {
+      withdraw();
+      throw;
+    }
+  }
+
+  void interrupt() override {
+    const std::lock_guard lock(box_.mutex);
+    box_.interrupted = true;
+    box_.changed.notify_all();
+  }
+
+  void fail(const std::exception_ptr& error) override { shared_.fail(rank_, error); }
+
+ private:
+  Box& box(int rank) { return shared_.boxes[size_t(rank)]; }
+
+  void find_partners(const Round& round) {
+    partners_.clear();
+    for (const auto messages : {round.sends, round.receives})
+      for (const Message& message : messages) partners_.push_back(message.peer);
+    std::sort(partners_.begin(), partners_.end());
+    partners_.erase(std::unique(partners_.begin(), partners_.end()), partners_.end());
+    to_copy_ = partners_;
+  }
+
+  // Copies from partners as they come, until all have come and have copied from here.
+  void meet(const Round& round) {
+    Clock::time_point deadline = after(round.timeout_s);
+    std::unique_lock lock(box_.mutex);
+    while (true) {
+      const auto ready = std::find_if(to_copy_.begin(), to_copy_.end(), [&](int partner) {
+        return box_.posts[size_t(partner)].round != nullptr;
+      });
+      if (ready != to_copy_.end()) {
+        const int partner = *ready;
+        to_copy_.erase(ready);
+        take(round, partner, lock);
+        if (to_copy_.empty()) deadline = after(round.timeout_s);
+        continue;
+      }
+      if (to_copy_.empty() && num_untaken() == 0) break;
+      require_going_on();
+      if (box_.changed.wait_until(lock, deadline) == std::cv_status::timeout &&
+          Clock::now() >= deadline && !any_ready())
+        fail_late(round, to_copy_, unfinished());
+    }
+    for (const int partner : partners_) box_.taken[size_t(partner)] = false;
+  }
+
+  bool any_ready() const {
+    return std::any_of(to_copy_.begin(), to_copy_.end(),
+                       [&](int partner) { return box_.posts[size_t(partner)].round != nullptr; }) ||
+           (to_copy_.empty() && num_untaken() == 0);
+  }
+
+  int64_t num_untaken() const {
+    return std::count_if(partners_.begin(), partners_.end(),
+                         [&](int partner) { return !box_.taken[size_t(partner)]; });
+  }
+
+  // Came, but has not taken what was laid out for it.
+  std::vector<int> unfinished() const {
+    std::vector<int> ranks;
+    for (const int partner : partners_)
+      if (!box_.taken[size_t(partner)] &&
+          std::find(to_copy_.begin(), to_copy_.end(), partner) == to_copy_.end())
+        ranks.push_back(partner);
+    return ranks;
+  }
+
+  void require_going_on() const {
+    if (shared_.failed) fail_because(shared_.failure);
+    ASHLAR_REQUIRE(!box_.interrupted, kComm, "rank {}: cancelled while it leaves", rank_);
+    for (const int partner : to_copy_)
+      ASHLAR_REQUIRE(!shared_.ended[size_t(partner)], kComm,
+                     "rank {} waits for rank {}, which has ended", rank_, partner);
+  }
+
+  void take(const Round& round, int partner, std::unique_lock<std::mutex>& lock) {
+    Post& post = box_.posts[size_t(partner)];
+    post.copying = true;
+    lock.unlock();
+    std::exception_ptr mismatch;
+    try {
+      require_match(announcement_for(round, partner), rank_, announcement_for(*post.round, rank_),
+                    partner);
+      const auto from = messages_of(post.round->sends, rank_);
+      const auto to = messages_of(round.receives, partner);
+      for (size_t i = 0; i < to.size(); ++i)
+        if (to[i].bytes > 0 && to[i].data)
+          std::memcpy(to[i].data, from[i].data, size_t(to[i].bytes));
+    } catch (...) {
+      mismatch = std::current_exception();
+    }
+    lock.lock();
+    post = {};
+    box_.changed.notify_all();  // the partner may wait to withdraw
+    if (mismatch) std::rethrow_exception(mismatch);
+    lock.unlock();
+    {
+      const std::lock_guard theirs(box(partner).mutex);
+      box(partner).taken[size_t(rank_)] = true;
+      box(partner).changed.notify_all();
+    }
+    lock.lock();
+  }
+
+  void withdraw() {
+    for (const int partner : partners_) {
+      Box& theirs = box(partner);
+      std::unique_lock lock(theirs.mutex);
+      Post& post = theirs.posts[size_t(rank_)];
+      theirs.changed.wait(lock, [&] { return !post.copying; });
+      post = {};
+    }
+  }
+
+  const int rank_;
+  Shared& shared_;
+  Box& box_;
+  std::vector<int> partners_, to_copy_;
+};
+
+void run_rank(int rank, Shared& shared, const Options& options, Allocator& allocator,
+              function_ref<void(Group& world)> body) {
+  try {
+    ThreadTransport transport(rank, shared);
+    World world(transport, options, allocator);
+    try {
+      body(world.group);
+      world.queue.rethrow_failure();
+    } catch (...) {
+      shared.fail(rank, std::current_exception());
+    }
+  } catch (...) {
+    shared.fail(rank, std::current_exception());
+  }
+  shared.end(rank);
+}
+
+}  // namespace
+
+void run_ranks(int num_ranks, const Options& options, Allocator& allocator,
+               function_ref<void(Group& world)> body) {
+  ASHLAR_REQUIRE(num_ranks >= 1, kConfig, "the number of ranks is {} but must be at least 1",
+                 num_ranks);
+  Shared shared(num_ranks);
+  std::vector<std::thread> threads;
+  try {
+    for (int rank = 0; rank < num_ranks; ++rank)
+      threads.emplace_back([&, rank] { run_rank(rank, shared, options, allocator, body); });
+  } catch (const std::system_error& error) {
+    const int started = int(threads.size());
+    shared.fail(started, std::make_exception_ptr(Error(
+                             ErrorKind::kDevice, fmt::format("starting {} ranks: {}; ask for fewer",
+                                                             num_ranks, error.what()))));
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (shared.first) std::rethrow_exception(shared.first);
+}
+
+}  // namespace ashlar::comm

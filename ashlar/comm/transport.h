@@ -1,0 +1,100 @@
+// What an engine implements: one grouped round of messages between ranks of the world.
+//
+// A round pairs up ranks: two ranks are partners if one has a message for the other, be it empty.
+// Each tells the other what it is about to do (Header) and how much it sends and expects; a
+// difference fails both.  exchange returns when every partner has come and taken what was sent and
+// everything expected is here, so nothing of a round is left behind when the next begins.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/comm/operation.h"
+#include "ashlar/core/error.h"
+
+namespace ashlar::comm {
+
+struct Message {
+  int peer = 0;  // rank of the world
+  std::byte* data = nullptr;
+  int64_t bytes = 0;
+};
+
+// Equal on all partners of a round.  Travels as bytes between equal builds; no padding.
+struct Header {
+  uint64_t group = 0;  // hash of its name and ranks
+  int64_t sequence = 0;
+  int64_t count = 0;
+  int32_t root = 0;
+  int32_t step = 0;  // of the operation
+  Op op = Op::kBarrier;
+  DType dtype = DType::kU8;
+  char label[30] = {};  // cut, without a closing zero
+  char group_name[16] = {};
+  bool operator==(const Header&) const = default;
+};
+static_assert(sizeof(Header) == 80);
+
+struct Round {
+  Header header;
+  std::span<const Message> sends, receives;  // ordered by peer
+  double timeout_s = 0;
+};
+
+// The messages of one partner.
+std::span<const Message> messages_of(std::span<const Message> messages, int peer);
+
+// What two partners compare beside the header.
+struct Amount {
+  int64_t messages = 0, bytes = 0;
+  uint64_t sizes = 0;  // hash
+  bool operator==(const Amount&) const = default;
+};
+Amount amount_of(std::span<const Message> messages);
+
+// What one partner tells the other.
+struct Announcement {
+  Header header;
+  Amount sends, receives;
+};
+Announcement announcement_for(const Round& round, int peer);
+
+// "all_reduce 'grads' (number 12 of group world)"
+std::string title_of(const Header& header);
+std::string list_of(std::span<const int> ranks);  // "rank 3", "ranks 1, 4"
+
+// kComm, with both sides, if rank `me` and rank `peer` do not mean the same.
+void require_match(const Announcement& mine, int me, const Announcement& theirs, int peer);
+// kComm: these ranks did not come, or came and did not finish.
+[[noreturn]] void fail_late(const Round& round, std::span<const int> absent,
+                            std::span<const int> unfinished);
+
+// What became of a rank, in a form that can travel.
+struct Failure {
+  int rank = -1;
+  int exit_code = 0;
+  std::string message;
+};
+Failure failure_of(int rank, const std::exception_ptr& error);  // 70 for what is no Error
+[[noreturn]] void fail_because(const Failure& failure);         // kComm "rank 3 failed: ..."
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Rounds never wait for anybody: operations run in the call, without a thread.
+  virtual bool immediate() const { return false; }
+  // One at a time.  After an error no memory of the round is in use any more.
+  virtual void exchange(const Round& round) = 0;
+  // From any thread: exchanges under way and to come throw kComm on this rank.
+  virtual void interrupt() = 0;
+  // Tells all ranks that this one has failed; their exchanges throw kComm at once.
+  virtual void fail(const std::exception_ptr& error) = 0;
+};
+
+}  // namespace ashlar::comm
