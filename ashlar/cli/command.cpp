@@ -39,7 +39,7 @@ std::string parse_message(CLI::App& app, const CLI::ParseError& error) {
 }
 
 int report(const std::string& message, int code) {
-  std::fprintf(stderr, "ashlar: %s\n", message.c_str());
+  print_error(message);
   return code;
 }
 
@@ -86,6 +86,10 @@ void print_result(std::string_view line) {
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fputc('\n', stdout);
   ASHLAR_REQUIRE(std::fflush(stdout) == 0, kStorage, "writing to stdout failed");
+}
+
+void print_error(std::string_view message) {
+  std::fprintf(stderr, "ashlar: %.*s\n", int(message.size()), message.data());
 }
 
 std::vector<int32_t> parse_ids(const std::string& text) {

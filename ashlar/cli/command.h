@@ -36,6 +36,7 @@ void add_info(CLI::App& app, Action& action);
 int run(int argc, const char* const* argv);
 
 void print_result(std::string_view line);                 // to stdout, with a line end
+void print_error(std::string_view message);               // to stderr, after the program's name
 std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise
 
 }  // namespace ashlar::cli

@@ -40,7 +40,8 @@ void add_train(CLI::App& app, Action& action) {
       const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
       if (flags->dry_run) return dry_run(recipe, flags->ranks);
       const auto files = posix_files();
-      const train::Outcome outcome = train::start_run(recipe, *files, log, flags->ranks);
+      const train::Outcome outcome =
+          train::start_run(recipe, *files, log, {flags->ranks, print_error});
       if (outcome == train::Outcome::kTimeUp)
         log.info("train.max_minutes is over; the same command continues where this stopped");
       return outcome == train::Outcome::kPreempted ? int(ErrorKind::kPreempted) : 0;

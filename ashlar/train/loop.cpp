@@ -68,7 +68,7 @@ void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_l
 class Run {
  public:
   Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
-      const Place& place);
+      const Seat& seat);
   Outcome train();
 
  private:
@@ -114,17 +114,17 @@ class Run {
 };
 
 Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
-         const Place& place)
+         const Seat& seat)
     : recipe_(recipe),
       files_(files),
       log_(log),
       signals_(signals),
-      ranks_(place.ranks),
-      writes_(place.ranks.rank() == 0),
+      ranks_(seat.ranks),
+      writes_(seat.ranks.rank() == 0),
       compute_(resolve_precision(recipe.train.precision)),
-      plan_(plan_run(recipe, compute_, place.ranks.size())),
-      threads_(place.num_threads),
-      allocator_(place.allocator),
+      plan_(plan_run(recipe, compute_, seat.ranks.size())),
+      threads_(seat.num_threads),
+      allocator_(seat.allocator),
       trainer_(recipe, compute_, allocator_, threads_, ranks_, plan_.workspace_bytes),
       sources_(data::open_sources(files, recipe.data, recipe.model.vocab_size)),
       tokenizer_(data::tokenizer_of(files, recipe.data)),
@@ -140,8 +140,8 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
     options.keep = recipe_.checkpoint.keep;
     options.keep_every = recipe_.checkpoint.keep_every;
     options.async = recipe_.checkpoint.async;
-    checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, checkpoint_root(recipe_),
-                                                              options, log_);
+    checkpoints_ =
+        std::make_unique<checkpoint::Checkpointer>(files_, checkpoint_root(recipe_), options, log_);
     metrics_ = std::make_unique<Metrics>(files_, directory, log_, scale_, recipe_.train.log_every);
   }
   log_.info(
@@ -354,7 +354,8 @@ void Run::evaluate() {
     sum += loss;
     count += targets;
   }
-  if (writes_) metrics_->evaluation(counters_.step, sum / double(count), count, seconds_since(start));
+  if (writes_)
+    metrics_->evaluation(counters_.step, sum / double(count), count, seconds_since(start));
 }
 
 void Run::save() {
@@ -403,12 +404,12 @@ void Run::report_saves() {
 }  // namespace
 
 Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
-                     const Place& place) {
+                     const Seat& seat) {
   ASHLAR_REQUIRE(
       !recipe.data.train.empty(), kConfig,
       "{}: data.train is empty; expected the prefix of a dataset made by `ashlar data prepare`",
       recipe.source);
-  Run run(recipe, files, log, signals, place);
+  Run run(recipe, files, log, signals, seat);
   return run.train();
 }
 

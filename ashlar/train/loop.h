@@ -16,7 +16,7 @@ enum class Outcome : uint8_t {
 };
 
 // What one rank of the run is given.
-struct Place {
+struct Seat {
   comm::Group& ranks;    // all ranks of the run: data parallel
   Allocator& allocator;  // of this rank; holds its share of train.memory_limit_mib
   int num_threads;       // of its kernels
@@ -26,6 +26,6 @@ struct Place {
 // read by all.  Continues by itself from the newest good step there.  Every rank calls it and
 // returns the same.  Errors of every module; kNumeric once the budget of skipped steps is used up.
 Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
-                     const Place& place);
+                     const Seat& seat);
 
 }  // namespace ashlar::train

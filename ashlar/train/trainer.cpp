@@ -53,7 +53,8 @@ optim::Balancer make_balancer(Allocator& allocator, const nn::Model& model,
 }  // namespace
 
 Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
-                 comm::Group& ranks, std::optional<int64_t> workspace_bytes, kernels::Recorder* recorder)
+                 comm::Group& ranks, std::optional<int64_t> workspace_bytes,
+                 kernels::Recorder* recorder)
     : recipe_(recipe),
       ranks_(ranks),
       workspace_(workspace_bytes ? Arena(allocator, *workspace_bytes, Tag::kWorkspace)
@@ -173,7 +174,9 @@ std::pair<double, int64_t> Trainer::over_ranks(std::pair<double, int64_t> losses
                                                std::string_view label) {
   sums_ = {losses.first, double(losses.second)};  // counts are exact below 2^53
   const Tensor sums{ctx_.meta() ? nullptr : reinterpret_cast<std::byte*>(sums_.data()),
-                    DType::kF64, ctx_.device, {2}};
+                    DType::kF64,
+                    ctx_.device,
+                    {2}};
   ranks_.all_reduce(sums, sums, label).wait();
   if (ctx_.meta()) return {0.0, losses.second * ranks_.size()};
   return {sums_[0], int64_t(sums_[1])};

@@ -42,7 +42,8 @@ class Trainer {
  public:
   // workspace_bytes: what a dry run of the step found; absent: count it (meta device only).
   Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
-          comm::Group& ranks, std::optional<int64_t> workspace_bytes, kernels::Recorder* recorder = nullptr);
+          comm::Group& ranks, std::optional<int64_t> workspace_bytes,
+          kernels::Recorder* recorder = nullptr);
   Trainer(const Trainer&) = delete;
 
   void initialize();  // weights from the seed, packed
@@ -92,8 +93,8 @@ class Trainer {
   Arena saved_arena_, input_arena_;
   nn::Saved saved_;
   Tensor ids_, targets_, loss_;
-  Tensor counts_LX_;                         // [L, E+1] I64, since begin_step
-  std::vector<Tensor> counts_;               // its rows
+  Tensor counts_LX_;            // [L, E+1] I64, since begin_step
+  std::vector<Tensor> counts_;  // its rows
   std::vector<Tensor> routed_;  // [E+1] I64 per block, of the last micro-batch
   kernels::Sequence sequence_;
   nn::LocalExchange exchange_;
