@@ -104,7 +104,7 @@ inline void prefetch(const std::byte* c, int64_t rows, int64_t row_bytes, int64_
 }
 
 // First rows of the tiles of a block, and their end.
-constexpr int64_t kMaxTiles = 8;
+constexpr int64_t kMaxTiles = 16;
 struct TileRows {
   int64_t count = 0;
   std::array<int64_t, kMaxTiles + 1> begin;
@@ -155,7 +155,7 @@ struct Fetches {
 
 // c (+)= left B for panels that follow each other panel_bytes apart.
 void run_block(const Engine& engine, int64_t padded_k, const Left& left, const std::byte* panels,
-               int64_t panel_bytes, const Matrix& c, Write write, Fetches&& fetches = {}) {
+               int64_t panel_bytes, const Matrix& c, Write write, Fetches& fetches) {
   const TileRows tiles(engine, c.rows);
   const int64_t size = size_of(c.dtype), row_bytes = c.stride * size,
                 tile_bytes = engine.width * size;
@@ -187,7 +187,7 @@ void zero_block(const Matrix& c) {
 }
 
 // Rows of `a` that a task copies, a part of K at a time.
-constexpr int64_t kCopyRowBytes = 1024 + 64, kCopyBytes = 112 * kCopyRowBytes;
+constexpr int64_t kCopyRowBytes = 1024 + 64, kCopyBytes = 224 * kCopyRowBytes;
 
 // Rows and panels of one task: its panels fill half of a second-level cache, its work is long
 // enough to hide the hand-over and short enough that the last tasks end together.
@@ -195,15 +195,27 @@ struct TaskSize {
   int64_t rows, panels;
 };
 TaskSize task_size(const Engine& engine, int64_t K, int64_t N) {
-  if (engine.k_block != kWholeDepth)
-    return {kMaxTiles * engine.max_rows, std::min<int64_t>(16, engine.num_panels(N))};
-  constexpr int64_t kPanelBytes = 256 << 10, kMultiplyAdds = 8 << 20;
+  constexpr int64_t kPanelBytes = 256 << 10, kMultiplyAdds = 8 << 20, kTiles = 8;
   const int64_t panels =
       std::clamp<int64_t>(kPanelBytes / engine.panel_bytes(K), 1, engine.num_panels(N));
   const int64_t rows = kMultiplyAdds / (panels * engine.width * std::max<int64_t>(K, 1));
-  return {std::clamp(rows, 2 * engine.max_rows, kMaxTiles * engine.max_rows) / engine.max_rows *
+  return {std::clamp(rows, 2 * engine.max_rows, kTiles * engine.max_rows) / engine.max_rows *
               engine.max_rows,
           panels};
+}
+
+// Whether so many equal tasks keep all threads busy to the end, or nearly.
+bool keeps_busy(int64_t tasks, int64_t threads) {
+  return tasks % threads == 0 || tasks >= 4 * threads;
+}
+
+// Panels of one task where a product is summed in parts, for `others` tasks each: as many as fit
+// beside rows and sums in a second-level cache, fewer where threads would wait.
+int64_t even_panels(int64_t num_panels, int64_t others, int64_t threads) {
+  constexpr int64_t kMostPanels = 24;
+  int64_t cuts = ceil_div(num_panels, kMostPanels);
+  while (cuts < num_panels && !keeps_busy(cuts * others, threads)) ++cuts;
+  return ceil_div(num_panels, cuts);
 }
 
 int64_t element_bytes(const Engine& engine) {
@@ -325,15 +337,21 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
   const Rows rows = copies ? Rows{} : take_rows(ctx, engine, column_groups, K, a);
   if (ctx.meta()) return;
   const int32_t all_rows[2] = {0, int32_t(a.rows)};
-  const TaskSize size = task_size(engine, K, N);
+  TaskSize size = in_parts ? TaskSize{kMaxTiles * engine.max_rows, engine.num_panels(N)}
+                           : task_size(engine, K, N);
   const RowBlocks blocks(own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows),
                          size.rows, !engine.whole_tiles);
+  if (in_parts)
+    size.panels = even_panels(size.panels, blocks.count() * column_groups, ctx.threads->size());
   const int64_t panel_blocks = ceil_div(engine.num_panels(N), size.panels);
   const int64_t panel_bytes = engine.panel_bytes(K), bytes = element_bytes(engine);
-  ctx.threads->run(blocks.count() * panel_blocks * column_groups, [&](int64_t task, int) {
-    const int64_t first = task % panel_blocks * size.panels;
-    const int64_t column_group = task / panel_blocks % column_groups;
-    const auto block = blocks[task / panel_blocks / column_groups];
+  // The larger operand passes through the caches once: weights of one group, or rows.
+  const bool weights_once = in_parts && groups.count == 1 && N > a.rows;
+  const int64_t others = panel_blocks * column_groups;
+  ctx.threads->run(blocks.count() * others, [&](int64_t task, int) {
+    const int64_t other = weights_once ? task / blocks.count() : task % others;
+    const auto block = blocks[weights_once ? task % blocks.count() : task / others];
+    const int64_t first = other % panel_blocks * size.panels, column_group = other / panel_blocks;
     const int64_t group = own_rows ? block.group : column_group;
     const int64_t col = first * engine.width, end = std::min(col + size.panels * engine.width, N);
     const Matrix part =
@@ -341,10 +359,13 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
     const std::byte* task_panels = panels + (group * engine.num_panels(N) + first) * panel_bytes;
     const Left left{rows.data + block.begin * rows.row_bytes + column_group * rows.group_bytes,
                     rows.row_bytes, engine.unit * bytes};
+    const Source rows_of_a =
+        Source{a.data, a.dtype, a.stride}.at(block.begin, column_group * K);
     alignas(64) std::byte copy[kCopyBytes];
     if (!in_parts) {
+      Fetches none;
       run_block(engine, parts.padded_k, left, task_panels, panel_bytes, part,
-                accumulate ? Write::kAdd : Write::kSet);
+                accumulate ? Write::kAdd : Write::kSet, none);
       return;
     }
     const auto panel = [&](int64_t p, int64_t i) {
@@ -355,18 +376,20 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
       Left left_part{left.data + k * bytes, left.row_bytes, bytes};
       if (copies) {
         ASHLAR_ASSERT(part.rows * kCopyRowBytes <= kCopyBytes && num_k * bytes <= kCopyRowBytes);
-        engine.pack_rows(
-            Source{a.data, a.dtype, a.stride}.at(block.begin, column_group * K + k), part.rows,
-            num_k, engine.round, copy, kCopyRowBytes);
+        engine.pack_rows(rows_of_a.at(0, k), part.rows, num_k, engine.round, copy, kCopyRowBytes);
         left_part = {copy, kCopyRowBytes, bytes};
       }
       const int64_t num_panels = ceil_div(part.cols, engine.width);
+      Fetches fetches;
+      if (copies && i + 1 < parts.count)
+        fetches.later = region_of_rows(rows_of_a.at(0, k + num_k), parts.size(i + 1));
       for (int64_t p = 0; p < num_panels; ++p) {
         const std::byte* next = p + 1 < num_panels ? panel(p + 1, i) : panel(0, i + 1);
+        fetches.soon = region_of(next, engine.width * num_k * bytes, num_k);
         run_block(engine, num_k, left_part, panel(p, i), 0,
                   part.columns(p * engine.width, std::min((p + 1) * engine.width, part.cols)),
                   accumulate || i > 0 ? Write::kAdd : Write::kSet,
-                  {region_of(next, engine.width * num_k * bytes, num_k), {}});
+                  fetches);
       }
     }
   });
@@ -416,7 +439,7 @@ void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t
 // rows after block, of dy^T, and fetches the next part meanwhile.
 struct PartsSize {
   static constexpr int64_t kPanelBytes = 16 << 10;  // of a part; two lie in the first-level cache
-  static constexpr int64_t kRowPanels = 8, kColPanels = 24;  // of a block
+  static constexpr int64_t kRowPanels = 8, kColPanels = 32;  // of a block
   int64_t row_panels, task_panels, row_tasks, col_panels, col_tasks;
   // Tasks as large as keep all threads busy to the end; bits do not depend on them.
   PartsSize(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads)
@@ -427,8 +450,7 @@ struct PartsSize {
       row_tasks = ceil_div(engine.num_panels(N), task_panels);
       col_tasks = ceil_div(engine.num_panels(K), col_panels);
       const int64_t tasks = groups * row_tasks * col_tasks;
-      const bool busy = tasks % threads == 0 || tasks >= 4 * threads;
-      if (busy || task_panels * col_panels == 1) break;
+      if (keeps_busy(tasks, threads) || task_panels * col_panels == 1) break;
       int64_t& larger = task_panels >= col_panels ? task_panels : col_panels;
       larger = ceil_div(larger, 2);
     }
@@ -480,7 +502,7 @@ void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& gro
         for (int64_t r = 0; r < rows; r += width)
           run_block(engine, num_k, {left + r / width * panel_bytes, bytes, width * bytes}, panels,
                     panel_bytes, c.row_range(row + r, row + std::min(r + width, rows)), write,
-                    std::move(fetches));
+                    fetches);
       }
   });
 }
@@ -523,6 +545,7 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
                               (column_group * right.group_panels + first) * right.panel_bytes +
                               offset * engine.width * bytes;
     const Source source = Source{dy.data, dy.dtype, dy.stride}.at(0, column_group * N + row);
+    Fetches none;
     alignas(64) std::byte own_left[ReduceSize::kLeftBytes];
     const int64_t step = size.chunk ? size.chunk : std::max<int64_t>(1, end - begin);
     for (int64_t t = begin; t < end; t += step) {
@@ -544,7 +567,7 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
         const Left a{left + r * left_depth * bytes, row_tiles ? left_depth * bytes : pair_bytes,
                      row_tiles ? pair_bytes : pair_bytes * engine.width};
         run_block(engine, depth, a, panels + (t - begin) * engine.width * bytes, right.panel_bytes,
-                  part.row_range(r, std::min(r + engine.width, rows)), write);
+                  part.row_range(r, std::min(r + engine.width, rows)), write, none);
       }
     }
   });
