@@ -359,8 +359,7 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
     const std::byte* task_panels = panels + (group * engine.num_panels(N) + first) * panel_bytes;
     const Left left{rows.data + block.begin * rows.row_bytes + column_group * rows.group_bytes,
                     rows.row_bytes, engine.unit * bytes};
-    const Source rows_of_a =
-        Source{a.data, a.dtype, a.stride}.at(block.begin, column_group * K);
+    const Source rows_of_a = Source{a.data, a.dtype, a.stride}.at(block.begin, column_group * K);
     alignas(64) std::byte copy[kCopyBytes];
     if (!in_parts) {
       Fetches none;
@@ -380,16 +379,18 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
         left_part = {copy, kCopyRowBytes, bytes};
       }
       const int64_t num_panels = ceil_div(part.cols, engine.width);
+      // Rows of the next part, or of the task that this thread is likely to take next.
       Fetches fetches;
-      if (copies && i + 1 < parts.count)
-        fetches.later = region_of_rows(rows_of_a.at(0, k + num_k), parts.size(i + 1));
+      fetches.later =
+          i + 1 < parts.count
+              ? region_of_rows(rows_of_a.at(0, k + num_k), parts.size(i + 1))
+              : region_of_rows(rows_of_a.at(part.rows * ctx.threads->size(), 0), parts.size(0));
       for (int64_t p = 0; p < num_panels; ++p) {
         const std::byte* next = p + 1 < num_panels ? panel(p + 1, i) : panel(0, i + 1);
         fetches.soon = region_of(next, engine.width * num_k * bytes, num_k);
         run_block(engine, num_k, left_part, panel(p, i), 0,
                   part.columns(p * engine.width, std::min((p + 1) * engine.width, part.cols)),
-                  accumulate || i > 0 ? Write::kAdd : Write::kSet,
-                  fetches);
+                  accumulate || i > 0 ? Write::kAdd : Write::kSet, fetches);
       }
     }
   });

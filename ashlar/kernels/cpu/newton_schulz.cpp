@@ -76,7 +76,7 @@ struct Operands {
 
 // Rows of one panel's columns, in tiles of even height, into rows of `width` floats.
 void run_rows(const Engine& engine, int64_t rows, int64_t padded_k, const Left& a,
-                const std::byte* panel, float* c, bool accumulate) {
+              const std::byte* panel, float* c, bool accumulate) {
   const int64_t num_tiles = (rows + engine.max_rows - 1) / engine.max_rows;
   if (engine.enter) engine.enter();
   for (int64_t t = 0; t < num_tiles; ++t) {
@@ -235,9 +235,8 @@ void Matrices::multiply(const Loop& loop, int64_t K, const Left& left, const std
   const int64_t width = engine_.width, num_panels = engine_.num_panels(to.cols),
                 panel_bytes = engine_.panel_bytes(K), bytes = size_of(engine_.element);
   const bool panel_left = left.row_bytes == engine_.unit * bytes;
-  const int64_t group = panel_left ? width : kTaskRows, group_bytes = panel_left
-                                                                          ? panel_bytes
-                                                                          : group * left.row_bytes;
+  const int64_t group = panel_left ? width : kTaskRows,
+                group_bytes = panel_left ? panel_bytes : group * left.row_bytes;
   const gemm::Parts parts(engine_, K);
   const int64_t task_blocks = (to.rows + kTaskRows - 1) / kTaskRows;
   loop(task_blocks * num_panels, [&](int64_t task) {
@@ -254,11 +253,11 @@ void Matrices::multiply(const Loop& loop, int64_t K, const Left& left, const std
       const int64_t k = parts.begin(part);
       const std::byte* panel = panels + p * panel_bytes + k * width * bytes;
       for (int64_t r = 0; r < rows; r += group) {
-        const Left a{left.data + (row + r) / group * group_bytes +
-                         k / engine_.unit * left.step_bytes,
-                     left.row_bytes, left.step_bytes};
+        const Left a{
+            left.data + (row + r) / group * group_bytes + k / engine_.unit * left.step_bytes,
+            left.row_bytes, left.step_bytes};
         run_rows(engine_, std::min(group, rows - r), parts.size(part), a, panel,
-                   sums.data() + r * width, add || part > 0);
+                 sums.data() + r * width, add || part > 0);
       }
     }
     if (factor != 1) engine_.scale_rows(source, rows, width, float(factor), sums.data());
