@@ -22,7 +22,7 @@ Rows take_rows(const Context& ctx, const Engine& engine, int64_t num_groups, int
                const Matrix& a) {
   const int64_t size = element_bytes(engine);
   if (rows_fit(engine, a, K)) return {a.data, a.stride * size, K * size};
-  constexpr int64_t kLine = 64, kPage = 4096;
+  constexpr int64_t kPage = 4096;
   const int64_t group_bytes = engine.padded(K) * size;
   int64_t row_bytes = ceil_div(num_groups * group_bytes, kLine) * kLine;
   if (row_bytes % kPage == 0) row_bytes += kLine;
@@ -49,6 +49,7 @@ int64_t even_panels(int64_t num_panels, int64_t others, int64_t threads) {
 // Rows of `a` that a task copies, a part of K at a time.
 constexpr int64_t kCopyRowBytes = 1024 + 64, kCopyBytes = 224 * kCopyRowBytes;
 
+// The arguments of multiply.
 struct Product {
   const Context& ctx;
   const Engine& engine;
