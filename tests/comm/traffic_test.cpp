@@ -49,7 +49,7 @@ Bytes formula(Op op, int64_t N, int64_t r, int64_t n, int64_t root) {
   return {-1, -1};
 }
 
-// One of each, twice over; `data` has room for N elements at every tensor's place (or is null).
+// One of each, twice over; `data` has room for 2 N elements (or is null).
 void run_all(Group& group, int64_t N, int root, Device device, float* data) {
   const int n = group.size(), me = group.rank();
   const auto tensor = [&](int64_t length) {
@@ -65,7 +65,9 @@ void run_all(Group& group, int64_t N, int root, Device device, float* data) {
     group.broadcast(whole, root, label).wait();
     group.reduce(whole, whole, root, label).wait();
     group.all_to_all(tensor(N / n * n), tensor(N / n * n), label).wait();
-    const Transfer to{(me + 1) % n, whole}, from{(me + n - 1) % n, whole};
+    Tensor other = whole;
+    if (other.data) other.data += whole.bytes();
+    const Transfer to{(me + 1) % n, whole}, from{(me + n - 1) % n, other};
     group.send_receive({&to, 1}, {&from, 1}, label).wait();
     group.barrier(label).wait();
   }
@@ -96,7 +98,7 @@ TEST_P(TrafficWorlds, RealAndRecordedCountersAreTheFormulas) {
   Allocator allocator(Device::kCpu);
   run_ranks(n, kOptions, allocator, [&](Group& world) {
     for (const int64_t N : kLengths) {
-      std::vector<float> data(size_t(N) + 1);
+      std::vector<float> data(size_t(2 * N) + 1);
       run_all(world, N, root, Device::kCpu, data.data());
     }
     real[size_t(world.rank())] = world.traffic();
