@@ -202,8 +202,11 @@ void Collective::send_receive() {
 }
 
 void Collective::barrier() {
-  for (int rank = 0; rank < size_; ++rank)
-    if (rank != rank_) send(rank, nullptr, 0);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    send(rank, nullptr, 0);
+    receive(rank, nullptr, 0);
+  }
   exchange();
 }
 

@@ -9,8 +9,8 @@
 // Overlap  a call queues the operation and returns; the communication thread of this rank runs the
 //          queue in order.  The tensors must stay, inputs unwritten and outputs unread, until the
 //          Work is done.  One thread of a rank submits.  A group of one rank copies at once.
-// Memory   no call allocates once a label and a length have been seen.  Sums of any length go in
-//          slices through the staging memory of the world (world.h).
+// Memory   calls that repeat allocate nothing once every slot of the queue has held each of them.
+//          Sums of any length go in slices through the staging memory of the world (world.h).
 // Errors   kComm from Work::wait when a rank failed, did not arrive in time or called something
 //          else; it names op, label and ranks (numbers of the world).  Nothing works after it.
 //

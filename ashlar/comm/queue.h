@@ -29,7 +29,7 @@ class OperationQueue {
   void rethrow_failure() const;  // if any operation has failed
 
  private:
-  static constexpr int64_t kCapacity = 256;
+  static constexpr int64_t kCapacity = 64;
   void run();
   bool settled(int64_t ticket) const { return completed_ >= ticket || failure_; }
 

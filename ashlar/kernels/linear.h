@@ -14,7 +14,7 @@
 //          which also serve bf16 where the machine has no bf16 products; the plain reference (fp64,
 //          and any type on request).  Measured beside oneDNN in docs/bench/products.md.
 // Memory   copies of activations (converted, or packed along tokens for dw) live in ctx.workspace
-//          during the call.
+//          during the call; those of the fp32 engine on the stacks of its threads.
 #pragma once
 
 #include <span>

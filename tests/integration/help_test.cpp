@@ -29,6 +29,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"ckpt", "import"},
     {"ckpt", "export"},
     {"bench"},
+    {"bench", "products"},
     {"bench", "step"},
     {"info"},
 };

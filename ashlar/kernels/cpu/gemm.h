@@ -89,8 +89,8 @@ struct Engine {
 
   // tile without accumulate, straight to its place: c in rows of c_bytes.  Null: not on this
   // engine.
-  void (*tile_to)(Store store, int64_t rows, int64_t padded_k, const Left& a,
-                  const Panel& panel, std::byte* c, int64_t c_bytes);
+  void (*tile_to)(Store store, int64_t rows, int64_t padded_k, const Left& a, const Panel& panel,
+                  std::byte* c, int64_t c_bytes);
   void (*settle)();  // makes streamed tiles of this thread visible to others; null with tile_to
   bool fetches_c;    // tile itself brings the lines of c near
 

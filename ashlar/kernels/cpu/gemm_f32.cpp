@@ -11,8 +11,8 @@
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/cpu/dispatch.h"
 #include "ashlar/kernels/cpu/gemm.h"
-#include "hwy/foreach_target.h"
 #include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -28,19 +28,20 @@ void pack_operand(const Context& ctx, const Engine& engine, int64_t num_groups, 
   constexpr int64_t kLine = 64;
   const int64_t block_size = engine.width;
   const bool aligned = (uintptr_t(forward) | uintptr_t(backward)) % kLine == 0;
-  if (!backward || !engine.pack_both || w.dtype != DType::kF32 || N % block_size || K % block_size ||
-      !aligned) {
+  if (!backward || !engine.pack_both || w.dtype != DType::kF32 || N % block_size ||
+      K % block_size || !aligned) {
     pack_weights(ctx, engine, num_groups, K, N, w, true, forward);
     if (backward) pack_weights(ctx, engine, num_groups, N, K, w, false, backward);
     return;
   }
   const int64_t blocks = N / block_size, forward_bytes = engine.panel_bytes(K),
-                backward_bytes = engine.panel_bytes(N), group_bytes = K / block_size * backward_bytes;
+                backward_bytes = engine.panel_bytes(N),
+                group_bytes = K / block_size * backward_bytes;
   ctx.threads->run(num_groups * blocks, [&](int64_t i, int) {
     const int64_t g = i / blocks, block = i % blocks;
-    engine.pack_both(Source{w.data, w.dtype, K}.at(i * block_size, 0), K, forward + i * forward_bytes,
-                     backward + g * group_bytes + block * engine.panel_bytes(block_size),
-                     backward_bytes);
+    engine.pack_both(
+        Source{w.data, w.dtype, K}.at(i * block_size, 0), K, forward + i * forward_bytes,
+        backward + g * group_bytes + block * engine.panel_bytes(block_size), backward_bytes);
   });
 }
 

@@ -1,0 +1,126 @@
+// The ranks as processes: starts comm_program under mpirun and reads what it leaves.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+namespace {
+
+struct Result {
+  int code = -1;
+  std::string output;  // stdout and stderr
+  double seconds = 0;
+};
+
+Result shell(const std::string& command) {
+  const auto start = std::chrono::steady_clock::now();
+  Result result;
+  // Open MPI keeps memory at exit.
+  FILE* pipe = popen(("ASAN_OPTIONS=detect_leaks=0 " + command + " 2>&1").c_str(), "r");
+  if (!pipe) return result;
+  std::array<char, 4096> block;
+  while (const size_t size = fread(block.data(), 1, block.size(), pipe))
+    result.output.append(block.data(), size);
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) result.code = WEXITSTATUS(status);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+Result mpirun(int num_ranks, const std::string& mode) {
+  return shell("timeout 100 " ASHLAR_MPIEXEC " --oversubscribe --allow-run-as-root -n " +
+               std::to_string(num_ranks) + " " ASHLAR_COMM_PROGRAM " " + mode);
+}
+
+Result threads(int num_ranks, const std::string& mode) {
+  return shell(ASHLAR_COMM_PROGRAM " " + mode + " --ranks " + std::to_string(num_ranks));
+}
+
+int count(const std::string& text, const std::string& part) {
+  int n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+class Mpi : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (access(ASHLAR_MPIEXEC, X_OK) != 0)
+      GTEST_SKIP() << ASHLAR_MPIEXEC " is missing: install Debian's openmpi-bin";
+  }
+};
+
+TEST_F(Mpi, EveryOperationIsExact) {
+  for (const int num_ranks : {1, 2, 3, 4}) {
+    const Result result = mpirun(num_ranks, "operations");
+    EXPECT_EQ(result.code, 0) << result.output;
+    EXPECT_EQ(count(result.output, "ranks: every operation is exact"), 1) << result.output;
+  }
+}
+
+TEST_F(Mpi, ThreadsAndProcessesGiveTheSameBits) {
+  for (const int num_ranks : {1, 3, 4}) {
+    const Result processes = mpirun(num_ranks, "bits"), here = threads(num_ranks, "bits");
+    EXPECT_EQ(processes.code, 0) << processes.output;
+    EXPECT_EQ(here.code, 0) << here.output;
+    EXPECT_EQ(processes.output, here.output);
+    EXPECT_EQ(here.output.size(), size_t(17 * num_ranks + 1)) << here.output;
+  }
+}
+
+// The same faults, the same line once and the same exit code, from threads and from processes.
+TEST_F(Mpi, OneFailingRankEndsAllAndIsToldOnce) {
+  for (const bool processes : {false, true}) {
+    const auto run = [&](const char* mode) {
+      return processes ? mpirun(4, mode) : threads(4, mode);
+    };
+    const Result broken = run("throw");
+    EXPECT_EQ(broken.code, 23) << broken.output;
+    EXPECT_EQ(count(broken.output, "comm_program: loss is nan\n"), 1) << broken.output;
+    EXPECT_EQ(count(broken.output, "comm_program: "), 1) << broken.output;
+    EXPECT_LT(broken.seconds, 10);
+
+    const Result odd = run("shape");
+    EXPECT_EQ(odd.code, 30) << odd.output;
+    EXPECT_EQ(count(odd.output, "comm_program: "), 1) << odd.output;
+    EXPECT_EQ(count(odd.output,
+                    "rank 2 calls all_reduce 'grads' (number 2 of group world) with "
+                    "999 elements of F32"),
+              1)
+        << odd.output;
+    EXPECT_LT(odd.seconds, 10);
+  }
+}
+
+TEST_F(Mpi, ALateRankIsNamed) {
+  const Result late = mpirun(4, "late");
+  EXPECT_EQ(late.code, 30) << late.output;
+  EXPECT_EQ(count(late.output, "comm_program: "), 1) << late.output;
+  EXPECT_EQ(count(late.output,
+                  "comm_program: all_reduce 'grads' (number 2 of group world): "
+                  "waited 1 s; not arrived: rank 2;"),
+            1)
+      << late.output;
+  EXPECT_LT(late.seconds, 10);  // the rank itself sleeps for 20
+}
+
+TEST_F(Mpi, AKilledRankEndsAll) {
+  const Result killed = mpirun(4, "kill");
+  EXPECT_EQ(killed.code, 128 + 9) << killed.output;
+  EXPECT_GE(count(killed.output, "rank 2 "), 1) << killed.output;  // mpirun's words
+  EXPECT_EQ(count(killed.output, "not reached"), 0) << killed.output;
+  EXPECT_LT(killed.seconds, 10);
+}
+
+TEST_F(Mpi, CopiesThatDoNotKnowOfEachOtherAreRefused) {
+  const Result alone = mpirun(2, "alone");
+  EXPECT_EQ(alone.code, 64) << alone.output;
+  EXPECT_GE(count(alone.output, "OMPI_COMM_WORLD_SIZE is 2, so a launcher started at least 2"), 1)
+      << alone.output;
+}
+
+}  // namespace

@@ -1,0 +1,170 @@
+// One rank body under either engine, for mpi_launch.cpp and for measuring:
+//   comm_program MODE [--ranks N]      N threads of this process; without it, under mpirun
+// Modes: operations, bits, overlap, and the faults throw, late, shape, kill, alone.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "ashlar/comm/launch_check.h"
+#include "ashlar/comm/mpi/run_mpi.h"
+#include "ashlar/comm/self/self.h"
+#include "ashlar/comm/thread/run_ranks.h"
+#include "checks.h"
+
+namespace ashlar::comm {
+namespace {
+
+using namespace testing_support;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void operations(Group& world) {
+  check_operations(world);
+  check_many_in_flight(world);
+  if (world.size() % 2 == 0) check_grid(world, 2);
+  for (int size = 1; size < world.size(); ++size) {
+    const auto group = world.split("some", [&](int rank) { return Place{rank / size, -rank}; });
+    check_operations(*group);
+  }
+  // Counters are the collectives' own; one sum tells that they are there.
+  int64_t sent = 0;
+  for (const TrafficRow& row : world.traffic()) sent += row.sent_bytes;
+  if (world.rank() == 0)
+    fmt::print("{} ranks: every operation is exact, {} bytes sent\n", world.size(), sent);
+}
+
+void bits(Group& world) {
+  std::vector<int64_t> mine{int64_t(hash_of_sums(world))};
+  std::vector<int64_t> all(static_cast<size_t>(world.size()));
+  world.all_gather(tensor_of(mine), tensor_of(all), "bits").wait();
+  if (world.rank() != 0) return;
+  for (const int64_t hash : all) fmt::print("{:016x} ", uint64_t(hash));
+  fmt::print("\n");
+}
+
+// Products of registers: time that depends on nothing else.
+double compute(int64_t rounds) {
+  double x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  for (int64_t i = 0; i < rounds; ++i)
+    for (double& value : x) value = value * 0.999999 + 1e-6;
+  return x[0] + x[7];
+}
+
+double slowest(Group& world, double seconds) {
+  std::vector<double> all(static_cast<size_t>(world.size()));
+  std::vector<double> mine{seconds};
+  world.all_gather(tensor_of(mine), tensor_of(all), "time").wait();
+  return *std::max_element(all.begin(), all.end());
+}
+
+// The share of an all_reduce that hides under compute which lasts about as long: what both together
+// take less than one after the other, over what the all_reduce takes alone.
+void overlap(Group& world) {
+  constexpr int kRounds = 7;
+  std::vector<float> data(size_t{16} << 20);  // 64 MiB
+  const Tensor whole = tensor_of(data);
+  double sink = 0;
+  const auto timed = [&](function_ref<void()> what) {
+    world.barrier("together").wait();
+    const auto start = Clock::now();
+    what();
+    return slowest(world, seconds_since(start));
+  };
+  const auto reduce = [&] { world.all_reduce(whole, whole, "overlap").wait(); };
+  reduce();
+  const auto start = Clock::now();
+  sink += compute(1'000'000);
+  const double per_round = seconds_since(start) / 1e6;
+  const auto rounds = int64_t(slowest(world, timed(reduce)) / slowest(world, per_round));
+  std::vector<double> alone, computing, both, hidden;
+  for (int i = 0; i < kRounds; ++i) {
+    alone.push_back(timed(reduce));
+    computing.push_back(timed([&] { sink += compute(rounds); }));
+    both.push_back(timed([&] {
+      Work work = world.all_reduce(whole, whole, "overlap");
+      sink += compute(rounds);
+      work.wait();
+    }));
+    hidden.push_back((alone.back() + computing.back() - both.back()) / alone.back());
+  }
+  const auto median = [](std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + kRounds / 2, values.end());
+    return values[kRounds / 2];
+  };
+  if (world.rank() == 0)
+    fmt::print(
+        "all_reduce of 64 MiB on {} ranks, medians of {}: alone {:.1f} ms, compute {:.1f} ms, "
+        "both {:.1f} ms, hidden {:.0f}% (from {:.0f}% to {:.0f}%){}\n",
+        world.size(), kRounds, 1e3 * median(alone), 1e3 * median(computing), 1e3 * median(both),
+        100 * median(hidden), 100 * *std::min_element(hidden.begin(), hidden.end()),
+        100 * *std::max_element(hidden.begin(), hidden.end()), sink == 0 ? "!" : "");
+}
+
+// A fault on rank 2 (or the last), after work that is fine.
+void fault(Group& world, const std::string& kind) {
+  std::vector<float> data(1000);
+  world.all_reduce(tensor_of(data), tensor_of(data), "good").wait();
+  world.barrier("good").wait();
+  if (world.rank() == std::min(2, world.size() - 1)) {
+    if (kind == "throw") ASHLAR_FAIL(kNumeric, "loss is nan");
+    if (kind == "late") std::this_thread::sleep_for(std::chrono::seconds(20));
+    if (kind == "shape") data.resize(999);
+    if (kind == "kill") raise(SIGKILL);
+  }
+  world.all_reduce(tensor_of(data), tensor_of(data), "grads").wait();
+  fmt::print("not reached\n");
+}
+
+void run_mode(Group& world, const std::string& mode) {
+  if (mode == "operations") return operations(world);
+  if (mode == "bits") return bits(world);
+  if (mode == "overlap") return overlap(world);
+  fault(world, mode);
+}
+
+int run(const std::string& mode, int num_ranks) {
+  const bool fault = mode != "operations" && mode != "bits" && mode != "overlap";
+  // Slices even in `operations`; one message a chunk where time counts.
+  const Options options{fault ? 1.0 : 60.0, mode == "overlap" ? int64_t{8} << 20 : 1 << 16};
+  Allocator allocator(Device::kCpu);
+  const auto body = [&](Group& world) { run_mode(world, mode); };
+  if (mode == "alone") {
+    SelfWorld world(allocator);
+    check_launch(world.group().size(), [](const char* name) { return std::getenv(name); });
+  } else if (num_ranks > 0) {
+    run_ranks(num_ranks, options, allocator, body);
+  } else {
+    run_mpi(options, allocator, body, [](std::string_view message, int) {
+      fmt::print(stderr, "comm_program: {}\n", message);
+    });
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace ashlar::comm
+
+int main(int argc, char** argv) {
+  const bool threads = argc == 4 && std::strcmp(argv[2], "--ranks") == 0;
+  if (argc != 2 && !threads) {
+    std::fputs("comm_program MODE [--ranks N]\n", stderr);
+    return 2;
+  }
+  try {
+    return ashlar::comm::run(argv[1], threads ? std::atoi(argv[3]) : 0);
+  } catch (const ashlar::Error& error) {
+    fmt::print(stderr, "comm_program: {}\n", error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "comm_program: internal error: {}\n", error.what());
+    return 70;
+  }
+}
