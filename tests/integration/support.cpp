@@ -22,11 +22,13 @@ std::atomic<int> num_programs{0};
 }  // namespace
 
 Program::Program(fs::path directory, const std::vector<std::string>& args,
-                 const std::function<void()>& before_exec) {
+                 const std::function<void()>& before_exec,
+                 const std::vector<std::string>& launcher) {
   const std::string base = fmt::format("{}.output{}", directory.string(), num_programs++);
   out_ = base + ".out";
   err_ = base + ".err";
-  std::vector<std::string> words{ASHLAR_BINARY};
+  std::vector<std::string> words = launcher;
+  words.push_back(ASHLAR_BINARY);
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -77,8 +79,8 @@ Result Program::wait() {
 }
 
 Result run(const Scratch& scratch, const std::vector<std::string>& args,
-           const std::function<void()>& before_exec) {
-  return Program(scratch.path(), args, before_exec).wait();
+           const std::function<void()>& before_exec, const std::vector<std::string>& launcher) {
+  return Program(scratch.path(), args, before_exec, launcher).wait();
 }
 
 std::string run_ok(const Scratch& scratch, const std::vector<std::string>& args) {

@@ -24,12 +24,13 @@ struct Result {
   std::string out, err;
 };
 
-// One `ashlar ARGS...`, started in `directory`.
+// One `LAUNCHER... ashlar ARGS...`, started in `directory`.
 class Program {
  public:
-  // before_exec runs in the child (limits); system calls only.
+  // before_exec runs in the child (limits); system calls only.  launcher: such as mpirun -n 2.
   Program(std::filesystem::path directory, const std::vector<std::string>& args,
-          const std::function<void()>& before_exec = {});
+          const std::function<void()>& before_exec = {},
+          const std::vector<std::string>& launcher = {});
   ~Program();  // kills and reaps what still runs
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -46,7 +47,8 @@ class Program {
 };
 
 Result run(const Scratch& scratch, const std::vector<std::string>& args,
-           const std::function<void()>& before_exec = {});
+           const std::function<void()>& before_exec = {},
+           const std::vector<std::string>& launcher = {});
 // As run; fails the test with stderr unless the exit code is 0.  Returns stdout.
 std::string run_ok(const Scratch& scratch, const std::vector<std::string>& args);
 
