@@ -14,6 +14,16 @@ std::string model_options_json(const ModelSpec& spec) {
       .dump(2);
 }
 
+std::vector<std::string> unstated_options(const ModelSpec& spec) {
+  const ModelSpec assumed;
+  std::vector<std::string> options;
+  if (spec.skip_output != assumed.skip_output) options.push_back("moe.skip_output=identity");
+  if (spec.head_fp32 != assumed.head_fp32) options.push_back("model.head_fp32=true");
+  if (spec.qk_norm_eps != assumed.qk_norm_eps)
+    options.push_back(fmt::format("model.qk_norm_eps={}", spec.qk_norm_eps));
+  return options;
+}
+
 void read_model_options(const std::string& json, const std::string& what, ModelSpec& spec) {
   const Json parsed = parse_json(json, what, ErrorKind::kCorrupt);
   const auto member = [&](const char* key, auto is_right, const char* expected) -> const Json& {

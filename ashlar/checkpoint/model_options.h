@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "ashlar/spec/model_spec.h"
 
@@ -15,5 +16,8 @@ inline constexpr const char* kTokenizerFile = "tokenizer.model";
 std::string model_options_json(const ModelSpec& spec);
 // kCorrupt "WHAT: key is VALUE; expected ..." for anything but what model_options_json writes.
 void read_model_options(const std::string& json, const std::string& what, ModelSpec& spec);
+// Those of the three that are not what readers of a config.json assume, as recipes write them:
+// "moe.skip_output=identity".
+std::vector<std::string> unstated_options(const ModelSpec& spec);
 
 }  // namespace ashlar::checkpoint

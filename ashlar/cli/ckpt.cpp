@@ -179,6 +179,9 @@ int export_model(const Flags& flags, Log& log) {
   if (files->stat(beside)) options.copy_files.push_back(beside);
   const auto weights = read_all(*files, source);
   checkpoint::write_hf_model(*files, flags.second, source.spec, weights->pieces, options);
+  for (const std::string& option : checkpoint::unstated_options(source.spec))
+    log.warn("{}: config.json has no key for {}; who reads it computes with the default",
+             flags.second, option);
   print_result(fmt::format("{}: {} layout, {}, from {}", flags.second, flags.layout, flags.dtype,
                            source.resolved));
   return 0;

@@ -96,6 +96,20 @@ TEST(Pipeline, ExportsAndImportsScoreAsTheCheckpoint) {
   EXPECT_EQ(read_tree(scratch / "half"), read_tree(scratch / "half_again"));
 }
 
+TEST(Pipeline, AnExportNamesTheOptionsThatItCannotState) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=1", "train.run_dir=usual"}));
+  EXPECT_EQ(run(scratch, {"ckpt", "export", "usual/checkpoints", "usual_hf"}).err, "");
+  run_ok(scratch,
+         train_args({"train.steps=1", "moe.skip_output=identity", "model.qk_norm_eps=1e-6"}));
+  const Result result = run(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
+  EXPECT_EQ(result.code, 0);
+  for (const std::string option : {"moe.skip_output=identity", "model.qk_norm_eps=1e-06"})
+    EXPECT_TRUE(contains(result.err, "warning: hf: config.json has no key for " + option + ";"))
+        << result.err;
+}
+
 TEST(Pipeline, LogitsFileAgreesWithTheScores) {
   const Scratch scratch;
   prepare_text(scratch);
