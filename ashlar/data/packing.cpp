@@ -20,8 +20,12 @@ Windows pack_best_fit(std::span<const int64_t> lengths, int64_t capacity) {
   const auto length_of = [&](int64_t item) { return lengths[static_cast<size_t>(item)]; };
   std::vector<int64_t> order;
   for (int64_t item = 0; item < static_cast<int64_t>(lengths.size()); ++item) {
-    if (length_of(item) > capacity) ++windows.num_dropped;
-    if (length_of(item) > 0 && length_of(item) <= capacity) order.push_back(item);
+    if (length_of(item) > capacity) {
+      ++windows.num_dropped;
+      windows.dropped_tokens += length_of(item);
+    } else if (length_of(item) > 0) {
+      order.push_back(item);
+    }
   }
   std::stable_sort(order.begin(), order.end(),
                    [&](int64_t a, int64_t b) { return length_of(a) > length_of(b); });

@@ -13,7 +13,8 @@ namespace ashlar::data {
 struct Windows {
   std::vector<int64_t> items;  // numbers of the documents, window after window
   std::vector<int64_t> first;  // window w holds items[first[w]] .. items[first[w + 1] - 1]
-  int64_t num_dropped = 0;     // documents longer than a window
+  int64_t num_dropped = 0;     // documents longer than a window, and
+  int64_t dropped_tokens = 0;  // their tokens
 
   int64_t size() const { return static_cast<int64_t>(first.size()) - 1; }
   std::span<const int64_t> items_of(int64_t window) const;

@@ -39,7 +39,9 @@ class Samples {
   int64_t size() const { return size_; }
   int64_t sequence_length() const { return sequence_length_; }
   TokenRange range() const { return range_; }
-  int64_t num_dropped() const { return windows_.num_dropped; }  // documents, best fit only
+  // Best fit only: documents that are too long, and their tokens.
+  int64_t num_dropped() const { return windows_.num_dropped; }
+  int64_t dropped_tokens() const { return windows_.dropped_tokens; }
   // Replaces `out` by the pieces of sample j, in order; best fit may leave up to s tokens unfilled.
   void pieces(const Index& index, int64_t sample, std::vector<Piece>& out) const;
 

@@ -43,6 +43,20 @@ MicroBatch micro_batch(const data::Batch& batch) {
   return {batch.ids_BT, batch.targets_BT, batch.segments};
 }
 
+// Best-fit packing never cuts a document: what does not fit a sample is not trained on.
+void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_length, Log& log) {
+  int64_t documents = 0, tokens = 0, all = 0;
+  for (const data::Source& source : sources) {
+    documents += source.samples.num_dropped();
+    tokens += source.samples.dropped_tokens();
+    all += source.samples.range().size();
+  }
+  if (documents == 0) return;
+  log.info("best-fit packing drops {} documents longer than {} tokens: {} of {} training tokens",
+           format_thousands(documents), format_thousands(sequence_length + 1),
+           format_thousands(tokens), format_thousands(all));
+}
+
 // One start of the program on a run.
 class Run {
  public:
@@ -118,6 +132,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log)
       format_thousands(recipe_.train.global_batch * recipe_.data.sequence_length),
       name_of(compute_), kernels::name_of(kernels::isa()), threads_.size(),
       scale_.peak_flops * 1e-9, format_bytes(plan_.memory.total.peak_bytes));
+  report_dropped(sources_.train, recipe_.data.sequence_length, log_);
   resume();
 }
 

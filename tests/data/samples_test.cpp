@@ -138,6 +138,7 @@ TEST(Packing, NeverCutsADocument) {
   }
   EXPECT_EQ(static_cast<int64_t>(seen.size()) + samples.num_dropped(), 300);
   EXPECT_GT(samples.num_dropped(), 0);
+  EXPECT_GT(samples.dropped_tokens(), samples.num_dropped() * (samples.sequence_length() + 1));
 }
 
 TEST(Blend, TakesTheLargestDeficit) {

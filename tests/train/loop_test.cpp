@@ -15,11 +15,18 @@ namespace {
 
 using testing_support::TemporaryDirectory;
 
-// A run of the tiny recipe on documents of 1 to 60 tokens.
+std::vector<int64_t> document_lengths() {  // 1 to 60
+  std::vector<int64_t> lengths;
+  for (int64_t d = 0; d < 400; ++d) lengths.push_back(1 + d * 7 % 60);
+  return lengths;
+}
+
+// A run of the tiny recipe.
 Recipe tiny_run(FileSystem& files, const TemporaryDirectory& root,
                 std::vector<std::string> overrides) {
   std::vector<std::vector<int32_t>> documents;
-  for (int32_t d = 0; d < 400; ++d) documents.emplace_back(size_t(1 + d * 7 % 60), d % 256);
+  for (const int64_t length : document_lengths())
+    documents.emplace_back(size_t(length), int32_t(documents.size() % 256));
   const std::string prefix = root / "text";
   data::write_documents(files, prefix, documents, 256);
   for (const std::string& fixed :
@@ -105,6 +112,28 @@ TEST(Loop, RowsKeepTheTypesOfTheirColumns) {
   }
   EXPECT_EQ(steps, 3);
   EXPECT_EQ(evaluations, 1);
+}
+
+TEST(Loop, SaysOnceWhatPackingDrops) {
+  const auto files = posix_files();
+  const TemporaryDirectory root;
+  std::string said;
+  Log log([&](std::string_view line) { said += std::string(line) + "\n"; });
+  const Recipe recipe = tiny_run(*files, root,
+                                 {"train.steps=2", "train.eval_every=0", "checkpoint.every=-1",
+                                  "data.packing=best_fit", "data.validation_fraction=0"});
+  run_training(recipe, *files, log);
+  int64_t documents = 0, tokens = 0, all = 0;
+  for (const int64_t length : document_lengths()) {
+    all += length;
+    if (length > 33) ++documents, tokens += length;
+  }
+  const std::string expected = fmt::format(
+      "best-fit packing drops {} documents longer than 33 tokens: {} of {} training tokens\n",
+      format_thousands(documents), format_thousands(tokens), format_thousands(all));
+  const size_t at = said.find(expected);
+  ASSERT_NE(at, std::string::npos) << said;
+  EXPECT_EQ(said.find("best-fit packing", at + 1), std::string::npos) << said;
 }
 
 }  // namespace
