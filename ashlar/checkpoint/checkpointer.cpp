@@ -175,20 +175,26 @@ void Checkpointer::Engine::check_step(int64_t step) const {
                  step, root_, last_step_);
 }
 
-void Checkpointer::Engine::check_room(const SavePlan& plan) const {
-  const int64_t needed = plan.bytes + plan.bytes / 20 + kReserveBytes;
-  const int64_t free = free_bytes(plan.step);
-  ASHLAR_REQUIRE(free >= needed, kStorage,
-                 "step {} is not saved: it needs {} but {} has {} free; make room or lower "
-                 "checkpoint.keep",
-                 plan.step, format_bytes(needed), root_, format_bytes(free));
-}
-
 int64_t Checkpointer::Engine::free_bytes(int64_t step) const {
   try {
     return files_.free_bytes(root_);
   } catch (const Error& error) {
     raise(error.kind(), "step {} is not saved: asking for free space: {}", step, error.what());
+  }
+}
+
+void Checkpointer::Engine::check_room(const SavePlan& plan) {
+  try {
+    const int64_t needed = plan.bytes + plan.bytes / 20 + kReserveBytes;
+    const int64_t free = free_bytes(plan.step);
+    ASHLAR_REQUIRE(free >= needed, kStorage,
+                   "step {} is not saved: it needs {} but {} has {} free; make room or lower "
+                   "checkpoint.keep",
+                   plan.step, format_bytes(needed), root_, format_bytes(free));
+  } catch (const Error&) {
+    const std::lock_guard lock(mutex_);
+    ++consecutive_failures_;
+    throw;
   }
 }
 

@@ -79,7 +79,8 @@ class Checkpointer {
 
   std::vector<SaveStats> take_stats();  // of the saves committed since the last call
   int64_t arena_bytes() const;          // 0 before the first save
-  int consecutive_failures() const;     // saves that failed since the last that succeeded
+  // Saves that failed since the last that succeeded; one refused for lack of room is one of them.
+  int consecutive_failures() const;
   const std::string& run_id() const;
 
  private:

@@ -62,8 +62,8 @@ class Checkpointer::Engine {
   void recover(VerifyLevel level);
   void throw_failure();
   void check_step(int64_t step) const;
-  void check_room(const SavePlan& plan) const;
   int64_t free_bytes(int64_t step) const;
+  void check_room(const SavePlan& plan);  // a refusal is a failed save
   void take_arena(const SavePlan& plan);
 
   // The threads' side: save_engine.cpp.

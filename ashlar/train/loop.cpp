@@ -95,7 +95,6 @@ class Run {
   data::LoaderState cursor_;      // after the last consumed batch
   RunCounters counters_;
   int64_t last_saved_ = -1;
-  int failed_saves_ = 0;    // since the last committed one; refusals for lack of room count
   double blocked_s_ = 0.0;  // by checkpoints, since the last row
   Clock::time_point start_ = Clock::now();
 };
@@ -298,7 +297,7 @@ void Run::save() {
     last_saved_ = counters_.step;
   } catch (const Error& error) {
     // Training goes on: the next save may succeed.  Twice in a row is a broken disk.
-    if (error.kind() != ErrorKind::kStorage || ++failed_saves_ >= 2) throw;
+    if (error.kind() != ErrorKind::kStorage || checkpoints_->consecutive_failures() >= 2) throw;
     save_failed(error);
   }
   blocked_s_ += seconds_since(start);
@@ -322,7 +321,6 @@ void Run::finish_saves() {
 
 void Run::report_saves() {
   for (const checkpoint::SaveStats& s : checkpoints_->take_stats()) {
-    failed_saves_ = 0;
     log_.info("step {:>6}  saved {} ({}): training blocked {:.1f} ms, committed after {:.2f} s",
               s.step, s.directory, format_bytes(s.bytes), 1e3 * s.blocked_s, s.total_s);
     metrics_->event("checkpoint", {{"step", s.step},

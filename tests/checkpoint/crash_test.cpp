@@ -149,7 +149,9 @@ TEST(Inject, MessageNamesStageAndPathAndRetriesAreLimited) {
 
 TEST(Inject, AFullDiskIsFoundBeforeAnythingIsWritten) {
   class Full : public CrashFiles {
-    int64_t free_bytes(const std::string&) override { return 1 << 20; }
+   public:
+    int64_t free_bytes(const std::string&) override { return room; }
+    int64_t room = 1 << 20;
   } files;
   Log log = quiet_log();
   Checkpointer checkpoints(files, kRoot, direct(), log);
@@ -158,6 +160,12 @@ TEST(Inject, AFullDiskIsFoundBeforeAnythingIsWritten) {
       message_of(ErrorKind::kStorage, [&] { checkpoints.save(run.request(1)); });
   EXPECT_NE(message.find("make room or lower checkpoint.keep"), message.npos) << message;
   EXPECT_EQ(files.list(kRoot), std::vector<std::string>{".lease"});
+  EXPECT_EQ(checkpoints.consecutive_failures(), 1);
+  message_of(ErrorKind::kStorage, [&] { checkpoints.save(run.request(2)); });
+  EXPECT_EQ(checkpoints.consecutive_failures(), 2);
+  files.room = int64_t(1) << 40;
+  checkpoints.save(run.request(3));
+  EXPECT_EQ(checkpoints.consecutive_failures(), 0);
 }
 
 }  // namespace
