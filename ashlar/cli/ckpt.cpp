@@ -7,6 +7,7 @@
 #include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/checkpoint/verify.h"
 #include "ashlar/cli/command.h"
+#include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
 #include "ashlar/eval/load.h"
 
@@ -62,7 +63,7 @@ int list(const Flags& flags, Log&) {
                              info.recovery_choice ? "  <- continues here" : "",
                              info.problem.empty() ? "" : "  ", info.problem));
   }
-  if (flags.json) print_result(rows.dump());
+  if (flags.json) print_result(one_line(rows));
   return 0;
 }
 
@@ -103,10 +104,11 @@ int verify(const Flags& flags, Log& log) {
     print_result(fmt::format("{}{}: {}", finding.file,
                              finding.chunk < 0 ? "" : fmt::format(" chunk {}", finding.chunk),
                              finding.message));
-  print_result(
-      fmt::format("{}: {} ({} level: {} files, {} chunks, {})", flags.first,
-                  report.ok() ? "good" : fmt::format("{} findings", report.findings.size()),
-                  flags.level, report.files, report.chunks, format_bytes(report.bytes)));
+  print_result(fmt::format("{}: {} ({} level: {} files, {} chunks, {})", flags.first,
+                           report.ok() ? "good"
+                                       : fmt::format("{} finding{}", report.findings.size(),
+                                                     report.findings.size() == 1 ? "" : "s"),
+                           flags.level, report.files, report.chunks, format_bytes(report.bytes)));
   return report.ok() ? 0 : 1;
 }
 
@@ -149,7 +151,7 @@ int import_model(const Flags& flags, Log& log) {
   const std::string tokenizer = join(flags.first, checkpoint::kTokenizerFile);
   if (files->stat(tokenizer))
     request.extra.push_back({checkpoint::kTokenizerFile, read_text(*files, tokenizer), false});
-  request.sections["hf"] = Ordered{{"source", flags.first}}.dump();
+  request.sections["hf"] = one_line({{"source", flags.first}});
   checkpoints.save(request);
   for (const checkpoint::SaveStats& stats : checkpoints.take_stats())
     print_result(fmt::format("{}: {} tensors, {}", stats.directory, weights->pieces.size(),

@@ -135,4 +135,8 @@ Json parse_json(std::string_view text, const std::string& what, ErrorKind kind) 
   return builder.take();
 }
 
+std::string one_line(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 }  // namespace ashlar

@@ -17,4 +17,7 @@ using Json = nlohmann::json;
 // `what` names the source for messages: "FILE: not valid JSON at byte 17: ...".
 Json parse_json(std::string_view text, const std::string& what, ErrorKind kind);
 
+// In one line.  Text that is not UTF-8, as in the names of files, is shown with U+FFFD.
+std::string one_line(const nlohmann::ordered_json& json);
+
 }  // namespace ashlar

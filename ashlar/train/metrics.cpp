@@ -3,7 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/core/error.h"
+#include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
 
 namespace ashlar::train {
@@ -121,7 +121,7 @@ void Metrics::evaluation(int64_t step, double loss, int64_t tokens, double secon
 void Metrics::event(const char* name, const nlohmann::ordered_json& members) {
   nlohmann::ordered_json row{{"event", name}};
   row.update(members);
-  pending_ += row.dump() + "\n";
+  pending_ += one_line(row) + "\n";
 }
 
 void Metrics::flush() {

@@ -83,5 +83,10 @@ TEST(ParseJson, RefusesBrokenTextOnOneShortLine) {
   EXPECT_LT(error_of("\"" + std::string(100000, 'a')).size(), 300u);
 }
 
+TEST(OneLine, ReplacesWhatIsNotUtf8) {
+  const nlohmann::ordered_json json{{"path", "a\xff/b\n"}, {"n", 1.0}};
+  EXPECT_EQ(one_line(json), "{\"path\":\"a\xEF\xBF\xBD/b\\n\",\"n\":1.0}");
+}
+
 }  // namespace
 }  // namespace ashlar

@@ -110,6 +110,17 @@ TEST(Pipeline, AnExportNamesTheOptionsThatItCannotState) {
         << result.err;
 }
 
+// The name of a directory is bytes, not text; JSON holds it as well as it can.
+TEST(Pipeline, DirectoriesMayHaveAnyName) {
+  const Scratch scratch;
+  const std::string model = "hf_\xff", root = "root_\xff";
+  std::filesystem::copy(kData + "/hf_small", scratch / model);
+  run_ok(scratch, {"ckpt", "import", model, root});
+  const json steps = json::parse(run_ok(scratch, {"ckpt", "list", root, "--json"}));
+  EXPECT_EQ(steps.size(), 1u) << steps;
+  run_ok(scratch, {"ckpt", "show", root});
+}
+
 TEST(Pipeline, LogitsFileAgreesWithTheScores) {
   const Scratch scratch;
   prepare_text(scratch);
