@@ -222,7 +222,8 @@ Operation& Group::draft(Op op, const Tensor& in, const Tensor& out, int64_t coun
 Work Group::submit(Operation& operation, std::string_view label) {
   operation.group = this;
   operation.row = &row(operation.op, label);
-  operation.sequence = sequence_++;
+  operation.sequence = sequence_;
+  if (operation.op != Op::kSendReceive) ++sequence_;
   if (world_.records)
     world_.records->push_back(
         {operation.op, std::string(label), name_, size(), recorded_bytes(operation)});

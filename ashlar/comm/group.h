@@ -1,8 +1,8 @@
 // A group of ranks that run collectives together.
 //
-// Order    every rank submits the operations of a group in the same order, and any two ranks submit
-//          the operations of all groups that hold both of them in the same order (one program).
-//          Headers that travel with the data check it: op, label, number, type, length and sizes.
+// Order    there is one order of all operations of all groups, and every rank submits those that it
+//          takes part in in that order (one program).  Headers that travel with the data check it:
+//          op, label, number, type, length and sizes.
 // Sums     element by element, rank 0 + rank 1 + ... in group order: the same bits from every
 //          engine, on every rank, for any timing.  bf16 is summed in fp32 and rounded once; integers
 //          wrap.
@@ -112,7 +112,7 @@ class Group {
                   std::span<const int64_t> send_counts = {},
                   std::span<const int64_t> receive_counts = {});
   // All at once, so that no order of partners can lock up.  The k-th send of rank a to rank b meets
-  // the k-th receive of b from a; to itself too.  Ranks without partners need not call.
+  // the k-th receive of b from a; to itself too.  A rank without partners need not call.
   Work send_receive(std::span<const Transfer> sends, std::span<const Transfer> receives,
                     std::string_view label);
   Work barrier(std::string_view label);

@@ -38,7 +38,7 @@ struct Operation {
   Tensor in, out;
   int64_t count = 0;  // elements that all ranks agree on; 0 where they need not
   int root = 0;
-  int64_t sequence = 0;                              // number in the group
+  int64_t sequence = 0;                              // collectives of the group before it
   std::vector<int64_t> send_counts, receive_counts;  // empty: even
   std::vector<Transfer> sends, receives;
 };

@@ -16,6 +16,7 @@ namespace ashlar::comm {
 
 struct Options {
   // How long a round waits for ranks that have not come; once all are there, for the next message.
+  // More than what one rank ever does while others wait: saving, evaluating, starting.
   double timeout_s = 300;
   // Of each rank, taken once under Tag::kCommunication.  Sums go through it in slices of
   // staging_bytes / size; a world of one takes none.

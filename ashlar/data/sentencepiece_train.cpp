@@ -9,9 +9,9 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/text.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/sentencepiece.h"
 #include "ashlar/data/text_source.h"
-#include "ashlar/core/utf8.h"
 
 namespace ashlar::data {
 namespace {

@@ -349,6 +349,29 @@ inline void check_grid(Group& world, int columns) {
             "order of a column");
 }
 
+// A token goes down the line of ranks and back: ranks call send_receive at different times and differ
+// in how often.
+inline void check_line(Group& group) {
+  const int me = group.rank(), last = group.size() - 1;
+  std::vector<int32_t> down{0}, up{0};
+  const Transfer to_next{me + 1, tensor_of(down)}, from_next{me + 1, tensor_of(up)};
+  const Transfer to_previous{me - 1, tensor_of(up)}, from_previous{me - 1, tensor_of(down)};
+  for (int round = 0; round < 3; ++round) {
+    if (me > 0) group.send_receive({}, {&from_previous, 1}, "down").wait();
+    if (me == 0) down[0] = 100 * round;
+    down[0] += me + 1;
+    if (me < last) {
+      group.send_receive({&to_next, 1}, {}, "down").wait();
+      group.send_receive({}, {&from_next, 1}, "up").wait();
+    } else {
+      up = down;
+    }
+    if (me > 0) group.send_receive({&to_previous, 1}, {}, "up").wait();
+    require(up[0] == 100 * round + (last + 1) * (last + 2) / 2, "what came back up the line");
+    group.broadcast(tensor_of(up), 0, "up").wait();
+  }
+}
+
 // fp32 that rounds: a hash of the bits of every sum on this rank.
 inline uint64_t hash_of_sums(Group& group) {
   uint64_t result = 0;

@@ -29,6 +29,7 @@ double seconds_since(Clock::time_point start) {
 void operations(Group& world) {
   check_operations(world);
   check_many_in_flight(world);
+  check_line(world);
   if (world.size() % 2 == 0) check_grid(world, 2);
   for (int size = 1; size < world.size(); ++size) {
     const auto group = world.split("some", [&](int rank) { return Place{rank / size, -rank}; });

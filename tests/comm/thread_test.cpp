@@ -37,6 +37,11 @@ TEST(Self, EveryOperationIsACopy) {
   EXPECT_EQ(allocator.counts().total.peak_bytes, 0);
 }
 
+TEST_P(Worlds, ALineOfRanks) {
+  Allocator allocator(Device::kCpu);
+  run_ranks(GetParam(), kSmall, allocator, [](Group& world) { check_line(world); });
+}
+
 TEST(Thread, RowsAndColumnsOfAGrid) {
   Allocator allocator(Device::kCpu);
   run_ranks(6, kSmall, allocator, [](Group& world) { check_grid(world, 3); });

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <optional>
@@ -18,6 +17,8 @@ namespace {
 
 using testing_support::bytes_of;
 using testing_support::message_of;
+
+constexpr ErrorKind kStorage = ErrorKind::kStorage;
 
 // What every file system must do; `root_` is an empty directory of the one under test.
 class FilesTest : public testing::TestWithParam<const char*> {
@@ -75,9 +76,9 @@ TEST_P(FilesTest, ReadPastTheEndSaysHowMuchThereIs) {
   const auto file = files_->open(at("a"));
   std::string text(4, '?');
   const auto out = std::as_writable_bytes(std::span(text));
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { file->read_at(out, 2); }),
+  EXPECT_EQ(message_of(kStorage, [&] { file->read_at(out, 2); }),
             "read " + at("a") + ": wanted 4 bytes at offset 2, but the file has 5 bytes");
-  message_of(ErrorKind::kStorage, [&] { file->read_at(out, 77); });
+  message_of(kStorage, [&] { file->read_at(out, 77); });
   EXPECT_NO_THROW(file->read_at({}, 77));
 }
 
@@ -92,34 +93,33 @@ TEST_P(FilesTest, ReserveKeepsTheSize) {
 TEST_P(FilesTest, OpenedFilesAreReadOnlyAndClosedOnesUseless) {
   put("a", "123");
   const auto file = files_->open(at("a"));
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { file->write_at(bytes_of("x"), 0); }).substr(0, 6),
-            "write ");
+  EXPECT_EQ(message_of(kStorage, [&] { file->write_at(bytes_of("x"), 0); }).substr(0, 6), "write ");
   file->close();
   EXPECT_NO_THROW(file->close());
   std::string text(1, '?');
-  EXPECT_EQ(message_of(ErrorKind::kStorage,
-                       [&] { file->read_at(std::as_writable_bytes(std::span(text)), 0); }),
-            "read " + at("a") + ": Bad file descriptor" +
-                (GetParam() == std::string_view("posix") ? " (after 0 of 1 bytes)" : ""));
+  EXPECT_EQ(
+      message_of(kStorage, [&] { file->read_at(std::as_writable_bytes(std::span(text)), 0); }),
+      "read " + at("a") + ": Bad file descriptor" +
+          (GetParam() == std::string_view("posix") ? " (after 0 of 1 bytes)" : ""));
   EXPECT_EQ(get("a"), "123");
 }
 
 TEST_P(FilesTest, CreateOpenAndAppendCheckWhatIsThere) {
   put("a", "123");
   files_->make_directories(at("d"));
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->create(at("a")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->create(at("a")); }),
             "create " + at("a") + ": File exists");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->create(at("d")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->create(at("d")); }),
             "create " + at("d") + ": File exists");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->open(at("b")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->open(at("b")); }),
             "open " + at("b") + ": No such file or directory");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->open(at("d")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->open(at("d")); }),
             "open " + at("d") + ": Is a directory");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->append(at("d")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->append(at("d")); }),
             "append " + at("d") + ": Is a directory");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->create(at("no/b")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->create(at("no/b")); }),
             "create " + at("no/b") + ": No such file or directory");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->create(at("a/b")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->create(at("a/b")); }),
             "create " + at("a/b") + ": Not a directory");
 }
 
@@ -143,7 +143,7 @@ TEST_P(FilesTest, MappingOutlivesTheFile) {
   ASSERT_EQ(mapping->bytes().size(), 6u);
   EXPECT_EQ(std::string_view(reinterpret_cast<const char*>(mapping->bytes().data()), 6), "mapped");
   EXPECT_TRUE(files_->map(at("empty"))->bytes().empty());
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->map(at("a")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->map(at("a")); }),
             "map " + at("a") + ": No such file or directory");
 }
 
@@ -168,9 +168,9 @@ TEST_P(FilesTest, ListsDirectChildrenSorted) {
   EXPECT_EQ(files_->list(at("d")), (std::vector<std::string>{"a", "b", "deep"}));
   EXPECT_EQ(files_->list(at("d/deep/")), (std::vector<std::string>{"c"}));
   EXPECT_EQ(files_->list(root_), (std::vector<std::string>{"d", "d.x"}));
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->list(at("no")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->list(at("no")); }),
             "list " + at("no") + ": No such file or directory");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->list(at("d/a")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->list(at("d/a")); }),
             "list " + at("d/a") + ": Not a directory");
 }
 
@@ -179,25 +179,25 @@ TEST_P(FilesTest, MakesDirectoriesWithParentsAndAgain) {
   files_->make_directories(at("x/y/z"));
   EXPECT_EQ(files_->stat(at("x/y/z"))->type, FileInfo::Type::kDirectory);
   put("x/file", "");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->make_directories(at("x/file")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->make_directories(at("x/file")); }),
             "make_directories " + at("x/file") + ": File exists");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->make_directories(at("x/file/d")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->make_directories(at("x/file/d")); }),
             "make_directories " + at("x/file/d") + ": Not a directory");
   files_->sync_directory(at("x"));
-  message_of(ErrorKind::kStorage, [&] { files_->sync_directory(at("no")); });
+  message_of(kStorage, [&] { files_->sync_directory(at("no")); });
 }
 
 TEST_P(FilesTest, RenameNewNeverReplaces) {
   put("a", "A");
   put("b", "B");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->rename_new(at("a"), at("b")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->rename_new(at("a"), at("b")); }),
             "rename_new " + at("a") + ": File exists (to " + at("b") + ")");
   EXPECT_EQ(get("b"), "B");
   files_->rename_new(at("a"), at("c"));
   EXPECT_EQ(get("c"), "A");
   EXPECT_FALSE(files_->stat(at("a")));
-  message_of(ErrorKind::kStorage, [&] { files_->rename_new(at("a"), at("d")); });
-  message_of(ErrorKind::kStorage, [&] { files_->rename_new(at("b"), at("no/d")); });
+  message_of(kStorage, [&] { files_->rename_new(at("a"), at("d")); });
+  message_of(kStorage, [&] { files_->rename_new(at("b"), at("no/d")); });
 }
 
 TEST_P(FilesTest, RenamesDirectoriesWithTheirContent) {
@@ -205,8 +205,8 @@ TEST_P(FilesTest, RenamesDirectoriesWithTheirContent) {
   files_->make_directories(at("empty"));
   files_->make_directories(at("d2"));
   put("d/deep/a", "A");
-  message_of(ErrorKind::kStorage, [&] { files_->rename_new(at("d"), at("empty")); });
-  message_of(ErrorKind::kStorage, [&] { files_->rename_new(at("d"), at("d/deep/d")); });
+  message_of(kStorage, [&] { files_->rename_new(at("d"), at("empty")); });
+  message_of(kStorage, [&] { files_->rename_new(at("d"), at("d/deep/d")); });
   files_->rename_new(at("d"), at("e"));
   EXPECT_EQ(get("e/deep/a"), "A");
   EXPECT_EQ(files_->list(root_), (std::vector<std::string>{"d2", "e", "empty"}));
@@ -224,10 +224,10 @@ TEST_P(FilesTest, ReplacesFilesAndEmptyDirectoriesOnly) {
   files_->make_directories(at("d"));
   files_->make_directories(at("e"));
   put("e/x", "X");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->replace(at("new"), at("d")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->replace(at("new"), at("d")); }),
             "replace " + at("d") + ": Is a directory (by " + at("new") + ")");
-  message_of(ErrorKind::kStorage, [&] { files_->replace(at("d"), at("new")); });
-  message_of(ErrorKind::kStorage, [&] { files_->replace(at("d"), at("e")); });
+  message_of(kStorage, [&] { files_->replace(at("d"), at("new")); });
+  message_of(kStorage, [&] { files_->replace(at("d"), at("e")); });
   files_->replace(at("e"), at("d"));
   EXPECT_EQ(get("d/x"), "X");
 }
@@ -236,9 +236,9 @@ TEST_P(FilesTest, RemovesFilesEmptyDirectoriesAndTrees) {
   files_->make_directories(at("d/deep"));
   files_->make_directories(at("d2"));
   put("d/deep/a", "A");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->remove(at("d")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->remove(at("d")); }),
             "remove " + at("d") + ": Directory not empty");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->remove(at("no")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->remove(at("no")); }),
             "remove " + at("no") + ": No such file or directory");
   files_->remove(at("d/deep/a"));
   files_->remove(at("d/deep"));
@@ -265,7 +265,7 @@ TEST_P(FilesTest, OpenFilesSurviveRemovalAndRename) {
 
 TEST_P(FilesTest, KnowsFreeSpace) {
   EXPECT_GT(files_->free_bytes(root_), 0);
-  message_of(ErrorKind::kStorage, [&] { files_->free_bytes(at("no")); });
+  message_of(kStorage, [&] { files_->free_bytes(at("no")); });
 }
 
 TEST_P(FilesTest, WholeTexts) {
@@ -276,9 +276,9 @@ TEST_P(FilesTest, WholeTexts) {
   EXPECT_EQ(get("empty"), "");
   EXPECT_EQ(files_->list(root_), (std::vector<std::string>{"a", "empty"}));
   EXPECT_EQ(read_text(*files_, at("a"), 6), "second");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { read_text(*files_, at("a"), 5); }),
+  EXPECT_EQ(message_of(kStorage, [&] { read_text(*files_, at("a"), 5); }),
             "read " + at("a") + ": the file has 6 bytes; expected at most 5");
-  message_of(ErrorKind::kStorage, [&] { write_text(*files_, at("no/a"), "x"); });
+  message_of(kStorage, [&] { write_text(*files_, at("no/a"), "x"); });
 }
 
 // What only a real file system has.
@@ -303,15 +303,14 @@ TEST_P(PosixFilesTest, ReadingFollowsLinksToRegularFilesOnly) {
   }
   EXPECT_EQ(files_->stat(at("to_d"), Links::kFollow)->type, FileInfo::Type::kDirectory);
   EXPECT_FALSE(files_->stat(at("dangling"), Links::kFollow));
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->open(at("dangling")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->open(at("dangling")); }),
             "open " + at("dangling") + ": No such file or directory");
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->open(at("to_d")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->open(at("to_d")); }),
             "open " + at("to_d") + ": Is a directory");
-  EXPECT_NE(
-      message_of(ErrorKind::kStorage, [&] { files_->open(at("loop")); }).find("a loop of links"),
-      std::string::npos);
-  message_of(ErrorKind::kStorage, [&] { files_->stat(at("loop"), Links::kFollow); });
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->open(at("device")); }),
+  EXPECT_NE(message_of(kStorage, [&] { files_->open(at("loop")); }).find("a loop of links"),
+            std::string::npos);
+  message_of(kStorage, [&] { files_->stat(at("loop"), Links::kFollow); });
+  EXPECT_EQ(message_of(kStorage, [&] { files_->open(at("device")); }),
             "open " + at("device") + ": not a regular file");
 }
 
@@ -327,18 +326,17 @@ TEST_P(PosixFilesTest, RefusesLinksWhereAskedTo) {
   const auto inner = faulty_files(
       *files_, [](int64_t, std::string_view, const std::string&) { return Fault::kNone; });
   for (FileSystem* files : {files_.get(), inner.get()}) {
-    EXPECT_NE(message_of(ErrorKind::kStorage, [&] { files->open(at("link"), Links::kRefuse); })
-                  .find("link"),
+    EXPECT_NE(message_of(kStorage, [&] { files->open(at("link"), Links::kRefuse); }).find("link"),
               std::string::npos);
-    message_of(ErrorKind::kStorage, [&] { files->map(at("link"), Links::kRefuse); });
-    message_of(ErrorKind::kStorage, [&] { read_text(*files, at("link"), 10, Links::kRefuse); });
+    message_of(kStorage, [&] { files->map(at("link"), Links::kRefuse); });
+    message_of(kStorage, [&] { read_text(*files, at("link"), 10, Links::kRefuse); });
     EXPECT_EQ(read_text(*files, at("a"), 10, Links::kRefuse), "A");
     EXPECT_EQ(read_text(*files, at("to_d/b"), 10, Links::kRefuse), "B");
     EXPECT_EQ(files->stat(at("link"), Links::kFollow)->type, FileInfo::Type::kFile);
   }
-  message_of(ErrorKind::kStorage, [&] { files_->append(at("link")); });
-  message_of(ErrorKind::kStorage, [&] { files_->append(at("dangling")); });
-  message_of(ErrorKind::kStorage, [&] { files_->create(at("dangling")); });
+  message_of(kStorage, [&] { files_->append(at("link")); });
+  message_of(kStorage, [&] { files_->append(at("dangling")); });
+  message_of(kStorage, [&] { files_->create(at("dangling")); });
   EXPECT_FALSE(files_->stat(at("gone")));
 }
 
@@ -354,7 +352,7 @@ TEST_P(PosixFilesTest, RemoveAllLeavesWhatLinksPointTo) {
 TEST_P(PosixFilesTest, RefusesPipesWithoutWaiting) {
   ASSERT_EQ(mkfifo(at("pipe").c_str(), 0600), 0);
   EXPECT_EQ(files_->stat(at("pipe"))->type, FileInfo::Type::kOther);
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files_->open(at("pipe")); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files_->open(at("pipe")); }),
             "open " + at("pipe") + ": not a regular file");
 }
 
@@ -364,7 +362,7 @@ TEST_P(PosixFilesTest, AFullDeviceSaysSo) {
   if (too_much > int64_t{1} << 40) GTEST_SKIP() << "needs a /dev/shm of limited size";
   const std::string path = "/dev/shm/ashlar_files_" + std::to_string(getpid());
   const auto file = files_->create(path);
-  const std::string error = message_of(ErrorKind::kStorage, [&] { file->reserve(too_much); });
+  const std::string error = message_of(kStorage, [&] { file->reserve(too_much); });
   files_->remove(path);
   EXPECT_EQ(error, "reserve " + path + ": No space left on device (" + std::to_string(too_much) +
                        " bytes)");
@@ -379,7 +377,7 @@ TEST(MemoryFiles, SpellingsOfAPathAreOne) {
   EXPECT_EQ(read_text(*files, "b"), "B");
   EXPECT_EQ(files->list("."), (std::vector<std::string>{"b"}));
   EXPECT_EQ(files->list("/"), (std::vector<std::string>{"data"}));
-  EXPECT_EQ(message_of(ErrorKind::kStorage, [&] { files->remove_all("/"); }),
+  EXPECT_EQ(message_of(kStorage, [&] { files->remove_all("/"); }),
             "remove_all /: Device or resource busy");
 }
 

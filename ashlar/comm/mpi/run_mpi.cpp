@@ -5,25 +5,8 @@
 namespace ashlar::comm {
 namespace {
 
-// Initialises MPI and finalises it, unless an exception leaves: then other ranks may not follow.
-class MpiLibrary {
- public:
-  MpiLibrary() {
-    int provided = MPI_THREAD_SINGLE;
-    ASHLAR_REQUIRE(
-        MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) == MPI_SUCCESS, kLaunch,
-        "MPI did not start; is this Open MPI's mpirun?");
-    ASHLAR_REQUIRE(provided >= MPI_THREAD_SERIALIZED, kDevice,
-                   "this MPI lacks MPI_THREAD_SERIALIZED; build it with thread support");
-  }
-  ~MpiLibrary() { MPI_Finalize(); }
-};
-
-}  // namespace
-
-void run_mpi(const Options& options, Allocator& allocator, function_ref<void(Group& world)> body,
-             function_ref<void(std::string_view message, int exit_code)> report) {
-  const MpiLibrary library;
+void run_world(const Options& options, Allocator& allocator, function_ref<void(Group& world)> body,
+               function_ref<void(std::string_view message, int exit_code)> report) {
   MpiTransport transport;
   std::exception_ptr error;
   try {
@@ -40,6 +23,19 @@ void run_mpi(const Options& options, Allocator& allocator, function_ref<void(Gro
     error = std::current_exception();
   }
   if (error) transport.end_world(error, report);
+}
+
+}  // namespace
+
+void run_mpi(const Options& options, Allocator& allocator, function_ref<void(Group& world)> body,
+             function_ref<void(std::string_view message, int exit_code)> report) {
+  int provided = MPI_THREAD_SINGLE;
+  ASHLAR_REQUIRE(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) == MPI_SUCCESS,
+                 kLaunch, "MPI did not start; is this Open MPI's mpirun?");
+  ASHLAR_REQUIRE(provided >= MPI_THREAD_SERIALIZED, kDevice,
+                 "this MPI lacks MPI_THREAD_SERIALIZED; build it with thread support");
+  run_world(options, allocator, body, report);
+  ASHLAR_REQUIRE(MPI_Finalize() == MPI_SUCCESS, kComm, "MPI_Finalize failed");
 }
 
 }  // namespace ashlar::comm

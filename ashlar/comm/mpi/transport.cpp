@@ -169,18 +169,24 @@ bool MpiTransport::hear() {
 }
 
 void MpiTransport::fail(const std::exception_ptr& error) {
-  if (hear()) return;  // also if this rank has announced before
-  failure_ = failure_of(rank_, error);
-  announced_ = true;
-  told_.rank = rank_;
-  told_.exit_code = failure_.exit_code;
-  std::strncpy(told_.message, failure_.message.c_str(), sizeof told_.message - 1);
-  for (int other = 0; other < size_; ++other) {
-    if (other == rank_) continue;
-    MPI_Request request;  // its end is not awaited: the world ends first
-    check(MPI_Isend(&told_, sizeof told_, MPI_BYTE, other, kFailureTag, comm_, &request),
-          "MPI_Isend");
-    check(MPI_Request_free(&request), "MPI_Request_free");
+  try {
+    if (hear()) return;  // also if this rank has announced before
+    failure_ = failure_of(rank_, error);
+    announced_ = true;
+    told_.rank = rank_;
+    told_.exit_code = failure_.exit_code;
+    std::strncpy(told_.message, failure_.message.c_str(), sizeof told_.message - 1);
+    for (int other = 0; other < size_; ++other) {
+      if (other == rank_) continue;
+      MPI_Request request;  // its end is not awaited: the world ends first
+      check(MPI_Isend(&told_, sizeof told_, MPI_BYTE, other, kFailureTag, comm_, &request),
+            "MPI_Isend");
+      check(MPI_Request_free(&request), "MPI_Request_free");
+    }
+  } catch (const Error&) {
+    // MPI itself is broken: the others learn of it by their own errors and deadlines.
+    if (failure_.rank < 0) failure_ = failure_of(rank_, error);
+    announced_ = true;
   }
 }
 
@@ -196,17 +202,16 @@ void MpiTransport::abandon() {
 
 void MpiTransport::end_world(const std::exception_ptr& error,
                              function_ref<void(std::string_view message, int exit_code)> report) {
+  fail(error);
+  // Others may have failed at the same moment; then the word of one of them counts.
+  const auto until = Clock::now() + milliseconds(150);
   try {
-    fail(error);
-    // Others may have failed at the same moment; then the word of one of them counts.
-    const auto until = Clock::now() + milliseconds(150);
     while (Clock::now() < until) {
       hear();
       std::this_thread::sleep_for(milliseconds(1));
     }
   } catch (const Error&) {
-    // MPI itself is broken: this rank tells what it knows.
-    failure_ = failure_of(rank_, error);
+    // MPI is broken: this rank tells what it knows.
   }
   // If whoever should report cannot, this rank does.
   if (failure_.rank != rank_) std::this_thread::sleep_for(std::chrono::seconds(3));

@@ -76,6 +76,7 @@ class ThreadTransport final : public Transport {
   ThreadTransport(int rank, Shared& shared) : rank_(rank), shared_(shared), box_(box(rank)) {}
   int rank() const override { return rank_; }
   int size() const override { return int(shared_.boxes.size()); }
+  bool immediate() const override { return size() == 1; }
 
   void exchange(const Round& round) override {
     find_partners(round);
@@ -129,17 +130,10 @@ class ThreadTransport final : public Transport {
       }
       if (to_copy_.empty() && num_untaken() == 0) break;
       require_going_on();
-      if (box_.changed.wait_until(lock, deadline) == std::cv_status::timeout &&
-          Clock::now() >= deadline && !any_ready())
-        fail_late(round, to_copy_, unfinished());
+      if (Clock::now() >= deadline) fail_late(round, to_copy_, unfinished());
+      box_.changed.wait_until(lock, deadline);
     }
     for (const int partner : partners_) box_.taken[size_t(partner)] = false;
-  }
-
-  bool any_ready() const {
-    return std::any_of(to_copy_.begin(), to_copy_.end(),
-                       [&](int partner) { return box_.posts[size_t(partner)].round != nullptr; }) ||
-           (to_copy_.empty() && num_untaken() == 0);
   }
 
   int64_t num_untaken() const {
