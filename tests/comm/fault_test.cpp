@@ -48,6 +48,7 @@ class Stalls {
 
 struct Trial {
   std::string first;                                                  // what run_ranks rethrew
+  std::string place;                                                  // behind it
   int exit_code = 0;                                                  // of it
   std::vector<std::string> heard = std::vector<std::string>(kRanks);  // by each waiting rank
   std::vector<double> seconds = std::vector<double>(kRanks);          // until it heard
@@ -80,7 +81,10 @@ Trial run_trial(const Options& options, function_ref<void(Group& world)> step) {
       }
     });
   } catch (const Error& error) {
-    trial.first = error.what();
+    const std::string what = error.what();
+    const size_t place = what.rfind(" [rank ");
+    trial.first = what.substr(0, place);
+    if (place != std::string::npos) trial.place = what.substr(place + 1);
     trial.exit_code = error.exit_code();
   }
   trial.stalled_s = stalls.seconds();
@@ -100,6 +104,7 @@ TEST(Fault, ARankThatThrowsEndsAllAtOnce) {
     });
     const std::string reason = fmt::format("loss is nan in trial {}", t);
     EXPECT_EQ(trial.first, reason);
+    EXPECT_EQ(trial.place, fmt::format("[rank {} of 4]", bad));
     EXPECT_EQ(trial.exit_code, int(ErrorKind::kNumeric));
     for (int rank = 0; rank < kRanks; ++rank) {
       if (rank == bad) continue;

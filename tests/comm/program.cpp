@@ -81,10 +81,9 @@ void overlap(Group& world) {
   };
   const auto reduce = [&] { world.all_reduce(whole, whole, "overlap").wait(); };
   reduce();
-  const auto start = Clock::now();
-  sink += compute(1'000'000);
-  const double per_round = seconds_since(start) / 1e6;
-  const auto rounds = int64_t(slowest(world, timed(reduce)) / slowest(world, per_round));
+  constexpr int64_t kProbe = 10'000'000;
+  const double probe = timed([&] { sink += compute(kProbe); });
+  const auto rounds = int64_t(timed(reduce) / probe * double(kProbe));
   std::vector<double> alone, computing, both, hidden;
   for (int i = 0; i < kRounds; ++i) {
     alone.push_back(timed(reduce));

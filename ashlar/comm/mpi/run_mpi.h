@@ -10,9 +10,9 @@ namespace ashlar::comm {
 // Starts MPI, runs body(group of all ranks) and ends MPI; once in a process.
 //
 // Errors  if body throws or an operation fails on any rank, report(message, exit_code) is called on
-//         one rank of the world, and MPI_Abort ends all of them with that code; this function then
-//         does not return.  The reason that is told first wins; of two at once, one that is not
-//         kComm, then the lower rank.
+//         one rank of the world, the message ending in " [rank 2 of 4, host n07]", and MPI_Abort
+//         ends all of them with that code; this function then does not return.  The reason that is
+//         told first wins; of two at once, one that is not kComm, then the lower rank.
 // Threads MPI_THREAD_SERIALIZED: only the communication thread calls MPI while body runs.  It polls:
 //         every 50 us while it waits for ranks to come, without pause but yielding while data moves.
 void run_mpi(const Options& options, Allocator& allocator, function_ref<void(Group& world)> body,

@@ -215,7 +215,15 @@ void MpiTransport::end_world(const std::exception_ptr& error,
   }
   // If whoever should report cannot, this rank does.
   if (failure_.rank != rank_) std::this_thread::sleep_for(std::chrono::seconds(3));
-  report(failure_.message, failure_.exit_code);
+  char host[MPI_MAX_PROCESSOR_NAME] = "";
+  int length = 0;
+  MPI_Get_processor_name(host, &length);
+  const std::string where = failure_.rank == rank_ ? fmt::format(", host {}", host)
+                                                   : fmt::format(", told by rank {}", rank_);
+  report(size_ == 1
+             ? failure_.message
+             : fmt::format("{} [rank {} of {}{}]", failure_.message, failure_.rank, size_, where),
+         failure_.exit_code);
   MPI_Abort(MPI_COMM_WORLD, failure_.exit_code);
   std::abort();
 }

@@ -221,6 +221,16 @@ void run_rank(int rank, Shared& shared, const Options& options, Allocator& alloc
   shared.end(rank);
 }
 
+// Adds which rank it was; what is no Error stays as it is.
+[[noreturn]] void rethrow_from(int rank, int size, const std::exception_ptr& first) {
+  try {
+    std::rethrow_exception(first);
+  } catch (const Error& error) {
+    if (size == 1) throw;
+    throw Error(error.kind(), fmt::format("{} [rank {} of {}]", error.what(), rank, size));
+  }
+}
+
 }  // namespace
 
 void run_ranks(int num_ranks, const Options& options, Allocator& allocator,
@@ -239,7 +249,7 @@ void run_ranks(int num_ranks, const Options& options, Allocator& allocator,
                                                              num_ranks, error.what()))));
   }
   for (std::thread& thread : threads) thread.join();
-  if (shared.first) std::rethrow_exception(shared.first);
+  if (shared.first) rethrow_from(shared.failure.rank, num_ranks, shared.first);
 }
 
 }  // namespace ashlar::comm
