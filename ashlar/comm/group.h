@@ -4,8 +4,8 @@
 //          takes part in in that order (one program).  Headers that travel with the data check it:
 //          op, label, number, type, length and sizes.
 // Sums     element by element, rank 0 + rank 1 + ... in group order: the same bits from every
-//          engine, on every rank, for any timing.  bf16 is summed in fp32 and rounded once; integers
-//          wrap.
+//          engine, on every rank, for any timing.  bf16 is summed in fp32 and rounded once;
+//          integers wrap.
 // Overlap  a call queues the operation and returns; the communication thread of this rank runs the
 //          queue in order.  The tensors must stay, inputs unwritten and outputs unread, until the
 //          Work is done.  One thread of a rank submits.  A group of one rank copies at once.
@@ -14,22 +14,24 @@
 // Errors   kComm from Work::wait when a rank failed, did not arrive in time or called something
 //          else; it names op, label and ranks (numbers of the world).  Nothing works after it.
 //
-// Traffic of rank r of n, in bytes of payload, S = bytes of the whole array, c_r = bytes of its r-th
-// chunk [floor(N r / n), floor(N (r+1) / n)) or of the given counts.  Where n divides N the sums are
-// the ring's: (n-1)/n S, and twice that for all_reduce.
+// Traffic of rank r of n, in bytes of payload.  S: bytes of the whole array; c_r: bytes of its r-th
+// chunk [floor(N r / n), floor(N (r+1) / n)), or of the given counts; d_j: of the j-th chunk when S
+// is cut over the n-1 ranks that are not the root.  Where n divides N the sums are the ring's:
+// (n-1)/n S, and twice that for all_reduce.
 //
 //   op              sent                          received
 //   reduce_scatter  S - c_r                       (n-1) c_r
 //   all_gather      (n-1) c_r                     S - c_r
 //   all_reduce      S + (n-2) c_r                 S + (n-2) c_r
 //   reduce          S (root: S - c_r)             (n-1) c_r (root: S - c_r more)
-//   broadcast       root S, others (n-2) d_j      S (root 0)      d: S over the n-1 others, in order
+//   broadcast       root S, others (n-2) d_j      S (root 0)
 //   all_to_all      what goes to others           what comes from others
 //   send_receive    the same
 //   barrier         0                             0
 //
-// Every round (two for all_reduce and broadcast, one otherwise, and one more for each slice of a sum
-// beyond the first) also exchanges a header with each partner: latency grows with n.
+// Rounds: reduce_scatter one for each slice of the longest chunk, all_reduce one more, reduce two
+// for each slice, broadcast two (n = 2: one), the others one.  A round also exchanges a header of
+// 128 bytes with each partner, so that latency grows with n.
 #pragma once
 
 #include <cstdint>

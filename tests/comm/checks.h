@@ -349,8 +349,8 @@ inline void check_grid(Group& world, int columns) {
             "order of a column");
 }
 
-// A token goes down the line of ranks and back: ranks call send_receive at different times and differ
-// in how often.
+// A token goes down the line of ranks and back: ranks call send_receive at different times and not
+// equally often.
 inline void check_line(Group& group) {
   const int me = group.rank(), last = group.size() - 1;
   std::vector<int32_t> down{0}, up{0};

@@ -19,8 +19,8 @@ using namespace testing_support;
 constexpr int kRanks = 4, kTrials = 100;
 constexpr double kDeadline = 0.2;
 
-// How long this machine gave us no time at all: a thread that sleeps 2 ms at a time sees it.  A wait
-// may last that much longer.
+// How long this machine gave us no time at all: a thread that sleeps 2 ms at a time sees it.  A
+// wait may last that much longer.
 class Stalls {
  public:
   Stalls() : thread_([this] { watch(); }) {}

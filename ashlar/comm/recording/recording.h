@@ -1,5 +1,5 @@
-// Any one rank of any world, on meta: operations build the rounds that they would build there, count
-// their bytes, and nothing moves.
+// Any one rank of any world, on meta: operations build the rounds that they would build there and
+// count their bytes; nothing moves.
 #pragma once
 
 #include "ashlar/comm/world.h"

@@ -6,9 +6,9 @@
 namespace ashlar::comm {
 
 // Runs body(group of all ranks) on num_ranks new threads, each with a communication thread beside
-// it, and returns when all have ended.  Rethrows the first failure, once, with " [rank 2 of 4]" behind
-// its message; by then the others have ended too, with kComm where they were waiting.  The allocator is shared: it counts the staging
-// memory of all ranks.
+// it, and returns when all have ended.  Rethrows the first failure, once, with " [rank 2 of 4]"
+// behind its message; by then the others have ended too, with kComm where they were waiting.  The
+// allocator is shared: it counts the staging memory of all ranks.
 void run_ranks(int num_ranks, const Options& options, Allocator& allocator,
                function_ref<void(Group& world)> body);
 
