@@ -11,6 +11,7 @@
 #include "ashlar/kernels/peak.h"
 #include "ashlar/sizing/zaya.h"
 #include "ashlar/train/chart.h"
+#include "ashlar/train/inputs.h"
 #include "ashlar/train/metrics.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/process.h"
@@ -26,42 +27,12 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Rank r of n reads the r-th n-th of the logical streams.
-data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
-                                   const comm::Group& ranks) {
-  const int64_t local_streams = recipe.data.num_streams / ranks.size();
-  return {.micro_batch = recipe.train.micro_batch,
-          .global_batch = recipe.train.global_batch,
-          .num_streams = recipe.data.num_streams,
-          .first_stream = local_streams * ranks.rank(),
-          .local_streams = local_streams,
-          .seed = recipe.train.seed,
-          .vocab_size = recipe.model.vocab_size,
-          .pad_id = tokenizer.pad_id(),
-          .document_reset = recipe.data.document_reset,
-          .mask_document_end = recipe.data.mask_document_end};
-}
-
 std::string checkpoint_root(const Recipe& recipe) {
   return join(recipe.train.run_dir, "checkpoints");
 }
 
 MicroBatch micro_batch(const data::Batch& batch) {
   return {batch.ids_BT, batch.targets_BT, batch.segments};
-}
-
-// Best-fit packing never cuts a document: what does not fit a sample is not trained on.
-void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_length, Log& log) {
-  int64_t documents = 0, tokens = 0, all = 0;
-  for (const data::Source& source : sources) {
-    documents += source.samples.num_dropped();
-    tokens += source.samples.dropped_tokens();
-    all += source.samples.range().size();
-  }
-  if (documents == 0) return;
-  log.info("best-fit packing drops {} documents longer than {} tokens: {} of {} training tokens",
-           format_thousands(documents), format_thousands(sequence_length + 1),
-           format_thousands(tokens), format_thousands(all));
 }
 
 // One start of the program on a run, on one of its ranks.  Rank 0 writes metrics and checkpoints.
@@ -76,6 +47,7 @@ class Run {
   void take(const checkpoint::StepReader& reader, data::Loader& loader);
   bool restore_newest(data::Loader& loader);
   void follow(int64_t step, data::Loader& loader);
+  double measure_peak() const;
   std::array<bool, 2> agree(std::array<bool, 2> mine);
   void step();
   void skip(const StepStats& stats, const Verdict& verdict);
@@ -131,7 +103,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       writer_(trainer_, tokenizer_->bytes()),
       health_(recipe.health) {
   scale_ = {recipe_.train.steps, zaya_flop(recipe_.model, recipe_.data.sequence_length).training,
-            double(ranks_.size()) * kernels::measure_peak_flops(trainer_.context(), compute_)};
+            measure_peak()};
   if (writes_) {
     const std::string& directory = recipe_.train.run_dir;
     files_.make_directories(directory);
@@ -208,6 +180,11 @@ void Run::follow(int64_t step, data::Loader& loader) {
               checkpoint_root(recipe_), step, ranks_.rank());
 }
 
+// Of all ranks.
+double Run::measure_peak() const {
+  return double(ranks_.size()) * kernels::measure_peak_flops(trainer_.context(), compute_);
+}
+
 // Whether any rank says so, for each of two questions.
 std::array<bool, 2> Run::agree(std::array<bool, 2> mine) {
   std::array<int64_t, 2> votes = {mine[0], mine[1]};
@@ -227,6 +204,9 @@ Outcome Run::train() {
       log_.info("first step finished {:.2f} s after the process started", process_age_s());
       if (writes_) metrics_->event("first_step", {{"seconds", process_age_s()}});
       first = false;
+      // Threads that have just started may share a CPU for a while: the better of two moments.
+      scale_.peak_flops = std::max(scale_.peak_flops, measure_peak());
+      if (writes_) metrics_->set_peak(scale_.peak_flops);
     }
     if (every(recipe_.train.eval_every)) evaluate();
     if (writes_ && every(recipe_.checkpoint.every)) save();
@@ -335,12 +315,7 @@ void Run::skip(const StepStats& stats, const Verdict& verdict) {
 void Run::evaluate() {
   if (sources_.validation.empty()) return;
   const auto start = Clock::now();
-  data::LoaderOptions options = loader_options(recipe_, *tokenizer_, ranks_);
-  options.global_batch = options.micro_batch * ranks_.size();
-  options.num_streams = ranks_.size();
-  options.first_stream = ranks_.rank();
-  options.local_streams = 1;
-  options.shuffle = false;
+  const data::LoaderOptions options = validation_options(recipe_, *tokenizer_, ranks_);
   data::Loader loader(sources_.validation, options);
   const int64_t available = loader.samples_per_epoch() / options.micro_batch;
   const int64_t batches = std::max<int64_t>(

@@ -39,6 +39,7 @@ class Metrics {
   void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
   // A line {"event": name, members...} of metrics.jsonl.
   void event(const char* name, const nlohmann::ordered_json& members);
+  void set_peak(double peak_flops) { scale_.peak_flops = peak_flops; }
   void flush();  // everything so far is in the files
 
  private:

@@ -1,0 +1,46 @@
+#include "ashlar/train/inputs.h"
+
+#include "ashlar/core/text.h"
+
+namespace ashlar::train {
+
+data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
+                                   const comm::Group& ranks) {
+  const int64_t local_streams = recipe.data.num_streams / ranks.size();
+  return {.micro_batch = recipe.train.micro_batch,
+          .global_batch = recipe.train.global_batch,
+          .num_streams = recipe.data.num_streams,
+          .first_stream = local_streams * ranks.rank(),
+          .local_streams = local_streams,
+          .seed = recipe.train.seed,
+          .vocab_size = recipe.model.vocab_size,
+          .pad_id = tokenizer.pad_id(),
+          .document_reset = recipe.data.document_reset,
+          .mask_document_end = recipe.data.mask_document_end};
+}
+
+data::LoaderOptions validation_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
+                                       const comm::Group& ranks) {
+  data::LoaderOptions options = loader_options(recipe, tokenizer, ranks);
+  options.global_batch = options.micro_batch * ranks.size();
+  options.num_streams = ranks.size();
+  options.first_stream = ranks.rank();
+  options.local_streams = 1;
+  options.shuffle = false;
+  return options;
+}
+
+void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_length, Log& log) {
+  int64_t documents = 0, tokens = 0, all = 0;
+  for (const data::Source& source : sources) {
+    documents += source.samples.num_dropped();
+    tokens += source.samples.dropped_tokens();
+    all += source.samples.range().size();
+  }
+  if (documents == 0) return;
+  log.info("best-fit packing drops {} documents longer than {} tokens: {} of {} training tokens",
+           format_thousands(documents), format_thousands(sequence_length + 1),
+           format_thousands(tokens), format_thousands(all));
+}
+
+}  // namespace ashlar::train

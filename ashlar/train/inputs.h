@@ -1,0 +1,23 @@
+// What each rank of a run reads.
+#pragma once
+
+#include "ashlar/comm/group.h"
+#include "ashlar/core/log.h"
+#include "ashlar/data/loader.h"
+#include "ashlar/data/tokenizer.h"
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::train {
+
+// Rank r of n reads the r-th n-th of the logical streams.
+data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
+                                   const comm::Group& ranks);
+
+// The validation samples in their order: rank r of n reads number r, r + n, r + 2 n, ...
+data::LoaderOptions validation_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
+                                       const comm::Group& ranks);
+
+// Says what best-fit packing, which never cuts a document, leaves out, if anything.
+void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_length, Log& log);
+
+}  // namespace ashlar::train
