@@ -67,7 +67,8 @@ TEST_F(Mpi, ThreadsAndProcessesGiveTheSameBits) {
     const Result processes = mpirun(num_ranks, "bits"), here = threads(num_ranks, "bits");
     EXPECT_EQ(processes.code, 0) << processes.output;
     EXPECT_EQ(here.code, 0) << here.output;
-    EXPECT_EQ(processes.output, here.output);
+    // Before it Open MPI may complain, as where /sys is not mounted.
+    EXPECT_TRUE(processes.output.ends_with(here.output)) << processes.output << here.output;
     EXPECT_EQ(here.output.size(), size_t(17 * num_ranks + 1)) << here.output;
   }
 }
