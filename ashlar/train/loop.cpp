@@ -94,7 +94,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       ranks_(seat.ranks),
       writes_(seat.ranks.rank() == 0),
       compute_(resolve_precision(recipe.train.precision)),
-      plan_(plan_run(recipe, compute_, seat.ranks.size())),
+      plan_(plan_run(recipe, compute_, seat.ranks.size(), seat.num_threads)),
       threads_(seat.num_threads),
       allocator_(seat.allocator),
       trainer_(recipe, compute_, allocator_, threads_, ranks_, plan_.workspace_bytes),

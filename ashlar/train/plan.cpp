@@ -43,10 +43,10 @@ DType resolve_precision(Precision precision) {
   return nn::auto_compute();
 }
 
-RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks) {
+RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_threads) {
   RunPlan plan;
   // As many as the run will have: Newton-Schulz takes workspace per thread.
-  Threads threads(int(recipe.train.threads));
+  Threads threads(num_threads > 0 ? num_threads : int(recipe.train.threads));
   kernels::Recorder recorder;
   {
     Allocator allocator(Device::kMeta);
