@@ -44,7 +44,7 @@ struct Types {
   static Types of(DType compute);
 };
 
-// What `auto` precision means on this machine: bf16 where the CPU multiplies it, else fp32.
+// What `auto` precision means on this machine: bf16 where the CPU multiplies it faster, else fp32.
 DType auto_compute();
 
 }  // namespace ashlar::nn

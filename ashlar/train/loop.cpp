@@ -27,6 +27,14 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// What ranks say to each other besides tensors.
+Tensor tensor_over(std::span<int64_t> values) {
+  return {reinterpret_cast<std::byte*>(values.data()),
+          DType::kI64,
+          Device::kCpu,
+          {int64_t(values.size())}};
+}
+
 std::string checkpoint_root(const Recipe& recipe) {
   return join(recipe.train.run_dir, "checkpoints");
 }
@@ -132,7 +140,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
 void Run::resume() {
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, ranks_));
   int64_t step = writes_ && restore_newest(loader) ? counters_.step : -1;
-  const Tensor chosen{reinterpret_cast<std::byte*>(&step), DType::kI64, Device::kCpu, {1}};
+  const Tensor chosen = tensor_over(std::span(&step, 1));
   ranks_.broadcast(chosen, 0, "step to continue from").wait();
   if (step >= 0) {
     if (!writes_) follow(step, loader);
@@ -188,7 +196,7 @@ double Run::measure_peak() const {
 // Whether any rank says so, for each of two questions.
 std::array<bool, 2> Run::agree(std::array<bool, 2> mine) {
   std::array<int64_t, 2> votes = {mine[0], mine[1]};
-  const Tensor sums{reinterpret_cast<std::byte*>(votes.data()), DType::kI64, Device::kCpu, {2}};
+  const Tensor sums = tensor_over(votes);
   ranks_.all_reduce(sums, sums, "stop").wait();
   return {votes[0] > 0, votes[1] > 0};
 }

@@ -20,8 +20,7 @@ RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks = 1, int num
 // The table that --dry-run prints: model, memory by tag, flop of a step.
 std::string describe(const RunPlan& plan, const Recipe& recipe, DType compute);
 
-// The compute type that `precision` means on this machine: auto is bf16 where the CPU multiplies
-// it.
+// The compute type that `precision` means on this machine; auto: nn::auto_compute.
 DType resolve_precision(Precision precision);
 
 }  // namespace ashlar::train
