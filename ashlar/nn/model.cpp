@@ -248,7 +248,8 @@ std::vector<Parameter> Model::parameters() const {
     if (info.buffer) return;
     Parameter& p = list.emplace_back();
     p.logical = {info.name, value.dtype, value.shape, Role::kParameter};
-    p.box = Box::whole(value.shape);
+    p.boxes = {Box::whole(value.shape)};
+    p.end = value.numel();
     p.value = value;
     p.kind = info.kind;
     p.decay = info.decay;

@@ -106,7 +106,8 @@ std::vector<Piece> Optimizer::pieces() const {
     Piece& piece = list.emplace_back();
     piece.logical = {std::string("optim.") + state + "." + p.logical.name, tensor.dtype,
                      p.logical.global_shape, Role::kOptimizerState};
-    piece.box = p.box;
+    ASHLAR_ASSERT(p.boxes.size() == 1 && p.begin == 0 && p.end == tensor.numel());
+    piece.box = p.boxes[0];
     piece.data = tensor;
   };
   for (size_t i = 0; i < parameters_.size(); ++i) {

@@ -237,6 +237,38 @@ Rows optim() {
   };
 }
 
+Rows parallel() {
+  constexpr auto p = &Recipe::parallel;
+  using P = ParallelSpec;
+  constexpr KeyRange ranks{1, 1 << 20};
+  return {
+      integer("parallel.dp", p, &P::dp, {0, 1 << 20},
+              "ranks that take different sequences; 0: what pp, cp and tp leave"),
+      integer("parallel.cp", p, &P::cp, ranks, "ranks that share each sequence"),
+      integer("parallel.tp", p, &P::tp, ranks, "ranks that share heads and expert widths"),
+      integer("parallel.pp", p, &P::pp, {1, 1}, "pipeline stages; only 1 so far"),
+      integer(
+          "parallel.zero", p, &P::zero, {0, 3},
+          "what dp and cp ranks shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights "
+          "too"),
+      word("parallel.zero_layout", p, &P::zero_layout, {"contiguous", "bucketed"},
+           "a rank's shard: one flat range, or a slice of every bucket"),
+      integer("parallel.bucket_bytes", p, &P::bucket_bytes, {1024, int64_t{1} << 40},
+              "gradients or weights per collective"),
+      boolean("parallel.overlap", p, &P::overlap,
+              "communicate while computing; false only to measure what that gains"),
+      boolean("parallel.sequence_parallel", p, &P::sequence_parallel,
+              "with tp: norms and merges on a share of the tokens"),
+      word("parallel.cp_layout", p, &P::cp_layout, {"zigzag", "contiguous"},
+           "which tokens a cp rank holds: a chunk from both ends (equal work), or one piece"),
+      word("parallel.cp_exchange", p, &P::cp_exchange, {"all_gather", "ring"},
+           "how keys and values reach the cp ranks"),
+      word("parallel.muon", p, &P::muon, {"auto", "replicate", "owner"},
+           "who orthogonalises a matrix that several ranks hold: all of them, or one; auto: all up "
+           "to 3"),
+  };
+}
+
 Rows train() {
   constexpr auto t = &Recipe::train;
   using T = TrainSpec;
@@ -312,7 +344,7 @@ const std::vector<Key>& recipe_keys() {
   static const Rows kRows = [] {
     Rows all{run_name()};
     for (const Rows& part : {model_sizes(), model_choices(), balance_and_init(), data(), optim(),
-                             train(), health_and_checkpoint()})
+                             parallel(), train(), health_and_checkpoint()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();

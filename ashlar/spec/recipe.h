@@ -1,6 +1,6 @@
 // A run, as a TOML recipe states it: one struct per section.  Defaults here are the defaults there.
 //
-//   [run] [model] [moe] [moe.balance] [init] [data] [optim] [train] [health] [checkpoint]
+//   [run] [model] [moe] [moe.balance] [init] [data] [optim] [parallel] [train] [health] [checkpoint]
 //
 // docs/recipes.md lists the keys.
 //
@@ -25,6 +25,10 @@ enum class MatrixOptimizer : uint8_t { kMuon, kAdamW };
 enum class BalanceTarget : uint8_t { kRealExperts, kAllClasses };
 enum class BalanceScope : uint8_t { kGlobalBatch, kMicroBatch };
 enum class DecaySchedule : uint8_t { kCosine, kLinear, kConstant };
+enum class ShardLayout : uint8_t { kContiguous, kBucketed };
+enum class ContextLayout : uint8_t { kZigzag, kContiguous };
+enum class ContextExchange : uint8_t { kAllGather, kRing };
+enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 
 struct InitSpec {
   double std = 0.02;
@@ -76,6 +80,22 @@ struct OptimSpec {
   friend bool operator==(const OptimSpec&, const OptimSpec&) = default;
 };
 
+// How ranks share the work: a mesh of pp x dp x cp x tp ranks (docs/parallel.md).
+struct ParallelSpec {
+  int64_t dp = 0;  // 0: ranks / (pp cp tp)
+  int64_t cp = 1, tp = 1, pp = 1;
+  int64_t zero = 1;  // 0: nothing sharded; 1: optimizer state; 2: gradients too; 3: weights too
+  ShardLayout zero_layout = ShardLayout::kContiguous;
+  int64_t bucket_bytes = int64_t{32} << 20;
+  bool overlap = true;             // false: communication waits at the end of the step
+  bool sequence_parallel = false;  // tp: norms and merges on 1/tp of the tokens
+  ContextLayout cp_layout = ContextLayout::kZigzag;
+  ContextExchange cp_exchange = ContextExchange::kAllGather;
+  MuonMode muon = MuonMode::kAuto;
+  int64_t num_ranks() const { return pp * dp * cp * tp; }  // of a resolved one
+  friend bool operator==(const ParallelSpec&, const ParallelSpec&) = default;
+};
+
 struct TrainSpec {
   std::string run_dir = "runs/default";
   uint64_t seed = 1;
@@ -114,6 +134,7 @@ struct Recipe {
   BalanceSpec balance;
   DataSpec data;
   OptimSpec optim;
+  ParallelSpec parallel;
   TrainSpec train;
   HealthSpec health;
   CheckpointSpec checkpoint;
@@ -129,6 +150,9 @@ Recipe load_recipe(const std::string& path, std::span<const std::string> overrid
 Recipe parse_recipe(const std::string& toml, const std::string& source,
                     std::span<const std::string> overrides);
 void validate(const Recipe& recipe);
+// The recipe's mesh over so many ranks, with dp filled in.  kConfig where they do not fit: the rule,
+// the value and the nearest legal ones.
+ParallelSpec resolve_parallel(const Recipe& recipe, int64_t num_ranks);
 std::string to_toml(const Recipe& recipe);  // every key, resolved; parses to the same recipe
 
 }  // namespace ashlar

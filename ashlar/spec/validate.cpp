@@ -8,6 +8,7 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/spec/keys.h"
+#include "ashlar/spec/parallel_rules.h"
 
 namespace ashlar {
 namespace {
@@ -208,8 +209,8 @@ void validate(const ModelSpec& spec, const std::string& section) {
 void validate(const Recipe& recipe) {
   std::string problem = range_rules(recipe);
   if (problem.empty()) problem = model_problem(recipe.model, "model.");
-  for (const auto& rule :
-       {blend_rules, batch_rules, sequence_rule, rate_rule, retention_rule, directory_rule})
+  for (const auto& rule : {blend_rules, batch_rules, sequence_rule, rate_rule, retention_rule,
+                           directory_rule, parallel_problem})
     if (problem.empty()) problem = rule(recipe);
   ASHLAR_REQUIRE(problem.empty(), kConfig, "{}{}{}", recipe.source,
                  recipe.source.empty() ? "" : ": ", problem);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "ashlar/tensor/tensor.h"
 
@@ -25,16 +26,23 @@ struct Piece {
 
 enum class OptimizerKind : uint8_t { kAdamW, kMuon };
 
-// A trained tensor: what the optimizer sees.
+// A trained tensor, as far as this rank keeps it: what the optimizer sees.
+//
+// The rank's model holds `boxes` of the logical tensor, one after another in memory (one box, unless
+// tensor parallelism cut the tensor in several places); of their elements, laid end to end, it keeps
+// [begin, end): all, unless ZeRO shards them.  A tensor may come in several pieces.
 struct Parameter {
   LogicalTensor logical;
-  Box box;
-  Tensor value, gradient;  // fp32 (fp64 in the fp64 run), box.length
+  std::vector<Box> boxes;
+  int64_t begin = 0, end = 0;
+  Tensor value, gradient;  // fp32 (fp64 in the fp64 run); end - begin elements
   OptimizerKind kind = OptimizerKind::kAdamW;
   bool decay = false;
-  // Muon: the matrices inside `value`, each orthogonalised alone.  Dim 0 is cut into num_matrices
-  // (the experts of a stack; twice as many when gate and up are taken apart).
+  // Muon: the matrices inside the logical tensor, each orthogonalised alone.  Dim 0 is cut into
+  // num_matrices (the experts of a stack; twice as many when gate and up are taken apart).
   int64_t num_matrices = 1;
+  // So many ranks keep these very elements, and this one is number `copy` of them.
+  int copy = 0, num_copies = 1;
 };
 
 }  // namespace ashlar

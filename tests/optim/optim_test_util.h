@@ -43,7 +43,9 @@ struct Machine {
   Parameter parameter(const std::string& name, DType dtype, const Shape& shape, OptimizerKind kind,
                       bool decay, int64_t num_matrices = 1) {
     Parameter p{.logical = {name, dtype, shape, Role::kParameter},
-                .box = Box::whole(shape),
+                .boxes = {Box::whole(shape)},
+                .begin = 0,
+                .end = shape.numel(),
                 .value = zeros(dtype, shape),
                 .gradient = zeros(dtype, shape),
                 .kind = kind,

@@ -126,7 +126,7 @@ TEST(Optimizer, StateIsNamedAfterItsParameter) {
     EXPECT_EQ(piece.logical.role, Role::kOptimizerState);
     EXPECT_EQ(piece.logical.dtype, DType::kF32);
     EXPECT_EQ(piece.logical.global_shape, p.logical.global_shape);
-    EXPECT_EQ(piece.box, p.box);
+    EXPECT_EQ(piece.box, p.boxes[0]);
     EXPECT_EQ(piece.data.shape, p.value.shape);
     for (const double value : values_of(piece.data)) EXPECT_EQ(value, 0.0);
   }

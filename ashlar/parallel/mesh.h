@@ -1,0 +1,58 @@
+// Ranks as points of a mesh with the axes pp, dp, cp, tp.  tp varies fastest, then cp, dp and pp, so
+// that ranks which talk most are neighbours.
+//
+//   rank = ((pp * DP + dp) * CP + cp) * TP + tp
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string_view>
+
+#include "ashlar/comm/group.h"
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::parallel {
+
+enum class Axis : uint8_t { kPp, kDp, kCp, kTp };
+inline constexpr int kNumAxes = 4;
+std::string_view name_of(Axis axis);  // "tp"
+
+struct Mesh {
+  std::array<int, kNumAxes> sizes{1, 1, 1, 1};
+  static Mesh of(const ParallelSpec& resolved);
+  int size(Axis axis) const { return sizes[size_t(axis)]; }
+  int num_ranks() const;
+  int coordinate(int rank, Axis axis) const;
+  std::array<int, kNumAxes> coordinates(int rank) const;
+  // Number of the rank among those that differ from it in `axes` only, in rank order.
+  int number_within(int rank, std::span<const Axis> axes) const;
+};
+
+// The groups that a rank of the mesh belongs to.
+//
+//   cp, tp   ranks along one axis
+//   data     dp x cp: ranks that saw different tokens with the same weights; they add up gradients
+//            and share ZeRO's shards
+//   model    dp x cp x tp: ranks that together hold one copy of a stage's state, or several
+class Groups {
+ public:
+  // Splits `world` in one order on every rank.  The world must have mesh.num_ranks() ranks.
+  Groups(comm::Group& world, const Mesh& mesh);
+
+  const Mesh& mesh() const { return mesh_; }
+  comm::Group& world() const { return world_; }
+  comm::Group& cp() const { return *cp_; }
+  comm::Group& tp() const { return *tp_; }
+  comm::Group& data() const { return *data_; }
+  comm::Group& model() const { return *model_; }
+  int rank() const { return world_.rank(); }
+  int coordinate(Axis axis) const { return mesh_.coordinate(rank(), axis); }
+
+ private:
+  std::unique_ptr<comm::Group> along(std::string_view name, std::span<const Axis> axes) const;
+  comm::Group& world_;
+  Mesh mesh_;
+  std::unique_ptr<comm::Group> cp_, tp_, data_, model_;
+};
+
+}  // namespace ashlar::parallel

@@ -1,0 +1,129 @@
+#include "ashlar/spec/parallel_rules.h"
+
+#include <fmt/format.h>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/function_ref.h"
+
+namespace ashlar {
+namespace {
+
+// "2 or 4": the nearest numbers below and above `value` that are legal; at most `limit`.
+std::string nearest(int64_t value, int64_t limit, function_ref<bool(int64_t)> legal) {
+  int64_t below = std::min(value, limit), above = value + 1;
+  while (below > 1 && !legal(below)) --below;
+  while (above <= limit && !legal(above)) ++above;
+  std::string text = fmt::format("{}", std::max<int64_t>(1, below));
+  return above <= limit ? fmt::format("{} or {}", text, above) : text;
+}
+
+// Key heads are cut among ranks, or ranks share one.
+bool heads_fit(const ModelSpec& m, int64_t tp) {
+  const int64_t K = m.num_key_value_heads;
+  return m.num_attention_heads % tp == 0 && (K % tp == 0 || tp % K == 0);
+}
+
+std::string tp_rule(const Recipe& recipe) {
+  const ModelSpec& m = recipe.model;
+  const int64_t tp = recipe.parallel.tp;
+  const auto legal = [&](int64_t t) { return heads_fit(m, t) && m.moe_intermediate_size % t == 0; };
+  if (legal(tp)) return "";
+  const std::string choice = nearest(tp, m.num_attention_heads, legal);
+  if (!heads_fit(m, tp))
+    return fmt::format(
+        "parallel.tp is {} but model.num_attention_heads is {} and model.num_key_value_heads {}: "
+        "each rank takes equally many whole heads; choose {}",
+        tp, m.num_attention_heads, m.num_key_value_heads, choice);
+  return fmt::format(
+      "parallel.tp is {} but model.moe_intermediate_size is {}: each rank takes an equal part of "
+      "it; choose {}",
+      tp, m.moe_intermediate_size, choice);
+}
+
+std::string cp_rule(const Recipe& recipe) {
+  const ParallelSpec& p = recipe.parallel;
+  const int64_t S = recipe.data.sequence_length;
+  const bool zigzag = p.cp_layout == ContextLayout::kZigzag;
+  // A halo of two tokens comes from the chunk before, so a chunk has as many.
+  const auto legal = [&](int64_t cp) {
+    const int64_t chunks = cp == 1 ? 1 : zigzag ? 2 * cp : cp;
+    return S % chunks == 0 && (chunks == 1 || S / chunks >= 2);
+  };
+  if (legal(p.cp)) return "";
+  return fmt::format(
+      "parallel.cp is {} but data.sequence_length is {}: {} gives a rank {} of at least 2 tokens; "
+      "choose {}",
+      p.cp, S, zigzag ? "zigzag" : "contiguous", zigzag ? "two equal chunks" : "an equal chunk",
+      nearest(p.cp, S, legal));
+}
+
+std::string sequence_parallel_rule(const Recipe& recipe) {
+  const ParallelSpec& p = recipe.parallel;
+  if (!p.sequence_parallel) return "";
+  const int64_t tokens = recipe.train.micro_batch * recipe.data.sequence_length / p.cp;
+  if (tokens % p.tp == 0) return "";
+  return fmt::format(
+      "parallel.sequence_parallel is true but a micro-batch has {} tokens on a rank "
+      "(train.micro_batch {} x data.sequence_length {} / parallel.cp {}) and parallel.tp is {}; "
+      "choose sizes whose product tp divides, or sequence_parallel false",
+      tokens, recipe.train.micro_batch, recipe.data.sequence_length, p.cp, p.tp);
+}
+
+int64_t num_streams(const Recipe& recipe) {
+  return recipe.data.num_streams > 0 ? recipe.data.num_streams
+                                     : default_num_streams(recipe.train.global_batch);
+}
+
+// A dp rank takes whole streams and whole micro-batches.
+bool dp_fits(const Recipe& recipe, int64_t dp) {
+  const int64_t batches = recipe.train.global_batch / recipe.train.micro_batch;
+  return batches % dp == 0 && num_streams(recipe) % dp == 0;
+}
+
+// "1 2 4", times what a dp rank consists of.
+std::string legal_dp(const Recipe& recipe, int64_t times) {
+  std::string list;
+  for (int64_t dp = 1; dp <= num_streams(recipe); ++dp)
+    if (dp_fits(recipe, dp)) list += fmt::format("{}{}", list.empty() ? "" : " ", dp * times);
+  return list;
+}
+
+std::string mesh_text(const ParallelSpec& p) {
+  return fmt::format("parallel.pp {} x parallel.cp {} x parallel.tp {}", p.pp, p.cp, p.tp);
+}
+
+}  // namespace
+
+std::string parallel_problem(const Recipe& recipe) {
+  for (const auto& rule : {tp_rule, cp_rule, sequence_parallel_rule}) {
+    std::string problem = rule(recipe);
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
+ParallelSpec resolve_parallel(const Recipe& recipe, int64_t num_ranks) {
+  ParallelSpec p = recipe.parallel;
+  const int64_t others = p.pp * p.cp * p.tp;
+  ASHLAR_REQUIRE(num_ranks >= 1, kConfig, "the number of ranks is {}; expected 1 or more",
+                 num_ranks);
+  if (p.dp > 0)
+    ASHLAR_REQUIRE(
+        num_ranks == p.dp * others, kConfig,
+        "{} ranks, but parallel.dp is {} and {}; start {} ranks, or choose parallel.dp 0: "
+        "as many as there are",
+        num_ranks, p.dp, mesh_text(p), p.dp * others);
+  ASHLAR_REQUIRE(num_ranks % others == 0, kConfig, "{} ranks, but {} is {}; start one of: {} ranks",
+                 num_ranks, mesh_text(p), others, legal_dp(recipe, others));
+  p.dp = num_ranks / others;
+  ASHLAR_REQUIRE(dp_fits(recipe, p.dp), kConfig,
+                 "{} ranks ({} data parallel) cannot share a step of {} micro-batches "
+                 "(train.global_batch {} / train.micro_batch {}) in {} streams "
+                 "(data.num_streams); choose one of: {}",
+                 num_ranks, p.dp, recipe.train.global_batch / recipe.train.micro_batch,
+                 recipe.train.global_batch, recipe.train.micro_batch, num_streams(recipe),
+                 legal_dp(recipe, others));
+  return p;
+}
+
+}  // namespace ashlar
