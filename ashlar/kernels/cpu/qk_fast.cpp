@@ -111,7 +111,8 @@ void qk_rows(const QkArgs<float>& x, int64_t begin, int64_t end) {
 }
 
 // dX of one head into dx; returns the temperature's share (of a key).
-float head_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t, float* dx) {
+HWY_INLINE float head_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t,
+                               float* dx) {
   const int64_t D = x.s.D, rho = x.s.rotary_dim, half = rho / 2;
   const float* z = floats(x.qkv) + t * (x.s.C() + x.s.K * D);
   const float* partners = partners_of(x.s, head, t, z, x.q_sum);
