@@ -77,17 +77,18 @@ Tensor grouped_conv_matrices(const ModelSpec& spec, const Tensor& conv1_w) {
   return conv1_w.view({spec.num_attention_heads + spec.num_key_value_heads, D, 2 * D});
 }
 
-AttentionWeights AttentionWeights::make(Arena& arena, const ModelSpec& spec, DType dtype) {
+void AttentionWeights::take(Arena& arena, const ModelSpec& spec, DType dtype, Part part) {
   const int64_t H = spec.hidden_size, C = spec.conv_channels(), D = spec.head_dim;
-  AttentionWeights w;
-  w.qkv = arena.take(dtype, {spec.qkv_dim(), H});
-  w.conv0_w = arena.take(dtype, {C, 1, 2});
-  w.conv0_b = arena.take(dtype, {C});
-  w.conv1_w = arena.take(dtype, {C, D, 2});
-  w.conv1_b = arena.take(dtype, {C});
-  w.temp = arena.take(dtype, {spec.num_key_value_heads});
-  w.o_proj = arena.take(dtype, {H, spec.q_dim()});
-  return w;
+  if (part == Part::kProducts) {
+    qkv = arena.take(dtype, {spec.qkv_dim(), H});
+    conv1_w = arena.take(dtype, {C, D, 2});
+    o_proj = arena.take(dtype, {H, spec.q_dim()});
+  } else if (part == Part::kVectors) {
+    conv0_w = arena.take(dtype, {C, 1, 2});
+    conv0_b = arena.take(dtype, {C});
+    conv1_b = arena.take(dtype, {C});
+    temp = arena.take(dtype, {spec.num_key_value_heads});
+  }
 }
 
 void AttentionWeights::for_each(const ModelSpec& spec, const std::string& prefix,

@@ -23,7 +23,7 @@ struct AttentionWeights {
   Tensor temp;              // [K]
   Tensor o_proj;            // [H, N D]
 
-  static AttentionWeights make(Arena& arena, const ModelSpec& spec, DType dtype);
+  void take(Arena& arena, const ModelSpec& spec, DType dtype, Part part);
   void for_each(const ModelSpec& spec, const std::string& prefix, Visitor visit) const;
 };
 

@@ -18,14 +18,12 @@ int64_t rows_in_use(const RoutePlan& plan, int64_t num_tokens) {
 
 }  // namespace
 
-MoeWeights MoeWeights::make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
-                            bool buffers) {
+void MoeWeights::take(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype, Part part) {
   const int64_t E = spec.num_experts, F = spec.moe_intermediate_size, H = spec.hidden_size;
-  MoeWeights w;
-  w.router = RouterWeights::make(arena, spec, layer, dtype, buffers);
-  w.gate_up = arena.take(dtype, {E, 2 * F, H});
-  w.down = arena.take(dtype, {E, H, F});
-  return w;
+  router.take(arena, spec, layer, dtype, part);
+  if (part != Part::kProducts) return;
+  gate_up = arena.take(dtype, {E, 2 * F, H});
+  down = arena.take(dtype, {E, H, F});
 }
 
 void MoeWeights::for_each(const std::string& prefix, Visitor visit) const {

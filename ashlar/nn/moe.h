@@ -16,8 +16,7 @@ struct MoeWeights {
   RouterWeights router;
   Tensor gate_up, down;  // [E, 2F, H], [E, H, F]
 
-  static MoeWeights make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
-                         bool buffers);
+  void take(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype, Part part);
   void for_each(const std::string& prefix, Visitor visit) const;
 };
 
