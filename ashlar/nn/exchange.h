@@ -20,7 +20,7 @@ class SequenceExchange {
  public:
   virtual ~SequenceExchange() = default;
 
-  // Fills halo_z [num_halos, 2, C] and halo_vd [num_halos, K*D/2] from the two tokens before each
+  // Fills halo_z [num_halos, 2, C] and halo_vd [num_halos, delayed] from the two tokens before each
   // segment that continues a document (z of a token before the document's start is 0).
   virtual void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
                             const kernels::Matrix& z, const kernels::Matrix& vd,
