@@ -141,7 +141,8 @@ std::vector<TestTensor> small_model() {
           {"experts.down_proj", {5, 9, 6}, 5},
           {"split_gate_up", {3, 8, 7}, 6},
           {"router", {3, 10}},
-          {"wide", {6, 40}}};
+          {"wide", {6, 40}},
+          {"large", {70, 150}}};
 }
 
 // Tensors cut over tp ranks by rows, columns, or rows of gate and up; what is left over dp ranks.
@@ -187,6 +188,20 @@ Layout two_covers() {
   return layout;
 }
 
+// Rank 0 owns two matrices that it shares with a rank that is busy with one of its own, and then
+// works on one that it alone keeps, in two places: the buffer of the first is not free yet.
+Layout late_partner() {
+  Layout layout{
+      "late_partner", {{"a", {8, 6}}, {"b", {8, 6}}, {"c", {6, 8}}, {"busy", {100, 100}}}, {}};
+  const auto boxes = whole_boxes(layout.tensors);
+  const auto kept = [&](int64_t t, int64_t begin, int64_t end) {
+    return Kept{t, 0, boxes[size_t(t)], begin, end};
+  };
+  layout.ranks = {{kept(2, 20, 48), kept(0, 0, 40), kept(1, 8, 48), kept(2, 0, 20)},
+                  {kept(0, 40, 48), kept(1, 0, 8), kept(3, 0, 10000)}};
+  return layout;
+}
+
 std::vector<Layout> all_layouts() {
   std::vector<Layout> list;
   for (const int n : {1, 2, 3, 5, 8}) {
@@ -204,6 +219,7 @@ std::vector<Layout> all_layouts() {
   list.push_back(tensor_parallel(2, 3, false));
   list.push_back(tensor_parallel(2, 2, true));
   list.push_back(two_covers());
+  list.push_back(late_partner());
   return list;
 }
 
