@@ -14,11 +14,13 @@
 //            owner: the owner    S - p         S - p
 //            owner: others       p             p
 //
-//          Launches: one gather in every round in which this rank shares a matrix with another, one
-//          scatter more in every such round with a matrix in owner mode.  Both are send_receive.
-// Memory   two buffers of Tag::kCommunication, each of the largest split matrix that this rank works
-//          on in even and in odd rounds: at most two of the largest matrix.  A matrix that comes in
-//          columns is put in order through the workspace, which Newton-Schulz does not use meanwhile.
+//          Launches: one gather in every round in which this rank shares a matrix with another,
+//          one scatter more in every such round with a matrix in owner mode.  Both are
+//          send_receive.
+// Memory   two buffers of Tag::kCommunication, each of the largest split matrix that this rank
+//          works on in even and in odd rounds: at most two of the largest matrix.  A matrix that
+//          comes in columns is put in order through the workspace, while Newton-Schulz does not
+//          use it.
 #pragma once
 
 #include "ashlar/comm/group.h"

@@ -118,8 +118,9 @@ Planner::Planner(std::span<const MuonTensor> tensors, HoldingsOf holdings, int r
 MuonPlan Planner::run() {
   find_shares();
   const auto key = [](const Share& share) { return std::tie(share.matrix, share.cover); };
-  std::stable_sort(shares_.begin(), shares_.end(),
-                   [&](const Share& a, const Share& b) { return key(a) < key(b); });
+  std::sort(shares_.begin(), shares_.end(), [](const Share& a, const Share& b) {
+    return std::tie(a.matrix, a.cover, a.rank) < std::tie(b.matrix, b.cover, b.rank);
+  });
   Rounds rounds(num_ranks_);
   for (size_t begin = 0, end = 0; begin < shares_.size(); begin = end) {
     while (end < shares_.size() && key(shares_[end]) == key(shares_[begin])) ++end;

@@ -1,16 +1,17 @@
 // Who orthogonalises which matrix when every rank keeps pieces of them: a pure function of what the
 // ranks keep, the same on every rank.
 //
-// A matrix whose elements all lie in one stretch of one rank is whole: it is never moved.  Another is
-// split over k ranks (k = 1: one rank keeps it in several places):
+// A matrix whose elements all lie in one stretch of one rank is whole: it is never moved.  Another
+// is split over k ranks (k = 1: one rank keeps it in several places):
 //
-//   replicate  (auto: k <= 3)  every holder receives all pieces, runs Newton-Schulz and keeps its own
+//   replicate  (auto: k <= 3)  every holder receives all pieces, runs Newton-Schulz and keeps its
+//              own
 //   owner      (auto: k >= 4)  one holder receives all pieces, runs it once and sends the results
 //              back: the holder of most elements; of those, the one with the least work so far; of
 //              those, the lowest rank
 //
-// Rounds   a rank works on at most one split matrix in a round.  Matrices, in order of tensor, number
-//          and cover, take the first round in which all that work on them are free.
+// Rounds   a rank works on at most one split matrix in a round.  Matrices, in order of tensor,
+//          number and cover, take the first round in which all that work on them are free.
 // Work     rows cols min(rows, cols) of each matrix; whole matrices count first.
 // Source   arXiv 2511.17127 exchanges the two edge matrices of a contiguous shard between neighbours:
 //          replicate with k = 2.  The general form is this project's.
