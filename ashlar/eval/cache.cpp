@@ -35,7 +35,7 @@ DecodeCache::DecodeCache(Allocator& allocator, const ModelSpec& spec, const nn::
     layer.k = make_tensor(allocator, types.activation, {capacity, spec.kv_dim()}, Tag::kCache);
     layer.v = make_tensor(allocator, types.activation, {capacity, spec.kv_dim()}, Tag::kCache);
     layer.z = make_tensor(allocator, types.stream, {2, spec.conv_channels()}, Tag::kCache);
-    layer.vd = make_tensor(allocator, types.stream, {1, spec.kv_dim() / 2}, Tag::kCache);
+    layer.vd = make_tensor(allocator, types.stream, {1, spec.delayed_dim()}, Tag::kCache);
     layers_.push_back(std::move(layer));
   }
 }

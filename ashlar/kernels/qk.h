@@ -11,7 +11,8 @@
 // Shapes   T tokens, N query heads, K kv heads, D head dim, C = (N+K) D.
 //          qkv, dqkv: [T, C + K*D] = q | k | vc | vd, before the convolutions; y dy [T, C] (grouped
 //          convolution without its bias b1 [C]); qhat dqhat [T, N*D]; khat dkhat v dv [T, K*D]; tau
-//          [K]; n_q [T, N]; n_k [T, K]; halo_vd dhalo_vd [num_halos, K*D/2].
+//          [K]; n_q [T, N]; n_k [T, K]; halo_vd dhalo_vd [num_halos, delayed], delayed = K*D/2 in
+//          a whole model; q_sum dq_sum [T, K*D].
 // Types    qkv y: F32 or F64; dqhat dkhat dv: F32 or F64; qhat khat v, dy, dqkv: also BF16.
 // Cost     about 14*T*C flop forward, 30*T*C backward; bandwidth-bound.
 // Numerics dtau, db1: partial sums per block of 64 tokens, blocks added in order.  cos and sin are
@@ -24,26 +25,41 @@
 
 namespace ashlar::kernels {
 
+// The heads at hand: all, or a share of a model's (tensor parallelism).
 struct QkShape {
   int64_t N, K, D;
-  int64_t rotary_dim;  // rho, even
-  double eps;          // guard under the root
+  int64_t rotary_dim;    // rho, even
+  double eps;            // guard under the root
+  int64_t group = 0;     // query heads of the whole model per key head; 0: N / K
+  int64_t delayed = -1;  // so many of the K*D value columns, the last ones, are vd; -1: half
   int64_t C() const { return (N + K) * D; }
+  int64_t G() const { return group > 0 ? group : N / K; }
+  int64_t num_delayed() const { return delayed >= 0 ? delayed : K * D / 2; }
 };
 
 // cos and sin of position * theta^(-2i/rho): [positions, rho] = cos (rho/2) | sin (rho/2).
 void rope_table(const Context&, double theta, int64_t rotary_dim, const Tensor& table_PR);
 
+// Where other ranks hold query heads of these key heads (G() is not N / K), the sums over a key
+// head's queries, here of the local ones, are to be added up over the ranks: q_sum before
+// qk_forward, dq_sum before qk_backward.  Without such ranks both are absent.
+//   q_sum_j = sum_h q_h;  dq_sum_j = sum_h dQ_h
+void qk_query_sums(const Context&, const QkShape&, const Tensor& qkv, const Tensor& q_sum_TKD);
+void qk_query_gradient_sums(const Context&, const QkShape&, const Sequence&, const Tensor& rope_PR,
+                            const Tensor& qkv, const Tensor& y_TC, const Tensor& b1_C,
+                            const Tensor& n_q_TN, const Tensor& dqhat, const Tensor& dq_sum_TKD);
+
 void qk_forward(const Context&, const QkShape&, const Sequence&, const Tensor& rope_PR,
                 const Tensor& qkv, const Tensor& y_TC, const Tensor& b1_C, const Tensor& tau_K,
                 const Tensor& halo_vd, const Tensor& qhat, const Tensor& khat, const Tensor& v,
-                const Tensor& n_q_TN, const Tensor& n_k_TK);
+                const Tensor& n_q_TN, const Tensor& n_k_TK, const Tensor& q_sum_TKD = {});
 // Overwrites dy, dqkv (all four parts: the mean's share of q and k, and the values) and dhalo_vd;
 // adds to dtau and db1.
 void qk_backward(const Context&, const QkShape&, const Sequence&, const Tensor& rope_PR,
                  const Tensor& qkv, const Tensor& y_TC, const Tensor& b1_C, const Tensor& tau_K,
                  const Tensor& n_q_TN, const Tensor& n_k_TK, const Tensor& dqhat,
                  const Tensor& dkhat, const Tensor& dv, const Tensor& dy_TC, const Tensor& dqkv,
-                 const Tensor& dhalo_vd, const Tensor& dtau_K, const Tensor& db1_C);
+                 const Tensor& dhalo_vd, const Tensor& dtau_K, const Tensor& db1_C,
+                 const Tensor& q_sum_TKD = {}, const Tensor& dq_sum_TKD = {});
 
 }  // namespace ashlar::kernels

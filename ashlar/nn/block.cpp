@@ -4,14 +4,9 @@ namespace ashlar::nn {
 
 using kernels::Context;
 
-MergeWeights MergeWeights::make(Arena& arena, const ModelSpec& spec, DType dtype) {
-  const Shape shape{spec.hidden_size};
-  MergeWeights w;
-  w.hidden_scale = arena.take(dtype, shape);
-  w.hidden_bias = arena.take(dtype, shape);
-  w.residual_scale = arena.take(dtype, shape);
-  w.residual_bias = arena.take(dtype, shape);
-  return w;
+void MergeWeights::take(Arena& arena, const ModelSpec& spec, DType dtype) {
+  for (Tensor* w : {&hidden_scale, &hidden_bias, &residual_scale, &residual_bias})
+    *w = arena.take(dtype, {spec.hidden_size});
 }
 
 void MergeWeights::for_each(const std::string& prefix, Visitor visit) const {
@@ -25,16 +20,15 @@ kernels::MergeParams MergeWeights::params() const {
   return {hidden_scale, hidden_bias, residual_scale, residual_bias};
 }
 
-BlockWeights BlockWeights::make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
-                                bool buffers) {
-  BlockWeights w;
-  w.attention_norm = arena.take(dtype, {spec.hidden_size});
-  w.attention = AttentionWeights::make(arena, spec, dtype);
-  w.attention_merge = MergeWeights::make(arena, spec, dtype);
-  w.moe_norm = arena.take(dtype, {spec.hidden_size});
-  w.moe = MoeWeights::make(arena, spec, layer, dtype, buffers);
-  w.moe_merge = MergeWeights::make(arena, spec, dtype);
-  return w;
+void BlockWeights::take(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
+                        Part part) {
+  attention.take(arena, spec, dtype, part);
+  moe.take(arena, spec, layer, dtype, part);
+  if (part != Part::kVectors) return;
+  attention_norm = arena.take(dtype, {spec.hidden_size});
+  attention_merge.take(arena, spec, dtype);
+  moe_norm = arena.take(dtype, {spec.hidden_size});
+  moe_merge.take(arena, spec, dtype);
 }
 
 void BlockWeights::for_each(const ModelSpec& spec, const std::string& prefix, Visitor visit) const {

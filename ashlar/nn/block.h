@@ -15,7 +15,7 @@ namespace ashlar::nn {
 
 struct MergeWeights {
   Tensor hidden_scale, hidden_bias, residual_scale, residual_bias;  // [H]
-  static MergeWeights make(Arena& arena, const ModelSpec& spec, DType dtype);
+  void take(Arena& arena, const ModelSpec& spec, DType dtype);
   void for_each(const std::string& prefix, Visitor visit) const;
   kernels::MergeParams params() const;
 };
@@ -25,8 +25,7 @@ struct BlockWeights {
   AttentionWeights attention;
   MergeWeights attention_merge, moe_merge;
   MoeWeights moe;
-  static BlockWeights make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
-                           bool buffers);
+  void take(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype, Part part);
   void for_each(const ModelSpec& spec, const std::string& prefix, Visitor visit) const;
 };
 

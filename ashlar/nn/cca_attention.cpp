@@ -1,6 +1,7 @@
 #include "ashlar/nn/cca_attention.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "ashlar/kernels/conv.h"
 #include "ashlar/kernels/qk.h"
@@ -12,8 +13,9 @@ using kernels::Context;
 using kernels::Matrix;
 
 kernels::QkShape qk_shape(const ModelSpec& spec) {
-  return {spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim, spec.rotary_dim(),
-          spec.qk_norm_eps};
+  return {spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim,
+          spec.rotary_dim(),        spec.qk_norm_eps,         spec.share.group,
+          spec.share.delayed_values};
 }
 
 kernels::AttentionShape attention_shape(const AttentionCall& call) {
@@ -28,7 +30,34 @@ Matrix z_part(const ModelSpec& spec, const Tensor& qkv) {
   return Matrix::of(qkv).columns(0, spec.conv_channels());
 }
 Matrix vd_part(const ModelSpec& spec, const Tensor& qkv) {
-  return Matrix::of(qkv).columns(spec.qkv_dim() - spec.kv_dim() / 2, spec.qkv_dim());
+  return Matrix::of(qkv).columns(spec.qkv_dim() - spec.delayed_dim(), spec.qkv_dim());
+}
+
+bool shares_keys(const ModelSpec& spec) {
+  return spec.share.group > spec.groups();
+}
+
+// What the ranks that share keys add up in backward, as one tensor.
+struct KeyGradients {
+  Tensor dkhat, dv, dq_sum;  // [T, K D]; dq_sum absent where nobody shares
+  Tensor all;
+  KeyGradients(Arena& workspace, const ModelSpec& spec, DType stream, int64_t num_tokens) {
+    const Shape shape{num_tokens, spec.kv_dim()};
+    if (!shares_keys(spec)) {
+      dkhat = workspace.take(stream, shape), dv = workspace.take(stream, shape);
+      return;
+    }
+    all = workspace.take(stream, {3, num_tokens, spec.kv_dim()});
+    dkhat = all.slice(0, 1).view(shape), dv = all.slice(1, 2).view(shape);
+    dq_sum = all.slice(2, 3).view(shape);
+  }
+};
+
+void zero_columns(const Context& ctx, const Matrix& m) {
+  if (ctx.meta()) return;
+  const int64_t size = size_of(m.dtype);
+  for (int64_t t = 0; t < m.rows; ++t)
+    std::memset(m.data + t * m.stride * size, 0, size_t(m.cols * size));
 }
 
 // The rows of the halo tensors that this call's segments use.
@@ -47,23 +76,26 @@ Tensor grouped_conv_matrices(const ModelSpec& spec, const Tensor& conv1_w) {
   return conv1_w.view({spec.num_attention_heads + spec.num_key_value_heads, D, 2 * D});
 }
 
-AttentionWeights AttentionWeights::make(Arena& arena, const ModelSpec& spec, DType dtype) {
+void AttentionWeights::take(Arena& arena, const ModelSpec& spec, DType dtype, Part part) {
   const int64_t H = spec.hidden_size, C = spec.conv_channels(), D = spec.head_dim;
-  AttentionWeights w;
-  w.qkv = arena.take(dtype, {spec.qkv_dim(), H});
-  w.conv0_w = arena.take(dtype, {C, 1, 2});
-  w.conv0_b = arena.take(dtype, {C});
-  w.conv1_w = arena.take(dtype, {C, D, 2});
-  w.conv1_b = arena.take(dtype, {C});
-  w.temp = arena.take(dtype, {spec.num_key_value_heads});
-  w.o_proj = arena.take(dtype, {H, spec.q_dim()});
-  return w;
+  if (part == Part::kProducts) {
+    qkv = arena.take(dtype, {spec.qkv_dim(), H});
+    conv1_w = arena.take(dtype, {C, D, 2});
+    o_proj = arena.take(dtype, {H, spec.q_dim()});
+  } else if (part == Part::kVectors) {
+    conv0_w = arena.take(dtype, {C, 1, 2});
+    conv0_b = arena.take(dtype, {C});
+    conv1_b = arena.take(dtype, {C});
+    temp = arena.take(dtype, {spec.num_key_value_heads});
+  }
 }
 
 void AttentionWeights::for_each(const ModelSpec& spec, const std::string& prefix,
                                 Visitor visit) const {
   const int64_t q = spec.q_dim(), k = spec.kv_dim();
+  const int64_t end = spec.qkv_dim(), delayed = end - spec.delayed_dim();
   const auto matrix = [&](const char* name, const Tensor& tensor, Init init) {
+    if (tensor.empty()) return;  // a share of the heads may have values of one kind only
     visit({.name = prefix + name,
            .init = init,
            .kind = OptimizerKind::kMuon,
@@ -73,8 +105,8 @@ void AttentionWeights::for_each(const ModelSpec& spec, const std::string& prefix
   };
   matrix("qkv_proj.q_proj.weight", qkv.slice(0, q), Init::kNormal);
   matrix("qkv_proj.k_proj.weight", qkv.slice(q, q + k), Init::kNormal);
-  matrix("qkv_proj.v_proj_current.weight", qkv.slice(q + k, q + k + k / 2), Init::kNormal);
-  matrix("qkv_proj.v_proj_delayed.weight", qkv.slice(q + k + k / 2, q + 2 * k), Init::kNormal);
+  matrix("qkv_proj.v_proj_current.weight", qkv.slice(q + k, delayed), Init::kNormal);
+  matrix("qkv_proj.v_proj_delayed.weight", qkv.slice(delayed, end), Init::kNormal);
   visit({.name = prefix + "qkv_proj.conv_qk_depthwise.weight",
          .init = Init::kConvDepthwise,
          .decay = true},
@@ -99,7 +131,8 @@ AttentionSaved AttentionSaved::make(Arena& arena, const ModelSpec& spec, const T
   s.qkv = arena.take(types.stream, {T, spec.qkv_dim()});
   s.y_TC = arena.take(types.stream, {T, C});
   s.halo_z = arena.take(types.stream, {num_halos, 2, C});
-  s.halo_vd = arena.take(types.stream, {num_halos, kv / 2});
+  s.halo_vd = arena.take(types.stream, {num_halos, spec.delayed_dim()});
+  if (shares_keys(spec)) s.q_sum = arena.take(types.stream, {T, kv});
   s.qhat = arena.take(types.activation, {T, q});
   s.khat = arena.take(types.activation, {T, kv});
   s.v = arena.take(types.activation, {T, kv});
@@ -129,8 +162,12 @@ void attention_forward(const Context& ctx, const AttentionCall& call, const Atte
     blockdiag_linear_forward(ctx, compute, Matrix::of(columns), operands.conv1,
                              Matrix::of(saved.y_TC));
   }
+  if (call.sharing) {
+    qk_query_sums(ctx, qk_shape(spec), saved.qkv, saved.q_sum);
+    call.sharing->sum(saved.q_sum, "tp query sums");
+  }
   qk_forward(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC, w.conv1_b,
-             w.temp, halo_vd, saved.qhat, saved.khat, saved.v, saved.n_q, saved.n_k);
+             w.temp, halo_vd, saved.qhat, saved.khat, saved.v, saved.n_q, saved.n_k, saved.q_sum);
   call.exchange.attend(ctx, call.layer, attention_shape(call), call.sequence, saved.qhat,
                        saved.khat, saved.v, saved.att, saved.lse);
   linear_forward(ctx, compute, Matrix::of(saved.att), operands.o_proj, Matrix::of(o_TH));
@@ -142,18 +179,19 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
                         const Tensor& da_TH) {
   const ModelSpec& spec = call.spec;
   const auto [stream, activation, compute] = call.types;
-  const int64_t T = a_TH.shape[0], C = spec.conv_channels(), q = spec.q_dim(), kv = spec.kv_dim();
+  const int64_t T = a_TH.shape[0], C = spec.conv_channels(), q = spec.q_dim();
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
   const Tensor dqkv = workspace.take(stream, {T, spec.qkv_dim()});
   const Matrix dz = z_part(spec, dqkv), z = z_part(spec, saved.qkv);
   const Tensor halo_z = halos(saved, call.sequence).z;
   const Tensor dhalo_z = workspace.take(stream, halo_z.shape);
-  const Tensor dhalo_vd = workspace.take(stream, {call.sequence.num_halos(), kv / 2});
+  const Tensor dhalo_vd = workspace.take(stream, {call.sequence.num_halos(), spec.delayed_dim()});
   {
     const Arena::Scope inner(workspace);
-    const Tensor dqhat = workspace.take(stream, {T, q}), dkhat = workspace.take(stream, {T, kv}),
-                 dv = workspace.take(stream, {T, kv}), dy = workspace.take(activation, {T, C});
+    const Tensor dqhat = workspace.take(stream, {T, q}), dy = workspace.take(activation, {T, C});
+    const KeyGradients keys(workspace, spec, stream, T);
+    const Tensor &dkhat = keys.dkhat, &dv = keys.dv;
     {
       const Arena::Scope attention_scope(workspace);
       const Tensor datt = workspace.take(activation, {T, q});
@@ -164,9 +202,14 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
                                     saved.qhat, saved.khat, saved.v, saved.att, saved.lse, datt,
                                     dqhat, dkhat, dv);
     }
+    if (call.sharing) {
+      qk_query_gradient_sums(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC,
+                             w.conv1_b, saved.n_q, dqhat, keys.dq_sum);
+      call.sharing->sum(keys.all, "tp key gradients");
+    }
     qk_backward(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC, w.conv1_b,
                 w.temp, saved.n_q, saved.n_k, dqhat, dkhat, dv, dy, dqkv, dhalo_vd, gradients.temp,
-                gradients.conv1_b);
+                gradients.conv1_b, saved.q_sum, keys.dq_sum);
     const Tensor columns = workspace.take(activation, {T, 2 * C});
     conv_columns_forward(ctx, call.sequence, z, halo_z, w.conv0_w, w.conv0_b, columns);
     blockdiag_linear_backward_weight(ctx, compute, Matrix::of(dy), Matrix::of(columns),
@@ -182,6 +225,8 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
                               vd_part(spec, dqkv));
   linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), gradients.qkv,
                          call.accumulate);
+  if (call.sharing && !call.sharing->first())
+    zero_columns(ctx, Matrix::of(dqkv).columns(q, spec.qkv_dim()));
   linear_backward_input(ctx, compute, Matrix::of(dqkv), operands.qkv, Matrix::of(da_TH));
 }
 

@@ -8,6 +8,8 @@
 //          attention_forward's.
 #pragma once
 
+#include <string_view>
+
 #include "ashlar/nn/exchange.h"
 #include "ashlar/nn/parameters.h"
 #include "ashlar/spec/model_spec.h"
@@ -21,7 +23,7 @@ struct AttentionWeights {
   Tensor temp;              // [K]
   Tensor o_proj;            // [H, N D]
 
-  static AttentionWeights make(Arena& arena, const ModelSpec& spec, DType dtype);
+  void take(Arena& arena, const ModelSpec& spec, DType dtype, Part part);
   void for_each(const ModelSpec& spec, const std::string& prefix, Visitor visit) const;
 };
 
@@ -36,12 +38,23 @@ struct AttentionSaved {
   Tensor qkv;   // [T, N D + 2 K D] stream: q | k | vc | vd
   Tensor y_TC;  // grouped convolution without bias
   Tensor halo_z, halo_vd;
+  Tensor q_sum;          // [T, K D] stream: see KeySharing; absent where nobody shares
   Tensor qhat, khat, v;  // activation type
   Tensor n_q, n_k;       // norms before scaling
   Tensor att, lse;       // [T, N D], [T, N]
 
   static AttentionSaved make(Arena& arena, const ModelSpec& spec, const Types& types,
                              int64_t num_tokens, int64_t num_halos);
+};
+
+// Ranks that hold the same key heads with other query heads (more tensor-parallel ranks than key
+// heads).  Each computes the keys and values for itself; the mean over a key's queries and the
+// gradients of keys and values are summed, so that they are the same bits on all of them.
+class KeySharing {
+ public:
+  virtual ~KeySharing() = default;
+  virtual void sum(const Tensor& data, std::string_view label) = 0;  // in place
+  virtual bool first() const = 0;  // the one whose input gradient counts that of keys and values
 };
 
 struct AttentionCall {  // what one call needs besides weights and activations
@@ -54,6 +67,7 @@ struct AttentionCall {  // what one call needs besides weights and activations
   // Gradients that are matrix products (ParameterInfo::product) are added to, or overwritten: then
   // backward does not read what was there.  All others are always added to.
   bool accumulate = true;
+  KeySharing* sharing = nullptr;  // null: nobody shares
 };
 
 void attention_forward(const kernels::Context&, const AttentionCall&, const AttentionWeights&,

@@ -1,24 +1,11 @@
 #include "ashlar/nn/model.h"
 
 #include "ashlar/kernels/embedding.h"
-#include "ashlar/kernels/qk.h"
 
 namespace ashlar::nn {
 namespace {
 
 using kernels::Context;
-using kernels::Operand;
-
-Operand make_operand(const Context& ctx, Arena& arena, const Tensor& w, DType compute,
-                     bool for_backward) {
-  Operand operand{.w = w, .forward = {}, .backward = {}};
-  const auto layout =
-      operand_layout(ctx, operand.groups(), operand.n(), operand.k(), compute, for_backward);
-  if (layout.forward_numel > 0) operand.forward = arena.take(layout.dtype, {layout.forward_numel});
-  if (layout.backward_numel > 0)
-    operand.backward = arena.take(layout.dtype, {layout.backward_numel});
-  return operand;
-}
 
 // The block without its last merge.  In: blocks[l].a.  Out: blocks[l].h and .e.
 void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
@@ -49,66 +36,6 @@ void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, in
 }
 
 }  // namespace
-
-Arena arena_for(Allocator& allocator, Tag tag, function_ref<void(Arena&)> lay_out) {
-  Arena counter(Device::kMeta);
-  lay_out(counter);
-  return Arena(allocator, counter.peak_bytes(), tag);
-}
-
-ModelWeights ModelWeights::make(Arena& arena, const ModelSpec& spec, DType dtype, bool buffers) {
-  ModelWeights w;
-  w.embed = arena.take(dtype, {spec.vocab_size, spec.hidden_size});
-  w.input_scale = arena.take(dtype, {spec.hidden_size});
-  w.input_bias = arena.take(dtype, {spec.hidden_size});
-  for (int64_t l = 0; l < spec.num_hidden_layers; ++l)
-    w.blocks.push_back(BlockWeights::make(arena, spec, l, dtype, buffers));
-  w.norm = arena.take(dtype, {spec.hidden_size});
-  return w;
-}
-
-void ModelWeights::for_each(const ModelSpec& spec, Visitor visit) const {
-  visit({.name = "model.embed_tokens.weight", .decay = true}, embed);
-  visit({.name = "model.input_hidden_states_scale", .init = Init::kOne}, input_scale);
-  visit({.name = "model.input_hidden_states_bias", .init = Init::kZero}, input_bias);
-  for (size_t l = 0; l < blocks.size(); ++l)
-    blocks[l].for_each(spec, "model.layers." + std::to_string(l) + ".", visit);
-  visit({.name = "model.norm.weight", .init = Init::kOne}, norm);
-}
-
-ModelOperands ModelOperands::make(const Context& ctx, Arena& arena, const ModelSpec& spec,
-                                  const Types& types, const ModelWeights& weights,
-                                  bool for_backward) {
-  const auto operand = [&](const Tensor& w) {
-    return make_operand(ctx, arena, w, types.compute, for_backward);
-  };
-  ModelOperands operands;
-  operands.head = make_operand(ctx, arena, weights.embed,
-                               spec.head_fp32 ? types.stream : types.compute, for_backward);
-  for (const BlockWeights& w : weights.blocks) {
-    const RouterWeights& router = w.moe.router;
-    operands.blocks.push_back(
-        {.attention = {operand(w.attention.qkv),
-                       operand(grouped_conv_matrices(spec, w.attention.conv1_w)),
-                       operand(w.attention.o_proj)},
-         .moe = {.router = {operand(router.down_w), operand(router.fc1_w), operand(router.fc2_w),
-                            operand(router.out_w)},
-                 .gate_up = operand(w.moe.gate_up),
-                 .down = operand(w.moe.down)}});
-  }
-  return operands;
-}
-
-void ModelOperands::pack(const Context& ctx) const {
-  kernels::pack(ctx, head);
-  for (const BlockOperands& b : blocks) {
-    const RouterOperands& router = b.moe.router;
-    for (const Operand* operand :
-         {&b.attention.qkv, &b.attention.conv1, &b.attention.o_proj, &router.down, &router.fc1,
-          &router.fc2, &router.out, &b.moe.gate_up, &b.moe.down})
-      kernels::pack(ctx, *operand);
-  }
-}
 
 Saved Saved::make(Arena& arena, const ModelSpec& spec, const Types& types, int64_t num_tokens,
                   int64_t num_halos, Keep keep) {
@@ -199,89 +126,6 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
                     dstream, gradients.blocks[0].attention_norm);
   embedding_backward(ctx, call.ids_T, w.embed, w.input_scale, w.input_bias, dstream,
                      gradients.embed, gradients.input_scale, gradients.input_bias);
-}
-
-Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& spec, DType compute,
-             int64_t max_positions, bool training)
-    : spec_(spec),
-      types_(Types::of(compute)),
-      weight_arena_(arena_for(allocator, Tag::kWeights,
-                              [&](Arena& arena) {
-                                const ModelWeights w =
-                                    ModelWeights::make(arena, spec_, types_.stream, true);
-                                ModelOperands::make(ctx, arena, spec_, types_, w, training);
-                              })),
-      gradient_arena_(arena_for(allocator, Tag::kGradients,
-                                [&](Arena& arena) {
-                                  if (training)
-                                    ModelWeights::make(arena, spec_, types_.stream, false);
-                                })),
-      table_arena_(arena_for(allocator, Tag::kWeights,
-                             [&](Arena& arena) {
-                               arena.take(types_.stream, {max_positions, spec_.rotary_dim()});
-                               arena.take(types_.stream, {max_positions, spec_.rotary_dim()});
-                             })),
-      weights_(ModelWeights::make(weight_arena_, spec_, types_.stream, true)),
-      operands_(ModelOperands::make(ctx, weight_arena_, spec_, types_, weights_, training)),
-      rope_(table_arena_.take(types_.stream, {max_positions, spec_.rotary_dim()})),
-      rope_sliding_(table_arena_.take(types_.stream, {max_positions, spec_.rotary_dim()})),
-      runner_({}, {}, {}) {
-  if (training) gradients_ = ModelWeights::make(gradient_arena_, spec_, types_.stream, false);
-  if (training)
-    gradients_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& gradient) {
-      if (!info.product) sums_.push_back(gradient);
-    });
-  runner_ = LocalRunner(weights_.blocks, operands_.blocks, gradients_.blocks);
-  rope_table(ctx, spec_.rope_theta, spec_.rotary_dim(), rope_);
-  rope_table(ctx, spec_.rope_theta_sliding, spec_.rotary_dim(), rope_sliding_);
-}
-
-ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& sequence,
-                      const Tensor& ids_T, bool accumulate) {
-  return {spec_,    types_, weights_, runner_,       exchange,
-          sequence, ids_T,  rope_,    rope_sliding_, accumulate};
-}
-
-std::vector<Parameter> Model::parameters() const {
-  std::vector<Parameter> list;
-  weights_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& value) {
-    if (info.buffer) return;
-    Parameter& p = list.emplace_back();
-    p.logical = {info.name, value.dtype, value.shape, Role::kParameter};
-    p.boxes = {Box::whole(value.shape)};
-    p.end = value.numel();
-    p.value = value;
-    p.kind = info.kind;
-    p.decay = info.decay;
-    p.num_matrices = info.num_matrices;
-  });
-  if (gradients_.blocks.empty()) return list;
-  size_t next = 0;
-  gradients_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& gradient) {
-    ASHLAR_ASSERT(next < list.size() && list[next].logical.name == info.name);
-    list[next++].gradient = gradient;
-  });
-  ASHLAR_ASSERT(next == list.size());
-  return list;
-}
-
-std::vector<Piece> Model::pieces() const {
-  std::vector<Piece> list;
-  weights_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& value) {
-    list.push_back(
-        {{info.name, value.dtype, value.shape, info.buffer ? Role::kBuffer : Role::kParameter},
-         Box::whole(value.shape),
-         value});
-  });
-  return list;
-}
-
-int64_t Model::num_parameters() const {
-  int64_t total = 0;
-  weights_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& value) {
-    if (!info.buffer) total += value.numel();
-  });
-  return total;
 }
 
 }  // namespace ashlar::nn

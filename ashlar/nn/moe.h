@@ -16,8 +16,7 @@ struct MoeWeights {
   RouterWeights router;
   Tensor gate_up, down;  // [E, 2F, H], [E, H, F]
 
-  static MoeWeights make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
-                         bool buffers);
+  void take(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype, Part part);
   void for_each(const std::string& prefix, Visitor visit) const;
 };
 
@@ -38,7 +37,16 @@ struct MoeSaved {
 void moe_forward(const kernels::Context&, const ModelSpec&, const Types&, const MoeWeights&,
                  const MoeOperands&, const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR,
                  const Tensor& e_TH);
-// Adds to gradients (accumulate: see AttentionCall); overwrites dm and dr_prev.
+// Backward of the experts: overwrites dchosen [T] and dx_rows [T, H], what the two below go on from.
+void experts_backward(const kernels::Context&, const ModelSpec&, const Types&, const MoeOperands&,
+                      const MoeSaved&, const Tensor& m_TH, const Tensor& de_TH,
+                      const MoeWeights& gradients, const Tensor& dchosen_T,
+                      const Tensor& dx_rows_TH, bool accumulate);
+// Adds what the experts saw of m, and of skipped tokens, to dm.
+void experts_input_backward(const kernels::Context&, const ModelSpec&, const MoeSaved&,
+                            const Tensor& de_TH, const Tensor& dx_rows_TH, const Tensor& dm_TH);
+// experts_backward, router_backward, experts_input_backward.  Adds to gradients (accumulate: see
+// AttentionCall); overwrites dm and dr_prev.
 void moe_backward(const kernels::Context&, const ModelSpec&, const Types&, const MoeWeights&,
                   const MoeOperands&, const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR,
                   const Tensor& de_TH, const Tensor& dr_next_TR, const MoeWeights& gradients,

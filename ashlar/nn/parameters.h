@@ -33,6 +33,14 @@ struct ParameterInfo {
   int64_t num_matrices = 1;  // experts of a stack
 };
 
+// Where tensors of a layer lie together in memory: products are read through their packed operands
+// only and make up nearly all of a block; the rest is read directly, all the time.
+enum class Part : uint8_t {
+  kProducts,  // ParameterInfo::product, the embedding apart
+  kVectors,
+  kBuffers,
+};
+
 using Visitor = function_ref<void(const ParameterInfo&, const Tensor&)>;
 
 // The three element types of a run: bf16 {F32, BF16, BF16}, fp32 {F32, F32, F32}, fp64 {F64, F64,

@@ -10,21 +10,23 @@ using kernels::Matrix;
 
 }  // namespace
 
-RouterWeights RouterWeights::make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
-                                  bool buffers) {
+void RouterWeights::take(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
+                         Part part) {
   const int64_t R = spec.router_hidden_size, H = spec.hidden_size, X = spec.num_classes();
-  RouterWeights w;
-  w.down_w = arena.take(dtype, {R, H});
-  w.down_b = arena.take(dtype, {R});
-  if (layer > 0) w.gamma = arena.take(dtype, {R});
-  w.norm_w = arena.take(dtype, {R});
-  w.fc1_w = arena.take(dtype, {R, R});
-  w.fc1_b = arena.take(dtype, {R});
-  w.fc2_w = arena.take(dtype, {R, R});
-  w.fc2_b = arena.take(dtype, {R});
-  w.out_w = arena.take(dtype, {X, R});
-  if (buffers) w.balancing = arena.take(dtype, {X});
-  return w;
+  if (part == Part::kProducts) {
+    down_w = arena.take(dtype, {R, H});
+    fc1_w = arena.take(dtype, {R, R});
+    fc2_w = arena.take(dtype, {R, R});
+    out_w = arena.take(dtype, {X, R});
+  } else if (part == Part::kVectors) {
+    down_b = arena.take(dtype, {R});
+    if (layer > 0) gamma = arena.take(dtype, {R});
+    norm_w = arena.take(dtype, {R});
+    fc1_b = arena.take(dtype, {R});
+    fc2_b = arena.take(dtype, {R});
+  } else {
+    balancing = arena.take(dtype, {X});
+  }
 }
 
 void RouterWeights::for_each(const std::string& prefix, Visitor visit) const {

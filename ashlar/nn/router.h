@@ -21,8 +21,7 @@ struct RouterWeights {
   Tensor out_w;                       // [X, R]
   Tensor balancing;                   // [X], a buffer: selection only; absent in gradients
 
-  static RouterWeights make(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype,
-                            bool buffers);
+  void take(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype, Part part);
   void for_each(const std::string& prefix, Visitor visit) const;
 };
 

@@ -16,6 +16,13 @@ enum class LayerType : uint8_t { kHybrid, kHybridSliding };
 // What the skip class adds: nothing, or p * m.
 enum class SkipOutput : uint8_t { kZero, kIdentity };
 
+// What a tensor-parallel rank's heads have to know of the whole model's; never read from a recipe.
+struct HeadShare {
+  int64_t group = 0;            // query heads per key head in the whole model; 0: as here
+  int64_t delayed_values = -1;  // of the kv_dim value columns here, the last; -1: half of them
+  friend bool operator==(const HeadShare&, const HeadShare&) = default;
+};
+
 struct ModelSpec {
   int64_t vocab_size = 0;             // V
   int64_t hidden_size = 0;            // H
@@ -38,12 +45,16 @@ struct ModelSpec {
   SkipOutput skip_output = SkipOutput::kZero;
   bool head_fp32 = false;      // the head product in fp32 even when compute is bf16
   double qk_norm_eps = 1e-12;  // guard under the root of the QK norm; 0 in the golden vector
+  HeadShare share;             // the whole model, unless parallel/tensor.h cut it
 
   int64_t groups() const { return num_attention_heads / num_key_value_heads; }  // G
   int64_t q_dim() const { return num_attention_heads * head_dim; }
   int64_t kv_dim() const { return num_key_value_heads * head_dim; }
   int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C
   int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }    // rows of q, k, v1, v2
+  int64_t delayed_dim() const {                                 // columns of the delayed values
+    return share.delayed_values >= 0 ? share.delayed_values : kv_dim() / 2;
+  }
   int64_t rotary_dim() const { return int64_t(double(head_dim) * partial_rotary_factor); }
   int64_t num_classes() const { return num_experts + 1; }
   double theta_of(int64_t layer) const {

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace ashlar {
 
@@ -37,5 +38,10 @@ struct Box {
   static Box whole(const Shape& shape);
   friend bool operator==(const Box&, const Box&) = default;
 };
+
+// The row-major elements [begin, end) of `box` as the fewest boxes (in the coordinates of `box`, in
+// element order) that are each contiguous in its row-major memory: at most 2 * ndim - 1 of them.
+// 0 <= begin <= end <= elements of the box; an empty range gives none.
+std::vector<Box> boxes_of_range(const Box& box, int64_t begin, int64_t end);
 
 }  // namespace ashlar

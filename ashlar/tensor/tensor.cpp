@@ -102,8 +102,18 @@ void fill_zero(const Tensor& tensor) {
   if (tensor.data && tensor.bytes() > 0) std::memset(tensor.data, 0, size_t(tensor.bytes()));
 }
 
-Arena::Arena(Allocator& allocator, int64_t size_bytes, Tag tag)
-    : device_(allocator.device()), buffer_(allocator.allocate(size_bytes, tag)), counting_(false) {}
+Arena::Arena(Allocator& allocator, int64_t size_bytes, Tag tag, int64_t align)
+    : device_(allocator.device()),
+      buffer_(allocator.allocate(size_bytes, tag)),
+      align_(align),
+      counting_(false),
+      base_(buffer_.data()) {}
+
+Arena Arena::addresses() {
+  Arena arena(Device::kMeta);
+  arena.base_ = reinterpret_cast<std::byte*>(uintptr_t(1) << 12);
+  return arena;
+}
 
 Tensor Arena::whole(DType dtype) const {
   ASHLAR_ASSERT(!counting_);
@@ -111,11 +121,10 @@ Tensor Arena::whole(DType dtype) const {
 }
 
 Tensor Arena::take(DType dtype, const Shape& shape) {
-  constexpr int64_t kAlign = 64;
   Tensor tensor{nullptr, dtype, device_, shape};
-  const int64_t size = (tensor.bytes() + kAlign - 1) / kAlign * kAlign;
+  const int64_t size = (tensor.bytes() + align_ - 1) / align_ * align_;
   ASHLAR_ASSERT(counting_ || used_ + size <= buffer_.size_bytes());
-  if (buffer_.data()) tensor.data = buffer_.data() + used_;
+  if (base_) tensor.data = base_ + used_;
   used_ += size;
   peak_ = std::max(peak_, used_);
   return tensor;

@@ -54,12 +54,19 @@ void fill_zero(const Tensor& tensor);
 
 // Stack memory: take() bumps a pointer, a Scope gives back all that was taken since it opened.  An
 // arena without a buffer (on meta, or `planning`) only counts; its peak is the size that a real one
-// needs.  Pieces are 64-byte aligned.  kMemory never arises here: passing the capacity is our bug.
+// needs.  kMemory never arises here: passing the capacity is our bug.
 class Arena {
  public:
-  explicit Arena(Device device) : device_(device) {}         // counts only; no tensor has bytes
-  Arena(Allocator& allocator, int64_t size_bytes, Tag tag);  // real (or meta, counted)
+  static constexpr int64_t kAlign = 64;  // of pieces, in bytes, unless told otherwise
+  // Counts only; no tensor has bytes.
+  explicit Arena(Device device, int64_t align = kAlign) : device_(device), align_(align) {}
+  // Real (or meta, counted).
+  Arena(Allocator& allocator, int64_t size_bytes, Tag tag, int64_t align = kAlign);
+  // Counts only, and its tensors have addresses that must not be read: they tell where pieces would
+  // lie.
+  static Arena addresses();
   Tensor take(DType dtype, const Shape& shape);
+  int64_t used_bytes() const { return used_; }
   int64_t peak_bytes() const { return peak_; }
   // All of its memory as a vector.  Not of an arena that only counts.
   Tensor whole(DType dtype) const;
@@ -78,7 +85,9 @@ class Arena {
  private:
   Device device_;
   Buffer buffer_;
+  int64_t align_;
   bool counting_ = true;
+  std::byte* base_ = nullptr;
   int64_t used_ = 0, peak_ = 0;
 };
 

@@ -98,7 +98,7 @@ void Trainer::initialize() {
 
 void Trainer::begin_step(int64_t step) {
   step_ = step;
-  for (const Tensor& gradient : model_.sums()) kernels::zero(ctx_, gradient);
+  kernels::zero(ctx_, model_.unit_gradients(0));
   first_ = true;
   fill_zero(counts_LX_);
   loss_sum_ = 0.0;

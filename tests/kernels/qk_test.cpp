@@ -1,5 +1,6 @@
 #include "ashlar/kernels/qk.h"
 
+#include "ashlar/kernels/cpu/elementwise.h"
 #include "tests/kernels/kernel_case.h"
 #include "tests/kernels/segment_cases.h"
 
@@ -10,32 +11,52 @@ constexpr QkShape kShapes[] = {{4, 2, 4, 2, 1e-12},
                                {2, 1, 6, 6, 1e-12},
                                {2, 2, 33, 6, 1e-6},
                                {3, 1, 4, 0, 1e-12},
-                               {4, 2, 64, 32, 1e-12}};
+                               {4, 2, 64, 32, 1e-12},
+                               // Shares of the heads: other ranks hold queries of the same keys;
+                               // values of one kind only.
+                               {2, 1, 6, 4, 1e-12, 4, 3},
+                               {4, 2, 33, 6, 1e-6, 6, 0},
+                               {2, 2, 4, 2, 1e-12, 1, 8}};
 constexpr double kTheta = 100;
+
+// y += x, a stream.
+void add(const Tensor& x, const Tensor& y) {
+  with_real(y.dtype, [&]<typename Real>(Real) {
+    for (int64_t i = 0; i < y.numel(); ++i) y.as<Real>()[i] += x.as<Real>()[i];
+  });
+}
 
 struct Layer {
   Bench& b;
   const QkShape& s;
   const Sequence& sequence;
   int64_t T, KD;
-  Tensor rope, qkv, y, b1, tau, halo, qhat, khat, v, n_q, n_k;
+  Tensor rope, qkv, y, b1, tau, halo, qhat, khat, v, n_q, n_k, q_sum, others;
   Layer(Bench& bench, const QkShape& shape, const Sequence& tokens)
       : b(bench), s(shape), sequence(tokens), T(tokens.num_tokens()), KD(s.K * s.D) {
     rope = b.stream({100, s.rotary_dim});
     rope_table(b.context(), kTheta, s.rotary_dim, rope);
     qkv = b.stream("qkv", {T, s.C() + KD}), y = b.stream("y", {T, s.C()}),
     b1 = b.stream("b1", {s.C()});
-    tau = b.stream("tau", {s.K}, 1.5), halo = b.stream("halo", {tokens.num_halos(), KD / 2});
+    tau = b.stream("tau", {s.K}, 1.5),
+    halo = b.stream("halo", {tokens.num_halos(), s.num_delayed()});
     qhat = b.product({T, s.N * s.D}), khat = b.product({T, KD}), v = b.product({T, KD});
     n_q = b.stream({T, s.N}), n_k = b.stream({T, s.K});
+    if (shared()) q_sum = b.stream({T, KD}), others = b.stream("others", {T, KD});
   }
+  bool shared() const { return s.G() != s.N / s.K; }
   void forward() {
-    qk_forward(b.context(), s, sequence, rope, qkv, y, b1, tau, halo, qhat, khat, v, n_q, n_k);
+    if (shared()) {
+      qk_query_sums(b.context(), s, qkv, q_sum);
+      if (!b.context().meta()) add(others, q_sum);
+    }
+    qk_forward(b.context(), s, sequence, rope, qkv, y, b1, tau, halo, qhat, khat, v, n_q, n_k,
+               q_sum);
   }
 };
 
 struct Gradients {
-  Tensor dqhat, dkhat, dv, dy, dqkv, dhalo, dtau, db1;
+  Tensor dqhat, dkhat, dv, dy, dqkv, dhalo, dtau, db1, dq_sum;
   explicit Gradients(const Layer& l) {
     Bench& b = l.b;
     dqhat = b.stream("dqhat", l.qhat.shape), dkhat = b.stream("dkhat", l.khat.shape),
@@ -43,10 +64,14 @@ struct Gradients {
     dy = b.product(l.y.shape), dqkv = b.stream("overwritten", l.qkv.shape),
     dhalo = b.stream(l.halo.shape);
     dtau = b.stream(l.tau.shape), db1 = b.stream(l.b1.shape);
+    if (l.shared()) dq_sum = b.stream(l.q_sum.shape);
   }
   void run(const Layer& l) const {
+    if (l.shared())
+      qk_query_gradient_sums(l.b.context(), l.s, l.sequence, l.rope, l.qkv, l.y, l.b1, l.n_q, dqhat,
+                             dq_sum);
     qk_backward(l.b.context(), l.s, l.sequence, l.rope, l.qkv, l.y, l.b1, l.tau, l.n_q, l.n_k,
-                dqhat, dkhat, dv, dy, dqkv, dhalo, dtau, db1);
+                dqhat, dkhat, dv, dy, dqkv, dhalo, dtau, db1, l.q_sum, dq_sum);
   }
 };
 
@@ -73,7 +98,7 @@ TEST(Qk, Formula) {
       Bench b;
       Layer l(b, s, sequence);
       l.forward();
-      const int64_t G = s.N / s.K;
+      const int64_t local = s.N / s.K;
       for (int64_t t = 0; t < l.T; ++t) {
         const int64_t position = sequence.position_T()[size_t(t)];
         const double *z = l.qkv.as<double>() + t * (s.C() + l.KD),
@@ -83,7 +108,7 @@ TEST(Qk, Formula) {
           std::vector<double> x;
           for (int64_t i = 0; i < s.D; ++i)
             x.push_back(y[h * s.D + i] + bias[h * s.D + i] +
-                        (z[h * s.D + i] + z[(s.N + h / G) * s.D + i]) / 2);
+                        (z[h * s.D + i] + z[(s.N + h / local) * s.D + i]) / 2);
           x = hat(s, x, 1, position);
           for (int64_t i = 0; i < s.D; ++i)
             ASSERT_NEAR(l.qhat.as<double>()[(t * s.N + h) * s.D + i], x[size_t(i)], 1e-12);
@@ -91,8 +116,9 @@ TEST(Qk, Formula) {
         for (int64_t j = 0; j < s.K; ++j) {
           std::vector<double> x;
           for (int64_t i = 0; i < s.D; ++i) {
-            double mean = 0;
-            for (int64_t h = j * G; h < j * G + G; ++h) mean += z[h * s.D + i] / double(G);
+            double sum = l.shared() ? l.others.as<double>()[t * l.KD + j * s.D + i] : 0;
+            for (int64_t h = j * local; h < (j + 1) * local; ++h) sum += z[h * s.D + i];
+            const double mean = sum / double(s.G());
             const int64_t c = (s.N + j) * s.D + i;
             x.push_back(y[c] + bias[c] + (z[c] + mean) / 2);
           }
@@ -154,7 +180,7 @@ TEST(Qk, Paths) {
                            return {{"qhat", l.qhat}, {"khat", l.khat},   {"v", l.v},
                                    {"n_q", l.n_q},   {"n_k", l.n_k},     {"dy", g.dy},
                                    {"dqkv", g.dqkv}, {"dhalo", g.dhalo}, {"dtau", g.dtau},
-                                   {"db1", g.db1}};
+                                   {"db1", g.db1},   {"q_sum", l.q_sum}, {"dq_sum", g.dq_sum}};
                          });
     }
 }

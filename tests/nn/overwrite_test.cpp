@@ -24,7 +24,7 @@ Gradients run(DType compute, bool overwrite, Keep keep, int64_t num_tokens, bool
     for (int64_t i = 0; i < g.numel(); ++i) Harness::set(g, i, std::nan(""));
   });
   if (overwrite)
-    for (const Tensor& sum : h.model.sums()) fill_zero(sum);
+    fill_zero(h.model.unit_gradients(0));
   else
     gradients.for_each(h.model.spec(), [](const ParameterInfo&, const Tensor& g) { fill_zero(g); });
   bool first = true;

@@ -19,27 +19,38 @@ const float* floats(const Cells<float>& cells) {
   return reinterpret_cast<const float*>(cells.data());
 }
 
-// A head and those it is averaged with: a query its key, a key its queries.
+// A head and those it is averaged with: a query its key, a key its queries or (`summed`) their sum.
 struct Head {
   int64_t channel, partner, num_partners;  // first channels
   bool key;
   int64_t index;  // among the queries or the keys
+  float share;    // of each partner in the mean
 };
-Head head_of(const QkShape& s, int64_t head) {
-  const int64_t G = s.N / s.K, j = head - s.N;
-  if (j < 0) return {head * s.D, (s.N + head / G) * s.D, 1, false, head};
-  return {head * s.D, j * G * s.D, G, true, j};
+Head head_of(const QkShape& s, int64_t head, bool summed) {
+  const int64_t local = s.N / s.K, j = head - s.N;
+  if (j < 0) return {head * s.D, (s.N + head / local) * s.D, 1, false, head, 1};
+  return {head * s.D, j * local * s.D, summed ? 1 : local, true, j, 1.0f / float(s.G())};
+}
+
+// The first partner of a head of token t, in the token's row of all heads or among the sums.
+const float* partners_of(const QkShape& s, const Head& head, int64_t t, const float* row,
+                         const Cells<float>& sums) {
+  return head.key && sums ? floats(sums) + (t * s.K + head.index) * s.D : row + head.partner;
+}
+
+template <typename Count>
+HWY_INLINE V sum_of_heads(const float* first, int64_t num_heads, int64_t D, int64_t i, Count n) {
+  V sum = load(first + i, n);
+  for (int64_t k = 1; k < num_heads; ++k) sum = hn::Add(sum, load(first + k * D + i, n));
+  return sum;
 }
 
 // Vector i of Q_h or K_j before the norm, of the token with rows z of qkv and y.
 template <typename Args, typename Count>
-HWY_INLINE V mixed(const Args& x, const Head& head, const float* z, const float* y, int64_t i,
-                   Count n) {
-  V others = load(z + head.partner + i, n);
-  for (int64_t k = 1; k < head.num_partners; ++k)
-    others = hn::Add(others, load(z + head.partner + k * x.s.D + i, n));
-  const V mean =
-      hn::MulAdd(others, set(1.0f / float(head.num_partners)), load(z + head.channel + i, n));
+HWY_INLINE V mixed(const Args& x, const Head& head, const float* z, const float* partners,
+                   const float* y, int64_t i, Count n) {
+  const V others = sum_of_heads(partners, head.num_partners, x.s.D, i, n);
+  const V mean = hn::MulAdd(others, set(head.share), load(z + head.channel + i, n));
   const V conv = hn::Add(load(y + head.channel + i, n), load(floats(x.b1) + head.channel + i, n));
   return hn::MulAdd(mean, set(0.5f), conv);
 }
@@ -47,11 +58,12 @@ HWY_INLINE V mixed(const Args& x, const Head& head, const float* z, const float*
 void head_row(const QkArgs<float>& x, const Head& head, int64_t t) {
   const int64_t D = x.s.D, rho = x.s.rotary_dim, half = rho / 2;
   const float* z = floats(x.qkv) + t * (x.s.C() + x.s.K * D);
+  const float* partners = partners_of(x.s, head, t, z, x.q_sum);
   const float* y = floats(x.y) + t * x.s.C();
   const float* angles = floats(x.rope) + x.sequence->position_T()[size_t(t)] * rho;
   V squares = set(0);
   for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
-    const V v = mixed(x, head, z, y, i, n);
+    const V v = mixed(x, head, z, partners, y, i, n);
     squares = hn::MulAdd(v, v, squares);
   });
   const float norm = std::sqrt(sum_of_lanes(squares) + float(x.s.eps));
@@ -60,14 +72,14 @@ void head_row(const QkArgs<float>& x, const Head& head, int64_t t) {
   const int64_t heads = head.key ? x.s.K : x.s.N, to = (t * heads + head.index) * D;
   (head.key ? x.n_k : x.n_q).set(t * heads + head.index, norm);
   for_lanes(half, [&](int64_t i, auto n) HWY_ATTR {
-    const V low = hn::Mul(scale, mixed(x, head, z, y, i, n));
-    const V high = hn::Mul(scale, mixed(x, head, z, y, i + half, n));
+    const V low = hn::Mul(scale, mixed(x, head, z, partners, y, i, n));
+    const V high = hn::Mul(scale, mixed(x, head, z, partners, y, i + half, n));
     const V c = load(angles + i, n), s = load(angles + half + i, n);
     store(hn::NegMulAdd(high, s, hn::Mul(low, c)), hat, to + i, n);
     store(hn::MulAdd(low, s, hn::Mul(high, c)), hat, to + half + i, n);
   });
   for_lanes(D - rho, [&](int64_t i, auto n) HWY_ATTR {
-    store(hn::Mul(scale, mixed(x, head, z, y, rho + i, n)), hat, to + rho + i, n);
+    store(hn::Mul(scale, mixed(x, head, z, partners, y, rho + i, n)), hat, to + rho + i, n);
   });
 }
 
@@ -80,27 +92,30 @@ void copy_row(const Cells<float>& from, int64_t at, const Cells<float>& to, int6
 }
 
 void value_row(const QkArgs<float>& x, int64_t t) {
-  const int64_t KD = x.s.K * x.s.D, half = KD / 2, width = x.s.C() + KD, from = t * width + x.s.C();
+  const int64_t KD = x.s.K * x.s.D, delayed = x.s.num_delayed(), current = KD - delayed;
+  const int64_t width = x.s.C() + KD, from = t * width + x.s.C(), to = t * KD;
   const DelayedPlace p = delayed_place_of(*x.sequence, t);
-  const int64_t to = t * KD;
-  copy_row(x.qkv, from, x.v, to, half);
+  copy_row(x.qkv, from, x.v, to, current);
   if (!p.first)
-    copy_row(x.qkv, from - width + half, x.v, to + half, half);
+    copy_row(x.qkv, from - width + current, x.v, to + current, delayed);
   else
-    copy_row(p.halo >= 0 ? x.halo_vd : Cells<float>(), p.halo * half, x.v, to + half, half);
+    copy_row(p.halo >= 0 ? x.halo_vd : Cells<float>(), p.halo * delayed, x.v, to + current,
+             delayed);
 }
 
 void qk_rows(const QkArgs<float>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
-    for (int64_t h = 0; h < x.s.N + x.s.K; ++h) head_row(x, head_of(x.s, h), t);
+    for (int64_t h = 0; h < x.s.N + x.s.K; ++h) head_row(x, head_of(x.s, h, bool(x.q_sum)), t);
     value_row(x, t);
   }
 }
 
 // dX of one head into dx; returns the temperature's share (of a key).
-float head_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t, float* dx) {
+HWY_INLINE float head_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t,
+                               float* dx) {
   const int64_t D = x.s.D, rho = x.s.rotary_dim, half = rho / 2;
   const float* z = floats(x.qkv) + t * (x.s.C() + x.s.K * D);
+  const float* partners = partners_of(x.s, head, t, z, x.q_sum);
   const float* y = floats(x.y) + t * x.s.C();
   const float* angles = floats(x.rope) + x.sequence->position_T()[size_t(t)] * rho;
   const int64_t heads = head.key ? x.s.K : x.s.N, row = t * heads + head.index;
@@ -116,13 +131,13 @@ float head_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t,
             [&](int64_t i, auto n) HWY_ATTR { store(load(g + rho + i, n), dx + rho + i, n); });
   V sum = set(0);
   for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
-    sum = hn::MulAdd(load(dx + i, n), mixed(x, head, z, y, i, n), sum);
+    sum = hn::MulAdd(load(dx + i, n), mixed(x, head, z, partners, y, i, n), sum);
   });
   const float along = sum_of_lanes(sum) / norm;  // <g, X / n>
   const V scale = set(root / norm * (head.key ? x.tau[head.index] : 1.0f)),
           back = set(along / norm);
   for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
-    const V across = hn::NegMulAdd(mixed(x, head, z, y, i, n), back, load(dx + i, n));
+    const V across = hn::NegMulAdd(mixed(x, head, z, partners, y, i, n), back, load(dx + i, n));
     store(hn::Mul(scale, across), dx + i, n);
   });
   return root * along;
@@ -131,22 +146,22 @@ float head_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t,
 // dz of one head: half its own dX, and its share of the heads that it was averaged into.
 void mean_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t, const float* dx) {
   const int64_t D = x.s.D, to = t * (x.s.C() + x.s.K * D) + head.channel;
-  const V share = set(head.key ? 0.5f : 0.5f * float(x.s.K) / float(x.s.N));
+  const V share = set(head.key ? 0.5f : 0.5f / float(x.s.G()));
+  const float* partners = partners_of(x.s, head, t, dx, x.dq_sum);
   for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
-    V others = load(dx + head.partner + i, n);
-    for (int64_t k = 1; k < head.num_partners; ++k)
-      others = hn::Add(others, load(dx + head.partner + k * D + i, n));
+    const V others = sum_of_heads(partners, head.num_partners, D, i, n);
     const V own = hn::Mul(set(0.5f), load(dx + head.channel + i, n));
     store(hn::MulAdd(others, share, own), x.dqkv, to + i, n);
   });
 }
 
 void value_gradient(const QkGradientArgs<float>& x, int64_t t) {
-  const int64_t KD = x.s.K * x.s.D, half = KD / 2, to = t * (x.s.C() + KD) + x.s.C(), from = t * KD;
+  const int64_t KD = x.s.K * x.s.D, delayed = x.s.num_delayed(), current = KD - delayed;
+  const int64_t to = t * (x.s.C() + KD) + x.s.C(), from = t * KD;
   const DelayedPlace p = delayed_place_of(*x.sequence, t);
-  copy_row(x.dv, from, x.dqkv, to, half);
-  copy_row(p.last ? Cells<float>() : x.dv, from + KD + half, x.dqkv, to + half, half);
-  if (p.first && p.halo >= 0) copy_row(x.dv, from + half, x.dhalo_vd, p.halo * half, half);
+  copy_row(x.dv, from, x.dqkv, to, current);
+  copy_row(p.last ? Cells<float>() : x.dv, from + KD + current, x.dqkv, to + current, delayed);
+  if (p.first && p.halo >= 0) copy_row(x.dv, from + current, x.dhalo_vd, p.halo * delayed, delayed);
 }
 
 void qk_gradient_rows(const QkGradientArgs<float>& x, int64_t begin, int64_t end, float* partial) {
@@ -154,11 +169,11 @@ void qk_gradient_rows(const QkGradientArgs<float>& x, int64_t begin, int64_t end
   float *dtau = partial, *db1 = partial + x.s.K, *dx = db1 + C;
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t h = 0; h < heads; ++h) {
-      const Head head = head_of(x.s, h);
+      const Head head = head_of(x.s, h, bool(x.dq_sum));
       const float dtau_share = head_gradient(x, head, t, dx + head.channel);
       if (head.key) dtau[head.index] += dtau_share;
     }
-    for (int64_t h = 0; h < heads; ++h) mean_gradient(x, head_of(x.s, h), t, dx);
+    for (int64_t h = 0; h < heads; ++h) mean_gradient(x, head_of(x.s, h, bool(x.dq_sum)), t, dx);
     for_lanes(C, [&](int64_t i, auto n) HWY_ATTR {
       const V v = load(dx + i, n);
       add_to(v, db1 + i, n);
@@ -166,6 +181,32 @@ void qk_gradient_rows(const QkGradientArgs<float>& x, int64_t begin, int64_t end
     });
     value_gradient(x, t);
   }
+}
+
+void query_sum_rows(const QkArgs<float>& x, int64_t begin, int64_t end) {
+  const int64_t D = x.s.D, local = x.s.N / x.s.K;
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t j = 0; j < x.s.K; ++j) {
+      const float* first = floats(x.qkv) + t * (x.s.C() + x.s.K * D) + j * local * D;
+      for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
+        store(sum_of_heads(first, local, D, i, n), x.q_sum, (t * x.s.K + j) * D + i, n);
+      });
+    }
+}
+
+void query_gradient_sum_rows(const QkGradientArgs<float>& x, int64_t begin, int64_t end,
+                             float* dx) {
+  const int64_t D = x.s.D, local = x.s.N / x.s.K;
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t h = 0; h < x.s.N; ++h) {
+      head_gradient(x, head_of(x.s, h, false), t, dx);
+      const bool first = h % local == 0;
+      const int64_t to = (t * x.s.K + h / local) * D;
+      for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
+        const V v = load(dx + i, n);
+        store(first ? v : hn::Add(load(x.dq_sum, to + i, n), v), x.dq_sum, to + i, n);
+      });
+    }
 }
 
 }  // namespace
@@ -177,6 +218,8 @@ namespace ashlar::kernels {
 
 HWY_EXPORT(qk_rows);
 HWY_EXPORT(qk_gradient_rows);
+HWY_EXPORT(query_sum_rows);
+HWY_EXPORT(query_gradient_sum_rows);
 
 void qk_rows_fast(const QkArgs<float>& args, int64_t begin, int64_t end) {
   dispatch(HWY_DISPATCH_TABLE(qk_rows))(args, begin, end);
@@ -184,6 +227,14 @@ void qk_rows_fast(const QkArgs<float>& args, int64_t begin, int64_t end) {
 void qk_gradient_rows_fast(const QkGradientArgs<float>& args, int64_t begin, int64_t end,
                            float* partial) {
   dispatch(HWY_DISPATCH_TABLE(qk_gradient_rows))(args, begin, end, partial);
+}
+
+void qk_query_sum_rows_fast(const QkArgs<float>& args, int64_t begin, int64_t end) {
+  dispatch(HWY_DISPATCH_TABLE(query_sum_rows))(args, begin, end);
+}
+void qk_query_gradient_sum_rows_fast(const QkGradientArgs<float>& args, int64_t begin, int64_t end,
+                                     float* partial) {
+  dispatch(HWY_DISPATCH_TABLE(query_gradient_sum_rows))(args, begin, end, partial);
 }
 
 }  // namespace ashlar::kernels

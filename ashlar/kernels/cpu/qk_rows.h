@@ -10,19 +10,24 @@ template <typename T>
 struct QkArgs {
   QkShape s;
   const Sequence* sequence;
-  Cells<T> rope, qkv, y, b1, tau, halo_vd, qhat, khat, v, n_q, n_k;
+  Cells<T> rope, qkv, y, b1, tau, halo_vd, qhat, khat, v, n_q, n_k, q_sum;
 };
 void qk_rows_fast(const QkArgs<float>& args, int64_t begin, int64_t end);
+// Reads qkv, writes q_sum.
+void qk_query_sum_rows_fast(const QkArgs<float>& args, int64_t begin, int64_t end);
 
 template <typename T>
 struct QkGradientArgs {
   QkShape s;
   const Sequence* sequence;
-  Cells<T> rope, qkv, y, b1, tau, n_q, n_k, dqhat, dkhat, dv, dy, dqkv, dhalo_vd;
+  Cells<T> rope, qkv, y, b1, tau, n_q, n_k, dqhat, dkhat, dv, dy, dqkv, dhalo_vd, q_sum, dq_sum;
 };
 // partial: dtau [K], db1 [C], and C elements of scratch.
 void qk_gradient_rows_fast(const QkGradientArgs<float>& args, int64_t begin, int64_t end,
                            float* partial);
+// Writes dq_sum.  partial: D elements of scratch.
+void qk_query_gradient_sum_rows_fast(const QkGradientArgs<float>& args, int64_t begin, int64_t end,
+                                     float* partial);
 
 // Where the delayed value of a token comes from and where it goes.
 struct DelayedPlace {
