@@ -58,26 +58,32 @@ class ContextParallel : public nn::SequenceExchange {
   std::vector<std::vector<Segment>> parts_;  // by rank: its segments, in its own rows
 
  private:
-  // Where a piece of this rank meets a piece of another.
-  struct Border {
-    int rank;       // that holds the other side
-    int64_t local;  // first token of the piece, or the one behind its last, in the rank's row
+  // Where pieces of this rank meet those of others, on one of their two sides, and the messages that
+  // cross there.
+  struct Side {
+    struct Border {
+      int rank;       // that holds the other side
+      int64_t local;  // first token behind the border, in the rank's part of a row
+    };
+    std::vector<Border> borders;
+    OwnedTensor memory;  // [borders, rows, width]: z of two tokens (older first), vd of one
+    std::vector<comm::Transfer> transfers;
+    std::byte* at(int64_t border, int64_t row) const;
+    void take(Allocator& allocator, DType dtype, int64_t num_rows, int64_t width);
   };
   struct Halo {  // of the h-th segment that continues a document
     int64_t border, row, position;
   };
-  // One message: for each row z of two tokens (older first) and vd of one.
-  Tensor message(const OwnedTensor& buffer, int64_t border, int64_t width) const;
-  comm::Work exchange(std::span<const Border> to, const OwnedTensor& sent,
-                      std::span<const Border> from, const OwnedTensor& received, int64_t width,
-                      std::string_view label);
   void find_borders();
   void find_halos();
-  int64_t tail_row(const Border& border, int64_t row) const;
+  // Moves the messages from one side of all borders to the other.
+  void exchange(const Side& from, const Side& to, std::string_view label);
+  // visit(older of the last two rows of the piece, message) for every row and border behind.
+  template <typename Visit>
+  void for_each_tail(Visit visit) const;
 
-  std::vector<Border> before_, behind_;  // pieces that continue here, pieces that go on elsewhere
-  OwnedTensor at_before_, at_behind_;    // messages that cross them
-  std::vector<comm::Transfer> sends_, receives_;
+  Side before_, behind_;  // where documents come in, and where they go on
+  int64_t message_width_;
   std::vector<Halo> halos_;
   kernels::Sequence sequence_;
 
