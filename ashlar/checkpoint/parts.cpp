@@ -14,7 +14,8 @@ constexpr int64_t kMaxPartBytes = int64_t(1) << 32;  // what its 32-bit offsets 
 
 class Merger {
  public:
-  explicit Merger(Index& index) : index_(index) {
+  Merger(FileSystem& files, const std::string& directory, Index& index)
+      : files_(files), directory_(directory), index_(index) {
     for (size_t i = 0; i < index.tensors.size(); ++i) place_of_[index.tensors[i].logical.name] = i;
     for (const IndexFile& file : index.files) paths_.insert(file.path);
   }
@@ -38,6 +39,11 @@ class Merger {
                    "{}: file '{}' is not one that writer {} may have", path, file.path, writer);
     ASHLAR_REQUIRE(paths_.insert(file.path).second, kCorrupt,
                    "{}: file '{}' is another writer's too", path, file.path);
+    const std::string written = join(directory_, file.path);
+    const auto info = files_.stat(written);
+    ASHLAR_REQUIRE(info && info->size_bytes == file.size_bytes, kStorage,
+                   "{}: it has {} bytes here but writer {} wrote {}", written,
+                   info ? info->size_bytes : 0, writer, file.size_bytes);
     index_.files.push_back(std::move(file));
   }
 
@@ -60,6 +66,8 @@ class Merger {
     whole.boxes.insert(whole.boxes.end(), tensor.boxes.begin(), tensor.boxes.end());
   }
 
+  FileSystem& files_;
+  const std::string& directory_;
   Index& index_;
   std::unordered_map<std::string, size_t> place_of_;
   std::set<std::string> paths_;
@@ -91,7 +99,7 @@ std::vector<int> missing_writers(FileSystem& files, const std::string& directory
 }
 
 void merge_parts(FileSystem& files, const std::string& directory, SavePlan& plan) {
-  Merger merger(plan.index);
+  Merger merger(files, directory, plan.index);
   for (int writer = 2; writer <= plan.num_writers; ++writer) {
     const std::string path = join(directory, part_name(writer));
     const std::string text = read_text(files, path, kMaxPartBytes, Links::kRefuse);

@@ -24,7 +24,8 @@ std::vector<int> missing_writers(FileSystem& files, const std::string& directory
                                  const SavePlan& plan);
 
 // Joins all parts into the index of the leader's plan, whose own files are joined already.
-// kCorrupt if a part is damaged, of another attempt, or at odds with the others.
+// kCorrupt if a part is damaged, of another attempt, or at odds with the others; kStorage if a
+// file of it cannot be seen from here with its size.
 void merge_parts(FileSystem& files, const std::string& directory, SavePlan& plan);
 void remove_parts(FileSystem& files, const std::string& directory, const SavePlan& plan);
 

@@ -130,4 +130,38 @@ class Writers {
   std::vector<std::unique_ptr<Checkpointer>> all_;
 };
 
+inline std::vector<FileSystem*> same(FileSystem& files, int num_writers) {
+  return std::vector<FileSystem*>(size_t(num_writers), &files);
+}
+
+// The step of that many writers is whole, deeply verified, and free of what its making needed.
+inline void expect_step(FileSystem& files, int64_t step, int num_writers) {
+  Log log = quiet_log();
+  const std::string directory = join("root", step_name(step));
+  expect_holds(files, directory, step);
+  const VerifyReport report = verify_step(files, directory, VerifyLevel::kDeep, log);
+  EXPECT_TRUE(report.ok()) << report.findings[0].message;
+  EXPECT_EQ(files.list(directory),
+            (std::vector<std::string>{"COMMIT", "extra", "index.bin", "loader", "manifest.json",
+                                      "model", "optim"}));
+  for (const std::string& name : files.list("root"))
+    EXPECT_FALSE(name.starts_with(kTmpPrefix)) << name;
+  const StepReader reader(files, directory);
+  int64_t bytes = 0;
+  for (const IndexFile& file : reader.index().files) {
+    bytes += file.size_bytes;
+    EXPECT_GE(file.writer, 1u);
+    EXPECT_LE(file.writer, uint32_t(num_writers));
+    if (file.component == Component::kModel) {
+      EXPECT_TRUE(file.path.starts_with(fmt::format("model/shard-{:05}-model-", file.writer)));
+    }
+    EXPECT_EQ(files.stat(join(directory, file.path))->size_bytes, file.size_bytes);
+  }
+  EXPECT_EQ(reader.commit().bytes, bytes);
+  EXPECT_EQ(reader.manifest().tensors_total, int64_t(TinyRun().all().size()) + 1);  // and an alias
+  EXPECT_EQ(reader.manifest().aliases.at("lm_head.weight"), "embed.weight");
+  const IndexTensor* state = reader.find("optim.exp_avg.embed.weight");
+  EXPECT_EQ(reader.index().tensors[state->parent].logical.name, "embed.weight");
+}
+
 }  // namespace ashlar::checkpoint
