@@ -49,6 +49,9 @@ class Merger {
 
   void add(IndexTensor tensor, const std::string& path) {
     const LogicalTensor& logical = tensor.logical;
+    ASHLAR_REQUIRE(!tensor.alias && tensor.parent == ~uint32_t(0), kCorrupt,
+                   "{}: tensor '{}' refers to another; only the leader says that", path,
+                   logical.name);
     const auto [found, added] = place_of_.try_emplace(logical.name, index_.tensors.size());
     if (added) {
       index_.tensors.push_back(std::move(tensor));
