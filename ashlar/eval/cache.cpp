@@ -70,11 +70,9 @@ void DecodeCache::halo_forward(const Context&, int64_t layer, const Sequence& se
   keep_last(vd, cache.vd.tensor, 1);
 }
 
-nn::KeysValues DecodeCache::keys_values(const Context&, int64_t layer, const Sequence& sequence,
-                                        const Tensor& k, const Tensor& v) {
-  Layer& cache = layers_[size_t(layer)];
+void DecodeCache::keep(Layer& cache, int64_t fresh, const Tensor& k, const Tensor& v) {
   Segment& held = cache.held;
-  const int64_t fresh = sequence.num_tokens(), capacity = cache.k.tensor.shape[0];
+  const int64_t capacity = cache.k.tensor.shape[0];
   const int64_t row_bytes = k.bytes() / fresh;
   if (held.length + fresh > capacity) {
     // Only sliding blocks get here: what lies before the window of the first new token is dropped.
@@ -89,8 +87,16 @@ nn::KeysValues DecodeCache::keys_values(const Context&, int64_t layer, const Seq
   std::memcpy(cache.k.tensor.data + held.length * row_bytes, k.data, size_t(k.bytes()));
   std::memcpy(cache.v.tensor.data + held.length * row_bytes, v.data, size_t(v.bytes()));
   held.length += fresh;
-  return {std::span(&held, 1), cache.k.tensor.slice(0, held.length),
-          cache.v.tensor.slice(0, held.length)};
+}
+
+void DecodeCache::attend(const Context& ctx, int64_t layer, const kernels::AttentionShape& shape,
+                         const Sequence& sequence, const Tensor& q, const Tensor& k,
+                         const Tensor& v, const Tensor& out, const Tensor& lse) {
+  Layer& cache = layers_[size_t(layer)];
+  keep(cache, sequence.num_tokens(), k, v);
+  attention_forward(ctx, shape, sequence, std::span(&cache.held, 1), q,
+                    cache.k.tensor.slice(0, cache.held.length),
+                    cache.v.tensor.slice(0, cache.held.length), out, lse);
 }
 
 void DecodeCache::halo_backward(const Context&, int64_t, const Sequence&, const Tensor&,
@@ -98,8 +104,10 @@ void DecodeCache::halo_backward(const Context&, int64_t, const Sequence&, const 
   fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
 }
 
-void DecodeCache::keys_values_backward(const Context&, int64_t, const Sequence&, const Tensor&,
-                                       const Tensor&, const Tensor&, const Tensor&) {
+void DecodeCache::attend_backward(const Context&, int64_t, const kernels::AttentionShape&,
+                                  const Sequence&, const Tensor&, const Tensor&, const Tensor&,
+                                  const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                  const Tensor&, const Tensor&) {
   fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
 }
 

@@ -30,14 +30,17 @@ class DecodeCache final : public nn::SequenceExchange {
   void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
                     const kernels::Matrix& z, const kernels::Matrix& vd, const Tensor& halo_z,
                     const Tensor& halo_vd) override;
-  nn::KeysValues keys_values(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-                             const Tensor& k, const Tensor& v) override;
+  void attend(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
+              const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
+              const Tensor& out, const Tensor& lse) override;
   [[noreturn]] void halo_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
                                   const Tensor&, const Tensor&, const kernels::Matrix&,
                                   const kernels::Matrix&) override;
-  [[noreturn]] void keys_values_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
-                                         const Tensor&, const Tensor&, const Tensor&,
-                                         const Tensor&) override;
+  [[noreturn]] void attend_backward(const kernels::Context&, int64_t,
+                                    const kernels::AttentionShape&, const kernels::Sequence&,
+                                    const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                    const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                    const Tensor&) override;
 
  private:
   struct Layer {
@@ -46,6 +49,7 @@ class DecodeCache final : public nn::SequenceExchange {
     int64_t window = 0;  // 0: none
     Segment held{};      // rows [0, length) of k and v: positions from held.position on
   };
+  void keep(Layer& cache, int64_t fresh, const Tensor& k, const Tensor& v);
   std::vector<Layer> layers_;
   int64_t max_tokens_, length_ = 0;
 };

@@ -18,7 +18,11 @@
 //          segments.
 // Threads  forward one task per 64 queries and head; backward per kv head and documents of 256
 //          tokens or more.
-// Errors   a query that sees no key is our bug (a token sees itself).
+// Parts    keys may come part by part: a call of AttentionShape::partial gives softmax and sum over its
+//          keys alone, attention_merge joins two such results, and backward, given out and lse of the
+//          whole, gives the part's share: dq to be added up, dk and dv of its keys.
+// Errors   a query that sees no key is our bug (a token sees itself), unless the call is partial: then
+//          its out is 0 and its lse -inf.
 #pragma once
 
 #include "ashlar/kernels/context.h"
@@ -32,6 +36,7 @@ struct AttentionShape {
   int64_t N, K, D;
   int64_t window = 0;  // counts the token itself; 0: none
   double scale;
+  bool partial = false;  // the keys are a part of those that a query sees, maybe none of them
 };
 
 // Visible (query, key) pairs: the measure of work.
@@ -45,5 +50,18 @@ void attention_backward(const Context&, const AttentionShape&, const Sequence& q
                         std::span<const Segment> keys, const Tensor& q, const Tensor& k,
                         const Tensor& v, const Tensor& out, const Tensor& lse_TN,
                         const Tensor& dout, const Tensor& dq, const Tensor& dk, const Tensor& dv);
+
+// Attention over the keys of parts a and b from attention over each:
+//   lse = log(e^lse_a + e^lse_b);  out = e^(lse_a - lse) out_a + e^(lse_b - lse) out_b
+// A part whose lse is -inf is not read.  out may be out_a (or out_b), and lse lse_a.
+//
+// Shapes   out_a out_b out [T, N*D]; lse_a lse_b lse [T, N].
+// Types    lse F32 or F64; out_b F64 with F64, else BF16 or F32; out_a and out the type of out_b or that
+//          of lse, so that a sum over many parts is rounded once.
+// Cost     3*T*N*D flop; bytes: every operand once.
+// Record   shape [T, N, D].
+void attention_merge(const Context&, int64_t D, const Tensor& out_a, const Tensor& lse_a_TN,
+                     const Tensor& out_b, const Tensor& lse_b_TN, const Tensor& out,
+                     const Tensor& lse_TN);
 
 }  // namespace ashlar::kernels

@@ -10,7 +10,9 @@
 // Types    w g m v: F32 or F64 of one type.  g is scaled by grad_scale while read (clipping, mean
 //          over tokens).
 // Cost     AdamW reads w g m v and writes w m v: 28 bytes an element in fp32.  Bandwidth-bound.
-// Numerics sums of squares: fp32 lanes within blocks of 4096 elements, fp64 over blocks in order.
+// Numerics AdamW and Muon: the bits of an element depend on its inputs alone, not on where the tensor
+//          that holds it begins or ends, so a tensor may be updated in pieces.  Sums of squares: fp32
+//          lanes within blocks of 4096 elements, fp64 over blocks in order.
 #pragma once
 
 #include "ashlar/kernels/context.h"
@@ -25,7 +27,7 @@ struct AdamWStep {
 void adamw(const Context&, const AdamWStep&, const Tensor& w, const Tensor& g, const Tensor& m,
            const Tensor& v);
 
-// m is updated; x is the Newton-Schulz input.
+// m is updated; x is the Newton-Schulz input, and may be g itself.
 void muon_momentum(const Context&, double mu, bool nesterov, double grad_scale, const Tensor& g,
                    const Tensor& m, const Tensor& x);
 void muon_apply(const Context&, double lr, double decay, double lambda, const Tensor& x,

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/conv.h"
 #include "ashlar/kernels/qk.h"
 
@@ -169,10 +168,8 @@ void attention_forward(const Context& ctx, const AttentionCall& call, const Atte
   }
   qk_forward(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC, w.conv1_b,
              w.temp, halo_vd, saved.qhat, saved.khat, saved.v, saved.n_q, saved.n_k, saved.q_sum);
-  const KeysValues all =
-      call.exchange.keys_values(ctx, call.layer, call.sequence, saved.khat, saved.v);
-  kernels::attention_forward(ctx, attention_shape(call), call.sequence, all.segments, saved.qhat,
-                             all.k, all.v, saved.att, saved.lse);
+  call.exchange.attend(ctx, call.layer, attention_shape(call), call.sequence, saved.qhat,
+                       saved.khat, saved.v, saved.att, saved.lse);
   linear_forward(ctx, compute, Matrix::of(saved.att), operands.o_proj, Matrix::of(o_TH));
 }
 
@@ -201,16 +198,9 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
       linear_backward_input(ctx, compute, Matrix::of(do_TH), operands.o_proj, Matrix::of(datt));
       linear_backward_weight(ctx, compute, Matrix::of(do_TH), Matrix::of(saved.att),
                              gradients.o_proj, call.accumulate);
-      const KeysValues all =
-          call.exchange.keys_values(ctx, call.layer, call.sequence, saved.khat, saved.v);
-      // Where every key is local, the gradients of all keys are the local ones.
-      const bool local = all.k.shape == saved.khat.shape;
-      const Tensor dk_all = local ? dkhat : workspace.take(stream, all.k.shape);
-      const Tensor dv_all = local ? dv : workspace.take(stream, all.v.shape);
-      kernels::attention_backward(ctx, attention_shape(call), call.sequence, all.segments,
-                                  saved.qhat, all.k, all.v, saved.att, saved.lse, datt, dqhat,
-                                  dk_all, dv_all);
-      call.exchange.keys_values_backward(ctx, call.layer, call.sequence, dk_all, dv_all, dkhat, dv);
+      call.exchange.attend_backward(ctx, call.layer, attention_shape(call), call.sequence,
+                                    saved.qhat, saved.khat, saved.v, saved.att, saved.lse, datt,
+                                    dqhat, dkhat, dv);
     }
     if (call.sharing) {
       qk_query_gradient_sums(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC,

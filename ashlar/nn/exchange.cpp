@@ -7,6 +7,7 @@
 namespace ashlar::nn {
 namespace {
 
+using kernels::AttentionShape;
 using kernels::Context;
 using kernels::Matrix;
 using kernels::Sequence;
@@ -77,16 +78,19 @@ void LocalExchange::halo_backward(const Context& ctx, int64_t, const Sequence& s
   });
 }
 
-KeysValues LocalExchange::keys_values(const Context&, int64_t, const Sequence& sequence,
-                                      const Tensor& k, const Tensor& v) {
-  return {sequence.segments(), k, v};
+void LocalExchange::attend(const Context& ctx, int64_t, const AttentionShape& shape,
+                           const Sequence& sequence, const Tensor& q, const Tensor& k,
+                           const Tensor& v, const Tensor& out, const Tensor& lse) {
+  attention_forward(ctx, shape, sequence, sequence.segments(), q, k, v, out, lse);
 }
 
-void LocalExchange::keys_values_backward(const Context&, int64_t, const Sequence&,
-                                         const Tensor& dk_all, const Tensor& dv_all,
-                                         const Tensor& dk, const Tensor& dv) {
-  // All keys are local keys: the same memory.
-  ASHLAR_ASSERT(dk_all.data == dk.data && dv_all.data == dv.data);
+void LocalExchange::attend_backward(const Context& ctx, int64_t, const AttentionShape& shape,
+                                    const Sequence& sequence, const Tensor& q, const Tensor& k,
+                                    const Tensor& v, const Tensor& out, const Tensor& lse,
+                                    const Tensor& dout, const Tensor& dq, const Tensor& dk,
+                                    const Tensor& dv) {
+  attention_backward(ctx, shape, sequence, sequence.segments(), q, k, v, out, lse, dout, dq, dk,
+                     dv);
 }
 
 }  // namespace ashlar::nn

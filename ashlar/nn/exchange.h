@@ -1,26 +1,20 @@
 // What crosses token ownership inside attention, forward and backward: the halo before a segment
-// that continues a document, and the keys and values that its queries may see.  The layers know
-// nothing else of other tokens, so decode caches and context parallelism are implementations of
-// this.
+// that continues a document, and attention itself, whose queries may see keys that stand elsewhere.
+// The layers know nothing else of other tokens, so decode caches and context parallelism are
+// implementations of this.
 #pragma once
 
-#include <span>
-
+#include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/sequence.h"
 
 namespace ashlar::nn {
 
-struct KeysValues {
-  std::span<const Segment> segments;  // tiling the rows of k and v
-  Tensor k, v;                        // [S, K*D]
-};
-
 class SequenceExchange {
  public:
   virtual ~SequenceExchange() = default;
 
-  // Fills halo_z [num_halos, 2, C] and halo_vd [num_halos, delayed] from the two tokens before each
+  // Fills halo_z [num_halos, 2, C] and halo_vd [num_halos, vd.cols] from the two tokens before each
   // segment that continues a document (z of a token before the document's start is 0).
   virtual void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
                             const kernels::Matrix& z, const kernels::Matrix& vd,
@@ -30,14 +24,17 @@ class SequenceExchange {
                              const Tensor& dhalo_z, const Tensor& dhalo_vd,
                              const kernels::Matrix& dz, const kernels::Matrix& dvd) = 0;
 
-  // All keys and values that the local queries may see, given the local ones.  Valid until the next
-  // call.
-  virtual KeysValues keys_values(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-                                 const Tensor& k, const Tensor& v) = 0;
-  // Local gradients from those of all keys and values.
-  virtual void keys_values_backward(const kernels::Context&, int64_t layer,
-                                    const kernels::Sequence&, const Tensor& dk_all,
-                                    const Tensor& dv_all, const Tensor& dk, const Tensor& dv) = 0;
+  // Attention of the local queries over all keys that they may see; q k v are the local ones.
+  // Tensors as in kernels/attention.h: fills out and lse.
+  virtual void attend(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
+                      const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
+                      const Tensor& out, const Tensor& lse) = 0;
+  // Overwrites dq dk dv, the gradients of the local q k v.
+  virtual void attend_backward(const kernels::Context&, int64_t layer,
+                               const kernels::AttentionShape&, const kernels::Sequence&,
+                               const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                               const Tensor& lse, const Tensor& dout, const Tensor& dq,
+                               const Tensor& dk, const Tensor& dv) = 0;
 };
 
 // One device holds every token: answers from the segment list.  A segment may continue a document
@@ -50,11 +47,13 @@ class LocalExchange final : public SequenceExchange {
   void halo_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
                      const Tensor& dhalo_z, const Tensor& dhalo_vd, const kernels::Matrix& dz,
                      const kernels::Matrix& dvd) override;
-  KeysValues keys_values(const kernels::Context&, int64_t, const kernels::Sequence&,
-                         const Tensor& k, const Tensor& v) override;
-  void keys_values_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
-                            const Tensor& dk_all, const Tensor& dv_all, const Tensor& dk,
-                            const Tensor& dv) override;
+  void attend(const kernels::Context&, int64_t, const kernels::AttentionShape&,
+              const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
+              const Tensor& out, const Tensor& lse) override;
+  void attend_backward(const kernels::Context&, int64_t, const kernels::AttentionShape&,
+                       const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Tensor& out, const Tensor& lse, const Tensor& dout, const Tensor& dq,
+                       const Tensor& dk, const Tensor& dv) override;
 };
 
 }  // namespace ashlar::nn

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ashlar/kernels/newton_schulz.h"
 #include "ashlar/kernels/update.h"
 
 namespace ashlar::optim {
@@ -32,13 +31,6 @@ int64_t arena_bytes(const std::vector<Parameter>& parameters) {
   return counter.peak_bytes();
 }
 
-// A matrix, a stack of them, or a stack cut further by rows: [num_matrices, rows, cols].
-Tensor as_stack(const Parameter& p, const Tensor& tensor) {
-  const int64_t cols = tensor.shape[tensor.shape.ndim() - 1];
-  const int64_t rows = tensor.numel() / cols / p.num_matrices;
-  return tensor.view({p.num_matrices, rows, cols});
-}
-
 }  // namespace
 
 void apply_spec(const OptimSpec& spec, std::vector<Parameter>& parameters) {
@@ -54,12 +46,15 @@ double clip_factor(double norm, double clip) {
 }
 
 Optimizer::Optimizer(Allocator& allocator, std::vector<Parameter> parameters, const OptimSpec& spec,
-                     DType compute)
+                     DType compute, std::unique_ptr<Matrices> matrices)
     : parameters_(std::move(parameters)),
       spec_(spec),
-      compute_(compute),
       arena_(allocator, arena_bytes(parameters_), Tag::kOptimizer),
-      states_(lay_out(arena_, parameters_)) {}
+      states_(lay_out(arena_, parameters_)),
+      matrices_(std::move(matrices)) {
+  if (!matrices_)
+    matrices_ = std::make_unique<LocalMatrices>(parameters_, compute, int(spec_.muon_steps));
+}
 
 double Optimizer::gradient_norm(const Context& ctx) const {
   double sum = 0.0;
@@ -71,11 +66,20 @@ void Optimizer::step(const Context& ctx, double lr, double grad_scale) {
   ++num_steps_;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];
-    const ParameterState& state = states_[i];
-    if (is_muon(p)) {
-      muon(ctx, p, state, lr, grad_scale);
-      continue;
-    }
+    if (!is_muon(p)) continue;
+    kernels::muon_momentum(ctx, spec_.muon_momentum, spec_.muon_nesterov, grad_scale, p.gradient,
+                           states_[i].first, p.gradient);
+  }
+  matrices_->start(ctx);
+  adamw(ctx, lr, grad_scale);
+  matrices_->finish(ctx);
+  apply_muon(ctx, lr);
+}
+
+void Optimizer::adamw(const Context& ctx, double lr, double grad_scale) const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& p = parameters_[i];
+    if (is_muon(p)) continue;
     const kernels::AdamWStep step{.lr = lr,
                                   .beta1 = spec_.beta1,
                                   .beta2 = spec_.beta2,
@@ -83,32 +87,27 @@ void Optimizer::step(const Context& ctx, double lr, double grad_scale) {
                                   .decay = p.decay ? spec_.weight_decay : 0.0,
                                   .step = num_steps_,
                                   .grad_scale = grad_scale};
-    kernels::adamw(ctx, step, p.value, p.gradient, state.first, state.second);
+    kernels::adamw(ctx, step, p.value, p.gradient, states_[i].first, states_[i].second);
   }
 }
 
-void Optimizer::muon(const Context& ctx, const Parameter& p, const ParameterState& state, double lr,
-                     double grad_scale) const {
-  const Arena::Scope scope(*ctx.workspace);
-  const Tensor x = ctx.workspace->take(p.value.dtype, p.value.shape);
-  kernels::muon_momentum(ctx, spec_.muon_momentum, spec_.muon_nesterov, grad_scale, p.gradient,
-                         state.first, x);
-  const Tensor stack = as_stack(p, x);
-  kernels::orthogonalize(ctx, compute_, stack, int(spec_.muon_steps));
-  const double lambda =
-      lr * spec_.muon_scale * std::sqrt(double(std::max(stack.shape[1], stack.shape[2])));
-  kernels::muon_apply(ctx, lr, p.decay ? spec_.weight_decay : 0.0, lambda, x, p.value);
+void Optimizer::apply_muon(const Context& ctx, double lr) const {
+  for (const Parameter& p : parameters_) {
+    if (!is_muon(p)) continue;
+    const MatrixShape matrix = matrix_shape(p);
+    const double lambda =
+        lr * spec_.muon_scale * std::sqrt(double(std::max(matrix.rows, matrix.cols)));
+    kernels::muon_apply(ctx, lr, p.decay ? spec_.weight_decay : 0.0, lambda, p.gradient, p.value);
+  }
 }
 
-std::vector<Piece> Optimizer::pieces() const {
+std::vector<Piece> Optimizer::pieces(bool split_among_copies) const {
   std::vector<Piece> list;
   const auto add = [&](const Parameter& p, const char* state, const Tensor& tensor) {
-    Piece& piece = list.emplace_back();
-    piece.logical = {std::string("optim.") + state + "." + p.logical.name, tensor.dtype,
-                     p.logical.global_shape, Role::kOptimizerState};
-    ASHLAR_ASSERT(p.boxes.size() == 1 && p.begin == 0 && p.end == tensor.numel());
-    piece.box = p.boxes[0];
-    piece.data = tensor;
+    const LogicalTensor named{std::string("optim.") + state + "." + p.logical.name, tensor.dtype,
+                              p.logical.global_shape, Role::kOptimizerState};
+    for (Piece& piece : pieces_of(p, named, tensor, split_among_copies))
+      list.push_back(std::move(piece));
   };
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];

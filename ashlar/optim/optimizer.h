@@ -1,16 +1,20 @@
-// AdamW and Muon over the parameters of a model: state, one step, and its names in a checkpoint.
+// AdamW and Muon over the parameters of a model, or over the pieces of them that a rank keeps: state,
+// one step, and its names in a checkpoint.
 //
 // Source   AdamW: arXiv:1711.05101.  Muon: Jordan et al. 2024, scaled to AdamW's RMS after
 //          arXiv:2502.16982: w <- (1 - eta delta) w - eta 0.2 sqrt(max(rows, cols)) NS(m).  Which
 //          parameter takes which: Parameter.kind; every matrix of an expert stack is
-//          orthogonalised alone.
-// Memory   fp32 (fp64): AdamW two moments, Muon one momentum, per element; a Muon step also takes
-//          the largest Muon parameter once from the workspace.
+//          orthogonalised alone; rows and cols are those of the logical matrix.
+// Memory   fp32 (fp64): AdamW two moments, Muon one momentum, per element.  Muon works inside the
+//          gradients, which a step therefore consumes; a step takes no workspace but Newton-Schulz's.
+// Numerics elements of a piece get the bits that they get in the whole tensor.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "ashlar/kernels/context.h"
+#include "ashlar/optim/matrices.h"
 #include "ashlar/spec/recipe.h"
 #include "ashlar/tensor/logical.h"
 
@@ -22,28 +26,31 @@ struct ParameterState {
 
 class Optimizer {
  public:
-  // `parameters` must stay as they are.  compute: how Newton-Schulz multiplies.
-  Optimizer(Allocator&, std::vector<Parameter> parameters, const OptimSpec&, DType compute);
+  // `parameters` must stay as they are.  compute: how Newton-Schulz multiplies.  matrices: who
+  // orthogonalises in the gradients of the Muon parameters; null: LocalMatrices.
+  Optimizer(Allocator&, std::vector<Parameter> parameters, const OptimSpec&, DType compute,
+            std::unique_ptr<Matrices> matrices = nullptr);
 
   // Square root of the sum of squares of all gradients; non-finite if any element is.
   double gradient_norm(const kernels::Context&) const;
-  // One update at learning rate lr; gradients are multiplied by grad_scale while read.
+  // One update at learning rate lr; gradients are multiplied by grad_scale while read.  Afterwards
+  // the gradients of Muon parameters are something else.
   void step(const kernels::Context&, double lr, double grad_scale);
 
   int64_t num_steps() const { return num_steps_; }
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  std::vector<Piece> pieces()
-      const;  // optim.<state>.<parameter>, in the parameter's own coordinates
+  // optim.<state>.<parameter>, in the parameter's own coordinates; see pieces_of.
+  std::vector<Piece> pieces(bool split_among_copies = false) const;
 
  private:
-  void muon(const kernels::Context&, const Parameter&, const ParameterState&, double lr,
-            double grad_scale) const;
+  void adamw(const kernels::Context&, double lr, double grad_scale) const;
+  void apply_muon(const kernels::Context&, double lr) const;
   std::vector<Parameter> parameters_;
   OptimSpec spec_;
-  DType compute_;
   Arena arena_;
   std::vector<ParameterState> states_;
+  std::unique_ptr<Matrices> matrices_;
   int64_t num_steps_ = 0;
 };
 

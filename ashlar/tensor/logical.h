@@ -45,4 +45,22 @@ struct Parameter {
   int copy = 0, num_copies = 1;
 };
 
+// One matrix of a Muon parameter.
+struct MatrixShape {
+  int64_t rows, cols;
+  int64_t numel() const { return rows * cols; }
+};
+// The logical tensor is num_matrices of them, one after another.
+MatrixShape matrix_shape(const Shape& global_shape, int64_t num_matrices);
+inline MatrixShape matrix_shape(const Parameter& p) {
+  return matrix_shape(p.logical.global_shape, p.num_matrices);
+}
+
+// What a checkpoint sees of `data`, which holds the elements that this rank keeps of `parameter`
+// (its value, a moment of it) and is called `named`: one piece per contiguous box, in element order.
+// split_among_copies: only this copy's share of them, so that all copies together write each element
+// once.
+std::vector<Piece> pieces_of(const Parameter& parameter, const LogicalTensor& named,
+                             const Tensor& data, bool split_among_copies = false);
+
 }  // namespace ashlar

@@ -1,6 +1,9 @@
 #include "ashlar/kernels/update.h"
 
+#include <cstring>
+#include <functional>
 #include <limits>
+#include <span>
 
 #include "tests/kernels/kernel_case.h"
 
@@ -98,6 +101,65 @@ TEST(Update, MuonAndAddScaledPathsAgree) {
       });
     }
   }
+}
+
+// Runs `pass` on tensors of n elements at once, then on copies of them in pieces of odd lengths.
+void expect_same_in_pieces(std::string_view name,
+                           const std::function<void(Bench&, std::span<const Tensor>)>& pass) {
+  constexpr int64_t n = 70001;
+  for (const Isa path : supported_isas()) {
+    select_isa(path);
+    for (const bool reference : {true, false}) {
+      Bench bench({DType::kF32, DType::kF32}, reference);
+      std::vector<Tensor> whole, cut;
+      for (const std::string_view input : {"a", "b", "c", "d"})
+        for (std::vector<Tensor>* list : {&whole, &cut})
+          list->push_back(bench.stream(input, {n}, 1.5));
+      pass(bench, whole);
+      for (int64_t begin = 0, length = 1; begin < n; begin += length, length = length * 3 % 1009) {
+        std::vector<Tensor> pieces;
+        for (const Tensor& t : cut) pieces.push_back(t.slice(begin, std::min(n, begin + length)));
+        pass(bench, pieces);
+      }
+      for (size_t t = 0; t < whole.size(); ++t)
+        EXPECT_EQ(std::memcmp(whole[t].data, cut[t].data, size_t(whole[t].bytes())), 0)
+            << name << " " << name_of(path) << " tensor " << t;
+    }
+  }
+  select_isa(supported_isas().back());
+}
+
+TEST(Update, PiecesGetTheBitsOfTheWhole) {
+  expect_same_in_pieces("adamw", [](Bench& bench, std::span<const Tensor> t) {
+    const AdamWStep step = {.lr = 6e-4,
+                            .beta1 = 0.9,
+                            .beta2 = 0.95,
+                            .eps = 1e-8,
+                            .decay = 0.1,
+                            .step = 7,
+                            .grad_scale = 0.3};
+    adamw(bench.context(), step, t[0], t[1], t[2], t[3]);
+  });
+  for (const bool nesterov : {false, true})
+    expect_same_in_pieces("muon", [&](Bench& bench, std::span<const Tensor> t) {
+      muon_momentum(bench.context(), 0.95, nesterov, 0.3, t[0], t[1], t[2]);
+      muon_apply(bench.context(), 0.02, 0.1, 0.2, t[2], t[3]);
+      add_scaled(bench.context(), 0.7, t[0], t[1]);
+    });
+}
+
+TEST(Update, MuonInputMayReplaceTheGradient) {
+  for (const int64_t n : kSizes)
+    for (const bool nesterov : {false, true})
+      for (const DType type : {DType::kF32, DType::kF64}) {
+        Bench bench({type, type}, false, 2);
+        const Tensor g = bench.stream("g", {n}), m = bench.stream("m", {n}), x = bench.stream({n});
+        const Tensor in_place = bench.stream("g", {n}), own_m = bench.stream("m", {n});
+        muon_momentum(bench.context(), 0.95, nesterov, 0.3, g, m, x);
+        muon_momentum(bench.context(), 0.95, nesterov, 0.3, in_place, own_m, in_place);
+        EXPECT_EQ(std::memcmp(x.data, in_place.data, size_t(x.bytes())), 0) << n;
+        EXPECT_EQ(std::memcmp(m.data, own_m.data, size_t(m.bytes())), 0) << n;
+      }
 }
 
 TEST(Update, AddScaledAdds) {

@@ -77,12 +77,13 @@ void expect_updates(const MuonCase& c, DType dtype, DType compute, double tolera
   for (int t = 1; t <= 3; ++t) {
     Machine::fill(p.gradient, "gradient", uint64_t(t));
     const double lr = 0.05 * t, scale = 0.5;
+    const std::vector<double> gradient = values_of(p.gradient);  // the step consumes it
     optimizer.step(machine.ctx, lr, scale);
     for (int64_t m = 0; m < M; ++m) {
       Matrix x = zeros(rows, cols);
       const size_t begin = size_t(m * rows * cols);
       for (size_t i = 0; i < x.at.size(); ++i) {
-        const double g = get(p.gradient, int64_t(begin + i)) * scale;
+        const double g = gradient[begin + i] * scale;
         double& mu = momentum[begin + i];
         mu = 0.9 * mu + g;
         x.at[i] = c.nesterov ? g + 0.9 * mu : mu;

@@ -10,7 +10,7 @@ DType sum_type(DType dtype) {
 }
 
 void check(const AttentionCall& call) {
-  const auto& [N, K, D, window, scale] = call.shape;
+  const auto& [N, K, D, window, scale, partial] = call.shape;
   ASHLAR_ASSERT(K > 0 && N > 0 && N % K == 0 && D > 0 && D <= kMaxHeadDim && window >= 0);
   const int64_t T = call.queries.num_tokens();
   const DType dtype = call.q.dtype;
@@ -37,7 +37,7 @@ void check(const AttentionCall& call, const AttentionGradients& gradients) {
 // Shape of the record: T, N, K, D and the visible pairs of one head.
 void record(const AttentionCall& call, std::string_view op, int64_t flop_per_pair, int64_t bytes) {
   if (!call.ctx.recorder) return;
-  const auto& [N, K, D, window, scale] = call.shape;
+  const auto& [N, K, D, window, scale, partial] = call.shape;
   const int64_t pairs = visible_pairs(call.queries, call.keys, window);
   call.ctx.record(op, {call.queries.num_tokens(), N, K, D, pairs},
                   {flop_per_pair * D * N * pairs, bytes});

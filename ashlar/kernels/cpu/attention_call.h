@@ -30,6 +30,12 @@ inline RowRange visible_rows(const Segment& key, int64_t position, int64_t windo
   return {key.row + std::max<int64_t>(first, 0), key.row + std::max<int64_t>(end, 0)};
 }
 
+// True for the softmax sum of a query that saw no key, which only a partial call may have.
+inline bool sees_no_key(const AttentionCall& call, double sum) {
+  ASHLAR_ASSERT(sum != 0 || call.shape.partial);  // a token sees itself
+  return sum == 0;
+}
+
 void attention_forward_reference(const AttentionCall& call);
 void attention_backward_reference(const AttentionCall& call, const AttentionGradients& gradients);
 

@@ -1,5 +1,4 @@
-// The optimizer passes in plain loops over elements [0, n); T is float or double.  The fast passes
-// call these for their last few elements.
+// The optimizer passes in plain loops over elements [0, n); T is float or double.
 #pragma once
 
 #include <cmath>

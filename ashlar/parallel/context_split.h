@@ -1,0 +1,73 @@
+// Which tokens of a micro-batch each context-parallel rank holds.  Pure functions of logical
+// coordinates: no rank is asked.
+//
+// A micro-batch has num_rows rows of `length` tokens.  Every row is cut at the same places:
+//   contiguous   num_ranks chunks, rank r holds chunk r
+//   zigzag       2 num_ranks chunks, rank r holds chunks r and 2 num_ranks - 1 - r: the same causal
+//                work on every rank
+// Chunks of a rank that touch (the middle of zigzag) are one piece.  A rank's own rows stand piece
+// by piece, row by row of the batch: token i of the rank's part of row b is local row
+// b * local_length() + i.
+//
+// Source   Megatron Core (zigzag); arXiv 2511.17127 for CCA.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "ashlar/spec/recipe.h"
+#include "ashlar/tensor/segment.h"
+
+namespace ashlar::parallel {
+
+struct ContextSplit {
+  ContextLayout layout = ContextLayout::kZigzag;
+  int num_ranks = 1;
+  int64_t num_rows = 1, length = 0;  // of a whole row
+
+  // kConfig unless every rank gets equal chunks of at least two tokens (the reach of a halo).
+  void check() const;
+  int64_t num_chunks() const {
+    return layout == ContextLayout::kZigzag && num_ranks > 1 ? 2 * num_ranks : num_ranks;
+  }
+  int64_t chunk_length() const { return length / num_chunks(); }
+  int64_t local_length() const { return length / num_ranks; }
+  int64_t local_tokens() const { return num_rows * local_length(); }
+  int owner(int64_t chunk) const;
+};
+
+// Tokens [begin, end) of every row, from `local` of the rank's part of the row on.
+struct ContextPiece {
+  int64_t begin, end, local;
+  friend bool operator==(const ContextPiece&, const ContextPiece&) = default;
+};
+struct ContextPieces {  // one or two, ascending
+  ContextPiece pieces[2];
+  int num = 0;
+  const ContextPiece* begin() const { return pieces; }
+  const ContextPiece* end() const { return pieces + num; }
+};
+ContextPieces pieces_of(const ContextSplit& split, int rank);
+
+// An upper bound for Sequence::num_halos of a rank, whatever the documents are.
+int64_t max_halos(const ContextSplit& split, int rank);
+
+// Whole row of the batch (b * length + token) where local row `local_row` of the rank stands, and
+// the other way round.
+int64_t whole_row(const ContextSplit& split, int rank, int64_t local_row);
+struct ContextPlace {
+  int rank;
+  int64_t local_row;
+  friend bool operator==(const ContextPlace&, const ContextPlace&) = default;
+};
+ContextPlace place_of(const ContextSplit& split, int64_t whole_row);
+
+// A rank's ids or targets out of those of the whole rows.
+void take_local(const ContextSplit& split, int rank, std::span<const int32_t> whole,
+                std::span<int32_t> local);
+// Replaces `local` by the rank's segments: those of the whole rows cut where pieces end.  Every
+// segment of the whole rows starts its document and lies in one row.  Reuses memory.
+void take_local_segments(const ContextSplit& split, int rank, std::span<const Segment> whole,
+                         std::vector<Segment>& local);
+
+}  // namespace ashlar::parallel

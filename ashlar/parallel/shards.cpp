@@ -1,0 +1,78 @@
+#include "ashlar/parallel/shards.h"
+
+#include <algorithm>
+
+#include "ashlar/core/error.h"
+
+namespace ashlar::parallel {
+namespace {
+
+int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+Range intersect(const Range& a, const Range& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+Shards::Shards(std::vector<int64_t> unit_numel, int num_ranks, ShardLayout layout,
+               int64_t bucket_numel, int64_t align)
+    : unit_numel_(std::move(unit_numel)),
+      num_ranks_(num_ranks),
+      layout_(layout),
+      bucket_numel_(round_up(bucket_numel, align)),
+      align_(align) {
+  ASHLAR_ASSERT(num_ranks >= 1 && bucket_numel >= 1);
+  int64_t total = 0;
+  for (const int64_t numel : unit_numel_) {
+    ASHLAR_ASSERT(numel % align_ == 0);
+    unit_begin_.push_back(total);
+    total += numel;
+  }
+  share_ = round_up((total + num_ranks_ - 1) / num_ranks_, align_);
+}
+
+int64_t Shards::num_buckets(int64_t unit) const {
+  return (unit_numel_[size_t(unit)] + bucket_numel_ - 1) / bucket_numel_;
+}
+
+Range Shards::bucket(int64_t unit, int64_t index) const {
+  return {index * bucket_numel_, std::min((index + 1) * bucket_numel_, unit_numel_[size_t(unit)])};
+}
+
+Range Shards::piece(int64_t unit, int64_t index, int rank) const {
+  const Range whole = bucket(unit, index);
+  if (layout_ == ShardLayout::kContiguous) {
+    const int64_t begin = rank * share_ - unit_begin_[size_t(unit)];
+    // Ranks in order cut the bucket in order, those before and after it in empty pieces at its ends.
+    const auto inside = [&](int64_t at) { return std::clamp(at, whole.begin, whole.end); };
+    return {inside(begin), inside(begin + share_)};
+  }
+  const int64_t blocks = whole.size() / align_;
+  const auto cut = [&](int64_t r) { return whole.begin + blocks * r / num_ranks_ * align_; };
+  return {cut(rank), cut(rank + 1)};
+}
+
+std::vector<Range> Shards::kept(int64_t unit, int rank) const {
+  std::vector<Range> ranges;
+  for (int64_t b = 0; b < num_buckets(unit); ++b) {
+    const Range part = piece(unit, b, rank);
+    if (part.empty()) continue;
+    if (!ranges.empty() && ranges.back().end == part.begin)
+      ranges.back().end = part.end;
+    else
+      ranges.push_back(part);
+  }
+  return ranges;
+}
+
+int64_t Shards::kept_numel(int64_t unit, int rank) const {
+  int64_t numel = 0;
+  for (const Range& range : kept(unit, rank)) numel += range.size();
+  return numel;
+}
+
+}  // namespace ashlar::parallel

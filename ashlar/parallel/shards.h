@@ -1,0 +1,49 @@
+// Which rank keeps which elements of a flat state: ZeRO's arithmetic, without ranks or memory.
+//
+// The state is a row of units (nn/model.h), T elements long.
+//   contiguous   rank r keeps [r q, (r+1) q) of the whole row, q = T / N rounded up to `align`; where
+//                parameters, units and buckets begin plays no part (ZAYA1, arXiv 2511.17127)
+//   bucketed     every bucket is cut evenly, at multiples of `align`: a rank keeps a slice of each
+// Buckets are the parts of a unit that one collective moves: equal, but for the last of a unit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::parallel {
+
+struct Range {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  bool empty() const { return end <= begin; }
+  friend bool operator==(const Range&, const Range&) = default;
+};
+Range intersect(const Range& a, const Range& b);  // empty: begin == end
+
+class Shards {
+ public:
+  // unit_numel: multiples of align.  bucket_numel: at least 1; rounded up to a multiple of align.
+  Shards(std::vector<int64_t> unit_numel, int num_ranks, ShardLayout layout, int64_t bucket_numel,
+         int64_t align);
+
+  int num_ranks() const { return num_ranks_; }
+  int64_t num_units() const { return int64_t(unit_numel_.size()); }
+  int64_t num_buckets(int64_t unit) const;
+  // Below, ranges count elements of the unit.
+  Range bucket(int64_t unit, int64_t index) const;
+  Range piece(int64_t unit, int64_t index, int rank) const;  // of the bucket
+  // What the rank keeps of a unit: disjoint, in order, each as long as can be.
+  std::vector<Range> kept(int64_t unit, int rank) const;
+  int64_t kept_numel(int64_t unit, int rank) const;
+
+ private:
+  std::vector<int64_t> unit_numel_, unit_begin_;
+  int num_ranks_;
+  ShardLayout layout_;
+  int64_t bucket_numel_, align_, share_ = 0;  // share_: q
+};
+
+}  // namespace ashlar::parallel

@@ -1,0 +1,310 @@
+#include "ashlar/parallel/zero.h"
+
+#include <algorithm>
+
+#include "ashlar/kernels/update.h"
+
+namespace ashlar::parallel {
+namespace {
+
+using kernels::Context;
+using nn::AttentionCall;
+using nn::BlockSaved;
+
+constexpr int64_t kAhead = 2;  // units: as many as there are slots
+
+int64_t unit_of(const AttentionCall& call) {
+  return call.layer + 1;
+}
+
+size_t slot_of(int64_t unit) {
+  return size_t(unit - 1) % 2;
+}
+
+Tensor part(const Tensor& vector, const Range& range) {
+  return vector.slice(range.begin, range.end);
+}
+
+}  // namespace
+
+Placement whole_tensor(const nn::ParameterInfo&, const Tensor& local) {
+  return {local.shape, {Box::whole(local.shape)}, 0, 1};
+}
+
+nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int num_data_ranks,
+                             DType compute) {
+  const nn::Types types = nn::Types::of(compute);
+  if (num_data_ranks == 1 || spec.zero == 0) return {.slot_dtype = types.stream};
+  const bool packed = operand_layout(ctx, 1, 64, 64, compute, true).forward_numel > 0;
+  return {.weight_slots = packed || spec.zero == 3,
+          .operand_slots = spec.zero == 3,
+          .gradient_slots = spec.zero >= 2,
+          .slot_dtype = packed ? types.activation : types.stream};
+}
+
+Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, comm::Group& data,
+           nn::Model& model, nn::BlockRunner& inner, PlacementOf placement)
+    : data_(data),
+      model_(model),
+      inner_(inner),
+      stage_(data.size() == 1 ? 0 : int(spec.zero)),
+      overlap_(spec.overlap),
+      packed_(operand_layout(ctx, 1, 64, 64, model.types().compute, true).forward_numel > 0),
+      shards_(model.flat().unit_numel, data.size(), spec.zero_layout,
+              std::max<int64_t>(1, spec.bucket_bytes / size_of(model.types().stream)),
+              Arena::kAlign / size_of(model.types().stream)),
+      units_(size_t(model.num_units())),
+      counts_(size_t(data.size())) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    units_[u].gather.reserve(size_t(shards_.num_buckets(int64_t(u))));
+    units_[u].reduce.reserve(size_t(shards_.num_buckets(int64_t(u))));
+  }
+  if (sharded()) lay_out_shards(allocator);
+  list_parameters(placement);
+}
+
+void Zero::lay_out_shards(Allocator& allocator) {
+  int64_t numel = 0;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    Unit& unit = units_[u];
+    unit.kept = shards_.kept(int64_t(u), data_.rank());
+    if (u == 0) continue;
+    for (const Range& range : unit.kept) {
+      unit.kept_at.push_back(numel);
+      numel += range.size();
+    }
+  }
+  const DType stream = model_.types().stream;
+  weights_ = make_tensor(allocator, stream, {numel}, Tag::kWeights);
+  if (stage_ >= 2) gradients_ = make_tensor(allocator, stream, {numel}, Tag::kGradients);
+}
+
+// Range number `range` of a unit, as this rank keeps it.
+Tensor Zero::kept_weights(int64_t unit, size_t range) const {
+  const Unit& u = units_[size_t(unit)];
+  if (unit == 0) return part(model_.unit_weights(0), u.kept[range]);
+  return weights_.tensor.slice(u.kept_at[range], u.kept_at[range] + u.kept[range].size());
+}
+
+Tensor Zero::kept_gradients(int64_t unit, size_t range) const {
+  const Unit& u = units_[size_t(unit)];
+  if (unit == 0 || stage_ < 2) return part(model_.unit_gradients(unit), u.kept[range]);
+  return gradients_.tensor.slice(u.kept_at[range], u.kept_at[range] + u.kept[range].size());
+}
+
+void Zero::list_parameters(PlacementOf placement) {
+  size_t next = 0;
+  model_.weights().for_each(model_.spec(), [&](const nn::ParameterInfo& info, const Tensor& local) {
+    if (info.buffer) return;
+    const nn::FlatPlace& at = model_.flat().places[next++];
+    const Placement place = placement(info, local);
+    const Range all{at.offset, at.offset + at.numel};
+    if (!sharded())
+      return add_parameter(info, place, at, all, part(model_.unit_weights(at.unit), all),
+                           part(model_.unit_gradients(at.unit), all));
+    const Unit& unit = units_[size_t(at.unit)];
+    for (size_t i = 0; i < unit.kept.size(); ++i) {
+      const Range mine = intersect(unit.kept[i], all);
+      if (mine.empty()) continue;
+      const Range in_kept{mine.begin - unit.kept[i].begin, mine.end - unit.kept[i].begin};
+      add_parameter(info, place, at, mine, part(kept_weights(at.unit, i), in_kept),
+                    part(kept_gradients(at.unit, i), in_kept));
+    }
+  });
+  ASHLAR_ASSERT(next == model_.flat().places.size());
+}
+
+void Zero::add_parameter(const nn::ParameterInfo& info, const Placement& place,
+                         const nn::FlatPlace& at, const Range& range, const Tensor& value,
+                         const Tensor& gradient) {
+  Parameter& p = parameters_.emplace_back();
+  p.logical = {info.name, model_.types().stream, place.global_shape, Role::kParameter};
+  p.boxes = place.boxes;
+  p.begin = range.begin - at.offset;
+  p.end = range.end - at.offset;
+  p.value = value;
+  p.gradient = gradient;
+  p.kind = info.kind;
+  p.decay = info.decay;
+  p.num_matrices = info.num_matrices;
+  // Without shards every data rank keeps a copy.
+  const int data_copies = sharded() ? 1 : data_.size();
+  p.copy = place.copy * data_copies + (sharded() ? 0 : data_.rank());
+  p.num_copies = place.num_copies * data_copies;
+  infos_.push_back(info);
+}
+
+std::span<const int64_t> Zero::counts_of(int64_t unit, int64_t bucket) {
+  for (int rank = 0; rank < data_.size(); ++rank)
+    counts_[size_t(rank)] = shards_.piece(unit, bucket, rank).size();
+  return counts_;
+}
+
+void Zero::begin_forward() {
+  direction_ = 1;
+  for (int64_t unit = 1; unit <= kAhead; ++unit) prefetch(unit);
+}
+
+void Zero::begin_micro_batch(bool first, bool last) {
+  first_ = first;
+  last_ = last;
+  begin_forward();
+}
+
+// --- weights ---
+
+void Zero::weights_changed() {
+  for (size_t u = 0; u < units_.size(); ++u) finish_gather(int64_t(u));
+  for (Unit& unit : units_) unit.ready = false;
+  if (!sharded()) return;
+  operand_slot_ = {-1, -1};
+  if (overlap_) start_gather(0);
+  begin_forward();
+}
+
+void Zero::need(const Context& ctx, int64_t unit) {
+  Unit& u = units_[size_t(unit)];
+  if (u.ready) return;
+  if (sharded()) {
+    if (!u.gathering) start_gather(unit);
+    finish_gather(unit);
+  }
+  if (stage_ == 3 && unit > 0) {
+    int64_t& owner = operand_slot_[slot_of(unit)];
+    if (owner > 0) units_[size_t(owner)].ready = false;
+    owner = unit;
+  }
+  model_.operands().pack(ctx, unit);
+  u.ready = true;
+  // The slot is free again, unless kernels read it.
+  if (packed_) prefetch(unit + kAhead * direction_);
+}
+
+void Zero::release(int64_t unit) {
+  if (!packed_) prefetch(unit + kAhead * direction_);
+}
+
+void Zero::prefetch(int64_t unit) {
+  if (!sharded() || !overlap_ || unit < 1 || unit >= model_.num_units()) return;
+  const Unit& u = units_[size_t(unit)];
+  if (!u.ready && !u.gathering) start_gather(unit);
+}
+
+// Who was gathered into the slot before is dropped.
+void Zero::take_slot(int64_t unit) {
+  int64_t& holder = weight_slot_[slot_of(unit)];
+  if (holder > 0 && holder != unit) {
+    Unit& before = units_[size_t(holder)];
+    if (before.gathering) finish_gather(holder);
+    if (!packed_) before.ready = false;
+  }
+  holder = unit;
+}
+
+void Zero::start_gather(int64_t unit) {
+  Unit& u = units_[size_t(unit)];
+  if (unit > 0 && model_.memory().weight_slots) take_slot(unit);
+  const Tensor whole = model_.unit_weights(unit);
+  if (unit > 0)
+    for (size_t i = 0; i < u.kept.size(); ++i)
+      copy_convert(kept_weights(unit, i), part(whole, u.kept[i]));
+  for (int64_t b = 0; b < shards_.num_buckets(unit); ++b)
+    u.gather.push_back(data_.all_gather(part(whole, shards_.piece(unit, b, data_.rank())),
+                                        part(whole, shards_.bucket(unit, b)), "weights",
+                                        counts_of(unit, b)));
+  u.gathering = true;
+}
+
+void Zero::finish_gather(int64_t unit) {
+  Unit& u = units_[size_t(unit)];
+  for (comm::Work& work : u.gather) work.wait();
+  u.gather.clear();
+  u.gathering = false;
+}
+
+// --- gradients ---
+
+void Zero::begin_gradient(const Context& ctx, int64_t unit) {
+  if (stage_ < 2) return;
+  int64_t& holder = gradient_slot_[slot_of(unit)];
+  if (holder > 0) finish_reduce(ctx, holder);
+  holder = unit;
+}
+
+void Zero::end_gradient(const Context& ctx, int64_t unit) {
+  if (data_.size() == 1 || (stage_ < 2 && !last_)) return;
+  if (!overlap_ && stage_ < 2) return;
+  start_reduce(unit);
+  if (!overlap_) finish_reduce(ctx, unit);
+}
+
+void Zero::start_reduce(int64_t unit) {
+  Unit& u = units_[size_t(unit)];
+  const Tensor whole = model_.unit_gradients(unit);
+  for (int64_t b = 0; b < shards_.num_buckets(unit); ++b) {
+    const Tensor bucket = part(whole, shards_.bucket(unit, b));
+    if (!sharded())
+      u.reduce.push_back(data_.all_reduce(bucket, bucket, "gradients"));
+    else
+      u.reduce.push_back(data_.reduce_scatter(bucket,
+                                              part(whole, shards_.piece(unit, b, data_.rank())),
+                                              "gradients", counts_of(unit, b)));
+  }
+  u.reducing = true;
+  u.overwrites = first_;
+}
+
+void Zero::finish_reduce(const Context& ctx, int64_t unit) {
+  Unit& u = units_[size_t(unit)];
+  if (!u.reducing) return;
+  for (comm::Work& work : u.reduce) work.wait();
+  u.reduce.clear();
+  u.reducing = false;
+  if (stage_ < 2 || unit == 0) return;
+  const Tensor whole = model_.unit_gradients(unit);
+  for (size_t i = 0; i < u.kept.size(); ++i) {
+    const Tensor from = part(whole, u.kept[i]), to = kept_gradients(unit, i);
+    u.overwrites ? copy_convert(from, to) : kernels::add_scaled(ctx, 1.0, from, to);
+  }
+}
+
+void Zero::finish_gradients(const Context& ctx) {
+  if (data_.size() == 1) return;
+  if (!overlap_ && stage_ < 2)
+    for (int64_t unit = model_.num_units() - 1; unit > 0; --unit) start_reduce(unit);
+  start_reduce(0);
+  for (int64_t unit = model_.num_units() - 1; unit >= 0; --unit) finish_reduce(ctx, unit);
+  gradient_slot_ = {-1, -1};
+}
+
+// --- blocks ---
+
+void Zero::attention_forward(const Context& ctx, const AttentionCall& call,
+                             const BlockSaved& saved) {
+  need(ctx, unit_of(call));
+  inner_.attention_forward(ctx, call, saved);
+}
+
+void Zero::moe_forward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved,
+                       const Tensor& r_prev_TR) {
+  inner_.moe_forward(ctx, call, saved, r_prev_TR);
+  release(unit_of(call));
+}
+
+void Zero::moe_backward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved,
+                        const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
+                        const Tensor& dr_prev_TR, const Tensor& dm_TH) {
+  direction_ = -1;
+  need(ctx, unit_of(call));
+  begin_gradient(ctx, unit_of(call));
+  inner_.moe_backward(ctx, call, saved, r_prev_TR, de_TH, dr_next_TR, dr_prev_TR, dm_TH);
+}
+
+void Zero::attention_backward(const Context& ctx, const AttentionCall& call,
+                              const BlockSaved& saved, const Tensor& do_TH, const Tensor& da_TH) {
+  inner_.attention_backward(ctx, call, saved, do_TH, da_TH);
+  end_gradient(ctx, unit_of(call));
+  release(unit_of(call));
+}
+
+}  // namespace ashlar::parallel

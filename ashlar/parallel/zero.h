@@ -1,0 +1,128 @@
+// Data parallelism with ZeRO: what the ranks of the data group (dp x cp), which hold the same weights
+// and saw other tokens, share of the state, and when it travels.
+//
+//   stage  a rank keeps whole                    and a shard of           collectives of a step
+//   0      weights, gradients, optimizer state   -                        all_reduce gradients
+//   1      packed weights, gradients             weights, state           reduce_scatter, all_gather
+//   2      packed weights                        weights, gradients,      reduce_scatter of every
+//                                                state                    micro-batch, all_gather
+//   3      -                                     the same                 and all_gather of a block's
+//                                                                         weights where it runs
+//
+// The root unit (nn/model.h: embedding and all vectors) stays whole in weights and gradients and is
+// reduced and gathered once a step.  Blocks of what is sharded stand in two slots while they run.
+// From stage 1 on kernels read packed operands; row-major weights exist only while a unit is gathered
+// (in fp64, where kernels read them, as long as their operands would).
+//
+// Source   Rajbhandari et al. 2020, arXiv:1910.02054; flat shards that ignore parameter borders:
+//          ZAYA1, arXiv 2511.17127.
+// Types    gradients travel in the stream type; weights of blocks as products read them (bf16 in a bf16
+//          run), those of the root in the stream type.
+// Overlap  A unit is reduced while earlier blocks run backward, and gathered while earlier blocks run
+//          forward (stage 3: backward too), two units ahead.  A step's order of operations is the same
+//          on every rank.
+// Traffic  of buckets of b bytes on n ranks, see comm/group.h: stage 0 one all_reduce for each bucket;
+//          from 1 on one reduce_scatter for each bucket (of a block from stage 2 on: in every
+//          micro-batch) and one all_gather for each bucket.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ashlar/nn/model.h"
+#include "ashlar/parallel/mesh.h"
+#include "ashlar/parallel/shards.h"
+
+namespace ashlar::parallel {
+
+// How a rank's tensor lies in the whole model.
+struct Placement {
+  Shape global_shape;
+  std::vector<Box> boxes;  // of the logical tensor, one after another in memory
+  int copy = 0, num_copies = 1;
+};
+using PlacementOf = function_ref<Placement(const nn::ParameterInfo&, const Tensor& local)>;
+Placement whole_tensor(const nn::ParameterInfo&, const Tensor& local);
+
+// What the blocks of a model hold at a time.
+nn::ModelMemory model_memory(const kernels::Context&, const ParallelSpec&, int num_data_ranks,
+                             DType compute);
+
+class Zero final : public nn::BlockRunner {
+ public:
+  // inner runs blocks on the model's weights.
+  Zero(const kernels::Context&, Allocator&, const ParallelSpec&, comm::Group& data,
+       nn::Model& model, nn::BlockRunner& inner, PlacementOf placement);
+
+  int stage() const { return stage_; }
+  const Shards& shards() const { return shards_; }
+  // What this rank keeps of every trained tensor, and where it comes from.
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const std::vector<nn::ParameterInfo>& infos() const { return infos_; }  // of the same order
+
+  void begin_forward();  // of an evaluation
+  // first, last: of the step.
+  void begin_micro_batch(bool first, bool last);
+  // Whether products of the micro-batch add to gradients or overwrite them.
+  bool accumulates() const { return stage_ < 2 && !first_; }
+  void finish_gradients(const kernels::Context&);  // reduces what is left and waits
+  // The kept weights have changed: whole ones are gathered and packed before they are read.
+  void weights_changed();
+  void need_root(const kernels::Context& ctx) { need(ctx, 0); }
+  void attention_forward(const kernels::Context&, const nn::AttentionCall&,
+                         const nn::BlockSaved&) override;
+  void attention_backward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
+                          const Tensor& do_TH, const Tensor& da_TH) override;
+  void moe_forward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
+                   const Tensor& r_prev_TR) override;
+  void moe_backward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
+                    const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
+                    const Tensor& dr_prev_TR, const Tensor& dm_TH) override;
+
+ private:
+  struct Unit {
+    std::vector<comm::Work> gather, reduce;
+    bool gathering = false, reducing = false;
+    bool overwrites = false;       // what is reduced is the first of its step
+    bool ready = false;            // its operands are those of the kept weights
+    std::vector<Range> kept;       // of this rank
+    std::vector<int64_t> kept_at;  // where these begin in weights_ and gradients_
+  };
+  bool sharded() const { return stage_ > 0; }
+  void lay_out_shards(Allocator&);
+  void list_parameters(PlacementOf placement);
+  void add_parameter(const nn::ParameterInfo&, const Placement&, const nn::FlatPlace&,
+                     const Range& part, const Tensor& value, const Tensor& gradient);
+  Tensor kept_weights(int64_t unit, size_t range) const;
+  Tensor kept_gradients(int64_t unit, size_t range) const;
+
+  void need(const kernels::Context&, int64_t unit);
+  void start_gather(int64_t unit);
+  void finish_gather(int64_t unit);
+  void prefetch(int64_t unit);
+  void release(int64_t unit);
+  void take_slot(int64_t unit);
+  void start_reduce(int64_t unit);
+  void finish_reduce(const kernels::Context&, int64_t unit);
+  void begin_gradient(const kernels::Context&, int64_t unit);
+  void end_gradient(const kernels::Context&, int64_t unit);
+  std::span<const int64_t> counts_of(int64_t unit, int64_t bucket);
+
+  comm::Group& data_;
+  nn::Model& model_;
+  nn::BlockRunner& inner_;
+  const int stage_;
+  const bool overlap_;
+  const bool packed_;  // kernels read packed operands only
+  Shards shards_;
+  OwnedTensor weights_, gradients_;  // kept of the blocks, one range after another
+  std::vector<Unit> units_;
+  std::vector<Parameter> parameters_;
+  std::vector<nn::ParameterInfo> infos_;
+  std::vector<int64_t> counts_;
+  std::array<int64_t, 2> weight_slot_{-1, -1}, operand_slot_{-1, -1}, gradient_slot_{-1, -1};
+  int64_t direction_ = 1;
+  bool first_ = true, last_ = true;
+};
+
+}  // namespace ashlar::parallel

@@ -1,0 +1,195 @@
+// Attention over keys that come part by part is attention over all of them.
+#include <array>
+#include <limits>
+
+#include "ashlar/kernels/attention.h"
+#include "tests/kernels/kernel_case.h"
+
+namespace ashlar::kernels {
+namespace {
+
+constexpr double kNone = -std::numeric_limits<double>::infinity();
+constexpr int64_t kN = 4, kK = 2, kD = 16;
+
+// Queries of the middle of document 1 and the start of document 2 against keys in three parts, of
+// which some queries see nothing.
+const std::vector<Segment> kQueries = {{0, 70, 60, 1}, {70, 30, 0, 2}};
+const std::vector<std::vector<Segment>> kParts = {
+    {{0, 70, 60, 1}, {70, 30, 0, 2}}, {{0, 60, 0, 1}, {60, 40, 0, 3}}, {{0, 100, 130, 1}}};
+
+struct Whole {
+  Tensor q, k, v, dout, out, lse, dq, dk, dv;
+};
+
+AttentionShape shape_of(int64_t window, bool partial) {
+  return {kN, kK, kD, window, 0.25, partial};
+}
+
+Whole make_whole(Bench& bench) {
+  const Shape q{100, kN * kD}, k{300, kK * kD};
+  return {bench.product("q", q),    bench.product("k", k), bench.product("v", k),
+          bench.product("dout", q), bench.product(q),      bench.stream({100, kN}),
+          bench.stream(q),          bench.stream(k),       bench.stream(k)};
+}
+
+Tensor rows_of(const Tensor& all, size_t part) {
+  return all.slice(int64_t(part) * 100, int64_t(part) * 100 + 100);
+}
+
+void run_whole(const Context& ctx, int64_t window, const Whole& w) {
+  std::vector<Segment> keys;
+  for (size_t part = 0; part < kParts.size(); ++part)
+    for (Segment key : kParts[part]) {
+      key.row += int64_t(part) * 100;
+      keys.push_back(key);
+    }
+  const Sequence queries(kQueries);
+  attention_forward(ctx, shape_of(window, false), queries, keys, w.q, w.k, w.v, w.out, w.lse);
+  attention_backward(ctx, shape_of(window, false), queries, keys, w.q, w.k, w.v, w.out, w.lse,
+                     w.dout, w.dq, w.dk, w.dv);
+}
+
+void run_parts(Bench& bench, const Context& ctx, int64_t window, const Whole& w) {
+  const Sequence queries(kQueries);
+  const Tensor sum = bench.stream(w.q.shape), out = bench.product(w.q.shape);
+  const Tensor lse = bench.stream(w.lse.shape), dq = bench.stream(w.q.shape);
+  for (size_t part = 0; part < kParts.size(); ++part) {
+    attention_forward(ctx, shape_of(window, true), queries, kParts[part], w.q, rows_of(w.k, part),
+                      rows_of(w.v, part), part == 0 ? w.out : out, part == 0 ? w.lse : lse);
+    if (part > 0)
+      attention_merge(ctx, kD, part == 1 ? w.out : sum, w.lse, out, lse, part == 2 ? w.out : sum,
+                      w.lse);
+  }
+  fill_zero(w.dq);
+  for (size_t part = 0; part < kParts.size(); ++part) {
+    attention_backward(ctx, shape_of(window, true), queries, kParts[part], w.q, rows_of(w.k, part),
+                       rows_of(w.v, part), w.out, w.lse, w.dout, dq, rows_of(w.dk, part),
+                       rows_of(w.dv, part));
+    for (int64_t i = 0; i < dq.numel(); ++i)
+      dq.dtype == DType::kF64 ? w.dq.as<double>()[i] += dq.as<double>()[i]
+                              : w.dq.as<float>()[i] += dq.as<float>()[i];
+  }
+}
+
+class Parts : public testing::TestWithParam<int64_t> {};  // window
+INSTANTIATE_TEST_SUITE_P(AttentionParts, Parts, testing::Values(0, 9, 80));
+
+void expect_parts(Precision precision, bool reference, int64_t window, double tolerance) {
+  Bench exact, bench(precision, reference, 2);
+  Allocator allocator(Device::kCpu);
+  Arena workspace(allocator, 1 << 21, Tag::kWorkspace);
+  Context ctx = bench.context();
+  ctx.workspace = &workspace;
+  const Whole want = make_whole(exact), got = make_whole(bench);
+  run_whole(exact.context(), window, want);
+  run_parts(bench, ctx, window, got);
+  const std::array pairs{std::pair{&want.out, &got.out}, std::pair{&want.lse, &got.lse},
+                         std::pair{&want.dq, &got.dq}, std::pair{&want.dk, &got.dk},
+                         std::pair{&want.dv, &got.dv}};
+  for (const auto& [a, b] : pairs) {
+    const std::vector<double> x = values_of(*a), y = values_of(*b);
+    for (size_t i = 0; i < x.size(); ++i)
+      ASSERT_NEAR(y[i], x[i], tolerance * largest(x)) << (a - &want.q) << " " << i;
+  }
+}
+
+TEST_P(Parts, AddUpToTheWhole) {
+  expect_parts({}, true, GetParam(), 1e-13);
+  const Isa best = isa();
+  for (const Isa path : supported_isas()) {
+    select_isa(path);
+    expect_parts({DType::kF32, DType::kF32}, false, GetParam(), 2e-5);
+    expect_parts({DType::kF32, DType::kBF16}, false, GetParam(), 0.02);
+  }
+  select_isa(best);
+}
+
+// Decoding reads its keys on a path of its own.
+TEST(AttentionParts, AQueryWithoutKeysGivesNothing) {
+  for (const int64_t length : {1, 40})
+    for (const DType product : {DType::kF64, DType::kF32, DType::kBF16}) {
+      Bench bench({product == DType::kF64 ? product : DType::kF32, product}, false);
+      const Sequence queries({{0, length, 5, 1}});
+      const std::vector<Segment> keys = {{0, 50, 6 + length, 1}, {50, 14, 0, 2}};
+      const Tensor q = bench.product("q", {length, kN * kD}), k = bench.product("k", {64, kK * kD});
+      const Tensor out = bench.product("out", q.shape), lse = bench.stream("lse", {length, kN});
+      attention_forward(bench.context(), shape_of(0, true), queries, keys, q, k, k, out, lse);
+      for (const double x : values_of(out)) EXPECT_EQ(x, 0);
+      for (const double x : values_of(lse)) EXPECT_EQ(x, kNone);
+      EXPECT_DEATH(
+          attention_forward(bench.context(), shape_of(0, false), queries, keys, q, k, k, out, lse),
+          "");
+    }
+}
+
+struct Merged {
+  double out, lse;
+};
+Merged merge_one(double out_a, double lse_a, double out_b, double lse_b) {
+  std::array<double, 6> x{out_a, lse_a, out_b, lse_b, 7, 7};
+  const auto at = [&](size_t i) {
+    return Tensor{reinterpret_cast<std::byte*>(&x[i]), DType::kF64, Device::kCpu, {1, 1}};
+  };
+  Bench bench;
+  attention_merge(bench.context(), 1, at(0), at(1), at(2), at(3), at(4), at(5));
+  return {x[4], x[5]};
+}
+
+TEST(AttentionMerge, FiniteAndExtremeSums) {
+  const Merged plain = merge_one(1, std::log(3), 5, std::log(1));
+  EXPECT_NEAR(plain.out, 2, 1e-15);
+  EXPECT_NEAR(plain.lse, std::log(4), 1e-15);
+  const Merged high = merge_one(1, 5000, 3, 5000);  // e^5000 is no double
+  EXPECT_EQ(high.out, 2);
+  EXPECT_NEAR(high.lse, 5000 + std::log(2), 1e-12);
+  const Merged low = merge_one(1, -5000, 3, -5000);
+  EXPECT_EQ(low.out, 2);
+  EXPECT_NEAR(low.lse, -5000 + std::log(2), 1e-12);
+  const Merged far = merge_one(1, 5000, 3, -5000);
+  EXPECT_EQ(far.out, 1);
+  EXPECT_EQ(far.lse, 5000);
+}
+
+TEST(AttentionMerge, APartWithoutKeysIsNotRead) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const Merged& m : {merge_one(4, 2.5, nan, kNone), merge_one(nan, kNone, 4, 2.5)}) {
+    EXPECT_EQ(m.out, 4);
+    EXPECT_EQ(m.lse, 2.5);
+  }
+  const Merged none = merge_one(0, kNone, 0, kNone);
+  EXPECT_EQ(none.out, 0);
+  EXPECT_EQ(none.lse, kNone);
+  for (const Merged& m : {merge_one(4, 2.5, 1, nan), merge_one(4, nan, 1, 2.5)}) {
+    EXPECT_TRUE(std::isnan(m.out));
+    EXPECT_TRUE(std::isnan(m.lse));
+  }
+}
+
+TEST(AttentionMerge, EveryPathAgreesAndMetaCountsTheSame) {
+  const Op op = [](Bench& bench) -> std::vector<Output> {
+    const Shape wide{70, 3 * 8}, narrow{70, 3};
+    const Tensor a = bench.product("a", wide), b = bench.product("b", wide);
+    const Tensor sum = bench.stream(wide), out = bench.product(wide);
+    const Tensor lse_a = bench.stream("lse a", narrow, 3), lse_b = bench.stream("lse b", narrow, 3);
+    const Tensor lse = bench.stream(narrow);
+    attention_merge(bench.context(), 8, a, lse_a, b, lse_b, sum, lse);
+    attention_merge(bench.context(), 8, sum, lse, a, lse_b, sum, lse);  // in place
+    attention_merge(bench.context(), 8, sum, lse, b, lse_a, out, lse);
+    return {{"sum", sum}, {"out", out}, {"lse", lse}};
+  };
+  expect_paths_agree("attention_merge", op);
+}
+
+TEST(AttentionMerge, Cost) {
+  Bench bench({DType::kF32, DType::kBF16});
+  const Tensor a = bench.product({5, 24}), lse = bench.stream({5, 3}), sum = bench.stream({5, 24});
+  attention_merge(bench.context(), 8, a, lse, a, lse, sum, lse);
+  const Record& record = bench.recorder().records.at(0);
+  EXPECT_EQ(record.op, "attention_merge");
+  EXPECT_EQ(record.shape, (Shape{5, 3, 8}));
+  EXPECT_EQ(record.cost.flop, 3 * 5 * 24);
+  EXPECT_EQ(record.cost.bytes, 2 * (5 * 24 * 2) + 5 * 24 * 4 + 3 * (5 * 3 * 4));
+}
+
+}  // namespace
+}  // namespace ashlar::kernels
