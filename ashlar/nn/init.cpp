@@ -148,6 +148,13 @@ void fill(const Context& ctx, const ParameterInfo& info, const Tensor& tensor, c
 
 }  // namespace
 
+void initialize(const Context& ctx, const ParameterInfo& info, const Region& region,
+                const Tensor& tensor, const ModelSpec& spec, const InitSpec& init, uint64_t seed) {
+  if (ctx.meta()) return;
+  tensor.dtype == DType::kF64 ? fill<double>(ctx, info, tensor, region, spec, init, seed)
+                              : fill<float>(ctx, info, tensor, region, spec, init, seed);
+}
+
 void initialize(const Context& ctx, const ModelWeights& weights, const ModelSpec& spec,
                 const InitSpec& init, uint64_t seed) {
   initialize(ctx, weights, spec, init, seed, [](const ParameterInfo&, const Tensor& tensor) {
@@ -157,11 +164,8 @@ void initialize(const Context& ctx, const ModelWeights& weights, const ModelSpec
 
 void initialize(const Context& ctx, const ModelWeights& weights, const ModelSpec& spec,
                 const InitSpec& init, uint64_t seed, RegionOf region_of) {
-  if (ctx.meta()) return;
   weights.for_each(spec, [&](const ParameterInfo& info, const Tensor& tensor) {
-    const Region region = region_of(info, tensor);
-    tensor.dtype == DType::kF64 ? fill<double>(ctx, info, tensor, region, spec, init, seed)
-                                : fill<float>(ctx, info, tensor, region, spec, init, seed);
+    initialize(ctx, info, region_of(info, tensor), tensor, spec, init, seed);
   });
 }
 

@@ -13,6 +13,9 @@ struct Region {
 };
 using RegionOf = function_ref<Region(const ParameterInfo&, const Tensor&)>;
 
+// One tensor, or the part of it that `region` says.
+void initialize(const kernels::Context&, const ParameterInfo&, const Region& region,
+                const Tensor& tensor, const ModelSpec&, const InitSpec&, uint64_t seed);
 // Does not pack the operands.  The first: every tensor is whole.
 void initialize(const kernels::Context&, const ModelWeights&, const ModelSpec&, const InitSpec&,
                 uint64_t seed);

@@ -8,29 +8,29 @@
 namespace ashlar::parallel {
 namespace {
 
-struct Range {
+struct Slice {
   int64_t begin, end;
   int64_t length() const { return end - begin; }
-  Range shifted(int64_t by) const { return {begin + by, end + by}; }
-  Range within(Range other) const {
+  Slice shifted(int64_t by) const { return {begin + by, end + by}; }
+  Slice within(Slice other) const {
     const int64_t from = std::clamp(begin, other.begin, other.end);
     return {from, std::clamp(end, from, other.end)};
   }
 };
 
-Range even(int64_t count, TensorPlace at) {
+Slice even(int64_t count, TensorPlace at) {
   ASHLAR_ASSERT(count % at.size == 0);
   return {count / at.size * at.rank, count / at.size * (at.rank + 1)};
 }
 
 // The channels of a rank's heads, and who else has those of its keys.
 struct Heads {
-  Range q, k;  // k: of keys and of the flat values
+  Slice q, k;  // k: of keys and of the flat values
   int copy, num_copies;
   Heads(const ModelSpec& whole, TensorPlace at) {
     const int64_t K = whole.num_key_value_heads, D = whole.head_dim;
     ASHLAR_ASSERT(K % at.size == 0 || at.size % K == 0);
-    const Range heads = even(whole.num_attention_heads, at);
+    const Slice heads = even(whole.num_attention_heads, at);
     q = {heads.begin * D, heads.end * D};
     num_copies = int(std::max<int64_t>(1, at.size / K));
     copy = at.rank % num_copies;
@@ -39,54 +39,49 @@ struct Heads {
   }
 };
 
-Box cut(const Shape& shape, int dim, Range range) {
+Box cut(const Shape& shape, int dim, Slice range) {
   Box box = Box::whole(shape);
   box.offset[dim] = range.begin;
   box.length[dim] = range.length();
   return box;
 }
 
-Share share_of(std::vector<Box> boxes, int64_t begin, int64_t rows, int copy, int num_copies) {
-  return {begin, begin + rows, std::move(boxes), copy, num_copies};
-}
+using Placements = std::vector<Placement>;
 
-// A range of one dim, the same for every rank of `num_copies`.
-Placement along(Shape global, int dim, int64_t extent, Range range, int copy, int num_copies) {
-  const int64_t rows = dim == 0 ? range.length() : global[0];
+// A range of one dim, the same on `num_copies` ranks.
+Placements along(Shape global, int dim, int64_t extent, Slice range, int copy, int num_copies) {
   global[dim] = extent;
-  return {global, {share_of({cut(global, dim, range)}, 0, rows, copy, num_copies)}};
+  return {{global, {cut(global, dim, range)}, copy, num_copies}};
 }
 
 // Channels of queries, then of keys.
-Placement convolution(const ModelSpec& whole, const Heads& heads, Shape global) {
+Placements convolution(const ModelSpec& whole, const Heads& heads, Shape global) {
   global[0] = whole.conv_channels();
   const Box q = cut(global, 0, heads.q), k = cut(global, 0, heads.k.shifted(whole.q_dim()));
-  const int64_t num_q = heads.q.length(), num_k = heads.k.length();
-  if (heads.num_copies == 1) return {global, {share_of({q, k}, 0, num_q + num_k, 0, 1)}};
-  return {
-      global,
-      {share_of({q}, 0, num_q, 0, 1), share_of({k}, num_q, num_k, heads.copy, heads.num_copies)}};
+  if (heads.num_copies == 1) return {{global, {q, k}}};
+  return {{global, {q}}, {global, {k}, heads.copy, heads.num_copies}};
 }
 
 // Of each expert its rows of gate, then of up.
-Placement gate_up(const ModelSpec& whole, TensorPlace at, Shape global) {
+Placements gate_up(const ModelSpec& whole, TensorPlace at, Shape global) {
   const int64_t F = whole.moe_intermediate_size;
-  const Range rows = even(F, at);
+  const Slice rows = even(F, at);
   global[1] = 2 * F;
   std::vector<Box> boxes;
   for (int64_t e = 0; e < global[0]; ++e)
-    for (const Range range : {rows, rows.shifted(F)}) {
+    for (const Slice range : {rows, rows.shifted(F)}) {
       Box& box = boxes.emplace_back(cut(global, 1, range));
       box.offset[0] = e;
       box.length[0] = 1;
     }
-  return {global, {share_of(std::move(boxes), 0, global[0], 0, 1)}};
+  return {{global, std::move(boxes)}};
 }
 
-Placement place(const ModelSpec& whole, TensorPlace at, std::string_view name, const Shape& local) {
+Placements place(const ModelSpec& whole, TensorPlace at, std::string_view name,
+                 const Shape& local) {
   const Heads heads(whole, at);
   const auto is = [&](std::string_view tail) { return name.ends_with(tail); };
-  const auto keys = [&](int64_t extent, Range range) {
+  const auto keys = [&](int64_t extent, Slice range) {
     return along(local, 0, extent, range, heads.copy, heads.num_copies);
   };
   const int64_t half = whole.kv_dim() / 2, D = whole.head_dim;
@@ -104,7 +99,7 @@ Placement place(const ModelSpec& whole, TensorPlace at, std::string_view name, c
     const int64_t F = whole.moe_intermediate_size;
     return along(local, 2, F, even(F, at), 0, 1);
   }
-  return {local, {share_of({Box::whole(local)}, 0, local[0], at.rank, at.size)}};
+  return {{local, {Box::whole(local)}, at.rank, at.size}};
 }
 
 }  // namespace
@@ -113,7 +108,7 @@ ModelSpec local_spec(const ModelSpec& whole, TensorPlace at) {
   ASHLAR_ASSERT(0 <= at.rank && at.rank < at.size);
   if (at.size == 1) return whole;
   const Heads heads(whole, at);
-  const Range delayed = heads.k.within({whole.kv_dim() / 2, whole.kv_dim()});
+  const Slice delayed = heads.k.within({whole.kv_dim() / 2, whole.kv_dim()});
   ModelSpec local = whole;
   local.num_attention_heads = heads.q.length() / whole.head_dim;
   local.num_key_value_heads = heads.k.length() / whole.head_dim;
@@ -127,21 +122,20 @@ int num_key_sharers(const ModelSpec& local) {
   return local.share.group > 0 ? int(local.share.group / local.groups()) : 1;
 }
 
-Placement placement(const ModelSpec& whole, TensorPlace at, std::string_view name,
-                    const Shape& local) {
-  Placement p = place(whole, at, name, local);
-  if (at.size == 1) p.shares = {share_of({Box::whole(local)}, 0, local[0], 0, 1)};
+std::vector<Placement> placements(const ModelSpec& whole, TensorPlace at, std::string_view name,
+                                  const Shape& local) {
+  if (at.size == 1) return {{local, {Box::whole(local)}}};
+  Placements list = place(whole, at, name, local);
   int64_t numel = 0;
-  for (const Share& share : p.shares)
-    for (const Box& box : share.boxes) numel += box.length.numel();
+  for (const Placement& p : list) numel += p.numel();
   ASHLAR_ASSERT(numel == local.numel());
-  return p;
+  return list;
 }
 
-nn::Region region_of(const Placement& placement) {
-  nn::Region region{placement.global_shape, {}};
-  for (const Share& share : placement.shares)
-    region.boxes.insert(region.boxes.end(), share.boxes.begin(), share.boxes.end());
+nn::Region region_of(const std::vector<Placement>& placements) {
+  nn::Region region{placements.front().global_shape, {}};
+  for (const Placement& p : placements)
+    region.boxes.insert(region.boxes.end(), p.boxes.begin(), p.boxes.end());
   return region;
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ashlar/nn/init.h"
+#include "ashlar/parallel/placement.h"
 #include "ashlar/spec/model_spec.h"
 
 namespace ashlar::parallel {
@@ -29,23 +30,12 @@ ModelSpec local_spec(const ModelSpec& whole, TensorPlace at);
 // How many ranks hold the same key head.
 int num_key_sharers(const ModelSpec& local);
 
-// Rows [begin, end) of dim 0 of a local tensor, and the boxes of the logical tensor that they are,
-// one after another in memory.  num_copies ranks hold them; this one is number `copy` of those.
-struct Share {
-  int64_t begin, end;
-  std::vector<Box> boxes;
-  int copy, num_copies;
-};
-// One share, or two where ranks share keys and a tensor has both queries' and keys' channels.
-struct Placement {
-  Shape global_shape;
-  std::vector<Share> shares;
-};
-// A pure function; `name` and `local` as the visitor of the local model's weights gives them.
-Placement placement(const ModelSpec& whole, TensorPlace at, std::string_view name,
-                    const Shape& local);
+// A pure function; `name` and `local` as the visitor of the local model's weights gives them.  One
+// placement, or two where ranks share keys and a tensor has both queries' and keys' channels.
+std::vector<Placement> placements(const ModelSpec& whole, TensorPlace at, std::string_view name,
+                                  const Shape& local);
 // The same for nn::initialize.
-nn::Region region_of(const Placement& placement);
+nn::Region region_of(const std::vector<Placement>& placements);
 
 // Whether a gradient is a partial sum over the tp ranks under parallel.sequence_parallel, where each
 // runs norms, merges, embedding and head on its tokens only (tensor_sums.h adds them up).

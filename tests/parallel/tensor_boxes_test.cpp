@@ -37,24 +37,16 @@ std::map<std::string, Held> held_by_ranks(const ModelSpec& whole, int tp) {
   std::map<std::string, Held> held;
   for (int rank = 0; rank < tp; ++rank)
     visit(local_spec(whole, {tp, rank}), [&](const nn::ParameterInfo& info, const Tensor& local) {
-      const Placement p = placement(whole, {tp, rank}, info.name, local.shape);
       Held& h = held[info.name];
-      if (h.first.empty() && h.copies.empty()) h.global_shape = p.global_shape;
-      EXPECT_EQ(p.global_shape, h.global_shape) << info.name;
-      int64_t row = 0;
-      for (const Share& share : p.shares) {
-        EXPECT_EQ(share.begin, row) << info.name;
-        row = share.end;
-        int64_t numel = 0;
-        for (const Box& box : share.boxes) {
-          numel += box.length.numel();
-          if (share.copy == 0) h.first.push_back(box);
-          EXPECT_TRUE(h.copies[text_of(box)].insert(share.copy).second) << info.name;
-          h.num_copies[text_of(box)] = share.num_copies;
+      for (const Placement& p : placements(whole, {tp, rank}, info.name, local.shape)) {
+        if (h.num_copies.empty()) h.global_shape = p.global_shape;
+        EXPECT_EQ(p.global_shape, h.global_shape) << info.name;
+        for (const Box& box : p.boxes) {
+          if (p.copy == 0) h.first.push_back(box);
+          EXPECT_TRUE(h.copies[text_of(box)].insert(p.copy).second) << info.name;
+          h.num_copies[text_of(box)] = p.num_copies;
         }
-        EXPECT_EQ(numel, local.slice(share.begin, share.end).numel()) << info.name;
       }
-      EXPECT_EQ(row, local.shape[0]) << info.name;
     });
   return held;
 }
@@ -85,10 +77,10 @@ TEST(TensorBoxes, OneRankHoldsTheWholeModel) {
   const ModelSpec whole = spec_of(8, 2);
   EXPECT_EQ(local_spec(whole, {}), whole);
   visit(whole, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-    const Placement p = placement(whole, {}, info.name, tensor.shape);
-    ASSERT_EQ(p.shares.size(), 1u) << info.name;
-    EXPECT_EQ(p.shares[0].boxes, std::vector{Box::whole(tensor.shape)}) << info.name;
-    EXPECT_EQ(p.shares[0].num_copies, 1) << info.name;
+    const std::vector<Placement> p = placements(whole, {}, info.name, tensor.shape);
+    ASSERT_EQ(p.size(), 1u) << info.name;
+    EXPECT_EQ(p[0].boxes, std::vector{Box::whole(tensor.shape)}) << info.name;
+    EXPECT_EQ(p[0].num_copies, 1) << info.name;
   });
 }
 
@@ -116,7 +108,7 @@ TEST(TensorBoxes, WeightsBeginAsThoseOfTheWholeModel) {
       const ModelSpec spec = local_spec(whole, {c.tp, rank});
       const auto [part, memory] = weights(allocator, spec);
       const auto place = [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-        return placement(whole, {c.tp, rank}, info.name, tensor.shape);
+        return placements(whole, {c.tp, rank}, info.name, tensor.shape);
       };
       nn::initialize(ctx, part, spec, init, 7,
                      [&](const nn::ParameterInfo& info, const Tensor& tensor) {
@@ -124,7 +116,7 @@ TEST(TensorBoxes, WeightsBeginAsThoseOfTheWholeModel) {
                      });
       part.for_each(spec, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
         const float* logical = by_name.at(info.name).as<float>();
-        for_elements(place(info, tensor), [&](const Share&, int64_t local, int64_t at) {
+        for_elements(place(info, tensor), [&](const Placement&, int64_t local, int64_t at) {
           ASSERT_EQ(tensor.as<float>()[local], logical[at]) << info.name << " " << at;
         });
       });

@@ -55,13 +55,13 @@ void for_elements(const Shape& global, const Box& box, F f) {
   }
 }
 
-// f(share, index in the local tensor, index in the logical one) over all elements.
+// f(placement, index in the local tensor, index in the logical one) over all elements.
 template <typename F>
-void for_elements(const Placement& placement, F f) {
+void for_elements(const std::vector<Placement>& placements, F f) {
   int64_t local = 0;
-  for (const Share& share : placement.shares)
-    for (const Box& box : share.boxes)
-      for_elements(placement.global_shape, box, [&](int64_t at) { f(share, local++, at); });
+  for (const Placement& p : placements)
+    for (const Box& box : p.boxes)
+      for_elements(p.global_shape, box, [&](int64_t at) { f(p, local++, at); });
 }
 
 class Step {
@@ -94,8 +94,8 @@ class Step {
   }
   const Allocator& allocator() const { return allocator_; }
   const TensorRunner& runner() const { return *runner_; }
-  Placement placement_of(const std::string& name, const Shape& local) const {
-    return placement(case_.whole, place_, name, local);
+  std::vector<Placement> placements_of(const std::string& name, const Shape& local) const {
+    return placements(case_.whole, place_, name, local);
   }
 
  private:
@@ -139,14 +139,13 @@ class Step {
   void fill_weights() {
     const bool identity = case_.whole.skip_output == SkipOutput::kIdentity;
     model_.weights().for_each(model_.spec(), [&](const nn::ParameterInfo& info, const Tensor& w) {
-      const Placement p = placement_of(info.name, w.shape);
-      const int64_t numel = p.global_shape.numel();
-      for_elements(p, [&](const Share&, int64_t local, int64_t at) {
-        const double skip = identity ? kSkipBias : -1.0;
-        nn::Harness::set(w, local,
-                         info.init == nn::Init::kBalancing && at == numel - 1
-                             ? skip
-                             : nn::golden_weight(info.name, at, numel));
+      const auto list = placements_of(info.name, w.shape);
+      for_elements(list, [&](const Placement& p, int64_t local, int64_t at) {
+        const int64_t numel = p.global_shape.numel();
+        const bool skip = info.init == nn::Init::kBalancing && at == numel - 1;
+        nn::Harness::set(
+            w, local,
+            skip ? (identity ? kSkipBias : -1.0) : nn::golden_weight(info.name, at, numel));
       });
     });
     model_.pack(ctx_);
@@ -182,10 +181,10 @@ struct Element {
 inline std::vector<Element> gradients_of(const Step& step) {
   std::vector<Element> elements;
   const auto visit = [&](const nn::ParameterInfo& info, const Tensor& g) {
-    const Placement p = step.placement_of(info.name, g.shape);
-    for_elements(p, [&](const Share& share, int64_t local, int64_t at) {
+    const std::vector<Placement> list = step.placements_of(info.name, g.shape);
+    for_elements(list, [&](const Placement& p, int64_t local, int64_t at) {
       elements.push_back(
-          {info.name, p.global_shape.numel(), at, share.copy, nn::Harness::get(g, local)});
+          {info.name, p.global_shape.numel(), at, p.copy, nn::Harness::get(g, local)});
     });
   };
   step.model().gradients().for_each(step.model().spec(), visit);
