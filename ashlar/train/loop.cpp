@@ -34,6 +34,12 @@ Tensor tensor_over(std::span<int64_t> values) {
           Device::kCpu,
           {int64_t(values.size())}};
 }
+Tensor tensor_over_bytes(std::span<uint8_t> bytes) {
+  return {reinterpret_cast<std::byte*>(bytes.data()),
+          DType::kU8,
+          Device::kCpu,
+          {int64_t(bytes.size())}};
+}
 
 std::string checkpoint_root(const Recipe& recipe) {
   return join(recipe.train.run_dir, "checkpoints");
@@ -43,7 +49,8 @@ MicroBatch micro_batch(const data::Batch& batch) {
   return {batch.ids_BT, batch.targets_BT, batch.segments};
 }
 
-// One start of the program on a run, on one of its ranks.  Rank 0 writes metrics and checkpoints.
+// One start of the program on a run, on one of its ranks.  Rank 0 writes metrics and leads the
+// checkpoints, of which every rank writes its part.
 class Run {
  public:
   Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
@@ -51,6 +58,9 @@ class Run {
   Outcome train();
 
  private:
+  void open_checkpoints();
+  bool ask_leader(bool mine);
+  checkpoint::SaveRequest save_request();
   void resume();
   void take(const checkpoint::StepReader& reader, data::Loader& loader);
   bool restore_newest(data::Loader& loader);
@@ -72,7 +82,7 @@ class Run {
   Log& log_;
   const StopSignals& signals_;
   comm::Group& ranks_;
-  const bool writes_;  // metrics and checkpoints: rank 0
+  const bool leads_;  // rank 0
   DType compute_;
   RunPlan plan_;
   Threads threads_;
@@ -83,8 +93,8 @@ class Run {
   StateWriter writer_;
   Health health_;
   RunScale scale_;
-  std::unique_ptr<Metrics> metrics_;                       // of the rank that writes
-  std::unique_ptr<checkpoint::Checkpointer> checkpoints_;  // likewise
+  std::unique_ptr<Metrics> metrics_;  // of rank 0
+  std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
   std::unique_ptr<data::Prefetcher> prefetch_;
   data::Batch batch_;
   data::LoaderState cursor_;  // after the last consumed batch
@@ -101,7 +111,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       log_(log),
       signals_(signals),
       ranks_(seat.ranks),
-      writes_(seat.ranks.rank() == 0),
+      leads_(seat.ranks.rank() == 0),
       compute_(resolve_precision(recipe.train.precision)),
       plan_(plan_run(recipe, compute_, seat.ranks.size(), seat.num_threads, seat.ranks.rank())),
       threads_(seat.num_threads),
@@ -113,18 +123,15 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       health_(recipe.health) {
   scale_ = {recipe_.train.steps, zaya_flop(recipe_.model, recipe_.data.sequence_length).training,
             measure_peak()};
-  if (writes_) {
+  if (leads_) {
     const std::string& directory = recipe_.train.run_dir;
     files_.make_directories(directory);
     write_text(files_, join(directory, "recipe.toml"), to_toml(recipe_));
-    checkpoint::CheckpointOptions options;
-    options.keep = recipe_.checkpoint.keep;
-    options.keep_every = recipe_.checkpoint.keep_every;
-    options.async = recipe_.checkpoint.async;
-    checkpoints_ =
-        std::make_unique<checkpoint::Checkpointer>(files_, checkpoint_root(recipe_), options, log_);
-    metrics_ = std::make_unique<Metrics>(files_, directory, log_, scale_, recipe_.train.log_every);
   }
+  open_checkpoints();
+  if (leads_)
+    metrics_ = std::make_unique<Metrics>(files_, recipe_.train.run_dir, log_, scale_,
+                                         recipe_.train.log_every);
   log_.info(
       "{}: {} parameters, {} tokens a step, {} on {} ({}{} threads), peak {:.0f} GFLOP/s measured, "
       "memory {}{}",
@@ -138,17 +145,51 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
   resume();
 }
 
+// Rank 0 first: what it finds there decides the run's id.
+void Run::open_checkpoints() {
+  checkpoint::CheckpointOptions options;
+  options.keep = recipe_.checkpoint.keep;
+  options.keep_every = recipe_.checkpoint.keep_every;
+  options.async = recipe_.checkpoint.async;
+  options.writer = ranks_.rank();
+  options.num_writers = ranks_.size();
+  const auto open = [&] {
+    checkpoints_ =
+        std::make_unique<checkpoint::Checkpointer>(files_, checkpoint_root(recipe_), options, log_);
+  };
+  if (leads_) open();
+  std::array<uint8_t, 32> id{};  // 32 hex digits
+  if (leads_) std::copy_n(checkpoints_->run_id().begin(), id.size(), id.begin());
+  ranks_.broadcast(tensor_over_bytes(id), 0, "run id").wait();
+  options.run_id.assign(id.begin(), id.end());
+  if (!leads_) open();
+}
+
+// What rank 0 thinks.
+bool Run::ask_leader(bool mine) {
+  int64_t answer = mine;
+  ranks_.broadcast(tensor_over(std::span(&answer, 1)), 0, "save").wait();
+  return answer != 0;
+}
+
+checkpoint::SaveRequest Run::save_request() {
+  checkpoint::SaveRequest request = writer_.request(counters_, health_.state(), cursor_);
+  if (leads_) request.attempt = checkpoint::random_id();
+  ranks_.broadcast(tensor_over_bytes(request.attempt), 0, "save attempt").wait();
+  return request;
+}
+
 void Run::resume() {
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, place()));
-  int64_t step = writes_ && restore_newest(loader) ? counters_.step : -1;
+  int64_t step = leads_ && restore_newest(loader) ? counters_.step : -1;
   const Tensor chosen = tensor_over(std::span(&step, 1));
   ranks_.broadcast(chosen, 0, "step to continue from").wait();
   if (step >= 0) {
-    if (!writes_) follow(step, loader);
+    if (!leads_) follow(step, loader);
     last_saved_ = counters_.step;
     log_.info("continuing after step {} ({} tokens)", counters_.step,
               format_thousands(counters_.tokens));
-    if (writes_) metrics_->event("resume", {{"step", counters_.step}});
+    if (leads_) metrics_->event("resume", {{"step", counters_.step}});
   } else {
     trainer_.initialize();
   }
@@ -215,15 +256,15 @@ Outcome Run::train() {
     step();
     if (first) {
       log_.info("first step finished {:.2f} s after the process started", process_age_s());
-      if (writes_) metrics_->event("first_step", {{"seconds", process_age_s()}});
+      if (leads_) metrics_->event("first_step", {{"seconds", process_age_s()}});
       first = false;
       // Threads that have just started may share a CPU for a while: the better of two moments.
       scale_.peak_flops = std::max(scale_.peak_flops, measure_peak());
-      if (writes_) metrics_->set_peak(scale_.peak_flops);
+      if (leads_) metrics_->set_peak(scale_.peak_flops);
     }
     if (every(recipe_.train.eval_every)) evaluate();
-    if (writes_ && every(recipe_.checkpoint.every)) save();
-    if (writes_) report_saves();
+    if (every(recipe_.checkpoint.every)) save();
+    if (leads_) report_saves();
     const auto [signalled, late] =
         agree({signals_.requested(), deadline > 0.0 && seconds_since(start_) >= deadline});
     if (signalled) {
@@ -237,7 +278,7 @@ Outcome Run::train() {
   }
   if (outcome == Outcome::kPreempted)
     log_.info("{}: saving step {} and stopping", signals_.name(), counters_.step);
-  if (writes_) finish();
+  finish();
   ranks_.barrier("end").wait();
   return outcome;
 }
@@ -245,12 +286,13 @@ Outcome Run::train() {
 // The last step is saved, all files are complete, and a picture closes the run.
 void Run::finish() {
   const auto unsaved = [&] {
-    return recipe_.checkpoint.every >= 0 && last_saved_ != counters_.step;
+    return ask_leader(recipe_.checkpoint.every >= 0 && last_saved_ != counters_.step);
   };
   if (unsaved()) save();
   // That may have told of an earlier save only: once more, and now a failure ends the run.
-  if (unsaved()) checkpoints_->save(writer_.request(counters_, health_.state(), cursor_));
+  if (unsaved()) checkpoints_->save(save_request());
   finish_saves();
+  if (!leads_) return;
   report_saves();
   metrics_->flush();
   const RunCurves curves =
@@ -273,7 +315,7 @@ void Run::step() {
   const double lr = trainer_.learning_rate(counters_.step);
   const Verdict verdict = health_.judge(counters_.step + 1, stats.loss, stats.gradient_norm);
   const auto before = Clock::now();
-  if (writes_) checkpoints_->before_update();
+  checkpoints_->before_update();
   blocked_s_ += seconds_since(before);
   if (verdict.apply) trainer_.apply(stats);
   ++counters_.step;
@@ -303,7 +345,7 @@ void Run::step() {
   const MemoryCounts memory = allocator_.counts();
   row.memory_peak_bytes = memory.total.peak_bytes;
   row.num_allocations = memory.num_allocations;
-  if (writes_) metrics_->step(row);
+  if (leads_) metrics_->step(row);
   blocked_s_ = 0.0;
   if (!verdict.apply) health_.check_budget();
 }
@@ -317,7 +359,7 @@ void Run::skip(const StepStats& stats, const Verdict& verdict) {
   log_.warn("step {} is skipped: {}{}{}; its samples are {} and the {} after it", counters_.step,
             verdict.reason, culprit.empty() ? "" : "; first non-finite gradient ", culprit,
             samples.front(), samples.size() - 1);
-  if (!writes_) return;
+  if (!leads_) return;
   metrics_->event("skip", {{"step", counters_.step},
                            {"reason", verdict.reason},
                            {"first_bad_gradient", culprit},
@@ -342,24 +384,28 @@ void Run::evaluate() {
     sum += loss;
     count += targets;
   }
-  if (writes_)
+  if (leads_)
     metrics_->evaluation(counters_.step, sum / double(count), count, seconds_since(start));
 }
 
 void Run::save() {
   const auto start = Clock::now();
+  const checkpoint::SaveRequest request = save_request();
   try {
-    checkpoints_->save(writer_.request(counters_, health_.state(), cursor_));
+    checkpoints_->save(request);
     last_saved_ = counters_.step;
   } catch (const Error& error) {
     // Training goes on: the next save may succeed.  Twice in a row is a broken disk.
-    if (error.kind() != ErrorKind::kStorage || checkpoints_->consecutive_failures() >= 2) throw;
+    if (error.kind() != ErrorKind::kStorage ||
+        (leads_ && checkpoints_->consecutive_failures() >= 2))
+      throw;
     save_failed(error);
   }
   blocked_s_ += seconds_since(start);
 }
 
 void Run::save_failed(const Error& error) {
+  if (!leads_) return;  // rank 0 tells
   log_.warn("{}", error.what());
   metrics_->event("save_failed", {{"step", counters_.step}, {"error", error.what()}});
 }
@@ -369,6 +415,7 @@ void Run::finish_saves() {
   try {
     checkpoints_->wait();
   } catch (const Error& error) {
+    if (!leads_) return;
     const auto newest = checkpoints_->newest();
     if (error.kind() != ErrorKind::kStorage || !newest || newest->step != counters_.step) throw;
     save_failed(error);

@@ -138,11 +138,21 @@ StateWriter::StateWriter(const Trainer& trainer, std::string tokenizer_bytes)
 checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const HealthState& health,
                                              const data::LoaderState& loader) {
   const Recipe& recipe = trainer_.recipe();
+  if (trainer_.groups().rank() != 0)
+    return {.step = counters.step,
+            .attempt = {},
+            .model = model_,
+            .optim = optim_,
+            .loader = {},
+            .extra = {},
+            .sections = {},
+            .aliases = {}};
   arrays_ = data::to_arrays(loader);
   loader_.clear();
   for (data::NamedIntegers& array : arrays_)
     loader_.push_back(loader_piece(array.name, array.values));
   checkpoint::SaveRequest request{.step = counters.step,
+                                  .attempt = {},
                                   .model = model_,
                                   .optim = optim_,
                                   .loader = loader_,

@@ -28,7 +28,8 @@ struct TrainerState {
 // kCorrupt "WHAT: key: ..." for anything that to_json does not write.
 TrainerState parse_trainer_state(const std::string& json, const std::string& what);
 
-// Builds save requests; owns what they point to.  One a run.
+// Builds save requests: what this rank writes of the state; rank 0 also everything else.  Owns what
+// they point to.  One a run and rank.
 class StateWriter {
  public:
   StateWriter(const Trainer& trainer, std::string tokenizer_bytes);

@@ -8,12 +8,10 @@
 #include "ashlar/kernels/update.h"
 #include "ashlar/nn/init.h"
 #include "ashlar/optim/schedule.h"
+#include "ashlar/parallel/muon_holdings.h"
 
 namespace ashlar::train {
 namespace {
-
-// Documents that start inside a row are whole; only segment lists of later layouts have halos.
-constexpr int64_t kNumHalos = 0;
 
 nn::Keep keep_of(const Recipe& recipe) {
   return recipe.train.recompute ? nn::Keep::kBlockInput : nn::Keep::kAll;
@@ -23,6 +21,11 @@ struct Inputs {
   Tensor ids, targets, loss, counts_LX;
 };
 
+parallel::ContextSplit context_split(const Recipe& recipe, const ParallelSpec& parallel) {
+  return {parallel.cp_layout, int(parallel.cp), recipe.train.micro_batch,
+          recipe.data.sequence_length};
+}
+
 Inputs lay_out_inputs(Arena& arena, const ModelSpec& spec, DType stream, int64_t num_tokens) {
   Inputs in;
   in.ids = arena.take(DType::kI32, {num_tokens});
@@ -30,11 +33,6 @@ Inputs lay_out_inputs(Arena& arena, const ModelSpec& spec, DType stream, int64_t
   in.loss = arena.take(stream, {num_tokens});
   in.counts_LX = arena.take(DType::kI64, {spec.num_hidden_layers, spec.num_classes()});
   return in;
-}
-
-std::vector<Parameter> trained(std::vector<Parameter> parameters, const OptimSpec& spec) {
-  optim::apply_spec(spec, parameters);
-  return parameters;
 }
 
 // A tensor that every rank holds whole.
@@ -70,30 +68,37 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
            .threads = &threads,
            .workspace = &workspace_,
            .recorder = recorder},
-      model_(ctx_, allocator, recipe_.model, compute, recipe_.data.sequence_length, true,
+      model_(ctx_, allocator, parallel::local_spec(recipe_.model, tensor_place()), compute,
+             recipe_.data.sequence_length, true,
              parallel::model_memory(ctx_, parallel_, groups_.data().size(), compute)),
-      saved_arena_(nn::arena_for(allocator, Tag::kSaved,
-                                 [&](Arena& arena) {
-                                   nn::Saved::make(arena, recipe_.model, model_.types(),
-                                                   tokens_per_micro_batch(), kNumHalos,
-                                                   keep_of(recipe_));
-                                 })),
+      saved_arena_(nn::arena_for(allocator, Tag::kSaved, [&](Arena& arena) { save_in(arena); })),
       input_arena_(nn::arena_for(allocator, Tag::kInput,
                                  [&](Arena& arena) {
                                    lay_out_inputs(arena, recipe_.model, model_.types().stream,
-                                                  tokens_per_micro_batch());
+                                                  token_counts().stream);
                                  })),
-      saved_(nn::Saved::make(saved_arena_, recipe_.model, model_.types(), tokens_per_micro_batch(),
-                             kNumHalos, keep_of(recipe_))),
-      zero_(ctx_, allocator, parallel_, groups_.data(), model_, model_.local_runner(),
-            [](const nn::ParameterInfo& info, const Tensor& local) {
-              return parallel::whole_tensor(info, local);
+      saved_(save_in(saved_arena_)),
+      context_(parallel_.cp == 1
+                   ? nullptr
+                   : parallel::make_context_parallel(parallel_.cp_exchange, groups_.cp(),
+                                                     context_split(recipe_, parallel_),
+                                                     model_.spec(), model_.types(), allocator)),
+      tensor_(parallel_.tp == 1 ? nullptr
+                                : std::make_unique<parallel::TensorRunner>(
+                                      groups_.tp(), model_, parallel_.sequence_parallel)),
+      partial_(shards_stream() ? std::make_unique<parallel::PartialSums>(allocator, model_)
+                               : nullptr),
+      local_ids_(size_t(token_counts().layer)),
+      zero_(ctx_, allocator, parallel_, groups_.data(), model_,
+            tensor_ ? static_cast<nn::BlockRunner&>(*tensor_) : model_.local_runner(),
+            [&](const nn::ParameterInfo& info, const Tensor& local) {
+              return parallel::placements(recipe_.model, tensor_place(), info.name, local.shape);
             }),
-      optimizer_(allocator, trained(zero_.parameters(), recipe_.optim), recipe_.optim, compute),
+      optimizer_(make_optimizer(allocator, compute)),
       balancer_(make_balancer(allocator, model_, recipe_.balance)) {
   ASHLAR_ASSERT(workspace_bytes || allocator.device() == Device::kMeta);
   Inputs inputs =
-      lay_out_inputs(input_arena_, recipe_.model, model_.types().stream, tokens_per_micro_batch());
+      lay_out_inputs(input_arena_, recipe_.model, model_.types().stream, token_counts().stream);
   ids_ = inputs.ids;
   targets_ = inputs.targets;
   loss_ = inputs.loss;
@@ -101,6 +106,37 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
   for (int64_t l = 0; l < recipe_.model.num_hidden_layers; ++l)
     counts_.push_back(counts_LX_.slice(l, l + 1).view({recipe_.model.num_classes()}));
   for (const nn::BlockSaved& block : saved_.blocks) routed_.push_back(block.moe.plan.count_X);
+}
+
+parallel::TensorPlace Trainer::tensor_place() const {
+  return {int(parallel_.tp), groups_.coordinate(parallel::Axis::kTp)};
+}
+
+bool Trainer::shards_stream() const {
+  return parallel_.tp > 1 && parallel_.sequence_parallel;
+}
+
+nn::TokenCounts Trainer::token_counts() const {
+  const int64_t layer = recipe_.train.micro_batch * recipe_.data.sequence_length / parallel_.cp;
+  return {shards_stream() ? layer / parallel_.tp : layer, layer};
+}
+
+nn::Saved Trainer::save_in(Arena& arena) const {
+  const int64_t num_halos = parallel_.cp == 1
+                                ? 0
+                                : parallel::max_halos(context_split(recipe_, parallel_),
+                                                      groups_.coordinate(parallel::Axis::kCp));
+  return nn::Saved::make(arena, model_.spec(), model_.types(), token_counts(), num_halos,
+                         keep_of(recipe_));
+}
+
+optim::Optimizer Trainer::make_optimizer(Allocator& allocator, DType compute) const {
+  std::vector<Parameter> parameters = zero_.parameters();
+  optim::apply_spec(recipe_.optim, parameters);
+  auto matrices = parallel::make_matrices(allocator, groups_, recipe_.model, zero_, parameters,
+                                          recipe_.optim, parallel_.muon, compute);
+  return optim::Optimizer(allocator, std::move(parameters), recipe_.optim, compute,
+                          std::move(matrices));
 }
 
 void Trainer::initialize() {
@@ -129,13 +165,29 @@ void Trainer::begin_step(int64_t step) {
 }
 
 void Trainer::load(const MicroBatch& batch) {
-  ASHLAR_ASSERT(int64_t(batch.ids.size()) == ids_.numel() &&
-                batch.targets.size() == batch.ids.size());
-  sequence_.assign(batch.segments);
-  ASHLAR_ASSERT(sequence_.num_tokens() == ids_.numel() && sequence_.num_halos() == kNumHalos);
+  const auto tokens = size_t(recipe_.train.micro_batch * recipe_.data.sequence_length);
+  ASHLAR_ASSERT(batch.ids.size() == tokens && batch.targets.size() == tokens);
+  context_ ? context_->assign(batch.segments) : sequence_.assign(batch.segments);
   if (ctx_.meta()) return;
-  std::memcpy(ids_.data, batch.ids.data(), batch.ids.size_bytes());
-  std::memcpy(targets_.data, batch.targets.data(), batch.targets.size_bytes());
+  take(batch.ids, ids_);
+  take(batch.targets, targets_);
+}
+
+// This rank's tokens: its part of every row, and of that what its stream has.
+void Trainer::take(std::span<const int32_t> whole, const Tensor& out) {
+  std::span<const int32_t> local = whole;
+  if (context_) {
+    parallel::take_local(context_->split(), context_->rank(), whole, local_ids_);
+    local = local_ids_;
+  }
+  if (shards_stream())
+    local = local.subspan(size_t(out.numel() * groups_.tp().rank()), size_t(out.numel()));
+  std::memcpy(out.data, local.data(), local.size_bytes());
+}
+
+nn::ModelCall Trainer::call(bool accumulate) {
+  if (context_) return model_.call(*context_, context_->sequence(), ids_, accumulate, &zero_);
+  return model_.call(local_, sequence_, ids_, accumulate, &zero_);
 }
 
 void Trainer::accumulate(const MicroBatch& batch) {
@@ -143,7 +195,7 @@ void Trainer::accumulate(const MicroBatch& batch) {
   zero_.begin_micro_batch(num_accumulated_ == 0, num_accumulated_ + 1 == micro_batches_per_step());
   ++num_accumulated_;
   zero_.need_root(ctx_);
-  const nn::ModelCall call = model_.call(exchange_, sequence_, ids_, zero_.accumulates(), &zero_);
+  const nn::ModelCall call = this->call(zero_.accumulates());
   forward(ctx_, call, saved_);
   {
     const Arena::Scope scope(workspace_);
@@ -187,6 +239,7 @@ void Trainer::count_loads() {
 }
 
 void Trainer::reduce() {
+  if (partial_) partial_->sum(ctx_, groups_.tp());
   zero_.finish_gradients(ctx_);
   if (recipe_.balance.scope == BalanceScope::kGlobalBatch)
     groups_.data().all_reduce(counts_LX_, counts_LX_, "loads").wait();
@@ -197,8 +250,10 @@ std::pair<double, int64_t> Trainer::over_ranks(std::pair<double, int64_t> losses
                                                std::string_view label) {
   sums_ = {losses.first, double(losses.second)};  // counts are exact below 2^53
   const Tensor sums = over(sums_);
-  groups_.data().all_reduce(sums, sums, label).wait();
-  if (ctx_.meta()) return {0.0, losses.second * groups_.data().size()};
+  // Ranks that share heads have the same losses, unless they share the stream too.
+  comm::Group& ranks = shards_stream() ? groups_.model() : groups_.data();
+  ranks.all_reduce(sums, sums, label).wait();
+  if (ctx_.meta()) return {0.0, losses.second * ranks.size()};
   return {sums_[0], int64_t(sums_[1])};
 }
 
@@ -255,7 +310,7 @@ std::pair<double, int64_t> Trainer::evaluate(const MicroBatch& batch) {
   load(batch);
   zero_.begin_forward();
   zero_.need_root(ctx_);
-  forward(ctx_, model_.call(exchange_, sequence_, ids_, true, &zero_), saved_);
+  forward(ctx_, call(true), saved_);
   head_loss(ctx_, model_, saved_.final_TH, targets_, loss_);
   return over_ranks(sum_losses(), "validation loss");
 }

@@ -21,6 +21,10 @@
 #include "ashlar/nn/model.h"
 #include "ashlar/optim/balance.h"
 #include "ashlar/optim/optimizer.h"
+#include "ashlar/parallel/context.h"
+#include "ashlar/parallel/tensor.h"
+#include "ashlar/parallel/tensor_runner.h"
+#include "ashlar/parallel/tensor_sums.h"
 #include "ashlar/parallel/zero.h"
 #include "ashlar/spec/recipe.h"
 
@@ -82,12 +86,16 @@ class Trainer {
   double learning_rate(int64_t step) const;
   int64_t workspace_peak_bytes() const { return workspace_.peak_bytes(); }
   const kernels::Context& context() const { return ctx_; }
-  int64_t tokens_per_micro_batch() const {
-    return recipe_.train.micro_batch * recipe_.data.sequence_length;
-  }
 
  private:
+  parallel::TensorPlace tensor_place() const;
+  nn::TokenCounts token_counts() const;  // of this rank in a micro-batch
+  bool shards_stream() const;
+  nn::Saved save_in(Arena& arena) const;
+  optim::Optimizer make_optimizer(Allocator& allocator, DType compute) const;
+  void take(std::span<const int32_t> whole, const Tensor& out);
   void load(const MicroBatch& batch);
+  nn::ModelCall call(bool accumulate);
   std::pair<double, int64_t> sum_losses() const;
   std::pair<double, int64_t> over_ranks(std::pair<double, int64_t> losses, std::string_view label);
   double sum_over_ranks(double value, std::string_view label);
@@ -107,8 +115,12 @@ class Trainer {
   Tensor counts_LX_;            // [L, E+1] I64, since begin_step
   std::vector<Tensor> counts_;  // its rows
   std::vector<Tensor> routed_;  // [E+1] I64 per block, of the last micro-batch
-  kernels::Sequence sequence_;
-  nn::LocalExchange exchange_;
+  kernels::Sequence sequence_;  // of ranks that share no sequences
+  nn::LocalExchange local_;
+  std::unique_ptr<parallel::ContextParallel> context_;  // null: cp 1
+  std::unique_ptr<parallel::TensorRunner> tensor_;      // null: tp 1
+  std::unique_ptr<parallel::PartialSums> partial_;      // null: no sequence_parallel
+  std::vector<int32_t> local_ids_;                      // of the rank's tokens, while they are cut
   parallel::Zero zero_;
   optim::Optimizer optimizer_;
   optim::Balancer balancer_;

@@ -34,6 +34,46 @@ std::vector<ParityCase> make_cases() {
         add(name + "_windows_owner", dp, join(keys, {"parallel.muon=owner"}), kWindows);
         add(name + "_adamw", dp, keys, kAdamW);
       }
+  add("tp2", 2, {"parallel.tp=2"}, {}, true);
+  add("tp2_windows", 2, {"parallel.tp=2"}, kWindows);
+  add("tp2_uneven", 2, {"parallel.tp=2"}, kUneven);
+  add("tp2_adamw", 2, {"parallel.tp=2"}, kAdamW);
+  add("tp2_sequence_parallel", 2, {"parallel.tp=2", "parallel.sequence_parallel=true"}, {}, true);
+  add("tp2_sequence_parallel_uneven", 2, {"parallel.tp=2", "parallel.sequence_parallel=true"},
+      kUneven);
+  add("tp4_shared_keys", 4, {"parallel.tp=4"});
+  add("tp4_shared_keys_sequence_parallel_windows", 4,
+      {"parallel.tp=4", "parallel.sequence_parallel=true"}, kWindows);
+  for (const int cp : {2, 3, 4})
+    for (const std::string layout : {"contiguous", "zigzag"})
+      for (const std::string exchange : {"all_gather", "ring"}) {
+        const Overrides keys = {"parallel.cp=" + std::to_string(cp), "parallel.cp_layout=" + layout,
+                                "parallel.cp_exchange=" + exchange};
+        const std::string name = "cp" + std::to_string(cp) + "_" + layout + "_" + exchange;
+        add(name, cp, keys, {}, cp == 2);
+        add(name + "_windows", cp, keys, kWindows);
+        add(name + "_uneven_zero3", cp, join(keys, {"parallel.zero=3"}), kUneven);
+        add(name + "_adamw_zero2", cp, join(keys, {"parallel.zero=2"}), kAdamW);
+      }
+  for (const int zero : {0, 1, 2, 3}) {
+    const std::string z = "_zero" + std::to_string(zero),
+                      key = "parallel.zero=" + std::to_string(zero);
+    const Overrides small = {key, "parallel.bucket_bytes=30000"};
+    add("dp2_cp2" + z, 4, join(small, {"parallel.cp=2"}), {}, zero == 1);
+    add("dp2_tp2" + z, 4, join(small, {"parallel.tp=2"}), kWindows, zero == 1);
+    add("dp2_tp2_sequence_parallel" + z, 4,
+        join(small, {"parallel.tp=2", "parallel.sequence_parallel=true"}), kUneven);
+    add("tp2_cp2" + z, 4, join(small, {"parallel.cp=2", "parallel.tp=2"}), {}, zero == 1);
+    add("tp2_cp2_ring_sequence_parallel" + z, 4,
+        join(small, {"parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=ring",
+                     "parallel.sequence_parallel=true"}),
+        kWindows);
+    add("dp2_cp2_tp2" + z, 8, join(small, {"parallel.cp=2", "parallel.tp=2"}), {}, zero == 1);
+    add("dp2_cp2_tp2_bucketed_owner_uneven" + z, 8,
+        join(small, {"parallel.cp=2", "parallel.tp=2", "parallel.zero_layout=bucketed",
+                     "parallel.muon=owner", "parallel.sequence_parallel=true"}),
+        kUneven);
+  }
   return cases;
 }
 

@@ -1,0 +1,118 @@
+#include "ashlar/parallel/muon_holdings.h"
+
+#include <map>
+
+#include "ashlar/optim/optimizer.h"
+#include "ashlar/parallel/muon.h"
+#include "ashlar/parallel/tensor.h"
+
+namespace ashlar::parallel {
+namespace {
+
+// A stretch of a Muon tensor in the flat state of the ranks with one tp coordinate.
+struct LocalStretch {
+  int64_t tensor;
+  Placement place;
+  nn::FlatPlace at;
+};
+
+class State {
+ public:
+  State(const ModelSpec& whole, const Groups& groups, const Zero& zero, const OptimSpec& spec)
+      : groups_(groups), zero_(zero), spec_(spec) {
+    const int tp = groups.tp().size();
+    for (int t = 0; t < tp; ++t) by_tp_.push_back(stretches(whole, {tp, t}));
+  }
+
+  const std::vector<MuonTensor>& tensors() const { return tensors_; }
+
+  void append(int rank, std::vector<Holding>& list) const {
+    const Mesh& mesh = groups_.mesh();
+    const bool sharded = zero_.stage() > 0;
+    const int tp = sharded ? mesh.coordinate(rank, Axis::kTp) : rank;
+    const int data = sharded ? mesh.number_within(rank, std::array{Axis::kDp, Axis::kCp}) : 0;
+    int64_t unit = -1;
+    std::vector<Range> kept;
+    for (const LocalStretch& s : by_tp_[size_t(tp)]) {
+      const Range all{s.at.offset, s.at.offset + s.at.numel};
+      if (s.at.unit != unit) {
+        unit = s.at.unit;
+        kept = sharded ? zero_.shards().kept(unit, data) : std::vector<Range>{};
+      }
+      if (!sharded) kept = {all};
+      for (const Range& range : kept) {
+        const Range part = intersect(range, all);
+        if (!part.empty())
+          list.push_back({s.tensor, s.place.copy, s.place.boxes, part.begin - all.begin,
+                          part.end - all.begin});
+      }
+    }
+  }
+
+ private:
+  std::vector<LocalStretch> stretches(const ModelSpec& whole, TensorPlace at) {
+    const ModelSpec local = local_spec(whole, at);
+    const nn::FlatLayout flat = nn::flat_layout(local, DType::kF32);
+    std::vector<LocalStretch> list;
+    size_t next = 0;
+    Arena shapes(Device::kMeta);
+    nn::ModelWeights::make(shapes, local, DType::kF32, false)
+        .for_each(local, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+          nn::FlatPlace place_at = flat.places[next++];
+          const Parameter chosen = as_recipe_says(info);
+          if (chosen.kind != OptimizerKind::kMuon) return;
+          for (Placement& place : placements(whole, at, info.name, tensor.shape)) {
+            place_at.numel = place.numel();
+            list.push_back({number_of(chosen, place.global_shape), std::move(place), place_at});
+            place_at.offset += place_at.numel;
+          }
+        });
+    return list;
+  }
+
+  Parameter as_recipe_says(const nn::ParameterInfo& info) const {
+    std::vector<Parameter> one(1);
+    one[0].logical.name = info.name;
+    one[0].kind = info.kind;
+    one[0].num_matrices = info.num_matrices;
+    optim::apply_spec(spec_, one);
+    return one[0];
+  }
+
+  int64_t number_of(const Parameter& p, const Shape& global_shape) {
+    const auto [found, added] = number_of_.try_emplace(p.logical.name, int64_t(tensors_.size()));
+    if (added) tensors_.push_back({global_shape, p.num_matrices});
+    return found->second;
+  }
+
+  const Groups& groups_;
+  const Zero& zero_;
+  const OptimSpec spec_;
+  std::map<std::string, int64_t> number_of_;
+  std::vector<MuonTensor> tensors_;
+  std::vector<std::vector<LocalStretch>> by_tp_;
+};
+
+}  // namespace
+
+std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator, const Groups& groups,
+                                               const ModelSpec& whole, const Zero& zero,
+                                               const std::vector<Parameter>& parameters,
+                                               const OptimSpec& spec, MuonMode mode,
+                                               DType compute) {
+  comm::Group& group = zero.stage() > 0 ? groups.model() : groups.tp();
+  const int num_steps = int(spec.muon_steps);
+  if (group.size() == 1)
+    return std::make_unique<optim::LocalMatrices>(parameters, compute, num_steps);
+  const State state(whole, groups, zero, spec);
+  std::vector<Tensor> gradients;
+  for (const Parameter& p : parameters)
+    if (p.kind == OptimizerKind::kMuon) gradients.push_back(p.gradient);
+  MuonPlan plan = plan_muon(
+      state.tensors(), [&](int rank, std::vector<Holding>& list) { state.append(rank, list); },
+      group.rank(), group.size(), mode);
+  return std::make_unique<DistributedMatrices>(allocator, group, std::move(plan),
+                                               std::move(gradients), compute, num_steps);
+}
+
+}  // namespace ashlar::parallel
