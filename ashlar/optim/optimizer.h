@@ -31,8 +31,9 @@ class Optimizer {
   Optimizer(Allocator&, std::vector<Parameter> parameters, const OptimSpec&, DType compute,
             std::unique_ptr<Matrices> matrices = nullptr);
 
-  // Square root of the sum of squares of all gradients; non-finite if any element is.
-  double gradient_norm(const kernels::Context&) const;
+  // Sum of squares of the gradients whose first copy is here, so that ranks add up to the whole;
+  // non-finite if any element is.
+  double gradient_squares(const kernels::Context&) const;
   // One update at learning rate lr; gradients are multiplied by grad_scale while read.  Afterwards
   // the gradients of Muon parameters are something else.
   void step(const kernels::Context&, double lr, double grad_scale);
