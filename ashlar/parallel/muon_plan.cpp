@@ -21,9 +21,15 @@ struct Holder {
   int64_t length;
 };
 
-// body(index of a matrix, segment) for the stretches of a holding, in order.
+// Elements of a holding that lie in one box and one matrix.
+struct Stretch {
+  const Box* box;
+  int64_t box_begin, begin, length;  // elements [begin, begin + length) of the holding
+};
+
+// body(index of a matrix, stretch) for all stretches of a holding, in order.
 template <typename Body>
-void for_each_segment(const Shape& shape, int64_t matrix_numel, const Holding& holding, Body body) {
+void for_each_stretch(const Shape& shape, int64_t matrix_numel, const Holding& holding, Body body) {
   int64_t before = 0;  // elements of earlier boxes
   for (const Box& box : holding.boxes) {
     const int64_t numel = box.length.numel();
@@ -31,12 +37,7 @@ void for_each_segment(const Shape& shape, int64_t matrix_numel, const Holding& h
     for (int64_t at = std::max<int64_t>(holding.begin - before, 0); at < end;) {
       const int64_t index = index_in_tensor(shape, box, at) / matrix_numel;
       const int64_t next = std::min(end, elements_before(shape, box, (index + 1) * matrix_numel));
-      MuonSegment segment;
-      segment.begin = before + at - holding.begin;
-      segment.length = next - at;
-      segment.box = box;
-      segment.box_begin = at;
-      body(index, segment);
+      body(index, Stretch{&box, at, before + at - holding.begin, next - at});
       at = next;
     }
     before += numel;
@@ -72,7 +73,7 @@ class Planner {
 
  private:
   void find_shares();
-  void add_whole(int64_t holding, int64_t tensor, const MuonSegment& segment);
+  void add_whole(int64_t holding, int64_t tensor, const Stretch& stretch);
   void assign(std::span<const Share> shares, Rounds& rounds);
   Holder choose_owner(std::span<const Holder> holders) const;
   void find_segments();
@@ -140,30 +141,30 @@ void Planner::find_shares() {
     for (size_t h = 0; h < list_.size(); ++h) {
       const int64_t tensor = list_[h].tensor;
       const MatrixShape& matrix = matrix_[size_t(tensor)];
-      for_each_segment(
+      for_each_stretch(
           tensors_[size_t(tensor)].shape, matrix.numel(), list_[h],
-          [&](int64_t index, const MuonSegment& segment) {
-            if (segment.length < matrix.numel()) {
-              shares_.push_back({number(tensor, index), list_[h].cover, rank, segment.length});
+          [&](int64_t index, const Stretch& stretch) {
+            if (stretch.length < matrix.numel()) {
+              shares_.push_back({number(tensor, index), list_[h].cover, rank, stretch.length});
               return;
             }
             work_[size_t(rank)] += work_of(matrix);
-            if (rank == plan_.rank) add_whole(int64_t(h), tensor, segment);
+            if (rank == plan_.rank) add_whole(int64_t(h), tensor, stretch);
           });
     }
   }
 }
 
-void Planner::add_whole(int64_t holding, int64_t tensor, const MuonSegment& segment) {
+void Planner::add_whole(int64_t holding, int64_t tensor, const Stretch& stretch) {
   if (!plan_.stacks.empty()) {
     MuonStack& last = plan_.stacks.back();
-    const int64_t end = last.begin + last.num_matrices * segment.length;
-    if (last.holding == holding && end == segment.begin) {
+    const int64_t end = last.begin + last.num_matrices * stretch.length;
+    if (last.holding == holding && end == stretch.begin) {
       ++last.num_matrices;
       return;
     }
   }
-  plan_.stacks.push_back({holding, segment.begin, 1, matrix_[size_t(tensor)]});
+  plan_.stacks.push_back({holding, stretch.begin, 1, matrix_[size_t(tensor)]});
 }
 
 // Takes one matrix of one cover: its shares by rank.
@@ -223,7 +224,7 @@ void Planner::find_segments() {
     holdings_(rank, list_);
     for (size_t h = 0; h < list_.size(); ++h) {
       const Holding& holding = list_[h];
-      const auto add = [&](int64_t index, MuonSegment segment) {
+      const auto add = [&](int64_t index, const Stretch& stretch) {
         const int32_t found = first[size_t(number(holding.tensor, index))];
         if (found < 0) return;
         for (size_t i = size_t(found); i < plan_.matrices.size(); ++i) {
@@ -231,12 +232,11 @@ void Planner::find_segments() {
           if (m.tensor != holding.tensor || m.index != index) return;
           if (m.cover != holding.cover) continue;
           if (rank != plan_.rank && !m.is_worker(plan_.rank)) continue;
-          segment.rank = rank;
-          segment.holding = int64_t(h);
-          m.segments.push_back(segment);
+          m.segments.push_back(
+              {rank, int64_t(h), stretch.begin, stretch.length, *stretch.box, stretch.box_begin});
         }
       };
-      for_each_segment(tensors_[size_t(holding.tensor)].shape,
+      for_each_stretch(tensors_[size_t(holding.tensor)].shape,
                        matrix_[size_t(holding.tensor)].numel(), holding, add);
     }
   }

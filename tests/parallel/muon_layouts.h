@@ -83,7 +83,7 @@ inline std::vector<int64_t> indices_of(const Shape& shape, const Kept& kept) {
 inline void add_range(const std::vector<std::vector<Box>>& boxes, int64_t begin, int64_t end,
                       int cover, std::vector<Kept>& list) {
   int64_t before = 0;
-  for (size_t t = 0; t < boxes.size(); ++t) {
+  for (size_t t = 0; t < boxes.size() && before < end; ++t) {
     int64_t numel = 0;
     for (const Box& box : boxes[t]) numel += box.length.numel();
     const int64_t from = std::max(begin - before, int64_t{0}), to = std::min(end - before, numel);
