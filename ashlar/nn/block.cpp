@@ -41,16 +41,16 @@ void BlockWeights::for_each(const ModelSpec& spec, const std::string& prefix, Vi
 }
 
 BlockSaved BlockSaved::make(Arena& arena, const ModelSpec& spec, const Types& types,
-                            int64_t num_tokens, int64_t num_halos) {
-  const Shape shape{num_tokens, spec.hidden_size};
+                            TokenCounts tokens, int64_t num_halos) {
+  const Shape shape{tokens.stream, spec.hidden_size};
   BlockSaved s;
   s.a = arena.take(types.activation, shape);
-  s.attention = AttentionSaved::make(arena, spec, types, num_tokens, num_halos);
+  s.attention = AttentionSaved::make(arena, spec, types, tokens.layer, num_halos);
   s.o = arena.take(types.stream, shape);
   s.h = arena.take(types.stream, shape);
   s.m = arena.take(types.activation, shape);
-  s.rstd_m = arena.take(types.stream, {num_tokens});
-  s.moe = MoeSaved::make(arena, spec, types, num_tokens);
+  s.rstd_m = arena.take(types.stream, {tokens.stream});
+  s.moe = MoeSaved::make(arena, spec, types, tokens.layer);
   s.e = arena.take(types.stream, shape);
   return s;
 }

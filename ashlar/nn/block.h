@@ -34,6 +34,15 @@ struct BlockOperands {
   MoeOperands moe;
 };
 
+// How many tokens a rank's stream has, with norms and merges, and how many its layers see: more
+// where ranks share the stream (parallel/tensor_runner.h), else the same.
+struct TokenCounts {
+  int64_t stream, layer;
+  TokenCounts(int64_t both) : stream(both), layer(both) {}
+  TokenCounts(int64_t stream, int64_t layer) : stream(stream), layer(layer) {}
+};
+
+// T: tokens of the stream here, of the layers inside attention and moe.
 struct BlockSaved {
   Tensor a;  // [T, H] activation: normed input
   AttentionSaved attention;
@@ -42,7 +51,7 @@ struct BlockSaved {
   MoeSaved moe;
   Tensor e;  // [T, H] stream: output of the experts
   static BlockSaved make(Arena& arena, const ModelSpec& spec, const Types& types,
-                         int64_t num_tokens, int64_t num_halos);
+                         TokenCounts tokens, int64_t num_halos);
 };
 
 class BlockRunner {

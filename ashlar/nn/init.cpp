@@ -1,5 +1,6 @@
 #include "ashlar/nn/init.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -24,25 +25,76 @@ void normals_of_block(const Rng& rng, uint64_t block, float (&out)[4]) {
   }
 }
 
+// Elements [begin, begin + count) of a normal tensor.
 template <typename T>
-void fill_normal(const Context& ctx, const Rng& rng, double std, const Tensor& tensor) {
-  T* out = tensor.as<T>();
-  const int64_t n = tensor.numel();
-  parallel_for(*ctx.threads, (n + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
-    float four[4];
-    for (int64_t block = begin; block < end; ++block) {
-      normals_of_block(rng, uint64_t(block), four);
-      for (int64_t i = 0; i < 4 && block * 4 + i < n; ++i)
-        out[block * 4 + i] = T(four[i] * float(std));
-    }
-  });
+void normals(const Rng& rng, double std, int64_t begin, int64_t count, T* out) {
+  float four[4];
+  for (int64_t block = begin / 4; block * 4 < begin + count; ++block) {
+    normals_of_block(rng, uint64_t(block), four);
+    const int64_t first = std::max(begin, block * 4);
+    const int64_t end = std::min(begin + count, block * 4 + 4);
+    for (int64_t i = first; i < end; ++i) out[i - begin] = T(four[i - block * 4] * float(std));
+  }
 }
 
 template <typename T>
-void fill_uniform(const Rng& rng, double bound, const Tensor& tensor) {
+void uniforms(const Rng& rng, double bound, int64_t begin, int64_t count, T* out) {
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = T(float((2.0 * rng.uniform(uint64_t(begin + i)) - 1.0) * bound));
+}
+
+// A box as runs of elements that follow each other in the logical tensor too.
+class Runs {
+ public:
+  Runs(const Shape& global, const Box& box) : global_(global), box_(box) {
+    ASHLAR_ASSERT(global.ndim() == box.length.ndim());
+    last_ = global.ndim() - 1;
+    while (last_ > 0 && box.length[last_] == global[last_]) --last_;
+    length_ = 1;
+    for (int dim = last_; dim < global.ndim(); ++dim) length_ *= box.length[dim];
+  }
+  int64_t length() const { return length_; }
+  // Logical element where run `index` begins.
+  int64_t begin(int64_t index) const {
+    int64_t at = 0, stride = 1;
+    for (int dim = global_.ndim() - 1; dim >= 0; --dim) {
+      int64_t offset = box_.offset[dim];
+      if (dim < last_) {
+        offset += index % box_.length[dim];
+        index /= box_.length[dim];
+      }
+      at += offset * stride;
+      stride *= global_[dim];
+    }
+    return at;
+  }
+
+ private:
+  Shape global_;
+  Box box_;
+  int last_ = 0;
+  int64_t length_ = 0;
+};
+
+// fill(first logical element, count, out) over all runs of the region.
+template <typename T>
+void for_runs(const Context& ctx, const Region& region, const Tensor& tensor,
+              function_ref<void(int64_t begin, int64_t count, T* out)> fill) {
   T* out = tensor.as<T>();
-  for (int64_t i = 0; i < tensor.numel(); ++i)
-    out[i] = T(float((2.0 * rng.uniform(uint64_t(i)) - 1.0) * bound));
+  for (const Box& box : region.boxes) {
+    const Runs runs(region.global_shape, box);
+    const int64_t numel = box.length.numel();
+    parallel_for(*ctx.threads, numel, 16384, [&](int64_t i, int64_t end) {
+      while (i < end) {
+        const int64_t run = i / runs.length(), offset = i - run * runs.length();
+        const int64_t count = std::min(end - i, runs.length() - offset);
+        fill(runs.begin(run) + offset, count, out + i);
+        i += count;
+      }
+    });
+    out += numel;
+  }
+  ASHLAR_ASSERT(out == tensor.as<T>() + tensor.numel());
 }
 
 template <typename T>
@@ -51,15 +103,22 @@ void fill_value(double value, const Tensor& tensor) {
 }
 
 template <typename T>
-void fill(const Context& ctx, const ParameterInfo& info, const Tensor& tensor,
+void fill(const Context& ctx, const ParameterInfo& info, const Tensor& tensor, const Region& region,
           const ModelSpec& spec, const InitSpec& init, uint64_t seed) {
   const Rng rng(seed, info.name);
-  const auto normal = [&](double std) { fill_normal<T>(ctx, rng, std, tensor); };
+  const auto normal = [&](double std) {
+    for_runs<T>(ctx, region, tensor, [&](int64_t begin, int64_t count, T* out) {
+      normals(rng, std, begin, count, out);
+    });
+  };
   const double depth = 1.0 / std::sqrt(2.0 * double(spec.num_hidden_layers));
   const double depthwise_bound = 1.0 / std::sqrt(2.0);  // two taps, one channel in
   const double grouped_bound = 1.0 / std::sqrt(2.0 * double(spec.head_dim));
   const auto conv = [&](double bound, bool bias) {
-    if (init.conv_uniform) return fill_uniform<T>(rng, bound, tensor);
+    if (init.conv_uniform)
+      return for_runs<T>(ctx, region, tensor, [&](int64_t begin, int64_t count, T* out) {
+        uniforms(rng, bound, begin, count, out);
+      });
     bias ? fill_value<T>(0.0, tensor) : normal(init.std);
   };
   switch (info.init) {
@@ -89,12 +148,24 @@ void fill(const Context& ctx, const ParameterInfo& info, const Tensor& tensor,
 
 }  // namespace
 
+void initialize(const Context& ctx, const ParameterInfo& info, const Region& region,
+                const Tensor& tensor, const ModelSpec& spec, const InitSpec& init, uint64_t seed) {
+  if (ctx.meta()) return;
+  tensor.dtype == DType::kF64 ? fill<double>(ctx, info, tensor, region, spec, init, seed)
+                              : fill<float>(ctx, info, tensor, region, spec, init, seed);
+}
+
 void initialize(const Context& ctx, const ModelWeights& weights, const ModelSpec& spec,
                 const InitSpec& init, uint64_t seed) {
-  if (ctx.meta()) return;
+  initialize(ctx, weights, spec, init, seed, [](const ParameterInfo&, const Tensor& tensor) {
+    return Region{tensor.shape, {Box::whole(tensor.shape)}};
+  });
+}
+
+void initialize(const Context& ctx, const ModelWeights& weights, const ModelSpec& spec,
+                const InitSpec& init, uint64_t seed, RegionOf region_of) {
   weights.for_each(spec, [&](const ParameterInfo& info, const Tensor& tensor) {
-    tensor.dtype == DType::kF64 ? fill<double>(ctx, info, tensor, spec, init, seed)
-                                : fill<float>(ctx, info, tensor, spec, init, seed);
+    initialize(ctx, info, region_of(info, tensor), tensor, spec, init, seed);
   });
 }
 

@@ -37,9 +37,9 @@ void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, in
 
 }  // namespace
 
-Saved Saved::make(Arena& arena, const ModelSpec& spec, const Types& types, int64_t num_tokens,
+Saved Saved::make(Arena& arena, const ModelSpec& spec, const Types& types, TokenCounts tokens,
                   int64_t num_halos, Keep keep) {
-  const int64_t T = num_tokens, L = spec.num_hidden_layers;
+  const int64_t T = tokens.stream, L = spec.num_hidden_layers;
   const Shape stream_shape{T, spec.hidden_size};
   Saved s;
   s.keep = keep;
@@ -51,7 +51,7 @@ Saved Saved::make(Arena& arena, const ModelSpec& spec, const Types& types, int64
   }
   for (int64_t l = 0; l < L; ++l) {
     if (keep == Keep::kAll || l == 0) {
-      s.blocks.push_back(BlockSaved::make(arena, spec, types, T, num_halos));
+      s.blocks.push_back(BlockSaved::make(arena, spec, types, tokens, num_halos));
       continue;
     }
     // Blocks share their memory, except for what outlives a block.
@@ -100,7 +100,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
   const Tensor dstream = workspace.take(stream, shape);  // gradient of the stream, updated in place
   const Tensor dbranch = workspace.take(activation, shape);  // of a sub-layer's output
   const Tensor da = workspace.take(activation, shape), dm = workspace.take(stream, shape);
-  const Tensor dr = workspace.take(stream, {shape[0], call.spec.router_hidden_size});
+  const Tensor dr = workspace.take(stream, saved.blocks[0].moe.router.r.shape);
   for (int64_t l = L - 1; l >= 0; --l) {
     // The last block's values are still there from forward.
     if (saved.keep == Keep::kBlockInput && l != L - 1) recompute(ctx, call, saved, l);

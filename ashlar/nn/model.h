@@ -68,7 +68,7 @@ struct Saved {
   std::vector<BlockSaved> blocks;
   Tensor final_TH;  // normed x[L]
 
-  static Saved make(Arena& arena, const ModelSpec& spec, const Types& types, int64_t num_tokens,
+  static Saved make(Arena& arena, const ModelSpec& spec, const Types& types, TokenCounts tokens,
                     int64_t num_halos, Keep keep);
 };
 

@@ -27,8 +27,8 @@ Tensor part(const Tensor& vector, const Range& range) {
 
 }  // namespace
 
-Placement whole_tensor(const nn::ParameterInfo&, const Tensor& local) {
-  return {local.shape, {Box::whole(local.shape)}, 0, 1};
+std::vector<Placement> whole_tensor(const nn::ParameterInfo&, const Tensor& local) {
+  return {{local.shape, {Box::whole(local.shape)}, 0, 1}};
 }
 
 nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int num_data_ranks,
@@ -43,7 +43,7 @@ nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int n
 }
 
 Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, comm::Group& data,
-           nn::Model& model, nn::BlockRunner& inner, PlacementOf placement)
+           nn::Model& model, nn::BlockRunner& inner, PlacementsOf placements)
     : data_(data),
       model_(model),
       inner_(inner),
@@ -60,7 +60,7 @@ Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, c
     units_[u].reduce.reserve(size_t(shards_.num_buckets(int64_t(u))));
   }
   if (sharded()) lay_out_shards(allocator);
-  list_parameters(placement);
+  list_parameters(placements);
 }
 
 void Zero::lay_out_shards(Allocator& allocator) {
@@ -92,26 +92,35 @@ Tensor Zero::kept_gradients(int64_t unit, size_t range) const {
   return gradients_.tensor.slice(u.kept_at[range], u.kept_at[range] + u.kept[range].size());
 }
 
-void Zero::list_parameters(PlacementOf placement) {
+void Zero::list_parameters(PlacementsOf placements) {
   size_t next = 0;
   model_.weights().for_each(model_.spec(), [&](const nn::ParameterInfo& info, const Tensor& local) {
     if (info.buffer) return;
-    const nn::FlatPlace& at = model_.flat().places[next++];
-    const Placement place = placement(info, local);
-    const Range all{at.offset, at.offset + at.numel};
-    if (!sharded())
-      return add_parameter(info, place, at, all, part(model_.unit_weights(at.unit), all),
-                           part(model_.unit_gradients(at.unit), all));
-    const Unit& unit = units_[size_t(at.unit)];
-    for (size_t i = 0; i < unit.kept.size(); ++i) {
-      const Range mine = intersect(unit.kept[i], all);
-      if (mine.empty()) continue;
-      const Range in_kept{mine.begin - unit.kept[i].begin, mine.end - unit.kept[i].begin};
-      add_parameter(info, place, at, mine, part(kept_weights(at.unit, i), in_kept),
-                    part(kept_gradients(at.unit, i), in_kept));
+    nn::FlatPlace at = model_.flat().places[next++];
+    for (const Placement& place : placements(info, local)) {
+      at.numel = place.numel();
+      list_placed(info, place, at);
+      at.offset += at.numel;
     }
   });
   ASHLAR_ASSERT(next == model_.flat().places.size());
+}
+
+// `at`: where the placed elements lie.
+void Zero::list_placed(const nn::ParameterInfo& info, const Placement& place,
+                       const nn::FlatPlace& at) {
+  const Range all{at.offset, at.offset + at.numel};
+  if (!sharded())
+    return add_parameter(info, place, at, all, part(model_.unit_weights(at.unit), all),
+                         part(model_.unit_gradients(at.unit), all));
+  const Unit& unit = units_[size_t(at.unit)];
+  for (size_t i = 0; i < unit.kept.size(); ++i) {
+    const Range mine = intersect(unit.kept[i], all);
+    if (mine.empty()) continue;
+    const Range in_kept{mine.begin - unit.kept[i].begin, mine.end - unit.kept[i].begin};
+    add_parameter(info, place, at, mine, part(kept_weights(at.unit, i), in_kept),
+                  part(kept_gradients(at.unit, i), in_kept));
+  }
 }
 
 void Zero::add_parameter(const nn::ParameterInfo& info, const Placement& place,

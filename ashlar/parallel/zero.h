@@ -31,18 +31,12 @@
 
 #include "ashlar/nn/model.h"
 #include "ashlar/parallel/mesh.h"
+#include "ashlar/parallel/placement.h"
 #include "ashlar/parallel/shards.h"
 
 namespace ashlar::parallel {
 
-// How a rank's tensor lies in the whole model.
-struct Placement {
-  Shape global_shape;
-  std::vector<Box> boxes;  // of the logical tensor, one after another in memory
-  int copy = 0, num_copies = 1;
-};
-using PlacementOf = function_ref<Placement(const nn::ParameterInfo&, const Tensor& local)>;
-Placement whole_tensor(const nn::ParameterInfo&, const Tensor& local);
+std::vector<Placement> whole_tensor(const nn::ParameterInfo&, const Tensor& local);
 
 // What the blocks of a model hold at a time.
 nn::ModelMemory model_memory(const kernels::Context&, const ParallelSpec&, int num_data_ranks,
@@ -52,7 +46,7 @@ class Zero final : public nn::BlockRunner {
  public:
   // inner runs blocks on the model's weights.
   Zero(const kernels::Context&, Allocator&, const ParallelSpec&, comm::Group& data,
-       nn::Model& model, nn::BlockRunner& inner, PlacementOf placement);
+       nn::Model& model, nn::BlockRunner& inner, PlacementsOf placements);
 
   int stage() const { return stage_; }
   const Shards& shards() const { return shards_; }
@@ -90,7 +84,8 @@ class Zero final : public nn::BlockRunner {
   };
   bool sharded() const { return stage_ > 0; }
   void lay_out_shards(Allocator&);
-  void list_parameters(PlacementOf placement);
+  void list_parameters(PlacementsOf placements);
+  void list_placed(const nn::ParameterInfo&, const Placement&, const nn::FlatPlace&);
   void add_parameter(const nn::ParameterInfo&, const Placement&, const nn::FlatPlace&,
                      const Range& part, const Tensor& value, const Tensor& gradient);
   Tensor kept_weights(int64_t unit, size_t range) const;

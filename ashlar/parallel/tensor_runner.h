@@ -1,0 +1,67 @@
+// Runs the blocks of a tensor-parallel rank: the layers of nn on the rank's heads and its part of the
+// expert width, then sums over the tp ranks of what each layer returns.  Labels of the operations:
+//
+//                          as they are                   sequence_parallel
+//   forward  attention     all_reduce "tp attention"     all_gather "tp attention input",
+//                                                        reduce_scatter "tp attention"
+//            experts       all_reduce "tp experts"       the same two of "tp experts"
+//   backward attention     all_reduce                    all_gather "tp attention input" and
+//                          "tp attention gradient"       "tp attention output gradient",
+//                                                        reduce_scatter "tp attention gradient"
+//            experts       all_reduce                    the same three of "tp experts"
+//                          "tp experts gradient"
+//            router        all_reduce "tp router"        the same
+//   where ranks share keys, among those: all_reduce "tp query sums" forward, "tp key gradients"
+//   backward.
+//
+// The router runs whole on every rank and gives the same bits there.  With sequence_parallel the
+// stream, norms and merges have 1/tp of the tokens: TokenCounts{T / tp, T}; the sequence of the call
+// is that of all T tokens, its ids are the rank's.
+//
+// Cost     docs/parallel-tensor.md has the bytes.  Each call waits for its operations.
+// Memory   sums in place; gathered tensors [T, H] come from ctx.workspace.
+// Errors   kComm, as comm/group.h.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "ashlar/comm/group.h"
+#include "ashlar/nn/model.h"
+
+namespace ashlar::parallel {
+
+class TensorRunner final : public nn::BlockRunner, private nn::KeySharing {
+ public:
+  // model: of local_spec(whole, {tp.size(), tp.rank()}); must outlive this.  Every rank of tp makes
+  // its runner at the same place among the splits of its groups.
+  TensorRunner(comm::Group& tp, const nn::Model& model, bool sequence_parallel);
+
+  void attention_forward(const kernels::Context&, const nn::AttentionCall&,
+                         const nn::BlockSaved&) override;
+  void attention_backward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
+                          const Tensor& do_TH, const Tensor& da_TH) override;
+  void moe_forward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
+                   const Tensor& r_prev_TR) override;
+  void moe_backward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
+                    const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
+                    const Tensor& dr_prev_TR, const Tensor& dm_TH) override;
+  // Null where nobody shares keys.
+  const comm::Group* sharers() const { return sharers_.get(); }
+
+ private:
+  void sum(const Tensor& data, std::string_view label) override;
+  bool first() const override { return sharers_->rank() == 0; }
+  nn::AttentionCall shared(const nn::AttentionCall& call);
+  // Room for all tokens: the part itself where the stream is not sharded.
+  Tensor room(const kernels::Context&, const Tensor& part) const;
+  comm::Work gather(const Tensor& part, const Tensor& all, std::string_view label);
+  void add_up(const Tensor& all, const Tensor& part, std::string_view label);
+
+  comm::Group& tp_;
+  std::unique_ptr<comm::Group> sharers_;
+  const nn::Model& model_;
+  const bool sequence_parallel_;
+};
+
+}  // namespace ashlar::parallel

@@ -1,0 +1,140 @@
+// What tensor-parallel ranks hold tiles the whole model, and begins with its numbers.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "ashlar/checkpoint/cover.h"
+#include "tests/parallel/tensor_step.h"
+
+namespace ashlar::parallel {
+namespace {
+
+struct Heads {
+  int tp;
+  int64_t heads, keys;
+};
+const Heads kCases[] = {{1, 8, 4}, {2, 8, 1}, {2, 8, 2}, {2, 8, 4}, {4, 8, 1}, {4, 8, 2},
+                        {4, 8, 4}, {8, 8, 1}, {8, 8, 2}, {8, 8, 4}, {3, 3, 3}, {3, 6, 3}};
+
+// The weights of the model `spec`, which has no bytes.
+void visit(const ModelSpec& spec, nn::Visitor visitor) {
+  Arena arena(Device::kMeta);
+  nn::ModelWeights::make(arena, spec, DType::kF32, true).for_each(spec, visitor);
+}
+
+struct Held {
+  Shape global_shape;
+  std::vector<Box> first;                       // copies 0
+  std::map<std::string, std::set<int>> copies;  // by box
+  std::map<std::string, int> num_copies;
+};
+
+std::string text_of(const Box& box) {
+  return box.offset.to_string() + box.length.to_string();
+}
+
+std::map<std::string, Held> held_by_ranks(const ModelSpec& whole, int tp) {
+  std::map<std::string, Held> held;
+  for (int rank = 0; rank < tp; ++rank)
+    visit(local_spec(whole, {tp, rank}), [&](const nn::ParameterInfo& info, const Tensor& local) {
+      Held& h = held[info.name];
+      for (const Placement& p : placements(whole, {tp, rank}, info.name, local.shape)) {
+        if (h.num_copies.empty()) h.global_shape = p.global_shape;
+        EXPECT_EQ(p.global_shape, h.global_shape) << info.name;
+        for (const Box& box : p.boxes) {
+          if (p.copy == 0) h.first.push_back(box);
+          EXPECT_TRUE(h.copies[text_of(box)].insert(p.copy).second) << info.name;
+          h.num_copies[text_of(box)] = p.num_copies;
+        }
+      }
+    });
+  return held;
+}
+
+TEST(TensorBoxes, TileEveryTensorOnce) {
+  for (const Heads& c : kCases) {
+    SCOPED_TRACE(fmt::format("tp {} heads {} keys {}", c.tp, c.heads, c.keys));
+    const ModelSpec whole = spec_of(c.heads, c.keys);
+    std::map<std::string, Held> held = held_by_ranks(whole, c.tp);
+    size_t num_tensors = 0;
+    visit(whole, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+      ++num_tensors;
+      ASSERT_TRUE(held.contains(info.name)) << info.name;
+      const Held& h = held[info.name];
+      EXPECT_EQ(h.global_shape, tensor.shape) << info.name;
+      EXPECT_EQ(checkpoint::find_cover_error(tensor.shape, h.first), std::nullopt) << info.name;
+      for (const auto& [box, copies] : h.copies) {
+        EXPECT_EQ(int(copies.size()), h.num_copies.at(box)) << info.name << box;
+        EXPECT_EQ(*copies.begin(), 0);
+        EXPECT_EQ(*copies.rbegin(), int(copies.size()) - 1);
+      }
+    });
+    EXPECT_EQ(held.size(), num_tensors);
+  }
+}
+
+TEST(TensorBoxes, OneRankHoldsTheWholeModel) {
+  const ModelSpec whole = spec_of(8, 2);
+  EXPECT_EQ(local_spec(whole, {}), whole);
+  visit(whole, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+    const std::vector<Placement> p = placements(whole, {}, info.name, tensor.shape);
+    ASSERT_EQ(p.size(), 1u) << info.name;
+    EXPECT_EQ(p[0].boxes, std::vector{Box::whole(tensor.shape)}) << info.name;
+    EXPECT_EQ(p[0].num_copies, 1) << info.name;
+  });
+}
+
+// Every kind of initialisation, from logical coordinates.
+TEST(TensorBoxes, WeightsBeginAsThoseOfTheWholeModel) {
+  Threads threads(2);
+  const kernels::Context ctx{.threads = &threads};
+  const InitSpec init{.std = 0.3, .temp = 1.25, .conv_uniform = true, .output_depth = true};
+  const auto weights = [&](Allocator& allocator, const ModelSpec& spec) {
+    Arena arena = nn::arena_for(allocator, Tag::kWeights, [&](Arena& counter) {
+      nn::ModelWeights::make(counter, spec, DType::kF32, true);
+    });
+    return std::pair(nn::ModelWeights::make(arena, spec, DType::kF32, true), std::move(arena));
+  };
+  for (const Heads& c : kCases) {
+    const ModelSpec whole = spec_of(c.heads, c.keys);
+    Allocator allocator(Device::kCpu);
+    const auto [all, all_memory] = weights(allocator, whole);
+    nn::initialize(ctx, all, whole, init, 7);
+    std::map<std::string, Tensor> by_name;
+    all.for_each(whole, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+      by_name[info.name] = tensor;
+    });
+    for (int rank = 0; rank < c.tp; ++rank) {
+      const ModelSpec spec = local_spec(whole, {c.tp, rank});
+      const auto [part, memory] = weights(allocator, spec);
+      const auto place = [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+        return placements(whole, {c.tp, rank}, info.name, tensor.shape);
+      };
+      nn::initialize(ctx, part, spec, init, 7,
+                     [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+                       return region_of(place(info, tensor));
+                     });
+      part.for_each(spec, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+        const float* logical = by_name.at(info.name).as<float>();
+        for_elements(place(info, tensor), [&](const Placement&, int64_t local, int64_t at) {
+          ASSERT_EQ(tensor.as<float>()[local], logical[at]) << info.name << " " << at;
+        });
+      });
+    }
+  }
+}
+
+TEST(TensorBoxes, PartialGradientsAreThoseOfNormsMergesAndTheRoot) {
+  std::set<std::string> partial;
+  const ModelSpec spec = spec_of(8, 2);
+  visit(spec, [&](const nn::ParameterInfo& info, const Tensor&) {
+    if (partial_over_tp(info.name)) partial.insert(info.name);
+  });
+  EXPECT_EQ(partial.size(), size_t(10 * spec.num_hidden_layers + 4));
+  EXPECT_TRUE(partial.contains("model.norm.weight"));
+  EXPECT_TRUE(partial.contains("model.layers.1.input_layernorm.weight"));
+  EXPECT_FALSE(partial.contains("model.layers.1.mlp.gate.router_mlp.norm.weight"));
+}
+
+}  // namespace
+}  // namespace ashlar::parallel
