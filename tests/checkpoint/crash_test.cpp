@@ -29,7 +29,7 @@ int64_t last_step(int num_writers) {
 
 // Saves all steps; returns the last step that was announced, -1 for none.
 int64_t run_until_fault(FileSystem& files, int num_writers, Log& log) {
-  Shares shares = Shares::even(num_writers);
+  Shares shares = Shares::rows(num_writers);
   int64_t announced = -1;
   try {
     const auto writers = make_writers(files, num_writers, log);
@@ -76,7 +76,7 @@ TEST_P(Crash, EveryCallAndEveryKindOfLoss) {
       const auto newest = (*writers)[0].newest();
       ASSERT_EQ(newest ? std::max(newest->step, announced) : announced, newest ? newest->step : -1);
       if (newest) expect_holds(*after, newest->directory, newest->step);
-      Shares shares = Shares::even(GetParam());
+      Shares shares = Shares::rows(GetParam());
       const int64_t next = newest ? newest->step + 1 : 1;
       shares.fill(next);
       writers->save_in_turn(shares, next);
@@ -101,7 +101,7 @@ TEST_P(Inject, EveryCallFailsOnce) {
           faulty_files(disk, [&](int64_t call, std::string_view, const std::string&) {
             return call == bad ? fault : Fault::kNone;
           });
-      Shares shares = Shares::even(GetParam());
+      Shares shares = Shares::rows(GetParam());
       std::unique_ptr<Writers> writers;
       const auto attempt = [&](const std::function<void()>& body, std::string_view expected) {
         try {

@@ -36,14 +36,14 @@ class Failing : public testing::Test {
   // The save fails with such an error, leaves nothing, and the next one works.
   void expect_failure(ErrorKind kind, const std::string& expected, Writers& writers) {
     shares_.fill(1);
-    const std::string message = message_of(kind, [&] { writers.save(shares_, 1); });
+    const std::string message = message_of(kind, [&] { writers.save_in_turn(shares_, 1); });
     EXPECT_NE(message.find(expected), message.npos) << message;
     EXPECT_EQ(writers[0].consecutive_failures(), 1);
     EXPECT_FALSE(writers[0].newest());
     EXPECT_TRUE(committed_steps(*disk_, "root").empty());
     fails_ = [](std::string_view, const std::string&) { return false; };
     shares_.fill(2);
-    writers.save(shares_, 2);
+    writers.save_in_turn(shares_, 2);
     expect_step(*disk_, 2, 3);
     EXPECT_EQ(writers[0].consecutive_failures(), 0);
   }

@@ -30,6 +30,23 @@ class Shares {
     });
     return shares;
   }
+  // Every tensor's rows in equal ranges, scalars to the last: one box a tensor, so few files.
+  static Shares rows(int num_writers) {
+    Shares shares(num_writers);
+    shares.for_each_tensor([&](const Piece& piece, std::vector<State>& states) {
+      Box box = piece.box;
+      const int64_t num_rows = box.length.ndim() ? box.length[0] : 1;
+      for (int w = 0; w < num_writers; ++w) {
+        const int64_t begin = num_rows * w / num_writers, end = num_rows * (w + 1) / num_writers;
+        if (box.length.ndim() > 0) {
+          box.offset[0] = begin;
+          box.length[0] = end - begin;
+        }
+        if (begin < end || num_rows == 0) shares.give(piece, box, states[size_t(w)]);
+      }
+    });
+    return shares;
+  }
   // Boxes and their holders by chance; one writer may hold several of a tensor, or none at all.
   static Shares random(int num_writers, Draw& draw) {
     Shares shares(num_writers);
