@@ -70,12 +70,12 @@ class Step {
   Step(const Case& c, Device device) : Step(c, device, nullptr) {}
   Step(const Case& c, Device device, comm::Group& tp) : Step(c, device, &tp) {}
 
-  // Forward and backward of one micro-batch, gradients from zero.  Gives the sum of the losses of
-  // this rank's tokens.
+  // Forward and backward of one micro-batch; products overwrite what gradients held.  Gives the sum
+  // of the losses of this rank's tokens.
   double run() {
-    if (!ctx_.meta()) fill_zero(model_.flat_gradients());
+    if (!ctx_.meta()) fill_zero(model_.unit_gradients(0));
     const nn::ModelCall call =
-        model_.call(exchange_, sequence_, ids_.tensor, true, runner_ ? &*runner_ : nullptr);
+        model_.call(exchange_, sequence_, ids_.tensor, false, runner_ ? &*runner_ : nullptr);
     nn::forward(ctx_, call, saved_);
     nn::head_loss_backward(ctx_, model_, saved_.final_TH, targets_.tensor, 0.5, loss_.tensor,
                            dfinal_.tensor, model_.gradients().embed);
