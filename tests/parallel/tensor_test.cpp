@@ -1,5 +1,5 @@
-// Tensor-parallel ranks give the loss and every gradient of one rank, and say to each other what the
-// formulas say.
+// Tensor-parallel ranks give the loss and every gradient of one rank, and say to each other what
+// the formulas say.
 #include <gtest/gtest.h>
 
 #include "../train/malloc_count.h"
