@@ -44,13 +44,17 @@ Checkpointer::Engine::Engine(FileSystem& files, std::string root, CheckpointOpti
     : files_(files),
       root_(prepared(files, std::move(root))),
       options_(std::move(options)),
-      log_(log),
-      lease_(files, root_, log) {
+      log_(log) {
+  ASHLAR_ASSERT(0 <= options_.writer && options_.writer < options_.num_writers);
+  ASHLAR_ASSERT(leads() || !options_.run_id.empty());
   ASHLAR_REQUIRE(options_.keep >= 1, kConfig, "checkpoint.keep is {}; expected at least 1",
                  options_.keep);
-  collect_stale(files_, root_, log_);
-  // After a kill the newest step may have been cut short in ways that its size does not show.
-  recover(lease_.taken_over() ? VerifyLevel::kDeep : VerifyLevel::kQuick);
+  if (leads()) {
+    lease_.emplace(files_, root_, log_);
+    collect_stale(files_, root_, log_);
+    // After a kill the newest step may have been cut short in ways that its size does not show.
+    recover(lease_->taken_over() ? VerifyLevel::kDeep : VerifyLevel::kQuick);
+  }
   if (options_.run_id.empty()) options_.run_id = newest_ ? newest_->run_id : to_text(random_id());
   copier_ = std::thread([this] { copy_loop(); });
   writer_ = std::thread([this] { write_loop(); });
@@ -66,6 +70,7 @@ Checkpointer::Engine::~Engine() {
   changed_.notify_all();
   copier_.join();
   writer_.join();
+  remove_abandoned();
 }
 
 std::optional<StepRef> Checkpointer::Engine::newest() const {
@@ -87,18 +92,49 @@ void Checkpointer::Engine::reject_newest(const std::string& reason) {
   recover(VerifyLevel::kDeep);  // one step was worse than it looked: trust no other by its looks
 }
 
-void Checkpointer::Engine::save(const SaveRequest& request) {
-  const Clock::time_point start = Clock::now();
+std::shared_ptr<Checkpointer::Engine::Job> Checkpointer::Engine::make_job(
+    const SaveRequest& request, const Id& attempt) {
   throw_failure();
   check_step(request.step);
   auto job = std::make_shared<Job>();
-  job->plan = make_save_plan(request, options_.run_id, random_id());
+  job->plan =
+      make_save_plan(request, options_.run_id, attempt, options_.writer + 1, options_.num_writers);
   job->plan.manifest.writer_version = options_.writer_version;
-  check_room(job->plan);
-  job->start = start;
   job->stats.step = request.step;
   job->stats.bytes = job->plan.bytes;
+  check_room(job->plan);
   take_arena(job->plan);
+  return job;
+}
+
+// A save that ended before it began.  The others do not know yet, and may be writing.
+void Checkpointer::Engine::refuse(const SaveRequest& request, const Error& error) {
+  if (leads()) {
+    const std::lock_guard lock(mutex_);
+    abandoned_.push_back(join(root_, tmp_name(request.step, to_text(request.attempt))));
+    return;
+  }
+  SavePlan nothing;
+  nothing.step = request.step;
+  nothing.attempt = request.attempt;
+  nothing.writer = options_.writer + 1;
+  StepWriter(files_, root_, nothing, options_.retry_delay_s, log_).report_failure(error.what());
+}
+
+void Checkpointer::Engine::save(const SaveRequest& request) {
+  const Clock::time_point start = Clock::now();
+  const bool chosen = request.attempt != Id{};
+  ASHLAR_ASSERT(chosen || options_.num_writers == 1);
+  std::shared_ptr<Job> job;
+  try {
+    job = make_job(request, chosen ? request.attempt : random_id());
+  } catch (const Error& error) {
+    if (options_.num_writers > 1) refuse(request, error);
+    if (leads() || error.kind() != ErrorKind::kStorage) throw;
+    log_.warn("{}", error.what());  // the leader reports it
+    return;
+  }
+  job->start = start;
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return jobs_.size() < kMaxJobs; });
@@ -168,6 +204,7 @@ void Checkpointer::Engine::throw_failure() {
 
 void Checkpointer::Engine::check_step(int64_t step) const {
   ASHLAR_ASSERT(step >= 0 && step <= kMaxStep);
+  if (!leads()) return;  // the leader's verdict holds for all
   const std::lock_guard lock(mutex_);
   ASHLAR_REQUIRE(step > last_step_, kConfig,
                  "step {} cannot be saved: {} already holds step {}; continue from it or choose "

@@ -15,9 +15,24 @@
 // the limit; a snapshot that does not fit waits for the disk instead of failing.  At most two
 // saves are under way.
 //
+// Several writers   N processes (or threads) write one step together, each its own boxes; no tensor
+// travels between them.  Each makes a Checkpointer on the same root, a directory that all of them
+// share, and calls save() for the same steps with the same attempt.
+//   Writer 0, the leader, is the only one that holds the lease, recovers, commits and removes; it
+// is made first, and its run_id() goes to the others' options.  When its own files are down it
+// waits for the parts of the others (parts.h), proves that all boxes together tile every tensor,
+// and commits.
+//   The others, the followers, have neither newest() nor open_newest(): the leader's directory is
+// to be opened by all.  A follower's save ends when its part is written, and its wait() returns
+// then; whether the step exists is known when the leader's wait() has returned, so before an end
+// or a restart all meet after that.  A follower's failure is logged and counted there and reported
+// by the leader: its step fails with "writer W of N: ...", W counted from 1 as in names of files.
+// A writer that is not heard of for part_timeout_s fails the step likewise.
+//
 // Errors   of a save surface at the next save() (which then does nothing else) or wait(), as
 //          kStorage "step S is not saved: STAGE: PATH: ..."; the attempt's files are removed and
 //          the next save starts afresh.  Synchronous saves throw at once.
+//          Several writers: kCorrupt names tensor and element that no writer, or two, have.
 //          The constructor: kConfig if another process trains into the root, kCorrupt if the root
 //          has steps but none is good.
 // Threads  one caller.  The tensors of the last save must outlive this object or wait().
@@ -45,16 +60,19 @@ struct CheckpointOptions {
   std::string writer_version = "ashlar";  // of the program, for the manifest
   int64_t max_arena_bytes = 0;            // 0: a quarter of the machine's memory
   double retry_delay_s = 0.05;            // before the second try of a failed write
+  int writer = 0, num_writers = 1;        // of each step; writers from 1 on need the run_id
+  double part_timeout_s = 600;            // the leader's wait for the others, from its last file on
 };
 
 struct SaveStats {
-  int64_t step = 0, bytes = 0;
-  double blocked_s = 0;   // the caller waited: in save() and before_update()
-  double copy_s = 0;      // from save() until the snapshot was complete
-  double write_s = 0;     // hashing, writing and syncing data files
-  double commit_s = 0;    // index, manifest, COMMIT, rename
-  double total_s = 0;     // from save() until committed
-  std::string directory;  // of the committed step
+  int64_t step = 0, bytes = 0;  // of the step; a follower's: of its own files
+  double blocked_s = 0;         // the caller waited: in save() and before_update()
+  double copy_s = 0;            // from save() until the snapshot was complete
+  double write_s = 0;           // hashing, writing and syncing data files
+  double parts_s = 0;           // the leader waited for the parts of the others
+  double commit_s = 0;          // index, manifest, COMMIT, rename; a follower's: its part
+  double total_s = 0;     // from save() until committed; a follower's: until its part was written
+  std::string directory;  // of the committed step; a follower's: ""
 };
 
 class Checkpointer {
@@ -64,7 +82,7 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // The newest good step, as the constructor found it or the last save made it.
+  // The newest good step, as the constructor found it or the last save made it.  The leader's.
   std::optional<StepRef> newest() const;
   StepReader open_newest() const;
   // It turned out to be damaged: recorded, set aside, and the next older good step takes its place;
@@ -72,7 +90,7 @@ class Checkpointer {
   void reject_newest(const std::string& reason);
 
   // Steps must increase: kConfig if `step` is not newer than every step there is.  kStorage if the
-  // disk has too little room: 1.05 times the step's bytes and 16 MiB.
+  // disk has too little room: 1.05 times the bytes of this writer's files and 16 MiB.
   void save(const SaveRequest& request);
   void before_update();
   void wait();

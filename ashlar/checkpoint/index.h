@@ -84,6 +84,7 @@ std::vector<std::byte> build_index(const Index& index);
 Index parse_index(std::span<const std::byte> bytes, const std::string& path);
 
 int64_t num_chunks(int64_t size_bytes);  // ceil(size / 4 MiB)
+int64_t bytes_of(const Index& index);    // of all its files
 // The component that the tensor's bytes are in.
 Component component_of(const Index& index, const IndexTensor& tensor);
 

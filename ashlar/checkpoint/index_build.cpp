@@ -185,6 +185,12 @@ int64_t num_chunks(int64_t size_bytes) {
   return (size_bytes + kChunkBytes - 1) >> kChunkLog2;
 }
 
+int64_t bytes_of(const Index& index) {
+  int64_t bytes = 0;
+  for (const IndexFile& file : index.files) bytes += file.size_bytes;
+  return bytes;
+}
+
 Component component_of(const Index& index, const IndexTensor& tensor) {
   ASHLAR_ASSERT(!tensor.boxes.empty());
   return index.files[tensor.boxes[0].file].component;

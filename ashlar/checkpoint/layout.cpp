@@ -50,6 +50,14 @@ std::string shard_name(int writer, int part, int num_parts) {
   return fmt::format("shard-{:05}-model-{:05}-of-{:05}.safetensors", writer, part, num_parts);
 }
 
+std::string part_name(int writer) {
+  return fmt::format("part-{:05}.bin", writer);
+}
+
+std::string part_error_name(int writer) {
+  return fmt::format("part-{:05}.error", writer);
+}
+
 Id random_id() {
   std::random_device device;  // the system's random source
   Id id;

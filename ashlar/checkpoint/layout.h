@@ -5,6 +5,7 @@
 //     COMMIT manifest.json index.bin
 //     model/shard-00001-model-00001-of-00001.safetensors  optim/...  loader/...  extra/...
 //   ROOT/.tmp-step-000000012000-ATTEMPT/          being written
+//     part-00002.bin or part-00002.error          writer 2 is done, or failed; gone when committed
 //   ROOT/.trash-UUID/                             being deleted
 //   ROOT/.bad/step-000000012000-ATTEMPT.json      failed; beside it lie quarantined steps
 //   ROOT/.verified/step-000000012000-ATTEMPT.json passed a deep verification
@@ -37,6 +38,8 @@ std::string tmp_name(int64_t step, std::string_view attempt);
 std::string verdict_name(int64_t step,
                          std::string_view attempt);           // "step-000000012000-ATTEMPT.json"
 std::string shard_name(int writer, int part, int num_parts);  // all from 1
+std::string part_name(int writer);                            // "part-00002.bin", from 1
+std::string part_error_name(int writer);                      // "part-00002.error"
 
 // 128 random bits from the system; their text form is 32 lower-case hex digits.
 using Id = std::array<uint8_t, 16>;

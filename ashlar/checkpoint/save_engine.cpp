@@ -1,5 +1,7 @@
 #include "ashlar/checkpoint/save_engine.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "ashlar/checkpoint/retention.h"
@@ -27,7 +29,10 @@ void Checkpointer::Engine::copy_loop() {
 
 void Checkpointer::Engine::copy(const std::shared_ptr<Job>& job) {
   const size_t num_files = job->plan.files.size();
-  ASHLAR_ASSERT(num_files > 0);
+  if (num_files == 0) {
+    const std::lock_guard lock(mutex_);
+    filled_.push_back({job, 0, 0, -1, 0, true});
+  }
   for (size_t f = 0; f < num_files; ++f) {
     const FilePlan& file = job->plan.files[f];
     const int64_t size_bytes = file.file.size_bytes;
@@ -46,7 +51,6 @@ void Checkpointer::Engine::copy(const std::shared_ptr<Job>& job) {
 }
 
 void Checkpointer::Engine::write_loop() {
-  Clock::time_point refreshed = Clock::now();
   for (;;) {
     std::optional<Filled> next;
     {
@@ -59,17 +63,16 @@ void Checkpointer::Engine::write_loop() {
         filled_.pop_front();
       }
     }
-    if (seconds_since(refreshed) >= kLeaseRefresh_s) {
-      refreshed = Clock::now();
-      refresh_lease();
-    }
+    refresh_lease();
     if (next) write(*next);
   }
 }
 
 void Checkpointer::Engine::refresh_lease() {
+  if (!lease_ || seconds_since(refreshed_) < kLeaseRefresh_s) return;
+  refreshed_ = Clock::now();
   try {
-    lease_.refresh();
+    lease_->refresh();
   } catch (const Error& error) {
     log_.warn("the lease of {} was not refreshed: {}", root_, error.what());
   }
@@ -78,10 +81,14 @@ void Checkpointer::Engine::refresh_lease() {
 // Runs on the writer thread; a failed job's later chunks are only released.
 void Checkpointer::Engine::write(const Filled& filled) {
   Job& job = *filled.job;
-  if (!job.error) guarded(job, [&] { write_chunk(job, filled); });
-  arena_->release(filled.arena_chunk);
+  if (!job.error && !job.writer) guarded(job, [&] { begin(job); });
+  if (filled.arena_chunk >= 0) {
+    if (!job.error) guarded(job, [&] { write_chunk(job, filled); });
+    arena_->release(filled.arena_chunk);
+  }
   if (!filled.last) return;
-  if (!job.error) guarded(job, [&] { commit(job); });
+  if (!job.error && leads()) guarded(job, [&] { await_parts(job); });
+  if (!job.error) guarded(job, [&] { leads() ? commit(job) : publish_part(job); });
   finish(filled.job);
 }
 
@@ -96,21 +103,50 @@ void Checkpointer::Engine::guarded(Job& job, F&& body) {
                       fmt::format("step {} is not saved: {}", job.plan.step, error.what()));
   }
   if (!job.error || !job.writer) return;
-  job.writer->abandon();
+  give_up(job);
   job.writer.reset();
+}
+
+void Checkpointer::Engine::give_up(Job& job) {
+  if (!leads()) return job.writer->report_failure(job.error->what());
+  job.writer->abandon();
+  if (options_.num_writers == 1) return;
+  const std::lock_guard lock(mutex_);
+  abandoned_.push_back(job.writer->directory());
+}
+
+void Checkpointer::Engine::begin(Job& job) {
+  job.writer = std::make_unique<StepWriter>(files_, root_, job.plan, options_.retry_delay_s, log_);
+  job.writer->begin();
 }
 
 void Checkpointer::Engine::write_chunk(Job& job, const Filled& filled) {
   const Clock::time_point start = Clock::now();
-  if (!job.writer) {
-    job.writer =
-        std::make_unique<StepWriter>(files_, root_, job.plan, options_.retry_delay_s, log_);
-    job.writer->begin();
-  }
   job.writer->write_chunk(filled.file, filled.chunk,
                           arena_->bytes(filled.arena_chunk).first(size_t(filled.bytes)));
   const std::lock_guard lock(mutex_);
   job.stats.write_s += seconds_since(start);
+}
+
+// Asks often at first, ten times a second later.
+void Checkpointer::Engine::await_parts(Job& job) {
+  const Clock::time_point start = Clock::now();
+  double delay_s = 0.001;
+  for (;;) {
+    const bool late = seconds_since(start) >= options_.part_timeout_s;
+    const std::vector<int> missing = job.writer->missing_writers();
+    if (missing.empty()) break;
+    ASHLAR_REQUIRE(!late, kStorage,
+                   "step {} is not saved: waiting for parts: {}: writer{} {} of {} did not finish "
+                   "within {:.4g} s (checkpoint writers must share this directory)",
+                   job.plan.step, job.writer->directory(), missing.size() == 1 ? "" : "s",
+                   fmt::join(missing, ", "), options_.num_writers, options_.part_timeout_s);
+    refresh_lease();
+    std::this_thread::sleep_for(std::chrono::duration<double>(delay_s));
+    delay_s = std::min(0.1, 2 * delay_s);
+  }
+  const std::lock_guard lock(mutex_);
+  job.stats.parts_s = seconds_since(start);
 }
 
 void Checkpointer::Engine::commit(Job& job) {
@@ -118,6 +154,7 @@ void Checkpointer::Engine::commit(Job& job) {
   const std::string directory = job.writer->publish();
   job.writer.reset();
   const std::lock_guard lock(mutex_);
+  job.stats.bytes = bytes_of(job.plan.index);
   job.stats.directory = directory;
   job.stats.commit_s = seconds_since(start);
   job.stats.total_s = seconds_since(job.start);
@@ -126,23 +163,55 @@ void Checkpointer::Engine::commit(Job& job) {
   consecutive_failures_ = 0;
 }
 
+void Checkpointer::Engine::publish_part(Job& job) {
+  const Clock::time_point start = Clock::now();
+  job.writer->publish_part();
+  job.writer.reset();
+  const std::lock_guard lock(mutex_);
+  job.stats.commit_s = seconds_since(start);
+  job.stats.total_s = seconds_since(job.start);
+  consecutive_failures_ = 0;
+}
+
+// Under the mutex.
+void Checkpointer::Engine::fail(const Error& error) {
+  ++consecutive_failures_;
+  if (!leads()) return log_.warn("{}", error.what());  // the leader reports it
+  if (failure_) log_.warn("{}", failure_->what());     // nobody took the one before
+  // A message of its own: it is read and freed by another thread.
+  failure_ = Error(error.kind(), std::string(error.what()));
+}
+
 void Checkpointer::Engine::finish(const std::shared_ptr<Job>& job) {
-  if (!job->error) guarded(*job, [&] { retire(); });
+  if (leads() && !job->error) guarded(*job, [&] { retire(); });
+  remove_abandoned();
   {
     const std::lock_guard lock(mutex_);
-    if (job->error) {
-      ++consecutive_failures_;
-      if (failure_) log_.warn("{}", failure_->what());  // nobody took the one before
-      // A message of its own: it is read and freed by another thread.
-      failure_ = Error(job->error->kind(), std::string(job->error->what()));
-    } else {
+    if (job->error)
+      fail(*job->error);
+    else
       committed_.push_back(job);
-    }
     std::erase(jobs_, job);
     last_step_ = newest_ ? newest_->step : -1;  // a failed step may be tried again
     for (const auto& other : jobs_) last_step_ = std::max(last_step_, other->plan.step);
   }
   changed_.notify_all();
+}
+
+// A follower that was slower than the leader's verdict may have made its directory again.
+void Checkpointer::Engine::remove_abandoned() {
+  std::vector<std::string> directories;
+  {
+    const std::lock_guard lock(mutex_);
+    directories = abandoned_;
+  }
+  for (const std::string& directory : directories) {
+    try {
+      if (files_.stat(directory)) files_.remove_all(directory);
+    } catch (const Error& error) {
+      log_.warn("{}; {} is collected at the next start", error.what(), directory);
+    }
+  }
 }
 
 void Checkpointer::Engine::retire() {

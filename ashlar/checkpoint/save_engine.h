@@ -2,7 +2,8 @@
 //
 //   caller    save(): plans, queues a Job in to_copy_
 //   copier_   to_copy_ -> chunks of the arena, queued in filled_
-//   writer_   filled_ -> files; commits a step after its last chunk and retires old ones
+//   writer_   filled_ -> files; commits a step after its last chunk and retires old ones, or
+//             (a follower) writes its part of the step
 //
 // The members from jobs_ to stop_ are used under mutex_; a Job's plan is fixed before it is queued.
 #pragma once
@@ -53,12 +54,15 @@ class Checkpointer::Engine {
   struct Filled {
     std::shared_ptr<Job> job;
     size_t file;
-    int64_t chunk, arena_chunk, bytes;
+    int64_t chunk, arena_chunk, bytes;  // arena_chunk -1: this writer has no file in the step
     bool last;
   };
 
   // The caller's side: checkpointer.cpp.
+  bool leads() const { return options_.writer == 0; }
   bool idle() const;
+  std::shared_ptr<Job> make_job(const SaveRequest& request, const Id& attempt);
+  void refuse(const SaveRequest& request, const Error& error);
   void recover(VerifyLevel level);
   void throw_failure();
   void check_step(int64_t step) const;
@@ -70,20 +74,27 @@ class Checkpointer::Engine {
   void copy_loop();
   void copy(const std::shared_ptr<Job>& job);
   void write_loop();
-  void refresh_lease();
+  void refresh_lease();  // if it is due
   void write(const Filled& filled);
   template <typename F>
   void guarded(Job& job, F&& body);
+  void begin(Job& job);
   void write_chunk(Job& job, const Filled& filled);
+  void give_up(Job& job);
+  void await_parts(Job& job);
   void commit(Job& job);
+  void publish_part(Job& job);
+  void fail(const Error& error);
   void finish(const std::shared_ptr<Job>& job);
   void retire();
+  void remove_abandoned();
 
   FileSystem& files_;
   std::string root_;
   CheckpointOptions options_;
   Log& log_;
-  Lease lease_;
+  std::optional<Lease> lease_;                  // the leader's
+  Clock::time_point refreshed_ = Clock::now();  // the writer thread's
   std::unique_ptr<ChunkArena> arena_;
 
   mutable std::mutex mutex_;
@@ -96,6 +107,7 @@ class Checkpointer::Engine {
   std::optional<Error> failure_;
   int64_t last_step_ = -1;
   int consecutive_failures_ = 0;
+  std::vector<std::string> abandoned_;  // attempts in which a slow follower may still write
   bool stop_ = false;
   std::thread copier_, writer_;
 };

@@ -23,11 +23,19 @@ bool offset_less(const IndexBox& a, const IndexBox& b) {
   return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end());
 }
 
+void sort_boxes(Index& index) {
+  for (IndexTensor& tensor : index.tensors)
+    std::stable_sort(tensor.boxes.begin(), tensor.boxes.end(), offset_less);
+}
+
 class Planner {
  public:
-  Planner(const SaveRequest& request, const std::string& run_id, const Id& attempt)
+  Planner(const SaveRequest& request, const std::string& run_id, const Id& attempt, int writer,
+          int num_writers)
       : request_(request) {
     plan_.step = request.step;
+    plan_.writer = writer;
+    plan_.num_writers = num_writers;
     plan_.attempt = plan_.index.attempt = attempt;
     plan_.run_id = run_id;
   }
@@ -37,12 +45,9 @@ class Planner {
     add_component(Component::kOptim, request_.optim);
     add_component(Component::kLoader, request_.loader);
     for (const Blob& blob : request_.extra) add_blob(blob);
-    check_cover();
-    for (IndexTensor& tensor : plan_.index.tensors)
-      std::stable_sort(tensor.boxes.begin(), tensor.boxes.end(), offset_less);
-    link_states();
-    add_aliases();
-    fill_manifest();
+    if (plan_.num_writers == 1) check_cover(plan_);  // of several, the leader proves it
+    sort_boxes(plan_.index);                         // an index has them sorted, a part too
+    start_manifest();
     return std::move(plan_);
   }
 
@@ -64,10 +69,12 @@ class Planner {
                  int num_parts) {
     FilePlan file;
     file.file.component = component;
+    file.file.writer = uint32_t(plan_.writer);
     file.file.uuid = random_id();
     const bool streams = component == Component::kLoader && num_parts == 1;
-    file.file.path = std::string(name_of(component)) + "/" +
-                     (streams ? "streams-00000.safetensors" : shard_name(1, part + 1, num_parts));
+    file.file.path =
+        std::string(name_of(component)) + "/" +
+        (streams ? "streams-00000.safetensors" : shard_name(plan_.writer, part + 1, num_parts));
     std::vector<TensorSpec> specs;
     std::unordered_map<std::string_view, const Piece*> by_name;
     for (const Piece* piece : pieces) {
@@ -149,64 +156,12 @@ class Planner {
     plan_.files.push_back(std::move(file));
   }
 
-  // One sum over all tensors proves exact cover; only if it differs is each tensor swept.
-  void check_cover() const {
-    const uint64_t seed =
-        uint64_t(plan_.attempt[0]) << 32 | plan_.attempt[1] << 8 | plan_.attempt[2];
-    CoverHash found, expected;
-    for (const IndexTensor& tensor : plan_.index.tensors) {
-      const LogicalTensor& logical = tensor.logical;
-      const CoverHasher hash(seed, logical.name, logical.global_shape.ndim());
-      expected += hash(Box::whole(logical.global_shape));
-      for (const IndexBox& box : tensor.boxes) found += hash(box.box);
-    }
-    if (found == expected) return;
-    for (const IndexTensor& tensor : plan_.index.tensors) {
-      std::vector<Box> boxes;
-      for (const IndexBox& box : tensor.boxes) boxes.push_back(box.box);
-      const auto error = find_cover_error(tensor.logical.global_shape, boxes);
-      ASHLAR_REQUIRE(!error, kCorrupt, "step {} is not saved: tensor '{}' {}: {}", plan_.step,
-                     tensor.logical.name, tensor.logical.global_shape.to_string(), *error);
-    }
-    ASHLAR_ASSERT(false && "cover hash and sweep disagree");
-  }
-
-  // optim.<state>.<parameter> points at its parameter.
-  void link_states() {
-    for (IndexTensor& tensor : plan_.index.tensors) {
-      const std::string& name = tensor.logical.name;
-      if (tensor.logical.role != Role::kOptimizerState || !name.starts_with("optim.")) continue;
-      const size_t dot = name.find('.', 6);
-      if (dot == name.npos) continue;
-      const auto found = tensor_of_.find(name.substr(dot + 1));
-      if (found != tensor_of_.end()) tensor.parent = uint32_t(found->second);
-    }
-  }
-
-  void add_aliases() {
-    for (const auto& [name, stored] : request_.aliases) {
-      const auto found = tensor_of_.find(stored);
-      ASHLAR_ASSERT(found != tensor_of_.end() && !tensor_of_.contains(name));
-      IndexTensor alias = plan_.index.tensors[found->second];
-      alias.logical.name = name;
-      alias.alias = true;
-      plan_.index.tensors.push_back(std::move(alias));
-    }
-  }
-
-  void fill_manifest() {
+  void start_manifest() {
     Manifest& manifest = plan_.manifest;
     manifest.run_id = plan_.run_id;
     manifest.step = plan_.step;
     manifest.attempt = plan_.attempt;
     manifest.created = utc_now();
-    for (const FilePlan& file : plan_.files) {
-      ComponentTotal& total = manifest.components[std::string(name_of(file.file.component))];
-      total.bytes += file.file.size_bytes;
-      ++total.files;
-      manifest.files.push_back({file.file.path, file.file.size_bytes, file.file.uuid});
-    }
-    manifest.tensors_total = int64_t(plan_.index.tensors.size());
     manifest.aliases = request_.aliases;
     manifest.sections = request_.sections;
   }
@@ -217,10 +172,83 @@ class Planner {
   std::set<std::string> blob_names_;
 };
 
+using TensorPlaces = std::unordered_map<std::string, size_t>;  // name -> place in Index::tensors
+
+// optim.<state>.<parameter> points at its parameter.
+void link_states(Index& index, const TensorPlaces& places) {
+  for (IndexTensor& tensor : index.tensors) {
+    const std::string& name = tensor.logical.name;
+    if (tensor.logical.role != Role::kOptimizerState || !name.starts_with("optim.")) continue;
+    const size_t dot = name.find('.', 6);
+    if (dot == name.npos) continue;
+    const auto found = places.find(name.substr(dot + 1));
+    if (found != places.end()) tensor.parent = uint32_t(found->second);
+  }
+}
+
+void add_aliases(SavePlan& plan, const TensorPlaces& places) {
+  for (const auto& [name, stored] : plan.manifest.aliases) {
+    const auto found = places.find(stored);
+    ASHLAR_REQUIRE(found != places.end() && !places.contains(name), kCorrupt,
+                   "step {} is not saved: '{}' stands for '{}', but {}", plan.step, name, stored,
+                   found == places.end() ? "no writer has that tensor" : "both names are stored");
+    IndexTensor alias = plan.index.tensors[found->second];
+    alias.logical.name = name;
+    alias.alias = true;
+    plan.index.tensors.push_back(std::move(alias));
+  }
+}
+
 }  // namespace
 
-SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt) {
-  return Planner(request, run_id, attempt).plan();
+SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt,
+                        int writer, int num_writers) {
+  ASHLAR_ASSERT(1 <= writer && writer <= num_writers);
+  ASHLAR_ASSERT(writer == 1 || (request.loader.empty() && request.extra.empty() &&
+                                request.sections.empty() && request.aliases.empty()));
+  return Planner(request, run_id, attempt, writer, num_writers).plan();
+}
+
+void join_files(SavePlan& plan) {
+  for (const FilePlan& file : plan.files) plan.index.files.push_back(file.file);
+}
+
+// One sum over all tensors proves exact cover; only if it differs is each tensor swept.
+void check_cover(const SavePlan& plan) {
+  const uint64_t seed = uint64_t(plan.attempt[0]) << 32 | plan.attempt[1] << 8 | plan.attempt[2];
+  CoverHash found, expected;
+  for (const IndexTensor& tensor : plan.index.tensors) {
+    const LogicalTensor& logical = tensor.logical;
+    const CoverHasher hash(seed, logical.name, logical.global_shape.ndim());
+    expected += hash(Box::whole(logical.global_shape));
+    for (const IndexBox& box : tensor.boxes) found += hash(box.box);
+  }
+  if (found == expected) return;
+  for (const IndexTensor& tensor : plan.index.tensors) {
+    std::vector<Box> boxes;
+    for (const IndexBox& box : tensor.boxes) boxes.push_back(box.box);
+    const auto error = find_cover_error(tensor.logical.global_shape, boxes);
+    ASHLAR_REQUIRE(!error, kCorrupt, "step {} is not saved: tensor '{}' {}: {}", plan.step,
+                   tensor.logical.name, tensor.logical.global_shape.to_string(), *error);
+  }
+  ASHLAR_ASSERT(false && "cover hash and sweep disagree");
+}
+
+void complete(SavePlan& plan) {
+  TensorPlaces places;
+  for (size_t i = 0; i < plan.index.tensors.size(); ++i)
+    places[plan.index.tensors[i].logical.name] = i;
+  sort_boxes(plan.index);
+  link_states(plan.index, places);
+  add_aliases(plan, places);
+  Manifest& manifest = plan.manifest;
+  for (const IndexFile& file : plan.index.files) {
+    ComponentTotal& total = manifest.components[std::string(name_of(file.component))];
+    total.bytes += file.size_bytes;
+    ++total.files;
+    manifest.files.push_back({file.path, file.size_bytes, file.uuid});
+  }
+  manifest.tensors_total = int64_t(plan.index.tensors.size());
 }
 
 void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out) {

@@ -1,5 +1,5 @@
-// What one save will write: every file's header and byte sources, the index and the manifest.
-// A pure function of the request (file ids apart); nothing is read from the tensors yet.
+// What one writer of a save will write: every file's header and byte sources, the index and the
+// manifest.  A pure function of the request (file ids apart); nothing is read from the tensors yet.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,13 @@ struct Blob {
 
 struct SaveRequest {
   int64_t step = 0;
-  // Boxes of logical tensors; together they tile every tensor they name.  Optimizer states are
-  // named optim.<state>.<parameter>.  Model and optimizer bytes must stay as they are until
-  // before_update() returns; loader tensors and everything below are copied inside save().
+  // Names this try to save the step: the same for all its writers, never used before (random_id).
+  // Zero: drawn here, if there is one writer.
+  Id attempt{};
+  // Boxes of logical tensors; those of all writers together tile every tensor they name.  Optimizer
+  // states are named optim.<state>.<parameter>.  Model and optimizer bytes must stay as they are
+  // until before_update() returns; loader tensors and everything below are copied inside save(),
+  // and only writer 0 has any.
   std::span<const Piece> model, optim, loader;
   std::vector<Blob> extra;                      // trainer.json, recipe, tokenizer, ...
   std::map<std::string, std::string> sections;  // of the manifest: name -> JSON object
@@ -44,17 +48,27 @@ struct FilePlan {
 
 struct SavePlan {
   int64_t step = 0;
+  int writer = 1, num_writers = 1;  // from 1, as in names of files
   Id attempt{};
   std::string run_id;
   std::vector<FilePlan> files;
-  Index index;  // without files: they are joined when their checksums are known
+  Index index;  // without files: join_files() adds them when their checksums are known
   Manifest manifest;
-  int64_t bytes = 0;  // of all files
+  int64_t bytes = 0;  // of this writer's files
 };
 
-// Errors  kCorrupt if boxes do not tile a tensor (names tensor and element), kConfig if two extra
-//         files share a name.
-SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt);
+// Writer `writer` of num_writers, counted from 1.
+// Errors  kCorrupt if the boxes of a single writer do not tile a tensor (names tensor and element),
+//         kConfig if two extra files share a name.
+SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt,
+                        int writer, int num_writers);
+
+// After the last chunk: the written files, with their checksums, into the index.
+void join_files(SavePlan& plan);
+// The index has all boxes: kCorrupt unless they tile every tensor (names tensor and element).
+void check_cover(const SavePlan& plan);
+// The index has all files and boxes: sorts boxes, adds parents and aliases, fills the manifest.
+void complete(SavePlan& plan);
 
 // Copies bytes [offset, offset + out.size()) of the planned file.
 void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out);

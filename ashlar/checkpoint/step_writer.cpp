@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "ashlar/checkpoint/commit.h"
+#include "ashlar/checkpoint/parts.h"
 #include "ashlar/checkpoint/raise.h"
 #include "ashlar/core/checksum.h"
 
@@ -84,12 +85,67 @@ void StepWriter::write_small(const std::string& path, std::string_view text) {
   file->close();
 }
 
-std::string StepWriter::publish() {
+// `name` appears with all of the text, or not at all.
+void StepWriter::write_whole(const std::string& name, std::string_view text) {
+  const std::string aside = in_tmp(name + ".part");
+  write_small(aside, text);
+  files_.rename_new(aside, in_tmp(name));
+}
+
+void StepWriter::sync_directories() {
   std::set<std::string> directories;
-  for (const FilePlan& file : plan_.files) {
-    directories.insert(parent_of(in_tmp(file.file.path)));
-    plan_.index.files.push_back(file.file);
+  for (const IndexFile& file : plan_.index.files) directories.insert(parent_of(in_tmp(file.path)));
+  for (const std::string& directory : directories) files_.sync_directory(directory);
+}
+
+void StepWriter::publish_part() {
+  join_files(plan_);
+  const std::vector<std::byte> part = build_index(plan_.index);
+  // The rename is the last thing that happens in the directory: the leader may rename it at once.
+  stage("writing the part", [&] {
+    sync_directories();
+    write_whole(part_name(plan_.writer), {reinterpret_cast<const char*>(part.data()), part.size()});
+  });
+}
+
+void StepWriter::report_failure(std::string_view text) noexcept {
+  const std::string name = part_error_name(plan_.writer);
+  double delay_s = retry_delay_s_;
+  for (int attempt = 1; attempt <= kTries; ++attempt, delay_s *= 4) {
+    try {
+      file_.reset();
+      files_.make_directories(tmp_);
+      files_.remove_all(in_tmp(name + ".part"));  // of the try before
+      return write_whole(name, text);
+    } catch (const std::exception& error) {
+      if (attempt == kTries)
+        log_.warn("the leader was not told, and will wait until its time is out: {}", error.what());
+      std::this_thread::sleep_for(std::chrono::duration<double>(delay_s));
+    }
   }
+}
+
+std::vector<int> StepWriter::missing_writers() {
+  std::vector<int> missing;
+  if (plan_.num_writers > 1)
+    stage("waiting for parts", [&] { missing = checkpoint::missing_writers(files_, tmp_, plan_); });
+  return missing;
+}
+
+void StepWriter::merge_writers() {
+  join_files(plan_);
+  if (plan_.num_writers > 1) {
+    stage("joining parts", [&] {
+      merge_parts(files_, tmp_, plan_);
+      remove_parts(files_, tmp_, plan_);
+    });
+    check_cover(plan_);
+  }
+  complete(plan_);
+}
+
+std::string StepWriter::publish() {
+  merge_writers();
   const std::vector<std::byte> index = build_index(plan_.index);
   const std::string_view index_text(reinterpret_cast<const char*>(index.data()), index.size());
   const std::string manifest = build_manifest(plan_.manifest);
@@ -98,16 +154,14 @@ std::string StepWriter::publish() {
                       plan_.attempt,
                       digest_of(manifest),
                       digest_of(index_text),
-                      plan_.bytes,
-                      int64_t(plan_.files.size())};
+                      bytes_of(plan_.index),
+                      int64_t(plan_.index.files.size())};
   const std::string step = join(root_, step_name(plan_.step));
   stage("committing", [&] {
-    for (const std::string& directory : directories) files_.sync_directory(directory);
+    sync_directories();
     write_small(in_tmp(kIndexName), index_text);
     write_small(in_tmp(kManifestName), manifest);
-    const std::string part = in_tmp(std::string(kCommitName) + ".part");
-    write_small(part, build_commit(commit));
-    files_.rename_new(part, in_tmp(kCommitName));
+    write_whole(kCommitName, build_commit(commit));
     files_.sync_directory(tmp_);
     files_.rename_new(tmp_, step);
     visible_ = true;

@@ -1,15 +1,19 @@
 // Writes one step: attempt directory, data files, index, manifest, COMMIT, rename.  Until the last
 // rename and the sync of the root nothing of it is visible; a crash leaves a .tmp- directory.
+// Of several writers each writes its data files; then the leader (the first) commits for all.
 //
 // Order   every file: create (must be absent), reserve, write, sync, close; sync component
-//         directories; index.bin, manifest.json; COMMIT.part -> COMMIT; sync the step's
-//         directories; rename to step-S (must be absent); sync the root; LATEST.
+//         directories; other writers than the leader: their part (parts.h), and that is all.
+//         The leader: all parts are there, merge and remove them; index.bin, manifest.json;
+//         COMMIT.part -> COMMIT; sync the step's directories; rename to step-S (must be absent);
+//         sync the root; LATEST.
 // Errors  kStorage "step S is not saved: STAGE: PATH: ...".  Single writes are tried four times.
 #pragma once
 
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ashlar/checkpoint/save_plan.h"
 #include "ashlar/core/files.h"
@@ -26,12 +30,20 @@ class StepWriter {
   void begin();  // directories
   // Chunks in order, file after file; bytes may be empty for an empty file.  Hashes and writes.
   void write_chunk(size_t file, int64_t chunk, std::span<const std::byte> bytes);
-  std::string publish();    // the committed step's directory
-  void abandon() noexcept;  // removes what was written, as far as possible
+  std::string publish();    // the leader, once nobody is missing: the committed step's directory
+  void abandon() noexcept;  // the leader: removes what was written, as far as possible
+
+  std::vector<int> missing_writers();  // the leader: whose part is not there; kStorage: one failed
+  void publish_part();                 // the others: this writer is done
+  void report_failure(std::string_view text) noexcept;  // the others: the leader will say it
+  const std::string& directory() const { return tmp_; }
 
  private:
   void stage(const char* name, function_ref<void()> body);
   void write_small(const std::string& path, std::string_view text);
+  void sync_directories();
+  void merge_writers();
+  void write_whole(const std::string& name, std::string_view text);
   void write_retrying(File& file, std::span<const std::byte> bytes, int64_t offset);
   std::string in_tmp(std::string_view name) const;
 

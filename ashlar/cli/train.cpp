@@ -10,7 +10,7 @@ namespace ashlar::cli {
 namespace {
 
 int dry_run(const Recipe& recipe, int num_ranks) {
-  train::check_ranks(recipe, num_ranks);
+  resolve_parallel(recipe, num_ranks);
   const DType compute = train::resolve_precision(recipe.train.precision);
   print_result(to_toml(recipe));
   print_result(train::describe(train::plan_run(recipe, compute, num_ranks), recipe, compute));
@@ -33,7 +33,7 @@ void add_train(CLI::App& app, Action& action) {
   sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
   sub->add_flag("--dry-run", flags->dry_run,
                 "print the resolved recipe, memory and flop; train nothing");
-  sub->add_option("--ranks", flags->ranks, "data-parallel ranks, as threads of this process")
+  sub->add_option("--ranks", flags->ranks, "ranks, as threads of this process (docs/parallel.md)")
       ->capture_default_str();
   sub->callback([flags, &action] {
     action = [flags](Log& log) {

@@ -1,8 +1,8 @@
 // The matrices of Muon parameters, orthogonalised where they lie: in the gradients.
 //
-// A step writes the Newton-Schulz inputs of all Muon parameters over their gradients, calls start and
-// finish, and then reads the orthogonal matrices out of the same memory.  Who keeps matrices whole
-// needs LocalMatrices; who keeps slices of them brings them together between the two calls.
+// A step writes the Newton-Schulz inputs of all Muon parameters over their gradients, calls start
+// and finish, and then reads the orthogonal matrices out of the same memory.  Who keeps matrices
+// whole needs LocalMatrices; who keeps slices of them brings them together between the two calls.
 #pragma once
 
 #include <vector>

@@ -56,10 +56,11 @@ Optimizer::Optimizer(Allocator& allocator, std::vector<Parameter> parameters, co
     matrices_ = std::make_unique<LocalMatrices>(parameters_, compute, int(spec_.muon_steps));
 }
 
-double Optimizer::gradient_norm(const Context& ctx) const {
+double Optimizer::gradient_squares(const Context& ctx) const {
   double sum = 0.0;
-  for (const Parameter& p : parameters_) sum += kernels::sum_of_squares(ctx, p.gradient);
-  return std::sqrt(sum);
+  for (const Parameter& p : parameters_)
+    if (p.copy == 0) sum += kernels::sum_of_squares(ctx, p.gradient);
+  return sum;
 }
 
 void Optimizer::step(const Context& ctx, double lr, double grad_scale) {

@@ -1,12 +1,12 @@
-// AdamW and Muon over the parameters of a model, or over the pieces of them that a rank keeps: state,
-// one step, and its names in a checkpoint.
+// AdamW and Muon over the parameters of a model, or over the pieces of them that a rank keeps:
+// state, one step, and its names in a checkpoint.
 //
 // Source   AdamW: arXiv:1711.05101.  Muon: Jordan et al. 2024, scaled to AdamW's RMS after
 //          arXiv:2502.16982: w <- (1 - eta delta) w - eta 0.2 sqrt(max(rows, cols)) NS(m).  Which
 //          parameter takes which: Parameter.kind; every matrix of an expert stack is
 //          orthogonalised alone; rows and cols are those of the logical matrix.
 // Memory   fp32 (fp64): AdamW two moments, Muon one momentum, per element.  Muon works inside the
-//          gradients, which a step therefore consumes; a step takes no workspace but Newton-Schulz's.
+//          gradients, which a step therefore consumes; workspace is taken by Newton-Schulz alone.
 // Numerics elements of a piece get the bits that they get in the whole tensor.
 #pragma once
 
@@ -31,8 +31,9 @@ class Optimizer {
   Optimizer(Allocator&, std::vector<Parameter> parameters, const OptimSpec&, DType compute,
             std::unique_ptr<Matrices> matrices = nullptr);
 
-  // Square root of the sum of squares of all gradients; non-finite if any element is.
-  double gradient_norm(const kernels::Context&) const;
+  // Sum of squares of the gradients whose first copy is here, so that ranks add up to the whole;
+  // non-finite if any element is.
+  double gradient_squares(const kernels::Context&) const;
   // One update at learning rate lr; gradients are multiplied by grad_scale while read.  Afterwards
   // the gradients of Muon parameters are something else.
   void step(const kernels::Context&, double lr, double grad_scale);

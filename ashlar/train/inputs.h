@@ -1,7 +1,6 @@
 // What each rank of a run reads.
 #pragma once
 
-#include "ashlar/comm/group.h"
 #include "ashlar/core/log.h"
 #include "ashlar/data/loader.h"
 #include "ashlar/data/tokenizer.h"
@@ -9,13 +8,18 @@
 
 namespace ashlar::train {
 
-// Rank r of n reads the r-th n-th of the logical streams.
-data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
-                                   const comm::Group& ranks);
+// Which of so many readers a rank is: its dp coordinate.  Ranks that share sequences read the same.
+struct Place {
+  int64_t reader = 0, num_readers = 1;
+};
 
-// The validation samples in their order: rank r of n reads number r, r + n, r + 2 n, ...
+// Reader r of n reads the r-th n-th of the logical streams.
+data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
+                                   const Place& place);
+
+// The validation samples in their order: reader r of n reads number r, r + n, r + 2 n, ...
 data::LoaderOptions validation_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
-                                       const comm::Group& ranks);
+                                       const Place& place);
 
 // Says what best-fit packing, which never cuts a document, leaves out, if anything.
 void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_length, Log& log);

@@ -55,6 +55,7 @@ class Run {
   void take(const checkpoint::StepReader& reader, data::Loader& loader);
   bool restore_newest(data::Loader& loader);
   void follow(int64_t step, data::Loader& loader);
+  Place place() const;
   double measure_peak() const;
   std::array<bool, 2> agree(std::array<bool, 2> mine);
   void step();
@@ -102,7 +103,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       ranks_(seat.ranks),
       writes_(seat.ranks.rank() == 0),
       compute_(resolve_precision(recipe.train.precision)),
-      plan_(plan_run(recipe, compute_, seat.ranks.size(), seat.num_threads)),
+      plan_(plan_run(recipe, compute_, seat.ranks.size(), seat.num_threads, seat.ranks.rank())),
       threads_(seat.num_threads),
       allocator_(seat.allocator),
       trainer_(recipe, compute_, allocator_, threads_, ranks_, plan_.workspace_bytes),
@@ -138,7 +139,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
 }
 
 void Run::resume() {
-  data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, ranks_));
+  data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, place()));
   int64_t step = writes_ && restore_newest(loader) ? counters_.step : -1;
   const Tensor chosen = tensor_over(std::span(&step, 1));
   ranks_.broadcast(chosen, 0, "step to continue from").wait();
@@ -160,6 +161,10 @@ void Run::take(const checkpoint::StepReader& reader, data::Loader& loader) {
   counters_ = state.counters;
   health_.restore(state.health);
   loader.restore(state.loader, recipe_.data.allow_dataset_change);
+}
+
+Place Run::place() const {
+  return {trainer_.groups().coordinate(parallel::Axis::kDp), trainer_.parallel().dp};
 }
 
 // From the newest step that is whole; false if there is none.
@@ -323,11 +328,11 @@ void Run::skip(const StepStats& stats, const Verdict& verdict) {
 void Run::evaluate() {
   if (sources_.validation.empty()) return;
   const auto start = Clock::now();
-  const data::LoaderOptions options = validation_options(recipe_, *tokenizer_, ranks_);
+  const data::LoaderOptions options = validation_options(recipe_, *tokenizer_, place());
   data::Loader loader(sources_.validation, options);
   const int64_t available = loader.samples_per_epoch() / options.micro_batch;
   const int64_t batches = std::max<int64_t>(
-      1, std::min(recipe_.train.eval_batches, available) / ranks_.size());  // of each rank
+      1, std::min(recipe_.train.eval_batches, available) / place().num_readers);  // of each
   double sum = 0.0;
   int64_t count = 0;
   data::Batch batch;

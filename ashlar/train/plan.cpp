@@ -21,8 +21,7 @@ void run_once(Trainer& trainer, kernels::Recorder& recorder) {
   trainer.evaluate(batch);
   recorder.records.clear();  // the step's work alone is reported
   trainer.begin_step(0);
-  const int64_t micro_batches = trainer.recipe().train.global_batch / rows / trainer.num_ranks();
-  for (int64_t i = 0; i < micro_batches; ++i) trainer.accumulate(batch);
+  for (int64_t i = 0; i < trainer.micro_batches_per_step(); ++i) trainer.accumulate(batch);
   trainer.reduce();
   trainer.apply(trainer.measure());
 }
@@ -43,23 +42,23 @@ DType resolve_precision(Precision precision) {
   return nn::auto_compute();
 }
 
-RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_threads) {
+RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_threads, int rank) {
   RunPlan plan;
   // As many as the run will have: Newton-Schulz takes workspace per thread.
   Threads threads(num_threads > 0 ? num_threads : int(recipe.train.threads));
   kernels::Recorder recorder;
   {
     Allocator allocator(Device::kMeta);
-    comm::RecordingWorld world(0, num_ranks, {}, allocator);
+    comm::RecordingWorld world(rank, num_ranks, {}, allocator);
     Trainer trainer(recipe, compute, allocator, threads, world.group(), std::nullopt);
     run_once(trainer, recorder);
     plan.workspace_bytes = trainer.workspace_peak_bytes();
   }
   Allocator allocator(Device::kMeta);
-  comm::RecordingWorld world(0, num_ranks, {}, allocator);
+  comm::RecordingWorld world(rank, num_ranks, {}, allocator);
   Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.workspace_bytes,
                   &recorder);
-  plan.num_parameters = trainer.model().num_parameters();
+  plan.num_parameters = trainer.num_parameters();
   run_once(trainer, recorder);
   plan.memory = allocator.counts();
   std::map<std::string, kernels::Cost> by_op;

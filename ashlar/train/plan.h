@@ -15,8 +15,9 @@ struct RunPlan {
   std::vector<std::pair<std::string, kernels::Cost>> cost_by_op;  // largest flop first
 };
 
-// Of rank 0 of num_ranks data-parallel ranks.  num_threads: of its kernels; 0: train.threads.
-RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks = 1, int num_threads = 0);
+// Of one of num_ranks ranks.  num_threads: of its kernels; 0: train.threads.
+RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks = 1, int num_threads = 0,
+                 int rank = 0);
 // The table that --dry-run prints: model, memory by tag, flop of a step.
 std::string describe(const RunPlan& plan, const Recipe& recipe, DType compute);
 

@@ -35,63 +35,50 @@ bool is_mpi_process() {
   return variable("OMPI_COMM_WORLD_SIZE") || variable("PMIX_RANK") || variable("PMI_RANK");
 }
 
-int local_processes(int world_size) {
-  const char* local = variable("OMPI_COMM_WORLD_LOCAL_SIZE");
-  return local ? std::max(1, std::atoi(local)) : world_size;
-}
-
-// "1 2 4": the numbers of ranks that this recipe's batch can be shared by.
-std::string legal_ranks(const Recipe& recipe) {
-  std::string list;
-  const int64_t rows = recipe.train.global_batch / recipe.train.micro_batch;
-  for (int64_t n = 1; n <= rows; ++n)
-    if (rows % n == 0 && recipe.data.num_streams % n == 0)
-      list += fmt::format("{}{}", list.empty() ? "" : " ", n);
-  return list;
+// Processes of the run on this machine, as the launcher says: Open MPI's, MPICH's, Slurm's ("4(x2)").
+int local_processes() {
+  for (const char* name :
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"})
+    if (const char* value = variable(name)) return std::max(1, std::atoi(value));
+  return 1;
 }
 
 }  // namespace
 
-void check_ranks(const Recipe& recipe, int num_ranks) {
-  ASHLAR_REQUIRE(num_ranks >= 1, kConfig, "--ranks is {}; expected 1 or more", num_ranks);
-  const int64_t batches = recipe.train.global_batch / recipe.train.micro_batch;
-  ASHLAR_REQUIRE(batches % num_ranks == 0 && recipe.data.num_streams % num_ranks == 0, kConfig,
-                 "{} ranks cannot share a step of {} micro-batches (train.global_batch {} / "
-                 "train.micro_batch {}) in {} streams (data.num_streams); choose one of: {}",
-                 num_ranks, batches, recipe.train.global_batch, recipe.train.micro_batch,
-                 recipe.data.num_streams, legal_ranks(recipe));
-}
-
 Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start& start) {
   const StopSignals signals;
-  Allocator staging(Device::kCpu);
   Log silent([](std::string_view) {});  // what rank 0 says holds for all
   Outcome outcome = Outcome::kDone;
-  const auto train = [&](comm::Group& ranks, int local_ranks) {
-    check_ranks(recipe, ranks.size());
-    Allocator allocator(Device::kCpu, memory_limit(recipe, local_ranks));
-    return run_training(recipe, files, ranks.rank() == 0 ? log : silent, signals,
-                        {ranks, allocator, threads_of(recipe, local_ranks)});
+  const bool processes = is_mpi_process();
+  const auto train = [&](comm::Group& ranks, Allocator& allocator, int local_ranks) {
+    const Outcome ended = run_training(recipe, files, ranks.rank() == 0 ? log : silent, signals,
+                                       {ranks, allocator, threads_of(recipe, local_ranks)});
+    if (processes || ranks.rank() == 0) outcome = ended;  // the same on all
   };
-  if (is_mpi_process()) {
+  const int local_ranks = processes ? local_processes() : start.num_ranks;
+  std::vector<std::unique_ptr<Allocator>> allocators;  // of the ranks of this process
+  for (int i = 0; i < (processes ? 1 : start.num_ranks); ++i)
+    allocators.push_back(
+        std::make_unique<Allocator>(Device::kCpu, memory_limit(recipe, local_ranks)));
+  if (processes) {
     ASHLAR_REQUIRE(start.num_ranks == 1, kConfig,
                    "--ranks is {} within processes that a launcher started; choose one of the two",
                    start.num_ranks);
-    const auto body = [&](comm::Group& ranks) {
-      outcome = train(ranks, local_processes(ranks.size()));
-    };
-    comm::run_mpi({}, staging, body, [&](std::string_view message, int) { start.report(message); });
+    comm::run_mpi(
+        {}, *allocators[0], [&](comm::Group& ranks) { train(ranks, *allocators[0], local_ranks); },
+        [&](std::string_view message, int) { start.report(message); });
     return outcome;
   }
   comm::check_launch(start.num_ranks, [](const char* name) { return variable(name); });
+  resolve_parallel(recipe, start.num_ranks);
   if (start.num_ranks == 1) {
-    comm::SelfWorld world(staging);
-    return train(world.group(), 1);
+    comm::SelfWorld world(*allocators[0]);
+    train(world.group(), *allocators[0], 1);
+    return outcome;
   }
-  check_ranks(recipe, start.num_ranks);
-  comm::run_ranks(start.num_ranks, {}, staging, [&](comm::Group& ranks) {
-    const Outcome ended = train(ranks, start.num_ranks);
-    if (ranks.rank() == 0) outcome = ended;
+  const auto allocator_of = [&](int rank) -> Allocator& { return *allocators[size_t(rank)]; };
+  comm::run_ranks(start.num_ranks, {}, allocator_of, [&](comm::Group& ranks) {
+    train(ranks, allocator_of(ranks.rank()), local_ranks);
   });
   return outcome;
 }

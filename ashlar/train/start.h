@@ -21,7 +21,4 @@ struct Start {
 //          a launcher started many processes that cannot find each other.
 Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start& start = {});
 
-// kConfig: every rank takes the same number of whole streams and of whole micro-batches.
-void check_ranks(const Recipe& recipe, int num_ranks);
-
 }  // namespace ashlar::train

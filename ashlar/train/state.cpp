@@ -132,8 +132,8 @@ TrainerState parse_trainer_state(const std::string& json, const std::string& wha
 StateWriter::StateWriter(const Trainer& trainer, std::string tokenizer_bytes)
     : trainer_(trainer),
       tokenizer_(std::move(tokenizer_bytes)),
-      model_(trainer.model_pieces()),
-      optim_(trainer.optimizer_pieces()) {}
+      model_(trainer.model_pieces(true)),
+      optim_(trainer.optimizer_pieces(true)) {}
 
 checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const HealthState& health,
                                              const data::LoaderState& loader) {
@@ -177,8 +177,8 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
 Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
   const TrainerState state = parse_trainer_state(reader.read_blob("trainer.json"),
                                                  join(reader.directory(), "extra/trainer.json"));
-  std::vector<Piece> pieces = trainer.model_pieces();
-  for (Piece& piece : trainer.optimizer_pieces()) pieces.push_back(std::move(piece));
+  std::vector<Piece> pieces = trainer.model_pieces(false);
+  for (Piece& piece : trainer.optimizer_pieces(false)) pieces.push_back(std::move(piece));
   std::vector<data::NamedIntegers> arrays;
   for (const checkpoint::IndexTensor& tensor : reader.index().tensors)
     if (tensor.logical.role == Role::kLoader)
@@ -188,7 +188,7 @@ Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
     pieces.push_back(loader_piece(array.name, array.values));
   reader.load(pieces);
   trainer.restore_counters(state.optimizer_steps, state.balancer_updates);
-  trainer.pack();
+  trainer.weights_changed();
   return {state.counters, state.health, data::loader_state_from(arrays)};
 }
 

@@ -32,10 +32,16 @@ Inputs lay_out_inputs(Arena& arena, const ModelSpec& spec, DType stream, int64_t
   return in;
 }
 
-std::vector<Parameter> trained(const nn::Model& model, const OptimSpec& spec) {
-  std::vector<Parameter> parameters = model.parameters();
+std::vector<Parameter> trained(std::vector<Parameter> parameters, const OptimSpec& spec) {
   optim::apply_spec(spec, parameters);
   return parameters;
+}
+
+// A tensor that every rank holds whole.
+Piece whole_piece(const nn::ParameterInfo& info, const Tensor& tensor) {
+  return {{info.name, tensor.dtype, tensor.shape, info.buffer ? Role::kBuffer : Role::kParameter},
+          Box::whole(tensor.shape),
+          tensor};
 }
 
 optim::Balancer make_balancer(Allocator& allocator, const nn::Model& model,
@@ -56,14 +62,16 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
                  comm::Group& ranks, std::optional<int64_t> workspace_bytes,
                  kernels::Recorder* recorder)
     : recipe_(recipe),
-      ranks_(ranks),
+      parallel_(resolve_parallel(recipe_, ranks.size())),
+      groups_(ranks, parallel::Mesh::of(parallel_)),
       workspace_(workspace_bytes ? Arena(allocator, *workspace_bytes, Tag::kWorkspace)
                                  : Arena(Device::kMeta)),
       ctx_{.device = allocator.device(),
            .threads = &threads,
            .workspace = &workspace_,
            .recorder = recorder},
-      model_(ctx_, allocator, recipe_.model, compute, recipe_.data.sequence_length, true),
+      model_(ctx_, allocator, recipe_.model, compute, recipe_.data.sequence_length, true,
+             parallel::model_memory(ctx_, parallel_, groups_.data().size(), compute)),
       saved_arena_(nn::arena_for(allocator, Tag::kSaved,
                                  [&](Arena& arena) {
                                    nn::Saved::make(arena, recipe_.model, model_.types(),
@@ -77,7 +85,11 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
                                  })),
       saved_(nn::Saved::make(saved_arena_, recipe_.model, model_.types(), tokens_per_micro_batch(),
                              kNumHalos, keep_of(recipe_))),
-      optimizer_(allocator, trained(model_, recipe_.optim), recipe_.optim, compute),
+      zero_(ctx_, allocator, parallel_, groups_.data(), model_, model_.local_runner(),
+            [](const nn::ParameterInfo& info, const Tensor& local) {
+              return parallel::whole_tensor(info, local);
+            }),
+      optimizer_(allocator, trained(zero_.parameters(), recipe_.optim), recipe_.optim, compute),
       balancer_(make_balancer(allocator, model_, recipe_.balance)) {
   ASHLAR_ASSERT(workspace_bytes || allocator.device() == Device::kMeta);
   Inputs inputs =
@@ -92,14 +104,25 @@ Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Thre
 }
 
 void Trainer::initialize() {
-  nn::initialize(ctx_, model_.weights(), recipe_.model, recipe_.init, recipe_.train.seed);
-  pack();
+  const auto fill = [&](const nn::ParameterInfo& info, const Piece& piece) {
+    nn::initialize(ctx_, info, {piece.logical.global_shape, {piece.box}}, piece.data, recipe_.model,
+                   recipe_.init, recipe_.train.seed);
+  };
+  for (size_t i = 0; i < zero_.parameters().size(); ++i) {
+    const Parameter& p = zero_.parameters()[i];
+    for (const Piece& piece : pieces_of(p, p.logical, p.value)) fill(zero_.infos()[i], piece);
+  }
+  model_.weights().for_each(model_.spec(),
+                            [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+                              if (info.buffer) fill(info, whole_piece(info, tensor));
+                            });
+  weights_changed();
 }
 
 void Trainer::begin_step(int64_t step) {
   step_ = step;
   kernels::zero(ctx_, model_.unit_gradients(0));
-  first_ = true;
+  num_accumulated_ = 0;
   fill_zero(counts_LX_);
   loss_sum_ = 0.0;
   num_targets_ = 0;
@@ -117,8 +140,10 @@ void Trainer::load(const MicroBatch& batch) {
 
 void Trainer::accumulate(const MicroBatch& batch) {
   load(batch);
-  const nn::ModelCall call = model_.call(exchange_, sequence_, ids_, !first_);
-  first_ = false;
+  zero_.begin_micro_batch(num_accumulated_ == 0, num_accumulated_ + 1 == micro_batches_per_step());
+  ++num_accumulated_;
+  zero_.need_root(ctx_);
+  const nn::ModelCall call = model_.call(exchange_, sequence_, ids_, zero_.accumulates(), &zero_);
   forward(ctx_, call, saved_);
   {
     const Arena::Scope scope(workspace_);
@@ -151,7 +176,7 @@ std::pair<double, int64_t> Trainer::sum_losses() const {
 void Trainer::count_loads() {
   const bool each = recipe_.balance.scope == BalanceScope::kMicroBatch;
   if (each)
-    for (const Tensor& routed : routed_) ranks_.all_reduce(routed, routed, "loads").wait();
+    for (const Tensor& routed : routed_) groups_.data().all_reduce(routed, routed, "loads").wait();
   if (ctx_.meta()) return;
   for (size_t l = 0; l < counts_.size(); ++l) {
     const int64_t* routed = routed_[l].as<int64_t>();
@@ -162,24 +187,34 @@ void Trainer::count_loads() {
 }
 
 void Trainer::reduce() {
-  const Tensor gradients = model_.flat_gradients();
-  comm::Work sums = ranks_.all_reduce(gradients, gradients, "gradients");
+  zero_.finish_gradients(ctx_);
   if (recipe_.balance.scope == BalanceScope::kGlobalBatch)
-    ranks_.all_reduce(counts_LX_, counts_LX_, "loads").wait();
+    groups_.data().all_reduce(counts_LX_, counts_LX_, "loads").wait();
   std::tie(loss_sum_, num_targets_) = over_ranks({loss_sum_, num_targets_}, "loss");
-  sums.wait();
 }
 
 std::pair<double, int64_t> Trainer::over_ranks(std::pair<double, int64_t> losses,
                                                std::string_view label) {
   sums_ = {losses.first, double(losses.second)};  // counts are exact below 2^53
-  const Tensor sums{ctx_.meta() ? nullptr : reinterpret_cast<std::byte*>(sums_.data()),
-                    DType::kF64,
-                    ctx_.device,
-                    {2}};
-  ranks_.all_reduce(sums, sums, label).wait();
-  if (ctx_.meta()) return {0.0, losses.second * ranks_.size()};
+  const Tensor sums = over(sums_);
+  groups_.data().all_reduce(sums, sums, label).wait();
+  if (ctx_.meta()) return {0.0, losses.second * groups_.data().size()};
   return {sums_[0], int64_t(sums_[1])};
+}
+
+// What ranks keep of the same state, added up.
+double Trainer::sum_over_ranks(double value, std::string_view label) {
+  sums_ = {value, 0.0};
+  const Tensor sums = over(std::span(sums_).first(1));
+  groups_.model().all_reduce(sums, sums, label).wait();
+  return sums_[0];
+}
+
+Tensor Trainer::over(std::span<double> values) const {
+  return {ctx_.meta() ? nullptr : reinterpret_cast<std::byte*>(values.data()),
+          DType::kF64,
+          ctx_.device,
+          {int64_t(values.size())}};
 }
 
 // Gradients were scaled as if every token of the step had a target.
@@ -191,7 +226,8 @@ double Trainer::target_correction() const {
 StepStats Trainer::measure() {
   StepStats stats;
   stats.num_targets = num_targets_;
-  stats.gradient_norm = optimizer_.gradient_norm(ctx_) * target_correction();
+  const double squares = sum_over_ranks(optimizer_.gradient_squares(ctx_), "gradient norm");
+  stats.gradient_norm = std::sqrt(squares) * target_correction();
   if (ctx_.meta()) return stats;
   stats.loss = num_targets_ == 0 ? 0.0 : loss_sum_ / double(num_targets_);
   for (const Tensor& counts : counts_) {
@@ -212,12 +248,14 @@ void Trainer::apply(const StepStats& stats) {
   optimizer_.step(ctx_, lr, clip * target_correction());
   if (recipe_.balance.scope == BalanceScope::kGlobalBatch)
     balancer_.update(counts_, balance_factor());
-  pack();
+  weights_changed();
 }
 
 std::pair<double, int64_t> Trainer::evaluate(const MicroBatch& batch) {
   load(batch);
-  forward(ctx_, model_.call(exchange_, sequence_, ids_), saved_);
+  zero_.begin_forward();
+  zero_.need_root(ctx_);
+  forward(ctx_, model_.call(exchange_, sequence_, ids_, true, &zero_), saved_);
   head_loss(ctx_, model_, saved_.final_TH, targets_, loss_);
   return over_ranks(sum_losses(), "validation loss");
 }
@@ -235,10 +273,35 @@ void Trainer::restore_counters(int64_t optimizer_steps, int64_t balancer_updates
   balancer_.set_num_updates(balancer_updates);
 }
 
-std::vector<Piece> Trainer::optimizer_pieces() const {
-  std::vector<Piece> pieces = optimizer_.pieces();
+std::vector<Piece> Trainer::model_pieces(bool to_write) const {
+  std::vector<Piece> pieces;
+  for (const Parameter& p : optimizer_.parameters())
+    for (Piece& piece : pieces_of(p, p.logical, p.value, to_write))
+      pieces.push_back(std::move(piece));
+  if (to_write && groups_.rank() != 0) return pieces;  // buffers are equal on all ranks
+  model_.weights().for_each(model_.spec(),
+                            [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+                              if (info.buffer) pieces.push_back(whole_piece(info, tensor));
+                            });
+  return pieces;
+}
+
+std::vector<Piece> Trainer::optimizer_pieces(bool to_write) const {
+  std::vector<Piece> pieces = optimizer_.pieces(to_write);
+  if (to_write && groups_.rank() != 0) return pieces;
   for (Piece& piece : balancer_.pieces()) pieces.push_back(std::move(piece));
   return pieces;
+}
+
+int64_t Trainer::micro_batches_per_step() const {
+  return recipe_.train.global_batch / recipe_.train.micro_batch / parallel_.dp;
+}
+
+int64_t Trainer::num_parameters() const {
+  int64_t total = 0;
+  for (const nn::FlatPlace& place : nn::flat_layout(recipe_.model, DType::kF32).places)
+    total += place.numel;
+  return total;
 }
 
 double Trainer::balance_factor() const {

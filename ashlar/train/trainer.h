@@ -1,11 +1,12 @@
 // A model in training: all memory of the run, and the two halves of a step.
 //
-//   accumulate   forward and backward of one micro-batch; gradients and expert counts add up
-//   reduce       their sums over the data-parallel ranks, each of which saw other sequences
-//   apply        norm, clipping, optimizer, balancing, packing of the new weights
+//   accumulate   forward and backward of one micro-batch; gradients and expert counts add up, and
+//                begin to be summed over the ranks
+//   reduce       waits for those sums
+//   apply        norm, clipping, optimizer, balancing; new weights begin to be gathered
 //
-// Ranks     every rank holds the whole model, starts from the same weights and applies the same sums,
-//           so that all stay equal bit for bit.
+// Ranks     are points of a mesh (parallel/mesh.h).  What each holds and says to others is up to
+//           parallel: zero.h, context.h, tensor_runner.h, muon.h.
 //
 // The same object on the meta device is the dry run: it counts the same bytes and records every
 // kernel.
@@ -20,11 +21,13 @@
 #include "ashlar/nn/model.h"
 #include "ashlar/optim/balance.h"
 #include "ashlar/optim/optimizer.h"
+#include "ashlar/parallel/zero.h"
 #include "ashlar/spec/recipe.h"
 
 namespace ashlar::train {
 
-// One micro-batch as the trainer reads it: T = rows * sequence length tokens.
+// One micro-batch as the trainer reads it: T = rows * sequence length tokens, the same on ranks that
+// share sequences or heads.
 struct MicroBatch {
   std::span<const int32_t> ids, targets;  // targets: -1 means no loss
   std::span<const Segment> segments;
@@ -55,22 +58,27 @@ class Trainer {
   StepStats measure();
   // One update at the schedule's rate of this step.
   void apply(const StepStats& stats);
-  // Sum of losses and number of targets of one micro-batch of each rank; weights and counts stay as
-  // they are.
+  // Sum of losses and number of targets of one micro-batch of each data-parallel rank; weights and
+  // counts stay as they are.
   std::pair<double, int64_t> evaluate(const MicroBatch& batch);
 
   // "name[index]" of the first non-finite gradient, "" if all are finite.
   std::string first_bad_gradient();
 
   const Recipe& recipe() const { return recipe_; }
-  int64_t num_ranks() const { return ranks_.size(); }
+  const ParallelSpec& parallel() const { return parallel_; }  // resolved
+  const parallel::Groups& groups() const { return groups_; }
+  int64_t micro_batches_per_step() const;
   const nn::Model& model() const { return model_; }
+  int64_t num_parameters() const;  // of the whole model
   const optim::Optimizer& optimizer() const { return optimizer_; }
   const optim::Balancer& balancer() const { return balancer_; }
   void restore_counters(int64_t optimizer_steps, int64_t balancer_updates);
-  std::vector<Piece> model_pieces() const { return model_.pieces(); }
-  std::vector<Piece> optimizer_pieces() const;
-  void pack() { model_.pack(ctx_); }
+  // What this rank keeps of the state.  to_write: what it writes, so that all ranks together write
+  // each element once.
+  std::vector<Piece> model_pieces(bool to_write) const;
+  std::vector<Piece> optimizer_pieces(bool to_write) const;
+  void weights_changed() { zero_.weights_changed(); }  // after they were loaded
   double learning_rate(int64_t step) const;
   int64_t workspace_peak_bytes() const { return workspace_.peak_bytes(); }
   const kernels::Context& context() const { return ctx_; }
@@ -82,11 +90,14 @@ class Trainer {
   void load(const MicroBatch& batch);
   std::pair<double, int64_t> sum_losses() const;
   std::pair<double, int64_t> over_ranks(std::pair<double, int64_t> losses, std::string_view label);
+  double sum_over_ranks(double value, std::string_view label);
+  Tensor over(std::span<double> values) const;
   void count_loads();
   double target_correction() const;
   double balance_factor() const;
   Recipe recipe_;
-  comm::Group& ranks_;
+  const ParallelSpec parallel_;
+  const parallel::Groups groups_;
   Arena workspace_;
   kernels::Context ctx_;
   nn::Model model_;
@@ -98,10 +109,11 @@ class Trainer {
   std::vector<Tensor> routed_;  // [E+1] I64 per block, of the last micro-batch
   kernels::Sequence sequence_;
   nn::LocalExchange exchange_;
+  parallel::Zero zero_;
   optim::Optimizer optimizer_;
   optim::Balancer balancer_;
   int64_t step_ = 0;
-  bool first_ = true;  // the next micro-batch is the first of its step: its products overwrite
+  int64_t num_accumulated_ = 0;  // micro-batches of this step
   double loss_sum_ = 0.0;
   int64_t num_targets_ = 0;
   std::array<double, 2> sums_{};  // loss and targets while ranks add them up

@@ -2,22 +2,40 @@
 #include <gtest/gtest.h>
 
 #include "crash_files.h"
-#include "state_test_util.h"
+#include "writers_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
 const std::string kRoot = "/runs/a/checkpoints";
 
-// Three steps with retention; returns the last step that was announced, -1 for none.
-int64_t run_until_fault(FileSystem& files, Log& log) {
-  TinyRun run;
+class Crash : public testing::TestWithParam<int> {};  // of so many writers, which write in turn
+class Inject : public testing::TestWithParam<int> {
+};  // so that calls have the same order each time
+INSTANTIATE_TEST_SUITE_P(Writers, Crash, testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Writers, Inject, testing::Values(1, 2));
+
+std::unique_ptr<Writers> make_writers(FileSystem& files, int num_writers, Log& log) {
+  CheckpointOptions options = direct(1);
+  options.part_timeout_s = 0.01;
+  return std::make_unique<Writers>(std::vector<FileSystem*>(size_t(num_writers), &files), kRoot,
+                                   options, log);
+}
+
+// With retention from the second on.  Several writers make more calls: fewer steps will do.
+int64_t last_step(int num_writers) {
+  return num_writers == 1 ? 3 : 2;
+}
+
+// Saves all steps; returns the last step that was announced, -1 for none.
+int64_t run_until_fault(FileSystem& files, int num_writers, Log& log) {
+  Shares shares = Shares::even(num_writers);
   int64_t announced = -1;
   try {
-    Checkpointer checkpoints(files, kRoot, direct(1), log);
-    for (int64_t step = 1; step <= 3; ++step) {
-      run.fill(step);
-      checkpoints.save(run.request(step));
+    const auto writers = make_writers(files, num_writers, log);
+    for (int64_t step = 1; step <= last_step(num_writers); ++step) {
+      shares.fill(step);
+      writers->save_in_turn(shares, step);
       announced = step;
     }
   } catch (const Error&) {
@@ -25,7 +43,7 @@ int64_t run_until_fault(FileSystem& files, Log& log) {
   return announced;
 }
 
-int64_t count_calls() {
+int64_t count_calls(int num_writers) {
   CrashFiles disk;
   int64_t calls = 0;
   const auto files = faulty_files(disk, [&](int64_t call, std::string_view, const std::string&) {
@@ -33,12 +51,12 @@ int64_t count_calls() {
     return Fault::kNone;
   });
   Log log = quiet_log();
-  EXPECT_EQ(run_until_fault(*files, log), 3);
+  EXPECT_EQ(run_until_fault(*files, num_writers, log), last_step(num_writers));
   return calls;
 }
 
-TEST(Crash, EveryCallAndEveryKindOfLoss) {
-  const int64_t calls = count_calls();
+TEST_P(Crash, EveryCallAndEveryKindOfLoss) {
+  const int64_t calls = count_calls(GetParam());
   ASSERT_GT(calls, 200);
   Log log = quiet_log();
   for (int64_t crash = 0; crash < calls; ++crash) {
@@ -46,7 +64,7 @@ TEST(Crash, EveryCallAndEveryKindOfLoss) {
     const auto files = faulty_files(disk, [&](int64_t call, std::string_view, const std::string&) {
       return call >= crash ? Fault::kCrash : Fault::kNone;
     });
-    const int64_t announced = run_until_fault(*files, log);
+    const int64_t announced = run_until_fault(*files, GetParam(), log);
     for (const auto& [survives, seed] : {std::pair{Survives::kSyncedOnly, 0},
                                          {Survives::kAll, 0},
                                          {Survives::kTorn, 1},
@@ -54,15 +72,15 @@ TEST(Crash, EveryCallAndEveryKindOfLoss) {
       SCOPED_TRACE(
           fmt::format("crash at call {}, survival {}, seed {}", crash, int(survives), seed));
       const auto after = disk.after_crash(survives, uint64_t(crash * 8 + seed));
-      Checkpointer checkpoints(*after, kRoot, direct(1), log);
-      const auto newest = checkpoints.newest();
+      const auto writers = make_writers(*after, GetParam(), log);
+      const auto newest = (*writers)[0].newest();
       ASSERT_EQ(newest ? std::max(newest->step, announced) : announced, newest ? newest->step : -1);
       if (newest) expect_holds(*after, newest->directory, newest->step);
-      TinyRun run;
+      Shares shares = Shares::even(GetParam());
       const int64_t next = newest ? newest->step + 1 : 1;
-      run.fill(next);
-      checkpoints.save(run.request(next));
-      expect_holds(*after, checkpoints.newest()->directory, next);
+      shares.fill(next);
+      writers->save_in_turn(shares, next);
+      expect_holds(*after, (*writers)[0].newest()->directory, next);
       for (const std::string& name : after->list(kRoot))
         EXPECT_FALSE(name.starts_with(".tmp-") || name.starts_with(".trash-")) << name;
     }
@@ -71,8 +89,8 @@ TEST(Crash, EveryCallAndEveryKindOfLoss) {
 
 // Every single call fails once, in three ways: the save succeeds all the same, or it fails with a
 // message that names stage and path and the next try works.
-TEST(Inject, EveryCallFailsOnce) {
-  const int64_t calls = count_calls();
+TEST_P(Inject, EveryCallFailsOnce) {
+  const int64_t calls = count_calls(GetParam());
   Log log = quiet_log();
   int64_t failures = 0;
   for (const Fault fault : {Fault::kIoError, Fault::kDiskFull, Fault::kShortWrite})
@@ -83,8 +101,8 @@ TEST(Inject, EveryCallFailsOnce) {
           faulty_files(disk, [&](int64_t call, std::string_view, const std::string&) {
             return call == bad ? fault : Fault::kNone;
           });
-      TinyRun run;
-      std::unique_ptr<Checkpointer> checkpoints;
+      Shares shares = Shares::even(GetParam());
+      std::unique_ptr<Writers> writers;
       const auto attempt = [&](const std::function<void()>& body, std::string_view expected) {
         try {
           body();
@@ -98,22 +116,21 @@ TEST(Inject, EveryCallFailsOnce) {
           body();
         }
       };
-      attempt([&] { checkpoints = std::make_unique<Checkpointer>(*files, kRoot, direct(1), log); },
-              "");
-      for (int64_t step = 1; step <= 3; ++step) {
-        run.fill(step);
-        attempt([&] { checkpoints->save(run.request(step)); },
+      attempt([&] { writers = make_writers(*files, GetParam(), log); }, "");
+      for (int64_t step = 1; step <= last_step(GetParam()); ++step) {
+        shares.fill(step);
+        attempt([&] { writers->save_in_turn(shares, step); },
                 fmt::format("step {} is not saved", step));
-        ASSERT_EQ(checkpoints->newest()->step, step);
-        EXPECT_EQ(checkpoints->consecutive_failures(), 0);
+        ASSERT_EQ((*writers)[0].newest()->step, step);
+        EXPECT_EQ((*writers)[0].consecutive_failures(), 0);
       }
-      checkpoints.reset();
-      expect_holds(disk, join(kRoot, step_name(3)), 3);
+      writers.reset();
+      expect_holds(disk, join(kRoot, step_name(last_step(GetParam()))), last_step(GetParam()));
     }
   EXPECT_GT(failures, calls / 2);
 }
 
-TEST(Inject, MessageNamesStageAndPathAndRetriesAreLimited) {
+TEST(InjectOne, MessageNamesStageAndPathAndRetriesAreLimited) {
   const auto disk = memory_files();
   Log log = quiet_log();
   std::string failing;
@@ -147,7 +164,7 @@ TEST(Inject, MessageNamesStageAndPathAndRetriesAreLimited) {
   EXPECT_EQ(disk->list(kRoot), (std::vector<std::string>{".lease", "LATEST", step_name(1)}));
 }
 
-TEST(Inject, AFullDiskIsFoundBeforeAnythingIsWritten) {
+TEST(InjectOne, AFullDiskIsFoundBeforeAnythingIsWritten) {
   class Full : public CrashFiles {
    public:
     int64_t free_bytes(const std::string&) override { return room; }

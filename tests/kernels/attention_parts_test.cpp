@@ -88,8 +88,9 @@ void expect_parts(Precision precision, bool reference, int64_t window, double to
                          std::pair{&want.dv, &got.dv}};
   for (const auto& [a, b] : pairs) {
     const std::vector<double> x = values_of(*a), y = values_of(*b);
+    const double bound = tolerance * largest(x);
     for (size_t i = 0; i < x.size(); ++i)
-      ASSERT_NEAR(y[i], x[i], tolerance * largest(x)) << (a - &want.q) << " " << i;
+      ASSERT_NEAR(y[i], x[i], bound) << (a - &want.q) << " " << i;
   }
 }
 

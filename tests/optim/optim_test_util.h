@@ -34,7 +34,8 @@ inline std::string bits_of(const Tensor& t) {
 }
 
 struct Machine {
-  explicit Machine(int num_threads = 2) : threads(num_threads) {}
+  explicit Machine(int num_threads = 2, Device device = Device::kCpu)
+      : allocator(device), threads(num_threads) {}
 
   Tensor zeros(DType dtype, const Shape& shape) {
     return tensors.emplace_back(make_tensor(allocator, dtype, shape, Tag::kWeights)).tensor;
@@ -60,10 +61,10 @@ struct Machine {
     for (int64_t i = 0; i < t.numel(); ++i) set(t, i, 2.0 * rng.uniform(uint64_t(i)) - 1.0);
   }
 
-  Allocator allocator{Device::kCpu};
+  Allocator allocator;
   Threads threads;
   Arena workspace{allocator, 16 << 20, Tag::kWorkspace};
-  kernels::Context ctx{.threads = &threads, .workspace = &workspace};
+  kernels::Context ctx{.device = allocator.device(), .threads = &threads, .workspace = &workspace};
   std::list<OwnedTensor> tensors;
 };
 

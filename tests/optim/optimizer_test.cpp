@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ashlar/kernels/newton_schulz.h"
 #include "optim_test_util.h"
 
 namespace ashlar::optim {
@@ -69,10 +70,10 @@ TEST(Optimizer, GradientNormIsOverAllParameters) {
     double sum = 0.0;
     for (const Parameter& p : list)
       for (const double g : values_of(p.gradient)) sum += g * g;
-    EXPECT_NEAR(optimizer.gradient_norm(machine.ctx), std::sqrt(sum), 1e-6 * std::sqrt(sum));
+    EXPECT_NEAR(optimizer.gradient_squares(machine.ctx), sum, 1e-6 * sum);
     for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
       set(list[1].gradient, 3, bad);
-      EXPECT_FALSE(std::isfinite(optimizer.gradient_norm(machine.ctx)));
+      EXPECT_FALSE(std::isfinite(optimizer.gradient_squares(machine.ctx)));
     }
   }
 }
@@ -129,6 +130,69 @@ TEST(Optimizer, StateIsNamedAfterItsParameter) {
     EXPECT_EQ(piece.box, p.boxes[0]);
     EXPECT_EQ(piece.data.shape, p.value.shape);
     for (const double value : values_of(piece.data)) EXPECT_EQ(value, 0.0);
+  }
+}
+
+// Pieces of tensors: two experts of a stack, and a range of an element-wise tensor.
+TEST(Optimizer, PiecesOfTensorsGetTheBitsOfTheWhole) {
+  Machine machine;
+  const auto list = [&] {
+    return std::vector<Parameter>{
+        machine.parameter("m", DType::kF32, {5, 17, 12}, OptimizerKind::kMuon, true, 5),
+        machine.parameter("v", DType::kF32, {40, 11}, OptimizerKind::kAdamW, true)};
+  };
+  const std::vector<Parameter> whole = list();
+  std::vector<Parameter> parts = list();
+  parts[0].boxes = {{{1, 0, 0}, {4, 17, 12}}};  // experts 1 to 4, of which 2 and 3 are kept
+  const int64_t begins[] = {2 * 17 * 12, 137}, ends[] = {4 * 17 * 12, 403};
+  parts[0].begin = 17 * 12, parts[0].end = 3 * 17 * 12;
+  parts[1].begin = begins[1], parts[1].end = ends[1];
+  for (size_t i = 0; i < 2; ++i)
+    for (Tensor* t : {&parts[i].value, &parts[i].gradient})
+      *t = t->view({t->numel()}).slice(begins[i], ends[i]);
+  Optimizer one(machine.allocator, whole, {}, DType::kF32);
+  Optimizer other(machine.allocator, parts, {}, DType::kF32);
+  for (int t = 1; t <= 3; ++t) {
+    for (size_t i = 0; i < 2; ++i) {
+      Machine::fill(whole[i].gradient, whole[i].logical.name, uint64_t(t));
+      std::memcpy(parts[i].gradient.data,
+                  whole[i].gradient.data + begins[i] * int64_t(sizeof(float)),
+                  size_t(parts[i].gradient.bytes()));
+    }
+    one.step(machine.ctx, 0.01, 0.5);
+    other.step(machine.ctx, 0.01, 0.5);
+  }
+  const auto expect_part = [](const Tensor& all, const Tensor& part, int64_t begin) {
+    EXPECT_EQ(bits_of(part), bits_of(all.view({all.numel()}).slice(begin, begin + part.numel())));
+  };
+  for (size_t i = 0; i < 2; ++i) expect_part(whole[i].value, parts[i].value, begins[i]);
+  const std::vector<Piece> all = one.pieces(), pieces = other.pieces();
+  expect_part(all[0].data, pieces[0].data, begins[0]);
+  EXPECT_EQ(pieces[0].box, (Box{{2, 0, 0}, {2, 17, 12}}));
+  int64_t at = begins[1];
+  for (size_t i = 1; i < pieces.size() && pieces[i].logical.name == "optim.exp_avg.v"; ++i) {
+    expect_part(all[1].data, pieces[i].data, at);
+    at += pieces[i].data.numel();
+  }
+  EXPECT_EQ(at, ends[1]);
+}
+
+// Muon works inside the gradients: the workspace is Newton-Schulz's alone.
+TEST(Optimizer, AStepTakesTheWorkspaceOfNewtonSchulz) {
+  for (const DType compute : {DType::kF64, DType::kF32, DType::kBF16}) {
+    const DType dtype = compute == DType::kF64 ? DType::kF64 : DType::kF32;
+    Machine machine;
+    const std::vector<Parameter> list = {
+        machine.parameter("m", dtype, {3, 34, 20}, OptimizerKind::kMuon, true, 3),
+        machine.parameter("v", dtype, {1000}, OptimizerKind::kAdamW, false)};
+    Arena kernel(Device::kMeta), step(Device::kMeta);
+    machine.ctx.device = Device::kMeta;
+    machine.ctx.workspace = &kernel;
+    kernels::orthogonalize(machine.ctx, compute, list[0].gradient, 5);
+    Optimizer optimizer(machine.allocator, list, {}, compute);
+    machine.ctx.workspace = &step;
+    optimizer.step(machine.ctx, 0.01, 1.0);
+    EXPECT_EQ(step.peak_bytes(), kernel.peak_bytes());
   }
 }
 

@@ -100,7 +100,7 @@ TEST_P(PlanEqualsReality, ToTheByteAndNothingIsAllocatedLater) {
   Allocator allocator(Device::kCpu);
   comm::SelfWorld world(allocator);
   Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.workspace_bytes);
-  EXPECT_EQ(trainer.model().num_parameters(), plan.num_parameters);
+  EXPECT_EQ(trainer.num_parameters(), plan.num_parameters);
   trainer.initialize();
   trainer.evaluate(make_batch(recipe, 3).view());
   train_step(trainer, 0, make_batch(recipe, 1));

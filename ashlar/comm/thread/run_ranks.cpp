@@ -204,11 +204,12 @@ class ThreadTransport final : public Transport {
   std::vector<int> partners_, to_copy_;
 };
 
-void run_rank(int rank, Shared& shared, const Options& options, Allocator& allocator,
+void run_rank(int rank, Shared& shared, const Options& options,
+              function_ref<Allocator&(int rank)> allocator_of,
               function_ref<void(Group& world)> body) {
   try {
     ThreadTransport transport(rank, shared);
-    World world(transport, options, allocator);
+    World world(transport, options, allocator_of(rank));
     try {
       body(world.group);
       world.queue.rethrow_failure();
@@ -235,13 +236,20 @@ void run_rank(int rank, Shared& shared, const Options& options, Allocator& alloc
 
 void run_ranks(int num_ranks, const Options& options, Allocator& allocator,
                function_ref<void(Group& world)> body) {
+  run_ranks(
+      num_ranks, options, [&](int) -> Allocator& { return allocator; }, body);
+}
+
+void run_ranks(int num_ranks, const Options& options,
+               function_ref<Allocator&(int rank)> allocator_of,
+               function_ref<void(Group& world)> body) {
   ASHLAR_REQUIRE(num_ranks >= 1, kConfig, "the number of ranks is {} but must be at least 1",
                  num_ranks);
   Shared shared(num_ranks);
   std::vector<std::thread> threads;
   try {
     for (int rank = 0; rank < num_ranks; ++rank)
-      threads.emplace_back([&, rank] { run_rank(rank, shared, options, allocator, body); });
+      threads.emplace_back([&, rank] { run_rank(rank, shared, options, allocator_of, body); });
   } catch (const std::system_error& error) {
     const int started = int(threads.size());
     shared.fail(started, std::make_exception_ptr(Error(

@@ -7,8 +7,12 @@ namespace ashlar::comm {
 
 // Runs body(group of all ranks) on num_ranks new threads, each with a communication thread beside
 // it, and returns when all have ended.  Rethrows the first failure, once, with " [rank 2 of 4]"
-// behind its message; by then the others have ended too, with kComm where they were waiting.  The
-// allocator is shared: it counts the staging memory of all ranks.
+// behind its message; by then the others have ended too, with kComm where they were waiting.
+// allocator_of(rank) counts the staging memory of the rank; called on its thread.
+void run_ranks(int num_ranks, const Options& options,
+               function_ref<Allocator&(int rank)> allocator_of,
+               function_ref<void(Group& world)> body);
+// The allocator counts the staging memory of all ranks.
 void run_ranks(int num_ranks, const Options& options, Allocator& allocator,
                function_ref<void(Group& world)> body);
 

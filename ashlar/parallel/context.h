@@ -1,0 +1,148 @@
+// Context parallelism for CCA attention: the ranks of a group hold pieces of every sequence
+// (context_split.h).  What crosses them, forward and backward:
+//
+//   halo    the last two tokens' z and the last delayed value of every piece go to the rank that
+//           holds the next token: one message per border and direction, all rows together, whether
+//           or not a document crosses it
+//   keys    gather: keys and values of all ranks are gathered for each layer, once more in backward;
+//           their gradients are reduce-scattered
+//           ring: they travel from rank to rank while attention runs over those that are here, and
+//           results are merged; in backward the gradients of a part travel behind it, home at last
+//
+// Source   docs/parallel-context.md: who holds what, and bytes and launches as closed formulas.
+// Memory   buffers are taken once (Tag::kCommunication); scratch from ctx.workspace, the same for
+//          all documents.
+// Numerics sums over ranks: gather in group order; ring the ranks after a part's owner in order,
+//          then added to the owner's own.  The same bits for any timing.
+// Limits   every segment of the whole rows starts its document and lies in one row.
+// Errors   kConfig where the rows cannot be cut evenly (ContextSplit::check); those of comm::Group.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ashlar/comm/group.h"
+#include "ashlar/nn/exchange.h"
+#include "ashlar/nn/parameters.h"
+#include "ashlar/parallel/context_split.h"
+#include "ashlar/spec/model_spec.h"
+
+namespace ashlar::parallel {
+
+class ContextParallel : public nn::SequenceExchange {
+ public:
+  const ContextSplit& split() const { return split_; }
+  int rank() const { return ranks_.rank(); }  // of those that share the sequences
+  // The next micro-batch: documents of the whole rows, the same on every rank.  Not read from
+  // tensors: on meta a dry run gives one document per row, which every other list costs at most.
+  // Allocates nothing once lists as long have been seen.
+  void assign(std::span<const Segment> whole_rows);
+  // This rank's tokens of it; what forward and backward are called with.
+  const kernels::Sequence& sequence() const { return sequence_; }
+
+  void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
+                    const kernels::Matrix& z, const kernels::Matrix& vd, const Tensor& halo_z,
+                    const Tensor& halo_vd) final;
+  void halo_backward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
+                     const Tensor& dhalo_z, const Tensor& dhalo_vd, const kernels::Matrix& dz,
+                     const kernels::Matrix& dvd) final;
+
+ protected:
+  // spec: of what this rank holds, where tensor parallelism shares the heads.
+  ContextParallel(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+                  const nn::Types& types, Allocator& allocator);
+
+  comm::Group& ranks_;
+  const ContextSplit split_;
+  std::vector<std::vector<Segment>> parts_;  // by rank: its segments, in its own rows
+
+ private:
+  // Where pieces of this rank meet those of others, on one of their two sides, and the messages that
+  // cross there.
+  struct Side {
+    struct Border {
+      int rank;       // that holds the other side
+      int64_t local;  // first token behind the border, in the rank's part of a row
+    };
+    std::vector<Border> borders;
+    OwnedTensor memory;  // [borders, rows, width]: z of two tokens (older first), vd of one
+    std::vector<comm::Transfer> transfers;
+    std::byte* at(int64_t border, int64_t row) const;
+    void take(Allocator& allocator, DType dtype, int64_t num_rows, int64_t width);
+  };
+  struct Halo {  // of the h-th segment that continues a document
+    int64_t border, row, position;
+  };
+  void find_borders();
+  void find_halos();
+  // Moves the messages from one side of all borders to the other.
+  void exchange(const Side& from, const Side& to, std::string_view label);
+  // visit(older of the last two rows of the piece, message) for every row and border behind.
+  template <typename Visit>
+  void for_each_tail(Visit visit) const;
+
+  Side before_, behind_;  // where documents come in, and where they go on
+  int64_t message_width_;
+  std::vector<Halo> halos_;
+  kernels::Sequence sequence_;
+
+  virtual void assign_keys() = 0;  // after parts_ changed
+};
+
+class ContextGather final : public ContextParallel {
+ public:
+  ContextGather(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+                const nn::Types& types, Allocator& allocator);
+  void attend(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
+              const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
+              const Tensor& out, const Tensor& lse) override;
+  void attend_backward(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
+                       const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Tensor& out, const Tensor& lse, const Tensor& dout, const Tensor& dq,
+                       const Tensor& dk, const Tensor& dv) override;
+
+ private:
+  void assign_keys() override;
+  void gather(const Tensor& k, const Tensor& v);
+  OwnedTensor k_, v_, dk_, dv_;  // of all ranks, rank by rank
+  std::vector<Segment> keys_;    // their segments
+};
+
+class ContextRing final : public ContextParallel {
+ public:
+  ContextRing(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+              const nn::Types& types, Allocator& allocator);
+  void attend(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
+              const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
+              const Tensor& out, const Tensor& lse) override;
+  void attend_backward(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
+                       const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Tensor& out, const Tensor& lse, const Tensor& dout, const Tensor& dq,
+                       const Tensor& dk, const Tensor& dv) override;
+
+ private:
+  struct Pair {  // k and v, or their gradients
+    Tensor k, v;
+  };
+  void assign_keys() override;
+  int part_at(int step) const;
+  std::span<const Segment> part(int step) const;
+  bool sees(int part, int64_t window) const;
+  // Sends `from` to the next rank and fills `to` with what the one before sends.
+  comm::Work pass_on(const Pair& from, const Pair& to, std::string_view label);
+
+  static void add(const kernels::Context& ctx, const Pair& from, const Pair& to);
+
+  OwnedTensor memory_[2], sum_memory_[2];
+  Pair under_way_[2], sums_[2];
+  std::vector<int64_t> nearest_;  // by part: tokens from the nearest query back to its nearest key
+};
+
+std::unique_ptr<ContextParallel> make_context_parallel(ContextExchange kind, comm::Group& ranks,
+                                                       const ContextSplit& split,
+                                                       const ModelSpec& spec,
+                                                       const nn::Types& types,
+                                                       Allocator& allocator);
+
+}  // namespace ashlar::parallel

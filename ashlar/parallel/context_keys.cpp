@@ -1,0 +1,212 @@
+// How keys and values reach the queries of all ranks: gathered, or passed around a ring.
+#include <algorithm>
+#include <limits>
+
+#include "ashlar/kernels/update.h"
+#include "ashlar/parallel/context.h"
+
+namespace ashlar::parallel {
+namespace {
+
+using kernels::AttentionShape;
+using kernels::Context;
+using kernels::Sequence;
+
+// Only the own part holds a key for every query: the query's own.
+AttentionShape part_shape(AttentionShape shape, int step) {
+  shape.partial = step > 0;
+  return shape;
+}
+
+constexpr std::string_view kKeys = "keys values", kGradient = "keys values gradient";
+
+OwnedTensor key_memory(Allocator& allocator, DType dtype, int64_t rows, const ModelSpec& spec) {
+  return make_tensor(allocator, dtype, {rows, spec.kv_dim()}, Tag::kCommunication);
+}
+
+// Tokens from the nearest query back to the nearest key that it sees without a window; none: the
+// largest number.
+int64_t nearest_key(std::span<const Segment> queries, std::span<const Segment> keys) {
+  int64_t nearest = std::numeric_limits<int64_t>::max();
+  for (const Segment& query : queries)
+    for (const Segment& key : keys) {
+      const int64_t last_query = query.position + query.length - 1;
+      if (key.document != query.document || key.position > last_query) continue;
+      const int64_t gap = query.position - (key.position + key.length - 1);
+      nearest = std::min(nearest, std::max<int64_t>(gap, 0));
+    }
+  return nearest;
+}
+
+}  // namespace
+
+ContextGather::ContextGather(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+                             const nn::Types& types, Allocator& allocator)
+    : ContextParallel(ranks, split, spec, types, allocator) {
+  const int64_t rows = split.num_rows * split.length;
+  k_ = key_memory(allocator, types.activation, rows, spec);
+  v_ = key_memory(allocator, types.activation, rows, spec);
+  dk_ = key_memory(allocator, types.stream, rows, spec);
+  dv_ = key_memory(allocator, types.stream, rows, spec);
+}
+
+void ContextGather::assign_keys() {
+  keys_.clear();
+  for (size_t rank = 0; rank < parts_.size(); ++rank)
+    for (Segment key : parts_[rank]) {
+      key.row += int64_t(rank) * split_.local_tokens();
+      keys_.push_back(key);
+    }
+}
+
+void ContextGather::gather(const Tensor& k, const Tensor& v) {
+  comm::Work keys = ranks_.all_gather(k, k_.tensor, kKeys);
+  comm::Work values = ranks_.all_gather(v, v_.tensor, kKeys);
+  keys.wait();
+  values.wait();
+}
+
+void ContextGather::attend(const Context& ctx, int64_t, const AttentionShape& shape,
+                           const Sequence& sequence, const Tensor& q, const Tensor& k,
+                           const Tensor& v, const Tensor& out, const Tensor& lse) {
+  gather(k, v);
+  attention_forward(ctx, shape, sequence, keys_, q, k_.tensor, v_.tensor, out, lse);
+}
+
+void ContextGather::attend_backward(const Context& ctx, int64_t, const AttentionShape& shape,
+                                    const Sequence& sequence, const Tensor& q, const Tensor& k,
+                                    const Tensor& v, const Tensor& out, const Tensor& lse,
+                                    const Tensor& dout, const Tensor& dq, const Tensor& dk,
+                                    const Tensor& dv) {
+  gather(k, v);
+  attention_backward(ctx, shape, sequence, keys_, q, k_.tensor, v_.tensor, out, lse, dout, dq,
+                     dk_.tensor, dv_.tensor);
+  comm::Work keys = ranks_.reduce_scatter(dk_.tensor, dk, kGradient);
+  comm::Work values = ranks_.reduce_scatter(dv_.tensor, dv, kGradient);
+  keys.wait();
+  values.wait();
+}
+
+ContextRing::ContextRing(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+                         const nn::Types& types, Allocator& allocator)
+    : ContextParallel(ranks, split, spec, types, allocator), nearest_(size_t(split.num_ranks)) {
+  const int64_t rows = split.local_tokens();
+  const auto pair = [&](DType dtype, OwnedTensor& memory) {
+    memory = key_memory(allocator, dtype, 2 * rows, spec);
+    return Pair{memory.tensor.slice(0, rows), memory.tensor.slice(rows, 2 * rows)};
+  };
+  for (size_t i = 0; i < 2; ++i) {
+    under_way_[i] = pair(types.activation, memory_[i]);
+    sums_[i] = pair(types.stream, sum_memory_[i]);
+  }
+}
+
+void ContextRing::assign_keys() {
+  for (size_t part = 0; part < parts_.size(); ++part)
+    nearest_[part] = nearest_key(sequence().segments(), parts_[part]);
+}
+
+// The part that is here after so many steps; 0: the rank's own.
+int ContextRing::part_at(int step) const {
+  return (ranks_.rank() - step + ranks_.size()) % ranks_.size();
+}
+
+std::span<const Segment> ContextRing::part(int step) const {
+  return parts_[size_t(part_at(step))];
+}
+
+bool ContextRing::sees(int part, int64_t window) const {
+  return nearest_[size_t(part)] < (window > 0 ? window : std::numeric_limits<int64_t>::max());
+}
+
+comm::Work ContextRing::pass_on(const Pair& from, const Pair& to, std::string_view label) {
+  const int n = ranks_.size(), next = (ranks_.rank() + 1) % n, last = (ranks_.rank() + n - 1) % n;
+  const comm::Transfer sends[] = {{next, from.k}, {next, from.v}};
+  const comm::Transfer receives[] = {{last, to.k}, {last, to.v}};
+  return ranks_.send_receive(sends, receives, label);
+}
+
+void ContextRing::add(const Context& ctx, const Pair& from, const Pair& to) {
+  add_scaled(ctx, 1.0, from.k, to.k);
+  add_scaled(ctx, 1.0, from.v, to.v);
+}
+
+void ContextRing::attend(const Context& ctx, int64_t, const AttentionShape& shape,
+                         const Sequence& sequence, const Tensor& q, const Tensor& k,
+                         const Tensor& v, const Tensor& out, const Tensor& lse) {
+  const int n = ranks_.size();
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor sum = ctx.workspace->take(lse.dtype, out.shape);  // of more parts than one
+  const Tensor part_out = ctx.workspace->take(out.dtype, out.shape);
+  const Tensor part_lse = ctx.workspace->take(lse.dtype, lse.shape);
+  int last = 0;  // step with a visible part
+  for (int step = 1; step < n; ++step)
+    if (sees(part_at(step), shape.window)) last = step;
+  Pair here{k, v};
+  bool merged = false;
+  for (int step = 0; step < n; ++step) {
+    const Pair& next = under_way_[step % 2];
+    comm::Work transfer;
+    if (step + 1 < n) transfer = pass_on(here, next, kKeys);
+    if (step == 0) {
+      attention_forward(ctx, shape, sequence, part(0), q, k, v, out, lse);
+    } else if (sees(part_at(step), shape.window)) {
+      attention_forward(ctx, part_shape(shape, step), sequence, part(step), q, here.k, here.v,
+                        part_out, part_lse);
+      attention_merge(ctx, shape.D, merged ? sum : out, lse, part_out, part_lse,
+                      step == last ? out : sum, lse);
+      merged = true;
+    }
+    transfer.wait();
+    here = next;
+  }
+}
+
+void ContextRing::attend_backward(const Context& ctx, int64_t, const AttentionShape& shape,
+                                  const Sequence& sequence, const Tensor& q, const Tensor& k,
+                                  const Tensor& v, const Tensor& out, const Tensor& lse,
+                                  const Tensor& dout, const Tensor& dq, const Tensor& dk,
+                                  const Tensor& dv) {
+  const int n = ranks_.size();
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor part_dq = ctx.workspace->take(dq.dtype, dq.shape);
+  const Pair part_d{ctx.workspace->take(dk.dtype, dk.shape),
+                    ctx.workspace->take(dv.dtype, dv.shape)};
+  Pair here{k, v};
+  comm::Work sum_comes;
+  for (int step = 0; step < n; ++step) {
+    const Pair &next = under_way_[step % 2], &sum = sums_[step % 2];
+    comm::Work transfer;
+    if (step + 1 < n) transfer = pass_on(here, next, kKeys);
+    const bool own = step == 0, first = step == 1, seen = sees(part_at(step), shape.window);
+    if (seen) {
+      const Pair to = own ? Pair{dk, dv} : first ? sum : part_d;
+      attention_backward(ctx, part_shape(shape, step), sequence, part(step), q, here.k, here.v, out,
+                         lse, dout, own ? dq : part_dq, to.k, to.v);
+    }
+    sum_comes.wait();  // of this part, from the ranks that had it before
+    if (seen && !own) add_scaled(ctx, 1.0, part_dq, dq);
+    if (seen && step > 1) add(ctx, part_d, sum);
+    if (!seen && first) {
+      zero(ctx, sum.k);
+      zero(ctx, sum.v);
+    }
+    if (!own) sum_comes = pass_on(sum, sums_[(step + 1) % 2], kGradient);
+    transfer.wait();
+    here = next;
+  }
+  sum_comes.wait();
+  if (n > 1) add(ctx, sums_[n % 2], {dk, dv});
+}
+
+std::unique_ptr<ContextParallel> make_context_parallel(ContextExchange kind, comm::Group& ranks,
+                                                       const ContextSplit& split,
+                                                       const ModelSpec& spec,
+                                                       const nn::Types& types,
+                                                       Allocator& allocator) {
+  if (kind == ContextExchange::kRing)
+    return std::make_unique<ContextRing>(ranks, split, spec, types, allocator);
+  return std::make_unique<ContextGather>(ranks, split, spec, types, allocator);
+}
+
+}  // namespace ashlar::parallel

@@ -1,0 +1,161 @@
+#include "ashlar/parallel/muon.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ashlar/kernels/newton_schulz.h"
+#include "ashlar/parallel/box_order.h"
+
+namespace ashlar::parallel {
+namespace {
+
+using kernels::Context;
+
+std::vector<Tensor> flattened(std::vector<Tensor> tensors) {
+  for (Tensor& tensor : tensors) tensor = tensor.view({tensor.numel()});
+  return tensors;
+}
+
+void copy(const Context& ctx, const Tensor& from, const Tensor& to) {
+  ASHLAR_ASSERT(from.bytes() == to.bytes());
+  if (ctx.meta()) return;
+  constexpr int64_t kGrain = 1 << 18;  // bytes
+  parallel_for(*ctx.threads, from.bytes(), kGrain, [&](int64_t begin, int64_t end) {
+    std::memcpy(to.data + begin, from.data + begin, size_t(end - begin));
+  });
+}
+
+}  // namespace
+
+DistributedMatrices::DistributedMatrices(Allocator& allocator, comm::Group& group, MuonPlan plan,
+                                         std::vector<Tensor> gradients, DType compute,
+                                         int num_steps)
+    : group_(group),
+      plan_(std::move(plan)),
+      gradients_(flattened(std::move(gradients))),
+      compute_(compute),
+      num_steps_(num_steps) {
+  ASHLAR_ASSERT(plan_.rank == group_.rank());
+  if (plan_.matrices.empty()) return;
+  rounds_.resize(size_t(plan_.matrices.back().round) + 1);
+  for (const MuonMatrix& m : plan_.matrices)
+    if (m.is_worker(plan_.rank)) rounds_[size_t(m.round)].mine = &m;
+  take_buffers(allocator);
+  for (const MuonMatrix& m : plan_.matrices) list_transfers(m, rounds_[size_t(m.round)]);
+}
+
+void DistributedMatrices::take_buffers(Allocator& allocator) {
+  int64_t largest[2] = {0, 0};
+  for (size_t r = 0; r < rounds_.size(); ++r)
+    if (const MuonMatrix* mine = rounds_[r].mine)
+      largest[r % 2] = std::max(largest[r % 2], mine->matrix.numel());
+  for (int parity = 0; parity < 2; ++parity)
+    if (largest[parity] > 0)
+      buffers_[parity] =
+          make_tensor(allocator, gradients_[0].dtype, {largest[parity]}, Tag::kCommunication);
+  for (size_t r = 0; r < rounds_.size(); ++r)
+    if (const MuonMatrix* mine = rounds_[r].mine)
+      rounds_[r].gathered = buffers_[r % 2].tensor.slice(0, mine->matrix.numel());
+}
+
+Tensor DistributedMatrices::own(const MuonSegment& segment) const {
+  return gradients_[size_t(segment.holding)].slice(segment.begin, segment.begin + segment.length);
+}
+
+// Both sides of a pair list matrices, and segments of the sender, in the same order.
+void DistributedMatrices::list_transfers(const MuonMatrix& m, Round& round) {
+  const int me = plan_.rank;
+  const bool works = m.is_worker(me);
+  int other = -1;  // the last holder seen
+  for (const MuonSegment& segment : m.segments) {
+    const bool is_own = segment.rank == me;
+    if (is_own && !works) {
+      round.gather.sends.push_back({m.owner, own(segment)});
+      round.scatter.receives.push_back({m.owner, own(segment)});
+    }
+    if (is_own || !works) continue;
+    const Tensor part = round.gathered.slice(segment.at, segment.at + segment.length);
+    round.gather.receives.push_back({segment.rank, part});
+    if (m.owner == me) round.scatter.sends.push_back({segment.rank, part});
+    if (m.owner >= 0 || segment.rank == other) continue;
+    other = segment.rank;
+    for (const MuonSegment& mine : m.segments)
+      if (mine.rank == me) round.gather.sends.push_back({other, own(mine)});
+  }
+}
+
+void DistributedMatrices::post(Exchange& exchange, std::string_view label) {
+  if (exchange.sends.empty() && exchange.receives.empty()) return;
+  exchange.work = group_.send_receive(exchange.sends, exchange.receives, label);
+}
+
+void DistributedMatrices::start(const Context&) {
+  for (size_t r = 0; r < std::min<size_t>(rounds_.size(), 2); ++r)
+    post(rounds_[r].gather, "muon gather");
+}
+
+void DistributedMatrices::finish(const Context& ctx) {
+  for (const MuonStack& stack : plan_.stacks) {
+    const MatrixShape& matrix = stack.matrix;
+    const Tensor stack_GMN =
+        gradients_[size_t(stack.holding)]
+            .slice(stack.begin, stack.begin + stack.num_matrices * matrix.numel())
+            .view({stack.num_matrices, matrix.rows, matrix.cols});
+    kernels::orthogonalize(ctx, compute_, stack_GMN, num_steps_);
+  }
+  for (size_t r = 0; r < rounds_.size(); ++r) {
+    Round& round = rounds_[r];
+    if (round.mine) {
+      if (r >= 2) rounds_[r - 2].scatter.work.wait();  // it sends out of the same buffer
+      round.gather.work.wait();
+      work_on(ctx, round);
+    }
+    // In this order on every rank, and so that the buffer of the one is free for the other.
+    post(round.scatter, "muon scatter");
+    if (r + 2 < rounds_.size()) post(rounds_[r + 2].gather, "muon gather");
+  }
+  for (Round& round : rounds_) {
+    round.gather.work.wait();
+    round.scatter.work.wait();
+  }
+}
+
+void DistributedMatrices::work_on(const Context& ctx, const Round& round) const {
+  const MuonMatrix& m = *round.mine;
+  const Tensor& gathered = round.gathered;
+  for (const MuonSegment& segment : m.segments)
+    if (segment.rank == plan_.rank)
+      copy(ctx, own(segment), gathered.slice(segment.at, segment.at + segment.length));
+  if (m.packed) put_in_order(ctx, round, true);
+  kernels::orthogonalize(ctx, compute_, gathered.view({1, m.matrix.rows, m.matrix.cols}),
+                         num_steps_);
+  if (m.packed) put_in_order(ctx, round, false);
+  for (const MuonSegment& segment : m.segments)
+    if (segment.rank == plan_.rank)
+      copy(ctx, gathered.slice(segment.at, segment.at + segment.length), own(segment));
+}
+
+void DistributedMatrices::put_in_order(const Context& ctx, const Round& round, bool by_rows) const {
+  const MuonMatrix& m = *round.mine;
+  const Tensor& gathered = round.gathered;
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor ordered = ctx.workspace->take(gathered.dtype, gathered.shape);
+  if (ctx.meta()) return;
+  const int64_t width = size_of(gathered.dtype);
+  ctx.threads->run(int64_t(m.segments.size()), [&](int64_t s, int) {
+    const MuonSegment& segment = m.segments[size_t(s)];
+    int64_t packed = segment.at;
+    for_each_run(m.shape, segment.box, segment.box_begin, segment.box_begin + segment.length,
+                 [&](int64_t index, int64_t length) {
+                   const int64_t row_major = index - m.index * m.matrix.numel();
+                   const int64_t from = by_rows ? packed : row_major,
+                                 to = by_rows ? row_major : packed;
+                   std::memcpy(ordered.data + to * width, gathered.data + from * width,
+                               size_t(length * width));
+                   packed += length;
+                 });
+  });
+  copy(ctx, ordered, gathered);
+}
+
+}  // namespace ashlar::parallel

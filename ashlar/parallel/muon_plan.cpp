@@ -1,0 +1,270 @@
+#include "ashlar/parallel/muon_plan.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "ashlar/parallel/box_order.h"
+
+namespace ashlar::parallel {
+namespace {
+
+constexpr int kMaxReplicated = 3;  // holders of a matrix that auto lets all of them work on
+
+// Part of a matrix, smaller than all of it, on one rank.
+struct Share {
+  int32_t matrix, cover, rank;  // matrices of all tensors are numbered through
+  int64_t length;
+};
+
+struct Holder {
+  int rank;
+  int64_t length;
+};
+
+// body(index of a matrix, segment) for the stretches of a holding, in order.
+template <typename Body>
+void for_each_segment(const Shape& shape, int64_t matrix_numel, const Holding& holding, Body body) {
+  int64_t before = 0;  // elements of earlier boxes
+  for (const Box& box : holding.boxes) {
+    const int64_t numel = box.length.numel();
+    const int64_t end = std::min(holding.end - before, numel);
+    for (int64_t at = std::max<int64_t>(holding.begin - before, 0); at < end;) {
+      const int64_t index = index_in_tensor(shape, box, at) / matrix_numel;
+      const int64_t next = std::min(end, elements_before(shape, box, (index + 1) * matrix_numel));
+      MuonSegment segment;
+      segment.begin = before + at - holding.begin;
+      segment.length = next - at;
+      segment.box = box;
+      segment.box_begin = at;
+      body(index, segment);
+      at = next;
+    }
+    before += numel;
+  }
+  ASHLAR_ASSERT(0 <= holding.begin && holding.begin <= holding.end && holding.end <= before);
+}
+
+// Which ranks work in which round.
+class Rounds {
+ public:
+  explicit Rounds(int num_ranks) : num_ranks_(size_t(num_ranks)) {}
+  int take_first_free(std::span<const Holder> workers) {
+    for (size_t round = 0;; ++round) {
+      if (round == busy_.size()) busy_.emplace_back(num_ranks_);
+      std::vector<bool>& busy = busy_[round];
+      const auto is_busy = [&](const Holder& worker) { return bool(busy[size_t(worker.rank)]); };
+      if (std::any_of(workers.begin(), workers.end(), is_busy)) continue;
+      for (const Holder& worker : workers) busy[size_t(worker.rank)] = true;
+      return int(round);
+    }
+  }
+
+ private:
+  size_t num_ranks_;
+  std::vector<std::vector<bool>> busy_;
+};
+
+class Planner {
+ public:
+  Planner(std::span<const MuonTensor> tensors, HoldingsOf holdings, int rank, int num_ranks,
+          MuonMode mode);
+  MuonPlan run();
+
+ private:
+  void find_shares();
+  void add_whole(int64_t holding, int64_t tensor, const MuonSegment& segment);
+  void assign(std::span<const Share> shares, Rounds& rounds);
+  Holder choose_owner(std::span<const Holder> holders) const;
+  void find_segments();
+  void place_segments(MuonMatrix& matrix) const;
+  int32_t number(int64_t tensor, int64_t index) const {
+    return int32_t(first_number_[size_t(tensor)] + index);
+  }
+  int64_t work_of(const MatrixShape& matrix) const {
+    return matrix.numel() * std::min(matrix.rows, matrix.cols);
+  }
+
+  const std::span<const MuonTensor> tensors_;
+  const HoldingsOf holdings_;
+  const int num_ranks_;
+  const MuonMode mode_;
+  std::vector<MatrixShape> matrix_;    // by tensor
+  std::vector<int64_t> first_number_;  // by tensor; then the number of all matrices
+  std::vector<int64_t> work_;          // by rank
+  std::vector<Share> shares_;
+  std::vector<bool> needed_;  // by rank: its segments are part of this rank's plan
+  std::vector<Holding> list_;
+  MuonPlan plan_;
+};
+
+Planner::Planner(std::span<const MuonTensor> tensors, HoldingsOf holdings, int rank, int num_ranks,
+                 MuonMode mode)
+    : tensors_(tensors),
+      holdings_(holdings),
+      num_ranks_(num_ranks),
+      mode_(mode),
+      first_number_{0},
+      work_(size_t(num_ranks)),
+      needed_(size_t(num_ranks)) {
+  ASHLAR_ASSERT(0 <= rank && rank < num_ranks);
+  plan_.rank = rank;
+  for (const MuonTensor& tensor : tensors) {
+    matrix_.push_back(matrix_shape(tensor.shape, tensor.num_matrices));
+    first_number_.push_back(first_number_.back() + tensor.num_matrices);
+  }
+  ASHLAR_ASSERT(first_number_.back() <= INT32_MAX);
+}
+
+MuonPlan Planner::run() {
+  find_shares();
+  const auto key = [](const Share& share) { return std::tie(share.matrix, share.cover); };
+  std::sort(shares_.begin(), shares_.end(), [](const Share& a, const Share& b) {
+    return std::tie(a.matrix, a.cover, a.rank) < std::tie(b.matrix, b.cover, b.rank);
+  });
+  Rounds rounds(num_ranks_);
+  for (size_t begin = 0, end = 0; begin < shares_.size(); begin = end) {
+    while (end < shares_.size() && key(shares_[end]) == key(shares_[begin])) ++end;
+    assign(std::span(shares_).subspan(begin, end - begin), rounds);
+  }
+  shares_ = {};
+  find_segments();
+  std::stable_sort(plan_.matrices.begin(), plan_.matrices.end(),
+                   [](const MuonMatrix& a, const MuonMatrix& b) { return a.round < b.round; });
+  return std::move(plan_);
+}
+
+void Planner::find_shares() {
+  for (int rank = 0; rank < num_ranks_; ++rank) {
+    list_.clear();
+    holdings_(rank, list_);
+    for (size_t h = 0; h < list_.size(); ++h) {
+      const int64_t tensor = list_[h].tensor;
+      const MatrixShape& matrix = matrix_[size_t(tensor)];
+      for_each_segment(
+          tensors_[size_t(tensor)].shape, matrix.numel(), list_[h],
+          [&](int64_t index, const MuonSegment& segment) {
+            if (segment.length < matrix.numel()) {
+              shares_.push_back({number(tensor, index), list_[h].cover, rank, segment.length});
+              return;
+            }
+            work_[size_t(rank)] += work_of(matrix);
+            if (rank == plan_.rank) add_whole(int64_t(h), tensor, segment);
+          });
+    }
+  }
+}
+
+void Planner::add_whole(int64_t holding, int64_t tensor, const MuonSegment& segment) {
+  if (!plan_.stacks.empty()) {
+    MuonStack& last = plan_.stacks.back();
+    const int64_t end = last.begin + last.num_matrices * segment.length;
+    if (last.holding == holding && end == segment.begin) {
+      ++last.num_matrices;
+      return;
+    }
+  }
+  plan_.stacks.push_back({holding, segment.begin, 1, matrix_[size_t(tensor)]});
+}
+
+// Takes one matrix of one cover: its shares by rank.
+void Planner::assign(std::span<const Share> shares, Rounds& rounds) {
+  const int64_t next_tensor =
+      std::upper_bound(first_number_.begin(), first_number_.end(), shares[0].matrix) -
+      first_number_.begin();
+  MuonMatrix m;
+  m.tensor = next_tensor - 1;
+  m.index = shares[0].matrix - first_number_[size_t(m.tensor)];
+  m.shape = tensors_[size_t(m.tensor)].shape;
+  m.matrix = matrix_[size_t(m.tensor)];
+  m.cover = shares[0].cover;
+  std::vector<Holder> holders;
+  int64_t length = 0;
+  for (const Share& share : shares) {
+    if (holders.empty() || holders.back().rank != share.rank) holders.push_back({share.rank, 0});
+    holders.back().length += share.length;
+    length += share.length;
+  }
+  ASHLAR_ASSERT(length == m.matrix.numel());  // else the cover is none
+  m.num_holders = int(holders.size());
+  const bool owned =
+      mode_ == MuonMode::kOwner || (mode_ == MuonMode::kAuto && m.num_holders > kMaxReplicated);
+  std::vector<Holder> workers = holders;
+  if (owned && m.num_holders > 1) {
+    workers = {choose_owner(holders)};
+    m.owner = workers[0].rank;
+  }
+  m.round = rounds.take_first_free(workers);
+  for (const Holder& worker : workers) work_[size_t(worker.rank)] += work_of(m.matrix);
+
+  const auto is_here = [&](const Holder& holder) { return holder.rank == plan_.rank; };
+  if (std::none_of(holders.begin(), holders.end(), is_here)) return;
+  needed_[size_t(plan_.rank)] = true;
+  if (m.is_worker(plan_.rank))
+    for (const Holder& holder : holders) needed_[size_t(holder.rank)] = true;
+  plan_.matrices.push_back(std::move(m));
+}
+
+Holder Planner::choose_owner(std::span<const Holder> holders) const {
+  const auto worse = [&](const Holder& a, const Holder& b) {
+    return std::make_tuple(a.length, -work_[size_t(a.rank)], -a.rank) <
+           std::make_tuple(b.length, -work_[size_t(b.rank)], -b.rank);
+  };
+  return *std::max_element(holders.begin(), holders.end(), worse);
+}
+
+// Asks the holders of this rank's matrices once more for their segments.
+void Planner::find_segments() {
+  std::vector<int32_t> first(size_t(first_number_.back()), -1);  // of plan_.matrices, by number
+  for (size_t i = plan_.matrices.size(); i-- > 0;)
+    first[size_t(number(plan_.matrices[i].tensor, plan_.matrices[i].index))] = int32_t(i);
+  for (int rank = 0; rank < num_ranks_; ++rank) {
+    if (!needed_[size_t(rank)]) continue;
+    list_.clear();
+    holdings_(rank, list_);
+    for (size_t h = 0; h < list_.size(); ++h) {
+      const Holding& holding = list_[h];
+      const auto add = [&](int64_t index, MuonSegment segment) {
+        const int32_t found = first[size_t(number(holding.tensor, index))];
+        if (found < 0) return;
+        for (size_t i = size_t(found); i < plan_.matrices.size(); ++i) {
+          MuonMatrix& m = plan_.matrices[i];
+          if (m.tensor != holding.tensor || m.index != index) return;
+          if (m.cover != holding.cover) continue;
+          if (rank != plan_.rank && !m.is_worker(plan_.rank)) continue;
+          segment.rank = rank;
+          segment.holding = int64_t(h);
+          m.segments.push_back(segment);
+        }
+      };
+      for_each_segment(tensors_[size_t(holding.tensor)].shape,
+                       matrix_[size_t(holding.tensor)].numel(), holding, add);
+    }
+  }
+  for (MuonMatrix& m : plan_.matrices)
+    if (m.is_worker(plan_.rank)) place_segments(m);
+}
+
+void Planner::place_segments(MuonMatrix& m) const {
+  for (MuonSegment& segment : m.segments) {
+    const int64_t end = segment.box_begin + segment.length;
+    const int64_t first = index_in_tensor(m.shape, segment.box, segment.box_begin);
+    const int64_t last = index_in_tensor(m.shape, segment.box, end - 1);
+    segment.at = first - m.index * m.matrix.numel();
+    m.packed |= last + 1 - first != segment.length;
+  }
+  if (!m.packed) return;
+  int64_t at = 0;
+  for (MuonSegment& segment : m.segments) {
+    segment.at = at;
+    at += segment.length;
+  }
+}
+
+}  // namespace
+
+MuonPlan plan_muon(std::span<const MuonTensor> tensors, HoldingsOf holdings, int rank,
+                   int num_ranks, MuonMode mode) {
+  return Planner(tensors, holdings, rank, num_ranks, mode).run();
+}
+
+}  // namespace ashlar::parallel

@@ -1,0 +1,93 @@
+// Who orthogonalises which matrix when every rank keeps pieces of them: a pure function of what the
+// ranks keep, the same on every rank.
+//
+// A matrix whose elements all lie in one stretch of one rank is whole: it is never moved.  Another
+// is split over k ranks (k = 1: one rank keeps it in several places):
+//
+//   replicate  (auto: k <= 3)  every holder receives all pieces, runs Newton-Schulz and keeps its
+//              own
+//   owner      (auto: k >= 4)  one holder receives all pieces, runs it once and sends the results
+//              back: the holder of most elements; of those, the one with the least work so far; of
+//              those, the lowest rank
+//
+// Rounds   a rank works on at most one split matrix in a round.  Matrices, in order of tensor,
+//          number and cover, take the first round in which all that work on them are free.
+// Work     rows cols min(rows, cols) of each matrix; whole matrices count first.
+// Source   arXiv 2511.17127 exchanges the two edge matrices of a contiguous shard between neighbours:
+//          replicate with k = 2.  The general form is this project's.
+// Cost     time and passing memory in proportion to the pieces of split matrices on all ranks; what
+//          stays is what this rank takes part in.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ashlar/core/function_ref.h"
+#include "ashlar/spec/recipe.h"
+#include "ashlar/tensor/logical.h"
+
+namespace ashlar::parallel {
+
+// A logical tensor of num_matrices matrices, one after another.
+struct MuonTensor {
+  Shape shape;
+  int64_t num_matrices = 1;
+};
+
+// Elements [begin, end) of boxes laid end to end, as Parameter has them.  Holdings of a tensor with
+// one cover number, on all ranks together, are the whole tensor exactly once; those of different
+// covers (copies) never talk.
+struct Holding {
+  int64_t tensor = 0;
+  int cover = 0;
+  std::span<const Box> boxes;  // must stay while the plan is made
+  int64_t begin = 0, end = 0;
+};
+// Appends what `rank` keeps, in the order in which it keeps it.  Asked at most twice for each rank.
+using HoldingsOf = function_ref<void(int rank, std::vector<Holding>& list)>;
+
+// Whole matrices side by side in one holding of this rank.
+struct MuonStack {
+  int64_t holding = 0;  // its number in the rank's list
+  int64_t begin = 0;    // element of the holding
+  int64_t num_matrices = 0;
+  MatrixShape matrix{};
+};
+
+// Elements of one rank that are one stretch of its memory, inside one matrix.
+struct MuonSegment {
+  int rank = 0;
+  int64_t holding = 0, begin = 0, length = 0;  // elements [begin, begin + length) of the holding
+  Box box;                                     // elements [box_begin, box_begin + length) of it
+  int64_t box_begin = 0;
+  int64_t at = 0;  // where it lies in the gathered matrix; see MuonMatrix::packed
+};
+
+// A split matrix that this rank takes part in.
+struct MuonMatrix {
+  int64_t tensor = 0, index = 0;
+  Shape shape;  // of the tensor
+  MatrixShape matrix{};
+  int cover = 0;
+  int num_holders = 0;  // k
+  int owner = -1;       // -1: every holder works on it
+  int round = 0;
+  // Of all holders where this rank works on the matrix, else its own; by rank, then in its order.
+  std::vector<MuonSegment> segments;
+  // False: every segment is a run of the matrix and is gathered where it belongs.  True: some are
+  // not (columns), so the matrix is gathered segment after segment and then put in order.
+  bool packed = false;
+  bool is_worker(int rank) const { return owner < 0 || owner == rank; }
+};
+
+struct MuonPlan {
+  int rank = 0;
+  std::vector<MuonStack> stacks;
+  std::vector<MuonMatrix> matrices;  // by round, tensor, index, cover
+};
+
+MuonPlan plan_muon(std::span<const MuonTensor> tensors, HoldingsOf holdings, int rank,
+                   int num_ranks, MuonMode mode);
+
+}  // namespace ashlar::parallel

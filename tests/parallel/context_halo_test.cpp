@@ -1,0 +1,144 @@
+// The halo alone: which values arrive where, whatever part of the delayed values a rank has.
+#include <gtest/gtest.h>
+
+#include "ashlar/comm/thread/run_ranks.h"
+#include "context_pass.h"
+
+namespace ashlar::parallel {
+namespace {
+
+using kernels::Matrix;
+
+constexpr int64_t kStride = 40;  // columns of the matrix that z and vd are part of
+
+// Where a document crosses from one rank to the next: rows of the whole batch.
+struct Crossing {
+  int64_t row, position;
+};
+std::vector<Crossing> crossings(const ContextSplit& split, const std::vector<Segment>& whole) {
+  std::vector<Crossing> all;
+  std::vector<Segment> local;
+  for (int rank = 0; rank < split.num_ranks; ++rank) {
+    take_local_segments(split, rank, whole, local);
+    for (const Segment& s : local)
+      if (s.position > 0) all.push_back({whole_row(split, rank, s.row), s.position});
+  }
+  return all;
+}
+
+double value_of(int64_t whole, int64_t column) {
+  return double(whole * 100 + column);
+}
+// Of the halo that arrives at token `to`: from the token `back` before it.
+double gradient_of(int64_t to, int64_t back, int64_t column) {
+  return double(to * 1000 + back * 100 + column);
+}
+
+class HaloRank {
+ public:
+  HaloRank(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+           const std::vector<Segment>& whole)
+      : split_(split),
+        whole_(whole),
+        C_(spec.conv_channels()),
+        W_(spec.delayed_dim()),
+        rank_(ranks.rank()),
+        exchange_(ranks, split, spec, nn::Types::of(DType::kF64), allocator_) {
+    exchange_.assign(whole);
+    rows_ = make(split.local_tokens(), kStride);
+    const int64_t halos = exchange_.sequence().num_halos();
+    halo_z_ = make(halos * 2, C_), halo_vd_ = make(halos, W_);
+  }
+
+  void check_forward() {
+    for (int64_t i = 0; i < split_.local_tokens(); ++i)
+      for (int64_t c = 0; c < kStride; ++c)
+        at(rows_, i, c) = value_of(whole_row(split_, rank_, i), c);
+    exchange_.halo_forward(ctx_, 0, exchange_.sequence(), z(), vd(), halo_z_.tensor,
+                           halo_vd_.tensor);
+    for_each_halo([&](int64_t h, int64_t whole, int64_t position) {
+      for (int64_t c = 0; c < C_; ++c) {
+        EXPECT_EQ(at(halo_z_, 2 * h, c), position >= 2 ? value_of(whole - 2, c) : 0);
+        EXPECT_EQ(at(halo_z_, 2 * h + 1, c), value_of(whole - 1, c));
+      }
+      for (int64_t c = 0; c < W_; ++c) EXPECT_EQ(at(halo_vd_, h, c), value_of(whole - 1, C_ + c));
+    });
+  }
+
+  void check_backward() {
+    for (int64_t i = 0; i < split_.local_tokens(); ++i)
+      for (int64_t c = 0; c < kStride; ++c) at(rows_, i, c) = 0.5;
+    for_each_halo([&](int64_t h, int64_t whole, int64_t) {
+      for (int64_t c = 0; c < C_; ++c) {
+        at(halo_z_, 2 * h, c) = gradient_of(whole, 2, c);
+        at(halo_z_, 2 * h + 1, c) = gradient_of(whole, 1, c);
+      }
+      for (int64_t c = 0; c < W_; ++c) at(halo_vd_, h, c) = gradient_of(whole, 1, C_ + c);
+    });
+    exchange_.halo_backward(ctx_, 0, exchange_.sequence(), halo_z_.tensor, halo_vd_.tensor, z(),
+                            vd());
+    for (int64_t i = 0; i < split_.local_tokens(); ++i)
+      for (int64_t c = 0; c < kStride; ++c)
+        EXPECT_EQ(at(rows_, i, c), 0.5 + expected_gradient(whole_row(split_, rank_, i), c));
+  }
+
+ private:
+  OwnedTensor make(int64_t rows, int64_t columns) {
+    return make_tensor(allocator_, DType::kF64, {rows, columns}, Tag::kInput);
+  }
+  static double& at(const OwnedTensor& t, int64_t row, int64_t column) {
+    return t.tensor.as<double>()[row * t.tensor.shape[1] + column];
+  }
+  Matrix z() const { return Matrix::of(rows_.tensor).columns(0, C_); }
+  Matrix vd() const { return Matrix::of(rows_.tensor).columns(C_, C_ + W_); }
+
+  template <typename Visit>
+  void for_each_halo(Visit visit) const {
+    int64_t h = 0;
+    for (const Segment& s : exchange_.sequence().segments())
+      if (s.position > 0) visit(h++, whole_row(split_, rank_, s.row), s.position);
+  }
+  double expected_gradient(int64_t whole, int64_t column) const {
+    double sum = 0;
+    for (const Crossing& x : crossings(split_, whole_)) {
+      if (x.row - 1 == whole && column < C_ + W_) sum += gradient_of(x.row, 1, column);
+      if (x.row - 2 == whole && column < C_ && x.position >= 2)
+        sum += gradient_of(x.row, 2, column);
+    }
+    return sum;
+  }
+
+  const ContextSplit split_;
+  const std::vector<Segment>& whole_;
+  const int64_t C_, W_;
+  const int rank_;
+  Allocator allocator_{Device::kCpu};
+  Threads threads_{1};
+  kernels::Context ctx_{.threads = &threads_};
+  ContextGather exchange_;
+  OwnedTensor rows_, halo_z_, halo_vd_;
+};
+
+TEST(ContextHalo, ValuesAndGradientsByToken) {
+  for (const int64_t delayed : {-1, 0, 3})  // half the values; shares with none and with some
+    for (const ContextLayout layout : {ContextLayout::kContiguous, ContextLayout::kZigzag})
+      for (const int n : {2, 3, 4})
+        for (const auto& documents : {std::vector<std::vector<int64_t>>{{24}, {24}},
+                                      {{2, 3, 7, 12}, {5, 6, 13}},
+                                      {{6, 6, 12}, {4, 1, 1, 11, 7}}}) {
+          ModelSpec spec = nn::tiny_spec();
+          spec.share.delayed_values = delayed;
+          const ContextSplit split{layout, n, 2, 24};
+          const std::vector<Segment> whole =
+              testing_support::batch_of(documents, spec.vocab_size).segments;
+          Allocator allocator(Device::kCpu);
+          comm::run_ranks(n, {}, allocator, [&](comm::Group& ranks) {
+            HaloRank rank(ranks, split, spec, whole);
+            rank.check_forward();
+            rank.check_backward();
+          });
+        }
+}
+
+}  // namespace
+}  // namespace ashlar::parallel

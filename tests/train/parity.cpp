@@ -1,0 +1,234 @@
+#include "parity.h"
+
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "ashlar/comm/self/self.h"
+#include "ashlar/train/plan.h"
+#include "ashlar/train/trainer.h"
+
+namespace ashlar::train {
+namespace {
+
+const std::string kTiny = ASHLAR_TEST_DATA "/recipes/tiny.toml";
+
+// Row `row` of the global batch: ids without pattern, in documents that end anywhere, also at the
+// borders where context-parallel ranks meet.
+struct Row {
+  std::vector<int32_t> ids, targets;
+  std::vector<Segment> segments;
+};
+
+Row row_of(const Recipe& recipe, int64_t step, int64_t row) {
+  const int64_t length = recipe.data.sequence_length;
+  Row r;
+  auto seed = uint32_t(step * 1000 + row + 1);
+  const auto random = [&](uint32_t limit) {
+    seed = seed * 1664525u + 1013904223u;
+    return int64_t((seed >> 8) % limit);
+  };
+  for (int64_t i = 0; i <= length; ++i)
+    r.ids.push_back(int32_t(random(uint32_t(recipe.model.vocab_size))));
+  r.targets.assign(r.ids.begin() + 1, r.ids.end());
+  r.ids.pop_back();
+  for (int64_t i = 0; i < row % 3; ++i) r.targets[size_t(5 * i)] = -1;  // ranks differ in targets
+  const int64_t most = row % 4 == 0 ? length : row % 4 == 1 ? length / 2 : 11;
+  for (int64_t at = 0; at < length;) {
+    const int64_t end =
+        row % 4 == 1 ? at + most : std::min(length, at + 1 + random(uint32_t(most)));
+    r.segments.push_back({at, end - at, 0, int64_t(r.segments.size())});
+    at = end;
+  }
+  return r;
+}
+
+// micro_batch rows from `first` on.
+struct Batch {
+  std::vector<int32_t> ids, targets;
+  std::vector<Segment> segments;
+  MicroBatch view() const { return {ids, targets, segments}; }
+};
+
+Batch batch_of(const Recipe& recipe, int64_t step, int64_t first) {
+  Batch batch;
+  for (int64_t i = 0; i < recipe.train.micro_batch; ++i) {
+    const Row row = row_of(recipe, step, first + i);
+    const auto begin = int64_t(batch.ids.size()), document = int64_t(batch.segments.size());
+    for (Segment segment : row.segments) {
+      segment.row += begin;
+      segment.document += document;
+      batch.segments.push_back(segment);
+    }
+    batch.ids.insert(batch.ids.end(), row.ids.begin(), row.ids.end());
+    batch.targets.insert(batch.targets.end(), row.targets.begin(), row.targets.end());
+  }
+  return batch;
+}
+
+class Training {
+ public:
+  Training(const Recipe& recipe, DType compute, comm::Group& ranks)
+      : plan_(plan_run(recipe, compute, ranks.size(), 1, ranks.rank())),
+        threads_(1),
+        allocator_(Device::kCpu),
+        trainer_(recipe, compute, allocator_, threads_, ranks, plan_.workspace_bytes) {
+    trainer_.initialize();
+  }
+  StepStats gradients(int64_t step) {
+    const Recipe& recipe = trainer_.recipe();
+    const int64_t dp = trainer_.groups().coordinate(parallel::Axis::kDp);
+    const int64_t batches = trainer_.micro_batches_per_step();
+    trainer_.begin_step(step);
+    for (int64_t i = 0; i < batches; ++i)
+      trainer_.accumulate(
+          batch_of(recipe, step, (dp * batches + i) * recipe.train.micro_batch).view());
+    trainer_.reduce();
+    return trainer_.measure();
+  }
+  Trainer& trainer() { return trainer_; }
+
+ private:
+  RunPlan plan_;
+  Threads threads_;
+  Allocator allocator_;
+  Trainer trainer_;
+};
+
+using Values = std::map<std::string, std::vector<double>>;  // of whole tensors
+
+struct Steps {
+  std::vector<double> losses, norms;
+  std::vector<Values> gradients;
+  Values weights;
+};
+
+template <typename Use>
+void for_each_piece(const Trainer& trainer, bool gradient, Use use) {
+  for (const Parameter& p : trainer.optimizer().parameters())
+    for (const Piece& piece : pieces_of(p, p.logical, gradient ? p.gradient : p.value)) use(piece);
+}
+
+// Calls use(position in the whole tensor, position in the piece) for every element.
+template <typename Use>
+void for_each_element(const Piece& piece, Use use) {
+  const Shape &global = piece.logical.global_shape, &length = piece.box.length;
+  for (int64_t i = 0; i < length.numel(); ++i) {
+    int64_t rest = i, at = 0, stride = 1;
+    for (int dim = global.ndim() - 1; dim >= 0; --dim) {
+      at += (piece.box.offset[dim] + rest % length[dim]) * stride;
+      rest /= length[dim];
+      stride *= global[dim];
+    }
+    use(at, i);
+  }
+}
+
+Values whole_values(const Trainer& trainer, bool gradient) {
+  Values values;
+  for_each_piece(trainer, gradient, [&](const Piece& piece) {
+    std::vector<double>& all = values[piece.logical.name];
+    all.resize(size_t(piece.logical.global_shape.numel()));
+    for_each_element(piece,
+                     [&](int64_t at, int64_t i) { all[size_t(at)] = piece.data.as<double>()[i]; });
+  });
+  return values;
+}
+
+Recipe recipe_of(const ParityCase& c, const char* precision, bool layout) {
+  std::vector<std::string> overrides = {std::string("train.precision=") + precision,
+                                        "train.micro_batch=1", "train.global_batch=8",
+                                        "data.num_streams=8", "data.sequence_length=48"};
+  overrides.insert(overrides.end(), c.model.begin(), c.model.end());
+  if (layout) overrides.insert(overrides.end(), c.overrides.begin(), c.overrides.end());
+  return load_recipe(kTiny, overrides);
+}
+
+constexpr int64_t kSteps = 2;
+
+const Steps& on_one_rank(const ParityCase& c) {
+  static std::mutex mutex;
+  static std::map<std::vector<std::string>, Steps> known;
+  const std::lock_guard lock(mutex);
+  const auto [found, added] = known.try_emplace(c.model);
+  if (!added) return found->second;
+  Steps& steps = found->second;
+  Allocator allocator(Device::kCpu);
+  comm::SelfWorld world(allocator);
+  Training one(recipe_of(c, "fp64", false), DType::kF64, world.group());
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const StepStats stats = one.gradients(step);
+    steps.losses.push_back(stats.loss);
+    steps.norms.push_back(stats.gradient_norm);
+    steps.gradients.push_back(whole_values(one.trainer(), true));
+    one.trainer().apply(stats);
+  }
+  steps.weights = whole_values(one.trainer(), false);
+  return steps;
+}
+
+class Differences {
+ public:
+  void value(const std::string& name, double want, double got) {
+    judge(name, std::abs(got - want), std::abs(want));
+  }
+  void tensors(const std::string& what, const Values& want, const Trainer& trainer, bool gradient) {
+    for_each_piece(trainer, gradient, [&](const Piece& piece) {
+      const std::vector<double>& whole = want.at(piece.logical.name);
+      double scale = 0, difference = 0;
+      for (const double v : whole) scale = std::max(scale, std::abs(v));
+      for_each_element(piece, [&](int64_t at, int64_t i) {
+        difference = std::max(difference, std::abs(piece.data.as<double>()[i] - whole[size_t(at)]));
+      });
+      judge(what + " " + piece.logical.name, difference, scale);
+    });
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  void judge(const std::string& what, double difference, double scale) {
+    if (difference <= 1e-10 * scale || text_.size() > 2000) return;
+    text_ += fmt::format("{}: {:.3g} of {:.3g}\n", what, difference, scale);
+  }
+  std::string text_;
+};
+
+}  // namespace
+
+std::string check_parity(const ParityCase& c, comm::Group& ranks) {
+  const Steps& want = on_one_rank(c);
+  Training training(recipe_of(c, "fp64", true), DType::kF64, ranks);
+  Differences differences;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const StepStats stats = training.gradients(step);
+    const std::string at = fmt::format("step {} ", step);
+    differences.value(at + "loss", want.losses[size_t(step)], stats.loss);
+    differences.value(at + "norm", want.norms[size_t(step)], stats.gradient_norm);
+    differences.tensors(at + "gradient", want.gradients[size_t(step)], training.trainer(), true);
+    training.trainer().apply(stats);
+  }
+  differences.tensors("weight", want.weights, training.trainer(), false);
+  return differences.text();
+}
+
+double largest_loss_difference(const ParityCase& c, comm::Group& ranks) {
+  const auto losses = [](Training& training) {
+    std::vector<double> list;
+    for (int64_t step = 0; step < 50; ++step) {
+      const StepStats stats = training.gradients(step);
+      list.push_back(stats.loss);
+      training.trainer().apply(stats);
+    }
+    return list;
+  };
+  Allocator allocator(Device::kCpu);
+  comm::SelfWorld world(allocator);
+  Training one(recipe_of(c, "fp32", false), DType::kF32, world.group());
+  Training many(recipe_of(c, "fp32", true), DType::kF32, ranks);
+  const std::vector<double> want = losses(one), got = losses(many);
+  double largest = 0;
+  for (size_t i = 0; i < want.size(); ++i) largest = std::max(largest, std::abs(want[i] - got[i]));
+  return largest;
+}
+
+}  // namespace ashlar::train

@@ -1,0 +1,29 @@
+// A layout of ranks gives what one rank gives: the table of layouts, and the check of one of them on
+// ranks that exist already, whatever the engine.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ashlar/comm/group.h"
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::train {
+
+struct ParityCase {
+  std::string name;
+  int num_ranks = 1;
+  std::vector<std::string> overrides;  // of the layout
+  std::vector<std::string> model;      // of what is trained
+  bool fast = false;                   // runs in the fast tests
+};
+const std::vector<ParityCase>& parity_cases();
+
+// Two steps in fp64 on ranks.size() ranks and on one: what differs on this rank by more than 1e-10
+// relative to the largest value of its tensor (loss, gradient norm, gradients, weights); "" if
+// nothing does.
+std::string check_parity(const ParityCase&, comm::Group& ranks);
+// Largest difference of a loss over 50 steps in fp32.
+double largest_loss_difference(const ParityCase&, comm::Group& ranks);
+
+}  // namespace ashlar::train
