@@ -37,7 +37,8 @@ struct MoeSaved {
 void moe_forward(const kernels::Context&, const ModelSpec&, const Types&, const MoeWeights&,
                  const MoeOperands&, const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR,
                  const Tensor& e_TH);
-// Backward of the experts: overwrites dchosen [T] and dx_rows [T, H], what the two below go on from.
+// Backward of the experts: overwrites dchosen [T] and dx_rows [T, H], which the router's backward
+// and the next function go on from.
 void experts_backward(const kernels::Context&, const ModelSpec&, const Types&, const MoeOperands&,
                       const MoeSaved&, const Tensor& m_TH, const Tensor& de_TH,
                       const MoeWeights& gradients, const Tensor& dchosen_T,

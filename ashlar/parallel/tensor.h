@@ -1,5 +1,5 @@
-// Tensor parallelism: what of a model each of the tp ranks holds.  Attention is cut by key head with
-// its query heads, the experts by width; everything else every rank has whole.
+// Tensor parallelism: what of a model each of the tp ranks holds.  Attention is cut by key head
+// with its query heads, the experts by width; everything else every rank has whole.
 //
 //   query heads    [r N/tp, (r+1) N/tp)
 //   key heads      [r K/tp, (r+1) K/tp); where tp > K, head r K/tp, which tp/K ranks share
@@ -7,8 +7,8 @@
 //                  a rank may hold one kind only
 //   expert width   [r F/tp, (r+1) F/tp) of gate, of up and of down's columns
 //
-// A rank runs the layers of nn on a local ModelSpec; tensor_runner.h adds up what they leave partial.
-// docs/parallel-tensor.md has the whole picture.
+// A rank runs the layers of nn on a local ModelSpec; tensor_runner.h adds up what they leave
+// partial.  docs/parallel-tensor.md has the whole picture.
 #pragma once
 
 #include <string_view>
@@ -24,8 +24,8 @@ struct TensorPlace {
   int size = 1, rank = 0;  // along the tp axis
 };
 
-// The whole model cut for one rank.  Asserts what the recipe's rules promise: heads and width divide.
-// With p * m for skipped tokens (SkipOutput::kIdentity) rank 0 alone adds it.
+// The whole model cut for one rank.  Asserts what the recipe's rules promise: heads and width
+// divide.  With p * m for skipped tokens (SkipOutput::kIdentity) rank 0 alone adds it.
 ModelSpec local_spec(const ModelSpec& whole, TensorPlace at);
 // How many ranks hold the same key head.
 int num_key_sharers(const ModelSpec& local);
@@ -37,8 +37,8 @@ std::vector<Placement> placements(const ModelSpec& whole, TensorPlace at, std::s
 // The same for nn::initialize.
 nn::Region region_of(const std::vector<Placement>& placements);
 
-// Whether a gradient is a partial sum over the tp ranks under parallel.sequence_parallel, where each
-// runs norms, merges, embedding and head on its tokens only (tensor_sums.h adds them up).
+// Whether a gradient is a partial sum over the tp ranks under parallel.sequence_parallel, where
+// each runs norms, merges, embedding and head on its tokens only (tensor_sums.h adds them up).
 bool partial_over_tp(std::string_view name);
 
 }  // namespace ashlar::parallel

@@ -1,5 +1,5 @@
-// Runs the blocks of a tensor-parallel rank: the layers of nn on the rank's heads and its part of the
-// expert width, then sums over the tp ranks of what each layer returns.  Labels of the operations:
+// Runs the blocks of a tensor-parallel rank: the layers of nn on the rank's heads and its part of
+// the expert width, then sums over the tp ranks of what each layer returns.  The operations:
 //
 //                          as they are                   sequence_parallel
 //   forward  attention     all_reduce "tp attention"     all_gather "tp attention input",
@@ -15,8 +15,8 @@
 //   backward.
 //
 // The router runs whole on every rank and gives the same bits there.  With sequence_parallel the
-// stream, norms and merges have 1/tp of the tokens: TokenCounts{T / tp, T}; the sequence of the call
-// is that of all T tokens, its ids are the rank's.
+// stream, norms and merges have 1/tp of the tokens: TokenCounts{T / tp, T}; the sequence of the
+// call is that of all T tokens, its ids are the rank's.
 //
 // Cost     docs/parallel-tensor.md has the bytes.  Each call waits for its operations.
 // Memory   sums in place; gathered tensors [T, H] come from ctx.workspace.

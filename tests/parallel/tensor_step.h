@@ -6,11 +6,13 @@
 
 #include <cmath>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ashlar/comm/thread/run_ranks.h"
+#include "ashlar/parallel/context.h"
 #include "ashlar/parallel/tensor.h"
 #include "ashlar/parallel/tensor_runner.h"
 #include "ashlar/parallel/tensor_sums.h"
@@ -35,6 +37,8 @@ struct Case {
   bool sequence_parallel = false;
   nn::Keep keep = nn::Keep::kAll;
   DType compute = DType::kF64;
+  int cp = 1;
+  ContextExchange exchange = ContextExchange::kAllGather;
 };
 
 inline void PrintTo(const Case& c, std::ostream* out) {
@@ -67,15 +71,18 @@ void for_elements(const std::vector<Placement>& placements, F f) {
 class Step {
  public:
   // The reference: one rank, the layers as they are.
-  Step(const Case& c, Device device) : Step(c, device, nullptr) {}
-  Step(const Case& c, Device device, comm::Group& tp) : Step(c, device, &tp) {}
+  Step(const Case& c, Device device) : Step(c, device, nullptr, nullptr) {}
+  Step(const Case& c, Device device, comm::Group& tp, comm::Group* cp = nullptr)
+      : Step(c, device, &tp, cp) {}
 
-  // Forward and backward of one micro-batch, gradients from zero.  Gives the sum of the losses of
-  // this rank's tokens.
+  // Forward and backward of one micro-batch; products overwrite what gradients held.  Gives the sum
+  // of the losses of this rank's tokens.
   double run() {
-    if (!ctx_.meta()) fill_zero(model_.flat_gradients());
+    if (!ctx_.meta()) fill_zero(model_.unit_gradients(0));
+    nn::BlockRunner* runner = runner_ ? &*runner_ : nullptr;
     const nn::ModelCall call =
-        model_.call(exchange_, sequence_, ids_.tensor, true, runner_ ? &*runner_ : nullptr);
+        context_ ? model_.call(*context_, context_->sequence(), ids_.tensor, false, runner)
+                 : model_.call(exchange_, sequence_, ids_.tensor, false, runner);
     nn::forward(ctx_, call, saved_);
     nn::head_loss_backward(ctx_, model_, saved_.final_TH, targets_.tensor, 0.5, loss_.tensor,
                            dfinal_.tensor, model_.gradients().embed);
@@ -99,11 +106,12 @@ class Step {
   }
 
  private:
-  Step(const Case& c, Device device, comm::Group* tp)
+  Step(const Case& c, Device device, comm::Group* tp, comm::Group* cp)
       : case_(c),
         tp_(tp),
         place_{tp ? tp->size() : 1, tp ? tp->rank() : 0},
-        stream_tokens_(tp && c.sequence_parallel ? kTokens / tp->size() : kTokens),
+        layer_tokens_(cp ? kTokens / cp->size() : kTokens),
+        stream_tokens_(tp && c.sequence_parallel ? layer_tokens_ / tp->size() : layer_tokens_),
         allocator_(device),
         threads_(1),
         workspace_(device == Device::kMeta ? Arena(device)
@@ -118,22 +126,34 @@ class Step {
         loss_(make_tensor(allocator_, model_.types().stream, {stream_tokens_}, Tag::kInput)),
         dfinal_(
             make_tensor(allocator_, saved_.final_TH.dtype, saved_.final_TH.shape, Tag::kWorkspace)),
-        // Whole documents, one in two pieces (the later one first), then one more.
-        sequence_({{0, 5, 0, 3}, {5, 7, 4, 1}, {12, 4, 0, 1}, {16, 8, 0, 2}}) {
+        sequence_(documents_of(c)) {
+    const ContextSplit split{ContextLayout::kZigzag, c.cp, 1, kTokens};
+    if (cp) {
+      context_ =
+          make_context_parallel(c.exchange, *cp, split, model_.spec(), model_.types(), allocator_);
+      context_->assign(sequence_.segments());
+    }
     if (tp) runner_.emplace(*tp, model_, c.sequence_parallel);
     if (tp && c.sequence_parallel) sums_.emplace(allocator_, model_);
     if (device == Device::kMeta) return;
     fill_weights();
-    const int64_t first = stream_tokens_ < kTokens ? stream_tokens_ * place_.rank : 0;
-    for (int64_t t = 0; t < stream_tokens_; ++t) {
-      ids_.tensor.as<int32_t>()[t] = int32_t((7 * (t + first) + 3) % 11);
-      targets_.tensor.as<int32_t>()[t] = (t + first) % 6 == 4 ? -1 : int32_t((t + first) % 11);
+    const int64_t first = stream_tokens_ < layer_tokens_ ? stream_tokens_ * place_.rank : 0;
+    for (int64_t i = 0; i < stream_tokens_; ++i) {
+      const int64_t t = cp ? whole_row(split, cp->rank(), i + first) : i + first;
+      ids_.tensor.as<int32_t>()[i] = int32_t((7 * t + 3) % 11);
+      targets_.tensor.as<int32_t>()[i] = t % 6 == 4 ? -1 : int32_t(t % 11);
     }
+  }
+
+  // Whole documents; without context parallelism one of them in two pieces, the later one first.
+  static std::vector<Segment> documents_of(const Case& c) {
+    if (c.cp > 1) return {{0, 9, 0, 3}, {9, 15, 0, 1}};
+    return {{0, 5, 0, 3}, {5, 7, 4, 1}, {12, 4, 0, 1}, {16, 8, 0, 2}};
   }
 
   nn::Saved make_saved(Arena& arena) const {
     return nn::Saved::make(arena, model_.spec(), model_.types(),
-                           nn::TokenCounts(stream_tokens_, kTokens), 8, case_.keep);
+                           nn::TokenCounts(stream_tokens_, layer_tokens_), 8, case_.keep);
   }
 
   void fill_weights() {
@@ -154,7 +174,7 @@ class Step {
   Case case_;
   comm::Group* tp_;
   TensorPlace place_;
-  int64_t stream_tokens_;
+  int64_t layer_tokens_, stream_tokens_;
   Allocator allocator_;
   Threads threads_;
   Arena workspace_;
@@ -165,6 +185,7 @@ class Step {
   OwnedTensor ids_, targets_, loss_, dfinal_;
   kernels::Sequence sequence_;
   nn::LocalExchange exchange_;
+  std::unique_ptr<ContextParallel> context_;
   std::optional<TensorRunner> runner_;
   std::optional<PartialSums> sums_;
 };

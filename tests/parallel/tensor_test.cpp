@@ -1,9 +1,10 @@
-// Tensor-parallel ranks give the loss and every gradient of one rank, and say to each other what the
-// formulas say.
+// Tensor-parallel ranks give the loss and every gradient of one rank, and say to each other what
+// the formulas say.
 #include <gtest/gtest.h>
 
 #include "../train/malloc_count.h"
 #include "ashlar/comm/recording/recording.h"
+#include "ashlar/parallel/mesh.h"
 #include "tests/parallel/tensor_step.h"
 
 namespace ashlar::parallel {
@@ -37,6 +38,7 @@ Outcome on_ranks(const Case& c) {
   comm::run_ranks(c.tp, {.timeout_s = 60, .staging_bytes = 1 << 16}, allocator,
                   [&](comm::Group& tp) {
                     Step step(c, Device::kCpu, tp);
+                    step.run();  // leaves gradients that the next one must not keep
                     losses[size_t(tp.rank())] = step.run();
                     gradients[size_t(tp.rank())] = gradients_of(step);
                   });
@@ -109,6 +111,43 @@ TEST(TensorRanks, EqualOneRankInFp32AndAlmostInBf16) {
     c.compute = DType::kBF16;
     EXPECT_NEAR(on_ranks(c).loss / on_one_rank(c).loss, 1, 1e-2);
   }
+}
+
+// On cp x tp ranks: losses and gradients are sums over cp.
+Outcome on_mesh(const Case& c) {
+  const auto n = static_cast<size_t>(c.cp * c.tp);
+  std::vector<std::vector<std::vector<Element>>> gradients(size_t(c.cp));
+  for (auto& ranks : gradients) ranks.resize(size_t(c.tp));
+  std::vector<double> losses(n);
+  Allocator allocator(Device::kCpu);
+  comm::run_ranks(
+      int(n), {.timeout_s = 60, .staging_bytes = 1 << 16}, allocator, [&](comm::Group& world) {
+        const Groups groups(world, Mesh{{1, 1, c.cp, c.tp}});
+        Step step(c, Device::kCpu, groups.tp(), &groups.cp());
+        losses[size_t(world.rank())] = step.run();
+        gradients[size_t(groups.cp().rank())][size_t(groups.tp().rank())] = gradients_of(step);
+      });
+  Outcome sum;
+  for (size_t r = 0; r < n; ++r)
+    if (c.sequence_parallel || r % size_t(c.tp) == 0) sum.loss += losses[r];
+  for (const auto& ranks : gradients)
+    for (const auto& [name, values] : put_together(ranks)) {
+      std::vector<double>& total = sum.gradients[name];
+      total.resize(values.size());
+      for (size_t i = 0; i < values.size(); ++i) total[i] += values[i];
+    }
+  return sum;
+}
+
+TEST(TensorRanks, AndContextRanksEqualOneRank) {
+  for (const ContextExchange exchange : {ContextExchange::kAllGather, ContextExchange::kRing})
+    for (const bool sharded : {false, true})
+      for (const int64_t keys : {1, 2, 4}) {
+        const Case c{"", 2, spec_of(4, keys), sharded, nn::Keep::kAll, DType::kF64, 2, exchange};
+        SCOPED_TRACE(fmt::format("keys {} sharded {} ring {}", keys, sharded,
+                                 exchange == ContextExchange::kRing));
+        expect_near(on_mesh(c), on_one_rank(c), 1e-10);
+      }
 }
 
 using Rows = std::map<std::string, comm::TrafficRow>;
