@@ -61,7 +61,7 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
   report.steps = steps;
   report.peak_flops = kernels::measure_peak_flops(trainer.context(), compute);
   report.triad_bytes_per_s = measure_triad(threads.size());
-  const int64_t tokens = trainer.tokens_per_micro_batch();
+  const int64_t tokens = trainer.recipe().train.micro_batch * trainer.recipe().data.sequence_length;
   std::vector<int32_t> ids(static_cast<size_t>(tokens));
   const Rng rng(recipe.train.seed, "bench");
   for (int64_t t = 0; t < tokens; ++t)
