@@ -102,7 +102,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
     files_.make_directories(directory);
     write_text(files_, join(directory, "recipe.toml"), to_toml(recipe_));
   }
-  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, writer_);
+  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, writer_);
   if (leads_)
     metrics_ = std::make_unique<Metrics>(files_, recipe_.train.run_dir, log_, scale_,
                                          recipe_.train.log_every);

@@ -9,12 +9,13 @@
 
 namespace ashlar::train {
 
-Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks,
+Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
              StateWriter& writer)
     : recipe_(recipe),
       files_(files),
       log_(log),
       ranks_(ranks),
+      local_ranks_(local_ranks),
       writer_(writer),
       root_(join(recipe.train.run_dir, "checkpoints")) {
   // Rank 0 first: what it finds there decides the run's id.
@@ -35,6 +36,7 @@ void Saves::open(const std::string& run_id) {
   options.run_id = run_id;
   options.writer = ranks_.rank();
   options.num_writers = ranks_.size();
+  options.local_writers = local_ranks_;
   checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, root_, options, log_);
 }
 

@@ -15,7 +15,9 @@ namespace ashlar::train {
 class Saves {
  public:
   // Takes the lease of train.run_dir/checkpoints and finds the newest good step there.
-  Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, StateWriter& writer);
+  // local_ranks: those on this machine, which share its memory.
+  Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
+        StateWriter& writer);
 
   // Rank 0's metrics.
   void set_metrics(Metrics* metrics) { metrics_ = metrics; }
@@ -46,6 +48,7 @@ class Saves {
   FileSystem& files_;
   Log& log_;
   comm::Group& ranks_;
+  const int local_ranks_;
   StateWriter& writer_;
   Metrics* metrics_ = nullptr;
   const std::string root_;

@@ -51,8 +51,9 @@ Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start
   Outcome outcome = Outcome::kDone;
   const bool processes = is_mpi_process();
   const auto train = [&](comm::Group& ranks, Allocator& allocator, int local_ranks) {
-    const Outcome ended = run_training(recipe, files, ranks.rank() == 0 ? log : silent, signals,
-                                       {ranks, allocator, threads_of(recipe, local_ranks)});
+    const Outcome ended =
+        run_training(recipe, files, ranks.rank() == 0 ? log : silent, signals,
+                     {ranks, allocator, threads_of(recipe, local_ranks), local_ranks});
     if (processes || ranks.rank() == 0) outcome = ended;  // the same on all
   };
   const int local_ranks = processes ? local_processes() : start.num_ranks;
