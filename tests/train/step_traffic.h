@@ -136,4 +136,44 @@ inline void on_all_ranks(const Recipe& recipe, DType compute, int num_ranks,
   });
 }
 
+// Every bucket of a unit once.
+inline Moved unit_once(const Trainer& trainer, int64_t unit, comm::Op op, DType dtype) {
+  const comm::Group& data = trainer.groups().data();
+  const ParallelSpec& spec = trainer.parallel();
+  const nn::FlatLayout& flat = trainer.model().flat();
+  const int64_t stream = size_of(trainer.model().types().stream), width = size_of(dtype);
+  const parallel::Shards shards(flat.unit_numel, data.size(), spec.zero_layout,
+                                std::max<int64_t>(1, spec.bucket_bytes / stream),
+                                Arena::kAlign / stream);
+  Moved sum;
+  for (int64_t b = 0; b < shards.num_buckets(unit); ++b) {
+    const int64_t numel = shards.bucket(unit, b).size();
+    sum += op == comm::Op::kAllReduce ? moved_evenly(op, data.size(), data.rank(), numel, width)
+                                      : moved(op, data.size(), numel * width,
+                                              shards.piece(unit, b, data.rank()).size() * width);
+  }
+  return sum;
+}
+
+// The table of zero.h, for labels "gradients" and "weights".
+inline Traffic zero_formula(const Trainer& trainer) {
+  const int64_t L = trainer.recipe().model.num_hidden_layers, m = trainer.micro_batches_per_step();
+  const int64_t stage = trainer.parallel().zero;
+  const nn::Types& types = trainer.model().types();
+  Traffic traffic;
+  if (trainer.groups().data().size() == 1) return traffic;
+  const comm::Op sum = stage == 0 ? comm::Op::kAllReduce : comm::Op::kReduceScatter;
+  for (int64_t l = 0; l <= L; ++l) {
+    const int64_t reduced = l > 0 && stage >= 2 ? m : 1;
+    const int64_t gathered =
+        l > 0 && stage == 3 ? 1 + (l > 2 ? m - 1 : 0) + (l < L - 1 ? m : 0) : 1;
+    traffic[{"data", sum, "gradients"}] += reduced * unit_once(trainer, l, sum, types.stream);
+    if (stage > 0)
+      traffic[{"data", comm::Op::kAllGather, "weights"}] +=
+          gathered *
+          unit_once(trainer, l, comm::Op::kAllGather, l == 0 ? types.stream : types.activation);
+  }
+  return traffic;
+}
+
 }  // namespace ashlar::train::testing_support

@@ -6,7 +6,6 @@ namespace ashlar::train {
 namespace {
 
 using namespace testing_support;
-using comm::Op;
 
 struct Settings {
   int ranks, stage;
@@ -37,46 +36,6 @@ Recipe recipe_of(const Settings& s) {
           fmt::format("parallel.overlap={}", flag(s.overlap))});
 }
 
-// Every bucket of a unit once.
-Moved unit_once(const Trainer& trainer, int64_t unit, Op op, DType dtype) {
-  const comm::Group& data = trainer.groups().data();
-  const ParallelSpec& spec = trainer.parallel();
-  const nn::FlatLayout& flat = trainer.model().flat();
-  const int64_t stream = size_of(trainer.model().types().stream), width = size_of(dtype);
-  const parallel::Shards shards(flat.unit_numel, data.size(), spec.zero_layout,
-                                std::max<int64_t>(1, spec.bucket_bytes / stream),
-                                Arena::kAlign / stream);
-  Moved sum;
-  for (int64_t b = 0; b < shards.num_buckets(unit); ++b) {
-    const int64_t numel = shards.bucket(unit, b).size();
-    sum += op == Op::kAllReduce ? moved_evenly(op, data.size(), data.rank(), numel, width)
-                                : moved(op, data.size(), numel * width,
-                                        shards.piece(unit, b, data.rank()).size() * width);
-  }
-  return sum;
-}
-
-// The table of zero.h.
-Traffic formula(const Trainer& trainer) {
-  const int64_t L = trainer.recipe().model.num_hidden_layers, m = trainer.micro_batches_per_step();
-  const int64_t stage = trainer.parallel().zero;
-  const nn::Types& types = trainer.model().types();
-  Traffic traffic;
-  if (trainer.groups().data().size() == 1) return traffic;
-  const Op sum = stage == 0 ? Op::kAllReduce : Op::kReduceScatter;
-  for (int64_t l = 0; l <= L; ++l) {
-    const int64_t reduced = l > 0 && stage >= 2 ? m : 1;
-    const int64_t gathered =
-        l > 0 && stage == 3 ? 1 + (l > 2 ? m - 1 : 0) + (l < L - 1 ? m : 0) : 1;
-    traffic[{"data", sum, "gradients"}] += reduced * unit_once(trainer, l, sum, types.stream);
-    if (stage > 0)
-      traffic[{"data", Op::kAllGather, "weights"}] +=
-          gathered *
-          unit_once(trainer, l, Op::kAllGather, l == 0 ? types.stream : types.activation);
-  }
-  return traffic;
-}
-
 void expect_formula(const Settings& s) {
   SCOPED_TRACE(describe(s));
   const Recipe recipe = recipe_of(s);
@@ -86,7 +45,7 @@ void expect_formula(const Settings& s) {
                    const std::string& label = std::get<2>(row.first);
                    return label != "gradients" && label != "weights";
                  });
-                 EXPECT_EQ(traffic, formula(steps.trainer()));
+                 EXPECT_EQ(traffic, zero_formula(steps.trainer()));
                });
 }
 
