@@ -1,12 +1,56 @@
-// ashlar bench step RECIPE.toml [section.key=value ...];  ashlar bench products [--dtype bf16|fp32]
+// ashlar bench step RECIPE.toml [section.key=value ...];  ashlar bench products [--dtype bf16|fp32];
+// ashlar bench ranks RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...]
 #include <CLI/CLI.hpp>
 
 #include "ashlar/bench/products.h"
+#include "ashlar/bench/ranks.h"
 #include "ashlar/bench/step.h"
 #include "ashlar/cli/command.h"
 #include "ashlar/eval/load.h"
+#include "ashlar/train/start.h"
 
 namespace ashlar::cli {
+namespace {
+
+void add_ranks(CLI::App& group, Action& action) {
+  struct Flags {
+    std::string recipe;
+    std::vector<std::string> overrides;
+    int ranks = 1;
+    bench::RanksOptions options;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* sub = group.add_subcommand(
+      "ranks", "a training step on several ranks: time, bytes sent, communication hidden");
+  sub->add_option("RECIPE", flags->recipe, "TOML file")->required();
+  sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
+  sub->add_option("--ranks", flags->ranks, "ranks, as threads of this process; 1 under mpirun")
+      ->capture_default_str();
+  sub->add_option("--steps", flags->options.steps, "timed steps")->capture_default_str();
+  sub->add_flag(
+      "--overlap-study", flags->options.overlap_study,
+      "also with parallel.overlap=false and without communication, three rounds of --steps");
+  sub->add_flag("--json", flags->json, "one JSON line");
+  sub->callback([flags, &action] {
+    action = [flags](Log&) {
+      ASHLAR_REQUIRE(flags->options.steps > 0, kConfig, "--steps is {}; expected 1 or more",
+                     flags->options.steps);
+      const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
+      const train::Start start{flags->ranks, print_error};
+      flags->options.engine = train::engine_of(start);
+      train::start_ranks(recipe, start, [&](const train::Seat& seat) {
+        const bench::RanksReport report = bench::measure_ranks(recipe, seat, flags->options);
+        if (seat.ranks.rank() == 0)
+          print_result(flags->json ? bench::to_json_line(report, recipe)
+                                   : bench::to_text(report, recipe));
+      });
+      return 0;
+    };
+  });
+}
+
+}  // namespace
 
 void add_bench(CLI::App& app, Action& action) {
   CLI::App* group = app.add_subcommand("bench", "measure this machine against its floors");
@@ -34,6 +78,8 @@ void add_bench(CLI::App& app, Action& action) {
       return 0;
     };
   });
+
+  add_ranks(*group, action);
 
   CLI::App* products =
       group->add_subcommand("products", "matrix products and Newton-Schulz at training shapes");

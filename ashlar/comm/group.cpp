@@ -1,6 +1,7 @@
 #include "ashlar/comm/group.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -243,7 +244,18 @@ TrafficRow& Group::row(Op op, std::string_view label) {
   return rows.emplace(label, TrafficRow{op, std::string(label)}).first->second;
 }
 
+void Group::add_wait(TrafficRow& row, double seconds) {
+  const std::lock_guard lock(traffic_mutex_);
+  row.waited_s += seconds;
+}
+
+void Group::mute(bool muted) {
+  world_.muted = muted;
+}
+
 void Group::execute(const Operation& operation) {
+  if (world_.muted && size() > 1) return;
+  const auto start = std::chrono::steady_clock::now();
   Moved moved;
   if (size() == 1) {
     copy_alone(operation);
@@ -259,8 +271,10 @@ void Group::execute(const Operation& operation) {
     copy_text(header.group_name, name_);
     moved = Collective(world_, operation, header, world_ranks_, rank_).run();
   }
+  const std::chrono::duration<double> ran = std::chrono::steady_clock::now() - start;
   const std::lock_guard lock(traffic_mutex_);
   ++operation.row->launches;
+  operation.row->ran_s += ran.count();
   operation.row->sent_bytes += moved.sent_bytes;
   operation.row->received_bytes += moved.received_bytes;
 }

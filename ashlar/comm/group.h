@@ -41,6 +41,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "ashlar/comm/operation.h"
@@ -74,7 +75,13 @@ struct TrafficRow {
   Op op;
   std::string label;
   int64_t launches = 0, sent_bytes = 0, received_bytes = 0;  // payload; of this rank
-  bool operator==(const TrafficRow&) const = default;
+  // On the communication thread, waiting for other ranks included; of the caller, in Work::wait.
+  double ran_s = 0, waited_s = 0;
+  // Of what is counted, not of times.
+  bool operator==(const TrafficRow& other) const {
+    return std::tie(op, label, launches, sent_bytes, received_bytes) ==
+           std::tie(other.op, other.label, other.launches, other.sent_bytes, other.received_bytes);
+  }
 };
 
 // Where a rank goes in a split: ranks of one color form a group, ordered by key, then by rank.
@@ -127,11 +134,17 @@ class Group {
   // What the operations that ended have moved, ordered by op and label.
   std::vector<TrafficRow> traffic() const;
 
+  // For measurements of what is left without communication: while it is muted, operations of every
+  // group of this rank's world end at once; they move and count nothing, and outputs stay as they
+  // are.  To be switched on every rank, and only where all that was submitted is done.
+  void mute(bool muted);
+
  private:
   friend class OperationQueue;
   Work submit(Operation& operation, std::string_view label);
   void execute(const Operation& operation);  // on the communication thread
   TrafficRow& row(Op op, std::string_view label);
+  void add_wait(TrafficRow& row, double seconds);
   Operation& draft(Op op, const Tensor& in, const Tensor& out, int64_t count);
 
   World& world_;

@@ -1,5 +1,7 @@
 #include "ashlar/comm/queue.h"
 
+#include <chrono>
+
 #include "ashlar/comm/group.h"
 #include "ashlar/core/error.h"
 
@@ -42,8 +44,19 @@ bool OperationQueue::done(int64_t ticket) const {
 
 void OperationQueue::wait(int64_t ticket) const {
   std::unique_lock lock(mutex_);
+  if (settled(ticket)) {
+    if (completed_ < ticket) std::rethrow_exception(failure_);
+    return;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const Operation& operation = slots_[size_t(ticket % kCapacity)];  // its own until it is done
+  Group& group = *operation.group;
+  TrafficRow& row = *operation.row;
   changed_.wait(lock, [&] { return settled(ticket); });
   if (completed_ < ticket) std::rethrow_exception(failure_);
+  lock.unlock();
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+  group.add_wait(row, waited.count());
 }
 
 void OperationQueue::settle(int64_t ticket) noexcept {

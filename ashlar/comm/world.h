@@ -49,6 +49,7 @@ struct World {
   std::vector<Record>* const records;  // null: nobody records
   Buffer staging;
   Scratch scratch;
+  bool muted = false;  // Group::mute
   OperationQueue queue;
   Group group;
 };

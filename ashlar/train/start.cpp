@@ -45,40 +45,49 @@ int local_processes() {
 
 }  // namespace
 
-Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start& start) {
-  const StopSignals signals;
-  Log silent([](std::string_view) {});  // what rank 0 says holds for all
-  Outcome outcome = Outcome::kDone;
+std::string_view engine_of(const Start& start) {
+  if (is_mpi_process()) return "mpi";
+  return start.num_ranks == 1 ? "self" : "thread";
+}
+
+void start_ranks(const Recipe& recipe, const Start& start,
+                 const std::function<void(const Seat& seat)>& body) {
   const bool processes = is_mpi_process();
-  const auto train = [&](comm::Group& ranks, Allocator& allocator, int local_ranks) {
-    const Outcome ended = run_training(recipe, files, ranks.rank() == 0 ? log : silent, signals,
-                                       {ranks, allocator, threads_of(recipe, local_ranks)});
-    if (processes || ranks.rank() == 0) outcome = ended;  // the same on all
-  };
   const int local_ranks = processes ? local_processes() : start.num_ranks;
   std::vector<std::unique_ptr<Allocator>> allocators;  // of the ranks of this process
   for (int i = 0; i < (processes ? 1 : start.num_ranks); ++i)
     allocators.push_back(
         std::make_unique<Allocator>(Device::kCpu, memory_limit(recipe, local_ranks)));
+  const auto seat = [&](comm::Group& ranks, Allocator& allocator) {
+    body({ranks, allocator, threads_of(recipe, local_ranks), local_ranks});
+  };
   if (processes) {
     ASHLAR_REQUIRE(start.num_ranks == 1, kConfig,
                    "--ranks is {} within processes that a launcher started; choose one of the two",
                    start.num_ranks);
-    comm::run_mpi(
-        {}, *allocators[0], [&](comm::Group& ranks) { train(ranks, *allocators[0], local_ranks); },
+    return comm::run_mpi(
+        {}, *allocators[0], [&](comm::Group& ranks) { seat(ranks, *allocators[0]); },
         [&](std::string_view message, int) { start.report(message); });
-    return outcome;
   }
   comm::check_launch(start.num_ranks, [](const char* name) { return variable(name); });
   resolve_parallel(recipe, start.num_ranks);
   if (start.num_ranks == 1) {
     comm::SelfWorld world(*allocators[0]);
-    train(world.group(), *allocators[0], 1);
-    return outcome;
+    return seat(world.group(), *allocators[0]);
   }
   const auto allocator_of = [&](int rank) -> Allocator& { return *allocators[size_t(rank)]; };
-  comm::run_ranks(start.num_ranks, {}, allocator_of, [&](comm::Group& ranks) {
-    train(ranks, allocator_of(ranks.rank()), local_ranks);
+  comm::run_ranks(start.num_ranks, {}, allocator_of,
+                  [&](comm::Group& ranks) { seat(ranks, allocator_of(ranks.rank())); });
+}
+
+Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start& start) {
+  const StopSignals signals;
+  Log silent([](std::string_view) {});  // what rank 0 says holds for all
+  Outcome outcome = Outcome::kDone;     // the same on all
+  start_ranks(recipe, start, [&](const Seat& seat) {
+    const bool leads = seat.ranks.rank() == 0;
+    const Outcome ended = run_training(recipe, files, leads ? log : silent, signals, seat);
+    if (leads || is_mpi_process()) outcome = ended;
   });
   return outcome;
 }

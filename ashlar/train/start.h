@@ -1,5 +1,5 @@
-// Puts a run on its ranks and trains: the processes that mpirun or srun started, or threads of this
-// one.
+// Puts a run on its ranks, which are the processes that mpirun or srun started, or threads of this
+// one, and trains.
 #pragma once
 
 #include <functional>
@@ -15,10 +15,18 @@ struct Start {
   std::function<void(std::string_view message)> report;
 };
 
-// The first failure of a rank ends all.  Of threads it is thrown; of processes `report` is called on
-// one, and nothing returns.
-// Errors   those of run_training; kConfig where so many ranks cannot share the batch; kLaunch where
-//          a launcher started many processes that cannot find each other.
+// "self", "thread" or "mpi".
+std::string_view engine_of(const Start& start);
+
+// Calls body on every rank, with its share of the CPUs and of train.memory_limit_mib.  The first
+// failure of a rank ends all.  Of threads it is thrown; of processes `report` is called on one, and
+// nothing returns.
+// Errors   those of body; kConfig where so many ranks cannot share the batch; kLaunch where a
+//          launcher started many processes that cannot find each other.
+void start_ranks(const Recipe& recipe, const Start& start,
+                 const std::function<void(const Seat& seat)>& body);
+
+// Trains on them.  Errors as start_ranks, and those of run_training.
 Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start& start = {});
 
 }  // namespace ashlar::train

@@ -348,6 +348,24 @@ std::vector<Piece> Trainer::optimizer_pieces(bool to_write) const {
   return pieces;
 }
 
+std::vector<LogicalTensor> Trainer::whole_state() const {
+  std::vector<Parameter> parameters;
+  Arena shapes(Device::kMeta);
+  nn::ModelWeights::make(shapes, recipe_.model, model_.types().stream, false)
+      .for_each(recipe_.model, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+        Parameter& p = parameters.emplace_back();
+        p.logical = {info.name, tensor.dtype, tensor.shape, Role::kParameter};
+        p.kind = info.kind;
+      });
+  optim::apply_spec(recipe_.optim, parameters);
+  std::vector<LogicalTensor> list;
+  for (const Parameter& p : parameters) {
+    list.push_back(p.logical);
+    for (LogicalTensor& state : optim::state_tensors(p)) list.push_back(std::move(state));
+  }
+  return list;
+}
+
 int64_t Trainer::micro_batches_per_step() const {
   return recipe_.train.global_batch / recipe_.train.micro_batch / parallel_.dp;
 }

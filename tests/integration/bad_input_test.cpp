@@ -129,6 +129,18 @@ std::vector<Case> flag_cases() {
        {"bench", "step", kData + "/recipes/tiny.toml", "--steps", "0"},
        2,
        {"--steps is 0"}},
+      {"bench_ranks_steps",
+       {"bench", "ranks", kData + "/recipes/tiny.toml", "--steps", "0"},
+       2,
+       {"--steps is 0"}},
+      {"bench_ranks_alone",
+       {"bench", "ranks", kData + "/recipes/tiny.toml", "--overlap-study"},
+       2,
+       {"--overlap-study on one rank", "2 ranks or more"}},
+      {"bench_ranks_share",
+       {"bench", "ranks", kData + "/recipes/tiny.toml", "--ranks", "3"},
+       2,
+       {"3 ranks", "choose one of"}},
   };
 }
 

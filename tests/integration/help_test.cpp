@@ -30,6 +30,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"ckpt", "export"},
     {"bench"},
     {"bench", "products"},
+    {"bench", "ranks"},
     {"bench", "step"},
     {"info"},
 };

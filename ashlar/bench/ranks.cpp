@@ -1,0 +1,328 @@
+#include "ashlar/bench/ranks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "ashlar/bench/traffic_floor.h"
+#include "ashlar/core/rng.h"
+#include "ashlar/train/plan.h"
+#include "ashlar/train/trainer.h"
+
+namespace ashlar::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kWarmUp = 3, kRounds = 3;
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Key {
+  std::string group;
+  comm::Op op;
+  std::string label;
+  auto operator<=>(const Key&) const = default;
+};
+
+struct Counts {
+  double launches = 0, sent_bytes = 0, ran_s = 0, waited_s = 0;
+  void add(const Counts& other, double times) {
+    launches += times * other.launches;
+    sent_bytes += times * other.sent_bytes;
+    ran_s += times * other.ran_s;
+    waited_s += times * other.waited_s;
+  }
+};
+
+using Traffic = std::map<Key, Counts>;
+
+// A trainer of this rank and the steps that it ran.
+class Subject {
+ public:
+  Subject(const Recipe& recipe, const train::Seat& seat, DType compute)
+      : ranks_(seat.ranks),
+        threads_(seat.num_threads),
+        trainer_(
+            recipe, compute, seat.allocator, threads_, seat.ranks,
+            train::plan_run(recipe, compute, seat.ranks.size(), seat.num_threads, seat.ranks.rank())
+                .workspace_bytes) {
+    trainer_.initialize();
+    make_tokens();
+    run(kWarmUp, 0);
+    traffic_.clear();
+    num_counted_ = 0;
+  }
+
+  // Steps back to back, so that gathers run on into the next one; the first are not timed.
+  void run(int64_t warm_up, int64_t steps) {
+    settle();
+    Traffic before = traffic();
+    for (int64_t i = 0; i < warm_up + steps; ++i) {
+      const double start = now_s();
+      step();
+      if (i >= warm_up) seconds_.push_back(now_s() - start);
+    }
+    settle();
+    for (const auto& [key, counts] : traffic()) {
+      traffic_[key].add(counts, 1);
+      traffic_[key].add(before[key], -1);
+    }
+    num_counted_ += warm_up + steps;
+  }
+
+  const train::Trainer& trainer() const { return trainer_; }
+  const std::vector<double>& seconds() const { return seconds_; }
+  // Of one step.
+  Traffic traffic_per_step() const {
+    Traffic mean;
+    for (const auto& [key, counts] : traffic_) mean[key].add(counts, 1.0 / double(num_counted_));
+    return mean;
+  }
+
+ private:
+  void make_tokens() {
+    const Recipe& recipe = trainer_.recipe();
+    sequence_ = kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length);
+    ids_.resize(size_t(recipe.train.micro_batch * recipe.data.sequence_length));
+    const auto reader = uint64_t(trainer_.groups().coordinate(parallel::Axis::kDp));
+    const Rng rng(recipe.train.seed, "bench");
+    for (size_t t = 0; t < ids_.size(); ++t)
+      ids_[t] = int32_t(rng.below(reader * ids_.size() + t, uint64_t(recipe.model.vocab_size)));
+  }
+
+  void step() {
+    trainer_.begin_step(num_steps_++);
+    for (int64_t i = 0; i < trainer_.micro_batches_per_step(); ++i)
+      trainer_.accumulate({ids_, ids_, sequence_.segments()});
+    trainer_.reduce();
+    trainer_.apply(trainer_.measure());
+  }
+
+  // All that this rank submitted is done; others are as far.
+  void settle() { ranks_.barrier("bench").wait(); }
+
+  Traffic traffic() const {
+    const parallel::Groups& groups = trainer_.groups();
+    Traffic rows;
+    for (const comm::Group* group :
+         {&groups.world(), &groups.data(), &groups.cp(), &groups.tp(), &groups.model()})
+      for (const comm::TrafficRow& row : group->traffic())
+        if (group->size() > 1 && row.op != comm::Op::kBarrier)
+          rows[{group->name(), row.op, row.label}] = {double(row.launches), double(row.sent_bytes),
+                                                      row.ran_s, row.waited_s};
+    return rows;
+  }
+
+  comm::Group& ranks_;
+  Threads threads_;
+  train::Trainer trainer_;
+  std::vector<int32_t> ids_;
+  kernels::Sequence sequence_;
+  std::vector<double> seconds_;
+  Traffic traffic_;
+  int64_t num_counted_ = 0, num_steps_ = 0;
+};
+
+// The texts of all ranks, in their order, on each of them.
+std::vector<std::string> all_texts(comm::Group& ranks, const std::string& mine) {
+  const auto over = [](auto& values, DType dtype) {
+    return Tensor{
+        reinterpret_cast<std::byte*>(values.data()), dtype, Device::kCpu, {int64_t(values.size())}};
+  };
+  std::vector<int64_t> own{int64_t(mine.size())}, sizes(size_t(ranks.size()));
+  ranks.all_gather(over(own, DType::kI64), over(sizes, DType::kI64), "bench").wait();
+  std::string text = mine, all;
+  for (const int64_t size : sizes) all.resize(all.size() + size_t(size));
+  ranks.all_gather(over(text, DType::kU8), over(all, DType::kU8), "bench", sizes).wait();
+  std::vector<std::string> texts;
+  size_t begin = 0;
+  for (const int64_t size : sizes) {
+    texts.push_back(all.substr(begin, size_t(size)));
+    begin += size_t(size);
+  }
+  return texts;
+}
+
+// Traffic of every rank.
+std::vector<Traffic> of_all_ranks(comm::Group& ranks, const Traffic& mine) {
+  Json rows = Json::array();
+  for (const auto& [key, c] : mine)
+    rows.push_back(
+        {key.group, int(key.op), key.label, c.launches, c.sent_bytes, c.ran_s, c.waited_s});
+  std::vector<Traffic> all;
+  for (const std::string& text : all_texts(ranks, rows.dump())) {
+    Traffic& traffic = all.emplace_back();
+    for (const Json& row : Json::parse(text))
+      traffic[{row[0], comm::Op(row[1].get<int>()), row[2]}] = {row[3], row[4], row[5], row[6]};
+  }
+  return all;
+}
+
+double waited(const std::vector<Traffic>& all) {
+  double sum = 0;
+  for (const Traffic& traffic : all)
+    for (const auto& [key, counts] : traffic) sum += counts.waited_s;
+  return sum / double(all.size());
+}
+
+void report_traffic(RanksReport& report, const Recipe& recipe, const std::vector<Traffic>& all) {
+  Traffic mean;
+  for (const Traffic& traffic : all) {
+    double sent = 0;
+    for (const auto& [key, counts] : traffic) {
+      mean[key].add(counts, 1.0 / double(all.size()));
+      sent += counts.sent_bytes;
+    }
+    report.sent_bytes += sent / double(all.size());
+    report.max_sent_bytes = std::max(report.max_sent_bytes, sent);
+  }
+  std::map<Key, double> floors;
+  for (const TrafficFloor& f : traffic_floors(recipe, report.parallel, report.compute))
+    floors[{f.group, f.op, f.label}] = f.bytes;
+  for (const auto& [key, counts] : mean)
+    if (counts.launches > 0)
+      report.traffic.push_back({key.group, std::string(comm::name_of(key.op)), key.label,
+                                counts.launches, counts.sent_bytes, floors[key], counts.ran_s,
+                                counts.waited_s});
+  std::stable_sort(report.traffic.begin(), report.traffic.end(),
+                   [](const auto& a, const auto& b) { return a.sent_bytes > b.sent_bytes; });
+  report.waited_s = waited(all);
+}
+
+OverlapStudy study_overlap(const Recipe& recipe, const train::Seat& seat, DType compute,
+                           Subject& overlapped, int64_t steps) {
+  Recipe without = recipe;
+  without.parallel.overlap = false;
+  Subject waiting(without, seat, compute), muted(recipe, seat, compute);
+  for (int64_t round = 0; round < kRounds; ++round) {
+    overlapped.run(1, steps);
+    waiting.run(1, steps);
+    seat.ranks.mute(true);  // all that was submitted is done
+    muted.run(1, steps);
+    seat.ranks.mute(false);
+  }
+  OverlapStudy study;
+  study.waiting = summarize(waiting.seconds());
+  study.muted = summarize(muted.seconds());
+  study.waiting_s = waited(of_all_ranks(seat.ranks, waiting.traffic_per_step()));
+  const double communication = study.waiting.median - study.muted.median;
+  study.hidden_share =
+      (study.waiting.median - summarize(overlapped.seconds()).median) / communication;
+  return study;
+}
+
+std::string layout_of(const ParallelSpec& p) {
+  std::string text = fmt::format("dp {} cp {} tp {}, zero {}", p.dp, p.cp, p.tp, p.zero);
+  if (p.zero > 0 && p.dp * p.cp > 1)
+    text += p.zero_layout == ShardLayout::kContiguous ? " contiguous" : " bucketed";
+  if (p.cp > 1)
+    text += fmt::format(", {}, {}", p.cp_layout == ContextLayout::kZigzag ? "zigzag" : "contiguous",
+                        p.cp_exchange == ContextExchange::kRing ? "ring" : "all_gather");
+  if (p.sequence_parallel) text += ", sequence_parallel";
+  return p.overlap ? text : text + ", overlap false";
+}
+
+std::string milliseconds(const Summary& s) {
+  return fmt::format("{:.1f} ms (min {:.1f}, p99 {:.1f})", s.median * 1e3, s.min * 1e3,
+                     s.p99 * 1e3);
+}
+
+Json json_of(const Summary& s) {
+  return {{"median_s", s.median}, {"min_s", s.min}, {"p99_s", s.p99}, {"steps", s.count}};
+}
+
+}  // namespace
+
+RanksReport measure_ranks(const Recipe& recipe, const train::Seat& seat,
+                          const RanksOptions& options) {
+  ASHLAR_REQUIRE(!options.overlap_study || seat.ranks.size() > 1, kConfig,
+                 "--overlap-study on one rank; expected 2 ranks or more (--ranks, or mpirun)");
+  RanksReport report;
+  report.options = options;
+  report.compute = train::resolve_precision(recipe.train.precision);
+  report.num_ranks = seat.ranks.size();
+  report.num_threads = seat.num_threads;
+  Subject subject(recipe, seat, report.compute);
+  report.parallel = subject.trainer().parallel();
+  if (options.overlap_study)
+    report.study = study_overlap(recipe, seat, report.compute, subject, options.steps);
+  else
+    subject.run(1, options.steps);
+  report.step = summarize(subject.seconds());
+  report.tokens_per_s =
+      double(recipe.train.global_batch * recipe.data.sequence_length) / report.step.median;
+  report_traffic(report, recipe, of_all_ranks(seat.ranks, subject.traffic_per_step()));
+  return report;
+}
+
+std::string to_text(const RanksReport& r, const Recipe& recipe) {
+  std::string text = fmt::format(
+      "{}: {}; {} on {}; {} ranks ({}), {} thread{} each\n"
+      "median of {} steps {}, {:.0f} tokens/s; a rank sends {:.3f} MB a step ({:.3f} at most), "
+      "{:.3f} GB/s, and waits {:.1f} ms\n",
+      recipe.name.empty() ? recipe.source : recipe.name, layout_of(r.parallel), name_of(r.compute),
+      kernels::name_of(kernels::isa()), r.num_ranks, r.options.engine, r.num_threads,
+      r.num_threads == 1 ? "" : "s", r.step.count, milliseconds(r.step), r.tokens_per_s,
+      r.sent_bytes * 1e-6, r.max_sent_bytes * 1e-6, r.sent_bytes / r.step.median * 1e-9,
+      r.waited_s * 1e3);
+  if (!r.traffic.empty())
+    text +=
+        fmt::format("{:<6} {:<15} {:<27} {:>8} {:>10} {:>10} {:>7} {:>9} {:>9}\n", "group", "op",
+                    "label", "launches", "sent_MB", "floor_MB", "ratio", "ran_ms", "waited_ms");
+  for (const TrafficLine& t : r.traffic) {
+    const bool known = t.floor_bytes > 0;
+    text += fmt::format("{:<6} {:<15} {:<27} {:>8.1f} {:>10.4f} {:>10} {:>7} {:>9.2f} {:>9.2f}\n",
+                        t.group, t.op, t.label, t.launches, t.sent_bytes * 1e-6,
+                        known ? fmt::format("{:.4f}", t.floor_bytes * 1e-6) : "-",
+                        known ? fmt::format("{:.4f}", t.sent_bytes / t.floor_bytes) : "-",
+                        t.ran_s * 1e3, t.waited_s * 1e3);
+  }
+  if (r.study)
+    text += fmt::format(
+        "overlapped {}, waits {:.1f} ms\noverlap false {}, waits {:.1f} ms\nmuted {}\n"
+        "hidden {:.0f}% of the {:.1f} ms that communication adds\n",
+        milliseconds(r.step), r.waited_s * 1e3, milliseconds(r.study->waiting),
+        r.study->waiting_s * 1e3, milliseconds(r.study->muted), 100 * r.study->hidden_share,
+        (r.study->waiting.median - r.study->muted.median) * 1e3);
+  return text;
+}
+
+std::string to_json_line(const RanksReport& r, const Recipe& recipe) {
+  Json traffic = Json::array();
+  for (const TrafficLine& t : r.traffic)
+    traffic.push_back({{"group", t.group},
+                       {"op", t.op},
+                       {"label", t.label},
+                       {"launches", t.launches},
+                       {"sent_bytes", t.sent_bytes},
+                       {"floor_bytes", t.floor_bytes > 0 ? Json(t.floor_bytes) : Json()},
+                       {"ran_s", t.ran_s},
+                       {"waited_s", t.waited_s}});
+  Json line = {{"bench", "ranks"},
+               {"recipe", recipe.source},
+               {"layout", layout_of(r.parallel)},
+               {"engine", r.options.engine},
+               {"ranks", r.num_ranks},
+               {"threads", r.num_threads},
+               {"isa", kernels::name_of(kernels::isa())},
+               {"compute", name_of(r.compute)},
+               {"step", json_of(r.step)},
+               {"tokens_per_s", r.tokens_per_s},
+               {"sent_bytes", r.sent_bytes},
+               {"max_sent_bytes", r.max_sent_bytes},
+               {"waited_s", r.waited_s},
+               {"traffic", traffic}};
+  if (r.study)
+    line["overlap_study"] = {{"overlapped", json_of(r.step)},
+                             {"waiting", json_of(r.study->waiting)},
+                             {"muted", json_of(r.study->muted)},
+                             {"waiting_waited_s", r.study->waiting_s},
+                             {"hidden_share", r.study->hidden_share}};
+  return line.dump();
+}
+
+}  // namespace ashlar::bench

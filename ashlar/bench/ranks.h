@@ -1,0 +1,66 @@
+// A training step on several ranks: its time, what every rank sent beside the closed floor, and how
+// much of the communication is hidden under compute.
+//
+//   ran      time of operations on the communication thread, waiting for other ranks included
+//   waited   time of the training thread in Work::wait: the part of it that is not hidden
+//
+// Overlap study: steps with parallel.overlap as it is, with overlap false, and muted (comm/group.h:
+// the same ranks, kernels and threads, but operations move nothing and end at once), in turn.
+//
+//   hidden share = (t_waiting - t_overlapped) / (t_waiting - t_muted)
+//
+// parallel.overlap governs gradients and weights of the data ranks only; halos, gathered keys and the
+// sums of tensor parallelism wait in any case, the ring of keys computes in any case.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ashlar/core/statistics.h"
+#include "ashlar/spec/recipe.h"
+#include "ashlar/train/loop.h"
+
+namespace ashlar::bench {
+
+struct RanksOptions {
+  int64_t steps = 10;
+  bool overlap_study = false;  // needs two ranks
+  std::string engine;          // for the report
+};
+
+// One label of one group, in a step: mean over the ranks.
+struct TrafficLine {
+  std::string group, op, label;
+  double launches = 0, sent_bytes = 0;
+  double floor_bytes = 0;  // traffic_floor.h; 0: there is no formula
+  double ran_s = 0, waited_s = 0;
+};
+
+struct OverlapStudy {
+  Summary waiting, muted;  // seconds of a step; overlapped: RanksReport::step
+  double waiting_s = 0;    // waited, overlap false
+  double hidden_share = 0;
+};
+
+struct RanksReport {
+  RanksOptions options;
+  ParallelSpec parallel;  // resolved
+  DType compute = DType::kF32;
+  int num_ranks = 0, num_threads = 0;  // of each rank
+  Summary step{};                      // seconds
+  double tokens_per_s = 0;
+  std::vector<TrafficLine> traffic;
+  double sent_bytes = 0, max_sent_bytes = 0, waited_s = 0;  // of a rank in a step
+  std::optional<OverlapStudy> study;
+};
+
+// Trains on random tokens; every rank calls it and gets the same, but for its own step times.
+// Errors   kConfig: an overlap study of one rank; those of train::Trainer.
+RanksReport measure_ranks(const Recipe& recipe, const train::Seat& seat,
+                          const RanksOptions& options);
+
+std::string to_text(const RanksReport& report, const Recipe& recipe);
+std::string to_json_line(const RanksReport& report, const Recipe& recipe);
+
+}  // namespace ashlar::bench

@@ -1,0 +1,112 @@
+#include "ashlar/bench/traffic_floor.h"
+
+#include <algorithm>
+
+#include "ashlar/nn/model.h"
+#include "ashlar/parallel/tensor.h"
+
+namespace ashlar::bench {
+namespace {
+
+using comm::Op;
+
+// The numbers that the formulas are made of.
+struct Sizes {
+  double s, a;                 // bytes of an element
+  double m, layers, forwards;  // passes of a block in a micro-batch: layers backward, and forward
+  double tokens, hidden;       // T, H of a rank's layers
+  double root, blocks;         // parameters of a rank
+
+  Sizes(const Recipe& recipe, const ParallelSpec& p, const ModelSpec& local, DType compute) {
+    const nn::Types types = nn::Types::of(compute);
+    s = double(size_of(types.stream));
+    a = double(size_of(types.activation));
+    m = double(recipe.train.global_batch / recipe.train.micro_batch / p.dp);
+    layers = double(local.num_hidden_layers);
+    forwards = layers + (recipe.train.recompute ? layers - 1 : 0);
+    tokens = double(recipe.train.micro_batch * recipe.data.sequence_length / p.cp);
+    hidden = double(local.hidden_size);
+    root = blocks = 0;
+    for (const nn::FlatPlace& place : nn::flat_layout(local, types.stream).places)
+      (place.unit == 0 ? root : blocks) += double(place.numel);
+  }
+};
+
+double share_of(double n) {
+  return (n - 1) / n;
+}
+
+void add_zero(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Sizes& z) {
+  const double share = share_of(double(p.dp * p.cp));
+  if (share == 0) return;
+  if (p.zero == 0) {
+    floors.push_back({"data", Op::kAllReduce, "gradients", 2 * share * (z.root + z.blocks) * z.s});
+    return;
+  }
+  const double reduced = p.zero >= 2 ? z.m : 1;
+  const double turns = std::min(2.0, z.layers) * (2 * z.m - 1) / z.layers;
+  const double gathered = p.zero == 3 ? 2 * z.m - turns : 1;
+  floors.push_back(
+      {"data", Op::kReduceScatter, "gradients", share * (z.root + reduced * z.blocks) * z.s});
+  floors.push_back(
+      {"data", Op::kAllGather, "weights", share * (z.root * z.s + gathered * z.blocks * z.a)});
+}
+
+void add_context(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
+                 const ModelSpec& local, const Sizes& z) {
+  const double n = double(p.cp);
+  if (n == 1) return;
+  // Borders that pieces of a rank go on behind: none behind the last piece of a row.
+  const double behind = (p.cp_layout == ContextLayout::kZigzag ? 2 : 1) * share_of(n);
+  const double message = double(recipe.train.micro_batch) *
+                         double(2 * local.conv_channels() + local.delayed_dim()) * z.s;
+  const double keys = 2 * (n - 1) * z.tokens * double(local.kv_dim());
+  const bool ring = p.cp_exchange == ContextExchange::kRing;
+  floors.push_back({"cp", Op::kSendReceive, "halo", z.m * z.forwards * behind * message});
+  floors.push_back({"cp", Op::kSendReceive, "halo gradient", z.m * z.layers * behind * message});
+  floors.push_back({"cp", ring ? Op::kSendReceive : Op::kAllGather, "keys values",
+                    z.m * (z.forwards + z.layers) * keys * z.a});
+  floors.push_back({"cp", ring ? Op::kSendReceive : Op::kReduceScatter, "keys values gradient",
+                    z.m * z.layers * keys * z.s});
+}
+
+void add_tensor(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
+                const Sizes& z) {
+  const double share = share_of(double(p.tp));
+  if (share == 0) return;
+  const double all = z.tokens * z.hidden * share;
+  const double forward = z.m * z.forwards, backward = z.m * z.layers;
+  const bool cut = p.sequence_parallel;
+  const auto add = [&](Op op, const char* label, double bytes) {
+    floors.push_back({"tp", op, label, bytes});
+  };
+  const Op sum = cut ? Op::kReduceScatter : Op::kAllReduce;
+  const double twice = cut ? 1 : 2;
+  add(sum, "tp attention", forward * twice * all * z.s);
+  add(sum, "tp experts", forward * twice * all * z.s);
+  add(sum, "tp attention gradient", backward * twice * all * z.a);
+  add(sum, "tp experts gradient", backward * twice * all * z.s);
+  add(Op::kAllReduce, "tp router", backward * 2 * share * z.tokens * z.s);
+  if (!cut) return;
+  for (const char* label : {"tp attention input", "tp experts input"})
+    add(Op::kAllGather, label, (forward + backward) * all * z.a);
+  for (const char* label : {"tp attention output gradient", "tp experts output gradient"})
+    add(Op::kAllGather, label, backward * all * z.a);
+  add(Op::kAllReduce, "tp norms", 2 * share * (10 * z.layers + 3) * z.hidden * z.s);
+  add(Op::kAllReduce, "tp embedding", 2 * share * double(recipe.model.vocab_size) * z.hidden * z.s);
+}
+
+}  // namespace
+
+std::vector<TrafficFloor> traffic_floors(const Recipe& recipe, const ParallelSpec& parallel,
+                                         DType compute) {
+  const ModelSpec local = parallel::local_spec(recipe.model, {int(parallel.tp), 0});
+  const Sizes sizes(recipe, parallel, local, compute);
+  std::vector<TrafficFloor> floors;
+  add_zero(floors, parallel, sizes);
+  add_context(floors, recipe, parallel, local, sizes);
+  add_tensor(floors, recipe, parallel, sizes);
+  return floors;
+}
+
+}  // namespace ashlar::bench

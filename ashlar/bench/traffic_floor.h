@@ -1,0 +1,40 @@
+// What a rank has to send in a step, as closed formulas: the payload of the collectives that a
+// layout needs, without padding.  They share no code with what sends it.
+//
+//   n data ranks (dp x cp), m micro-batches, root and blocks: parameters of a rank; s, a: bytes of
+//   the stream and the activation type; mean over the ranks
+//
+//   zero  gradients                             weights
+//   0     all_reduce      2 (n-1)/n (root + blocks) s
+//   1     reduce_scatter    (n-1)/n (root + blocks) s      all_gather (n-1)/n (root s + blocks a)
+//   2     reduce_scatter    (n-1)/n (root + m blocks) s    the same
+//   3     the same                              all_gather (n-1)/n (root s + g blocks a),
+//         g = 2 m - min(2, L) (2 m - 1) / L: each pass gathers L blocks, but for those two that
+//         stand in the slots when the direction turns
+//
+// Source   arXiv:1910.02054; docs/parallel-context.md and docs/parallel-tensor.md for cp and tp.
+// Limits   Muon's messages, sums among ranks that share a key head, and the few bytes of losses,
+//          norms and loads have no row.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ashlar/comm/operation.h"
+#include "ashlar/spec/recipe.h"
+#include "ashlar/tensor/dtype.h"
+
+namespace ashlar::bench {
+
+struct TrafficFloor {
+  std::string group;  // as parallel/mesh.h names it
+  comm::Op op;
+  std::string label;
+  double bytes = 0;  // of a step
+};
+
+// parallel: resolved.
+std::vector<TrafficFloor> traffic_floors(const Recipe& recipe, const ParallelSpec& parallel,
+                                         DType compute);
+
+}  // namespace ashlar::bench
