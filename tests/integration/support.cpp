@@ -123,13 +123,18 @@ std::map<std::string, std::string> read_tree(const fs::path& directory) {
   return files;
 }
 
+void PrintTo(const StepLine& line, std::ostream* out) {
+  *out << "loss " << line.loss << " norm " << line.gradient_norm << " entropy "
+       << line.load_entropy;
+}
+
 Steps read_steps(const fs::path& run_directory) {
   Steps steps;
   std::istringstream text(read_file(run_directory / "metrics.jsonl"));
   for (std::string line; std::getline(text, line);) {
     const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
     EXPECT_FALSE(row.is_discarded()) << "no JSON: " << line;
-    if (row.is_discarded() || !row.contains("samples")) continue;
+    if (row.is_discarded() || row.contains("event") || !row.contains("samples")) continue;
     steps[row["step"].get<int64_t>()].push_back(
         {row["loss"].dump(), row["gradient_norm"].dump(), row["load_entropy"].dump()});
   }

@@ -68,6 +68,7 @@ struct StepLine {
   std::string loss, gradient_norm, load_entropy;
   bool operator==(const StepLine&) const = default;
 };
+void PrintTo(const StepLine& line, std::ostream* out);
 // Every line of each step, in file order: a step that was done again after a kill has several.
 using Steps = std::map<int64_t, std::vector<StepLine>>;
 Steps read_steps(const std::filesystem::path& run_directory);
