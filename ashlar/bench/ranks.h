@@ -38,7 +38,7 @@ struct TrafficLine {
 };
 
 struct OverlapStudy {
-  Summary waiting, muted;  // seconds of a step; overlapped: RanksReport::step
+  Summary waiting, muted;  // seconds of a step, muted of the slowest rank; overlapped: RanksReport
   double waiting_s = 0;    // waited, overlap false
   double hidden_share = 0;
 };

@@ -1,5 +1,5 @@
 // What a rank has to send in a step, as closed formulas: the payload of the collectives that a
-// layout needs, without padding.  They share no code with what sends it.
+// layout needs, without padding.  They know nothing of how it is sent.
 //
 //   n data ranks (dp x cp), m micro-batches, root and blocks: parameters of a rank; s, a: bytes of
 //   the stream and the activation type; mean over the ranks
