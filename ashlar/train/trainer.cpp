@@ -353,13 +353,6 @@ std::vector<Piece> Trainer::optimizer_pieces(bool to_write) const {
   return pieces;
 }
 
-std::vector<const comm::Group*> Trainer::all_groups() const {
-  std::vector<const comm::Group*> list = {&groups_.world(), &groups_.cp(), &groups_.tp(),
-                                          &groups_.data(), &groups_.model()};
-  if (tensor_ && tensor_->sharers()) list.push_back(tensor_->sharers());
-  return list;
-}
-
 int64_t Trainer::micro_batches_per_step() const {
   return recipe_.train.global_batch / recipe_.train.micro_batch / parallel_.dp;
 }
@@ -369,6 +362,13 @@ int64_t Trainer::num_parameters() const {
   for (const nn::FlatPlace& place : nn::flat_layout(recipe_.model, DType::kF32).places)
     total += place.numel;
   return total;
+}
+
+std::vector<const comm::Group*> Trainer::all_groups() const {
+  std::vector<const comm::Group*> list = {&groups_.world(), &groups_.cp(), &groups_.tp(),
+                                          &groups_.data(), &groups_.model()};
+  if (tensor_ && tensor_->sharers()) list.push_back(tensor_->sharers());
+  return list;
 }
 
 double Trainer::balance_factor() const {
