@@ -72,6 +72,8 @@ class Trainer {
   const Recipe& recipe() const { return recipe_; }
   const ParallelSpec& parallel() const { return parallel_; }  // resolved
   const parallel::Groups& groups() const { return groups_; }
+  // Every group in which this rank says anything.
+  std::vector<const comm::Group*> all_groups() const;
   int64_t micro_batches_per_step() const;
   const nn::Model& model() const { return model_; }
   int64_t num_parameters() const;  // of the whole model
