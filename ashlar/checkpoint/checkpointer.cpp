@@ -240,8 +240,8 @@ void Checkpointer::Engine::take_arena(const SavePlan& plan) {
   int64_t chunks = 0;
   for (const FilePlan& file : plan.files)
     chunks += std::max<int64_t>(1, num_chunks(file.file.size_bytes));
-  const int64_t limit =
-      options_.max_arena_bytes > 0 ? options_.max_arena_bytes : quarter_of_memory();
+  const int64_t limit = options_.max_arena_bytes > 0 ? options_.max_arena_bytes
+                                                     : quarter_of_memory() / options_.local_writers;
   arena_ = std::make_unique<ChunkArena>(
       std::clamp<int64_t>(2 * chunks, 2, std::max<int64_t>(2, limit / kChunkBytes)));
 }

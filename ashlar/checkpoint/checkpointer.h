@@ -58,7 +58,8 @@ struct CheckpointOptions {
   bool async = true;                      // false: save() returns when the step is committed
   std::string run_id;                     // "": that of the newest step, else a new one
   std::string writer_version = "ashlar";  // of the program, for the manifest
-  int64_t max_arena_bytes = 0;            // 0: a quarter of the machine's memory
+  int64_t max_arena_bytes = 0;            // 0: a quarter of the machine's memory / local_writers
+  int local_writers = 1;                  // of this step on this machine
   double retry_delay_s = 0.05;            // before the second try of a failed write
   int writer = 0, num_writers = 1;        // of each step; writers from 1 on need the run_id
   double part_timeout_s = 600;            // the leader's wait for the others, from its last file on

@@ -32,11 +32,13 @@ std::string read_system_file(FileSystem& system, const std::string& path) {
   return {reinterpret_cast<const char*>(page.data()), length};
 }
 
-// Start time of a process, field 22 of its stat line; 0 if there is no such process.
+// Start time of a process, field 22 of its stat line; 0 if there is no such process, or only what is
+// left of one that nobody waited for: where a container's first process does not, that stays.
 int64_t start_time(FileSystem& system, int64_t pid) {
   try {
     const std::string line = read_system_file(system, fmt::format("/proc/{}/stat", pid));
     size_t at = line.rfind(')');  // the command may hold spaces and parentheses
+    if (at == line.npos || line.substr(at, 3) == ") Z" || line.substr(at, 3) == ") X") return 0;
     for (int field = 2; field < 22 && at != line.npos; ++field) at = line.find(' ', at + 1);
     return at == line.npos ? 0 : std::stoll(line.substr(at));
   } catch (const std::exception&) {

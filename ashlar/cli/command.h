@@ -25,6 +25,7 @@ using Action = std::function<int(Log&)>;
 void add_tokenizer(CLI::App& app, Action& action);
 void add_data(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
+void add_plan(CLI::App& app, Action& action);
 void add_eval(CLI::App& app, Action& action);
 void add_score(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);

@@ -3,17 +3,17 @@
 
 #include "ashlar/cli/command.h"
 #include "ashlar/core/text.h"
-#include "ashlar/train/plan.h"
+#include "ashlar/train/plan_print.h"
 #include "ashlar/train/start.h"
 
 namespace ashlar::cli {
 namespace {
 
 int dry_run(const Recipe& recipe, int num_ranks) {
-  resolve_parallel(recipe, num_ranks);
   const DType compute = train::resolve_precision(recipe.train.precision);
+  const train::MeshPlan plan = train::plan_mesh(recipe, compute, num_ranks, 0);
   print_result(to_toml(recipe));
-  print_result(train::describe(train::plan_run(recipe, compute, num_ranks), recipe, compute));
+  print_result(train::describe(plan, recipe, compute));
   return 0;
 }
 

@@ -8,6 +8,10 @@
 namespace ashlar::comm {
 namespace {
 
+// On meta nothing waits in staging memory.  One round for all slices has the same bytes, and a world
+// of a thousand ranks would have millions of them.
+constexpr int64_t kUnsliced = INT64_MAX / 2;
+
 // `pieces` + 1 borders of even rows.
 void even_borders(std::vector<int64_t>& begins, int64_t elements, int pieces) {
   begins.clear();
@@ -23,6 +27,7 @@ void borders(std::vector<int64_t>& begins, const std::vector<int64_t>& counts, i
 
 // Kept in order of peers; messages of one peer in the order they came.
 void insert(std::vector<Message>& messages, const Message& message) {
+  if (messages.empty() || messages.back().peer <= message.peer) return messages.push_back(message);
   const auto place = std::upper_bound(messages.begin(), messages.end(), message.peer,
                                       [](int peer, const Message& m) { return peer < m.peer; });
   messages.insert(place, message);
@@ -51,7 +56,7 @@ Collective::Collective(World& world, const Operation& operation, const Header& h
       meta_(on_meta(operation)),
       width_(size_of(operation.in.dtype)),
       part_bytes_(world.staging.size_bytes() / size_ / 64 * 64),
-      slice_(part_bytes_ / width_),
+      slice_(meta_ ? kUnsliced : part_bytes_ / width_),
       begins_(world.scratch.begins) {
   world_.scratch.sends.clear();
   world_.scratch.receives.clear();

@@ -36,8 +36,14 @@ struct Record {
   Cost cost;
   double start_s;  // when the call began, if the recorder has a clock; else 0
 };
+// Where a step is; layer -1: in no block.
+struct Place {
+  std::string_view phase;  // "backward"
+  int64_t layer = -1;
+};
 struct Recorder {
   std::vector<Record> records;
+  Place place;
   double (*clock_s)() = nullptr;  // seconds from any start
   Cost total() const;
 };
@@ -50,6 +56,9 @@ struct Context {
   Recorder* recorder = nullptr;  // null: nobody counts
 
   bool meta() const { return device == Device::kMeta; }
+  void enter(std::string_view phase, int64_t layer = -1) const {
+    if (recorder) recorder->place = {phase, layer};
+  }
   void record(std::string_view op, const Shape& shape, Cost cost) const {
     if (recorder) {
       const double now_s = recorder->clock_s ? recorder->clock_s() : 0.0;

@@ -30,6 +30,7 @@ NormOf norm_of(const ModelWeights& weights, const Saved& saved, int64_t l) {
 
 void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
   const NormOf norm = norm_of(call.weights, saved, l);
+  ctx.enter("recomputation", l);
   rms_norm_forward(ctx, call.spec.rms_norm_eps, saved.x[size_t(l)], norm.weight, norm.out,
                    saved.rstd[size_t(l)]);
   block_forward(ctx, call, saved, l);
@@ -75,10 +76,12 @@ AttentionCall ModelCall::at(int64_t layer) const {
 void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
   const ModelWeights& w = call.weights;
   const int64_t L = call.spec.num_hidden_layers;
+  ctx.enter("forward");
   embedding_forward(ctx, call.ids_T, w.embed, w.input_scale, w.input_bias, saved.x[0]);
   const NormOf first = norm_of(w, saved, 0);
   rms_norm_forward(ctx, call.spec.rms_norm_eps, saved.x[0], first.weight, first.out, saved.rstd[0]);
   for (int64_t l = 0; l < L; ++l) {
+    ctx.enter("forward", l);
     block_forward(ctx, call, saved, l);
     const BlockSaved& s = saved.blocks[size_t(l)];
     const NormOf next = norm_of(w, saved, l + 1);
@@ -95,6 +98,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
   const auto [stream, activation, compute] = call.types;
   const int64_t L = call.spec.num_hidden_layers;
   const Shape shape = saved.x[0].shape;
+  ctx.enter("backward");
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
   const Tensor dstream = workspace.take(stream, shape);  // gradient of the stream, updated in place
@@ -104,6 +108,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
   for (int64_t l = L - 1; l >= 0; --l) {
     // The last block's values are still there from forward.
     if (saved.keep == Keep::kBlockInput && l != L - 1) recompute(ctx, call, saved, l);
+    ctx.enter("backward", l);
     const BlockSaved& s = saved.blocks[size_t(l)];
     const BlockWeights &bw = w.blocks[size_t(l)], &bg = gradients.blocks[size_t(l)];
     const AttentionCall attention = call.at(l);
@@ -122,6 +127,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
                         bg.attention_merge.params(), bg.moe_norm);
     call.runner.attention_backward(ctx, attention, s, dbranch, da);
   }
+  ctx.enter("backward");
   rms_norm_backward(ctx, da, saved.x[0], w.blocks[0].attention_norm, saved.rstd[0], dstream,
                     dstream, gradients.blocks[0].attention_norm);
   embedding_backward(ctx, call.ids_T, w.embed, w.input_scale, w.input_bias, dstream,

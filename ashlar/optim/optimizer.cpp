@@ -102,18 +102,23 @@ void Optimizer::apply_muon(const Context& ctx, double lr) const {
   }
 }
 
+std::vector<LogicalTensor> state_tensors(const Parameter& p) {
+  const auto named = [&](const char* state) {
+    return LogicalTensor{std::string("optim.") + state + "." + p.logical.name, p.logical.dtype,
+                         p.logical.global_shape, Role::kOptimizerState};
+  };
+  if (is_muon(p)) return {named("momentum")};
+  return {named("exp_avg"), named("exp_avg_sq")};
+}
+
 std::vector<Piece> Optimizer::pieces(bool split_among_copies) const {
   std::vector<Piece> list;
-  const auto add = [&](const Parameter& p, const char* state, const Tensor& tensor) {
-    const LogicalTensor named{std::string("optim.") + state + "." + p.logical.name, tensor.dtype,
-                              p.logical.global_shape, Role::kOptimizerState};
-    for (Piece& piece : pieces_of(p, named, tensor, split_among_copies))
-      list.push_back(std::move(piece));
-  };
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const Parameter& p = parameters_[i];
-    add(p, is_muon(p) ? "momentum" : "exp_avg", states_[i].first);
-    if (!is_muon(p)) add(p, "exp_avg_sq", states_[i].second);
+    const Tensor held[] = {states_[i].first, states_[i].second};
+    const std::vector<LogicalTensor> names = state_tensors(parameters_[i]);
+    for (size_t state = 0; state < names.size(); ++state)
+      for (Piece& piece : pieces_of(parameters_[i], names[state], held[state], split_among_copies))
+        list.push_back(std::move(piece));
   }
   return list;
 }

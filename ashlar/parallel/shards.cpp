@@ -58,6 +58,12 @@ Range Shards::piece(int64_t unit, int64_t index, int rank) const {
 
 std::vector<Range> Shards::kept(int64_t unit, int rank) const {
   std::vector<Range> ranges;
+  if (layout_ == ShardLayout::kContiguous) {  // pieces of buckets that touch
+    const int64_t begin = rank * share_ - unit_begin_[size_t(unit)];
+    const Range all = intersect({begin, begin + share_}, {0, unit_numel_[size_t(unit)]});
+    if (!all.empty()) ranges.push_back(all);
+    return ranges;
+  }
   for (int64_t b = 0; b < num_buckets(unit); ++b) {
     const Range part = piece(unit, b, rank);
     if (part.empty()) continue;

@@ -172,8 +172,13 @@ void Zero::weights_changed() {
 }
 
 void Zero::need(const Context& ctx, int64_t unit) {
+  if (!units_[size_t(unit)].ready) bring(ctx, unit);
+  // The slot is free, unless kernels read it.
+  if (packed_) prefetch(unit + kAhead * direction_);
+}
+
+void Zero::bring(const Context& ctx, int64_t unit) {
   Unit& u = units_[size_t(unit)];
-  if (u.ready) return;
   if (sharded()) {
     if (!u.gathering) start_gather(unit);
     finish_gather(unit);
@@ -185,8 +190,6 @@ void Zero::need(const Context& ctx, int64_t unit) {
   }
   model_.operands().pack(ctx, unit);
   u.ready = true;
-  // The slot is free again, unless kernels read it.
-  if (packed_) prefetch(unit + kAhead * direction_);
 }
 
 void Zero::release(int64_t unit) {
@@ -297,7 +300,7 @@ void Zero::attention_forward(const Context& ctx, const AttentionCall& call,
 void Zero::moe_forward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved,
                        const Tensor& r_prev_TR) {
   inner_.moe_forward(ctx, call, saved, r_prev_TR);
-  release(unit_of(call));
+  if (direction_ > 0) release(unit_of(call));  // else it ran again for the sake of its backward
 }
 
 void Zero::moe_backward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved,

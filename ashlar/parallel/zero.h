@@ -21,9 +21,21 @@
 // Overlap  A unit is reduced while earlier blocks run backward, and gathered while earlier blocks run
 //          forward (stage 3: backward too), two units ahead.  A step's order of operations is the same
 //          on every rank.
-// Traffic  of buckets of b bytes on n ranks, see comm/group.h: stage 0 one all_reduce for each bucket;
-//          from 1 on one reduce_scatter for each bucket (of a block from stage 2 on: in every
-//          micro-batch) and one all_gather for each bucket.
+// Traffic  of one step of m micro-batches, L blocks and n ranks, in times that every bucket of a unit
+//          is moved; bytes of one bucket are those of the op in comm/group.h, with S the bucket, c_r
+//          the piece of it that rank r keeps (shards.h), gradients and weights in the types above.
+//          n = 1: nothing.  Overlap and recomputation change nothing.
+//
+//   stage  label      op              root  block l of 1 .. L
+//   0      gradients  all_reduce      1     1
+//   1      gradients  reduce_scatter  1     1
+//   2, 3   gradients  reduce_scatter  1     m
+//   1, 2   weights    all_gather      1     1
+//   3      weights    all_gather      1     1 + (m - 1) [l > 2] + m [l < L - 1]
+//
+//          The last row: forward and backward of a micro-batch each gather all blocks but the two
+//          that the slots still have from what ran before; after an update they have none.  The root's
+//          gather and the first two of the next forward begin as soon as weights are updated.
 #pragma once
 
 #include <string>
@@ -92,6 +104,7 @@ class Zero final : public nn::BlockRunner {
   Tensor kept_gradients(int64_t unit, size_t range) const;
 
   void need(const kernels::Context&, int64_t unit);
+  void bring(const kernels::Context&, int64_t unit);
   void start_gather(int64_t unit);
   void finish_gather(int64_t unit);
   void prefetch(int64_t unit);

@@ -126,7 +126,10 @@ Tensor Arena::take(DType dtype, const Shape& shape) {
   ASHLAR_ASSERT(counting_ || used_ + size <= buffer_.size_bytes());
   if (base_) tensor.data = base_ + used_;
   used_ += size;
-  peak_ = std::max(peak_, used_);
+  if (used_ > peak_) {
+    peak_ = used_;
+    if (reached_) reached_();
+  }
   return tensor;
 }
 

@@ -2,6 +2,7 @@
 // nothing; the Buffer or Arena behind it must outlive it.  On meta the pointer is null.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <type_traits>
 
@@ -68,6 +69,8 @@ class Arena {
   Tensor take(DType dtype, const Shape& shape);
   int64_t used_bytes() const { return used_; }
   int64_t peak_bytes() const { return peak_; }
+  // Calls it whenever more is in use than ever before.
+  void watch_peak(std::function<void()> reached) { reached_ = std::move(reached); }
   // All of its memory as a vector.  Not of an arena that only counts.
   Tensor whole(DType dtype) const;
 
@@ -89,6 +92,7 @@ class Arena {
   bool counting_ = true;
   std::byte* base_ = nullptr;
   int64_t used_ = 0, peak_ = 0;
+  std::function<void()> reached_;
 };
 
 }  // namespace ashlar

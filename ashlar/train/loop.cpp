@@ -10,11 +10,13 @@
 #include "ashlar/data/prefetch.h"
 #include "ashlar/kernels/peak.h"
 #include "ashlar/sizing/zaya.h"
+#include "ashlar/train/agree.h"
 #include "ashlar/train/chart.h"
 #include "ashlar/train/inputs.h"
 #include "ashlar/train/metrics.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/process.h"
+#include "ashlar/train/saves.h"
 #include "ashlar/train/signals.h"
 #include "ashlar/train/state.h"
 
@@ -25,24 +27,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// What ranks say to each other besides tensors.
-Tensor tensor_over(std::span<int64_t> values) {
-  return {reinterpret_cast<std::byte*>(values.data()),
-          DType::kI64,
-          Device::kCpu,
-          {int64_t(values.size())}};
-}
-Tensor tensor_over_bytes(std::span<uint8_t> bytes) {
-  return {reinterpret_cast<std::byte*>(bytes.data()),
-          DType::kU8,
-          Device::kCpu,
-          {int64_t(bytes.size())}};
-}
-
-std::string checkpoint_root(const Recipe& recipe) {
-  return join(recipe.train.run_dir, "checkpoints");
 }
 
 MicroBatch micro_batch(const data::Batch& batch) {
@@ -58,24 +42,15 @@ class Run {
   Outcome train();
 
  private:
-  void open_checkpoints();
-  bool ask_leader(bool mine);
-  checkpoint::SaveRequest save_request();
+  std::string description() const;
   void resume();
-  void take(const checkpoint::StepReader& reader, data::Loader& loader);
-  bool restore_newest(data::Loader& loader);
-  void follow(int64_t step, data::Loader& loader);
   Place place() const;
   double measure_peak() const;
-  std::array<bool, 2> agree(std::array<bool, 2> mine);
   void step();
   void skip(const StepStats& stats, const Verdict& verdict);
   void evaluate();
-  void finish();
   void save();
-  void save_failed(const Error& error);
-  void finish_saves();
-  void report_saves();
+  void show_curves();
 
   Recipe recipe_;
   FileSystem& files_;
@@ -94,12 +69,11 @@ class Run {
   Health health_;
   RunScale scale_;
   std::unique_ptr<Metrics> metrics_;  // of rank 0
-  std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
+  std::unique_ptr<Saves> saves_;
   std::unique_ptr<data::Prefetcher> prefetch_;
   data::Batch batch_;
   data::LoaderState cursor_;  // after the last consumed batch
   RunCounters counters_;
-  int64_t last_saved_ = -1;
   double blocked_s_ = 0.0;  // by checkpoints, since the last row
   Clock::time_point start_ = Clock::now();
 };
@@ -128,65 +102,43 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
     files_.make_directories(directory);
     write_text(files_, join(directory, "recipe.toml"), to_toml(recipe_));
   }
-  open_checkpoints();
+  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, writer_);
   if (leads_)
     metrics_ = std::make_unique<Metrics>(files_, recipe_.train.run_dir, log_, scale_,
                                          recipe_.train.log_every);
-  log_.info(
-      "{}: {} parameters, {} tokens a step, {} on {} ({}{} threads), peak {:.0f} GFLOP/s measured, "
-      "memory {}{}",
-      recipe_.name.empty() ? recipe_.source : recipe_.name, format_thousands(plan_.num_parameters),
-      format_thousands(recipe_.train.global_batch * recipe_.data.sequence_length),
-      name_of(compute_), kernels::name_of(kernels::isa()),
-      ranks_.size() > 1 ? fmt::format("{} ranks, ", ranks_.size()) : "", threads_.size(),
-      scale_.peak_flops * 1e-9, format_bytes(plan_.memory.total.peak_bytes),
-      ranks_.size() > 1 ? " a rank" : "");
+  saves_->set_metrics(metrics_.get());
+  log_.info("{}", description());
   report_dropped(sources_.train, recipe_.data.sequence_length, log_);
   resume();
 }
 
-// Rank 0 first: what it finds there decides the run's id.
-void Run::open_checkpoints() {
-  checkpoint::CheckpointOptions options;
-  options.keep = recipe_.checkpoint.keep;
-  options.keep_every = recipe_.checkpoint.keep_every;
-  options.async = recipe_.checkpoint.async;
-  options.writer = ranks_.rank();
-  options.num_writers = ranks_.size();
-  const auto open = [&] {
-    checkpoints_ =
-        std::make_unique<checkpoint::Checkpointer>(files_, checkpoint_root(recipe_), options, log_);
-  };
-  if (leads_) open();
-  std::array<uint8_t, 32> id{};  // 32 hex digits
-  if (leads_) std::copy_n(checkpoints_->run_id().begin(), id.size(), id.begin());
-  ranks_.broadcast(tensor_over_bytes(id), 0, "run id").wait();
-  options.run_id.assign(id.begin(), id.end());
-  if (!leads_) open();
-}
-
-// What rank 0 thinks.
-bool Run::ask_leader(bool mine) {
-  int64_t answer = mine;
-  ranks_.broadcast(tensor_over(std::span(&answer, 1)), 0, "save").wait();
-  return answer != 0;
-}
-
-checkpoint::SaveRequest Run::save_request() {
-  checkpoint::SaveRequest request = writer_.request(counters_, health_.state(), cursor_);
-  if (leads_) request.attempt = checkpoint::random_id();
-  ranks_.broadcast(tensor_over_bytes(request.attempt), 0, "save attempt").wait();
-  return request;
+std::string Run::description() const {
+  const ParallelSpec& p = trainer_.parallel();
+  std::string ranks;
+  if (ranks_.size() > 1)
+    ranks = fmt::format("{} ranks (dp {} cp {} tp {} zero {}), ", ranks_.size(), p.dp, p.cp, p.tp,
+                        p.zero);
+  return fmt::format(
+      "{}: {} parameters, {} tokens a step, {} on {} ({}{} threads{}), peak {:.0f} GFLOP/s "
+      "measured, "
+      "memory {}{}",
+      recipe_.name.empty() ? recipe_.source : recipe_.name, format_thousands(plan_.num_parameters),
+      format_thousands(recipe_.train.global_batch * recipe_.data.sequence_length),
+      name_of(compute_), kernels::name_of(kernels::isa()), ranks, threads_.size(),
+      ranks.empty() ? "" : " each", scale_.peak_flops * 1e-9,
+      format_bytes(plan_.memory.total.peak_bytes), ranks.empty() ? "" : " a rank");
 }
 
 void Run::resume() {
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, place()));
-  int64_t step = leads_ && restore_newest(loader) ? counters_.step : -1;
-  const Tensor chosen = tensor_over(std::span(&step, 1));
-  ranks_.broadcast(chosen, 0, "step to continue from").wait();
-  if (step >= 0) {
-    if (!leads_) follow(step, loader);
-    last_saved_ = counters_.step;
+  const bool found = saves_->resume([&](const checkpoint::StepReader& reader) {
+    const Restored state = restore(reader, trainer_);
+    counters_ = state.counters;
+    health_.restore(state.health);
+    loader.restore(state.loader, recipe_.data.allow_dataset_change);
+  });
+  if (found) {
+    trainer_.weights_changed();
     log_.info("continuing after step {} ({} tokens)", counters_.step,
               format_thousands(counters_.tokens));
     if (leads_) metrics_->event("resume", {{"step", counters_.step}});
@@ -197,54 +149,13 @@ void Run::resume() {
   prefetch_ = std::make_unique<data::Prefetcher>(std::move(loader));
 }
 
-void Run::take(const checkpoint::StepReader& reader, data::Loader& loader) {
-  const Restored state = restore(reader, trainer_);
-  counters_ = state.counters;
-  health_.restore(state.health);
-  loader.restore(state.loader, recipe_.data.allow_dataset_change);
-}
-
 Place Run::place() const {
   return {trainer_.groups().coordinate(parallel::Axis::kDp), trainer_.parallel().dp};
-}
-
-// From the newest step that is whole; false if there is none.
-bool Run::restore_newest(data::Loader& loader) {
-  while (checkpoints_->newest()) {
-    try {
-      take(checkpoints_->open_newest(), loader);
-      return true;
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kCorrupt) throw;
-      checkpoints_->reject_newest(error.what());
-    }
-  }
-  return false;
-}
-
-// The step that rank 0 has read whole.
-void Run::follow(int64_t step, data::Loader& loader) {
-  for (const checkpoint::StepRef& ref :
-       checkpoint::committed_steps(files_, checkpoint_root(recipe_)))
-    if (ref.step == step)
-      return take(checkpoint::open_checkpoint(files_, ref.directory, log_), loader);
-  ASHLAR_FAIL(kStorage,
-              "{}: rank 0 continues from step {}, which rank {} does not find there; expected a "
-              "directory that all ranks share",
-              checkpoint_root(recipe_), step, ranks_.rank());
 }
 
 // Of all ranks.
 double Run::measure_peak() const {
   return double(ranks_.size()) * kernels::measure_peak_flops(trainer_.context(), compute_);
-}
-
-// Whether any rank says so, for each of two questions.
-std::array<bool, 2> Run::agree(std::array<bool, 2> mine) {
-  std::array<int64_t, 2> votes = {mine[0], mine[1]};
-  const Tensor sums = tensor_over(votes);
-  ranks_.all_reduce(sums, sums, "stop").wait();
-  return {votes[0] > 0, votes[1] > 0};
 }
 
 Outcome Run::train() {
@@ -264,36 +175,30 @@ Outcome Run::train() {
     }
     if (every(recipe_.train.eval_every)) evaluate();
     if (every(recipe_.checkpoint.every)) save();
-    if (leads_) report_saves();
-    const auto [signalled, late] =
-        agree({signals_.requested(), deadline > 0.0 && seconds_since(start_) >= deadline});
-    if (signalled) {
+    saves_->report();
+    // Whether any rank was signalled, or is late.
+    std::array<int64_t, 2> votes = {signals_.requested(),
+                                    deadline > 0.0 && seconds_since(start_) >= deadline};
+    add_up(ranks_, votes, "stop");
+    if (votes[0] > 0) {
       outcome = Outcome::kPreempted;
       break;
     }
-    if (late && counters_.step < recipe_.train.steps) {
+    if (votes[1] > 0 && counters_.step < recipe_.train.steps) {
       outcome = Outcome::kTimeUp;
       break;
     }
   }
   if (outcome == Outcome::kPreempted)
     log_.info("{}: saving step {} and stopping", signals_.name(), counters_.step);
-  finish();
+  saves_->finish(counters_, health_.state(), cursor_);
+  if (leads_) show_curves();
   ranks_.barrier("end").wait();
   return outcome;
 }
 
-// The last step is saved, all files are complete, and a picture closes the run.
-void Run::finish() {
-  const auto unsaved = [&] {
-    return ask_leader(recipe_.checkpoint.every >= 0 && last_saved_ != counters_.step);
-  };
-  if (unsaved()) save();
-  // That may have told of an earlier save only: once more, and now a failure ends the run.
-  if (unsaved()) checkpoints_->save(save_request());
-  finish_saves();
-  if (!leads_) return;
-  report_saves();
+// A picture closes the run.
+void Run::show_curves() {
   metrics_->flush();
   const RunCurves curves =
       read_curves(read_text(files_, join(recipe_.train.run_dir, "metrics.jsonl"), INT64_MAX));
@@ -315,7 +220,7 @@ void Run::step() {
   const double lr = trainer_.learning_rate(counters_.step);
   const Verdict verdict = health_.judge(counters_.step + 1, stats.loss, stats.gradient_norm);
   const auto before = Clock::now();
-  checkpoints_->before_update();
+  saves_->before_update();
   blocked_s_ += seconds_since(before);
   if (verdict.apply) trainer_.apply(stats);
   ++counters_.step;
@@ -355,7 +260,9 @@ void Run::skip(const StepStats& stats, const Verdict& verdict) {
   std::vector<int64_t> samples(size_t(recipe_.train.global_batch));
   std::iota(samples.begin(), samples.end(), counters_.samples - recipe_.train.global_batch);
   const std::string culprit =
-      std::isfinite(stats.gradient_norm) ? "" : trainer_.first_bad_gradient();
+      std::isfinite(stats.gradient_norm)
+          ? ""
+          : first_said(ranks_, trainer_.first_bad_gradient(), "non-finite gradient");
   log_.warn("step {} is skipped: {}{}{}; its samples are {} and the {} after it", counters_.step,
             verdict.reason, culprit.empty() ? "" : "; first non-finite gradient ", culprit,
             samples.front(), samples.size() - 1);
@@ -390,50 +297,8 @@ void Run::evaluate() {
 
 void Run::save() {
   const auto start = Clock::now();
-  const checkpoint::SaveRequest request = save_request();
-  try {
-    checkpoints_->save(request);
-    last_saved_ = counters_.step;
-  } catch (const Error& error) {
-    // Training goes on: the next save may succeed.  Twice in a row is a broken disk.
-    if (error.kind() != ErrorKind::kStorage ||
-        (leads_ && checkpoints_->consecutive_failures() >= 2))
-      throw;
-    save_failed(error);
-  }
+  saves_->save(counters_, health_.state(), cursor_);
   blocked_s_ += seconds_since(start);
-}
-
-void Run::save_failed(const Error& error) {
-  if (!leads_) return;  // rank 0 tells
-  log_.warn("{}", error.what());
-  metrics_->event("save_failed", {{"step", counters_.step}, {"error", error.what()}});
-}
-
-// Only the last step decides: an earlier save that failed meanwhile is a warning.
-void Run::finish_saves() {
-  try {
-    checkpoints_->wait();
-  } catch (const Error& error) {
-    if (!leads_) return;
-    const auto newest = checkpoints_->newest();
-    if (error.kind() != ErrorKind::kStorage || !newest || newest->step != counters_.step) throw;
-    save_failed(error);
-  }
-}
-
-void Run::report_saves() {
-  for (const checkpoint::SaveStats& s : checkpoints_->take_stats()) {
-    log_.info("step {:>6}  saved {} ({}): training blocked {:.1f} ms, committed after {:.2f} s",
-              s.step, s.directory, format_bytes(s.bytes), 1e3 * s.blocked_s, s.total_s);
-    metrics_->event("checkpoint", {{"step", s.step},
-                                   {"bytes", s.bytes},
-                                   {"blocked_s", s.blocked_s},
-                                   {"copy_s", s.copy_s},
-                                   {"write_s", s.write_s},
-                                   {"commit_s", s.commit_s},
-                                   {"total_s", s.total_s}});
-  }
 }
 
 }  // namespace

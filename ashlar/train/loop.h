@@ -20,6 +20,7 @@ struct Seat {
   comm::Group& ranks;    // all ranks of the run: data parallel
   Allocator& allocator;  // of this rank; holds its share of train.memory_limit_mib
   int num_threads;       // of its kernels
+  int local_ranks = 1;   // of the run on this machine
 };
 
 // Trains in recipe.train.run_dir: metrics.jsonl, tensorboard/, checkpoints/, written by rank 0 and

@@ -1,29 +1,97 @@
 #include "ashlar/train/plan.h"
 
 #include <algorithm>
-#include <map>
-
-#include "ashlar/comm/recording/recording.h"
-#include "ashlar/core/text.h"
-#include "ashlar/sizing/zaya.h"
-#include "ashlar/train/trainer.h"
+#include <array>
+#include <tuple>
 
 namespace ashlar::train {
 namespace {
 
-// One step and one evaluation; every micro-batch of the real run takes the same memory.
-void run_once(Trainer& trainer, kernels::Recorder& recorder) {
-  const int64_t rows = trainer.recipe().train.micro_batch,
-                length = trainer.recipe().data.sequence_length;
-  const std::vector<int32_t> ids(size_t(rows * length), 0);
-  const kernels::Sequence sequence = kernels::Sequence::rows(rows, length);
-  const MicroBatch batch{ids, ids, sequence.segments()};
-  trainer.evaluate(batch);
-  recorder.records.clear();  // the step's work alone is reported
-  trainer.begin_step(0);
-  for (int64_t i = 0; i < trainer.micro_batches_per_step(); ++i) trainer.accumulate(batch);
-  trainer.reduce();
-  trainer.apply(trainer.measure());
+// As many as the run will have: Newton-Schulz takes workspace per thread.
+int threads_of(const Recipe& recipe, int num_threads) {
+  return num_threads > 0 ? num_threads : int(recipe.train.threads);
+}
+
+RunPlan plan_rank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads) {
+  RunPlan plan;
+  {
+    DryRank dry(recipe, compute, num_ranks, rank, threads);
+    const int64_t allocations = dry.memory().num_allocations;
+    dry.step();
+    plan.costs = dry.costs();
+    plan.traffic = dry.traffic();
+    dry.evaluate();
+    ASHLAR_ASSERT(dry.memory().num_allocations == allocations);  // all is taken at the start
+    plan.num_parameters = dry.trainer().num_parameters();
+    plan.workspace_bytes = dry.workspace_bytes();
+    plan.workspace_peak = dry.workspace_peak();
+  }
+  plan.memory = DryRank(recipe, compute, num_ranks, rank, threads, plan.workspace_bytes).memory();
+  return plan;
+}
+
+using Peaks = std::array<int64_t, kNumTags>;
+
+Peaks peaks_of(const MemoryCounts& memory) {
+  Peaks peaks;
+  for (size_t tag = 0; tag < peaks.size(); ++tag) peaks[tag] = memory.tags[tag].peak_bytes;
+  return peaks;
+}
+
+// What a rank's step depends on: coordinates, memory but for the workspace, what the optimizer
+// needs of that.
+struct Signature {
+  int cp, tp;
+  Peaks peaks;
+  int64_t allocations, update_workspace_bytes;
+  auto operator<=>(const Signature&) const = default;
+};
+
+// Ranks of one signature.
+struct Kind {
+  Signature signature;
+  std::vector<int> ranks;
+  Costs update;  // of the first
+};
+
+Signature signature_of(const DryRank& dry) {
+  const parallel::Groups& groups = dry.trainer().groups();
+  const MemoryCounts memory = dry.memory();
+  return {groups.coordinate(parallel::Axis::kCp), groups.coordinate(parallel::Axis::kTp),
+          peaks_of(memory), memory.num_allocations, dry.workspace_bytes()};
+}
+
+// Adds the work of all optimizers to `updates`.
+std::vector<Kind> kinds_of_ranks(const Recipe& recipe, DType compute, int num_ranks,
+                                 Threads& threads, Costs& updates) {
+  std::vector<Kind> kinds;
+  std::map<Signature, size_t> known;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    DryRank dry(recipe, compute, num_ranks, rank, threads);
+    dry.update();
+    add(updates, dry.costs());
+    const Signature signature = signature_of(dry);
+    const auto [found, added] = known.try_emplace(signature, kinds.size());
+    if (added) kinds.push_back({signature, {}, dry.costs()});
+    kinds[found->second].ranks.push_back(rank);
+  }
+  return kinds;
+}
+
+bool same_memory(const RunPlan& a, const RunPlan& b) {
+  return peaks_of(a.memory) == peaks_of(b.memory) &&
+         a.memory.num_allocations == b.memory.num_allocations &&
+         a.workspace_peak == b.workspace_peak;
+}
+
+void add_to_classes(std::vector<RankClass>& classes, const std::vector<int>& ranks, RunPlan plan) {
+  for (RankClass& c : classes) {
+    if (!same_memory(c.plan, plan)) continue;
+    const auto middle = c.ranks.insert(c.ranks.end(), ranks.begin(), ranks.end());
+    std::inplace_merge(c.ranks.begin(), middle, c.ranks.end());
+    return;
+  }
+  classes.push_back({ranks, std::move(plan)});
 }
 
 }  // namespace
@@ -42,68 +110,36 @@ DType resolve_precision(Precision precision) {
   return nn::auto_compute();
 }
 
-RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_threads, int rank) {
-  RunPlan plan;
-  // As many as the run will have: Newton-Schulz takes workspace per thread.
-  Threads threads(num_threads > 0 ? num_threads : int(recipe.train.threads));
-  kernels::Recorder recorder;
-  {
-    Allocator allocator(Device::kMeta);
-    comm::RecordingWorld world(rank, num_ranks, {}, allocator);
-    Trainer trainer(recipe, compute, allocator, threads, world.group(), std::nullopt);
-    run_once(trainer, recorder);
-    plan.workspace_bytes = trainer.workspace_peak_bytes();
-  }
-  Allocator allocator(Device::kMeta);
-  comm::RecordingWorld world(rank, num_ranks, {}, allocator);
-  Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.workspace_bytes,
-                  &recorder);
-  plan.num_parameters = trainer.num_parameters();
-  run_once(trainer, recorder);
-  plan.memory = allocator.counts();
-  std::map<std::string, kernels::Cost> by_op;
-  for (const kernels::Record& record : recorder.records) {
-    kernels::Cost& cost = by_op[std::string(record.op)];
-    cost.flop += record.cost.flop;
-    cost.bytes += record.cost.bytes;
-  }
-  plan.step_cost = recorder.total();
-  plan.cost_by_op.assign(by_op.begin(), by_op.end());
-  std::sort(plan.cost_by_op.begin(), plan.cost_by_op.end(),
-            [](const auto& a, const auto& b) { return a.second.flop > b.second.flop; });
-  return plan;
+std::string_view precision_name(DType compute) {
+  return compute == DType::kBF16 ? "bf16" : compute == DType::kF32 ? "fp32" : "fp64";
 }
 
-std::string describe(const RunPlan& plan, const Recipe& recipe, DType compute) {
-  const ZayaParameters counts = zaya_parameters(recipe.model);
-  const int64_t tokens = recipe.train.global_batch * recipe.data.sequence_length;
-  std::string text = fmt::format(
-      "parameters   {:>20}   (closed formula: {})\n"
-      "  without embedding {:>13}\n"
-      "  active            {:>13}   (without embedding)\n"
-      "precision    {:>20}\n"
-      "tokens a step {:>19}\n"
-      "flop a step  {:>20.4g}   (the kernels' own record: forward, backward, update)\n"
-      "flop a token {:>20.4g}   (exact-causal: forward and backward)\n\n"
-      "{:<12} {:>20} {:>12}\n",
-      format_thousands(plan.num_parameters), format_thousands(counts.total),
-      format_thousands(counts.without_embedding), format_thousands(counts.active),
-      compute == DType::kBF16  ? "bf16"
-      : compute == DType::kF32 ? "fp32"
-                               : "fp64",
-      format_thousands(tokens), double(plan.step_cost.flop),
-      zaya_flop(recipe.model, recipe.data.sequence_length).training, "memory", "peak bytes", "");
-  for (int tag = 0; tag < kNumTags; ++tag) {
-    const int64_t peak = plan.memory.tags[size_t(tag)].peak_bytes;
-    text += fmt::format("{:<12} {:>20} {:>12}\n", name_of(Tag(tag)), format_thousands(peak),
-                        format_bytes(peak));
+RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_threads, int rank) {
+  Threads threads(threads_of(recipe, num_threads));
+  return plan_rank(recipe, compute, num_ranks, rank, threads);
+}
+
+MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank,
+                   int num_threads) {
+  MeshPlan plan;
+  plan.parallel = resolve_parallel(recipe, num_ranks);
+  Threads threads(threads_of(recipe, num_threads));
+  if (rank) {
+    ASHLAR_REQUIRE(0 <= *rank && *rank < num_ranks, kConfig,
+                   "rank {} of {} ranks; expected 0 to {}", *rank, num_ranks, num_ranks - 1);
+    plan.classes.push_back({{*rank}, plan_rank(recipe, compute, num_ranks, *rank, threads)});
+    return plan;
   }
-  text += fmt::format("{:<12} {:>20} {:>12}\n\n{:<26} {:>12} {:>12}\n", "total",
-                      format_thousands(plan.memory.total.peak_bytes),
-                      format_bytes(plan.memory.total.peak_bytes), "kernel", "flop a step", "bytes");
-  for (const auto& [op, cost] : plan.cost_by_op)
-    text += fmt::format("{:<26} {:>12.4g} {:>12.4g}\n", op, double(cost.flop), double(cost.bytes));
-  return text;
+  Costs& all = plan.costs.emplace();
+  for (const Kind& kind : kinds_of_ranks(recipe, compute, num_ranks, threads, all)) {
+    RunPlan first = plan_rank(recipe, compute, num_ranks, kind.ranks[0], threads);
+    // Ranks of a kind differ in their optimizers' work alone, and that is in the sum.
+    const auto num = int64_t(kind.ranks.size());
+    add(all, first.costs, num);
+    add(all, kind.update, -num);
+    add_to_classes(plan.classes, kind.ranks, std::move(first));
+  }
+  return plan;
 }
 
 }  // namespace ashlar::train

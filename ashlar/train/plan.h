@@ -1,27 +1,53 @@
-// The dry run: one step of the real trainer on the meta device.  Its memory is the allocator's own
-// count and its work the kernels' own record.
+// The dry run: a step of the real trainer on the meta device, of one rank or of a whole mesh.
+// Memory is the allocator's own count, work the kernels' own record, traffic the communicator's own
+// counters.
+//
+// What it counts, and what not: docs/plan.md.
 #pragma once
 
-#include "ashlar/kernels/context.h"
-#include "ashlar/spec/recipe.h"
+#include <optional>
+
+#include "ashlar/train/dry_rank.h"
 
 namespace ashlar::train {
 
 struct RunPlan {
   MemoryCounts memory;          // peaks by tag over an evaluation and a whole step
   int64_t workspace_bytes = 0;  // what a real Trainer is to be given
+  std::string workspace_peak;   // where in a step so much is in use for the first time
   int64_t num_parameters = 0;
-  kernels::Cost step_cost;  // one optimizer step, all micro-batches
-  std::vector<std::pair<std::string, kernels::Cost>> cost_by_op;  // largest flop first
+  Costs costs;                        // of a step, all micro-batches
+  std::vector<GroupTraffic> traffic;  // of the same step
 };
 
 // Of one of num_ranks ranks.  num_threads: of its kernels; 0: train.threads.
+// Errors   kConfig where so many ranks cannot share the recipe (resolve_parallel).
 RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks = 1, int num_threads = 0,
                  int rank = 0);
-// The table that --dry-run prints: model, memory by tag, flop of a step.
-std::string describe(const RunPlan& plan, const Recipe& recipe, DType compute);
+
+// Ranks that need the same memory, in every tag, and are fullest at the same place.
+struct RankClass {
+  std::vector<int> ranks;  // ascending
+  RunPlan plan;            // of the first
+};
+
+struct MeshPlan {
+  ParallelSpec parallel;           // resolved
+  std::vector<RankClass> classes;  // by first rank
+  std::optional<Costs> costs;      // of all ranks
+};
+
+// Of every rank; `rank`: of this one alone, without `costs`.
+//
+// Every rank's trainer is made and its optimizer run, for these depend on what the rank keeps.
+// What comes before in a step depends on its coordinates along cp and tp and on how much it keeps:
+// it runs once for all ranks that agree in these, in memory, and in what the optimizer needs.
+// Errors   as plan_run; kConfig where there is no such rank.
+MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank = {},
+                   int num_threads = 0);
 
 // The compute type that `precision` means on this machine; auto: nn::auto_compute.
 DType resolve_precision(Precision precision);
+std::string_view precision_name(DType compute);  // "bf16"
 
 }  // namespace ashlar::train

@@ -1,6 +1,7 @@
 #include "ashlar/train/state.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "ashlar/checkpoint/hf_config.h"
 #include "ashlar/checkpoint/model_options.h"
@@ -74,6 +75,19 @@ class Reader {
   const Json& json_;
   const std::string& what_;
 };
+
+// Empty pieces of the tensors that other ranks keep: they are wanted too, with these shapes.
+void add_what_others_keep(const Trainer& trainer, std::vector<Piece>& pieces) {
+  std::set<std::string> here;
+  for (const Piece& piece : pieces) here.insert(piece.logical.name);
+  for (LogicalTensor& tensor : trainer.whole_state()) {
+    if (here.contains(tensor.name)) continue;
+    Shape none = tensor.global_shape;
+    for (int dim = 0; dim < none.ndim(); ++dim) none[dim] = 0;
+    const Tensor nothing{nullptr, tensor.dtype, Device::kCpu, none};
+    pieces.push_back({std::move(tensor), {none, none}, nothing});
+  }
+}
 
 Tensor over(std::vector<int64_t>& values) {
   return {reinterpret_cast<std::byte*>(values.data()),
@@ -196,9 +210,9 @@ Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
           {tensor.logical.name, std::vector<int64_t>(size_t(tensor.logical.global_shape.numel()))});
   for (data::NamedIntegers& array : arrays)
     pieces.push_back(loader_piece(array.name, array.values));
+  add_what_others_keep(trainer, pieces);
   reader.load(pieces);
   trainer.restore_counters(state.optimizer_steps, state.balancer_updates);
-  trainer.weights_changed();
   return {state.counters, state.health, data::loader_state_from(arrays)};
 }
 

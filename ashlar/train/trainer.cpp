@@ -198,6 +198,7 @@ void Trainer::accumulate(const MicroBatch& batch) {
   const nn::ModelCall call = this->call(zero_.accumulates());
   forward(ctx_, call, saved_);
   {
+    ctx_.enter("loss");
     const Arena::Scope scope(workspace_);
     const Tensor dfinal = workspace_.take(saved_.final_TH.dtype, saved_.final_TH.shape);
     // Gradients of the mean over all tokens of the step, with or without a target.
@@ -239,6 +240,7 @@ void Trainer::count_loads() {
 }
 
 void Trainer::reduce() {
+  ctx_.enter("reduce");
   if (partial_) partial_->sum(ctx_, groups_.tp());
   zero_.finish_gradients(ctx_);
   if (recipe_.balance.scope == BalanceScope::kGlobalBatch)
@@ -281,6 +283,7 @@ double Trainer::target_correction() const {
 StepStats Trainer::measure() {
   StepStats stats;
   stats.num_targets = num_targets_;
+  ctx_.enter("gradient norm");
   const double squares = sum_over_ranks(optimizer_.gradient_squares(ctx_), "gradient norm");
   stats.gradient_norm = std::sqrt(squares) * target_correction();
   if (ctx_.meta()) return stats;
@@ -298,6 +301,7 @@ StepStats Trainer::measure() {
 }
 
 void Trainer::apply(const StepStats& stats) {
+  ctx_.enter("optimizer");
   const double clip = optim::clip_factor(stats.gradient_norm, recipe_.optim.clip_norm);
   const double lr = learning_rate(step_);
   optimizer_.step(ctx_, lr, clip * target_correction());
@@ -311,6 +315,7 @@ std::pair<double, int64_t> Trainer::evaluate(const MicroBatch& batch) {
   zero_.begin_forward();
   zero_.need_root(ctx_);
   forward(ctx_, call(true), saved_);
+  ctx_.enter("loss");
   head_loss(ctx_, model_, saved_.final_TH, targets_, loss_);
   return over_ranks(sum_losses(), "validation loss");
 }
@@ -348,6 +353,24 @@ std::vector<Piece> Trainer::optimizer_pieces(bool to_write) const {
   return pieces;
 }
 
+std::vector<LogicalTensor> Trainer::whole_state() const {
+  std::vector<Parameter> parameters;
+  Arena shapes(Device::kMeta);
+  nn::ModelWeights::make(shapes, recipe_.model, model_.types().stream, false)
+      .for_each(recipe_.model, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+        Parameter& p = parameters.emplace_back();
+        p.logical = {info.name, tensor.dtype, tensor.shape, Role::kParameter};
+        p.kind = info.kind;
+      });
+  optim::apply_spec(recipe_.optim, parameters);
+  std::vector<LogicalTensor> list;
+  for (const Parameter& p : parameters) {
+    list.push_back(p.logical);
+    for (LogicalTensor& state : optim::state_tensors(p)) list.push_back(std::move(state));
+  }
+  return list;
+}
+
 int64_t Trainer::micro_batches_per_step() const {
   return recipe_.train.global_batch / recipe_.train.micro_batch / parallel_.dp;
 }
@@ -357,6 +380,13 @@ int64_t Trainer::num_parameters() const {
   for (const nn::FlatPlace& place : nn::flat_layout(recipe_.model, DType::kF32).places)
     total += place.numel;
   return total;
+}
+
+std::vector<const comm::Group*> Trainer::all_groups() const {
+  std::vector<const comm::Group*> list = {&groups_.world(), &groups_.cp(), &groups_.tp(),
+                                          &groups_.data(), &groups_.model()};
+  if (tensor_ && tensor_->sharers()) list.push_back(tensor_->sharers());
+  return list;
 }
 
 double Trainer::balance_factor() const {

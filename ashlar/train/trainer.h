@@ -72,6 +72,8 @@ class Trainer {
   const Recipe& recipe() const { return recipe_; }
   const ParallelSpec& parallel() const { return parallel_; }  // resolved
   const parallel::Groups& groups() const { return groups_; }
+  // Every group in which this rank says anything.
+  std::vector<const comm::Group*> all_groups() const;
   int64_t micro_batches_per_step() const;
   const nn::Model& model() const { return model_; }
   int64_t num_parameters() const;  // of the whole model
@@ -82,6 +84,8 @@ class Trainer {
   // each element once.
   std::vector<Piece> model_pieces(bool to_write) const;
   std::vector<Piece> optimizer_pieces(bool to_write) const;
+  // Every trained tensor and every state of one, wherever it is kept.
+  std::vector<LogicalTensor> whole_state() const;
   void weights_changed() { zero_.weights_changed(); }  // after they were loaded
   double learning_rate(int64_t step) const;
   int64_t workspace_peak_bytes() const { return workspace_.peak_bytes(); }

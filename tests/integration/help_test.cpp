@@ -19,6 +19,8 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"data", "prepare"},
     {"data", "info"},
     {"train"},
+    {"plan"},
+    {"plan", "dry-run"},
     {"eval"},
     {"score"},
     {"generate"},

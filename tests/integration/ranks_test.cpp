@@ -10,34 +10,6 @@
 namespace ashlar::integration {
 namespace {
 
-using Steps = std::map<int64_t, std::vector<StepLine>>;
-
-std::vector<std::string> run_args(const std::string& directory, int num_ranks,
-                                  std::vector<std::string> more = {}) {
-  more.insert(more.end(), {"train.micro_batch=1", "train.global_batch=8", "train.precision=fp32",
-                           "train.run_dir=" + directory});
-  std::vector<std::string> args = train_args(more);
-  if (num_ranks > 1) args.insert(args.end(), {"--ranks", std::to_string(num_ranks)});
-  return args;
-}
-
-std::vector<std::string> mpirun(int num_ranks) {
-  return {ASHLAR_MPIEXEC, "--allow-run-as-root",    "--oversubscribe", "--bind-to", "none",
-          "-n",           std::to_string(num_ranks)};
-}
-
-void expect_close(const Steps& want, const Steps& got) {
-  ASSERT_EQ(want.size(), got.size());
-  for (const auto& [step, lines] : want)
-    EXPECT_NEAR(std::stod(lines[0].loss), std::stod(got.at(step).back().loss), 1e-4) << step;
-}
-
-int count_of(const std::string& text, const std::string& part) {
-  int count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
-
 TEST(Ranks, ThreadsAndProcessesGiveTheSameBits) {
   const Scratch scratch;
   prepare_text(scratch);

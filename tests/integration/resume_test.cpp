@@ -15,7 +15,6 @@ namespace ashlar::integration {
 namespace {
 
 namespace fs = std::filesystem;
-using Steps = std::map<int64_t, std::vector<StepLine>>;
 
 constexpr int64_t kSteps = 200;
 

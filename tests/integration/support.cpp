@@ -123,13 +123,18 @@ std::map<std::string, std::string> read_tree(const fs::path& directory) {
   return files;
 }
 
-std::map<int64_t, std::vector<StepLine>> read_steps(const fs::path& run_directory) {
-  std::map<int64_t, std::vector<StepLine>> steps;
+void PrintTo(const StepLine& line, std::ostream* out) {
+  *out << "loss " << line.loss << " norm " << line.gradient_norm << " entropy "
+       << line.load_entropy;
+}
+
+Steps read_steps(const fs::path& run_directory) {
+  Steps steps;
   std::istringstream text(read_file(run_directory / "metrics.jsonl"));
   for (std::string line; std::getline(text, line);) {
     const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
     EXPECT_FALSE(row.is_discarded()) << "no JSON: " << line;
-    if (row.is_discarded() || !row.contains("samples")) continue;
+    if (row.is_discarded() || row.contains("event") || !row.contains("samples")) continue;
     steps[row["step"].get<int64_t>()].push_back(
         {row["loss"].dump(), row["gradient_norm"].dump(), row["load_entropy"].dump()});
   }
@@ -138,6 +143,32 @@ std::map<int64_t, std::vector<StepLine>> read_steps(const fs::path& run_director
 
 fs::path step_directory(const fs::path& run_directory, int64_t step) {
   return run_directory / "checkpoints" / fmt::format("step-{:012}", step);
+}
+
+std::vector<std::string> run_args(const std::string& directory, int num_ranks,
+                                  std::vector<std::string> more) {
+  more.insert(more.end(), {"train.micro_batch=1", "train.global_batch=8", "train.precision=fp32",
+                           "train.run_dir=" + directory});
+  std::vector<std::string> args = train_args(more);
+  if (num_ranks > 1) args.insert(args.end(), {"--ranks", std::to_string(num_ranks)});
+  return args;
+}
+
+std::vector<std::string> mpirun(int num_ranks) {
+  return {ASHLAR_MPIEXEC, "--allow-run-as-root",    "--oversubscribe", "--bind-to", "none",
+          "-n",           std::to_string(num_ranks)};
+}
+
+void expect_close(const Steps& want, const Steps& got) {
+  ASSERT_EQ(want.size(), got.size());
+  for (const auto& [step, lines] : want)
+    EXPECT_NEAR(std::stod(lines[0].loss), std::stod(got.at(step).back().loss), 1e-4) << step;
+}
+
+int count_of(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
 }
 
 }  // namespace ashlar::integration

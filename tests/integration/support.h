@@ -36,6 +36,7 @@ class Program {
   Program& operator=(const Program&) = delete;
   void send(int signal) const;
   bool running();
+  pid_t pid() const { return pid_; }
   Result wait();
 
  private:
@@ -67,8 +68,19 @@ struct StepLine {
   std::string loss, gradient_norm, load_entropy;
   bool operator==(const StepLine&) const = default;
 };
+void PrintTo(const StepLine& line, std::ostream* out);
 // Every line of each step, in file order: a step that was done again after a kill has several.
-std::map<int64_t, std::vector<StepLine>> read_steps(const std::filesystem::path& run_directory);
+using Steps = std::map<int64_t, std::vector<StepLine>>;
+Steps read_steps(const std::filesystem::path& run_directory);
 std::filesystem::path step_directory(const std::filesystem::path& run_directory, int64_t step);
+
+// As train_args, in fp32 with 8 rows a step, into `directory`, on so many ranks that are threads.
+std::vector<std::string> run_args(const std::string& directory, int num_ranks,
+                                  std::vector<std::string> more = {});
+// The launcher of so many ranks that are processes.
+std::vector<std::string> mpirun(int num_ranks);
+// Losses of the same steps, the last line of each, within 1e-4.
+void expect_close(const Steps& want, const Steps& got);
+int count_of(const std::string& text, const std::string& part);
 
 }  // namespace ashlar::integration

@@ -1,11 +1,10 @@
 // The loop around the steps: what a step costs beside the trainer, and what its rows say.
-#include "ashlar/train/start.h"
-
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/text.h"
+#include "ashlar/train/start.h"
 #include "malloc_count.h"
 #include "tests/data/support.h"
 #include "tests/support/temporary_directory.h"
@@ -74,9 +73,9 @@ TEST(Loop, TheNextRowSaysHowLongASaveBlocked) {
   const TemporaryDirectory root;
   Log log([](std::string_view) {});
   start_run(tiny_run(*files, root,
-                        {"train.steps=5", "train.eval_every=0", "checkpoint.every=2",
-                         "checkpoint.async=false"}),
-               *files, log);
+                     {"train.steps=5", "train.eval_every=0", "checkpoint.every=2",
+                      "checkpoint.async=false"}),
+            *files, log);
   std::vector<double> blocked;
   double saving = 0.0;
   for (const nlohmann::json& row : rows_of(*files, root)) {
@@ -93,9 +92,8 @@ TEST(Loop, RowsKeepTheTypesOfTheirColumns) {
   const auto files = posix_files();
   const TemporaryDirectory root;
   Log log([](std::string_view) {});
-  start_run(
-      tiny_run(*files, root, {"train.steps=3", "train.eval_every=2", "checkpoint.every=-1"}),
-      *files, log);
+  start_run(tiny_run(*files, root, {"train.steps=3", "train.eval_every=2", "checkpoint.every=-1"}),
+            *files, log);
   const std::vector<nlohmann::json> rows = rows_of(*files, root);
   int steps = 0, evaluations = 0;
   for (const nlohmann::json& row : rows) {

@@ -135,10 +135,10 @@ Values whole_values(const Trainer& trainer, bool gradient) {
   return values;
 }
 
-Recipe recipe_of(const ParityCase& c, const char* precision, bool layout) {
-  std::vector<std::string> overrides = {std::string("train.precision=") + precision,
-                                        "train.micro_batch=1", "train.global_batch=8",
-                                        "data.num_streams=8", "data.sequence_length=48"};
+Recipe recipe_of(const ParityCase& c, const std::string& precision, bool layout) {
+  std::vector<std::string> overrides = {"train.precision=" + precision, "train.micro_batch=1",
+                                        "train.global_batch=8", "data.num_streams=8",
+                                        "data.sequence_length=48"};
   overrides.insert(overrides.end(), c.model.begin(), c.model.end());
   if (layout) overrides.insert(overrides.end(), c.overrides.begin(), c.overrides.end());
   return load_recipe(kTiny, overrides);
@@ -211,21 +211,25 @@ std::string check_parity(const ParityCase& c, comm::Group& ranks) {
   return differences.text();
 }
 
+std::vector<double> train_losses(const ParityCase& c, const std::string& precision, int64_t steps,
+                                 comm::Group& ranks) {
+  const Recipe recipe = recipe_of(c, precision, ranks.size() > 1);
+  Training training(recipe, resolve_precision(recipe.train.precision), ranks);
+  std::vector<double> losses;
+  for (int64_t step = 0; step < steps; ++step) {
+    const StepStats stats = training.gradients(step);
+    losses.push_back(stats.loss);
+    training.trainer().apply(stats);
+  }
+  return losses;
+}
+
 double largest_loss_difference(const ParityCase& c, comm::Group& ranks) {
-  const auto losses = [](Training& training) {
-    std::vector<double> list;
-    for (int64_t step = 0; step < 50; ++step) {
-      const StepStats stats = training.gradients(step);
-      list.push_back(stats.loss);
-      training.trainer().apply(stats);
-    }
-    return list;
-  };
+  constexpr int64_t kLossSteps = 50;
   Allocator allocator(Device::kCpu);
   comm::SelfWorld world(allocator);
-  Training one(recipe_of(c, "fp32", false), DType::kF32, world.group());
-  Training many(recipe_of(c, "fp32", true), DType::kF32, ranks);
-  const std::vector<double> want = losses(one), got = losses(many);
+  const std::vector<double> want = train_losses(c, "fp32", kLossSteps, world.group());
+  const std::vector<double> got = train_losses(c, "fp32", kLossSteps, ranks);
   double largest = 0;
   for (size_t i = 0; i < want.size(); ++i) largest = std::max(largest, std::abs(want[i] - got[i]));
   return largest;

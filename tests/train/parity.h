@@ -23,7 +23,12 @@ const std::vector<ParityCase>& parity_cases();
 // relative to the largest value of its tensor (loss, gradient norm, gradients, weights); "" if
 // nothing does.
 std::string check_parity(const ParityCase&, comm::Group& ranks);
-// Largest difference of a loss over 50 steps in fp32.
+// On one rank without the layout.
+std::vector<double> train_losses(const ParityCase&, const std::string& precision, int64_t steps,
+                                 comm::Group& ranks);
+// Largest difference of a loss over 50 steps in fp32; sums in another order are a cause of up to
+// kLossTolerance.
+inline constexpr double kLossTolerance = 1e-4;
 double largest_loss_difference(const ParityCase&, comm::Group& ranks);
 
 }  // namespace ashlar::train

@@ -44,6 +44,9 @@ std::vector<ParityCase> make_cases() {
   add("tp4_shared_keys", 4, {"parallel.tp=4"});
   add("tp4_shared_keys_sequence_parallel_windows", 4,
       {"parallel.tp=4", "parallel.sequence_parallel=true"}, kWindows);
+  for (const std::string axis : {"tp", "cp"})
+    add(axis + "2_balanced_each_micro_batch", 2, {"parallel." + axis + "=2"},
+        {"moe.balance.scope=micro_batch"});
   for (const int cp : {2, 3, 4})
     for (const std::string layout : {"contiguous", "zigzag"})
       for (const std::string exchange : {"all_gather", "ring"}) {

@@ -1,5 +1,5 @@
-// Any one rank of any world, on meta: operations build the rounds that they would build there and
-// count their bytes; nothing moves.
+// Any one rank of any world, on meta: operations build the rounds that they would build there, but
+// for all slices of a sum in one, and count their bytes; nothing moves.
 #pragma once
 
 #include "ashlar/comm/world.h"
@@ -24,9 +24,10 @@ class RecordingTransport final : public Transport {
 
 class RecordingWorld {
  public:
-  // The allocator is a meta one: it counts the staging memory of the rank.
-  RecordingWorld(int rank, int size, const Options& options, Allocator& allocator)
-      : transport_(rank, size), world_(transport_, options, allocator, &records_) {
+  // The allocator is a meta one: it counts the staging memory of the rank.  keep: false where the
+  // counters of the groups are enough.
+  RecordingWorld(int rank, int size, const Options& options, Allocator& allocator, bool keep = true)
+      : transport_(rank, size), world_(transport_, options, allocator, keep ? &records_ : nullptr) {
     ASHLAR_ASSERT(allocator.device() == Device::kMeta);
   }
   Group& group() { return world_.group; }

@@ -1,0 +1,21 @@
+// What the ranks of a run tell each other besides tensors of the model: decisions, numbers, short
+// texts.  Every rank calls these in the same order.  Each is a collective that is waited for.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ashlar/comm/group.h"
+
+namespace ashlar::train {
+
+// Sums over the ranks, in place.
+void add_up(comm::Group& ranks, std::span<int64_t> values, std::string_view label);
+// Rank 0's value.
+int64_t from_leader(comm::Group& ranks, int64_t value, std::string_view label);
+void from_leader(comm::Group& ranks, std::span<uint8_t> bytes, std::string_view label);
+// What the lowest rank with anything to say says, cut to 500 bytes; "" if nobody does.
+std::string first_said(comm::Group& ranks, std::string_view text, std::string_view label);
+
+}  // namespace ashlar::train

@@ -1,0 +1,66 @@
+// One rank of a mesh in a dry run: the real trainer on the meta device, in a world that only counts.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ashlar/comm/recording/recording.h"
+#include "ashlar/train/trainer.h"
+
+namespace ashlar::train {
+
+using Costs = std::map<std::string, kernels::Cost, std::less<>>;  // by kernel
+void add(Costs& sum, const Costs& costs, int64_t times = 1);      // times: may be negative
+kernels::Cost total(const Costs& costs);
+
+// What a rank says in one of its groups.
+struct GroupTraffic {
+  std::string group;  // "tp"
+  int size = 1;       // ranks of the group
+  comm::TrafficRow row;
+  bool operator==(const GroupTraffic&) const = default;
+};
+// What the trainer has said so far; a rank of several also in groups of one, which cost no bytes.
+std::vector<GroupTraffic> traffic_of(const Trainer& trainer);
+std::vector<GroupTraffic> traffic_since(const std::vector<GroupTraffic>& before,
+                                        std::vector<GroupTraffic> now);
+
+class DryRank {
+ public:
+  // workspace_bytes: absent: counts it, so that memory() lacks it.
+  DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads,
+          std::optional<int64_t> workspace_bytes = {});
+  DryRank(const DryRank&) = delete;
+
+  // A step in the middle of a run: weights are new, and those that a step before began to gather
+  // are on their way.
+  void step();
+  void update();    // only what follows the last backward of a step: norm, optimizer
+  void evaluate();  // one batch
+
+  const Trainer& trainer() const { return trainer_; }
+  MemoryCounts memory() const { return allocator_.counts(); }
+  int64_t workspace_bytes() const { return trainer_.workspace_peak_bytes(); }
+  // Where the workspace was as large for the first time: "backward of block 7".
+  const std::string& workspace_peak() const { return workspace_peak_; }
+  // Of the last step() or update().
+  const Costs& costs() const { return costs_; }
+  const std::vector<GroupTraffic>& traffic() const { return traffic_; }
+
+ private:
+  void drain();
+  Allocator allocator_{Device::kMeta};
+  comm::RecordingWorld world_;
+  kernels::Recorder recorder_;
+  Trainer trainer_;
+  std::vector<int32_t> ids_;
+  kernels::Sequence sequence_;
+  bool evaluating_ = false;
+  std::string workspace_peak_ = "start";
+  Costs costs_;
+  std::vector<GroupTraffic> traffic_;
+};
+
+}  // namespace ashlar::train

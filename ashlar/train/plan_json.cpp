@@ -1,0 +1,96 @@
+#include <nlohmann/json.hpp>
+
+#include "ashlar/core/json.h"
+#include "ashlar/sizing/zaya.h"
+#include "ashlar/spec/keys.h"
+#include "ashlar/train/plan_print.h"
+
+namespace ashlar::train {
+namespace {
+
+using Ordered = nlohmann::ordered_json;
+
+Ordered json_of(const KeyValue& value) {
+  if (const bool* flag = std::get_if<bool>(&value)) return *flag;
+  if (const int64_t* number = std::get_if<int64_t>(&value)) return *number;
+  return std::get<std::string>(value);
+}
+
+// Every key of the section, resolved.
+Ordered parallel_json(const MeshPlan& plan, const Recipe& recipe) {
+  Recipe resolved = recipe;
+  resolved.parallel = plan.parallel;
+  const std::string section = "parallel.";
+  Ordered json;
+  for (const Key& key : recipe_keys())
+    if (key.name.starts_with(section))
+      json[key.name.substr(section.size())] = json_of(key.get(resolved));
+  return json;
+}
+
+Ordered model_json(const MeshPlan& plan, const Recipe& recipe) {
+  const ZayaParameters counts = zaya_parameters(recipe.model);
+  return {{"parameters", plan.classes[0].plan.num_parameters},
+          {"parameters_formula", counts.total},
+          {"parameters_without_embedding_formula", counts.without_embedding},
+          {"active_parameters_formula", counts.active},
+          {"training_flop_per_token_formula",
+           zaya_flop(recipe.model, recipe.data.sequence_length).training}};
+}
+
+Ordered work_json(const Costs& costs) {
+  const kernels::Cost sum = total(costs);
+  Ordered kernels = Ordered::object();
+  for (const auto& [op, cost] : costs) kernels[op] = {{"flop", cost.flop}, {"bytes", cost.bytes}};
+  return {{"flop", sum.flop}, {"bytes", sum.bytes}, {"kernels", kernels}};
+}
+
+Ordered memory_json(const RunPlan& plan) {
+  Ordered json;
+  for (int tag = 0; tag < kNumTags; ++tag)
+    json[std::string(name_of(Tag(tag)))] = plan.memory.tags[size_t(tag)].peak_bytes;
+  json["total"] = plan.memory.total.peak_bytes;
+  return json;
+}
+
+Ordered traffic_json(const RunPlan& plan) {
+  Ordered rows = Ordered::array();
+  for (const GroupTraffic& t : plan.traffic) {
+    if (t.size == 1) continue;
+    rows.push_back({{"axis", t.group},
+                    {"ranks", t.size},
+                    {"collective", name_of(t.row.op)},
+                    {"label", t.row.label},
+                    {"launches", t.row.launches},
+                    {"sent_bytes", t.row.sent_bytes},
+                    {"received_bytes", t.row.received_bytes}});
+  }
+  return rows;
+}
+
+Ordered class_json(const RankClass& c) {
+  return {{"ranks", c.ranks},
+          {"memory_bytes", memory_json(c.plan)},
+          {"allocations", c.plan.memory.num_allocations},
+          {"workspace_peak", c.plan.workspace_peak},
+          {"step", work_json(c.plan.costs)},
+          {"traffic", traffic_json(c.plan)}};
+}
+
+}  // namespace
+
+std::string to_json(const MeshPlan& plan, const Recipe& recipe, DType compute) {
+  Ordered classes = Ordered::array();
+  for (const RankClass& c : plan.classes) classes.push_back(class_json(c));
+  Ordered json = {{"recipe", recipe.name.empty() ? recipe.source : recipe.name},
+                  {"ranks", plan.parallel.num_ranks()},
+                  {"parallel", parallel_json(plan, recipe)},
+                  {"model", model_json(plan, recipe)},
+                  {"precision", precision_name(compute)},
+                  {"tokens_per_step", recipe.train.global_batch * recipe.data.sequence_length},
+                  {"classes", classes}};
+  if (plan.costs) json["all_ranks"] = work_json(*plan.costs);
+  return one_line(json);
+}
+
+}  // namespace ashlar::train

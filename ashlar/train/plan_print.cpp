@@ -1,0 +1,140 @@
+#include "ashlar/train/plan_print.h"
+
+#include <algorithm>
+
+#include "ashlar/core/text.h"
+#include "ashlar/sizing/zaya.h"
+#include "ashlar/spec/keys.h"
+
+namespace ashlar::train {
+namespace {
+
+constexpr std::string_view kParallel = "parallel.";
+
+std::string mesh_lines(const MeshPlan& plan, const Recipe& recipe) {
+  const ParallelSpec& p = plan.parallel;
+  Recipe resolved = recipe;
+  resolved.parallel = p;
+  std::string keys;
+  for (const Key& key : recipe_keys()) {
+    if (!key.name.starts_with(kParallel)) continue;
+    const std::string_view name = std::string_view(key.name).substr(kParallel.size());
+    if (name.size() == 2) continue;                               // the axes
+    const bool full = keys.size() - (keys.rfind('\n') + 1) > 70;  // npos + 1 is 0
+    keys += fmt::format("{}{} {}",
+                        keys.empty() ? ""
+                        : full       ? ",\n       "
+                                     : ", ",
+                        name, value_text(key.get(resolved)));
+  }
+  return fmt::format("mesh   {} rank{} = pp {} x dp {} x cp {} x tp {}\n       {}\n\n",
+                     format_thousands(p.num_ranks()), p.num_ranks() == 1 ? "" : "s", p.pp, p.dp,
+                     p.cp, p.tp, keys);
+}
+
+std::string model_lines(const MeshPlan& plan, const Recipe& recipe, DType compute) {
+  const ZayaParameters counts = zaya_parameters(recipe.model);
+  const int64_t tokens = recipe.train.global_batch * recipe.data.sequence_length;
+  const RunPlan& first = plan.classes[0].plan;
+  std::string text = fmt::format(
+      "parameters     {:>20}   (closed formula: {})\n"
+      "  without embedding {:>15}\n"
+      "  active       {:>20}   (without embedding)\n"
+      "precision      {:>20}\n"
+      "tokens a step  {:>20}\n"
+      "flop a token   {:>20.4g}   (exact-causal: forward and backward)\n",
+      format_thousands(first.num_parameters), format_thousands(counts.total),
+      format_thousands(counts.without_embedding), format_thousands(counts.active),
+      precision_name(compute), format_thousands(tokens),
+      zaya_flop(recipe.model, recipe.data.sequence_length).training);
+  const std::string of_kernels = "the kernels' own record: forward, backward, update";
+  if (plan.costs)
+    text += fmt::format("flop a step    {:>20.4g}   (all ranks; {})\n",
+                        double(total(*plan.costs).flop), of_kernels);
+  else
+    text += fmt::format("flop a step    {:>20.4g}   (rank {}; {})\n",
+                        double(total(first.costs).flop), plan.classes[0].ranks[0], of_kernels);
+  return text;
+}
+
+std::string memory_lines(const RunPlan& plan) {
+  std::string text = fmt::format("{:<12} {:>20} {:>12}\n", "memory", "peak bytes", "");
+  const auto line = [&](std::string_view name, int64_t peak) {
+    text += fmt::format("{:<12} {:>20} {:>12}\n", name, format_thousands(peak), format_bytes(peak));
+  };
+  for (int tag = 0; tag < kNumTags; ++tag)
+    line(name_of(Tag(tag)), plan.memory.tags[size_t(tag)].peak_bytes);
+  line("total", plan.memory.total.peak_bytes);
+  return text + fmt::format("all of it taken at the start; workspace fullest in: {}\n",
+                            plan.workspace_peak);
+}
+
+std::string traffic_line(std::string_view axis, int size, std::string_view op,
+                         std::string_view label, const comm::TrafficRow& row) {
+  return fmt::format("{:<8} {:>6} {:<15} {:<28} {:>10} {:>20} {:>20}\n", axis, size, op, label,
+                     format_thousands(row.launches), format_thousands(row.sent_bytes),
+                     format_thousands(row.received_bytes));
+}
+
+std::string traffic_lines(const RunPlan& plan) {
+  std::string text =
+      fmt::format("{:<8} {:>6} {:<15} {:<28} {:>10} {:>20} {:>20}\n", "axis", "ranks", "collective",
+                  "label", "launches", "bytes sent", "bytes received");
+  std::vector<GroupTraffic> totals;
+  for (const GroupTraffic& t : plan.traffic) {
+    if (t.size == 1) continue;
+    text += traffic_line(t.group, t.size, name_of(t.row.op), t.row.label, t.row);
+    if (totals.empty() || totals.back().group != t.group) totals.push_back({t.group, t.size, {}});
+    comm::TrafficRow& sum = totals.back().row;
+    sum.launches += t.row.launches;
+    sum.sent_bytes += t.row.sent_bytes;
+    sum.received_bytes += t.row.received_bytes;
+  }
+  for (const GroupTraffic& t : totals) text += traffic_line(t.group, t.size, "total", "", t.row);
+  return totals.empty() ? "" : "\n" + text;
+}
+
+std::string kernel_lines(const Costs& costs) {
+  std::vector<std::pair<std::string, kernels::Cost>> rows(costs.begin(), costs.end());
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.second.flop > b.second.flop; });
+  std::string text = fmt::format("{:<32} {:>12} {:>12}\n", "kernel", "flop a step", "bytes");
+  for (const auto& [op, cost] : rows)
+    text += fmt::format("{:<32} {:>12.4g} {:>12.4g}\n", op, double(cost.flop), double(cost.bytes));
+  return text;
+}
+
+std::string class_lines(const MeshPlan& plan, size_t index) {
+  const RankClass& c = plan.classes[index];
+  std::string text;
+  if (plan.costs)
+    text = fmt::format("\nclass {} of {}: {} of {} ranks: {}\nbelow, rank {}: flop a step {:.6g}\n",
+                       index + 1, plan.classes.size(), format_thousands(int64_t(c.ranks.size())),
+                       format_thousands(plan.parallel.num_ranks()), ranges_text(c.ranks),
+                       c.ranks[0], double(total(c.plan.costs).flop));
+  return text + "\n" + memory_lines(c.plan) + traffic_lines(c.plan);
+}
+
+}  // namespace
+
+std::string ranges_text(const std::vector<int>& numbers) {
+  std::string text;
+  for (size_t i = 0, end = 0; i < numbers.size(); i = end) {
+    const int step = i + 1 < numbers.size() ? numbers[i + 1] - numbers[i] : 1;
+    for (end = i + 1; end < numbers.size() && numbers[end] - numbers[end - 1] == step;) ++end;
+    if (step > 1 && end - i < 3) end = i + 1;  // no series
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", numbers[i]);
+    if (end - i > 1) text += fmt::format("-{}", numbers[end - 1]);
+    if (end - i > 1 && step > 1) text += fmt::format(" step {}", step);
+  }
+  return text;
+}
+
+std::string describe(const MeshPlan& plan, const Recipe& recipe, DType compute) {
+  std::string text = mesh_lines(plan, recipe) + model_lines(plan, recipe, compute);
+  for (size_t i = 0; i < plan.classes.size(); ++i) text += class_lines(plan, i);
+  const Costs& costs = plan.costs ? *plan.costs : plan.classes[0].plan.costs;
+  return text + "\n" + kernel_lines(costs);
+}
+
+}  // namespace ashlar::train

@@ -1,0 +1,100 @@
+// The rules of [parallel], with and without a number of ranks.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "ashlar/core/error.h"
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar {
+namespace {
+
+Recipe tiny(std::vector<std::string> overrides) {
+  overrides.insert(overrides.begin(),
+                   {"train.micro_batch=2", "train.global_batch=12", "data.num_streams=12"});
+  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
+}
+
+// What loading a recipe with these overrides says; "" if it is accepted.
+std::string judged(const std::vector<std::string>& overrides) {
+  try {
+    tiny(overrides);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    const std::string text = error.what();
+    return text.substr(text.find("parallel."));
+  }
+  return "";
+}
+
+std::string judged_on(int64_t num_ranks, const std::vector<std::string>& overrides) {
+  try {
+    resolve_parallel(tiny(overrides), num_ranks);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    return error.what();
+  }
+  return "";
+}
+
+// tiny: 4 heads, 2 key heads.
+TEST(ParallelRules, HeadsAndWidthAreCutEvenly) {
+  for (const char* tp : {"1", "2", "4"}) EXPECT_EQ(judged({std::string("parallel.tp=") + tp}), "");
+  EXPECT_EQ(judged({"parallel.tp=3"}),
+            "parallel.tp is 3 but model.num_attention_heads is 4 and model.num_key_value_heads 2: "
+            "each rank takes equally many whole heads; choose 2 or 4");
+  EXPECT_EQ(judged({"parallel.tp=8"}),
+            "parallel.tp is 8 but model.num_attention_heads is 4 and model.num_key_value_heads 2: "
+            "each rank takes equally many whole heads; choose 4");
+  EXPECT_EQ(judged({"parallel.tp=4", "model.moe_intermediate_size=30"}),
+            "parallel.tp is 4 but model.moe_intermediate_size is 30: each rank takes an equal part "
+            "of it; choose 2");
+}
+
+TEST(ParallelRules, SequencesAreCutIntoChunksOfTwoTokensAtLeast) {
+  const std::string length = "data.sequence_length=12";
+  EXPECT_EQ(judged({length, "parallel.cp=3"}), "");
+  EXPECT_EQ(judged({length, "parallel.cp=6", "parallel.cp_layout=contiguous"}), "");
+  EXPECT_EQ(judged({length, "parallel.cp=4"}),
+            "parallel.cp is 4 but data.sequence_length is 12: zigzag gives a rank two equal chunks "
+            "of at least 2 tokens; choose 3");
+  EXPECT_EQ(judged({length, "parallel.cp=5", "parallel.cp_layout=contiguous"}),
+            "parallel.cp is 5 but data.sequence_length is 12: contiguous gives a rank an equal "
+            "chunk of at least 2 tokens; choose 4 or 6");
+}
+
+TEST(ParallelRules, ASharedStreamIsCutEvenly) {
+  EXPECT_EQ(judged({"parallel.tp=4", "parallel.sequence_parallel=true", "data.sequence_length=7",
+                    "train.micro_batch=1"}),
+            "parallel.sequence_parallel is true but a micro-batch has 7 tokens on a rank "
+            "(train.micro_batch 1 x data.sequence_length 7 / parallel.cp 1) and parallel.tp is 4; "
+            "choose sizes whose product tp divides, or sequence_parallel false");
+}
+
+TEST(ParallelRules, PipelinesAreNotThereYet) {
+  EXPECT_EQ(judged({"parallel.pp=2"}), "parallel.pp is 2; expected an integer from 1 to 1");
+}
+
+TEST(ParallelRules, RanksFillTheMesh) {
+  const ParallelSpec p = resolve_parallel(tiny({"parallel.tp=2", "parallel.cp=2"}), 12);
+  EXPECT_EQ(p.dp, 3);
+  EXPECT_EQ(p.num_ranks(), 12);
+  EXPECT_EQ(resolve_parallel(tiny({"parallel.dp=2"}), 2).dp, 2);
+}
+
+TEST(ParallelRules, RanksThatDoNotFitAreToldWhatWould) {
+  for (const int fits : {1, 2, 3, 6}) EXPECT_EQ(judged_on(fits, {}), "");
+  for (const int wrong : {4, 5, 7, 12})
+    EXPECT_NE(judged_on(wrong, {}).find("choose one of: 1 2 3 6"), std::string::npos) << wrong;
+  EXPECT_EQ(judged_on(6, {"parallel.tp=4"}),
+            "6 ranks, but parallel.pp 1 x parallel.cp 1 x parallel.tp 4 is 4; start one of: 4 8 12 "
+            "24 ranks");
+  EXPECT_EQ(
+      judged_on(6, {"parallel.tp=2", "parallel.dp=2"}),
+      "6 ranks, but parallel.dp is 2 and parallel.pp 1 x parallel.cp 1 x parallel.tp 2; start "
+      "4 ranks, or choose parallel.dp 0: as many as there are");
+  EXPECT_NE(judged_on(0, {}).find("expected 1 or more"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ashlar

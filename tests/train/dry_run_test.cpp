@@ -1,0 +1,328 @@
+// The dry run of every rank against real ranks that are threads: memory by tag, allocations,
+// workspace and traffic, as integers; and a mesh planned by class against all its ranks one by one.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ashlar/comm/thread/run_ranks.h"
+#include "ashlar/core/json.h"
+#include "ashlar/train/plan_print.h"
+#include "malloc_count.h"
+#include "parity.h"
+
+namespace ashlar::train {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+Recipe recipe_with(const Overrides& overrides) {
+  Overrides all = {"train.micro_batch=1", "train.global_batch=8", "data.num_streams=8",
+                   "data.sequence_length=48", "train.threads=1"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", all);
+}
+
+Recipe recipe_of(const ParityCase& c, const std::string& precision) {
+  Overrides all = c.model;
+  all.insert(all.end(), c.overrides.begin(), c.overrides.end());
+  all.push_back("train.precision=" + precision);
+  return recipe_with(all);
+}
+
+// Documents end where no rank's part does.
+class RealRank {
+ public:
+  RealRank(const Recipe& recipe, DType compute, comm::Group& ranks, Allocator& allocator,
+           int64_t workspace_bytes)
+      : threads_(1),
+        allocator_(allocator),
+        trainer_(recipe, compute, allocator, threads_, ranks, workspace_bytes) {
+    const int64_t rows = recipe.train.micro_batch, length = recipe.data.sequence_length;
+    for (int64_t i = 0; i < rows * length; ++i)
+      ids_.push_back(int32_t((i * 7919 + 13) % recipe.model.vocab_size));
+    for (int64_t row = 0; row < rows; ++row) {
+      segments_.push_back({row * length, 19, 0, 2 * row});
+      segments_.push_back({row * length + 19, length - 19, 0, 2 * row + 1});
+    }
+    trainer_.initialize();
+  }
+  void step(int64_t number) {
+    trainer_.begin_step(number);
+    for (int64_t i = 0; i < trainer_.micro_batches_per_step(); ++i) trainer_.accumulate(batch());
+    trainer_.reduce();
+    trainer_.apply(trainer_.measure());
+    // Nothing of the step is under way any more.
+    trainer_.groups().world().barrier("between steps").wait();
+  }
+  void evaluate() { trainer_.evaluate(batch()); }
+  MemoryCounts memory() const { return allocator_.counts(); }
+  const Trainer& trainer() const { return trainer_; }
+
+ private:
+  MicroBatch batch() const { return {ids_, ids_, segments_}; }
+  Threads threads_;
+  Allocator& allocator_;
+  Trainer trainer_;
+  std::vector<int32_t> ids_;
+  std::vector<Segment> segments_;
+};
+
+using Body = std::function<void(comm::Group& ranks, Allocator& allocator)>;
+
+// Every rank with an allocator of its own, which counts its staging memory too.
+void on_ranks(int num_ranks, const Body& body) {
+  std::vector<std::unique_ptr<Allocator>> allocators;
+  for (int i = 0; i < num_ranks; ++i)
+    allocators.push_back(std::make_unique<Allocator>(Device::kCpu));
+  const auto allocator_of = [&](int rank) -> Allocator& { return *allocators[size_t(rank)]; };
+  comm::run_ranks(num_ranks, {}, allocator_of,
+                  [&](comm::Group& ranks) { body(ranks, allocator_of(ranks.rank())); });
+}
+
+std::string differences(const RunPlan& plan, const MemoryCounts& real) {
+  std::string text;
+  const auto compare = [&](std::string_view what, int64_t planned, int64_t found) {
+    if (planned != found) text += fmt::format("{}: planned {}, real {}\n", what, planned, found);
+  };
+  for (size_t tag = 0; tag < size_t(kNumTags); ++tag)
+    compare(name_of(Tag(tag)), plan.memory.tags[tag].peak_bytes, real.tags[tag].peak_bytes);
+  compare("total", plan.memory.total.peak_bytes, real.total.peak_bytes);
+  compare("allocations", plan.memory.num_allocations, real.num_allocations);
+  return text;
+}
+
+std::string differences(std::vector<GroupTraffic> planned, std::vector<GroupTraffic> real) {
+  std::erase_if(real, [](const GroupTraffic& t) { return t.row.op == comm::Op::kBarrier; });
+  if (planned == real) return "";
+  std::string text;
+  for (const auto* list : {&planned, &real})
+    for (const GroupTraffic& t : *list)
+      text += fmt::format("{} {} {} {}: {} launches, {} sent, {} received\n",
+                          list == &planned ? "planned" : "real", t.group, name_of(t.row.op),
+                          t.row.label, t.row.launches, t.row.sent_bytes, t.row.received_bytes);
+  return text;
+}
+
+// "" if a step of this rank takes and says what its dry run says.
+std::string check_rank(const Recipe& recipe, comm::Group& ranks, Allocator& allocator) {
+  const DType compute = resolve_precision(recipe.train.precision);
+  const RunPlan plan = plan_run(recipe, compute, ranks.size(), 1, ranks.rank());
+  RealRank real(recipe, compute, ranks, allocator, plan.workspace_bytes);
+  real.evaluate();
+  real.step(0);
+  const std::vector<GroupTraffic> before = traffic_of(real.trainer());
+  real.step(1);
+  std::string text = differences(plan.traffic, traffic_since(before, traffic_of(real.trainer())));
+  text += differences(plan, real.memory());
+  if (real.trainer().workspace_peak_bytes() != plan.workspace_bytes)
+    text += fmt::format("workspace used: planned {}, real {}\n", plan.workspace_bytes,
+                        real.trainer().workspace_peak_bytes());
+  return text;
+}
+
+struct RealCase {
+  ParityCase layout;
+  std::string precision;
+};
+
+void PrintTo(const RealCase& c, std::ostream* out) {
+  *out << c.layout.name << " " << c.precision;
+}
+
+// The whole table, each layout in one of the precisions; the fast ones in all.
+std::vector<RealCase> real_cases() {
+  const std::string precisions[] = {"fp32", "bf16", "fp64"};
+  std::vector<RealCase> cases;
+  for (const ParityCase& c : parity_cases())
+    for (size_t p = 0; p < 3; ++p)
+      if (c.fast || cases.size() % 3 == p) {
+        cases.push_back({c, precisions[p]});
+        if (!c.fast) break;
+      }
+  return cases;
+}
+
+class DryRunEqualsRanks : public testing::TestWithParam<RealCase> {};
+
+TEST_P(DryRunEqualsRanks, InMemoryAndTrafficOnEveryRank) {
+  const Recipe recipe = recipe_of(GetParam().layout, GetParam().precision);
+  std::vector<std::string> found(size_t(GetParam().layout.num_ranks));
+  on_ranks(GetParam().layout.num_ranks, [&](comm::Group& ranks, Allocator& allocator) {
+    found[size_t(ranks.rank())] = check_rank(recipe, ranks, allocator);
+  });
+  for (size_t rank = 0; rank < found.size(); ++rank)
+    EXPECT_EQ(found[rank], "") << "on rank " << rank;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, DryRunEqualsRanks, testing::ValuesIn(real_cases()),
+                         [](const testing::TestParamInfo<RealCase>& info) {
+                           return info.param.layout.name + "_" + info.param.precision;
+                         });
+
+struct MeshCase {
+  std::string name;
+  int num_ranks;
+  Overrides overrides;
+};
+
+void PrintTo(const MeshCase& c, std::ostream* out) {
+  *out << c.name;
+}
+
+const std::vector<MeshCase> kMeshes = {
+    {"dp8_zero1", 8, {}},
+    {"dp8_zero2_bucketed_owner",
+     8,
+     {"parallel.zero=2", "parallel.zero_layout=bucketed", "parallel.bucket_bytes=20000",
+      "parallel.muon=owner", "train.global_batch=16"}},
+    {"dp2_cp2_tp2_zero3", 8, {"parallel.zero=3", "parallel.cp=2", "parallel.tp=2"}},
+    {"dp2_tp4_zero1_sequence_parallel", 8, {"parallel.tp=4", "parallel.sequence_parallel=true"}},
+    {"dp4_cp3_contiguous_zero2",
+     12,
+     {"parallel.zero=2", "parallel.cp=3", "parallel.cp_layout=contiguous",
+      "parallel.bucket_bytes=30000", "train.global_batch=16"}},
+    {"dp2_cp3_tp2_zero3_ring",
+     12,
+     {"parallel.zero=3", "parallel.cp=3", "parallel.tp=2", "parallel.cp_exchange=ring",
+      "train.recompute=true"}},
+    {"dp12_zero1_adamw",
+     12,
+     {"optim.matrices=adamw", "train.global_batch=24", "data.num_streams=24"}},
+};
+
+class MeshByClass : public testing::TestWithParam<MeshCase> {};
+
+TEST_P(MeshByClass, EqualsAllRanksOneByOne) {
+  const Recipe recipe = recipe_with(GetParam().overrides);
+  const DType compute = DType::kF32;
+  const int num_ranks = GetParam().num_ranks;
+  const MeshPlan mesh = plan_mesh(recipe, compute, num_ranks, {}, 1);
+  EXPECT_EQ(mesh.parallel, resolve_parallel(recipe, num_ranks));
+  std::vector<int> seen(size_t(num_ranks), 0);
+  Costs all;
+  for (const RankClass& c : mesh.classes)
+    for (const int rank : c.ranks) {
+      const RunPlan plan = plan_run(recipe, compute, num_ranks, 1, rank);
+      EXPECT_EQ(differences(c.plan, plan.memory), "") << "rank " << rank;
+      EXPECT_EQ(c.plan.workspace_bytes, plan.workspace_bytes) << "rank " << rank;
+      EXPECT_EQ(c.plan.workspace_peak, plan.workspace_peak) << "rank " << rank;
+      if (rank == c.ranks[0]) {
+        EXPECT_EQ(differences(c.plan.traffic, plan.traffic), "") << "rank " << rank;
+      }
+      ++seen[size_t(rank)];
+      add(all, plan.costs);
+    }
+  EXPECT_EQ(seen, std::vector<int>(size_t(num_ranks), 1));
+  ASSERT_TRUE(mesh.costs.has_value());
+  for (const auto& [op, cost] : all) {
+    ASSERT_TRUE(mesh.costs->contains(op)) << op;
+    EXPECT_EQ(mesh.costs->at(op).flop, cost.flop) << op;
+    EXPECT_EQ(mesh.costs->at(op).bytes, cost.bytes) << op;
+  }
+  EXPECT_EQ(mesh.costs->size(), all.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, MeshByClass, testing::ValuesIn(kMeshes),
+                         [](const testing::TestParamInfo<MeshCase>& info) {
+                           return info.param.name;
+                         });
+
+TEST(MeshPlan, OneRankAlone) {
+  const Recipe recipe = recipe_with({"parallel.zero=3", "parallel.tp=2"});
+  const MeshPlan plan = plan_mesh(recipe, DType::kF32, 4, 3, 1);
+  ASSERT_EQ(plan.classes.size(), 1u);
+  EXPECT_EQ(plan.classes[0].ranks, std::vector<int>{3});
+  EXPECT_FALSE(plan.costs.has_value());
+  EXPECT_EQ(differences(plan.classes[0].plan, plan_run(recipe, DType::kF32, 4, 1, 3).memory), "");
+}
+
+TEST(MeshPlan, NamesThePlaceOfTheWorkspacePeak) {
+  const auto place = [](const Overrides& overrides) {
+    return plan_run(recipe_with(overrides), DType::kF32, 1, 1).workspace_peak;
+  };
+  EXPECT_EQ(place({"model.vocab_size=100000"}), "loss");
+  EXPECT_EQ(place({"optim.matrices=adamw", "data.sequence_length=240"}), "backward of block 1");
+  EXPECT_EQ(
+      place({"data.sequence_length=8", "model.vocab_size=8", "model.moe_intermediate_size=480"}),
+      "optimizer");
+}
+
+TEST(MeshPlan, RefusesRanksThatAreNotThere) {
+  const Recipe recipe = recipe_with({"parallel.tp=2"});
+  for (const auto& [num_ranks, rank] : {std::pair{3, 0}, {4, 4}, {4, -1}, {0, 0}}) {
+    try {
+      plan_mesh(recipe, DType::kF32, num_ranks, rank, 1);
+      ADD_FAILURE() << rank << " of " << num_ranks;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    }
+  }
+}
+
+TEST(MeshPlan, JsonHoldsThePlan) {
+  const Recipe recipe = recipe_with({"parallel.zero=2", "parallel.tp=2"});
+  const MeshPlan plan = plan_mesh(recipe, DType::kF32, 8, {}, 1);
+  const Json json = parse_json(to_json(plan, recipe, DType::kF32), "plan", ErrorKind::kConfig);
+  EXPECT_EQ(json.at("parallel").at("dp"), 4);
+  EXPECT_EQ(json.at("model").at("parameters"), json.at("model").at("parameters_formula"));
+  EXPECT_EQ(json.at("all_ranks").at("flop"), total(*plan.costs).flop);
+  ASSERT_EQ(json.at("classes").size(), plan.classes.size());
+  for (size_t i = 0; i < plan.classes.size(); ++i) {
+    const Json& c = json.at("classes")[i];
+    const RunPlan& first = plan.classes[i].plan;
+    EXPECT_EQ(c.at("ranks"), Json(plan.classes[i].ranks));
+    EXPECT_EQ(c.at("memory_bytes").at("total"), first.memory.total.peak_bytes);
+    int64_t sent = 0, planned = 0;
+    for (const Json& row : c.at("traffic")) sent += row.at("sent_bytes").get<int64_t>();
+    for (const GroupTraffic& t : first.traffic) planned += t.row.sent_bytes;
+    EXPECT_EQ(sent, planned);
+    EXPECT_GT(sent, 0);
+  }
+}
+
+TEST(MeshPlan, RangesOfRanks) {
+  EXPECT_EQ(ranges_text({3}), "3");
+  EXPECT_EQ(ranges_text({0, 1, 2, 4, 6, 7}), "0-2, 4, 6-7");
+  EXPECT_EQ(ranges_text({0, 2, 4, 6, 7}), "0-6 step 2, 7");
+  EXPECT_EQ(ranges_text({3, 8, 9, 14}), "3, 8-9, 14");
+}
+
+class SteadyStep : public testing::TestWithParam<MeshCase> {};
+
+// Every slot of the communication queue has to have held every operation first.
+TEST_P(SteadyStep, AllocatesNothingOnAnyRank) {
+  if (!testing_support::counts_mallocs())
+    GTEST_SKIP() << "needs a build without sanitizers: they own malloc";
+  Overrides overrides = GetParam().overrides;
+  overrides.push_back("train.precision=fp32");
+  const Recipe recipe = recipe_with(overrides);
+  std::vector<int64_t> calls(size_t(GetParam().num_ranks), -1);
+  on_ranks(GetParam().num_ranks, [&](comm::Group& ranks, Allocator& allocator) {
+    const RunPlan plan = plan_run(recipe, DType::kF32, ranks.size(), 1, ranks.rank());
+    RealRank real(recipe, DType::kF32, ranks, allocator, plan.workspace_bytes);
+    for (int64_t step = 0; step < 66; ++step) real.step(step);
+    const int64_t before = testing_support::num_mallocs();
+    real.step(66);
+    real.step(67);
+    calls[size_t(ranks.rank())] = testing_support::num_mallocs() - before;
+    ranks.barrier("between steps").wait();  // nobody goes on while others count
+    EXPECT_EQ(real.memory().num_allocations, plan.memory.num_allocations);
+  });
+  EXPECT_EQ(calls, std::vector<int64_t>(calls.size(), 0));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, SteadyStep,
+    testing::Values(
+        MeshCase{"dp2_zero1", 2, {}},
+        MeshCase{
+            "dp2_zero3_bucketed",
+            2,
+            {"parallel.zero=3", "parallel.zero_layout=bucketed", "parallel.bucket_bytes=20000"}},
+        MeshCase{"tp2_sequence_parallel", 2, {"parallel.tp=2", "parallel.sequence_parallel=true"}},
+        MeshCase{"cp2_ring", 2, {"parallel.cp=2", "parallel.cp_exchange=ring"}},
+        MeshCase{"cp2_tp2_zero2", 4, {"parallel.cp=2", "parallel.tp=2", "parallel.zero=2"}}),
+    [](const testing::TestParamInfo<MeshCase>& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace ashlar::train

@@ -1,0 +1,44 @@
+// ZeRO's stages and layouts are the same arithmetic: the same bits, where clipping does not look at a
+// norm whose order of summation differs.
+#include <gtest/gtest.h>
+
+#include "ashlar/comm/thread/run_ranks.h"
+#include "parity.h"
+
+namespace ashlar::train {
+namespace {
+
+std::vector<double> losses_on_two_ranks(const std::string& precision,
+                                        const std::vector<std::string>& layout) {
+  ParityCase c{"", 2, layout, {"optim.clip_norm=0", "train.micro_batch=4"}, false};
+  std::vector<double> losses[2];
+  Allocator allocator(Device::kCpu);
+  comm::run_ranks(2, {}, allocator, [&](comm::Group& ranks) {
+    losses[ranks.rank()] = train_losses(c, precision, 6, ranks);
+  });
+  EXPECT_EQ(losses[0], losses[1]);
+  return losses[0];
+}
+
+class SameBits : public testing::TestWithParam<std::string> {};
+
+TEST_P(SameBits, InEveryStageAndLayout) {
+  const std::vector<double> want = losses_on_two_ranks(GetParam(), {"parallel.zero=0"});
+  EXPECT_LT(want.back(), want.front());
+  for (const char* zero : {"1", "2", "3"})
+    for (const char* layout : {"contiguous", "bucketed"})
+      for (const char* overlap : {"true", "false"}) {
+        SCOPED_TRACE(fmt::format("zero {} {} overlap {}", zero, layout, overlap));
+        EXPECT_EQ(losses_on_two_ranks(GetParam(), {fmt::format("parallel.zero={}", zero),
+                                                   fmt::format("parallel.zero_layout={}", layout),
+                                                   fmt::format("parallel.overlap={}", overlap),
+                                                   "parallel.bucket_bytes=30000"}),
+                  want);
+      }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fast, SameBits, testing::Values("fp32", "bf16", "fp64"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace ashlar::train

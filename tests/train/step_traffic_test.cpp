@@ -1,0 +1,188 @@
+// All that ranks of a mesh with every technique say in a step is the sum of the closed formulas: ZeRO
+// (parallel/zero.h), docs/parallel-tensor.md, -context.md, -muon.md, and the trainer's own sums.
+#include "step_traffic.h"
+
+#include <mutex>
+
+namespace ashlar::train {
+namespace {
+
+using namespace testing_support;
+using comm::Op;
+
+Recipe recipe_of(int zero, bool sharded_stream, bool ring, const char* muon) {
+  const auto flag = [](bool value) { return value ? "true" : "false"; };
+  return load_recipe(
+      ASHLAR_TEST_DATA "/recipes/tiny.toml",
+      std::vector<std::string>{
+          "model.num_hidden_layers=3", "data.sequence_length=16", "train.micro_batch=1",
+          "train.global_batch=4", "train.precision=fp32", "parallel.dp=2", "parallel.cp=2",
+          "parallel.tp=2", "parallel.bucket_bytes=20000", fmt::format("parallel.zero={}", zero),
+          fmt::format("parallel.sequence_parallel={}", flag(sharded_stream)),
+          fmt::format("train.recompute={}", flag(ring)),
+          std::string("parallel.cp_layout=") + (sharded_stream ? "zigzag" : "contiguous"),
+          std::string("parallel.cp_exchange=") + (ring ? "ring" : "all_gather"),
+          std::string("parallel.muon=") + muon});
+}
+
+// Sizes as the documents name them; of one rank and micro-batch.
+struct Sizes {
+  explicit Sizes(const Trainer& trainer) : trainer(trainer) {}
+  const Trainer& trainer;
+  const Recipe& recipe = trainer.recipe();
+  const ModelSpec& model = recipe.model;
+  const int64_t m = trainer.micro_batches_per_step();
+  const int64_t L = model.num_hidden_layers, B = recipe.train.micro_batch, s = 4, a = 4;
+  const int64_t T = B * recipe.data.sequence_length / trainer.parallel().cp;
+  const int64_t forwards = m * (recipe.train.recompute ? 2 * L - 1 : L), backwards = m * L;
+  const bool sharded_stream = trainer.parallel().sequence_parallel;
+};
+
+class Formulas {
+ public:
+  explicit Formulas(const Trainer& trainer) : z_(trainer), rows_(zero_formula(trainer)) {
+    add_tensor();
+    add_context();
+    add_sums();
+  }
+  const Traffic& rows() const { return rows_; }
+
+ private:
+  void add(const comm::Group& group, Op op, const std::string& label, int64_t times, int64_t numel,
+           int64_t width) {
+    rows_[{group.name(), op, label}] +=
+        times * moved_evenly(op, group.size(), group.rank(), numel, width);
+  }
+
+  void add_tensor() {
+    const comm::Group& tp = z_.trainer.groups().tp();
+    const int64_t TH = z_.T * z_.model.hidden_size;
+    const Op sum = z_.sharded_stream ? Op::kReduceScatter : Op::kAllReduce;
+    for (const std::string part : {"tp attention", "tp experts"}) {
+      add(tp, sum, part, z_.forwards, TH, z_.s);
+      add(tp, sum, part + " gradient", z_.backwards, TH, part == "tp attention" ? z_.a : z_.s);
+      if (!z_.sharded_stream) continue;
+      add(tp, Op::kAllGather, part + " input", z_.forwards + z_.backwards, TH, z_.a);
+      add(tp, Op::kAllGather, part + " output gradient", z_.backwards, TH, z_.a);
+    }
+    add(tp, Op::kAllReduce, "tp router", z_.backwards, z_.T, z_.s);
+    if (!z_.sharded_stream) return;
+    const int64_t H = z_.model.hidden_size;
+    add(tp, Op::kAllReduce, "tp norms", 1, (10 * z_.L + 3) * H, z_.s);
+    add(tp, Op::kAllReduce, "tp embedding", 1, z_.model.vocab_size * H, z_.s);
+  }
+
+  void add_context() {
+    const comm::Group &cp = z_.trainer.groups().cp(), &tp = z_.trainer.groups().tp();
+    const int64_t n = cp.size(), r = cp.rank(), t = tp.size(), D = z_.model.head_dim;
+    const bool zigzag = z_.trainer.parallel().cp_layout == ContextLayout::kZigzag;
+    const int64_t behind = (r < n - 1) + (zigzag && r > 0),
+                  before = (r > 0) + (zigzag && r < n - 1);
+    // Of the rank's heads; the second half of all value columns is delayed.
+    const int64_t all = z_.model.num_key_value_heads * D, kd = all / t;
+    const int64_t C = z_.model.num_attention_heads * D / t + kd;
+    const int64_t W = std::clamp<int64_t>((tp.rank() + 1) * kd - all / 2, 0, kd);
+    const int64_t message = z_.B * (2 * C + W) * z_.s;
+    rows_[{"cp", Op::kSendReceive, "halo"}] =
+        z_.forwards * Moved{1, behind * message, before * message};
+    rows_[{"cp", Op::kSendReceive, "halo gradient"}] =
+        z_.backwards * Moved{1, before * message, behind * message};
+    const int64_t passes = z_.forwards + z_.backwards;
+    if (z_.trainer.parallel().cp_exchange == ContextExchange::kRing) {
+      const int64_t keys = 2 * z_.T * kd * z_.a, gradient = 2 * z_.T * kd * z_.s;
+      rows_[{"cp", Op::kSendReceive, "keys values"}] = (n - 1) * passes * Moved{1, keys, keys};
+      rows_[{"cp", Op::kSendReceive, "keys values gradient"}] =
+          (n - 1) * z_.backwards * Moved{1, gradient, gradient};
+    } else {
+      add(cp, Op::kAllGather, "keys values", 2 * passes, n * z_.T * kd, z_.a);
+      add(cp, Op::kReduceScatter, "keys values gradient", 2 * z_.backwards, n * z_.T * kd, z_.s);
+    }
+  }
+
+  // Loss and targets, the norm, and what each expert got.
+  void add_sums() {
+    const parallel::Groups& groups = z_.trainer.groups();
+    add(groups.data(), Op::kAllReduce, "loads", 1, z_.L * z_.model.num_classes(), 8);
+    add(z_.sharded_stream ? groups.model() : groups.data(), Op::kAllReduce, "loss", 1, 2, 8);
+    add(groups.model(), Op::kAllReduce, "gradient norm", 1, 1, 8);
+  }
+
+  const Sizes z_;
+  Traffic rows_;
+};
+
+// Elements of every matrix on each rank that holds some of one copy of it.
+using Matrix = std::tuple<std::string, int, int64_t>;  // tensor, copy, number
+using Holders = std::map<Matrix, std::map<int, int64_t>>;
+
+void add_holdings(const Trainer& trainer, Holders& holders) {
+  for (const Parameter& p : trainer.optimizer().parameters()) {
+    if (p.kind != OptimizerKind::kMuon) continue;
+    const int64_t rows = p.logical.global_shape[0] / p.num_matrices;
+    for (const Piece& piece : pieces_of(p, p.logical, p.value))
+      for (int64_t row = 0; row < piece.box.length[0]; ++row)
+        holders[{p.logical.name, p.copy, (piece.box.offset[0] + row) / rows}]
+               [trainer.groups().rank()] += piece.box.length.numel() / piece.box.length[0];
+  }
+}
+
+// The table of docs/parallel-muon.md, added up over all ranks: {gather, scatter} bytes.
+std::pair<int64_t, int64_t> muon_formula(const Holders& holders, MuonMode mode, int64_t width) {
+  int64_t gather = 0, scatter = 0;
+  for (const auto& [matrix, shares] : holders) {
+    const auto k = int64_t(shares.size());
+    if (k == 1) continue;
+    int64_t all = 0, most = 0;
+    for (const auto& [rank, elements] : shares)
+      all += elements * width, most = std::max(most, elements * width);
+    if (mode == MuonMode::kReplicate || (mode == MuonMode::kAuto && k <= 3)) {
+      gather += (k - 1) * all;
+    } else {
+      gather += all - most;
+      scatter += all - most;
+    }
+  }
+  return {gather, scatter};
+}
+
+void expect_formulas(const Recipe& recipe) {
+  std::mutex mutex;
+  Holders holders;
+  Moved gather, scatter;
+  on_all_ranks(recipe, DType::kF32, 8, [&](const Steps& steps, const Traffic& traffic) {
+    const std::lock_guard lock(mutex);
+    Traffic others;
+    for (const auto& [key, moved] : traffic) {
+      const std::string& label = std::get<2>(key);
+      if (label == "muon gather")
+        gather += moved;
+      else if (label == "muon scatter")
+        scatter += moved;
+      else
+        others[key] = moved;
+    }
+    EXPECT_EQ(others, Formulas(steps.trainer()).rows())
+        << "rank " << steps.trainer().groups().rank();
+    add_holdings(steps.trainer(), holders);
+  });
+  const auto [gathered, scattered] = muon_formula(holders, recipe.parallel.muon, 4);
+  EXPECT_GT(gathered, 0);
+  EXPECT_EQ(gather.sent_bytes, gathered);
+  EXPECT_EQ(gather.received_bytes, gathered);
+  EXPECT_EQ(scatter.sent_bytes, scattered);
+  EXPECT_EQ(scatter.received_bytes, scattered);
+}
+
+TEST(StepTraffic, IsTheSumOfTheFormulasOfAllTechniques) {
+  for (const int zero : {0, 1, 2, 3})
+    for (const bool sharded_stream : {false, true})
+      for (const bool ring : {false, true})
+        for (const char* muon : {"auto", "owner"}) {
+          SCOPED_TRACE(fmt::format("zero {}, sequence_parallel {}, ring {}, muon {}", zero,
+                                   sharded_stream, ring, muon));
+          expect_formulas(recipe_of(zero, sharded_stream, ring, muon));
+        }
+}
+
+}  // namespace
+}  // namespace ashlar::train
