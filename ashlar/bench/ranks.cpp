@@ -7,6 +7,7 @@
 
 #include "ashlar/bench/traffic_floor.h"
 #include "ashlar/core/rng.h"
+#include "ashlar/train/agree.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
 
@@ -106,10 +107,8 @@ class Subject {
   void settle() { ranks_.barrier("bench").wait(); }
 
   Traffic traffic() const {
-    const parallel::Groups& groups = trainer_.groups();
     Traffic rows;
-    for (const comm::Group* group :
-         {&groups.world(), &groups.data(), &groups.cp(), &groups.tp(), &groups.model()})
+    for (const comm::Group* group : trainer_.all_groups())
       for (const comm::TrafficRow& row : group->traffic())
         if (group->size() > 1 && row.op != comm::Op::kBarrier)
           rows[{group->name(), row.op, row.label}] = {double(row.launches), double(row.sent_bytes),
@@ -127,26 +126,6 @@ class Subject {
   int64_t num_counted_ = 0, num_steps_ = 0;
 };
 
-// The texts of all ranks, in their order, on each of them.
-std::vector<std::string> all_texts(comm::Group& ranks, const std::string& mine) {
-  const auto over = [](auto& values, DType dtype) {
-    return Tensor{
-        reinterpret_cast<std::byte*>(values.data()), dtype, Device::kCpu, {int64_t(values.size())}};
-  };
-  std::vector<int64_t> own{int64_t(mine.size())}, sizes(size_t(ranks.size()));
-  ranks.all_gather(over(own, DType::kI64), over(sizes, DType::kI64), "bench").wait();
-  std::string text = mine, all;
-  for (const int64_t size : sizes) all.resize(all.size() + size_t(size));
-  ranks.all_gather(over(text, DType::kU8), over(all, DType::kU8), "bench", sizes).wait();
-  std::vector<std::string> texts;
-  size_t begin = 0;
-  for (const int64_t size : sizes) {
-    texts.push_back(all.substr(begin, size_t(size)));
-    begin += size_t(size);
-  }
-  return texts;
-}
-
 // Traffic of every rank.
 std::vector<Traffic> of_all_ranks(comm::Group& ranks, const Traffic& mine) {
   Json rows = Json::array();
@@ -154,7 +133,7 @@ std::vector<Traffic> of_all_ranks(comm::Group& ranks, const Traffic& mine) {
     rows.push_back(
         {key.group, int(key.op), key.label, c.launches, c.sent_bytes, c.ran_s, c.waited_s});
   std::vector<Traffic> all;
-  for (const std::string& text : all_texts(ranks, rows.dump())) {
+  for (const std::string& text : train::all_said(ranks, rows.dump(), "bench")) {
     Traffic& traffic = all.emplace_back();
     for (const Json& row : Json::parse(text))
       traffic[{row[0], comm::Op(row[1].get<int>()), row[2]}] = {row[3], row[4], row[5], row[6]};
@@ -170,7 +149,7 @@ Json json_of(const Summary& s) {
 // Of the rank with the longest median: muted ranks do not wait for each other.
 Summary slowest(comm::Group& ranks, const Summary& mine) {
   Summary longest = mine;
-  for (const std::string& text : all_texts(ranks, json_of(mine).dump())) {
+  for (const std::string& text : train::all_said(ranks, json_of(mine).dump(), "bench")) {
     const Json s = Json::parse(text);
     if (s["median_s"] > longest.median)
       longest = {s["min_s"], s["median_s"], s["mean_s"], s["p99_s"], s["max_s"], s["steps"]};

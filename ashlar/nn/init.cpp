@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "ashlar/core/rng.h"
+#include "ashlar/tensor/box_order.h"
 
 namespace ashlar::nn {
 namespace {
@@ -43,58 +44,19 @@ void uniforms(const Rng& rng, double bound, int64_t begin, int64_t count, T* out
     out[i] = T(float((2.0 * rng.uniform(uint64_t(begin + i)) - 1.0) * bound));
 }
 
-// A box as runs of elements that follow each other in the logical tensor too.
-class Runs {
- public:
-  Runs(const Shape& global, const Box& box) : global_(global), box_(box) {
-    ASHLAR_ASSERT(global.ndim() == box.length.ndim());
-    last_ = global.ndim() - 1;
-    while (last_ > 0 && box.length[last_] == global[last_]) --last_;
-    length_ = 1;
-    for (int dim = last_; dim < global.ndim(); ++dim) length_ *= box.length[dim];
-  }
-  int64_t length() const { return length_; }
-  // Logical element where run `index` begins.
-  int64_t begin(int64_t index) const {
-    int64_t at = 0, stride = 1;
-    for (int dim = global_.ndim() - 1; dim >= 0; --dim) {
-      int64_t offset = box_.offset[dim];
-      if (dim < last_) {
-        offset += index % box_.length[dim];
-        index /= box_.length[dim];
-      }
-      at += offset * stride;
-      stride *= global_[dim];
-    }
-    return at;
-  }
-
- private:
-  Shape global_;
-  Box box_;
-  int last_ = 0;
-  int64_t length_ = 0;
-};
-
-// fill(first logical element, count, out) over all runs of the region.
+// fill(first logical element, count, out) over all runs of the piece.
 template <typename T>
-void for_runs(const Context& ctx, const Region& region, const Tensor& tensor,
+void for_runs(const Context& ctx, const Piece& piece,
               function_ref<void(int64_t begin, int64_t count, T* out)> fill) {
-  T* out = tensor.as<T>();
-  for (const Box& box : region.boxes) {
-    const Runs runs(region.global_shape, box);
-    const int64_t numel = box.length.numel();
-    parallel_for(*ctx.threads, numel, 16384, [&](int64_t i, int64_t end) {
-      while (i < end) {
-        const int64_t run = i / runs.length(), offset = i - run * runs.length();
-        const int64_t count = std::min(end - i, runs.length() - offset);
-        fill(runs.begin(run) + offset, count, out + i);
-        i += count;
-      }
-    });
-    out += numel;
-  }
-  ASHLAR_ASSERT(out == tensor.as<T>() + tensor.numel());
+  T* all = piece.data.as<T>();
+  parallel_for(*ctx.threads, piece.data.numel(), 16384, [&](int64_t begin, int64_t end) {
+    T* out = all + begin;
+    for_each_run(piece.logical.global_shape, piece.box, begin, end,
+                 [&](int64_t index, int64_t count) {
+                   fill(index, count, out);
+                   out += count;
+                 });
+  });
 }
 
 template <typename T>
@@ -103,11 +65,12 @@ void fill_value(double value, const Tensor& tensor) {
 }
 
 template <typename T>
-void fill(const Context& ctx, const ParameterInfo& info, const Tensor& tensor, const Region& region,
-          const ModelSpec& spec, const InitSpec& init, uint64_t seed) {
+void fill(const Context& ctx, const ParameterInfo& info, const Piece& piece, const ModelSpec& spec,
+          const InitSpec& init, uint64_t seed) {
+  const Tensor& tensor = piece.data;
   const Rng rng(seed, info.name);
   const auto normal = [&](double std) {
-    for_runs<T>(ctx, region, tensor, [&](int64_t begin, int64_t count, T* out) {
+    for_runs<T>(ctx, piece, [&](int64_t begin, int64_t count, T* out) {
       normals(rng, std, begin, count, out);
     });
   };
@@ -116,7 +79,7 @@ void fill(const Context& ctx, const ParameterInfo& info, const Tensor& tensor, c
   const double grouped_bound = 1.0 / std::sqrt(2.0 * double(spec.head_dim));
   const auto conv = [&](double bound, bool bias) {
     if (init.conv_uniform)
-      return for_runs<T>(ctx, region, tensor, [&](int64_t begin, int64_t count, T* out) {
+      return for_runs<T>(ctx, piece, [&](int64_t begin, int64_t count, T* out) {
         uniforms(rng, bound, begin, count, out);
       });
     bias ? fill_value<T>(0.0, tensor) : normal(init.std);
@@ -148,24 +111,18 @@ void fill(const Context& ctx, const ParameterInfo& info, const Tensor& tensor, c
 
 }  // namespace
 
-void initialize(const Context& ctx, const ParameterInfo& info, const Region& region,
-                const Tensor& tensor, const ModelSpec& spec, const InitSpec& init, uint64_t seed) {
+void initialize(const Context& ctx, const ParameterInfo& info, const Piece& piece,
+                const ModelSpec& spec, const InitSpec& init, uint64_t seed) {
+  ASHLAR_ASSERT(piece.data.numel() == piece.box.length.numel());
   if (ctx.meta()) return;
-  tensor.dtype == DType::kF64 ? fill<double>(ctx, info, tensor, region, spec, init, seed)
-                              : fill<float>(ctx, info, tensor, region, spec, init, seed);
+  piece.data.dtype == DType::kF64 ? fill<double>(ctx, info, piece, spec, init, seed)
+                                  : fill<float>(ctx, info, piece, spec, init, seed);
 }
 
 void initialize(const Context& ctx, const ModelWeights& weights, const ModelSpec& spec,
                 const InitSpec& init, uint64_t seed) {
-  initialize(ctx, weights, spec, init, seed, [](const ParameterInfo&, const Tensor& tensor) {
-    return Region{tensor.shape, {Box::whole(tensor.shape)}};
-  });
-}
-
-void initialize(const Context& ctx, const ModelWeights& weights, const ModelSpec& spec,
-                const InitSpec& init, uint64_t seed, RegionOf region_of) {
   weights.for_each(spec, [&](const ParameterInfo& info, const Tensor& tensor) {
-    initialize(ctx, info, region_of(info, tensor), tensor, spec, init, seed);
+    initialize(ctx, info, whole_piece(info, tensor), spec, init, seed);
   });
 }
 

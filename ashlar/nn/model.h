@@ -126,8 +126,6 @@ class Model {
   // The memory of a unit as a vector; of a block with slots: its slot.
   Tensor unit_weights(int64_t unit) const;
   Tensor unit_gradients(int64_t unit) const;
-  // All gradients as one vector, gaps included; without slots.
-  Tensor flat_gradients() const { return gradient_arena_.whole(types_.stream); }
 
   std::vector<Parameter> parameters() const;  // trained tensors, in visiting order; without slots
   std::vector<Piece> pieces() const;          // weights and buffers by name; without slots

@@ -258,10 +258,7 @@ std::vector<Parameter> Model::parameters() const {
 std::vector<Piece> Model::pieces() const {
   std::vector<Piece> list;
   weights_.for_each(spec_, [&](const ParameterInfo& info, const Tensor& value) {
-    list.push_back(
-        {{info.name, value.dtype, value.shape, info.buffer ? Role::kBuffer : Role::kParameter},
-         Box::whole(value.shape),
-         value});
+    list.push_back(whole_piece(info, value));
   });
   return list;
 }

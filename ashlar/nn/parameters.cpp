@@ -4,6 +4,12 @@
 
 namespace ashlar::nn {
 
+Piece whole_piece(const ParameterInfo& info, const Tensor& tensor) {
+  return {{info.name, tensor.dtype, tensor.shape, info.buffer ? Role::kBuffer : Role::kParameter},
+          Box::whole(tensor.shape),
+          tensor};
+}
+
 Types Types::of(DType compute) {
   if (compute == DType::kF64) return {DType::kF64, DType::kF64, DType::kF64};
   ASHLAR_ASSERT(compute == DType::kF32 || compute == DType::kBF16);

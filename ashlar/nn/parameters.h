@@ -33,6 +33,9 @@ struct ParameterInfo {
   int64_t num_matrices = 1;  // experts of a stack
 };
 
+// The tensor as one piece: all of it is here.
+Piece whole_piece(const ParameterInfo& info, const Tensor& tensor);
+
 // Where tensors of a layer lie together in memory: products are read through their packed operands
 // only and make up nearly all of a block; the rest is read directly, all the time.
 enum class Part : uint8_t {

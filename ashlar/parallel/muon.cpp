@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "ashlar/kernels/newton_schulz.h"
-#include "ashlar/parallel/box_order.h"
+#include "ashlar/tensor/box_order.h"
 
 namespace ashlar::parallel {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "ashlar/parallel/box_order.h"
+#include "ashlar/tensor/box_order.h"
 
 namespace ashlar::parallel {
 namespace {

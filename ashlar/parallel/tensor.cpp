@@ -132,13 +132,6 @@ std::vector<Placement> placements(const ModelSpec& whole, TensorPlace at, std::s
   return list;
 }
 
-nn::Region region_of(const std::vector<Placement>& placements) {
-  nn::Region region{placements.front().global_shape, {}};
-  for (const Placement& p : placements)
-    region.boxes.insert(region.boxes.end(), p.boxes.begin(), p.boxes.end());
-  return region;
-}
-
 bool partial_over_tp(std::string_view name) {
   constexpr std::array<std::string_view, 7> parts = {
       "embed_tokens.",           "input_hidden_states_",      "model.norm.",

@@ -14,7 +14,6 @@
 #include <string_view>
 #include <vector>
 
-#include "ashlar/nn/init.h"
 #include "ashlar/parallel/placement.h"
 #include "ashlar/spec/model_spec.h"
 
@@ -34,8 +33,6 @@ int num_key_sharers(const ModelSpec& local);
 // placement, or two where ranks share keys and a tensor has both queries' and keys' channels.
 std::vector<Placement> placements(const ModelSpec& whole, TensorPlace at, std::string_view name,
                                   const Shape& local);
-// The same for nn::initialize.
-nn::Region region_of(const std::vector<Placement>& placements);
 
 // Whether a gradient is a partial sum over the tp ranks under parallel.sequence_parallel, where
 // each runs norms, merges, embedding and head on its tokens only (tensor_sums.h adds them up).

@@ -27,10 +27,6 @@ Tensor part(const Tensor& vector, const Range& range) {
 
 }  // namespace
 
-std::vector<Placement> whole_tensor(const nn::ParameterInfo&, const Tensor& local) {
-  return {{local.shape, {Box::whole(local.shape)}, 0, 1}};
-}
-
 nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int num_data_ranks,
                              DType compute) {
   const nn::Types types = nn::Types::of(compute);

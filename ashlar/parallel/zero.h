@@ -48,8 +48,6 @@
 
 namespace ashlar::parallel {
 
-std::vector<Placement> whole_tensor(const nn::ParameterInfo&, const Tensor& local);
-
 // What the blocks of a model hold at a time.
 nn::ModelMemory model_memory(const kernels::Context&, const ParallelSpec&, int num_data_ranks,
                              DType compute);
@@ -75,6 +73,7 @@ class Zero final : public nn::BlockRunner {
   // The kept weights have changed: whole ones are gathered and packed before they are read.
   void weights_changed();
   void need_root(const kernels::Context& ctx) { need(ctx, 0); }
+
   void attention_forward(const kernels::Context&, const nn::AttentionCall&,
                          const nn::BlockSaved&) override;
   void attention_backward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,

@@ -1,8 +1,6 @@
 #include "ashlar/train/agree.h"
 
-#include <algorithm>
-#include <cstring>
-#include <vector>
+#include <numeric>
 
 namespace ashlar::train {
 namespace {
@@ -12,8 +10,6 @@ Tensor over(std::span<T> values, DType dtype) {
   return {
       reinterpret_cast<std::byte*>(values.data()), dtype, Device::kCpu, {int64_t(values.size())}};
 }
-
-constexpr size_t kTextBytes = 500;
 
 }  // namespace
 
@@ -31,15 +27,26 @@ void from_leader(comm::Group& ranks, std::span<uint8_t> bytes, std::string_view 
   ranks.broadcast(over(bytes, DType::kU8), 0, label).wait();
 }
 
-std::string first_said(comm::Group& ranks, std::string_view text, std::string_view label) {
-  std::vector<uint8_t> all(kTextBytes * size_t(ranks.size()));
-  const auto mine = std::span(all).subspan(kTextBytes * size_t(ranks.rank()), kTextBytes);
-  std::copy_n(text.begin(), std::min(text.size(), kTextBytes), mine.begin());
-  ranks.all_gather(over(mine, DType::kU8), over(std::span(all), DType::kU8), label).wait();
-  for (size_t rank = 0; rank < size_t(ranks.size()); ++rank) {
-    const auto* said = reinterpret_cast<const char*>(all.data() + kTextBytes * rank);
-    if (*said) return std::string(said, strnlen(said, kTextBytes));
+std::vector<std::string> all_said(comm::Group& ranks, std::string_view text,
+                                  std::string_view label) {
+  std::vector<int64_t> own{int64_t(text.size())}, sizes(size_t(ranks.size()));
+  ranks.all_gather(over(std::span(own), DType::kI64), over(std::span(sizes), DType::kI64), label)
+      .wait();
+  std::string mine(text), all(size_t(std::reduce(sizes.begin(), sizes.end())), '\0');
+  ranks.all_gather(over(std::span(mine), DType::kU8), over(std::span(all), DType::kU8), label, sizes)
+      .wait();
+  std::vector<std::string> texts;
+  size_t begin = 0;
+  for (const int64_t size : sizes) {
+    texts.push_back(all.substr(begin, size_t(size)));
+    begin += size_t(size);
   }
+  return texts;
+}
+
+std::string first_said(comm::Group& ranks, std::string_view text, std::string_view label) {
+  for (std::string& said : all_said(ranks, text, label))
+    if (!said.empty()) return std::move(said);
   return "";
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ashlar/comm/group.h"
 
@@ -15,7 +16,10 @@ void add_up(comm::Group& ranks, std::span<int64_t> values, std::string_view labe
 // Rank 0's value.
 int64_t from_leader(comm::Group& ranks, int64_t value, std::string_view label);
 void from_leader(comm::Group& ranks, std::span<uint8_t> bytes, std::string_view label);
-// What the lowest rank with anything to say says, cut to 500 bytes; "" if nobody does.
+// The texts of all ranks, in their order.
+std::vector<std::string> all_said(comm::Group& ranks, std::string_view text,
+                                  std::string_view label);
+// What the lowest rank with anything to say says; "" if nobody does.
 std::string first_said(comm::Group& ranks, std::string_view text, std::string_view label);
 
 }  // namespace ashlar::train

@@ -35,13 +35,6 @@ Inputs lay_out_inputs(Arena& arena, const ModelSpec& spec, DType stream, int64_t
   return in;
 }
 
-// A tensor that every rank holds whole.
-Piece whole_piece(const nn::ParameterInfo& info, const Tensor& tensor) {
-  return {{info.name, tensor.dtype, tensor.shape, info.buffer ? Role::kBuffer : Role::kParameter},
-          Box::whole(tensor.shape),
-          tensor};
-}
-
 optim::Balancer make_balancer(Allocator& allocator, const nn::Model& model,
                               const BalanceSpec& spec) {
   std::vector<Tensor> biases;
@@ -141,8 +134,7 @@ optim::Optimizer Trainer::make_optimizer(Allocator& allocator, DType compute) co
 
 void Trainer::initialize() {
   const auto fill = [&](const nn::ParameterInfo& info, const Piece& piece) {
-    nn::initialize(ctx_, info, {piece.logical.global_shape, {piece.box}}, piece.data, recipe_.model,
-                   recipe_.init, recipe_.train.seed);
+    nn::initialize(ctx_, info, piece, recipe_.model, recipe_.init, recipe_.train.seed);
   };
   for (size_t i = 0; i < zero_.parameters().size(); ++i) {
     const Parameter& p = zero_.parameters()[i];
@@ -150,7 +142,7 @@ void Trainer::initialize() {
   }
   model_.weights().for_each(model_.spec(),
                             [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-                              if (info.buffer) fill(info, whole_piece(info, tensor));
+                              if (info.buffer) fill(info, nn::whole_piece(info, tensor));
                             });
   weights_changed();
 }
@@ -341,7 +333,7 @@ std::vector<Piece> Trainer::model_pieces(bool to_write) const {
   if (to_write && groups_.rank() != 0) return pieces;  // buffers are equal on all ranks
   model_.weights().for_each(model_.spec(),
                             [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-                              if (info.buffer) pieces.push_back(whole_piece(info, tensor));
+                              if (info.buffer) pieces.push_back(nn::whole_piece(info, tensor));
                             });
   return pieces;
 }

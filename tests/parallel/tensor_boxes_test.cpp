@@ -110,11 +110,16 @@ TEST(TensorBoxes, WeightsBeginAsThoseOfTheWholeModel) {
       const auto place = [&](const nn::ParameterInfo& info, const Tensor& tensor) {
         return placements(whole, {c.tp, rank}, info.name, tensor.shape);
       };
-      nn::initialize(ctx, part, spec, init, 7,
-                     [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-                       return region_of(place(info, tensor));
-                     });
       part.for_each(spec, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+        int64_t at_box = 0;
+        for (const Placement& p : place(info, tensor))
+          for (const Box& box : p.boxes) {
+            const int64_t end = at_box + box.length.numel();
+            const Tensor data = tensor.view({tensor.numel()}).slice(at_box, end);
+            nn::initialize(ctx, info, {{info.name, data.dtype, p.global_shape}, box, data}, whole,
+                           init, 7);
+            at_box = end;
+          }
         const float* logical = by_name.at(info.name).as<float>();
         for_elements(place(info, tensor), [&](const Placement&, int64_t local, int64_t at) {
           ASSERT_EQ(tensor.as<float>()[local], logical[at]) << info.name << " " << at;

@@ -16,6 +16,7 @@
 #include "ashlar/parallel/tensor.h"
 #include "ashlar/parallel/tensor_runner.h"
 #include "ashlar/parallel/tensor_sums.h"
+#include "ashlar/tensor/box_order.h"
 #include "tests/nn/golden.h"
 
 namespace ashlar::parallel {
@@ -45,27 +46,14 @@ inline void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name;
 }
 
-// Calls f(flat index in the logical tensor) for the elements of a box, in order.
-template <typename F>
-void for_elements(const Shape& global, const Box& box, F f) {
-  for (int64_t i = 0, n = box.length.numel(); i < n; ++i) {
-    int64_t at = 0, stride = 1, rest = i;
-    for (int dim = global.ndim() - 1; dim >= 0; --dim) {
-      at += (box.offset[dim] + rest % box.length[dim]) * stride;
-      rest /= box.length[dim];
-      stride *= global[dim];
-    }
-    f(at);
-  }
-}
-
 // f(placement, index in the local tensor, index in the logical one) over all elements.
 template <typename F>
 void for_elements(const std::vector<Placement>& placements, F f) {
   int64_t local = 0;
   for (const Placement& p : placements)
     for (const Box& box : p.boxes)
-      for_elements(p.global_shape, box, [&](int64_t at) { f(p, local++, at); });
+      for (int64_t i = 0; i < box.length.numel(); ++i)
+        f(p, local++, index_in_tensor(p.global_shape, box, i));
 }
 
 class Step {

@@ -5,19 +5,10 @@
 
 #include <random>
 
+#include "ashlar/tensor/box_order.h"
+
 namespace ashlar {
 namespace {
-
-// Index in the tensor of element i of a box.
-int64_t index_of(const Shape& shape, const Box& box, int64_t i) {
-  int64_t index = 0, stride = 1;
-  for (int dim = shape.ndim() - 1; dim >= 0; --dim) {
-    index += (box.offset[dim] + i % box.length[dim]) * stride;
-    i /= box.length[dim];
-    stride *= shape[dim];
-  }
-  return index;
-}
 
 // A parameter of two column blocks of [6, 4, 5] from which [begin, end) is kept, and data that holds
 // the index in the tensor of each of its elements.
@@ -29,7 +20,7 @@ struct Case {
     std::vector<int64_t> all;
     for (const Box& box : p.boxes)
       for (int64_t i = 0; i < box.length.numel(); ++i)
-        all.push_back(index_of(p.logical.global_shape, box, i));
+        all.push_back(index_in_tensor(p.logical.global_shape, box, i));
     indices.assign(all.begin() + begin, all.begin() + end);
     data = make_tensor(allocator, DType::kI64, {end - begin}, Tag::kWeights);
     std::copy(indices.begin(), indices.end(), data.tensor.as<int64_t>());
@@ -46,7 +37,7 @@ std::vector<int64_t> indices_in(const std::vector<Piece>& pieces) {
     EXPECT_EQ(piece.data.shape, piece.box.length);
     EXPECT_FALSE(piece.data.empty());
     for (int64_t i = 0; i < piece.data.numel(); ++i) {
-      indices.push_back(index_of(piece.logical.global_shape, piece.box, i));
+      indices.push_back(index_in_tensor(piece.logical.global_shape, piece.box, i));
       EXPECT_EQ(piece.data.as<int64_t>()[i], indices.back());
     }
   }

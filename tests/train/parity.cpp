@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "ashlar/comm/self/self.h"
+#include "ashlar/tensor/box_order.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
 
@@ -112,16 +113,8 @@ void for_each_piece(const Trainer& trainer, bool gradient, Use use) {
 // Calls use(position in the whole tensor, position in the piece) for every element.
 template <typename Use>
 void for_each_element(const Piece& piece, Use use) {
-  const Shape &global = piece.logical.global_shape, &length = piece.box.length;
-  for (int64_t i = 0; i < length.numel(); ++i) {
-    int64_t rest = i, at = 0, stride = 1;
-    for (int dim = global.ndim() - 1; dim >= 0; --dim) {
-      at += (piece.box.offset[dim] + rest % length[dim]) * stride;
-      rest /= length[dim];
-      stride *= global[dim];
-    }
-    use(at, i);
-  }
+  for (int64_t i = 0; i < piece.box.length.numel(); ++i)
+    use(index_in_tensor(piece.logical.global_shape, piece.box, i), i);
 }
 
 Values whole_values(const Trainer& trainer, bool gradient) {

@@ -1,6 +1,6 @@
-#include "ashlar/parallel/box_order.h"
+#include "ashlar/tensor/box_order.h"
 
-namespace ashlar::parallel {
+namespace ashlar {
 
 int64_t index_in_tensor(const Shape& tensor, const Box& box, int64_t i) {
   int64_t index = 0, stride = 1;
@@ -40,4 +40,4 @@ void for_each_run(const Shape& tensor, const Box& box, int64_t begin, int64_t en
   }
 }
 
-}  // namespace ashlar::parallel
+}  // namespace ashlar

@@ -7,7 +7,7 @@
 #include "ashlar/core/function_ref.h"
 #include "ashlar/tensor/shape.h"
 
-namespace ashlar::parallel {
+namespace ashlar {
 
 // Index in the tensor of element i of the box.
 int64_t index_in_tensor(const Shape& tensor, const Box& box, int64_t i);
@@ -20,4 +20,4 @@ int64_t elements_before(const Shape& tensor, const Box& box, int64_t index);
 void for_each_run(const Shape& tensor, const Box& box, int64_t begin, int64_t end,
                   function_ref<void(int64_t index, int64_t length)> body);
 
-}  // namespace ashlar::parallel
+}  // namespace ashlar
