@@ -2,10 +2,9 @@
 //
 // Left operands are rows (of tokens, or transposed where the product reduces over tokens); K is
 // padded with zeros to 32 on both sides, so that no tile reads past its operand.
-#include <immintrin.h>
-
 #include <algorithm>
 
+#include "ashlar/kernels/cpu/amx.h"
 #include "ashlar/kernels/cpu/gemm_bf16.h"
 
 #if defined(__x86_64__)
@@ -21,28 +20,21 @@ int64_t padded(int64_t k) {
 }
 
 // Tiles 0 to 3: sums, upper row first; 4 and 5: left, upper and lower; 6 and 7: columns of B.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-[[gnu::target("amx-tile")]] void configure(int64_t upper, int64_t lower) {
-  TileConfig config;
+[[gnu::target("amx-tile,amx-bf16")]] void configure(int64_t upper, int64_t lower) {
+  amx::TileConfig config;
   const int64_t rows[8] = {upper, upper, lower, lower, upper, lower, kHalf, kHalf};
   for (int i = 0; i < 8; ++i) {
     config.rows[i] = uint8_t(rows[i]);
     config.row_bytes[i] = 64;
   }
-  _tile_loadconfig(&config);
+  amx::load_config(config);
 }
 
 void enter() {
   configure(kHalf, kHalf);
 }
-[[gnu::target("amx-tile")]] void leave() {
-  _tile_release();
+[[gnu::target("amx-tile,amx-bf16")]] void leave() {
+  amx::release();
 }
 
 [[gnu::target("amx-tile,amx-bf16")]] void full_tile(int64_t padded_k, const Left& a,
@@ -50,32 +42,32 @@ void enter() {
                                                     int64_t c_stride, bool accumulate) {
   float* const lower_c = c + kHalf * c_stride;
   const int64_t c_bytes = c_stride * 4;
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  amx::zero<0>();
+  amx::zero<1>();
+  amx::zero<2>();
+  amx::zero<3>();
   if (accumulate) {
-    _tile_loadd(0, c, c_bytes);
-    _tile_loadd(1, c + kHalf, c_bytes);
-    _tile_loadd(2, lower_c, c_bytes);
-    _tile_loadd(3, lower_c + kHalf, c_bytes);
+    amx::load<0>(c, c_bytes);
+    amx::load<1>(c + kHalf, c_bytes);
+    amx::load<2>(lower_c, c_bytes);
+    amx::load<3>(lower_c + kHalf, c_bytes);
   }
   const std::byte *upper = a.data, *lower = a.data + kHalf * a.row_bytes;
   for (int64_t k = 0; k < padded_k;
        k += kStep, upper += 64, lower += 64, panel += kPanelStepBytes) {
-    _tile_loadd(4, upper, a.row_bytes);
-    _tile_loadd(6, panel, kPanelRowBytes);
-    _tile_loadd(7, panel + 64, kPanelRowBytes);
-    _tile_loadd(5, lower, a.row_bytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    amx::load<4>(upper, a.row_bytes);
+    amx::load<6>(panel, kPanelRowBytes);
+    amx::load<7>(panel + 64, kPanelRowBytes);
+    amx::load<5>(lower, a.row_bytes);
+    amx::multiply_add<0, 4, 6>();
+    amx::multiply_add<1, 4, 7>();
+    amx::multiply_add<2, 5, 6>();
+    amx::multiply_add<3, 5, 7>();
   }
-  _tile_stored(0, c, c_bytes);
-  _tile_stored(1, c + kHalf, c_bytes);
-  _tile_stored(2, lower_c, c_bytes);
-  _tile_stored(3, lower_c + kHalf, c_bytes);
+  amx::store<0>(c, c_bytes);
+  amx::store<1>(c + kHalf, c_bytes);
+  amx::store<2>(lower_c, c_bytes);
+  amx::store<3>(lower_c + kHalf, c_bytes);
 }
 
 // At most 16 rows: the upper tiles only.
@@ -83,22 +75,22 @@ void enter() {
                                                      const std::byte* panel, float* c,
                                                      int64_t c_stride, bool accumulate) {
   const int64_t c_bytes = c_stride * 4;
-  _tile_zero(0);
-  _tile_zero(1);
+  amx::zero<0>();
+  amx::zero<1>();
   if (accumulate) {
-    _tile_loadd(0, c, c_bytes);
-    _tile_loadd(1, c + kHalf, c_bytes);
+    amx::load<0>(c, c_bytes);
+    amx::load<1>(c + kHalf, c_bytes);
   }
   const std::byte* upper = a.data;
   for (int64_t k = 0; k < padded_k; k += kStep, upper += 64, panel += kPanelStepBytes) {
-    _tile_loadd(4, upper, a.row_bytes);
-    _tile_loadd(6, panel, kPanelRowBytes);
-    _tile_loadd(7, panel + 64, kPanelRowBytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
+    amx::load<4>(upper, a.row_bytes);
+    amx::load<6>(panel, kPanelRowBytes);
+    amx::load<7>(panel + 64, kPanelRowBytes);
+    amx::multiply_add<0, 4, 6>();
+    amx::multiply_add<1, 4, 7>();
   }
-  _tile_stored(0, c, c_bytes);
-  _tile_stored(1, c + kHalf, c_bytes);
+  amx::store<0>(c, c_bytes);
+  amx::store<1>(c + kHalf, c_bytes);
 }
 
 void tile(int64_t rows, int64_t padded_k, const Left& a, const Panel& panel, float* c,
