@@ -6,7 +6,7 @@
 namespace ashlar::kernels {
 
 // Flop per second over all threads of the context, in independent chains on registers only, with
-// the instructions that products of `compute` use on isa().  Takes about 40 ms.
+// the instructions that products of `compute` use on isa().  Takes a few milliseconds.
 double measure_peak_flops(const Context&, DType compute);
 
 // Whether isa() multiplies bf16 faster than fp32: AMX tiles do; of the dot products of AVX-512 some

@@ -106,6 +106,8 @@ TEST(Loop, RowsKeepTheTypesOfTheirColumns) {
     for (const char* key : {"tokens", "skipped", "allocations"})
       EXPECT_TRUE(row.at(key).is_number_integer()) << key << " of " << row;
     EXPECT_EQ(row.at("applied"), true);
+    EXPECT_GT(row.at("mfu"), 0);
+    EXPECT_LE(row.at("mfu"), 1);
     EXPECT_EQ(row.at("mfu_convention"), "exact-causal");
   }
   EXPECT_EQ(steps, 3);

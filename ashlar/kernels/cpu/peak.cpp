@@ -7,6 +7,8 @@
 #include <functional>
 #include <limits>
 
+#include "ashlar/kernels/cpu/amx.h"
+
 namespace ashlar::kernels {
 namespace {
 
@@ -63,19 +65,22 @@ __attribute__((target("sse2"))) void spin_sse2(int64_t rounds) {
   }
 }
 
+// Rounds that take about a millisecond, and the flop of one.
 struct Loop {
   void (*run)(int64_t rounds);
-  int64_t flop_per_update;
+  int64_t rounds, flop_per_round;
 };
 
 Loop loop_for(DType compute) {
+  constexpr int64_t kRounds = 200'000;
   const Isa best = isa();
-  // AMX tiles multiply four times what a bf16 vector does on the cores that have them, but need a
-  // tile configuration of their own; their peak is stated in units of the vector path.
-  if (compute == DType::kBF16 && best >= Isa::kAvx512Bf16) return {spin_bf16, 64};
-  if (best >= Isa::kAvx512) return {spin_avx512, 32};
-  if (best >= Isa::kAvx2) return {spin_avx2, 16};
-  return {spin_sse2, 8};
+  if (compute == DType::kBF16 && best == Isa::kAmx)
+    return {amx::spin, kRounds / 10, amx::kPeakChains * amx::kFlopPerMultiply};
+  if (compute == DType::kBF16 && best >= Isa::kAvx512Bf16)
+    return {spin_bf16, kRounds, kChains * 64};
+  if (best >= Isa::kAvx512) return {spin_avx512, kRounds, kChains * 32};
+  if (best >= Isa::kAvx2) return {spin_avx2, kRounds, kChains * 16};
+  return {spin_sse2, kRounds, kChains * 8};
 }
 
 double best_seconds(int repeats, const std::function<void()>& body) {
@@ -92,12 +97,10 @@ double best_seconds(int repeats, const std::function<void()>& body) {
 }  // namespace
 
 double measure_peak_flops(const Context& ctx, DType compute) {
-  constexpr int64_t kRounds = 200'000;
   const Loop loop = loop_for(compute);
-  const double flop =
-      double(ctx.threads->size()) * double(kChains * kRounds * loop.flop_per_update);
-  return flop / best_seconds(3, [&] {
-           ctx.threads->run(ctx.threads->size(), [&](int64_t, int) { loop.run(kRounds); });
+  const int64_t num_threads = ctx.threads->size();
+  return double(num_threads * loop.rounds * loop.flop_per_round) / best_seconds(3, [&] {
+           ctx.threads->run(num_threads, [&](int64_t, int) { loop.run(loop.rounds); });
          });
 }
 
