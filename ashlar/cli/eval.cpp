@@ -21,14 +21,15 @@ struct Flags {
 
 std::vector<data::Source> sources(const Flags& flags, FileSystem& files, int64_t vocab_size) {
   if (flags.part == "all")
-    return {data::open_source(files, flags.data, flags.length, Packing::kConcat, vocab_size)};
+    return {
+        data::open_source(files, flags.data, flags.length, Packing::kConcat, vocab_size, "--data")};
   ASHLAR_REQUIRE(flags.part == "validation", kConfig, "--part is {}; expected validation or all",
                  flags.part);
   DataSpec spec;
   spec.train = {{flags.data, 1.0}};
   spec.validation_fraction = flags.validation_fraction;
   spec.sequence_length = flags.length;
-  return data::open_sources(files, spec, vocab_size).validation;
+  return data::open_sources(files, spec, vocab_size, "--data").validation;
 }
 
 int evaluate(const Flags& flags, Log& log) {

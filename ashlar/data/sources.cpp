@@ -11,8 +11,20 @@ namespace {
 
 using Dataset = std::shared_ptr<const IndexedDataset>;
 
-Dataset open_dataset(FileSystem& files, const std::string& prefix, int64_t vocab_size) {
-  auto dataset = std::make_shared<const IndexedDataset>(files, prefix);
+// What body throws, behind the key whose value is to blame.
+template <typename Body>
+auto blaming(std::string_view key, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", key, error.what()));
+  }
+}
+
+Dataset open_dataset(FileSystem& files, const std::string& prefix, int64_t vocab_size,
+                     std::string_view key) {
+  auto dataset =
+      blaming(key, [&] { return std::make_shared<const IndexedDataset>(files, prefix); });
   if (const auto& sidecar = dataset->sidecar())
     ASHLAR_REQUIRE(sidecar->vocab_size <= vocab_size, kConfig,
                    "model.vocab_size is {}; expected at least {}, the vocabulary that {} was "
@@ -69,7 +81,7 @@ void check_tokenizers(std::span<const Dataset> datasets) {
     ASHLAR_REQUIRE(
         dataset->sidecar()->tokenizer_fingerprint == known->sidecar()->tokenizer_fingerprint, kData,
         "{} was prepared with tokenizer {:016x}, {} with {:016x}; expected one tokenizer for all "
-        "datasets of a run",
+        "datasets of data.train and data.validation",
         known->prefix(), known->sidecar()->tokenizer_fingerprint, dataset->prefix(),
         dataset->sidecar()->tokenizer_fingerprint);
   }
@@ -77,7 +89,8 @@ void check_tokenizers(std::span<const Dataset> datasets) {
 
 }  // namespace
 
-Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size) {
+Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size,
+                     std::string_view train_key) {
   ASHLAR_REQUIRE(!spec.train.empty(), kConfig,
                  "data.train is empty; expected the PREFIX of a prepared dataset");
   ASHLAR_REQUIRE(spec.validation_fraction >= 0 && spec.validation_fraction < 1, kConfig,
@@ -92,42 +105,50 @@ Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size
         make_source(datasets.back(), range, spec.sequence_length, spec.packing, weight, part));
   };
   for (const BlendEntry& entry : spec.train) {
-    datasets.push_back(open_dataset(files, entry.path, vocab_size));
-    const Index& index = datasets.back()->index();
-    const int64_t end = index.num_tokens();
-    const int64_t border = cut ? held_out_from(index, spec, entry.path) : end;
-    add(sources.train, {0, border}, entry.weight, "training");
-    if (cut) add(sources.validation, {border, end}, entry.weight, "validation");
+    datasets.push_back(open_dataset(files, entry.path, vocab_size, train_key));
+    blaming(train_key, [&] {
+      const Index& index = datasets.back()->index();
+      const int64_t end = index.num_tokens();
+      const int64_t border = cut ? held_out_from(index, spec, entry.path) : end;
+      add(sources.train, {0, border}, entry.weight, "training");
+      if (cut) add(sources.validation, {border, end}, entry.weight, "validation");
+    });
   }
   for (const BlendEntry& entry : spec.validation) {
-    datasets.push_back(open_dataset(files, entry.path, vocab_size));
-    add(sources.validation, {0, datasets.back()->index().num_tokens()}, entry.weight, "validation");
+    constexpr std::string_view kKey = "data.validation";
+    datasets.push_back(open_dataset(files, entry.path, vocab_size, kKey));
+    const TokenRange all{0, datasets.back()->index().num_tokens()};
+    blaming(kKey, [&] { add(sources.validation, all, entry.weight, "validation"); });
   }
   check_tokenizers(datasets);
   return sources;
 }
 
 Source open_source(FileSystem& files, const std::string& prefix, int64_t sequence_length,
-                   Packing packing, int64_t vocab_size) {
-  Dataset dataset = open_dataset(files, prefix, vocab_size);
+                   Packing packing, int64_t vocab_size, std::string_view key) {
+  Dataset dataset = open_dataset(files, prefix, vocab_size, key);
   const TokenRange all{0, dataset->index().num_tokens()};
-  return make_source(std::move(dataset), all, sequence_length, packing, 1, "evaluation");
+  return blaming(
+      key, [&] { return make_source(dataset, all, sequence_length, packing, 1, "evaluation"); });
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of(FileSystem& files, const DataSpec& spec) {
   ASHLAR_REQUIRE(!spec.train.empty() || !spec.tokenizer.empty(), kConfig,
                  "data.train and data.tokenizer are empty; expected one of them");
-  std::unique_ptr<Tokenizer> tokenizer = spec.tokenizer.empty()
-                                             ? tokenizer_of_dataset(files, spec.train.front().path)
-                                             : load_tokenizer(files, spec.tokenizer);
+  const bool of_dataset = spec.tokenizer.empty();
+  const std::string_view key = of_dataset ? "data.train" : "data.tokenizer";
+  std::unique_ptr<Tokenizer> tokenizer = blaming(key, [&] {
+    return of_dataset ? tokenizer_of_dataset(files, spec.train.front().path)
+                      : load_tokenizer(files, spec.tokenizer);
+  });
   for (const BlendEntry& entry : spec.train) {
     const std::string path = entry.path + ".json";
     if (!files.stat(path, Links::kFollow)) continue;
     const uint64_t expected = load_sidecar(files, path).tokenizer_fingerprint;
     ASHLAR_REQUIRE(tokenizer->fingerprint() == expected, kData,
-                   "the tokenizer {} has fingerprint {:016x}; expected {:016x}, which {} was "
+                   "{}: the tokenizer {} has fingerprint {:016x}; expected {:016x}, which {} was "
                    "prepared with",
-                   spec.tokenizer.empty() ? spec.train.front().path : spec.tokenizer,
+                   key, of_dataset ? spec.train.front().path : spec.tokenizer,
                    tokenizer->fingerprint(), expected, entry.path);
   }
   return tokenizer;

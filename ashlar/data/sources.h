@@ -34,16 +34,18 @@ struct Sources {
 // border nearest to that place if one lies within half of the held-out part (with best fit: at the
 // nearest).
 //
-// Errors  kData of IndexedDataset; kData if two datasets were prepared with different tokenizers;
+// Errors  begin with the key that names the dataset; `train_key` is what the user calls data.train.
+//         kData of IndexedDataset; kData if two datasets were prepared with different tokenizers;
 //         kConfig if a dataset's vocabulary is larger than the model's, or a part holds no sample.
-Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size);
+Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size,
+                     std::string_view train_key = "data.train");
 
-// A whole dataset as one source, for evaluation.
+// A whole dataset as one source, for evaluation.  Errors as above, with the flag `key` in front.
 Source open_source(FileSystem& files, const std::string& prefix, int64_t sequence_length,
-                   Packing packing, int64_t vocab_size);
+                   Packing packing, int64_t vocab_size, std::string_view key);
 
 // data.tokenizer, or if that is empty the one that came with the first training dataset.  kData if
-// a dataset was prepared with another one.
+// a dataset was prepared with another one.  Errors begin with the key that names the file.
 std::unique_ptr<Tokenizer> tokenizer_of(FileSystem& files, const DataSpec& spec);
 
 }  // namespace ashlar::data

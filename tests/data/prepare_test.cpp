@@ -171,6 +171,7 @@ TEST_F(SourcesTest, ALongDocumentIsCutUnlessPackingForbidsIt) {
 TEST_F(SourcesTest, TooLittleTextIsAnErrorThatSaysWhatToDo) {
   write_counting(*files, "x", {15});
   const std::string message = message_of(ErrorKind::kConfig, [&] { held_out(0.1); });
+  EXPECT_TRUE(message.starts_with("data.train: x has 15 tokens, too few")) << message;
   EXPECT_NE(message.find("data.validation_fraction=0"), std::string::npos) << message;
   EXPECT_EQ(open_sources(*files, spec_of(0), kTestVocab).train[0].samples.size(), 1);
   DataSpec spec = spec_of(0);
@@ -190,6 +191,31 @@ TEST_F(SourcesTest, SeparateValidationSets) {
   EXPECT_EQ(sources.validation[0].samples.range(), (TokenRange{0, 40}));
 }
 
+TEST_F(SourcesTest, ErrorsNameTheKey) {
+  write_counting(*files, "x", {100});
+  write_counting(*files, "short", {5});
+  DataSpec spec = spec_of(0);
+  const auto refused = [&](ErrorKind kind, const std::string& beginning) {
+    const std::string message = message_of(kind, [&] {
+      open_sources(*files, spec, kTestVocab);
+      tokenizer_of(*files, spec);
+    });
+    EXPECT_TRUE(message.starts_with(beginning)) << message;
+  };
+  refused(ErrorKind::kData, "data.train: x.tokenizer.model: there is no such file");
+  spec.tokenizer = "gone.model";
+  refused(ErrorKind::kData, "data.tokenizer: gone.model: there is no such tokenizer file");
+  spec.validation = {{"v", 1.0}};
+  refused(ErrorKind::kData, "data.validation: v.idx: there is no such file");
+  spec.validation = {{"short", 1.0}};
+  refused(ErrorKind::kConfig, "data.validation: short: the 5 tokens for validation hold no");
+  spec.train.push_back({"y", 1.0});
+  refused(ErrorKind::kData, "data.train: y.idx: there is no such file");
+  const std::string flag = message_of(
+      ErrorKind::kData, [&] { open_source(*files, "z", 4, Packing::kConcat, 9, "--data"); });
+  EXPECT_TRUE(flag.starts_with("--data: z.idx: there is no such file")) << flag;
+}
+
 TEST_F(SourcesTest, TokenizersAndVocabulariesMustAgree) {
   Log log([](std::string_view) {});
   Threads threads(1);
@@ -207,7 +233,8 @@ TEST_F(SourcesTest, TokenizersAndVocabulariesMustAgree) {
       << vocabulary;
   EXPECT_EQ(tokenizer_of(*files, spec)->kind(), "byte");
   spec.tokenizer = "other.model";
-  message_of(ErrorKind::kData, [&] { tokenizer_of(*files, spec); });
+  const std::string foreign = message_of(ErrorKind::kData, [&] { tokenizer_of(*files, spec); });
+  EXPECT_TRUE(foreign.starts_with("data.tokenizer: the tokenizer other.model has")) << foreign;
   spec.train.push_back({"y", 1.0});
   message_of(ErrorKind::kData, [&] { open_sources(*files, spec, kTestVocab); });
 }

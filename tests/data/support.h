@@ -44,7 +44,7 @@ inline void write_counting(FileSystem& files, const std::string& prefix,
 
 inline Source source_of(FileSystem& files, const std::string& prefix, int64_t sequence_length,
                         Packing packing = Packing::kConcat, double weight = 1) {
-  Source source = open_source(files, prefix, sequence_length, packing, kTestVocab);
+  Source source = open_source(files, prefix, sequence_length, packing, kTestVocab, "--data");
   source.weight = weight;
   return source;
 }
