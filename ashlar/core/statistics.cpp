@@ -41,11 +41,16 @@ void Window::add(double value) {
 }
 
 void Window::restore(std::span<const double> values, size_t count) {
-  ASHLAR_REQUIRE(values.size() == std::min(count, values_.size()), kCorrupt,
-                 "a saved window holds {} values after {}; expected {}", values.size(), count,
-                 std::min(count, values_.size()));
-  std::copy(values.begin(), values.end(), values_.begin());
-  count_ = count;
+  ASHLAR_REQUIRE(values.size() <= count && (count == 0 || !values.empty()), kCorrupt,
+                 "a saved window holds {} values after {}; expected 1 to {}", values.size(), count,
+                 count);
+  if (values.size() == std::min(count, values_.size())) {  // the same places: the same sums
+    std::copy(values.begin(), values.end(), values_.begin());
+    count_ = count;
+    return;
+  }
+  count_ = 0;
+  for (size_t i = 0; i < values.size(); ++i) add(values[(count + i) % values.size()]);
 }
 
 }  // namespace ashlar

@@ -25,7 +25,9 @@ class Window {
     return {values_.data(), full() ? values_.size() : count_};
   }
   size_t count() const { return count_; }
-  void restore(std::span<const double> values, size_t count);  // as values() and count() gave them
+  // As values() and count() of a window gave them; one of another size takes over the newest.
+  // kCorrupt if no window gives so many values after so many.
+  void restore(std::span<const double> values, size_t count);
 
  private:
   std::vector<double> values_;  // ring

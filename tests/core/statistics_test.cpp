@@ -1,5 +1,6 @@
 #include "ashlar/core/statistics.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -81,10 +82,31 @@ TEST(Window, RestoresWhatItGave) {
   }
 }
 
-TEST(Window, RefusesValuesOfAnotherWindow) {
+TEST(Window, TakesTheNewestOfAWindowOfAnotherSize) {
+  for (const int num_values : {4, 5, 6, 11}) {
+    Window four(4);
+    for (int i = 0; i < num_values; ++i) four.add(i * i);
+    for (const size_t size : {2, 3, 5, 6}) {
+      SCOPED_TRACE(fmt::format("{} of {} values", size, num_values));
+      Window other(size), expected(size);
+      for (int i = num_values - 4; i < num_values; ++i) expected.add(i * i);
+      other.restore(four.values(), four.count());
+      for (const double next : {5.0, 6.0, 70.0}) {
+        EXPECT_EQ(other.full(), expected.full());
+        EXPECT_NEAR(other.z_score(next), expected.z_score(next), 1e-12);
+        other.add(next);
+        expected.add(next);
+      }
+    }
+  }
+}
+
+TEST(Window, RefusesWhatNoWindowGives) {
   Window window(3);
-  EXPECT_THROW(window.restore(std::vector<double>{1, 2, 3, 4}, 4), Error);
-  EXPECT_THROW(window.restore(std::vector<double>{1, 2}, 3), Error);
+  EXPECT_THROW(window.restore(std::vector<double>{1, 2, 3, 4}, 3), Error);
+  EXPECT_THROW(window.restore(std::vector<double>{}, 3), Error);
+  EXPECT_THROW(window.restore(std::vector<double>{1}, 0), Error);
+  EXPECT_NO_THROW(window.restore(std::vector<double>{}, 0));
 }
 
 }  // namespace
