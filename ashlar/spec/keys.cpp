@@ -303,8 +303,10 @@ Rows health_and_checkpoint() {
   return {
       integer("health.window", h, &H::window, {2, 1 << 20},
               "steps over which loss and gradient norm are judged"),
-      number("health.max_z", h, &H::max_z, kPositive,
-             "a step whose loss or gradient norm is this many deviations off is skipped"),
+      number(
+          "health.max_z", h, &H::max_z, kPositive,
+          "a step whose loss or gradient norm is more than this many deviations above the mean is "
+          "skipped"),
       integer("health.max_consecutive_skips", h, &H::max_consecutive_skips, kCount,
               "skipped steps in a row after which the run gives up"),
       integer("health.max_skips_per_1000", h, &H::max_skips_per_1000, {0, 1000},

@@ -1,9 +1,8 @@
 // Judges every step: finite, and no spike of loss or gradient norm against the last steps.
 //
-//   bad if loss or norm is not finite, or |z| > max_z for either once the window is full; bad
-//   values do not
-//   enter the window.  The budget: max_consecutive_skips in a row, or max_skips_per_1000 in the
-//   last 1000 steps.
+//   bad if loss or norm is not finite, or z > max_z for either once the window is full (a fall is
+//   no spike); bad values do not enter the window.  The budget: max_consecutive_skips in a row, or
+//   max_skips_per_1000 in the last 1000 steps.
 #pragma once
 
 #include <cstdint>
