@@ -102,6 +102,7 @@ std::shared_ptr<Checkpointer::Engine::Job> Checkpointer::Engine::make_job(
   job->plan.manifest.writer_version = options_.writer_version;
   job->stats.step = request.step;
   job->stats.bytes = job->plan.bytes;
+  job->before_commit = request.before_commit;
   check_room(job->plan);
   take_arena(job->plan);
   return job;

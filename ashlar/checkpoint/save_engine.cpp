@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ashlar/checkpoint/raise.h"
 #include "ashlar/checkpoint/retention.h"
 
 namespace ashlar::checkpoint {
@@ -88,6 +89,7 @@ void Checkpointer::Engine::write(const Filled& filled) {
   }
   if (!filled.last) return;
   if (!job.error && leads()) guarded(job, [&] { await_parts(job); });
+  if (!job.error && leads()) guarded(job, [&] { prepare_commit(job); });
   if (!job.error) guarded(job, [&] { leads() ? commit(job) : publish_part(job); });
   finish(filled.job);
 }
@@ -147,6 +149,15 @@ void Checkpointer::Engine::await_parts(Job& job) {
   }
   const std::lock_guard lock(mutex_);
   job.stats.parts_s = seconds_since(start);
+}
+
+void Checkpointer::Engine::prepare_commit(Job& job) {
+  if (!job.before_commit) return;
+  try {
+    job.before_commit();
+  } catch (const Error& error) {
+    raise(error.kind(), "step {} is not saved: before its commit: {}", job.plan.step, error.what());
+  }
 }
 
 void Checkpointer::Engine::commit(Job& job) {

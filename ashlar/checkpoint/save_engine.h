@@ -46,6 +46,7 @@ class Checkpointer::Engine {
   struct Job {
     SavePlan plan;
     SaveStats stats;
+    std::function<void()> before_commit;
     Clock::time_point start;
     std::unique_ptr<StepWriter> writer;  // the writer thread's; null once it failed
     std::optional<Error> error;          // the writer thread's
@@ -82,6 +83,7 @@ class Checkpointer::Engine {
   void write_chunk(Job& job, const Filled& filled);
   void give_up(Job& job);
   void await_parts(Job& job);
+  void prepare_commit(Job& job);
   void commit(Job& job);
   void publish_part(Job& job);
   void fail(const Error& error);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -34,6 +35,9 @@ struct SaveRequest {
   std::vector<Blob> extra;                      // trainer.json, recipe, tokenizer, ...
   std::map<std::string, std::string> sections;  // of the manifest: name -> JSON object
   std::map<std::string, std::string> aliases;   // tied name -> the tensor that is stored
+  // What must be on disk before the step exists; writer 0's.  Called on a thread of the
+  // checkpointer's when all data are written; what it throws fails the save.
+  std::function<void()> before_commit;
 };
 
 struct FilePlan {

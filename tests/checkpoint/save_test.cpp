@@ -246,5 +246,40 @@ TEST(Retention, RemovesNothingWhenTheNewestDoesNotReadBack) {
   expect_holds(*files, "root/" + step_name(2), 2);
 }
 
+// What a step must not outlive is put on disk when its data are, before it is there.
+TEST(Save, BeforeTheCommitTheCallerHasAWord) {
+  const auto files = memory_files();
+  Log log = quiet_log();
+  for (const bool async : {false, true}) {
+    SCOPED_TRACE(async);
+    const std::string root = async ? "async" : "direct";
+    CheckpointOptions options = direct();
+    options.async = async;
+    Checkpointer checkpoints(*files, root, options, log);
+    TinyRun run;
+    run.fill(1);
+    SaveRequest request = run.request(1);
+    int calls = 0;
+    request.before_commit = [&] {
+      ++calls;
+      EXPECT_TRUE(committed_steps(*files, root).empty());
+      ASHLAR_FAIL(kStorage, "sync other.txt: no");
+    };
+    const std::string message = message_of(ErrorKind::kStorage, [&] {
+      checkpoints.save(request);
+      checkpoints.wait();
+    });
+    EXPECT_EQ(message, "step 1 is not saved: before its commit: sync other.txt: no");
+    EXPECT_EQ(calls, 1);
+    EXPECT_FALSE(checkpoints.newest());
+    EXPECT_EQ(files->list(root), std::vector<std::string>{".lease"});
+    request.before_commit = [&] { ++calls; };
+    checkpoints.save(request);
+    checkpoints.wait();
+    EXPECT_EQ(calls, 2);
+    expect_holds(*files, join(root, step_name(1)), 1);
+  }
+}
+
 }  // namespace
 }  // namespace ashlar::checkpoint
