@@ -76,4 +76,14 @@ std::string to_toml(const Recipe& recipe) {
   return out;
 }
 
+std::vector<std::string> differences(const Recipe& before, const Recipe& now) {
+  std::vector<std::string> lines;
+  for (const Key& key : recipe_keys()) {
+    const KeyValue was = key.get(before), is = key.get(now);
+    if (was != is)
+      lines.push_back(fmt::format("{} was {}, is {}", key.name, value_text(was), value_text(is)));
+  }
+  return lines;
+}
+
 }  // namespace ashlar

@@ -154,5 +154,7 @@ void validate(const Recipe& recipe);
 // the value and the nearest legal ones.
 ParallelSpec resolve_parallel(const Recipe& recipe, int64_t num_ranks);
 std::string to_toml(const Recipe& recipe);  // every key, resolved; parses to the same recipe
+// A line for every key whose value differs, in the order of the table: "optim.lr was 0.002, is 0.001".
+std::vector<std::string> differences(const Recipe& before, const Recipe& now);
 
 }  // namespace ashlar

@@ -43,7 +43,10 @@ class Run {
 
  private:
   std::string description() const;
-  void resume();
+  void resume(data::Loader& loader);
+  void report_differences(const std::string& saved_recipe);
+  void begin(data::Loader loader);
+  bool finished() const;
   Place place() const;
   double measure_peak() const;
   void step();
@@ -74,6 +77,7 @@ class Run {
   data::Batch batch_;
   data::LoaderState cursor_;  // after the last consumed batch
   RunCounters counters_;
+  bool resumed_ = false;
   double blocked_s_ = 0.0;  // by checkpoints, since the last row
   Clock::time_point start_ = Clock::now();
 };
@@ -97,19 +101,14 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       health_(recipe.health) {
   scale_ = {recipe_.train.steps, zaya_flop(recipe_.model, recipe_.data.sequence_length).training,
             measure_peak()};
-  if (leads_) {
-    const std::string& directory = recipe_.train.run_dir;
-    files_.make_directories(directory);
-    write_text(files_, join(directory, "recipe.toml"), to_toml(recipe_));
-  }
+  data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, place()));
+  ranks_.barrier("start").wait();  // none refuses the recipe: now the run's directory is touched
   saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, writer_);
-  if (leads_)
-    metrics_ = std::make_unique<Metrics>(files_, recipe_.train.run_dir, log_, scale_,
-                                         recipe_.train.log_every);
-  saves_->set_metrics(metrics_.get());
   log_.info("{}", description());
   report_dropped(sources_.train, recipe_.data.sequence_length, log_);
-  resume();
+  resume(loader);
+  ranks_.barrier("resume").wait();  // none refuses the checkpoint
+  if (!finished()) begin(std::move(loader));
 }
 
 std::string Run::description() const {
@@ -129,24 +128,53 @@ std::string Run::description() const {
       format_bytes(plan_.memory.total.peak_bytes), ranks.empty() ? "" : " a rank");
 }
 
-void Run::resume() {
-  data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, place()));
-  const bool found = saves_->resume([&](const checkpoint::StepReader& reader) {
+void Run::resume(data::Loader& loader) {
+  std::string saved_recipe;
+  resumed_ = saves_->resume([&](const checkpoint::StepReader& reader) {
     const Restored state = restore(reader, trainer_);
     counters_ = state.counters;
+    saved_recipe = state.recipe;
     health_.restore(state.health);
     loader.restore(state.loader, recipe_.data.allow_dataset_change);
   });
-  if (found) {
-    trainer_.weights_changed();
-    log_.info("continuing after step {} ({} tokens)", counters_.step,
-              format_thousands(counters_.tokens));
-    if (leads_) metrics_->event("resume", {{"step", counters_.step}});
-  } else {
-    trainer_.initialize();
+  if (!resumed_) return trainer_.initialize();
+  trainer_.weights_changed();
+  if (finished())
+    return log_.info("the run is finished: step {} of {} is done; raise train.steps to go on",
+                     counters_.step, recipe_.train.steps);
+  log_.info("continuing after step {} ({} tokens)", counters_.step,
+            format_thousands(counters_.tokens));
+  report_differences(saved_recipe);
+}
+
+void Run::report_differences(const std::string& saved_recipe) {
+  const std::string source = fmt::format("the recipe of step {}", counters_.step);
+  try {
+    const auto lines = differences(parse_recipe(saved_recipe, source, {}), recipe_);
+    if (!lines.empty()) log_.info("changed since step {}:", counters_.step);
+    for (const std::string& line : lines) log_.info("  {}", line);
+  } catch (const Error& error) {
+    // It may have been written by a version of Ashlar with other keys.
+    log_.warn("what changed since step {} is not known: {}", counters_.step, error.what());
   }
+}
+
+// The start is accepted: from here on the run's directory tells of it.
+void Run::begin(data::Loader loader) {
+  if (leads_) {
+    const std::string& directory = recipe_.train.run_dir;
+    write_text(files_, join(directory, "recipe.toml"), to_toml(recipe_));
+    metrics_ = std::make_unique<Metrics>(files_, directory, log_, scale_, recipe_.train.log_every,
+                                         counters_.step);
+    if (resumed_) metrics_->event("resume", {{"step", counters_.step}});
+  }
+  saves_->set_metrics(metrics_.get());
   cursor_ = loader.state();
   prefetch_ = std::make_unique<data::Prefetcher>(std::move(loader));
+}
+
+bool Run::finished() const {
+  return counters_.step >= recipe_.train.steps;
 }
 
 Place Run::place() const {
@@ -159,11 +187,12 @@ double Run::measure_peak() const {
 }
 
 Outcome Run::train() {
+  if (finished()) return Outcome::kDone;
   const auto every = [&](int64_t period) { return period > 0 && counters_.step % period == 0; };
   Outcome outcome = Outcome::kDone;
   const auto deadline = recipe_.train.max_minutes * 60.0;
   bool first = true;
-  while (counters_.step < recipe_.train.steps) {
+  while (!finished()) {
     step();
     if (first) {
       log_.info("first step finished {:.2f} s after the process started", process_age_s());

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
@@ -34,17 +35,78 @@ void put(std::string& row, const char* key, double value) {
   row += ',';
 }
 
+// The step that a line tells of, 0 where it names none; nullopt for a line that a kill cut short.
+struct Line {
+  bool is_event = false;
+  int64_t step = 0;
+};
+std::optional<Line> parse_line(std::string_view text) {
+  const auto row = nlohmann::json::parse(text, nullptr, false);
+  if (!row.is_object()) return std::nullopt;
+  const auto step = row.find("step");
+  const bool names_step = step != row.end() && step->is_number_integer();
+  return Line{row.contains("event"), names_step ? step->get<int64_t>() : 0};
+}
+
+// Where the rows of steps up to `step` end, and the lines of events up to it that stand behind them.
+// Reads from the end, as far as it has to.
+struct Kept {
+  size_t bytes = 0;
+  std::string events;
+};
+Kept kept_of(std::string_view text, int64_t step) {
+  Kept kept;
+  for (size_t end = text.rfind('\n') + 1; end > 0;) {  // npos + 1 is 0
+    const size_t begin = end < 2 ? 0 : text.rfind('\n', end - 2) + 1;
+    const std::string_view text_of_line = text.substr(begin, end - begin);
+    const std::optional<Line> line = parse_line(text_of_line);
+    if (line && line->step <= step) {
+      if (!line->is_event) {
+        kept.bytes = end;
+        break;
+      }
+      kept.events.insert(0, text_of_line);
+    }
+    end = begin;
+  }
+  return kept;
+}
+
+// metrics.jsonl without what comes after `step`, which is done again.
+std::unique_ptr<File> open_after(FileSystem& files, const std::string& path, int64_t step) {
+  Kept kept;
+  if (const auto info = files.stat(path); info && info->size_bytes > 0) {
+    const auto mapping = files.map(path);
+    const auto bytes = mapping->bytes();
+    kept = kept_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, step);
+  }
+  auto file = files.append(path);
+  file->truncate(int64_t(kept.bytes));
+  file->write_at(std::as_bytes(std::span(kept.events)), int64_t(kept.bytes));
+  files.sync_directory(parent_of(path));
+  return file;
+}
+
 }  // namespace
 
 Metrics::Metrics(FileSystem& files, const std::string& directory, Log& log, const RunScale& scale,
-                 int64_t log_every)
+                 int64_t log_every, int64_t after_step)
     : log_(log),
       scale_(scale),
       log_every_(log_every),
-      jsonl_(files.append(join(directory, "metrics.jsonl"))),
-      board_(files, join(directory, "tensorboard")),
+      jsonl_(open_after(files, join(directory, "metrics.jsonl"), after_step)),
+      jsonl_bytes_(jsonl_->size()),
+      board_(files, join(directory, "tensorboard"), after_step + 1),
       last_flush_(Clock::now()) {
   pending_.reserve(kRoom);
+}
+
+Metrics::~Metrics() {
+  try {
+    flush();
+  } catch (const std::exception& error) {
+    log_.warn("the last rows are lost: {}", error.what());
+  }
 }
 
 void Metrics::step(const StepRow& row) {
@@ -125,10 +187,16 @@ void Metrics::event(const char* name, const nlohmann::ordered_json& members) {
 }
 
 void Metrics::flush() {
-  jsonl_->write_at(std::as_bytes(std::span(pending_)), jsonl_->size());
+  jsonl_->write_at(std::as_bytes(std::span(pending_)), jsonl_bytes_);
+  jsonl_bytes_ += int64_t(pending_.size());
   pending_.clear();
   board_.flush();
   last_flush_ = Clock::now();
+}
+
+void Metrics::sync() {
+  jsonl_->sync();
+  board_.sync();
 }
 
 }  // namespace ashlar::train

@@ -1,6 +1,10 @@
 // One row per optimizer step, to three places: a console line, DIRECTORY/metrics.jsonl,
 // TensorBoard. docs/metrics.md gives every key with its formula.  A step row that is due on no
 // console line allocates nothing.
+//
+// The files of a run hold every step once, in order, whatever ended its starts: a start goes on
+// after the rows of the step that it continues from, and rows are on disk before the checkpoint of
+// their step is committed (flush() before the save, sync() before the commit).
 #pragma once
 
 #include <memory>
@@ -33,14 +37,18 @@ struct RunScale {
 
 class Metrics {
  public:
+  // after_step: what the run continues from; rows of later steps are cut.
   Metrics(FileSystem& files, const std::string& directory, Log& log, const RunScale& scale,
-          int64_t log_every);
+          int64_t log_every, int64_t after_step);
+  ~Metrics();  // flushes; an error is logged
+  Metrics(const Metrics&) = delete;
   void step(const StepRow& row);
   void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
   // A line {"event": name, members...} of metrics.jsonl.
   void event(const char* name, const nlohmann::ordered_json& members);
   void set_peak(double peak_flops) { scale_.peak_flops = peak_flops; }
-  void flush();  // everything so far is in the files
+  void flush();  // hands everything so far to the files
+  void sync();   // what was flushed is on disk; from any thread
 
  private:
   void console(const StepRow& row);
@@ -48,6 +56,7 @@ class Metrics {
   RunScale scale_;
   int64_t log_every_;
   std::unique_ptr<File> jsonl_;
+  int64_t jsonl_bytes_;  // where the next lines go: what a failed write left is written over
   std::string pending_;  // lines that the file lacks
   TensorBoard board_;
   double window_s_ = 0.0, window_stall_s_ = 0.0;  // since the last console line

@@ -73,7 +73,12 @@ checkpoint::StepReader Saves::reader_of(int64_t step) const {
 checkpoint::SaveRequest Saves::request(const RunCounters& counters, const HealthState& health,
                                        const data::LoaderState& cursor) {
   checkpoint::SaveRequest request = writer_.request(counters, health, cursor);
-  if (leads()) request.attempt = checkpoint::random_id();
+  if (leads()) {
+    request.attempt = checkpoint::random_id();
+    // Rows up to this step outlive whatever the checkpoint outlives.
+    metrics_->flush();
+    request.before_commit = [metrics = metrics_] { metrics->sync(); };
+  }
   from_leader(ranks_, request.attempt, "save attempt");
   return request;
 }

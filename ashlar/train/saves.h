@@ -19,7 +19,7 @@ class Saves {
   Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
         StateWriter& writer);
 
-  // Rank 0's metrics.
+  // Rank 0's metrics, before its first save; they outlive this object.
   void set_metrics(Metrics* metrics) { metrics_ = metrics; }
 
   // Reads the newest step that every rank finds whole; damaged ones are set aside.  take() fills the

@@ -160,7 +160,8 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
             .loader = {},
             .extra = {},
             .sections = {},
-            .aliases = {}};
+            .aliases = {},
+            .before_commit = {}};
   arrays_ = data::to_arrays(loader);
   loader_.clear();
   for (data::NamedIntegers& array : arrays_)
@@ -172,7 +173,8 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
                                   .loader = loader_,
                                   .extra = {},
                                   .sections = {},
-                                  .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}}};
+                                  .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},
+                                  .before_commit = {}};
   request.extra = {
       {"trainer.json", to_json(counters, trainer_, health), true},
       {"recipe.toml", to_toml(recipe), false},
@@ -213,7 +215,8 @@ Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
   add_what_others_keep(trainer, pieces);
   reader.load(pieces);
   trainer.restore_counters(state.optimizer_steps, state.balancer_updates);
-  return {state.counters, state.health, data::loader_state_from(arrays)};
+  return {state.counters, state.health, data::loader_state_from(arrays),
+          reader.has_blob("recipe.toml") ? reader.read_blob("recipe.toml") : ""};
 }
 
 }  // namespace ashlar::train

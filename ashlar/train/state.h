@@ -51,6 +51,7 @@ struct Restored {
   RunCounters counters;
   HealthState health;
   data::LoaderState loader;
+  std::string recipe;  // TOML
 };
 Restored restore(const checkpoint::StepReader& reader, Trainer& trainer);
 

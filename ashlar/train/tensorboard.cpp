@@ -72,6 +72,16 @@ void append_version_record(std::string& out, double wall_time_s) {
   end_record(out, begin);
 }
 
+void append_start_record(std::string& out, double wall_time_s, int64_t step) {
+  const size_t begin = begin_record(out, wall_time_s);
+  put_key(out, 2, 0);
+  put_varint(out, uint64_t(step));
+  put_head(out, 7, 2);
+  put_key(out, 1, 0);
+  put_varint(out, 1);  // START
+  end_record(out, begin);
+}
+
 void append_scalar_record(std::string& out, double wall_time_s, int64_t step, std::string_view tag,
                           float value) {
   ASHLAR_ASSERT(tag.size() <= 100);  // so that each length below is one byte
@@ -88,14 +98,20 @@ void append_scalar_record(std::string& out, double wall_time_s, int64_t step, st
   end_record(out, begin);
 }
 
-TensorBoard::TensorBoard(FileSystem& files, const std::string& directory) {
+TensorBoard::TensorBoard(FileSystem& files, const std::string& directory, int64_t first_step) {
   files.make_directories(directory);
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
-  file_ = files.append(join(
-      directory, fmt::format("events.out.tfevents.{}.{}", int64_t(now_s()), std::string(host))));
+  const auto path_at = [&](int64_t time_s) {
+    return join(directory, fmt::format("events.out.tfevents.{}.{}", time_s, std::string(host)));
+  };
+  int64_t time_s = int64_t(now_s());
+  while (files.stat(path_at(time_s))) ++time_s;  // a start within the same second
+  file_ = files.create(path_at(time_s));
+  files.sync_directory(directory);
   buffer_.reserve(1 << 16);
-  if (file_->size() == 0) append_version_record(buffer_, now_s());
+  append_version_record(buffer_, now_s());
+  append_start_record(buffer_, now_s(), first_step);
 }
 
 void TensorBoard::scalar(int64_t step, std::string_view tag, double value) {
@@ -103,8 +119,13 @@ void TensorBoard::scalar(int64_t step, std::string_view tag, double value) {
 }
 
 void TensorBoard::flush() {
-  file_->write_at(std::as_bytes(std::span(buffer_)), file_->size());
+  file_->write_at(std::as_bytes(std::span(buffer_)), file_bytes_);
+  file_bytes_ += int64_t(buffer_.size());
   buffer_.clear();
+}
+
+void TensorBoard::sync() {
+  file_->sync();
 }
 
 }  // namespace ashlar::train

@@ -2,7 +2,8 @@
 //
 // Format  record = u64 length, u32 masked crc32c(length bytes), data, u32 masked crc32c(data), with
 //         mask(c) = ((c >> 15) | (c << 17)) + 0xa282ead8; data = protobuf Event {1: double
-//         wall_time, 2: int64 step, 3: file_version | 5: Summary {1: Value {1: tag, 2: float}}}.
+//         wall_time, 2: int64 step, 3: file_version | 5: Summary {1: Value {1: tag, 2: float}} |
+//         7: SessionLog {1: status}}.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +17,23 @@ namespace ashlar::train {
 
 // They append one record to `out`.  A tag has at most 100 bytes.
 void append_version_record(std::string& out, double wall_time_s);
+// A start whose first step is `step`: TensorBoard forgets what older files say of it and later ones.
+void append_start_record(std::string& out, double wall_time_s, int64_t step);
 void append_scalar_record(std::string& out, double wall_time_s, int64_t step, std::string_view tag,
                           float value);
 
-// Appends to DIRECTORY/events.out.tfevents.<unix time>.<host>; one file per start of the program.
+// Writes DIRECTORY/events.out.tfevents.<unix time>.<host>, a new file per start of the program,
+// whose name sorts behind the older ones.
 class TensorBoard {
  public:
-  TensorBoard(FileSystem& files, const std::string& directory);
+  TensorBoard(FileSystem& files, const std::string& directory, int64_t first_step);
   void scalar(int64_t step, std::string_view tag, double value);  // allocates nothing up to 64 KiB
   void flush();  // hands what is buffered to the file
+  void sync();   // what was flushed is on disk; from any thread
 
  private:
   std::unique_ptr<File> file_;
+  int64_t file_bytes_ = 0;  // where the next records go
   std::string buffer_;
 };
 

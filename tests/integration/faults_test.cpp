@@ -141,8 +141,15 @@ TEST(Faults, TwoRunsCannotShareARunDirectory) {
   prepare_text(scratch);
   Program first(scratch.path(), train_args({"train.steps=1000000", "checkpoint.every=50"}));
   while (!fs::exists(step_directory(scratch / "run", 50)) && first.running()) usleep(1000);
-  const Result second = run(scratch, train_args());
+  const auto names = [&] {
+    return std::distance(fs::directory_iterator(scratch / "run/tensorboard"), {});
+  };
+  const std::string recipe = read_file(scratch / "run/recipe.toml");
+  const auto boards = names();
+  const Result second = run(scratch, train_args({"optim.lr=1e-3"}));
   EXPECT_EQ(second.code, 2) << second.err;
+  EXPECT_EQ(read_file(scratch / "run/recipe.toml"), recipe);
+  EXPECT_EQ(names(), boards);
   first.send(SIGTERM);
   EXPECT_EQ(first.wait().code, 27);
 }

@@ -219,5 +219,109 @@ TEST(Resume, AnotherModelOrDatasetIsRefused) {
   run_ok(scratch, train_args({"train.steps=40", "data.allow_dataset_change=true"}));
 }
 
+// Content of every file, and the names of the directories.
+std::map<std::string, std::string> everything_in(const Scratch& scratch) {
+  std::map<std::string, std::string> all = read_tree(scratch.path());
+  for (const auto& entry : fs::recursive_directory_iterator(scratch.path()))
+    if (entry.is_directory()) all[fs::relative(entry.path(), scratch.path()).string()] = "/";
+  return all;
+}
+
+TEST(Resume, ARefusedStartChangesNothing) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args());
+  const auto before = everything_in(scratch);
+  const std::vector<std::pair<int, std::vector<std::string>>> refused = {
+      {2, {"train.seed=7"}},
+      {2, {"model.num_experts=6"}},
+      {2, {"optim.matrices=adamw"}},
+      {2, {"model.vocab_size=200"}},
+      {2, {"train.steps=many"}},
+      {2, {"--ranks", "3"}},
+      {22, {"train.memory_limit_mib=1"}},
+      {24, {"data.train=gone"}},
+      {24, {"data.validation=gone"}},
+      {24, {"data.tokenizer=gone"}},
+      {24, {"data.sequence_length=64"}},
+      {2, {"data.sequence_length=64", "--ranks", "2", "data.validation_fraction=0.001"}}};
+  for (const auto& [code, overrides] : refused) {
+    SCOPED_TRACE(overrides[0]);
+    for (const char* directory : {"run", "new/run"}) {
+      std::vector<std::string> more = overrides;
+      more.insert(more.end(),
+                  {"train.steps=40", std::string("train.run_dir=") + directory, "optim.lr=1e-3"});
+      if (overrides[0] == "train.steps=many") std::erase(more, "train.steps=40");
+      // What a new run may choose is refused for the old one only.
+      const bool is_choice = std::string(directory) == "new/run" &&
+                             (overrides[0] == "train.seed=7" || overrides[0].starts_with("optim") ||
+                              overrides[0] == "model.num_experts=6" ||
+                              overrides == std::vector<std::string>{"data.sequence_length=64"});
+      if (is_choice) continue;
+      const Result result = run(scratch, train_args(more));
+      EXPECT_EQ(result.code, code) << result.err;
+      EXPECT_TRUE(everything_in(scratch) == before) << directory << ": " << result.err;
+    }
+  }
+}
+
+TEST(Resume, AFinishedRunSaysSoAndHowToGoOn) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args());
+  const auto before = everything_in(scratch);
+  const Result again = run(scratch, train_args());
+  EXPECT_EQ(again.code, 0);
+  EXPECT_NE(
+      again.err.find("the run is finished: step 30 of 30 is done; raise train.steps to go on"),
+      std::string::npos)
+      << again.err;
+  const Result fewer = run(scratch, train_args({"train.steps=20", "--ranks", "2"}));
+  EXPECT_EQ(fewer.code, 0);
+  EXPECT_NE(fewer.err.find("step 30 of 20 is done"), std::string::npos) << fewer.err;
+  EXPECT_TRUE(everything_in(scratch) == before);
+  const Result more = run(scratch, train_args({"train.steps=31"}));
+  EXPECT_EQ(more.code, 0);
+  EXPECT_EQ(more.err.find("finished:"), std::string::npos) << more.err;
+  EXPECT_EQ(read_steps(scratch / "run").size(), 31u);
+}
+
+TEST(Resume, TellsWhatChangedInTheRecipe) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args());
+  const Result changed =
+      run(scratch, train_args({"train.steps=40", "optim.lr=1e-3", "train.global_batch=8",
+                               "data.num_streams=4", "optim.schedule=linear", "health.window=64"}));
+  ASSERT_EQ(changed.code, 0) << changed.err;
+  EXPECT_NE(changed.err.find("changed since step 30:\n"
+                             "  optim.lr was 0.002, is 0.001\n"
+                             "  optim.schedule was \"cosine\", is \"linear\"\n"
+                             "  train.steps was 30, is 40\n"
+                             "  train.global_batch was 4, is 8\n"
+                             "  health.window was 128, is 64\n"),
+            std::string::npos)
+      << changed.err;
+  const Result again =
+      run(scratch, train_args({"train.steps=40", "optim.lr=1e-3", "train.global_batch=8",
+                               "data.num_streams=4", "optim.schedule=linear", "health.window=64"}));
+  EXPECT_EQ(again.err.find("changed since"), std::string::npos) << again.err;
+}
+
+// It once made every checkpoint of the run look damaged.
+TEST(Resume, AnotherHealthWindowTakesOverTheNewestSteps) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"health.window=16"}));
+  for (const char* window : {"8", "24"}) {
+    const Result result =
+        run(scratch, train_args({std::string("train.steps=") + (window[0] == '8' ? "40" : "50"),
+                                 std::string("health.window=") + window}));
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(result.err.find("warning"), std::string::npos) << result.err;
+  }
+  EXPECT_FALSE(fs::exists(scratch / "run/checkpoints/.bad"));
+}
+
 }  // namespace
 }  // namespace ashlar::integration

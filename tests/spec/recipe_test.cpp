@@ -100,6 +100,22 @@ TEST(Recipe, OverridesSeeTheResolvedModel) {
   EXPECT_EQ(recipe.data.num_streams, 6);
 }
 
+TEST(Recipe, DifferencesAreALineAKey) {
+  const Recipe before = parse(tiny());
+  EXPECT_EQ(differences(before, before), std::vector<std::string>{});
+  const Recipe now = parse(tiny(), {"optim.lr=0.25", "data.train=A", "train.global_batch=8",
+                                    "optim.schedule=linear", "checkpoint.async=false"});
+  EXPECT_EQ(differences(before, now),
+            (std::vector<std::string>{
+                "data.train was [], is \"A\"", "data.num_streams was 4, is 8",
+                "optim.lr was 0.0006, is 0.25", "optim.schedule was \"cosine\", is \"linear\"",
+                "train.global_batch was 4, is 8", "checkpoint.async was true, is false"}));
+  // The file that it came from is no key.
+  Recipe elsewhere = before;
+  elsewhere.source = "other.toml";
+  EXPECT_EQ(differences(before, elsewhere), std::vector<std::string>{});
+}
+
 TEST(Recipe, BlendsOnTheCommandLine) {
   const auto blend = [](const std::string& value) {
     return parse(tiny(), {"data.train=" + value}).data.train;

@@ -28,10 +28,38 @@ TEST(TensorBoard, KnownRecords) {
             "1a00000000000000129bd82d09000000000000f03f10072a0d0a0b0a046c6f73731500006040580acbb9");
 }
 
+// Step 300 and SessionLog {status: START}: 10 ac 02, 3a 02 08 01.
+TEST(TensorBoard, AStartNamesItsFirstStep) {
+  std::string out;
+  append_start_record(out, 1.0, 300);
+  EXPECT_EQ(hex(out).substr(24, 32), "09000000000000f03f10ac023a020801");
+  EXPECT_EQ(hex(out).substr(0, 16), "1000000000000000");
+}
+
+// Readers take files by name: that of a start in the same second comes behind.
+TEST(TensorBoard, EveryStartHasAFileOfItsOwn) {
+  const auto files = memory_files();
+  for (const int64_t first_step : {1, 5, 9}) {
+    TensorBoard board(*files, "run/tensorboard", first_step);
+    board.flush();
+  }
+  const auto names = files->list("run/tensorboard");
+  ASSERT_EQ(names.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    std::string expected = version_record(1.0);
+    append_start_record(expected, 1.0, int64_t(1 + 4 * i));
+    const std::string text = read_text(*files, "run/tensorboard/" + names[i]);
+    ASSERT_EQ(text.size(), expected.size());
+    EXPECT_EQ(text[text.size() - 9], expected[expected.size() - 9]) << names[i];  // the step
+  }
+}
+
 TEST(TensorBoard, FilesHoldWholeRecords) {
   const auto files = memory_files();
+  std::string start;
+  append_start_record(start, 1.0, 1);
   {
-    TensorBoard board(*files, "run/tensorboard");
+    TensorBoard board(*files, "run/tensorboard", 1);
     board.scalar(1, "loss", 2.0);
     board.flush();
     board.scalar(2, "loss", 1.0);
@@ -41,7 +69,8 @@ TEST(TensorBoard, FilesHoldWholeRecords) {
   ASSERT_EQ(names.size(), 1u);
   EXPECT_TRUE(names[0].starts_with("events.out.tfevents.")) << names[0];
   const std::string text = read_text(*files, "run/tensorboard/" + names[0]);
-  EXPECT_EQ(text.size(), version_record(1).size() + 2 * scalar_record(1, 1, "loss", 1).size());
+  EXPECT_EQ(text.size(),
+            version_record(1).size() + start.size() + 2 * scalar_record(1, 1, "loss", 1).size());
 }
 
 }  // namespace

@@ -1,0 +1,104 @@
+// What a start finds of the rows of the starts before it.
+#include "ashlar/train/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/text.h"
+
+namespace ashlar::train {
+namespace {
+
+constexpr const char* kPath = "run/metrics.jsonl";
+
+std::string row(int64_t step) {
+  return fmt::format("{{\"step\":{},\"samples\":{},\"loss\":1.0}}\n", step, 4 * step);
+}
+
+std::string event(const char* name, int64_t step) {
+  return fmt::format("{{\"event\":\"{}\",\"step\":{}}}\n", name, step);
+}
+
+std::unique_ptr<FileSystem> files_with(const std::string& text) {
+  auto files = memory_files();
+  files->make_directories("run");
+  write_text(*files, kPath, text);
+  return files;
+}
+
+// The file after a start that continues from `after` and does one step more.
+std::string continued(FileSystem& files, int64_t after) {
+  Log log([](std::string_view) {});
+  {
+    Metrics metrics(files, "run", log, {}, 1000, after);
+    metrics.event("resume", {{"step", after}});
+  }
+  return read_text(files, kPath);
+}
+
+std::string resumed(int64_t after) {
+  return event("resume", after);
+}
+
+TEST(Metrics, RowsAfterTheResumedStepAreCut) {
+  const std::string kept = row(1) + event("evaluation", 1) + row(2);
+  const auto files = files_with(kept + row(3) + event("evaluation", 3) + row(4));
+  EXPECT_EQ(continued(*files, 2), kept + resumed(2));
+  EXPECT_EQ(continued(*files, 2), kept + resumed(2) + resumed(2));
+  EXPECT_EQ(continued(*files, 0), resumed(0));
+}
+
+TEST(Metrics, NothingIsCutAfterACleanEnd) {
+  const std::string all = row(1) + row(2) + event("checkpoint", 2);
+  EXPECT_EQ(continued(*files_with(all), 2), all + resumed(2));
+  EXPECT_EQ(continued(*files_with(""), 2), resumed(2));
+}
+
+// A save in the background tells of its end when later steps are done already.
+TEST(Metrics, LateEventsOfEarlierStepsStay) {
+  const std::string first = "{\"event\":\"first_step\",\"seconds\":0.5}\n";
+  const auto files = files_with(row(1) + first + row(2) + row(3) + event("checkpoint", 2) + row(4) +
+                                event("skip", 4));
+  EXPECT_EQ(continued(*files, 2), row(1) + first + row(2) + event("checkpoint", 2) + resumed(2));
+}
+
+TEST(Metrics, ALineThatAKillCutShortGoes) {
+  for (const std::string& torn : {row(3).substr(0, 12), row(2).substr(0, 1), std::string("{}")}) {
+    const auto files = files_with(row(1) + row(2) + torn);
+    EXPECT_EQ(continued(*files, 2), row(1) + row(2) + resumed(2)) << torn;
+  }
+  EXPECT_EQ(continued(*files_with(row(1).substr(0, 12)), 0), resumed(0));
+}
+
+TEST(Metrics, AFailedWriteIsMadeAgainInItsPlace) {
+  const auto disk = memory_files();
+  disk->make_directories("run");
+  bool broken = false;
+  const auto files =
+      faulty_files(*disk, [&](int64_t, std::string_view operation, const std::string& path) {
+        return broken && operation == "write" && path == kPath ? Fault::kShortWrite : Fault::kNone;
+      });
+  std::string said;
+  Log log([&](std::string_view line) { said += line; });
+  {
+    Metrics metrics(*files, "run", log, {}, 1000, 0);
+    metrics.event("a", {{"n", 1}});
+    broken = true;
+    EXPECT_THROW(metrics.flush(), Error);
+    broken = false;
+    metrics.event("b", {{"n", 2}});
+  }
+  EXPECT_EQ(read_text(*disk, kPath), "{\"event\":\"a\",\"n\":1}\n{\"event\":\"b\",\"n\":2}\n");
+  EXPECT_EQ(said, "");
+  {
+    Metrics metrics(*files, "run", log, {}, 1000, 0);
+    metrics.event("c", {{"n", 3}});
+    broken = true;
+  }
+  EXPECT_NE(said.find("the last rows are lost: "), std::string::npos) << said;
+}
+
+}  // namespace
+}  // namespace ashlar::train
