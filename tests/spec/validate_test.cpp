@@ -59,6 +59,23 @@ TEST(Validate, AcceptsTheExtremes) {
   recipe.data.sequence_length = 1;
   recipe.data.num_streams = 1;
   EXPECT_EQ(judged(recipe), "");
+  recipe = good();
+  recipe.data.sequence_length = recipe.model.max_position_embeddings = 512;
+  recipe.model.eos_token_id = recipe.model.vocab_size - 1;
+  recipe.checkpoint.keep_every = recipe.checkpoint.every = 700;
+  EXPECT_EQ(judged(recipe), "");
+}
+
+// Half of what an int64_t holds: 2^62 tokens are too many, one step less is not.
+TEST(Validate, TokensOfARunStayBelow2To62) {
+  Recipe recipe = good();
+  recipe.train.global_batch = 1 << 20;
+  recipe.data.sequence_length = recipe.model.max_position_embeddings = 1 << 14;
+  recipe.train.steps = 1 << 28;  // 2^62: the bound is the nearest double
+  EXPECT_EQ(judged(recipe), "");
+  recipe.train.steps = (1 << 28) + (1 << 20);
+  EXPECT_NE(judged(recipe).find("train.steps is 269484032, which makes 4.63e+18 tokens"),
+            std::string::npos);
 }
 
 struct Rule {
@@ -174,6 +191,13 @@ INSTANTIATE_TEST_SUITE_P(
              },
              "checkpoint.keep_every is 700 but checkpoint.every is 0, which saves only at the end; "
              "choose keep_every 0 or give checkpoint.every"},
+        Rule{"keep_without_any",
+             [](Recipe& r) {
+               r.checkpoint.every = -1;
+               r.checkpoint.keep_every = 700;
+             },
+             "checkpoint.keep_every is 700 but checkpoint.every is -1, which saves never; choose "
+             "keep_every 0 or give checkpoint.every"},
         Rule{"run_dir", [](Recipe& r) { r.train.run_dir.clear(); },
              "train.run_dir is \"\"; expected a directory"},
         Rule{"seed", [](Recipe& r) { r.train.seed = uint64_t(1) << 63; },
