@@ -260,6 +260,7 @@ TEST(LoadEntropy, IsOneWhenEvenAndZeroWhenAllGoToOne) {
   EXPECT_NEAR(load_entropy(std::vector<int64_t>{5, 5, 5, 5}), 1.0, 1e-15);
   EXPECT_EQ(load_entropy(std::vector<int64_t>{0, 9, 0}), 0.0);
   EXPECT_EQ(load_entropy(std::vector<int64_t>{0, 0, 0}), 0.0);
+  EXPECT_EQ(load_entropy(std::vector<int64_t>{7}), 0.0);  // one expert cannot be uneven
   // -(3/4 ln 3/4 + 1/4 ln 1/4) / ln 2
   EXPECT_NEAR(load_entropy(std::vector<int64_t>{3, 1}), 0.8112781244591328, 1e-15);
   EXPECT_NEAR(load_entropy(std::vector<int64_t>{3, 1, 0, 0}), 0.8112781244591328 / 2, 1e-15);

@@ -78,9 +78,23 @@ TEST(Optimizer, GradientNormIsOverAllParameters) {
   }
 }
 
+// What several ranks keep is in the norm once: that of the first of them.
+TEST(Optimizer, CopiesAreLeftOutOfTheNorm) {
+  Machine machine;
+  std::vector<Parameter> list = {
+      machine.parameter("a", DType::kF64, {9}, OptimizerKind::kAdamW, true),
+      machine.parameter("b", DType::kF64, {5}, OptimizerKind::kAdamW, true)};
+  list[1].copy = 1, list[1].num_copies = 2;
+  double sum = 0.0;
+  for (const double g : values_of(list[0].gradient)) sum += g * g;
+  EXPECT_DOUBLE_EQ(
+      Optimizer(machine.allocator, list, {}, DType::kF64).gradient_squares(machine.ctx), sum);
+}
+
 TEST(Optimizer, ClippingBringsTheNormToTheBound) {
   EXPECT_EQ(clip_factor(0.5, 1.0), 1.0);
   EXPECT_EQ(clip_factor(1.0, 1.0), 1.0);
+  EXPECT_EQ(clip_factor(1.25, 1.0), 0.8);
   EXPECT_EQ(clip_factor(4.0, 1.0), 0.25);
   EXPECT_EQ(clip_factor(4.0, 0.0), 1.0);  // no clipping
   EXPECT_EQ(clip_factor(0.0, 1.0), 1.0);

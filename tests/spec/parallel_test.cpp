@@ -69,6 +69,11 @@ TEST(ParallelRules, ASharedStreamIsCutEvenly) {
             "parallel.sequence_parallel is true but a micro-batch has 7 tokens on a rank "
             "(train.micro_batch 1 x data.sequence_length 7 / parallel.cp 1) and parallel.tp is 4; "
             "choose sizes whose product tp divides, or sequence_parallel false");
+  // What cp leaves of the tokens is cut: 6 of 12.
+  const std::vector<std::string> shared{"parallel.tp=4", "parallel.sequence_parallel=true",
+                                        "parallel.cp=2", "data.sequence_length=12",
+                                        "train.micro_batch=1"};
+  EXPECT_NE(judged(shared).find("has 6 tokens on a rank"), std::string::npos) << judged(shared);
 }
 
 TEST(ParallelRules, PipelinesAreNotThereYet) {
@@ -93,6 +98,12 @@ TEST(ParallelRules, RanksThatDoNotFitAreToldWhatWould) {
       judged_on(6, {"parallel.tp=2", "parallel.dp=2"}),
       "6 ranks, but parallel.dp is 2 and parallel.pp 1 x parallel.cp 1 x parallel.tp 2; start "
       "4 ranks, or choose parallel.dp 0: as many as there are");
+  // Four batches of a step, but two streams.
+  const std::vector<std::string> two_streams{"train.global_batch=8", "data.num_streams=2"};
+  EXPECT_EQ(judged_on(2, two_streams), "");
+  EXPECT_NE(judged_on(4, two_streams).find("in 2 streams (data.num_streams); choose one of: 1 2"),
+            std::string::npos)
+      << judged_on(4, two_streams);
   EXPECT_NE(judged_on(0, {}).find("expected 1 or more"), std::string::npos);
 }
 

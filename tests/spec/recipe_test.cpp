@@ -100,6 +100,20 @@ TEST(Recipe, OverridesSeeTheResolvedModel) {
   EXPECT_EQ(recipe.data.num_streams, 6);
 }
 
+TEST(Recipe, AFileOfMoreThanAMebibyteIsNoRecipe) {
+  const testing_support::TemporaryDirectory root;
+  const auto files = posix_files();
+  const std::string path = root / "long.toml", head = tiny() + "# ";
+  const std::string longest = head + std::string((1 << 20) - head.size(), 'x');
+  write_text(*files, path, longest);
+  EXPECT_EQ(load_recipe(path, {}).model.vocab_size, 128);
+  write_text(*files, path, longest + "x");
+  const std::string message =
+      testing_support::message_of(ErrorKind::kConfig, [&] { load_recipe(path, {}); });
+  EXPECT_NE(message.find("has 1048577 bytes; expected a recipe of at most 1048576"), message.npos)
+      << message;
+}
+
 TEST(Recipe, DifferencesAreALineAKey) {
   const Recipe before = parse(tiny());
   EXPECT_EQ(differences(before, before), std::vector<std::string>{});

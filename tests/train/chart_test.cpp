@@ -24,6 +24,7 @@ TEST(Chart, FallingLossRunsFromTopLeftToBottomRight) {
 TEST(Chart, TooFewStepsGiveNothing) {
   EXPECT_EQ(render_chart({}, {}), "");
   EXPECT_EQ(render_chart({{1, 2.0}}, {}), "");
+  EXPECT_NE(render_chart({{1, 2.0}, {2, 1.0}}, {}), "");
 }
 
 TEST(Chart, NonFiniteAndFlatCurvesAreDrawn) {
