@@ -72,6 +72,16 @@ TEST(Metrics, ALineThatAKillCutShortGoes) {
   EXPECT_EQ(continued(*files_with(row(1).substr(0, 12)), 0), resumed(0));
 }
 
+// The last record of its first flush is the start; its step stands before SessionLog and checksum.
+TEST(Metrics, TheBoardStartsAtTheNextStep) {
+  const auto files = files_with(row(1) + row(2));
+  continued(*files, 2);
+  const auto names = files->list("run/tensorboard");
+  ASSERT_EQ(names.size(), 1u);
+  const std::string text = read_text(*files, "run/tensorboard/" + names[0]);
+  EXPECT_EQ(text[text.size() - 9], 3);
+}
+
 TEST(Metrics, AFailedWriteIsMadeAgainInItsPlace) {
   const auto disk = memory_files();
   disk->make_directories("run");
