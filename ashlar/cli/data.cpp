@@ -1,9 +1,11 @@
-// ashlar data prepare --input FILE... --tokenizer tok.model --out PREFIX;  ashlar data info PREFIX
+// ashlar data prepare --input FILE... --tokenizer tok.model --out PREFIX | info PREFIX | verify
+// PREFIX...
 #include <CLI/CLI.hpp>
 
 #include "ashlar/cli/command.h"
 #include "ashlar/core/text.h"
 #include "ashlar/data/prepare.h"
+#include "ashlar/data/verify.h"
 
 namespace ashlar::cli {
 namespace {
@@ -24,6 +26,19 @@ void print_info(const data::DatasetInfo& info) {
                              format_bytes(input.bytes), format_thousands(input.documents)));
 }
 
+// One line a dataset.  Whether nothing is wrong.
+bool print_report(const std::string& prefix, const data::DatasetReport& report) {
+  std::string verdict = report.finding;
+  if (verdict.empty()) {
+    verdict = fmt::format("good ({} documents, {} tokens, {})", format_thousands(report.documents),
+                          format_thousands(report.tokens), format_bytes(report.bytes));
+    if (!report.has_checksum)
+      verdict += fmt::format(" as far as can be told: no {}.json holds a checksum", prefix);
+  }
+  print_result(fmt::format("{}: {}", prefix, verdict));
+  return report.finding.empty();
+}
+
 }  // namespace
 
 void add_data(CLI::App& app, Action& action) {
@@ -31,7 +46,7 @@ void add_data(CLI::App& app, Action& action) {
   group->require_subcommand(1);
 
   struct Flags {
-    std::vector<std::string> inputs;
+    std::vector<std::string> inputs, prefixes;
     std::string tokenizer, out, prefix;
     int threads = 0;
   };
@@ -63,6 +78,19 @@ void add_data(CLI::App& app, Action& action) {
       const auto files = posix_files();
       print_info(data::inspect_dataset(*files, flags->prefix));
       return 0;
+    };
+  });
+
+  CLI::App* verify = group->add_subcommand(
+      "verify", "compare whole datasets with their checksums; exit code 1 if anything is wrong");
+  verify->add_option("PREFIX", flags->prefixes, "prefixes of datasets")->required();
+  verify->callback([flags, &action] {
+    action = [flags](Log& log) {
+      const auto files = posix_files();
+      bool good = true;
+      for (const std::string& prefix : flags->prefixes)
+        good = print_report(prefix, data::verify_dataset(*files, prefix, log)) && good;
+      return good ? 0 : 1;
     };
   });
 }

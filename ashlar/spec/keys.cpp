@@ -207,6 +207,8 @@ Rows data() {
               "else train.global_batch"),
       boolean("data.allow_dataset_change", d, &D::allow_dataset_change,
               "resume although the dataset differs from the one of the checkpoint"),
+      word("data.verify", d, &D::verify, {"off", "background"},
+           "compare whole datasets with their checksums while training; damage ends the run"),
   };
 }
 

@@ -62,6 +62,7 @@ struct DataSpec {
   bool mask_document_end = false;  // no loss on the first token of the next document
   int64_t num_streams = 0;         // L, divides the global batch; 0: default_num_streams
   bool allow_dataset_change = false;
+  bool verify = true;  // compare the whole .bin with its checksum while training
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
 

@@ -8,6 +8,7 @@
 
 #include "ashlar/core/text.h"
 #include "ashlar/data/prefetch.h"
+#include "ashlar/data/verify.h"
 #include "ashlar/kernels/peak.h"
 #include "ashlar/sizing/zaya.h"
 #include "ashlar/train/agree.h"
@@ -53,6 +54,8 @@ class Run {
   void skip(const StepStats& stats, const Verdict& verdict);
   void evaluate();
   void save();
+  void check_data(double patience_s);
+  void before_save();
   void show_curves();
 
   Recipe recipe_;
@@ -75,6 +78,9 @@ class Run {
   std::unique_ptr<Saves> saves_;
   std::unique_ptr<data::Prefetcher> prefetch_;
   data::Batch batch_;
+  std::unique_ptr<data::BackgroundVerify> verify_;  // of rank 0
+  bool waited_for_verify_ = false;
+  int64_t first_step_ = 0;    // after which this start began
   data::LoaderState cursor_;  // after the last consumed batch
   RunCounters counters_;
   bool resumed_ = false;
@@ -169,6 +175,7 @@ void Run::begin(data::Loader loader) {
     if (resumed_) metrics_->event("resume", {{"step", counters_.step}});
   }
   saves_->set_metrics(metrics_.get());
+  first_step_ = counters_.step;
   cursor_ = loader.state();
   prefetch_ = std::make_unique<data::Prefetcher>(std::move(loader));
 }
@@ -194,6 +201,7 @@ Outcome Run::train() {
   bool first = true;
   while (!finished()) {
     step();
+    check_data(0.0);
     if (first) {
       log_.info("first step finished {:.2f} s after the process started", process_age_s());
       if (leads_) metrics_->event("first_step", {{"seconds", process_age_s()}});
@@ -201,6 +209,9 @@ Outcome Run::train() {
       // Threads that have just started may share a CPU for a while: the better of two moments.
       scale_.peak_flops = std::max(scale_.peak_flops, measure_peak());
       if (leads_) metrics_->set_peak(scale_.peak_flops);
+      // Not before the first step, which it would slow down.
+      if (leads_ && recipe_.data.verify)
+        verify_ = std::make_unique<data::BackgroundVerify>(files_, sources_);
     }
     if (every(recipe_.train.eval_every)) evaluate();
     if (every(recipe_.checkpoint.every)) save();
@@ -220,7 +231,13 @@ Outcome Run::train() {
   }
   if (outcome == Outcome::kPreempted)
     log_.info("{}: saving step {} and stopping", signals_.name(), counters_.step);
+  before_save();
   saves_->finish(counters_, health_.state(), cursor_);
+  if (verify_ && !verify_->done())
+    log_.info(
+        "of {} of datasets, {} were compared with their checksums when the run ended; "
+        "`ashlar data verify` reads all",
+        format_bytes(verify_->bytes_total()), format_bytes(verify_->bytes_done()));
   if (leads_) show_curves();
   ranks_.barrier("end").wait();
   return outcome;
@@ -324,7 +341,24 @@ void Run::evaluate() {
     metrics_->evaluation(counters_.step, sum / double(count), count, seconds_since(start));
 }
 
+// Rank 0 alone reads what all ranks share; its error ends the others.
+void Run::check_data(double patience_s) {
+  if (!verify_) return;
+  if (const std::optional<Error> error = verify_->failure(patience_s))
+    throw Error(error->kind(),
+                fmt::format("{}; this start trained on it: do not keep what it saved after step {}",
+                            error->what(), first_step_));
+}
+
+// The first save of a start waits a little for the datasets: a run that is shorter than the reading
+// of its data would else save what damaged tokens taught it.
+void Run::before_save() {
+  constexpr double kPatienceS = 5.0;
+  check_data(std::exchange(waited_for_verify_, true) ? 0.0 : kPatienceS);
+}
+
 void Run::save() {
+  before_save();
   const auto start = Clock::now();
   saves_->save(counters_, health_.state(), cursor_);
   blocked_s_ += seconds_since(start);

@@ -25,6 +25,30 @@ int count(const std::string& text, const std::string& part) {
   return found;
 }
 
+// One bit of one token: the id stays in the vocabulary, so only the checksum tells.
+TEST(Faults, DamagedTokensEndTheRunBeforeASave) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  EXPECT_EQ(run_ok(scratch, {"data", "verify", "text"}),
+            "text: good (80 documents, 21,427 tokens, 41.85 KiB)\n");
+  std::string tokens = read_file(scratch / "text.bin");
+  tokens[40'000] = char(tokens[40'000] ^ 1);
+  write_file(scratch / "text.bin", tokens);
+  const Result verified = run(scratch, {"data", "verify", "text", "text"});
+  EXPECT_EQ(verified.code, 1) << verified.err;
+  EXPECT_EQ(count(verified.out, "text: text.bin: checksum is "), 2) << verified.out;
+  for (const char* ranks : {"1", "2"}) {
+    std::vector<std::string> args = train_args({"train.steps=5"});
+    args.insert(args.end(), {"--ranks", ranks});
+    const Result result = run(scratch, args);
+    EXPECT_EQ(result.code, 24) << result.err;
+    EXPECT_EQ(count(result.err, "ashlar: text.bin: checksum is "), 1) << result.err;
+    for (const auto& entry : fs::directory_iterator(scratch / "run/checkpoints"))
+      EXPECT_FALSE(entry.path().filename().string().starts_with("step-")) << entry.path();
+  }
+  run_ok(scratch, train_args({"train.steps=5", "data.verify=off"}));
+}
+
 // No file may grow past 96 KiB: a shard of the tiny run is larger, its other files are not.
 void limit_file_size() {
   constexpr rlim_t kBytes = 96 << 10;

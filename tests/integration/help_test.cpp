@@ -18,6 +18,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"data"},
     {"data", "prepare"},
     {"data", "info"},
+    {"data", "verify"},
     {"train"},
     {"plan"},
     {"plan", "dry-run"},

@@ -1,0 +1,56 @@
+// Whether prepared datasets still hold what was prepared.
+//
+// Opening a dataset checks the index and all sizes; that the tokens are those that were written shows
+// only when the whole .bin is read and its CRC-32C compared with the one in PREFIX.json.  Datasets of
+// other programs have no PREFIX.json and so no checksum.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+#include "ashlar/data/sources.h"
+
+namespace ashlar::data {
+
+struct DatasetReport {
+  std::string finding;                           // one line; "": nothing is wrong
+  int64_t documents = 0, tokens = 0, bytes = 0;  // of .bin
+  bool has_checksum = false;
+};
+
+// Index, sizes, sidecar, tokenizer, and the whole .bin, until the first finding.  Shows progress.
+// Errors  kData: nothing there begins with that prefix.  kStorage: the machine cannot read.
+DatasetReport verify_dataset(FileSystem& files, const std::string& prefix, Log& log);
+
+// Reads the .bin files of a run on a thread of its own, each file once, those without a checksum not
+// at all.
+//
+// Cost     the thread has the lowest priority of the machine's scheduler and reads at most
+//          `bytes_per_s`, so that compute and the loader's own reading come first; 1 MiB of memory.
+// Threads  all calls are for one thread.  The destructor stops the reading.
+class BackgroundVerify {
+ public:
+  static constexpr double kBytesPerS = 256 << 20;  // a tebibyte in 70 minutes
+  BackgroundVerify(FileSystem& files, const Sources& sources, double bytes_per_s = kBytesPerS);
+  ~BackgroundVerify();
+  BackgroundVerify(const BackgroundVerify&) = delete;
+  BackgroundVerify& operator=(const BackgroundVerify&) = delete;
+
+  // What is wrong with the first dataset found wrong: kData, or kStorage from reading it.  Waits at
+  // most `patience_s` for the reading to end.
+  std::optional<Error> failure(double patience_s = 0);
+  bool done() const;  // all is read, or something is wrong
+  int64_t bytes_done() const;
+  int64_t bytes_total() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ashlar::data
