@@ -5,7 +5,6 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/data/indexed.h"
-#include "ashlar/data/text_source.h"
 
 namespace ashlar::data {
 namespace {
@@ -82,13 +81,15 @@ void warn_of_repairs(const TextSource& source, const std::string& path, Log& log
 
 std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std::string> inputs,
                                          const Tokenizer& tokenizer, int64_t total_bytes,
-                                         IndexedWriter& writer, Threads& threads, Log& log) {
+                                         IndexedWriter& writer, Threads& threads, Log& log,
+                                         BadDocuments bad) {
   Progress progress(log, "tokenizing", total_bytes, "B");
   Tokenization tokenization(tokenizer, threads, writer);
   std::vector<Sidecar::Input> read;
+  Skipped skipped;
   int64_t bytes_before = 0;
   for (const std::string& path : inputs) {
-    TextSource source(files, path);
+    TextSource source(files, path, bad);
     TextDocument document;
     Sidecar::Input input{path, files.stat(path, Links::kFollow)->size_bytes, 0};
     while (source.next(document)) {
@@ -97,13 +98,16 @@ std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std:
       progress.set(bytes_before + source.stored_done());
     }
     warn_of_repairs(source, path, log);
+    skipped.add(source.skipped());
     bytes_before += input.bytes;
     read.push_back(std::move(input));
   }
   tokenization.flush();
   ASHLAR_REQUIRE(writer.num_documents() > 0, kData,
-                 "{}{}: no document in it; expected text that is not blank", inputs.front(),
-                 inputs.size() > 1 ? " and the other inputs" : "");
+                 "{}{}: no document in it; expected text that is not blank{}", inputs.front(),
+                 inputs.size() > 1 ? " and the other inputs" : "", tell_skipped(skipped));
+  if (skipped.count > 0)
+    log.warn("{} documents are tokenized{}", writer.num_documents(), tell_skipped(skipped));
   return read;
 }
 
@@ -151,14 +155,14 @@ DatasetInfo describe(const IndexedDataset& dataset) {
 
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
-                    Log& log) {
+                    Log& log, BadDocuments bad) {
   const int64_t total_bytes = check(files, inputs, prefix);
   files.make_directories(parent_of(prefix));
   {
     BesideGuard beside(files, prefix);
     IndexedWriter writer(files, prefix, token_type_for(tokenizer.vocab_size()));
     Sidecar sidecar;
-    sidecar.inputs = write_tokens(files, inputs, tokenizer, total_bytes, writer, threads, log);
+    sidecar.inputs = write_tokens(files, inputs, tokenizer, total_bytes, writer, threads, log, bad);
     writer.seal();
     sidecar.tokenizer_kind = tokenizer.kind();
     sidecar.tokenizer_fingerprint = tokenizer.fingerprint();

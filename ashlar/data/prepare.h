@@ -16,6 +16,7 @@
 #include "ashlar/core/threads.h"
 #include "ashlar/data/index.h"
 #include "ashlar/data/sidecar.h"
+#include "ashlar/data/text_source.h"
 #include "ashlar/data/tokenizer.h"
 
 namespace ashlar::data {
@@ -31,14 +32,14 @@ struct DatasetInfo {
 };
 
 // Reads the inputs in the order given, tokenizes on all threads, writes in order: the bytes written
-// do not depend on the number of threads.  A progress line and a warning about repaired text go to
-// the log.  Memory: some megabytes and 4 bytes a document.
+// do not depend on the number of threads.  A progress line and warnings about repaired text and bad
+// documents that were left out go to the log.  Memory: some megabytes and 4 bytes a document.
 //
 // Errors  kConfig: no input, PREFIX.idx exists already.  kData: text_source.h, an input that does
 //         not exist, no text at all.  kStorage.  After an error none of the four files is there.
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
-                    Log& log);
+                    Log& log, BadDocuments bad = BadDocuments::kRefuse);
 
 // Errors of IndexedDataset.
 DatasetInfo inspect_dataset(FileSystem& files, const std::string& prefix);

@@ -5,6 +5,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/utf8.h"
+#include "ashlar/data/content.h"
 
 namespace ashlar::data {
 namespace {
@@ -12,24 +13,31 @@ namespace {
 constexpr size_t kChunkBytes = 256 << 10;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-bool is_json_lines(std::string_view path) {
-  for (const std::string_view packed : {".gz", ".dz"})
-    if (path.ends_with(packed)) path.remove_suffix(packed.size());
-  return path.ends_with(".jsonl");
-}
-
 bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
 }
 
 }  // namespace
 
-TextSource::TextSource(FileSystem& files, const std::string& path)
-    : path_(path), bytes_(open_bytes(files, path)), json_(is_json_lines(path)) {
-  while (buffer_.size() < kByteOrderMark.size() && fill()) {
+void Skipped::add(const Skipped& more) {
+  if (count == 0) first = more.first;
+  count += more.count;
+}
+
+std::string tell_skipped(const Skipped& skipped) {
+  if (skipped.count == 0) return "";
+  return fmt::format("; {} bad documents were left out, the first: {}", skipped.count,
+                     skipped.first);
+}
+
+TextSource::TextSource(FileSystem& files, const std::string& path, BadDocuments bad)
+    : path_(path), bytes_(open_bytes(files, path)), json_(is_json_lines(path)), bad_(bad) {
+  while (buffer_.size() < kHeadBytes && fill()) {
   }
   if (buffer_.starts_with(kByteOrderMark))
     byte_ = static_cast<int64_t>(at_ = kByteOrderMark.size());
+  const std::string other = not_text(path, std::string_view(buffer_).substr(at_, kHeadBytes));
+  ASHLAR_REQUIRE(other.empty(), kData, "{}: it is {}", path, other);
 }
 
 int64_t TextSource::stored_done() const {
@@ -55,7 +63,8 @@ bool TextSource::next_line() {
   while ((end = buffer_.find('\n', searched)) == std::string::npos) {
     searched = buffer_.size() - at_;  // fill() moves the rest to the front
     ASHLAR_REQUIRE(searched <= static_cast<size_t>(kMaxDocumentBytes), kData,
-                   "{}: the line is longer than {} bytes; expected documents of at most that size",
+                   "{}: the line is longer than {} bytes; expected documents of at most that size "
+                   "(`fold -s` breaks lines, blank lines separate documents)",
                    place(num_lines_ + 1, byte_), kMaxDocumentBytes);
     if (!fill()) break;
   }
@@ -77,6 +86,20 @@ bool TextSource::next(TextDocument& document) {
 }
 
 bool TextSource::next_plain(TextDocument& document) {
+  while (read_plain(document)) {
+    const Utf8Report report = check_utf8(document.text);
+    if (report.num_invalid == 0) return true;
+    if (bad_ == BadDocuments::kRefuse) {
+      repair(document, report);
+      return true;
+    }
+    skipped_.add({1, fmt::format("{}: the document there is not UTF-8",
+                                 place(document.line, document.byte))});
+  }
+  return false;
+}
+
+bool TextSource::read_plain(TextDocument& document) {
   document.text.clear();
   bool started = false, ended = false;
   while (!ended && (line_pending_ || next_line())) {
@@ -103,13 +126,10 @@ bool TextSource::next_plain(TextDocument& document) {
     line_.byte += static_cast<int64_t>(feed) + 1;
     line_pending_ = true;
   }
-  if (started) repair(document);
   return started;
 }
 
-void TextSource::repair(TextDocument& document) {
-  const Utf8Report report = check_utf8(document.text);
-  if (report.num_invalid == 0) return;
+void TextSource::repair(TextDocument& document, const Utf8Report& report) {
   if (replacements_.count == 0) {
     replacements_.line = document.line;
     replacements_.byte = document.byte;
@@ -127,24 +147,35 @@ void TextSource::repair(TextDocument& document) {
 bool TextSource::next_json(TextDocument& document) {
   while (next_line()) {
     if (is_blank(line_.text)) continue;
-    const std::string where = place(line_.number, line_.byte);
-    const Json object = parse_json(line_.text, where, ErrorKind::kData);
-    ASHLAR_REQUIRE(object.is_object(), kData,
-                   "{}: a JSON {} stands there; expected an object with a \"text\" member", where,
-                   object.type_name());
-    const auto text = object.find("text");
-    ASHLAR_REQUIRE(text != object.end(), kData,
-                   "{}: the object has no member \"text\" ({} other members); expected {{\"text\": "
-                   "\"...\"}}",
-                   where, object.size());
-    ASHLAR_REQUIRE(text->is_string(), kData, "{}: \"text\" is a {}; expected a string", where,
-                   text->type_name());
-    document.text = text->get_ref<const std::string&>();
-    document.line = line_.number;
-    document.byte = line_.byte;
+    try {
+      read_json(document);
+    } catch (const Error& error) {
+      ASHLAR_REQUIRE(bad_ == BadDocuments::kSkip, kData,
+                     "{} (--skip-bad leaves such documents out)", error.what());
+      skipped_.add({1, error.what()});
+      continue;
+    }
     if (!document.text.empty()) return true;
   }
   return false;
+}
+
+void TextSource::read_json(TextDocument& document) const {
+  const std::string where = place(line_.number, line_.byte);
+  const Json object = parse_json(line_.text, where, ErrorKind::kData);
+  ASHLAR_REQUIRE(object.is_object(), kData,
+                 "{}: a JSON {} stands there; expected an object with a \"text\" member", where,
+                 object.type_name());
+  const auto text = object.find("text");
+  ASHLAR_REQUIRE(text != object.end(), kData,
+                 "{}: the object has no member \"text\" ({} other members); expected {{\"text\": "
+                 "\"...\"}}",
+                 where, object.size());
+  ASHLAR_REQUIRE(text->is_string(), kData, "{}: \"text\" is a {}; expected a string", where,
+                 text->type_name());
+  document.text = text->get_ref<const std::string&>();
+  document.line = line_.number;
+  document.byte = line_.byte;
 }
 
 }  // namespace ashlar::data

@@ -76,6 +76,24 @@ TEST_F(Prepare, WarnsOfRepairedText) {
             "document at line 1 (byte 0)");
 }
 
+TEST_F(Prepare, SaysHowManyBadDocumentsWereLeftOut) {
+  write_file(*files, "a.jsonl", "{\"text\": null}\n{\"text\": \"ab\"}\n{\"text\": 3}\n");
+  write_file(*files, "b.jsonl", "{\"text\": \"c\"}\n{}\n");
+  write_file(*files, "c.jsonl", "{}\n");
+  Log log([this](std::string_view line) { lines.emplace_back(line); });
+  Threads threads(1);
+  const auto prepared = [&](const std::vector<std::string>& inputs, const std::string& prefix) {
+    return prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log, BadDocuments::kSkip);
+  };
+  EXPECT_EQ(prepared({"a.jsonl", "b.jsonl"}, "x").documents, 2);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0],
+            "warning: 2 documents are tokenized; 3 bad documents were left out, the first: a.jsonl "
+            "line 1 (byte 0): \"text\" is a null; expected a string");
+  const std::string none = message_of(ErrorKind::kData, [&] { prepared({"c.jsonl"}, "y"); });
+  EXPECT_NE(none.find("1 bad documents were left out"), std::string::npos) << none;
+}
+
 TEST_F(Prepare, RefusesToOverwriteAndNeedsInput) {
   write_file(*files, "a.txt", "ab\n");
   write_file(*files, "blank.txt", " \n");

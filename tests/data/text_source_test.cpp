@@ -114,10 +114,42 @@ TEST(TextSource, ManyInvalidBytesAreTolerableOnlyInMuchText) {
   EXPECT_NE(message.find("a.txt line 81 (byte 44120): byte 0xe9"), std::string::npos) << message;
 }
 
+TEST(TextSource, SixteenInvalidBytesAreTolerableInAnyText) {
+  EXPECT_EQ(documents_of("a.txt", std::string(16, '\xE9') + " cafe").size(), 1u);
+  message_of(ErrorKind::kData, [] { documents_of("a.txt", std::string(17, '\xE9') + " cafe"); });
+}
+
+TEST(TextSource, BadDocumentsAreLeftOutAndCounted) {
+  const auto files = memory_files();
+  write_file(*files, "a.jsonl",
+             "{\"text\": \"one\"}\n{\"text\": null}\n{\"txt\": \"b\"}\nnot JSON\n[1]\n"
+             "{\"text\": \"caf\xE9\"}\n\n{\"text\": \"two\"}\n");
+  write_file(*files, "a.txt", "one\n\ncaf\xE9\n\ntwo\n");
+  for (const auto& [path, count, first] :
+       std::vector<std::tuple<std::string, int64_t, std::string>>{
+           {"a.jsonl", 5, "a.jsonl line 2 (byte 16): \"text\" is a null; expected a string"},
+           {"a.txt", 1, "a.txt line 3 (byte 5): the document there is not UTF-8"}}) {
+    TextSource source(*files, path, BadDocuments::kSkip);
+    Texts texts;
+    for (TextDocument document; source.next(document);) texts.push_back(document.text);
+    EXPECT_EQ(texts, (Texts{"one", "two"}));
+    EXPECT_EQ(source.skipped().count, count);
+    EXPECT_EQ(source.skipped().first, first);
+    EXPECT_EQ(source.replacements().count, 0);
+  }
+  TextSource strict(*files, "a.jsonl");
+  TextDocument document;
+  EXPECT_TRUE(strict.next(document));
+  EXPECT_NE(message_of(ErrorKind::kData, [&] { strict.next(document); }).find("--skip-bad"),
+            std::string::npos);
+}
+
 TEST(TextSource, EndlessLinesAndDocumentsAreRefused) {
   const std::string line(static_cast<size_t>(kMaxDocumentBytes) + 2'000'000, 'x');
   EXPECT_NE(message_of(ErrorKind::kData, [&] { documents_of("a.txt", line); }).find("a.txt line 1"),
             std::string::npos);
+  EXPECT_EQ(documents_of("a.txt", line.substr(0, static_cast<size_t>(kMaxDocumentBytes))).size(),
+            1u);
   std::string document;
   while (document.size() <= static_cast<size_t>(kMaxDocumentBytes))
     document += std::string(1 << 20, 'x') + "\n";
