@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,5 +40,9 @@ int run(int argc, const char* const* argv);
 void print_result(std::string_view line);                 // to stdout, with a line end
 void print_error(std::string_view message);               // to stderr, after the program's name
 std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise
+// kData unless all are below vocab_size, which is that of `model`.
+void check_ids(std::span<const int32_t> ids, int64_t vocab_size, const std::string& model);
+// kConfig unless --out ends in a name: "", "DIR/" and "." would make hidden files.
+void check_out(const std::string& out);
 
 }  // namespace ashlar::cli

@@ -10,6 +10,25 @@
 namespace ashlar::cli {
 namespace {
 
+// A dataset may come from tens of thousands of files: the first few and the sum of the others.
+void print_inputs(const std::vector<data::Sidecar::Input>& inputs) {
+  constexpr size_t kShown = 8;
+  data::Sidecar::Input others;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (i >= kShown) {
+      others.bytes += inputs[i].bytes;
+      others.documents += inputs[i].documents;
+      continue;
+    }
+    print_result(fmt::format("  from       {} ({}, {} documents)", inputs[i].path,
+                             format_bytes(inputs[i].bytes), format_thousands(inputs[i].documents)));
+  }
+  if (inputs.size() > kShown)
+    print_result(fmt::format("  and from   {} more files ({}, {} documents)",
+                             format_thousands(int64_t(inputs.size() - kShown)),
+                             format_bytes(others.bytes), format_thousands(others.documents)));
+}
+
 void print_info(const data::DatasetInfo& info) {
   print_result(
       fmt::format("{}\n  documents  {:>14}\n  tokens     {:>14}\n  longest    {:>14} tokens\n"
@@ -21,9 +40,7 @@ void print_info(const data::DatasetInfo& info) {
   print_result(fmt::format("  tokenizer  {:>14}, {} ids, end of document {}",
                            info.sidecar->tokenizer_kind, info.sidecar->vocab_size,
                            info.sidecar->eos_id));
-  for (const auto& input : info.sidecar->inputs)
-    print_result(fmt::format("  from       {} ({}, {} documents)", input.path,
-                             format_bytes(input.bytes), format_thousands(input.documents)));
+  print_inputs(info.sidecar->inputs);
 }
 
 // One line a dataset.  Whether nothing is wrong.
@@ -49,6 +66,7 @@ void add_data(CLI::App& app, Action& action) {
     std::vector<std::string> inputs, prefixes;
     std::string tokenizer, out, prefix;
     int threads = 0;
+    bool skip_bad = false;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* prepare =
@@ -61,12 +79,16 @@ void add_data(CLI::App& app, Action& action) {
       ->required()
       ->type_name("PREFIX");
   prepare->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
+  prepare->add_flag("--skip-bad", flags->skip_bad, "leave out documents that are no text");
   prepare->callback([flags, &action] {
     action = [flags](Log& log) {
+      check_out(flags->out);
       const auto files = posix_files();
       const auto tokenizer = data::load_tokenizer(*files, flags->tokenizer);
       Threads threads(flags->threads);
-      print_info(data::prepare(*files, flags->inputs, *tokenizer, flags->out, threads, log));
+      print_info(
+          data::prepare(*files, flags->inputs, *tokenizer, flags->out, threads, log,
+                        flags->skip_bad ? data::BadDocuments::kSkip : data::BadDocuments::kRefuse));
       return 0;
     };
   });

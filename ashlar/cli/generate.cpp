@@ -51,9 +51,7 @@ int generate(const Flags& flags, Log& log) {
     }
   }
   std::vector<int32_t> ids = prompt_ids(flags, tokenizer.get());
-  for (const int32_t id : ids)
-    ASHLAR_REQUIRE(id < source.spec.vocab_size, kData,
-                   "token id {} is outside the vocabulary of {} ids", id, source.spec.vocab_size);
+  check_ids(ids, source.spec.vocab_size, flags.model);
   const int64_t length = int64_t(ids.size()) + flags.spec.max_tokens;
   eval::Runtime runtime(*files, source, eval::parse_precision(flags.dtype), length,
                         std::min(length, kPrefillChunk), flags.threads);

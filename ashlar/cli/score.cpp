@@ -42,6 +42,7 @@ void add_score(CLI::App& app, Action& action) {
       const std::vector<int32_t> ids = parse_ids(flags->ids);
       const DType compute = eval::parse_precision(flags->dtype);
       const auto source = eval::find_model(*files, flags->model, log);
+      check_ids(ids, source.spec.vocab_size, flags->model);
       const auto length = std::max<int64_t>(1, int64_t(ids.size()));
       eval::Runtime runtime(*files, source, compute, length, length, flags->threads);
       const eval::Scores scores = eval::score(runtime.ctx, runtime.allocator, runtime.model, ids);

@@ -14,6 +14,7 @@ void add_tokenizer(CLI::App& app, Action& action) {
   struct Flags {
     std::vector<std::string> inputs;
     std::string out, kind = "bpe";
+    bool skip_bad = false;
     data::TokenizerTraining training;
   };
   const auto flags = std::make_shared<Flags>();
@@ -25,17 +26,22 @@ void add_tokenizer(CLI::App& app, Action& action) {
   train->add_option("--kind", flags->kind, "bpe or unigram")->capture_default_str();
   train->add_option("--max-lines", flags->training.max_lines, "sample larger inputs evenly")
       ->capture_default_str();
+  train->add_flag("--skip-bad", flags->skip_bad, "leave out documents that are no text");
   train->callback([flags, &action] {
     action = [flags](Log& log) {
       ASHLAR_REQUIRE(flags->kind == "bpe" || flags->kind == "unigram", kConfig,
                      "--kind is {}; expected bpe or unigram", flags->kind);
       flags->training.kind = flags->kind == "bpe" ? data::TokenizerTraining::Kind::kBpe
                                                   : data::TokenizerTraining::Kind::kUnigram;
+      check_out(flags->out);
+      flags->training.bad =
+          flags->skip_bad ? data::BadDocuments::kSkip : data::BadDocuments::kRefuse;
       const auto files = posix_files();
       ASHLAR_REQUIRE(!files->stat(flags->out), kConfig,
                      "--out {} exists; remove it or choose another name", flags->out);
       const std::string model =
           data::train_sentencepiece(*files, flags->inputs, flags->training, log);
+      files->make_directories(parent_of(flags->out));
       write_text(*files, flags->out, model);
       print_result(fmt::format("{}: {} ids, {}", flags->out, flags->training.vocab_size,
                                format_bytes(int64_t(model.size()))));

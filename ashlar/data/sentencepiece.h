@@ -11,6 +11,7 @@
 
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
+#include "ashlar/data/text_source.h"
 #include "ashlar/data/tokenizer.h"
 
 namespace ashlar::data {
@@ -24,7 +25,12 @@ struct TokenizerTraining {
   int64_t vocab_size = 8192;  // all ids: 4 special ones, 256 bytes, then the learned pieces
   double character_coverage = 0.9995;  // rarer characters are spelled in bytes
   int64_t max_lines = 200'000;         // a larger input is sampled evenly: bounds time and memory
+  BadDocuments bad = BadDocuments::kRefuse;
 };
+
+// Of a longer document the tokenizer learns from the beginning only, and the log says how many were
+// cut: text without spaces takes about 110 bytes of memory a byte.
+inline constexpr int64_t kMaxLearnedBytes = 4 << 20;
 
 // Learns a model from text files (text_source.h says which) and returns its bytes.  Texts survive
 // encode and decode unchanged: no normalisation, bytes for what has no piece (line ends too),

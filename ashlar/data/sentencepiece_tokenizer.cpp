@@ -20,7 +20,8 @@ std::string with_spaces(std::string_view piece) {
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::string model, const std::string& what) : bytes_(std::move(model)) {
+  SentencePieceTokenizer(std::string model, const std::string& what)
+      : name_(what), bytes_(std::move(model)) {
     const auto status = processor_.LoadFromSerializedProto(bytes_);
     ASHLAR_REQUIRE(status.ok() && processor_.GetPieceSize() > 0, kData,
                    "{}: its {} bytes are not a sentencepiece model; expected the .model file that "
@@ -36,6 +37,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   std::string_view kind() const override { return "sentencepiece"; }
+  const std::string& name() const override { return name_; }
   int64_t vocab_size() const override { return processor_.GetPieceSize(); }
   int32_t eos_id() const override { return processor_.eos_id(); }
   int32_t bos_id() const override { return processor_.bos_id(); }
@@ -52,14 +54,15 @@ class SentencePieceTokenizer : public Tokenizer {
   std::vector<int32_t> encode(std::string_view text) const override {
     std::vector<int> ids;
     const auto status = processor_.Encode({text.data(), text.size()}, &ids);
-    ASHLAR_REQUIRE(status.ok(), kData, "a text of {} bytes cannot be tokenized: {}", text.size(),
-                   status.message());
+    ASHLAR_REQUIRE(status.ok(), kData, "{}: a text of {} bytes cannot be tokenized: {}", name_,
+                   text.size(), status.message());
     return ids;
   }
 
   std::string piece(int32_t id) const override {
     ASHLAR_REQUIRE(id >= 0 && id < vocab_size(), kData,
-                   "token id {} is outside the vocabulary; expected 0 to {}", id, vocab_size() - 1);
+                   "{}: token id {} is outside its vocabulary; expected 0 to {}", name_, id,
+                   vocab_size() - 1);
     return pieces_[static_cast<size_t>(id)];
   }
 
@@ -101,12 +104,12 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string decoded(const std::vector<int>& ids) const {
     std::string text;
     const auto status = processor_.Decode(ids, &text);
-    ASHLAR_REQUIRE(status.ok(), kData, "piece {} of the tokenizer cannot be decoded: {}",
+    ASHLAR_REQUIRE(status.ok(), kData, "{}: piece {} of the tokenizer cannot be decoded: {}", name_,
                    ids.front(), status.message());
     return text;
   }
 
-  std::string bytes_;
+  std::string name_, bytes_;
   sentencepiece::SentencePieceProcessor processor_;
   std::vector<std::string> pieces_;
   LeadingSpace leading_space_;

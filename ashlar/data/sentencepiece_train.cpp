@@ -34,7 +34,8 @@ size_t cut_of(std::string_view line, size_t limit) {
 // was built without them in mind), so an error is kept and ends the iteration.
 class Lines : public sentencepiece::SentenceIterator {
  public:
-  Lines(FileSystem& files, std::span<const std::string> inputs) : files_(files), inputs_(inputs) {
+  Lines(FileSystem& files, std::span<const std::string> inputs, BadDocuments bad)
+      : files_(files), inputs_(inputs), bad_(bad) {
     Next();
   }
   bool done() const override { return done_; }
@@ -50,6 +51,8 @@ class Lines : public sentencepiece::SentenceIterator {
   }
   std::exception_ptr failure() const { return failure_; }
   int64_t count() const { return count_; }
+  int64_t num_cut() const { return num_cut_; }  // documents above kMaxLearnedBytes
+  const Skipped& skipped() const { return skipped_; }
   int64_t stored_bytes() const { return stored_bytes_; }  // read so far; any thread may ask
 
  private:
@@ -68,19 +71,27 @@ class Lines : public sentencepiece::SentenceIterator {
   bool next_document() {
     while (!source_ || !source_->next(document_)) {
       if (source_) stored_before_ += source_->stored_done();
+      if (source_) skipped_.add(source_->skipped());
+      source_.reset();
       if (input_ == inputs_.size()) return false;
-      source_ = std::make_unique<TextSource>(files_, inputs_[input_++]);
+      source_ = std::make_unique<TextSource>(files_, inputs_[input_++], bad_);
     }
     stored_bytes_ = stored_before_ + source_->stored_done();
     rest_ = document_.text;
+    if (rest_.size() > static_cast<size_t>(kMaxLearnedBytes)) {
+      rest_ = rest_.substr(0, complete_utf8(rest_.substr(0, kMaxLearnedBytes)));
+      ++num_cut_;
+    }
     return true;
   }
 
   FileSystem& files_;
   std::span<const std::string> inputs_;
+  BadDocuments bad_;
   size_t input_ = 0;
   std::unique_ptr<TextSource> source_;
-  int64_t stored_before_ = 0, count_ = 0;
+  int64_t stored_before_ = 0, count_ = 0, num_cut_ = 0;
+  Skipped skipped_;
   TextDocument document_;
   std::string_view rest_;  // of document_
   std::string line_;
@@ -109,13 +120,28 @@ std::unordered_map<std::string, std::string> settings(const TokenizerTraining& t
           {"minloglevel", "3"}};
 }
 
-// "Internal: src/x.cc(664) [(a) == (b)] Vocabulary size too high (8000). ..." to its last part.
+std::string_view number_after(std::string_view text, std::string_view mark) {
+  const size_t at = text.find(mark);
+  if (at == text.npos) return "";
+  text.remove_prefix(at + mark.size());
+  return text.substr(0, text.find_first_not_of("0123456789"));
+}
+
+// The library speaks of flags of its own: "Internal: src/x.cc(664) [(a) == (b)] Vocabulary size too
+// high (8000). Please set it to a value <= 984."  What it found, in our words where they are known.
 std::string reason_of(std::string_view message) {
+  if (const auto most = number_after(message, "value <= "); !most.empty())
+    return fmt::format("it has pieces for {} ids only; give --vocab {} or less, or more text", most,
+                       most);
+  if (const auto least = number_after(message, " vs "); !least.empty())
+    return fmt::format("{} ids are special, bytes and single characters; give --vocab {} or more",
+                       least, least);
   if (const size_t end = message.rfind("] "); end != std::string_view::npos)
     message.remove_prefix(end + 2);
   std::string reason(message);
   std::replace(reason.begin(), reason.end(), '\n', ' ');
-  return reason.empty() ? "the library gives no reason" : reason;
+  return fmt::format("{}; choose another --vocab or more text",
+                     reason.empty() ? "sentencepiece gives no reason" : reason);
 }
 
 using Trained = std::future<sentencepiece::util::Status>;
@@ -135,6 +161,14 @@ void show_progress(const Lines& lines, const Trained& trained, int64_t total_byt
     progress.set(
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start)
             .count());
+}
+
+void tell(const Lines& lines, Log& log) {
+  if (lines.num_cut() > 0)
+    log.warn("{} documents are longer than {}: only the beginning of each was learned from",
+             lines.num_cut(), format_bytes(kMaxLearnedBytes));
+  if (lines.skipped().count > 0)
+    log.warn("{} lines were learned from{}", lines.count(), tell_skipped(lines.skipped()));
 }
 
 void check(FileSystem& files, std::span<const std::string> inputs,
@@ -163,10 +197,11 @@ std::string train_sentencepiece(FileSystem& files, std::span<const std::string> 
   for (const std::string& input : inputs)
     total_bytes += files.stat(input, Links::kFollow)->size_bytes;
 
-  Lines lines(files, inputs);
+  Lines lines(files, inputs, training.bad);
   if (lines.failure()) std::rethrow_exception(lines.failure());
-  ASHLAR_REQUIRE(!lines.done(), kData, "{}{}: no text in it; expected at least one line",
-                 inputs.front(), inputs.size() > 1 ? " and the other inputs" : "");
+  ASHLAR_REQUIRE(!lines.done(), kData, "{}{}: no text in it; expected at least one line{}",
+                 inputs.front(), inputs.size() > 1 ? " and the other inputs" : "",
+                 tell_skipped(lines.skipped()));
 
   sentencepiece::SetRandomGeneratorSeed(1);
   std::string model;
@@ -176,9 +211,9 @@ std::string train_sentencepiece(FileSystem& files, std::span<const std::string> 
   show_progress(lines, trained, total_bytes, log);
   const auto status = trained.get();
   if (lines.failure()) std::rethrow_exception(lines.failure());
+  tell(lines, log);
   ASHLAR_REQUIRE(status.ok(), kConfig,
-                 "no tokenizer of {} pieces can be learned from {} lines: {}; choose another "
-                 "vocabulary size or more text",
+                 "no tokenizer of {} ids can be learned from this text of {} lines: {}",
                  training.vocab_size, lines.count(), reason_of(status.message()));
   return model;
 }

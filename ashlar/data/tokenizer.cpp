@@ -13,7 +13,9 @@ constexpr std::string_view kByteModel = "ashlar byte tokenizer 1\n";
 
 class ByteTokenizer : public Tokenizer {
  public:
+  explicit ByteTokenizer(std::string name) : name_(std::move(name)) {}
   std::string_view kind() const override { return "byte"; }
+  const std::string& name() const override { return name_; }
   int64_t vocab_size() const override { return kFirstByte + 256; }
   int32_t eos_id() const override { return kEos; }
   int32_t bos_id() const override { return kBos; }
@@ -32,12 +34,13 @@ class ByteTokenizer : public Tokenizer {
 
   std::string piece(int32_t id) const override {
     ASHLAR_REQUIRE(id >= 0 && id < vocab_size(), kData,
-                   "token id {} is outside the vocabulary; expected 0 to {}", id, vocab_size() - 1);
+                   "{}: token id {} is outside its vocabulary; expected 0 to {}", name_, id,
+                   vocab_size() - 1);
     return id < kFirstByte ? "" : std::string(1, static_cast<char>(id - kFirstByte));
   }
 
  private:
-  std::string bytes_{kByteModel};
+  std::string name_, bytes_{kByteModel};
 };
 
 }  // namespace
@@ -56,17 +59,18 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
 int32_t first_id(const Tokenizer& tokenizer) {
   if (tokenizer.bos_id() >= 0) return tokenizer.bos_id();
   ASHLAR_REQUIRE(tokenizer.eos_id() >= 0, kData,
-                 "the tokenizer has no id that begins a text (bos_id) and none that ends one "
-                 "(eos_id), so nothing can follow an empty prompt; give a prompt or ids");
+                 "{}: the tokenizer has no id that begins a text (bos_id) and none that ends one "
+                 "(eos_id), so nothing can follow an empty prompt; give a prompt or ids",
+                 tokenizer.name());
   return tokenizer.eos_id();
 }
 
-std::unique_ptr<Tokenizer> byte_tokenizer() {
-  return std::make_unique<ByteTokenizer>();
+std::unique_ptr<Tokenizer> byte_tokenizer(std::string name) {
+  return std::make_unique<ByteTokenizer>(std::move(name));
 }
 
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string bytes, const std::string& what) {
-  if (bytes == kByteModel) return byte_tokenizer();
+  if (bytes == kByteModel) return byte_tokenizer(what);
   return parse_sentencepiece(std::move(bytes), what);
 }
 

@@ -27,7 +27,8 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string_view kind() const = 0;  // "sentencepiece", "byte"
+  virtual std::string_view kind() const = 0;    // "sentencepiece", "byte"
+  virtual const std::string& name() const = 0;  // the file it came from, for messages
   virtual int64_t vocab_size() const = 0;
   virtual int32_t eos_id() const = 0;
   virtual int32_t bos_id() const = 0;  // -1: the model has none
@@ -53,9 +54,9 @@ class Tokenizer {
 // the model has no bos.  kData if it has neither.
 int32_t first_id(const Tokenizer& tokenizer);
 
-std::unique_ptr<Tokenizer> byte_tokenizer();
+std::unique_ptr<Tokenizer> byte_tokenizer(std::string name = "the byte tokenizer");
 
-// From what bytes() gave; `what` names the source in messages.
+// From what bytes() gave; `what` becomes its name.
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string bytes, const std::string& what);
 // `name` is "byte" or the path of a model file.
 std::unique_ptr<Tokenizer> load_tokenizer(FileSystem& files, const std::string& name);

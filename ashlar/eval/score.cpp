@@ -31,9 +31,7 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
   const ModelSpec& spec = model.spec();
   ASHLAR_REQUIRE(T >= 2, kConfig,
                  "{} token id given; expected at least 2 (the second is predicted)", T);
-  for (const int32_t id : ids)
-    ASHLAR_REQUIRE(id >= 0 && id < spec.vocab_size, kData,
-                   "token id {} is outside the vocabulary of {} ids", id, spec.vocab_size);
+  for (const int32_t id : ids) ASHLAR_ASSERT(id >= 0 && id < spec.vocab_size);
   const auto lay_out = [&](Arena& arena) {
     return nn::Saved::make(arena, spec, model.types(), T, 0, nn::Keep::kNothing);
   };

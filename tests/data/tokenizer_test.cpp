@@ -90,12 +90,17 @@ TEST(Tokenizer, IsLoadedFromItsBytes) {
 }
 
 TEST(Tokenizer, IdsOutsideTheVocabularyAreErrors) {
-  for (const auto& tokenizer :
-       {byte_tokenizer(), load_tokenizer(*posix_files(), kVectors + "unigram_default.model")})
+  const std::string path = kVectors + "unigram_default.model";
+  const auto files = memory_files();
+  write_file(*files, "mine.model", byte_tokenizer()->bytes());
+  for (const auto& [tokenizer, name] :
+       {std::pair{byte_tokenizer(), std::string("the byte tokenizer")},
+        std::pair{load_tokenizer(*files, "mine.model"), std::string("mine.model")},
+        std::pair{load_tokenizer(*posix_files(), path), path}})
     for (const int32_t id : {-1, static_cast<int32_t>(tokenizer->vocab_size())})
-      EXPECT_NE(message_of(ErrorKind::kData, [&] { tokenizer->decode(std::span(&id, 1)); })
-                    .find("token id " + std::to_string(id)),
-                std::string::npos);
+      EXPECT_TRUE(message_of(ErrorKind::kData, [&] {
+                    tokenizer->decode(std::span(&id, 1));
+                  }).starts_with(name + ": token id " + std::to_string(id) + " "));
 }
 
 class Trained : public testing::TestWithParam<TokenizerTraining::Kind> {};
@@ -138,6 +143,72 @@ TEST(Training, ImpossibleVocabulariesAreConfigErrors) {
       std::string::npos);
 }
 
+// The library's words name its flags; ours say what --vocab can be, and that is so.
+TEST(Training, ImpossibleVocabulariesAreToldWhatIsPossible) {
+  using Kind = TokenizerTraining::Kind;
+  for (const Kind kind : {Kind::kBpe, Kind::kUnigram})
+    for (const int64_t vocab_size : {265, 60000}) {
+      const std::string message =
+          message_of(ErrorKind::kConfig, [&] { trained(kind, vocab_size); });
+      EXPECT_EQ(message.find("coverage"), std::string::npos) << message;
+      const size_t at = message.find("--vocab ");
+      ASSERT_NE(at, std::string::npos) << message;
+      const int64_t possible = std::stoll(message.substr(at + 8));
+      EXPECT_EQ(parse_tokenizer(trained(kind, possible), "t")->vocab_size(), possible);
+    }
+}
+
+TEST(Training, LongDocumentsAreCutAndBadOnesLeftOut) {
+  const auto files = memory_files();
+  std::vector<std::string> lines;
+  Log log([&](std::string_view line) { lines.emplace_back(line); });
+  std::string text;
+  while (text.size() < size_t(kMaxLearnedBytes)) text += "one stone upon another\n";
+  write_file(*files, "short.txt", text.substr(0, size_t(kMaxLearnedBytes)));
+  write_file(*files, "long.txt", text.substr(0, size_t(kMaxLearnedBytes)) + "zzzzzzzzzzzzz zzzzzz");
+  write_file(*files, "bad.jsonl", "{\"text\": null}\n{\"text\": \"one stone\"}\n");
+  TokenizerTraining training;
+  training.vocab_size = 280;
+  training.bad = BadDocuments::kSkip;
+  const auto learn = [&](const std::string& input) {
+    const std::vector<std::string> inputs{input};
+    return train_sentencepiece(*files, inputs, training, log);
+  };
+  const std::string whole = learn("short.txt");
+  EXPECT_EQ(lines, std::vector<std::string>{});
+  EXPECT_EQ(learn("long.txt"), whole);
+  EXPECT_EQ(lines,
+            std::vector<std::string>{"warning: 1 documents are longer than 4.00 MiB: only the "
+                                     "beginning of each was learned from"});
+  lines.clear();
+  training.vocab_size = 268;
+  learn("bad.jsonl");
+  EXPECT_EQ(lines, std::vector<std::string>{
+                       "warning: 1 lines were learned from; 1 bad documents were left out, the "
+                       "first: bad.jsonl line 1 (byte 0): \"text\" is a null; expected a string"});
+}
+
+TEST(Training, SettingsHaveLimits) {
+  const auto files = posix_files();
+  Log log = silent();
+  const std::vector<std::string> inputs{kVectors + "stones.txt"};
+  const auto refused = [&](auto change, const std::vector<std::string>& from) {
+    TokenizerTraining training;
+    change(training);
+    return message_of(ErrorKind::kConfig,
+                      [&] { train_sentencepiece(*files, from, training, log); });
+  };
+  EXPECT_NE(refused([](auto& t) { t.character_coverage = 0; }, inputs).find("coverage is 0"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& t) { t.character_coverage = 1.5; }, inputs).find("coverage is 1.5"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& t) { t.max_lines = 0; }, inputs).find("max_lines is 0"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& t) { t.vocab_size = (1 << 24) + 1; }, inputs).find("16777217"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto&) {}, {}).find("no input file"), std::string::npos);
+}
+
 TEST(Training, ErrorsOfTheInputAreKept) {
   const auto files = memory_files();
   Log log = silent();
@@ -159,6 +230,7 @@ class SpecialIds : public Tokenizer {
  public:
   SpecialIds(int32_t bos, int32_t eos) : bos_(bos), eos_(eos) {}
   std::string_view kind() const override { return bytes_->kind(); }
+  const std::string& name() const override { return bytes_->name(); }
   int64_t vocab_size() const override { return bytes_->vocab_size(); }
   int32_t eos_id() const override { return eos_; }
   int32_t bos_id() const override { return bos_; }

@@ -1,4 +1,5 @@
 // From text to samples over the command line: every subcommand on what the one before it left.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,6 +20,33 @@ bool contains(const std::string& text, const std::string& part) {
 json score(const Scratch& scratch, const std::string& model) {
   return json::parse(run_ok(
       scratch, {"score", "--model", model, "--ids", "40,7,100,9,41,200", "--dtype", "fp32"}));
+}
+
+TEST(Pipeline, InfoOfManyFilesIsShort) {
+  const Scratch scratch;
+  std::vector<std::string> args{"data",  "prepare", "--tokenizer", "byte",
+                                "--out", "many",    "--input"};
+  for (int i = 0; i < 30; ++i) {
+    args.push_back(fmt::format("{}.txt", i));
+    write_file(scratch / args.back(), "one\n\ntwo\n");
+  }
+  const std::string info = run_ok(scratch, args);
+  EXPECT_EQ(count_of(info, ".txt (9 B, 2 documents)"), 8) << info;
+  EXPECT_TRUE(contains(info, "and from   22 more files (198 B, 44 documents)")) << info;
+}
+
+TEST(Pipeline, BadDocumentsAreLeftOutOnDemand) {
+  const Scratch scratch;
+  write_file(scratch / "a.jsonl", "{\"text\": \"one\"}\n{\"text\": null}\n{\"text\": \"two\"}\n");
+  std::vector<std::string> args{"data",  "prepare", "--tokenizer", "byte",
+                                "--out", "x",       "--input",     "a.jsonl"};
+  const Result refused = run(scratch, args);
+  EXPECT_EQ(refused.code, 24);
+  EXPECT_TRUE(contains(refused.err, "--skip-bad")) << refused.err;
+  args.push_back("--skip-bad");
+  const Result result = run(scratch, args);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(contains(result.err, "1 bad documents were left out")) << result.err;
 }
 
 TEST(Pipeline, TokenizerDataTrainEvalGenerate) {
