@@ -95,7 +95,8 @@ std::string refusal_of_zeros(std::string_view head) {
 }  // namespace
 
 bool is_json_lines(std::string_view path) {
-  return without_packing(path).ends_with(".jsonl");
+  const std::string_view name = without_packing(path);
+  return name.ends_with(".jsonl") || name.ends_with(".ndjson");
 }
 
 std::string not_text(std::string_view path, std::string_view head) {
@@ -110,7 +111,7 @@ std::string not_text(std::string_view path, std::string_view head) {
   const std::string_view name = without_packing(path);
   if (name.ends_with(".csv") || name.ends_with(".tsv"))
     return refusal("a table by its name", fmt::format("{}, or rename it if it is text", kColumn));
-  if (name.ends_with(".json") || name.ends_with(".ndjson"))
+  if (name.ends_with(".json"))
     return refusal("JSON by its name", "rename it to .jsonl if it has one object a line");
   return "";
 }

@@ -13,7 +13,7 @@ inline constexpr size_t kHeadBytes = 4096;  // of a file, unpacked, that tell wh
 // order marks and zeros of UTF-16 and UTF-32, the beginning of a JSON array.
 std::string not_text(std::string_view path, std::string_view head);
 
-// Whether the name says JSON lines: .jsonl, and .gz or .dz behind it.
+// Whether the name says JSON lines: .jsonl or .ndjson, and .gz or .dz behind it.
 bool is_json_lines(std::string_view path);
 
 }  // namespace ashlar::data

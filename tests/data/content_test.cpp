@@ -59,7 +59,7 @@ const std::vector<Case> kCases = {
     {"a.csv", "id,text\n", {"table by its name", "rename it"}},
     {"a.tsv.gz", "id\ttext\n", {"table by its name"}},
     {"a.json", "{\"text\": \"one\"}\n", {"JSON by its name", "rename it to .jsonl"}},
-    {"a.ndjson", "{\"text\": \"one\"}\n", {"JSON by its name"}},
+    {"a.ndjson", "{\"text\": \"one\"}\n", {}},
 };
 
 TEST(Content, IsTextOrIsNamed) {
