@@ -4,6 +4,7 @@
 #include <set>
 
 #include "ashlar/checkpoint/cover.h"
+#include "ashlar/nn/init.h"
 #include "tests/parallel/tensor_step.h"
 
 namespace ashlar::parallel {
