@@ -128,6 +128,10 @@ class FaultyFiles : public FileSystem {
     decider_->check("sync_directory", path);
     inner_.sync_directory(path);
   }
+  bool keeps_names(const std::string& directory) override {
+    decider_->check("keeps_names", directory);
+    return inner_.keeps_names(directory);
+  }
   int64_t free_bytes(const std::string& path) override {
     decider_->check("free_bytes", path);
     return inner_.free_bytes(path);

@@ -44,6 +44,27 @@ void write_text(FileSystem& files, const std::string& path, std::string_view tex
   files.sync_directory(parent_of(path));
 }
 
+void remove_temporaries(FileSystem& files, const std::string& directory) {
+  constexpr std::string_view kEnd = ".tmp";
+  for (const std::string& name : files.list(directory)) {
+    if (!name.ends_with(kEnd)) continue;
+    const std::string_view rest = std::string_view(name).substr(0, name.size() - kEnd.size());
+    const size_t dot = rest.find_last_not_of("0123456789");
+    if (dot != rest.npos && dot > 0 && dot + 1 < rest.size() && rest[dot] == '.')
+      files.remove_all(join(directory, name));
+  }
+}
+
+void make_durable_directories(FileSystem& files, const std::string& path) {
+  std::vector<std::string> made;
+  for (std::string at = path; !files.stat(at); at = parent_of(at)) {
+    made.push_back(at);
+    if (parent_of(at) == at || parent_of(at) == ".") break;
+  }
+  files.make_directories(path);
+  for (const std::string& directory : made) files.sync_directory(parent_of(directory));
+}
+
 std::string join(const std::string& directory, std::string_view name) {
   if (directory.empty()) return std::string(name);
   return fmt::format("{}{}{}", directory, directory.back() == '/' ? "" : "/", name);

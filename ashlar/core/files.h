@@ -68,6 +68,9 @@ class FileSystem {
   virtual void remove(const std::string& path) = 0;  // a file or an empty directory, or kStorage
   virtual void remove_all(const std::string& path) = 0;  // like rm -rf; absent is fine
   virtual void sync_directory(const std::string& path) = 0;
+  // Whether this file system takes part in sync_directory: where it does not, the call does nothing,
+  // and when names are durable is up to the file system.
+  virtual bool keeps_names([[maybe_unused]] const std::string& directory) { return true; }
   virtual int64_t free_bytes(const std::string& path) = 0;
 };
 
@@ -97,6 +100,13 @@ std::string read_text(FileSystem& files, const std::string& path, int64_t max_by
                       Links links = Links::kFollow);
 // Temp file beside it, sync, rename over it, sync the directory: old or new content, never a mix.
 void write_text(FileSystem& files, const std::string& path, std::string_view text);
+// Removes what write_text of killed processes left in a directory, NAME.PROCESS.tmp.  Only where no
+// other process can be writing.
+void remove_temporaries(FileSystem& files, const std::string& directory);
+
+// Like FileSystem::make_directories, and durable: every directory that was made is in its parent for
+// good when this returns.
+void make_durable_directories(FileSystem& files, const std::string& path);
 
 std::string join(const std::string& directory, std::string_view name);
 std::string parent_of(const std::string& path);  // "." for a bare name

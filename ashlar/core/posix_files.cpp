@@ -206,7 +206,8 @@ class PosixFiles : public FileSystem {
     const int flags = links == Links::kRefuse ? AT_SYMLINK_NOFOLLOW : 0;
     if (fstatat(AT_FDCWD, path.c_str(), &status, flags) == 0)
       return FileInfo{type_of(status.st_mode), status.st_size, status.st_mtime};
-    if (errno != ENOENT && errno != ENOTDIR) fail_storage("stat", path, errno);
+    // A loop of links leads to nothing.
+    if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP) fail_storage("stat", path, errno);
     return std::nullopt;
   }
 
@@ -260,13 +261,16 @@ class PosixFiles : public FileSystem {
     if (error) fail_storage("remove_all", path, error.value());
   }
 
-  void sync_directory(const std::string& path) override {
+  void sync_directory(const std::string& path) override { keeps_names(path); }
+
+  bool keeps_names(const std::string& path) override {
     const Descriptor descriptor(
         retried([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
     if (descriptor.get() < 0) fail_storage("sync_directory", path, errno);
     const int result = retried([&] { return fsync(descriptor.get()); });
-    // EINVAL: a file system whose directories need no sync.
+    // EINVAL: a file system without the call for directories.
     if (result != 0 && errno != EINVAL) fail_storage("sync_directory", path, errno);
+    return result == 0;
   }
 
   int64_t free_bytes(const std::string& path) override {
