@@ -15,25 +15,13 @@ namespace {
 constexpr int64_t kReserveBytes = int64_t(16) << 20;
 constexpr size_t kMaxJobs = 2;
 
-// Makes the root durable with every directory above it that had to be made.
-void make_root(FileSystem& files, const std::string& root) {
-  std::vector<std::string> made;
-  for (std::string path = root; !files.stat(path); path = parent_of(path)) {
-    made.push_back(path);
-    if (parent_of(path) == path || parent_of(path) == ".") break;
-  }
-  files.make_directories(root);
-  for (const std::string& path : made)
-    if (files.stat(parent_of(path))) files.sync_directory(parent_of(path));
-}
-
 int64_t quarter_of_memory() {
   return int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE)) / 4;
 }
 
 // Creates the root first: the lease lies in it.
 std::string prepared(FileSystem& files, std::string root) {
-  make_root(files, root);
+  make_durable_directories(files, root);
   return root;
 }
 
@@ -223,7 +211,7 @@ int64_t Checkpointer::Engine::free_bytes(int64_t step) const {
 
 void Checkpointer::Engine::check_room(const SavePlan& plan) {
   try {
-    const int64_t needed = plan.bytes + plan.bytes / 20 + kReserveBytes;
+    const int64_t needed = plan.bytes_to_expect + plan.bytes_to_expect / 20 + kReserveBytes;
     const int64_t free = free_bytes(plan.step);
     ASHLAR_REQUIRE(free >= needed, kStorage,
                    "step {} is not saved: it needs {} but {} has {} free; make room or lower "

@@ -38,6 +38,7 @@ class Planner {
     plan_.num_writers = num_writers;
     plan_.attempt = plan_.index.attempt = attempt;
     plan_.run_id = run_id;
+    plan_.whole.assign(request.whole.begin(), request.whole.end());
   }
 
   SavePlan plan() {
@@ -48,6 +49,7 @@ class Planner {
     if (plan_.num_writers == 1) check_cover(plan_);  // of several, the leader proves it
     sort_boxes(plan_.index);                         // an index has them sorted, a part too
     start_manifest();
+    expect_bytes();
     return std::move(plan_);
   }
 
@@ -156,6 +158,15 @@ class Planner {
     plan_.files.push_back(std::move(file));
   }
 
+  // The headers of others apart, which are small.
+  void expect_bytes() {
+    for (const LogicalTensor& tensor : plan_.whole)
+      plan_.bytes_to_expect += tensor.global_shape.numel() * size_of(tensor.dtype);
+    for (const FilePlan& file : plan_.files)
+      if (file.sources.empty()) plan_.bytes_to_expect += file.file.size_bytes;  // loader, extra
+    plan_.bytes_to_expect = std::max(plan_.bytes_to_expect, plan_.bytes);
+  }
+
   void start_manifest() {
     Manifest& manifest = plan_.manifest;
     manifest.run_id = plan_.run_id;
@@ -199,6 +210,31 @@ void add_aliases(SavePlan& plan, const TensorPlaces& places) {
   }
 }
 
+void check_whole(const SavePlan& plan) {
+  if (plan.whole.empty()) return;
+  std::map<std::string_view, const LogicalTensor*> found;
+  for (const IndexTensor& tensor : plan.index.tensors) {
+    const Component component = component_of(plan.index, tensor);
+    if (component == Component::kModel || component == Component::kOptim)
+      found[tensor.logical.name] = &tensor.logical;
+  }
+  for (const LogicalTensor& wanted : plan.whole) {
+    const auto place = found.find(wanted.name);
+    ASHLAR_REQUIRE(place != found.end(), kCorrupt,
+                   "step {} is not saved: tensor '{}' {}: no writer has it", plan.step, wanted.name,
+                   wanted.global_shape.to_string());
+    const LogicalTensor& has = *place->second;
+    ASHLAR_REQUIRE(has.dtype == wanted.dtype && has.global_shape == wanted.global_shape, kCorrupt,
+                   "step {} is not saved: tensor '{}' is {} {} but {} {} is expected", plan.step,
+                   wanted.name, name_of(has.dtype), has.global_shape.to_string(),
+                   name_of(wanted.dtype), wanted.global_shape.to_string());
+    found.erase(place);
+  }
+  ASHLAR_REQUIRE(found.empty(), kCorrupt,
+                 "step {} is not saved: tensor '{}' is not one of this model and its optimizer",
+                 plan.step, found.begin()->first);
+}
+
 }  // namespace
 
 SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt,
@@ -238,6 +274,7 @@ void complete(SavePlan& plan) {
   TensorPlaces places;
   for (size_t i = 0; i < plan.index.tensors.size(); ++i)
     places[plan.index.tensors[i].logical.name] = i;
+  check_whole(plan);
   sort_boxes(plan.index);
   link_states(plan.index, places);
   add_aliases(plan, places);

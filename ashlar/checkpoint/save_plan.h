@@ -32,6 +32,9 @@ struct SaveRequest {
   // until before_update() returns; loader tensors and everything below are copied inside save(),
   // and only writer 0 has any.
   std::span<const Piece> model, optim, loader;
+  // What model and optim of all writers together must be, no more and no less, from writer 0; empty:
+  // not told, and a tensor that nobody has goes unseen until a strict load.
+  std::span<const LogicalTensor> whole;
   std::vector<Blob> extra;                      // trainer.json, recipe, tokenizer, ...
   std::map<std::string, std::string> sections;  // of the manifest: name -> JSON object
   std::map<std::string, std::string> aliases;   // tied name -> the tensor that is stored
@@ -58,7 +61,8 @@ struct SavePlan {
   std::vector<FilePlan> files;
   Index index;  // without files: join_files() adds them when their checksums are known
   Manifest manifest;
-  int64_t bytes = 0;  // of this writer's files
+  std::vector<LogicalTensor> whole;        // as the request has it
+  int64_t bytes = 0, bytes_to_expect = 0;  // of this writer's files; of all writers', if it is told
 };
 
 // Writer `writer` of num_writers, counted from 1.
@@ -72,6 +76,7 @@ void join_files(SavePlan& plan);
 // The index has all boxes: kCorrupt unless they tile every tensor (names tensor and element).
 void check_cover(const SavePlan& plan);
 // The index has all files and boxes: sorts boxes, adds parents and aliases, fills the manifest.
+// kCorrupt unless the tensors are those that make the state whole.
 void complete(SavePlan& plan);
 
 // Copies bytes [offset, offset + out.size()) of the planned file.

@@ -1,5 +1,6 @@
 #include "ashlar/train/state.h"
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -147,17 +148,35 @@ StateWriter::StateWriter(const Trainer& trainer, std::string tokenizer_bytes)
     : trainer_(trainer),
       tokenizer_(std::move(tokenizer_bytes)),
       model_(trainer.model_pieces(true)),
-      optim_(trainer.optimizer_pieces(true)) {}
+      optim_(trainer.optimizer_pieces(true)) {
+  copy_balancing();
+  if (trainer.groups().rank() == 0) whole_ = trainer.whole_state();
+}
+
+void StateWriter::copy_balancing() {
+  std::set<std::string> moments;
+  for (const Piece& piece : trainer_.balancer().pieces()) moments.insert(piece.logical.name);
+  const auto divert = [&](Piece& piece) {
+    copies_.push_back({piece.data, std::vector<std::byte>(size_t(piece.data.bytes()))});
+    piece.data.data = copies_.back().bytes.data();
+  };
+  for (Piece& piece : model_)
+    if (piece.logical.role == Role::kBuffer) divert(piece);
+  for (Piece& piece : optim_)
+    if (moments.contains(piece.logical.name)) divert(piece);
+}
 
 checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const HealthState& health,
                                              const data::LoaderState& loader) {
   const Recipe& recipe = trainer_.recipe();
+  for (Copy& copy : copies_) std::memcpy(copy.bytes.data(), copy.live.data, copy.bytes.size());
   if (trainer_.groups().rank() != 0)
     return {.step = counters.step,
             .attempt = {},
             .model = model_,
             .optim = optim_,
             .loader = {},
+            .whole = {},
             .extra = {},
             .sections = {},
             .aliases = {},
@@ -171,6 +190,7 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
                                   .model = model_,
                                   .optim = optim_,
                                   .loader = loader_,
+                                  .whole = whole_,
                                   .extra = {},
                                   .sections = {},
                                   .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},

@@ -33,14 +33,22 @@ TrainerState parse_trainer_state(const std::string& json, const std::string& wha
 class StateWriter {
  public:
   StateWriter(const Trainer& trainer, std::string tokenizer_bytes);
-  // Valid until the next call.
+  // Valid until the next call.  Balancing biases and their moments are copied here: with
+  // moe.balance.scope=micro_batch they move as soon as the next step begins.
   checkpoint::SaveRequest request(const RunCounters& counters, const HealthState& health,
                                   const data::LoaderState& loader);
 
  private:
+  void copy_balancing();
   const Trainer& trainer_;
   std::string tokenizer_;
+  struct Copy {
+    Tensor live;
+    std::vector<std::byte> bytes;
+  };
   std::vector<Piece> model_, optim_, loader_;
+  std::vector<Copy> copies_;          // what pieces of model_ and optim_ point to instead
+  std::vector<LogicalTensor> whole_;  // rank 0's
   std::vector<data::NamedIntegers> arrays_;
 };
 

@@ -348,18 +348,23 @@ std::vector<Piece> Trainer::optimizer_pieces(bool to_write) const {
 std::vector<LogicalTensor> Trainer::whole_state() const {
   std::vector<Parameter> parameters;
   Arena shapes(Device::kMeta);
-  nn::ModelWeights::make(shapes, recipe_.model, model_.types().stream, false)
+  std::vector<LogicalTensor> list;
+  nn::ModelWeights::make(shapes, recipe_.model, model_.types().stream, true)
       .for_each(recipe_.model, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+        if (info.buffer) {
+          list.push_back(nn::whole_piece(info, tensor).logical);
+          return;
+        }
         Parameter& p = parameters.emplace_back();
         p.logical = {info.name, tensor.dtype, tensor.shape, Role::kParameter};
         p.kind = info.kind;
       });
   optim::apply_spec(recipe_.optim, parameters);
-  std::vector<LogicalTensor> list;
   for (const Parameter& p : parameters) {
     list.push_back(p.logical);
     for (LogicalTensor& state : optim::state_tensors(p)) list.push_back(std::move(state));
   }
+  for (Piece& piece : balancer_.pieces()) list.push_back(std::move(piece.logical));
   return list;
 }
 

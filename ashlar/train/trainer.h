@@ -84,7 +84,7 @@ class Trainer {
   // each element once.
   std::vector<Piece> model_pieces(bool to_write) const;
   std::vector<Piece> optimizer_pieces(bool to_write) const;
-  // Every trained tensor and every state of one, wherever it is kept.
+  // Every tensor of component model and every state of one, wherever it is kept.
   std::vector<LogicalTensor> whole_state() const;
   void weights_changed() { zero_.weights_changed(); }  // after they were loaded
   double learning_rate(int64_t step) const;
