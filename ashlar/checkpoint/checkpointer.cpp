@@ -53,7 +53,7 @@ Checkpointer::Engine::~Engine() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return jobs_.empty(); });
     stop_ = true;
-    if (failure_) log_.warn("{}", failure_->what());
+    for (const SaveFailure& failure : failures_) log_.warn("{}", failure.error.what());
   }
   changed_.notify_all();
   copier_.join();
@@ -82,7 +82,6 @@ void Checkpointer::Engine::reject_newest(const std::string& reason) {
 
 std::shared_ptr<Checkpointer::Engine::Job> Checkpointer::Engine::make_job(
     const SaveRequest& request, const Id& attempt) {
-  throw_failure();
   check_step(request.step);
   auto job = std::make_shared<Job>();
   job->plan =
@@ -145,12 +144,18 @@ void Checkpointer::Engine::before_update() {
   job->stats.blocked_s += seconds_since(start);
 }
 
+void Checkpointer::Engine::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return jobs_.empty(); });
+}
+
 void Checkpointer::Engine::wait() {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return jobs_.empty(); });
-  }
-  throw_failure();
+  drain();
+  const std::lock_guard lock(mutex_);
+  if (failures_.empty()) return;
+  const Error oldest = std::move(failures_.front().error);
+  failures_.erase(failures_.begin());
+  throw oldest;
 }
 
 std::vector<SaveStats> Checkpointer::Engine::take_stats() {
@@ -159,6 +164,11 @@ std::vector<SaveStats> Checkpointer::Engine::take_stats() {
   for (const auto& job : committed_) stats.push_back(job->stats);
   committed_.clear();
   return stats;
+}
+
+std::vector<SaveFailure> Checkpointer::Engine::take_failures() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(failures_, {});
 }
 
 int Checkpointer::Engine::consecutive_failures() const {
@@ -180,15 +190,6 @@ void Checkpointer::Engine::recover(VerifyLevel level) {
   const std::lock_guard lock(mutex_);
   newest_ = recovery.newest;
   last_step_ = newest_ ? newest_->step : -1;
-}
-
-void Checkpointer::Engine::throw_failure() {
-  std::optional<Error> failure;
-  {
-    const std::lock_guard lock(mutex_);
-    failure.swap(failure_);
-  }
-  if (failure) throw *failure;
 }
 
 void Checkpointer::Engine::check_step(int64_t step) const {
@@ -254,8 +255,14 @@ void Checkpointer::save(const SaveRequest& request) {
 void Checkpointer::before_update() {
   engine_->before_update();
 }
+void Checkpointer::drain() {
+  engine_->drain();
+}
 void Checkpointer::wait() {
   engine_->wait();
+}
+std::vector<SaveFailure> Checkpointer::take_failures() {
+  return engine_->take_failures();
 }
 std::vector<SaveStats> Checkpointer::take_stats() {
   return engine_->take_stats();

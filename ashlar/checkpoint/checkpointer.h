@@ -29,9 +29,10 @@
 // by the leader: its step fails with "writer W of N: ...", W counted from 1 as in names of files.
 // A writer that is not heard of for part_timeout_s fails the step likewise.
 //
-// Errors   of a save surface at the next save() (which then does nothing else) or wait(), as
-//          kStorage "step S is not saved: STAGE: PATH: ..."; the attempt's files are removed and
-//          the next save starts afresh.  Synchronous saves throw at once.
+// Errors   of a save in the background wait for take_failures(), or for wait(), which throws the
+//          oldest that nobody took: kStorage "step S is not saved: STAGE: PATH: ...".  The
+//          attempt's files are removed; the next save starts afresh, whatever became of the one
+//          before.  save() throws what keeps its own step from beginning; a synchronous one all of it.
 //          Several writers: kCorrupt names tensor and element that no writer, or two, have.
 //          The constructor: kConfig if another process trains into the root, kCorrupt if the root
 //          has steps but none is good.
@@ -66,14 +67,19 @@ struct CheckpointOptions {
 };
 
 struct SaveStats {
-  int64_t step = 0, bytes = 0;  // of the step; a follower's: of its own files
-  double blocked_s = 0;         // the caller waited: in save() and before_update()
-  double copy_s = 0;            // from save() until the snapshot was complete
-  double write_s = 0;           // hashing, writing and syncing data files
-  double parts_s = 0;           // the leader waited for the parts of the others
-  double commit_s = 0;          // index, manifest, COMMIT, rename; a follower's: its part
-  double total_s = 0;     // from save() until committed; a follower's: until its part was written
-  std::string directory;  // of the committed step; a follower's: ""
+  int64_t step = 0, bytes = 0;
+  double blocked_s = 0;  // the caller waited: in save() and before_update()
+  double copy_s = 0;     // from save() until the snapshot was complete
+  double write_s = 0;    // hashing, writing and syncing data files
+  double parts_s = 0;    // the leader waited for the parts of the others
+  double commit_s = 0;   // index, manifest, COMMIT, rename
+  double total_s = 0;    // from save() until committed
+  std::string directory;
+};
+
+struct SaveFailure {
+  int64_t step;
+  Error error;
 };
 
 class Checkpointer {
@@ -91,13 +97,18 @@ class Checkpointer {
   void reject_newest(const std::string& reason);
 
   // Steps must increase: kConfig if `step` is not newer than every step there is.  kStorage if the
-  // disk has too little room: 1.05 times the bytes of this writer's files and 16 MiB.
+  // disk has too little room: 1.05 times the bytes of this writer's files and 16 MiB; the leader asks
+  // for room for the files of all, if the request tells what is whole.
   void save(const SaveRequest& request);
   void before_update();
-  void wait();
+  void drain();  // until no save is under way; throws nothing
+  void wait();   // drain(); throws the oldest failure that nobody took
 
-  std::vector<SaveStats> take_stats();  // of the saves committed since the last call
-  int64_t arena_bytes() const;          // 0 before the first save
+  // Of the saves that were committed, or failed, since the last call, oldest first.  A follower's
+  // are empty: the leader knows what became of a step.
+  std::vector<SaveStats> take_stats();
+  std::vector<SaveFailure> take_failures();
+  int64_t arena_bytes() const;  // 0 before the first save
   // Saves that failed since the last that succeeded; one refused for lack of room is one of them.
   int consecutive_failures() const;
   const std::string& run_id() const;

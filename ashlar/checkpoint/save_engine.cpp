@@ -175,22 +175,18 @@ void Checkpointer::Engine::commit(Job& job) {
 }
 
 void Checkpointer::Engine::publish_part(Job& job) {
-  const Clock::time_point start = Clock::now();
   job.writer->publish_part();
   job.writer.reset();
   const std::lock_guard lock(mutex_);
-  job.stats.commit_s = seconds_since(start);
-  job.stats.total_s = seconds_since(job.start);
   consecutive_failures_ = 0;
 }
 
 // Under the mutex.
-void Checkpointer::Engine::fail(const Error& error) {
+void Checkpointer::Engine::fail(int64_t step, const Error& error) {
   ++consecutive_failures_;
   if (!leads()) return log_.warn("{}", error.what());  // the leader reports it
-  if (failure_) log_.warn("{}", failure_->what());     // nobody took the one before
   // A message of its own: it is read and freed by another thread.
-  failure_ = Error(error.kind(), std::string(error.what()));
+  failures_.push_back({step, Error(error.kind(), std::string(error.what()))});
 }
 
 void Checkpointer::Engine::finish(const std::shared_ptr<Job>& job) {
@@ -199,8 +195,8 @@ void Checkpointer::Engine::finish(const std::shared_ptr<Job>& job) {
   {
     const std::lock_guard lock(mutex_);
     if (job->error)
-      fail(*job->error);
-    else
+      fail(job->plan.step, *job->error);
+    else if (leads())
       committed_.push_back(job);
     std::erase(jobs_, job);
     last_step_ = newest_ ? newest_->step : -1;  // a failed step may be tried again

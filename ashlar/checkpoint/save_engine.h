@@ -31,8 +31,10 @@ class Checkpointer::Engine {
   void reject_newest(const std::string& reason);
   void save(const SaveRequest& request);
   void before_update();
+  void drain();
   void wait();
   std::vector<SaveStats> take_stats();
+  std::vector<SaveFailure> take_failures();
   int64_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
   int consecutive_failures() const;
   const std::string& run_id() const { return options_.run_id; }
@@ -65,7 +67,6 @@ class Checkpointer::Engine {
   std::shared_ptr<Job> make_job(const SaveRequest& request, const Id& attempt);
   void refuse(const SaveRequest& request, const Error& error);
   void recover(VerifyLevel level);
-  void throw_failure();
   void check_step(int64_t step) const;
   int64_t free_bytes(int64_t step) const;
   void check_room(const SavePlan& plan);  // a refusal is a failed save
@@ -86,7 +87,7 @@ class Checkpointer::Engine {
   void prepare_commit(Job& job);
   void commit(Job& job);
   void publish_part(Job& job);
-  void fail(const Error& error);
+  void fail(int64_t step, const Error& error);
   void finish(const std::shared_ptr<Job>& job);
   void retire();
   void remove_abandoned();
@@ -104,9 +105,9 @@ class Checkpointer::Engine {
   std::deque<std::shared_ptr<Job>> jobs_;     // not finished, at most kMaxJobs
   std::deque<std::shared_ptr<Job>> to_copy_;  // the first is being copied
   std::deque<Filled> filled_;
-  std::vector<std::shared_ptr<Job>> committed_;
+  std::vector<std::shared_ptr<Job>> committed_;  // the leader's, until they are taken
+  std::vector<SaveFailure> failures_;            // likewise
   std::optional<StepRef> newest_, previous_;
-  std::optional<Error> failure_;
   int64_t last_step_ = -1;
   int consecutive_failures_ = 0;
   std::vector<std::string> abandoned_;  // attempts in which a slow follower may still write

@@ -87,19 +87,19 @@ void Saves::save(const RunCounters& counters, const HealthState& health,
                  const data::LoaderState& cursor) {
   const checkpoint::SaveRequest what = request(counters, health, cursor);
   try {
-    checkpoints_->save(what);
     last_saved_ = counters.step;
+    checkpoints_->save(what);
   } catch (const Error& error) {
-    // Training goes on: the next save may succeed.  Twice in a row is a broken disk.
-    if (error.kind() != ErrorKind::kStorage ||
-        (leads() && checkpoints_->consecutive_failures() >= 2))
-      throw;
     failed(counters.step, error);
   }
 }
 
-// Of the others only rank 0 tells.
+// Training goes on: the next save may succeed.  Twice in a row is a broken disk.  Of the others only
+// rank 0 tells.
 void Saves::failed(int64_t step, const Error& error) {
+  if (error.kind() != ErrorKind::kStorage || (leads() && checkpoints_->consecutive_failures() >= 2))
+    throw error;
+  if (last_saved_ == step) last_saved_ = -1;
   if (!leads()) return;
   log_.warn("{}", error.what());
   metrics_->event("save_failed", {{"step", step}, {"error", error.what()}});
@@ -111,22 +111,24 @@ bool Saves::unsaved(int64_t step) {
 
 void Saves::finish(const RunCounters& counters, const HealthState& health,
                    const data::LoaderState& cursor) {
-  if (unsaved(counters.step)) save(counters, health, cursor);
-  // That may have told of an earlier save only: once more, and now a failure ends the run.
-  if (unsaved(counters.step)) checkpoints_->save(request(counters, health, cursor));
-  try {
-    checkpoints_->wait();
-  } catch (const Error& error) {
-    // Only the last step decides: an earlier save that failed meanwhile is a warning.
-    const auto newest = checkpoints_->newest();
-    if (error.kind() != ErrorKind::kStorage || !newest || newest->step != counters.step) throw;
-    failed(counters.step, error);
+  settle();
+  // A failure is tried again once: the second in a row is thrown.
+  while (unsaved(counters.step)) {
+    save(counters, health, cursor);
+    settle();
   }
+}
+
+// Until every save ended, and was told of.
+void Saves::settle() {
+  checkpoints_->drain();
   report();
 }
 
 void Saves::report() {
   if (!leads()) return;
+  for (const checkpoint::SaveFailure& failure : checkpoints_->take_failures())
+    failed(failure.step, failure.error);
   for (const checkpoint::SaveStats& s : checkpoints_->take_stats()) {
     log_.info("step {:>6}  saved {} ({}): training blocked {:.1f} ms, committed after {:.2f} s",
               s.step, s.directory, format_bytes(s.bytes), 1e3 * s.blocked_s, s.total_s);

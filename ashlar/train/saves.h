@@ -27,13 +27,14 @@ class Saves {
   bool resume(const std::function<void(const checkpoint::StepReader&)>& take);
 
   void before_update() { checkpoints_->before_update(); }
-  // A save that fails is a warning, twice in a row an error (kStorage).
+  // A save that fails is a warning, here or in report(); twice in a row an error (kStorage).
   void save(const RunCounters& counters, const HealthState& health,
             const data::LoaderState& cursor);
   // Before the end: the step is saved unless the recipe says never, and everything is on disk.
   void finish(const RunCounters& counters, const HealthState& health,
               const data::LoaderState& cursor);
-  void report();  // tells of the saves committed since the last call
+  // Tells of the saves that were committed, or failed, since the last call.
+  void report();
 
  private:
   bool leads() const { return ranks_.rank() == 0; }
@@ -41,6 +42,7 @@ class Saves {
   checkpoint::SaveRequest request(const RunCounters&, const HealthState&,
                                   const data::LoaderState& cursor);
   bool unsaved(int64_t step);
+  void settle();
   void failed(int64_t step, const Error& error);
   checkpoint::StepReader reader_of(int64_t step) const;
 

@@ -29,7 +29,7 @@ TEST(Writers, OneStepFromAnyNumberOfThem) {
         EXPECT_EQ(stats[0].bytes, StepReader(*files, stats[0].directory).commit().bytes);
       }
       for (int w = 1; w < num_writers; ++w) {
-        EXPECT_EQ(writers[w].take_stats().size(), 2u);
+        EXPECT_TRUE(writers[w].take_stats().empty());  // it keeps nothing of what it wrote
         EXPECT_FALSE(writers[w].newest());
       }
     }
