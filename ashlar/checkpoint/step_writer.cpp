@@ -148,6 +148,8 @@ std::string StepWriter::publish() {
   merge_writers();
   const std::vector<std::byte> index = build_index(plan_.index);
   const std::string_view index_text(reinterpret_cast<const char*>(index.data()), index.size());
+  stage("committing",
+        [&] { plan_.manifest.durability = files_.keeps_names(tmp_) ? "full" : "files"; });
   const std::string manifest = build_manifest(plan_.manifest);
   const Commit commit{plan_.step,
                       plan_.run_id,
@@ -161,10 +163,10 @@ std::string StepWriter::publish() {
     sync_directories();
     write_small(in_tmp(kIndexName), index_text);
     write_small(in_tmp(kManifestName), manifest);
-    write_whole(kCommitName, build_commit(commit));
+    const std::string line = build_commit(commit);
+    write_whole(kCommitName, line);
     files_.sync_directory(tmp_);
-    files_.rename_new(tmp_, step);
-    visible_ = true;
+    make_visible(step, line);
     files_.sync_directory(root_);
   });
   try {
@@ -175,11 +177,28 @@ std::string StepWriter::publish() {
   return step;
 }
 
+// Over a network a call that was made may be answered with an error, because the first answer was
+// lost and the call was made again.
+void StepWriter::make_visible(const std::string& step, std::string_view commit) {
+  try {
+    files_.rename_new(tmp_, step);
+  } catch (const Error&) {
+    const std::string path = join(step, kCommitName);
+    if (files_.stat(tmp_) || !files_.stat(path) ||
+        read_text(files_, path, kMaxCommitBytes, Links::kRefuse) != commit)
+      throw;
+  }
+  visible_ = true;
+}
+
 void StepWriter::abandon() noexcept {
   try {
     file_.reset();
     // Visible but perhaps not durable, and never announced: the step may be saved again.
-    if (visible_) files_.rename_new(join(root_, step_name(plan_.step)), tmp_);
+    if (visible_) {
+      files_.rename_new(join(root_, step_name(plan_.step)), tmp_);
+      files_.sync_directory(root_);
+    }
     files_.remove_all(tmp_);
   } catch (const std::exception& error) {
     log_.warn("{} could not be removed: {}; it is collected at the next start", tmp_, error.what());

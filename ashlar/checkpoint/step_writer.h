@@ -43,6 +43,7 @@ class StepWriter {
   void write_small(const std::string& path, std::string_view text);
   void sync_directories();
   void merge_writers();
+  void make_visible(const std::string& step, std::string_view commit);
   void write_whole(const std::string& name, std::string_view text);
   void write_retrying(File& file, std::span<const std::byte> bytes, int64_t offset);
   std::string in_tmp(std::string_view name) const;

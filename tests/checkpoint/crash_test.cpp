@@ -72,6 +72,8 @@ TEST_P(Crash, EveryCallAndEveryKindOfLoss) {
       SCOPED_TRACE(
           fmt::format("crash at call {}, survival {}, seed {}", crash, int(survives), seed));
       const auto after = disk.after_crash(survives, uint64_t(crash * 8 + seed));
+      for (const StepRef& ref : committed_steps(*after, kRoot))  // nothing half removed, half made
+        ASSERT_TRUE(verify_step(*after, ref.directory, VerifyLevel::kDeep, log).ok()) << ref.step;
       const auto writers = make_writers(*after, GetParam(), log);
       const auto newest = (*writers)[0].newest();
       ASSERT_EQ(newest ? std::max(newest->step, announced) : announced, newest ? newest->step : -1);
@@ -130,6 +132,15 @@ TEST_P(Inject, EveryCallFailsOnce) {
   EXPECT_GT(failures, calls / 2);
 }
 
+TEST(Directories, AreDurableWithAllThatHadToBeMade) {
+  for (const char* path : {"/a/b/c", "a/b/c", "a"}) {
+    CrashFiles disk;
+    make_durable_directories(disk, path);
+    EXPECT_TRUE(disk.after_crash(Survives::kSyncedOnly, 0)->stat(path)) << path;
+    make_durable_directories(disk, path);
+  }
+}
+
 TEST(InjectOne, MessageNamesStageAndPathAndRetriesAreLimited) {
   const auto disk = memory_files();
   Log log = quiet_log();
@@ -162,6 +173,84 @@ TEST(InjectOne, MessageNamesStageAndPathAndRetriesAreLimited) {
   checkpoints.save(run.request(1));
   EXPECT_EQ(checkpoints.consecutive_failures(), 0);
   EXPECT_EQ(disk->list(kRoot), (std::vector<std::string>{".lease", "LATEST", step_name(1)}));
+}
+
+// The sync of the root happens and answers an error; then the power fails.  The step was never
+// announced: it is not there again.
+TEST(InjectOne, AStepThatWasGivenUpStaysAway) {
+  class LateAnswer : public CrashFiles {
+   public:
+    void sync_directory(const std::string& path) override {
+      CrashFiles::sync_directory(path);
+      if (path != kRoot || !stat(join(kRoot, step_name(1))) || std::exchange(said, true)) return;
+      ASHLAR_FAIL(kStorage, "sync_directory {}: it was made", path);
+    }
+    bool said = false;
+  } files;
+  Log log = quiet_log();
+  Checkpointer checkpoints(files, kRoot, direct(), log);
+  TinyRun run;
+  message_of(ErrorKind::kStorage, [&] { checkpoints.save(run.request(1)); });
+  ASSERT_TRUE(files.said);
+  const auto after = files.after_crash(Survives::kSyncedOnly, 0);
+  EXPECT_TRUE(committed_steps(*after, kRoot).empty());
+}
+
+// As over a network, where an answer is lost and the call made again.
+TEST(InjectOne, ARenameThatWasMadeAndAnswersAnErrorCommits) {
+  class LostAnswer : public CrashFiles {
+   public:
+    void rename_new(const std::string& from, const std::string& to) override {
+      CrashFiles::rename_new(from, to);
+      if (to.ends_with(step_name(1))) ASHLAR_FAIL(kStorage, "rename_new {}: no such file", from);
+    }
+  } files;
+  Log log = quiet_log();
+  Checkpointer checkpoints(files, kRoot, direct(), log);
+  TinyRun run;
+  run.fill(1);
+  checkpoints.save(run.request(1));
+  EXPECT_EQ(checkpoints.newest()->step, 1);
+  expect_holds(*files.after_crash(Survives::kSyncedOnly, 0), join(kRoot, step_name(1)), 1);
+}
+
+TEST(InjectOne, AnotherStepInTheWayIsNotTakenForOnesOwn) {
+  CrashFiles files;
+  Log log = quiet_log();
+  Checkpointer checkpoints(files, kRoot, direct(), log);
+  files.make_directories(join(kRoot, step_name(1)));
+  TinyRun run;
+  const std::string message =
+      message_of(ErrorKind::kStorage, [&] { checkpoints.save(run.request(1)); });
+  EXPECT_NE(message.find("step 1 is not saved: committing: "), message.npos) << message;
+}
+
+TEST(InjectOne, AFileSystemThatSyncsNoDirectoriesIsNamed) {
+  class Nameless : public CrashFiles {
+   public:
+    bool keeps_names(const std::string&) override { return false; }
+  } files;
+  Log log = quiet_log();
+  Checkpointer checkpoints(files, kRoot, direct(), log);
+  TinyRun run;
+  checkpoints.save(run.request(1));
+  EXPECT_EQ(checkpoints.open_newest().manifest().durability, "files");
+}
+
+// The leader asks for the room that all writers need.
+TEST(InjectOne, ADiskWithRoomForOneWriterOnlyIsRefused) {
+  class Small : public CrashFiles {
+   public:
+    int64_t free_bytes(const std::string&) override { return int64_t(20) << 20; }
+  } files;
+  Log log = quiet_log();
+  Writers writers(same(files, 2), kRoot, direct(), log);
+  Shares shares = Shares::rows(2);
+  const LogicalTensor large{"large", DType::kF32, {1 << 20}, Role::kParameter};  // 4 MiB
+  SaveRequest request = shares.request(0, 1, random_id());
+  request.whole = std::span(&large, 1);
+  const std::string message = message_of(ErrorKind::kStorage, [&] { writers[0].save(request); });
+  EXPECT_NE(message.find("step 1 is not saved: it needs 20.2"), message.npos) << message;
 }
 
 TEST(InjectOne, AFullDiskIsFoundBeforeAnythingIsWritten) {
