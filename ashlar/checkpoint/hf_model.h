@@ -11,6 +11,7 @@
 // Threads  One HfModel may be read from by several threads.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -51,9 +52,9 @@ class HfModel {
 struct HfWriteOptions {
   HfLayout layout = HfLayout::kNative;
   DType dtype = DType::kBF16;  // or kF32, kF64; balancing biases are never less than F32
-  int64_t max_file_bytes = 5'000'000'000;    // of tensors; above it: shards and an index
-  std::vector<std::string> copy_files = {};  // further files to copy in, such as tokenizer.model
-  Log* log = nullptr;                        // for a progress line
+  int64_t max_file_bytes = 5'000'000'000;         // of tensors; above it: shards and an index
+  std::map<std::string, std::string> files = {};  // name -> content, such as tokenizer.model's
+  Log* log = nullptr;                             // for a progress line
 };
 
 // Writes `directory` with config.json, generation_config.json and the tensors: one whole piece for

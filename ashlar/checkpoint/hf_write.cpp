@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -108,28 +107,13 @@ class Writer {
   }
 
   void write_file(std::string_view name, std::string_view text) {
+    ASHLAR_REQUIRE(!files_.stat(join(directory_, name)), kConfig,
+                   "{}: the model directory already has a file {}; expected another name",
+                   directory_, name);
     const auto file = files_.create(join(directory_, name));
     file->write_at(bytes_of(text), 0);
     file->sync();
     file->close();
-  }
-
-  void copy_file(const std::string& path) {
-    const std::string name = std::filesystem::path(path).filename().string();
-    const auto from = files_.open(path);
-    ASHLAR_REQUIRE(
-        !files_.stat(join(directory_, name)), kConfig,
-        "{}: the model directory already has a file {}; expected other names among the files "
-        "to copy",
-        path, name);
-    const auto to = files_.create(join(directory_, name));
-    for (int64_t done = 0; done < from->size(); done += kChunkBytes) {
-      buffer_.resize(size_t(std::min(kChunkBytes, from->size() - done)));
-      from->read_at(buffer_, done);
-      to->write_at(buffer_, done);
-    }
-    to->sync();
-    to->close();
   }
 
  private:
@@ -178,7 +162,7 @@ void write_all(FileSystem& files, const std::string& directory, const ModelSpec&
   }
   writer.write_file(kHfConfigFile, to_hf_config(spec, options.dtype, options.layout));
   writer.write_file(kHfGenerationFile, to_hf_generation_config(spec));
-  for (const std::string& path : options.copy_files) writer.copy_file(path);
+  for (const auto& [name, content] : options.files) writer.write_file(name, content);
 }
 
 }  // namespace

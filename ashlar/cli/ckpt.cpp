@@ -148,9 +148,8 @@ int import_model(const Flags& flags, Log& log) {
       {checkpoint::kConfigFile,
        checkpoint::to_hf_config(source.spec, DType::kF32, checkpoint::HfLayout::kNative), true},
       {checkpoint::kModelOptionsFile, checkpoint::model_options_json(source.spec), true}};
-  const std::string tokenizer = join(flags.first, checkpoint::kTokenizerFile);
-  if (files->stat(tokenizer))
-    request.extra.push_back({checkpoint::kTokenizerFile, read_text(*files, tokenizer), false});
+  if (auto tokenizer = eval::read_tokenizer_file(*files, source))
+    request.extra.push_back({checkpoint::kTokenizerFile, std::move(*tokenizer), false});
   request.sections["hf"] = one_line({{"source", flags.first}});
   checkpoints.save(request);
   for (const checkpoint::SaveStats& stats : checkpoints.take_stats())
@@ -174,11 +173,8 @@ int export_model(const Flags& flags, Log& log) {
   options.dtype = flags.dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.max_file_bytes = int64_t(flags.max_file_gb * 1e9);
   options.log = &log;
-  const std::string beside =
-      source.hugging_face
-          ? join(source.resolved, checkpoint::kTokenizerFile)
-          : join(source.resolved, std::string("extra/") + checkpoint::kTokenizerFile);
-  if (files->stat(beside)) options.copy_files.push_back(beside);
+  if (auto tokenizer = eval::read_tokenizer_file(*files, source))
+    options.files[checkpoint::kTokenizerFile] = std::move(*tokenizer);
   const auto weights = read_all(*files, source);
   checkpoint::write_hf_model(*files, flags.second, source.spec, weights->pieces, options);
   for (const std::string& option : checkpoint::unstated_options(source.spec))

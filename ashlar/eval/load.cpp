@@ -67,20 +67,24 @@ void read_weights(FileSystem& files, const ModelSource& source, std::span<const 
   reader.load(pieces, options);
 }
 
-std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source) {
-  if (source.hugging_face) {
-    const std::string path = join(source.resolved, checkpoint::kTokenizerFile);
-    ASHLAR_REQUIRE(files.stat(path).has_value(), kConfig,
-                   "{}: no {} there, so text cannot be read or written; use --ids", source.path,
-                   checkpoint::kTokenizerFile);
-    return data::load_tokenizer(files, path);
+std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source) {
+  if (!source.hugging_face) {
+    const checkpoint::StepReader reader(files, source.resolved);
+    if (!reader.has_blob(checkpoint::kTokenizerFile)) return std::nullopt;
+    return reader.read_blob(checkpoint::kTokenizerFile);
   }
-  const checkpoint::StepReader reader(files, source.resolved);
-  ASHLAR_REQUIRE(reader.has_blob(checkpoint::kTokenizerFile), kConfig,
-                 "{}: this step holds no tokenizer, so text cannot be read or written; use --ids",
-                 source.path);
-  return data::parse_tokenizer(reader.read_blob(checkpoint::kTokenizerFile),
-                               join(source.resolved, "extra/tokenizer.model"));
+  const std::string path = join(source.resolved, checkpoint::kTokenizerFile);
+  if (!files.stat(path)) return std::nullopt;
+  return read_text(files, path);
+}
+
+std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source) {
+  const auto bytes = read_tokenizer_file(files, source);
+  ASHLAR_REQUIRE(bytes, kConfig, "{}: no {} there, so text cannot be read or written; use --ids",
+                 source.path, checkpoint::kTokenizerFile);
+  return data::parse_tokenizer(
+      *bytes, join(source.resolved,
+                   std::string(source.hugging_face ? "" : "extra/") + checkpoint::kTokenizerFile));
 }
 
 int64_t forward_workspace_bytes(const ModelSpec& spec, DType compute, int64_t num_tokens) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ashlar/checkpoint/model_options.h"
@@ -25,6 +26,9 @@ struct ModelSource {
 ModelSource find_model(FileSystem& files, const std::string& path, Log& log);
 // Fills the pieces (whole tensors by native name), converting types.
 void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces);
+// The bytes of tokenizer.model beside the weights, of a step with its checksum checked; nullopt if there
+// is none.
+std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source);
 // The tokenizer beside the weights; kConfig, naming where it was looked for, if there is none.
 std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source);
 

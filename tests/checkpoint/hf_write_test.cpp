@@ -41,16 +41,15 @@ TEST_F(HfWriteTest, ShardsAboveTheLimitAndListsThem) {
   }
 }
 
-TEST_F(HfWriteTest, CopiesFurtherFilesAndWritesTheConfigs) {
-  spill(root / "tokenizer.model", std::string("\0\1binary", 8));
+TEST_F(HfWriteTest, WritesFurtherFilesAndTheConfigs) {
   HfWriteOptions options = kF32Native;
-  options.copy_files = {root / "tokenizer.model"};
+  options.files["tokenizer.model"] = std::string("\0\1binary", 8);
   const ModelSpec spec = odd_spec();
   write("new", spec, random_values(spec, DType::kF32), options);
   EXPECT_EQ(slurp(root / "new/tokenizer.model"), std::string("\0\1binary", 8));
   EXPECT_EQ(slurp(root / "new/config.json"), to_hf_config(spec, DType::kF32, HfLayout::kNative));
   EXPECT_EQ(slurp(root / "new/generation_config.json"), to_hf_generation_config(spec));
-  options.copy_files = {root / "new/config.json"};
+  options.files["config.json"] = "{}";
   message_of(ErrorKind::kConfig,
              [&] { write("other", spec, random_values(spec, DType::kF32), options); });
   EXPECT_FALSE(std::filesystem::exists(root / "other"));
