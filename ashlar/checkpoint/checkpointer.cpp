@@ -40,8 +40,9 @@ Checkpointer::Engine::Engine(FileSystem& files, std::string root, CheckpointOpti
   if (leads()) {
     lease_.emplace(files_, root_, log_);
     collect_stale(files_, root_, log_);
-    // After a kill the newest step may have been cut short in ways that its size does not show.
-    recover(lease_->taken_over() ? VerifyLevel::kDeep : VerifyLevel::kQuick);
+    // What loading the step does not read; after a kill all of it, which may have been cut short in
+    // ways that sizes do not show.
+    recover(lease_->taken_over() ? VerifyLevel::kDeep : VerifyLevel::kFiles);
   }
   if (options_.run_id.empty()) options_.run_id = newest_ ? newest_->run_id : to_text(random_id());
   copier_ = std::thread([this] { copy_loop(); });
@@ -182,7 +183,7 @@ bool Checkpointer::Engine::idle() const {
 }
 
 void Checkpointer::Engine::recover(VerifyLevel level) {
-  Recovery recovery = find_newest(files_, root_, level, true, log_);
+  Recovery recovery = find_newest(files_, root_, level, Who::kHolder, log_);
   for (const RejectedStep& rejected : recovery.rejected) {
     log_.warn("setting {} aside under {}/{}", rejected.ref.directory, root_, kBadDirectory);
     quarantine(files_, root_, rejected.ref);

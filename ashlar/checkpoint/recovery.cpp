@@ -79,22 +79,75 @@ std::optional<std::string> read_verdict(FileSystem& files, const std::string& ro
   }
 }
 
-StepInfo describe(FileSystem& files, const std::string& root, const StepRef& ref) {
+// What is recorded of the step, or else what a check of it finds.  nullopt: good at that level.
+struct Judgement {
+  std::optional<std::string> problem;
+  bool known = false;  // from .bad/
+};
+Judgement judge(FileSystem& files, const std::string& root, const StepRef& ref, VerifyLevel level,
+                Log& log) {
+  if (ref.attempt != kUnknownAttempt)
+    if (auto problem = read_verdict(files, root, ref)) return {std::move(problem), true};
+  return {problem_of(files, ref, level, log), false};
+}
+
+StepInfo describe(FileSystem& files, const std::string& root, const StepRef& ref, VerifyLevel level,
+                  Log& log) {
   StepInfo info;
   info.step = ref.step;
   info.directory = ref.directory;
   info.verdict = is_verified(files, root, ref) ? "verified" : "candidate";
-  if (const auto verdict = read_verdict(files, root, ref)) info.problem = *verdict;
   try {
     const StepReader reader(files, ref.directory);
     info.created = reader.manifest().created;
     info.bytes = reader.commit().bytes;
     info.files = reader.commit().files;
   } catch (const Error& error) {
-    info.problem = error.what();
+    if (error.kind() != ErrorKind::kCorrupt) throw;  // judge says the same
   }
-  if (!info.problem.empty()) info.verdict = "bad";
+  if (const auto problem = judge(files, root, ref, level, log).problem) {
+    info.problem = *problem;
+    info.verdict = "bad";
+  }
   return info;
+}
+
+bool is_directory(FileSystem& files, const std::string& path) {
+  const auto info = files.stat(path, Links::kFollow);
+  return info && info->type == FileInfo::Type::kDirectory;
+}
+
+// Names in a directory; none if there is no such directory.
+std::vector<std::string> names_in(FileSystem& files, const std::string& directory) {
+  return is_directory(files, directory) ? files.list(directory) : std::vector<std::string>{};
+}
+
+// Directories named like a step, and whatever else is.
+struct Named {
+  std::vector<StepRef> steps;  // oldest first, as names sort
+  std::vector<std::string> others;
+};
+Named named_like_steps(FileSystem& files, const std::string& root) {
+  Named named;
+  for (const std::string& name : names_in(files, root)) {
+    const auto step = parse_step_name(name);
+    if (!step) continue;
+    const std::string path = join(root, name);
+    if (is_directory(files, path))
+      named.steps.push_back(refer(files, root, *step));
+    else
+      named.others.push_back(path);
+  }
+  return named;
+}
+
+void collect_verdicts(FileSystem& files, const std::string& root) {
+  std::set<std::string> wanted;
+  for (const StepRef& ref : committed_steps(files, root))
+    wanted.insert(verdict_name(ref.step, ref.attempt));
+  const std::string directory = join(root, kVerifiedDirectory);
+  for (const std::string& name : names_in(files, directory))
+    if (!wanted.contains(name)) files.remove_all(join(directory, name));
 }
 
 }  // namespace
@@ -117,31 +170,25 @@ void record_verified(FileSystem& files, const std::string& root, const StepRef& 
 }
 
 std::vector<StepRef> committed_steps(FileSystem& files, const std::string& root) {
-  std::vector<StepRef> steps;
-  if (!files.stat(root)) return steps;
-  for (const std::string& name : files.list(root))
-    if (const auto step = parse_step_name(name)) steps.push_back(refer(files, root, *step));
-  std::sort(steps.begin(), steps.end(),
-            [](const StepRef& a, const StepRef& b) { return a.step < b.step; });
-  return steps;
+  return named_like_steps(files, root).steps;
 }
 
-Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel level,
-                     bool record_verdicts, Log& log) {
+Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel level, Who who,
+                     Log& log) {
   Recovery recovery;
-  const std::vector<StepRef> steps = committed_steps(files, root);
+  const auto [steps, others] = named_like_steps(files, root);
+  for (const std::string& path : others)
+    log.warn("{} is named like a step but is no directory; it is passed over", path);
   for (auto ref = steps.rbegin(); ref != steps.rend(); ++ref) {
-    std::optional<std::string> problem =
-        ref->attempt == kUnknownAttempt ? std::nullopt : read_verdict(files, root, *ref);
-    const bool known = problem.has_value();
-    const bool trusted = !known && is_verified(files, root, *ref);
-    if (!known) problem = problem_of(files, *ref, trusted ? VerifyLevel::kQuick : level, log);
+    const bool trusted = who == Who::kHolder && is_verified(files, root, *ref);
+    const auto [problem, known] =
+        judge(files, root, *ref, trusted ? std::min(level, VerifyLevel::kFiles) : level, log);
     if (!problem) {
       recovery.newest = *ref;
       return recovery;
     }
     log.warn("{} is not usable: {}", ref->directory, *problem);
-    if (!known && record_verdicts) record_bad(files, root, *ref, *problem);
+    if (!known && who == Who::kHolder) record_bad(files, root, *ref, *problem);
     recovery.rejected.push_back({*ref, *problem});
   }
   ASHLAR_REQUIRE(steps.empty(), kCorrupt,
@@ -159,16 +206,17 @@ bool is_checkpoint(FileSystem& files, const std::string& path) {
 
 StepReader open_checkpoint(FileSystem& files, const std::string& path, Log& log) {
   if (files.stat(join(path, kCommitName))) return StepReader(files, path);
-  const Recovery recovery = find_newest(files, path, VerifyLevel::kQuick, false, log);
+  const Recovery recovery = find_newest(files, path, VerifyLevel::kDeep, Who::kReader, log);
   ASHLAR_REQUIRE(recovery.newest, kCorrupt,
                  "{} is neither a checkpoint step (no COMMIT) nor a directory of steps", path);
   return StepReader(files, recovery.newest->directory);
 }
 
-std::vector<StepInfo> list_steps(FileSystem& files, const std::string& root) {
+std::vector<StepInfo> list_steps(FileSystem& files, const std::string& root, VerifyLevel level,
+                                 Log& log) {
   std::vector<StepInfo> infos;
-  for (const StepRef& ref : committed_steps(files, root))
-    infos.push_back(describe(files, root, ref));
+  const auto [steps, others] = named_like_steps(files, root);
+  for (const StepRef& ref : steps) infos.push_back(describe(files, root, ref, level, log));
   for (auto info = infos.rbegin(); info != infos.rend(); ++info)
     if (info->problem.empty()) {
       info->recovery_choice = true;
@@ -182,17 +230,16 @@ std::vector<StepInfo> list_steps(FileSystem& files, const std::string& root) {
     info.verdict = state == StepState::kBad ? "bad" : "";
     infos.push_back(info);
   };
-  if (!files.stat(root)) return infos;
-  for (const std::string& name : files.list(root)) {
+  for (const std::string& path : others)
+    add(path, StepState::kForeign, std::string_view(path).substr(path.size() - 12));
+  for (const std::string& name : names_in(files, root)) {
     const std::string_view text = name;
     if (text.starts_with(kTmpPrefix)) add(join(root, name), StepState::kTmp, text.substr(10, 12));
     if (text.starts_with(kTrashPrefix)) add(join(root, name), StepState::kTrash, "");
   }
   const std::string bad = join(root, kBadDirectory);
-  if (!files.stat(bad)) return infos;
-  for (const std::string& name : files.list(bad)) {
-    const auto info = files.stat(join(bad, name));
-    if (info && info->type == FileInfo::Type::kDirectory && name.size() > 17)
+  for (const std::string& name : names_in(files, bad)) {
+    if (is_directory(files, join(bad, name)) && name.size() > 17)
       add(join(bad, name), StepState::kBad, std::string_view(name).substr(5, 12));
   }
   return infos;
@@ -224,6 +271,10 @@ void collect_stale(FileSystem& files, const std::string& root, Log& log) {
     if (tmp) log.info("removing {}: an interrupted save", join(root, name));
     files.remove_all(join(root, name));
   }
+  for (const std::string& directory :
+       {root, join(root, kBadDirectory), join(root, kVerifiedDirectory)})
+    if (is_directory(files, directory)) remove_temporaries(files, directory);
+  collect_verdicts(files, root);
 }
 
 }  // namespace ashlar::checkpoint

@@ -20,10 +20,10 @@ class Verifier {
     if (level_ == VerifyLevel::kQuick) return std::move(report_);
     for (size_t i = 0; i < index().files.size(); ++i)
       guarded(index().files[i].path, -1, [&] { check_header(i); });
-    if (level_ == VerifyLevel::kFiles) return std::move(report_);
-    check_chunks();
     for (const IndexBlob& blob : index().blobs)
       guarded(index().files[blob.file].path, -1, [&] { reader_.read_blob(blob.name); });
+    if (level_ == VerifyLevel::kFiles) return std::move(report_);
+    check_chunks();
     check_cover();
     return std::move(report_);
   }

@@ -14,8 +14,8 @@ namespace ashlar::checkpoint {
 
 enum class VerifyLevel : uint8_t {
   kQuick,  // COMMIT, manifest, index against each other; sizes of all files
-  kFiles,  // and every safetensors header against the index
-  kDeep,   // and every chunk's CRC, every blob's CRC, exact cover of every tensor
+  kFiles,  // and every safetensors header against the index, every blob's CRC
+  kDeep,   // and every chunk's CRC, exact cover of every tensor
 };
 std::optional<VerifyLevel> parse_verify_level(std::string_view name);  // "quick", "files", "deep"
 

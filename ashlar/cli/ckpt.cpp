@@ -16,23 +16,35 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 using checkpoint::StepState;
+using checkpoint::VerifyLevel;
 
 struct Flags {
-  std::string first, second, level = "deep", layout = "native", dtype = "bf16";
+  std::string first, second, level = "deep", list_level = "quick", layout = "native",
+                             dtype = "bf16";
   double max_file_gb = 5.0;
   bool json = false, tensors = false;
 };
 
-const char* state_name(const checkpoint::StepInfo& info) {
+VerifyLevel parse_level(const std::string& name) {
+  const auto level = checkpoint::parse_verify_level(name);
+  ASHLAR_REQUIRE(level.has_value(), kConfig, "--level is {}; expected quick, files or deep", name);
+  return *level;
+}
+
+// Only a step that was read whole is called good.
+const char* state_name(const checkpoint::StepInfo& info, VerifyLevel level) {
   switch (info.state) {
     case StepState::kCommitted:
-      return info.problem.empty() ? "good" : "damaged";
+      if (!info.problem.empty()) return "damaged";
+      return level == VerifyLevel::kDeep ? "good" : "complete";
     case StepState::kTmp:
       return "unfinished";
     case StepState::kBad:
       return "quarantined";
     case StepState::kTrash:
       return "trash";
+    case StepState::kForeign:
+      return "no step";
   }
   return "";
 }
@@ -41,14 +53,17 @@ std::string last_part(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-int list(const Flags& flags, Log&) {
+int list(const Flags& flags, Log& log) {
   const auto files = posix_files();
+  const VerifyLevel level = parse_level(flags.list_level);
+  const char* mark = level == VerifyLevel::kDeep ? "  <- continues here" : "  <- is tried first";
   ASHLAR_REQUIRE(files->stat(flags.first).has_value(), kConfig, "{}: there is no such directory",
                  flags.first);
   Ordered rows = Ordered::array();
-  for (const checkpoint::StepInfo& info : checkpoint::list_steps(*files, flags.first)) {
+  for (const checkpoint::StepInfo& info : checkpoint::list_steps(*files, flags.first, level, log)) {
     rows.push_back({{"name", last_part(info.directory)},
-                    {"state", state_name(info)},
+                    {"state", state_name(info, level)},
+                    {"level", flags.list_level},
                     {"step", info.step},
                     {"verdict", info.verdict},
                     {"bytes", info.bytes},
@@ -57,11 +72,10 @@ int list(const Flags& flags, Log&) {
                     {"recovery_choice", info.recovery_choice},
                     {"problem", info.problem}});
     if (flags.json) continue;
-    print_result(fmt::format("{:<20} {:<11} {:>11} {:>3} files  {}{}{}{}",
-                             last_part(info.directory), state_name(info), format_bytes(info.bytes),
-                             info.files, info.created,
-                             info.recovery_choice ? "  <- continues here" : "",
-                             info.problem.empty() ? "" : "  ", info.problem));
+    print_result(fmt::format(
+        "{:<20} {:<11} {:>11} {:>3} files  {}{}{}{}", last_part(info.directory),
+        state_name(info, level), format_bytes(info.bytes), info.files, info.created,
+        info.recovery_choice ? mark : "", info.problem.empty() ? "" : "  ", info.problem));
   }
   if (flags.json) print_result(one_line(rows));
   return 0;
@@ -75,9 +89,11 @@ int show(const Flags& flags, Log& log) {
     print_result(checkpoint::build_manifest(manifest));
     return 0;
   }
-  print_result(fmt::format("{}\n  step      {}\n  run       {}\n  created   {}\n  written by {}",
-                           reader.directory(), manifest.step, manifest.run_id, manifest.created,
-                           manifest.writer_version));
+  print_result(reader.directory());
+  print_result(fmt::format("  step      {}", manifest.step));
+  print_result(fmt::format("  run       {}", manifest.run_id));
+  print_result(fmt::format("  created   {}", manifest.created));
+  print_result(fmt::format("  written by {}", manifest.writer_version));
   for (const auto& [name, total] : manifest.components)
     print_result(
         fmt::format("  {:<9} {:>12} in {} files", name, format_bytes(total.bytes), total.files));
@@ -94,12 +110,10 @@ int show(const Flags& flags, Log& log) {
 
 int verify(const Flags& flags, Log& log) {
   const auto files = posix_files();
-  const auto level = checkpoint::parse_verify_level(flags.level);
-  ASHLAR_REQUIRE(level.has_value(), kConfig, "--level is {}; expected quick, files or deep",
-                 flags.level);
+  const VerifyLevel level = parse_level(flags.level);
   ASHLAR_REQUIRE(files->stat(flags.first).has_value(), kConfig, "{}: there is no such step",
                  flags.first);
-  const checkpoint::VerifyReport report = checkpoint::verify_step(*files, flags.first, *level, log);
+  const checkpoint::VerifyReport report = checkpoint::verify_step(*files, flags.first, level, log);
   for (const checkpoint::Finding& finding : report.findings)
     print_result(fmt::format("{}{}: {}", finding.file,
                              finding.chunk < 0 ? "" : fmt::format(" chunk {}", finding.chunk),
@@ -201,8 +215,13 @@ void add_ckpt(CLI::App& app, Action& action) {
         [flags, run, &action] { action = [flags, run](Log& log) { return run(*flags, log); }; });
     return sub;
   };
-  verb("list", "steps of a root, and which one a run continues from", "ROOT", nullptr, list)
-      ->add_flag("--json", flags->json, "print JSON");
+  CLI::App* list_app =
+      verb("list", "steps of a root, and which one a run continues from", "ROOT", nullptr, list);
+  list_app->add_flag("--json", flags->json, "print JSON");
+  list_app
+      ->add_option("--level", flags->list_level,
+                   "quick, files or deep; only deep tells good from complete")
+      ->capture_default_str();
   CLI::App* show_app = verb("show", "manifest of a step", "STEP", nullptr, show);
   show_app->add_flag("--json", flags->json, "print the manifest as JSON");
   show_app->add_flag("--tensors", flags->tensors, "list every tensor");

@@ -169,6 +169,7 @@ void Run::report_differences(const std::string& saved_recipe) {
 void Run::begin(data::Loader loader) {
   if (leads_) {
     const std::string& directory = recipe_.train.run_dir;
+    remove_temporaries(files_, directory);
     write_text(files_, join(directory, "recipe.toml"), to_toml(recipe_));
     metrics_ = std::make_unique<Metrics>(files_, directory, log_, scale_, recipe_.train.log_every,
                                          counters_.step);

@@ -64,7 +64,8 @@ TEST_F(Root, EveryClassOfBitRotIsFoundAndNamed) {
       for (const Finding& each : report.findings)
         chunk_named |= each.file == name && each.chunk == 0;
       EXPECT_TRUE(chunk_named) << name << " byte " << at;
-      const Recovery recovery = find_newest(*files_, "root", VerifyLevel::kDeep, false, log_);
+      const Recovery recovery =
+          find_newest(*files_, "root", VerifyLevel::kDeep, Who::kReader, log_);
       ASSERT_EQ(recovery.newest->step, 1);
       ASSERT_EQ(recovery.rejected.size(), 1u);
       overwrite(*files_, path, original);
@@ -86,7 +87,8 @@ TEST_F(Root, MissingAndCutFilesAreFoundWithoutReadingData) {
       else
         overwrite(*files_, path, original.substr(0, original.size() - 1));
       EXPECT_FALSE(verify(2, VerifyLevel::kQuick).ok()) << name;
-      EXPECT_EQ(find_newest(*files_, "root", VerifyLevel::kQuick, false, log_).newest->step, 1);
+      EXPECT_EQ(find_newest(*files_, "root", VerifyLevel::kQuick, Who::kReader, log_).newest->step,
+                1);
       overwrite(*files_, path, original);
     }
   }
@@ -134,7 +136,7 @@ TEST_F(Root, WalksBackRemembersAndMakesWayForTheStep) {
 }
 
 TEST_F(Root, NoSurvivorIsAnErrorAndAnEmptyRootIsNot) {
-  EXPECT_FALSE(find_newest(*files_, "root", VerifyLevel::kQuick, false, log_).newest);
+  EXPECT_FALSE(find_newest(*files_, "root", VerifyLevel::kQuick, Who::kReader, log_).newest);
   EXPECT_FALSE(is_checkpoint(*files_, "root"));
   save_steps(2);
   EXPECT_TRUE(is_checkpoint(*files_, "root"));
@@ -156,7 +158,7 @@ TEST_F(Root, ReadersChangeNothing) {
   flip(in_step(2, kIndexName), 100);
   const auto before = files_->list("root");
   EXPECT_EQ(open_checkpoint(*files_, "root", log_).step(), 1);
-  EXPECT_EQ(list_steps(*files_, "root").size(), 2u);
+  EXPECT_EQ(list_steps(*files_, "root", VerifyLevel::kQuick, log_).size(), 2u);
   EXPECT_EQ(files_->list("root"), before);
 }
 
@@ -165,7 +167,7 @@ TEST_F(Root, ListsEverythingInIt) {
   flip(in_step(3, kCommitName), 9);
   files_->make_directories("root/" + tmp_name(4, "0123"));
   files_->make_directories("root/.trash-1");
-  const auto infos = list_steps(*files_, "root");
+  const auto infos = list_steps(*files_, "root", VerifyLevel::kQuick, log_);
   ASSERT_EQ(infos.size(), 5u);
   EXPECT_EQ(infos[0].verdict, "candidate");
   EXPECT_GT(infos[0].bytes, 0);
@@ -178,7 +180,7 @@ TEST_F(Root, ListsEverythingInIt) {
   EXPECT_EQ(infos[3].step, 4);
   EXPECT_EQ(infos[4].state, StepState::kTrash);
   Checkpointer checkpoints(*files_, "root", direct(), log_);  // collects, sets aside
-  const auto after = list_steps(*files_, "root");
+  const auto after = list_steps(*files_, "root", VerifyLevel::kQuick, log_);
   ASSERT_EQ(after.size(), 3u);
   EXPECT_EQ(after[2].state, StepState::kBad);
   EXPECT_EQ(after[2].step, 3);

@@ -68,7 +68,7 @@ TEST(Pipeline, TokenizerDataTrainEvalGenerate) {
   const json listed = json::parse(run_ok(scratch, {"ckpt", "list", "run/checkpoints", "--json"}));
   ASSERT_EQ(listed.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(listed[i]["state"], "good");
+    EXPECT_EQ(listed[i]["state"], "complete");
     EXPECT_EQ(listed[i]["recovery_choice"], i == 2) << listed.dump();
   }
   const std::string step = "run/checkpoints/step-000000000030";
