@@ -134,8 +134,13 @@ class Opener {
 
 std::string printable(std::string_view name) {
   std::string text(name);
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = '?';
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool c1 = byte == 0xC2 && i + 1 < text.size() &&  // U+0080 to U+009F
+                    static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    if (byte < ' ' || byte == 127 || c1) text[i] = '?';
+    if (c1) text[++i] = '?';
+  }
   return text;
 }
 

@@ -1,9 +1,12 @@
 // ashlar ckpt list ROOT | show STEP | verify STEP | import HF_DIR ROOT | export STEP HF_DIR
 // [--layout native|legacy]
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/hf_files.h"
 #include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/checkpoint/verify.h"
 #include "ashlar/cli/command.h"
@@ -24,6 +27,11 @@ struct Flags {
   double max_file_gb = 5.0;
   bool json = false, tensors = false;
 };
+
+// One line of what is in files: no byte of it reaches the terminal as a command.
+void print_line(std::string_view line) {
+  print_result(checkpoint::printable(line));
+}
 
 VerifyLevel parse_level(const std::string& name) {
   const auto level = checkpoint::parse_verify_level(name);
@@ -72,10 +80,10 @@ int list(const Flags& flags, Log& log) {
                     {"recovery_choice", info.recovery_choice},
                     {"problem", info.problem}});
     if (flags.json) continue;
-    print_result(fmt::format(
-        "{:<20} {:<11} {:>11} {:>3} files  {}{}{}{}", last_part(info.directory),
-        state_name(info, level), format_bytes(info.bytes), info.files, info.created,
-        info.recovery_choice ? mark : "", info.problem.empty() ? "" : "  ", info.problem));
+    print_line(fmt::format("{:<20} {:<11} {:>11} {:>3} files  {}{}{}{}", last_part(info.directory),
+                           state_name(info, level), format_bytes(info.bytes), info.files,
+                           info.created, info.recovery_choice ? mark : "",
+                           info.problem.empty() ? "" : "  ", info.problem));
   }
   if (flags.json) print_result(one_line(rows));
   return 0;
@@ -89,22 +97,22 @@ int show(const Flags& flags, Log& log) {
     print_result(checkpoint::build_manifest(manifest));
     return 0;
   }
-  print_result(reader.directory());
-  print_result(fmt::format("  step      {}", manifest.step));
-  print_result(fmt::format("  run       {}", manifest.run_id));
-  print_result(fmt::format("  created   {}", manifest.created));
-  print_result(fmt::format("  written by {}", manifest.writer_version));
+  print_line(reader.directory());
+  print_line(fmt::format("  step      {}", manifest.step));
+  print_line(fmt::format("  run       {}", manifest.run_id));
+  print_line(fmt::format("  created   {}", manifest.created));
+  print_line(fmt::format("  written by {}", manifest.writer_version));
   for (const auto& [name, total] : manifest.components)
-    print_result(
+    print_line(
         fmt::format("  {:<9} {:>12} in {} files", name, format_bytes(total.bytes), total.files));
   for (const auto& [name, text] : manifest.sections)
-    print_result(fmt::format("  {:<9} {}", name, text));
-  print_result(fmt::format("  tensors   {}", manifest.tensors_total));
+    print_line(fmt::format("  {:<9} {}", name, text));
+  print_line(fmt::format("  tensors   {}", manifest.tensors_total));
   if (!flags.tensors) return 0;
   for (const checkpoint::IndexTensor& tensor : reader.index().tensors)
-    print_result(fmt::format("    {:<72} {:<5} {} in {} boxes", tensor.logical.name,
-                             name_of(tensor.logical.dtype), tensor.logical.global_shape.to_string(),
-                             tensor.boxes.size()));
+    print_line(fmt::format("    {:<72} {:<5} {} in {} boxes", tensor.logical.name,
+                           name_of(tensor.logical.dtype), tensor.logical.global_shape.to_string(),
+                           tensor.boxes.size()));
   return 0;
 }
 
@@ -115,14 +123,14 @@ int verify(const Flags& flags, Log& log) {
                  flags.first);
   const checkpoint::VerifyReport report = checkpoint::verify_step(*files, flags.first, level, log);
   for (const checkpoint::Finding& finding : report.findings)
-    print_result(fmt::format("{}{}: {}", finding.file,
-                             finding.chunk < 0 ? "" : fmt::format(" chunk {}", finding.chunk),
-                             finding.message));
-  print_result(fmt::format("{}: {} ({} level: {} files, {} chunks, {})", flags.first,
-                           report.ok() ? "good"
-                                       : fmt::format("{} finding{}", report.findings.size(),
-                                                     report.findings.size() == 1 ? "" : "s"),
-                           flags.level, report.files, report.chunks, format_bytes(report.bytes)));
+    print_line(fmt::format("{}{}: {}", finding.file,
+                           finding.chunk < 0 ? "" : fmt::format(" chunk {}", finding.chunk),
+                           finding.message));
+  print_line(fmt::format("{}: {} ({} level: {} files, {} chunks, {})", flags.first,
+                         report.ok() ? "good"
+                                     : fmt::format("{} finding{}", report.findings.size(),
+                                                   report.findings.size() == 1 ? "" : "s"),
+                         flags.level, report.files, report.chunks, format_bytes(report.bytes)));
   return report.ok() ? 0 : 1;
 }
 
@@ -145,8 +153,24 @@ std::unique_ptr<Weights> read_all(FileSystem& files, const eval::ModelSource& so
   return weights;
 }
 
+// With every link on the way followed, as far as the path exists.
+std::filesystem::path real_path(const std::string& path) {
+  std::error_code error;
+  auto real = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+  ASHLAR_REQUIRE(!error, kStorage, "{}: {}", path, error.message());
+  return real.has_filename() ? real : real.parent_path();  // "a/" is a
+}
+
+void require_outside(const std::string& root, const std::string& model) {
+  const auto inner = real_path(root), outer = real_path(model);
+  const auto common = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first;
+  ASHLAR_REQUIRE(common != outer.end(), kConfig,
+                 "{} is the model directory {} or lies in it; choose a root outside", root, model);
+}
+
 int import_model(const Flags& flags, Log& log) {
   const auto files = posix_files();
+  require_outside(flags.second, flags.first);
   const eval::ModelSource source = eval::find_model(*files, flags.first, log);
   ASHLAR_REQUIRE(source.hugging_face, kConfig,
                  "{}: expected a Hugging Face directory (with config.json)", flags.first);

@@ -1,0 +1,139 @@
+// The checkpoint commands on what damage, careless paths and foreign names make of a root.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ashlar/checkpoint/checkpointer.h"
+#include "support.h"
+
+namespace ashlar::integration {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void flip_middle(const fs::path& path) {
+  std::string text = read_file(path);
+  text[text.size() / 2] = char(text[text.size() / 2] ^ 1);
+  write_file(path, text);
+}
+
+// A root "run/checkpoints" of steps 10, 20, 30, and a model directory "hf" of the last with a
+// tokenizer.
+void make_root_and_model(const Scratch& scratch) {
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.eval_every=0"}));
+  run_ok(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
+  write_file(scratch / "hf/tokenizer.model", "anything that is copied as it is");
+}
+
+// A bit in the middle of the optimizer's file: sizes do not tell, and no reader needs it.
+TEST(Ckpt, EveryCommandNamesTheNewestGoodStep) {
+  const Scratch scratch;
+  make_root_and_model(scratch);
+  flip_middle(step_directory(scratch / "run", 30) /
+              "optim/shard-00001-model-00001-of-00001.safetensors");
+  const std::string root = "run/checkpoints", good = root + "/step-000000000020";
+  const std::string quick = run_ok(scratch, {"ckpt", "list", root});
+  EXPECT_TRUE(contains(quick, "complete")) << quick;
+  EXPECT_TRUE(contains(quick, "<- is tried first")) << quick;
+  EXPECT_FALSE(contains(quick, "good") || contains(quick, "continues")) << quick;
+  const json deep =
+      json::parse(run_ok(scratch, {"ckpt", "list", root, "--level", "deep", "--json"}));
+  ASSERT_EQ(deep.size(), 3u);
+  EXPECT_EQ(deep[1]["state"], "good");
+  EXPECT_EQ(deep[1]["recovery_choice"], true);
+  EXPECT_EQ(deep[2]["state"], "damaged");
+  const std::string shown = run_ok(scratch, {"ckpt", "show", root});
+  EXPECT_TRUE(shown.starts_with(good + "\n")) << shown;
+  const std::string exported = run_ok(scratch, {"ckpt", "export", root, "again"});
+  EXPECT_TRUE(contains(exported, "from " + good)) << exported;
+  const std::vector<std::string> ids{"--ids", "1,2,3", "--dtype", "fp32"};
+  const auto with = [&](std::vector<std::string> args) {
+    args.insert(args.end(), ids.begin(), ids.end());
+    return run_ok(scratch, args);
+  };
+  EXPECT_EQ(with({"score", "--model", root}), with({"score", "--model", good}));
+  EXPECT_NE(with({"score", "--model", root}),
+            with({"score", "--model", root + "/step-000000000030"}));
+  const Result resumed = run(scratch, train_args({"train.steps=31"}));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_TRUE(contains(resumed.err, "continuing after step 20 ")) << resumed.err;
+}
+
+TEST(Ckpt, AnExtraFileIsCheckedBeforeItIsCopied) {
+  const Scratch scratch;
+  make_root_and_model(scratch);
+  run_ok(scratch, {"ckpt", "import", "hf", "root"});
+  run_ok(scratch, {"ckpt", "export", "root", "whole"});
+  EXPECT_EQ(read_file(scratch / "whole/tokenizer.model"), "anything that is copied as it is");
+  const fs::path tokenizer = scratch / "root/step-000000000000/extra/tokenizer.model";
+  flip_middle(tokenizer);
+  for (const char* what : {"root", "root/step-000000000000"}) {
+    const Result result = run(scratch, {"ckpt", "export", what, "damaged"});
+    EXPECT_EQ(result.code, 26) << result.err;
+    EXPECT_TRUE(contains(result.err, "extra/tokenizer.model")) << result.err;
+    EXPECT_FALSE(fs::exists(scratch / "damaged"));
+  }
+}
+
+TEST(Ckpt, ImportWritesNothingIntoTheModelDirectory) {
+  const Scratch scratch;
+  make_root_and_model(scratch);
+  fs::create_directory_symlink("hf", scratch / "link");
+  fs::create_directory(scratch / "hf/sub");
+  const auto before = read_tree(scratch.path());
+  for (const char* root : {"hf", "hf/", "./hf/../hf", "hf/new", "hf/sub/new", "link", "link/new"})
+    for (const char* model : {"hf", "link"}) {
+      const Result result = run(scratch, {"ckpt", "import", model, root});
+      EXPECT_EQ(result.code, 2) << root << ": " << result.err;
+      EXPECT_TRUE(contains(result.err, "choose a root outside")) << result.err;
+    }
+  EXPECT_EQ(read_tree(scratch.path()), before);
+  EXPECT_FALSE(fs::exists(scratch / "hf/new"));
+  run_ok(scratch, {"ckpt", "import", "hf", "hf-step"});
+}
+
+// No name or string of a file reaches the terminal as a command.
+TEST(Ckpt, NamesOfFilesArePrintedWithoutControlCharacters) {
+  const Scratch scratch;
+  const auto files = posix_files();
+  Log log([](std::string_view) {});
+  const std::string evil =
+      "\x1b[2J\x07\r\xc2\x9b"
+      "2J";
+  int64_t value = 7;
+  const LogicalTensor logical{"w" + evil, DType::kI64, {1}, Role::kParameter};
+  const Piece piece{logical,
+                    Box::whole(logical.global_shape),
+                    {reinterpret_cast<std::byte*>(&value), DType::kI64, Device::kCpu, {1}}};
+  {
+    checkpoint::CheckpointOptions options;
+    options.async = false;
+    options.run_id = "run" + evil;
+    options.writer_version = "version" + evil;
+    checkpoint::Checkpointer checkpoints(*files, scratch / "root", options, log);
+    checkpoint::SaveRequest request;
+    request.step = 1;
+    request.model = std::span(&piece, 1);
+    checkpoints.save(request);
+  }
+  fs::create_directory(scratch / ("root/.tmp-step-000000000002-" + evil));
+  fs::rename(scratch / "root", scratch / ("root" + evil));
+  const std::string root = "root" + evil, step = root + "/step-000000000001";
+  for (const std::vector<std::string>& args : {std::vector<std::string>{"ckpt", "list", root},
+                                               {"ckpt", "show", root, "--tensors"},
+                                               {"ckpt", "verify", step}}) {
+    const std::string out = run_ok(scratch, args);
+    EXPECT_FALSE(out.empty());
+    for (const char c : out) EXPECT_TRUE(c == '\n' || !(uint8_t(c) < ' ' || c == 127)) << out;
+    EXPECT_FALSE(contains(out, "\xc2\x9b")) << out;
+  }
+}
+
+}  // namespace
+}  // namespace ashlar::integration
