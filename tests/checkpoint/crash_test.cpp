@@ -214,15 +214,77 @@ TEST(InjectOne, ARenameThatWasMadeAndAnswersAnErrorCommits) {
   expect_holds(*files.after_crash(Survives::kSyncedOnly, 0), join(kRoot, step_name(1)), 1);
 }
 
+// Nor if the attempt itself is gone.
 TEST(InjectOne, AnotherStepInTheWayIsNotTakenForOnesOwn) {
-  CrashFiles files;
+  class Thief : public CrashFiles {
+   public:
+    void rename_new(const std::string& from, const std::string& to) override {
+      if (steals && to.ends_with(step_name(1))) remove_all(from);
+      CrashFiles::rename_new(from, to);
+    }
+    bool steals = false;
+  } files;
   Log log = quiet_log();
   Checkpointer checkpoints(files, kRoot, direct(), log);
   files.make_directories(join(kRoot, step_name(1)));
   TinyRun run;
-  const std::string message =
-      message_of(ErrorKind::kStorage, [&] { checkpoints.save(run.request(1)); });
-  EXPECT_NE(message.find("step 1 is not saved: committing: "), message.npos) << message;
+  for (const bool with_commit : {false, true})
+    for (const bool steals : {false, true}) {
+      if (with_commit) overwrite(files, join(join(kRoot, step_name(1)), kCommitName), "another's");
+      files.steals = steals;
+      const std::string message =
+          message_of(ErrorKind::kStorage, [&] { checkpoints.save(run.request(1)); });
+      EXPECT_NE(message.find("step 1 is not saved: committing: "), message.npos) << message;
+      EXPECT_FALSE(checkpoints.newest());
+    }
+}
+
+// A verdict and a step that was set aside outlive a power cut, the first of them too.
+TEST(Directories, VerdictsAndWhatIsSetAsideAreDurable) {
+  CrashFiles disk;
+  Log log = quiet_log();
+  TinyRun run;
+  {
+    Checkpointer checkpoints(disk, kRoot, direct(), log);
+    for (const int64_t step : {1, 2}) checkpoints.save(run.request(step));
+  }
+  const std::vector<StepRef> steps = committed_steps(disk, kRoot);
+  record_verified(disk, kRoot, steps[0]);
+  EXPECT_TRUE(is_verified(*disk.after_crash(Survives::kSyncedOnly, 0), kRoot, steps[0]));
+  record_bad(disk, kRoot, steps[1], "a test");
+  EXPECT_TRUE(is_bad(*disk.after_crash(Survives::kSyncedOnly, 0), kRoot, steps[1]));
+  quarantine(disk, kRoot, steps[1]);
+  const auto after = disk.after_crash(Survives::kSyncedOnly, 0);
+  EXPECT_EQ(committed_steps(*after, kRoot).size(), 1u);
+  EXPECT_EQ(after->list(join(kRoot, kBadDirectory)).size(), 2u);
+}
+
+// Old or new text, whenever the power fails, and new once the call returned.
+TEST(Directories, ASmallFileIsNeverTorn) {
+  for (int64_t crash = 0; crash < 12; ++crash) {
+    CrashFiles disk;
+    disk.make_directories("/a");
+    disk.sync_directory("/");
+    write_text(disk, "/a/x", std::string(2000, 'o'));
+    bool done = true;
+    const auto files = faulty_files(disk, [&](int64_t call, std::string_view, const std::string&) {
+      return call >= crash ? Fault::kCrash : Fault::kNone;
+    });
+    try {
+      write_text(*files, "/a/x", std::string(2000, 'n'));
+    } catch (const Error&) {
+      done = false;
+    }
+    if (crash == 11) {
+      EXPECT_TRUE(done);  // it makes fewer calls
+    }
+    for (const uint64_t seed : {1, 2, 3, 4})
+      for (const Survives survives : {Survives::kSyncedOnly, Survives::kAll, Survives::kTorn}) {
+        const std::string text = read_all(*disk.after_crash(survives, seed), "/a/x");
+        EXPECT_TRUE(text == std::string(2000, 'n') || (!done && text == std::string(2000, 'o')))
+            << crash;
+      }
+  }
 }
 
 TEST(InjectOne, AFileSystemThatSyncsNoDirectoriesIsNamed) {

@@ -153,6 +153,32 @@ TEST_F(Root, NoSurvivorIsAnErrorAndAnEmptyRootIsNot) {
             "nowhere is neither a checkpoint step (no COMMIT) nor a directory of steps");
 }
 
+TEST_F(Root, AStepUnderAnothersNameIsNone) {
+  save_steps(2);
+  files_->rename_new("root/" + step_name(2), "root/" + step_name(7));
+  EXPECT_EQ(open_checkpoint(*files_, "root", log_).step(), 1);
+  EXPECT_NE(list_steps(*files_, "root", VerifyLevel::kQuick, log_)[1].problem.find(
+                "step-000000000007: COMMIT is of step 2"),
+            std::string::npos);
+}
+
+// Twice the same step, of which not even COMMIT tells whose it was.
+TEST_F(Root, AllThatIsSetAsideIsKept) {
+  for (int start = 0; start < 2; ++start) {
+    {
+      Checkpointer checkpoints(*files_, "root", direct(10), log_);
+      if (start == 0) checkpoints.save(run_.request(1));
+      checkpoints.save(run_.request(2));
+    }
+    flip(in_step(2, kCommitName), 9);
+  }
+  EXPECT_EQ(Checkpointer(*files_, "root", direct(10), log_).newest()->step, 1);
+  int kept = 0;
+  for (const StepInfo& info : list_steps(*files_, "root", VerifyLevel::kQuick, log_))
+    kept += info.state == StepState::kBad;
+  EXPECT_EQ(kept, 2);
+}
+
 TEST_F(Root, ReadersChangeNothing) {
   save_steps(2);
   flip(in_step(2, kIndexName), 100);

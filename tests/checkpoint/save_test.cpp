@@ -218,6 +218,8 @@ TEST(Retention, KeepsTheNewestAndEveryKth) {
   EXPECT_EQ(left, (std::vector<int64_t>{4, 8, 9, 10}));
   for (const std::string& name : files->list("root"))
     EXPECT_FALSE(name.starts_with(".trash")) << name;
+  for (const std::string& name : files->list("root/.verified"))  // none of a step that is gone
+    EXPECT_NE(std::count(left.begin(), left.end(), std::stoll(name.substr(5, 12))), 0) << name;
 }
 
 TEST(Retention, RulesAlone) {
@@ -280,6 +282,7 @@ TEST(Retention, RemovesNothingWhenTheNewestDoesNotReadBack) {
             std::string::npos);
   EXPECT_EQ(checkpoints.newest()->step, 1);
   expect_holds(*files, "root/" + step_name(1), 1);
+  EXPECT_EQ(files->list("root/.bad").size(), 2u);  // the step and why
   liar.lies = false;
   run.fill(2);
   checkpoints.save(run.request(2));

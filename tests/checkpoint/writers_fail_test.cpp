@@ -202,6 +202,42 @@ TEST_F(Failing, NoDamageOfAPartIsTakenOver) {
   expect_step(*disk_, 1, 3);
 }
 
+// A part that is whole, but says what its writer has no right to say.
+TEST_F(Failing, NoPartSpeaksForAnother) {
+  const auto writers = make();
+  const auto refusal = [&](const std::function<void(Index&, const Index&)>& change) {
+    const Id attempt = random_id();
+    shares_.fill(1);
+    for (const int w : {1, 2}) (*writers)[w].save(shares_.request(w, 1, attempt));
+    const std::string directory = join("root", tmp_name(1, to_text(attempt)));
+    const auto read = [&](int writer) {
+      const std::string path = join(directory, part_name(writer));
+      const std::string text = read_all(*disk_, path);
+      return parse_index(std::as_bytes(std::span(text)), path);
+    };
+    Index part = read(3);
+    change(part, read(2));
+    const std::vector<std::byte> bytes = build_index(part);
+    overwrite(*disk_, join(directory, part_name(3)),
+              {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    return message_of(ErrorKind::kCorrupt,
+                      [&] { (*writers)[0].save(shares_.request(0, 1, attempt)); });
+  };
+  const auto expect = [&](const std::string& message, const char* expected) {
+    EXPECT_NE(message.find(std::string("part-00003.bin: ") + expected), message.npos) << message;
+  };
+  expect(refusal([](Index& part, const Index&) { part.files[0].writer = 2; }), "file '");
+  expect(refusal([](Index& part, const Index&) { part.files[0].component = Component::kExtra; }),
+         "file '");
+  expect(refusal([](Index& part, const Index& other) {
+           part.files[0].path = other.files[0].path;
+           part.files[0].size_bytes = other.files[0].size_bytes;
+         }),
+         "file '");
+  expect(refusal([](Index& part, const Index&) { part.tensors[0].parent = 1; }), "tensor '");
+  expect(refusal([](Index& part, const Index&) { part.attempt[0] ^= 1; }), "it is not a part of");
+}
+
 TEST_F(Failing, AFileThatTheLeaderDoesNotSeeWholeIsNamed) {
   const auto writers = make();
   const Id attempt = random_id();
