@@ -153,6 +153,37 @@ TEST_F(Root, NoSurvivorIsAnErrorAndAnEmptyRootIsNot) {
             "nowhere is neither a checkpoint step (no COMMIT) nor a directory of steps");
 }
 
+// COMMIT vouches for an index, or a manifest, that is another save's.
+TEST_F(Root, MetadataOfTwoSavesAreNoStep) {
+  save_steps(2);
+  const std::string path = in_step(2, kCommitName), whole = read_all(*files_, path);
+  for (const char* name : {kIndexName, kManifestName}) {
+    const std::string original = read_all(*files_, in_step(2, name));
+    overwrite(*files_, in_step(2, name), read_all(*files_, in_step(1, name)));
+    Commit commit = parse_commit(whole, path);
+    (name == kIndexName ? commit.index : commit.manifest) =
+        digest_of(read_all(*files_, in_step(1, name)));
+    overwrite(*files_, path, build_commit(commit));
+    const VerifyReport report = verify(2, VerifyLevel::kQuick);
+    ASSERT_FALSE(report.ok());
+    EXPECT_NE(report.findings[0].message.find("are of different saves"), std::string::npos)
+        << report.findings[0].message;
+    overwrite(*files_, in_step(2, name), original);
+    overwrite(*files_, path, whole);
+  }
+  EXPECT_TRUE(verify(2, VerifyLevel::kDeep).ok());
+}
+
+// What a run found while it loaded: no check finds it again before the step is set aside.
+TEST_F(Root, AVerdictHoldsForEveryone) {
+  save_steps(2);
+  record_bad(*files_, "root", committed_steps(*files_, "root").back(), "not a model");
+  for (const VerifyLevel level : {VerifyLevel::kQuick, VerifyLevel::kDeep})
+    EXPECT_TRUE(list_steps(*files_, "root", level, log_)[0].recovery_choice);
+  EXPECT_EQ(open_checkpoint(*files_, "root", log_).step(), 1);
+  EXPECT_EQ(Checkpointer(*files_, "root", direct(10), log_).newest()->step, 1);
+}
+
 TEST_F(Root, AStepUnderAnothersNameIsNone) {
   save_steps(2);
   files_->rename_new("root/" + step_name(2), "root/" + step_name(7));

@@ -110,7 +110,7 @@ TEST(Faults, FullDiskIsNamedWithWhatItNeeds) {
   EXPECT_EQ(count(result.err, "make room or lower checkpoint.keep"), 2) << result.err;
 }
 
-// In this process, so that one single write can fail.  Every other step is there.
+// In this process, so that one single call can fail, at once.  Every other step is there.
 TEST(Faults, OneFailedSaveIsAWarningAndTheNextSucceeds) {
   const Scratch scratch;
   prepare_text(scratch);
@@ -119,7 +119,7 @@ TEST(Faults, OneFailedSaveIsAWarningAndTheNextSucceeds) {
   const auto files =
       faulty_files(*posix, [&](int64_t, std::string_view operation, const std::string& path) {
         const bool hit = path.find("step-000000000020") != std::string::npos &&
-                         path.ends_with("manifest.json") && operation.starts_with("write");
+                         path.ends_with("manifest.json") && operation == "sync";
         if (hit) failed = true;
         return hit ? Fault::kDiskFull : Fault::kNone;
       });

@@ -67,6 +67,16 @@ std::vector<std::byte> balancing(const checkpoint::StepReader& reader, const Tra
   return all;
 }
 
+// A disk that stands still while it makes the first file of a model.
+class StandingDisk : public CrashFiles {
+ public:
+  std::unique_ptr<File> create(const std::string& path) override {
+    if (path.find("/model/") != path.npos) go.wait();
+    return CrashFiles::create(path);
+  }
+  std::latch go{1};
+};
+
 // The arena is full of the step before, whose disk stands still; meanwhile the next step begins.
 TEST(StateWriter, BalancingOfALaterMicroBatchGetsIntoNoStep) {
   const Recipe recipe = tiny({"moe.balance.scope=micro_batch"});
@@ -74,27 +84,21 @@ TEST(StateWriter, BalancingOfALaterMicroBatchGetsIntoNoStep) {
   StateWriter writer(rank.trainer, "");
   rank.trainer.begin_step(0);
   rank.accumulate();  // so that they are not zero
-  const auto disk = memory_files();
-  std::latch go(1);
-  const auto files =
-      faulty_files(*disk, [&](int64_t, std::string_view operation, const std::string& path) {
-        if (operation == "create" && path.find("/model/") != path.npos) go.wait();
-        return Fault::kNone;
-      });
+  StandingDisk disk;
   Log log([](std::string_view) {});
   checkpoint::CheckpointOptions options;
   options.max_arena_bytes = 2 * checkpoint::kChunkBytes;
-  checkpoint::Checkpointer checkpoints(*files, "root", options, log);
+  checkpoint::Checkpointer checkpoints(disk, "root", options, log);
   std::vector<std::byte> expected;
   for (const Piece& piece : rank.trainer.balancer().pieces())
     expected.insert(expected.end(), piece.data.data, piece.data.data + piece.data.bytes());
   checkpoints.save(writer.request({.step = 1}, {}, {}));
   checkpoints.save(writer.request({.step = 2}, {}, {}));
   rank.accumulate();
-  go.count_down();
+  disk.go.count_down();
   checkpoints.wait();
   for (const int64_t step : {1, 2}) {
-    const checkpoint::StepReader reader(*disk, join("root", checkpoint::step_name(step)));
+    const checkpoint::StepReader reader(disk, join("root", checkpoint::step_name(step)));
     EXPECT_EQ(balancing(reader, rank.trainer), expected) << step;
   }
 }
