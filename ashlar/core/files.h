@@ -58,7 +58,7 @@ class FileSystem {
                                                                       // at size() appends; no link
   virtual std::unique_ptr<Mapping> map(const std::string& path, Links links = Links::kFollow) = 0;
   // nullopt: nothing there.  kRefuse tells of a link itself (kLink), so that a name in use is seen
-  // even if the link leads nowhere; kFollow of what it leads to.
+  // even if the link leads nowhere; kFollow of what it leads to, which may be nothing.
   virtual std::optional<FileInfo> stat(const std::string& path, Links links = Links::kRefuse) = 0;
   virtual std::vector<std::string> list(const std::string& directory) = 0;  // names, sorted
   virtual void make_directories(const std::string& path) = 0;               // like mkdir -p
