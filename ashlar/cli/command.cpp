@@ -1,9 +1,11 @@
 #include "ashlar/cli/command.h"
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <new>
+#include <system_error>
 
 #include "ashlar/core/files.h"
 #include "ashlar/core/text.h"
@@ -84,9 +86,13 @@ int run(int argc, const char* const* argv) {
 }
 
 void print_result(std::string_view line) {
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fputc('\n', stdout);
-  ASHLAR_REQUIRE(std::fflush(stdout) == 0, kStorage, "writing to stdout failed");
+  print_part(fmt::format("{}\n", line));
+}
+
+void print_part(std::string_view text) {
+  const size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
+  ASHLAR_REQUIRE(written == text.size() && std::fflush(stdout) == 0, kStorage,
+                 "writing a result to stdout: {}", std::generic_category().message(errno));
 }
 
 void print_error(std::string_view message) {

@@ -37,7 +37,9 @@ void add_info(CLI::App& app, Action& action);
 // Parses and runs; returns the exit code.  Never throws.
 int run(int argc, const char* const* argv);
 
-void print_result(std::string_view line);                 // to stdout, with a line end
+// To stdout at once; kStorage where it cannot be written (a full disk, a closed descriptor).
+void print_result(std::string_view line);                 // with a line end
+void print_part(std::string_view text);                   // as it is
 void print_error(std::string_view message);               // to stderr, after the program's name
 std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise
 // kData unless all are below vocab_size, which is that of `model`.

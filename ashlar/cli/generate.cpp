@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "ashlar/cli/command.h"
@@ -64,12 +63,10 @@ int generate(const Flags& flags, Log& log) {
     stream = std::make_unique<data::StreamDecoder>(*tokenizer);
     std::string shown;
     for (const int32_t id : ids) shown += stream->push(id);
-    if (!flags.json) std::fwrite(shown.data(), 1, shown.size(), stdout);
+    if (!flags.json) print_part(shown);
   }
   const auto show = [&](const std::string& text) {
-    if (flags.json) return;
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    if (!flags.json) print_part(text);
   };
   const auto start = std::chrono::steady_clock::now();
   const std::vector<int32_t> made = generate(decoder, ids, spec, [&](int32_t id) {

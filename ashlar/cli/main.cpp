@@ -1,5 +1,25 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "ashlar/cli/command.h"
 
+namespace {
+
+// Makes descriptors 0 to 2 exist: where one was closed, the next file opened would take its number,
+// and console text would land in that file.  What stands in refuses what the stream is for, so that
+// a result written to a closed stdout fails as on any other broken one.
+bool fill_standard_streams() {
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(number, F_GETFD) != -1) continue;
+    // Takes the lowest free number, which is this one.
+    if (open("/dev/null", number == STDIN_FILENO ? O_WRONLY : O_RDONLY) != number) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  if (!fill_standard_streams()) return int(ashlar::ErrorKind::kDevice);  // nobody can be told
   return ashlar::cli::run(argc, argv);
 }
