@@ -231,7 +231,8 @@ Outcome Run::train() {
     }
   }
   if (outcome == Outcome::kPreempted)
-    log_.info("{}: saving step {} and stopping", signals_.name(), counters_.step);
+    log_.info("{}: saving step {} and stopping", first_said(ranks_, signals_.name(), "signal"),
+              counters_.step);
   before_save();
   saves_->finish(counters_, health_.state(), cursor_);
   if (verify_ && !verify_->done())

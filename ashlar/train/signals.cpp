@@ -2,6 +2,12 @@
 
 #include <signal.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <string_view>
 
 #include "ashlar/core/error.h"
 
@@ -10,21 +16,48 @@ namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
 
-// A handler can reach nothing but such a variable.
-volatile sig_atomic_t caught = 0;
+// Copies of one Ctrl-C, from terminal and launcher, come closer together than this.
+constexpr int64_t kPatience_ns = 1'000'000'000;
+
+// A handler can reach nothing but such variables.  Signals may come to several threads at once.
+std::atomic<int> caught{0};              // the first
+std::atomic<int64_t> interrupted_ns{0};  // when the first SIGINT came; 0: none did
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+// Calls nothing that a handler may not.
+void give_up() {
+  constexpr std::string_view kText =
+      "\nashlar: INT again: ended without saving; the same command continues from the last "
+      "checkpoint\n";
+  [[maybe_unused]] const ssize_t ignored = write(STDERR_FILENO, kText.data(), kText.size());
+  signal(SIGINT, SIG_DFL);
+  raise(SIGINT);  // comes when the handler returns
+}
 
 void on_signal(int number) {
-  if (caught != 0 && number != SIGUSR1) {
-    signal(number, SIG_DFL);
-    raise(number);
+  const int kept_errno = errno;
+  int none = 0;
+  caught.compare_exchange_strong(none, number);
+  if (number == SIGINT) {
+    const int64_t now = now_ns();
+    int64_t first = 0;
+    if (!interrupted_ns.compare_exchange_strong(first, now) && now - first >= kPatience_ns)
+      give_up();
   }
-  caught = number;
+  errno = kept_errno;
 }
 
 }  // namespace
 
 StopSignals::StopSignals() {
   caught = 0;
+  interrupted_ns = 0;
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -32,7 +65,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  for (const int number : kSignals) signal(number, SIG_DFL);
+  for (const int number : kSignals) signal(number, requested() ? SIG_IGN : SIG_DFL);
 }
 
 bool StopSignals::requested() const {

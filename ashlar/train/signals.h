@@ -1,5 +1,7 @@
-// SIGTERM, SIGINT and SIGUSR1 ask a run to save and stop; a second SIGINT or SIGTERM ends the
-// process at once.
+// SIGTERM, SIGINT and SIGUSR1 ask a run to save and stop.  More of them change nothing, because
+// launchers send several (`timeout` signals the process and then its group, mpirun likewise).  Only
+// whoever presses Ctrl-C again, a second or more after the first time, gives up: a line on stderr
+// says so, and SIGINT ends the process unsaved.
 #pragma once
 
 namespace ashlar::train {
@@ -8,10 +10,10 @@ namespace ashlar::train {
 class StopSignals {
  public:
   StopSignals();
-  ~StopSignals();
+  ~StopSignals();  // after a stop further signals are ignored: the process is about to end
   StopSignals(const StopSignals&) = delete;
   bool requested() const;
-  const char* name() const;  // of the signal that came; "" if none did
+  const char* name() const;  // of the first signal that came; "" if none did
 };
 
 }  // namespace ashlar::train
