@@ -5,14 +5,19 @@
 
 #include <array>
 #include <ctime>
+#include <optional>
 
 #include "ashlar/checkpoint/fields.h"
 #include "ashlar/checkpoint/layout.h"
+#include "ashlar/core/checksum.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
 constexpr int64_t kMaxLeaseBytes = 4096;
+// Between a call that fails and the look for why, another process may take a name or give it back;
+// an error that means something else comes every time.
+constexpr int kAttempts = 4;
 
 struct Holder {
   std::string host, boot, pid_namespace;
@@ -92,64 +97,116 @@ bool may_be_alive(const Holder& holder, const Holder& me, int64_t age_s) {
   return age_s < kLeaseExpiry_s;
 }
 
+// nullopt: nothing there, or not any more.
+std::optional<std::string> text_at(FileSystem& files, const std::string& path) {
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return read_text(files, path, kMaxLeaseBytes, Links::kRefuse);
+    } catch (const Error&) {
+      if (!files.stat(path)) return std::nullopt;
+      if (attempt == kAttempts) throw;
+    }
+  }
+}
+
+void remove_quietly(FileSystem& files, const std::string& path) {
+  try {
+    files.remove_all(path);
+  } catch (const Error&) {  // the first error says more
+  }
+}
+
+int64_t age_of(FileSystem& files, const std::string& path) {
+  const auto info = files.stat(path);
+  return info ? int64_t(std::time(nullptr)) - info->modified_s : 0;
+}
+
+// nullopt: torn.  Leases appear whole; only a machine that went down leaves such a one.
+std::optional<Holder> holder_in(std::string_view text, const std::string& path) {
+  try {
+    return parse_holder(text, path);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 // Whole or absent: written aside, then renamed to a name that must be free.
-bool Lease::try_create() {
-  if (files_.stat(path_)) return false;
+bool Lease::claim(const std::string& path) {
+  if (files_.stat(path)) return false;
   const std::string aside = path_ + "." + to_text(random_id());
-  const auto file = files_.create(aside);
-  file->write_at(std::as_bytes(std::span(text_)), 0);
-  file->close();
   try {
-    files_.rename_new(aside, path_);
+    const auto file = files_.create(aside);
+    file->write_at(std::as_bytes(std::span(text_)), 0);
+    file->close();
+    const bool mine = give_name(aside, path);
+    if (!mine) files_.remove(aside);
+    return mine;
   } catch (const Error&) {
-    if (!files_.stat(path_)) throw;
-    files_.remove(aside);  // another process was faster
-    return false;
+    remove_quietly(files_, aside);
+    throw;
   }
-  return true;
 }
 
-// What killed starters left beside the lease.
+// False: another process was faster.
+bool Lease::give_name(const std::string& aside, const std::string& path) {
+  for (int attempt = 1;; ++attempt) {
+    try {
+      files_.rename_new(aside, path);
+      return true;
+    } catch (const Error&) {
+      if (files_.stat(path)) return false;
+      if (attempt == kAttempts) throw;
+    }
+  }
+}
+
+// A dead lease is replaced by whoever holds the name of its successor, which follows from its text
+// and is itself taken like a lease, because its holder may die too.  While that is held nobody else
+// replaces the dead one; a starter that was late finds another text there.  No file is ever taken
+// away on a judgement that may be of an earlier file of the same name.
+void Lease::take(const std::string& path) {
+  while (!claim(path)) {
+    const std::optional<std::string> found = text_at(files_, path);
+    if (!found) continue;  // given back a moment ago
+    const std::optional<Holder> holder = holder_in(*found, path);
+    ASHLAR_REQUIRE(!holder || !may_be_alive(*holder, this_process(), age_of(files_, path)), kConfig,
+                   "{} is in use: process {} on {} trains into it; stop that process or choose "
+                   "another directory (if it is certainly gone, remove {})",
+                   root_, holder->pid, holder->host, path);
+    const std::string successor =
+        fmt::format("{}.{:016x}", path_, xxh3_64(std::as_bytes(std::span(*found))));
+    take(successor);
+    taken_over_ = true;
+    if (text_at(files_, path) == found) return files_.replace(successor, path);
+    files_.remove(successor);
+  }
+}
+
+// What killed starters left beside the lease.  Those that live still need theirs.
 void Lease::collect() {
-  for (const std::string& name : files_.list(parent_of(path_)))
-    if (name.starts_with("trainer.json.")) files_.remove(join(parent_of(path_), name));
+  const Holder me = this_process();
+  for (const std::string& name : files_.list(parent_of(path_))) {
+    if (!name.starts_with("trainer.json.")) continue;
+    const std::string path = join(parent_of(path_), name);
+    const int64_t age_s = age_of(files_, path);
+    const std::optional<std::string> text = text_at(files_, path);
+    if (!text) continue;
+    const std::optional<Holder> holder = holder_in(*text, path);
+    if (holder ? !may_be_alive(*holder, me, age_s) : age_s >= kLeaseExpiry_s)
+      files_.remove_all(path);
+  }
 }
 
 Lease::Lease(FileSystem& files, const std::string& root, Log& log)
-    : files_(files), path_(join(join(root, kLeaseDirectory), "trainer.json")), log_(log) {
-  const Holder me = this_process();
-  text_ = to_json(me);
+    : files_(files),
+      root_(root),
+      path_(join(join(root, kLeaseDirectory), "trainer.json")),
+      text_(to_json(this_process())),
+      log_(log) {
   files_.make_directories(parent_of(path_));
-  if (try_create()) {
-    collect();
-    return;
-  }
-  const auto info = files_.stat(path_);
-  const std::string found = read_text(files_, path_, kMaxLeaseBytes, Links::kRefuse);
-  try {
-    const Holder holder = parse_holder(found, path_);
-    const int64_t age_s = info ? int64_t(std::time(nullptr)) - info->modified_s : 0;
-    ASHLAR_REQUIRE(!may_be_alive(holder, me, age_s), kConfig,
-                   "{} is in use: process {} on {} trains into it; stop that process or choose "
-                   "another directory (if it is certainly gone, remove {})",
-                   root, holder.pid, holder.host, path_);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kCorrupt) throw;  // a torn lease is that of a killed process
-  }
-  // Take away exactly the lease that was judged dead: of two starters only one finds it.
-  const std::string aside = path_ + "." + to_text(random_id());
-  files_.rename_new(path_, aside);
-  if (read_text(files_, aside, kMaxLeaseBytes, Links::kRefuse) != found) {
-    files_.rename_new(aside, path_);
-    ASHLAR_FAIL(kConfig, "{} was taken by another process a moment ago; only one may train into it",
-                root);
-  }
-  files_.remove(aside);
-  ASHLAR_REQUIRE(try_create(), kConfig,
-                 "{} was taken by another process a moment ago; only one may train into it", root);
-  taken_over_ = true;
+  take(path_);
   collect();
 }
 

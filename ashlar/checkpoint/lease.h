@@ -2,9 +2,10 @@
 //
 // .lease/trainer.json names the process (boot, pid namespace, pid, start time) and its host.  A
 // holder that is dead, or whose machine has restarted, is taken over at once; one on another host
-// after kLeaseExpiry_s without a refresh.
+// after kLeaseExpiry_s without a refresh.  Of any number of processes that start at once exactly one
+// gets it, on any file system whose rename is atomic.
 //
-// Errors   kConfig if another process holds the root: names it, says what to do.
+// Errors   kConfig if another process holds the root, or is about to: names it, says what to do.
 #pragma once
 
 #include <string>
@@ -28,10 +29,12 @@ class Lease {
   void refresh();  // at least every kLeaseRefresh_s
 
  private:
-  bool try_create();
+  bool claim(const std::string& path);
+  bool give_name(const std::string& aside, const std::string& path);
+  void take(const std::string& path);
   void collect();
   FileSystem& files_;
-  std::string path_, text_;
+  std::string root_, path_, text_;
   Log& log_;
   bool taken_over_ = false;
 };

@@ -119,5 +119,35 @@ TEST(Process, ASecondInterruptASecondLaterGivesUp) {
       << result.err;
 }
 
+// One trains; the others are told so and change nothing, whatever their recipe says.
+TEST(Process, OfSeveralStartsAtOnceOneTrains) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::unique_ptr<Program>> programs;
+    for (int i = 0; i < 3; ++i)
+      programs.push_back(std::make_unique<Program>(
+          scratch.path(), train_args({"train.steps=1000000", "checkpoint.every=0",
+                                      "train.log_every=" + std::to_string(100 + i)})));
+    std::vector<int> running{0, 1, 2};
+    while (running.size() > 1) {
+      std::erase_if(running, [&](int i) { return !programs[size_t(i)]->running(); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_EQ(running.size(), 1u);
+    Program& winner = *programs[size_t(running[0])];
+    wait_for(winner, scratch / "run/metrics.jsonl");
+    winner.send(SIGTERM);
+    for (int i = 0; i < 3; ++i) {
+      const Result result = programs[size_t(i)]->wait();
+      EXPECT_EQ(result.code, i == running[0] ? 27 : 2) << result.err;
+      EXPECT_EQ(count_of(result.err, " is in use: process "), i == running[0] ? 0 : 1);
+    }
+    EXPECT_NE(read_file(scratch / "run/recipe.toml")
+                  .find("log_every = " + std::to_string(100 + running[0])),
+              std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace ashlar::integration
