@@ -8,6 +8,7 @@
 #include "ashlar/checkpoint/retention.h"
 #include "ashlar/checkpoint/save_engine.h"
 #include "ashlar/core/text.h"
+#include "ashlar/core/threads.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -45,21 +46,33 @@ Checkpointer::Engine::Engine(FileSystem& files, std::string root, CheckpointOpti
     recover(lease_->taken_over() ? VerifyLevel::kDeep : VerifyLevel::kFiles);
   }
   if (options_.run_id.empty()) options_.run_id = newest_ ? newest_->run_id : to_text(random_id());
-  copier_ = std::thread([this] { copy_loop(); });
-  writer_ = std::thread([this] { write_loop(); });
+  writer_ = start_thread("that writes checkpoints", [this] { write_loop(); });
+  try {
+    copier_ = start_thread("that copies checkpoints", [this] { copy_loop(); });
+  } catch (const Error&) {
+    stop();
+    throw;
+  }
 }
 
 Checkpointer::Engine::~Engine() {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return jobs_.empty(); });
-    stop_ = true;
     for (const SaveFailure& failure : failures_) log_.warn("{}", failure.error.what());
   }
-  changed_.notify_all();
-  copier_.join();
-  writer_.join();
+  stop();
   remove_abandoned();
+}
+
+void Checkpointer::Engine::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (copier_.joinable()) copier_.join();
+  writer_.join();
 }
 
 std::optional<StepRef> Checkpointer::Engine::newest() const {

@@ -90,6 +90,7 @@ class Checkpointer::Engine {
   void fail(int64_t step, const Error& error);
   void finish(const std::shared_ptr<Job>& job);
   void retire();
+  void stop();  // ends the threads
   void remove_abandoned();
 
   FileSystem& files_;

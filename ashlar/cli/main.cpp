@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "ashlar/cli/command.h"
@@ -21,5 +22,7 @@ bool fill_standard_streams() {
 
 int main(int argc, char** argv) {
   if (!fill_standard_streams()) return int(ashlar::ErrorKind::kDevice);  // nobody can be told
+  // Past a limit of file sizes (ulimit -f) a write then fails with EFBIG and is told as any other.
+  signal(SIGXFSZ, SIG_IGN);
   return ashlar::cli::run(argc, argv);
 }

@@ -4,13 +4,14 @@
 
 #include "ashlar/comm/group.h"
 #include "ashlar/core/error.h"
+#include "ashlar/core/threads.h"
 
 namespace ashlar::comm {
 
 OperationQueue::OperationQueue(Transport& transport) : transport_(transport) {
   if (transport_.immediate()) return;
   slots_.resize(kCapacity);
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("that exchanges with other ranks", [this] { run(); });
 }
 
 OperationQueue::~OperationQueue() {

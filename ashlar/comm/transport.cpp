@@ -84,15 +84,8 @@ void fail_late(const Round& round, std::span<const int> absent, std::span<const 
 }
 
 Failure failure_of(int rank, const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& e) {
-    return {rank, e.exit_code(), e.what()};
-  } catch (const std::exception& e) {
-    return {rank, 70, fmt::format("internal error: {}", e.what())};
-  } catch (...) {
-    return {rank, 70, "internal error: an exception of unknown type"};
-  }
+  const Report report = report_of(error);
+  return {rank, report.exit_code, report.message};
 }
 
 void fail_because(const Failure& failure) {

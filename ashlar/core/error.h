@@ -10,6 +10,7 @@
 
 #include <fmt/core.h>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -38,6 +39,16 @@ class Error : public std::runtime_error {
  private:
   ErrorKind kind_;
 };
+
+// What to tell of any exception, and the exit code that goes with it.
+struct Report {
+  int exit_code;
+  std::string message;
+};
+
+// An Error's own; kMemory for std::bad_alloc; kBugExitCode for what should have been an Error.
+inline constexpr int kBugExitCode = 70;
+Report report_of(const std::exception_ptr& error);
 
 // Prints "file:line: internal error: condition is false" to stderr and aborts, in release too.
 [[noreturn]] void fail_assertion(const char* condition, const char* file, int line);

@@ -17,6 +17,8 @@
 namespace ashlar {
 namespace {
 
+constexpr std::string_view kLimits = " of processes or of memory (ulimit -u, ulimit -v)";
+
 using Task = function_ref<void(int64_t, int)>;
 
 int usable_cpus() {
@@ -120,6 +122,15 @@ struct Threads::State {
   }
 };
 
+std::thread start_thread(std::string_view purpose, std::function<void()> body) {
+  try {
+    return std::thread(std::move(body));
+  } catch (const std::system_error& error) {
+    ASHLAR_FAIL(kDevice, "starting a thread {}: {}; raise the limit{}", purpose,
+                error.code().message(), kLimits);
+  }
+}
+
 Threads::Threads(int num_threads) : state_(std::make_unique<State>()) {
   ASHLAR_REQUIRE(num_threads >= 0, kConfig, "the thread count is {}; expected 0 (all) or more",
                  num_threads);
@@ -129,7 +140,8 @@ Threads::Threads(int num_threads) : state_(std::make_unique<State>()) {
       state_->workers.emplace_back([state = state_.get(), worker] { state->loop(worker); });
   } catch (const std::system_error& error) {
     state_->stop_all();
-    ASHLAR_FAIL(kDevice, "starting {} threads: {}; ask for fewer", count, error.code().message());
+    ASHLAR_FAIL(kDevice, "starting {} threads: {}; ask for fewer, or raise the limit{}", count,
+                error.code().message(), kLimits);
   }
 }
 

@@ -9,11 +9,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string_view>
+#include <thread>
 
 #include "ashlar/core/function_ref.h"
 
 namespace ashlar {
+
+// A thread of its own for work that is no loop.  kDevice where the system grants none: a limit of
+// processes (ulimit -u, a container's) or of memory.
+std::thread start_thread(std::string_view purpose, std::function<void()> body);
 
 class Threads {
  public:

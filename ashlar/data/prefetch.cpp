@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/threads.h"
 
 namespace ashlar::data {
 
@@ -51,7 +52,7 @@ struct Prefetcher::State {
 Prefetcher::Prefetcher(Loader loader, int depth) {
   ASHLAR_ASSERT(depth >= 2);
   state_ = std::make_unique<State>(std::move(loader), depth);
-  state_->thread = std::thread([state = state_.get()] { state->run(); });
+  state_->thread = start_thread("that loads data", [state = state_.get()] { state->run(); });
 }
 
 Prefetcher::~Prefetcher() {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <system_error>
 #include <unordered_map>
 
 #include "ashlar/core/error.h"
@@ -188,6 +189,23 @@ void check(FileSystem& files, std::span<const std::string> inputs,
                    "{}: there is no such file; expected a text file", input);
 }
 
+// The library starts threads of its own.
+sentencepiece::util::Status train(const std::unordered_map<std::string, std::string>& settings,
+                                  Lines& lines, std::string& model, int64_t total_bytes, Log& log) {
+  try {
+    auto trained = std::async(std::launch::async, [&] {
+      return sentencepiece::SentencePieceTrainer::Train(settings, &lines, &model);
+    });
+    show_progress(lines, trained, total_bytes, log);
+    return trained.get();
+  } catch (const std::system_error& error) {
+    ASHLAR_FAIL(kDevice,
+                "training a tokenizer: {}; raise the limit of processes or of memory (ulimit -u, "
+                "ulimit -v)",
+                error.code().message());
+  }
+}
+
 }  // namespace
 
 std::string train_sentencepiece(FileSystem& files, std::span<const std::string> inputs,
@@ -205,11 +223,7 @@ std::string train_sentencepiece(FileSystem& files, std::span<const std::string> 
 
   sentencepiece::SetRandomGeneratorSeed(1);
   std::string model;
-  auto trained = std::async(std::launch::async, [&] {
-    return sentencepiece::SentencePieceTrainer::Train(settings(training), &lines, &model);
-  });
-  show_progress(lines, trained, total_bytes, log);
-  const auto status = trained.get();
+  const auto status = train(settings(training), lines, model, total_bytes, log);
   if (lines.failure()) std::rethrow_exception(lines.failure());
   tell(lines, log);
   ASHLAR_REQUIRE(status.ok(), kConfig,

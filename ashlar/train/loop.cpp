@@ -204,8 +204,10 @@ Outcome Run::train() {
     step();
     check_data(0.0);
     if (first) {
-      log_.info("first step finished {:.2f} s after the process started", process_age_s());
-      if (leads_) metrics_->event("first_step", {{"seconds", process_age_s()}});
+      if (const auto age_s = process_age_s()) {
+        log_.info("first step finished {:.2f} s after the process started", *age_s);
+        if (leads_) metrics_->event("first_step", {{"seconds", *age_s}});
+      }
       first = false;
       // Threads that have just started may share a CPU for a while: the better of two moments.
       scale_.peak_flops = std::max(scale_.peak_flops, measure_peak());

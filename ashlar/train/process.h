@@ -1,9 +1,11 @@
 // Facts about this process.
 #pragma once
 
+#include <optional>
+
 namespace ashlar::train {
 
-// Seconds since the kernel started this process, to 10 ms.
-double process_age_s();
+// Seconds since the kernel started this process, to 10 ms; nullopt where /proc does not tell.
+std::optional<double> process_age_s();
 
 }  // namespace ashlar::train

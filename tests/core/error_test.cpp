@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
+#include <stdexcept>
+
 #include "ashlar/core/function_ref.h"
 
 namespace ashlar {
@@ -18,6 +21,17 @@ TEST(Error, CarriesKindCodeAndMessage) {
   }
   EXPECT_NO_THROW(ASHLAR_REQUIRE(true, kStorage, "never"));
   EXPECT_THROW(ASHLAR_FAIL(kConfig, "always"), Error);
+}
+
+TEST(Error, OfAnyExceptionThereIsSomethingToTell) {
+  const auto told = [](const auto& error) { return report_of(std::make_exception_ptr(error)); };
+  const Report own = told(Error(ErrorKind::kData, "bad text"));
+  EXPECT_EQ(own.exit_code, 24);
+  EXPECT_EQ(own.message, "bad text");
+  EXPECT_EQ(told(std::bad_alloc()).exit_code, 22);
+  EXPECT_EQ(told(std::runtime_error("boo")).exit_code, 70);
+  EXPECT_EQ(told(std::runtime_error("boo")).message, "internal error: boo");
+  EXPECT_EQ(told(5).exit_code, 70);
 }
 
 TEST(ErrorDeathTest, AssertNamesPlaceAndCondition) {

@@ -1,6 +1,8 @@
 // What the process was started with: closed standard streams, limits of the system, signals.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -46,6 +48,79 @@ TEST(Process, AResultThatCannotBePrintedIsAnError) {
     EXPECT_EQ(closed.code, 25) << closed.err;
     EXPECT_NE(closed.err.find("stdout: Bad file descriptor"), std::string::npos) << closed.err;
   }
+}
+
+// Limits of processes bind no root: the program runs as a user who has no other process.
+constexpr uid_t kNobodyElse = 64321;
+
+struct Limited {
+  int resource;
+  rlim_t value;
+  std::vector<std::string> args;
+  int code;
+  std::string words;
+};
+
+void become_nobody_else() {
+  if (setgid(kNobodyElse) != 0 || setuid(kNobodyElse) != 0) _exit(125);
+}
+
+void limit(const Limited& c) {
+  const rlimit value{c.value, c.value};
+  if (setrlimit(__rlimit_resource_t(c.resource), &value) != 0) _exit(126);
+  if (c.resource == RLIMIT_NPROC) become_nobody_else();
+  for (int number = 3; number < 16; ++number) close(number);  // what the test had open
+}
+
+// One line with what was lacking, its code, and nothing half-written.
+TEST(Process, LimitsOfTheSystemAreNamed) {
+  const std::string text = kData + "/vectors/stones.txt", model = kData + "/hf_small";
+  const std::vector<std::string> train = train_args({"train.steps=1"});
+  const std::vector<std::string> threads{"score", "--model",   model,   "--ids",
+                                         "1,2",   "--threads", "100000"};
+  const std::vector<std::string> ranks = run_args("run", 2, {"train.steps=1"});
+  const std::vector<std::string> prepare{"data",        "prepare", "--input", text,
+                                         "--tokenizer", "byte",    "--out",   "made"};
+  const std::vector<std::string> learn{"tokenizer", "train", "--input", text,
+                                       "--vocab",   "320",   "--out",   "made"};
+  const std::vector<std::string> import{"ckpt", "import", model, "made"};
+  const std::vector<std::string> exports{"ckpt", "export", model, "made"};
+  const std::string too_large = "File too large", refused = "Resource temporarily unavailable";
+  const std::vector<Limited> cases{
+      {RLIMIT_FSIZE, 4096, train, 25, too_large},
+      {RLIMIT_FSIZE, 4096, prepare, 25, too_large},
+      {RLIMIT_FSIZE, 4096, learn, 25, too_large},
+      {RLIMIT_FSIZE, 4096, import, 25, too_large},
+      {RLIMIT_FSIZE, 4096, exports, 25, too_large},
+      {RLIMIT_NPROC, 1, {"info"}, 29, refused},
+      {RLIMIT_NPROC, 1, train, 29, "starting a thread that"},
+      {RLIMIT_NPROC, 2, train, 29, "starting a thread that"},
+      {RLIMIT_NPROC, 1, ranks, 29, "starting 2 ranks"},
+      {RLIMIT_NPROC, 4, ranks, 29, "starting a thread that"},
+      {RLIMIT_NPROC, 100, threads, 29, "starting 100000 threads"},
+      {RLIMIT_NPROC, 1, learn, 29, refused},
+      {RLIMIT_NPROC, 1, import, 29, "starting a thread that"},
+      {RLIMIT_NPROC, 2, import, 29, "starting a thread that"},
+      {RLIMIT_NOFILE, 5, train, 25, "Too many open files"},
+  };
+  const Scratch scratch;
+  prepare_text(scratch);
+  fs::permissions(scratch.path(), fs::perms::all);
+  const bool can_switch = run(scratch, {"--version"}, become_nobody_else).code == 0;
+  for (const Limited& c : cases) {
+    if (c.resource == RLIMIT_NPROC && !can_switch) continue;
+    SCOPED_TRACE(
+        fmt::format("limit {} of {}: {}", int(c.resource), c.value, fmt::join(c.args, " ")));
+    for (const char* name : {"run", "made"}) fs::remove_all(scratch / name);
+    const Result result = run(scratch, c.args, [&c] { limit(c); });
+    EXPECT_EQ(result.code, c.code) << result.signal << result.err;
+    EXPECT_EQ(count_of(result.err, "ashlar: "), 1) << result.err;
+    EXPECT_NE(result.err.find(c.words), std::string::npos) << result.err;
+    if (c.resource == RLIMIT_NOFILE) continue;  // what cannot be opened cannot be removed
+    for (const auto& [path, text] : read_tree(scratch.path()))
+      EXPECT_EQ(path.find("tmp"), std::string::npos) << path;
+  }
+  if (!can_switch) GTEST_SKIP() << "limits of processes need root, and a program others may run";
 }
 
 // Waits until the file is there or the program ends.
