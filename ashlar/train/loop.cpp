@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -28,6 +29,11 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The sign of a NaN depends on the instruction that made it and says nothing: none is told.
+double unsigned_nan(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }
 
 MicroBatch micro_batch(const data::Batch& batch) {
@@ -266,7 +272,9 @@ void Run::step() {
   }
   cursor_ = batch_.state;
   trainer_.reduce();
-  const StepStats stats = trainer_.measure();
+  StepStats stats = trainer_.measure();
+  stats.loss = unsigned_nan(stats.loss);
+  stats.gradient_norm = unsigned_nan(stats.gradient_norm);
   const double lr = trainer_.learning_rate(counters_.step);
   const Verdict verdict = health_.judge(counters_.step + 1, stats.loss, stats.gradient_norm);
   const auto before = Clock::now();
@@ -342,7 +350,8 @@ void Run::evaluate() {
     count += targets;
   }
   if (leads_)
-    metrics_->evaluation(counters_.step, sum / double(count), count, seconds_since(start));
+    metrics_->evaluation(counters_.step, unsigned_nan(sum / double(count)), count,
+                         seconds_since(start));
 }
 
 // Rank 0 alone reads what all ranks share; its error ends the others.

@@ -184,6 +184,7 @@ TEST(Faults, NonFiniteStepsEndTheRunByName) {
       scratch, train_args({"optim.lr=1e30", "optim.lr_min=1e30", "optim.warmup_steps=0",
                            "train.precision=fp32", "optim.clip_norm=0", "optim.matrices=adamw"}));
   EXPECT_EQ(result.code, 23) << result.err;
+  EXPECT_EQ(result.err.find("-nan"), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("is skipped: "), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("first non-finite gradient "), std::string::npos) << result.err;
 }
