@@ -4,11 +4,11 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <new>
 #include <system_error>
 
 #include "ashlar/core/files.h"
 #include "ashlar/core/text.h"
+#include "ashlar/core/utf8.h"
 
 namespace ashlar::cli {
 namespace {
@@ -32,13 +32,30 @@ std::string full_name(const CLI::App* app) {
   return app->get_parent() ? full_name(app->get_parent()) + " " + app->get_name() : app->get_name();
 }
 
+// What a message begins with after the program's name: "data prepare: ".
+std::string place_of(const CLI::App* app) {
+  if (!app->get_parent()) return "";
+  const std::string name = full_name(app);
+  return name.substr(name.find(' ') + 1) + ": ";
+}
+
 std::string parse_message(CLI::App& app, const CLI::ParseError& error) {
   CLI::App* where = deepest(&app);
   const std::vector<std::string> extras = where->remaining();
   if (!extras.empty())
-    return fmt::format("{}: unknown '{}'{}", full_name(where), extras[0],
+    return fmt::format("{}unknown '{}'{}", place_of(where), extras[0],
                        suggestion(extras[0].substr(0, extras[0].find('=')), names_in(where)));
-  return fmt::format("{}: {}; see {} --help", full_name(where), error.what(), full_name(where));
+  return fmt::format("{}{}; see {} --help", place_of(where), error.what(), full_name(where));
+}
+
+// An empty path or name, most often a variable of a script that was not set, is told by its flag.
+void require_values(const CLI::App* app) {
+  for (const CLI::Option* option : app->get_options()) {
+    if (option->get_type_name() == kFreeText) continue;
+    for (const std::string& value : option->results())
+      ASHLAR_REQUIRE(!value.empty(), kConfig, "{}{} is \"\"; expected a value", place_of(app),
+                     option->get_name());
+  }
 }
 
 int report(const std::string& message, int code) {
@@ -67,6 +84,7 @@ int parse_and_run(int argc, const char* const* argv, Log& log) {
     if (argc == 1) print_result(app.help());
     return report(parse_message(app, error), int(ErrorKind::kConfig));
   }
+  require_values(deepest(&app));
   return action(log);
 }
 
@@ -76,12 +94,9 @@ int run(int argc, const char* const* argv) {
   Log log;
   try {
     return parse_and_run(argc, argv, log);
-  } catch (const Error& error) {
-    return report(error.what(), error.exit_code());
-  } catch (const std::bad_alloc&) {
-    return report("the machine has no memory left", int(ErrorKind::kMemory));
-  } catch (const std::exception& error) {
-    return report(fmt::format("internal error: {}", error.what()), 70);
+  } catch (...) {
+    const Report what = report_of(std::current_exception());
+    return report(what.message, what.exit_code);
   }
 }
 
@@ -96,7 +111,14 @@ void print_part(std::string_view text) {
 }
 
 void print_error(std::string_view message) {
-  std::fprintf(stderr, "ashlar: %.*s\n", int(message.size()), message.data());
+  constexpr size_t kMaxBytes = 4000, kKept = 600;  // more than any message with usual names
+  std::string text(message);
+  if (text.size() > kMaxBytes)
+    // A cut may go through a character.
+    text = replace_invalid_utf8(fmt::format("{} [... {} bytes ...] {}", text.substr(0, kKept),
+                                            text.size() - 2 * kKept,
+                                            text.substr(text.size() - kKept)));
+  std::fprintf(stderr, "ashlar: %s\n", text.c_str());
 }
 
 std::vector<int32_t> parse_ids(const std::string& text) {

@@ -20,6 +20,9 @@ class App;
 
 namespace ashlar::cli {
 
+// The type of an option whose value may be empty; of all others that is an error.
+inline constexpr const char* kFreeText = "[TEXT]";
+
 using Action = std::function<int(Log&)>;
 
 // Each adds its subcommand to `app`; parsing one sets `action`.
@@ -38,9 +41,10 @@ void add_info(CLI::App& app, Action& action);
 int run(int argc, const char* const* argv);
 
 // To stdout at once; kStorage where it cannot be written (a full disk, a closed descriptor).
-void print_result(std::string_view line);                 // with a line end
-void print_part(std::string_view text);                   // as it is
-void print_error(std::string_view message);               // to stderr, after the program's name
+void print_result(std::string_view line);  // with a line end
+void print_part(std::string_view text);    // as it is
+// To stderr, after the program's name.  Of a message that holds a huge name the middle is cut.
+void print_error(std::string_view message);
 std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise
 // kData unless all are below vocab_size, which is that of `model`.
 void check_ids(std::span<const int32_t> ids, int64_t vocab_size, const std::string& model);

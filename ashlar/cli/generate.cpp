@@ -97,7 +97,8 @@ void add_generate(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("generate", "continue a prompt");
   sub->add_option("--model", flags->model, "Hugging Face directory, checkpoint root or step")
       ->required();
-  sub->add_option("--prompt", flags->prompt, "text to continue; empty: a text of the model's own");
+  sub->add_option("--prompt", flags->prompt, "text to continue; empty: a text of the model's own")
+      ->type_name(kFreeText);
   sub->add_option("--ids", flags->ids, "token ids to continue, such as 3,7,1,9");
   sub->add_option("--max-tokens", flags->spec.max_tokens, "new tokens at most")
       ->capture_default_str();

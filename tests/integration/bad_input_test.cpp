@@ -34,6 +34,7 @@ void expect_refused(const Scratch& scratch, const Case& c) {
   EXPECT_EQ(result.code, c.code) << result.err;
   EXPECT_TRUE(result.err.starts_with("ashlar: ")) << result.err;
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(count_of(result.err, "ashlar: "), 1) << result.err;
   EXPECT_EQ(result.out, "");
   for (const std::string& word : c.words)
     EXPECT_NE(result.err.find(word), std::string::npos) << "'" << word << "' in: " << result.err;
@@ -44,7 +45,7 @@ std::vector<Case> flag_cases() {
   const std::string text = kData + "/vectors/stones.txt";
   const std::string model = kData + "/hf_small";
   return {
-      {"subcommand", {"trian", "x.toml"}, 2, {"'trian'", "did you mean 'train'?"}},
+      {"subcommand", {"trian", "x.toml"}, 2, {"ashlar: unknown 'trian'", "did you mean 'train'?"}},
       {"nested", {"ckpt", "lst", "x"}, 2, {"'lst'", "'list'"}},
       {"group_alone", {"data"}, 2, {"ashlar data", "--help"}},
       {"flag",
@@ -69,6 +70,16 @@ std::vector<Case> flag_cases() {
        2,
        {"the number of ranks is 0"}},
       {"missing_flag", {"eval", "--model", model}, 2, {"--data"}},
+      {"empty_path", {"train", ""}, 2, {"ashlar: train: RECIPE is \"\""}},
+      {"empty_flag", {"eval", "--model", "", "--data", "x"}, 2, {"eval: --model is \"\""}},
+      {"empty_out",
+       {"data", "prepare", "--input", text, "--tokenizer", "byte", "--out", ""},
+       2,
+       {"--out is \"\""}},
+      {"empty_of_many",
+       {"data", "prepare", "--input", text, "", "--tokenizer", "byte", "--out", "x"},
+       2,
+       {"--input is \"\""}},
       {"missing_value", {"score", "--model", model, "--ids"}, 2, {"--ids"}},
       {"vocab_text",
        {"tokenizer", "train", "--input", text, "--vocab", "many", "--out", "t"},
@@ -186,6 +197,20 @@ std::vector<Case> flag_cases() {
        2,
        {"3 ranks", "choose one of"}},
   };
+}
+
+// A name as long as the system hands over is cut, so that what to do stays in sight.
+TEST(BadInput, HugeNamesAreCut) {
+  const Scratch scratch;
+  const std::string name(100'000, 'x');
+  for (const Case& c : std::vector<Case>{
+           {"path", {"train", name}, 25, {"bytes ...]", "File name too long"}},
+           {"flag", {"info", "--" + name}, 2, {"unknown", "bytes ...]"}},
+           {"value", {"score", "--model", "x", "--ids", name}, 2, {"whole numbers such as"}},
+           {"key", {"train", kData + "/recipes/tiny.toml", name + "=1"}, 2, {"no such key"}}}) {
+    expect_refused(scratch, c);
+    EXPECT_LT(run(scratch, c.args).err.size(), 5000u);
+  }
 }
 
 TEST(BadInput, FlagsAndSubcommands) {
