@@ -12,6 +12,7 @@
 #include "ashlar/cli/command.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
+#include "ashlar/data/hf_tokenizer.h"
 #include "ashlar/eval/load.h"
 
 namespace ashlar::cli {
@@ -211,10 +212,20 @@ int export_model(const Flags& flags, Log& log) {
   options.dtype = flags.dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.max_file_bytes = int64_t(flags.max_file_gb * 1e9);
   options.log = &log;
-  if (auto tokenizer = eval::read_tokenizer_file(*files, source))
-    options.files[checkpoint::kTokenizerFile] = std::move(*tokenizer);
+  std::vector<std::string> unstated;
+  if (auto bytes = eval::read_tokenizer_file(*files, source)) {
+    data::HfTokenizer written = data::to_hf_tokenizer(*eval::read_tokenizer(*files, source));
+    unstated = std::move(written.unstated);
+    options.files = {written.files.begin(), written.files.end()};
+    options.files[checkpoint::kTokenizerFile] = std::move(*bytes);
+  }
   const auto weights = read_all(*files, source);
   checkpoint::write_hf_model(*files, flags.second, source.spec, weights->pieces, options);
+  for (const std::string& setting : unstated)
+    log.warn(
+        "{}: tokenizer.json cannot follow {}; transformers encodes some texts to other ids "
+        "than training did",
+        flags.second, setting);
   for (const std::string& option : checkpoint::unstated_options(source.spec))
     log.warn("{}: config.json has no key for {}; who reads it computes with the default",
              flags.second, option);

@@ -5,6 +5,7 @@
   random models        several shapes: sliding windows, grouped and ungrouped heads, the skip class selected
   trained model        Ashlar trains a few steps and exports; transformers loads
   greedy continuation  through the caches of both programs
+  texts                of a BPE and a unigram tokenizer: ids and bytes of 2,000 texts, a task of lm-eval (hf_texts.py)
 
 Experts and argmax must be equal; loss (relative) and logits (relative to the largest) within 1e-5.  An inequality of
 two nearly equal numbers would say nothing, so seeds and token windows are chosen such that the chosen expert and the
@@ -22,6 +23,8 @@ import transformers
 from safetensors.torch import load_file
 from transformers import ZayaConfig, ZayaForCausalLM
 from transformers.models.zaya.modeling_zaya import ZayaRouter
+
+from hf_texts import check_texts
 
 TOLERANCE = 1e-5
 MARGIN = 1e-4
@@ -379,7 +382,8 @@ def main():
     ashlar, checks = Ashlar(args.ashlar), Checks()
     print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}; numbers: Ashlar | transformers")
     parts = [check_golden, *((lambda c, a, s, n=n, v=v: check_random(c, a, s, n, v)) for n, v in RANDOM.items()),
-             check_trained]
+             check_trained,
+             *((lambda c, a, s, k=kind: check_texts(c, a, s, RECIPE, k)) for kind in ("bpe", "unigram"))]
     for part in parts:
         with tempfile.TemporaryDirectory(prefix="ashlar_parity_") as scratch:
             part(checks, ashlar, pathlib.Path(scratch))

@@ -43,10 +43,11 @@ TEST_F(HfWriteTest, ShardsAboveTheLimitAndListsThem) {
 
 TEST_F(HfWriteTest, WritesFurtherFilesAndTheConfigs) {
   HfWriteOptions options = kF32Native;
-  options.files["tokenizer.model"] = std::string("\0\1binary", 8);
+  options.files = {{"tokenizer.model", std::string("\0\1binary", 8)}, {"more.json", "{}"}};
   const ModelSpec spec = odd_spec();
   write("new", spec, random_values(spec, DType::kF32), options);
   EXPECT_EQ(slurp(root / "new/tokenizer.model"), std::string("\0\1binary", 8));
+  EXPECT_EQ(slurp(root / "new/more.json"), "{}");
   EXPECT_EQ(slurp(root / "new/config.json"), to_hf_config(spec, DType::kF32, HfLayout::kNative));
   EXPECT_EQ(slurp(root / "new/generation_config.json"), to_hf_generation_config(spec));
   options.files["config.json"] = "{}";

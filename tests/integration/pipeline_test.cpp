@@ -122,6 +122,9 @@ TEST(Pipeline, ExportsAndImportsScoreAsTheCheckpoint) {
   run_ok(scratch, {"ckpt", "import", "half", "half_root"});
   run_ok(scratch, {"ckpt", "export", "half_root", "half_again"});
   EXPECT_EQ(read_tree(scratch / "half"), read_tree(scratch / "half_again"));
+  for (const std::string file : {"tokenizer.model", "tokenizer.json", "tokenizer_config.json",
+                                 "special_tokens_map.json", "generation_config.json"})
+    EXPECT_TRUE(std::filesystem::exists(scratch / "half" / file)) << file;
 }
 
 TEST(Pipeline, AnExportNamesTheOptionsThatItCannotState) {
@@ -136,6 +139,25 @@ TEST(Pipeline, AnExportNamesTheOptionsThatItCannotState) {
   for (const std::string option : {"moe.skip_output=identity", "model.qk_norm_eps=1e-06"})
     EXPECT_TRUE(contains(result.err, "warning: hf: config.json has no key for " + option + ";"))
         << result.err;
+}
+
+TEST(Pipeline, AnExportNamesWhatTransformersCannotFollowOfTheTokenizer) {
+  const Scratch scratch;
+  std::filesystem::copy(kData + "/hf_small", scratch / "model");
+  for (const auto& [tokenizer, setting] : std::vector<std::pair<std::string, std::string>>{
+           {"bpe_no_prefix", ""}, {"unigram_default", "model_type=unigram"}}) {
+    std::filesystem::copy_file(kData + "/vectors/" + tokenizer + ".model",
+                               scratch / "model/tokenizer.model",
+                               std::filesystem::copy_options::overwrite_existing);
+    const Result result = run(scratch, {"ckpt", "export", "model", tokenizer});
+    EXPECT_EQ(result.code, 0);
+    if (setting.empty())
+      EXPECT_EQ(result.err, "");
+    else
+      EXPECT_TRUE(contains(result.err,
+                           "warning: " + tokenizer + ": tokenizer.json cannot follow " + setting))
+          << result.err;
+  }
 }
 
 // The name of a directory is bytes, not text; JSON holds it as well as it can.

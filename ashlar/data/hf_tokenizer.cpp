@@ -1,0 +1,371 @@
+#include "ashlar/data/hf_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <unordered_map>
+
+#include "ashlar/core/error.h"
+#include "ashlar/core/utf8.h"
+#include "ashlar/data/sentencepiece_model.h"
+
+namespace ashlar::data {
+namespace {
+
+using Ordered = nlohmann::ordered_json;
+using Model = SentencePieceModel;
+using Algorithm = Model::Algorithm;
+using Type = Model::Type;
+
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, what the pieces hold for a space
+
+std::string dump(const Ordered& json) {
+  return json.dump(2, ' ', false, Ordered::error_handler_t::replace) + "\n";
+}
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  while (true) {
+    const size_t at = text.find(from);
+    out.append(text.substr(0, at));
+    if (at == std::string_view::npos) return out;
+    out.append(to);
+    text.remove_prefix(at + from.size());
+  }
+}
+
+Ordered sequence(const char* member, Ordered parts) {
+  if (parts.empty()) return nullptr;
+  return {{"type", "Sequence"}, {member, std::move(parts)}};
+}
+
+Ordered replace(const char* kind, std::string_view pattern, std::string_view content) {
+  return {{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", content}};
+}
+
+std::string base64(std::string_view bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    uint32_t bits = 0;
+    for (size_t i = 0; i < 3; ++i)
+      bits = bits << 8 | (at + i < bytes.size() ? static_cast<unsigned char>(bytes[at + i]) : 0u);
+    for (size_t i = 0; i < 4; ++i)
+      out += at + i <= bytes.size() ? kDigits[bits >> (18 - 6 * i) & 63] : '=';
+  }
+  return out;
+}
+
+std::string utf8_of(uint32_t below_0x800) {
+  if (below_0x800 < 0x80) return {static_cast<char>(below_0x800)};
+  return {static_cast<char>(0xC0 | below_0x800 >> 6), static_cast<char>(0x80 | (below_0x800 & 63))};
+}
+
+// ---- the byte tokenizer
+
+// The characters that the library's ByteLevel step turns bytes into: printable bytes are themselves,
+// the others follow from U+0100 on, in their order (GPT-2's table).
+std::array<std::string, 256> byte_characters() {
+  std::array<std::string, 256> characters;
+  uint32_t next = 0x100;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+    characters[byte] = utf8_of(printable ? byte : next++);
+  }
+  return characters;
+}
+
+Ordered bpe_model(Ordered vocab, Ordered merges, const std::string& unk, bool byte_fallback) {
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", unk},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", true},
+          {"byte_fallback", byte_fallback},
+          {"ignore_merges", false},
+          {"vocab", std::move(vocab)},
+          {"merges", std::move(merges)}};
+}
+
+struct Parts {
+  Ordered normalizer, pre_tokenizer, decoder, model;
+  std::vector<std::pair<int32_t, std::string>> special;  // ids and names
+};
+
+Parts byte_parts(const Tokenizer& tokenizer) {
+  Parts parts;
+  parts.special = {{tokenizer.pad_id(), "<pad>"},
+                   {tokenizer.eos_id(), "</s>"},
+                   {tokenizer.bos_id(), "<s>"},
+                   {tokenizer.unk_id(), "<unk>"}};
+  const Ordered byte_level = {{"type", "ByteLevel"},
+                              {"add_prefix_space", false},
+                              {"trim_offsets", true},
+                              {"use_regex", false}};
+  parts.pre_tokenizer = parts.decoder = byte_level;
+  Ordered vocab = Ordered::object();
+  for (const auto& [id, name] : parts.special) vocab[name] = id;
+  const auto characters = byte_characters();
+  for (size_t byte = 0; byte < 256; ++byte)
+    vocab[characters[byte]] = tokenizer.encode(std::string(1, static_cast<char>(byte))).front();
+  parts.model = bpe_model(std::move(vocab), Ordered::array(), "<unk>", false);
+  return parts;
+}
+
+// ---- sentencepiece: text to pieces
+
+// The library's unigram model finds every entry of its vocabulary in a text, "<s>" and "<0x41>"
+// too, where sentencepiece finds only pieces.  No normalized text has a space, so there a space
+// stands for '<', in text and pieces, and no name with a '<' is ever found.
+bool hides_names(const Model& model) {
+  return model.algorithm == Algorithm::kUnigram && model.escape_whitespaces;
+}
+
+Ordered normalizer_of(const Model& model) {
+  Ordered steps = Ordered::array();
+  if (!model.precompiled_charsmap.empty())
+    steps.push_back(
+        {{"type", "Precompiled"}, {"precompiled_charsmap", base64(model.precompiled_charsmap)}});
+  const std::string_view space = model.escape_whitespaces ? kSpace : " ";
+  if (model.remove_extra_whitespaces) {
+    steps.push_back(replace("Regex", "\\A +", ""));
+    steps.push_back(replace("Regex", " {2,}", " "));
+  }
+  if (model.escape_whitespaces) steps.push_back(replace("String", " ", kSpace));
+  if (model.remove_extra_whitespaces)
+    steps.push_back(replace("Regex", fmt::format("({})+\\z", space), ""));
+  if (model.add_dummy_prefix) steps.push_back({{"type", "Prepend"}, {"prepend", space}});
+  if (hides_names(model)) steps.push_back(replace("String", "<", " "));
+  return sequence("normalizers", std::move(steps));
+}
+
+Ordered decoder_of(const Model& model, const Tokenizer& tokenizer) {
+  Ordered steps = Ordered::array();
+  if (!model.byte_fallback) {
+    const std::string sign = tokenizer.piece(tokenizer.unk_id());
+    steps.push_back(replace("String", model.pieces[static_cast<size_t>(tokenizer.unk_id())].text,
+                            model.escape_whitespaces ? replaced(sign, " ", kSpace) : sign));
+  }
+  if (hides_names(model)) steps.push_back(replace("String", " ", "<"));
+  if (model.escape_whitespaces) steps.push_back(replace("String", kSpace, " "));
+  if (model.byte_fallback) steps.push_back({{"type", "ByteFallback"}});
+  steps.push_back({{"type", "Fuse"}});
+  if (model.add_dummy_prefix)
+    steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  return sequence("decoders", std::move(steps));
+}
+
+// ---- sentencepiece: the vocabulary
+
+bool is_piece(const Model::Piece& piece) {
+  return piece.type == Type::kNormal || piece.type == Type::kUserDefined ||
+         piece.type == Type::kUnused;
+}
+
+using Pieces = std::unordered_map<std::string_view, size_t>;
+
+Pieces pieces_of(const Model& model) {
+  Pieces pieces;
+  for (size_t id = 0; id < model.pieces.size(); ++id)
+    if (is_piece(model.pieces[id])) pieces.emplace(model.pieces[id].text, id);
+  return pieces;
+}
+
+// sentencepiece joins the neighbours whose union has the highest score, the library those whose rule
+// stands first: every way of cutting a piece in two is a rule, in the order of the pieces' scores.
+Ordered merges_of(const Model& model) {
+  const Pieces pieces = pieces_of(model);
+  std::vector<size_t> order(model.pieces.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](size_t id) { return model.pieces[id].score; });
+  Ordered merges = Ordered::array();
+  for (const size_t id : order) {
+    const std::string_view text = model.pieces[id].text;
+    if (!is_piece(model.pieces[id])) continue;
+    for (size_t at = 0; at < text.size();) {
+      at += utf8_step(text, at).length;
+      const std::string_view left = text.substr(0, at), right = text.substr(at);
+      if (pieces.contains(left) && pieces.contains(right)) merges.push_back({left, right});
+    }
+  }
+  return merges;
+}
+
+Ordered bpe_of(const Model& model, const std::string& unk) {
+  Ordered vocab = Ordered::object();
+  // Not by key: this looks through all entries before it.
+  auto& entries = vocab.get_ref<Ordered::object_t&>();
+  for (size_t id = 0; id < model.pieces.size(); ++id)
+    entries.emplace_back(model.pieces[id].text, id);
+  Ordered merges = model.algorithm == Algorithm::kBpe ? merges_of(model) : Ordered::array();
+  return bpe_model(std::move(vocab), std::move(merges), unk, model.byte_fallback);
+}
+
+Ordered unigram_of(const Model& model, int32_t unk_id) {
+  double least = std::numeric_limits<double>::max();
+  for (const Model::Piece& piece : model.pieces)
+    if (piece.type == Type::kNormal) least = std::min<double>(least, piece.score);
+  const bool hide = hides_names(model), has_angle = pieces_of(model).contains("<");
+  Ordered vocab = Ordered::array();
+  for (const Model::Piece& piece : model.pieces) {
+    // A '<' that has no piece is spelled as its byte, and comes here as a space.
+    const bool angle_byte = piece.type == Type::kByte && piece.text == "<0x3C>" && !has_angle;
+    if (hide && angle_byte)
+      vocab.push_back({" ", least});
+    else if (hide && is_piece(piece))
+      vocab.push_back({replaced(piece.text, "<", " "), piece.score});
+    else
+      vocab.push_back({piece.text, piece.score});
+  }
+  return {{"type", "Unigram"},
+          {"unk_id", unk_id},
+          {"vocab", std::move(vocab)},
+          {"byte_fallback", model.byte_fallback}};
+}
+
+// ---- sentencepiece: what the library cannot follow
+
+// Entries that are no pieces, yet are found in text.
+bool finds_names(const Model& model) {
+  return std::ranges::any_of(model.pieces, [&](const Model::Piece& piece) {
+    if (is_piece(piece)) return false;
+    if (model.algorithm == Algorithm::kUnigram) return piece.text.find('<') == std::string::npos;
+    return piece.text.empty() || utf8_step(piece.text, 0).length == piece.text.size();
+  });
+}
+
+// Pieces with characters that are no pieces themselves: the library cannot build them up.
+bool has_rare_characters(const Model& model) {
+  const Pieces pieces = pieces_of(model);
+  return std::ranges::any_of(model.pieces, [&](const Model::Piece& piece) {
+    const std::string_view text = piece.text;
+    for (size_t at = 0, length = 0; piece.type == Type::kNormal && at < text.size(); at += length) {
+      length = utf8_step(text, at).length;
+      if (!pieces.contains(text.substr(at, length))) return true;
+    }
+    return false;
+  });
+}
+
+bool has_equal_scores(const Model& model) {
+  std::vector<float> scores;
+  for (const Model::Piece& piece : model.pieces)
+    if (piece.type == Type::kNormal && utf8_step(piece.text, 0).length < piece.text.size())
+      scores.push_back(piece.score);
+  std::ranges::sort(scores);
+  return std::ranges::adjacent_find(scores) != scores.end();
+}
+
+std::vector<std::string> unstated_settings(const Model& model) {
+  std::vector<std::string> unstated;
+  const auto add = [&](bool holds, std::string name) {
+    if (holds) unstated.push_back(std::move(name));
+  };
+  const auto has = [&](Type type) {
+    return std::ranges::any_of(model.pieces, [&](const auto& piece) { return piece.type == type; });
+  };
+  const bool bpe = model.algorithm == Algorithm::kBpe;
+  add(model.algorithm == Algorithm::kUnigram,
+      "model_type=unigram where two cuts of a text score alike but for rounding, as in runs of "
+      "spaces");
+  add(model.algorithm == Algorithm::kWord, "model_type=word");
+  add(!model.precompiled_charsmap.empty(),
+      fmt::format("normalization_rule_name={}", model.normalization_rule_name));
+  add(!model.escape_whitespaces, "escape_whitespaces=false");
+  add(model.treat_whitespace_as_suffix, "treat_whitespace_as_suffix=true");
+  add(has(Type::kUserDefined), "user_defined_symbols");
+  add(has(Type::kUnused), "unused pieces");
+  add(finds_names(model), "control_symbols that a text can hold");
+  add(has_rare_characters(model), "pieces with characters that are no pieces");
+  add(bpe && has_equal_scores(model), "pieces with equal scores");
+  return unstated;
+}
+
+Parts sentencepiece_parts(const Model& model, const Tokenizer& tokenizer) {
+  Parts parts;
+  for (size_t id = 0; id < model.pieces.size(); ++id)
+    if (model.pieces[id].type == Type::kControl || model.pieces[id].type == Type::kUnknown)
+      parts.special.emplace_back(static_cast<int32_t>(id), model.pieces[id].text);
+  parts.normalizer = normalizer_of(model);
+  parts.decoder = decoder_of(model, tokenizer);
+  parts.model = model.algorithm == Algorithm::kUnigram
+                    ? unigram_of(model, tokenizer.unk_id())
+                    : bpe_of(model, model.pieces[static_cast<size_t>(tokenizer.unk_id())].text);
+  return parts;
+}
+
+// ---- the files
+
+Ordered special_tokens(const Parts& parts, const Tokenizer& tokenizer) {
+  Ordered map = Ordered::object();
+  const std::pair<const char*, int32_t> roles[] = {{"bos_token", tokenizer.bos_id()},
+                                                   {"eos_token", tokenizer.eos_id()},
+                                                   {"unk_token", tokenizer.unk_id()},
+                                                   {"pad_token", tokenizer.pad_id()}};
+  for (const auto& [role, role_id] : roles)
+    for (const auto& [id, name] : parts.special)
+      if (id == role_id) map[role] = name;
+  return map;
+}
+
+Ordered added_tokens(const Parts& parts) {
+  Ordered tokens = Ordered::array();
+  for (const auto& [id, name] : parts.special)
+    tokens.push_back({{"id", id},
+                      {"content", name},
+                      {"single_word", false},
+                      {"lstrip", false},
+                      {"rstrip", false},
+                      {"normalized", false},
+                      {"special", true}});
+  return tokens;
+}
+
+std::string tokenizer_json(const Parts& parts) {
+  return dump({{"version", "1.0"},
+               {"truncation", nullptr},
+               {"padding", nullptr},
+               {"added_tokens", added_tokens(parts)},
+               {"normalizer", parts.normalizer},
+               {"pre_tokenizer", parts.pre_tokenizer},
+               {"post_processor", nullptr},
+               {"decoder", parts.decoder},
+               {"model", parts.model}});
+}
+
+std::string config_json(const Ordered& special) {
+  Ordered config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                    {"add_bos_token", false},
+                    {"add_eos_token", false},
+                    {"clean_up_tokenization_spaces", false},
+                    {"split_special_tokens", true}};
+  config.update(special);
+  return dump(config);
+}
+
+}  // namespace
+
+HfTokenizer to_hf_tokenizer(const Tokenizer& tokenizer) {
+  HfTokenizer out;
+  Parts parts;
+  if (tokenizer.kind() == "byte") {
+    parts = byte_parts(tokenizer);
+  } else {
+    const Model model = read_sentencepiece_model(tokenizer.bytes(), "the tokenizer");
+    ASHLAR_ASSERT(static_cast<int64_t>(model.pieces.size()) == tokenizer.vocab_size());
+    parts = sentencepiece_parts(model, tokenizer);
+    out.unstated = unstated_settings(model);
+  }
+  const Ordered special = special_tokens(parts, tokenizer);
+  out.files = {{"tokenizer.json", tokenizer_json(parts)},
+               {"tokenizer_config.json", config_json(special)},
+               {"special_tokens_map.json", dump(special)}};
+  return out;
+}
+
+}  // namespace ashlar::data

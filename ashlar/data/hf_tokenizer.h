@@ -1,0 +1,30 @@
+// A tokenizer in the form that AutoTokenizer of Hugging Face transformers loads.
+//
+// Ids are those of Tokenizer::encode for every text, "<s>" and the like included, and decoding gives
+// the text back.  A model that the tokenizers library cannot follow is written as nearly as it can,
+// and what it cannot follow is named.
+//
+// Source  docs/formats/model.md, which says how each setting is written; the serialization of the
+//         tokenizers library 0.22.
+// Errors  kData if the tokenizer's bytes are not a model.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ashlar/data/tokenizer.h"
+
+namespace ashlar::data {
+
+struct HfTokenizer {
+  // Names and contents: tokenizer.json, tokenizer_config.json, special_tokens_map.json.
+  std::vector<std::pair<std::string, std::string>> files;
+  // Settings of the model that the files do not follow in every text, as spm_train names them:
+  // "normalization_rule_name=nmt_nfkc".
+  std::vector<std::string> unstated;
+};
+
+HfTokenizer to_hf_tokenizer(const Tokenizer& tokenizer);
+
+}  // namespace ashlar::data
