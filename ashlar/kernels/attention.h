@@ -13,7 +13,8 @@
 // Types    q k v out dout: F32, BF16 or F64 (one type); lse, dq dk dv: F32 (F64).  Products of bf16
 //          inputs are summed in fp32; softmax statistics in fp32.
 // Cost     flop: 4*D*N per visible (t, s) pair forward, 10*D*N backward (scores recomputed).
-// Numerics dk, dv: summed over query blocks in order; the same bits for any thread count.
+// Numerics dk, dv: summed over query blocks in order; the same bits for any thread count.  A query
+//          whose scores, times scale, pass 1e30 in size has NaN in out and lse; NaN goes through.
 // Memory   workspace: forward k and v packed once, backward q and dout; sized by rows, not by
 //          segments.
 // Threads  forward one task per 64 queries and head; backward per kv head and documents of 256

@@ -123,6 +123,54 @@ TEST(AttentionParts, AQueryWithoutKeysGivesNothing) {
     }
 }
 
+// One query and `keys` keys with one channel each; the scores are the keys, the values 0, 1, 2, ...
+std::pair<std::vector<double>, double> last_query(const Precision& precision, bool reference,
+                                                  const std::vector<double>& scores) {
+  const auto length = int64_t(scores.size());
+  Bench bench(precision, reference);
+  const Tensor q = bench.product({length, 1}), k = bench.product({length, 1});
+  const Tensor v = bench.product({length, 1}), out = bench.product({length, 1});
+  const Tensor lse = bench.stream({length, 1}), wide = bench.zeros(DType::kF64, {length, 1});
+  const auto put = [&](const Tensor& to, auto value) {
+    for (int64_t i = 0; i < length; ++i) wide.as<double>()[i] = value(i);
+    copy_convert(wide, to);
+  };
+  put(q, [](int64_t) { return 1; });
+  put(k, [&](int64_t i) { return scores[size_t(i)]; });
+  put(v, [](int64_t i) { return i; });
+  const Sequence queries({{0, length, 0, 0}});
+  attention_forward(bench.context(), {1, 1, 1, 0, 0.7, false}, queries, queries.segments(), q, k, v,
+                    out, lse);
+  return {values_of(out), values_of(lse).back()};
+}
+
+// However large scores are, the softmax of the largest is 1; past the range of its sums it is NaN.
+TEST(AttentionParts, HugeScores) {
+  const Isa best = isa();
+  for (const Isa path : supported_isas()) {
+    select_isa(path);
+    for (const DType product : {DType::kF64, DType::kF32, DType::kBF16})
+      for (const bool reference : {true, false}) {
+        const Precision precision{product == DType::kF64 ? product : DType::kF32, product};
+        for (const double size : {1e7, 1.23e9, 7.89e12, 3.3e20}) {
+          std::vector<double> scores(9, size);
+          for (size_t i = 0; i < 9; ++i) scores[i] *= i == 5 ? 1.7 : 0.1 * double(i);
+          const auto [out, lse] = last_query(precision, reference, scores);
+          const std::vector<double> wanted{0, 1, 2, 3, 4, 5, 5, 5, 5};
+          EXPECT_EQ(out, wanted) << size << " on " << name_of(path);
+          EXPECT_NEAR(lse, 0.7 * scores[5], 0.01 * scores[5]);
+        }
+        const double nan = std::numeric_limits<double>::quiet_NaN();
+        EXPECT_TRUE(std::isnan(last_query(precision, reference, {1, nan, 2}).first[1]));
+        EXPECT_TRUE(std::isnan(last_query(precision, reference, {1, nan, 2}).first[2]));
+        if (product == DType::kF64) continue;
+        const auto [out, lse] = last_query(precision, false, {-1e36, -2e36});
+        EXPECT_TRUE(std::isnan(out[0]) && std::isnan(lse)) << out[0] << " " << lse;
+      }
+  }
+  select_isa(best);
+}
+
 struct Merged {
   double out, lse;
 };

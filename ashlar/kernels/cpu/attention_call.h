@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "ashlar/kernels/attention.h"
 
@@ -30,10 +31,19 @@ inline RowRange visible_rows(const Segment& key, int64_t position, int64_t windo
   return {key.row + std::max<int64_t>(first, 0), key.row + std::max<int64_t>(end, 0)};
 }
 
-// True for the softmax sum of a query that saw no key, which only a partial call may have.
-inline bool sees_no_key(const AttentionCall& call, double sum) {
-  ASHLAR_ASSERT(sum != 0 || call.shape.partial);  // a token sees itself
-  return sum == 0;
+// The softmax sum of query row t as out and lse take it: 0 of a query that saw no key, which only a
+// partial call may have; NaN where keys were seen but their scores left the range of the sums.
+template <typename T>
+T checked_sum(const AttentionCall& call, int64_t t, T sum) {
+  if (sum != 0) return sum;
+  const int64_t document = call.queries.segments()[size_t(call.queries.segment_T()[t])].document;
+  for (const Segment& key : call.keys) {
+    if (key.document != document) continue;
+    const auto [begin, end] = visible_rows(key, call.queries.position_T()[t], call.shape.window);
+    if (begin < end) return std::numeric_limits<T>::quiet_NaN();
+  }
+  ASHLAR_ASSERT(call.shape.partial);  // a token sees itself
+  return 0;
 }
 
 void attention_forward_reference(const AttentionCall& call);

@@ -57,9 +57,9 @@ void decode_heads(const AttentionCall& call, int64_t t, int64_t h, int64_t heads
     }
   }
   for (int64_t i = 0; i < heads; ++i) {
-    const float factor = sees_no_key(call, s.sum[i]) ? 0.0f : 1.0f / s.sum[i];
+    const float sum = checked_sum(call, t, s.sum[i]), factor = sum == 0 ? 0.0f : 1.0f / sum;
     scale_to(&s.out[i * out_stride(D)], factor, D, call.out.as<T>() + (t * N + h + i) * D);
-    call.lse_TN.as<float>()[t * N + h + i] = s.max[i] + std::log(s.sum[i]);
+    call.lse_TN.as<float>()[t * N + h + i] = s.max[i] + std::log(sum);
   }
 }
 

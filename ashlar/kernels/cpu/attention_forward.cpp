@@ -105,10 +105,11 @@ bool forward_block(const Engine& e, const AttentionCall& call, const KeyLinks& l
   }
   for (int64_t r = 0; r < rows; ++r) {
     if (bounded) s.sum[r] = sum_lanes(s.sums[r].exact);
-    const bool none = sees_no_key(call, s.sum[r]);
+    s.sum[r] = checked_sum(call, row + r, s.sum[r]);
     const int64_t th = (row + r) * N + h;
     const float *from = &s.out[r * out_stride],
-                factor = none ? 0.0f : 1.0f / (bounded ? sum_lanes(s.sums[r].rounded) : s.sum[r]);
+                divisor = bounded ? sum_lanes(s.sums[r].rounded) : s.sum[r],
+                factor = s.sum[r] == 0 ? 0.0f : 1.0f / divisor;
     if (call.out.dtype == DType::kBF16)
       scale_to(from, factor, D, call.out.as<bf16>() + th * D);
     else

@@ -47,8 +47,8 @@ void forward(const AttentionCall& call) {
       sum += p;
       for (int64_t d = 0; d < D; ++d) weighted[d] += p * A(v[(s * K + j) * D + d]);
     });
-    const bool none = sees_no_key(call, sum);
-    for (int64_t d = 0; d < D; ++d) out[th + d] = none ? T(0) : T(weighted[d] / sum);
+    sum = checked_sum(call, t, sum);
+    for (int64_t d = 0; d < D; ++d) out[th + d] = sum == 0 ? T(0) : T(weighted[d] / sum);
     lse[t * N + h] = max + std::log(sum);
   };
   call.ctx.threads->run(call.queries.num_tokens(), [&](int64_t t, int) {

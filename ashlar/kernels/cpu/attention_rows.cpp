@@ -30,18 +30,18 @@ void softmax_rows(const BlockMask& mask, int64_t rows, float scale, float* s, fl
     const int64_t n = mask.columns[r / kRowGroup];
     if (n == 0) continue;
     float* row = s + r * kBlock;
-    if (mask.begin[r] > 0 || mask.end[r] < n) {
-      for (int64_t c = 0; c < n; c += lanes())
-        store(hn::IfThenElse(columns_in(c, mask.begin[r], mask.end[r]), load(row + c), masked),
-              row + c);
-    }
+    const bool partly = mask.begin[r] > 0 || mask.end[r] < n;
     V highest = hn::Set(d, max[r]);
-    for (int64_t c = 0; c < n; c += lanes())
-      highest = hn::Max(highest, hn::Mul(load(row + c), scales));
+    for (int64_t c = 0; c < n; c += lanes()) {
+      V t = hn::Mul(load(row + c), scales);
+      if (partly) t = hn::IfThenElse(columns_in(c, mask.begin[r], mask.end[r]), t, masked);
+      store(t, row + c);  // rounded as `highest` is: the largest score, however large, gives exp(0)
+      highest = hn::Max(highest, t);
+    }
     highest = hn::MaxOfLanes(d, highest);
     V total = hn::Zero(d);
     for (int64_t c = 0; c < n; c += lanes()) {
-      const V p = exp_approx(hn::MulSub(load(row + c), scales, highest));
+      const V p = exp_approx(hn::Sub(load(row + c), highest));
       total = hn::Add(total, p);
       store(p, row + c);
     }
