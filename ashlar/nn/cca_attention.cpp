@@ -12,6 +12,8 @@ namespace {
 using kernels::Context;
 using kernels::Matrix;
 
+static_assert(ModelSpec::kMaxHeadDim == kernels::kMaxHeadDim);
+
 kernels::QkShape qk_shape(const ModelSpec& spec) {
   return {spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim,
           spec.rotary_dim(),        spec.qk_norm_eps,         spec.share.group,

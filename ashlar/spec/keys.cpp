@@ -120,7 +120,7 @@ Rows model_sizes() {
                        "query heads")),
       required(integer("model.num_key_value_heads", m, &M::num_key_value_heads, kHeadCount,
                        "key and value heads; divides the query heads")),
-      required(integer("model.head_dim", m, &M::head_dim, {1, 1024},
+      required(integer("model.head_dim", m, &M::head_dim, {1, M::kMaxHeadDim},
                        "channels of a head; times key and value heads it must be even")),
       required(integer("model.num_experts", m, &M::num_experts, kExpertCount,
                        "experts of a block; the router adds a skip class")),

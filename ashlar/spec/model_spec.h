@@ -24,6 +24,8 @@ struct HeadShare {
 };
 
 struct ModelSpec {
+  static constexpr int64_t kMaxHeadDim = 256;  // what the attention kernels hold
+
   int64_t vocab_size = 0;             // V
   int64_t hidden_size = 0;            // H
   int64_t num_hidden_layers = 0;      // L, blocks of one attention and one mixture of experts
