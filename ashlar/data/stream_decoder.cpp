@@ -8,9 +8,10 @@ StreamDecoder::StreamDecoder(const Tokenizer& tokenizer)
     : tokenizer_(tokenizer), at_start_(tokenizer.leading_space() != LeadingSpace::kKeep) {}
 
 std::string StreamDecoder::push(int32_t id) {
-  std::string piece = tokenizer_.piece(id);
+  const bool known = id < tokenizer_.vocab_size();
+  std::string piece = known ? tokenizer_.piece(id) : "\xef\xbf\xbd";
   if (at_start_ && !piece.empty()) {
-    const bool dropped = tokenizer_.starts_word(id);
+    const bool dropped = known && tokenizer_.starts_word(id);
     if (dropped) piece.erase(0, 1);
     at_start_ = dropped && piece.empty() && tokenizer_.leading_space() == LeadingSpace::kDropAll;
   }

@@ -46,7 +46,7 @@ class Tokenizer {
   virtual LeadingSpace leading_space() const = 0;
   // The piece begins with a space that leading_space() may drop; a byte that is a space does not.
   virtual bool starts_word(int32_t id) const = 0;
-  // The pieces, joined; invalid UTF-8 becomes U+FFFD.
+  // The pieces, joined (stream_decoder.h); invalid UTF-8 becomes U+FFFD.
   std::string decode(std::span<const int32_t> ids) const;
 };
 

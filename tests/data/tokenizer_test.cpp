@@ -89,18 +89,27 @@ TEST(Tokenizer, IsLoadedFromItsBytes) {
   EXPECT_NE(tokenizer->fingerprint(), byte_tokenizer()->fingerprint());
 }
 
-TEST(Tokenizer, IdsOutsideTheVocabularyAreErrors) {
+// A model may have more ids than its tokenizer: in a text they are unknown characters.
+TEST(Tokenizer, IdsOutsideTheVocabulary) {
   const std::string path = kVectors + "unigram_default.model";
   const auto files = memory_files();
   write_file(*files, "mine.model", byte_tokenizer()->bytes());
   for (const auto& [tokenizer, name] :
        {std::pair{byte_tokenizer(), std::string("the byte tokenizer")},
         std::pair{load_tokenizer(*files, "mine.model"), std::string("mine.model")},
-        std::pair{load_tokenizer(*posix_files(), path), path}})
-    for (const int32_t id : {-1, static_cast<int32_t>(tokenizer->vocab_size())})
+        std::pair{load_tokenizer(*posix_files(), path), path}}) {
+    const auto past = static_cast<int32_t>(tokenizer->vocab_size());
+    for (const int32_t id : {-1, past})
       EXPECT_TRUE(message_of(ErrorKind::kData, [&] {
-                    tokenizer->decode(std::span(&id, 1));
+                    tokenizer->piece(id);
                   }).starts_with(name + ": token id " + std::to_string(id) + " "));
+    std::vector<int32_t> ids = tokenizer->encode("ab");
+    ids.insert(ids.begin(), {past, INT32_MAX});
+    EXPECT_NE(tokenizer->decode(ids).find("\xef\xbf\xbd\xef\xbf\xbd"), std::string::npos);
+  }
+  EXPECT_EQ(byte_tokenizer()->decode(std::vector<int32_t>{4 + 'a', 260, 4 + 'b'}),
+            "a\xef\xbf\xbd"
+            "b");
 }
 
 class Trained : public testing::TestWithParam<TokenizerTraining::Kind> {};
