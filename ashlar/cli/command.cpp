@@ -133,13 +133,6 @@ std::vector<int32_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-void check_ids(std::span<const int32_t> ids, int64_t vocab_size, const std::string& model) {
-  for (const int32_t id : ids)
-    ASHLAR_REQUIRE(id >= 0 && id < vocab_size, kData,
-                   "{}: token id {} is outside the model's vocabulary; expected 0 to {}", model, id,
-                   vocab_size - 1);
-}
-
 void check_out(const std::string& out) {
   const std::string name = out.substr(out.rfind('/') + 1);
   ASHLAR_REQUIRE(!name.empty() && name != "." && name != "..", kConfig,

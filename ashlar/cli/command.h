@@ -46,8 +46,6 @@ void print_part(std::string_view text);    // as it is
 // To stderr, after the program's name.  Of a message that holds a huge name the middle is cut.
 void print_error(std::string_view message);
 std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise
-// kData unless all are below vocab_size, which is that of `model`.
-void check_ids(std::span<const int32_t> ids, int64_t vocab_size, const std::string& model);
 // kConfig unless --out ends in a name: "", "DIR/" and "." would make hidden files.
 void check_out(const std::string& out);
 

@@ -4,61 +4,79 @@
 
 #include "ashlar/cli/command.h"
 #include "ashlar/core/text.h"
-#include "ashlar/data/sources.h"
-#include "ashlar/eval/load.h"
+#include "ashlar/eval/input.h"
 #include "ashlar/eval/perplexity.h"
 
 namespace ashlar::cli {
 namespace {
 
+constexpr int64_t kRows = 4;  // evaluated together
+constexpr int64_t kUsualLength = 512;
+
 struct Flags {
-  std::string model, data, part = "validation", dtype = "auto";
-  double validation_fraction = DataSpec{}.validation_fraction;
-  int64_t length = 512, max_samples = 0;
-  bool json = false;
+  std::string model, part = "validation", dtype = "auto";
+  eval::InputSpec input;
+  std::optional<int64_t> length;
+  int64_t max_samples = 0;
+  bool beyond_positions = false, json = false;
   int threads = 0;
 };
 
-std::vector<data::Source> sources(const Flags& flags, FileSystem& files, int64_t vocab_size) {
-  if (flags.part == "all")
-    return {
-        data::open_source(files, flags.data, flags.length, Packing::kConcat, vocab_size, "--data")};
-  ASHLAR_REQUIRE(flags.part == "validation", kConfig, "--part is {}; expected validation or all",
-                 flags.part);
-  DataSpec spec;
-  spec.train = {{flags.data, 1.0}};
-  spec.validation_fraction = flags.validation_fraction;
-  spec.sequence_length = flags.length;
-  return data::open_sources(files, spec, vocab_size, "--data").validation;
+// The input with its length: --length, else the usual one or what the model is meant for.
+eval::InputSpec input_of(const Flags& flags, const eval::ModelSource& source) {
+  const int64_t positions = source.spec.max_position_embeddings;
+  eval::InputSpec input = flags.input;
+  input.all = flags.part == "all";
+  input.length = flags.length.value_or(std::min(kUsualLength, positions));
+  ASHLAR_REQUIRE(input.length <= positions || flags.beyond_positions, kConfig,
+                 "--length is {} but {} is meant for {} tokens (max_position_embeddings), and is "
+                 "worse after them; choose at most {}, or give --beyond-positions",
+                 input.length, source.path, positions, positions);
+  return input;
 }
 
-int evaluate(const Flags& flags, Log& log) {
-  constexpr int64_t kRows = 4;
-  ASHLAR_REQUIRE(flags.length > 0, kConfig, "--length is {}; expected 1 or more", flags.length);
-  ASHLAR_REQUIRE(flags.max_samples >= 0, kConfig, "--max-samples is {}; expected 0 (all) or more",
-                 flags.max_samples);
-  const auto files = posix_files();
-  const auto source = eval::find_model(*files, flags.model, log);
-  auto data_sources = sources(flags, *files, source.spec.vocab_size);
-  eval::Runtime runtime(*files, source, eval::parse_precision(flags.dtype), flags.length,
-                        kRows * flags.length, flags.threads);
-  const eval::Perplexity result =
-      eval::perplexity(runtime.ctx, runtime.allocator, runtime.model, std::move(data_sources),
-                       kRows, flags.max_samples, log);
-  if (flags.json) {
-    print_result(nlohmann::ordered_json{
+void print(const Flags& flags, const std::string& model, const data::Source& source,
+           const eval::Perplexity& result) {
+  if (flags.json)
+    return print_result(nlohmann::ordered_json{
         {"loss", result.loss},
         {"perplexity", result.value()},
         {"targets", result.num_targets},
         {"samples", result.num_samples},
-        {"part",
-         flags.part}}.dump());
-  } else {
-    print_result(fmt::format("{}: loss {:.4f}, perplexity {:.2f} over {} tokens of {} ({} part)",
-                             source.resolved, result.loss, result.value(),
-                             format_thousands(result.num_targets), flags.data, flags.part));
-  }
+        {"part", flags.part},
+        {"begin", result.tokens.begin},
+        {"end",
+         result.tokens.end}}.dump());
+  print_result(fmt::format(
+      "{}: loss {:.4f}, perplexity {:.2f} over {} tokens of {} ({}: tokens {} to {} of {})", model,
+      result.loss, result.value(), format_thousands(result.num_targets), source.prefix(),
+      flags.part == "all" ? "all parts" : "validation part", format_thousands(result.tokens.begin),
+      format_thousands(result.tokens.end - 1),
+      format_thousands(source.dataset->index().num_tokens())));
+}
+
+int evaluate(const Flags& flags, Log& log) {
+  ASHLAR_REQUIRE(flags.part == "validation" || flags.part == "all", kConfig,
+                 "--part is {}; expected validation or all", flags.part);
+  ASHLAR_REQUIRE(flags.length.value_or(1) > 0, kConfig, "--length is {}; expected 1 or more",
+                 *flags.length);
+  ASHLAR_REQUIRE(flags.max_samples >= 0, kConfig, "--max-samples is {}; expected 0 (all) or more",
+                 flags.max_samples);
+  const auto files = posix_files();
+  const auto source = eval::find_model(*files, flags.model, log);
+  const eval::InputSpec spec = input_of(flags, source);
+  const eval::Input input = eval::open_input(*files, source, spec);
+  eval::Runtime runtime(*files, source, eval::parse_precision(flags.dtype),
+                        {.max_positions = spec.length, .max_call = kRows * spec.length},
+                        flags.threads);
+  const eval::Perplexity result =
+      eval::perplexity(runtime.ctx, runtime.allocator, runtime.model, source.resolved, input.source,
+                       kRows, flags.max_samples, log);
+  print(flags, source.resolved, input.source, result);
   log.info("{} tokens/s", format_thousands(int64_t(double(result.num_targets) / result.seconds)));
+  eval::warn_past_positions(source, spec.length, log);
+  if (!input.doubt.empty())
+    log.warn("{}: nothing says that its tokenizer is the model's: {}", spec.data, input.doubt);
   return 0;
 }
 
@@ -66,16 +84,24 @@ int evaluate(const Flags& flags, Log& log) {
 
 void add_eval(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<Flags>();
+  eval::InputSpec& input = flags->input;
   CLI::App* sub = app.add_subcommand("eval", "loss and perplexity over a prepared dataset");
   sub->add_option("--model", flags->model, "Hugging Face directory, checkpoint root or step")
       ->required();
-  sub->add_option("--data", flags->data, "prefix of a prepared dataset")->required();
+  sub->add_option("--data", input.data, "prefix of a prepared dataset")->required();
   sub->add_option("--part", flags->part,
                   "validation: the tail that training held out; all: everything")
       ->capture_default_str();
-  sub->add_option("--validation-fraction", flags->validation_fraction, "as in the training recipe")
-      ->capture_default_str();
-  sub->add_option("--length", flags->length, "tokens of a sample")->capture_default_str();
+  sub->add_option("--validation-fraction", input.validation_fraction,
+                  fmt::format("the tail; left out: as the checkpoint's recipe says, or {}",
+                              DataSpec{}.validation_fraction));
+  sub->add_option("--length", flags->length,
+                  fmt::format("tokens of a sample; left out: {}, or what the model is meant for",
+                              kUsualLength));
+  sub->add_flag("--beyond-positions", flags->beyond_positions,
+                "allow samples longer than the model is meant for");
+  sub->add_flag("--any-tokenizer", input.any_tokenizer,
+                "allow data of another tokenizer than the model's");
   sub->add_option("--max-samples", flags->max_samples, "0: all")->capture_default_str();
   sub->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();
   sub->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();

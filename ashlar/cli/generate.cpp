@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "ashlar/cli/command.h"
 #include "ashlar/data/stream_decoder.h"
@@ -19,6 +20,7 @@ struct Flags {
   std::string model, ids, dtype = "auto";
   std::optional<std::string> prompt;
   eval::GenerateSpec spec;
+  int64_t seed = int64_t(eval::SamplingSpec{}.seed);
   bool json = false, ignore_eos = false;
   int threads = 0;
 };
@@ -30,60 +32,83 @@ std::vector<int32_t> prompt_ids(const Flags& flags, const data::Tokenizer* token
   return ids;
 }
 
-int generate(const Flags& flags, Log& log) {
+void check(const Flags& flags) {
   ASHLAR_REQUIRE(flags.prompt.has_value() == flags.ids.empty(), kConfig,
                  "give either --prompt or --ids");
-  ASHLAR_REQUIRE(flags.spec.max_tokens > 0, kConfig, "--max-tokens is {}; expected 1 or more",
-                 flags.spec.max_tokens);
+  ASHLAR_REQUIRE(flags.spec.max_tokens > 0 && flags.spec.max_tokens <= eval::kMaxTokens, kConfig,
+                 "--max-tokens is {}; expected 1 to {}", flags.spec.max_tokens, eval::kMaxTokens);
+  ASHLAR_REQUIRE(flags.seed >= 0, kConfig, "--seed is {}; expected 0 or more", flags.seed);
   validate(flags.spec.sampling);
+}
+
+int64_t length_of(const std::vector<int32_t>& ids, const Flags& flags) {
+  const int64_t length = int64_t(ids.size()) + flags.spec.max_tokens;
+  ASHLAR_REQUIRE(length <= eval::kMaxTokens, kConfig,
+                 "--max-tokens is {} after {} tokens of the prompt; expected at most {} together",
+                 flags.spec.max_tokens, ids.size(), eval::kMaxTokens);
+  return length;
+}
+
+// What is generated, as text where there is a tokenizer, else as ids; printed as it comes unless
+// JSON is wanted.
+class Printer {
+ public:
+  Printer(const data::Tokenizer* tokenizer, bool json) : json_(json) {
+    if (tokenizer) stream_.emplace(*tokenizer);
+  }
+  void prompt(std::span<const int32_t> ids) {
+    if (!stream_) return;
+    std::string text;
+    for (const int32_t id : ids) text += stream_->push(id);
+    show(text);
+  }
+  void token(int32_t id) { show(stream_ ? stream_->push(id) : fmt::format("{} ", id)); }
+  void finish(const std::vector<int32_t>& ids) {
+    if (stream_) show(stream_->finish());
+    print_result(json_ ? nlohmann::ordered_json{{"ids", ids}, {"text", stream_ ? text_ : ""}}.dump()
+                       : "");
+  }
+
+ private:
+  void show(const std::string& text) {
+    text_ += text;
+    if (!json_) print_part(text);
+  }
+  std::optional<data::StreamDecoder> stream_;
+  std::string text_;
+  bool json_;
+};
+
+int generate(const Flags& flags, Log& log) {
+  check(flags);
   const auto files = posix_files();
   const auto source = eval::find_model(*files, flags.model, log);
   // With --ids a model without a tokenizer can still be used; its text is then empty.
-  std::unique_ptr<data::Tokenizer> tokenizer;
-  if (flags.ids.empty()) {
-    tokenizer = eval::read_tokenizer(*files, source);
-  } else {
-    try {
-      tokenizer = eval::read_tokenizer(*files, source);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kConfig) throw;
-    }
-  }
+  const auto tokenizer = flags.ids.empty() ? eval::read_tokenizer(*files, source)
+                                           : eval::find_tokenizer(*files, source);
   std::vector<int32_t> ids = prompt_ids(flags, tokenizer.get());
-  check_ids(ids, source.spec.vocab_size, flags.model);
-  const int64_t length = int64_t(ids.size()) + flags.spec.max_tokens;
-  eval::Runtime runtime(*files, source, eval::parse_precision(flags.dtype), length,
-                        std::min(length, kPrefillChunk), flags.threads);
+  eval::check_ids(ids, source);
+  const int64_t length = length_of(ids, flags);
+  eval::Runtime runtime(
+      *files, source, eval::parse_precision(flags.dtype),
+      {.max_positions = length, .max_call = std::min(length, kPrefillChunk), .cached = true},
+      flags.threads);
+  eval::warn_past_positions(source, length, log);
   eval::Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, length, kPrefillChunk);
   eval::GenerateSpec spec = flags.spec;
+  spec.sampling.seed = uint64_t(flags.seed);
   if (!flags.ignore_eos) spec.eos_id = int32_t(source.spec.eos_token_id);
 
-  std::unique_ptr<data::StreamDecoder> stream;
-  if (tokenizer) {
-    stream = std::make_unique<data::StreamDecoder>(*tokenizer);
-    std::string shown;
-    for (const int32_t id : ids) shown += stream->push(id);
-    if (!flags.json) print_part(shown);
-  }
-  const auto show = [&](const std::string& text) {
-    if (!flags.json) print_part(text);
-  };
+  Printer printer(tokenizer.get(), flags.json);
+  printer.prompt(ids);
   const auto start = std::chrono::steady_clock::now();
   const std::vector<int32_t> made = generate(decoder, ids, spec, [&](int32_t id) {
-    if (id != spec.eos_id && stream) show(stream->push(id));
-    if (!stream) show(fmt::format("{} ", id));
+    if (id != spec.eos_id || !tokenizer) printer.token(id);
   });
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ids.insert(ids.end(), made.begin(), made.end());
-  if (flags.json) {
-    print_result(
-        nlohmann::ordered_json{{"ids", ids}, {"text", tokenizer ? tokenizer->decode(ids) : ""}}
-            .dump());
-  } else {
-    if (stream) show(stream->finish());
-    print_result("");
-  }
+  printer.finish(ids);
   log.info("{} tokens in {:.2f} s, {:.0f} tokens/s", made.size(), seconds,
            double(made.size()) / seconds);
   return 0;
@@ -107,7 +132,7 @@ void add_generate(CLI::App& app, Action& action) {
       ->capture_default_str();
   sub->add_option("--top-p", sampling.top_p, "draw among the likeliest that reach P together")
       ->capture_default_str();
-  sub->add_option("--seed", sampling.seed, "draws are a function of seed and position")
+  sub->add_option("--seed", flags->seed, "draws are a function of seed and position")
       ->capture_default_str();
   sub->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();
   sub->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();

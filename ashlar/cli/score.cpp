@@ -42,9 +42,10 @@ void add_score(CLI::App& app, Action& action) {
       const std::vector<int32_t> ids = parse_ids(flags->ids);
       const DType compute = eval::parse_precision(flags->dtype);
       const auto source = eval::find_model(*files, flags->model, log);
-      check_ids(ids, source.spec.vocab_size, flags->model);
       const auto length = std::max<int64_t>(1, int64_t(ids.size()));
-      eval::Runtime runtime(*files, source, compute, length, length, flags->threads);
+      eval::check_ids(ids, source);
+      eval::Runtime runtime(*files, source, compute, {.max_positions = length, .max_call = length},
+                            flags->threads);
       const eval::Scores scores = eval::score(runtime.ctx, runtime.allocator, runtime.model, ids);
       if (!flags->logits.empty()) write_logits(*files, flags->logits, scores.logits.tensor);
       print_result(nlohmann::ordered_json{{"loss", scores.loss},
@@ -52,6 +53,7 @@ void add_score(CLI::App& app, Action& action) {
                                           {"argmax", scores.argmax},
                                           {"experts", scores.experts}}
                        .dump());
+      eval::warn_past_positions(source, length, log);
       return 0;
     };
   });

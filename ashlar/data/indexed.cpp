@@ -136,7 +136,8 @@ IndexedDataset::IndexedDataset(FileSystem& files, const std::string& prefix) : p
   }
 }
 
-void IndexedDataset::read(int64_t begin, int64_t vocab_size, std::span<int32_t> out) const {
+void IndexedDataset::read(int64_t begin, int64_t vocab_size, std::span<int32_t> out,
+                          std::string_view model) const {
   const auto count = static_cast<int64_t>(out.size());
   ASHLAR_ASSERT(begin >= 0 && begin <= index_.num_tokens() - count);
   with_type(index_.type(), [&]<typename T>(T) {
@@ -145,9 +146,10 @@ void IndexedDataset::read(int64_t begin, int64_t vocab_size, std::span<int32_t> 
       T token;
       std::memcpy(&token, tokens + i * static_cast<int64_t>(sizeof(T)), sizeof token);
       const int64_t id = token;
-      ASHLAR_REQUIRE(id >= 0 && id < vocab_size, kData,
-                     "{}.bin: token {} is {}; expected ids from 0 to {} (the vocabulary has {})",
-                     prefix_, begin + i, id, vocab_size - 1, vocab_size);
+      ASHLAR_REQUIRE(
+          id >= 0 && id < vocab_size, kData,
+          "{}.bin: token {} is {}; expected ids from 0 to {} (the vocabulary of {} has {})",
+          prefix_, begin + i, id, vocab_size - 1, model, vocab_size);
       out[static_cast<size_t>(i)] = static_cast<int32_t>(id);
     }
   });

@@ -175,7 +175,8 @@ void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
   for (const Piece& piece : pieces_) {
     source.dataset->read(
         piece.begin, options_.vocab_size,
-        std::span(window_).subspan(static_cast<size_t>(filled), static_cast<size_t>(piece.length)));
+        std::span(window_).subspan(static_cast<size_t>(filled), static_cast<size_t>(piece.length)),
+        options_.model);
     filled += piece.length;
   }
   std::fill(window_.begin() + filled, window_.end(), options_.pad_id);

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ashlar/data/loader_state.h"
@@ -42,6 +43,7 @@ struct LoaderOptions {
   int64_t local_streams = 0;  // 0: all from first_stream on
   uint64_t seed = 1;
   int64_t vocab_size = 0;
+  std::string model = "the model";  // whose vocabulary it is, for messages
   int32_t pad_id = 0;
   bool shuffle = true;  // false: samples in their order, as evaluation of a whole set wants
   bool document_reset = true;

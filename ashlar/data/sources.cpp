@@ -21,10 +21,9 @@ auto blaming(std::string_view key, Body&& body) {
   }
 }
 
-Dataset open_dataset(FileSystem& files, const std::string& prefix, int64_t vocab_size,
-                     std::string_view key) {
-  auto dataset =
-      blaming(key, [&] { return std::make_shared<const IndexedDataset>(files, prefix); });
+Dataset open_dataset_for(FileSystem& files, const std::string& prefix, int64_t vocab_size,
+                         std::string_view key) {
+  Dataset dataset = open_dataset(files, prefix, key);
   if (const auto& sidecar = dataset->sidecar())
     ASHLAR_REQUIRE(sidecar->vocab_size <= vocab_size, kConfig,
                    "model.vocab_size is {}; expected at least {}, the vocabulary that {} was "
@@ -89,6 +88,11 @@ void check_tokenizers(std::span<const Dataset> datasets) {
 
 }  // namespace
 
+std::shared_ptr<const IndexedDataset> open_dataset(FileSystem& files, const std::string& prefix,
+                                                   std::string_view key) {
+  return blaming(key, [&] { return std::make_shared<const IndexedDataset>(files, prefix); });
+}
+
 Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size,
                      std::string_view train_key) {
   ASHLAR_REQUIRE(!spec.train.empty(), kConfig,
@@ -105,7 +109,7 @@ Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size
         make_source(datasets.back(), range, spec.sequence_length, spec.packing, weight, part));
   };
   for (const BlendEntry& entry : spec.train) {
-    datasets.push_back(open_dataset(files, entry.path, vocab_size, train_key));
+    datasets.push_back(open_dataset_for(files, entry.path, vocab_size, train_key));
     blaming(train_key, [&] {
       const Index& index = datasets.back()->index();
       const int64_t end = index.num_tokens();
@@ -116,7 +120,7 @@ Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size
   }
   for (const BlendEntry& entry : spec.validation) {
     constexpr std::string_view kKey = "data.validation";
-    datasets.push_back(open_dataset(files, entry.path, vocab_size, kKey));
+    datasets.push_back(open_dataset_for(files, entry.path, vocab_size, kKey));
     const TokenRange all{0, datasets.back()->index().num_tokens()};
     blaming(kKey, [&] { add(sources.validation, all, entry.weight, "validation"); });
   }
@@ -126,10 +130,23 @@ Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size
 
 Source open_source(FileSystem& files, const std::string& prefix, int64_t sequence_length,
                    Packing packing, int64_t vocab_size, std::string_view key) {
-  Dataset dataset = open_dataset(files, prefix, vocab_size, key);
+  Dataset dataset = open_dataset_for(files, prefix, vocab_size, key);
   const TokenRange all{0, dataset->index().num_tokens()};
   return blaming(
       key, [&] { return make_source(dataset, all, sequence_length, packing, 1, "evaluation"); });
+}
+
+Source open_held_out(FileSystem& files, const std::string& prefix, const DataSpec& training,
+                     int64_t sequence_length, int64_t vocab_size, std::string_view key) {
+  Dataset dataset = open_dataset_for(files, prefix, vocab_size, key);
+  const TokenRange held{held_out_from(dataset->index(), training, prefix),
+                        dataset->index().num_tokens()};
+  ASHLAR_REQUIRE(
+      held.size() > sequence_length, kConfig,
+      "{}: the {} tokens that training held out hold no sample of {} tokens (a length of "
+      "{} and one more); choose a length of at most {}, or all of the data",
+      prefix, held.size(), sequence_length + 1, sequence_length, held.size() - 1);
+  return make_source(std::move(dataset), held, sequence_length, Packing::kConcat, 1, "validation");
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of(FileSystem& files, const DataSpec& spec) {

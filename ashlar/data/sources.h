@@ -29,6 +29,10 @@ struct Sources {
   std::vector<Source> validation;  // empty: no data.validation and a fraction of 0
 };
 
+// One dataset as it is; errors begin with the key or flag that names it.
+std::shared_ptr<const IndexedDataset> open_dataset(FileSystem& files, const std::string& prefix,
+                                                   std::string_view key);
+
 // Opens data.train and data.validation.  Without data.validation the tail of each training dataset
 // is held out: validation_fraction of its tokens, at least one sample, beginning at the document
 // border nearest to that place if one lies within half of the held-out part (with best fit: at the
@@ -43,6 +47,11 @@ Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size
 // A whole dataset as one source, for evaluation.  Errors as above, with the flag `key` in front.
 Source open_source(FileSystem& files, const std::string& prefix, int64_t sequence_length,
                    Packing packing, int64_t vocab_size, std::string_view key);
+
+// What open_sources would hold out of a training dataset, whatever else `training` names, as samples
+// of sequence_length.  kConfig if they do not fit there: no training token is reached.
+Source open_held_out(FileSystem& files, const std::string& prefix, const DataSpec& training,
+                     int64_t sequence_length, int64_t vocab_size, std::string_view key);
 
 // data.tokenizer, or if that is empty the one that came with the first training dataset.  kData if
 // a dataset was prepared with another one.  Errors begin with the key that names the file.

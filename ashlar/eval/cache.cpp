@@ -58,9 +58,18 @@ Segment DecodeCache::next(int64_t num_tokens) {
   return segment;
 }
 
-void DecodeCache::halo_forward(const Context&, int64_t layer, const Sequence& sequence,
+void DecodeCache::skip_to_last(int64_t num_tokens) {
+  length_ = max_tokens_ - num_tokens;
+  for (Layer& layer : layers_) {
+    const int64_t held = layer.k.tensor.shape[0] - num_tokens;
+    layer.held = {0, held, length_ - held, 0};
+  }
+}
+
+void DecodeCache::halo_forward(const Context& ctx, int64_t layer, const Sequence& sequence,
                                const Matrix& z, const Matrix& vd, const Tensor& halo_z,
                                const Tensor& halo_vd) {
+  if (ctx.meta()) return;
   const Layer& cache = layers_[size_t(layer)];
   if (sequence.num_halos() > 0) {
     std::memcpy(halo_z.data, cache.z.tensor.data, size_t(cache.z.tensor.bytes()));
@@ -74,18 +83,21 @@ void DecodeCache::keep(Layer& cache, int64_t fresh, const Tensor& k, const Tenso
   Segment& held = cache.held;
   const int64_t capacity = cache.k.tensor.shape[0];
   const int64_t row_bytes = k.bytes() / fresh;
+  const bool meta = k.device == Device::kMeta;
   if (held.length + fresh > capacity) {
     // Only sliding blocks get here: what lies before the window of the first new token is dropped.
     const int64_t keep = std::min(held.length, cache.window - 1);
     const int64_t drop = held.length - keep;
     for (const Tensor* t : {&cache.k.tensor, &cache.v.tensor})
-      std::memmove(t->data, t->data + drop * row_bytes, size_t(keep * row_bytes));
+      if (!meta) std::memmove(t->data, t->data + drop * row_bytes, size_t(keep * row_bytes));
     held.position += drop;
     held.length = keep;
   }
   ASHLAR_ASSERT(held.length + fresh <= capacity);
-  std::memcpy(cache.k.tensor.data + held.length * row_bytes, k.data, size_t(k.bytes()));
-  std::memcpy(cache.v.tensor.data + held.length * row_bytes, v.data, size_t(v.bytes()));
+  if (!meta) {
+    std::memcpy(cache.k.tensor.data + held.length * row_bytes, k.data, size_t(k.bytes()));
+    std::memcpy(cache.v.tensor.data + held.length * row_bytes, v.data, size_t(v.bytes()));
+  }
   held.length += fresh;
 }
 

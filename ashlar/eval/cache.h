@@ -4,6 +4,7 @@
 //
 // Memory   per block: keys and values of max_tokens in the activation type; sliding blocks keep
 //          window - 1 tokens besides the current chunk; 2 C + K D / 2 values in the stream type.
+// Device   on meta it counts and copies nothing.
 // Limits   forward only; chunks must follow each other in position without a gap.
 #pragma once
 
@@ -26,6 +27,9 @@ class DecodeCache final : public nn::SequenceExchange {
   void clear();  // a new sequence
   // The segment list of the next `num_tokens` tokens; call before forward().
   Segment next(int64_t num_tokens);
+  // As if all but the last num_tokens had been seen, in calls of num_tokens: what is left to call is
+  // the largest call there is.  For counting on meta; the caches hold nothing.
+  void skip_to_last(int64_t num_tokens);
 
   void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
                     const kernels::Matrix& z, const kernels::Matrix& vd, const Tensor& halo_z,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ashlar/kernels/update.h"
 #include "ashlar/nn/loss.h"
 
 namespace ashlar::eval {
@@ -33,16 +34,18 @@ Decoder::Decoder(const Context& ctx, Allocator& allocator, nn::Model& model, int
       ids_(make_tensor(allocator, DType::kI32, {max_chunk_}, Tag::kInput)),
       logits_(make_tensor(allocator, model.types().stream, {1, model.spec().vocab_size},
                           Tag::kWorkspace)),
-      logits_f32_(size_t(model.spec().vocab_size)) {}
+      logits_in_f32_(make_tensor(allocator, DType::kF32, logits_.tensor.shape, Tag::kWorkspace)) {}
 
 std::span<const float> Decoder::feed(std::span<const int32_t> ids) {
   ASHLAR_ASSERT(!ids.empty());
   for (size_t begin = 0; begin < ids.size(); begin += size_t(max_chunk_))
     feed_chunk(ids.subspan(begin, std::min(size_t(max_chunk_), ids.size() - begin)));
-  for (size_t v = 0; v < logits_f32_.size(); ++v)
-    logits_f32_[v] = logits_.tensor.dtype == DType::kF64 ? float(logits_.tensor.as<double>()[v])
-                                                         : logits_.tensor.as<float>()[v];
-  return logits_f32_;
+  copy_convert(logits_.tensor, logits_in_f32_.tensor);
+  ASHLAR_REQUIRE(kernels::first_non_finite(ctx_, logits_in_f32_.tensor) < 0, kNumeric,
+                 "the logits after token {} are not finite: the activations pass the range of "
+                 "numbers; try --dtype fp64, or weights that are not as large",
+                 cache_.length());
+  return logits_in_f32_.tensor.span<float>();
 }
 
 void Decoder::feed_chunk(std::span<const int32_t> ids) {

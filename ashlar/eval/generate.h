@@ -23,6 +23,7 @@ class Decoder {
           int64_t max_chunk = 256);
 
   // Logits [V] after the last of `ids`, which continue the sequence.  Valid until the next call.
+  // kNumeric if one is not finite.
   std::span<const float> feed(std::span<const int32_t> ids);
   void restart() { cache_.clear(); }
   int64_t length() const { return cache_.length(); }
@@ -36,8 +37,7 @@ class Decoder {
   int64_t max_chunk_;
   Arena one_arena_;
   nn::Saved one_;  // activations of a single token
-  OwnedTensor ids_, logits_;
-  std::vector<float> logits_f32_;
+  OwnedTensor ids_, logits_, logits_in_f32_;
   kernels::Sequence sequence_;
 };
 

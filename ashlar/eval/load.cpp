@@ -1,9 +1,13 @@
 #include "ashlar/eval/load.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/checkpoint/recovery.h"
+#include "ashlar/core/text.h"
+#include "ashlar/eval/cache.h"
+#include "ashlar/kernels/update.h"
 #include "ashlar/nn/loss.h"
 
 namespace ashlar::eval {
@@ -78,42 +82,106 @@ std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSou
   return read_text(files, path);
 }
 
-std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source) {
+std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source) {
   const auto bytes = read_tokenizer_file(files, source);
-  ASHLAR_REQUIRE(bytes, kConfig, "{}: no {} there, so text cannot be read or written; use --ids",
-                 source.path, checkpoint::kTokenizerFile);
+  if (!bytes) return nullptr;
   return data::parse_tokenizer(
       *bytes, join(source.resolved,
                    std::string(source.hugging_face ? "" : "extra/") + checkpoint::kTokenizerFile));
 }
 
-int64_t forward_workspace_bytes(const ModelSpec& spec, DType compute, int64_t num_tokens) {
+std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source) {
+  auto tokenizer = find_tokenizer(files, source);
+  ASHLAR_REQUIRE(tokenizer, kConfig,
+                 "{}: no {} there, so text cannot be read or written; use --ids", source.path,
+                 checkpoint::kTokenizerFile);
+  return tokenizer;
+}
+
+void check_ids(std::span<const int32_t> ids, const ModelSource& source) {
+  for (const int32_t id : ids)
+    ASHLAR_REQUIRE(id >= 0 && id < source.spec.vocab_size, kData,
+                   "token id {} is outside the vocabulary of {}; expected 0 to {}", id, source.path,
+                   source.spec.vocab_size - 1);
+}
+
+Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls) {
   Allocator allocator(Device::kMeta);
   Threads threads(1);
   Arena workspace(Device::kMeta), saved_arena(Device::kMeta);
   const kernels::Context ctx{.device = Device::kMeta, .threads = &threads, .workspace = &workspace};
-  nn::Model model(ctx, allocator, spec, compute, num_tokens, false);
+  nn::Model model(ctx, allocator, spec, compute, calls.max_positions, false);
+  const int64_t T = calls.max_call;
   const nn::Saved saved =
-      nn::Saved::make(saved_arena, spec, model.types(), num_tokens, 1, nn::Keep::kNothing);
-  const OwnedTensor ids = make_tensor(allocator, DType::kI32, {num_tokens}, Tag::kInput);
-  const OwnedTensor loss = make_tensor(allocator, model.types().stream, {num_tokens}, Tag::kInput);
-  const kernels::Sequence sequence = kernels::Sequence::rows(1, num_tokens);
-  nn::LocalExchange exchange;
-  forward(ctx, model.call(exchange, sequence, ids.tensor), saved);
-  head_loss(ctx, model, saved.final_TH, ids.tensor, loss.tensor);
-  return workspace.peak_bytes();
+      nn::Saved::make(saved_arena, spec, model.types(), T, 1, nn::Keep::kNothing);
+  const OwnedTensor ids = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
+  const OwnedTensor loss = make_tensor(allocator, model.types().stream, {T}, Tag::kInput);
+  const auto call = [&](nn::SequenceExchange& exchange, std::vector<Segment> segments) {
+    const kernels::Sequence sequence(std::move(segments));
+    forward(ctx, model.call(exchange, sequence, ids.tensor), saved);
+    head_loss(ctx, model, saved.final_TH, ids.tensor, loss.tensor);
+  };
+  std::optional<DecodeCache> cache;
+  if (calls.cached) {
+    cache.emplace(allocator, spec, model.types(), calls.max_positions, T);
+    cache->skip_to_last(T);
+    call(*cache, {cache->next(T)});
+  } else {
+    std::vector<Segment> documents;
+    for (int64_t row = 0; row < T; row += calls.max_positions)
+      documents.push_back({row, std::min(calls.max_positions, T - row), 0, row});
+    nn::LocalExchange exchange;
+    call(exchange, std::move(documents));
+  }
+  return {workspace.peak_bytes(),
+          allocator.counts().total.peak_bytes + saved_arena.peak_bytes() + workspace.peak_bytes()};
 }
 
-Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, int64_t max_positions,
-                 int64_t max_call, int num_threads)
+namespace {
+
+int64_t checked_workspace_bytes(const ModelSource& source, DType compute, const Calls& calls) {
+  const Footprint needed = footprint(source.spec, compute, calls);
+  const int64_t there = machine_memory_bytes();
+  ASHLAR_REQUIRE(needed.total_bytes <= there, kMemory,
+                 "{}: the model with room for {} tokens needs {}; this machine has {} of memory; "
+                 "ask for fewer tokens, or take a larger machine",
+                 source.path, format_thousands(calls.max_positions),
+                 format_bytes(needed.total_bytes), format_bytes(there));
+  return needed.workspace_bytes;
+}
+
+void require_finite(const kernels::Context& ctx, const ModelSource& source,
+                    std::span<const Piece> weights) {
+  for (const Piece& piece : weights) {
+    const int64_t index = kernels::first_non_finite(ctx, piece.data);
+    if (index < 0) continue;
+    const bool wide = piece.data.dtype == DType::kF64;
+    ASHLAR_FAIL(kNumeric, "{}: {}[{}] is {}; expected finite weights", source.resolved,
+                piece.logical.name, index,
+                wide ? piece.data.as<double>()[index] : double(piece.data.as<float>()[index]));
+  }
+}
+
+}  // namespace
+
+Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, const Calls& calls,
+                 int num_threads)
     : allocator(Device::kCpu),
       threads(num_threads),
-      workspace_(allocator, forward_workspace_bytes(source.spec, compute, max_call),
-                 Tag::kWorkspace),
+      workspace_(allocator, checked_workspace_bytes(source, compute, calls), Tag::kWorkspace),
       ctx{.threads = &threads, .workspace = &workspace_},
-      model(ctx, allocator, source.spec, compute, max_positions, false) {
-  read_weights(files, source, model.pieces());
+      model(ctx, allocator, source.spec, compute, calls.max_positions, false) {
+  const std::vector<Piece> weights = model.pieces();
+  read_weights(files, source, weights);
+  require_finite(ctx, source, weights);
   model.pack(ctx);
+}
+
+void warn_past_positions(const ModelSource& source, int64_t num_tokens, Log& log) {
+  const int64_t positions = source.spec.max_position_embeddings;
+  if (num_tokens <= positions) return;
+  log.warn("{} is meant for {} tokens (max_position_embeddings) and is given up to {}", source.path,
+           format_thousands(positions), format_thousands(num_tokens));
 }
 
 DType parse_precision(const std::string& name) {

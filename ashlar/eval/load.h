@@ -29,16 +29,39 @@ void read_weights(FileSystem& files, const ModelSource& source, std::span<const 
 // The bytes of tokenizer.model beside the weights, of a step with its checksum checked; nullopt if there
 // is none.
 std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source);
-// The tokenizer beside the weights; kConfig, naming where it was looked for, if there is none.
+// The tokenizer beside the weights; null if there is none.
+std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source);
+// The same; kConfig, naming where it was looked for, if there is none.
 std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source);
+// kData for an id outside the model's vocabulary.
+void check_ids(std::span<const int32_t> ids, const ModelSource& source);
+
+// Of one sequence, whatever the model: keeps every product of sizes inside an int64_t.
+inline constexpr int64_t kMaxTokens = int64_t{1} << 30;
+
+// How a model is called, as far as memory depends on it.
+struct Calls {
+  int64_t max_positions = 0;  // longest document
+  int64_t max_call = 0;       // most tokens of one forward call
+  bool cached = false;        // the calls continue one document through a DecodeCache
+};
+
+// Memory of a model that runs forward, counted on the meta device.
+struct Footprint {
+  int64_t workspace_bytes = 0;  // of the largest call
+  int64_t total_bytes = 0;      // with weights, tables, caches, activations
+};
+Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls);
 
 // Everything that a subcommand needs to run a model forward.
+//
+// Errors  kMemory where the footprint passes the memory of the machine, before any is taken;
+//         kNumeric for a weight that is not finite, naming the first; those of read_weights.
 class Runtime {
  public:
-  // max_positions: longest document; max_call: most tokens of one forward call; num_threads 0: one
-  // per CPU.
-  Runtime(FileSystem& files, const ModelSource& source, DType compute, int64_t max_positions,
-          int64_t max_call, int num_threads);
+  // num_threads 0: one per CPU.
+  Runtime(FileSystem& files, const ModelSource& source, DType compute, const Calls& calls,
+          int num_threads);
   Allocator allocator;
   Threads threads;
 
@@ -50,8 +73,8 @@ class Runtime {
   nn::Model model;
 };
 
-// Workspace that one forward pass over num_tokens takes, counted on the meta device.
-int64_t forward_workspace_bytes(const ModelSpec& spec, DType compute, int64_t num_tokens);
+// Says that a document of so many tokens is longer than the model is meant for, if it is.
+void warn_past_positions(const ModelSource& source, int64_t num_tokens, Log& log);
 
 // "auto" -> bf16 where this CPU multiplies it; kConfig for an unknown name.
 DType parse_precision(const std::string& name);

@@ -13,16 +13,18 @@ double Perplexity::value() const {
 }
 
 Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
-                      std::vector<data::Source> sources, int64_t micro_batch, int64_t max_samples,
-                      Log& log) {
+                      const std::string& name, data::Source source, int64_t micro_batch,
+                      int64_t max_samples, Log& log) {
   const auto start = std::chrono::steady_clock::now();
   data::LoaderOptions options;
   options.micro_batch = options.global_batch = micro_batch;
   options.vocab_size = model.spec().vocab_size;
   options.pad_id = int32_t(std::max<int64_t>(0, model.spec().pad_token_id));
   options.shuffle = false;
-  data::Loader loader(std::move(sources), options);
-  const int64_t length = loader.sources().front().samples.sequence_length();
+  options.model = name;
+  data::Loader loader({std::move(source)}, options);
+  const data::Samples& samples = loader.sources().front().samples;
+  const int64_t length = samples.sequence_length();
   const int64_t all = loader.samples_per_epoch();
   const int64_t num_samples = max_samples > 0 ? std::min(max_samples, all) : all;
 
@@ -55,9 +57,15 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
                                               : double(loss.tensor.as<float>()[t]);
       ++result.num_targets;
     }
+    ASHLAR_REQUIRE(std::isfinite(sum), kNumeric,
+                   "{}: the loss of sample {} of {} or one of the {} after it is not finite: the "
+                   "activations pass the range of numbers; try --dtype fp64",
+                   name, result.num_samples, loader.sources().front().prefix(), rows - 1);
     result.num_samples += rows;
     progress.set(result.num_samples);
   }
+  const int64_t begin = samples.range().begin;
+  result.tokens = {begin, begin + num_samples * length + 1};
   result.loss = sum / double(result.num_targets);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -1,4 +1,4 @@
-// Loss of a model over a prepared dataset: every sample once, in order, documents apart.
+// Loss of a model over (a part of) a prepared dataset: every sample once, in order, documents apart.
 #pragma once
 
 #include "ashlar/core/log.h"
@@ -11,14 +11,16 @@ struct Perplexity {
   double loss = 0.0;  // mean over targets, nats
   int64_t num_targets = 0;
   int64_t num_samples = 0;
+  data::TokenRange tokens;  // of the dataset, that were read
   double seconds = 0.0;
   double value() const;  // exp(loss)
 };
 
-// max_samples 0: all.  Rows of the loader's micro batch are evaluated together; samples that do not
+// max_samples 0: all.  `name` is the model's, for messages.  kData for an id outside its vocabulary;
+// kNumeric for a loss that is not finite.  Rows of the loader's micro batch are evaluated together; samples that do not
 // fill the last one are evaluated too (the rest of that batch is left out).
 Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
-                      std::vector<data::Source> sources, int64_t micro_batch, int64_t max_samples,
-                      Log& log);
+                      const std::string& name, data::Source source, int64_t micro_batch,
+                      int64_t max_samples, Log& log);
 
 }  // namespace ashlar::eval

@@ -16,9 +16,13 @@ void read_logits(std::span<const int32_t> ids, const Tensor& logits_TV, Scores& 
     const T* row = logits_TV.as<T>() + int64_t(t) * V;
     const T* top = std::max_element(row, row + V);
     scores.argmax.push_back(int32_t(top - row));
-    if (t + 1 == ids.size()) break;
     double sum = 0.0;
     for (int64_t v = 0; v < V; ++v) sum += std::exp(double(row[v]) - double(*top));
+    ASHLAR_REQUIRE(std::isfinite(sum), kNumeric,
+                   "the logits after token {} are not finite: the activations pass the range of "
+                   "numbers; try --dtype fp64, or weights that are not as large",
+                   t + 1);
+    if (t + 1 == ids.size()) break;
     scores.logprobs.push_back(double(row[ids[t + 1]]) - double(*top) - std::log(sum));
   }
 }

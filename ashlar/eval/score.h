@@ -16,8 +16,9 @@ struct Scores {
   OwnedTensor logits;                         // [n, V], F32 (F64 in the fp64 run)
 };
 
-// One forward pass over ids of the vocabulary as one document.  kConfig for fewer than two ids.
-// Memory: tokens x vocabulary logits, because they are the result.
+// One forward pass over ids as one document; they lie in the vocabulary (check_ids).  kConfig for
+// fewer than two; kNumeric for logits that are not finite.  Memory: tokens x vocabulary logits,
+// because they are the result.
 Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
              std::span<const int32_t> ids);
 

@@ -16,7 +16,7 @@
 // Numerics dk, dv: summed over query blocks in order; the same bits for any thread count.  A query
 //          whose scores, times scale, pass 1e30 in size has NaN in out and lse; NaN goes through.
 // Memory   workspace: forward k and v packed once, backward q and dout; sized by rows, not by
-//          segments.
+//          segments.  Decoding few tokens takes none, but on meta counts as any other call.
 // Threads  forward one task per 64 queries and head; backward per kv head and documents of 256
 //          tokens or more.
 // Parts    keys may come part by part: a call of AttentionShape::partial gives softmax and sum over its

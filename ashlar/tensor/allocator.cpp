@@ -1,6 +1,7 @@
 #include "ashlar/tensor/allocator.h"
 
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -45,6 +46,12 @@ void give_to_system(std::byte* memory, int64_t size_bytes) {
 }
 
 }  // namespace
+
+int64_t machine_memory_bytes() {
+  struct sysinfo info;
+  ASHLAR_ASSERT(sysinfo(&info) == 0);  // fails for a bad address only
+  return int64_t(info.totalram + info.totalswap) * int64_t(info.mem_unit);
+}
 
 Buffer::Buffer(Buffer&& other) noexcept {
   *this = std::move(other);

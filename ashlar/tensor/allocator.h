@@ -39,6 +39,9 @@ struct MemoryCounts {
   int64_t num_allocations = 0;  // since the start; a steady step adds none
 };
 
+// Memory of this machine, with swap.
+int64_t machine_memory_bytes();
+
 class Allocator;
 
 // Owns bytes and gives them back to its allocator.  Movable; empty after a move.

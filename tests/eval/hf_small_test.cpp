@@ -102,7 +102,8 @@ TEST_P(HfSmall, ShapeIsTheSavedOne) {
 TEST_P(HfSmall, Scores) {
   const std::vector<int32_t> ids = scored_ids();
   const auto T = int64_t(ids.size());
-  Runtime runtime(*loaded_.files, loaded_.source, DType::kF32, T, T, 2);
+  Runtime runtime(*loaded_.files, loaded_.source, DType::kF32, {.max_positions = T, .max_call = T},
+                  2);
   const Scores scores = score(runtime.ctx, runtime.allocator, runtime.model, ids);
   EXPECT_LT(relative(scores.loss, expected_["loss"]), kTolerance);
 
@@ -162,7 +163,8 @@ TEST_P(HfSmall, GreedyContinuation) {
   ASSERT_EQ(given, 6u);
   const auto T = int64_t(wanted.size());
   for (const int64_t chunk : {int64_t{1}, int64_t{4}, T}) {
-    Runtime runtime(*loaded_.files, loaded_.source, DType::kF32, T, T, 2);
+    Runtime runtime(*loaded_.files, loaded_.source, DType::kF32,
+                    {.max_positions = T, .max_call = T}, 2);
     Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, T, chunk);
     const GenerateSpec spec{.max_tokens = T - int64_t(given), .sampling = {}, .eos_id = 1};
     const auto made = generate(decoder, std::span(wanted).first(given), spec, [](int32_t) {});

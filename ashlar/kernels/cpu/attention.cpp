@@ -70,7 +70,9 @@ void attention_forward(const Context& ctx, const AttentionShape& shape, const Se
   check(call);
   record(call, "attention_forward", 4, input_bytes(call) + out.bytes() + lse_TN.bytes());
   const gemm::Engine* engine = attention_engine(call);
-  if (engine && is_decode(call)) return attention_decode(call);
+  // Which of two paths runs depends on the number of keys; on meta the one with workspace is
+  // counted, so that a count for many keys holds for fewer.
+  if (engine && !ctx.meta() && is_decode(call)) return attention_decode(call);
   if (engine) return attention_forward_blocked(*engine, call);
   if (!ctx.meta()) attention_forward_reference(call);
 }

@@ -72,7 +72,6 @@ bool is_decode(const AttentionCall& call) {
 }
 
 void attention_decode(const AttentionCall& call) {
-  if (call.ctx.meta()) return;
   const int64_t K = call.shape.K, group = call.shape.N / K;
   call.ctx.threads->run(call.queries.num_tokens() * K, [&](int64_t task, int) {
     for (int64_t g = 0; g < group; g += kHeads) {

@@ -1,0 +1,136 @@
+// What a model needs before it runs, long prompts, and weights that are no numbers.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ashlar/eval/generate.h"
+#include "ashlar/eval/perplexity.h"
+#include "ashlar/eval/score.h"
+#include "small_model.h"
+#include "tests/support/errors.h"
+
+namespace ashlar::eval {
+namespace {
+
+using testing_support::message_of;
+
+std::vector<int32_t> some_ids(int64_t count) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i) ids.push_back(int32_t(splitmix64(uint64_t(i)) % 128));
+  return ids;
+}
+
+// Of the last token, from one pass over all.
+std::vector<float> logits_of_one_pass(const SmallModel& small, DType compute,
+                                      const std::vector<int32_t>& ids) {
+  const auto T = int64_t(ids.size());
+  Runtime runtime(*small.files, small.source, compute, {.max_positions = T, .max_call = T}, 2);
+  const Scores scores = score(runtime.ctx, runtime.allocator, runtime.model, ids);
+  const auto last = scores.logits.tensor.span<float>().last(128);
+  return {last.begin(), last.end()};
+}
+
+TEST(LongPrompt, InChunksGivesTheLogitsOfOnePass) {
+  const SmallModel small;
+  for (const int64_t T : {5, 257, 3000})
+    for (const auto& [compute, tolerance] :
+         {std::pair{DType::kF32, 1e-4}, std::pair{DType::kBF16, 0.3}}) {
+      const std::vector<int32_t> ids = some_ids(T);
+      const std::vector<float> wanted = logits_of_one_pass(small, compute, ids);
+      for (const int64_t chunk : {3, 100, 256, 4096}) {
+        const int64_t call = std::min(chunk, T + 1);
+        Runtime runtime(*small.files, small.source, compute,
+                        {.max_positions = T + 1, .max_call = call, .cached = true}, 2);
+        Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, T + 1, chunk);
+        const std::span<const float> found = decoder.feed(ids);
+        for (size_t v = 0; v < 128; ++v)
+          ASSERT_NEAR(found[v], wanted[v], tolerance) << T << " in " << chunk << " at " << v;
+        decoder.feed(std::span(ids).first(1));
+        const std::string full =
+            message_of(ErrorKind::kConfig, [&] { decoder.feed(std::span(ids).first(1)); });
+        EXPECT_NE(full.find("the cache holds " + std::to_string(T + 1)), std::string::npos) << full;
+      }
+    }
+}
+
+TEST(Runtime, MorePositionsThanTheMachineHoldsAreRefusedBeforeTheyAreTaken) {
+  const SmallModel small;
+  const Calls calls{.max_positions = kMaxTokens, .max_call = 256, .cached = true};
+  // 4 blocks of keys and values of 2 heads of 8 channels; two tables of 4 angles: of all tokens, but
+  // that two blocks slide.
+  const int64_t bytes = kMaxTokens * 4 * (2 * 2 * 16 + 2 * 4);
+  const int64_t total = footprint(small.source.spec, DType::kF32, calls).total_bytes;
+  EXPECT_GT(total, bytes);
+  EXPECT_LT(total, 3 * bytes) << "with keys and values packed for a call";
+  if (total <= machine_memory_bytes()) GTEST_SKIP() << "a machine with memory for 2^30 tokens";
+  const std::string message = message_of(
+      ErrorKind::kMemory, [&] { Runtime(*small.files, small.source, DType::kF32, calls, 1); });
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  EXPECT_NE(message.find("model: the model with room for 1,073,741,824 tokens needs"),
+            std::string::npos)
+      << message;
+}
+
+TEST(Runtime, TheFirstWeightThatIsNotFiniteIsNamed) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinite = std::numeric_limits<float>::infinity();
+  for (const auto& [name, value, shown] :
+       {std::tuple{"model.embed_tokens.weight", nan, "[7] is nan"},
+        std::tuple{"model.layers.2.self_attn.qk_norm.temp", -infinite, "[1] is -inf"},
+        std::tuple{"model.layers.3.mlp.gate.balancing_biases", nan, "[2] is nan"}}) {
+    const SmallModel small(
+        [&, &name = name, &value = value](const std::string& tensor, std::span<float> values) {
+          if (tensor == name)
+            values[tensor.ends_with("temp") ? 1 : tensor.ends_with("t") ? 7 : 2] = value;
+          if (tensor == "model.norm.weight") values[0] = nan;  // visited last
+        });
+    for (const DType compute : {DType::kBF16, DType::kF64})
+      EXPECT_EQ(message_of(ErrorKind::kNumeric,
+                           [&] {
+                             Runtime(*small.files, small.source, compute,
+                                     {.max_positions = 4, .max_call = 4}, 1);
+                           }),
+                std::string("model: ") + name + shown + "; expected finite weights");
+  }
+}
+
+// Finite weights, but final values times embeddings pass the range of float.
+TEST(Runtime, ResultsThatAreNotFiniteAreErrors) {
+  const SmallModel small([](const std::string& name, std::span<float> values) {
+    if (name == "model.norm.weight") std::fill(values.begin(), values.end(), 3e38f);
+    if (name == "model.embed_tokens.weight")
+      for (float& x : values) x *= 1e6f;
+  });
+  const Calls calls{.max_positions = 4, .max_call = 4, .cached = true};
+  Runtime runtime(*small.files, small.source, DType::kF32, calls, 1);
+  const std::vector<int32_t> ids{3, 7, 1};
+  EXPECT_NE(message_of(ErrorKind::kNumeric,
+                       [&] { score(runtime.ctx, runtime.allocator, runtime.model, ids); })
+                .find("the logits after token 1 are not finite"),
+            std::string::npos);
+  Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, 4);
+  EXPECT_NE(message_of(ErrorKind::kNumeric, [&] { decoder.feed(ids); })
+                .find("the logits after token 3 are not finite"),
+            std::string::npos);
+}
+
+TEST(Ids, OutsideTheVocabularyNameTheModel) {
+  const SmallModel small;
+  check_ids(std::vector<int32_t>{0, 127}, small.source);
+  for (const int32_t id : {-1, 128})
+    EXPECT_EQ(message_of(ErrorKind::kData, [&] { check_ids(std::span(&id, 1), small.source); }),
+              fmt::format("token id {} is outside the vocabulary of model; expected 0 to 127", id));
+}
+
+TEST(Positions, AWarningPastThem) {
+  SmallModel small({}, [](ModelSpec& spec) { spec.max_position_embeddings = 100; });
+  warn_past_positions(small.source, 100, small.log);
+  EXPECT_EQ(small.lines.size(), 0u);
+  warn_past_positions(small.source, 101, small.log);
+  ASSERT_EQ(small.lines.size(), 1u);
+  EXPECT_NE(small.lines[0].find("model is meant for 100 tokens"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ashlar::eval

@@ -1,0 +1,151 @@
+// A model in use: what eval scores, how far generate goes, and what both say of numbers that are
+// none.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "support.h"
+
+namespace ashlar::integration {
+namespace {
+
+using nlohmann::json;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::vector<std::string> eval_args(std::vector<std::string> more) {
+  std::vector<std::string> args{"eval", "--model", "run/checkpoints", "--dtype", "fp32", "--json"};
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+// The run holds 5 % out, which is not what eval would take without the checkpoint's recipe, and
+// states its loss over the first samples there.
+TEST(Use, EvalScoresWhatTrainingHeldOut) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=1", "train.eval_every=1", "train.precision=fp32"}));
+  double stated = 0.0;
+  std::istringstream metrics(read_file(scratch / "run" / "metrics.jsonl"));
+  for (std::string line; std::getline(metrics, line);) {
+    const json row = json::parse(line);
+    if (row.contains("validation_loss")) stated = row["validation_loss"];
+  }
+  const json found = json::parse(
+      run_ok(scratch, eval_args({"--data", "text", "--length", "32", "--max-samples", "4"})));
+  EXPECT_NEAR(found["loss"].get<double>(), stated, 1e-5);
+  EXPECT_EQ(found["end"].get<int64_t>() - found["begin"].get<int64_t>(), 4 * 32 + 1);
+  const json whole = json::parse(run_ok(scratch, eval_args({"--data", "text"})));
+  EXPECT_EQ(whole["begin"], found["begin"]);
+  EXPECT_EQ(whole["targets"].get<int64_t>() % 256, 0) << "max_position_embeddings is 256";
+
+  const Result longer = run(scratch, eval_args({"--data", "text", "--length", "257"}));
+  EXPECT_EQ(longer.code, 2);
+  EXPECT_TRUE(contains(longer.err, "--length is 257 but run/checkpoints is meant for 256 tokens"))
+      << longer.err;
+  const Result allowed =
+      run(scratch, eval_args({"--data", "text", "--length", "257", "--beyond-positions"}));
+  EXPECT_EQ(allowed.code, 0);
+  EXPECT_TRUE(contains(allowed.err, "warning: run/checkpoints is meant for 256 tokens"))
+      << allowed.err;
+  const Result reaching =
+      run(scratch, eval_args({"--data", "text", "--length", "2000", "--beyond-positions"}));
+  EXPECT_EQ(reaching.code, 2);
+  EXPECT_TRUE(contains(reaching.err, "tokens that training held out hold no sample of 2001"))
+      << reaching.err;
+
+  run_ok(scratch, train_args({"train.steps=1", "train.run_dir=none", "data.validation=text"}));
+  const Result nothing =
+      run(scratch, {"eval", "--model", "none/checkpoints", "--data", "./text", "--length", "32"});
+  EXPECT_EQ(nothing.code, 2);
+  EXPECT_TRUE(contains(nothing.err,
+                       "its recipe holds nothing of ./text out (data.validation is "
+                       "text); give --part all"))
+      << nothing.err;
+  EXPECT_EQ(json::parse(run_ok(scratch, {"eval", "--model", "none/checkpoints", "--data", "text",
+                                         "--length", "32", "--json"}))["begin"],
+            0);
+}
+
+TEST(Use, EvalWantsTheModelsTokenizer) {
+  const Scratch scratch;
+  const std::string text = kData + "/vectors/stones.txt";
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=1"}));
+  run_ok(scratch, {"tokenizer", "train", "--input", text, "--vocab", "320", "--out", "tok.model"});
+  run_ok(scratch,
+         {"data", "prepare", "--input", text, "--tokenizer", "tok.model", "--out", "other"});
+  const Result refused = run(scratch, eval_args({"--data", "other", "--length", "32"}));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_TRUE(contains(refused.err, "other was prepared with tokenizer")) << refused.err;
+  const Result allowed =
+      run(scratch, eval_args({"--data", "other", "--length", "32", "--any-tokenizer"}));
+  EXPECT_EQ(allowed.code, 0) << allowed.err;
+  // An export carries the tokenizer; a directory without one cannot tell.
+  run_ok(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
+  const std::vector<std::string> args{"eval", "--model", "hf", "--data", "text", "--length", "32"};
+  EXPECT_FALSE(contains(run(scratch, args).err, "warning"));
+  std::filesystem::remove(scratch / "hf" / "tokenizer.model");
+  const Result doubtful = run(scratch, args);
+  EXPECT_EQ(doubtful.code, 0);
+  EXPECT_TRUE(contains(doubtful.err,
+                       "warning: text: nothing says that its tokenizer is the "
+                       "model's: hf holds no tokenizer.model"))
+      << doubtful.err;
+}
+
+TEST(Use, GenerateTakesLongPromptsAndManyTokens) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=1"}));
+  std::vector<std::string> args{"generate", "--model", "run/checkpoints", "--json", "--ids", ""};
+  for (int i = 0; i < 3000; ++i) args.back() += fmt::format("{}{}", i ? "," : "", 4 + i % 256);
+  args.insert(args.end(), {"--ignore-eos", "--max-tokens", "3"});
+  const Result result = run(scratch, args);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(json::parse(result.out)["ids"].size(), 3003u);
+  EXPECT_EQ(count_of(result.err, "warning: run/checkpoints is meant for 256 tokens"), 1)
+      << result.err;
+  const Result most = run(scratch, {"generate", "--model", "run/checkpoints", "--ids", "5",
+                                    "--max-tokens", "1073741823"});
+  EXPECT_EQ(most.signal, 0);
+  EXPECT_EQ(most.code, 22);
+  EXPECT_EQ(count_of(most.err, "\n"), 1) << most.err;
+}
+
+// The tiny model has 320 ids, its byte tokenizer 260.
+TEST(Use, IdsWithoutTextAreShownAsUnknown) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=1"}));
+  const std::string out = run_ok(scratch, {"generate", "--model", "run/checkpoints", "--ids", "300",
+                                           "--max-tokens", "40", "--temperature", "50"});
+  EXPECT_TRUE(out.starts_with("\xef\xbf\xbd")) << out;
+}
+
+TEST(Use, HugeTemperaturesDoNotAbort) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  for (const char* temp : {"1e9", "1e35", "1e300"})
+    for (const char* precision : {"fp32", "bf16"}) {
+      const Result trained =
+          run(scratch,
+              train_args({"train.steps=1", "optim.lr=0", "optim.lr_min=0",
+                          fmt::format("init.temp={}", temp), fmt::format("train.run_dir={}", temp),
+                          fmt::format("train.precision={}", precision), "health.max_z=1e300"}));
+      EXPECT_EQ(trained.signal, 0) << temp << trained.err;
+    }
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"score", "--model", "1e9/checkpoints", "--ids", "5,6,7"},
+        {"generate", "--model", "1e9/checkpoints", "--ids", "5,6,7", "--max-tokens", "3"},
+        {"eval", "--model", "1e9/checkpoints", "--data", "text"}})
+    EXPECT_EQ(run(scratch, args).code, 0) << args[0];
+}
+
+}  // namespace
+}  // namespace ashlar::integration
