@@ -12,6 +12,12 @@
 namespace ashlar::cli {
 namespace {
 
+void check_steps(int64_t steps) {
+  constexpr int64_t kMost = 1'000'000;
+  ASHLAR_REQUIRE(steps >= 1 && steps <= kMost, kConfig, "--steps is {}; expected 1 to {}", steps,
+                 kMost);
+}
+
 void add_ranks(CLI::App& group, Action& action) {
   struct Flags {
     std::string recipe;
@@ -34,8 +40,7 @@ void add_ranks(CLI::App& group, Action& action) {
   sub->add_flag("--json", flags->json, "one JSON line");
   sub->callback([flags, &action] {
     action = [flags](Log&) {
-      ASHLAR_REQUIRE(flags->options.steps > 0, kConfig, "--steps is {}; expected 1 or more",
-                     flags->options.steps);
+      check_steps(flags->options.steps);
       const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
       const train::Start start{flags->ranks, print_error};
       flags->options.engine = train::engine_of(start);
@@ -71,7 +76,7 @@ void add_bench(CLI::App& app, Action& action) {
   step->add_flag("--json", flags->json, "one JSON line");
   step->callback([flags, &action] {
     action = [flags](Log&) {
-      ASHLAR_REQUIRE(flags->steps > 0, kConfig, "--steps is {}; expected 1 or more", flags->steps);
+      check_steps(flags->steps);
       const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
       const bench::StepReport report = bench::measure_step(recipe, flags->steps);
       print_result(flags->json ? bench::to_json_line(report, recipe) : bench::to_text(report));

@@ -54,6 +54,10 @@ void start_ranks(const Recipe& recipe, const Start& start,
                  const std::function<void(const Seat& seat)>& body) {
   const bool processes = is_mpi_process();
   const int local_ranks = processes ? local_processes() : start.num_ranks;
+  if (!processes) {  // before anything is made for each rank
+    comm::check_launch(start.num_ranks, [](const char* name) { return variable(name); });
+    resolve_parallel(recipe, start.num_ranks);
+  }
   std::vector<std::unique_ptr<Allocator>> allocators;  // of the ranks of this process
   for (int i = 0; i < (processes ? 1 : start.num_ranks); ++i)
     allocators.push_back(
@@ -69,8 +73,6 @@ void start_ranks(const Recipe& recipe, const Start& start,
         {}, *allocators[0], [&](comm::Group& ranks) { seat(ranks, *allocators[0]); },
         [&](std::string_view message, int) { start.report(message); });
   }
-  comm::check_launch(start.num_ranks, [](const char* name) { return variable(name); });
-  resolve_parallel(recipe, start.num_ranks);
   if (start.num_ranks == 1) {
     comm::SelfWorld world(*allocators[0]);
     return seat(world.group(), *allocators[0]);
