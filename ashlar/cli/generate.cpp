@@ -37,7 +37,9 @@ void check(const Flags& flags) {
                  "give either --prompt or --ids");
   ASHLAR_REQUIRE(flags.spec.max_tokens > 0 && flags.spec.max_tokens <= eval::kMaxTokens, kConfig,
                  "--max-tokens is {}; expected 1 to {}", flags.spec.max_tokens, eval::kMaxTokens);
-  ASHLAR_REQUIRE(flags.seed >= 0, kConfig, "--seed is {}; expected 0 or more", flags.seed);
+  // Larger numbers are read as the largest.
+  ASHLAR_REQUIRE(flags.seed >= 0 && flags.seed < INT64_MAX, kConfig,
+                 "--seed is {}; expected 0 to {}", flags.seed, INT64_MAX - 1);
   validate(flags.spec.sampling);
 }
 

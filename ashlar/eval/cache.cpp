@@ -40,15 +40,6 @@ DecodeCache::DecodeCache(Allocator& allocator, const ModelSpec& spec, const nn::
   }
 }
 
-void DecodeCache::clear() {
-  length_ = 0;
-  for (Layer& layer : layers_) {
-    layer.held = {};
-    fill_zero(layer.z.tensor);
-    fill_zero(layer.vd.tensor);
-  }
-}
-
 Segment DecodeCache::next(int64_t num_tokens) {
   ASHLAR_REQUIRE(length_ + num_tokens <= max_tokens_, kConfig,
                  "the sequence reaches {} tokens but the cache holds {}; ask for fewer tokens",

@@ -24,7 +24,6 @@ class DecodeCache final : public nn::SequenceExchange {
 
   int64_t length() const { return length_; }  // tokens seen
   int64_t max_tokens() const { return max_tokens_; }
-  void clear();  // a new sequence
   // The segment list of the next `num_tokens` tokens; call before forward().
   Segment next(int64_t num_tokens);
   // As if all but the last num_tokens had been seen, in calls of num_tokens: what is left to call is

@@ -25,7 +25,6 @@ class Decoder {
   // Logits [V] after the last of `ids`, which continue the sequence.  Valid until the next call.
   // kNumeric if one is not finite.
   std::span<const float> feed(std::span<const int32_t> ids);
-  void restart() { cache_.clear(); }
   int64_t length() const { return cache_.length(); }
 
  private:

@@ -15,12 +15,6 @@ namespace {
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
-DType stored_dtype(std::span<const LogicalTensor> tensors) {
-  for (const LogicalTensor& t : tensors)
-    if (t.name == kEmbedding) return t.dtype;
-  return DType::kF32;
-}
-
 ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string& path) {
   ModelSource source{
       .path = path, .resolved = reader.directory(), .hugging_face = false, .spec = {}};
@@ -30,10 +24,8 @@ ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string
   if (reader.has_blob(checkpoint::kModelOptionsFile))
     checkpoint::read_model_options(reader.read_blob(checkpoint::kModelOptionsFile),
                                    join(reader.directory(), "extra/model.json"), source.spec);
-  const checkpoint::IndexTensor* embedding = reader.find(kEmbedding);
-  ASHLAR_REQUIRE(embedding, kCorrupt, "{}: no tensor {}; this step holds no model",
+  ASHLAR_REQUIRE(reader.find(kEmbedding), kCorrupt, "{}: no tensor {}; this step holds no model",
                  reader.directory(), kEmbedding);
-  source.stored = embedding->logical.dtype;
   return source;
 }
 
@@ -42,11 +34,7 @@ ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string
 ModelSource find_model(FileSystem& files, const std::string& path, Log& log) {
   if (files.stat(join(path, "config.json"))) {
     const auto model = checkpoint::HfModel::open(files, path);
-    return {.path = path,
-            .resolved = path,
-            .hugging_face = true,
-            .spec = model.spec(),
-            .stored = stored_dtype(model.tensors())};
+    return {.path = path, .resolved = path, .hugging_face = true, .spec = model.spec()};
   }
   ASHLAR_REQUIRE(
       checkpoint::is_checkpoint(files, path), kConfig,

@@ -19,7 +19,6 @@ struct ModelSource {
   std::string resolved;  // step or directory that is read
   bool hugging_face = false;
   ModelSpec spec;
-  DType stored = DType::kF32;  // of the weights on disk
 };
 
 // kConfig if path is none of the three.

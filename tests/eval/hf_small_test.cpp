@@ -95,7 +95,6 @@ TEST_P(HfSmall, ShapeIsTheSavedOne) {
                         LayerType::kHybrid};
   wanted.max_position_embeddings = 131072;
   EXPECT_TRUE(loaded_.source.spec == wanted);
-  EXPECT_EQ(loaded_.source.stored, DType::kF32);
   EXPECT_EQ(loaded_.source.hugging_face, GetParam() != Form::kCheckpoint);
 }
 
