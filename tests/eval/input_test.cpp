@@ -86,6 +86,18 @@ TEST(Input, TheTokenizerOfTheDataIsTheModels) {
             "many");
 }
 
+TEST(Perplexity, PaddingCountsNothing) {
+  SmallModel small;
+  write_foreign(*small.files);
+  Runtime runtime(*small.files, small.source, DType::kF32, {.max_positions = 70, .max_call = 140},
+                  1);
+  const Perplexity result = perplexity(
+      runtime.ctx, runtime.allocator, runtime.model, "model",
+      data::open_source(*small.files, "text", 70, Packing::kBestFit, 128), 2, 0, small.log);
+  EXPECT_EQ(result.num_samples, 20) << "one document of 51 tokens a row";
+  EXPECT_EQ(result.num_targets, 20 * 50);
+}
+
 TEST(Perplexity, SaysWhatWasReadAndWhoseVocabularyIsTooSmall) {
   SmallModel small;
   write_foreign(*small.files);

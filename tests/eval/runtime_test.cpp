@@ -95,6 +95,29 @@ TEST(Runtime, TheFirstWeightThatIsNotFiniteIsNamed) {
   }
 }
 
+TEST(Generate, StopsAfterTheEndOrTheLastToken) {
+  const SmallModel small;
+  const std::vector<int32_t> prompt = some_ids(5);
+  const auto run = [&](const GenerateSpec& spec) {
+    Runtime runtime(*small.files, small.source, DType::kF32,
+                    {.max_positions = 30, .max_call = 30, .cached = true}, 1);
+    Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, 30);
+    std::vector<int32_t> seen;
+    const auto made = generate(decoder, prompt, spec, [&](int32_t id) { seen.push_back(id); });
+    EXPECT_EQ(made, seen);
+    // What is not needed for another token is not computed.
+    EXPECT_EQ(decoder.length(), int64_t(prompt.size() + made.size()) - 1);
+    return made;
+  };
+  const SamplingSpec sampling{.temperature = 1, .seed = 3};
+  const std::vector<int32_t> all = run({.max_tokens = 20, .sampling = sampling, .eos_id = -1});
+  ASSERT_EQ(all.size(), 20u);
+  EXPECT_EQ(run({.max_tokens = 1, .sampling = sampling, .eos_id = -1}).size(), 1u);
+  const auto end = std::find(all.begin(), all.end(), all[7]);
+  EXPECT_EQ(run({.max_tokens = 20, .sampling = sampling, .eos_id = all[7]}),
+            std::vector(all.begin(), end + 1));
+}
+
 // Finite weights, but final values times embeddings pass the range of float.
 TEST(Runtime, ResultsThatAreNotFiniteAreErrors) {
   const SmallModel small([](const std::string& name, std::span<float> values) {
@@ -108,6 +131,20 @@ TEST(Runtime, ResultsThatAreNotFiniteAreErrors) {
   EXPECT_NE(message_of(ErrorKind::kNumeric,
                        [&] { score(runtime.ctx, runtime.allocator, runtime.model, ids); })
                 .find("the logits after token 1 are not finite"),
+            std::string::npos);
+  data::IndexedWriter writer(*small.files, "text", data::TokenType::kU16);
+  writer.add(ids);
+  writer.seal();
+  writer.commit();
+  SmallModel silent;
+  EXPECT_NE(message_of(ErrorKind::kNumeric,
+                       [&] {
+                         perplexity(
+                             runtime.ctx, runtime.allocator, runtime.model, "model",
+                             data::open_source(*small.files, "text", 2, Packing::kConcat, 128), 1,
+                             0, silent.log);
+                       })
+                .find("model: the loss of sample 0 of text"),
             std::string::npos);
   Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, 4);
   EXPECT_NE(message_of(ErrorKind::kNumeric, [&] { decoder.feed(ids); })

@@ -66,6 +66,10 @@ TEST(Use, EvalScoresWhatTrainingHeldOut) {
                        "its recipe holds nothing of ./text out (data.validation is "
                        "text); give --part all"))
       << nothing.err;
+  const json tail =
+      json::parse(run_ok(scratch, {"eval", "--model", "none/checkpoints", "--data", "./text",
+                                   "--length", "32", "--validation-fraction", "0.05", "--json"}));
+  EXPECT_EQ(tail["begin"], whole["begin"]);
   EXPECT_EQ(json::parse(run_ok(scratch, {"eval", "--model", "none/checkpoints", "--data", "text",
                                          "--length", "32", "--json"}))["begin"],
             0);
@@ -126,6 +130,14 @@ TEST(Use, IdsWithoutTextAreShownAsUnknown) {
   const std::string out = run_ok(scratch, {"generate", "--model", "run/checkpoints", "--ids", "300",
                                            "--max-tokens", "40", "--temperature", "50"});
   EXPECT_TRUE(out.starts_with("\xef\xbf\xbd")) << out;
+  // At such a temperature every id is nearly as likely, the end of a document too.
+  std::vector<std::string> args{"generate",     "--model", "run/checkpoints", "--ids", "300",
+                                "--max-tokens", "6000",    "--temperature",   "1e6",   "--json"};
+  const json stopped = json::parse(run_ok(scratch, args))["ids"];
+  EXPECT_LT(stopped.size(), 6001u);
+  EXPECT_EQ(stopped.back(), 1) << "eos of the byte tokenizer";
+  args.push_back("--ignore-eos");
+  EXPECT_EQ(json::parse(run_ok(scratch, args))["ids"].size(), 6001u);
 }
 
 TEST(Use, HugeTemperaturesDoNotAbort) {

@@ -160,6 +160,10 @@ TEST(AttentionParts, HugeScores) {
           EXPECT_EQ(out, wanted) << size << " on " << name_of(path);
           EXPECT_NEAR(lse, 0.7 * scores[5], 0.01 * scores[5]);
         }
+        for (const double size : {4e3, 5e9, 6e19}) {  // below 0 too
+          const auto out = last_query(precision, reference, {-3 * size, -size, -2 * size}).first;
+          EXPECT_EQ(out, (std::vector<double>{0, 1, 1})) << size << " on " << name_of(path);
+        }
         const double nan = std::numeric_limits<double>::quiet_NaN();
         EXPECT_TRUE(std::isnan(last_query(precision, reference, {1, nan, 2}).first[1]));
         EXPECT_TRUE(std::isnan(last_query(precision, reference, {1, nan, 2}).first[2]));
@@ -169,6 +173,16 @@ TEST(AttentionParts, HugeScores) {
       }
   }
   select_isa(best);
+}
+
+TEST(AttentionParts, KeysOutsideTheirRowsAreOurBug) {
+  Bench bench;
+  const Sequence queries({{0, 2, 0, 0}});
+  const Tensor q = bench.product({2, 1}), k = bench.product({2, 1}), lse = bench.stream({2, 1});
+  for (const Segment& key : {Segment{1, 2, 0, 0}, Segment{-1, 2, 0, 0}})
+    EXPECT_DEATH(attention_forward(bench.context(), {1, 1, 1, 0, 1, false}, queries,
+                                   std::span(&key, 1), q, k, k, q, lse),
+                 "key.row");
 }
 
 struct Merged {
