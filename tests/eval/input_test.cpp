@@ -91,9 +91,10 @@ TEST(Perplexity, PaddingCountsNothing) {
   write_foreign(*small.files);
   Runtime runtime(*small.files, small.source, DType::kF32, {.max_positions = 70, .max_call = 140},
                   1);
-  const Perplexity result = perplexity(
-      runtime.ctx, runtime.allocator, runtime.model, "model",
-      data::open_source(*small.files, "text", 70, Packing::kBestFit, 128), 2, 0, small.log);
+  const Perplexity result =
+      perplexity(runtime.ctx, runtime.allocator, runtime.model, "model",
+                 data::open_source(*small.files, "text", 70, Packing::kBestFit, 128, "--data"), 2,
+                 0, small.log);
   EXPECT_EQ(result.num_samples, 20) << "one document of 51 tokens a row";
   EXPECT_EQ(result.num_targets, 20 * 50);
 }
@@ -124,10 +125,10 @@ TEST(Perplexity, SaysWhatWasReadAndWhoseVocabularyIsTooSmall) {
   writer.commit();
   EXPECT_EQ(message_of(ErrorKind::kData,
                        [&] {
-                         perplexity(
-                             runtime.ctx, runtime.allocator, runtime.model, "model",
-                             data::open_source(*small.files, "large", 3, Packing::kConcat, 128), 2,
-                             0, small.log);
+                         perplexity(runtime.ctx, runtime.allocator, runtime.model, "model",
+                                    data::open_source(*small.files, "large", 3, Packing::kConcat,
+                                                      128, "--data"),
+                                    2, 0, small.log);
                        }),
             "large.bin: token 1 is 128; expected ids from 0 to 127 (the vocabulary of model has "
             "128)");

@@ -139,10 +139,10 @@ TEST(Runtime, ResultsThatAreNotFiniteAreErrors) {
   SmallModel silent;
   EXPECT_NE(message_of(ErrorKind::kNumeric,
                        [&] {
-                         perplexity(
-                             runtime.ctx, runtime.allocator, runtime.model, "model",
-                             data::open_source(*small.files, "text", 2, Packing::kConcat, 128), 1,
-                             0, silent.log);
+                         perplexity(runtime.ctx, runtime.allocator, runtime.model, "model",
+                                    data::open_source(*small.files, "text", 2, Packing::kConcat,
+                                                      128, "--data"),
+                                    1, 0, silent.log);
                        })
                 .find("model: the loss of sample 0 of text"),
             std::string::npos);
