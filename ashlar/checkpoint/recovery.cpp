@@ -271,8 +271,8 @@ void collect_stale(FileSystem& files, const std::string& root, Log& log) {
     if (tmp) log.info("removing {}: an interrupted save", join(root, name));
     files.remove_all(join(root, name));
   }
-  for (const std::string& directory :
-       {root, join(root, kBadDirectory), join(root, kVerifiedDirectory)})
+  for (const std::string& directory : {root, join(root, kBadDirectory),
+                                       join(root, kVerifiedDirectory), join(root, kLeaseDirectory)})
     if (is_directory(files, directory)) remove_temporaries(files, directory);
   collect_verdicts(files, root);
 }

@@ -28,7 +28,7 @@ void make_root_and_model(const Scratch& scratch) {
   prepare_text(scratch);
   run_ok(scratch, train_args({"train.eval_every=0"}));
   run_ok(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
-  write_file(scratch / "hf/tokenizer.model", "anything that is copied as it is");
+  write_file(scratch / "hf/tokenizer.model", "ashlar byte tokenizer 1\n");
 }
 
 // A bit in the middle of the optimizer's file: sizes do not tell, and no reader needs it.
@@ -70,7 +70,7 @@ TEST(Ckpt, AnExtraFileIsCheckedBeforeItIsCopied) {
   make_root_and_model(scratch);
   run_ok(scratch, {"ckpt", "import", "hf", "root"});
   run_ok(scratch, {"ckpt", "export", "root", "whole"});
-  EXPECT_EQ(read_file(scratch / "whole/tokenizer.model"), "anything that is copied as it is");
+  EXPECT_EQ(read_file(scratch / "whole/tokenizer.model"), "ashlar byte tokenizer 1\n");
   const fs::path tokenizer = scratch / "root/step-000000000000/extra/tokenizer.model";
   flip_middle(tokenizer);
   for (const char* what : {"root", "root/step-000000000000"}) {
