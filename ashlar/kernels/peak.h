@@ -11,7 +11,7 @@ double measure_peak_flops(const Context&, DType compute);
 
 // Whether isa() multiplies bf16 faster than fp32: AMX tiles do; of the dot products of AVX-512 some
 // cores do twice as many as fp32 multiply-adds in a second, others half as many.  Those are timed
-// once a process (under a millisecond); the two cases lie so far apart that noise cannot swap them.
+// once a process (some milliseconds), in turns, so that a load hits both.
 bool bf16_is_faster();
 
 }  // namespace ashlar::kernels

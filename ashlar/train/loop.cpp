@@ -94,19 +94,36 @@ class Run {
   Clock::time_point start_ = Clock::now();
 };
 
+// With train.precision as the run computes: what `auto` is on rank 0's machine.  So all ranks compute
+// alike, and the recipe that is saved tells a later start if the choice has changed.
+Recipe with_precision(Recipe recipe, comm::Group& ranks) {
+  const auto own = int64_t(resolve_precision(recipe.train.precision));
+  switch (DType(from_leader(ranks, own, "precision"))) {
+    case DType::kBF16:
+      recipe.train.precision = Precision::kBF16;
+      return recipe;
+    case DType::kF32:
+      recipe.train.precision = Precision::kF32;
+      return recipe;
+    default:
+      recipe.train.precision = Precision::kF64;
+      return recipe;
+  }
+}
+
 Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
          const Seat& seat)
-    : recipe_(recipe),
+    : recipe_(with_precision(recipe, seat.ranks)),
       files_(files),
       log_(log),
       signals_(signals),
       ranks_(seat.ranks),
       leads_(seat.ranks.rank() == 0),
-      compute_(resolve_precision(recipe.train.precision)),
-      plan_(plan_run(recipe, compute_, seat.ranks.size(), seat.num_threads, seat.ranks.rank())),
+      compute_(resolve_precision(recipe_.train.precision)),
+      plan_(plan_run(recipe_, compute_, seat.ranks.size(), seat.num_threads, seat.ranks.rank())),
       threads_(seat.num_threads),
       allocator_(seat.allocator),
-      trainer_(recipe, compute_, allocator_, threads_, ranks_, plan_.workspace_bytes),
+      trainer_(recipe_, compute_, allocator_, threads_, ranks_, plan_.workspace_bytes),
       sources_(data::open_sources(files, recipe.data, recipe.model.vocab_size)),
       tokenizer_(data::tokenizer_of(files, recipe.data)),
       writer_(trainer_, tokenizer_->bytes()),

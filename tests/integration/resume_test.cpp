@@ -307,6 +307,24 @@ TEST(Resume, TellsWhatChangedInTheRecipe) {
   EXPECT_EQ(again.err.find("changed since"), std::string::npos) << again.err;
 }
 
+// `auto` is saved as what it was: a later start that computes otherwise says so.
+TEST(Resume, TellsOfAnotherPrecision) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.precision=auto"}));
+  const auto saved_as = [&](const std::string& name) {
+    return read_file(scratch / "run/recipe.toml").find("precision = \"" + name + "\"") !=
+           std::string::npos;
+  };
+  const std::string was = saved_as("bf16") ? "bf16" : "fp32", is = was == "bf16" ? "fp32" : "bf16";
+  EXPECT_TRUE(saved_as(was));
+  const Result other = run(scratch, train_args({"train.steps=31", "train.precision=" + is}));
+  EXPECT_EQ(other.code, 0) << other.err;
+  EXPECT_NE(other.err.find("train.precision was \"" + was + "\", is \"" + is + "\""),
+            std::string::npos)
+      << other.err;
+}
+
 // It once made every checkpoint of the run look damaged.
 TEST(Resume, AnotherHealthWindowTakesOverTheNewestSteps) {
   const Scratch scratch;
