@@ -75,6 +75,7 @@ class Subject {
     num_counted_ += warm_up + steps;
   }
 
+  void delay_bulk(double seconds) { trainer_.groups().data().delay(seconds); }
   const train::Trainer& trainer() const { return trainer_; }
   const std::vector<double>& seconds() const { return seconds_; }
   // Of one step.
@@ -210,7 +211,7 @@ OverlapStudy study_overlap(const Recipe& recipe, const train::Seat& seat, DType 
   return study;
 }
 
-std::string layout_of(const ParallelSpec& p) {
+std::string layout_of(const ParallelSpec& p, const RanksOptions& options) {
   std::string text = fmt::format("dp {} cp {} tp {}", p.dp, p.cp, p.tp);
   if (p.dp * p.cp > 1) text += fmt::format(", zero {}", p.zero);
   if (p.dp * p.cp > 1 && p.zero > 0)
@@ -219,7 +220,10 @@ std::string layout_of(const ParallelSpec& p) {
     text += fmt::format(", {}, {}", p.cp_layout == ContextLayout::kZigzag ? "zigzag" : "contiguous",
                         p.cp_exchange == ContextExchange::kRing ? "ring" : "all_gather");
   if (p.sequence_parallel) text += ", sequence_parallel";
-  return p.overlap ? text : text + ", overlap false";
+  if (!p.overlap) text += ", overlap false";
+  if (options.delay_bulk_ms > 0)
+    text += fmt::format(", bulk delayed by {:g} ms", options.delay_bulk_ms);
+  return options.one_lane ? text + ", one lane" : text;
 }
 
 std::string milliseconds(const Summary& s) {
@@ -231,6 +235,8 @@ std::string milliseconds(const Summary& s) {
 
 RanksReport measure_ranks(const Recipe& recipe, const train::Seat& seat,
                           const RanksOptions& options) {
+  ASHLAR_REQUIRE(options.delay_bulk_ms >= 0, kConfig, "--delay-bulk-ms is {:g}; expected 0 or more",
+                 options.delay_bulk_ms);
   ASHLAR_REQUIRE(!options.overlap_study || seat.ranks.size() > 1, kConfig,
                  "--overlap-study on one rank; expected 2 ranks or more (--ranks, or mpirun)");
   RanksReport report;
@@ -238,7 +244,9 @@ RanksReport measure_ranks(const Recipe& recipe, const train::Seat& seat,
   report.compute = train::resolve_precision(recipe.train.precision);
   report.num_ranks = seat.ranks.size();
   report.num_threads = seat.num_threads;
+  seat.ranks.keep_one_lane(options.one_lane);
   Subject subject(recipe, seat, report.compute);
+  subject.delay_bulk(options.delay_bulk_ms * 1e-3);
   report.parallel = subject.trainer().parallel();
   if (options.overlap_study)
     report.study = study_overlap(recipe, seat, report.compute, subject, options.steps);
@@ -256,11 +264,11 @@ std::string to_text(const RanksReport& r, const Recipe& recipe) {
       "{}: {}; {} on {}; {} ranks ({}), {} thread{} each\n"
       "median of {} steps {}, {:.0f} tokens/s; a rank sends {:.3f} MB a step ({:.3f} at most), "
       "{:.3f} GB/s, and waits {:.1f} ms\n",
-      recipe.name.empty() ? recipe.source : recipe.name, layout_of(r.parallel), name_of(r.compute),
-      kernels::name_of(kernels::isa()), r.num_ranks, r.options.engine, r.num_threads,
-      r.num_threads == 1 ? "" : "s", r.step.count, milliseconds(r.step), r.tokens_per_s,
-      r.sent_bytes * 1e-6, r.max_sent_bytes * 1e-6, r.sent_bytes / r.step.median * 1e-9,
-      r.waited_s * 1e3);
+      recipe.name.empty() ? recipe.source : recipe.name, layout_of(r.parallel, r.options),
+      name_of(r.compute), kernels::name_of(kernels::isa()), r.num_ranks, r.options.engine,
+      r.num_threads, r.num_threads == 1 ? "" : "s", r.step.count, milliseconds(r.step),
+      r.tokens_per_s, r.sent_bytes * 1e-6, r.max_sent_bytes * 1e-6,
+      r.sent_bytes / r.step.median * 1e-9, r.waited_s * 1e3);
   if (!r.traffic.empty())
     text +=
         fmt::format("{:<6} {:<15} {:<27} {:>8} {:>10} {:>10} {:>7} {:>9} {:>9}\n", "group", "op",
@@ -296,7 +304,7 @@ std::string to_json_line(const RanksReport& r, const Recipe& recipe) {
                        {"waited_s", t.waited_s}});
   Json line = {{"bench", "ranks"},
                {"recipe", recipe.source},
-               {"layout", layout_of(r.parallel)},
+               {"layout", layout_of(r.parallel, r.options)},
                {"engine", r.options.engine},
                {"ranks", r.num_ranks},
                {"threads", r.num_threads},

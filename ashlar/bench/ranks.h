@@ -11,6 +11,10 @@
 //
 // parallel.overlap governs gradients and weights of the data ranks only; halos, gathered keys and the
 // sums of tensor parallelism wait in any case, the ring of keys computes in any case.
+//
+// What lanes are for (comm/group.h) shows where bulk is slow: delay_bulk_ms holds up every operation of
+// the data ranks, which reduce gradients and gather weights, as a slow network would.  one_lane puts
+// sums and keys behind them.
 #pragma once
 
 #include <optional>
@@ -26,6 +30,8 @@ namespace ashlar::bench {
 struct RanksOptions {
   int64_t steps = 10;
   bool overlap_study = false;  // needs two ranks
+  double delay_bulk_ms = 0;    // of every operation of the data ranks, on every rank
+  bool one_lane = false;       // all groups share one
   std::string engine;          // for the report
 };
 

@@ -37,6 +37,12 @@ void add_ranks(CLI::App& group, Action& action) {
   sub->add_flag(
       "--overlap-study", flags->options.overlap_study,
       "also with parallel.overlap=false and without communication, three rounds of --steps");
+  sub->add_option("--delay-bulk-ms", flags->options.delay_bulk_ms,
+                  "hold up every operation of the data ranks, as a slow network would")
+      ->capture_default_str();
+  sub->add_flag(
+      "--one-lane", flags->options.one_lane,
+      "sums and keys queue behind the data ranks' operations, to measure what lanes gain");
   sub->add_flag("--json", flags->json, "one JSON line");
   sub->callback([flags, &action] {
     action = [flags](Log&) {

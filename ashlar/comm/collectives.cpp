@@ -45,9 +45,9 @@ bool on_meta(const Operation& op) {
 
 }  // namespace
 
-Collective::Collective(World& world, const Operation& operation, const Header& header,
+Collective::Collective(Rounds& lane, const Operation& operation, const Header& header,
                        std::span<const int> world_ranks, int rank)
-    : world_(world),
+    : lane_(lane),
       op_(operation),
       header_(header),
       world_ranks_(world_ranks),
@@ -55,11 +55,11 @@ Collective::Collective(World& world, const Operation& operation, const Header& h
       size_(int(world_ranks.size())),
       meta_(on_meta(operation)),
       width_(size_of(operation.in.dtype)),
-      part_bytes_(world.staging.size_bytes() / size_ / 64 * 64),
+      part_bytes_(lane.staging.size_bytes() / size_ / 64 * 64),
       slice_(meta_ ? kUnsliced : part_bytes_ / width_),
-      begins_(world.scratch.begins) {
-  world_.scratch.sends.clear();
-  world_.scratch.receives.clear();
+      begins_(lane.scratch.begins) {
+  lane_.scratch.sends.clear();
+  lane_.scratch.receives.clear();
 }
 
 Moved Collective::run() {
@@ -151,7 +151,7 @@ void Collective::reduce() {
 }
 
 void Collective::all_to_all() {
-  auto& receive_begins = world_.scratch.receive_begins;
+  auto& receive_begins = lane_.scratch.receive_begins;
   borders(begins_, op_.send_counts, op_.in.numel(), size_);
   borders(receive_begins, op_.receive_counts, op_.out.numel(), size_);
   for (int rank = 0; rank < size_; ++rank) {
@@ -217,7 +217,7 @@ void Collective::barrier() {
 
 void Collective::sum_chunk(function_ref<std::byte*(int64_t begin)> target,
                            function_ref<void(int64_t begin)> after) {
-  auto& sources = world_.scratch.sources;
+  auto& sources = lane_.scratch.sources;
   int64_t largest = 0;
   for (int rank = 0; rank < size_; ++rank) largest = std::max(largest, chunk(rank));
   for (int64_t begin = 0; begin == 0 || begin < largest; begin += slice_) {
@@ -253,22 +253,22 @@ int64_t Collective::left(int64_t elements, int64_t begin) const {
 }
 
 std::byte* Collective::part(int index) const {
-  return meta_ ? nullptr : world_.staging.data() + index * part_bytes_;
+  return meta_ ? nullptr : lane_.staging.data() + index * part_bytes_;
 }
 
 void Collective::send(int rank, std::byte* data, int64_t bytes) {
-  insert(world_.scratch.sends, {world_ranks_[size_t(rank)], data, bytes});
+  insert(lane_.scratch.sends, {world_ranks_[size_t(rank)], data, bytes});
   moved_.sent_bytes += bytes;
 }
 
 void Collective::receive(int rank, std::byte* data, int64_t bytes) {
-  insert(world_.scratch.receives, {world_ranks_[size_t(rank)], data, bytes});
+  insert(lane_.scratch.receives, {world_ranks_[size_t(rank)], data, bytes});
   moved_.received_bytes += bytes;
 }
 
 void Collective::exchange() {
-  Scratch& scratch = world_.scratch;
-  world_.transport.exchange({header_, scratch.sends, scratch.receives, world_.options.timeout_s});
+  Rounds::Scratch& scratch = lane_.scratch;
+  lane_.transport->exchange({header_, scratch.sends, scratch.receives, lane_.timeout_s});
   ++header_.step;
   scratch.sends.clear();
   scratch.receives.clear();

@@ -4,20 +4,16 @@
 #include <cstdint>
 #include <span>
 
-#include "ashlar/comm/world.h"
+#include "ashlar/comm/rounds.h"
 #include "ashlar/core/function_ref.h"
 
 namespace ashlar::comm {
-
-struct Moved {
-  int64_t sent_bytes = 0, received_bytes = 0;
-};
 
 // One operation, on the thread that runs operations; group size above 1.  On meta nothing is read
 // or written, and the rounds are the same.
 class Collective {
  public:
-  Collective(World& world, const Operation& operation, const Header& header,
+  Collective(Rounds& lane, const Operation& operation, const Header& header,
              std::span<const int> world_ranks, int rank);
   Moved run();
 
@@ -47,7 +43,7 @@ class Collective {
   void exchange();
   void copy(std::byte* to, const std::byte* from, int64_t bytes) const;
 
-  World& world_;
+  Rounds& lane_;
   const Operation& op_;
   Header header_;
   std::span<const int> world_ranks_;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "ashlar/comm/collectives.h"
@@ -60,6 +61,10 @@ int64_t recorded_bytes(const Operation& op) {
   return std::max(op.in.bytes(), op.out.bytes());
 }
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 // A group of one: its contribution is the result.
 void copy_alone(const Operation& op) {
   ASHLAR_ASSERT(op.sends.size() == op.receives.size());
@@ -96,9 +101,13 @@ void Work::settle() noexcept {
   if (queue_) queue_->settle(ticket_);
 }
 
-Group::Group(World& world, std::string name, std::vector<int> world_ranks)
-    : world_(world), name_(std::move(name)), world_ranks_(std::move(world_ranks)) {
-  const auto here = std::find(world_ranks_.begin(), world_ranks_.end(), world_.transport.rank());
+Group::Group(World& world, std::string name, std::vector<int> world_ranks, std::string lane)
+    : world_(world),
+      name_(std::move(name)),
+      lane_(std::move(lane)),
+      world_ranks_(std::move(world_ranks)),
+      queue_(size() == 1 ? nullptr : &world.lane(lane_)) {
+  const auto here = std::find(world_ranks_.begin(), world_ranks_.end(), world_.engine.rank());
   ASHLAR_ASSERT(here != world_ranks_.end());
   rank_ = int(here - world_ranks_.begin());
   id_ = fnv1a64(name_);
@@ -106,7 +115,7 @@ Group::Group(World& world, std::string name, std::vector<int> world_ranks)
 }
 
 Group::~Group() {
-  if (last_ticket_ > 0) world_.queue.settle(last_ticket_);
+  if (last_ticket_ > 0) queue_->settle(last_ticket_);
 }
 
 Work Group::all_reduce(const Tensor& in, const Tensor& out, std::string_view label) {
@@ -184,7 +193,8 @@ Work Group::barrier(std::string_view label) {
   return submit(draft(Op::kBarrier, {}, {}, 0), label);
 }
 
-std::unique_ptr<Group> Group::split(std::string name, function_ref<Place(int rank)> place) const {
+std::unique_ptr<Group> Group::split(std::string name, function_ref<Place(int rank)> place,
+                                    std::string_view lane) const {
   const int color = place(rank_).color;
   if (color < 0) return nullptr;
   std::vector<std::pair<int, int>> members;  // key, rank
@@ -195,7 +205,8 @@ std::unique_ptr<Group> Group::split(std::string name, function_ref<Place(int ran
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;
   for (const auto& [key, rank] : members) ranks.push_back(world_ranks_[size_t(rank)]);
-  return std::make_unique<Group>(world_, std::move(name), std::move(ranks));
+  return std::make_unique<Group>(world_, std::move(name), std::move(ranks),
+                                 lane.empty() || world_.one_lane ? lane_ : std::string(lane));
 }
 
 std::vector<TrafficRow> Group::traffic() const {
@@ -229,11 +240,13 @@ Work Group::submit(Operation& operation, std::string_view label) {
     world_.records->push_back(
         {operation.op, std::string(label), name_, size(), recorded_bytes(operation)});
   if (size() == 1) {
-    execute(operation);
+    const auto start = std::chrono::steady_clock::now();
+    copy_alone(operation);
+    count(operation, seconds_since(start), 0, 0);
     return {};
   }
-  last_ticket_ = world_.queue.submit(operation);
-  return Work(world_.queue, last_ticket_);
+  last_ticket_ = queue_->submit(operation);
+  return Work(*queue_, last_ticket_);
 }
 
 TrafficRow& Group::row(Op op, std::string_view label) {
@@ -253,30 +266,35 @@ void Group::mute(bool muted) {
   world_.muted = muted;
 }
 
-void Group::execute(const Operation& operation) {
-  if (world_.muted && size() > 1) return;
+void Group::keep_one_lane(bool keep) {
+  world_.one_lane = keep;
+}
+
+void Group::execute(const Operation& operation, Rounds& rounds) {
+  if (world_.muted) return;
+  if (const double seconds = delay_s_; seconds > 0)
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   const auto start = std::chrono::steady_clock::now();
-  Moved moved;
-  if (size() == 1) {
-    copy_alone(operation);
-  } else {
-    Header header;
-    header.group = id_;
-    header.sequence = operation.sequence;
-    header.count = operation.count;
-    header.root = operation.root;
-    header.op = operation.op;
-    header.dtype = operation.in.dtype;
-    copy_text(header.label, operation.row->label);
-    copy_text(header.group_name, name_);
-    moved = Collective(world_, operation, header, world_ranks_, rank_).run();
-  }
-  const std::chrono::duration<double> ran = std::chrono::steady_clock::now() - start;
+  Header header;
+  header.group = id_;
+  header.sequence = operation.sequence;
+  header.count = operation.count;
+  header.root = operation.root;
+  header.op = operation.op;
+  header.dtype = operation.in.dtype;
+  copy_text(header.label, operation.row->label);
+  copy_text(header.group_name, name_);
+  const Moved moved = Collective(rounds, operation, header, world_ranks_, rank_).run();
+  count(operation, seconds_since(start), moved.sent_bytes, moved.received_bytes);
+}
+
+void Group::count(const Operation& operation, double ran_s, int64_t sent_bytes,
+                  int64_t received_bytes) {
   const std::lock_guard lock(traffic_mutex_);
   ++operation.row->launches;
-  operation.row->ran_s += ran.count();
-  operation.row->sent_bytes += moved.sent_bytes;
-  operation.row->received_bytes += moved.received_bytes;
+  operation.row->ran_s += ran_s;
+  operation.row->sent_bytes += sent_bytes;
+  operation.row->received_bytes += received_bytes;
 }
 
 }  // namespace ashlar::comm

@@ -3,16 +3,21 @@
 // Order    there is one order of all operations of all groups, and every rank submits those that it
 //          takes part in in that order (one program).  Headers that travel with the data check it:
 //          op, label, number, type, length and sizes.
+// Lanes    the operations of all groups of one lane run one after the other; lanes do not wait for
+//          each other, so that what is waited for need not stand behind bulk that nobody waits for.
+//          A lane is a name given to split; the world's is "world".  It has a thread and staging
+//          memory of its own, from the first group of two ranks or more that uses it.
 // Sums     element by element, rank 0 + rank 1 + ... in group order: the same bits from every
 //          engine, on every rank, for any timing.  bf16 is summed in fp32 and rounded once;
 //          integers wrap.
-// Overlap  a call queues the operation and returns; the communication thread of this rank runs the
+// Overlap  a call queues the operation and returns; the communication thread of the lane runs the
 //          queue in order.  The tensors must stay, inputs unwritten and outputs unread, until the
 //          Work is done.  One thread of a rank submits.  A group of one rank copies at once.
 // Memory   calls that repeat allocate nothing once every slot of the queue has held each of them.
-//          Sums of any length go in slices through the staging memory of the world (world.h).
+//          Sums of any length go in slices through the staging memory of the lane (world.h).
 // Errors   kComm from Work::wait when a rank failed, did not arrive in time or called something
-//          else; it names op, label and ranks (numbers of the world).  Nothing works after it.
+//          else; it names op, label and ranks (numbers of the world).  Nothing works after it, on
+//          any lane.
 //
 // Traffic of rank r of n, in bytes of payload.  S: bytes of the whole array; c_r: bytes of its r-th
 // chunk [floor(N r / n), floor(N (r+1) / n)), or of the given counts; d_j: of the j-th chunk when S
@@ -34,6 +39,7 @@
 // 128 bytes with each partner, so that latency grows with n.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -51,6 +57,7 @@
 namespace ashlar::comm {
 
 struct World;
+struct Rounds;
 class OperationQueue;
 
 // An operation under way.  Destroying it waits until its tensors are free again; while an exception
@@ -92,7 +99,7 @@ struct Place {
 
 class Group {
  public:
-  Group(World& world, std::string name, std::vector<int> world_ranks);
+  Group(World& world, std::string name, std::vector<int> world_ranks, std::string lane);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -129,7 +136,9 @@ class Group {
   // The group of this rank when place(rank) is asked for every rank of this group; null where its
   // color is negative.  A pure function of the rank, so that no rank has to be asked: a recording
   // world splits like a real one.  Ranks that disagree find out at their first operation.
-  std::unique_ptr<Group> split(std::string name, function_ref<Place(int rank)> place) const;
+  // lane: where its operations queue, the same on all its ranks; "": where those of this group do.
+  std::unique_ptr<Group> split(std::string name, function_ref<Place(int rank)> place,
+                               std::string_view lane = {}) const;
 
   // What the operations that ended have moved, ordered by op and label.
   std::vector<TrafficRow> traffic() const;
@@ -138,22 +147,31 @@ class Group {
   // group of this rank's world end at once; they move and count nothing, and outputs stay as they
   // are.  To be switched on every rank, and only where all that was submitted is done.
   void mute(bool muted);
+  // For measurements of who waits for whom: operations of this group begin so much later on this
+  // rank, while their lane waits.
+  void delay(double seconds) { delay_s_ = seconds; }
+  // For measurements of what lanes gain: groups that any group of this rank's world splits off from
+  // now on share the lane of their parent, whatever lane they ask for.
+  void keep_one_lane(bool keep);
 
  private:
   friend class OperationQueue;
   Work submit(Operation& operation, std::string_view label);
-  void execute(const Operation& operation);  // on the communication thread
+  void execute(const Operation& operation, Rounds& rounds);  // on the communication thread
+  void count(const Operation& operation, double ran_s, int64_t sent_bytes, int64_t received_bytes);
   TrafficRow& row(Op op, std::string_view label);
   void add_wait(TrafficRow& row, double seconds);
   Operation& draft(Op op, const Tensor& in, const Tensor& out, int64_t count);
 
   World& world_;
-  std::string name_;
+  const std::string name_, lane_;
   std::vector<int> world_ranks_;
+  OperationQueue* queue_ = nullptr;  // of the lane; null: a group of one
   int rank_ = 0;
   uint64_t id_ = 0;
   int64_t sequence_ = 0, last_ticket_ = 0;
   Operation draft_;
+  std::atomic<double> delay_s_{0};
   mutable std::mutex traffic_mutex_;
   std::map<std::string, TrafficRow, std::less<>> traffic_[kNumOps];  // by label
 };

@@ -1,4 +1,5 @@
-// What an engine implements: one grouped round of messages between ranks of the world.
+// What an engine implements: a rank's place in the world, and for each lane (group.h) grouped rounds
+// of messages between ranks.
 //
 // A round pairs up ranks: two ranks are partners if one has a message for the other, be it empty.
 // Each tells the other what it is about to do (Header) and how much it sends and expects; a
@@ -8,6 +9,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -82,16 +84,25 @@ struct Failure {
 Failure failure_of(int rank, const std::exception_ptr& error);  // 70 for what is no Error
 [[noreturn]] void fail_because(const Failure& failure);         // kComm "rank 3 failed: ..."
 
+// The rounds of one lane: they meet those of the same lane only.
 class Transport {
  public:
   virtual ~Transport() = default;
+  // One at a time.  After an error no memory of the round is in use any more.
+  virtual void exchange(const Round& round) = 0;
+};
+
+// A rank of the world.  Calls may come from the threads of all lanes.
+class Engine {
+ public:
+  virtual ~Engine() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // Rounds never wait for anybody: operations run in the call, without a thread.
   virtual bool immediate() const { return false; }
-  // One at a time.  After an error no memory of the round is in use any more.
-  virtual void exchange(const Round& round) = 0;
-  // From any thread: exchanges under way and to come throw kComm on this rank.
+  // Outlived by the engine; once for each name.
+  virtual std::unique_ptr<Transport> transport(std::string_view lane) = 0;
+  // Exchanges under way and to come, of all lanes, throw kComm on this rank.
   virtual void interrupt() = 0;
   // Tells all ranks that this one has failed; their exchanges throw kComm at once.
   virtual void fail(const std::exception_ptr& error) = 0;

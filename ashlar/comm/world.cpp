@@ -11,26 +11,36 @@ std::vector<int> all_ranks(int size) {
   return ranks;
 }
 
-int64_t staging_for(int size, const Options& options) {
-  if (size == 1) return 0;
+void check(int size, const Options& options) {
+  if (size == 1) return;
   const int64_t least = int64_t{64} * size;  // a cache line a rank
   ASHLAR_REQUIRE(options.staging_bytes >= least, kConfig,
                  "staging_bytes is {} but {} ranks need at least {}", options.staging_bytes, size,
                  least);
   ASHLAR_REQUIRE(options.timeout_s > 0, kConfig, "timeout_s is {} but must be positive",
                  options.timeout_s);
-  return options.staging_bytes;
 }
 
 }  // namespace
 
-World::World(Transport& transport, const Options& options, Allocator& allocator,
+World::World(Engine& engine, const Options& options, Allocator& allocator,
              std::vector<Record>* records)
-    : transport(transport),
-      options(options),
+    : engine(engine),
+      options((check(engine.size(), options), options)),
+      allocator(allocator),
       records(records),
-      staging(allocator.allocate(staging_for(transport.size(), options), Tag::kCommunication)),
-      queue(transport),
-      group(*this, "world", all_ranks(transport.size())) {}
+      fate(engine),
+      group(*this, "world", all_ranks(engine.size()), "world") {}
+
+OperationQueue& World::lane(const std::string& name) {
+  std::unique_ptr<OperationQueue>& found = lanes[name];
+  if (!found) {
+    Rounds rounds{engine.transport(name),
+                  allocator.allocate(options.staging_bytes, Tag::kCommunication),
+                  options.timeout_s};
+    found = std::make_unique<OperationQueue>(fate, std::move(rounds), !engine.immediate());
+  }
+  return *found;
+}
 
 }  // namespace ashlar::comm

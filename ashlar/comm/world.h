@@ -1,8 +1,9 @@
-// What one rank owns to talk to the others: its transport, the thread that runs operations, staging
+// What one rank owns to talk to the others: its engine, the lanes with their threads and staging
 // memory, and the group of all ranks.  Engines make it: thread/run_ranks.h, mpi/run_mpi.h,
 // recording/recording.h, self/self.h.  Callers see a Group; the members below are the module's own.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,7 +19,7 @@ struct Options {
   // How long a round waits for ranks that have not come; once all are there, for the next message.
   // More than what one rank ever does while others wait: saving, evaluating, starting.
   double timeout_s = 300;
-  // Of each rank, taken once under Tag::kCommunication.  Sums go through it in slices of
+  // Of each lane of a rank, taken once under Tag::kCommunication.  Sums go through it in slices of
   // staging_bytes / size; a world of one takes none.
   int64_t staging_bytes = int64_t{8} << 20;
 };
@@ -32,25 +33,21 @@ struct Record {
   bool operator==(const Record&) const = default;
 };
 
-// Lists that grow once, for the one thread that runs operations.
-struct Scratch {
-  std::vector<Message> sends, receives;
-  std::vector<int64_t> begins, receive_begins;
-  std::vector<const std::byte*> sources;
-};
-
 struct World {
   // kConfig if the staging memory is too small for the world.
-  World(Transport& transport, const Options& options, Allocator& allocator,
+  World(Engine& engine, const Options& options, Allocator& allocator,
         std::vector<Record>* records = nullptr);
+  // The one of this name, made when a group first asks for it.
+  OperationQueue& lane(const std::string& name);
 
-  Transport& transport;
+  Engine& engine;
   const Options options;
+  Allocator& allocator;
   std::vector<Record>* const records;  // null: nobody records
-  Buffer staging;
-  Scratch scratch;
-  bool muted = false;  // Group::mute
-  OperationQueue queue;
+  bool muted = false;                  // Group::mute
+  bool one_lane = false;               // Group::keep_one_lane
+  Fate fate;
+  std::map<std::string, std::unique_ptr<OperationQueue>> lanes;
   Group group;
 };
 

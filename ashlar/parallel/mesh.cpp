@@ -46,20 +46,24 @@ int Mesh::number_within(int rank, std::span<const Axis> axes) const {
 
 Groups::Groups(comm::Group& world, const Mesh& mesh) : world_(world), mesh_(mesh) {
   ASHLAR_ASSERT(world.size() == mesh.num_ranks());
-  cp_ = along("cp", std::array{Axis::kCp});
-  tp_ = along("tp", std::array{Axis::kTp});
   data_ = along("data", std::array{Axis::kDp, Axis::kCp});
+  const bool bulk = data_->size() > 1;  // of ZeRO, for sums to stand behind
+  cp_ = along("cp", std::array{Axis::kCp}, bulk ? "keys" : "");
+  tp_ = along("tp", std::array{Axis::kTp}, bulk ? "sums" : "");
   model_ = along("model", std::array{Axis::kDp, Axis::kCp, Axis::kTp});
 }
 
-std::unique_ptr<comm::Group> Groups::along(std::string_view name,
-                                           std::span<const Axis> axes) const {
+std::unique_ptr<comm::Group> Groups::along(std::string_view name, std::span<const Axis> axes,
+                                           std::string_view lane) const {
   std::vector<Axis> others;
   for (int axis = 0; axis < kNumAxes; ++axis)
     if (std::find(axes.begin(), axes.end(), Axis(axis)) == axes.end()) others.push_back(Axis(axis));
-  return world_.split(std::string(name), [&](int rank) {
-    return comm::Place{mesh_.number_within(rank, others), rank};
-  });
+  return world_.split(
+      std::string(name),
+      [&](int rank) {
+        return comm::Place{mesh_.number_within(rank, others), rank};
+      },
+      lane);
 }
 
 }  // namespace ashlar::parallel

@@ -34,6 +34,11 @@ struct Mesh {
 //   data     dp x cp: ranks that saw different tokens with the same weights; they add up gradients
 //            and share ZeRO's shards
 //   model    dp x cp x tp: ranks that together hold one copy of a stage's state, or several
+//
+// Lanes (comm/group.h): compute waits for what cp and tp say, so that cp has the lane "keys" and tp
+// the lane "sums", apart from the bulk of ZeRO and Muon, which queues with the run's decisions on the
+// world's.  Where nothing is reduced over data ranks there is no bulk to stand behind, and all is on
+// the world's.
 class Groups {
  public:
   // Splits `world` in one order on every rank.  The world must have mesh.num_ranks() ranks.
@@ -49,7 +54,8 @@ class Groups {
   int coordinate(Axis axis) const { return mesh_.coordinate(rank(), axis); }
 
  private:
-  std::unique_ptr<comm::Group> along(std::string_view name, std::span<const Axis> axes) const;
+  std::unique_ptr<comm::Group> along(std::string_view name, std::span<const Axis> axes,
+                                     std::string_view lane = {}) const;
   comm::Group& world_;
   Mesh mesh_;
   std::unique_ptr<comm::Group> cp_, tp_, data_, model_;

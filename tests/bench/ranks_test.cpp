@@ -130,6 +130,22 @@ TEST(Ranks, TheStudyTimesAllThreeKindsOfSteps) {
   EXPECT_EQ(json["overlap_study"]["hidden_share"], report.study->hidden_share);
 }
 
+// Sums of tensor parallelism stand behind slow gradients on one lane, and not on their own.
+TEST(Ranks, ADelayOfBulkReachesSumsOnOneLaneOnly) {
+  const Recipe recipe = tiny({"parallel.tp=2"});
+  const auto waited_for_sums = [&](bool one_lane) {
+    const RanksReport report = measure(
+        recipe, 4, {.steps = 2, .delay_bulk_ms = 150, .one_lane = one_lane, .engine = "thread"});
+    double seconds = 0;
+    for (const TrafficLine& line : report.traffic)
+      if (line.group == "tp") seconds += line.waited_s;
+    return seconds;
+  };
+  const double behind = waited_for_sums(true);
+  EXPECT_GT(behind, 0.15);
+  EXPECT_LT(waited_for_sums(false), behind);
+}
+
 TEST(Ranks, AStudyNeedsTwoRanks) {
   const std::string message = testing_support::message_of(ErrorKind::kConfig, [] {
     measure(tiny({}), 1, {.steps = 1, .overlap_study = true, .engine = "self"});

@@ -94,6 +94,13 @@ TEST_F(Mpi, OneFailingRankEndsAllAndIsToldOnce) {
               1)
         << odd.output;
     EXPECT_LT(odd.seconds, 10);
+
+    const Result lane = run("lane");
+    EXPECT_EQ(lane.code, 30) << lane.output;
+    EXPECT_EQ(count(lane.output, "comm_program: "), 1) << lane.output;
+    EXPECT_EQ(count(lane.output, "calls all_reduce 'bulk' (number 0 of group bulk) with 999"), 1)
+        << lane.output;
+    EXPECT_LT(lane.seconds, 10);
   }
 }
 

@@ -1,6 +1,6 @@
 // One rank body under either engine, for mpi_launch.cpp and for measuring:
 //   comm_program MODE [--ranks N]      N threads of this process; without it, under mpirun
-// Modes: operations, bits, overlap, and the faults throw, late, shape, kill, alone.
+// Modes: operations, bits, overlap, and the faults throw, late, shape, lane, kill, alone.
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include "ashlar/comm/mpi/run_mpi.h"
 #include "ashlar/comm/self/self.h"
 #include "ashlar/comm/thread/run_ranks.h"
-#include "checks.h"
+#include "lane_checks.h"
 
 namespace ashlar::comm {
 namespace {
@@ -30,6 +30,8 @@ void operations(Group& world) {
   check_operations(world);
   check_many_in_flight(world);
   check_line(world);
+  check_lanes(world);
+  if (world.size() > 1) check_lanes_do_not_wait(world);
   if (world.size() % 2 == 0) check_grid(world, 2);
   for (int size = 1; size < world.size(); ++size) {
     const auto group = world.split("some", [&](int rank) { return Place{rank / size, -rank}; });
@@ -118,6 +120,13 @@ void fault(Group& world, const std::string& kind) {
     if (kind == "late") std::this_thread::sleep_for(std::chrono::seconds(20));
     if (kind == "shape") data.resize(999);
     if (kind == "kill") raise(SIGKILL);
+  }
+  if (kind == "lane") {  // the failure is on a lane that nobody waits on
+    const auto bulk = everybody(world, "bulk", "bulk");
+    if (world.rank() == std::min(2, world.size() - 1)) data.resize(999);
+    const Work fails = bulk->all_reduce(tensor_of(data), tensor_of(data), "bulk");
+    const Transfer to{(world.rank() + 1) % world.size(), tensor_of(data)};
+    world.send_receive({&to, 1}, {}, "nobody receives").wait();
   }
   world.all_reduce(tensor_of(data), tensor_of(data), "grads").wait();
   fmt::print("not reached\n");

@@ -35,5 +35,21 @@ TEST(Mesh, GroupsAreTheRanksAlongTheirAxes) {
   EXPECT_EQ(groups.coordinate(Axis::kDp), 1);
 }
 
+// Staging memory tells how many lanes a rank has.
+TEST(Mesh, WhatComputeWaitsForHasLanesOfItsOwnBesideBulk) {
+  const auto num_lanes = [](const Mesh& mesh) {
+    Allocator allocator(Device::kMeta);
+    comm::RecordingWorld world(0, mesh.num_ranks(), {}, allocator);
+    const Groups groups(world.group(), mesh);
+    return allocator.counts().total.current_bytes / comm::Options{}.staging_bytes;
+  };
+  EXPECT_EQ(num_lanes({{1, 1, 1, 1}}), 0);
+  EXPECT_EQ(num_lanes({{1, 2, 1, 1}}), 1);
+  EXPECT_EQ(num_lanes({{1, 1, 1, 2}}), 1);  // no bulk
+  EXPECT_EQ(num_lanes({{1, 1, 2, 1}}), 2);
+  EXPECT_EQ(num_lanes({{1, 2, 1, 2}}), 2);
+  EXPECT_EQ(num_lanes({{1, 2, 2, 2}}), 3);
+}
+
 }  // namespace
 }  // namespace ashlar::parallel

@@ -1,28 +1,28 @@
 #include "ashlar/comm/mpi/run_mpi.h"
 
-#include "ashlar/comm/mpi/transport.h"
+#include "ashlar/comm/mpi/engine.h"
 
 namespace ashlar::comm {
 namespace {
 
 void run_world(const Options& options, Allocator& allocator, function_ref<void(Group& world)> body,
                function_ref<void(std::string_view message, int exit_code)> report) {
-  MpiTransport transport;
+  MpiEngine engine;
   std::exception_ptr error;
   try {
-    World world(transport, options, allocator);
+    World world(engine, options, allocator);
     try {
       body(world.group);
-      world.queue.rethrow_failure();
+      world.fate.rethrow_failure();
       world.group.barrier("end").wait();
     } catch (...) {
       error = std::current_exception();
-      world.queue.cancel();
+      world.fate.cancel();
     }
   } catch (...) {
     error = std::current_exception();
   }
-  if (error) transport.end_world(error, report);
+  if (error) engine.end_world(error, report);
 }
 
 }  // namespace

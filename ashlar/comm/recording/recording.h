@@ -6,15 +6,15 @@
 
 namespace ashlar::comm {
 
-class RecordingTransport final : public Transport {
+class RecordingEngine final : public Engine {
  public:
-  RecordingTransport(int rank, int size) : rank_(rank), size_(size) {
+  RecordingEngine(int rank, int size) : rank_(rank), size_(size) {
     ASHLAR_ASSERT(0 <= rank && rank < size);
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   bool immediate() const override { return true; }
-  void exchange(const Round& round) override;
+  std::unique_ptr<Transport> transport(std::string_view lane) override;
   void interrupt() override {}
   void fail(const std::exception_ptr&) override {}
 
@@ -27,7 +27,7 @@ class RecordingWorld {
   // The allocator is a meta one: it counts the staging memory of the rank.  keep: false where the
   // counters of the groups are enough.
   RecordingWorld(int rank, int size, const Options& options, Allocator& allocator, bool keep = true)
-      : transport_(rank, size), world_(transport_, options, allocator, keep ? &records_ : nullptr) {
+      : engine_(rank, size), world_(engine_, options, allocator, keep ? &records_ : nullptr) {
     ASHLAR_ASSERT(allocator.device() == Device::kMeta);
   }
   Group& group() { return world_.group; }
@@ -36,7 +36,7 @@ class RecordingWorld {
 
  private:
   std::vector<Record> records_;
-  RecordingTransport transport_;
+  RecordingEngine engine_;
   World world_;
 };
 

@@ -5,23 +5,25 @@
 
 namespace ashlar::comm {
 
-class SelfTransport final : public Transport {
+class SelfEngine final : public Engine {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
   bool immediate() const override { return true; }
-  void exchange(const Round&) override { ASHLAR_ASSERT(false && "nobody to exchange with"); }
+  std::unique_ptr<Transport> transport(std::string_view) override {
+    ASHLAR_ASSERT(false && "nobody to exchange with");
+  }
   void interrupt() override {}
   void fail(const std::exception_ptr&) override {}
 };
 
 class SelfWorld {
  public:
-  explicit SelfWorld(Allocator& allocator) : world_(transport_, Options{}, allocator) {}
+  explicit SelfWorld(Allocator& allocator) : world_(engine_, Options{}, allocator) {}
   Group& group() { return world_.group; }
 
  private:
-  SelfTransport transport_;
+  SelfEngine engine_;
   World world_;
 };
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <map>
 
 namespace ashlar::comm {
 namespace {
@@ -22,21 +23,29 @@ struct Post {
   bool copying = false;  // the partner must not leave its round
 };
 
-// Where partners meet a rank.  The mutex guards everything in it.
+// Where partners meet a rank on a lane.  The mutex guards everything in it.
 struct Box {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<Post> posts;  // by partner
   std::vector<char> taken;  // by partner: it has copied what this rank laid out
-  bool interrupted = false;
 };
+using Boxes = std::deque<Box>;  // by rank
 
 struct Shared {
-  explicit Shared(int size) : boxes(size_t(size)), ended(size_t(size)) {
-    for (Box& box : boxes) {
-      box.posts.resize(size_t(size));
-      box.taken.resize(size_t(size));
+  explicit Shared(int size) : size(size), ended(size_t(size)), interrupted(size_t(size)) {}
+
+  Boxes& boxes_of(std::string_view lane) {
+    const std::lock_guard lock(lanes_mutex);
+    Boxes& boxes = lanes[std::string(lane)];
+    if (boxes.empty()) {
+      boxes.resize(size_t(size));
+      for (Box& box : boxes) {
+        box.posts.resize(size_t(size));
+        box.taken.resize(size_t(size));
+      }
     }
+    return boxes;
   }
 
   // The first failure is the one that counts.
@@ -56,15 +65,24 @@ struct Shared {
     wake_all();
   }
 
-  void wake_all() {
-    for (Box& box : boxes) {
-      { const std::lock_guard lock(box.mutex); }  // nobody between the check and the wait
-      box.changed.notify_all();
-    }
+  void interrupt(int rank) {
+    interrupted[size_t(rank)] = true;
+    wake_all();
   }
 
-  std::deque<Box> boxes;
-  std::deque<std::atomic<bool>> ended;
+  void wake_all() {
+    const std::lock_guard all(lanes_mutex);
+    for (auto& [lane, boxes] : lanes)
+      for (Box& box : boxes) {
+        { const std::lock_guard lock(box.mutex); }  // nobody between the check and the wait
+        box.changed.notify_all();
+      }
+  }
+
+  const int size;
+  std::mutex lanes_mutex;
+  std::map<std::string, Boxes> lanes;
+  std::deque<std::atomic<bool>> ended, interrupted;  // by rank
   std::mutex failure_mutex;
   std::exception_ptr first;
   Failure failure;  // written once, before `failed`
@@ -73,10 +91,8 @@ struct Shared {
 
 class ThreadTransport final : public Transport {
  public:
-  ThreadTransport(int rank, Shared& shared) : rank_(rank), shared_(shared), box_(box(rank)) {}
-  int rank() const override { return rank_; }
-  int size() const override { return int(shared_.boxes.size()); }
-  bool immediate() const override { return size() == 1; }
+  ThreadTransport(int rank, Shared& shared, std::string_view lane)
+      : rank_(rank), shared_(shared), boxes_(shared.boxes_of(lane)), box_(box(rank)) {}
 
   void exchange(const Round& round) override {
     find_partners(round);
@@ -93,16 +109,8 @@ class ThreadTransport final : public Transport {
     }
   }
 
-  void interrupt() override {
-    const std::lock_guard lock(box_.mutex);
-    box_.interrupted = true;
-    box_.changed.notify_all();
-  }
-
-  void fail(const std::exception_ptr& error) override { shared_.fail(rank_, error); }
-
  private:
-  Box& box(int rank) { return shared_.boxes[size_t(rank)]; }
+  Box& box(int rank) { return boxes_[size_t(rank)]; }
 
   void find_partners(const Round& round) {
     partners_.clear();
@@ -153,7 +161,8 @@ class ThreadTransport final : public Transport {
 
   void require_going_on() const {
     if (shared_.failed) fail_because(shared_.failure);
-    ASHLAR_REQUIRE(!box_.interrupted, kComm, "rank {}: cancelled while it leaves", rank_);
+    ASHLAR_REQUIRE(!shared_.interrupted[size_t(rank_)], kComm, "rank {}: cancelled while it leaves",
+                   rank_);
     for (const int partner : to_copy_)
       ASHLAR_REQUIRE(!shared_.ended[size_t(partner)], kComm,
                      "rank {} waits for rank {}, which has ended", rank_, partner);
@@ -200,19 +209,37 @@ class ThreadTransport final : public Transport {
 
   const int rank_;
   Shared& shared_;
+  Boxes& boxes_;
   Box& box_;
   std::vector<int> partners_, to_copy_;
+};
+
+class ThreadEngine final : public Engine {
+ public:
+  ThreadEngine(int rank, Shared& shared) : rank_(rank), shared_(shared) {}
+  int rank() const override { return rank_; }
+  int size() const override { return shared_.size; }
+  bool immediate() const override { return size() == 1; }
+  std::unique_ptr<Transport> transport(std::string_view lane) override {
+    return std::make_unique<ThreadTransport>(rank_, shared_, lane);
+  }
+  void interrupt() override { shared_.interrupt(rank_); }
+  void fail(const std::exception_ptr& error) override { shared_.fail(rank_, error); }
+
+ private:
+  const int rank_;
+  Shared& shared_;
 };
 
 void run_rank(int rank, Shared& shared, const Options& options,
               function_ref<Allocator&(int rank)> allocator_of,
               function_ref<void(Group& world)> body) {
   try {
-    ThreadTransport transport(rank, shared);
-    World world(transport, options, allocator_of(rank));
+    ThreadEngine engine(rank, shared);
+    World world(engine, options, allocator_of(rank));
     try {
       body(world.group);
-      world.queue.rethrow_failure();
+      world.fate.rethrow_failure();
     } catch (...) {
       shared.fail(rank, std::current_exception());
     }

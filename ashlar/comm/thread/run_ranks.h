@@ -5,8 +5,8 @@
 
 namespace ashlar::comm {
 
-// Runs body(group of all ranks) on num_ranks new threads, each with a communication thread beside
-// it, and returns when all have ended.  Rethrows the first failure, once, with " [rank 2 of 4]"
+// Runs body(group of all ranks) on num_ranks new threads, each with a communication thread for each
+// of its lanes beside it, and returns when all have ended.  Rethrows the first failure, once, with " [rank 2 of 4]"
 // behind its message; by then the others have ended too, with kComm where they were waiting.
 // allocator_of(rank) counts the staging memory of the rank; called on its thread.
 void run_ranks(int num_ranks, const Options& options,

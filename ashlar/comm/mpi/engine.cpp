@@ -1,0 +1,140 @@
+#include "ashlar/comm/mpi/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "ashlar/comm/mpi/transport.h"
+#include "ashlar/core/rng.h"
+
+namespace ashlar::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr int kFailureTag = 0;
+constexpr int kMaxTag = 32767;  // what every MPI has
+
+// Two tags a lane; a function of its name, for not every rank has every lane.
+int tag_of(std::string_view lane) {
+  return 2 + 2 * int(fnv1a64(lane) % uint64_t((kMaxTag - 1) / 2 - 1));
+}
+
+// Which of two failures at once is told: the cause rather than who waited for it.
+bool before(const Failure& a, const Failure& b) {
+  const auto rank_of = [](const Failure& f) {
+    return std::pair(f.exit_code == int(ErrorKind::kComm), f.rank);
+  };
+  return rank_of(a) < rank_of(b);
+}
+
+}  // namespace
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  ASHLAR_FAIL(kComm, "{} failed: {}", call, std::string_view(text, size_t(length)));
+}
+
+MpiEngine::MpiEngine() {
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+  listen();
+}
+
+MpiEngine::~MpiEngine() {
+  MPI_Cancel(&listening_);
+  MPI_Wait(&listening_, MPI_STATUS_IGNORE);
+  MPI_Comm_free(&comm_);
+}
+
+std::unique_ptr<Transport> MpiEngine::transport(std::string_view lane) {
+  const int tag = tag_of(lane);
+  ASHLAR_ASSERT(std::find(tags_.begin(), tags_.end(), tag) == tags_.end() &&
+                "two lanes have the same tag: rename one");
+  tags_.push_back(tag);
+  return std::make_unique<MpiTransport>(*this, tag);
+}
+
+void MpiEngine::require_going_on() {
+  if (hear() && !announced_) fail_because(failure_);
+  ASHLAR_REQUIRE(!interrupted_, kComm, "rank {}: cancelled while it leaves", rank_);
+}
+
+void MpiEngine::listen() {
+  check_mpi(
+      MPI_Irecv(&heard_, sizeof heard_, MPI_BYTE, MPI_ANY_SOURCE, kFailureTag, comm_, &listening_),
+      "MPI_Irecv");
+}
+
+bool MpiEngine::hear() {
+  int some = 0;
+  check_mpi(MPI_Test(&listening_, &some, MPI_STATUS_IGNORE), "MPI_Test");
+  if (!some) return failure_.rank >= 0;
+  const Failure heard{heard_.rank, heard_.exit_code, heard_.message};
+  if (failure_.rank < 0 || before(heard, failure_)) failure_ = heard;
+  listen();
+  return true;
+}
+
+void MpiEngine::fail(const std::exception_ptr& error) {
+  const std::lock_guard turn(turn_);
+  try {
+    if (hear()) return;  // also if this rank has announced before
+    failure_ = failure_of(rank_, error);
+    announced_ = true;
+    told_.rank = rank_;
+    told_.exit_code = failure_.exit_code;
+    std::strncpy(told_.message, failure_.message.c_str(), sizeof told_.message - 1);
+    for (int other = 0; other < size_; ++other) {
+      if (other == rank_) continue;
+      MPI_Request request;  // its end is not awaited: the world ends first
+      check_mpi(MPI_Isend(&told_, sizeof told_, MPI_BYTE, other, kFailureTag, comm_, &request),
+                "MPI_Isend");
+      check_mpi(MPI_Request_free(&request), "MPI_Request_free");
+    }
+  } catch (const Error&) {
+    // MPI itself is broken: the others learn of it by their own errors and deadlines.
+    if (failure_.rank < 0) failure_ = failure_of(rank_, error);
+    announced_ = true;
+  }
+}
+
+void MpiEngine::end_world(const std::exception_ptr& error,
+                          function_ref<void(std::string_view message, int exit_code)> report) {
+  fail(error);
+  // Others may have failed at the same moment; then the word of one of them counts.
+  const auto until = Clock::now() + milliseconds(150);
+  try {
+    while (Clock::now() < until) {
+      {
+        const std::lock_guard turn(turn_);
+        hear();
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  } catch (const Error&) {
+    // MPI is broken: this rank tells what it knows.
+  }
+  // If whoever should report cannot, this rank does.
+  if (failure_.rank != rank_) std::this_thread::sleep_for(std::chrono::seconds(3));
+  char host[MPI_MAX_PROCESSOR_NAME] = "";
+  int length = 0;
+  MPI_Get_processor_name(host, &length);
+  const std::string where = failure_.rank == rank_ ? fmt::format(", host {}", host)
+                                                   : fmt::format(", told by rank {}", rank_);
+  report(size_ == 1
+             ? failure_.message
+             : fmt::format("{} [rank {} of {}{}]", failure_.message, failure_.rank, size_, where),
+         failure_.exit_code);
+  MPI_Abort(MPI_COMM_WORLD, failure_.exit_code);
+  std::abort();
+}
+
+}  // namespace ashlar::comm

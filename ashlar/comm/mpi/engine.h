@@ -1,0 +1,76 @@
+// A rank that is a process of MPI_COMM_WORLD: whose turn it is to call MPI, and the word of failures.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/comm/transport.h"
+#include "ashlar/core/function_ref.h"
+
+namespace ashlar::comm {
+
+void check_mpi(int code, const char* call);  // kComm with MPI's words, if it failed
+
+// A mutex for lanes that post and lanes that poll.  Who posts waits, and goes before all who poll.
+// Who polls only tries, for whoever calls MPI meanwhile moves the messages of all lanes.
+class Turn {
+ public:
+  void lock() {
+    ++num_waiting_;
+    mutex_.lock();
+    --num_waiting_;
+  }
+  bool try_lock() { return num_waiting_ == 0 && mutex_.try_lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<int> num_waiting_{0};
+};
+
+class MpiEngine final : public Engine {
+ public:
+  MpiEngine();  // MPI is initialised; outlived by it
+  ~MpiEngine() override;
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  bool immediate() const override { return size_ == 1; }
+  std::unique_ptr<Transport> transport(std::string_view lane) override;
+  void interrupt() override { interrupted_ = true; }
+  void fail(const std::exception_ptr& error) override;
+
+  // For transports.  MPI_THREAD_SERIALIZED: every call of MPI within a turn.
+  MPI_Comm comm() const { return comm_; }
+  Turn& turn() { return turn_; }
+  // kComm where another rank has failed or this one is leaving.  In a turn.
+  void require_going_on();
+
+  // Lets one rank of the world report, then ends all of it.  Nobody uses MPI beside the caller.
+  [[noreturn]] void end_world(const std::exception_ptr& error,
+                              function_ref<void(std::string_view message, int exit_code)> report);
+
+ private:
+  // A failure as it travels.
+  struct Notice {
+    int rank, exit_code;
+    char message[2040];
+  };
+  bool hear();  // of a failure elsewhere, into failure_; in a turn
+  void listen();
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1;
+  Turn turn_;
+  std::vector<int> tags_;  // of the lanes
+  std::atomic<bool> interrupted_{false};
+  Notice heard_{}, told_{};  // from others; to others
+  MPI_Request listening_ = MPI_REQUEST_NULL;
+  Failure failure_;         // the first that was heard of; rank -1: none
+  bool announced_ = false;  // ... and it is this rank's own
+};
+
+}  // namespace ashlar::comm
