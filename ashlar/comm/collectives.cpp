@@ -62,6 +62,11 @@ Collective::Collective(Rounds& lane, const Operation& operation, const Header& h
   lane_.scratch.receives.clear();
 }
 
+Moved Rounds::run(const Operation& operation, const Header& header,
+                  std::span<const int> world_ranks, int rank) {
+  return Collective(*this, operation, header, world_ranks, rank).run();
+}
+
 Moved Collective::run() {
   switch (op_.op) {
     case Op::kAllReduce:

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "ashlar/comm/collectives.h"
+#include "ashlar/comm/rounds.h"
 #include "ashlar/comm/sum.h"
 #include "ashlar/comm/world.h"
 #include "ashlar/core/rng.h"
@@ -75,12 +75,12 @@ void copy_alone(const Operation& op) {
 }  // namespace
 
 Work::Work(Work&& other) noexcept
-    : queue_(std::exchange(other.queue_, nullptr)), ticket_(other.ticket_) {}
+    : executor_(std::exchange(other.executor_, nullptr)), ticket_(other.ticket_) {}
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this == &other) return *this;
   settle();
-  queue_ = std::exchange(other.queue_, nullptr);
+  executor_ = std::exchange(other.executor_, nullptr);
   ticket_ = other.ticket_;
   return *this;
 }
@@ -90,15 +90,15 @@ Work::~Work() {
 }
 
 bool Work::done() const {
-  return !queue_ || queue_->done(ticket_);
+  return !executor_ || executor_->done(ticket_);
 }
 
 void Work::wait() {
-  if (OperationQueue* queue = std::exchange(queue_, nullptr)) queue->wait(ticket_);
+  if (Executor* executor = std::exchange(executor_, nullptr)) executor->wait(ticket_);
 }
 
 void Work::settle() noexcept {
-  if (queue_) queue_->settle(ticket_);
+  if (executor_) executor_->settle(ticket_);
 }
 
 Group::Group(World& world, std::string name, std::vector<int> world_ranks, std::string lane)
@@ -106,16 +106,17 @@ Group::Group(World& world, std::string name, std::vector<int> world_ranks, std::
       name_(std::move(name)),
       lane_(std::move(lane)),
       world_ranks_(std::move(world_ranks)),
-      queue_(size() == 1 ? nullptr : &world.lane(lane_)) {
+      executor_(size() == 1 ? nullptr : &world.lane(lane_)) {
   const auto here = std::find(world_ranks_.begin(), world_ranks_.end(), world_.engine.rank());
   ASHLAR_ASSERT(here != world_ranks_.end());
   rank_ = int(here - world_ranks_.begin());
   id_ = fnv1a64(name_);
   for (const int rank : world_ranks_) id_ = splitmix64(id_ ^ uint64_t(rank));
+  if (executor_) executor_->enter(*this);
 }
 
 Group::~Group() {
-  if (last_ticket_ > 0) queue_->settle(last_ticket_);
+  if (last_ticket_ > 0) executor_->settle(last_ticket_);
 }
 
 Work Group::all_reduce(const Tensor& in, const Tensor& out, std::string_view label) {
@@ -245,8 +246,8 @@ Work Group::submit(Operation& operation, std::string_view label) {
     count(operation, seconds_since(start), 0, 0);
     return {};
   }
-  last_ticket_ = queue_->submit(operation);
-  return Work(*queue_, last_ticket_);
+  last_ticket_ = executor_->submit(operation);
+  return Work(*executor_, last_ticket_);
 }
 
 TrafficRow& Group::row(Op op, std::string_view label) {
@@ -270,7 +271,7 @@ void Group::keep_one_lane(bool keep) {
   world_.one_lane = keep;
 }
 
-void Group::execute(const Operation& operation, Rounds& rounds) {
+void Group::execute(const Operation& operation, Runner& runner) {
   if (world_.muted) return;
   if (const double seconds = delay_s_; seconds > 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
@@ -284,7 +285,7 @@ void Group::execute(const Operation& operation, Rounds& rounds) {
   header.dtype = operation.in.dtype;
   copy_text(header.label, operation.row->label);
   copy_text(header.group_name, name_);
-  const Moved moved = Collective(rounds, operation, header, world_ranks_, rank_).run();
+  const Moved moved = runner.run(operation, header, world_ranks_, rank_);
   count(operation, seconds_since(start), moved.sent_bytes, moved.received_bytes);
 }
 

@@ -57,15 +57,15 @@
 namespace ashlar::comm {
 
 struct World;
-struct Rounds;
-class OperationQueue;
+class Runner;
+class Executor;
 
 // An operation under way.  Destroying it waits until its tensors are free again; while an exception
 // unwinds, it first cancels what this rank has queued.
 class [[nodiscard]] Work {
  public:
   Work() = default;  // done
-  Work(OperationQueue& queue, int64_t ticket) : queue_(&queue), ticket_(ticket) {}
+  Work(Executor& executor, int64_t ticket) : executor_(&executor), ticket_(ticket) {}
   Work(Work&& other) noexcept;
   Work& operator=(Work&& other) noexcept;
   ~Work();
@@ -74,7 +74,7 @@ class [[nodiscard]] Work {
 
  private:
   void settle() noexcept;
-  OperationQueue* queue_ = nullptr;
+  Executor* executor_ = nullptr;
   int64_t ticket_ = 0;
 };
 
@@ -157,7 +157,7 @@ class Group {
  private:
   friend class OperationQueue;
   Work submit(Operation& operation, std::string_view label);
-  void execute(const Operation& operation, Rounds& rounds);  // on the communication thread
+  void execute(const Operation& operation, Runner& runner);  // on the communication thread
   void count(const Operation& operation, double ran_s, int64_t sent_bytes, int64_t received_bytes);
   TrafficRow& row(Op op, std::string_view label);
   void add_wait(TrafficRow& row, double seconds);
@@ -166,7 +166,7 @@ class Group {
   World& world_;
   const std::string name_, lane_;
   std::vector<int> world_ranks_;
-  OperationQueue* queue_ = nullptr;  // of the lane; null: a group of one
+  Executor* executor_ = nullptr;  // of the lane; null: a group of one
   int rank_ = 0;
   uint64_t id_ = 0;
   int64_t sequence_ = 0, last_ticket_ = 0;

@@ -9,60 +9,40 @@
 
 namespace ashlar::comm {
 
-void Fate::cancel() {
-  {
-    const std::lock_guard lock(mutex_);
-    cancelled_ = true;
-  }
-  engine_.interrupt();
+std::unique_ptr<Executor> Engine::executor(std::string_view lane, Fate& fate, Buffer staging,
+                                           double timeout_s) {
+  return std::make_unique<OperationQueue>(
+      fate, std::make_unique<Rounds>(transport(lane), std::move(staging), timeout_s), !immediate());
 }
 
-void Fate::rethrow_failure() const {
-  const std::lock_guard lock(mutex_);
-  if (failure_) std::rethrow_exception(failure_);
-}
-
-void Fate::fail(const std::exception_ptr& error) {
-  if (failure_) return;
-  // Others hear of it at once, not when the caller comes to wait.  Whoever cancelled will tell
-  // them why himself.
-  if (!cancelled_) engine_.fail(error);
-  engine_.interrupt();
-  failure_ = error;
-  for (OperationQueue* lane : lanes_) lane->changed_.notify_all();
-}
-
-OperationQueue::OperationQueue(Fate& fate, Rounds rounds, bool threaded)
-    : fate_(fate), rounds_(std::move(rounds)) {
+OperationQueue::OperationQueue(Fate& fate, std::unique_ptr<Runner> runner, bool threaded)
+    : fate_(fate), runner_(std::move(runner)) {
   if (!threaded) return;
   slots_.resize(kCapacity);
-  const std::lock_guard lock(fate_.mutex_);
   thread_ = start_thread("that exchanges with other ranks", [this] { run(); });
-  fate_.lanes_.push_back(this);
+  fate_.add(*this);
 }
 
 OperationQueue::~OperationQueue() {
+  if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(fate_.mutex_);
+    const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
-  if (!thread_.joinable()) return;
   thread_.join();
-  const std::lock_guard lock(fate_.mutex_);
-  std::erase(fate_.lanes_, this);
+  fate_.remove(*this);
 }
 
 int64_t OperationQueue::submit(const Operation& operation) {
   if (!thread_.joinable()) {
-    operation.group->execute(operation, rounds_);
+    operation.group->execute(operation, *runner_);
     return completed_ = ++submitted_;
   }
-  std::unique_lock lock(fate_.mutex_);
-  changed_.wait(lock,
-                [&] { return fate_.failure_ || ended_ || submitted_ - completed_ < kCapacity; });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return cancelled_ || submitted_ - completed_ < kCapacity; });
   const int64_t ticket = ++submitted_;
-  if (fate_.failure_) return ticket;
+  if (cancelled_) return ticket;
   slots_[size_t(ticket % kCapacity)] = operation;
   lock.unlock();
   changed_.notify_all();
@@ -70,53 +50,62 @@ int64_t OperationQueue::submit(const Operation& operation) {
 }
 
 bool OperationQueue::done(int64_t ticket) const {
-  const std::lock_guard lock(fate_.mutex_);
+  const std::lock_guard lock(mutex_);
   return settled(ticket);
 }
 
-void OperationQueue::wait(int64_t ticket) const {
-  std::unique_lock lock(fate_.mutex_);
-  if (settled(ticket)) {
-    if (completed_ < ticket) std::rethrow_exception(fate_.failure_);
-    return;
-  }
+void OperationQueue::wait(int64_t ticket) {
+  std::unique_lock lock(mutex_);
   const auto start = std::chrono::steady_clock::now();
-  const Operation& operation = slots_[size_t(ticket % kCapacity)];  // its own until it is done
-  Group* const group = operation.group;
-  TrafficRow* const row = operation.row;
-  changed_.wait(lock, [&] { return settled(ticket); });
-  if (completed_ < ticket) std::rethrow_exception(fate_.failure_);
+  const bool waits = !settled(ticket);
+  Group* group = nullptr;
+  TrafficRow* row = nullptr;
+  if (waits) {
+    const Operation& operation = slots_[size_t(ticket % kCapacity)];  // its own until it is done
+    group = operation.group;
+    row = operation.row;
+    changed_.wait(lock, [&] { return settled(ticket); });
+  }
+  const bool failed = completed_ < ticket;
   lock.unlock();
+  if (failed) fate_.rethrow();
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
-  group->add_wait(*row, waited.count());
+  if (waits) group->add_wait(*row, waited.count());
 }
 
 void OperationQueue::settle(int64_t ticket) noexcept {
   if (done(ticket)) return;
   if (std::uncaught_exceptions() > 0) fate_.cancel();
-  std::unique_lock lock(fate_.mutex_);
+  std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return settled(ticket); });
 }
 
+void OperationQueue::cancel() {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+  }
+  changed_.notify_all();
+  runner_->interrupt();
+}
+
 void OperationQueue::run() {
-  std::unique_lock lock(fate_.mutex_);
+  std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stop_ || fate_.failure_ || completed_ < submitted_; });
-    if (fate_.failure_) break;
+    changed_.wait(lock, [&] { return stop_ || cancelled_ || completed_ < submitted_; });
+    if (cancelled_) break;
     if (completed_ == submitted_) return;
     const Operation& operation = slots_[size_t((completed_ + 1) % kCapacity)];
     lock.unlock();
     std::exception_ptr error;
     try {
-      operation.group->execute(operation, rounds_);
+      operation.group->execute(operation, *runner_);
     } catch (...) {
       error = std::current_exception();
     }
+    if (error) fate_.fail(error);  // which cancels this lane too
     lock.lock();
-    if (error) {
-      fate_.fail(error);
-      break;
-    }
+    if (error) break;
     ++completed_;
     changed_.notify_all();
   }

@@ -17,6 +17,7 @@
 
 #include "ashlar/comm/operation.h"
 #include "ashlar/core/error.h"
+#include "ashlar/tensor/allocator.h"
 
 namespace ashlar::comm {
 
@@ -90,7 +91,12 @@ class Transport {
   virtual ~Transport() = default;
   // One at a time.  After an error no memory of the round is in use any more.
   virtual void exchange(const Round& round) = 0;
+  // From any thread: exchanges under way and to come throw kComm.
+  virtual void interrupt() = 0;
 };
+
+class Executor;
+class Fate;
 
 // A rank of the world.  Calls may come from the threads of all lanes.
 class Engine {
@@ -102,8 +108,10 @@ class Engine {
   virtual bool immediate() const { return false; }
   // Outlived by the engine; once for each name.
   virtual std::unique_ptr<Transport> transport(std::string_view lane) = 0;
-  // Exchanges under way and to come, of all lanes, throw kComm on this rank.
-  virtual void interrupt() = 0;
+  // Once for each name: a queue of rounds over a transport of its own.  An engine that has something
+  // better overrides it.
+  virtual std::unique_ptr<Executor> executor(std::string_view lane, Fate& fate, Buffer staging,
+                                             double timeout_s);
   // Tells all ranks that this one has failed; their exchanges throw kComm at once.
   virtual void fail(const std::exception_ptr& error) = 0;
 };

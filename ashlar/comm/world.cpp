@@ -32,14 +32,12 @@ World::World(Engine& engine, const Options& options, Allocator& allocator,
       fate(engine),
       group(*this, "world", all_ranks(engine.size()), "world") {}
 
-OperationQueue& World::lane(const std::string& name) {
-  std::unique_ptr<OperationQueue>& found = lanes[name];
-  if (!found) {
-    Rounds rounds{engine.transport(name),
-                  allocator.allocate(options.staging_bytes, Tag::kCommunication),
-                  options.timeout_s};
-    found = std::make_unique<OperationQueue>(fate, std::move(rounds), !engine.immediate());
-  }
+Executor& World::lane(const std::string& name) {
+  std::unique_ptr<Executor>& found = lanes[name];
+  if (!found)
+    found =
+        engine.executor(name, fate, allocator.allocate(options.staging_bytes, Tag::kCommunication),
+                        options.timeout_s);
   return *found;
 }
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "ashlar/comm/executor.h"
 #include "ashlar/comm/group.h"
-#include "ashlar/comm/queue.h"
 #include "ashlar/comm/transport.h"
 #include "ashlar/tensor/allocator.h"
 
@@ -38,7 +38,7 @@ struct World {
   World(Engine& engine, const Options& options, Allocator& allocator,
         std::vector<Record>* records = nullptr);
   // The one of this name, made when a group first asks for it.
-  OperationQueue& lane(const std::string& name);
+  Executor& lane(const std::string& name);
 
   Engine& engine;
   const Options options;
@@ -47,7 +47,7 @@ struct World {
   bool muted = false;                  // Group::mute
   bool one_lane = false;               // Group::keep_one_lane
   Fate fate;
-  std::map<std::string, std::unique_ptr<OperationQueue>> lanes;
+  std::map<std::string, std::unique_ptr<Executor>> lanes;
   Group group;
 };
 

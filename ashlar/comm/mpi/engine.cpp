@@ -62,9 +62,9 @@ std::unique_ptr<Transport> MpiEngine::transport(std::string_view lane) {
   return std::make_unique<MpiTransport>(*this, tag);
 }
 
-void MpiEngine::require_going_on() {
+void MpiEngine::require_going_on(bool interrupted) {
   if (hear() && !announced_) fail_because(failure_);
-  ASHLAR_REQUIRE(!interrupted_, kComm, "rank {}: cancelled while it leaves", rank_);
+  ASHLAR_REQUIRE(!interrupted, kComm, "rank {}: cancelled while it leaves", rank_);
 }
 
 void MpiEngine::listen() {

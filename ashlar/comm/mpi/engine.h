@@ -40,14 +40,13 @@ class MpiEngine final : public Engine {
   int size() const override { return size_; }
   bool immediate() const override { return size_ == 1; }
   std::unique_ptr<Transport> transport(std::string_view lane) override;
-  void interrupt() override { interrupted_ = true; }
   void fail(const std::exception_ptr& error) override;
 
   // For transports.  MPI_THREAD_SERIALIZED: every call of MPI within a turn.
   MPI_Comm comm() const { return comm_; }
   Turn& turn() { return turn_; }
-  // kComm where another rank has failed or this one is leaving.  In a turn.
-  void require_going_on();
+  // kComm where another rank has failed, or where this rank has interrupted the caller.  In a turn.
+  void require_going_on(bool interrupted);
 
   // Lets one rank of the world report, then ends all of it.  Nobody uses MPI beside the caller.
   [[noreturn]] void end_world(const std::exception_ptr& error,
@@ -65,8 +64,7 @@ class MpiEngine final : public Engine {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   Turn turn_;
-  std::vector<int> tags_;  // of the lanes
-  std::atomic<bool> interrupted_{false};
+  std::vector<int> tags_;    // of the lanes
   Notice heard_{}, told_{};  // from others; to others
   MPI_Request listening_ = MPI_REQUEST_NULL;
   Failure failure_;         // the first that was heard of; rank -1: none

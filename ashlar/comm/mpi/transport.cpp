@@ -102,7 +102,7 @@ int MpiTransport::poll(const Round& round) {
     const int announcer = announcers_[size_t(done_[size_t(i)])];
     if (announcer >= 0) arrived(round, announcer);
   }
-  if (num_done == 0) engine_.require_going_on();
+  if (num_done == 0) engine_.require_going_on(interrupted_);
   return num_done;
 }
 

@@ -11,6 +11,7 @@ class MpiTransport final : public Transport {
  public:
   MpiTransport(MpiEngine& engine, int tag);  // and the one after it
   void exchange(const Round& round) override;
+  void interrupt() override { interrupted_ = true; }
 
  private:
   void find_partners(const Round& round);
@@ -23,6 +24,7 @@ class MpiTransport final : public Transport {
 
   MpiEngine& engine_;
   const int tag_;
+  std::atomic<bool> interrupted_{false};
   std::vector<int> partners_, absent_;
   std::vector<Announcement> mine_, theirs_;  // by rank
   std::vector<MPI_Request> requests_;        // null: done

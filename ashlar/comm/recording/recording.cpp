@@ -12,6 +12,7 @@ class RecordingTransport final : public Transport {
         ASHLAR_ASSERT(message.peer != engine_.rank() && 0 <= message.peer &&
                       message.peer < engine_.size() && message.data == nullptr);
   }
+  void interrupt() override {}
 
  private:
   const Engine& engine_;

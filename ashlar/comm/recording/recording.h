@@ -15,7 +15,6 @@ class RecordingEngine final : public Engine {
   int size() const override { return size_; }
   bool immediate() const override { return true; }
   std::unique_ptr<Transport> transport(std::string_view lane) override;
-  void interrupt() override {}
   void fail(const std::exception_ptr&) override {}
 
  private:

@@ -13,7 +13,6 @@ class SelfEngine final : public Engine {
   std::unique_ptr<Transport> transport(std::string_view) override {
     ASHLAR_ASSERT(false && "nobody to exchange with");
   }
-  void interrupt() override {}
   void fail(const std::exception_ptr&) override {}
 };
 

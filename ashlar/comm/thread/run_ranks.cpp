@@ -4,8 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <condition_variable>
 #include <deque>
 #include <map>
+#include <thread>
 
 namespace ashlar::comm {
 namespace {
@@ -29,11 +31,12 @@ struct Box {
   std::condition_variable changed;
   std::vector<Post> posts;  // by partner
   std::vector<char> taken;  // by partner: it has copied what this rank laid out
+  bool interrupted = false;
 };
 using Boxes = std::deque<Box>;  // by rank
 
 struct Shared {
-  explicit Shared(int size) : size(size), ended(size_t(size)), interrupted(size_t(size)) {}
+  explicit Shared(int size) : size(size), ended(size_t(size)) {}
 
   Boxes& boxes_of(std::string_view lane) {
     const std::lock_guard lock(lanes_mutex);
@@ -65,11 +68,6 @@ struct Shared {
     wake_all();
   }
 
-  void interrupt(int rank) {
-    interrupted[size_t(rank)] = true;
-    wake_all();
-  }
-
   void wake_all() {
     const std::lock_guard all(lanes_mutex);
     for (auto& [lane, boxes] : lanes)
@@ -82,7 +80,7 @@ struct Shared {
   const int size;
   std::mutex lanes_mutex;
   std::map<std::string, Boxes> lanes;
-  std::deque<std::atomic<bool>> ended, interrupted;  // by rank
+  std::deque<std::atomic<bool>> ended;  // by rank
   std::mutex failure_mutex;
   std::exception_ptr first;
   Failure failure;  // written once, before `failed`
@@ -107,6 +105,12 @@ class ThreadTransport final : public Transport {
       withdraw();
       throw;
     }
+  }
+
+  void interrupt() override {
+    const std::lock_guard lock(box_.mutex);
+    box_.interrupted = true;
+    box_.changed.notify_all();
   }
 
  private:
@@ -161,8 +165,7 @@ class ThreadTransport final : public Transport {
 
   void require_going_on() const {
     if (shared_.failed) fail_because(shared_.failure);
-    ASHLAR_REQUIRE(!shared_.interrupted[size_t(rank_)], kComm, "rank {}: cancelled while it leaves",
-                   rank_);
+    ASHLAR_REQUIRE(!box_.interrupted, kComm, "rank {}: cancelled while it leaves", rank_);
     for (const int partner : to_copy_)
       ASHLAR_REQUIRE(!shared_.ended[size_t(partner)], kComm,
                      "rank {} waits for rank {}, which has ended", rank_, partner);
@@ -223,7 +226,6 @@ class ThreadEngine final : public Engine {
   std::unique_ptr<Transport> transport(std::string_view lane) override {
     return std::make_unique<ThreadTransport>(rank_, shared_, lane);
   }
-  void interrupt() override { shared_.interrupt(rank_); }
   void fail(const std::exception_ptr& error) override { shared_.fail(rank_, error); }
 
  private:
