@@ -9,7 +9,7 @@
 //          memory of its own, from the first group of two ranks or more that uses it.
 // Sums     element by element, rank 0 + rank 1 + ... in group order: the same bits from every
 //          engine, on every rank, for any timing.  bf16 is summed in fp32 and rounded once;
-//          integers wrap.
+//          integers wrap.  Native collectives (world.h) sum in an order of their own.
 // Overlap  a call queues the operation and returns; the communication thread of the lane runs the
 //          queue in order.  The tensors must stay, inputs unwritten and outputs unread, until the
 //          Work is done.  One thread of a rank submits.  A group of one rank copies at once.
@@ -107,6 +107,8 @@ class Group {
   int rank() const { return rank_; }
   int size() const { return int(world_ranks_.size()); }
   const std::string& name() const { return name_; }
+  const std::string& lane() const { return lane_; }
+  uint64_t id() const { return id_; }  // a hash of its name and ranks
   // By group rank: the ranks of the world.
   std::span<const int> world_ranks() const { return world_ranks_; }
 

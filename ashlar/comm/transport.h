@@ -22,8 +22,8 @@
 namespace ashlar::comm {
 
 struct Message {
-  int peer = 0;  // rank of the world
-  std::byte* data = nullptr;
+  int peer = 0;               // rank of the world
+  std::byte* data = nullptr;  // null: announced, and not moved
   int64_t bytes = 0;
 };
 

@@ -268,6 +268,8 @@ Rows parallel() {
       word("parallel.muon", p, &P::muon, {"auto", "replicate", "owner"},
            "who orthogonalises a matrix that several ranks hold: all of them, or one; auto: all up "
            "to 3"),
+      word("parallel.collectives", p, &P::collectives, {"exact", "native"},
+           "sums in one order on every engine, or by MPI's own collectives in its order"),
   };
 }
 

@@ -29,6 +29,7 @@ enum class ShardLayout : uint8_t { kContiguous, kBucketed };
 enum class ContextLayout : uint8_t { kZigzag, kContiguous };
 enum class ContextExchange : uint8_t { kAllGather, kRing };
 enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
+enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
 
 struct InitSpec {
   double std = 0.02;
@@ -93,6 +94,7 @@ struct ParallelSpec {
   ContextLayout cp_layout = ContextLayout::kZigzag;
   ContextExchange cp_exchange = ContextExchange::kAllGather;
   MuonMode muon = MuonMode::kAuto;
+  CollectiveMode collectives = CollectiveMode::kExact;
   int64_t num_ranks() const { return pp * dp * cp * tp; }  // of a resolved one
   friend bool operator==(const ParallelSpec&, const ParallelSpec&) = default;
 };

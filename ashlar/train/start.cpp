@@ -26,6 +26,13 @@ int threads_of(const Recipe& recipe, int local_ranks) {
   return ours < all ? ours : std::max(1, ours / local_ranks);
 }
 
+comm::Options options_of(const Recipe& recipe) {
+  comm::Options options;
+  if (recipe.parallel.collectives == CollectiveMode::kNative)
+    options.collectives = comm::Collectives::kNative;
+  return options;
+}
+
 const char* variable(const char* name) {
   return std::getenv(name);
 }
@@ -70,15 +77,19 @@ void start_ranks(const Recipe& recipe, const Start& start,
                    "--ranks is {} within processes that a launcher started; choose one of the two",
                    start.num_ranks);
     return comm::run_mpi(
-        {}, *allocators[0], [&](comm::Group& ranks) { seat(ranks, *allocators[0]); },
+        options_of(recipe), *allocators[0],
+        [&](comm::Group& ranks) { seat(ranks, *allocators[0]); },
         [&](std::string_view message, int) { start.report(message); });
   }
   if (start.num_ranks == 1) {
+    ASHLAR_REQUIRE(recipe.parallel.collectives == CollectiveMode::kExact, kConfig,
+                   "parallel.collectives is native but this process is the only rank; use mpirun, "
+                   "or exact");
     comm::SelfWorld world(*allocators[0]);
     return seat(world.group(), *allocators[0]);
   }
   const auto allocator_of = [&](int rank) -> Allocator& { return *allocators[size_t(rank)]; };
-  comm::run_ranks(start.num_ranks, {}, allocator_of,
+  comm::run_ranks(start.num_ranks, options_of(recipe), allocator_of,
                   [&](comm::Group& ranks) { seat(ranks, allocator_of(ranks.rank())); });
 }
 

@@ -31,8 +31,10 @@ Result shell(const std::string& command) {
   return result;
 }
 
+// Unbound: bound to one core, the lanes of a rank would poll in turn with whatever else runs there.
 Result mpirun(int num_ranks, const std::string& mode) {
-  return shell("timeout 100 " ASHLAR_MPIEXEC " --oversubscribe --allow-run-as-root -n " +
+  return shell("timeout 100 " ASHLAR_MPIEXEC
+               " --oversubscribe --bind-to none --allow-run-as-root -n " +
                std::to_string(num_ranks) + " " ASHLAR_COMM_PROGRAM " " + mode);
 }
 
@@ -102,6 +104,56 @@ TEST_F(Mpi, OneFailingRankEndsAllAndIsToldOnce) {
         << lane.output;
     EXPECT_LT(lane.seconds, 10);
   }
+}
+
+// MPI's own collectives: the same operations, forms and counters; sums that round, within rounding.
+TEST_F(Mpi, NativeOperationsAreExactWhereNothingRounds) {
+  for (const int num_ranks : {1, 2, 3, 4}) {
+    const Result exact = mpirun(num_ranks, "operations"),
+                 native = mpirun(num_ranks, "operations --native");
+    EXPECT_EQ(native.code, 0) << native.output;
+    EXPECT_EQ(count(native.output, "ranks: every operation is exact"), 1) << native.output;
+    const auto line = [](const Result& r) { return r.output.substr(r.output.find(" ranks: ")); };
+    EXPECT_EQ(line(native), line(exact));  // with the bytes sent
+  }
+}
+
+TEST_F(Mpi, NativeSumsAreWithinRounding) {
+  for (const int num_ranks : {2, 3, 4})
+    for (const char* mode : {"near", "near --native"}) {
+      const Result result = mpirun(num_ranks, mode);
+      EXPECT_EQ(result.code, 0) << result.output;
+      EXPECT_EQ(count(result.output, "ranks: sums are within rounding"), 1) << result.output;
+    }
+}
+
+TEST_F(Mpi, NativeFaultsAreThoseOfRounds) {
+  const Result broken = mpirun(4, "throw --native");
+  EXPECT_EQ(broken.code, 23) << broken.output;
+  EXPECT_EQ(count(broken.output, "comm_program: loss is nan [rank 2 of 4"), 1) << broken.output;
+  EXPECT_EQ(count(broken.output, "comm_program: "), 1) << broken.output;
+  const Result odd = mpirun(4, "shape --native");
+  EXPECT_EQ(odd.code, 30) << odd.output;
+  EXPECT_EQ(count(odd.output, "rank 2 calls all_reduce 'grads'"), 1) << odd.output;
+  const Result lane = mpirun(4, "lane --native");
+  EXPECT_EQ(lane.code, 30) << lane.output;
+  EXPECT_EQ(count(lane.output, "of group bulk) with 999 elements"), 1) << lane.output;
+  const Result late = mpirun(4, "late --native");
+  EXPECT_EQ(late.code, 30) << late.output;
+  EXPECT_EQ(count(late.output, "waited 1 s; not arrived: rank 2;"), 1) << late.output;
+  const Result killed = mpirun(4, "kill --native");
+  EXPECT_EQ(killed.code, 128 + 9) << killed.output;
+  for (const Result& result : {broken, odd, lane, late, killed}) EXPECT_LT(result.seconds, 10);
+}
+
+TEST_F(Mpi, NativeIsRefusedOnThreads) {
+  const Result here = threads(2, "operations --native");
+  EXPECT_EQ(here.code, 2) << here.output;
+  EXPECT_EQ(count(here.output,
+                  "comm_program: parallel.collectives is native but ranks are threads of one "
+                  "process; use mpirun, or exact"),
+            1)
+      << here.output;
 }
 
 TEST_F(Mpi, ALateRankIsNamed) {

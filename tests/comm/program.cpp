@@ -1,14 +1,18 @@
 // One rank body under either engine, for mpi_launch.cpp and for measuring:
-//   comm_program MODE [--ranks N]      N threads of this process; without it, under mpirun
-// Modes: operations, bits, overlap, and the faults throw, late, shape, lane, kill, alone.
+//   comm_program MODE [--ranks N] [--native]
+//     --ranks    N threads of this process; without it, under mpirun
+//     --native   MPI's own collectives
+// Modes: operations, bits, near, overlap, times, and the faults throw, late, shape, lane, kill, alone.
 #include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "ashlar/comm/launch_check.h"
 #include "ashlar/comm/mpi/run_mpi.h"
@@ -42,6 +46,47 @@ void operations(Group& world) {
   for (const TrafficRow& row : world.traffic()) sent += row.sent_bytes;
   if (world.rank() == 0)
     fmt::print("{} ranks: every operation is exact, {} bytes sent\n", world.size(), sent);
+}
+
+// Sums of data that rounds: against fp64, within the rounding of any order and of every step of it.
+template <typename T>
+void near_sums(Group& world, double epsilon) {
+  const int n = world.size();
+  const auto value = [](int rank, int64_t i) {
+    return T(float(int64_t(hash(11, rank, i))) * 1e-19f);
+  };
+  for (const int64_t length : {1, 7, 1000, 100003}) {
+    std::vector<T> in(static_cast<size_t>(length)), all(in.size()), root(in.size());
+    for (int64_t i = 0; i < length; ++i) in[size_t(i)] = value(world.rank(), i);
+    const Rows rows = even_rows(length, world.rank(), n);
+    world.all_reduce(tensor_of(in), tensor_of(all), "near").wait();
+    world.reduce(tensor_of(in), tensor_of(root), n - 1, "near").wait();
+    world.reduce_scatter(tensor_of(in), tensor_of(in).slice(rows.begin, rows.end), "near").wait();
+    const auto check = [&](const std::vector<T>& got, int64_t begin, int64_t end,
+                           const char* what) {
+      for (int64_t i = begin; i < end; ++i) {
+        double sum = 0, sizes = 0;
+        for (int rank = 0; rank < n; ++rank) {
+          sum += double(value(rank, i));
+          sizes += std::abs(double(value(rank, i)));
+        }
+        require(std::abs(double(got[size_t(i)]) - sum) <= n * epsilon * sizes,
+                fmt::format("{} of {}: element {} is {} but {} was expected", what,
+                            name_of(dtype_of<T>), i, double(got[size_t(i)]), sum));
+      }
+    };
+    check(all, 0, length, "all_reduce");
+    check(in, rows.begin, rows.end, "reduce_scatter");
+    if (world.rank() == n - 1) check(root, 0, length, "reduce");
+  }
+}
+
+void near(Group& world) {
+  near_sums<double>(world, 0x1p-53);
+  near_sums<float>(world, 0x1p-24);
+  near_sums<bf16>(world, 0x1p-8);
+  world.barrier("end").wait();
+  if (world.rank() == 0) fmt::print("{} ranks: sums are within rounding\n", world.size());
 }
 
 void bits(Group& world) {
@@ -110,6 +155,38 @@ void overlap(Group& world) {
         100 * *std::max_element(hidden.begin(), hidden.end()), sink == 0 ? "!" : "");
 }
 
+// The time of each operation from 4 KiB to 256 MiB: median over rounds of the slowest rank.  To compare,
+// with and without --native.
+void times(Group& world) {
+  std::vector<float> a(size_t{64} << 20), b(a.size());
+  for (int64_t bytes = 4096; bytes <= int64_t{256} << 20; bytes *= 4) {
+    const int64_t length = bytes / 4 / world.size() * world.size();
+    const Rows rows = even_rows(length, world.rank(), world.size());
+    const Tensor in = tensor_of(a).slice(0, length), out = tensor_of(b).slice(0, length);
+    const Tensor own = out.slice(rows.begin, rows.end);
+    const auto report = [&](const char* op, function_ref<void()> run) {
+      run();
+      std::vector<double> seconds;
+      for (int round = 0; round < (bytes > (1 << 22) ? 5 : 25); ++round) {
+        world.barrier("together").wait();
+        const auto start = Clock::now();
+        run();
+        seconds.push_back(slowest(world, seconds_since(start)));
+      }
+      std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());
+      if (world.rank() == 0)
+        fmt::print("{} ranks {:<14} {:>9} bytes {:>12.1f} us\n", world.size(), op, length * 4,
+                   1e6 * seconds[seconds.size() / 2]);
+    };
+    report("all_reduce", [&] { world.all_reduce(in, out, "times").wait(); });
+    report("reduce_scatter", [&] { world.reduce_scatter(in, own, "times").wait(); });
+    report("all_gather", [&] { world.all_gather(own, out, "times").wait(); });
+    report("broadcast", [&] { world.broadcast(in, 0, "times").wait(); });
+    report("reduce", [&] { world.reduce(in, out, 0, "times").wait(); });
+    report("all_to_all", [&] { world.all_to_all(in, out, "times").wait(); });
+  }
+}
+
 // A fault on rank 2 (or the last), after work that is fine.
 void fault(Group& world, const std::string& kind) {
   std::vector<float> data(1000);
@@ -135,14 +212,18 @@ void fault(Group& world, const std::string& kind) {
 void run_mode(Group& world, const std::string& mode) {
   if (mode == "operations") return operations(world);
   if (mode == "bits") return bits(world);
+  if (mode == "near") return near(world);
   if (mode == "overlap") return overlap(world);
+  if (mode == "times") return times(world);
   fault(world, mode);
 }
 
-int run(const std::string& mode, int num_ranks) {
-  const bool fault = mode != "operations" && mode != "bits" && mode != "overlap";
+int run(const std::string& mode, int num_ranks, bool native) {
+  const bool timed = mode == "overlap" || mode == "times";
+  const bool fault = !timed && mode != "operations" && mode != "bits" && mode != "near";
   // Slices even in `operations`; one message a chunk where time counts.
-  const Options options{fault ? 1.0 : 60.0, mode == "overlap" ? int64_t{8} << 20 : 1 << 16};
+  const Options options{fault ? 1.0 : 60.0, timed ? int64_t{8} << 20 : 1 << 16,
+                        native ? Collectives::kNative : Collectives::kExact};
   Allocator allocator(Device::kCpu);
   const auto body = [&](Group& world) { run_mode(world, mode); };
   if (mode == "alone") {
@@ -162,13 +243,15 @@ int run(const std::string& mode, int num_ranks) {
 }  // namespace ashlar::comm
 
 int main(int argc, char** argv) {
-  const bool threads = argc == 4 && std::strcmp(argv[2], "--ranks") == 0;
-  if (argc != 2 && !threads) {
-    std::fputs("comm_program MODE [--ranks N]\n", stderr);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const bool native = std::erase(words, "--native") > 0;
+  const bool threads = words.size() == 3 && words[1] == "--ranks";
+  if (words.size() != 1 && !threads) {
+    std::fputs("comm_program MODE [--ranks N] [--native]\n", stderr);
     return 2;
   }
   try {
-    return ashlar::comm::run(argv[1], threads ? std::atoi(argv[3]) : 0);
+    return ashlar::comm::run(words[0], threads ? std::atoi(words[2].c_str()) : 0, native);
   } catch (const ashlar::Error& error) {
     fmt::print(stderr, "comm_program: {}\n", error.what());
     return error.exit_code();

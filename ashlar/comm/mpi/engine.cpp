@@ -1,11 +1,14 @@
 #include "ashlar/comm/mpi/engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <thread>
 
+#include "ashlar/comm/mpi/collectives.h"
 #include "ashlar/comm/mpi/transport.h"
+#include "ashlar/comm/queue.h"
 #include "ashlar/core/rng.h"
 
 namespace ashlar::comm {
@@ -30,6 +33,21 @@ bool before(const Failure& a, const Failure& b) {
   return rank_of(a) < rank_of(b);
 }
 
+// inout = in + inout: integers wrap, bf16 is rounded at every sum.
+template <typename T>
+void add(void* in, void* inout, int* length, MPI_Datatype*) {
+  const T* from = static_cast<const T*>(in);
+  T* to = static_cast<T*>(inout);
+  for (int i = 0; i < *length; ++i)
+    if constexpr (std::is_same_v<T, bf16>)
+      to[i] = bf16(float(from[i]) + float(to[i]));
+    else
+      to[i] = T(from[i] + to[i]);
+}
+
+constexpr MPI_User_function* kSums[] = {add<bf16>, add<uint8_t>, add<uint16_t>, add<uint32_t>,
+                                        add<uint64_t>};
+
 }  // namespace
 
 void check_mpi(int code, const char* call) {
@@ -40,15 +58,20 @@ void check_mpi(int code, const char* call) {
   ASHLAR_FAIL(kComm, "{} failed: {}", call, std::string_view(text, size_t(length)));
 }
 
-MpiEngine::MpiEngine() {
+MpiEngine::MpiEngine(Collectives collectives) : collectives_(collectives) {
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+  for (size_t i = 0; i < sums_.size(); ++i)
+    check_mpi(MPI_Op_create(kSums[i], 1, &sums_[i]), "MPI_Op_create");
   listen();
 }
 
+// Only where no rank has failed: else the world ends first.
 MpiEngine::~MpiEngine() {
+  for (auto& [group, communicator] : communicators_) MPI_Comm_free(&communicator);
+  for (MPI_Op& sum : sums_) MPI_Op_free(&sum);
   MPI_Cancel(&listening_);
   MPI_Wait(&listening_, MPI_STATUS_IGNORE);
   MPI_Comm_free(&comm_);
@@ -60,6 +83,47 @@ std::unique_ptr<Transport> MpiEngine::transport(std::string_view lane) {
                 "two lanes have the same tag: rename one");
   tags_.push_back(tag);
   return std::make_unique<MpiTransport>(*this, tag);
+}
+
+std::unique_ptr<Executor> MpiEngine::executor(std::string_view lane, Fate& fate, Buffer staging,
+                                              double timeout_s) {
+  if (collectives_ == Collectives::kExact)
+    return Engine::executor(lane, fate, std::move(staging), timeout_s);
+  return std::make_unique<OperationQueue>(
+      fate, std::make_unique<MpiCollectives>(*this, transport(lane), std::move(staging), timeout_s),
+      !immediate());
+}
+
+MPI_Op MpiEngine::sum_of(DType dtype) const {
+  if (dtype == DType::kF64 || dtype == DType::kF32) return MPI_SUM;
+  if (dtype == DType::kBF16) return sums_[0];
+  return sums_[1 + size_t(std::countr_zero(uint64_t(size_of(dtype))))];
+}
+
+bool MpiEngine::has_communicator(const Group& group) const {
+  const std::lock_guard lock(communicators_mutex_);
+  return communicators_.contains({group.lane(), group.id()});
+}
+
+void MpiEngine::make_communicator(const Group& group) {
+  const std::lock_guard turn(turn_);
+  MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
+  MPI_Comm made = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_group(comm_, &world), "MPI_Comm_group");
+  check_mpi(MPI_Group_incl(world, group.size(), group.world_ranks().data(), &members),
+            "MPI_Group_incl");
+  check_mpi(MPI_Comm_create_group(comm_, members, tag_of(group.lane()), &made),
+            "MPI_Comm_create_group");
+  check_mpi(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  MPI_Group_free(&members);
+  MPI_Group_free(&world);
+  const std::lock_guard lock(communicators_mutex_);
+  communicators_[{group.lane(), group.id()}] = made;
+}
+
+MPI_Comm MpiEngine::communicator(const Group& group) const {
+  const std::lock_guard lock(communicators_mutex_);
+  return communicators_.at({group.lane(), group.id()});
 }
 
 void MpiEngine::require_going_on(bool interrupted) {

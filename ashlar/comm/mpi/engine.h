@@ -3,12 +3,16 @@
 
 #include <mpi.h>
 
+#include <array>
 #include <atomic>
+#include <map>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "ashlar/comm/transport.h"
+#include "ashlar/comm/world.h"
 #include "ashlar/core/function_ref.h"
 
 namespace ashlar::comm {
@@ -34,13 +38,22 @@ class Turn {
 
 class MpiEngine final : public Engine {
  public:
-  MpiEngine();  // MPI is initialised; outlived by it
+  explicit MpiEngine(Collectives collectives);  // MPI is initialised; outlived by it
   ~MpiEngine() override;
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   bool immediate() const override { return size_ == 1; }
   std::unique_ptr<Transport> transport(std::string_view lane) override;
+  std::unique_ptr<Executor> executor(std::string_view lane, Fate& fate, Buffer staging,
+                                     double timeout_s) override;
   void fail(const std::exception_ptr& error) override;
+
+  // For native collectives: a communicator for each group, kept for groups of the same name, ranks and
+  // lane.  To be made on all its ranks at once; the call waits for them.
+  bool has_communicator(const Group& group) const;
+  void make_communicator(const Group& group);
+  MPI_Comm communicator(const Group& group) const;
+  MPI_Op sum_of(DType dtype) const;
 
   // For transports.  MPI_THREAD_SERIALIZED: every call of MPI within a turn.
   MPI_Comm comm() const { return comm_; }
@@ -61,7 +74,11 @@ class MpiEngine final : public Engine {
   bool hear();  // of a failure elsewhere, into failure_; in a turn
   void listen();
 
+  const Collectives collectives_;
   MPI_Comm comm_ = MPI_COMM_NULL;
+  std::map<std::pair<std::string, uint64_t>, MPI_Comm> communicators_;  // by lane and group
+  mutable std::mutex communicators_mutex_;
+  std::array<MPI_Op, 5> sums_{};  // bf16; integers of 1, 2, 4, 8 bytes
   int rank_ = 0, size_ = 1;
   Turn turn_;
   std::vector<int> tags_;    // of the lanes

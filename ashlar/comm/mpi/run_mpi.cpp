@@ -7,7 +7,7 @@ namespace {
 
 void run_world(const Options& options, Allocator& allocator, function_ref<void(Group& world)> body,
                function_ref<void(std::string_view message, int exit_code)> report) {
-  MpiEngine engine;
+  MpiEngine engine(options.collectives);
   std::exception_ptr error;
   try {
     World world(engine, options, allocator);

@@ -115,7 +115,7 @@ void MpiTransport::arrived(const Round& round, int partner) {
 
 void MpiTransport::add_payload(std::span<const Message> messages, bool is_send) {
   for (const Message& message : messages)
-    for (int64_t begin = 0; begin < message.bytes; begin += kMessageBytes) {
+    for (int64_t begin = 0; message.data && begin < message.bytes; begin += kMessageBytes) {
       const int bytes = int(std::min(kMessageBytes, message.bytes - begin));
       requests_.push_back(MPI_REQUEST_NULL);
       announcers_.push_back(-1);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <thread>
@@ -274,6 +274,9 @@ void run_ranks(int num_ranks, const Options& options,
                function_ref<void(Group& world)> body) {
   ASHLAR_REQUIRE(num_ranks >= 1, kConfig, "the number of ranks is {} but must be at least 1",
                  num_ranks);
+  ASHLAR_REQUIRE(options.collectives == Collectives::kExact, kConfig,
+                 "parallel.collectives is native but ranks are threads of one process; use mpirun, "
+                 "or exact");
   Shared shared(num_ranks);
   std::vector<std::thread> threads;
   try {

@@ -1,0 +1,58 @@
+// Operations handed to MPI's own collectives, whole: all_reduce, reduce_scatter, all_gather, broadcast,
+// reduce and all_to_all.  send_receive and barrier go by rounds, which are MPI's messages already.
+//
+// Before an operation its ranks meet in a round without payload: who does not come or calls something
+// else is named as with rounds, and MPI begins only where all are there.  Counters are those of the
+// rounds that are not run.
+//
+// Numerics  MPI orders sums as it likes: equal to the exact ones up to rounding.  bf16 is added by an
+//           operation of ours in fp32 and rounded at every step, not once.  Integers wrap, by
+//           operations of ours too: Open MPI's sums of bytes stop at the largest value.
+// Limits    2^31 - 1 elements an operation: MPI counts in int.
+// Memory    MPI's own; no staging.  An all_to_all in place copies its input.
+// Faults    MPI cannot withdraw a collective: where a rank fails while one is under way, it is polled
+//           to its end for up to a second, then left to itself; the process ends soon after.
+#pragma once
+
+#include <vector>
+
+#include "ashlar/comm/mpi/engine.h"
+#include "ashlar/comm/rounds.h"
+
+namespace ashlar::comm {
+
+class MpiCollectives final : public Runner {
+ public:
+  MpiCollectives(MpiEngine& engine, std::unique_ptr<Transport> transport, Buffer staging,
+                 double timeout_s);
+  void enter(Group& group) override;  // all its ranks meet
+  Moved run(const Operation& operation, const Header& header, std::span<const int> world_ranks,
+            int rank) override;
+  void interrupt() override;
+
+ private:
+  // The first round of an operation, without payload; the others only add to the counters.
+  class Meeting;
+  Moved meet(const Operation& operation, const Header& header, std::span<const int> world_ranks,
+             int rank);
+  void post(const Operation& operation, MPI_Comm comm, int rank);
+  void reduce_chunks(const Operation& operation, MPI_Comm comm, int rank);
+  const std::byte* apart(const Operation& operation);
+  void lay_out_counts(const Operation& operation);
+  void finish(const Header& header, std::span<const int> world_ranks, int rank);
+  bool poll();  // whether all requests have ended
+  void wait_a_little() noexcept;
+  MPI_Request* next();
+
+  MpiEngine& engine_;
+  Rounds rounds_;    // of send_receive and barrier
+  Rounds meetings_;  // on meta
+  const double timeout_s_;
+  std::atomic<bool> interrupted_{false};
+  Operation planned_;
+  std::vector<int> counts_, begins_, receive_counts_, receive_begins_;
+  std::vector<MPI_Request> requests_;
+  std::vector<std::byte> copy_;  // of what an all_to_all in place sends; grows once
+};
+
+}  // namespace ashlar::comm
