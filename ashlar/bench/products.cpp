@@ -8,6 +8,7 @@
 
 #include "ashlar/core/rng.h"
 #include "ashlar/core/statistics.h"
+#include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/newton_schulz.h"
 #include "ashlar/kernels/peak.h"

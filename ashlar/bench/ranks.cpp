@@ -7,6 +7,7 @@
 
 #include "ashlar/bench/traffic_floor.h"
 #include "ashlar/core/rng.h"
+#include "ashlar/kernels/isa.h"
 #include "ashlar/train/agree.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"

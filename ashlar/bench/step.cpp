@@ -9,6 +9,7 @@
 #include "ashlar/core/rng.h"
 #include "ashlar/core/statistics.h"
 #include "ashlar/core/text.h"
+#include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/peak.h"
 #include "ashlar/sizing/zaya.h"
 #include "ashlar/train/plan.h"

@@ -4,6 +4,7 @@
 #include "ashlar/cli/command.h"
 #include "ashlar/core/text.h"
 #include "ashlar/kernels/context.h"
+#include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/peak.h"
 
 namespace ashlar::cli {

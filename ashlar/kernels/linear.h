@@ -20,6 +20,7 @@
 #include <span>
 
 #include "ashlar/kernels/context.h"
+#include "ashlar/kernels/matrix.h"
 
 namespace ashlar::kernels {
 
@@ -44,16 +45,6 @@ OperandLayout operand_layout(const Context&, int64_t groups, int64_t n, int64_t 
                              bool for_backward);
 // Refreshes the packed forms from w; once per optimizer step.  No-op where there are none.
 void pack(const Context&, const Operand&);
-
-// A strided view of a row-major activation matrix: rows x cols with `stride` elements between rows.
-struct Matrix {
-  std::byte* data = nullptr;
-  DType dtype = DType::kF32;
-  int64_t rows = 0, cols = 0, stride = 0;
-  static Matrix of(const Tensor& tensor);  // [.., cols]: leading dims are rows
-  Matrix columns(int64_t begin, int64_t end) const;
-  Matrix row_range(int64_t begin, int64_t end) const;
-};
 
 // y [T,N] = x [T,K] W^T (+ y if accumulate).  W is one matrix.
 void linear_forward(const Context&, DType compute, const Matrix& x, const Operand& w,

@@ -10,6 +10,7 @@
 #include "ashlar/core/text.h"
 #include "ashlar/data/prefetch.h"
 #include "ashlar/data/verify.h"
+#include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/peak.h"
 #include "ashlar/sizing/zaya.h"
 #include "ashlar/train/agree.h"

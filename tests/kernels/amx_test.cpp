@@ -1,7 +1,5 @@
 // The products and the peak loop of AMX as they are compiled: by the CPU's own tiles where it has
 // them, else trapped and emulated instruction by instruction (amx_emulation.h).
-#include "ashlar/kernels/cpu/amx.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +8,9 @@
 #include <span>
 
 #include "amx_emulation.h"
-#include "ashlar/kernels/cpu/gemm_drive.h"
+#include "ashlar/kernels/cpu/gemm/amx_tiles.h"
+#include "ashlar/kernels/cpu/gemm/drive.h"
+#include "ashlar/kernels/isa.h"
 #include "kernel_case.h"
 
 namespace ashlar::kernels {

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ashlar/kernels/attention.h"
+#include "ashlar/kernels/isa.h"
 #include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {

@@ -2,7 +2,8 @@
 
 #include <numeric>
 
-#include "ashlar/kernels/cpu/attention_rows.h"
+#include "ashlar/kernels/cpu/attention/rows_args.h"
+#include "ashlar/kernels/isa.h"
 #include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {

@@ -3,7 +3,8 @@
 #include <limits>
 
 #include "ashlar/core/error.h"
-#include "ashlar/kernels/cpu/cross_entropy_fast.h"
+#include "ashlar/kernels/cpu/cross_entropy_args.h"
+#include "ashlar/kernels/isa.h"
 #include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {

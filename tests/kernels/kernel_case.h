@@ -14,6 +14,7 @@
 
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/context.h"
+#include "ashlar/kernels/isa.h"
 
 namespace ashlar::kernels {
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 
+#include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/linear.h"
 #include "kernel_case.h"
 

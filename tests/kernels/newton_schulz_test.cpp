@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ashlar/core/rng.h"
+#include "ashlar/kernels/isa.h"
 
 namespace ashlar::kernels {
 namespace {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/linear.h"
 #include "kernel_case.h"
 

@@ -1,5 +1,6 @@
 #include "ashlar/kernels/router.h"
 
+#include "ashlar/kernels/isa.h"
 #include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <span>
 
+#include "ashlar/kernels/isa.h"
 #include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {

@@ -1,6 +1,6 @@
 #include "ashlar/kernels/conv.h"
 
-#include "ashlar/kernels/cpu/conv_rows.h"
+#include "ashlar/kernels/cpu/conv_args.h"
 
 namespace ashlar::kernels {
 namespace {

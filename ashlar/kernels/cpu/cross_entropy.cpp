@@ -4,7 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "ashlar/kernels/cpu/cross_entropy_fast.h"
+#include "ashlar/kernels/cpu/cross_entropy_args.h"
 
 namespace ashlar::kernels {
 namespace {

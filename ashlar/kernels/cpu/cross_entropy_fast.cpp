@@ -1,15 +1,15 @@
-#include "ashlar/kernels/cpu/cross_entropy_fast.h"
-
 #include <algorithm>
 #include <cmath>
 
+#include "ashlar/kernels/cpu/cross_entropy_args.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/cross_entropy_fast.cpp"
-#include "ashlar/kernels/cpu/dispatch.h"
+#include "ashlar/kernels/cpu/simd/dispatch.h"
 // clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "ashlar/kernels/cpu/vector-inl.h"
+#include "ashlar/kernels/cpu/simd/vector-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();

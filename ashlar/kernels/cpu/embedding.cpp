@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ashlar/kernels/cpu/embedding_rows.h"
+#include "ashlar/kernels/cpu/embedding_args.h"
 
 namespace ashlar::kernels {
 namespace {

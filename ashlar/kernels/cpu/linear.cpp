@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "ashlar/core/error.h"
-#include "ashlar/kernels/cpu/gemm.h"
-#include "ashlar/kernels/cpu/gemm_drive.h"
-#include "ashlar/kernels/cpu/gemm_reference.h"
+#include "ashlar/kernels/cpu/gemm/drive.h"
+#include "ashlar/kernels/cpu/gemm/engine.h"
+#include "ashlar/kernels/cpu/gemm/reference.h"
+#include "ashlar/kernels/isa.h"
 
 namespace ashlar::kernels {
 
@@ -152,23 +153,6 @@ void pack(const Context& ctx, const Operand& w) {
   const Engine& engine = *gemm::engine_for(fast, w.forward.dtype);
   ASHLAR_ASSERT(engine.element == w.forward.dtype);
   gemm::pack_operand(ctx, engine, G, N, K, w.w, w.forward.data, w.backward.data);
-}
-
-Matrix Matrix::of(const Tensor& tensor) {
-  ASHLAR_ASSERT(tensor.shape.ndim() >= 1);
-  const int64_t cols = tensor.shape[tensor.shape.ndim() - 1];
-  return {tensor.data, tensor.dtype, cols == 0 ? 0 : tensor.numel() / cols, cols, cols};
-}
-
-Matrix Matrix::columns(int64_t begin, int64_t end) const {
-  ASHLAR_ASSERT(0 <= begin && begin <= end && end <= cols);
-  return {data ? data + begin * size_of(dtype) : nullptr, dtype, rows, end - begin, stride};
-}
-
-Matrix Matrix::row_range(int64_t begin, int64_t end) const {
-  ASHLAR_ASSERT(0 <= begin && begin <= end && end <= rows);
-  return {data ? data + begin * stride * size_of(dtype) : nullptr, dtype, end - begin, cols,
-          stride};
 }
 
 void linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "ashlar/kernels/cpu/moe_rows.h"
+#include "ashlar/kernels/cpu/moe_args.h"
 
 namespace ashlar::kernels {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "ashlar/core/error.h"
-#include "ashlar/kernels/cpu/gemm.h"
+#include "ashlar/kernels/cpu/gemm/engine.h"
 #include "ashlar/kernels/cpu/newton_schulz_reference.h"
 
 namespace ashlar::kernels {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "ashlar/kernels/cpu/gemm_reference.h"
+#include "ashlar/kernels/cpu/gemm/reference.h"
 
 namespace ashlar::kernels::newton_schulz {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "ashlar/kernels/cpu/norm_rows.h"
+#include "ashlar/kernels/cpu/norm_args.h"
 
 namespace ashlar::kernels {
 namespace {

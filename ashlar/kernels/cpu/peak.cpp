@@ -7,7 +7,8 @@
 #include <functional>
 #include <limits>
 
-#include "ashlar/kernels/cpu/amx.h"
+#include "ashlar/kernels/cpu/gemm/amx_tiles.h"
+#include "ashlar/kernels/isa.h"
 
 namespace ashlar::kernels {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "ashlar/kernels/cpu/qk_rows.h"
+#include "ashlar/kernels/cpu/qk_args.h"
 
 namespace ashlar::kernels {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ashlar/kernels/cpu/router_rows.h"
+#include "ashlar/kernels/cpu/router_args.h"
 
 namespace ashlar::kernels {
 namespace {

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "ashlar/kernels/cpu/update_fast.h"
+#include "ashlar/kernels/cpu/update_args.h"
 
 namespace ashlar::kernels {
 namespace {

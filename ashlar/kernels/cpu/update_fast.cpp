@@ -1,10 +1,10 @@
-#include "ashlar/kernels/cpu/update_fast.h"
-
 #include <cstring>
+
+#include "ashlar/kernels/cpu/update_args.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/update_fast.cpp"
-#include "ashlar/kernels/cpu/dispatch.h"
+#include "ashlar/kernels/cpu/simd/dispatch.h"
 // clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"

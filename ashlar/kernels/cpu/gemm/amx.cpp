@@ -4,8 +4,8 @@
 // padded with zeros to 32 on both sides, so that no tile reads past its operand.
 #include <algorithm>
 
-#include "ashlar/kernels/cpu/amx.h"
-#include "ashlar/kernels/cpu/gemm_bf16.h"
+#include "ashlar/kernels/cpu/gemm/amx_tiles.h"
+#include "ashlar/kernels/cpu/gemm/bf16.h"
 
 #if defined(__x86_64__)
 

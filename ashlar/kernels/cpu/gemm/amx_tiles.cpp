@@ -1,4 +1,4 @@
-#include "ashlar/kernels/cpu/amx.h"
+#include "ashlar/kernels/cpu/gemm/amx_tiles.h"
 
 #if defined(__x86_64__)
 

@@ -2,15 +2,15 @@
 // products where the machine has no bf16 dot product: operands rounded to bf16 and kept as fp32
 // give the same products.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/gemm_f32.cpp"
+#define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/gemm/f32.cpp"
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
 #include "ashlar/core/error.h"
-#include "ashlar/kernels/cpu/dispatch.h"
-#include "ashlar/kernels/cpu/gemm.h"
+#include "ashlar/kernels/cpu/gemm/engine.h"
+#include "ashlar/kernels/cpu/simd/dispatch.h"
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"

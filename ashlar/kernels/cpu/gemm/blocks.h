@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <span>
 
-#include "ashlar/kernels/cpu/gemm_drive.h"
+#include "ashlar/kernels/cpu/gemm/drive.h"
 
 namespace ashlar::kernels::gemm {
 

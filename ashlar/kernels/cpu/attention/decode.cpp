@@ -1,7 +1,7 @@
 #include <array>
 #include <cmath>
 
-#include "ashlar/kernels/cpu/attention_blocks.h"
+#include "ashlar/kernels/cpu/attention/blocks.h"
 
 namespace ashlar::kernels {
 namespace {

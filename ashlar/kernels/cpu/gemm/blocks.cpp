@@ -1,4 +1,4 @@
-#include "ashlar/kernels/cpu/gemm_blocks.h"
+#include "ashlar/kernels/cpu/gemm/blocks.h"
 
 #include <array>
 #include <cstring>

@@ -1,12 +1,12 @@
-#include "ashlar/kernels/cpu/attention_rows.h"
+#include "ashlar/kernels/cpu/attention/rows_args.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/attention_rows.cpp"
-#include "ashlar/kernels/cpu/dispatch.h"
+#define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/attention/rows_fast.cpp"
+#include "ashlar/kernels/cpu/simd/dispatch.h"
 // clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "ashlar/kernels/cpu/lanes-inl.h"
+#include "ashlar/kernels/cpu/simd/lanes-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();

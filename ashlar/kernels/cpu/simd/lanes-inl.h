@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "ashlar/kernels/cpu/elementwise.h"
-#include "ashlar/kernels/cpu/vector-inl.h"
+#include "ashlar/kernels/cpu/simd/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ashlar::kernels::HWY_NAMESPACE {

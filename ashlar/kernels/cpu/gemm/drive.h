@@ -10,7 +10,7 @@
 
 #include <span>
 
-#include "ashlar/kernels/cpu/gemm.h"
+#include "ashlar/kernels/cpu/gemm/engine.h"
 #include "ashlar/kernels/linear.h"
 
 namespace ashlar::kernels::gemm {

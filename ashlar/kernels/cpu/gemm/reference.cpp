@@ -1,4 +1,4 @@
-#include "ashlar/kernels/cpu/gemm_reference.h"
+#include "ashlar/kernels/cpu/gemm/reference.h"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 //                zero.
 #pragma once
 
-#include "ashlar/kernels/cpu/gemm.h"
+#include "ashlar/kernels/cpu/gemm/engine.h"
 
 namespace ashlar::kernels::gemm {
 

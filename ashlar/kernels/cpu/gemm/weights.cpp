@@ -1,7 +1,7 @@
 // The packed forms of weights.
 #include <algorithm>
 
-#include "ashlar/kernels/cpu/gemm_drive.h"
+#include "ashlar/kernels/cpu/gemm/drive.h"
 
 namespace ashlar::kernels::gemm {
 

@@ -6,7 +6,7 @@
 #define ASHLAR_KERNELS_CPU_VECTOR_MATH_INL_H_
 #endif
 
-#include "ashlar/kernels/cpu/lanes-inl.h"
+#include "ashlar/kernels/cpu/simd/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ashlar::kernels::HWY_NAMESPACE {

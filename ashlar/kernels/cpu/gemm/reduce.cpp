@@ -1,6 +1,6 @@
 // Products that reduce over tokens: gradients of weights.
 #include "ashlar/core/error.h"
-#include "ashlar/kernels/cpu/gemm_blocks.h"
+#include "ashlar/kernels/cpu/gemm/blocks.h"
 
 namespace ashlar::kernels::gemm {
 namespace {

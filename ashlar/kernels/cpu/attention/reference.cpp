@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ashlar/kernels/cpu/attention_call.h"
+#include "ashlar/kernels/cpu/attention/call.h"
 
 namespace ashlar::kernels {
 namespace {

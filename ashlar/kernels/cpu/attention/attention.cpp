@@ -1,6 +1,6 @@
 #include "ashlar/kernels/attention.h"
 
-#include "ashlar/kernels/cpu/attention_blocks.h"
+#include "ashlar/kernels/cpu/attention/blocks.h"
 
 namespace ashlar::kernels {
 namespace {

@@ -7,7 +7,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
-#include "ashlar/kernels/cpu/gemm_bf16.h"
+#include "ashlar/kernels/cpu/gemm/bf16.h"
 
 #include <immintrin.h>
 

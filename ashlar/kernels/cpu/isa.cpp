@@ -1,4 +1,4 @@
-#include "ashlar/kernels/context.h"
+#include "ashlar/kernels/isa.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <string>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -127,15 +128,6 @@ Isa isa() {
 void select_isa(Isa isa) {
   ASHLAR_ASSERT(is_supported(isa));
   current().store(isa, std::memory_order_relaxed);
-}
-
-Cost Recorder::total() const {
-  Cost sum;
-  for (const Record& record : records) {
-    sum.flop += record.cost.flop;
-    sum.bytes += record.cost.bytes;
-  }
-  return sum;
 }
 
 }  // namespace ashlar::kernels

@@ -1,5 +1,5 @@
 #include "ashlar/core/error.h"
-#include "ashlar/kernels/cpu/gemm_blocks.h"
+#include "ashlar/kernels/cpu/gemm/blocks.h"
 
 namespace ashlar::kernels::gemm {
 namespace {

@@ -1,6 +1,8 @@
-#include "ashlar/kernels/cpu/attention_blocks.h"
+#include "ashlar/kernels/cpu/attention/blocks.h"
 
 #include <climits>
+
+#include "ashlar/kernels/isa.h"
 
 namespace ashlar::kernels {
 

@@ -7,9 +7,9 @@
 // document come in pieces).
 #pragma once
 
-#include "ashlar/kernels/cpu/attention_call.h"
-#include "ashlar/kernels/cpu/attention_rows.h"
-#include "ashlar/kernels/cpu/gemm.h"
+#include "ashlar/kernels/cpu/attention/call.h"
+#include "ashlar/kernels/cpu/attention/rows_args.h"
+#include "ashlar/kernels/cpu/gemm/engine.h"
 
 namespace ashlar::kernels {
 
