@@ -6,8 +6,11 @@ namespace ashlar::kernels {
 
 Matrix Matrix::of(const Tensor& tensor) {
   ASHLAR_ASSERT(tensor.shape.ndim() >= 1);
-  const int64_t cols = tensor.shape[tensor.shape.ndim() - 1];
-  return {tensor.data, tensor.dtype, cols == 0 ? 0 : tensor.numel() / cols, cols, cols};
+  const int last = tensor.shape.ndim() - 1;
+  int64_t rows = 1;
+  for (int dim = 0; dim < last; ++dim) rows *= tensor.shape[dim];
+  const int64_t cols = tensor.shape[last];
+  return {tensor.data, tensor.dtype, rows, cols, cols};
 }
 
 Matrix Matrix::columns(int64_t begin, int64_t end) const {

@@ -1,0 +1,49 @@
+// Moving elements, setting them, adding them up, whatever they mean: halos, caches, shards, token
+// ids.  Code outside of kernels/ reaches the memory of tensors through these only
+// (scripts/check_memory.sh), so that a dry run counts what is moved and a device can move it.
+//
+// Shapes   matrices of equal rows and cols; tensors of equal numel, whatever their shapes.
+// Types    copy, copy_rows: both of one type, or each F64, F32 or BF16 (to nearest even).
+//          add: both F64, F32 or I64.  fill: 0 in every type, else F64 or F32.
+//          copy_from_runs, copy_to_runs: both of one type.  upload: I32.
+// Limits   from and to share no element; no two pairs of copy_rows write one row.
+// Cost     reads and writes each element once (add reads `to` too); add: 1 flop an element.
+// Record   copy, add, fill, copy_rows: {rows, cols}, a tensor is one row; others {elements}.
+// Threads  tasks of 256 KiB; what lands in an element does not depend on their number.
+#pragma once
+
+#include <span>
+
+#include "ashlar/kernels/context.h"
+#include "ashlar/kernels/matrix.h"
+
+namespace ashlar::kernels {
+
+void copy(const Context&, const Matrix& from, const Matrix& to);
+void copy(const Context&, const Tensor& from, const Tensor& to);
+void add(const Context&, const Matrix& from, const Matrix& to);  // to += from
+void add(const Context&, const Tensor& from, const Tensor& to);
+void fill(const Context&, const Matrix& to, double value);
+void fill(const Context&, const Tensor& to, double value);
+
+struct RowPair {
+  int64_t from, to;  // rows
+};
+// Copies row by row.  cols are equal; rows of `to` that no pair names keep what they have.
+void copy_rows(const Context&, std::span<const RowPair> rows, const Matrix& from, const Matrix& to);
+
+// Elements [begin, begin + length) of a box of a tensor, counted row-major in the box, where memory
+// holds the tensor's own row-major elements from number `first` on: there they lie in runs.
+struct BoxRange {
+  const Shape& tensor;
+  const Box& box;
+  int64_t begin, length, first;
+};
+// Between that memory and one where the elements lie one after another.
+void copy_from_runs(const Context&, const BoxRange&, const Tensor& runs, const Tensor& packed);
+void copy_to_runs(const Context&, const BoxRange&, const Tensor& packed, const Tensor& runs);
+
+// A list of the host, read at once.
+void upload(const Context&, std::span<const int32_t> from, const Tensor& to);
+
+}  // namespace ashlar::kernels

@@ -1,0 +1,133 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "ashlar/kernels/cpu/copy_ops.h"
+#include "ashlar/tensor/box_order.h"
+
+namespace ashlar::kernels::cpu {
+namespace {
+
+constexpr int64_t kTaskBytes = 256 << 10;  // written by one task
+
+std::byte* at(const Matrix& m, int64_t row, int64_t col) {
+  return m.data + (row * m.stride + col) * size_of(m.dtype);
+}
+
+bool is_dense(const Matrix& m) {
+  return m.rows == 1 || m.stride == m.cols;
+}
+
+Matrix as_one_row(const Matrix& m) {
+  return {m.data, m.dtype, 1, m.rows * m.cols, m.rows * m.cols};
+}
+
+// body(row, col, count) for parts of rows of a matrix of so many rows and cols, in tasks.
+void for_each_part(const Context& ctx, int64_t rows, int64_t cols, DType written,
+                   function_ref<void(int64_t row, int64_t col, int64_t count)> body) {
+  parallel_for(*ctx.threads, rows * cols, kTaskBytes / size_of(written),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end;) {
+                   const int64_t row = i / cols, col = i % cols;
+                   const int64_t count = std::min(end - i, cols - col);
+                   body(row, col, count);
+                   i += count;
+                 }
+               });
+}
+
+void copy_elements(const Context& ctx, const Matrix& from, int64_t from_row, const Matrix& to,
+                   int64_t to_row, int64_t col, int64_t count) {
+  copy_convert({at(from, from_row, col), from.dtype, ctx.device, {count}},
+               {at(to, to_row, col), to.dtype, ctx.device, {count}});
+}
+
+template <typename T>
+void add_elements(const std::byte* from, std::byte* to, int64_t count) {
+  const T* in = reinterpret_cast<const T*>(from);
+  T* out = reinterpret_cast<T*>(to);
+  for (int64_t i = 0; i < count; ++i) out[i] += in[i];
+}
+
+// use(element of the packed memory, element of the memory of runs, length) for every run.
+template <typename Use>
+void for_each_run_of(const Context& ctx, const BoxRange& range, DType dtype, Use use) {
+  parallel_for(*ctx.threads, range.length, kTaskBytes / size_of(dtype),
+               [&](int64_t begin, int64_t end) {
+                 int64_t packed = begin;
+                 for_each_run(range.tensor, range.box, range.begin + begin, range.begin + end,
+                              [&](int64_t index, int64_t length) {
+                                use(packed, index - range.first, length);
+                                packed += length;
+                              });
+               });
+}
+
+}  // namespace
+
+void copy(const Context& ctx, const Matrix& from, const Matrix& to) {
+  if (to.rows > 1 && is_dense(from) && is_dense(to))
+    return cpu::copy(ctx, as_one_row(from), as_one_row(to));
+  for_each_part(ctx, to.rows, to.cols, to.dtype, [&](int64_t row, int64_t col, int64_t count) {
+    copy_elements(ctx, from, row, to, row, col, count);
+  });
+}
+
+void add(const Context& ctx, const Matrix& from, const Matrix& to) {
+  if (to.rows > 1 && is_dense(from) && is_dense(to))
+    return cpu::add(ctx, as_one_row(from), as_one_row(to));
+  const auto add_part = to.dtype == DType::kF64   ? add_elements<double>
+                        : to.dtype == DType::kF32 ? add_elements<float>
+                                                  : add_elements<int64_t>;
+  for_each_part(ctx, to.rows, to.cols, to.dtype, [&](int64_t row, int64_t col, int64_t count) {
+    add_part(at(from, row, col), at(to, row, col), count);
+  });
+}
+
+void fill(const Context& ctx, const Matrix& to, double value) {
+  if (to.rows > 1 && is_dense(to)) return cpu::fill(ctx, as_one_row(to), value);
+  for_each_part(ctx, to.rows, to.cols, to.dtype, [&](int64_t row, int64_t col, int64_t count) {
+    std::byte* out = at(to, row, col);
+    if (value == 0.0)
+      std::memset(out, 0, size_t(count * size_of(to.dtype)));
+    else if (to.dtype == DType::kF64)
+      std::fill_n(reinterpret_cast<double*>(out), count, value);
+    else
+      std::fill_n(reinterpret_cast<float*>(out), count, float(value));
+  });
+}
+
+void copy_rows(const Context& ctx, std::span<const RowPair> rows, const Matrix& from,
+               const Matrix& to) {
+  const int64_t row_bytes = to.cols * size_of(to.dtype);
+  parallel_for(*ctx.threads, int64_t(rows.size()), std::max<int64_t>(1, kTaskBytes / row_bytes),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i)
+                   copy_elements(ctx, from, rows[size_t(i)].from, to, rows[size_t(i)].to, 0,
+                                 to.cols);
+               });
+}
+
+void copy_from_runs(const Context& ctx, const BoxRange& range, const Tensor& runs,
+                    const Tensor& packed) {
+  const int64_t width = size_of(runs.dtype);
+  for_each_run_of(ctx, range, runs.dtype, [&](int64_t in_packed, int64_t in_runs, int64_t length) {
+    std::memcpy(packed.data + in_packed * width, runs.data + in_runs * width,
+                size_t(length * width));
+  });
+}
+
+void copy_to_runs(const Context& ctx, const BoxRange& range, const Tensor& packed,
+                  const Tensor& runs) {
+  const int64_t width = size_of(runs.dtype);
+  for_each_run_of(ctx, range, runs.dtype, [&](int64_t in_packed, int64_t in_runs, int64_t length) {
+    std::memcpy(runs.data + in_runs * width, packed.data + in_packed * width,
+                size_t(length * width));
+  });
+}
+
+void upload(const Context&, std::span<const int32_t> from, const Tensor& to) {
+  if (!from.empty()) std::memcpy(to.data, from.data(), from.size_bytes());
+}
+
+}  // namespace ashlar::kernels::cpu
