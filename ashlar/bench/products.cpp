@@ -8,6 +8,7 @@
 
 #include "ashlar/core/rng.h"
 #include "ashlar/core/statistics.h"
+#include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/newton_schulz.h"
@@ -52,7 +53,7 @@ class Case {
     const Rng rng(1, "products");
     for (int64_t i = 0; i < from.numel(); ++i)
       from.as<float>()[i] = float(rng.uniform(uint64_t(i)) - 0.5);
-    if (dtype != DType::kF32) copy_convert(from, to);
+    if (dtype != DType::kF32) kernels::copy(context_, from, to);
     return to;
   }
   Tensor zeros(DType dtype, const Shape& shape) {

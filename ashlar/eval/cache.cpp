@@ -1,7 +1,8 @@
 #include "ashlar/eval/cache.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "ashlar/kernels/copy.h"
 
 namespace ashlar::eval {
 namespace {
@@ -10,16 +11,11 @@ using kernels::Context;
 using kernels::Matrix;
 using kernels::Sequence;
 
-// The last row(s) of a strided matrix, after `kept` older rows: keeps the newest rows of both.
-void keep_last(const Matrix& fresh, const Tensor& kept, int64_t num_rows) {
-  const int64_t row_bytes = fresh.cols * size_of(fresh.dtype);
-  const int64_t from_fresh = std::min(fresh.rows, num_rows);
-  std::memmove(kept.data, kept.data + from_fresh * row_bytes,
-               size_t((num_rows - from_fresh) * row_bytes));
-  for (int64_t i = 0; i < from_fresh; ++i)
-    std::memcpy(kept.data + (num_rows - from_fresh + i) * row_bytes,
-                fresh.data + (fresh.rows - from_fresh + i) * fresh.stride * size_of(fresh.dtype),
-                size_t(row_bytes));
+// Keeps the newest rows of those kept before and of fresh ones that follow them: one or two.
+void keep_last(const Context& ctx, const Matrix& fresh, const Matrix& kept) {
+  const int64_t from_fresh = std::min(fresh.rows, kept.rows), stay = kept.rows - from_fresh;
+  copy(ctx, kept.row_range(from_fresh, kept.rows), kept.row_range(0, stay));
+  copy(ctx, fresh.row_range(fresh.rows - from_fresh, fresh.rows), kept.row_range(stay, kept.rows));
 }
 
 }  // namespace
@@ -60,35 +56,35 @@ void DecodeCache::skip_to_last(int64_t num_tokens) {
 void DecodeCache::halo_forward(const Context& ctx, int64_t layer, const Sequence& sequence,
                                const Matrix& z, const Matrix& vd, const Tensor& halo_z,
                                const Tensor& halo_vd) {
-  if (ctx.meta()) return;
   const Layer& cache = layers_[size_t(layer)];
   if (sequence.num_halos() > 0) {
-    std::memcpy(halo_z.data, cache.z.tensor.data, size_t(cache.z.tensor.bytes()));
-    std::memcpy(halo_vd.data, cache.vd.tensor.data, size_t(cache.vd.tensor.bytes()));
+    copy(ctx, cache.z.tensor, halo_z);
+    copy(ctx, cache.vd.tensor, halo_vd);
   }
-  keep_last(z, cache.z.tensor, 2);
-  keep_last(vd, cache.vd.tensor, 1);
+  keep_last(ctx, z, Matrix::of(cache.z.tensor));
+  keep_last(ctx, vd, Matrix::of(cache.vd.tensor));
 }
 
-void DecodeCache::keep(Layer& cache, int64_t fresh, const Tensor& k, const Tensor& v) {
+void DecodeCache::keep(const Context& ctx, Layer& cache, int64_t fresh, const Tensor& k,
+                       const Tensor& v) {
   Segment& held = cache.held;
-  const int64_t capacity = cache.k.tensor.shape[0];
-  const int64_t row_bytes = k.bytes() / fresh;
-  const bool meta = k.device == Device::kMeta;
+  const Tensor &keys = cache.k.tensor, &values = cache.v.tensor;
+  const int64_t capacity = keys.shape[0];
   if (held.length + fresh > capacity) {
     // Only sliding blocks get here: what lies before the window of the first new token is dropped.
     const int64_t keep = std::min(held.length, cache.window - 1);
     const int64_t drop = held.length - keep;
-    for (const Tensor* t : {&cache.k.tensor, &cache.v.tensor})
-      if (!meta) std::memmove(t->data, t->data + drop * row_bytes, size_t(keep * row_bytes));
+    ASHLAR_ASSERT(keep + fresh <= capacity);
+    for (int64_t row = 0; row < keep; row += drop) {  // so many at once do not overlap
+      const int64_t end = std::min(keep, row + drop);
+      copy(ctx, keys.slice(drop + row, drop + end), keys.slice(row, end));
+      copy(ctx, values.slice(drop + row, drop + end), values.slice(row, end));
+    }
     held.position += drop;
     held.length = keep;
   }
-  ASHLAR_ASSERT(held.length + fresh <= capacity);
-  if (!meta) {
-    std::memcpy(cache.k.tensor.data + held.length * row_bytes, k.data, size_t(k.bytes()));
-    std::memcpy(cache.v.tensor.data + held.length * row_bytes, v.data, size_t(v.bytes()));
-  }
+  copy(ctx, k, keys.slice(held.length, held.length + fresh));
+  copy(ctx, v, values.slice(held.length, held.length + fresh));
   held.length += fresh;
 }
 
@@ -96,7 +92,7 @@ void DecodeCache::attend(const Context& ctx, int64_t layer, const kernels::Atten
                          const Sequence& sequence, const Tensor& q, const Tensor& k,
                          const Tensor& v, const Tensor& out, const Tensor& lse) {
   Layer& cache = layers_[size_t(layer)];
-  keep(cache, sequence.num_tokens(), k, v);
+  keep(ctx, cache, sequence.num_tokens(), k, v);
   attention_forward(ctx, shape, sequence, std::span(&cache.held, 1), q,
                     cache.k.tensor.slice(0, cache.held.length),
                     cache.v.tensor.slice(0, cache.held.length), out, lse);

@@ -4,7 +4,7 @@
 //
 // Memory   per block: keys and values of max_tokens in the activation type; sliding blocks keep
 //          window - 1 tokens besides the current chunk; 2 C + K D / 2 values in the stream type.
-// Device   on meta it counts and copies nothing.
+// Device   on meta it records and copies nothing.
 // Limits   forward only; chunks must follow each other in position without a gap.
 #pragma once
 
@@ -52,7 +52,7 @@ class DecodeCache final : public nn::SequenceExchange {
     int64_t window = 0;  // 0: none
     Segment held{};      // rows [0, length) of k and v: positions from held.position on
   };
-  void keep(Layer& cache, int64_t fresh, const Tensor& k, const Tensor& v);
+  void keep(const kernels::Context&, Layer& cache, int64_t fresh, const Tensor& k, const Tensor& v);
   std::vector<Layer> layers_;
   int64_t max_tokens_, length_ = 0;
 };

@@ -1,8 +1,8 @@
 #include "ashlar/eval/generate.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/update.h"
 #include "ashlar/nn/loss.h"
 
@@ -40,7 +40,7 @@ std::span<const float> Decoder::feed(std::span<const int32_t> ids) {
   ASHLAR_ASSERT(!ids.empty());
   for (size_t begin = 0; begin < ids.size(); begin += size_t(max_chunk_))
     feed_chunk(ids.subspan(begin, std::min(size_t(max_chunk_), ids.size() - begin)));
-  copy_convert(logits_.tensor, logits_in_f32_.tensor);
+  copy(ctx_, logits_.tensor, logits_in_f32_.tensor);
   ASHLAR_REQUIRE(kernels::first_non_finite(ctx_, logits_in_f32_.tensor) < 0, kNumeric,
                  "the logits after token {} are not finite: the activations pass the range of "
                  "numbers; try --dtype fp64, or weights that are not as large",
@@ -52,9 +52,10 @@ void Decoder::feed_chunk(std::span<const int32_t> ids) {
   const auto count = int64_t(ids.size());
   const Segment segment = cache_.next(count);
   sequence_.assign(std::span(&segment, 1));
-  std::memcpy(ids_.tensor.data, ids.data(), ids.size_bytes());
+  const Tensor ids_T = ids_.tensor.slice(0, count);
+  upload(ctx_, ids, ids_T);
   const auto run = [&](const nn::Saved& saved) {
-    forward(ctx_, model_.call(cache_, sequence_, ids_.tensor.slice(0, count)), saved);
+    forward(ctx_, model_.call(cache_, sequence_, ids_T), saved);
     head_logits(ctx_, model_, saved.final_TH.slice(count - 1, count), logits_.tensor);
   };
   if (count == 1) return run(one_);

@@ -2,8 +2,8 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstring>
 
+#include "ashlar/kernels/copy.h"
 #include "ashlar/nn/loss.h"
 
 namespace ashlar::eval {
@@ -47,8 +47,8 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
     loader.next(batch);
     const int64_t rows = std::min(micro_batch, num_samples - result.num_samples);
     sequence.assign(batch.segments);
-    std::memcpy(ids.tensor.data, batch.ids_BT.data(), size_t(T) * 4);
-    std::memcpy(targets.tensor.data, batch.targets_BT.data(), size_t(T) * 4);
+    upload(ctx, batch.ids_BT, ids.tensor);
+    upload(ctx, batch.targets_BT, targets.tensor);
     forward(ctx, model.call(exchange, sequence, ids.tensor), saved);
     head_loss(ctx, model, saved.final_TH, targets.tensor, loss.tensor);
     for (int64_t t = 0; t < rows * length; ++t) {

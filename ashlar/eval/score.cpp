@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "ashlar/kernels/copy.h"
 #include "ashlar/nn/loss.h"
 
 namespace ashlar::eval {
@@ -42,7 +42,7 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
   Arena arena = nn::arena_for(allocator, Tag::kWorkspace, [&](Arena& a) { lay_out(a); });
   const nn::Saved saved = lay_out(arena);
   OwnedTensor ids_T = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
-  std::memcpy(ids_T.tensor.data, ids.data(), ids.size_bytes());
+  upload(ctx, ids, ids_T.tensor);
   const kernels::Sequence sequence = kernels::Sequence::rows(1, T);
   nn::LocalExchange exchange;
   forward(ctx, model.call(exchange, sequence, ids_T.tensor), saved);

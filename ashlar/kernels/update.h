@@ -35,8 +35,6 @@ void muon_apply(const Context&, double lr, double decay, double lambda, const Te
 
 // Sum of squares in fp64; infinite or NaN elements make it non-finite.
 double sum_of_squares(const Context&, const Tensor& x);
-// y += alpha x.
-void add_scaled(const Context&, double alpha, const Tensor& x, const Tensor& y);
 void zero(const Context&, const Tensor& x);  // parallel
 // Index of the first non-finite element, or -1.
 int64_t first_non_finite(const Context&, const Tensor& x);

@@ -1,9 +1,9 @@
 #include "ashlar/nn/cca_attention.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "ashlar/kernels/conv.h"
+#include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/qk.h"
 
 namespace ashlar::nn {
@@ -54,13 +54,6 @@ struct KeyGradients {
     dq_sum = all.slice(2, 3).view(shape);
   }
 };
-
-void zero_columns(const Context& ctx, const Matrix& m) {
-  if (ctx.meta()) return;
-  const int64_t size = size_of(m.dtype);
-  for (int64_t t = 0; t < m.rows; ++t)
-    std::memset(m.data + t * m.stride * size, 0, size_t(m.cols * size));
-}
 
 // The rows of the halo tensors that this call's segments use.
 struct Halos {
@@ -228,7 +221,7 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
   linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), gradients.qkv,
                          call.accumulate);
   if (call.sharing && !call.sharing->first())
-    zero_columns(ctx, Matrix::of(dqkv).columns(q, spec.qkv_dim()));
+    fill(ctx, Matrix::of(dqkv).columns(q, spec.qkv_dim()), 0.0);
   linear_backward_input(ctx, compute, Matrix::of(dqkv), operands.qkv, Matrix::of(da_TH));
 }
 

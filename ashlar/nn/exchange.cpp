@@ -1,8 +1,7 @@
 #include "ashlar/nn/exchange.h"
 
-#include <cstring>
-
 #include "ashlar/core/error.h"
+#include "ashlar/kernels/copy.h"
 
 namespace ashlar::nn {
 namespace {
@@ -36,19 +35,8 @@ void for_each_halo_token(const Sequence& sequence, Use use) {
   }
 }
 
-std::byte* row_ptr(const Matrix& m, int64_t row) {
-  return m.data + row * m.stride * size_of(m.dtype);
-}
-
-template <typename T>
-void add_row(const std::byte* from, std::byte* to, int64_t n) {
-  const T* in = reinterpret_cast<const T*>(from);
-  T* out = reinterpret_cast<T*>(to);
-  for (int64_t i = 0; i < n; ++i) out[i] += in[i];
-}
-
-void add_row(DType dtype, const std::byte* from, std::byte* to, int64_t n) {
-  dtype == DType::kF64 ? add_row<double>(from, to, n) : add_row<float>(from, to, n);
+Matrix one_row(const Matrix& m, int64_t row) {
+  return m.row_range(row, row + 1);
 }
 
 }  // namespace
@@ -56,25 +44,23 @@ void add_row(DType dtype, const std::byte* from, std::byte* to, int64_t n) {
 void LocalExchange::halo_forward(const Context& ctx, int64_t, const Sequence& sequence,
                                  const Matrix& z, const Matrix& vd, const Tensor& halo_z,
                                  const Tensor& halo_vd) {
-  if (ctx.meta() || sequence.num_halos() == 0) return;
-  fill_zero(halo_z);
+  if (sequence.num_halos() == 0) return;
+  const Matrix to_z = Matrix::of(halo_z), to_vd = Matrix::of(halo_vd);
+  fill(ctx, halo_z, 0.0);
   for_each_halo_token(sequence, [&](int64_t halo, int64_t back, int64_t row) {
-    const int64_t z_bytes = z.cols * size_of(z.dtype);
-    std::memcpy(halo_z.data + (halo * 2 + 2 - back) * z_bytes, row_ptr(z, row), size_t(z_bytes));
-    const int64_t vd_bytes = vd.cols * size_of(vd.dtype);
-    if (back == 1) std::memcpy(halo_vd.data + halo * vd_bytes, row_ptr(vd, row), size_t(vd_bytes));
+    copy(ctx, one_row(z, row), one_row(to_z, halo * 2 + 2 - back));
+    if (back == 1) copy(ctx, one_row(vd, row), one_row(to_vd, halo));
   });
 }
 
 void LocalExchange::halo_backward(const Context& ctx, int64_t, const Sequence& sequence,
                                   const Tensor& dhalo_z, const Tensor& dhalo_vd, const Matrix& dz,
                                   const Matrix& dvd) {
-  if (ctx.meta() || sequence.num_halos() == 0) return;
+  if (sequence.num_halos() == 0) return;
+  const Matrix from_z = Matrix::of(dhalo_z), from_vd = Matrix::of(dhalo_vd);
   for_each_halo_token(sequence, [&](int64_t halo, int64_t back, int64_t row) {
-    const int64_t z_bytes = dz.cols * size_of(dz.dtype);
-    add_row(dz.dtype, dhalo_z.data + (halo * 2 + 2 - back) * z_bytes, row_ptr(dz, row), dz.cols);
-    const int64_t vd_bytes = dvd.cols * size_of(dvd.dtype);
-    if (back == 1) add_row(dvd.dtype, dhalo_vd.data + halo * vd_bytes, row_ptr(dvd, row), dvd.cols);
+    add(ctx, one_row(from_z, halo * 2 + 2 - back), one_row(dz, row));
+    if (back == 1) add(ctx, one_row(from_vd, halo), one_row(dvd, row));
   });
 }
 

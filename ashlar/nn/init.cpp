@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "ashlar/core/rng.h"
+#include "ashlar/kernels/copy.h"
 #include "ashlar/tensor/box_order.h"
 
 namespace ashlar::nn {
@@ -60,11 +61,6 @@ void for_runs(const Context& ctx, const Piece& piece,
 }
 
 template <typename T>
-void fill_value(double value, const Tensor& tensor) {
-  for (T& x : tensor.span<T>()) x = T(value);
-}
-
-template <typename T>
 void fill(const Context& ctx, const ParameterInfo& info, const Piece& piece, const ModelSpec& spec,
           const InitSpec& init, uint64_t seed) {
   const Tensor& tensor = piece.data;
@@ -82,7 +78,7 @@ void fill(const Context& ctx, const ParameterInfo& info, const Piece& piece, con
       return for_runs<T>(ctx, piece, [&](int64_t begin, int64_t count, T* out) {
         uniforms(rng, bound, begin, count, out);
       });
-    bias ? fill_value<T>(0.0, tensor) : normal(init.std);
+    bias ? kernels::fill(ctx, tensor, 0.0) : normal(init.std);
   };
   switch (info.init) {
     case Init::kNormal:
@@ -98,14 +94,14 @@ void fill(const Context& ctx, const ParameterInfo& info, const Piece& piece, con
     case Init::kConvGroupedBias:
       return conv(grouped_bound, true);
     case Init::kTemp:
-      return fill_value<T>(init.temp, tensor);
+      return kernels::fill(ctx, tensor, init.temp);
     case Init::kOne:
-      return fill_value<T>(1.0, tensor);
+      return kernels::fill(ctx, tensor, 1.0);
     case Init::kZero:
-      return fill_value<T>(0.0, tensor);
+      return kernels::fill(ctx, tensor, 0.0);
     case Init::kBalancing:
-      fill_value<T>(0.0, tensor);
-      tensor.as<T>()[tensor.numel() - 1] = T(-1.0);
+      kernels::fill(ctx, tensor, 0.0);
+      kernels::fill(ctx, tensor.slice(tensor.numel() - 1, tensor.numel()), -1.0);
   }
 }
 

@@ -1,6 +1,6 @@
 #include "ashlar/parallel/context.h"
 
-#include <cstring>
+#include "ashlar/kernels/copy.h"
 
 namespace ashlar::parallel {
 namespace {
@@ -9,29 +9,10 @@ using kernels::Context;
 using kernels::Matrix;
 using kernels::Sequence;
 
-std::byte* row_ptr(const Matrix& m, int64_t row) {
-  return m.data + row * m.stride * size_of(m.dtype);
-}
-
-template <typename T>
-void add(const std::byte* from, std::byte* to, int64_t n) {
-  const T* in = reinterpret_cast<const T*>(from);
-  T* out = reinterpret_cast<T*>(to);
-  for (int64_t i = 0; i < n; ++i) out[i] += in[i];
-}
-void add(DType dtype, const std::byte* from, std::byte* to, int64_t n) {
-  dtype == DType::kF64 ? add<double>(from, to, n) : add<float>(from, to, n);
-}
-
-void copy_bytes(const std::byte* from, std::byte* to, int64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, size_t(bytes));
-}
-
 }  // namespace
 
-std::byte* ContextParallel::Side::at(int64_t border, int64_t row) const {
-  const Tensor& rows = transfers[size_t(border)].data;
-  return rows.slice(row, row + 1).data;
+Matrix ContextParallel::Side::message(size_t border) const {
+  return Matrix::of(transfers[border].data);
 }
 
 void ContextParallel::Side::take(Allocator& allocator, DType dtype, int64_t num_rows,
@@ -52,6 +33,8 @@ ContextParallel::ContextParallel(comm::Group& ranks, const ContextSplit& split,
       message_width_(2 * spec.conv_channels() + spec.delayed_dim()) {
   ASHLAR_ASSERT(ranks.size() == split.num_ranks);
   split.check();
+  for (HaloRows* rows : {&arriving_, &leaving_})
+    rows->reserve(size_t(max_halos(split, ranks.rank())));
   find_borders();
   before_.take(allocator, types.stream, split.num_rows, message_width_);
   behind_.take(allocator, types.stream, split.num_rows, message_width_);
@@ -77,14 +60,23 @@ void ContextParallel::assign(std::span<const Segment> whole_rows) {
 }
 
 void ContextParallel::find_halos() {
-  halos_.clear();
+  arriving_.clear();
+  leaving_.clear();
+  int64_t halo = 0;
   for (const Segment& segment : sequence_.segments()) {
     if (segment.position == 0) continue;
     const int64_t row = segment.row / split_.local_length();
     const int64_t first = segment.row % split_.local_length();
     int64_t border = 0;  // only at the start of a piece does a segment continue a document
     while (before_.borders[size_t(border)].local != first) ++border;
-    halos_.push_back({border, row, segment.position});
+    const int64_t message = border * split_.num_rows + row;
+    arriving_.last.push_back({message, halo});
+    leaving_.last.push_back({halo, message});
+    if (segment.position >= 2) {
+      arriving_.older.push_back({message, halo});
+      leaving_.older.push_back({halo, message});
+    }
+    ++halo;
   }
 }
 
@@ -93,58 +85,54 @@ void ContextParallel::exchange(const Side& from, const Side& to, std::string_vie
   ranks_.send_receive(from.transfers, to.transfers, label).wait();
 }
 
-template <typename Visit>
-void ContextParallel::for_each_tail(Visit visit) const {
-  for (size_t i = 0; i < behind_.borders.size(); ++i)
-    for (int64_t row = 0; row < split_.num_rows; ++row)
-      visit(row * split_.local_length() + behind_.borders[i].local - 2,
-            behind_.at(int64_t(i), row));
+// One token of every row of the batch: number `token` of this rank's part of it.
+Matrix ContextParallel::token_of_rows(const Matrix& tokens, int64_t token) const {
+  Matrix rows = tokens.row_range(token, token + 1);
+  rows.rows = split_.num_rows;
+  rows.stride = split_.local_length() * tokens.stride;
+  return rows;
 }
 
 void ContextParallel::halo_forward(const Context& ctx, int64_t, const Sequence& sequence,
                                    const Matrix& z, const Matrix& vd, const Tensor& halo_z,
                                    const Tensor& halo_vd) {
-  ASHLAR_ASSERT(2 * z.cols + vd.cols == message_width_);
-  ASHLAR_ASSERT(sequence.num_halos() == int64_t(halos_.size()));
-  const int64_t z_bytes = z.cols * size_of(z.dtype), vd_bytes = vd.cols * size_of(vd.dtype);
-  if (!ctx.meta())
-    for_each_tail([&](int64_t older, std::byte* to) {
-      copy_bytes(row_ptr(z, older), to, z_bytes);
-      copy_bytes(row_ptr(z, older + 1), to + z_bytes, z_bytes);
-      copy_bytes(row_ptr(vd, older + 1), to + 2 * z_bytes, vd_bytes);
-    });
-  exchange(behind_, before_, "halo");
-  if (ctx.meta()) return;
-  for (size_t h = 0; h < halos_.size(); ++h) {
-    const std::byte* from = before_.at(halos_[h].border, halos_[h].row);
-    std::byte* to = halo_z.data + int64_t(h) * 2 * z_bytes;
-    copy_bytes(from, to, 2 * z_bytes);
-    if (halos_[h].position == 1) std::memset(to, 0, size_t(z_bytes));  // before the document
-    copy_bytes(from + 2 * z_bytes, halo_vd.data + int64_t(h) * vd_bytes, vd_bytes);
+  const int64_t C = z.cols, width = message_width_, num_halos = sequence.num_halos();
+  ASHLAR_ASSERT(2 * C + vd.cols == width && num_halos == int64_t(arriving_.last.size()));
+  for (size_t i = 0; i < behind_.borders.size(); ++i) {
+    const Matrix message = behind_.message(i);
+    const int64_t last = behind_.borders[i].local - 1;
+    copy(ctx, token_of_rows(z, last - 1), message.columns(0, C));
+    copy(ctx, token_of_rows(z, last), message.columns(C, 2 * C));
+    copy(ctx, token_of_rows(vd, last), message.columns(2 * C, width));
   }
+  exchange(behind_, before_, "halo");
+  const Matrix messages = Matrix::of(before_.memory.tensor);
+  const Matrix halos = Matrix::of(halo_z.view({num_halos, 2 * C}));
+  fill(ctx, halos.columns(0, C), 0.0);  // before the document
+  copy_rows(ctx, arriving_.older, messages.columns(0, C), halos.columns(0, C));
+  copy_rows(ctx, arriving_.last, messages.columns(C, 2 * C), halos.columns(C, 2 * C));
+  copy_rows(ctx, arriving_.last, messages.columns(2 * C, width), Matrix::of(halo_vd));
 }
 
 void ContextParallel::halo_backward(const Context& ctx, int64_t, const Sequence& sequence,
                                     const Tensor& dhalo_z, const Tensor& dhalo_vd, const Matrix& dz,
                                     const Matrix& dvd) {
-  ASHLAR_ASSERT(2 * dz.cols + dvd.cols == message_width_);
-  ASHLAR_ASSERT(sequence.num_halos() == int64_t(halos_.size()));
-  const int64_t z_bytes = dz.cols * size_of(dz.dtype), vd_bytes = dvd.cols * size_of(dvd.dtype);
-  fill_zero(before_.memory.tensor);  // documents that start at a border send nothing back
-  for (size_t h = 0; h < halos_.size() && !ctx.meta(); ++h) {
-    std::byte* to = before_.at(halos_[h].border, halos_[h].row);
-    const std::byte* from = dhalo_z.data + int64_t(h) * 2 * z_bytes;
-    const int64_t skip = halos_[h].position == 1 ? z_bytes : 0;
-    copy_bytes(from + skip, to + skip, 2 * z_bytes - skip);
-    copy_bytes(dhalo_vd.data + int64_t(h) * vd_bytes, to + 2 * z_bytes, vd_bytes);
-  }
+  const int64_t C = dz.cols, width = message_width_, num_halos = sequence.num_halos();
+  ASHLAR_ASSERT(2 * C + dvd.cols == width && num_halos == int64_t(leaving_.last.size()));
+  const Matrix messages = Matrix::of(before_.memory.tensor);
+  const Matrix halos = Matrix::of(dhalo_z.view({num_halos, 2 * C}));
+  fill(ctx, messages, 0.0);  // documents that start at a border send nothing back
+  copy_rows(ctx, leaving_.older, halos.columns(0, C), messages.columns(0, C));
+  copy_rows(ctx, leaving_.last, halos.columns(C, 2 * C), messages.columns(C, 2 * C));
+  copy_rows(ctx, leaving_.last, Matrix::of(dhalo_vd), messages.columns(2 * C, width));
   exchange(before_, behind_, "halo gradient");
-  if (ctx.meta()) return;
-  for_each_tail([&](int64_t older, const std::byte* from) {
-    add(dz.dtype, from, row_ptr(dz, older), dz.cols);
-    add(dz.dtype, from + z_bytes, row_ptr(dz, older + 1), dz.cols);
-    add(dvd.dtype, from + 2 * z_bytes, row_ptr(dvd, older + 1), dvd.cols);
-  });
+  for (size_t i = 0; i < behind_.borders.size(); ++i) {
+    const Matrix message = behind_.message(i);
+    const int64_t last = behind_.borders[i].local - 1;
+    add(ctx, message.columns(0, C), token_of_rows(dz, last - 1));
+    add(ctx, message.columns(C, 2 * C), token_of_rows(dz, last));
+    add(ctx, message.columns(2 * C, width), token_of_rows(dvd, last));
+  }
 }
 
 }  // namespace ashlar::parallel

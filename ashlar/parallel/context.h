@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "ashlar/comm/group.h"
+#include "ashlar/kernels/copy.h"
 #include "ashlar/nn/exchange.h"
 #include "ashlar/nn/parameters.h"
 #include "ashlar/parallel/context_split.h"
@@ -68,23 +69,26 @@ class ContextParallel : public nn::SequenceExchange {
     std::vector<Border> borders;
     OwnedTensor memory;  // [borders, rows, width]: z of two tokens (older first), vd of one
     std::vector<comm::Transfer> transfers;
-    std::byte* at(int64_t border, int64_t row) const;
+    kernels::Matrix message(size_t border) const;  // [rows, width]
     void take(Allocator& allocator, DType dtype, int64_t num_rows, int64_t width);
   };
-  struct Halo {  // of the h-th segment that continues a document
-    int64_t border, row, position;
+  // Between halos, which the segments that continue a document have in their order, and rows of the
+  // memory of `before_`.
+  struct HaloRows {
+    std::vector<kernels::RowPair> last;   // of every halo
+    std::vector<kernels::RowPair> older;  // of those whose document has two tokens before the halo
+    void reserve(size_t num_halos) { last.reserve(num_halos), older.reserve(num_halos); }
+    void clear() { last.clear(), older.clear(); }
   };
   void find_borders();
   void find_halos();
   // Moves the messages from one side of all borders to the other.
   void exchange(const Side& from, const Side& to, std::string_view label);
-  // visit(older of the last two rows of the piece, message) for every row and border behind.
-  template <typename Visit>
-  void for_each_tail(Visit visit) const;
+  kernels::Matrix token_of_rows(const kernels::Matrix& tokens, int64_t token) const;
 
   Side before_, behind_;  // where documents come in, and where they go on
   int64_t message_width_;
-  std::vector<Halo> halos_;
+  HaloRows arriving_, leaving_;  // from messages to halos, and back
   kernels::Sequence sequence_;
 
   virtual void assign_keys() = 0;  // after parts_ changed

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ashlar/kernels/update.h"
+#include "ashlar/kernels/copy.h"
 #include "ashlar/parallel/context.h"
 
 namespace ashlar::parallel {
@@ -127,8 +127,8 @@ comm::Work ContextRing::pass_on(const Pair& from, const Pair& to, std::string_vi
 }
 
 void ContextRing::add(const Context& ctx, const Pair& from, const Pair& to) {
-  add_scaled(ctx, 1.0, from.k, to.k);
-  add_scaled(ctx, 1.0, from.v, to.v);
+  kernels::add(ctx, from.k, to.k);
+  kernels::add(ctx, from.v, to.v);
 }
 
 void ContextRing::attend(const Context& ctx, int64_t, const AttentionShape& shape,
@@ -185,11 +185,11 @@ void ContextRing::attend_backward(const Context& ctx, int64_t, const AttentionSh
                          lse, dout, own ? dq : part_dq, to.k, to.v);
     }
     sum_comes.wait();  // of this part, from the ranks that had it before
-    if (seen && !own) add_scaled(ctx, 1.0, part_dq, dq);
+    if (seen && !own) kernels::add(ctx, part_dq, dq);
     if (seen && step > 1) add(ctx, part_d, sum);
     if (!seen && first) {
-      zero(ctx, sum.k);
-      zero(ctx, sum.v);
+      fill(ctx, sum.k, 0.0);
+      fill(ctx, sum.v, 0.0);
     }
     if (!own) sum_comes = pass_on(sum, sums_[(step + 1) % 2], kGradient);
     transfer.wait();

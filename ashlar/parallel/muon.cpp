@@ -1,10 +1,9 @@
 #include "ashlar/parallel/muon.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/newton_schulz.h"
-#include "ashlar/tensor/box_order.h"
 
 namespace ashlar::parallel {
 namespace {
@@ -14,15 +13,6 @@ using kernels::Context;
 std::vector<Tensor> flattened(std::vector<Tensor> tensors) {
   for (Tensor& tensor : tensors) tensor = tensor.view({tensor.numel()});
   return tensors;
-}
-
-void copy(const Context& ctx, const Tensor& from, const Tensor& to) {
-  ASHLAR_ASSERT(from.bytes() == to.bytes());
-  if (ctx.meta()) return;
-  constexpr int64_t kGrain = 1 << 18;  // bytes
-  parallel_for(*ctx.threads, from.bytes(), kGrain, [&](int64_t begin, int64_t end) {
-    std::memcpy(to.data + begin, from.data + begin, size_t(end - begin));
-  });
 }
 
 }  // namespace
@@ -140,21 +130,15 @@ void DistributedMatrices::put_in_order(const Context& ctx, const Round& round, b
   const Tensor& gathered = round.gathered;
   const Arena::Scope scope(*ctx.workspace);
   const Tensor ordered = ctx.workspace->take(gathered.dtype, gathered.shape);
-  if (ctx.meta()) return;
-  const int64_t width = size_of(gathered.dtype);
-  ctx.threads->run(int64_t(m.segments.size()), [&](int64_t s, int) {
-    const MuonSegment& segment = m.segments[size_t(s)];
-    int64_t packed = segment.at;
-    for_each_run(m.shape, segment.box, segment.box_begin, segment.box_begin + segment.length,
-                 [&](int64_t index, int64_t length) {
-                   const int64_t row_major = index - m.index * m.matrix.numel();
-                   const int64_t from = by_rows ? packed : row_major,
-                                 to = by_rows ? row_major : packed;
-                   std::memcpy(ordered.data + to * width, gathered.data + from * width,
-                               size_t(length * width));
-                   packed += length;
-                 });
-  });
+  for (const MuonSegment& segment : m.segments) {
+    const kernels::BoxRange range{m.shape, segment.box, segment.box_begin, segment.length,
+                                  m.index * m.matrix.numel()};
+    const auto packed = [&](const Tensor& all) {
+      return all.slice(segment.at, segment.at + segment.length);
+    };
+    by_rows ? copy_to_runs(ctx, range, packed(gathered), ordered)
+            : copy_from_runs(ctx, range, gathered, packed(ordered));
+  }
   copy(ctx, ordered, gathered);
 }
 

@@ -1,5 +1,6 @@
 #include "ashlar/parallel/tensor_runner.h"
 
+#include "ashlar/kernels/copy.h"
 #include "ashlar/parallel/tensor.h"
 
 namespace ashlar::parallel {
@@ -101,7 +102,7 @@ void TensorRunner::moe_backward(const Context& ctx, const AttentionCall& call,
   nn::router_backward(ctx, call.spec, call.types, w.router, operands.router, router, m, r_prev_TR,
                       dchosen, dr_next_TR, dw.router, dr_prev_TR, dm, call.accumulate);
   // The router's share of dm, the same on every rank, counts once.
-  if (tp_.rank() > 0 && !ctx.meta()) fill_zero(dm);
+  if (tp_.rank() > 0) fill(ctx, dm, 0.0);
   nn::experts_input_backward(ctx, call.spec, saved.moe, de, dx_rows, dm);
   add_up(dm, dm_TH, "tp experts gradient");
 }

@@ -1,7 +1,6 @@
 #include "ashlar/parallel/tensor_sums.h"
 
-#include <cstring>
-
+#include "ashlar/kernels/copy.h"
 #include "ashlar/parallel/tensor.h"
 
 namespace ashlar::parallel {
@@ -18,17 +17,18 @@ PartialSums::PartialSums(Allocator& allocator, const nn::Model& model)
 }
 
 void PartialSums::sum(const kernels::Context& ctx, comm::Group& tp) const {
-  const auto each = [&](auto copy) {
-    std::byte* at = packed_.tensor.data;
+  // use(vector, where it lies in what is sent)
+  const auto each = [&](auto use) {
+    int64_t begin = 0;
     for (const Tensor& vector : vectors_) {
-      if (!ctx.meta()) copy(vector.data, at, size_t(vector.bytes()));
-      if (at) at += vector.bytes();
+      use(vector, packed_.tensor.slice(begin, begin + vector.numel()));
+      begin += vector.numel();
     }
   };
   comm::Work embedding = tp.all_reduce(embed_, embed_, "tp embedding");
-  each([](std::byte* vector, std::byte* at, size_t bytes) { std::memcpy(at, vector, bytes); });
+  each([&](const Tensor& vector, const Tensor& packed) { copy(ctx, vector, packed); });
   tp.all_reduce(packed_.tensor, packed_.tensor, "tp norms").wait();
-  each([](std::byte* vector, std::byte* at, size_t bytes) { std::memcpy(vector, at, bytes); });
+  each([&](const Tensor& vector, const Tensor& packed) { copy(ctx, packed, vector); });
   embedding.wait();
 }
 

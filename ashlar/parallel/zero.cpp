@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ashlar/kernels/update.h"
+#include "ashlar/kernels/copy.h"
 
 namespace ashlar::parallel {
 namespace {
@@ -40,7 +40,8 @@ nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int n
 
 Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, comm::Group& data,
            nn::Model& model, nn::BlockRunner& inner, PlacementsOf placements)
-    : data_(data),
+    : gather_ctx_{.device = ctx.device, .threads = ctx.threads},
+      data_(data),
       model_(model),
       inner_(inner),
       stage_(data.size() == 1 ? 0 : int(spec.zero)),
@@ -215,7 +216,7 @@ void Zero::start_gather(int64_t unit) {
   const Tensor whole = model_.unit_weights(unit);
   if (unit > 0)
     for (size_t i = 0; i < u.kept.size(); ++i)
-      copy_convert(kept_weights(unit, i), part(whole, u.kept[i]));
+      copy(gather_ctx_, kept_weights(unit, i), part(whole, u.kept[i]));
   for (int64_t b = 0; b < shards_.num_buckets(unit); ++b)
     u.gather.push_back(data_.all_gather(part(whole, shards_.piece(unit, b, data_.rank())),
                                         part(whole, shards_.bucket(unit, b)), "weights",
@@ -272,7 +273,7 @@ void Zero::finish_reduce(const Context& ctx, int64_t unit) {
   const Tensor whole = model_.unit_gradients(unit);
   for (size_t i = 0; i < u.kept.size(); ++i) {
     const Tensor from = part(whole, u.kept[i]), to = kept_gradients(unit, i);
-    u.overwrites ? copy_convert(from, to) : kernels::add_scaled(ctx, 1.0, from, to);
+    u.overwrites ? copy(ctx, from, to) : add(ctx, from, to);
   }
 }
 

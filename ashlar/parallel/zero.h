@@ -115,6 +115,9 @@ class Zero final : public nn::BlockRunner {
   void end_gradient(const kernels::Context&, int64_t unit);
   std::span<const int64_t> counts_of(int64_t unit, int64_t bucket);
 
+  // Of the copies that begin a gather.  It has no recorder: what a rank copies depends on the blocks
+  // in which its shard lies, and a plan runs one rank's step for all that keep as much.
+  const kernels::Context gather_ctx_;
   comm::Group& data_;
   nn::Model& model_;
   nn::BlockRunner& inner_;

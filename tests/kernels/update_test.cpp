@@ -89,16 +89,15 @@ TEST(Update, MuonPassesAreTheFormula) {
   }
 }
 
-TEST(Update, MuonAndAddScaledPathsAgree) {
+TEST(Update, MuonPathsAgree) {
   for (const int64_t n : kSizes) {
     for (const bool nesterov : {false, true}) {
       expect_paths_agree(fmt::format("muon {}", n), [&](Bench& bench) {
         const Tensor g = bench.stream("g", {n}), m = bench.stream("m", {n}), x = bench.stream({n});
-        const Tensor w = bench.stream("w", {n}), y = bench.stream("y", {n});
+        const Tensor w = bench.stream("w", {n});
         muon_momentum(bench.context(), 0.95, nesterov, 0.25, g, m, x);
         muon_apply(bench.context(), 0.02, 0.1, 0.2, x, w);
-        add_scaled(bench.context(), -1.5, g, y);
-        return std::vector<Output>{{"m", m}, {"x", x}, {"w", w}, {"y", y}};
+        return std::vector<Output>{{"m", m}, {"x", x}, {"w", w}};
       });
     }
   }
@@ -145,7 +144,6 @@ TEST(Update, PiecesGetTheBitsOfTheWhole) {
     expect_same_in_pieces("muon", [&](Bench& bench, std::span<const Tensor> t) {
       muon_momentum(bench.context(), 0.95, nesterov, 0.3, t[0], t[1], t[2]);
       muon_apply(bench.context(), 0.02, 0.1, 0.2, t[2], t[3]);
-      add_scaled(bench.context(), 0.7, t[0], t[1]);
     });
 }
 
@@ -161,14 +159,6 @@ TEST(Update, MuonInputMayReplaceTheGradient) {
         EXPECT_EQ(std::memcmp(x.data, in_place.data, size_t(x.bytes())), 0) << n;
         EXPECT_EQ(std::memcmp(m.data, own_m.data, size_t(m.bytes())), 0) << n;
       }
-}
-
-TEST(Update, AddScaledAdds) {
-  Bench bench;
-  const Tensor x = bench.stream("x", {5}), y = bench.stream("y", {5});
-  const std::vector<double> before = values_of(y);
-  add_scaled(bench.context(), 2.0, x, y);
-  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(y.as<double>()[i], before[i] + 2.0 * x.as<double>()[i]);
 }
 
 TEST(Update, SumOfSquares) {

@@ -36,7 +36,7 @@ class RealRank {
            int64_t workspace_bytes)
       : threads_(1),
         allocator_(allocator),
-        trainer_(recipe, compute, allocator, threads_, ranks, workspace_bytes) {
+        trainer_(recipe, compute, allocator, threads_, ranks, workspace_bytes, &recorder_) {
     const int64_t rows = recipe.train.micro_batch, length = recipe.data.sequence_length;
     for (int64_t i = 0; i < rows * length; ++i)
       ids_.push_back(int32_t((i * 7919 + 13) % recipe.model.vocab_size));
@@ -47,6 +47,7 @@ class RealRank {
     trainer_.initialize();
   }
   void step(int64_t number) {
+    recorder_.records.clear();
     trainer_.begin_step(number);
     for (int64_t i = 0; i < trainer_.micro_batches_per_step(); ++i) trainer_.accumulate(batch());
     trainer_.reduce();
@@ -57,11 +58,19 @@ class RealRank {
   void evaluate() { trainer_.evaluate(batch()); }
   MemoryCounts memory() const { return allocator_.counts(); }
   const Trainer& trainer() const { return trainer_; }
+  // Of the last step.
+  Costs costs() const {
+    Costs sums;
+    for (const kernels::Record& record : recorder_.records)
+      add(sums, {{std::string(record.op), record.cost}});
+    return sums;
+  }
 
  private:
   MicroBatch batch() const { return {ids_, ids_, segments_}; }
   Threads threads_;
   Allocator& allocator_;
+  kernels::Recorder recorder_;
   Trainer trainer_;
   std::vector<int32_t> ids_;
   std::vector<Segment> segments_;
@@ -103,6 +112,18 @@ std::string differences(std::vector<GroupTraffic> planned, std::vector<GroupTraf
   return text;
 }
 
+// Of what is moved whatever the documents are: not halos.
+std::string differences_in_moves(Costs planned, Costs real) {
+  std::string text;
+  for (const char* op : {"copy", "add", "fill", "copy_from_runs", "copy_to_runs"}) {
+    const kernels::Cost p = planned[op], r = real[op];
+    if (p.bytes != r.bytes || p.flop != r.flop)
+      text += fmt::format("{}: planned {} bytes, {} flop; real {}, {}\n", op, p.bytes, p.flop,
+                          r.bytes, r.flop);
+  }
+  return text;
+}
+
 // "" if a step of this rank takes and says what its dry run says.
 std::string check_rank(const Recipe& recipe, comm::Group& ranks, Allocator& allocator) {
   const DType compute = resolve_precision(recipe.train.precision);
@@ -114,6 +135,9 @@ std::string check_rank(const Recipe& recipe, comm::Group& ranks, Allocator& allo
   real.step(1);
   std::string text = differences(plan.traffic, traffic_since(before, traffic_of(real.trainer())));
   text += differences(plan, real.memory());
+  // Around a ring, parts that no query of a rank sees are not added.
+  if (recipe.parallel.cp_exchange != ContextExchange::kRing)
+    text += differences_in_moves(plan.costs, real.costs());
   if (real.trainer().workspace_peak_bytes() != plan.workspace_bytes)
     text += fmt::format("workspace used: planned {}, real {}\n", plan.workspace_bytes,
                         real.trainer().workspace_peak_bytes());
@@ -176,6 +200,9 @@ const std::vector<MeshCase> kMeshes = {
      {"parallel.zero=2", "parallel.zero_layout=bucketed", "parallel.bucket_bytes=20000",
       "parallel.muon=owner", "train.global_batch=16"}},
     {"dp2_cp2_tp2_zero3", 8, {"parallel.zero=3", "parallel.cp=2", "parallel.tp=2"}},
+    {"dp8_zero3_six_blocks",
+     8,
+     {"parallel.zero=3", "model.num_hidden_layers=6", "train.global_batch=16"}},
     {"dp2_tp4_zero1_sequence_parallel", 8, {"parallel.tp=4", "parallel.sequence_parallel=true"}},
     {"dp4_cp3_contiguous_zero2",
      12,

@@ -115,11 +115,6 @@ void muon_apply(const Context& ctx, double lr, double decay, double lambda, cons
   axpby(ctx, -lambda, x, 1 - lr * decay, w);
 }
 
-void add_scaled(const Context& ctx, double alpha, const Tensor& x, const Tensor& y) {
-  if (!begin(ctx, "add_scaled", 2, 3, y, {&x})) return;
-  axpby(ctx, alpha, x, 1.0, y);
-}
-
 double sum_of_squares(const Context& ctx, const Tensor& x) {
   if (!begin(ctx, "sum_of_squares", 2, 1, x, {})) return 0.0;
   const int64_t n = x.numel(), grain = partial_size(n);
