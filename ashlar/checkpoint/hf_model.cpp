@@ -10,6 +10,7 @@
 
 #include "ashlar/checkpoint/hf_files.h"
 #include "ashlar/core/error.h"
+#include "ashlar/tensor/box_order.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -278,23 +279,11 @@ void HfModel::read(const Piece& piece) const {
   for (int d = 0; d < whole.ndim(); ++d)
     ASHLAR_ASSERT(box.offset[d] >= 0 && box.length[d] >= 0 &&
                   box.offset[d] + box.length[d] <= whole[d]);
-  if (piece.data.empty()) return;
-
-  int split = whole.ndim() - 1;  // the dims after it are whole: one run per index of those before
-  int64_t tail = 1;
-  while (split > 0 && box.length[split] == whole[split]) tail *= whole[split--];
-  const int64_t run = box.length[split] * tail;
   std::byte* out = piece.data.data;
-  for (int64_t r = 0; r < piece.data.numel() / run; ++r) {
-    int64_t first = box.offset[split] * tail, stride = whole[split] * tail, rest = r;
-    for (int d = split - 1; d >= 0; --d) {
-      first += (box.offset[d] + rest % box.length[d]) * stride;
-      rest /= box.length[d];
-      stride *= whole[d];
-    }
-    impl_->read_run(at->second, first, run, piece.data.dtype, out);
-    out += run * size_of(piece.data.dtype);
-  }
+  for_each_run(whole, box, 0, piece.data.numel(), [&](int64_t first, int64_t count) {
+    impl_->read_run(at->second, first, count, piece.data.dtype, out);
+    out += count * size_of(piece.data.dtype);
+  });
 }
 
 }  // namespace ashlar::checkpoint
