@@ -1,24 +1,55 @@
 #!/usr/bin/env bash
-# Fails if a module includes a header of a module that its USES line in CMakeLists.txt does not allow,
-# or uses a module that stands below it there.
+# Fails unless the includes of every module are those of its line `ashlar_module(NAME USES ... TEST_USES ...)` in
+# CMakeLists.txt:
+#   ashlar/NAME  includes headers of itself and of every module in USES, each of which stands above it;
+#   tests/NAME   those too, and headers of every module in TEST_USES; and headers of the tests of such modules.
+# Fails too if docs/architecture.md tells of other modules than USES.
 set -euo pipefail
 status=0
-declare -A uses
+fail() {
+  echo "$1"
+  status=1
+}
+declare -A uses test_uses
 while read -r line; do
   name=$(sed -E 's/^ashlar_module\((\w+).*/\1/' <<<"$line")
-  named=$(sed -nE 's/.* USES ([a-z ]+).*/\1/p' <<<"$line")
+  named=$(sed -nE 's/.* USES ([a-z ]*[a-z]).*/\1/p' <<<"$line")
   for used in $named; do
-    [ -n "${uses[$used]+x}" ] || { echo "CMakeLists.txt: $name uses $used, which stands below it"; status=1; }
+    [ -n "${uses[$used]+x}" ] || fail "CMakeLists.txt: $name uses $used, which stands below it"
   done
-  uses[$name]=" $name $named "
+  grep -qF "| \`$name\` | $named${named:+ }|" docs/architecture.md ||
+    fail "docs/architecture.md: the table of modules does not say that $name uses: ${named:-nothing}"
+  uses[$name]=$named
+  test_uses[$name]=$(sed -nE 's/.* TEST_USES ([a-z ]*[a-z]).*/\1/p' <<<"$line")
 done < <(grep -E '^ashlar_module\(' CMakeLists.txt | tr -s ' ')
 [ "${#uses[@]}" -gt 0 ] || { echo "CMakeLists.txt: no ashlar_module found"; exit 1; }
+
+declare -A included  # "ashlar nn core": a source of nn includes a header of core
 while IFS=: read -r path number include; do
-  module=$(cut -d/ -f2 <<<"$path")
-  used=$(sed -E 's|.*"ashlar/(\w+)/.*|\1|' <<<"$include")
-  case "${uses[$module]:-}" in
-    *" $used "*) ;;
-    *) echo "$path:$number: $module may not include $used (uses:${uses[$module]:- nothing})"; status=1 ;;
-  esac
-done < <(grep -rnE '^#include "ashlar/' ashlar --include='*.h' --include='*.cpp' --include='*.cu')
+  [[ "$path $include" =~ ^(ashlar|tests)/([a-z_]+)/.*\"(ashlar|tests)/([a-z_]+)/ ]] || continue
+  top=${BASH_REMATCH[1]} module=${BASH_REMATCH[2]} used=${BASH_REMATCH[4]}
+  [ -n "${uses[$module]+x}" ] || continue  # tests/support, tests/integration, tests/fuzz
+  [ "$used" != support ] || continue
+  included["$top $module $used"]=1
+  allowed=" $module ${uses[$module]} "
+  [ "$top" = ashlar ] || allowed+="${test_uses[$module]} "
+  [[ $allowed == *" $used "* ]] || fail "$path:$number: $module may not include $used (uses:$allowed)"
+done < <(grep -rnE '^#include "(ashlar|tests)/' ashlar tests --include='*.h' --include='*.cpp' --include='*.cu')
+for module in "${!uses[@]}"; do
+  for used in ${uses[$module]}; do
+    [ -n "${included["ashlar $module $used"]+x}" ] ||
+      fail "CMakeLists.txt: $module uses $used, which none of its sources includes"
+  done
+  for used in ${test_uses[$module]}; do
+    [ -n "${included["tests $module $used"]+x}" ] ||
+      fail "CMakeLists.txt: TEST_USES of $module names $used, which none of its tests includes"
+    [[ " ${uses[$module]} " != *" $used "* ]] || fail "CMakeLists.txt: $module names $used twice"
+  done
+done
+while IFS= read -r line; do
+  fail "$line: say the path from the repository's root"
+done < <(grep -rnE '^#include "\.\./' ashlar tests --include='*.h' --include='*.cpp')
+while IFS= read -r line; do
+  fail "$line: a source includes nothing of tests/"
+done < <(grep -rnE '^#include "tests/' ashlar --include='*.h' --include='*.cpp')
 exit $status

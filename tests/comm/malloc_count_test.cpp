@@ -1,2 +1,2 @@
 // The counting allocator, for this program too.
-#include "../train/malloc_count_test.cpp"
+#include "tests/support/malloc_count.cpp"

@@ -1,10 +1,10 @@
 // Counters against closed formulas, as integers; recorded worlds against real ones.
 #include <gtest/gtest.h>
 
-#include "../train/malloc_count.h"
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "checks.h"
+#include "tests/support/malloc_count.h"
 
 namespace ashlar::comm {
 namespace {

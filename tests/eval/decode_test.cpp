@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "../nn/golden.h"
 #include "ashlar/eval/generate.h"
+#include "tests/nn/golden.h"
 
 namespace ashlar::eval {
 namespace {

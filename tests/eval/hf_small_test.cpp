@@ -6,12 +6,12 @@
 #include <cmath>
 #include <numeric>
 
-#include "../nn/golden.h"
 #include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/eval/generate.h"
 #include "ashlar/eval/load.h"
 #include "ashlar/eval/score.h"
+#include "tests/nn/golden.h"
 
 namespace ashlar::eval {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <functional>
 
-#include "../nn/golden.h"
 #include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/eval/load.h"
+#include "tests/nn/golden.h"
 
 namespace ashlar::eval {
 

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "../train/malloc_count.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "context_pass.h"
+#include "tests/support/malloc_count.h"
 
 namespace ashlar::parallel {
 namespace {

@@ -4,12 +4,12 @@
 #include <map>
 #include <set>
 
-#include "../optim/optim_test_util.h"
-#include "../train/malloc_count.h"
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/optim/optimizer.h"
 #include "muon_layouts.h"
+#include "tests/optim/optim_test_util.h"
+#include "tests/support/malloc_count.h"
 
 namespace ashlar::parallel {
 namespace {

@@ -2,10 +2,10 @@
 // the formulas say.
 #include <gtest/gtest.h>
 
-#include "../train/malloc_count.h"
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/parallel/mesh.h"
 #include "tests/parallel/tensor_step.h"
+#include "tests/support/malloc_count.h"
 
 namespace ashlar::parallel {
 namespace {

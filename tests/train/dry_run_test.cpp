@@ -7,8 +7,8 @@
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/json.h"
 #include "ashlar/train/plan_print.h"
-#include "malloc_count.h"
 #include "parity.h"
+#include "tests/support/malloc_count.h"
 
 namespace ashlar::train {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "ashlar/core/text.h"
 #include "ashlar/train/start.h"
-#include "malloc_count.h"
 #include "tests/data/support.h"
+#include "tests/support/malloc_count.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ashlar::train {

@@ -8,7 +8,7 @@
 
 #include "ashlar/comm/self/self.h"
 #include "ashlar/train/trainer.h"
-#include "malloc_count.h"
+#include "tests/support/malloc_count.h"
 
 namespace ashlar::train {
 namespace {

@@ -1,5 +1,5 @@
-// Counts every allocation of this program, those of libraries included: malloc_count_test.cpp puts
-// itself before the C library's allocator.
+// Counts every allocation of this program, those of libraries included: malloc_count.cpp, which one
+// source of the program includes, puts itself before the C library's allocator.
 #pragma once
 
 #include <cstdint>
