@@ -76,7 +76,7 @@ class Subject {
     num_counted_ += warm_up + steps;
   }
 
-  void delay_bulk(double seconds) { trainer_.groups().data().delay(seconds); }
+  void delay_bulk(double seconds) { trainer_.model().groups().data().delay(seconds); }
   const train::Trainer& trainer() const { return trainer_; }
   const std::vector<double>& seconds() const { return seconds_; }
   // Of one step.
@@ -91,7 +91,7 @@ class Subject {
     const Recipe& recipe = trainer_.recipe();
     sequence_ = kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length);
     ids_.resize(size_t(recipe.train.micro_batch * recipe.data.sequence_length));
-    const auto reader = uint64_t(trainer_.groups().coordinate(parallel::Axis::kDp));
+    const auto reader = uint64_t(trainer_.model().groups().coordinate(parallel::Axis::kDp));
     const Rng rng(recipe.train.seed, "bench");
     for (size_t t = 0; t < ids_.size(); ++t)
       ids_[t] = int32_t(rng.below(reader * ids_.size() + t, uint64_t(recipe.model.vocab_size)));
@@ -99,7 +99,7 @@ class Subject {
 
   void step() {
     trainer_.begin_step(num_steps_++);
-    for (int64_t i = 0; i < trainer_.micro_batches_per_step(); ++i)
+    for (int64_t i = 0; i < trainer_.model().micro_batches_per_step(); ++i)
       trainer_.accumulate({ids_, ids_, sequence_.segments()});
     trainer_.reduce();
     trainer_.apply(trainer_.measure());
@@ -110,7 +110,7 @@ class Subject {
 
   Traffic traffic() const {
     Traffic rows;
-    for (const comm::Group* group : trainer_.all_groups())
+    for (const comm::Group* group : trainer_.model().all_groups())
       for (const comm::TrafficRow& row : group->traffic())
         if (group->size() > 1 && row.op != comm::Op::kBarrier)
           rows[{group->name(), row.op, row.label}] = {double(row.launches), double(row.sent_bytes),
@@ -248,7 +248,7 @@ RanksReport measure_ranks(const Recipe& recipe, const train::Seat& seat,
   seat.ranks.keep_one_lane(options.one_lane);
   Subject subject(recipe, seat, report.compute);
   subject.delay_bulk(options.delay_bulk_ms * 1e-3);
-  report.parallel = subject.trainer().parallel();
+  report.parallel = subject.trainer().model().parallel();
   if (options.overlap_study)
     report.study = study_overlap(recipe, seat, report.compute, subject, options.steps);
   else

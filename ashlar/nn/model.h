@@ -82,7 +82,7 @@ struct ModelCall {
   const kernels::Sequence& sequence;
   Tensor ids_T;               // I32
   Tensor rope, rope_sliding;  // [positions, rho]
-  bool accumulate = true;     // see AttentionCall
+  bool accumulate = true;     // of backward; see AttentionCall
   AttentionCall at(int64_t layer) const;
 };
 
@@ -118,7 +118,7 @@ class Model {
   void pack(const kernels::Context& ctx) const;  // all units
   // runner: null runs the blocks here.
   ModelCall call(SequenceExchange&, const kernels::Sequence&, const Tensor& ids_T,
-                 bool accumulate = true, BlockRunner* runner = nullptr);
+                 BlockRunner* runner = nullptr);
   BlockRunner& local_runner() { return runner_; }
 
   int64_t num_units() const { return int64_t(flat_.unit_numel.size()); }

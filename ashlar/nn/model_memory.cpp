@@ -217,9 +217,9 @@ void Model::pack(const Context& ctx) const {
 }
 
 ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& sequence,
-                      const Tensor& ids_T, bool accumulate, BlockRunner* runner) {
-  return {spec_, types_,        weights_,  runner ? *runner : runner_, exchange, sequence, ids_T,
-          rope_, rope_sliding_, accumulate};
+                      const Tensor& ids_T, BlockRunner* runner) {
+  return {spec_, types_, weights_,     runner ? *runner : runner_, exchange, sequence,
+          ids_T, rope_,  rope_sliding_};
 }
 
 Tensor Model::unit_weights(int64_t unit) const {

@@ -14,7 +14,9 @@
 //          all documents.
 // Numerics sums over ranks: gather in group order; ring the ranks after a part's owner in order,
 //          then added to the owner's own.  The same bits for any timing.
-// Limits   every segment of the whole rows starts its document and lies in one row.
+// Limits   every segment of the whole rows starts its document and lies in one row.  One micro-batch
+//          at a time: segments, halos and what the keys of each rank can be seen by are members that
+//          `assign` replaces, so that backward must have ended before the next is assigned.
 // Errors   kConfig where the rows cannot be cut evenly (ContextSplit::check); those of comm::Group.
 #pragma once
 

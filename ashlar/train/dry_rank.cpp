@@ -29,7 +29,7 @@ kernels::Cost total(const Costs& costs) {
 
 std::vector<GroupTraffic> traffic_of(const Trainer& trainer) {
   std::vector<GroupTraffic> list;
-  for (const comm::Group* group : trainer.all_groups())
+  for (const comm::Group* group : trainer.model().all_groups())
     for (comm::TrafficRow& row : group->traffic())
       list.push_back({group->name(), group->size(), std::move(row)});
   return list;
@@ -75,7 +75,7 @@ void DryRank::step() {
   costs_.clear();
   const std::vector<GroupTraffic> before = traffic_of(trainer_);
   trainer_.begin_step(0);
-  for (int64_t i = 0; i < trainer_.micro_batches_per_step(); ++i) {
+  for (int64_t i = 0; i < trainer_.model().micro_batches_per_step(); ++i) {
     trainer_.accumulate({ids_, ids_, sequence_.segments()});
     drain();
   }

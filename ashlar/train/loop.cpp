@@ -142,7 +142,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
 }
 
 std::string Run::description() const {
-  const ParallelSpec& p = trainer_.parallel();
+  const ParallelSpec& p = trainer_.model().parallel();
   std::string ranks;
   if (ranks_.size() > 1)
     ranks = fmt::format("{} ranks (dp {} cp {} tp {} zero {}), ", ranks_.size(), p.dp, p.cp, p.tp,
@@ -210,7 +210,8 @@ bool Run::finished() const {
 }
 
 Place Run::place() const {
-  return {trainer_.groups().coordinate(parallel::Axis::kDp), trainer_.parallel().dp};
+  const parallel::RankModel& model = trainer_.model();
+  return {model.groups().coordinate(parallel::Axis::kDp), model.parallel().dp};
 }
 
 // Of all ranks.

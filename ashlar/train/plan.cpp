@@ -4,6 +4,8 @@
 #include <array>
 #include <tuple>
 
+#include "ashlar/nn/parameters.h"
+
 namespace ashlar::train {
 namespace {
 
@@ -55,7 +57,7 @@ struct Kind {
 };
 
 Signature signature_of(const DryRank& dry) {
-  const parallel::Groups& groups = dry.trainer().groups();
+  const parallel::Groups& groups = dry.trainer().model().groups();
   const MemoryCounts memory = dry.memory();
   return {groups.coordinate(parallel::Axis::kCp), groups.coordinate(parallel::Axis::kTp),
           peaks_of(memory), memory.num_allocations, dry.workspace_bytes()};

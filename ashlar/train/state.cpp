@@ -147,10 +147,10 @@ TrainerState parse_trainer_state(const std::string& json, const std::string& wha
 StateWriter::StateWriter(const Trainer& trainer, std::string tokenizer_bytes)
     : trainer_(trainer),
       tokenizer_(std::move(tokenizer_bytes)),
-      model_(trainer.model_pieces(true)),
+      model_(trainer.model().pieces(true)),
       optim_(trainer.optimizer_pieces(true)) {
   copy_balancing();
-  if (trainer.groups().rank() == 0) whole_ = trainer.whole_state();
+  if (trainer.model().groups().rank() == 0) whole_ = trainer.whole_state();
 }
 
 void StateWriter::copy_balancing() {
@@ -170,7 +170,7 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
                                              const data::LoaderState& loader) {
   const Recipe& recipe = trainer_.recipe();
   for (Copy& copy : copies_) std::memcpy(copy.bytes.data(), copy.live.data, copy.bytes.size());
-  if (trainer_.groups().rank() != 0)
+  if (trainer_.model().groups().rank() != 0)
     return {.step = counters.step,
             .attempt = {},
             .model = model_,
@@ -223,7 +223,7 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
 Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
   const TrainerState state = parse_trainer_state(reader.read_blob("trainer.json"),
                                                  join(reader.directory(), "extra/trainer.json"));
-  std::vector<Piece> pieces = trainer.model_pieces(false);
+  std::vector<Piece> pieces = trainer.model().pieces(false);
   for (Piece& piece : trainer.optimizer_pieces(false)) pieces.push_back(std::move(piece));
   std::vector<data::NamedIntegers> arrays;
   for (const checkpoint::IndexTensor& tensor : reader.index().tensors)

@@ -48,14 +48,14 @@ double counted_bytes(const Recipe& recipe, int num_ranks) {
     const auto total = [&] {
       ranks.barrier("test").wait();
       int64_t bytes = 0;
-      for (const comm::Group* group : {&trainer.groups().data(), &trainer.groups().cp(),
-                                       &trainer.groups().tp(), &trainer.groups().model()})
+      const parallel::Groups& groups = trainer.model().groups();
+      for (const comm::Group* group : {&groups.data(), &groups.cp(), &groups.tp(), &groups.model()})
         for (const comm::TrafficRow& row : group->traffic()) bytes += row.sent_bytes;
       return bytes;
     };
     const auto step = [&](int64_t number) {
       trainer.begin_step(number);
-      for (int64_t i = 0; i < trainer.micro_batches_per_step(); ++i)
+      for (int64_t i = 0; i < trainer.model().micro_batches_per_step(); ++i)
         trainer.accumulate({ids, ids, sequence.segments()});
       trainer.reduce();
       trainer.apply(trainer.measure());

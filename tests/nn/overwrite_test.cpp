@@ -31,7 +31,8 @@ Gradients run(DType compute, bool overwrite, Keep keep, int64_t num_tokens, bool
   for (const std::vector<int32_t>& ids : {kFirst, kSecond}) {
     h.tokens({ids.begin(), ids.begin() + num_tokens},
              {kTargets.begin(), kTargets.begin() + num_tokens});
-    const ModelCall call = h.model.call(h.exchange, h.sequence, h.ids.tensor, !overwrite || !first);
+    ModelCall call = h.model.call(h.exchange, h.sequence, h.ids.tensor);
+    call.accumulate = !overwrite || !first;
     first = false;
     forward(h.ctx, call, h.saved);
     head_loss_backward(h.ctx, h.model, h.saved.final_TH, h.targets.tensor, 0.5, h.loss.tensor,

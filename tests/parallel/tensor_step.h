@@ -68,9 +68,10 @@ class Step {
   double run() {
     if (!ctx_.meta()) fill_zero(model_.unit_gradients(0));
     nn::BlockRunner* runner = runner_ ? &*runner_ : nullptr;
-    const nn::ModelCall call =
-        context_ ? model_.call(*context_, context_->sequence(), ids_.tensor, false, runner)
-                 : model_.call(exchange_, sequence_, ids_.tensor, false, runner);
+    nn::ModelCall call = context_
+                             ? model_.call(*context_, context_->sequence(), ids_.tensor, runner)
+                             : model_.call(exchange_, sequence_, ids_.tensor, runner);
+    call.accumulate = false;
     nn::forward(ctx_, call, saved_);
     nn::head_loss_backward(ctx_, model_, saved_.final_TH, targets_.tensor, 0.5, loss_.tensor,
                            dfinal_.tensor, model_.gradients().embed);

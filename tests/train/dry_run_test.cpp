@@ -49,11 +49,12 @@ class RealRank {
   void step(int64_t number) {
     recorder_.records.clear();
     trainer_.begin_step(number);
-    for (int64_t i = 0; i < trainer_.micro_batches_per_step(); ++i) trainer_.accumulate(batch());
+    for (int64_t i = 0; i < trainer_.model().micro_batches_per_step(); ++i)
+      trainer_.accumulate(batch());
     trainer_.reduce();
     trainer_.apply(trainer_.measure());
     // Nothing of the step is under way any more.
-    trainer_.groups().world().barrier("between steps").wait();
+    trainer_.model().groups().world().barrier("between steps").wait();
   }
   void evaluate() { trainer_.evaluate(batch()); }
   MemoryCounts memory() const { return allocator_.counts(); }

@@ -78,8 +78,8 @@ class Training {
   }
   StepStats gradients(int64_t step) {
     const Recipe& recipe = trainer_.recipe();
-    const int64_t dp = trainer_.groups().coordinate(parallel::Axis::kDp);
-    const int64_t batches = trainer_.micro_batches_per_step();
+    const int64_t dp = trainer_.model().groups().coordinate(parallel::Axis::kDp);
+    const int64_t batches = trainer_.model().micro_batches_per_step();
     trainer_.begin_step(step);
     for (int64_t i = 0; i < batches; ++i)
       trainer_.accumulate(

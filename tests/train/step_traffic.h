@@ -12,6 +12,7 @@
 
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/comm/thread/run_ranks.h"
+#include "ashlar/parallel/shards.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
 
@@ -96,7 +97,7 @@ class Steps {
       ids.push_back(int32_t((7 * i + number) % trainer_.recipe().model.vocab_size));
     const kernels::Sequence sequence = kernels::Sequence::rows(rows, length);
     trainer_.begin_step(number);
-    for (int64_t i = 0; i < trainer_.micro_batches_per_step(); ++i)
+    for (int64_t i = 0; i < trainer_.model().micro_batches_per_step(); ++i)
       trainer_.accumulate({ids, ids, sequence.segments()});
     trainer_.reduce();
     trainer_.apply(trainer_.measure());
@@ -104,7 +105,7 @@ class Steps {
 
   // A barrier is the last in the queue: all that was called before it has ended.
   Traffic traffic() {
-    const parallel::Groups& groups = trainer_.groups();
+    const parallel::Groups& groups = trainer_.model().groups();
     Traffic all;
     for (comm::Group* group :
          {&groups.world(), &groups.cp(), &groups.tp(), &groups.data(), &groups.model()}) {
@@ -137,11 +138,11 @@ inline void on_all_ranks(const Recipe& recipe, DType compute, int num_ranks,
 }
 
 // Every bucket of a unit once.
-inline Moved unit_once(const Trainer& trainer, int64_t unit, comm::Op op, DType dtype) {
-  const comm::Group& data = trainer.groups().data();
-  const ParallelSpec& spec = trainer.parallel();
-  const nn::FlatLayout& flat = trainer.model().flat();
-  const int64_t stream = size_of(trainer.model().types().stream), width = size_of(dtype);
+inline Moved unit_once(const parallel::RankModel& model, int64_t unit, comm::Op op, DType dtype) {
+  const comm::Group& data = model.groups().data();
+  const ParallelSpec& spec = model.parallel();
+  const nn::FlatLayout& flat = model.local().flat();
+  const int64_t stream = size_of(model.local().types().stream), width = size_of(dtype);
   const parallel::Shards shards(flat.unit_numel, data.size(), spec.zero_layout,
                                 std::max<int64_t>(1, spec.bucket_bytes / stream),
                                 Arena::kAlign / stream);
@@ -157,21 +158,22 @@ inline Moved unit_once(const Trainer& trainer, int64_t unit, comm::Op op, DType 
 
 // The table of zero.h, for labels "gradients" and "weights".
 inline Traffic zero_formula(const Trainer& trainer) {
-  const int64_t L = trainer.recipe().model.num_hidden_layers, m = trainer.micro_batches_per_step();
-  const int64_t stage = trainer.parallel().zero;
-  const nn::Types& types = trainer.model().types();
+  const parallel::RankModel& model = trainer.model();
+  const int64_t L = model.recipe().model.num_hidden_layers, m = model.micro_batches_per_step();
+  const int64_t stage = model.parallel().zero;
+  const nn::Types& types = model.local().types();
   Traffic traffic;
-  if (trainer.groups().data().size() == 1) return traffic;
+  if (model.groups().data().size() == 1) return traffic;
   const comm::Op sum = stage == 0 ? comm::Op::kAllReduce : comm::Op::kReduceScatter;
   for (int64_t l = 0; l <= L; ++l) {
     const int64_t reduced = l > 0 && stage >= 2 ? m : 1;
     const int64_t gathered =
         l > 0 && stage == 3 ? 1 + (l > 2 ? m - 1 : 0) + (l < L - 1 ? m : 0) : 1;
-    traffic[{"data", sum, "gradients"}] += reduced * unit_once(trainer, l, sum, types.stream);
+    traffic[{"data", sum, "gradients"}] += reduced * unit_once(model, l, sum, types.stream);
     if (stage > 0)
       traffic[{"data", comm::Op::kAllGather, "weights"}] +=
           gathered *
-          unit_once(trainer, l, comm::Op::kAllGather, l == 0 ? types.stream : types.activation);
+          unit_once(model, l, comm::Op::kAllGather, l == 0 ? types.stream : types.activation);
   }
   return traffic;
 }

@@ -31,11 +31,11 @@ struct Sizes {
   const Trainer& trainer;
   const Recipe& recipe = trainer.recipe();
   const ModelSpec& model = recipe.model;
-  const int64_t m = trainer.micro_batches_per_step();
+  const int64_t m = trainer.model().micro_batches_per_step();
   const int64_t L = model.num_hidden_layers, B = recipe.train.micro_batch, s = 4, a = 4;
-  const int64_t T = B * recipe.data.sequence_length / trainer.parallel().cp;
+  const int64_t T = B * recipe.data.sequence_length / trainer.model().parallel().cp;
   const int64_t forwards = m * (recipe.train.recompute ? 2 * L - 1 : L), backwards = m * L;
-  const bool sharded_stream = trainer.parallel().sequence_parallel;
+  const bool sharded_stream = trainer.model().parallel().sequence_parallel;
 };
 
 class Formulas {
@@ -55,7 +55,7 @@ class Formulas {
   }
 
   void add_tensor() {
-    const comm::Group& tp = z_.trainer.groups().tp();
+    const comm::Group& tp = z_.trainer.model().groups().tp();
     const int64_t TH = z_.T * z_.model.hidden_size;
     const Op sum = z_.sharded_stream ? Op::kReduceScatter : Op::kAllReduce;
     for (const std::string part : {"tp attention", "tp experts"}) {
@@ -73,9 +73,10 @@ class Formulas {
   }
 
   void add_context() {
-    const comm::Group &cp = z_.trainer.groups().cp(), &tp = z_.trainer.groups().tp();
+    const comm::Group &cp = z_.trainer.model().groups().cp(),
+                      &tp = z_.trainer.model().groups().tp();
     const int64_t n = cp.size(), r = cp.rank(), t = tp.size(), D = z_.model.head_dim;
-    const bool zigzag = z_.trainer.parallel().cp_layout == ContextLayout::kZigzag;
+    const bool zigzag = z_.trainer.model().parallel().cp_layout == ContextLayout::kZigzag;
     const int64_t behind = (r < n - 1) + (zigzag && r > 0),
                   before = (r > 0) + (zigzag && r < n - 1);
     // Of the rank's heads; the second half of all value columns is delayed.
@@ -88,7 +89,7 @@ class Formulas {
     rows_[{"cp", Op::kSendReceive, "halo gradient"}] =
         z_.backwards * Moved{1, before * message, behind * message};
     const int64_t passes = z_.forwards + z_.backwards;
-    if (z_.trainer.parallel().cp_exchange == ContextExchange::kRing) {
+    if (z_.trainer.model().parallel().cp_exchange == ContextExchange::kRing) {
       const int64_t keys = 2 * z_.T * kd * z_.a, gradient = 2 * z_.T * kd * z_.s;
       rows_[{"cp", Op::kSendReceive, "keys values"}] = (n - 1) * passes * Moved{1, keys, keys};
       rows_[{"cp", Op::kSendReceive, "keys values gradient"}] =
@@ -101,7 +102,7 @@ class Formulas {
 
   // Loss and targets, the norm, and what each expert got.
   void add_sums() {
-    const parallel::Groups& groups = z_.trainer.groups();
+    const parallel::Groups& groups = z_.trainer.model().groups();
     add(groups.data(), Op::kAllReduce, "loads", 1, z_.L * z_.model.num_classes(), 8);
     add(z_.sharded_stream ? groups.model() : groups.data(), Op::kAllReduce, "loss", 1, 2, 8);
     add(groups.model(), Op::kAllReduce, "gradient norm", 1, 1, 8);
@@ -122,7 +123,7 @@ void add_holdings(const Trainer& trainer, Holders& holders) {
     for (const Piece& piece : pieces_of(p, p.logical, p.value))
       for (int64_t row = 0; row < piece.box.length[0]; ++row)
         holders[{p.logical.name, p.copy, (piece.box.offset[0] + row) / rows}]
-               [trainer.groups().rank()] += piece.box.length.numel() / piece.box.length[0];
+               [trainer.model().groups().rank()] += piece.box.length.numel() / piece.box.length[0];
   }
 }
 
@@ -162,7 +163,7 @@ void expect_formulas(const Recipe& recipe) {
         others[key] = moved;
     }
     EXPECT_EQ(others, Formulas(steps.trainer()).rows())
-        << "rank " << steps.trainer().groups().rank();
+        << "rank " << steps.trainer().model().groups().rank();
     add_holdings(steps.trainer(), holders);
   });
   const auto [gathered, scattered] = muon_formula(holders, recipe.parallel.muon, 4);

@@ -1,0 +1,313 @@
+// How the parts meet.  The layers of nn call two interfaces, SequenceExchange for what crosses
+// tokens and BlockRunner for how a block runs; RankModel chooses what stands behind them:
+//
+//   exchange  nn::LocalExchange, or ContextParallel where ranks share sequences
+//   runner    Zero around nn::LocalRunner, or around TensorRunner where ranks share heads and
+//             width; on one data rank Zero only packs weights after they changed
+#include "ashlar/parallel/rank_model.h"
+
+#include <array>
+
+#include "ashlar/kernels/update.h"
+#include "ashlar/nn/init.h"
+#include "ashlar/nn/loss.h"
+#include "ashlar/parallel/context.h"
+#include "ashlar/parallel/muon_holdings.h"
+#include "ashlar/parallel/tensor.h"
+#include "ashlar/parallel/tensor_runner.h"
+#include "ashlar/parallel/tensor_sums.h"
+#include "ashlar/parallel/zero.h"
+
+namespace ashlar::parallel {
+
+LossSum& LossSum::operator+=(const LossSum& other) {
+  sum += other.sum;
+  count += other.count;
+  return *this;
+}
+
+// --- composition ---
+
+RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Recipe& recipe,
+                     const ParallelSpec& resolved, comm::Group& world, DType compute,
+                     const RankModelOptions& options)
+    : recipe_(recipe), parallel_(resolved), ctx_(ctx), groups_(world, Mesh::of(resolved)) {
+  take_share(allocator, compute);
+  lay_out_activations(allocator, options.num_halos);
+  lay_out_inputs(allocator);
+  if (parallel_.cp > 1) share_sequences(allocator);
+  if (parallel_.tp > 1) share_layers();
+  if (shards_stream()) share_stream(allocator);
+  shard_state(allocator);
+}
+
+RankModel::~RankModel() = default;
+
+TensorPlace RankModel::tensor_place() const {
+  return {int(parallel_.tp), groups_.coordinate(Axis::kTp)};
+}
+
+ContextSplit RankModel::context_split() const {
+  return {parallel_.cp_layout, int(parallel_.cp), recipe_.train.micro_batch,
+          recipe_.data.sequence_length};
+}
+
+nn::TokenCounts RankModel::token_counts() const {
+  const int64_t layer = context_split().local_tokens();
+  return {shards_stream() ? layer / parallel_.tp : layer, layer};
+}
+
+void RankModel::take_share(Allocator& allocator, DType compute) {
+  model_ =
+      std::make_unique<nn::Model>(ctx_, allocator, local_spec(recipe_.model, tensor_place()),
+                                  compute, recipe_.data.sequence_length, true,
+                                  model_memory(ctx_, parallel_, groups_.data().size(), compute));
+}
+
+void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
+  const int64_t most = num_halos + max_halos(context_split(), groups_.coordinate(Axis::kCp));
+  const nn::Keep keep = recipe_.train.recompute ? nn::Keep::kBlockInput : nn::Keep::kAll;
+  const auto lay_out = [&](Arena& arena) {
+    return nn::Saved::make(arena, model_->spec(), model_->types(), token_counts(), most, keep);
+  };
+  saved_arena_ = nn::arena_for(allocator, Tag::kSaved, [&](Arena& arena) { lay_out(arena); });
+  saved_ = lay_out(saved_arena_);
+  for (const nn::BlockSaved& block : saved_.blocks) loads_.push_back(block.moe.plan.count_X);
+}
+
+void RankModel::lay_out_inputs(Allocator& allocator) {
+  const int64_t num_tokens = token_counts().stream;
+  const int64_t num_blocks = recipe_.model.num_hidden_layers, classes = recipe_.model.num_classes();
+  const auto lay_out = [&](Arena& arena) {
+    ids_ = arena.take(DType::kI32, {num_tokens});
+    targets_ = arena.take(DType::kI32, {num_tokens});
+    loss_ = arena.take(model_->types().stream, {num_tokens});
+    step_loads_LX_ = arena.take(DType::kI64, {num_blocks, classes});
+  };
+  input_arena_ = nn::arena_for(allocator, Tag::kInput, lay_out);
+  lay_out(input_arena_);
+  for (int64_t l = 0; l < num_blocks; ++l)
+    step_loads_.push_back(step_loads_LX_.slice(l, l + 1).view({classes}));
+  if (ctx_.meta()) return;  // no tokens are taken there
+  // This rank's part of every row, and of that what its stream has.
+  const int64_t first = shards_stream() ? num_tokens * groups_.tp().rank() : 0;
+  for (int64_t i = 0; i < num_tokens; ++i)
+    whole_rows_.push_back(whole_row(context_split(), groups_.coordinate(Axis::kCp), first + i));
+}
+
+void RankModel::share_sequences(Allocator& allocator) {
+  cp_ = make_context_parallel(parallel_.cp_exchange, groups_.cp(), context_split(), model_->spec(),
+                              model_->types(), allocator);
+}
+
+void RankModel::share_layers() {
+  tp_ = std::make_unique<TensorRunner>(groups_.tp(), *model_, parallel_.sequence_parallel);
+}
+
+void RankModel::share_stream(Allocator& allocator) {
+  partial_ = std::make_unique<PartialSums>(allocator, *model_);
+}
+
+void RankModel::shard_state(Allocator& allocator) {
+  nn::BlockRunner* blocks = tp_.get();
+  if (!blocks) blocks = &model_->local_runner();
+  zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, groups_.data(), *model_, *blocks,
+                                 [&](const nn::ParameterInfo& info, const Tensor& local) {
+                                   return placements(recipe_.model, tensor_place(), info.name,
+                                                     local.shape);
+                                 });
+}
+
+// --- a step ---
+
+void RankModel::begin_step() {
+  in_step_ = true;
+  num_accumulated_ = 0;
+  kernels::zero(ctx_, model_->unit_gradients(0));
+  fill_zero(step_loads_LX_);
+}
+
+void RankModel::load(const MicroBatch& batch) {
+  const auto num_tokens = size_t(recipe_.train.micro_batch * recipe_.data.sequence_length);
+  ASHLAR_ASSERT(batch.ids.size() == num_tokens && batch.targets.size() == num_tokens);
+  cp_ ? cp_->assign(batch.segments) : sequence_.assign(batch.segments);
+  if (ctx_.meta()) return;
+  const std::span<int32_t> ids = ids_.span<int32_t>(), targets = targets_.span<int32_t>();
+  for (size_t i = 0; i < whole_rows_.size(); ++i) {
+    ids[i] = batch.ids[size_t(whole_rows_[i])];
+    targets[i] = batch.targets[size_t(whole_rows_[i])];
+  }
+}
+
+nn::ModelCall RankModel::call() {
+  if (cp_) return model_->call(*cp_, cp_->sequence(), ids_, zero_.get());
+  return model_->call(local_exchange_, sequence_, ids_, zero_.get());
+}
+
+LossSum RankModel::accumulate(const MicroBatch& batch) {
+  ASHLAR_ASSERT(in_step_ && num_accumulated_ < micro_batches_per_step());
+  load(batch);
+  zero_->begin_micro_batch(num_accumulated_ == 0, num_accumulated_ + 1 == micro_batches_per_step());
+  ++num_accumulated_;
+  zero_->need_root(ctx_);
+  nn::ModelCall call = this->call();
+  call.accumulate = zero_->accumulates();
+  forward(ctx_, call, saved_);
+  {
+    ctx_.enter("loss");
+    const Arena::Scope scope(*ctx_.workspace);
+    const Tensor dfinal = ctx_.workspace->take(saved_.final_TH.dtype, saved_.final_TH.shape);
+    const double scale = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length);
+    head_loss_backward(ctx_, *model_, saved_.final_TH, targets_, scale, loss_, dfinal,
+                       model_->gradients().embed);
+    backward(ctx_, call, saved_, dfinal, model_->gradients());
+  }
+  const LossSum losses = sum_losses();
+  count_loads();
+  return losses;
+}
+
+void RankModel::reduce() {
+  ASHLAR_ASSERT(in_step_ && num_accumulated_ == micro_batches_per_step());
+  ctx_.enter("reduce");
+  if (partial_) partial_->sum(ctx_, groups_.tp());
+  zero_->finish_gradients(ctx_);
+  if (recipe_.balance.scope == BalanceScope::kGlobalBatch)
+    groups_.data().all_reduce(step_loads_LX_, step_loads_LX_, "loads").wait();
+  in_step_ = false;
+}
+
+LossSum RankModel::evaluate(const MicroBatch& batch) {
+  ASHLAR_ASSERT(!in_step_);
+  load(batch);
+  zero_->begin_forward();
+  zero_->need_root(ctx_);
+  forward(ctx_, call(), saved_);
+  ctx_.enter("loss");
+  head_loss(ctx_, *model_, saved_.final_TH, targets_, loss_);
+  return sum_losses();
+}
+
+LossSum RankModel::sum_losses() const {
+  if (ctx_.meta()) return {0.0, loss_.numel()};
+  LossSum losses;
+  const int32_t* targets = targets_.as<int32_t>();
+  for (int64_t t = 0; t < loss_.numel(); ++t) {
+    if (targets[t] < 0) continue;
+    losses.sum += loss_.dtype == DType::kF64 ? loss_.as<double>()[t] : double(loss_.as<float>()[t]);
+    ++losses.count;
+  }
+  return losses;
+}
+
+void RankModel::count_loads() {
+  if (recipe_.balance.scope == BalanceScope::kMicroBatch)
+    for (const Tensor& loads : loads_) groups_.data().all_reduce(loads, loads, "loads").wait();
+  if (ctx_.meta()) return;
+  for (size_t l = 0; l < loads_.size(); ++l) {
+    const int64_t* loads = loads_[l].as<int64_t>();
+    int64_t* total = step_loads_[l].as<int64_t>();
+    for (int64_t e = 0; e < step_loads_[l].numel(); ++e) total[e] += loads[e];
+  }
+}
+
+// --- numbers of all ranks ---
+
+Tensor RankModel::over(std::span<double> values) const {
+  return {ctx_.meta() ? nullptr : reinterpret_cast<std::byte*>(values.data()),
+          DType::kF64,
+          ctx_.device,
+          {int64_t(values.size())}};
+}
+
+LossSum RankModel::over_ranks(const LossSum& here, std::string_view label) const {
+  std::array<double, 2> sums = {here.sum, double(here.count)};  // counts are exact below 2^53
+  // Ranks that share heads have the same losses, unless they share the stream too.
+  comm::Group& ranks = shards_stream() ? groups_.model() : groups_.data();
+  ranks.all_reduce(over(sums), over(sums), label).wait();
+  if (ctx_.meta()) return {0.0, here.count * ranks.size()};
+  return {sums[0], int64_t(sums[1])};
+}
+
+double RankModel::sum_over_ranks(double here, std::string_view label) const {
+  std::array<double, 1> sum = {here};
+  groups_.model().all_reduce(over(sum), over(sum), label).wait();
+  return sum[0];
+}
+
+// --- state ---
+
+void RankModel::initialize() {
+  const auto fill = [&](const nn::ParameterInfo& info, const Piece& piece) {
+    nn::initialize(ctx_, info, piece, recipe_.model, recipe_.init, recipe_.train.seed);
+  };
+  for (size_t i = 0; i < parameters().size(); ++i) {
+    const Parameter& p = parameters()[i];
+    for (const Piece& piece : pieces_of(p, p.logical, p.value)) fill(zero_->infos()[i], piece);
+  }
+  model_->weights().for_each(model_->spec(),
+                             [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+                               if (info.buffer) fill(info, nn::whole_piece(info, tensor));
+                             });
+  weights_changed();
+}
+
+void RankModel::weights_changed() {
+  zero_->weights_changed();
+}
+
+const std::vector<Parameter>& RankModel::parameters() const {
+  return zero_->parameters();
+}
+
+std::vector<Piece> RankModel::buffers() const {
+  std::vector<Piece> list;
+  model_->weights().for_each(model_->spec(),
+                             [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+                               if (info.buffer) list.push_back(nn::whole_piece(info, tensor));
+                             });
+  return list;
+}
+
+std::vector<Piece> RankModel::pieces(bool to_write) const {
+  std::vector<Piece> list;
+  for (const Parameter& p : parameters())
+    for (Piece& piece : pieces_of(p, p.logical, p.value, to_write))
+      list.push_back(std::move(piece));
+  if (to_write && !writes_buffers()) return list;
+  for (Piece& piece : buffers()) list.push_back(std::move(piece));
+  return list;
+}
+
+std::vector<Parameter> RankModel::all_parameters() const {
+  std::vector<Parameter> list;
+  Arena shapes(Device::kMeta);
+  nn::ModelWeights::make(shapes, recipe_.model, model_->types().stream, false)
+      .for_each(recipe_.model, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+        Parameter& p = list.emplace_back();
+        p.logical = {info.name, tensor.dtype, tensor.shape, Role::kParameter};
+        p.kind = info.kind;
+        p.decay = info.decay;
+        p.num_matrices = info.num_matrices;
+      });
+  return list;
+}
+
+std::unique_ptr<optim::Matrices> RankModel::make_matrices(
+    Allocator& allocator, const std::vector<Parameter>& parameters) const {
+  return parallel::make_matrices(allocator, groups_, recipe_.model, *zero_, parameters,
+                                 recipe_.optim, parallel_.muon, model_->types().compute);
+}
+
+int64_t RankModel::micro_batches_per_step() const {
+  return recipe_.train.global_batch / recipe_.train.micro_batch / parallel_.dp;
+}
+
+std::vector<const comm::Group*> RankModel::all_groups() const {
+  std::vector<const comm::Group*> list = {&groups_.world(), &groups_.cp(), &groups_.tp(),
+                                          &groups_.data(), &groups_.model()};
+  if (tp_ && tp_->sharers()) list.push_back(tp_->sharers());
+  return list;
+}
+
+}  // namespace ashlar::parallel

@@ -1,0 +1,179 @@
+// A rank's model in training: everything of it that depends on the mesh, put together in one place.
+// The constructor is the list of techniques, in the order in which they stand around the layers of
+// nn; a technique that the recipe does not ask for leaves no trace.
+//
+//   share             what of every tensor this rank's layers run on (tensor.h), and which of it
+//                     stands in memory all the time (model_memory in zero.h)
+//   activations       what forward keeps for backward, and the tokens of a micro-batch: of as many
+//                     tokens as this rank sees
+//   cp                the exchange that reaches the tokens of other ranks (context.h)
+//   tp                the runner that adds up over ranks what their blocks return (tensor_runner.h)
+//   sequence_parallel sums of the gradients that it leaves partial (tensor_sums.h)
+//   zero              around the runner: it gathers weights before a block runs, and reduces
+//                     gradients after (zero.h)
+//
+// Every rank makes the same calls in the same order:
+//
+//   once        initialize; or values are loaded into pieces(), then weights_changed
+//   a step      begin_step; accumulate, micro_batches_per_step() times; reduce; then whoever has
+//               the optimizer reads the gradients of parameters(), changes their values and calls
+//               weights_changed, or leaves them as they are and calls nothing
+//   evaluate    between steps
+//
+// Memory   all of it is taken by the constructor; temporaries come from ctx.workspace.
+// Errors   kComm, as comm/group.h.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/nn/model.h"
+#include "ashlar/optim/matrices.h"
+#include "ashlar/parallel/mesh.h"
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::parallel {
+
+class ContextParallel;
+struct ContextSplit;
+class PartialSums;
+struct TensorPlace;
+class TensorRunner;
+class Zero;
+
+// Whole rows, train.micro_batch of data.sequence_length tokens; the same on ranks that share
+// sequences or heads.
+struct MicroBatch {
+  std::span<const int32_t> ids, targets;  // targets: -1 means no loss
+  std::span<const Segment> segments;
+};
+
+// Losses of so many targets, added up.
+struct LossSum {
+  double sum = 0.0;
+  int64_t count = 0;
+  LossSum& operator+=(const LossSum& other);
+};
+
+struct RankModelOptions {
+  // Room for so many segments of a micro-batch that go on with a document which another of its
+  // segments began (nn::LocalExchange); with cp > 1 there must be none.
+  int64_t num_halos = 0;
+};
+
+class RankModel {
+ public:
+  // recipe: a valid one (load_recipe).  resolved: its mesh over the ranks of `world`
+  // (resolve_parallel).  compute: how products multiply.  What ctx points to, the allocator and the
+  // world must outlive this.
+  RankModel(const kernels::Context& ctx, Allocator& allocator, const Recipe& recipe,
+            const ParallelSpec& resolved, comm::Group& world, DType compute,
+            const RankModelOptions& options = {});
+  RankModel(const RankModel&) = delete;
+  ~RankModel();
+
+  // Weights and buffers from the recipe's seed; they are then gathered and packed.
+  void initialize();
+  // After: values of parameters() were written.  Whole weights begin to be gathered, and are packed
+  // before they are read.
+  void weights_changed();
+
+  // Before: the first accumulate of a step.  Forgets gradients and loads of the step before.
+  void begin_step();
+  // After: begin_step.  Forward and backward of one micro-batch; gradients of the mean loss over
+  // all tokens of the step, with or without a target, add up, and begin to be summed over the ranks
+  // (by ZeRO's stage: of every micro-batch, or of the last).  Gives the losses of the targets here;
+  // on meta no sum.
+  LossSum accumulate(const MicroBatch& batch);
+  // After: the last accumulate of the step.  Waits until gradients and loads are those of all
+  // ranks.
+  void reduce();
+  // Forward only: losses of the targets here, as accumulate gives them.  Weights, gradients and
+  // step_loads() stay as they are; loads() and saved() are then of this micro-batch.  Not inside a
+  // step, which reaches from begin_step to the update or to the decision to leave it out.
+  LossSum evaluate(const MicroBatch& batch);
+
+  // Losses of one micro-batch, or of several, of every rank that saw other tokens, added up.
+  LossSum over_ranks(const LossSum& here, std::string_view label) const;
+  // What ranks that keep other parts of the same state say of it, added up; here alone on meta.
+  double sum_over_ranks(double here, std::string_view label) const;
+
+  // What is kept here of the trained tensors: values and, valid from reduce on, gradients.
+  const std::vector<Parameter>& parameters() const;
+  // Balancing biases: whole, and equal on all ranks.
+  std::vector<Piece> buffers() const;
+  bool writes_buffers() const { return groups_.rank() == 0; }  // into checkpoints, for all ranks
+  // Parameters and buffers as a checkpoint sees them.  to_write: what this rank writes, so that all
+  // ranks together write each element once.
+  std::vector<Piece> pieces(bool to_write) const;
+  // Every trained tensor of the whole model, wherever it is kept: what it is, no boxes, no data.
+  std::vector<Parameter> all_parameters() const;
+
+  // Who makes the matrices of Muon orthogonal, for ranks that keep parts of them.  parameters:
+  // those above, with kinds and numbers of matrices as the recipe chooses (optim::apply_spec).
+  // This must outlive the result.
+  std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator,
+                                                 const std::vector<Parameter>& parameters) const;
+
+  // By block, [E+1] I64: tokens of each expert, then those that no expert took.  loads: of the last
+  // micro-batch; of all data ranks where moe.balance.scope is micro_batch.  step_loads: since
+  // begin_step; after reduce of all data ranks.
+  std::span<const Tensor> loads() const { return loads_; }
+  std::span<const Tensor> step_loads() const { return step_loads_; }
+  // What forward kept of the last micro-batch.
+  const nn::Saved& saved() const { return saved_; }
+
+  const Recipe& recipe() const { return recipe_; }
+  const ParallelSpec& parallel() const { return parallel_; }  // resolved
+  int64_t micro_batches_per_step() const;                     // of this rank
+  const nn::Model& local() const { return *model_; }          // the layers, on what is held here
+  const Groups& groups() const { return groups_; }
+  // Every group in which this rank says anything.
+  std::vector<const comm::Group*> all_groups() const;
+
+ private:
+  // The steps of the constructor, in its order.
+  void take_share(Allocator& allocator, DType compute);
+  void lay_out_activations(Allocator& allocator, int64_t num_halos);
+  void lay_out_inputs(Allocator& allocator);
+  void share_sequences(Allocator& allocator);  // cp
+  void share_layers();                         // tp
+  void share_stream(Allocator& allocator);     // sequence_parallel
+  void shard_state(Allocator& allocator);      // zero
+
+  TensorPlace tensor_place() const;
+  ContextSplit context_split() const;
+  bool shards_stream() const { return parallel_.tp > 1 && parallel_.sequence_parallel; }
+  nn::TokenCounts token_counts() const;  // of this rank in a micro-batch
+  void load(const MicroBatch& batch);
+  nn::ModelCall call();
+  LossSum sum_losses() const;
+  void count_loads();
+  Tensor over(std::span<double> values) const;
+
+  const Recipe recipe_;
+  const ParallelSpec parallel_;
+  const kernels::Context ctx_;
+  const Groups groups_;
+  std::unique_ptr<nn::Model> model_;
+  Arena saved_arena_{Device::kMeta}, input_arena_{Device::kMeta};
+  nn::Saved saved_;
+  std::vector<Tensor> loads_;
+  Tensor ids_, targets_, loss_;
+  Tensor step_loads_LX_;  // [L, E+1]
+  std::vector<Tensor> step_loads_;
+  std::vector<int64_t>
+      whole_rows_;              // where the tokens of this rank's stream stand in a micro-batch
+  kernels::Sequence sequence_;  // of ranks that share no sequences
+  nn::LocalExchange local_exchange_;
+  std::unique_ptr<ContextParallel> cp_;   // null: cp 1
+  std::unique_ptr<TensorRunner> tp_;      // null: tp 1
+  std::unique_ptr<PartialSums> partial_;  // null: no sequence_parallel
+  std::unique_ptr<Zero> zero_;
+  bool in_step_ = false;
+  int64_t num_accumulated_ = 0;  // micro-batches of this step
+};
+
+}  // namespace ashlar::parallel
