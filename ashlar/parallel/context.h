@@ -35,8 +35,6 @@ namespace ashlar::parallel {
 
 class ContextParallel : public nn::SequenceExchange {
  public:
-  const ContextSplit& split() const { return split_; }
-  int rank() const { return ranks_.rank(); }  // of those that share the sequences
   // The next micro-batch: documents of the whole rows, the same on every rank.  Not read from
   // tensors: on meta a dry run gives one document per row, which every other list costs at most.
   // Allocates nothing once lists as long have been seen.

@@ -50,18 +50,6 @@ ContextPlace place_of(const ContextSplit& split, int64_t whole_row) {
   ASHLAR_ASSERT(false && "a token that nobody holds");
 }
 
-void take_local(const ContextSplit& split, int rank, std::span<const int32_t> whole,
-                std::span<int32_t> local) {
-  ASHLAR_ASSERT(int64_t(whole.size()) == split.num_rows * split.length);
-  ASHLAR_ASSERT(int64_t(local.size()) == split.local_tokens());
-  for (int64_t row = 0; row < split.num_rows; ++row)
-    for (const ContextPiece& piece : pieces_of(split, rank)) {
-      const auto from = whole.begin() + row * split.length;
-      std::copy(from + piece.begin, from + piece.end,
-                local.begin() + row * split.local_length() + piece.local);
-    }
-}
-
 void take_local_segments(const ContextSplit& split, int rank, std::span<const Segment> whole,
                          std::vector<Segment>& local) {
   local.clear();

@@ -62,9 +62,6 @@ struct ContextPlace {
 };
 ContextPlace place_of(const ContextSplit& split, int64_t whole_row);
 
-// A rank's ids or targets out of those of the whole rows.
-void take_local(const ContextSplit& split, int rank, std::span<const int32_t> whole,
-                std::span<int32_t> local);
 // Replaces `local` by the rank's segments: those of the whole rows cut where pieces end.  Every
 // segment of the whole rows starts its document and lies in one row.  Reuses memory.
 void take_local_segments(const ContextSplit& split, int rank, std::span<const Segment> whole,

@@ -4,53 +4,65 @@
 #include <cmath>
 
 #include "ashlar/eval/generate.h"
-#include "tests/nn/golden.h"
+#include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::eval {
 namespace {
 
-using nn::Harness;
+using namespace parallel::testing_support;
 
 const std::vector<int32_t> kIds = {3, 7, 1, 9, 9, 2, 10};
 
-std::vector<double> full_logits(DType compute, const ModelSpec& spec) {
-  Harness h(spec, compute, 7);
-  h.fill_golden();
-  h.tokens(kIds, kIds);
-  h.run_forward();
-  OwnedTensor out = make_tensor(h.allocator, h.model.types().stream, {7, 11}, Tag::kWorkspace);
-  nn::head_logits(h.ctx, h.model, h.saved.final_TH, out.tensor);
-  std::vector<double> all;
-  for (int64_t i = 0; i < 77; ++i) all.push_back(Harness::get(out.tensor, i));
-  return all;
+// Logits after every id, from one pass of the model in training.
+std::vector<double> full_logits(DType compute, const std::vector<int32_t>& ids) {
+  const auto num_tokens = int64_t(ids.size());
+  TinyRank rank(recipe_of(nn::tiny_spec(), 1, num_tokens), {.compute = compute, .num_threads = 2});
+  rank.model.evaluate({ids, ids, std::vector<Segment>{{0, num_tokens, 0, 0}}});
+  return rank.logits();
 }
+
+// The same weights in a model that only runs forward.
+struct Inference {
+  explicit Inference(DType compute)
+      : workspace(allocator, 8 << 20, Tag::kWorkspace),
+        ctx{.threads = &threads, .workspace = &workspace},
+        model(ctx, allocator, nn::tiny_spec(), compute, 64, false) {
+    for (const Piece& piece : model.pieces())
+      for (int64_t i = 0; i < piece.data.numel(); ++i)
+        set(piece.data, i, nn::golden_weight(piece.logical.name, i, piece.data.numel()));
+    model.pack(ctx);
+  }
+  Allocator allocator{Device::kCpu};
+  Threads threads{2};
+  Arena workspace;
+  const kernels::Context ctx;
+  nn::Model model;
+};
 
 class Decode : public testing::TestWithParam<std::vector<int>> {};
 
 // The cache drives forward() directly, so that fp64 logits are compared as fp64.
 void expect_cached_equals_full(DType compute, const std::vector<int>& chunks, double tolerance) {
-  const ModelSpec spec = nn::tiny_spec();
-  const std::vector<double> full = full_logits(compute, spec);
-  Harness h(spec, compute, 7);
-  h.fill_golden();
-  DecodeCache cache(h.allocator, spec, h.model.types(), 16, 7);
+  const std::vector<double> full = full_logits(compute, kIds);
+  Inference m(compute);
+  const ModelSpec& spec = m.model.spec();
+  const nn::Types& types = m.model.types();
+  DecodeCache cache(m.allocator, spec, types, 16, 7);
+  OwnedTensor ids_T = make_tensor(m.allocator, DType::kI32, {7}, Tag::kInput);
   int64_t begin = 0;
   for (const int count : chunks) {
-    Arena arena = nn::arena_for(h.allocator, Tag::kSaved, [&](Arena& a) {
-      nn::Saved::make(a, spec, h.model.types(), count, 1, nn::Keep::kNothing);
+    Arena arena = nn::arena_for(m.allocator, Tag::kSaved, [&](Arena& a) {
+      nn::Saved::make(a, spec, types, count, 1, nn::Keep::kNothing);
     });
-    const nn::Saved saved =
-        nn::Saved::make(arena, spec, h.model.types(), count, 1, nn::Keep::kNothing);
-    h.sequence = kernels::Sequence({cache.next(count)});
-    const Tensor ids = h.ids.tensor.slice(0, count);
+    const nn::Saved saved = nn::Saved::make(arena, spec, types, count, 1, nn::Keep::kNothing);
+    const kernels::Sequence sequence({cache.next(count)});
+    const Tensor ids = ids_T.tensor.slice(0, count);
     std::copy_n(kIds.begin() + begin, count, ids.as<int32_t>());
-    forward(h.ctx, h.model.call(cache, h.sequence, ids), saved);
-    OwnedTensor out =
-        make_tensor(h.allocator, h.model.types().stream, {count, 11}, Tag::kWorkspace);
-    nn::head_logits(h.ctx, h.model, saved.final_TH, out.tensor);
+    forward(m.ctx, m.model.call(cache, sequence, ids), saved);
+    OwnedTensor out = make_tensor(m.allocator, types.stream, {count, 11}, Tag::kWorkspace);
+    nn::head_logits(m.ctx, m.model, saved.final_TH, out.tensor);
     for (int64_t i = 0; i < count * 11; ++i)
-      ASSERT_NEAR(Harness::get(out.tensor, i), full[size_t(begin * 11 + i)], tolerance)
-          << begin << " " << i;
+      ASSERT_NEAR(get(out.tensor, i), full[size_t(begin * 11 + i)], tolerance) << begin << " " << i;
     begin += count;
   }
 }
@@ -69,22 +81,14 @@ INSTANTIATE_TEST_SUITE_P(Chunks, Decode,
                                          std::vector<int>{6, 1}));
 
 TEST(Decoder, GreedyEqualsRepeatedFullForward) {
-  const ModelSpec spec = nn::tiny_spec();
-  Harness h(spec, DType::kF32, 7);
-  h.fill_golden();
-  Decoder decoder(h.ctx, h.allocator, h.model, 16, 3);
+  Inference m(DType::kF32);
+  Decoder decoder(m.ctx, m.allocator, m.model, 16, 3);
   const std::vector<int32_t> made = generate(decoder, std::span(kIds).first(2),
                                              {.max_tokens = 5, .sampling = {}}, [](int32_t) {});
   std::vector<int32_t> ids(kIds.begin(), kIds.begin() + 2);
   for (const int32_t id : made) {
-    Harness full(spec, DType::kF32, int64_t(ids.size()));
-    full.fill_golden();
-    full.tokens(ids, ids);
-    full.run_forward();
-    OwnedTensor out =
-        make_tensor(full.allocator, DType::kF32, {int64_t(ids.size()), 11}, Tag::kWorkspace);
-    nn::head_logits(full.ctx, full.model, full.saved.final_TH, out.tensor);
-    const auto last = out.tensor.span<float>().last(11);
+    const std::vector<double> full = full_logits(DType::kF32, ids);
+    const std::vector<float> last(full.end() - 11, full.end());
     EXPECT_EQ(id, argmax(last));
     ids.push_back(id);
   }
@@ -92,9 +96,8 @@ TEST(Decoder, GreedyEqualsRepeatedFullForward) {
 }
 
 TEST(Decoder, PastTheCacheIsAnError) {
-  Harness h(nn::tiny_spec(), DType::kF32, 7);
-  h.fill_golden();
-  Decoder decoder(h.ctx, h.allocator, h.model, 4);
+  Inference m(DType::kF32);
+  Decoder decoder(m.ctx, m.allocator, m.model, 4);
   EXPECT_THROW(decoder.feed(kIds), Error);
 }
 

@@ -1,6 +1,5 @@
 // tests/data/hf_small: a random model that Hugging Face transformers saved, with what transformers
-// computed from it
-// in fp32.  Ashlar must say the same, whichever form it loads the weights from.
+// computed from it in fp32.  Ashlar must say the same, whichever form it loads the weights from.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,12 +10,13 @@
 #include "ashlar/eval/generate.h"
 #include "ashlar/eval/load.h"
 #include "ashlar/eval/score.h"
-#include "tests/nn/golden.h"
+#include "tests/parallel/tiny_rank.h"
+#include "tests/support/read_json.h"
 
 namespace ashlar::eval {
 namespace {
 
-using nn::Harness;
+using namespace parallel::testing_support;
 
 constexpr double kTolerance = 1e-5;  // relative
 enum class Form { kSaved, kLegacy, kCheckpoint };
@@ -81,7 +81,7 @@ class HfSmall : public testing::TestWithParam<Form> {
   }
 
   Loaded loaded_{GetParam()};
-  const nlohmann::json expected_ = nn::read_json("hf_small/expected.json");
+  const nlohmann::json expected_ = ashlar::testing_support::read_json("hf_small/expected.json");
   const std::vector<int32_t> prompt_ = expected_["ids"], targets_ = expected_["targets"];
 };
 
@@ -136,21 +136,18 @@ TEST_P(HfSmall, Scores) {
 TEST_P(HfSmall, GradientNorms) {
   const auto T = int64_t(prompt_.size());
   for (const DType compute : {DType::kF32, DType::kF64}) {
-    Harness h(loaded_.source.spec, compute, T);
-    read_weights(*loaded_.files, loaded_.source, h.model.pieces());
-    h.model.pack(h.ctx);
-    h.tokens(prompt_, targets_);
-    EXPECT_LT(relative(h.run_backward(1.0 / double(T)), expected_["loss"]), kTolerance);
-    size_t tensors = 0;
-    h.model.gradients().for_each(
-        h.model.spec(), [&](const nn::ParameterInfo& info, const Tensor& g) {
-          double sumsq = 0.0;
-          for (int64_t i = 0; i < g.numel(); ++i) sumsq += Harness::get(g, i) * Harness::get(g, i);
-          EXPECT_LT(relative(std::sqrt(sumsq), expected_["grad_norm"].at(info.name)), kTolerance)
-              << info.name;
-          ++tensors;
-        });
-    EXPECT_EQ(tensors, expected_["grad_norm"].size());
+    TinyRank rank(recipe_of(loaded_.source.spec, 1, T), {.compute = compute, .num_threads = 2});
+    read_weights(*loaded_.files, loaded_.source, rank.model.pieces(false));
+    rank.model.weights_changed();
+    const parallel::LossSum losses = rank.step({prompt_, targets_, {{0, T, 0, 0}}});
+    EXPECT_LT(relative(losses.sum / double(losses.count), expected_["loss"]), kTolerance);
+    const Whole gradients = whole_gradients(rank.model);
+    for (const auto& [name, values] : gradients) {
+      double sumsq = 0.0;
+      for (const double g : values) sumsq += g * g;
+      EXPECT_LT(relative(std::sqrt(sumsq), expected_["grad_norm"].at(name)), kTolerance) << name;
+    }
+    EXPECT_EQ(gradients.size(), expected_["grad_norm"].size());
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ashlar/core/rng.h"
 #include "ashlar/eval/generate.h"
 #include "ashlar/eval/perplexity.h"
 #include "ashlar/eval/score.h"

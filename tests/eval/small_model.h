@@ -5,7 +5,6 @@
 
 #include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/eval/load.h"
-#include "tests/nn/golden.h"
 
 namespace ashlar::eval {
 

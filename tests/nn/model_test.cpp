@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "ashlar/nn/init.h"
 #include "ashlar/sizing/zaya.h"
-#include "golden.h"
+#include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::nn {
 namespace {
+
+using namespace parallel::testing_support;
 
 ModelSpec zaya_8b() {
   ModelSpec s;
@@ -49,40 +52,41 @@ TEST(Model, ParameterCountsOnMeta) {
 }
 
 TEST(Model, InitialWeightsAreAFunctionOfTheirNames) {
-  const auto filled = [](int threads) {
-    auto h = std::make_unique<Harness>(tiny_spec(), DType::kF32, 4, Keep::kAll, 0, threads);
-    initialize(h->ctx, h->model.weights(), h->model.spec(), InitSpec{}, 7);
-    return h;
+  const auto filled = [](int num_threads) {
+    auto rank =
+        std::make_unique<TinyRank>(recipe_of(tiny_spec(), 1, 4),
+                                   TinyOptions{.compute = DType::kF32, .num_threads = num_threads});
+    initialize(rank->ctx, rank->model.local().weights(), tiny_spec(), InitSpec{}, 7);
+    return rank;
   };
   const auto a = filled(1), b = filled(3);
-  for (size_t p = 0; p < a->model.pieces().size(); ++p) {
-    const Tensor x = a->model.pieces()[p].data, y = b->model.pieces()[p].data;
-    ASSERT_EQ(std::memcmp(x.data, y.data, size_t(x.bytes())), 0)
-        << a->model.pieces()[p].logical.name;
-  }
+  const std::vector<Piece> xs = a->model.local().pieces(), ys = b->model.local().pieces();
+  for (size_t p = 0; p < xs.size(); ++p)
+    ASSERT_EQ(std::memcmp(xs[p].data.data, ys[p].data.data, size_t(xs[p].data.bytes())), 0)
+        << xs[p].logical.name;
 }
 
 TEST(Model, InitialWeightsHaveTheirDeviation) {
   ModelSpec spec = tiny_spec();
   spec.vocab_size = 4096, spec.hidden_size = 32;
-  Harness h(spec, DType::kF32, 4, Keep::kAll, 0);
+  const TinyRank rank(recipe_of(spec, 1, 4), {.compute = DType::kF32, .num_threads = 2});
+  const ModelWeights& weights = rank.model.local().weights();
   InitSpec init;
   init.output_depth = true;
-  initialize(h.ctx, h.model.weights(), spec, init, 3);
+  initialize(rank.ctx, weights, spec, init, 3);
   const auto moments = [](const Tensor& t) {
     double sum = 0, square = 0;
     for (const float x : t.span<float>()) sum += x, square += double(x) * x;
     const double n = double(t.numel());
     return std::pair{sum / n, std::sqrt(square / n)};
   };
-  const auto [mean, deviation] = moments(h.model.weights().embed);
+  const auto [mean, deviation] = moments(weights.embed);
   EXPECT_NEAR(mean, 0.0, 3e-4);
   EXPECT_NEAR(deviation, 0.02, 3e-4);
-  EXPECT_NEAR(moments(h.model.weights().blocks[1].attention.o_proj).second, 0.02 / std::sqrt(6.0),
-              1.2e-3);
-  EXPECT_EQ(h.model.weights().blocks[0].attention.temp.as<float>()[0], 1.0f);
-  EXPECT_EQ(h.model.weights().blocks[2].moe.router.balancing.as<float>()[3], -1.0f);
-  EXPECT_EQ(h.model.weights().blocks[2].moe.router.balancing.as<float>()[2], 0.0f);
+  EXPECT_NEAR(moments(weights.blocks[1].attention.o_proj).second, 0.02 / std::sqrt(6.0), 1.2e-3);
+  EXPECT_EQ(weights.blocks[0].attention.temp.as<float>()[0], 1.0f);
+  EXPECT_EQ(weights.blocks[2].moe.router.balancing.as<float>()[3], -1.0f);
+  EXPECT_EQ(weights.blocks[2].moe.router.balancing.as<float>()[2], 0.0f);
 }
 
 }  // namespace

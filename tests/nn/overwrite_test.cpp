@@ -3,66 +3,60 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 
-#include "golden.h"
+#include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::nn {
 namespace {
 
-using Gradients = std::map<std::string, std::vector<double>>;
+using namespace parallel::testing_support;
 
-const std::vector<int32_t> kFirst = {3, 7, 1, 9, 9, 2, 10}, kSecond = {8, 8, 5, 1, 4, 6, 2};
-const std::vector<int32_t> kTargets = {7, 1, 9, 9, 2, 10, 4};
+struct Case {
+  DType compute;
+  bool recompute, reference;
+};
 
-// Gradients of two micro-batches after a step whose gradients were not finite.
-Gradients run(DType compute, bool overwrite, Keep keep, int64_t num_tokens, bool reference) {
-  Harness h(tiny_spec(), compute, num_tokens, keep, 8, 2, reference);
-  h.fill_golden();
-  const ModelWeights& gradients = h.model.gradients();
-  gradients.for_each(h.model.spec(), [&](const ParameterInfo&, const Tensor& g) {
-    for (int64_t i = 0; i < g.numel(); ++i) Harness::set(g, i, std::nan(""));
-  });
-  if (overwrite)
-    fill_zero(h.model.unit_gradients(0));
-  else
-    gradients.for_each(h.model.spec(), [](const ParameterInfo&, const Tensor& g) { fill_zero(g); });
-  bool first = true;
-  for (const std::vector<int32_t>& ids : {kFirst, kSecond}) {
-    h.tokens({ids.begin(), ids.begin() + num_tokens},
-             {kTargets.begin(), kTargets.begin() + num_tokens});
-    ModelCall call = h.model.call(h.exchange, h.sequence, h.ids.tensor);
-    call.accumulate = !overwrite || !first;
-    first = false;
-    forward(h.ctx, call, h.saved);
-    head_loss_backward(h.ctx, h.model, h.saved.final_TH, h.targets.tensor, 0.5, h.loss.tensor,
-                       h.dfinal.tensor, gradients.embed);
-    backward(h.ctx, call, h.saved, h.dfinal.tensor, gradients);
+// Gradients of two micro-batches after a step whose gradients were not finite.  A third, whose
+// targets are all absent, leaves zeros where it comes first: the two are then added onto them.
+Whole run(const Case& c, int64_t num_tokens, bool onto_zeros) {
+  Recipe recipe = recipe_of(tiny_spec(), 1, num_tokens);
+  recipe.train.global_batch = 3;
+  recipe.train.recompute = c.recompute;
+  TinyRank rank(recipe, {.compute = c.compute, .num_threads = 2, .reference = c.reference});
+  const auto batch = [&](std::vector<int32_t> ids, std::vector<int32_t> targets) {
+    ids.resize(size_t(num_tokens));
+    targets.resize(size_t(num_tokens));
+    return Batch{ids, targets, {{0, num_tokens, 0, 0}}};
+  };
+  const std::vector<int32_t> targets = {7, 1, 9, 9, 2, 10, 4}, none(7, -1);
+  const Batch first = batch({3, 7, 1, 9, 9, 2, 10}, targets);
+  const Batch second = batch({8, 8, 5, 1, 4, 6, 2}, targets), empty = batch(targets, none);
+
+  for (const Parameter& p : rank.model.parameters())
+    for (int64_t i = 0; i < p.gradient.numel(); ++i) set(p.gradient, i, std::nan(""));
+  rank.model.begin_step();
+  if (onto_zeros) {
+    rank.model.accumulate(empty.view());
+    for (const auto& [name, values] : whole_gradients(rank.model))
+      for (const double g : values) EXPECT_EQ(g, 0) << name;
   }
-  Gradients all;
-  gradients.for_each(h.model.spec(), [&](const ParameterInfo& info, const Tensor& g) {
-    auto& values = all[info.name];
-    for (int64_t i = 0; i < g.numel(); ++i) values.push_back(Harness::get(g, i));
-  });
-  return all;
+  rank.model.accumulate(first.view());
+  rank.model.accumulate(second.view());
+  if (!onto_zeros) rank.model.accumulate(empty.view());
+  rank.model.reduce();
+  return whole_gradients(rank.model);
 }
 
 TEST(Overwrite, EqualsAddingOntoZeros) {
   // One token leaves most of the three experts without any: their gradients must still become
   // zeros.
-  struct Case {
-    DType compute;
-    Keep keep;
-    bool reference;
-  };
-  const Case cases[] = {{DType::kF64, Keep::kAll, true},
-                        {DType::kF32, Keep::kBlockInput, false},
-                        {DType::kF32, Keep::kAll, true},
-                        {DType::kBF16, Keep::kAll, false}};
+  const Case cases[] = {{DType::kF64, false, true},
+                        {DType::kF32, true, false},
+                        {DType::kF32, false, true},
+                        {DType::kBF16, false, false}};
   for (const Case& c : cases)
     for (const int64_t num_tokens : {7, 1}) {
-      const Gradients added = run(c.compute, false, c.keep, num_tokens, c.reference);
-      const Gradients overwritten = run(c.compute, true, c.keep, num_tokens, c.reference);
+      const Whole added = run(c, num_tokens, true), overwritten = run(c, num_tokens, false);
       ASSERT_EQ(added.size(), overwritten.size());
       for (const auto& [name, values] : added) ASSERT_EQ(values, overwritten.at(name)) << name;
     }

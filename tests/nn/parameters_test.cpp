@@ -7,10 +7,13 @@
 #include <map>
 #include <set>
 
-#include "golden.h"
+#include "ashlar/nn/model.h"
+#include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::nn {
 namespace {
+
+using namespace parallel::testing_support;
 
 struct Choice {
   Shape shape;
@@ -95,9 +98,9 @@ TEST(Parameters, EveryTensorHasTheOptimizerOfItsKind) {
 
 TEST(Parameters, TheOptimizerSeesAllButTheBuffers) {
   const std::map<std::string, Choice> expected = expected_choices();
-  const Harness h(tiny_spec(), DType::kF32, 4);
+  const TinyRank rank(recipe_of(tiny_spec(), 1, 4), {.compute = DType::kF32});
   std::set<std::string> seen;
-  for (const Parameter& p : h.model.parameters()) {
+  for (const Parameter& p : rank.model.parameters()) {
     EXPECT_TRUE(seen.insert(p.logical.name).second) << p.logical.name;
     const auto at = expected.find(p.logical.name);
     ASSERT_NE(at, expected.end()) << p.logical.name;

@@ -3,41 +3,32 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 
-#include "golden.h"
+#include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::nn {
 namespace {
 
-using Gradients = std::map<std::string, std::vector<double>>;
-using kernels::Sequence;
-
-Gradients gradients_of(const Harness& h) {
-  Gradients all;
-  h.model.gradients().for_each(h.model.spec(), [&](const ParameterInfo& info, const Tensor& g) {
-    auto& values = all[info.name];
-    for (int64_t i = 0; i < g.numel(); ++i) values.push_back(Harness::get(g, i));
-  });
-  return all;
-}
+using parallel::LossSum;
+using namespace parallel::testing_support;
 
 struct Result {
   double loss_sum;
-  Gradients gradients;
+  Whole gradients;
 };
 
 // Sum of losses and its gradients.
 Result run(const std::vector<int32_t>& ids, const std::vector<int32_t>& targets,
-           std::vector<Segment> segments, Keep keep = Keep::kAll, int threads = 2) {
-  Harness h(tiny_spec(), DType::kF64, int64_t(ids.size()), keep, 8, threads);
-  h.fill_golden();
-  h.tokens(ids, targets);
-  h.sequence = Sequence(std::move(segments));
-  h.run_backward(1.0);
-  double sum = 0.0;
-  for (int64_t t = 0; t < h.loss.tensor.numel(); ++t) sum += Harness::get(h.loss.tensor, t);
-  return {sum, gradients_of(h)};
+           const std::vector<Segment>& segments, bool recompute = false, int num_threads = 2) {
+  const auto num_tokens = int64_t(ids.size());
+  Recipe recipe = recipe_of(tiny_spec(), 1, num_tokens);
+  recipe.train.recompute = recompute;
+  TinyRank rank(recipe, {.num_threads = num_threads});
+  const LossSum losses = rank.step({ids, targets, segments});
+  Result result{losses.sum, whole_gradients(rank.model)};
+  for (auto& [name, values] : result.gradients)
+    for (double& g : values) g *= double(num_tokens);  // they are those of the mean
+  return result;
 }
 
 void expect_equal(const Result& a, const Result& b, double tolerance) {
@@ -94,32 +85,27 @@ TEST(Sequence, PaddingChangesNothing) {
 TEST(Sequence, NothingLeaksBetweenDocuments) {
   std::vector<std::vector<double>> logits;
   for (const int32_t first : {3, 8}) {
-    Harness h(tiny_spec(), DType::kF32, 7);
-    h.fill_golden();
-    std::vector<int32_t> ids = kIds;
-    ids[0] = first;
-    ids[2] = first;
-    h.tokens(ids, kTargets);
-    h.sequence = Sequence({{0, 3, 0, 0}, {3, 4, 0, 1}});
-    h.run_forward();
-    OwnedTensor out = make_tensor(h.allocator, DType::kF32, {7, 11}, Tag::kWorkspace);
-    head_logits(h.ctx, h.model, h.saved.final_TH, out.tensor);
-    std::vector<double> second;
-    for (int i = 33; i < 77; ++i) second.push_back(Harness::get(out.tensor, i));
-    logits.push_back(second);
+    TinyRank rank(recipe_of(tiny_spec(), 1, 7), {.compute = DType::kF32, .num_threads = 2});
+    Batch batch{kIds, kTargets, {{0, 3, 0, 0}, {3, 4, 0, 1}}};
+    batch.ids[0] = first;
+    batch.ids[2] = first;
+    rank.model.evaluate(batch.view());
+    const std::vector<double> all = rank.logits();
+    logits.emplace_back(all.begin() + 33, all.end());
   }
+  EXPECT_EQ(logits[0].size(), 44u);
   EXPECT_EQ(logits[0], logits[1]);
 }
 
 TEST(Sequence, RecomputationGivesTheSameBits) {
-  const Result kept = run(kIds, kTargets, {{0, 7, 0, 1}}, Keep::kAll);
-  expect_equal(run(kIds, kTargets, {{0, 7, 0, 1}}, Keep::kBlockInput), kept, 0.0);
+  const Result kept = run(kIds, kTargets, {{0, 7, 0, 1}}, false);
+  expect_equal(run(kIds, kTargets, {{0, 7, 0, 1}}, true), kept, 0.0);
 }
 
 TEST(Sequence, ThreadCountsGiveTheSameBits) {
-  const Result one = run(kIds, kTargets, {{0, 7, 0, 1}}, Keep::kAll, 1);
+  const Result one = run(kIds, kTargets, {{0, 7, 0, 1}}, false, 1);
   for (const int threads : {2, 3})
-    expect_equal(run(kIds, kTargets, {{0, 7, 0, 1}}, Keep::kAll, threads), one, 0.0);
+    expect_equal(run(kIds, kTargets, {{0, 7, 0, 1}}, false, threads), one, 0.0);
 }
 
 }  // namespace

@@ -12,23 +12,14 @@
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/context.h"
 #include "ashlar/tensor/logical.h"
+#include "tests/support/values.h"
 
 namespace ashlar::optim {
 
-inline double get(const Tensor& t, int64_t i) {
-  return t.dtype == DType::kF64 ? t.as<double>()[i] : double(t.as<float>()[i]);
-}
-inline void set(const Tensor& t, int64_t i, double value) {
-  if (t.dtype == DType::kF64)
-    t.as<double>()[i] = value;
-  else
-    t.as<float>()[i] = float(value);
-}
-inline std::vector<double> values_of(const Tensor& t) {
-  std::vector<double> values;
-  for (int64_t i = 0; i < t.numel(); ++i) values.push_back(get(t, i));
-  return values;
-}
+using testing_support::get;
+using testing_support::set;
+using testing_support::values_of;
+
 inline std::string bits_of(const Tensor& t) {
   return {reinterpret_cast<const char*>(t.data), size_t(t.bytes())};
 }

@@ -2,7 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "ashlar/comm/thread/run_ranks.h"
-#include "context_pass.h"
+#include "ashlar/parallel/context.h"
+#include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::parallel {
 namespace {

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/sequence.h"
 
@@ -53,19 +51,6 @@ TEST(ContextSplit, ZigzagSharesCausalWorkEvenly) {
   const ContextSplit zigzag{kZigzag, 4, 1, 64}, contiguous{kContiguous, 4, 1, 64};
   for (int rank = 1; rank < 4; ++rank) EXPECT_EQ(work(zigzag, rank), work(zigzag, 0));
   EXPECT_GT(work(contiguous, 3), 6 * work(contiguous, 0));
-}
-
-TEST(ContextSplit, IdsFollowTheMap) {
-  for (const ContextSplit& split : splits()) {
-    std::vector<int32_t> whole(size_t(split.num_rows * split.length));
-    std::iota(whole.begin(), whole.end(), 0);
-    for (int rank = 0; rank < split.num_ranks; ++rank) {
-      std::vector<int32_t> local(size_t(split.local_tokens()));
-      take_local(split, rank, whole, local);
-      for (size_t i = 0; i < local.size(); ++i)
-        EXPECT_EQ(local[i], whole_row(split, rank, int64_t(i)));
-    }
-  }
 }
 
 // Token by token: document and position are those of the whole rows, and no more segments continue

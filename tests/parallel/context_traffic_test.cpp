@@ -4,7 +4,8 @@
 
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/comm/thread/run_ranks.h"
-#include "context_pass.h"
+#include "ashlar/parallel/context_split.h"
+#include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::parallel {
 namespace {
@@ -13,17 +14,33 @@ using namespace testing_support;
 using comm::Op;
 using comm::TrafficRow;
 
+struct How {
+  Recipe recipe;
+  DType compute = DType::kF64;
+};
+
+How how_of(ContextLayout layout, int num_ranks, ContextExchange kind, DType compute, int64_t rows,
+           int64_t length) {
+  How how{recipe_of(nn::tiny_spec(), rows, length), compute};
+  how.recipe.parallel.cp = num_ranks;
+  how.recipe.parallel.cp_layout = layout;
+  how.recipe.parallel.cp_exchange = kind;
+  return how;
+}
+
 // What rank r has moved after `passes` forward and backward passes.
-std::vector<TrafficRow> formula(const PassSpec& how, int r, int64_t passes) {
-  const ModelSpec& spec = how.spec;
-  const int64_t n = how.split.num_ranks, L = spec.num_hidden_layers, B = how.split.num_rows;
-  const int64_t T = B * how.split.length / n, kv = spec.num_key_value_heads * spec.head_dim;
+std::vector<TrafficRow> formula(const How& how, int r, int64_t passes) {
+  const ModelSpec& spec = how.recipe.model;
+  const ParallelSpec& parallel = how.recipe.parallel;
+  const int64_t n = parallel.cp, L = spec.num_hidden_layers, B = how.recipe.train.micro_batch;
+  const int64_t T = B * how.recipe.data.sequence_length / n,
+                kv = spec.num_key_value_heads * spec.head_dim;
   const int64_t C = (spec.num_attention_heads + spec.num_key_value_heads) * spec.head_dim;
   const int64_t stream = how.compute == DType::kF64 ? 8 : 4;
   const int64_t activation = how.compute == DType::kBF16 ? 2 : stream;
-  const bool zigzag = how.split.layout == ContextLayout::kZigzag;
+  const bool zigzag = parallel.cp_layout == ContextLayout::kZigzag;
   const int64_t behind = (r < n - 1) + (zigzag && r > 0), before = (r > 0) + (zigzag && r < n - 1);
-  const int64_t forwards = passes * (how.keep == nn::Keep::kAll ? L : 2 * L - 1);
+  const int64_t forwards = passes * (how.recipe.train.recompute ? 2 * L - 1 : L);
   const int64_t backwards = passes * L;
   const int64_t message = B * (2 * C + kv / 2) * stream;
   const auto row = [](Op op, const char* label, int64_t launches, int64_t sent, int64_t received) {
@@ -39,7 +56,7 @@ std::vector<TrafficRow> formula(const PassSpec& how, int r, int64_t passes) {
   const auto gradient = [&](Op op, int64_t launches, int64_t bytes) {
     return row(op, "keys values gradient", launches, bytes, bytes);
   };
-  if (how.kind == ContextExchange::kAllGather)
+  if (parallel.cp_exchange == ContextExchange::kAllGather)
     return {gradient(Op::kReduceScatter, 2 * backwards, (n - 1) * T * kv * stream),
             keys(Op::kAllGather, 2 * (forwards + backwards), (n - 1) * T * kv * activation), halo,
             halo_gradient};
@@ -48,51 +65,61 @@ std::vector<TrafficRow> formula(const PassSpec& how, int r, int64_t passes) {
           gradient(Op::kSendReceive, (n - 1) * backwards, 2 * T * kv * stream)};
 }
 
-std::vector<PassSpec> specs() {
-  std::vector<PassSpec> all;
+std::vector<How> all_ways() {
+  std::vector<How> all;
   for (const int n : {2, 3, 4})
     for (const ContextLayout layout : {ContextLayout::kContiguous, ContextLayout::kZigzag})
       for (const ContextExchange kind : {ContextExchange::kAllGather, ContextExchange::kRing})
-        for (const DType compute : {DType::kF64, DType::kBF16})
-          all.push_back({nn::tiny_spec(),
-                         compute,
-                         {layout, n, 2, 24},
-                         kind,
-                         n == 3 ? nn::Keep::kBlockInput : nn::Keep::kAll});
+        for (const DType compute : {DType::kF64, DType::kBF16}) {
+          all.push_back(how_of(layout, n, kind, compute, 2, 24));
+          all.back().recipe.train.recompute = n == 3;
+        }
   return all;
 }
 
-std::string describe(const PassSpec& how, int rank) {
-  return fmt::format("rank {} of {}, layout {}, kind {}, {}", rank, how.split.num_ranks,
-                     int(how.split.layout), int(how.kind), name_of(how.compute));
+std::string describe(const How& how, int rank) {
+  const ParallelSpec& p = how.recipe.parallel;
+  return fmt::format("rank {} of {}, layout {}, kind {}, {}", rank, p.cp, int(p.cp_layout),
+                     int(p.cp_exchange), name_of(how.compute));
 }
 
-std::vector<std::vector<int64_t>> whole_rows(const ContextSplit& split) {
-  return std::vector<std::vector<int64_t>>(size_t(split.num_rows), {split.length});
+Batch documents(const How& how, const std::vector<std::vector<int64_t>>& lengths) {
+  return batch_of(lengths, how.recipe.model.vocab_size);
+}
+
+Batch whole_rows(const How& how) {
+  const std::vector<int64_t> row = {how.recipe.data.sequence_length};
+  return documents(how, std::vector(size_t(how.recipe.train.micro_batch), row));
+}
+
+const std::vector<std::vector<int64_t>> kMany = {{5, 7, 1, 11}, {12, 12}};
+
+int64_t communication_bytes(const TinyRank& rank) {
+  return rank.memory().tags[size_t(Tag::kCommunication)].peak_bytes;
 }
 
 struct Recorded {
   std::vector<TrafficRow> traffic;
   int64_t communication_bytes, workspace_bytes;
 };
-Recorded record(PassSpec how, int rank) {
-  how.device = Device::kMeta;
+Recorded record(const How& how, int index) {
   Allocator allocator(Device::kMeta);
-  comm::RecordingWorld world(rank, how.split.num_ranks, {}, allocator);
-  Pass pass(how, &world.group());
-  pass.run(batch_of(whole_rows(how.split), how.spec.vocab_size));
-  return {world.group().traffic(), pass.communication_bytes(), pass.workspace_bytes()};
+  comm::RecordingWorld world(index, int(how.recipe.parallel.cp), {}, allocator);
+  TinyRank rank(how.recipe, world.group(), {.compute = how.compute, .device = Device::kMeta});
+  rank.step(whole_rows(how));
+  return {rank.model.groups().cp().traffic(), communication_bytes(rank), rank.workspace_bytes()};
 }
 
 // Documents change no byte: a row of many costs what a row of one does.
 TEST(ContextTraffic, RealAndRecordedCountersAreTheFormulas) {
-  for (const PassSpec& how : specs()) {
+  for (const How& how : all_ways()) {
     Allocator allocator(Device::kCpu);
-    comm::run_ranks(how.split.num_ranks, {}, allocator, [&](comm::Group& ranks) {
-      Pass pass(how, &ranks);
-      pass.run(batch_of({{5, 7, 1, 11}, {12, 12}}, how.spec.vocab_size));
-      pass.run(batch_of(whole_rows(how.split), how.spec.vocab_size));
-      EXPECT_EQ(ranks.traffic(), formula(how, ranks.rank(), 2)) << describe(how, ranks.rank());
+    comm::run_ranks(int(how.recipe.parallel.cp), {}, allocator, [&](comm::Group& ranks) {
+      TinyRank rank(how.recipe, ranks, {.compute = how.compute});
+      rank.step(documents(how, kMany));
+      rank.step(whole_rows(how));
+      EXPECT_EQ(rank.model.groups().cp().traffic(), formula(how, ranks.rank(), 2))
+          << describe(how, ranks.rank());
       EXPECT_EQ(record(how, ranks.rank()).traffic, formula(how, ranks.rank(), 1))
           << describe(how, ranks.rank());
     });
@@ -102,29 +129,24 @@ TEST(ContextTraffic, RealAndRecordedCountersAreTheFormulas) {
 TEST(ContextTraffic, AnyRankOfALargeWorldIsRecorded) {
   for (const ContextExchange kind : {ContextExchange::kAllGather, ContextExchange::kRing})
     for (const int rank : {0, 77, 127}) {
-      const PassSpec how{nn::tiny_spec(),
-                         DType::kBF16,
-                         {ContextLayout::kZigzag, 128, 1, 131072},
-                         kind,
-                         nn::Keep::kAll};
+      const How how = how_of(ContextLayout::kZigzag, 128, kind, DType::kBF16, 1, 131072);
       EXPECT_EQ(record(how, rank).traffic, formula(how, rank, 1)) << describe(how, rank);
     }
 }
 
 // A dry run of one document per row plans the memory that any documents need.
 TEST(ContextTraffic, ADryRunPlansTheMemory) {
-  for (const PassSpec& how : specs()) {
+  for (const How& how : all_ways()) {
     Allocator allocator(Device::kCpu);
-    comm::run_ranks(how.split.num_ranks, {}, allocator, [&](comm::Group& ranks) {
+    comm::run_ranks(int(how.recipe.parallel.cp), {}, allocator, [&](comm::Group& ranks) {
       const Recorded plan = record(how, ranks.rank());
-      Pass pass(how, &ranks);
-      for (const auto& documents :
-           {std::vector<std::vector<int64_t>>{{5, 7, 1, 11}, {12, 12}}, whole_rows(how.split)}) {
-        pass.run(batch_of(documents, how.spec.vocab_size));
-        EXPECT_LE(pass.workspace_bytes(), plan.workspace_bytes) << describe(how, ranks.rank());
+      TinyRank rank(how.recipe, ranks, {.compute = how.compute});
+      for (const Batch& batch : {documents(how, kMany), whole_rows(how)}) {
+        rank.step(batch);
+        EXPECT_LE(rank.workspace_bytes(), plan.workspace_bytes) << describe(how, ranks.rank());
       }
-      EXPECT_EQ(pass.workspace_bytes(), plan.workspace_bytes) << describe(how, ranks.rank());
-      EXPECT_EQ(pass.communication_bytes(), plan.communication_bytes);
+      EXPECT_EQ(rank.workspace_bytes(), plan.workspace_bytes) << describe(how, ranks.rank());
+      EXPECT_EQ(communication_bytes(rank), plan.communication_bytes);
     });
   }
 }

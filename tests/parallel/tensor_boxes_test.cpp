@@ -1,14 +1,20 @@
 // What tensor-parallel ranks hold tiles the whole model, and begins with its numbers.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "ashlar/checkpoint/cover.h"
 #include "ashlar/nn/init.h"
-#include "tests/parallel/tensor_step.h"
+#include "ashlar/parallel/tensor.h"
+#include "ashlar/tensor/box_order.h"
+#include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::parallel {
 namespace {
+
+using testing_support::spec_with_heads;
 
 struct Heads {
   int tp;
@@ -16,6 +22,16 @@ struct Heads {
 };
 const Heads kCases[] = {{1, 8, 4}, {2, 8, 1}, {2, 8, 2}, {2, 8, 4}, {4, 8, 1}, {4, 8, 2},
                         {4, 8, 4}, {8, 8, 1}, {8, 8, 2}, {8, 8, 4}, {3, 3, 3}, {3, 6, 3}};
+
+// f(index in the local tensor, index in the logical one) over all elements.
+template <typename F>
+void for_elements(const std::vector<Placement>& placements, F f) {
+  int64_t local = 0;
+  for (const Placement& p : placements)
+    for (const Box& box : p.boxes)
+      for (int64_t i = 0; i < box.length.numel(); ++i)
+        f(local++, index_in_tensor(p.global_shape, box, i));
+}
 
 // The weights of the model `spec`, which has no bytes.
 void visit(const ModelSpec& spec, nn::Visitor visitor) {
@@ -55,7 +71,7 @@ std::map<std::string, Held> held_by_ranks(const ModelSpec& whole, int tp) {
 TEST(TensorBoxes, TileEveryTensorOnce) {
   for (const Heads& c : kCases) {
     SCOPED_TRACE(fmt::format("tp {} heads {} keys {}", c.tp, c.heads, c.keys));
-    const ModelSpec whole = spec_of(c.heads, c.keys);
+    const ModelSpec whole = spec_with_heads(c.heads, c.keys);
     std::map<std::string, Held> held = held_by_ranks(whole, c.tp);
     size_t num_tensors = 0;
     visit(whole, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
@@ -75,7 +91,7 @@ TEST(TensorBoxes, TileEveryTensorOnce) {
 }
 
 TEST(TensorBoxes, OneRankHoldsTheWholeModel) {
-  const ModelSpec whole = spec_of(8, 2);
+  const ModelSpec whole = spec_with_heads(8, 2);
   EXPECT_EQ(local_spec(whole, {}), whole);
   visit(whole, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
     const std::vector<Placement> p = placements(whole, {}, info.name, tensor.shape);
@@ -97,7 +113,7 @@ TEST(TensorBoxes, WeightsBeginAsThoseOfTheWholeModel) {
     return std::pair(nn::ModelWeights::make(arena, spec, DType::kF32, true), std::move(arena));
   };
   for (const Heads& c : kCases) {
-    const ModelSpec whole = spec_of(c.heads, c.keys);
+    const ModelSpec whole = spec_with_heads(c.heads, c.keys);
     Allocator allocator(Device::kCpu);
     const auto [all, all_memory] = weights(allocator, whole);
     nn::initialize(ctx, all, whole, init, 7);
@@ -122,7 +138,7 @@ TEST(TensorBoxes, WeightsBeginAsThoseOfTheWholeModel) {
             at_box = end;
           }
         const float* logical = by_name.at(info.name).as<float>();
-        for_elements(place(info, tensor), [&](const Placement&, int64_t local, int64_t at) {
+        for_elements(place(info, tensor), [&](int64_t local, int64_t at) {
           ASSERT_EQ(tensor.as<float>()[local], logical[at]) << info.name << " " << at;
         });
       });
@@ -132,7 +148,7 @@ TEST(TensorBoxes, WeightsBeginAsThoseOfTheWholeModel) {
 
 TEST(TensorBoxes, PartialGradientsAreThoseOfNormsMergesAndTheRoot) {
   std::set<std::string> partial;
-  const ModelSpec spec = spec_of(8, 2);
+  const ModelSpec spec = spec_with_heads(8, 2);
   visit(spec, [&](const nn::ParameterInfo& info, const Tensor&) {
     if (partial_over_tp(info.name)) partial.insert(info.name);
   });

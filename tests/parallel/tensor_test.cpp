@@ -1,14 +1,73 @@
 // Tensor-parallel ranks give the loss and every gradient of one rank, and say to each other what
 // the formulas say.
+#include "ashlar/parallel/tensor.h"
+
 #include <gtest/gtest.h>
 
 #include "ashlar/comm/recording/recording.h"
-#include "ashlar/parallel/mesh.h"
-#include "tests/parallel/tensor_step.h"
+#include "ashlar/comm/thread/run_ranks.h"
+#include "tests/parallel/tiny_rank.h"
 #include "tests/support/malloc_count.h"
 
 namespace ashlar::parallel {
 namespace {
+
+using namespace testing_support;
+using ashlar::testing_support::counts_mallocs;
+using ashlar::testing_support::num_mallocs;
+
+constexpr int64_t kTokens = 24;
+constexpr double kSkipBias = 0.03;  // some tokens are skipped
+
+struct Case {
+  std::string name;
+  int tp;
+  ModelSpec whole;
+  bool sequence_parallel = false;
+  bool recompute = false;
+  DType compute = DType::kF64;
+  int cp = 1;
+  ContextExchange exchange = ContextExchange::kAllGather;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+Recipe recipe_on_ranks(const Case& c) {
+  Recipe recipe = recipe_of(c.whole, 1, kTokens);
+  recipe.train.recompute = c.recompute;
+  recipe.parallel.tp = c.tp;
+  recipe.parallel.cp = c.cp;
+  recipe.parallel.cp_exchange = c.exchange;
+  recipe.parallel.sequence_parallel = c.sequence_parallel;
+  return recipe;
+}
+
+Recipe recipe_on_one_rank(const Case& c) {
+  Recipe recipe = recipe_on_ranks(c);
+  recipe.parallel = recipe_of(c.whole, 1, kTokens).parallel;
+  return recipe;
+}
+
+// Whole documents; without context parallelism one of them in two pieces, the later one first.
+Batch batch_of(const Case& c) {
+  Batch batch;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    batch.ids.push_back(int32_t((7 * t + 3) % 11));
+    batch.targets.push_back(t % 6 == 4 ? -1 : int32_t(t % 11));
+  }
+  if (c.cp > 1)
+    batch.segments = {{0, 9, 0, 3}, {9, 15, 0, 1}};
+  else
+    batch.segments = {{0, 5, 0, 3}, {5, 7, 4, 1}, {12, 4, 0, 1}, {16, 8, 0, 2}};
+  return batch;
+}
+
+void let_some_be_skipped(const Case& c, const TinyRank& rank) {
+  if (c.whole.skip_output == SkipOutput::kIdentity && !rank.ctx.meta())
+    for (const Piece& bias : rank.model.buffers()) set(bias.data, bias.data.numel() - 1, kSkipBias);
+}
 
 struct Outcome {
   double loss = 0;
@@ -16,13 +75,14 @@ struct Outcome {
 };
 
 Outcome on_one_rank(const Case& c) {
-  Step step(c, Device::kCpu);
+  TinyRank rank(recipe_on_one_rank(c), {.compute = c.compute});
+  let_some_be_skipped(c, rank);
   Outcome outcome;
-  outcome.loss = step.run();
-  outcome.gradients = put_together({gradients_of(step)});
+  outcome.loss = rank.step(batch_of(c)).sum;
+  outcome.gradients = whole_gradients(rank.model);
   int64_t skipped = 0, most = 0;
-  for (int64_t l = 0; l < c.whole.num_hidden_layers; ++l) {
-    const std::span<const int64_t> loads = step.loads(l);
+  for (const Tensor& tensor : rank.model.loads()) {
+    const std::span<const int64_t> loads = tensor.span<const int64_t>();
     skipped += loads.back();
     most = std::max(most, *std::max_element(loads.begin(), loads.end() - 1));
   }
@@ -31,24 +91,27 @@ Outcome on_one_rank(const Case& c) {
   return outcome;
 }
 
+// On cp x tp ranks.
 Outcome on_ranks(const Case& c) {
-  std::vector<std::vector<Element>> gradients(static_cast<size_t>(c.tp));
-  std::vector<double> losses(static_cast<size_t>(c.tp));
+  const auto n = static_cast<size_t>(c.cp * c.tp);
+  std::vector<std::vector<Element>> gradients(n);
+  std::vector<double> losses(n);
+  const Batch batch = batch_of(c);
   Allocator allocator(Device::kCpu);
-  comm::run_ranks(c.tp, {.timeout_s = 60, .staging_bytes = 1 << 16}, allocator,
-                  [&](comm::Group& tp) {
-                    Step step(c, Device::kCpu, tp);
-                    step.run();  // leaves gradients that the next one must not keep
-                    losses[size_t(tp.rank())] = step.run();
-                    gradients[size_t(tp.rank())] = gradients_of(step);
+  comm::run_ranks(int(n), {.timeout_s = 60, .staging_bytes = 1 << 16}, allocator,
+                  [&](comm::Group& world) {
+                    TinyRank rank(recipe_on_ranks(c), world, {.compute = c.compute});
+                    let_some_be_skipped(c, rank);
+                    rank.step(batch);  // leaves gradients that the next one must not keep
+                    losses[size_t(world.rank())] = rank.step(batch).sum;
+                    gradients[size_t(world.rank())] = elements_of_gradients(rank.model);
                   });
   Outcome outcome;
-  outcome.loss = losses[0];
-  for (size_t r = 1; r < losses.size(); ++r) {
-    if (c.sequence_parallel)
+  for (size_t r = 0; r < n; ++r) {
+    if (c.sequence_parallel || r % size_t(c.tp) == 0)
       outcome.loss += losses[r];
     else
-      EXPECT_EQ(losses[r], losses[0]);
+      EXPECT_EQ(losses[r], losses[r / size_t(c.tp) * size_t(c.tp)]);
   }
   outcome.gradients = put_together(gradients);
   return outcome;
@@ -83,10 +146,10 @@ std::vector<Case> cases() {
       for (const bool identity : {false, true}) {
         Case c{fmt::format("tp{}_heads{}_keys{}{}{}", m.tp, m.heads, m.keys,
                            sharded ? "_sequence_parallel" : "", identity ? "_skip_recompute" : ""),
-               m.tp, spec_of(m.heads, m.keys), sharded};
+               m.tp, spec_with_heads(m.heads, m.keys), sharded};
         if (identity) {
           c.whole.skip_output = SkipOutput::kIdentity;
-          c.keep = nn::Keep::kBlockInput;
+          c.recompute = true;
         }
         list.push_back(c);
       }
@@ -106,47 +169,21 @@ TEST_P(TensorRanks, EqualOneRank) {
 
 TEST(TensorRanks, EqualOneRankInFp32AndAlmostInBf16) {
   for (const bool sharded : {false, true}) {
-    Case c{"", 4, spec_of(8, 2), sharded, nn::Keep::kAll, DType::kF32};
+    Case c{"", 4, spec_with_heads(8, 2), sharded, false, DType::kF32};
     expect_near(on_ranks(c), on_one_rank(c), 2e-4);
     c.compute = DType::kBF16;
     EXPECT_NEAR(on_ranks(c).loss / on_one_rank(c).loss, 1, 1e-2);
   }
 }
 
-// On cp x tp ranks: losses and gradients are sums over cp.
-Outcome on_mesh(const Case& c) {
-  const auto n = static_cast<size_t>(c.cp * c.tp);
-  std::vector<std::vector<std::vector<Element>>> gradients(size_t(c.cp));
-  for (auto& ranks : gradients) ranks.resize(size_t(c.tp));
-  std::vector<double> losses(n);
-  Allocator allocator(Device::kCpu);
-  comm::run_ranks(
-      int(n), {.timeout_s = 60, .staging_bytes = 1 << 16}, allocator, [&](comm::Group& world) {
-        const Groups groups(world, Mesh{{1, 1, c.cp, c.tp}});
-        Step step(c, Device::kCpu, groups.tp(), &groups.cp());
-        losses[size_t(world.rank())] = step.run();
-        gradients[size_t(groups.cp().rank())][size_t(groups.tp().rank())] = gradients_of(step);
-      });
-  Outcome sum;
-  for (size_t r = 0; r < n; ++r)
-    if (c.sequence_parallel || r % size_t(c.tp) == 0) sum.loss += losses[r];
-  for (const auto& ranks : gradients)
-    for (const auto& [name, values] : put_together(ranks)) {
-      std::vector<double>& total = sum.gradients[name];
-      total.resize(values.size());
-      for (size_t i = 0; i < values.size(); ++i) total[i] += values[i];
-    }
-  return sum;
-}
-
 TEST(TensorRanks, AndContextRanksEqualOneRank) {
   for (const ContextExchange exchange : {ContextExchange::kAllGather, ContextExchange::kRing})
     for (const bool sharded : {false, true})
       for (const int64_t keys : {1, 2, 4}) {
-        const Case c{"", 2, spec_of(4, keys), sharded, nn::Keep::kAll, DType::kF64, 2, exchange};
+        const Case c{"", 2, spec_with_heads(4, keys), sharded, false, DType::kF64, 2, exchange};
         SCOPED_TRACE(fmt::format("keys {} sharded {} ring {}", keys, sharded,
                                  exchange == ContextExchange::kRing));
-        expect_near(on_mesh(c), on_one_rank(c), 1e-10);
+        expect_near(on_ranks(c), on_one_rank(c), 1e-10);
       }
 }
 
@@ -186,13 +223,14 @@ class Expected {
 };
 
 // After one step.
-void expect_traffic(const Case& c, const comm::Group& tp, const TensorRunner& runner) {
+void expect_traffic(const Case& c, const RankModel& model) {
   using comm::Op;
+  const comm::Group& tp = model.groups().tp();
   const ModelSpec& m = c.whole;
   const nn::Types types = nn::Types::of(c.compute);
   const int64_t s = size_of(types.stream), a = size_of(types.activation);
   const int64_t L = m.num_hidden_layers, TH = kTokens * m.hidden_size;
-  const int64_t forwards = c.keep == nn::Keep::kBlockInput ? 2 * L - 1 : L;
+  const int64_t forwards = c.recompute ? 2 * L - 1 : L;
   const Op sum = c.sequence_parallel ? Op::kReduceScatter : Op::kAllReduce;
   Expected expected(tp.size(), tp.rank());
   for (const std::string part : {"tp attention", "tp experts"}) {
@@ -208,56 +246,62 @@ void expect_traffic(const Case& c, const comm::Group& tp, const TensorRunner& ru
     expected.add(Op::kAllReduce, "tp embedding", 1, m.vocab_size * m.hidden_size, s);
   }
   expected.check(tp);
-  ASSERT_EQ(runner.sharers() != nullptr, c.tp > m.num_key_value_heads);
-  if (!runner.sharers()) return;
-  EXPECT_EQ(runner.sharers()->size(), c.tp / m.num_key_value_heads);
-  Expected shared(runner.sharers()->size(), runner.sharers()->rank());
+  const std::vector<const comm::Group*> groups = model.all_groups();
+  const bool share_keys = c.tp > m.num_key_value_heads;
+  ASSERT_EQ(groups.size(), share_keys ? 6u : 5u);
+  if (!share_keys) return;
+  const comm::Group& sharers = *groups.back();
+  EXPECT_EQ(sharers.size(), c.tp / m.num_key_value_heads);
+  Expected shared(sharers.size(), sharers.rank());
   shared.add(Op::kAllReduce, "tp query sums", forwards, kTokens * m.head_dim, s);
   shared.add(Op::kAllReduce, "tp key gradients", L, 3 * kTokens * m.head_dim, s);
-  shared.check(*runner.sharers());
+  shared.check(sharers);
 }
 
 TEST_P(TensorRanks, SayWhatTheFormulasSay) {
   Case c = GetParam();
+  const Batch batch = batch_of(c);
   Allocator allocator(Device::kCpu);
   comm::run_ranks(c.tp, {.timeout_s = 60, .staging_bytes = 1 << 16}, allocator,
-                  [&](comm::Group& tp) {
-                    Step step(c, Device::kCpu, tp);
-                    step.run();
-                    expect_traffic(c, tp, step.runner());
+                  [&](comm::Group& world) {
+                    TinyRank rank(recipe_on_ranks(c), world, {.compute = c.compute});
+                    rank.step(batch);
+                    expect_traffic(c, rank.model);
                   });
   for (const DType compute : {DType::kF64, DType::kBF16})
-    for (const int rank : {0, c.tp - 1}) {
+    for (const int index : {0, c.tp - 1}) {
       c.compute = compute;
       Allocator meta(Device::kMeta);
-      comm::RecordingWorld world(rank, c.tp, {}, meta);
-      Step step(c, Device::kMeta, world.group());
-      step.run();
-      expect_traffic(c, world.group(), step.runner());
+      comm::RecordingWorld world(index, c.tp, {}, meta);
+      TinyRank rank(recipe_on_ranks(c), world.group(),
+                    {.compute = compute, .device = Device::kMeta});
+      rank.step(batch);
+      expect_traffic(c, rank.model);
     }
 }
 
 // Labels and workspace are in place after a few steps.
 TEST(TensorRanks, SteadyStepsAllocateNothing) {
-  if (!testing_support::counts_mallocs()) GTEST_SKIP() << "sanitizers bring their own allocator";
+  if (!counts_mallocs()) GTEST_SKIP() << "sanitizers bring their own allocator";
   for (const bool sharded : {false, true}) {
-    const Case c{"", 4, spec_of(8, 2), sharded, nn::Keep::kBlockInput};
+    const Case c{"", 4, spec_with_heads(8, 2), sharded, true};
+    const Batch batch = batch_of(c);
     Allocator allocator(Device::kCpu);
     int64_t before = 0, after = -1;
     comm::run_ranks(4, {.timeout_s = 60, .staging_bytes = 1 << 16}, allocator,
-                    [&](comm::Group& tp) {
-                      Step step(c, Device::kCpu, tp);
-                      const int64_t taken = step.allocator().counts().num_allocations;
+                    [&](comm::Group& world) {
+                      TinyRank rank(recipe_on_ranks(c), world);
+                      const int64_t taken = rank.memory().num_allocations;
                       const auto steps = [&](int num_steps) {
-                        for (int i = 0; i < num_steps; ++i) step.run();
-                        for (int i = 0; i < 3; ++i) tp.barrier("pause").wait();
+                        for (int i = 0; i < num_steps; ++i) rank.step(batch);
+                        for (int i = 0; i < 3; ++i) world.barrier("pause").wait();
                       };
                       steps(40);  // every slot of the queue has held every operation
-                      if (tp.rank() == 0) before = testing_support::num_mallocs();
+                      if (world.rank() == 0) before = num_mallocs();
                       steps(5);
-                      if (tp.rank() == 0) after = testing_support::num_mallocs();
-                      tp.barrier("pause").wait();
-                      EXPECT_EQ(step.allocator().counts().num_allocations, taken);
+                      if (world.rank() == 0) after = num_mallocs();
+                      world.barrier("pause").wait();
+                      EXPECT_EQ(rank.memory().num_allocations, taken);
                     });
     EXPECT_EQ(after - before, 0) << sharded;
   }

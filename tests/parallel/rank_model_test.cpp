@@ -1,0 +1,85 @@
+// What RankModel promises beside its numbers, which context_test, tensor_test and the table of
+// layouts (tests/train/parity_cases.cpp) hold against one rank.
+#include "ashlar/parallel/rank_model.h"
+
+#include <numeric>
+
+#include "ashlar/comm/thread/run_ranks.h"
+#include "tests/parallel/tiny_rank.h"
+
+namespace ashlar::parallel {
+namespace {
+
+using namespace testing_support;
+
+Recipe recipe_with_two_micro_batches() {
+  Recipe recipe = recipe_of(spec_with_heads(4, 2), 1, 24);
+  recipe.train.global_batch = 2;
+  return recipe;
+}
+
+std::vector<std::vector<int64_t>> values_of(std::span<const Tensor> loads) {
+  std::vector<std::vector<int64_t>> all;
+  for (const Tensor& tensor : loads) {
+    const std::span<const int64_t> values = tensor.span<const int64_t>();
+    all.emplace_back(values.begin(), values.end());
+  }
+  return all;
+}
+
+std::vector<double> gradients_here(const RankModel& model) {
+  std::vector<double> all;
+  for (const Element& e : elements_of_gradients(model)) all.push_back(e.value);
+  return all;
+}
+
+// On every rank of cp x tp, whose weights are sharded.
+TEST(RankModel, EvaluationGivesTheLossesAndLeavesTheStep) {
+  Recipe recipe = recipe_with_two_micro_batches();
+  recipe.parallel.cp = recipe.parallel.tp = 2;
+  recipe.parallel.zero = 3;
+  const Batch one = batch_of({{5, 19}}, recipe.model.vocab_size),
+              other = batch_of({{24}}, recipe.model.vocab_size);
+  Allocator allocator(Device::kCpu);
+  comm::run_ranks(4, {}, allocator, [&](comm::Group& world) {
+    TinyRank rank(recipe, world);
+    RankModel& model = rank.model;
+    model.begin_step();
+    const LossSum first = model.accumulate(one.view());
+    const auto first_loads = values_of(model.loads());
+    const LossSum second = model.accumulate(other.view());
+    model.reduce();
+    // Tokens 6 to 17 of 24 are the second cp rank's; documents end at 4 and 23.
+    EXPECT_EQ(first.count + second.count, world.rank() / 2 ? 12 + 12 : 10 + 11);
+    const std::vector<double> gradients = gradients_here(model);
+    const auto step_loads = values_of(model.step_loads());
+    const LossSum again = model.evaluate(one.view());
+    EXPECT_EQ(again.sum, first.sum);
+    EXPECT_EQ(again.count, first.count);
+    EXPECT_EQ(values_of(model.loads()), first_loads);
+    EXPECT_EQ(values_of(model.step_loads()), step_loads);
+    EXPECT_EQ(gradients_here(model), gradients);
+    for (const std::vector<int64_t>& loads : step_loads)  // of both cp ranks and micro-batches
+      EXPECT_EQ(std::accumulate(loads.begin(), loads.end(), int64_t{0}), 2 * 24);
+  });
+}
+
+TEST(RankModel, CallsOutOfOrderAreOurBugs) {
+  const Recipe recipe = recipe_with_two_micro_batches();
+  const Batch batch = batch_of({{24}}, recipe.model.vocab_size);
+  TinyRank rank(recipe);
+  RankModel& model = rank.model;
+  EXPECT_DEATH(model.accumulate(batch.view()), "in_step_");
+  EXPECT_DEATH(model.reduce(), "in_step_");
+  model.begin_step();
+  EXPECT_DEATH(model.evaluate(batch.view()), "in_step_");
+  model.accumulate(batch.view());
+  EXPECT_DEATH(model.reduce(), "num_accumulated_");
+  model.accumulate(batch.view());
+  EXPECT_DEATH(model.accumulate(batch.view()), "num_accumulated_");
+  model.reduce();
+  model.evaluate(batch.view());
+}
+
+}  // namespace
+}  // namespace ashlar::parallel

@@ -1,0 +1,15 @@
+// A JSON file of tests/data.
+#pragma once
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace ashlar::testing_support {
+
+inline nlohmann::json read_json(const std::string& name) {
+  std::ifstream in(std::string(ASHLAR_TEST_DATA) + "/" + name);
+  return nlohmann::json::parse(in);
+}
+
+}  // namespace ashlar::testing_support
