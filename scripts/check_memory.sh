@@ -6,12 +6,9 @@ set -euo pipefail
 modules='nn parallel train eval optim bench'
 words='memcpy|memmove|memset|copy_convert|fill_zero|std::(ranges::)?(copy|copy_n|copy_backward|move_backward|fill|fill_n)'
 allowed='
-ashlar/parallel/context_split.cpp std::copy   token ids of a batch, from list to list
 ashlar/train/saves.cpp            std::copy_n the name of a run
 ashlar/train/state.cpp            memcpy      balancing biases, into the bytes of a file that is written later
 ashlar/train/tensorboard.cpp      memcpy      numbers, into the bytes of a file
-ashlar/train/trainer.cpp          memcpy      token ids of a batch, from a list
-ashlar/train/trainer.cpp          fill_zero   counts of the experts, which the host adds up
 '
 status=0 used=' '
 while IFS=: read -r path number code; do

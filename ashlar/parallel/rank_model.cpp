@@ -8,7 +8,7 @@
 
 #include <array>
 
-#include "ashlar/kernels/update.h"
+#include "ashlar/kernels/copy.h"
 #include "ashlar/nn/init.h"
 #include "ashlar/nn/loss.h"
 #include "ashlar/parallel/context.h"
@@ -88,11 +88,11 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
   lay_out(input_arena_);
   for (int64_t l = 0; l < num_blocks; ++l)
     step_loads_.push_back(step_loads_LX_.slice(l, l + 1).view({classes}));
-  if (ctx_.meta()) return;  // no tokens are taken there
   // This rank's part of every row, and of that what its stream has.
   const int64_t first = shards_stream() ? num_tokens * groups_.tp().rank() : 0;
   for (int64_t i = 0; i < num_tokens; ++i)
     whole_rows_.push_back(whole_row(context_split(), groups_.coordinate(Axis::kCp), first + i));
+  local_.resize(whole_rows_.size());
 }
 
 void RankModel::share_sequences(Allocator& allocator) {
@@ -123,20 +123,21 @@ void RankModel::shard_state(Allocator& allocator) {
 void RankModel::begin_step() {
   in_step_ = true;
   num_accumulated_ = 0;
-  kernels::zero(ctx_, model_->unit_gradients(0));
-  fill_zero(step_loads_LX_);
+  fill(ctx_, model_->unit_gradients(0), 0.0);
+  fill(ctx_, step_loads_LX_, 0.0);
 }
 
 void RankModel::load(const MicroBatch& batch) {
   const auto num_tokens = size_t(recipe_.train.micro_batch * recipe_.data.sequence_length);
   ASHLAR_ASSERT(batch.ids.size() == num_tokens && batch.targets.size() == num_tokens);
   cp_ ? cp_->assign(batch.segments) : sequence_.assign(batch.segments);
-  if (ctx_.meta()) return;
-  const std::span<int32_t> ids = ids_.span<int32_t>(), targets = targets_.span<int32_t>();
-  for (size_t i = 0; i < whole_rows_.size(); ++i) {
-    ids[i] = batch.ids[size_t(whole_rows_[i])];
-    targets[i] = batch.targets[size_t(whole_rows_[i])];
-  }
+  take_local(batch.ids, ids_);
+  take_local(batch.targets, targets_);
+}
+
+void RankModel::take_local(std::span<const int32_t> whole, const Tensor& out) {
+  for (size_t i = 0; i < whole_rows_.size(); ++i) local_[i] = whole[size_t(whole_rows_[i])];
+  upload(ctx_, local_, out);
 }
 
 nn::ModelCall RankModel::call() {
@@ -203,12 +204,7 @@ LossSum RankModel::sum_losses() const {
 void RankModel::count_loads() {
   if (recipe_.balance.scope == BalanceScope::kMicroBatch)
     for (const Tensor& loads : loads_) groups_.data().all_reduce(loads, loads, "loads").wait();
-  if (ctx_.meta()) return;
-  for (size_t l = 0; l < loads_.size(); ++l) {
-    const int64_t* loads = loads_[l].as<int64_t>();
-    int64_t* total = step_loads_[l].as<int64_t>();
-    for (int64_t e = 0; e < step_loads_[l].numel(); ++e) total[e] += loads[e];
-  }
+  for (size_t l = 0; l < loads_.size(); ++l) add(ctx_, loads_[l], step_loads_[l]);
 }
 
 // --- numbers of all ranks ---

@@ -148,6 +148,7 @@ class RankModel {
   bool shards_stream() const { return parallel_.tp > 1 && parallel_.sequence_parallel; }
   nn::TokenCounts token_counts() const;  // of this rank in a micro-batch
   void load(const MicroBatch& batch);
+  void take_local(std::span<const int32_t> whole, const Tensor& out);
   nn::ModelCall call();
   LossSum sum_losses() const;
   void count_loads();
@@ -164,8 +165,9 @@ class RankModel {
   Tensor ids_, targets_, loss_;
   Tensor step_loads_LX_;  // [L, E+1]
   std::vector<Tensor> step_loads_;
-  std::vector<int64_t>
-      whole_rows_;              // where the tokens of this rank's stream stand in a micro-batch
+  // Where the tokens of this rank's stream stand in a micro-batch, and room for a list of them.
+  std::vector<int64_t> whole_rows_;
+  std::vector<int32_t> local_;
   kernels::Sequence sequence_;  // of ranks that share no sequences
   nn::LocalExchange local_exchange_;
   std::unique_ptr<ContextParallel> cp_;   // null: cp 1
