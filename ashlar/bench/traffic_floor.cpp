@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ashlar/nn/model.h"
-#include "ashlar/parallel/tensor.h"
 
 namespace ashlar::bench {
 namespace {
@@ -17,17 +16,17 @@ struct Sizes {
   double tokens, hidden;       // T, H of a rank's layers
   double root, blocks;         // parameters of a rank
 
-  Sizes(const Recipe& recipe, const ParallelSpec& p, const ModelSpec& local, DType compute) {
+  Sizes(const Recipe& recipe, const ParallelSpec& p, const nn::Share& share, DType compute) {
     const nn::Types types = nn::Types::of(compute);
     s = double(size_of(types.stream));
     a = double(size_of(types.activation));
     m = double(recipe.train.global_batch / recipe.train.micro_batch / p.dp);
-    layers = double(local.num_hidden_layers);
+    layers = double(recipe.model.num_hidden_layers);
     forwards = layers + (recipe.train.recompute ? layers - 1 : 0);
     tokens = double(recipe.train.micro_batch * recipe.data.sequence_length / p.cp);
-    hidden = double(local.hidden_size);
+    hidden = double(recipe.model.hidden_size);
     root = blocks = 0;
-    for (const nn::FlatPlace& place : nn::flat_layout(local, types.stream).places)
+    for (const nn::FlatPlace& place : nn::flat_layout(recipe.model, share, types.stream).places)
       (place.unit == 0 ? root : blocks) += double(place.numel);
   }
 };
@@ -53,13 +52,13 @@ void add_zero(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Si
 }
 
 void add_context(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
-                 const ModelSpec& local, const Sizes& z) {
+                 const nn::CcaShape& local, const Sizes& z) {
   const double n = double(p.cp);
   if (n == 1) return;
   // Borders that pieces of a rank go on behind: none behind the last piece of a row.
   const double behind = (p.cp_layout == ContextLayout::kZigzag ? 2 : 1) * share_of(n);
   const double message = double(recipe.train.micro_batch) *
-                         double(2 * local.conv_channels() + local.delayed_dim()) * z.s;
+                         double(2 * local.conv_channels() + local.delayed) * z.s;
   const double keys = 2 * (n - 1) * z.tokens * double(local.kv_dim());
   const bool ring = p.cp_exchange == ContextExchange::kRing;
   floors.push_back({"cp", Op::kSendReceive, "halo", z.m * z.forwards * behind * message});
@@ -100,11 +99,11 @@ void add_tensor(std::vector<TrafficFloor>& floors, const Recipe& recipe, const P
 
 std::vector<TrafficFloor> traffic_floors(const Recipe& recipe, const ParallelSpec& parallel,
                                          DType compute) {
-  const ModelSpec local = parallel::local_spec(recipe.model, {int(parallel.tp), 0});
-  const Sizes sizes(recipe, parallel, local, compute);
+  const nn::Share share = nn::Share::even(0, int(parallel.tp));
+  const Sizes sizes(recipe, parallel, share, compute);
   std::vector<TrafficFloor> floors;
   add_zero(floors, parallel, sizes);
-  add_context(floors, recipe, parallel, local, sizes);
+  add_context(floors, recipe, parallel, nn::CcaShape::of(recipe.model, share), sizes);
   add_tensor(floors, recipe, parallel, sizes);
   return floors;
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr int64_t kChunkElements = 64 << 10;  // compared at a time
-constexpr std::string_view kHead = "lm_head.weight", kEmbedding = "model.embed_tokens.weight";
+constexpr std::string_view kHead = kHfHead, kEmbedding = kHfEmbedding;
 
 std::string shown_shape(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
@@ -66,14 +66,14 @@ void check_layers(const HfConfig& config, const std::string& source, HfLayout la
 }
 
 void check_sizes(const HfConfig& config, const std::string& source, HfLayout layout,
-                 const HfFiles& files) {
+                 TensorsOf tensors_of, const HfFiles& files) {
   const ModelSpec& model = config.model;
   ModelSpec first_block = model;
   first_block.num_hidden_layers = 1;
   first_block.layer_types.resize(1);
   std::map<std::string, std::string> name_of_native;  // part 0's name in the files
-  const std::vector<LogicalTensor> natives = native_tensors(first_block);
-  for (const FileTensor& tensor : file_tensors(first_block, layout))
+  const std::vector<LogicalTensor> natives = tensors_of(first_block, DType::kF32);
+  for (const FileTensor& tensor : file_tensors(natives, first_block, layout))
     if (tensor.part == 0) name_of_native[natives[tensor.native].name] = tensor.name;
 
   const auto key = [&](const char* native) { return config.key_of(native); };
@@ -117,8 +117,8 @@ void check_sizes(const HfConfig& config, const std::string& source, HfLayout lay
 
 // Before the list of expected names is made: a config can state more than any file could hold.
 void check_count(const std::string& directory, const ModelSpec& model, HfLayout layout,
-                 const HfFiles& files) {
-  const int64_t expected = num_file_tensors(model, layout), found = int64_t(files.stored.size());
+                 TensorsOf tensors_of, const HfFiles& files) {
+  const int64_t expected = num_file_tensors(tensors_of, model, layout), found = int64_t(files.stored.size());
   ASHLAR_REQUIRE(
       expected <= 2 * found + 10000, kData,
       "{}: tensors are missing: {} found; expected the {} of config.json: fetch the files "
@@ -234,7 +234,7 @@ std::span<const LogicalTensor> HfModel::tensors() const {
   return impl_->tensors;
 }
 
-HfModel HfModel::open(FileSystem& file_system, const std::string& directory) {
+HfModel HfModel::open(FileSystem& file_system, const std::string& directory, TensorsOf tensors_of) {
   auto impl = std::make_unique<Impl>();
   impl->directory = directory;
   impl->config = read_config(file_system, directory);
@@ -246,13 +246,13 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory) {
 
   const std::string source = join(directory, kHfConfigFile);
   check_layers(impl->config, source, impl->layout, files);
-  check_sizes(impl->config, source, impl->layout, files);
-  check_count(directory, model, impl->layout, files);
+  check_sizes(impl->config, source, impl->layout, tensors_of, files);
+  check_count(directory, model, impl->layout, tensors_of, files);
   check_head(files);
-  const std::vector<FileTensor> expected = file_tensors(model, impl->layout);
+  impl->tensors = tensors_of(model, DType::kF32);
+  const std::vector<FileTensor> expected = file_tensors(impl->tensors, model, impl->layout);
   check_tensors(directory, expected, files);
 
-  impl->tensors = native_tensors(model);
   impl->parts.resize(impl->tensors.size());
   for (const FileTensor& tensor : expected)
     impl->parts[tensor.native].push_back(files.stored.at(tensor.name));

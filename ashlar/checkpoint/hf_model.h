@@ -29,7 +29,7 @@ namespace ashlar::checkpoint {
 class HfModel {
  public:
   // Opens and checks everything but the values.  `file_system` must outlive the model.
-  static HfModel open(FileSystem& file_system, const std::string& directory);
+  static HfModel open(FileSystem& file_system, const std::string& directory, TensorsOf tensors_of);
   HfModel(HfModel&&) noexcept;
   HfModel& operator=(HfModel&&) noexcept;
   ~HfModel();
@@ -59,9 +59,9 @@ struct HfWriteOptions {
 };
 
 // Writes `directory` with config.json, generation_config.json and the tensors: one whole piece for
-// each of native_tensors(spec), in any order, F64, F32 or BF16.  All is written to DIRECTORY.tmp
+// each of tensors_of(spec), in any order, F64, F32 or BF16.  All is written to DIRECTORY.tmp
 // (what a killed run left there is removed), synced and renamed: the target is complete or absent.
 void write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-                    std::span<const Piece> tensors, const HfWriteOptions& options);
+                    TensorsOf tensors_of, std::span<const Piece> tensors, const HfWriteOptions& options);
 
 }  // namespace ashlar::checkpoint

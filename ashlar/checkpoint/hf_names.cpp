@@ -1,162 +1,124 @@
+// Native name -> legacy name: a table of what a name goes on with after "model.layers.N.", and whose
+// place in the legacy numbering it takes.
 #include "ashlar/checkpoint/hf_names.h"
 
 #include <fmt/format.h>
+
+#include <charconv>
 
 #include "ashlar/core/error.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
-constexpr std::string_view kMerge[] = {"hidden_states_scale", "hidden_states_bias",
-                                       "residual_scale", "residual_bias"};
+// Block l is the legacy layers 2l, with attention, and 2l + 1, with experts; its last merge stands at
+// the top of the next block's attention, or in the model after the last.
+enum class Home : uint8_t { kAttention, kExperts, kEachExpert, kNextAttention };
 
-// Collects both names of every tensor.  A legacy name with "{}" stands for one tensor per expert.
-class Lister {
- public:
-  explicit Lister(const ModelSpec& spec) : spec_(spec) {}
-
-  void globals_before() {
-    add("model.embed_tokens.weight", {spec_.vocab_size, spec_.hidden_size},
-        "model.embed_tokens.weight");
-    for (const char* what : {"scale", "bias"})
-      add(fmt::format("model.input_hidden_states_{}", what), {spec_.hidden_size},
-          fmt::format("model.layers.0.res_scale.hidden_states_{}", what));
-  }
-
-  void block(int64_t layer) {
-    native_ = fmt::format("model.layers.{}.", layer);
-    const std::string attention = fmt::format("model.layers.{}.", 2 * layer);
-    const std::string experts = fmt::format("model.layers.{}.", 2 * layer + 1);
-    const bool last = layer + 1 == spec_.num_hidden_layers;
-    add_block("input_layernorm.weight", {spec_.hidden_size}, attention + "input_norm.weight");
-    attention_tensors(attention + "self_attn.");
-    merge("post_attention_residual_scale.", experts + "res_scale.");
-    add_block("post_attention_layernorm.weight", {spec_.hidden_size},
-              experts + "input_norm.weight");
-    router_tensors(layer, experts + "zaya_block.router.");
-    expert_tensors(experts + "zaya_block.experts.local_experts.{}.");
-    merge("post_mlp_residual_scale.",
-          last ? "model.res_scale." : fmt::format("model.layers.{}.res_scale.", 2 * layer + 2));
-  }
-
-  void globals_after() { add("model.norm.weight", {spec_.hidden_size}, "model.final_norm.weight"); }
-
-  struct Entry {
-    std::string native;
-    Shape shape;
-    std::string legacy;
-    bool per_expert;
-  };
-  std::vector<Entry> entries;
-
- private:
-  void add(std::string native, Shape shape, std::string legacy, bool per_expert = false) {
-    entries.push_back({std::move(native), shape, std::move(legacy), per_expert});
-  }
-  void add_block(std::string_view native, Shape shape, std::string legacy) {
-    add(fmt::format("{}{}", native_, native), shape, std::move(legacy));
-  }
-
-  void merge(std::string_view native, const std::string& legacy) {
-    for (const std::string_view name : kMerge)
-      add_block(fmt::format("{}{}", native, name), {spec_.hidden_size},
-                fmt::format("{}{}", legacy, name));
-  }
-
-  void attention_tensors(const std::string& legacy) {
-    const int64_t hidden = spec_.hidden_size, channels = spec_.conv_channels();
-    const std::string qkv = legacy + "qkv.";
-    add_block("self_attn.qkv_proj.q_proj.weight", {spec_.q_dim(), hidden}, qkv + "linear_q.weight");
-    add_block("self_attn.qkv_proj.k_proj.weight", {spec_.kv_dim(), hidden},
-              qkv + "linear_k.weight");
-    add_block("self_attn.qkv_proj.v_proj_current.weight", {spec_.kv_dim() / 2, hidden},
-              qkv + "val_proj1.weight");
-    add_block("self_attn.qkv_proj.v_proj_delayed.weight", {spec_.kv_dim() / 2, hidden},
-              qkv + "val_proj2.weight");
-    add_block("self_attn.qkv_proj.conv_qk_depthwise.weight", {channels, 1, 2},
-              qkv + "conv_qk.0.weight");
-    add_block("self_attn.qkv_proj.conv_qk_depthwise.bias", {channels}, qkv + "conv_qk.0.bias");
-    add_block("self_attn.qkv_proj.conv_qk_grouped.weight", {channels, spec_.head_dim, 2},
-              qkv + "conv_qk.1.weight");
-    add_block("self_attn.qkv_proj.conv_qk_grouped.bias", {channels}, qkv + "conv_qk.1.bias");
-    add_block("self_attn.qk_norm.temp", {spec_.num_key_value_heads}, qkv + "temp");
-    add_block("self_attn.o_proj.weight", {hidden, spec_.q_dim()}, legacy + "o_proj.weight");
-  }
-
-  void router_tensors(int64_t layer, const std::string& legacy) {
-    const int64_t width = spec_.router_hidden_size, classes = spec_.num_classes();
-    add_block("mlp.gate.down_proj.weight", {width, spec_.hidden_size}, legacy + "down_proj.weight");
-    add_block("mlp.gate.down_proj.bias", {width}, legacy + "down_proj.bias");
-    if (layer > 0)  // block 0 has no router state before it
-      add_block("mlp.gate.router_states_scale", {width}, legacy + "router_states_scale");
-    add_block("mlp.gate.router_mlp.norm.weight", {width}, legacy + "rmsnorm_eda.weight");
-    add_block("mlp.gate.router_mlp.fc1.weight", {width, width}, legacy + "router_mlp.0.weight");
-    add_block("mlp.gate.router_mlp.fc1.bias", {width}, legacy + "router_mlp.0.bias");
-    add_block("mlp.gate.router_mlp.fc2.weight", {width, width}, legacy + "router_mlp.2.weight");
-    add_block("mlp.gate.router_mlp.fc2.bias", {width}, legacy + "router_mlp.2.bias");
-    add_block("mlp.gate.router_mlp.out_proj.weight", {classes, width},
-              legacy + "router_mlp.4.weight");
-    add_block("mlp.gate.balancing_biases", {classes}, legacy + "balancing_biases");
-  }
-
-  void expert_tensors(const std::string& legacy) {
-    const int64_t experts = spec_.num_experts, hidden = spec_.hidden_size;
-    const int64_t width = spec_.moe_intermediate_size;
-    add(native_ + "mlp.experts.gate_up_proj", {experts, 2 * width, hidden},
-        legacy + "linear_fc1.weight", true);
-    add(native_ + "mlp.experts.down_proj", {experts, hidden, width}, legacy + "linear_fc2.weight",
-        true);
-  }
-
-  const ModelSpec& spec_;
-  std::string native_;  // prefix of the block
+struct Rule {
+  std::string_view native, legacy;  // of prefixes; what follows is the same
+  Home home;
+};
+constexpr Rule kRules[] = {
+    {"input_layernorm.", "input_norm.", Home::kAttention},
+    {"self_attn.qkv_proj.q_proj.", "self_attn.qkv.linear_q.", Home::kAttention},
+    {"self_attn.qkv_proj.k_proj.", "self_attn.qkv.linear_k.", Home::kAttention},
+    {"self_attn.qkv_proj.v_proj_current.", "self_attn.qkv.val_proj1.", Home::kAttention},
+    {"self_attn.qkv_proj.v_proj_delayed.", "self_attn.qkv.val_proj2.", Home::kAttention},
+    {"self_attn.qkv_proj.conv_qk_depthwise.", "self_attn.qkv.conv_qk.0.", Home::kAttention},
+    {"self_attn.qkv_proj.conv_qk_grouped.", "self_attn.qkv.conv_qk.1.", Home::kAttention},
+    {"self_attn.qk_norm.temp", "self_attn.qkv.temp", Home::kAttention},
+    {"self_attn.o_proj.", "self_attn.o_proj.", Home::kAttention},
+    {"post_attention_residual_scale.", "res_scale.", Home::kExperts},
+    {"post_attention_layernorm.", "input_norm.", Home::kExperts},
+    {"mlp.gate.router_mlp.norm.", "zaya_block.router.rmsnorm_eda.", Home::kExperts},
+    {"mlp.gate.router_mlp.fc1.", "zaya_block.router.router_mlp.0.", Home::kExperts},
+    {"mlp.gate.router_mlp.fc2.", "zaya_block.router.router_mlp.2.", Home::kExperts},
+    {"mlp.gate.router_mlp.out_proj.", "zaya_block.router.router_mlp.4.", Home::kExperts},
+    {"mlp.gate.", "zaya_block.router.", Home::kExperts},
+    {"mlp.experts.gate_up_proj", "zaya_block.experts.local_experts.{}.linear_fc1.weight",
+     Home::kEachExpert},
+    {"mlp.experts.down_proj", "zaya_block.experts.local_experts.{}.linear_fc2.weight",
+     Home::kEachExpert},
+    {"post_mlp_residual_scale.", "res_scale.", Home::kNextAttention},
+};
+constexpr Rule kOutsideBlocks[] = {
+    {"model.input_", "model.layers.0.res_scale.", Home::kAttention},
+    {"model.norm.", "model.final_norm.", Home::kAttention},
 };
 
-std::vector<Lister::Entry> entries_of(const ModelSpec& spec) {
-  Lister lister(spec);
-  lister.globals_before();
-  for (int64_t layer = 0; layer < spec.num_hidden_layers; ++layer) lister.block(layer);
-  lister.globals_after();
-  return std::move(lister.entries);
+struct LegacyName {
+  std::string text;  // with "{}" for the expert's number where each has a tensor of its own
+  bool each_expert = false;
+};
+
+std::string with(const Rule& rule, std::string_view native) {
+  return fmt::format("{}{}", rule.legacy, native.substr(rule.native.size()));
+}
+
+LegacyName in_block(int64_t block, bool last, std::string_view rest) {
+  for (const Rule& rule : kRules) {
+    if (!rest.starts_with(rule.native)) continue;
+    const std::string tail = with(rule, rest);
+    if (rule.home == Home::kNextAttention && last) return {"model." + tail};
+    const int64_t sub_layer = rule.home == Home::kAttention       ? 2 * block
+                              : rule.home == Home::kNextAttention ? 2 * block + 2
+                                                                  : 2 * block + 1;
+    return {fmt::format("model.layers.{}.{}", sub_layer, tail), rule.home == Home::kEachExpert};
+  }
+  throw Error(ErrorKind::kConfig,
+              fmt::format("tensor {} has no name in the legacy layout; expected a ZAYA1 model, or "
+                          "the native layout",
+                          rest));
+}
+
+LegacyName legacy_name(const std::string& native, int64_t num_blocks) {
+  constexpr std::string_view kBlocks = "model.layers.";
+  if (native.starts_with(kBlocks)) {
+    int64_t block = 0;
+    const char* begin = native.data() + kBlocks.size();
+    const char* end = native.data() + native.size();
+    const char* dot = std::from_chars(begin, end, block).ptr;
+    return in_block(block, block + 1 == num_blocks, {dot + 1, end});
+  }
+  for (const Rule& rule : kOutsideBlocks)
+    if (native.starts_with(rule.native)) return {with(rule, native)};
+  return {native};
 }
 
 }  // namespace
 
-std::vector<LogicalTensor> native_tensors(const ModelSpec& spec, DType dtype) {
-  std::vector<LogicalTensor> tensors;
-  for (const Lister::Entry& entry : entries_of(spec)) {
-    const bool buffer = entry.native.ends_with(".balancing_biases");
-    const DType own = buffer && dtype != DType::kF64 ? DType::kF32 : dtype;
-    tensors.push_back({entry.native, own, entry.shape, buffer ? Role::kBuffer : Role::kParameter});
-  }
-  return tensors;
-}
-
-std::vector<FileTensor> file_tensors(const ModelSpec& spec, HfLayout layout) {
+std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, const ModelSpec& spec,
+                                     HfLayout layout) {
   std::vector<FileTensor> tensors;
-  const std::vector<Lister::Entry> entries = entries_of(spec);
-  for (size_t n = 0; n < entries.size(); ++n) {
-    const Lister::Entry& entry = entries[n];
-    if (layout == HfLayout::kNative || !entry.per_expert) {
-      tensors.push_back(
-          {layout == HfLayout::kNative ? entry.native : entry.legacy, entry.shape, n, 0, 1});
+  for (size_t n = 0; n < natives.size(); ++n) {
+    const auto& [native, dtype, shape, role] = natives[n];
+    if (layout == HfLayout::kNative) {
+      tensors.push_back({native, shape, n, 0, 1});
       continue;
     }
-    const Shape one(entry.shape.dims().subspan(1));
-    for (int64_t expert = 0; expert < spec.num_experts; ++expert)
+    const LegacyName legacy = legacy_name(native, spec.num_hidden_layers);
+    if (!legacy.each_expert) {
+      tensors.push_back({legacy.text, shape, n, 0, 1});
+      continue;
+    }
+    const Shape one(shape.dims().subspan(1));
+    for (int64_t expert = 0; expert < shape[0]; ++expert)
       tensors.push_back(
-          {fmt::format(fmt::runtime(entry.legacy), expert), one, n, expert, spec.num_experts});
+          {fmt::format(fmt::runtime(legacy.text), expert), one, n, expert, shape[0]});
   }
   return tensors;
 }
 
-int64_t num_file_tensors(const ModelSpec& spec, HfLayout layout) {
+int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout) {
   ModelSpec small = spec;  // the last of two blocks stands for all but the first
-  small.num_experts = 1;
-  small.num_hidden_layers = 1;
-  const int64_t one = int64_t(entries_of(small).size());
-  small.num_hidden_layers = 2;
-  const int64_t next = int64_t(entries_of(small).size()) - one;
+  const auto count = [&](int64_t num_blocks) {
+    small.num_experts = 1;
+    small.num_hidden_layers = num_blocks;
+    small.layer_types.assign(size_t(num_blocks), LayerType::kHybrid);
+    return int64_t(tensors_of(small, DType::kF32).size());
+  };
+  const int64_t one = count(1), next = count(2) - one;
   const int64_t per_expert = layout == HfLayout::kLegacy ? 2 * (spec.num_experts - 1) : 0;
   return one + (spec.num_hidden_layers - 1) * next + spec.num_hidden_layers * per_expert;
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,21 +20,28 @@
 
 namespace ashlar::checkpoint {
 
-// All native tensors in the order in which the forward pass meets them, head excluded (it is tied).
-// The balancing biases are F32 buffers, or F64 if dtype is.
-std::vector<LogicalTensor> native_tensors(const ModelSpec& spec, DType dtype = DType::kF32);
+// The tensors of a model by their native names, in the order in which the forward pass meets them,
+// the head excluded (it is tied): whoever knows the model's layers makes it.  Buffers are F32, or F64
+// if dtype is.
+using TensorsOf = std::vector<LogicalTensor> (*)(const ModelSpec& spec, DType dtype);
+
+// Files may name the head apart, though it is the embedding.
+inline constexpr std::string_view kHfHead = "lm_head.weight",
+                                  kHfEmbedding = "model.embed_tokens.weight";
 
 // One tensor of a file: `shape` elements that are part `part` of `num_parts` equal ones, along dim
 // 0, of the native tensor.
 struct FileTensor {
   std::string name;
   Shape shape;
-  size_t native = 0;  // index into native_tensors()
+  size_t native = 0;  // index into the native tensors
   int64_t part = 0, num_parts = 1;
 };
-// In the order of native_tensors(); the parts of one tensor follow each other.
-std::vector<FileTensor> file_tensors(const ModelSpec& spec, HfLayout layout);
-int64_t num_file_tensors(const ModelSpec& spec, HfLayout layout);  // how many, without listing them
+// In the order of `natives`, the tensors of `spec`; the parts of one tensor follow each other.
+std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, const ModelSpec& spec,
+                                     HfLayout layout);
+// How many, without listing them.
+int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout);
 
 // The name as file_tensors() spells it: some legacy files say smoe_block for zaya_block.
 std::string canonical_name(std::string_view name);

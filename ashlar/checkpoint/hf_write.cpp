@@ -27,14 +27,14 @@ struct Source {
   int64_t bytes() const { return tensor.shape.numel() * size_of(dtype); }
 };
 
-std::vector<Source> sources_of(const ModelSpec& spec, std::span<const Piece> pieces,
-                               const HfWriteOptions& options) {
+std::vector<Source> sources_of(const ModelSpec& spec, TensorsOf tensors_of,
+                               std::span<const Piece> pieces, const HfWriteOptions& options) {
   std::map<std::string_view, const Piece*> by_name;
   for (const Piece& piece : pieces)
     ASHLAR_REQUIRE(by_name.emplace(piece.logical.name, &piece).second, kData,
                    "tensor {} is given twice; expected every tensor of the model once",
                    piece.logical.name);
-  const std::vector<LogicalTensor> natives = native_tensors(spec, options.dtype);
+  const std::vector<LogicalTensor> natives = tensors_of(spec, options.dtype);
   std::vector<const Piece*> found;
   for (const LogicalTensor& tensor : natives) {
     const auto at = by_name.find(tensor.name);
@@ -54,7 +54,7 @@ std::vector<Source> sources_of(const ModelSpec& spec, std::span<const Piece> pie
                  "{} tensors are given; expected only the {} of the model", by_name.size(),
                  natives.size());
   std::vector<Source> sources;
-  for (FileTensor& tensor : file_tensors(spec, options.layout)) {
+  for (FileTensor& tensor : file_tensors(natives, spec, options.layout)) {
     const size_t native = tensor.native;
     sources.push_back({std::move(tensor), natives[native].dtype, found[native]});
   }
@@ -168,7 +168,7 @@ void write_all(FileSystem& files, const std::string& directory, const ModelSpec&
 }  // namespace
 
 void write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-                    std::span<const Piece> tensors, const HfWriteOptions& options) {
+                    TensorsOf tensors_of, std::span<const Piece> tensors, const HfWriteOptions& options) {
   ASHLAR_ASSERT(options.dtype == DType::kBF16 || options.dtype == DType::kF32 ||
                 options.dtype == DType::kF64);
   ASHLAR_ASSERT(options.max_file_bytes > 0);
@@ -177,7 +177,7 @@ void write_hf_model(FileSystem& files, const std::string& directory, const Model
   ASHLAR_REQUIRE(!files.stat(target), kConfig,
                  "{}: exists already; expected a new directory: choose another name or remove it",
                  target);
-  std::vector<Source> sources = sources_of(spec, tensors, options);
+  std::vector<Source> sources = sources_of(spec, tensors_of, tensors, options);
   const std::string temporary = target + ".tmp";
   files.make_directories(parent_of(target));
   files.remove_all(temporary);

@@ -144,7 +144,7 @@ struct Weights {
 
 std::unique_ptr<Weights> read_all(FileSystem& files, const eval::ModelSource& source) {
   auto weights = std::make_unique<Weights>();
-  for (LogicalTensor logical : checkpoint::native_tensors(source.spec, DType::kF32)) {
+  for (LogicalTensor logical : nn::logical_tensors(source.spec)) {
     weights->owned.push_back(
         make_tensor(weights->allocator, logical.dtype, logical.global_shape, Tag::kWeights));
     weights->pieces.push_back(
@@ -182,7 +182,7 @@ int import_model(const Flags& flags, Log& log) {
                  "{} holds steps already; choose a new directory to import into", flags.second);
   checkpoint::SaveRequest request;
   request.model = weights->pieces;
-  request.aliases = {{"lm_head.weight", "model.embed_tokens.weight"}};
+  request.aliases = {{std::string(checkpoint::kHfHead), std::string(checkpoint::kHfEmbedding)}};
   request.extra = {
       {checkpoint::kConfigFile,
        checkpoint::to_hf_config(source.spec, DType::kF32, checkpoint::HfLayout::kNative), true},
@@ -220,7 +220,8 @@ int export_model(const Flags& flags, Log& log) {
     options.files[checkpoint::kTokenizerFile] = std::move(*bytes);
   }
   const auto weights = read_all(*files, source);
-  checkpoint::write_hf_model(*files, flags.second, source.spec, weights->pieces, options);
+  checkpoint::write_hf_model(*files, flags.second, source.spec, nn::logical_tensors,
+                             weights->pieces, options);
   for (const std::string& setting : unstated)
     log.warn(
         "{}: tokenizer.json cannot follow {}; transformers encodes some texts to other ids "

@@ -23,15 +23,16 @@ void keep_last(const Context& ctx, const Matrix& fresh, const Matrix& kept) {
 DecodeCache::DecodeCache(Allocator& allocator, const ModelSpec& spec, const nn::Types& types,
                          int64_t max_tokens, int64_t max_chunk)
     : max_tokens_(max_tokens) {
+  const nn::CcaShape shape = nn::CcaShape::of(spec);
   for (int64_t l = 0; l < spec.num_hidden_layers; ++l) {
     Layer layer;
     layer.window = spec.window_of(l);
     const int64_t capacity =
         layer.window > 0 ? std::min(max_tokens, layer.window - 1 + max_chunk) : max_tokens;
-    layer.k = make_tensor(allocator, types.activation, {capacity, spec.kv_dim()}, Tag::kCache);
-    layer.v = make_tensor(allocator, types.activation, {capacity, spec.kv_dim()}, Tag::kCache);
-    layer.z = make_tensor(allocator, types.stream, {2, spec.conv_channels()}, Tag::kCache);
-    layer.vd = make_tensor(allocator, types.stream, {1, spec.delayed_dim()}, Tag::kCache);
+    layer.k = make_tensor(allocator, types.activation, {capacity, shape.kv_dim()}, Tag::kCache);
+    layer.v = make_tensor(allocator, types.activation, {capacity, shape.kv_dim()}, Tag::kCache);
+    layer.z = make_tensor(allocator, types.stream, {2, shape.conv_channels()}, Tag::kCache);
+    layer.vd = make_tensor(allocator, types.stream, {1, shape.delayed}, Tag::kCache);
     layers_.push_back(std::move(layer));
   }
 }

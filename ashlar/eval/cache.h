@@ -10,7 +10,7 @@
 
 #include <vector>
 
-#include "ashlar/nn/exchange.h"
+#include "ashlar/nn/cca_attention.h"
 #include "ashlar/nn/parameters.h"
 #include "ashlar/spec/model_spec.h"
 

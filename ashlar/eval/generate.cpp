@@ -12,7 +12,7 @@ namespace {
 using kernels::Context;
 
 nn::Saved lay_out(Arena& arena, const nn::Model& model, int64_t num_tokens) {
-  return nn::Saved::make(arena, model.spec(), model.types(), num_tokens, 1, nn::Keep::kNothing);
+  return nn::Saved::make(arena, model.weights(), model.types(), num_tokens, 1, nn::Keep::kNothing);
 }
 
 Arena arena_of(Allocator& allocator, const nn::Model& model, int64_t num_tokens) {

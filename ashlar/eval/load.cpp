@@ -13,8 +13,6 @@
 namespace ashlar::eval {
 namespace {
 
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
-
 ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string& path) {
   ModelSource source{
       .path = path, .resolved = reader.directory(), .hugging_face = false, .spec = {}};
@@ -24,8 +22,9 @@ ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string
   if (reader.has_blob(checkpoint::kModelOptionsFile))
     checkpoint::read_model_options(reader.read_blob(checkpoint::kModelOptionsFile),
                                    join(reader.directory(), "extra/model.json"), source.spec);
-  ASHLAR_REQUIRE(reader.find(kEmbedding), kCorrupt, "{}: no tensor {}; this step holds no model",
-                 reader.directory(), kEmbedding);
+  const std::string first = nn::logical_tensors(source.spec).front().name;
+  ASHLAR_REQUIRE(reader.find(first), kCorrupt, "{}: no tensor {}; this step holds no model",
+                 reader.directory(), first);
   return source;
 }
 
@@ -33,7 +32,7 @@ ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string
 
 ModelSource find_model(FileSystem& files, const std::string& path, Log& log) {
   if (files.stat(join(path, "config.json"))) {
-    const auto model = checkpoint::HfModel::open(files, path);
+    const auto model = checkpoint::HfModel::open(files, path, nn::logical_tensors);
     return {.path = path, .resolved = path, .hugging_face = true, .spec = model.spec()};
   }
   ASHLAR_REQUIRE(
@@ -46,7 +45,7 @@ ModelSource find_model(FileSystem& files, const std::string& path, Log& log) {
 
 void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces) {
   if (source.hugging_face) {
-    const auto model = checkpoint::HfModel::open(files, source.resolved);
+    const auto model = checkpoint::HfModel::open(files, source.resolved, nn::logical_tensors);
     for (const Piece& piece : pieces) model.read(piece);
     return;
   }
@@ -98,10 +97,10 @@ Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls) {
   Threads threads(1);
   Arena workspace(Device::kMeta), saved_arena(Device::kMeta);
   const kernels::Context ctx{.device = Device::kMeta, .threads = &threads, .workspace = &workspace};
-  nn::Model model(ctx, allocator, spec, compute, calls.max_positions, false);
+  nn::Model model(ctx, allocator, spec, compute, calls.max_positions, {.training = false});
   const int64_t T = calls.max_call;
   const nn::Saved saved =
-      nn::Saved::make(saved_arena, spec, model.types(), T, 1, nn::Keep::kNothing);
+      nn::Saved::make(saved_arena, model.weights(), model.types(), T, 1, nn::Keep::kNothing);
   const OwnedTensor ids = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
   const OwnedTensor loss = make_tensor(allocator, model.types().stream, {T}, Tag::kInput);
   const auto call = [&](nn::SequenceExchange& exchange, std::vector<Segment> segments) {
@@ -158,7 +157,7 @@ Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, co
       threads(num_threads),
       workspace_(allocator, checked_workspace_bytes(source, compute, calls), Tag::kWorkspace),
       ctx{.threads = &threads, .workspace = &workspace_},
-      model(ctx, allocator, source.spec, compute, calls.max_positions, false) {
+      model(ctx, allocator, source.spec, compute, calls.max_positions, {.training = false}) {
   const std::vector<Piece> weights = model.pieces();
   read_weights(files, source, weights);
   require_finite(ctx, source, weights);

@@ -30,7 +30,7 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
 
   const int64_t T = micro_batch * length;
   const auto lay_out = [&](Arena& arena) {
-    return nn::Saved::make(arena, model.spec(), model.types(), T, 0, nn::Keep::kNothing);
+    return nn::Saved::make(arena, model.weights(), model.types(), T, 0, nn::Keep::kNothing);
   };
   Arena arena = nn::arena_for(allocator, Tag::kWorkspace, [&](Arena& a) { lay_out(a); });
   const nn::Saved saved = lay_out(arena);

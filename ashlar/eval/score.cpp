@@ -37,7 +37,7 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
                  "{} token id given; expected at least 2 (the second is predicted)", T);
   for (const int32_t id : ids) ASHLAR_ASSERT(id >= 0 && id < spec.vocab_size);
   const auto lay_out = [&](Arena& arena) {
-    return nn::Saved::make(arena, spec, model.types(), T, 0, nn::Keep::kNothing);
+    return nn::Saved::make(arena, model.weights(), model.types(), T, 0, nn::Keep::kNothing);
   };
   Arena arena = nn::arena_for(allocator, Tag::kWorkspace, [&](Arena& a) { lay_out(a); });
   const nn::Saved saved = lay_out(arena);

@@ -1,10 +1,8 @@
 // One block: norm, attention, merge, norm, mixture of experts, merge.  The second merge is fused
 // with the norm that follows it and so belongs to the model.
 //
-// BlockRunner says *how* attention and experts run on the weights that this rank holds; LocalRunner
-// runs them
-// here.  Techniques that shard weights (tensor, expert, ZeRO-3) are further runners; nothing in nn
-// knows them.
+// BlockRunner says *how* attention and experts run on the weights that stand here; LocalRunner calls
+// the layers.  Techniques that shard weights are further runners; nothing in nn knows them.
 #pragma once
 
 #include "ashlar/kernels/norm.h"
@@ -14,28 +12,25 @@
 namespace ashlar::nn {
 
 struct MergeWeights {
-  Tensor hidden_scale, hidden_bias, residual_scale, residual_bias;  // [H]
-  void take(Arena& arena, const ModelSpec& spec, DType dtype);
-  void for_each(const std::string& prefix, Visitor visit) const;
+  Weight hidden_scale, hidden_bias, residual_scale, residual_bias;  // [H]
+  void list(const LayerSpec& layer, StoredVisitor visit);
   kernels::MergeParams params() const;
+  kernels::MergeParams gradients() const;
 };
 
 struct BlockWeights {
-  Tensor attention_norm, moe_norm;  // [H]
+  Weight attention_norm, moe_norm;  // [H]
   AttentionWeights attention;
   MergeWeights attention_merge, moe_merge;
   MoeWeights moe;
-  void take(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype, Part part);
-  void for_each(const ModelSpec& spec, const std::string& prefix, Visitor visit) const;
+  void list(const LayerSpec& layer, StoredVisitor visit);
 };
 
-struct BlockOperands {
-  AttentionOperands attention;
-  MoeOperands moe;
-};
+// A vector [H] that is applied to the stream.
+ParameterInfo stream_vector(const LayerSpec& layer, const char* name, double value);
 
-// How many tokens a rank's stream has, with norms and merges, and how many its layers see: more
-// where ranks share the stream (parallel/tensor_runner.h), else the same.
+// How many tokens the stream has here, with norms and merges, and how many the layers see: more
+// where the stream is shared with others, else the same.
 struct TokenCounts {
   int64_t stream, layer;
   TokenCounts(int64_t both) : stream(both), layer(both) {}
@@ -50,7 +45,7 @@ struct BlockSaved {
   Tensor m, rstd_m;  // [T, H] activation, [T]
   MoeSaved moe;
   Tensor e;  // [T, H] stream: output of the experts
-  static BlockSaved make(Arena& arena, const ModelSpec& spec, const Types& types,
+  static BlockSaved make(Arena& arena, const BlockWeights& weights, const Types& types,
                          TokenCounts tokens, int64_t num_halos);
 };
 
@@ -70,10 +65,7 @@ class BlockRunner {
 
 class LocalRunner final : public BlockRunner {
  public:
-  // gradients may be empty where only forward runs.
-  LocalRunner(std::span<const BlockWeights> weights, std::span<const BlockOperands> operands,
-              std::span<const BlockWeights> gradients)
-      : weights_(weights), operands_(operands), gradients_(gradients) {}
+  explicit LocalRunner(std::span<const BlockWeights> weights) : weights_(weights) {}
   void attention_forward(const kernels::Context&, const AttentionCall&, const BlockSaved&) override;
   void attention_backward(const kernels::Context&, const AttentionCall&, const BlockSaved&,
                           const Tensor& do_TH, const Tensor& da_TH) override;
@@ -85,8 +77,6 @@ class LocalRunner final : public BlockRunner {
 
  private:
   std::span<const BlockWeights> weights_;
-  std::span<const BlockOperands> operands_;
-  std::span<const BlockWeights> gradients_;
 };
 
 }  // namespace ashlar::nn

@@ -14,42 +14,44 @@ using kernels::Matrix;
 
 static_assert(ModelSpec::kMaxHeadDim == kernels::kMaxHeadDim);
 
-kernels::QkShape qk_shape(const ModelSpec& spec) {
-  return {spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim,
-          spec.rotary_dim(),        spec.qk_norm_eps,         spec.share.group,
-          spec.share.delayed_values};
+// The values of all key heads lie flat, [current | delayed], each half a matrix of its own.
+Section current_values(const ModelSpec& whole) {
+  const int64_t K = whole.num_key_value_heads, half = whole.kv_dim() / 2;
+  return {Grain::kKeyHead, K, whole.head_dim, 0, half, 0};
+}
+Section delayed_values(const ModelSpec& whole) {
+  const int64_t K = whole.num_key_value_heads, half = whole.kv_dim() / 2;
+  return {Grain::kKeyHead, K, whole.head_dim, 0, half, half};
 }
 
-kernels::AttentionShape attention_shape(const AttentionCall& call) {
-  const ModelSpec& spec = call.spec;
-  return {spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim,
-          spec.window_of(call.layer), 1.0 / std::sqrt(double(spec.head_dim))};
+kernels::QkShape qk_shape(const CcaShape& s) {
+  return {s.N, s.K, s.D, s.rotary_dim, s.qk_norm_eps, s.group, s.delayed};
+}
+
+kernels::AttentionShape attention_shape(const AttentionCall& call, const CcaShape& s) {
+  return {s.N, s.K, s.D, call.window, 1.0 / std::sqrt(double(s.D))};
 }
 
 // Columns of the fused projection: z = q | k meets the convolutions, vd is the delayed half of the
 // values.
-Matrix z_part(const ModelSpec& spec, const Tensor& qkv) {
-  return Matrix::of(qkv).columns(0, spec.conv_channels());
+Matrix z_part(const CcaShape& shape, const Tensor& qkv) {
+  return Matrix::of(qkv).columns(0, shape.conv_channels());
 }
-Matrix vd_part(const ModelSpec& spec, const Tensor& qkv) {
-  return Matrix::of(qkv).columns(spec.qkv_dim() - spec.delayed_dim(), spec.qkv_dim());
-}
-
-bool shares_keys(const ModelSpec& spec) {
-  return spec.share.group > spec.groups();
+Matrix vd_part(const CcaShape& shape, const Tensor& qkv) {
+  return Matrix::of(qkv).columns(shape.qkv_dim() - shape.delayed, shape.qkv_dim());
 }
 
-// What the ranks that share keys add up in backward, as one tensor.
+// What HeadExchange adds up in backward, as one tensor.
 struct KeyGradients {
   Tensor dkhat, dv, dq_sum;  // [T, K D]; dq_sum absent where nobody shares
   Tensor all;
-  KeyGradients(Arena& workspace, const ModelSpec& spec, DType stream, int64_t num_tokens) {
-    const Shape shape{num_tokens, spec.kv_dim()};
-    if (!shares_keys(spec)) {
+  KeyGradients(Arena& workspace, const CcaShape& cca, DType stream, int64_t num_tokens) {
+    const Shape shape{num_tokens, cca.kv_dim()};
+    if (!cca.shares_keys()) {
       dkhat = workspace.take(stream, shape), dv = workspace.take(stream, shape);
       return;
     }
-    all = workspace.take(stream, {3, num_tokens, spec.kv_dim()});
+    all = workspace.take(stream, {3, num_tokens, cca.kv_dim()});
     dkhat = all.slice(0, 1).view(shape), dv = all.slice(1, 2).view(shape);
     dq_sum = all.slice(2, 3).view(shape);
   }
@@ -66,163 +68,178 @@ Halos halos(const AttentionSaved& saved, const kernels::Sequence& sequence) {
 
 }  // namespace
 
-Tensor grouped_conv_matrices(const ModelSpec& spec, const Tensor& conv1_w) {
-  const int64_t D = spec.head_dim;
-  return conv1_w.view({spec.num_attention_heads + spec.num_key_value_heads, D, 2 * D});
+CcaShape CcaShape::of(const ModelSpec& whole, const Share& share) {
+  const int64_t N = whole.num_attention_heads, K = whole.num_key_value_heads, D = whole.head_dim;
+  const int64_t delayed = portion_of(delayed_values(whole), share).size();
+  return {whole.hidden_size,
+          share.of(Grain::kQueryHead, N).size(),
+          share.of(Grain::kKeyHead, K).size(),
+          D,
+          N / K,
+          delayed,
+          whole.rotary_dim(),
+          whole.qk_norm_eps};
 }
 
-void AttentionWeights::take(Arena& arena, const ModelSpec& spec, DType dtype, Part part) {
-  const int64_t H = spec.hidden_size, C = spec.conv_channels(), D = spec.head_dim;
-  if (part == Part::kProducts) {
-    qkv = arena.take(dtype, {spec.qkv_dim(), H});
-    conv1_w = arena.take(dtype, {C, D, 2});
-    o_proj = arena.take(dtype, {H, spec.q_dim()});
-  } else if (part == Part::kVectors) {
-    conv0_w = arena.take(dtype, {C, 1, 2});
-    conv0_b = arena.take(dtype, {C});
-    conv1_b = arena.take(dtype, {C});
-    temp = arena.take(dtype, {spec.num_key_value_heads});
-  }
-}
-
-void AttentionWeights::for_each(const ModelSpec& spec, const std::string& prefix,
-                                Visitor visit) const {
-  const int64_t q = spec.q_dim(), k = spec.kv_dim();
-  const int64_t end = spec.qkv_dim(), delayed = end - spec.delayed_dim();
-  const auto matrix = [&](const char* name, const Tensor& tensor, Init init) {
-    if (tensor.empty()) return;  // a share of the heads may have values of one kind only
-    visit({.name = prefix + name,
-           .init = init,
-           .kind = OptimizerKind::kMuon,
-           .decay = true,
-           .product = true},
-          tensor);
+void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
+  const ModelSpec& m = layer.model;
+  const int64_t H = m.hidden_size, N = m.num_attention_heads, K = m.num_key_value_heads;
+  const int64_t D = m.head_dim, C = m.conv_channels(), kv = K * D;
+  shape = CcaShape::of(m, layer.share);
+  const Section queries{Grain::kQueryHead, N, D, 0, N * D}, keys{Grain::kKeyHead, K, D, 0, kv};
+  const Cut channels{0, {queries, {Grain::kKeyHead, K, D, N * D, kv}}};
+  const auto matrix = [&](const char* name, const Shape& whole, InitRule init, Cut cut) {
+    return ParameterInfo{.name = layer.prefix + name,
+                         .shape = whole,
+                         .init = init,
+                         .kind = OptimizerKind::kMuon,
+                         .decay = true,
+                         .cuts = {std::move(cut)}};
   };
-  matrix("qkv_proj.q_proj.weight", qkv.slice(0, q), Init::kNormal);
-  matrix("qkv_proj.k_proj.weight", qkv.slice(q, q + k), Init::kNormal);
-  matrix("qkv_proj.v_proj_current.weight", qkv.slice(q + k, delayed), Init::kNormal);
-  matrix("qkv_proj.v_proj_delayed.weight", qkv.slice(delayed, end), Init::kNormal);
-  visit({.name = prefix + "qkv_proj.conv_qk_depthwise.weight",
-         .init = Init::kConvDepthwise,
-         .decay = true},
-        conv0_w);
-  visit({.name = prefix + "qkv_proj.conv_qk_depthwise.bias", .init = Init::kConvDepthwiseBias},
-        conv0_b);
-  visit({.name = prefix + "qkv_proj.conv_qk_grouped.weight",
-         .init = Init::kConvGrouped,
-         .decay = true,
-         .product = true},
-        conv1_w);
-  visit({.name = prefix + "qkv_proj.conv_qk_grouped.bias", .init = Init::kConvGroupedBias},
-        conv1_b);
-  visit({.name = prefix + "qk_norm.temp", .init = Init::kTemp}, temp);
-  matrix("o_proj.weight", o_proj, Init::kOutput);
+  const auto rows = [&](const char* name, int64_t num_rows, const Section& section) {
+    return matrix(name, {num_rows, H}, layer.normal(), {0, {section}});
+  };
+  // Uniform: as the bound of a framework's default, one over the root of the inputs.
+  const auto conv = [&](const char* name, const Shape& whole, double num_inputs, bool bias) {
+    const InitRule uniform{InitRule::Kind::kUniform, 1.0 / std::sqrt(num_inputs)};
+    const InitRule other = bias ? LayerSpec::constant(0.0) : layer.normal();
+    return ParameterInfo{.name = layer.prefix + name,
+                         .shape = whole,
+                         .init = layer.init.conv_uniform ? uniform : other,
+                         .decay = !bias,
+                         .cuts = {channels}};
+  };
+  const double taps = 2.0, grouped_inputs = 2.0 * double(D);
+  visit({.weight = &qkv,
+         .logical = {rows("qkv_proj.q_proj.weight", N * D, queries),
+                     rows("qkv_proj.k_proj.weight", kv, keys),
+                     rows("qkv_proj.v_proj_current.weight", kv / 2, current_values(m)),
+                     rows("qkv_proj.v_proj_delayed.weight", kv / 2, delayed_values(m))},
+         .operand_shape = {shape.qkv_dim(), H}});
+  visit({.weight = &conv0_w,
+         .logical = {conv("qkv_proj.conv_qk_depthwise.weight", {C, 1, 2}, taps, false)}});
+  visit(
+      {.weight = &conv0_b, .logical = {conv("qkv_proj.conv_qk_depthwise.bias", {C}, taps, true)}});
+  visit({.weight = &conv1_w,
+         .logical = {conv("qkv_proj.conv_qk_grouped.weight", {C, D, 2}, grouped_inputs, false)},
+         .operand_shape = shape.conv_matrices()});
+  visit({.weight = &conv1_b,
+         .logical = {conv("qkv_proj.conv_qk_grouped.bias", {C}, grouped_inputs, true)}});
+  visit({.weight = &temp,
+         .logical = {{.name = layer.prefix + "qk_norm.temp",
+                      .shape = {K},
+                      .init = LayerSpec::constant(layer.init.temp),
+                      .cuts = {{0, {{Grain::kKeyHead, K, 1, 0, K}}}}}}});
+  visit({.weight = &o_proj,
+         .logical = {matrix("o_proj.weight", {H, N * D}, layer.output(), {1, {queries}})},
+         .operand_shape = {H, shape.q_dim()}});
 }
 
-AttentionSaved AttentionSaved::make(Arena& arena, const ModelSpec& spec, const Types& types,
+AttentionSaved AttentionSaved::make(Arena& arena, const CcaShape& shape, const Types& types,
                                     int64_t num_tokens, int64_t num_halos) {
-  const int64_t T = num_tokens, C = spec.conv_channels(), q = spec.q_dim(), kv = spec.kv_dim();
+  const int64_t T = num_tokens, C = shape.conv_channels(), q = shape.q_dim(), kv = shape.kv_dim();
   AttentionSaved s;
-  s.qkv = arena.take(types.stream, {T, spec.qkv_dim()});
+  s.qkv = arena.take(types.stream, {T, shape.qkv_dim()});
   s.y_TC = arena.take(types.stream, {T, C});
   s.halo_z = arena.take(types.stream, {num_halos, 2, C});
-  s.halo_vd = arena.take(types.stream, {num_halos, spec.delayed_dim()});
-  if (shares_keys(spec)) s.q_sum = arena.take(types.stream, {T, kv});
+  s.halo_vd = arena.take(types.stream, {num_halos, shape.delayed});
+  if (shape.shares_keys()) s.q_sum = arena.take(types.stream, {T, kv});
   s.qhat = arena.take(types.activation, {T, q});
   s.khat = arena.take(types.activation, {T, kv});
   s.v = arena.take(types.activation, {T, kv});
-  s.n_q = arena.take(types.stream, {T, spec.num_attention_heads});
-  s.n_k = arena.take(types.stream, {T, spec.num_key_value_heads});
+  s.n_q = arena.take(types.stream, {T, shape.N});
+  s.n_k = arena.take(types.stream, {T, shape.K});
   s.att = arena.take(types.activation, {T, q});
-  s.lse = arena.take(types.stream, {T, spec.num_attention_heads});
+  s.lse = arena.take(types.stream, {T, shape.N});
   return s;
 }
 
 void attention_forward(const Context& ctx, const AttentionCall& call, const AttentionWeights& w,
-                       const AttentionOperands& operands, const AttentionSaved& saved,
-                       const Tensor& a_TH, const Tensor& o_TH) {
-  const ModelSpec& spec = call.spec;
+                       const AttentionSaved& saved, const Tensor& a_TH, const Tensor& o_TH) {
+  const CcaShape& shape = w.shape;
+  HeadExchange* heads = call.exchanges.heads;
   const DType compute = call.types.compute;
-  const int64_t T = a_TH.shape[0], C = spec.conv_channels();
-  const Matrix z = z_part(spec, saved.qkv);
+  const int64_t T = a_TH.shape[0], C = shape.conv_channels();
+  const Matrix z = z_part(shape, saved.qkv);
   const auto [halo_z, halo_vd] = halos(saved, call.sequence);
 
-  linear_forward(ctx, compute, Matrix::of(a_TH), operands.qkv, Matrix::of(saved.qkv));
-  call.exchange.halo_forward(ctx, call.layer, call.sequence, z, vd_part(spec, saved.qkv), halo_z,
-                             halo_vd);
+  linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(saved.qkv));
+  call.exchanges.tokens->halo_forward(ctx, call.layer, call.sequence, z, vd_part(shape, saved.qkv),
+                                     halo_z, halo_vd);
   {
     const Arena::Scope scope(*ctx.workspace);
     const Tensor columns = ctx.workspace->take(call.types.activation, {T, 2 * C});
-    conv_columns_forward(ctx, call.sequence, z, halo_z, w.conv0_w, w.conv0_b, columns);
-    blockdiag_linear_forward(ctx, compute, Matrix::of(columns), operands.conv1,
+    conv_columns_forward(ctx, call.sequence, z, halo_z, w.conv0_w.value, w.conv0_b.value, columns);
+    blockdiag_linear_forward(ctx, compute, Matrix::of(columns), w.conv1_w.operand,
                              Matrix::of(saved.y_TC));
   }
-  if (call.sharing) {
-    qk_query_sums(ctx, qk_shape(spec), saved.qkv, saved.q_sum);
-    call.sharing->sum(saved.q_sum, "tp query sums");
+  if (heads) {
+    qk_query_sums(ctx, qk_shape(shape), saved.qkv, saved.q_sum);
+    heads->sum_queries(saved.q_sum);
   }
-  qk_forward(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC, w.conv1_b,
-             w.temp, halo_vd, saved.qhat, saved.khat, saved.v, saved.n_q, saved.n_k, saved.q_sum);
-  call.exchange.attend(ctx, call.layer, attention_shape(call), call.sequence, saved.qhat,
-                       saved.khat, saved.v, saved.att, saved.lse);
-  linear_forward(ctx, compute, Matrix::of(saved.att), operands.o_proj, Matrix::of(o_TH));
+  qk_forward(ctx, qk_shape(shape), call.sequence, call.rope, saved.qkv, saved.y_TC, w.conv1_b.value,
+             w.temp.value, halo_vd, saved.qhat, saved.khat, saved.v, saved.n_q, saved.n_k,
+             saved.q_sum);
+  call.exchanges.tokens->attend(ctx, call.layer, attention_shape(call, shape), call.sequence,
+                               saved.qhat, saved.khat, saved.v, saved.att, saved.lse);
+  linear_forward(ctx, compute, Matrix::of(saved.att), w.o_proj.operand, Matrix::of(o_TH));
 }
 
 void attention_backward(const Context& ctx, const AttentionCall& call, const AttentionWeights& w,
-                        const AttentionOperands& operands, const AttentionSaved& saved,
-                        const Tensor& a_TH, const Tensor& do_TH, const AttentionWeights& gradients,
+                        const AttentionSaved& saved, const Tensor& a_TH, const Tensor& do_TH,
                         const Tensor& da_TH) {
-  const ModelSpec& spec = call.spec;
+  const CcaShape& shape = w.shape;
+  HeadExchange* heads = call.exchanges.heads;
   const auto [stream, activation, compute] = call.types;
-  const int64_t T = a_TH.shape[0], C = spec.conv_channels(), q = spec.q_dim();
+  const int64_t T = a_TH.shape[0], C = shape.conv_channels(), q = shape.q_dim();
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
-  const Tensor dqkv = workspace.take(stream, {T, spec.qkv_dim()});
-  const Matrix dz = z_part(spec, dqkv), z = z_part(spec, saved.qkv);
+  const Tensor dqkv = workspace.take(stream, {T, shape.qkv_dim()});
+  const Matrix dz = z_part(shape, dqkv), z = z_part(shape, saved.qkv);
   const Tensor halo_z = halos(saved, call.sequence).z;
   const Tensor dhalo_z = workspace.take(stream, halo_z.shape);
-  const Tensor dhalo_vd = workspace.take(stream, {call.sequence.num_halos(), spec.delayed_dim()});
+  const Tensor dhalo_vd = workspace.take(stream, {call.sequence.num_halos(), shape.delayed});
   {
     const Arena::Scope inner(workspace);
     const Tensor dqhat = workspace.take(stream, {T, q}), dy = workspace.take(activation, {T, C});
-    const KeyGradients keys(workspace, spec, stream, T);
+    const KeyGradients keys(workspace, shape, stream, T);
     const Tensor &dkhat = keys.dkhat, &dv = keys.dv;
     {
       const Arena::Scope attention_scope(workspace);
       const Tensor datt = workspace.take(activation, {T, q});
-      linear_backward_input(ctx, compute, Matrix::of(do_TH), operands.o_proj, Matrix::of(datt));
+      linear_backward_input(ctx, compute, Matrix::of(do_TH), w.o_proj.operand, Matrix::of(datt));
       linear_backward_weight(ctx, compute, Matrix::of(do_TH), Matrix::of(saved.att),
-                             gradients.o_proj, call.accumulate);
-      call.exchange.attend_backward(ctx, call.layer, attention_shape(call), call.sequence,
-                                    saved.qhat, saved.khat, saved.v, saved.att, saved.lse, datt,
-                                    dqhat, dkhat, dv);
+                             w.o_proj.gradient, call.accumulate);
+      call.exchanges.tokens->attend_backward(ctx, call.layer, attention_shape(call, shape),
+                                            call.sequence, saved.qhat, saved.khat, saved.v,
+                                            saved.att, saved.lse, datt, dqhat, dkhat, dv);
     }
-    if (call.sharing) {
-      qk_query_gradient_sums(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC,
-                             w.conv1_b, saved.n_q, dqhat, keys.dq_sum);
-      call.sharing->sum(keys.all, "tp key gradients");
+    if (heads) {
+      qk_query_gradient_sums(ctx, qk_shape(shape), call.sequence, call.rope, saved.qkv, saved.y_TC,
+                             w.conv1_b.value, saved.n_q, dqhat, keys.dq_sum);
+      heads->sum_key_gradients(keys.all);
     }
-    qk_backward(ctx, qk_shape(spec), call.sequence, call.rope, saved.qkv, saved.y_TC, w.conv1_b,
-                w.temp, saved.n_q, saved.n_k, dqhat, dkhat, dv, dy, dqkv, dhalo_vd, gradients.temp,
-                gradients.conv1_b, saved.q_sum, keys.dq_sum);
+    qk_backward(ctx, qk_shape(shape), call.sequence, call.rope, saved.qkv, saved.y_TC,
+                w.conv1_b.value, w.temp.value, saved.n_q, saved.n_k, dqhat, dkhat, dv, dy, dqkv,
+                dhalo_vd, w.temp.gradient, w.conv1_b.gradient, saved.q_sum, keys.dq_sum);
     const Tensor columns = workspace.take(activation, {T, 2 * C});
-    conv_columns_forward(ctx, call.sequence, z, halo_z, w.conv0_w, w.conv0_b, columns);
+    conv_columns_forward(ctx, call.sequence, z, halo_z, w.conv0_w.value, w.conv0_b.value, columns);
     blockdiag_linear_backward_weight(ctx, compute, Matrix::of(dy), Matrix::of(columns),
-                                     grouped_conv_matrices(spec, gradients.conv1_w),
+                                     w.conv1_w.gradient.view(shape.conv_matrices()),
                                      call.accumulate);
     const Tensor& dcolumns = columns;  // its last use was the line above
-    blockdiag_linear_backward_input(ctx, compute, Matrix::of(dy), operands.conv1,
+    blockdiag_linear_backward_input(ctx, compute, Matrix::of(dy), w.conv1_w.operand,
                                     Matrix::of(dcolumns));
-    conv_columns_backward(ctx, call.sequence, dcolumns, z, halo_z, w.conv0_w, w.conv0_b, dz,
-                          dhalo_z, gradients.conv0_w, gradients.conv0_b);
+    conv_columns_backward(ctx, call.sequence, dcolumns, z, halo_z, w.conv0_w.value, w.conv0_b.value,
+                          dz, dhalo_z, w.conv0_w.gradient, w.conv0_b.gradient);
   }
-  call.exchange.halo_backward(ctx, call.layer, call.sequence, dhalo_z, dhalo_vd, dz,
-                              vd_part(spec, dqkv));
-  linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), gradients.qkv,
+  call.exchanges.tokens->halo_backward(ctx, call.layer, call.sequence, dhalo_z, dhalo_vd, dz,
+                                      vd_part(shape, dqkv));
+  linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), w.qkv.gradient,
                          call.accumulate);
-  if (call.sharing && !call.sharing->first())
-    fill(ctx, Matrix::of(dqkv).columns(q, spec.qkv_dim()), 0.0);
-  linear_backward_input(ctx, compute, Matrix::of(dqkv), operands.qkv, Matrix::of(da_TH));
+  if (heads && !heads->leads())
+    fill(ctx, Matrix::of(dqkv).columns(q, shape.qkv_dim()), 0.0);
+  linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(da_TH));
 }
 
 }  // namespace ashlar::nn

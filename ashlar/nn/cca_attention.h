@@ -8,75 +8,72 @@
 //          attention_forward's.
 #pragma once
 
-#include <string_view>
-
 #include "ashlar/nn/exchange.h"
 #include "ashlar/nn/parameters.h"
 #include "ashlar/spec/model_spec.h"
 
 namespace ashlar::nn {
 
-struct AttentionWeights {
-  Tensor qkv;               // [N D + 2 K D, H]: q | k | v current | v delayed, one product
-  Tensor conv0_w, conv0_b;  // [C, 1, 2], [C]
-  Tensor conv1_w, conv1_b;  // [C, D, 2], [C]
-  Tensor temp;              // [K]
-  Tensor o_proj;            // [H, N D]
+// Extents of one attention: those of the whole model, or of the heads that stand here.
+struct CcaShape {
+  int64_t H, N, K, D;
+  int64_t group;    // query heads of the whole model per key head
+  int64_t delayed;  // so many of the K D value columns, the last, are the delayed ones
+  int64_t rotary_dim;
+  double qk_norm_eps;
 
-  void take(Arena& arena, const ModelSpec& spec, DType dtype, Part part);
-  void for_each(const ModelSpec& spec, const std::string& prefix, Visitor visit) const;
+  static CcaShape of(const ModelSpec& whole, const Share& share = {});
+  int64_t q_dim() const { return N * D; }
+  int64_t kv_dim() const { return K * D; }
+  int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C
+  int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }
+  // Others hold the same key heads with other query heads.
+  bool shares_keys() const { return group > N / K; }
+  Shape conv_matrices() const { return {N + K, D, 2 * D}; }  // the grouped convolution's, by head
 };
 
-// The grouped convolution's weight [C, D, 2] as one matrix [D, 2D] per head.
-Tensor grouped_conv_matrices(const ModelSpec& spec, const Tensor& conv1_w);
+struct AttentionWeights {
+  CcaShape shape;
+  Weight qkv;               // [N D + 2 K D, H]: q | k | v current | v delayed, one product
+  Weight conv0_w, conv0_b;  // [C, 1, 2], [C]
+  Weight conv1_w, conv1_b;  // [C, D, 2], [C]; packed as conv_matrices()
+  Weight temp;              // [K]
+  Weight o_proj;            // [H, N D]
 
-struct AttentionOperands {
-  kernels::Operand qkv, conv1, o_proj;
+  void list(const LayerSpec& layer, StoredVisitor visit);
 };
 
 struct AttentionSaved {
   Tensor qkv;   // [T, N D + 2 K D] stream: q | k | vc | vd
   Tensor y_TC;  // grouped convolution without bias
   Tensor halo_z, halo_vd;
-  Tensor q_sum;          // [T, K D] stream: see KeySharing; absent where nobody shares
+  Tensor q_sum;          // [T, K D] stream: see HeadExchange; absent where nobody shares
   Tensor qhat, khat, v;  // activation type
   Tensor n_q, n_k;       // norms before scaling
   Tensor att, lse;       // [T, N D], [T, N]
 
-  static AttentionSaved make(Arena& arena, const ModelSpec& spec, const Types& types,
+  static AttentionSaved make(Arena& arena, const CcaShape& shape, const Types& types,
                              int64_t num_tokens, int64_t num_halos);
 };
 
-// Ranks that hold the same key heads with other query heads (more tensor-parallel ranks than key
-// heads).  Each computes the keys and values for itself; the mean over a key's queries and the
-// gradients of keys and values are summed, so that they are the same bits on all of them.
-class KeySharing {
- public:
-  virtual ~KeySharing() = default;
-  virtual void sum(const Tensor& data, std::string_view label) = 0;  // in place
-  virtual bool first() const = 0;  // the one whose input gradient counts that of keys and values
-};
-
 struct AttentionCall {  // what one call needs besides weights and activations
-  const ModelSpec& spec;
   const Types& types;
   int64_t layer;
+  int64_t window;  // tokens that a query sees, itself included; 0: all before it
   const kernels::Sequence& sequence;
-  SequenceExchange& exchange;
+  Exchanges exchanges;
   Tensor rope;  // [positions, rho]
-  // Gradients that are matrix products (ParameterInfo::product) are added to, or overwritten: then
-  // backward does not read what was there.  All others are always added to.
+  // Gradients of products (Stored::is_product) are added to, or overwritten: then backward does not
+  // read what was there.  All others are always added to.
   bool accumulate = true;
-  KeySharing* sharing = nullptr;  // null: nobody shares
 };
 
+// Fills o and saved.
 void attention_forward(const kernels::Context&, const AttentionCall&, const AttentionWeights&,
-                       const AttentionOperands&, const AttentionSaved&, const Tensor& a_TH,
-                       const Tensor& o_TH);
-// Adds to gradients (see AttentionCall::accumulate); overwrites da.
+                       const AttentionSaved&, const Tensor& a_TH, const Tensor& o_TH);
+// Adds to the gradients (see AttentionCall::accumulate); overwrites da.
 void attention_backward(const kernels::Context&, const AttentionCall&, const AttentionWeights&,
-                        const AttentionOperands&, const AttentionSaved&, const Tensor& a_TH,
-                        const Tensor& do_TH, const AttentionWeights& gradients,
+                        const AttentionSaved&, const Tensor& a_TH, const Tensor& do_TH,
                         const Tensor& da_TH);
 
 }  // namespace ashlar::nn

@@ -1,7 +1,10 @@
-// What crosses token ownership inside attention, forward and backward: the halo before a segment
-// that continues a document, and attention itself, whose queries may see keys that stand elsewhere.
-// The layers know nothing else of other tokens, so decode caches and context parallelism are
-// implementations of this.
+// What crosses the borders of what stands here, forward and backward.  The layers know nothing else
+// of others, so decode caches and parallel techniques are implementations of these:
+//
+//   SequenceExchange  tokens: the halo before a segment that continues a document, and attention
+//                     itself, whose queries may see keys that stand elsewhere
+//   HeadExchange      query heads that stand elsewhere, of the key heads here
+//   ExpertExchange    parts of the experts' width that stand elsewhere
 #pragma once
 
 #include "ashlar/kernels/attention.h"
@@ -35,6 +38,34 @@ class SequenceExchange {
                                const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                const Tensor& lse, const Tensor& dout, const Tensor& dq,
                                const Tensor& dk, const Tensor& dv) = 0;
+};
+
+// Where key heads stand here without all of their query heads (CcaShape::shares_keys): the mean over
+// a key's queries and the gradients of keys and values are sums over everybody who has some of them,
+// and the same bits for each.
+class HeadExchange {
+ public:
+  virtual ~HeadExchange() = default;
+  virtual void sum_queries(const Tensor& q_sum_TKD) = 0;  // in place
+  // Of keys, of values, and of the queries' mean: [3, T, K D], in place.
+  virtual void sum_key_gradients(const Tensor& gradients) = 0;
+  virtual bool leads() const = 0;  // the one whose input gradient counts that of keys and values
+};
+
+// Where the experts stand here with a part of their width.
+class ExpertExchange {
+ public:
+  virtual ~ExpertExchange() = default;
+  // Gradients of the routing probabilities, a part of which each part of the width gives; in place.
+  virtual void sum_partial(const Tensor& dchosen_T) { (void)dchosen_T; }
+  // The one who adds what all compute alike: skipped tokens, and the router's input gradient.
+  virtual bool leads() const { return true; }
+};
+
+struct Exchanges {
+  SequenceExchange* tokens;
+  ExpertExchange* experts;
+  HeadExchange* heads = nullptr;  // null: all query heads of the keys are here
 };
 
 // One device holds every token: answers from the segment list.  A segment may continue a document

@@ -61,45 +61,22 @@ void for_runs(const Context& ctx, const Piece& piece,
 }
 
 template <typename T>
-void fill(const Context& ctx, const ParameterInfo& info, const Piece& piece, const ModelSpec& spec,
-          const InitSpec& init, uint64_t seed) {
+void fill(const Context& ctx, const ParameterInfo& info, const Piece& piece, uint64_t seed) {
   const Tensor& tensor = piece.data;
+  const double value = info.init.value;
   const Rng rng(seed, info.name);
-  const auto normal = [&](double std) {
-    for_runs<T>(ctx, piece, [&](int64_t begin, int64_t count, T* out) {
-      normals(rng, std, begin, count, out);
-    });
-  };
-  const double depth = 1.0 / std::sqrt(2.0 * double(spec.num_hidden_layers));
-  const double depthwise_bound = 1.0 / std::sqrt(2.0);  // two taps, one channel in
-  const double grouped_bound = 1.0 / std::sqrt(2.0 * double(spec.head_dim));
-  const auto conv = [&](double bound, bool bias) {
-    if (init.conv_uniform)
+  switch (info.init.kind) {
+    case InitRule::Kind::kNormal:
       return for_runs<T>(ctx, piece, [&](int64_t begin, int64_t count, T* out) {
-        uniforms(rng, bound, begin, count, out);
+        normals(rng, value, begin, count, out);
       });
-    bias ? kernels::fill(ctx, tensor, 0.0) : normal(init.std);
-  };
-  switch (info.init) {
-    case Init::kNormal:
-      return normal(init.std);
-    case Init::kOutput:
-      return normal(init.std * (init.output_depth ? depth : 1.0));
-    case Init::kConvDepthwise:
-      return conv(depthwise_bound, false);
-    case Init::kConvDepthwiseBias:
-      return conv(depthwise_bound, true);
-    case Init::kConvGrouped:
-      return conv(grouped_bound, false);
-    case Init::kConvGroupedBias:
-      return conv(grouped_bound, true);
-    case Init::kTemp:
-      return kernels::fill(ctx, tensor, init.temp);
-    case Init::kOne:
-      return kernels::fill(ctx, tensor, 1.0);
-    case Init::kZero:
-      return kernels::fill(ctx, tensor, 0.0);
-    case Init::kBalancing:
+    case InitRule::Kind::kUniform:
+      return for_runs<T>(ctx, piece, [&](int64_t begin, int64_t count, T* out) {
+        uniforms(rng, value, begin, count, out);
+      });
+    case InitRule::Kind::kConstant:
+      return kernels::fill(ctx, tensor, value);
+    case InitRule::Kind::kBalancing:
       kernels::fill(ctx, tensor, 0.0);
       kernels::fill(ctx, tensor.slice(tensor.numel() - 1, tensor.numel()), -1.0);
   }
@@ -107,18 +84,16 @@ void fill(const Context& ctx, const ParameterInfo& info, const Piece& piece, con
 
 }  // namespace
 
-void initialize(const Context& ctx, const ParameterInfo& info, const Piece& piece,
-                const ModelSpec& spec, const InitSpec& init, uint64_t seed) {
+void initialize(const Context& ctx, const ParameterInfo& info, const Piece& piece, uint64_t seed) {
   ASHLAR_ASSERT(piece.data.numel() == piece.box.length.numel());
   if (ctx.meta()) return;
-  piece.data.dtype == DType::kF64 ? fill<double>(ctx, info, piece, spec, init, seed)
-                                  : fill<float>(ctx, info, piece, spec, init, seed);
+  piece.data.dtype == DType::kF64 ? fill<double>(ctx, info, piece, seed)
+                                  : fill<float>(ctx, info, piece, seed);
 }
 
-void initialize(const Context& ctx, const ModelWeights& weights, const ModelSpec& spec,
-                const InitSpec& init, uint64_t seed) {
-  weights.for_each(spec, [&](const ParameterInfo& info, const Tensor& tensor) {
-    initialize(ctx, info, whole_piece(info, tensor), spec, init, seed);
+void initialize(const Context& ctx, const ModelWeights& weights, uint64_t seed) {
+  weights.for_each([&](const ParameterInfo& info, const Tensor& value, const Tensor&) {
+    initialize(ctx, info, whole_piece(info, value), seed);
   });
 }
 

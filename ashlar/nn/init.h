@@ -8,9 +8,8 @@ namespace ashlar::nn {
 
 // A piece of the tensor that `info` describes.
 void initialize(const kernels::Context&, const ParameterInfo& info, const Piece& piece,
-                const ModelSpec&, const InitSpec&, uint64_t seed);
-// Whole tensors.  Does not pack the operands.
-void initialize(const kernels::Context&, const ModelWeights&, const ModelSpec&, const InitSpec&,
                 uint64_t seed);
+// Whole tensors.  Does not pack the operands.
+void initialize(const kernels::Context&, const ModelWeights&, uint64_t seed);
 
 }  // namespace ashlar::nn

@@ -44,7 +44,7 @@ void head_loss(const Context& ctx, const Model& model, const Tensor& final_TH,
 
 void head_loss_backward(const Context& ctx, const Model& model, const Tensor& final_TH,
                         const Tensor& targets_T, double scale, const Tensor& loss_T,
-                        const Tensor& dfinal_TH, const Tensor& demb_VH) {
+                        const Tensor& dfinal_TH) {
   const int64_t T = final_TH.shape[0], V = model.spec().vocab_size;
   const int64_t chunk = head_chunk_tokens(model.spec(), T);
   const DType compute = head_compute(model);
@@ -60,7 +60,8 @@ void head_loss_backward(const Context& ctx, const Model& model, const Tensor& fi
     cross_entropy(ctx, part, targets_T.slice(t, end), scale, loss_T.slice(t, end), dpart);
     linear_backward_input(ctx, compute, Matrix::of(dpart), model.head(),
                           Matrix::of(dfinal_TH.slice(t, end)));
-    linear_backward_weight(ctx, compute, Matrix::of(dpart), Matrix::of(final_part), demb_VH);
+    linear_backward_weight(ctx, compute, Matrix::of(dpart), Matrix::of(final_part),
+                           model.weights().embed.gradient);
   }
 }
 

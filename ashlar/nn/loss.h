@@ -3,7 +3,7 @@
 //
 //   logits = final Emb^T;  loss_t = cross entropy with target_t;  -1 means no loss
 //
-// Shapes   final dfinal [T, H]; targets [T] I32; loss [T]; demb [V, H].
+// Shapes   final dfinal [T, H]; targets [T] I32; loss [T].
 // Cost     2*T*V*H flop forward, 4*T*V*H more for the gradients.
 #pragma once
 
@@ -16,10 +16,10 @@ int64_t head_chunk_tokens(const ModelSpec& spec, int64_t num_tokens);
 // Fills loss.
 void head_loss(const kernels::Context&, const Model&, const Tensor& final_TH,
                const Tensor& targets_T, const Tensor& loss_T);
-// Fills loss and dfinal (gradient of scale * sum of losses); adds to demb.
+// Fills loss and dfinal (gradient of scale * sum of losses); adds to the embedding's gradient.
 void head_loss_backward(const kernels::Context&, const Model&, const Tensor& final_TH,
                         const Tensor& targets_T, double scale, const Tensor& loss_T,
-                        const Tensor& dfinal_TH, const Tensor& demb_VH);
+                        const Tensor& dfinal_TH);
 // logits [T, V] stream type of the given rows; for scoring and sampling.
 void head_logits(const kernels::Context&, const Model&, const Tensor& final_TH,
                  const Tensor& logits_TV);

@@ -1,137 +1,170 @@
 #include "ashlar/nn/model.h"
 
-#include "ashlar/kernels/embedding.h"
+#include "ashlar/kernels/qk.h"
 
 namespace ashlar::nn {
 namespace {
 
 using kernels::Context;
 
-// The block without its last merge.  In: blocks[l].a.  Out: blocks[l].h and .e.
-void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
-  const BlockSaved& s = saved.blocks[size_t(l)];
-  const BlockWeights& w = call.weights.blocks[size_t(l)];
-  const AttentionCall attention = call.at(l);
-  call.runner.attention_forward(ctx, attention, s);
-  merge_norm_forward(ctx, call.spec.rms_norm_eps, s.o, saved.x[size_t(l)],
-                     w.attention_merge.params(), w.moe_norm, s.h, s.m, s.rstd_m);
-  const Tensor r_prev = l > 0 ? saved.blocks[size_t(l) - 1].moe.router.r : Tensor{};
-  call.runner.moe_forward(ctx, attention, s, r_prev);
+// Two arenas, each with room for any block; none unless wanted.
+std::vector<Arena> make_slots(Allocator& allocator, Tag tag, bool wanted, int64_t align,
+                              function_ref<void(Arena&)> lay_out) {
+  std::vector<Arena> slots;
+  for (int i = 0; i < 2 && wanted; ++i) slots.push_back(arena_for(allocator, tag, lay_out, align));
+  return slots;
 }
 
-// Norm weight that reads x[l], and where its output goes.
-struct NormOf {
-  Tensor weight, out;
-};
-NormOf norm_of(const ModelWeights& weights, const Saved& saved, int64_t l) {
-  if (l == int64_t(saved.blocks.size())) return {weights.norm, saved.final_TH};
-  return {weights.blocks[size_t(l)].attention_norm, saved.blocks[size_t(l)].a};
+// Block l's arena: its slot, or the common one.
+auto arenas(Arena& common, std::vector<Arena>& slots) {
+  return [&](int64_t layer) -> Arena& {
+    return slots.empty() ? common : slots[size_t(layer) % slots.size()];
+  };
 }
 
-void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
-  const NormOf norm = norm_of(call.weights, saved, l);
-  ctx.enter("recomputation", l);
-  rms_norm_forward(ctx, call.spec.rms_norm_eps, saved.x[size_t(l)], norm.weight, norm.out,
-                   saved.rstd[size_t(l)]);
-  block_forward(ctx, call, saved, l);
+Tensor vector_at(const Tensor& first, int64_t numel) {
+  return {first.data, first.dtype, first.device, {numel}};
 }
 
 }  // namespace
 
-Saved Saved::make(Arena& arena, const ModelSpec& spec, const Types& types, TokenCounts tokens,
-                  int64_t num_halos, Keep keep) {
-  const int64_t T = tokens.stream, L = spec.num_hidden_layers;
-  const Shape stream_shape{T, spec.hidden_size};
-  Saved s;
-  s.keep = keep;
-  for (int64_t l = 0; l <= L; ++l) {
-    // Inference reads x[l] only while block l runs: two take turns.
-    s.x.push_back(keep == Keep::kNothing && l >= 2 ? s.x[size_t(l) - 2]
-                                                   : arena.take(types.stream, stream_shape));
-    s.rstd.push_back(arena.take(types.stream, {T}));
-  }
-  for (int64_t l = 0; l < L; ++l) {
-    if (keep == Keep::kAll || l == 0) {
-      s.blocks.push_back(BlockSaved::make(arena, spec, types, tokens, num_halos));
-      continue;
-    }
-    // Blocks share their memory, except for what outlives a block.
-    BlockSaved block = s.blocks[0];
-    RouterSaved& router = block.moe.router;
-    router.expert = arena.take(DType::kI32, router.expert.shape);
-    block.moe.plan.count_X = arena.take(DType::kI64, block.moe.plan.count_X.shape);
-    router.r = keep == Keep::kNothing && l >= 2 ? s.blocks[size_t(l) - 2].moe.router.r
-                                                : arena.take(types.stream, router.r.shape);
-    s.blocks.push_back(block);
-  }
-  s.final_TH = arena.take(spec.head_fp32 ? types.stream : types.activation, stream_shape);
-  return s;
+Arena arena_for(Allocator& allocator, Tag tag, function_ref<void(Arena&)> lay_out, int64_t align) {
+  Arena counter(Device::kMeta, align);
+  lay_out(counter);
+  return Arena(allocator, counter.peak_bytes(), tag, align);
 }
 
-AttentionCall ModelCall::at(int64_t layer) const {
-  const bool sliding = spec.layer_types[size_t(layer)] == LayerType::kHybridSliding;
-  return {spec, types, layer, sequence, exchange, sliding ? rope_sliding : rope, accumulate};
+Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, DType compute,
+             int64_t max_positions, const ModelOptions& options)
+    : types_(Types::of(compute)),
+      memory_(options.memory),
+      weights_(whole, options.share, options.init),
+      flat_(flat_layout(whole, options.share, types_.stream)),
+      first_of_unit_(flat_.unit_numel.size()),
+      operands_of_unit_(flat_.unit_numel.size()),
+      weight_arena_(Device::kMeta),
+      gradient_arena_(Device::kMeta),
+      table_arena_(arena_for(allocator, Tag::kWeights,
+                             [&](Arena& arena) {
+                               arena.take(types_.stream, {max_positions, whole.rotary_dim()});
+                               arena.take(types_.stream, {max_positions, whole.rotary_dim()});
+                             })),
+      rope_(table_arena_.take(types_.stream, {max_positions, whole.rotary_dim()})),
+      rope_sliding_(table_arena_.take(types_.stream, {max_positions, whole.rotary_dim()})),
+      runner_(weights_.blocks) {
+  for (const Stored& stored : weights_.tensors) {
+    if (!stored.is_operand()) continue;
+    const auto unit = size_t(stored.block + 1);
+    if (!first_of_unit_[unit]) first_of_unit_[unit] = stored.weight;
+    operands_of_unit_[unit].push_back(&stored.weight->operand);
+  }
+  take_weights(ctx, allocator, options.training);
+  if (options.training) take_gradients(allocator);
+  rope_table(ctx, whole.rope_theta, whole.rotary_dim(), rope_);
+  rope_table(ctx, whole.rope_theta_sliding, whole.rotary_dim(), rope_sliding_);
 }
 
-void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
-  const ModelWeights& w = call.weights;
-  const int64_t L = call.spec.num_hidden_layers;
-  ctx.enter("forward");
-  embedding_forward(ctx, call.ids_T, w.embed, w.input_scale, w.input_bias, saved.x[0]);
-  const NormOf first = norm_of(w, saved, 0);
-  rms_norm_forward(ctx, call.spec.rms_norm_eps, saved.x[0], first.weight, first.out, saved.rstd[0]);
-  for (int64_t l = 0; l < L; ++l) {
-    ctx.enter("forward", l);
-    block_forward(ctx, call, saved, l);
-    const BlockSaved& s = saved.blocks[size_t(l)];
-    const NormOf next = norm_of(w, saved, l + 1);
-    merge_norm_forward(ctx, call.spec.rms_norm_eps, s.e, s.h,
-                       w.blocks[size_t(l)].moe_merge.params(), next.weight, saved.x[size_t(l) + 1],
-                       next.out, saved.rstd[size_t(l) + 1]);
-  }
+void Model::take_weights(const Context& ctx, Allocator& allocator, bool training) {
+  const DType stream = types_.stream;
+  const DType product_dtype = memory_.weight_slots ? memory_.slot_dtype : stream;
+  // Elements of a slot lie as they would in the stream type.
+  const int64_t align = Arena::kAlign / size_of(stream) * size_of(product_dtype);
+  const auto values = [&](Arena& root, ArenaOfBlock products) {
+    lay_out(weights_, &Weight::value, root, products, stream, product_dtype);
+  };
+  const auto operands = [&](Arena& root, ArenaOfBlock blocks) {
+    lay_out_operands(ctx, weights_, root, blocks, types_, training);
+  };
+  Arena unused(Device::kMeta);
+  const auto to_unused = [&](int64_t) -> Arena& { return unused; };
+  weight_slots_ =
+      make_slots(allocator, Tag::kWeights, memory_.weight_slots, align,
+                 [&](Arena& slot) { values(unused, [&](int64_t) -> Arena& { return slot; }); });
+  values(unused, to_unused);
+  operand_slots_ =
+      make_slots(allocator, Tag::kWeights, memory_.operand_slots, Arena::kAlign,
+                 [&](Arena& slot) { operands(unused, [&](int64_t) -> Arena& { return slot; }); });
+  weight_arena_ = arena_for(allocator, Tag::kWeights, [&](Arena& arena) {
+    values(arena, [&](int64_t) -> Arena& { return memory_.weight_slots ? unused : arena; });
+    operands(arena, [&](int64_t) -> Arena& { return memory_.operand_slots ? unused : arena; });
+  });
+  values(weight_arena_, arenas(weight_arena_, weight_slots_));
+  operands(weight_arena_, arenas(weight_arena_, operand_slots_));
 }
 
-void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
-              const Tensor& dfinal_TH, const ModelWeights& gradients) {
-  ASHLAR_ASSERT(saved.keep != Keep::kNothing);
-  const ModelWeights& w = call.weights;
-  const auto [stream, activation, compute] = call.types;
-  const int64_t L = call.spec.num_hidden_layers;
-  const Shape shape = saved.x[0].shape;
-  ctx.enter("backward");
-  Arena& workspace = *ctx.workspace;
-  const Arena::Scope scope(workspace);
-  const Tensor dstream = workspace.take(stream, shape);  // gradient of the stream, updated in place
-  const Tensor dbranch = workspace.take(activation, shape);  // of a sub-layer's output
-  const Tensor da = workspace.take(activation, shape), dm = workspace.take(stream, shape);
-  const Tensor dr = workspace.take(stream, saved.blocks[0].moe.router.r.shape);
-  for (int64_t l = L - 1; l >= 0; --l) {
-    // The last block's values are still there from forward.
-    if (saved.keep == Keep::kBlockInput && l != L - 1) recompute(ctx, call, saved, l);
-    ctx.enter("backward", l);
-    const BlockSaved& s = saved.blocks[size_t(l)];
-    const BlockWeights &bw = w.blocks[size_t(l)], &bg = gradients.blocks[size_t(l)];
-    const AttentionCall attention = call.at(l);
-    const bool last = l == L - 1;
-    const Tensor& next_norm = last ? w.norm : w.blocks[size_t(l) + 1].attention_norm;
-    const Tensor& dnext_norm =
-        last ? gradients.norm : gradients.blocks[size_t(l) + 1].attention_norm;
-    merge_norm_backward(ctx, last ? dfinal_TH : da, last ? Tensor{} : dstream, s.e, s.h,
-                        saved.x[size_t(l) + 1], saved.rstd[size_t(l) + 1], bw.moe_merge.params(),
-                        next_norm, dbranch, dstream, bg.moe_merge.params(), dnext_norm);
-    const Tensor r_prev = l > 0 ? saved.blocks[size_t(l) - 1].moe.router.r : Tensor{};
-    call.runner.moe_backward(ctx, attention, s, r_prev, dbranch, last ? Tensor{} : dr,
-                             l > 0 ? dr : Tensor{}, dm);
-    merge_norm_backward(ctx, dm, dstream, s.o, saved.x[size_t(l)], s.h, s.rstd_m,
-                        bw.attention_merge.params(), bw.moe_norm, dbranch, dstream,
-                        bg.attention_merge.params(), bg.moe_norm);
-    call.runner.attention_backward(ctx, attention, s, dbranch, da);
-  }
-  ctx.enter("backward");
-  rms_norm_backward(ctx, da, saved.x[0], w.blocks[0].attention_norm, saved.rstd[0], dstream,
-                    dstream, gradients.blocks[0].attention_norm);
-  embedding_backward(ctx, call.ids_T, w.embed, w.input_scale, w.input_bias, dstream,
-                     gradients.embed, gradients.input_scale, gradients.input_bias);
+void Model::take_gradients(Allocator& allocator) {
+  const auto gradients = [&](Arena& root, ArenaOfBlock products) {
+    lay_out(weights_, &Weight::gradient, root, products, types_.stream, types_.stream);
+  };
+  Arena unused(Device::kMeta);
+  gradient_slots_ =
+      make_slots(allocator, Tag::kGradients, memory_.gradient_slots, Arena::kAlign,
+                 [&](Arena& slot) { gradients(unused, [&](int64_t) -> Arena& { return slot; }); });
+  gradient_arena_ = arena_for(allocator, Tag::kGradients, [&](Arena& arena) {
+    gradients(arena, [&](int64_t) -> Arena& { return memory_.gradient_slots ? unused : arena; });
+  });
+  gradients(gradient_arena_, arenas(gradient_arena_, gradient_slots_));
+}
+
+void Model::pack(const Context& ctx) const {
+  for (int64_t unit = 0; unit < num_units(); ++unit) pack(ctx, unit);
+}
+
+void Model::pack(const Context& ctx, int64_t unit) const {
+  for (const kernels::Operand* operand : operands_of_unit_[size_t(unit)])
+    kernels::pack(ctx, *operand);
+}
+
+ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& sequence,
+                      const Tensor& ids_T, BlockRunner* runner) {
+  return {types_,
+          weights_,
+          runner ? *runner : runner_,
+          {&exchange, &local_experts_},
+          sequence,
+          ids_T,
+          rope_,
+          rope_sliding_};
+}
+
+Tensor Model::unit_weights(int64_t unit) const {
+  return vector_at(first_of_unit_[size_t(unit)]->value, flat_.unit_numel[size_t(unit)]);
+}
+
+Tensor Model::unit_gradients(int64_t unit) const {
+  return vector_at(first_of_unit_[size_t(unit)]->gradient, flat_.unit_numel[size_t(unit)]);
+}
+
+std::vector<Parameter> Model::parameters() const {
+  std::vector<Parameter> list;
+  weights_.for_each([&](const ParameterInfo& info, const Tensor& value, const Tensor& gradient) {
+    if (info.buffer) return;
+    Parameter& p = list.emplace_back();
+    p.logical = {info.name, value.dtype, value.shape, Role::kParameter};
+    p.boxes = {Box::whole(value.shape)};
+    p.end = value.numel();
+    p.value = value;
+    p.gradient = gradient;
+    p.kind = info.kind;
+    p.decay = info.decay;
+    p.num_matrices = info.num_matrices;
+    p.halves = info.halves;
+  });
+  return list;
+}
+
+std::vector<Piece> Model::pieces() const {
+  std::vector<Piece> list;
+  weights_.for_each([&](const ParameterInfo& info, const Tensor& value, const Tensor&) {
+    list.push_back(whole_piece(info, value));
+  });
+  return list;
+}
+
+int64_t Model::num_parameters() const {
+  int64_t total = 0;
+  for (const FlatPlace& place : flat_.places) total += place.numel;
+  return total;
 }
 
 }  // namespace ashlar::nn

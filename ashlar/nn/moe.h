@@ -8,21 +8,25 @@
 #pragma once
 
 #include "ashlar/kernels/moe.h"
+#include "ashlar/nn/exchange.h"
 #include "ashlar/nn/router.h"
 
 namespace ashlar::nn {
 
-struct MoeWeights {
-  RouterWeights router;
-  Tensor gate_up, down;  // [E, 2F, H], [E, H, F]
+// Extents of one mixture: those of the whole model, or of the part of the width that stands here.
+struct MoeShape {
+  int64_t H, E, F;
+  bool skip_identity;  // skipped tokens give p * m instead of 0
 
-  void take(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype, Part part);
-  void for_each(const std::string& prefix, Visitor visit) const;
+  static MoeShape of(const ModelSpec& whole, const Share& share = {});
 };
 
-struct MoeOperands {
-  RouterOperands router;
-  kernels::Operand gate_up, down;
+struct MoeWeights {
+  MoeShape shape;
+  RouterWeights router;
+  Weight gate_up, down;  // [E, 2F, H], [E, H, F]
+
+  void list(const LayerSpec& layer, StoredVisitor visit);
 };
 
 struct MoeSaved {
@@ -31,26 +35,17 @@ struct MoeSaved {
   Tensor x_rows, gate_up, act;  // [T, H], [T, 2F], [T, F] activation, sorted by expert
   Tensor y_rows;                // [T, H] stream
 
-  static MoeSaved make(Arena& arena, const ModelSpec& spec, const Types& types, int64_t num_tokens);
+  static MoeSaved make(Arena& arena, const MoeWeights& weights, const Types& types,
+                       int64_t num_tokens);
 };
 
-void moe_forward(const kernels::Context&, const ModelSpec&, const Types&, const MoeWeights&,
-                 const MoeOperands&, const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR,
-                 const Tensor& e_TH);
-// Backward of the experts: overwrites dchosen [T] and dx_rows [T, H], which the router's backward
-// and the next function go on from.
-void experts_backward(const kernels::Context&, const ModelSpec&, const Types&, const MoeOperands&,
-                      const MoeSaved&, const Tensor& m_TH, const Tensor& de_TH,
-                      const MoeWeights& gradients, const Tensor& dchosen_T,
-                      const Tensor& dx_rows_TH, bool accumulate);
-// Adds what the experts saw of m, and of skipped tokens, to dm.
-void experts_input_backward(const kernels::Context&, const ModelSpec&, const MoeSaved&,
-                            const Tensor& de_TH, const Tensor& dx_rows_TH, const Tensor& dm_TH);
-// experts_backward, router_backward, experts_input_backward.  Adds to gradients (accumulate: see
-// AttentionCall); overwrites dm and dr_prev.
-void moe_backward(const kernels::Context&, const ModelSpec&, const Types&, const MoeWeights&,
-                  const MoeOperands&, const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR,
-                  const Tensor& de_TH, const Tensor& dr_next_TR, const MoeWeights& gradients,
-                  const Tensor& dr_prev_TR, const Tensor& dm_TH, bool accumulate);
+// Fills e and saved.  r_prev: as in router.h.
+void moe_forward(const kernels::Context&, const Types&, ExpertExchange&, const MoeWeights&,
+                 const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR, const Tensor& e_TH);
+// Adds to the gradients (accumulate: see AttentionCall); overwrites dm and dr_prev.
+void moe_backward(const kernels::Context&, const Types&, ExpertExchange&, const MoeWeights&,
+                  const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR, const Tensor& de_TH,
+                  const Tensor& dr_next_TR, const Tensor& dr_prev_TR, const Tensor& dm_TH,
+                  bool accumulate);
 
 }  // namespace ashlar::nn

@@ -1,8 +1,36 @@
 #include "ashlar/nn/parameters.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "ashlar/kernels/peak.h"
 
 namespace ashlar::nn {
+
+Portion portion_of(const Section& section, const Share& share) {
+  Portion p = share.of(section.grain, section.total);
+  const int64_t end = section.first + section.length, shift = section.begin - section.first;
+  const auto element = [&](int64_t grain) {
+    return std::clamp(grain * section.size, section.first, end) + shift;
+  };
+  p.begin = element(p.begin);
+  p.end = element(p.end);
+  return p;
+}
+
+Shape local_shape(const ParameterInfo& info, const Share& share) {
+  Shape shape = info.shape;
+  for (const Cut& cut : info.cuts) {
+    shape[cut.dim] = 0;
+    for (const Section& section : cut.sections) shape[cut.dim] += portion_of(section, share).size();
+  }
+  return shape;
+}
+
+InitRule LayerSpec::output() const {
+  const double depth = 1.0 / std::sqrt(2.0 * double(model.num_hidden_layers));
+  return {InitRule::Kind::kNormal, init.std * (init.output_depth ? depth : 1.0)};
+}
 
 Piece whole_piece(const ParameterInfo& info, const Tensor& tensor) {
   return {{info.name, tensor.dtype, tensor.shape, info.buffer ? Role::kBuffer : Role::kParameter},

@@ -1,50 +1,122 @@
-// What a layer says about each of its tensors: one visitor that init, optimizer, checkpoint and
-// parity tests all use.  Names and shapes are the native Hugging Face ones.
+// What a layer says about its tensors: one list, from which follow their memory, packed forms, first
+// weights, what the optimizer and checkpoints see of them, and how a share of the model cuts them.
+// Names and shapes are the native Hugging Face ones.
+//
+// A layer is a struct of Weights with one function `list`; the whole model's list is
+// ModelWeights::tensors (model.h).
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "ashlar/core/function_ref.h"
-#include "ashlar/kernels/context.h"
+#include "ashlar/kernels/linear.h"
+#include "ashlar/nn/share.h"
+#include "ashlar/spec/recipe.h"
 #include "ashlar/tensor/logical.h"
 
 namespace ashlar::nn {
 
-enum class Init : uint8_t {
-  kNormal,             // normal, init.std
-  kOutput,             // the same; times 1/sqrt(2L) with init.output_scale = depth
-  kConvDepthwise,      // normal, or uniform +-1/sqrt(taps) with init.conv = uniform
-  kConvGrouped,        // normal, or uniform +-1/sqrt(taps * head_dim)
-  kConvDepthwiseBias,  // 0, or as its weight with init.conv = uniform
-  kConvGroupedBias,
-  kTemp,  // init.temp
-  kOne,
-  kZero,
-  kBalancing,  // 0, the last one -1
+// The values that a tensor is born with: a distribution over its elements.
+struct InitRule {
+  enum class Kind : uint8_t {
+    kNormal,     // of standard deviation `value`
+    kUniform,    // in +-value
+    kConstant,   // value
+    kBalancing,  // 0, the last element -1
+  };
+  Kind kind = Kind::kConstant;
+  double value = 0.0;
 };
 
+// Elements [begin, begin + length) of a dim, which are elements [first, first + length) of `total`
+// grains of `size` elements each.
+struct Section {
+  Grain grain;
+  int64_t total, size;
+  int64_t begin, length, first = 0;
+};
+// How one dim is cut.  A tensor without cuts is whole in every share.
+struct Cut {
+  int dim;
+  std::vector<Section> sections;  // cover the dim
+};
+
+// The tokens that a tensor is applied to.  Where shares of a model run on other tokens of the stream
+// each, the gradient of a kStream tensor is a partial sum over them.
+enum class Applied : uint8_t {
+  kStream,  // those of the residual stream here: norms, merges, embedding
+  kLayer,   // all those of a layer, whoever holds them: attention, experts, router
+};
+
+// A logical tensor.
 struct ParameterInfo {
   std::string name;
-  Init init = Init::kNormal;
+  Shape shape;  // of the whole
+  InitRule init{};
   OptimizerKind kind = OptimizerKind::kAdamW;
   bool decay = false;
   bool buffer = false;       // part of the state, not trained by gradient
-  bool product = false;      // its gradient is one matrix product, which can overwrite old values
   int64_t num_matrices = 1;  // experts of a stack
+  int64_t halves = 1;        // 2: gate over up in each of them, which Muon may take apart
+  Applied applied = Applied::kLayer;
+  std::vector<Cut> cuts{};
 };
+
+// What of the section stands in this share: elements of the dim, perhaps none.
+Portion portion_of(const Section& section, const Share& share);
+// Of the part of the tensor that stands in this share.
+Shape local_shape(const ParameterInfo& info, const Share& share);
+// Whether gradients of shares that ran on other tokens of the stream have to be added up.
+inline bool partial_over_stream(const ParameterInfo& info) {
+  return info.cuts.empty() && info.applied == Applied::kStream;
+}
+
+// A trained tensor of a layer, or a buffer, as it stands in memory here.
+struct Weight {
+  Tensor value;
+  Tensor gradient;           // absent: buffers, and where only forward runs
+  kernels::Operand operand;  // packed for products; empty where kernels read `value`
+};
+
+// A Weight, and the logical tensors whose parts lie in it one after another along dim 0.
+struct Stored {
+  Weight* weight;
+  std::vector<ParameterInfo> logical;
+  Shape operand_shape{};  // of the operand, [N, K] or [G, N, K]; 0-d: kernels read `value`
+  // What the model knows besides:
+  int64_t block = -1;           // -1: of none
+  std::vector<int64_t> rows{};  // logical tensor i: rows [rows[i], rows[i + 1]) of dim 0
+  Shape shape{};                // of value and gradient
+
+  bool is_operand() const { return operand_shape.ndim() > 0; }
+  // Kernels read it through its operand only, and its gradient is one matrix product, which can
+  // overwrite old values.
+  bool is_product() const { return is_operand() && block >= 0; }
+  bool is_buffer() const { return logical[0].buffer; }
+};
+using StoredVisitor = function_ref<void(Stored)>;
+
+// What a layer makes its list from.
+struct LayerSpec {
+  const ModelSpec& model;  // whole
+  const Share& share;
+  const InitSpec& init;
+  int64_t block;
+  std::string prefix;  // of names: "model.layers.3.self_attn."
+
+  LayerSpec under(const char* name) const { return {model, share, init, block, prefix + name}; }
+  InitRule normal() const { return {InitRule::Kind::kNormal, init.std}; }
+  InitRule output() const;  // of a matrix that writes into the stream
+  static InitRule constant(double value) { return {InitRule::Kind::kConstant, value}; }
+};
+
+// A tensor here: the logical tensor, and what of it its part is.
+using Visitor =
+    function_ref<void(const ParameterInfo&, const Tensor& value, const Tensor& gradient)>;
 
 // The tensor as one piece: all of it is here.
 Piece whole_piece(const ParameterInfo& info, const Tensor& tensor);
-
-// Where tensors of a layer lie together in memory: products are read through their packed operands
-// only and make up nearly all of a block; the rest is read directly, all the time.
-enum class Part : uint8_t {
-  kProducts,  // ParameterInfo::product, the embedding apart
-  kVectors,
-  kBuffers,
-};
-
-using Visitor = function_ref<void(const ParameterInfo&, const Tensor&)>;
 
 // The three element types of a run: bf16 {F32, BF16, BF16}, fp32 {F32, F32, F32}, fp64 {F64, F64,
 // F64}.

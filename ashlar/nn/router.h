@@ -13,20 +13,21 @@
 
 namespace ashlar::nn {
 
-struct RouterWeights {
-  Tensor down_w, down_b;              // [R, H], [R]
-  Tensor gamma;                       // [R]; absent in block 0
-  Tensor norm_w;                      // [R]
-  Tensor fc1_w, fc1_b, fc2_w, fc2_b;  // [R, R], [R]
-  Tensor out_w;                       // [X, R]
-  Tensor balancing;                   // [X], a buffer: selection only; absent in gradients
-
-  void take(Arena& arena, const ModelSpec& spec, int64_t layer, DType dtype, Part part);
-  void for_each(const std::string& prefix, Visitor visit) const;
+struct RouterShape {
+  int64_t H, R, X;
+  double norm_eps;
 };
 
-struct RouterOperands {
-  kernels::Operand down, fc1, fc2, out;
+struct RouterWeights {
+  RouterShape shape;
+  Weight down_w, down_b;              // [R, H], [R]
+  Weight gamma;                       // [R]; absent in block 0
+  Weight norm_w;                      // [R]
+  Weight fc1_w, fc1_b, fc2_w, fc2_b;  // [R, R], [R]
+  Weight out_w;                       // [X, R]
+  Weight balancing;                   // [X], a buffer: selection only
+
+  void list(const LayerSpec& layer, StoredVisitor visit);
 };
 
 struct RouterSaved {
@@ -35,20 +36,18 @@ struct RouterSaved {
   Tensor z1, z2;             // [T, R] stream, before bias and GELU
   Tensor p, expert, chosen;  // [T, X], [T] I32, [T]
 
-  static RouterSaved make(Arena& arena, const ModelSpec& spec, const Types& types,
+  static RouterSaved make(Arena& arena, const RouterShape& shape, const Types& types,
                           int64_t num_tokens);
 };
 
 // r_prev absent in block 0.
-void router_forward(const kernels::Context&, const ModelSpec&, const Types&, const RouterWeights&,
-                    const RouterOperands&, const RouterSaved&, const Tensor& m_TH,
-                    const Tensor& r_prev_TR);
+void router_forward(const kernels::Context&, const Types&, const RouterWeights&, const RouterSaved&,
+                    const Tensor& m_TH, const Tensor& r_prev_TR);
 // dr_next: from block l+1, absent in the last block; dr_prev: to block l-1, absent in block 0.
-// Overwrites dm.  accumulate: see AttentionCall.
-void router_backward(const kernels::Context&, const ModelSpec&, const Types&, const RouterWeights&,
-                     const RouterOperands&, const RouterSaved&, const Tensor& m_TH,
-                     const Tensor& r_prev_TR, const Tensor& dchosen_T, const Tensor& dr_next_TR,
-                     const RouterWeights& gradients, const Tensor& dr_prev_TR, const Tensor& dm_TH,
-                     bool accumulate);
+// Adds to the gradients; overwrites dm.  accumulate: see AttentionCall.
+void router_backward(const kernels::Context&, const Types&, const RouterWeights&,
+                     const RouterSaved&, const Tensor& m_TH, const Tensor& r_prev_TR,
+                     const Tensor& dchosen_T, const Tensor& dr_next_TR, const Tensor& dr_prev_TR,
+                     const Tensor& dm_TH, bool accumulate);
 
 }  // namespace ashlar::nn

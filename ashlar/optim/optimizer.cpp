@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "ashlar/kernels/update.h"
 
@@ -36,8 +37,7 @@ int64_t arena_bytes(const std::vector<Parameter>& parameters) {
 void apply_spec(const OptimSpec& spec, std::vector<Parameter>& parameters) {
   for (Parameter& p : parameters) {
     if (spec.matrices == MatrixOptimizer::kAdamW) p.kind = OptimizerKind::kAdamW;
-    if (spec.muon_split_gate_up && p.logical.name.ends_with("experts.gate_up_proj"))
-      p.num_matrices *= 2;
+    if (spec.muon_split_gate_up) p.num_matrices *= std::exchange(p.halves, 1);
   }
 }
 

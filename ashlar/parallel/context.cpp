@@ -25,12 +25,12 @@ void ContextParallel::Side::take(Allocator& allocator, DType dtype, int64_t num_
 }
 
 ContextParallel::ContextParallel(comm::Group& ranks, const ContextSplit& split,
-                                 const ModelSpec& spec, const nn::Types& types,
+                                 const nn::CcaShape& shape, const nn::Types& types,
                                  Allocator& allocator)
     : ranks_(ranks),
       split_(split),
       parts_(size_t(split.num_ranks)),
-      message_width_(2 * spec.conv_channels() + spec.delayed_dim()) {
+      message_width_(2 * shape.conv_channels() + shape.delayed) {
   ASHLAR_ASSERT(ranks.size() == split.num_ranks);
   split.check();
   for (HaloRows* rows : {&arriving_, &leaving_})

@@ -26,10 +26,8 @@
 
 #include "ashlar/comm/group.h"
 #include "ashlar/kernels/copy.h"
-#include "ashlar/nn/exchange.h"
-#include "ashlar/nn/parameters.h"
+#include "ashlar/nn/cca_attention.h"
 #include "ashlar/parallel/context_split.h"
-#include "ashlar/spec/model_spec.h"
 
 namespace ashlar::parallel {
 
@@ -50,8 +48,8 @@ class ContextParallel : public nn::SequenceExchange {
                      const kernels::Matrix& dvd) final;
 
  protected:
-  // spec: of what this rank holds, where tensor parallelism shares the heads.
-  ContextParallel(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+  // shape: of the heads that stand here.
+  ContextParallel(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
                   const nn::Types& types, Allocator& allocator);
 
   comm::Group& ranks_;
@@ -96,7 +94,7 @@ class ContextParallel : public nn::SequenceExchange {
 
 class ContextGather final : public ContextParallel {
  public:
-  ContextGather(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+  ContextGather(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
                 const nn::Types& types, Allocator& allocator);
   void attend(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
               const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -115,7 +113,7 @@ class ContextGather final : public ContextParallel {
 
 class ContextRing final : public ContextParallel {
  public:
-  ContextRing(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+  ContextRing(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
               const nn::Types& types, Allocator& allocator);
   void attend(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
               const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -145,7 +143,7 @@ class ContextRing final : public ContextParallel {
 
 std::unique_ptr<ContextParallel> make_context_parallel(ContextExchange kind, comm::Group& ranks,
                                                        const ContextSplit& split,
-                                                       const ModelSpec& spec,
+                                                       const nn::CcaShape& shape,
                                                        const nn::Types& types,
                                                        Allocator& allocator);
 

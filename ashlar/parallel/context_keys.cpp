@@ -20,8 +20,8 @@ AttentionShape part_shape(AttentionShape shape, int step) {
 
 constexpr std::string_view kKeys = "keys values", kGradient = "keys values gradient";
 
-OwnedTensor key_memory(Allocator& allocator, DType dtype, int64_t rows, const ModelSpec& spec) {
-  return make_tensor(allocator, dtype, {rows, spec.kv_dim()}, Tag::kCommunication);
+OwnedTensor key_memory(Allocator& allocator, DType dtype, int64_t rows, const nn::CcaShape& shape) {
+  return make_tensor(allocator, dtype, {rows, shape.kv_dim()}, Tag::kCommunication);
 }
 
 // Tokens from the nearest query back to the nearest key that it sees without a window; none: the
@@ -40,14 +40,14 @@ int64_t nearest_key(std::span<const Segment> queries, std::span<const Segment> k
 
 }  // namespace
 
-ContextGather::ContextGather(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+ContextGather::ContextGather(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
                              const nn::Types& types, Allocator& allocator)
-    : ContextParallel(ranks, split, spec, types, allocator) {
+    : ContextParallel(ranks, split, shape, types, allocator) {
   const int64_t rows = split.num_rows * split.length;
-  k_ = key_memory(allocator, types.activation, rows, spec);
-  v_ = key_memory(allocator, types.activation, rows, spec);
-  dk_ = key_memory(allocator, types.stream, rows, spec);
-  dv_ = key_memory(allocator, types.stream, rows, spec);
+  k_ = key_memory(allocator, types.activation, rows, shape);
+  v_ = key_memory(allocator, types.activation, rows, shape);
+  dk_ = key_memory(allocator, types.stream, rows, shape);
+  dv_ = key_memory(allocator, types.stream, rows, shape);
 }
 
 void ContextGather::assign_keys() {
@@ -87,12 +87,12 @@ void ContextGather::attend_backward(const Context& ctx, int64_t, const Attention
   values.wait();
 }
 
-ContextRing::ContextRing(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+ContextRing::ContextRing(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
                          const nn::Types& types, Allocator& allocator)
-    : ContextParallel(ranks, split, spec, types, allocator), nearest_(size_t(split.num_ranks)) {
+    : ContextParallel(ranks, split, shape, types, allocator), nearest_(size_t(split.num_ranks)) {
   const int64_t rows = split.local_tokens();
   const auto pair = [&](DType dtype, OwnedTensor& memory) {
-    memory = key_memory(allocator, dtype, 2 * rows, spec);
+    memory = key_memory(allocator, dtype, 2 * rows, shape);
     return Pair{memory.tensor.slice(0, rows), memory.tensor.slice(rows, 2 * rows)};
   };
   for (size_t i = 0; i < 2; ++i) {
@@ -201,12 +201,12 @@ void ContextRing::attend_backward(const Context& ctx, int64_t, const AttentionSh
 
 std::unique_ptr<ContextParallel> make_context_parallel(ContextExchange kind, comm::Group& ranks,
                                                        const ContextSplit& split,
-                                                       const ModelSpec& spec,
+                                                       const nn::CcaShape& shape,
                                                        const nn::Types& types,
                                                        Allocator& allocator) {
   if (kind == ContextExchange::kRing)
-    return std::make_unique<ContextRing>(ranks, split, spec, types, allocator);
-  return std::make_unique<ContextGather>(ranks, split, spec, types, allocator);
+    return std::make_unique<ContextRing>(ranks, split, shape, types, allocator);
+  return std::make_unique<ContextGather>(ranks, split, shape, types, allocator);
 }
 
 }  // namespace ashlar::parallel

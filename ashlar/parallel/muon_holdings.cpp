@@ -4,7 +4,7 @@
 
 #include "ashlar/optim/optimizer.h"
 #include "ashlar/parallel/muon.h"
-#include "ashlar/parallel/tensor.h"
+#include "ashlar/parallel/placement.h"
 
 namespace ashlar::parallel {
 namespace {
@@ -21,7 +21,7 @@ class State {
   State(const ModelSpec& whole, const Groups& groups, const Zero& zero, const OptimSpec& spec)
       : groups_(groups), zero_(zero), spec_(spec) {
     const int tp = groups.tp().size();
-    for (int t = 0; t < tp; ++t) by_tp_.push_back(stretches(whole, {tp, t}));
+    for (int t = 0; t < tp; ++t) by_tp_.push_back(stretches(whole, nn::Share::even(t, tp)));
   }
 
   const std::vector<MuonTensor>& tensors() const { return tensors_; }
@@ -50,23 +50,22 @@ class State {
   }
 
  private:
-  std::vector<LocalStretch> stretches(const ModelSpec& whole, TensorPlace at) {
-    const ModelSpec local = local_spec(whole, at);
-    const nn::FlatLayout flat = nn::flat_layout(local, DType::kF32);
+  std::vector<LocalStretch> stretches(const ModelSpec& whole, const nn::Share& share) {
+    const nn::FlatLayout flat = nn::flat_layout(whole, share, DType::kF32);
     std::vector<LocalStretch> list;
     size_t next = 0;
-    Arena shapes(Device::kMeta);
-    nn::ModelWeights::make(shapes, local, DType::kF32, false)
-        .for_each(local, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-          nn::FlatPlace place_at = flat.places[next++];
-          const Parameter chosen = as_recipe_says(info);
-          if (chosen.kind != OptimizerKind::kMuon) return;
-          for (Placement& place : placements(whole, at, info.name, tensor.shape)) {
-            place_at.numel = place.numel();
-            list.push_back({number_of(chosen, place.global_shape), std::move(place), place_at});
-            place_at.offset += place_at.numel;
-          }
-        });
+    const nn::ModelWeights weights(whole, share);
+    weights.for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
+      if (info.buffer) return;
+      nn::FlatPlace place_at = flat.places[next++];
+      const Parameter chosen = as_recipe_says(info);
+      if (chosen.kind != OptimizerKind::kMuon) return;
+      for (Placement& place : placements(info, share)) {
+        place_at.numel = place.numel();
+        list.push_back({number_of(chosen, place.global_shape), std::move(place), place_at});
+        place_at.offset += place_at.numel;
+      }
+    });
     return list;
   }
 
@@ -75,6 +74,7 @@ class State {
     one[0].logical.name = info.name;
     one[0].kind = info.kind;
     one[0].num_matrices = info.num_matrices;
+    one[0].halves = info.halves;
     optim::apply_spec(spec_, one);
     return one[0];
   }

@@ -1,4 +1,12 @@
-// How a rank's tensor lies in the whole model.
+// How what stands here of a tensor lies in the whole model.
+//
+//   query heads    [r N/n, (r+1) N/n) of the r-th of n shares
+//   key heads      [r K/n, (r+1) K/n); where n > K, head r K/n, which n/K shares hold
+//   values         the columns of the key heads in the flat [current | delayed] of the whole model:
+//                  a share may hold one kind only
+//   expert width   [r F/n, (r+1) F/n) of gate, of up and of down's columns
+//
+// The layers say so themselves, in the cuts of their tensors (nn/parameters.h).
 #pragma once
 
 #include <vector>
@@ -17,9 +25,9 @@ struct Placement {
     return sum;
   }
 };
-// Of all elements of the tensor, one placement after another in memory: several where not all of
-// them have as many copies.
-using PlacementsOf =
-    function_ref<std::vector<Placement>(const nn::ParameterInfo&, const Tensor& local)>;
+
+// Of all elements of the tensor that stand in the share, one placement after another in memory:
+// several where not all of them have as many copies.  A pure function.
+std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share& share);
 
 }  // namespace ashlar::parallel

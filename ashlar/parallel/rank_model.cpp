@@ -13,7 +13,6 @@
 #include "ashlar/nn/loss.h"
 #include "ashlar/parallel/context.h"
 #include "ashlar/parallel/muon_holdings.h"
-#include "ashlar/parallel/tensor.h"
 #include "ashlar/parallel/tensor_runner.h"
 #include "ashlar/parallel/tensor_sums.h"
 #include "ashlar/parallel/zero.h"
@@ -43,10 +42,6 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
 
 RankModel::~RankModel() = default;
 
-TensorPlace RankModel::tensor_place() const {
-  return {int(parallel_.tp), groups_.coordinate(Axis::kTp)};
-}
-
 ContextSplit RankModel::context_split() const {
   return {parallel_.cp_layout, int(parallel_.cp), recipe_.train.micro_batch,
           recipe_.data.sequence_length};
@@ -58,17 +53,21 @@ nn::TokenCounts RankModel::token_counts() const {
 }
 
 void RankModel::take_share(Allocator& allocator, DType compute) {
-  model_ =
-      std::make_unique<nn::Model>(ctx_, allocator, local_spec(recipe_.model, tensor_place()),
-                                  compute, recipe_.data.sequence_length, true,
-                                  model_memory(ctx_, parallel_, groups_.data().size(), compute));
+  const nn::Share share =
+      nn::Share::even(groups_.coordinate(Axis::kTp), int(parallel_.tp));
+  model_ = std::make_unique<nn::Model>(
+      ctx_, allocator, recipe_.model, compute, recipe_.data.sequence_length,
+      nn::ModelOptions{
+          .memory = model_memory(ctx_, parallel_, groups_.data().size(), compute),
+          .share = share,
+          .init = recipe_.init});
 }
 
 void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
   const int64_t most = num_halos + max_halos(context_split(), groups_.coordinate(Axis::kCp));
   const nn::Keep keep = recipe_.train.recompute ? nn::Keep::kBlockInput : nn::Keep::kAll;
   const auto lay_out = [&](Arena& arena) {
-    return nn::Saved::make(arena, model_->spec(), model_->types(), token_counts(), most, keep);
+    return nn::Saved::make(arena, model_->weights(), model_->types(), token_counts(), most, keep);
   };
   saved_arena_ = nn::arena_for(allocator, Tag::kSaved, [&](Arena& arena) { lay_out(arena); });
   saved_ = lay_out(saved_arena_);
@@ -96,8 +95,9 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
 }
 
 void RankModel::share_sequences(Allocator& allocator) {
-  cp_ = make_context_parallel(parallel_.cp_exchange, groups_.cp(), context_split(), model_->spec(),
-                              model_->types(), allocator);
+  cp_ = make_context_parallel(parallel_.cp_exchange, groups_.cp(), context_split(),
+                              model_->weights().blocks[0].attention.shape, model_->types(),
+                              allocator);
 }
 
 void RankModel::share_layers() {
@@ -111,11 +111,7 @@ void RankModel::share_stream(Allocator& allocator) {
 void RankModel::shard_state(Allocator& allocator) {
   nn::BlockRunner* blocks = tp_.get();
   if (!blocks) blocks = &model_->local_runner();
-  zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, groups_.data(), *model_, *blocks,
-                                 [&](const nn::ParameterInfo& info, const Tensor& local) {
-                                   return placements(recipe_.model, tensor_place(), info.name,
-                                                     local.shape);
-                                 });
+  zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, groups_.data(), *model_, *blocks);
 }
 
 // --- a step ---
@@ -159,9 +155,8 @@ LossSum RankModel::accumulate(const MicroBatch& batch) {
     const Arena::Scope scope(*ctx_.workspace);
     const Tensor dfinal = ctx_.workspace->take(saved_.final_TH.dtype, saved_.final_TH.shape);
     const double scale = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length);
-    head_loss_backward(ctx_, *model_, saved_.final_TH, targets_, scale, loss_, dfinal,
-                       model_->gradients().embed);
-    backward(ctx_, call, saved_, dfinal, model_->gradients());
+    head_loss_backward(ctx_, *model_, saved_.final_TH, targets_, scale, loss_, dfinal);
+    backward(ctx_, call, saved_, dfinal);
   }
   const LossSum losses = sum_losses();
   count_loads();
@@ -235,16 +230,16 @@ double RankModel::sum_over_ranks(double here, std::string_view label) const {
 
 void RankModel::initialize() {
   const auto fill = [&](const nn::ParameterInfo& info, const Piece& piece) {
-    nn::initialize(ctx_, info, piece, recipe_.model, recipe_.init, recipe_.train.seed);
+    nn::initialize(ctx_, info, piece, recipe_.train.seed);
   };
   for (size_t i = 0; i < parameters().size(); ++i) {
     const Parameter& p = parameters()[i];
     for (const Piece& piece : pieces_of(p, p.logical, p.value)) fill(zero_->infos()[i], piece);
   }
-  model_->weights().for_each(model_->spec(),
-                             [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-                               if (info.buffer) fill(info, nn::whole_piece(info, tensor));
-                             });
+  model_->weights().for_each(
+      [&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
+        if (info.buffer) fill(info, nn::whole_piece(info, value));
+      });
   weights_changed();
 }
 
@@ -258,10 +253,10 @@ const std::vector<Parameter>& RankModel::parameters() const {
 
 std::vector<Piece> RankModel::buffers() const {
   std::vector<Piece> list;
-  model_->weights().for_each(model_->spec(),
-                             [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-                               if (info.buffer) list.push_back(nn::whole_piece(info, tensor));
-                             });
+  model_->weights().for_each(
+      [&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
+        if (info.buffer) list.push_back(nn::whole_piece(info, value));
+      });
   return list;
 }
 
@@ -277,21 +272,23 @@ std::vector<Piece> RankModel::pieces(bool to_write) const {
 
 std::vector<Parameter> RankModel::all_parameters() const {
   std::vector<Parameter> list;
-  Arena shapes(Device::kMeta);
-  nn::ModelWeights::make(shapes, recipe_.model, model_->types().stream, false)
-      .for_each(recipe_.model, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-        Parameter& p = list.emplace_back();
-        p.logical = {info.name, tensor.dtype, tensor.shape, Role::kParameter};
-        p.kind = info.kind;
-        p.decay = info.decay;
-        p.num_matrices = info.num_matrices;
-      });
+  const nn::ModelWeights whole(model_->spec());
+  for (const nn::Stored& stored : whole.tensors)
+    for (const nn::ParameterInfo& info : stored.logical) {
+      if (info.buffer) continue;
+      Parameter& p = list.emplace_back();
+      p.logical = {info.name, model_->types().stream, info.shape, Role::kParameter};
+      p.kind = info.kind;
+      p.decay = info.decay;
+      p.num_matrices = info.num_matrices;
+      p.halves = info.halves;
+    }
   return list;
 }
 
 std::unique_ptr<optim::Matrices> RankModel::make_matrices(
     Allocator& allocator, const std::vector<Parameter>& parameters) const {
-  return parallel::make_matrices(allocator, groups_, recipe_.model, *zero_, parameters,
+  return parallel::make_matrices(allocator, groups_, model_->spec(), *zero_, parameters,
                                  recipe_.optim, parallel_.muon, model_->types().compute);
 }
 

@@ -2,7 +2,7 @@
 // The constructor is the list of techniques, in the order in which they stand around the layers of
 // nn; a technique that the recipe does not ask for leaves no trace.
 //
-//   share             what of every tensor this rank's layers run on (tensor.h), and which of it
+//   share             what of every tensor this rank's layers run on (placement.h), and which of it
 //                     stands in memory all the time (model_memory in zero.h)
 //   activations       what forward keeps for backward, and the tokens of a micro-batch: of as many
 //                     tokens as this rank sees
@@ -39,7 +39,6 @@ namespace ashlar::parallel {
 class ContextParallel;
 struct ContextSplit;
 class PartialSums;
-struct TensorPlace;
 class TensorRunner;
 class Zero;
 
@@ -143,7 +142,6 @@ class RankModel {
   void share_stream(Allocator& allocator);     // sequence_parallel
   void shard_state(Allocator& allocator);      // zero
 
-  TensorPlace tensor_place() const;
   ContextSplit context_split() const;
   bool shards_stream() const { return parallel_.tp > 1 && parallel_.sequence_parallel; }
   nn::TokenCounts token_counts() const;  // of this rank in a micro-batch

@@ -31,9 +31,33 @@
 
 namespace ashlar::parallel {
 
-class TensorRunner final : public nn::BlockRunner, private nn::KeySharing {
+// Sums over the ranks that hold the same key heads.
+class HeadSums final : public nn::HeadExchange {
  public:
-  // model: of local_spec(whole, {tp.size(), tp.rank()}); must outlive this.  Every rank of tp makes
+  explicit HeadSums(std::unique_ptr<comm::Group> sharers) : sharers_(std::move(sharers)) {}
+  void sum_queries(const Tensor& q_sum_TKD) override;
+  void sum_key_gradients(const Tensor& gradients) override;
+  bool leads() const override { return sharers_->rank() == 0; }
+  const comm::Group& sharers() const { return *sharers_; }
+
+ private:
+  std::unique_ptr<comm::Group> sharers_;
+};
+
+// Sums over the ranks that hold parts of the experts' width.
+class ExpertSums final : public nn::ExpertExchange {
+ public:
+  explicit ExpertSums(comm::Group& tp) : tp_(tp) {}
+  void sum_partial(const Tensor& dchosen_T) override;
+  bool leads() const override { return tp_.rank() == 0; }
+
+ private:
+  comm::Group& tp_;
+};
+
+class TensorRunner final : public nn::BlockRunner {
+ public:
+  // model: of nn::Share::even(tp.rank(), tp.size()); must outlive this.  Every rank of tp makes
   // its runner at the same place among the splits of its groups.
   TensorRunner(comm::Group& tp, const nn::Model& model, bool sequence_parallel);
 
@@ -47,11 +71,9 @@ class TensorRunner final : public nn::BlockRunner, private nn::KeySharing {
                     const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
                     const Tensor& dr_prev_TR, const Tensor& dm_TH) override;
   // Null where nobody shares keys.
-  const comm::Group* sharers() const { return sharers_.get(); }
+  const comm::Group* sharers() const { return heads_ ? &heads_->sharers() : nullptr; }
 
  private:
-  void sum(const Tensor& data, std::string_view label) override;
-  bool first() const override { return sharers_->rank() == 0; }
   nn::AttentionCall shared(const nn::AttentionCall& call);
   // Room for all tokens: the part itself where the stream is not sharded.
   Tensor room(const kernels::Context&, const Tensor& part) const;
@@ -59,7 +81,8 @@ class TensorRunner final : public nn::BlockRunner, private nn::KeySharing {
   void add_up(const Tensor& all, const Tensor& part, std::string_view label);
 
   comm::Group& tp_;
-  std::unique_ptr<comm::Group> sharers_;
+  std::unique_ptr<HeadSums> heads_;  // null: nobody shares keys
+  ExpertSums experts_;
   const nn::Model& model_;
   const bool sequence_parallel_;
 };

@@ -1,18 +1,18 @@
 #include "ashlar/parallel/tensor_sums.h"
 
 #include "ashlar/kernels/copy.h"
-#include "ashlar/parallel/tensor.h"
 
 namespace ashlar::parallel {
 
 PartialSums::PartialSums(Allocator& allocator, const nn::Model& model)
-    : embed_(model.gradients().embed) {
+    : embed_(model.weights().embed.gradient) {
   int64_t numel = 0;
-  model.gradients().for_each(model.spec(), [&](const nn::ParameterInfo& info, const Tensor& g) {
-    if (!partial_over_tp(info.name) || g.shape.ndim() != 1) return;
-    vectors_.push_back(g);
-    numel += g.numel();
-  });
+  for (const nn::Stored& stored : model.weights().tensors) {
+    const Tensor& gradient = stored.weight->gradient;
+    if (!partial_over_stream(stored.logical[0]) || gradient.shape.ndim() != 1) continue;
+    vectors_.push_back(gradient);
+    numel += gradient.numel();
+  }
   packed_ = make_tensor(allocator, model.types().stream, {numel}, Tag::kCommunication);
 }
 

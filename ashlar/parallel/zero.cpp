@@ -39,7 +39,7 @@ nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int n
 }
 
 Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, comm::Group& data,
-           nn::Model& model, nn::BlockRunner& inner, PlacementsOf placements)
+           nn::Model& model, nn::BlockRunner& inner)
     : gather_ctx_{.device = ctx.device, .threads = ctx.threads},
       data_(data),
       model_(model),
@@ -57,7 +57,7 @@ Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, c
     units_[u].reduce.reserve(size_t(shards_.num_buckets(int64_t(u))));
   }
   if (sharded()) lay_out_shards(allocator);
-  list_parameters(placements);
+  list_parameters();
 }
 
 void Zero::lay_out_shards(Allocator& allocator) {
@@ -89,12 +89,13 @@ Tensor Zero::kept_gradients(int64_t unit, size_t range) const {
   return gradients_.tensor.slice(u.kept_at[range], u.kept_at[range] + u.kept[range].size());
 }
 
-void Zero::list_parameters(PlacementsOf placements) {
+void Zero::list_parameters() {
   size_t next = 0;
-  model_.weights().for_each(model_.spec(), [&](const nn::ParameterInfo& info, const Tensor& local) {
+  const nn::Share& share = model_.weights().share;
+  model_.weights().for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
     if (info.buffer) return;
     nn::FlatPlace at = model_.flat().places[next++];
-    for (const Placement& place : placements(info, local)) {
+    for (const Placement& place : placements(info, share)) {
       at.numel = place.numel();
       list_placed(info, place, at);
       at.offset += at.numel;
@@ -133,6 +134,7 @@ void Zero::add_parameter(const nn::ParameterInfo& info, const Placement& place,
   p.kind = info.kind;
   p.decay = info.decay;
   p.num_matrices = info.num_matrices;
+  p.halves = info.halves;
   // Without shards every data rank keeps a copy.
   const int data_copies = sharded() ? 1 : data_.size();
   p.copy = place.copy * data_copies + (sharded() ? 0 : data_.rank());
@@ -185,7 +187,7 @@ void Zero::bring(const Context& ctx, int64_t unit) {
     if (owner > 0) units_[size_t(owner)].ready = false;
     owner = unit;
   }
-  model_.operands().pack(ctx, unit);
+  model_.pack(ctx, unit);
   u.ready = true;
 }
 

@@ -56,7 +56,7 @@ class Zero final : public nn::BlockRunner {
  public:
   // inner runs blocks on the model's weights.
   Zero(const kernels::Context&, Allocator&, const ParallelSpec&, comm::Group& data,
-       nn::Model& model, nn::BlockRunner& inner, PlacementsOf placements);
+       nn::Model& model, nn::BlockRunner& inner);
 
   int stage() const { return stage_; }
   const Shards& shards() const { return shards_; }
@@ -95,7 +95,7 @@ class Zero final : public nn::BlockRunner {
   };
   bool sharded() const { return stage_ > 0; }
   void lay_out_shards(Allocator&);
-  void list_parameters(PlacementsOf placements);
+  void list_parameters();
   void list_placed(const nn::ParameterInfo&, const Placement&, const nn::FlatPlace&);
   void add_parameter(const nn::ParameterInfo&, const Placement&, const nn::FlatPlace&,
                      const Range& part, const Tensor& value, const Tensor& gradient);

@@ -39,8 +39,9 @@ struct Parameter {
   OptimizerKind kind = OptimizerKind::kAdamW;
   bool decay = false;
   // Muon: the matrices inside the logical tensor, each orthogonalised alone.  Dim 0 is cut into
-  // num_matrices (the experts of a stack; twice as many when gate and up are taken apart).
+  // num_matrices: the experts of a stack.
   int64_t num_matrices = 1;
+  int64_t halves = 1;  // 2: each of them is two, one over the other, that may be taken apart
   // So many ranks keep these very elements, and this one is number `copy` of them.
   int copy = 0, num_copies = 1;
 };

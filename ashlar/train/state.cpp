@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ashlar/checkpoint/hf_config.h"
+#include "ashlar/checkpoint/hf_names.h"
 #include "ashlar/checkpoint/model_options.h"
 #include "ashlar/core/json.h"
 
@@ -193,7 +194,7 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
                                   .whole = whole_,
                                   .extra = {},
                                   .sections = {},
-                                  .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},
+                                  .aliases = {{std::string(checkpoint::kHfHead), std::string(checkpoint::kHfEmbedding)}},
                                   .before_commit = {}};
   request.extra = {
       {"trainer.json", to_json(counters, trainer_, health), true},

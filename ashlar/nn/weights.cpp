@@ -1,0 +1,150 @@
+// The list of a model's tensors, and the memory that follows from it.
+//
+//   list     each layer visits its tensors in the order in which forward meets them; the model adds
+//            the block, the extents of what stands here, and where logical tensors begin in it
+//   memory   lay_out walks the same list in memory order and takes a tensor from an arena for every
+//            Weight: its value or its gradient; flat_layout does so over addresses that nobody reads
+#include "ashlar/nn/weights.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+namespace ashlar::nn {
+namespace {
+
+void finish(Stored& stored, int64_t block, const Share& share) {
+  stored.block = block;
+  stored.rows = {0};
+  for (const ParameterInfo& info : stored.logical) {
+    const Shape part = local_shape(info, share);
+    if (stored.rows.size() == 1) stored.shape = part;
+    stored.rows.push_back(stored.rows.back() + part[0]);
+  }
+  stored.shape[0] = stored.rows.back();
+  ASHLAR_ASSERT(!stored.is_operand() || stored.operand_shape.numel() == stored.shape.numel());
+}
+
+std::vector<const Stored*> memory_order(const ModelWeights& weights) {
+  std::vector<const Stored*> list;
+  for (const Stored& stored : weights.tensors) list.push_back(&stored);
+  const auto key = [](const Stored* s) {
+    const int kind = s->is_buffer() ? 3 : s->is_product() ? 2 : s->block >= 0 ? 1 : 0;
+    return std::tuple(kind, s->block, kind == 1 && s->logical[0].applied == Applied::kStream);
+  };
+  std::stable_sort(list.begin(), list.end(),
+                   [&](const Stored* a, const Stored* b) { return key(a) < key(b); });
+  return list;
+}
+
+}  // namespace
+
+ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const InitSpec& init)
+    : spec(whole), share(part), blocks(size_t(whole.num_hidden_layers)) {
+  int64_t block = -1;
+  const auto add = [&](Stored stored) {
+    finish(stored, block, share);
+    tensors.push_back(std::move(stored));
+  };
+  const LayerSpec root{spec, share, init, -1, "model."};
+  const Shape table{spec.vocab_size, spec.hidden_size};
+  add({.weight = &embed,
+       .logical = {{.name = "model.embed_tokens.weight",
+                    .shape = table,
+                    .init = root.normal(),
+                    .decay = true,
+                    .applied = Applied::kStream}},
+       .operand_shape = table});
+  add({.weight = &input_scale, .logical = {stream_vector(root, "input_hidden_states_scale", 1.0)}});
+  add({.weight = &input_bias, .logical = {stream_vector(root, "input_hidden_states_bias", 0.0)}});
+  for (block = 0; block < spec.num_hidden_layers; ++block)
+    blocks[size_t(block)].list(
+        {spec, share, init, block, "model.layers." + std::to_string(block) + "."}, add);
+  block = -1;
+  add({.weight = &norm, .logical = {stream_vector(root, "norm.weight", 1.0)}});
+}
+
+void ModelWeights::for_each(Visitor visit) const {
+  for (const Stored& stored : tensors) {
+    const Weight& w = *stored.weight;
+    for (size_t i = 0; i < stored.logical.size(); ++i) {
+      const int64_t begin = stored.rows[i], end = stored.rows[i + 1];
+      if (begin == end) continue;  // of this tensor nothing is here
+      const auto rows = [&](const Tensor& t) { return t ? t.slice(begin, end) : t; };
+      visit(stored.logical[i], rows(w.value), rows(w.gradient));
+    }
+  }
+}
+
+std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, DType dtype) {
+  const DType buffer_dtype = dtype == DType::kF64 ? dtype : DType::kF32;
+  const ModelWeights model(spec);
+  std::vector<LogicalTensor> list;
+  for (const Stored& stored : model.tensors)
+    for (const ParameterInfo& info : stored.logical)
+      list.push_back({info.name, info.buffer ? buffer_dtype : dtype, info.shape,
+                      info.buffer ? Role::kBuffer : Role::kParameter});
+  return list;
+}
+
+void lay_out(const ModelWeights& weights, Tensor Weight::*part, Arena& root, ArenaOfBlock products,
+             DType dtype, DType product_dtype) {
+  std::optional<Arena::Scope> slot;
+  int64_t block = -1;  // whose products lie in `slot`
+  for (const Stored* s : memory_order(weights)) {
+    if (s->is_buffer() && part == &Weight::gradient) continue;
+    const bool product = s->is_product();
+    Arena& arena = product ? products(s->block) : root;
+    if (&arena != &root && s->block != block) slot.emplace(arena), block = s->block;
+    s->weight->*part = arena.take(product ? product_dtype : dtype, s->shape);
+  }
+}
+
+void lay_out_operands(const kernels::Context& ctx, const ModelWeights& weights, Arena& root,
+                      ArenaOfBlock blocks, const Types& types, bool for_backward) {
+  std::optional<Arena::Scope> slot;
+  int64_t block = -1;
+  for (const Stored& s : weights.tensors) {
+    if (!s.is_operand()) continue;
+    Arena& arena = s.block >= 0 ? blocks(s.block) : root;
+    if (&arena != &root && s.block != block) slot.emplace(arena), block = s.block;
+    const bool head = s.block < 0;
+    const DType compute = head && weights.spec.head_fp32 ? types.stream : types.compute;
+    kernels::Operand& operand = s.weight->operand;
+    operand = {.w = s.weight->value.view(s.operand_shape), .forward = {}, .backward = {}};
+    const auto layout =
+        operand_layout(ctx, operand.groups(), operand.n(), operand.k(), compute, for_backward);
+    if (layout.forward_numel > 0)
+      operand.forward = arena.take(layout.dtype, {layout.forward_numel});
+    if (layout.backward_numel > 0)
+      operand.backward = arena.take(layout.dtype, {layout.backward_numel});
+  }
+}
+
+FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype) {
+  const ModelWeights weights(whole, share);
+  Arena root = Arena::addresses();  // which nobody reads: only their distances count
+  lay_out(
+      weights, &Weight::gradient, root, [&](int64_t) -> Arena& { return root; }, dtype, dtype);
+  std::vector<const std::byte*> begins = {weights.embed.gradient.data};
+  const std::byte* end = begins[0] + root.used_bytes();
+  for (const Stored& s : weights.tensors)
+    if (s.is_product() && s.block + 2 > int64_t(begins.size()))
+      begins.push_back(s.weight->gradient.data);
+  begins.push_back(end);
+  FlatLayout flat;
+  for (size_t u = 0; u + 1 < begins.size(); ++u)
+    flat.unit_numel.push_back((begins[u + 1] - begins[u]) / size_of(dtype));
+  for (const Stored& s : weights.tensors) {
+    if (s.is_buffer()) continue;
+    const int64_t unit = s.is_product() ? s.block + 1 : 0;
+    const int64_t row = s.shape.numel() / std::max<int64_t>(1, s.shape[0]);
+    const int64_t offset = (s.weight->gradient.data - begins[size_t(unit)]) / size_of(dtype);
+    for (size_t i = 0; i < s.logical.size(); ++i)
+      if (s.rows[i] < s.rows[i + 1])
+        flat.places.push_back({unit, offset + s.rows[i] * row, (s.rows[i + 1] - s.rows[i]) * row});
+  }
+  return flat;
+}
+
+}  // namespace ashlar::nn

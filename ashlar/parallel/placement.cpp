@@ -1,0 +1,64 @@
+#include "ashlar/parallel/placement.h"
+
+namespace ashlar::parallel {
+namespace {
+
+using nn::Portion;
+
+// What of each dim stands in the share: all of it, or the portions of its sections, joined where one
+// goes on with the other.
+std::vector<std::vector<Portion>> portions_by_dim(const nn::ParameterInfo& info,
+                                                  const nn::Share& share) {
+  std::vector<std::vector<Portion>> dims;
+  for (const int64_t extent : info.shape.dims()) dims.push_back({{0, extent}});
+  for (const nn::Cut& cut : info.cuts) {
+    std::vector<Portion>& here = dims[size_t(cut.dim)];
+    here.clear();
+    for (const nn::Section& section : cut.sections) {
+      const Portion portion = portion_of(section, share);
+      const bool goes_on = !here.empty() && here.back().end == portion.begin &&
+                           here.back().num_copies == portion.num_copies;
+      if (goes_on)
+        here.back().end = portion.end;
+      else if (portion.size() > 0)
+        here.push_back(portion);
+    }
+  }
+  return dims;
+}
+
+// Visits, in the order of the local tensor's memory, boxes that are each one range of every dim: a
+// dim before one that comes in several portions is walked index by index.
+void for_each_box(const std::vector<std::vector<Portion>>& dims, size_t dim, Box& box,
+                  const Portion& copies, function_ref<void(const Box&, const Portion& copies)> visit) {
+  if (dim == dims.size()) return visit(box, copies);
+  bool several_after = false;
+  for (size_t later = dim + 1; later < dims.size(); ++later)
+    several_after |= dims[later].size() > 1;
+  for (const Portion& portion : dims[dim]) {
+    const int64_t length = several_after ? 1 : portion.size();
+    for (int64_t begin = portion.begin; begin < portion.end; begin += length) {
+      box.offset[int(dim)] = begin;
+      box.length[int(dim)] = length;
+      for_each_box(dims, dim + 1, box, portion.num_copies > 1 ? portion : copies, visit);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share& share) {
+  if (info.cuts.empty())
+    return {{info.shape, {Box::whole(info.shape)}, share.uncut.index, share.uncut.count}};
+  std::vector<Placement> list;
+  Box box = Box::whole(info.shape);
+  const auto add = [&](const Box& part, const Portion& copies) {
+    if (list.empty() || list.back().num_copies != copies.num_copies)
+      list.push_back({info.shape, {}, copies.copy, copies.num_copies});
+    list.back().boxes.push_back(part);
+  };
+  for_each_box(portions_by_dim(info, share), 0, box, {}, add);
+  return list;
+}
+
+}  // namespace ashlar::parallel
