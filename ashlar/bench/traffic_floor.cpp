@@ -26,7 +26,8 @@ struct Sizes {
     tokens = double(recipe.train.micro_batch * recipe.data.sequence_length / p.cp);
     hidden = double(recipe.model.hidden_size);
     root = blocks = 0;
-    for (const nn::FlatPlace& place : nn::flat_layout(recipe.model, share, types.stream).places)
+    for (const nn::FlatPlace& place :
+         nn::flat_layout(model_of(recipe.model), share, types.stream).places)
       (place.unit == 0 ? root : blocks) += double(place.numel);
   }
 };
@@ -57,8 +58,8 @@ void add_context(std::vector<TrafficFloor>& floors, const Recipe& recipe, const 
   if (n == 1) return;
   // Borders that pieces of a rank go on behind: none behind the last piece of a row.
   const double behind = (p.cp_layout == ContextLayout::kZigzag ? 2 : 1) * share_of(n);
-  const double message = double(recipe.train.micro_batch) *
-                         double(2 * local.conv_channels() + local.delayed) * z.s;
+  const double message =
+      double(recipe.train.micro_batch) * double(2 * local.conv_channels() + local.delayed) * z.s;
   const double keys = 2 * (n - 1) * z.tokens * double(local.kv_dim());
   const bool ring = p.cp_exchange == ContextExchange::kRing;
   floors.push_back({"cp", Op::kSendReceive, "halo", z.m * z.forwards * behind * message});
@@ -103,7 +104,10 @@ std::vector<TrafficFloor> traffic_floors(const Recipe& recipe, const ParallelSpe
   const Sizes sizes(recipe, parallel, share, compute);
   std::vector<TrafficFloor> floors;
   add_zero(floors, parallel, sizes);
-  add_context(floors, recipe, parallel, nn::CcaShape::of(recipe.model, share), sizes);
+  add_context(
+      floors, recipe, parallel,
+      nn::CcaShape::of(model_of(recipe.model).blocks[0].mixer, recipe.model.hidden_size, share),
+      sizes);
   add_tensor(floors, recipe, parallel, sizes);
   return floors;
 }

@@ -132,7 +132,7 @@ int64_t legacy_sub_layers(const HfFields& fields, std::map<std::string, std::str
 }
 
 // swa_layers: the number of previous tokens that a sub-layer sees, 0 or null: all.
-void read_legacy_windows(const HfFields& fields, ModelSpec& model) {
+void read_legacy_windows(const HfFields& fields, ZayaSpec& model) {
   model.layer_types.assign(size_t(model.num_hidden_layers), LayerType::kHybrid);
   if (!fields.has("swa_layers")) {
     if (fields.has("sliding_window") && fields.at("sliding_window") != 0 &&
@@ -169,7 +169,7 @@ int64_t token_id(const HfFields& fields, const std::string& key, int64_t fallbac
   return *id;
 }
 
-void read_common(const HfFields& fields, SizeReader& size, ModelSpec& model) {
+void read_common(const HfFields& fields, SizeReader& size, ZayaSpec& model) {
   model.vocab_size = size.scalar("vocab_size", "vocab_size", kMaxSize);
   model.hidden_size = size.scalar("hidden_size", "hidden_size", kMaxSize);
   model.partial_rotary_factor = fields.positive_or("partial_rotary_factor", kDefaultRotary);
@@ -208,7 +208,7 @@ int64_t legacy_expert_width(const HfFields& fields, SizeReader& size) {
 }
 
 void read_legacy(const HfFields& fields, HfConfig& config) {
-  ModelSpec& model = config.model;
+  ZayaSpec& model = config.model;
   SizeReader size{fields, config.keys};
   read_common(fields, size, model);
   model.num_hidden_layers = legacy_sub_layers(fields, config.keys) / 2;
@@ -233,7 +233,7 @@ void read_legacy(const HfFields& fields, HfConfig& config) {
   read_legacy_windows(fields, model);
 }
 
-void read_layer_types(const HfFields& fields, ModelSpec& model) {
+void read_layer_types(const HfFields& fields, ZayaSpec& model) {
   model.layer_types.assign(size_t(model.num_hidden_layers), LayerType::kHybrid);
   bool slides = false;
   if (fields.has("layer_types")) {
@@ -258,7 +258,7 @@ void read_layer_types(const HfFields& fields, ModelSpec& model) {
 
 // rope_parameters.hybrid and .hybrid_sliding, each {rope_type, rope_theta, partial_rotary_factor};
 // what they leave out keeps what read_common() found.
-void read_rope(const HfFields& fields, ModelSpec& model) {
+void read_rope(const HfFields& fields, ZayaSpec& model) {
   if (!fields.has("rope_parameters")) return;
   const Json& groups = fields.at("rope_parameters");
   if (!groups.is_object())
@@ -292,7 +292,7 @@ void read_rope(const HfFields& fields, ModelSpec& model) {
 }
 
 void read_native(const HfFields& fields, HfConfig& config) {
-  ModelSpec& model = config.model;
+  ZayaSpec& model = config.model;
   SizeReader size{fields, config.keys};
   read_common(fields, size, model);
   model.num_hidden_layers = size.scalar("num_hidden_layers", "num_hidden_layers", kMaxLayers);

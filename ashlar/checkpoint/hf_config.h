@@ -1,4 +1,4 @@
-// config.json of a Hugging Face ZAYA1 model <-> ModelSpec, in the three forms that were published.
+// config.json of a Hugging Face ZAYA1 model <-> ZayaSpec, in the three forms that were published.
 //
 //   kLegacy2025  one entry per sub-layer, even = attention, odd = experts; per-layer lists
 //   kLegacy2026  sub-layers too, but scalar fields
@@ -6,7 +6,7 @@
 //
 // Source   docs/formats/model.md: every field of each form, the aliases and the rules.
 // Errors   Reading: kData, "FILE: KEY is VALUE; expected ...".  Writing: kConfig.
-// Limits   What no file states (skip_output, head_fp32, qk_norm_eps) keeps ModelSpec's default.
+// Limits   What no file states (skip_output, head_fp32, qk_norm_eps) keeps ZayaSpec's default.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "ashlar/spec/model_spec.h"
+#include "ashlar/spec/zaya_spec.h"
 #include "ashlar/tensor/dtype.h"
 
 namespace ashlar::checkpoint {
@@ -27,7 +27,7 @@ std::string_view name_of(HfLayout layout);  // "native", "legacy"
 
 struct HfConfig {
   HfForm form = HfForm::kNative;
-  ModelSpec model;
+  ZayaSpec model;
   std::map<std::string, std::string> keys;  // native name of a size -> the key that stated it
 
   // The key of the file that stated the size whose native name is given.
@@ -38,7 +38,7 @@ struct HfConfig {
 HfConfig parse_hf_config(std::string_view text, const std::string& source);
 
 // The text of config.json: the native form, or the legacy form of 2026.  `dtype`: of the weights.
-std::string to_hf_config(const ModelSpec& spec, DType dtype, HfLayout layout);
-std::string to_hf_generation_config(const ModelSpec& spec);
+std::string to_hf_config(const ZayaSpec& spec, DType dtype, HfLayout layout);
+std::string to_hf_generation_config(const ZayaSpec& spec);
 
 }  // namespace ashlar::checkpoint

@@ -8,7 +8,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-bool uses(const ModelSpec& spec, LayerType type) {
+bool uses(const ZayaSpec& spec, LayerType type) {
   return std::find(spec.layer_types.begin(), spec.layer_types.end(), type) !=
          spec.layer_types.end();
 }
@@ -19,7 +19,7 @@ Json token(int64_t id) {
 }
 
 // transformers rejects a sliding_window without sliding blocks and rope_parameters of unused types.
-Json native_json(const ModelSpec& spec) {
+Json native_json(const ZayaSpec& spec) {
   Json json;
   json["hidden_act"] = "silu";
   json["initializer_range"] = 0.02;
@@ -46,7 +46,7 @@ Json native_json(const ModelSpec& spec) {
   return json;
 }
 
-Json legacy_json(const ModelSpec& spec) {
+Json legacy_json(const ZayaSpec& spec) {
   Json json;
   for (const char* flag : {"cca", "gated_linear_unit", "residual_in_fp32", "scale_residual_merge",
                            "zaya_high_prec", "zaya_use_eda", "zaya_use_mod"})
@@ -80,7 +80,7 @@ Json legacy_json(const ModelSpec& spec) {
 
 }  // namespace
 
-std::string to_hf_config(const ModelSpec& spec, DType dtype, HfLayout layout) {
+std::string to_hf_config(const ZayaSpec& spec, DType dtype, HfLayout layout) {
   Json json = layout == HfLayout::kNative ? native_json(spec) : legacy_json(spec);
   json["architectures"] = {"ZayaForCausalLM"};
   json["model_type"] = "zaya";
@@ -104,7 +104,7 @@ std::string to_hf_config(const ModelSpec& spec, DType dtype, HfLayout layout) {
   return json.dump(2) + "\n";
 }
 
-std::string to_hf_generation_config(const ModelSpec& spec) {
+std::string to_hf_generation_config(const ZayaSpec& spec) {
   const Json json = {{"_from_model_config", true},
                      {"bos_token_id", token(spec.bos_token_id)},
                      {"eos_token_id", token(spec.eos_token_id)},

@@ -67,13 +67,12 @@ void check_layers(const HfConfig& config, const std::string& source, HfLayout la
 
 void check_sizes(const HfConfig& config, const std::string& source, HfLayout layout,
                  TensorsOf tensors_of, const HfFiles& files) {
-  const ModelSpec& model = config.model;
-  ModelSpec first_block = model;
-  first_block.num_hidden_layers = 1;
-  first_block.layer_types.resize(1);
+  const ZayaSpec& model = config.model;
+  ModelSpec first_block = model_of(model);
+  first_block.blocks.resize(1);
   std::map<std::string, std::string> name_of_native;  // part 0's name in the files
   const std::vector<LogicalTensor> natives = tensors_of(first_block, DType::kF32);
-  for (const FileTensor& tensor : file_tensors(natives, first_block, layout))
+  for (const FileTensor& tensor : file_tensors(natives, 1, layout))
     if (tensor.part == 0) name_of_native[natives[tensor.native].name] = tensor.name;
 
   const auto key = [&](const char* native) { return config.key_of(native); };
@@ -118,7 +117,8 @@ void check_sizes(const HfConfig& config, const std::string& source, HfLayout lay
 // Before the list of expected names is made: a config can state more than any file could hold.
 void check_count(const std::string& directory, const ModelSpec& model, HfLayout layout,
                  TensorsOf tensors_of, const HfFiles& files) {
-  const int64_t expected = num_file_tensors(tensors_of, model, layout), found = int64_t(files.stored.size());
+  const int64_t expected = num_file_tensors(tensors_of, model, layout),
+                found = int64_t(files.stored.size());
   ASHLAR_REQUIRE(
       expected <= 2 * found + 10000, kData,
       "{}: tensors are missing: {} found; expected the {} of config.json: fetch the files "
@@ -196,6 +196,7 @@ void check_head(HfFiles& files) {
 struct HfModel::Impl {
   std::string directory;
   HfConfig config;
+  ModelSpec model;
   HfLayout layout = HfLayout::kNative;
   HfFiles files;
   std::vector<LogicalTensor> tensors;
@@ -227,6 +228,9 @@ const std::string& HfModel::directory() const {
 const HfConfig& HfModel::config() const {
   return impl_->config;
 }
+const ModelSpec& HfModel::spec() const {
+  return impl_->model;
+}
 HfLayout HfModel::layout() const {
   return impl_->layout;
 }
@@ -240,7 +244,7 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
   impl->config = read_config(file_system, directory);
   impl->files = open_hf_files(file_system, directory);
   HfFiles& files = impl->files;
-  const ModelSpec& model = impl->config.model;
+  const ModelSpec model = impl->model = model_of(impl->config.model);
   const bool legacy = files.stored.count("model.final_norm.weight") != 0;
   impl->layout = legacy ? HfLayout::kLegacy : HfLayout::kNative;
 
@@ -250,7 +254,8 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
   check_count(directory, model, impl->layout, tensors_of, files);
   check_head(files);
   impl->tensors = tensors_of(model, DType::kF32);
-  const std::vector<FileTensor> expected = file_tensors(impl->tensors, model, impl->layout);
+  const std::vector<FileTensor> expected =
+      file_tensors(impl->tensors, model.num_blocks(), impl->layout);
   check_tensors(directory, expected, files);
 
   impl->parts.resize(impl->tensors.size());

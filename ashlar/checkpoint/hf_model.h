@@ -36,7 +36,7 @@ class HfModel {
 
   const std::string& directory() const;
   const HfConfig& config() const;
-  const ModelSpec& spec() const { return config().model; }
+  const ModelSpec& spec() const;
   HfLayout layout() const;                         // of the tensor names
   std::span<const LogicalTensor> tensors() const;  // native names; dtype is the file's
 
@@ -62,6 +62,7 @@ struct HfWriteOptions {
 // each of tensors_of(spec), in any order, F64, F32 or BF16.  All is written to DIRECTORY.tmp
 // (what a killed run left there is removed), synced and renamed: the target is complete or absent.
 void write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-                    TensorsOf tensors_of, std::span<const Piece> tensors, const HfWriteOptions& options);
+                    TensorsOf tensors_of, std::span<const Piece> tensors,
+                    const HfWriteOptions& options);
 
 }  // namespace ashlar::checkpoint

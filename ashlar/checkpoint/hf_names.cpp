@@ -88,7 +88,7 @@ LegacyName legacy_name(const std::string& native, int64_t num_blocks) {
 
 }  // namespace
 
-std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, const ModelSpec& spec,
+std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, int64_t num_blocks,
                                      HfLayout layout) {
   std::vector<FileTensor> tensors;
   for (size_t n = 0; n < natives.size(); ++n) {
@@ -97,30 +97,30 @@ std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, con
       tensors.push_back({native, shape, n, 0, 1});
       continue;
     }
-    const LegacyName legacy = legacy_name(native, spec.num_hidden_layers);
+    const LegacyName legacy = legacy_name(native, num_blocks);
     if (!legacy.each_expert) {
       tensors.push_back({legacy.text, shape, n, 0, 1});
       continue;
     }
     const Shape one(shape.dims().subspan(1));
     for (int64_t expert = 0; expert < shape[0]; ++expert)
-      tensors.push_back(
-          {fmt::format(fmt::runtime(legacy.text), expert), one, n, expert, shape[0]});
+      tensors.push_back({fmt::format(fmt::runtime(legacy.text), expert), one, n, expert, shape[0]});
   }
   return tensors;
 }
 
 int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout) {
-  ModelSpec small = spec;  // the last of two blocks stands for all but the first
-  const auto count = [&](int64_t num_blocks) {
-    small.num_experts = 1;
-    small.num_hidden_layers = num_blocks;
-    small.layer_types.assign(size_t(num_blocks), LayerType::kHybrid);
+  // Blocks are alike but for the first, and have as many tensors with one expert as with many.
+  ModelSpec small = spec;
+  const auto count = [&](size_t num_blocks) {
+    small.blocks.assign(num_blocks, spec.blocks[0]);
+    for (BlockSpec& block : small.blocks) block.feed_forward.num_experts = 1;
     return int64_t(tensors_of(small, DType::kF32).size());
   };
-  const int64_t one = count(1), next = count(2) - one;
-  const int64_t per_expert = layout == HfLayout::kLegacy ? 2 * (spec.num_experts - 1) : 0;
-  return one + (spec.num_hidden_layers - 1) * next + spec.num_hidden_layers * per_expert;
+  const int64_t one = count(1), next = count(2) - one, num_blocks = spec.num_blocks();
+  const int64_t num_experts = spec.blocks[0].feed_forward.num_experts;
+  const int64_t per_expert = layout == HfLayout::kLegacy ? 2 * (num_experts - 1) : 0;
+  return one + (num_blocks - 1) * next + num_blocks * per_expert;
 }
 
 std::string canonical_name(std::string_view name) {

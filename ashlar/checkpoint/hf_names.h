@@ -37,8 +37,9 @@ struct FileTensor {
   size_t native = 0;  // index into the native tensors
   int64_t part = 0, num_parts = 1;
 };
-// In the order of `natives`, the tensors of `spec`; the parts of one tensor follow each other.
-std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, const ModelSpec& spec,
+// In the order of `natives`, the tensors of a model of so many blocks; the parts of one tensor follow
+// each other.
+std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, int64_t num_blocks,
                                      HfLayout layout);
 // How many, without listing them.
 int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout);

@@ -54,7 +54,7 @@ std::vector<Source> sources_of(const ModelSpec& spec, TensorsOf tensors_of,
                  "{} tensors are given; expected only the {} of the model", by_name.size(),
                  natives.size());
   std::vector<Source> sources;
-  for (FileTensor& tensor : file_tensors(natives, spec, options.layout)) {
+  for (FileTensor& tensor : file_tensors(natives, spec.num_blocks(), options.layout)) {
     const size_t native = tensor.native;
     sources.push_back({std::move(tensor), natives[native].dtype, found[native]});
   }
@@ -160,15 +160,17 @@ void write_all(FileSystem& files, const std::string& directory, const ModelSpec&
     const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
     writer.write_file(kHfIndexFile, index.dump(2) + "\n");
   }
-  writer.write_file(kHfConfigFile, to_hf_config(spec, options.dtype, options.layout));
-  writer.write_file(kHfGenerationFile, to_hf_generation_config(spec));
+  const ZayaSpec zaya = zaya_of(spec);
+  writer.write_file(kHfConfigFile, to_hf_config(zaya, options.dtype, options.layout));
+  writer.write_file(kHfGenerationFile, to_hf_generation_config(zaya));
   for (const auto& [name, content] : options.files) writer.write_file(name, content);
 }
 
 }  // namespace
 
 void write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-                    TensorsOf tensors_of, std::span<const Piece> tensors, const HfWriteOptions& options) {
+                    TensorsOf tensors_of, std::span<const Piece> tensors,
+                    const HfWriteOptions& options) {
   ASHLAR_ASSERT(options.dtype == DType::kBF16 || options.dtype == DType::kF32 ||
                 options.dtype == DType::kF64);
   ASHLAR_ASSERT(options.max_file_bytes > 0);

@@ -185,8 +185,9 @@ int import_model(const Flags& flags, Log& log) {
   request.aliases = {{std::string(checkpoint::kHfHead), std::string(checkpoint::kHfEmbedding)}};
   request.extra = {
       {checkpoint::kConfigFile,
-       checkpoint::to_hf_config(source.spec, DType::kF32, checkpoint::HfLayout::kNative), true},
-      {checkpoint::kModelOptionsFile, checkpoint::model_options_json(source.spec), true}};
+       checkpoint::to_hf_config(zaya_of(source.spec), DType::kF32, checkpoint::HfLayout::kNative),
+       true},
+      {checkpoint::kModelFile, to_json(source.spec), true}};
   if (auto tokenizer = eval::read_tokenizer_file(*files, source))
     request.extra.push_back({checkpoint::kTokenizerFile, std::move(*tokenizer), false});
   request.sections["hf"] = one_line({{"source", flags.first}});

@@ -24,7 +24,7 @@ struct Flags {
 
 // The input with its length: --length, else the usual one or what the model is meant for.
 eval::InputSpec input_of(const Flags& flags, const eval::ModelSource& source) {
-  const int64_t positions = source.spec.max_position_embeddings;
+  const int64_t positions = source.spec.max_positions;
   eval::InputSpec input = flags.input;
   input.all = flags.part == "all";
   input.length = flags.length.value_or(std::min(kUsualLength, positions));

@@ -23,10 +23,10 @@ void keep_last(const Context& ctx, const Matrix& fresh, const Matrix& kept) {
 DecodeCache::DecodeCache(Allocator& allocator, const ModelSpec& spec, const nn::Types& types,
                          int64_t max_tokens, int64_t max_chunk)
     : max_tokens_(max_tokens) {
-  const nn::CcaShape shape = nn::CcaShape::of(spec);
-  for (int64_t l = 0; l < spec.num_hidden_layers; ++l) {
+  for (const BlockSpec& block : spec.blocks) {
+    const nn::CcaShape shape = nn::CcaShape::of(block.mixer, spec.hidden_size);
     Layer layer;
-    layer.window = spec.window_of(l);
+    layer.window = block.mixer.window;
     const int64_t capacity =
         layer.window > 0 ? std::min(max_tokens, layer.window - 1 + max_chunk) : max_tokens;
     layer.k = make_tensor(allocator, types.activation, {capacity, shape.kv_dim()}, Tag::kCache);

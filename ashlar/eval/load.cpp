@@ -16,12 +16,11 @@ namespace {
 ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string& path) {
   ModelSource source{
       .path = path, .resolved = reader.directory(), .hugging_face = false, .spec = {}};
-  source.spec = checkpoint::parse_hf_config(reader.read_blob(checkpoint::kConfigFile),
-                                            join(reader.directory(), "extra/config.json"))
-                    .model;
-  if (reader.has_blob(checkpoint::kModelOptionsFile))
-    checkpoint::read_model_options(reader.read_blob(checkpoint::kModelOptionsFile),
-                                   join(reader.directory(), "extra/model.json"), source.spec);
+  std::optional<std::string> model_json;
+  if (reader.has_blob(checkpoint::kModelFile))
+    model_json = reader.read_blob(checkpoint::kModelFile);
+  source.spec = checkpoint::parse_step_model(reader.read_blob(checkpoint::kConfigFile), model_json,
+                                             reader.directory());
   const std::string first = nn::logical_tensors(source.spec).front().name;
   ASHLAR_REQUIRE(reader.find(first), kCorrupt, "{}: no tensor {}; this step holds no model",
                  reader.directory(), first);
@@ -165,7 +164,7 @@ Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, co
 }
 
 void warn_past_positions(const ModelSource& source, int64_t num_tokens, Log& log) {
-  const int64_t positions = source.spec.max_position_embeddings;
+  const int64_t positions = source.spec.max_positions;
   if (num_tokens <= positions) return;
   log.warn("{} is meant for {} tokens (max_position_embeddings) and is given up to {}", source.path,
            format_thousands(positions), format_thousands(num_tokens));

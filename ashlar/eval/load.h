@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "ashlar/checkpoint/model_options.h"
+#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/data/tokenizer.h"

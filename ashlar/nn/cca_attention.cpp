@@ -12,15 +12,15 @@ namespace {
 using kernels::Context;
 using kernels::Matrix;
 
-static_assert(ModelSpec::kMaxHeadDim == kernels::kMaxHeadDim);
+static_assert(CcaSpec::kMaxHeadDim == kernels::kMaxHeadDim);
 
 // The values of all key heads lie flat, [current | delayed], each half a matrix of its own.
-Section current_values(const ModelSpec& whole) {
-  const int64_t K = whole.num_key_value_heads, half = whole.kv_dim() / 2;
+Section current_values(const CcaSpec& whole) {
+  const int64_t K = whole.num_key_heads, half = whole.kv_dim() / 2;
   return {Grain::kKeyHead, K, whole.head_dim, 0, half, 0};
 }
-Section delayed_values(const ModelSpec& whole) {
-  const int64_t K = whole.num_key_value_heads, half = whole.kv_dim() / 2;
+Section delayed_values(const CcaSpec& whole) {
+  const int64_t K = whole.num_key_heads, half = whole.kv_dim() / 2;
   return {Grain::kKeyHead, K, whole.head_dim, 0, half, half};
 }
 
@@ -68,10 +68,10 @@ Halos halos(const AttentionSaved& saved, const kernels::Sequence& sequence) {
 
 }  // namespace
 
-CcaShape CcaShape::of(const ModelSpec& whole, const Share& share) {
-  const int64_t N = whole.num_attention_heads, K = whole.num_key_value_heads, D = whole.head_dim;
+CcaShape CcaShape::of(const CcaSpec& whole, int64_t hidden_size, const Share& share) {
+  const int64_t N = whole.num_query_heads, K = whole.num_key_heads, D = whole.head_dim;
   const int64_t delayed = portion_of(delayed_values(whole), share).size();
-  return {whole.hidden_size,
+  return {hidden_size,
           share.of(Grain::kQueryHead, N).size(),
           share.of(Grain::kKeyHead, K).size(),
           D,
@@ -82,10 +82,10 @@ CcaShape CcaShape::of(const ModelSpec& whole, const Share& share) {
 }
 
 void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
-  const ModelSpec& m = layer.model;
-  const int64_t H = m.hidden_size, N = m.num_attention_heads, K = m.num_key_value_heads;
+  const CcaSpec& m = layer.of_block().mixer;
+  const int64_t H = layer.model.hidden_size, N = m.num_query_heads, K = m.num_key_heads;
   const int64_t D = m.head_dim, C = m.conv_channels(), kv = K * D;
-  shape = CcaShape::of(m, layer.share);
+  shape = CcaShape::of(m, H, layer.share);
   const Section queries{Grain::kQueryHead, N, D, 0, N * D}, keys{Grain::kKeyHead, K, D, 0, kv};
   const Cut channels{0, {queries, {Grain::kKeyHead, K, D, N * D, kv}}};
   const auto matrix = [&](const char* name, const Shape& whole, InitRule init, Cut cut) {
@@ -165,7 +165,7 @@ void attention_forward(const Context& ctx, const AttentionCall& call, const Atte
 
   linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(saved.qkv));
   call.exchanges.tokens->halo_forward(ctx, call.layer, call.sequence, z, vd_part(shape, saved.qkv),
-                                     halo_z, halo_vd);
+                                      halo_z, halo_vd);
   {
     const Arena::Scope scope(*ctx.workspace);
     const Tensor columns = ctx.workspace->take(call.types.activation, {T, 2 * C});
@@ -181,7 +181,7 @@ void attention_forward(const Context& ctx, const AttentionCall& call, const Atte
              w.temp.value, halo_vd, saved.qhat, saved.khat, saved.v, saved.n_q, saved.n_k,
              saved.q_sum);
   call.exchanges.tokens->attend(ctx, call.layer, attention_shape(call, shape), call.sequence,
-                               saved.qhat, saved.khat, saved.v, saved.att, saved.lse);
+                                saved.qhat, saved.khat, saved.v, saved.att, saved.lse);
   linear_forward(ctx, compute, Matrix::of(saved.att), w.o_proj.operand, Matrix::of(o_TH));
 }
 
@@ -211,8 +211,8 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
       linear_backward_weight(ctx, compute, Matrix::of(do_TH), Matrix::of(saved.att),
                              w.o_proj.gradient, call.accumulate);
       call.exchanges.tokens->attend_backward(ctx, call.layer, attention_shape(call, shape),
-                                            call.sequence, saved.qhat, saved.khat, saved.v,
-                                            saved.att, saved.lse, datt, dqhat, dkhat, dv);
+                                             call.sequence, saved.qhat, saved.khat, saved.v,
+                                             saved.att, saved.lse, datt, dqhat, dkhat, dv);
     }
     if (heads) {
       qk_query_gradient_sums(ctx, qk_shape(shape), call.sequence, call.rope, saved.qkv, saved.y_TC,
@@ -234,7 +234,7 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
                           dz, dhalo_z, w.conv0_w.gradient, w.conv0_b.gradient);
   }
   call.exchanges.tokens->halo_backward(ctx, call.layer, call.sequence, dhalo_z, dhalo_vd, dz,
-                                      vd_part(shape, dqkv));
+                                       vd_part(shape, dqkv));
   linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), w.qkv.gradient,
                          call.accumulate);
   if (heads && !heads->leads())

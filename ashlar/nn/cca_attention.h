@@ -22,7 +22,7 @@ struct CcaShape {
   int64_t rotary_dim;
   double qk_norm_eps;
 
-  static CcaShape of(const ModelSpec& whole, const Share& share = {});
+  static CcaShape of(const CcaSpec& whole, int64_t hidden_size, const Share& share = {});
   int64_t q_dim() const { return N * D; }
   int64_t kv_dim() const { return K * D; }
   int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C

@@ -13,7 +13,7 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
   const BlockWeights& w = call.weights.blocks[size_t(l)];
   const AttentionCall attention = call.at(l);
   call.runner.attention_forward(ctx, attention, s);
-  merge_norm_forward(ctx, call.weights.spec.rms_norm_eps, s.o, saved.x[size_t(l)],
+  merge_norm_forward(ctx, call.weights.spec.norm_eps, s.o, saved.x[size_t(l)],
                      w.attention_merge.params(), w.moe_norm.value, s.h, s.m, s.rstd_m);
   const Tensor r_prev = l > 0 ? saved.blocks[size_t(l) - 1].moe.router.r : Tensor{};
   call.runner.moe_forward(ctx, attention, s, r_prev);
@@ -31,7 +31,7 @@ NormOf norm_of(const ModelWeights& weights, const Saved& saved, int64_t l) {
 void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
   const NormOf norm = norm_of(call.weights, saved, l);
   ctx.enter("recomputation", l);
-  rms_norm_forward(ctx, call.weights.spec.rms_norm_eps, saved.x[size_t(l)], norm.weight, norm.out,
+  rms_norm_forward(ctx, call.weights.spec.norm_eps, saved.x[size_t(l)], norm.weight, norm.out,
                    saved.rstd[size_t(l)]);
   block_forward(ctx, call, saved, l);
 }
@@ -41,7 +41,7 @@ void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, in
 Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types, TokenCounts tokens,
                   int64_t num_halos, Keep keep) {
   const ModelSpec& spec = weights.spec;
-  const int64_t T = tokens.stream, L = spec.num_hidden_layers;
+  const int64_t T = tokens.stream, L = spec.num_blocks();
   const Shape stream_shape{T, spec.hidden_size};
   Saved s;
   s.keep = keep;
@@ -71,10 +71,9 @@ Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types,
 }
 
 AttentionCall ModelCall::at(int64_t layer) const {
-  const bool sliding = weights.spec.layer_types[size_t(layer)] == LayerType::kHybridSliding;
-  return {types,     layer,     weights.spec.window_of(layer),
-          sequence,  exchanges, sliding ? rope_sliding : rope,
-          accumulate};
+  const auto l = size_t(layer);
+  return {types,   layer,     weights.spec.blocks[l].mixer.window, sequence, exchanges,
+          rope[l], accumulate};
 }
 
 void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
@@ -84,14 +83,14 @@ void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
   embedding_forward(ctx, call.ids_T, w.embed.value, w.input_scale.value, w.input_bias.value,
                     saved.x[0]);
   const NormOf first = norm_of(w, saved, 0);
-  rms_norm_forward(ctx, call.weights.spec.rms_norm_eps, saved.x[0], first.weight, first.out,
+  rms_norm_forward(ctx, call.weights.spec.norm_eps, saved.x[0], first.weight, first.out,
                    saved.rstd[0]);
   for (int64_t l = 0; l < L; ++l) {
     ctx.enter("forward", l);
     block_forward(ctx, call, saved, l);
     const BlockSaved& s = saved.blocks[size_t(l)];
     const NormOf next = norm_of(w, saved, l + 1);
-    merge_norm_forward(ctx, call.weights.spec.rms_norm_eps, s.e, s.h,
+    merge_norm_forward(ctx, call.weights.spec.norm_eps, s.e, s.h,
                        w.blocks[size_t(l)].moe_merge.params(), next.weight, saved.x[size_t(l) + 1],
                        next.out, saved.rstd[size_t(l) + 1]);
   }

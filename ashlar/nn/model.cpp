@@ -1,5 +1,7 @@
 #include "ashlar/nn/model.h"
 
+#include <algorithm>
+
 #include "ashlar/kernels/qk.h"
 
 namespace ashlar::nn {
@@ -26,6 +28,27 @@ Tensor vector_at(const Tensor& first, int64_t numel) {
   return {first.data, first.dtype, first.device, {numel}};
 }
 
+// The first block with the RoPE of block l.
+size_t first_alike(const ModelSpec& spec, size_t l) {
+  const auto alike = [&](const BlockSpec& block) {
+    const CcaSpec &a = block.mixer, &b = spec.blocks[l].mixer;
+    return a.rope_theta == b.rope_theta && a.rotary_dim() == b.rotary_dim();
+  };
+  return size_t(std::find_if(spec.blocks.begin(), spec.blocks.end(), alike) - spec.blocks.begin());
+}
+
+std::vector<Tensor> take_tables(Arena& arena, const ModelSpec& spec, DType dtype,
+                                int64_t max_positions) {
+  std::vector<Tensor> tables;
+  for (size_t l = 0; l < spec.blocks.size(); ++l) {
+    const size_t first = first_alike(spec, l);
+    tables.push_back(first < l
+                         ? tables[first]
+                         : arena.take(dtype, {max_positions, spec.blocks[l].mixer.rotary_dim()}));
+  }
+  return tables;
+}
+
 }  // namespace
 
 Arena arena_for(Allocator& allocator, Tag tag, function_ref<void(Arena&)> lay_out, int64_t align) {
@@ -44,13 +67,10 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
       operands_of_unit_(flat_.unit_numel.size()),
       weight_arena_(Device::kMeta),
       gradient_arena_(Device::kMeta),
-      table_arena_(arena_for(allocator, Tag::kWeights,
-                             [&](Arena& arena) {
-                               arena.take(types_.stream, {max_positions, whole.rotary_dim()});
-                               arena.take(types_.stream, {max_positions, whole.rotary_dim()});
-                             })),
-      rope_(table_arena_.take(types_.stream, {max_positions, whole.rotary_dim()})),
-      rope_sliding_(table_arena_.take(types_.stream, {max_positions, whole.rotary_dim()})),
+      table_arena_(arena_for(
+          allocator, Tag::kWeights,
+          [&](Arena& arena) { take_tables(arena, whole, types_.stream, max_positions); })),
+      rope_(take_tables(table_arena_, whole, types_.stream, max_positions)),
       runner_(weights_.blocks) {
   for (const Stored& stored : weights_.tensors) {
     if (!stored.is_operand()) continue;
@@ -60,8 +80,10 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
   }
   take_weights(ctx, allocator, options.training);
   if (options.training) take_gradients(allocator);
-  rope_table(ctx, whole.rope_theta, whole.rotary_dim(), rope_);
-  rope_table(ctx, whole.rope_theta_sliding, whole.rotary_dim(), rope_sliding_);
+  for (size_t l = 0; l < rope_.size(); ++l)
+    if (first_alike(whole, l) == l)
+      rope_table(ctx, whole.blocks[l].mixer.rope_theta, whole.blocks[l].mixer.rotary_dim(),
+                 rope_[l]);
 }
 
 void Model::take_weights(const Context& ctx, Allocator& allocator, bool training) {
@@ -117,14 +139,8 @@ void Model::pack(const Context& ctx, int64_t unit) const {
 
 ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& sequence,
                       const Tensor& ids_T, BlockRunner* runner) {
-  return {types_,
-          weights_,
-          runner ? *runner : runner_,
-          {&exchange, &local_experts_},
-          sequence,
-          ids_T,
-          rope_,
-          rope_sliding_};
+  return {types_,   weights_, runner ? *runner : runner_, {&exchange, &local_experts_},
+          sequence, ids_T,    rope_};
 }
 
 Tensor Model::unit_weights(int64_t unit) const {

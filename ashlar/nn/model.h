@@ -41,9 +41,9 @@ struct ModelCall {
   BlockRunner& runner;
   Exchanges exchanges;
   const kernels::Sequence& sequence;
-  Tensor ids_T;               // I32
-  Tensor rope, rope_sliding;  // [positions, rho]
-  bool accumulate = true;     // of backward; see AttentionCall
+  Tensor ids_T;                  // I32
+  std::span<const Tensor> rope;  // [positions, rho], by block
+  bool accumulate = true;        // of backward; see AttentionCall
   AttentionCall at(int64_t layer) const;
 };
 
@@ -111,7 +111,7 @@ class Model {
   Arena gradient_arena_;
   std::vector<Arena> gradient_slots_;
   Arena table_arena_;
-  Tensor rope_, rope_sliding_;
+  std::vector<Tensor> rope_;  // by block; blocks of one RoPE share a table
   LocalRunner runner_;
   ExpertExchange local_experts_;
 };

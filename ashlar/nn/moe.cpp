@@ -21,17 +21,17 @@ int64_t rows_in_use(const RoutePlan& plan, int64_t num_tokens) {
 
 }  // namespace
 
-MoeShape MoeShape::of(const ModelSpec& whole, const Share& share) {
-  return {whole.hidden_size, whole.num_experts,
-          share.of(Grain::kWidth, whole.moe_intermediate_size).size(),
+MoeShape MoeShape::of(const MoeSpec& whole, int64_t hidden_size, const Share& share) {
+  return {hidden_size, whole.num_experts, share.of(Grain::kWidth, whole.width).size(),
           whole.skip_output == SkipOutput::kIdentity};
 }
 
 void MoeWeights::list(const LayerSpec& layer, StoredVisitor visit) {
-  shape = MoeShape::of(layer.model, layer.share);
+  const MoeSpec& moe = layer.of_block().feed_forward;
+  shape = MoeShape::of(moe, layer.model.hidden_size, layer.share);
   router.list(layer.under("gate."), visit);
   const auto [H, E, here, skip] = shape;
-  const int64_t F = layer.model.moe_intermediate_size;
+  const int64_t F = moe.width;
   const Section gate{Grain::kWidth, F, 1, 0, F}, up{Grain::kWidth, F, 1, F, F};
   const auto stack = [&](const char* name, const Shape& whole, InitRule init, int64_t halves,
                          Cut cut) {

@@ -18,7 +18,7 @@ struct MoeShape {
   int64_t H, E, F;
   bool skip_identity;  // skipped tokens give p * m instead of 0
 
-  static MoeShape of(const ModelSpec& whole, const Share& share = {});
+  static MoeShape of(const MoeSpec& whole, int64_t hidden_size, const Share& share = {});
 };
 
 struct MoeWeights {

@@ -28,7 +28,7 @@ Shape local_shape(const ParameterInfo& info, const Share& share) {
 }
 
 InitRule LayerSpec::output() const {
-  const double depth = 1.0 / std::sqrt(2.0 * double(model.num_hidden_layers));
+  const double depth = 1.0 / std::sqrt(2.0 * double(model.num_blocks()));
   return {InitRule::Kind::kNormal, init.std * (init.output_depth ? depth : 1.0)};
 }
 

@@ -105,6 +105,7 @@ struct LayerSpec {
   int64_t block;
   std::string prefix;  // of names: "model.layers.3.self_attn."
 
+  const BlockSpec& of_block() const { return model.blocks[size_t(block)]; }
   LayerSpec under(const char* name) const { return {model, share, init, block, prefix + name}; }
   InitRule normal() const { return {InitRule::Kind::kNormal, init.std}; }
   InitRule output() const;  // of a matrix that writes into the stream

@@ -11,9 +11,9 @@ using kernels::Matrix;
 }  // namespace
 
 void RouterWeights::list(const LayerSpec& layer, StoredVisitor visit) {
-  const int64_t H = layer.model.hidden_size, R = layer.model.router_hidden_size;
-  const int64_t X = layer.model.num_classes();
-  shape = {H, R, X, layer.model.rms_norm_eps};
+  const MoeSpec& moe = layer.of_block().feed_forward;
+  const int64_t H = layer.model.hidden_size, R = moe.router_width, X = moe.num_classes();
+  shape = {H, R, X, layer.model.norm_eps};
   const auto matrix = [&](const char* name, Weight& weight, const Shape& extents,
                           OptimizerKind kind) {
     visit({.weight = &weight,

@@ -40,7 +40,7 @@ std::vector<const Stored*> memory_order(const ModelWeights& weights) {
 }  // namespace
 
 ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const InitSpec& init)
-    : spec(whole), share(part), blocks(size_t(whole.num_hidden_layers)) {
+    : spec(whole), share(part), blocks(whole.blocks.size()) {
   int64_t block = -1;
   const auto add = [&](Stored stored) {
     finish(stored, block, share);
@@ -57,7 +57,7 @@ ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const Init
        .operand_shape = table});
   add({.weight = &input_scale, .logical = {stream_vector(root, "input_hidden_states_scale", 1.0)}});
   add({.weight = &input_bias, .logical = {stream_vector(root, "input_hidden_states_bias", 0.0)}});
-  for (block = 0; block < spec.num_hidden_layers; ++block)
+  for (block = 0; block < spec.num_blocks(); ++block)
     blocks[size_t(block)].list(
         {spec, share, init, block, "model.layers." + std::to_string(block) + "."}, add);
   block = -1;

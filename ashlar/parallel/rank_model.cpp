@@ -56,7 +56,7 @@ void RankModel::take_share(Allocator& allocator, DType compute) {
   const nn::Share share =
       nn::Share::even(groups_.coordinate(Axis::kTp), int(parallel_.tp));
   model_ = std::make_unique<nn::Model>(
-      ctx_, allocator, recipe_.model, compute, recipe_.data.sequence_length,
+      ctx_, allocator, model_of(recipe_.model), compute, recipe_.data.sequence_length,
       nn::ModelOptions{
           .memory = model_memory(ctx_, parallel_, groups_.data().size(), compute),
           .share = share,

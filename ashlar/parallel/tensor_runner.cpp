@@ -21,11 +21,12 @@ void ExpertSums::sum_partial(const Tensor& dchosen_T) {
 
 TensorRunner::TensorRunner(comm::Group& tp, const nn::Model& model, bool sequence_parallel)
     : tp_(tp), experts_(tp), model_(model), sequence_parallel_(sequence_parallel) {
-  const int64_t num_keys = model.spec().num_key_value_heads;
+  const int64_t num_keys = model.spec().blocks[0].mixer.num_key_heads;
   const int sharers = model.weights().share.of(nn::Grain::kKeyHead, num_keys).num_copies;
   if (sharers > 1)
-    heads_ = std::make_unique<HeadSums>(
-        tp.split("tp keys", [&](int rank) { return comm::Place{rank / sharers, rank}; }));
+    heads_ = std::make_unique<HeadSums>(tp.split("tp keys", [&](int rank) {
+      return comm::Place{rank / sharers, rank};
+    }));
 }
 
 AttentionCall TensorRunner::shared(const AttentionCall& call) {
@@ -57,8 +58,8 @@ void TensorRunner::attention_forward(const Context& ctx, const AttentionCall& ca
   const Arena::Scope scope(*ctx.workspace);
   const Tensor a = room(ctx, saved.a), o = room(ctx, saved.o);
   gather(saved.a, a, "tp attention input").wait();
-  nn::attention_forward(ctx, shared(call), model_.weights().blocks[l].attention,
-                        saved.attention, a, o);
+  nn::attention_forward(ctx, shared(call), model_.weights().blocks[l].attention, saved.attention, a,
+                        o);
   add_up(o, saved.o, "tp attention");
 }
 
@@ -71,8 +72,8 @@ void TensorRunner::attention_backward(const Context& ctx, const AttentionCall& c
   comm::Work inputs = gather(saved.a, a, "tp attention input");
   gather(do_TH, dout, "tp attention output gradient").wait();
   inputs.wait();
-  nn::attention_backward(ctx, shared(call), model_.weights().blocks[l].attention,
-                         saved.attention, a, dout, da);
+  nn::attention_backward(ctx, shared(call), model_.weights().blocks[l].attention, saved.attention,
+                         a, dout, da);
   add_up(da, da_TH, "tp attention gradient");
 }
 

@@ -17,7 +17,7 @@ double keys_read(int64_t sequence_length, int64_t window) {
 
 }  // namespace
 
-ZayaParameters zaya_parameters(const ModelSpec& m) {
+ZayaParameters zaya_parameters(const ZayaSpec& m) {
   const int64_t H = m.hidden_size, R = m.router_hidden_size, E = m.num_experts;
   const int64_t L = m.num_hidden_layers, C = m.conv_channels();
   ZayaParameters p;
@@ -55,7 +55,7 @@ ZayaParameters zaya_parameters(const ModelSpec& m) {
   return p;
 }
 
-ZayaFlop zaya_flop(const ModelSpec& m, int64_t sequence_length) {
+ZayaFlop zaya_flop(const ZayaSpec& m, int64_t sequence_length) {
   const double H = double(m.hidden_size), R = double(m.router_hidden_size);
   const double C = double(m.conv_channels()), s = double(sequence_length);
   const double projections = H * double(m.qkv_dim()) + double(m.q_dim()) * H;
@@ -86,7 +86,7 @@ std::string_view name_of(FlopConvention convention) {
   ASHLAR_ASSERT(false && "a FlopConvention without a name");
 }
 
-double training_flop_per_token(const ModelSpec& spec, int64_t sequence_length,
+double training_flop_per_token(const ZayaSpec& spec, int64_t sequence_length,
                                FlopConvention convention) {
   if (convention == FlopConvention::kExactCausal) return zaya_flop(spec, sequence_length).training;
   const double weights = 6 * double(zaya_parameters(spec).active_with_head);

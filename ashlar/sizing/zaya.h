@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "ashlar/spec/model_spec.h"
+#include "ashlar/spec/zaya_spec.h"
 
 namespace ashlar {
 
@@ -39,7 +39,7 @@ struct ZayaParameters {
   int64_t active_with_head = 0;  // N of the 6N conventions
   int64_t buffers = 0;           // balancing biases; not trained, not in total
 };
-ZayaParameters zaya_parameters(const ModelSpec& spec);
+ZayaParameters zaya_parameters(const ZayaSpec& spec);
 
 // Flop per token of a sequence of `sequence_length` tokens; a multiply-add counts 2.  Products and
 // convolutions only.  A token reads the causal average of keys, and in a block with a window W
@@ -52,7 +52,7 @@ struct ZayaFlop {
   double forward = 0;    // the sum
   double training = 0;   // 3 forward; recomputation is not counted
 };
-ZayaFlop zaya_flop(const ModelSpec& spec, int64_t sequence_length);
+ZayaFlop zaya_flop(const ZayaSpec& spec, int64_t sequence_length);
 
 // What a published MFU counts as a token's training flop.  N = active_with_head, d = query width
 // (heads times head_dim), s = sequence length; the 6N forms ignore sliding windows.
@@ -61,7 +61,7 @@ inline constexpr std::array kFlopConventions = {FlopConvention::kExactCausal,
                                                 FlopConvention::k6N6Lds, FlopConvention::k6N12Lds,
                                                 FlopConvention::k6N};
 std::string_view name_of(FlopConvention convention);  // "exact-causal", "6N+6Lds", "6N+12Lds", "6N"
-double training_flop_per_token(const ModelSpec& spec, int64_t sequence_length,
+double training_flop_per_token(const ZayaSpec& spec, int64_t sequence_length,
                                FlopConvention convention);
 
 }  // namespace ashlar

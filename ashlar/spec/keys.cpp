@@ -109,7 +109,7 @@ Key run_name() {
 
 Rows model_sizes() {
   constexpr auto m = &Recipe::model;
-  using M = ModelSpec;
+  using M = ZayaSpec;
   return {
       required(integer("model.vocab_size", m, &M::vocab_size, {2, 2147483647},
                        "rows of the embedding, which is also the head")),
@@ -120,7 +120,7 @@ Rows model_sizes() {
                        "query heads")),
       required(integer("model.num_key_value_heads", m, &M::num_key_value_heads, kHeadCount,
                        "key and value heads; divides the query heads")),
-      required(integer("model.head_dim", m, &M::head_dim, {1, M::kMaxHeadDim},
+      required(integer("model.head_dim", m, &M::head_dim, {1, CcaSpec::kMaxHeadDim},
                        "channels of a head; times key and value heads it must be even")),
       required(integer("model.num_experts", m, &M::num_experts, kExpertCount,
                        "experts of a block; the router adds a skip class")),
@@ -133,7 +133,7 @@ Rows model_sizes() {
 
 Rows model_choices() {
   constexpr auto m = &Recipe::model;
-  using M = ModelSpec;
+  using M = ZayaSpec;
   return {
       number("model.rms_norm_eps", m, &M::rms_norm_eps, {0, 1, true}, "guard of every RMSNorm"),
       number("model.partial_rotary_factor", m, &M::partial_rotary_factor, {0, 1, true},

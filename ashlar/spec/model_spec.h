@@ -1,75 +1,74 @@
-// The shape of a ZAYA1 model and the choices that change its arithmetic.  Field names are the
-// native Hugging Face ones where one exists.  Plain values; validate() is the one place that judges
-// them.
-//
-// Source  ZAYA1, arXiv 2511.17127 and 2605.05365; the released configurations
-//         (docs/formats/model.md).
+// A model, block by block: what its layers are made from, whatever family it belongs to.  Plain
+// values, made of what a recipe or a config.json states (zaya_spec.h) and kept whole in the
+// model.json of every saved step.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ashlar {
 
-enum class LayerType : uint8_t { kHybrid, kHybridSliding };
-// What the skip class adds: nothing, or p * m.
+// What the skip class of a router adds: nothing, or p * m.
 enum class SkipOutput : uint8_t { kZero, kIdentity };
+// How branches join the stream: both scaled and shifted by learned vectors before they are added.
+enum class Residual : uint8_t { kScaled };
 
-// What a tensor-parallel rank's heads have to know of the whole model's; never read from a recipe.
-struct HeadShare {
-  int64_t group = 0;            // query heads per key head in the whole model; 0: as here
-  int64_t delayed_values = -1;  // of the kv_dim value columns here, the last; -1: half of them
-  friend bool operator==(const HeadShare&, const HeadShare&) = default;
+// Compressed Convolutional Attention (nn/cca_attention.h).
+struct CcaSpec {
+  static constexpr int64_t kMaxHeadDim = 256;  // what the attention kernels hold
+
+  int64_t num_query_heads = 0;  // N
+  int64_t num_key_heads = 0;    // K
+  int64_t head_dim = 0;         // D
+  double rotary_factor = 0.5;   // share of a head's channels that RoPE rotates
+  int64_t window = 0;           // tokens that a query sees, itself included; 0: all before it
+  double rope_theta = 1e4;
+  double qk_norm_eps = 1e-12;  // guard under the root
+
+  int64_t q_dim() const { return num_query_heads * head_dim; }
+  int64_t kv_dim() const { return num_key_heads * head_dim; }
+  int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C
+  int64_t rotary_dim() const { return int64_t(double(head_dim) * rotary_factor); }
+  friend bool operator==(const CcaSpec&, const CcaSpec&) = default;
+};
+
+// Mixture of experts with ZAYA1's router (nn/moe.h).
+struct MoeSpec {
+  int64_t num_experts = 0;   // E; the router has one class more (skip)
+  int64_t width = 0;         // F, inside an expert
+  int64_t router_width = 0;  // R
+  SkipOutput skip_output = SkipOutput::kZero;
+
+  int64_t num_classes() const { return num_experts + 1; }
+  friend bool operator==(const MoeSpec&, const MoeSpec&) = default;
+};
+
+struct BlockSpec {
+  CcaSpec mixer;
+  MoeSpec feed_forward;
+  Residual residual = Residual::kScaled;
+  friend bool operator==(const BlockSpec&, const BlockSpec&) = default;
 };
 
 struct ModelSpec {
-  static constexpr int64_t kMaxHeadDim = 256;  // what the attention kernels hold
-
-  int64_t vocab_size = 0;             // V
-  int64_t hidden_size = 0;            // H
-  int64_t num_hidden_layers = 0;      // L, blocks of one attention and one mixture of experts
-  int64_t num_attention_heads = 0;    // N
-  int64_t num_key_value_heads = 0;    // K
-  int64_t head_dim = 0;               // D
-  int64_t num_experts = 0;            // E; the router has one class more (skip)
-  int64_t moe_intermediate_size = 0;  // F
-  int64_t router_hidden_size = 0;     // R
-  double rms_norm_eps = 1e-5;
-  double partial_rotary_factor = 0.5;
-  double rope_theta = 1e4;             // blocks of type hybrid
-  double rope_theta_sliding = 1e4;     // blocks of type hybrid_sliding
-  int64_t sliding_window = 0;          // counts the token itself; 0: none
-  std::vector<LayerType> layer_types;  // one per block
-  int64_t max_position_embeddings = 32768;
+  int64_t vocab_size = 0;     // V
+  int64_t hidden_size = 0;    // H
+  int64_t max_positions = 0;  // of the longest sequence that the model is meant for
+  double norm_eps = 1e-5;
+  bool head_fp32 = false;  // the head product in fp32 even when compute is bf16
   int64_t pad_token_id = 0, bos_token_id = 2, eos_token_id = 1;
+  std::vector<BlockSpec> blocks;
 
-  SkipOutput skip_output = SkipOutput::kZero;
-  bool head_fp32 = false;      // the head product in fp32 even when compute is bf16
-  double qk_norm_eps = 1e-12;  // guard under the root of the QK norm; 0 in the golden vector
-  HeadShare share;             // the whole model, unless parallel/tensor.h cut it
-
-  int64_t groups() const { return num_attention_heads / num_key_value_heads; }  // G
-  int64_t q_dim() const { return num_attention_heads * head_dim; }
-  int64_t kv_dim() const { return num_key_value_heads * head_dim; }
-  int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C
-  int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }    // rows of q, k, v1, v2
-  int64_t delayed_dim() const {                                 // columns of the delayed values
-    return share.delayed_values >= 0 ? share.delayed_values : kv_dim() / 2;
-  }
-  int64_t rotary_dim() const { return int64_t(double(head_dim) * partial_rotary_factor); }
-  int64_t num_classes() const { return num_experts + 1; }
-  double theta_of(int64_t layer) const {
-    return layer_types[size_t(layer)] == LayerType::kHybrid ? rope_theta : rope_theta_sliding;
-  }
-  int64_t window_of(int64_t layer) const {  // 0: no window
-    return layer_types[size_t(layer)] == LayerType::kHybrid ? 0 : sliding_window;
-  }
+  int64_t num_blocks() const { return int64_t(blocks.size()); }
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 
-// kConfig with the key, its value and the nearest legal values.  `section` prefixes key names in
-// messages ("model." in recipes, "" for config.json).
-void validate(const ModelSpec& spec, const std::string& section);
+// {"vocab_size": ..., "blocks": [{"mixer": {"kind": "cca", ...}, "feed_forward": {"kind": "moe", ...},
+// "residual": "scaled"}, ...]}, with the names above.
+std::string to_json(const ModelSpec& model);
+// kCorrupt "WHAT: key is VALUE; expected ..." for anything but what to_json writes.
+ModelSpec parse_model_spec(std::string_view json, const std::string& what);
 
 }  // namespace ashlar

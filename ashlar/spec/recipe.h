@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/spec/model_spec.h"
+#include "ashlar/spec/zaya_spec.h"
 
 namespace ashlar {
 
@@ -132,7 +132,7 @@ struct CheckpointSpec {
 
 struct Recipe {
   std::string name, source;  // [run] name; the file it came from (not a key)
-  ModelSpec model;
+  ZayaSpec model;
   InitSpec init;
   BalanceSpec balance;
   DataSpec data;

@@ -19,7 +19,7 @@ std::string multiples_near(int64_t value, int64_t unit) {
   return below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
 }
 
-std::string head_rules(const ModelSpec& m, const std::string& s) {
+std::string head_rules(const ZayaSpec& m, const std::string& s) {
   if (m.num_attention_heads % m.num_key_value_heads != 0)
     return fmt::format(
         "{}num_attention_heads is {} but {}num_key_value_heads is {}; choose a "
@@ -34,7 +34,7 @@ std::string head_rules(const ModelSpec& m, const std::string& s) {
   return "";
 }
 
-std::string rotary_rule(const ModelSpec& m, const std::string& s) {
+std::string rotary_rule(const ZayaSpec& m, const std::string& s) {
   const int64_t rotated = m.rotary_dim();
   if (rotated >= 2 && rotated % 2 == 0) return "";
   if (m.head_dim < 2)
@@ -45,7 +45,7 @@ std::string rotary_rule(const ModelSpec& m, const std::string& s) {
   // Only factors that round to the wanted number are offered.
   std::string choices;
   for (int64_t even : {rotated / 2 * 2, rotated / 2 * 2 + 2}) {
-    ModelSpec other = m;
+    ZayaSpec other = m;
     other.partial_rotary_factor = static_cast<double>(even) / static_cast<double>(m.head_dim);
     if (even >= 2 && even <= m.head_dim && other.rotary_dim() == even)
       choices += fmt::format("{}{}", choices.empty() ? "" : " or ", other.partial_rotary_factor);
@@ -56,7 +56,7 @@ std::string rotary_rule(const ModelSpec& m, const std::string& s) {
       s, m.partial_rotary_factor, s, m.head_dim, rotated, choices);
 }
 
-std::string layer_rules(const ModelSpec& m, const std::string& s) {
+std::string layer_rules(const ZayaSpec& m, const std::string& s) {
   if (static_cast<int64_t>(m.layer_types.size()) != m.num_hidden_layers)
     return fmt::format(
         "{}layer_types has {} entries but {}num_hidden_layers is {}; give one per "
@@ -72,7 +72,7 @@ std::string layer_rules(const ModelSpec& m, const std::string& s) {
   return "";
 }
 
-std::string token_rule(const ModelSpec& m, const std::string& s) {
+std::string token_rule(const ZayaSpec& m, const std::string& s) {
   const struct {
     const char* name;
     int64_t id;
@@ -85,7 +85,7 @@ std::string token_rule(const ModelSpec& m, const std::string& s) {
   return "";
 }
 
-std::string model_problem(const ModelSpec& model, const std::string& section) {
+std::string model_problem(const ZayaSpec& model, const std::string& section) {
   Recipe holder;
   holder.model = model;
   for (const Key& key : recipe_keys()) {
@@ -201,7 +201,7 @@ int64_t default_num_streams(int64_t global_batch) {
   return global_batch % kUsual == 0 ? kUsual : global_batch;
 }
 
-void validate(const ModelSpec& spec, const std::string& section) {
+void validate(const ZayaSpec& spec, const std::string& section) {
   const std::string problem = model_problem(spec, section);
   ASHLAR_REQUIRE(problem.empty(), kConfig, "{}", problem);
 }

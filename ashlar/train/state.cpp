@@ -6,7 +6,7 @@
 
 #include "ashlar/checkpoint/hf_config.h"
 #include "ashlar/checkpoint/hf_names.h"
-#include "ashlar/checkpoint/model_options.h"
+#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/core/json.h"
 
 namespace ashlar::train {
@@ -186,22 +186,23 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
   loader_.clear();
   for (data::NamedIntegers& array : arrays_)
     loader_.push_back(loader_piece(array.name, array.values));
-  checkpoint::SaveRequest request{.step = counters.step,
-                                  .attempt = {},
-                                  .model = model_,
-                                  .optim = optim_,
-                                  .loader = loader_,
-                                  .whole = whole_,
-                                  .extra = {},
-                                  .sections = {},
-                                  .aliases = {{std::string(checkpoint::kHfHead), std::string(checkpoint::kHfEmbedding)}},
-                                  .before_commit = {}};
+  checkpoint::SaveRequest request{
+      .step = counters.step,
+      .attempt = {},
+      .model = model_,
+      .optim = optim_,
+      .loader = loader_,
+      .whole = whole_,
+      .extra = {},
+      .sections = {},
+      .aliases = {{std::string(checkpoint::kHfHead), std::string(checkpoint::kHfEmbedding)}},
+      .before_commit = {}};
   request.extra = {
       {"trainer.json", to_json(counters, trainer_, health), true},
       {"recipe.toml", to_toml(recipe), false},
       {checkpoint::kConfigFile,
        checkpoint::to_hf_config(recipe.model, DType::kF32, checkpoint::HfLayout::kNative), true},
-      {checkpoint::kModelOptionsFile, checkpoint::model_options_json(recipe.model), true}};
+      {checkpoint::kModelFile, to_json(model_of(recipe.model)), true}};
   if (!tokenizer_.empty()) request.extra.push_back({checkpoint::kTokenizerFile, tokenizer_, false});
   request.sections["trainer"] = Ordered{
       {"step", counters.step},

@@ -1,0 +1,48 @@
+#include "ashlar/checkpoint/model_files.h"
+
+#include "ashlar/checkpoint/hf_config.h"
+#include "ashlar/core/fields.h"
+#include "ashlar/core/files.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+// The three choices, as steps of 0.1.0 have them.
+void read_choices(const Fields& fields, ZayaSpec& spec) {
+  const std::string& skip = fields.text("skip_output");
+  if (skip != "zero" && skip != "identity")
+    fields.fail("skip_output is \"{}\"; expected \"zero\" or \"identity\"", skip);
+  spec.skip_output = skip == "zero" ? SkipOutput::kZero : SkipOutput::kIdentity;
+  spec.head_fp32 = fields.boolean("head_fp32");
+  spec.qk_norm_eps = fields.number("qk_norm_eps");
+  if (!(spec.qk_norm_eps >= 0.0))
+    fields.fail("qk_norm_eps is {}; expected a number of at least 0", spec.qk_norm_eps);
+}
+
+}  // namespace
+
+ModelSpec parse_step_model(const std::string& config_json,
+                           const std::optional<std::string>& model_json,
+                           const std::string& directory) {
+  const std::string config = join(directory, std::string("extra/") + kConfigFile);
+  const std::string place = join(directory, std::string("extra/") + kModelFile);
+  if (!model_json) return model_of(parse_hf_config(config_json, config).model);
+  const Json parsed = parse_json(*model_json, place, ErrorKind::kCorrupt);
+  const Fields fields(parsed, place);
+  if (fields.has("blocks")) return parse_model_spec(*model_json, place);
+  ZayaSpec spec = parse_hf_config(config_json, config).model;
+  read_choices(fields, spec);
+  return model_of(spec);
+}
+
+std::vector<std::string> unstated_options(const ModelSpec& model) {
+  const ZayaSpec spec = zaya_of(model), assumed;
+  std::vector<std::string> options;
+  if (spec.skip_output != assumed.skip_output) options.push_back("moe.skip_output=identity");
+  if (spec.head_fp32 != assumed.head_fp32) options.push_back("model.head_fp32=true");
+  if (spec.qk_norm_eps != assumed.qk_norm_eps)
+    options.push_back(fmt::format("model.qk_norm_eps={}", spec.qk_norm_eps));
+  return options;
+}
+
+}  // namespace ashlar::checkpoint

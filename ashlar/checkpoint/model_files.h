@@ -1,0 +1,26 @@
+// The extra files of a step that describe its model.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ashlar/spec/zaya_spec.h"
+
+namespace ashlar::checkpoint {
+
+inline constexpr const char* kConfigFile = "config.json";  // native Hugging Face form, for others
+inline constexpr const char* kModelFile = "model.json";    // the whole ModelSpec: what Ashlar reads
+inline constexpr const char* kTokenizerFile = "tokenizer.model";
+
+// The model of a step.  Steps of Ashlar 0.1.0 and before have the sizes in config.json alone and in
+// model.json, if there is one, three choices that no config.json states.
+// Errors   kCorrupt, naming the file in `directory`, for anything that was not written so.
+ModelSpec parse_step_model(const std::string& config_json,
+                           const std::optional<std::string>& model_json,
+                           const std::string& directory);
+// What of a model readers of a config.json assume otherwise, as recipes write it:
+// "moe.skip_output=identity".
+std::vector<std::string> unstated_options(const ModelSpec& model);
+
+}  // namespace ashlar::checkpoint
