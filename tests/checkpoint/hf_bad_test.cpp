@@ -91,7 +91,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 std::string message_of(const std::string& directory) {
   const auto files = posix_files();
-  return testing_support::message_of(ErrorKind::kData, [&] { HfModel::open(*files, directory); });
+  return testing_support::message_of(
+      ErrorKind::kData, [&] { HfModel::open(*files, directory, nn::logical_tensors); });
 }
 
 TEST(HfBad, EveryDirectorySaysWhatIsWrong) {

@@ -11,11 +11,11 @@ namespace {
 class HfModelTest : public HfDirectoryTest {};
 
 TEST_F(HfModelTest, OpensWhatTransformersSaved) {
-  const HfModel model = HfModel::open(*files, test_data("hf_small"));
+  const HfModel model = HfModel::open(*files, test_data("hf_small"), nn::logical_tensors);
   EXPECT_EQ(model.layout(), HfLayout::kNative);
   EXPECT_EQ(model.config().form, HfForm::kNative);
   EXPECT_EQ(model.spec().vocab_size, 128);
-  EXPECT_EQ(model.spec().num_hidden_layers, 4);
+  EXPECT_EQ(model.spec().num_blocks(), 4);
   const auto theirs = take_apart(test_data("hf_small/model.safetensors"));
   EXPECT_EQ(model.tensors().size(), theirs.size());
   const Values values = read_all(model, DType::kF32);
@@ -27,7 +27,7 @@ TEST_F(HfModelTest, OpensWhatTransformersSaved) {
 }
 
 TEST_F(HfModelTest, NativeToLegacyToNativeIsBitEqual) {
-  const HfModel first = HfModel::open(*files, test_data("hf_small"));
+  const HfModel first = HfModel::open(*files, test_data("hf_small"), nn::logical_tensors);
   const Values original = read_all(first, DType::kF32);
   write("legacy", first.spec(), original, kF32Legacy);
   const HfModel legacy = open("legacy");
@@ -45,7 +45,7 @@ TEST_F(HfModelTest, NativeToLegacyToNativeIsBitEqual) {
 
 // The experts of the legacy layout, one after the other, are the stacked tensor.
 TEST_F(HfModelTest, LegacyExpertsStackToTheNativeTensor) {
-  const ModelSpec spec = odd_spec();
+  const ZayaSpec spec = odd_spec();
   const Values values = random_values(spec, DType::kF32);
   write("legacy", spec, values, kF32Legacy);
   const auto stored = take_apart(root / "legacy/model.safetensors");
@@ -57,7 +57,7 @@ TEST_F(HfModelTest, LegacyExpertsStackToTheNativeTensor) {
 }
 
 TEST_F(HfModelTest, EveryTypeRoundTripsInBothLayouts) {
-  const ModelSpec spec = odd_spec();
+  const ZayaSpec spec = odd_spec();
   for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF64})
     for (const HfLayout layout : {HfLayout::kNative, HfLayout::kLegacy}) {
       const std::string name = fmt::format("{}_{}", name_of(dtype), name_of(layout));
@@ -73,7 +73,7 @@ TEST_F(HfModelTest, EveryTypeRoundTripsInBothLayouts) {
 }
 
 TEST_F(HfModelTest, ConvertsToNearest) {
-  const ModelSpec spec = odd_spec();
+  const ZayaSpec spec = odd_spec();
   const Values values = random_values(spec, DType::kF32);
   write("bf16", spec, values, {HfLayout::kNative, DType::kBF16});
   const HfModel model = open("bf16");
@@ -90,7 +90,7 @@ TEST_F(HfModelTest, ConvertsToNearest) {
 }
 
 TEST_F(HfModelTest, ReadsAnyBox) {
-  const ModelSpec spec = odd_spec();
+  const ZayaSpec spec = odd_spec();
   const Values whole = random_values(spec, DType::kF32);
   write("native", spec, whole, kF32Native);
   write("legacy", spec, whole, kF32Legacy);
@@ -125,7 +125,7 @@ TEST_F(HfModelTest, ReadsAnyBox) {
 }
 
 TEST_F(HfModelTest, ReadsHalfPrecision) {
-  const ModelSpec spec = odd_spec();
+  const ZayaSpec spec = odd_spec();
   write("f16", spec, random_values(spec, DType::kF32), kF32Native);
   // Bits and the values that IEEE 754 gives them.
   const uint16_t bits[] = {0x3c00, 0xc000, 0x0001, 0x03ff, 0x0400, 0x7bff, 0x8000, 0x3555};
@@ -153,7 +153,7 @@ TEST_F(HfModelTest, ReadsHalfPrecision) {
 }
 
 TEST_F(HfModelTest, AcceptsAHeadThatIsTheEmbedding) {
-  const ModelSpec spec = odd_spec();
+  const ZayaSpec spec = odd_spec();
   const Values values = random_values(spec, DType::kF32);
   write("tied", spec, values, kF32Native);
   const auto add_head = [](std::vector<RawTensor>& tensors) {
@@ -177,7 +177,7 @@ TEST_F(HfModelTest, AcceptsAHeadThatIsTheEmbedding) {
 
 // The config of 2025 and tensors named smoe_block, as the earliest release has them.
 TEST_F(HfModelTest, ReadsTheEarliestForm) {
-  ModelSpec spec = odd_spec();
+  ZayaSpec spec = odd_spec();
   spec.layer_types.assign(3, LayerType::kHybrid);
   spec.sliding_window = 0;
   spec.rope_theta_sliding = 1e4;
@@ -197,7 +197,7 @@ TEST_F(HfModelTest, ReadsTheEarliestForm) {
     "eos_token_id": 1, "smoe_use_mod": true})");
   const HfModel model = open("old");
   EXPECT_EQ(model.config().form, HfForm::kLegacy2025);
-  EXPECT_TRUE(model.spec() == spec);
+  EXPECT_TRUE(model.spec() == model_of(spec));
   expect_equal(values, read_all(model, DType::kF32));
 }
 

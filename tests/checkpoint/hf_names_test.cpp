@@ -12,22 +12,26 @@
 namespace ashlar::checkpoint {
 namespace {
 
-ModelSpec spec_of(const std::string& name) {
+ZayaSpec spec_of(const std::string& name) {
   const auto files = posix_files();
   const std::string path = test_data("hf_configs/" + name + ".json");
   return parse_hf_config(read_text(*files, path), path).model;
 }
 
-int64_t elements(const ModelSpec& spec, Role role) {
+std::vector<LogicalTensor> logical(const ZayaSpec& spec, DType dtype = DType::kF32) {
+  return nn::logical_tensors(model_of(spec), dtype);
+}
+
+int64_t elements(const ZayaSpec& spec, Role role) {
   int64_t sum = 0;
-  for (const LogicalTensor& tensor : native_tensors(spec))
+  for (const LogicalTensor& tensor : logical(spec))
     if (tensor.role == role) sum += tensor.global_shape.numel();
   return sum;
 }
 
 TEST(HfNames, PublishedCountsAndTotals) {
   const struct {
-    ModelSpec spec;
+    ZayaSpec spec;
     size_t native, legacy;
     int64_t parameters, buffers;
   } cases[] = {
@@ -37,24 +41,28 @@ TEST(HfNames, PublishedCountsAndTotals) {
       {odd_spec(), 99, 99 + 3 * 2 * (3 - 1), 3970, 12},
   };
   for (const auto& c : cases) {
-    EXPECT_EQ(native_tensors(c.spec).size(), c.native);
-    EXPECT_EQ(file_tensors(c.spec, HfLayout::kNative).size(), c.native);
-    EXPECT_EQ(file_tensors(c.spec, HfLayout::kLegacy).size(), c.legacy);
-    EXPECT_EQ(num_file_tensors(c.spec, HfLayout::kNative), int64_t(c.native));
-    EXPECT_EQ(num_file_tensors(c.spec, HfLayout::kLegacy), int64_t(c.legacy));
+    EXPECT_EQ(logical(c.spec).size(), c.native);
+    EXPECT_EQ(file_tensors(logical(c.spec), c.spec.num_hidden_layers, HfLayout::kNative).size(),
+              c.native);
+    EXPECT_EQ(file_tensors(logical(c.spec), c.spec.num_hidden_layers, HfLayout::kLegacy).size(),
+              c.legacy);
+    EXPECT_EQ(num_file_tensors(nn::logical_tensors, model_of(c.spec), HfLayout::kNative),
+              int64_t(c.native));
+    EXPECT_EQ(num_file_tensors(nn::logical_tensors, model_of(c.spec), HfLayout::kLegacy),
+              int64_t(c.legacy));
     EXPECT_EQ(elements(c.spec, Role::kParameter), c.parameters);
     EXPECT_EQ(elements(c.spec, Role::kBuffer), c.buffers);
   }
 }
 
 TEST(HfNames, WithoutTheEmbedding) {
-  const ModelSpec small = spec_of("zaya1_8b_native"), large = spec_of("zaya1_74b_native");
+  const ZayaSpec small = spec_of("zaya1_8b_native"), large = spec_of("zaya1_74b_native");
   EXPECT_EQ(elements(small, Role::kParameter) - small.vocab_size * small.hidden_size, 8303355728);
   EXPECT_EQ(elements(large, Role::kParameter) - large.vocab_size * large.hidden_size, 73719687032);
 }
 
 TEST(HfNames, BalancingBiasesAreWideBuffers) {
-  for (const LogicalTensor& tensor : native_tensors(odd_spec(), DType::kBF16)) {
+  for (const LogicalTensor& tensor : logical(odd_spec(), DType::kBF16)) {
     const bool biases = tensor.name.ends_with("balancing_biases");
     EXPECT_EQ(tensor.dtype, biases ? DType::kF32 : DType::kBF16) << tensor.name;
     EXPECT_EQ(tensor.role, biases ? Role::kBuffer : Role::kParameter) << tensor.name;
@@ -62,12 +70,12 @@ TEST(HfNames, BalancingBiasesAreWideBuffers) {
 }
 
 TEST(HfNames, PartsTileTheirTensor) {
-  const ModelSpec spec = odd_spec();
+  const ZayaSpec spec = odd_spec();
   for (const HfLayout layout : {HfLayout::kNative, HfLayout::kLegacy}) {
-    const auto natives = native_tensors(spec);
+    const auto natives = logical(spec);
     std::vector<int64_t> covered(natives.size());
     std::set<std::string> names;
-    for (const FileTensor& tensor : file_tensors(spec, layout)) {
+    for (const FileTensor& tensor : file_tensors(natives, spec.num_hidden_layers, layout)) {
       EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;
       EXPECT_EQ(tensor.part * tensor.shape.numel(), covered[tensor.native]) << tensor.name;
       covered[tensor.native] += tensor.shape.numel();
@@ -79,10 +87,10 @@ TEST(HfNames, PartsTileTheirTensor) {
 
 // The whole map, written out for the first, a middle and the last block.
 TEST(HfNames, LegacyNames) {
-  const ModelSpec spec = odd_spec();
-  const auto natives = native_tensors(spec);
+  const ZayaSpec spec = odd_spec();
+  const auto natives = logical(spec);
   std::map<std::string, std::string> map;  // legacy name -> native name, "[e]" for an expert
-  for (const FileTensor& tensor : file_tensors(spec, HfLayout::kLegacy))
+  for (const FileTensor& tensor : file_tensors(natives, spec.num_hidden_layers, HfLayout::kLegacy))
     map[tensor.name] = natives[tensor.native].name +
                        (tensor.num_parts > 1 ? fmt::format("[{}]", tensor.part) : "");
   std::map<std::string, std::string> expected = {
@@ -146,7 +154,7 @@ TEST(HfNames, LegacyNames) {
 
 TEST(HfNames, PublishedShapesOfOneBlock) {
   std::map<std::string, std::string> shapes;
-  for (const LogicalTensor& tensor : native_tensors(spec_of("zaya1_74b_native")))
+  for (const LogicalTensor& tensor : logical(spec_of("zaya1_74b_native")))
     shapes[tensor.name] = tensor.global_shape.to_string();
   const std::string block = "model.layers.7.";
   EXPECT_EQ(shapes[block + "self_attn.qkv_proj.q_proj.weight"], "[2048, 4096]");

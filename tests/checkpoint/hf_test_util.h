@@ -9,6 +9,7 @@
 
 #include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/core/files.h"
+#include "ashlar/nn/weights.h"
 
 namespace ashlar::checkpoint {
 
@@ -46,7 +47,7 @@ inline Values random_values(const ModelSpec& spec, DType dtype, uint64_t seed = 
   Values values;
   std::mt19937_64 rng(seed);
   std::normal_distribution<double> normal(0.0, 0.5);
-  for (const LogicalTensor& logical : native_tensors(spec, dtype)) {
+  for (const LogicalTensor& logical : nn::logical_tensors(spec, dtype)) {
     values.add(logical, Box::whole(logical.global_shape), dtype);
     const Tensor& data = values.pieces.back().data;
     for (int64_t i = 0; i < data.numel(); ++i) {
@@ -59,8 +60,12 @@ inline Values random_values(const ModelSpec& spec, DType dtype, uint64_t seed = 
 }
 
 // Sizes that all differ, three blocks, one of them sliding.
-inline ModelSpec odd_spec() {
-  ModelSpec spec;
+inline Values random_values(const ZayaSpec& spec, DType dtype, uint64_t seed = 1) {
+  return random_values(model_of(spec), dtype, seed);
+}
+
+inline ZayaSpec odd_spec() {
+  ZayaSpec spec;
   spec.vocab_size = 11;
   spec.hidden_size = 8;
   spec.num_hidden_layers = 3;

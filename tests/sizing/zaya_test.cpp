@@ -13,13 +13,13 @@
 namespace ashlar {
 namespace {
 
-ModelSpec model_of(const std::string& recipe) {
+ZayaSpec spec_of(const std::string& recipe) {
   return load_recipe(std::string(ASHLAR_TEST_DATA) + "/../../recipes/" + recipe + ".toml", {})
       .model;
 }
 
-ModelSpec tiny() {
-  ModelSpec m;
+ZayaSpec tiny() {
+  ZayaSpec m;
   m.vocab_size = 11;
   m.hidden_size = 8;
   m.num_hidden_layers = 3;
@@ -35,7 +35,7 @@ ModelSpec tiny() {
 }
 
 // The same count from the list of checkpoint tensors.
-int64_t counted(const ModelSpec& m) {
+int64_t counted(const ZayaSpec& m) {
   const int64_t H = m.hidden_size, R = m.router_hidden_size, E = m.num_experts;
   const int64_t F = m.moe_intermediate_size, D = m.head_dim, C = m.conv_channels();
   using Shape = std::vector<int64_t>;
@@ -81,7 +81,7 @@ int64_t counted(const ModelSpec& m) {
 }
 
 TEST(ZayaParameters, TableOfTheBaseModel) {
-  const ZayaParameters p = zaya_parameters(model_of("zaya1-8b"));
+  const ZayaParameters p = zaya_parameters(spec_of("zaya1-8b"));
   EXPECT_EQ(p.q_proj, 2'097'152);
   EXPECT_EQ(p.k_proj, 524'288);
   EXPECT_EQ(p.v_proj, 262'144);
@@ -112,7 +112,7 @@ TEST(ZayaParameters, TableOfTheBaseModel) {
 }
 
 TEST(ZayaParameters, TableOfThe74B) {
-  const ZayaParameters p = zaya_parameters(model_of("zaya1-74b"));
+  const ZayaParameters p = zaya_parameters(spec_of("zaya1-74b"));
   EXPECT_EQ(p.q_proj, 8'388'608);
   EXPECT_EQ(p.k_proj, 1'048'576);
   EXPECT_EQ(p.v_proj, 524'288);
@@ -143,15 +143,15 @@ TEST(ZayaParameters, TableOfThe74B) {
 
 TEST(ZayaParameters, AgreeWithTheSumOverTensors) {
   EXPECT_EQ(zaya_parameters(tiny()).total, 3'970);
-  EXPECT_EQ(zaya_parameters(model_of("zaya1-nano")).total, 22'624'204);    // 22.6 M
-  EXPECT_EQ(zaya_parameters(model_of("zaya1-small")).total, 385'550'360);  // 385.6 M
+  EXPECT_EQ(zaya_parameters(spec_of("zaya1-nano")).total, 22'624'204);    // 22.6 M
+  EXPECT_EQ(zaya_parameters(spec_of("zaya1-small")).total, 385'550'360);  // 385.6 M
   for (const char* name : {"zaya1-nano", "zaya1-small", "zaya1-8b", "zaya1-74b"})
-    EXPECT_EQ(zaya_parameters(model_of(name)).total, counted(model_of(name))) << name;
+    EXPECT_EQ(zaya_parameters(spec_of(name)).total, counted(spec_of(name))) << name;
   EXPECT_EQ(zaya_parameters(tiny()).total, counted(tiny()));
 }
 
 TEST(ZayaFlop, TablesAt4096) {
-  const ZayaFlop base = zaya_flop(model_of("zaya1-8b"), 4096);
+  const ZayaFlop base = zaya_flop(spec_of("zaya1-8b"), 4096);
   EXPECT_EQ(base.blocks, 1'505'259'520.0);
   EXPECT_EQ(base.head, 1'074'266'112.0);
   EXPECT_EQ(base.attention, 335'626'240.0);
@@ -159,7 +159,7 @@ TEST(ZayaFlop, TablesAt4096) {
   EXPECT_EQ(base.training, 8'745'455'616.0);
   EXPECT_NEAR(base.training - 3 * base.head, 5.5227e9, 5e4);
   // A window of 4,097 hides nothing of 4,096 tokens.
-  const ZayaFlop large = zaya_flop(model_of("zaya1-74b"), 4096);
+  const ZayaFlop large = zaya_flop(spec_of("zaya1-74b"), 4096);
   EXPECT_EQ(large.blocks, 8'518'379'520.0);
   EXPECT_EQ(large.head, 2'148'532'224.0);
   EXPECT_EQ(large.attention, 1'006'878'720.0);
@@ -169,7 +169,7 @@ TEST(ZayaFlop, TablesAt4096) {
 }
 
 TEST(ZayaFlop, LongContexts) {
-  const ModelSpec base = model_of("zaya1-8b");
+  const ZayaSpec base = spec_of("zaya1-8b");
   const ZayaFlop mid = zaya_flop(base, 32768), longest = zaya_flop(base, 131072);
   EXPECT_NEAR(mid.attention, 2.6844e9, 5e4);
   EXPECT_NEAR(mid.forward, 5.2640e9, 5e4);
@@ -182,7 +182,7 @@ TEST(ZayaFlop, LongContexts) {
 TEST(ZayaFlop, WindowsEqualACountOfPairs) {
   for (int64_t window : {1, 3, 4, 5, 7, 100}) {
     for (int64_t tokens : {1, 2, 3, 5, 17}) {
-      ModelSpec m = tiny();
+      ZayaSpec m = tiny();
       m.sliding_window = window;
       int64_t pairs = 0;
       for (int64_t layer = 0; layer < 3; ++layer)
@@ -196,7 +196,7 @@ TEST(ZayaFlop, WindowsEqualACountOfPairs) {
 }
 
 TEST(FlopConvention, NamesAndValuesAt4096) {
-  const ModelSpec base = model_of("zaya1-8b");
+  const ZayaSpec base = spec_of("zaya1-8b");
   const auto flop = [&](FlopConvention convention) {
     return training_flop_per_token(base, 4096, convention);
   };

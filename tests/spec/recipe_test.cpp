@@ -295,8 +295,8 @@ TEST(Recipe, ReleasedShapes) {
   EXPECT_EQ(large.model.layer_types[59], LayerType::kHybrid);
   EXPECT_EQ(large.model.window_of(0), 4097);
   EXPECT_EQ(large.model.window_of(1), 0);
-  EXPECT_EQ(large.model.theta_of(0), 1e4);
-  EXPECT_EQ(large.model.theta_of(1), 5e6);
+  EXPECT_EQ(model_of(large.model).blocks[0].mixer.rope_theta, 1e4);
+  EXPECT_EQ(model_of(large.model).blocks[1].mixer.rope_theta, 5e6);
   EXPECT_EQ(large.data.num_streams, 1024);
   const Recipe base = load_recipe(kRecipes + "zaya1-8b.toml", {});
   EXPECT_EQ(base.model.conv_channels(), 1280);

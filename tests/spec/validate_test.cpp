@@ -18,7 +18,7 @@ namespace {
 Recipe good() {
   Recipe recipe;
   recipe.source = "run.toml";
-  ModelSpec& m = recipe.model;
+  ZayaSpec& m = recipe.model;
   m.vocab_size = 128;
   m.hidden_size = 32;
   m.num_hidden_layers = 2;
@@ -232,7 +232,7 @@ TEST(Validate, EveryRangeIsJudged) {
 }
 
 TEST(Validate, AModelAloneIsNamedByItsSection) {
-  ModelSpec model = good().model;
+  ZayaSpec model = good().model;
   EXPECT_NO_THROW(validate(model, ""));
   model.num_attention_heads = 3;
   try {

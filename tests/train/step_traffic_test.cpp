@@ -30,7 +30,7 @@ struct Sizes {
   explicit Sizes(const Trainer& trainer) : trainer(trainer) {}
   const Trainer& trainer;
   const Recipe& recipe = trainer.recipe();
-  const ModelSpec& model = recipe.model;
+  const ZayaSpec& model = recipe.model;
   const int64_t m = trainer.model().micro_batches_per_step();
   const int64_t L = model.num_hidden_layers, B = recipe.train.micro_batch, s = 4, a = 4;
   const int64_t T = B * recipe.data.sequence_length / trainer.model().parallel().cp;

@@ -1,0 +1,108 @@
+// A model block by block: made of a ZAYA1 spec and back, through JSON and back, and nothing else.
+#include "ashlar/spec/model_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ashlar/core/error.h"
+#include "ashlar/spec/zaya_spec.h"
+
+namespace ashlar {
+namespace {
+
+ZayaSpec zaya() {
+  ZayaSpec s;
+  s.vocab_size = 11, s.hidden_size = 8, s.num_hidden_layers = 3, s.num_attention_heads = 4;
+  s.num_key_value_heads = 2, s.head_dim = 6, s.num_experts = 3, s.moe_intermediate_size = 5;
+  s.router_hidden_size = 7, s.rms_norm_eps = 3e-6, s.partial_rotary_factor = 1.0 / 3.0;
+  s.rope_theta = 1e6, s.rope_theta_sliding = 1e3, s.sliding_window = 9;
+  s.layer_types = {LayerType::kHybridSliding, LayerType::kHybrid, LayerType::kHybridSliding};
+  s.max_position_embeddings = 77, s.pad_token_id = -1, s.bos_token_id = 3, s.eos_token_id = 4;
+  s.skip_output = SkipOutput::kIdentity, s.head_fp32 = true, s.qk_norm_eps = 1e-7;
+  return s;
+}
+
+std::string refusal(ErrorKind kind, const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(ModelSpec, SaysOfEachBlockWhatZayaSaysOfAll) {
+  const ModelSpec model = model_of(zaya());
+  ASSERT_EQ(model.num_blocks(), 3);
+  EXPECT_EQ(model.blocks[0], model.blocks[2]);
+  EXPECT_EQ(model.blocks[0].mixer.window, 9);
+  EXPECT_EQ(model.blocks[0].mixer.rope_theta, 1e3);
+  EXPECT_EQ(model.blocks[1].mixer.window, 0);
+  EXPECT_EQ(model.blocks[1].mixer.rope_theta, 1e6);
+  EXPECT_EQ(model.blocks[1].mixer.rotary_dim(), 2);
+  EXPECT_EQ(model.blocks[1].mixer.conv_channels(), 36);
+  EXPECT_EQ(model.blocks[1].feed_forward.num_classes(), 4);
+  EXPECT_EQ(model.max_positions, 77);
+}
+
+TEST(ModelSpec, ComesBackFromJsonAndZaya) {
+  for (const char* pattern : {"hybrid", "hybrid_sliding", "alternate"}) {
+    ZayaSpec spec = zaya();
+    const bool all = std::string(pattern) != "alternate";
+    for (LayerType& type : spec.layer_types)
+      if (all)
+        type = pattern == std::string("hybrid") ? LayerType::kHybrid : LayerType::kHybridSliding;
+    const ModelSpec model = model_of(spec);
+    EXPECT_EQ(parse_model_spec(to_json(model), "model.json"), model) << pattern;
+    const ZayaSpec again = zaya_of(model);
+    EXPECT_EQ(model_of(again), model) << pattern;
+    EXPECT_EQ(again.layer_types, spec.layer_types) << pattern;
+  }
+}
+
+TEST(ModelSpec, RefusesToCallOtherModelsZaya) {
+  ModelSpec model = model_of(zaya());
+  model.blocks[2].feed_forward.num_experts = 5;
+  EXPECT_EQ(refusal(ErrorKind::kConfig, [&] { zaya_of(model); }),
+            "block 2 is not one of ZAYA1, whose blocks are alike but for one window and one RoPE "
+            "base");
+}
+
+TEST(ModelSpec, RefusesWhatItDoesNotWrite) {
+  using nlohmann::json;
+  const json good = json::parse(to_json(model_of(zaya())));
+  const auto message = [](const json& bad) {
+    return refusal(ErrorKind::kCorrupt, [&] { parse_model_spec(bad.dump(), "model.json"); });
+  };
+  // Every member, missing or of another type, is named.
+  const auto each = [&](const json::json_pointer& place) {
+    const json members = good.at(place);
+    for (const auto& [name, value] : members.items()) {
+      json missing = good, other = good;
+      missing.at(place).erase(name);
+      other.at(place)[name] = value.is_string() ? json(7) : json("seven");
+      for (const json& bad : {missing, other})
+        EXPECT_NE(message(bad).find(name), std::string::npos) << name << ": " << message(bad);
+    }
+  };
+  each(json::json_pointer(""));
+  each(json::json_pointer("/blocks/1"));
+  each(json::json_pointer("/blocks/1/mixer"));
+  each(json::json_pointer("/blocks/1/feed_forward"));
+  json bad = good;
+  bad["blocks"][2]["mixer"]["head_dim"] = 0;
+  EXPECT_EQ(
+      message(bad),
+      "model.json: blocks[2]: mixer: head_dim is 0; expected an integer from 1 to 2147483647");
+  bad = good;
+  bad["blocks"][0]["mixer"]["kind"] = "mamba";
+  EXPECT_EQ(message(bad), "model.json: blocks[0]: mixer: kind is \"mamba\"; expected \"cca\"");
+  bad = good;
+  bad["blocks"] = json::array();
+  EXPECT_EQ(message(bad), "model.json: blocks is empty; expected at least one block");
+}
+
+}  // namespace
+}  // namespace ashlar
