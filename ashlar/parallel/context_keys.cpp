@@ -40,8 +40,9 @@ int64_t nearest_key(std::span<const Segment> queries, std::span<const Segment> k
 
 }  // namespace
 
-ContextGather::ContextGather(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
-                             const nn::Types& types, Allocator& allocator)
+ContextGather::ContextGather(comm::Group& ranks, const ContextSplit& split,
+                             const nn::CcaShape& shape, const nn::Types& types,
+                             Allocator& allocator)
     : ContextParallel(ranks, split, shape, types, allocator) {
   const int64_t rows = split.num_rows * split.length;
   k_ = key_memory(allocator, types.activation, rows, shape);

@@ -30,7 +30,8 @@ std::vector<std::vector<Portion>> portions_by_dim(const nn::ParameterInfo& info,
 // Visits, in the order of the local tensor's memory, boxes that are each one range of every dim: a
 // dim before one that comes in several portions is walked index by index.
 void for_each_box(const std::vector<std::vector<Portion>>& dims, size_t dim, Box& box,
-                  const Portion& copies, function_ref<void(const Box&, const Portion& copies)> visit) {
+                  const Portion& copies,
+                  function_ref<void(const Box&, const Portion& copies)> visit) {
   if (dim == dims.size()) return visit(box, copies);
   bool several_after = false;
   for (size_t later = dim + 1; later < dims.size(); ++later)

@@ -53,14 +53,12 @@ nn::TokenCounts RankModel::token_counts() const {
 }
 
 void RankModel::take_share(Allocator& allocator, DType compute) {
-  const nn::Share share =
-      nn::Share::even(groups_.coordinate(Axis::kTp), int(parallel_.tp));
+  const nn::Share share = nn::Share::even(groups_.coordinate(Axis::kTp), int(parallel_.tp));
   model_ = std::make_unique<nn::Model>(
       ctx_, allocator, model_of(recipe_.model), compute, recipe_.data.sequence_length,
-      nn::ModelOptions{
-          .memory = model_memory(ctx_, parallel_, groups_.data().size(), compute),
-          .share = share,
-          .init = recipe_.init});
+      nn::ModelOptions{.memory = model_memory(ctx_, parallel_, groups_.data().size(), compute),
+                       .share = share,
+                       .init = recipe_.init});
 }
 
 void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {

@@ -26,7 +26,7 @@ struct Inference {
   explicit Inference(DType compute)
       : workspace(allocator, 8 << 20, Tag::kWorkspace),
         ctx{.threads = &threads, .workspace = &workspace},
-        model(ctx, allocator, nn::tiny_spec(), compute, 64, false) {
+        model(ctx, allocator, model_of(nn::tiny_spec()), compute, 64, {.training = false}) {
     for (const Piece& piece : model.pieces())
       for (int64_t i = 0; i < piece.data.numel(); ++i)
         set(piece.data, i, nn::golden_weight(piece.logical.name, i, piece.data.numel()));
@@ -52,9 +52,10 @@ void expect_cached_equals_full(DType compute, const std::vector<int>& chunks, do
   int64_t begin = 0;
   for (const int count : chunks) {
     Arena arena = nn::arena_for(m.allocator, Tag::kSaved, [&](Arena& a) {
-      nn::Saved::make(a, spec, types, count, 1, nn::Keep::kNothing);
+      nn::Saved::make(a, m.model.weights(), types, count, 1, nn::Keep::kNothing);
     });
-    const nn::Saved saved = nn::Saved::make(arena, spec, types, count, 1, nn::Keep::kNothing);
+    const nn::Saved saved =
+        nn::Saved::make(arena, m.model.weights(), types, count, 1, nn::Keep::kNothing);
     const kernels::Sequence sequence({cache.next(count)});
     const Tensor ids = ids_T.tensor.slice(0, count);
     std::copy_n(kIds.begin() + begin, count, ids.as<int32_t>());

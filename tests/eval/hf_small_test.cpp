@@ -44,7 +44,7 @@ std::string Loaded::convert(Form form) {
   Allocator allocator(Device::kCpu);
   std::vector<OwnedTensor> owned;
   std::vector<Piece> pieces;
-  for (const LogicalTensor& logical : checkpoint::native_tensors(saved.spec, DType::kF32)) {
+  for (const LogicalTensor& logical : nn::logical_tensors(saved.spec)) {
     owned.push_back(make_tensor(allocator, DType::kF32, logical.global_shape, Tag::kWeights));
     pieces.push_back({logical, Box::whole(logical.global_shape), owned.back().tensor});
   }
@@ -53,8 +53,9 @@ std::string Loaded::convert(Form form) {
     checkpoint::HfWriteOptions options;
     options.layout = checkpoint::HfLayout::kLegacy;
     options.dtype = DType::kF32;
-    checkpoint::write_hf_model(*files, "/legacy", saved.spec, pieces, options);
-    EXPECT_EQ(checkpoint::HfModel::open(*files, "/legacy").layout(), checkpoint::HfLayout::kLegacy);
+    checkpoint::write_hf_model(*files, "/legacy", saved.spec, nn::logical_tensors, pieces, options);
+    EXPECT_EQ(checkpoint::HfModel::open(*files, "/legacy", nn::logical_tensors).layout(),
+              checkpoint::HfLayout::kLegacy);
     return "/legacy";
   }
   checkpoint::CheckpointOptions options;
@@ -64,8 +65,9 @@ std::string Loaded::convert(Form form) {
   request.model = pieces;
   request.extra = {
       {checkpoint::kConfigFile,
-       checkpoint::to_hf_config(saved.spec, DType::kF32, checkpoint::HfLayout::kNative), true},
-      {checkpoint::kModelOptionsFile, checkpoint::model_options_json(saved.spec), true}};
+       checkpoint::to_hf_config(zaya_of(saved.spec), DType::kF32, checkpoint::HfLayout::kNative),
+       true},
+      {checkpoint::kModelFile, to_json(saved.spec), true}};
   checkpoints.save(request);
   checkpoints.wait();
   return "/root";
@@ -86,7 +88,7 @@ class HfSmall : public testing::TestWithParam<Form> {
 };
 
 TEST_P(HfSmall, ShapeIsTheSavedOne) {
-  ModelSpec wanted;
+  ZayaSpec wanted;
   wanted.vocab_size = 128, wanted.hidden_size = 32, wanted.num_hidden_layers = 4;
   wanted.num_attention_heads = 4, wanted.num_key_value_heads = 2, wanted.head_dim = 8;
   wanted.num_experts = 4, wanted.moe_intermediate_size = 24, wanted.router_hidden_size = 12;
@@ -94,7 +96,7 @@ TEST_P(HfSmall, ShapeIsTheSavedOne) {
   wanted.layer_types = {LayerType::kHybridSliding, LayerType::kHybrid, LayerType::kHybridSliding,
                         LayerType::kHybrid};
   wanted.max_position_embeddings = 131072;
-  EXPECT_TRUE(loaded_.source.spec == wanted);
+  EXPECT_TRUE(loaded_.source.spec == model_of(wanted));
   EXPECT_EQ(loaded_.source.hugging_face, GetParam() != Form::kCheckpoint);
 }
 
@@ -136,7 +138,7 @@ TEST_P(HfSmall, Scores) {
 TEST_P(HfSmall, GradientNorms) {
   const auto T = int64_t(prompt_.size());
   for (const DType compute : {DType::kF32, DType::kF64}) {
-    TinyRank rank(recipe_of(loaded_.source.spec, 1, T), {.compute = compute, .num_threads = 2});
+    TinyRank rank(recipe_of(zaya_of(loaded_.source.spec), 1, T), {.compute = compute, .num_threads = 2});
     read_weights(*loaded_.files, loaded_.source, rank.model.pieces(false));
     rank.model.weights_changed();
     const parallel::LossSum losses = rank.step({prompt_, targets_, {{0, T, 0, 0}}});

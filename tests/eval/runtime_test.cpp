@@ -162,7 +162,7 @@ TEST(Ids, OutsideTheVocabularyNameTheModel) {
 }
 
 TEST(Positions, AWarningPastThem) {
-  SmallModel small({}, [](ModelSpec& spec) { spec.max_position_embeddings = 100; });
+  SmallModel small({}, [](ModelSpec& spec) { spec.max_positions = 100; });
   warn_past_positions(small.source, 100, small.log);
   EXPECT_EQ(small.lines.size(), 0u);
   warn_past_positions(small.source, 101, small.log);

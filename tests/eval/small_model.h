@@ -17,7 +17,7 @@ struct SmallModel {
     Allocator allocator(Device::kCpu);
     std::vector<OwnedTensor> owned;
     std::vector<Piece> pieces;
-    for (const LogicalTensor& logical : checkpoint::native_tensors(saved.spec, DType::kF32)) {
+    for (const LogicalTensor& logical : nn::logical_tensors(saved.spec)) {
       owned.push_back(make_tensor(allocator, DType::kF32, logical.global_shape, Tag::kWeights));
       pieces.push_back({logical, Box::whole(logical.global_shape), owned.back().tensor});
     }
@@ -28,7 +28,7 @@ struct SmallModel {
     if (shape) shape(spec);
     checkpoint::HfWriteOptions options;
     options.dtype = DType::kF32;
-    checkpoint::write_hf_model(*files, "model", spec, pieces, options);
+    checkpoint::write_hf_model(*files, "model", spec, nn::logical_tensors, pieces, options);
     source = find_model(*files, "model", log);
   }
 

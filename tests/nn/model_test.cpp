@@ -15,8 +15,8 @@ namespace {
 
 using namespace parallel::testing_support;
 
-ModelSpec zaya_8b() {
-  ModelSpec s;
+ZayaSpec zaya_8b() {
+  ZayaSpec s;
   s.vocab_size = 262272, s.hidden_size = 2048, s.num_hidden_layers = 40, s.num_attention_heads = 8;
   s.num_key_value_heads = 2, s.head_dim = 128, s.num_experts = 16, s.moe_intermediate_size = 2048;
   s.router_hidden_size = 256;
@@ -24,8 +24,8 @@ ModelSpec zaya_8b() {
   return s;
 }
 
-ModelSpec zaya_74b() {
-  ModelSpec s = zaya_8b();
+ZayaSpec zaya_74b() {
+  ZayaSpec s = zaya_8b();
   s.hidden_size = 4096, s.num_hidden_layers = 60, s.num_attention_heads = 16, s.num_experts = 24;
   s.moe_intermediate_size = 4096, s.sliding_window = 4097;
   s.layer_types.clear();
@@ -35,7 +35,7 @@ ModelSpec zaya_74b() {
 }
 
 TEST(Model, ParameterCountsOnMeta) {
-  const std::pair<ModelSpec, int64_t> cases[] = {
+  const std::pair<ZayaSpec, int64_t> cases[] = {
       {zaya_8b(), 8'840'488'784}, {zaya_74b(), 74'793'953'144}, {tiny_spec(), 3'970}};
   for (const auto& [spec, expected] : cases) {
     Allocator allocator(Device::kMeta);
@@ -43,7 +43,7 @@ TEST(Model, ParameterCountsOnMeta) {
     Threads threads(1);
     const kernels::Context ctx{
         .device = Device::kMeta, .threads = &threads, .workspace = &workspace};
-    const Model model(ctx, allocator, spec, DType::kBF16, 16, true);
+    const Model model(ctx, allocator, model_of(spec), DType::kBF16, 16);
     EXPECT_EQ(model.num_parameters(), expected);
     EXPECT_EQ(model.num_parameters(), zaya_parameters(spec).total);
     EXPECT_EQ(int64_t(model.parameters().size() + spec.layer_types.size()),
@@ -56,7 +56,7 @@ TEST(Model, InitialWeightsAreAFunctionOfTheirNames) {
     auto rank =
         std::make_unique<TinyRank>(recipe_of(tiny_spec(), 1, 4),
                                    TinyOptions{.compute = DType::kF32, .num_threads = num_threads});
-    initialize(rank->ctx, rank->model.local().weights(), tiny_spec(), InitSpec{}, 7);
+    initialize(rank->ctx, rank->model.local().weights(), 7);
     return rank;
   };
   const auto a = filled(1), b = filled(3);
@@ -67,26 +67,27 @@ TEST(Model, InitialWeightsAreAFunctionOfTheirNames) {
 }
 
 TEST(Model, InitialWeightsHaveTheirDeviation) {
-  ModelSpec spec = tiny_spec();
+  ZayaSpec spec = tiny_spec();
   spec.vocab_size = 4096, spec.hidden_size = 32;
-  const TinyRank rank(recipe_of(spec, 1, 4), {.compute = DType::kF32, .num_threads = 2});
+  Recipe recipe = recipe_of(spec, 1, 4);
+  recipe.init.output_depth = true;
+  const TinyRank rank(recipe, {.compute = DType::kF32, .num_threads = 2});
   const ModelWeights& weights = rank.model.local().weights();
-  InitSpec init;
-  init.output_depth = true;
-  initialize(rank.ctx, weights, spec, init, 3);
+  initialize(rank.ctx, weights, 3);
   const auto moments = [](const Tensor& t) {
     double sum = 0, square = 0;
     for (const float x : t.span<float>()) sum += x, square += double(x) * x;
     const double n = double(t.numel());
     return std::pair{sum / n, std::sqrt(square / n)};
   };
-  const auto [mean, deviation] = moments(weights.embed);
+  const auto [mean, deviation] = moments(weights.embed.value);
   EXPECT_NEAR(mean, 0.0, 3e-4);
   EXPECT_NEAR(deviation, 0.02, 3e-4);
-  EXPECT_NEAR(moments(weights.blocks[1].attention.o_proj).second, 0.02 / std::sqrt(6.0), 1.2e-3);
-  EXPECT_EQ(weights.blocks[0].attention.temp.as<float>()[0], 1.0f);
-  EXPECT_EQ(weights.blocks[2].moe.router.balancing.as<float>()[3], -1.0f);
-  EXPECT_EQ(weights.blocks[2].moe.router.balancing.as<float>()[2], 0.0f);
+  EXPECT_NEAR(moments(weights.blocks[1].attention.o_proj.value).second, 0.02 / std::sqrt(6.0),
+              1.2e-3);
+  EXPECT_EQ(weights.blocks[0].attention.temp.value.as<float>()[0], 1.0f);
+  EXPECT_EQ(weights.blocks[2].moe.router.balancing.value.as<float>()[3], -1.0f);
+  EXPECT_EQ(weights.blocks[2].moe.router.balancing.value.as<float>()[2], 0.0f);
 }
 
 }  // namespace

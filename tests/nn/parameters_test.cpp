@@ -71,10 +71,9 @@ std::map<std::string, Choice> expected_choices() {
 
 TEST(Parameters, EveryTensorHasTheOptimizerOfItsKind) {
   const std::map<std::string, Choice> expected = expected_choices();
-  Arena arena(Device::kMeta);
-  const ModelSpec spec = tiny_spec();
+  const ZayaSpec spec = tiny_spec();
   std::set<std::string> seen, buffers;
-  const auto check = [&](const ParameterInfo& info, const Tensor& tensor) {
+  const auto check = [&](const ParameterInfo& info, const Tensor&, const Tensor&) {
     EXPECT_TRUE(seen.insert(info.name).second) << info.name << " comes twice";
     if (info.buffer) {
       buffers.insert(info.name);
@@ -82,12 +81,12 @@ TEST(Parameters, EveryTensorHasTheOptimizerOfItsKind) {
     }
     const auto at = expected.find(info.name);
     ASSERT_NE(at, expected.end()) << info.name << " is not expected";
-    EXPECT_EQ(tensor.shape, at->second.shape) << info.name << " " << tensor.shape.to_string();
+    EXPECT_EQ(info.shape, at->second.shape) << info.name << " " << info.shape.to_string();
     EXPECT_EQ(info.kind, at->second.kind) << info.name;
     EXPECT_EQ(info.decay, at->second.decay) << info.name;
     EXPECT_EQ(info.num_matrices, at->second.num_matrices) << info.name;
   };
-  ModelWeights::make(arena, spec, DType::kF32, true).for_each(spec, check);
+  ModelWeights(model_of(spec)).for_each(check);
   EXPECT_EQ(seen.size(),
             99u);  // the native layout's count for this shape, balancing biases included
   EXPECT_EQ(seen.size(), expected.size() + 3);

@@ -37,14 +37,14 @@ double gradient_of(int64_t to, int64_t back, int64_t column) {
 
 class HaloRank {
  public:
-  HaloRank(comm::Group& ranks, const ContextSplit& split, const ModelSpec& spec,
+  HaloRank(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
            const std::vector<Segment>& whole)
       : split_(split),
         whole_(whole),
-        C_(spec.conv_channels()),
-        W_(spec.delayed_dim()),
+        C_(shape.conv_channels()),
+        W_(shape.delayed),
         rank_(ranks.rank()),
-        exchange_(ranks, split, spec, nn::Types::of(DType::kF64), allocator_) {
+        exchange_(ranks, split, shape, nn::Types::of(DType::kF64), allocator_) {
     exchange_.assign(whole);
     rows_ = make(split.local_tokens(), kStride);
     const int64_t halos = exchange_.sequence().num_halos();
@@ -121,20 +121,21 @@ class HaloRank {
 };
 
 TEST(ContextHalo, ValuesAndGradientsByToken) {
-  for (const int64_t delayed : {-1, 0, 3})  // half the values; shares with none and with some
+  for (const int64_t delayed : {4, 0, 3})  // half the values; shares with none and with some
     for (const ContextLayout layout : {ContextLayout::kContiguous, ContextLayout::kZigzag})
       for (const int n : {2, 3, 4})
         for (const auto& documents : {std::vector<std::vector<int64_t>>{{24}, {24}},
                                       {{2, 3, 7, 12}, {5, 6, 13}},
                                       {{6, 6, 12}, {4, 1, 1, 11, 7}}}) {
-          ModelSpec spec = nn::tiny_spec();
-          spec.share.delayed_values = delayed;
+          const ZayaSpec spec = nn::tiny_spec();
+          nn::CcaShape shape = nn::CcaShape::of(model_of(spec).blocks[0].mixer, spec.hidden_size);
+          shape.delayed = delayed;
           const ContextSplit split{layout, n, 2, 24};
           const std::vector<Segment> whole =
               testing_support::batch_of(documents, spec.vocab_size).segments;
           Allocator allocator(Device::kCpu);
           comm::run_ranks(n, {}, allocator, [&](comm::Group& ranks) {
-            HaloRank rank(ranks, split, spec, whole);
+            HaloRank rank(ranks, split, shape, whole);
             rank.check_forward();
             rank.check_backward();
           });

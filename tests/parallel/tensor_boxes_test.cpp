@@ -7,7 +7,7 @@
 
 #include "ashlar/checkpoint/cover.h"
 #include "ashlar/nn/init.h"
-#include "ashlar/parallel/tensor.h"
+#include "ashlar/parallel/placement.h"
 #include "ashlar/tensor/box_order.h"
 #include "tests/parallel/tiny_rank.h"
 
@@ -33,10 +33,12 @@ void for_elements(const std::vector<Placement>& placements, F f) {
         f(local++, index_in_tensor(p.global_shape, box, i));
 }
 
-// The weights of the model `spec`, which has no bytes.
-void visit(const ModelSpec& spec, nn::Visitor visitor) {
-  Arena arena(Device::kMeta);
-  nn::ModelWeights::make(arena, spec, DType::kF32, true).for_each(spec, visitor);
+// The tensors of which the share of the model holds any.
+void visit(const ZayaSpec& spec, const nn::Share& share,
+           function_ref<void(const nn::ParameterInfo&)> visitor) {
+  const nn::ModelWeights weights(model_of(spec), share);
+  weights.for_each(
+      [&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) { visitor(info); });
 }
 
 struct Held {
@@ -50,12 +52,12 @@ std::string text_of(const Box& box) {
   return box.offset.to_string() + box.length.to_string();
 }
 
-std::map<std::string, Held> held_by_ranks(const ModelSpec& whole, int tp) {
+std::map<std::string, Held> held_by_ranks(const ZayaSpec& whole, int tp) {
   std::map<std::string, Held> held;
   for (int rank = 0; rank < tp; ++rank)
-    visit(local_spec(whole, {tp, rank}), [&](const nn::ParameterInfo& info, const Tensor& local) {
+    visit(whole, nn::Share::even(rank, tp), [&](const nn::ParameterInfo& info) {
       Held& h = held[info.name];
-      for (const Placement& p : placements(whole, {tp, rank}, info.name, local.shape)) {
+      for (const Placement& p : placements(info, nn::Share::even(rank, tp))) {
         if (h.num_copies.empty()) h.global_shape = p.global_shape;
         EXPECT_EQ(p.global_shape, h.global_shape) << info.name;
         for (const Box& box : p.boxes) {
@@ -71,15 +73,15 @@ std::map<std::string, Held> held_by_ranks(const ModelSpec& whole, int tp) {
 TEST(TensorBoxes, TileEveryTensorOnce) {
   for (const Heads& c : kCases) {
     SCOPED_TRACE(fmt::format("tp {} heads {} keys {}", c.tp, c.heads, c.keys));
-    const ModelSpec whole = spec_with_heads(c.heads, c.keys);
+    const ZayaSpec whole = spec_with_heads(c.heads, c.keys);
     std::map<std::string, Held> held = held_by_ranks(whole, c.tp);
     size_t num_tensors = 0;
-    visit(whole, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+    visit(whole, {}, [&](const nn::ParameterInfo& info) {
       ++num_tensors;
       ASSERT_TRUE(held.contains(info.name)) << info.name;
       const Held& h = held[info.name];
-      EXPECT_EQ(h.global_shape, tensor.shape) << info.name;
-      EXPECT_EQ(checkpoint::find_cover_error(tensor.shape, h.first), std::nullopt) << info.name;
+      EXPECT_EQ(h.global_shape, info.shape) << info.name;
+      EXPECT_EQ(checkpoint::find_cover_error(info.shape, h.first), std::nullopt) << info.name;
       for (const auto& [box, copies] : h.copies) {
         EXPECT_EQ(int(copies.size()), h.num_copies.at(box)) << info.name << box;
         EXPECT_EQ(*copies.begin(), 0);
@@ -91,55 +93,64 @@ TEST(TensorBoxes, TileEveryTensorOnce) {
 }
 
 TEST(TensorBoxes, OneRankHoldsTheWholeModel) {
-  const ModelSpec whole = spec_with_heads(8, 2);
-  EXPECT_EQ(local_spec(whole, {}), whole);
-  visit(whole, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-    const std::vector<Placement> p = placements(whole, {}, info.name, tensor.shape);
+  const ZayaSpec whole = spec_with_heads(8, 2);
+  visit(whole, {}, [&](const nn::ParameterInfo& info) {
+    const std::vector<Placement> p = placements(info, {});
     ASSERT_EQ(p.size(), 1u) << info.name;
-    EXPECT_EQ(p[0].boxes, std::vector{Box::whole(tensor.shape)}) << info.name;
+    EXPECT_EQ(p[0].boxes, std::vector{Box::whole(info.shape)}) << info.name;
     EXPECT_EQ(p[0].num_copies, 1) << info.name;
   });
 }
+
+// A share's weights in memory.
+struct ShareWeights {
+  ShareWeights(Allocator& allocator, const ZayaSpec& spec, const nn::Share& share,
+               const InitSpec& init)
+      : weights(model_of(spec), share, init),
+        memory(nn::arena_for(allocator, Tag::kWeights, [&](Arena& arena) { lay_out_in(arena); })) {
+    lay_out_in(memory);
+  }
+  void lay_out_in(Arena& arena) {
+    nn::lay_out(
+        weights, &nn::Weight::value, arena, [&](int64_t) -> Arena& { return arena; }, DType::kF32,
+        DType::kF32);
+  }
+  nn::ModelWeights weights;
+  Arena memory;
+};
 
 // Every kind of initialisation, from logical coordinates.
 TEST(TensorBoxes, WeightsBeginAsThoseOfTheWholeModel) {
   Threads threads(2);
   const kernels::Context ctx{.threads = &threads};
   const InitSpec init{.std = 0.3, .temp = 1.25, .conv_uniform = true, .output_depth = true};
-  const auto weights = [&](Allocator& allocator, const ModelSpec& spec) {
-    Arena arena = nn::arena_for(allocator, Tag::kWeights, [&](Arena& counter) {
-      nn::ModelWeights::make(counter, spec, DType::kF32, true);
-    });
-    return std::pair(nn::ModelWeights::make(arena, spec, DType::kF32, true), std::move(arena));
-  };
   for (const Heads& c : kCases) {
-    const ModelSpec whole = spec_with_heads(c.heads, c.keys);
+    const ZayaSpec whole = spec_with_heads(c.heads, c.keys);
     Allocator allocator(Device::kCpu);
-    const auto [all, all_memory] = weights(allocator, whole);
-    nn::initialize(ctx, all, whole, init, 7);
+    const ShareWeights all(allocator, whole, {}, init);
+    nn::initialize(ctx, all.weights, 7);
     std::map<std::string, Tensor> by_name;
-    all.for_each(whole, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-      by_name[info.name] = tensor;
+    all.weights.for_each([&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
+      by_name[info.name] = value;
     });
     for (int rank = 0; rank < c.tp; ++rank) {
-      const ModelSpec spec = local_spec(whole, {c.tp, rank});
-      const auto [part, memory] = weights(allocator, spec);
-      const auto place = [&](const nn::ParameterInfo& info, const Tensor& tensor) {
-        return placements(whole, {c.tp, rank}, info.name, tensor.shape);
-      };
-      part.for_each(spec, [&](const nn::ParameterInfo& info, const Tensor& tensor) {
+      const nn::Share share = nn::Share::even(rank, c.tp);
+      const ShareWeights part(allocator, whole, share, init);
+      part.weights.for_each([&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
+        const std::vector<Placement> places = placements(info, share);
+        EXPECT_EQ(value.shape, local_shape(info, share)) << info.name;
         int64_t at_box = 0;
-        for (const Placement& p : place(info, tensor))
+        for (const Placement& p : places)
           for (const Box& box : p.boxes) {
             const int64_t end = at_box + box.length.numel();
-            const Tensor data = tensor.view({tensor.numel()}).slice(at_box, end);
-            nn::initialize(ctx, info, {{info.name, data.dtype, p.global_shape}, box, data}, whole,
-                           init, 7);
+            const Tensor data = value.view({value.numel()}).slice(at_box, end);
+            nn::initialize(ctx, info, {{info.name, data.dtype, p.global_shape}, box, data}, 7);
             at_box = end;
           }
+        ASSERT_EQ(at_box, value.numel()) << info.name;
         const float* logical = by_name.at(info.name).as<float>();
-        for_elements(place(info, tensor), [&](int64_t local, int64_t at) {
-          ASSERT_EQ(tensor.as<float>()[local], logical[at]) << info.name << " " << at;
+        for_elements(places, [&](int64_t local, int64_t at) {
+          ASSERT_EQ(value.as<float>()[local], logical[at]) << info.name << " " << at;
         });
       });
     }
@@ -148,9 +159,9 @@ TEST(TensorBoxes, WeightsBeginAsThoseOfTheWholeModel) {
 
 TEST(TensorBoxes, PartialGradientsAreThoseOfNormsMergesAndTheRoot) {
   std::set<std::string> partial;
-  const ModelSpec spec = spec_with_heads(8, 2);
-  visit(spec, [&](const nn::ParameterInfo& info, const Tensor&) {
-    if (partial_over_tp(info.name)) partial.insert(info.name);
+  const ZayaSpec spec = spec_with_heads(8, 2);
+  visit(spec, {}, [&](const nn::ParameterInfo& info) {
+    if (partial_over_stream(info)) partial.insert(info.name);
   });
   EXPECT_EQ(partial.size(), size_t(10 * spec.num_hidden_layers + 4));
   EXPECT_TRUE(partial.contains("model.norm.weight"));

@@ -1,6 +1,5 @@
 // Tensor-parallel ranks give the loss and every gradient of one rank, and say to each other what
 // the formulas say.
-#include "ashlar/parallel/tensor.h"
 
 #include <gtest/gtest.h>
 
@@ -22,7 +21,7 @@ constexpr double kSkipBias = 0.03;  // some tokens are skipped
 struct Case {
   std::string name;
   int tp;
-  ModelSpec whole;
+  ZayaSpec whole;
   bool sequence_parallel = false;
   bool recompute = false;
   DType compute = DType::kF64;
@@ -226,7 +225,7 @@ class Expected {
 void expect_traffic(const Case& c, const RankModel& model) {
   using comm::Op;
   const comm::Group& tp = model.groups().tp();
-  const ModelSpec& m = c.whole;
+  const ZayaSpec& m = c.whole;
   const nn::Types types = nn::Types::of(c.compute);
   const int64_t s = size_of(types.stream), a = size_of(types.activation);
   const int64_t L = m.num_hidden_layers, TH = kTokens * m.hidden_size;
