@@ -18,7 +18,7 @@ void even_borders(std::vector<int64_t>& begins, int64_t elements, int pieces) {
   for (int64_t i = 0; i <= pieces; ++i) begins.push_back(elements * i / pieces);
 }
 
-void borders(std::vector<int64_t>& begins, const std::vector<int64_t>& counts, int64_t elements,
+void borders(std::vector<int64_t>& begins, std::span<const int64_t> counts, int64_t elements,
              int size) {
   if (counts.empty()) return even_borders(begins, elements, size);
   begins.assign(1, 0);

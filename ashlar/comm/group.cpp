@@ -122,39 +122,37 @@ Group::~Group() {
 Work Group::all_reduce(const Tensor& in, const Tensor& out, std::string_view label) {
   assert_same_or_apart(in, out);
   ASHLAR_ASSERT(can_sum(in.dtype));
-  return submit(draft(Op::kAllReduce, in, out, in.numel()), label);
+  return submit({.op = Op::kAllReduce, .in = in, .out = out, .count = in.numel()}, label);
 }
 
 Work Group::reduce_scatter(const Tensor& in, const Tensor& out, std::string_view label,
                            std::span<const int64_t> counts) {
   assert_chunk(in, out, rank_, size(), counts);
   ASHLAR_ASSERT(can_sum(in.dtype));
-  Operation& operation = draft(Op::kReduceScatter, in, out, in.numel());
-  operation.send_counts.assign(counts.begin(), counts.end());
-  return submit(operation, label);
+  return submit(
+      {.op = Op::kReduceScatter, .in = in, .out = out, .count = in.numel(), .send_counts = counts},
+      label);
 }
 
 Work Group::all_gather(const Tensor& in, const Tensor& out, std::string_view label,
                        std::span<const int64_t> counts) {
   assert_chunk(out, in, rank_, size(), counts);
-  Operation& operation = draft(Op::kAllGather, in, out, out.numel());
-  operation.send_counts.assign(counts.begin(), counts.end());
-  return submit(operation, label);
+  return submit(
+      {.op = Op::kAllGather, .in = in, .out = out, .count = out.numel(), .send_counts = counts},
+      label);
 }
 
 Work Group::broadcast(const Tensor& data, int root, std::string_view label) {
   ASHLAR_ASSERT(0 <= root && root < size());
-  Operation& operation = draft(Op::kBroadcast, data, data, data.numel());
-  operation.root = root;
-  return submit(operation, label);
+  return submit(
+      {.op = Op::kBroadcast, .in = data, .out = data, .count = data.numel(), .root = root}, label);
 }
 
 Work Group::reduce(const Tensor& in, const Tensor& out, int root, std::string_view label) {
   ASHLAR_ASSERT(0 <= root && root < size() && can_sum(in.dtype));
   if (rank_ == root) assert_same_or_apart(in, out);
-  Operation& operation = draft(Op::kReduce, in, out, in.numel());
-  operation.root = root;
-  return submit(operation, label);
+  return submit({.op = Op::kReduce, .in = in, .out = out, .count = in.numel(), .root = root},
+                label);
 }
 
 Work Group::all_to_all(const Tensor& in, const Tensor& out, std::string_view label,
@@ -173,10 +171,13 @@ Work Group::all_to_all(const Tensor& in, const Tensor& out, std::string_view lab
   ASHLAR_ASSERT(!in.data || disjoint(in, out) ||
                 (in_place && std::equal(send_counts.begin(), send_counts.end(),
                                         receive_counts.begin(), receive_counts.end())));
-  Operation& operation = draft(Op::kAllToAll, in, out, even ? in.numel() : 0);
-  operation.send_counts.assign(send_counts.begin(), send_counts.end());
-  operation.receive_counts.assign(receive_counts.begin(), receive_counts.end());
-  return submit(operation, label);
+  return submit({.op = Op::kAllToAll,
+                 .in = in,
+                 .out = out,
+                 .count = even ? in.numel() : 0,
+                 .send_counts = send_counts,
+                 .receive_counts = receive_counts},
+                label);
 }
 
 Work Group::send_receive(std::span<const Transfer> sends, std::span<const Transfer> receives,
@@ -184,14 +185,11 @@ Work Group::send_receive(std::span<const Transfer> sends, std::span<const Transf
   const auto to_self = [&](const Transfer& t) { return t.rank == rank_; };
   ASHLAR_ASSERT(std::count_if(sends.begin(), sends.end(), to_self) ==
                 std::count_if(receives.begin(), receives.end(), to_self));
-  Operation& operation = draft(Op::kSendReceive, {}, {}, 0);
-  operation.sends.assign(sends.begin(), sends.end());
-  operation.receives.assign(receives.begin(), receives.end());
-  return submit(operation, label);
+  return submit({.op = Op::kSendReceive, .sends = sends, .receives = receives}, label);
 }
 
 Work Group::barrier(std::string_view label) {
-  return submit(draft(Op::kBarrier, {}, {}, 0), label);
+  return submit({.op = Op::kBarrier}, label);
 }
 
 std::unique_ptr<Group> Group::split(std::string name, function_ref<Place(int rank)> place,
@@ -219,20 +217,7 @@ std::vector<TrafficRow> Group::traffic() const {
   return rows;
 }
 
-Operation& Group::draft(Op op, const Tensor& in, const Tensor& out, int64_t count) {
-  draft_.op = op;
-  draft_.in = in;
-  draft_.out = out;
-  draft_.count = count;
-  draft_.root = 0;
-  draft_.send_counts.clear();
-  draft_.receive_counts.clear();
-  draft_.sends.clear();
-  draft_.receives.clear();
-  return draft_;
-}
-
-Work Group::submit(Operation& operation, std::string_view label) {
+Work Group::submit(Operation operation, std::string_view label) {
   operation.group = this;
   operation.row = &row(operation.op, label);
   operation.sequence = sequence_;

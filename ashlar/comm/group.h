@@ -12,9 +12,10 @@
 //          integers wrap.  Native collectives (world.h) sum in an order of their own.
 // Overlap  a call queues the operation and returns; the communication thread of the lane runs the
 //          queue in order.  The tensors must stay, inputs unwritten and outputs unread, until the
-//          Work is done.  One thread of a rank submits.  A group of one rank copies at once.
-// Memory   calls that repeat allocate nothing once every slot of the queue has held each of them.
-//          Sums of any length go in slices through the staging memory of the lane (world.h).
+//          Work is done, and so must lists of transfers; counts are copied.  One thread of a rank
+//          submits.  A group of one rank copies at once.
+// Memory   a call that repeats one allocates nothing.  Sums of any length go in slices through the
+//          staging memory of the lane (world.h).
 // Errors   kComm from Work::wait when a rank failed, did not arrive in time or called something
 //          else; it names op, label and ranks (numbers of the world).  Nothing works after it, on
 //          any lane.
@@ -158,12 +159,11 @@ class Group {
 
  private:
   friend class OperationQueue;
-  Work submit(Operation& operation, std::string_view label);
+  Work submit(Operation operation, std::string_view label);
   void execute(const Operation& operation, Runner& runner);  // on the communication thread
   void count(const Operation& operation, double ran_s, int64_t sent_bytes, int64_t received_bytes);
   TrafficRow& row(Op op, std::string_view label);
   void add_wait(TrafficRow& row, double seconds);
-  Operation& draft(Op op, const Tensor& in, const Tensor& out, int64_t count);
 
   World& world_;
   const std::string name_, lane_;
@@ -172,7 +172,6 @@ class Group {
   int rank_ = 0;
   uint64_t id_ = 0;
   int64_t sequence_ = 0, last_ticket_ = 0;
-  Operation draft_;
   std::atomic<double> delay_s_{0};
   mutable std::mutex traffic_mutex_;
   std::map<std::string, TrafficRow, std::less<>> traffic_[kNumOps];  // by label

@@ -1,9 +1,11 @@
-// One operation of a group, as the queue keeps it until its turn.
+// One operation of a group, as the queue keeps it until its turn.  Its lists are views, so that to
+// queue it allocates nothing.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
-#include <vector>
+#include <type_traits>
 
 #include "ashlar/tensor/tensor.h"
 
@@ -35,12 +37,13 @@ struct Operation {
   Group* group = nullptr;
   TrafficRow* row = nullptr;  // also holds the label; stays where it is
   Op op = Op::kBarrier;
-  Tensor in, out;
+  Tensor in = {}, out = {};
   int64_t count = 0;  // elements that all ranks agree on; 0 where they need not
   int root = 0;
-  int64_t sequence = 0;                              // collectives of the group before it
-  std::vector<int64_t> send_counts, receive_counts;  // empty: even
-  std::vector<Transfer> sends, receives;
+  int64_t sequence = 0;  // collectives of the group before it
+  std::span<const int64_t> send_counts = {}, receive_counts = {};  // empty: even; else one a rank
+  std::span<const Transfer> sends = {}, receives = {};
 };
+static_assert(std::is_trivially_copyable_v<Operation>);
 
 }  // namespace ashlar::comm

@@ -1,5 +1,6 @@
 #include "ashlar/comm/queue.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -12,13 +13,16 @@ namespace ashlar::comm {
 std::unique_ptr<Executor> Engine::executor(std::string_view lane, Fate& fate, Buffer staging,
                                            double timeout_s) {
   return std::make_unique<OperationQueue>(
-      fate, std::make_unique<Rounds>(transport(lane), std::move(staging), timeout_s), !immediate());
+      fate, std::make_unique<Rounds>(transport(lane), std::move(staging), timeout_s), size(),
+      !immediate());
 }
 
-OperationQueue::OperationQueue(Fate& fate, std::unique_ptr<Runner> runner, bool threaded)
-    : fate_(fate), runner_(std::move(runner)) {
+OperationQueue::OperationQueue(Fate& fate, std::unique_ptr<Runner> runner, int num_ranks,
+                               bool threaded)
+    : fate_(fate), runner_(std::move(runner)), num_ranks_(num_ranks) {
   if (!threaded) return;
   slots_.resize(kCapacity);
+  counts_.resize(size_t(kCapacity * 2 * num_ranks));
   thread_ = start_thread("that exchanges with other ranks", [this] { run(); });
   fate_.add(*this);
 }
@@ -43,10 +47,21 @@ int64_t OperationQueue::submit(const Operation& operation) {
   changed_.wait(lock, [&] { return cancelled_ || submitted_ - completed_ < kCapacity; });
   const int64_t ticket = ++submitted_;
   if (cancelled_) return ticket;
-  slots_[size_t(ticket % kCapacity)] = operation;
+  fill_slot(operation, ticket % kCapacity);
   lock.unlock();
   changed_.notify_all();
   return ticket;
+}
+
+// The slot has counts of its own, so that the caller's may go.
+void OperationQueue::fill_slot(const Operation& operation, int64_t slot) {
+  Operation& kept = slots_[size_t(slot)] = operation;
+  int64_t* room = counts_.data() + slot * 2 * num_ranks_;
+  for (std::span<const int64_t>* counts : {&kept.send_counts, &kept.receive_counts}) {
+    std::copy(counts->begin(), counts->end(), room);
+    *counts = {room, counts->size()};
+    room += num_ranks_;
+  }
 }
 
 bool OperationQueue::done(int64_t ticket) const {

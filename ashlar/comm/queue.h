@@ -16,8 +16,8 @@ namespace ashlar::comm {
 
 class OperationQueue final : public Executor {
  public:
-  // threaded: false where operations never wait: they then run in submit.
-  OperationQueue(Fate& fate, std::unique_ptr<Runner> runner, bool threaded);
+  // num_ranks: of the world.  threaded: false where operations never wait: they then run in submit.
+  OperationQueue(Fate& fate, std::unique_ptr<Runner> runner, int num_ranks, bool threaded);
   ~OperationQueue() override;  // runs what is queued, unless failed
   OperationQueue(const OperationQueue&) = delete;
 
@@ -31,13 +31,16 @@ class OperationQueue final : public Executor {
  private:
   static constexpr int64_t kCapacity = 64;
   void run();
+  void fill_slot(const Operation& operation, int64_t slot);
   bool settled(int64_t ticket) const { return completed_ >= ticket || ended_; }
 
   Fate& fate_;
   const std::unique_ptr<Runner> runner_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
+  const int num_ranks_;
   std::vector<Operation> slots_;  // ticket t in slot t % kCapacity
+  std::vector<int64_t> counts_;   // of the operations in the slots: two lists a slot
   int64_t submitted_ = 0, completed_ = 0;
   bool stop_ = false, cancelled_ = false;
   bool ended_ = false;  // by failure or cancellation: the thread touches no tensor any more

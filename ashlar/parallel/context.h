@@ -127,17 +127,21 @@ class ContextRing final : public ContextParallel {
   struct Pair {  // k and v, or their gradients
     Tensor k, v;
   };
+  struct Passing {  // the messages of a Pair, kept while it is under way
+    comm::Transfer sends[2], receives[2];
+  };
   void assign_keys() override;
   int part_at(int step) const;
   std::span<const Segment> part(int step) const;
   bool sees(int part, int64_t window) const;
   // Sends `from` to the next rank and fills `to` with what the one before sends.
-  comm::Work pass_on(const Pair& from, const Pair& to, std::string_view label);
+  comm::Work pass_on(Passing& passing, const Pair& from, const Pair& to, std::string_view label);
 
   static void add(const kernels::Context& ctx, const Pair& from, const Pair& to);
 
   OwnedTensor memory_[2], sum_memory_[2];
   Pair under_way_[2], sums_[2];
+  Passing passing_keys_, passing_gradients_;
   std::vector<int64_t> nearest_;  // by part: tokens from the nearest query back to its nearest key
 };
 

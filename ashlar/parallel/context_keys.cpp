@@ -120,11 +120,11 @@ bool ContextRing::sees(int part, int64_t window) const {
   return nearest_[size_t(part)] < (window > 0 ? window : std::numeric_limits<int64_t>::max());
 }
 
-comm::Work ContextRing::pass_on(const Pair& from, const Pair& to, std::string_view label) {
+comm::Work ContextRing::pass_on(Passing& passing, const Pair& from, const Pair& to,
+                                std::string_view label) {
   const int n = ranks_.size(), next = (ranks_.rank() + 1) % n, last = (ranks_.rank() + n - 1) % n;
-  const comm::Transfer sends[] = {{next, from.k}, {next, from.v}};
-  const comm::Transfer receives[] = {{last, to.k}, {last, to.v}};
-  return ranks_.send_receive(sends, receives, label);
+  passing = {{{next, from.k}, {next, from.v}}, {{last, to.k}, {last, to.v}}};
+  return ranks_.send_receive(passing.sends, passing.receives, label);
 }
 
 void ContextRing::add(const Context& ctx, const Pair& from, const Pair& to) {
@@ -148,7 +148,7 @@ void ContextRing::attend(const Context& ctx, int64_t, const AttentionShape& shap
   for (int step = 0; step < n; ++step) {
     const Pair& next = under_way_[step % 2];
     comm::Work transfer;
-    if (step + 1 < n) transfer = pass_on(here, next, kKeys);
+    if (step + 1 < n) transfer = pass_on(passing_keys_, here, next, kKeys);
     if (step == 0) {
       attention_forward(ctx, shape, sequence, part(0), q, k, v, out, lse);
     } else if (sees(part_at(step), shape.window)) {
@@ -178,7 +178,7 @@ void ContextRing::attend_backward(const Context& ctx, int64_t, const AttentionSh
   for (int step = 0; step < n; ++step) {
     const Pair &next = under_way_[step % 2], &sum = sums_[step % 2];
     comm::Work transfer;
-    if (step + 1 < n) transfer = pass_on(here, next, kKeys);
+    if (step + 1 < n) transfer = pass_on(passing_keys_, here, next, kKeys);
     const bool own = step == 0, first = step == 1, seen = sees(part_at(step), shape.window);
     if (seen) {
       const Pair to = own ? Pair{dk, dv} : first ? sum : part_d;
@@ -192,7 +192,7 @@ void ContextRing::attend_backward(const Context& ctx, int64_t, const AttentionSh
       fill(ctx, sum.k, 0.0);
       fill(ctx, sum.v, 0.0);
     }
-    if (!own) sum_comes = pass_on(sum, sums_[(step + 1) % 2], kGradient);
+    if (!own) sum_comes = pass_on(passing_gradients_, sum, sums_[(step + 1) % 2], kGradient);
     transfer.wait();
     here = next;
   }

@@ -79,6 +79,22 @@ TEST(Thread, WorkCompletesWhileTheCallerComputes) {
 }
 
 // Data whose sum depends on the order: rank 0 first, then 1, 2, ...
+TEST(Thread, CountsMayGoBeforeTheWorkIsDone) {
+  Allocator allocator(Device::kCpu);
+  run_ranks(3, kSmall, allocator, [](Group& world) {
+    world.delay(0.01);  // operations begin after the counts have gone
+    std::vector<int32_t> all(6, -1);
+    const int64_t begins[] = {0, 3, 4, 6};
+    const Tensor own = tensor_of(all).slice(begins[world.rank()], begins[world.rank() + 1]);
+    std::fill_n(own.as<int32_t>(), own.numel(), world.rank());
+    std::vector<int64_t> counts = {3, 1, 2};
+    Work work = world.all_gather(own, tensor_of(all), "gather", counts);
+    counts.assign(3, 0);
+    work.wait();
+    require(all == std::vector<int32_t>{0, 0, 0, 1, 2, 2}, "gathered by the counts of the call");
+  });
+}
+
 TEST(Thread, SumsInRankOrderWhateverTheSlices) {
   Allocator allocator(Device::kCpu);
   constexpr int kRanks = 5, kLength = 5003;

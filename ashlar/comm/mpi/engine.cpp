@@ -91,7 +91,7 @@ std::unique_ptr<Executor> MpiEngine::executor(std::string_view lane, Fate& fate,
     return Engine::executor(lane, fate, std::move(staging), timeout_s);
   return std::make_unique<OperationQueue>(
       fate, std::make_unique<MpiCollectives>(*this, transport(lane), std::move(staging), timeout_s),
-      !immediate());
+      size(), !immediate());
 }
 
 MPI_Op MpiEngine::sum_of(DType dtype) const {
