@@ -14,6 +14,14 @@ Sequence Sequence::rows(int64_t num_rows, int64_t length) {
   return Sequence(std::move(segments));
 }
 
+void Sequence::reserve(int64_t num_tokens) {
+  const auto num = size_t(num_tokens);
+  segments_.reserve(num);  // of one token each, at worst
+  halo_of_segment_.reserve(num);
+  position_T_.reserve(num);
+  segment_T_.reserve(num);
+}
+
 void Sequence::assign(std::span<const Segment> segments) {
   segments_.assign(segments.begin(), segments.end());
   position_T_.clear();

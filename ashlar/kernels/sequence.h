@@ -16,7 +16,8 @@ class Sequence {
   Sequence() = default;
   explicit Sequence(std::vector<Segment> segments);
   static Sequence rows(int64_t num_rows, int64_t length);  // num_rows documents of equal length
-  void assign(std::span<const Segment> segments);          // reuses memory
+  void reserve(int64_t num_tokens);  // assign of so many, in any segments, then allocates nothing
+  void assign(std::span<const Segment> segments);
 
   int64_t num_tokens() const { return int64_t(position_T_.size()); }
   const std::vector<Segment>& segments() const { return segments_; }

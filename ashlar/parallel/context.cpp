@@ -35,6 +35,8 @@ ContextParallel::ContextParallel(comm::Group& ranks, const ContextSplit& split,
   split.check();
   for (HaloRows* rows : {&arriving_, &leaving_})
     rows->reserve(size_t(max_halos(split, ranks.rank())));
+  for (std::vector<Segment>& part : parts_) part.reserve(size_t(split.local_tokens()));
+  sequence_.reserve(split.local_tokens());
   find_borders();
   before_.take(allocator, types.stream, split.num_rows, message_width_);
   behind_.take(allocator, types.stream, split.num_rows, message_width_);

@@ -35,7 +35,7 @@ class ContextParallel : public nn::SequenceExchange {
  public:
   // The next micro-batch: documents of the whole rows, the same on every rank.  Not read from
   // tensors: on meta a dry run gives one document per row, which every other list costs at most.
-  // Allocates nothing once lists as long have been seen.
+  // Allocates nothing.
   void assign(std::span<const Segment> whole_rows);
   // This rank's tokens of it; what forward and backward are called with.
   const kernels::Sequence& sequence() const { return sequence_; }

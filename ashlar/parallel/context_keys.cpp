@@ -45,6 +45,7 @@ ContextGather::ContextGather(comm::Group& ranks, const ContextSplit& split,
                              Allocator& allocator)
     : ContextParallel(ranks, split, shape, types, allocator) {
   const int64_t rows = split.num_rows * split.length;
+  keys_.reserve(size_t(rows));
   k_ = key_memory(allocator, types.activation, rows, shape);
   v_ = key_memory(allocator, types.activation, rows, shape);
   dk_ = key_memory(allocator, types.stream, rows, shape);

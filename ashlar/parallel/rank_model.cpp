@@ -90,6 +90,7 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
   for (int64_t i = 0; i < num_tokens; ++i)
     whole_rows_.push_back(whole_row(context_split(), groups_.coordinate(Axis::kCp), first + i));
   local_.resize(whole_rows_.size());
+  if (parallel_.cp == 1) sequence_.reserve(token_counts().layer);
 }
 
 void RankModel::share_sequences(Allocator& allocator) {

@@ -209,13 +209,9 @@ TEST_P(SteadyContext, PassesAllocateNothing) {
   comm::run_ranks(GetParam().num_ranks, {}, allocator, [&](comm::Group& ranks) {
     TinyRank rank(how.recipe, ranks);
     const auto passes = [&](int num) {
-      for (int i = 0; i < num; ++i) {
-        rank.step(batches[size_t(i) % batches.size()]);
-        // Over two passes an odd number of operations: they meet every slot of the queue.
-        if (i % 2) ranks.barrier("warm").wait();
-      }
+      for (int i = 0; i < num; ++i) rank.step(batches[size_t(i) % batches.size()]);
     };
-    passes(140);
+    passes(1);  // the other documents come where it counts
     const int64_t allocations = rank.memory().num_allocations;
     ranks.barrier("warm").wait();
     ranks.barrier("warm").wait();
