@@ -1,6 +1,6 @@
-// Moving elements, setting them, adding them up, whatever they mean: halos, caches, shards, token
-// ids.  Code outside of kernels/ reaches the memory of tensors through these only
-// (scripts/check_memory.sh), so that a dry run counts what is moved and a device can move it.
+// Copying, adding and setting elements, whatever they mean: halos, caches, shards, token ids.  Code
+// outside of kernels/ moves memory of tensors by these only (scripts/check_memory.sh), so that a
+// dry run counts what is moved and another device can move it.
 //
 // Shapes   matrices of equal rows and cols; tensors of equal numel, whatever their shapes.
 // Types    copy, copy_rows: both of one type, or each F64, F32 or BF16 (to nearest even).

@@ -110,7 +110,7 @@ void ContextParallel::halo_forward(const Context& ctx, int64_t, const Sequence& 
   exchange(behind_, before_, "halo");
   const Matrix messages = Matrix::of(before_.memory.tensor);
   const Matrix halos = Matrix::of(halo_z.view({num_halos, 2 * C}));
-  fill(ctx, halos.columns(0, C), 0.0);  // before the document
+  fill(ctx, halos.columns(0, C), 0.0);  // a document has nothing before its first token
   copy_rows(ctx, arriving_.older, messages.columns(0, C), halos.columns(0, C));
   copy_rows(ctx, arriving_.last, messages.columns(C, 2 * C), halos.columns(C, 2 * C));
   copy_rows(ctx, arriving_.last, messages.columns(2 * C, width), Matrix::of(halo_vd));
