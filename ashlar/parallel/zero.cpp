@@ -1,3 +1,23 @@
+// How it works.  Each unit is in one state of its weights and one of its gradients.
+//
+//   weights     kept -> gathering -> whole -> ready -> kept
+//     kept        a rank has its shard; where blocks stand in slots, the slot is another block's
+//     gathering   start_gather has posted the collectives (Unit::gathering)
+//     whole       bring has waited for them; without shards a unit is always whole
+//     ready       packed, so that kernels may read it (Unit::ready): need brings a unit so far
+//                 It ends when weights_changed, and in stage 3 when another block takes the operand
+//                 slot; in fp64, which reads whole weights, when another takes the weight slot.
+//   gradients   free -> being made -> reducing -> kept
+//     being made  begin_gradient gave the block the slot, after what was reduced from it is kept
+//     reducing    start_reduce has posted the collectives (Unit::reducing)
+//     kept        finish_reduce has waited, and added the shard to gradients_ (the first micro-batch
+//                 overwrites); below stage 2 gradients stay where the backward pass made them
+//
+//   order of a micro-batch   begin_micro_batch; need_root; forward: for each block need, and release
+//                            after it; backward: for each block, last first, need, begin_gradient,
+//                            end_gradient, release.  finish_gradients ends the step.
+//   prefetch                 need(u), or release(u) where kernels read whole weights, gathers the unit
+//                            kAhead further on in the direction of the walk
 #include "ashlar/parallel/zero.h"
 
 #include <algorithm>
@@ -12,6 +32,7 @@ using nn::AttentionCall;
 using nn::BlockSaved;
 
 constexpr int64_t kAhead = 2;  // units: as many as there are slots
+constexpr int64_t kNobody = -1;  // who holds a slot that is free
 
 int64_t unit_of(const AttentionCall& call) {
   return call.layer + 1;
@@ -165,7 +186,7 @@ void Zero::weights_changed() {
   for (size_t u = 0; u < units_.size(); ++u) finish_gather(int64_t(u));
   for (Unit& unit : units_) unit.ready = false;
   if (!sharded()) return;
-  operand_slot_ = {-1, -1};
+  operand_slot_ = {kNobody, kNobody};
   if (overlap_) start_gather(0);
   begin_forward();
 }
@@ -184,7 +205,7 @@ void Zero::bring(const Context& ctx, int64_t unit) {
   }
   if (stage_ == 3 && unit > 0) {
     int64_t& owner = operand_slot_[slot_of(unit)];
-    if (owner > 0) units_[size_t(owner)].ready = false;
+    if (owner != kNobody) units_[size_t(owner)].ready = false;
     owner = unit;
   }
   model_.pack(ctx, unit);
@@ -201,10 +222,10 @@ void Zero::prefetch(int64_t unit) {
   if (!u.ready && !u.gathering) start_gather(unit);
 }
 
-// Who was gathered into the slot before is dropped.
+// The unit that was gathered into the slot before is dropped.
 void Zero::take_slot(int64_t unit) {
   int64_t& holder = weight_slot_[slot_of(unit)];
-  if (holder > 0 && holder != unit) {
+  if (holder != kNobody && holder != unit) {
     Unit& before = units_[size_t(holder)];
     if (before.gathering) finish_gather(holder);
     if (!packed_) before.ready = false;
@@ -238,7 +259,7 @@ void Zero::finish_gather(int64_t unit) {
 void Zero::begin_gradient(const Context& ctx, int64_t unit) {
   if (stage_ < 2) return;
   int64_t& holder = gradient_slot_[slot_of(unit)];
-  if (holder > 0) finish_reduce(ctx, holder);
+  if (holder != kNobody) finish_reduce(ctx, holder);
   holder = unit;
 }
 
@@ -285,7 +306,7 @@ void Zero::finish_gradients(const Context& ctx) {
     for (int64_t unit = model_.num_units() - 1; unit > 0; --unit) start_reduce(unit);
   start_reduce(0);
   for (int64_t unit = model_.num_units() - 1; unit >= 0; --unit) finish_reduce(ctx, unit);
-  gradient_slot_ = {-1, -1};
+  gradient_slot_ = {kNobody, kNobody};
 }
 
 // --- blocks ---

@@ -64,15 +64,23 @@ class Zero final : public nn::BlockRunner {
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<nn::ParameterInfo>& infos() const { return infos_; }  // of the same order
 
-  void begin_forward();  // of an evaluation
-  // first, last: of the step.
-  void begin_micro_batch(bool first, bool last);
-  // Whether products of the micro-batch add to gradients or overwrite them.
+  // Every rank calls, in this order:
+  //
+  //   a step       for each micro-batch: begin_micro_batch, need_root, forward and backward of the
+  //                blocks through this runner; then finish_gradients; weights_changed if it was
+  //                applied
+  //   evaluation   begin_forward, need_root, forward of the blocks; between steps only
+  void begin_forward();
+  void begin_micro_batch(bool first, bool last);  // of the step
+  // After begin_micro_batch: whether products of it add to gradients or overwrite them.
   bool accumulates() const { return stage_ < 2 && !first_; }
-  void finish_gradients(const kernels::Context&);  // reduces what is left and waits
-  // The kept weights have changed: whole ones are gathered and packed before they are read.
-  void weights_changed();
+  // Brings the embedding and all vectors, which everything else reads.
   void need_root(const kernels::Context& ctx) { need(ctx, 0); }
+  // After the last backward of the step: reduces what is left and waits.
+  void finish_gradients(const kernels::Context&);
+  // After values of parameters() were written: begins to gather them; they are packed before they
+  // are read.
+  void weights_changed();
 
   void attention_forward(const kernels::Context&, const nn::AttentionCall&,
                          const nn::BlockSaved&) override;
