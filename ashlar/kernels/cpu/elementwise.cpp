@@ -38,6 +38,7 @@ void add_rows(const Context& ctx, const Tensor& partials, int64_t offset, const 
 }  // namespace
 
 void for_tokens(const Context& ctx, int64_t num_tokens, function_ref<void(int64_t, int64_t)> body) {
+  if (ctx.meta()) return;
   parallel_for(*ctx.threads, num_tokens, kTokensPerTask, body);
 }
 
@@ -47,6 +48,7 @@ void sum_over_tokens(const Context& ctx, int64_t num_tokens,
                      function_ref<void(int64_t, int64_t, T*)> body, int64_t scratch) {
   const Arena::Scope scope(*ctx.workspace);
   const Tensor partials = take_partials(ctx, num_tokens, gradients, scratch);
+  if (ctx.meta()) return;
   const int64_t columns = partials.shape[1];
   for_tokens(ctx, num_tokens, [&](int64_t begin, int64_t end) {
     T* partial = partials.as<T>() + begin / kTokensPerTask * columns;

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "ashlar/core/function_ref.h"
+#include "ashlar/kernels/checks.h"
 #include "ashlar/kernels/linear.h"
 
 namespace ashlar::kernels {
@@ -18,8 +19,8 @@ template <typename T>
 class Cells {
  public:
   Cells() = default;  // absent
-  explicit Cells(const Tensor& t) : data_(t ? t.data : nullptr), dtype_(t.dtype) {}
-  explicit Cells(const Matrix& m) : data_(m.data), dtype_(m.dtype) {}
+  Cells(const Tensor& t) : data_(t ? t.data : nullptr), dtype_(t.dtype) {}
+  Cells(const Matrix& m) : data_(m.data), dtype_(m.dtype) {}
   explicit operator bool() const { return data_ != nullptr; }  // false: absent
 
   T operator[](int64_t i) const {
@@ -54,37 +55,27 @@ class Cells {
   DType dtype_ = DType::kF32;
 };
 
-inline bool is_real(DType dtype) {
-  return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16;
-}
-
 // body(double{}) for an F64 stream, else body(float{}).
 template <typename Body>
 void with_real(DType stream, Body body) {
   stream == DType::kF64 ? body(double{}) : body(float{});
 }
 
-inline int64_t bytes_of(std::initializer_list<Tensor> tensors) {
-  int64_t sum = 0;
-  for (const Tensor& t : tensors) sum += t.bytes();
-  return sum;
-}
-
-// body(begin, end) over tasks of 64 tokens.
+// body(begin, end) over tasks of 64 tokens; nothing on meta.
 void for_tokens(const Context& ctx, int64_t num_tokens,
                 function_ref<void(int64_t begin, int64_t end)> body);
 
 // body(begin, end, partial) over tasks of 64 tokens; `partial` is the task's zeroed row of T (float
 // or double), where the columns of `gradients` lie one after another (absent ones have none), then
 // `scratch` elements of the task's own.  Then adds the rows to the gradients in task order.  The
-// rows come from the workspace.
+// rows come from the workspace; on meta they are taken, and nothing else is done.
 template <typename T>
 void sum_over_tokens(const Context& ctx, int64_t num_tokens,
                      std::initializer_list<Tensor> gradients,
                      function_ref<void(int64_t begin, int64_t end, T* partial)> body,
                      int64_t scratch = 0);
 
-// Takes on meta what sum_over_tokens takes on the CPU.
+// Takes what sum_over_tokens takes.
 void plan_sum_over_tokens(const Context& ctx, int64_t num_tokens,
                           std::initializer_list<Tensor> gradients, int64_t scratch = 0);
 

@@ -5,12 +5,13 @@
 
 namespace ashlar::kernels {
 
-// Without a merge (rms_norm) o to br are absent and h is the input.
+// Without a merge o to br are absent, and h is the input.
 template <typename T>
 struct NormArgs {
   int64_t H;
   double eps;
-  Cells<T> o, r, ao, bo, ar, br, h, w, y, rstd;
+  Cells<T> o = {}, r = {}, ao = {}, bo = {}, ar = {}, br = {};
+  Cells<T> h, w, y, rstd;
 };
 void norm_rows_fast(const NormArgs<float>& args, int64_t begin, int64_t end);
 
@@ -18,7 +19,11 @@ void norm_rows_fast(const NormArgs<float>& args, int64_t begin, int64_t end);
 template <typename T>
 struct NormGradientArgs {
   int64_t H;
-  Cells<T> dy, dh_in, o, r, h, rstd, ao, bo, ar, br, w, d_o, dr;
+  Cells<T> dy, dh_in;
+  Cells<T> o = {}, r = {}, ao = {}, bo = {}, ar = {}, br = {};
+  Cells<T> h, rstd, w;
+  Cells<T> d_o = {};
+  Cells<T> dr;
 };
 // partial: dw [H], and with a merge after it dao, dbo, dar, dbr [H] each.
 void norm_gradient_rows_fast(const NormGradientArgs<float>& args, int64_t begin, int64_t end,

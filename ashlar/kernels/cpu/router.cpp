@@ -8,10 +8,6 @@
 namespace ashlar::kernels {
 namespace {
 
-bool is_stream(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF64;
-}
-
 void check_row_vector(const Tensor& t, int64_t size, DType dtype) {
   ASHLAR_ASSERT(t.shape == Shape{size} && t.dtype == dtype);
 }

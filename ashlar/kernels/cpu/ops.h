@@ -1,0 +1,25 @@
+// Everything that the CPU implements, in one list: what a backend for another device has to bring in
+// a namespace of its own.
+//
+// Each function has the name, the arguments and the meaning of the contract above it: kernels/X.h
+// states it, kernels/X.cpp checks and records a call and hands it on.  So an implementation
+//
+// may rely on  shapes, types and absent tensors being as kernels/X.h says, and the call being recorded;
+// must check   what depends on the values of elements (a token id, a target), which only it reads;
+// must         take from ctx.workspace what it needs, the same amount for the same shapes whatever
+//              the values are, and then return if ctx.meta(): a dry run ends there;
+//              write the same bits for any number of threads;
+//              run its plain reference where ctx.reference or fp64 asks for it.
+#pragma once
+
+#include "ashlar/kernels/norm.h"
+
+namespace ashlar::kernels::cpu {
+
+// norm.h
+decltype(kernels::rms_norm_forward) rms_norm_forward;
+decltype(kernels::rms_norm_backward) rms_norm_backward;
+decltype(kernels::merge_norm_forward) merge_norm_forward;
+decltype(kernels::merge_norm_backward) merge_norm_backward;
+
+}  // namespace ashlar::kernels::cpu
