@@ -89,14 +89,14 @@ void DecodeCache::keep(const Context& ctx, Layer& cache, int64_t fresh, const Te
   held.length += fresh;
 }
 
-void DecodeCache::attend(const Context& ctx, int64_t layer, const kernels::AttentionShape& shape,
-                         const Sequence& sequence, const Tensor& q, const Tensor& k,
-                         const Tensor& v, const Tensor& out, const Tensor& lse) {
+void DecodeCache::attend(const Context& ctx, int64_t layer, const Sequence& sequence,
+                         const kernels::Attention& x) {
   Layer& cache = layers_[size_t(layer)];
-  keep(ctx, cache, sequence.num_tokens(), k, v);
-  attention_forward(ctx, shape, sequence, std::span(&cache.held, 1), q,
-                    cache.k.tensor.slice(0, cache.held.length),
-                    cache.v.tensor.slice(0, cache.held.length), out, lse);
+  keep(ctx, cache, sequence.num_tokens(), x.k, x.v);
+  kernels::Attention cached = x;
+  cached.k = cache.k.tensor.slice(0, cache.held.length);
+  cached.v = cache.v.tensor.slice(0, cache.held.length);
+  attention_forward(ctx, sequence, std::span(&cache.held, 1), cached);
 }
 
 void DecodeCache::halo_backward(const Context&, int64_t, const Sequence&, const Tensor&,
@@ -104,10 +104,8 @@ void DecodeCache::halo_backward(const Context&, int64_t, const Sequence&, const 
   fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
 }
 
-void DecodeCache::attend_backward(const Context&, int64_t, const kernels::AttentionShape&,
-                                  const Sequence&, const Tensor&, const Tensor&, const Tensor&,
-                                  const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                  const Tensor&, const Tensor&) {
+void DecodeCache::attend_backward(const Context&, int64_t, const Sequence&,
+                                  const kernels::Attention&, const kernels::AttentionGradients&) {
   fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
 }
 

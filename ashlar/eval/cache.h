@@ -33,17 +33,14 @@ class DecodeCache final : public nn::SequenceExchange {
   void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
                     const kernels::Matrix& z, const kernels::Matrix& vd, const Tensor& halo_z,
                     const Tensor& halo_vd) override;
-  void attend(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
-              const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
-              const Tensor& out, const Tensor& lse) override;
+  void attend(const kernels::Context&, int64_t layer, const kernels::Sequence&,
+              const kernels::Attention&) override;
   [[noreturn]] void halo_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
                                   const Tensor&, const Tensor&, const kernels::Matrix&,
                                   const kernels::Matrix&) override;
-  [[noreturn]] void attend_backward(const kernels::Context&, int64_t,
-                                    const kernels::AttentionShape&, const kernels::Sequence&,
-                                    const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                    const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                    const Tensor&) override;
+  [[noreturn]] void attend_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
+                                    const kernels::Attention&,
+                                    const kernels::AttentionGradients&) override;
 
  private:
   struct Layer {

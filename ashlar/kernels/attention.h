@@ -43,14 +43,20 @@ struct AttentionShape {
 // Visible (query, key) pairs: the measure of work.
 int64_t visible_pairs(const Sequence& queries, std::span<const Segment> keys, int64_t window);
 
-void attention_forward(const Context&, const AttentionShape&, const Sequence& queries,
-                       std::span<const Segment> keys, const Tensor& q, const Tensor& k,
-                       const Tensor& v, const Tensor& out, const Tensor& lse_TN);
-// Overwrites dq, dk, dv.
-void attention_backward(const Context&, const AttentionShape&, const Sequence& queries,
-                        std::span<const Segment> keys, const Tensor& q, const Tensor& k,
-                        const Tensor& v, const Tensor& out, const Tensor& lse_TN,
-                        const Tensor& dout, const Tensor& dq, const Tensor& dk, const Tensor& dv);
+struct Attention {
+  AttentionShape shape;
+  Tensor q, k, v;
+  Tensor out, lse_TN;  // filled by forward
+};
+void attention_forward(const Context&, const Sequence& queries, std::span<const Segment> keys,
+                       const Attention&);
+
+struct AttentionGradients {
+  Tensor dout;
+  Tensor dq, dk, dv;  // filled
+};
+void attention_backward(const Context&, const Sequence& queries, std::span<const Segment> keys,
+                        const Attention&, const AttentionGradients&);
 
 // Attention over the keys of parts a and b from attention over each:
 //   lse = log(e^lse_a + e^lse_b);  out = e^(lse_a - lse) out_a + e^(lse_b - lse) out_b
@@ -61,8 +67,11 @@ void attention_backward(const Context&, const AttentionShape&, const Sequence& q
 //          of lse, so that a sum over many parts is rounded once.
 // Cost     3*T*N*D flop; bytes: every operand once.
 // Record   shape [T, N, D].
-void attention_merge(const Context&, int64_t D, const Tensor& out_a, const Tensor& lse_a_TN,
-                     const Tensor& out_b, const Tensor& lse_b_TN, const Tensor& out,
-                     const Tensor& lse_TN);
+struct AttentionMerge {
+  int64_t D;
+  Tensor out_a, lse_a_TN, out_b, lse_b_TN;
+  Tensor out, lse_TN;  // filled
+};
+void attention_merge(const Context&, const AttentionMerge&);
 
 }  // namespace ashlar::kernels

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <initializer_list>
+#include <source_location>
 
 #include "ashlar/core/error.h"
-#include "ashlar/tensor/tensor.h"
+#include "ashlar/kernels/matrix.h"
 
 namespace ashlar::kernels {
 
@@ -15,10 +16,25 @@ inline bool is_real(DType dtype) {  // what meets products
   return is_stream(dtype) || dtype == DType::kBF16;
 }
 
+// Assert shape and type of one tensor, on behalf of the line that calls.
+inline void check_tensor(const Tensor& t, const Shape& shape, DType dtype,
+                         std::source_location at = std::source_location::current()) {
+  if (t.shape != shape || t.dtype != dtype)
+    fail_assertion("t.shape == shape && t.dtype == dtype", at.file_name(), int(at.line()));
+}
+inline void check_real(const Tensor& t, const Shape& shape,
+                       std::source_location at = std::source_location::current()) {
+  if (t.shape != shape || !is_real(t.dtype))
+    fail_assertion("t.shape == shape && is_real(t.dtype)", at.file_name(), int(at.line()));
+}
+
 inline int64_t bytes_of(std::initializer_list<Tensor> tensors) {
   int64_t sum = 0;
   for (const Tensor& t : tensors) sum += t.bytes();
   return sum;
+}
+inline int64_t bytes_of(const Matrix& m) {
+  return m.rows * m.cols * size_of(m.dtype);
 }
 
 }  // namespace ashlar::kernels

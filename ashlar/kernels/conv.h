@@ -22,12 +22,23 @@
 
 namespace ashlar::kernels {
 
-void conv_columns_forward(const Context&, const Sequence&, const Matrix& z_TC, const Tensor& halo_z,
-                          const Tensor& w0_C2, const Tensor& b0_C, const Tensor& columns);
-// ADDS to dz, dw0, db0; overwrites dhalo_z.
-void conv_columns_backward(const Context&, const Sequence&, const Tensor& dcolumns,
-                           const Matrix& z_TC, const Tensor& halo_z, const Tensor& w0_C2,
-                           const Tensor& b0_C, const Matrix& dz_TC, const Tensor& dhalo_z,
-                           const Tensor& dw0_C2, const Tensor& db0_C);
+struct ConvColumnsForward {
+  const Sequence& sequence;
+  Matrix z_TC;
+  Tensor halo_z, w0_C2, b0_C;
+  Tensor columns;  // filled
+};
+void conv_columns_forward(const Context&, const ConvColumnsForward&);
+
+struct ConvColumnsBackward {
+  const Sequence& sequence;
+  Tensor dcolumns;
+  Matrix z_TC;
+  Tensor halo_z, w0_C2, b0_C;
+  Matrix dz_TC;          // added to
+  Tensor dhalo_z;        // filled
+  Tensor dw0_C2, db0_C;  // added to
+};
+void conv_columns_backward(const Context&, const ConvColumnsBackward&);
 
 }  // namespace ashlar::kernels

@@ -17,8 +17,12 @@
 
 namespace ashlar::kernels {
 
-// dlogits absent: loss only.
-void cross_entropy(const Context&, const Tensor& logits_tV, const Tensor& targets_t, double scale,
-                   const Tensor& loss_t, const Tensor& dlogits_tV);
+struct CrossEntropy {
+  Tensor logits_tV, targets_t;
+  double scale = 1.0;
+  Tensor loss_t;           // filled
+  Tensor dlogits_tV = {};  // filled; absent: loss only
+};
+void cross_entropy(const Context&, const CrossEntropy&);
 
 }  // namespace ashlar::kernels

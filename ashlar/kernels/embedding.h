@@ -11,11 +11,16 @@
 
 namespace ashlar::kernels {
 
-void embedding_forward(const Context&, const Tensor& ids_T, const Tensor& emb_VH,
-                       const Tensor& scale_H, const Tensor& bias_H, const Tensor& x_TH);
-// Adds to demb, dscale, dbias.
-void embedding_backward(const Context&, const Tensor& ids_T, const Tensor& emb_VH,
-                        const Tensor& scale_H, const Tensor& bias_H, const Tensor& dx_TH,
-                        const Tensor& demb_VH, const Tensor& dscale_H, const Tensor& dbias_H);
+struct EmbeddingForward {
+  Tensor ids_T, emb_VH, scale_H, bias_H;  // a and b of the formula are scale and bias
+  Tensor x_TH;                            // filled
+};
+void embedding_forward(const Context&, const EmbeddingForward&);
+
+struct EmbeddingBackward {
+  Tensor ids_T, emb_VH, scale_H, bias_H, dx_TH;
+  Tensor demb_VH, dscale_H, dbias_H;  // added to
+};
+void embedding_backward(const Context&, const EmbeddingBackward&);
 
 }  // namespace ashlar::kernels

@@ -32,17 +32,33 @@ struct RoutePlan {
 void route_plan(const Context&, int64_t num_experts, const Tensor& expert_T, const RoutePlan& plan);
 
 void gather_rows(const Context&, const RoutePlan&, const Tensor& m_TH, const Tensor& x_rows_TH);
-// identity: skipped tokens give p * m instead of 0.
-void combine_forward(const Context&, const RoutePlan&, bool identity, const Tensor& y_rows_TH,
-                     const Tensor& chosen_T, const Tensor& m_TH, const Tensor& e_TH);
+
+struct CombineForward {
+  const RoutePlan& plan;
+  bool identity;  // skipped tokens give p * m instead of 0
+  Tensor y_rows_TH, chosen_T, m_TH;
+  Tensor e_TH;  // filled
+};
+void combine_forward(const Context&, const CombineForward&);
+
 // dy_rows[row of t] = p_t de_t;  dchosen_t = <de_t, y_row>;  skipped: dchosen_t = 0, or <de_t, m_t>
 // with identity semantics (scatter_rows_add then carries p_t de_t to dm).
-void combine_backward(const Context&, const RoutePlan&, bool identity, const Tensor& de_TH,
-                      const Tensor& y_rows_TH, const Tensor& chosen_T, const Tensor& m_TH,
-                      const Tensor& dy_rows_TH, const Tensor& dchosen_T);
+struct CombineBackward {
+  const RoutePlan& plan;
+  bool identity;
+  Tensor de_TH, y_rows_TH, chosen_T, m_TH;
+  Tensor dy_rows_TH, dchosen_T;  // filled
+};
+void combine_backward(const Context&, const CombineBackward&);
+
 // dm_t += dx_rows[row of t]; skipped tokens with identity: dm_t += p_t de_t.
-void scatter_rows_add(const Context&, const RoutePlan&, bool identity, const Tensor& dx_rows_TH,
-                      const Tensor& chosen_T, const Tensor& de_TH, const Tensor& dm_TH);
+struct ScatterRowsAdd {
+  const RoutePlan& plan;
+  bool identity;
+  Tensor dx_rows_TH, chosen_T, de_TH;
+  Tensor dm_TH;  // added to
+};
+void scatter_rows_add(const Context&, const ScatterRowsAdd&);
 
 // num_rows: how many leading rows hold tokens; on meta T.
 void swiglu_forward(const Context&, int64_t num_rows, const Tensor& gate_up_T2F,

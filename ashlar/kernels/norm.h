@@ -10,8 +10,7 @@
 //          products); parameters and their gradients: stream type.
 // Cost     forward 8*T*H flop, backward 22*T*H; bytes: every tensor once.  Bandwidth-bound.
 // Numerics statistics in fp32 with a fixed order of summation; parameter gradients: partial sums
-// per
-//          block of 64 tokens, blocks added in order: the same bits for any thread count.
+//          per block of 64 tokens, blocks added in order: the same bits for any thread count.
 #pragma once
 
 #include "ashlar/kernels/context.h"
@@ -25,22 +24,37 @@ struct MergeParams {  // of one merge; as gradients: where they are added
 // Fills y and rstd.
 void rms_norm_forward(const Context&, double eps, const Tensor& h_TH, const Tensor& w_H,
                       const Tensor& y_TH, const Tensor& rstd_T);
-// Adds to dw.  dh = norm backward of dy (+ dh_in if present; dh may be dh_in itself).
-void rms_norm_backward(const Context&, const Tensor& dy_TH, const Tensor& h_TH, const Tensor& w_H,
-                       const Tensor& rstd_T, const Tensor& dh_in_TH, const Tensor& dh_TH,
-                       const Tensor& dw_H);
 
-// Fills h, y and rstd.
-void merge_norm_forward(const Context&, double eps, const Tensor& o_TH, const Tensor& r_TH,
-                        const MergeParams&, const Tensor& w_H, const Tensor& h_TH,
-                        const Tensor& y_TH, const Tensor& rstd_T);
-// dh = norm backward of dy (+ dh_in, the gradient that reached h along the stream; absent: none).
-// d_o = dh * ao and dr = dh * ar (dr may be dh_in itself); adds to dw and to the merge's gradients.
-// h is recomputed from o and r where it is absent.
-void merge_norm_backward(const Context&, const Tensor& dy_TH, const Tensor& dh_in_TH,
-                         const Tensor& o_TH, const Tensor& r_TH, const Tensor& h_TH,
-                         const Tensor& rstd_T, const MergeParams&, const Tensor& w_H,
-                         const Tensor& d_o_TH, const Tensor& dr_TH, const MergeParams& grads,
-                         const Tensor& dw_H);
+struct RmsNormBackward {
+  Tensor dy_TH, h_TH, w_H, rstd_T;
+  Tensor dh_in_TH = {};  // added to dh; absent: nothing
+  Tensor dh_TH;          // may be dh_in itself
+  Tensor dw_H;           // added to
+};
+void rms_norm_backward(const Context&, const RmsNormBackward&);
+
+struct MergeNormForward {
+  double eps;
+  Tensor o_TH, r_TH;
+  MergeParams params;
+  Tensor w_H;
+  Tensor h_TH, y_TH, rstd_T;  // filled
+};
+void merge_norm_forward(const Context&, const MergeNormForward&);
+
+// dh = norm backward of dy (+ dh_in);  d_o = dh * ao;  dr = dh * ar
+struct MergeNormBackward {
+  Tensor dy_TH;
+  Tensor dh_in_TH = {};  // the gradient that reached h along the stream; absent: none
+  Tensor o_TH, r_TH;
+  Tensor h_TH = {};  // absent: recomputed from o and r
+  Tensor rstd_T;
+  MergeParams params;
+  Tensor w_H;
+  Tensor d_o_TH, dr_TH;  // filled; dr may be dh_in itself
+  MergeParams grads;     // added to
+  Tensor dw_H;           // added to
+};
+void merge_norm_backward(const Context&, const MergeNormBackward&);
 
 }  // namespace ashlar::kernels

@@ -16,8 +16,7 @@
 // Types    qkv y: F32 or F64; dqhat dkhat dv: F32 or F64; qhat khat v, dy, dqkv: also BF16.
 // Cost     about 14*T*C flop forward, 30*T*C backward; bandwidth-bound.
 // Numerics dtau, db1: partial sums per block of 64 tokens, blocks added in order.  cos and sin are
-// computed
-//          in fp64 and kept in fp32 (fp64 in the fp64 run).
+//          computed in fp64 and kept in fp32 (fp64 in the fp64 run).
 #pragma once
 
 #include "ashlar/kernels/linear.h"
@@ -45,21 +44,33 @@ void rope_table(const Context&, double theta, int64_t rotary_dim, const Tensor& 
 // qk_forward, dq_sum before qk_backward.  Without such ranks both are absent.
 //   q_sum_j = sum_h q_h;  dq_sum_j = sum_h dQ_h
 void qk_query_sums(const Context&, const QkShape&, const Tensor& qkv, const Tensor& q_sum_TKD);
-void qk_query_gradient_sums(const Context&, const QkShape&, const Sequence&, const Tensor& rope_PR,
-                            const Tensor& qkv, const Tensor& y_TC, const Tensor& b1_C,
-                            const Tensor& n_q_TN, const Tensor& dqhat, const Tensor& dq_sum_TKD);
+struct QkQueryGradientSums {
+  QkShape shape;
+  const Sequence& sequence;
+  Tensor rope_PR, qkv, y_TC, b1_C, n_q_TN, dqhat;
+  Tensor dq_sum_TKD;  // filled
+};
+void qk_query_gradient_sums(const Context&, const QkQueryGradientSums&);
 
-void qk_forward(const Context&, const QkShape&, const Sequence&, const Tensor& rope_PR,
-                const Tensor& qkv, const Tensor& y_TC, const Tensor& b1_C, const Tensor& tau_K,
-                const Tensor& halo_vd, const Tensor& qhat, const Tensor& khat, const Tensor& v,
-                const Tensor& n_q_TN, const Tensor& n_k_TK, const Tensor& q_sum_TKD = {});
-// Overwrites dy, dqkv (all four parts: the mean's share of q and k, and the values) and dhalo_vd;
-// adds to dtau and db1.
-void qk_backward(const Context&, const QkShape&, const Sequence&, const Tensor& rope_PR,
-                 const Tensor& qkv, const Tensor& y_TC, const Tensor& b1_C, const Tensor& tau_K,
-                 const Tensor& n_q_TN, const Tensor& n_k_TK, const Tensor& dqhat,
-                 const Tensor& dkhat, const Tensor& dv, const Tensor& dy_TC, const Tensor& dqkv,
-                 const Tensor& dhalo_vd, const Tensor& dtau_K, const Tensor& db1_C,
-                 const Tensor& q_sum_TKD = {}, const Tensor& dq_sum_TKD = {});
+struct QkForward {
+  QkShape shape;
+  const Sequence& sequence;
+  Tensor rope_PR, qkv, y_TC, b1_C, tau_K, halo_vd;
+  Tensor q_sum_TKD = {};
+  Tensor qhat, khat, v, n_q_TN, n_k_TK;  // filled
+};
+void qk_forward(const Context&, const QkForward&);
+
+struct QkBackward {
+  QkShape shape;
+  const Sequence& sequence;
+  Tensor rope_PR, qkv, y_TC, b1_C, tau_K, n_q_TN, n_k_TK;
+  Tensor q_sum_TKD = {};
+  Tensor dqhat, dkhat, dv;
+  Tensor dq_sum_TKD = {};
+  Tensor dy_TC, dqkv, dhalo_vd;  // filled; dqkv in all four parts, the mean's share in q and k
+  Tensor dtau_K, db1_C;          // added to
+};
+void qk_backward(const Context&, const QkBackward&);
 
 }  // namespace ashlar::kernels

@@ -16,32 +16,51 @@
 
 namespace ashlar::kernels {
 
-// r starts as W_dn m and is finished in place; n and rstd are filled.  r_prev and gamma absent in
-// block 0.
-void router_mix_forward(const Context&, double eps, const Tensor& r_TR, const Tensor& b_dn_R,
-                        const Tensor& r_prev_TR, const Tensor& gamma_R, const Tensor& w_R,
-                        const Tensor& n_TR, const Tensor& rstd_T);
-// In: dn, and dr_next = what block l+1 sent back (absent in the last block).  Out: dr [T,R] F32|F64
-// (the whole gradient of r), dr_low (the same in product type; may be dr itself when the types
-// agree), dr_prev = gamma * dr (absent in block 0; may be dr_next itself).  Adds to db_dn, dgamma,
-// dw.
-void router_mix_backward(const Context&, const Tensor& dn_TR, const Tensor& dr_next_TR,
-                         const Tensor& r_TR, const Tensor& r_prev_TR, const Tensor& gamma_R,
-                         const Tensor& w_R, const Tensor& rstd_T, const Tensor& dr_TR,
-                         const Tensor& dr_low_TR, const Tensor& dr_prev_TR, const Tensor& db_dn_R,
-                         const Tensor& dgamma_R, const Tensor& dw_R);
+struct RouterMixForward {
+  double eps;
+  Tensor r_TR;  // starts as W_dn m and is finished in place
+  Tensor b_dn_R;
+  Tensor r_prev_TR = {}, gamma_R = {};  // absent in block 0
+  Tensor w_R;
+  Tensor n_TR, rstd_T;  // filled
+};
+void router_mix_forward(const Context&, const RouterMixForward&);
+
+struct RouterMixBackward {
+  Tensor dn_TR;
+  Tensor dr_next_TR = {};  // what block l+1 sent back; absent in the last block
+  Tensor r_TR;
+  Tensor r_prev_TR = {}, gamma_R = {};  // absent in block 0
+  Tensor w_R, rstd_T;
+  Tensor dr_TR;            // filled, F32 or F64: the whole gradient of r
+  Tensor dr_low_TR;        // filled: dr in product type; may be dr itself when the types agree
+  Tensor dr_prev_TR = {};  // filled: gamma * dr; may be dr_next itself; absent in block 0
+  Tensor db_dn_R, dw_R;    // added to
+  Tensor dgamma_R = {};    // added to; absent in block 0
+};
+void router_mix_backward(const Context&, const RouterMixBackward&);
 
 // s = GELU(z + b); z is kept without b.
 void bias_gelu_forward(const Context&, const Tensor& z_TR, const Tensor& b_R, const Tensor& s_TR);
-// dz = ds * GELU'(z + b); adds to db.
-void bias_gelu_backward(const Context&, const Tensor& ds_TR, const Tensor& z_TR, const Tensor& b_R,
-                        const Tensor& dz_TR, const Tensor& db_R);
+// dz = ds * GELU'(z + b)
+struct BiasGeluBackward {
+  Tensor ds_TR, z_TR, b_R;
+  Tensor dz_TR;  // filled
+  Tensor db_R;   // added to
+};
+void bias_gelu_backward(const Context&, const BiasGeluBackward&);
 
-// Fills p [T,X], expert [T] I32 and chosen [T].
-void router_select_forward(const Context&, const Tensor& logits_TX, const Tensor& bias_X,
-                           const Tensor& p_TX, const Tensor& expert_T, const Tensor& chosen_T);
-// dlogits_i = dchosen * p_e (1[i = e] - p_i).
-void router_select_backward(const Context&, const Tensor& dchosen_T, const Tensor& p_TX,
-                            const Tensor& expert_T, const Tensor& dlogits_TX);
+struct RouterSelectForward {
+  Tensor logits_TX, bias_X;
+  Tensor p_TX, expert_T, chosen_T;  // filled; expert is I32
+};
+void router_select_forward(const Context&, const RouterSelectForward&);
+
+// dlogits_i = dchosen * p_e (1[i = e] - p_i)
+struct RouterSelectBackward {
+  Tensor dchosen_T, p_TX, expert_T;
+  Tensor dlogits_TX;  // filled
+};
+void router_select_backward(const Context&, const RouterSelectBackward&);
 
 }  // namespace ashlar::kernels

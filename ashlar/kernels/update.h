@@ -24,14 +24,29 @@ struct AdamWStep {
   int64_t step;  // t, from 1
   double grad_scale = 1.0;
 };
-void adamw(const Context&, const AdamWStep&, const Tensor& w, const Tensor& g, const Tensor& m,
-           const Tensor& v);
+struct AdamW {
+  AdamWStep step;
+  Tensor g;
+  Tensor w, m, v;  // updated
+};
+void adamw(const Context&, const AdamW&);
 
-// m is updated; x is the Newton-Schulz input, and may be g itself.
-void muon_momentum(const Context&, double mu, bool nesterov, double grad_scale, const Tensor& g,
-                   const Tensor& m, const Tensor& x);
-void muon_apply(const Context&, double lr, double decay, double lambda, const Tensor& x,
-                const Tensor& w);
+struct MuonMomentum {
+  double mu;
+  bool nesterov;
+  double grad_scale = 1.0;
+  Tensor g;
+  Tensor m;  // updated
+  Tensor x;  // filled: the Newton-Schulz input; may be g itself
+};
+void muon_momentum(const Context&, const MuonMomentum&);
+
+struct MuonApply {
+  double lr, decay, lambda;
+  Tensor x;
+  Tensor w;  // updated
+};
+void muon_apply(const Context&, const MuonApply&);
 
 // Sum of squares in fp64; infinite or NaN elements make it non-finite.
 double sum_of_squares(const Context&, const Tensor& x);

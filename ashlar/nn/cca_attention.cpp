@@ -28,8 +28,18 @@ kernels::QkShape qk_shape(const CcaShape& s) {
   return {s.N, s.K, s.D, s.rotary_dim, s.qk_norm_eps, s.group, s.delayed};
 }
 
-kernels::AttentionShape attention_shape(const AttentionCall& call, const CcaShape& s) {
-  return {s.N, s.K, s.D, call.window, 1.0 / std::sqrt(double(s.D))};
+kernels::Attention attention_of(const AttentionCall& call, const CcaShape& s,
+                                const AttentionSaved& saved) {
+  return {.shape = {.N = s.N,
+                    .K = s.K,
+                    .D = s.D,
+                    .window = call.window,
+                    .scale = 1.0 / std::sqrt(double(s.D))},
+          .q = saved.qhat,
+          .k = saved.khat,
+          .v = saved.v,
+          .out = saved.att,
+          .lse_TN = saved.lse};
 }
 
 // Columns of the fused projection: z = q | k meets the convolutions, vd is the delayed half of the
@@ -169,7 +179,12 @@ void attention_forward(const Context& ctx, const AttentionCall& call, const Atte
   {
     const Arena::Scope scope(*ctx.workspace);
     const Tensor columns = ctx.workspace->take(call.types.activation, {T, 2 * C});
-    conv_columns_forward(ctx, call.sequence, z, halo_z, w.conv0_w.value, w.conv0_b.value, columns);
+    conv_columns_forward(ctx, {.sequence = call.sequence,
+                               .z_TC = z,
+                               .halo_z = halo_z,
+                               .w0_C2 = w.conv0_w.value,
+                               .b0_C = w.conv0_b.value,
+                               .columns = columns});
     blockdiag_linear_forward(ctx, compute, Matrix::of(columns), w.conv1_w.operand,
                              Matrix::of(saved.y_TC));
   }
@@ -177,11 +192,21 @@ void attention_forward(const Context& ctx, const AttentionCall& call, const Atte
     qk_query_sums(ctx, qk_shape(shape), saved.qkv, saved.q_sum);
     heads->sum_queries(saved.q_sum);
   }
-  qk_forward(ctx, qk_shape(shape), call.sequence, call.rope, saved.qkv, saved.y_TC, w.conv1_b.value,
-             w.temp.value, halo_vd, saved.qhat, saved.khat, saved.v, saved.n_q, saved.n_k,
-             saved.q_sum);
-  call.exchanges.tokens->attend(ctx, call.layer, attention_shape(call, shape), call.sequence,
-                                saved.qhat, saved.khat, saved.v, saved.att, saved.lse);
+  qk_forward(ctx, {.shape = qk_shape(shape),
+                   .sequence = call.sequence,
+                   .rope_PR = call.rope,
+                   .qkv = saved.qkv,
+                   .y_TC = saved.y_TC,
+                   .b1_C = w.conv1_b.value,
+                   .tau_K = w.temp.value,
+                   .halo_vd = halo_vd,
+                   .q_sum_TKD = saved.q_sum,
+                   .qhat = saved.qhat,
+                   .khat = saved.khat,
+                   .v = saved.v,
+                   .n_q_TN = saved.n_q,
+                   .n_k_TK = saved.n_k});
+  call.exchanges.tokens->attend(ctx, call.layer, call.sequence, attention_of(call, shape, saved));
   linear_forward(ctx, compute, Matrix::of(saved.att), w.o_proj.operand, Matrix::of(o_TH));
 }
 
@@ -210,35 +235,70 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
       linear_backward_input(ctx, compute, Matrix::of(do_TH), w.o_proj.operand, Matrix::of(datt));
       linear_backward_weight(ctx, compute, Matrix::of(do_TH), Matrix::of(saved.att),
                              w.o_proj.gradient, call.accumulate);
-      call.exchanges.tokens->attend_backward(ctx, call.layer, attention_shape(call, shape),
-                                             call.sequence, saved.qhat, saved.khat, saved.v,
-                                             saved.att, saved.lse, datt, dqhat, dkhat, dv);
+      call.exchanges.tokens->attend_backward(ctx, call.layer, call.sequence,
+                                             attention_of(call, shape, saved),
+                                             {.dout = datt, .dq = dqhat, .dk = dkhat, .dv = dv});
     }
     if (heads) {
-      qk_query_gradient_sums(ctx, qk_shape(shape), call.sequence, call.rope, saved.qkv, saved.y_TC,
-                             w.conv1_b.value, saved.n_q, dqhat, keys.dq_sum);
+      qk_query_gradient_sums(ctx, {.shape = qk_shape(shape),
+                                   .sequence = call.sequence,
+                                   .rope_PR = call.rope,
+                                   .qkv = saved.qkv,
+                                   .y_TC = saved.y_TC,
+                                   .b1_C = w.conv1_b.value,
+                                   .n_q_TN = saved.n_q,
+                                   .dqhat = dqhat,
+                                   .dq_sum_TKD = keys.dq_sum});
       heads->sum_key_gradients(keys.all);
     }
-    qk_backward(ctx, qk_shape(shape), call.sequence, call.rope, saved.qkv, saved.y_TC,
-                w.conv1_b.value, w.temp.value, saved.n_q, saved.n_k, dqhat, dkhat, dv, dy, dqkv,
-                dhalo_vd, w.temp.gradient, w.conv1_b.gradient, saved.q_sum, keys.dq_sum);
+    qk_backward(ctx, {.shape = qk_shape(shape),
+                      .sequence = call.sequence,
+                      .rope_PR = call.rope,
+                      .qkv = saved.qkv,
+                      .y_TC = saved.y_TC,
+                      .b1_C = w.conv1_b.value,
+                      .tau_K = w.temp.value,
+                      .n_q_TN = saved.n_q,
+                      .n_k_TK = saved.n_k,
+                      .q_sum_TKD = saved.q_sum,
+                      .dqhat = dqhat,
+                      .dkhat = dkhat,
+                      .dv = dv,
+                      .dq_sum_TKD = keys.dq_sum,
+                      .dy_TC = dy,
+                      .dqkv = dqkv,
+                      .dhalo_vd = dhalo_vd,
+                      .dtau_K = w.temp.gradient,
+                      .db1_C = w.conv1_b.gradient});
     const Tensor columns = workspace.take(activation, {T, 2 * C});
-    conv_columns_forward(ctx, call.sequence, z, halo_z, w.conv0_w.value, w.conv0_b.value, columns);
+    conv_columns_forward(ctx, {.sequence = call.sequence,
+                               .z_TC = z,
+                               .halo_z = halo_z,
+                               .w0_C2 = w.conv0_w.value,
+                               .b0_C = w.conv0_b.value,
+                               .columns = columns});
     blockdiag_linear_backward_weight(ctx, compute, Matrix::of(dy), Matrix::of(columns),
                                      w.conv1_w.gradient.view(shape.conv_matrices()),
                                      call.accumulate);
     const Tensor& dcolumns = columns;  // its last use was the line above
     blockdiag_linear_backward_input(ctx, compute, Matrix::of(dy), w.conv1_w.operand,
                                     Matrix::of(dcolumns));
-    conv_columns_backward(ctx, call.sequence, dcolumns, z, halo_z, w.conv0_w.value, w.conv0_b.value,
-                          dz, dhalo_z, w.conv0_w.gradient, w.conv0_b.gradient);
+    conv_columns_backward(ctx, {.sequence = call.sequence,
+                                .dcolumns = dcolumns,
+                                .z_TC = z,
+                                .halo_z = halo_z,
+                                .w0_C2 = w.conv0_w.value,
+                                .b0_C = w.conv0_b.value,
+                                .dz_TC = dz,
+                                .dhalo_z = dhalo_z,
+                                .dw0_C2 = w.conv0_w.gradient,
+                                .db0_C = w.conv0_b.gradient});
   }
   call.exchanges.tokens->halo_backward(ctx, call.layer, call.sequence, dhalo_z, dhalo_vd, dz,
                                        vd_part(shape, dqkv));
   linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), w.qkv.gradient,
                          call.accumulate);
-  if (heads && !heads->leads())
-    fill(ctx, Matrix::of(dqkv).columns(q, shape.qkv_dim()), 0.0);
+  if (heads && !heads->leads()) fill(ctx, Matrix::of(dqkv).columns(q, shape.qkv_dim()), 0.0);
   linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(da_TH));
 }
 

@@ -6,7 +6,6 @@
 namespace ashlar::nn {
 namespace {
 
-using kernels::AttentionShape;
 using kernels::Context;
 using kernels::Matrix;
 using kernels::Sequence;
@@ -64,19 +63,15 @@ void LocalExchange::halo_backward(const Context& ctx, int64_t, const Sequence& s
   });
 }
 
-void LocalExchange::attend(const Context& ctx, int64_t, const AttentionShape& shape,
-                           const Sequence& sequence, const Tensor& q, const Tensor& k,
-                           const Tensor& v, const Tensor& out, const Tensor& lse) {
-  attention_forward(ctx, shape, sequence, sequence.segments(), q, k, v, out, lse);
+void LocalExchange::attend(const Context& ctx, int64_t, const Sequence& sequence,
+                           const kernels::Attention& x) {
+  attention_forward(ctx, sequence, sequence.segments(), x);
 }
 
-void LocalExchange::attend_backward(const Context& ctx, int64_t, const AttentionShape& shape,
-                                    const Sequence& sequence, const Tensor& q, const Tensor& k,
-                                    const Tensor& v, const Tensor& out, const Tensor& lse,
-                                    const Tensor& dout, const Tensor& dq, const Tensor& dk,
-                                    const Tensor& dv) {
-  attention_backward(ctx, shape, sequence, sequence.segments(), q, k, v, out, lse, dout, dq, dk,
-                     dv);
+void LocalExchange::attend_backward(const Context& ctx, int64_t, const Sequence& sequence,
+                                    const kernels::Attention& x,
+                                    const kernels::AttentionGradients& gradients) {
+  attention_backward(ctx, sequence, sequence.segments(), x, gradients);
 }
 
 }  // namespace ashlar::nn

@@ -27,17 +27,13 @@ class SequenceExchange {
                              const Tensor& dhalo_z, const Tensor& dhalo_vd,
                              const kernels::Matrix& dz, const kernels::Matrix& dvd) = 0;
 
-  // Attention of the local queries over all keys that they may see; q k v are the local ones.
-  // Tensors as in kernels/attention.h: fills out and lse.
-  virtual void attend(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
-                      const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
-                      const Tensor& out, const Tensor& lse) = 0;
-  // Overwrites dq dk dv, the gradients of the local q k v.
-  virtual void attend_backward(const kernels::Context&, int64_t layer,
-                               const kernels::AttentionShape&, const kernels::Sequence&,
-                               const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                               const Tensor& lse, const Tensor& dout, const Tensor& dq,
-                               const Tensor& dk, const Tensor& dv) = 0;
+  // Attention of the local queries over all keys that they may see: q k v are the local ones, out and
+  // lse are filled (kernels/attention.h).
+  virtual void attend(const kernels::Context&, int64_t layer, const kernels::Sequence&,
+                      const kernels::Attention&) = 0;
+  // Fills dq dk dv, the gradients of the local q k v.
+  virtual void attend_backward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
+                               const kernels::Attention&, const kernels::AttentionGradients&) = 0;
 };
 
 // Where key heads stand here without all of their query heads (CcaShape::shares_keys): the mean over
@@ -78,13 +74,10 @@ class LocalExchange final : public SequenceExchange {
   void halo_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
                      const Tensor& dhalo_z, const Tensor& dhalo_vd, const kernels::Matrix& dz,
                      const kernels::Matrix& dvd) override;
-  void attend(const kernels::Context&, int64_t, const kernels::AttentionShape&,
-              const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
-              const Tensor& out, const Tensor& lse) override;
-  void attend_backward(const kernels::Context&, int64_t, const kernels::AttentionShape&,
-                       const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
-                       const Tensor& out, const Tensor& lse, const Tensor& dout, const Tensor& dq,
-                       const Tensor& dk, const Tensor& dv) override;
+  void attend(const kernels::Context&, int64_t, const kernels::Sequence&,
+              const kernels::Attention&) override;
+  void attend_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
+                       const kernels::Attention&, const kernels::AttentionGradients&) override;
 };
 
 }  // namespace ashlar::nn

@@ -13,8 +13,14 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
   const BlockWeights& w = call.weights.blocks[size_t(l)];
   const AttentionCall attention = call.at(l);
   call.runner.attention_forward(ctx, attention, s);
-  merge_norm_forward(ctx, call.weights.spec.norm_eps, s.o, saved.x[size_t(l)],
-                     w.attention_merge.params(), w.moe_norm.value, s.h, s.m, s.rstd_m);
+  merge_norm_forward(ctx, {.eps = call.weights.spec.norm_eps,
+                           .o_TH = s.o,
+                           .r_TH = saved.x[size_t(l)],
+                           .params = w.attention_merge.params(),
+                           .w_H = w.moe_norm.value,
+                           .h_TH = s.h,
+                           .y_TH = s.m,
+                           .rstd_T = s.rstd_m});
   const Tensor r_prev = l > 0 ? saved.blocks[size_t(l) - 1].moe.router.r : Tensor{};
   call.runner.moe_forward(ctx, attention, s, r_prev);
 }
@@ -80,8 +86,11 @@ void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
   const ModelWeights& w = call.weights;
   const int64_t L = int64_t(w.blocks.size());
   ctx.enter("forward");
-  embedding_forward(ctx, call.ids_T, w.embed.value, w.input_scale.value, w.input_bias.value,
-                    saved.x[0]);
+  embedding_forward(ctx, {.ids_T = call.ids_T,
+                          .emb_VH = w.embed.value,
+                          .scale_H = w.input_scale.value,
+                          .bias_H = w.input_bias.value,
+                          .x_TH = saved.x[0]});
   const NormOf first = norm_of(w, saved, 0);
   rms_norm_forward(ctx, call.weights.spec.norm_eps, saved.x[0], first.weight, first.out,
                    saved.rstd[0]);
@@ -90,9 +99,14 @@ void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
     block_forward(ctx, call, saved, l);
     const BlockSaved& s = saved.blocks[size_t(l)];
     const NormOf next = norm_of(w, saved, l + 1);
-    merge_norm_forward(ctx, call.weights.spec.norm_eps, s.e, s.h,
-                       w.blocks[size_t(l)].moe_merge.params(), next.weight, saved.x[size_t(l) + 1],
-                       next.out, saved.rstd[size_t(l) + 1]);
+    merge_norm_forward(ctx, {.eps = call.weights.spec.norm_eps,
+                             .o_TH = s.e,
+                             .r_TH = s.h,
+                             .params = w.blocks[size_t(l)].moe_merge.params(),
+                             .w_H = next.weight,
+                             .h_TH = saved.x[size_t(l) + 1],
+                             .y_TH = next.out,
+                             .rstd_T = saved.rstd[size_t(l) + 1]});
   }
 }
 
@@ -119,24 +133,52 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     const AttentionCall attention = call.at(l);
     const bool last = l == L - 1;
     const Weight& next_norm = last ? w.norm : w.blocks[size_t(l) + 1].attention_norm;
-    merge_norm_backward(ctx, last ? dfinal_TH : da, last ? Tensor{} : dstream, s.e, s.h,
-                        saved.x[size_t(l) + 1], saved.rstd[size_t(l) + 1], bw.moe_merge.params(),
-                        next_norm.value, dbranch, dstream, bw.moe_merge.gradients(),
-                        next_norm.gradient);
+    merge_norm_backward(ctx, {.dy_TH = last ? dfinal_TH : da,
+                              .dh_in_TH = last ? Tensor{} : dstream,
+                              .o_TH = s.e,
+                              .r_TH = s.h,
+                              .h_TH = saved.x[size_t(l) + 1],
+                              .rstd_T = saved.rstd[size_t(l) + 1],
+                              .params = bw.moe_merge.params(),
+                              .w_H = next_norm.value,
+                              .d_o_TH = dbranch,
+                              .dr_TH = dstream,
+                              .grads = bw.moe_merge.gradients(),
+                              .dw_H = next_norm.gradient});
     const Tensor r_prev = l > 0 ? saved.blocks[size_t(l) - 1].moe.router.r : Tensor{};
     call.runner.moe_backward(ctx, attention, s, r_prev, dbranch, last ? Tensor{} : dr,
                              l > 0 ? dr : Tensor{}, dm);
-    merge_norm_backward(ctx, dm, dstream, s.o, saved.x[size_t(l)], s.h, s.rstd_m,
-                        bw.attention_merge.params(), bw.moe_norm.value, dbranch, dstream,
-                        bw.attention_merge.gradients(), bw.moe_norm.gradient);
+    merge_norm_backward(ctx, {.dy_TH = dm,
+                              .dh_in_TH = dstream,
+                              .o_TH = s.o,
+                              .r_TH = saved.x[size_t(l)],
+                              .h_TH = s.h,
+                              .rstd_T = s.rstd_m,
+                              .params = bw.attention_merge.params(),
+                              .w_H = bw.moe_norm.value,
+                              .d_o_TH = dbranch,
+                              .dr_TH = dstream,
+                              .grads = bw.attention_merge.gradients(),
+                              .dw_H = bw.moe_norm.gradient});
     call.runner.attention_backward(ctx, attention, s, dbranch, da);
   }
   ctx.enter("backward");
   const Weight& first_norm = w.blocks[0].attention_norm;
-  rms_norm_backward(ctx, da, saved.x[0], first_norm.value, saved.rstd[0], dstream, dstream,
-                    first_norm.gradient);
-  embedding_backward(ctx, call.ids_T, w.embed.value, w.input_scale.value, w.input_bias.value,
-                     dstream, w.embed.gradient, w.input_scale.gradient, w.input_bias.gradient);
+  rms_norm_backward(ctx, {.dy_TH = da,
+                          .h_TH = saved.x[0],
+                          .w_H = first_norm.value,
+                          .rstd_T = saved.rstd[0],
+                          .dh_in_TH = dstream,
+                          .dh_TH = dstream,
+                          .dw_H = first_norm.gradient});
+  embedding_backward(ctx, {.ids_T = call.ids_T,
+                           .emb_VH = w.embed.value,
+                           .scale_H = w.input_scale.value,
+                           .bias_H = w.input_bias.value,
+                           .dx_TH = dstream,
+                           .demb_VH = w.embed.gradient,
+                           .dscale_H = w.input_scale.gradient,
+                           .dbias_H = w.input_bias.gradient});
 }
 
 }  // namespace ashlar::nn

@@ -38,7 +38,9 @@ void head_loss(const Context& ctx, const Model& model, const Tensor& final_TH,
     const int64_t end = std::min(T, t + chunk);
     const Tensor part = logits.slice(0, end - t);
     head_logits(ctx, model, final_TH.slice(t, end), part);
-    cross_entropy(ctx, part, targets_T.slice(t, end), 1.0, loss_T.slice(t, end), {});
+    cross_entropy(
+        ctx,
+        {.logits_tV = part, .targets_t = targets_T.slice(t, end), .loss_t = loss_T.slice(t, end)});
   }
 }
 
@@ -57,7 +59,11 @@ void head_loss_backward(const Context& ctx, const Model& model, const Tensor& fi
     const Tensor part = logits.slice(0, end - t), dpart = dlogits.slice(0, end - t);
     const Tensor final_part = final_TH.slice(t, end);
     head_logits(ctx, model, final_part, part);
-    cross_entropy(ctx, part, targets_T.slice(t, end), scale, loss_T.slice(t, end), dpart);
+    cross_entropy(ctx, {.logits_tV = part,
+                        .targets_t = targets_T.slice(t, end),
+                        .scale = scale,
+                        .loss_t = loss_T.slice(t, end),
+                        .dlogits_tV = dpart});
     linear_backward_input(ctx, compute, Matrix::of(dpart), model.head(),
                           Matrix::of(dfinal_TH.slice(t, end)));
     linear_backward_weight(ctx, compute, Matrix::of(dpart), Matrix::of(final_part),

@@ -139,8 +139,8 @@ void Model::pack(const Context& ctx, int64_t unit) const {
 
 ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& sequence,
                       const Tensor& ids_T, BlockRunner* runner) {
-  return {types_,   weights_, runner ? *runner : runner_, {&exchange, &local_experts_},
-          sequence, ids_T,    rope_};
+  return {types_, weights_, runner ? *runner : runner_, {&exchange, &local_experts_}, sequence,
+          ids_T,  rope_};
 }
 
 Tensor Model::unit_weights(int64_t unit) const {

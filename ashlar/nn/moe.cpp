@@ -82,8 +82,12 @@ void moe_forward(const Context& ctx, const Types& types, ExpertExchange& experts
   swiglu_forward(ctx, rows_in_use(plan, m_TH.shape[0]), saved.gate_up, saved.act);
   grouped_linear_forward(ctx, types.compute, Matrix::of(saved.act), w.down.operand,
                          plan.row_of_expert(), Matrix::of(saved.y_rows));
-  combine_forward(ctx, plan, adds_skipped(w.shape, experts), saved.y_rows, saved.router.chosen,
-                  m_TH, e_TH);
+  combine_forward(ctx, {.plan = plan,
+                        .identity = adds_skipped(w.shape, experts),
+                        .y_rows_TH = saved.y_rows,
+                        .chosen_T = saved.router.chosen,
+                        .m_TH = m_TH,
+                        .e_TH = e_TH});
 }
 
 void moe_backward(const Context& ctx, const Types& types, ExpertExchange& experts,
@@ -103,8 +107,14 @@ void moe_backward(const Context& ctx, const Types& types, ExpertExchange& expert
     const Tensor dy_rows = workspace.take(activation, saved.y_rows.shape);
     const Tensor dact = workspace.take(activation, saved.act.shape);
     const Tensor dgate_up = workspace.take(activation, saved.gate_up.shape);
-    combine_backward(ctx, plan, skipped, de_TH, saved.y_rows, saved.router.chosen, m_TH, dy_rows,
-                     dchosen);
+    combine_backward(ctx, {.plan = plan,
+                           .identity = skipped,
+                           .de_TH = de_TH,
+                           .y_rows_TH = saved.y_rows,
+                           .chosen_T = saved.router.chosen,
+                           .m_TH = m_TH,
+                           .dy_rows_TH = dy_rows,
+                           .dchosen_T = dchosen});
     grouped_linear_backward_input(ctx, compute, Matrix::of(dy_rows), w.down.operand, rows,
                                   Matrix::of(dact));
     grouped_linear_backward_weight(ctx, compute, Matrix::of(dy_rows), Matrix::of(saved.act), rows,
@@ -120,7 +130,12 @@ void moe_backward(const Context& ctx, const Types& types, ExpertExchange& expert
                   dr_prev_TR, dm_TH, accumulate);
   // The router's part, which all compute alike, counts once.
   if (!experts.leads()) fill(ctx, dm_TH, 0.0);
-  scatter_rows_add(ctx, plan, skipped, dx_rows, saved.router.chosen, de_TH, dm_TH);
+  scatter_rows_add(ctx, {.plan = plan,
+                         .identity = skipped,
+                         .dx_rows_TH = dx_rows,
+                         .chosen_T = saved.router.chosen,
+                         .de_TH = de_TH,
+                         .dm_TH = dm_TH});
 }
 
 }  // namespace ashlar::nn

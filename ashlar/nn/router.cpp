@@ -67,8 +67,14 @@ void router_forward(const Context& ctx, const Types& types, const RouterWeights&
                     const RouterSaved& saved, const Tensor& m_TH, const Tensor& r_prev_TR) {
   const DType compute = types.compute;
   linear_forward(ctx, compute, Matrix::of(m_TH), w.down_w.operand, Matrix::of(saved.r));
-  router_mix_forward(ctx, w.shape.norm_eps, saved.r, w.down_b.value, r_prev_TR, w.gamma.value,
-                     w.norm_w.value, saved.n, saved.rstd);
+  router_mix_forward(ctx, {.eps = w.shape.norm_eps,
+                           .r_TR = saved.r,
+                           .b_dn_R = w.down_b.value,
+                           .r_prev_TR = r_prev_TR,
+                           .gamma_R = w.gamma.value,
+                           .w_R = w.norm_w.value,
+                           .n_TR = saved.n,
+                           .rstd_T = saved.rstd});
   linear_forward(ctx, compute, Matrix::of(saved.n), w.fc1_w.operand, Matrix::of(saved.z1));
   bias_gelu_forward(ctx, saved.z1, w.fc1_b.value, saved.s1);
   linear_forward(ctx, compute, Matrix::of(saved.s1), w.fc2_w.operand, Matrix::of(saved.z2));
@@ -76,7 +82,11 @@ void router_forward(const Context& ctx, const Types& types, const RouterWeights&
   const Arena::Scope scope(*ctx.workspace);
   const Tensor logits = ctx.workspace->take(types.stream, saved.p.shape);
   linear_forward(ctx, compute, Matrix::of(saved.s2), w.out_w.operand, Matrix::of(logits));
-  router_select_forward(ctx, logits, w.balancing.value, saved.p, saved.expert, saved.chosen);
+  router_select_forward(ctx, {.logits_TX = logits,
+                              .bias_X = w.balancing.value,
+                              .p_TX = saved.p,
+                              .expert_T = saved.expert,
+                              .chosen_T = saved.chosen});
 }
 
 void router_backward(const Context& ctx, const Types& types, const RouterWeights& w,
@@ -88,25 +98,41 @@ void router_backward(const Context& ctx, const Types& types, const RouterWeights
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
   const Tensor dlogits = workspace.take(activation, saved.p.shape);
-  router_select_backward(ctx, dchosen_T, saved.p, saved.expert, dlogits);
+  router_select_backward(
+      ctx,
+      {.dchosen_T = dchosen_T, .p_TX = saved.p, .expert_T = saved.expert, .dlogits_TX = dlogits});
   const Tensor ds = workspace.take(stream, {T, R}), dz = workspace.take(activation, {T, R});
   linear_backward_input(ctx, compute, Matrix::of(dlogits), w.out_w.operand, Matrix::of(ds));
   linear_backward_weight(ctx, compute, Matrix::of(dlogits), Matrix::of(saved.s2), w.out_w.gradient,
                          accumulate);
-  bias_gelu_backward(ctx, ds, saved.z2, w.fc2_b.value, dz, w.fc2_b.gradient);
+  bias_gelu_backward(
+      ctx,
+      {.ds_TR = ds, .z_TR = saved.z2, .b_R = w.fc2_b.value, .dz_TR = dz, .db_R = w.fc2_b.gradient});
   linear_backward_input(ctx, compute, Matrix::of(dz), w.fc2_w.operand, Matrix::of(ds));
   linear_backward_weight(ctx, compute, Matrix::of(dz), Matrix::of(saved.s1), w.fc2_w.gradient,
                          accumulate);
-  bias_gelu_backward(ctx, ds, saved.z1, w.fc1_b.value, dz, w.fc1_b.gradient);
+  bias_gelu_backward(
+      ctx,
+      {.ds_TR = ds, .z_TR = saved.z1, .b_R = w.fc1_b.value, .dz_TR = dz, .db_R = w.fc1_b.gradient});
   const Tensor& dn = ds;
   linear_backward_input(ctx, compute, Matrix::of(dz), w.fc1_w.operand, Matrix::of(dn));
   linear_backward_weight(ctx, compute, Matrix::of(dz), Matrix::of(saved.n), w.fc1_w.gradient,
                          accumulate);
   const Tensor dr = workspace.take(stream, {T, R});
   const Tensor dr_low = stream == activation ? dr : workspace.take(activation, {T, R});
-  router_mix_backward(ctx, dn, dr_next_TR, saved.r, r_prev_TR, w.gamma.value, w.norm_w.value,
-                      saved.rstd, dr, dr_low, dr_prev_TR, w.down_b.gradient, w.gamma.gradient,
-                      w.norm_w.gradient);
+  router_mix_backward(ctx, {.dn_TR = dn,
+                            .dr_next_TR = dr_next_TR,
+                            .r_TR = saved.r,
+                            .r_prev_TR = r_prev_TR,
+                            .gamma_R = w.gamma.value,
+                            .w_R = w.norm_w.value,
+                            .rstd_T = saved.rstd,
+                            .dr_TR = dr,
+                            .dr_low_TR = dr_low,
+                            .dr_prev_TR = dr_prev_TR,
+                            .db_dn_R = w.down_b.gradient,
+                            .dw_R = w.norm_w.gradient,
+                            .dgamma_R = w.gamma.gradient});
   linear_backward_weight(ctx, compute, Matrix::of(dr_low), Matrix::of(m_TH), w.down_w.gradient,
                          accumulate);
   linear_backward_input(ctx, compute, Matrix::of(dr_low), w.down_w.operand, Matrix::of(dm_TH));

@@ -68,8 +68,12 @@ void Optimizer::step(const Context& ctx, double lr, double grad_scale) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];
     if (!is_muon(p)) continue;
-    kernels::muon_momentum(ctx, spec_.muon_momentum, spec_.muon_nesterov, grad_scale, p.gradient,
-                           states_[i].first, p.gradient);
+    kernels::muon_momentum(ctx, {.mu = spec_.muon_momentum,
+                                 .nesterov = spec_.muon_nesterov,
+                                 .grad_scale = grad_scale,
+                                 .g = p.gradient,
+                                 .m = states_[i].first,
+                                 .x = p.gradient});
   }
   matrices_->start(ctx);
   adamw(ctx, lr, grad_scale);
@@ -88,7 +92,11 @@ void Optimizer::adamw(const Context& ctx, double lr, double grad_scale) const {
                                   .decay = p.decay ? spec_.weight_decay : 0.0,
                                   .step = num_steps_,
                                   .grad_scale = grad_scale};
-    kernels::adamw(ctx, step, p.value, p.gradient, states_[i].first, states_[i].second);
+    kernels::adamw(ctx, {.step = step,
+                         .g = p.gradient,
+                         .w = p.value,
+                         .m = states_[i].first,
+                         .v = states_[i].second});
   }
 }
 
@@ -98,7 +106,11 @@ void Optimizer::apply_muon(const Context& ctx, double lr) const {
     const MatrixShape matrix = matrix_shape(p);
     const double lambda =
         lr * spec_.muon_scale * std::sqrt(double(std::max(matrix.rows, matrix.cols)));
-    kernels::muon_apply(ctx, lr, p.decay ? spec_.weight_decay : 0.0, lambda, p.gradient, p.value);
+    kernels::muon_apply(ctx, {.lr = lr,
+                              .decay = p.decay ? spec_.weight_decay : 0.0,
+                              .lambda = lambda,
+                              .x = p.gradient,
+                              .w = p.value});
   }
 }
 

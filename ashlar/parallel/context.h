@@ -96,13 +96,10 @@ class ContextGather final : public ContextParallel {
  public:
   ContextGather(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
                 const nn::Types& types, Allocator& allocator);
-  void attend(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
-              const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
-              const Tensor& out, const Tensor& lse) override;
-  void attend_backward(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
-                       const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
-                       const Tensor& out, const Tensor& lse, const Tensor& dout, const Tensor& dq,
-                       const Tensor& dk, const Tensor& dv) override;
+  void attend(const kernels::Context&, int64_t layer, const kernels::Sequence&,
+              const kernels::Attention&) override;
+  void attend_backward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
+                       const kernels::Attention&, const kernels::AttentionGradients&) override;
 
  private:
   void assign_keys() override;
@@ -115,13 +112,10 @@ class ContextRing final : public ContextParallel {
  public:
   ContextRing(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
               const nn::Types& types, Allocator& allocator);
-  void attend(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
-              const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
-              const Tensor& out, const Tensor& lse) override;
-  void attend_backward(const kernels::Context&, int64_t layer, const kernels::AttentionShape&,
-                       const kernels::Sequence&, const Tensor& q, const Tensor& k, const Tensor& v,
-                       const Tensor& out, const Tensor& lse, const Tensor& dout, const Tensor& dq,
-                       const Tensor& dk, const Tensor& dv) override;
+  void attend(const kernels::Context&, int64_t layer, const kernels::Sequence&,
+              const kernels::Attention&) override;
+  void attend_backward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
+                       const kernels::Attention&, const kernels::AttentionGradients&) override;
 
  private:
   struct Pair {  // k and v, or their gradients

@@ -8,14 +8,15 @@
 namespace ashlar::parallel {
 namespace {
 
-using kernels::AttentionShape;
+using kernels::Attention;
+using kernels::AttentionGradients;
 using kernels::Context;
 using kernels::Sequence;
 
-// Only the own part holds a key for every query: the query's own.
-AttentionShape part_shape(AttentionShape shape, int step) {
-  shape.partial = step > 0;
-  return shape;
+// The same with keys and values from elsewhere.
+Attention with_keys(Attention x, const Tensor& k, const Tensor& v) {
+  x.k = k, x.v = v;
+  return x;
 }
 
 constexpr std::string_view kKeys = "keys values", kGradient = "keys values gradient";
@@ -68,23 +69,19 @@ void ContextGather::gather(const Tensor& k, const Tensor& v) {
   values.wait();
 }
 
-void ContextGather::attend(const Context& ctx, int64_t, const AttentionShape& shape,
-                           const Sequence& sequence, const Tensor& q, const Tensor& k,
-                           const Tensor& v, const Tensor& out, const Tensor& lse) {
-  gather(k, v);
-  attention_forward(ctx, shape, sequence, keys_, q, k_.tensor, v_.tensor, out, lse);
+void ContextGather::attend(const Context& ctx, int64_t, const Sequence& sequence,
+                           const Attention& x) {
+  gather(x.k, x.v);
+  attention_forward(ctx, sequence, keys_, with_keys(x, k_.tensor, v_.tensor));
 }
 
-void ContextGather::attend_backward(const Context& ctx, int64_t, const AttentionShape& shape,
-                                    const Sequence& sequence, const Tensor& q, const Tensor& k,
-                                    const Tensor& v, const Tensor& out, const Tensor& lse,
-                                    const Tensor& dout, const Tensor& dq, const Tensor& dk,
-                                    const Tensor& dv) {
-  gather(k, v);
-  attention_backward(ctx, shape, sequence, keys_, q, k_.tensor, v_.tensor, out, lse, dout, dq,
-                     dk_.tensor, dv_.tensor);
-  comm::Work keys = ranks_.reduce_scatter(dk_.tensor, dk, kGradient);
-  comm::Work values = ranks_.reduce_scatter(dv_.tensor, dv, kGradient);
+void ContextGather::attend_backward(const Context& ctx, int64_t, const Sequence& sequence,
+                                    const Attention& x, const AttentionGradients& g) {
+  gather(x.k, x.v);
+  attention_backward(ctx, sequence, keys_, with_keys(x, k_.tensor, v_.tensor),
+                     {.dout = g.dout, .dq = g.dq, .dk = dk_.tensor, .dv = dv_.tensor});
+  comm::Work keys = ranks_.reduce_scatter(dk_.tensor, g.dk, kGradient);
+  comm::Work values = ranks_.reduce_scatter(dv_.tensor, g.dv, kGradient);
   keys.wait();
   values.wait();
 }
@@ -133,30 +130,35 @@ void ContextRing::add(const Context& ctx, const Pair& from, const Pair& to) {
   kernels::add(ctx, from.v, to.v);
 }
 
-void ContextRing::attend(const Context& ctx, int64_t, const AttentionShape& shape,
-                         const Sequence& sequence, const Tensor& q, const Tensor& k,
-                         const Tensor& v, const Tensor& out, const Tensor& lse) {
+void ContextRing::attend(const Context& ctx, int64_t, const Sequence& sequence,
+                         const Attention& x) {
   const int n = ranks_.size();
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor sum = ctx.workspace->take(lse.dtype, out.shape);  // of more parts than one
-  const Tensor part_out = ctx.workspace->take(out.dtype, out.shape);
-  const Tensor part_lse = ctx.workspace->take(lse.dtype, lse.shape);
+  const Tensor sum = ctx.workspace->take(x.lse_TN.dtype, x.out.shape);  // of more parts than one
+  Attention other = x;         // over a part of another rank
+  other.shape.partial = true;  // only the own part holds a key for every query: the query's own
+  other.out = ctx.workspace->take(x.out.dtype, x.out.shape);
+  other.lse_TN = ctx.workspace->take(x.lse_TN.dtype, x.lse_TN.shape);
   int last = 0;  // step with a visible part
   for (int step = 1; step < n; ++step)
-    if (sees(part_at(step), shape.window)) last = step;
-  Pair here{k, v};
+    if (sees(part_at(step), x.shape.window)) last = step;
+  Pair here{x.k, x.v};
   bool merged = false;
   for (int step = 0; step < n; ++step) {
     const Pair& next = under_way_[step % 2];
     comm::Work transfer;
     if (step + 1 < n) transfer = pass_on(passing_keys_, here, next, kKeys);
     if (step == 0) {
-      attention_forward(ctx, shape, sequence, part(0), q, k, v, out, lse);
-    } else if (sees(part_at(step), shape.window)) {
-      attention_forward(ctx, part_shape(shape, step), sequence, part(step), q, here.k, here.v,
-                        part_out, part_lse);
-      attention_merge(ctx, shape.D, merged ? sum : out, lse, part_out, part_lse,
-                      step == last ? out : sum, lse);
+      attention_forward(ctx, sequence, part(0), x);
+    } else if (sees(part_at(step), x.shape.window)) {
+      attention_forward(ctx, sequence, part(step), with_keys(other, here.k, here.v));
+      attention_merge(ctx, {.D = x.shape.D,
+                            .out_a = merged ? sum : x.out,
+                            .lse_a_TN = x.lse_TN,
+                            .out_b = other.out,
+                            .lse_b_TN = other.lse_TN,
+                            .out = step == last ? x.out : sum,
+                            .lse_TN = x.lse_TN});
       merged = true;
     }
     transfer.wait();
@@ -164,30 +166,29 @@ void ContextRing::attend(const Context& ctx, int64_t, const AttentionShape& shap
   }
 }
 
-void ContextRing::attend_backward(const Context& ctx, int64_t, const AttentionShape& shape,
-                                  const Sequence& sequence, const Tensor& q, const Tensor& k,
-                                  const Tensor& v, const Tensor& out, const Tensor& lse,
-                                  const Tensor& dout, const Tensor& dq, const Tensor& dk,
-                                  const Tensor& dv) {
+void ContextRing::attend_backward(const Context& ctx, int64_t, const Sequence& sequence,
+                                  const Attention& x, const AttentionGradients& g) {
   const int n = ranks_.size();
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor part_dq = ctx.workspace->take(dq.dtype, dq.shape);
-  const Pair part_d{ctx.workspace->take(dk.dtype, dk.shape),
-                    ctx.workspace->take(dv.dtype, dv.shape)};
-  Pair here{k, v};
+  const Tensor part_dq = ctx.workspace->take(g.dq.dtype, g.dq.shape);
+  const Pair part_d{ctx.workspace->take(g.dk.dtype, g.dk.shape),
+                    ctx.workspace->take(g.dv.dtype, g.dv.shape)};
+  Pair here{x.k, x.v};
   comm::Work sum_comes;
   for (int step = 0; step < n; ++step) {
     const Pair &next = under_way_[step % 2], &sum = sums_[step % 2];
     comm::Work transfer;
     if (step + 1 < n) transfer = pass_on(passing_keys_, here, next, kKeys);
-    const bool own = step == 0, first = step == 1, seen = sees(part_at(step), shape.window);
+    const bool own = step == 0, first = step == 1, seen = sees(part_at(step), x.shape.window);
     if (seen) {
-      const Pair to = own ? Pair{dk, dv} : first ? sum : part_d;
-      attention_backward(ctx, part_shape(shape, step), sequence, part(step), q, here.k, here.v, out,
-                         lse, dout, own ? dq : part_dq, to.k, to.v);
+      const Pair to = own ? Pair{g.dk, g.dv} : first ? sum : part_d;
+      Attention part_x = with_keys(x, here.k, here.v);
+      part_x.shape.partial = !own;
+      attention_backward(ctx, sequence, part(step), part_x,
+                         {.dout = g.dout, .dq = own ? g.dq : part_dq, .dk = to.k, .dv = to.v});
     }
     sum_comes.wait();  // of this part, from the ranks that had it before
-    if (seen && !own) kernels::add(ctx, part_dq, dq);
+    if (seen && !own) kernels::add(ctx, part_dq, g.dq);
     if (seen && step > 1) add(ctx, part_d, sum);
     if (!seen && first) {
       fill(ctx, sum.k, 0.0);
@@ -198,7 +199,7 @@ void ContextRing::attend_backward(const Context& ctx, int64_t, const AttentionSh
     here = next;
   }
   sum_comes.wait();
-  if (n > 1) add(ctx, sums_[n % 2], {dk, dv});
+  if (n > 1) add(ctx, sums_[n % 2], {g.dk, g.dv});
 }
 
 std::unique_ptr<ContextParallel> make_context_parallel(ContextExchange kind, comm::Group& ranks,

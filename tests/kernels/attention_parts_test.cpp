@@ -45,9 +45,14 @@ void run_whole(const Context& ctx, int64_t window, const Whole& w) {
       keys.push_back(key);
     }
   const Sequence queries(kQueries);
-  attention_forward(ctx, shape_of(window, false), queries, keys, w.q, w.k, w.v, w.out, w.lse);
-  attention_backward(ctx, shape_of(window, false), queries, keys, w.q, w.k, w.v, w.out, w.lse,
-                     w.dout, w.dq, w.dk, w.dv);
+  const Attention x{.shape = shape_of(window, false),
+                    .q = w.q,
+                    .k = w.k,
+                    .v = w.v,
+                    .out = w.out,
+                    .lse_TN = w.lse};
+  attention_forward(ctx, queries, keys, x);
+  attention_backward(ctx, queries, keys, x, {.dout = w.dout, .dq = w.dq, .dk = w.dk, .dv = w.dv});
 }
 
 void run_parts(Bench& bench, const Context& ctx, int64_t window, const Whole& w) {
@@ -55,17 +60,33 @@ void run_parts(Bench& bench, const Context& ctx, int64_t window, const Whole& w)
   const Tensor sum = bench.stream(w.q.shape), out = bench.product(w.q.shape);
   const Tensor lse = bench.stream(w.lse.shape), dq = bench.stream(w.q.shape);
   for (size_t part = 0; part < kParts.size(); ++part) {
-    attention_forward(ctx, shape_of(window, true), queries, kParts[part], w.q, rows_of(w.k, part),
-                      rows_of(w.v, part), part == 0 ? w.out : out, part == 0 ? w.lse : lse);
+    attention_forward(ctx, queries, kParts[part],
+                      {.shape = shape_of(window, true),
+                       .q = w.q,
+                       .k = rows_of(w.k, part),
+                       .v = rows_of(w.v, part),
+                       .out = part == 0 ? w.out : out,
+                       .lse_TN = part == 0 ? w.lse : lse});
     if (part > 0)
-      attention_merge(ctx, kD, part == 1 ? w.out : sum, w.lse, out, lse, part == 2 ? w.out : sum,
-                      w.lse);
+      attention_merge(ctx, {.D = kD,
+                            .out_a = part == 1 ? w.out : sum,
+                            .lse_a_TN = w.lse,
+                            .out_b = out,
+                            .lse_b_TN = lse,
+                            .out = part == 2 ? w.out : sum,
+                            .lse_TN = w.lse});
   }
   fill_zero(w.dq);
   for (size_t part = 0; part < kParts.size(); ++part) {
-    attention_backward(ctx, shape_of(window, true), queries, kParts[part], w.q, rows_of(w.k, part),
-                       rows_of(w.v, part), w.out, w.lse, w.dout, dq, rows_of(w.dk, part),
-                       rows_of(w.dv, part));
+    attention_backward(
+        ctx, queries, kParts[part],
+        {.shape = shape_of(window, true),
+         .q = w.q,
+         .k = rows_of(w.k, part),
+         .v = rows_of(w.v, part),
+         .out = w.out,
+         .lse_TN = w.lse},
+        {.dout = w.dout, .dq = dq, .dk = rows_of(w.dk, part), .dv = rows_of(w.dv, part)});
     for (int64_t i = 0; i < dq.numel(); ++i)
       dq.dtype == DType::kF64 ? w.dq.as<double>()[i] += dq.as<double>()[i]
                               : w.dq.as<float>()[i] += dq.as<float>()[i];
@@ -115,12 +136,12 @@ TEST(AttentionParts, AQueryWithoutKeysGivesNothing) {
       const std::vector<Segment> keys = {{0, 50, 6 + length, 1}, {50, 14, 0, 2}};
       const Tensor q = bench.product("q", {length, kN * kD}), k = bench.product("k", {64, kK * kD});
       const Tensor out = bench.product("out", q.shape), lse = bench.stream("lse", {length, kN});
-      attention_forward(bench.context(), shape_of(0, true), queries, keys, q, k, k, out, lse);
+      Attention x{.shape = shape_of(0, true), .q = q, .k = k, .v = k, .out = out, .lse_TN = lse};
+      attention_forward(bench.context(), queries, keys, x);
       for (const double x : values_of(out)) EXPECT_EQ(x, 0);
       for (const double x : values_of(lse)) EXPECT_EQ(x, kNone);
-      EXPECT_DEATH(
-          attention_forward(bench.context(), shape_of(0, false), queries, keys, q, k, k, out, lse),
-          "");
+      x.shape.partial = false;
+      EXPECT_DEATH(attention_forward(bench.context(), queries, keys, x), "");
     }
 }
 
@@ -140,8 +161,9 @@ std::pair<std::vector<double>, double> last_query(const Precision& precision, bo
   put(k, [&](int64_t i) { return scores[size_t(i)]; });
   put(v, [](int64_t i) { return i; });
   const Sequence queries({{0, length, 0, 0}});
-  attention_forward(bench.context(), {1, 1, 1, 0, 0.7, false}, queries, queries.segments(), q, k, v,
-                    out, lse);
+  attention_forward(
+      bench.context(), queries, queries.segments(),
+      {.shape = {1, 1, 1, 0, 0.7, false}, .q = q, .k = k, .v = v, .out = out, .lse_TN = lse});
   return {values_of(out), values_of(lse).back()};
 }
 
@@ -180,10 +202,10 @@ TEST(AttentionParts, KeysOutsideTheirRowsAreOurBug) {
   Bench bench;
   const Sequence queries({{0, 2, 0, 0}});
   const Tensor q = bench.product({2, 1}), k = bench.product({2, 1}), lse = bench.stream({2, 1});
+  const Attention x{
+      .shape = {1, 1, 1, 0, 1, false}, .q = q, .k = k, .v = k, .out = q, .lse_TN = lse};
   for (const Segment& key : {Segment{1, 2, 0, 0}, Segment{-1, 2, 0, 0}})
-    EXPECT_DEATH(attention_forward(bench.context(), {1, 1, 1, 0, 1, false}, queries,
-                                   std::span(&key, 1), q, k, k, q, lse),
-                 "key.row");
+    EXPECT_DEATH(attention_forward(bench.context(), queries, std::span(&key, 1), x), "key.row");
 }
 
 struct Merged {
@@ -195,7 +217,13 @@ Merged merge_one(double out_a, double lse_a, double out_b, double lse_b) {
     return Tensor{reinterpret_cast<std::byte*>(&x[i]), DType::kF64, Device::kCpu, {1, 1}};
   };
   Bench bench;
-  attention_merge(bench.context(), 1, at(0), at(1), at(2), at(3), at(4), at(5));
+  attention_merge(bench.context(), {.D = 1,
+                                    .out_a = at(0),
+                                    .lse_a_TN = at(1),
+                                    .out_b = at(2),
+                                    .lse_b_TN = at(3),
+                                    .out = at(4),
+                                    .lse_TN = at(5)});
   return {x[4], x[5]};
 }
 
@@ -236,9 +264,27 @@ TEST(AttentionMerge, EveryPathAgreesAndMetaCountsTheSame) {
     const Tensor sum = bench.stream(wide), out = bench.product(wide);
     const Tensor lse_a = bench.stream("lse a", narrow, 3), lse_b = bench.stream("lse b", narrow, 3);
     const Tensor lse = bench.stream(narrow);
-    attention_merge(bench.context(), 8, a, lse_a, b, lse_b, sum, lse);
-    attention_merge(bench.context(), 8, sum, lse, a, lse_b, sum, lse);  // in place
-    attention_merge(bench.context(), 8, sum, lse, b, lse_a, out, lse);
+    attention_merge(bench.context(), {.D = 8,
+                                      .out_a = a,
+                                      .lse_a_TN = lse_a,
+                                      .out_b = b,
+                                      .lse_b_TN = lse_b,
+                                      .out = sum,
+                                      .lse_TN = lse});
+    attention_merge(bench.context(), {.D = 8,
+                                      .out_a = sum,
+                                      .lse_a_TN = lse,
+                                      .out_b = a,
+                                      .lse_b_TN = lse_b,
+                                      .out = sum,
+                                      .lse_TN = lse});  // in place
+    attention_merge(bench.context(), {.D = 8,
+                                      .out_a = sum,
+                                      .lse_a_TN = lse,
+                                      .out_b = b,
+                                      .lse_b_TN = lse_a,
+                                      .out = out,
+                                      .lse_TN = lse});
     return {{"sum", sum}, {"out", out}, {"lse", lse}};
   };
   expect_paths_agree("attention_merge", op);
@@ -247,7 +293,13 @@ TEST(AttentionMerge, EveryPathAgreesAndMetaCountsTheSame) {
 TEST(AttentionMerge, Cost) {
   Bench bench({DType::kF32, DType::kBF16});
   const Tensor a = bench.product({5, 24}), lse = bench.stream({5, 3}), sum = bench.stream({5, 24});
-  attention_merge(bench.context(), 8, a, lse, a, lse, sum, lse);
+  attention_merge(bench.context(), {.D = 8,
+                                    .out_a = a,
+                                    .lse_a_TN = lse,
+                                    .out_b = a,
+                                    .lse_b_TN = lse,
+                                    .out = sum,
+                                    .lse_TN = lse});
   const Record& record = bench.recorder().records.at(0);
   EXPECT_EQ(record.op, "attention_merge");
   EXPECT_EQ(record.shape, (Shape{5, 3, 8}));

@@ -78,6 +78,9 @@ std::vector<Case> cases() {
 
 struct Tensors {
   Tensor q, k, v, dout, out, lse, dq, dk, dv;
+  Attention call(const Case& c) const {
+    return {.shape = c.shape, .q = q, .k = k, .v = v, .out = out, .lse_TN = lse};
+  }
   std::vector<Output> outputs() const {
     return {{"out", out}, {"lse", lse}, {"dq", dq}, {"dk", dk}, {"dv", dv}};
   }
@@ -92,12 +95,12 @@ Tensors make_tensors(Bench& bench, const Case& c) {
 }
 
 void forward(const Context& context, const Case& c, const Tensors& r) {
-  attention_forward(context, c.shape, Sequence(c.queries), c.keys, r.q, r.k, r.v, r.out, r.lse);
+  attention_forward(context, Sequence(c.queries), c.keys, r.call(c));
 }
 
 void backward(const Context& context, const Case& c, const Tensors& r) {
-  attention_backward(context, c.shape, Sequence(c.queries), c.keys, r.q, r.k, r.v, r.out, r.lse,
-                     r.dout, r.dq, r.dk, r.dv);
+  attention_backward(context, Sequence(c.queries), c.keys, r.call(c),
+                     {.dout = r.dout, .dq = r.dq, .dk = r.dk, .dv = r.dv});
 }
 
 // Forward and backward in a workspace that holds the packed blocks of every case.
@@ -168,7 +171,7 @@ TEST(Attention, ReferenceIsTheFormula) {
     Bench bench;
     const Tensors r = make_tensors(bench, c);
     const Sequence queries(c.queries);
-    attention_forward(bench.context(), c.shape, queries, c.keys, r.q, r.k, r.v, r.out, r.lse);
+    forward(bench.context(), c, r);
     const int64_t N = c.shape.N, K = c.shape.K, D = c.shape.D;
     const double *q = r.q.as<double>(), *k = r.k.as<double>(), *v = r.v.as<double>();
     int64_t pairs = 0;
@@ -212,9 +215,8 @@ TEST(Attention, GradientsAreThoseOfFiniteDifferences) {
     Bench bench;
     const Tensors r = make_tensors(bench, c);
     run(bench, c, r);
-    const Sequence queries(c.queries);
     const auto loss = [&] {
-      attention_forward(bench.context(), c.shape, queries, c.keys, r.q, r.k, r.v, r.out, r.lse);
+      forward(bench.context(), c, r);
       return dot(r.out, r.dout);
     };
     const std::vector<double> dq = values_of(r.dq), dk = values_of(r.dk), dv = values_of(r.dv);
@@ -299,8 +301,10 @@ TEST(Attention, MetaCountsWorkAndWorkspace) {
     const Tensor q = absent(DType::kBF16, q_shape), k = absent(DType::kBF16, k_shape);
     const Tensor lse = absent(DType::kF32, {T, c.shape.N}), dq = absent(DType::kF32, q_shape);
     const Tensor dk = absent(DType::kF32, k_shape);
-    attention_forward(meta, c.shape, queries, c.keys, q, k, k, q, lse);
-    attention_backward(meta, c.shape, queries, c.keys, q, k, k, q, lse, q, dq, dk, dk);
+    const Tensors dry{
+        .q = q, .k = k, .v = k, .dout = q, .out = q, .lse = lse, .dq = dq, .dk = dk, .dv = dk};
+    forward(meta, c, dry);
+    backward(meta, c, dry);
     const int64_t work = visible_pairs(queries, c.keys, c.shape.window) * c.shape.N * c.shape.D;
     ASSERT_EQ(recorder.records.size(), 2u);
     EXPECT_EQ(recorder.records[0].cost.flop, 4 * work);
@@ -312,9 +316,8 @@ TEST(Attention, MetaCountsWorkAndWorkspace) {
     Context context = bench.context();
     context.workspace = &exact;
     const Tensors r = make_tensors(bench, c);
-    attention_forward(context, c.shape, queries, c.keys, r.q, r.k, r.v, r.out, r.lse);
-    attention_backward(context, c.shape, queries, c.keys, r.q, r.k, r.v, r.out, r.lse, r.dout, r.dq,
-                       r.dk, r.dv);
+    forward(context, c, r);
+    backward(context, c, r);
     EXPECT_EQ(exact.peak_bytes(), counted.peak_bytes());
   }
 }

@@ -21,7 +21,9 @@ struct Layer {
   Matrix z() const { return z_of(projection); }
   Matrix z_of(const Tensor& t) const { return {t.data, t.dtype, T, C, C + kOther}; }
   void forward(const Sequence& s) {
-    conv_columns_forward(b.context(), s, z(), halo, w0, b0, columns);
+    conv_columns_forward(
+        b.context(),
+        {.sequence = s, .z_TC = z(), .halo_z = halo, .w0_C2 = w0, .b0_C = b0, .columns = columns});
   }
 };
 
@@ -64,8 +66,16 @@ TEST(Conv, Gradients) {
     const Tensor dcolumns = b.stream("dcolumns", l.columns.shape), dz = b.stream({l.T, l.C}),
                  dhalo = b.stream(l.halo.shape);
     const Tensor dw0 = b.stream(l.w0.shape), db0 = b.stream(l.b0.shape);
-    conv_columns_backward(b.context(), s, dcolumns, l.z(), l.halo, l.w0, l.b0, Matrix::of(dz),
-                          dhalo, dw0, db0);
+    conv_columns_backward(b.context(), {.sequence = s,
+                                        .dcolumns = dcolumns,
+                                        .z_TC = l.z(),
+                                        .halo_z = l.halo,
+                                        .w0_C2 = l.w0,
+                                        .b0_C = l.b0,
+                                        .dz_TC = Matrix::of(dz),
+                                        .dhalo_z = dhalo,
+                                        .dw0_C2 = dw0,
+                                        .db0_C = db0});
     const auto loss = [&] {
       l.forward(s);
       return dot(l.columns, dcolumns);
@@ -92,8 +102,16 @@ TEST(Conv, Paths) {
             const Tensor dprojection = b.stream("dz", l.projection.shape),
                          dhalo = b.stream(l.halo.shape);
             const Tensor dw0 = b.stream("dw0", l.w0.shape), db0 = b.stream("db0", l.b0.shape);
-            conv_columns_backward(b.context(), s, b.product("dcolumns", l.columns.shape), l.z(),
-                                  l.halo, l.w0, l.b0, l.z_of(dprojection), dhalo, dw0, db0);
+            conv_columns_backward(b.context(), {.sequence = s,
+                                                .dcolumns = b.product("dcolumns", l.columns.shape),
+                                                .z_TC = l.z(),
+                                                .halo_z = l.halo,
+                                                .w0_C2 = l.w0,
+                                                .b0_C = l.b0,
+                                                .dz_TC = l.z_of(dprojection),
+                                                .dhalo_z = dhalo,
+                                                .dw0_C2 = dw0,
+                                                .db0_C = db0});
             return {{"columns", l.columns},
                     {"dz", dprojection},
                     {"dhalo", dhalo},

@@ -25,7 +25,11 @@ TEST(CrossEntropy, ReferenceIsTheFormula) {
   const Tensor logits = bench.stream("logits", {t, V}), loss = bench.stream({t});
   const Tensor gradient = bench.stream({t, V});
   const std::vector<int32_t> targets = some_targets(t, V);
-  cross_entropy(bench.context(), logits, bench.ints(targets), kScale, loss, gradient);
+  cross_entropy(bench.context(), {.logits_tV = logits,
+                                  .targets_t = bench.ints(targets),
+                                  .scale = kScale,
+                                  .loss_t = loss,
+                                  .dlogits_tV = gradient});
   for (int64_t i = 0; i < t; ++i) {
     const double* x = logits.as<double>() + i * V;
     double sum = 0;
@@ -45,9 +49,11 @@ TEST(CrossEntropy, GradientIsThatOfFiniteDifferences) {
   const int64_t t = 4, V = 7;
   const Tensor logits = bench.stream("logits", {t, V}), loss = bench.stream({t});
   const Tensor gradient = bench.stream({t, V}), targets = bench.ints(some_targets(t, V));
-  cross_entropy(bench.context(), logits, targets, 1.0, loss, gradient);
+  cross_entropy(
+      bench.context(),
+      {.logits_tV = logits, .targets_t = targets, .loss_t = loss, .dlogits_tV = gradient});
   expect_gradient("logits", logits, values_of(gradient), [&] {
-    cross_entropy(bench.context(), logits, targets, 1.0, loss, {});
+    cross_entropy(bench.context(), {.logits_tV = logits, .targets_t = targets, .loss_t = loss});
     double sum = 0;
     for (const double x : values_of(loss)) sum += x;
     return sum;
@@ -60,7 +66,11 @@ TEST(CrossEntropy, EveryPathAgreesWithTheReference) {
       expect_paths_agree(fmt::format("t {} V {}", t, V), [&](Bench& bench) {
         const Tensor logits = bench.stream("logits", {t, V}, 3.0), loss = bench.stream({t});
         const Tensor gradient = bench.product({t, V}), targets = bench.ints(some_targets(t, V));
-        cross_entropy(bench.context(), logits, targets, kScale, loss, gradient);
+        cross_entropy(bench.context(), {.logits_tV = logits,
+                                        .targets_t = targets,
+                                        .scale = kScale,
+                                        .loss_t = loss,
+                                        .dlogits_tV = gradient});
         return std::vector<Output>{{"loss", loss}, {"gradient", gradient}};
       });
     }
@@ -74,8 +84,16 @@ TEST(CrossEntropy, GradientMayTakeThePlaceOfTheLogits) {
     const Tensor logits = bench.stream("logits", {t, V}), targets = bench.ints({5, -1, 2099});
     const Tensor loss = bench.stream({t}), gradient = bench.stream({t, V}),
                  again = bench.stream({t});
-    cross_entropy(bench.context(), logits, targets, kScale, loss, gradient);
-    cross_entropy(bench.context(), logits, targets, kScale, again, logits);
+    cross_entropy(bench.context(), {.logits_tV = logits,
+                                    .targets_t = targets,
+                                    .scale = kScale,
+                                    .loss_t = loss,
+                                    .dlogits_tV = gradient});
+    cross_entropy(bench.context(), {.logits_tV = logits,
+                                    .targets_t = targets,
+                                    .scale = kScale,
+                                    .loss_t = again,
+                                    .dlogits_tV = logits});
     EXPECT_EQ(values_of(loss), values_of(again));
     EXPECT_EQ(values_of(gradient), values_of(logits));
   }
@@ -95,7 +113,10 @@ TEST(CrossEntropy, ExtremeLogits) {
     x[V + 17] = 1000.0f;         // far above the rest
     x[2 * V + 3999] = -1000.0f;  // far below
     x[3 * V + 10] = NAN;
-    cross_entropy(bench.context(), logits, bench.ints({3000, 17, 3999, 0}), 1.0, loss, gradient);
+    cross_entropy(bench.context(), {.logits_tV = logits,
+                                    .targets_t = bench.ints({3000, 17, 3999, 0}),
+                                    .loss_t = loss,
+                                    .dlogits_tV = gradient});
     EXPECT_FLOAT_EQ(loss.as<float>()[0], 0.0f);
     EXPECT_FLOAT_EQ(loss.as<float>()[1], 0.0f);
     EXPECT_NEAR(loss.as<float>()[2], 1000.0 + std::log(3999.0), 1e-3);
@@ -113,7 +134,8 @@ TEST(CrossEntropy, TargetOutsideTheVocabularyIsADataError) {
   const Tensor logits = bench.stream({2, 5}), loss = bench.stream({2});
   for (const int32_t bad : {5, -2}) {
     try {
-      cross_entropy(bench.context(), logits, bench.ints({0, bad}), 1.0, loss, {});
+      cross_entropy(bench.context(),
+                    {.logits_tV = logits, .targets_t = bench.ints({0, bad}), .loss_t = loss});
       FAIL() << "accepted " << bad;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kData);
@@ -156,8 +178,10 @@ TEST(CrossEntropy, MetaRecordsItsCost) {
   const auto absent = [](DType dtype, const Shape& shape) {
     return Tensor{nullptr, dtype, Device::kMeta, shape};
   };
-  cross_entropy(meta, absent(DType::kF32, {8, 100}), absent(DType::kI32, {8}), 1.0,
-                absent(DType::kF32, {8}), absent(DType::kBF16, {8, 100}));
+  cross_entropy(meta, {.logits_tV = absent(DType::kF32, {8, 100}),
+                       .targets_t = absent(DType::kI32, {8}),
+                       .loss_t = absent(DType::kF32, {8}),
+                       .dlogits_tV = absent(DType::kBF16, {8, 100})});
   ASSERT_EQ(recorder.records.size(), 1u);
   EXPECT_EQ(recorder.records[0].cost.flop, 6 * 8 * 100);
   EXPECT_EQ(recorder.records[0].cost.bytes, 8 * 100 * (4 + 4 + 2));

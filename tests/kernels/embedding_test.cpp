@@ -27,9 +27,19 @@ struct Layer {
     demb = b.stream("demb", VH), dscale = b.stream("dscale", H),
     dbias = b.stream("dbias", H);  // added to
   }
-  void forward(Bench& b) { embedding_forward(b.context(), ids, emb, scale, bias, x); }
+  void forward(Bench& b) {
+    embedding_forward(b.context(),
+                      {.ids_T = ids, .emb_VH = emb, .scale_H = scale, .bias_H = bias, .x_TH = x});
+  }
   void backward(Bench& b) {
-    embedding_backward(b.context(), ids, emb, scale, bias, dx, demb, dscale, dbias);
+    embedding_backward(b.context(), {.ids_T = ids,
+                                     .emb_VH = emb,
+                                     .scale_H = scale,
+                                     .bias_H = bias,
+                                     .dx_TH = dx,
+                                     .demb_VH = demb,
+                                     .dscale_H = dscale,
+                                     .dbias_H = dbias});
   }
 };
 

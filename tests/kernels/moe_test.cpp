@@ -77,7 +77,12 @@ TEST(Moe, GatherAndCombineMoveTheRightRows) {
                    p = b.stream("p", {T}, 2);
       gather_rows(b.context(), plan, m, x);
       for (int64_t i = 0; i < rows * H; ++i) x.as<double>()[i] *= 2;
-      combine_forward(b.context(), plan, identity, x, p, m, e);
+      combine_forward(b.context(), {.plan = plan,
+                                    .identity = identity,
+                                    .y_rows_TH = x,
+                                    .chosen_T = p,
+                                    .m_TH = m,
+                                    .e_TH = e});
       for (int64_t t = 0; t < T; ++t)
         for (int64_t i = 0; i < H; ++i) {
           const double factor = c.expert[size_t(t)] < c.E ? 2 : identity ? 1 : 0;
@@ -103,12 +108,29 @@ TEST(Moe, CombineGradients) {
                    dm = b.stream(TH);
       const auto loss = [&] {
         gather_rows(b.context(), plan, m, x);
-        combine_forward(b.context(), plan, identity, x, p, m, e);
+        combine_forward(b.context(), {.plan = plan,
+                                      .identity = identity,
+                                      .y_rows_TH = x,
+                                      .chosen_T = p,
+                                      .m_TH = m,
+                                      .e_TH = e});
         return dot(e, de);
       };
       loss();
-      combine_backward(b.context(), plan, identity, de, x, p, m, dy, dp);
-      scatter_rows_add(b.context(), plan, identity, dy, p, de, dm);
+      combine_backward(b.context(), {.plan = plan,
+                                     .identity = identity,
+                                     .de_TH = de,
+                                     .y_rows_TH = x,
+                                     .chosen_T = p,
+                                     .m_TH = m,
+                                     .dy_rows_TH = dy,
+                                     .dchosen_T = dp});
+      scatter_rows_add(b.context(), {.plan = plan,
+                                     .identity = identity,
+                                     .dx_rows_TH = dy,
+                                     .chosen_T = p,
+                                     .de_TH = de,
+                                     .dm_TH = dm});
       expect_gradient(c.name + " dp", p, values_of(dp), loss);
       expect_gradient(c.name + " dm", m, values_of(dm), loss);
     }
@@ -127,12 +149,34 @@ TEST(Moe, CombinePaths) {
           gather_rows(b.context(), plan, m, x);
           const Tensor y = b.stream("y", TH), de = b.product("de", TH), dy = b.product(TH),
                        dp = b.stream(Shape{T});
-          combine_forward(b.context(), plan, identity, y, p, m, e);
-          combine_backward(b.context(), plan, identity, de, y, p, m, dy, dp);
+          combine_forward(b.context(), {.plan = plan,
+                                        .identity = identity,
+                                        .y_rows_TH = y,
+                                        .chosen_T = p,
+                                        .m_TH = m,
+                                        .e_TH = e});
+          combine_backward(b.context(), {.plan = plan,
+                                         .identity = identity,
+                                         .de_TH = de,
+                                         .y_rows_TH = y,
+                                         .chosen_T = p,
+                                         .m_TH = m,
+                                         .dy_rows_TH = dy,
+                                         .dchosen_T = dp});
           const Tensor dx = b.product("dx", TH), dm_product = b.product("dm", TH),
                        dm_stream = b.stream("dm", TH);
-          scatter_rows_add(b.context(), plan, identity, dx, p, de, dm_product);
-          scatter_rows_add(b.context(), plan, identity, dx, p, de, dm_stream);
+          scatter_rows_add(b.context(), {.plan = plan,
+                                         .identity = identity,
+                                         .dx_rows_TH = dx,
+                                         .chosen_T = p,
+                                         .de_TH = de,
+                                         .dm_TH = dm_product});
+          scatter_rows_add(b.context(), {.plan = plan,
+                                         .identity = identity,
+                                         .dx_rows_TH = dx,
+                                         .chosen_T = p,
+                                         .de_TH = de,
+                                         .dm_TH = dm_stream});
           return {{"x", x.slice(0, rows)}, {"e", e},          {"dy", dy.slice(0, rows)}, {"dp", dp},
                   {"dm", dm_stream},       {"dm", dm_product}};
         });

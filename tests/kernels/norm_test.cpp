@@ -28,7 +28,8 @@ TEST(Norm, KnownRow) {
   expect_values(y, {0.3651481, 0.8033259, 0.9858999, 1.7527110}, 1e-7);
   const Tensor dy = b.stream({1, 4}), dh = b.stream({1, 4}), dw = b.stream({4});
   fill(dy, {.1, -.2, .3, .4});
-  rms_norm_backward(b.context(), dy, h, w, rstd, {}, dh, dw);
+  rms_norm_backward(b.context(),
+                    {.dy_TH = dy, .h_TH = h, .w_H = w, .rstd_T = rstd, .dh_TH = dh, .dw_H = dw});
   expect_values(dh, {0.00742472, -0.13851278, 0.01131971, 0.05891072}, 1e-8);
 }
 
@@ -51,7 +52,31 @@ struct Layer {
     merge = {b.stream("ao", H, 1), b.stream("bo", H), b.stream("ar", H, 1), b.stream("br", H)};
     h = b.stream(TH), y = b.product(TH), rstd = b.stream(T);
   }
-  void forward() { merge_norm_forward(b.context(), kEps, o, r, merge, w, h, y, rstd); }
+  void forward() {
+    merge_norm_forward(b.context(), {.eps = kEps,
+                                     .o_TH = o,
+                                     .r_TH = r,
+                                     .params = merge,
+                                     .w_H = w,
+                                     .h_TH = h,
+                                     .y_TH = y,
+                                     .rstd_T = rstd});
+  }
+  void backward(const Tensor& dy, const Tensor& dh_in, const Tensor& kept_h, const Tensor& d_o,
+                const Tensor& dr, const MergeParams& grads, const Tensor& dw) {
+    merge_norm_backward(b.context(), {.dy_TH = dy,
+                                      .dh_in_TH = dh_in,
+                                      .o_TH = o,
+                                      .r_TH = r,
+                                      .h_TH = kept_h,
+                                      .rstd_T = rstd,
+                                      .params = merge,
+                                      .w_H = w,
+                                      .d_o_TH = d_o,
+                                      .dr_TH = dr,
+                                      .grads = grads,
+                                      .dw_H = dw});
+  }
   MergeParams gradients() const { return {b.stream(H), b.stream(H), b.stream(H), b.stream(H)}; }
 };
 
@@ -94,7 +119,10 @@ TEST(Norm, RmsGradients) {
   };
   loss();
   copy_convert(extra, dh);
-  rms_norm_backward(b.context(), dy, h, w, rstd, dh, dh, dw);  // dh is dh_in
+  // dh is dh_in.
+  rms_norm_backward(
+      b.context(),
+      {.dy_TH = dy, .h_TH = h, .w_H = w, .rstd_T = rstd, .dh_in_TH = dh, .dh_TH = dh, .dw_H = dw});
   expect_gradient("dh", h, values_of(dh), loss);
   expect_gradient("dw", w, values_of(dw), loss);
 }
@@ -112,8 +140,7 @@ TEST(Norm, MergeGradients) {
     const Tensor d_o = b.stream(l.TH), dr = b.stream(l.TH), dw = b.stream(l.H);
     const MergeParams g = l.gradients();
     copy_convert(dh_in, dr);
-    merge_norm_backward(b.context(), dy, dr, l.o, l.r, keep_h ? l.h : Tensor{}, l.rstd, l.merge,
-                        l.w, d_o, dr, g, dw);
+    l.backward(dy, dr, keep_h ? l.h : Tensor{}, d_o, dr, g, dw);
     expect_gradient("do", l.o, values_of(d_o), loss);
     expect_gradient("dr", l.r, values_of(dr), loss);
     expect_gradient("dw", l.w, values_of(dw), loss);
@@ -134,7 +161,13 @@ TEST(Norm, Paths) {
         const Tensor dh_in = residual_gradient ? b.stream("dh_in", TH) : Tensor{};
         const Tensor dh = b.stream(TH), dw = b.stream("dw", H);
         rms_norm_forward(b.context(), kEps, h, w, y, rstd);
-        rms_norm_backward(b.context(), b.product("dy", TH), h, w, rstd, dh_in, dh, dw);
+        rms_norm_backward(b.context(), {.dy_TH = b.product("dy", TH),
+                                        .h_TH = h,
+                                        .w_H = w,
+                                        .rstd_T = rstd,
+                                        .dh_in_TH = dh_in,
+                                        .dh_TH = dh,
+                                        .dw_H = dw});
         return {{"y", y}, {"rstd", rstd}, {"dh", dh}, {"dw", dw}};
       });
       expect_paths_agree("merge_norm " + name_of(c), [&](Bench& b) -> std::vector<Output> {
@@ -143,9 +176,8 @@ TEST(Norm, Paths) {
         const Tensor dh_in = residual_gradient ? b.stream("dh_in", l.TH) : Tensor{};
         const Tensor d_o = b.product(l.TH), dr = b.stream(l.TH), dw = b.stream("dw", l.H);
         const MergeParams g = l.gradients();
-        merge_norm_backward(b.context(), b.product("dy", l.TH), dh_in, l.o, l.r,
-                            residual_gradient ? l.h : Tensor{}, l.rstd, l.merge, l.w, d_o, dr, g,
-                            dw);
+        l.backward(b.product("dy", l.TH), dh_in, residual_gradient ? l.h : Tensor{}, d_o, dr, g,
+                   dw);
         return {{"h", l.h},
                 {"y", l.y},
                 {"rstd", l.rstd},
@@ -164,8 +196,12 @@ TEST(Norm, Paths) {
 TEST(Norm, CostOfACall) {
   Bench b({}, true, 1, Device::kMeta);
   const Shape TH{130, 8}, H{8};
-  rms_norm_backward(b.context(), b.stream(TH), b.stream(TH), b.stream(H), b.stream(Shape{130}), {},
-                    b.stream(TH), b.stream(H));
+  rms_norm_backward(b.context(), {.dy_TH = b.stream(TH),
+                                  .h_TH = b.stream(TH),
+                                  .w_H = b.stream(H),
+                                  .rstd_T = b.stream(Shape{130}),
+                                  .dh_TH = b.stream(TH),
+                                  .dw_H = b.stream(H)});
   ASSERT_EQ(b.recorder().records.size(), 1u);
   EXPECT_EQ(b.recorder().records[0].op, "rms_norm_backward");
   EXPECT_EQ(b.recorder().total().bytes, 8 * (3 * 130 * 8 + 130 + 2 * 8));

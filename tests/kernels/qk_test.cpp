@@ -50,8 +50,20 @@ struct Layer {
       qk_query_sums(b.context(), s, qkv, q_sum);
       if (!b.context().meta()) add(others, q_sum);
     }
-    qk_forward(b.context(), s, sequence, rope, qkv, y, b1, tau, halo, qhat, khat, v, n_q, n_k,
-               q_sum);
+    qk_forward(b.context(), {.shape = s,
+                             .sequence = sequence,
+                             .rope_PR = rope,
+                             .qkv = qkv,
+                             .y_TC = y,
+                             .b1_C = b1,
+                             .tau_K = tau,
+                             .halo_vd = halo,
+                             .q_sum_TKD = q_sum,
+                             .qhat = qhat,
+                             .khat = khat,
+                             .v = v,
+                             .n_q_TN = n_q,
+                             .n_k_TK = n_k});
   }
 };
 
@@ -68,10 +80,34 @@ struct Gradients {
   }
   void run(const Layer& l) const {
     if (l.shared())
-      qk_query_gradient_sums(l.b.context(), l.s, l.sequence, l.rope, l.qkv, l.y, l.b1, l.n_q, dqhat,
-                             dq_sum);
-    qk_backward(l.b.context(), l.s, l.sequence, l.rope, l.qkv, l.y, l.b1, l.tau, l.n_q, l.n_k,
-                dqhat, dkhat, dv, dy, dqkv, dhalo, dtau, db1, l.q_sum, dq_sum);
+      qk_query_gradient_sums(l.b.context(), {.shape = l.s,
+                                             .sequence = l.sequence,
+                                             .rope_PR = l.rope,
+                                             .qkv = l.qkv,
+                                             .y_TC = l.y,
+                                             .b1_C = l.b1,
+                                             .n_q_TN = l.n_q,
+                                             .dqhat = dqhat,
+                                             .dq_sum_TKD = dq_sum});
+    qk_backward(l.b.context(), {.shape = l.s,
+                                .sequence = l.sequence,
+                                .rope_PR = l.rope,
+                                .qkv = l.qkv,
+                                .y_TC = l.y,
+                                .b1_C = l.b1,
+                                .tau_K = l.tau,
+                                .n_q_TN = l.n_q,
+                                .n_k_TK = l.n_k,
+                                .q_sum_TKD = l.q_sum,
+                                .dqhat = dqhat,
+                                .dkhat = dkhat,
+                                .dv = dv,
+                                .dq_sum_TKD = dq_sum,
+                                .dy_TC = dy,
+                                .dqkv = dqkv,
+                                .dhalo_vd = dhalo,
+                                .dtau_K = dtau,
+                                .db1_C = db1});
   }
 };
 

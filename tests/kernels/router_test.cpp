@@ -25,7 +25,14 @@ struct Mix {
   }
   void forward() {
     copy_convert(down, r);
-    router_mix_forward(b.context(), kEps, r, bias, r_prev, gamma, w, n, rstd);
+    router_mix_forward(b.context(), {.eps = kEps,
+                                     .r_TR = r,
+                                     .b_dn_R = bias,
+                                     .r_prev_TR = r_prev,
+                                     .gamma_R = gamma,
+                                     .w_R = w,
+                                     .n_TR = n,
+                                     .rstd_T = rstd});
   }
 };
 
@@ -65,8 +72,19 @@ TEST(Router, MixGradients) {
       const Tensor dr = b.stream(m.TR), db = b.stream(m.R), dw = b.stream(m.R);
       const Tensor dgamma = first ? Tensor{} : b.stream(m.R),
                    dr_prev = first ? Tensor{} : b.stream(m.TR);
-      router_mix_backward(b.context(), dn, dr_next, m.r, m.r_prev, m.gamma, m.w, m.rstd, dr, dr,
-                          dr_prev, db, dgamma, dw);
+      router_mix_backward(b.context(), {.dn_TR = dn,
+                                        .dr_next_TR = dr_next,
+                                        .r_TR = m.r,
+                                        .r_prev_TR = m.r_prev,
+                                        .gamma_R = m.gamma,
+                                        .w_R = m.w,
+                                        .rstd_T = m.rstd,
+                                        .dr_TR = dr,
+                                        .dr_low_TR = dr,
+                                        .dr_prev_TR = dr_prev,
+                                        .db_dn_R = db,
+                                        .dw_R = dw,
+                                        .dgamma_R = dgamma});
       expect_gradient("dr", m.down, values_of(dr), loss);
       expect_gradient("db", m.bias, values_of(db), loss);
       expect_gradient("dw", m.w, values_of(dw), loss);
@@ -91,9 +109,19 @@ TEST(Router, MixPaths) {
               const Tensor dgamma = first ? Tensor{} : b.stream("dgamma", m.R);
               // In place: what goes back replaces what came from the next block.
               const Tensor carry = b.stream("dr_next", m.TR);
-              router_mix_backward(b.context(), b.stream("dn", m.TR), last ? Tensor{} : carry, m.r,
-                                  m.r_prev, m.gamma, m.w, m.rstd, dr, dr_low,
-                                  first ? Tensor{} : carry, db, dgamma, dw);
+              router_mix_backward(b.context(), {.dn_TR = b.stream("dn", m.TR),
+                                                .dr_next_TR = last ? Tensor{} : carry,
+                                                .r_TR = m.r,
+                                                .r_prev_TR = m.r_prev,
+                                                .gamma_R = m.gamma,
+                                                .w_R = m.w,
+                                                .rstd_T = m.rstd,
+                                                .dr_TR = dr,
+                                                .dr_low_TR = dr_low,
+                                                .dr_prev_TR = first ? Tensor{} : carry,
+                                                .db_dn_R = db,
+                                                .dw_R = dw,
+                                                .dgamma_R = dgamma});
               std::vector<Output> outputs = {{"r", m.r}, {"n", m.n},         {"rstd", m.rstd},
                                              {"dr", dr}, {"dr_low", dr_low}, {"db", db},
                                              {"dw", dw}};
@@ -113,7 +141,7 @@ TEST(Router, GeluFormulaAndSlope) {
     EXPECT_NEAR(s.as<double>()[i], points[i] * 0.5 * (1 + std::erf(points[i] / std::sqrt(2.0))),
                 1e-14);
   const Tensor ds = b.stream("ds", TR), dz = b.stream(TR), db = b.stream(Shape{7});
-  bias_gelu_backward(b.context(), ds, z, bias, dz, db);
+  bias_gelu_backward(b.context(), {.ds_TR = ds, .z_TR = z, .b_R = bias, .dz_TR = dz, .db_R = db});
   const auto loss = [&] {
     bias_gelu_forward(b.context(), z, bias, s);
     return dot(s, ds);
@@ -130,7 +158,9 @@ TEST(Router, GeluPaths) {
           const Tensor z = b.stream("z", TR, 0.25), bias = b.stream("b", R), s = b.product(TR);
           bias_gelu_forward(b.context(), z, bias, s);
           const Tensor dz = b.product(TR), db = b.stream("db", R);
-          bias_gelu_backward(b.context(), b.stream("ds", TR), z, bias, dz, db);
+          bias_gelu_backward(
+              b.context(),
+              {.ds_TR = b.stream("ds", TR), .z_TR = z, .b_R = bias, .dz_TR = dz, .db_R = db});
           return {{"s", s}, {"dz", dz}, {"db", db}};
         });
 }
@@ -149,7 +179,8 @@ TEST(Router, FastGeluError) {
       ds.as<float>()[i] = 1;
     }
     bias_gelu_forward(b.context(), z, bias, s);
-    bias_gelu_backward(b.context(), ds, z, bias, slope, db);
+    bias_gelu_backward(b.context(),
+                       {.ds_TR = ds, .z_TR = z, .b_R = bias, .dz_TR = slope, .db_R = db});
     for (int64_t i = 0; i < count; ++i) {
       const double x = z.as<float>()[i], phi = 0.5 * std::erfc(-x * M_SQRT1_2);
       const double want_slope = phi + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
@@ -168,13 +199,17 @@ TEST(Router, SelectionUsesTheBiasAndTheWeightDoesNot) {
   const double rows[] = {0, std::log(2.0), 0, std::log(4.0), 0, 0, 5, 5, 5};
   std::copy(std::begin(rows), std::end(rows), logits.as<double>());
   bias.as<double>()[2] = 0.3;
-  router_select_forward(b.context(), logits, bias, p, expert, chosen);
+  router_select_forward(
+      b.context(),
+      {.logits_TX = logits, .bias_X = bias, .p_TX = p, .expert_T = expert, .chosen_T = chosen});
   EXPECT_EQ(values_of(expert),
             (std::vector<double>{2, 0, 2}));  // 1/4 + 0.3 > 1/2;  2/3 > 1/6 + 0.3
   EXPECT_NEAR(chosen.as<double>()[0], 0.25, 1e-15);
   EXPECT_NEAR(chosen.as<double>()[1], 4.0 / 6, 1e-15);
   bias.as<double>()[2] = 0;
-  router_select_forward(b.context(), logits, bias, p, expert, chosen);
+  router_select_forward(
+      b.context(),
+      {.logits_TX = logits, .bias_X = bias, .p_TX = p, .expert_T = expert, .chosen_T = chosen});
   EXPECT_EQ(expert.as<int32_t>()[2], 0);  // a tie: the lowest index
 }
 
@@ -185,11 +220,14 @@ TEST(Router, SelectGradients) {
   const Tensor expert = b.zeros(DType::kI32, T), chosen = b.stream(T),
                dchosen = b.stream("dchosen", T), dlogits = b.stream(TX);
   const auto loss = [&] {
-    router_select_forward(b.context(), logits, bias, p, expert, chosen);
+    router_select_forward(
+        b.context(),
+        {.logits_TX = logits, .bias_X = bias, .p_TX = p, .expert_T = expert, .chosen_T = chosen});
     return dot(chosen, dchosen);
   };
   loss();
-  router_select_backward(b.context(), dchosen, p, expert, dlogits);
+  router_select_backward(
+      b.context(), {.dchosen_T = dchosen, .p_TX = p, .expert_T = expert, .dlogits_TX = dlogits});
   expect_gradient("dlogits", logits, values_of(dlogits), loss);
 }
 
@@ -203,8 +241,15 @@ TEST(Router, SelectPaths) {
                          p = b.stream(TX);
             const Tensor expert = b.zeros(DType::kI32, {T}), chosen = b.stream(Shape{T}),
                          dlogits = b.product(TX);
-            router_select_forward(b.context(), logits, bias, p, expert, chosen);
-            router_select_backward(b.context(), b.stream("dchosen", {T}), p, expert, dlogits);
+            router_select_forward(b.context(), {.logits_TX = logits,
+                                                .bias_X = bias,
+                                                .p_TX = p,
+                                                .expert_T = expert,
+                                                .chosen_T = chosen});
+            router_select_backward(b.context(), {.dchosen_T = b.stream("dchosen", {T}),
+                                                 .p_TX = p,
+                                                 .expert_T = expert,
+                                                 .dlogits_TX = dlogits});
             return {{"p", p}, {"expert", expert}, {"chosen", chosen}, {"dlogits", dlogits}};
           });
 }

@@ -26,7 +26,7 @@ TEST(Update, AdamWReferenceIsTheFormula) {
   const Tensor w = bench.stream("w", {9}), g = bench.stream("g", {9}), m = bench.stream("m", {9});
   const Tensor v = bench.stream("v", {9}, 1.0);
   const std::vector<double> w0 = values_of(w), m0 = values_of(m), v0 = values_of(v);
-  adamw(bench.context(), step, w, g, m, v);
+  adamw(bench.context(), {.step = step, .g = g, .w = w, .m = m, .v = v});
   for (size_t i = 0; i < 9; ++i) {
     const double gradient = g.as<double>()[i] * 0.5;
     const double want_m = 0.9 * m0[i] + 0.1 * gradient,
@@ -53,7 +53,7 @@ TEST(Update, AdamWPathsAgree) {
         const Tensor w = bench.stream("w", {n}), g = bench.stream("g", {n}),
                      m = bench.stream("m", {n});
         const Tensor v = bench.stream("v", {n}, 1.5);
-        adamw(bench.context(), step, w, g, m, v);
+        adamw(bench.context(), {.step = step, .g = g, .w = w, .m = m, .v = v});
         return std::vector<Output>{{"w", w}, {"m", m}, {"v", v}};
       });
     }
@@ -65,9 +65,9 @@ TEST(Update, FirstAdamWStepIsTheLearningRate) {
   Bench bench({DType::kF32, DType::kF32}, false);
   const Tensor w = bench.stream({40}), g = bench.stream("g", {40}, 2.0), m = bench.stream({40}),
                v = bench.stream({40});
-  adamw(bench.context(),
-        {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-12, .decay = 0.1, .step = 1}, w, g, m,
-        v);
+  const AdamWStep step{
+      .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-12, .decay = 0.1, .step = 1};
+  adamw(bench.context(), {.step = step, .g = g, .w = w, .m = m, .v = v});
   for (const double x : values_of(w)) EXPECT_NEAR(x, -0.01, 1e-7);
 }
 
@@ -77,8 +77,9 @@ TEST(Update, MuonPassesAreTheFormula) {
     const Tensor g = bench.stream("g", {9}), m = bench.stream("m", {9}), x = bench.stream({9}),
                  w = bench.stream("w", {9});
     const std::vector<double> m0 = values_of(m), w0 = values_of(w);
-    muon_momentum(bench.context(), 0.95, nesterov, 0.5, g, m, x);
-    muon_apply(bench.context(), 0.1, 0.2, 0.3, x, w);
+    muon_momentum(bench.context(),
+                  {.mu = 0.95, .nesterov = nesterov, .grad_scale = 0.5, .g = g, .m = m, .x = x});
+    muon_apply(bench.context(), {.lr = 0.1, .decay = 0.2, .lambda = 0.3, .x = x, .w = w});
     for (size_t i = 0; i < 9; ++i) {
       const double gradient = 0.5 * g.as<double>()[i], want_m = 0.95 * m0[i] + gradient;
       const double want_x = nesterov ? gradient + 0.95 * want_m : want_m;
@@ -95,8 +96,10 @@ TEST(Update, MuonPathsAgree) {
       expect_paths_agree(fmt::format("muon {}", n), [&](Bench& bench) {
         const Tensor g = bench.stream("g", {n}), m = bench.stream("m", {n}), x = bench.stream({n});
         const Tensor w = bench.stream("w", {n});
-        muon_momentum(bench.context(), 0.95, nesterov, 0.25, g, m, x);
-        muon_apply(bench.context(), 0.02, 0.1, 0.2, x, w);
+        muon_momentum(
+            bench.context(),
+            {.mu = 0.95, .nesterov = nesterov, .grad_scale = 0.25, .g = g, .m = m, .x = x});
+        muon_apply(bench.context(), {.lr = 0.02, .decay = 0.1, .lambda = 0.2, .x = x, .w = w});
         return std::vector<Output>{{"m", m}, {"x", x}, {"w", w}};
       });
     }
@@ -138,12 +141,14 @@ TEST(Update, PiecesGetTheBitsOfTheWhole) {
                             .decay = 0.1,
                             .step = 7,
                             .grad_scale = 0.3};
-    adamw(bench.context(), step, t[0], t[1], t[2], t[3]);
+    adamw(bench.context(), {.step = step, .g = t[1], .w = t[0], .m = t[2], .v = t[3]});
   });
   for (const bool nesterov : {false, true})
     expect_same_in_pieces("muon", [&](Bench& bench, std::span<const Tensor> t) {
-      muon_momentum(bench.context(), 0.95, nesterov, 0.3, t[0], t[1], t[2]);
-      muon_apply(bench.context(), 0.02, 0.1, 0.2, t[2], t[3]);
+      muon_momentum(
+          bench.context(),
+          {.mu = 0.95, .nesterov = nesterov, .grad_scale = 0.3, .g = t[0], .m = t[1], .x = t[2]});
+      muon_apply(bench.context(), {.lr = 0.02, .decay = 0.1, .lambda = 0.2, .x = t[2], .w = t[3]});
     });
 }
 
@@ -154,8 +159,15 @@ TEST(Update, MuonInputMayReplaceTheGradient) {
         Bench bench({type, type}, false, 2);
         const Tensor g = bench.stream("g", {n}), m = bench.stream("m", {n}), x = bench.stream({n});
         const Tensor in_place = bench.stream("g", {n}), own_m = bench.stream("m", {n});
-        muon_momentum(bench.context(), 0.95, nesterov, 0.3, g, m, x);
-        muon_momentum(bench.context(), 0.95, nesterov, 0.3, in_place, own_m, in_place);
+        muon_momentum(
+            bench.context(),
+            {.mu = 0.95, .nesterov = nesterov, .grad_scale = 0.3, .g = g, .m = m, .x = x});
+        muon_momentum(bench.context(), {.mu = 0.95,
+                                        .nesterov = nesterov,
+                                        .grad_scale = 0.3,
+                                        .g = in_place,
+                                        .m = own_m,
+                                        .x = in_place});
         EXPECT_EQ(std::memcmp(x.data, in_place.data, size_t(x.bytes())), 0) << n;
         EXPECT_EQ(std::memcmp(m.data, own_m.data, size_t(m.bytes())), 0) << n;
       }
@@ -220,8 +232,8 @@ TEST(Update, MetaRecordsBytes) {
   meta.device = Device::kMeta;
   meta.recorder = &recorder;
   const Tensor x{nullptr, DType::kF32, Device::kMeta, {1000}};
-  adamw(meta, {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0, .step = 1}, x, x, x,
-        x);
+  const AdamWStep step{.lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0, .step = 1};
+  adamw(meta, {.step = step, .g = x, .w = x, .m = x, .v = x});
   EXPECT_EQ(sum_of_squares(meta, x), 0.0);
   EXPECT_EQ(first_non_finite(meta, x), -1);
   ASSERT_EQ(recorder.records.size(), 3u);

@@ -8,15 +8,11 @@ namespace {
 void check(const Sequence& sequence, const Tensor& columns, const Matrix& z, const Tensor& halo_z,
            const Tensor& w0, const Tensor& b0) {
   const int64_t C = z.cols;
-  ASHLAR_ASSERT(z.rows == sequence.num_tokens() && (columns.shape == Shape{z.rows, 2 * C}));
-  ASHLAR_ASSERT((halo_z.shape == Shape{sequence.num_halos(), 2, C}) && halo_z.dtype == z.dtype);
-  ASHLAR_ASSERT(w0.numel() == 2 * C && b0.numel() == C);
-  ASHLAR_ASSERT((z.dtype == DType::kF32 || z.dtype == DType::kF64) && is_real(columns.dtype));
-  ASHLAR_ASSERT(w0.dtype == z.dtype && b0.dtype == z.dtype);
-}
-
-int64_t matrix_bytes(const Matrix& m) {
-  return m.rows * m.cols * size_of(m.dtype);
+  ASHLAR_ASSERT(z.rows == sequence.num_tokens() && is_stream(z.dtype));
+  check_real(columns, {z.rows, 2 * C});
+  check_tensor(halo_z, {sequence.num_halos(), 2, C}, z.dtype);
+  ASHLAR_ASSERT(w0.numel() == 2 * C && w0.dtype == z.dtype);
+  check_tensor(b0, {C}, z.dtype);
 }
 
 // z_{t - steps}[c], 0 outside the document.
@@ -88,40 +84,45 @@ void conv_gradient_rows(const ConvGradientArgs<T>& x, int64_t begin, int64_t end
 
 }  // namespace
 
-void conv_columns_forward(const Context& ctx, const Sequence& sequence, const Matrix& z_TC,
-                          const Tensor& halo_z, const Tensor& w0_C2, const Tensor& b0_C,
-                          const Tensor& columns) {
-  check(sequence, columns, z_TC, halo_z, w0_C2, b0_C);
-  const int64_t T = z_TC.rows, C = z_TC.cols;
+void conv_columns_forward(const Context& ctx, const ConvColumnsForward& x) {
+  check(x.sequence, x.columns, x.z_TC, x.halo_z, x.w0_C2, x.b0_C);
+  const int64_t T = x.z_TC.rows, C = x.z_TC.cols;
   ctx.record("conv_columns_forward", {T, C},
-             {6 * T * C, matrix_bytes(z_TC) + bytes_of({halo_z, w0_C2, b0_C, columns})});
-  if (ctx.meta()) return;
-  with_real(z_TC.dtype, [&]<typename Real>(Real) {
-    using Cell = Cells<Real>;
-    const ConvArgs<Real> args{&sequence,    C,           z_TC.stride, Cell(z_TC),
-                              Cell(halo_z), Cell(w0_C2), Cell(b0_C),  Cell(columns)};
+             {6 * T * C, bytes_of(x.z_TC) + bytes_of({x.halo_z, x.w0_C2, x.b0_C, x.columns})});
+  with_real(x.z_TC.dtype, [&]<typename Real>(Real) {
+    const ConvArgs<Real> args{.sequence = &x.sequence,
+                              .C = C,
+                              .z_stride = x.z_TC.stride,
+                              .z = x.z_TC,
+                              .halo = x.halo_z,
+                              .w0 = x.w0_C2,
+                              .b0 = x.b0_C,
+                              .columns = x.columns};
     run_rows(ctx, T, args, conv_rows_fast, conv_rows<Real>);
   });
 }
 
-void conv_columns_backward(const Context& ctx, const Sequence& sequence, const Tensor& dcolumns,
-                           const Matrix& z_TC, const Tensor& halo_z, const Tensor& w0_C2,
-                           const Tensor& b0_C, const Matrix& dz_TC, const Tensor& dhalo_z,
-                           const Tensor& dw0_C2, const Tensor& db0_C) {
-  check(sequence, dcolumns, z_TC, halo_z, w0_C2, b0_C);
-  check(sequence, dcolumns, dz_TC, dhalo_z, dw0_C2, db0_C);
-  ASHLAR_ASSERT(dz_TC.cols == z_TC.cols && dz_TC.dtype == z_TC.dtype);
-  const int64_t T = z_TC.rows, C = z_TC.cols;
-  ctx.record("conv_columns_backward", {T, C},
-             {14 * T * C, matrix_bytes(z_TC) + 2 * matrix_bytes(dz_TC) +
-                              bytes_of({halo_z, w0_C2, dcolumns, dhalo_z, dw0_C2, db0_C})});
-  if (ctx.meta()) return plan_sum_over_tokens(ctx, T, {dw0_C2, db0_C});
-  with_real(z_TC.dtype, [&]<typename Real>(Real) {
-    using Cell = Cells<Real>;
-    const ConvGradientArgs<Real> args{
-        &sequence,    C,           z_TC.stride, dz_TC.stride, Cell(dcolumns), Cell(z_TC),
-        Cell(halo_z), Cell(w0_C2), Cell(dz_TC), Cell(dhalo_z)};
-    run_summing_rows(ctx, T, {dw0_C2, db0_C}, args, conv_gradient_rows_fast,
+void conv_columns_backward(const Context& ctx, const ConvColumnsBackward& x) {
+  check(x.sequence, x.dcolumns, x.z_TC, x.halo_z, x.w0_C2, x.b0_C);
+  check(x.sequence, x.dcolumns, x.dz_TC, x.dhalo_z, x.dw0_C2, x.db0_C);
+  ASHLAR_ASSERT(x.dz_TC.cols == x.z_TC.cols && x.dz_TC.dtype == x.z_TC.dtype);
+  const int64_t T = x.z_TC.rows, C = x.z_TC.cols;
+  ctx.record(
+      "conv_columns_backward", {T, C},
+      {14 * T * C, bytes_of(x.z_TC) + 2 * bytes_of(x.dz_TC) +
+                       bytes_of({x.halo_z, x.w0_C2, x.dcolumns, x.dhalo_z, x.dw0_C2, x.db0_C})});
+  with_real(x.z_TC.dtype, [&]<typename Real>(Real) {
+    const ConvGradientArgs<Real> args{.sequence = &x.sequence,
+                                      .C = C,
+                                      .z_stride = x.z_TC.stride,
+                                      .dz_stride = x.dz_TC.stride,
+                                      .dcolumns = x.dcolumns,
+                                      .z = x.z_TC,
+                                      .halo = x.halo_z,
+                                      .w0 = x.w0_C2,
+                                      .dz = x.dz_TC,
+                                      .dhalo = x.dhalo_z};
+    run_summing_rows(ctx, T, {x.dw0_C2, x.db0_C}, args, conv_gradient_rows_fast,
                      conv_gradient_rows<Real>);
   });
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "ashlar/kernels/checks.h"
 #include "ashlar/kernels/cpu/cross_entropy_args.h"
 
 namespace ashlar::kernels {
@@ -31,21 +32,14 @@ float cross_entropy_fast(const float* logits, int64_t V, int32_t target, float s
   return loss;
 }
 
-struct Call {
-  const Context& ctx;
-  const Tensor &logits, &targets;
-  double scale;
-  const Tensor &loss, &gradient;
-};
-
 template <typename T, typename G>
-void run(const Call& call) {
-  const int64_t V = call.logits.shape[1];
-  const T* logits = call.logits.as<T>();
-  const int32_t* targets = call.targets.as<int32_t>();
-  T* loss = call.loss.as<T>();
-  G* gradients = call.gradient ? call.gradient.as<G>() : nullptr;
-  call.ctx.threads->run(call.logits.shape[0], [&](int64_t t, int) {
+void run(const Context& ctx, const CrossEntropy& x) {
+  const int64_t V = x.logits_tV.shape[1];
+  const T* logits = x.logits_tV.as<T>();
+  const int32_t* targets = x.targets_t.as<int32_t>();
+  T* loss = x.loss_t.as<T>();
+  G* gradients = x.dlogits_tV ? x.dlogits_tV.as<G>() : nullptr;
+  ctx.threads->run(x.logits_tV.shape[0], [&](int64_t t, int) {
     G* gradient = gradients ? gradients + t * V : nullptr;
     if (targets[t] < 0) {
       loss[t] = 0;
@@ -53,47 +47,43 @@ void run(const Call& call) {
       return;
     }
     if constexpr (std::is_same_v<T, float>) {
-      if (!call.ctx.reference) {
-        loss[t] = cross_entropy_fast(logits + t * V, V, targets[t], float(call.scale), gradient);
+      if (!ctx.reference) {
+        loss[t] = cross_entropy_fast(logits + t * V, V, targets[t], float(x.scale), gradient);
         return;
       }
     }
-    loss[t] = cross_entropy_reference(logits + t * V, V, targets[t], T(call.scale), gradient);
+    loss[t] = cross_entropy_reference(logits + t * V, V, targets[t], T(x.scale), gradient);
   });
 }
 
-void check(const Call& call) {
-  const int64_t t = call.logits.shape[0];
-  const DType dtype = call.logits.dtype, gradient = call.gradient.dtype;
-  ASHLAR_ASSERT(call.logits.shape.ndim() == 2 && call.logits.shape[1] > 0);
-  ASHLAR_ASSERT(call.targets.dtype == DType::kI32 && call.targets.numel() == t);
-  ASHLAR_ASSERT((dtype == DType::kF32 || dtype == DType::kF64) && call.loss.dtype == dtype);
-  ASHLAR_ASSERT(call.loss.numel() == t);
-  if (!call.gradient) return;
-  ASHLAR_ASSERT(call.gradient.numel() == call.logits.numel());
-  ASHLAR_ASSERT(gradient == dtype || gradient == DType::kBF16);
-  ASHLAR_ASSERT(call.ctx.meta() || gradient == dtype || call.gradient.data != call.logits.data);
+void check(const CrossEntropy& x) {
+  const int64_t t = x.logits_tV.shape[0];
+  const DType dtype = x.logits_tV.dtype, gradient = x.dlogits_tV.dtype;
+  ASHLAR_ASSERT(x.logits_tV.shape.ndim() == 2 && x.logits_tV.shape[1] > 0 && is_stream(dtype));
+  ASHLAR_ASSERT(x.targets_t.dtype == DType::kI32 && x.targets_t.numel() == t);
+  ASHLAR_ASSERT(x.loss_t.dtype == dtype && x.loss_t.numel() == t);
+  if (!x.dlogits_tV) return;
+  ASHLAR_ASSERT(x.dlogits_tV.numel() == x.logits_tV.numel());
+  const bool in_place = x.logits_tV.data && x.dlogits_tV.data == x.logits_tV.data;
+  ASHLAR_ASSERT(gradient == dtype || (gradient == DType::kBF16 && !in_place));
 }
 
 }  // namespace
 
-void cross_entropy(const Context& ctx, const Tensor& logits_tV, const Tensor& targets_t,
-                   double scale, const Tensor& loss_t, const Tensor& dlogits_tV) {
-  const Call call{ctx, logits_tV, targets_t, scale, loss_t, dlogits_tV};
-  check(call);
-  const int64_t reads = dlogits_tV ? 2 : 1, V = logits_tV.shape[1];
-  ctx.record(
-      "cross_entropy", logits_tV.shape,
-      {6 * logits_tV.numel(), reads * logits_tV.bytes() + (dlogits_tV ? dlogits_tV.bytes() : 0)});
+void cross_entropy(const Context& ctx, const CrossEntropy& x) {
+  check(x);
+  const int64_t reads = x.dlogits_tV ? 2 : 1, V = x.logits_tV.shape[1];
+  ctx.record("cross_entropy", x.logits_tV.shape,
+             {6 * x.logits_tV.numel(), reads * x.logits_tV.bytes() + x.dlogits_tV.bytes()});
   if (ctx.meta()) return;
-  for (const int32_t target : targets_t.span<const int32_t>())
+  for (const int32_t target : x.targets_t.span<const int32_t>())
     ASHLAR_REQUIRE(target >= -1 && target < V, kData,
                    "target {} is outside the vocabulary; expected -1 (no loss) or a token below {}",
                    target, V);
-  const bool bf16_gradient = dlogits_tV && dlogits_tV.dtype == DType::kBF16;
-  if (logits_tV.dtype == DType::kF64)
-    return bf16_gradient ? run<double, bf16>(call) : run<double, double>(call);
-  return bf16_gradient ? run<float, bf16>(call) : run<float, float>(call);
+  const bool bf16_gradient = x.dlogits_tV && x.dlogits_tV.dtype == DType::kBF16;
+  if (x.logits_tV.dtype == DType::kF64)
+    return bf16_gradient ? run<double, bf16>(ctx, x) : run<double, double>(ctx, x);
+  return bf16_gradient ? run<float, bf16>(ctx, x) : run<float, float>(ctx, x);
 }
 
 }  // namespace ashlar::kernels

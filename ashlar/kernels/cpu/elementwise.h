@@ -55,6 +55,12 @@ class Cells {
   DType dtype_ = DType::kF32;
 };
 
+// Elements of an I32 tensor; null on meta.
+inline int32_t* ints(const Tensor& t) {
+  ASHLAR_ASSERT(t.dtype == DType::kI32);
+  return reinterpret_cast<int32_t*>(t.data);
+}
+
 // body(double{}) for an F64 stream, else body(float{}).
 template <typename Body>
 void with_real(DType stream, Body body) {

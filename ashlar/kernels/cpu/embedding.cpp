@@ -9,15 +9,14 @@ namespace {
 
 void check(const Tensor& ids_T, const Tensor& emb_VH, const Tensor& scale_H, const Tensor& bias_H,
            const Tensor& x_TH) {
-  ASHLAR_ASSERT(ids_T.dtype == DType::kI32 && emb_VH.shape.ndim() == 2);
+  ASHLAR_ASSERT(ids_T.dtype == DType::kI32 && emb_VH.shape.ndim() == 2 && is_stream(emb_VH.dtype));
   const int64_t H = emb_VH.shape[1];
-  ASHLAR_ASSERT((x_TH.shape == Shape{ids_T.numel(), H}) && is_real(x_TH.dtype));
-  ASHLAR_ASSERT(scale_H.shape == Shape{H} && bias_H.shape == Shape{H});
-  ASHLAR_ASSERT(emb_VH.dtype == DType::kF32 || emb_VH.dtype == DType::kF64);
-  ASHLAR_ASSERT(scale_H.dtype == emb_VH.dtype && bias_H.dtype == emb_VH.dtype);
+  check_real(x_TH, {ids_T.numel(), H});
+  for (const Tensor* t : {&scale_H, &bias_H}) check_tensor(*t, {H}, emb_VH.dtype);
 }
 
-void check_ids(std::span<const int32_t> ids, int64_t vocab_size) {
+void check_ids(const Tensor& ids_T, int64_t vocab_size) {
+  const auto ids = ids_T.span<const int32_t>();
   for (size_t t = 0; t < ids.size(); ++t)
     ASHLAR_REQUIRE(
         ids[t] >= 0 && ids[t] < vocab_size, kData,
@@ -70,47 +69,47 @@ void table_gradient(const EmbeddingGradientArgs<T>& x, int64_t begin, int64_t en
 
 }  // namespace
 
-void embedding_forward(const Context& ctx, const Tensor& ids_T, const Tensor& emb_VH,
-                       const Tensor& scale_H, const Tensor& bias_H, const Tensor& x_TH) {
-  check(ids_T, emb_VH, scale_H, bias_H, x_TH);
-  const int64_t T = ids_T.numel(), V = emb_VH.shape[0], H = emb_VH.shape[1];
-  ctx.record("embedding_forward", x_TH.shape, {2 * T * H, 2 * x_TH.bytes() + ids_T.bytes()});
+void embedding_forward(const Context& ctx, const EmbeddingForward& x) {
+  check(x.ids_T, x.emb_VH, x.scale_H, x.bias_H, x.x_TH);
+  ctx.record("embedding_forward", x.x_TH.shape,
+             {2 * x.x_TH.numel(), 2 * x.x_TH.bytes() + x.ids_T.bytes()});
   if (ctx.meta()) return;
-  const auto ids = ids_T.span<const int32_t>();
-  check_ids(ids, V);
-  with_real(emb_VH.dtype, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const EmbeddingArgs<Real> args{H, ids, C(emb_VH), C(scale_H), C(bias_H), C(x_TH)};
-    run_rows(ctx, T, args, embedding_rows_fast, embedding_rows<Real>);
+  check_ids(x.ids_T, x.emb_VH.shape[0]);
+  with_real(x.emb_VH.dtype, [&]<typename Real>(Real) {
+    const EmbeddingArgs<Real> args{.H = x.scale_H.numel(),
+                                   .ids = ints(x.ids_T),
+                                   .emb = x.emb_VH,
+                                   .scale = x.scale_H,
+                                   .bias = x.bias_H,
+                                   .x = x.x_TH};
+    run_rows(ctx, x.ids_T.numel(), args, embedding_rows_fast, embedding_rows<Real>);
   });
 }
 
-void embedding_backward(const Context& ctx, const Tensor& ids_T, const Tensor& emb_VH,
-                        const Tensor& scale_H, const Tensor& bias_H, const Tensor& dx_TH,
-                        const Tensor& demb_VH, const Tensor& dscale_H, const Tensor& dbias_H) {
-  check(ids_T, emb_VH, scale_H, bias_H, dx_TH);
-  check(ids_T, demb_VH, dscale_H, dbias_H, dx_TH);
-  const int64_t T = ids_T.numel(), V = emb_VH.shape[0], H = emb_VH.shape[1];
-  ASHLAR_ASSERT(demb_VH.shape == emb_VH.shape && demb_VH.dtype == emb_VH.dtype);
-  ctx.record("embedding_backward", dx_TH.shape, {6 * T * H, 5 * dx_TH.bytes() + ids_T.bytes()});
+void embedding_backward(const Context& ctx, const EmbeddingBackward& x) {
+  check(x.ids_T, x.emb_VH, x.scale_H, x.bias_H, x.dx_TH);
+  check(x.ids_T, x.demb_VH, x.dscale_H, x.dbias_H, x.dx_TH);
+  check_tensor(x.demb_VH, x.emb_VH.shape, x.emb_VH.dtype);
+  ctx.record("embedding_backward", x.dx_TH.shape,
+             {6 * x.dx_TH.numel(), 5 * x.dx_TH.bytes() + x.ids_T.bytes()});
+  const int64_t T = x.ids_T.numel(), V = x.emb_VH.shape[0];
   const Arena::Scope scope(*ctx.workspace);
   const RowsById rows(*ctx.workspace, T, V);
-  if (ctx.meta()) return plan_sum_over_tokens(ctx, T, {dscale_H, dbias_H});
-  const auto ids = ids_T.span<const int32_t>();
-  check_ids(ids, V);
-  rows.sort(ids);
-  with_real(emb_VH.dtype, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const EmbeddingGradientArgs<Real> args{H,
-                                           ids,
-                                           C(emb_VH),
-                                           C(scale_H),
-                                           C(bias_H),
-                                           C(dx_TH),
-                                           C(demb_VH),
-                                           rows.first_of_id_V1.as<int32_t>(),
-                                           rows.row_T.as<int32_t>()};
-    run_summing_rows(ctx, T, {dscale_H, dbias_H}, args, embedding_affine_gradient_fast,
+  if (!ctx.meta()) {
+    check_ids(x.ids_T, V);
+    rows.sort(x.ids_T.span<const int32_t>());
+  }
+  with_real(x.emb_VH.dtype, [&]<typename Real>(Real) {
+    const EmbeddingGradientArgs<Real> args{.H = x.scale_H.numel(),
+                                           .ids = ints(x.ids_T),
+                                           .emb = x.emb_VH,
+                                           .scale = x.scale_H,
+                                           .bias = x.bias_H,
+                                           .dx = x.dx_TH,
+                                           .demb = x.demb_VH,
+                                           .first_of_id = ints(rows.first_of_id_V1),
+                                           .row = ints(rows.row_T)};
+    run_summing_rows(ctx, T, {x.dscale_H, x.dbias_H}, args, embedding_affine_gradient_fast,
                      affine_gradient<Real>);
     run_rows(ctx, V, args, embedding_table_gradient_fast, table_gradient<Real>);  // tasks of 64 ids
   });

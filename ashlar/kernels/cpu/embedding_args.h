@@ -8,7 +8,7 @@ namespace ashlar::kernels {
 template <typename T>
 struct EmbeddingArgs {
   int64_t H;
-  std::span<const int32_t> ids;
+  const int32_t* ids;
   Cells<T> emb, scale, bias, x;
 };
 void embedding_rows_fast(const EmbeddingArgs<float>& args, int64_t begin, int64_t end);
@@ -16,7 +16,7 @@ void embedding_rows_fast(const EmbeddingArgs<float>& args, int64_t begin, int64_
 template <typename T>
 struct EmbeddingGradientArgs {
   int64_t H;
-  std::span<const int32_t> ids;
+  const int32_t* ids;
   Cells<T> emb, scale, bias, dx, demb;
   const int32_t *first_of_id, *row;  // rows of id v: row[first_of_id[v] .. first_of_id[v + 1])
 };

@@ -135,7 +135,7 @@ void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_T,
 void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
                  const Tensor& x_rows_TH) {
   ASHLAR_ASSERT(m_TH.shape.ndim() == 2 && m_TH.shape[0] == plan.row_of_token_T.numel());
-  ASHLAR_ASSERT(x_rows_TH.shape == m_TH.shape && x_rows_TH.dtype == m_TH.dtype);
+  check_tensor(x_rows_TH, m_TH.shape, m_TH.dtype);
   ctx.record("gather_rows", m_TH.shape, {0, bytes_of({m_TH, x_rows_TH, plan.token_of_row_T})});
   if (ctx.meta()) return;
   const int32_t* token_of_row = plan.token_of_row_T.as<int32_t>();
@@ -147,53 +147,55 @@ void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
   });
 }
 
-void combine_forward(const Context& ctx, const RoutePlan& plan, bool identity,
-                     const Tensor& y_rows_TH, const Tensor& chosen_T, const Tensor& m_TH,
-                     const Tensor& e_TH) {
-  check_rows(plan, {e_TH, y_rows_TH, m_TH}, chosen_T);
-  const int64_t T = e_TH.shape[0], H = e_TH.shape[1];
-  ctx.record("combine_forward", e_TH.shape, {T * H, bytes_of({y_rows_TH, e_TH, chosen_T})});
-  if (ctx.meta()) return;
-  with_real(chosen_T.dtype, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const CombineArgs<Real> args{
-        H,       identity, plan.row_of_token_T.as<int32_t>(), C(y_rows_TH), C(chosen_T),
-        C(m_TH), C(e_TH)};
-    run_rows(ctx, T, args, combine_rows_fast, combine_rows<Real>);
+void combine_forward(const Context& ctx, const CombineForward& x) {
+  check_rows(x.plan, {x.e_TH, x.y_rows_TH, x.m_TH}, x.chosen_T);
+  ctx.record("combine_forward", x.e_TH.shape,
+             {x.e_TH.numel(), bytes_of({x.y_rows_TH, x.e_TH, x.chosen_T})});
+  with_real(x.chosen_T.dtype, [&]<typename Real>(Real) {
+    const CombineArgs<Real> args{.H = x.e_TH.shape[1],
+                                 .identity = x.identity,
+                                 .row_of_token = ints(x.plan.row_of_token_T),
+                                 .y_rows = x.y_rows_TH,
+                                 .p = x.chosen_T,
+                                 .m = x.m_TH,
+                                 .e = x.e_TH};
+    run_rows(ctx, x.e_TH.shape[0], args, combine_rows_fast, combine_rows<Real>);
   });
 }
 
-void combine_backward(const Context& ctx, const RoutePlan& plan, bool identity, const Tensor& de_TH,
-                      const Tensor& y_rows_TH, const Tensor& chosen_T, const Tensor& m_TH,
-                      const Tensor& dy_rows_TH, const Tensor& dchosen_T) {
-  check_rows(plan, {de_TH, y_rows_TH, m_TH, dy_rows_TH}, chosen_T);
-  ASHLAR_ASSERT(dchosen_T.shape == chosen_T.shape && dchosen_T.dtype == chosen_T.dtype);
-  const int64_t T = de_TH.shape[0], H = de_TH.shape[1];
-  ctx.record("combine_backward", de_TH.shape,
-             {3 * T * H, bytes_of({de_TH, y_rows_TH, dy_rows_TH, chosen_T, dchosen_T})});
-  if (ctx.meta()) return;
-  with_real(chosen_T.dtype, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const CombineGradientArgs<Real> args{H,        identity,      plan.row_of_token_T.as<int32_t>(),
-                                         C(de_TH), C(y_rows_TH),  C(chosen_T),
-                                         C(m_TH),  C(dy_rows_TH), C(dchosen_T)};
-    run_rows(ctx, T, args, combine_gradient_rows_fast, combine_gradient_rows<Real>);
+void combine_backward(const Context& ctx, const CombineBackward& x) {
+  check_rows(x.plan, {x.de_TH, x.y_rows_TH, x.m_TH, x.dy_rows_TH}, x.chosen_T);
+  check_tensor(x.dchosen_T, x.chosen_T.shape, x.chosen_T.dtype);
+  ctx.record("combine_backward", x.de_TH.shape,
+             {3 * x.de_TH.numel(),
+              bytes_of({x.de_TH, x.y_rows_TH, x.dy_rows_TH, x.chosen_T, x.dchosen_T})});
+  with_real(x.chosen_T.dtype, [&]<typename Real>(Real) {
+    const CombineGradientArgs<Real> args{.H = x.de_TH.shape[1],
+                                         .identity = x.identity,
+                                         .row_of_token = ints(x.plan.row_of_token_T),
+                                         .de = x.de_TH,
+                                         .y_rows = x.y_rows_TH,
+                                         .p = x.chosen_T,
+                                         .m = x.m_TH,
+                                         .dy_rows = x.dy_rows_TH,
+                                         .dp = x.dchosen_T};
+    run_rows(ctx, x.de_TH.shape[0], args, combine_gradient_rows_fast, combine_gradient_rows<Real>);
   });
 }
 
-void scatter_rows_add(const Context& ctx, const RoutePlan& plan, bool identity,
-                      const Tensor& dx_rows_TH, const Tensor& chosen_T, const Tensor& de_TH,
-                      const Tensor& dm_TH) {
-  check_rows(plan, {dx_rows_TH, de_TH, dm_TH}, chosen_T);
-  const int64_t T = dm_TH.shape[0], H = dm_TH.shape[1];
-  ctx.record("scatter_rows_add", dm_TH.shape, {T * H, dx_rows_TH.bytes() + 2 * dm_TH.bytes()});
-  if (ctx.meta()) return;
-  with_real(chosen_T.dtype, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const ScatterArgs<Real> args{
-        H,        identity, plan.row_of_token_T.as<int32_t>(), C(dx_rows_TH), C(chosen_T),
-        C(de_TH), C(dm_TH)};
-    run_rows(ctx, T, args, scatter_rows_fast, scatter_rows<Real>);
+void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
+  check_rows(x.plan, {x.dx_rows_TH, x.de_TH, x.dm_TH}, x.chosen_T);
+  ctx.record("scatter_rows_add", x.dm_TH.shape,
+             {x.dm_TH.numel(), x.dx_rows_TH.bytes() + 2 * x.dm_TH.bytes()});
+  with_real(x.chosen_T.dtype, [&]<typename Real>(Real) {
+    const ScatterArgs<Real> args{.H = x.dm_TH.shape[1],
+                                 .identity = x.identity,
+                                 .row_of_token = ints(x.plan.row_of_token_T),
+                                 .dx_rows = x.dx_rows_TH,
+                                 .p = x.chosen_T,
+                                 .de = x.de_TH,
+                                 .dm = x.dm_TH};
+    run_rows(ctx, x.dm_TH.shape[0], args, scatter_rows_fast, scatter_rows<Real>);
   });
 }
 
@@ -204,7 +206,7 @@ void swiglu_forward(const Context& ctx, int64_t num_rows, const Tensor& gate_up_
   ctx.record("swiglu_forward", {num_rows, F}, {5 * num_rows * F, bytes_of({gate_up_T2F, act_TF})});
   if (ctx.meta()) return;
   with_real(gate_up_T2F.dtype, [&]<typename Real>(Real) {
-    const SwigluArgs<Real> args{F, Cells<Real>(gate_up_T2F), Cells<Real>(act_TF)};
+    const SwigluArgs<Real> args{.F = F, .gate_up = gate_up_T2F, .act = act_TF};
     run_rows(ctx, num_rows, args, swiglu_rows_fast, swiglu_rows<Real>);
   });
 }
@@ -218,8 +220,8 @@ void swiglu_backward(const Context& ctx, int64_t num_rows, const Tensor& dact_TF
              {11 * num_rows * F, bytes_of({dact_TF, gate_up_T2F, dgate_up_T2F})});
   if (ctx.meta()) return;
   with_real(gate_up_T2F.dtype, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const SwigluGradientArgs<Real> args{F, C(dact_TF), C(gate_up_T2F), C(dgate_up_T2F)};
+    const SwigluGradientArgs<Real> args{
+        .F = F, .dact = dact_TF, .gate_up = gate_up_T2F, .dgate_up = dgate_up_T2F};
     run_rows(ctx, num_rows, args, swiglu_gradient_rows_fast, swiglu_gradient_rows<Real>);
   });
 }

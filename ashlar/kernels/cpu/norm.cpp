@@ -63,66 +63,58 @@ void rms_norm_forward(const Context& ctx, double eps, const Tensor& h_TH, const 
   });
 }
 
-void rms_norm_backward(const Context& ctx, const Tensor& dy_TH, const Tensor& h_TH,
-                       const Tensor& w_H, const Tensor& rstd_T, const Tensor& dh_in_TH,
-                       const Tensor& dh_TH, const Tensor& dw_H) {
-  with_real(h_TH.dtype, [&]<typename Real>(Real) {
-    const NormGradientArgs<Real> args{.H = w_H.numel(),
-                                      .dy = dy_TH,
-                                      .dh_in = dh_in_TH,
-                                      .h = h_TH,
-                                      .rstd = rstd_T,
-                                      .w = w_H,
-                                      .dr = dh_TH};
-    run_summing_rows(ctx, h_TH.shape[0], {dw_H}, args, norm_gradient_rows_fast,
+void rms_norm_backward(const Context& ctx, const RmsNormBackward& x) {
+  with_real(x.h_TH.dtype, [&]<typename Real>(Real) {
+    const NormGradientArgs<Real> args{.H = x.w_H.numel(),
+                                      .dy = x.dy_TH,
+                                      .dh_in = x.dh_in_TH,
+                                      .h = x.h_TH,
+                                      .rstd = x.rstd_T,
+                                      .w = x.w_H,
+                                      .dr = x.dh_TH};
+    run_summing_rows(ctx, x.h_TH.shape[0], {x.dw_H}, args, norm_gradient_rows_fast,
                      norm_gradient_rows<Real>);
   });
 }
 
-void merge_norm_forward(const Context& ctx, double eps, const Tensor& o_TH, const Tensor& r_TH,
-                        const MergeParams& params, const Tensor& w_H, const Tensor& h_TH,
-                        const Tensor& y_TH, const Tensor& rstd_T) {
-  with_real(h_TH.dtype, [&]<typename Real>(Real) {
-    const NormArgs<Real> args{.H = w_H.numel(),
-                              .eps = eps,
-                              .o = o_TH,
-                              .r = r_TH,
-                              .ao = params.hidden_scale_H,
-                              .bo = params.hidden_bias_H,
-                              .ar = params.residual_scale_H,
-                              .br = params.residual_bias_H,
-                              .h = h_TH,
-                              .w = w_H,
-                              .y = y_TH,
-                              .rstd = rstd_T};
-    run_rows(ctx, h_TH.shape[0], args, norm_rows_fast, norm_rows<Real>);
+void merge_norm_forward(const Context& ctx, const MergeNormForward& x) {
+  with_real(x.h_TH.dtype, [&]<typename Real>(Real) {
+    const NormArgs<Real> args{.H = x.w_H.numel(),
+                              .eps = x.eps,
+                              .o = x.o_TH,
+                              .r = x.r_TH,
+                              .ao = x.params.hidden_scale_H,
+                              .bo = x.params.hidden_bias_H,
+                              .ar = x.params.residual_scale_H,
+                              .br = x.params.residual_bias_H,
+                              .h = x.h_TH,
+                              .w = x.w_H,
+                              .y = x.y_TH,
+                              .rstd = x.rstd_T};
+    run_rows(ctx, x.h_TH.shape[0], args, norm_rows_fast, norm_rows<Real>);
   });
 }
 
-void merge_norm_backward(const Context& ctx, const Tensor& dy_TH, const Tensor& dh_in_TH,
-                         const Tensor& o_TH, const Tensor& r_TH, const Tensor& h_TH,
-                         const Tensor& rstd_T, const MergeParams& params, const Tensor& w_H,
-                         const Tensor& d_o_TH, const Tensor& dr_TH, const MergeParams& grads,
-                         const Tensor& dw_H) {
-  with_real(r_TH.dtype, [&]<typename Real>(Real) {
-    const NormGradientArgs<Real> args{.H = w_H.numel(),
-                                      .dy = dy_TH,
-                                      .dh_in = dh_in_TH,
-                                      .o = o_TH,
-                                      .r = r_TH,
-                                      .ao = params.hidden_scale_H,
-                                      .bo = params.hidden_bias_H,
-                                      .ar = params.residual_scale_H,
-                                      .br = params.residual_bias_H,
-                                      .h = h_TH,
-                                      .rstd = rstd_T,
-                                      .w = w_H,
-                                      .d_o = d_o_TH,
-                                      .dr = dr_TH};
-    run_summing_rows(ctx, r_TH.shape[0],
-                     {dw_H, grads.hidden_scale_H, grads.hidden_bias_H, grads.residual_scale_H,
-                      grads.residual_bias_H},
-                     args, norm_gradient_rows_fast, norm_gradient_rows<Real>);
+void merge_norm_backward(const Context& ctx, const MergeNormBackward& x) {
+  const auto gradients = {x.dw_H, x.grads.hidden_scale_H, x.grads.hidden_bias_H,
+                          x.grads.residual_scale_H, x.grads.residual_bias_H};
+  with_real(x.r_TH.dtype, [&]<typename Real>(Real) {
+    const NormGradientArgs<Real> args{.H = x.w_H.numel(),
+                                      .dy = x.dy_TH,
+                                      .dh_in = x.dh_in_TH,
+                                      .o = x.o_TH,
+                                      .r = x.r_TH,
+                                      .ao = x.params.hidden_scale_H,
+                                      .bo = x.params.hidden_bias_H,
+                                      .ar = x.params.residual_scale_H,
+                                      .br = x.params.residual_bias_H,
+                                      .h = x.h_TH,
+                                      .rstd = x.rstd_T,
+                                      .w = x.w_H,
+                                      .d_o = x.d_o_TH,
+                                      .dr = x.dr_TH};
+    run_summing_rows(ctx, x.r_TH.shape[0], gradients, args, norm_gradient_rows_fast,
+                     norm_gradient_rows<Real>);
   });
 }
 

@@ -7,44 +7,38 @@
 namespace ashlar::kernels {
 namespace {
 
-struct Check {
-  const QkShape& s;
-  int64_t T;
-  DType stream;
-  void tensor(const Tensor& t, const Shape& shape, bool any_real) const {
-    ASHLAR_ASSERT(t.shape == shape && (any_real ? is_real(t.dtype) : t.dtype == stream));
-  }
-  void inputs(const Tensor& rope, const Tensor& qkv, const Tensor& y, const Tensor& b1,
-              const Tensor& tau, const Tensor& n_q, const Tensor& n_k) const {
-    ASHLAR_ASSERT(stream == DType::kF32 || stream == DType::kF64);
-    ASHLAR_ASSERT(s.N % s.K == 0 && s.num_delayed() <= s.K * s.D && s.rotary_dim % 2 == 0 &&
-                  s.rotary_dim <= s.D);
-    ASHLAR_ASSERT(s.delayed >= 0 || s.K * s.D % 2 == 0);
-    ASHLAR_ASSERT(rope.shape.ndim() == 2 && rope.shape[1] == s.rotary_dim && rope.dtype == stream);
-    tensor(qkv, {T, s.C() + s.K * s.D}, false);
-    tensor(y, {T, s.C()}, false);
-    tensor(b1, {s.C()}, false);
-    tensor(tau, {s.K}, false);
-    tensor(n_q, {T, s.N}, false);
-    tensor(n_k, {T, s.K}, false);
-  }
-  // Absent where the queries of every key head are at hand.
-  void query_sums(const Tensor& sums) const {
-    ASHLAR_ASSERT(bool(sums) == (s.G() != s.N / s.K));
-    if (sums) tensor(sums, {T, s.K * s.D}, false);
-  }
-  void positions(const Sequence& sequence, const Tensor& rope) const {
-    for (const Segment& segment : sequence.segments())
-      ASHLAR_ASSERT(segment.position + segment.length <= rope.shape[0]);
-  }
-};
+// The queries of every key head are at hand, or their sums are.
+void check_query_sums(const QkShape& s, const Tensor& sums, int64_t T, DType stream) {
+  ASHLAR_ASSERT(bool(sums) == (s.G() != s.N / s.K));
+  if (sums) check_tensor(sums, {T, s.K * s.D}, stream);
+}
+
+// What every call but qk_query_sums has.
+template <typename Call>
+void check_inputs(const Call& x) {
+  const QkShape& s = x.shape;
+  const int64_t T = x.sequence.num_tokens();
+  const DType stream = x.qkv.dtype;
+  ASHLAR_ASSERT(is_stream(stream));
+  ASHLAR_ASSERT(s.N % s.K == 0 && s.num_delayed() <= s.K * s.D);
+  ASHLAR_ASSERT(s.rotary_dim % 2 == 0 && s.rotary_dim <= s.D);
+  ASHLAR_ASSERT(s.delayed >= 0 || s.K * s.D % 2 == 0);
+  check_tensor(x.rope_PR, {x.rope_PR.shape[0], s.rotary_dim}, stream);
+  for (const Segment& segment : x.sequence.segments())
+    ASHLAR_ASSERT(segment.position + segment.length <= x.rope_PR.shape[0]);
+  check_tensor(x.qkv, {T, s.C() + s.K * s.D}, stream);
+  check_tensor(x.y_TC, {T, s.C()}, stream);
+  check_tensor(x.b1_C, {s.C()}, stream);
+  check_tensor(x.n_q_TN, {T, s.N}, stream);
+}
 
 // The arithmetic of one token.  Heads are numbered 0 .. N-1 (queries), N .. N+K-1 (keys): head h is
 // channels [h D, (h + 1) D) of qkv, y and b1.
 template <typename T>
 struct Token {
   const QkShape& s;
-  Cells<T> qkv, y, b1, q_sum;
+  Cells<T> qkv;
+  Cells<T> y = {}, b1 = {}, q_sum = {};
   int64_t t;
   T z(int64_t head, int64_t i) const { return qkv[t * (s.C() + s.K * s.D) + head * s.D + i]; }
 
@@ -157,10 +151,10 @@ void query_gradient_sum_rows(const QkGradientArgs<T>& x, int64_t begin, int64_t 
 }
 
 template <typename T>
-void query_sum_rows(const QkArgs<T>& x, int64_t begin, int64_t end) {
+void query_sum_rows(const QuerySumArgs<T>& x, int64_t begin, int64_t end) {
   const int64_t D = x.s.D, KD = x.s.K * D;
   for (int64_t t = begin; t < end; ++t) {
-    const Token<T> token{x.s, x.qkv, x.y, x.b1, x.q_sum, t};
+    const Token<T> token{.s = x.s, .qkv = x.qkv, .t = t};
     for (int64_t c = 0; c < KD; ++c) x.q_sum.set(t * KD + c, token.local_query_sum(c / D, c % D));
   }
 }
@@ -226,103 +220,112 @@ void rope_table(const Context& ctx, double theta, int64_t rotary_dim, const Tens
 
 void qk_query_sums(const Context& ctx, const QkShape& s, const Tensor& qkv,
                    const Tensor& q_sum_TKD) {
-  const int64_t T = qkv.shape[0], KD = s.K * s.D;
-  const Check check{s, T, qkv.dtype};
-  check.tensor(qkv, {T, s.C() + KD}, false);
-  check.tensor(q_sum_TKD, {T, KD}, false);
-  const int64_t read = T * s.N * s.D;
+  const int64_t T = qkv.shape[0], KD = s.K * s.D, read = T * s.N * s.D;
+  check_tensor(qkv, {T, s.C() + KD}, qkv.dtype);
+  check_tensor(q_sum_TKD, {T, KD}, qkv.dtype);
   ctx.record("qk_query_sums", {T, KD}, {read, read * size_of(qkv.dtype) + q_sum_TKD.bytes()});
-  if (ctx.meta()) return;
   with_real(qkv.dtype, [&]<typename Real>(Real) {
-    QkArgs<Real> args{};
-    args.s = s, args.qkv = Cells<Real>(qkv), args.q_sum = Cells<Real>(q_sum_TKD);
+    const QuerySumArgs<Real> args{.s = s, .qkv = qkv, .q_sum = q_sum_TKD};
     run_rows(ctx, T, args, qk_query_sum_rows_fast, query_sum_rows<Real>);
   });
 }
 
-void qk_query_gradient_sums(const Context& ctx, const QkShape& s, const Sequence& sequence,
-                            const Tensor& rope_PR, const Tensor& qkv, const Tensor& y_TC,
-                            const Tensor& b1_C, const Tensor& n_q_TN, const Tensor& dqhat,
-                            const Tensor& dq_sum_TKD) {
-  const int64_t T = sequence.num_tokens(), D = s.D;
-  const Check check{s, T, qkv.dtype};
-  check.positions(sequence, rope_PR);
-  check.tensor(qkv, {T, s.C() + s.K * D}, false);
-  check.tensor(dqhat, {T, s.N * D}, false);
-  check.tensor(dq_sum_TKD, {T, s.K * D}, false);
-  ctx.record("qk_query_gradient_sums", {T, s.N * D},
-             {20 * T * s.N * D, bytes_of({qkv, dqhat, dqhat, n_q_TN, dq_sum_TKD})});
-  const std::initializer_list<Tensor> none = {Tensor{.dtype = qkv.dtype}};  // but scratch
-  if (ctx.meta()) return plan_sum_over_tokens(ctx, T, none, D);
-  with_real(qkv.dtype, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    QkGradientArgs<Real> args{};
-    args.s = s, args.sequence = &sequence;
-    args.rope = C(rope_PR), args.qkv = C(qkv), args.y = C(y_TC), args.b1 = C(b1_C);
-    args.n_q = C(n_q_TN), args.dqhat = C(dqhat), args.dq_sum = C(dq_sum_TKD);
-    run_summing_rows(ctx, T, none, args, qk_query_gradient_sum_rows_fast,
-                     query_gradient_sum_rows<Real>, D);
+void qk_query_gradient_sums(const Context& ctx, const QkQueryGradientSums& x) {
+  const QkShape& s = x.shape;
+  const int64_t T = x.sequence.num_tokens();
+  check_inputs(x);
+  check_tensor(x.dqhat, {T, s.N * s.D}, x.qkv.dtype);
+  check_tensor(x.dq_sum_TKD, {T, s.K * s.D}, x.qkv.dtype);
+  ctx.record("qk_query_gradient_sums", {T, s.N * s.D},
+             {20 * T * s.N * s.D, bytes_of({x.qkv, x.dqhat, x.dqhat, x.n_q_TN, x.dq_sum_TKD})});
+  const Tensor none{.dtype = x.qkv.dtype};  // no gradient of a parameter, but scratch
+  with_real(x.qkv.dtype, [&]<typename Real>(Real) {
+    const QkGradientArgs<Real> args{.s = s,
+                                    .sequence = &x.sequence,
+                                    .rope = x.rope_PR,
+                                    .qkv = x.qkv,
+                                    .y = x.y_TC,
+                                    .b1 = x.b1_C,
+                                    .n_q = x.n_q_TN,
+                                    .dqhat = x.dqhat,
+                                    .dq_sum = x.dq_sum_TKD};
+    run_summing_rows(ctx, T, {none}, args, qk_query_gradient_sum_rows_fast,
+                     query_gradient_sum_rows<Real>, s.D);
   });
 }
 
-void qk_forward(const Context& ctx, const QkShape& s, const Sequence& sequence,
-                const Tensor& rope_PR, const Tensor& qkv, const Tensor& y_TC, const Tensor& b1_C,
-                const Tensor& tau_K, const Tensor& halo_vd, const Tensor& qhat, const Tensor& khat,
-                const Tensor& v, const Tensor& n_q_TN, const Tensor& n_k_TK,
-                const Tensor& q_sum_TKD) {
-  const int64_t T = sequence.num_tokens(), KD = s.K * s.D;
-  const Check check{s, T, qkv.dtype};
-  check.inputs(rope_PR, qkv, y_TC, b1_C, tau_K, n_q_TN, n_k_TK);
-  check.positions(sequence, rope_PR);
-  check.query_sums(q_sum_TKD);
-  check.tensor(halo_vd, {sequence.num_halos(), s.num_delayed()}, false);
-  check.tensor(qhat, {T, s.N * s.D}, true);
-  check.tensor(khat, {T, KD}, true);
-  check.tensor(v, {T, KD}, true);
+void qk_forward(const Context& ctx, const QkForward& x) {
+  const QkShape& s = x.shape;
+  const int64_t T = x.sequence.num_tokens(), KD = s.K * s.D;
+  const DType stream = x.qkv.dtype;
+  check_inputs(x);
+  check_query_sums(s, x.q_sum_TKD, T, stream);
+  check_tensor(x.tau_K, {s.K}, stream);
+  check_tensor(x.n_k_TK, {T, s.K}, stream);
+  check_tensor(x.halo_vd, {x.sequence.num_halos(), s.num_delayed()}, stream);
+  check_real(x.qhat, {T, s.N * s.D});
+  check_real(x.khat, {T, KD});
+  check_real(x.v, {T, KD});
   ctx.record("qk_forward", {T, s.C()},
-             {14 * T * s.C(), bytes_of({qkv, y_TC, b1_C, halo_vd, qhat, khat, v, n_q_TN, n_k_TK})});
-  if (ctx.meta()) return;
-  with_real(qkv.dtype, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const QkArgs<Real> args{s,       &sequence, C(rope_PR), C(qkv),      C(y_TC),
-                            C(b1_C), C(tau_K),  C(halo_vd), C(qhat),     C(khat),
-                            C(v),    C(n_q_TN), C(n_k_TK),  C(q_sum_TKD)};
+             {14 * T * s.C(), bytes_of({x.qkv, x.y_TC, x.b1_C, x.halo_vd, x.qhat, x.khat, x.v,
+                                        x.n_q_TN, x.n_k_TK})});
+  with_real(stream, [&]<typename Real>(Real) {
+    const QkArgs<Real> args{.s = s,
+                            .sequence = &x.sequence,
+                            .rope = x.rope_PR,
+                            .qkv = x.qkv,
+                            .y = x.y_TC,
+                            .b1 = x.b1_C,
+                            .tau = x.tau_K,
+                            .halo_vd = x.halo_vd,
+                            .q_sum = x.q_sum_TKD,
+                            .qhat = x.qhat,
+                            .khat = x.khat,
+                            .v = x.v,
+                            .n_q = x.n_q_TN,
+                            .n_k = x.n_k_TK};
     run_rows(ctx, T, args, qk_rows_fast, qk_rows<Real>);
   });
 }
 
-void qk_backward(const Context& ctx, const QkShape& s, const Sequence& sequence,
-                 const Tensor& rope_PR, const Tensor& qkv, const Tensor& y_TC, const Tensor& b1_C,
-                 const Tensor& tau_K, const Tensor& n_q_TN, const Tensor& n_k_TK,
-                 const Tensor& dqhat, const Tensor& dkhat, const Tensor& dv, const Tensor& dy_TC,
-                 const Tensor& dqkv, const Tensor& dhalo_vd, const Tensor& dtau_K,
-                 const Tensor& db1_C, const Tensor& q_sum_TKD, const Tensor& dq_sum_TKD) {
-  const int64_t T = sequence.num_tokens(), KD = s.K * s.D;
-  const Check check{s, T, qkv.dtype};
-  check.inputs(rope_PR, qkv, y_TC, b1_C, tau_K, n_q_TN, n_k_TK);
-  check.positions(sequence, rope_PR);
-  check.tensor(dqhat, {T, s.N * s.D}, false);
-  check.tensor(dkhat, {T, KD}, false);
-  check.tensor(dv, {T, KD}, false);
-  check.tensor(dy_TC, y_TC.shape, true);
-  check.tensor(dqkv, qkv.shape, true);
-  check.query_sums(q_sum_TKD);
-  check.query_sums(dq_sum_TKD);
-  check.tensor(dhalo_vd, {sequence.num_halos(), s.num_delayed()}, false);
-  check.tensor(dtau_K, tau_K.shape, false);
-  check.tensor(db1_C, b1_C.shape, false);
+void qk_backward(const Context& ctx, const QkBackward& x) {
+  const QkShape& s = x.shape;
+  const int64_t T = x.sequence.num_tokens(), KD = s.K * s.D;
+  const DType stream = x.qkv.dtype;
+  check_inputs(x);
+  for (const Tensor* sums : {&x.q_sum_TKD, &x.dq_sum_TKD}) check_query_sums(s, *sums, T, stream);
+  for (const Tensor* t : {&x.tau_K, &x.dtau_K}) check_tensor(*t, {s.K}, stream);
+  check_tensor(x.n_k_TK, {T, s.K}, stream);
+  check_tensor(x.dqhat, {T, s.N * s.D}, stream);
+  check_tensor(x.dkhat, {T, KD}, stream);
+  check_tensor(x.dv, {T, KD}, stream);
+  check_real(x.dy_TC, x.y_TC.shape);
+  check_real(x.dqkv, x.qkv.shape);
+  check_tensor(x.dhalo_vd, {x.sequence.num_halos(), s.num_delayed()}, stream);
+  check_tensor(x.db1_C, x.b1_C.shape, stream);
   ctx.record("qk_backward", {T, s.C()},
-             {30 * T * s.C(), bytes_of({qkv, y_TC, b1_C, n_q_TN, n_k_TK, dqhat, dkhat, dv, dy_TC,
-                                        dqkv, dhalo_vd})});
-  const auto gradients = {dtau_K, db1_C};
-  if (ctx.meta()) return plan_sum_over_tokens(ctx, T, gradients, s.C());
-  with_real(qkv.dtype, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const QkGradientArgs<Real> args{
-        s,        &sequence, C(rope_PR),  C(qkv),       C(y_TC),      C(b1_C),
-        C(tau_K), C(n_q_TN), C(n_k_TK),   C(dqhat),     C(dkhat),     C(dv),
-        C(dy_TC), C(dqkv),   C(dhalo_vd), C(q_sum_TKD), C(dq_sum_TKD)};
-    run_summing_rows(ctx, T, gradients, args, qk_gradient_rows_fast, qk_gradient_rows<Real>, s.C());
+             {30 * T * s.C(), bytes_of({x.qkv, x.y_TC, x.b1_C, x.n_q_TN, x.n_k_TK, x.dqhat, x.dkhat,
+                                        x.dv, x.dy_TC, x.dqkv, x.dhalo_vd})});
+  with_real(stream, [&]<typename Real>(Real) {
+    const QkGradientArgs<Real> args{.s = s,
+                                    .sequence = &x.sequence,
+                                    .rope = x.rope_PR,
+                                    .qkv = x.qkv,
+                                    .y = x.y_TC,
+                                    .b1 = x.b1_C,
+                                    .tau = x.tau_K,
+                                    .n_q = x.n_q_TN,
+                                    .n_k = x.n_k_TK,
+                                    .q_sum = x.q_sum_TKD,
+                                    .dqhat = x.dqhat,
+                                    .dkhat = x.dkhat,
+                                    .dv = x.dv,
+                                    .dq_sum = x.dq_sum_TKD,
+                                    .dy = x.dy_TC,
+                                    .dqkv = x.dqkv,
+                                    .dhalo_vd = x.dhalo_vd};
+    run_summing_rows(ctx, T, {x.dtau_K, x.db1_C}, args, qk_gradient_rows_fast,
+                     qk_gradient_rows<Real>, s.C());
   });
 }
 

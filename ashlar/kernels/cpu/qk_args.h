@@ -7,20 +7,33 @@
 namespace ashlar::kernels {
 
 template <typename T>
+struct QuerySumArgs {
+  QkShape s;
+  Cells<T> qkv, q_sum;
+};
+void qk_query_sum_rows_fast(const QuerySumArgs<float>& args, int64_t begin, int64_t end);
+
+template <typename T>
 struct QkArgs {
   QkShape s;
   const Sequence* sequence;
-  Cells<T> rope, qkv, y, b1, tau, halo_vd, qhat, khat, v, n_q, n_k, q_sum;
+  Cells<T> rope, qkv, y, b1, tau, halo_vd, q_sum, qhat, khat, v, n_q, n_k;
 };
 void qk_rows_fast(const QkArgs<float>& args, int64_t begin, int64_t end);
-// Reads qkv, writes q_sum.
-void qk_query_sum_rows_fast(const QkArgs<float>& args, int64_t begin, int64_t end);
 
+// The sums of query gradients read and write what has no default.
 template <typename T>
 struct QkGradientArgs {
   QkShape s;
   const Sequence* sequence;
-  Cells<T> rope, qkv, y, b1, tau, n_q, n_k, dqhat, dkhat, dv, dy, dqkv, dhalo_vd, q_sum, dq_sum;
+  Cells<T> rope, qkv, y, b1;
+  Cells<T> tau = {};
+  Cells<T> n_q;
+  Cells<T> n_k = {}, q_sum = {};
+  Cells<T> dqhat;
+  Cells<T> dkhat = {}, dv = {};
+  Cells<T> dq_sum;
+  Cells<T> dy = {}, dqkv = {}, dhalo_vd = {};
 };
 // partial: dtau [K], db1 [C], and C elements of scratch.
 void qk_gradient_rows_fast(const QkGradientArgs<float>& args, int64_t begin, int64_t end,

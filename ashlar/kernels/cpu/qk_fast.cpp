@@ -183,7 +183,7 @@ void qk_gradient_rows(const QkGradientArgs<float>& x, int64_t begin, int64_t end
   }
 }
 
-void query_sum_rows(const QkArgs<float>& x, int64_t begin, int64_t end) {
+void query_sum_rows(const QuerySumArgs<float>& x, int64_t begin, int64_t end) {
   const int64_t D = x.s.D, local = x.s.N / x.s.K;
   for (int64_t t = begin; t < end; ++t)
     for (int64_t j = 0; j < x.s.K; ++j) {
@@ -229,7 +229,7 @@ void qk_gradient_rows_fast(const QkGradientArgs<float>& args, int64_t begin, int
   dispatch(HWY_DISPATCH_TABLE(qk_gradient_rows))(args, begin, end, partial);
 }
 
-void qk_query_sum_rows_fast(const QkArgs<float>& args, int64_t begin, int64_t end) {
+void qk_query_sum_rows_fast(const QuerySumArgs<float>& args, int64_t begin, int64_t end) {
   dispatch(HWY_DISPATCH_TABLE(query_sum_rows))(args, begin, end);
 }
 void qk_query_gradient_sum_rows_fast(const QkGradientArgs<float>& args, int64_t begin, int64_t end,

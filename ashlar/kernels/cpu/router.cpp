@@ -8,14 +8,6 @@
 namespace ashlar::kernels {
 namespace {
 
-void check_row_vector(const Tensor& t, int64_t size, DType dtype) {
-  ASHLAR_ASSERT(t.shape == Shape{size} && t.dtype == dtype);
-}
-
-void check_matrix(const Tensor& t, const Shape& shape, DType stream, bool product) {
-  ASHLAR_ASSERT(t.shape == shape && (product ? is_real(t.dtype) : t.dtype == stream));
-}
-
 template <typename T>
 T gelu(T x) {
   return x / 2 * std::erfc(-x * T(M_SQRT1_2));
@@ -109,130 +101,131 @@ void select_gradient_rows(const SelectGradientArgs<T>& x, int64_t begin, int64_t
 
 }  // namespace
 
-void router_mix_forward(const Context& ctx, double eps, const Tensor& r_TR, const Tensor& b_dn_R,
-                        const Tensor& r_prev_TR, const Tensor& gamma_R, const Tensor& w_R,
-                        const Tensor& n_TR, const Tensor& rstd_T) {
-  const int64_t T = r_TR.shape[0], R = r_TR.shape[1];
-  const DType stream = r_TR.dtype;
-  ASHLAR_ASSERT(is_stream(stream) && bool(r_prev_TR) == bool(gamma_R));
-  check_row_vector(b_dn_R, R, stream);
-  check_row_vector(w_R, R, stream);
-  check_row_vector(rstd_T, T, stream);
-  check_matrix(n_TR, r_TR.shape, stream, true);
-  if (gamma_R) {
-    check_row_vector(gamma_R, R, stream);
-    check_matrix(r_prev_TR, r_TR.shape, stream, false);
+void router_mix_forward(const Context& ctx, const RouterMixForward& x) {
+  const int64_t T = x.r_TR.shape[0], R = x.r_TR.shape[1];
+  const DType stream = x.r_TR.dtype;
+  ASHLAR_ASSERT(is_stream(stream) && bool(x.r_prev_TR) == bool(x.gamma_R));
+  check_tensor(x.b_dn_R, {R}, stream);
+  check_tensor(x.w_R, {R}, stream);
+  check_tensor(x.rstd_T, {T}, stream);
+  check_real(x.n_TR, x.r_TR.shape);
+  if (x.gamma_R) {
+    check_tensor(x.gamma_R, {R}, stream);
+    check_tensor(x.r_prev_TR, x.r_TR.shape, stream);
   }
   ctx.record(
-      "router_mix_forward", r_TR.shape,
-      {7 * T * R, r_TR.bytes() + bytes_of({r_TR, r_prev_TR, n_TR, rstd_T}) + 3 * w_R.bytes()});
-  if (ctx.meta()) return;
+      "router_mix_forward", x.r_TR.shape,
+      {7 * T * R, bytes_of({x.r_TR, x.r_TR, x.r_prev_TR, x.n_TR, x.rstd_T}) + 3 * x.w_R.bytes()});
   with_real(stream, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const MixArgs<Real> args{R,          eps,    C(r_TR), C(b_dn_R), C(r_prev_TR),
-                             C(gamma_R), C(w_R), C(n_TR), C(rstd_T)};
+    const MixArgs<Real> args{.R = R,
+                             .eps = x.eps,
+                             .r = x.r_TR,
+                             .b = x.b_dn_R,
+                             .r_prev = x.r_prev_TR,
+                             .gamma = x.gamma_R,
+                             .w = x.w_R,
+                             .n = x.n_TR,
+                             .rstd = x.rstd_T};
     run_rows(ctx, T, args, mix_rows_fast, mix_rows<Real>);
   });
 }
 
-void router_mix_backward(const Context& ctx, const Tensor& dn_TR, const Tensor& dr_next_TR,
-                         const Tensor& r_TR, const Tensor& r_prev_TR, const Tensor& gamma_R,
-                         const Tensor& w_R, const Tensor& rstd_T, const Tensor& dr_TR,
-                         const Tensor& dr_low_TR, const Tensor& dr_prev_TR, const Tensor& db_dn_R,
-                         const Tensor& dgamma_R, const Tensor& dw_R) {
-  const int64_t T = r_TR.shape[0], R = r_TR.shape[1];
-  const DType stream = r_TR.dtype;
-  ASHLAR_ASSERT(is_stream(stream) && bool(r_prev_TR) == bool(gamma_R) &&
-                bool(dgamma_R) == bool(gamma_R) && bool(dr_prev_TR) == bool(gamma_R));
-  for (const Tensor* t : {&w_R, &db_dn_R, &dw_R}) check_row_vector(*t, R, stream);
-  check_row_vector(rstd_T, T, stream);
-  check_matrix(dn_TR, r_TR.shape, stream, true);
-  check_matrix(dr_TR, r_TR.shape, stream, false);
-  check_matrix(dr_low_TR, r_TR.shape, stream, true);
-  for (const Tensor* t : {&dr_next_TR, &r_prev_TR, &dr_prev_TR})
-    if (*t) check_matrix(*t, r_TR.shape, stream, false);
-  ctx.record("router_mix_backward", r_TR.shape,
-             {16 * T * R,
-              bytes_of({dn_TR, dr_next_TR, r_TR, r_prev_TR, dr_TR, dr_low_TR, dr_prev_TR, rstd_T}) +
-                  5 * w_R.bytes()});
-  const auto gradients = {db_dn_R, dw_R, dgamma_R};
-  if (ctx.meta()) return plan_sum_over_tokens(ctx, T, gradients);
+void router_mix_backward(const Context& ctx, const RouterMixBackward& x) {
+  const int64_t T = x.r_TR.shape[0], R = x.r_TR.shape[1];
+  const DType stream = x.r_TR.dtype;
+  ASHLAR_ASSERT(is_stream(stream) && bool(x.r_prev_TR) == bool(x.gamma_R) &&
+                bool(x.dgamma_R) == bool(x.gamma_R) && bool(x.dr_prev_TR) == bool(x.gamma_R));
+  for (const Tensor* t : {&x.w_R, &x.db_dn_R, &x.dw_R}) check_tensor(*t, {R}, stream);
+  check_tensor(x.rstd_T, {T}, stream);
+  check_real(x.dn_TR, x.r_TR.shape);
+  check_tensor(x.dr_TR, x.r_TR.shape, stream);
+  check_real(x.dr_low_TR, x.r_TR.shape);
+  for (const Tensor* t : {&x.dr_next_TR, &x.r_prev_TR, &x.dr_prev_TR})
+    if (*t) check_tensor(*t, x.r_TR.shape, stream);
+  ctx.record("router_mix_backward", x.r_TR.shape,
+             {16 * T * R, bytes_of({x.dn_TR, x.dr_next_TR, x.r_TR, x.r_prev_TR, x.dr_TR,
+                                    x.dr_low_TR, x.dr_prev_TR, x.rstd_T}) +
+                              5 * x.w_R.bytes()});
   with_real(stream, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const MixGradientArgs<Real> args{
-        R,      C(dn_TR),  C(dr_next_TR), C(r_TR),      C(r_prev_TR), C(gamma_R),
-        C(w_R), C(rstd_T), C(dr_TR),      C(dr_low_TR), C(dr_prev_TR)};
-    run_summing_rows(ctx, T, gradients, args, mix_gradient_rows_fast, mix_gradient_rows<Real>);
+    const MixGradientArgs<Real> args{.R = R,
+                                     .dn = x.dn_TR,
+                                     .dr_next = x.dr_next_TR,
+                                     .r = x.r_TR,
+                                     .r_prev = x.r_prev_TR,
+                                     .gamma = x.gamma_R,
+                                     .w = x.w_R,
+                                     .rstd = x.rstd_T,
+                                     .dr = x.dr_TR,
+                                     .dr_low = x.dr_low_TR,
+                                     .dr_prev = x.dr_prev_TR};
+    run_summing_rows(ctx, T, {x.db_dn_R, x.dw_R, x.dgamma_R}, args, mix_gradient_rows_fast,
+                     mix_gradient_rows<Real>);
   });
 }
 
 void bias_gelu_forward(const Context& ctx, const Tensor& z_TR, const Tensor& b_R,
                        const Tensor& s_TR) {
-  const int64_t T = z_TR.shape[0], R = z_TR.shape[1];
   ASHLAR_ASSERT(is_stream(z_TR.dtype));
-  check_row_vector(b_R, R, z_TR.dtype);
-  check_matrix(s_TR, z_TR.shape, z_TR.dtype, true);
-  ctx.record("bias_gelu_forward", z_TR.shape, {4 * T * R, bytes_of({z_TR, b_R, s_TR})});
-  if (ctx.meta()) return;
+  check_tensor(b_R, {z_TR.shape[1]}, z_TR.dtype);
+  check_real(s_TR, z_TR.shape);
+  ctx.record("bias_gelu_forward", z_TR.shape, {4 * z_TR.numel(), bytes_of({z_TR, b_R, s_TR})});
   with_real(z_TR.dtype, [&]<typename Real>(Real) {
-    const GeluArgs<Real> args{R, Cells<Real>(z_TR), Cells<Real>(b_R), Cells<Real>(s_TR)};
-    run_rows(ctx, T, args, gelu_rows_fast, gelu_rows<Real>);
+    const GeluArgs<Real> args{.R = b_R.numel(), .z = z_TR, .b = b_R, .s = s_TR};
+    run_rows(ctx, z_TR.shape[0], args, gelu_rows_fast, gelu_rows<Real>);
   });
 }
 
-void bias_gelu_backward(const Context& ctx, const Tensor& ds_TR, const Tensor& z_TR,
-                        const Tensor& b_R, const Tensor& dz_TR, const Tensor& db_R) {
-  const int64_t T = z_TR.shape[0], R = z_TR.shape[1];
-  ASHLAR_ASSERT(is_stream(z_TR.dtype));
-  check_row_vector(b_R, R, z_TR.dtype);
-  check_row_vector(db_R, R, z_TR.dtype);
-  check_matrix(ds_TR, z_TR.shape, z_TR.dtype, true);
-  check_matrix(dz_TR, z_TR.shape, z_TR.dtype, true);
-  ctx.record("bias_gelu_backward", z_TR.shape,
-             {9 * T * R, bytes_of({ds_TR, z_TR, b_R, dz_TR, db_R})});
-  if (ctx.meta()) return plan_sum_over_tokens(ctx, T, {db_R});
-  with_real(z_TR.dtype, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const GeluGradientArgs<Real> args{R, C(ds_TR), C(z_TR), C(b_R), C(dz_TR)};
-    run_summing_rows(ctx, T, {db_R}, args, gelu_gradient_rows_fast, gelu_gradient_rows<Real>);
-  });
-}
-
-void router_select_forward(const Context& ctx, const Tensor& logits_TX, const Tensor& bias_X,
-                           const Tensor& p_TX, const Tensor& expert_T, const Tensor& chosen_T) {
-  const int64_t T = logits_TX.shape[0], X = logits_TX.shape[1];
-  const DType stream = logits_TX.dtype;
-  ASHLAR_ASSERT(is_stream(stream) && X > 0);
-  check_row_vector(bias_X, X, stream);
-  check_matrix(p_TX, logits_TX.shape, stream, false);
-  check_row_vector(expert_T, T, DType::kI32);
-  check_row_vector(chosen_T, T, stream);
-  ctx.record("router_select_forward", logits_TX.shape,
-             {6 * T * X, bytes_of({logits_TX, bias_X, p_TX, expert_T, chosen_T})});
-  if (ctx.meta()) return;
+void bias_gelu_backward(const Context& ctx, const BiasGeluBackward& x) {
+  const DType stream = x.z_TR.dtype;
+  ASHLAR_ASSERT(is_stream(stream));
+  for (const Tensor* t : {&x.b_R, &x.db_R}) check_tensor(*t, {x.z_TR.shape[1]}, stream);
+  for (const Tensor* t : {&x.ds_TR, &x.dz_TR}) check_real(*t, x.z_TR.shape);
+  ctx.record("bias_gelu_backward", x.z_TR.shape,
+             {9 * x.z_TR.numel(), bytes_of({x.ds_TR, x.z_TR, x.b_R, x.dz_TR, x.db_R})});
   with_real(stream, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const SelectArgs<Real> args{X,       C(logits_TX), C(bias_X),
-                                C(p_TX), C(chosen_T),  expert_T.as<int32_t>()};
+    const GeluGradientArgs<Real> args{
+        .R = x.b_R.numel(), .ds = x.ds_TR, .z = x.z_TR, .b = x.b_R, .dz = x.dz_TR};
+    run_summing_rows(ctx, x.z_TR.shape[0], {x.db_R}, args, gelu_gradient_rows_fast,
+                     gelu_gradient_rows<Real>);
+  });
+}
+
+void router_select_forward(const Context& ctx, const RouterSelectForward& x) {
+  const int64_t T = x.logits_TX.shape[0], X = x.logits_TX.shape[1];
+  const DType stream = x.logits_TX.dtype;
+  ASHLAR_ASSERT(is_stream(stream) && X > 0);
+  check_tensor(x.bias_X, {X}, stream);
+  check_tensor(x.p_TX, x.logits_TX.shape, stream);
+  check_tensor(x.expert_T, {T}, DType::kI32);
+  check_tensor(x.chosen_T, {T}, stream);
+  ctx.record("router_select_forward", x.logits_TX.shape,
+             {6 * T * X, bytes_of({x.logits_TX, x.bias_X, x.p_TX, x.expert_T, x.chosen_T})});
+  with_real(stream, [&]<typename Real>(Real) {
+    const SelectArgs<Real> args{.X = X,
+                                .logits = x.logits_TX,
+                                .bias = x.bias_X,
+                                .p = x.p_TX,
+                                .chosen = x.chosen_T,
+                                .expert = ints(x.expert_T)};
     run_rows(ctx, T, args, select_rows_fast, select_rows<Real>);
   });
 }
 
-void router_select_backward(const Context& ctx, const Tensor& dchosen_T, const Tensor& p_TX,
-                            const Tensor& expert_T, const Tensor& dlogits_TX) {
-  const int64_t T = p_TX.shape[0], X = p_TX.shape[1];
-  const DType stream = p_TX.dtype;
+void router_select_backward(const Context& ctx, const RouterSelectBackward& x) {
+  const int64_t T = x.p_TX.shape[0], X = x.p_TX.shape[1];
+  const DType stream = x.p_TX.dtype;
   ASHLAR_ASSERT(is_stream(stream));
-  check_row_vector(dchosen_T, T, stream);
-  check_row_vector(expert_T, T, DType::kI32);
-  check_matrix(dlogits_TX, p_TX.shape, stream, true);
-  ctx.record("router_select_backward", p_TX.shape,
-             {3 * T * X, bytes_of({dchosen_T, p_TX, expert_T, dlogits_TX})});
-  if (ctx.meta()) return;
+  check_tensor(x.dchosen_T, {T}, stream);
+  check_tensor(x.expert_T, {T}, DType::kI32);
+  check_real(x.dlogits_TX, x.p_TX.shape);
+  ctx.record("router_select_backward", x.p_TX.shape,
+             {3 * T * X, bytes_of({x.dchosen_T, x.p_TX, x.expert_T, x.dlogits_TX})});
   with_real(stream, [&]<typename Real>(Real) {
-    using C = Cells<Real>;
-    const SelectGradientArgs<Real> args{X, C(dchosen_T), C(p_TX), C(dlogits_TX),
-                                        expert_T.as<int32_t>()};
+    const SelectGradientArgs<Real> args{.X = X,
+                                        .dchosen = x.dchosen_T,
+                                        .p = x.p_TX,
+                                        .dlogits = x.dlogits_TX,
+                                        .expert = ints(x.expert_T)};
     run_rows(ctx, T, args, select_gradient_rows_fast, select_gradient_rows<Real>);
   });
 }

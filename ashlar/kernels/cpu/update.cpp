@@ -35,9 +35,11 @@ int64_t partial_size(int64_t n) {
 }
 
 template <typename T>
-void adamw_all(const Context& ctx, const AdamWStep& step, T* w, const T* g, T* m, T* v, int64_t n) {
-  const AdamWFactors<T> factors = adamw_factors<T>(step);
-  parallel_for(*ctx.threads, n, kGrain, [&](int64_t i, int64_t end) {
+void adamw_all(const Context& ctx, const AdamW& x) {
+  const AdamWFactors<T> factors = adamw_factors<T>(x.step);
+  T *w = x.w.as<T>(), *m = x.m.as<T>(), *v = x.v.as<T>();
+  const T* g = x.g.as<T>();
+  parallel_for(*ctx.threads, x.w.numel(), kGrain, [&](int64_t i, int64_t end) {
     if constexpr (std::is_same_v<T, float>) {
       if (!ctx.reference) return adamw_fast(factors, w + i, g + i, m + i, v + i, end - i);
     }
@@ -46,14 +48,16 @@ void adamw_all(const Context& ctx, const AdamWStep& step, T* w, const T* g, T* m
 }
 
 template <typename T>
-void muon_momentum_all(const Context& ctx, T mu, bool nesterov, T scale, const T* g, T* m, T* x,
-                       int64_t n) {
-  parallel_for(*ctx.threads, n, kGrain, [&](int64_t i, int64_t end) {
+void muon_momentum_all(const Context& ctx, const MuonMomentum& c) {
+  const T mu = T(c.mu), scale = T(c.grad_scale);
+  const T* g = c.g.as<T>();
+  T *m = c.m.as<T>(), *x = c.x.as<T>();
+  parallel_for(*ctx.threads, c.g.numel(), kGrain, [&](int64_t i, int64_t end) {
     if constexpr (std::is_same_v<T, float>) {
       if (!ctx.reference)
-        return muon_momentum_fast(mu, nesterov, scale, g + i, m + i, x + i, end - i);
+        return muon_momentum_fast(mu, c.nesterov, scale, g + i, m + i, x + i, end - i);
     }
-    muon_momentum_reference(mu, nesterov, scale, g + i, m + i, x + i, end - i);
+    muon_momentum_reference(mu, c.nesterov, scale, g + i, m + i, x + i, end - i);
   });
 }
 
@@ -89,30 +93,20 @@ int64_t first_non_finite_reference(const T* x, int64_t n) {
 
 }  // namespace
 
-void adamw(const Context& ctx, const AdamWStep& step, const Tensor& w, const Tensor& g,
-           const Tensor& m, const Tensor& v) {
-  ASHLAR_ASSERT(step.step >= 1);
-  if (!begin(ctx, "adamw", 15, 7, w, {&g, &m, &v})) return;
-  if (w.dtype == DType::kF64)
-    return adamw_all(ctx, step, w.as<double>(), g.as<double>(), m.as<double>(), v.as<double>(),
-                     w.numel());
-  adamw_all(ctx, step, w.as<float>(), g.as<float>(), m.as<float>(), v.as<float>(), w.numel());
+void adamw(const Context& ctx, const AdamW& x) {
+  ASHLAR_ASSERT(x.step.step >= 1);
+  if (!begin(ctx, "adamw", 15, 7, x.w, {&x.g, &x.m, &x.v})) return;
+  x.w.dtype == DType::kF64 ? adamw_all<double>(ctx, x) : adamw_all<float>(ctx, x);
 }
 
-void muon_momentum(const Context& ctx, double mu, bool nesterov, double grad_scale, const Tensor& g,
-                   const Tensor& m, const Tensor& x) {
-  if (!begin(ctx, "muon_momentum", 5, 4, g, {&m, &x})) return;
-  if (g.dtype == DType::kF64)
-    return muon_momentum_all(ctx, mu, nesterov, grad_scale, g.as<double>(), m.as<double>(),
-                             x.as<double>(), g.numel());
-  muon_momentum_all(ctx, float(mu), nesterov, float(grad_scale), g.as<float>(), m.as<float>(),
-                    x.as<float>(), g.numel());
+void muon_momentum(const Context& ctx, const MuonMomentum& x) {
+  if (!begin(ctx, "muon_momentum", 5, 4, x.g, {&x.m, &x.x})) return;
+  x.g.dtype == DType::kF64 ? muon_momentum_all<double>(ctx, x) : muon_momentum_all<float>(ctx, x);
 }
 
-void muon_apply(const Context& ctx, double lr, double decay, double lambda, const Tensor& x,
-                const Tensor& w) {
-  if (!begin(ctx, "muon_apply", 3, 3, w, {&x})) return;
-  axpby(ctx, -lambda, x, 1 - lr * decay, w);
+void muon_apply(const Context& ctx, const MuonApply& x) {
+  if (!begin(ctx, "muon_apply", 3, 3, x.w, {&x.x})) return;
+  axpby(ctx, -x.lambda, x.x, 1 - x.lr * x.decay, x.w);
 }
 
 double sum_of_squares(const Context& ctx, const Tensor& x) {

@@ -63,12 +63,11 @@ int64_t visible_pairs(const Sequence& queries, std::span<const Segment> keys, in
   return pairs;
 }
 
-void attention_forward(const Context& ctx, const AttentionShape& shape, const Sequence& queries,
-                       std::span<const Segment> keys, const Tensor& q, const Tensor& k,
-                       const Tensor& v, const Tensor& out, const Tensor& lse_TN) {
-  const AttentionCall call{ctx, shape, queries, keys, q, k, v, out, lse_TN};
+void attention_forward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
+                       const Attention& x) {
+  const AttentionCall call{x, ctx, queries, keys};
   check(call);
-  record(call, "attention_forward", 4, input_bytes(call) + out.bytes() + lse_TN.bytes());
+  record(call, "attention_forward", 4, input_bytes(call) + x.out.bytes() + x.lse_TN.bytes());
   const gemm::Engine* engine = attention_engine(call);
   // Which of two paths runs depends on the number of keys; on meta the one with workspace is
   // counted, so that a count for many keys holds for fewer.
@@ -77,16 +76,13 @@ void attention_forward(const Context& ctx, const AttentionShape& shape, const Se
   if (!ctx.meta()) attention_forward_reference(call);
 }
 
-void attention_backward(const Context& ctx, const AttentionShape& shape, const Sequence& queries,
-                        std::span<const Segment> keys, const Tensor& q, const Tensor& k,
-                        const Tensor& v, const Tensor& out, const Tensor& lse_TN,
-                        const Tensor& dout, const Tensor& dq, const Tensor& dk, const Tensor& dv) {
-  const AttentionCall call{ctx, shape, queries, keys, q, k, v, out, lse_TN};
-  const AttentionGradients gradients{dout, dq, dk, dv};
+void attention_backward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
+                        const Attention& x, const AttentionGradients& gradients) {
+  const AttentionCall call{x, ctx, queries, keys};
   check(call, gradients);
   record(call, "attention_backward", 10,
-         input_bytes(call) + out.bytes() + lse_TN.bytes() + dout.bytes() + dq.bytes() + dk.bytes() +
-             dv.bytes());
+         input_bytes(call) + x.out.bytes() + x.lse_TN.bytes() + gradients.dout.bytes() +
+             gradients.dq.bytes() + gradients.dk.bytes() + gradients.dv.bytes());
   if (const gemm::Engine* engine = attention_engine(call))
     return attention_backward_blocked(*engine, call, gradients);
   if (!ctx.meta()) attention_backward_reference(call, gradients);

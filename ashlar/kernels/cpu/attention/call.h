@@ -9,15 +9,10 @@
 
 namespace ashlar::kernels {
 
-struct AttentionCall {
+struct AttentionCall : Attention {
   const Context& ctx;
-  const AttentionShape& shape;
   const Sequence& queries;
   std::span<const Segment> keys;
-  const Tensor &q, &k, &v, &out, &lse_TN;
-};
-struct AttentionGradients {
-  const Tensor &dout, &dq, &dk, &dv;
 };
 
 struct RowRange {

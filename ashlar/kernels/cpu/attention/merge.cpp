@@ -24,14 +24,14 @@ Weights<A> weights(A lse_a, A lse_b) {
 
 // A: type of the statistics; P, Q, R: of out_a, out_b and out.
 template <typename A, typename P, typename Q, typename R>
-void merge(const Context& ctx, int64_t D, const Tensor& out_a, const Tensor& lse_a,
-           const Tensor& out_b, const Tensor& lse_b, const Tensor& out, const Tensor& lse) {
-  for_tokens(ctx, lse.numel(), [&](int64_t begin, int64_t end) {
+void merge(const Context& ctx, const AttentionMerge& x) {
+  const int64_t D = x.D;
+  for_tokens(ctx, x.lse_TN.numel(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const Weights<A> w = weights(lse_a.as<A>()[i], lse_b.as<A>()[i]);
-      const P* a = out_a.as<P>() + i * D;
-      const Q* b = out_b.as<Q>() + i * D;
-      R* to = out.as<R>() + i * D;
+      const Weights<A> w = weights(x.lse_a_TN.as<A>()[i], x.lse_b_TN.as<A>()[i]);
+      const P* a = x.out_a.as<P>() + i * D;
+      const Q* b = x.out_b.as<Q>() + i * D;
+      R* to = x.out.as<R>() + i * D;
       if (w.b == 0) {
         for (int64_t d = 0; d < D; ++d) to[d] = R(A(a[d]));
       } else if (w.a == 0) {
@@ -39,13 +39,12 @@ void merge(const Context& ctx, int64_t D, const Tensor& out_a, const Tensor& lse
       } else {
         for (int64_t d = 0; d < D; ++d) to[d] = R(w.a * A(a[d]) + w.b * A(b[d]));
       }
-      lse.as<A>()[i] = w.lse;
+      x.lse_TN.as<A>()[i] = w.lse;
     }
   });
 }
 
-using Merge = void (*)(const Context&, int64_t, const Tensor&, const Tensor&, const Tensor&,
-                       const Tensor&, const Tensor&, const Tensor&);
+using Merge = void (*)(const Context&, const AttentionMerge&);
 
 Merge merge_of(DType a, DType b, DType out) {
   if (b == DType::kF64) return merge<double, double, double, double>;
@@ -57,22 +56,20 @@ Merge merge_of(DType a, DType b, DType out) {
 
 }  // namespace
 
-void attention_merge(const Context& ctx, int64_t D, const Tensor& out_a, const Tensor& lse_a_TN,
-                     const Tensor& out_b, const Tensor& lse_b_TN, const Tensor& out,
-                     const Tensor& lse_TN) {
-  const int64_t rows = lse_TN.numel();
-  const DType sum = lse_TN.dtype;
-  ASHLAR_ASSERT(D > 0 && lse_TN.shape.ndim() == 2 && is_real(out_b.dtype));
-  ASHLAR_ASSERT(sum == (out_b.dtype == DType::kF64 ? DType::kF64 : DType::kF32));
-  for (const Tensor* lse : {&lse_a_TN, &lse_b_TN})
+void attention_merge(const Context& ctx, const AttentionMerge& x) {
+  const int64_t rows = x.lse_TN.numel();
+  const DType sum = x.lse_TN.dtype;
+  ASHLAR_ASSERT(x.D > 0 && x.lse_TN.shape.ndim() == 2 && is_real(x.out_b.dtype));
+  ASHLAR_ASSERT(sum == (x.out_b.dtype == DType::kF64 ? DType::kF64 : DType::kF32));
+  for (const Tensor* lse : {&x.lse_a_TN, &x.lse_b_TN})
     ASHLAR_ASSERT(lse->numel() == rows && lse->dtype == sum);
-  for (const Tensor* part : {&out_a, &out_b, &out})
-    ASHLAR_ASSERT(part->numel() == rows * D && (part->dtype == out_b.dtype || part->dtype == sum));
-  ctx.record("attention_merge", {lse_TN.shape[0], lse_TN.shape[1], D},
-             {3 * rows * D, bytes_of({out_a, lse_a_TN, out_b, lse_b_TN, out, lse_TN})});
-  if (ctx.meta()) return;
-  merge_of(out_a.dtype, out_b.dtype, out.dtype)(ctx, D, out_a, lse_a_TN, out_b, lse_b_TN, out,
-                                                lse_TN);
+  for (const Tensor* part : {&x.out_a, &x.out_b, &x.out})
+    ASHLAR_ASSERT(part->numel() == rows * x.D &&
+                  (part->dtype == x.out_b.dtype || part->dtype == sum));
+  ctx.record(
+      "attention_merge", {x.lse_TN.shape[0], x.lse_TN.shape[1], x.D},
+      {3 * rows * x.D, bytes_of({x.out_a, x.lse_a_TN, x.out_b, x.lse_b_TN, x.out, x.lse_TN})});
+  merge_of(x.out_a.dtype, x.out_b.dtype, x.out.dtype)(ctx, x);
 }
 
 }  // namespace ashlar::kernels
