@@ -101,8 +101,8 @@ void measure_product(Threads& threads, DType compute, const Dims& d,
   const Matrix y = Matrix::of(c.zeros(DType::kF32, {d.T, d.N})),
                dx = Matrix::of(c.zeros(DType::kF32, {d.T, d.K}));
   const Tensor dw = c.zeros(DType::kF32, {d.G, d.N, d.K});
-  std::vector<int32_t> groups;
-  for (int64_t g = 0; g <= d.G; ++g) groups.push_back(int32_t(d.T * g / d.G));
+  const Tensor groups = c.zeros(DType::kI32, {d.G + 1});
+  for (int64_t g = 0; g <= d.G; ++g) groups.as<int32_t>()[g] = int32_t(d.T * g / d.G);
   const double flop = 2.0 * double(d.T) * double(d.N) * double(d.K);
   rows.push_back(c.time(d, "forward", flop,
                         [&] { grouped_linear_forward(c.context(), compute, x, w, groups, y); }));

@@ -17,8 +17,6 @@
 //          during the call; those of the fp32 engine on the stacks of its threads.
 #pragma once
 
-#include <span>
-
 #include "ashlar/kernels/context.h"
 #include "ashlar/kernels/matrix.h"
 
@@ -56,15 +54,16 @@ void linear_backward_input(const Context&, DType compute, const Matrix& dy, cons
 void linear_backward_weight(const Context&, DType compute, const Matrix& dy, const Matrix& x,
                             const Tensor& dw, bool accumulate = true);
 
-// Grouped by rows (experts): group g owns rows [row_of_group[g], row_of_group[g+1]) of x and y, a
-// group may own none.  row_of_group has G+1 entries, first 0.  On meta the entries are not read.
+// Grouped by rows (experts): group g owns rows [row_of_group[g], row_of_group[g+1]) of x and y; a
+// group may own none, and rows from row_of_group[G] on belong to nobody.  row_of_group is I32 [G+1]
+// in the memory of the device, first 0.  Cost counts all rows: the host does not read the entries.
 void grouped_linear_forward(const Context&, DType compute, const Matrix& x, const Operand& w,
-                            std::span<const int32_t> row_of_group, const Matrix& y);
+                            const Tensor& row_of_group_G1, const Matrix& y);
 void grouped_linear_backward_input(const Context&, DType compute, const Matrix& dy,
-                                   const Operand& w, std::span<const int32_t> row_of_group,
+                                   const Operand& w, const Tensor& row_of_group_G1,
                                    const Matrix& dx);
 void grouped_linear_backward_weight(const Context&, DType compute, const Matrix& dy,
-                                    const Matrix& x, std::span<const int32_t> row_of_group,
+                                    const Matrix& x, const Tensor& row_of_group_G1,
                                     const Tensor& dw, bool accumulate = true);
 
 // Grouped by columns (heads of the grouped convolution): group g reads columns [g*K, (g+1)*K) of x

@@ -15,8 +15,6 @@
 // Numerics deterministic; a token's combine reads one row.
 #pragma once
 
-#include <span>
-
 #include "ashlar/kernels/context.h"
 
 namespace ashlar::kernels {
@@ -26,7 +24,6 @@ struct RoutePlan {
   Tensor token_of_row_T;    // I32 [T]
   Tensor row_of_token_T;    // I32 [T]; -1: skipped
   Tensor count_X;           // I64 [E+1]: tokens per class, skip last
-  std::span<const int32_t> row_of_expert() const;  // empty on meta
 };
 
 void route_plan(const Context&, int64_t num_experts, const Tensor& expert_T, const RoutePlan& plan);
@@ -60,10 +57,11 @@ struct ScatterRowsAdd {
 };
 void scatter_rows_add(const Context&, const ScatterRowsAdd&);
 
-// num_rows: how many leading rows hold tokens; on meta T.
-void swiglu_forward(const Context&, int64_t num_rows, const Tensor& gate_up_T2F,
+// Of the rows of all experts, the first row_of_expert[E].  Cost counts all T rows, as that of the
+// products around it: the host does not read row_of_expert.
+void swiglu_forward(const Context&, const Tensor& row_of_expert_E1, const Tensor& gate_up_T2F,
                     const Tensor& act_TF);
-void swiglu_backward(const Context&, int64_t num_rows, const Tensor& dact_TF,
+void swiglu_backward(const Context&, const Tensor& row_of_expert_E1, const Tensor& dact_TF,
                      const Tensor& gate_up_T2F, const Tensor& dgate_up_T2F);
 
 }  // namespace ashlar::kernels

@@ -14,11 +14,6 @@ bool adds_skipped(const MoeShape& shape, const ExpertExchange& experts) {
   return shape.skip_identity && experts.leads();
 }
 
-int64_t rows_in_use(const RoutePlan& plan, int64_t num_tokens) {
-  const auto rows = plan.row_of_expert();
-  return rows.empty() ? num_tokens : rows.back();
-}
-
 }  // namespace
 
 MoeShape MoeShape::of(const MoeSpec& whole, int64_t hidden_size, const Share& share) {
@@ -78,10 +73,10 @@ void moe_forward(const Context& ctx, const Types& types, ExpertExchange& experts
   route_plan(ctx, w.shape.E, saved.router.expert, plan);
   gather_rows(ctx, plan, m_TH, saved.x_rows);
   grouped_linear_forward(ctx, types.compute, Matrix::of(saved.x_rows), w.gate_up.operand,
-                         plan.row_of_expert(), Matrix::of(saved.gate_up));
-  swiglu_forward(ctx, rows_in_use(plan, m_TH.shape[0]), saved.gate_up, saved.act);
+                         plan.row_of_expert_E1, Matrix::of(saved.gate_up));
+  swiglu_forward(ctx, plan.row_of_expert_E1, saved.gate_up, saved.act);
   grouped_linear_forward(ctx, types.compute, Matrix::of(saved.act), w.down.operand,
-                         plan.row_of_expert(), Matrix::of(saved.y_rows));
+                         plan.row_of_expert_E1, Matrix::of(saved.y_rows));
   combine_forward(ctx, {.plan = plan,
                         .identity = adds_skipped(w.shape, experts),
                         .y_rows_TH = saved.y_rows,
@@ -102,7 +97,7 @@ void moe_backward(const Context& ctx, const Types& types, ExpertExchange& expert
   const Tensor dchosen = workspace.take(stream, saved.router.chosen.shape);
   const Tensor dx_rows = workspace.take(activation, saved.x_rows.shape);
   {
-    const auto rows = plan.row_of_expert();
+    const Tensor& rows = plan.row_of_expert_E1;
     const Arena::Scope inner(workspace);
     const Tensor dy_rows = workspace.take(activation, saved.y_rows.shape);
     const Tensor dact = workspace.take(activation, saved.act.shape);
@@ -119,7 +114,7 @@ void moe_backward(const Context& ctx, const Types& types, ExpertExchange& expert
                                   Matrix::of(dact));
     grouped_linear_backward_weight(ctx, compute, Matrix::of(dy_rows), Matrix::of(saved.act), rows,
                                    w.down.gradient, accumulate);
-    swiglu_backward(ctx, rows_in_use(plan, m_TH.shape[0]), dact, saved.gate_up, dgate_up);
+    swiglu_backward(ctx, rows, dact, saved.gate_up, dgate_up);
     grouped_linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand, rows,
                                   Matrix::of(dx_rows));
     grouped_linear_backward_weight(ctx, compute, Matrix::of(dgate_up), Matrix::of(saved.x_rows),

@@ -105,7 +105,7 @@ void check_products(const gemm::Engine& engine, const Dims& d, const std::vector
   Arena workspace(allocator, 4 << 20, Tag::kWorkspace);
   Context ctx = bench.context();
   ctx.workspace = &workspace;
-  const Groups groups{int64_t(rows.size()) - 1, rows};
+  const Groups groups{.count = int64_t(rows.size()) - 1, .own_rows = true, .row_of_group = rows};
   const Tensor w_GNK = bench.random(DType::kF32, "w", {groups.count, d.N, d.K});
   const Matrix x = Matrix::of(bench.product("x", {d.T, d.K})),
                dy = Matrix::of(bench.product("dy", {d.T, d.N})),

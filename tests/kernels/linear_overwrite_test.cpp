@@ -58,7 +58,7 @@ TEST_P(LinearOverwrite, ExpertsWithoutTokensBecomeZero) {
            {0, 0, 70, 70, 70}, {0, 1, 1, 40, 69}, {0, 0, 0, 0, 0}, {0, 17, 35, 50, 70}})
     expect_same(bench, {4, N, K}, [&](const Tensor& dw, bool accumulate) {
       grouped_linear_backward_weight(bench.context(), compute(), Matrix::of(dy), Matrix::of(x),
-                                     rows, dw, accumulate);
+                                     bench.ints(rows), dw, accumulate);
     });
 }
 

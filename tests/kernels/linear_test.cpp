@@ -55,6 +55,11 @@ class Stage {
     copy_convert(exact, tensor);
     return tensor;
   }
+  Tensor ints(const std::vector<int32_t>& values) {
+    const Tensor tensor = zeros(DType::kI32, {int64_t(values.size())});
+    std::copy(values.begin(), values.end(), tensor.as<int32_t>());
+    return tensor;
+  }
   Operand operand(const Tensor& w, DType compute) {
     Operand operand{w, {}, {}};
     const OperandLayout layout =
@@ -274,9 +279,10 @@ void check_grouped(const Path& path, const Types& types, const Dims& d,
   const Tensor dw = run.random(master, {G, d.N, d.K}, "dw");
   const std::vector<double> y_before = snapshot(y), dx_before = snapshot(dx),
                             dw_before = snapshot(Matrix::of(dw));
-  grouped_linear_forward(run.context, types.compute, x, w, rows, y);
-  grouped_linear_backward_input(run.context, types.compute, dy, w, rows, dx);
-  grouped_linear_backward_weight(run.context, types.compute, dy, x, rows, dw);
+  const Tensor row_of_group = run.ints(rows);
+  grouped_linear_forward(run.context, types.compute, x, w, row_of_group, y);
+  grouped_linear_backward_input(run.context, types.compute, dy, w, row_of_group, dx);
+  grouped_linear_backward_weight(run.context, types.compute, dy, x, row_of_group, dw);
   for (int64_t g = 0; g < G; ++g) {
     const int64_t begin = rows[size_t(g)], end = rows[size_t(g) + 1];
     const Element w_NK = of(Matrix::of(w.w).row_range(g * d.N, (g + 1) * d.N));
@@ -340,8 +346,8 @@ TEST(Linear, GroupedColumns) {
 // All three passes of a dense and a grouped product, as bytes.
 std::vector<std::vector<std::byte>> bits(const Path& path, const Types& types, int num_threads) {
   constexpr int64_t T = 300, N = 200, K = 129;
-  const std::vector<int32_t> rows = {0, 7, 7, 220, 299};
   Stage run(path, num_threads);
+  const Tensor rows = run.ints({0, 7, 7, 220, 299});
   const Operand w = run.operand(run.random(DType::kF32, {N, K}, "w"), types.compute);
   const Operand stack = run.operand(run.random(DType::kF32, {4, N, K}, "stack"), types.compute);
   const Tensor x = run.random(types.x, {T, K}, "x"), dy = run.random(types.y, {T, N}, "dy");
@@ -406,8 +412,8 @@ TEST(Linear, MetaCountsWhatTheRealRunTakes) {
         };
         const Operand w = operand({N, K}), stack = operand({G, N, K});
         const Matrix x = Matrix::of(make(types.x, {T, K})), y = Matrix::of(make(types.y, {T, N}));
-        const std::span<const int32_t> routing =
-            device == Device::kMeta ? std::span<const int32_t>() : rows;
+        const Tensor routing = make(DType::kI32, {G + 1});
+        if (device == Device::kCpu) std::copy(rows.begin(), rows.end(), routing.as<int32_t>());
         linear_forward(ctx, types.compute, x, w, y);
         linear_backward_input(ctx, types.compute, y, w, x);
         linear_backward_weight(ctx, types.compute, y, x, w.w);

@@ -33,15 +33,15 @@ RoutePlan make_plan(Bench& b, const Case& c) {
   return plan;
 }
 
-int64_t rows_of(const RoutePlan& plan) {  // on meta nobody knows
-  return plan.row_of_expert().empty() ? 0 : plan.row_of_expert().back();
+int64_t rows_of(const Bench& b, const RoutePlan& plan) {  // on meta nobody knows
+  return b.context().meta() ? 0 : plan.row_of_expert_E1.span<int32_t>().back();
 }
 
 TEST(Moe, Plan) {
   for (const Case& c : cases()) {
     Bench b;
     const RoutePlan plan = make_plan(b, c);
-    const auto first = plan.row_of_expert();
+    const auto first = plan.row_of_expert_E1.span<int32_t>();
     ASSERT_EQ(int64_t(first.size()), c.E + 1) << c.name;
     EXPECT_EQ(first[0], 0);
     for (int32_t e = 0; e <= c.E; ++e) {
@@ -71,7 +71,7 @@ TEST(Moe, GatherAndCombineMoveTheRightRows) {
     for (const bool identity : {false, true}) {
       Bench b;
       const RoutePlan plan = make_plan(b, c);
-      const int64_t T = int64_t(c.expert.size()), H = 3, rows = plan.row_of_expert().back();
+      const int64_t T = int64_t(c.expert.size()), H = 3, rows = rows_of(b, plan);
       const Shape TH{T, H};
       const Tensor m = b.stream("m", TH), x = b.stream(TH), e = b.stream(TH),
                    p = b.stream("p", {T}, 2);
@@ -142,7 +142,7 @@ TEST(Moe, CombinePaths) {
       for (const int64_t H : {1, 33, 256})
         expect_paths_agree(c.name, [&](Bench& b) -> std::vector<Output> {
           const RoutePlan plan = make_plan(b, c);
-          const int64_t T = int64_t(c.expert.size()), rows = rows_of(plan);
+          const int64_t T = int64_t(c.expert.size()), rows = rows_of(b, plan);
           const Shape TH{T, H};
           const Tensor m = b.product("m", TH), x = b.product(TH), e = b.stream(TH),
                        p = b.stream("p", {T}, 2);
@@ -185,7 +185,8 @@ TEST(Moe, CombinePaths) {
 TEST(Moe, SwigluFormulaAndGradient) {
   Bench b;
   const Tensor gate_up = b.stream("gate_up", {3, 10}), act = b.stream({3, 5});
-  swiglu_forward(b.context(), 2, gate_up, act);
+  const Tensor rows = b.ints({0, 1, 2});
+  swiglu_forward(b.context(), rows, gate_up, act);
   for (int64_t row = 0; row < 3; ++row)
     for (int64_t i = 0; i < 5; ++i) {
       const double *in = gate_up.as<double>() + row * 10, gate = in[i];
@@ -193,9 +194,9 @@ TEST(Moe, SwigluFormulaAndGradient) {
                   row < 2 ? gate / (1 + std::exp(-gate)) * in[5 + i] : 0, 1e-15);
     }
   const Tensor dact = b.stream("dact", {3, 5}), dgate_up = b.stream({3, 10});
-  swiglu_backward(b.context(), 2, dact, gate_up, dgate_up);
+  swiglu_backward(b.context(), rows, dact, gate_up, dgate_up);
   expect_gradient("dgate_up", gate_up, values_of(dgate_up), [&] {
-    swiglu_forward(b.context(), 2, gate_up, act);
+    swiglu_forward(b.context(), rows, gate_up, act);
     return dot(act, dact);
   });
 }
@@ -206,10 +207,12 @@ TEST(Moe, SwigluPaths) {
       expect_paths_agree(
           fmt::format("swiglu rows={} F={}", rows, F), [&](Bench& b) -> std::vector<Output> {
             const int64_t T = rows + 2;
+            const Tensor row_of_expert = b.ints({0, int32_t(rows)});
             const Tensor gate_up = b.product("gate_up", {T, 2 * F}, 0.5), act = b.product({T, F});
-            swiglu_forward(b.context(), rows, gate_up, act);
+            swiglu_forward(b.context(), row_of_expert, gate_up, act);
             const Tensor dgate_up = b.product({T, 2 * F});
-            swiglu_backward(b.context(), rows, b.product("dact", {T, F}), gate_up, dgate_up);
+            swiglu_backward(b.context(), row_of_expert, b.product("dact", {T, F}), gate_up,
+                            dgate_up);
             return {{"act", act}, {"dgate_up", dgate_up}};
           });
 }
@@ -223,8 +226,9 @@ TEST(Moe, SwigluFarFromZero) {
     const float gates[] = {-1000, -90, 90, 1000};
     for (int64_t i = 0; i < 4; ++i)
       gate_up.as<float>()[i] = gates[i], gate_up.as<float>()[4 + i] = 1;
-    swiglu_forward(b.context(), 1, gate_up, act);
-    swiglu_backward(b.context(), 1, gate_up.view({2, 4}).slice(1, 2), gate_up,
+    const Tensor row_of_expert = b.ints({0, 1});
+    swiglu_forward(b.context(), row_of_expert, gate_up, act);
+    swiglu_backward(b.context(), row_of_expert, gate_up.view({2, 4}).slice(1, 2), gate_up,
                     dgate_up);  // dact = 1
     const double want[] = {0, 0, 90, 1000}, slope[] = {0, 0, 1, 1};
     for (int64_t i = 0; i < 4; ++i) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ashlar/core/error.h"
+#include "ashlar/kernels/checks.h"
 #include "ashlar/kernels/cpu/gemm/drive.h"
 #include "ashlar/kernels/cpu/gemm/engine.h"
 #include "ashlar/kernels/cpu/gemm/reference.h"
@@ -49,8 +49,7 @@ struct Part {
 Part part_of(const Groups& groups, int64_t g, const Matrix& x, const Matrix& y, const Tensor& w,
              int64_t N, int64_t K) {
   const Strided w_NK{w.data + g * N * K * size_of(w.dtype), w.dtype, K, 1};
-  if (!groups.own_rows())
-    return {x.columns(g * K, (g + 1) * K), y.columns(g * N, (g + 1) * N), w_NK};
+  if (!groups.own_rows) return {x.columns(g * K, (g + 1) * K), y.columns(g * N, (g + 1) * N), w_NK};
   const int64_t begin = groups.row_of_group[size_t(g)], end = groups.row_of_group[size_t(g) + 1];
   return {x.row_range(begin, end), y.row_range(begin, end), w_NK};
 }
@@ -81,7 +80,7 @@ void check_floating(DType dtype) {
 void run(const Context& ctx, std::string_view op, Pass pass, DType compute, const Groups& groups,
          const Matrix& x, const Matrix& y, const Operand& w, bool accumulate) {
   const int64_t N = w.n(), K = w.k(), T = x.rows;
-  const int64_t column_groups = groups.own_rows() ? 1 : groups.count;
+  const int64_t column_groups = groups.own_rows ? 1 : groups.count;
   ASHLAR_ASSERT(y.rows == T && x.cols == column_groups * K && y.cols == column_groups * N);
   ASHLAR_ASSERT(w.groups() == groups.count);
   check_floating(x.dtype);
@@ -95,7 +94,7 @@ void run(const Context& ctx, std::string_view op, Pass pass, DType compute, cons
     if (pass == Pass::kBackwardWeight && !accumulate && !ctx.meta()) fill_zero(w.w);
     return;
   }
-  if (groups.own_rows() && !ctx.meta())
+  if (groups.own_rows && !ctx.meta())
     ASHLAR_ASSERT(groups.row_of_group[0] == 0 && groups.row_of_group[size_t(groups.count)] <= T);
   const Engine* engine = gemm::engine_for(ctx, compute);
   if (!engine) return reference_pass(ctx, pass, compute, groups, N, K, x, y, w.w, accumulate);
@@ -116,20 +115,21 @@ void run(const Context& ctx, std::string_view op, Pass pass, DType compute, cons
 // One group that owns all rows.
 struct Dense {
   int32_t row_of_group[2];
-  Groups groups() const { return {1, row_of_group}; }
+  Groups groups() const { return {.count = 1, .own_rows = true, .row_of_group = row_of_group}; }
 };
 Dense dense(const Matrix& x) {
   return {{0, int32_t(x.rows)}};
 }
 
-Groups rows_of(const Operand& w, std::span<const int32_t> row_of_group, const Context& ctx) {
-  ASHLAR_ASSERT(ctx.meta() || int64_t(row_of_group.size()) == w.groups() + 1);
-  static constexpr int32_t kNone[1] = {0};  // meta: no entries, yet groups that own rows
-  return {w.groups(), row_of_group.empty() ? std::span<const int32_t>(kNone) : row_of_group};
+Groups rows_of(const Context& ctx, const Operand& w, const Tensor& row_of_group_G1) {
+  check_tensor(row_of_group_G1, {w.groups() + 1}, DType::kI32);
+  if (ctx.meta()) return {.count = w.groups(), .own_rows = true};
+  return {
+      .count = w.groups(), .own_rows = true, .row_of_group = row_of_group_G1.span<const int32_t>()};
 }
 
 Groups columns_of(const Operand& w) {
-  return {w.groups(), {}};
+  return {.count = w.groups(), .own_rows = false};
 }
 
 }  // namespace
@@ -173,24 +173,24 @@ void linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
 }
 
 void grouped_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
-                            std::span<const int32_t> row_of_group, const Matrix& y) {
-  run(ctx, "grouped_linear_forward", Pass::kForward, compute, rows_of(w, row_of_group, ctx), x, y,
-      w, false);
+                            const Tensor& row_of_group_G1, const Matrix& y) {
+  run(ctx, "grouped_linear_forward", Pass::kForward, compute, rows_of(ctx, w, row_of_group_G1), x,
+      y, w, false);
 }
 
 void grouped_linear_backward_input(const Context& ctx, DType compute, const Matrix& dy,
-                                   const Operand& w, std::span<const int32_t> row_of_group,
+                                   const Operand& w, const Tensor& row_of_group_G1,
                                    const Matrix& dx) {
   run(ctx, "grouped_linear_backward_input", Pass::kBackwardInput, compute,
-      rows_of(w, row_of_group, ctx), dx, dy, w, false);
+      rows_of(ctx, w, row_of_group_G1), dx, dy, w, false);
 }
 
 void grouped_linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
-                                    const Matrix& x, std::span<const int32_t> row_of_group,
+                                    const Matrix& x, const Tensor& row_of_group_G1,
                                     const Tensor& dw, bool accumulate) {
   const Operand w{dw, {}, {}};
   run(ctx, "grouped_linear_backward_weight", Pass::kBackwardWeight, compute,
-      rows_of(w, row_of_group, ctx), x, dy, w, accumulate);
+      rows_of(ctx, w, row_of_group_G1), x, dy, w, accumulate);
 }
 
 void blockdiag_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,

@@ -19,10 +19,18 @@ void check_rows(const RoutePlan& plan, std::initializer_list<Tensor> matrices,
     ASHLAR_ASSERT(m.shape == matrices.begin()->shape && m.shape[0] == T && is_real(m.dtype));
 }
 
-void check_swiglu(int64_t num_rows, const Tensor& act_TF, const Tensor& gate_up_T2F) {
-  ASHLAR_ASSERT(act_TF.shape.ndim() == 2 && num_rows <= act_TF.shape[0]);
-  ASHLAR_ASSERT((gate_up_T2F.shape == Shape{act_TF.shape[0], 2 * act_TF.shape[1]}));
-  ASHLAR_ASSERT(is_real(act_TF.dtype) && is_real(gate_up_T2F.dtype));
+void check_swiglu(const Tensor& row_of_expert_E1, const Tensor& act_TF, const Tensor& gate_up_T2F) {
+  ASHLAR_ASSERT(row_of_expert_E1.numel() > 0 && row_of_expert_E1.dtype == DType::kI32);
+  ASHLAR_ASSERT(act_TF.shape.ndim() == 2);
+  check_real(act_TF, act_TF.shape);
+  check_real(gate_up_T2F, {act_TF.shape[0], 2 * act_TF.shape[1]});
+}
+
+// Rows of all experts, the first of num_rows.
+int64_t rows_in_use(const Tensor& row_of_expert_E1, int64_t num_rows) {
+  const int64_t rows = row_of_expert_E1.span<const int32_t>().back();
+  ASHLAR_ASSERT(rows >= 0 && rows <= num_rows);
+  return rows;
 }
 
 template <typename T>
@@ -93,11 +101,6 @@ void swiglu_gradient_rows(const SwigluGradientArgs<T>& x, int64_t begin, int64_t
 
 }  // namespace
 
-std::span<const int32_t> RoutePlan::row_of_expert() const {
-  if (row_of_expert_E1.device == Device::kMeta) return {};
-  return row_of_expert_E1.span<const int32_t>();
-}
-
 void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_T,
                 const RoutePlan& plan) {
   const int64_t T = expert_T.numel(), E = num_experts;
@@ -140,11 +143,12 @@ void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
   if (ctx.meta()) return;
   const int32_t* token_of_row = plan.token_of_row_T.as<int32_t>();
   const int64_t row_bytes = m_TH.shape[1] * size_of(m_TH.dtype);
-  for_tokens(ctx, plan.row_of_expert().back(), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      std::memcpy(x_rows_TH.data + row * row_bytes, m_TH.data + token_of_row[row] * row_bytes,
-                  size_t(row_bytes));
-  });
+  for_tokens(ctx, rows_in_use(plan.row_of_expert_E1, m_TH.shape[0]),
+             [&](int64_t begin, int64_t end) {
+               for (int64_t row = begin; row < end; ++row)
+                 std::memcpy(x_rows_TH.data + row * row_bytes,
+                             m_TH.data + token_of_row[row] * row_bytes, size_t(row_bytes));
+             });
 }
 
 void combine_forward(const Context& ctx, const CombineForward& x) {
@@ -199,30 +203,30 @@ void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
   });
 }
 
-void swiglu_forward(const Context& ctx, int64_t num_rows, const Tensor& gate_up_T2F,
+void swiglu_forward(const Context& ctx, const Tensor& row_of_expert_E1, const Tensor& gate_up_T2F,
                     const Tensor& act_TF) {
-  check_swiglu(num_rows, act_TF, gate_up_T2F);
-  const int64_t F = act_TF.shape[1];
-  ctx.record("swiglu_forward", {num_rows, F}, {5 * num_rows * F, bytes_of({gate_up_T2F, act_TF})});
+  check_swiglu(row_of_expert_E1, act_TF, gate_up_T2F);
+  ctx.record("swiglu_forward", act_TF.shape, {5 * act_TF.numel(), bytes_of({gate_up_T2F, act_TF})});
   if (ctx.meta()) return;
+  const int64_t rows = rows_in_use(row_of_expert_E1, act_TF.shape[0]);
   with_real(gate_up_T2F.dtype, [&]<typename Real>(Real) {
-    const SwigluArgs<Real> args{.F = F, .gate_up = gate_up_T2F, .act = act_TF};
-    run_rows(ctx, num_rows, args, swiglu_rows_fast, swiglu_rows<Real>);
+    const SwigluArgs<Real> args{.F = act_TF.shape[1], .gate_up = gate_up_T2F, .act = act_TF};
+    run_rows(ctx, rows, args, swiglu_rows_fast, swiglu_rows<Real>);
   });
 }
 
-void swiglu_backward(const Context& ctx, int64_t num_rows, const Tensor& dact_TF,
+void swiglu_backward(const Context& ctx, const Tensor& row_of_expert_E1, const Tensor& dact_TF,
                      const Tensor& gate_up_T2F, const Tensor& dgate_up_T2F) {
-  check_swiglu(num_rows, dact_TF, gate_up_T2F);
-  check_swiglu(num_rows, dact_TF, dgate_up_T2F);
-  const int64_t F = dact_TF.shape[1];
-  ctx.record("swiglu_backward", {num_rows, F},
-             {11 * num_rows * F, bytes_of({dact_TF, gate_up_T2F, dgate_up_T2F})});
+  check_swiglu(row_of_expert_E1, dact_TF, gate_up_T2F);
+  check_swiglu(row_of_expert_E1, dact_TF, dgate_up_T2F);
+  ctx.record("swiglu_backward", dact_TF.shape,
+             {11 * dact_TF.numel(), bytes_of({dact_TF, gate_up_T2F, dgate_up_T2F})});
   if (ctx.meta()) return;
+  const int64_t rows = rows_in_use(row_of_expert_E1, dact_TF.shape[0]);
   with_real(gate_up_T2F.dtype, [&]<typename Real>(Real) {
     const SwigluGradientArgs<Real> args{
-        .F = F, .dact = dact_TF, .gate_up = gate_up_T2F, .dgate_up = dgate_up_T2F};
-    run_rows(ctx, num_rows, args, swiglu_gradient_rows_fast, swiglu_gradient_rows<Real>);
+        .F = dact_TF.shape[1], .dact = dact_TF, .gate_up = gate_up_T2F, .dgate_up = dgate_up_T2F};
+    run_rows(ctx, rows, args, swiglu_gradient_rows_fast, swiglu_gradient_rows<Real>);
   });
 }
 

@@ -59,7 +59,7 @@ struct Product {
   const std::byte* panels;
   const Matrix& c;
   bool accumulate;
-  int64_t column_groups() const { return groups.own_rows() ? 1 : groups.count; }
+  int64_t column_groups() const { return groups.own_rows ? 1 : groups.count; }
 };
 
 // One task of a product: rows of a and c, and panels, of one group.
@@ -71,7 +71,7 @@ struct Task {
 };
 Task task_of(const Product& p, const RowBlocks::Block& rows, int64_t column_group, int64_t first,
              int64_t num_panels) {
-  const int64_t width = p.engine.width, group = p.groups.own_rows() ? rows.group : column_group;
+  const int64_t width = p.engine.width, group = p.groups.own_rows ? rows.group : column_group;
   const int64_t col = first * width, end = std::min(col + num_panels * width, p.N);
   return {column_group, rows,
           p.panels + (group * p.engine.num_panels(p.N) + first) * p.engine.panel_bytes(p.K),
@@ -161,7 +161,7 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
   const Product product{ctx, engine, groups, N, K, a, panels, c, accumulate};
   const int32_t all_rows[2] = {0, int32_t(a.rows)};
   const auto row_of_group =
-      groups.own_rows() ? groups.row_of_group : std::span<const int32_t>(all_rows);
+      groups.own_rows ? groups.row_of_group : std::span<const int32_t>(all_rows);
   if (engine.k_block != kWholeDepth && c.dtype == DType::kF32) {
     if (!ctx.meta()) multiply_in_parts(product, row_of_group, !rows_fit(engine, a, K));
     return;

@@ -19,8 +19,8 @@ namespace ashlar::kernels::gemm {
 // groups own rows; all rows, and the g-th block of columns, where they own columns.
 struct Groups {
   int64_t count = 1;
-  std::span<const int32_t> row_of_group;  // count + 1 entries, or empty: groups own columns
-  bool own_rows() const { return !row_of_group.empty(); }
+  bool own_rows;                               // else columns
+  std::span<const int32_t> row_of_group = {};  // where groups own rows: count + 1; empty on meta
 };
 
 // c_g [., N] (+)= a_g [., K] B_g.  panels: B of group 0; groups follow each other.

@@ -17,12 +17,11 @@ struct TokenPanels {
 // Groups that own rows stand at offsets rounded up, so that none shares a padded pair with the
 // next.
 int64_t token_offset(const Engine& engine, const Groups& groups, int64_t g) {
-  return groups.own_rows() && g > 0
-             ? engine.padded(groups.row_of_group[size_t(g)]) + g * engine.k_pad
-             : 0;
+  return groups.own_rows && g > 0 ? engine.padded(groups.row_of_group[size_t(g)]) + g * engine.k_pad
+                                  : 0;
 }
 int64_t token_depth(const Engine& engine, const Groups& groups, int64_t num_tokens) {
-  return engine.padded(num_tokens) + (groups.own_rows() ? groups.count * engine.k_pad : 0);
+  return engine.padded(num_tokens) + (groups.own_rows ? groups.count * engine.k_pad : 0);
 }
 
 TokenPanels take_panels(const Context& ctx, const Engine& engine, const Groups& groups,
@@ -34,7 +33,7 @@ TokenPanels take_panels(const Context& ctx, const Engine& engine, const Groups& 
     panels.depth += engine.k_pad;  // see rows_fit
   panels.panel_bytes = panels.depth * engine.width * element_bytes(engine);
   panels.group_panels = engine.num_panels(group_cols);
-  const int64_t column_groups = groups.own_rows() ? 1 : groups.count;
+  const int64_t column_groups = groups.own_rows ? 1 : groups.count;
   panels.data =
       ctx.workspace->take(DType::kU8, {column_groups * panels.group_panels * panels.panel_bytes})
           .data;
@@ -48,7 +47,7 @@ void pack_tokens(const Context& ctx, const Engine& engine, const Groups& groups,
                  const TokenPanels& panels, bool transposed_rows) {
   constexpr int64_t kTokens = 128, kPanels = 8;
   const RowBlocks blocks(row_of_group, kTokens, false);  // whole pairs
-  const int64_t column_groups = groups.own_rows() ? 1 : groups.count;
+  const int64_t column_groups = groups.own_rows ? 1 : groups.count;
   const int64_t group_cols = from.cols / column_groups;
   const int64_t panel_blocks = ceil_div(panels.group_panels, kPanels);
   ctx.threads->run(blocks.count() * column_groups * panel_blocks, [&](int64_t task, int) {
@@ -139,7 +138,7 @@ struct PartsSize {
 void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& groups, int64_t N,
                      int64_t K, const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
   if (ctx.meta()) return;
-  const bool own_rows = groups.own_rows();
+  const bool own_rows = groups.own_rows;
   const int64_t width = engine.width, bytes = element_bytes(engine);
   const int64_t part_tokens = PartsSize::kPanelBytes / (width * bytes);
   const PartsSize size(engine, groups.count, N, K, ctx.threads->size());
@@ -192,7 +191,7 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
             const Matrix& dy, const Matrix& x, float* dw, bool accumulate) {
   if (engine.k_block != kWholeDepth)
     return reduce_in_parts(ctx, engine, groups, N, K, dy, x, dw, accumulate);
-  const bool own_rows = groups.own_rows(), row_tiles = engine.pack_rows_transposed != nullptr;
+  const bool own_rows = groups.own_rows, row_tiles = engine.pack_rows_transposed != nullptr;
   const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
   const ReduceSize size = reduce_size(engine, tokens, N, K);
   const Arena::Scope scope(*ctx.workspace);
