@@ -1,13 +1,11 @@
-#include "ashlar/kernels/cross_entropy.h"
-
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
 
-#include "ashlar/kernels/checks.h"
 #include "ashlar/kernels/cpu/cross_entropy_args.h"
+#include "ashlar/kernels/cpu/ops.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 namespace {
 
 // One token; the type of the logits sums.  gradient may be the row itself, or null.
@@ -56,26 +54,11 @@ void run(const Context& ctx, const CrossEntropy& x) {
   });
 }
 
-void check(const CrossEntropy& x) {
-  const int64_t t = x.logits_tV.shape[0];
-  const DType dtype = x.logits_tV.dtype, gradient = x.dlogits_tV.dtype;
-  ASHLAR_ASSERT(x.logits_tV.shape.ndim() == 2 && x.logits_tV.shape[1] > 0 && is_stream(dtype));
-  ASHLAR_ASSERT(x.targets_t.dtype == DType::kI32 && x.targets_t.numel() == t);
-  ASHLAR_ASSERT(x.loss_t.dtype == dtype && x.loss_t.numel() == t);
-  if (!x.dlogits_tV) return;
-  ASHLAR_ASSERT(x.dlogits_tV.numel() == x.logits_tV.numel());
-  const bool in_place = x.logits_tV.data && x.dlogits_tV.data == x.logits_tV.data;
-  ASHLAR_ASSERT(gradient == dtype || (gradient == DType::kBF16 && !in_place));
-}
-
 }  // namespace
 
 void cross_entropy(const Context& ctx, const CrossEntropy& x) {
-  check(x);
-  const int64_t reads = x.dlogits_tV ? 2 : 1, V = x.logits_tV.shape[1];
-  ctx.record("cross_entropy", x.logits_tV.shape,
-             {6 * x.logits_tV.numel(), reads * x.logits_tV.bytes() + x.dlogits_tV.bytes()});
   if (ctx.meta()) return;
+  const int64_t V = x.logits_tV.shape[1];
   for (const int32_t target : x.targets_t.span<const int32_t>())
     ASHLAR_REQUIRE(target >= -1 && target < V, kData,
                    "target {} is outside the vocabulary; expected -1 (no loss) or a token below {}",
@@ -86,4 +69,4 @@ void cross_entropy(const Context& ctx, const CrossEntropy& x) {
   return bf16_gradient ? run<float, bf16>(ctx, x) : run<float, float>(ctx, x);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

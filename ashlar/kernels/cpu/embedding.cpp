@@ -1,19 +1,10 @@
-#include "ashlar/kernels/embedding.h"
-
 #include <algorithm>
 
 #include "ashlar/kernels/cpu/embedding_args.h"
+#include "ashlar/kernels/cpu/ops.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 namespace {
-
-void check(const Tensor& ids_T, const Tensor& emb_VH, const Tensor& scale_H, const Tensor& bias_H,
-           const Tensor& x_TH) {
-  ASHLAR_ASSERT(ids_T.dtype == DType::kI32 && emb_VH.shape.ndim() == 2 && is_stream(emb_VH.dtype));
-  const int64_t H = emb_VH.shape[1];
-  check_real(x_TH, {ids_T.numel(), H});
-  for (const Tensor* t : {&scale_H, &bias_H}) check_tensor(*t, {H}, emb_VH.dtype);
-}
 
 void check_ids(const Tensor& ids_T, int64_t vocab_size) {
   const auto ids = ids_T.span<const int32_t>();
@@ -70,9 +61,6 @@ void table_gradient(const EmbeddingGradientArgs<T>& x, int64_t begin, int64_t en
 }  // namespace
 
 void embedding_forward(const Context& ctx, const EmbeddingForward& x) {
-  check(x.ids_T, x.emb_VH, x.scale_H, x.bias_H, x.x_TH);
-  ctx.record("embedding_forward", x.x_TH.shape,
-             {2 * x.x_TH.numel(), 2 * x.x_TH.bytes() + x.ids_T.bytes()});
   if (ctx.meta()) return;
   check_ids(x.ids_T, x.emb_VH.shape[0]);
   with_real(x.emb_VH.dtype, [&]<typename Real>(Real) {
@@ -87,11 +75,6 @@ void embedding_forward(const Context& ctx, const EmbeddingForward& x) {
 }
 
 void embedding_backward(const Context& ctx, const EmbeddingBackward& x) {
-  check(x.ids_T, x.emb_VH, x.scale_H, x.bias_H, x.dx_TH);
-  check(x.ids_T, x.demb_VH, x.dscale_H, x.dbias_H, x.dx_TH);
-  check_tensor(x.demb_VH, x.emb_VH.shape, x.emb_VH.dtype);
-  ctx.record("embedding_backward", x.dx_TH.shape,
-             {6 * x.dx_TH.numel(), 5 * x.dx_TH.bytes() + x.ids_T.bytes()});
   const int64_t T = x.ids_T.numel(), V = x.emb_VH.shape[0];
   const Arena::Scope scope(*ctx.workspace);
   const RowsById rows(*ctx.workspace, T, V);
@@ -115,4 +98,4 @@ void embedding_backward(const Context& ctx, const EmbeddingBackward& x) {
   });
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

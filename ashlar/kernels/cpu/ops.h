@@ -12,7 +12,10 @@
 //              run its plain reference where ctx.reference or fp64 asks for it.
 #pragma once
 
+#include "ashlar/kernels/cross_entropy.h"
+#include "ashlar/kernels/embedding.h"
 #include "ashlar/kernels/norm.h"
+#include "ashlar/kernels/router.h"
 
 namespace ashlar::kernels::cpu {
 
@@ -21,5 +24,20 @@ decltype(kernels::rms_norm_forward) rms_norm_forward;
 decltype(kernels::rms_norm_backward) rms_norm_backward;
 decltype(kernels::merge_norm_forward) merge_norm_forward;
 decltype(kernels::merge_norm_backward) merge_norm_backward;
+
+// router.h
+decltype(kernels::router_mix_forward) router_mix_forward;
+decltype(kernels::router_mix_backward) router_mix_backward;
+decltype(kernels::bias_gelu_forward) bias_gelu_forward;
+decltype(kernels::bias_gelu_backward) bias_gelu_backward;
+decltype(kernels::router_select_forward) router_select_forward;
+decltype(kernels::router_select_backward) router_select_backward;
+
+// embedding.h
+decltype(kernels::embedding_forward) embedding_forward;
+decltype(kernels::embedding_backward) embedding_backward;
+
+// cross_entropy.h
+decltype(kernels::cross_entropy) cross_entropy;
 
 }  // namespace ashlar::kernels::cpu
