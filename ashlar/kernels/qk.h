@@ -36,7 +36,8 @@ struct QkShape {
   int64_t num_delayed() const { return delayed >= 0 ? delayed : K * D / 2; }
 };
 
-// cos and sin of position * theta^(-2i/rho): [positions, rho] = cos (rho/2) | sin (rho/2).
+// cos and sin of position * theta^(-2i/rho): [positions, rho] = cos (rho/2) | sin (rho/2).  Filled
+// once a run, hence not recorded.
 void rope_table(const Context&, double theta, int64_t rotary_dim, const Tensor& table_PR);
 
 // Where other ranks hold query heads of these key heads (G() is not N / K), the sums over a key

@@ -1,30 +1,12 @@
-#include "ashlar/kernels/moe.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "ashlar/kernels/cpu/moe_args.h"
+#include "ashlar/kernels/cpu/ops.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 namespace {
-
-// The stream type of a call is the type of its routing probabilities.
-void check_rows(const RoutePlan& plan, std::initializer_list<Tensor> matrices,
-                const Tensor& chosen_T) {
-  const int64_t T = plan.row_of_token_T.numel();
-  ASHLAR_ASSERT(chosen_T.shape == Shape{T});
-  ASHLAR_ASSERT(chosen_T.dtype == DType::kF32 || chosen_T.dtype == DType::kF64);
-  for (const Tensor& m : matrices)
-    ASHLAR_ASSERT(m.shape == matrices.begin()->shape && m.shape[0] == T && is_real(m.dtype));
-}
-
-void check_swiglu(const Tensor& row_of_expert_E1, const Tensor& act_TF, const Tensor& gate_up_T2F) {
-  ASHLAR_ASSERT(row_of_expert_E1.numel() > 0 && row_of_expert_E1.dtype == DType::kI32);
-  ASHLAR_ASSERT(act_TF.shape.ndim() == 2);
-  check_real(act_TF, act_TF.shape);
-  check_real(gate_up_T2F, {act_TF.shape[0], 2 * act_TF.shape[1]});
-}
 
 // Rows of all experts, the first of num_rows.
 int64_t rows_in_use(const Tensor& row_of_expert_E1, int64_t num_rows) {
@@ -104,10 +86,6 @@ void swiglu_gradient_rows(const SwigluGradientArgs<T>& x, int64_t begin, int64_t
 void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_T,
                 const RoutePlan& plan) {
   const int64_t T = expert_T.numel(), E = num_experts;
-  ASHLAR_ASSERT(expert_T.dtype == DType::kI32 && plan.row_of_expert_E1.shape == Shape{E + 1});
-  ASHLAR_ASSERT(plan.token_of_row_T.shape == Shape{T} && plan.row_of_token_T.shape == Shape{T});
-  ASHLAR_ASSERT(plan.count_X.shape == Shape{E + 1} && plan.count_X.dtype == DType::kI64);
-  ctx.record("route_plan", {T}, {0, 3 * expert_T.bytes()});
   if (ctx.meta()) return;
   const int32_t* expert = expert_T.as<int32_t>();
   int32_t* token_of_row = plan.token_of_row_T.as<int32_t>();
@@ -137,9 +115,6 @@ void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_T,
 
 void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
                  const Tensor& x_rows_TH) {
-  ASHLAR_ASSERT(m_TH.shape.ndim() == 2 && m_TH.shape[0] == plan.row_of_token_T.numel());
-  check_tensor(x_rows_TH, m_TH.shape, m_TH.dtype);
-  ctx.record("gather_rows", m_TH.shape, {0, bytes_of({m_TH, x_rows_TH, plan.token_of_row_T})});
   if (ctx.meta()) return;
   const int32_t* token_of_row = plan.token_of_row_T.as<int32_t>();
   const int64_t row_bytes = m_TH.shape[1] * size_of(m_TH.dtype);
@@ -152,9 +127,6 @@ void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
 }
 
 void combine_forward(const Context& ctx, const CombineForward& x) {
-  check_rows(x.plan, {x.e_TH, x.y_rows_TH, x.m_TH}, x.chosen_T);
-  ctx.record("combine_forward", x.e_TH.shape,
-             {x.e_TH.numel(), bytes_of({x.y_rows_TH, x.e_TH, x.chosen_T})});
   with_real(x.chosen_T.dtype, [&]<typename Real>(Real) {
     const CombineArgs<Real> args{.H = x.e_TH.shape[1],
                                  .identity = x.identity,
@@ -168,11 +140,6 @@ void combine_forward(const Context& ctx, const CombineForward& x) {
 }
 
 void combine_backward(const Context& ctx, const CombineBackward& x) {
-  check_rows(x.plan, {x.de_TH, x.y_rows_TH, x.m_TH, x.dy_rows_TH}, x.chosen_T);
-  check_tensor(x.dchosen_T, x.chosen_T.shape, x.chosen_T.dtype);
-  ctx.record("combine_backward", x.de_TH.shape,
-             {3 * x.de_TH.numel(),
-              bytes_of({x.de_TH, x.y_rows_TH, x.dy_rows_TH, x.chosen_T, x.dchosen_T})});
   with_real(x.chosen_T.dtype, [&]<typename Real>(Real) {
     const CombineGradientArgs<Real> args{.H = x.de_TH.shape[1],
                                          .identity = x.identity,
@@ -188,9 +155,6 @@ void combine_backward(const Context& ctx, const CombineBackward& x) {
 }
 
 void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
-  check_rows(x.plan, {x.dx_rows_TH, x.de_TH, x.dm_TH}, x.chosen_T);
-  ctx.record("scatter_rows_add", x.dm_TH.shape,
-             {x.dm_TH.numel(), x.dx_rows_TH.bytes() + 2 * x.dm_TH.bytes()});
   with_real(x.chosen_T.dtype, [&]<typename Real>(Real) {
     const ScatterArgs<Real> args{.H = x.dm_TH.shape[1],
                                  .identity = x.identity,
@@ -205,8 +169,6 @@ void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
 
 void swiglu_forward(const Context& ctx, const Tensor& row_of_expert_E1, const Tensor& gate_up_T2F,
                     const Tensor& act_TF) {
-  check_swiglu(row_of_expert_E1, act_TF, gate_up_T2F);
-  ctx.record("swiglu_forward", act_TF.shape, {5 * act_TF.numel(), bytes_of({gate_up_T2F, act_TF})});
   if (ctx.meta()) return;
   const int64_t rows = rows_in_use(row_of_expert_E1, act_TF.shape[0]);
   with_real(gate_up_T2F.dtype, [&]<typename Real>(Real) {
@@ -217,10 +179,6 @@ void swiglu_forward(const Context& ctx, const Tensor& row_of_expert_E1, const Te
 
 void swiglu_backward(const Context& ctx, const Tensor& row_of_expert_E1, const Tensor& dact_TF,
                      const Tensor& gate_up_T2F, const Tensor& dgate_up_T2F) {
-  check_swiglu(row_of_expert_E1, dact_TF, gate_up_T2F);
-  check_swiglu(row_of_expert_E1, dact_TF, dgate_up_T2F);
-  ctx.record("swiglu_backward", dact_TF.shape,
-             {11 * dact_TF.numel(), bytes_of({dact_TF, gate_up_T2F, dgate_up_T2F})});
   if (ctx.meta()) return;
   const int64_t rows = rows_in_use(row_of_expert_E1, dact_TF.shape[0]);
   with_real(gate_up_T2F.dtype, [&]<typename Real>(Real) {
@@ -230,4 +188,4 @@ void swiglu_backward(const Context& ctx, const Tensor& row_of_expert_E1, const T
   });
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

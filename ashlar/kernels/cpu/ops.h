@@ -12,9 +12,12 @@
 //              run its plain reference where ctx.reference or fp64 asks for it.
 #pragma once
 
+#include "ashlar/kernels/conv.h"
 #include "ashlar/kernels/cross_entropy.h"
 #include "ashlar/kernels/embedding.h"
+#include "ashlar/kernels/moe.h"
 #include "ashlar/kernels/norm.h"
+#include "ashlar/kernels/qk.h"
 #include "ashlar/kernels/router.h"
 
 namespace ashlar::kernels::cpu {
@@ -39,5 +42,25 @@ decltype(kernels::embedding_backward) embedding_backward;
 
 // cross_entropy.h
 decltype(kernels::cross_entropy) cross_entropy;
+
+// moe.h
+decltype(kernels::route_plan) route_plan;
+decltype(kernels::gather_rows) gather_rows;
+decltype(kernels::combine_forward) combine_forward;
+decltype(kernels::combine_backward) combine_backward;
+decltype(kernels::scatter_rows_add) scatter_rows_add;
+decltype(kernels::swiglu_forward) swiglu_forward;
+decltype(kernels::swiglu_backward) swiglu_backward;
+
+// conv.h
+decltype(kernels::conv_columns_forward) conv_columns_forward;
+decltype(kernels::conv_columns_backward) conv_columns_backward;
+
+// qk.h
+decltype(kernels::rope_table) rope_table;
+decltype(kernels::qk_query_sums) qk_query_sums;
+decltype(kernels::qk_query_gradient_sums) qk_query_gradient_sums;
+decltype(kernels::qk_forward) qk_forward;
+decltype(kernels::qk_backward) qk_backward;
 
 }  // namespace ashlar::kernels::cpu
