@@ -26,6 +26,8 @@
 //          its out is 0 and its lse -inf.
 #pragma once
 
+#include <algorithm>
+
 #include "ashlar/kernels/context.h"
 #include "ashlar/kernels/sequence.h"
 
@@ -40,6 +42,16 @@ struct AttentionShape {
   bool partial = false;  // the keys are a part of those that a query sees, maybe none of them
 };
 
+// Rows of the key segment `key` that a query of its document at `position` sees; begin >= end:
+// none.
+struct RowRange {
+  int64_t begin, end;
+};
+inline RowRange visible_rows(const Segment& key, int64_t position, int64_t window) {
+  const int64_t first = window > 0 ? position - window + 1 - key.position : 0;
+  const int64_t end = std::min(position + 1 - key.position, key.length);
+  return {key.row + std::max<int64_t>(first, 0), key.row + std::max<int64_t>(end, 0)};
+}
 // Visible (query, key) pairs: the measure of work.
 int64_t visible_pairs(const Sequence& queries, std::span<const Segment> keys, int64_t window);
 

@@ -12,6 +12,7 @@
 //              run its plain reference where ctx.reference or fp64 asks for it.
 #pragma once
 
+#include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/conv.h"
 #include "ashlar/kernels/cross_entropy.h"
 #include "ashlar/kernels/embedding.h"
@@ -62,5 +63,10 @@ decltype(kernels::qk_query_sums) qk_query_sums;
 decltype(kernels::qk_query_gradient_sums) qk_query_gradient_sums;
 decltype(kernels::qk_forward) qk_forward;
 decltype(kernels::qk_backward) qk_backward;
+
+// attention.h
+decltype(kernels::attention_forward) attention_forward;
+decltype(kernels::attention_backward) attention_backward;
+decltype(kernels::attention_merge) attention_merge;
 
 }  // namespace ashlar::kernels::cpu

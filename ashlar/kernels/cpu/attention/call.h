@@ -1,8 +1,6 @@
-// The arguments of an attention call in one struct, and the causal, windowed and document mask as
-// ranges of rows: what the plain reference and the blocked kernels share.
+// An attention call with whom it runs on: what the plain reference and the blocked kernels share.
 #pragma once
 
-#include <algorithm>
 #include <limits>
 
 #include "ashlar/kernels/attention.h"
@@ -14,17 +12,6 @@ struct AttentionCall : Attention {
   const Sequence& queries;
   std::span<const Segment> keys;
 };
-
-struct RowRange {
-  int64_t begin, end;
-};
-// Rows of the key segment `key` that a query of its document at `position` sees; begin >= end:
-// none.
-inline RowRange visible_rows(const Segment& key, int64_t position, int64_t window) {
-  const int64_t first = window > 0 ? position - window + 1 - key.position : 0;
-  const int64_t end = std::min(position + 1 - key.position, key.length);
-  return {key.row + std::max<int64_t>(first, 0), key.row + std::max<int64_t>(end, 0)};
-}
 
 // The softmax sum of query row t as out and lse take it: 0 of a query that saw no key, which only a
 // partial call may have; NaN where keys were seen but their scores left the range of the sums.

@@ -1,10 +1,10 @@
 #include <cmath>
 #include <limits>
 
-#include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/cpu/elementwise.h"
+#include "ashlar/kernels/cpu/ops.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 namespace {
 
 // What the two parts of one row count.  A part without keys counts nothing.
@@ -57,19 +57,7 @@ Merge merge_of(DType a, DType b, DType out) {
 }  // namespace
 
 void attention_merge(const Context& ctx, const AttentionMerge& x) {
-  const int64_t rows = x.lse_TN.numel();
-  const DType sum = x.lse_TN.dtype;
-  ASHLAR_ASSERT(x.D > 0 && x.lse_TN.shape.ndim() == 2 && is_real(x.out_b.dtype));
-  ASHLAR_ASSERT(sum == (x.out_b.dtype == DType::kF64 ? DType::kF64 : DType::kF32));
-  for (const Tensor* lse : {&x.lse_a_TN, &x.lse_b_TN})
-    ASHLAR_ASSERT(lse->numel() == rows && lse->dtype == sum);
-  for (const Tensor* part : {&x.out_a, &x.out_b, &x.out})
-    ASHLAR_ASSERT(part->numel() == rows * x.D &&
-                  (part->dtype == x.out_b.dtype || part->dtype == sum));
-  ctx.record(
-      "attention_merge", {x.lse_TN.shape[0], x.lse_TN.shape[1], x.D},
-      {3 * rows * x.D, bytes_of({x.out_a, x.lse_a_TN, x.out_b, x.lse_b_TN, x.out, x.lse_TN})});
   merge_of(x.out_a.dtype, x.out_b.dtype, x.out.dtype)(ctx, x);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -1,0 +1,93 @@
+#include "ashlar/kernels/attention.h"
+
+#include "ashlar/kernels/checks.h"
+#include "ashlar/kernels/cpu/ops.h"
+
+namespace ashlar::kernels {
+namespace {
+
+DType sum_type(DType dtype) {
+  return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+}
+
+void check(const Sequence& queries, std::span<const Segment> keys, const Attention& x) {
+  const auto& [N, K, D, window, scale, partial] = x.shape;
+  ASHLAR_ASSERT(K > 0 && N > 0 && N % K == 0 && D > 0 && D <= kMaxHeadDim && window >= 0);
+  const int64_t T = queries.num_tokens();
+  const DType dtype = x.q.dtype;
+  ASHLAR_ASSERT(is_real(dtype) && x.k.dtype == dtype && x.v.dtype == dtype && x.out.dtype == dtype);
+  ASHLAR_ASSERT(x.lse_TN.dtype == sum_type(dtype) && x.lse_TN.numel() == T * N);
+  ASHLAR_ASSERT(x.q.numel() == T * N * D && x.out.numel() == T * N * D);
+  ASHLAR_ASSERT(x.k.numel() == x.v.numel() && x.k.numel() % (K * D) == 0);
+  const int64_t num_rows = x.k.numel() / (K * D);
+  for (const Segment& key : keys) ASHLAR_ASSERT(key.row >= 0 && key.row + key.length <= num_rows);
+}
+
+void check(const Attention& x, const AttentionGradients& g) {
+  const DType dtype = sum_type(x.q.dtype);
+  ASHLAR_ASSERT(g.dout.dtype == x.q.dtype && g.dq.dtype == dtype);
+  ASHLAR_ASSERT(g.dk.dtype == dtype && g.dv.dtype == dtype);
+  ASHLAR_ASSERT(g.dout.numel() == x.q.numel() && g.dq.numel() == x.q.numel());
+  ASHLAR_ASSERT(g.dk.numel() == x.k.numel() && g.dv.numel() == x.k.numel());
+}
+
+// Shape of the record: T, N, K, D and the visible pairs of one head.
+void record(const Context& ctx, std::string_view op, const Sequence& queries,
+            std::span<const Segment> keys, const AttentionShape& shape, int64_t flop_per_pair,
+            int64_t bytes) {
+  if (!ctx.recorder) return;  // counting pairs takes time
+  const auto& [N, K, D, window, scale, partial] = shape;
+  const int64_t pairs = visible_pairs(queries, keys, window);
+  ctx.record(op, {queries.num_tokens(), N, K, D, pairs}, {flop_per_pair * D * N * pairs, bytes});
+}
+
+}  // namespace
+
+int64_t visible_pairs(const Sequence& queries, std::span<const Segment> keys, int64_t window) {
+  int64_t pairs = 0;
+  for (const Segment& query : queries.segments()) {
+    for (const Segment& key : keys) {
+      if (key.document != query.document) continue;
+      for (int64_t i = 0; i < query.length; ++i) {
+        const auto [begin, end] = visible_rows(key, query.position + i, window);
+        pairs += std::max<int64_t>(end - begin, 0);
+      }
+    }
+  }
+  return pairs;
+}
+
+void attention_forward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
+                       const Attention& x) {
+  check(queries, keys, x);
+  record(ctx, "attention_forward", queries, keys, x.shape, 4,
+         bytes_of({x.q, x.k, x.v, x.out, x.lse_TN}));
+  cpu::attention_forward(ctx, queries, keys, x);
+}
+
+void attention_backward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
+                        const Attention& x, const AttentionGradients& g) {
+  check(queries, keys, x);
+  check(x, g);
+  record(ctx, "attention_backward", queries, keys, x.shape, 10,
+         bytes_of({x.q, x.k, x.v, x.out, x.lse_TN, g.dout, g.dq, g.dk, g.dv}));
+  cpu::attention_backward(ctx, queries, keys, x, g);
+}
+
+void attention_merge(const Context& ctx, const AttentionMerge& x) {
+  const int64_t rows = x.lse_TN.numel();
+  const DType sum = x.lse_TN.dtype;
+  ASHLAR_ASSERT(x.D > 0 && x.lse_TN.shape.ndim() == 2 && is_real(x.out_b.dtype));
+  ASHLAR_ASSERT(sum == (x.out_b.dtype == DType::kF64 ? DType::kF64 : DType::kF32));
+  for (const Tensor* lse : {&x.lse_a_TN, &x.lse_b_TN})
+    ASHLAR_ASSERT(lse->numel() == rows && lse->dtype == sum);
+  for (const Tensor* part : {&x.out_a, &x.out_b, &x.out})
+    ASHLAR_ASSERT(part->numel() == rows * x.D &&
+                  (part->dtype == x.out_b.dtype || part->dtype == sum));
+  ctx.record(
+      "attention_merge", {x.lse_TN.shape[0], x.lse_TN.shape[1], x.D},
+      {3 * rows * x.D, bytes_of({x.out_a, x.lse_a_TN, x.out_b, x.lse_b_TN, x.out, x.lse_TN})});
+  cpu::attention_merge(ctx, x);
+}
+
+}  // namespace ashlar::kernels
