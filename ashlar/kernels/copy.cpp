@@ -1,6 +1,6 @@
 #include "ashlar/kernels/copy.h"
 
-#include "ashlar/kernels/cpu/copy_ops.h"
+#include "ashlar/kernels/cpu/ops.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -17,19 +17,17 @@ Matrix one_row(const Tensor& tensor) {
   return {tensor.data, tensor.dtype, 1, tensor.numel(), tensor.numel()};
 }
 
-// Records the cost of rows x cols elements; false: nothing is left to do.
-bool begin(const Context& ctx, std::string_view op, int64_t rows, int64_t cols, Cost of_element) {
+// Records the cost of rows x cols elements.
+void record(const Context& ctx, std::string_view op, int64_t rows, int64_t cols, Cost of_element) {
   const int64_t numel = rows * cols;
   ctx.record(op, {rows, cols}, {of_element.flop * numel, of_element.bytes * numel});
-  return !ctx.meta() && numel > 0;
 }
 
-bool begin_runs(const Context& ctx, std::string_view op, const BoxRange& range, const Tensor& runs,
-                const Tensor& packed) {
+void record_runs(const Context& ctx, std::string_view op, const BoxRange& range, const Tensor& runs,
+                 const Tensor& packed) {
   ASHLAR_ASSERT(runs.dtype == packed.dtype && packed.numel() == range.length);
   ASHLAR_ASSERT(0 <= range.begin && range.begin + range.length <= range.box.length.numel());
   ctx.record(op, {range.length}, {0, 2 * packed.bytes()});
-  return !ctx.meta() && range.length > 0;
 }
 
 }  // namespace
@@ -37,7 +35,8 @@ bool begin_runs(const Context& ctx, std::string_view op, const BoxRange& range, 
 void copy(const Context& ctx, const Matrix& from, const Matrix& to) {
   ASHLAR_ASSERT(from.rows == to.rows && from.cols == to.cols && can_copy(from.dtype, to.dtype));
   const Cost cost{0, size_of(from.dtype) + size_of(to.dtype)};
-  if (begin(ctx, "copy", to.rows, to.cols, cost)) cpu::copy(ctx, from, to);
+  record(ctx, "copy", to.rows, to.cols, cost);
+  cpu::copy(ctx, from, to);
 }
 
 void copy(const Context& ctx, const Tensor& from, const Tensor& to) {
@@ -47,7 +46,8 @@ void copy(const Context& ctx, const Tensor& from, const Tensor& to) {
 void add(const Context& ctx, const Matrix& from, const Matrix& to) {
   ASHLAR_ASSERT(from.rows == to.rows && from.cols == to.cols && from.dtype == to.dtype);
   ASHLAR_ASSERT(to.dtype == DType::kF64 || to.dtype == DType::kF32 || to.dtype == DType::kI64);
-  if (begin(ctx, "add", to.rows, to.cols, {1, 3 * size_of(to.dtype)})) cpu::add(ctx, from, to);
+  record(ctx, "add", to.rows, to.cols, {1, 3 * size_of(to.dtype)});
+  cpu::add(ctx, from, to);
 }
 
 void add(const Context& ctx, const Tensor& from, const Tensor& to) {
@@ -56,7 +56,8 @@ void add(const Context& ctx, const Tensor& from, const Tensor& to) {
 
 void fill(const Context& ctx, const Matrix& to, double value) {
   ASHLAR_ASSERT(value == 0.0 || to.dtype == DType::kF64 || to.dtype == DType::kF32);
-  if (begin(ctx, "fill", to.rows, to.cols, {0, size_of(to.dtype)})) cpu::fill(ctx, to, value);
+  record(ctx, "fill", to.rows, to.cols, {0, size_of(to.dtype)});
+  cpu::fill(ctx, to, value);
 }
 
 void fill(const Context& ctx, const Tensor& to, double value) {
@@ -69,26 +70,26 @@ void copy_rows(const Context& ctx, std::span<const RowPair> rows, const Matrix& 
   for (const RowPair& pair : rows)
     ASHLAR_ASSERT(0 <= pair.from && pair.from < from.rows && 0 <= pair.to && pair.to < to.rows);
   const Cost cost{0, size_of(from.dtype) + size_of(to.dtype)};
-  if (begin(ctx, "copy_rows", int64_t(rows.size()), to.cols, cost))
-    cpu::copy_rows(ctx, rows, from, to);
+  record(ctx, "copy_rows", int64_t(rows.size()), to.cols, cost);
+  cpu::copy_rows(ctx, rows, from, to);
 }
 
 void copy_from_runs(const Context& ctx, const BoxRange& range, const Tensor& runs,
                     const Tensor& packed) {
-  if (begin_runs(ctx, "copy_from_runs", range, runs, packed))
-    cpu::copy_from_runs(ctx, range, runs, packed);
+  record_runs(ctx, "copy_from_runs", range, runs, packed);
+  cpu::copy_from_runs(ctx, range, runs, packed);
 }
 
 void copy_to_runs(const Context& ctx, const BoxRange& range, const Tensor& packed,
                   const Tensor& runs) {
-  if (begin_runs(ctx, "copy_to_runs", range, runs, packed))
-    cpu::copy_to_runs(ctx, range, packed, runs);
+  record_runs(ctx, "copy_to_runs", range, runs, packed);
+  cpu::copy_to_runs(ctx, range, packed, runs);
 }
 
 void upload(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
   ASHLAR_ASSERT(to.dtype == DType::kI32 && to.numel() == int64_t(from.size()));
   ctx.record("upload", {to.numel()}, {0, 2 * to.bytes()});
-  if (!ctx.meta()) cpu::upload(ctx, from, to);
+  cpu::upload(ctx, from, to);
 }
 
 }  // namespace ashlar::kernels

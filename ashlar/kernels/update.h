@@ -50,7 +50,6 @@ void muon_apply(const Context&, const MuonApply&);
 
 // Sum of squares in fp64; infinite or NaN elements make it non-finite.
 double sum_of_squares(const Context&, const Tensor& x);
-void zero(const Context&, const Tensor& x);  // parallel
 // Index of the first non-finite element, or -1.
 int64_t first_non_finite(const Context&, const Tensor& x);
 

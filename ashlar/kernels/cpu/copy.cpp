@@ -2,7 +2,7 @@
 #include <bit>
 #include <cstring>
 
-#include "ashlar/kernels/cpu/copy_ops.h"
+#include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/tensor/box_order.h"
 
 namespace ashlar::kernels::cpu {
@@ -66,6 +66,7 @@ void for_each_run_of(const Context& ctx, const BoxRange& range, DType dtype, Use
 }  // namespace
 
 void copy(const Context& ctx, const Matrix& from, const Matrix& to) {
+  if (ctx.meta() || to.rows * to.cols == 0) return;
   if (to.rows > 1 && is_dense(from) && is_dense(to))
     return cpu::copy(ctx, as_one_row(from), as_one_row(to));
   for_each_part(ctx, to.rows, to.cols, to.dtype, [&](int64_t row, int64_t col, int64_t count) {
@@ -74,6 +75,7 @@ void copy(const Context& ctx, const Matrix& from, const Matrix& to) {
 }
 
 void add(const Context& ctx, const Matrix& from, const Matrix& to) {
+  if (ctx.meta() || to.rows * to.cols == 0) return;
   if (to.rows > 1 && is_dense(from) && is_dense(to))
     return cpu::add(ctx, as_one_row(from), as_one_row(to));
   const auto add_part = to.dtype == DType::kF64   ? add_elements<double>
@@ -85,6 +87,7 @@ void add(const Context& ctx, const Matrix& from, const Matrix& to) {
 }
 
 void fill(const Context& ctx, const Matrix& to, double value) {
+  if (ctx.meta() || to.rows * to.cols == 0) return;
   if (to.rows > 1 && is_dense(to)) return cpu::fill(ctx, as_one_row(to), value);
   for_each_part(ctx, to.rows, to.cols, to.dtype, [&](int64_t row, int64_t col, int64_t count) {
     std::byte* out = at(to, row, col);
@@ -99,6 +102,7 @@ void fill(const Context& ctx, const Matrix& to, double value) {
 
 void copy_rows(const Context& ctx, std::span<const RowPair> rows, const Matrix& from,
                const Matrix& to) {
+  if (ctx.meta() || rows.empty() || to.cols == 0) return;
   const int64_t row_bytes = to.cols * size_of(to.dtype);
   parallel_for(*ctx.threads, int64_t(rows.size()), std::max<int64_t>(1, kTaskBytes / row_bytes),
                [&](int64_t begin, int64_t end) {
@@ -110,6 +114,7 @@ void copy_rows(const Context& ctx, std::span<const RowPair> rows, const Matrix& 
 
 void copy_from_runs(const Context& ctx, const BoxRange& range, const Tensor& runs,
                     const Tensor& packed) {
+  if (ctx.meta()) return;
   const int64_t width = size_of(runs.dtype);
   for_each_run_of(ctx, range, runs.dtype, [&](int64_t in_packed, int64_t in_runs, int64_t length) {
     std::memcpy(packed.data + in_packed * width, runs.data + in_runs * width,
@@ -119,6 +124,7 @@ void copy_from_runs(const Context& ctx, const BoxRange& range, const Tensor& run
 
 void copy_to_runs(const Context& ctx, const BoxRange& range, const Tensor& packed,
                   const Tensor& runs) {
+  if (ctx.meta()) return;
   const int64_t width = size_of(runs.dtype);
   for_each_run_of(ctx, range, runs.dtype, [&](int64_t in_packed, int64_t in_runs, int64_t length) {
     std::memcpy(runs.data + in_runs * width, packed.data + in_packed * width,
@@ -126,8 +132,8 @@ void copy_to_runs(const Context& ctx, const BoxRange& range, const Tensor& packe
   });
 }
 
-void upload(const Context&, std::span<const int32_t> from, const Tensor& to) {
-  if (!from.empty()) std::memcpy(to.data, from.data(), from.size_bytes());
+void upload(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
+  if (!ctx.meta() && !from.empty()) std::memcpy(to.data, from.data(), from.size_bytes());
 }
 
 }  // namespace ashlar::kernels::cpu

@@ -1,30 +1,9 @@
-#include "ashlar/kernels/linear.h"
-
-#include <algorithm>
-
-#include "ashlar/kernels/checks.h"
 #include "ashlar/kernels/cpu/gemm/drive.h"
 #include "ashlar/kernels/cpu/gemm/engine.h"
 #include "ashlar/kernels/cpu/gemm/reference.h"
-#include "ashlar/kernels/isa.h"
+#include "ashlar/kernels/cpu/ops.h"
 
-namespace ashlar::kernels {
-
-namespace gemm {
-
-const Engine* engine_for(const Context& ctx, DType compute) {
-  if (ctx.reference || compute == DType::kF64) return nullptr;
-  ASHLAR_ASSERT(compute == DType::kF32 || compute == DType::kBF16);
-  if (compute == DType::kF32) return &f32_engine(false);
-#if defined(__x86_64__)
-  if (isa() == Isa::kAmx) return &amx_engine();
-  if (isa() == Isa::kAvx512Bf16) return &bf16_engine();
-#endif
-  return &f32_engine(true);
-}
-
-}  // namespace gemm
-
+namespace ashlar::kernels::cpu {
 namespace {
 
 using gemm::Engine;
@@ -72,30 +51,14 @@ void reference_pass(const Context& ctx, Pass pass, DType compute, const Groups& 
   }
 }
 
-void check_floating(DType dtype) {
-  ASHLAR_ASSERT(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF64);
-}
-
-// Checks shapes, counts the cost; then x [T, K], y [T, N] and w [G, N, K] in the roles of `pass`.
-void run(const Context& ctx, std::string_view op, Pass pass, DType compute, const Groups& groups,
-         const Matrix& x, const Matrix& y, const Operand& w, bool accumulate) {
+// x [T, K], y [T, N] and w [G, N, K] in the roles of `pass`.
+void run(const Context& ctx, Pass pass, DType compute, const Groups& groups, const Matrix& x,
+         const Matrix& y, const Operand& w, bool accumulate) {
   const int64_t N = w.n(), K = w.k(), T = x.rows;
-  const int64_t column_groups = groups.own_rows ? 1 : groups.count;
-  ASHLAR_ASSERT(y.rows == T && x.cols == column_groups * K && y.cols == column_groups * N);
-  ASHLAR_ASSERT(w.groups() == groups.count);
-  check_floating(x.dtype);
-  check_floating(y.dtype);
-  const int64_t flop = 2 * T * N * K * column_groups;
-  const DType weight = pass == Pass::kBackwardWeight ? w.w.dtype : compute;
-  ctx.record(op, {groups.count, T, N, K},
-             {flop, T * (x.cols * size_of(x.dtype) + y.cols * size_of(y.dtype)) +
-                        groups.count * N * K * size_of(weight)});
   if (T == 0) {
     if (pass == Pass::kBackwardWeight && !accumulate && !ctx.meta()) fill_zero(w.w);
     return;
   }
-  if (groups.own_rows && !ctx.meta())
-    ASHLAR_ASSERT(groups.row_of_group[0] == 0 && groups.row_of_group[size_t(groups.count)] <= T);
   const Engine* engine = gemm::engine_for(ctx, compute);
   if (!engine) return reference_pass(ctx, pass, compute, groups, N, K, x, y, w.w, accumulate);
 
@@ -121,11 +84,12 @@ Dense dense(const Matrix& x) {
   return {{0, int32_t(x.rows)}};
 }
 
-Groups rows_of(const Context& ctx, const Operand& w, const Tensor& row_of_group_G1) {
-  check_tensor(row_of_group_G1, {w.groups() + 1}, DType::kI32);
-  if (ctx.meta()) return {.count = w.groups(), .own_rows = true};
-  return {
-      .count = w.groups(), .own_rows = true, .row_of_group = row_of_group_G1.span<const int32_t>()};
+Groups rows_of(const Context& ctx, const Matrix& x, const Tensor& row_of_group_G1) {
+  const int64_t count = row_of_group_G1.numel() - 1;
+  if (ctx.meta()) return {.count = count, .own_rows = true};
+  const auto rows = row_of_group_G1.span<const int32_t>();
+  ASHLAR_ASSERT(rows.front() == 0 && rows.back() <= x.rows);
+  return {.count = count, .own_rows = true, .row_of_group = rows};
 }
 
 Groups columns_of(const Operand& w) {
@@ -143,72 +107,62 @@ OperandLayout operand_layout(const Context& ctx, int64_t groups, int64_t n, int6
 }
 
 void pack(const Context& ctx, const Operand& w) {
-  if (!w.forward) return;
-  const int64_t G = w.groups(), N = w.n(), K = w.k();
-  ctx.record("pack", {G, N, K}, {0, w.w.bytes() + w.forward.bytes() + w.backward.bytes()});
   if (ctx.meta()) return;
   // Both engines over F32 elements, exact and rounding, read the same panels.
   Context fast = ctx;
   fast.reference = false;
   const Engine& engine = *gemm::engine_for(fast, w.forward.dtype);
   ASHLAR_ASSERT(engine.element == w.forward.dtype);
-  gemm::pack_operand(ctx, engine, G, N, K, w.w, w.forward.data, w.backward.data);
+  gemm::pack_operand(ctx, engine, w.groups(), w.n(), w.k(), w.w, w.forward.data, w.backward.data);
 }
 
 void linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                     const Matrix& y, bool accumulate) {
-  run(ctx, "linear_forward", Pass::kForward, compute, dense(x).groups(), x, y, w, accumulate);
+  run(ctx, Pass::kForward, compute, dense(x).groups(), x, y, w, accumulate);
 }
 
 void linear_backward_input(const Context& ctx, DType compute, const Matrix& dy, const Operand& w,
                            const Matrix& dx, bool accumulate) {
-  run(ctx, "linear_backward_input", Pass::kBackwardInput, compute, dense(dx).groups(), dx, dy, w,
-      accumulate);
+  run(ctx, Pass::kBackwardInput, compute, dense(dx).groups(), dx, dy, w, accumulate);
 }
 
 void linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy, const Matrix& x,
                             const Tensor& dw, bool accumulate) {
-  run(ctx, "linear_backward_weight", Pass::kBackwardWeight, compute, dense(x).groups(), x, dy,
-      {dw, {}, {}}, accumulate);
+  run(ctx, Pass::kBackwardWeight, compute, dense(x).groups(), x, dy, {dw, {}, {}}, accumulate);
 }
 
 void grouped_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                             const Tensor& row_of_group_G1, const Matrix& y) {
-  run(ctx, "grouped_linear_forward", Pass::kForward, compute, rows_of(ctx, w, row_of_group_G1), x,
-      y, w, false);
+  run(ctx, Pass::kForward, compute, rows_of(ctx, x, row_of_group_G1), x, y, w, false);
 }
 
 void grouped_linear_backward_input(const Context& ctx, DType compute, const Matrix& dy,
                                    const Operand& w, const Tensor& row_of_group_G1,
                                    const Matrix& dx) {
-  run(ctx, "grouped_linear_backward_input", Pass::kBackwardInput, compute,
-      rows_of(ctx, w, row_of_group_G1), dx, dy, w, false);
+  run(ctx, Pass::kBackwardInput, compute, rows_of(ctx, dx, row_of_group_G1), dx, dy, w, false);
 }
 
 void grouped_linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
                                     const Matrix& x, const Tensor& row_of_group_G1,
                                     const Tensor& dw, bool accumulate) {
-  const Operand w{dw, {}, {}};
-  run(ctx, "grouped_linear_backward_weight", Pass::kBackwardWeight, compute,
-      rows_of(ctx, w, row_of_group_G1), x, dy, w, accumulate);
+  run(ctx, Pass::kBackwardWeight, compute, rows_of(ctx, x, row_of_group_G1), x, dy, {dw, {}, {}},
+      accumulate);
 }
 
 void blockdiag_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                               const Matrix& y) {
-  run(ctx, "blockdiag_linear_forward", Pass::kForward, compute, columns_of(w), x, y, w, false);
+  run(ctx, Pass::kForward, compute, columns_of(w), x, y, w, false);
 }
 
 void blockdiag_linear_backward_input(const Context& ctx, DType compute, const Matrix& dy,
                                      const Operand& w, const Matrix& dx) {
-  run(ctx, "blockdiag_linear_backward_input", Pass::kBackwardInput, compute, columns_of(w), dx, dy,
-      w, false);
+  run(ctx, Pass::kBackwardInput, compute, columns_of(w), dx, dy, w, false);
 }
 
 void blockdiag_linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
                                       const Matrix& x, const Tensor& dw, bool accumulate) {
   const Operand w{dw, {}, {}};
-  run(ctx, "blockdiag_linear_backward_weight", Pass::kBackwardWeight, compute, columns_of(w), x, dy,
-      w, accumulate);
+  run(ctx, Pass::kBackwardWeight, compute, columns_of(w), x, dy, w, accumulate);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -1,5 +1,3 @@
-#include "ashlar/kernels/newton_schulz.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,8 +7,9 @@
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/cpu/gemm/engine.h"
 #include "ashlar/kernels/cpu/newton_schulz_reference.h"
+#include "ashlar/kernels/cpu/ops.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 namespace {
 
 using gemm::Engine;
@@ -348,35 +347,11 @@ void Matrices::iterate_gram(const Loop& loop, Operands& o, int steps) const {
   update(loop, o, o.product, 0);
 }
 
-int64_t direct_flop(int64_t m, int64_t n, int steps) {
-  return steps * (3 * m * m * n + m * m * m);
-}
-int64_t gram_flop(int64_t m, int64_t n, int steps) {
-  return 3 * m * m * n + (4 * steps - 3) * m * m * m;
-}
-
-// fp32 alone: see the header.
-bool uses_gram(const Context& ctx, DType compute, int64_t rows, int64_t cols, int steps) {
-  const int64_t m = std::min(rows, cols), n = std::max(rows, cols);
-  return compute == DType::kF32 && !ctx.reference && steps > 0 &&
-         gram_flop(m, n, steps) < direct_flop(m, n, steps);
-}
-
 }  // namespace
 
-int64_t newton_schulz_flop(const Context& ctx, DType compute, int64_t rows, int64_t cols,
-                           int steps) {
-  const int64_t m = std::min(rows, cols), n = std::max(rows, cols);
-  return uses_gram(ctx, compute, rows, cols, steps) ? gram_flop(m, n, steps)
-                                                    : direct_flop(m, n, steps);
-}
-
 void orthogonalize(const Context& ctx, DType compute, const Tensor& x_GMN, int steps) {
-  ASHLAR_ASSERT(x_GMN.shape.ndim() == 3 && steps >= 0 && ctx.threads);
-  ASHLAR_ASSERT(x_GMN.dtype == (compute == DType::kF64 ? DType::kF64 : DType::kF32));
+  ASHLAR_ASSERT(ctx.threads);
   const int64_t G = x_GMN.shape[0], M = x_GMN.shape[1], N = x_GMN.shape[2];
-  const int64_t flop = newton_schulz_flop(ctx, compute, M, N, steps);
-  ctx.record("orthogonalize", x_GMN.shape, {G * flop, 2 * x_GMN.bytes()});
   if (x_GMN.empty()) return;
   const Arena::Scope scope(*ctx.workspace);
   const Engine* engine = gemm::engine_for(ctx, compute);
@@ -386,7 +361,8 @@ void orthogonalize(const Context& ctx, DType compute, const Tensor& x_GMN, int s
   const int64_t threads = ctx.threads->size();
   const bool side_by_side = G % threads == 0 || G >= 4 * threads;
   const int64_t slots = side_by_side ? threads : 1;
-  const Matrices matrices(ctx, *engine, M, N, slots, uses_gram(ctx, compute, M, N, steps));
+  const bool uses_gram = newton_schulz_uses_gram(ctx, compute, M, N, steps);
+  const Matrices matrices(ctx, *engine, M, N, slots, uses_gram);
   if (ctx.meta()) return;
   float* x = x_GMN.as<float>();
   if (side_by_side)
@@ -396,4 +372,4 @@ void orthogonalize(const Context& ctx, DType compute, const Tensor& x_GMN, int s
     for (int64_t g = 0; g < G; ++g) matrices.run({ctx.threads}, 0, x + g * M * N, steps);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

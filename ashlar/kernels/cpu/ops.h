@@ -14,14 +14,28 @@
 
 #include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/conv.h"
+#include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/cross_entropy.h"
 #include "ashlar/kernels/embedding.h"
+#include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/moe.h"
+#include "ashlar/kernels/newton_schulz.h"
 #include "ashlar/kernels/norm.h"
+#include "ashlar/kernels/peak.h"
 #include "ashlar/kernels/qk.h"
 #include "ashlar/kernels/router.h"
+#include "ashlar/kernels/update.h"
 
 namespace ashlar::kernels::cpu {
+
+// copy.h
+void copy(const Context&, const Matrix& from, const Matrix& to);
+void add(const Context&, const Matrix& from, const Matrix& to);
+void fill(const Context&, const Matrix& to, double value);
+decltype(kernels::copy_rows) copy_rows;
+decltype(kernels::copy_from_runs) copy_from_runs;
+decltype(kernels::copy_to_runs) copy_to_runs;
+decltype(kernels::upload) upload;
 
 // norm.h
 decltype(kernels::rms_norm_forward) rms_norm_forward;
@@ -68,5 +82,32 @@ decltype(kernels::qk_backward) qk_backward;
 decltype(kernels::attention_forward) attention_forward;
 decltype(kernels::attention_backward) attention_backward;
 decltype(kernels::attention_merge) attention_merge;
+
+// update.h
+decltype(kernels::adamw) adamw;
+decltype(kernels::muon_momentum) muon_momentum;
+decltype(kernels::muon_apply) muon_apply;
+decltype(kernels::sum_of_squares) sum_of_squares;
+decltype(kernels::first_non_finite) first_non_finite;
+
+// linear.h
+decltype(kernels::operand_layout) operand_layout;
+decltype(kernels::pack) pack;
+decltype(kernels::linear_forward) linear_forward;
+decltype(kernels::linear_backward_input) linear_backward_input;
+decltype(kernels::linear_backward_weight) linear_backward_weight;
+decltype(kernels::grouped_linear_forward) grouped_linear_forward;
+decltype(kernels::grouped_linear_backward_input) grouped_linear_backward_input;
+decltype(kernels::grouped_linear_backward_weight) grouped_linear_backward_weight;
+decltype(kernels::blockdiag_linear_forward) blockdiag_linear_forward;
+decltype(kernels::blockdiag_linear_backward_input) blockdiag_linear_backward_input;
+decltype(kernels::blockdiag_linear_backward_weight) blockdiag_linear_backward_weight;
+
+// newton_schulz.h
+decltype(kernels::orthogonalize) orthogonalize;
+
+// peak.h
+decltype(kernels::measure_peak_flops) measure_peak_flops;
+decltype(kernels::bf16_is_faster) bf16_is_faster;
 
 }  // namespace ashlar::kernels::cpu

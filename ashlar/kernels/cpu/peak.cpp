@@ -1,5 +1,3 @@
-#include "ashlar/kernels/peak.h"
-
 #include <immintrin.h>
 
 #include <algorithm>
@@ -8,9 +6,10 @@
 #include <limits>
 
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
+#include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/isa.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 namespace {
 
 // Twelve independent chains cover the latency of a multiply-add; the empty asm keeps each round.
@@ -121,4 +120,4 @@ bool bf16_is_faster() {
   return faster;
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -1,26 +1,15 @@
-#include "ashlar/kernels/update.h"
-
 #include <atomic>
 #include <cstring>
 
+#include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/cpu/update_args.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 namespace {
 
 constexpr int64_t kGrain = 1 << 15;     // elements of one task: four streams of it fit a private L2
 constexpr int64_t kSumBlock = 4096;     // elements summed in fp32
 constexpr int64_t kMaxPartials = 1024;  // fp64 partial sums of one reduction
-
-// Checks that all have one type and size, records the bytes; false: nothing is left to do.
-bool begin(const Context& ctx, std::string_view op, int64_t flop, int64_t streams, const Tensor& x,
-           std::initializer_list<const Tensor*> others) {
-  ASHLAR_ASSERT(x.dtype == DType::kF32 || x.dtype == DType::kF64);
-  for (const Tensor* other : others)
-    ASHLAR_ASSERT(other->dtype == x.dtype && other->numel() == x.numel());
-  ctx.record(op, {x.numel()}, {flop * x.numel(), streams * x.bytes()});
-  return !ctx.meta() && x.numel() > 0;
-}
 
 bool fast(const Context& ctx, const Tensor& x) {
   return x.dtype == DType::kF32 && !ctx.reference;
@@ -94,23 +83,22 @@ int64_t first_non_finite_reference(const T* x, int64_t n) {
 }  // namespace
 
 void adamw(const Context& ctx, const AdamW& x) {
-  ASHLAR_ASSERT(x.step.step >= 1);
-  if (!begin(ctx, "adamw", 15, 7, x.w, {&x.g, &x.m, &x.v})) return;
+  if (ctx.meta()) return;
   x.w.dtype == DType::kF64 ? adamw_all<double>(ctx, x) : adamw_all<float>(ctx, x);
 }
 
 void muon_momentum(const Context& ctx, const MuonMomentum& x) {
-  if (!begin(ctx, "muon_momentum", 5, 4, x.g, {&x.m, &x.x})) return;
+  if (ctx.meta()) return;
   x.g.dtype == DType::kF64 ? muon_momentum_all<double>(ctx, x) : muon_momentum_all<float>(ctx, x);
 }
 
 void muon_apply(const Context& ctx, const MuonApply& x) {
-  if (!begin(ctx, "muon_apply", 3, 3, x.w, {&x.x})) return;
+  if (ctx.meta()) return;
   axpby(ctx, -x.lambda, x.x, 1 - x.lr * x.decay, x.w);
 }
 
 double sum_of_squares(const Context& ctx, const Tensor& x) {
-  if (!begin(ctx, "sum_of_squares", 2, 1, x, {})) return 0.0;
+  if (ctx.meta()) return 0.0;
   const int64_t n = x.numel(), grain = partial_size(n);
   std::array<double, kMaxPartials> partials{};
   parallel_for(*ctx.threads, n, grain, [&](int64_t begin, int64_t end) {
@@ -131,16 +119,8 @@ double sum_of_squares(const Context& ctx, const Tensor& x) {
   return total;
 }
 
-void zero(const Context& ctx, const Tensor& x) {
-  ctx.record("zero", {x.numel()}, {0, x.bytes()});
-  if (ctx.meta()) return;
-  parallel_for(*ctx.threads, x.bytes(), kGrain * 16, [&](int64_t begin, int64_t end) {
-    std::memset(x.data + begin, 0, size_t(end - begin));
-  });
-}
-
 int64_t first_non_finite(const Context& ctx, const Tensor& x) {
-  if (!begin(ctx, "first_non_finite", 0, 1, x, {})) return -1;
+  if (ctx.meta()) return -1;
   const int64_t n = x.numel();
   std::atomic<int64_t> first{n};
   parallel_for(*ctx.threads, n, kGrain, [&](int64_t begin, int64_t end) {
@@ -159,4 +139,4 @@ int64_t first_non_finite(const Context& ctx, const Tensor& x) {
   return first.load() == n ? -1 : first.load();
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -1,0 +1,19 @@
+#include "ashlar/kernels/cpu/gemm/engine.h"
+
+#include "ashlar/core/error.h"
+#include "ashlar/kernels/isa.h"
+
+namespace ashlar::kernels::gemm {
+
+const Engine* engine_for(const Context& ctx, DType compute) {
+  if (ctx.reference || compute == DType::kF64) return nullptr;
+  ASHLAR_ASSERT(compute == DType::kF32 || compute == DType::kBF16);
+  if (compute == DType::kF32) return &f32_engine(false);
+#if defined(__x86_64__)
+  if (isa() == Isa::kAmx) return &amx_engine();
+  if (isa() == Isa::kAvx512Bf16) return &bf16_engine();
+#endif
+  return &f32_engine(true);
+}
+
+}  // namespace ashlar::kernels::gemm
