@@ -215,17 +215,6 @@ TEST(Update, NonFiniteElementsAreFound) {
   }
 }
 
-TEST(Update, ZeroWritesEveryByte) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const int64_t n : {1, 65, 400001}) {
-      Bench bench({}, false, 2);
-      const Tensor x = bench.random(dtype, "x", {n}, 3.0);
-      zero(bench.context(), x);
-      for (int64_t i = 0; i < x.bytes(); ++i) ASSERT_EQ(x.data[i], std::byte{0}) << i;
-    }
-  }
-}
-
 TEST(Update, MetaRecordsBytes) {
   Recorder recorder;
   Context meta;
