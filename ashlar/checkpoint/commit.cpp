@@ -1,20 +1,14 @@
 #include "ashlar/checkpoint/commit.h"
 
-#include "ashlar/checkpoint/fields.h"
+#include "ashlar/checkpoint/raise.h"
 #include "ashlar/core/checksum.h"
+#include "ashlar/core/fields.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
 constexpr std::string_view kCrcKey = ",\"crc32c\":\"";
 constexpr size_t kTailBytes = kCrcKey.size() + 8 + 3;  // ,"crc32c":"xxxxxxxx"}\n
-
-uint64_t parse_hex(const Fields& fields, const char* key, size_t digits) {
-  const std::string& text = fields.text(key);
-  if (text.size() != digits || text.find_first_not_of("0123456789abcdef") != text.npos)
-    fields.fail("{} is '{}'; expected {} lower-case hex digits", key, text, digits);
-  return std::stoull(text, nullptr, 16);
-}
 
 nlohmann::ordered_json to_json(const Digest& digest) {
   nlohmann::ordered_json json;
@@ -27,8 +21,8 @@ nlohmann::ordered_json to_json(const Digest& digest) {
 Digest parse_digest(const Fields& fields) {
   Digest digest;
   digest.size_bytes = fields.count("size");
-  digest.crc = uint32_t(parse_hex(fields, "crc32c", 8));
-  if (fields.has("xxh3")) digest.xxh3 = parse_hex(fields, "xxh3", 16);
+  digest.crc = uint32_t(fields.hex("crc32c", 8));
+  if (fields.has("xxh3")) digest.xxh3 = fields.hex("xxh3", 16);
   return digest;
 }
 

@@ -73,7 +73,7 @@ struct SizeReader {
         "a list with one non-zero integer up to {}, the same wherever it is not 0", high);
     int64_t found = 0;
     for (const Json& entry : fields.at(key)) {
-      const auto value = HfFields::as_integer(entry);
+      const auto value = integer_of(entry);
       if (!value || *value < 0 || *value > high) fields.fail(key, expected);
       if (*value != 0 && found != 0 && *value != found) fields.fail(key, expected);
       if (*value != 0) found = *value;
@@ -100,7 +100,7 @@ int64_t experts_of_layers(const HfFields& fields) {
   if (!list.is_array() || list.empty() || list.size() % 2 != 0) fields.fail(key, expected);
   int64_t experts = 0;
   for (size_t n = 0; n < list.size(); n += 2) {
-    const auto value = HfFields::as_integer(list[n + 1]);
+    const auto value = integer_of(list[n + 1]);
     if (list[n] != "a" || !value || *value < 1 || *value > kMaxExperts) fields.fail(key, expected);
     if (experts != 0 && *value != experts) fields.fail(key, expected);
     experts = *value;
@@ -148,8 +148,7 @@ void read_legacy_windows(const HfFields& fields, ZayaSpec& model) {
   if (!list.is_array() || int64_t(list.size()) != 2 * model.num_hidden_layers)
     fields.fail("swa_layers", expected);
   for (size_t n = 0; n < list.size(); ++n) {
-    const auto value =
-        list[n].is_null() ? std::optional<int64_t>(0) : HfFields::as_integer(list[n]);
+    const auto value = list[n].is_null() ? std::optional<int64_t>(0) : integer_of(list[n]);
     if (!value || *value < 0 || *value >= INT32_MAX) fields.fail("swa_layers", expected);
     if (*value == 0) continue;
     if (n % 2 != 0 || (model.sliding_window != 0 && model.sliding_window != *value + 1))
@@ -164,7 +163,7 @@ int64_t token_id(const HfFields& fields, const std::string& key, int64_t fallbac
   if (fields.is_null(key)) return -1;
   if (!fields.has(key)) return fallback;
   const Json& value = fields.at(key);
-  const auto id = HfFields::as_integer(value.is_array() && !value.empty() ? value[0] : value);
+  const auto id = integer_of(value.is_array() && !value.empty() ? value[0] : value);
   if (!id || *id < -1 || *id > kMaxSize) fields.fail(key, "the id of a token, or null for none");
   return *id;
 }

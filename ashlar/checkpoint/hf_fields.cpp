@@ -8,13 +8,6 @@
 namespace ashlar::checkpoint {
 namespace {
 
-std::string shown(const Json& value) {
-  constexpr size_t kMaxShown = 80;
-  std::string text = value.dump(-1, ' ', true);
-  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
-  return text;
-}
-
 std::vector<std::string> spellings(const std::string& key) {
   if (key == "rope_theta") return {key, "rotary_base"};
   if (key == "partial_rotary_factor") return {key, "rope_pct"};
@@ -58,7 +51,7 @@ void HfFields::fail(const std::string& key, const std::string& expected) const {
 }
 
 int64_t HfFields::integer(const std::string& key, int64_t low, int64_t high) const {
-  const auto value = has(key) ? as_integer(at(key)) : std::nullopt;
+  const auto value = has(key) ? integer_of(at(key)) : std::nullopt;
   if (!value || *value < low || *value > high)
     fail(key, fmt::format("an integer from {} to {}", low, high));
   return *value;
@@ -77,12 +70,6 @@ double HfFields::positive_or(const std::string& key, double fallback) const {
 
 void HfFields::only(const std::string& key, const Json& value, const std::string& why) const {
   if (has(key) && at(key) != value) fail(key, fmt::format("{}: {}", value.dump(), why));
-}
-
-std::optional<int64_t> HfFields::as_integer(const Json& value) {
-  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX)) return {};
-  if (!value.is_number_integer()) return {};
-  return value.get<int64_t>();
 }
 
 }  // namespace ashlar::checkpoint

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 
 #include "ashlar/core/json.h"
@@ -32,9 +31,6 @@ class HfFields {
   void only(const std::string& key, const Json& value, const std::string& why) const;
 
   [[noreturn]] void fail(const std::string& key, const std::string& expected) const;
-
-  // No value for anything but an integer that an int64 holds.
-  static std::optional<int64_t> as_integer(const Json& value);
 
  private:
   const Json& json_;

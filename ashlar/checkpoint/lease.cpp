@@ -7,9 +7,9 @@
 #include <ctime>
 #include <optional>
 
-#include "ashlar/checkpoint/fields.h"
 #include "ashlar/checkpoint/layout.h"
 #include "ashlar/core/checksum.h"
+#include "ashlar/core/fields.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "ashlar/checkpoint/fields.h"
+#include "ashlar/checkpoint/raise.h"
+#include "ashlar/core/fields.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 constexpr std::string_view kSections[] = {"optimizer", "loader", "rng", "trainer",
                                           "mesh",      "quant",  "hf"};
 
-Id parse_id_at(const Fields& fields, const char* key) {
+Id parse_id_at(const Fields& fields, std::string_view key) {
   const auto id = parse_id(fields.text(key));
   if (!id) fields.fail("{} is '{}'; expected 32 lower-case hex digits", key, fields.text(key));
   return *id;
@@ -25,13 +26,11 @@ void check_version(const Fields& fields) {
   const Json& features = fields.at("required_features");
   if (!features.is_array() || !features.empty())
     fields.fail("required_features is {}; this program knows none: use a newer version of it",
-                Fields::shown(features));
+                shown(features));
 }
 
 void parse_files(const Fields& fields, const std::string& path, Manifest& manifest) {
-  const Json& files = fields.at("files");
-  if (!files.is_array()) fields.fail("files is {}; expected a list", Fields::shown(files));
-  for (const Json& item : files) {
+  for (const Json& item : fields.array("files")) {
     const Fields file(item, path + ": files");
     manifest.files.push_back({file.text("path"), file.count("size"), parse_id_at(file, "uuid")});
     if (!is_safe_path(manifest.files.back().path))
@@ -91,18 +90,18 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   manifest.tensors_total = fields.count("tensors_total");
   const Fields components = fields.object("components");
   for (const auto& item : fields.at("components").items()) {
-    const Fields total = components.object(item.key().c_str());
+    const Fields total = components.object(item.key());
     manifest.components[item.key()] = {total.count("bytes"), total.count("files")};
   }
   parse_files(fields, path, manifest);
   const Fields aliases = fields.object("aliases");
   for (const auto& item : fields.at("aliases").items())
-    manifest.aliases[item.key()] = aliases.text(item.key().c_str());
+    manifest.aliases[item.key()] = aliases.text(item.key());
   for (const std::string_view section : kSections) {
     const std::string name(section);
-    if (!fields.has(name.c_str())) continue;
-    fields.object(name.c_str());
-    manifest.sections[name] = fields.at(name.c_str()).dump();
+    if (!fields.has(name)) continue;
+    fields.object(name);
+    manifest.sections[name] = fields.at(name).dump();
   }
   return manifest;
 }

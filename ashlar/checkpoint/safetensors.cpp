@@ -10,6 +10,7 @@
 #include <set>
 
 #include "ashlar/checkpoint/raise.h"
+#include "ashlar/core/fields.h"
 #include "ashlar/core/json.h"
 
 namespace ashlar::checkpoint {
@@ -26,70 +27,29 @@ std::string known_types() {
   return names;
 }
 
-// What a person sees of a value from the file: short, whatever it is.
-std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', true);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
-
-// Where a message points: "PATH: tensor 'name'".
-struct Place {
-  const std::string& path;
-  ErrorKind kind;
-  std::string name;
-
-  template <typename... Args>
-  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    raise(kind, "{}: tensor '{}': {}", path, name,
-          fmt::format(format, std::forward<Args>(args)...));
-  }
-};
-
-std::vector<int64_t> parse_integers(const Json& value, std::string_view key, size_t max_count,
-                                    const Place& place) {
-  if (!value.is_array()) place.fail("{} is {}; expected a list of integers", key, shown(value));
-  if (value.size() > max_count)
-    place.fail("{} has {} numbers; at most {} are allowed", key, value.size(), max_count);
-  std::vector<int64_t> numbers;
-  for (const Json& item : value) {
-    if (!item.is_number_unsigned() || item.get<uint64_t>() > uint64_t(INT64_MAX))
-      place.fail("{} holds {}; expected an integer from 0 to 2^63-1", key, shown(item));
-    numbers.push_back(item.get<int64_t>());
-  }
-  return numbers;
-}
-
-TensorEntry parse_entry(const std::string& name, const Json& value, const Place& place) {
+TensorEntry parse_entry(const std::string& name, const Fields& fields) {
   TensorEntry entry;
   entry.name = name;
   if (name.empty() || int64_t(name.size()) > kMaxNameBytes)
-    place.fail("the name has {} bytes; expected 1 to {}", name.size(), kMaxNameBytes);
-  if (!value.is_object())
-    place.fail("found {}; expected an object with dtype, shape and data_offsets", shown(value));
-  for (const auto& item : value.items())
-    if (item.key() != "dtype" && item.key() != "shape" && item.key() != "data_offsets")
-      place.fail("unknown key '{}'; expected dtype, shape, data_offsets", item.key());
-  for (const char* key : {"dtype", "shape", "data_offsets"})
-    if (!value.contains(key)) place.fail("key '{}' is missing", key);
-  const Json& dtype_name = value["dtype"];
-  const auto dtype = dtype_name.is_string()
-                         ? dtype_from_name(dtype_name.get_ref<const std::string&>())
-                         : std::nullopt;
-  if (!dtype) place.fail("dtype is {}; expected one of {}", shown(dtype_name), known_types());
+    fields.fail("the name has {} bytes; expected 1 to {}", name.size(), kMaxNameBytes);
+  fields.only({"dtype", "shape", "data_offsets"});
+  const auto dtype = dtype_from_name(fields.text("dtype"));
+  if (!dtype)
+    fields.fail("dtype is {}; expected one of {}", shown(fields.at("dtype")), known_types());
   entry.dtype = *dtype;
-  entry.shape = parse_integers(value["shape"], "shape", kMaxDims, place);
-  const std::vector<int64_t> offsets =
-      parse_integers(value["data_offsets"], "data_offsets", 2, place);
+  entry.shape = fields.counts("shape");
+  if (entry.shape.size() > kMaxDims)
+    fields.fail("shape has {} numbers; at most {} are allowed", entry.shape.size(), kMaxDims);
+  const std::vector<int64_t> offsets = fields.counts("data_offsets");
   if (offsets.size() != 2 || offsets[0] > offsets[1])
-    place.fail("data_offsets is {}; expected [begin, end] with begin <= end",
-               shown(value["data_offsets"]));
+    fields.fail("data_offsets is {}; expected [begin, end] with begin <= end",
+                shown(fields.at("data_offsets")));
   entry.begin = offsets[0], entry.end = offsets[1];
   const auto bytes = checked_bytes(entry.shape, entry.dtype);
-  if (!bytes) place.fail("shape [{}] has more than 2^63-1 bytes", fmt::join(entry.shape, ", "));
+  if (!bytes) fields.fail("shape [{}] has more than 2^63-1 bytes", fmt::join(entry.shape, ", "));
   if (*bytes != entry.bytes())
-    place.fail("shape [{}] of {} needs {} bytes but data_offsets span {}",
-               fmt::join(entry.shape, ", "), name_of(entry.dtype), *bytes, entry.bytes());
+    fields.fail("shape [{}] of {} needs {} bytes but data_offsets span {}",
+                fmt::join(entry.shape, ", "), name_of(entry.dtype), *bytes, entry.bytes());
   return entry;
 }
 
@@ -98,9 +58,8 @@ void check_tiling(const SafetensorsHeader& header, int64_t file_bytes, const std
   int64_t end = 0;
   for (const TensorEntry& entry : header.entries) {
     if (entry.begin != end)
-      Place{path, kind, entry.name}.fail("data starts at byte {}; expected {}: {}", entry.begin,
-                                         end,
-                                         entry.begin < end ? "tensors overlap" : "there is a hole");
+      raise(kind, "{}: tensor '{}': data starts at byte {}; expected {}: {}", path, entry.name,
+            entry.begin, end, entry.begin < end ? "tensors overlap" : "there is a hole");
     end = entry.end;
   }
   const int64_t data_bytes = file_bytes - header.data_begin;
@@ -162,20 +121,14 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, int64_t fil
   SafetensorsHeader header;
   header.data_begin = length + 8;
   for (const auto& item : json.items()) {
-    const Place place{path, kind, item.key()};
     if (item.key() != "__metadata__") {
-      header.entries.push_back(parse_entry(item.key(), item.value(), place));
+      const std::string place = fmt::format("{}: tensor '{}'", path, item.key());
+      header.entries.push_back(parse_entry(item.key(), Fields(item.value(), place, kind)));
       continue;
     }
-    if (!item.value().is_object())
-      raise(kind, "{}: __metadata__ is {}; expected an object of strings", path,
-            shown(item.value()));
-    for (const auto& pair : item.value().items()) {
-      if (!pair.value().is_string())
-        raise(kind, "{}: __metadata__.{} is {}; expected a string", path, pair.key(),
-              shown(pair.value()));
-      header.metadata[pair.key()] = pair.value().get<std::string>();
-    }
+    const Fields metadata(item.value(), path + ": __metadata__", kind);
+    for (const auto& pair : item.value().items())
+      header.metadata[pair.key()] = metadata.text(pair.key());
   }
   std::stable_sort(header.entries.begin(), header.entries.end(),
                    [](const TensorEntry& a, const TensorEntry& b) {

@@ -135,6 +135,18 @@ Json parse_json(std::string_view text, const std::string& what, ErrorKind kind) 
   return builder.take();
 }
 
+std::optional<int64_t> integer_of(const Json& value) {
+  if (!value.is_number_integer()) return std::nullopt;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX))
+    return std::nullopt;
+  return value.get<int64_t>();
+}
+
+std::string shown(const Json& value) {
+  std::string text = value.dump(-1, ' ', true);
+  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+}
+
 std::string one_line(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,11 @@ using Json = nlohmann::json;
 // Depth at most 32, duplicate keys and trailing bytes are errors, text must be UTF-8.
 // `what` names the source for messages: "FILE: not valid JSON at byte 17: ...".
 Json parse_json(std::string_view text, const std::string& what, ErrorKind kind);
+
+// nullopt for anything but an integer that an int64 holds.
+std::optional<int64_t> integer_of(const Json& value);
+// A short form of a value for messages: one line of ASCII, at most 60 bytes.
+std::string shown(const Json& value);
 
 // In one line.  Text that is not UTF-8, as in the names of files, is shown with U+FFFD.
 std::string one_line(const nlohmann::ordered_json& json);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -86,6 +87,15 @@ std::string format_thousands(int64_t value) {
     text += digits[i];
   }
   return text;
+}
+
+std::optional<uint64_t> parse_hex(std::string_view text, size_t digits) {
+  if (text.size() != digits || text.find_first_not_of("0123456789abcdef") != text.npos)
+    return std::nullopt;
+  uint64_t number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number, 16);
+  if (parsed.ec != std::errc()) return std::nullopt;
+  return number;
 }
 
 std::vector<std::string> split(std::string_view text, char separator) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,8 @@ std::string format_bytes(int64_t bytes);      // 1536 -> "1.50 KiB"
 std::string format_count(double count);       // 22600000 -> "22.6M"
 std::string format_duration(double seconds);  // 75.2 -> "1m15s"
 std::string format_thousands(int64_t value);  // 8840488784 -> "8,840,488,784"
+// A number of exactly so many lower-case hexadecimal digits, at most 16; nullopt for other text.
+std::optional<uint64_t> parse_hex(std::string_view text, size_t digits);
 // n separators give n + 1 pieces, empty ones included.
 std::vector<std::string> split(std::string_view text, char separator);
 

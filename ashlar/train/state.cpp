@@ -1,12 +1,19 @@
 #include "ashlar/train/state.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "ashlar/checkpoint/hf_config.h"
 #include "ashlar/checkpoint/hf_names.h"
 #include "ashlar/checkpoint/model_files.h"
+#include "ashlar/core/fields.h"
 #include "ashlar/core/json.h"
 
 namespace ashlar::train {
@@ -22,61 +29,36 @@ std::vector<std::string> to_bits(const std::vector<double>& values) {
   return out;
 }
 
-// Members of trainer.json, read strictly.
-class Reader {
- public:
-  Reader(const Json& json, const std::string& what) : json_(json), what_(what) {
-    ASHLAR_REQUIRE(json.is_object(), kCorrupt, "{}: expected a JSON object", what);
-  }
-  int64_t integer(const char* key) const {
-    const Json& value = member(key);
-    ASHLAR_REQUIRE(value.is_number_integer() && value >= 0, kCorrupt,
-                   "{}: {} is {}; expected a whole number of at least 0", what_, key, value.dump());
-    return value.get<int64_t>();
-  }
-  double number(const char* key) const {
-    const Json& value = member(key);
-    ASHLAR_REQUIRE(value.is_number(), kCorrupt, "{}: {} is {}; expected a number", what_, key,
-                   value.dump());
-    return value.get<double>();
-  }
-  std::vector<double> bits(const char* key) const {
-    std::vector<double> out;
-    for (const Json& item : array(key)) {
-      ASHLAR_REQUIRE(
-          item.is_string() && item.get<std::string>().size() == 16 &&
-              item.get<std::string>().find_first_not_of("0123456789abcdef") == std::string::npos,
-          kCorrupt, "{}: {} holds {}; expected 16 hex digits", what_, key, item.dump());
-      out.push_back(
-          std::bit_cast<double>(uint64_t(std::stoull(item.get<std::string>(), nullptr, 16))));
-    }
-    return out;
-  }
-  std::vector<int64_t> integers(const char* key) const {
-    std::vector<int64_t> out;
-    for (const Json& item : array(key)) {
-      ASHLAR_REQUIRE(item.is_number_integer(), kCorrupt, "{}: {} holds {}; expected whole numbers",
-                     what_, key, item.dump());
-      out.push_back(item.get<int64_t>());
-    }
-    return out;
-  }
+// A window of the health check: its newest values, of `count` that it ever took.
+void read_window(const Fields& fields, std::string_view key, std::string_view count_key,
+                 std::vector<double>& values, int64_t& count) {
+  count = fields.count(count_key);
+  for (const uint64_t bits : fields.hexes(key, 16)) values.push_back(std::bit_cast<double>(bits));
+  if (!std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); }))
+    fields.fail("{} holds a value that is not finite", key);
+  const auto kept = int64_t(values.size());
+  if (kept > count || (kept == 0 && count > 0))
+    fields.fail("{} has {} values, but {} is {}; expected 1 to {}", key, kept, count_key, count,
+                count);
+}
 
- private:
-  const Json& member(const char* key) const {
-    const auto found = json_.find(key);
-    ASHLAR_REQUIRE(found != json_.end(), kCorrupt, "{}: {} is missing", what_, key);
-    return *found;
+HealthState read_health(const Fields& fields, int64_t step) {
+  HealthState h;
+  h.skipped = fields.integer("skipped", 0, step);
+  h.non_finite = fields.integer("non_finite", 0, h.skipped);
+  h.consecutive = fields.integer("consecutive_skips", 0, h.skipped);
+  h.recent_skips = fields.counts("recent_skips");
+  int64_t before = 0;
+  for (const int64_t skip : h.recent_skips) {
+    if (skip <= before || skip > step)
+      fields.fail("recent_skips holds {} after {}; expected ascending steps from 1 to {}", skip,
+                  before, step);
+    before = skip;
   }
-  const Json& array(const char* key) const {
-    const Json& value = member(key);
-    ASHLAR_REQUIRE(value.is_array(), kCorrupt, "{}: {} is {}; expected an array", what_, key,
-                   value.type_name());
-    return value;
-  }
-  const Json& json_;
-  const std::string& what_;
-};
+  read_window(fields, "losses_f64_bits", "loss_count", h.losses, h.loss_count);
+  read_window(fields, "norms_f64_bits", "norm_count", h.norms, h.norm_count);
+  return h;
+}
 
 // Empty pieces of the tensors that other ranks keep: they are wanted too, with these shapes.
 void add_what_others_keep(const Trainer& trainer, std::vector<Piece>& pieces) {
@@ -127,21 +109,19 @@ std::string to_json(const RunCounters& counters, const Trainer& trainer,
 
 TrainerState parse_trainer_state(const std::string& json, const std::string& what) {
   const Json parsed = parse_json(json, what, ErrorKind::kCorrupt);
-  const Reader read(parsed, what);
+  const Fields fields(parsed, what);
+  fields.only({"step", "samples", "tokens", "seconds", "seed", "optimizer_steps",
+               "balancer_updates", "skipped", "non_finite", "consecutive_skips", "recent_skips",
+               "loss_count", "norm_count", "losses_f64_bits", "norms_f64_bits"});
+  fields.count("seed");  // for people: recipe.toml and the loader's state are what a resume reads
   TrainerState state;
-  state.counters = {read.integer("step"), read.integer("samples"), read.integer("tokens"),
-                    read.number("seconds")};
-  state.optimizer_steps = read.integer("optimizer_steps");
-  state.balancer_updates = read.integer("balancer_updates");
-  HealthState& h = state.health;
-  h.skipped = read.integer("skipped");
-  h.non_finite = read.integer("non_finite");
-  h.consecutive = read.integer("consecutive_skips");
-  h.recent_skips = read.integers("recent_skips");
-  h.loss_count = read.integer("loss_count");
-  h.norm_count = read.integer("norm_count");
-  h.losses = read.bits("losses_f64_bits");
-  h.norms = read.bits("norms_f64_bits");
+  state.counters = {fields.count("step"), fields.count("samples"), fields.count("tokens"),
+                    fields.number("seconds")};
+  if (state.counters.seconds < 0.0)
+    fields.fail("seconds is {}; expected a number of at least 0", state.counters.seconds);
+  state.optimizer_steps = fields.count("optimizer_steps");
+  state.balancer_updates = fields.count("balancer_updates");
+  state.health = read_health(fields, state.counters.step);
   return state;
 }
 

@@ -25,7 +25,8 @@ struct TrainerState {
   int64_t optimizer_steps = 0, balancer_updates = 0;
   HealthState health;
 };
-// kCorrupt "WHAT: key: ..." for anything that to_json does not write.
+// kCorrupt "WHAT: KEY ..." for anything that to_json does not write: a member that is missing,
+// unknown or of another type, a number out of its range, a window that no health check has.
 TrainerState parse_trainer_state(const std::string& json, const std::string& what);
 
 // Builds save requests: what this rank writes of the state; rank 0 also everything else.  Owns what

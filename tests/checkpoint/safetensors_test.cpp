@@ -72,7 +72,7 @@ TEST(Safetensors, RefusesEverythingElse) {
        12, "there is a hole"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 8, "too long"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4, "cut short"},
-      {R"({"__metadata__":{"a":1}})", 0, "__metadata__.a is 1; expected a string"},
+      {R"({"__metadata__":{"a":1}})", 0, "__metadata__: a is 1; expected a string"},
       {R"({"":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4, "the name has 0 bytes"},
       {R"({}x)", 0, "f.safetensors"},
       {"{\"\xff\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "f.safetensors"},

@@ -77,6 +77,17 @@ TEST(Format, Thousands) {
   EXPECT_EQ(format_thousands(INT64_MIN), "-9,223,372,036,854,775,808");
 }
 
+TEST(ParseHex, TakesLowerCaseDigitsOfTheGivenNumber) {
+  EXPECT_EQ(parse_hex("0123456789abcdef", 16), 0x0123456789abcdefu);
+  EXPECT_EQ(parse_hex("ffffffffffffffff", 16), UINT64_MAX);
+  EXPECT_EQ(parse_hex("00ff", 4), 255u);
+  for (const char* text : {"", "0ff", "000ff", "00FF", "0x1f", " 0ff", "+0ff", "00g0"})
+    EXPECT_EQ(parse_hex(text, 4), std::nullopt) << text;
+  EXPECT_EQ(parse_hex("", 0), std::nullopt);
+  EXPECT_EQ(parse_hex("00000000000000001", 17), 1u);
+  EXPECT_EQ(parse_hex("10000000000000000", 17), std::nullopt);  // more than 64 bits
+}
+
 TEST(Split, KeepsEmptyPieces) {
   EXPECT_EQ(split("a,b,c", ','), (Names{"a", "b", "c"}));
   EXPECT_EQ(split(",a,", ','), (Names{"", "a", ""}));

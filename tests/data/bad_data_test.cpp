@@ -63,10 +63,10 @@ const std::vector<Case> kDatasets = {
     {"sidecar_json", {".json", "not valid JSON at byte"}},
     {"sidecar_format", {".json", "format is \"parquet\"", "ashlar-dataset"}},
     {"sidecar_version", {".json", "version is 9", "1"}},
-    {"sidecar_member", {".json", "\"tokens\""}},
+    {"sidecar_member", {".json", "key 'tokens' is missing"}},
     {"sidecar_counts", {".json", "3 documents", "2 documents"}},
     {"sidecar_eos", {".json", "eos_id is 260", "0 to 259"}},
-    {"sidecar_fingerprint", {".json", "\"12zz\"", "16 hexadecimal digits"}},
+    {"sidecar_fingerprint", {".json", "\"12zz\"", "16 lower-case hex digits"}},
 };
 
 class BadDataset : public testing::TestWithParam<Case> {};
