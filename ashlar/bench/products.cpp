@@ -1,11 +1,11 @@
 #include "ashlar/bench/products.h"
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <list>
 #include <nlohmann/json.hpp>
 
+#include "ashlar/core/clock.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/core/statistics.h"
 #include "ashlar/kernels/copy.h"
@@ -18,10 +18,6 @@ namespace ashlar::bench {
 namespace {
 
 using kernels::Matrix;
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 struct Dims {
   std::string_view name;
@@ -74,10 +70,11 @@ class Case {
     constexpr size_t kMinRepeats = 5;
     body();
     std::vector<double> times;
-    for (const double start = now_s(); times.size() < kMinRepeats || now_s() - start < kSeconds;) {
-      const double begin = now_s();
+    const auto start = Clock::now();
+    while (times.size() < kMinRepeats || seconds_since(start) < kSeconds) {
+      const auto begin = Clock::now();
       body();
-      times.push_back(now_s() - begin);
+      times.push_back(seconds_since(begin));
     }
     const Summary summary = summarize(times);
     return {std::string(d.name), std::move(op),        d.G, d.T, d.N, d.K, flop, summary.median,

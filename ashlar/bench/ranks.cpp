@@ -1,11 +1,11 @@
 #include "ashlar/bench/ranks.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "ashlar/bench/traffic_floor.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/isa.h"
 #include "ashlar/train/agree.h"
@@ -18,10 +18,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kWarmUp = 3, kRounds = 3;
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 struct Key {
   std::string group;
@@ -64,9 +60,9 @@ class Subject {
     settle();
     Traffic before = traffic();
     for (int64_t i = 0; i < warm_up + steps; ++i) {
-      const double start = now_s();
+      const auto start = Clock::now();
       step();
-      if (i >= warm_up) seconds_.push_back(now_s() - start);
+      if (i >= warm_up) seconds_.push_back(seconds_since(start));
     }
     settle();
     for (const auto& [key, counts] : traffic()) {

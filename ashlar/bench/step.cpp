@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/comm/self/self.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/core/statistics.h"
 #include "ashlar/core/text.h"
@@ -19,7 +20,8 @@ namespace ashlar::bench {
 namespace {
 
 double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+// The recorder's clock.
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
 struct Sums {
@@ -154,11 +156,11 @@ double measure_triad(int num_threads) {
   Threads threads(num_threads);
   double best = 0.0;
   for (int repeat = 0; repeat < 4; ++repeat) {
-    const double start = now_s();
+    const auto start = Clock::now();
     parallel_for(threads, kCount, 1 << 16, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) a[size_t(i)] = b[size_t(i)] + 0.5f * c[size_t(i)];
     });
-    best = std::max(best, 12.0 * double(kCount) / (now_s() - start));
+    best = std::max(best, 12.0 * double(kCount) / seconds_since(start));
   }
   return best;
 }

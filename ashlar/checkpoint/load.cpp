@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <map>
 #include <set>
@@ -11,6 +10,7 @@
 #include "ashlar/checkpoint/boxes.h"
 #include "ashlar/checkpoint/cover.h"
 #include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/core/clock.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -187,7 +187,7 @@ int64_t read_file(const StepReader& reader, size_t file_index, std::vector<Trans
 }  // namespace
 
 LoadReport StepReader::load(std::span<const Piece> destinations, const LoadOptions& options) const {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   LoadReport report = Matcher(*this, options).check(destinations);
   std::map<size_t, std::vector<Transfer>> by_file;
   for (const Piece& piece : destinations) {
@@ -201,7 +201,7 @@ LoadReport StepReader::load(std::span<const Piece> destinations, const LoadOptio
   std::vector<std::byte> buffer(size_t{kChunkBytes});
   for (auto& [file, transfers] : by_file)
     report.bytes_read += read_file(*this, file, std::move(transfers), buffer);
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = seconds_since(start);
   return report;
 }
 

@@ -8,7 +8,6 @@
 // The members from jobs_ to stop_ are used under mutex_; a Job's plan is fixed before it is queued.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -18,6 +17,7 @@
 #include "ashlar/checkpoint/chunk_arena.h"
 #include "ashlar/checkpoint/lease.h"
 #include "ashlar/checkpoint/step_writer.h"
+#include "ashlar/core/clock.h"
 
 namespace ashlar::checkpoint {
 
@@ -40,11 +40,6 @@ class Checkpointer::Engine {
   const std::string& run_id() const { return options_.run_id; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  static double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  }
-
   struct Job {
     SavePlan plan;
     SaveStats stats;

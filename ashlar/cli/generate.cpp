@@ -3,11 +3,11 @@
 #include "ashlar/eval/generate.h"
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "ashlar/cli/command.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/data/stream_decoder.h"
 #include "ashlar/eval/load.h"
 
@@ -103,12 +103,11 @@ int generate(const Flags& flags, Log& log) {
 
   Printer printer(tokenizer.get(), flags.json);
   printer.prompt(ids);
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   const std::vector<int32_t> made = generate(decoder, ids, spec, [&](int32_t id) {
     if (id != spec.eos_id || !tokenizer) printer.token(id);
   });
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   ids.insert(ids.end(), made.begin(), made.end());
   printer.finish(ids);
   log.info("{} tokens in {:.2f} s, {:.0f} tokens/s", made.size(), seconds,

@@ -10,6 +10,7 @@
 #include "ashlar/comm/rounds.h"
 #include "ashlar/comm/sum.h"
 #include "ashlar/comm/world.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/core/rng.h"
 
 namespace ashlar::comm {
@@ -59,10 +60,6 @@ int64_t recorded_bytes(const Operation& op) {
   if (op.op == Op::kSendReceive) return std::max(bytes_of(op.sends), bytes_of(op.receives));
   if (op.op == Op::kReduce) return op.in.bytes();
   return std::max(op.in.bytes(), op.out.bytes());
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 // A group of one: its contribution is the result.
@@ -226,7 +223,7 @@ Work Group::submit(Operation operation, std::string_view label) {
     world_.records->push_back(
         {operation.op, std::string(label), name_, size(), recorded_bytes(operation)});
   if (size() == 1) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     copy_alone(operation);
     count(operation, seconds_since(start), 0, 0);
     return {};
@@ -260,7 +257,7 @@ void Group::execute(const Operation& operation, Runner& runner) {
   if (world_.muted) return;
   if (const double seconds = delay_s_; seconds > 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   Header header;
   header.group = id_;
   header.sequence = operation.sequence;

@@ -1,10 +1,10 @@
 #include "ashlar/comm/queue.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "ashlar/comm/group.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/threads.h"
 
@@ -71,7 +71,7 @@ bool OperationQueue::done(int64_t ticket) const {
 
 void OperationQueue::wait(int64_t ticket) {
   std::unique_lock lock(mutex_);
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   const bool waits = !settled(ticket);
   Group* group = nullptr;
   TrafficRow* row = nullptr;
@@ -84,8 +84,7 @@ void OperationQueue::wait(int64_t ticket) {
   const bool failed = completed_ < ticket;
   lock.unlock();
   if (failed) fate_.rethrow();
-  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
-  if (waits) group->add_wait(*row, waited.count());
+  if (waits) group->add_wait(*row, seconds_since(start));
 }
 
 void OperationQueue::settle(int64_t ticket) noexcept {

@@ -1,12 +1,12 @@
 #include "ashlar/data/prefetch.h"
 
-#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/threads.h"
 
@@ -68,9 +68,9 @@ void Prefetcher::next(Batch& batch) {
   State& s = *state_;
   std::unique_lock lock(s.mutex);
   if (s.taken == s.loaded && !s.failure) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     s.wake_trainer.wait(lock, [&] { return s.taken < s.loaded || s.failure; });
-    s.stall_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    s.stall_s += seconds_since(start);
   }
   if (s.taken == s.loaded) std::rethrow_exception(s.failure);
   std::swap(batch, s.slots[s.taken % s.slots.size()]);

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <unordered_map>
 
+#include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/utf8.h"
@@ -156,12 +157,9 @@ void show_progress(const Lines& lines, const Trained& trained, int64_t total_byt
     Progress reading(log, "reading text", total_bytes, "B");
     while (!lines.done() && !ended()) reading.set(lines.stored_bytes());
   }
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   Progress progress(log, "training the tokenizer", 0, "s");
-  while (!ended())
-    progress.set(
-        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start)
-            .count());
+  while (!ended()) progress.set(int64_t(seconds_since(start)));
 }
 
 void tell(const Lines& lines, Log& log) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ashlar/core/checksum.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/core/function_ref.h"
 #include "ashlar/data/prepare.h"
 
@@ -89,8 +90,6 @@ DatasetReport verify_dataset(FileSystem& files, const std::string& prefix, Log& 
 }
 
 struct BackgroundVerify::State {
-  using Clock = std::chrono::steady_clock;
-
   void run() {
     // On Linux this is the priority of the calling thread alone.  Refused, it is only less polite.
     setpriority(PRIO_PROCESS, 0, 19);

@@ -1,8 +1,8 @@
 #include "ashlar/eval/perplexity.h"
 
-#include <chrono>
 #include <cmath>
 
+#include "ashlar/core/clock.h"
 #include "ashlar/kernels/copy.h"
 #include "ashlar/nn/loss.h"
 
@@ -15,7 +15,7 @@ double Perplexity::value() const {
 Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
                       const std::string& name, data::Source source, int64_t micro_batch,
                       int64_t max_samples, Log& log) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   data::LoaderOptions options;
   options.micro_batch = options.global_batch = micro_batch;
   options.vocab_size = model.spec().vocab_size;
@@ -67,7 +67,7 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
   const int64_t begin = samples.range().begin;
   result.tokens = {begin, begin + num_samples * length + 1};
   result.loss = sum / double(result.num_targets);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = seconds_since(start);
   return result;
 }
 

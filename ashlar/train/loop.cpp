@@ -1,12 +1,12 @@
 #include "ashlar/train/loop.h"
 
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "ashlar/core/clock.h"
 #include "ashlar/core/text.h"
 #include "ashlar/data/prefetch.h"
 #include "ashlar/data/verify.h"
@@ -25,12 +25,6 @@
 
 namespace ashlar::train {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // The sign of a NaN depends on the instruction that made it and says nothing: none is told.
 double unsigned_nan(double value) {

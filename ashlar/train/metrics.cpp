@@ -10,8 +10,6 @@
 namespace ashlar::train {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kRoom = 1 << 16;  // for rows that the file lacks; half of it full is flushed
 
 // JSON has no NaN: a non-finite value is null.
@@ -144,7 +142,7 @@ void Metrics::step(const StepRow& row) {
                                    {"data_stall_s", row.stall_s}})
     board_.scalar(row.step, tag, value);
   console(row);
-  if (out.size() > kRoom / 2 || Clock::now() - last_flush_ > std::chrono::seconds(2)) flush();
+  if (out.size() > kRoom / 2 || seconds_since(last_flush_) > 2.0) flush();
 }
 
 void Metrics::console(const StepRow& row) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "ashlar/core/clock.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/train/tensorboard.h"
@@ -62,7 +63,7 @@ class Metrics {
   double window_s_ = 0.0, window_stall_s_ = 0.0;  // since the last console line
   int64_t window_tokens_ = 0, window_steps_ = 0;
   double recent_step_s_ = 0.0;  // smoothed, for the time left
-  std::chrono::steady_clock::time_point last_flush_;
+  Clock::time_point last_flush_;
 };
 
 }  // namespace ashlar::train

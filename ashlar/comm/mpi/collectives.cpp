@@ -3,22 +3,16 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
 #include <climits>
 
 #include "ashlar/comm/group.h"
+#include "ashlar/core/clock.h"
 
 namespace ashlar::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // How long a rank that fails waits for the end of what MPI has begun.
 constexpr double kGrace_s = 1;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 bool is_native(Op op) {
   return op != Op::kSendReceive && op != Op::kBarrier;

@@ -9,12 +9,12 @@
 #include "ashlar/comm/mpi/collectives.h"
 #include "ashlar/comm/mpi/transport.h"
 #include "ashlar/comm/queue.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/core/rng.h"
 
 namespace ashlar::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kFailureTag = 0;

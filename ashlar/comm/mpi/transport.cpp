@@ -7,17 +7,14 @@
 #include <mutex>
 #include <thread>
 
+#include "ashlar/core/clock.h"
+
 namespace ashlar::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
 constexpr int64_t kMessageBytes = int64_t{1} << 30;  // MPI counts in int
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 

@@ -9,10 +9,10 @@
 #include <map>
 #include <thread>
 
+#include "ashlar/core/clock.h"
+
 namespace ashlar::comm {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 Clock::time_point after(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(
