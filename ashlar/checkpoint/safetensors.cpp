@@ -12,6 +12,7 @@
 #include "ashlar/checkpoint/raise.h"
 #include "ashlar/core/fields.h"
 #include "ashlar/core/json.h"
+#include "ashlar/core/rounding.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -184,7 +185,7 @@ SafetensorsPlan plan_safetensors(std::span<const TensorSpec> tensors,
   }
   std::string text = json.dump();
   const int64_t unit = style == HeaderStyle::kAligned ? kAlignment : 8;
-  plan.data_begin = (8 + int64_t(text.size()) + unit - 1) / unit * unit;
+  plan.data_begin = round_up(8 + int64_t(text.size()), unit);
   text.resize(size_t(plan.data_begin - 8), ' ');
   ASHLAR_REQUIRE(int64_t(text.size()) <= kMaxHeaderBytes, kStorage,
                  "a safetensors header of {} bytes passes the limit of {}; use more files",

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/rounding.h"
 
 namespace ashlar {
 namespace {
@@ -173,7 +174,7 @@ void Threads::run(int64_t num_tasks, Task task) {
 void parallel_for(Threads& threads, int64_t count, int64_t grain,
                   function_ref<void(int64_t, int64_t)> body) {
   ASHLAR_ASSERT(grain > 0);
-  threads.run((count + grain - 1) / grain,
+  threads.run(ceil_div(count, grain),
               [&](int64_t task, int) { body(task * grain, std::min(count, (task + 1) * grain)); });
 }
 

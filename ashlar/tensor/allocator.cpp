@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/rounding.h"
 #include "ashlar/core/text.h"
 
 namespace ashlar {
@@ -81,7 +82,7 @@ Allocator::~Allocator() {
 Buffer Allocator::allocate(int64_t size_bytes, Tag tag) {
   ASHLAR_ASSERT(size_bytes >= 0);
   Buffer buffer;
-  buffer.size_bytes_ = (size_bytes + kAlign - 1) / kAlign * kAlign;
+  buffer.size_bytes_ = round_up(size_bytes, kAlign);
   buffer.tag_ = tag;
   if (!count(buffer))
     ASHLAR_FAIL(kMemory, "the memory limit of {} leaves no room for {} of {}\n{}",

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "ashlar/core/rounding.h"
+
 namespace ashlar {
 
 Tensor Tensor::slice(int64_t begin, int64_t end) const {
@@ -122,7 +124,7 @@ Tensor Arena::whole(DType dtype) const {
 
 Tensor Arena::take(DType dtype, const Shape& shape) {
   Tensor tensor{nullptr, dtype, device_, shape};
-  const int64_t size = (tensor.bytes() + align_ - 1) / align_ * align_;
+  const int64_t size = round_up(tensor.bytes(), align_);
   ASHLAR_ASSERT(counting_ || used_ + size <= buffer_.size_bytes());
   if (base_) tensor.data = base_ + used_;
   used_ += size;
