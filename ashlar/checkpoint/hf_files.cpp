@@ -187,7 +187,7 @@ void HfFiles::read(const HfStored& tensor, int64_t first, int64_t count, DType d
         std::memcpy(&bits, raw.data() + 2 * i, 2);
         decoded[size_t(i)] = float_of_f16(bits);
       }
-      source = {reinterpret_cast<std::byte*>(decoded.data()), DType::kF32, Device::kCpu, Shape{n}};
+      source = tensor_over(std::span(decoded));
     }
     copy_convert(source, Tensor{out + done * to_size, dtype, Device::kCpu, Shape{n}});
   }

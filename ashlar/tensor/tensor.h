@@ -2,6 +2,8 @@
 // nothing; the Buffer or Arena behind it must outlive it.  On meta the pointer is null.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <type_traits>
@@ -41,6 +43,14 @@ struct Tensor {
 
 Tensor tensor_over(const Buffer& buffer, Device device, DType dtype, const Shape& shape,
                    int64_t byte_offset = 0);
+// Elements in host memory that somebody else owns.
+template <typename T>
+Tensor tensor_over(std::span<T> values) {
+  return {reinterpret_cast<std::byte*>(values.data()),
+          dtype_of<T>,
+          Device::kCpu,
+          {int64_t(values.size())}};
+}
 
 // A tensor with its own buffer.
 struct OwnedTensor {

@@ -73,15 +73,8 @@ void add_what_others_keep(const Trainer& trainer, std::vector<Piece>& pieces) {
   }
 }
 
-Tensor over(std::vector<int64_t>& values) {
-  return {reinterpret_cast<std::byte*>(values.data()),
-          DType::kI64,
-          Device::kCpu,
-          {int64_t(values.size())}};
-}
-
 Piece loader_piece(const std::string& name, std::vector<int64_t>& values) {
-  const Tensor tensor = over(values);
+  const Tensor tensor = tensor_over(std::span(values));
   return {{name, DType::kI64, tensor.shape, Role::kLoader}, Box::whole(tensor.shape), tensor};
 }
 

@@ -24,8 +24,7 @@ inline void require(bool condition, const std::string& what) {
 
 template <typename T>
 Tensor tensor_of(std::vector<T>& values) {
-  return {reinterpret_cast<std::byte*>(values.data()), dtype_of<T>, Device::kCpu,
-          Shape{int64_t(values.size())}};
+  return tensor_over(std::span(values));
 }
 
 inline uint64_t hash(uint64_t seed, int64_t rank, int64_t index) {

@@ -12,7 +12,7 @@ namespace ashlar::comm {
 namespace {
 
 Tensor over(double& value) {
-  return {reinterpret_cast<std::byte*>(&value), DType::kF64, Device::kCpu, {1}};
+  return tensor_over(std::span(&value, 1));
 }
 
 const TrafficRow& sums_of(const std::vector<TrafficRow>& rows) {

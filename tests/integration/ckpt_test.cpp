@@ -108,9 +108,7 @@ TEST(Ckpt, NamesOfFilesArePrintedWithoutControlCharacters) {
       "2J";
   int64_t value = 7;
   const LogicalTensor logical{"w" + evil, DType::kI64, {1}, Role::kParameter};
-  const Piece piece{logical,
-                    Box::whole(logical.global_shape),
-                    {reinterpret_cast<std::byte*>(&value), DType::kI64, Device::kCpu, {1}}};
+  const Piece piece{logical, Box::whole(logical.global_shape), tensor_over(std::span(&value, 1))};
   {
     checkpoint::CheckpointOptions options;
     options.async = false;
