@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/bench/traffic_floor.h"
+#include "ashlar/comm/agree.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/isa.h"
-#include "ashlar/train/agree.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
 
@@ -131,7 +131,7 @@ std::vector<Traffic> of_all_ranks(comm::Group& ranks, const Traffic& mine) {
     rows.push_back(
         {key.group, int(key.op), key.label, c.launches, c.sent_bytes, c.ran_s, c.waited_s});
   std::vector<Traffic> all;
-  for (const std::string& text : train::all_said(ranks, rows.dump(), "bench")) {
+  for (const std::string& text : comm::all_said(ranks, rows.dump(), "bench")) {
     Traffic& traffic = all.emplace_back();
     for (const Json& row : Json::parse(text))
       traffic[{row[0], comm::Op(row[1].get<int>()), row[2]}] = {row[3], row[4], row[5], row[6]};
@@ -147,7 +147,7 @@ Json json_of(const Summary& s) {
 // Of the rank with the longest median: muted ranks do not wait for each other.
 Summary slowest(comm::Group& ranks, const Summary& mine) {
   Summary longest = mine;
-  for (const std::string& text : train::all_said(ranks, json_of(mine).dump(), "bench")) {
+  for (const std::string& text : comm::all_said(ranks, json_of(mine).dump(), "bench")) {
     const Json s = Json::parse(text);
     if (s["median_s"] > longest.median)
       longest = {s["min_s"], s["median_s"], s["mean_s"], s["p99_s"], s["max_s"], s["steps"]};

@@ -6,21 +6,21 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "ashlar/comm/agree.h"
 #include "ashlar/core/clock.h"
+#include "ashlar/core/process.h"
+#include "ashlar/core/signals.h"
 #include "ashlar/core/text.h"
 #include "ashlar/data/prefetch.h"
 #include "ashlar/data/verify.h"
 #include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/peak.h"
 #include "ashlar/sizing/zaya.h"
-#include "ashlar/train/agree.h"
 #include "ashlar/train/chart.h"
 #include "ashlar/train/inputs.h"
 #include "ashlar/train/metrics.h"
 #include "ashlar/train/plan.h"
-#include "ashlar/train/process.h"
 #include "ashlar/train/saves.h"
-#include "ashlar/train/signals.h"
 #include "ashlar/train/state.h"
 
 namespace ashlar::train {

@@ -4,8 +4,8 @@
 #include "ashlar/comm/group.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
+#include "ashlar/core/signals.h"
 #include "ashlar/spec/recipe.h"
-#include "ashlar/train/signals.h"
 
 namespace ashlar::train {
 

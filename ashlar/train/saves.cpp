@@ -4,8 +4,8 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "ashlar/comm/agree.h"
 #include "ashlar/core/text.h"
-#include "ashlar/train/agree.h"
 
 namespace ashlar::train {
 

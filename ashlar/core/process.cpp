@@ -1,4 +1,4 @@
-#include "ashlar/train/process.h"
+#include "ashlar/core/process.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-namespace ashlar::train {
+namespace ashlar {
 
 std::optional<double> process_age_s() {
   // Field 22 of /proc/self/stat, counted after the command name, which may hold spaces: clock ticks
@@ -24,4 +24,4 @@ std::optional<double> process_age_s() {
   return double(now.tv_sec) + double(now.tv_nsec) * 1e-9 - started / double(sysconf(_SC_CLK_TCK));
 }
 
-}  // namespace ashlar::train
+}  // namespace ashlar

@@ -4,7 +4,7 @@
 // says so, and SIGINT ends the process unsaved.
 #pragma once
 
-namespace ashlar::train {
+namespace ashlar {
 
 // Catches the signals while it lives.  One at a time.
 class StopSignals {
@@ -16,4 +16,4 @@ class StopSignals {
   const char* name() const;  // of the first signal that came; "" if none did
 };
 
-}  // namespace ashlar::train
+}  // namespace ashlar

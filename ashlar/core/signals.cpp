@@ -1,4 +1,4 @@
-#include "ashlar/train/signals.h"
+#include "ashlar/core/signals.h"
 
 #include <signal.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 #include "ashlar/core/error.h"
 
-namespace ashlar::train {
+namespace ashlar {
 namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
@@ -76,4 +76,4 @@ const char* StopSignals::name() const {
   return caught == 0 ? "" : sigabbrev_np(caught);
 }
 
-}  // namespace ashlar::train
+}  // namespace ashlar

@@ -1,0 +1,25 @@
+// What the ranks of a group tell each other besides tensors of the model: decisions, numbers, short
+// texts.  Every rank calls these in the same order.  Each is a collective that is waited for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/comm/group.h"
+
+namespace ashlar::comm {
+
+// Sums over the ranks, in place.
+void add_up(Group& ranks, std::span<int64_t> values, std::string_view label);
+// Rank 0's value.
+int64_t from_leader(Group& ranks, int64_t value, std::string_view label);
+void from_leader(Group& ranks, std::span<uint8_t> bytes, std::string_view label);
+// The texts of all ranks, in their order.
+std::vector<std::string> all_said(Group& ranks, std::string_view text, std::string_view label);
+// What the lowest rank with anything to say says; "" if nobody does.
+std::string first_said(Group& ranks, std::string_view text, std::string_view label);
+
+}  // namespace ashlar::comm
