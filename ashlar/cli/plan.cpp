@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "ashlar/cli/command.h"
+#include "ashlar/train/plan_json.h"
 #include "ashlar/train/plan_print.h"
 
 namespace ashlar::cli {

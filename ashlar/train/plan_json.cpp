@@ -1,9 +1,10 @@
+#include "ashlar/train/plan_json.h"
+
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/json.h"
 #include "ashlar/sizing/zaya.h"
 #include "ashlar/spec/keys.h"
-#include "ashlar/train/plan_print.h"
 
 namespace ashlar::train {
 namespace {

@@ -1,4 +1,4 @@
-// A dry run as people and programs read it.  docs/plan.md explains both.
+// A dry run as people read it.  docs/plan.md explains it.
 #pragma once
 
 #include "ashlar/train/plan.h"
@@ -7,8 +7,6 @@ namespace ashlar::train {
 
 // Mesh, model, memory and traffic by class, flop by kernel.
 std::string describe(const MeshPlan& plan, const Recipe& recipe, DType compute);
-// The same as one JSON document in one line.
-std::string to_json(const MeshPlan& plan, const Recipe& recipe, DType compute);
 
 // "0-3, 8, 10-20 step 5": ascending numbers.
 std::string ranges_text(const std::vector<int>& numbers);

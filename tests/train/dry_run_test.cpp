@@ -6,6 +6,7 @@
 
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/json.h"
+#include "ashlar/train/plan_json.h"
 #include "ashlar/train/plan_print.h"
 #include "parity.h"
 #include "tests/support/malloc_count.h"

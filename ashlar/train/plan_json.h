@@ -1,0 +1,13 @@
+// A dry run as programs read it.  docs/plan.md explains the members.
+#pragma once
+
+#include <string>
+
+#include "ashlar/train/plan.h"
+
+namespace ashlar::train {
+
+// One JSON document in one line.
+std::string to_json(const MeshPlan& plan, const Recipe& recipe, DType compute);
+
+}  // namespace ashlar::train
