@@ -9,6 +9,7 @@
 #include "ashlar/core/clock.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/isa.h"
+#include "ashlar/nn/precision.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
 
@@ -238,7 +239,7 @@ RanksReport measure_ranks(const Recipe& recipe, const train::Seat& seat,
                  "--overlap-study on one rank; expected 2 ranks or more (--ranks, or mpirun)");
   RanksReport report;
   report.options = options;
-  report.compute = train::resolve_precision(recipe.train.precision);
+  report.compute = nn::resolve_precision(recipe.train.precision);
   report.num_ranks = seat.ranks.size();
   report.num_threads = seat.num_threads;
   seat.ranks.keep_one_lane(options.one_lane);

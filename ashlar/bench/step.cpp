@@ -12,6 +12,7 @@
 #include "ashlar/core/text.h"
 #include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/peak.h"
+#include "ashlar/nn/precision.h"
 #include "ashlar/sizing/zaya.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
@@ -19,8 +20,8 @@
 namespace ashlar::bench {
 namespace {
 
-double now_s() {
 // The recorder's clock.
+double now_s() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
@@ -49,7 +50,7 @@ std::map<std::string, Sums> sum_by_op(const kernels::Recorder& recorder, double 
 }  // namespace
 
 StepReport measure_step(const Recipe& recipe, int64_t steps) {
-  const DType compute = train::resolve_precision(recipe.train.precision);
+  const DType compute = nn::resolve_precision(recipe.train.precision);
   const train::RunPlan plan = train::plan_run(recipe, compute);
   Threads threads(int(recipe.train.threads));
   Allocator allocator(Device::kCpu);

@@ -6,7 +6,7 @@
 #include "ashlar/bench/ranks.h"
 #include "ashlar/bench/step.h"
 #include "ashlar/cli/command.h"
-#include "ashlar/eval/load.h"
+#include "ashlar/nn/precision.h"
 #include "ashlar/train/start.h"
 
 namespace ashlar::cli {
@@ -99,7 +99,7 @@ void add_bench(CLI::App& app, Action& action) {
   products->add_flag("--json", flags->json, "one JSON line");
   products->callback([flags, &action] {
     action = [flags](Log&) {
-      const DType compute = eval::parse_precision(flags->dtype);
+      const DType compute = nn::parse_precision(flags->dtype);
       ASHLAR_REQUIRE(compute != DType::kF64, kConfig,
                      "--dtype is fp64; expected auto, bf16 or fp32");
       const bench::ProductReport report = bench::measure_products(flags->threads, compute);

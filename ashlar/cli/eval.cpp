@@ -6,6 +6,7 @@
 #include "ashlar/core/text.h"
 #include "ashlar/eval/input.h"
 #include "ashlar/eval/perplexity.h"
+#include "ashlar/nn/precision.h"
 
 namespace ashlar::cli {
 namespace {
@@ -66,7 +67,7 @@ int evaluate(const Flags& flags, Log& log) {
   const auto source = eval::find_model(*files, flags.model, log);
   const eval::InputSpec spec = input_of(flags, source);
   const eval::Input input = eval::open_input(*files, source, spec);
-  eval::Runtime runtime(*files, source, eval::parse_precision(flags.dtype),
+  eval::Runtime runtime(*files, source, nn::parse_precision(flags.dtype),
                         {.max_positions = spec.length, .max_call = kRows * spec.length},
                         flags.threads);
   const eval::Perplexity result =

@@ -10,6 +10,7 @@
 #include "ashlar/core/clock.h"
 #include "ashlar/data/stream_decoder.h"
 #include "ashlar/eval/load.h"
+#include "ashlar/nn/precision.h"
 
 namespace ashlar::cli {
 namespace {
@@ -92,7 +93,7 @@ int generate(const Flags& flags, Log& log) {
   eval::check_ids(ids, source);
   const int64_t length = length_of(ids, flags);
   eval::Runtime runtime(
-      *files, source, eval::parse_precision(flags.dtype),
+      *files, source, nn::parse_precision(flags.dtype),
       {.max_positions = length, .max_call = std::min(length, kPrefillChunk), .cached = true},
       flags.threads);
   eval::warn_past_positions(source, length, log);

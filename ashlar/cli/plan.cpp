@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "ashlar/cli/command.h"
+#include "ashlar/nn/precision.h"
 #include "ashlar/train/plan_json.h"
 #include "ashlar/train/plan_print.h"
 
@@ -28,7 +29,7 @@ void add_plan(CLI::App& app, Action& action) {
   sub->callback([flags, &action] {
     action = [flags](Log&) {
       const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
-      const DType compute = train::resolve_precision(recipe.train.precision);
+      const DType compute = nn::resolve_precision(recipe.train.precision);
       const train::MeshPlan plan = train::plan_mesh(recipe, compute, flags->ranks, flags->rank);
       print_result(flags->json ? train::to_json(plan, recipe, compute)
                                : train::describe(plan, recipe, compute));

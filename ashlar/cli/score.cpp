@@ -7,6 +7,7 @@
 #include "ashlar/checkpoint/safetensors.h"
 #include "ashlar/cli/command.h"
 #include "ashlar/eval/load.h"
+#include "ashlar/nn/precision.h"
 
 namespace ashlar::cli {
 namespace {
@@ -40,7 +41,7 @@ void add_score(CLI::App& app, Action& action) {
     action = [flags](Log& log) {
       const auto files = posix_files();
       const std::vector<int32_t> ids = parse_ids(flags->ids);
-      const DType compute = eval::parse_precision(flags->dtype);
+      const DType compute = nn::parse_precision(flags->dtype);
       const auto source = eval::find_model(*files, flags->model, log);
       const auto length = std::max<int64_t>(1, int64_t(ids.size()));
       eval::check_ids(ids, source);

@@ -3,6 +3,7 @@
 
 #include "ashlar/cli/command.h"
 #include "ashlar/core/text.h"
+#include "ashlar/nn/precision.h"
 #include "ashlar/train/plan_print.h"
 #include "ashlar/train/start.h"
 
@@ -10,7 +11,7 @@ namespace ashlar::cli {
 namespace {
 
 int dry_run(const Recipe& recipe, int num_ranks) {
-  const DType compute = train::resolve_precision(recipe.train.precision);
+  const DType compute = nn::resolve_precision(recipe.train.precision);
   const train::MeshPlan plan = train::plan_mesh(recipe, compute, num_ranks, 0);
   print_result(to_toml(recipe));
   print_result(train::describe(plan, recipe, compute));

@@ -170,12 +170,4 @@ void warn_past_positions(const ModelSource& source, int64_t num_tokens, Log& log
            format_thousands(positions), format_thousands(num_tokens));
 }
 
-DType parse_precision(const std::string& name) {
-  if (name == "fp64") return DType::kF64;
-  if (name == "fp32") return DType::kF32;
-  if (name == "bf16") return DType::kBF16;
-  ASHLAR_REQUIRE(name == "auto", kConfig, "--dtype is {}; expected auto, bf16, fp32 or fp64", name);
-  return nn::auto_compute();
-}
-
 }  // namespace ashlar::eval

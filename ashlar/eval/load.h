@@ -75,7 +75,4 @@ class Runtime {
 // Says that a document of so many tokens is longer than the model is meant for, if it is.
 void warn_past_positions(const ModelSource& source, int64_t num_tokens, Log& log);
 
-// "auto" -> bf16 where this CPU multiplies it; kConfig for an unknown name.
-DType parse_precision(const std::string& name);
-
 }  // namespace ashlar::eval

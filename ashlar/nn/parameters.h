@@ -11,6 +11,7 @@
 
 #include "ashlar/core/function_ref.h"
 #include "ashlar/kernels/linear.h"
+#include "ashlar/nn/precision.h"
 #include "ashlar/nn/share.h"
 #include "ashlar/spec/recipe.h"
 #include "ashlar/tensor/logical.h"
@@ -118,17 +119,5 @@ using Visitor =
 
 // The tensor as one piece: all of it is here.
 Piece whole_piece(const ParameterInfo& info, const Tensor& tensor);
-
-// The three element types of a run: bf16 {F32, BF16, BF16}, fp32 {F32, F32, F32}, fp64 {F64, F64,
-// F64}.
-struct Types {
-  DType stream;      // residual stream, statistics, parameters, gradients
-  DType activation;  // what meets products, and is kept for their gradients
-  DType compute;     // how products are computed
-  static Types of(DType compute);
-};
-
-// What `auto` precision means on this machine: bf16 where the CPU multiplies it faster, else fp32.
-DType auto_compute();
 
 }  // namespace ashlar::nn

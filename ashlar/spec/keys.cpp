@@ -283,7 +283,7 @@ Rows train() {
       integer("train.micro_batch", t, &T::micro_batch, {1, 1 << 20}, "sequences per forward pass"),
       integer("train.global_batch", t, &T::global_batch, {1, 1 << 20},
               "sequences per optimizer step; a multiple of train.micro_batch"),
-      word("train.precision", t, &T::precision, {"auto", "bf16", "fp32", "fp64"},
+      word("train.precision", t, &T::precision, {kPrecisionNames.begin(), kPrecisionNames.end()},
            "type of the products; auto: bf16 where the hardware multiplies it faster, else fp32"),
       boolean("train.recompute", t, &T::recompute,
               "compute a block's forward again in its backward: less memory, more time"),

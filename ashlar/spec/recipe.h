@@ -10,6 +10,7 @@
 // Errors  kConfig; kStorage where the file exists but cannot be read.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@
 namespace ashlar {
 
 enum class Precision : uint8_t { kAuto, kBF16, kF32, kF64 };
+inline constexpr std::array<const char*, 4> kPrecisionNames{"auto", "bf16", "fp32", "fp64"};
 enum class Packing : uint8_t { kConcat, kBestFit };
 enum class MatrixOptimizer : uint8_t { kMuon, kAdamW };
 enum class BalanceTarget : uint8_t { kRealExperts, kAllClasses };

@@ -15,6 +15,7 @@
 #include "ashlar/data/verify.h"
 #include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/peak.h"
+#include "ashlar/nn/precision.h"
 #include "ashlar/sizing/zaya.h"
 #include "ashlar/train/chart.h"
 #include "ashlar/train/inputs.h"
@@ -92,18 +93,9 @@ class Run {
 // With train.precision as the run computes: what `auto` is on rank 0's machine.  So all ranks compute
 // alike, and the recipe that is saved tells a later start if the choice has changed.
 Recipe with_precision(Recipe recipe, comm::Group& ranks) {
-  const auto own = int64_t(resolve_precision(recipe.train.precision));
-  switch (DType(from_leader(ranks, own, "precision"))) {
-    case DType::kBF16:
-      recipe.train.precision = Precision::kBF16;
-      return recipe;
-    case DType::kF32:
-      recipe.train.precision = Precision::kF32;
-      return recipe;
-    default:
-      recipe.train.precision = Precision::kF64;
-      return recipe;
-  }
+  const auto own = int64_t(nn::resolve_precision(recipe.train.precision));
+  recipe.train.precision = nn::precision_of(DType(from_leader(ranks, own, "precision")));
+  return recipe;
 }
 
 Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
@@ -114,7 +106,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       signals_(signals),
       ranks_(seat.ranks),
       leads_(seat.ranks.rank() == 0),
-      compute_(resolve_precision(recipe_.train.precision)),
+      compute_(nn::resolve_precision(recipe_.train.precision)),
       plan_(plan_run(recipe_, compute_, seat.ranks.size(), seat.num_threads, seat.ranks.rank())),
       threads_(seat.num_threads),
       allocator_(seat.allocator),

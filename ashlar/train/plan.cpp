@@ -98,24 +98,6 @@ void add_to_classes(std::vector<RankClass>& classes, const std::vector<int>& ran
 
 }  // namespace
 
-DType resolve_precision(Precision precision) {
-  switch (precision) {
-    case Precision::kBF16:
-      return DType::kBF16;
-    case Precision::kF32:
-      return DType::kF32;
-    case Precision::kF64:
-      return DType::kF64;
-    case Precision::kAuto:
-      break;
-  }
-  return nn::auto_compute();
-}
-
-std::string_view precision_name(DType compute) {
-  return compute == DType::kBF16 ? "bf16" : compute == DType::kF32 ? "fp32" : "fp64";
-}
-
 RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_threads, int rank) {
   Threads threads(threads_of(recipe, num_threads));
   return plan_rank(recipe, compute, num_ranks, rank, threads);

@@ -46,8 +46,4 @@ struct MeshPlan {
 MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank = {},
                    int num_threads = 0);
 
-// The compute type that `precision` means on this machine; auto: nn::auto_compute.
-DType resolve_precision(Precision precision);
-std::string_view precision_name(DType compute);  // "bf16"
-
 }  // namespace ashlar::train

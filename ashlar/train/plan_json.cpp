@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/json.h"
+#include "ashlar/nn/precision.h"
 #include "ashlar/sizing/zaya.h"
 #include "ashlar/spec/keys.h"
 
@@ -87,7 +88,7 @@ std::string to_json(const MeshPlan& plan, const Recipe& recipe, DType compute) {
                   {"ranks", plan.parallel.num_ranks()},
                   {"parallel", parallel_json(plan, recipe)},
                   {"model", model_json(plan, recipe)},
-                  {"precision", precision_name(compute)},
+                  {"precision", nn::precision_name(compute)},
                   {"tokens_per_step", recipe.train.global_batch * recipe.data.sequence_length},
                   {"classes", classes}};
   if (plan.costs) json["all_ranks"] = work_json(*plan.costs);

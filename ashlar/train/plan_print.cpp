@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ashlar/core/text.h"
+#include "ashlar/nn/precision.h"
 #include "ashlar/sizing/zaya.h"
 #include "ashlar/spec/keys.h"
 
@@ -45,7 +46,7 @@ std::string model_lines(const MeshPlan& plan, const Recipe& recipe, DType comput
       "flop a token   {:>20.4g}   (exact-causal: forward and backward)\n",
       format_thousands(first.num_parameters), format_thousands(counts.total),
       format_thousands(counts.without_embedding), format_thousands(counts.active),
-      precision_name(compute), format_thousands(tokens),
+      nn::precision_name(compute), format_thousands(tokens),
       zaya_flop(recipe.model, recipe.data.sequence_length).training);
   const std::string of_kernels = "the kernels' own record: forward, backward, update";
   if (plan.costs)

@@ -139,7 +139,7 @@ std::string differences_in_moves(Costs planned, Costs real) {
 
 // "" if a step of this rank takes and says what its dry run says.
 std::string check_rank(const Recipe& recipe, comm::Group& ranks, Allocator& allocator) {
-  const DType compute = resolve_precision(recipe.train.precision);
+  const DType compute = nn::resolve_precision(recipe.train.precision);
   const RunPlan plan = plan_run(recipe, compute, ranks.size(), 1, ranks.rank());
   RealRank real(recipe, compute, ranks, allocator, plan.workspace_bytes);
   real.evaluate();

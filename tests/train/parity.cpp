@@ -207,7 +207,7 @@ std::string check_parity(const ParityCase& c, comm::Group& ranks) {
 std::vector<double> train_losses(const ParityCase& c, const std::string& precision, int64_t steps,
                                  comm::Group& ranks) {
   const Recipe recipe = recipe_of(c, precision, ranks.size() > 1);
-  Training training(recipe, resolve_precision(recipe.train.precision), ranks);
+  Training training(recipe, nn::resolve_precision(recipe.train.precision), ranks);
   std::vector<double> losses;
   for (int64_t step = 0; step < steps; ++step) {
     const StepStats stats = training.gradients(step);

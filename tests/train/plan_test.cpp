@@ -93,7 +93,7 @@ class PlanEqualsReality : public testing::TestWithParam<Case> {};
 TEST_P(PlanEqualsReality, ToTheByteAndNothingIsAllocatedLater) {
   Recipe recipe = load_recipe(GetParam().recipe, GetParam().overrides);
   if (recipe.train.threads == 0) recipe.train.threads = 2;
-  const DType compute = resolve_precision(recipe.train.precision);
+  const DType compute = nn::resolve_precision(recipe.train.precision);
   const RunPlan plan = plan_run(recipe, compute);
 
   Threads threads(int(recipe.train.threads));

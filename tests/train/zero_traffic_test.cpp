@@ -39,7 +39,7 @@ Recipe recipe_of(const Settings& s) {
 void expect_formula(const Settings& s) {
   SCOPED_TRACE(describe(s));
   const Recipe recipe = recipe_of(s);
-  on_all_ranks(recipe, resolve_precision(recipe.train.precision), s.ranks,
+  on_all_ranks(recipe, nn::resolve_precision(recipe.train.precision), s.ranks,
                [](const Steps& steps, Traffic traffic) {
                  std::erase_if(traffic, [](const auto& row) {
                    const std::string& label = std::get<2>(row.first);

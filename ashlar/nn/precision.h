@@ -1,0 +1,28 @@
+// The element types of a run, and the names by which recipes and flags ask for them.
+#pragma once
+
+#include <string_view>
+
+#include "ashlar/spec/recipe.h"
+#include "ashlar/tensor/dtype.h"
+
+namespace ashlar::nn {
+
+// bf16 {F32, BF16, BF16}, fp32 {F32, F32, F32}, fp64 {F64, F64, F64}.
+struct Types {
+  DType stream;      // residual stream, statistics, parameters, gradients
+  DType activation;  // what meets products, and is kept for their gradients
+  DType compute;     // how products are computed
+  static Types of(DType compute);
+};
+
+// What `auto` precision means on this machine: bf16 where the CPU multiplies it faster, else fp32.
+DType auto_compute();
+// The compute type that `precision` means on this machine.
+DType resolve_precision(Precision precision);
+Precision precision_of(DType compute);           // never kAuto
+std::string_view precision_name(DType compute);  // "bf16"
+// What the flag --dtype means on this machine; kConfig for a word that train.precision does not know.
+DType parse_precision(std::string_view word);
+
+}  // namespace ashlar::nn
