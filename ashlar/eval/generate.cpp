@@ -16,8 +16,8 @@ nn::Saved lay_out(Arena& arena, const nn::Model& model, int64_t num_tokens) {
 }
 
 Arena arena_of(Allocator& allocator, const nn::Model& model, int64_t num_tokens) {
-  return nn::arena_for(allocator, Tag::kWorkspace,
-                       [&](Arena& arena) { lay_out(arena, model, num_tokens); });
+  return arena_for(allocator, Tag::kWorkspace,
+                   [&](Arena& arena) { lay_out(arena, model, num_tokens); });
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
   const auto lay_out = [&](Arena& arena) {
     return nn::Saved::make(arena, model.weights(), model.types(), T, 0, nn::Keep::kNothing);
   };
-  Arena arena = nn::arena_for(allocator, Tag::kWorkspace, [&](Arena& a) { lay_out(a); });
+  Arena arena = arena_for(allocator, Tag::kWorkspace, [&](Arena& a) { lay_out(a); });
   const nn::Saved saved = lay_out(arena);
   const OwnedTensor ids = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
   const OwnedTensor targets = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);

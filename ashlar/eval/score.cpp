@@ -39,7 +39,7 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
   const auto lay_out = [&](Arena& arena) {
     return nn::Saved::make(arena, model.weights(), model.types(), T, 0, nn::Keep::kNothing);
   };
-  Arena arena = nn::arena_for(allocator, Tag::kWorkspace, [&](Arena& a) { lay_out(a); });
+  Arena arena = arena_for(allocator, Tag::kWorkspace, [&](Arena& a) { lay_out(a); });
   const nn::Saved saved = lay_out(arena);
   OwnedTensor ids_T = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
   upload(ctx, ids, ids_T.tensor);

@@ -51,12 +51,6 @@ std::vector<Tensor> take_tables(Arena& arena, const ModelSpec& spec, DType dtype
 
 }  // namespace
 
-Arena arena_for(Allocator& allocator, Tag tag, function_ref<void(Arena&)> lay_out, int64_t align) {
-  Arena counter(Device::kMeta, align);
-  lay_out(counter);
-  return Arena(allocator, counter.peak_bytes(), tag, align);
-}
-
 Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, DType compute,
              int64_t max_positions, const ModelOptions& options)
     : types_(Types::of(compute)),

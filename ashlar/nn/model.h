@@ -116,8 +116,6 @@ class Model {
   ExpertExchange local_experts_;
 };
 
-// An arena of exactly the size that `lay_out(arena)` takes.
-Arena arena_for(Allocator& allocator, Tag tag, function_ref<void(Arena&)> lay_out,
-                int64_t align = Arena::kAlign);
+using ashlar::arena_for;  // tensor/tensor.h
 
 }  // namespace ashlar::nn

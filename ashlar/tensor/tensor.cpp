@@ -135,4 +135,10 @@ Tensor Arena::take(DType dtype, const Shape& shape) {
   return tensor;
 }
 
+Arena arena_for(Allocator& allocator, Tag tag, function_ref<void(Arena&)> lay_out, int64_t align) {
+  Arena counter(Device::kMeta, align);
+  lay_out(counter);
+  return Arena(allocator, counter.peak_bytes(), tag, align);
+}
+
 }  // namespace ashlar

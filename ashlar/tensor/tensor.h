@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/function_ref.h"
 #include "ashlar/tensor/allocator.h"
 #include "ashlar/tensor/dtype.h"
 #include "ashlar/tensor/shape.h"
@@ -104,5 +105,9 @@ class Arena {
   int64_t used_ = 0, peak_ = 0;
   std::function<void()> reached_;
 };
+
+// An arena of exactly the size that `lay_out(arena)` takes.
+Arena arena_for(Allocator& allocator, Tag tag, function_ref<void(Arena&)> lay_out,
+                int64_t align = Arena::kAlign);
 
 }  // namespace ashlar

@@ -51,7 +51,7 @@ void expect_cached_equals_full(DType compute, const std::vector<int>& chunks, do
   OwnedTensor ids_T = make_tensor(m.allocator, DType::kI32, {7}, Tag::kInput);
   int64_t begin = 0;
   for (const int count : chunks) {
-    Arena arena = nn::arena_for(m.allocator, Tag::kSaved, [&](Arena& a) {
+    Arena arena = arena_for(m.allocator, Tag::kSaved, [&](Arena& a) {
       nn::Saved::make(a, m.model.weights(), types, count, 1, nn::Keep::kNothing);
     });
     const nn::Saved saved =
