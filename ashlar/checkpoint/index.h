@@ -1,8 +1,8 @@
 // index.bin: which file holds which box of which tensor, with CRC32C of every 4 MiB of every file.
 // docs/formats/checkpoint.md gives the byte layout and a worked example.
 //
-// build_index and parse_index are pure functions on bytes; parse(build(x)) gives x and
-// build(parse(bytes)) gives bytes.  The parser trusts nothing: every count is checked against its
+// build_index and parse_index are pure functions on bytes; parse(build(x)) gives x, and
+// build(parse(bytes)) gives bytes that build_index made.  The parser trusts nothing: every count is checked against its
 // section before memory is taken, every reference, box and byte range against what it points into.
 //
 // Errors  kCorrupt: "PATH: section and element: value found; what is expected".
@@ -48,21 +48,12 @@ struct IndexBox {
   std::optional<uint32_t> crc;
 };
 
-struct IndexSubpart {  // a logical part of a fused parameter along one axis
-  std::string name;
-  uint8_t axis = 0, tp_role = 0;
-  uint16_t flags = 0;
-  uint32_t replicate_from = ~uint32_t(0);  // none
-  int64_t start = 0, length = 0, logical_start = 0;
-};
-
 struct IndexTensor {
   LogicalTensor logical;
   uint32_t parent = ~uint32_t(0);  // the parameter of a state or scale: into Index::tensors
   bool alias = false;              // its boxes are another tensor's bytes
   std::vector<IndexBox> boxes;     // sorted by offset
-  std::vector<IndexSubpart> subparts;
-  Id content_hash{};  // zero: absent
+  Id content_hash{};               // zero: absent
 };
 
 struct IndexBlob {

@@ -84,12 +84,11 @@ class Builder {
     out.put(uint64_t(tensor.boxes.size()));
     out.put(shape.numel());
     out.put(count(kSubpart));
-    out.put(uint32_t(tensor.subparts.size()));
+    out.put(uint32_t(0));  // no parts
     out.zeros(4);
     out.put(tensor.content_hash);
     for (const int64_t extent : shape.dims()) at(kDim).put(extent);
     add_boxes(tensor);
-    for (const IndexSubpart& part : tensor.subparts) add(part);
   }
 
   void add_boxes(const IndexTensor& tensor) {
@@ -112,19 +111,6 @@ class Builder {
         at(kPair).put(piece.box.length[d]);
       }
     }
-  }
-
-  void add(const IndexSubpart& part) {
-    Out& out = at(kSubpart);
-    put_text(kSubpart, part.name);
-    out.put(part.axis);
-    out.put(part.tp_role);
-    out.put(part.flags);
-    out.put(part.replicate_from);
-    out.put(part.start);
-    out.put(part.length);
-    out.put(part.logical_start);
-    out.zeros(24);
   }
 
   void add(const IndexBlob& blob) {

@@ -225,7 +225,7 @@ class Parser {
     if (ndim > Shape::kMaxDims)
       fail("{}: {} dims; at most {} can be read", in.place, ndim, Shape::kMaxDims);
     const auto role = take<uint8_t>(in);
-    if (role > uint8_t(Role::kScalar)) fail("{}: role {} is unknown", in.place, role);
+    if (role > uint8_t(Role::kLoader) || role == 3) fail("{}: role {} is unknown", in.place, role);
     logical.role = Role(role);
     tensor.parent = take<uint32_t>(in);
     if (tensor.parent != ~uint32_t(0) && tensor.parent >= sections_[kTensor].count)
@@ -250,8 +250,7 @@ class Parser {
     take_zero(in, 4, "the reserved field");
     tensor.content_hash = take_id(in);
     parse_boxes(tensor, first_box, num_boxes);
-    for (uint64_t s = 0; s < num_subs; ++s)
-      tensor.subparts.push_back(parse_subpart(first_sub + s, logical));
+    for (uint64_t s = 0; s < num_subs; ++s) skip_subpart(first_sub + s);
     return tensor;
   }
 
@@ -309,24 +308,10 @@ class Parser {
     return piece;
   }
 
-  IndexSubpart parse_subpart(uint64_t i, const LogicalTensor& logical) {
+  // Parts of a fused parameter, which nothing reads; their names stand among the others.
+  void skip_subpart(uint64_t i) {
     Cursor in = element(kSubpart, i);
-    IndexSubpart part;
-    part.name = take_text(in, "name");
-    part.axis = take<uint8_t>(in);
-    part.tp_role = take<uint8_t>(in);
-    part.flags = take<uint16_t>(in);
-    part.replicate_from = take<uint32_t>(in);
-    part.start = take_size(in, "start");
-    part.length = take_size(in, "length");
-    part.logical_start = take_size(in, "logical_start");
-    take_zero(in, 24, "the reserved field");
-    const Shape& shape = logical.global_shape;
-    if (part.axis >= shape.ndim() || part.start > shape[part.axis] ||
-        part.length > shape[part.axis] - part.start)
-      fail("{}: axis {} [{}, +{}) passes the shape {} of '{}'", in.place, part.axis, part.start,
-           part.length, shape.to_string(), logical.name);
-    return part;
+    take_text(in, "name");
   }
 
   IndexBlob parse_blob(uint64_t i) {

@@ -8,7 +8,8 @@
 
 namespace ashlar {
 
-enum class Role : uint8_t { kParameter, kBuffer, kOptimizerState, kScale, kLoader, kRng, kScalar };
+// Numbers as checkpoints store them.
+enum class Role : uint8_t { kParameter = 0, kBuffer = 1, kOptimizerState = 2, kLoader = 4 };
 
 struct LogicalTensor {
   std::string name;  // native name (the Hugging Face layout), global layer numbers
