@@ -54,13 +54,11 @@ Runs::Runs(const Box& part, const Box& from, const Box& to) {
     }
   }
   outer_dims_ = d + 1;
-  last_end_ = from_ + length_;
   for (int outer = 0; outer < outer_dims_; ++outer) {
     extent_[outer] = part.length[outer];
     from_stride_[outer] = from_stride[outer];
     to_stride_[outer] = to_stride[outer];
     count_ *= extent_[outer];
-    last_end_ += (extent_[outer] - 1) * from_stride[outer];
   }
 }
 

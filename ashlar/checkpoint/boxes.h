@@ -26,12 +26,11 @@ class Runs {
   int64_t from() const { return from_; }  // element positions of the current run
   int64_t to() const { return to_; }
   int64_t length() const { return length_; }  // of every run
-  int64_t last_end_in_from() const { return last_end_; }
   void next();
 
  private:
   int outer_dims_ = 0;
-  int64_t index_ = 0, count_ = 1, length_ = 1, from_ = 0, to_ = 0, last_end_ = 0;
+  int64_t index_ = 0, count_ = 1, length_ = 1, from_ = 0, to_ = 0;
   std::array<int64_t, Shape::kMaxDims> extent_{}, at_{}, from_stride_{}, to_stride_{};
 };
 

@@ -128,10 +128,6 @@ uint32_t crc32c_portable(std::span<const std::byte> bytes, uint32_t previous) {
   return ~update_portable(~previous, bytes.data(), bytes.size());
 }
 
-uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) {
-  return multiply(zero_bytes(length_b), crc_a) ^ crc_b;
-}
-
 uint64_t xxh3_64(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }

@@ -13,8 +13,6 @@ uint32_t crc32c(std::span<const std::byte> bytes, uint32_t previous = 0);
 uint32_t crc32c(std::string_view text, uint32_t previous = 0);
 // The same by tables: what crc32c uses on a CPU without the instruction.
 uint32_t crc32c_portable(std::span<const std::byte> bytes, uint32_t previous = 0);
-// CRC of A followed by B from crc(A), crc(B) and the length of B.
-uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b);
 uint64_t xxh3_64(std::span<const std::byte> bytes);
 
 }  // namespace ashlar
