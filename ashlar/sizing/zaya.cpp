@@ -1,7 +1,5 @@
 #include "ashlar/sizing/zaya.h"
 
-#include "ashlar/core/error.h"
-
 namespace ashlar {
 namespace {
 
@@ -50,7 +48,6 @@ ZayaParameters zaya_parameters(const ZayaSpec& m) {
   p.total = p.blocks + p.embedding + p.other;
   p.without_embedding = p.blocks + p.other;
   p.active = p.without_embedding - L * (E - 1) * p.expert;
-  p.active_with_head = p.active + p.embedding;
   p.buffers = L * (E + 1);
   return p;
 }
@@ -70,31 +67,6 @@ ZayaFlop zaya_flop(const ZayaSpec& m, int64_t sequence_length) {
   flop.forward = flop.blocks + flop.head + flop.attention;
   flop.training = 3 * flop.forward;
   return flop;
-}
-
-std::string_view name_of(FlopConvention convention) {
-  switch (convention) {
-    case FlopConvention::kExactCausal:
-      return "exact-causal";
-    case FlopConvention::k6N6Lds:
-      return "6N+6Lds";
-    case FlopConvention::k6N12Lds:
-      return "6N+12Lds";
-    case FlopConvention::k6N:
-      return "6N";
-  }
-  ASHLAR_ASSERT(false && "a FlopConvention without a name");
-}
-
-double training_flop_per_token(const ZayaSpec& spec, int64_t sequence_length,
-                               FlopConvention convention) {
-  if (convention == FlopConvention::kExactCausal) return zaya_flop(spec, sequence_length).training;
-  const double weights = 6 * double(zaya_parameters(spec).active_with_head);
-  const double scores =
-      double(spec.num_hidden_layers) * double(spec.q_dim()) * double(sequence_length);
-  if (convention == FlopConvention::k6N6Lds) return weights + 6 * scores;
-  if (convention == FlopConvention::k6N12Lds) return weights + 12 * scores;
-  return weights;
 }
 
 }  // namespace ashlar

@@ -5,9 +5,7 @@
 // Types   Parameter counts are exact integers; flop are doubles, exact below 2^53.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
 
 #include "ashlar/spec/zaya_spec.h"
 
@@ -35,9 +33,8 @@ struct ZayaParameters {
   int64_t embedding = 0;  // also the head
   int64_t other = 0;      // input scaling and final norm
   int64_t total = 0, without_embedding = 0;
-  int64_t active = 0;            // of one token, without the embedding
-  int64_t active_with_head = 0;  // N of the 6N conventions
-  int64_t buffers = 0;           // balancing biases; not trained, not in total
+  int64_t active = 0;   // of one token, without the embedding
+  int64_t buffers = 0;  // balancing biases; not trained, not in total
 };
 ZayaParameters zaya_parameters(const ZayaSpec& spec);
 
@@ -53,15 +50,5 @@ struct ZayaFlop {
   double training = 0;   // 3 forward; recomputation is not counted
 };
 ZayaFlop zaya_flop(const ZayaSpec& spec, int64_t sequence_length);
-
-// What a published MFU counts as a token's training flop.  N = active_with_head, d = query width
-// (heads times head_dim), s = sequence length; the 6N forms ignore sliding windows.
-enum class FlopConvention : uint8_t { kExactCausal, k6N6Lds, k6N12Lds, k6N };
-inline constexpr std::array kFlopConventions = {FlopConvention::kExactCausal,
-                                                FlopConvention::k6N6Lds, FlopConvention::k6N12Lds,
-                                                FlopConvention::k6N};
-std::string_view name_of(FlopConvention convention);  // "exact-causal", "6N+6Lds", "6N+12Lds", "6N"
-double training_flop_per_token(const ZayaSpec& spec, int64_t sequence_length,
-                               FlopConvention convention);
 
 }  // namespace ashlar
