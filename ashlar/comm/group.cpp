@@ -49,19 +49,6 @@ void copy_text(char (&to)[kSize], std::string_view text) {
   std::memcpy(to, text.data(), std::min(kSize, text.size()));
 }
 
-int64_t bytes_of(std::span<const Transfer> transfers) {
-  int64_t bytes = 0;
-  for (const Transfer& transfer : transfers) bytes += transfer.data.bytes();
-  return bytes;
-}
-
-// S as Record states it.
-int64_t recorded_bytes(const Operation& op) {
-  if (op.op == Op::kSendReceive) return std::max(bytes_of(op.sends), bytes_of(op.receives));
-  if (op.op == Op::kReduce) return op.in.bytes();
-  return std::max(op.in.bytes(), op.out.bytes());
-}
-
 // A group of one: its contribution is the result.
 void copy_alone(const Operation& op) {
   ASHLAR_ASSERT(op.sends.size() == op.receives.size());
@@ -219,9 +206,6 @@ Work Group::submit(Operation operation, std::string_view label) {
   operation.row = &row(operation.op, label);
   operation.sequence = sequence_;
   if (operation.op != Op::kSendReceive) ++sequence_;
-  if (world_.records)
-    world_.records->push_back(
-        {operation.op, std::string(label), name_, size(), recorded_bytes(operation)});
   if (size() == 1) {
     const auto start = Clock::now();
     copy_alone(operation);

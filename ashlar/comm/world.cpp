@@ -23,12 +23,10 @@ void check(int size, const Options& options) {
 
 }  // namespace
 
-World::World(Engine& engine, const Options& options, Allocator& allocator,
-             std::vector<Record>* records)
+World::World(Engine& engine, const Options& options, Allocator& allocator)
     : engine(engine),
       options((check(engine.size(), options), options)),
       allocator(allocator),
-      records(records),
       fate(engine),
       group(*this, "world", all_ranks(engine.size()), "world") {}
 

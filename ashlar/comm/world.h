@@ -30,28 +30,17 @@ struct Options {
   Collectives collectives = Collectives::kExact;
 };
 
-// An operation as a recording keeps it.
-struct Record {
-  Op op;
-  std::string label, group;
-  int group_size;
-  int64_t bytes;  // S: the whole array, or the larger of what goes and what comes
-  bool operator==(const Record&) const = default;
-};
-
 struct World {
   // kConfig if the staging memory is too small for the world.
-  World(Engine& engine, const Options& options, Allocator& allocator,
-        std::vector<Record>* records = nullptr);
+  World(Engine& engine, const Options& options, Allocator& allocator);
   // The one of this name, made when a group first asks for it.
   Executor& lane(const std::string& name);
 
   Engine& engine;
   const Options options;
   Allocator& allocator;
-  std::vector<Record>* const records;  // null: nobody records
-  bool muted = false;                  // Group::mute
-  bool one_lane = false;               // Group::keep_one_lane
+  bool muted = false;     // Group::mute
+  bool one_lane = false;  // Group::keep_one_lane
   Fate fate;
   std::map<std::string, std::unique_ptr<Executor>> lanes;
   Group group;

@@ -50,7 +50,7 @@ std::vector<GroupTraffic> traffic_since(const std::vector<GroupTraffic>& before,
 
 DryRank::DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads,
                  std::optional<int64_t> workspace_bytes)
-    : world_(rank, num_ranks, {}, allocator_, false),
+    : world_(rank, num_ranks, {}, allocator_),
       trainer_(recipe, compute, allocator_, threads, world_.group(), workspace_bytes, &recorder_),
       ids_(size_t(recipe.train.micro_batch * recipe.data.sequence_length), 0),
       sequence_(kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length)) {

@@ -23,18 +23,14 @@ class RecordingEngine final : public Engine {
 
 class RecordingWorld {
  public:
-  // The allocator is a meta one: it counts the staging memory of the rank.  keep: false where the
-  // counters of the groups are enough.
-  RecordingWorld(int rank, int size, const Options& options, Allocator& allocator, bool keep = true)
-      : engine_(rank, size), world_(engine_, options, allocator, keep ? &records_ : nullptr) {
+  // The allocator is a meta one: it counts the staging memory of the rank.
+  RecordingWorld(int rank, int size, const Options& options, Allocator& allocator)
+      : engine_(rank, size), world_(engine_, options, allocator) {
     ASHLAR_ASSERT(allocator.device() == Device::kMeta);
   }
   Group& group() { return world_.group; }
-  // Of all groups of this rank, in the order of their submission.
-  const std::vector<Record>& records() const { return records_; }
 
  private:
-  std::vector<Record> records_;
   RecordingEngine engine_;
   World world_;
 };
