@@ -6,7 +6,6 @@
 
 #include "ashlar/checkpoint/raise.h"
 #include "ashlar/checkpoint/retention.h"
-#include "ashlar/checkpoint/save_engine.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/threads.h"
 
@@ -28,8 +27,7 @@ std::string prepared(FileSystem& files, std::string root) {
 
 }  // namespace
 
-Checkpointer::Engine::Engine(FileSystem& files, std::string root, CheckpointOptions options,
-                             Log& log)
+Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOptions options, Log& log)
     : files_(files),
       root_(prepared(files, std::move(root))),
       options_(std::move(options)),
@@ -55,7 +53,7 @@ Checkpointer::Engine::Engine(FileSystem& files, std::string root, CheckpointOpti
   }
 }
 
-Checkpointer::Engine::~Engine() {
+Checkpointer::~Checkpointer() {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return jobs_.empty(); });
@@ -65,7 +63,7 @@ Checkpointer::Engine::~Engine() {
   remove_abandoned();
 }
 
-void Checkpointer::Engine::stop() {
+void Checkpointer::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -75,18 +73,18 @@ void Checkpointer::Engine::stop() {
   writer_.join();
 }
 
-std::optional<StepRef> Checkpointer::Engine::newest() const {
+std::optional<StepRef> Checkpointer::newest() const {
   const std::lock_guard lock(mutex_);
   return newest_;
 }
 
-StepReader Checkpointer::Engine::open_newest() const {
+StepReader Checkpointer::open_newest() const {
   const std::optional<StepRef> ref = newest();
   ASHLAR_ASSERT(ref);
   return StepReader(files_, ref->directory);
 }
 
-void Checkpointer::Engine::reject_newest(const std::string& reason) {
+void Checkpointer::reject_newest(const std::string& reason) {
   ASHLAR_ASSERT(newest() && idle());
   const StepRef bad = *newest();
   log_.warn("{} is not usable: {}", bad.directory, reason);
@@ -94,8 +92,8 @@ void Checkpointer::Engine::reject_newest(const std::string& reason) {
   recover(VerifyLevel::kDeep);  // one step was worse than it looked: trust no other by its looks
 }
 
-std::shared_ptr<Checkpointer::Engine::Job> Checkpointer::Engine::make_job(
-    const SaveRequest& request, const Id& attempt) {
+std::shared_ptr<Checkpointer::Job> Checkpointer::make_job(const SaveRequest& request,
+                                                          const Id& attempt) {
   check_step(request.step);
   auto job = std::make_shared<Job>();
   job->plan =
@@ -110,7 +108,7 @@ std::shared_ptr<Checkpointer::Engine::Job> Checkpointer::Engine::make_job(
 }
 
 // A save that ended before it began.  The others do not know yet, and may be writing.
-void Checkpointer::Engine::refuse(const SaveRequest& request, const Error& error) {
+void Checkpointer::refuse(const SaveRequest& request, const Error& error) {
   if (leads()) {
     const std::lock_guard lock(mutex_);
     abandoned_.push_back(join(root_, tmp_name(request.step, to_text(request.attempt))));
@@ -123,7 +121,7 @@ void Checkpointer::Engine::refuse(const SaveRequest& request, const Error& error
   StepWriter(files_, root_, nothing, options_.retry_delay_s, log_).report_failure(error.what());
 }
 
-void Checkpointer::Engine::save(const SaveRequest& request) {
+void Checkpointer::save(const SaveRequest& request) {
   const Clock::time_point start = Clock::now();
   const bool chosen = request.attempt != Id{};
   ASHLAR_ASSERT(chosen || options_.num_writers == 1);
@@ -149,7 +147,7 @@ void Checkpointer::Engine::save(const SaveRequest& request) {
   if (!options_.async) wait();
 }
 
-void Checkpointer::Engine::before_update() {
+void Checkpointer::before_update() {
   const Clock::time_point start = Clock::now();
   std::unique_lock lock(mutex_);
   if (to_copy_.empty()) return;
@@ -158,12 +156,12 @@ void Checkpointer::Engine::before_update() {
   job->stats.blocked_s += seconds_since(start);
 }
 
-void Checkpointer::Engine::drain() {
+void Checkpointer::drain() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return jobs_.empty(); });
 }
 
-void Checkpointer::Engine::wait() {
+void Checkpointer::wait() {
   drain();
   const std::lock_guard lock(mutex_);
   if (failures_.empty()) return;
@@ -172,7 +170,7 @@ void Checkpointer::Engine::wait() {
   throw oldest;
 }
 
-std::vector<SaveStats> Checkpointer::Engine::take_stats() {
+std::vector<SaveStats> Checkpointer::take_stats() {
   const std::lock_guard lock(mutex_);
   std::vector<SaveStats> stats;
   for (const auto& job : committed_) stats.push_back(job->stats);
@@ -180,22 +178,22 @@ std::vector<SaveStats> Checkpointer::Engine::take_stats() {
   return stats;
 }
 
-std::vector<SaveFailure> Checkpointer::Engine::take_failures() {
+std::vector<SaveFailure> Checkpointer::take_failures() {
   const std::lock_guard lock(mutex_);
   return std::exchange(failures_, {});
 }
 
-int Checkpointer::Engine::consecutive_failures() const {
+int Checkpointer::consecutive_failures() const {
   const std::lock_guard lock(mutex_);
   return consecutive_failures_;
 }
 
-bool Checkpointer::Engine::idle() const {
+bool Checkpointer::idle() const {
   const std::lock_guard lock(mutex_);
   return jobs_.empty();
 }
 
-void Checkpointer::Engine::recover(VerifyLevel level) {
+void Checkpointer::recover(VerifyLevel level) {
   Recovery recovery = find_newest(files_, root_, level, Who::kHolder, log_);
   for (const RejectedStep& rejected : recovery.rejected) {
     log_.warn("setting {} aside under {}/{}", rejected.ref.directory, root_, kBadDirectory);
@@ -206,7 +204,7 @@ void Checkpointer::Engine::recover(VerifyLevel level) {
   last_step_ = newest_ ? newest_->step : -1;
 }
 
-void Checkpointer::Engine::check_step(int64_t step) const {
+void Checkpointer::check_step(int64_t step) const {
   ASHLAR_ASSERT(step >= 0 && step <= kMaxStep);
   if (!leads()) return;  // the leader's verdict holds for all
   const std::lock_guard lock(mutex_);
@@ -216,7 +214,7 @@ void Checkpointer::Engine::check_step(int64_t step) const {
                  step, root_, last_step_);
 }
 
-int64_t Checkpointer::Engine::free_bytes(int64_t step) const {
+int64_t Checkpointer::free_bytes(int64_t step) const {
   try {
     return files_.free_bytes(root_);
   } catch (const Error& error) {
@@ -224,7 +222,7 @@ int64_t Checkpointer::Engine::free_bytes(int64_t step) const {
   }
 }
 
-void Checkpointer::Engine::check_room(const SavePlan& plan) {
+void Checkpointer::check_room(const SavePlan& plan) {
   try {
     const int64_t needed = plan.bytes_to_expect + plan.bytes_to_expect / 20 + kReserveBytes;
     const int64_t free = free_bytes(plan.step);
@@ -239,7 +237,7 @@ void Checkpointer::Engine::check_room(const SavePlan& plan) {
   }
 }
 
-void Checkpointer::Engine::take_arena(const SavePlan& plan) {
+void Checkpointer::take_arena(const SavePlan& plan) {
   if (arena_) return;
   int64_t chunks = 0;
   for (const FilePlan& file : plan.files)
@@ -248,47 +246,6 @@ void Checkpointer::Engine::take_arena(const SavePlan& plan) {
                                                      : quarter_of_memory() / options_.local_writers;
   arena_ = std::make_unique<ChunkArena>(
       std::clamp<int64_t>(2 * chunks, 2, std::max<int64_t>(2, limit / kChunkBytes)));
-}
-
-Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOptions options, Log& log)
-    : engine_(std::make_unique<Engine>(files, std::move(root), std::move(options), log)) {}
-Checkpointer::~Checkpointer() = default;
-
-std::optional<StepRef> Checkpointer::newest() const {
-  return engine_->newest();
-}
-StepReader Checkpointer::open_newest() const {
-  return engine_->open_newest();
-}
-void Checkpointer::reject_newest(const std::string& reason) {
-  engine_->reject_newest(reason);
-}
-void Checkpointer::save(const SaveRequest& request) {
-  engine_->save(request);
-}
-void Checkpointer::before_update() {
-  engine_->before_update();
-}
-void Checkpointer::drain() {
-  engine_->drain();
-}
-void Checkpointer::wait() {
-  engine_->wait();
-}
-std::vector<SaveFailure> Checkpointer::take_failures() {
-  return engine_->take_failures();
-}
-std::vector<SaveStats> Checkpointer::take_stats() {
-  return engine_->take_stats();
-}
-int64_t Checkpointer::arena_bytes() const {
-  return engine_->arena_bytes();
-}
-int Checkpointer::consecutive_failures() const {
-  return engine_->consecutive_failures();
-}
-const std::string& Checkpointer::run_id() const {
-  return engine_->run_id();
 }
 
 }  // namespace ashlar::checkpoint

@@ -39,15 +39,24 @@
 // Threads  one caller.  The tensors of the last save must outlive this object or wait().
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "ashlar/checkpoint/chunk_arena.h"
+#include "ashlar/checkpoint/lease.h"
 #include "ashlar/checkpoint/recovery.h"
 #include "ashlar/checkpoint/save_plan.h"
 #include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/checkpoint/step_writer.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 
@@ -97,8 +106,8 @@ class Checkpointer {
   void reject_newest(const std::string& reason);
 
   // Steps must increase: kConfig if `step` is not newer than every step there is.  kStorage if the
-  // disk has too little room: 1.05 times the bytes of this writer's files and 16 MiB; the leader asks
-  // for room for the files of all, if the request tells what is whole.
+  // disk has too little room: 1.05 times the bytes of this writer's files and 16 MiB; the leader
+  // asks for room for the files of all, if the request tells what is whole.
   void save(const SaveRequest& request);
   void before_update();
   void drain();  // until no save is under way; throws nothing
@@ -108,14 +117,92 @@ class Checkpointer {
   // are empty: the leader knows what became of a step.
   std::vector<SaveStats> take_stats();
   std::vector<SaveFailure> take_failures();
-  int64_t arena_bytes() const;  // 0 before the first save
+  int64_t arena_bytes() const {
+    return arena_ ? arena_->size_bytes() : 0;
+  }  // 0 before the first save
   // Saves that failed since the last that succeeded; one refused for lack of room is one of them.
   int consecutive_failures() const;
-  const std::string& run_id() const;
+  const std::string& run_id() const { return options_.run_id; }
 
  private:
-  class Engine;
-  std::unique_ptr<Engine> engine_;
+  // What the caller shares with the two threads:
+  //
+  //   caller    save(): plans, queues a Job in to_copy_
+  //   copier_   to_copy_ -> chunks of the arena, queued in filled_
+  //   writer_   filled_ -> files; commits a step after its last chunk and retires old ones, or
+  //             (a follower) writes its part of the step
+  //
+  // The members from jobs_ to stop_ are used under mutex_; a Job's plan is fixed before it is
+  // queued.
+  struct Job {
+    SavePlan plan;
+    SaveStats stats;
+    std::function<void()> before_commit;
+    Clock::time_point start;
+    std::unique_ptr<StepWriter> writer;  // the writer thread's; null once it failed
+    std::optional<Error> error;          // the writer thread's
+  };
+  // One filled chunk on its way to the disk.
+  struct Filled {
+    std::shared_ptr<Job> job;
+    size_t file;
+    int64_t chunk, arena_chunk, bytes;  // arena_chunk -1: this writer has no file in the step
+    bool last;
+  };
+
+  // The caller's side.
+  bool leads() const { return options_.writer == 0; }
+  bool idle() const;
+  std::shared_ptr<Job> make_job(const SaveRequest& request, const Id& attempt);
+  void refuse(const SaveRequest& request, const Error& error);
+  void recover(VerifyLevel level);
+  void check_step(int64_t step) const;
+  int64_t free_bytes(int64_t step) const;
+  void check_room(const SavePlan& plan);  // a refusal is a failed save
+  void take_arena(const SavePlan& plan);
+
+  // The threads' side: save_threads.cpp.
+  void copy_loop();
+  void copy(const std::shared_ptr<Job>& job);
+  void write_loop();
+  void refresh_lease();  // if it is due
+  void write(const Filled& filled);
+  template <typename F>
+  void guarded(Job& job, F&& body);
+  void begin(Job& job);
+  void write_chunk(Job& job, const Filled& filled);
+  void give_up(Job& job);
+  void await_parts(Job& job);
+  void prepare_commit(Job& job);
+  void commit(Job& job);
+  void publish_part(Job& job);
+  void fail(int64_t step, const Error& error);
+  void finish(const std::shared_ptr<Job>& job);
+  void retire();
+  void stop();  // ends the threads
+  void remove_abandoned();
+
+  FileSystem& files_;
+  std::string root_;
+  CheckpointOptions options_;
+  Log& log_;
+  std::optional<Lease> lease_;                  // the leader's
+  Clock::time_point refreshed_ = Clock::now();  // the writer thread's
+  std::unique_ptr<ChunkArena> arena_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Job>> jobs_;     // not finished, at most kMaxJobs
+  std::deque<std::shared_ptr<Job>> to_copy_;  // the first is being copied
+  std::deque<Filled> filled_;
+  std::vector<std::shared_ptr<Job>> committed_;  // the leader's, until they are taken
+  std::vector<SaveFailure> failures_;            // likewise
+  std::optional<StepRef> newest_, previous_;
+  int64_t last_step_ = -1;
+  int consecutive_failures_ = 0;
+  std::vector<std::string> abandoned_;  // attempts in which a slow follower may still write
+  bool stop_ = false;
+  std::thread copier_, writer_;
 };
 
 }  // namespace ashlar::checkpoint

@@ -1,15 +1,16 @@
-#include "ashlar/checkpoint/save_engine.h"
-
+// The two threads behind a Checkpointer.
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 
+#include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/checkpoint/raise.h"
 #include "ashlar/checkpoint/retention.h"
 
 namespace ashlar::checkpoint {
 
-void Checkpointer::Engine::copy_loop() {
+void Checkpointer::copy_loop() {
   for (;;) {
     std::shared_ptr<Job> job;
     {
@@ -28,7 +29,7 @@ void Checkpointer::Engine::copy_loop() {
   }
 }
 
-void Checkpointer::Engine::copy(const std::shared_ptr<Job>& job) {
+void Checkpointer::copy(const std::shared_ptr<Job>& job) {
   const size_t num_files = job->plan.files.size();
   if (num_files == 0) {
     const std::lock_guard lock(mutex_);
@@ -51,7 +52,7 @@ void Checkpointer::Engine::copy(const std::shared_ptr<Job>& job) {
   }
 }
 
-void Checkpointer::Engine::write_loop() {
+void Checkpointer::write_loop() {
   for (;;) {
     std::optional<Filled> next;
     {
@@ -69,7 +70,7 @@ void Checkpointer::Engine::write_loop() {
   }
 }
 
-void Checkpointer::Engine::refresh_lease() {
+void Checkpointer::refresh_lease() {
   if (!lease_ || seconds_since(refreshed_) < kLeaseRefresh_s) return;
   refreshed_ = Clock::now();
   try {
@@ -80,7 +81,7 @@ void Checkpointer::Engine::refresh_lease() {
 }
 
 // Runs on the writer thread; a failed job's later chunks are only released.
-void Checkpointer::Engine::write(const Filled& filled) {
+void Checkpointer::write(const Filled& filled) {
   Job& job = *filled.job;
   if (!job.error && !job.writer) guarded(job, [&] { begin(job); });
   if (filled.arena_chunk >= 0) {
@@ -95,7 +96,7 @@ void Checkpointer::Engine::write(const Filled& filled) {
 }
 
 template <typename F>
-void Checkpointer::Engine::guarded(Job& job, F&& body) {
+void Checkpointer::guarded(Job& job, F&& body) {
   try {
     body();
   } catch (const Error& error) {
@@ -109,7 +110,7 @@ void Checkpointer::Engine::guarded(Job& job, F&& body) {
   job.writer.reset();
 }
 
-void Checkpointer::Engine::give_up(Job& job) {
+void Checkpointer::give_up(Job& job) {
   if (!leads()) return job.writer->report_failure(job.error->what());
   job.writer->abandon();
   if (options_.num_writers == 1) return;
@@ -117,12 +118,12 @@ void Checkpointer::Engine::give_up(Job& job) {
   abandoned_.push_back(job.writer->directory());
 }
 
-void Checkpointer::Engine::begin(Job& job) {
+void Checkpointer::begin(Job& job) {
   job.writer = std::make_unique<StepWriter>(files_, root_, job.plan, options_.retry_delay_s, log_);
   job.writer->begin();
 }
 
-void Checkpointer::Engine::write_chunk(Job& job, const Filled& filled) {
+void Checkpointer::write_chunk(Job& job, const Filled& filled) {
   const Clock::time_point start = Clock::now();
   job.writer->write_chunk(filled.file, filled.chunk,
                           arena_->bytes(filled.arena_chunk).first(size_t(filled.bytes)));
@@ -131,7 +132,7 @@ void Checkpointer::Engine::write_chunk(Job& job, const Filled& filled) {
 }
 
 // Asks often at first, ten times a second later.
-void Checkpointer::Engine::await_parts(Job& job) {
+void Checkpointer::await_parts(Job& job) {
   const Clock::time_point start = Clock::now();
   double delay_s = 0.001;
   for (;;) {
@@ -151,7 +152,7 @@ void Checkpointer::Engine::await_parts(Job& job) {
   job.stats.parts_s = seconds_since(start);
 }
 
-void Checkpointer::Engine::prepare_commit(Job& job) {
+void Checkpointer::prepare_commit(Job& job) {
   if (!job.before_commit) return;
   try {
     job.before_commit();
@@ -160,7 +161,7 @@ void Checkpointer::Engine::prepare_commit(Job& job) {
   }
 }
 
-void Checkpointer::Engine::commit(Job& job) {
+void Checkpointer::commit(Job& job) {
   const Clock::time_point start = Clock::now();
   const std::string directory = job.writer->publish();
   job.writer.reset();
@@ -174,7 +175,7 @@ void Checkpointer::Engine::commit(Job& job) {
   consecutive_failures_ = 0;
 }
 
-void Checkpointer::Engine::publish_part(Job& job) {
+void Checkpointer::publish_part(Job& job) {
   job.writer->publish_part();
   job.writer.reset();
   const std::lock_guard lock(mutex_);
@@ -182,14 +183,14 @@ void Checkpointer::Engine::publish_part(Job& job) {
 }
 
 // Under the mutex.
-void Checkpointer::Engine::fail(int64_t step, const Error& error) {
+void Checkpointer::fail(int64_t step, const Error& error) {
   ++consecutive_failures_;
   if (!leads()) return log_.warn("{}", error.what());  // the leader reports it
   // A message of its own: it is read and freed by another thread.
   failures_.push_back({step, Error(error.kind(), std::string(error.what()))});
 }
 
-void Checkpointer::Engine::finish(const std::shared_ptr<Job>& job) {
+void Checkpointer::finish(const std::shared_ptr<Job>& job) {
   if (leads() && !job->error) guarded(*job, [&] { retire(); });
   remove_abandoned();
   {
@@ -206,7 +207,7 @@ void Checkpointer::Engine::finish(const std::shared_ptr<Job>& job) {
 }
 
 // A follower that was slower than the leader's verdict may have made its directory again.
-void Checkpointer::Engine::remove_abandoned() {
+void Checkpointer::remove_abandoned() {
   std::vector<std::string> directories;
   {
     const std::lock_guard lock(mutex_);
@@ -221,7 +222,7 @@ void Checkpointer::Engine::remove_abandoned() {
   }
 }
 
-void Checkpointer::Engine::retire() {
+void Checkpointer::retire() {
   try {
     retire_old_steps(files_, root_, options_.keep, options_.keep_every, log_);
   } catch (const Error&) {
