@@ -50,6 +50,37 @@ TEST(Process, AResultThatCannotBePrintedIsAnError) {
   }
 }
 
+// Makes a descriptor the writing end of a pipe that nobody reads.
+void pipe_to_nobody(int number) {
+  int ends[2];
+  if (pipe(ends) != 0 || dup2(ends[1], number) < 0) _exit(126);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+// As with `ashlar train ... 2>&1 | head`, when head has seen enough.
+TEST(Process, ARunGoesOnWhenNobodyReadsItsOutput) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  for (const int ranks : {1, 2}) {
+    const std::string name = "run" + std::to_string(ranks);
+    const Result result = run(scratch, run_args(name, ranks), [] {
+      pipe_to_nobody(STDOUT_FILENO);
+      pipe_to_nobody(STDERR_FILENO);
+    });
+    EXPECT_EQ(result.code, 0) << result.signal;
+    EXPECT_EQ(read_steps(scratch / name).size(), 30u);
+    run_ok(scratch, {"ckpt", "verify", step_directory(scratch / name, 30).string()});
+  }
+}
+
+TEST(Process, AResultThatNobodyReadsIsAnError) {
+  const Scratch scratch;
+  const Result result = run(scratch, {"info"}, [] { pipe_to_nobody(STDOUT_FILENO); });
+  EXPECT_EQ(result.code, 25) << result.signal << result.err;
+  EXPECT_NE(result.err.find("stdout: Broken pipe"), std::string::npos) << result.err;
+}
+
 // Limits of processes bind no root: the program runs as a user who has no other process.
 constexpr uid_t kNobodyElse = 64321;
 
