@@ -169,9 +169,18 @@ void require_outside(const std::string& root, const std::string& model) {
                  "{} is the model directory {} or lies in it; choose a root outside", root, model);
 }
 
+// A step stays as it was committed: nothing is written into it.
+void require_outside_steps(FileSystem& files, const std::string& out) {
+  for (auto at = real_path(out).parent_path(); at.has_relative_path(); at = at.parent_path())
+    ASHLAR_REQUIRE(!files.stat((at / checkpoint::kCommitName).string()), kConfig,
+                   "{} lies in the checkpoint step {}; choose a directory outside", out,
+                   at.string());
+}
+
 int import_model(const Flags& flags, Log& log) {
   const auto files = posix_files();
   require_outside(flags.second, flags.first);
+  require_outside_steps(*files, flags.second);
   const eval::ModelSource source = eval::find_model(*files, flags.first, log);
   ASHLAR_REQUIRE(source.hugging_face, kConfig,
                  "{}: expected a Hugging Face directory (with config.json)", flags.first);
@@ -200,6 +209,7 @@ int import_model(const Flags& flags, Log& log) {
 
 int export_model(const Flags& flags, Log& log) {
   const auto files = posix_files();
+  require_outside_steps(*files, flags.second);
   const eval::ModelSource source = eval::find_model(*files, flags.first, log);
   checkpoint::HfWriteOptions options;
   ASHLAR_REQUIRE(flags.layout == "native" || flags.layout == "legacy", kConfig,

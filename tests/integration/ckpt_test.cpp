@@ -98,6 +98,26 @@ TEST(Ckpt, ImportWritesNothingIntoTheModelDirectory) {
   run_ok(scratch, {"ckpt", "import", "hf", "hf-step"});
 }
 
+TEST(Ckpt, NothingIsWrittenIntoAStep) {
+  const Scratch scratch;
+  make_root_and_model(scratch);
+  fs::create_directory_symlink("run/checkpoints/step-000000000030", scratch / "link");
+  const auto before = read_tree(scratch.path());
+  const std::string step = "run/checkpoints/step-000000000020";
+  for (const std::string& out : {step + "/hf", step + "/model/deep/hf", step + "/hf/",
+                                 std::string("link/hf"), step + "/../step-000000000010/hf"})
+    for (const std::string verb : {"export", "import"}) {
+      const Result result =
+          run(scratch, {"ckpt", verb, verb == "export" ? "run/checkpoints" : "hf", out});
+      EXPECT_EQ(result.code, 2) << verb << " " << out << ": " << result.err;
+      EXPECT_TRUE(contains(result.err, out + " lies in the checkpoint step ")) << result.err;
+      EXPECT_TRUE(contains(result.err, "choose a directory outside")) << result.err;
+    }
+  EXPECT_EQ(read_tree(scratch.path()), before);
+  EXPECT_FALSE(fs::exists(scratch / step / "hf"));
+  run_ok(scratch, {"ckpt", "export", step, "run/checkpoints-hf"});
+}
+
 // No name or string of a file reaches the terminal as a command.
 TEST(Ckpt, NamesOfFilesArePrintedWithoutControlCharacters) {
   const Scratch scratch;
