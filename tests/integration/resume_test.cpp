@@ -357,7 +357,7 @@ TEST(Resume, StepsOfEarlierVersionsLoad) {
                      "model.router_hidden_size=4", "train.precision=fp64", "train.steps=3"}));
   const Steps steps = read_steps(scratch / "run");
   ASSERT_EQ(steps.size(), 1u) << "it goes on after step 2";
-  EXPECT_NEAR(steps.at(3)[0].loss, 5.757990479651924, 1e-12);
+  EXPECT_NEAR(std::stod(steps.at(3)[0].loss), 5.757990479651924, 1e-12);
 }
 
 }  // namespace
