@@ -67,7 +67,7 @@ void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
   const auto lay_out = [&](Arena& arena) {
     return nn::Saved::make(arena, model_->weights(), model_->types(), token_counts(), most, keep);
   };
-  saved_arena_ = nn::arena_for(allocator, Tag::kSaved, [&](Arena& arena) { lay_out(arena); });
+  saved_arena_ = arena_for(allocator, Tag::kSaved, [&](Arena& arena) { lay_out(arena); });
   saved_ = lay_out(saved_arena_);
   for (const nn::BlockSaved& block : saved_.blocks) loads_.push_back(block.moe.plan.count_X);
 }
@@ -81,7 +81,7 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
     loss_ = arena.take(model_->types().stream, {num_tokens});
     step_loads_LX_ = arena.take(DType::kI64, {num_blocks, classes});
   };
-  input_arena_ = nn::arena_for(allocator, Tag::kInput, lay_out);
+  input_arena_ = arena_for(allocator, Tag::kInput, lay_out);
   lay_out(input_arena_);
   for (int64_t l = 0; l < num_blocks; ++l)
     step_loads_.push_back(step_loads_LX_.slice(l, l + 1).view({classes}));

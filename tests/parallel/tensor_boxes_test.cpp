@@ -107,7 +107,7 @@ struct ShareWeights {
   ShareWeights(Allocator& allocator, const ZayaSpec& spec, const nn::Share& share,
                const InitSpec& init)
       : weights(model_of(spec), share, init),
-        memory(nn::arena_for(allocator, Tag::kWeights, [&](Arena& arena) { lay_out_in(arena); })) {
+        memory(arena_for(allocator, Tag::kWeights, [&](Arena& arena) { lay_out_in(arena); })) {
     lay_out_in(memory);
   }
   void lay_out_in(Arena& arena) {
