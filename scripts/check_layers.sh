@@ -3,7 +3,8 @@
 # CMakeLists.txt:
 #   ashlar/NAME  includes headers of itself and of every module in USES, each of which stands above it;
 #   tests/NAME   those too, and headers of every module in TEST_USES; and headers of the tests of such modules.
-# Fails too if docs/architecture.md tells of other modules than USES.
+# Fails too if docs/architecture.md tells of other modules than USES, if the contract of a kernel (kernels/X.cpp) looks at
+# a device, or if code outside of kernels reaches behind the contracts.
 set -euo pipefail
 status=0
 fail() {
@@ -52,4 +53,10 @@ done < <(grep -rnE '^#include "\.\./' ashlar tests --include='*.h' --include='*.
 while IFS= read -r line; do
   fail "$line: a source includes nothing of tests/"
 done < <(grep -rnE '^#include "tests/' ashlar --include='*.h' --include='*.cpp')
+while IFS= read -r line; do
+  fail "$line: a contract may not look at a device; only an implementation may"
+done < <(grep -nE '\<meta\(\)|\<device\>|\<Device::' ashlar/kernels/*.cpp)
+while IFS= read -r line; do
+  fail "$line: kernels are called by kernels/X.h; kernels/cpu is behind it"
+done < <(grep -rnE '^#include "ashlar/kernels/cpu/' ashlar --include='*.h' --include='*.cpp' | grep -v '^ashlar/kernels/')
 exit $status

@@ -3,6 +3,9 @@
 // A kernel looks at the dtype of its tensors and at the instruction set: fp64 always runs the plain
 // reference; fp32 and bf16 run the fast path of isa() unless the Context asks for the reference.
 // On the meta device a kernel checks its shapes, records its cost and returns.
+//
+// A call with more than four tensors takes a struct, filled with designated initialisers.  The
+// compiler refuses a call that leaves out a member without a default; `= {}` marks what may be absent.
 #pragma once
 
 #include <cstdint>

@@ -16,6 +16,8 @@
 namespace ashlar::kernels {
 namespace {
 
+namespace amx = cpu::amx;
+namespace gemm = cpu::gemm;
 using gemm::Groups;
 
 class Amx : public ::testing::Test {

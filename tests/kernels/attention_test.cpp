@@ -257,7 +257,8 @@ TEST(Attention, NotANumberIsNotHidden) {
 
 // What the bf16 paths take for e^x: one visible key at a time, so that the sums hold one term.
 TEST(Attention, BoundedScoresKeepTheirAccuracy) {
-  BlockMask mask{};
+  using cpu::kBlock;
+  cpu::BlockMask mask{};
   mask.columns[0] = 16;
   for (const Isa path : supported_isas()) {
     select_isa(path);
@@ -268,17 +269,18 @@ TEST(Attention, BoundedScoresKeepTheirAccuracy) {
       mask.begin[0] = visible;
       mask.end[0] = visible + 1;
       s[size_t(visible)] = float(2 * x);
-      RowSums sums{};
-      ASSERT_TRUE(exp_block(mask, 1, 0.5f, s.data(), &sums, p.data())) << x;
+      cpu::RowSums sums{};
+      ASSERT_TRUE(cpu::exp_block(mask, 1, 0.5f, s.data(), &sums, p.data())) << x;
       const double want = std::exp(double(s[size_t(visible)]) / 2);
-      ASSERT_NEAR(sum_lanes(sums.exact) / want, 1.0, 1.2e-5) << name_of(path) << " " << x;
+      ASSERT_NEAR(cpu::sum_lanes(sums.exact) / want, 1.0, 1.2e-5) << name_of(path) << " " << x;
       ASSERT_NEAR(float(p[size_t(visible)]) / want, 1.0, 0.004) << name_of(path) << " " << x;
-      ASSERT_EQ(sum_lanes(sums.rounded), float(p[size_t(visible)])) << name_of(path) << " " << x;
+      ASSERT_EQ(cpu::sum_lanes(sums.rounded), float(p[size_t(visible)]))
+          << name_of(path) << " " << x;
     }
     std::vector<float> s(kBlock, -121.0f);
     std::vector<bf16> p(kBlock);
-    RowSums sums{};
-    EXPECT_FALSE(exp_block(mask, 1, 0.5f, s.data(), &sums, p.data())) << name_of(path);
+    cpu::RowSums sums{};
+    EXPECT_FALSE(cpu::exp_block(mask, 1, 0.5f, s.data(), &sums, p.data())) << name_of(path);
   }
   select_isa(supported_isas().back());
 }

@@ -151,7 +151,7 @@ TEST(CrossEntropy, ExpApproxKeepsItsStatedError) {
   y.resize(x.size());
   for (const Isa path : supported_isas()) {
     select_isa(path);
-    exp_fast(x.data(), int64_t(x.size()), y.data());
+    cpu::exp_fast(x.data(), int64_t(x.size()), y.data());
     double worst = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       const double want = std::exp(double(x[i]));
@@ -161,7 +161,7 @@ TEST(CrossEntropy, ExpApproxKeepsItsStatedError) {
     const float special[] = {0.0f, -0.0f, -87.4f, -1e30f, -std::numeric_limits<float>::infinity(),
                              NAN};
     float result[6];
-    exp_fast(special, 6, result);
+    cpu::exp_fast(special, 6, result);
     EXPECT_EQ(result[0], 1.0f);
     EXPECT_EQ(result[1], 1.0f);
     for (int i = 2; i < 5; ++i) EXPECT_EQ(result[i], 0.0f) << special[i];

@@ -21,7 +21,7 @@ constexpr double kTheta = 100;
 
 // y += x, a stream.
 void add(const Tensor& x, const Tensor& y) {
-  with_real(y.dtype, [&]<typename Real>(Real) {
+  cpu::with_real(y.dtype, [&]<typename Real>(Real) {
     for (int64_t i = 0; i < y.numel(); ++i) y.as<Real>()[i] += x.as<Real>()[i];
   });
 }

@@ -4,7 +4,7 @@
 #include "ashlar/kernels/conv.h"
 #include "ashlar/kernels/cpu/elementwise.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 template <typename T>
 struct ConvArgs {
@@ -37,4 +37,4 @@ inline ConvPlace place_of(const Sequence& sequence, int64_t t) {
           sequence.halo_of_segment()[segment_index]};
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -10,7 +10,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 const float* floats(const Cells<float>& cells) {
@@ -99,11 +99,11 @@ void conv_gradient_rows(const ConvGradientArgs<float>& x, int64_t begin, int64_t
 }
 
 }  // namespace
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 HWY_EXPORT(conv_rows);
 HWY_EXPORT(conv_gradient_rows);
@@ -116,5 +116,5 @@ void conv_gradient_rows_fast(const ConvGradientArgs<float>& args, int64_t begin,
   dispatch(HWY_DISPATCH_TABLE(conv_gradient_rows))(args, begin, end, partial);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu
 #endif

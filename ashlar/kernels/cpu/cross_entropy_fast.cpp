@@ -13,7 +13,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr int64_t kChunk = 2048;  // logits that are read from memory once for maximum and sum
@@ -99,11 +99,11 @@ void exp_row(const float* x, int64_t n, float* y) {
 }
 
 }  // namespace
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 HWY_EXPORT(logsumexp_row);
 HWY_EXPORT(softmax_f32);
@@ -123,5 +123,5 @@ void exp_fast(const float* x, int64_t n, float* y) {
   dispatch(HWY_DISPATCH_TABLE(exp_row))(x, n, y);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu
 #endif

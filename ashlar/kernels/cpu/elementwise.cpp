@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 namespace {
 
 constexpr int64_t kColumnsPerTask = 256;
@@ -66,10 +66,4 @@ template void sum_over_tokens<float>(const Context&, int64_t, std::initializer_l
 template void sum_over_tokens<double>(const Context&, int64_t, std::initializer_list<Tensor>,
                                       function_ref<void(int64_t, int64_t, double*)>, int64_t);
 
-void plan_sum_over_tokens(const Context& ctx, int64_t num_tokens,
-                          std::initializer_list<Tensor> gradients, int64_t scratch) {
-  const Arena::Scope scope(*ctx.workspace);
-  take_partials(ctx, num_tokens, gradients, scratch);
-}
-
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -5,11 +5,12 @@
 #include <initializer_list>
 #include <type_traits>
 
+#include "ashlar/core/error.h"
 #include "ashlar/core/function_ref.h"
-#include "ashlar/kernels/checks.h"
-#include "ashlar/kernels/linear.h"
+#include "ashlar/kernels/context.h"
+#include "ashlar/kernels/matrix.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 inline constexpr int64_t kTokensPerTask = 64;
 
@@ -81,10 +82,6 @@ void sum_over_tokens(const Context& ctx, int64_t num_tokens,
                      function_ref<void(int64_t begin, int64_t end, T* partial)> body,
                      int64_t scratch = 0);
 
-// Takes what sum_over_tokens takes.
-void plan_sum_over_tokens(const Context& ctx, int64_t num_tokens,
-                          std::initializer_list<Tensor> gradients, int64_t scratch = 0);
-
 // Rows of one op on vectors (`fast`, fp32 streams only) or plain, which fp64 always takes and the
 // Context can ask for.
 template <template <typename> class Args, typename T>
@@ -111,4 +108,4 @@ void run_summing_rows(const Context& ctx, int64_t num_tokens,
   sum_over_tokens<T>(ctx, num_tokens, gradients, body, scratch);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -3,7 +3,7 @@
 
 #include "ashlar/kernels/cpu/elementwise.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 template <typename T>
 struct EmbeddingArgs {
@@ -27,4 +27,4 @@ void embedding_affine_gradient_fast(const EmbeddingGradientArgs<float>& args, in
 void embedding_table_gradient_fast(const EmbeddingGradientArgs<float>& args, int64_t begin,
                                    int64_t end);
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

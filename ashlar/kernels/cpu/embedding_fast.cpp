@@ -10,7 +10,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 void embedding_rows(const EmbeddingArgs<float>& x, int64_t begin, int64_t end) {
@@ -49,11 +49,11 @@ void embedding_table_gradient(const EmbeddingGradientArgs<float>& x, int64_t beg
 }
 
 }  // namespace
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 HWY_EXPORT(embedding_rows);
 HWY_EXPORT(embedding_affine_gradient);
@@ -71,5 +71,5 @@ void embedding_table_gradient_fast(const EmbeddingGradientArgs<float>& args, int
   dispatch(HWY_DISPATCH_TABLE(embedding_table_gradient))(args, begin, end);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu
 #endif

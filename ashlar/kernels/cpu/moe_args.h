@@ -3,7 +3,7 @@
 
 #include "ashlar/kernels/cpu/elementwise.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 template <typename T>
 struct CombineArgs {
@@ -46,4 +46,4 @@ struct SwigluGradientArgs {
 };
 void swiglu_gradient_rows_fast(const SwigluGradientArgs<float>& args, int64_t begin, int64_t end);
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -11,7 +11,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 void scale_row(int64_t H, const Cells<float>& from, int64_t at, float scale, const Cells<float>& to,
@@ -93,11 +93,11 @@ void swiglu_gradient_rows(const SwigluGradientArgs<float>& x, int64_t begin, int
 }
 
 }  // namespace
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 HWY_EXPORT(combine_rows);
 HWY_EXPORT(combine_gradient_rows);
@@ -122,5 +122,5 @@ void swiglu_gradient_rows_fast(const SwigluGradientArgs<float>& args, int64_t be
   dispatch(HWY_DISPATCH_TABLE(swiglu_gradient_rows))(args, begin, end);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu
 #endif

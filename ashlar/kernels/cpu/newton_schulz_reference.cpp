@@ -6,7 +6,7 @@
 
 #include "ashlar/kernels/cpu/gemm/reference.h"
 
-namespace ashlar::kernels::newton_schulz {
+namespace ashlar::kernels::cpu::newton_schulz {
 
 template <typename T>
 double sum_of_squares(const T* x, int64_t count) {
@@ -78,4 +78,4 @@ void orthogonalize_reference(const Context& ctx, DType compute, const Tensor& x_
   }
 }
 
-}  // namespace ashlar::kernels::newton_schulz
+}  // namespace ashlar::kernels::cpu::newton_schulz

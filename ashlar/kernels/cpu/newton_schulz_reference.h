@@ -3,7 +3,7 @@
 
 #include "ashlar/kernels/context.h"
 
-namespace ashlar::kernels::newton_schulz {
+namespace ashlar::kernels::cpu::newton_schulz {
 
 inline constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kTiny = 1e-7;
 
@@ -13,4 +13,4 @@ double sum_of_squares(const T* x, int64_t count);
 
 void orthogonalize_reference(const Context& ctx, DType compute, const Tensor& x_GMN, int steps);
 
-}  // namespace ashlar::kernels::newton_schulz
+}  // namespace ashlar::kernels::cpu::newton_schulz

@@ -3,7 +3,7 @@
 
 #include "ashlar/kernels/cpu/elementwise.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 // Without a merge o to br are absent, and h is the input.
 template <typename T>
@@ -29,4 +29,4 @@ struct NormGradientArgs {
 void norm_gradient_rows_fast(const NormGradientArgs<float>& args, int64_t begin, int64_t end,
                              float* partial);
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -12,7 +12,7 @@
 #include <cmath>
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 // Vector i of a row of the merge's result, and its two summands before their scales.
@@ -116,11 +116,11 @@ void norm_gradient_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t
 }
 
 }  // namespace
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 HWY_EXPORT(norm_rows);
 HWY_EXPORT(norm_gradient_rows);
@@ -133,5 +133,5 @@ void norm_gradient_rows_fast(const NormGradientArgs<float>& args, int64_t begin,
   dispatch(HWY_DISPATCH_TABLE(norm_gradient_rows))(args, begin, end, partial);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu
 #endif

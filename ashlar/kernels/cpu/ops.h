@@ -1,15 +1,15 @@
-// Everything that the CPU implements, in one list: what a backend for another device has to bring in
-// a namespace of its own.
+// Everything that the CPU implements, in one list; a backend for another device would have the same
+// list in a namespace of its own.
 //
-// Each function has the name, the arguments and the meaning of the contract above it: kernels/X.h
-// states it, kernels/X.cpp checks and records a call and hands it on.  So an implementation
+// Each function has the name, the meaning and (hence decltype) the arguments of the one in
+// kernels/X.h.  kernels/X.cpp checks a call, records it and hands it on.  An implementation
 //
-// may rely on  shapes, types and absent tensors being as kernels/X.h says, and the call being recorded;
-// must check   what depends on the values of elements (a token id, a target), which only it reads;
-// must         take from ctx.workspace what it needs, the same amount for the same shapes whatever
-//              the values are, and then return if ctx.meta(): a dry run ends there;
-//              write the same bits for any number of threads;
-//              run its plain reference where ctx.reference or fp64 asks for it.
+// Relies on  shapes, types and absent tensors being as kernels/X.h says, and the call as recorded.
+// Checks     what depends on the values of elements (a token id, a target): only it reads them.
+// Must       take from ctx.workspace what it needs, as much as the shapes tell whatever the values
+//            are, and then return if ctx.meta(), where a call only plans (for_tokens and
+//            sum_over_tokens of elementwise.h do both); write the same bits for any number of
+//            threads; run its plain reference for fp64 and where ctx.reference asks for it.
 #pragma once
 
 #include "ashlar/kernels/attention.h"

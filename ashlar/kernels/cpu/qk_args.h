@@ -4,7 +4,7 @@
 #include "ashlar/kernels/cpu/elementwise.h"
 #include "ashlar/kernels/qk.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 template <typename T>
 struct QuerySumArgs {
@@ -54,4 +54,4 @@ inline DelayedPlace delayed_place_of(const Sequence& sequence, int64_t t) {
           sequence.halo_of_segment()[index]};
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -12,7 +12,7 @@
 #include <cmath>
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 const float* floats(const Cells<float>& cells) {
@@ -210,11 +210,11 @@ void query_gradient_sum_rows(const QkGradientArgs<float>& x, int64_t begin, int6
 }
 
 }  // namespace
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 HWY_EXPORT(qk_rows);
 HWY_EXPORT(qk_gradient_rows);
@@ -237,5 +237,5 @@ void qk_query_gradient_sum_rows_fast(const QkGradientArgs<float>& args, int64_t 
   dispatch(HWY_DISPATCH_TABLE(query_gradient_sum_rows))(args, begin, end, partial);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu
 #endif

@@ -3,7 +3,7 @@
 
 #include "ashlar/kernels/cpu/elementwise.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 template <typename T>
 struct MixArgs {
@@ -53,4 +53,4 @@ struct SelectGradientArgs {
 };
 void select_gradient_rows_fast(const SelectGradientArgs<float>& args, int64_t begin, int64_t end);
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -13,7 +13,7 @@
 #include <cmath>
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 void mix_rows(const MixArgs<float>& x, int64_t begin, int64_t end) {
@@ -118,11 +118,11 @@ void select_gradient_rows(const SelectGradientArgs<float>& x, int64_t begin, int
 }
 
 }  // namespace
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 HWY_EXPORT(mix_rows);
 HWY_EXPORT(mix_gradient_rows);
@@ -152,5 +152,5 @@ void select_gradient_rows_fast(const SelectGradientArgs<float>& args, int64_t be
   dispatch(HWY_DISPATCH_TABLE(select_gradient_rows))(args, begin, end);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu
 #endif

@@ -3,7 +3,7 @@
 
 #include "ashlar/kernels/cpu/update_reference.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 void adamw_fast(const AdamWFactors<float>& factors, float* w, const float* g, float* m, float* v,
                 int64_t n);
@@ -14,4 +14,4 @@ void axpby_fast(float alpha, const float* x, float keep, float* y,
 float block_sum_of_squares(const float* x, int64_t n);     // fp32 lanes
 int64_t first_non_finite_fast(const float* x, int64_t n);  // n if there is none
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

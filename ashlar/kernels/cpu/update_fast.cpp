@@ -11,7 +11,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -136,11 +136,11 @@ int64_t first_non_finite_loop(const float* x, int64_t n) {
 }
 
 }  // namespace
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 HWY_EXPORT(adamw_loop);
 HWY_EXPORT(muon_momentum_loop);
@@ -166,5 +166,5 @@ int64_t first_non_finite_fast(const float* x, int64_t n) {
   return dispatch(HWY_DISPATCH_TABLE(first_non_finite_loop))(x, n);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu
 #endif

@@ -6,7 +6,7 @@
 
 #include "ashlar/kernels/update.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 // The step's constants, corrections of the first steps included.
 template <typename T>
@@ -52,4 +52,4 @@ void axpby_reference(T alpha, const T* x, T keep, T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = keep * y[i] + alpha * x[i];
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -3,7 +3,7 @@
 
 #include "ashlar/kernels/cpu/attention/blocks.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 namespace {
 
 using gemm::Engine;
@@ -285,4 +285,4 @@ void attention_backward_blocked(const Engine& e, const AttentionCall& call,
   }
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

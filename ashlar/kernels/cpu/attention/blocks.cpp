@@ -4,7 +4,7 @@
 
 #include "ashlar/kernels/isa.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 KeyLinks::KeyLinks(const AttentionCall& call) {
   // Sized by rows, so that a dry run with other documents counts the same.
@@ -129,4 +129,4 @@ const gemm::Engine* attention_engine(const AttentionCall& call) {
                                                             : &gemm::f32_engine(false);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -11,7 +11,7 @@
 #include "ashlar/kernels/cpu/attention/rows_args.h"
 #include "ashlar/kernels/cpu/gemm/engine.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 inline int64_t num_blocks(int64_t rows) {
   return (rows + kBlock - 1) / kBlock;
@@ -101,4 +101,4 @@ void attention_backward_blocked(const gemm::Engine& engine, const AttentionCall&
 bool is_decode(const AttentionCall& call);
 void attention_decode(const AttentionCall& call);
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

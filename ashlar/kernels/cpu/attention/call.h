@@ -5,7 +5,7 @@
 
 #include "ashlar/kernels/attention.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 struct AttentionCall : Attention {
   const Context& ctx;
@@ -31,4 +31,4 @@ T checked_sum(const AttentionCall& call, int64_t t, T sum) {
 void attention_forward_reference(const AttentionCall& call);
 void attention_backward_reference(const AttentionCall& call, const AttentionGradients& gradients);
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

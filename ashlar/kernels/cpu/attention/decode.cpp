@@ -3,7 +3,7 @@
 
 #include "ashlar/kernels/cpu/attention/blocks.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 namespace {
 
 constexpr int64_t kMaxQueryLength = 4;  // of a segment that is decoded
@@ -84,4 +84,4 @@ void attention_decode(const AttentionCall& call) {
   });
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -6,7 +6,7 @@
 
 #include "ashlar/kernels/cpu/attention/call.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 namespace {
 
 // visit(s) for every row s of k that query row t sees.
@@ -102,4 +102,4 @@ void attention_backward_reference(const AttentionCall& call, const AttentionGrad
   return backward<bf16, float>(call, gradients);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

@@ -5,7 +5,7 @@
 
 #include "ashlar/tensor/dtype.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 inline constexpr int64_t kBlock = 64;     // queries and keys of one tile of scores
 inline constexpr int64_t kRowGroup = 16;  // queries that share how many columns are computed
@@ -70,4 +70,4 @@ template <typename T>
 void row_weighted_sum(int64_t num_queries, int64_t D, const float* s, const T* v, int64_t stride,
                       int64_t count, float* o, int64_t o_stride);
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

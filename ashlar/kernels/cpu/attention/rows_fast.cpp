@@ -10,7 +10,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr int64_t kPanelWidth = 32;  // of the bf16 engines
@@ -317,11 +317,11 @@ void weighted_sum_bf16(int64_t num, int64_t D_, const float* s, const bf16* v, i
 }
 
 }  // namespace
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 HWY_EXPORT(softmax_rows);
 HWY_EXPORT(softmax_gradient_rows);
@@ -395,5 +395,5 @@ void row_weighted_sum(int64_t num, int64_t D, const float* s, const bf16* v, int
   dispatch(HWY_DISPATCH_TABLE(weighted_sum_bf16))(num, D, s, v, stride, count, o, o_stride);
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu
 #endif

@@ -9,7 +9,7 @@
 
 #if defined(__x86_64__)
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 namespace {
 
 constexpr int64_t kStep = 32, kHalf = 16, kPairBytes = 4, kPanelRowBytes = kBf16Width * kPairBytes;
@@ -157,6 +157,6 @@ const Engine& amx_engine() {
   return kEngine;
 }
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm
 
 #endif

@@ -2,7 +2,7 @@
 
 #if defined(__x86_64__)
 
-namespace ashlar::kernels::amx {
+namespace ashlar::kernels::cpu::amx {
 
 [[gnu::target("amx-tile,amx-bf16")]] void spin(int64_t rounds) {
   TileConfig config;
@@ -22,6 +22,6 @@ namespace ashlar::kernels::amx {
   release();
 }
 
-}  // namespace ashlar::kernels::amx
+}  // namespace ashlar::kernels::cpu::amx
 
 #endif

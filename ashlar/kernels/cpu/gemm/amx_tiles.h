@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace ashlar::kernels::amx {
+namespace ashlar::kernels::cpu::amx {
 
 // The 64 bytes of palette 1: eight tiles of at most 16 rows of at most 64 bytes.
 struct alignas(64) TileConfig {
@@ -60,4 +60,4 @@ inline constexpr int64_t kFlopPerMultiply = 2 * 16 * 16 * 32;
 inline constexpr int64_t kPeakChains = 6;
 void spin(int64_t rounds);
 
-}  // namespace ashlar::kernels::amx
+}  // namespace ashlar::kernels::cpu::amx

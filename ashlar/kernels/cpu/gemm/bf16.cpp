@@ -18,7 +18,7 @@
 
 #if defined(__x86_64__)
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 namespace {
 
 constexpr int64_t kWidth = kBf16Width, kLanes = 16, kPairBytes = 4;
@@ -363,6 +363,6 @@ const Engine& bf16_engine() {
   return kEngine;
 }
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "ashlar/kernels/cpu/gemm/engine.h"
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 
 inline constexpr int64_t kBf16Width = 32;
 
@@ -24,4 +24,4 @@ void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float 
 void transpose_bf16_pairs(const std::byte* from, int64_t from_bytes, std::byte* to,
                           int64_t to_bytes);
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm

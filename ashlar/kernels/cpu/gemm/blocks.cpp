@@ -5,7 +5,7 @@
 
 #include "ashlar/core/error.h"
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 namespace {
 
 constexpr int64_t kMaxTileFloats = 32 * 32;
@@ -152,4 +152,4 @@ bool keeps_busy(int64_t tasks, int64_t threads) {
   return tasks % threads == 0 || tasks >= 4 * threads;
 }
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm

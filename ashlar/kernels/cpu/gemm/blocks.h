@@ -7,7 +7,7 @@
 
 #include "ashlar/kernels/cpu/gemm/drive.h"
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 
 inline constexpr int64_t kLine = 64, kMaxTiles = 16;  // tiles of a block, one above the other
 
@@ -80,4 +80,4 @@ TaskSize task_size(const Engine& engine, int64_t K, int64_t N);
 // Whether so many equal tasks keep all threads busy to the end, or nearly.
 bool keeps_busy(int64_t tasks, int64_t threads);
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm

@@ -1,7 +1,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/cpu/gemm/blocks.h"
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 namespace {
 
 // Rows of `a` in the engine's type, every group's columns padded; `a` itself where that fits as it
@@ -173,4 +173,4 @@ void multiply(const Context& ctx, const Engine& engine, const Groups& groups, in
   multiply_whole(product, RowBlocks(row_of_group, size.rows, !engine.whole_tiles), size, rows);
 }
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm

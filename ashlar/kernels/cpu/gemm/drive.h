@@ -13,7 +13,7 @@
 #include "ashlar/kernels/cpu/gemm/engine.h"
 #include "ashlar/kernels/linear.h"
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 
 // How a product falls into groups.  Rows of group g: [row_of_group[g], row_of_group[g+1]) where
 // groups own rows; all rows, and the g-th block of columns, where they own columns.
@@ -41,4 +41,4 @@ void pack_operand(const Context& ctx, const Engine& engine, int64_t num_groups, 
 void pack_weights(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,
                   int64_t N, const Tensor& w, bool transposed, std::byte* panels);
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm

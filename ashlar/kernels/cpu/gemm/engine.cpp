@@ -3,7 +3,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/isa.h"
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 
 const Engine* engine_for(const Context& ctx, DType compute) {
   if (ctx.reference || compute == DType::kF64) return nullptr;
@@ -16,4 +16,4 @@ const Engine* engine_for(const Context& ctx, DType compute) {
   return &f32_engine(true);
 }
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm

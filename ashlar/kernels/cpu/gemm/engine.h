@@ -16,7 +16,7 @@
 
 #include "ashlar/kernels/context.h"
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 
 // Elements F32 or BF16 in rows `stride` elements apart.
 struct Source {
@@ -125,4 +125,4 @@ const Engine& f32_engine(bool round);  // any isa()
 const Engine& bf16_engine();           // AVX-512 BF16
 const Engine& amx_engine();
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm

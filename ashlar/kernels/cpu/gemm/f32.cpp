@@ -16,7 +16,7 @@
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::gemm::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::gemm::HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -318,14 +318,14 @@ const Engine& engine(bool round) {
   return round ? kEngine<true> : kEngine<false>;
 }
 
-}  // namespace ashlar::kernels::gemm::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::gemm::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 HWY_EXPORT(engine);
 const Engine& f32_engine(bool round) {
   return dispatch(HWY_DISPATCH_TABLE(engine))(round);
 }
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm
 #endif

@@ -2,7 +2,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/cpu/gemm/blocks.h"
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 namespace {
 
 // A matrix packed along its rows (tokens): panels of all columns, every group's tokens from an own
@@ -253,4 +253,4 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
   });
 }
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm

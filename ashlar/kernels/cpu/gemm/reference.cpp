@@ -4,7 +4,7 @@
 
 #include "ashlar/core/error.h"
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 namespace {
 
 constexpr int64_t kBlock = 32;
@@ -98,4 +98,4 @@ void reference_product(Threads& threads, DType compute, int64_t M, int64_t N, in
   });
 }
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm

@@ -5,7 +5,7 @@
 
 #include "ashlar/kernels/context.h"
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 
 // Element (i, j) stands at data + (i * row_stride + j * col_stride) elements.
 struct Strided {
@@ -20,4 +20,4 @@ struct Strided {
 void reference_product(Threads& threads, DType compute, int64_t M, int64_t N, int64_t K,
                        const Strided& a, const Strided& b, const Strided& c, bool accumulate);
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm

@@ -3,7 +3,7 @@
 
 #include "ashlar/kernels/cpu/gemm/drive.h"
 
-namespace ashlar::kernels::gemm {
+namespace ashlar::kernels::cpu::gemm {
 
 void pack_weights(const Context& ctx, const Engine& engine, int64_t num_groups, int64_t K,
                   int64_t N, const Tensor& w, bool transposed, std::byte* panels) {
@@ -45,4 +45,4 @@ void pack_operand(const Context& ctx, const Engine& engine, int64_t num_groups, 
   });
 }
 
-}  // namespace ashlar::kernels::gemm
+}  // namespace ashlar::kernels::cpu::gemm

@@ -7,10 +7,10 @@
 //   #include "hwy/foreach_target.h"
 //   #include "hwy/highway.h"
 //   HWY_BEFORE_NAMESPACE();
-//   namespace ashlar::kernels::HWY_NAMESPACE { void norm_rows(...) {...} }  // once per target
+//   namespace ashlar::kernels::cpu::HWY_NAMESPACE { void norm_rows(...) {...} }  // once per target
 //   HWY_AFTER_NAMESPACE();
 //   #if HWY_ONCE
-//   namespace ashlar::kernels {
+//   namespace ashlar::kernels::cpu {
 //   HWY_EXPORT(norm_rows);
 //   void norm(...) { dispatch(HWY_DISPATCH_TABLE(norm_rows))(...); }
 //   }
@@ -25,7 +25,7 @@
 #include "ashlar/kernels/isa.h"
 #include "hwy/targets.h"
 
-namespace ashlar::kernels {
+namespace ashlar::kernels::cpu {
 
 // Highway's targets that an instruction set may use.  "x86-64" takes SSE4 where the CPU has it.
 inline int64_t highway_targets(Isa isa) {
@@ -60,4 +60,4 @@ F* dispatch(F* const* table) {
   return table[dispatch_index()];
 }
 
-}  // namespace ashlar::kernels
+}  // namespace ashlar::kernels::cpu

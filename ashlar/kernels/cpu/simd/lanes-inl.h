@@ -13,7 +13,7 @@
 #include "ashlar/kernels/cpu/simd/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 
 using DU = hn::Rebind<uint32_t, D>;
 inline constexpr int64_t kLanes = HWY_LANES(float);
@@ -177,7 +177,7 @@ HWY_INLINE void store_pairs(Pair v, const Cells<float>& cells, int64_t at, Count
   store_pairs(v, reinterpret_cast<float*>(cells.data()) + at, count);
 }
 
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled include guard

@@ -11,7 +11,7 @@
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -100,7 +100,7 @@ HWY_INLINE V exp2_rough(V t) {
   return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
 }
 
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled include guard

@@ -9,7 +9,7 @@
 #include "ashlar/kernels/cpu/simd/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ashlar::kernels::HWY_NAMESPACE {
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 
 // 1 / (1 + e^-x) within a relative error of 4e-7; e^-x is held below overflow.
 HWY_INLINE V sigmoid(V x) {
@@ -36,7 +36,7 @@ HWY_INLINE Normal normal(V x) {
   return {distribution, hn::Mul(e, set(0.39894228f))};
 }
 
-}  // namespace ashlar::kernels::HWY_NAMESPACE
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled include guard
