@@ -1,3 +1,9 @@
+# Code of tests runs once and is compiled in every build: little optimization makes that a third
+# shorter.
+function(ashlar_test_program TARGET)
+  target_compile_options(${TARGET} PRIVATE -O1)
+endfunction()
+
 # ashlar_module(<name> [USES modules...] [TEST_USES modules...] [LIBRARIES targets...]
 #               [TEST_LIBRARIES targets...]): library ashlar_<name> of every .cpp under ashlar/<name>/,
 # and the test program <name>_test of every tests/<name>/*_test.cpp.
@@ -20,6 +26,7 @@ function(ashlar_module NAME)
   if(TESTS)
     add_executable(${NAME}_test ${TESTS})
     target_compile_definitions(${NAME}_test PRIVATE ASHLAR_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+    ashlar_test_program(${NAME}_test)
     target_link_libraries(${NAME}_test PRIVATE ashlar_${NAME} ${TEST_USED} ${ARG_LIBRARIES}
                           ${ARG_TEST_LIBRARIES} GTest::gtest_main)
     gtest_discover_tests(${NAME}_test TEST_PREFIX ${NAME}. PROPERTIES LABELS fast TIMEOUT 120

@@ -9,12 +9,12 @@
 //
 //   hidden share = (t_waiting - t_overlapped) / (t_waiting - t_muted)
 //
-// parallel.overlap governs gradients and weights of the data ranks only; halos, gathered keys and the
-// sums of tensor parallelism wait in any case, the ring of keys computes in any case.
+// parallel.overlap governs gradients and weights of the data ranks only; halos, gathered keys and
+// the sums of tensor parallelism wait in any case, the ring of keys computes in any case.
 //
-// What lanes are for (comm/group.h) shows where bulk is slow: delay_bulk_ms holds up every operation of
-// the data ranks, which reduce gradients and gather weights, as a slow network would.  one_lane puts
-// sums and keys behind them.
+// What lanes are for (comm/group.h) shows where bulk is slow: delay_bulk_ms holds up every
+// operation of the data ranks, which reduce gradients and gather weights, as a slow network would.
+// one_lane puts sums and keys behind them.
 #pragma once
 
 #include <optional>

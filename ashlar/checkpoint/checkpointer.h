@@ -32,8 +32,8 @@
 // Errors   of a save in the background wait for take_failures(), or for wait(), which throws the
 //          oldest that nobody took: kStorage "step S is not saved: STAGE: PATH: ...".  The
 //          attempt's files are removed; the next save starts afresh, whatever became of the one
-//          before.  save() throws what keeps its own step from beginning; a synchronous one all of it.
-//          Several writers: kCorrupt names tensor and element that no writer, or two, have.
+//          before.  save() throws what keeps its own step from beginning; a synchronous one all of
+//          it.  Several writers: kCorrupt names tensor and element that no writer, or two, have.
 //          The constructor: kConfig if another process trains into the root, kCorrupt if the root
 //          has steps but none is good.
 // Threads  one caller.  The tensors of the last save must outlive this object or wait().

@@ -1,5 +1,5 @@
-// Native name -> legacy name: a table of what a name goes on with after "model.layers.N.", and whose
-// place in the legacy numbering it takes.
+// Native name -> legacy name: a table of what a name goes on with after "model.layers.N.", and
+// whose place in the legacy numbering it takes.
 #include "ashlar/checkpoint/hf_names.h"
 
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 namespace ashlar::checkpoint {
 namespace {
 
-// Block l is the legacy layers 2l, with attention, and 2l + 1, with experts; its last merge stands at
-// the top of the next block's attention, or in the model after the last.
+// Block l is the legacy layers 2l, with attention, and 2l + 1, with experts; its last merge stands
+// at the top of the next block's attention, or in the model after the last.
 enum class Home : uint8_t { kAttention, kExperts, kEachExpert, kNextAttention };
 
 struct Rule {

@@ -21,8 +21,8 @@
 namespace ashlar::checkpoint {
 
 // The tensors of a model by their native names, in the order in which the forward pass meets them,
-// the head excluded (it is tied): whoever knows the model's layers makes it.  Buffers are F32, or F64
-// if dtype is.
+// the head excluded (it is tied): whoever knows the model's layers makes it.  Buffers are F32, or
+// F64 if dtype is.
 using TensorsOf = std::vector<LogicalTensor> (*)(const ModelSpec& spec, DType dtype);
 
 // Files may name the head apart, though it is the embedding.
@@ -37,8 +37,8 @@ struct FileTensor {
   size_t native = 0;  // index into the native tensors
   int64_t part = 0, num_parts = 1;
 };
-// In the order of `natives`, the tensors of a model of so many blocks; the parts of one tensor follow
-// each other.
+// In the order of `natives`, the tensors of a model of so many blocks; the parts of one tensor
+// follow each other.
 std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, int64_t num_blocks,
                                      HfLayout layout);
 // How many, without listing them.

@@ -2,8 +2,9 @@
 // docs/formats/checkpoint.md gives the byte layout and a worked example.
 //
 // build_index and parse_index are pure functions on bytes; parse(build(x)) gives x, and
-// build(parse(bytes)) gives bytes that build_index made.  The parser trusts nothing: every count is checked against its
-// section before memory is taken, every reference, box and byte range against what it points into.
+// build(parse(bytes)) gives bytes that build_index made.  The parser trusts nothing: every count is
+// checked against its section before memory is taken, every reference, box and byte range against
+// what it points into.
 //
 // Errors  kCorrupt: "PATH: section and element: value found; what is expected".
 #pragma once

@@ -2,8 +2,8 @@
 //
 // .lease/trainer.json names the process (boot, pid namespace, pid, start time) and its host.  A
 // holder that is dead, or whose machine has restarted, is taken over at once; one on another host
-// after kLeaseExpiry_s without a refresh.  Of any number of processes that start at once exactly one
-// gets it, on any file system whose rename is atomic.
+// after kLeaseExpiry_s without a refresh.  Of any number of processes that start at once exactly
+// one gets it, on any file system whose rename is atomic.
 //
 // Errors   kConfig if another process holds the root, or is about to: names it, says what to do.
 #pragma once

@@ -1,6 +1,6 @@
 // What the writers of one step tell their leader (writer 1), through the attempt's directory:
 //
-//   part-00002.bin     in the format of index.bin: the files of writer 2 and the boxes in them.  All
+//   part-00002.bin     in the format of index.bin: the files of writer 2 and their boxes.  All
 //                      of them are synced before this name appears.
 //   part-00002.error   writer 2 failed: why, as text
 //

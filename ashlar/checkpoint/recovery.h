@@ -1,12 +1,13 @@
 // Which step a run continues from, and the state of everything else in a checkpoint root.
 //
-// Complete   a step whose COMMIT, manifest and index agree with each other and with the sizes of all
-//            files: the cheap check (VerifyLevel::kQuick).  Its bytes may be damaged all the same.
+// Complete   a step whose COMMIT, manifest and index agree with each other and with the sizes of
+//            all files: the cheap check (VerifyLevel::kQuick).  Its bytes may be damaged all the
+//            same.
 // Good       a step of which every byte was read and is as it was committed (VerifyLevel::kDeep).
 // A run continues from the newest good step, and a root given to a reader stands for the same one.
 // Newest first: a step that fails is passed over with its reason, and the next older one is tried.
-// Steps without a survivor are kCorrupt, never a silent start from step 0.  What is named like a step
-// and is no directory is none: it is named and passed over.
+// Steps without a survivor are kCorrupt, never a silent start from step 0.  What is named like a
+// step and is no directory is none: it is named and passed over.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ struct Recovery {
   std::vector<RejectedStep> rejected;  // newer than it, newest first
 };
 
-// The newest step that passes `level`.  kReader writes nothing.  kHolder is the holder of the lease:
+// The newest step that passes `level`.  kReader writes nothing.  kHolder is the holder of the
+// lease:
 // failures are written to .bad/ (so that the next start need not repeat the check), and a step that
 // was verified once is not read whole again, since the holder loads it next and so reads all of it.
 // Errors: kCorrupt "ROOT holds N steps but none is good: ..."; kStorage.
@@ -43,8 +45,8 @@ enum class Who : uint8_t { kReader, kHolder };
 Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel level, Who who,
                      Log& log);
 
-// `path` is a step directory or a root: then its newest good step, all of which is read to know that
-// it is.  kCorrupt if it is neither.
+// `path` is a step directory or a root: then its newest good step, all of which is read to know
+// that it is.  kCorrupt if it is neither.
 StepReader open_checkpoint(FileSystem& files, const std::string& path, Log& log);
 bool is_checkpoint(FileSystem& files, const std::string& path);  // a step, or a root holding steps
 
@@ -77,8 +79,8 @@ void quarantine(FileSystem& files, const std::string& root, const StepRef& ref);
 
 // Renames to .trash-UUID, then removes, COMMIT first.
 void remove_step(FileSystem& files, const std::string& root, const std::string& directory);
-// Removes what killed processes left: .tmp-step-*, .trash-*, half-written small files, and verdicts of
-// steps that are gone.  Only for the holder of the lease.
+// Removes what killed processes left: .tmp-step-*, .trash-*, half-written small files, and verdicts
+// of steps that are gone.  Only for the holder of the lease.
 void collect_stale(FileSystem& files, const std::string& root, Log& log);
 
 }  // namespace ashlar::checkpoint

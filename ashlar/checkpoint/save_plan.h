@@ -32,7 +32,8 @@ struct SaveRequest {
   // until before_update() returns; loader tensors and everything below are copied inside save(),
   // and only writer 0 has any.
   std::span<const Piece> model, optim, loader;
-  // What model and optim of all writers together must be, no more and no less, from writer 0; empty:
+  // What model and optim of all writers together must be, no more and no less, from writer 0;
+  // empty:
   // not told, and a tensor that nobody has goes unseen until a strict load.
   std::span<const LogicalTensor> whole;
   std::vector<Blob> extra;                      // trainer.json, recipe, tokenizer, ...

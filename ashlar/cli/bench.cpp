@@ -1,5 +1,5 @@
-// ashlar bench step RECIPE.toml [section.key=value ...];  ashlar bench products [--dtype bf16|fp32];
-// ashlar bench ranks RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...]
+// ashlar bench step RECIPE.toml [section.key=value ...];  ashlar bench products [--dtype
+// bf16|fp32]; ashlar bench ranks RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...]
 #include <CLI/CLI.hpp>
 
 #include "ashlar/bench/products.h"

@@ -8,8 +8,8 @@
 namespace ashlar::comm {
 namespace {
 
-// On meta nothing waits in staging memory.  One round for all slices has the same bytes, and a world
-// of a thousand ranks would have millions of them.
+// On meta nothing waits in staging memory.  One round for all slices has the same bytes, and a
+// world of a thousand ranks would have millions of them.
 constexpr int64_t kUnsliced = INT64_MAX / 2;
 
 // `pieces` + 1 borders of even rows.

@@ -1,10 +1,10 @@
 // What runs the operations of one lane, and the fate that the lanes of a rank share.
 //
 // Two kinds of executors fit behind the interface.  OperationQueue (queue.h) has a thread that runs
-// one operation after the other while the caller computes; wait blocks the caller.  The executor of a
-// stream engine launches in submit, on the thread of the caller, so that every rank launches in one
-// order, behind what the compute stream has been given so far; its wait makes the compute stream wait
-// for the lane's and returns.
+// one operation after the other while the caller computes; wait blocks the caller.  The executor of
+// a stream engine launches in submit, on the thread of the caller, so that every rank launches in
+// one order, behind what the compute stream has been given so far; its wait makes the compute
+// stream wait for the lane's and returns.
 #pragma once
 
 #include <cstdint>

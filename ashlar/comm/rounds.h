@@ -1,5 +1,5 @@
-// How the operations of one lane are run, one at a time by one thread: with rounds over its transport,
-// memory for contributions that wait to be added, and lists that grow once.
+// How the operations of one lane are run, one at a time by one thread: with rounds over its
+// transport, memory for contributions that wait to be added, and lists that grow once.
 #pragma once
 
 #include <memory>

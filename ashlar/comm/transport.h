@@ -1,5 +1,5 @@
-// What an engine implements: a rank's place in the world, and for each lane (group.h) grouped rounds
-// of messages between ranks.
+// What an engine implements: a rank's place in the world, and for each lane (group.h) grouped
+// rounds of messages between ranks.
 //
 // A round pairs up ranks: two ranks are partners if one has a message for the other, be it empty.
 // Each tells the other what it is about to do (Header) and how much it sends and expects; a
@@ -108,8 +108,8 @@ class Engine {
   virtual bool immediate() const { return false; }
   // Outlived by the engine; once for each name.
   virtual std::unique_ptr<Transport> transport(std::string_view lane) = 0;
-  // Once for each name: a queue of rounds over a transport of its own.  An engine that has something
-  // better overrides it.
+  // Once for each name: a queue of rounds over a transport of its own.  An engine that has
+  // something better overrides it.
   virtual std::unique_ptr<Executor> executor(std::string_view lane, Fate& fate, Buffer staging,
                                              double timeout_s);
   // Tells all ranks that this one has failed; their exchanges throw kComm at once.

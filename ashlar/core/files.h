@@ -68,8 +68,8 @@ class FileSystem {
   virtual void remove(const std::string& path) = 0;  // a file or an empty directory, or kStorage
   virtual void remove_all(const std::string& path) = 0;  // like rm -rf; absent is fine
   virtual void sync_directory(const std::string& path) = 0;
-  // Whether this file system takes part in sync_directory: where it does not, the call does nothing,
-  // and when names are durable is up to the file system.
+  // Whether this file system takes part in sync_directory: where it does not, the call does
+  // nothing, and when names are durable is up to the file system.
   virtual bool keeps_names([[maybe_unused]] const std::string& directory) { return true; }
   virtual int64_t free_bytes(const std::string& path) = 0;
 };
@@ -104,8 +104,8 @@ void write_text(FileSystem& files, const std::string& path, std::string_view tex
 // other process can be writing.
 void remove_temporaries(FileSystem& files, const std::string& directory);
 
-// Like FileSystem::make_directories, and durable: every directory that was made is in its parent for
-// good when this returns.
+// Like FileSystem::make_directories, and durable: every directory that was made is in its parent
+// for good when this returns.
 void make_durable_directories(FileSystem& files, const std::string& path);
 
 std::string join(const std::string& directory, std::string_view name);

@@ -66,8 +66,8 @@ std::string utf8_of(uint32_t below_0x800) {
 
 // ---- the byte tokenizer
 
-// The characters that the library's ByteLevel step turns bytes into: printable bytes are themselves,
-// the others follow from U+0100 on, in their order (GPT-2's table).
+// The characters that the library's ByteLevel step turns bytes into: printable bytes are
+// themselves, the others follow from U+0100 on, in their order (GPT-2's table).
 std::array<std::string, 256> byte_characters() {
   std::array<std::string, 256> characters;
   uint32_t next = 0x100;
@@ -175,8 +175,9 @@ Pieces pieces_of(const Model& model) {
   return pieces;
 }
 
-// sentencepiece joins the neighbours whose union has the highest score, the library those whose rule
-// stands first: every way of cutting a piece in two is a rule, in the order of the pieces' scores.
+// sentencepiece joins the neighbours whose union has the highest score, the library those whose
+// rule stands first: every way of cutting a piece in two is a rule, in the order of the pieces'
+// scores.
 Ordered merges_of(const Model& model) {
   const Pieces pieces = pieces_of(model);
   std::vector<size_t> order(model.pieces.size());

@@ -1,8 +1,8 @@
 // A tokenizer in the form that AutoTokenizer of Hugging Face transformers loads.
 //
-// Ids are those of Tokenizer::encode for every text, "<s>" and the like included, and decoding gives
-// the text back.  A model that the tokenizers library cannot follow is written as nearly as it can,
-// and what it cannot follow is named.
+// Ids are those of Tokenizer::encode for every text, "<s>" and the like included, and decoding
+// gives the text back.  A model that the tokenizers library cannot follow is written as nearly as
+// it can, and what it cannot follow is named.
 //
 // Source  docs/formats/model.md, which says how each setting is written; the serialization of the
 //         tokenizers library 0.22.

@@ -65,8 +65,8 @@ class IndexedDataset {
   // Of the index, the .bin's size and the sidecar (which holds a checksum of the tokens).
   uint64_t fingerprint() const { return fingerprint_; }
 
-  // Tokens [begin, begin + out.size()).  kData if an id does not lie in [0, vocab_size); the message
-  // names `model`, whose vocabulary that is.
+  // Tokens [begin, begin + out.size()).  kData if an id does not lie in [0, vocab_size); the
+  // message names `model`, whose vocabulary that is.
   void read(int64_t begin, int64_t vocab_size, std::span<int32_t> out,
             std::string_view model = "the model") const;
 

@@ -1,7 +1,8 @@
-// What a serialized sentencepiece model says: its pieces, and the settings that the library keeps to
-// itself.
+// What a serialized sentencepiece model says: its pieces, and the settings that the library keeps
+// to itself.
 //
-// Source  sentencepiece_model.proto of sentencepiece 0.1.97, in the wire format of Protocol Buffers.
+// Source  sentencepiece_model.proto of sentencepiece 0.1.97, in the wire format of Protocol
+//         Buffers.
 // Errors  kData for bytes that are not such a message.
 #pragma once
 

@@ -2,8 +2,9 @@
 // are what Tokenizer::decode gives for all ids at once.
 //
 // An id past the tokenizer's vocabulary, which a model with a larger one can make, is U+FFFD; a
-// negative one is kData.  push holds back the bytes of an unfinished UTF-8 character.  To continue a prompt, push its ids
-// first and drop what they return: the space in front of the first new word is then kept.
+// negative one is kData.  push holds back the bytes of an unfinished UTF-8 character.  To continue
+// a prompt, push its ids first and drop what they return: the space in front of the first new word
+// is then kept.
 #pragma once
 
 #include <cstdint>

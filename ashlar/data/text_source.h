@@ -13,8 +13,8 @@
 // UTF-8   JSON must be UTF-8.  In plain text an invalid sequence becomes U+FFFD and is counted (old
 //         corpora hold a few); more than 16 of them, if they are more than one in 1,000 bytes read,
 //         is kData: such a file is no UTF-8 text.
-// Bad     a document that is no JSON object with a text, or not UTF-8, is kData; with kSkip it is left
-//         out and counted (plain text is then not repaired).
+// Bad     a document that is no JSON object with a text, or not UTF-8, is kData; with kSkip it is
+//         left out and counted (plain text is then not repaired).
 // Errors  kStorage from reading; kData "FILE line N (byte B): found; expected": damaged gzip, not
 //         JSON, no "text", not UTF-8, a line or document above kMaxDocumentBytes.  Bytes count from
 //         0 in the unpacked text, lines from 1.

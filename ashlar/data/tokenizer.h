@@ -50,8 +50,8 @@ class Tokenizer {
   std::string decode(std::span<const int32_t> ids) const;
 };
 
-// What a text that is still empty begins with: bos, or eos, which ends the document before it, where
-// the model has no bos.  kData if it has neither.
+// What a text that is still empty begins with: bos, or eos, which ends the document before it,
+// where the model has no bos.  kData if it has neither.
 int32_t first_id(const Tokenizer& tokenizer);
 
 std::unique_ptr<Tokenizer> byte_tokenizer(std::string name = "the byte tokenizer");

@@ -1,8 +1,8 @@
 // Whether prepared datasets still hold what was prepared.
 //
-// Opening a dataset checks the index and all sizes; that the tokens are those that were written shows
-// only when the whole .bin is read and its CRC-32C compared with the one in PREFIX.json.  Datasets of
-// other programs have no PREFIX.json and so no checksum.
+// Opening a dataset checks the index and all sizes; that the tokens are those that were written
+// shows only when the whole .bin is read and its CRC-32C compared with the one in PREFIX.json.
+// Datasets of other programs have no PREFIX.json and so no checksum.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct DatasetReport {
 // Errors  kData: nothing there begins with that prefix.  kStorage: the machine cannot read.
 DatasetReport verify_dataset(FileSystem& files, const std::string& prefix, Log& log);
 
-// Reads the .bin files of a run on a thread of its own, each file once, those without a checksum not
-// at all.
+// Reads the .bin files of a run on a thread of its own, each file once, those without a checksum
+// not at all.
 //
 // Cost     the thread has the lowest priority of the machine's scheduler and reads at most
 //          `bytes_per_s`, so that compute and the loader's own reading come first; 1 MiB of memory.

@@ -1,6 +1,6 @@
 // Decode caches of one sequence: keys and values, the last two convolution columns, the last
-// delayed value.  A SequenceExchange, so that decode and prefill in chunks run the same forward pass
-// as training.
+// delayed value.  A SequenceExchange, so that decode and prefill in chunks run the same forward
+// pass as training.
 //
 // Memory   per block: keys and values of max_tokens in the activation type; sliding blocks keep
 //          window - 1 tokens besides the current chunk; 2 C + K D / 2 values in the stream type.
@@ -26,8 +26,8 @@ class DecodeCache final : public nn::SequenceExchange {
   int64_t max_tokens() const { return max_tokens_; }
   // The segment list of the next `num_tokens` tokens; call before forward().
   Segment next(int64_t num_tokens);
-  // As if all but the last num_tokens had been seen, in calls of num_tokens: what is left to call is
-  // the largest call there is.  For counting on meta; the caches hold nothing.
+  // As if all but the last num_tokens had been seen, in calls of num_tokens: what is left to call
+  // is the largest call there is.  For counting on meta; the caches hold nothing.
   void skip_to_last(int64_t num_tokens);
 
   void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,

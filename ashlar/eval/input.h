@@ -1,5 +1,5 @@
-// The data that a model is evaluated on: a dataset whose ids mean to the model what they meant to its
-// tokenizer, and of it all or the part that training held out.
+// The data that a model is evaluated on: a dataset whose ids mean to the model what they meant to
+// its tokenizer, and of it all or the part that training held out.
 #pragma once
 
 #include <optional>
@@ -25,8 +25,8 @@ struct Input {
 };
 
 // The held-out part is cut as training cut it, by the recipe that a checkpoint records; of a model
-// without a recipe it is the tail of validation_fraction (or its default in recipes), and no longer,
-// however long a sample is.
+// without a recipe it is the tail of validation_fraction (or its default in recipes), and no
+// longer, however long a sample is.
 //
 // Errors  kData of IndexedDataset.  kConfig: another tokenizer; a larger vocabulary; a recipe that
 //         held nothing of the data out; a part that holds no sample.

@@ -25,8 +25,8 @@ struct ModelSource {
 ModelSource find_model(FileSystem& files, const std::string& path, Log& log);
 // Fills the pieces (whole tensors by native name), converting types.
 void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces);
-// The bytes of tokenizer.model beside the weights, of a step with its checksum checked; nullopt if there
-// is none.
+// The bytes of tokenizer.model beside the weights, of a step with its checksum checked; nullopt if
+// there is none.
 std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source);
 // The tokenizer beside the weights; null if there is none.
 std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source);

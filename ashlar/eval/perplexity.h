@@ -1,4 +1,5 @@
-// Loss of a model over (a part of) a prepared dataset: every sample once, in order, documents apart.
+// Loss of a model over (a part of) a prepared dataset: every sample once, in order, documents
+// apart.
 #pragma once
 
 #include "ashlar/core/log.h"
@@ -16,9 +17,10 @@ struct Perplexity {
   double value() const;  // exp(loss)
 };
 
-// max_samples 0: all.  `name` is the model's, for messages.  kData for an id outside its vocabulary;
-// kNumeric for a loss that is not finite.  Rows of the loader's micro batch are evaluated together; samples that do not
-// fill the last one are evaluated too (the rest of that batch is left out).
+// max_samples 0: all.  `name` is the model's, for messages.  kData for an id outside its
+// vocabulary; kNumeric for a loss that is not finite.  Rows of the loader's micro batch are
+// evaluated together; samples that do not fill the last one are evaluated too (the rest of that
+// batch is left out).
 Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
                       const std::string& name, data::Source source, int64_t micro_batch,
                       int64_t max_samples, Log& log);

@@ -19,11 +19,11 @@
 //          segments.  Decoding few tokens takes none, but on meta counts as any other call.
 // Threads  forward one task per 64 queries and head; backward per kv head and documents of 256
 //          tokens or more.
-// Parts    keys may come part by part: a call of AttentionShape::partial gives softmax and sum over its
-//          keys alone, attention_merge joins two such results, and backward, given out and lse of the
-//          whole, gives the part's share: dq to be added up, dk and dv of its keys.
-// Errors   a query that sees no key is our bug (a token sees itself), unless the call is partial: then
-//          its out is 0 and its lse -inf.
+// Parts    keys may come part by part: a call of AttentionShape::partial gives softmax and sum over
+//          its keys alone, attention_merge joins two such results, and backward, given out and lse
+//          of the whole, gives the part's share: dq to be added up, dk and dv of its keys.
+// Errors   a query that sees no key is our bug (a token sees itself), unless the call is partial:
+//          then its out is 0 and its lse -inf.
 #pragma once
 
 #include <algorithm>
@@ -75,8 +75,8 @@ void attention_backward(const Context&, const Sequence& queries, std::span<const
 // A part whose lse is -inf is not read.  out may be out_a (or out_b), and lse lse_a.
 //
 // Shapes   out_a out_b out [T, N*D]; lse_a lse_b lse [T, N].
-// Types    lse F32 or F64; out_b F64 with F64, else BF16 or F32; out_a and out the type of out_b or that
-//          of lse, so that a sum over many parts is rounded once.
+// Types    lse F32 or F64; out_b F64 with F64, else BF16 or F32; out_a and out the type of out_b or
+//          that of lse, so that a sum over many parts is rounded once.
 // Cost     3*T*N*D flop; bytes: every operand once.
 // Record   shape [T, N, D].
 struct AttentionMerge {

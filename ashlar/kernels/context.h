@@ -5,7 +5,8 @@
 // On the meta device a kernel checks its shapes, records its cost and returns.
 //
 // A call with more than four tensors takes a struct, filled with designated initialisers.  The
-// compiler refuses a call that leaves out a member without a default; `= {}` marks what may be absent.
+// compiler refuses a call that leaves out a member without a default; `= {}` marks what may be
+// absent.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The depthwise half of CCA's two causal convolutions, and the columns of the grouped half.
 //
-//   u_t[c]      = b0[c] + w0[c,0] z_{t-1}[c] + w0[c,1] z_t[c]      z is 0 before the document's start
+//   u_t[c]      = b0[c] + w0[c,0] z_{t-1}[c] + w0[c,1] z_t[c]    z is 0 before the document's start
 //   columns_t   = (u_{t-1}[c], u_t[c]) interleaved: column 2c is tap 0, 2c+1 is tap 1
 //
 // At the first token of a document u_{t-1} is b0, not 0: the sequence is padded once, before the

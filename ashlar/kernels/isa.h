@@ -1,4 +1,5 @@
-// The instruction sets that kernels have paths for, what of them this CPU has, and which one is in use.
+// The instruction sets that kernels have paths for, what of them this CPU has, and which one is in
+// use.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A strided view of activations: the one place where kernels read or write something that is not contiguous, as the
-// query, key and value columns of a fused product.
+// A strided view of activations: the one place where kernels read or write something that is not
+// contiguous, as the query, key and value columns of a fused product.
 #pragma once
 
 #include "ashlar/tensor/tensor.h"

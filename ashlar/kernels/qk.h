@@ -2,7 +2,7 @@
 //
 //   Q_h    = y[q,h] + b1[q,h] + (q_h + k_j(h)) / 2
 //   K_j    = y[k,j] + b1[k,j] + (k_j + mean_{h of j} q_h) / 2
-//   qhat_h = rope( sqrt(d) Q_h / n ),   khat_j = rope( tau_j sqrt(d) K_j / n ),   n = sqrt(|X|^2 + eps)
+//   qhat_h = rope( sqrt(d) Q_h / n ), khat_j = rope( tau_j sqrt(d) K_j / n ), n = sqrt(|X|^2 + eps)
 //   v_t    = [vc_t ; vd_{t-1}] flat, vd before the document's start is 0
 //
 // RoPE turns pairs (i, i + rho/2), i < rho/2, by position * theta^(-2i/rho); dims from rho on stay.

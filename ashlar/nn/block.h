@@ -1,8 +1,8 @@
 // One block: norm, attention, merge, norm, mixture of experts, merge.  The second merge is fused
 // with the norm that follows it and so belongs to the model.
 //
-// BlockRunner says *how* attention and experts run on the weights that stand here; LocalRunner calls
-// the layers.  Techniques that shard weights are further runners; nothing in nn knows them.
+// BlockRunner says *how* attention and experts run on the weights that stand here; LocalRunner
+// calls the layers.  Techniques that shard weights are further runners; nothing in nn knows them.
 #pragma once
 
 #include "ashlar/kernels/norm.h"

@@ -27,8 +27,8 @@ class SequenceExchange {
                              const Tensor& dhalo_z, const Tensor& dhalo_vd,
                              const kernels::Matrix& dz, const kernels::Matrix& dvd) = 0;
 
-  // Attention of the local queries over all keys that they may see: q k v are the local ones, out and
-  // lse are filled (kernels/attention.h).
+  // Attention of the local queries over all keys that they may see: q k v are the local ones, out
+  // and lse are filled (kernels/attention.h).
   virtual void attend(const kernels::Context&, int64_t layer, const kernels::Sequence&,
                       const kernels::Attention&) = 0;
   // Fills dq dk dv, the gradients of the local q k v.
@@ -36,9 +36,9 @@ class SequenceExchange {
                                const kernels::Attention&, const kernels::AttentionGradients&) = 0;
 };
 
-// Where key heads stand here without all of their query heads (CcaShape::shares_keys): the mean over
-// a key's queries and the gradients of keys and values are sums over everybody who has some of them,
-// and the same bits for each.
+// Where key heads stand here without all of their query heads (CcaShape::shares_keys): the mean
+// over a key's queries and the gradients of keys and values are sums over everybody who has some of
+// them, and the same bits for each.
 class HeadExchange {
  public:
   virtual ~HeadExchange() = default;

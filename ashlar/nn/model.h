@@ -48,8 +48,8 @@ struct ModelCall {
 };
 
 void forward(const kernels::Context&, const ModelCall&, const Saved&);
-// dfinal: gradient of final_TH.  Adds to the gradients (those of the blocks through the runner), but
-// for what call.accumulate says.
+// dfinal: gradient of final_TH.  Adds to the gradients (those of the blocks through the runner),
+// but for what call.accumulate says.
 void backward(const kernels::Context&, const ModelCall&, const Saved&, const Tensor& dfinal_TH);
 
 // What of the blocks' products a model holds: of all blocks, or of two at a time, block l in slot
@@ -89,7 +89,8 @@ class Model {
 
   int64_t num_units() const { return int64_t(flat_.unit_numel.size()); }
   const FlatLayout& flat() const { return flat_; }
-  // The memory of a unit as a vector; of a block with slots: its slot, which another block may hold.
+  // The memory of a unit as a vector; of a block with slots: its slot, which another block may
+  // hold.
   Tensor unit_weights(int64_t unit) const;
   Tensor unit_gradients(int64_t unit) const;
 

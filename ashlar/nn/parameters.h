@@ -1,6 +1,6 @@
-// What a layer says about its tensors: one list, from which follow their memory, packed forms, first
-// weights, what the optimizer and checkpoints see of them, and how a share of the model cuts them.
-// Names and shapes are the native Hugging Face ones.
+// What a layer says about its tensors: one list, from which follow their memory, packed forms,
+// first weights, what the optimizer and checkpoints see of them, and how a share of the model cuts
+// them.  Names and shapes are the native Hugging Face ones.
 //
 // A layer is a struct of Weights with one function `list`; the whole model's list is
 // ModelWeights::tensors (model.h).
@@ -43,8 +43,8 @@ struct Cut {
   std::vector<Section> sections;  // cover the dim
 };
 
-// The tokens that a tensor is applied to.  Where shares of a model run on other tokens of the stream
-// each, the gradient of a kStream tensor is a partial sum over them.
+// The tokens that a tensor is applied to.  Where shares of a model run on other tokens of the
+// stream each, the gradient of a kStream tensor is a partial sum over them.
 enum class Applied : uint8_t {
   kStream,  // those of the residual stream here: norms, merges, embedding
   kLayer,   // all those of a layer, whoever holds them: attention, experts, router

@@ -22,7 +22,8 @@ DType auto_compute();
 DType resolve_precision(Precision precision);
 Precision precision_of(DType compute);           // never kAuto
 std::string_view precision_name(DType compute);  // "bf16"
-// What the flag --dtype means on this machine; kConfig for a word that train.precision does not know.
+// What the flag --dtype means on this machine; kConfig for a word that train.precision does not
+// know.
 DType parse_precision(std::string_view word);
 
 }  // namespace ashlar::nn

@@ -3,7 +3,8 @@
 //   list     each layer visits its tensors in the order in which forward meets them; the model adds
 //            the block, the extents of what stands here, and where logical tensors begin in it
 //   memory   lay_out walks the same list in memory order and takes a tensor from an arena for every
-//            Weight: its value or its gradient; flat_layout does so over addresses that nobody reads
+//            Weight: its value or its gradient; flat_layout does so over addresses that nobody
+//            reads
 #include "ashlar/nn/weights.h"
 
 #include <algorithm>

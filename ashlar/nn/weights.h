@@ -29,11 +29,11 @@ struct ModelWeights {
 // Every logical tensor of a model, in the order of ModelWeights::tensors; buffers in F32 (or F64).
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, DType dtype = DType::kF32);
 
-// Memory is ordered otherwise: tensors of no block; block by block the vectors of its branches, then
-// those of the block; the products of every block; buffers.  Inside each of these the order is the
-// list's.  It makes units: unit 0, the root, is the embedding and the vectors of all blocks, unit
-// l + 1 the products of block l, nearly all of it.  What ranks gather, free and reduce at once is a
-// unit.
+// Memory is ordered otherwise: tensors of no block; block by block the vectors of its branches,
+// then those of the block; the products of every block; buffers.  Inside each of these the order is
+// the list's.  It makes units: unit 0, the root, is the embedding and the vectors of all blocks,
+// unit l + 1 the products of block l, nearly all of it.  What ranks gather, free and reduce at once
+// is a unit.
 struct FlatPlace {
   int64_t unit, offset, numel;  // in elements, inside the unit
 };
@@ -45,9 +45,9 @@ FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype);
 
 // Where the products of a block go.
 using ArenaOfBlock = function_ref<Arena&(int64_t block)>;
-// Takes the tensor `part` (value or gradient) of every Weight, in memory order.  Where products(l) is
-// another arena than root, each block begins where the arena stands: blocks that share an arena share
-// memory.  Buffers have no gradients.
+// Takes the tensor `part` (value or gradient) of every Weight, in memory order.  Where products(l)
+// is another arena than root, each block begins where the arena stands: blocks that share an arena
+// share memory.  Buffers have no gradients.
 void lay_out(const ModelWeights&, Tensor Weight::*part, Arena& root, ArenaOfBlock products,
              DType dtype, DType product_dtype);
 // Takes the packed forms of values that were laid out; blocks: as products above.  for_backward

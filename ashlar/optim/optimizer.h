@@ -55,7 +55,8 @@ class Optimizer {
   int64_t num_steps_ = 0;
 };
 
-// What the optimizer keeps of a parameter, in the order of ParameterState: optim.<state>.<parameter>.
+// What the optimizer keeps of a parameter, in the order of ParameterState:
+// optim.<state>.<parameter>.
 std::vector<LogicalTensor> state_tensors(const Parameter&);
 
 // Applies the recipe's choice of matrix optimizer and of gate and up apart or together.

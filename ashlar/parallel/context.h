@@ -4,8 +4,8 @@
 //   halo    the last two tokens' z and the last delayed value of every piece go to the rank that
 //           holds the next token: one message per border and direction, all rows together, whether
 //           or not a document crosses it
-//   keys    gather: keys and values of all ranks are gathered for each layer, once more in backward;
-//           their gradients are reduce-scattered
+//   keys    gather: keys and values of all ranks are gathered for each layer, once more in
+//           backward; their gradients are reduce-scattered
 //           ring: they travel from rank to rank while attention runs over those that are here, and
 //           results are merged; in backward the gradients of a part travel behind it, home at last
 //
@@ -14,9 +14,10 @@
 //          all documents.
 // Numerics sums over ranks: gather in group order; ring the ranks after a part's owner in order,
 //          then added to the owner's own.  The same bits for any timing.
-// Limits   every segment of the whole rows starts its document and lies in one row.  One micro-batch
-//          at a time: segments, halos and what the keys of each rank can be seen by are members that
-//          `assign` replaces, so that backward must have ended before the next is assigned.
+// Limits   every segment of the whole rows starts its document and lies in one row.  One
+//          micro-batch at a time: segments, halos and what the keys of each rank can be seen by are
+//          members that `assign` replaces, so that backward must have ended before the next is
+//          assigned.
 // Errors   kConfig where the rows cannot be cut evenly (ContextSplit::check); those of comm::Group.
 #pragma once
 
@@ -57,8 +58,8 @@ class ContextParallel : public nn::SequenceExchange {
   std::vector<std::vector<Segment>> parts_;  // by rank: its segments, in its own rows
 
  private:
-  // Where pieces of this rank meet those of others, on one of their two sides, and the messages that
-  // cross there.
+  // Where pieces of this rank meet those of others, on one of their two sides, and the messages
+  // that cross there.
   struct Side {
     struct Border {
       int rank;       // that holds the other side

@@ -1,5 +1,5 @@
-// Ranks as points of a mesh with the axes pp, dp, cp, tp.  tp varies fastest, then cp, dp and pp, so
-// that ranks which talk most are neighbours.
+// Ranks as points of a mesh with the axes pp, dp, cp, tp.  tp varies fastest, then cp, dp and pp,
+// so that ranks which talk most are neighbours.
 //
 //   rank = ((pp * DP + dp) * CP + cp) * TP + tp
 #pragma once
@@ -36,9 +36,9 @@ struct Mesh {
 //   model    dp x cp x tp: ranks that together hold one copy of a stage's state, or several
 //
 // Lanes (comm/group.h): compute waits for what cp and tp say, so that cp has the lane "keys" and tp
-// the lane "sums", apart from the bulk of ZeRO and Muon, which queues with the run's decisions on the
-// world's.  Where nothing is reduced over data ranks there is no bulk to stand behind, and all is on
-// the world's.
+// the lane "sums", apart from the bulk of ZeRO and Muon, which queues with the run's decisions on
+// the world's.  Where nothing is reduced over data ranks there is no bulk to stand behind, and all
+// is on the world's.
 class Groups {
  public:
   // Splits `world` in one order on every rank.  The world must have mesh.num_ranks() ranks.

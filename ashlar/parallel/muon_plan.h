@@ -13,7 +13,8 @@
 // Rounds   a rank works on at most one split matrix in a round.  Matrices, in order of tensor,
 //          number and cover, take the first round in which all that work on them are free.
 // Work     rows cols min(rows, cols) of each matrix; whole matrices count first.
-// Source   arXiv 2511.17127 exchanges the two edge matrices of a contiguous shard between neighbours:
+// Source   arXiv 2511.17127 exchanges the two edge matrices of a contiguous shard between
+//          neighbours:
 //          replicate with k = 2.  The general form is this project's.
 // Cost     time and passing memory in proportion to the pieces of split matrices on all ranks; what
 //          stays is what this rank takes part in.

@@ -47,7 +47,8 @@ Range Shards::piece(int64_t unit, int64_t index, int rank) const {
   const Range whole = bucket(unit, index);
   if (layout_ == ShardLayout::kContiguous) {
     const int64_t begin = rank * share_ - unit_begin_[size_t(unit)];
-    // Ranks in order cut the bucket in order, those before and after it in empty pieces at its ends.
+    // Ranks in order cut the bucket in order, those before and after it in empty pieces at its
+    // ends.
     const auto inside = [&](int64_t at) { return std::clamp(at, whole.begin, whole.end); };
     return {inside(begin), inside(begin + share_)};
   }

@@ -1,8 +1,8 @@
 // Which rank keeps which elements of a flat state: ZeRO's arithmetic, without ranks or memory.
 //
 // The state is a row of units (nn/model.h), T elements long.
-//   contiguous   rank r keeps [r q, (r+1) q) of the whole row, q = T / N rounded up to `align`; where
-//                parameters, units and buckets begin plays no part (ZAYA1, arXiv 2511.17127)
+//   contiguous   rank r keeps [r q, (r+1) q) of the whole row, q = T / N rounded up to `align`;
+//                where parameters, units and buckets begin plays no part (ZAYA1, arXiv 2511.17127)
 //   bucketed     every bucket is cut evenly, at multiples of `align`: a rank keeps a slice of each
 // Buckets are the parts of a unit that one collective moves: equal, but for the last of a unit.
 #pragma once

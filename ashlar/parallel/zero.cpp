@@ -10,14 +10,15 @@
 //   gradients   free -> being made -> reducing -> kept
 //     being made  begin_gradient gave the block the slot, after what was reduced from it is kept
 //     reducing    start_reduce has posted the collectives (Unit::reducing)
-//     kept        finish_reduce has waited, and added the shard to gradients_ (the first micro-batch
-//                 overwrites); below stage 2 gradients stay where the backward pass made them
+//     kept        finish_reduce has waited, and added the shard to gradients_ (the first
+//                 micro-batch overwrites); below stage 2 gradients stay where the backward pass
+//                 made them
 //
-//   order of a micro-batch   begin_micro_batch; need_root; forward: for each block need, and release
-//                            after it; backward: for each block, last first, need, begin_gradient,
-//                            end_gradient, release.  finish_gradients ends the step.
-//   prefetch                 need(u), or release(u) where kernels read whole weights, gathers the unit
-//                            kAhead further on in the direction of the walk
+//   order of a micro-batch   begin_micro_batch; need_root; forward: for each block need, and
+//                            release after it; backward: for each block, last first, need,
+//                            begin_gradient, end_gradient, release.  finish_gradients ends the step.
+//   prefetch                 need(u), or release(u) where kernels read whole weights, gathers the
+//                            unit kAhead further on in the direction of the walk
 #include "ashlar/parallel/zero.h"
 
 #include <algorithm>
@@ -31,7 +32,7 @@ using kernels::Context;
 using nn::AttentionCall;
 using nn::BlockSaved;
 
-constexpr int64_t kAhead = 2;  // units: as many as there are slots
+constexpr int64_t kAhead = 2;    // units: as many as there are slots
 constexpr int64_t kNobody = -1;  // who holds a slot that is free
 
 int64_t unit_of(const AttentionCall& call) {

@@ -1,30 +1,30 @@
-// Data parallelism with ZeRO: what the ranks of the data group (dp x cp), which hold the same weights
-// and saw other tokens, share of the state, and when it travels.
+// Data parallelism with ZeRO: what the ranks of the data group (dp x cp), which hold the same
+// weights and saw other tokens, share of the state, and when it travels.
 //
-//   stage  a rank keeps whole                    and a shard of           collectives of a step
-//   0      weights, gradients, optimizer state   -                        all_reduce gradients
-//   1      packed weights, gradients             weights, state           reduce_scatter, all_gather
-//   2      packed weights                        weights, gradients,      reduce_scatter of every
-//                                                state                    micro-batch, all_gather
-//   3      -                                     the same                 and all_gather of a block's
-//                                                                         weights where it runs
+//   stage  a rank keeps whole                   and a shard of         collectives of a step
+//   0      weights, gradients, optimizer state  -                      all_reduce gradients
+//   1      packed weights, gradients            weights, state         reduce_scatter, all_gather
+//   2      packed weights                       weights, gradients,    reduce_scatter of every
+//                                               state                  micro-batch, all_gather
+//   3      -                                    the same               and all_gather of a block's
+//                                                                      weights where it runs
 //
-// The root unit (nn/model.h: embedding and all vectors) stays whole in weights and gradients and is
-// reduced and gathered once a step.  Blocks of what is sharded stand in two slots while they run.
-// From stage 1 on kernels read packed operands; row-major weights exist only while a unit is gathered
-// (in fp64, where kernels read them, as long as their operands would).
+// The root unit (nn/weights.h: embedding and all vectors) stays whole in weights and gradients and
+// is reduced and gathered once a step.  Blocks of what is sharded stand in two slots while they run.
+// From stage 1 on kernels read packed operands; row-major weights exist only while a unit is
+// gathered (in fp64, where kernels read them, as long as their operands would).
 //
 // Source   Rajbhandari et al. 2020, arXiv:1910.02054; flat shards that ignore parameter borders:
 //          ZAYA1, arXiv 2511.17127.
-// Types    gradients travel in the stream type; weights of blocks as products read them (bf16 in a bf16
-//          run), those of the root in the stream type.
-// Overlap  A unit is reduced while earlier blocks run backward, and gathered while earlier blocks run
-//          forward (stage 3: backward too), two units ahead.  A step's order of operations is the same
-//          on every rank.
-// Traffic  of one step of m micro-batches, L blocks and n ranks, in times that every bucket of a unit
-//          is moved; bytes of one bucket are those of the op in comm/group.h, with S the bucket, c_r
-//          the piece of it that rank r keeps (shards.h), gradients and weights in the types above.
-//          n = 1: nothing.  Overlap and recomputation change nothing.
+// Types    gradients travel in the stream type; weights of blocks as products read them (bf16 in a
+//          bf16 run), those of the root in the stream type.
+// Overlap  A unit is reduced while earlier blocks run backward, and gathered while earlier blocks
+//          run forward (stage 3: backward too), two units ahead.  A step's order of operations is
+//          the same on every rank.
+// Traffic  of one step of m micro-batches, L blocks and n ranks, in times that every bucket of a
+//          unit is moved; bytes of one bucket are those of the op in comm/group.h, with S the
+//          bucket, c_r the piece of it that rank r keeps (shards.h), gradients and weights in the
+//          types above.  n = 1: nothing.  Overlap and recomputation change nothing.
 //
 //   stage  label      op              root  block l of 1 .. L
 //   0      gradients  all_reduce      1     1
@@ -34,8 +34,9 @@
 //   3      weights    all_gather      1     1 + (m - 1) [l > 2] + m [l < L - 1]
 //
 //          The last row: forward and backward of a micro-batch each gather all blocks but the two
-//          that the slots still have from what ran before; after an update they have none.  The root's
-//          gather and the first two of the next forward begin as soon as weights are updated.
+//          that the slots still have from what ran before; after an update they have none.  The
+//          root's gather and the first two of the next forward begin as soon as weights are
+//          updated.
 #pragma once
 
 #include <string>
@@ -123,8 +124,8 @@ class Zero final : public nn::BlockRunner {
   void end_gradient(const kernels::Context&, int64_t unit);
   std::span<const int64_t> counts_of(int64_t unit, int64_t bucket);
 
-  // Of the copies that begin a gather.  It has no recorder: what a rank copies depends on the blocks
-  // in which its shard lies, and a plan runs one rank's step for all that keep as much.
+  // Of the copies that begin a gather.  It has no recorder: what a rank copies depends on the
+  // blocks in which its shard lies, and a plan runs one rank's step for all that keep as much.
   const kernels::Context gather_ctx_;
   comm::Group& data_;
   nn::Model& model_;

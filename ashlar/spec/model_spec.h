@@ -65,8 +65,8 @@ struct ModelSpec {
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 
-// {"vocab_size": ..., "blocks": [{"mixer": {"kind": "cca", ...}, "feed_forward": {"kind": "moe", ...},
-// "residual": "scaled"}, ...]}, with the names above.
+// {"vocab_size": ..., "blocks": [{"mixer": {"kind": "cca", ...}, "feed_forward": {"kind": "moe",
+// ...}, "residual": "scaled"}, ...]}, with the names above.
 std::string to_json(const ModelSpec& model);
 // kCorrupt "WHAT: key is VALUE; expected ..." for anything but what to_json writes.
 ModelSpec parse_model_spec(std::string_view json, const std::string& what);

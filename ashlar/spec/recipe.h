@@ -1,6 +1,7 @@
 // A run, as a TOML recipe states it: one struct per section.  Defaults here are the defaults there.
 //
-//   [run] [model] [moe] [moe.balance] [init] [data] [optim] [parallel] [train] [health] [checkpoint]
+//   [run] [model] [moe] [moe.balance] [init] [data] [optim] [parallel] [train] [health]
+//   [checkpoint]
 //
 // docs/recipes.md lists the keys.
 //
@@ -155,11 +156,12 @@ Recipe load_recipe(const std::string& path, std::span<const std::string> overrid
 Recipe parse_recipe(const std::string& toml, const std::string& source,
                     std::span<const std::string> overrides);
 void validate(const Recipe& recipe);
-// The recipe's mesh over so many ranks, with dp filled in.  kConfig where they do not fit: the rule,
-// the value and the nearest legal ones.
+// The recipe's mesh over so many ranks, with dp filled in.  kConfig where they do not fit: the
+// rule, the value and the nearest legal ones.
 ParallelSpec resolve_parallel(const Recipe& recipe, int64_t num_ranks);
 std::string to_toml(const Recipe& recipe);  // every key, resolved; parses to the same recipe
-// A line for every key whose value differs, in the order of the table: "optim.lr was 0.002, is 0.001".
+// A line for every key whose value differs, in the order of the table: "optim.lr was 0.002, is
+// 0.001".
 std::vector<std::string> differences(const Recipe& before, const Recipe& now);
 
 }  // namespace ashlar

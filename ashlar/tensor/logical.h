@@ -29,9 +29,9 @@ enum class OptimizerKind : uint8_t { kAdamW, kMuon };
 
 // A trained tensor, as far as this rank keeps it: what the optimizer sees.
 //
-// The rank's model holds `boxes` of the logical tensor, one after another in memory (one box, unless
-// tensor parallelism cut the tensor in several places); of their elements, laid end to end, it keeps
-// [begin, end): all, unless ZeRO shards them.  A tensor may come in several pieces.
+// The rank's model holds `boxes` of the logical tensor, one after another in memory (one box,
+// unless tensor parallelism cut the tensor in several places); of their elements, laid end to end,
+// it keeps [begin, end): all, unless ZeRO shards them.  A tensor may come in several pieces.
 struct Parameter {
   LogicalTensor logical;
   std::vector<Box> boxes;
@@ -59,9 +59,9 @@ inline MatrixShape matrix_shape(const Parameter& p) {
 }
 
 // What a checkpoint sees of `data`, which holds the elements that this rank keeps of `parameter`
-// (its value, a moment of it) and is called `named`: one piece per contiguous box, in element order.
-// split_among_copies: only this copy's share of them, so that all copies together write each element
-// once.
+// (its value, a moment of it) and is called `named`: one piece per contiguous box, in element
+// order.  split_among_copies: only this copy's share of them, so that all copies together write
+// each element once.
 std::vector<Piece> pieces_of(const Parameter& parameter, const LogicalTensor& named,
                              const Tensor& data, bool split_among_copies = false);
 

@@ -1,4 +1,5 @@
-// One rank of a mesh in a dry run: the real trainer on the meta device, in a world that only counts.
+// One rank of a mesh in a dry run: the real trainer on the meta device, in a world that only
+// counts.
 #pragma once
 
 #include <map>

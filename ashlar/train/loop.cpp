@@ -90,8 +90,8 @@ class Run {
   Clock::time_point start_ = Clock::now();
 };
 
-// With train.precision as the run computes: what `auto` is on rank 0's machine.  So all ranks compute
-// alike, and the recipe that is saved tells a later start if the choice has changed.
+// With train.precision as the run computes: what `auto` is on rank 0's machine.  So all ranks
+// compute alike, and the recipe that is saved tells a later start if the choice has changed.
 Recipe with_precision(Recipe recipe, comm::Group& ranks) {
   const auto own = int64_t(nn::resolve_precision(recipe.train.precision));
   recipe.train.precision = nn::precision_of(DType(from_leader(ranks, own, "precision")));

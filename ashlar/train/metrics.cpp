@@ -46,8 +46,8 @@ std::optional<Line> parse_line(std::string_view text) {
   return Line{row.contains("event"), names_step ? step->get<int64_t>() : 0};
 }
 
-// Where the rows of steps up to `step` end, and the lines of events up to it that stand behind them.
-// Reads from the end, as far as it has to.
+// Where the rows of steps up to `step` end, and the lines of events up to it that stand behind
+// them.  Reads from the end, as far as it has to.
 struct Kept {
   size_t bytes = 0;
   std::string events;

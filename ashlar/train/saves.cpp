@@ -94,8 +94,8 @@ void Saves::save(const RunCounters& counters, const HealthState& health,
   }
 }
 
-// Training goes on: the next save may succeed.  Twice in a row is a broken disk.  Of the others only
-// rank 0 tells.
+// Training goes on: the next save may succeed.  Twice in a row is a broken disk.  Of the others
+// only rank 0 tells.
 void Saves::failed(int64_t step, const Error& error) {
   if (error.kind() != ErrorKind::kStorage || (leads() && checkpoints_->consecutive_failures() >= 2))
     throw error;

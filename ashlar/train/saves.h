@@ -1,5 +1,5 @@
-// The checkpoints of a run on its ranks: every rank writes its part of each, rank 0 leads, tells and
-// counts.  All ranks call the same functions in the same order.
+// The checkpoints of a run on its ranks: every rank writes its part of each, rank 0 leads, tells
+// and counts.  All ranks call the same functions in the same order.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,8 @@ class Saves {
   // Rank 0's metrics, before its first save; they outlive this object.
   void set_metrics(Metrics* metrics) { metrics_ = metrics; }
 
-  // Reads the newest step that every rank finds whole; damaged ones are set aside.  take() fills the
-  // rank's part of the state; kCorrupt from it rejects the step.  False: there is none.
+  // Reads the newest step that every rank finds whole; damaged ones are set aside.  take() fills
+  // the rank's part of the state; kCorrupt from it rejects the step.  False: there is none.
   bool resume(const std::function<void(const checkpoint::StepReader&)>& take);
 
   void before_update() { checkpoints_->before_update(); }

@@ -42,7 +42,8 @@ bool is_mpi_process() {
   return variable("OMPI_COMM_WORLD_SIZE") || variable("PMIX_RANK") || variable("PMI_RANK");
 }
 
-// Processes of the run on this machine, as the launcher says: Open MPI's, MPICH's, Slurm's ("4(x2)").
+// Processes of the run on this machine, as the launcher says: Open MPI's, MPICH's, Slurm's
+// ("4(x2)").
 int local_processes() {
   for (const char* name :
        {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"})

@@ -53,9 +53,9 @@ class StateWriter {
   std::vector<data::NamedIntegers> arrays_;
 };
 
-// Fills what this rank of the trainer keeps from a step; returns counters and cursor.  When all ranks
-// have, weights_changed() is to be called.  kConfig where the recipe's model or optimizer is not the
-// saved one (the report names tensors).
+// Fills what this rank of the trainer keeps from a step; returns counters and cursor.  When all
+// ranks have, weights_changed() is to be called.  kConfig where the recipe's model or optimizer is
+// not the saved one (the report names tensors).
 struct Restored {
   RunCounters counters;
   HealthState health;

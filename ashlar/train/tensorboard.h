@@ -17,7 +17,8 @@ namespace ashlar::train {
 
 // They append one record to `out`.  A tag has at most 100 bytes.
 void append_version_record(std::string& out, double wall_time_s);
-// A start whose first step is `step`: TensorBoard forgets what older files say of it and later ones.
+// A start whose first step is `step`: TensorBoard forgets what older files say of it and later
+// ones.
 void append_start_record(std::string& out, double wall_time_s, int64_t step);
 void append_scalar_record(std::string& out, double wall_time_s, int64_t step, std::string_view tag,
                           float value);

@@ -1,5 +1,5 @@
-// A root whose newest step is damaged in one of many ways: whoever is asked for the newest good step
-// of it, a run or a reader, names the same one.
+// A root whose newest step is damaged in one of many ways: whoever is asked for the newest good
+// step of it, a run or a reader, names the same one.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

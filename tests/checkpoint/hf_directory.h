@@ -1,5 +1,5 @@
-// A directory in which models are written and read, and its files taken apart without the code under
-// test.
+// A directory in which models are written and read, and its files taken apart without the code
+// under test.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -2,7 +2,8 @@
 //   comm_program MODE [--ranks N] [--native]
 //     --ranks    N threads of this process; without it, under mpirun
 //     --native   MPI's own collectives
-// Modes: operations, bits, near, overlap, times, and the faults throw, late, shape, lane, kill, alone.
+// Modes: operations, bits, near, overlap, times, and the faults throw, late, shape, lane, kill,
+// alone.
 #include <signal.h>
 #include <unistd.h>
 
@@ -155,8 +156,8 @@ void overlap(Group& world) {
         100 * *std::max_element(hidden.begin(), hidden.end()), sink == 0 ? "!" : "");
 }
 
-// The time of each operation from 4 KiB to 256 MiB: median over rounds of the slowest rank.  To compare,
-// with and without --native.
+// The time of each operation from 4 KiB to 256 MiB: median over rounds of the slowest rank.  To
+// compare, with and without --native.
 void times(Group& world) {
   std::vector<float> a(size_t{64} << 20), b(a.size());
   for (int64_t bytes = 4096; bytes <= int64_t{256} << 20; bytes *= 4) {

@@ -92,8 +92,9 @@ TEST_P(Types, TokensKeepTheirValues) {
   std::vector<int32_t> read(3);
   dataset.read(1, 128, read);
   EXPECT_EQ(read, (std::vector<int32_t>{1, 100, 127}));
-  EXPECT_EQ(message_of(ErrorKind::kData, [&] { dataset.read(1, 127, read); }),
-            "x.bin: token 3 is 127; expected ids from 0 to 126 (the vocabulary of the model has 127)");
+  EXPECT_EQ(
+      message_of(ErrorKind::kData, [&] { dataset.read(1, 127, read); }),
+      "x.bin: token 3 is 127; expected ids from 0 to 126 (the vocabulary of the model has 127)");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Types,

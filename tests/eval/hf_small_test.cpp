@@ -138,7 +138,8 @@ TEST_P(HfSmall, Scores) {
 TEST_P(HfSmall, GradientNorms) {
   const auto T = int64_t(prompt_.size());
   for (const DType compute : {DType::kF32, DType::kF64}) {
-    TinyRank rank(recipe_of(zaya_of(loaded_.source.spec), 1, T), {.compute = compute, .num_threads = 2});
+    TinyRank rank(recipe_of(zaya_of(loaded_.source.spec), 1, T),
+                  {.compute = compute, .num_threads = 2});
     read_weights(*loaded_.files, loaded_.source, rank.model.pieces(false));
     rank.model.weights_changed();
     const parallel::LossSum losses = rank.step({prompt_, targets_, {{0, T, 0, 0}}});

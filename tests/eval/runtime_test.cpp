@@ -58,8 +58,8 @@ TEST(LongPrompt, InChunksGivesTheLogitsOfOnePass) {
 TEST(Runtime, MorePositionsThanTheMachineHoldsAreRefusedBeforeTheyAreTaken) {
   const SmallModel small;
   const Calls calls{.max_positions = kMaxTokens, .max_call = 256, .cached = true};
-  // 4 blocks of keys and values of 2 heads of 8 channels; two tables of 4 angles: of all tokens, but
-  // that two blocks slide.
+  // 4 blocks of keys and values of 2 heads of 8 channels; two tables of 4 angles: of all tokens,
+  // but that two blocks slide.
   const int64_t bytes = kMaxTokens * 4 * (2 * 2 * 16 + 2 * 4);
   const int64_t total = footprint(small.source.spec, DType::kF32, calls).total_bytes;
   EXPECT_GT(total, bytes);

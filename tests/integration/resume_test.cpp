@@ -340,15 +340,16 @@ TEST(Resume, AnotherHealthWindowTakesOverTheNewestSteps) {
   EXPECT_FALSE(fs::exists(scratch / "run/checkpoints/.bad"));
 }
 
-// tests/data/step_0.1.0 was saved by that version, whose model.json held three choices of the model.
+// tests/data/step_0.1.0 was saved by that version, whose model.json held three choices of the
+// model.
 TEST(Resume, StepsOfEarlierVersionsLoad) {
   const Scratch scratch;
   prepare_text(scratch);
   fs::create_directories(scratch / "run");
   fs::copy(kData + "/step_0.1.0", scratch / "run/checkpoints", fs::copy_options::recursive);
-  const nlohmann::json scores = nlohmann::json::parse(
-      run_ok(scratch, {"score", "--model", "run/checkpoints", "--dtype", "fp64", "--ids",
-                       "72,101,108,108,111,44,32,119"}));
+  const nlohmann::json scores =
+      nlohmann::json::parse(run_ok(scratch, {"score", "--model", "run/checkpoints", "--dtype",
+                                             "fp64", "--ids", "72,101,108,108,111,44,32,119"}));
   EXPECT_NEAR(scores["loss"].get<double>(), 5.749440075476452, 1e-12);
   run_ok(scratch,
          train_args({"moe.skip_output=identity", "model.layer_types=alternate",

@@ -1,12 +1,14 @@
-// Runs tile instructions (AMX) on CPUs that lack them: the compiled instruction raises SIGILL, and the
-// handler does what the instruction would have done, on registers and memory as they stand at that
-// moment.  So a test runs the very code that ships; stores that a compiler dropped or moved are seen
-// as the hardware would see them.  What the hardware answers with a fault is kept as a text.
+// Runs tile instructions (AMX) on CPUs that lack them: the compiled instruction raises SIGILL, and
+// the handler does what the instruction would have done, on registers and memory as they stand at
+// that moment.  So a test runs the very code that ships; stores that a compiler dropped or moved
+// are seen as the hardware would see them.  What the hardware answers with a fault is kept as a
+// text.
 //
 //   SIGILL -> decode the VEX bytes at rip -> act on the tiles of this thread -> rip past them
 //
 // Source of encodings and faults: Intel 64 and IA-32 Architectures Software Developer's Manual,
-// volume 2, and Intel Architecture Instruction Set Extensions, chapter "Advanced Matrix Extensions".
+// volume 2, and Intel Architecture Instruction Set Extensions, chapter "Advanced Matrix
+// Extensions".
 #pragma once
 
 #include <signal.h>

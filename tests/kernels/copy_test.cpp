@@ -176,7 +176,8 @@ TEST(Copy, FillsEveryByteOfIntegersWithZero) {
   });
 }
 
-// Rows in any order, some twice as a source; one task takes several rows, or a row is more than one.
+// Rows in any order, some twice as a source; one task takes several rows, or a row is more than
+// one.
 TEST(Copy, RowsGoWhereTheirPairsSay) {
   for (const int64_t cols : {0, 1, 33, 70001})
     for (const DType to_type : kFloating)

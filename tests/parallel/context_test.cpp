@@ -158,8 +158,8 @@ TEST_P(ContextWays, CloseInSinglePrecision) {
   expect_equal(how_of(9, DType::kF32), 1e-4);
 }
 
-// bf16 rounds what crosses ranks and what is merged at other places: as a whole the gradients are as
-// near to those of fp64 as one rank's are.
+// bf16 rounds what crosses ranks and what is merged at other places: as a whole the gradients are
+// as near to those of fp64 as one rank's are.
 TEST_P(ContextWays, NearInBf16) {
   const How exact = how_of(9, DType::kF64), rounded = how_of(9, DType::kBF16);
   const std::vector<Batch> batches = all_batches();

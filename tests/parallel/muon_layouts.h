@@ -1,4 +1,5 @@
-// Ways to lay tensors over ranks, and where each element of a piece lies in its tensor, the slow way.
+// Ways to lay tensors over ranks, and where each element of a piece lies in its tensor, the slow
+// way.
 #pragma once
 
 #include <fmt/format.h>

@@ -10,8 +10,8 @@
 namespace ashlar {
 namespace {
 
-// A parameter of two column blocks of [6, 4, 5] from which [begin, end) is kept, and data that holds
-// the index in the tensor of each of its elements.
+// A parameter of two column blocks of [6, 4, 5] from which [begin, end) is kept, and data that
+// holds the index in the tensor of each of its elements.
 struct Case {
   Case(Allocator& allocator, int64_t begin, int64_t end) {
     p.logical = {"x", DType::kI64, {6, 4, 5}};

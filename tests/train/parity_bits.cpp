@@ -1,5 +1,5 @@
-// ZeRO's stages and layouts are the same arithmetic: the same bits, where clipping does not look at a
-// norm whose order of summation differs.
+// ZeRO's stages and layouts are the same arithmetic: the same bits, where clipping does not look at
+// a norm whose order of summation differs.
 #include <gtest/gtest.h>
 
 #include "ashlar/comm/thread/run_ranks.h"

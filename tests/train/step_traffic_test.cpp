@@ -1,5 +1,6 @@
-// All that ranks of a mesh with every technique say in a step is the sum of the closed formulas: ZeRO
-// (parallel/zero.h), docs/parallel-tensor.md, -context.md, -muon.md, and the trainer's own sums.
+// All that ranks of a mesh with every technique say in a step is the sum of the closed formulas:
+// ZeRO (parallel/zero.h), docs/parallel-tensor.md, -context.md, -muon.md, and the trainer's own
+// sums.
 #include "step_traffic.h"
 
 #include <mutex>

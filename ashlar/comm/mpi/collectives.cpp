@@ -169,8 +169,8 @@ void MpiCollectives::post(const Operation& op, MPI_Comm comm, int rank) {
   ASHLAR_ASSERT(false && "goes by rounds");
 }
 
-// The input of an all_to_all, as a copy where the output will stand in its place.  Open MPI 4.1 does
-// not end MPI_Ialltoallv with MPI_IN_PLACE.
+// The input of an all_to_all, as a copy where the output will stand in its place.  Open MPI 4.1
+// does not end MPI_Ialltoallv with MPI_IN_PLACE.
 const std::byte* MpiCollectives::apart(const Operation& op) {
   if (op.in.data != op.out.data) return op.in.data;
   copy_.assign(op.in.data, op.in.data + op.in.bytes());

@@ -1,17 +1,18 @@
-// Operations handed to MPI's own collectives, whole: all_reduce, reduce_scatter, all_gather, broadcast,
-// reduce and all_to_all.  send_receive and barrier go by rounds, which are MPI's messages already.
+// Operations handed to MPI's own collectives, whole: all_reduce, reduce_scatter, all_gather,
+// broadcast, reduce and all_to_all.  send_receive and barrier go by rounds, which are MPI's
+// messages already.
 //
-// Before an operation its ranks meet in a round without payload: who does not come or calls something
-// else is named as with rounds, and MPI begins only where all are there.  Counters are those of the
-// rounds that are not run.
+// Before an operation its ranks meet in a round without payload: who does not come or calls
+// something else is named as with rounds, and MPI begins only where all are there.  Counters are
+// those of the rounds that are not run.
 //
-// Numerics  MPI orders sums as it likes: equal to the exact ones up to rounding.  bf16 is added by an
-//           operation of ours in fp32 and rounded at every step, not once.  Integers wrap, by
+// Numerics  MPI orders sums as it likes: equal to the exact ones up to rounding.  bf16 is added by
+//           an operation of ours in fp32 and rounded at every step, not once.  Integers wrap, by
 //           operations of ours too: Open MPI's sums of bytes stop at the largest value.
 // Limits    2^31 - 1 elements an operation: MPI counts in int.
 // Memory    MPI's own; no staging.  An all_to_all in place copies its input.
-// Faults    MPI cannot withdraw a collective: where a rank fails while one is under way, it is polled
-//           to its end for up to a second, then left to itself; the process ends soon after.
+// Faults    MPI cannot withdraw a collective: where a rank fails while one is under way, it is
+//           polled to its end for up to a second, then left to itself; the process ends soon after.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// A rank that is a process of MPI_COMM_WORLD: whose turn it is to call MPI, and the word of failures.
+// A rank that is a process of MPI_COMM_WORLD: whose turn it is to call MPI, and the word of
+// failures.
 #pragma once
 
 #include <mpi.h>
@@ -48,8 +49,8 @@ class MpiEngine final : public Engine {
                                      double timeout_s) override;
   void fail(const std::exception_ptr& error) override;
 
-  // For native collectives: a communicator for each group, kept for groups of the same name, ranks and
-  // lane.  To be made on all its ranks at once; the call waits for them.
+  // For native collectives: a communicator for each group, kept for groups of the same name, ranks
+  // and lane.  To be made on all its ranks at once; the call waits for them.
   bool has_communicator(const Group& group) const;
   void make_communicator(const Group& group);
   MPI_Comm communicator(const Group& group) const;

@@ -107,7 +107,8 @@ double measure_peak_flops(const Context& ctx, DType compute) {
 bool bf16_is_faster() {
   if (isa() == Isa::kAmx) return true;
   if (isa() != Isa::kAvx512Bf16) return false;
-  // Taken in turns, so that a load that halves the rate of one for a while is there for the other too.
+  // Taken in turns, so that a load that halves the rate of one for a while is there for the other
+  // too.
   static const bool faster = [] {
     constexpr int64_t kRounds = 5'000;
     double bf16 = std::numeric_limits<double>::infinity(), fp32 = bf16;

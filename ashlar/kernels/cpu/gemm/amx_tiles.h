@@ -1,8 +1,8 @@
 // Tile instructions (AMX) as inline assembly that tells the compiler all that they touch.
 //
-// The intrinsics of GCC 12 do not: the operand of its `_tile_loadconfig` covers the first 8 bytes of
-// the 64 that `ldtilecfg` reads, and its tile loads name no memory at all, so that the compiler may
-// drop, or move past them, the stores that filled what they read.  Here a configuration is an
+// The intrinsics of GCC 12 do not: the operand of its `_tile_loadconfig` covers the first 8 bytes
+// of the 64 that `ldtilecfg` reads, and its tile loads name no memory at all, so that the compiler
+// may drop, or move past them, the stores that filled what they read.  Here a configuration is an
 // operand as a whole and loads and stores of tiles are barriers.  They are volatile and so keep
 // their order among each other, which the tile registers, unknown to the compiler, rely on.
 #pragma once

@@ -3,8 +3,9 @@
 //
 // Every output element is summed by one task: in one go over K, or, where the engine cuts sums
 // (k_block), in parts that depend on K only and are added in order.  So the bits do not depend on
-// the number of threads.  Copies of whole operands live in ctx.workspace; on meta they are taken, so
-// that a dry run counts them, and nothing runs.  Copies of a task's part lie on its stack, at most
+// the number of threads.  Copies of whole operands live in ctx.workspace; on meta they are taken,
+// so that a dry run counts them, and nothing runs.  Copies of a task's part lie on its stack, at
+// most
 // 640 KiB.
 #pragma once
 

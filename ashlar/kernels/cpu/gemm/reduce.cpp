@@ -113,8 +113,8 @@ void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t
   }
 }
 
-// The same in parts of tokens, for engines that cut sums (k_block): a task packs its part of x and, block of
-// rows after block, of dy^T, and fetches the next part meanwhile.
+// The same in parts of tokens, for engines that cut sums (k_block): a task packs its part of x and,
+// block of rows after block, of dy^T, and fetches the next part meanwhile.
 struct PartsSize {
   static constexpr int64_t kPanelBytes = 16 << 10;  // of a part; two lie in the first-level cache
   static constexpr int64_t kRowPanels = 8, kColPanels = 32;  // of a block

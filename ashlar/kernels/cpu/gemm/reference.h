@@ -1,6 +1,5 @@
 // The plain product that every fast path is measured against, for any mix of F64, F32 and BF16
-// operands in any
-// strides.  It serves fp64 and machines without AVX2.
+// operands in any strides.  It serves fp64 and machines without AVX2.
 #pragma once
 
 #include "ashlar/kernels/context.h"

@@ -3,7 +3,7 @@
 //
 //   #undef HWY_TARGET_INCLUDE
 //   #define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/norm_fast.cpp"  // this very file
-//   #include "ashlar/kernels/cpu/simd/dispatch.h"                       // before any header of Highway
+//   #include "ashlar/kernels/cpu/simd/dispatch.h"             // before any header of Highway
 //   #include "hwy/foreach_target.h"
 //   #include "hwy/highway.h"
 //   HWY_BEFORE_NAMESPACE();
