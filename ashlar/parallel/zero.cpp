@@ -16,7 +16,8 @@
 //
 //   order of a micro-batch   begin_micro_batch; need_root; forward: for each block need, and
 //                            release after it; backward: for each block, last first, need,
-//                            begin_gradient, end_gradient, release.  finish_gradients ends the step.
+//                            begin_gradient, end_gradient, release.  The step ends by
+//                            finish_gradients.
 //   prefetch                 need(u), or release(u) where kernels read whole weights, gathers the
 //                            unit kAhead further on in the direction of the walk
 #include "ashlar/parallel/zero.h"

@@ -10,7 +10,8 @@
 //                                                                      weights where it runs
 //
 // The root unit (nn/weights.h: embedding and all vectors) stays whole in weights and gradients and
-// is reduced and gathered once a step.  Blocks of what is sharded stand in two slots while they run.
+// is reduced and gathered once a step.  Blocks of what is sharded stand in two slots while they
+// run.
 // From stage 1 on kernels read packed operands; row-major weights exist only while a unit is
 // gathered (in fp64, where kernels read them, as long as their operands would).
 //
