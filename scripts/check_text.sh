@@ -9,7 +9,7 @@ find ashlar tests \( -name '*.h' -o -name '*.cpp' \) -print0 | sort -z | xargs -
   columns($0) > 100 && !/R"|\\"/ && !/^ *"/ { printf "%s:%d: %d columns\n", FILENAME, FNR, columns($0); bad = 1 }
   {
     is_comment = $0 ~ /^ *\/\/ [^ ]/
-    if (is_comment && before != "" && $0 ~ /^ *\/\/ [a-z]/ && columns(before) < 30 && before !~ /[.:;,)]$/) {
+    if (is_comment && before != "" && $0 ~ /^ *\/\/ [a-z0-9]/ && columns(before) < 30 && before !~ /[.:;,)]$/) {
       printf "%s:%d: torn comment: %s\n", FILENAME, FNR - 1, before; bad = 1
     }
     before = is_comment ? $0 : ""
