@@ -1,10 +1,5 @@
 #include "ashlar/train/state.h"
 
-#include <fmt/core.h>
-
-#include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -13,52 +8,12 @@
 #include "ashlar/checkpoint/hf_config.h"
 #include "ashlar/checkpoint/hf_names.h"
 #include "ashlar/checkpoint/model_files.h"
-#include "ashlar/core/fields.h"
 #include "ashlar/core/json.h"
 
 namespace ashlar::train {
 namespace {
 
 using Ordered = nlohmann::ordered_json;
-
-// Values as 16 hex digits of their bits: windows must come back bit for bit.
-std::vector<std::string> to_bits(const std::vector<double>& values) {
-  std::vector<std::string> out;
-  for (const double value : values)
-    out.push_back(fmt::format("{:016x}", std::bit_cast<uint64_t>(value)));
-  return out;
-}
-
-// A window of the health check: its newest values, of `count` that it ever took.
-void read_window(const Fields& fields, std::string_view key, std::string_view count_key,
-                 std::vector<double>& values, int64_t& count) {
-  count = fields.count(count_key);
-  for (const uint64_t bits : fields.hexes(key, 16)) values.push_back(std::bit_cast<double>(bits));
-  if (!std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); }))
-    fields.fail("{} holds a value that is not finite", key);
-  const auto kept = int64_t(values.size());
-  if (kept > count || (kept == 0 && count > 0))
-    fields.fail("{} has {} values, but {} is {}; expected 1 to {}", key, kept, count_key, count,
-                count);
-}
-
-HealthState read_health(const Fields& fields, int64_t step) {
-  HealthState h;
-  h.skipped = fields.integer("skipped", 0, step);
-  h.non_finite = fields.integer("non_finite", 0, h.skipped);
-  h.consecutive = fields.integer("consecutive_skips", 0, h.skipped);
-  h.recent_skips = fields.counts("recent_skips");
-  int64_t before = 0;
-  for (const int64_t skip : h.recent_skips) {
-    if (skip <= before || skip > step)
-      fields.fail("recent_skips holds {} after {}; expected ascending steps from 1 to {}", skip,
-                  before, step);
-    before = skip;
-  }
-  read_window(fields, "losses_f64_bits", "loss_count", h.losses, h.loss_count);
-  read_window(fields, "norms_f64_bits", "norm_count", h.norms, h.norm_count);
-  return h;
-}
 
 // Empty pieces of the tensors that other ranks keep: they are wanted too, with these shapes.
 void add_what_others_keep(const Trainer& trainer, std::vector<Piece>& pieces) {
@@ -79,44 +34,6 @@ Piece loader_piece(const std::string& name, std::vector<int64_t>& values) {
 }
 
 }  // namespace
-
-std::string to_json(const RunCounters& counters, const Trainer& trainer,
-                    const HealthState& health) {
-  return Ordered{{"step", counters.step},
-                 {"samples", counters.samples},
-                 {"tokens", counters.tokens},
-                 {"seconds", counters.seconds},
-                 {"seed", trainer.recipe().train.seed},
-                 {"optimizer_steps", trainer.optimizer().num_steps()},
-                 {"balancer_updates", trainer.balancer().num_updates()},
-                 {"skipped", health.skipped},
-                 {"non_finite", health.non_finite},
-                 {"consecutive_skips", health.consecutive},
-                 {"recent_skips", health.recent_skips},
-                 {"loss_count", health.loss_count},
-                 {"norm_count", health.norm_count},
-                 {"losses_f64_bits", to_bits(health.losses)},
-                 {"norms_f64_bits", to_bits(health.norms)}}
-      .dump(1);
-}
-
-TrainerState parse_trainer_state(const std::string& json, const std::string& what) {
-  const Json parsed = parse_json(json, what, ErrorKind::kCorrupt);
-  const Fields fields(parsed, what);
-  fields.only({"step", "samples", "tokens", "seconds", "seed", "optimizer_steps",
-               "balancer_updates", "skipped", "non_finite", "consecutive_skips", "recent_skips",
-               "loss_count", "norm_count", "losses_f64_bits", "norms_f64_bits"});
-  fields.count("seed");  // for people: recipe.toml and the loader's state are what a resume reads
-  TrainerState state;
-  state.counters = {fields.count("step"), fields.count("samples"), fields.count("tokens"),
-                    fields.number("seconds")};
-  if (state.counters.seconds < 0.0)
-    fields.fail("seconds is {}; expected a number of at least 0", state.counters.seconds);
-  state.optimizer_steps = fields.count("optimizer_steps");
-  state.balancer_updates = fields.count("balancer_updates");
-  state.health = read_health(fields, state.counters.step);
-  return state;
-}
 
 StateWriter::StateWriter(const Trainer& trainer, std::string tokenizer_bytes)
     : trainer_(trainer),
@@ -171,7 +88,10 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
       .aliases = {{std::string(checkpoint::kHfHead), std::string(checkpoint::kHfEmbedding)}},
       .before_commit = {}};
   request.extra = {
-      {"trainer.json", to_json(counters, trainer_, health), true},
+      {"trainer.json",
+       to_json({counters, recipe.train.seed, trainer_.optimizer().num_steps(),
+                trainer_.balancer().num_updates(), health}),
+       true},
       {"recipe.toml", to_toml(recipe), false},
       {checkpoint::kConfigFile,
        checkpoint::to_hf_config(recipe.model, DType::kF32, checkpoint::HfLayout::kNative), true},

@@ -8,26 +8,10 @@
 
 #include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/data/loader_state.h"
-#include "ashlar/train/health.h"
 #include "ashlar/train/trainer.h"
+#include "ashlar/train/trainer_state.h"
 
 namespace ashlar::train {
-
-struct RunCounters {
-  int64_t step = 0;  // optimizer steps done, skipped ones included
-  int64_t samples = 0, tokens = 0;
-  double seconds = 0.0;  // of training, all starts of the run together
-};
-
-std::string to_json(const RunCounters& counters, const Trainer& trainer, const HealthState& health);
-struct TrainerState {
-  RunCounters counters;
-  int64_t optimizer_steps = 0, balancer_updates = 0;
-  HealthState health;
-};
-// kCorrupt "WHAT: KEY ..." for anything that to_json does not write: a member that is missing,
-// unknown or of another type, a number out of its range, a window that no health check has.
-TrainerState parse_trainer_state(const std::string& json, const std::string& what);
 
 // Builds save requests: what this rank writes of the state; rank 0 also everything else.  Owns what
 // they point to.  One a run and rank.

@@ -1,5 +1,5 @@
 // trainer.json of a checkpoint is read strictly: what no save writes is told of by its key.
-#include "ashlar/train/state.h"
+#include "ashlar/train/trainer_state.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -36,6 +36,7 @@ TEST(TrainerState, EveryMemberReachesItsPlace) {
   EXPECT_EQ(s.counters.samples, 28);
   EXPECT_EQ(s.counters.tokens, 896);
   EXPECT_EQ(s.counters.seconds, 1.5);
+  EXPECT_EQ(s.seed, 1u);
   EXPECT_EQ(s.optimizer_steps, 6);
   EXPECT_EQ(s.balancer_updates, 5);
   EXPECT_EQ(s.health.skipped, 4);
@@ -46,6 +47,10 @@ TEST(TrainerState, EveryMemberReachesItsPlace) {
   EXPECT_EQ(s.health.norm_count, 2);
   EXPECT_EQ(s.health.losses, std::vector<double>{1.5});
   EXPECT_EQ(s.health.norms, (std::vector<double>{2.0, 0x1p-1074}));
+}
+
+TEST(TrainerState, IsWrittenAsItIsRead) {
+  EXPECT_EQ(to_json(parse_trainer_state(good().dump(), "trainer.json")), good().dump(1));
 }
 
 void expect_refused(const nlohmann::ordered_json& json, const std::string& message) {
