@@ -66,8 +66,8 @@ void expect_updates(const MuonCase& c, DType dtype, DType compute, double tolera
   OptimSpec spec;
   spec.muon_momentum = 0.9, spec.muon_nesterov = c.nesterov, spec.muon_scale = 0.3;
   spec.muon_steps = c.steps, spec.muon_split_gate_up = c.split, spec.weight_decay = 0.2;
-  std::vector<Parameter> list = {machine.parameter("experts.gate_up_proj", dtype, c.shape,
-                                                   OptimizerKind::kMuon, c.decay, c.num_matrices)};
+  std::vector<Parameter> list = {machine.parameter(
+      "experts.gate_up_proj", dtype, c.shape, OptimizerKind::kMuon, c.decay, c.num_matrices, 2)};
   apply_spec(spec, list);
   const Parameter& p = list[0];
   Optimizer optimizer(machine.allocator, list, spec, compute);

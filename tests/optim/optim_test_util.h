@@ -33,7 +33,7 @@ struct Machine {
   }
   // A parameter with a gradient, both uniform in +-1: functions of its name.
   Parameter parameter(const std::string& name, DType dtype, const Shape& shape, OptimizerKind kind,
-                      bool decay, int64_t num_matrices = 1) {
+                      bool decay, int64_t num_matrices = 1, int64_t halves = 1) {
     Parameter p{.logical = {name, dtype, shape, Role::kParameter},
                 .boxes = {Box::whole(shape)},
                 .begin = 0,
@@ -42,7 +42,8 @@ struct Machine {
                 .gradient = zeros(dtype, shape),
                 .kind = kind,
                 .decay = decay,
-                .num_matrices = num_matrices};
+                .num_matrices = num_matrices,
+                .halves = halves};
     fill(p.value, name, 0);
     fill(p.gradient, name, 1);
     return p;

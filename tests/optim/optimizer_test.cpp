@@ -215,7 +215,7 @@ TEST(Optimizer, RecipeChoosesTheMatrixOptimizer) {
   const auto list = [&] {
     return std::vector<Parameter>{
         machine.parameter("l.experts.gate_up_proj", DType::kF32, {3, 8, 4}, OptimizerKind::kMuon,
-                          true, 3),
+                          true, 3, 2),
         machine.parameter("l.experts.down_proj", DType::kF32, {3, 4, 4}, OptimizerKind::kMuon, true,
                           3),
         machine.parameter("l.bias", DType::kF32, {4}, OptimizerKind::kAdamW, false)};
