@@ -19,6 +19,16 @@ void read_choices(const Fields& fields, ZayaSpec& spec) {
     fields.fail("qk_norm_eps is {}; expected a number of at least 0", spec.qk_norm_eps);
 }
 
+// Sizes that fit each other, as those of a recipe or a config.json do.
+ModelSpec checked(ModelSpec model, const std::string& place) {
+  try {
+    validate(zaya_of(model), "");
+  } catch (const Error& error) {
+    ASHLAR_FAIL(kCorrupt, "{}: {}", place, error.what());
+  }
+  return model;
+}
+
 }  // namespace
 
 ModelSpec parse_step_model(const std::string& config_json,
@@ -29,7 +39,7 @@ ModelSpec parse_step_model(const std::string& config_json,
   if (!model_json) return model_of(parse_hf_config(config_json, config).model);
   const Json parsed = parse_json(*model_json, place, ErrorKind::kCorrupt);
   const Fields fields(parsed, place);
-  if (fields.has("blocks")) return parse_model_spec(*model_json, place);
+  if (fields.has("blocks")) return checked(parse_model_spec(*model_json, place), place);
   ZayaSpec spec = parse_hf_config(config_json, config).model;
   read_choices(fields, spec);
   return model_of(spec);

@@ -83,9 +83,14 @@ TEST(Prefetcher, ErrorsComeAfterTheGoodBatchesAndStay) {
 TEST(Prefetcher, StopsWhereverItIs) {
   const auto files = memory_files();
   for (int taken = 0; taken < 20; ++taken) {
+    Loader loader = small_loader(*files);
     Prefetcher prefetcher(small_loader(*files), 2);
-    Batch batch;
-    for (int i = 0; i < taken % 4; ++i) prefetcher.next(batch);
+    Batch expected, batch;
+    for (int i = 0; i < taken % 4; ++i) {
+      loader.next(expected);
+      prefetcher.next(batch);
+      expect_equal(batch, expected);
+    }
   }
 }
 
