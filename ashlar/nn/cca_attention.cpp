@@ -76,6 +76,17 @@ Halos halos(const AttentionSaved& saved, const kernels::Sequence& sequence) {
           saved.halo_vd.slice(0, sequence.num_halos())};
 }
 
+// What the grouped convolution multiplies: forward makes it, and backward again.
+void fill_columns(const Context& ctx, const AttentionCall& call, const AttentionWeights& w,
+                  const AttentionSaved& saved, const Tensor& columns_T2C) {
+  conv_columns_forward(ctx, {.sequence = call.sequence,
+                             .z_TC = z_part(w.shape, saved.qkv),
+                             .halo_z = halos(saved, call.sequence).z,
+                             .w0_C2 = w.conv0_w.value,
+                             .b0_C = w.conv0_b.value,
+                             .columns = columns_T2C});
+}
+
 }  // namespace
 
 CcaShape CcaShape::of(const CcaSpec& whole, int64_t hidden_size, const Share& share) {
@@ -179,12 +190,7 @@ void attention_forward(const Context& ctx, const AttentionCall& call, const Atte
   {
     const Arena::Scope scope(*ctx.workspace);
     const Tensor columns = ctx.workspace->take(call.types.activation, {T, 2 * C});
-    conv_columns_forward(ctx, {.sequence = call.sequence,
-                               .z_TC = z,
-                               .halo_z = halo_z,
-                               .w0_C2 = w.conv0_w.value,
-                               .b0_C = w.conv0_b.value,
-                               .columns = columns});
+    fill_columns(ctx, call, w, saved, columns);
     blockdiag_linear_forward(ctx, compute, Matrix::of(columns), w.conv1_w.operand,
                              Matrix::of(saved.y_TC));
   }
@@ -271,12 +277,7 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
                       .dtau_K = w.temp.gradient,
                       .db1_C = w.conv1_b.gradient});
     const Tensor columns = workspace.take(activation, {T, 2 * C});
-    conv_columns_forward(ctx, {.sequence = call.sequence,
-                               .z_TC = z,
-                               .halo_z = halo_z,
-                               .w0_C2 = w.conv0_w.value,
-                               .b0_C = w.conv0_b.value,
-                               .columns = columns});
+    fill_columns(ctx, call, w, saved, columns);
     blockdiag_linear_backward_weight(ctx, compute, Matrix::of(dy), Matrix::of(columns),
                                      w.conv1_w.gradient.view(shape.conv_matrices()),
                                      call.accumulate);

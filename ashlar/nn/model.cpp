@@ -145,24 +145,6 @@ Tensor Model::unit_gradients(int64_t unit) const {
   return vector_at(first_of_unit_[size_t(unit)]->gradient, flat_.unit_numel[size_t(unit)]);
 }
 
-std::vector<Parameter> Model::parameters() const {
-  std::vector<Parameter> list;
-  weights_.for_each([&](const ParameterInfo& info, const Tensor& value, const Tensor& gradient) {
-    if (info.buffer) return;
-    Parameter& p = list.emplace_back();
-    p.logical = {info.name, value.dtype, value.shape, Role::kParameter};
-    p.boxes = {Box::whole(value.shape)};
-    p.end = value.numel();
-    p.value = value;
-    p.gradient = gradient;
-    p.kind = info.kind;
-    p.decay = info.decay;
-    p.num_matrices = info.num_matrices;
-    p.halves = info.halves;
-  });
-  return list;
-}
-
 std::vector<Piece> Model::pieces() const {
   std::vector<Piece> list;
   weights_.for_each([&](const ParameterInfo& info, const Tensor& value, const Tensor&) {

@@ -94,8 +94,7 @@ class Model {
   Tensor unit_weights(int64_t unit) const;
   Tensor unit_gradients(int64_t unit) const;
 
-  std::vector<Parameter> parameters() const;  // trained tensors, in list order; without slots
-  std::vector<Piece> pieces() const;          // weights and buffers by name; without slots
+  std::vector<Piece> pieces() const;  // weights and buffers by name; without slots
   int64_t num_parameters() const;
 
  private:
@@ -116,7 +115,5 @@ class Model {
   LocalRunner runner_;
   ExpertExchange local_experts_;
 };
-
-using ashlar::arena_for;  // tensor/tensor.h
 
 }  // namespace ashlar::nn

@@ -30,6 +30,16 @@ InitRule LayerSpec::output() const {
   return {InitRule::Kind::kNormal, init.std * (init.output_depth ? depth : 1.0)};
 }
 
+Parameter parameter_of(const ParameterInfo& info, DType dtype) {
+  Parameter p;
+  p.logical = {info.name, dtype, info.shape, Role::kParameter};
+  p.kind = info.kind;
+  p.decay = info.decay;
+  p.num_matrices = info.num_matrices;
+  p.halves = info.halves;
+  return p;
+}
+
 Piece whole_piece(const ParameterInfo& info, const Tensor& tensor) {
   return {{info.name, tensor.dtype, tensor.shape, info.buffer ? Role::kBuffer : Role::kParameter},
           Box::whole(tensor.shape),

@@ -117,6 +117,8 @@ struct LayerSpec {
 using Visitor =
     function_ref<void(const ParameterInfo&, const Tensor& value, const Tensor& gradient)>;
 
+// What the optimizer is told of the logical tensor, wherever it is kept: no boxes, no data.
+Parameter parameter_of(const ParameterInfo& info, DType dtype);
 // The tensor as one piece: all of it is here.
 Piece whole_piece(const ParameterInfo& info, const Tensor& tensor);
 

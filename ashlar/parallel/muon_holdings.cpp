@@ -70,11 +70,7 @@ class State {
   }
 
   Parameter as_recipe_says(const nn::ParameterInfo& info) const {
-    std::vector<Parameter> one(1);
-    one[0].logical.name = info.name;
-    one[0].kind = info.kind;
-    one[0].num_matrices = info.num_matrices;
-    one[0].halves = info.halves;
+    std::vector<Parameter> one = {parameter_of(info, DType::kF32)};
     optim::apply_spec(spec_, one);
     return one[0];
   }

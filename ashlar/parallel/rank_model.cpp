@@ -273,15 +273,8 @@ std::vector<Parameter> RankModel::all_parameters() const {
   std::vector<Parameter> list;
   const nn::ModelWeights whole(model_->spec());
   for (const nn::Stored& stored : whole.tensors)
-    for (const nn::ParameterInfo& info : stored.logical) {
-      if (info.buffer) continue;
-      Parameter& p = list.emplace_back();
-      p.logical = {info.name, model_->types().stream, info.shape, Role::kParameter};
-      p.kind = info.kind;
-      p.decay = info.decay;
-      p.num_matrices = info.num_matrices;
-      p.halves = info.halves;
-    }
+    for (const nn::ParameterInfo& info : stored.logical)
+      if (!info.buffer) list.push_back(parameter_of(info, model_->types().stream));
   return list;
 }
 

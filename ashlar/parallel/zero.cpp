@@ -147,17 +147,12 @@ void Zero::list_placed(const nn::ParameterInfo& info, const Placement& place,
 void Zero::add_parameter(const nn::ParameterInfo& info, const Placement& place,
                          const nn::FlatPlace& at, const Range& range, const Tensor& value,
                          const Tensor& gradient) {
-  Parameter& p = parameters_.emplace_back();
-  p.logical = {info.name, model_.types().stream, place.global_shape, Role::kParameter};
+  Parameter& p = parameters_.emplace_back(parameter_of(info, model_.types().stream));
   p.boxes = place.boxes;
   p.begin = range.begin - at.offset;
   p.end = range.end - at.offset;
   p.value = value;
   p.gradient = gradient;
-  p.kind = info.kind;
-  p.decay = info.decay;
-  p.num_matrices = info.num_matrices;
-  p.halves = info.halves;
   // Without shards every data rank keeps a copy.
   const int data_copies = sharded() ? 1 : data_.size();
   p.copy = place.copy * data_copies + (sharded() ? 0 : data_.rank());

@@ -1,5 +1,5 @@
 // What the blocked forward and backward share: which blocks of 64 rows of q meet which blocks of 64
-// rows of k, and products of such blocks with the packed inner loops of gemm.h.
+// rows of k, and products of such blocks with the packed inner loops of gemm/.
 //
 // Blocks lie on a grid of rows, not of segments: memory depends on the numbers of rows only,
 // whatever the documents are.  A query row sees one range of key rows per key segment of its
