@@ -43,7 +43,7 @@ float sum_lanes(const float* lanes);  // of 16
 void softmax_gradient_block(const BlockMask& mask, int64_t rows, float scale, const float* lse,
                             const float* delta, int64_t stride, float* s, float* dp);
 
-// The same P and dS as bf16: packed to reduce over rows (panels of 32 columns, see gemm/engine.h, for an
+// The same P and dS as bf16: packed to reduce over rows (panels of 32 columns, see gemm/, for an
 // even number of rows: what is missing is zero), and dS also as rows [rows, kBlock], up to column
 // mask.columns.
 struct PackedScores {
