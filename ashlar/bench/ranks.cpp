@@ -76,7 +76,7 @@ class Subject {
   void delay_bulk(double seconds) { trainer_.model().groups().data().delay(seconds); }
   const train::Trainer& trainer() const { return trainer_; }
   const std::vector<double>& seconds() const { return seconds_; }
-  // Of one step.
+  // The mean over the counted steps.
   Traffic traffic_per_step() const {
     Traffic mean;
     for (const auto& [key, counts] : traffic_) mean[key].add(counts, 1.0 / double(num_counted_));
@@ -145,7 +145,7 @@ Json json_of(const Summary& s) {
           {"p99_s", s.p99},       {"max_s", s.max}, {"steps", s.count}};
 }
 
-// Of the rank with the longest median: muted ranks do not wait for each other.
+// The summary of the rank with the longest median: muted ranks do not wait for each other.
 Summary slowest(comm::Group& ranks, const Summary& mine) {
   Summary longest = mine;
   for (const std::string& text : comm::all_said(ranks, json_of(mine).dump(), "bench")) {
@@ -215,8 +215,8 @@ std::string layout_of(const ParallelSpec& p, const RanksOptions& options) {
   if (p.dp * p.cp > 1 && p.zero > 0)
     text += p.zero_layout == ShardLayout::kContiguous ? " contiguous" : " bucketed";
   if (p.cp > 1)
-    text += fmt::format(", {}, {}", p.cp_layout == ContextLayout::kZigzag ? "zigzag" : "contiguous",
-                        p.cp_exchange == ContextExchange::kRing ? "ring" : "all_gather");
+    text += fmt::format(", {}, {}", p.cp_layout == CpLayout::kZigzag ? "zigzag" : "contiguous",
+                        p.cp_exchange == CpExchange::kRing ? "ring" : "all_gather");
   if (p.sequence_parallel) text += ", sequence_parallel";
   if (!p.overlap) text += ", overlap false";
   if (options.delay_bulk_ms > 0)

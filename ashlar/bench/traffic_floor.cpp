@@ -26,9 +26,9 @@ struct Sizes {
     tokens = double(recipe.train.micro_batch * recipe.data.sequence_length / p.cp);
     hidden = double(recipe.model.hidden_size);
     root = blocks = 0;
-    for (const nn::FlatPlace& place :
-         nn::flat_layout(model_of(recipe.model), share, types.stream).places)
-      (place.unit == 0 ? root : blocks) += double(place.numel);
+    for (const nn::FlatRange& range :
+         nn::flat_layout(model_of(recipe.model), share, types.stream).ranges)
+      (range.unit == 0 ? root : blocks) += double(range.numel);
   }
 };
 
@@ -57,11 +57,11 @@ void add_context(std::vector<TrafficFloor>& floors, const Recipe& recipe, const 
   const double n = double(p.cp);
   if (n == 1) return;
   // Borders that pieces of a rank go on behind: none behind the last piece of a row.
-  const double behind = (p.cp_layout == ContextLayout::kZigzag ? 2 : 1) * share_of(n);
+  const double behind = (p.cp_layout == CpLayout::kZigzag ? 2 : 1) * share_of(n);
   const double message =
       double(recipe.train.micro_batch) * double(2 * local.conv_channels() + local.delayed) * z.s;
   const double keys = 2 * (n - 1) * z.tokens * double(local.kv_dim());
-  const bool ring = p.cp_exchange == ContextExchange::kRing;
+  const bool ring = p.cp_exchange == CpExchange::kRing;
   floors.push_back({"cp", Op::kSendReceive, "halo", z.m * z.forwards * behind * message});
   floors.push_back({"cp", Op::kSendReceive, "halo gradient", z.m * z.layers * behind * message});
   floors.push_back({"cp", ring ? Op::kSendReceive : Op::kAllGather, "keys values",

@@ -12,7 +12,7 @@
 //         g = 2 m - min(2, L) (2 m - 1) / L: each pass gathers L blocks, but for those two that
 //         stand in the slots when the direction turns
 //
-// Source   arXiv:1910.02054; docs/parallel-context.md and docs/parallel-tensor.md for cp and tp.
+// Source   arXiv:1910.02054; docs/parallel-cp.md and docs/parallel-tp.md for cp and tp.
 // Limits   Muon's messages, sums among ranks that share a key head, and the few bytes of losses,
 //          norms and loads have no row.
 #pragma once

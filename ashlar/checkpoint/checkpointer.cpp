@@ -39,8 +39,8 @@ Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOption
   if (leads()) {
     lease_.emplace(files_, root_, log_);
     collect_stale(files_, root_, log_);
-    // What loading the step does not read; after a kill all of it, which may have been cut short in
-    // ways that sizes do not show.
+    // Checks what loading the step does not read; after a kill all of it, which may have been cut
+    // short in ways that sizes do not show.
     recover(lease_->taken_over() ? VerifyLevel::kDeep : VerifyLevel::kFiles);
   }
   if (options_.run_id.empty()) options_.run_id = newest_ ? newest_->run_id : to_text(random_id());

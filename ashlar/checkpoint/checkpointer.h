@@ -113,8 +113,8 @@ class Checkpointer {
   void drain();  // until no save is under way; throws nothing
   void wait();   // drain(); throws the oldest failure that nobody took
 
-  // Of the saves that were committed, or failed, since the last call, oldest first.  A follower's
-  // are empty: the leader knows what became of a step.
+  // The saves that were committed, and those that failed, since the last call, oldest first.  A
+  // follower has none: the leader knows what became of a step.
   std::vector<SaveStats> take_stats();
   std::vector<SaveFailure> take_failures();
   int64_t arena_bytes() const {

@@ -184,7 +184,7 @@ void Lease::take(const std::string& path) {
   }
 }
 
-// What killed starters left beside the lease.  Those that live still need theirs.
+// Removes the files that killed starters left beside the lease; starters that live need theirs.
 void Lease::collect() {
   const Holder me = this_process();
   for (const std::string& name : files_.list(parent_of(path_))) {

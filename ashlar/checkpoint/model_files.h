@@ -19,8 +19,8 @@ inline constexpr const char* kTokenizerFile = "tokenizer.model";
 ModelSpec parse_step_model(const std::string& config_json,
                            const std::optional<std::string>& model_json,
                            const std::string& directory);
-// What of a model readers of a config.json assume otherwise, as recipes write it:
-// "moe.skip_output=identity".
+// The choices of a model that a config.json cannot state and its readers assume otherwise, as
+// recipes write them: "moe.skip_output=identity".
 std::vector<std::string> unstated_options(const ModelSpec& model);
 
 }  // namespace ashlar::checkpoint

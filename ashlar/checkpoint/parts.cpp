@@ -76,7 +76,7 @@ class Merger {
   std::set<std::string> paths_;
 };
 
-// What writer `writer` says of its failure, without the words that the leader adds again.
+// The message of writer `writer`'s failure, without the words that the leader adds again.
 std::string failure_text(FileSystem& files, const std::string& directory, const SavePlan& plan,
                          int writer) {
   const std::string text =

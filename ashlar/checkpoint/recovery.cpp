@@ -79,7 +79,8 @@ std::optional<std::string> read_verdict(FileSystem& files, const std::string& ro
   }
 }
 
-// What is recorded of the step, or else what a check of it finds.  nullopt: good at that level.
+// The reason why a step is not used: the recorded one, or else the one that a check of it finds.
+// nullopt: the step is good at that level.
 struct Judgement {
   std::optional<std::string> problem;
   bool known = false;  // from .bad/

@@ -183,10 +183,10 @@ class Planner {
   std::set<std::string> blob_names_;
 };
 
-using TensorPlaces = std::unordered_map<std::string, size_t>;  // name -> place in Index::tensors
+using TensorNumbers = std::unordered_map<std::string, size_t>;  // name -> place in Index::tensors
 
 // optim.<state>.<parameter> points at its parameter.
-void link_states(Index& index, const TensorPlaces& places) {
+void link_states(Index& index, const TensorNumbers& places) {
   for (IndexTensor& tensor : index.tensors) {
     const std::string& name = tensor.logical.name;
     if (tensor.logical.role != Role::kOptimizerState || !name.starts_with("optim.")) continue;
@@ -197,7 +197,7 @@ void link_states(Index& index, const TensorPlaces& places) {
   }
 }
 
-void add_aliases(SavePlan& plan, const TensorPlaces& places) {
+void add_aliases(SavePlan& plan, const TensorNumbers& places) {
   for (const auto& [name, stored] : plan.manifest.aliases) {
     const auto found = places.find(stored);
     ASHLAR_REQUIRE(found != places.end() && !places.contains(name), kCorrupt,
@@ -271,7 +271,7 @@ void check_cover(const SavePlan& plan) {
 }
 
 void complete(SavePlan& plan) {
-  TensorPlaces places;
+  TensorNumbers places;
   for (size_t i = 0; i < plan.index.tensors.size(); ++i)
     places[plan.index.tensors[i].logical.name] = i;
   check_whole(plan);

@@ -1,6 +1,7 @@
 // Writes one step: attempt directory, data files, index, manifest, COMMIT, rename.  Until the last
 // rename and the sync of the root nothing of it is visible; a crash leaves a .tmp- directory.
-// Of several writers each writes its data files; then the leader (the first) commits for all.
+// Where there are several writers, each writes its data files; then the leader (the first) commits
+// for all.
 //
 // Order   every file: create (must be absent), reserve, write, sync, close; sync component
 //         directories; other writers than the leader: their part (parts.h), and that is all.

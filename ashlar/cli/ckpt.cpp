@@ -154,7 +154,7 @@ std::unique_ptr<Weights> read_all(FileSystem& files, const eval::ModelSource& so
   return weights;
 }
 
-// With every link on the way followed, as far as the path exists.
+// The path with every link on the way followed, as far as it exists.
 std::filesystem::path real_path(const std::string& path) {
   std::error_code error;
   auto real = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);

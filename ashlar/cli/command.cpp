@@ -32,7 +32,7 @@ std::string full_name(const CLI::App* app) {
   return app->get_parent() ? full_name(app->get_parent()) + " " + app->get_name() : app->get_name();
 }
 
-// What a message begins with after the program's name: "data prepare: ".
+// The beginning of a message after the program's name: "data prepare: ".
 std::string place_of(const CLI::App* app) {
   if (!app->get_parent()) return "";
   const std::string name = full_name(app);

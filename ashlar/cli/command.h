@@ -40,10 +40,10 @@ void add_info(CLI::App& app, Action& action);
 // Parses and runs; returns the exit code.  Never throws.
 int run(int argc, const char* const* argv);
 
-// To stdout at once; kStorage where it cannot be written (a full disk, a closed descriptor).
+// Writes to stdout at once; kStorage where that fails (a full disk, a closed descriptor).
 void print_result(std::string_view line);  // with a line end
 void print_part(std::string_view text);    // as it is
-// To stderr, after the program's name.  Of a message that holds a huge name the middle is cut.
+// Writes to stderr, after the program's name.  A message that holds a huge name loses its middle.
 void print_error(std::string_view message);
 std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise
 // kConfig unless --out ends in a name: "", "DIR/" and "." would make hidden files.

@@ -52,8 +52,8 @@ int64_t length_of(const std::vector<int32_t>& ids, const Flags& flags) {
   return length;
 }
 
-// What is generated, as text where there is a tokenizer, else as ids; printed as it comes unless
-// JSON is wanted.
+// Prints what is generated as it comes, unless JSON is wanted: as text where there is a tokenizer,
+// else as ids.
 class Printer {
  public:
   Printer(const data::Tokenizer* tokenizer, bool json) : json_(json) {

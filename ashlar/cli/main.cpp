@@ -24,8 +24,8 @@ int main(int argc, char** argv) {
   if (!fill_standard_streams()) return int(ashlar::ErrorKind::kDevice);  // nobody can be told
   // Past a limit of file sizes (ulimit -f) a write then fails with EFBIG and is told as any other.
   signal(SIGXFSZ, SIG_IGN);
-  // Who reads the output may go away (`| head`): a run goes on, and a result that cannot be printed
-  // is told as on any other stream that fails.
+  // The reader of the output may go away (`| head`): a run goes on, and a result that cannot be
+  // printed is an error as on any other stream that fails.
   signal(SIGPIPE, SIG_IGN);
   return ashlar::cli::run(argc, argv);
 }

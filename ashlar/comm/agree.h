@@ -19,7 +19,7 @@ int64_t from_leader(Group& ranks, int64_t value, std::string_view label);
 void from_leader(Group& ranks, std::span<uint8_t> bytes, std::string_view label);
 // The texts of all ranks, in their order.
 std::vector<std::string> all_said(Group& ranks, std::string_view text, std::string_view label);
-// What the lowest rank with anything to say says; "" if nobody does.
+// The text of the lowest rank whose text is not empty; "" if all are.
 std::string first_said(Group& ranks, std::string_view text, std::string_view label);
 
 }  // namespace ashlar::comm

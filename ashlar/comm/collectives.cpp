@@ -172,8 +172,8 @@ void Collective::all_to_all() {
   exchange();
 }
 
-// What comes waits in staging memory until what stood in its place has gone.  A pair takes part in
-// as many rounds as its own count needs.
+// A message that arrives waits in staging memory until the data in its place has been sent.  A pair
+// of ranks takes part in as many rounds as its own count needs.
 void Collective::all_to_all_in_place() {
   borders(begins_, op_.send_counts, op_.in.numel(), size_);
   int64_t largest = 0;

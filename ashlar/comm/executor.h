@@ -27,12 +27,12 @@ class Executor {
   // Copies the operation and its counts.  Tickets count up from 1.  May wait for room.
   virtual int64_t submit(const Operation& operation) = 0;
   virtual bool done(int64_t ticket) const = 0;  // wait would return at once
-  // What the caller does next comes after the operation.  Throws the rank's failure if that came
-  // first.
+  // Returns when the operation has ended.  Throws the rank's failure if that came first.
   virtual void wait(int64_t ticket) = 0;
   // Its tensors are free, whatever became of it; cancels the rank while an exception unwinds.
   virtual void settle(int64_t ticket) noexcept = 0;
-  // From any thread: what has not ended fails, here alone.  The fate of the rank calls it.
+  // Makes every operation that has not ended fail, on this lane alone.  The rank's fate calls it,
+  // from any thread.
   virtual void cancel() = 0;
 };
 

@@ -176,13 +176,13 @@ Work Group::barrier(std::string_view label) {
   return submit({.op = Op::kBarrier}, label);
 }
 
-std::unique_ptr<Group> Group::split(std::string name, function_ref<Place(int rank)> place,
+std::unique_ptr<Group> Group::split(std::string name, function_ref<SplitKey(int rank)> key_of,
                                     std::string_view lane) const {
-  const int color = place(rank_).color;
+  const int color = key_of(rank_).color;
   if (color < 0) return nullptr;
   std::vector<std::pair<int, int>> members;  // key, rank
   for (int rank = 0; rank < size(); ++rank) {
-    const Place at = place(rank);
+    const SplitKey at = key_of(rank);
     if (at.color == color) members.emplace_back(at.key, rank);
   }
   std::sort(members.begin(), members.end());

@@ -85,7 +85,7 @@ struct TrafficRow {
   int64_t launches = 0, sent_bytes = 0, received_bytes = 0;  // payload; of this rank
   // On the communication thread, waiting for other ranks included; of the caller, in Work::wait.
   double ran_s = 0, waited_s = 0;
-  // Of what is counted, not of times.
+  // Compares what is counted, not times.
   bool operator==(const TrafficRow& other) const {
     return std::tie(op, label, launches, sent_bytes, received_bytes) ==
            std::tie(other.op, other.label, other.launches, other.sent_bytes, other.received_bytes);
@@ -93,7 +93,7 @@ struct TrafficRow {
 };
 
 // Where a rank goes in a split: ranks of one color form a group, ordered by key, then by rank.
-struct Place {
+struct SplitKey {
   int color = 0;  // negative: in no group
   int key = 0;
 };
@@ -110,7 +110,7 @@ class Group {
   const std::string& name() const { return name_; }
   const std::string& lane() const { return lane_; }
   uint64_t id() const { return id_; }  // a hash of its name and ranks
-  // By group rank: the ranks of the world.
+  // The members' ranks in the world, by their rank in this group.
   std::span<const int> world_ranks() const { return world_ranks_; }
 
   // out = sum over ranks of in.  In place: out == in.
@@ -136,14 +136,14 @@ class Group {
                     std::string_view label);
   Work barrier(std::string_view label);
 
-  // The group of this rank when place(rank) is asked for every rank of this group; null where its
+  // The group of this rank when key_of(rank) is asked for every rank of this group; null where its
   // color is negative.  A pure function of the rank, so that no rank has to be asked: a recording
   // world splits like a real one.  Ranks that disagree find out at their first operation.
   // lane: where its operations queue, the same on all its ranks; "": where those of this group do.
-  std::unique_ptr<Group> split(std::string name, function_ref<Place(int rank)> place,
+  std::unique_ptr<Group> split(std::string name, function_ref<SplitKey(int rank)> key_of,
                                std::string_view lane = {}) const;
 
-  // What the operations that ended have moved, ordered by op and label.
+  // The traffic of the operations that have ended, ordered by op and label.
   std::vector<TrafficRow> traffic() const;
 
   // For measurements of what is left without communication: while it is muted, operations of every

@@ -51,7 +51,7 @@ struct Round {
 // The messages of one partner.
 std::span<const Message> messages_of(std::span<const Message> messages, int peer);
 
-// What two partners compare beside the header.
+// How much one partner moves to or from the other; the two compare it beside the header.
 struct Amount {
   int64_t messages = 0, bytes = 0;
   uint64_t sizes = 0;  // hash
@@ -59,7 +59,7 @@ struct Amount {
 };
 Amount amount_of(std::span<const Message> messages);
 
-// What one partner tells the other.
+// Tells a partner which operation this rank is in.
 struct Announcement {
   Header header;
   Amount sends, receives;
@@ -76,7 +76,7 @@ void require_match(const Announcement& mine, int me, const Announcement& theirs,
 [[noreturn]] void fail_late(const Round& round, std::span<const int> absent,
                             std::span<const int> unfinished);
 
-// What became of a rank, in a form that can travel.
+// How a rank failed, in a form that can travel.
 struct Failure {
   int rank = -1;
   int exit_code = 0;
@@ -91,7 +91,7 @@ class Transport {
   virtual ~Transport() = default;
   // One at a time.  After an error no memory of the round is in use any more.
   virtual void exchange(const Round& round) = 0;
-  // From any thread: exchanges under way and to come throw kComm.
+  // Makes exchanges under way and to come throw kComm.  May be called from any thread.
   virtual void interrupt() = 0;
 };
 

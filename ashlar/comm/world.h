@@ -15,16 +15,16 @@
 
 namespace ashlar::comm {
 
-// Who makes sums and moves what operations move: rounds with one order of sums on every engine, or
-// what the engine has of its own, in whatever order it sums.
+// How operations run: as rounds of messages with one order of sums on every engine, or as the
+// engine's own collectives, in whatever order those sum.
 enum class Collectives : uint8_t { kExact, kNative };
 
 struct Options {
   // How long a round waits for ranks that have not come; once all are there, for the next message.
   // More than what one rank ever does while others wait: saving, evaluating, starting.
   double timeout_s = 300;
-  // Of each lane of a rank, taken once under Tag::kCommunication.  Sums go through it in slices of
-  // staging_bytes / size; a world of one takes none.
+  // Memory of each lane of a rank, taken once under Tag::kCommunication.  Sums go through it in
+  // slices of staging_bytes / size; a world of one takes none.
   int64_t staging_bytes = int64_t{8} << 20;
   // Native: processes under MPI only (mpi/collectives.h).
   Collectives collectives = Collectives::kExact;

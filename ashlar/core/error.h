@@ -40,7 +40,7 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-// What to tell of any exception, and the exit code that goes with it.
+// The message for any exception, and the exit code that goes with it.
 struct Report {
   int exit_code;
   std::string message;

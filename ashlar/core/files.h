@@ -51,7 +51,7 @@ class Mapping {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // To read; regular files only.
+  // Opens for reading; regular files only.
   virtual std::unique_ptr<File> open(const std::string& path, Links links = Links::kFollow) = 0;
   virtual std::unique_ptr<File> create(const std::string& path) = 0;  // must not exist yet
   virtual std::unique_ptr<File> append(const std::string& path) = 0;  // made if missing; write_at

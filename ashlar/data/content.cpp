@@ -76,7 +76,8 @@ bool begins_array(std::string_view head) {
   return next != head.npos && (head[next] == '{' || head[next] == '"');
 }
 
-// By its zeros: Latin letters of UTF-16 have one of two bytes zero, those of UTF-32 three of four.
+// Knows UTF-16 and UTF-32 by their zeros: a Latin letter has one of its two bytes zero, or three of
+// four.
 // Old corpora hold a stray zero here and there, which is left to them.
 std::string refusal_of_zeros(std::string_view head) {
   const size_t zeros = static_cast<size_t>(std::count(head.begin(), head.end(), '\0'));

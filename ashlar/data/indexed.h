@@ -62,7 +62,7 @@ class IndexedDataset {
   const std::string& prefix() const { return prefix_; }
   const Index& index() const { return index_; }
   const std::optional<Sidecar>& sidecar() const { return sidecar_; }
-  // Of the index, the .bin's size and the sidecar (which holds a checksum of the tokens).
+  // A hash of the index, the .bin's size and the sidecar (which holds a checksum of the tokens).
   uint64_t fingerprint() const { return fingerprint_; }
 
   // Tokens [begin, begin + out.size()).  kData if an id does not lie in [0, vocab_size); the

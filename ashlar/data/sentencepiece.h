@@ -28,8 +28,8 @@ struct TokenizerTraining {
   BadDocuments bad = BadDocuments::kRefuse;
 };
 
-// Of a longer document the tokenizer learns from the beginning only, and the log says how many were
-// cut: text without spaces takes about 110 bytes of memory a byte.
+// The tokenizer learns from no more of a document than this, its beginning, and the log says how
+// many were cut: text without spaces takes about 110 bytes of memory a byte.
 inline constexpr int64_t kMaxLearnedBytes = 4 << 20;
 
 // Learns a model from text files (text_source.h says which) and returns its bytes.  Texts survive

@@ -11,7 +11,7 @@ namespace {
 
 using Dataset = std::shared_ptr<const IndexedDataset>;
 
-// What body throws, behind the key whose value is to blame.
+// Runs body; what it throws is thrown on behind the key whose value is to blame.
 template <typename Body>
 auto blaming(std::string_view key, Body&& body) {
   try {

@@ -48,8 +48,8 @@ Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size
 Source open_source(FileSystem& files, const std::string& prefix, int64_t sequence_length,
                    Packing packing, int64_t vocab_size, std::string_view key);
 
-// What open_sources would hold out of a training dataset, whatever else `training` names, as
-// samples of sequence_length.  kConfig if they do not fit there: no training token is reached.
+// The part that open_sources would hold out of a training dataset, whatever else `training` names,
+// as samples of sequence_length.  kConfig if they do not fit there: no training token is reached.
 Source open_held_out(FileSystem& files, const std::string& prefix, const DataSpec& training,
                      int64_t sequence_length, int64_t vocab_size, std::string_view key);
 

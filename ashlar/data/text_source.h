@@ -8,7 +8,7 @@
 //                name)
 //
 // Documents without a character are skipped.  A byte order mark at the start of a file is dropped.
-// What is neither (content.h: packed by others, tables, JSON arrays, UTF-16, binary data) is kData.
+// Anything else (content.h: packed by others, tables, JSON arrays, UTF-16, binary data) is kData.
 //
 // UTF-8   JSON must be UTF-8.  In plain text an invalid sequence becomes U+FFFD and is counted (old
 //         corpora hold a few); more than 16 of them, if they are more than one in 1,000 bytes read,

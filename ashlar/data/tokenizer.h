@@ -20,7 +20,7 @@
 
 namespace ashlar::data {
 
-// What decoding drops at the start of a text, because encoding put it there.
+// The spaces that decoding drops at the start of a text, because encoding put them there.
 enum class LeadingSpace : uint8_t { kKeep, kDropOne, kDropAll };
 
 class Tokenizer {
@@ -56,7 +56,7 @@ int32_t first_id(const Tokenizer& tokenizer);
 
 std::unique_ptr<Tokenizer> byte_tokenizer(std::string name = "the byte tokenizer");
 
-// From what bytes() gave; `what` becomes its name.
+// Makes a tokenizer of what bytes() gave; `what` becomes its name.
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string bytes, const std::string& what);
 // `name` is "byte" or the path of a model file.
 std::unique_ptr<Tokenizer> load_tokenizer(FileSystem& files, const std::string& name);

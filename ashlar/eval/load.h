@@ -35,7 +35,7 @@ std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSo
 // kData for an id outside the model's vocabulary.
 void check_ids(std::span<const int32_t> ids, const ModelSource& source);
 
-// Of one sequence, whatever the model: keeps every product of sizes inside an int64_t.
+// The longest sequence, whatever the model: keeps every product of sizes inside an int64_t.
 inline constexpr int64_t kMaxTokens = int64_t{1} << 30;
 
 // How a model is called, as far as memory depends on it.

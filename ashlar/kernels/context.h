@@ -29,13 +29,13 @@ struct Record {
   double start_s;  // when the call began, if the recorder has a clock; else 0
 };
 // Where a step is; layer -1: in no block.
-struct Place {
-  std::string_view phase;  // "backward"
+struct Phase {
+  std::string_view name;  // "backward"
   int64_t layer = -1;
 };
 struct Recorder {
   std::vector<Record> records;
-  Place place;
+  Phase phase;
   double (*clock_s)() = nullptr;  // seconds from any start
   Cost total() const;
 };
@@ -49,7 +49,7 @@ struct Context {
 
   bool meta() const { return device == Device::kMeta; }
   void enter(std::string_view phase, int64_t layer = -1) const {
-    if (recorder) recorder->place = {phase, layer};
+    if (recorder) recorder->phase = {phase, layer};
   }
   void record(std::string_view op, const Shape& shape, Cost cost) const {
     if (recorder) {

@@ -57,8 +57,8 @@ struct ScatterRowsAdd {
 };
 void scatter_rows_add(const Context&, const ScatterRowsAdd&);
 
-// Of the rows of all experts, the first row_of_expert[E].  Cost counts all T rows, as that of the
-// products around it: the host does not read row_of_expert.
+// Works on the rows that belong to an expert, the first row_of_expert[E].  Its cost counts all T
+// rows, as that of the products around it: the host does not read row_of_expert.
 void swiglu_forward(const Context&, const Tensor& row_of_expert_E1, const Tensor& gate_up_T2F,
                     const Tensor& act_TF);
 void swiglu_backward(const Context&, const Tensor& row_of_expert_E1, const Tensor& dact_TF,

@@ -28,8 +28,8 @@ namespace ashlar::kernels {
 
 // Whether the steps run on m x m matrices alone (see Form).
 bool newton_schulz_uses_gram(const Context&, DType compute, int64_t rows, int64_t cols, int steps);
-// Of one matrix; m = min, n = max of rows and cols.  Direct: steps (3 m^2 n + m^3); through the
-// Gram matrix: 3 m^2 n + (4 steps - 3) m^3.
+// The flop of one matrix; m = min, n = max of rows and cols.  Direct: steps (3 m^2 n + m^3);
+// through the Gram matrix: 3 m^2 n + (4 steps - 3) m^3.
 int64_t newton_schulz_flop(const Context&, DType compute, int64_t rows, int64_t cols, int steps);
 void orthogonalize(const Context&, DType compute, const Tensor& x_GMN, int steps = 5);
 

@@ -6,7 +6,7 @@
 namespace ashlar::kernels {
 namespace {
 
-// Of a norm of h; y stands for dy in backward.
+// Checks the tensors of a norm of h; y stands for dy in backward.
 void check_norm(const Tensor& h_TH, const Tensor& w_H, const Tensor& y_TH, const Tensor& rstd_T) {
   ASHLAR_ASSERT(h_TH.shape.ndim() == 2 && is_stream(h_TH.dtype));
   check_tensor(w_H, {h_TH.shape[1]}, h_TH.dtype);

@@ -12,7 +12,7 @@ void check_query_sums(const QkShape& s, const Tensor& sums, int64_t T, DType str
   if (sums) check_tensor(sums, {T, s.K * s.D}, stream);
 }
 
-// What every call but qk_query_sums has.
+// Checks the arguments that every call but qk_query_sums has.
 template <typename Call>
 void check_inputs(const Call& x) {
   const QkShape& s = x.shape;

@@ -51,7 +51,7 @@ Matrix vd_part(const CcaShape& shape, const Tensor& qkv) {
   return Matrix::of(qkv).columns(shape.qkv_dim() - shape.delayed, shape.qkv_dim());
 }
 
-// What HeadExchange adds up in backward, as one tensor.
+// The gradients that HeadExchange adds up, as one tensor.
 struct KeyGradients {
   Tensor dkhat, dv, dq_sum;  // [T, K D]; dq_sum absent where nobody shares
   Tensor all;
@@ -76,7 +76,7 @@ Halos halos(const AttentionSaved& saved, const kernels::Sequence& sequence) {
           saved.halo_vd.slice(0, sequence.num_halos())};
 }
 
-// What the grouped convolution multiplies: forward makes it, and backward again.
+// The left operand of the grouped convolution: forward makes it, and backward again.
 void fill_columns(const Context& ctx, const AttentionCall& call, const AttentionWeights& w,
                   const AttentionSaved& saved, const Tensor& columns_T2C) {
   conv_columns_forward(ctx, {.sequence = call.sequence,

@@ -43,7 +43,7 @@ class HeadExchange {
  public:
   virtual ~HeadExchange() = default;
   virtual void sum_queries(const Tensor& q_sum_TKD) = 0;  // in place
-  // Of keys, of values, and of the queries' mean: [3, T, K D], in place.
+  // Adds up in place the gradients [3, T, K D] of keys, of values, and of the queries' mean.
   virtual void sum_key_gradients(const Tensor& gradients) = 0;
   virtual bool leads() const = 0;  // the one whose input gradient counts that of keys and values
 };

@@ -155,7 +155,7 @@ std::vector<Piece> Model::pieces() const {
 
 int64_t Model::num_parameters() const {
   int64_t total = 0;
-  for (const FlatPlace& place : flat_.places) total += place.numel;
+  for (const FlatRange& range : flat_.ranges) total += range.numel;
   return total;
 }
 

@@ -34,7 +34,7 @@ struct Saved {
                     TokenCounts tokens, int64_t num_halos, Keep keep);
 };
 
-// What forward and backward share.
+// The arguments that forward and backward share.
 struct ModelCall {
   const Types& types;
   const ModelWeights& weights;
@@ -52,8 +52,8 @@ void forward(const kernels::Context&, const ModelCall&, const Saved&);
 // but for what call.accumulate says.
 void backward(const kernels::Context&, const ModelCall&, const Saved&, const Tensor& dfinal_TH);
 
-// What of the blocks' products a model holds: of all blocks, or of two at a time, block l in slot
-// l % 2 (then somebody fills the slots before a block runs, and takes the gradients away after).
+// Whether a model holds the products of all blocks, or of two at a time, block l in slot l % 2
+// (then its owner fills the slots before a block runs, and takes the gradients away after).
 struct ModelMemory {
   bool weight_slots = false, operand_slots = false, gradient_slots = false;
   DType slot_dtype = DType::kF32;  // of weight slots

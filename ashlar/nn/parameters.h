@@ -64,9 +64,9 @@ struct ParameterInfo {
   std::vector<Cut> cuts{};
 };
 
-// What of the section stands in this share: elements of the dim, perhaps none.
+// The elements of the dim that stand in this share of the section, perhaps none.
 Portion portion_of(const Section& section, const Share& share);
-// Of the part of the tensor that stands in this share.
+// The shape of the part of the tensor that stands in this share.
 Shape local_shape(const ParameterInfo& info, const Share& share);
 // Whether gradients of shares that ran on other tokens of the stream have to be added up.
 inline bool partial_over_stream(const ParameterInfo& info) {
@@ -85,7 +85,7 @@ struct Stored {
   Weight* weight;
   std::vector<ParameterInfo> logical;
   Shape operand_shape{};  // of the operand, [N, K] or [G, N, K]; 0-d: kernels read `value`
-  // What the model knows besides:
+  // Filled in by the model:
   int64_t block = -1;           // -1: of none
   std::vector<int64_t> rows{};  // logical tensor i: rows [rows[i], rows[i + 1]) of dim 0
   Shape shape{};                // of value and gradient

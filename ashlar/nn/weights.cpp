@@ -143,7 +143,7 @@ FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype) 
     const int64_t offset = (s.weight->gradient.data - begins[size_t(unit)]) / size_of(dtype);
     for (size_t i = 0; i < s.logical.size(); ++i)
       if (s.rows[i] < s.rows[i + 1])
-        flat.places.push_back({unit, offset + s.rows[i] * row, (s.rows[i + 1] - s.rows[i]) * row});
+        flat.ranges.push_back({unit, offset + s.rows[i] * row, (s.rows[i + 1] - s.rows[i]) * row});
   }
   return flat;
 }

@@ -34,12 +34,12 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, DType dtype = 
 // the list's.  It makes units: unit 0, the root, is the embedding and the vectors of all blocks,
 // unit l + 1 the products of block l, nearly all of it.  What ranks gather, free and reduce at once
 // is a unit.
-struct FlatPlace {
+struct FlatRange {
   int64_t unit, offset, numel;  // in elements, inside the unit
 };
 struct FlatLayout {
   std::vector<int64_t> unit_numel;  // gaps between tensors included
-  std::vector<FlatPlace> places;    // of the trained tensors, in the order of for_each
+  std::vector<FlatRange> ranges;    // of the trained tensors, in the order of for_each
 };
 FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype);
 

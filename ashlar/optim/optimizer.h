@@ -55,7 +55,7 @@ class Optimizer {
   int64_t num_steps_ = 0;
 };
 
-// What the optimizer keeps of a parameter, in the order of ParameterState:
+// The tensors that the optimizer keeps of a parameter, in the order of ParameterState:
 // optim.<state>.<parameter>.
 std::vector<LogicalTensor> state_tensors(const Parameter&);
 

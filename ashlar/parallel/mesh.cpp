@@ -61,7 +61,7 @@ std::unique_ptr<comm::Group> Groups::along(std::string_view name, std::span<cons
   return world_.split(
       std::string(name),
       [&](int rank) {
-        return comm::Place{mesh_.number_within(rank, others), rank};
+        return comm::SplitKey{mesh_.number_within(rank, others), rank};
       },
       lane);
 }

@@ -53,7 +53,7 @@ class DistributedMatrices final : public optim::Matrices {
   Tensor own(const MuonSegment&) const;
   void post(Exchange&, std::string_view label);
   void work_on(const kernels::Context&, const Round&) const;
-  // From segment after segment to row after row, or back.
+  // Moves elements that lie segment after segment into rows, or back.
   void put_in_order(const kernels::Context&, const Round&, bool by_rows) const;
 
   comm::Group& group_;

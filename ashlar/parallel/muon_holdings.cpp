@@ -13,7 +13,7 @@ namespace {
 struct LocalStretch {
   int64_t tensor;
   Placement place;
-  nn::FlatPlace at;
+  nn::FlatRange at;
 };
 
 class State {
@@ -57,13 +57,13 @@ class State {
     const nn::ModelWeights weights(whole, share);
     weights.for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
       if (info.buffer) return;
-      nn::FlatPlace place_at = flat.places[next++];
+      nn::FlatRange range = flat.ranges[next++];
       const Parameter chosen = as_recipe_says(info);
       if (chosen.kind != OptimizerKind::kMuon) return;
       for (Placement& place : placements(info, share)) {
-        place_at.numel = place.numel();
-        list.push_back({number_of(chosen, place.global_shape), std::move(place), place_at});
-        place_at.offset += place_at.numel;
+        range.numel = place.numel();
+        list.push_back({number_of(chosen, place.global_shape), std::move(place), range});
+        range.offset += range.numel;
       }
     });
     return list;

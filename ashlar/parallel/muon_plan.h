@@ -1,5 +1,5 @@
-// Who orthogonalises which matrix when every rank keeps pieces of them: a pure function of what the
-// ranks keep, the same on every rank.
+// Decides which rank orthogonalises which matrix when every rank keeps pieces of them: a pure
+// function of what the ranks keep, the same on every rank.
 //
 // A matrix whose elements all lie in one stretch of one rank is whole: it is never moved.  Another
 // is split over k ranks (k = 1: one rank keeps it in several places):
@@ -74,7 +74,8 @@ struct MuonMatrix {
   int num_holders = 0;  // k
   int owner = -1;       // -1: every holder works on it
   int round = 0;
-  // Of all holders where this rank works on the matrix, else its own; by rank, then in its order.
+  // The segments of all holders where this rank works on the matrix, else this rank's; by rank,
+  // then in the rank's order.
   std::vector<MuonSegment> segments;
   // False: every segment is a run of the matrix and is gathered where it belongs.  True: some are
   // not (columns), so the matrix is gathered segment after segment and then put in order.

@@ -5,8 +5,8 @@ namespace {
 
 using nn::Portion;
 
-// What of each dim stands in the share: all of it, or the portions of its sections, joined where
-// one goes on with the other.
+// The portions of each dim that stand in the share: all of it, or those of its sections, joined
+// where one goes on with the other.
 std::vector<std::vector<Portion>> portions_by_dim(const nn::ParameterInfo& info,
                                                   const nn::Share& share) {
   std::vector<std::vector<Portion>> dims;

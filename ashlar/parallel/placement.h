@@ -26,8 +26,8 @@ struct Placement {
   }
 };
 
-// Of all elements of the tensor that stand in the share, one placement after another in memory:
-// several where not all of them have as many copies.  A pure function.
+// Where all elements of the tensor that stand in the share lie, one placement after another in
+// memory: several where not all elements have as many copies.  A pure function.
 std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share& share);
 
 }  // namespace ashlar::parallel

@@ -1,8 +1,8 @@
 // How the parts meet.  The layers of nn call two interfaces, SequenceExchange for what crosses
 // tokens and BlockRunner for how a block runs; RankModel chooses what stands behind them:
 //
-//   exchange  nn::LocalExchange, or ContextParallel where ranks share sequences
-//   runner    Zero around nn::LocalRunner, or around TensorRunner where ranks share heads and
+//   exchange  nn::LocalExchange, or CpSequence where ranks share sequences
+//   runner    Zero around nn::LocalRunner, or around TpRunner where ranks share heads and
 //             width; on one data rank Zero only packs weights after they changed
 #include "ashlar/parallel/rank_model.h"
 
@@ -11,10 +11,10 @@
 #include "ashlar/kernels/copy.h"
 #include "ashlar/nn/init.h"
 #include "ashlar/nn/loss.h"
-#include "ashlar/parallel/context.h"
+#include "ashlar/parallel/cp.h"
 #include "ashlar/parallel/muon_holdings.h"
-#include "ashlar/parallel/tensor_runner.h"
-#include "ashlar/parallel/tensor_sums.h"
+#include "ashlar/parallel/tp.h"
+#include "ashlar/parallel/tp_sums.h"
 #include "ashlar/parallel/zero.h"
 
 namespace ashlar::parallel {
@@ -42,7 +42,7 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
 
 RankModel::~RankModel() = default;
 
-ContextSplit RankModel::context_split() const {
+CpSplit RankModel::context_split() const {
   return {parallel_.cp_layout, int(parallel_.cp), recipe_.train.micro_batch,
           recipe_.data.sequence_length};
 }
@@ -94,13 +94,12 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
 }
 
 void RankModel::share_sequences(Allocator& allocator) {
-  cp_ = make_context_parallel(parallel_.cp_exchange, groups_.cp(), context_split(),
-                              model_->weights().blocks[0].attention.shape, model_->types(),
-                              allocator);
+  cp_ = make_cp_sequence(parallel_.cp_exchange, groups_.cp(), context_split(),
+                         model_->weights().blocks[0].attention.shape, model_->types(), allocator);
 }
 
 void RankModel::share_layers() {
-  tp_ = std::make_unique<TensorRunner>(groups_.tp(), *model_, parallel_.sequence_parallel);
+  tp_ = std::make_unique<TpRunner>(groups_.tp(), *model_, parallel_.sequence_parallel);
 }
 
 void RankModel::share_stream(Allocator& allocator) {

@@ -7,8 +7,8 @@
 //   activations       what forward keeps for backward, and the tokens of a micro-batch: of as many
 //                     tokens as this rank sees
 //   cp                the exchange that reaches the tokens of other ranks (context.h)
-//   tp                the runner that adds up over ranks what their blocks return (tensor_runner.h)
-//   sequence_parallel sums of the gradients that it leaves partial (tensor_sums.h)
+//   tp                the runner that adds up over ranks what their blocks return (tp.h)
+//   sequence_parallel sums of the gradients that it leaves partial (tp_sums.h)
 //   zero              around the runner: it gathers weights before a block runs, and reduces
 //                     gradients after (zero.h)
 //
@@ -36,10 +36,10 @@
 
 namespace ashlar::parallel {
 
-class ContextParallel;
-struct ContextSplit;
+class CpSequence;
+struct CpSplit;
 class PartialSums;
-class TensorRunner;
+class TpRunner;
 class Zero;
 
 // Whole rows, train.micro_batch of data.sequence_length tokens; the same on ranks that share
@@ -96,10 +96,10 @@ class RankModel {
 
   // Losses of one micro-batch, or of several, of every rank that saw other tokens, added up.
   LossSum over_ranks(const LossSum& here, std::string_view label) const;
-  // What ranks that keep other parts of the same state say of it, added up; here alone on meta.
+  // Adds up what ranks that keep other parts of the same state say of it; on meta, this rank's.
   double sum_over_ranks(double here, std::string_view label) const;
 
-  // What is kept here of the trained tensors: values and, valid from reduce on, gradients.
+  // The parts of the trained tensors kept here: values and, valid from reduce on, gradients.
   const std::vector<Parameter>& parameters() const;
   // Balancing biases: whole, and equal on all ranks.
   std::vector<Piece> buffers() const;
@@ -110,7 +110,7 @@ class RankModel {
   // Every trained tensor of the whole model, wherever it is kept: what it is, no boxes, no data.
   std::vector<Parameter> all_parameters() const;
 
-  // Who makes the matrices of Muon orthogonal, for ranks that keep parts of them.  parameters:
+  // Makes the matrices of Muon orthogonal where ranks keep parts of them.  parameters:
   // those above, with kinds and numbers of matrices as the recipe chooses (optim::apply_spec).
   // This must outlive the result.
   std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator,
@@ -121,7 +121,7 @@ class RankModel {
   // begin_step; after reduce of all data ranks.
   std::span<const Tensor> loads() const { return loads_; }
   std::span<const Tensor> step_loads() const { return step_loads_; }
-  // What forward kept of the last micro-batch.
+  // The activations that forward kept of the last micro-batch.
   const nn::Saved& saved() const { return saved_; }
 
   const Recipe& recipe() const { return recipe_; }
@@ -142,7 +142,7 @@ class RankModel {
   void share_stream(Allocator& allocator);     // sequence_parallel
   void shard_state(Allocator& allocator);      // zero
 
-  ContextSplit context_split() const;
+  CpSplit context_split() const;
   bool shards_stream() const { return parallel_.tp > 1 && parallel_.sequence_parallel; }
   nn::TokenCounts token_counts() const;  // of this rank in a micro-batch
   void load(const MicroBatch& batch);
@@ -168,8 +168,8 @@ class RankModel {
   std::vector<int32_t> local_;
   kernels::Sequence sequence_;  // of ranks that share no sequences
   nn::LocalExchange local_exchange_;
-  std::unique_ptr<ContextParallel> cp_;   // null: cp 1
-  std::unique_ptr<TensorRunner> tp_;      // null: tp 1
+  std::unique_ptr<CpSequence> cp_;        // null: cp 1
+  std::unique_ptr<TpRunner> tp_;          // null: tp 1
   std::unique_ptr<PartialSums> partial_;  // null: no sequence_parallel
   std::unique_ptr<Zero> zero_;
   bool in_step_ = false;

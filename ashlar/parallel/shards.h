@@ -35,7 +35,7 @@ class Shards {
   // Below, ranges count elements of the unit.
   Range bucket(int64_t unit, int64_t index) const;
   Range piece(int64_t unit, int64_t index, int rank) const;  // of the bucket
-  // What the rank keeps of a unit: disjoint, in order, each as long as can be.
+  // The ranges of a unit that the rank keeps: disjoint, in order, each as long as can be.
   std::vector<Range> kept(int64_t unit, int rank) const;
   int64_t kept_numel(int64_t unit, int rank) const;
 

@@ -117,19 +117,19 @@ void Zero::list_parameters() {
   const nn::Share& share = model_.weights().share;
   model_.weights().for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
     if (info.buffer) return;
-    nn::FlatPlace at = model_.flat().places[next++];
+    nn::FlatRange at = model_.flat().ranges[next++];
     for (const Placement& place : placements(info, share)) {
       at.numel = place.numel();
       list_placed(info, place, at);
       at.offset += at.numel;
     }
   });
-  ASHLAR_ASSERT(next == model_.flat().places.size());
+  ASHLAR_ASSERT(next == model_.flat().ranges.size());
 }
 
 // `at`: where the placed elements lie.
 void Zero::list_placed(const nn::ParameterInfo& info, const Placement& place,
-                       const nn::FlatPlace& at) {
+                       const nn::FlatRange& at) {
   const Range all{at.offset, at.offset + at.numel};
   if (!sharded())
     return add_parameter(info, place, at, all, part(model_.unit_weights(at.unit), all),
@@ -145,7 +145,7 @@ void Zero::list_placed(const nn::ParameterInfo& info, const Placement& place,
 }
 
 void Zero::add_parameter(const nn::ParameterInfo& info, const Placement& place,
-                         const nn::FlatPlace& at, const Range& range, const Tensor& value,
+                         const nn::FlatRange& at, const Range& range, const Tensor& value,
                          const Tensor& gradient) {
   Parameter& p = parameters_.emplace_back(parameter_of(info, model_.types().stream));
   p.boxes = place.boxes;

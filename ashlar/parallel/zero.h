@@ -50,7 +50,7 @@
 
 namespace ashlar::parallel {
 
-// What the blocks of a model hold at a time.
+// Which products a model of a rank under ZeRO holds at a time.
 nn::ModelMemory model_memory(const kernels::Context&, const ParallelSpec&, int num_data_ranks,
                              DType compute);
 
@@ -62,7 +62,7 @@ class Zero final : public nn::BlockRunner {
 
   int stage() const { return stage_; }
   const Shards& shards() const { return shards_; }
-  // What this rank keeps of every trained tensor, and where it comes from.
+  // The parts of the trained tensors that this rank keeps, and the tensors they are parts of.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<nn::ParameterInfo>& infos() const { return infos_; }  // of the same order
 
@@ -106,8 +106,8 @@ class Zero final : public nn::BlockRunner {
   bool sharded() const { return stage_ > 0; }
   void lay_out_shards(Allocator&);
   void list_parameters();
-  void list_placed(const nn::ParameterInfo&, const Placement&, const nn::FlatPlace&);
-  void add_parameter(const nn::ParameterInfo&, const Placement&, const nn::FlatPlace&,
+  void list_placed(const nn::ParameterInfo&, const Placement&, const nn::FlatRange&);
+  void add_parameter(const nn::ParameterInfo&, const Placement&, const nn::FlatRange&,
                      const Range& part, const Tensor& value, const Tensor& gradient);
   Tensor kept_weights(int64_t unit, size_t range) const;
   Tensor kept_gradients(int64_t unit, size_t range) const;
@@ -125,7 +125,7 @@ class Zero final : public nn::BlockRunner {
   void end_gradient(const kernels::Context&, int64_t unit);
   std::span<const int64_t> counts_of(int64_t unit, int64_t bucket);
 
-  // Of the copies that begin a gather.  It has no recorder: what a rank copies depends on the
+  // For the copies that begin a gather.  It has no recorder: what a rank copies depends on the
   // blocks in which its shard lies, and a plan runs one rank's step for all that keep as much.
   const kernels::Context gather_ctx_;
   comm::Group& data_;

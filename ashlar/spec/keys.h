@@ -15,7 +15,7 @@ namespace ashlar {
 
 enum class KeyType : uint8_t { kBoolean, kInteger, kNumber, kText, kWord, kBlend, kLayers };
 
-// What a key holds; words (enums) travel as text.
+// The value of a key; words (enums) travel as text.
 using KeyValue = std::variant<bool, int64_t, double, std::string, std::vector<BlendEntry>,
                               std::vector<LayerType>>;
 

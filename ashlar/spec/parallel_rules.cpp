@@ -43,7 +43,7 @@ std::string tp_rule(const Recipe& recipe) {
 std::string cp_rule(const Recipe& recipe) {
   const ParallelSpec& p = recipe.parallel;
   const int64_t S = recipe.data.sequence_length;
-  const bool zigzag = p.cp_layout == ContextLayout::kZigzag;
+  const bool zigzag = p.cp_layout == CpLayout::kZigzag;
   // A halo of two tokens comes from the chunk before, so a chunk has as many.
   const auto legal = [&](int64_t cp) {
     const int64_t chunks = cp == 1 ? 1 : zigzag ? 2 * cp : cp;

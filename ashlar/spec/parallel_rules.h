@@ -7,7 +7,7 @@
 
 namespace ashlar {
 
-// Those that hold whatever the number of ranks.
+// Checks the rules that hold whatever the number of ranks; "" if they are kept.
 std::string parallel_problem(const Recipe& recipe);
 
 }  // namespace ashlar

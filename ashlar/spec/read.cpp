@@ -76,7 +76,7 @@ std::vector<std::string> section_names() {
   return names;
 }
 
-// What to do about an unknown key: the same word in another section is the likeliest slip, then a
+// The remedy for an unknown key: the same word in another section is the likeliest slip, then a
 // misspelling, then anything of this section.
 std::string remedy(const std::string& name) {
   std::vector<std::string> all, same_word, same_section;

@@ -29,8 +29,8 @@ enum class BalanceTarget : uint8_t { kRealExperts, kAllClasses };
 enum class BalanceScope : uint8_t { kGlobalBatch, kMicroBatch };
 enum class DecaySchedule : uint8_t { kCosine, kLinear, kConstant };
 enum class ShardLayout : uint8_t { kContiguous, kBucketed };
-enum class ContextLayout : uint8_t { kZigzag, kContiguous };
-enum class ContextExchange : uint8_t { kAllGather, kRing };
+enum class CpLayout : uint8_t { kZigzag, kContiguous };
+enum class CpExchange : uint8_t { kAllGather, kRing };
 enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
 
@@ -94,8 +94,8 @@ struct ParallelSpec {
   int64_t bucket_bytes = int64_t{32} << 20;
   bool overlap = true;             // false: communication waits at the end of the step
   bool sequence_parallel = false;  // tp: norms and merges on 1/tp of the tokens
-  ContextLayout cp_layout = ContextLayout::kZigzag;
-  ContextExchange cp_exchange = ContextExchange::kAllGather;
+  CpLayout cp_layout = CpLayout::kZigzag;
+  CpExchange cp_exchange = CpExchange::kAllGather;
   MuonMode muon = MuonMode::kAuto;
   CollectiveMode collectives = CollectiveMode::kExact;
   int64_t num_ranks() const { return pp * dp * cp * tp; }  // of a resolved one

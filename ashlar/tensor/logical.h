@@ -43,7 +43,7 @@ struct Parameter {
   // num_matrices: the experts of a stack.
   int64_t num_matrices = 1;
   int64_t halves = 1;  // 2: each of them is two, one over the other, that may be taken apart
-  // So many ranks keep these very elements, and this one is number `copy` of them.
+  // num_copies ranks keep these very elements, and this one is number `copy` of them.
   int copy = 0, num_copies = 1;
 };
 

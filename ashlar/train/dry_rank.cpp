@@ -7,9 +7,9 @@
 namespace ashlar::train {
 namespace {
 
-std::string text_of(const kernels::Place& place, bool evaluating) {
-  return fmt::format("{}{}{}", evaluating ? "evaluation: " : "", place.phase,
-                     place.layer < 0 ? "" : fmt::format(" of block {}", place.layer));
+std::string text_of(const kernels::Phase& phase, bool evaluating) {
+  return fmt::format("{}{}{}", evaluating ? "evaluation: " : "", phase.name,
+                     phase.layer < 0 ? "" : fmt::format(" of block {}", phase.layer));
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ DryRank::DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, T
       ids_(size_t(recipe.train.micro_batch * recipe.data.sequence_length), 0),
       sequence_(kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length)) {
   trainer_.context().workspace->watch_peak(
-      [this] { workspace_peak_ = text_of(recorder_.place, evaluating_); });
+      [this] { workspace_peak_ = text_of(recorder_.phase, evaluating_); });
 }
 
 // Steps of many micro-batches would keep long lists.

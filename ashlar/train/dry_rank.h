@@ -16,14 +16,14 @@ using Costs = std::map<std::string, kernels::Cost, std::less<>>;  // by kernel
 void add(Costs& sum, const Costs& costs, int64_t times = 1);      // times: may be negative
 kernels::Cost total(const Costs& costs);
 
-// What a rank says in one of its groups.
+// The traffic of a rank in one of its groups.
 struct GroupTraffic {
   std::string group;  // "tp"
   int size = 1;       // ranks of the group
   comm::TrafficRow row;
   bool operator==(const GroupTraffic&) const = default;
 };
-// What the trainer has said so far; a rank of several also in groups of one, which cost no bytes.
+// The traffic of the trainer so far, in groups of one rank too, which cost no bytes.
 std::vector<GroupTraffic> traffic_of(const Trainer& trainer);
 std::vector<GroupTraffic> traffic_since(const std::vector<GroupTraffic>& before,
                                         std::vector<GroupTraffic> now);
@@ -46,7 +46,7 @@ class DryRank {
   int64_t workspace_bytes() const { return trainer_.workspace_peak_bytes(); }
   // Where the workspace was as large for the first time: "backward of block 7".
   const std::string& workspace_peak() const { return workspace_peak_; }
-  // Of the last step() or update().
+  // What the last step() or update() cost and moved.
   const Costs& costs() const { return costs_; }
   const std::vector<GroupTraffic>& traffic() const { return traffic_; }
 

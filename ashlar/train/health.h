@@ -20,7 +20,7 @@ struct Verdict {
       reason;  // "loss is nan", "gradient norm 81.2 is 9.3 deviations off the last 128 steps"
 };
 
-// What a checkpoint keeps.
+// The part of the state that a checkpoint keeps.
 struct HealthState {
   std::vector<double> losses, norms;
   int64_t loss_count = 0, norm_count = 0;

@@ -5,12 +5,12 @@
 namespace ashlar::train {
 
 data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
-                                   const Place& place) {
-  const int64_t local_streams = recipe.data.num_streams / place.num_readers;
+                                   const Reader& reader) {
+  const int64_t local_streams = recipe.data.num_streams / reader.count;
   return {.micro_batch = recipe.train.micro_batch,
           .global_batch = recipe.train.global_batch,
           .num_streams = recipe.data.num_streams,
-          .first_stream = local_streams * place.reader,
+          .first_stream = local_streams * reader.number,
           .local_streams = local_streams,
           .seed = recipe.train.seed,
           .vocab_size = recipe.model.vocab_size,
@@ -20,11 +20,11 @@ data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& 
 }
 
 data::LoaderOptions validation_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
-                                       const Place& place) {
-  data::LoaderOptions options = loader_options(recipe, tokenizer, place);
-  options.global_batch = options.micro_batch * place.num_readers;
-  options.num_streams = place.num_readers;
-  options.first_stream = place.reader;
+                                       const Reader& reader) {
+  data::LoaderOptions options = loader_options(recipe, tokenizer, reader);
+  options.global_batch = options.micro_batch * reader.count;
+  options.num_streams = reader.count;
+  options.first_stream = reader.number;
   options.local_streams = 1;
   options.shuffle = false;
   return options;

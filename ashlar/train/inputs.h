@@ -1,4 +1,4 @@
-// What each rank of a run reads.
+// The data that each rank of a run reads.
 #pragma once
 
 #include "ashlar/core/log.h"
@@ -9,17 +9,17 @@
 namespace ashlar::train {
 
 // Which of so many readers a rank is: its dp coordinate.  Ranks that share sequences read the same.
-struct Place {
-  int64_t reader = 0, num_readers = 1;
+struct Reader {
+  int64_t number = 0, count = 1;
 };
 
 // Reader r of n reads the r-th n-th of the logical streams.
 data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
-                                   const Place& place);
+                                   const Reader& reader);
 
 // The validation samples in their order: reader r of n reads number r, r + n, r + 2 n, ...
 data::LoaderOptions validation_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
-                                       const Place& place);
+                                       const Reader& reader);
 
 // Says what best-fit packing, which never cuts a document, leaves out, if anything.
 void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_length, Log& log);

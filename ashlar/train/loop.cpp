@@ -50,7 +50,7 @@ class Run {
   void report_differences(const std::string& saved_recipe);
   void begin(data::Loader loader);
   bool finished() const;
-  Place place() const;
+  Reader reader() const;
   double measure_peak() const;
   void step();
   void skip(const StepStats& stats, const Verdict& verdict);
@@ -90,8 +90,8 @@ class Run {
   Clock::time_point start_ = Clock::now();
 };
 
-// With train.precision as the run computes: what `auto` is on rank 0's machine.  So all ranks
-// compute alike, and the recipe that is saved tells a later start if the choice has changed.
+// The recipe with train.precision as the run computes: what `auto` is on rank 0's machine.  So all
+// ranks compute alike, and the recipe that is saved tells a later start if the choice has changed.
 Recipe with_precision(Recipe recipe, comm::Group& ranks) {
   const auto own = int64_t(nn::resolve_precision(recipe.train.precision));
   recipe.train.precision = nn::precision_of(DType(from_leader(ranks, own, "precision")));
@@ -117,7 +117,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       health_(recipe.health) {
   scale_ = {recipe_.train.steps, zaya_flop(recipe_.model, recipe_.data.sequence_length).training,
             measure_peak()};
-  data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, place()));
+  data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, reader()));
   ranks_.barrier("start").wait();  // none refuses the recipe: now the run's directory is touched
   saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, writer_);
   log_.info("{}", description());
@@ -195,12 +195,12 @@ bool Run::finished() const {
   return counters_.step >= recipe_.train.steps;
 }
 
-Place Run::place() const {
+Reader Run::reader() const {
   const parallel::RankModel& model = trainer_.model();
   return {model.groups().coordinate(parallel::Axis::kDp), model.parallel().dp};
 }
 
-// Of all ranks.
+// The flop/s that all ranks together sustain, if each is as fast as this one.
 double Run::measure_peak() const {
   return double(ranks_.size()) * kernels::measure_peak_flops(trainer_.context(), compute_);
 }
@@ -340,11 +340,11 @@ void Run::skip(const StepStats& stats, const Verdict& verdict) {
 void Run::evaluate() {
   if (sources_.validation.empty()) return;
   const auto start = Clock::now();
-  const data::LoaderOptions options = validation_options(recipe_, *tokenizer_, place());
+  const data::LoaderOptions options = validation_options(recipe_, *tokenizer_, reader());
   data::Loader loader(sources_.validation, options);
   const int64_t available = loader.samples_per_epoch() / options.micro_batch;
   const int64_t batches = std::max<int64_t>(
-      1, std::min(recipe_.train.eval_batches, available) / place().num_readers);  // of each
+      1, std::min(recipe_.train.eval_batches, available) / reader().count);  // of each
   double sum = 0.0;
   int64_t count = 0;
   data::Batch batch;

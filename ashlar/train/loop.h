@@ -15,7 +15,7 @@ enum class Outcome : uint8_t {
   kPreempted,  // SIGTERM, SIGINT or SIGUSR1; saved
 };
 
-// What one rank of the run is given.
+// The arguments of one rank of the run.
 struct Seat {
   comm::Group& ranks;    // all ranks of the run: data parallel
   Allocator& allocator;  // of this rank; holds its share of train.memory_limit_mib

@@ -20,7 +20,7 @@ struct RunPlan {
   std::vector<GroupTraffic> traffic;  // of the same step
 };
 
-// Of one of num_ranks ranks.  num_threads: of its kernels; 0: train.threads.
+// The plan of one of num_ranks ranks.  num_threads: of its kernels; 0: train.threads.
 // Errors   kConfig where so many ranks cannot share the recipe (resolve_parallel).
 RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks = 1, int num_threads = 0,
                  int rank = 0);
@@ -37,7 +37,7 @@ struct MeshPlan {
   std::optional<Costs> costs;      // of all ranks
 };
 
-// Of every rank; `rank`: of this one alone, without `costs`.
+// The plan of every rank; `rank`: of this one alone, without `costs`.
 //
 // Every rank's trainer is made and its optimizer run, for these depend on what the rank keeps.
 // What comes before in a step depends on its coordinates along cp and tp and on how much it keeps:

@@ -324,9 +324,11 @@ inline void check_many_in_flight(Group& group) {
 
 // A grid of rows and columns, `columns` wide, from a world that it fills; all at once.
 inline void check_grid(Group& world, int columns) {
-  const auto row = world.split("row", [&](int rank) { return Place{rank / columns, 0}; });
+  const auto row = world.split("row", [&](int rank) { return SplitKey{rank / columns, 0}; });
   // The key turns the order around.
-  const auto column = world.split("column", [&](int rank) { return Place{rank % columns, -rank}; });
+  const auto column = world.split("column", [&](int rank) {
+    return SplitKey{rank % columns, -rank};
+  });
   require(row->size() == columns && row->rank() == world.rank() % columns, "row");
   require(column->size() == world.size() / columns &&
               column->rank() == column->size() - 1 - world.rank() / columns,

@@ -12,7 +12,7 @@ inline std::unique_ptr<Group> everybody(const Group& world, const char* name, co
   return world.split(
       name,
       [](int rank) {
-        return Place{0, rank};
+        return SplitKey{0, rank};
       },
       lane);
 }

@@ -128,25 +128,25 @@ TEST(Lanes, OnlyThoseInUseTakeMemory) {
   const auto alone = world.split(
       "alone",
       [](int rank) {
-        return Place{rank, 0};
+        return SplitKey{rank, 0};
       },
       "unused");
   const auto none = world.split(
       "none",
       [](int rank) {
-        return Place{rank == 0 ? 0 : -1, 0};
+        return SplitKey{rank == 0 ? 0 : -1, 0};
       },
       "unused");
   const auto same = everybody(world, "same", "");
   EXPECT_EQ(lanes(), 1);
   const auto sums = everybody(world, "sums", "sums"), more = everybody(world, "more", "sums");
   EXPECT_EQ(lanes(), 2);
-  const auto part = sums->split("part", [](int rank) { return Place{rank / 2, rank}; });
+  const auto part = sums->split("part", [](int rank) { return SplitKey{rank / 2, rank}; });
   EXPECT_EQ(lanes(), 2);
   const auto bulk = part->split(
       "bulk",
       [](int rank) {
-        return Place{0, rank};
+        return SplitKey{0, rank};
       },
       "bulk");
   EXPECT_EQ(lanes(), 3);

@@ -24,7 +24,7 @@ const TrafficRow& sums_of(const std::vector<TrafficRow>& rows) {
 TEST(Mute, LeavesOutOperationsOfEveryGroupAndComesBack) {
   Allocator allocator(Device::kCpu);
   run_ranks(2, {}, allocator, [](Group& world) {
-    const auto pair = world.split("pair", [](int rank) { return Place{0, rank}; });
+    const auto pair = world.split("pair", [](int rank) { return SplitKey{0, rank}; });
     double value = 1 + world.rank();
     pair->all_reduce(over(value), over(value), "sum").wait();
     EXPECT_EQ(value, 3);

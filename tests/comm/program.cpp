@@ -39,7 +39,7 @@ void operations(Group& world) {
   if (world.size() > 1) check_lanes_do_not_wait(world);
   if (world.size() % 2 == 0) check_grid(world, 2);
   for (int size = 1; size < world.size(); ++size) {
-    const auto group = world.split("some", [&](int rank) { return Place{rank / size, -rank}; });
+    const auto group = world.split("some", [&](int rank) { return SplitKey{rank / size, -rank}; });
     check_operations(*group);
   }
   // Counters are the collectives' own; one sum tells that they are there.

@@ -54,7 +54,7 @@ TEST(Thread, OperationsRunInSubgroups) {
   run_ranks(8, kSmall, allocator, [](Group& world) {
     // 3, 2, and one alone; rank 3 and 5 in none.
     const int colors[] = {0, 1, 0, -1, 1, -1, 0, 2};
-    const auto group = world.split("part", [&](int rank) { return Place{colors[rank], 0}; });
+    const auto group = world.split("part", [&](int rank) { return SplitKey{colors[rank], 0}; });
     require((colors[world.rank()] < 0) == (group == nullptr), "negative colors are in no group");
     if (group) check_operations(*group);
   });

@@ -136,7 +136,7 @@ TEST(Traffic, ARecordingCountsWhatGoesToOthersAndComesFromThem) {
   Allocator meta(Device::kMeta);
   RecordingWorld recording(5, 12, Options{}, meta);
   Group& world = recording.group();
-  const auto row = world.split("row", [](int rank) { return Place{rank / 4, 0}; });
+  const auto row = world.split("row", [](int rank) { return SplitKey{rank / 4, 0}; });
   EXPECT_EQ(row->rank(), 1);
   const Tensor whole{nullptr, DType::kBF16, Device::kMeta, {10, 6}};
   const Tensor part{nullptr, DType::kBF16, Device::kMeta, {15}};

@@ -46,7 +46,7 @@ TEST(Model, ParameterCountsOnMeta) {
     const Model model(ctx, allocator, model_of(spec), DType::kBF16, 16);
     EXPECT_EQ(model.num_parameters(), expected);
     EXPECT_EQ(model.num_parameters(), zaya_parameters(spec).total);
-    EXPECT_EQ(model.flat().places.size() + spec.layer_types.size(),
+    EXPECT_EQ(model.flat().ranges.size() + spec.layer_types.size(),
               model.pieces().size());  // one buffer a block
   }
 }

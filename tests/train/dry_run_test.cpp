@@ -149,7 +149,7 @@ std::string check_rank(const Recipe& recipe, comm::Group& ranks, Allocator& allo
   std::string text = differences(plan.traffic, traffic_since(before, traffic_of(real.trainer())));
   text += differences(plan, real.memory());
   // Around a ring, parts that no query of a rank sees are not added.
-  if (recipe.parallel.cp_exchange != ContextExchange::kRing)
+  if (recipe.parallel.cp_exchange != CpExchange::kRing)
     text += differences_in_moves(plan.costs, real.costs());
   if (real.trainer().workspace_peak_bytes() != plan.workspace_bytes)
     text += fmt::format("workspace used: planned {}, real {}\n", plan.workspace_bytes,

@@ -1,5 +1,5 @@
 // All that ranks of a mesh with every technique say in a step is the sum of the closed formulas:
-// ZeRO (parallel/zero.h), docs/parallel-tensor.md, -context.md, -muon.md, and the trainer's own
+// ZeRO (parallel/zero.h), docs/parallel-tp.md, -context.md, -muon.md, and the trainer's own
 // sums.
 #include "step_traffic.h"
 
@@ -77,7 +77,7 @@ class Formulas {
     const comm::Group &cp = z_.trainer.model().groups().cp(),
                       &tp = z_.trainer.model().groups().tp();
     const int64_t n = cp.size(), r = cp.rank(), t = tp.size(), D = z_.model.head_dim;
-    const bool zigzag = z_.trainer.model().parallel().cp_layout == ContextLayout::kZigzag;
+    const bool zigzag = z_.trainer.model().parallel().cp_layout == CpLayout::kZigzag;
     const int64_t behind = (r < n - 1) + (zigzag && r > 0),
                   before = (r > 0) + (zigzag && r < n - 1);
     // Of the rank's heads; the second half of all value columns is delayed.
@@ -90,7 +90,7 @@ class Formulas {
     rows_[{"cp", Op::kSendReceive, "halo gradient"}] =
         z_.backwards * Moved{1, before * message, behind * message};
     const int64_t passes = z_.forwards + z_.backwards;
-    if (z_.trainer.model().parallel().cp_exchange == ContextExchange::kRing) {
+    if (z_.trainer.model().parallel().cp_exchange == CpExchange::kRing) {
       const int64_t keys = 2 * z_.T * kd * z_.a, gradient = 2 * z_.T * kd * z_.s;
       rows_[{"cp", Op::kSendReceive, "keys values"}] = (n - 1) * passes * Moved{1, keys, keys};
       rows_[{"cp", Op::kSendReceive, "keys values gradient"}] =

@@ -21,7 +21,8 @@ namespace ashlar::comm {
 void check_mpi(int code, const char* call);  // kComm with MPI's words, if it failed
 
 // A mutex for lanes that post and lanes that poll.  Who posts waits, and goes before all who poll.
-// Who polls only tries, for whoever calls MPI meanwhile moves the messages of all lanes.
+// The mutex around calls of MPI.  A lane that polls only tries to take it: whoever calls MPI
+// meanwhile moves the messages of all lanes.
 class Turn {
  public:
   void lock() {

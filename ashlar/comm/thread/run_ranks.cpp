@@ -19,7 +19,7 @@ Clock::time_point after(double seconds) {
                             std::chrono::duration<double>(std::min(seconds, 1e9)));
 }
 
-// What a partner has laid out for this rank.
+// Buffers that a partner has laid out for this rank.
 struct Post {
   const Round* round = nullptr;
   bool copying = false;  // the partner must not leave its round

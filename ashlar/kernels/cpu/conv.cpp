@@ -6,7 +6,7 @@ namespace {
 
 // z_{t - steps}[c], 0 outside the document.
 template <typename T>
-T z_at(const Cells<T>& z, int64_t stride, const Cells<T>& halo, int64_t C, const ConvPlace& p,
+T z_at(const Cells<T>& z, int64_t stride, const Cells<T>& halo, int64_t C, const ConvNeighbours& p,
        int64_t t, int64_t steps, int64_t c) {
   if (steps > p.position) return 0;
   if (steps <= p.back) return z[(t - steps) * stride + c];
@@ -17,7 +17,7 @@ T z_at(const Cells<T>& z, int64_t stride, const Cells<T>& halo, int64_t C, const
 template <typename T>
 void conv_rows(const ConvArgs<T>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
-    const ConvPlace p = place_of(*x.sequence, t);
+    const ConvNeighbours p = neighbours_of(*x.sequence, t);
     const auto z = [&](int64_t steps, int64_t c) {
       return z_at(x.z, x.z_stride, x.halo, x.C, p, t, steps, c);
     };
@@ -33,7 +33,7 @@ void conv_rows(const ConvArgs<T>& x, int64_t begin, int64_t end) {
 
 // du of token t: the current tap of t and the previous tap of t + 1.
 template <typename T>
-T du_of(const Cells<T>& dcolumns, int64_t C, const ConvPlace& p, int64_t t, int64_t c) {
+T du_of(const Cells<T>& dcolumns, int64_t C, const ConvNeighbours& p, int64_t t, int64_t c) {
   T du = dcolumns[2 * (t * C + c) + 1];
   if (p.ahead > 0) du += dcolumns[2 * ((t + 1) * C + c)];
   return du;
@@ -44,7 +44,7 @@ void conv_gradient_rows(const ConvGradientArgs<T>& x, int64_t begin, int64_t end
   const int64_t C = x.C;
   T *dw0 = partial, *db0 = partial + 2 * C;
   for (int64_t t = begin; t < end; ++t) {
-    const ConvPlace p = place_of(*x.sequence, t);
+    const ConvNeighbours p = neighbours_of(*x.sequence, t);
     for (int64_t c = 0; c < C; ++c) {
       const auto z = [&](int64_t steps) {
         return z_at(x.z, x.z_stride, x.halo, C, p, t, steps, c);
@@ -55,7 +55,8 @@ void conv_gradient_rows(const ConvGradientArgs<T>& x, int64_t begin, int64_t end
       dw0[2 * c] += du * z(1);
       dw0[2 * c + 1] += du * z(0);
       T dz = w_new * du;
-      if (p.ahead > 0) dz += w_old * du_of(x.dcolumns, C, place_of(*x.sequence, t + 1), t + 1, c);
+      if (p.ahead > 0)
+        dz += w_old * du_of(x.dcolumns, C, neighbours_of(*x.sequence, t + 1), t + 1, c);
       x.dz.add(t * x.dz_stride + c, dz);
       if (p.back > 0) continue;
 

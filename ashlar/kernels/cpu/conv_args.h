@@ -25,12 +25,12 @@ void conv_gradient_rows_fast(const ConvGradientArgs<float>& args, int64_t begin,
                              float* partial);
 
 // Where a token's neighbours are: inside its segment, in the segment's halo, or nowhere.
-struct ConvPlace {
+struct ConvNeighbours {
   int64_t back, ahead;  // tokens of the segment before and after this one
   int64_t position;     // in the document
   int64_t halo;         // of the segment; -1: it starts a document
 };
-inline ConvPlace place_of(const Sequence& sequence, int64_t t) {
+inline ConvNeighbours neighbours_of(const Sequence& sequence, int64_t t) {
   const auto segment_index = size_t(sequence.segment_T()[size_t(t)]);
   const Segment& s = sequence.segments()[segment_index];
   return {t - s.row, s.row + s.length - 1 - t, sequence.position_T()[size_t(t)],

@@ -19,7 +19,7 @@ const float* floats(const Cells<float>& cells) {
 
 // z of token t - steps; null: before the document.
 template <typename Args>
-const float* z_row(const Args& x, const ConvPlace& p, int64_t t, int64_t steps) {
+const float* z_row(const Args& x, const ConvNeighbours& p, int64_t t, int64_t steps) {
   if (steps > p.position) return nullptr;
   if (steps <= p.back) return floats(x.z) + (t - steps) * x.z_stride;
   return floats(x.halo) + (p.halo * 2 + 2 - (steps - p.back)) * x.C;  // the older one first
@@ -32,7 +32,7 @@ HWY_INLINE V load_or_zero(const float* row, int64_t i, Count n) {
 
 void conv_rows(const ConvArgs<float>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
-    const ConvPlace p = place_of(*x.sequence, t);
+    const ConvNeighbours p = neighbours_of(*x.sequence, t);
     const float *z0 = z_row(x, p, t, 0), *z1 = z_row(x, p, t, 1), *z2 = z_row(x, p, t, 2);
     for_lanes(x.C, [&](int64_t i, auto n) HWY_ATTR {
       const Pair w = load_pairs(x.w0, 2 * i, n);
@@ -51,9 +51,9 @@ HWY_INLINE void add_pairs(Pair v, float* to, Count n) {
   store_pairs({hn::Add(old.a, v.a), hn::Add(old.b, v.b)}, to, n);
 }
 
-// What the first token of a segment sends to the token before it: to b0 alone where a document
-// starts, else to the halo and, through it, to w0.
-void conv_border(const ConvGradientArgs<float>& x, const ConvPlace& p, int64_t t, float* dw0,
+// Adds what the gradient of a segment's first token is to the token before it: to b0 alone where a
+// document starts, else to the halo and, through it, to w0.
+void conv_border(const ConvGradientArgs<float>& x, const ConvNeighbours& p, int64_t t, float* dw0,
                  float* db0) {
   const float *z1 = z_row(x, p, t, 1), *z2 = z_row(x, p, t, 2);
   float* dhalo = p.halo < 0 ? nullptr : reinterpret_cast<float*>(x.dhalo.data()) + p.halo * 2 * x.C;
@@ -75,7 +75,7 @@ void conv_gradient_rows(const ConvGradientArgs<float>& x, int64_t begin, int64_t
                         float* partial) {
   float *dw0 = partial, *db0 = partial + 2 * x.C;
   for (int64_t t = begin; t < end; ++t) {
-    const ConvPlace p = place_of(*x.sequence, t);
+    const ConvNeighbours p = neighbours_of(*x.sequence, t);
     const float *z0 = z_row(x, p, t, 0), *z1 = z_row(x, p, t, 1);
     float* dz = reinterpret_cast<float*>(x.dz.data()) + t * x.dz_stride;
     for_lanes(x.C, [&](int64_t i, auto n) HWY_ATTR {

@@ -83,7 +83,7 @@ template <typename T>
 void value_gradient(const QkGradientArgs<T>& x, int64_t t) {
   const int64_t KD = x.s.K * x.s.D, delayed = x.s.num_delayed(), current = KD - delayed;
   const int64_t to = t * (x.s.C() + KD) + x.s.C();
-  const DelayedPlace p = delayed_place_of(*x.sequence, t);
+  const DelayedNeighbours p = delayed_neighbours_of(*x.sequence, t);
   for (int64_t i = 0; i < current; ++i) x.dqkv.set(to + i, x.dv[t * KD + i]);
   for (int64_t i = 0; i < delayed; ++i) {
     x.dqkv.set(to + current + i, p.last ? T(0) : x.dv[(t + 1) * KD + current + i]);
@@ -137,7 +137,7 @@ template <typename T>
 void value_row(const QkArgs<T>& x, int64_t t) {
   const int64_t KD = x.s.K * x.s.D, delayed = x.s.num_delayed(), current = KD - delayed;
   const int64_t width = x.s.C() + KD, from = t * width + x.s.C();
-  const DelayedPlace p = delayed_place_of(*x.sequence, t);
+  const DelayedNeighbours p = delayed_neighbours_of(*x.sequence, t);
   for (int64_t i = 0; i < current; ++i) x.v.set(t * KD + i, x.qkv[from + i]);
   for (int64_t i = 0; i < delayed; ++i) {
     T before = 0;

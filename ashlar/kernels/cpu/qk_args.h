@@ -43,11 +43,11 @@ void qk_query_gradient_sum_rows_fast(const QkGradientArgs<float>& args, int64_t 
                                      float* partial);
 
 // Where the delayed value of a token comes from and where it goes.
-struct DelayedPlace {
+struct DelayedNeighbours {
   bool first, last;  // token of its segment
   int64_t halo;      // of the segment; -1: it starts a document
 };
-inline DelayedPlace delayed_place_of(const Sequence& sequence, int64_t t) {
+inline DelayedNeighbours delayed_neighbours_of(const Sequence& sequence, int64_t t) {
   const auto index = size_t(sequence.segment_T()[size_t(t)]);
   const Segment& segment = sequence.segments()[index];
   return {t == segment.row, t + 1 == segment.row + segment.length,

@@ -94,7 +94,7 @@ void copy_row(const Cells<float>& from, int64_t at, const Cells<float>& to, int6
 void value_row(const QkArgs<float>& x, int64_t t) {
   const int64_t KD = x.s.K * x.s.D, delayed = x.s.num_delayed(), current = KD - delayed;
   const int64_t width = x.s.C() + KD, from = t * width + x.s.C(), to = t * KD;
-  const DelayedPlace p = delayed_place_of(*x.sequence, t);
+  const DelayedNeighbours p = delayed_neighbours_of(*x.sequence, t);
   copy_row(x.qkv, from, x.v, to, current);
   if (!p.first)
     copy_row(x.qkv, from - width + current, x.v, to + current, delayed);
@@ -158,7 +158,7 @@ void mean_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t, 
 void value_gradient(const QkGradientArgs<float>& x, int64_t t) {
   const int64_t KD = x.s.K * x.s.D, delayed = x.s.num_delayed(), current = KD - delayed;
   const int64_t to = t * (x.s.C() + KD) + x.s.C(), from = t * KD;
-  const DelayedPlace p = delayed_place_of(*x.sequence, t);
+  const DelayedNeighbours p = delayed_neighbours_of(*x.sequence, t);
   copy_row(x.dv, from, x.dqkv, to, current);
   copy_row(p.last ? Cells<float>() : x.dv, from + KD + current, x.dqkv, to + current, delayed);
   if (p.first && p.halo >= 0) copy_row(x.dv, from + current, x.dhalo_vd, p.halo * delayed, delayed);

@@ -5,7 +5,7 @@ namespace ashlar::kernels::cpu {
 
 void attention_forward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
                        const Attention& x) {
-  const AttentionCall call{x, ctx, queries, keys};
+  const AttentionArgs call{x, ctx, queries, keys};
   const gemm::Engine* engine = attention_engine(call);
   // Which of two paths runs depends on the number of keys; on meta the one with workspace is
   // counted, so that a count for many keys holds for fewer.
@@ -16,7 +16,7 @@ void attention_forward(const Context& ctx, const Sequence& queries, std::span<co
 
 void attention_backward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
                         const Attention& x, const AttentionGradients& gradients) {
-  const AttentionCall call{x, ctx, queries, keys};
+  const AttentionArgs call{x, ctx, queries, keys};
   if (const gemm::Engine* engine = attention_engine(call))
     return attention_backward_blocked(*engine, call, gradients);
   if (!ctx.meta()) attention_backward_reference(call, gradients);

@@ -21,7 +21,7 @@ struct Span {
 // else everything is one span.
 class Spans {
  public:
-  explicit Spans(const AttentionCall& call) {
+  explicit Spans(const AttentionArgs& call) {
     const int64_t T = call.queries.num_tokens();
     const Tensor memory = call.ctx.workspace->take(DType::kI32, {T / kSpanRows + 1, 4});
     if (call.ctx.meta() || T == 0) return;
@@ -35,7 +35,7 @@ class Spans {
   const Span& operator[](int64_t i) const { return spans_[i]; }
 
  private:
-  bool cut(const AttentionCall& call) {
+  bool cut(const AttentionArgs& call) {
     const auto& queries = call.queries.segments();
     const auto num_queries = int64_t(queries.size()), num_keys = int64_t(call.keys.size());
     count_ = 0;
@@ -65,14 +65,14 @@ class Spans {
   int64_t count_ = 0;
 };
 
-// What all key blocks read of the queries, prepared once: delta = <dout, out> and, per (head,
+// The queries' side as all key blocks read it, prepared once: delta = <dout, out> and, per (head,
 // block), q and dout packed as [64, D] to reduce over tokens.
 struct PackedQueries {
   int64_t block_bytes, blocks;
   std::byte* data = nullptr;
   float* delta_TN = nullptr;
 
-  PackedQueries(const Engine& e, const AttentionCall& call)
+  PackedQueries(const Engine& e, const AttentionArgs& call)
       : block_bytes(packed_bytes(e, kBlock, call.shape.D)),
         blocks(num_blocks(call.queries.num_tokens())) {
     const Tensor memory =
@@ -88,7 +88,7 @@ struct PackedQueries {
   }
   std::byte* dout(int64_t h, int64_t block) const { return q(h, block) + block_bytes; }
 
-  void fill(const Engine& e, const AttentionCall& call, const Tensor& dout_tensor) const {
+  void fill(const Engine& e, const AttentionArgs& call, const Tensor& dout_tensor) const {
     const int64_t N = call.shape.N, D = call.shape.D;
     call.ctx.threads->run(N * blocks, [&, N = N, D = D](int64_t task, int) {
       const int64_t h = task / blocks, block = task % blocks, row = block * kBlock;
@@ -119,7 +119,7 @@ struct Scratch {
 
 struct Task {
   const Engine& e;
-  const AttentionCall& call;
+  const AttentionArgs& call;
   const AttentionGradients& gradients;
   const PackedQueries& packed;
   Span span;
@@ -128,7 +128,7 @@ struct Task {
 
 // P and dS of a tile, packed to reduce over queries, and the rows of dS.
 gemm::Source softmax_gradient(const Task& task, int64_t row, int64_t rows, int64_t h, Scratch& s) {
-  const AttentionCall& call = task.call;
+  const AttentionArgs& call = task.call;
   const Engine& e = task.e;
   const int64_t N = call.shape.N;
   const float scale = float(call.shape.scale), *lse = call.lse_TN.as<float>() + row * N + h,
@@ -155,7 +155,7 @@ void query_gradient(const Task& task, int64_t row, int64_t rows, int64_t h, cons
   const int64_t N = task.call.shape.N, D = task.call.shape.D, stride = e.num_panels(D) * e.width;
   float* dq = task.gradients.dq.as<float>() + (row * N + h) * D;
   const bool in_place = stride == D && row >= span.query_begin && row + rows <= span.query_end;
-  for_each_run(s.mask, rows, [&](int64_t begin, int64_t end, int64_t columns) {
+  for_each_row_run(s.mask, rows, [&](int64_t begin, int64_t end, int64_t columns) {
     const gemm::Left left = left_rows(e, ds.at(begin, 0), end - begin, columns, s.ds_rows.data());
     const Packed key{s.key.data(), kBlock};
     if (in_place)
@@ -179,7 +179,7 @@ void backward_tile(const Task& task, int64_t block, int64_t h, Scratch& s) {
   const auto at = [](const gemm::Left& a, int64_t r) {
     return gemm::Left{a.data + r * a.row_bytes, a.row_bytes, a.step_bytes};
   };
-  for_each_run(s.mask, rows, [&, &e = e, D = D](int64_t begin, int64_t end, int64_t columns) {
+  for_each_row_run(s.mask, rows, [&, &e = e, D = D](int64_t begin, int64_t end, int64_t columns) {
     multiply(e, end - begin, columns, D, at(q, begin), {s.key_t.data(), D}, &s.p[begin * kBlock],
              kBlock, false);
     multiply(e, end - begin, columns, D, at(dout, begin), {s.value_t.data(), D},
@@ -229,7 +229,7 @@ void pack_keys(const Task& task, int64_t key_row, Scratch& s) {
 }
 
 void backward_span(const Task& task, const BlockRanges* ranges, Scratch& s) {
-  const AttentionCall& call = task.call;
+  const AttentionArgs& call = task.call;
   const Span& span = task.span;
   const int64_t group = call.shape.N / call.shape.K;
   const int64_t stride = task.e.num_panels(call.shape.D) * task.e.width;
@@ -258,7 +258,7 @@ void zero_rows(const Context& ctx, const Tensor& x) {
 
 }  // namespace
 
-void attention_backward_blocked(const Engine& e, const AttentionCall& call,
+void attention_backward_blocked(const Engine& e, const AttentionArgs& call,
                                 const AttentionGradients& gradients) {
   const Context& ctx = call.ctx;
   const Arena::Scope scope(*ctx.workspace);

@@ -6,7 +6,7 @@
 
 namespace ashlar::kernels::cpu {
 
-KeyLinks::KeyLinks(const AttentionCall& call) {
+KeyLinks::KeyLinks(const AttentionArgs& call) {
   // Sized by rows, so that a dry run with other documents counts the same.
   const Tensor first = call.ctx.workspace->take(DType::kI32, {call.queries.num_tokens()});
   const Tensor next = call.ctx.workspace->take(DType::kI32, {num_key_rows(call)});
@@ -23,7 +23,7 @@ KeyLinks::KeyLinks(const AttentionCall& call) {
   for (int64_t i = 0; i < num_keys; ++i) next_[i] = find(i + 1, call.keys[i].document);
 }
 
-bool BlockRanges::fill(const AttentionCall& call, const KeyLinks& links, int64_t pass,
+bool BlockRanges::fill(const AttentionArgs& call, const KeyLinks& links, int64_t pass,
                        int64_t block) {
   const int64_t first_row = block * kBlock;
   rows = std::min(kBlock, call.queries.num_tokens() - first_row);
@@ -122,7 +122,7 @@ gemm::Left left_rows(const gemm::Engine& e, const gemm::Source& source, int64_t 
   return {scratch, row_bytes, e.unit * size};
 }
 
-const gemm::Engine* attention_engine(const AttentionCall& call) {
+const gemm::Engine* attention_engine(const AttentionArgs& call) {
   const DType dtype = call.q.dtype;
   if (call.ctx.reference || dtype == DType::kF64) return nullptr;
   return dtype == DType::kBF16 && isa() >= Isa::kAvx512Bf16 ? &gemm::bf16_engine()

@@ -7,7 +7,7 @@
 // document come in pieces).
 #pragma once
 
-#include "ashlar/kernels/cpu/attention/call.h"
+#include "ashlar/kernels/cpu/attention/args.h"
 #include "ashlar/kernels/cpu/attention/rows_args.h"
 #include "ashlar/kernels/cpu/gemm/engine.h"
 
@@ -17,7 +17,7 @@ inline int64_t num_blocks(int64_t rows) {
   return (rows + kBlock - 1) / kBlock;
 }
 // Rows of k, whether segments cover them or not.
-inline int64_t num_key_rows(const AttentionCall& call) {
+inline int64_t num_key_rows(const AttentionArgs& call) {
   return call.k.numel() / (call.shape.K * call.shape.D);
 }
 
@@ -25,7 +25,7 @@ inline int64_t num_key_rows(const AttentionCall& call) {
 // none.
 class KeyLinks {
  public:
-  explicit KeyLinks(const AttentionCall& call);  // from the workspace; on meta only taken
+  explicit KeyLinks(const AttentionArgs& call);  // from the workspace; on meta only taken
   int32_t first(int64_t query_segment) const { return first_[query_segment]; }
   int32_t next(int64_t key_segment) const { return next_[key_segment]; }
 
@@ -39,7 +39,7 @@ struct BlockRanges {
   int32_t lowest, highest;  // of all rows
   int64_t rows;             // of the block
   // False if no row has keys in this pass or a later one.
-  bool fill(const AttentionCall& call, const KeyLinks& links, int64_t pass, int64_t block);
+  bool fill(const AttentionArgs& call, const KeyLinks& links, int64_t pass, int64_t block);
   bool meets(int64_t key_block) const {
     return lowest < (key_block + 1) * kBlock && highest > key_block * kBlock;
   }
@@ -78,7 +78,7 @@ gemm::Left left_rows(const gemm::Engine& e, const gemm::Source& source, int64_t 
 
 // The rows that share the number of columns to compute: body(row_begin, row_end, columns).
 template <typename F>
-void for_each_run(const BlockMask& mask, int64_t rows, F body) {
+void for_each_row_run(const BlockMask& mask, int64_t rows, F body) {
   for (int64_t begin = 0, end; begin < rows; begin = end) {
     const int32_t columns = mask.columns[begin / kRowGroup];
     end = begin + kRowGroup;
@@ -93,12 +93,12 @@ inline gemm::Source source_of(const Tensor& x, int64_t row, int64_t column, int6
 }
 
 // The engine for this call; null where the plain reference serves.
-const gemm::Engine* attention_engine(const AttentionCall& call);
-void attention_forward_blocked(const gemm::Engine& engine, const AttentionCall& call);
-void attention_backward_blocked(const gemm::Engine& engine, const AttentionCall& call,
+const gemm::Engine* attention_engine(const AttentionArgs& call);
+void attention_forward_blocked(const gemm::Engine& engine, const AttentionArgs& call);
+void attention_backward_blocked(const gemm::Engine& engine, const AttentionArgs& call,
                                 const AttentionGradients& gradients);
 // Few queries against many keys (decoding): reads keys and values once, packs nothing.
-bool is_decode(const AttentionCall& call);
-void attention_decode(const AttentionCall& call);
+bool is_decode(const AttentionArgs& call);
+void attention_decode(const AttentionArgs& call);
 
 }  // namespace ashlar::kernels::cpu

@@ -34,7 +34,7 @@ void softmax(int64_t heads, int64_t count, const AttentionShape& shape, Scratch&
 
 // Heads [h, h + heads) of one kv head for query row t.
 template <typename T>
-void decode_heads(const AttentionCall& call, int64_t t, int64_t h, int64_t heads) {
+void decode_heads(const AttentionArgs& call, int64_t t, int64_t h, int64_t heads) {
   const int64_t N = call.shape.N, K = call.shape.K, D = call.shape.D, j = h / (N / K);
   const T *q = call.q.as<T>() + (t * N + h) * D, *k = call.k.as<T>() + j * D,
           *v = call.v.as<T>() + j * D;
@@ -65,13 +65,13 @@ void decode_heads(const AttentionCall& call, int64_t t, int64_t h, int64_t heads
 
 }  // namespace
 
-bool is_decode(const AttentionCall& call) {
+bool is_decode(const AttentionArgs& call) {
   for (const Segment& query : call.queries.segments())
     if (query.length > kMaxQueryLength) return false;
   return num_key_rows(call) >= kMinKeysPerQuery * call.queries.num_tokens();
 }
 
-void attention_decode(const AttentionCall& call) {
+void attention_decode(const AttentionArgs& call) {
   const int64_t K = call.shape.K, group = call.shape.N / K;
   call.ctx.threads->run(call.queries.num_tokens() * K, [&](int64_t task, int) {
     for (int64_t g = 0; g < group; g += kHeads) {

@@ -13,7 +13,7 @@ struct PackedKeys {
   int64_t key_bytes, value_bytes, blocks;
   std::byte* data = nullptr;
 
-  PackedKeys(const Engine& e, const AttentionCall& call)
+  PackedKeys(const Engine& e, const AttentionArgs& call)
       : key_bytes(packed_bytes(e, call.shape.D, kBlock)),
         value_bytes(packed_bytes(e, kBlock, call.shape.D)),
         blocks(num_blocks(num_key_rows(call))) {
@@ -26,7 +26,7 @@ struct PackedKeys {
   }
   std::byte* value(int64_t j, int64_t block) const { return key(j, block) + key_bytes; }
 
-  void fill(const Engine& e, const AttentionCall& call) const {
+  void fill(const Engine& e, const AttentionArgs& call) const {
     const int64_t K = call.shape.K, D = call.shape.D;
     call.ctx.threads->run(K * blocks, [&, K = K, D = D](int64_t task, int) {
       const int64_t j = task / blocks, block = task % blocks, row = block * kBlock;
@@ -63,7 +63,7 @@ struct Scratch {
 
 // One block of queries of one head against all keys that it sees.  `bounded`: products of bf16, and
 // no score is large; false, with nothing stored, if one was.
-bool forward_block(const Engine& e, const AttentionCall& call, const KeyLinks& links,
+bool forward_block(const Engine& e, const AttentionArgs& call, const KeyLinks& links,
                    const PackedKeys& packed, int64_t block, int64_t h, bool bounded) {
   const int64_t N = call.shape.N, D = call.shape.D, j = h / (N / call.shape.K);
   const int64_t out_stride = e.num_panels(D) * e.width, row = block * kBlock;
@@ -81,7 +81,7 @@ bool forward_block(const Engine& e, const AttentionCall& call, const KeyLinks& l
   for (int64_t pass = 0; ranges.fill(call, links, pass, block); ++pass) {
     for (int64_t b = ranges.lowest / kBlock; b * kBlock < ranges.highest; ++b) {
       if (!ranges.mask_for(b, 0, rows, mask)) continue;
-      for_each_run(mask, rows, [&](int64_t begin, int64_t end, int64_t columns) {
+      for_each_row_run(mask, rows, [&](int64_t begin, int64_t end, int64_t columns) {
         multiply(e, end - begin, columns, D,
                  {q.data + begin * q.row_bytes, q.row_bytes, q.step_bytes}, {packed.key(j, b), D},
                  &s.scores[begin * kBlock], kBlock, false);
@@ -96,7 +96,7 @@ bool forward_block(const Engine& e, const AttentionCall& call, const KeyLinks& l
         softmax_block(mask, rows, scale, s.scores.data(), s.max.data(), s.sum.data(), s.out.data(),
                       out_stride);
       }
-      for_each_run(mask, rows, [&](int64_t begin, int64_t end, int64_t columns) {
+      for_each_row_run(mask, rows, [&](int64_t begin, int64_t end, int64_t columns) {
         multiply(e, end - begin, D, columns,
                  left_rows(e, p.at(begin, 0), end - begin, columns, s.p.data()),
                  {packed.value(j, b), kBlock}, &s.out[begin * out_stride], out_stride, true);
@@ -121,7 +121,7 @@ bool forward_block(const Engine& e, const AttentionCall& call, const KeyLinks& l
 
 }  // namespace
 
-void attention_forward_blocked(const Engine& e, const AttentionCall& call) {
+void attention_forward_blocked(const Engine& e, const AttentionArgs& call) {
   const Arena::Scope scope(*call.ctx.workspace);
   const KeyLinks links(call);
   const PackedKeys packed(e, call);

@@ -7,7 +7,7 @@
 namespace ashlar::kernels::cpu {
 namespace {
 
-// What the two parts of one row count.  A part without keys counts nothing.
+// The weights of the two parts of one row.  A part without keys weighs nothing.
 template <typename A>
 struct Weights {
   A a, b, lse;

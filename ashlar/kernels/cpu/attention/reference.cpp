@@ -4,14 +4,14 @@
 #include <cmath>
 #include <limits>
 
-#include "ashlar/kernels/cpu/attention/call.h"
+#include "ashlar/kernels/cpu/attention/args.h"
 
 namespace ashlar::kernels::cpu {
 namespace {
 
 // visit(s) for every row s of k that query row t sees.
 template <typename F>
-void for_each_visible(const AttentionCall& call, int64_t t, F visit) {
+void for_each_visible(const AttentionArgs& call, int64_t t, F visit) {
   const Sequence& queries = call.queries;
   const int64_t document = queries.segments()[queries.segment_T()[t]].document;
   for (const Segment& key : call.keys) {
@@ -29,7 +29,7 @@ A dot(const T* a, const T* b, int64_t n) {
 }
 
 template <typename T, typename A>
-void forward(const AttentionCall& call) {
+void forward(const AttentionArgs& call) {
   const int64_t N = call.shape.N, K = call.shape.K, D = call.shape.D;
   const T *q = call.q.as<T>(), *k = call.k.as<T>(), *v = call.v.as<T>();
   T* out = call.out.as<T>();
@@ -59,7 +59,7 @@ void forward(const AttentionCall& call) {
 // With P = exp(S - lse), delta = <dout, out>:  dv += P dout;  dS = P (<dout, v> - delta) scale;
 // dq += dS k;  dk += dS q.
 template <typename T, typename A>
-void backward(const AttentionCall& call, const AttentionGradients& gradients) {
+void backward(const AttentionArgs& call, const AttentionGradients& gradients) {
   const int64_t N = call.shape.N, K = call.shape.K, D = call.shape.D;
   const A scale = A(call.shape.scale);
   const T *q = call.q.as<T>(), *k = call.k.as<T>(), *v = call.v.as<T>();
@@ -90,13 +90,13 @@ void backward(const AttentionCall& call, const AttentionGradients& gradients) {
 
 }  // namespace
 
-void attention_forward_reference(const AttentionCall& call) {
+void attention_forward_reference(const AttentionArgs& call) {
   if (call.q.dtype == DType::kF64) return forward<double, double>(call);
   if (call.q.dtype == DType::kF32) return forward<float, float>(call);
   return forward<bf16, float>(call);
 }
 
-void attention_backward_reference(const AttentionCall& call, const AttentionGradients& gradients) {
+void attention_backward_reference(const AttentionArgs& call, const AttentionGradients& gradients) {
   if (call.q.dtype == DType::kF64) return backward<double, double>(call, gradients);
   if (call.q.dtype == DType::kF32) return backward<float, float>(call, gradients);
   return backward<bf16, float>(call, gradients);

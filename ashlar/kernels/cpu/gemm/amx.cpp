@@ -70,7 +70,7 @@ void enter() {
   amx::store<3>(lower_c + kHalf, c_bytes);
 }
 
-// At most 16 rows: the upper tiles only.
+// Multiplies at most 16 rows, with the upper tiles only.
 [[gnu::target("amx-tile,amx-bf16")]] void upper_tile(int64_t padded_k, const Left& a,
                                                      const std::byte* panel, float* c,
                                                      int64_t c_stride, bool accumulate) {

@@ -59,7 +59,7 @@ Region region_of(const std::byte* data, int64_t bytes, int64_t num_k);
 // num_cols elements of each row, of as many rows as a tile takes steps.
 Region region_of_rows(const Source& rows, int64_t num_cols);
 
-// What the next tiles fetch, one column each.
+// The regions that the next tiles prefetch, one column each.
 struct Fetches {
   Region soon, later;
   Panel with(const std::byte* panel);

@@ -28,7 +28,7 @@ constexpr int64_t kLanes = HWY_MAX_BYTES / 4, kWidth = 2 * kLanes;
 constexpr int kMaxRows = HWY_MAX_BYTES == 64 ? 14 : 6;
 constexpr int64_t kDepth = 256;  // a panel of so many k stays in the first-level cache
 
-// To the nearest bf16, ties to even; NaN stays NaN.
+// Rounds to the nearest bf16, ties to even; NaN stays NaN.
 HWY_INLINE V rounded(V x) {
   const hn::RebindToUnsigned<D> du;
   const auto bits = hn::BitCast(du, x);

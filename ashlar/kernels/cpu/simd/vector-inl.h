@@ -35,7 +35,7 @@ HWY_INLINE void store(V x, float* to) {
   hn::StoreU(x, D(), to);
 }
 #if HWY_TARGET == HWY_AVX3_DL  // here isa() has AVX-512 BF16, which Highway 1.0 does not know
-// To nearest even; denormals become zero.
+// Rounds to the nearest bf16, ties to even; denormals become zero.
 HWY_INLINE __m256i to_bf16(V x) {
   __m256i half;
   __asm__("vcvtneps2bf16 %1, %0" : "=v"(half) : "v"(x.raw));
@@ -45,7 +45,7 @@ HWY_INLINE void store(V x, bf16* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), to_bf16(x));
 }
 #else
-// To nearest even; a NaN keeps its upper half, made quiet.
+// Stores x rounded to the nearest bf16, ties to even; a NaN keeps its upper half, made quiet.
 HWY_INLINE void store(V x, bf16* to) {
   const hn::Rebind<uint32_t, D> du;
   const hn::Rebind<int32_t, D> di;

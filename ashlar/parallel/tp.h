@@ -18,7 +18,7 @@
 // stream, norms and merges have 1/tp of the tokens: TokenCounts{T / tp, T}; the sequence of the
 // call is that of all T tokens, its ids are the rank's.
 //
-// Cost     docs/parallel-tensor.md has the bytes.  Each call waits for its operations.
+// Cost     docs/parallel-tp.md has the bytes.  Each call waits for its operations.
 // Memory   sums in place; gathered tensors [T, H] come from ctx.workspace.
 // Errors   kComm, as comm/group.h.
 #pragma once
@@ -55,11 +55,11 @@ class ExpertSums final : public nn::ExpertExchange {
   comm::Group& tp_;
 };
 
-class TensorRunner final : public nn::BlockRunner {
+class TpRunner final : public nn::BlockRunner {
  public:
   // model: of nn::Share::even(tp.rank(), tp.size()); must outlive this.  Every rank of tp makes
   // its runner at the same place among the splits of its groups.
-  TensorRunner(comm::Group& tp, const nn::Model& model, bool sequence_parallel);
+  TpRunner(comm::Group& tp, const nn::Model& model, bool sequence_parallel);
 
   void attention_forward(const kernels::Context&, const nn::AttentionCall&,
                          const nn::BlockSaved&) override;

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "ashlar/kernels/copy.h"
-#include "ashlar/parallel/context.h"
+#include "ashlar/parallel/cp.h"
 
 namespace ashlar::parallel {
 namespace {
@@ -41,10 +41,9 @@ int64_t nearest_key(std::span<const Segment> queries, std::span<const Segment> k
 
 }  // namespace
 
-ContextGather::ContextGather(comm::Group& ranks, const ContextSplit& split,
-                             const nn::CcaShape& shape, const nn::Types& types,
-                             Allocator& allocator)
-    : ContextParallel(ranks, split, shape, types, allocator) {
+CpGather::CpGather(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+                   const nn::Types& types, Allocator& allocator)
+    : CpSequence(ranks, split, shape, types, allocator) {
   const int64_t rows = split.num_rows * split.length;
   keys_.reserve(size_t(rows));
   k_ = key_memory(allocator, types.activation, rows, shape);
@@ -53,7 +52,7 @@ ContextGather::ContextGather(comm::Group& ranks, const ContextSplit& split,
   dv_ = key_memory(allocator, types.stream, rows, shape);
 }
 
-void ContextGather::assign_keys() {
+void CpGather::assign_keys() {
   keys_.clear();
   for (size_t rank = 0; rank < parts_.size(); ++rank)
     for (Segment key : parts_[rank]) {
@@ -62,21 +61,20 @@ void ContextGather::assign_keys() {
     }
 }
 
-void ContextGather::gather(const Tensor& k, const Tensor& v) {
+void CpGather::gather(const Tensor& k, const Tensor& v) {
   comm::Work keys = ranks_.all_gather(k, k_.tensor, kKeys);
   comm::Work values = ranks_.all_gather(v, v_.tensor, kKeys);
   keys.wait();
   values.wait();
 }
 
-void ContextGather::attend(const Context& ctx, int64_t, const Sequence& sequence,
-                           const Attention& x) {
+void CpGather::attend(const Context& ctx, int64_t, const Sequence& sequence, const Attention& x) {
   gather(x.k, x.v);
   attention_forward(ctx, sequence, keys_, with_keys(x, k_.tensor, v_.tensor));
 }
 
-void ContextGather::attend_backward(const Context& ctx, int64_t, const Sequence& sequence,
-                                    const Attention& x, const AttentionGradients& g) {
+void CpGather::attend_backward(const Context& ctx, int64_t, const Sequence& sequence,
+                               const Attention& x, const AttentionGradients& g) {
   gather(x.k, x.v);
   attention_backward(ctx, sequence, keys_, with_keys(x, k_.tensor, v_.tensor),
                      {.dout = g.dout, .dq = g.dq, .dk = dk_.tensor, .dv = dv_.tensor});
@@ -86,9 +84,9 @@ void ContextGather::attend_backward(const Context& ctx, int64_t, const Sequence&
   values.wait();
 }
 
-ContextRing::ContextRing(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
-                         const nn::Types& types, Allocator& allocator)
-    : ContextParallel(ranks, split, shape, types, allocator), nearest_(size_t(split.num_ranks)) {
+CpRing::CpRing(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+               const nn::Types& types, Allocator& allocator)
+    : CpSequence(ranks, split, shape, types, allocator), nearest_(size_t(split.num_ranks)) {
   const int64_t rows = split.local_tokens();
   const auto pair = [&](DType dtype, OwnedTensor& memory) {
     memory = key_memory(allocator, dtype, 2 * rows, shape);
@@ -100,38 +98,37 @@ ContextRing::ContextRing(comm::Group& ranks, const ContextSplit& split, const nn
   }
 }
 
-void ContextRing::assign_keys() {
+void CpRing::assign_keys() {
   for (size_t part = 0; part < parts_.size(); ++part)
     nearest_[part] = nearest_key(sequence().segments(), parts_[part]);
 }
 
 // The part that is here after so many steps; 0: the rank's own.
-int ContextRing::part_at(int step) const {
+int CpRing::part_at(int step) const {
   return (ranks_.rank() - step + ranks_.size()) % ranks_.size();
 }
 
-std::span<const Segment> ContextRing::part(int step) const {
+std::span<const Segment> CpRing::part(int step) const {
   return parts_[size_t(part_at(step))];
 }
 
-bool ContextRing::sees(int part, int64_t window) const {
+bool CpRing::sees(int part, int64_t window) const {
   return nearest_[size_t(part)] < (window > 0 ? window : std::numeric_limits<int64_t>::max());
 }
 
-comm::Work ContextRing::pass_on(Passing& passing, const Pair& from, const Pair& to,
-                                std::string_view label) {
+comm::Work CpRing::pass_on(Passing& passing, const Pair& from, const Pair& to,
+                           std::string_view label) {
   const int n = ranks_.size(), next = (ranks_.rank() + 1) % n, last = (ranks_.rank() + n - 1) % n;
   passing = {{{next, from.k}, {next, from.v}}, {{last, to.k}, {last, to.v}}};
   return ranks_.send_receive(passing.sends, passing.receives, label);
 }
 
-void ContextRing::add(const Context& ctx, const Pair& from, const Pair& to) {
+void CpRing::add(const Context& ctx, const Pair& from, const Pair& to) {
   kernels::add(ctx, from.k, to.k);
   kernels::add(ctx, from.v, to.v);
 }
 
-void ContextRing::attend(const Context& ctx, int64_t, const Sequence& sequence,
-                         const Attention& x) {
+void CpRing::attend(const Context& ctx, int64_t, const Sequence& sequence, const Attention& x) {
   const int n = ranks_.size();
   const Arena::Scope scope(*ctx.workspace);
   const Tensor sum = ctx.workspace->take(x.lse_TN.dtype, x.out.shape);  // of more parts than one
@@ -166,8 +163,8 @@ void ContextRing::attend(const Context& ctx, int64_t, const Sequence& sequence,
   }
 }
 
-void ContextRing::attend_backward(const Context& ctx, int64_t, const Sequence& sequence,
-                                  const Attention& x, const AttentionGradients& g) {
+void CpRing::attend_backward(const Context& ctx, int64_t, const Sequence& sequence,
+                             const Attention& x, const AttentionGradients& g) {
   const int n = ranks_.size();
   const Arena::Scope scope(*ctx.workspace);
   const Tensor part_dq = ctx.workspace->take(g.dq.dtype, g.dq.shape);
@@ -202,14 +199,12 @@ void ContextRing::attend_backward(const Context& ctx, int64_t, const Sequence& s
   if (n > 1) add(ctx, sums_[n % 2], {g.dk, g.dv});
 }
 
-std::unique_ptr<ContextParallel> make_context_parallel(ContextExchange kind, comm::Group& ranks,
-                                                       const ContextSplit& split,
-                                                       const nn::CcaShape& shape,
-                                                       const nn::Types& types,
-                                                       Allocator& allocator) {
-  if (kind == ContextExchange::kRing)
-    return std::make_unique<ContextRing>(ranks, split, shape, types, allocator);
-  return std::make_unique<ContextGather>(ranks, split, shape, types, allocator);
+std::unique_ptr<CpSequence> make_cp_sequence(CpExchange kind, comm::Group& ranks,
+                                             const CpSplit& split, const nn::CcaShape& shape,
+                                             const nn::Types& types, Allocator& allocator) {
+  if (kind == CpExchange::kRing)
+    return std::make_unique<CpRing>(ranks, split, shape, types, allocator);
+  return std::make_unique<CpGather>(ranks, split, shape, types, allocator);
 }
 
 }  // namespace ashlar::parallel

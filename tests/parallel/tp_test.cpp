@@ -26,7 +26,7 @@ struct Case {
   bool recompute = false;
   DType compute = DType::kF64;
   int cp = 1;
-  ContextExchange exchange = ContextExchange::kAllGather;
+  CpExchange exchange = CpExchange::kAllGather;
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -176,19 +176,19 @@ TEST(TensorRanks, EqualOneRankInFp32AndAlmostInBf16) {
 }
 
 TEST(TensorRanks, AndContextRanksEqualOneRank) {
-  for (const ContextExchange exchange : {ContextExchange::kAllGather, ContextExchange::kRing})
+  for (const CpExchange exchange : {CpExchange::kAllGather, CpExchange::kRing})
     for (const bool sharded : {false, true})
       for (const int64_t keys : {1, 2, 4}) {
         const Case c{"", 2, spec_with_heads(4, keys), sharded, false, DType::kF64, 2, exchange};
         SCOPED_TRACE(fmt::format("keys {} sharded {} ring {}", keys, sharded,
-                                 exchange == ContextExchange::kRing));
+                                 exchange == CpExchange::kRing));
         expect_near(on_ranks(c), on_one_rank(c), 1e-10);
       }
 }
 
 using Rows = std::map<std::string, comm::TrafficRow>;
 
-// Operations of one rank, after the formulas of docs/parallel-tensor.md.
+// Operations of one rank, after the formulas of docs/parallel-tp.md.
 class Expected {
  public:
   Expected(int n, int r) : n_(n), r_(r) {}

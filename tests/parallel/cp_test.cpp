@@ -1,5 +1,5 @@
 // A pass over sequences that ranks share is the pass on one rank: same loss, same gradients.
-#include "ashlar/parallel/context.h"
+#include "ashlar/parallel/cp.h"
 
 #include <gtest/gtest.h>
 
@@ -95,13 +95,13 @@ double distance(const Outcome& a, const Outcome& b) {
 
 struct Way {
   int num_ranks;
-  ContextLayout layout;
-  ContextExchange kind;
+  CpLayout layout;
+  CpExchange kind;
 };
 std::string name_of(const Way& way) {
   return fmt::format("cp{}_{}_{}", way.num_ranks,
-                     way.layout == ContextLayout::kZigzag ? "zigzag" : "contiguous",
-                     way.kind == ContextExchange::kRing ? "ring" : "gather");
+                     way.layout == CpLayout::kZigzag ? "zigzag" : "contiguous",
+                     way.kind == CpExchange::kRing ? "ring" : "gather");
 }
 void PrintTo(const Way& way, std::ostream* out) {
   *out << name_of(way);
@@ -110,8 +110,8 @@ void PrintTo(const Way& way, std::ostream* out) {
 std::vector<Way> ways() {
   std::vector<Way> all;
   for (const int n : {2, 3, 4})
-    for (const ContextLayout layout : {ContextLayout::kContiguous, ContextLayout::kZigzag})
-      for (const ContextExchange kind : {ContextExchange::kAllGather, ContextExchange::kRing})
+    for (const CpLayout layout : {CpLayout::kContiguous, CpLayout::kZigzag})
+      for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing})
         all.push_back({n, layout, kind});
   return all;
 }
@@ -174,7 +174,7 @@ TEST_P(ContextWays, NearInBf16) {
 
 // A few hundred rows: several blocks of the packed kernels, bounded scores, full and empty masks.
 TEST(Context, LongRowsInSinglePrecision) {
-  for (const ContextExchange kind : {ContextExchange::kAllGather, ContextExchange::kRing}) {
+  for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing}) {
     How how{recipe_of(spec_of(100), 1, 600), DType::kF32};
     how.recipe.parallel.cp = 2;
     how.recipe.parallel.cp_exchange = kind;
@@ -192,13 +192,12 @@ TEST_P(ContextWays, TheSameBitsEveryTime) {
 }
 
 class SteadyContext : public ContextWays {};
-INSTANTIATE_TEST_SUITE_P(
-    Context, SteadyContext,
-    testing::Values(Way{2, ContextLayout::kZigzag, ContextExchange::kAllGather},
-                    Way{2, ContextLayout::kContiguous, ContextExchange::kRing},
-                    Way{3, ContextLayout::kContiguous, ContextExchange::kAllGather},
-                    Way{3, ContextLayout::kZigzag, ContextExchange::kRing}),
-    [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Context, SteadyContext,
+                         testing::Values(Way{2, CpLayout::kZigzag, CpExchange::kAllGather},
+                                         Way{2, CpLayout::kContiguous, CpExchange::kRing},
+                                         Way{3, CpLayout::kContiguous, CpExchange::kAllGather},
+                                         Way{3, CpLayout::kZigzag, CpExchange::kRing}),
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST_P(SteadyContext, PassesAllocateNothing) {
   if (!counts_mallocs()) GTEST_SKIP() << "sanitizers bring an allocator of their own";

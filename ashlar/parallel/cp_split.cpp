@@ -1,4 +1,4 @@
-#include "ashlar/parallel/context_split.h"
+#include "ashlar/parallel/cp_split.h"
 
 #include <algorithm>
 
@@ -6,20 +6,20 @@
 
 namespace ashlar::parallel {
 
-void ContextSplit::check() const {
+void CpSplit::check() const {
   ASHLAR_ASSERT(num_ranks > 0 && num_rows > 0 && length > 0);
   ASHLAR_REQUIRE(length % num_chunks() == 0 && length / num_chunks() >= 2, kConfig,
                  "data.sequence_length is {} but parallel.cp {} with parallel.cp_layout {} cuts it "
                  "into {} equal chunks of at least 2 tokens; choose a multiple of {}",
-                 length, num_ranks, layout == ContextLayout::kZigzag ? "zigzag" : "contiguous",
+                 length, num_ranks, layout == CpLayout::kZigzag ? "zigzag" : "contiguous",
                  num_chunks(), num_chunks());
 }
 
-int ContextSplit::owner(int64_t chunk) const {
+int CpSplit::owner(int64_t chunk) const {
   return int(chunk < num_ranks ? chunk : num_chunks() - 1 - chunk);
 }
 
-ContextPieces pieces_of(const ContextSplit& split, int rank) {
+CpStretches stretches_of(const CpSplit& split, int rank) {
   const int64_t c = split.chunk_length();
   if (split.num_chunks() == split.num_ranks) return {{{rank * c, rank * c + c, 0}}, 1};
   const int64_t second = (2 * split.num_ranks - 1 - rank) * c;
@@ -27,37 +27,38 @@ ContextPieces pieces_of(const ContextSplit& split, int rank) {
   return {{{rank * c, rank * c + c, 0}, {second, second + c, c}}, 2};
 }
 
-int64_t max_halos(const ContextSplit& split, int rank) {
+int64_t max_halos(const CpSplit& split, int rank) {
   int64_t count = 0;
-  for (const ContextPiece& piece : pieces_of(split, rank)) count += piece.begin > 0;
+  for (const CpStretch& stretch : stretches_of(split, rank)) count += stretch.begin > 0;
   return count * split.num_rows;
 }
 
-int64_t whole_row(const ContextSplit& split, int rank, int64_t local_row) {
+int64_t whole_row(const CpSplit& split, int rank, int64_t local_row) {
   const int64_t row = local_row / split.local_length(), i = local_row % split.local_length();
-  for (const ContextPiece& piece : pieces_of(split, rank))
-    if (i >= piece.local && i < piece.local + piece.end - piece.begin)
-      return row * split.length + piece.begin + i - piece.local;
+  for (const CpStretch& stretch : stretches_of(split, rank))
+    if (i >= stretch.local && i < stretch.local + stretch.end - stretch.begin)
+      return row * split.length + stretch.begin + i - stretch.local;
   ASHLAR_ASSERT(false && "a row outside the rank's part");
 }
 
-ContextPlace place_of(const ContextSplit& split, int64_t whole_row) {
+CpRow row_of(const CpSplit& split, int64_t whole_row) {
   const int64_t row = whole_row / split.length, token = whole_row % split.length;
   const int rank = split.owner(token / split.chunk_length());
-  for (const ContextPiece& piece : pieces_of(split, rank))
-    if (token >= piece.begin && token < piece.end)
-      return {rank, row * split.local_length() + piece.local + token - piece.begin};
+  for (const CpStretch& stretch : stretches_of(split, rank))
+    if (token >= stretch.begin && token < stretch.end)
+      return {rank, row * split.local_length() + stretch.local + token - stretch.begin};
   ASHLAR_ASSERT(false && "a token that nobody holds");
 }
 
-void take_local_segments(const ContextSplit& split, int rank, std::span<const Segment> whole,
+void take_local_segments(const CpSplit& split, int rank, std::span<const Segment> whole,
                          std::vector<Segment>& local) {
   local.clear();
   size_t next = 0;
   for (int64_t row = 0; row < split.num_rows; ++row)
-    for (const ContextPiece& piece : pieces_of(split, rank)) {
-      const int64_t begin = row * split.length + piece.begin, end = begin + piece.end - piece.begin;
-      const int64_t shift = row * split.local_length() + piece.local - begin;
+    for (const CpStretch& stretch : stretches_of(split, rank)) {
+      const int64_t begin = row * split.length + stretch.begin,
+                    end = begin + stretch.end - stretch.begin;
+      const int64_t shift = row * split.local_length() + stretch.local - begin;
       while (next < whole.size() && whole[next].row + whole[next].length <= begin) ++next;
       for (size_t i = next; i < whole.size() && whole[i].row < end; ++i) {
         const Segment& s = whole[i];

@@ -1,4 +1,4 @@
-#include "ashlar/parallel/tensor_runner.h"
+#include "ashlar/parallel/tp.h"
 
 namespace ashlar::parallel {
 
@@ -19,41 +19,41 @@ void ExpertSums::sum_partial(const Tensor& dchosen_T) {
   tp_.all_reduce(dchosen_T, dchosen_T, "tp router").wait();
 }
 
-TensorRunner::TensorRunner(comm::Group& tp, const nn::Model& model, bool sequence_parallel)
+TpRunner::TpRunner(comm::Group& tp, const nn::Model& model, bool sequence_parallel)
     : tp_(tp), experts_(tp), model_(model), sequence_parallel_(sequence_parallel) {
   const int64_t num_keys = model.spec().blocks[0].mixer.num_key_heads;
   const int sharers = model.weights().share.of(nn::Grain::kKeyHead, num_keys).num_copies;
   if (sharers > 1)
     heads_ = std::make_unique<HeadSums>(tp.split("tp keys", [&](int rank) {
-      return comm::Place{rank / sharers, rank};
+      return comm::SplitKey{rank / sharers, rank};
     }));
 }
 
-AttentionCall TensorRunner::shared(const AttentionCall& call) {
+AttentionCall TpRunner::shared(const AttentionCall& call) {
   AttentionCall copy = call;
   copy.exchanges.experts = &experts_;
   copy.exchanges.heads = heads_.get();
   return copy;
 }
 
-Tensor TensorRunner::room(const Context& ctx, const Tensor& part) const {
+Tensor TpRunner::room(const Context& ctx, const Tensor& part) const {
   if (!sequence_parallel_) return part;
   Shape shape = part.shape;
   shape[0] *= tp_.size();
   return ctx.workspace->take(part.dtype, shape);
 }
 
-comm::Work TensorRunner::gather(const Tensor& part, const Tensor& all, std::string_view label) {
+comm::Work TpRunner::gather(const Tensor& part, const Tensor& all, std::string_view label) {
   return sequence_parallel_ ? tp_.all_gather(part, all, label) : comm::Work();
 }
 
-void TensorRunner::add_up(const Tensor& all, const Tensor& part, std::string_view label) {
+void TpRunner::add_up(const Tensor& all, const Tensor& part, std::string_view label) {
   (sequence_parallel_ ? tp_.reduce_scatter(all, part, label) : tp_.all_reduce(all, part, label))
       .wait();
 }
 
-void TensorRunner::attention_forward(const Context& ctx, const AttentionCall& call,
-                                     const BlockSaved& saved) {
+void TpRunner::attention_forward(const Context& ctx, const AttentionCall& call,
+                                 const BlockSaved& saved) {
   const auto l = size_t(call.layer);
   const Arena::Scope scope(*ctx.workspace);
   const Tensor a = room(ctx, saved.a), o = room(ctx, saved.o);
@@ -63,9 +63,9 @@ void TensorRunner::attention_forward(const Context& ctx, const AttentionCall& ca
   add_up(o, saved.o, "tp attention");
 }
 
-void TensorRunner::attention_backward(const Context& ctx, const AttentionCall& call,
-                                      const BlockSaved& saved, const Tensor& do_TH,
-                                      const Tensor& da_TH) {
+void TpRunner::attention_backward(const Context& ctx, const AttentionCall& call,
+                                  const BlockSaved& saved, const Tensor& do_TH,
+                                  const Tensor& da_TH) {
   const auto l = size_t(call.layer);
   const Arena::Scope scope(*ctx.workspace);
   const Tensor a = room(ctx, saved.a), dout = room(ctx, do_TH), da = room(ctx, da_TH);
@@ -77,8 +77,8 @@ void TensorRunner::attention_backward(const Context& ctx, const AttentionCall& c
   add_up(da, da_TH, "tp attention gradient");
 }
 
-void TensorRunner::moe_forward(const Context& ctx, const AttentionCall& call,
-                               const BlockSaved& saved, const Tensor& r_prev_TR) {
+void TpRunner::moe_forward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved,
+                           const Tensor& r_prev_TR) {
   const auto l = size_t(call.layer);
   const Arena::Scope scope(*ctx.workspace);
   const Tensor m = room(ctx, saved.m), e = room(ctx, saved.e);
@@ -88,10 +88,9 @@ void TensorRunner::moe_forward(const Context& ctx, const AttentionCall& call,
   add_up(e, saved.e, "tp experts");
 }
 
-void TensorRunner::moe_backward(const Context& ctx, const AttentionCall& call,
-                                const BlockSaved& saved, const Tensor& r_prev_TR,
-                                const Tensor& de_TH, const Tensor& dr_next_TR,
-                                const Tensor& dr_prev_TR, const Tensor& dm_TH) {
+void TpRunner::moe_backward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved,
+                            const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
+                            const Tensor& dr_prev_TR, const Tensor& dm_TH) {
   const auto l = size_t(call.layer);
   const Arena::Scope scope(*ctx.workspace);
   const Tensor m = room(ctx, saved.m), de = room(ctx, de_TH), dm = room(ctx, dm_TH);

@@ -1,7 +1,7 @@
-// Context parallelism for CCA attention: the ranks of a group hold pieces of every sequence
-// (context_split.h).  What crosses them, forward and backward:
+// Context parallelism for CCA attention: the ranks of a group hold stretches of every sequence
+// (cp_split.h).  What crosses them, forward and backward:
 //
-//   halo    the last two tokens' z and the last delayed value of every piece go to the rank that
+//   halo    the last two tokens' z and the last delayed value of every stretch go to the rank that
 //           holds the next token: one message per border and direction, all rows together, whether
 //           or not a document crosses it
 //   keys    gather: keys and values of all ranks are gathered for each layer, once more in
@@ -9,7 +9,7 @@
 //           ring: they travel from rank to rank while attention runs over those that are here, and
 //           results are merged; in backward the gradients of a part travel behind it, home at last
 //
-// Source   docs/parallel-context.md: who holds what, and bytes and launches as closed formulas.
+// Source   docs/parallel-cp.md: who holds what, and bytes and launches as closed formulas.
 // Memory   buffers are taken once (Tag::kCommunication); scratch from ctx.workspace, the same for
 //          all documents.
 // Numerics sums over ranks: gather in group order; ring the ranks after a part's owner in order,
@@ -18,7 +18,7 @@
 //          micro-batch at a time: segments, halos and what the keys of each rank can be seen by are
 //          members that `assign` replaces, so that backward must have ended before the next is
 //          assigned.
-// Errors   kConfig where the rows cannot be cut evenly (ContextSplit::check); those of comm::Group.
+// Errors   kConfig where the rows cannot be cut evenly (CpSplit::check); those of comm::Group.
 #pragma once
 
 #include <memory>
@@ -28,11 +28,11 @@
 #include "ashlar/comm/group.h"
 #include "ashlar/kernels/copy.h"
 #include "ashlar/nn/cca_attention.h"
-#include "ashlar/parallel/context_split.h"
+#include "ashlar/parallel/cp_split.h"
 
 namespace ashlar::parallel {
 
-class ContextParallel : public nn::SequenceExchange {
+class CpSequence : public nn::SequenceExchange {
  public:
   // The next micro-batch: documents of the whole rows, the same on every rank.  Not read from
   // tensors: on meta a dry run gives one document per row, which every other list costs at most.
@@ -50,15 +50,15 @@ class ContextParallel : public nn::SequenceExchange {
 
  protected:
   // shape: of the heads that stand here.
-  ContextParallel(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
-                  const nn::Types& types, Allocator& allocator);
+  CpSequence(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+             const nn::Types& types, Allocator& allocator);
 
   comm::Group& ranks_;
-  const ContextSplit split_;
+  const CpSplit split_;
   std::vector<std::vector<Segment>> parts_;  // by rank: its segments, in its own rows
 
  private:
-  // Where pieces of this rank meet those of others, on one of their two sides, and the messages
+  // Where stretches of this rank meet those of others, on one of their two sides, and the messages
   // that cross there.
   struct Side {
     struct Border {
@@ -93,10 +93,10 @@ class ContextParallel : public nn::SequenceExchange {
   virtual void assign_keys() = 0;  // after parts_ changed
 };
 
-class ContextGather final : public ContextParallel {
+class CpGather final : public CpSequence {
  public:
-  ContextGather(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
-                const nn::Types& types, Allocator& allocator);
+  CpGather(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+           const nn::Types& types, Allocator& allocator);
   void attend(const kernels::Context&, int64_t layer, const kernels::Sequence&,
               const kernels::Attention&) override;
   void attend_backward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
@@ -109,10 +109,10 @@ class ContextGather final : public ContextParallel {
   std::vector<Segment> keys_;    // their segments
 };
 
-class ContextRing final : public ContextParallel {
+class CpRing final : public CpSequence {
  public:
-  ContextRing(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
-              const nn::Types& types, Allocator& allocator);
+  CpRing(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+         const nn::Types& types, Allocator& allocator);
   void attend(const kernels::Context&, int64_t layer, const kernels::Sequence&,
               const kernels::Attention&) override;
   void attend_backward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
@@ -140,10 +140,8 @@ class ContextRing final : public ContextParallel {
   std::vector<int64_t> nearest_;  // by part: tokens from the nearest query back to its nearest key
 };
 
-std::unique_ptr<ContextParallel> make_context_parallel(ContextExchange kind, comm::Group& ranks,
-                                                       const ContextSplit& split,
-                                                       const nn::CcaShape& shape,
-                                                       const nn::Types& types,
-                                                       Allocator& allocator);
+std::unique_ptr<CpSequence> make_cp_sequence(CpExchange kind, comm::Group& ranks,
+                                             const CpSplit& split, const nn::CcaShape& shape,
+                                             const nn::Types& types, Allocator& allocator);
 
 }  // namespace ashlar::parallel

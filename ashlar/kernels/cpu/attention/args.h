@@ -7,7 +7,7 @@
 
 namespace ashlar::kernels::cpu {
 
-struct AttentionCall : Attention {
+struct AttentionArgs : Attention {
   const Context& ctx;
   const Sequence& queries;
   std::span<const Segment> keys;
@@ -16,7 +16,7 @@ struct AttentionCall : Attention {
 // The softmax sum of query row t as out and lse take it: 0 of a query that saw no key, which only a
 // partial call may have; NaN where keys were seen but their scores left the range of the sums.
 template <typename T>
-T checked_sum(const AttentionCall& call, int64_t t, T sum) {
+T checked_sum(const AttentionArgs& call, int64_t t, T sum) {
   if (sum != 0) return sum;
   const int64_t document = call.queries.segments()[size_t(call.queries.segment_T()[t])].document;
   for (const Segment& key : call.keys) {
@@ -28,7 +28,7 @@ T checked_sum(const AttentionCall& call, int64_t t, T sum) {
   return 0;
 }
 
-void attention_forward_reference(const AttentionCall& call);
-void attention_backward_reference(const AttentionCall& call, const AttentionGradients& gradients);
+void attention_forward_reference(const AttentionArgs& call);
+void attention_backward_reference(const AttentionArgs& call, const AttentionGradients& gradients);
 
 }  // namespace ashlar::kernels::cpu

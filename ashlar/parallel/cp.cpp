@@ -1,4 +1,4 @@
-#include "ashlar/parallel/context.h"
+#include "ashlar/parallel/cp.h"
 
 #include "ashlar/kernels/copy.h"
 
@@ -11,12 +11,11 @@ using kernels::Sequence;
 
 }  // namespace
 
-Matrix ContextParallel::Side::message(size_t border) const {
+Matrix CpSequence::Side::message(size_t border) const {
   return Matrix::of(transfers[border].data);
 }
 
-void ContextParallel::Side::take(Allocator& allocator, DType dtype, int64_t num_rows,
-                                 int64_t width) {
+void CpSequence::Side::take(Allocator& allocator, DType dtype, int64_t num_rows, int64_t width) {
   const auto num = int64_t(borders.size());
   memory = make_tensor(allocator, dtype, {num, num_rows, width}, Tag::kCommunication);
   for (int64_t i = 0; i < num; ++i)
@@ -24,9 +23,8 @@ void ContextParallel::Side::take(Allocator& allocator, DType dtype, int64_t num_
         {borders[size_t(i)].rank, memory.tensor.slice(i, i + 1).view({num_rows, width})});
 }
 
-ContextParallel::ContextParallel(comm::Group& ranks, const ContextSplit& split,
-                                 const nn::CcaShape& shape, const nn::Types& types,
-                                 Allocator& allocator)
+CpSequence::CpSequence(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+                       const nn::Types& types, Allocator& allocator)
     : ranks_(ranks),
       split_(split),
       parts_(size_t(split.num_ranks)),
@@ -42,17 +40,18 @@ ContextParallel::ContextParallel(comm::Group& ranks, const ContextSplit& split,
   behind_.take(allocator, types.stream, split.num_rows, message_width_);
 }
 
-void ContextParallel::find_borders() {
+void CpSequence::find_borders() {
   const int64_t c = split_.chunk_length();
-  for (const ContextPiece& piece : pieces_of(split_, ranks_.rank())) {
-    const int64_t end = piece.local + piece.end - piece.begin;
-    if (piece.begin > 0)
-      before_.borders.push_back({split_.owner(piece.begin / c - 1), piece.local});
-    if (piece.end < split_.length) behind_.borders.push_back({split_.owner(piece.end / c), end});
+  for (const CpStretch& stretch : stretches_of(split_, ranks_.rank())) {
+    const int64_t end = stretch.local + stretch.end - stretch.begin;
+    if (stretch.begin > 0)
+      before_.borders.push_back({split_.owner(stretch.begin / c - 1), stretch.local});
+    if (stretch.end < split_.length)
+      behind_.borders.push_back({split_.owner(stretch.end / c), end});
   }
 }
 
-void ContextParallel::assign(std::span<const Segment> whole_rows) {
+void CpSequence::assign(std::span<const Segment> whole_rows) {
   for (int rank = 0; rank < split_.num_ranks; ++rank)
     take_local_segments(split_, rank, whole_rows, parts_[size_t(rank)]);
   sequence_.assign(parts_[size_t(ranks_.rank())]);
@@ -61,7 +60,7 @@ void ContextParallel::assign(std::span<const Segment> whole_rows) {
   assign_keys();
 }
 
-void ContextParallel::find_halos() {
+void CpSequence::find_halos() {
   arriving_.clear();
   leaving_.clear();
   int64_t halo = 0;
@@ -69,7 +68,7 @@ void ContextParallel::find_halos() {
     if (segment.position == 0) continue;
     const int64_t row = segment.row / split_.local_length();
     const int64_t first = segment.row % split_.local_length();
-    int64_t border = 0;  // only at the start of a piece does a segment continue a document
+    int64_t border = 0;  // only at the start of a stretch does a segment continue a document
     while (before_.borders[size_t(border)].local != first) ++border;
     const int64_t message = border * split_.num_rows + row;
     arriving_.last.push_back({message, halo});
@@ -82,22 +81,22 @@ void ContextParallel::find_halos() {
   }
 }
 
-void ContextParallel::exchange(const Side& from, const Side& to, std::string_view label) {
+void CpSequence::exchange(const Side& from, const Side& to, std::string_view label) {
   if (from.borders.empty() && to.borders.empty()) return;
   ranks_.send_receive(from.transfers, to.transfers, label).wait();
 }
 
 // One token of every row of the batch: number `token` of this rank's part of it.
-Matrix ContextParallel::token_of_rows(const Matrix& tokens, int64_t token) const {
+Matrix CpSequence::token_of_rows(const Matrix& tokens, int64_t token) const {
   Matrix rows = tokens.row_range(token, token + 1);
   rows.rows = split_.num_rows;
   rows.stride = split_.local_length() * tokens.stride;
   return rows;
 }
 
-void ContextParallel::halo_forward(const Context& ctx, int64_t, const Sequence& sequence,
-                                   const Matrix& z, const Matrix& vd, const Tensor& halo_z,
-                                   const Tensor& halo_vd) {
+void CpSequence::halo_forward(const Context& ctx, int64_t, const Sequence& sequence,
+                              const Matrix& z, const Matrix& vd, const Tensor& halo_z,
+                              const Tensor& halo_vd) {
   const int64_t C = z.cols, width = message_width_, num_halos = sequence.num_halos();
   ASHLAR_ASSERT(2 * C + vd.cols == width && num_halos == int64_t(arriving_.last.size()));
   for (size_t i = 0; i < behind_.borders.size(); ++i) {
@@ -116,9 +115,9 @@ void ContextParallel::halo_forward(const Context& ctx, int64_t, const Sequence& 
   copy_rows(ctx, arriving_.last, messages.columns(2 * C, width), Matrix::of(halo_vd));
 }
 
-void ContextParallel::halo_backward(const Context& ctx, int64_t, const Sequence& sequence,
-                                    const Tensor& dhalo_z, const Tensor& dhalo_vd, const Matrix& dz,
-                                    const Matrix& dvd) {
+void CpSequence::halo_backward(const Context& ctx, int64_t, const Sequence& sequence,
+                               const Tensor& dhalo_z, const Tensor& dhalo_vd, const Matrix& dz,
+                               const Matrix& dvd) {
   const int64_t C = dz.cols, width = message_width_, num_halos = sequence.num_halos();
   ASHLAR_ASSERT(2 * C + dvd.cols == width && num_halos == int64_t(leaving_.last.size()));
   const Matrix messages = Matrix::of(before_.memory.tensor);

@@ -1,10 +1,10 @@
-// Bytes and launches of context parallelism are the closed formulas of docs/parallel-context.md, as
+// Bytes and launches of context parallelism are the closed formulas of docs/parallel-cp.md, as
 // integers, between real ranks and recorded.
 #include <gtest/gtest.h>
 
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/comm/thread/run_ranks.h"
-#include "ashlar/parallel/context_split.h"
+#include "ashlar/parallel/cp_split.h"
 #include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::parallel {
@@ -19,7 +19,7 @@ struct How {
   DType compute = DType::kF64;
 };
 
-How how_of(ContextLayout layout, int num_ranks, ContextExchange kind, DType compute, int64_t rows,
+How how_of(CpLayout layout, int num_ranks, CpExchange kind, DType compute, int64_t rows,
            int64_t length) {
   How how{recipe_of(nn::tiny_spec(), rows, length), compute};
   how.recipe.parallel.cp = num_ranks;
@@ -38,7 +38,7 @@ std::vector<TrafficRow> formula(const How& how, int r, int64_t passes) {
   const int64_t C = (spec.num_attention_heads + spec.num_key_value_heads) * spec.head_dim;
   const int64_t stream = how.compute == DType::kF64 ? 8 : 4;
   const int64_t activation = how.compute == DType::kBF16 ? 2 : stream;
-  const bool zigzag = parallel.cp_layout == ContextLayout::kZigzag;
+  const bool zigzag = parallel.cp_layout == CpLayout::kZigzag;
   const int64_t behind = (r < n - 1) + (zigzag && r > 0), before = (r > 0) + (zigzag && r < n - 1);
   const int64_t forwards = passes * (how.recipe.train.recompute ? 2 * L - 1 : L);
   const int64_t backwards = passes * L;
@@ -56,7 +56,7 @@ std::vector<TrafficRow> formula(const How& how, int r, int64_t passes) {
   const auto gradient = [&](Op op, int64_t launches, int64_t bytes) {
     return row(op, "keys values gradient", launches, bytes, bytes);
   };
-  if (parallel.cp_exchange == ContextExchange::kAllGather)
+  if (parallel.cp_exchange == CpExchange::kAllGather)
     return {gradient(Op::kReduceScatter, 2 * backwards, (n - 1) * T * kv * stream),
             keys(Op::kAllGather, 2 * (forwards + backwards), (n - 1) * T * kv * activation), halo,
             halo_gradient};
@@ -68,8 +68,8 @@ std::vector<TrafficRow> formula(const How& how, int r, int64_t passes) {
 std::vector<How> all_ways() {
   std::vector<How> all;
   for (const int n : {2, 3, 4})
-    for (const ContextLayout layout : {ContextLayout::kContiguous, ContextLayout::kZigzag})
-      for (const ContextExchange kind : {ContextExchange::kAllGather, ContextExchange::kRing})
+    for (const CpLayout layout : {CpLayout::kContiguous, CpLayout::kZigzag})
+      for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing})
         for (const DType compute : {DType::kF64, DType::kBF16}) {
           all.push_back(how_of(layout, n, kind, compute, 2, 24));
           all.back().recipe.train.recompute = n == 3;
@@ -127,9 +127,9 @@ TEST(ContextTraffic, RealAndRecordedCountersAreTheFormulas) {
 }
 
 TEST(ContextTraffic, AnyRankOfALargeWorldIsRecorded) {
-  for (const ContextExchange kind : {ContextExchange::kAllGather, ContextExchange::kRing})
+  for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing})
     for (const int rank : {0, 77, 127}) {
-      const How how = how_of(ContextLayout::kZigzag, 128, kind, DType::kBF16, 1, 131072);
+      const How how = how_of(CpLayout::kZigzag, 128, kind, DType::kBF16, 1, 131072);
       EXPECT_EQ(record(how, rank).traffic, formula(how, rank, 1)) << describe(how, rank);
     }
 }

@@ -1,4 +1,4 @@
-#include "ashlar/parallel/tensor_sums.h"
+#include "ashlar/parallel/tp_sums.h"
 
 #include "ashlar/kernels/copy.h"
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "ashlar/comm/thread/run_ranks.h"
-#include "ashlar/parallel/context.h"
+#include "ashlar/parallel/cp.h"
 #include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::parallel {
@@ -16,7 +16,7 @@ constexpr int64_t kStride = 40;  // columns of the matrix that z and vd are part
 struct Crossing {
   int64_t row, position;
 };
-std::vector<Crossing> crossings(const ContextSplit& split, const std::vector<Segment>& whole) {
+std::vector<Crossing> crossings(const CpSplit& split, const std::vector<Segment>& whole) {
   std::vector<Crossing> all;
   std::vector<Segment> local;
   for (int rank = 0; rank < split.num_ranks; ++rank) {
@@ -37,7 +37,7 @@ double gradient_of(int64_t to, int64_t back, int64_t column) {
 
 class HaloRank {
  public:
-  HaloRank(comm::Group& ranks, const ContextSplit& split, const nn::CcaShape& shape,
+  HaloRank(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
            const std::vector<Segment>& whole)
       : split_(split),
         whole_(whole),
@@ -109,20 +109,20 @@ class HaloRank {
     return sum;
   }
 
-  const ContextSplit split_;
+  const CpSplit split_;
   const std::vector<Segment>& whole_;
   const int64_t C_, W_;
   const int rank_;
   Allocator allocator_{Device::kCpu};
   Threads threads_{1};
   kernels::Context ctx_{.threads = &threads_};
-  ContextGather exchange_;
+  CpGather exchange_;
   OwnedTensor rows_, halo_z_, halo_vd_;
 };
 
 TEST(ContextHalo, ValuesAndGradientsByToken) {
   for (const int64_t delayed : {4, 0, 3})  // half the values; shares with none and with some
-    for (const ContextLayout layout : {ContextLayout::kContiguous, ContextLayout::kZigzag})
+    for (const CpLayout layout : {CpLayout::kContiguous, CpLayout::kZigzag})
       for (const int n : {2, 3, 4})
         for (const auto& documents : {std::vector<std::vector<int64_t>>{{24}, {24}},
                                       {{2, 3, 7, 12}, {5, 6, 13}},
@@ -130,7 +130,7 @@ TEST(ContextHalo, ValuesAndGradientsByToken) {
           const ZayaSpec spec = nn::tiny_spec();
           nn::CcaShape shape = nn::CcaShape::of(model_of(spec).blocks[0].mixer, spec.hidden_size);
           shape.delayed = delayed;
-          const ContextSplit split{layout, n, 2, 24};
+          const CpSplit split{layout, n, 2, 24};
           const std::vector<Segment> whole =
               testing_support::batch_of(documents, spec.vocab_size).segments;
           Allocator allocator(Device::kCpu);

@@ -5,8 +5,8 @@
 //   contiguous   num_ranks chunks, rank r holds chunk r
 //   zigzag       2 num_ranks chunks, rank r holds chunks r and 2 num_ranks - 1 - r: the same causal
 //                work on every rank
-// Chunks of a rank that touch (the middle of zigzag) are one piece.  A rank's own rows stand piece
-// by piece, row by row of the batch: token i of the rank's part of row b is local row
+// Chunks of a rank that touch (the middle of zigzag) are one stretch.  A rank's own rows stand
+// stretch by stretch, row by row of the batch: token i of the rank's part of row b is local row
 // b * local_length() + i.
 //
 // Source   Megatron Core (zigzag); arXiv 2511.17127 for CCA.
@@ -20,15 +20,15 @@
 
 namespace ashlar::parallel {
 
-struct ContextSplit {
-  ContextLayout layout = ContextLayout::kZigzag;
+struct CpSplit {
+  CpLayout layout = CpLayout::kZigzag;
   int num_ranks = 1;
   int64_t num_rows = 1, length = 0;  // of a whole row
 
   // kConfig unless every rank gets equal chunks of at least two tokens (the reach of a halo).
   void check() const;
   int64_t num_chunks() const {
-    return layout == ContextLayout::kZigzag && num_ranks > 1 ? 2 * num_ranks : num_ranks;
+    return layout == CpLayout::kZigzag && num_ranks > 1 ? 2 * num_ranks : num_ranks;
   }
   int64_t chunk_length() const { return length / num_chunks(); }
   int64_t local_length() const { return length / num_ranks; }
@@ -37,34 +37,34 @@ struct ContextSplit {
 };
 
 // Tokens [begin, end) of every row, from `local` of the rank's part of the row on.
-struct ContextPiece {
+struct CpStretch {
   int64_t begin, end, local;
-  friend bool operator==(const ContextPiece&, const ContextPiece&) = default;
+  friend bool operator==(const CpStretch&, const CpStretch&) = default;
 };
-struct ContextPieces {  // one or two, ascending
-  ContextPiece pieces[2];
+struct CpStretches {  // one or two, ascending
+  CpStretch stretches[2];
   int num = 0;
-  const ContextPiece* begin() const { return pieces; }
-  const ContextPiece* end() const { return pieces + num; }
+  const CpStretch* begin() const { return stretches; }
+  const CpStretch* end() const { return stretches + num; }
 };
-ContextPieces pieces_of(const ContextSplit& split, int rank);
+CpStretches stretches_of(const CpSplit& split, int rank);
 
 // An upper bound for Sequence::num_halos of a rank, whatever the documents are.
-int64_t max_halos(const ContextSplit& split, int rank);
+int64_t max_halos(const CpSplit& split, int rank);
 
 // Whole row of the batch (b * length + token) where local row `local_row` of the rank stands, and
 // the other way round.
-int64_t whole_row(const ContextSplit& split, int rank, int64_t local_row);
-struct ContextPlace {
+int64_t whole_row(const CpSplit& split, int rank, int64_t local_row);
+struct CpRow {
   int rank;
   int64_t local_row;
-  friend bool operator==(const ContextPlace&, const ContextPlace&) = default;
+  friend bool operator==(const CpRow&, const CpRow&) = default;
 };
-ContextPlace place_of(const ContextSplit& split, int64_t whole_row);
+CpRow row_of(const CpSplit& split, int64_t whole_row);
 
-// Replaces `local` by the rank's segments: those of the whole rows cut where pieces end.  Every
+// Replaces `local` by the rank's segments: those of the whole rows cut where stretches end.  Every
 // segment of the whole rows starts its document and lies in one row.  Reuses memory.
-void take_local_segments(const ContextSplit& split, int rank, std::span<const Segment> whole,
+void take_local_segments(const CpSplit& split, int rank, std::span<const Segment> whole,
                          std::vector<Segment>& local);
 
 }  // namespace ashlar::parallel
