@@ -22,8 +22,7 @@ class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string model, const std::string& what)
       : name_(what), bytes_(std::move(model)) {
-    const auto status = processor_.LoadFromSerializedProto(bytes_);
-    ASHLAR_REQUIRE(status.ok() && processor_.GetPieceSize() > 0, kData,
+    ASHLAR_REQUIRE(load() && processor_.GetPieceSize() > 0, kData,
                    "{}: its {} bytes are not a sentencepiece model; expected the .model file that "
                    "`ashlar tokenizer train` or spm_train writes",
                    what, bytes_.size());
@@ -107,6 +106,14 @@ class SentencePieceTokenizer : public Tokenizer {
     ASHLAR_REQUIRE(status.ok(), kData, "{}: piece {} of the tokenizer cannot be decoded: {}", name_,
                    ids.front(), status.message());
     return text;
+  }
+
+  bool load() {
+    try {
+      return processor_.LoadFromSerializedProto(bytes_).ok();
+    } catch (const std::exception&) {  // the library's trie refuses pieces without text
+      return false;
+    }
   }
 
   std::string name_, bytes_;

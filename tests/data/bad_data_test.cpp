@@ -128,6 +128,7 @@ const std::vector<Case> kModels = {
     {"noise.model", {"500 bytes are not a sentencepiece model"}},
     {"empty.model", {"0 bytes are not a sentencepiece model"}},
     {"cut.model", {"3000 bytes are not a sentencepiece model"}},
+    {"nul_piece.model", {"5612 bytes are not a sentencepiece model"}},
     {"no_eos.model", {"eos id is -1", "expected both"}},
     {"absent.model", {"no such tokenizer file"}},
 };

@@ -5,6 +5,7 @@
 
 #include "ashlar/data/prepare.h"
 #include "ashlar/eval/perplexity.h"
+#include "ashlar/eval/score.h"
 #include "small_model.h"
 #include "tests/support/errors.h"
 
@@ -13,15 +14,18 @@ namespace {
 
 using testing_support::message_of;
 
-// "text": 20 documents of 50 ids below 100 and an end, 1,020 tokens; without a sidecar.
+// 50 ids below 100 and an end.
+std::vector<int32_t> document(int32_t d) {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 50; ++i) ids.push_back((7 * d + 3 * i) % 100);
+  ids.push_back(1);
+  return ids;
+}
+
+// "text": 20 documents, 1,020 tokens; without a sidecar.
 void write_foreign(FileSystem& files) {
   data::IndexedWriter writer(files, "text", data::TokenType::kU16);
-  for (int32_t d = 0; d < 20; ++d) {
-    std::vector<int32_t> document;
-    for (int32_t i = 0; i < 50; ++i) document.push_back((7 * d + 3 * i) % 100);
-    document.push_back(1);
-    writer.add(document);
-  }
+  for (int32_t d = 0; d < 20; ++d) writer.add(document(d));
   writer.seal();
   writer.commit();
 }
@@ -86,7 +90,7 @@ TEST(Input, TheTokenizerOfTheDataIsTheModels) {
             "many");
 }
 
-TEST(Perplexity, PaddingCountsNothing) {
+TEST(Perplexity, IsTheMeanOfWhatScoreSaysAndPaddingCountsNothing) {
   SmallModel small;
   write_foreign(*small.files);
   Runtime runtime(*small.files, small.source, DType::kF32, {.max_positions = 70, .max_call = 140},
@@ -97,6 +101,10 @@ TEST(Perplexity, PaddingCountsNothing) {
                  0, small.log);
   EXPECT_EQ(result.num_samples, 20) << "one document of 51 tokens a row";
   EXPECT_EQ(result.num_targets, 20 * 50);
+  double sum = 0;
+  for (int32_t d = 0; d < 20; ++d)
+    sum += score(runtime.ctx, runtime.allocator, runtime.model, document(d)).loss / 20;
+  EXPECT_NEAR(result.loss, sum, 1e-5);
 }
 
 TEST(Perplexity, SaysWhatWasReadAndWhoseVocabularyIsTooSmall) {

@@ -101,3 +101,6 @@ packed = gzip.compress(b"one stone upon another\n" * 100, mtime=0)
 (here / "noise.model").write_bytes(bytes((i * 37 + 11) % 251 for i in range(500)))
 (here / "empty.model").write_bytes(b"")
 (here / "cut.model").write_bytes((here / "no_eos.model").read_bytes()[:3000])
+# One piece more, {text: NUL, score: -10}: the library's trie throws where a text begins with NUL.
+(here / "nul_piece.model").write_bytes((here.parent.parent / "vectors" / "unigram_default.model").read_bytes() +
+                                       bytes([0x0a, 8, 0x0a, 1, 0, 0x15, 0, 0, 0x20, 0xc1]))
