@@ -1,3 +1,20 @@
+// How it works.  Each operation fills the lists of sends and receives, and `exchange` moves them as
+// one round.  begins_ holds the borders of the chunks; n is the number of ranks.
+//
+//   all_reduce       sum_chunk into the own chunk of out, gather_chunks
+//   reduce_scatter   sum_chunk into out
+//   all_gather       a copy of the own chunk, gather_chunks
+//   reduce           sum_chunk, and after every slice a round that hands its sum to the root
+//   broadcast        one round from the root, one among the others
+//   all others       one round; all_to_all in place one for each slice
+//
+// sum_chunk takes a slice of every chunk at a time: its owner receives n - 1 contributions, each in
+// a part of the staging memory, and adds them to its own.  The staging memory has n parts; `reduce`
+// keeps a sum in the last.
+//
+// Partners must meet in the same rounds.  Ranks therefore count slices by the longest of all
+// chunks, and send empty messages where a chunk is at its end.  In place is safe because a round
+// ends only when its sends have been taken: what it overwrites afterwards has left.
 #include "ashlar/comm/collectives.h"
 
 #include <algorithm>
@@ -12,7 +29,7 @@ namespace {
 // world of a thousand ranks would have millions of them.
 constexpr int64_t kUnsliced = INT64_MAX / 2;
 
-// `pieces` + 1 borders of even rows.
+// The `pieces` + 1 borders of even pieces.
 void even_borders(std::vector<int64_t>& begins, int64_t elements, int pieces) {
   begins.clear();
   for (int64_t i = 0; i <= pieces; ++i) begins.push_back(elements * i / pieces);
@@ -25,7 +42,8 @@ void borders(std::vector<int64_t>& begins, std::span<const int64_t> counts, int6
   for (const int64_t count : counts) begins.push_back(begins.back() + count);
 }
 
-// Kept in order of peers; messages of one peer in the order they came.
+// Keeps the list in order of peers, as Round asks, and messages of one peer in the order in which
+// they came.
 void insert(std::vector<Message>& messages, const Message& message) {
   if (messages.empty() || messages.back().peer <= message.peer) return messages.push_back(message);
   const auto place = std::upper_bound(messages.begin(), messages.end(), message.peer,
@@ -55,7 +73,7 @@ Collective::Collective(Rounds& lane, const Operation& operation, const Header& h
       size_(int(world_ranks.size())),
       meta_(on_meta(operation)),
       width_(size_of(operation.in.dtype)),
-      part_bytes_(lane.staging.size_bytes() / size_ / 64 * 64),
+      part_bytes_(lane.staging.size_bytes() / size_ / 64 * 64),  // whole cache lines
       slice_(meta_ ? kUnsliced : part_bytes_ / width_),
       begins_(lane.scratch.begins) {
   lane_.scratch.sends.clear();
@@ -97,6 +115,8 @@ Moved Collective::run() {
   return moved_;
 }
 
+// In place the own chunk of out is that of in, which nobody else reads; the others are overwritten
+// only by gather_chunks, after all of in has been sent.
 void Collective::all_reduce() {
   even_borders(begins_, op_.in.numel(), size_);
   const int64_t own = begins_[size_t(rank_)];
@@ -138,7 +158,8 @@ void Collective::broadcast() {
   exchange();
 }
 
-// Every rank sums its chunk, slice by slice, and hands the slice to the root.
+// Every rank sums its chunk, slice by slice, and hands the slice to the root.  In place the root
+// receives into what it sent in the round before.
 void Collective::reduce() {
   even_borders(begins_, op_.in.numel(), size_);
   const bool is_root = rank_ == op_.root;
@@ -206,6 +227,7 @@ void Collective::send_receive() {
     while (op_.receives[own].rank != rank_) ++own;
     copy(op_.receives[own++].data.data, transfer.data.data, transfer.data.bytes());
   }
+  // Order matters within a peer alone: the k-th send meets the k-th receive.
   for (const Transfer& transfer : op_.receives)
     if (transfer.rank != rank_) receive(transfer.rank, transfer.data.data, transfer.data.bytes());
   exchange();
@@ -225,9 +247,9 @@ void Collective::sum_chunk(function_ref<std::byte*(int64_t begin)> target,
   auto& sources = lane_.scratch.sources;
   int64_t largest = 0;
   for (int rank = 0; rank < size_; ++rank) largest = std::max(largest, chunk(rank));
-  for (int64_t begin = 0; begin == 0 || begin < largest; begin += slice_) {
+  for (int64_t begin = 0; begin == 0 || begin < largest; begin += slice_) {  // at least one round
     const int64_t own = left(chunk(rank_), begin);
-    sources.clear();
+    sources.clear();  // in order of ranks, which is the order of the sum
     for (int rank = 0; rank < size_; ++rank) {
       if (rank == rank_) {
         sources.push_back(at(op_.in, begins_[size_t(rank)] + begin));

@@ -1,3 +1,13 @@
+// How it works.  An operation goes through two threads:
+//
+//   caller          a public function checks the tensors and makes the Operation; submit gives it
+//                   its row of the traffic and its number, and hands it to the lane's executor
+//   lane's thread   execute makes the header, which partners compare, and lets the runner move the
+//                   data; count adds to the row
+//   caller          Work::wait adds to the row what it waited
+//
+// Rows stay where they are (a map's nodes), so that an operation can point at its own;
+// traffic_mutex_ guards what they hold.  All else of a group is written by the submitting thread.
 #include "ashlar/comm/group.h"
 
 #include <algorithm>
@@ -45,7 +55,7 @@ void assert_same_or_apart(const Tensor& in, const Tensor& out) {
 }
 
 template <size_t kSize>
-void copy_text(char (&to)[kSize], std::string_view text) {
+void copy_text(char (&to)[kSize], std::string_view text) {  // cut; the rest of `to` stays zero
   std::memcpy(to, text.data(), std::min(kSize, text.size()));
 }
 
@@ -100,7 +110,7 @@ Group::Group(World& world, std::string name, std::vector<int> world_ranks, std::
 }
 
 Group::~Group() {
-  if (last_ticket_ > 0) executor_->settle(last_ticket_);
+  if (last_ticket_ > 0) executor_->settle(last_ticket_);  // and with it all before it
 }
 
 Work Group::all_reduce(const Tensor& in, const Tensor& out, std::string_view label) {
@@ -205,6 +215,7 @@ Work Group::submit(Operation operation, std::string_view label) {
   operation.group = this;
   operation.row = &row(operation.op, label);
   operation.sequence = sequence_;
+  // Ranks without partners do not call send_receive, and must count alike.
   if (operation.op != Op::kSendReceive) ++sequence_;
   if (size() == 1) {
     const auto start = Clock::now();

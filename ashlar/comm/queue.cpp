@@ -1,3 +1,17 @@
+// How it works.  Ticket t stands in slot t % kCapacity until it is done:
+//
+//   tickets   1 .. completed_ | completed_ + 1 .. submitted_     | .. completed_ + kCapacity
+//             done            | the first runs, the others wait  | free slots
+//
+//   submit    the caller: waits for a free slot, copies the operation and its counts into it
+//   run       the thread of the lane: runs the oldest without the mutex, then counts completed_ up
+//   wait      the caller: until completed_ has reached the ticket, or the thread has ended
+//   cancel    anybody, through Fate: cancelled_ is set and the transport is interrupted; the thread
+//             sees it, or the operation fails, and it ends: ended_.  Only from then on are the
+//             tensors of what was queued free.
+//
+// mutex_ guards everything but the operation that runs.  It is always taken after Fate's, which
+// calls cancel while it holds its own: nothing here calls fate_ under mutex_.
 #include "ashlar/comm/queue.h"
 
 #include <algorithm>
@@ -46,7 +60,7 @@ int64_t OperationQueue::submit(const Operation& operation) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return cancelled_ || submitted_ - completed_ < kCapacity; });
   const int64_t ticket = ++submitted_;
-  if (cancelled_) return ticket;
+  if (cancelled_) return ticket;  // which never runs: wait throws
   fill_slot(operation, ticket % kCapacity);
   lock.unlock();
   changed_.notify_all();
@@ -76,12 +90,13 @@ void OperationQueue::wait(int64_t ticket) {
   Group* group = nullptr;
   TrafficRow* row = nullptr;
   if (waits) {
-    const Operation& operation = slots_[size_t(ticket % kCapacity)];  // its own until it is done
+    // The slot is the ticket's until it is done; after that another may take it.
+    const Operation& operation = slots_[size_t(ticket % kCapacity)];
     group = operation.group;
     row = operation.row;
     changed_.wait(lock, [&] { return settled(ticket); });
   }
-  const bool failed = completed_ < ticket;
+  const bool failed = completed_ < ticket;  // what was done before the failure stays done
   lock.unlock();
   if (failed) fate_.rethrow();
   if (waits) group->add_wait(*row, seconds_since(start));
@@ -89,6 +104,7 @@ void OperationQueue::wait(int64_t ticket) {
 
 void OperationQueue::settle(int64_t ticket) noexcept {
   if (done(ticket)) return;
+  // An exception makes this rank leave: partners of what is queued may never come.
   if (std::uncaught_exceptions() > 0) fate_.cancel();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return settled(ticket); });
@@ -108,7 +124,7 @@ void OperationQueue::run() {
   while (true) {
     changed_.wait(lock, [&] { return stop_ || cancelled_ || completed_ < submitted_; });
     if (cancelled_) break;
-    if (completed_ == submitted_) return;
+    if (completed_ == submitted_) return;  // stop_, and nothing is queued any more
     const Operation& operation = slots_[size_t((completed_ + 1) % kCapacity)];
     lock.unlock();
     std::exception_ptr error;

@@ -1,3 +1,20 @@
+// How it works.  Every rank goes through the rounds in this order, and leaves out the matrices and
+// the operations in which it has no part.
+//
+//            waits for             works on            then posts
+//   start                                              gather 0, gather 1
+//   finish                         whole matrices
+//            gather 0              matrix of round 0   scatter 0, gather 2
+//            gather 1              matrix of round 1   scatter 1, gather 3
+//            scatter 0, gather 2   matrix of round 2   scatter 2, gather 4
+//
+//   gather   pieces of others, out of their gradients into this rank's buffer of the round; own
+//            pieces are copied there when the gather has ended
+//   scatter  owner mode only: results of others, out of the buffer into their gradients; own
+//            results are copied back, which is all that replicate mode does
+//
+// Rounds r and r + 2 have the same buffer.  Gather r + 2 may overwrite it although it is posted
+// while scatter r still reads it, because a lane runs its operations one after the other.
 #include "ashlar/parallel/muon.h"
 
 #include <algorithm>
@@ -52,7 +69,8 @@ Tensor DistributedMatrices::own(const MuonSegment& segment) const {
   return gradients_[size_t(segment.holding)].slice(segment.begin, segment.begin + segment.length);
 }
 
-// Both sides of a pair list matrices, and segments of the sender, in the same order.
+// Both sides of a pair list matrices, and segments of the sender, in the same order: the k-th send
+// to a rank meets its k-th receive from here.
 void DistributedMatrices::list_transfers(const MuonMatrix& m, Round& round) {
   const int me = plan_.rank;
   const bool works = m.is_worker(me);
@@ -68,7 +86,7 @@ void DistributedMatrices::list_transfers(const MuonMatrix& m, Round& round) {
     round.gather.receives.push_back({segment.rank, part});
     if (m.owner == me) round.scatter.sends.push_back({segment.rank, part});
     if (m.owner >= 0 || segment.rank == other) continue;
-    other = segment.rank;
+    other = segment.rank;  // replicate mode: once for each other holder
     for (const MuonSegment& mine : m.segments)
       if (mine.rank == me) round.gather.sends.push_back({other, own(mine)});
   }
@@ -96,14 +114,17 @@ void DistributedMatrices::finish(const Context& ctx) {
   for (size_t r = 0; r < rounds_.size(); ++r) {
     Round& round = rounds_[r];
     if (round.mine) {
-      if (r >= 2) rounds_[r - 2].scatter.work.wait();  // it sends out of the same buffer
+      // The scatter reads the buffer that work_on fills.  The wait for the gather does not do: a
+      // matrix of one holder has none.
+      if (r >= 2) rounds_[r - 2].scatter.work.wait();
       round.gather.work.wait();
       work_on(ctx, round);
     }
-    // In this order on every rank, and so that the buffer of the one is free for the other.
+    // Every rank posts in this order; the scatter empties the buffer that the gather fills.
     post(round.scatter, "muon scatter");
     if (r + 2 < rounds_.size()) post(rounds_[r + 2].gather, "muon gather");
   }
+  // Open are the exchanges of rounds in which others alone work, and the last scatters.
   for (Round& round : rounds_) {
     round.gather.work.wait();
     round.scatter.work.wait();

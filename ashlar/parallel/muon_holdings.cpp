@@ -1,3 +1,13 @@
+// How it works.  Ranks with one tp coordinate have the same flat state, of which ZeRO keeps ranges.
+// State lists the Muon tensors in the flat state of every tp coordinate once; append then cuts the
+// list of a rank's coordinate at the ranges that its shard has.
+//
+//   flat state of a unit     [ tensor a ][  tensor b  ][ c ][     tensor d     ]
+//   kept by the rank               |------------|             |------|
+//   holdings                       [ a   ][  b  ]             [  d   ]
+//
+// Order matters: holdings of this rank must come as its Muon parameters do, since their gradients
+// are matched by number.  Both walk the tensors of the model, their placements and then the ranges.
 #include "ashlar/parallel/muon_holdings.h"
 
 #include <map>
@@ -9,7 +19,7 @@
 namespace ashlar::parallel {
 namespace {
 
-// A stretch of a Muon tensor in the flat state of the ranks with one tp coordinate.
+// A placement of a Muon tensor, in the flat state of the ranks with one tp coordinate.
 struct LocalStretch {
   int64_t tensor;
   Placement place;
@@ -26,6 +36,8 @@ class State {
 
   const std::vector<MuonTensor>& tensors() const { return tensors_; }
 
+  // rank: of the model group where ZeRO shards, else of the tp group.  In the mesh pp varies
+  // slowest, so that number r of a model group has the dp, cp and tp of rank r of the mesh.
   void append(int rank, std::vector<Holding>& list) const {
     const Mesh& mesh = groups_.mesh();
     const bool sharded = zero_.stage() > 0;
@@ -35,7 +47,7 @@ class State {
     std::vector<Range> kept;
     for (const LocalStretch& s : by_tp_[size_t(tp)]) {
       const Range all{s.at.offset, s.at.offset + s.at.numel};
-      if (s.at.unit != unit) {
+      if (s.at.unit != unit) {  // neighbours of the list are often of one unit
         unit = s.at.unit;
         kept = sharded ? zero_.shards().kept(unit, data) : std::vector<Range>{};
       }
@@ -57,7 +69,7 @@ class State {
     const nn::ModelWeights weights(whole, share);
     weights.for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
       if (info.buffer) return;
-      nn::FlatRange range = flat.ranges[next++];
+      nn::FlatRange range = flat.ranges[next++];  // one for each trained tensor, in this order
       const Parameter chosen = as_recipe_says(info);
       if (chosen.kind != OptimizerKind::kMuon) return;
       for (Placement& place : placements(info, share)) {

@@ -1,3 +1,16 @@
+// How it works.  Every rank goes through the holdings of all ranks in one order and keeps the part
+// of the plan that it takes part in; so all ranks agree without a message.
+//
+//   find_shares     asks every rank for its holdings and cuts them where matrices end.  A stretch
+//                   that is all of a matrix counts as work of its rank and, on this rank, joins a
+//                   stack of the plan.  Every other stretch is a Share.
+//   assign          takes the shares of one matrix of one cover, which a sort has brought together:
+//                   its holders, then its owner if it has one, then its round.  Owner and round
+//                   depend on work_ and Rounds, which count what was assigned before, on any rank.
+//                   The matrix enters the plan if this rank holds a part of it.
+//   find_segments   asks again, but only the ranks of needed_: this rank, and those whose elements
+//                   come here.  Shares of all ranks are many, and so do not say where they lie.
+//   place_segments  gives each segment its place in the gathered matrix.
 #include "ashlar/parallel/muon_plan.h"
 
 #include <algorithm>
@@ -10,7 +23,7 @@ namespace {
 
 constexpr int kMaxReplicated = 3;  // holders of a matrix that auto lets all of them work on
 
-// Part of a matrix, smaller than all of it, on one rank.
+// Part of a matrix, smaller than all of it, on one rank.  Kept small: all ranks' are in one list.
 struct Share {
   int32_t matrix, cover, rank;  // matrices of all tensors are numbered through
   int64_t length;
@@ -27,7 +40,8 @@ struct Stretch {
   int64_t box_begin, begin, length;  // elements [begin, begin + length) of the holding
 };
 
-// body(index of a matrix, stretch) for all stretches of a holding, in order.
+// body(index of a matrix, stretch) for all stretches of a holding, in order.  Matrices are
+// consecutive in the tensor and elements of a box ascend in it, so a box meets them one by one.
 template <typename Body>
 void for_each_stretch(const Shape& shape, int64_t matrix_numel, const Holding& holding, Body body) {
   int64_t before = 0;  // elements of earlier boxes
@@ -36,6 +50,7 @@ void for_each_stretch(const Shape& shape, int64_t matrix_numel, const Holding& h
     const int64_t end = std::min(holding.end - before, numel);
     for (int64_t at = std::max<int64_t>(holding.begin - before, 0); at < end;) {
       const int64_t index = index_in_tensor(shape, box, at) / matrix_numel;
+      // `next` is the first element of the box that lies in a later matrix.
       const int64_t next = std::min(end, elements_before(shape, box, (index + 1) * matrix_numel));
       body(index, Stretch{&box, at, before + at - holding.begin, next - at});
       at = next;
@@ -45,7 +60,7 @@ void for_each_stretch(const Shape& shape, int64_t matrix_numel, const Holding& h
   ASHLAR_ASSERT(0 <= holding.begin && holding.begin <= holding.end && holding.end <= before);
 }
 
-// Which ranks work in which round.
+// Which ranks work in which round.  Holders that only send and receive are not counted.
 class Rounds {
  public:
   explicit Rounds(int num_ranks) : num_ranks_(size_t(num_ranks)) {}
@@ -113,12 +128,13 @@ Planner::Planner(std::span<const MuonTensor> tensors, HoldingsOf holdings, int r
     matrix_.push_back(matrix_shape(tensor.shape, tensor.num_matrices));
     first_number_.push_back(first_number_.back() + tensor.num_matrices);
   }
-  ASHLAR_ASSERT(first_number_.back() <= INT32_MAX);
+  ASHLAR_ASSERT(first_number_.back() <= INT32_MAX);  // see Share::matrix
 }
 
 MuonPlan Planner::run() {
   find_shares();
   const auto key = [](const Share& share) { return std::tie(share.matrix, share.cover); };
+  // Shares of one rank in one matrix may come in any order: assign adds them up.
   std::sort(shares_.begin(), shares_.end(), [](const Share& a, const Share& b) {
     return std::tie(a.matrix, a.cover, a.rank) < std::tie(b.matrix, b.cover, b.rank);
   });
@@ -128,7 +144,7 @@ MuonPlan Planner::run() {
     assign(std::span(shares_).subspan(begin, end - begin), rounds);
   }
   shares_ = {};
-  find_segments();
+  find_segments();  // before the sort by round: it relies on the order by number
   std::stable_sort(plan_.matrices.begin(), plan_.matrices.end(),
                    [](const MuonMatrix& a, const MuonMatrix& b) { return a.round < b.round; });
   return std::move(plan_);
@@ -167,7 +183,7 @@ void Planner::add_whole(int64_t holding, int64_t tensor, const Stretch& stretch)
   plan_.stacks.push_back({holding, stretch.begin, 1, matrix_[size_t(tensor)]});
 }
 
-// Takes one matrix of one cover: its shares by rank.
+// Takes the shares of one matrix of one cover, ordered by rank.
 void Planner::assign(std::span<const Share> shares, Rounds& rounds) {
   const int64_t next_tensor =
       std::upper_bound(first_number_.begin(), first_number_.end(), shares[0].matrix) -
@@ -185,7 +201,7 @@ void Planner::assign(std::span<const Share> shares, Rounds& rounds) {
     holders.back().length += share.length;
     length += share.length;
   }
-  ASHLAR_ASSERT(length == m.matrix.numel());  // else the cover is none
+  ASHLAR_ASSERT(length == m.matrix.numel());  // a cover has every element once
   m.num_holders = int(holders.size());
   const bool owned =
       mode_ == MuonMode::kOwner || (mode_ == MuonMode::kAuto && m.num_holders > kMaxReplicated);
@@ -194,6 +210,7 @@ void Planner::assign(std::span<const Share> shares, Rounds& rounds) {
     workers = {choose_owner(holders)};
     m.owner = workers[0].rank;
   }
+  // Also where this rank holds nothing of the matrix: later owners and rounds depend on it.
   m.round = rounds.take_first_free(workers);
   for (const Holder& worker : workers) work_[size_t(worker.rank)] += work_of(m.matrix);
 
@@ -206,6 +223,7 @@ void Planner::assign(std::span<const Share> shares, Rounds& rounds) {
 }
 
 Holder Planner::choose_owner(std::span<const Holder> holders) const {
+  // a is worse if it has fewer elements, or as many and more work, or as much and a higher rank.
   const auto worse = [&](const Holder& a, const Holder& b) {
     return std::make_tuple(a.length, -work_[size_t(a.rank)], -a.rank) <
            std::make_tuple(b.length, -work_[size_t(b.rank)], -b.rank);
@@ -215,7 +233,8 @@ Holder Planner::choose_owner(std::span<const Holder> holders) const {
 
 // Asks the holders of this rank's matrices once more for their segments.
 void Planner::find_segments() {
-  std::vector<int32_t> first(size_t(first_number_.back()), -1);  // of plan_.matrices, by number
+  // By number of a matrix: where its covers begin in plan_.matrices; -1: this rank has none of it.
+  std::vector<int32_t> first(size_t(first_number_.back()), -1);
   for (size_t i = plan_.matrices.size(); i-- > 0;)
     first[size_t(number(plan_.matrices[i].tensor, plan_.matrices[i].index))] = int32_t(i);
   for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -231,7 +250,7 @@ void Planner::find_segments() {
           MuonMatrix& m = plan_.matrices[i];
           if (m.tensor != holding.tensor || m.index != index) return;
           if (m.cover != holding.cover) continue;
-          if (rank != plan_.rank && !m.is_worker(plan_.rank)) continue;
+          if (rank != plan_.rank && !m.is_worker(plan_.rank)) continue;  // goes to the owner alone
           m.segments.push_back(
               {rank, int64_t(h), stretch.begin, stretch.length, *stretch.box, stretch.box_begin});
         }
@@ -250,7 +269,7 @@ void Planner::place_segments(MuonMatrix& m) const {
     const int64_t first = index_in_tensor(m.shape, segment.box, segment.box_begin);
     const int64_t last = index_in_tensor(m.shape, segment.box, end - 1);
     segment.at = first - m.index * m.matrix.numel();
-    m.packed |= last + 1 - first != segment.length;
+    m.packed |= last + 1 - first != segment.length;  // other elements lie between: no run
   }
   if (!m.packed) return;
   int64_t at = 0;

@@ -1,3 +1,10 @@
+// How it works.  An operation of the six goes through four steps; the others go by rounds_.
+//
+//   meet     runs the operation as rounds on meta (meetings_): its first round is exchanged without
+//            payload, the others are only counted.  Borders of chunks are left in the scratch.
+//   post     starts MPI's non-blocking collective on the group's communicator, in a turn
+//   finish   polls as MpiTransport does, and gives other lanes the turn in between
+//   errors   wait_a_little polls on for a second: MPI may still write into the tensors
 #include "ashlar/comm/mpi/collectives.h"
 
 #include <sched.h>
@@ -69,7 +76,7 @@ MpiCollectives::MpiCollectives(MpiEngine& engine, std::unique_ptr<Transport> tra
       meetings_(std::make_unique<Meeting>(*rounds_.transport), Buffer(), timeout_s),
       timeout_s_(timeout_s) {}
 
-// Making a communicator blocks, and other lanes with it: nobody begins before all are there.
+// Making a communicator blocks this rank with all its lanes: nobody begins before all are there.
 void MpiCollectives::enter(Group& group) {
   if (engine_.has_communicator(group)) return;
   group.barrier("communicator").wait();
@@ -111,7 +118,7 @@ Moved MpiCollectives::meet(const Operation& operation, const Header& header,
   return moved;
 }
 
-// The borders of chunks that the meeting has found.
+// Counts and begins, as MPI wants them, from the borders of chunks that the meeting has found.
 void MpiCollectives::lay_out_counts(const Operation& operation) {
   const auto copy = [](const std::vector<int64_t>& borders, std::vector<int>& counts,
                        std::vector<int>& begins) {
@@ -177,8 +184,8 @@ const std::byte* MpiCollectives::apart(const Operation& op) {
   return copy_.data();
 }
 
-// Every chunk to its rank, all at once.  MPI's own reduce_scatter cannot leave the sum in its place
-// within the input.
+// One MPI_Ireduce for each chunk, to its rank, all at once.  MPI's own reduce_scatter cannot leave
+// the sum in its place within the input.
 void MpiCollectives::reduce_chunks(const Operation& op, MPI_Comm comm, int rank) {
   requests_.reserve(counts_.size());
   for (int root = 0; root < int(counts_.size()); ++root) {

@@ -1,3 +1,20 @@
+// How it works.  MPI is started with MPI_THREAD_SERIALIZED: every call stands in a turn (Turn), and
+// communicators_mutex_ is taken after it.
+//
+//   tags       0 carries failures; a lane has two, which follow from its name, since ranks make
+//              different lanes in different order
+//   failures   listen keeps one receive posted for a Notice from anybody; hear, which every poll of
+//              a transport calls, tests it.  fail sends a Notice to all others, once, and only if
+//              nobody else's came first.
+//
+//                nothing heard   failure_.rank is -1
+//                heard           failure_ is another rank's; exchanges throw it
+//                announced       failure_ is this rank's own: its lanes end by interruption, and say
+//                                the error that they know
+//
+//   end        end_world listens a while more, because ranks that fail at once each believe to be
+//              the first; `before` then picks the same failure everywhere.  The rank that it names
+//              reports and aborts; the others wait, and step in if nothing happens.
 #include "ashlar/comm/mpi/engine.h"
 
 #include <algorithm>
@@ -20,12 +37,13 @@ using std::chrono::milliseconds;
 constexpr int kFailureTag = 0;
 constexpr int kMaxTag = 32767;  // what every MPI has
 
-// Two tags a lane; a function of its name, for not every rank has every lane.
+// The first of a lane's two tags.  A function of its name, for not every rank has every lane; at
+// most kMaxTag - 3.
 int tag_of(std::string_view lane) {
   return 2 + 2 * int(fnv1a64(lane) % uint64_t((kMaxTag - 1) / 2 - 1));
 }
 
-// Which of two failures at once is told: the cause rather than who waited for it.
+// Which of two failures at once is told: a cause before a kComm, which may only have waited for it.
 bool before(const Failure& a, const Failure& b) {
   const auto rank_of = [](const Failure& f) {
     return std::pair(f.exit_code == int(ErrorKind::kComm), f.rank);
@@ -105,6 +123,7 @@ bool MpiEngine::has_communicator(const Group& group) const {
   return communicators_.contains({group.lane(), group.id()});
 }
 
+// Blocks within the turn, so that no lane of this rank moves; its ranks have met before.
 void MpiEngine::make_communicator(const Group& group) {
   const std::lock_guard turn(turn_);
   MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
@@ -127,7 +146,7 @@ MPI_Comm MpiEngine::communicator(const Group& group) const {
 }
 
 void MpiEngine::require_going_on(bool interrupted) {
-  if (hear() && !announced_) fail_because(failure_);
+  if (hear() && !announced_) fail_because(failure_);  // its own failure is known to the lanes
   ASHLAR_REQUIRE(!interrupted, kComm, "rank {}: cancelled while it leaves", rank_);
 }
 
@@ -150,7 +169,7 @@ bool MpiEngine::hear() {
 void MpiEngine::fail(const std::exception_ptr& error) {
   const std::lock_guard turn(turn_);
   try {
-    if (hear()) return;  // also if this rank has announced before
+    if (hear()) return;  // somebody's came first, or this rank has announced before
     failure_ = failure_of(rank_, error);
     announced_ = true;
     told_.rank = rank_;
@@ -186,7 +205,7 @@ void MpiEngine::end_world(const std::exception_ptr& error,
   } catch (const Error&) {
     // MPI is broken: this rank tells what it knows.
   }
-  // If whoever should report cannot, this rank does.
+  // MPI_Abort of the rank that reports ends this one meanwhile; if that rank cannot, this one does.
   if (failure_.rank != rank_) std::this_thread::sleep_for(std::chrono::seconds(3));
   char host[MPI_MAX_PROCESSOR_NAME] = "";
   int length = 0;

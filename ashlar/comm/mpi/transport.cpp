@@ -1,3 +1,16 @@
+// How it works.  A round is a growing list of requests, polled until none is open:
+//
+//   post      for each partner a receive of its announcement and a send of the own
+//   arrived   an announcement is here: it is compared, and only then receives and sends of the
+//             payload with that partner are posted
+//   meet      polls.  While partners are absent the time-out runs from the start of the round, and
+//             the thread sleeps between polls; once all are there it runs from the last request
+//             that ended, and the thread only yields.
+//   abandon   after an error: cancels what is open
+//
+// Announcements and payload have a tag each, so that the payload of one round cannot be taken for
+// the announcement of the next.  mine_ and theirs_ have room for every rank of the world, because
+// MPI reads and writes them until the requests end.
 #include "ashlar/comm/mpi/transport.h"
 
 #include <sched.h>
@@ -77,8 +90,10 @@ void MpiTransport::meet(const Round& round) {
       continue;
     }
     if (seconds_since(start) > round.timeout_s)
+      // Which partner did not finish is not known here: all are named.
       fail_late(round, absent_,
                 absent_.empty() ? std::span<const int>(partners_) : std::span<const int>());
+    // Partners that are about to come save the 50 us: only after a while does the thread sleep.
     if (num_ended == 0 && !absent_.empty() && Clock::now() - last > microseconds(200))
       std::this_thread::sleep_for(microseconds(50));
     else
@@ -88,7 +103,7 @@ void MpiTransport::meet(const Round& round) {
 
 int MpiTransport::poll(const Round& round) {
   const std::unique_lock turn(engine_.turn(), std::try_to_lock);
-  if (!turn) return -1;
+  if (!turn) return -1;  // that lane's call moves this lane's messages too
   int num_done = 0;
   done_.resize(requests_.size());
   check_mpi(MPI_Testsome(int(requests_.size()), requests_.data(), &num_done, done_.data(),
@@ -97,8 +112,9 @@ int MpiTransport::poll(const Round& round) {
   for (int i = 0; i < num_done; ++i) {
     --num_open_;
     const int announcer = announcers_[size_t(done_[size_t(i)])];
-    if (announcer >= 0) arrived(round, announcer);
+    if (announcer >= 0) arrived(round, announcer);  // adds requests behind those tested
   }
+  // What has ended is taken first: a round that is complete does not fail.
   if (num_done == 0) engine_.require_going_on(interrupted_);
   return num_done;
 }

@@ -1,3 +1,19 @@
+// How it works.  Every rank has a box on every lane.  A round of rank r with a partner p:
+//
+//   exchange   r puts its Round into p's box (posts[r]), and p puts its own into r's box (posts[p])
+//   take       r finds posts[p], copies p's sends to its own receives, clears posts[p], and says so
+//              in p's box (taken[r])
+//   meet       r leaves when it has taken from all partners and all have taken from it (taken[p])
+//
+// A rank can then be one round ahead, never two: its next post waits in the box until the owner has
+// left the round before.
+//
+// Copying is done without a lock, out of memory that the partner promises while its post is
+// `copying`: a round that fails waits for that before it withdraws its posts.
+//
+// Locks: a thread holds the mutex of one box at a time.  Fate's mutex is taken before those of
+// Shared, lanes_mutex before a box's.  failed, ended and interrupted are checked under the mutex of
+// the own box; who sets one of the first two passes through every box's mutex before it notifies.
 #include "ashlar/comm/thread/run_ranks.h"
 
 #include <algorithm>
@@ -33,7 +49,7 @@ struct Box {
   std::vector<char> taken;  // by partner: it has copied what this rank laid out
   bool interrupted = false;
 };
-using Boxes = std::deque<Box>;  // by rank
+using Boxes = std::deque<Box>;  // by rank; a Box cannot move
 
 struct Shared {
   explicit Shared(int size) : size(size), ended(size_t(size)) {}
@@ -145,6 +161,7 @@ class ThreadTransport final : public Transport {
       if (Clock::now() >= deadline) fail_late(round, to_copy_, unfinished());
       box_.changed.wait_until(lock, deadline);
     }
+    // Nobody sets them for the next round before this rank posts it.
     for (const int partner : partners_) box_.taken[size_t(partner)] = false;
   }
 
@@ -153,7 +170,7 @@ class ThreadTransport final : public Transport {
                          [&](int partner) { return !box_.taken[size_t(partner)]; });
   }
 
-  // Came, but has not taken what was laid out for it.
+  // The partners that came, and have not taken what was laid out for them.
   std::vector<int> unfinished() const {
     std::vector<int> ranks;
     for (const int partner : partners_)
@@ -171,6 +188,7 @@ class ThreadTransport final : public Transport {
                      "rank {} waits for rank {}, which has ended", rank_, partner);
   }
 
+  // Holds the lock of the own box when it begins and when it ends, not while it copies.
   void take(const Round& round, int partner, std::unique_lock<std::mutex>& lock) {
     Post& post = box_.posts[size_t(partner)];
     post.copying = true;
@@ -200,6 +218,7 @@ class ThreadTransport final : public Transport {
     lock.lock();
   }
 
+  // Takes the posts of a failed round back: its Round is about to go.
   void withdraw() {
     for (const int partner : partners_) {
       Box& theirs = box(partner);
@@ -239,7 +258,7 @@ void run_rank(int rank, Shared& shared, const Options& options,
   try {
     ThreadEngine engine(rank, shared);
     World world(engine, options, allocator_of(rank));
-    try {
+    try {  // so that the others hear of a failure before the world's queues run out
       body(world.group);
       world.fate.rethrow_failure();
     } catch (...) {
@@ -283,6 +302,7 @@ void run_ranks(int num_ranks, const Options& options,
     for (int rank = 0; rank < num_ranks; ++rank)
       threads.emplace_back([&, rank] { run_rank(rank, shared, options, allocator_of, body); });
   } catch (const std::system_error& error) {
+    // Told as the failure of the rank that did not start: the others do not wait for it.
     const int started = int(threads.size());
     shared.fail(started, std::make_exception_ptr(Error(
                              ErrorKind::kDevice, fmt::format("starting {} ranks: {}; ask for fewer",
