@@ -3,7 +3,7 @@
 //   meet     runs the operation as rounds on meta (meetings_): its first round is exchanged without
 //            payload, the others are only counted.  Borders of chunks are left in the scratch.
 //   post     starts MPI's non-blocking collective on the group's communicator, in a turn
-//   finish   polls as MpiTransport does, and gives other lanes the turn in between
+//   finish   polls, a turn for each poll, so that other lanes come in between
 //   errors   wait_a_little polls on for a second: MPI may still write into the tensors
 #include "ashlar/comm/mpi/collectives.h"
 

@@ -1,20 +1,20 @@
-// How it works.  MPI is started with MPI_THREAD_SERIALIZED: every call stands in a turn (Turn), and
-// communicators_mutex_ is taken after it.
+// How it works.  MPI is started with MPI_THREAD_SERIALIZED: while lanes run, every call stands in a
+// turn (Turn).  communicators_mutex_ is taken alone or within a turn, never around one.
 //
 //   tags       0 carries failures; a lane has two, which follow from its name, since ranks make
 //              different lanes in different order
-//   failures   listen keeps one receive posted for a Notice from anybody; hear, which every poll of
-//              a transport calls, tests it.  fail sends a Notice to all others, once, and only if
-//              nobody else's came first.
+//   failures   listen keeps one receive posted for a Notice from anybody; hear tests it, whenever
+//              a poll of a lane has found nothing.  fail sends a Notice to all others, once, and
+//              only if nobody else's came first.
 //
 //                nothing heard   failure_.rank is -1
 //                heard           failure_ is another rank's; exchanges throw it
-//                announced       failure_ is this rank's own: its lanes end by interruption, and say
-//                                the error that they know
+//                announced       this rank has sent its own: Fate, which asked for it, interrupts
+//                                the lanes
 //
 //   end        end_world listens a while more, because ranks that fail at once each believe to be
-//              the first; `before` then picks the same failure everywhere.  The rank that it names
-//              reports and aborts; the others wait, and step in if nothing happens.
+//              the first; `before` orders the failures, so that all choose the same.  The rank that
+//              it names reports and aborts; the others wait, and step in if nothing happens.
 #include "ashlar/comm/mpi/engine.h"
 
 #include <algorithm>
@@ -43,7 +43,8 @@ int tag_of(std::string_view lane) {
   return 2 + 2 * int(fnv1a64(lane) % uint64_t((kMaxTag - 1) / 2 - 1));
 }
 
-// Which of two failures at once is told: a cause before a kComm, which may only have waited for it.
+// Which of two failures at once is told: a kComm comes last, since it may only have waited for the
+// other.
 bool before(const Failure& a, const Failure& b) {
   const auto rank_of = [](const Failure& f) {
     return std::pair(f.exit_code == int(ErrorKind::kComm), f.rank);
@@ -146,7 +147,7 @@ MPI_Comm MpiEngine::communicator(const Group& group) const {
 }
 
 void MpiEngine::require_going_on(bool interrupted) {
-  if (hear() && !announced_) fail_because(failure_);  // its own failure is known to the lanes
+  if (hear() && !announced_) fail_because(failure_);
   ASHLAR_REQUIRE(!interrupted, kComm, "rank {}: cancelled while it leaves", rank_);
 }
 
@@ -205,7 +206,7 @@ void MpiEngine::end_world(const std::exception_ptr& error,
   } catch (const Error&) {
     // MPI is broken: this rank tells what it knows.
   }
-  // MPI_Abort of the rank that reports ends this one meanwhile; if that rank cannot, this one does.
+  // The rank that reports ends this one meanwhile; if it cannot, this one reports.
   if (failure_.rank != rank_) std::this_thread::sleep_for(std::chrono::seconds(3));
   char host[MPI_MAX_PROCESSOR_NAME] = "";
   int length = 0;

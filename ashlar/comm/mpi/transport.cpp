@@ -9,8 +9,8 @@
 //   abandon   after an error: cancels what is open
 //
 // Announcements and payload have a tag each, so that the payload of one round cannot be taken for
-// the announcement of the next.  mine_ and theirs_ have room for every rank of the world, because
-// MPI reads and writes them until the requests end.
+// the announcement of the next.  mine_ and theirs_ stay where they are: MPI reads and writes them
+// until the requests end.
 #include "ashlar/comm/mpi/transport.h"
 
 #include <sched.h>
@@ -93,7 +93,7 @@ void MpiTransport::meet(const Round& round) {
       // Which partner did not finish is not known here: all are named.
       fail_late(round, absent_,
                 absent_.empty() ? std::span<const int>(partners_) : std::span<const int>());
-    // Partners that are about to come save the 50 us: only after a while does the thread sleep.
+    // Partners that come soon are not kept waiting: the thread sleeps after 200 us without events.
     if (num_ended == 0 && !absent_.empty() && Clock::now() - last > microseconds(200))
       std::this_thread::sleep_for(microseconds(50));
     else
@@ -114,7 +114,7 @@ int MpiTransport::poll(const Round& round) {
     const int announcer = announcers_[size_t(done_[size_t(i)])];
     if (announcer >= 0) arrived(round, announcer);  // adds requests behind those tested
   }
-  // What has ended is taken first: a round that is complete does not fail.
+  // Failures are asked for only where nothing has ended: what is here is taken first.
   if (num_done == 0) engine_.require_going_on(interrupted_);
   return num_done;
 }

@@ -5,8 +5,8 @@
 //              in p's box (taken[r])
 //   meet       r leaves when it has taken from all partners and all have taken from it (taken[p])
 //
-// A rank can then be one round ahead, never two: its next post waits in the box until the owner has
-// left the round before.
+// A rank can then be one round ahead of a partner, never two: its next post waits in the box until
+// the owner has left the round before.
 //
 // Copying is done without a lock, out of memory that the partner promises while its post is
 // `copying`: a round that fails waits for that before it withdraws its posts.
@@ -258,7 +258,7 @@ void run_rank(int rank, Shared& shared, const Options& options,
   try {
     ThreadEngine engine(rank, shared);
     World world(engine, options, allocator_of(rank));
-    try {  // so that the others hear of a failure before the world's queues run out
+    try {  // The others hear of a failure before this world ends, whose queues may wait for them.
       body(world.group);
       world.fate.rethrow_failure();
     } catch (...) {
