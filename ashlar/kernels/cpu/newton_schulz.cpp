@@ -1,3 +1,20 @@
+// How it works.  X [M, N] has the short side m and the long side n.  Every product reads a left
+// operand in rows and a right one in panels; which is which depends on the shape of X:
+//
+//                                  wide, M <= N             tall, M > N
+//                                  left       panels        left       panels
+//   gram         A =               X          X^T           X^T        X
+//   polynomial   P = b A + c A^2   A          A             A          A
+//   update       X = a X + ..      P          X             X          P
+//
+// A step packs X (pack_x), then runs the three.  polynomial comes as c (A A + b/c A), so that A is
+// the start of the sums.  Through the Gram matrix the same steps run on A and on the product Q of
+// all factors so far (iterate_gram); X is read once at the beginning and once at the end.
+//
+// A product is cut into tasks of 128 rows by one panel, whose sums lie on the stack.  Symmetric
+// results are computed where a block touches the upper triangle, the lower one is then copied.
+// Side by side, every worker has a slot of operands and runs whole matrices; else all tasks of one
+// matrix are shared (Loop).  Which of the two changes no sums.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -36,7 +53,7 @@ struct Loop {
 };
 
 // A matrix of the engine's elements in padded rows: columns beyond its own are zero, up to a whole
-// panel.
+// panel, so that products may read the padded K of an engine.
 struct Rows {
   std::byte* data = nullptr;
   int64_t rows = 0, cols = 0, stride = 0;
@@ -59,7 +76,7 @@ struct Operands {
   Rows x, next, gram, poly;   // X, its successor; A; b A + c A^2
   Rows product, spare, half;  // through the Gram matrix: Q, its successor, P A
   std::byte *x_panels,
-      *x_left;  // X as B of a product over its long side; the left operand of that product
+      *x_left;  // of gram: X as panels; X^T as rows, where X is tall (else rows of x serve)
   std::byte *gram_panels, *update_panels;
 };
 
@@ -163,6 +180,7 @@ std::pair<Operands, int64_t> Matrices::lay_out(std::byte* base) const {
     o.half = rows(m(), m());
   }
   o.x_panels = panels(n(), m());
+  // Engines that read left operands from panels take X^T from those of X.
   o.x_left = tall_ && engine_.pack_rows_transposed
                  ? take(round_up(m(), engine_.width) * left_row_bytes_)
                  : o.x_panels;
@@ -235,7 +253,8 @@ void Matrices::pack_x(const Loop& loop, const Operands& o) const {
 void Matrices::multiply(const Loop& loop, int64_t K, const Left& left, const std::byte* panels,
                         const Rows& to, const Rows* add, double add_factor, double factor,
                         bool symmetric) const {
-  // A left operand in panels has its rows in groups of `width`.
+  // A left operand in panels has its rows in groups of `width`.  It is known by its rows, which are
+  // one group of neighbours apart.
   const int64_t width = engine_.width, num_panels = engine_.num_panels(to.cols),
                 panel_bytes = engine_.panel_bytes(K), bytes = size_of(engine_.element);
   const bool panel_left = left.row_bytes == engine_.unit * bytes;
@@ -244,6 +263,7 @@ void Matrices::multiply(const Loop& loop, int64_t K, const Left& left, const std
   const gemm::Parts parts(engine_, K);
   const int64_t task_blocks = (to.rows + kTaskRows - 1) / kTaskRows;
   loop(task_blocks * num_panels, [&](int64_t task) {
+    // From the last panel on: of a symmetric result it has most rows.
     const int64_t p = num_panels - 1 - task / task_blocks, row = task % task_blocks * kTaskRows;
     const int64_t end = std::min(to.rows, symmetric ? (p + 1) * width : to.rows),
                   rows = std::min(kTaskRows, end - row);
@@ -278,6 +298,7 @@ void mirror_block(const Rows& s, int64_t row, int64_t col, int64_t rows, int64_t
       data[i * s.stride + j] = data[j * s.stride + i];
 }
 
+// Tasks read above the diagonal and write below it, so that they do not meet.
 void Matrices::mirror(const Loop& loop, const Rows& s) const {
   constexpr int64_t kBlock = 16;
   loop((s.rows + kBlock - 1) / kBlock, [&](int64_t block) {
@@ -305,7 +326,7 @@ void Matrices::polynomial(const Loop& loop, const Operands& o) const {
   multiply(loop, m(), rows_left(o.gram), o.gram_panels, o.poly, &o.gram, kB / kC, kC, true);
 }
 
-// X <- square X + add_factor X, or X square.
+// X <- square X + add_factor X, or X square + add_factor X where X is tall.
 void Matrices::update(const Loop& loop, Operands& o, const Rows& square, double add_factor) const {
   if (tall_) pack(loop, square, false, o.update_panels);
   multiply(loop, m(), rows_left(tall_ ? o.x : square), o.update_panels, o.next,
@@ -322,7 +343,7 @@ void Matrices::iterate(const Loop& loop, Operands& o, int steps) const {
   }
 }
 
-// to = P from = a from + (b A + c A^2) from: polynomials of A commute, so the product is symmetric.
+// to = P from = a from + (b A + c A^2) from.  Polynomials of A commute, so the product is symmetric.
 void Matrices::advance(const Loop& loop, const Operands& o, const Rows& from,
                        const Rows& to) const {
   pack(loop, from, false, o.gram_panels);
@@ -341,10 +362,11 @@ void Matrices::iterate_gram(const Loop& loop, Operands& o, int steps) const {
       std::swap(o.product, o.spare);
     }
     if (step + 1 == steps) break;
+    // A of the next X, P A P, of which the last step has no use.
     advance(loop, o, o.gram, o.half);
     advance(loop, o, o.half, o.gram);
   }
-  update(loop, o, o.product, 0);
+  update(loop, o, o.product, 0);  // a is in Q already
 }
 
 }  // namespace

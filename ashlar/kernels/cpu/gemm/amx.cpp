@@ -1,7 +1,17 @@
 // bf16 products with AMX: 16 x 16 sums over 32 neighbours of K an instruction, in two by two tiles.
 //
-// Left operands are rows (of tokens, or transposed where the product reduces over tokens); K is
-// padded with zeros to 32 on both sides, so that no tile reads past its operand.
+// How it works.  A tile of the engine, 32 x 32, takes all eight tile registers:
+//
+//                      6: B, columns 0-15    7: B, columns 16-31
+//   4: A, rows 0-15    0: sums               1: sums             a step of 32 k: four loads, four
+//   5: A, rows 16-31   2: sums               3: sums             multiplications
+//
+// Left operands are rows (of tokens, or transposed where the product reduces over tokens): unlike
+// vdpbf16ps, a tile cannot read them from a panel.  K is padded with zeros to 32 on both sides, so
+// that no tile reads past its operand.
+//
+// enter, before the tiles of a task, shapes the registers for full tiles; a lower tile reshapes them
+// for itself, and back.
 #include <algorithm>
 
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
@@ -19,7 +29,8 @@ int64_t padded(int64_t k) {
   return (k + kStep - 1) / kStep * kStep;
 }
 
-// Tiles 0 to 3: sums, upper row first; 4 and 5: left, upper and lower; 6 and 7: columns of B.
+// Shapes the registers for `upper` and `lower` rows of A and of sums; those of B always have 16 rows
+// of pairs.
 [[gnu::target("amx-tile,amx-bf16")]] void configure(int64_t upper, int64_t lower) {
   amx::TileConfig config;
   const int64_t rows[8] = {upper, upper, lower, lower, upper, lower, kHalf, kHalf};
@@ -96,6 +107,7 @@ void enter() {
 void tile(int64_t rows, int64_t padded_k, const Left& a, const Panel& panel, float* c,
           int64_t c_stride, bool accumulate) {
   const bool whole = rows == 2 * kHalf;
+  // Up to 16 rows the lower registers are not used; they get one row.
   if (!whole) configure(std::min(rows, kHalf), std::max<int64_t>(rows - kHalf, 1));
   if (rows > kHalf)
     full_tile(padded_k, a, panel.data, c, c_stride, accumulate);
@@ -118,6 +130,7 @@ void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool, std:
   pack_bf16_rows(source, num_rows, num_k, padded(num_k), to, row_bytes);
 }
 
+// 32 tokens at a time: a panel of their pairs, then that panel transposed, pair by pair.
 void pack_rows_transposed(const Source& source, int64_t num_k, int64_t num_cols, std::byte* to,
                           int64_t row_bytes) {
   alignas(64) std::byte panel[kPanelStepBytes];

@@ -1,7 +1,16 @@
 // bf16 products with AVX-512 BF16: 32 multiply-adds an instruction, fp32 sums.
 //
-// The instruction adds the two products of a pair without rounding between them and takes denormals
-// as zero.
+// How it works.  vdpbf16ps multiplies 16 pairs of neighbours along K by 16 others and adds both
+// products of a pair to an fp32 lane, without rounding between them; it takes denormals as zero.
+//
+//   panel    two lines for each pair of k:  b[k][0] b[k+1][0]  b[k][1] b[k+1][1] .. b[k+1][31]
+//   left     a pair of a row of A, 4 bytes, is broadcast to all lanes; rows may be those of A, or
+//            the columns of another panel, whose pairs lie side by side (dy^T in reduce.cpp)
+//   tile_of  14 rows x 32 columns: per pair of k two loads of B, 14 broadcasts, 28 products
+//
+// Packing makes pairs in registers.  pack_panel interleaves two rows of 32.  pack_panel_transposed
+// loads 16 rows of 32 and transposes them as 16 x 16 pairs of 4 bytes: neighbours stay together.
+// pack_bf16_both reads a 32 x 32 block once and does both.
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC 12's own header trips over both (PR 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -22,7 +31,7 @@ namespace ashlar::kernels::cpu::gemm {
 namespace {
 
 constexpr int64_t kWidth = kBf16Width, kLanes = 16, kPairBytes = 4;
-// Weights come from memory, and the hardware stops foreseeing at the end of every page.
+// Bytes.  Weights come from memory, and the hardware stops foreseeing at the end of every page.
 constexpr int64_t kPanelAhead = 4096;
 constexpr int kMaxRows = 14;  // 28 sums, two columns of B and a broadcast fill the 32 registers
 
@@ -57,7 +66,8 @@ constexpr int kMaxRows = 14;  // 28 sums, two columns of B and a broadcast fill 
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), line);
 }
 
-// 16 rows of 16 pairs become 16 columns of pairs.
+// 16 rows of 16 pairs become 16 columns of pairs, by four steps: vectors hold pairs of 2, 4, 8 and
+// then 16 rows.
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline]] inline void transpose(
     __m512i (&rows)[16]) {
   __m512i t[16];
@@ -96,6 +106,7 @@ template <bool kIsBf16>
   const __m512i low = interleave_low();
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
   for (int64_t k = 0; k < padded_k; k += 2, panel += kWidth * kPairBytes) {
+    // A count of 0 reads nothing: behind the last row there may be no memory.
     const __m512i even = load32(source.at(k, 0).data, kType, k < num_k ? num_cols : 0);
     const __m512i odd = load32(source.at(k + 1, 0).data, kType, k + 1 < num_k ? num_cols : 0);
     _mm512_storeu_si512(panel, _mm512_permutex2var_epi16(even, low, odd));
@@ -183,8 +194,8 @@ void pack_rows(const Source& source, int64_t num_rows, int64_t num_k, bool, std:
   pack_bf16_rows(source, num_rows, num_k, even(num_k), to, row_bytes);
 }
 
-// Rows are reached from one base per three of them: x86 adds one or two strides to an address for
-// nothing. Lines of c are fetched one row a step, and c is added at the end: fetched all at once
+// Rows are reached from one base per three of them: an address of x86 may add one or two strides at
+// no cost.  Lines of c are fetched one row a step, and c is added at the end: fetched all at once
 // they would fill the queue of misses and hold up the operands.
 enum class Leave { kSet, kAdd, kStream, kBf16 };
 
@@ -242,6 +253,7 @@ template <Leave kLeave, int kRows>
   }
 }
 
+// A tile for each number of rows, so that its sums are registers.
 template <Leave kLeave, size_t... kRows>
 constexpr auto tiles_of(std::index_sequence<kRows...>) {
   return std::array{&tile_of<kLeave, int(kRows) + 1>...};
@@ -287,7 +299,7 @@ void pack_bf16_panel_transposed(const Source& source, int64_t num_k, int64_t num
                                                                             std::byte* transposed,
                                                                             std::byte* plain,
                                                                             int64_t stride) {
-  constexpr int64_t kBlock = 32, kAhead = 64;
+  constexpr int64_t kBlock = 32, kAhead = 64;  // columns: two blocks
   const __m512i low = interleave_low();
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
   for (int64_t k = 0; k < num_cols; k += kBlock, plain += stride) {

@@ -1,3 +1,16 @@
+// How it works.  run_block makes a block of c [up to 16 tiles high, any number of panels wide]:
+//
+//   for each panel of B      `width` columns; all tiles of the block read it, one after the other
+//     for each tile          `max_rows` rows of A and of c; its sums stay in registers over all k,
+//                            so that c is touched once
+//
+// Meanwhile what is read later comes near.  Rows of c lie apart, so that the next tile of c is
+// fetched by `prefetch` before this one runs, unless the tile does so itself (fetches_c).  All else
+// is a Region: a tile takes one step for each k and fetches one line at each, so that it brings one
+// column of the region's lines.  Fetches hands the columns out, `soon` before `later`.
+//
+// Where a tile cannot write to c in place (fewer columns than a panel; bf16, unless tile_to stores
+// it) it writes to a buffer, and store_tile copies the columns that c has.
 #include "ashlar/kernels/cpu/gemm/blocks.h"
 
 #include <array>
@@ -8,11 +21,12 @@
 namespace ashlar::kernels::cpu::gemm {
 namespace {
 
-constexpr int64_t kMaxTileFloats = 32 * 32;
+constexpr int64_t kMaxTileFloats = 32 * 32;  // AMX has the largest tiles
 
 // c [rows, cols] of any type from a tile of floats.
 void store_tile(const Engine& engine, const float* tile, int64_t rows, int64_t cols,
                 const Matrix& c) {
+  // An engine of bf16 packs rows by rounding them: here into c itself.
   if (c.dtype == DType::kBF16 && engine.element == DType::kBF16 && cols == engine.width) {
     const Source source{reinterpret_cast<const std::byte*>(tile), DType::kF32, engine.width};
     engine.pack_rows(source, rows, cols, false, c.data, c.stride * 2);
@@ -66,7 +80,8 @@ inline void prefetch(const std::byte* c, int64_t rows, int64_t row_bytes, int64_
     for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(c + at, 1);
 }
 
-// First rows of the tiles of a block, and their end.
+// First rows of the tiles of a block, and their end.  With whole_tiles all but the last are full;
+// else they are equally high, give or take a row.
 struct TileRows {
   int64_t count = 0;
   std::array<int64_t, kMaxTiles + 1> begin;
@@ -138,6 +153,7 @@ void zero_block(const Matrix& c) {
     std::memset(c.data + r * c.stride * size_of(c.dtype), 0, size_t(c.cols * size_of(c.dtype)));
 }
 
+// Rows are few enough for run_block: kTiles is below kMaxTiles.
 TaskSize task_size(const Engine& engine, int64_t K, int64_t N) {
   constexpr int64_t kPanelBytes = 256 << 10, kMultiplyAdds = 8 << 20, kTiles = 8;
   const int64_t panels =
@@ -148,6 +164,7 @@ TaskSize task_size(const Engine& engine, int64_t K, int64_t N) {
           panels};
 }
 
+// Threads take the tasks in rounds: the last round is full, or one of at least five.
 bool keeps_busy(int64_t tasks, int64_t threads) {
   return tasks % threads == 0 || tasks >= 4 * threads;
 }

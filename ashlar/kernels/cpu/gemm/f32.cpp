@@ -1,6 +1,21 @@
 // fp32 products, compiled for every instruction set that Highway knows.  They also serve bf16
 // products where the machine has no bf16 dot product: operands rounded to bf16 and kept as fp32
 // give the same products.
+//
+// How it works.  A panel is two vectors wide and has one row for each k.  A tile keeps its sums,
+// max_rows x 2 vectors, in registers; at each k it loads a row of the panel, broadcasts one element
+// of every row of A, and multiplies and adds.
+//
+//   vectors of   panel    tile      panel of 256 k
+//   64 bytes     32       14 x 32   32 KiB
+//   32 bytes     16       6 x 16    16 KiB
+//   16 bytes     8        6 x 8     8 KiB
+//
+// Sums are cut at kDepth for the cache's sake: multiply_in_parts and reduce_in_parts work part by
+// part, and a tile fetches a line of Panel::ahead at each k meanwhile.
+//
+// Where bf16 is asked for, A is rounded when it is copied or packed.  Panels of weights serve both
+// engines, and are rounded by the tile (kRound).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/gemm/f32.cpp"
 #include <algorithm>
@@ -65,7 +80,7 @@ HWY_INLINE V load(const std::byte* at, DType dtype, int64_t count, bool round) {
   return round ? rounded(x) : x;
 }
 
-// Rows of the source lie too far apart for the hardware to foresee.
+// Rows to fetch ahead: those of the source lie too far apart for the hardware to foresee.
 constexpr int64_t kRowsAhead = 16;
 
 void pack_panel(const Source& source, int64_t num_k, int64_t num_cols, bool round,
@@ -91,7 +106,7 @@ void pack_panel(const Source& source, int64_t num_k, int64_t num_cols, bool roun
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Four neighbours of each fourth row, one after the other: lanes 4i.. are those of row 4i.
+// Four neighbours of each fourth row, one after the other: lanes 4i to 4i + 3 are those of row 4i.
 template <class DV>
 HWY_INLINE hn::Vec<DV> load_fours(DV d, const float* at, int64_t stride) {
   if constexpr (hn::MaxLanes(DV()) == 4) {
@@ -103,7 +118,8 @@ HWY_INLINE hn::Vec<DV> load_fours(DV d, const float* at, int64_t stride) {
   }
 }
 
-// Four neighbours of kLanes rows, `stride` apart, as four columns.
+// Four neighbours of kLanes rows, `stride` apart, as four columns: loaded so that every 4 x 4 block
+// lies in 16 bytes of each vector, within which the interleaving instructions work.
 HWY_INLINE void load_transposed(const float* at, int64_t stride, V (&columns)[4]) {
   const D d;
   const hn::RepartitionToWide<D> pairs;
@@ -155,7 +171,7 @@ void pack_panel_transposed(const Source& source, int64_t num_k, int64_t num_cols
 void pack_both(const Source& source, int64_t num_cols, std::byte* transposed, std::byte* plain,
                int64_t stride) {
   const D d;
-  constexpr int64_t kAhead = 64;
+  constexpr int64_t kAhead = 64;  // columns
   auto* columns_to = reinterpret_cast<float*>(transposed);
   for (int64_t k = 0; k < num_cols; k += kWidth, plain += stride) {
     const float* from = reinterpret_cast<const float*>(source.data) + k;
@@ -221,8 +237,8 @@ void scale_rows(const Source& source, int64_t num_rows, int64_t num_cols, float 
     }
 }
 
-// Rows are reached from one base per three of them: x86 adds one or two strides to an address for
-// nothing. Lines of c are fetched one row a step, and c is added at the end: fetched all at once
+// Rows are reached from one base per three of them: an address of x86 may add one or two strides at
+// no cost.  Lines of c are fetched one row a step, and c is added at the end: fetched all at once
 // they would fill the queue of misses and hold up the operands.
 template <bool kRound, bool kAdd, int kRows>
 void tile_of(int64_t num_k, const Left& a, const Panel& panel, float* c, int64_t c_stride) {
@@ -246,7 +262,7 @@ void tile_of(int64_t num_k, const Left& a, const Panel& panel, float* c, int64_t
       b0 = rounded(b0);
       b1 = rounded(b1);
     }
-    __builtin_prefetch(ahead, 0, 2);
+    __builtin_prefetch(ahead, 0, 2);  // for reading, into the second-level cache
     ahead += ahead_step;
     if (fetches > 0) {
       __builtin_prefetch(row_of_c, 1);
@@ -274,6 +290,7 @@ void tile_of(int64_t num_k, const Left& a, const Panel& panel, float* c, int64_t
   }
 }
 
+// A tile for each number of rows, so that its sums are registers.
 template <bool kRound, bool kAdd, size_t... kRows>
 constexpr auto tiles_of(std::index_sequence<kRows...>) {
   return std::array{&tile_of<kRound, kAdd, int(kRows) + 1>...};

@@ -1,3 +1,21 @@
+// How it works.  dw = dy^T x sums over tokens, so that both operands are packed along tokens, for
+// this product alone.  Three loop nests, by engine and number of tokens:
+//
+//   engines that do not cut sums (bf16, AMX)
+//     x first, by all threads: panels of all tokens, in the workspace (pack_tokens)
+//     many tokens a group:  dy too; a task is a block of dw, summed over all tokens in one go
+//     few tokens a group:   a task is some rows of dw with all columns; it packs its own rows of
+//                           dy^T, `chunk` tokens at a time, on its stack, and adds up the chunks
+//   engines that cut sums (fp32): reduce_in_parts, for each task
+//     for each block of rows of dw                       up to 8 panels of dy
+//       for each part of the tokens                      16 KiB a panel
+//         pack the parts of x and of dy, on the stack    x only once, if all its parts fit there
+//         for each panel of dy: run_block over all panels of x, one of each at a time in the
+//           first-level cache
+//
+// Groups that own rows (experts) have tokens of their own, groups that own columns (heads) all
+// tokens and a block of columns of dy and x.  How tokens are cut depends on shapes only, and one
+// task sums an element: bits do not depend on threads.
 // Products that reduce over tokens: gradients of weights.
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/cpu/gemm/blocks.h"
@@ -14,8 +32,8 @@ struct TokenPanels {
   int64_t group_panels = 0;  // panels of one column group
 };
 
-// Groups that own rows stand at offsets rounded up, so that none shares a padded pair with the
-// next.
+// Groups that own rows stand at offsets rounded up, with k_pad more for each group before, so that
+// the zeros behind a group's tokens do not reach into the next group.
 int64_t token_offset(const Engine& engine, const Groups& groups, int64_t g) {
   return groups.own_rows && g > 0 ? engine.padded(groups.row_of_group[size_t(g)]) + g * engine.k_pad
                                   : 0;
@@ -46,7 +64,7 @@ void pack_tokens(const Context& ctx, const Engine& engine, const Groups& groups,
                  std::span<const int32_t> row_of_group, const Matrix& from,
                  const TokenPanels& panels, bool transposed_rows) {
   constexpr int64_t kTokens = 128, kPanels = 8;
-  const RowBlocks blocks(row_of_group, kTokens, false);  // whole pairs
+  const RowBlocks blocks(row_of_group, kTokens, false);  // cut at multiples: no pair is torn
   const int64_t column_groups = groups.own_rows ? 1 : groups.count;
   const int64_t group_cols = from.cols / column_groups;
   const int64_t panel_blocks = ceil_div(panels.group_panels, kPanels);
@@ -79,15 +97,16 @@ void pack_tokens(const Context& ctx, const Engine& engine, const Groups& groups,
 struct ReduceSize {
   static constexpr int64_t kLeftBytes = 128 << 10, kFewTokens = 512;
   int64_t row_panels, col_panels;
-  int64_t chunk;  // 0: dy is packed before
+  int64_t chunk;  // tokens; 0: dy is packed before
 };
 ReduceSize reduce_size(const Engine& engine, int64_t tokens, int64_t N, int64_t K) {
   constexpr int64_t kRowPanels = 4, kChunk = 64;
-  if (tokens > ReduceSize::kFewTokens) {
+  if (tokens > ReduceSize::kFewTokens) {  // on average: a group may have more
     const TaskSize size = task_size(engine, tokens, K);
     return {std::max<int64_t>(1, size.rows / engine.width), size.panels, 0};
   }
   const int64_t row_panels = std::min(kRowPanels, engine.num_panels(N));
+  // As many tokens as fit into kLeftBytes, a multiple of every k_pad.
   return {row_panels, engine.num_panels(K),
           ReduceSize::kLeftBytes / (row_panels * engine.width * element_bytes(engine)) / kChunk *
               kChunk};
@@ -113,8 +132,8 @@ void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t
   }
 }
 
-// The same in parts of tokens, for engines that cut sums (k_block): a task packs its part of x and,
-// block of rows after block, of dy^T, and fetches the next part meanwhile.
+// The cut of dw [N, K] into tasks where sums are cut into parts of tokens (k_block): a task packs
+// its part of x and, block of rows after block, of dy^T, and fetches the next part meanwhile.
 struct PartsSize {
   static constexpr int64_t kPanelBytes = 16 << 10;  // of a part; two lie in the first-level cache
   static constexpr int64_t kRowPanels = 8, kColPanels = 32;  // of a block
@@ -159,7 +178,7 @@ void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& gro
     alignas(64) std::byte right[PartsSize::kColPanels * PartsSize::kPanelBytes];
     const int64_t block = size.row_panels * width;
     const int64_t part_bytes = engine.num_panels(cols) * PartsSize::kPanelBytes;
-    const bool keeps = parts * part_bytes <= int64_t{sizeof right};  // all parts of x
+    const bool keeps = parts * part_bytes <= int64_t{sizeof right};  // all parts of x at once
     for (int64_t row = first_row; row < last_row; row += block)
       for (int64_t i = 0; i < parts; ++i) {
         const int64_t t = tokens * i / parts, next = tokens * (i + 1) / parts, num_k = next - t;
@@ -169,13 +188,14 @@ void reduce_in_parts(const Context& ctx, const Engine& engine, const Groups& gro
           pack_left(engine, from_x.at(t, 0), num_k, cols, num_k, panels);
         pack_left(engine, from_dy.at(t, row), num_k, rows, num_k, left);
         Fetches fetches;
+        // What is packed next: the next part, or the first one of the next block of rows.
         if (i + 1 < parts)
           fetches = {region_of_rows(from_dy.at(next, row), rows),
                      region_of_rows(from_x.at(next, 0), cols)};
         else if (row + block < last_row)
           fetches = {region_of_rows(from_dy.at(0, row + block), block),
                      region_of_rows(from_x, cols)};
-        if (keeps && row > first_row) fetches.later = {};
+        if (keeps && row > first_row) fetches.later = {};  // x is packed already
         const Write write = accumulate || i > 0 ? Write::kAdd : Write::kSet;
         for (int64_t r = 0; r < rows; r += width)
           run_block(engine, num_k, {left + r / width * panel_bytes, bytes, width * bytes}, panels,
@@ -192,6 +212,7 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
   if (engine.k_block != kWholeDepth)
     return reduce_in_parts(ctx, engine, groups, N, K, dy, x, dw, accumulate);
   const bool own_rows = groups.own_rows, row_tiles = engine.pack_rows_transposed != nullptr;
+  // On meta nobody knows the rows of a group: the average decides, on meta as in a run.
   const int64_t tokens = std::max<int64_t>(1, dy.rows / (own_rows ? groups.count : 1));
   const ReduceSize size = reduce_size(engine, tokens, N, K);
   const Arena::Scope scope(*ctx.workspace);
@@ -240,6 +261,7 @@ void reduce(const Context& ctx, const Engine& engine, const Groups& groups, int6
                (column_group * all_left.group_panels + row / engine.width) * all_left.panel_bytes +
                offset * (row_tiles ? 1 : engine.width) * bytes;
       }
+      // Where one chunk is all, dw is written once and not read soon.
       const Write write = accumulate || t > begin          ? Write::kAdd
                           : t + chunk < end || !size.chunk ? Write::kSet
                                                            : Write::kStream;
