@@ -8,8 +8,8 @@
 //   update       X = a X + ..      P          X             X          P
 //
 // A step packs X (pack_x), then runs the three.  polynomial comes as c (A A + b/c A), so that A is
-// the start of the sums.  Through the Gram matrix the same steps run on A and on the product Q of
-// all factors so far (iterate_gram); X is read once at the beginning and once at the end.
+// the start of the sums.  Through the Gram matrix the steps run on A and on the product Q of all
+// factors a I + P so far (iterate_gram); X takes part at the beginning and at the end alone.
 //
 // A product is cut into tasks of 128 rows by one panel, whose sums lie on the stack.  Symmetric
 // results are computed where a block touches the upper triangle, the lower one is then copied.
@@ -75,8 +75,8 @@ int64_t stride_of(const Engine& engine, int64_t cols) {
 struct Operands {
   Rows x, next, gram, poly;   // X, its successor; A; b A + c A^2
   Rows product, spare, half;  // through the Gram matrix: Q, its successor, P A
-  std::byte *x_panels,
-      *x_left;  // of gram: X as panels; X^T as rows, where X is tall (else rows of x serve)
+  // Of gram: its panels, and its left operand where X is tall (else that is x).
+  std::byte *x_panels, *x_left;
   std::byte *gram_panels, *update_panels;
 };
 
@@ -343,7 +343,7 @@ void Matrices::iterate(const Loop& loop, Operands& o, int steps) const {
   }
 }
 
-// to = P from = a from + (b A + c A^2) from.  Polynomials of A commute, so the product is symmetric.
+// to = (a I + P) from.  Polynomials of A commute, so the product is symmetric.
 void Matrices::advance(const Loop& loop, const Operands& o, const Rows& from,
                        const Rows& to) const {
   pack(loop, from, false, o.gram_panels);
@@ -362,7 +362,7 @@ void Matrices::iterate_gram(const Loop& loop, Operands& o, int steps) const {
       std::swap(o.product, o.spare);
     }
     if (step + 1 == steps) break;
-    // A of the next X, P A P, of which the last step has no use.
+    // A of the next X, (a I + P) A (a I + P): for the next step alone.
     advance(loop, o, o.gram, o.half);
     advance(loop, o, o.half, o.gram);
   }

@@ -3,14 +3,14 @@
 // How it works.  A tile of the engine, 32 x 32, takes all eight tile registers:
 //
 //                      6: B, columns 0-15    7: B, columns 16-31
-//   4: A, rows 0-15    0: sums               1: sums             a step of 32 k: four loads, four
-//   5: A, rows 16-31   2: sums               3: sums             multiplications
+//   4: A, rows 0-15    0: sums               1: sums                a step of 32 k: four loads,
+//   5: A, rows 16-31   2: sums               3: sums                four multiplications
 //
 // Left operands are rows (of tokens, or transposed where the product reduces over tokens): unlike
 // vdpbf16ps, a tile cannot read them from a panel.  K is padded with zeros to 32 on both sides, so
 // that no tile reads past its operand.
 //
-// enter, before the tiles of a task, shapes the registers for full tiles; a lower tile reshapes them
+// enter, before the tiles of a task, shapes the registers for full tiles; a lower tile shapes them
 // for itself, and back.
 #include <algorithm>
 
@@ -29,8 +29,7 @@ int64_t padded(int64_t k) {
   return (k + kStep - 1) / kStep * kStep;
 }
 
-// Shapes the registers for `upper` and `lower` rows of A and of sums; those of B always have 16 rows
-// of pairs.
+// Shapes the registers for `upper` and `lower` rows of A and sums; those of B have 16 rows of pairs.
 [[gnu::target("amx-tile,amx-bf16")]] void configure(int64_t upper, int64_t lower) {
   amx::TileConfig config;
   const int64_t rows[8] = {upper, upper, lower, lower, upper, lower, kHalf, kHalf};
