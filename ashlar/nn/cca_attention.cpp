@@ -1,3 +1,18 @@
+// How it works.  What runs, in order, and what each step reads and fills:
+//
+//   forward    a -qkv product-> qkv = q | k | vc | vd;  z = q | k
+//              halo_forward     z, vd -> halo_z, halo_vd   tokens before segments, from elsewhere
+//              conv0            z, halo_z -> columns       in the workspace
+//              conv1 product    columns -> y
+//              (query sums)     q -> q_sum                 only where other ranks share the keys
+//              qk               qkv, y, halo_vd -> qhat, khat, v
+//              attend           -> att, lse;  att -o product-> o
+//   backward   the same upwards.  qk_backward writes dqkv, in z what comes through the mean;
+//              conv_columns_backward adds what comes through the convolutions, halo_backward what
+//              other segments send back.  Only then dqkv is whole, and the qkv product can follow.
+//
+// columns are not saved, since they are twice as wide as z: backward makes them again, and then
+// takes their memory for their gradient.  Scopes of the workspace end as early as values allow.
 #include "ashlar/nn/cca_attention.h"
 
 #include <cmath>
@@ -76,7 +91,7 @@ Halos halos(const AttentionSaved& saved, const kernels::Sequence& sequence) {
           saved.halo_vd.slice(0, sequence.num_halos())};
 }
 
-// The left operand of the grouped convolution: forward makes it, and backward again.
+// The left operand of the grouped convolution, which forward makes, and backward again.
 void fill_columns(const Context& ctx, const AttentionCall& call, const AttentionWeights& w,
                   const AttentionSaved& saved, const Tensor& columns_T2C) {
   conv_columns_forward(ctx, {.sequence = call.sequence,
@@ -120,7 +135,7 @@ void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   const auto rows = [&](const char* name, int64_t num_rows, const Section& section) {
     return matrix(name, {num_rows, H}, layer.normal(), {0, {section}});
   };
-  // Uniform: as the bound of a framework's default, one over the root of the inputs.
+  // Where init is uniform, its bound is one over the root of the number of inputs.
   const auto conv = [&](const char* name, const Shape& whole, double num_inputs, bool bias) {
     const InitRule uniform{InitRule::Kind::kUniform, 1.0 / std::sqrt(num_inputs)};
     const InitRule other = bias ? LayerSpec::constant(0.0) : layer.normal();
@@ -299,6 +314,7 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
                                        vd_part(shape, dqkv));
   linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), w.qkv.gradient,
                          call.accumulate);
+  // Gradients of keys and values are whole on every rank that shares them: one counts them in da.
   if (heads && !heads->leads()) fill(ctx, Matrix::of(dqkv).columns(q, shape.qkv_dim()), 0.0);
   linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(da_TH));
 }

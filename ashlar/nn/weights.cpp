@@ -1,10 +1,16 @@
-// The list of a model's tensors, and the memory that follows from it.
+// How it works.  One list of a model's tensors, and the memory that follows from it.
 //
 //   list     each layer visits its tensors in the order in which forward meets them; the model adds
 //            the block, the extents of what stands here, and where logical tensors begin in it
 //   memory   lay_out walks the same list in memory order and takes a tensor from an arena for every
 //            Weight: its value or its gradient; flat_layout does so over addresses that nobody
-//            reads
+//            reads, and takes the distances between them
+//
+//   memory order   of no block | vectors of block 0 | .. | products of block 0 | .. | buffers
+//   unit           0 (root)                              | 1                   | .. | none
+//
+// Blocks whose products come from one arena take turns in it: a scope opens when the block changes,
+// and gives back what the block before had there.
 #include "ashlar/nn/weights.h"
 
 #include <algorithm>
@@ -14,6 +20,7 @@
 namespace ashlar::nn {
 namespace {
 
+// Sets what follows from the share: the rows of each logical tensor here, one after another.
 void finish(Stored& stored, int64_t block, const Share& share) {
   stored.block = block;
   stored.rows = {0};
@@ -31,6 +38,7 @@ std::vector<const Stored*> memory_order(const ModelWeights& weights) {
   for (const Stored& stored : weights.tensors) list.push_back(&stored);
   const auto key = [](const Stored* s) {
     const int kind = s->is_buffer() ? 3 : s->is_product() ? 2 : s->block >= 0 ? 1 : 0;
+    // Of a block's vectors those of its branches come first, then the block's own.
     return std::tuple(kind, s->block, kind == 1 && s->logical[0].applied == Applied::kStream);
   };
   std::stable_sort(list.begin(), list.end(),
@@ -70,7 +78,7 @@ void ModelWeights::for_each(Visitor visit) const {
     const Weight& w = *stored.weight;
     for (size_t i = 0; i < stored.logical.size(); ++i) {
       const int64_t begin = stored.rows[i], end = stored.rows[i + 1];
-      if (begin == end) continue;  // of this tensor nothing is here
+      if (begin == end) continue;  // nothing of this tensor is here
       const auto rows = [&](const Tensor& t) { return t ? t.slice(begin, end) : t; };
       visit(stored.logical[i], rows(w.value), rows(w.gradient));
     }
@@ -109,7 +117,7 @@ void lay_out_operands(const kernels::Context& ctx, const ModelWeights& weights, 
     if (!s.is_operand()) continue;
     Arena& arena = s.block >= 0 ? blocks(s.block) : root;
     if (&arena != &root && s.block != block) slot.emplace(arena), block = s.block;
-    const bool head = s.block < 0;
+    const bool head = s.block < 0;  // the embedding, read as the head's weight
     const DType compute = head && weights.spec.head_fp32 ? types.stream : types.compute;
     kernels::Operand& operand = s.weight->operand;
     operand = {.w = s.weight->value.view(s.operand_shape), .forward = {}, .backward = {}};
@@ -127,8 +135,9 @@ FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype) 
   Arena root = Arena::addresses();  // which nobody reads: only their distances count
   lay_out(
       weights, &Weight::gradient, root, [&](int64_t) -> Arena& { return root; }, dtype, dtype);
-  std::vector<const std::byte*> begins = {weights.embed.gradient.data};
+  std::vector<const std::byte*> begins = {weights.embed.gradient.data};  // of units, in order
   const std::byte* end = begins[0] + root.used_bytes();
+  // A block's first product begins its unit.
   for (const Stored& s : weights.tensors)
     if (s.is_product() && s.block + 2 > int64_t(begins.size()))
       begins.push_back(s.weight->gradient.data);

@@ -1,10 +1,20 @@
+// How it works.  Two taps after two taps: columns of a token reach two z back, and so does halo_z.
+//
+//   z_{t-2}   z_{t-1}   z_t
+//      w0,0 \  / w0,1  w0,0 \  / w0,1        each u has two taps on z
+//          u_{t-1}         u_t
+//          column 2c    column 2c+1           each token's columns have two u
+//
+// Backward goes up: du_t = dcolumns_t[2c+1] + dcolumns_{t+1}[2c], as token t + 1 has u_t too; and
+// dz_t = w0,1 du_t + w0,0 du_{t+1}.  At the first token of a segment u_{t-1} belongs to the token
+// before: its gradient goes to b0, and where a document goes on to w0 and the halo too.
 #include "ashlar/kernels/cpu/conv_args.h"
 #include "ashlar/kernels/cpu/ops.h"
 
 namespace ashlar::kernels::cpu {
 namespace {
 
-// z_{t - steps}[c], 0 outside the document.
+// z_{t - steps}[c]: 0 before the document, of the halo before the segment.
 template <typename T>
 T z_at(const Cells<T>& z, int64_t stride, const Cells<T>& halo, int64_t C, const ConvNeighbours& p,
        int64_t t, int64_t steps, int64_t c) {
@@ -31,7 +41,8 @@ void conv_rows(const ConvArgs<T>& x, int64_t begin, int64_t end) {
   }
 }
 
-// du of token t: the current tap of t and the previous tap of t + 1.
+// du of token t: the current tap of t and the previous tap of t + 1, if that is of this segment.
+// Otherwise whoever has t + 1 adds its part, through the halo.
 template <typename T>
 T du_of(const Cells<T>& dcolumns, int64_t C, const ConvNeighbours& p, int64_t t, int64_t c) {
   T du = dcolumns[2 * (t * C + c) + 1];

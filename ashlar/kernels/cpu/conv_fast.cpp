@@ -36,6 +36,7 @@ void conv_rows(const ConvArgs<float>& x, int64_t begin, int64_t end) {
     const float *z0 = z_row(x, p, t, 0), *z1 = z_row(x, p, t, 1), *z2 = z_row(x, p, t, 2);
     for_lanes(x.C, [&](int64_t i, auto n) HWY_ATTR {
       const Pair w = load_pairs(x.w0, 2 * i, n);
+      // z before the document is 0, so that u before it is b0.
       const V bias = load(x.b0, i, n), now = load(z0 + i, n);
       const V before = load_or_zero(z1, i, n), oldest = load_or_zero(z2, i, n);
       const V u_before = hn::MulAdd(w.a, oldest, hn::MulAdd(w.b, before, bias));
@@ -51,8 +52,9 @@ HWY_INLINE void add_pairs(Pair v, float* to, Count n) {
   store_pairs({hn::Add(old.a, v.a), hn::Add(old.b, v.b)}, to, n);
 }
 
-// Adds what the gradient of a segment's first token is to the token before it: to b0 alone where a
-// document starts, else to the halo and, through it, to w0.
+// Adds what the columns of a segment's first token give to u of the token before: to b0 alone where
+// a document starts, else to w0 and the halo too.  The halo's last token is also under the first
+// token's own u.
 void conv_border(const ConvGradientArgs<float>& x, const ConvNeighbours& p, int64_t t, float* dw0,
                  float* db0) {
   const float *z1 = z_row(x, p, t, 1), *z2 = z_row(x, p, t, 2);

@@ -8,7 +8,7 @@
 namespace ashlar::kernels::cpu {
 namespace {
 
-// Rows of all experts, the first of num_rows.
+// The rows that belong to an expert: the first ones, of num_rows.
 int64_t rows_in_use(const Tensor& row_of_expert_E1, int64_t num_rows) {
   const int64_t rows = row_of_expert_E1.span<const int32_t>().back();
   ASHLAR_ASSERT(rows >= 0 && rows <= num_rows);
@@ -99,7 +99,7 @@ void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_T,
   }
   first[0] = 0;
   for (size_t e = 0; e < size_t(E); ++e) first[e + 1] = first[e] + int32_t(count[e]);
-  // Running starts: shifted by one, they end as the next expert's first row.
+  // first[e] counts up to the first row of the next expert; afterwards all are moved back by one.
   for (int64_t t = 0; t < T; ++t) {
     const auto e = size_t(expert[t]);
     if (int64_t(e) == E) {

@@ -4,12 +4,12 @@
 //                                  wide, M <= N             tall, M > N
 //                                  left       panels        left       panels
 //   gram         A =               X          X^T           X^T        X
-//   polynomial   P = b A + c A^2   A          A             A          A
-//   update       X = a X + ..      P          X             X          P
+//   polynomial   S = b A + c A^2   A          A             A          A
+//   update       X = a X + ..      S          X             X          S
 //
 // A step packs X (pack_x), then runs the three.  polynomial comes as c (A A + b/c A), so that A is
 // the start of the sums.  Through the Gram matrix the steps run on A and on the product Q of all
-// factors a I + P so far (iterate_gram); X takes part at the beginning and at the end alone.
+// factors P = a I + S so far (iterate_gram); X takes part at the beginning and at the end alone.
 //
 // A product is cut into tasks of 128 rows by one panel, whose sums lie on the stack.  Symmetric
 // results are computed where a block touches the upper triangle, the lower one is then copied.
@@ -73,7 +73,7 @@ int64_t stride_of(const Engine& engine, int64_t cols) {
 
 // Operands of one matrix X [M, N] and its square side m.
 struct Operands {
-  Rows x, next, gram, poly;   // X, its successor; A; b A + c A^2
+  Rows x, next, gram, poly;   // X, its successor; A; S
   Rows product, spare, half;  // through the Gram matrix: Q, its successor, P A
   // Of gram: its panels, and its left operand where X is tall (else that is x).
   std::byte *x_panels, *x_left;
@@ -185,8 +185,7 @@ std::pair<Operands, int64_t> Matrices::lay_out(std::byte* base) const {
                  ? take(round_up(m(), engine_.width) * left_row_bytes_)
                  : o.x_panels;
   o.gram_panels = panels(m(), m());
-  // Wide: b A + c A^2 is the left operand of the update and X its panels; tall: the other way
-  // round.
+  // Wide: S is the left operand of the update and X its panels; tall: the other way round.
   o.update_panels = panels(m(), tall_ ? m() : n());
   return {o, used};
 }
@@ -343,7 +342,7 @@ void Matrices::iterate(const Loop& loop, Operands& o, int steps) const {
   }
 }
 
-// to = (a I + P) from.  Polynomials of A commute, so the product is symmetric.
+// to = P from = a from + S from.  Polynomials of A commute, so the product is symmetric.
 void Matrices::advance(const Loop& loop, const Operands& o, const Rows& from,
                        const Rows& to) const {
   pack(loop, from, false, o.gram_panels);
@@ -362,7 +361,7 @@ void Matrices::iterate_gram(const Loop& loop, Operands& o, int steps) const {
       std::swap(o.product, o.spare);
     }
     if (step + 1 == steps) break;
-    // A of the next X, (a I + P) A (a I + P): for the next step alone.
+    // A of the next X is P A P.
     advance(loop, o, o.gram, o.half);
     advance(loop, o, o.half, o.gram);
   }

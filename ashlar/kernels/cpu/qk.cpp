@@ -1,3 +1,16 @@
+// How it works.  The plain arithmetic, token by token and head by head.  X is Q_h or K_j before the
+// norm, g the gradient of its hat turned back by the angles of RoPE.  Backward of a head:
+//
+//   dX    = tau sqrt(d) / n (g - X/n <g, X/n>)      tau is 1 for queries; along = <g, X/n>
+//   dtau += sqrt(d) <g, X/n>                        for keys
+//   db1  += dX,  dy = dX                            y and b1 are added to X as they are
+//
+// The mean couples a key with its queries, so that its dz needs dX of all heads of the token:
+//
+//   dz of q_h = dQ_h / 2 + dK_j / (2 G)             K_j has half the mean of G queries
+//   dz of k_j = dK_j / 2 + sum of dQ_h / 2          each of its queries has half of k_j
+//
+// X is not kept: mixed() computes it again wherever it is read.
 #include <cmath>
 
 #include "ashlar/kernels/cpu/ops.h"
@@ -47,7 +60,7 @@ T rotated(Cells<T> rope, int64_t row, int64_t rho, int64_t i, T direction, X x) 
   return i < half ? x(i) * c - x(i + half) * s : x(i) * c + x(i - half) * s;
 }
 
-// dX of one head into dx [D]; returns the temperature's share (of a key).
+// Puts dX of one head into dx [D]; returns the head's share of dtau, which counts for keys.
 template <typename T>
 T head_gradient(const QkGradientArgs<T>& x, const Token<T>& token, int64_t head, T* dx) {
   const int64_t D = x.s.D, t = token.t, j = head - x.s.N;
@@ -67,7 +80,7 @@ T head_gradient(const QkGradientArgs<T>& x, const Token<T>& token, int64_t head,
   return root * along;
 }
 
-// dz of one head of token t from the QK mean.
+// dz of one head of token t by the formulas above; dq_sum has the queries of other ranks too.
 template <typename T>
 T mean_share(const QkGradientArgs<T>& x, int64_t t, const T* dx, int64_t head, int64_t i) {
   const int64_t N = x.s.N, D = x.s.D, local = N / x.s.K, j = head - N;
@@ -86,6 +99,7 @@ void value_gradient(const QkGradientArgs<T>& x, int64_t t) {
   const DelayedNeighbours p = delayed_neighbours_of(*x.sequence, t);
   for (int64_t i = 0; i < current; ++i) x.dqkv.set(to + i, x.dv[t * KD + i]);
   for (int64_t i = 0; i < delayed; ++i) {
+    // v of token t + 1 has vd of t.  After a segment's last token halo_backward brings it.
     x.dqkv.set(to + current + i, p.last ? T(0) : x.dv[(t + 1) * KD + current + i]);
     if (p.first && p.halo >= 0) x.dhalo_vd.set(p.halo * delayed + i, x.dv[t * KD + current + i]);
   }

@@ -1,3 +1,8 @@
+// How it works.  The arithmetic of qk.cpp on vectors along a head.  A head is described by the
+// channels of its own and of its partners in the mean (Head), so that queries and keys take one
+// path.  X is not kept: `mixed` makes a vector of it in registers wherever one is read, twice in
+// forward (norm; rotation) and twice in backward (<g, X>; dX).  Backward keeps dX of all heads of a
+// token in the task's scratch, because the mean couples them.
 #include "ashlar/kernels/cpu/qk_args.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -19,7 +24,8 @@ const float* floats(const Cells<float>& cells) {
   return reinterpret_cast<const float*>(cells.data());
 }
 
-// A head and those it is averaged with: a query its key, a key its queries or (`summed`) their sum.
+// A head and its partners, with which it is averaged: of a query its key; of a key its queries, or
+// (`summed`) one row that is their sum over all ranks.
 struct Head {
   int64_t channel, partner, num_partners;  // first channels
   bool key;
@@ -110,7 +116,7 @@ void qk_rows(const QkArgs<float>& x, int64_t begin, int64_t end) {
   }
 }
 
-// dX of one head into dx; returns the temperature's share (of a key).
+// Puts dX of one head into dx; returns the head's share of dtau, which counts for keys.
 HWY_INLINE float head_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t,
                                float* dx) {
   const int64_t D = x.s.D, rho = x.s.rotary_dim, half = rho / 2;
@@ -121,6 +127,7 @@ HWY_INLINE float head_gradient(const QkGradientArgs<float>& x, const Head& head,
   const int64_t heads = head.key ? x.s.K : x.s.N, row = t * heads + head.index;
   const float* g = floats(head.key ? x.dkhat : x.dqhat) + row * D;
   const float norm = (head.key ? x.n_k : x.n_q)[row], root = std::sqrt(float(D));
+  // Turned back: RoPE with the angles' signs changed.
   for_lanes(half, [&](int64_t i, auto n) HWY_ATTR {
     const V low = load(g + i, n), high = load(g + half + i, n);
     const V c = load(angles + i, n), s = load(angles + half + i, n);
@@ -143,7 +150,7 @@ HWY_INLINE float head_gradient(const QkGradientArgs<float>& x, const Head& head,
   return root * along;
 }
 
-// dz of one head: half its own dX, and its share of the heads that it was averaged into.
+// dz of one head: half its own dX, and its share of the dX of its partners.
 void mean_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t, const float* dx) {
   const int64_t D = x.s.D, to = t * (x.s.C() + x.s.K * D) + head.channel;
   const V share = set(head.key ? 0.5f : 0.5f / float(x.s.G()));

@@ -7,6 +7,7 @@
 namespace ashlar::kernels::cpu {
 namespace {
 
+// erfc is accurate for negative x too, where 1 + erf would cancel.
 template <typename T>
 T gelu(T x) {
   return x / 2 * std::erfc(-x * T(M_SQRT1_2));
@@ -39,7 +40,7 @@ void mix_gradient_rows(const MixGradientArgs<T>& x, int64_t begin, int64_t end, 
   for (int64_t t = begin; t < end; ++t) {
     const int64_t row = t * x.R;
     const T rstd = x.rstd[t];
-    T mean = 0;
+    T mean = 0;  // <dn w, r rstd> / R: the part of dn w along r, to which the norm is blind
     for (int64_t i = 0; i < x.R; ++i) mean += x.dn[row + i] * x.w[i] * x.r[row + i] * rstd / T(x.R);
     for (int64_t i = 0; i < x.R; ++i) {
       const T normed = x.r[row + i] * rstd, dn = x.dn[row + i];
@@ -76,13 +77,13 @@ template <typename T>
 void select_rows(const SelectArgs<T>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const int64_t row = t * x.X;
-    T largest = x.logits[row], sum = 0;
+    T largest = x.logits[row], sum = 0;  // taken off, so that no exponential is infinite
     for (int64_t i = 1; i < x.X; ++i) largest = std::max(largest, x.logits[row + i]);
     for (int64_t i = 0; i < x.X; ++i) sum += std::exp(x.logits[row + i] - largest);
     for (int64_t i = 0; i < x.X; ++i) x.p.set(row + i, std::exp(x.logits[row + i] - largest) / sum);
     int64_t best = 0;
     for (int64_t i = 1; i < x.X; ++i)
-      if (x.p[row + i] + x.bias[i] > x.p[row + best] + x.bias[best]) best = i;
+      if (x.p[row + i] + x.bias[i] > x.p[row + best] + x.bias[best]) best = i;  // ties stay
     x.expert[t] = int32_t(best);
     x.chosen.set(t, x.p[row + best]);
   }

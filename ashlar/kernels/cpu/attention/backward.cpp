@@ -1,3 +1,18 @@
+// How it works.  Scores are computed again, tile by tile of 64 queries and 64 keys:
+//
+//   once          delta = <dout, out>; q and dout packed to reduce over queries (PackedQueries)
+//   for each pass of BlockRanges, in parallel over spans and kv heads j, in a task:
+//     for each block of keys        packs K^T, V^T and K; dk and dv of the block start at 0
+//       for each block of queries   that sees one of the keys
+//         for each query head of j  S = q K^T, dP = dout V^T
+//                                   P = exp(scale S - lse), dS = scale P (dP - delta)
+//                                   dv += P^T dout, dk += dS^T q;  dq += dS K, in place
+//       adds dk and dv of the block to the gradients
+//
+// A span is whole documents, so that its queries see its keys only; one task owns the gradients of
+// a span and a kv head, adds to them in a fixed order and needs no lock.  Blocks lie on a grid of
+// rows, and so one may belong to two spans: each masks the rows of the other, and touches only its
+// own rows of the gradients.
 #include <array>
 #include <cstring>
 
@@ -8,7 +23,7 @@ namespace {
 
 using gemm::Engine;
 
-constexpr int64_t kSpanRows = 256;  // a task's queries, unless its documents are longer
+constexpr int64_t kSpanRows = 256;  // the least queries of a span, but for the last one
 
 // Rows of q and the rows of k that they see, which no other span sees: the unit of parallel work,
 // for each kv head.  Inside one, key blocks are walked in order and query blocks in order: the same
@@ -17,11 +32,12 @@ struct Span {
   int32_t query_begin, query_end, key_begin, key_end;
 };
 
-// Whole documents make a span where both lists hold them one after the other in the same order;
-// else everything is one span.
+// Whole documents make a span where both lists hold the same documents, ascending, one after the
+// other; else everything is one span.
 class Spans {
  public:
   explicit Spans(const AttentionArgs& call) {
+    // Sized by rows, so that a dry run with other documents counts the same.
     const int64_t T = call.queries.num_tokens();
     const Tensor memory = call.ctx.workspace->take(DType::kI32, {T / kSpanRows + 1, 4});
     if (call.ctx.meta() || T == 0) return;
@@ -49,11 +65,11 @@ class Spans {
         open.query_end = int32_t(queries[i].row + queries[i].length);
       if (j >= num_keys || call.keys[j].document != document) return false;
       for (; j < num_keys && call.keys[j].document == document; ++j) {
-        if (call.keys[j].row < open.key_end) return false;
+        if (call.keys[j].row < open.key_end) return false;  // spans must not share rows of k
         open.key_end = int32_t(call.keys[j].row + call.keys[j].length);
       }
       const bool last = i == num_queries;
-      if (last && j != num_keys) return false;
+      if (last && j != num_keys) return false;  // keys of a document without queries
       if (!last && open.query_end - open.query_begin < kSpanRows) continue;
       spans_[count_++] = open;
       open = {open.query_end, open.query_end, open.key_end, open.key_end};
@@ -106,9 +122,11 @@ struct PackedQueries {
   }
 };
 
+// D columns are padded to whole panels, which are at most kBlock wide.
 constexpr size_t kTile = kBlock * kBlock, kWide = kBlock * (kMaxHeadDim + kBlock);
 
-// One task's packed key block, the gradients that it gathers and the tiles of one head.
+// One task's packed key block, the gradients that it gathers and the tiles of one head: 720 KiB of
+// stack.
 struct Scratch {
   alignas(64) std::array<std::byte, kWide * sizeof(float)> key_t, value_t, key, q, dout;
   alignas(64) std::array<float, kWide> dkey, dvalue, dq;
@@ -147,7 +165,8 @@ gemm::Source softmax_gradient(const Task& task, int64_t row, int64_t rows, int64
   return ds;
 }
 
-// dq of the span's rows += dS K.
+// dq of the span's rows += dS K.  Not in place where the block has rows of another span: its task
+// may be adding to them, and a product writes all rows, if only by adding zeros.
 void query_gradient(const Task& task, int64_t row, int64_t rows, int64_t h, const gemm::Source& ds,
                     Scratch& s) {
   const Engine& e = task.e;
@@ -187,7 +206,7 @@ void backward_tile(const Task& task, int64_t block, int64_t h, Scratch& s) {
   });
   const gemm::Source ds = softmax_gradient(task, row, rows, h, s);
   for (int64_t c = 0; c < kBlock; c += e.width) {
-    int64_t first = 0;  // row group that sees the panel's keys
+    int64_t first = 0;  // row that begins the first group to see the panel's keys
     while (first < rows && s.mask.columns[first / kRowGroup] <= c) first += kRowGroup;
     if (first >= rows) continue;
     const auto reduce = [&](const std::byte* a, const std::byte* b, float* gradient) {

@@ -1,3 +1,13 @@
+// How it works.  Queries and keys come as lists of segments, in any number and order; loops want
+// blocks of rows.  KeyLinks chains the key segments of each document in the order of their list:
+//
+//   queries   [ document 7 ][ document 9 ]        first:  segment 0 -> keys 1,  segment 1 -> keys 0
+//   keys      [ 9 ][ 7 ][ 9 ][ 7 ]                next:   0 -> 2,  1 -> 3
+//
+// In pass p a row takes the p-th segment of its chain, of which it sees one range of rows
+// (visible_rows).  BlockRanges has these ranges for the 64 rows of a query block; mask_for cuts
+// them to one block of keys.  Ranges of different passes are apart, so that the passes of a row add
+// up.
 #include "ashlar/kernels/cpu/attention/blocks.h"
 
 #include <climits>
@@ -29,7 +39,7 @@ bool BlockRanges::fill(const AttentionArgs& call, const KeyLinks& links, int64_t
   rows = std::min(kBlock, call.queries.num_tokens() - first_row);
   lowest = INT_MAX;
   highest = 0;
-  int32_t segment = -1, key = -1;
+  int32_t segment = -1, key = -1;  // of the row before: neighbours are mostly of one segment
   bool any = false;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = first_row + r;
@@ -64,7 +74,7 @@ bool BlockRanges::mask_for(int64_t key_block, int64_t row_begin, int64_t row_end
       mask.end[r] = ours ? std::clamp(end[r] - origin, 0, int32_t(kBlock)) : 0;
       if (mask.begin[r] < mask.end[r]) columns = std::max(columns, mask.end[r]);
     }
-    mask.columns[group] = (columns + 15) / 16 * 16;
+    mask.columns[group] = (columns + 15) / 16 * 16;  // whole vectors on every instruction set
     any = any || columns > 0;
   }
   return any;
@@ -83,7 +93,7 @@ void pack_block(const gemm::Engine& e, const gemm::Source& source, int64_t num_k
 
 namespace {
 
-// Rows of one tile: `rows` cut into equal tiles.
+// The rows of a tile where `rows` are cut into equal tiles, as few as there can be.
 int64_t tile_rows(const gemm::Engine& e, int64_t rows) {
   const int64_t tiles = (rows + e.max_rows - 1) / e.max_rows;
   return (rows + tiles - 1) / tiles;
@@ -125,6 +135,7 @@ gemm::Left left_rows(const gemm::Engine& e, const gemm::Source& source, int64_t 
 const gemm::Engine* attention_engine(const AttentionArgs& call) {
   const DType dtype = call.q.dtype;
   if (call.ctx.reference || dtype == DType::kF64) return nullptr;
+  // On AMX too: multiply_transposed reads a left operand from a panel, which tiles cannot.
   return dtype == DType::kBF16 && isa() >= Isa::kAvx512Bf16 ? &gemm::bf16_engine()
                                                             : &gemm::f32_engine(false);
 }

@@ -1,3 +1,16 @@
+// How it works.  Keys and values are packed once; then a task is a block of 64 queries of a head:
+//
+//   for each pass of BlockRanges       one, unless a document's keys come in pieces
+//     for each block of 64 keys        that a query of the block sees
+//       scores = q K^T                 rows that see no key of the block are left out
+//       softmax                        scores become P; the row's sum, and maximum, move on
+//       out += P V
+//   out / sum, and lse
+//
+// Softmax has two forms.  With bf16 products a task first runs `bounded`: exponentials without a
+// maximum, which saves scaling `out`, and P straight as bf16.  If a score is too large for that,
+// the task starts again with the online softmax, which products in fp32 always take.  Which form
+// runs follows from the scores alone, so that bits do not depend on threads.
 #include <array>
 #include <cmath>
 
@@ -52,6 +65,7 @@ struct PackedKeys {
   }
 };
 
+// One task's tiles.  `sums` serves the bounded form, `max` and `sum` the online one.
 struct Scratch {
   alignas(64) std::array<float, kBlock * kBlock> scores;
   alignas(64) std::array<float, kBlock*(kMaxHeadDim + kBlock)> out;
@@ -105,8 +119,9 @@ bool forward_block(const Engine& e, const AttentionArgs& call, const KeyLinks& l
   }
   for (int64_t r = 0; r < rows; ++r) {
     if (bounded) s.sum[r] = sum_lanes(s.sums[r].exact);
-    s.sum[r] = checked_sum(call, row + r, s.sum[r]);
+    s.sum[r] = checked_sum(call, row + r, s.sum[r]);  // 0 only where the call is partial
     const int64_t th = (row + r) * N + h;
+    // P was added up as bf16: its weights add to 1 over the sum of what was rounded.
     const float *from = &s.out[r * out_stride],
                 divisor = bounded ? sum_lanes(s.sums[r].rounded) : s.sum[r],
                 factor = s.sum[r] == 0 ? 0.0f : 1.0f / divisor;
@@ -128,7 +143,7 @@ void attention_forward_blocked(const Engine& e, const AttentionArgs& call) {
   if (call.ctx.meta()) return;
   packed.fill(e, call);
   const int64_t blocks = num_blocks(call.queries.num_tokens()), N = call.shape.N;
-  call.ctx.threads->run(blocks * N, [&](int64_t task, int) {  // late blocks have most work
+  call.ctx.threads->run(blocks * N, [&](int64_t task, int) {  // late blocks see most keys
     const int64_t block = blocks - 1 - task / N, h = task % N;
     if (e.element == DType::kBF16 && forward_block(e, call, links, packed, block, h, true)) return;
     forward_block(e, call, links, packed, block, h, false);

@@ -1,3 +1,16 @@
+// How it works.  Loops over rows of a tile of scores, which stand kBlock apart.  Of each row they
+// touch the first mask.columns of its group, whole vectors; within these, columns outside of
+// [begin, end) are masked, which only rows that end or begin there pay for (`partly`).
+//
+//   forward     softmax_rows            online: maximum, exponentials, scaling of the output so far
+//               exp_rows                bounded: exponentials alone, P as bf16
+//   backward    softmax_gradient_rows   P and dS as floats, in place
+//               softmax_gradient_pairs  the same as bf16, packed: two rows at a time, since a panel
+//                                       that reduces over rows is made of pairs of them
+//   decoding    scores_of, weighted_columns: few queries against rows of k and v as they lie
+//
+// exp_rows and softmax_gradient_pairs fill operands of bf16 products, and so take exp2_rough; their
+// factors carry log2(e).
 #include "ashlar/kernels/cpu/attention/rows_args.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -15,7 +28,7 @@ namespace {
 
 constexpr int64_t kPanelWidth = 32;  // of the bf16 engines
 
-// Lanes c, c+1, .. that lie in [begin, end).
+// The lanes of columns c, c+1, .. that lie in [begin, end).
 HWY_INLINE hn::Mask<D> columns_in(int64_t c, int32_t begin, int32_t end) {
   const D d;
   const V column = hn::Iota(d, float(c));
@@ -46,7 +59,7 @@ void softmax_rows(const BlockMask& mask, int64_t rows, float scale, float* s, fl
       store(p, row + c);
     }
     const float new_max = hn::GetLane(highest), new_sum = hn::GetLane(hn::SumOfLanes(d, total));
-    if (new_max > max[r]) {
+    if (new_max > max[r]) {  // what was added up so far is scaled to the new maximum
       const V factor = exp_approx(hn::Set(d, max[r] - new_max));
       for (int64_t c = 0; c < o_stride; c += lanes())
         store(hn::Mul(load(o + r * o_stride + c), factor), o + r * o_stride + c);
@@ -86,6 +99,7 @@ void softmax_gradient_rows(const BlockMask& mask, int64_t rows, float scale, con
 
 constexpr float kLog2e = 1.44269504f;
 
+// Masked scores count as 0 for `widest`, which tells whether all exponentials were in range.
 template <bool kPartly>
 HWY_INLINE V exp_row(const BlockMask& mask, int64_t r, V scales, const float* s, RowSums& sums,
                      bf16* p, V widest) {
@@ -134,7 +148,7 @@ HWY_INLINE void gradient_pair(const GradientRow (&row)[2], int64_t n, float scal
                               int64_t panel_stride, bf16* p_to, bf16* ds_to, bf16* ds_rows) {
   const D d;
   const V factor = hn::Set(d, scale * kLog2e), scales = hn::Set(d, scale);
-  const V lowest = hn::Set(d, -126.0f);
+  const V lowest = hn::Set(d, -126.0f);  // of exp2_rough; P as small as that counts for nothing
   for (int64_t c = 0; c < n; c += lanes()) {
     V p[2], ds[2];
     for (int i = 0; i < 2; ++i) {
@@ -152,6 +166,7 @@ HWY_INLINE void gradient_pair(const GradientRow (&row)[2], int64_t n, float scal
     store_pairs({p[0], p[1]}, p_to + to, Full());
     store_pairs({ds[0], ds[1]}, ds_to + to, Full());
   }
+  // Products over rows read whole panels of columns.
   for (int64_t c = n; c < kBlock; c += lanes()) {
     const int64_t to = c / kPanelWidth * panel_stride + c % kPanelWidth * 2;
     store_pairs({hn::Zero(d), hn::Zero(d)}, p_to + to, Full());
@@ -162,13 +177,13 @@ HWY_INLINE void gradient_pair(const GradientRow (&row)[2], int64_t n, float scal
 void softmax_gradient_pairs(const BlockMask& mask, int64_t rows, float scale, const float* lse,
                             const float* delta, int64_t stride, const float* s, const float* dp,
                             const PackedScores& to) {
-  const int64_t panel_stride = (rows + 1) / 2 * 2 * kPanelWidth;
+  const int64_t panel_stride = (rows + 1) / 2 * 2 * kPanelWidth;  // elements; rows padded to pairs
   for (int64_t r = 0; r < rows; r += 2) {
     const int64_t n = mask.columns[r / kRowGroup];
     GradientRow row[2];
     bool partly = false;
     for (int64_t i = 0; i < 2; ++i) {
-      const int64_t at = std::min(r + i, rows - 1);
+      const int64_t at = std::min(r + i, rows - 1);  // a missing row reads the last, all masked
       row[i] = {r + i < rows ? mask.begin[at] : 0,
                 r + i < rows ? mask.end[at] : 0,
                 s + at * kBlock,
@@ -270,7 +285,7 @@ HWY_INLINE void weighted_columns(int64_t c, const float* s, const T* v, int64_t 
 template <int kQueries, typename T>
 HWY_INLINE void weighted_sum_of(int64_t D_, const float* s, const T* v, int64_t stride,
                                 int64_t count, float* o, int64_t o_stride) {
-  constexpr int kVectors = kQueries == 4 ? 2 : 4;
+  constexpr int kVectors = kQueries == 4 ? 2 : 4;  // at most 8 sums, 4 values and a weight
   int64_t c = 0;
   for (; c + kVectors * lanes() <= D_; c += kVectors * lanes())
     weighted_columns<kQueries, kVectors>(c, s, v, stride, count, o, o_stride);

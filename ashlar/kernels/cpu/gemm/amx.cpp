@@ -29,7 +29,7 @@ int64_t padded(int64_t k) {
   return (k + kStep - 1) / kStep * kStep;
 }
 
-// Shapes the registers for `upper` and `lower` rows of A and sums; those of B have 16 rows of pairs.
+// Shapes the registers for `upper` and `lower` rows of A and sums; B has 16 rows of pairs.
 [[gnu::target("amx-tile,amx-bf16")]] void configure(int64_t upper, int64_t lower) {
   amx::TileConfig config;
   const int64_t rows[8] = {upper, upper, lower, lower, upper, lower, kHalf, kHalf};
