@@ -11,8 +11,8 @@
 //              conv_columns_backward adds what comes through the convolutions, halo_backward what
 //              other segments send back.  Only then dqkv is whole, and the qkv product can follow.
 //
-// columns are not saved, since they are twice as wide as z: backward makes them again, and then
-// takes their memory for their gradient.  Scopes of the workspace end as early as values allow.
+// columns, twice as wide as z, are not saved: backward makes them again, and then takes their
+// memory for their gradient.  Scopes of the workspace end as soon as what they hold was read.
 #include "ashlar/nn/cca_attention.h"
 
 #include <cmath>

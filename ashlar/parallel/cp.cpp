@@ -1,3 +1,15 @@
+// How it works.  `assign` makes everything that depends on documents, before a micro-batch; the
+// layers then call the halo functions here, and attend and attend_backward of cp_keys.cpp.
+//
+//   a row of the batch      .. t-3  t-2  t-1 | t  t+1  ..
+//                               rank a       |     rank b
+//   forward    a: Side behind_   z_{t-2} z_{t-1} vd_{t-1}  -->  b: Side before_, then halo rows
+//   backward   a: Side behind_, then added to dz, dvd      <--  b: Side before_, from halo rows
+//
+// A Side has one message for each border, and a message one row for each row of the batch, whether
+// a document crosses there or not.  Only segments that continue a document have halo rows: HaloRows
+// pairs those with rows of the messages.  Two ranks may meet at two borders (zigzag), of which each
+// sends at one: the messages of a pair cannot be taken for each other.
 #include "ashlar/parallel/cp.h"
 
 #include "ashlar/kernels/copy.h"
@@ -68,12 +80,13 @@ void CpSequence::find_halos() {
     if (segment.position == 0) continue;
     const int64_t row = segment.row / split_.local_length();
     const int64_t first = segment.row % split_.local_length();
-    int64_t border = 0;  // only at the start of a stretch does a segment continue a document
+    // Only at the start of a stretch does a segment continue a document.
+    int64_t border = 0;
     while (before_.borders[size_t(border)].local != first) ++border;
     const int64_t message = border * split_.num_rows + row;
     arriving_.last.push_back({message, halo});
     leaving_.last.push_back({halo, message});
-    if (segment.position >= 2) {
+    if (segment.position >= 2) {  // else the older token is none of this document
       arriving_.older.push_back({message, halo});
       leaving_.older.push_back({halo, message});
     }
@@ -101,7 +114,7 @@ void CpSequence::halo_forward(const Context& ctx, int64_t, const Sequence& seque
   ASHLAR_ASSERT(2 * C + vd.cols == width && num_halos == int64_t(arriving_.last.size()));
   for (size_t i = 0; i < behind_.borders.size(); ++i) {
     const Matrix message = behind_.message(i);
-    const int64_t last = behind_.borders[i].local - 1;
+    const int64_t last = behind_.borders[i].local - 1;  // before the border
     copy(ctx, token_of_rows(z, last - 1), message.columns(0, C));
     copy(ctx, token_of_rows(z, last), message.columns(C, 2 * C));
     copy(ctx, token_of_rows(vd, last), message.columns(2 * C, width));

@@ -1,4 +1,18 @@
 // How keys and values reach the queries of all ranks: gathered, or passed around a ring.
+//
+// How it works.  CpGather hands the kernel the keys of all ranks, in rank order.  In a ring of n
+// each step computes on one part while it sends that part on; n = 3:
+//
+//              rank 0       rank 1       rank 2
+//   step 0     part 0       part 1       part 2       the own part: gives every query a key
+//   step 1     part 2       part 0       part 1       starts the sum of the part's gradients
+//   step 2     part 1       part 2       part 0       adds to the sum that came from step 1
+//   then       sum of 0     sum of 1     sum of 2     comes home, and is added to the own gradients
+//
+// Step s computes on `here` and receives the next part in under_way_[s % 2], which held the part of
+// step s - 1, waited for and no longer read.  The sum of step s stands in sums_[s % 2], and goes to
+// sums_[(s + 1) % 2] of the next rank after the step, so that it travels under the next one.  All
+// ranks post in one order: keys 0, keys 1, sum 1, keys 2, sum 2, ..
 #include <algorithm>
 #include <limits>
 
@@ -13,7 +27,7 @@ using kernels::AttentionGradients;
 using kernels::Context;
 using kernels::Sequence;
 
-// The same with keys and values from elsewhere.
+// x with keys and values from elsewhere.
 Attention with_keys(Attention x, const Tensor& k, const Tensor& v) {
   x.k = k, x.v = v;
   return x;
@@ -25,8 +39,8 @@ OwnedTensor key_memory(Allocator& allocator, DType dtype, int64_t rows, const nn
   return make_tensor(allocator, dtype, {rows, shape.kv_dim()}, Tag::kCommunication);
 }
 
-// Tokens from the nearest query back to the nearest key that it sees without a window; none: the
-// largest number.
+// Tokens from the nearest query back to the nearest key that it sees without a window; the largest
+// number where no query sees a key.
 int64_t nearest_key(std::span<const Segment> queries, std::span<const Segment> keys) {
   int64_t nearest = std::numeric_limits<int64_t>::max();
   for (const Segment& query : queries)
@@ -103,7 +117,7 @@ void CpRing::assign_keys() {
     nearest_[part] = nearest_key(sequence().segments(), parts_[part]);
 }
 
-// The part that is here after so many steps; 0: the rank's own.
+// The part that is here at a step; that of step 0 is the rank's own.
 int CpRing::part_at(int step) const {
   return (ranks_.rank() - step + ranks_.size()) % ranks_.size();
 }
@@ -131,12 +145,13 @@ void CpRing::add(const Context& ctx, const Pair& from, const Pair& to) {
 void CpRing::attend(const Context& ctx, int64_t, const Sequence& sequence, const Attention& x) {
   const int n = ranks_.size();
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor sum = ctx.workspace->take(x.lse_TN.dtype, x.out.shape);  // of more parts than one
+  // The result over more parts than one, in the stream type: rounded once, at the last of them.
+  const Tensor sum = ctx.workspace->take(x.lse_TN.dtype, x.out.shape);
   Attention other = x;         // over a part of another rank
   other.shape.partial = true;  // only the own part holds a key for every query: the query's own
   other.out = ctx.workspace->take(x.out.dtype, x.out.shape);
   other.lse_TN = ctx.workspace->take(x.lse_TN.dtype, x.lse_TN.shape);
-  int last = 0;  // step with a visible part
+  int last = 0;  // the last step with a visible part, whose merge fills x.out
   for (int step = 1; step < n; ++step)
     if (sees(part_at(step), x.shape.window)) last = step;
   Pair here{x.k, x.v};
@@ -178,6 +193,7 @@ void CpRing::attend_backward(const Context& ctx, int64_t, const Sequence& sequen
     if (step + 1 < n) transfer = pass_on(passing_keys_, here, next, kKeys);
     const bool own = step == 0, first = step == 1, seen = sees(part_at(step), x.shape.window);
     if (seen) {
+      // Step 1 starts the sum by writing it; later ones add, once what was before has come.
       const Pair to = own ? Pair{g.dk, g.dv} : first ? sum : part_d;
       Attention part_x = with_keys(x, here.k, here.v);
       part_x.shape.partial = !own;
@@ -187,7 +203,7 @@ void CpRing::attend_backward(const Context& ctx, int64_t, const Sequence& sequen
     sum_comes.wait();  // of this part, from the ranks that had it before
     if (seen && !own) kernels::add(ctx, part_dq, g.dq);
     if (seen && step > 1) add(ctx, part_d, sum);
-    if (!seen && first) {
+    if (!seen && first) {  // a sum of nothing is sent too: traffic does not depend on documents
       fill(ctx, sum.k, 0.0);
       fill(ctx, sum.v, 0.0);
     }

@@ -1,3 +1,12 @@
+// How it works.  The state, its units and buckets, and who keeps what, for three ranks:
+//
+//   units        |             0             |         1         |
+//   buckets      |    0    |    1    |   2   |    0    |    1    |
+//   contiguous   |0000000000000000|1111111111111111|2222222222222|
+//   bucketed     |000111222|000111222|0011222|000111222|000111222|
+//
+// `piece` is what a rank has of one bucket, for collectives; `kept` joins the pieces that touch.
+// Cuts stand at multiples of align, counted from the beginning of a unit: units are multiples too.
 #include "ashlar/parallel/shards.h"
 
 #include <algorithm>
@@ -46,7 +55,7 @@ Range Shards::bucket(int64_t unit, int64_t index) const {
 Range Shards::piece(int64_t unit, int64_t index, int rank) const {
   const Range whole = bucket(unit, index);
   if (layout_ == ShardLayout::kContiguous) {
-    const int64_t begin = rank * share_ - unit_begin_[size_t(unit)];
+    const int64_t begin = rank * share_ - unit_begin_[size_t(unit)];  // in the unit; maybe outside
     // Ranks in order cut the bucket in order, those before and after it in empty pieces at its
     // ends.
     const auto inside = [&](int64_t at) { return std::clamp(at, whole.begin, whole.end); };
