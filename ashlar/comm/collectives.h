@@ -9,8 +9,8 @@
 
 namespace ashlar::comm {
 
-// One operation, on the thread that runs operations; group size above 1.  On meta nothing is read
-// or written, and the rounds are the same.
+// Runs one operation, on the thread that runs operations; group size above 1.  On meta nothing is
+// read or written, and the rounds are the same.
 class Collective {
  public:
   Collective(Rounds& lane, const Operation& operation, const Header& header,
@@ -32,12 +32,12 @@ class Collective {
   // target(begin); after(begin, elements) follows on every rank, equally often.
   void sum_chunk(function_ref<std::byte*(int64_t begin)> target,
                  function_ref<void(int64_t begin)> after);
-  void gather_chunks();  // of out, each from its rank
+  void gather_chunks();  // fills the other chunks of out, each from its rank
 
   int64_t chunk(int rank) const { return begins_[size_t(rank) + 1] - begins_[size_t(rank)]; }
   // Elements of a chunk from `begin` on, at most a slice.
   int64_t left(int64_t elements, int64_t begin) const;
-  std::byte* part(int index) const;  // of the staging memory: size_ parts of a slice
+  std::byte* part(int index) const;  // the staging memory has size_ parts, of a slice each
   void send(int rank, std::byte* data, int64_t bytes);
   void receive(int rank, std::byte* data, int64_t bytes);
   void exchange();
@@ -51,7 +51,7 @@ class Collective {
   const bool meta_;
   const int64_t width_;  // bytes of an element
   int64_t part_bytes_ = 0, slice_ = 0;
-  std::vector<int64_t>& begins_;  // of the chunks, in elements
+  std::vector<int64_t>& begins_;  // borders of the chunks, in elements
   Moved moved_;
 };
 

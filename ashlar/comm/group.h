@@ -92,7 +92,7 @@ struct TrafficRow {
   }
 };
 
-// Where a rank goes in a split: ranks of one color form a group, ordered by key, then by rank.
+// The place of a rank in a split: ranks of one color form a group, ordered by key, then by rank.
 struct SplitKey {
   int color = 0;  // negative: in no group
   int key = 0;
@@ -168,7 +168,7 @@ class Group {
   World& world_;
   const std::string name_, lane_;
   std::vector<int> world_ranks_;
-  Executor* executor_ = nullptr;  // of the lane; null: a group of one
+  Executor* executor_ = nullptr;  // the lane's; null: a group of one
   int rank_ = 0;
   uint64_t id_ = 0;
   int64_t sequence_ = 0, last_ticket_ = 0;

@@ -96,7 +96,7 @@ void OperationQueue::wait(int64_t ticket) {
     row = operation.row;
     changed_.wait(lock, [&] { return settled(ticket); });
   }
-  const bool failed = completed_ < ticket;  // what was done before the failure stays done
+  const bool failed = completed_ < ticket;  // operations done before a failure stay done
   lock.unlock();
   if (failed) fate_.rethrow();
   if (waits) group->add_wait(*row, seconds_since(start));

@@ -40,7 +40,7 @@ class OperationQueue final : public Executor {
   mutable std::condition_variable changed_;
   const int num_ranks_;
   std::vector<Operation> slots_;  // ticket t in slot t % kCapacity
-  std::vector<int64_t> counts_;   // of the operations in the slots: two lists a slot
+  std::vector<int64_t> counts_;   // counts that operations point at: two lists a slot
   int64_t submitted_ = 0, completed_ = 0;
   bool stop_ = false, cancelled_ = false;
   bool ended_ = false;  // by failure or cancellation: the thread touches no tensor any more

@@ -18,7 +18,7 @@ namespace ashlar::nn {
 struct CcaShape {
   int64_t H, N, K, D;
   int64_t group;    // query heads of the whole model per key head
-  int64_t delayed;  // so many of the K D value columns, the last, are the delayed ones
+  int64_t delayed;  // the last columns of the K D value columns: those of the delayed values
   int64_t rotary_dim;
   double qk_norm_eps;
 
@@ -56,7 +56,7 @@ struct AttentionSaved {
                              int64_t num_tokens, int64_t num_halos);
 };
 
-struct AttentionCall {  // what one call needs besides weights and activations
+struct AttentionCall {  // the arguments of one call besides weights and activations
   const Types& types;
   int64_t layer;
   int64_t window;  // tokens that a query sees, itself included; 0: all before it

@@ -38,7 +38,7 @@ std::vector<const Stored*> memory_order(const ModelWeights& weights) {
   for (const Stored& stored : weights.tensors) list.push_back(&stored);
   const auto key = [](const Stored* s) {
     const int kind = s->is_buffer() ? 3 : s->is_product() ? 2 : s->block >= 0 ? 1 : 0;
-    // Of a block's vectors those of its branches come first, then the block's own.
+    // The vectors of a block's branches come before the block's own.
     return std::tuple(kind, s->block, kind == 1 && s->logical[0].applied == Applied::kStream);
   };
   std::stable_sort(list.begin(), list.end(),
@@ -99,7 +99,7 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, DType dtype) {
 void lay_out(const ModelWeights& weights, Tensor Weight::*part, Arena& root, ArenaOfBlock products,
              DType dtype, DType product_dtype) {
   std::optional<Arena::Scope> slot;
-  int64_t block = -1;  // whose products lie in `slot`
+  int64_t block = -1;  // its products lie in `slot`
   for (const Stored* s : memory_order(weights)) {
     if (s->is_buffer() && part == &Weight::gradient) continue;
     const bool product = s->is_product();
@@ -135,7 +135,7 @@ FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype) 
   Arena root = Arena::addresses();  // which nobody reads: only their distances count
   lay_out(
       weights, &Weight::gradient, root, [&](int64_t) -> Arena& { return root; }, dtype, dtype);
-  std::vector<const std::byte*> begins = {weights.embed.gradient.data};  // of units, in order
+  std::vector<const std::byte*> begins = {weights.embed.gradient.data};  // one for each unit
   const std::byte* end = begins[0] + root.used_bytes();
   // A block's first product begins its unit.
   for (const Stored& s : weights.tensors)

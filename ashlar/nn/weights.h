@@ -8,7 +8,7 @@
 
 namespace ashlar::nn {
 
-// What a model is made of: its layers, and the list of all their tensors.  Memory comes later.
+// The parts of a model: its layers, and the list of all their tensors.  Memory comes later.
 struct ModelWeights {
   // share: the part that stands here.  init: what the list says of first weights.
   explicit ModelWeights(const ModelSpec& whole, const Share& share = {}, const InitSpec& init = {});
@@ -43,7 +43,7 @@ struct FlatLayout {
 };
 FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype);
 
-// Where the products of a block go.
+// The arena that the products of a block go to.
 using ArenaOfBlock = function_ref<Arena&(int64_t block)>;
 // Takes the tensor `part` (value or gradient) of every Weight, in memory order.  Where products(l)
 // is another arena than root, each block begins where the arena stands: blocks that share an arena

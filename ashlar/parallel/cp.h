@@ -58,11 +58,11 @@ class CpSequence : public nn::SequenceExchange {
   std::vector<std::vector<Segment>> parts_;  // by rank: its segments, in its own rows
 
  private:
-  // Where stretches of this rank meet those of others, on one of their two sides, and the messages
-  // that cross there.
+  // The borders where stretches of this rank meet those of others, on one of their two sides, and
+  // the messages that cross there.
   struct Side {
     struct Border {
-      int rank;       // that holds the other side
+      int rank;       // the one that holds the other side
       int64_t local;  // first token behind the border, in the rank's part of a row
     };
     std::vector<Border> borders;
@@ -71,11 +71,11 @@ class CpSequence : public nn::SequenceExchange {
     kernels::Matrix message(size_t border) const;  // [rows, width]
     void take(Allocator& allocator, DType dtype, int64_t num_rows, int64_t width);
   };
-  // Between halos, which the segments that continue a document have in their order, and rows of the
-  // memory of `before_`.
+  // Pairs of halos, which the segments that continue a document have in their order, and rows of
+  // the memory of `before_`.
   struct HaloRows {
-    std::vector<kernels::RowPair> last;   // of every halo
-    std::vector<kernels::RowPair> older;  // of those whose document has two tokens before the halo
+    std::vector<kernels::RowPair> last;   // for the last token of every halo
+    std::vector<kernels::RowPair> older;  // for the token before it, if it is of the same document
     void reserve(size_t num_halos) { last.reserve(num_halos), older.reserve(num_halos); }
     void clear() { last.clear(), older.clear(); }
   };
@@ -105,7 +105,7 @@ class CpGather final : public CpSequence {
  private:
   void assign_keys() override;
   void gather(const Tensor& k, const Tensor& v);
-  OwnedTensor k_, v_, dk_, dv_;  // of all ranks, rank by rank
+  OwnedTensor k_, v_, dk_, dv_;  // those of all ranks, rank by rank
   std::vector<Segment> keys_;    // their segments
 };
 

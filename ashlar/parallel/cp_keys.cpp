@@ -200,7 +200,7 @@ void CpRing::attend_backward(const Context& ctx, int64_t, const Sequence& sequen
       attention_backward(ctx, sequence, part(step), part_x,
                          {.dout = g.dout, .dq = own ? g.dq : part_dq, .dk = to.k, .dv = to.v});
     }
-    sum_comes.wait();  // of this part, from the ranks that had it before
+    sum_comes.wait();  // the sum of this part, from the ranks that had the part before
     if (seen && !own) kernels::add(ctx, part_dq, g.dq);
     if (seen && step > 1) add(ctx, part_d, sum);
     if (!seen && first) {  // a sum of nothing is sent too: traffic does not depend on documents

@@ -44,7 +44,7 @@ class DistributedMatrices final : public optim::Matrices {
     comm::Work work;
   };
   struct Round {
-    const MuonMatrix* mine = nullptr;  // what this rank works on
+    const MuonMatrix* mine = nullptr;  // the matrix that this rank works on; null: none
     Tensor gathered;                   // its elements
     Exchange gather, scatter;
   };
@@ -61,7 +61,7 @@ class DistributedMatrices final : public optim::Matrices {
   const std::vector<Tensor> gradients_;  // one-dimensional
   const DType compute_;
   const int num_steps_;
-  OwnedTensor buffers_[2];     // of even and odd rounds
+  OwnedTensor buffers_[2];     // for even and odd rounds
   std::vector<Round> rounds_;  // up to the last one of this rank; some may be empty
 };
 

@@ -14,8 +14,7 @@
 //          number and cover, take the first round in which all that work on them are free.
 // Work     rows cols min(rows, cols) of each matrix; whole matrices count first.
 // Source   arXiv 2511.17127 exchanges the two edge matrices of a contiguous shard between
-//          neighbours:
-//          replicate with k = 2.  The general form is this project's.
+//          neighbours: replicate with k = 2.  The general form is this project's.
 // Cost     time and passing memory in proportion to the pieces of split matrices on all ranks; what
 //          stays is what this rank takes part in.
 #pragma once
@@ -68,7 +67,7 @@ struct MuonSegment {
 // A split matrix that this rank takes part in.
 struct MuonMatrix {
   int64_t tensor = 0, index = 0;
-  Shape shape;  // of the tensor
+  Shape shape;  // the tensor's
   MatrixShape matrix{};
   int cover = 0;
   int num_holders = 0;  // k

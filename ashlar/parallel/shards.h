@@ -34,7 +34,7 @@ class Shards {
   int64_t num_buckets(int64_t unit) const;
   // Below, ranges count elements of the unit.
   Range bucket(int64_t unit, int64_t index) const;
-  Range piece(int64_t unit, int64_t index, int rank) const;  // of the bucket
+  Range piece(int64_t unit, int64_t index, int rank) const;  // the rank's part of the bucket
   // The ranges of a unit that the rank keeps: disjoint, in order, each as long as can be.
   std::vector<Range> kept(int64_t unit, int rank) const;
   int64_t kept_numel(int64_t unit, int rank) const;

@@ -46,14 +46,14 @@ class MpiCollectives final : public Runner {
   MPI_Request* next();
 
   MpiEngine& engine_;
-  Rounds rounds_;    // of send_receive and barrier
+  Rounds rounds_;    // for send_receive and barrier
   Rounds meetings_;  // on meta
   const double timeout_s_;
   std::atomic<bool> interrupted_{false};
   Operation planned_;
   std::vector<int> counts_, begins_, receive_counts_, receive_begins_;
   std::vector<MPI_Request> requests_;
-  std::vector<std::byte> copy_;  // of what an all_to_all in place sends; grows once
+  std::vector<std::byte> copy_;  // the input of an all_to_all in place; grows once
 };
 
 }  // namespace ashlar::comm

@@ -35,7 +35,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kFailureTag = 0;
-constexpr int kMaxTag = 32767;  // what every MPI has
+constexpr int kMaxTag = 32767;  // every MPI has tags up to this one
 
 // The first of a lane's two tags.  A function of its name, for not every rank has every lane; at
 // most kMaxTag - 3.

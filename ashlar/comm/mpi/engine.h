@@ -20,9 +20,9 @@ namespace ashlar::comm {
 
 void check_mpi(int code, const char* call);  // kComm with MPI's words, if it failed
 
-// A mutex for lanes that post and lanes that poll.  Who posts waits, and goes before all who poll.
-// The mutex around calls of MPI.  A lane that polls only tries to take it: whoever calls MPI
-// meanwhile moves the messages of all lanes.
+// The mutex around calls of MPI, for lanes that post and lanes that poll.  A lane that posts waits
+// for it, and goes before all that poll.  A lane that polls only tries to take it: whoever calls
+// MPI meanwhile moves the messages of all lanes.
 class Turn {
  public:
   void lock() {
@@ -73,7 +73,8 @@ class MpiEngine final : public Engine {
     int rank, exit_code;
     char message[2040];
   };
-  bool hear();  // of a failure elsewhere, into failure_; in a turn
+  // Puts failures that others have told into failure_; returns whether any is known.  In a turn.
+  bool hear();
   void listen();
 
   const Collectives collectives_;
@@ -83,11 +84,11 @@ class MpiEngine final : public Engine {
   std::array<MPI_Op, 5> sums_{};  // bf16; integers of 1, 2, 4, 8 bytes
   int rank_ = 0, size_ = 1;
   Turn turn_;
-  std::vector<int> tags_;    // of the lanes
+  std::vector<int> tags_;    // the first of each lane
   Notice heard_{}, told_{};  // from others; to others
   MPI_Request listening_ = MPI_REQUEST_NULL;
-  Failure failure_;         // the first that was heard of; rank -1: none
-  bool announced_ = false;  // ... and it is this rank's own
+  Failure failure_;         // the failure to tell: see `before`; rank -1: none
+  bool announced_ = false;  // this rank has told the others of its own
 };
 
 }  // namespace ashlar::comm

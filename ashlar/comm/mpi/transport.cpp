@@ -81,7 +81,7 @@ void MpiTransport::find_partners(const Round& round) {
 }
 
 void MpiTransport::meet(const Round& round) {
-  Clock::time_point start = Clock::now(), last = start;  // of the wait; of anything done
+  Clock::time_point start = Clock::now(), last = start;  // the time-out runs; a request ended
   while (num_open_ > 0) {
     const int num_ended = poll(round);
     if (num_ended > 0) {

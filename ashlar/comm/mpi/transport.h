@@ -9,7 +9,7 @@ namespace ashlar::comm {
 
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(MpiEngine& engine, int tag);  // and the one after it
+  MpiTransport(MpiEngine& engine, int tag);  // its tags are `tag` and the one after it
   void exchange(const Round& round) override;
   void interrupt() override { interrupted_ = true; }
 
@@ -17,7 +17,7 @@ class MpiTransport final : public Transport {
   void find_partners(const Round& round);
   void post(const Round& round);
   void meet(const Round& round);
-  int poll(const Round& round);  // how many have ended; -1: another lane is calling MPI
+  int poll(const Round& round);  // requests that have ended; -1: another lane is calling MPI
   void arrived(const Round& round, int partner);
   void add_payload(std::span<const Message> messages, bool is_send);
   void abandon();
@@ -28,8 +28,8 @@ class MpiTransport final : public Transport {
   std::vector<int> partners_, absent_;
   std::vector<Announcement> mine_, theirs_;  // by rank
   std::vector<MPI_Request> requests_;        // null: done
-  std::vector<int> announcers_;              // of requests_: whose announcement, or -1
-  std::vector<int> done_;                    // what MPI_Testsome finds
+  std::vector<int> announcers_;              // by request: the partner announced by it, or -1
+  std::vector<int> done_;                    // the requests that MPI_Testsome found ended
   int num_open_ = 0;
 };
 

@@ -41,7 +41,7 @@ struct Post {
   bool copying = false;  // the partner must not leave its round
 };
 
-// Where partners meet a rank on a lane.  The mutex guards everything in it.
+// The place where partners meet a rank on a lane.  The mutex guards everything in it.
 struct Box {
   std::mutex mutex;
   std::condition_variable changed;

@@ -37,7 +37,7 @@ using newton_schulz::kB;
 using newton_schulz::kC;
 using newton_schulz::kTiny;
 
-constexpr int64_t kTaskRows = 128;  // of a product, by the columns of one panel
+constexpr int64_t kTaskRows = 128;  // a task of a product: so many rows, by one panel
 
 int64_t round_up(int64_t a, int64_t unit) {
   return (a + unit - 1) / unit * unit;
@@ -75,7 +75,7 @@ int64_t stride_of(const Engine& engine, int64_t cols) {
 struct Operands {
   Rows x, next, gram, poly;   // X, its successor; A; S
   Rows product, spare, half;  // through the Gram matrix: Q, its successor, P A
-  // Of gram: its panels, and its left operand where X is tall (else that is x).
+  // The panels of gram, and its left operand where X is tall (else that is x).
   std::byte *x_panels, *x_left;
   std::byte *gram_panels, *update_panels;
 };

@@ -30,7 +30,7 @@ struct Head {
   int64_t channel, partner, num_partners;  // first channels
   bool key;
   int64_t index;  // among the queries or the keys
-  float share;    // of each partner in the mean
+  float share;    // the weight of each partner in their mean
 };
 Head head_of(const QkShape& s, int64_t head, bool summed) {
   const int64_t local = s.N / s.K, j = head - s.N;

@@ -39,7 +39,7 @@ bool BlockRanges::fill(const AttentionArgs& call, const KeyLinks& links, int64_t
   rows = std::min(kBlock, call.queries.num_tokens() - first_row);
   lowest = INT_MAX;
   highest = 0;
-  int32_t segment = -1, key = -1;  // of the row before: neighbours are mostly of one segment
+  int32_t segment = -1, key = -1;  // those of the row before, which mostly hold for the next too
   bool any = false;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = first_row + r;

@@ -36,8 +36,8 @@ class KeyLinks {
 // Rows of k that each row of a query block sees in one pass; begin == end: none.
 struct BlockRanges {
   int32_t begin[kBlock], end[kBlock];
-  int32_t lowest, highest;  // of all rows
-  int64_t rows;             // of the block
+  int32_t lowest, highest;  // the lowest begin and the highest end; no row has any: INT_MAX, 0
+  int64_t rows;             // in the block
   // False if no row has keys in this pass or a later one.
   bool fill(const AttentionArgs& call, const KeyLinks& links, int64_t pass, int64_t block);
   bool meets(int64_t key_block) const {
@@ -69,7 +69,7 @@ struct Packed {
 // c [rows, columns up to a whole panel] (+)= A B over the first k of num_k; `a` in rows.
 void multiply(const gemm::Engine& e, int64_t rows, int64_t columns, int64_t k, const gemm::Left& a,
               const Packed& b, float* c, int64_t c_stride, bool accumulate);
-// The same where A is the transpose of a packed block [k, rows].
+// c += A B, where A is the transpose of a packed block [k, rows].
 void multiply_transposed(const gemm::Engine& e, int64_t rows, int64_t columns, int64_t k,
                          const Packed& a, const Packed& b, float* c, int64_t c_stride);
 // Rows of a [T, heads * D] tensor as a left operand: in place, or converted into `scratch`.

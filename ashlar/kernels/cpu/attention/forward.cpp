@@ -75,8 +75,8 @@ struct Scratch {
   std::array<float, kBlock> max, sum;
 };
 
-// One block of queries of one head against all keys that it sees.  `bounded`: products of bf16, and
-// no score is large; false, with nothing stored, if one was.
+// Runs one block of queries of one head against all keys that it sees.  `bounded` takes products of
+// bf16 and scores that are not large: returns false, with nothing stored, if one was.
 bool forward_block(const Engine& e, const AttentionArgs& call, const KeyLinks& links,
                    const PackedKeys& packed, int64_t block, int64_t h, bool bounded) {
   const int64_t N = call.shape.N, D = call.shape.D, j = h / (N / call.shape.K);

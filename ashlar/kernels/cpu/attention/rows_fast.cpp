@@ -26,7 +26,7 @@ HWY_BEFORE_NAMESPACE();
 namespace ashlar::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kPanelWidth = 32;  // of the bf16 engines
+constexpr int64_t kPanelWidth = 32;  // columns of a panel of the bf16 engines
 
 // The lanes of columns c, c+1, .. that lie in [begin, end).
 HWY_INLINE hn::Mask<D> columns_in(int64_t c, int32_t begin, int32_t end) {
@@ -59,7 +59,7 @@ void softmax_rows(const BlockMask& mask, int64_t rows, float scale, float* s, fl
       store(p, row + c);
     }
     const float new_max = hn::GetLane(highest), new_sum = hn::GetLane(hn::SumOfLanes(d, total));
-    if (new_max > max[r]) {  // what was added up so far is scaled to the new maximum
+    if (new_max > max[r]) {  // the sums so far are scaled to the new maximum
       const V factor = exp_approx(hn::Set(d, max[r] - new_max));
       for (int64_t c = 0; c < o_stride; c += lanes())
         store(hn::Mul(load(o + r * o_stride + c), factor), o + r * o_stride + c);
@@ -136,7 +136,7 @@ bool exp_rows(const BlockMask& mask, int64_t rows, float scale, const float* s, 
   return hn::GetLane(hn::MaxOfLanes(d, widest)) <= kMaxBoundedScore * kLog2e;
 }
 
-// Rows r and r + 1 of the bf16 softmax gradient: what their columns share.
+// A row of the bf16 softmax gradient, and what its columns share.
 struct GradientRow {
   int32_t begin, end;
   const float *s, *dp;
@@ -148,7 +148,7 @@ HWY_INLINE void gradient_pair(const GradientRow (&row)[2], int64_t n, float scal
                               int64_t panel_stride, bf16* p_to, bf16* ds_to, bf16* ds_rows) {
   const D d;
   const V factor = hn::Set(d, scale * kLog2e), scales = hn::Set(d, scale);
-  const V lowest = hn::Set(d, -126.0f);  // of exp2_rough; P as small as that counts for nothing
+  const V lowest = hn::Set(d, -126.0f);  // exp2_rough takes no less; P is next to nothing there
   for (int64_t c = 0; c < n; c += lanes()) {
     V p[2], ds[2];
     for (int i = 0; i < 2; ++i) {

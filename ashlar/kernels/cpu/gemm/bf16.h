@@ -1,7 +1,6 @@
 // Packing to bf16, shared by the engines that read bf16 panels of 32 columns (AVX-512 BF16, AMX).
-// All need
-// AVX-512 BF16.  num_k and num_cols are what the source has; the rest up to padded_k and 32 is
-//                zero.
+// All functions need AVX-512 BF16.  num_k and num_cols are those of the source; the rest, up to
+// padded_k and 32, is zero.
 #pragma once
 
 #include "ashlar/kernels/cpu/gemm/engine.h"

@@ -135,8 +135,9 @@ void pack_left(const Engine& engine, const Source& from, int64_t tokens, int64_t
 // The cut of dw [N, K] into tasks where sums are cut into parts of tokens (k_block): a task packs
 // its part of x and, block of rows after block, of dy^T, and fetches the next part meanwhile.
 struct PartsSize {
-  static constexpr int64_t kPanelBytes = 16 << 10;  // of a part; two lie in the first-level cache
-  static constexpr int64_t kRowPanels = 8, kColPanels = 32;  // of a block
+  // A part is as many tokens as make a panel of kPanelBytes: two lie in the first-level cache.
+  static constexpr int64_t kPanelBytes = 16 << 10;
+  static constexpr int64_t kRowPanels = 8, kColPanels = 32;  // a block has at most so many
   int64_t row_panels, task_panels, row_tasks, col_panels, col_tasks;
   // Tasks as large as keep all threads busy to the end; bits do not depend on them.
   PartsSize(const Engine& engine, int64_t groups, int64_t N, int64_t K, int64_t threads)
