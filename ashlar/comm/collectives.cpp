@@ -1,5 +1,4 @@
-// How it works.  Each operation fills the lists of sends and receives, and `exchange` moves them as
-// one round.  begins_ holds the borders of the chunks; n is the number of ranks.
+// How it works.  Operations fill lists of sends and receives; `exchange` moves them as one round.
 //
 //   all_reduce       sum_chunk into the own chunk of out, gather_chunks
 //   reduce_scatter   sum_chunk into out
@@ -8,9 +7,9 @@
 //   broadcast        one round from the root, one among the others
 //   all others       one round; all_to_all in place one for each slice
 //
-// sum_chunk takes a slice of every chunk at a time: its owner receives n - 1 contributions, each in
-// a part of the staging memory, and adds them to its own.  The staging memory has n parts; `reduce`
-// keeps a sum in the last.
+// sum_chunk takes a slice of every chunk at a time: its owner receives a contribution from each
+// other rank, in a part of the staging memory, and adds them to its own.  One part is left over, in
+// which `reduce` keeps its sum.
 //
 // Partners must meet in the same rounds.  Ranks therefore count slices by the longest of all
 // chunks, and send empty messages where a chunk is at its end.  In place is safe because a round

@@ -4,7 +4,7 @@
 //            payload, the others are only counted.  Borders of chunks are left in the scratch.
 //   post     starts MPI's non-blocking collective on the group's communicator, in a turn
 //   finish   polls, a turn for each poll, so that other lanes come in between
-//   errors   wait_a_little polls on for a second: MPI may still write into the tensors
+//   errors   wait_a_little polls on for up to a second: MPI may still write into the tensors
 #include "ashlar/comm/mpi/collectives.h"
 
 #include <sched.h>

@@ -6,12 +6,9 @@
 //   failures   listen keeps one receive posted for a Notice from anybody; hear tests it, whenever
 //              a poll of a lane has found nothing.  fail sends a Notice to all others, once, and
 //              only if nobody else's came first.
-//
 //                nothing heard   failure_.rank is -1
 //                heard           failure_ is another rank's; exchanges throw it
-//                announced       this rank has sent its own: Fate, which asked for it, interrupts
-//                                the lanes
-//
+//                announced       this rank has sent its own; Fate, its caller, interrupts the lanes
 //   end        end_world listens a while more, because ranks that fail at once each believe to be
 //              the first; `before` orders the failures, so that all choose the same.  The rank that
 //              it names reports and aborts; the others wait, and step in if nothing happens.

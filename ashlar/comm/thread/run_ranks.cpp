@@ -6,10 +6,8 @@
 //   meet       r leaves when it has taken from all partners and all have taken from it (taken[p])
 //
 // A rank can then be one round ahead of a partner, never two: its next post waits in the box until
-// the owner has left the round before.
-//
-// Copying is done without a lock, out of memory that the partner promises while its post is
-// `copying`: a round that fails waits for that before it withdraws its posts.
+// the owner has left the round before.  Copying is done without a lock, out of memory that the
+// partner promises while its post is `copying`: a round that fails waits for that (withdraw).
 //
 // Locks: a thread holds the mutex of one box at a time.  Fate's mutex is taken before those of
 // Shared, lanes_mutex before a box's.  failed, ended and interrupted are checked under the mutex of

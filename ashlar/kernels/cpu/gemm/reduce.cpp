@@ -1,5 +1,4 @@
-// How it works.  dw = dy^T x sums over tokens, so that both operands are packed along tokens, for
-// this product alone.  Three loop nests, by engine and number of tokens:
+// How it works.  dw = dy^T x sums over tokens: both operands are packed along tokens, on the way.
 //
 //   engines that do not cut sums (bf16, AMX)
 //     x first, by all threads: panels of all tokens, in the workspace (pack_tokens)
@@ -10,12 +9,10 @@
 //     for each block of rows of dw                       up to 8 panels of dy
 //       for each part of the tokens                      16 KiB a panel
 //         pack the parts of x and of dy, on the stack    x only once, if all its parts fit there
-//         for each panel of dy: run_block over all panels of x, one of each at a time in the
-//           first-level cache
+//         for each panel of dy: run_block over all panels of x
 //
-// Groups that own rows (experts) have tokens of their own, groups that own columns (heads) all
-// tokens and a block of columns of dy and x.  How tokens are cut depends on shapes only, and one
-// task sums an element: bits do not depend on threads.
+// How tokens are cut depends on shapes only, and one task sums an element: bits do not depend on
+// threads.
 // Products that reduce over tokens: gradients of weights.
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/cpu/gemm/blocks.h"
