@@ -18,7 +18,7 @@ namespace ashlar::nn {
 struct CcaShape {
   int64_t H, N, K, D;
   int64_t group;    // query heads of the whole model per key head
-  int64_t delayed;  // the last columns of the K D value columns: those of the delayed values
+  int64_t delayed;  // the number of delayed value columns: the last of the K D
   int64_t rotary_dim;
   double qk_norm_eps;
 

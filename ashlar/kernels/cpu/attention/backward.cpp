@@ -6,7 +6,7 @@
 //       for each block of queries   that sees one of the keys
 //         for each query head of j  S = q K^T, dP = dout V^T
 //                                   P = exp(scale S - lse), dS = scale P (dP - delta)
-//                                   dv += P^T dout, dk += dS^T q;  dq += dS K, in place
+//                                   dv += P^T dout, dk += dS^T q;  dq of the gradients += dS K
 //       adds dk and dv of the block to the gradients
 //
 // A span is whole documents, so that its queries see its keys only; one task owns the gradients of

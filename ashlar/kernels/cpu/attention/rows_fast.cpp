@@ -1,6 +1,6 @@
 // How it works.  Loops over rows of a tile of scores, which stand kBlock apart.  Of each row they
-// touch the first mask.columns of its group, whole vectors; within these, columns outside of
-// [begin, end) are masked, which only rows that end or begin there pay for (`partly`).
+// compute the first mask.columns of its group, whole vectors; within these, columns outside of
+// [begin, end) are masked, which only rows that have such columns pay for (`partly`).
 //
 //   forward     softmax_rows            online: maximum, exponentials, scaling of the output so far
 //               exp_rows                bounded: exponentials alone, P as bf16
