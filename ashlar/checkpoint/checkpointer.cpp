@@ -1,3 +1,15 @@
+// How it works.  This file is the caller's side; save_threads.cpp is that of the two threads.
+//
+//   constructor      lease (leader), remains of killed processes, newest good step; then threads
+//   save()           make_job(): plan, room on the disk, arena if there is none yet.  Then the Job
+//                    waits for one of kMaxJobs places and is queued
+//   before_update()  waits until no job is left to copy: the tensors may change from then on
+//   wait()           waits until no job is left at all
+//
+// A save can end in two ways without a step: refuse()d in save(), before its job is queued, or
+// failed on the writer thread, which finish()es every job, failed or not.  last_step_ is the newest
+// step that is committed or queued; it goes back when a queued one fails, so that the same step may
+// be tried again.  mutex_ guards what the header says, with one condition variable for all waits.
 #include "ashlar/checkpoint/checkpointer.h"
 
 #include <unistd.h>
@@ -13,7 +25,7 @@ namespace ashlar::checkpoint {
 namespace {
 
 constexpr int64_t kReserveBytes = int64_t(16) << 20;
-constexpr size_t kMaxJobs = 2;
+constexpr size_t kMaxJobs = 2;  // as many snapshots as the arena is made for
 
 int64_t quarter_of_memory() {
   return int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE)) / 4;
@@ -44,6 +56,7 @@ Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOption
     recover(lease_->taken_over() ? VerifyLevel::kDeep : VerifyLevel::kFiles);
   }
   if (options_.run_id.empty()) options_.run_id = newest_ ? newest_->run_id : to_text(random_id());
+  // From here on the writer thread refreshes the lease.
   writer_ = start_thread("that writes checkpoints", [this] { write_loop(); });
   try {
     copier_ = start_thread("that copies checkpoints", [this] { copy_loop(); });
@@ -107,7 +120,8 @@ std::shared_ptr<Checkpointer::Job> Checkpointer::make_job(const SaveRequest& req
   return job;
 }
 
-// A save that ended before it began.  The others do not know yet, and may be writing.
+// Ends a save that did not begin.  The other writers do not know yet and may be writing: the leader
+// notes their directory for remove_abandoned(), a follower tells the leader by part-W.error.
 void Checkpointer::refuse(const SaveRequest& request, const Error& error) {
   if (leads()) {
     const std::lock_guard lock(mutex_);
@@ -151,7 +165,7 @@ void Checkpointer::before_update() {
   const Clock::time_point start = Clock::now();
   std::unique_lock lock(mutex_);
   if (to_copy_.empty()) return;
-  const std::shared_ptr<Job> job = to_copy_.back();
+  const std::shared_ptr<Job> job = to_copy_.back();  // the last to be copied: the wait is its
   changed_.wait(lock, [&] { return to_copy_.empty(); });
   job->stats.blocked_s += seconds_since(start);
 }
@@ -241,7 +255,7 @@ void Checkpointer::take_arena(const SavePlan& plan) {
   if (arena_) return;
   int64_t chunks = 0;
   for (const FilePlan& file : plan.files)
-    chunks += std::max<int64_t>(1, num_chunks(file.file.size_bytes));
+    chunks += std::max<int64_t>(1, num_chunks(file.file.size_bytes));  // an empty file passes too
   const int64_t limit = options_.max_arena_bytes > 0 ? options_.max_arena_bytes
                                                      : quarter_of_memory() / options_.local_writers;
   arena_ = std::make_unique<ChunkArena>(

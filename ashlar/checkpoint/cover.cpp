@@ -1,3 +1,12 @@
+// How it works.  Two independent answers to one question.  The hash is a sum in the field of
+// integers modulo p = 2^61 - 1, by which a product of 122 bits is reduced with one shift and one
+// addition.  A row of n elements from offset o in dim d weighs g^o + ... + g^(o + n - 1) =
+// g^o (g^n - 1) / (g - 1), and a box the product over its dims, so that its cost does not depend on
+// how many elements it has.  (g - 1) is inverted once per generator.
+//   The sweep is for naming an element, and is exact.  It cuts dim 0 into slabs at all borders of
+// the boxes; in a slab the boxes that span it are the same everywhere, so one coordinate, the
+// slab's first, stands for all of it, and check() goes down to the next dim with those boxes.
+// Below the last dim one box must be left.
 #include "ashlar/checkpoint/cover.h"
 
 #include <fmt/core.h>
@@ -19,6 +28,7 @@ uint64_t add(uint64_t a, uint64_t b) {
   return sum >= kPrime ? sum - kPrime : sum;
 }
 
+// 2^61 is 1 modulo kPrime: the bits from 61 on are added to those below.
 uint64_t multiply(uint64_t a, uint64_t b) {
   const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
   return add(uint64_t(product & kPrime), uint64_t(product >> 61));
@@ -58,7 +68,7 @@ class Sweep {
     std::vector<int> by_begin = active;
     std::stable_sort(by_begin.begin(), by_begin.end(),
                      [&](int a, int b) { return begin_of(a, d) < begin_of(b, d); });
-    std::vector<int64_t> borders{0, shape_[d]};
+    std::vector<int64_t> borders{0, shape_[d]};  // so that what no box reaches is a slab too
     for (const int box : active) {
       borders.push_back(begin_of(box, d));
       borders.push_back(end_of(box, d));
@@ -101,6 +111,7 @@ CoverHasher::CoverHasher(uint64_t seed, std::string_view name, int ndim) : ndim_
   for (Lane& lane : lanes_) {
     lane.weight = 1 + (state = splitmix64(state + 1)) % (kPrime - 1);
     for (int d = 0; d < ndim; ++d) {
+      // From 2 on: for 0 and 1 the formula has no meaning.
       lane.generator[d] = 2 + (state = splitmix64(state + 1)) % (kPrime - 3);
       lane.inverse[d] = inverse(lane.generator[d] - 1);
     }
@@ -116,7 +127,7 @@ CoverHash CoverHasher::operator()(const Box& box) const {
     for (int d = 0; d < ndim_; ++d) {
       const uint64_t g = lane.generator[d];
       h = multiply(h, power(g, uint64_t(box.offset[d])));
-      h = multiply(h, add(power(g, uint64_t(box.length[d])), kPrime - 1));
+      h = multiply(h, add(power(g, uint64_t(box.length[d])), kPrime - 1));  // g^length - 1
       h = multiply(h, lane.inverse[d]);
     }
     hash.lanes[i] = h;

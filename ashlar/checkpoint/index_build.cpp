@@ -1,3 +1,9 @@
+// How it works.  Every section grows in a buffer of its own while the builder walks files, tensors
+// and blobs once.  An element that owns others writes the present count of their section as its
+// `first_...`, then appends them, so that owned elements lie in the order of their owners, without
+// gaps: the order that the parser demands.  assemble() then lays the sections behind header and
+// table, all nine in the order of their kinds even where one is empty, and computes the checksums:
+// of each section for its row of the table, and of header and table for the header.
 #include <algorithm>
 #include <cstring>
 
@@ -62,7 +68,7 @@ class Builder {
     out.put(file.data_begin);
     out.put(file.header_crc);
     out.put(uint32_t(kChunkLog2));
-    out.put(count(kCrc));
+    out.put(count(kCrc));  // where the checksums, appended below, will begin
     out.put(uint64_t(file.chunk_crcs.size()));
     out.put(file.uuid);
     out.zeros(8);
@@ -151,6 +157,7 @@ class Builder {
     std::vector<std::byte> bytes = std::move(file.mutable_bytes());
     bytes.insert(bytes.end(), table.bytes().begin(), table.bytes().end());
     const uint32_t crc = crc32c(bytes);
+    // Computed while its own field was zero.
     for (size_t i = 0; i < 4; ++i) bytes[44 + i] = std::byte(crc >> (8 * i));
     bytes.insert(bytes.end(), body.bytes().begin(), body.bytes().end());
     return bytes;

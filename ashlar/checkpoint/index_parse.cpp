@@ -1,3 +1,17 @@
+// How it works.  One pass over the elements, after the frame of the file is proven:
+//
+//   parse_header     magic, version, file size, room for the table; CRC32C of header and table
+//   parse_sections   every section follows the one before it at the next multiple of 64, zeros
+//                    between them, and its CRC32C is right; unknown kinds are passed over
+//   parse_file, parse_tensor, parse_blob
+//                    all elements of FILE, TENSOR and BLOB in their order.  What they own in STR,
+//                    DIM, BOX, PAIR, CRC and SUBPART they claim()
+//   check_all_used, check_unique
+//
+// The invariant is that of claim(): used_[section] elements of a section have an owner, and the
+// next owner's range begins there.  So no element has two owners, none is left over, and the parsed
+// Index cannot be larger than the file by more than a constant factor, whatever the counts say.
+// That boxes tile their tensor is not checked here, but by save_plan.cpp, verify.cpp and load.cpp.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -34,7 +48,7 @@ class Parser {
   }
 
  private:
-  // Where the next value is read, and how messages name it.
+  // The byte at which the next value is read, and the name of that element in messages.
   struct Cursor {
     uint64_t at;
     std::string place;
@@ -45,6 +59,7 @@ class Parser {
     raise(ErrorKind::kCorrupt, "{}: {}", path_, fmt::format(format, std::forward<Args>(args)...));
   }
 
+  // Byte by byte: nothing is aligned, and the format is little-endian on every machine.
   template <typename T>
   T load(uint64_t at) const {
     ASHLAR_ASSERT(at + sizeof(T) <= bytes_.size());
@@ -122,12 +137,13 @@ class Parser {
     const auto table_end = size_t(kIndexHeaderBytes + num_rows_ * kSectionRowBytes);
     std::array<std::byte, kIndexHeaderBytes> header;
     std::copy_n(bytes_.begin(), header.size(), header.begin());
-    std::fill_n(header.begin() + 44, 4, std::byte(0));
+    std::fill_n(header.begin() + 44, 4, std::byte(0));  // the checksum counts itself as zero
     const uint32_t crc =
         crc32c(bytes_.subspan(header.size(), table_end - header.size()), crc32c(header));
     if (crc != load<uint32_t>(44))
       fail("the header's checksum is {:08x} but {:08x} was recorded; the file is damaged", crc,
            load<uint32_t>(44));
+    // Optional flags (byte 32) and the minor version (byte 12) are not asked: any value is fine.
     if (const auto flags = load<uint64_t>(24); flags != 0)
       fail("required feature flags {:#x} are unknown; use a newer version of this program", flags);
     Cursor in{48, "header"};
@@ -145,6 +161,7 @@ class Parser {
       take_zero(in, 4, "the reserved field");
       const uint64_t begin = (end + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
       expect(offset, begin, in, "offset");
+      // A division instead of a product, which could overflow.
       if (begin > bytes_.size() || element_bytes == 0 ||
           count > (bytes_.size() - begin) / element_bytes)
         fail("{}: {} elements of {} bytes at {} pass the end of the file", in.place, count,
@@ -225,6 +242,7 @@ class Parser {
     if (ndim > Shape::kMaxDims)
       fail("{}: {} dims; at most {} can be read", in.place, ndim, Shape::kMaxDims);
     const auto role = take<uint8_t>(in);
+    // The format has no role 3.
     if (role > uint8_t(Role::kLoader) || role == 3) fail("{}: role {} is unknown", in.place, role);
     logical.role = Role(role);
     tensor.parent = take<uint32_t>(in);
@@ -237,6 +255,7 @@ class Parser {
     const auto first_dim = take<uint64_t>(in), first_box = take<uint64_t>(in);
     const auto num_boxes = take<uint64_t>(in);
     const int64_t numel = take_size(in, "number of elements");
+    // Ranges are claimed before they are read, so that element() never passes its section.
     claim(kDim, first_dim, uint64_t(ndim), in);
     claim(kBox, first_box, num_boxes, in);
     logical.global_shape = parse_shape(first_dim, ndim);
@@ -255,7 +274,7 @@ class Parser {
   }
 
   void parse_boxes(IndexTensor& tensor, uint64_t first, uint64_t count) {
-    int64_t max_end = 0;
+    int64_t max_end = 0;  // the running maximum that max_end0 states
     for (uint64_t b = first; b < first + count; ++b) {
       Cursor in = element(kBox, b);
       in.place += fmt::format(" of '{}'", tensor.logical.name);
@@ -357,7 +376,7 @@ class Parser {
   const std::string& path_;
   uint32_t num_rows_ = 0;
   std::array<SectionView, kNumSections + 1> sections_{};
-  std::array<uint64_t, kNumSections + 1> used_{};
+  std::array<uint64_t, kNumSections + 1> used_{};  // elements that have an owner
   std::array<bool, kNumSections + 1> seen_{};
   Index index_;
 };

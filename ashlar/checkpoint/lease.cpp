@@ -1,3 +1,17 @@
+// How it works.  The lease is the file trainer.json; whoever put it there holds the root.  Nothing
+// is asked of the file system but two atomic renames: to a name that must be free (rename_new), and
+// over a name (replace).
+//
+//   claim(path)   writes the own text aside, renames it to `path`; false: the name is taken
+//   take(path)    claim; if the name is taken, read it.  Its holder may be alive: kConfig.  Dead:
+//                   take(successor), a name made of the hash of the dead text
+//                   the dead text is still at `path`: replace it by the successor, done
+//                   another text is there: give the successor back, start again
+//   refresh()     writes the text again, which renews its time of modification
+//
+// That is right because only the holder of the successor replaces that one dead text: two starters
+// that both saw it die meet at the successor, and the later finds another text at `path`.  The
+// recursion ends at a successor whose name is free or whose holder lives.
 #include "ashlar/checkpoint/lease.h"
 
 #include <signal.h>
@@ -59,7 +73,7 @@ Holder this_process() {
   try {
     me.boot = read_system_file(*system, "/proc/sys/kernel/random/boot_id");
     me.boot.resize(me.boot.find_last_not_of('\n') + 1);
-  } catch (const Error&) {  // a system without it: only the host tells
+  } catch (const Error&) {  // a system without boot ids
   }
   const ssize_t length = readlink("/proc/self/ns/pid", text, sizeof text - 1);
   if (length > 0) me.pid_namespace.assign(text, size_t(length));
@@ -87,6 +101,8 @@ Holder parse_holder(std::string_view text, const std::string& path) {
           fields.count("pid"), fields.count("started")};
 }
 
+// A process of this boot and pid namespace is known by its start time, even if its pid was given
+// again.  Elsewhere only the age of the lease tells, unless the same host has booted since.
 bool may_be_alive(const Holder& holder, const Holder& me, int64_t age_s) {
   if (holder.boot == me.boot && holder.pid_namespace == me.pid_namespace) {
     if (holder.pid == me.pid) return false;  // left behind inside this very process
@@ -97,7 +113,7 @@ bool may_be_alive(const Holder& holder, const Holder& me, int64_t age_s) {
   return age_s < kLeaseExpiry_s;
 }
 
-// nullopt: nothing there, or not any more.
+// The text of a file; nullopt: there is none, or there is none any more.
 std::optional<std::string> text_at(FileSystem& files, const std::string& path) {
   for (int attempt = 1;; ++attempt) {
     try {
@@ -121,7 +137,7 @@ int64_t age_of(FileSystem& files, const std::string& path) {
   return info ? int64_t(std::time(nullptr)) - info->modified_s : 0;
 }
 
-// nullopt: torn.  Leases appear whole; only a machine that went down leaves such a one.
+// nullopt: the text is torn.  Leases appear whole; only a machine that went down leaves a torn one.
 std::optional<Holder> holder_in(std::string_view text, const std::string& path) {
   try {
     return parse_holder(text, path);
@@ -149,7 +165,7 @@ bool Lease::claim(const std::string& path) {
   }
 }
 
-// False: another process was faster.
+// Renames `aside` to `path`.  False: another process was faster.
 bool Lease::give_name(const std::string& aside, const std::string& path) {
   for (int attempt = 1;; ++attempt) {
     try {
@@ -162,10 +178,8 @@ bool Lease::give_name(const std::string& aside, const std::string& path) {
   }
 }
 
-// A dead lease is replaced by whoever holds the name of its successor, which follows from its text
-// and is itself taken like a lease, because its holder may die too.  While that is held nobody else
-// replaces the dead one; a starter that was late finds another text there.  No file is ever taken
-// away on a judgement that may be of an earlier file of the same name.
+// The successor is taken like a lease, because its holder may die too.  No file is ever taken away
+// on a judgement that may be of an earlier file of the same name.
 void Lease::take(const std::string& path) {
   while (!claim(path)) {
     const std::optional<std::string> found = text_at(files_, path);

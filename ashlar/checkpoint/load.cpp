@@ -1,5 +1,15 @@
-// StepReader::load: first the whole report of what does not match, then file by file and chunk by
-// chunk: read, check, copy the runs that lie in the chunk straight to their destinations.
+// How it works.  StepReader::load in three parts:
+//
+//   Matcher    compares all that is stored with all that is wanted, and throws before a byte is
+//              written to a destination; so the report names everything that does not match
+//   Transfer   the common part of one stored box and one destination box, as runs that are
+//              contiguous in both; it knows the next byte of the file that it needs
+//   read_file  a heap of transfers by that byte.  It reads the chunk of the foremost transfer, lets
+//              every transfer that needs bytes of the chunk copy them, and goes on
+//
+// So each chunk that somebody needs is read and checked once, in the order of the file, and no
+// other; the memory is one chunk.  A run may go over the end of a chunk: its transfer keeps how far
+// it is (done_) and returns to the heap.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -31,7 +41,7 @@ std::string some_of(std::span<const std::string> items) {
   return text;
 }
 
-// Everything that stands between what is stored and what is wanted.
+// Compares what is stored with what is wanted, as the options allow.
 class Matcher {
  public:
   Matcher(const StepReader& reader, const LoadOptions& options)
@@ -43,6 +53,7 @@ class Matcher {
       ASHLAR_ASSERT(piece.data.device == Device::kCpu &&
                     piece.data.numel() == piece.box.length.numel() &&
                     inside(piece.box, piece.logical.global_shape));
+      // A tensor may have several destinations, which agree in all that is checked but the box.
       if (wanted.insert(piece.logical.name).second) check(piece);
     }
     for (const IndexTensor& tensor : reader_.index().tensors)
@@ -86,6 +97,7 @@ class Matcher {
         mismatched_.push_back(
             fmt::format("{} is {} but {} is wanted", wanted.name, name_of(from), name_of(to)));
     }
+    // Whole tensors, whatever part of them is wanted: a hole is damage wherever it lies.
     std::vector<Box> boxes;
     for (const IndexBox& box : stored->boxes) boxes.push_back(box.box);
     const auto error = find_cover_error(wanted.global_shape, boxes);
@@ -156,7 +168,7 @@ class Transfer {
   DType from_;
   Tensor to_;
   Runs runs_;
-  int64_t done_ = 0;  // bytes of the current run
+  int64_t done_ = 0;  // bytes of the current run; whole elements, since chunks end on them
 };
 
 int64_t read_file(const StepReader& reader, size_t file_index, std::vector<Transfer> waiting,

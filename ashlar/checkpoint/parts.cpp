@@ -10,7 +10,10 @@ namespace ashlar::checkpoint {
 namespace {
 
 constexpr int64_t kMaxErrorBytes = int64_t(1) << 20;
-constexpr int64_t kMaxPartBytes = int64_t(1) << 32;  // what its 32-bit offsets can reach
+constexpr int64_t kMaxPartBytes = int64_t(1) << 32;  // as far as the 32-bit offsets into STR reach
+
+// Joins the index of a part to the leader's.  A part counts its files from 0; its boxes are moved
+// behind the files that are there already.
 
 class Merger {
  public:
@@ -40,6 +43,7 @@ class Merger {
     ASHLAR_REQUIRE(paths_.insert(file.path).second, kCorrupt,
                    "{}: file '{}' is another writer's too", path, file.path);
     const std::string written = join(directory_, file.path);
+    // The leader must see the very file: writers that share no directory are found out here.
     const auto info = files_.stat(written);
     ASHLAR_REQUIRE(info && info->size_bytes == file.size_bytes, kStorage,
                    "{}: it has {} bytes here but writer {} wrote {}", written,

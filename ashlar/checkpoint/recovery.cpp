@@ -1,3 +1,15 @@
+// How it works.  What is known of a step lies in three places: in the step itself, which never
+// changes, and in two directories of verdicts beside the steps, whose files are named by step and
+// attempt, so that a step number that is saved again starts without a verdict.
+//
+//   .bad/STEP-ATTEMPT.json        not used again; never checked again
+//   .verified/STEP-ATTEMPT.json   passed kDeep once; the holder then checks kFiles at most
+//
+// find_newest walks the steps from the newest to the oldest.  judge() asks .bad/ first and else
+// checks the step (problem_of).  A step that fails is recorded, if the caller may write, and the
+// next older one is tried.  No step is moved: Checkpointer::recover quarantine()s the rejected ones.
+//   remove_step renames before it removes, so that a step that is half gone has no longer the name
+// of one; collect_stale finishes at the next start.
 #include "ashlar/checkpoint/recovery.h"
 
 #include <algorithm>
@@ -31,7 +43,7 @@ void write_verdict(FileSystem& files, const std::string& root, const char* direc
   write_text(files, verdict_path(root, directory, ref), json.dump(1, ' ', false, replace) + "\n");
 }
 
-// Attempt and run as far as COMMIT tells.
+// A step with its attempt and run, as far as COMMIT tells them.
 StepRef refer(FileSystem& files, const std::string& root, int64_t step) {
   StepRef ref{step, join(root, step_name(step)), kUnknownAttempt, ""};
   const std::string path = join(ref.directory, kCommitName);
@@ -49,7 +61,7 @@ StepRef refer(FileSystem& files, const std::string& root, int64_t step) {
   return ref;
 }
 
-// nullopt: good.
+// What a check at that level finds wrong first; nullopt: the step is good at that level.
 std::optional<std::string> problem_of(FileSystem& files, const StepRef& ref, VerifyLevel level,
                                       Log& log) {
   try {
@@ -65,6 +77,7 @@ std::optional<std::string> problem_of(FileSystem& files, const StepRef& ref, Ver
   }
 }
 
+// The reason recorded in .bad/.  A verdict counts even where its file cannot be read.
 std::optional<std::string> read_verdict(FileSystem& files, const std::string& root,
                                         const StepRef& ref) {
   if (!is_bad(files, root, ref)) return std::nullopt;
@@ -87,6 +100,7 @@ struct Judgement {
 };
 Judgement judge(FileSystem& files, const std::string& root, const StepRef& ref, VerifyLevel level,
                 Log& log) {
+  // Without COMMIT all attempts at a step share the name "unknown": each is checked anew.
   if (ref.attempt != kUnknownAttempt)
     if (auto problem = read_verdict(files, root, ref)) return {std::move(problem), true};
   return {problem_of(files, ref, level, log), false};
@@ -181,6 +195,7 @@ Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel lev
   for (const std::string& path : others)
     log.warn("{} is named like a step but is no directory; it is passed over", path);
   for (auto ref = steps.rbegin(); ref != steps.rend(); ++ref) {
+    // The holder loads the step next, which reads every byte; a reader may not.
     const bool trusted = who == Who::kHolder && is_verified(files, root, *ref);
     const auto [problem, known] =
         judge(files, root, *ref, trusted ? std::min(level, VerifyLevel::kFiles) : level, log);
@@ -231,6 +246,8 @@ std::vector<StepInfo> list_steps(FileSystem& files, const std::string& root, Ver
     info.verdict = state == StepState::kBad ? "bad" : "";
     infos.push_back(info);
   };
+  // The number of a step is the 12 digits at the end of "step-...", behind ".tmp-step-" (10
+  // characters) and between "step-" and "-ATTEMPT" under .bad/.
   for (const std::string& path : others)
     add(path, StepState::kForeign, std::string_view(path).substr(path.size() - 12));
   for (const std::string& name : names_in(files, root)) {
@@ -250,6 +267,7 @@ void quarantine(FileSystem& files, const std::string& root, const StepRef& ref) 
   const std::string bad = join(root, kBadDirectory);
   files.make_directories(bad);
   std::string target = join(bad, step_name(ref.step) + "-" + ref.attempt);
+  // "unknown" may be there already, from another attempt.
   if (files.stat(target)) target += "-" + to_text(random_id());
   files.rename_new(ref.directory, target);
   files.sync_directory(bad);

@@ -1,3 +1,16 @@
+// How it works.  A plan is made in save(), before a byte is copied or written:
+//
+//   pieces of a component --> parts: a tensor's first piece in part 1, its second in part 2, ...,
+//                             because a safetensors file holds a name once
+//   each part             --> one file: header (head), then the tensors' memory (sources), in the
+//                             order that plan_safetensors chose; and one box in the index for each
+//   each extra file       --> one file, its bytes in head, and one blob in the index
+//
+// What is copied here (loader tensors, extra files) goes into head; what the threads copy later
+// stays a pointer in sources.  The index lacks the files, since their checksums come with the
+// chunks.  When the last chunk is written StepWriter goes on: join_files(); the leader of several
+// writers merges their parts and calls check_cover(), which for one writer happens here; then
+// complete(), after which the index is one that parse_index takes.
 #include "ashlar/checkpoint/save_plan.h"
 
 #include <algorithm>
@@ -46,15 +59,15 @@ class Planner {
     add_component(Component::kOptim, request_.optim);
     add_component(Component::kLoader, request_.loader);
     for (const Blob& blob : request_.extra) add_blob(blob);
-    if (plan_.num_writers == 1) check_cover(plan_);  // of several, the leader proves it
-    sort_boxes(plan_.index);                         // an index has them sorted, a part too
+    // The boxes of several writers are complete only when the leader has joined their parts.
+    if (plan_.num_writers == 1) check_cover(plan_);
+    sort_boxes(plan_.index);  // a follower's part is an index too
     start_manifest();
     expect_bytes();
     return std::move(plan_);
   }
 
  private:
-  // Box j of a tensor goes to file j: a safetensors file holds a name once.
   void add_component(Component component, std::span<const Piece> pieces) {
     std::vector<std::vector<const Piece*>> parts;
     std::unordered_map<std::string_view, size_t> seen;
@@ -87,6 +100,7 @@ class Planner {
       specs.push_back({piece->logical.name, piece->logical.dtype, to_vector(piece->box.length)});
       by_name[piece->logical.name] = piece;
     }
+    // This orders the tensors by alignment: layout.entries, not `pieces`, is the order of the file.
     const SafetensorsPlan layout =
         plan_safetensors(specs, metadata(file.file, pieces), HeaderStyle::kAligned);
     file.head = layout.header;
@@ -102,6 +116,7 @@ class Planner {
       else
         file.sources.push_back({piece.data.data, entry.bytes()});
     }
+    // Boxes in the order of the request, so that the index lists tensors in model order.
     for (const Piece* piece : pieces) add_box(*piece, begin_of[piece->logical.name]);
     add_file(std::move(file));
   }
@@ -158,7 +173,7 @@ class Planner {
     plan_.files.push_back(std::move(file));
   }
 
-  // The headers of others apart, which are small.
+  // The bytes of all writers' files, without the headers of the other writers, which are small.
   void expect_bytes() {
     for (const LogicalTensor& tensor : plan_.whole)
       plan_.bytes_to_expect += tensor.global_shape.numel() * size_of(tensor.dtype);
@@ -185,7 +200,8 @@ class Planner {
 
 using TensorNumbers = std::unordered_map<std::string, size_t>;  // name -> place in Index::tensors
 
-// optim.<state>.<parameter> points at its parameter.
+// Gives every state optim.<state>.<parameter> its parameter as parent.  A state has no dot in its
+// own name; the parameter's name may have many.
 void link_states(Index& index, const TensorNumbers& places) {
   for (IndexTensor& tensor : index.tensors) {
     const std::string& name = tensor.logical.name;
@@ -210,6 +226,7 @@ void add_aliases(SavePlan& plan, const TensorNumbers& places) {
   }
 }
 
+// The tensors of model and optimizer must be plan.whole, no more and no less.
 void check_whole(const SavePlan& plan) {
   if (plan.whole.empty()) return;
   std::map<std::string_view, const LogicalTensor*> found;
@@ -251,6 +268,7 @@ void join_files(SavePlan& plan) {
 
 // One sum over all tensors proves exact cover; only if it differs is each tensor swept.
 void check_cover(const SavePlan& plan) {
+  // The attempt is random, so that every save draws other generators.
   const uint64_t seed = uint64_t(plan.attempt[0]) << 32 | plan.attempt[1] << 8 | plan.attempt[2];
   CoverHash found, expected;
   for (const IndexTensor& tensor : plan.index.tensors) {
@@ -288,6 +306,8 @@ void complete(SavePlan& plan) {
   manifest.tensors_total = int64_t(plan.index.tensors.size());
 }
 
+// Walks head and sources as one stream.  `offset` counts down over what lies before the range, and
+// is 0 from the first byte that is copied on.
 void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out) {
   const auto copy = [&](const std::byte* data, int64_t bytes) {
     if (offset < bytes && !out.empty()) {

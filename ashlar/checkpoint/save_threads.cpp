@@ -1,4 +1,18 @@
-// The two threads behind a Checkpointer.
+// How it works.  The two threads behind a Checkpointer:
+//
+//   save()    to_copy_      copier_                    filled_      writer_
+//   a Job --> [job job] --> for each chunk: acquire -> [chunk ..] -> begin() at a job's first one;
+//                           memory, fill it                          hash, write, release each;
+//                                                                    after the last: await_parts(),
+//                                                                    commit(), finish()
+//
+// Queues are changed under mutex_; copying, hashing and the disk go on without it.  The arena has a
+// lock of its own, never taken under mutex_.  The copier waits for memory, the writer never waits
+// for the copier with a chunk in hand, so that a snapshot larger than the arena goes through at the
+// speed of the disk.  Chunks stand in filled_ in the order of jobs, files and offsets: the writer
+// has one job at a time, whose `writer` and `error` no other thread touches.
+//   A failure is kept in job.error, and the attempt given up at once.  Later chunks of the job are
+// only released, the one marked `last` still ends it: every job that save() queued is finished.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -17,7 +31,7 @@ void Checkpointer::copy_loop() {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stop_ || !to_copy_.empty(); });
       if (to_copy_.empty()) return;
-      job = to_copy_.front();
+      job = to_copy_.front();  // stays in the queue: before_update() waits until it is empty
     }
     copy(job);
     {
@@ -31,7 +45,7 @@ void Checkpointer::copy_loop() {
 
 void Checkpointer::copy(const std::shared_ptr<Job>& job) {
   const size_t num_files = job->plan.files.size();
-  if (num_files == 0) {
+  if (num_files == 0) {  // a writer without boxes: an element without memory ends the job
     const std::lock_guard lock(mutex_);
     filled_.push_back({job, 0, 0, -1, 0, true});
   }
@@ -57,6 +71,7 @@ void Checkpointer::write_loop() {
     std::optional<Filled> next;
     {
       std::unique_lock lock(mutex_);
+      // Not longer, so that an idle thread refreshes the lease.
       changed_.wait_for(lock, std::chrono::seconds(kLeaseRefresh_s),
                         [&] { return stop_ || !filled_.empty(); });
       if (filled_.empty() && stop_) return;
@@ -80,7 +95,7 @@ void Checkpointer::refresh_lease() {
   }
 }
 
-// Runs on the writer thread; a failed job's later chunks are only released.
+// One chunk, and behind a job's last one all that ends the job.
 void Checkpointer::write(const Filled& filled) {
   Job& job = *filled.job;
   if (!job.error && !job.writer) guarded(job, [&] { begin(job); });
@@ -95,6 +110,7 @@ void Checkpointer::write(const Filled& filled) {
   finish(filled.job);
 }
 
+// Runs a stage of the job.  An error is the job's, and what it has written so far is given up.
 template <typename F>
 void Checkpointer::guarded(Job& job, F&& body) {
   try {
@@ -131,7 +147,8 @@ void Checkpointer::write_chunk(Job& job, const Filled& filled) {
   job.stats.write_s += seconds_since(start);
 }
 
-// Asks often at first, ten times a second later.
+// Looks for the parts after 1, 2, 4, ... ms, later ten times a second, and once more when the time
+// is over.
 void Checkpointer::await_parts(Job& job) {
   const Clock::time_point start = Clock::now();
   double delay_s = 0.001;
@@ -170,7 +187,7 @@ void Checkpointer::commit(Job& job) {
   job.stats.directory = directory;
   job.stats.commit_s = seconds_since(start);
   job.stats.total_s = seconds_since(job.start);
-  previous_ = newest_;
+  previous_ = newest_;  // for retire()
   newest_ = {job.plan.step, directory, to_text(job.plan.attempt), options_.run_id};
   consecutive_failures_ = 0;
 }
@@ -186,7 +203,7 @@ void Checkpointer::publish_part(Job& job) {
 void Checkpointer::fail(int64_t step, const Error& error) {
   ++consecutive_failures_;
   if (!leads()) return log_.warn("{}", error.what());  // the leader reports it
-  // A message of its own: it is read and freed by another thread.
+  // The message is copied, because copies of an Error share it and another thread frees this one.
   failures_.push_back({step, Error(error.kind(), std::string(error.what()))});
 }
 
@@ -200,7 +217,8 @@ void Checkpointer::finish(const std::shared_ptr<Job>& job) {
     else if (leads())
       committed_.push_back(job);
     std::erase(jobs_, job);
-    last_step_ = newest_ ? newest_->step : -1;  // a failed step may be tried again
+    // A failed step may be tried again.
+    last_step_ = newest_ ? newest_->step : -1;
     for (const auto& other : jobs_) last_step_ = std::max(last_step_, other->plan.step);
   }
   changed_.notify_all();
@@ -227,7 +245,8 @@ void Checkpointer::retire() {
     retire_old_steps(files_, root_, options_.keep, options_.keep_every, log_);
   } catch (const Error&) {
     const std::lock_guard lock(mutex_);
-    newest_ = previous_;  // the step was set aside
+    // The newest step did not read back and was set aside; the job fails although it was committed.
+    newest_ = previous_;
     throw;
   }
 }

@@ -1,3 +1,15 @@
+// How it works.  One object is one attempt.  write_chunk keeps one file open: it is created with
+// its first chunk, synced and closed with its last.  Then publish() or publish_part() runs once.
+// Nothing names a file before that file is synced, and nothing but the rename of the directory
+// makes a step, so that a crash finds one of these:
+//
+//   before COMMIT has its name             .tmp-    no step; collected at the next start
+//   then, until the rename                 .tmp-    no step either: its name does not count
+//   then, until the root is synced         .tmp- or step-S, as it reached the disk; whole if step-S
+//   from then on                           step-S; LATEST may be old
+//
+// An error takes the same way: abandon() removes the attempt, and if the directory was renamed
+// already (visible_), but the sync of the root failed, it first renames it back.
 #include "ashlar/checkpoint/step_writer.h"
 
 #include <chrono>
@@ -12,7 +24,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-constexpr int kTries = 4;
+constexpr int kTries = 4;  // of a write: with the usual first delay of 0.05 s they take 1 s
 
 }  // namespace
 
@@ -45,6 +57,7 @@ void StepWriter::begin() {
   });
 }
 
+// Writes only: after a failed sync nobody knows what of the file is on disk.
 void StepWriter::write_retrying(File& file, std::span<const std::byte> bytes, int64_t offset) {
   double delay_s = retry_delay_s_;
   for (int attempt = 1;; ++attempt, delay_s *= 4) {
@@ -70,7 +83,7 @@ void StepWriter::write_chunk(size_t index, int64_t chunk, std::span<const std::b
     file.chunk_crcs[size_t(chunk)] = crc32c(bytes);
     stage("writing", [&] { write_retrying(*file_, bytes, chunk * kChunkBytes); });
   }
-  if (chunk + 1 < num_chunks(file.size_bytes)) return;
+  if (chunk + 1 < num_chunks(file.size_bytes)) return;  // an empty file ends with its chunk 0
   stage("syncing", [&] {
     file_->sync();
     file_->close();
@@ -114,8 +127,8 @@ void StepWriter::report_failure(std::string_view text) noexcept {
   for (int attempt = 1; attempt <= kTries; ++attempt, delay_s *= 4) {
     try {
       file_.reset();
-      files_.make_directories(tmp_);
-      files_.remove_all(in_tmp(name + ".part"));  // of the try before
+      files_.make_directories(tmp_);  // begin() may not have run, or the leader may have removed it
+      files_.remove_all(in_tmp(name + ".part"));  // what the try before left
       return write_whole(name, text);
     } catch (const std::exception& error) {
       if (attempt == kTries)
@@ -139,7 +152,7 @@ void StepWriter::merge_writers() {
       merge_parts(files_, tmp_, plan_);
       remove_parts(files_, tmp_, plan_);
     });
-    check_cover(plan_);
+    check_cover(plan_);  // only now, with the boxes of all writers
   }
   complete(plan_);
 }

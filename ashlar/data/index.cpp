@@ -1,3 +1,14 @@
+// How it works.  Nothing is copied: an Index holds three pointers into the bytes of the file, to
+// lengths, offsets and documents, and every accessor loads one number.  parse_index checks in the
+// order in which each step makes the next one safe:
+//
+//   header      magic, version, type; both counts up to 2^56, so that sizes made of them fit
+//   file size   exactly what the counts give, so that every entry of the arrays lies in the file
+//   lengths     each offset is the sum of the lengths before it: sequences lie without gaps
+//   documents   they rise from 0 to the number of sequences
+//
+// After that document_start() never falls as the document rises, from 0 to num_tokens(), which is
+// what the binary search of locate() needs.  Documents may be empty.
 #include "ashlar/data/index.h"
 
 #include <bit>
@@ -15,8 +26,10 @@ constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
 constexpr uint64_t kVersion = 1;
 constexpr uint64_t kVersionAt = 9, kTypeAt = 17, kSequencesAt = 18, kDocumentsAt = 26;
 constexpr uint64_t kHeaderBytes = 34;
-constexpr uint64_t kMaxCount = uint64_t{1} << 56;  // 20 bytes of each still fit 63 bits
+// Largest S and D: the file size that they give, 34 + 13 S + 8 D, stays below 2^63.
+constexpr uint64_t kMaxCount = uint64_t{1} << 56;
 
+// The arrays are not aligned: 34 bytes of header lie before them.
 template <typename T>
 T load(const std::byte* at) {
   T value;
@@ -94,6 +107,7 @@ int64_t Index::first_sequence(int64_t document) const {
 
 int64_t Index::document_start(int64_t document) const {
   const int64_t sequence = first_sequence(document);
+  // There is no offset for the end of the last sequence.
   return sequence == num_sequences_ ? num_tokens_ : offset(sequence) / size_of(type_);
 }
 
@@ -102,7 +116,9 @@ int64_t Index::document_length(int64_t document) const {
 }
 
 Place Index::locate(int64_t token) const {
-  int64_t low = 0, high = num_documents_;  // document_start(low) <= token < document_start(high)
+  // document_start(low) <= token < document_start(high).  The answer is the last document that does
+  // not begin behind the token, so never an empty one.
+  int64_t low = 0, high = num_documents_;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     (document_start(middle) <= token ? low : high) = middle;
@@ -112,7 +128,8 @@ Place Index::locate(int64_t token) const {
 
 void Index::check_lengths(const std::string& file) {
   const int64_t size_bytes = size_of(type_);
-  int64_t expected = 0;  // at most 2^56 sequences of 2^34 bytes would overflow; checked below
+  // In bytes.  2^56 sequences of 2^34 bytes would overflow, so that each sum is checked.
+  int64_t expected = 0;
   for (int64_t i = 0; i < num_sequences_; ++i) {
     ASHLAR_REQUIRE(length(i) >= 0, kData, "{}: lengths[{}] is {}; expected 0 or more", file, i,
                    length(i));
@@ -170,7 +187,7 @@ Index parse_index(std::span<const std::byte> bytes, const std::string& file) {
   ASHLAR_REQUIRE(documents >= 2 && documents <= kMaxCount, kData,
                  "{}: document index count (byte {}) is {}; expected 2 (one document) to 2^56",
                  file, kDocumentsAt, documents);
-  const uint64_t plain = kHeaderBytes + 12 * sequences + 8 * documents;
+  const uint64_t plain = kHeaderBytes + 12 * sequences + 8 * documents;  // without modes
   ASHLAR_REQUIRE(size == plain || size == plain + sequences, kData,
                  "{}: the file has {} bytes; expected {} for its {} sequences and {} document "
                  "entries (or {} with modes): it is cut or damaged",

@@ -1,3 +1,16 @@
+// How it works.  Every rank plans every global batch whole, and then fills the rows of its own
+// streams only.  plan() walks the G samples of the batch and notes for each which source it takes
+// and how many samples of that source came before; fill_row() makes a row of such a choice.
+//
+//   G = 8, L = 4: sample numbers of one global batch, counted from its first
+//
+//     stream          0  1  2  3
+//                     0  1  2  3     streams 0 and 1, a rank's: rows 0 4 1 5, in this order
+//                     4  5  6  7     streams 2 and 3, another's: rows 2 6 3 7
+//
+// state_.counts moves only at the end of a global batch, by counts_after_.  Inside of one the state
+// says where the batch began and how many of this rank's rows were taken, so that a loader restored
+// from it plans the same choices again and goes on with the next row.
 #include "ashlar/data/loader.h"
 
 #include <algorithm>
@@ -69,6 +82,8 @@ LoaderState Loader::beginning() const {
   state.global_batch = options_.global_batch;
   state.num_streams = options_.num_streams;
   state.seed = options_.seed;
+  // All that decides which tokens sample number i holds, but for the seed, which restore() compares
+  // by itself.
   state.fingerprint = mix(static_cast<uint64_t>(length_), options_.shuffle);
   for (size_t d = 0; d < sources_.size(); ++d) {
     const Samples& samples = sources_[d].samples;
@@ -97,6 +112,7 @@ bool Loader::restore(const LoaderState& state, bool allow_dataset_change) {
   ASHLAR_REQUIRE(state.seed == fresh.seed, kConfig,
                  "train.seed is {}; expected {}, with which the saved loader state began",
                  fresh.seed, state.seed);
+  // Between global batches both sizes may change: `consumed` and `counts` do not depend on them.
   ASHLAR_REQUIRE(
       state.position == 0 ||
           (state.global_batch == fresh.global_batch && state.num_streams == fresh.num_streams),
@@ -143,7 +159,7 @@ void Loader::next(Batch& batch) {
   batch.segments.clear();
   const int64_t per_stream = options_.global_batch / options_.num_streams;
   for (int64_t row = 0; row < options_.micro_batch; ++row) {
-    const int64_t local = state_.position + row;
+    const int64_t local = state_.position + row;  // among this rank's rows of the global batch
     const int64_t stream = options_.first_stream + local / per_stream;
     const int64_t in_batch = (local % per_stream) * options_.num_streams + stream;
     const Choice& choice = choices_[static_cast<size_t>(in_batch)];
@@ -171,7 +187,7 @@ void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
   const auto sample =
       options_.shuffle ? static_cast<int64_t>(order(static_cast<uint64_t>(number))) : number;
   source.samples.pieces(source.dataset->index(), sample, pieces_);
-  int64_t filled = 0;
+  int64_t filled = 0;  // of the T + 1 tokens of the window; less than all only with best fit
   for (const Piece& piece : pieces_) {
     source.dataset->read(
         piece.begin, options_.vocab_size,
@@ -184,6 +200,7 @@ void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
   int32_t* targets_T = batch.targets_BT.data() + row * length_;
   std::copy(window_.begin(), window_.end() - 1, ids_T);
   std::copy(window_.begin() + 1, window_.end(), targets_T);
+  // The last token that was read has no token after it.
   for (int64_t t = std::max<int64_t>(0, filled - 1); t < length_; ++t) targets_T[t] = -1;
   if (options_.mask_document_end) {
     int64_t at = 0;
@@ -208,7 +225,7 @@ void Loader::add_segments(int64_t row, int64_t filled, Batch& batch) const {
     add(at, at + piece.length);
     at += piece.length;
   }
-  add(filled, length_);
+  add(filled, length_);  // padding, if there is any
 }
 
 }  // namespace ashlar::data

@@ -1,3 +1,13 @@
+// How it works.  `depth` slots form a ring between two threads; batch k stands in slot k % depth.
+// Two counters, both under the mutex, only grow and say whose a slot is:
+//
+//   batches taken .. loaded - 1          wait for the trainer
+//   batches loaded .. taken + depth - 1  have free slots; the loader's thread fills the first one
+//
+// Filling happens without the mutex, since the slot is the loader thread's alone.  next() swaps the
+// caller's batch against the slot, so that depth + 1 batches go round and their vectors keep the
+// memory they have grown to.  An error ends the thread and stays: next() first gives out what was
+// loaded before it, then throws it at every call.
 #include "ashlar/data/prefetch.h"
 
 #include <condition_variable>
@@ -15,8 +25,6 @@ namespace ashlar::data {
 struct Prefetcher::State {
   State(Loader from, int depth) : loader(std::move(from)), slots(static_cast<size_t>(depth)) {}
 
-  // Slot k % depth is the thread's from the time that batch k - depth was taken until batch k is
-  // counted in `loaded`, and then the trainer's.
   void run() {
     for (uint64_t k = 0;; ++k) {
       {
@@ -38,14 +46,14 @@ struct Prefetcher::State {
     }
   }
 
-  Loader loader;  // of the thread
+  Loader loader;  // the thread's; the trainer asks it for what never changes
   std::vector<Batch> slots;
   std::mutex mutex;
   std::condition_variable wake_loader, wake_trainer;
   uint64_t loaded = 0, taken = 0;
   bool stop = false;
   std::exception_ptr failure;
-  double stall_s = 0;
+  double stall_s = 0;  // the trainer's
   std::thread thread;
 };
 
@@ -72,7 +80,7 @@ void Prefetcher::next(Batch& batch) {
     s.wake_trainer.wait(lock, [&] { return s.taken < s.loaded || s.failure; });
     s.stall_s += seconds_since(start);
   }
-  if (s.taken == s.loaded) std::rethrow_exception(s.failure);
+  if (s.taken == s.loaded) std::rethrow_exception(s.failure);  // nothing else ended the wait
   std::swap(batch, s.slots[s.taken % s.slots.size()]);
   ++s.taken;
   lock.unlock();

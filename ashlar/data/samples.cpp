@@ -11,10 +11,12 @@ Samples::Samples(const Index& index, TokenRange range, int64_t sequence_length, 
   ASHLAR_ASSERT(sequence_length >= 1);
   ASHLAR_ASSERT(0 <= range.begin && range.begin <= range.end && range.end <= index.num_tokens());
   if (packing == Packing::kConcat) {
+    // The last sample too needs one token more, as its last target.
     size_ = std::max<int64_t>(0, (range.size() - 1) / sequence_length);
     return;
   }
   if (range.size() == 0) return;
+  // The document at the beginning of the range, or the next one if the range begins inside of it.
   first_document_ = index.locate(range.begin).document;
   if (index.document_start(first_document_) < range.begin) ++first_document_;
   std::vector<int64_t> lengths;
@@ -35,6 +37,7 @@ void Samples::pieces(const Index& index, int64_t sample, std::vector<Piece>& out
     }
     return;
   }
+  // The sample may begin inside a document and may reach over many; each gives one piece.
   int64_t at = range_.begin + sample * sequence_length_;
   const int64_t end = at + sequence_length_ + 1;
   Place place = index.locate(at);
