@@ -1,3 +1,12 @@
+// How it works.  A Subject is a trainer with its own recipe and the times and traffic of its steps;
+// an overlap study has three of them in one process, and lets them run in turn for kRounds rounds,
+// so that a machine whose speed changes slowly is as fast for all three.
+//   Subject::run begins and ends at a barrier (settle): operations of the runs before it are not in
+// its counts, and its own are.  Steps between are not separated, so that what a step leaves to the
+// next one, such as weights that are being gathered, is timed as in training.  Counters of traffic
+// only grow; a run adds what they grew by, warm-up steps included, and means are over all of these.
+//   Every rank computes the same report: the traffic of all ranks goes around as JSON text
+// (all_said).
 #include "ashlar/bench/ranks.h"
 
 #include <algorithm>
@@ -102,7 +111,8 @@ class Subject {
     trainer_.apply(trainer_.measure());
   }
 
-  // All that this rank submitted is done; others are as far.
+  // Waits until all that this rank submitted is done, and the others are as far.  Operations of the
+  // data ranks stand in the lane of the barrier; those of other lanes are waited for in a step.
   void settle() { ranks_.barrier("bench").wait(); }
 
   Traffic traffic() const {
@@ -125,7 +135,7 @@ class Subject {
   int64_t num_counted_ = 0, num_steps_ = 0;
 };
 
-// Traffic of every rank.
+// The traffic of every rank, in their order.
 std::vector<Traffic> of_all_ranks(comm::Group& ranks, const Traffic& mine) {
   Json rows = Json::array();
   for (const auto& [key, c] : mine)
@@ -145,7 +155,8 @@ Json json_of(const Summary& s) {
           {"p99_s", s.p99},       {"max_s", s.max}, {"steps", s.count}};
 }
 
-// The summary of the rank with the longest median: muted ranks do not wait for each other.
+// The summary of the rank with the longest median.  Muted ranks do not wait for each other, so that
+// each has a time of its own.
 Summary slowest(comm::Group& ranks, const Summary& mine) {
   Summary longest = mine;
   for (const std::string& text : comm::all_said(ranks, json_of(mine).dump(), "bench")) {
@@ -195,7 +206,7 @@ OverlapStudy study_overlap(const Recipe& recipe, const train::Seat& seat, DType 
   for (int64_t round = 0; round < kRounds; ++round) {
     overlapped.run(1, steps);
     waiting.run(1, steps);
-    seat.ranks.mute(true);  // all that was submitted is done
+    seat.ranks.mute(true);  // allowed here: run() ended at a barrier, so nothing is under way
     muted.run(1, steps);
     seat.ranks.mute(false);
   }

@@ -20,7 +20,7 @@ constexpr int64_t kMaxHeads = int64_t(1) << 16;
 constexpr int64_t kMaxExperts = int64_t(1) << 12;
 constexpr int64_t kMaxLayers = int64_t(1) << 16;
 
-// What the released code assumes where a config is silent.
+// The values that the released code assumes where a config is silent.
 constexpr double kDefaultTheta = 5e6;
 constexpr double kDefaultThetaSliding = 1e4;
 constexpr double kDefaultRotary = 0.5;
@@ -28,7 +28,7 @@ constexpr double kDefaultEps = 1e-5;
 constexpr int64_t kDefaultPositions = 131072;
 constexpr int64_t kDefaultEos = 106;
 
-// What every ZAYA1 has, whatever the form; the opposite would be another architecture.
+// Checks what every ZAYA1 has, whatever the form: the opposite would be another architecture.
 void require_architecture(const HfFields& fields) {
   if (!fields.has("model_type") || fields.at("model_type") != "zaya")
     fields.fail("model_type", "\"zaya\": only ZAYA1 models are read");
@@ -61,7 +61,7 @@ struct SizeReader {
   std::map<std::string, std::string>& keys;
 
   int64_t scalar(const std::string& native, const std::string& key, int64_t high) {
-    keys[native] = fields.has(key) ? fields.find(key) : key;
+    keys[native] = fields.has(key) ? fields.find(key) : key;  // find(): the alias that is there
     return fields.integer(key, 1, high);
   }
 
@@ -108,7 +108,8 @@ int64_t experts_of_layers(const HfFields& fields) {
   return experts;
 }
 
-// Sub-layers of a legacy config: the lists tell; num_hidden_layers is stale beside them.
+// The number of sub-layers of a legacy config.  Its lists tell where there are any, because
+// num_hidden_layers is stale beside them.
 int64_t legacy_sub_layers(const HfFields& fields, std::map<std::string, std::string>& keys) {
   int64_t count = 0;
   std::string key;
@@ -153,12 +154,12 @@ void read_legacy_windows(const HfFields& fields, ZayaSpec& model) {
     if (*value == 0) continue;
     if (n % 2 != 0 || (model.sliding_window != 0 && model.sliding_window != *value + 1))
       fields.fail("swa_layers", expected);
-    model.sliding_window = *value + 1;
+    model.sliding_window = *value + 1;  // ours counts the token itself, the file's does not
     model.layer_types[n / 2] = LayerType::kHybridSliding;
   }
 }
 
-// A list (several stop ids) gives its first; null is none, -1.
+// The id of a special token.  A list (several stop ids) gives its first; null is none, -1.
 int64_t token_id(const HfFields& fields, const std::string& key, int64_t fallback) {
   if (fields.is_null(key)) return -1;
   if (!fields.has(key)) return fallback;
@@ -203,7 +204,7 @@ int64_t legacy_expert_width(const HfFields& fields, SizeReader& size) {
   ASHLAR_REQUIRE(fused % 2 == 0, kData,
                  "{}: {} is {}; expected an even number, gate and up rows of an expert together",
                  fields.source(), size.keys[native], fused);
-  return fused / 2;
+  return fused / 2;  // the legacy form states gate and up together
 }
 
 void read_legacy(const HfFields& fields, HfConfig& config) {
@@ -307,6 +308,7 @@ void read_native(const HfFields& fields, HfConfig& config) {
   read_rope(fields, model);
 }
 
+// A config names no form.  Keys that only one form has tell; lists tell 2025 from 2026.
 HfForm form_of(const HfFields& fields) {
   for (const char* key : {"moe_intermediate_size", "router_hidden_size", "layer_types"})
     if (fields.has(key)) return HfForm::kNative;

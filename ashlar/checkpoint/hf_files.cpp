@@ -18,12 +18,13 @@ namespace {
 
 constexpr int64_t kChunkElements = 64 << 10;  // converted at a time
 
+// Exact: every f16 is a float.
 float float_of_f16(uint16_t bits) {
   const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
   float magnitude;
   if (exponent == 31)
     magnitude = mantissa ? NAN : INFINITY;
-  else if (exponent == 0)
+  else if (exponent == 0)  // subnormal, or zero
     magnitude = std::ldexp(float(mantissa), -24);
   else
     magnitude = std::ldexp(float(mantissa + 1024), exponent - 25);
@@ -104,6 +105,8 @@ class Opener {
     found.shards.push_back(std::move(shard));
   }
 
+  // Index and shards must name the same tensors in the same files.  Names are compared as they are
+  // stored, not in their canonical form.
   void check_index(const std::string& index, const std::map<std::string, std::string>& weight_map) {
     std::vector<std::string> absent, unnamed;
     std::set<std::string> names;
@@ -180,7 +183,7 @@ void HfFiles::read(const HfStored& tensor, int64_t first, int64_t count, DType d
     const int64_t n = std::min(kChunkElements, count - done);
     shard.file->read_at({raw.data(), size_t(n * from_size)}, begin + done * from_size);
     Tensor source{raw.data(), from, Device::kCpu, Shape{n}};
-    if (from == DType::kF16) {
+    if (from == DType::kF16) {  // copy_convert does not know it
       decoded.resize(size_t(n));
       for (int64_t i = 0; i < n; ++i) {
         uint16_t bits;

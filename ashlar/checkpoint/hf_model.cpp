@@ -1,3 +1,16 @@
+// How it works.  A directory is opened in the order in which a mistake can still be explained:
+//
+//   read_config, open_hf_files   each file by itself
+//   check_layers                 as many (sub-)layers in the names as in the config
+//   check_sizes                  one tensor for each size of the config: a wrong size is told by
+//                                its key, before all tensors would have wrong shapes
+//   check_count                  a bound on the work that follows
+//   check_head                   a stored head is compared with the embedding, and leaves the list
+//   check_tensors                every name, shape and type
+//
+// A native tensor is one tensor of a file, or (legacy experts) several that lie one after the other
+// along dim 0: parts[n].  read() cuts a box into runs of the whole tensor, read_run() cuts a run at
+// the borders of the parts, HfFiles::read() converts.
 #include "ashlar/checkpoint/hf_model.h"
 
 #include <fmt/ranges.h>
@@ -34,13 +47,14 @@ HfConfig read_config(FileSystem& files, const std::string& directory) {
   return parse_hf_config(read_text(files, path, kMaxConfigBytes), path);
 }
 
-// Layers (native) or sub-layers (legacy) that the names count: the largest index + 1.
+// How many layers (native) or sub-layers (legacy) the tensors' names count: the largest index + 1.
 int64_t count_layers(const HfFiles& files) {
   constexpr std::string_view kPrefix = "model.layers.";
   int64_t count = 0;
   for (const auto& [name, tensor] : files.stored) {
     if (!name.starts_with(kPrefix)) continue;
     const size_t end = name.find('.', kPrefix.size());
+    // Nine digits at most, which any integer holds; a longer one is unexpected in check_tensors.
     if (end == std::string::npos || end == kPrefix.size() || end - kPrefix.size() > 9) continue;
     const std::string digits = name.substr(kPrefix.size(), end - kPrefix.size());
     if (digits.find_first_not_of("0123456789") == std::string::npos)
@@ -69,7 +83,7 @@ void check_sizes(const HfConfig& config, const std::string& source, HfLayout lay
                  TensorsOf tensors_of, const HfFiles& files) {
   const ZayaSpec& model = config.model;
   ModelSpec first_block = model_of(model);
-  first_block.blocks.resize(1);
+  first_block.blocks.resize(1);                       // of equal ones
   std::map<std::string, std::string> name_of_native;  // part 0's name in the files
   const std::vector<LogicalTensor> natives = tensors_of(first_block, DType::kF32);
   for (const FileTensor& tensor : file_tensors(natives, 1, layout))
@@ -103,7 +117,7 @@ void check_sizes(const HfConfig& config, const std::string& source, HfLayout lay
   for (const Rule& rule : rules) {
     const auto at = files.stored.find(name_of_native.at(rule.tensor));
     if (at == files.stored.end() || at->second.entry.shape.size() <= rule.dim)
-      continue;  // reported later
+      continue;  // check_tensors says so
     const std::vector<int64_t>& shape = at->second.entry.shape;
     ASHLAR_REQUIRE(
         shape[rule.dim] == rule.value, kData,
@@ -114,7 +128,8 @@ void check_sizes(const HfConfig& config, const std::string& source, HfLayout lay
   }
 }
 
-// Before the list of expected names is made: a config can state more than any file could hold.
+// Bounds the list of expected names before it is made: a config can state more than any file could
+// hold.  The bound is generous, so that check_tensors usually names what is missing.
 void check_count(const std::string& directory, const ModelSpec& model, HfLayout layout,
                  TensorsOf tensors_of, const HfFiles& files) {
   const int64_t expected = num_file_tensors(tensors_of, model, layout),
@@ -126,7 +141,7 @@ void check_count(const std::string& directory, const ModelSpec& model, HfLayout 
       directory, found, expected);
 }
 
-// Every expected tensor, no other, with the right shapes and readable types.
+// Requires every expected tensor and no other, with the right shapes and readable types.
 void check_tensors(const std::string& directory, const std::vector<FileTensor>& expected,
                    const HfFiles& files) {
   std::vector<std::string> missing, unexpected, wrong;
@@ -174,7 +189,7 @@ void check_head(HfFiles& files) {
       "{}: {} is {} {}; expected the values of {}, {} {}, or no such tensor: the head is tied",
       path, kHead, name_of(a.entry.dtype), shown_shape(a.entry.shape), kEmbedding,
       name_of(b.entry.dtype), shown_shape(b.entry.shape));
-  if (!is_hf_readable(b.entry.dtype)) return;  // reported later
+  if (!is_hf_readable(b.entry.dtype)) return;  // check_tensors says so
   const int64_t count = a.entry.bytes() / size_of(a.entry.dtype);
   std::vector<double> x(size_t(std::min(count, kChunkElements))), y(x.size());
   for (int64_t done = 0; done < count; done += kChunkElements) {
@@ -245,6 +260,7 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
   impl->files = open_hf_files(file_system, directory);
   HfFiles& files = impl->files;
   const ModelSpec model = impl->model = model_of(impl->config.model);
+  // The native layout names the last norm model.norm.weight.
   const bool legacy = files.stored.count("model.final_norm.weight") != 0;
   impl->layout = legacy ? HfLayout::kLegacy : HfLayout::kNative;
 

@@ -19,7 +19,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// What goes into one tensor of a file.
+// One tensor of a file, and the piece that it is made of or a part of.
 struct Source {
   FileTensor tensor;
   DType dtype;  // in the file
@@ -74,8 +74,8 @@ std::vector<std::vector<Source>> cut_into_files(std::vector<Source> sources,
     used += source.bytes();
     shards.back().push_back(std::move(source));
   }
-  for (auto& shard :
-       shards)  // wide elements first: each tensor starts at a multiple of its element
+  // Wide elements first: then each tensor starts at a multiple of its element's size.
+  for (auto& shard : shards)
     std::ranges::stable_sort(shard, std::greater<>(),
                              [](const Source& source) { return size_of(source.dtype); });
   return shards;
@@ -121,6 +121,7 @@ class Writer {
     const Tensor& data = source.piece->data;
     const int64_t count = source.tensor.shape.numel(), from_size = size_of(data.dtype);
     const int64_t to_size = size_of(source.dtype), chunk = kChunkBytes / to_size;
+    // The parts of a tensor are equal, and lie one after the other along dim 0.
     std::byte* begin = data.data + source.tensor.part * count * from_size;
     for (int64_t done = 0; done < count; done += chunk) {
       const int64_t n = std::min(chunk, count - done);

@@ -14,7 +14,6 @@ constexpr int64_t kMaxPartBytes = int64_t(1) << 32;  // as far as the 32-bit off
 
 // Joins the index of a part to the leader's.  A part counts its files from 0; its boxes are moved
 // behind the files that are there already.
-
 class Merger {
  public:
   Merger(FileSystem& files, const std::string& directory, Index& index)

@@ -54,6 +54,7 @@ TensorEntry parse_entry(const std::string& name, const Fields& fields) {
   return entry;
 }
 
+// The entries are sorted by offset.
 void check_tiling(const SafetensorsHeader& header, int64_t file_bytes, const std::string& path,
                   ErrorKind kind) {
   int64_t end = 0;
@@ -120,6 +121,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, int64_t fil
   const Json json = parse_json(text, path, kind);
 
   SafetensorsHeader header;
+  // parse_json refuses keys that come twice, so that names are unique.
   header.data_begin = length + 8;
   for (const auto& item : json.items()) {
     if (item.key() != "__metadata__") {
@@ -133,6 +135,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, int64_t fil
   }
   std::stable_sort(header.entries.begin(), header.entries.end(),
                    [](const TensorEntry& a, const TensorEntry& b) {
+                     // By end too: an empty tensor stands before the one that begins where it is.
                      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
                    });
   check_tiling(header, file_bytes, path, kind);

@@ -1,3 +1,9 @@
+// How it works.  One map from path to node holds files and directories alike; there is no tree.
+// Paths are normalised to keys (key_of), children are found by their keys' parents, and a rename of
+// a directory renames the key of everything below it.  A file that was opened keeps its node, so
+// that it outlives the removal of its name.
+//
+// Locks   mutex_ guards the map, a node's mutex its content; where both are held, mutex_ was first.
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -66,7 +72,7 @@ class MemoryFile : public File {
     node_->modified_s = std::time(nullptr);
   }
 
-  void sync() override { node("sync"); }
+  void sync() override { node("sync"); }  // fails on a closed file, and does nothing else
   void close() override { closed_ = true; }
 
  private:
@@ -109,7 +115,7 @@ std::string key_of(const std::string& path) {
   return key.empty() ? "." : key;
 }
 
-// It has no links, so that every way of treating them is the same.
+// There are no links here, so that `Links` makes no difference.
 class MemoryFiles : public FileSystem {
  public:
   MemoryFiles() {
@@ -161,6 +167,7 @@ class MemoryFiles : public FileSystem {
     std::vector<std::string> missing;
     for (std::string key = key_of(path); !nodes_.contains(key); key = parent_of(key))
       missing.push_back(key);
+    // The deepest directory that exists; the loop ends, since both roots are nodes.
     const std::string& deepest = missing.empty() ? key_of(path) : parent_of(missing.back());
     if (!nodes_.at(deepest)->is_directory())
       fail_storage("make_directories", path, missing.empty() ? EEXIST : ENOTDIR);

@@ -18,7 +18,7 @@
 namespace ashlar {
 namespace {
 
-// A signal or a busy device: the same call is to be made again.
+// Whether the call that failed is to be made again: a signal came, or the device was busy.
 bool again() {
   if (errno == EAGAIN) sched_yield();
   return errno == EINTR || errno == EAGAIN;
@@ -56,7 +56,7 @@ struct stat status_of(const Descriptor& descriptor, const std::string& path) {
   return status;
 }
 
-// Regular files only; O_NONBLOCK so that a pipe in a file's place is refused instead of waited for.
+// Opens a regular file.  O_NONBLOCK: a pipe in its place is refused instead of waited for.
 Descriptor open_regular(std::string_view operation, const std::string& path, int flags) {
   const int all_flags = flags | O_CLOEXEC | O_NONBLOCK;
   Descriptor descriptor(retried([&] { return ::open(path.c_str(), all_flags, 0666); }));
@@ -85,6 +85,7 @@ class PosixFile : public File {
                      offset + static_cast<int64_t>(done));
       });
       if (count < 0) fail_storage("read", path_, errno, after(done, out.size()));
+      // The end of the file: it is shorter than the caller believes.
       if (count == 0) fail_short_read(path_, out.size(), offset, size());
       done += static_cast<size_t>(count);
     }
@@ -230,10 +231,12 @@ class PosixFiles : public FileSystem {
     if (mkdir(path.c_str(), 0777) == 0) return;
     int number = errno;
     const std::string parent = parent_of(path);
+    // Downwards only where needed: most calls find the directory there.
     if (number == ENOENT && parent != path && parent != ".") {
       make_directories(parent);
       number = mkdir(path.c_str(), 0777) == 0 ? 0 : errno;
     }
+    // Another process may have made it meanwhile.
     if (number != 0 && !is_directory(path)) fail_storage("make_directories", path, number);
   }
 
@@ -241,6 +244,7 @@ class PosixFiles : public FileSystem {
     int number = 0;
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) != 0)
       number = errno;
+    // The file system or the kernel does not know the flag.
     if (number == EINVAL || number == ENOSYS || number == EOPNOTSUPP)
       number = rename_new_checked(from, to);
     if (number != 0) fail_storage("rename_new", from, number, fmt::format(" (to {})", to));

@@ -1,3 +1,16 @@
+// How it works.  A run is one 64-bit word: its generation above, the number of tasks that nobody
+// has claimed yet below.
+//
+//   run      sets task, num_tasks and completed, then publishes a word of the next generation; it
+//            works as worker 0, and waits until as many tasks are completed as there were
+//   claim    counts the word down by one; the task's number follows from the count before
+//   worker   waits for a new generation, spinning first, then asleep; claims and runs tasks until
+//            none is left
+//
+// A worker that comes late, or not at all, finds nothing to claim, and nobody waits for it; only
+// claimed tasks are waited for.  A claim fails if the generation has changed, and a run cannot end
+// before every claimed task has, so that a claimant may read task and num_tasks.  The word carries
+// what run() set to the workers (release, acquire), `completed` carries their results back.
 #include "ashlar/core/threads.h"
 
 #include <sched.h>
@@ -38,7 +51,7 @@ inline void relax() {
 #endif
 }
 
-// As with workers: all tasks run, then the first exception is thrown.
+// A run on the caller alone.  As with workers all tasks run, then the first exception is thrown.
 void run_here(int64_t num_tasks, Task task) {
   std::exception_ptr failure;
   for (int64_t i = 0; i < num_tasks; ++i) {
@@ -53,13 +66,9 @@ void run_here(int64_t num_tasks, Task task) {
 
 }  // namespace
 
-// A run is one 64-bit word: its generation above, the number of tasks nobody has claimed yet below.
-// A worker claims a task by counting the word down, so that a worker that comes late, or not at
-// all, finds nothing to do and nobody waits for it; only claimed tasks are waited for.  What a run
-// points to stays valid for a claimant, because the run cannot end before the claimed task has.
 struct Threads::State {
   std::vector<std::thread> workers;
-  std::mutex mutex;
+  std::mutex mutex;  // of the sleep alone
   std::condition_variable wake;
   std::atomic<uint64_t> word{0};
   std::atomic<int64_t> completed{0};
@@ -93,15 +102,17 @@ struct Threads::State {
 
   void publish(uint64_t count) {
     const uint64_t next = (generation_of(word.load(std::memory_order_relaxed)) + 1) << 32;
+    // Here the word is stored, then sleepers read; a worker counts itself, then reads the word.
+    // All four are sequentially consistent, so that at least one side sees the other.
     word.store(next | count);
     if (sleepers.load() == 0) return;
-    { const std::lock_guard lock(mutex); }  // a sleeper is either before its check or in its wait
+    { const std::lock_guard lock(mutex); }  // now a sleeper is before its check or in its wait
     wake.notify_all();
   }
 
   void stop_all() {
     stop = true;
-    publish(0);
+    publish(0);  // a generation without tasks, so that all wake
     for (std::thread& worker : workers) worker.join();
   }
 
@@ -168,6 +179,7 @@ void Threads::run(int64_t num_tasks, Task task) {
   s.work(0, State::generation_of(s.word.load(std::memory_order_relaxed)));
   for (int spin = 0; s.completed.load(std::memory_order_acquire) != num_tasks; ++spin)
     spin < kSpins ? relax() : std::this_thread::yield();
+  // Read without the lock: whoever wrote it counted its task as completed after that.
   if (s.failure) std::rethrow_exception(std::exchange(s.failure, nullptr));
 }
 

@@ -1,3 +1,15 @@
+// How it works.  tokenizer.json describes a pipeline of the tokenizers library.  This file states
+// steps that together do what Tokenizer does:
+//
+//   encode     normalizer, pre_tokenizer, model (a vocabulary with merges or scores)
+//   decode     decoder: it undoes the normalizer's steps
+//
+//   byte       pre_tokenizer ByteLevel makes a character of every byte; the model is a BPE without
+//              merges, so that each character is a token
+//   bpe        the normalizer maps characters and spaces; merges_of() makes rules of the scores
+//   unigram    the same normalizer; hides_names() says how "<s>" in a text stays plain text
+//
+// Where the library works otherwise whatever it is told, unstated_settings() names the setting.
 #include "ashlar/data/hf_tokenizer.h"
 
 #include <algorithm>
@@ -19,7 +31,7 @@ using Model = SentencePieceModel;
 using Algorithm = Model::Algorithm;
 using Type = Model::Type;
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, what the pieces hold for a space
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, which stands for a space in pieces
 
 std::string dump(const Ordered& json) {
   return json.dump(2, ' ', false, Ordered::error_handler_t::replace) + "\n";
@@ -199,7 +211,7 @@ Ordered merges_of(const Model& model) {
 
 Ordered bpe_of(const Model& model, const std::string& unk) {
   Ordered vocab = Ordered::object();
-  // Not by key: this looks through all entries before it.
+  // Appended: a lookup by key would go through all entries before it.
   auto& entries = vocab.get_ref<Ordered::object_t&>();
   for (size_t id = 0; id < model.pieces.size(); ++id)
     entries.emplace_back(model.pieces[id].text, id);
@@ -214,7 +226,7 @@ Ordered unigram_of(const Model& model, int32_t unk_id) {
   const bool hide = hides_names(model), has_angle = pieces_of(model).contains("<");
   Ordered vocab = Ordered::array();
   for (const Model::Piece& piece : model.pieces) {
-    // A '<' that has no piece is spelled as its byte, and comes here as a space.
+    // A '<' that has no piece is spelled as its byte, and the normalizer has made it a space.
     const bool angle_byte = piece.type == Type::kByte && piece.text == "<0x3C>" && !has_angle;
     if (hide && angle_byte)
       vocab.push_back({" ", least});
@@ -231,7 +243,7 @@ Ordered unigram_of(const Model& model, int32_t unk_id) {
 
 // ---- sentencepiece: what the library cannot follow
 
-// Entries that are no pieces, yet are found in text.
+// Whether the library finds entries in a text that are no pieces.
 bool finds_names(const Model& model) {
   return std::ranges::any_of(model.pieces, [&](const Model::Piece& piece) {
     if (is_piece(piece)) return false;
@@ -240,7 +252,7 @@ bool finds_names(const Model& model) {
   });
 }
 
-// Pieces with characters that are no pieces themselves: the library cannot build them up.
+// Whether pieces have characters that are no pieces themselves: the library cannot build such up.
 bool has_rare_characters(const Model& model) {
   const Pieces pieces = pieces_of(model);
   return std::ranges::any_of(model.pieces, [&](const Model::Piece& piece) {

@@ -9,7 +9,8 @@
 namespace ashlar::data {
 namespace {
 
-constexpr size_t kBatchBytes = 2 << 20;  // of text, tokenized together
+// A batch of documents is tokenized together when it holds so much text, or so many documents.
+constexpr size_t kBatchBytes = 2 << 20;
 constexpr size_t kBatchDocuments = 4096;
 constexpr int64_t kGrain = 16;  // documents a task
 
@@ -48,6 +49,7 @@ class Tokenization {
 
   void flush() {
     ids_.resize(texts_.size());
+    // In any order on the threads, each document into its own place.
     parallel_for(threads_, static_cast<int64_t>(texts_.size()), kGrain,
                  [&](int64_t begin, int64_t end) {
                    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
@@ -87,7 +89,7 @@ std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std:
   Tokenization tokenization(tokenizer, threads, writer);
   std::vector<Sidecar::Input> read;
   Skipped skipped;
-  int64_t bytes_before = 0;
+  int64_t bytes_before = 0;  // of the inputs that are read already
   for (const std::string& path : inputs) {
     TextSource source(files, path, bad);
     TextDocument document;
@@ -111,7 +113,7 @@ std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std:
   return read;
 }
 
-// Removes what stands beside the tokens unless they were committed.
+// Removes sidecar and tokenizer unless the tokens were committed; IndexedWriter removes the tokens.
 class BesideGuard {
  public:
   BesideGuard(FileSystem& files, std::string prefix) : files_(files), prefix_(std::move(prefix)) {}
@@ -172,6 +174,7 @@ DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
     sidecar.tokens = writer.num_tokens();
     sidecar.token_type = name_of(token_type_for(tokenizer.vocab_size()));
     sidecar.bin_crc32c = writer.bin_crc32c();
+    // Before commit(), whose last act gives .idx its name: where that is, all is there.
     write_text(files, tokenizer_path(prefix), tokenizer.bytes());
     write_text(files, prefix + ".json", format_sidecar(sidecar));
     writer.commit();

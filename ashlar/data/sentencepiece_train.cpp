@@ -1,3 +1,12 @@
+// How it works.  The library takes text by an iterator, Lines, and trains on a thread that
+// std::async starts, while this thread shows progress:
+//
+//   library's thread   Lines::Next() -> TextSource -> one line of at most kMaxLineBytes at a time
+//   this thread        show_progress() asks Lines for done() and stored_bytes(), which are atomic,
+//                      and the future whether training has ended
+//
+// All else of Lines is read after that.  An error in Next() ends the iteration as if the text had
+// ended there; it is thrown on when the library has returned.
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
@@ -23,7 +32,8 @@ constexpr size_t kMaxLineBytes = 4096;
 constexpr int64_t kNumFixedPieces = 4 + 256;  // special ids and bytes
 constexpr int64_t kMaxVocab = 1 << 24;
 
-// Cuts where a line may be cut: after at most `limit` bytes, before a space if there is one.
+// How many bytes of a line to take: all, or at most `limit`, up to a space if there is one, else up
+// to the end of a character.
 size_t cut_of(std::string_view line, size_t limit) {
   if (line.size() <= limit) return line.size();
   const size_t space = line.rfind(' ', limit);
@@ -33,7 +43,7 @@ size_t cut_of(std::string_view line, size_t limit) {
 }
 
 // The lines of all inputs, as the library wants them.  An exception must not cross its frames (it
-// was built without them in mind), so an error is kept and ends the iteration.
+// was built without them in mind), so that an error is kept and ends the iteration.
 class Lines : public sentencepiece::SentenceIterator {
  public:
   Lines(FileSystem& files, std::span<const std::string> inputs, BadDocuments bad)
@@ -115,7 +125,7 @@ std::unordered_map<std::string, std::string> settings(const TokenizerTraining& t
           {"remove_extra_whitespaces", "false"},
           {"allow_whitespace_only_pieces", "true"},
           {"split_digits", "true"},
-          {"max_sentence_length", std::to_string(2 * kMaxLineBytes)},
+          {"max_sentence_length", std::to_string(2 * kMaxLineBytes)},  // above any line that comes
           {"input_sentence_size", std::to_string(training.max_lines)},
           {"shuffle_input_sentence", "true"},
           {"num_threads", "8"},  // part of the result: sums are cut by it
@@ -129,8 +139,9 @@ std::string_view number_after(std::string_view text, std::string_view mark) {
   return text.substr(0, text.find_first_not_of("0123456789"));
 }
 
-// The library speaks of flags of its own: "Internal: src/x.cc(664) [(a) == (b)] Vocabulary size too
-// high (8000). Please set it to a value <= 984."  What it found, in our words where they are known.
+// What the library found, in our words where they are known.  It speaks of flags of its own:
+// "Internal: src/x.cc(664) [(a) == (b)] Vocabulary size too high (8000). Please set it to a value
+// <= 984."
 std::string reason_of(std::string_view message) {
   if (const auto most = number_after(message, "value <= "); !most.empty())
     return fmt::format("it has pieces for {} ids only; give --vocab {} or less, or more text", most,
@@ -187,7 +198,7 @@ void check(FileSystem& files, std::span<const std::string> inputs,
                    "{}: there is no such file; expected a text file", input);
 }
 
-// The library starts threads of its own.
+// Runs the library.  Its threads, or the one that runs it, may be refused: std::system_error.
 sentencepiece::util::Status train(const std::unordered_map<std::string, std::string>& settings,
                                   Lines& lines, std::string& model, int64_t total_bytes, Log& log) {
   try {

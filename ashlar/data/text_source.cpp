@@ -1,3 +1,15 @@
+// How it works.  Three layers, each asked by the next:
+//
+//   fill()       appends a chunk of unpacked bytes to buffer_ and drops what was taken (before at_)
+//   next_line()  cuts the next line out of buffer_ into line_ and counts lines and bytes; it fills
+//                until the line ends, the file ends, or the line is too long
+//   next_plain() or next_json()
+//                makes documents of lines, leaves out or repairs bad ones
+//
+// A JSON document is a line.  A plain one begins at the first line that is not blank and goes on to
+// a blank line, a form feed or the end.  A form feed may stand within a line: what follows it stays
+// in line_ (line_pending_) and counts as the next line.  Memory is bounded because a line and a
+// document are refused as soon as they pass kMaxDocumentBytes.
 #include "ashlar/data/text_source.h"
 
 #include <nlohmann/json.hpp>
@@ -32,6 +44,7 @@ std::string tell_skipped(const Skipped& skipped) {
 
 TextSource::TextSource(FileSystem& files, const std::string& path, BadDocuments bad)
     : path_(path), bytes_(open_bytes(files, path)), json_(is_json_lines(path)), bad_(bad) {
+  // The head is read before anything else, to tell what is no text.
   while (buffer_.size() < kHeadBytes && fill()) {
   }
   if (buffer_.starts_with(kByteOrderMark))
@@ -59,7 +72,7 @@ bool TextSource::fill() {
 }
 
 bool TextSource::next_line() {
-  size_t searched = at_, end;
+  size_t searched = at_, end;  // no line end stands between at_ and `searched`
   while ((end = buffer_.find('\n', searched)) == std::string::npos) {
     searched = buffer_.size() - at_;  // fill() moves the rest to the front
     ASHLAR_REQUIRE(searched <= static_cast<size_t>(kMaxDocumentBytes), kData,
@@ -121,6 +134,7 @@ bool TextSource::read_plain(TextDocument& document) {
                      place(document.line, document.byte), kMaxDocumentBytes);
     }
     if (feed == std::string_view::npos) continue;
+    // A form feed before any text separates nothing.
     ended = started;
     line_.text.erase(0, feed + 1);
     line_.byte += static_cast<int64_t>(feed) + 1;

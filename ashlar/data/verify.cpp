@@ -32,8 +32,8 @@ int64_t bin_bytes(const IndexedDataset& dataset) {
   return dataset.index().num_tokens() * size_of(dataset.index().type());
 }
 
-// Reads all of .bin; go_on(bytes of the chunk) after each chunk, false ends the reading.
-// "" if nothing is wrong with what was read.
+// Reads all of .bin and returns what is wrong with it, "" if nothing is.  Calls go_on(bytes of the
+// chunk) after each chunk; false ends the reading, which then found nothing.
 std::string compare(FileSystem& files, const Target& target, function_ref<bool(int64_t)> go_on) {
   const auto file = files.open(target.bin());
   std::vector<std::byte> chunk(static_cast<size_t>(std::min(kChunkBytes, target.bytes)));
@@ -91,7 +91,8 @@ DatasetReport verify_dataset(FileSystem& files, const std::string& prefix, Log& 
 
 struct BackgroundVerify::State {
   void run() {
-    // On Linux this is the priority of the calling thread alone.  Refused, it is only less polite.
+    // On Linux this is the priority of the calling thread alone.  Where it is refused the thread
+    // competes with compute, and finds the same.
     setpriority(PRIO_PROCESS, 0, 19);
     const auto start = Clock::now();
     std::optional<Error> found;
@@ -99,6 +100,8 @@ struct BackgroundVerify::State {
       for (size_t i = 0; i < targets.size() && !found && !stopped(); ++i) {
         const std::string finding = compare(*files, targets[i], [&](int64_t bytes) {
           read += bytes;
+          // The time at which so many bytes may have been read.  A thread that is behind it does
+          // not wait; one that is ahead waits here, where `stop` ends it at once.
           const std::chrono::duration<double> due(double(read) / bytes_per_s);
           std::unique_lock lock(mutex);
           return !wake.wait_until(lock, start + std::chrono::duration_cast<Clock::duration>(due),
@@ -141,7 +144,7 @@ BackgroundVerify::BackgroundVerify(FileSystem& files, const Sources& sources, do
       const auto& sidecar = source.dataset->sidecar();
       const bool known = std::any_of(s.targets.begin(), s.targets.end(),
                                      [&](const Target& t) { return t.prefix == source.prefix(); });
-      if (!sidecar || known) continue;
+      if (!sidecar || known) continue;  // training and validation may be parts of one dataset
       s.targets.push_back({source.prefix(), bin_bytes(*source.dataset), sidecar->bin_crc32c});
       s.total += s.targets.back().bytes;
     }

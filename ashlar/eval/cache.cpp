@@ -1,3 +1,14 @@
+// How it works.  next() says where the chunk lies in the sequence; then the forward pass calls, for
+// every block in turn, halo_forward and attend:
+//
+//   halo_forward  gives out the two columns and the delayed value before the chunk, if it does not
+//                 begin the document, then keeps the chunk's own last ones
+//   attend        puts the chunk's keys and values behind those held, and attends over all of them
+//
+// `held` says which positions the rows of k and v are.  In a block without a window they only grow.
+// A sliding block has room for window - 1 tokens and the longest chunk; when a chunk does not fit,
+// keep() moves the last window - 1 rows to the front, which decoding token by token meets once in
+// as many tokens as that chunk has.
 #include "ashlar/eval/cache.h"
 
 #include <algorithm>
@@ -11,7 +22,7 @@ using kernels::Context;
 using kernels::Matrix;
 using kernels::Sequence;
 
-// Keeps the newest rows of those kept before and of fresh ones that follow them: one or two.
+// `kept` (one row or two) becomes the last rows of what it holds followed by `fresh`.
 void keep_last(const Context& ctx, const Matrix& fresh, const Matrix& kept) {
   const int64_t from_fresh = std::min(fresh.rows, kept.rows), stay = kept.rows - from_fresh;
   copy(ctx, kept.row_range(from_fresh, kept.rows), kept.row_range(0, stay));
@@ -31,6 +42,7 @@ DecodeCache::DecodeCache(Allocator& allocator, const ModelSpec& spec, const nn::
         layer.window > 0 ? std::min(max_tokens, layer.window - 1 + max_chunk) : max_tokens;
     layer.k = make_tensor(allocator, types.activation, {capacity, shape.kv_dim()}, Tag::kCache);
     layer.v = make_tensor(allocator, types.activation, {capacity, shape.kv_dim()}, Tag::kCache);
+    // Zeros at first, as the columns before a document's first token are.
     layer.z = make_tensor(allocator, types.stream, {2, shape.conv_channels()}, Tag::kCache);
     layer.vd = make_tensor(allocator, types.stream, {1, shape.delayed}, Tag::kCache);
     layers_.push_back(std::move(layer));
@@ -58,7 +70,7 @@ void DecodeCache::halo_forward(const Context& ctx, int64_t layer, const Sequence
                                const Matrix& z, const Matrix& vd, const Tensor& halo_z,
                                const Tensor& halo_vd) {
   const Layer& cache = layers_[size_t(layer)];
-  if (sequence.num_halos() > 0) {
+  if (sequence.num_halos() > 0) {  // none where the chunk begins the document
     copy(ctx, cache.z.tensor, halo_z);
     copy(ctx, cache.vd.tensor, halo_vd);
   }
@@ -76,7 +88,8 @@ void DecodeCache::keep(const Context& ctx, Layer& cache, int64_t fresh, const Te
     const int64_t keep = std::min(held.length, cache.window - 1);
     const int64_t drop = held.length - keep;
     ASHLAR_ASSERT(keep + fresh <= capacity);
-    for (int64_t row = 0; row < keep; row += drop) {  // so many at once do not overlap
+    // `drop` rows at a time: source and target of a copy do not overlap then.
+    for (int64_t row = 0; row < keep; row += drop) {
       const int64_t end = std::min(keep, row + drop);
       copy(ctx, keys.slice(drop + row, drop + end), keys.slice(row, end));
       copy(ctx, values.slice(drop + row, drop + end), values.slice(row, end));

@@ -58,7 +58,7 @@ void Decoder::feed_chunk(std::span<const int32_t> ids) {
     forward(ctx_, model_.call(cache_, sequence_, ids_T), saved);
     head_logits(ctx_, model_, saved.final_TH.slice(count - 1, count), logits_.tensor);
   };
-  if (count == 1) return run(one_);
+  if (count == 1) return run(one_);  // decoding: its memory is kept, a prefill's is not
   Arena arena = arena_of(allocator_, model_, count);
   run(lay_out(arena, model_, count));
 }
@@ -74,6 +74,7 @@ std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,
     const int32_t id = sample(spec.sampling, logits, decoder.length(), scratch);
     made.push_back(id);
     on_token(id);
+    // The last token is not fed: nobody asks for what follows it.
     if (id == spec.eos_id || int64_t(made.size()) == spec.max_tokens) break;
     logits = decoder.feed(std::span(&id, 1));
   }

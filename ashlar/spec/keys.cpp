@@ -26,6 +26,8 @@ constexpr KeyRange kNotNegative{0, kNone};
 constexpr KeyRange kPositive{0, kNone, true};
 constexpr KeyRange kBeta{0, 1, false, true};
 
+// A row for one field.  get and set copy the two member pointers, and so know the field of any
+// recipe.  Unsigned fields travel as int64_t, the one integer of a KeyValue.
 template <class Section, class Field>
 Key key(const char* name, KeyType type, Section Recipe::*section, Field Section::*field,
         const char* meaning) {
@@ -68,7 +70,7 @@ Key text(const char* name, Section Recipe::*section, std::string Section::*field
   return key(name, KeyType::kText, section, field, meaning);
 }
 
-// `words` in the order of the enum's values (false, true for a boolean).
+// A row for an enum, or a boolean with names; `words` in the order of its values (false, true).
 template <class Section, class Enum>
 Key word(const char* name, Section Recipe::*section, Enum Section::*field,
          std::vector<std::string> words, const char* meaning) {

@@ -1,3 +1,18 @@
+// How it works.  Every rank runs the same program, and what it calls follows from what all know
+// alike: the recipe, the counters, and the numbers of measure(), which are sums over all ranks.
+// What a rank alone can know (a signal, the clock) is voted on.  Rank 0 alone writes metrics and
+// reads datasets anew, between calls that all make; its error ends the others.
+//
+//   construction   precision of rank 0, plan, trainer, data; barrier "start"; then the run's
+//                  directory: lease, newest good step, state; barrier "resume"; begin()
+//   a turn         step(); evaluation and save where they are due; the vote to stop
+//   a step         accumulate each micro-batch, reduce, measure, judge; before_update(), apply (or
+//                  skip); the row
+//   the end        a last save, waited for; the curves; barrier "end"
+//
+// A save takes the state after its step, and its tensors are copied during forward and backward of
+// the next one: before_update() stands before apply(), which changes them.  The loader's state that
+// is saved is that of the last batch taken (cursor_), since the prefetcher's loader is further on.
 #include "ashlar/train/loop.h"
 
 #include <array>
@@ -27,7 +42,7 @@
 namespace ashlar::train {
 namespace {
 
-// The sign of a NaN depends on the instruction that made it and says nothing: none is told.
+// A NaN without its sign, which depends on the instruction that made it and says nothing.
 double unsigned_nan(double value) {
   return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }
@@ -118,12 +133,12 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
   scale_ = {recipe_.train.steps, zaya_flop(recipe_.model, recipe_.data.sequence_length).training,
             measure_peak()};
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, reader()));
-  ranks_.barrier("start").wait();  // none refuses the recipe: now the run's directory is touched
+  ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
   saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, writer_);
   log_.info("{}", description());
   report_dropped(sources_.train, recipe_.data.sequence_length, log_);
   resume(loader);
-  ranks_.barrier("resume").wait();  // none refuses the checkpoint
+  ranks_.barrier("resume").wait();  // no rank refuses the checkpoint
   if (!finished()) begin(std::move(loader));
 }
 
@@ -170,7 +185,7 @@ void Run::report_differences(const std::string& saved_recipe) {
     if (!lines.empty()) log_.info("changed since step {}:", counters_.step);
     for (const std::string& line : lines) log_.info("  {}", line);
   } catch (const Error& error) {
-    // It may have been written by a version of Ashlar with other keys.
+    // Another version of Ashlar, with other keys, may have written it.
     log_.warn("what changed since step {} is not known: {}", counters_.step, error.what());
   }
 }
@@ -230,7 +245,7 @@ Outcome Run::train() {
     if (every(recipe_.train.eval_every)) evaluate();
     if (every(recipe_.checkpoint.every)) save();
     saves_->report();
-    // Whether any rank was signalled, or is late.
+    // Asked at every turn, because all ranks have to leave the loop after the same step.
     std::array<int64_t, 2> votes = {signals_.requested(),
                                     deadline > 0.0 && seconds_since(start_) >= deadline};
     add_up(ranks_, votes, "stop");
@@ -258,7 +273,7 @@ Outcome Run::train() {
   return outcome;
 }
 
-// A picture closes the run.
+// Logs a chart of the run's losses, read back from all rows that all its starts have written.
 void Run::show_curves() {
   metrics_->flush();
   const RunCurves curves =
@@ -283,7 +298,7 @@ void Run::step() {
   const double lr = trainer_.learning_rate(counters_.step);
   const Verdict verdict = health_.judge(counters_.step + 1, stats.loss, stats.gradient_norm);
   const auto before = Clock::now();
-  saves_->before_update();
+  saves_->before_update();  // the save of an earlier step still copies what apply() changes
   blocked_s_ += seconds_since(before);
   if (verdict.apply) trainer_.apply(stats);
   ++counters_.step;
@@ -315,11 +330,11 @@ void Run::step() {
   row.num_allocations = memory.num_allocations;
   if (leads_) metrics_->step(row);
   blocked_s_ = 0.0;
-  if (!verdict.apply) health_.check_budget();
+  if (!verdict.apply) health_.check_budget();  // throws; the row of the step is written already
 }
 
 void Run::skip(const StepStats& stats, const Verdict& verdict) {
-  // A step takes the next global batch of sample numbers, in whatever order (data/loader.h).
+  // The samples of a step are the next global batch of numbers, in some order (data/loader.h).
   std::vector<int64_t> samples(size_t(recipe_.train.global_batch));
   std::iota(samples.begin(), samples.end(), counters_.samples - recipe_.train.global_batch);
   const std::string culprit =
@@ -343,8 +358,9 @@ void Run::evaluate() {
   const data::LoaderOptions options = validation_options(recipe_, *tokenizer_, reader());
   data::Loader loader(sources_.validation, options);
   const int64_t available = loader.samples_per_epoch() / options.micro_batch;
-  const int64_t batches = std::max<int64_t>(
-      1, std::min(recipe_.train.eval_batches, available) / reader().count);  // of each
+  // Of each reader, so that all make as many calls.
+  const int64_t batches =
+      std::max<int64_t>(1, std::min(recipe_.train.eval_batches, available) / reader().count);
   double sum = 0.0;
   int64_t count = 0;
   data::Batch batch;

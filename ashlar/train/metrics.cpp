@@ -10,7 +10,9 @@
 namespace ashlar::train {
 namespace {
 
-constexpr size_t kRoom = 1 << 16;  // for rows that the file lacks; half of it full is flushed
+// Room for rows that wait for the file.  step() flushes when half of it is full, so that the row of
+// a step fits and allocates nothing.
+constexpr size_t kRoom = 1 << 16;
 
 // JSON has no NaN: a non-finite value is null.
 nlohmann::ordered_json number(double value) {
@@ -28,16 +30,17 @@ void put(std::string& row, const char* key, double value) {
     fmt::format_to(std::back_inserter(row), "{}", value);  // the shortest that reads back the same
   else
     row += "null";
-  // Readers that tell integers from floating point see one type in a column.
+  // A whole number gets ".0": readers that tell integers from floating point see one type a column.
   if (row.find_first_not_of("-0123456789", begin) == std::string::npos) row += ".0";
   row += ',';
 }
 
-// The step that a line tells of, 0 where it names none; nullopt for a line that a kill cut short.
+// One line of metrics.jsonl, as far as it matters here.
 struct Line {
   bool is_event = false;
-  int64_t step = 0;
+  int64_t step = 0;  // 0: it names none
 };
+// nullopt: a kill cut the line short.
 std::optional<Line> parse_line(std::string_view text) {
   const auto row = nlohmann::json::parse(text, nullptr, false);
   if (!row.is_object()) return std::nullopt;
@@ -46,12 +49,12 @@ std::optional<Line> parse_line(std::string_view text) {
   return Line{row.contains("event"), names_step ? step->get<int64_t>() : 0};
 }
 
-// Where the rows of steps up to `step` end, and the lines of events up to it that stand behind
-// them.  Reads from the end, as far as it has to.
+// What stays of metrics.jsonl when a start goes on after `step`.
 struct Kept {
-  size_t bytes = 0;
-  std::string events;
+  size_t bytes = 0;    // where the last row of a step up to it ends
+  std::string events;  // the lines of events up to it that stand behind that row
 };
+// Reads from the end, as far as it has to.
 Kept kept_of(std::string_view text, int64_t step) {
   Kept kept;
   for (size_t end = text.rfind('\n') + 1; end > 0;) {  // npos + 1 is 0
@@ -150,6 +153,7 @@ void Metrics::console(const StepRow& row) {
   window_stall_s_ += row.stall_s;
   window_tokens_ += int64_t(std::llround(row.tokens_per_s * row.step_s));
   ++window_steps_;
+  // Half of the weight is on the last 14 steps.
   recent_step_s_ = recent_step_s_ == 0.0 ? row.step_s : 0.95 * recent_step_s_ + 0.05 * row.step_s;
   const bool due = row.step % log_every_ == 0 || row.step == scale_.steps || row.step == 1;
   if (!due) return;
@@ -185,6 +189,7 @@ void Metrics::event(const char* name, const nlohmann::ordered_json& members) {
 }
 
 void Metrics::flush() {
+  // If this throws, both stay as they are and the next flush writes over what was left.
   jsonl_->write_at(std::as_bytes(std::span(pending_)), jsonl_bytes_);
   jsonl_bytes_ += int64_t(pending_.size());
   pending_.clear();

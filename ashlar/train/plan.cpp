@@ -1,3 +1,14 @@
+// How it works.  A plan takes two dry runs of a rank.  The first has a workspace that only counts,
+// and so finds how large it must be and where it is fullest; the second is given a workspace of
+// that size and does nothing, since all memory is taken by the constructor: its count is the plan.
+//
+// plan_mesh does not run the step of every rank.  It makes every rank's trainer and runs its
+// optimizer (kinds_of_ranks), which shows all that a step depends on (Signature), then runs one
+// whole step per signature.  The work of all ranks is
+//
+//   sum over ranks of the update + sum over kinds of (step - update) of the first rank * ranks
+//
+// Ranks of different kinds may still need the same memory at the same place: they become one class.
 #include "ashlar/train/plan.h"
 
 #include <algorithm>
@@ -9,7 +20,7 @@
 namespace ashlar::train {
 namespace {
 
-// As many as the run will have: Newton-Schulz takes workspace per thread.
+// The threads of a rank, as many as in the run: Newton-Schulz takes workspace for each.
 int threads_of(const Recipe& recipe, int num_threads) {
   return num_threads > 0 ? num_threads : int(recipe.train.threads);
 }
@@ -40,8 +51,8 @@ Peaks peaks_of(const MemoryCounts& memory) {
   return peaks;
 }
 
-// What a rank's step depends on: coordinates, memory but for the workspace, what the optimizer
-// needs of that.
+// What a rank's step depends on: its coordinates, its memory without the workspace, and how much
+// workspace the optimizer needs.
 struct Signature {
   int cp, tp;
   Peaks peaks;
@@ -49,7 +60,7 @@ struct Signature {
   auto operator<=>(const Signature&) const = default;
 };
 
-// Ranks of one signature.
+// The ranks of one signature.
 struct Kind {
   Signature signature;
   std::vector<int> ranks;

@@ -1,3 +1,16 @@
+// How it works.  What the ranks agree on around the Checkpointer of each, all of them in one order:
+//
+//   constructor  rank 0 opens first, for it takes the lease and finds the run's id in the newest
+//                step; the others open with the id that it sends
+//   resume       rank 0 names a step, every rank reads its part of it; if any found damage, rank 0
+//                rejects the step and names the next older one
+//   save         rank 0 draws the attempt and sends it; each rank hands its part to a Checkpointer
+//   finish       settle() until nothing is under way; rank 0 says whether the last step is still
+//                unsaved, and then all save again
+//
+// Only rank 0 knows what became of a step (Checkpointer's header), so it alone reports, counts
+// failures and decides.  Rows of metrics are flushed before a save and synced, on the thread that
+// writes checkpoints, before its commit: so no step outlives the rows up to it.
 #include "ashlar/train/saves.h"
 
 #include <algorithm>
@@ -18,7 +31,6 @@ Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ran
       local_ranks_(local_ranks),
       writer_(writer),
       root_(join(recipe.train.run_dir, "checkpoints")) {
-  // Rank 0 first: what it finds there decides the run's id.
   std::array<uint8_t, 32> id{};  // 32 hex digits
   if (leads()) {
     open("");
@@ -75,7 +87,6 @@ checkpoint::SaveRequest Saves::request(const RunCounters& counters, const Health
   checkpoint::SaveRequest request = writer_.request(counters, health, cursor);
   if (leads()) {
     request.attempt = checkpoint::random_id();
-    // Rows up to this step outlive whatever the checkpoint outlives.
     metrics_->flush();
     request.before_commit = [metrics = metrics_] { metrics->sync(); };
   }
@@ -94,12 +105,12 @@ void Saves::save(const RunCounters& counters, const HealthState& health,
   }
 }
 
-// Training goes on: the next save may succeed.  Twice in a row is a broken disk.  Of the others
-// only rank 0 tells.
+// One failure is a warning, since the next save may succeed; two in a row are an error.  On the
+// other ranks a failure of storage says nothing: rank 0 tells of it.
 void Saves::failed(int64_t step, const Error& error) {
   if (error.kind() != ErrorKind::kStorage || (leads() && checkpoints_->consecutive_failures() >= 2))
     throw error;
-  if (last_saved_ == step) last_saved_ = -1;
+  if (last_saved_ == step) last_saved_ = -1;  // so that finish() saves it again
   if (!leads()) return;
   log_.warn("{}", error.what());
   metrics_->event("save_failed", {{"step", step}, {"error", error.what()}});
@@ -112,14 +123,14 @@ bool Saves::unsaved(int64_t step) {
 void Saves::finish(const RunCounters& counters, const HealthState& health,
                    const data::LoaderState& cursor) {
   settle();
-  // A failure is tried again once: the second in a row is thrown.
+  // Two turns at most: the second failure in a row is thrown.
   while (unsaved(counters.step)) {
     save(counters, health, cursor);
     settle();
   }
 }
 
-// Until every save ended, and was told of.
+// Waits until every save has ended, and tells of each.
 void Saves::settle() {
   checkpoints_->drain();
   report();

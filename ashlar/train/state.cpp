@@ -1,3 +1,9 @@
+// How it works.  The pieces of a StateWriter are made once: they point at the memory in which
+// weights and optimizer state live, or, for what moves before the next update (copy_balancing), at
+// copies that request() refreshes.
+//   restore loads strictly: the step must hold the tensors that are asked for, and no others.  A
+// rank asks for the boxes that it keeps, for all loader arrays, and for an empty box of every
+// tensor that only other ranks keep, so that it checks names, types and shapes of the whole state.
 #include "ashlar/train/state.h"
 
 #include <cstring>
@@ -15,7 +21,7 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 
-// Empty pieces of the tensors that other ranks keep: they are wanted too, with these shapes.
+// Adds an empty piece of every tensor that only other ranks keep.
 void add_what_others_keep(const Trainer& trainer, std::vector<Piece>& pieces) {
   std::set<std::string> here;
   for (const Piece& piece : pieces) here.insert(piece.logical.name);
@@ -121,6 +127,7 @@ Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
   std::vector<Piece> pieces = trainer.model().pieces(false);
   for (Piece& piece : trainer.optimizer_pieces(false)) pieces.push_back(std::move(piece));
   std::vector<data::NamedIntegers> arrays;
+  // The step says which arrays there are; loader_state_from() judges them.
   for (const checkpoint::IndexTensor& tensor : reader.index().tensors)
     if (tensor.logical.role == Role::kLoader)
       arrays.push_back(

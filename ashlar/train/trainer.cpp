@@ -11,6 +11,7 @@ namespace ashlar::train {
 Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
                  comm::Group& ranks, std::optional<int64_t> workspace_bytes,
                  kernels::Recorder* recorder)
+    // In the order of the members: what comes later points at what comes before.
     : workspace_(workspace_bytes ? Arena(allocator, *workspace_bytes, Tag::kWorkspace)
                                  : Arena(Device::kMeta)),
       ctx_{.device = allocator.device(),
@@ -58,7 +59,8 @@ void Trainer::reduce() {
   losses_ = model_.over_ranks(losses_, "loss");
 }
 
-// Gradients were scaled as if every token of the step had a target.
+// Gradients were scaled as if every token of the step had a target; how many have one is known only
+// after its last micro-batch.
 double Trainer::target_correction() const {
   const double tokens = double(recipe().train.global_batch * recipe().data.sequence_length);
   return losses_.count == 0 ? 1.0 : tokens / double(losses_.count);
@@ -70,7 +72,7 @@ StepStats Trainer::measure() {
   ctx_.enter("gradient norm");
   const double squares = model_.sum_over_ranks(optimizer_.gradient_squares(ctx_), "gradient norm");
   stats.gradient_norm = std::sqrt(squares) * target_correction();
-  if (ctx_.meta()) return stats;
+  if (ctx_.meta()) return stats;  // the sum's traffic is counted; there are no numbers to report
   stats.loss = losses_.count == 0 ? 0.0 : losses_.sum / double(losses_.count);
   for (const Tensor& loads : model_.step_loads()) {
     const auto experts = loads.span<int64_t>().first(size_t(recipe().model.num_experts));
