@@ -101,8 +101,8 @@ class Checkpointer {
   // The newest good step, as the constructor found it or the last save made it.  The leader's.
   std::optional<StepRef> newest() const;
   StepReader open_newest() const;
-  // It turned out to be damaged: recorded, set aside, and the next older good step takes its place;
-  // kCorrupt if there is none.  Not while a save is under way.
+  // The newest step turned out to be damaged: it is recorded and set aside, and the next older good
+  // step takes its place; kCorrupt if there is none.  Not while a save is under way.
   void reject_newest(const std::string& reason);
 
   // Steps must increase: kConfig if `step` is not newer than every step there is.  kStorage if the

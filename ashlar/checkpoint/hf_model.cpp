@@ -82,8 +82,9 @@ void check_layers(const HfConfig& config, const std::string& source, HfLayout la
 void check_sizes(const HfConfig& config, const std::string& source, HfLayout layout,
                  TensorsOf tensors_of, const HfFiles& files) {
   const ZayaSpec& model = config.model;
+  // One block will do: all have the same sizes.
   ModelSpec first_block = model_of(model);
-  first_block.blocks.resize(1);                       // of equal ones
+  first_block.blocks.resize(1);
   std::map<std::string, std::string> name_of_native;  // part 0's name in the files
   const std::vector<LogicalTensor> natives = tensors_of(first_block, DType::kF32);
   for (const FileTensor& tensor : file_tensors(natives, 1, layout))

@@ -9,9 +9,9 @@
 //                   another text is there: give the successor back, start again
 //   refresh()     writes the text again, which renews its time of modification
 //
-// That is right because only the holder of the successor replaces that one dead text: two starters
-// that both saw it die meet at the successor, and the later finds another text at `path`.  The
-// recursion ends at a successor whose name is free or whose holder lives.
+// Only the holder of the successor replaces that one dead text, so that two starters that both saw
+// it die meet at the successor, and the later one finds another text at `path`.  The recursion ends
+// at a successor whose name is free or whose holder lives.
 #include "ashlar/checkpoint/lease.h"
 
 #include <signal.h>

@@ -9,7 +9,7 @@
 // checks the step (problem_of).  A step that fails is recorded, if the caller may write, and the
 // next older one is tried.  No step is moved here: Checkpointer::recover does, by quarantine().
 //   remove_step renames before it removes, so that a step that is half gone has no longer the name
-// of one; collect_stale finishes at the next start.
+// of one; collect_stale removes what is left of it at the next start.
 #include "ashlar/checkpoint/recovery.h"
 
 #include <algorithm>

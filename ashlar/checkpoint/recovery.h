@@ -36,8 +36,7 @@ struct Recovery {
   std::vector<RejectedStep> rejected;  // newer than it, newest first
 };
 
-// The newest step that passes `level`.  kReader writes nothing.  kHolder is the holder of the
-// lease:
+// The newest step that passes `level`.  kReader writes nothing.  kHolder is who holds the lease:
 // failures are written to .bad/ (so that the next start need not repeat the check), and a step that
 // was verified once is not read whole again, since the holder loads it next and so reads all of it.
 // Errors: kCorrupt "ROOT holds N steps but none is good: ..."; kStorage.

@@ -1,4 +1,4 @@
-// How it works.  A plan is made in save(), before a byte is copied or written:
+// How it works.  A plan is made inside save(), before anything is written:
 //
 //   pieces of a component --> parts: a tensor's first piece in part 1, its second in part 2, ...,
 //                             because a safetensors file holds a name once

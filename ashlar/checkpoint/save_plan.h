@@ -32,15 +32,14 @@ struct SaveRequest {
   // until before_update() returns; loader tensors and everything below are copied inside save(),
   // and only writer 0 has any.
   std::span<const Piece> model, optim, loader;
-  // What model and optim of all writers together must be, no more and no less, from writer 0;
-  // empty:
-  // not told, and a tensor that nobody has goes unseen until a strict load.
+  // The tensors that model and optim of all writers together must be, no more and no less; writer 0
+  // tells.  If it is empty, a tensor that nobody has goes unseen until a strict load.
   std::span<const LogicalTensor> whole;
   std::vector<Blob> extra;                      // trainer.json, recipe, tokenizer, ...
   std::map<std::string, std::string> sections;  // of the manifest: name -> JSON object
   std::map<std::string, std::string> aliases;   // tied name -> the tensor that is stored
-  // What must be on disk before the step exists; writer 0's.  Called on a thread of the
-  // checkpointer's when all data are written; what it throws fails the save.
+  // Brings to disk what must be there before the step exists; writer 0's.  It is called on a thread
+  // of the checkpointer's when all data are written; what it throws fails the save.
   std::function<void()> before_commit;
 };
 
@@ -72,7 +71,7 @@ struct SavePlan {
 SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt,
                         int writer, int num_writers);
 
-// After the last chunk: the written files, with their checksums, into the index.
+// Adds the files, with their checksums, to the index.  After the last chunk was written.
 void join_files(SavePlan& plan);
 // The index has all boxes: kCorrupt unless they tile every tensor (names tensor and element).
 void check_cover(const SavePlan& plan);

@@ -11,8 +11,8 @@
 // for the copier with a chunk in hand, so that a snapshot larger than the arena goes through at the
 // speed of the disk.  Chunks stand in filled_ in the order of jobs, files and offsets: the writer
 // has one job at a time, whose `writer` and `error` no other thread touches.
-//   A failure is kept in job.error, and the attempt given up at once.  Later chunks of the job are
-// only released, the one marked `last` still ends it: every job that save() queued is finished.
+//   A failure is kept in job.error, and the attempt is given up at once.  Later chunks of the job
+// are only released, and the one marked `last` still ends it: every queued job is finished.
 #include <fmt/ranges.h>
 
 #include <algorithm>

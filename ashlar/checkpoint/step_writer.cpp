@@ -24,7 +24,8 @@
 namespace ashlar::checkpoint {
 namespace {
 
-constexpr int kTries = 4;  // of a write: with the usual first delay of 0.05 s they take 1 s
+// How often a write is tried; with the usual first delay of 0.05 s the waits add up to 1 s.
+constexpr int kTries = 4;
 
 }  // namespace
 

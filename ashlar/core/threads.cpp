@@ -68,7 +68,7 @@ void run_here(int64_t num_tasks, Task task) {
 
 struct Threads::State {
   std::vector<std::thread> workers;
-  std::mutex mutex;  // of the sleep alone
+  std::mutex mutex;  // guards nothing but the sleep of workers
   std::condition_variable wake;
   std::atomic<uint64_t> word{0};
   std::atomic<int64_t> completed{0};

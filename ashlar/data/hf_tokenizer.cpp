@@ -157,6 +157,7 @@ Ordered normalizer_of(const Model& model) {
 
 Ordered decoder_of(const Model& model, const Tokenizer& tokenizer) {
   Ordered steps = Ordered::array();
+  // The unknown piece is shown as sentencepiece shows it.
   if (!model.byte_fallback) {
     const std::string sign = tokenizer.piece(tokenizer.unk_id());
     steps.push_back(replace("String", model.pieces[static_cast<size_t>(tokenizer.unk_id())].text,
@@ -356,7 +357,7 @@ std::string config_json(const Ordered& special) {
                     {"add_bos_token", false},
                     {"add_eos_token", false},
                     {"clean_up_tokenization_spaces", false},
-                    {"split_special_tokens", true}};
+                    {"split_special_tokens", true}};  // "<s>" in a text is three characters
   config.update(special);
   return dump(config);
 }

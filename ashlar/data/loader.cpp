@@ -82,8 +82,8 @@ LoaderState Loader::beginning() const {
   state.global_batch = options_.global_batch;
   state.num_streams = options_.num_streams;
   state.seed = options_.seed;
-  // All that decides which tokens sample number i holds, but for the seed, which restore() compares
-  // by itself.
+  // The fingerprint is of all that decides which tokens sample number i holds, but for the seed,
+  // which restore() compares by itself.
   state.fingerprint = mix(static_cast<uint64_t>(length_), options_.shuffle);
   for (size_t d = 0; d < sources_.size(); ++d) {
     const Samples& samples = sources_[d].samples;
@@ -187,7 +187,7 @@ void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
   const auto sample =
       options_.shuffle ? static_cast<int64_t>(order(static_cast<uint64_t>(number))) : number;
   source.samples.pieces(source.dataset->index(), sample, pieces_);
-  int64_t filled = 0;  // of the T + 1 tokens of the window; less than all only with best fit
+  int64_t filled = 0;  // tokens in the window so far; only best fit leaves some of the T + 1 free
   for (const Piece& piece : pieces_) {
     source.dataset->read(
         piece.begin, options_.vocab_size,

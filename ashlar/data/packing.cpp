@@ -35,6 +35,7 @@ Windows pack_best_fit(std::span<const int64_t> lengths, int64_t capacity) {
   int64_t num_windows = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     const int64_t length = length_of(order[i]);
+    // The first with enough room: the fullest window that fits, of equal ones the oldest.
     auto fit = open.lower_bound({length, 0});
     const std::pair<int64_t, int64_t> chosen =
         fit == open.end() ? std::pair{capacity, num_windows++} : *fit;
@@ -43,6 +44,7 @@ Windows pack_best_fit(std::span<const int64_t> lengths, int64_t capacity) {
     if (chosen.first > length) open.insert({chosen.first - length, chosen.second});
   }
 
+  // A counting sort by window, in which the items of a window keep the order of their placing.
   windows.first.assign(static_cast<size_t>(num_windows) + 1, 0);
   for (const int64_t window : window_of) ++windows.first[static_cast<size_t>(window) + 1];
   for (size_t w = 1; w < windows.first.size(); ++w) windows.first[w] += windows.first[w - 1];

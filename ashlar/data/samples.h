@@ -50,7 +50,7 @@ class Samples {
   int64_t sequence_length_;
   Packing packing_;
   Windows windows_;             // best fit
-  int64_t first_document_ = 0;  // of windows_.items
+  int64_t first_document_ = 0;  // document number 0 of windows_.items
   int64_t size_ = 0;
 };
 

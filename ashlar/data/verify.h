@@ -41,8 +41,8 @@ class BackgroundVerify {
   BackgroundVerify(const BackgroundVerify&) = delete;
   BackgroundVerify& operator=(const BackgroundVerify&) = delete;
 
-  // What is wrong with the first dataset found wrong: kData, or kStorage from reading it.  Waits at
-  // most `patience_s` for the reading to end.
+  // The error of the first dataset that is found wrong: kData, or kStorage from reading it.  Waits
+  // at most `patience_s` for the reading to end.
   std::optional<Error> failure(double patience_s = 0);
   bool done() const;  // all is read, or something is wrong
   int64_t bytes_done() const;

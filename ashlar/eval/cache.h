@@ -26,8 +26,8 @@ class DecodeCache final : public nn::SequenceExchange {
   int64_t max_tokens() const { return max_tokens_; }
   // The segment list of the next `num_tokens` tokens; call before forward().
   Segment next(int64_t num_tokens);
-  // As if all but the last num_tokens had been seen, in calls of num_tokens: what is left to call
-  // is the largest call there is.  For counting on meta; the caches hold nothing.
+  // Sets the lengths as if all but the last num_tokens had been seen, in calls of num_tokens, so
+  // that the next call is the largest there is.  For counting on meta; the caches hold nothing.
   void skip_to_last(int64_t num_tokens);
 
   void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,

@@ -88,6 +88,7 @@ std::string token_rule(const ZayaSpec& m, const std::string& s) {
 std::string model_problem(const ZayaSpec& model, const std::string& section) {
   Recipe holder;
   holder.model = model;
+  // `section` stands for "model." in the names that are shown: a spec need not come from a recipe.
   for (const Key& key : recipe_keys()) {
     if (!key.name.starts_with("model.")) continue;
     std::string problem = range_problem(key, holder, section + key.name.substr(6));
@@ -207,6 +208,7 @@ void validate(const ZayaSpec& spec, const std::string& section) {
 }
 
 void validate(const Recipe& recipe) {
+  // Ranges first, and one problem at a time: later rules divide by sizes and multiply them.
   std::string problem = range_rules(recipe);
   if (problem.empty()) problem = model_problem(recipe.model, "model.");
   for (const auto& rule : {blend_rules, batch_rules, sequence_rule, rate_rule, retention_rule,

@@ -358,7 +358,7 @@ void Run::evaluate() {
   const data::LoaderOptions options = validation_options(recipe_, *tokenizer_, reader());
   data::Loader loader(sources_.validation, options);
   const int64_t available = loader.samples_per_epoch() / options.micro_batch;
-  // Of each reader, so that all make as many calls.
+  // The batches of each reader; all readers make as many calls.
   const int64_t batches =
       std::max<int64_t>(1, std::min(recipe_.train.eval_batches, available) / reader().count);
   double sum = 0.0;

@@ -2,7 +2,7 @@
 // Memory is the allocator's own count, work the kernels' own record, traffic the communicator's own
 // counters.
 //
-// What it counts, and what not: docs/plan.md.
+// docs/plan.md says what it counts, and what not.
 #pragma once
 
 #include <optional>
