@@ -15,6 +15,8 @@
 // results are computed where a block touches the upper triangle, the lower one is then copied.
 // Side by side, every worker has a slot of operands and runs whole matrices; else all tasks of one
 // matrix are shared (Loop).  Which of the two changes no sums.
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -289,25 +291,65 @@ void Matrices::multiply(const Loop& loop, int64_t K, const Left& left, const std
   if (symmetric) mirror(loop, to);
 }
 
-template <typename T>
-void mirror_block(const Rows& s, int64_t row, int64_t col, int64_t rows, int64_t cols) {
+// Writes the transpose of a square block of kSide rows, in 128-bit registers, which every x86-64 has.
+struct Block16 {  // elements of 16 bits
+  static constexpr int64_t kSide = 8;
+  static void transpose(const uint16_t* from, int64_t from_stride, uint16_t* to,
+                        int64_t to_stride) {
+    __m128i x[kSide], y[kSide];
+    for (int64_t i = 0; i < kSide; ++i)
+      x[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * from_stride));
+    // Rows i and i + 4 are interleaved three times.
+    for (int64_t i = 0; i < 4; ++i) {
+      y[2 * i] = _mm_unpacklo_epi16(x[i], x[i + 4]);
+      y[2 * i + 1] = _mm_unpackhi_epi16(x[i], x[i + 4]);
+    }
+    for (int64_t i = 0; i < 4; ++i) {
+      x[2 * i] = _mm_unpacklo_epi16(y[i], y[i + 4]);
+      x[2 * i + 1] = _mm_unpackhi_epi16(y[i], y[i + 4]);
+    }
+    for (int64_t i = 0; i < 4; ++i) {
+      y[2 * i] = _mm_unpacklo_epi16(x[i], x[i + 4]);
+      y[2 * i + 1] = _mm_unpackhi_epi16(x[i], x[i + 4]);
+    }
+    for (int64_t i = 0; i < kSide; ++i)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i * to_stride), y[i]);
+  }
+};
+struct Block32 {  // elements of 32 bits
+  static constexpr int64_t kSide = 4;
+  static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+    __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + from_stride),
+           c = _mm_loadu_ps(from + 2 * from_stride), d = _mm_loadu_ps(from + 3 * from_stride);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(to, a), _mm_storeu_ps(to + to_stride, b);
+    _mm_storeu_ps(to + 2 * to_stride, c), _mm_storeu_ps(to + 3 * to_stride, d);
+  }
+};
+
+// Copies what stands above the diagonal to its mirror image in rows [row, row + rows).
+template <typename T, typename Block>
+void mirror_rows(const Rows& s, int64_t row, int64_t rows) {
+  constexpr int64_t kSide = Block::kSide;
   T* data = reinterpret_cast<T*>(s.data);
-  for (int64_t i = row; i < row + rows; ++i)
-    for (int64_t j = col; j < std::min(i, col + cols); ++j)
+  const int64_t end = row + rows, whole = row + rows / kSide * kSide;
+  for (int64_t j = 0; j < row; j += kSide)  // row is a multiple of kSide
+    for (int64_t i = row; i < whole; i += kSide)
+      Block::transpose(data + j * s.stride + i, s.stride, data + i * s.stride + j, s.stride);
+  for (int64_t i = row; i < end; ++i)
+    for (int64_t j = i < whole ? row : 0; j < i; ++j)
       data[i * s.stride + j] = data[j * s.stride + i];
 }
 
 // Tasks read above the diagonal and write below it, so that they do not meet.
 void Matrices::mirror(const Loop& loop, const Rows& s) const {
-  constexpr int64_t kBlock = 16;
-  loop((s.rows + kBlock - 1) / kBlock, [&](int64_t block) {
-    const int64_t row = block * kBlock, rows = std::min(kBlock, s.rows - row);
-    for (int64_t col = 0; col <= row; col += kBlock) {
-      if (s.dtype == DType::kBF16)
-        mirror_block<uint16_t>(s, row, col, rows, kBlock);
-      else
-        mirror_block<float>(s, row, col, rows, kBlock);
-    }
+  constexpr int64_t kRows = 32;  // of bf16 a cache line
+  loop((s.rows + kRows - 1) / kRows, [&](int64_t block) {
+    const int64_t row = block * kRows, rows = std::min(kRows, s.rows - row);
+    if (s.dtype == DType::kBF16)
+      mirror_rows<uint16_t, Block16>(s, row, rows);
+    else
+      mirror_rows<float, Block32>(s, row, rows);
   });
 }
 
