@@ -133,7 +133,8 @@ void StepWriter::report_failure(std::string_view text) noexcept {
       return write_whole(name, text);
     } catch (const std::exception& error) {
       if (attempt == kTries)
-        log_.warn("the leader was not told, and will wait until its time is out: {}", error.what());
+        return log_.warn("the leader was not told, and will wait until its time is out: {}",
+                         error.what());
       std::this_thread::sleep_for(std::chrono::duration<double>(delay_s));
     }
   }

@@ -134,9 +134,9 @@ void Index::check_lengths(const std::string& file) {
     ASHLAR_REQUIRE(length(i) >= 0, kData, "{}: lengths[{}] is {}; expected 0 or more", file, i,
                    length(i));
     ASHLAR_REQUIRE(offset(i) == expected, kData,
-                   "{}: offsets[{}] is {}; expected {}, where sequence {} ends ({} tokens are {} "
-                   "bytes each)",
-                   file, i, offset(i), expected, i - 1, name_of(type_), size_bytes);
+                   "{}: offsets[{}] is {}; expected {}, the bytes of all sequences before it ({} "
+                   "tokens are {} bytes each)",
+                   file, i, offset(i), expected, name_of(type_), size_bytes);
     const int64_t bytes = length(i) * size_bytes;
     ASHLAR_REQUIRE(expected <= std::numeric_limits<int64_t>::max() - bytes, kData,
                    "{}: lengths[{}] is {}; the sum of all lengths is above 2^63 bytes", file, i,

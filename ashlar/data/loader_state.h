@@ -1,7 +1,8 @@
 // Where a run stands in its data: a value, small, the same on every rank.
 //
-// Nothing in it depends on the number of ranks or on the micro batch.  The samples of a run are
-// numbered 0, 1, 2, ... over all datasets; `consumed` of them lie in finished global batches.
+// Nothing in it depends on the micro batch, nor, where a global batch ends, on the number of ranks.
+// The samples of a run are numbered 0, 1, 2, ... over all datasets; `consumed` of them lie in
+// finished global batches.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct LoaderState {
   std::vector<int64_t>
       counts;            // [datasets] how many of those came from each; the epoch of dataset d
                          // is counts[d] / its number of samples
-  int64_t position = 0;  // samples taken of the global batch that is under way
+  int64_t position = 0;  // samples that this rank has taken of the global batch under way
   int64_t global_batch = 0, num_streams = 0;  // of that batch; they matter only if position > 0
   uint64_t seed = 0;
   uint64_t fingerprint = 0;  // of the datasets and of all that numbers their samples

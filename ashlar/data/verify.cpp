@@ -7,12 +7,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <vector>
 
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/core/function_ref.h"
+#include "ashlar/core/threads.h"
 #include "ashlar/data/prepare.h"
 
 namespace ashlar::data {
@@ -111,6 +113,8 @@ struct BackgroundVerify::State {
       }
     } catch (const Error& error) {
       found = error;
+    } catch (const std::bad_alloc&) {
+      found.emplace(ErrorKind::kMemory, report_of(std::current_exception()).message);
     }
     const std::lock_guard lock(mutex);
     failure = std::move(found);
@@ -149,7 +153,7 @@ BackgroundVerify::BackgroundVerify(FileSystem& files, const Sources& sources, do
       s.total += s.targets.back().bytes;
     }
   s.ended = s.targets.empty();
-  if (!s.ended) s.thread = std::thread([&s] { s.run(); });
+  if (!s.ended) s.thread = start_thread("that verifies the data", [&s] { s.run(); });
 }
 
 BackgroundVerify::~BackgroundVerify() {

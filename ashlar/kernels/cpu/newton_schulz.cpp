@@ -291,7 +291,8 @@ void Matrices::multiply(const Loop& loop, int64_t K, const Left& left, const std
   if (symmetric) mirror(loop, to);
 }
 
-// Writes the transpose of a square block of kSide rows, in 128-bit registers, which every x86-64 has.
+// Writes the transpose of a square block of kSide rows, in the 128-bit registers that every x86-64
+// has.
 struct Block16 {  // elements of 16 bits
   static constexpr int64_t kSide = 8;
   static void transpose(const uint16_t* from, int64_t from_stride, uint16_t* to,
