@@ -7,7 +7,8 @@
 //                   take(successor), a name made of the hash of the dead text
 //                   the dead text is still at `path`: replace it by the successor, done
 //                   another text is there: give the successor back, start again
-//   refresh()     writes the text again, which renews its time of modification
+//   check()       the own text is still at `path`, or else the root has another holder
+//   refresh()     check, then writes the text again, which renews its time of modification
 //
 // Only the holder of the successor replaces that one dead text, so that two starters that both saw
 // it die meet at the successor, and the later one finds another text at `path`.  The recursion ends
@@ -233,7 +234,21 @@ Lease::~Lease() {
   }
 }
 
+void Lease::check() {
+  std::optional<std::string> found = text_at(files_, path_);
+  while (!found && !claim(path_)) found = text_at(files_, path_);  // somebody removed the lease
+  if (!found || *found == text_) return;
+  const std::optional<Holder> holder = holder_in(*found, path_);
+  ASHLAR_FAIL(kConfig,
+              "{} was taken over by {}, because this process did not renew its lease for {} s; "
+              "stop one of the two",
+              root_,
+              holder ? fmt::format("process {} on {}", holder->pid, holder->host) : "another",
+              kLeaseExpiry_s);
+}
+
 void Lease::refresh() {
+  check();
   write_text(files_, path_, text_);
 }
 

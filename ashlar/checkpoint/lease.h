@@ -26,7 +26,9 @@ class Lease {
 
   // The previous holder ended without giving the root back: it was killed.
   bool taken_over() const { return taken_over_; }
-  void refresh();  // at least every kLeaseRefresh_s
+  // kConfig if another process has taken the root over, because this one was silent too long.
+  void check();
+  void refresh();  // at least every kLeaseRefresh_s; checks first
 
  private:
   bool claim(const std::string& path);

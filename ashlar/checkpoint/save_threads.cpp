@@ -170,9 +170,9 @@ void Checkpointer::await_parts(Job& job) {
 }
 
 void Checkpointer::prepare_commit(Job& job) {
-  if (!job.before_commit) return;
   try {
-    job.before_commit();
+    if (lease_) lease_->check();
+    if (job.before_commit) job.before_commit();
   } catch (const Error& error) {
     raise(error.kind(), "step {} is not saved: before its commit: {}", job.plan.step, error.what());
   }

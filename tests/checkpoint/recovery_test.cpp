@@ -300,6 +300,32 @@ TEST(Lease, IsGivenBackAndATornOneIsTakenOver) {
   EXPECT_TRUE(files->list("root/.lease").empty());
 }
 
+// A holder that slept past the expiry of its lease must not save beside the one that came after it.
+TEST(Lease, WhoLostItCommitsNothingAndLeavesItToTheNewHolder) {
+  const auto files = memory_files();
+  Log log = quiet_log();
+  const std::string path = "root/.lease/trainer.json";
+  const std::string other =
+      R"({"host":"far","boot":"b","pid_namespace":"n","pid":7,"started":1,"token":"t"})";
+  {
+    Checkpointer checkpoints(*files, "root", direct(), log);
+    TinyRun run;
+    run.fill(1);
+    checkpoints.save(run.request(1));
+    overwrite(*files, path, other);
+    run.fill(2);
+    EXPECT_EQ(message_of(ErrorKind::kConfig, [&] { checkpoints.save(run.request(2)); }),
+              "step 2 is not saved: before its commit: root was taken over by process 7 on far, "
+              "because this process did not renew its lease for 600 s; stop one of the two");
+    EXPECT_EQ(checkpoints.newest()->step, 1);
+    files->remove(path);  // by hand: the lease is made again
+    checkpoints.save(run.request(3));
+    EXPECT_EQ(checkpoints.newest()->step, 3);
+    overwrite(*files, path, other);
+  }
+  EXPECT_EQ(read_all(*files, path), other);
+}
+
 // A clean end is trusted; after a kill the newest step is read whole before it is used.
 TEST(Lease, AfterAKillTheNewestStepIsReadWhole) {
   const auto files = memory_files();
