@@ -42,13 +42,13 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
 
 RankModel::~RankModel() = default;
 
-CpSplit RankModel::context_split() const {
+CpSplit RankModel::cp_split() const {
   return {parallel_.cp_layout, int(parallel_.cp), recipe_.train.micro_batch,
           recipe_.data.sequence_length};
 }
 
 nn::TokenCounts RankModel::token_counts() const {
-  const int64_t layer = context_split().local_tokens();
+  const int64_t layer = cp_split().local_tokens();
   return {shards_stream() ? layer / parallel_.tp : layer, layer};
 }
 
@@ -62,7 +62,7 @@ void RankModel::take_share(Allocator& allocator, DType compute) {
 }
 
 void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
-  const int64_t most = num_halos + max_halos(context_split(), groups_.coordinate(Axis::kCp));
+  const int64_t most = num_halos + max_halos(cp_split(), groups_.coordinate(Axis::kCp));
   const nn::Keep keep = recipe_.train.recompute ? nn::Keep::kBlockInput : nn::Keep::kAll;
   const auto lay_out = [&](Arena& arena) {
     return nn::Saved::make(arena, model_->weights(), model_->types(), token_counts(), most, keep);
@@ -88,13 +88,13 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
   // This rank's part of every row, and of that what its stream has.
   const int64_t first = shards_stream() ? num_tokens * groups_.tp().rank() : 0;
   for (int64_t i = 0; i < num_tokens; ++i)
-    whole_rows_.push_back(whole_row(context_split(), groups_.coordinate(Axis::kCp), first + i));
+    whole_rows_.push_back(whole_row(cp_split(), groups_.coordinate(Axis::kCp), first + i));
   local_.resize(whole_rows_.size());
   if (parallel_.cp == 1) sequence_.reserve(token_counts().layer);
 }
 
 void RankModel::share_sequences(Allocator& allocator) {
-  cp_ = make_cp_sequence(parallel_.cp_exchange, groups_.cp(), context_split(),
+  cp_ = make_cp_sequence(parallel_.cp_exchange, groups_.cp(), cp_split(),
                          model_->weights().blocks[0].attention.shape, model_->types(), allocator);
 }
 

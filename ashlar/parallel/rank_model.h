@@ -6,7 +6,7 @@
 //                     stands in memory all the time (model_memory in zero.h)
 //   activations       what forward keeps for backward, and the tokens of a micro-batch: of as many
 //                     tokens as this rank sees
-//   cp                the exchange that reaches the tokens of other ranks (context.h)
+//   cp                the exchange that reaches the tokens of other ranks (cp.h)
 //   tp                the runner that adds up over ranks what their blocks return (tp.h)
 //   sequence_parallel sums of the gradients that it leaves partial (tp_sums.h)
 //   zero              around the runner: it gathers weights before a block runs, and reduces
@@ -142,7 +142,7 @@ class RankModel {
   void share_stream(Allocator& allocator);     // sequence_parallel
   void shard_state(Allocator& allocator);      // zero
 
-  CpSplit context_split() const;
+  CpSplit cp_split() const;
   bool shards_stream() const { return parallel_.tp > 1 && parallel_.sequence_parallel; }
   nn::TokenCounts token_counts() const;  // of this rank in a micro-batch
   void load(const MicroBatch& batch);

@@ -12,16 +12,9 @@
 #include <algorithm>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/rounding.h"
 
 namespace ashlar::parallel {
-namespace {
-
-int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
-}  // namespace
-
 Range intersect(const Range& a, const Range& b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
@@ -41,11 +34,11 @@ Shards::Shards(std::vector<int64_t> unit_numel, int num_ranks, ShardLayout layou
     unit_begin_.push_back(total);
     total += numel;
   }
-  share_ = round_up((total + num_ranks_ - 1) / num_ranks_, align_);
+  share_ = round_up(ceil_div(total, num_ranks_), align_);
 }
 
 int64_t Shards::num_buckets(int64_t unit) const {
-  return (unit_numel_[size_t(unit)] + bucket_numel_ - 1) / bucket_numel_;
+  return ceil_div(unit_numel_[size_t(unit)], bucket_numel_);
 }
 
 Range Shards::bucket(int64_t unit, int64_t index) const {

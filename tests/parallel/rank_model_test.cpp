@@ -1,4 +1,4 @@
-// What RankModel promises beside its numbers, which context_test, tensor_test and the table of
+// What RankModel promises beside its numbers, which cp_test, tp_test and the table of
 // layouts (tests/train/parity_cases.cpp) hold against one rank.
 #include "ashlar/parallel/rank_model.h"
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ashlar/core/rounding.h"
+
 namespace ashlar::kernels::cpu {
 namespace {
 
@@ -15,7 +17,7 @@ int64_t num_columns(std::initializer_list<Tensor> gradients) {
 
 Tensor take_partials(const Context& ctx, int64_t num_tokens,
                      std::initializer_list<Tensor> gradients, int64_t scratch) {
-  const int64_t num_tasks = (num_tokens + kTokensPerTask - 1) / kTokensPerTask;
+  const int64_t num_tasks = ceil_div(num_tokens, kTokensPerTask);
   const DType dtype = gradients.begin()->dtype;
   for (const Tensor& g : gradients) ASHLAR_ASSERT(!g || g.dtype == dtype);
   return ctx.workspace->take(dtype, {num_tasks, num_columns(gradients) + scratch});

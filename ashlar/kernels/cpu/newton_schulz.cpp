@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/rounding.h"
 #include "ashlar/kernels/cpu/gemm/engine.h"
 #include "ashlar/kernels/cpu/newton_schulz_reference.h"
 #include "ashlar/kernels/cpu/ops.h"
@@ -40,10 +41,6 @@ using newton_schulz::kC;
 using newton_schulz::kTiny;
 
 constexpr int64_t kTaskRows = 128;  // a task of a product: so many rows, by one panel
-
-int64_t round_up(int64_t a, int64_t unit) {
-  return (a + unit - 1) / unit * unit;
-}
 
 // Runs body(i) for i in [0, count): on this thread, or on all where one matrix has them to itself.
 struct Loop {
@@ -93,7 +90,7 @@ void start_product(const Loop& loop, const Rows& poly, const Rows& product) {
 // Rows of one panel's columns, in tiles of even height, into rows of `width` floats.
 void run_rows(const Engine& engine, int64_t rows, int64_t padded_k, const Left& a,
               const std::byte* panel, float* c, bool accumulate) {
-  const int64_t num_tiles = (rows + engine.max_rows - 1) / engine.max_rows;
+  const int64_t num_tiles = ceil_div(rows, engine.max_rows);
   if (engine.enter) engine.enter();
   for (int64_t t = 0; t < num_tiles; ++t) {
     const int64_t row = rows * t / num_tiles, next = rows * (t + 1) / num_tiles;
@@ -197,7 +194,7 @@ void Matrices::load(const Loop& loop, const float* x_MN, const Rows& x) const {
   const auto factor =
       float(1.0 / (std::sqrt(newton_schulz::sum_of_squares(x_MN, M_ * N_)) + kTiny));
   constexpr int64_t kRows = 16;
-  loop((M_ + kRows - 1) / kRows, [&](int64_t block) {
+  loop(ceil_div(M_, kRows), [&](int64_t block) {
     const int64_t row = block * kRows, rows = std::min(kRows, M_ - row);
     for (int64_t col = 0; col < N_; col += engine_.width) {
       Tile tile;
@@ -213,7 +210,7 @@ void Matrices::load(const Loop& loop, const float* x_MN, const Rows& x) const {
 
 void Matrices::store(const Loop& loop, const Rows& x, float* x_MN) const {
   constexpr int64_t kRows = 16;
-  loop((M_ + kRows - 1) / kRows, [&](int64_t block) {
+  loop(ceil_div(M_, kRows), [&](int64_t block) {
     for (int64_t row = block * kRows; row < std::min((block + 1) * kRows, M_); ++row)
       for (int64_t col = 0; col < N_; col += engine_.width) {
         Tile tile;
@@ -262,7 +259,7 @@ void Matrices::multiply(const Loop& loop, int64_t K, const Left& left, const std
   const int64_t group = panel_left ? width : kTaskRows,
                 group_bytes = panel_left ? panel_bytes : group * left.row_bytes;
   const gemm::Parts parts(engine_, K);
-  const int64_t task_blocks = (to.rows + kTaskRows - 1) / kTaskRows;
+  const int64_t task_blocks = ceil_div(to.rows, kTaskRows);
   loop(task_blocks * num_panels, [&](int64_t task) {
     // From the last panel on: of a symmetric result it has most rows.
     const int64_t p = num_panels - 1 - task / task_blocks, row = task % task_blocks * kTaskRows;
@@ -345,7 +342,7 @@ void mirror_rows(const Rows& s, int64_t row, int64_t rows) {
 // Tasks read above the diagonal and write below it, so that they do not meet.
 void Matrices::mirror(const Loop& loop, const Rows& s) const {
   constexpr int64_t kRows = 32;  // of bf16 a cache line
-  loop((s.rows + kRows - 1) / kRows, [&](int64_t block) {
+  loop(ceil_div(s.rows, kRows), [&](int64_t block) {
     const int64_t row = block * kRows, rows = std::min(kRows, s.rows - row);
     if (s.dtype == DType::kBF16)
       mirror_rows<uint16_t, Block16>(s, row, rows);

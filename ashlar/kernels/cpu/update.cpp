@@ -1,6 +1,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "ashlar/core/rounding.h"
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/cpu/update_args.h"
 
@@ -17,9 +18,8 @@ bool fast(const Context& ctx, const Tensor& x) {
 
 // Elements of one partial sum: whole blocks, at most kMaxPartials of them; depends on n only.
 int64_t partial_size(int64_t n) {
-  const int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
-  const int64_t blocks_per_partial =
-      std::max<int64_t>(16, (blocks + kMaxPartials - 1) / kMaxPartials);
+  const int64_t blocks = ceil_div(n, kSumBlock);
+  const int64_t blocks_per_partial = std::max<int64_t>(16, ceil_div(blocks, kMaxPartials));
   return blocks_per_partial * kSumBlock;
 }
 

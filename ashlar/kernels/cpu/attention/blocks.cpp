@@ -12,6 +12,7 @@
 
 #include <climits>
 
+#include "ashlar/core/rounding.h"
 #include "ashlar/kernels/isa.h"
 
 namespace ashlar::kernels::cpu {
@@ -95,8 +96,8 @@ namespace {
 
 // The rows of a tile where `rows` are cut into equal tiles, as few as there can be.
 int64_t tile_rows(const gemm::Engine& e, int64_t rows) {
-  const int64_t tiles = (rows + e.max_rows - 1) / e.max_rows;
-  return (rows + tiles - 1) / tiles;
+  const int64_t tiles = ceil_div(rows, e.max_rows);
+  return ceil_div(rows, tiles);
 }
 
 }  // namespace

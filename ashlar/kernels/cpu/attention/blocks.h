@@ -7,6 +7,7 @@
 // document come in pieces).
 #pragma once
 
+#include "ashlar/core/rounding.h"
 #include "ashlar/kernels/cpu/attention/args.h"
 #include "ashlar/kernels/cpu/attention/rows_args.h"
 #include "ashlar/kernels/cpu/gemm/engine.h"
@@ -14,7 +15,7 @@
 namespace ashlar::kernels::cpu {
 
 inline int64_t num_blocks(int64_t rows) {
-  return (rows + kBlock - 1) / kBlock;
+  return ceil_div(rows, kBlock);
 }
 // Rows of k, whether segments cover them or not.
 inline int64_t num_key_rows(const AttentionArgs& call) {

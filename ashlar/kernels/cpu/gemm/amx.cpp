@@ -14,6 +14,7 @@
 // for itself, and back.
 #include <algorithm>
 
+#include "ashlar/core/rounding.h"
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
 #include "ashlar/kernels/cpu/gemm/bf16.h"
 
@@ -26,7 +27,7 @@ constexpr int64_t kStep = 32, kHalf = 16, kPairBytes = 4, kPanelRowBytes = kBf16
 constexpr int64_t kPanelStepBytes = kStep / 2 * kPanelRowBytes;
 
 int64_t padded(int64_t k) {
-  return (k + kStep - 1) / kStep * kStep;
+  return round_up(k, kStep);
 }
 
 // Shapes the registers for `upper` and `lower` rows of A and sums; B has 16 rows of pairs.

@@ -5,15 +5,13 @@
 #include <algorithm>
 #include <span>
 
+#include "ashlar/core/rounding.h"
 #include "ashlar/kernels/cpu/gemm/drive.h"
 
 namespace ashlar::kernels::cpu::gemm {
 
 inline constexpr int64_t kLine = 64, kMaxTiles = 16;  // tiles of a block, one above the other
 
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 inline int64_t element_bytes(const Engine& engine) {
   return size_of(engine.element);
 }

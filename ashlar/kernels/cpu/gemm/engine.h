@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ashlar/core/rounding.h"
 #include "ashlar/kernels/context.h"
 
 namespace ashlar::kernels::cpu::gemm {
@@ -94,8 +95,8 @@ struct Engine {
   void (*settle)();  // makes streamed tiles of this thread visible to others; null with tile_to
   bool fetches_c;    // tile itself brings the lines of c near
 
-  int64_t padded(int64_t k) const { return (k + k_pad - 1) / k_pad * k_pad; }
-  int64_t num_panels(int64_t columns) const { return (columns + width - 1) / width; }
+  int64_t padded(int64_t k) const { return round_up(k, k_pad); }
+  int64_t num_panels(int64_t columns) const { return ceil_div(columns, width); }
   int64_t panel_bytes(int64_t k) const { return width * padded(k) * size_of(element); }
 };
 
@@ -104,7 +105,7 @@ struct Parts {
   int64_t padded_k, count;
   Parts(const Engine& engine, int64_t K)
       : padded_k(engine.padded(K)),
-        count(std::max<int64_t>(1, (padded_k + engine.k_block - 1) / engine.k_block)) {}
+        count(std::max<int64_t>(1, ceil_div(padded_k, engine.k_block))) {}
   int64_t begin(int64_t part) const { return padded_k * part / count; }
   int64_t size(int64_t part) const { return begin(part + 1) - begin(part); }
 };

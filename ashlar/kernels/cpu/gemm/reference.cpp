@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/rounding.h"
 
 namespace ashlar::kernels::cpu::gemm {
 namespace {
@@ -88,8 +89,8 @@ void run(bool round, int64_t M, int64_t N, int64_t K, const Strided& a, const St
 
 void reference_product(Threads& threads, DType compute, int64_t M, int64_t N, int64_t K,
                        const Strided& a, const Strided& b, const Strided& c, bool accumulate) {
-  const int64_t columns = (N + kBlock - 1) / kBlock;
-  threads.run((M + kBlock - 1) / kBlock * columns, [&](int64_t task, int) {
+  const int64_t columns = ceil_div(N, kBlock);
+  threads.run(ceil_div(M, kBlock) * columns, [&](int64_t task, int) {
     const int64_t m = task / columns * kBlock, n = task % columns * kBlock;
     if (compute == DType::kF64)
       run<double>(false, M, N, K, a, b, c, accumulate, m, n);
