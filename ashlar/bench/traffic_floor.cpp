@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ashlar/nn/cca_attention.h"
 #include "ashlar/nn/model.h"
 
 namespace ashlar::bench {

@@ -11,8 +11,10 @@ namespace {
 
 using kernels::Context;
 
+// A call of one token keeps its memory; a prefill takes turns with others in another slot.
 nn::Saved lay_out(Arena& arena, const nn::Model& model, int64_t num_tokens) {
-  return nn::Saved::make(arena, model.weights(), model.types(), num_tokens, 1, nn::Keep::kNothing);
+  return nn::Saved::make(arena, model.weights(), model.types(), num_tokens, 1, nn::Keep::kNothing,
+                         num_tokens == 1 ? 0 : 1);
 }
 
 Arena arena_of(Allocator& allocator, const nn::Model& model, int64_t num_tokens) {

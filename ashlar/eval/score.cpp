@@ -55,8 +55,8 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
                                             : read_logits<float>(ids, scores.logits.tensor, scores);
   for (const double logprob : scores.logprobs)
     scores.loss -= logprob / double(scores.logprobs.size());
-  for (const nn::BlockSaved& block : saved.blocks) {
-    const auto chosen = block.moe.router.expert.span<int32_t>();
+  for (const nn::Block& block : model.blocks()) {
+    const auto chosen = block.feed_forward->load(saved.slot)->expert_T.span<int32_t>();
     scores.experts.emplace_back(chosen.begin(), chosen.end());
   }
   return scores;

@@ -43,12 +43,11 @@ kernels::QkShape qk_shape(const CcaShape& s) {
   return {s.N, s.K, s.D, s.rotary_dim, s.qk_norm_eps, s.group, s.delayed};
 }
 
-kernels::Attention attention_of(const AttentionCall& call, const CcaShape& s,
-                                const AttentionSaved& saved) {
+kernels::Attention attention_of(const CcaShape& s, const AttentionSaved& saved) {
   return {.shape = {.N = s.N,
                     .K = s.K,
                     .D = s.D,
-                    .window = call.window,
+                    .window = s.window,
                     .scale = 1.0 / std::sqrt(double(s.D))},
           .q = saved.qhat,
           .k = saved.khat,
@@ -92,11 +91,11 @@ Halos halos(const AttentionSaved& saved, const kernels::Sequence& sequence) {
 }
 
 // The left operand of the grouped convolution, which forward makes, and backward again.
-void fill_columns(const Context& ctx, const AttentionCall& call, const AttentionWeights& w,
+void fill_columns(const Context& ctx, const Pass& pass, const AttentionWeights& w,
                   const AttentionSaved& saved, const Tensor& columns_T2C) {
-  conv_columns_forward(ctx, {.sequence = call.sequence,
+  conv_columns_forward(ctx, {.sequence = pass.sequence,
                              .z_TC = z_part(w.shape, saved.qkv),
-                             .halo_z = halos(saved, call.sequence).z,
+                             .halo_z = halos(saved, pass.sequence).z,
                              .w0_C2 = w.conv0_w.value,
                              .b0_C = w.conv0_b.value,
                              .columns = columns_T2C});
@@ -114,6 +113,7 @@ CcaShape CcaShape::of(const CcaSpec& whole, int64_t hidden_size, const Share& sh
           N / K,
           delayed,
           whole.rotary_dim(),
+          whole.window,
           whole.qk_norm_eps};
 }
 
@@ -190,22 +190,22 @@ AttentionSaved AttentionSaved::make(Arena& arena, const CcaShape& shape, const T
   return s;
 }
 
-void attention_forward(const Context& ctx, const AttentionCall& call, const AttentionWeights& w,
+void attention_forward(const Context& ctx, const Pass& pass, const AttentionWeights& w,
                        const AttentionSaved& saved, const Tensor& a_TH, const Tensor& o_TH) {
   const CcaShape& shape = w.shape;
-  HeadExchange* heads = call.exchanges.heads;
-  const DType compute = call.types.compute;
+  HeadExchange* heads = pass.exchanges.heads;
+  const DType compute = pass.types.compute;
   const int64_t T = a_TH.shape[0], C = shape.conv_channels();
   const Matrix z = z_part(shape, saved.qkv);
-  const auto [halo_z, halo_vd] = halos(saved, call.sequence);
+  const auto [halo_z, halo_vd] = halos(saved, pass.sequence);
 
   linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(saved.qkv));
-  call.exchanges.tokens->halo_forward(ctx, call.layer, call.sequence, z, vd_part(shape, saved.qkv),
+  pass.exchanges.tokens->halo_forward(ctx, pass.block, pass.sequence, z, vd_part(shape, saved.qkv),
                                       halo_z, halo_vd);
   {
     const Arena::Scope scope(*ctx.workspace);
-    const Tensor columns = ctx.workspace->take(call.types.activation, {T, 2 * C});
-    fill_columns(ctx, call, w, saved, columns);
+    const Tensor columns = ctx.workspace->take(pass.types.activation, {T, 2 * C});
+    fill_columns(ctx, pass, w, saved, columns);
     blockdiag_linear_forward(ctx, compute, Matrix::of(columns), w.conv1_w.operand,
                              Matrix::of(saved.y_TC));
   }
@@ -214,8 +214,8 @@ void attention_forward(const Context& ctx, const AttentionCall& call, const Atte
     heads->sum_queries(saved.q_sum);
   }
   qk_forward(ctx, {.shape = qk_shape(shape),
-                   .sequence = call.sequence,
-                   .rope_PR = call.rope,
+                   .sequence = pass.sequence,
+                   .rope_PR = pass.rope,
                    .qkv = saved.qkv,
                    .y_TC = saved.y_TC,
                    .b1_C = w.conv1_b.value,
@@ -227,24 +227,24 @@ void attention_forward(const Context& ctx, const AttentionCall& call, const Atte
                    .v = saved.v,
                    .n_q_TN = saved.n_q,
                    .n_k_TK = saved.n_k});
-  call.exchanges.tokens->attend(ctx, call.layer, call.sequence, attention_of(call, shape, saved));
+  pass.exchanges.tokens->attend(ctx, pass.block, pass.sequence, attention_of(shape, saved));
   linear_forward(ctx, compute, Matrix::of(saved.att), w.o_proj.operand, Matrix::of(o_TH));
 }
 
-void attention_backward(const Context& ctx, const AttentionCall& call, const AttentionWeights& w,
+void attention_backward(const Context& ctx, const Pass& pass, const AttentionWeights& w,
                         const AttentionSaved& saved, const Tensor& a_TH, const Tensor& do_TH,
                         const Tensor& da_TH) {
   const CcaShape& shape = w.shape;
-  HeadExchange* heads = call.exchanges.heads;
-  const auto [stream, activation, compute] = call.types;
+  HeadExchange* heads = pass.exchanges.heads;
+  const auto [stream, activation, compute] = pass.types;
   const int64_t T = a_TH.shape[0], C = shape.conv_channels(), q = shape.q_dim();
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
   const Tensor dqkv = workspace.take(stream, {T, shape.qkv_dim()});
   const Matrix dz = z_part(shape, dqkv), z = z_part(shape, saved.qkv);
-  const Tensor halo_z = halos(saved, call.sequence).z;
+  const Tensor halo_z = halos(saved, pass.sequence).z;
   const Tensor dhalo_z = workspace.take(stream, halo_z.shape);
-  const Tensor dhalo_vd = workspace.take(stream, {call.sequence.num_halos(), shape.delayed});
+  const Tensor dhalo_vd = workspace.take(stream, {pass.sequence.num_halos(), shape.delayed});
   {
     const Arena::Scope inner(workspace);
     const Tensor dqhat = workspace.take(stream, {T, q}), dy = workspace.take(activation, {T, C});
@@ -255,15 +255,15 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
       const Tensor datt = workspace.take(activation, {T, q});
       linear_backward_input(ctx, compute, Matrix::of(do_TH), w.o_proj.operand, Matrix::of(datt));
       linear_backward_weight(ctx, compute, Matrix::of(do_TH), Matrix::of(saved.att),
-                             w.o_proj.gradient, call.accumulate);
-      call.exchanges.tokens->attend_backward(ctx, call.layer, call.sequence,
-                                             attention_of(call, shape, saved),
+                             w.o_proj.gradient, pass.accumulate);
+      pass.exchanges.tokens->attend_backward(ctx, pass.block, pass.sequence,
+                                             attention_of(shape, saved),
                                              {.dout = datt, .dq = dqhat, .dk = dkhat, .dv = dv});
     }
     if (heads) {
       qk_query_gradient_sums(ctx, {.shape = qk_shape(shape),
-                                   .sequence = call.sequence,
-                                   .rope_PR = call.rope,
+                                   .sequence = pass.sequence,
+                                   .rope_PR = pass.rope,
                                    .qkv = saved.qkv,
                                    .y_TC = saved.y_TC,
                                    .b1_C = w.conv1_b.value,
@@ -273,8 +273,8 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
       heads->sum_key_gradients(keys.all);
     }
     qk_backward(ctx, {.shape = qk_shape(shape),
-                      .sequence = call.sequence,
-                      .rope_PR = call.rope,
+                      .sequence = pass.sequence,
+                      .rope_PR = pass.rope,
                       .qkv = saved.qkv,
                       .y_TC = saved.y_TC,
                       .b1_C = w.conv1_b.value,
@@ -292,14 +292,14 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
                       .dtau_K = w.temp.gradient,
                       .db1_C = w.conv1_b.gradient});
     const Tensor columns = workspace.take(activation, {T, 2 * C});
-    fill_columns(ctx, call, w, saved, columns);
+    fill_columns(ctx, pass, w, saved, columns);
     blockdiag_linear_backward_weight(ctx, compute, Matrix::of(dy), Matrix::of(columns),
                                      w.conv1_w.gradient.view(shape.conv_matrices()),
-                                     call.accumulate);
+                                     pass.accumulate);
     const Tensor& dcolumns = columns;  // its last use was the line above
     blockdiag_linear_backward_input(ctx, compute, Matrix::of(dy), w.conv1_w.operand,
                                     Matrix::of(dcolumns));
-    conv_columns_backward(ctx, {.sequence = call.sequence,
+    conv_columns_backward(ctx, {.sequence = pass.sequence,
                                 .dcolumns = dcolumns,
                                 .z_TC = z,
                                 .halo_z = halo_z,
@@ -310,13 +310,28 @@ void attention_backward(const Context& ctx, const AttentionCall& call, const Att
                                 .dw0_C2 = w.conv0_w.gradient,
                                 .db0_C = w.conv0_b.gradient});
   }
-  call.exchanges.tokens->halo_backward(ctx, call.layer, call.sequence, dhalo_z, dhalo_vd, dz,
+  pass.exchanges.tokens->halo_backward(ctx, pass.block, pass.sequence, dhalo_z, dhalo_vd, dz,
                                        vd_part(shape, dqkv));
   linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), w.qkv.gradient,
-                         call.accumulate);
+                         pass.accumulate);
   // Gradients of keys and values are whole on every rank that shares them: one counts them in da.
   if (heads && !heads->leads()) fill(ctx, Matrix::of(dqkv).columns(q, shape.qkv_dim()), 0.0);
   linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(da_TH));
+}
+
+void CcaBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
+                        int slot) {
+  saved_.set(slot, AttentionSaved::make(arenas.block, weights_.shape, types, shape.num_tokens,
+                                        shape.num_halos));
+}
+
+void CcaBranch::forward(const Context& ctx, const Pass& pass, const Tensor& a_TH, const Carry&,
+                        const Tensor& o_TH) {
+  attention_forward(ctx, pass, weights_, saved_[pass.slot], a_TH, o_TH);
+}
+
+void CcaBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  attention_backward(ctx, pass, weights_, saved_[pass.slot], t.a, t.d_o, t.da);
 }
 
 }  // namespace ashlar::nn

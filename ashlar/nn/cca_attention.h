@@ -8,8 +8,7 @@
 //          attention_forward's.
 #pragma once
 
-#include "ashlar/nn/exchange.h"
-#include "ashlar/nn/parameters.h"
+#include "ashlar/nn/branch.h"
 #include "ashlar/spec/model_spec.h"
 
 namespace ashlar::nn {
@@ -20,6 +19,7 @@ struct CcaShape {
   int64_t group;    // query heads of the whole model per key head
   int64_t delayed;  // the number of delayed value columns: the last of the K D
   int64_t rotary_dim;
+  int64_t window;  // tokens that a query sees, itself included; 0: all before it
   double qk_norm_eps;
 
   static CcaShape of(const CcaSpec& whole, int64_t hidden_size, const Share& share = {});
@@ -56,24 +56,25 @@ struct AttentionSaved {
                              int64_t num_tokens, int64_t num_halos);
 };
 
-struct AttentionCall {  // the arguments of one call besides weights and activations
-  const Types& types;
-  int64_t layer;
-  int64_t window;  // tokens that a query sees, itself included; 0: all before it
-  const kernels::Sequence& sequence;
-  Exchanges exchanges;
-  Tensor rope;  // [positions, rho]
-  // Gradients of products (Stored::is_product) are added to, or overwritten: then backward does not
-  // read what was there.  All others are always added to.
-  bool accumulate = true;
-};
-
 // Fills o and saved.
-void attention_forward(const kernels::Context&, const AttentionCall&, const AttentionWeights&,
+void attention_forward(const kernels::Context&, const Pass&, const AttentionWeights&,
                        const AttentionSaved&, const Tensor& a_TH, const Tensor& o_TH);
-// Adds to the gradients (see AttentionCall::accumulate); overwrites da.
-void attention_backward(const kernels::Context&, const AttentionCall&, const AttentionWeights&,
+// Adds to the gradients (see Pass::accumulate); overwrites da.
+void attention_backward(const kernels::Context&, const Pass&, const AttentionWeights&,
                         const AttentionSaved&, const Tensor& a_TH, const Tensor& do_TH,
                         const Tensor& da_TH);
+
+class CcaBranch final : public Branch {
+ public:
+  void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
+  void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
+  void forward(const kernels::Context&, const Pass&, const Tensor& a_TH, const Carry&,
+               const Tensor& o_TH) override;
+  void backward(const kernels::Context&, const Pass&, const BackwardTensors&) override;
+
+ private:
+  AttentionWeights weights_;
+  Slots<AttentionSaved> saved_;
+};
 
 }  // namespace ashlar::nn

@@ -7,22 +7,35 @@ namespace {
 
 using kernels::Context;
 
+using Use = Residency::Use;
+
+int64_t unit_of(int64_t block) {
+  return block + 1;
+}
+
+// What block l is handed by the one before, and what it hands on.
+Carry carry_of(const Saved& saved, int64_t l) {
+  return {.in = l > 0 ? saved.carry[size_t(l) - 1] : Tensor{}, .out = saved.carry[size_t(l)]};
+}
+
 // The block without its last merge.  In: blocks[l].a.  Out: blocks[l].h and .e.
-void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
+void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l,
+                   Use use) {
   const BlockSaved& s = saved.blocks[size_t(l)];
-  const BlockWeights& w = call.weights.blocks[size_t(l)];
-  const AttentionCall attention = call.at(l);
-  call.runner.attention_forward(ctx, attention, s);
+  const Block& w = call.weights.blocks[size_t(l)];
+  const Pass pass = call.at(l, saved.slot);
+  call.residency.acquire(ctx, unit_of(l), use);
+  w.mixer->forward(ctx, pass, s.a, {}, s.o);
   merge_norm_forward(ctx, {.eps = call.weights.spec.norm_eps,
                            .o_TH = s.o,
                            .r_TH = saved.x[size_t(l)],
-                           .params = w.attention_merge.params(),
-                           .w_H = w.moe_norm.value,
+                           .params = w.mixer_merge.params(),
+                           .w_H = w.feed_forward_norm.value,
                            .h_TH = s.h,
                            .y_TH = s.m,
                            .rstd_T = s.rstd_m});
-  const Tensor r_prev = l > 0 ? saved.blocks[size_t(l) - 1].moe.router.r : Tensor{};
-  call.runner.moe_forward(ctx, attention, s, r_prev);
+  w.feed_forward->forward(ctx, pass, s.m, carry_of(saved, l), s.e);
+  call.residency.release(ctx, unit_of(l), use);
 }
 
 // Norm weight that reads x[l], and where its output goes.
@@ -31,7 +44,7 @@ struct NormOf {
 };
 NormOf norm_of(const ModelWeights& weights, const Saved& saved, int64_t l) {
   if (l == int64_t(saved.blocks.size())) return {weights.norm.value, saved.final_TH};
-  return {weights.blocks[size_t(l)].attention_norm.value, saved.blocks[size_t(l)].a};
+  return {weights.blocks[size_t(l)].mixer_norm.value, saved.blocks[size_t(l)].a};
 }
 
 void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
@@ -39,47 +52,56 @@ void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, in
   ctx.enter("recomputation", l);
   rms_norm_forward(ctx, call.weights.spec.norm_eps, saved.x[size_t(l)], norm.weight, norm.out,
                    saved.rstd[size_t(l)]);
-  block_forward(ctx, call, saved, l);
+  block_forward(ctx, call, saved, l, Use::kReplay);
 }
 
 }  // namespace
 
 Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types, TokenCounts tokens,
-                  int64_t num_halos, Keep keep) {
+                  int64_t num_halos, Keep keep, int slot) {
   const ModelSpec& spec = weights.spec;
-  const int64_t T = tokens.stream, L = spec.num_blocks();
-  const Shape stream_shape{T, spec.hidden_size};
+  const int64_t T = tokens.stream, H = spec.hidden_size, L = spec.num_blocks();
   Saved s;
   s.keep = keep;
+  s.slot = slot;
+  // Inference reads x[l], and what a block hands on, only while the next one runs: two take turns.
+  const auto take = [&](std::vector<Tensor>& list, const Shape& shape) {
+    const bool again = keep == Keep::kNothing && list.size() >= 2;
+    list.push_back(again ? list[list.size() - 2] : arena.take(types.stream, shape));
+  };
+  const auto lay_out = [&](int64_t l, Arena& lasting, Arena& block) {
+    const Block& b = weights.blocks[size_t(l)];
+    for (Branch* branch : {b.mixer.get(), b.feed_forward.get()})
+      branch->lay_out({lasting, block}, types, {tokens.layer, num_halos}, slot);
+    return BlockSaved::make(block, H, types, T);
+  };
   for (int64_t l = 0; l <= L; ++l) {
-    // Inference reads x[l] only while block l runs: two take turns.
-    s.x.push_back(keep == Keep::kNothing && l >= 2 ? s.x[size_t(l) - 2]
-                                                   : arena.take(types.stream, stream_shape));
+    take(s.x, {T, H});
     s.rstd.push_back(arena.take(types.stream, {T}));
   }
-  for (int64_t l = 0; l < L; ++l) {
-    if (keep == Keep::kAll || l == 0) {
-      s.blocks.push_back(
-          BlockSaved::make(arena, weights.blocks[size_t(l)], types, tokens, num_halos));
-      continue;
+  for (const Block& b : weights.blocks)
+    take(s.carry, {tokens.layer, b.feed_forward->carry_width()});
+  if (keep == Keep::kAll) {
+    for (int64_t l = 0; l < L; ++l) s.blocks.push_back(lay_out(l, arena, arena));
+  } else {
+    // Blocks share the memory that the largest of them needs.
+    Arena unused(Device::kMeta), counter(Device::kMeta);
+    for (int64_t l = 0; l < L; ++l) {
+      const Arena::Scope scope(counter);
+      lay_out(l, unused, counter);
     }
-    // Blocks share their memory, except for what outlives a block.
-    BlockSaved block = s.blocks[0];
-    RouterSaved& router = block.moe.router;
-    router.expert = arena.take(DType::kI32, router.expert.shape);
-    block.moe.plan.count_X = arena.take(DType::kI64, block.moe.plan.count_X.shape);
-    router.r = keep == Keep::kNothing && l >= 2 ? s.blocks[size_t(l) - 2].moe.router.r
-                                                : arena.take(types.stream, router.r.shape);
-    s.blocks.push_back(block);
+    Arena shared = arena.part(counter.peak_bytes());
+    for (int64_t l = 0; l < L; ++l) {
+      const Arena::Scope scope(shared);
+      s.blocks.push_back(lay_out(l, arena, shared));
+    }
   }
-  s.final_TH = arena.take(spec.head_fp32 ? types.stream : types.activation, stream_shape);
+  s.final_TH = arena.take(spec.head_fp32 ? types.stream : types.activation, {T, H});
   return s;
 }
 
-AttentionCall ModelCall::at(int64_t layer) const {
-  const auto l = size_t(layer);
-  return {types,   layer,     weights.spec.blocks[l].mixer.window, sequence, exchanges,
-          rope[l], accumulate};
+Pass ModelCall::at(int64_t block, int slot) const {
+  return {types, sequence, exchanges, block, slot, rope[size_t(block)], accumulate};
 }
 
 void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
@@ -96,13 +118,13 @@ void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
                    saved.rstd[0]);
   for (int64_t l = 0; l < L; ++l) {
     ctx.enter("forward", l);
-    block_forward(ctx, call, saved, l);
+    block_forward(ctx, call, saved, l, Use::kForward);
     const BlockSaved& s = saved.blocks[size_t(l)];
     const NormOf next = norm_of(w, saved, l + 1);
     merge_norm_forward(ctx, {.eps = call.weights.spec.norm_eps,
                              .o_TH = s.e,
                              .r_TH = s.h,
-                             .params = w.blocks[size_t(l)].moe_merge.params(),
+                             .params = w.blocks[size_t(l)].feed_forward_merge.params(),
                              .w_H = next.weight,
                              .h_TH = saved.x[size_t(l) + 1],
                              .y_TH = next.out,
@@ -123,47 +145,50 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
   const Tensor dstream = workspace.take(stream, shape);  // gradient of the stream, updated in place
   const Tensor dbranch = workspace.take(activation, shape);  // of a sub-layer's output
   const Tensor da = workspace.take(activation, shape), dm = workspace.take(stream, shape);
-  const Tensor dr = workspace.take(stream, saved.blocks[0].moe.router.r.shape);
+  const Tensor dcarry = workspace.take(stream, saved.carry[0].shape);
   for (int64_t l = L - 1; l >= 0; --l) {
     // The last block's values are still there from forward.
     if (saved.keep == Keep::kBlockInput && l != L - 1) recompute(ctx, call, saved, l);
     ctx.enter("backward", l);
     const BlockSaved& s = saved.blocks[size_t(l)];
-    const BlockWeights& bw = w.blocks[size_t(l)];
-    const AttentionCall attention = call.at(l);
+    const Block& b = w.blocks[size_t(l)];
+    const Pass pass = call.at(l, saved.slot);
     const bool last = l == L - 1;
-    const Weight& next_norm = last ? w.norm : w.blocks[size_t(l) + 1].attention_norm;
+    const Weight& next_norm = last ? w.norm : w.blocks[size_t(l) + 1].mixer_norm;
     merge_norm_backward(ctx, {.dy_TH = last ? dfinal_TH : da,
                               .dh_in_TH = last ? Tensor{} : dstream,
                               .o_TH = s.e,
                               .r_TH = s.h,
                               .h_TH = saved.x[size_t(l) + 1],
                               .rstd_T = saved.rstd[size_t(l) + 1],
-                              .params = bw.moe_merge.params(),
+                              .params = b.feed_forward_merge.params(),
                               .w_H = next_norm.value,
                               .d_o_TH = dbranch,
                               .dr_TH = dstream,
-                              .grads = bw.moe_merge.gradients(),
+                              .grads = b.feed_forward_merge.gradients(),
                               .dw_H = next_norm.gradient});
-    const Tensor r_prev = l > 0 ? saved.blocks[size_t(l) - 1].moe.router.r : Tensor{};
-    call.runner.moe_backward(ctx, attention, s, r_prev, dbranch, last ? Tensor{} : dr,
-                             l > 0 ? dr : Tensor{}, dm);
+    Carry carry = carry_of(saved, l);
+    carry.d_out = last ? Tensor{} : dcarry;
+    carry.d_in = l > 0 ? dcarry : Tensor{};
+    call.residency.acquire(ctx, unit_of(l), Use::kBackward);
+    b.feed_forward->backward(ctx, pass, {.a = s.m, .d_o = dbranch, .da = dm, .carry = carry});
     merge_norm_backward(ctx, {.dy_TH = dm,
                               .dh_in_TH = dstream,
                               .o_TH = s.o,
                               .r_TH = saved.x[size_t(l)],
                               .h_TH = s.h,
                               .rstd_T = s.rstd_m,
-                              .params = bw.attention_merge.params(),
-                              .w_H = bw.moe_norm.value,
+                              .params = b.mixer_merge.params(),
+                              .w_H = b.feed_forward_norm.value,
                               .d_o_TH = dbranch,
                               .dr_TH = dstream,
-                              .grads = bw.attention_merge.gradients(),
-                              .dw_H = bw.moe_norm.gradient});
-    call.runner.attention_backward(ctx, attention, s, dbranch, da);
+                              .grads = b.mixer_merge.gradients(),
+                              .dw_H = b.feed_forward_norm.gradient});
+    b.mixer->backward(ctx, pass, {.a = s.a, .d_o = dbranch, .da = da, .carry = {}});
+    call.residency.release(ctx, unit_of(l), Use::kBackward);
   }
   ctx.enter("backward");
-  const Weight& first_norm = w.blocks[0].attention_norm;
+  const Weight& first_norm = w.blocks[0].mixer_norm;
   rms_norm_backward(ctx, {.dy_TH = da,
                           .h_TH = saved.x[0],
                           .w_H = first_norm.value,

@@ -64,8 +64,7 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
       table_arena_(arena_for(
           allocator, Tag::kWeights,
           [&](Arena& arena) { take_tables(arena, whole, types_.stream, max_positions); })),
-      rope_(take_tables(table_arena_, whole, types_.stream, max_positions)),
-      runner_(weights_.blocks) {
+      rope_(take_tables(table_arena_, whole, types_.stream, max_positions)) {
   for (const Stored& stored : weights_.tensors) {
     if (!stored.is_operand()) continue;
     const auto unit = size_t(stored.block + 1);
@@ -132,9 +131,8 @@ void Model::pack(const Context& ctx, int64_t unit) const {
 }
 
 ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& sequence,
-                      const Tensor& ids_T, BlockRunner* runner) {
-  return {types_, weights_, runner ? *runner : runner_, {&exchange, &local_experts_}, sequence,
-          ids_T,  rope_};
+                      const Tensor& ids_T) {
+  return {types_, weights_, all_here_, {&exchange, &local_experts_}, sequence, ids_T, rope_};
 }
 
 Tensor Model::unit_weights(int64_t unit) const {

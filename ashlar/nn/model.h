@@ -1,8 +1,8 @@
 // ZAYA1 whole: embedding, blocks, final norm; forward and backward over one micro-batch.
 //
 //   x^0 = (Emb[id] + b_in) * a_in
-//   block l:  a = norm(x^l);  h = merge(attention(a), x^l);
-//             m = norm(h);    x^{l+1} = merge(experts(m), h)
+//   block l:  a = norm(x^l);  h = merge(mixer(a), x^l);
+//             m = norm(h);    x^{l+1} = merge(feed_forward(m), h)
 //   final = norm(x^L), which loss.h turns into logits
 //
 // Source   arXiv 2511.17127 and the release.
@@ -12,6 +12,7 @@
 
 #include <vector>
 
+#include "ashlar/nn/residency.h"
 #include "ashlar/nn/weights.h"
 #include "ashlar/spec/recipe.h"
 
@@ -19,37 +20,39 @@ namespace ashlar::nn {
 
 enum class Keep : uint8_t {
   kAll,         // everything that backward needs
-  kBlockInput,  // the stream and router state before each block; the rest is recomputed
+  kBlockInput,  // the stream before each block, and what blocks hand on; the rest is recomputed
   kNothing,     // inference
 };
 
 struct Saved {
   Keep keep;
-  std::vector<Tensor> x;     // [T, H] stream before block l; x[L] after the last
-  std::vector<Tensor> rstd;  // [T] of the norm that reads x[l]
+  int slot;                   // that of the branches' memory
+  std::vector<Tensor> x;      // [T, H] stream before block l; x[L] after the last
+  std::vector<Tensor> rstd;   // [T] of the norm that reads x[l]
+  std::vector<Tensor> carry;  // [T of a layer, R] what block l hands on (Carry::out)
   std::vector<BlockSaved> blocks;
   Tensor final_TH;  // normed x[L]
 
+  // Lays out the branches too.
   static Saved make(Arena& arena, const ModelWeights& weights, const Types& types,
-                    TokenCounts tokens, int64_t num_halos, Keep keep);
+                    TokenCounts tokens, int64_t num_halos, Keep keep, int slot = 0);
 };
 
 // The arguments that forward and backward share.
 struct ModelCall {
   const Types& types;
   const ModelWeights& weights;
-  BlockRunner& runner;
+  Residency& residency;
   Exchanges exchanges;
   const kernels::Sequence& sequence;
   Tensor ids_T;                  // I32
   std::span<const Tensor> rope;  // [positions, rho], by block
-  bool accumulate = true;        // of backward; see AttentionCall
-  AttentionCall at(int64_t layer) const;
+  bool accumulate = true;        // of backward; see Pass
+  Pass at(int64_t block, int slot) const;
 };
 
 void forward(const kernels::Context&, const ModelCall&, const Saved&);
-// dfinal: gradient of final_TH.  Adds to the gradients (those of the blocks through the runner),
-// but for what call.accumulate says.
+// dfinal: gradient of final_TH.  Adds to the gradients, but for what call.accumulate says.
 void backward(const kernels::Context&, const ModelCall&, const Saved&, const Tensor& dfinal_TH);
 
 // Whether a model holds the products of all blocks, or of two at a time, block l in slot l % 2
@@ -82,10 +85,11 @@ class Model {
   const kernels::Operand& head() const { return weights_.embed.operand; }
   void pack(const kernels::Context& ctx) const;                // all units
   void pack(const kernels::Context& ctx, int64_t unit) const;  // after every change of its weights
-  // runner: null runs the blocks here.
-  ModelCall call(SequenceExchange&, const kernels::Sequence&, const Tensor& ids_T,
-                 BlockRunner* runner = nullptr);
-  BlockRunner& local_runner() { return runner_; }
+  // Of a model that stands here whole; techniques replace the residency and exchanges.
+  ModelCall call(SequenceExchange&, const kernels::Sequence&, const Tensor& ids_T);
+  // For techniques that put branches around branches, once, before anything runs.
+  std::span<Block> blocks() { return weights_.blocks; }
+  std::span<const Tensor> rope() const { return rope_; }  // by block
 
   int64_t num_units() const { return int64_t(flat_.unit_numel.size()); }
   const FlatLayout& flat() const { return flat_; }
@@ -112,7 +116,7 @@ class Model {
   std::vector<Arena> gradient_slots_;
   Arena table_arena_;
   std::vector<Tensor> rope_;  // by block; blocks of one RoPE share a table
-  LocalRunner runner_;
+  Residency all_here_;
   ExpertExchange local_experts_;
 };
 

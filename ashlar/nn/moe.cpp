@@ -48,16 +48,17 @@ void MoeWeights::list(const LayerSpec& layer, StoredVisitor visit) {
          .operand_shape = {E, H, here}});
 }
 
-MoeSaved MoeSaved::make(Arena& arena, const MoeWeights& weights, const Types& types,
+MoeSaved MoeSaved::make(const SavedArenas& arenas, const MoeWeights& weights, const Types& types,
                         int64_t num_tokens) {
   const auto [H, E, F, skip] = weights.shape;
   const int64_t T = num_tokens;
+  Arena& arena = arenas.block;
   MoeSaved s;
-  s.router = RouterSaved::make(arena, weights.router.shape, types, T);
+  s.router = RouterSaved::make(arenas, weights.router.shape, types, T);
   s.plan.row_of_expert_E1 = arena.take(DType::kI32, {E + 1});
   s.plan.token_of_row_T = arena.take(DType::kI32, {T});
   s.plan.row_of_token_T = arena.take(DType::kI32, {T});
-  s.plan.count_X = arena.take(DType::kI64, {E + 1});
+  s.plan.count_X = arenas.lasting.take(DType::kI64, {E + 1});
   s.x_rows = arena.take(types.activation, {T, H});
   s.gate_up = arena.take(types.activation, {T, 2 * F});
   s.act = arena.take(types.activation, {T, F});
@@ -65,11 +66,22 @@ MoeSaved MoeSaved::make(Arena& arena, const MoeWeights& weights, const Types& ty
   return s;
 }
 
-void moe_forward(const Context& ctx, const Types& types, ExpertExchange& experts,
-                 const MoeWeights& w, const MoeSaved& saved, const Tensor& m_TH,
-                 const Tensor& r_prev_TR, const Tensor& e_TH) {
+void MoeBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
+                        int slot) {
+  saved_.set(slot, MoeSaved::make(arenas, weights_, types, shape.num_tokens));
+}
+
+std::optional<ExpertLoad> MoeBranch::load(int slot) const {
+  return ExpertLoad{saved_[slot].plan.count_X, saved_[slot].router.expert};
+}
+
+void MoeBranch::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH,
+                        const Carry& carry, const Tensor& e_TH) {
+  const MoeWeights& w = weights_;
+  const MoeSaved& saved = saved_[pass.slot];
+  const Types& types = pass.types;
   const RoutePlan& plan = saved.plan;
-  router_forward(ctx, types, w.router, saved.router, m_TH, r_prev_TR);
+  router_forward(ctx, types, w.router, saved.router, m_TH, carry);
   route_plan(ctx, w.shape.E, saved.router.expert, plan);
   gather_rows(ctx, plan, m_TH, saved.x_rows);
   grouped_linear_forward(ctx, types.compute, Matrix::of(saved.x_rows), w.gate_up.operand,
@@ -78,19 +90,21 @@ void moe_forward(const Context& ctx, const Types& types, ExpertExchange& experts
   grouped_linear_forward(ctx, types.compute, Matrix::of(saved.act), w.down.operand,
                          plan.row_of_expert_E1, Matrix::of(saved.y_rows));
   combine_forward(ctx, {.plan = plan,
-                        .identity = adds_skipped(w.shape, experts),
+                        .identity = adds_skipped(w.shape, *pass.exchanges.experts),
                         .y_rows_TH = saved.y_rows,
                         .chosen_T = saved.router.chosen,
                         .m_TH = m_TH,
                         .e_TH = e_TH});
 }
 
-void moe_backward(const Context& ctx, const Types& types, ExpertExchange& experts,
-                  const MoeWeights& w, const MoeSaved& saved, const Tensor& m_TH,
-                  const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
-                  const Tensor& dr_prev_TR, const Tensor& dm_TH, bool accumulate) {
+void MoeBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  const MoeWeights& w = weights_;
+  const MoeSaved& saved = saved_[pass.slot];
+  const Tensor &m_TH = t.a, &de_TH = t.d_o, &dm_TH = t.da;
+  ExpertExchange& experts = *pass.exchanges.experts;
+  const bool accumulate = pass.accumulate;
   const RoutePlan& plan = saved.plan;
-  const auto [stream, activation, compute] = types;
+  const auto [stream, activation, compute] = pass.types;
   const bool skipped = adds_skipped(w.shape, experts);
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
@@ -121,8 +135,7 @@ void moe_backward(const Context& ctx, const Types& types, ExpertExchange& expert
                                    rows, w.gate_up.gradient, accumulate);
   }
   experts.sum_partial(dchosen);
-  router_backward(ctx, types, w.router, saved.router, m_TH, r_prev_TR, dchosen, dr_next_TR,
-                  dr_prev_TR, dm_TH, accumulate);
+  router_backward(ctx, pass, w.router, saved.router, m_TH, t.carry, dchosen, dm_TH);
   // The router's part, which all compute alike, counts once.
   if (!experts.leads()) fill(ctx, dm_TH, 0.0);
   scatter_rows_add(ctx, {.plan = plan,

@@ -8,7 +8,6 @@
 #pragma once
 
 #include "ashlar/kernels/moe.h"
-#include "ashlar/nn/exchange.h"
 #include "ashlar/nn/router.h"
 
 namespace ashlar::nn {
@@ -35,17 +34,24 @@ struct MoeSaved {
   Tensor x_rows, gate_up, act;  // [T, H], [T, 2F], [T, F] activation, sorted by expert
   Tensor y_rows;                // [T, H] stream
 
-  static MoeSaved make(Arena& arena, const MoeWeights& weights, const Types& types,
+  static MoeSaved make(const SavedArenas&, const MoeWeights& weights, const Types& types,
                        int64_t num_tokens);
 };
 
-// Fills e and saved.  r_prev: as in router.h.
-void moe_forward(const kernels::Context&, const Types&, ExpertExchange&, const MoeWeights&,
-                 const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR, const Tensor& e_TH);
-// Adds to the gradients (accumulate: see AttentionCall); overwrites dm and dr_prev.
-void moe_backward(const kernels::Context&, const Types&, ExpertExchange&, const MoeWeights&,
-                  const MoeSaved&, const Tensor& m_TH, const Tensor& r_prev_TR, const Tensor& de_TH,
-                  const Tensor& dr_next_TR, const Tensor& dr_prev_TR, const Tensor& dm_TH,
-                  bool accumulate);
+class MoeBranch final : public Branch {
+ public:
+  void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
+  int64_t carry_width() const override { return weights_.router.shape.R; }
+  void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
+  void forward(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&,
+               const Tensor& e_TH) override;
+  void backward(const kernels::Context&, const Pass&, const BackwardTensors&) override;
+  std::optional<ExpertLoad> load(int slot) const override;
+  const MoeSaved& saved(int slot) const { return saved_[slot]; }
+
+ private:
+  MoeWeights weights_;
+  Slots<MoeSaved> saved_;
+};
 
 }  // namespace ashlar::nn

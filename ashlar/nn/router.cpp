@@ -46,11 +46,11 @@ void RouterWeights::list(const LayerSpec& layer, StoredVisitor visit) {
                       .buffer = true}}});
 }
 
-RouterSaved RouterSaved::make(Arena& arena, const RouterShape& shape, const Types& types,
-                              int64_t num_tokens) {
+RouterSaved RouterSaved::make(const SavedArenas& arenas, const RouterShape& shape,
+                              const Types& types, int64_t num_tokens) {
   const int64_t T = num_tokens, R = shape.R;
+  Arena& arena = arenas.block;
   RouterSaved s;
-  s.r = arena.take(types.stream, {T, R});
   s.rstd = arena.take(types.stream, {T});
   s.n = arena.take(types.activation, {T, R});
   s.s1 = arena.take(types.activation, {T, R});
@@ -58,19 +58,19 @@ RouterSaved RouterSaved::make(Arena& arena, const RouterShape& shape, const Type
   s.z1 = arena.take(types.stream, {T, R});
   s.z2 = arena.take(types.stream, {T, R});
   s.p = arena.take(types.stream, {T, shape.X});
-  s.expert = arena.take(DType::kI32, {T});
+  s.expert = arenas.lasting.take(DType::kI32, {T});
   s.chosen = arena.take(types.stream, {T});
   return s;
 }
 
 void router_forward(const Context& ctx, const Types& types, const RouterWeights& w,
-                    const RouterSaved& saved, const Tensor& m_TH, const Tensor& r_prev_TR) {
+                    const RouterSaved& saved, const Tensor& m_TH, const Carry& carry) {
   const DType compute = types.compute;
-  linear_forward(ctx, compute, Matrix::of(m_TH), w.down_w.operand, Matrix::of(saved.r));
+  linear_forward(ctx, compute, Matrix::of(m_TH), w.down_w.operand, Matrix::of(carry.out));
   router_mix_forward(ctx, {.eps = w.shape.norm_eps,
-                           .r_TR = saved.r,
+                           .r_TR = carry.out,
                            .b_dn_R = w.down_b.value,
-                           .r_prev_TR = r_prev_TR,
+                           .r_prev_TR = carry.in,
                            .gamma_R = w.gamma.value,
                            .w_R = w.norm_w.value,
                            .n_TR = saved.n,
@@ -89,11 +89,11 @@ void router_forward(const Context& ctx, const Types& types, const RouterWeights&
                               .chosen_T = saved.chosen});
 }
 
-void router_backward(const Context& ctx, const Types& types, const RouterWeights& w,
-                     const RouterSaved& saved, const Tensor& m_TH, const Tensor& r_prev_TR,
-                     const Tensor& dchosen_T, const Tensor& dr_next_TR, const Tensor& dr_prev_TR,
-                     const Tensor& dm_TH, bool accumulate) {
-  const auto [stream, activation, compute] = types;
+void router_backward(const Context& ctx, const Pass& pass, const RouterWeights& w,
+                     const RouterSaved& saved, const Tensor& m_TH, const Carry& carry,
+                     const Tensor& dchosen_T, const Tensor& dm_TH) {
+  const auto [stream, activation, compute] = pass.types;
+  const bool accumulate = pass.accumulate;
   const int64_t T = m_TH.shape[0], R = w.shape.R;
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
@@ -121,15 +121,15 @@ void router_backward(const Context& ctx, const Types& types, const RouterWeights
   const Tensor dr = workspace.take(stream, {T, R});
   const Tensor dr_low = stream == activation ? dr : workspace.take(activation, {T, R});
   router_mix_backward(ctx, {.dn_TR = dn,
-                            .dr_next_TR = dr_next_TR,
-                            .r_TR = saved.r,
-                            .r_prev_TR = r_prev_TR,
+                            .dr_next_TR = carry.d_out,
+                            .r_TR = carry.out,
+                            .r_prev_TR = carry.in,
                             .gamma_R = w.gamma.value,
                             .w_R = w.norm_w.value,
                             .rstd_T = saved.rstd,
                             .dr_TR = dr,
                             .dr_low_TR = dr_low,
-                            .dr_prev_TR = dr_prev_TR,
+                            .dr_prev_TR = carry.d_in,
                             .db_dn_R = w.down_b.gradient,
                             .dw_R = w.norm_w.gradient,
                             .dgamma_R = w.gamma.gradient});

@@ -3,12 +3,11 @@
 // block; so does its gradient.
 //
 // Source   arXiv 2511.17127, 2605.05365 and the release.
-// Shapes   m [T, H]; r r_prev [T, R]; X = E + 1.
+// Shapes   m [T, H]; r [T, R], which is the branch's Carry; X = E + 1.
 // Cost     per token 2[R H + 2 R^2 + X R] flop forward.
 #pragma once
 
-#include "ashlar/kernels/linear.h"
-#include "ashlar/nn/parameters.h"
+#include "ashlar/nn/branch.h"
 #include "ashlar/spec/model_spec.h"
 
 namespace ashlar::nn {
@@ -31,23 +30,21 @@ struct RouterWeights {
 };
 
 struct RouterSaved {
-  Tensor r, rstd;            // [T, R] stream, [T]
+  Tensor rstd;               // [T]
   Tensor n, s1, s2;          // [T, R] activation
   Tensor z1, z2;             // [T, R] stream, before bias and GELU
   Tensor p, expert, chosen;  // [T, X], [T] I32, [T]
 
-  static RouterSaved make(Arena& arena, const RouterShape& shape, const Types& types,
+  static RouterSaved make(const SavedArenas&, const RouterShape& shape, const Types& types,
                           int64_t num_tokens);
 };
 
-// r_prev absent in block 0.
+// Fills saved and carry.out, the state r.
 void router_forward(const kernels::Context&, const Types&, const RouterWeights&, const RouterSaved&,
-                    const Tensor& m_TH, const Tensor& r_prev_TR);
-// dr_next: from block l+1, absent in the last block; dr_prev: to block l-1, absent in block 0.
-// Adds to the gradients; overwrites dm.  accumulate: see AttentionCall.
-void router_backward(const kernels::Context&, const Types&, const RouterWeights&,
-                     const RouterSaved&, const Tensor& m_TH, const Tensor& r_prev_TR,
-                     const Tensor& dchosen_T, const Tensor& dr_next_TR, const Tensor& dr_prev_TR,
-                     const Tensor& dm_TH, bool accumulate);
+                    const Tensor& m_TH, const Carry&);
+// Adds to the gradients (see Pass::accumulate); overwrites dm and carry.d_in.
+void router_backward(const kernels::Context&, const Pass&, const RouterWeights&, const RouterSaved&,
+                     const Tensor& m_TH, const Carry&, const Tensor& dchosen_T,
+                     const Tensor& dm_TH);
 
 }  // namespace ashlar::nn

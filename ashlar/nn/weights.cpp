@@ -17,6 +17,8 @@
 #include <optional>
 #include <tuple>
 
+#include "ashlar/nn/make_branch.h"
+
 namespace ashlar::nn {
 namespace {
 
@@ -66,9 +68,12 @@ ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const Init
        .operand_shape = table});
   add({.weight = &input_scale, .logical = {stream_vector(root, "input_hidden_states_scale", 1.0)}});
   add({.weight = &input_bias, .logical = {stream_vector(root, "input_hidden_states_bias", 0.0)}});
-  for (block = 0; block < spec.num_blocks(); ++block)
-    blocks[size_t(block)].list(
-        {spec, share, init, block, "model.layers." + std::to_string(block) + "."}, add);
+  for (block = 0; block < spec.num_blocks(); ++block) {
+    Block& b = blocks[size_t(block)];
+    b.mixer = make_branch(spec.blocks[size_t(block)].mixer);
+    b.feed_forward = make_branch(spec.blocks[size_t(block)].feed_forward);
+    b.list({spec, share, init, block, "model.layers." + std::to_string(block) + "."}, add);
+  }
   block = -1;
   add({.weight = &norm, .logical = {stream_vector(root, "norm.weight", 1.0)}});
 }

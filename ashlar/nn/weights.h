@@ -18,7 +18,7 @@ struct ModelWeights {
   const Share share;
   Weight embed;                    // [V, H], head too
   Weight input_scale, input_bias;  // [H]
-  std::vector<BlockWeights> blocks;
+  std::vector<Block> blocks;
   Weight norm;                  // [H]
   std::vector<Stored> tensors;  // in the order in which forward meets them
 

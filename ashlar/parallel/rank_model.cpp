@@ -1,9 +1,9 @@
-// How the parts meet.  The layers of nn call two interfaces, SequenceExchange for what crosses
-// tokens and BlockRunner for how a block runs; RankModel chooses what stands behind them:
+// How the parts meet.  The layers of nn see three things of the mesh, which RankModel chooses:
 //
-//   exchange  nn::LocalExchange, or CpSequence where ranks share sequences
-//   runner    Zero around nn::LocalRunner, or around TpRunner where ranks share heads and
-//             width; on one data rank Zero only packs weights after they changed
+//   exchanges  nn::LocalExchange, or CpSequence where ranks share sequences; HeadSums and
+//              ExpertSums where they share heads and width
+//   branches   those of nn, within TpBranch where ranks share heads and width
+//   residency  Zero; on one data rank it only packs weights after they changed
 #include "ashlar/parallel/rank_model.h"
 
 #include <array>
@@ -69,7 +69,8 @@ void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
   };
   saved_arena_ = arena_for(allocator, Tag::kSaved, [&](Arena& arena) { lay_out(arena); });
   saved_ = lay_out(saved_arena_);
-  for (const nn::BlockSaved& block : saved_.blocks) loads_.push_back(block.moe.plan.count_X);
+  for (const nn::Block& block : model_->blocks())
+    loads_.push_back(block.feed_forward->load(saved_.slot)->count_X);
 }
 
 void RankModel::lay_out_inputs(Allocator& allocator) {
@@ -95,11 +96,22 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
 
 void RankModel::share_sequences(Allocator& allocator) {
   cp_ = make_cp_sequence(parallel_.cp_exchange, groups_.cp(), cp_split(),
-                         model_->weights().blocks[0].attention.shape, model_->types(), allocator);
+                         nn::CcaShape::of(model_->spec().blocks[0].mixer,
+                                          model_->spec().hidden_size, model_->weights().share),
+                         model_->types(), allocator);
 }
 
 void RankModel::share_layers() {
-  tp_ = std::make_unique<TpRunner>(groups_.tp(), *model_, parallel_.sequence_parallel);
+  comm::Group& tp = groups_.tp();
+  const bool sequence = parallel_.sequence_parallel;
+  for (nn::Block& block : model_->blocks()) {
+    block.mixer = std::make_unique<TpBranch>(std::move(block.mixer), tp, "tp attention", sequence);
+    block.feed_forward =
+        std::make_unique<TpBranch>(std::move(block.feed_forward), tp, "tp experts", sequence);
+  }
+  expert_sums_ = std::make_unique<ExpertSums>(tp);
+  const int64_t num_keys = model_->spec().blocks[0].mixer.num_key_heads;
+  head_sums_ = HeadSums::among(tp, model_->weights().share.of(nn::Grain::kKeyHead, num_keys));
 }
 
 void RankModel::share_stream(Allocator& allocator) {
@@ -107,9 +119,7 @@ void RankModel::share_stream(Allocator& allocator) {
 }
 
 void RankModel::shard_state(Allocator& allocator) {
-  nn::BlockRunner* blocks = tp_.get();
-  if (!blocks) blocks = &model_->local_runner();
-  zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, groups_.data(), *model_, *blocks);
+  zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, groups_.data(), *model_);
 }
 
 // --- a step ---
@@ -135,8 +145,17 @@ void RankModel::take_local(std::span<const int32_t> whole, const Tensor& out) {
 }
 
 nn::ModelCall RankModel::call() {
-  if (cp_) return model_->call(*cp_, cp_->sequence(), ids_, zero_.get());
-  return model_->call(local_exchange_, sequence_, ids_, zero_.get());
+  nn::Exchanges exchanges{.tokens = &local_exchange_, .experts = &local_experts_};
+  if (cp_) exchanges.tokens = cp_.get();
+  if (expert_sums_) exchanges.experts = expert_sums_.get();
+  exchanges.heads = head_sums_.get();
+  return {.types = model_->types(),
+          .weights = model_->weights(),
+          .residency = *zero_,
+          .exchanges = exchanges,
+          .sequence = cp_ ? cp_->sequence() : sequence_,
+          .ids_T = ids_,
+          .rope = model_->rope()};
 }
 
 LossSum RankModel::accumulate(const MicroBatch& batch) {
@@ -290,7 +309,7 @@ int64_t RankModel::micro_batches_per_step() const {
 std::vector<const comm::Group*> RankModel::all_groups() const {
   std::vector<const comm::Group*> list = {&groups_.world(), &groups_.cp(), &groups_.tp(),
                                           &groups_.data(), &groups_.model()};
-  if (tp_ && tp_->sharers()) list.push_back(tp_->sharers());
+  if (head_sums_) list.push_back(&head_sums_->sharers());
   return list;
 }
 

@@ -7,10 +7,10 @@
 //   activations       what forward keeps for backward, and the tokens of a micro-batch: of as many
 //                     tokens as this rank sees
 //   cp                the exchange that reaches the tokens of other ranks (cp.h)
-//   tp                the runner that adds up over ranks what their blocks return (tp.h)
+//   tp                branches around branches, which add up over ranks what these return (tp.h)
 //   sequence_parallel sums of the gradients that it leaves partial (tp_sums.h)
-//   zero              around the runner: it gathers weights before a block runs, and reduces
-//                     gradients after (zero.h)
+//   zero              the residency: it gathers weights before a block runs, and reduces gradients
+//                     after (zero.h)
 //
 // Every rank makes the same calls in the same order:
 //
@@ -39,7 +39,8 @@ namespace ashlar::parallel {
 class CpSequence;
 struct CpSplit;
 class PartialSums;
-class TpRunner;
+class ExpertSums;
+class HeadSums;
 class Zero;
 
 // Whole rows, train.micro_batch of data.sequence_length tokens; the same on ranks that share
@@ -168,9 +169,11 @@ class RankModel {
   std::vector<int32_t> local_;
   kernels::Sequence sequence_;  // of ranks that share no sequences
   nn::LocalExchange local_exchange_;
-  std::unique_ptr<CpSequence> cp_;        // null: cp 1
-  std::unique_ptr<TpRunner> tp_;          // null: tp 1
-  std::unique_ptr<PartialSums> partial_;  // null: no sequence_parallel
+  nn::ExpertExchange local_experts_;
+  std::unique_ptr<CpSequence> cp_;           // null: cp 1
+  std::unique_ptr<ExpertSums> expert_sums_;  // null: tp 1
+  std::unique_ptr<HeadSums> head_sums_;      // null: nobody shares keys
+  std::unique_ptr<PartialSums> partial_;     // null: no sequence_parallel
   std::unique_ptr<Zero> zero_;
   bool in_step_ = false;
   int64_t num_accumulated_ = 0;  // micro-batches of this step

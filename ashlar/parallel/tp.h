@@ -1,5 +1,5 @@
-// Runs the blocks of a tensor-parallel rank: the layers of nn on the rank's heads and its part of
-// the expert width, then sums over the tp ranks of what each layer returns.  The operations:
+// Tensor parallelism: the layers of nn run on the rank's heads and its part of the expert width,
+// and what each of them returns is added up over the tp ranks.  The operations:
 //
 //                          as they are                   sequence_parallel
 //   forward  attention     all_reduce "tp attention"     all_gather "tp attention input",
@@ -24,23 +24,27 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "ashlar/comm/group.h"
-#include "ashlar/nn/model.h"
+#include "ashlar/nn/branch.h"
 
 namespace ashlar::parallel {
 
 // Sums over the ranks that hold the same key heads.
 class HeadSums final : public nn::HeadExchange {
  public:
-  explicit HeadSums(std::unique_ptr<comm::Group> sharers) : sharers_(std::move(sharers)) {}
+  // keys: the key heads here.  Null where nobody shares them.  Every rank of tp calls it at the
+  // same place among the splits of its groups.
+  static std::unique_ptr<HeadSums> among(const comm::Group& tp, const nn::Portion& keys);
   void sum_queries(const Tensor& q_sum_TKD) override;
   void sum_key_gradients(const Tensor& gradients) override;
   bool leads() const override { return sharers_->rank() == 0; }
   const comm::Group& sharers() const { return *sharers_; }
 
  private:
+  explicit HeadSums(std::unique_ptr<comm::Group> sharers) : sharers_(std::move(sharers)) {}
   std::unique_ptr<comm::Group> sharers_;
 };
 
@@ -55,36 +59,36 @@ class ExpertSums final : public nn::ExpertExchange {
   comm::Group& tp_;
 };
 
-class TpRunner final : public nn::BlockRunner {
+// A branch whose layer has a part of the heads or of the width: adds up what the parts return.
+class TpBranch final : public nn::Branch {
  public:
-  // model: of nn::Share::even(tp.rank(), tp.size()); must outlive this.  Every rank of tp makes
-  // its runner at the same place among the splits of its groups.
-  TpRunner(comm::Group& tp, const nn::Model& model, bool sequence_parallel);
+  // inner: lists a share of one of tp.size() parts.  name: of the operations, "tp attention".
+  TpBranch(std::unique_ptr<nn::Branch> inner, comm::Group& tp, const std::string& name,
+           bool sequence_parallel);
 
-  void attention_forward(const kernels::Context&, const nn::AttentionCall&,
-                         const nn::BlockSaved&) override;
-  void attention_backward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
-                          const Tensor& do_TH, const Tensor& da_TH) override;
-  void moe_forward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
-                   const Tensor& r_prev_TR) override;
-  void moe_backward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
-                    const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
-                    const Tensor& dr_prev_TR, const Tensor& dm_TH) override;
-  // Null where nobody shares keys.
-  const comm::Group* sharers() const { return heads_ ? &heads_->sharers() : nullptr; }
+  void list(const nn::LayerSpec& layer, nn::StoredVisitor visit) override {
+    inner_->list(layer, visit);
+  }
+  int64_t carry_width() const override { return inner_->carry_width(); }
+  void lay_out(const nn::SavedArenas& arenas, const nn::Types& types, const nn::PassShape& shape,
+               int slot) override {
+    inner_->lay_out(arenas, types, shape, slot);
+  }
+  void forward(const kernels::Context&, const nn::Pass&, const Tensor& a_TH, const nn::Carry&,
+               const Tensor& o_TH) override;
+  void backward(const kernels::Context&, const nn::Pass&, const nn::BackwardTensors&) override;
+  std::optional<nn::ExpertLoad> load(int slot) const override { return inner_->load(slot); }
 
  private:
-  nn::AttentionCall shared(const nn::AttentionCall& call);
   // Room for all tokens: the part itself where the stream is not sharded.
   Tensor room(const kernels::Context&, const Tensor& part) const;
   comm::Work gather(const Tensor& part, const Tensor& all, std::string_view label);
   void add_up(const Tensor& all, const Tensor& part, std::string_view label);
 
+  std::unique_ptr<nn::Branch> inner_;
   comm::Group& tp_;
-  std::unique_ptr<HeadSums> heads_;  // null: nobody shares keys
-  ExpertSums experts_;
-  const nn::Model& model_;
   const bool sequence_parallel_;
+  const std::string output_, input_, output_gradient_, gradient_;  // labels
 };
 
 }  // namespace ashlar::parallel

@@ -14,12 +14,12 @@
 //                 micro-batch overwrites); below stage 2 gradients stay where the backward pass
 //                 made them
 //
-//   order of a micro-batch   begin_micro_batch; need_root; forward: for each block need, and
-//                            release after it; backward: for each block, last first, need,
-//                            begin_gradient, end_gradient, release.  The step ends by
+//   order of a micro-batch   begin_micro_batch; need_root; forward: for each block acquire, and
+//                            release after it; backward: for each block, last first, the same; it
+//                            begins and ends the block's gradient.  The step ends by
 //                            finish_gradients.
-//   prefetch                 need(u), or release(u) where kernels read whole weights, gathers the
-//                            unit kAhead further on in the direction of the walk
+//   prefetch                 acquire(u), or release(u) where kernels read whole weights, gathers
+//                            the unit kAhead further on in the direction of the walk
 #include "ashlar/parallel/zero.h"
 
 #include <algorithm>
@@ -30,15 +30,9 @@ namespace ashlar::parallel {
 namespace {
 
 using kernels::Context;
-using nn::AttentionCall;
-using nn::BlockSaved;
 
 constexpr int64_t kAhead = 2;    // units: as many as there are slots
 constexpr int64_t kNobody = -1;  // who holds a slot that is free
-
-int64_t unit_of(const AttentionCall& call) {
-  return call.layer + 1;
-}
 
 size_t slot_of(int64_t unit) {
   return size_t(unit - 1) % 2;
@@ -62,11 +56,10 @@ nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int n
 }
 
 Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, comm::Group& data,
-           nn::Model& model, nn::BlockRunner& inner)
+           nn::Model& model)
     : gather_ctx_{.device = ctx.device, .threads = ctx.threads},
       data_(data),
       model_(model),
-      inner_(inner),
       stage_(data.size() == 1 ? 0 : int(spec.zero)),
       overlap_(spec.overlap),
       packed_(operand_layout(ctx, 1, 64, 64, model.types().compute, true).forward_numel > 0),
@@ -167,7 +160,6 @@ std::span<const int64_t> Zero::counts_of(int64_t unit, int64_t bucket) {
 }
 
 void Zero::begin_forward() {
-  direction_ = 1;
   for (int64_t unit = 1; unit <= kAhead; ++unit) prefetch(unit);
 }
 
@@ -188,10 +180,10 @@ void Zero::weights_changed() {
   begin_forward();
 }
 
-void Zero::need(const Context& ctx, int64_t unit) {
+void Zero::need(const Context& ctx, int64_t unit, Use use) {
   if (!units_[size_t(unit)].ready) bring(ctx, unit);
   // The slot is free, unless kernels read it.
-  if (packed_) prefetch(unit + kAhead * direction_);
+  if (packed_) prefetch_after(unit, use);
 }
 
 void Zero::bring(const Context& ctx, int64_t unit) {
@@ -209,8 +201,8 @@ void Zero::bring(const Context& ctx, int64_t unit) {
   u.ready = true;
 }
 
-void Zero::release(int64_t unit) {
-  if (!packed_) prefetch(unit + kAhead * direction_);
+void Zero::prefetch_after(int64_t unit, Use use) {
+  prefetch(use == Use::kForward ? unit + kAhead : unit - kAhead);
 }
 
 void Zero::prefetch(int64_t unit) {
@@ -308,32 +300,15 @@ void Zero::finish_gradients(const Context& ctx) {
 
 // --- blocks ---
 
-void Zero::attention_forward(const Context& ctx, const AttentionCall& call,
-                             const BlockSaved& saved) {
-  need(ctx, unit_of(call));
-  inner_.attention_forward(ctx, call, saved);
+void Zero::acquire(const Context& ctx, int64_t unit, Use use) {
+  need(ctx, unit, use);
+  if (use == Use::kBackward) begin_gradient(ctx, unit);
 }
 
-void Zero::moe_forward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved,
-                       const Tensor& r_prev_TR) {
-  inner_.moe_forward(ctx, call, saved, r_prev_TR);
-  if (direction_ > 0) release(unit_of(call));  // else it ran again for the sake of its backward
-}
-
-void Zero::moe_backward(const Context& ctx, const AttentionCall& call, const BlockSaved& saved,
-                        const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
-                        const Tensor& dr_prev_TR, const Tensor& dm_TH) {
-  direction_ = -1;
-  need(ctx, unit_of(call));
-  begin_gradient(ctx, unit_of(call));
-  inner_.moe_backward(ctx, call, saved, r_prev_TR, de_TH, dr_next_TR, dr_prev_TR, dm_TH);
-}
-
-void Zero::attention_backward(const Context& ctx, const AttentionCall& call,
-                              const BlockSaved& saved, const Tensor& do_TH, const Tensor& da_TH) {
-  inner_.attention_backward(ctx, call, saved, do_TH, da_TH);
-  end_gradient(ctx, unit_of(call));
-  release(unit_of(call));
+void Zero::release(const Context& ctx, int64_t unit, Use use) {
+  if (use == Use::kReplay) return;  // its backward follows
+  if (use == Use::kBackward) end_gradient(ctx, unit);
+  if (!packed_) prefetch_after(unit, use);
 }
 
 }  // namespace ashlar::parallel

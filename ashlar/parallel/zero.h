@@ -54,11 +54,10 @@ namespace ashlar::parallel {
 nn::ModelMemory model_memory(const kernels::Context&, const ParallelSpec&, int num_data_ranks,
                              DType compute);
 
-class Zero final : public nn::BlockRunner {
+class Zero final : public nn::Residency {
  public:
-  // inner runs blocks on the model's weights.
   Zero(const kernels::Context&, Allocator&, const ParallelSpec&, comm::Group& data,
-       nn::Model& model, nn::BlockRunner& inner);
+       nn::Model& model);
 
   int stage() const { return stage_; }
   const Shards& shards() const { return shards_; }
@@ -69,7 +68,7 @@ class Zero final : public nn::BlockRunner {
   // Every rank calls, in this order:
   //
   //   a step       for each micro-batch: begin_micro_batch, need_root, forward and backward of the
-  //                blocks through this runner; then finish_gradients; weights_changed if it was
+  //                model with this residency; then finish_gradients; weights_changed if it was
   //                applied
   //   evaluation   begin_forward, need_root, forward of the blocks; between steps only
   void begin_forward();
@@ -77,22 +76,15 @@ class Zero final : public nn::BlockRunner {
   // After begin_micro_batch: whether products of it add to gradients or overwrite them.
   bool accumulates() const { return stage_ < 2 && !first_; }
   // Brings the embedding and all vectors, which everything else reads.
-  void need_root(const kernels::Context& ctx) { need(ctx, 0); }
+  void need_root(const kernels::Context& ctx) { need(ctx, 0, Use::kForward); }
   // After the last backward of the step: reduces what is left and waits.
   void finish_gradients(const kernels::Context&);
   // After values of parameters() were written: begins to gather them; they are packed before they
   // are read.
   void weights_changed();
 
-  void attention_forward(const kernels::Context&, const nn::AttentionCall&,
-                         const nn::BlockSaved&) override;
-  void attention_backward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
-                          const Tensor& do_TH, const Tensor& da_TH) override;
-  void moe_forward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
-                   const Tensor& r_prev_TR) override;
-  void moe_backward(const kernels::Context&, const nn::AttentionCall&, const nn::BlockSaved&,
-                    const Tensor& r_prev_TR, const Tensor& de_TH, const Tensor& dr_next_TR,
-                    const Tensor& dr_prev_TR, const Tensor& dm_TH) override;
+  void acquire(const kernels::Context&, int64_t unit, Use) override;
+  void release(const kernels::Context&, int64_t unit, Use) override;
 
  private:
   struct Unit {
@@ -112,12 +104,12 @@ class Zero final : public nn::BlockRunner {
   Tensor kept_weights(int64_t unit, size_t range) const;
   Tensor kept_gradients(int64_t unit, size_t range) const;
 
-  void need(const kernels::Context&, int64_t unit);
+  void need(const kernels::Context&, int64_t unit, Use);
   void bring(const kernels::Context&, int64_t unit);
   void start_gather(int64_t unit);
   void finish_gather(int64_t unit);
   void prefetch(int64_t unit);
-  void release(int64_t unit);
+  void prefetch_after(int64_t unit, Use);
   void take_slot(int64_t unit);
   void start_reduce(int64_t unit);
   void finish_reduce(const kernels::Context&, int64_t unit);
@@ -130,7 +122,6 @@ class Zero final : public nn::BlockRunner {
   const kernels::Context gather_ctx_;
   comm::Group& data_;
   nn::Model& model_;
-  nn::BlockRunner& inner_;
   const int stage_;
   const bool overlap_;
   const bool packed_;  // kernels read packed operands only
@@ -141,7 +132,6 @@ class Zero final : public nn::BlockRunner {
   std::vector<nn::ParameterInfo> infos_;
   std::vector<int64_t> counts_;
   std::array<int64_t, 2> weight_slot_{-1, -1}, operand_slot_{-1, -1}, gradient_slot_{-1, -1};
-  int64_t direction_ = 1;
   bool first_ = true, last_ = true;
 };
 

@@ -109,7 +109,16 @@ Arena::Arena(Allocator& allocator, int64_t size_bytes, Tag tag, int64_t align)
       buffer_(allocator.allocate(size_bytes, tag)),
       align_(align),
       counting_(false),
-      base_(buffer_.data()) {}
+      base_(buffer_.data()),
+      capacity_(buffer_.size_bytes()) {}
+
+Arena Arena::part(int64_t size_bytes) {
+  Arena arena(device_, align_);
+  arena.counting_ = counting_;
+  arena.base_ = take(DType::kU8, {size_bytes}).data;
+  arena.capacity_ = size_bytes;
+  return arena;
+}
 
 Arena Arena::addresses() {
   Arena arena(Device::kMeta);
@@ -125,7 +134,7 @@ Tensor Arena::whole(DType dtype) const {
 Tensor Arena::take(DType dtype, const Shape& shape) {
   Tensor tensor{nullptr, dtype, device_, shape};
   const int64_t size = round_up(tensor.bytes(), align_);
-  ASHLAR_ASSERT(counting_ || used_ + size <= buffer_.size_bytes());
+  ASHLAR_ASSERT(counting_ || used_ + size <= capacity_);
   if (base_) tensor.data = base_ + used_;
   used_ += size;
   if (used_ > peak_) {

@@ -78,6 +78,8 @@ class Arena {
   // lie.
   static Arena addresses();
   Tensor take(DType dtype, const Shape& shape);
+  // An arena over the next so many bytes of this one.
+  Arena part(int64_t size_bytes);
   int64_t used_bytes() const { return used_; }
   int64_t peak_bytes() const { return peak_; }
   // Calls it whenever more is in use than ever before.
@@ -102,6 +104,7 @@ class Arena {
   int64_t align_;
   bool counting_ = true;
   std::byte* base_ = nullptr;
+  int64_t capacity_ = 0;
   int64_t used_ = 0, peak_ = 0;
   std::function<void()> reached_;
 };

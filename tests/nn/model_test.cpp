@@ -83,11 +83,20 @@ TEST(Model, InitialWeightsHaveTheirDeviation) {
   const auto [mean, deviation] = moments(weights.embed.value);
   EXPECT_NEAR(mean, 0.0, 3e-4);
   EXPECT_NEAR(deviation, 0.02, 3e-4);
-  EXPECT_NEAR(moments(weights.blocks[1].attention.o_proj.value).second, 0.02 / std::sqrt(6.0),
+  const auto find = [&](std::string_view name) {
+    Tensor found;
+    weights.for_each([&](const ParameterInfo& info, const Tensor& value, const Tensor&) {
+      if (info.name == name) found = value;
+    });
+    EXPECT_TRUE(found) << name;
+    return found;
+  };
+  EXPECT_NEAR(moments(find("model.layers.1.self_attn.o_proj.weight")).second, 0.02 / std::sqrt(6.0),
               1.2e-3);
-  EXPECT_EQ(weights.blocks[0].attention.temp.value.as<float>()[0], 1.0f);
-  EXPECT_EQ(weights.blocks[2].moe.router.balancing.value.as<float>()[3], -1.0f);
-  EXPECT_EQ(weights.blocks[2].moe.router.balancing.value.as<float>()[2], 0.0f);
+  EXPECT_EQ(find("model.layers.0.self_attn.qk_norm.temp").as<float>()[0], 1.0f);
+  const Tensor biases = find("model.layers.2.mlp.gate.balancing_biases");
+  EXPECT_EQ(biases.as<float>()[3], -1.0f);
+  EXPECT_EQ(biases.as<float>()[2], 0.0f);
 }
 
 }  // namespace

@@ -137,6 +137,24 @@ TEST_F(TensorTest, ArenaScopesGiveBack) {
   EXPECT_EQ(cpu_.counts().total.current_bytes, 1024);
 }
 
+TEST_F(TensorTest, APartOfAnArenaLiesInIt) {
+  Arena arena(cpu_, 1024, Tag::kSaved), counter(Device::kMeta);
+  const Tensor before = arena.take(DType::kF32, {16});
+  Arena part = arena.part(128);
+  const Tensor after = arena.take(DType::kF32, {16});
+  EXPECT_EQ(arena.used_bytes(), 64 + 128 + 64);
+  for (int turn = 0; turn < 2; ++turn) {  // whoever comes next takes the same memory
+    const Arena::Scope scope(part);
+    EXPECT_EQ(part.take(DType::kF32, {16}).data, before.data + 64);
+    EXPECT_EQ(part.take(DType::kF32, {16}).data, before.data + 128);
+    EXPECT_DEATH(part.take(DType::kU8, {1}), "used_ \\+ size <= capacity_");
+  }
+  EXPECT_EQ(after.data, before.data + 192);
+  Arena counted = counter.part(128);
+  EXPECT_EQ(counted.take(DType::kF32, {100}).data, nullptr);
+  EXPECT_EQ(counter.used_bytes(), 128);
+}
+
 TEST_F(TensorTest, APlannedArenaFits) {
   const auto work = [](Arena& arena) {
     const Tensor kept = arena.take(DType::kF32, {5, 5});
