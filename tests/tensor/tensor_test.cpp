@@ -180,7 +180,7 @@ TEST_F(TensorDeathTest, PassingTheArenaAborts) {
   Arena arena(cpu_, 128, Tag::kWorkspace);
   arena.take(DType::kU8, {64});
   arena.take(DType::kU8, {64});
-  EXPECT_DEATH(arena.take(DType::kU8, {1}), "size_bytes");
+  EXPECT_DEATH(arena.take(DType::kU8, {1}), "capacity_");
 }
 
 }  // namespace
