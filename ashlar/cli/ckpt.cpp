@@ -8,6 +8,7 @@
 #include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/checkpoint/hf_files.h"
 #include "ashlar/checkpoint/hf_model.h"
+#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/checkpoint/verify.h"
 #include "ashlar/cli/command.h"
 #include "ashlar/core/json.h"
@@ -142,7 +143,7 @@ struct Weights {
   std::vector<Piece> pieces;
 };
 
-std::unique_ptr<Weights> read_all(FileSystem& files, const eval::ModelSource& source) {
+std::unique_ptr<Weights> read_all(FileSystem& files, const checkpoint::ModelSource& source) {
   auto weights = std::make_unique<Weights>();
   for (LogicalTensor logical : nn::logical_tensors(source.spec)) {
     weights->owned.push_back(
@@ -150,7 +151,7 @@ std::unique_ptr<Weights> read_all(FileSystem& files, const eval::ModelSource& so
     weights->pieces.push_back(
         {logical, Box::whole(logical.global_shape), weights->owned.back().tensor});
   }
-  eval::read_weights(files, source, weights->pieces);
+  checkpoint::read_weights(files, source, weights->pieces);
   return weights;
 }
 
@@ -181,7 +182,7 @@ int import_model(const Flags& flags, Log& log) {
   const auto files = posix_files();
   require_outside(flags.second, flags.first);
   require_outside_steps(*files, flags.second);
-  const eval::ModelSource source = eval::find_model(*files, flags.first, log);
+  const checkpoint::ModelSource source = eval::find_model(*files, flags.first, log);
   ASHLAR_REQUIRE(source.hugging_face, kConfig,
                  "{}: expected a Hugging Face directory (with config.json)", flags.first);
   const auto weights = read_all(*files, source);
@@ -197,7 +198,7 @@ int import_model(const Flags& flags, Log& log) {
        checkpoint::to_hf_config(zaya_of(source.spec), DType::kF32, checkpoint::HfLayout::kNative),
        true},
       {checkpoint::kModelFile, to_json(source.spec), true}};
-  if (auto tokenizer = eval::read_tokenizer_file(*files, source))
+  if (auto tokenizer = checkpoint::read_tokenizer_file(*files, source))
     request.extra.push_back({checkpoint::kTokenizerFile, std::move(*tokenizer), false});
   request.sections["hf"] = one_line({{"source", flags.first}});
   checkpoints.save(request);
@@ -210,7 +211,7 @@ int import_model(const Flags& flags, Log& log) {
 int export_model(const Flags& flags, Log& log) {
   const auto files = posix_files();
   require_outside_steps(*files, flags.second);
-  const eval::ModelSource source = eval::find_model(*files, flags.first, log);
+  const checkpoint::ModelSource source = eval::find_model(*files, flags.first, log);
   checkpoint::HfWriteOptions options;
   ASHLAR_REQUIRE(flags.layout == "native" || flags.layout == "legacy", kConfig,
                  "--layout is {}; expected native or legacy", flags.layout);
@@ -224,7 +225,7 @@ int export_model(const Flags& flags, Log& log) {
   options.max_file_bytes = int64_t(flags.max_file_gb * 1e9);
   options.log = &log;
   std::vector<std::string> unstated;
-  if (auto bytes = eval::read_tokenizer_file(*files, source)) {
+  if (auto bytes = checkpoint::read_tokenizer_file(*files, source)) {
     data::HfTokenizer written = data::to_hf_tokenizer(*eval::read_tokenizer(*files, source));
     unstated = std::move(written.unstated);
     options.files = {written.files.begin(), written.files.end()};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/checkpoint/step_reader.h"
 
 namespace ashlar::eval {

@@ -3,77 +3,22 @@
 #include <algorithm>
 #include <optional>
 
-#include "ashlar/checkpoint/hf_model.h"
-#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/core/text.h"
 #include "ashlar/eval/cache.h"
-#include "ashlar/kernels/update.h"
+#include "ashlar/nn/init.h"
 #include "ashlar/nn/loss.h"
 
 namespace ashlar::eval {
-namespace {
-
-ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string& path) {
-  ModelSource source{
-      .path = path, .resolved = reader.directory(), .hugging_face = false, .spec = {}};
-  std::optional<std::string> model_json;
-  if (reader.has_blob(checkpoint::kModelFile))
-    model_json = reader.read_blob(checkpoint::kModelFile);
-  source.spec = checkpoint::parse_step_model(reader.read_blob(checkpoint::kConfigFile), model_json,
-                                             reader.directory());
-  const std::string first = nn::logical_tensors(source.spec).front().name;
-  ASHLAR_REQUIRE(reader.find(first), kCorrupt, "{}: no tensor {}; this step holds no model",
-                 reader.directory(), first);
-  return source;
-}
-
-}  // namespace
 
 ModelSource find_model(FileSystem& files, const std::string& path, Log& log) {
-  if (files.stat(join(path, "config.json"))) {
-    const auto model = checkpoint::HfModel::open(files, path, nn::logical_tensors);
-    return {.path = path, .resolved = path, .hugging_face = true, .spec = model.spec()};
-  }
-  ASHLAR_REQUIRE(
-      checkpoint::is_checkpoint(files, path), kConfig,
-      "{}: expected a Hugging Face directory (with config.json), a checkpoint root or one step "
-      "of it",
-      path);
-  return find_in_step(checkpoint::open_checkpoint(files, path, log), path);
-}
-
-void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces) {
-  if (source.hugging_face) {
-    const auto model = checkpoint::HfModel::open(files, source.resolved, nn::logical_tensors);
-    for (const Piece& piece : pieces) model.read(piece);
-    return;
-  }
-  const checkpoint::StepReader reader(files, source.resolved);
-  checkpoint::LoadOptions options;
-  options.components = {checkpoint::Component::kModel};
-  for (const DType from : {DType::kF64, DType::kF32, DType::kBF16})
-    for (const DType to : {DType::kF64, DType::kF32})
-      if (from != to) options.cast.emplace_back(from, to);
-  reader.load(pieces, options);
-}
-
-std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source) {
-  if (!source.hugging_face) {
-    const checkpoint::StepReader reader(files, source.resolved);
-    if (!reader.has_blob(checkpoint::kTokenizerFile)) return std::nullopt;
-    return reader.read_blob(checkpoint::kTokenizerFile);
-  }
-  const std::string path = join(source.resolved, checkpoint::kTokenizerFile);
-  if (!files.stat(path)) return std::nullopt;
-  return read_text(files, path);
+  return checkpoint::find_model(files, path, nn::logical_tensors, log);
 }
 
 std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source) {
-  const auto bytes = read_tokenizer_file(files, source);
+  const auto bytes = checkpoint::read_tokenizer_file(files, source);
   if (!bytes) return nullptr;
-  return data::parse_tokenizer(
-      *bytes, join(source.resolved,
-                   std::string(source.hugging_face ? "" : "extra/") + checkpoint::kTokenizerFile));
+  return data::parse_tokenizer(*bytes, checkpoint::tokenizer_path(source));
 }
 
 std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source) {
@@ -136,18 +81,6 @@ int64_t checked_workspace_bytes(const ModelSource& source, DType compute, const 
   return needed.workspace_bytes;
 }
 
-void require_finite(const kernels::Context& ctx, const ModelSource& source,
-                    std::span<const Piece> weights) {
-  for (const Piece& piece : weights) {
-    const int64_t index = kernels::first_non_finite(ctx, piece.data);
-    if (index < 0) continue;
-    const bool wide = piece.data.dtype == DType::kF64;
-    ASHLAR_FAIL(kNumeric, "{}: {}[{}] is {}; expected finite weights", source.resolved,
-                piece.logical.name, index,
-                wide ? piece.data.as<double>()[index] : double(piece.data.as<float>()[index]));
-  }
-}
-
 }  // namespace
 
 Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, const Calls& calls,
@@ -158,8 +91,8 @@ Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, co
       ctx{.threads = &threads, .workspace = &workspace_},
       model(ctx, allocator, source.spec, compute, calls.max_positions, {.training = false}) {
   const std::vector<Piece> weights = model.pieces();
-  read_weights(files, source, weights);
-  require_finite(ctx, source, weights);
+  checkpoint::read_weights(files, source, weights);
+  nn::require_finite(ctx, weights, source.resolved);
   model.pack(ctx);
 }
 

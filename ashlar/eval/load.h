@@ -1,12 +1,11 @@
-// A model to use, from wherever --model points: a Hugging Face directory, a checkpoint root (its
-// newest good step) or one step.  Weights, shape and, where it is there, the tokenizer.
+// A model to use, from wherever --model points (checkpoint/model_source.h): with its tokenizer,
+// where it is there, and with what it takes to run it forward.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
-#include "ashlar/checkpoint/model_files.h"
+#include "ashlar/checkpoint/model_source.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/data/tokenizer.h"
@@ -14,20 +13,10 @@
 
 namespace ashlar::eval {
 
-struct ModelSource {
-  std::string path;      // as the user gave it
-  std::string resolved;  // step or directory that is read
-  bool hugging_face = false;
-  ModelSpec spec;
-};
+using checkpoint::ModelSource;
 
-// kConfig if path is none of the three.
+// checkpoint::find_model of ZAYA1.
 ModelSource find_model(FileSystem& files, const std::string& path, Log& log);
-// Fills the pieces (whole tensors by native name), converting types.
-void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces);
-// The bytes of tokenizer.model beside the weights, of a step with its checksum checked; nullopt if
-// there is none.
-std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source);
 // The tokenizer beside the weights; null if there is none.
 std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source);
 // The same; kConfig, naming where it was looked for, if there is none.

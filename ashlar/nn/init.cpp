@@ -6,6 +6,7 @@
 
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/copy.h"
+#include "ashlar/kernels/update.h"
 #include "ashlar/tensor/box_order.h"
 
 namespace ashlar::nn {
@@ -95,6 +96,17 @@ void initialize(const Context& ctx, const ModelWeights& weights, uint64_t seed) 
   weights.for_each([&](const ParameterInfo& info, const Tensor& value, const Tensor&) {
     initialize(ctx, info, whole_piece(info, value), seed);
   });
+}
+
+void require_finite(const Context& ctx, std::span<const Piece> weights, const std::string& source) {
+  for (const Piece& piece : weights) {
+    const int64_t index = kernels::first_non_finite(ctx, piece.data);
+    if (index < 0) continue;
+    const bool wide = piece.data.dtype == DType::kF64;
+    ASHLAR_FAIL(kNumeric, "{}: {}[{}] is {}; expected finite weights", source, piece.logical.name,
+                index_in_tensor(piece.logical.global_shape, piece.box, index),
+                wide ? piece.data.as<double>()[index] : double(piece.data.as<float>()[index]));
+  }
 }
 
 }  // namespace ashlar::nn

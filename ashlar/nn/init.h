@@ -12,4 +12,8 @@ void initialize(const kernels::Context&, const ParameterInfo& info, const Piece&
 // Whole tensors.  Does not pack the operands.
 void initialize(const kernels::Context&, const ModelWeights&, uint64_t seed);
 
+// For weights that were read from `source`: kNumeric, naming the first that is not finite.
+void require_finite(const kernels::Context&, std::span<const Piece> weights,
+                    const std::string& source);
+
 }  // namespace ashlar::nn

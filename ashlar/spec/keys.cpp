@@ -177,6 +177,9 @@ Rows balance_and_init() {
            "wanted load: 1/E with the skip bias frozen, or 1/(E+1) with it trained"),
       word("moe.balance.scope", b, &B::scope, {"global_batch", "micro_batch"},
            "tokens over which loads are counted"),
+      text("init.model", i, &I::model,
+           "weights that a new run begins with: a Hugging Face directory, a checkpoint root or a "
+           "step of one; empty: from the seed"),
       number("init.std", i, &I::std, kNotNegative, "standard deviation of normal weights"),
       number("init.temp", i, &I::temp, kNotNegative, "temperature of the keys at the start"),
       word("init.conv", i, &I::conv_uniform, {"normal", "uniform"},

@@ -3,8 +3,9 @@
 // What a rank alone can know (a signal, the clock) is voted on.  Rank 0 alone writes metrics and
 // reads datasets anew, between calls that all make; its error ends the others.
 //
-//   construction   precision of rank 0, plan, trainer, data; barrier "start"; then the run's
-//                  directory: lease, newest good step, state; barrier "resume"; begin()
+//   construction   precision of rank 0, init.model of a new run, plan, trainer, data, the weights
+//                  of init.model; barrier "start"; then the run's directory: lease, newest good
+//                  step, state; barrier "resume"; begin()
 //   a turn         step(); evaluation and save where they are due; the vote to stop
 //   a step         accumulate each micro-batch, reduce, measure, judge; before_update(), apply (or
 //                  skip); the row
@@ -33,6 +34,7 @@
 #include "ashlar/nn/precision.h"
 #include "ashlar/sizing/zaya.h"
 #include "ashlar/train/chart.h"
+#include "ashlar/train/first_weights.h"
 #include "ashlar/train/inputs.h"
 #include "ashlar/train/metrics.h"
 #include "ashlar/train/plan.h"
@@ -62,6 +64,7 @@ class Run {
  private:
   std::string description() const;
   void resume(data::Loader& loader);
+  void begin_with_first_weights();
   void report_differences(const std::string& saved_recipe);
   void begin(data::Loader loader);
   bool finished() const;
@@ -82,6 +85,7 @@ class Run {
   comm::Group& ranks_;
   const bool leads_;  // rank 0
   DType compute_;
+  const std::optional<checkpoint::ModelSource> first_weights_;  // of a new run with init.model
   RunPlan plan_;
   Threads threads_;
   Allocator& allocator_;
@@ -122,6 +126,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       ranks_(seat.ranks),
       leads_(seat.ranks.rank() == 0),
       compute_(nn::resolve_precision(recipe_.train.precision)),
+      first_weights_(find_first_weights(files, recipe_, seat.ranks, log)),
       plan_(plan_run(recipe_, compute_, seat.ranks.size(), seat.num_threads, seat.ranks.rank())),
       threads_(seat.num_threads),
       allocator_(seat.allocator),
@@ -133,6 +138,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
   scale_ = {recipe_.train.steps, zaya_flop(recipe_.model, recipe_.data.sequence_length).training,
             measure_peak()};
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, reader()));
+  if (first_weights_) take_first_weights(files_, *first_weights_, sources_.train, trainer_, log_);
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
   saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, writer_);
   log_.info("{}", description());
@@ -168,7 +174,7 @@ void Run::resume(data::Loader& loader) {
     health_.restore(state.health);
     loader.restore(state.loader, recipe_.data.allow_dataset_change);
   });
-  if (!resumed_) return trainer_.initialize();
+  if (!resumed_) return begin_with_first_weights();
   trainer_.weights_changed();
   if (finished())
     return log_.info("the run is finished: step {} of {} is done; raise train.steps to go on",
@@ -176,6 +182,15 @@ void Run::resume(data::Loader& loader) {
   log_.info("continuing after step {} ({} tokens)", counters_.step,
             format_thousands(counters_.tokens));
   report_differences(saved_recipe);
+}
+
+// Those of init.model are here already.
+void Run::begin_with_first_weights() {
+  if (recipe_.init.model.empty()) return trainer_.initialize();
+  ASHLAR_REQUIRE(first_weights_, kStorage,
+                 "{}: its steps went away while this start looked at them; start again",
+                 checkpoint_root(recipe_));
+  trainer_.weights_changed();
 }
 
 void Run::report_differences(const std::string& saved_recipe) {

@@ -22,6 +22,10 @@
 
 namespace ashlar::train {
 
+std::string checkpoint_root(const Recipe& recipe) {
+  return join(recipe.train.run_dir, "checkpoints");
+}
+
 Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
              StateWriter& writer)
     : recipe_(recipe),
@@ -30,7 +34,7 @@ Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ran
       ranks_(ranks),
       local_ranks_(local_ranks),
       writer_(writer),
-      root_(join(recipe.train.run_dir, "checkpoints")) {
+      root_(checkpoint_root(recipe)) {
   std::array<uint8_t, 32> id{};  // 32 hex digits
   if (leads()) {
     open("");

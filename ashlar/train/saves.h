@@ -12,9 +12,11 @@
 
 namespace ashlar::train {
 
+std::string checkpoint_root(const Recipe& recipe);  // the root of the run's steps
+
 class Saves {
  public:
-  // Takes the lease of train.run_dir/checkpoints and finds the newest good step there.
+  // Takes the lease of the checkpoint root and finds the newest good step there.
   // local_ranks: those on this machine, which share its memory.
   Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
         StateWriter& writer);

@@ -21,18 +21,7 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 
-// Adds an empty piece of every tensor that only other ranks keep.
-void add_what_others_keep(const Trainer& trainer, std::vector<Piece>& pieces) {
-  std::set<std::string> here;
-  for (const Piece& piece : pieces) here.insert(piece.logical.name);
-  for (LogicalTensor& tensor : trainer.whole_state()) {
-    if (here.contains(tensor.name)) continue;
-    Shape none = tensor.global_shape;
-    for (int dim = 0; dim < none.ndim(); ++dim) none[dim] = 0;
-    const Tensor nothing{nullptr, tensor.dtype, Device::kCpu, none};
-    pieces.push_back({std::move(tensor), {none, none}, nothing});
-  }
-}
+constexpr const char* kTrainerFile = "trainer.json";
 
 Piece loader_piece(const std::string& name, std::vector<int64_t>& values) {
   const Tensor tensor = tensor_over(std::span(values));
@@ -94,7 +83,7 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
       .aliases = {{std::string(checkpoint::kHfHead), std::string(checkpoint::kHfEmbedding)}},
       .before_commit = {}};
   request.extra = {
-      {"trainer.json",
+      {kTrainerFile,
        to_json({counters, recipe.train.seed, trainer_.optimizer().num_steps(),
                 trainer_.balancer().num_updates(), health}),
        true},
@@ -121,8 +110,26 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
   return request;
 }
 
+void add_what_others_keep(std::vector<LogicalTensor> whole, std::vector<Piece>& pieces) {
+  std::set<std::string> here;
+  for (const Piece& piece : pieces) here.insert(piece.logical.name);
+  for (LogicalTensor& tensor : whole) {
+    if (here.contains(tensor.name)) continue;
+    Shape none = tensor.global_shape;
+    for (int dim = 0; dim < none.ndim(); ++dim) none[dim] = 0;
+    const Tensor nothing{nullptr, tensor.dtype, Device::kCpu, none};
+    pieces.push_back({std::move(tensor), {none, none}, nothing});
+  }
+}
+
 Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
-  const TrainerState state = parse_trainer_state(reader.read_blob("trainer.json"),
+  ASHLAR_REQUIRE(
+      reader.has_blob(kTrainerFile), kConfig,
+      "{} holds weights and no state of a run, as `ashlar ckpt import` makes it, so that "
+      "nothing continues from it; begin a run from its weights with init.model={} and "
+      "another train.run_dir",
+      reader.directory(), reader.directory());
+  const TrainerState state = parse_trainer_state(reader.read_blob(kTrainerFile),
                                                  join(reader.directory(), "extra/trainer.json"));
   std::vector<Piece> pieces = trainer.model().pieces(false);
   for (Piece& piece : trainer.optimizer_pieces(false)) pieces.push_back(std::move(piece));
@@ -134,7 +141,7 @@ Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
           {tensor.logical.name, std::vector<int64_t>(size_t(tensor.logical.global_shape.numel()))});
   for (data::NamedIntegers& array : arrays)
     pieces.push_back(loader_piece(array.name, array.values));
-  add_what_others_keep(trainer, pieces);
+  add_what_others_keep(trainer.whole_state(), pieces);
   reader.load(pieces);
   trainer.restore_counters(state.optimizer_steps, state.balancer_updates);
   return {state.counters, state.health, data::loader_state_from(arrays),

@@ -37,9 +37,14 @@ class StateWriter {
   std::vector<data::NamedIntegers> arrays_;
 };
 
+// Adds an empty piece of every tensor of which there is none, because only other ranks keep it: so
+// that a strict load checks names, types and shapes of all.
+void add_what_others_keep(std::vector<LogicalTensor> whole, std::vector<Piece>& pieces);
+
 // Fills what this rank of the trainer keeps from a step; returns counters and cursor.  When all
 // ranks have, weights_changed() is to be called.  kConfig where the recipe's model or optimizer is
-// not the saved one (the report names tensors).
+// not the saved one (the report names tensors), or the step is an
+// imported one, which holds weights alone.
 struct Restored {
   RunCounters counters;
   HealthState health;

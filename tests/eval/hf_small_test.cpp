@@ -7,6 +7,7 @@
 
 #include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/checkpoint/hf_model.h"
+#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/eval/generate.h"
 #include "ashlar/eval/load.h"
 #include "ashlar/eval/score.h"

@@ -45,6 +45,7 @@ const std::vector<BadRecipe>& bad_recipes() {
        {"model.num_hidden_layers is 1000000000000", "expected an integer from 1 to 1024"}},
       {"negative", {"train.micro_batch is -2", "expected an integer from 1"}},
       {"nan", {"optim.lr is nan", "expected a number of at least 0"}},
+      {"init_model", {"init.model is 5", "expected a text"}},
       {"infinite", {"optim.clip_norm is inf", "expected a number of at least 0"}},
       {"bad_enum", {"optim.schedule is 'cosin'", "expected one of cosine, linear, constant"}},
       {"collectives", {"parallel.collectives is 'nccl'", "expected one of exact, native"}},

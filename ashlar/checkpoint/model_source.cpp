@@ -1,0 +1,90 @@
+#include "ashlar/checkpoint/model_source.h"
+
+#include "ashlar/checkpoint/hf_model.h"
+#include "ashlar/checkpoint/model_files.h"
+#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/step_reader.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+// The step is whole as it was committed; what is judged here is that a model was committed.
+void require_model(const StepReader& reader, const ModelSource& source) {
+  for (const LogicalTensor& wanted : source.tensors_of(source.spec, DType::kF32)) {
+    const IndexTensor* stored = reader.find(wanted.name);
+    ASHLAR_REQUIRE(stored, kCorrupt,
+                   "{}: no tensor {}; expected all of the model that it describes",
+                   reader.directory(), wanted.name);
+    ASHLAR_REQUIRE(stored->logical.global_shape == wanted.global_shape, kCorrupt,
+                   "{}: tensor {} is {}; expected {}, as the model that it describes has it",
+                   reader.directory(), wanted.name, stored->logical.global_shape.to_string(),
+                   wanted.global_shape.to_string());
+  }
+}
+
+ModelSource find_in_step(const StepReader& reader, const std::string& path, TensorsOf tensors_of) {
+  ModelSource source{
+      .path = path,
+      .resolved = reader.directory(),
+      .origin = fmt::format("step {} of run {}", reader.step(), reader.manifest().run_id),
+      .hugging_face = false,
+      .spec = {},
+      .tensors_of = tensors_of};
+  std::optional<std::string> model_json;
+  if (reader.has_blob(kModelFile)) model_json = reader.read_blob(kModelFile);
+  source.spec = parse_step_model(reader.read_blob(kConfigFile), model_json, reader.directory());
+  require_model(reader, source);
+  return source;
+}
+
+}  // namespace
+
+ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf tensors_of, Log& log) {
+  if (files.stat(join(path, kConfigFile))) {
+    const auto model = HfModel::open(files, path, tensors_of);
+    return {.path = path,
+            .resolved = path,
+            .origin = fmt::format("Hugging Face, {} layout", name_of(model.layout())),
+            .hugging_face = true,
+            .spec = model.spec(),
+            .tensors_of = tensors_of};
+  }
+  ASHLAR_REQUIRE(
+      is_checkpoint(files, path), kConfig,
+      "{}: expected a Hugging Face directory (with config.json), a checkpoint root or one step "
+      "of it",
+      path);
+  return find_in_step(open_checkpoint(files, path, log), path, tensors_of);
+}
+
+void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces) {
+  if (source.hugging_face) {
+    const auto model = HfModel::open(files, source.resolved, source.tensors_of);
+    for (const Piece& piece : pieces) model.read(piece);
+    return;
+  }
+  const StepReader reader(files, source.resolved);
+  LoadOptions options;
+  options.components = {Component::kModel};
+  for (const DType from : {DType::kF64, DType::kF32, DType::kBF16})
+    for (const DType to : {DType::kF64, DType::kF32})
+      if (from != to) options.cast.emplace_back(from, to);
+  reader.load(pieces, options);
+}
+
+std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source) {
+  if (!source.hugging_face) {
+    const StepReader reader(files, source.resolved);
+    if (!reader.has_blob(kTokenizerFile)) return std::nullopt;
+    return reader.read_blob(kTokenizerFile);
+  }
+  const std::string path = tokenizer_path(source);
+  if (!files.stat(path)) return std::nullopt;
+  return read_text(files, path);
+}
+
+std::string tokenizer_path(const ModelSource& source) {
+  return join(source.resolved, std::string(source.hugging_face ? "" : "extra/") + kTokenizerFile);
+}
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,41 @@
+// Weights to read, from wherever a user points: a Hugging Face directory, a checkpoint root (its
+// newest good step) or one step of it.
+//
+// Errors   find_model: kConfig if the path is none of the three; kData of HfModel::open; kCorrupt
+//          of a step that is damaged, or lacks a tensor of the model that it describes.
+//          The others: kData of HfModel; kCorrupt of StepReader, which checks every chunk that it
+//          reads.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "ashlar/checkpoint/hf_names.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+#include "ashlar/spec/model_spec.h"
+#include "ashlar/tensor/logical.h"
+
+namespace ashlar::checkpoint {
+
+struct ModelSource {
+  std::string path;      // as the user gave it
+  std::string resolved;  // step or directory that is read
+  std::string origin;    // "step 365 of run 1f3a...", "Hugging Face, native layout"
+  bool hugging_face = false;
+  ModelSpec spec;
+  TensorsOf tensors_of = nullptr;
+};
+
+// Every byte of the step that a root stands for is read, to know that it is good.
+ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf tensors_of, Log& log);
+// Fills the pieces (any boxes of tensors by native name), converting types.  The names must be all
+// of the model's: an empty box stands for a tensor that is not wanted here.
+void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces);
+// The bytes of tokenizer.model beside the weights, of a step with its checksum checked; nullopt if
+// there is none.
+std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source);
+std::string tokenizer_path(const ModelSource& source);  // of that file, for messages
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,34 @@
+// The weights with which a new run begins where its recipe names some (init.model), instead of
+// those that its seed gives.  Only weights and buffers are taken: the optimizer, the moments of
+// balancing, the order of the data and all counters begin anew.
+//
+// Lengths, RoPE bases, windows, layouts and precisions may be others than those with which the
+// weights were made.  Sizes may not, because they are the shapes of tensors.
+#pragma once
+
+#include <optional>
+
+#include "ashlar/checkpoint/model_source.h"
+#include "ashlar/comm/group.h"
+#include "ashlar/data/sources.h"
+#include "ashlar/train/trainer.h"
+
+namespace ashlar::train {
+
+// Finds them, and compares sizes; nullopt where the run begins from its seed or has steps to
+// continue from, and then nothing is looked for.  Rank 0 chooses the step of a root for all; all
+// ranks call it.  Takes no memory for weights and writes nothing.
+// Errors  kConfig where there is no model, or one of other sizes (each is named by its key); those
+//         of checkpoint::find_model.
+std::optional<checkpoint::ModelSource> find_first_weights(FileSystem& files, const Recipe& recipe,
+                                                          comm::Group& ranks, Log& log);
+
+// Fills what this rank of the trainer keeps, and reads no more than that.  Says what the run begins
+// with and in what its model differs from there, and warns if the training data holds ids of
+// another tokenizer.  When all ranks have, weights_changed() is to be called.
+// Errors  those of checkpoint::read_weights; kNumeric for a weight that is not finite; kData for a
+//         tokenizer that is none.
+void take_first_weights(FileSystem& files, const checkpoint::ModelSource& source,
+                        const std::vector<data::Source>& training, Trainer& trainer, Log& log);
+
+}  // namespace ashlar::train
