@@ -103,6 +103,68 @@ TEST(Use, EvalWantsTheModelsTokenizer) {
       << doubtful.err;
 }
 
+// The model of a run goes on as another run: on other data, and with longer sequences.
+TEST(Use, ARunBeginsWithTheWeightsOfAnother) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const std::string fp32 = "train.precision=fp32", text = kData + "/vectors/stones.txt";
+  run_ok(scratch, train_args({"train.steps=40", "optim.lr=5e-3", "train.run_dir=old", fp32}));
+  const double before = std::stod(read_steps(scratch / "old").at(1)[0].loss);
+  run_ok(scratch, {"ckpt", "export", "old/checkpoints", "hf", "--dtype", "fp32"});
+  const Result begun = run(scratch, train_args({"train.steps=4", "init.model=hf", fp32}));
+  ASSERT_EQ(begun.code, 0) << begun.err;
+  EXPECT_TRUE(contains(begun.err, "starting from the weights of hf (Hugging Face, native layout)"))
+      << begun.err;
+  EXPECT_FALSE(contains(begun.err, "warning")) << begun.err;
+  EXPECT_LT(std::stod(read_steps(scratch / "run").at(1)[0].loss), before - 1.0);
+
+  run_ok(scratch, {"tokenizer", "train", "--input", text, "--vocab", "320", "--out", "tok.model"});
+  run_ok(scratch,
+         {"data", "prepare", "--input", text, "--tokenizer", "tok.model", "--out", "other"});
+  const Result other =
+      run(scratch, train_args({"train.steps=2", "train.run_dir=other-run", "data.train=other",
+                               "init.model=old/checkpoints", "data.sequence_length=128",
+                               "model.rope_theta=40000.0"}));
+  ASSERT_EQ(other.code, 0) << other.err;
+  EXPECT_EQ(count_of(other.err, "warning: "), 1) << other.err;
+  EXPECT_TRUE(contains(other.err, "warning: other was prepared with tokenizer ")) << other.err;
+  EXPECT_TRUE(contains(other.err, "starting from the weights of old/checkpoints (step 40 of run "))
+      << other.err;
+  EXPECT_TRUE(contains(other.err, "  model.rope_theta was 10000.0, is 40000.0\n")) << other.err;
+
+  std::filesystem::remove_all(scratch / "hf");
+  std::filesystem::remove_all(scratch / "old");
+  const Result on = run(scratch, train_args({"train.steps=6", "init.model=hf", fp32}));
+  EXPECT_EQ(on.code, 0) << on.err;
+  EXPECT_TRUE(contains(on.err, "continuing after step 4 ")) << on.err;
+  const Result gone =
+      run(scratch, train_args({"train.steps=6", "init.model=hf", "train.run_dir=new"}));
+  EXPECT_EQ(gone.code, 2);
+  EXPECT_EQ(gone.err,
+            "ashlar: init.model is hf, which does not exist; expected a Hugging Face directory, a "
+            "checkpoint root or one step of it\n");
+  EXPECT_FALSE(std::filesystem::exists(scratch / "new"));
+  run_ok(scratch, train_args({"init.model=hf", "--dry-run"}));
+  run_ok(scratch, {"plan", "dry-run", kData + "/recipes/tiny.toml", "init.model=hf"});
+}
+
+TEST(Use, AnImportedRootIsBegunFromAndNotContinued) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=1", "train.run_dir=old"}));
+  run_ok(scratch, {"ckpt", "export", "old/checkpoints", "hf"});
+  run_ok(scratch, {"ckpt", "import", "hf", "imported/checkpoints"});
+  const auto before = read_tree(scratch / "imported/checkpoints/step-000000000000");
+  const Result refused = run(scratch, train_args({"train.run_dir=imported"}));
+  EXPECT_EQ(refused.code, 2) << refused.err;
+  EXPECT_TRUE(contains(refused.err,
+                       "init.model=imported/checkpoints/step-000000000000 and another "
+                       "train.run_dir"))
+      << refused.err;
+  EXPECT_EQ(read_tree(scratch / "imported/checkpoints/step-000000000000"), before);
+  run_ok(scratch, train_args({"train.steps=1", "init.model=imported/checkpoints"}));
+}
+
 TEST(Use, GenerateTakesLongPromptsAndManyTokens) {
   const Scratch scratch;
   prepare_text(scratch);
