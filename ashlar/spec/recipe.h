@@ -35,7 +35,7 @@ enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
 
 struct InitSpec {
-  std::string model;  // weights that a new run begins with; "": from the seed, as the rest says
+  std::string model{};  // weights that a new run begins with; "": from the seed, as the rest says
   double std = 0.02;
   double temp = 1.0;
   bool conv_uniform = false;  // init.conv = "normal" | "uniform"
