@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "ashlar/nn/cca_attention.h"
 #include "ashlar/nn/model.h"
 
 namespace ashlar::bench {
@@ -54,14 +53,13 @@ void add_zero(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Si
 }
 
 void add_context(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
-                 const nn::CcaShape& local, const Sizes& z) {
+                 const nn::ExchangeNeeds& needs, const Sizes& z) {
   const double n = double(p.cp);
   if (n == 1) return;
   // Borders that pieces of a rank go on behind: none behind the last piece of a row.
   const double behind = (p.cp_layout == CpLayout::kZigzag ? 2 : 1) * share_of(n);
-  const double message =
-      double(recipe.train.micro_batch) * double(2 * local.conv_channels() + local.delayed) * z.s;
-  const double keys = 2 * (n - 1) * z.tokens * double(local.kv_dim());
+  const double message = double(recipe.train.micro_batch) * double(needs.halo_numel()) * z.s;
+  const double keys = 2 * (n - 1) * z.tokens * double(needs.key_cols);
   const bool ring = p.cp_exchange == CpExchange::kRing;
   floors.push_back({"cp", Op::kSendReceive, "halo", z.m * z.forwards * behind * message});
   floors.push_back({"cp", Op::kSendReceive, "halo gradient", z.m * z.layers * behind * message});
@@ -105,10 +103,8 @@ std::vector<TrafficFloor> traffic_floors(const Recipe& recipe, const ParallelSpe
   const Sizes sizes(recipe, parallel, share, compute);
   std::vector<TrafficFloor> floors;
   add_zero(floors, parallel, sizes);
-  add_context(
-      floors, recipe, parallel,
-      nn::CcaShape::of(model_of(recipe.model).blocks[0].mixer, recipe.model.hidden_size, share),
-      sizes);
+  const nn::ModelWeights weights(model_of(recipe.model), share);
+  add_context(floors, recipe, parallel, weights.blocks[0].mixer->needs(), sizes);
   add_tensor(floors, recipe, parallel, sizes);
   return floors;
 }

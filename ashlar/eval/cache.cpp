@@ -1,8 +1,8 @@
 // How it works.  next() says where the chunk lies in the sequence; then the forward pass calls, for
 // every block in turn, halo_forward and attend:
 //
-//   halo_forward  gives out the two columns and the delayed value before the chunk, if it does not
-//                 begin the document, then keeps the chunk's own last ones
+//   halo_forward  gives out the rows before the chunk, if it does not begin the document, then
+//                 keeps the chunk's own last ones
 //   attend        puts the chunk's keys and values behind those held, and attends over all of them
 //
 // `held` says which positions the rows of k and v are.  In a block without a window they only grow.
@@ -20,7 +20,6 @@ namespace {
 
 using kernels::Context;
 using kernels::Matrix;
-using kernels::Sequence;
 
 // `kept` (one row or two) becomes the last rows of what it holds followed by `fresh`.
 void keep_last(const Context& ctx, const Matrix& fresh, const Matrix& kept) {
@@ -31,20 +30,21 @@ void keep_last(const Context& ctx, const Matrix& fresh, const Matrix& kept) {
 
 }  // namespace
 
-DecodeCache::DecodeCache(Allocator& allocator, const ModelSpec& spec, const nn::Types& types,
-                         int64_t max_tokens, int64_t max_chunk)
+DecodeCache::DecodeCache(Allocator& allocator, const nn::Model& model, int64_t max_tokens,
+                         int64_t max_chunk)
     : max_tokens_(max_tokens) {
-  for (const BlockSpec& block : spec.blocks) {
-    const nn::CcaShape shape = nn::CcaShape::of(block.mixer, spec.hidden_size);
+  const nn::Types& types = model.types();
+  for (const nn::Block& block : model.weights().blocks) {
+    const nn::ExchangeNeeds needs = block.mixer->needs();
     Layer layer;
-    layer.window = block.mixer.window;
+    layer.window = needs.window;
     const int64_t capacity =
         layer.window > 0 ? std::min(max_tokens, layer.window - 1 + max_chunk) : max_tokens;
-    layer.k = make_tensor(allocator, types.activation, {capacity, shape.kv_dim()}, Tag::kCache);
-    layer.v = make_tensor(allocator, types.activation, {capacity, shape.kv_dim()}, Tag::kCache);
-    // Zeros at first, as the columns before a document's first token are.
-    layer.z = make_tensor(allocator, types.stream, {2, shape.conv_channels()}, Tag::kCache);
-    layer.vd = make_tensor(allocator, types.stream, {1, shape.delayed}, Tag::kCache);
+    layer.k = make_tensor(allocator, types.activation, {capacity, needs.key_cols}, Tag::kCache);
+    layer.v = make_tensor(allocator, types.activation, {capacity, needs.key_cols}, Tag::kCache);
+    // Zeros at first, as the rows before a document's first token are.
+    for (const auto& [reach, cols] : needs.strips)
+      layer.strips.push_back(make_tensor(allocator, types.stream, {reach, cols}, Tag::kCache));
     layers_.push_back(std::move(layer));
   }
 }
@@ -66,16 +66,15 @@ void DecodeCache::skip_to_last(int64_t num_tokens) {
   }
 }
 
-void DecodeCache::halo_forward(const Context& ctx, int64_t layer, const Sequence& sequence,
-                               const Matrix& z, const Matrix& vd, const Tensor& halo_z,
-                               const Tensor& halo_vd) {
-  const Layer& cache = layers_[size_t(layer)];
-  if (sequence.num_halos() > 0) {  // none where the chunk begins the document
-    copy(ctx, cache.z.tensor, halo_z);
-    copy(ctx, cache.vd.tensor, halo_vd);
+void DecodeCache::halo_forward(const Context& ctx, const nn::Pass& pass,
+                               std::span<const nn::Strip> strips) {
+  const Layer& cache = layers_[size_t(pass.block)];
+  for (size_t i = 0; i < strips.size(); ++i) {
+    const Tensor& last = cache.strips[i].tensor;
+    // There is no halo where the chunk begins the document.
+    if (pass.sequence.num_halos() > 0) copy(ctx, last, strips[i].halo.view(last.shape));
+    keep_last(ctx, strips[i].rows, Matrix::of(last));
   }
-  keep_last(ctx, z, Matrix::of(cache.z.tensor));
-  keep_last(ctx, vd, Matrix::of(cache.vd.tensor));
 }
 
 void DecodeCache::keep(const Context& ctx, Layer& cache, int64_t fresh, const Tensor& k,
@@ -102,23 +101,21 @@ void DecodeCache::keep(const Context& ctx, Layer& cache, int64_t fresh, const Te
   held.length += fresh;
 }
 
-void DecodeCache::attend(const Context& ctx, int64_t layer, const Sequence& sequence,
-                         const kernels::Attention& x) {
-  Layer& cache = layers_[size_t(layer)];
-  keep(ctx, cache, sequence.num_tokens(), x.k, x.v);
+void DecodeCache::attend(const Context& ctx, const nn::Pass& pass, const kernels::Attention& x) {
+  Layer& cache = layers_[size_t(pass.block)];
+  keep(ctx, cache, pass.sequence.num_tokens(), x.k, x.v);
   kernels::Attention cached = x;
   cached.k = cache.k.tensor.slice(0, cache.held.length);
   cached.v = cache.v.tensor.slice(0, cache.held.length);
-  attention_forward(ctx, sequence, std::span(&cache.held, 1), cached);
+  attention_forward(ctx, pass.sequence, std::span(&cache.held, 1), cached);
 }
 
-void DecodeCache::halo_backward(const Context&, int64_t, const Sequence&, const Tensor&,
-                                const Tensor&, const Matrix&, const Matrix&) {
+void DecodeCache::halo_backward(const Context&, const nn::Pass&, std::span<const nn::Strip>) {
   fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
 }
 
-void DecodeCache::attend_backward(const Context&, int64_t, const Sequence&,
-                                  const kernels::Attention&, const kernels::AttentionGradients&) {
+void DecodeCache::attend_backward(const Context&, const nn::Pass&, const kernels::Attention&,
+                                  const kernels::AttentionGradients&) {
   fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
 }
 

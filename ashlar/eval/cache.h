@@ -1,26 +1,23 @@
-// Decode caches of one sequence: keys and values, the last two convolution columns, the last
-// delayed value.  A SequenceExchange, so that decode and prefill in chunks run the same forward
-// pass as training.
+// Decode caches of one sequence: keys and values, and the last rows that mixers read before a token
+// (nn::Strip).  A SequenceExchange, so that decode and prefill in chunks run the same forward pass
+// as training.
 //
 // Memory   per block: keys and values of max_tokens in the activation type; sliding blocks keep
-//          window - 1 tokens besides the current chunk; 2 C + K D / 2 values in the stream type.
+//          window - 1 tokens besides the current chunk; the last rows in the stream type.
 // Device   on meta it records and copies nothing.
 // Limits   forward only; chunks must follow each other in position without a gap.
 #pragma once
 
 #include <vector>
 
-#include "ashlar/nn/cca_attention.h"
-#include "ashlar/nn/parameters.h"
-#include "ashlar/spec/model_spec.h"
+#include "ashlar/nn/model.h"
 
 namespace ashlar::eval {
 
 class DecodeCache final : public nn::SequenceExchange {
  public:
   // max_chunk: tokens of the longest forward call.
-  DecodeCache(Allocator& allocator, const ModelSpec& spec, const nn::Types& types,
-              int64_t max_tokens, int64_t max_chunk);
+  DecodeCache(Allocator& allocator, const nn::Model& model, int64_t max_tokens, int64_t max_chunk);
 
   int64_t length() const { return length_; }  // tokens seen
   int64_t max_tokens() const { return max_tokens_; }
@@ -30,24 +27,20 @@ class DecodeCache final : public nn::SequenceExchange {
   // that the next call is the largest there is.  For counting on meta; the caches hold nothing.
   void skip_to_last(int64_t num_tokens);
 
-  void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-                    const kernels::Matrix& z, const kernels::Matrix& vd, const Tensor& halo_z,
-                    const Tensor& halo_vd) override;
-  void attend(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-              const kernels::Attention&) override;
-  [[noreturn]] void halo_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
-                                  const Tensor&, const Tensor&, const kernels::Matrix&,
-                                  const kernels::Matrix&) override;
-  [[noreturn]] void attend_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
+  void halo_forward(const kernels::Context&, const nn::Pass&, std::span<const nn::Strip>) override;
+  void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
+  [[noreturn]] void halo_backward(const kernels::Context&, const nn::Pass&,
+                                  std::span<const nn::Strip>) override;
+  [[noreturn]] void attend_backward(const kernels::Context&, const nn::Pass&,
                                     const kernels::Attention&,
                                     const kernels::AttentionGradients&) override;
 
  private:
   struct Layer {
-    OwnedTensor k, v;    // [capacity, K D]
-    OwnedTensor z, vd;   // [2, C], [K D / 2]: older column first
-    int64_t window = 0;  // 0: none
-    Segment held{};      // rows [0, length) of k and v: positions from held.position on
+    OwnedTensor k, v;                 // [capacity, K D]
+    std::vector<OwnedTensor> strips;  // [reach, cols]: the last rows, older first
+    int64_t window = 0;               // 0: none
+    Segment held{};  // rows [0, length) of k and v: positions from held.position on
   };
   void keep(const kernels::Context&, Layer& cache, int64_t fresh, const Tensor& k, const Tensor& v);
   std::vector<Layer> layers_;

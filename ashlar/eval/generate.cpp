@@ -29,7 +29,7 @@ Decoder::Decoder(const Context& ctx, Allocator& allocator, nn::Model& model, int
     : ctx_(ctx),
       allocator_(allocator),
       model_(model),
-      cache_(allocator, model.spec(), model.types(), max_tokens, std::min(max_chunk, max_tokens)),
+      cache_(allocator, model, max_tokens, std::min(max_chunk, max_tokens)),
       max_chunk_(std::min(max_chunk, max_tokens)),
       one_arena_(arena_of(allocator, model, 1)),
       one_(lay_out(one_arena_, model, 1)),

@@ -54,7 +54,7 @@ Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls) {
   };
   std::optional<DecodeCache> cache;
   if (calls.cached) {
-    cache.emplace(allocator, spec, model.types(), calls.max_positions, T);
+    cache.emplace(allocator, model, calls.max_positions, T);
     cache->skip_to_last(T);
     call(*cache, {cache->next(T)});
   } else {

@@ -63,6 +63,7 @@ class Branch {
   // Its tensors, in the order in which forward meets them; sets its shapes.
   virtual void list(const LayerSpec& layer, StoredVisitor visit) = 0;
   virtual int64_t carry_width() const { return 0; }
+  virtual ExchangeNeeds needs() const { return {}; }
   // Takes what forward keeps for backward; anew for a slot that was laid out before.
   virtual void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) = 0;
   virtual void forward(const kernels::Context&, const Pass&, const Tensor& a_TH, const Carry&,

@@ -15,6 +15,7 @@
 // memory for their gradient.  Scopes of the workspace end as soon as what they hold was read.
 #include "ashlar/nn/cca_attention.h"
 
+#include <array>
 #include <cmath>
 
 #include "ashlar/kernels/conv.h"
@@ -88,6 +89,12 @@ struct Halos {
 Halos halos(const AttentionSaved& saved, const kernels::Sequence& sequence) {
   return {saved.halo_z.slice(0, sequence.num_halos()),
           saved.halo_vd.slice(0, sequence.num_halos())};
+}
+
+// What reaches over the borders of segments: z two rows back, the delayed values one.
+std::array<Strip, 2> strips(const Matrix& z, const Tensor& halo_z, const Matrix& vd,
+                            const Tensor& halo_vd) {
+  return {Strip{z, halo_z}, Strip{vd, halo_vd.view({halo_vd.shape[0], 1, vd.cols})}};
 }
 
 // The left operand of the grouped convolution, which forward makes, and backward again.
@@ -200,8 +207,8 @@ void attention_forward(const Context& ctx, const Pass& pass, const AttentionWeig
   const auto [halo_z, halo_vd] = halos(saved, pass.sequence);
 
   linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(saved.qkv));
-  pass.exchanges.tokens->halo_forward(ctx, pass.block, pass.sequence, z, vd_part(shape, saved.qkv),
-                                      halo_z, halo_vd);
+  pass.exchanges.tokens->halo_forward(ctx, pass,
+                                      strips(z, halo_z, vd_part(shape, saved.qkv), halo_vd));
   {
     const Arena::Scope scope(*ctx.workspace);
     const Tensor columns = ctx.workspace->take(pass.types.activation, {T, 2 * C});
@@ -227,7 +234,7 @@ void attention_forward(const Context& ctx, const Pass& pass, const AttentionWeig
                    .v = saved.v,
                    .n_q_TN = saved.n_q,
                    .n_k_TK = saved.n_k});
-  pass.exchanges.tokens->attend(ctx, pass.block, pass.sequence, attention_of(shape, saved));
+  pass.exchanges.tokens->attend(ctx, pass, attention_of(shape, saved));
   linear_forward(ctx, compute, Matrix::of(saved.att), w.o_proj.operand, Matrix::of(o_TH));
 }
 
@@ -256,8 +263,7 @@ void attention_backward(const Context& ctx, const Pass& pass, const AttentionWei
       linear_backward_input(ctx, compute, Matrix::of(do_TH), w.o_proj.operand, Matrix::of(datt));
       linear_backward_weight(ctx, compute, Matrix::of(do_TH), Matrix::of(saved.att),
                              w.o_proj.gradient, pass.accumulate);
-      pass.exchanges.tokens->attend_backward(ctx, pass.block, pass.sequence,
-                                             attention_of(shape, saved),
+      pass.exchanges.tokens->attend_backward(ctx, pass, attention_of(shape, saved),
                                              {.dout = datt, .dq = dqhat, .dk = dkhat, .dv = dv});
     }
     if (heads) {
@@ -310,8 +316,8 @@ void attention_backward(const Context& ctx, const Pass& pass, const AttentionWei
                                 .dw0_C2 = w.conv0_w.gradient,
                                 .db0_C = w.conv0_b.gradient});
   }
-  pass.exchanges.tokens->halo_backward(ctx, pass.block, pass.sequence, dhalo_z, dhalo_vd, dz,
-                                       vd_part(shape, dqkv));
+  pass.exchanges.tokens->halo_backward(ctx, pass,
+                                       strips(dz, dhalo_z, vd_part(shape, dqkv), dhalo_vd));
   linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), w.qkv.gradient,
                          pass.accumulate);
   // Gradients of keys and values are whole on every rank that shares them: one counts them in da.

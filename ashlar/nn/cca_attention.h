@@ -27,6 +27,10 @@ struct CcaShape {
   int64_t kv_dim() const { return K * D; }
   int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C
   int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }
+  // Two taps after two taps reach back two rows of q | k, the delayed value one.
+  ExchangeNeeds needs() const {
+    return {.strips = {{2, conv_channels()}, {1, delayed}}, .key_cols = kv_dim(), .window = window};
+  }
   // Others hold the same key heads with other query heads.
   bool shares_keys() const { return group > N / K; }
   Shape conv_matrices() const { return {N + K, D, 2 * D}; }  // the grouped convolution's, by head
@@ -67,6 +71,7 @@ void attention_backward(const kernels::Context&, const Pass&, const AttentionWei
 class CcaBranch final : public Branch {
  public:
   void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
+  ExchangeNeeds needs() const override { return weights_.shape.needs(); }
   void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
   void forward(const kernels::Context&, const Pass&, const Tensor& a_TH, const Carry&,
                const Tensor& o_TH) override;

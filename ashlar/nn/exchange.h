@@ -7,33 +7,52 @@
 //   ExpertExchange    parts of the experts' width that stand elsewhere
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/sequence.h"
 
 namespace ashlar::nn {
 
+struct Pass;  // branch.h
+
+// Rows that a layer reads before each token: so many as `halo` has for every segment that continues
+// a document.  Backward: their gradients.
+struct Strip {
+  kernels::Matrix rows;  // [T, cols] of the tokens here
+  Tensor halo;           // [num_halos, reach, cols], older first
+  int64_t reach() const { return halo.shape[1]; }
+};
+
+// What a mixer hands to its exchange, which takes buffers by it.
+struct ExchangeNeeds {
+  struct StripShape {
+    int64_t reach, cols;
+  };
+  std::vector<StripShape> strips;  // in the order of halo_forward's
+  int64_t key_cols = 0;            // columns of k, and of v
+  int64_t window = 0;              // tokens that a query sees, itself included; 0: all before it
+  int64_t halo_numel() const;      // of one segment
+};
+
 class SequenceExchange {
  public:
   virtual ~SequenceExchange() = default;
 
-  // Fills halo_z [num_halos, 2, C] and halo_vd [num_halos, vd.cols] from the two tokens before each
-  // segment that continues a document (z of a token before the document's start is 0).
-  virtual void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-                            const kernels::Matrix& z, const kernels::Matrix& vd,
-                            const Tensor& halo_z, const Tensor& halo_vd) = 0;
-  // Adds the halo's gradient to the rows that own those tokens.
-  virtual void halo_backward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-                             const Tensor& dhalo_z, const Tensor& dhalo_vd,
-                             const kernels::Matrix& dz, const kernels::Matrix& dvd) = 0;
+  // Fills the halos from the rows before each segment that continues a document; those before the
+  // document's first token are 0.
+  virtual void halo_forward(const kernels::Context&, const Pass&, std::span<const Strip>) = 0;
+  // Adds the halos to the rows that own those tokens.
+  virtual void halo_backward(const kernels::Context&, const Pass&, std::span<const Strip>) = 0;
 
   // Attention of the local queries over all keys that they may see: q k v are the local ones, out
   // and lse are filled (kernels/attention.h).
-  virtual void attend(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-                      const kernels::Attention&) = 0;
+  virtual void attend(const kernels::Context&, const Pass&, const kernels::Attention&) = 0;
   // Fills dq dk dv, the gradients of the local q k v.
-  virtual void attend_backward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-                               const kernels::Attention&, const kernels::AttentionGradients&) = 0;
+  virtual void attend_backward(const kernels::Context&, const Pass&, const kernels::Attention&,
+                               const kernels::AttentionGradients&) = 0;
 };
 
 // Where key heads stand here without all of their query heads (CcaShape::shares_keys): the mean
@@ -68,16 +87,11 @@ struct Exchanges {
 // whose preceding tokens stand in other rows of the same batch.
 class LocalExchange final : public SequenceExchange {
  public:
-  void halo_forward(const kernels::Context&, int64_t, const kernels::Sequence&,
-                    const kernels::Matrix& z, const kernels::Matrix& vd, const Tensor& halo_z,
-                    const Tensor& halo_vd) override;
-  void halo_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
-                     const Tensor& dhalo_z, const Tensor& dhalo_vd, const kernels::Matrix& dz,
-                     const kernels::Matrix& dvd) override;
-  void attend(const kernels::Context&, int64_t, const kernels::Sequence&,
-              const kernels::Attention&) override;
-  void attend_backward(const kernels::Context&, int64_t, const kernels::Sequence&,
-                       const kernels::Attention&, const kernels::AttentionGradients&) override;
+  void halo_forward(const kernels::Context&, const Pass&, std::span<const Strip>) override;
+  void halo_backward(const kernels::Context&, const Pass&, std::span<const Strip>) override;
+  void attend(const kernels::Context&, const Pass&, const kernels::Attention&) override;
+  void attend_backward(const kernels::Context&, const Pass&, const kernels::Attention&,
+                       const kernels::AttentionGradients&) override;
 };
 
 }  // namespace ashlar::nn

@@ -3,14 +3,16 @@
 //
 //   a row of the batch      .. t-3  t-2  t-1 | t  t+1  ..
 //                               rank a       |     rank b
-//   forward    a: Side behind_   z_{t-2} z_{t-1} vd_{t-1}  -->  b: Side before_, then halo rows
-//   backward   a: Side behind_, then added to dz, dvd      <--  b: Side before_, from halo rows
+//   forward    a: Side behind_   x_{t-2} x_{t-1}, y_{t-1}  -->  b: Side before_, then halo rows
+//   backward   a: Side behind_, then added to dx, dy       <--  b: Side before_, from halo rows
 //
 // A Side has one message for each border, and a message one row for each row of the batch, whether
 // a document crosses there or not.  Only segments that continue a document have halo rows: HaloRows
 // pairs those with rows of the messages.  Two ranks may meet at two borders (zigzag), of which each
 // sends at one: the messages of a pair cannot be taken for each other.
 #include "ashlar/parallel/cp.h"
+
+#include <algorithm>
 
 #include "ashlar/kernels/copy.h"
 
@@ -19,7 +21,6 @@ namespace {
 
 using kernels::Context;
 using kernels::Matrix;
-using kernels::Sequence;
 
 }  // namespace
 
@@ -35,16 +36,21 @@ void CpSequence::Side::take(Allocator& allocator, DType dtype, int64_t num_rows,
         {borders[size_t(i)].rank, memory.tensor.slice(i, i + 1).view({num_rows, width})});
 }
 
-CpSequence::CpSequence(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+CpSequence::CpSequence(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
                        const nn::Types& types, Allocator& allocator)
     : ranks_(ranks),
       split_(split),
       parts_(size_t(split.num_ranks)),
-      message_width_(2 * shape.conv_channels() + shape.delayed) {
+      message_width_(needs.halo_numel()) {
   ASHLAR_ASSERT(ranks.size() == split.num_ranks);
   split.check();
-  for (HaloRows* rows : {&arriving_, &leaving_})
-    rows->reserve(size_t(max_halos(split, ranks.rank())));
+  size_t reach = 0;
+  for (const auto& strip : needs.strips) reach = std::max(reach, size_t(strip.reach));
+  ASHLAR_ASSERT(int64_t(reach) <= CpSplit::kMinChunk);
+  for (HaloRows* rows : {&arriving_, &leaving_}) {
+    rows->resize(reach);
+    for (auto& pairs : *rows) pairs.reserve(size_t(max_halos(split, ranks.rank())));
+  }
   for (std::vector<Segment>& part : parts_) part.reserve(size_t(split.local_tokens()));
   sequence_.reserve(split.local_tokens());
   find_borders();
@@ -73,8 +79,8 @@ void CpSequence::assign(std::span<const Segment> whole_rows) {
 }
 
 void CpSequence::find_halos() {
-  arriving_.clear();
-  leaving_.clear();
+  for (HaloRows* rows : {&arriving_, &leaving_})
+    for (auto& pairs : *rows) pairs.clear();
   int64_t halo = 0;
   for (const Segment& segment : sequence_.segments()) {
     if (segment.position == 0) continue;
@@ -84,11 +90,10 @@ void CpSequence::find_halos() {
     int64_t border = 0;
     while (before_.borders[size_t(border)].local != first) ++border;
     const int64_t message = border * split_.num_rows + row;
-    arriving_.last.push_back({message, halo});
-    leaving_.last.push_back({halo, message});
-    if (segment.position >= 2) {  // else the older token is none of this document
-      arriving_.older.push_back({message, halo});
-      leaving_.older.push_back({halo, message});
+    // Rows further back than the document's beginning are none of it.
+    for (size_t back = 1; back <= arriving_.size() && int64_t(back) <= segment.position; ++back) {
+      arriving_[back - 1].push_back({message, halo});
+      leaving_[back - 1].push_back({halo, message});
     }
     ++halo;
   }
@@ -107,46 +112,50 @@ Matrix CpSequence::token_of_rows(const Matrix& tokens, int64_t token) const {
   return rows;
 }
 
-void CpSequence::halo_forward(const Context& ctx, int64_t, const Sequence& sequence,
-                              const Matrix& z, const Matrix& vd, const Tensor& halo_z,
-                              const Tensor& halo_vd) {
-  const int64_t C = z.cols, width = message_width_, num_halos = sequence.num_halos();
-  ASHLAR_ASSERT(2 * C + vd.cols == width && num_halos == int64_t(arriving_.last.size()));
-  for (size_t i = 0; i < behind_.borders.size(); ++i) {
-    const Matrix message = behind_.message(i);
-    const int64_t last = behind_.borders[i].local - 1;  // before the border
-    copy(ctx, token_of_rows(z, last - 1), message.columns(0, C));
-    copy(ctx, token_of_rows(z, last), message.columns(C, 2 * C));
-    copy(ctx, token_of_rows(vd, last), message.columns(2 * C, width));
+template <typename Use>
+void CpSequence::for_each_halo_row(std::span<const nn::Strip> strips, Use use) const {
+  int64_t begin = 0;
+  for (const nn::Strip& strip : strips) {
+    const int64_t cols = strip.rows.cols, reach = strip.reach();
+    const Matrix halos = Matrix::of(strip.halo.view({strip.halo.shape[0], reach * cols}));
+    for (int64_t back = reach; back >= 1; --back, begin += cols) {
+      const int64_t at = (reach - back) * cols;
+      use(strip, back, begin, halos.columns(at, at + cols));
+    }
   }
-  exchange(behind_, before_, "halo");
-  const Matrix messages = Matrix::of(before_.memory.tensor);
-  const Matrix halos = Matrix::of(halo_z.view({num_halos, 2 * C}));
-  fill(ctx, halos.columns(0, C), 0.0);  // a document has nothing before its first token
-  copy_rows(ctx, arriving_.older, messages.columns(0, C), halos.columns(0, C));
-  copy_rows(ctx, arriving_.last, messages.columns(C, 2 * C), halos.columns(C, 2 * C));
-  copy_rows(ctx, arriving_.last, messages.columns(2 * C, width), Matrix::of(halo_vd));
+  ASHLAR_ASSERT(begin == message_width_);
 }
 
-void CpSequence::halo_backward(const Context& ctx, int64_t, const Sequence& sequence,
-                               const Tensor& dhalo_z, const Tensor& dhalo_vd, const Matrix& dz,
-                               const Matrix& dvd) {
-  const int64_t C = dz.cols, width = message_width_, num_halos = sequence.num_halos();
-  ASHLAR_ASSERT(2 * C + dvd.cols == width && num_halos == int64_t(leaving_.last.size()));
+void CpSequence::halo_forward(const Context& ctx, const nn::Pass& pass,
+                              std::span<const nn::Strip> strips) {
+  ASHLAR_ASSERT(pass.sequence.num_halos() == int64_t(arriving_[0].size()));
+  for (size_t i = 0; i < behind_.borders.size(); ++i)
+    for_each_halo_row(strips, [&](const nn::Strip& strip, int64_t back, int64_t at, Matrix) {
+      copy(ctx, token_of_rows(strip.rows, behind_.borders[i].local - back),
+           behind_.message(i).columns(at, at + strip.rows.cols));
+    });
+  exchange(behind_, before_, "halo");
   const Matrix messages = Matrix::of(before_.memory.tensor);
-  const Matrix halos = Matrix::of(dhalo_z.view({num_halos, 2 * C}));
+  for_each_halo_row(strips, [&](const nn::Strip& strip, int64_t back, int64_t at, Matrix halos) {
+    if (back > 1) fill(ctx, halos, 0.0);  // a document has nothing before its first token
+    copy_rows(ctx, arriving_[size_t(back) - 1], messages.columns(at, at + strip.rows.cols), halos);
+  });
+}
+
+void CpSequence::halo_backward(const Context& ctx, const nn::Pass& pass,
+                               std::span<const nn::Strip> strips) {
+  ASHLAR_ASSERT(pass.sequence.num_halos() == int64_t(leaving_[0].size()));
+  const Matrix messages = Matrix::of(before_.memory.tensor);
   fill(ctx, messages, 0.0);  // documents that start at a border send nothing back
-  copy_rows(ctx, leaving_.older, halos.columns(0, C), messages.columns(0, C));
-  copy_rows(ctx, leaving_.last, halos.columns(C, 2 * C), messages.columns(C, 2 * C));
-  copy_rows(ctx, leaving_.last, Matrix::of(dhalo_vd), messages.columns(2 * C, width));
+  for_each_halo_row(strips, [&](const nn::Strip& strip, int64_t back, int64_t at, Matrix halos) {
+    copy_rows(ctx, leaving_[size_t(back) - 1], halos, messages.columns(at, at + strip.rows.cols));
+  });
   exchange(before_, behind_, "halo gradient");
-  for (size_t i = 0; i < behind_.borders.size(); ++i) {
-    const Matrix message = behind_.message(i);
-    const int64_t last = behind_.borders[i].local - 1;
-    add(ctx, message.columns(0, C), token_of_rows(dz, last - 1));
-    add(ctx, message.columns(C, 2 * C), token_of_rows(dz, last));
-    add(ctx, message.columns(2 * C, width), token_of_rows(dvd, last));
-  }
+  for (size_t i = 0; i < behind_.borders.size(); ++i)
+    for_each_halo_row(strips, [&](const nn::Strip& strip, int64_t back, int64_t at, Matrix) {
+      add(ctx, behind_.message(i).columns(at, at + strip.rows.cols),
+          token_of_rows(strip.rows, behind_.borders[i].local - back));
+    });
 }
 
 }  // namespace ashlar::parallel

@@ -1,9 +1,9 @@
-// Context parallelism for CCA attention: the ranks of a group hold stretches of every sequence
+// Context parallelism for softmax attention: the ranks of a group hold stretches of every sequence
 // (cp_split.h).  What crosses them, forward and backward:
 //
-//   halo    the last two tokens' z and the last delayed value of every stretch go to the rank that
-//           holds the next token: one message per border and direction, all rows together, whether
-//           or not a document crosses it
+//   halo    the last rows of every stretch that a mixer reads before a token (nn::Strip) go to the
+//           rank that holds the next token: one message per border and direction, all rows
+//           together, whether or not a document crosses it
 //   keys    gather: keys and values of all ranks are gathered for each layer, once more in
 //           backward; their gradients are reduce-scattered
 //           ring: they travel from rank to rank while attention runs over those that are here, and
@@ -27,7 +27,7 @@
 
 #include "ashlar/comm/group.h"
 #include "ashlar/kernels/copy.h"
-#include "ashlar/nn/cca_attention.h"
+#include "ashlar/nn/branch.h"
 #include "ashlar/parallel/cp_split.h"
 
 namespace ashlar::parallel {
@@ -41,16 +41,12 @@ class CpSequence : public nn::SequenceExchange {
   // This rank's tokens of it; what forward and backward are called with.
   const kernels::Sequence& sequence() const { return sequence_; }
 
-  void halo_forward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-                    const kernels::Matrix& z, const kernels::Matrix& vd, const Tensor& halo_z,
-                    const Tensor& halo_vd) final;
-  void halo_backward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-                     const Tensor& dhalo_z, const Tensor& dhalo_vd, const kernels::Matrix& dz,
-                     const kernels::Matrix& dvd) final;
+  void halo_forward(const kernels::Context&, const nn::Pass&, std::span<const nn::Strip>) final;
+  void halo_backward(const kernels::Context&, const nn::Pass&, std::span<const nn::Strip>) final;
 
  protected:
-  // shape: of the heads that stand here.
-  CpSequence(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+  // needs: of the heads that stand here, alike in all blocks.
+  CpSequence(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
              const nn::Types& types, Allocator& allocator);
 
   comm::Group& ranks_;
@@ -66,19 +62,19 @@ class CpSequence : public nn::SequenceExchange {
       int64_t local;  // first token behind the border, in the rank's part of a row
     };
     std::vector<Border> borders;
-    OwnedTensor memory;  // [borders, rows, width]: z of two tokens (older first), vd of one
+    OwnedTensor memory;  // [borders, rows, width]: strip after strip, older rows first
     std::vector<comm::Transfer> transfers;
     kernels::Matrix message(size_t border) const;  // [rows, width]
     void take(Allocator& allocator, DType dtype, int64_t num_rows, int64_t width);
   };
-  // Pairs of halos, which the segments that continue a document have in their order, and rows of
-  // the memory of `before_`.
-  struct HaloRows {
-    std::vector<kernels::RowPair> last;   // for the last token of every halo
-    std::vector<kernels::RowPair> older;  // for the token before it, if it is of the same document
-    void reserve(size_t num_halos) { last.reserve(num_halos), older.reserve(num_halos); }
-    void clear() { last.clear(), older.clear(); }
-  };
+  // By steps back from a segment, from one on: pairs of halos, which the segments that continue a
+  // document have in their order, and rows of the memory of `before_`; a document that begins
+  // between has none.
+  using HaloRows = std::vector<std::vector<kernels::RowPair>>;
+  // Calls use(strip, steps back, first column of that row in a message, columns of that row in the
+  // halos), in the order of a message.
+  template <typename Use>
+  void for_each_halo_row(std::span<const nn::Strip> strips, Use use) const;
   void find_borders();
   void find_halos();
   // Moves the messages from one side of all borders to the other.
@@ -95,12 +91,11 @@ class CpSequence : public nn::SequenceExchange {
 
 class CpGather final : public CpSequence {
  public:
-  CpGather(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+  CpGather(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
            const nn::Types& types, Allocator& allocator);
-  void attend(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-              const kernels::Attention&) override;
-  void attend_backward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-                       const kernels::Attention&, const kernels::AttentionGradients&) override;
+  void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
+  void attend_backward(const kernels::Context&, const nn::Pass&, const kernels::Attention&,
+                       const kernels::AttentionGradients&) override;
 
  private:
   void assign_keys() override;
@@ -111,12 +106,11 @@ class CpGather final : public CpSequence {
 
 class CpRing final : public CpSequence {
  public:
-  CpRing(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+  CpRing(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
          const nn::Types& types, Allocator& allocator);
-  void attend(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-              const kernels::Attention&) override;
-  void attend_backward(const kernels::Context&, int64_t layer, const kernels::Sequence&,
-                       const kernels::Attention&, const kernels::AttentionGradients&) override;
+  void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
+  void attend_backward(const kernels::Context&, const nn::Pass&, const kernels::Attention&,
+                       const kernels::AttentionGradients&) override;
 
  private:
   struct Pair {  // k and v, or their gradients
@@ -141,7 +135,7 @@ class CpRing final : public CpSequence {
 };
 
 std::unique_ptr<CpSequence> make_cp_sequence(CpExchange kind, comm::Group& ranks,
-                                             const CpSplit& split, const nn::CcaShape& shape,
+                                             const CpSplit& split, const nn::ExchangeNeeds& needs,
                                              const nn::Types& types, Allocator& allocator);
 
 }  // namespace ashlar::parallel

@@ -35,8 +35,9 @@ Attention with_keys(Attention x, const Tensor& k, const Tensor& v) {
 
 constexpr std::string_view kKeys = "keys values", kGradient = "keys values gradient";
 
-OwnedTensor key_memory(Allocator& allocator, DType dtype, int64_t rows, const nn::CcaShape& shape) {
-  return make_tensor(allocator, dtype, {rows, shape.kv_dim()}, Tag::kCommunication);
+OwnedTensor key_memory(Allocator& allocator, DType dtype, int64_t rows,
+                       const nn::ExchangeNeeds& needs) {
+  return make_tensor(allocator, dtype, {rows, needs.key_cols}, Tag::kCommunication);
 }
 
 // Tokens from the nearest query back to the nearest key that it sees without a window; the largest
@@ -55,15 +56,15 @@ int64_t nearest_key(std::span<const Segment> queries, std::span<const Segment> k
 
 }  // namespace
 
-CpGather::CpGather(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+CpGather::CpGather(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
                    const nn::Types& types, Allocator& allocator)
-    : CpSequence(ranks, split, shape, types, allocator) {
+    : CpSequence(ranks, split, needs, types, allocator) {
   const int64_t rows = split.num_rows * split.length;
   keys_.reserve(size_t(rows));
-  k_ = key_memory(allocator, types.activation, rows, shape);
-  v_ = key_memory(allocator, types.activation, rows, shape);
-  dk_ = key_memory(allocator, types.stream, rows, shape);
-  dv_ = key_memory(allocator, types.stream, rows, shape);
+  k_ = key_memory(allocator, types.activation, rows, needs);
+  v_ = key_memory(allocator, types.activation, rows, needs);
+  dk_ = key_memory(allocator, types.stream, rows, needs);
+  dv_ = key_memory(allocator, types.stream, rows, needs);
 }
 
 void CpGather::assign_keys() {
@@ -82,13 +83,15 @@ void CpGather::gather(const Tensor& k, const Tensor& v) {
   values.wait();
 }
 
-void CpGather::attend(const Context& ctx, int64_t, const Sequence& sequence, const Attention& x) {
+void CpGather::attend(const Context& ctx, const nn::Pass& pass, const Attention& x) {
+  const Sequence& sequence = pass.sequence;
   gather(x.k, x.v);
   attention_forward(ctx, sequence, keys_, with_keys(x, k_.tensor, v_.tensor));
 }
 
-void CpGather::attend_backward(const Context& ctx, int64_t, const Sequence& sequence,
-                               const Attention& x, const AttentionGradients& g) {
+void CpGather::attend_backward(const Context& ctx, const nn::Pass& pass, const Attention& x,
+                               const AttentionGradients& g) {
+  const Sequence& sequence = pass.sequence;
   gather(x.k, x.v);
   attention_backward(ctx, sequence, keys_, with_keys(x, k_.tensor, v_.tensor),
                      {.dout = g.dout, .dq = g.dq, .dk = dk_.tensor, .dv = dv_.tensor});
@@ -98,12 +101,12 @@ void CpGather::attend_backward(const Context& ctx, int64_t, const Sequence& sequ
   values.wait();
 }
 
-CpRing::CpRing(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+CpRing::CpRing(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
                const nn::Types& types, Allocator& allocator)
-    : CpSequence(ranks, split, shape, types, allocator), nearest_(size_t(split.num_ranks)) {
+    : CpSequence(ranks, split, needs, types, allocator), nearest_(size_t(split.num_ranks)) {
   const int64_t rows = split.local_tokens();
   const auto pair = [&](DType dtype, OwnedTensor& memory) {
-    memory = key_memory(allocator, dtype, 2 * rows, shape);
+    memory = key_memory(allocator, dtype, 2 * rows, needs);
     return Pair{memory.tensor.slice(0, rows), memory.tensor.slice(rows, 2 * rows)};
   };
   for (size_t i = 0; i < 2; ++i) {
@@ -142,7 +145,8 @@ void CpRing::add(const Context& ctx, const Pair& from, const Pair& to) {
   kernels::add(ctx, from.v, to.v);
 }
 
-void CpRing::attend(const Context& ctx, int64_t, const Sequence& sequence, const Attention& x) {
+void CpRing::attend(const Context& ctx, const nn::Pass& pass, const Attention& x) {
+  const Sequence& sequence = pass.sequence;
   const int n = ranks_.size();
   const Arena::Scope scope(*ctx.workspace);
   // The result over more parts than one, in the stream type: rounded once, at the last of them.
@@ -178,8 +182,9 @@ void CpRing::attend(const Context& ctx, int64_t, const Sequence& sequence, const
   }
 }
 
-void CpRing::attend_backward(const Context& ctx, int64_t, const Sequence& sequence,
-                             const Attention& x, const AttentionGradients& g) {
+void CpRing::attend_backward(const Context& ctx, const nn::Pass& pass, const Attention& x,
+                             const AttentionGradients& g) {
+  const Sequence& sequence = pass.sequence;
   const int n = ranks_.size();
   const Arena::Scope scope(*ctx.workspace);
   const Tensor part_dq = ctx.workspace->take(g.dq.dtype, g.dq.shape);
@@ -216,11 +221,11 @@ void CpRing::attend_backward(const Context& ctx, int64_t, const Sequence& sequen
 }
 
 std::unique_ptr<CpSequence> make_cp_sequence(CpExchange kind, comm::Group& ranks,
-                                             const CpSplit& split, const nn::CcaShape& shape,
+                                             const CpSplit& split, const nn::ExchangeNeeds& needs,
                                              const nn::Types& types, Allocator& allocator) {
   if (kind == CpExchange::kRing)
-    return std::make_unique<CpRing>(ranks, split, shape, types, allocator);
-  return std::make_unique<CpGather>(ranks, split, shape, types, allocator);
+    return std::make_unique<CpRing>(ranks, split, needs, types, allocator);
+  return std::make_unique<CpGather>(ranks, split, needs, types, allocator);
 }
 
 }  // namespace ashlar::parallel

@@ -21,11 +21,13 @@
 namespace ashlar::parallel {
 
 struct CpSplit {
+  static constexpr int64_t kMinChunk = 2;  // tokens: the reach of a halo
+
   CpLayout layout = CpLayout::kZigzag;
   int num_ranks = 1;
   int64_t num_rows = 1, length = 0;  // of a whole row
 
-  // kConfig unless every rank gets equal chunks of at least two tokens (the reach of a halo).
+  // kConfig unless every rank gets equal chunks of at least kMinChunk tokens.
   void check() const;
   int64_t num_chunks() const {
     return layout == CpLayout::kZigzag && num_ranks > 1 ? 2 * num_ranks : num_ranks;

@@ -96,9 +96,7 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
 
 void RankModel::share_sequences(Allocator& allocator) {
   cp_ = make_cp_sequence(parallel_.cp_exchange, groups_.cp(), cp_split(),
-                         nn::CcaShape::of(model_->spec().blocks[0].mixer,
-                                          model_->spec().hidden_size, model_->weights().share),
-                         model_->types(), allocator);
+                         model_->blocks()[0].mixer->needs(), model_->types(), allocator);
 }
 
 void RankModel::share_layers() {

@@ -45,9 +45,8 @@ class Decode : public testing::TestWithParam<std::vector<int>> {};
 void expect_cached_equals_full(DType compute, const std::vector<int>& chunks, double tolerance) {
   const std::vector<double> full = full_logits(compute, kIds);
   Inference m(compute);
-  const ModelSpec& spec = m.model.spec();
   const nn::Types& types = m.model.types();
-  DecodeCache cache(m.allocator, spec, types, 16, 7);
+  DecodeCache cache(m.allocator, m.model, 16, 7);
   OwnedTensor ids_T = make_tensor(m.allocator, DType::kI32, {7}, Tag::kInput);
   int64_t begin = 0;
   for (const int count : chunks) {

@@ -1,6 +1,8 @@
 // The halo alone: which values arrive where, whatever part of the delayed values a rank has.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/parallel/cp.h"
 #include "tests/parallel/tiny_rank.h"
@@ -37,14 +39,14 @@ double gradient_of(int64_t to, int64_t back, int64_t column) {
 
 class HaloRank {
  public:
-  HaloRank(comm::Group& ranks, const CpSplit& split, const nn::CcaShape& shape,
+  HaloRank(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
            const std::vector<Segment>& whole)
       : split_(split),
         whole_(whole),
-        C_(shape.conv_channels()),
-        W_(shape.delayed),
+        C_(needs.strips[0].cols),
+        W_(needs.strips[1].cols),
         rank_(ranks.rank()),
-        exchange_(ranks, split, shape, nn::Types::of(DType::kF64), allocator_) {
+        exchange_(ranks, split, needs, types_, allocator_) {
     exchange_.assign(whole);
     rows_ = make(split.local_tokens(), kStride);
     const int64_t halos = exchange_.sequence().num_halos();
@@ -55,8 +57,7 @@ class HaloRank {
     for (int64_t i = 0; i < split_.local_tokens(); ++i)
       for (int64_t c = 0; c < kStride; ++c)
         at(rows_, i, c) = value_of(whole_row(split_, rank_, i), c);
-    exchange_.halo_forward(ctx_, 0, exchange_.sequence(), z(), vd(), halo_z_.tensor,
-                           halo_vd_.tensor);
+    exchange_.halo_forward(ctx_, pass(), strips());
     for_each_halo([&](int64_t h, int64_t whole, int64_t position) {
       for (int64_t c = 0; c < C_; ++c) {
         EXPECT_EQ(at(halo_z_, 2 * h, c), position >= 2 ? value_of(whole - 2, c) : 0);
@@ -76,8 +77,7 @@ class HaloRank {
       }
       for (int64_t c = 0; c < W_; ++c) at(halo_vd_, h, c) = gradient_of(whole, 1, C_ + c);
     });
-    exchange_.halo_backward(ctx_, 0, exchange_.sequence(), halo_z_.tensor, halo_vd_.tensor, z(),
-                            vd());
+    exchange_.halo_backward(ctx_, pass(), strips());
     for (int64_t i = 0; i < split_.local_tokens(); ++i)
       for (int64_t c = 0; c < kStride; ++c)
         EXPECT_EQ(at(rows_, i, c), 0.5 + expected_gradient(whole_row(split_, rank_, i), c));
@@ -90,8 +90,21 @@ class HaloRank {
   static double& at(const OwnedTensor& t, int64_t row, int64_t column) {
     return t.tensor.as<double>()[row * t.tensor.shape[1] + column];
   }
-  Matrix z() const { return Matrix::of(rows_.tensor).columns(0, C_); }
-  Matrix vd() const { return Matrix::of(rows_.tensor).columns(C_, C_ + W_); }
+  // As of CCA: columns that reach back two rows, and some that reach back one.
+  std::array<nn::Strip, 2> strips() const {
+    const Matrix rows = Matrix::of(rows_.tensor);
+    const int64_t halos = exchange_.sequence().num_halos();
+    return {nn::Strip{rows.columns(0, C_), halo_z_.tensor.view({halos, 2, C_})},
+            nn::Strip{rows.columns(C_, C_ + W_), halo_vd_.tensor.view({halos, 1, W_})}};
+  }
+  nn::Pass pass() const {
+    return {.types = types_,
+            .sequence = exchange_.sequence(),
+            .exchanges = exchanges_,
+            .block = 0,
+            .slot = 0,
+            .rope = {}};
+  }
 
   template <typename Visit>
   void for_each_halo(Visit visit) const {
@@ -116,6 +129,8 @@ class HaloRank {
   Allocator allocator_{Device::kCpu};
   Threads threads_{1};
   kernels::Context ctx_{.threads = &threads_};
+  const nn::Types types_ = nn::Types::of(DType::kF64);
+  const nn::Exchanges exchanges_{};
   CpGather exchange_;
   OwnedTensor rows_, halo_z_, halo_vd_;
 };
@@ -127,15 +142,12 @@ TEST(ContextHalo, ValuesAndGradientsByToken) {
         for (const auto& documents : {std::vector<std::vector<int64_t>>{{24}, {24}},
                                       {{2, 3, 7, 12}, {5, 6, 13}},
                                       {{6, 6, 12}, {4, 1, 1, 11, 7}}}) {
-          const ZayaSpec spec = nn::tiny_spec();
-          nn::CcaShape shape = nn::CcaShape::of(model_of(spec).blocks[0].mixer, spec.hidden_size);
-          shape.delayed = delayed;
+          const nn::ExchangeNeeds needs{.strips = {{2, 24}, {1, delayed}}, .key_cols = 8};
           const CpSplit split{layout, n, 2, 24};
-          const std::vector<Segment> whole =
-              testing_support::batch_of(documents, spec.vocab_size).segments;
+          const std::vector<Segment> whole = testing_support::batch_of(documents, 11).segments;
           Allocator allocator(Device::kCpu);
           comm::run_ranks(n, {}, allocator, [&](comm::Group& ranks) {
-            HaloRank rank(ranks, split, shape, whole);
+            HaloRank rank(ranks, split, needs, whole);
             rank.check_forward();
             rank.check_backward();
           });
