@@ -6,12 +6,13 @@
 //              conv1 product    columns -> y
 //              (query sums)     q -> q_sum                 only where other ranks share the keys
 //              qk               qkv, y, halo_vd -> qhat, khat, v
-//              attend           -> att, lse;  att -o product-> o
+//              post_keys, attend -> att, lse;  att -o product-> o
 //   backward   the same upwards.  qk_backward writes dqkv, in z what comes through the mean;
 //              conv_columns_backward adds what comes through the convolutions, halo_backward what
 //              other segments send back.  Only then dqkv is whole, and the qkv product can follow.
 //
-// columns, twice as wide as z, are not saved: backward makes them again, and then takes their
+// Backward posts the keys before it goes through the o product, and makes columns again while the
+// keys' gradients travel home.  columns, twice as wide as z, are not saved; backward takes their
 // memory for their gradient.  Scopes of the workspace end as soon as what they hold was read.
 #include "ashlar/nn/cca_attention.h"
 
@@ -234,7 +235,9 @@ void attention_forward(const Context& ctx, const Pass& pass, const AttentionWeig
                    .v = saved.v,
                    .n_q_TN = saved.n_q,
                    .n_k_TK = saved.n_k});
-  pass.exchanges.tokens->attend(ctx, pass, attention_of(shape, saved));
+  const kernels::Attention attention = attention_of(shape, saved);
+  pass.exchanges.tokens->post_keys(ctx, pass, attention);
+  pass.exchanges.tokens->attend(ctx, pass, attention);
   linear_forward(ctx, compute, Matrix::of(saved.att), w.o_proj.operand, Matrix::of(o_TH));
 }
 
@@ -257,15 +260,21 @@ void attention_backward(const Context& ctx, const Pass& pass, const AttentionWei
     const Tensor dqhat = workspace.take(stream, {T, q}), dy = workspace.take(activation, {T, C});
     const KeyGradients keys(workspace, shape, stream, T);
     const Tensor &dkhat = keys.dkhat, &dv = keys.dv;
+    const kernels::Attention attention = attention_of(shape, saved);
+    kernels::AttentionGradients gradients{.dout = {}, .dq = dqhat, .dk = dkhat, .dv = dv};
+    pass.exchanges.tokens->post_keys(ctx, pass, attention);
     {
       const Arena::Scope attention_scope(workspace);
       const Tensor datt = workspace.take(activation, {T, q});
       linear_backward_input(ctx, compute, Matrix::of(do_TH), w.o_proj.operand, Matrix::of(datt));
       linear_backward_weight(ctx, compute, Matrix::of(do_TH), Matrix::of(saved.att),
                              w.o_proj.gradient, pass.accumulate);
-      pass.exchanges.tokens->attend_backward(ctx, pass, attention_of(shape, saved),
-                                             {.dout = datt, .dq = dqhat, .dk = dkhat, .dv = dv});
+      gradients.dout = datt;
+      pass.exchanges.tokens->attend_backward(ctx, pass, attention, gradients);
     }
+    const Tensor columns = workspace.take(activation, {T, 2 * C});
+    fill_columns(ctx, pass, w, saved, columns);
+    pass.exchanges.tokens->finish_key_gradients(ctx, pass, gradients);
     if (heads) {
       qk_query_gradient_sums(ctx, {.shape = qk_shape(shape),
                                    .sequence = pass.sequence,
@@ -297,8 +306,6 @@ void attention_backward(const Context& ctx, const Pass& pass, const AttentionWei
                       .dhalo_vd = dhalo_vd,
                       .dtau_K = w.temp.gradient,
                       .db1_C = w.conv1_b.gradient});
-    const Tensor columns = workspace.take(activation, {T, 2 * C});
-    fill_columns(ctx, pass, w, saved, columns);
     blockdiag_linear_backward_weight(ctx, compute, Matrix::of(dy), Matrix::of(columns),
                                      w.conv1_w.gradient.view(shape.conv_matrices()),
                                      pass.accumulate);

@@ -47,12 +47,18 @@ class SequenceExchange {
   // Adds the halos to the rows that own those tokens.
   virtual void halo_backward(const kernels::Context&, const Pass&, std::span<const Strip>) = 0;
 
-  // Attention of the local queries over all keys that they may see: q k v are the local ones, out
-  // and lse are filled (kernels/attention.h).
+  // Attention of the local queries over all keys that they may see, in halves, so that a layer can
+  // compute while keys and their gradients travel: post_keys, then attend; or post_keys, then
+  // attend_backward, then finish_key_gradients.  q k v are the local ones, and the same in all.
+  virtual void post_keys(const kernels::Context&, const Pass&, const kernels::Attention&) {}
+  // Fills out and lse (kernels/attention.h).
   virtual void attend(const kernels::Context&, const Pass&, const kernels::Attention&) = 0;
-  // Fills dq dk dv, the gradients of the local q k v.
+  // Fills dq, the gradient of the local q.
   virtual void attend_backward(const kernels::Context&, const Pass&, const kernels::Attention&,
                                const kernels::AttentionGradients&) = 0;
+  // dk dv are those of the local k v only now.
+  virtual void finish_key_gradients(const kernels::Context&, const Pass&,
+                                    const kernels::AttentionGradients&) {}
 };
 
 // Where key heads stand here without all of their query heads (CcaShape::shares_keys): the mean

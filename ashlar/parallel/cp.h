@@ -93,24 +93,32 @@ class CpGather final : public CpSequence {
  public:
   CpGather(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
            const nn::Types& types, Allocator& allocator);
+  void post_keys(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
   void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
   void attend_backward(const kernels::Context&, const nn::Pass&, const kernels::Attention&,
                        const kernels::AttentionGradients&) override;
+  void finish_key_gradients(const kernels::Context&, const nn::Pass&,
+                            const kernels::AttentionGradients&) override;
 
  private:
   void assign_keys() override;
-  void gather(const Tensor& k, const Tensor& v);
-  OwnedTensor k_, v_, dk_, dv_;  // those of all ranks, rank by rank
-  std::vector<Segment> keys_;    // their segments
+  void arrived();
+  OwnedTensor k_, v_, dk_, dv_;           // those of all ranks, rank by rank
+  comm::Work keys_come_, values_come_;    // posted by post_keys
+  comm::Work keys_leave_, values_leave_;  // the sums of gradients, posted by attend_backward
+  std::vector<Segment> keys_;             // their segments
 };
 
 class CpRing final : public CpSequence {
  public:
   CpRing(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
          const nn::Types& types, Allocator& allocator);
+  void post_keys(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
   void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
   void attend_backward(const kernels::Context&, const nn::Pass&, const kernels::Attention&,
                        const kernels::AttentionGradients&) override;
+  void finish_key_gradients(const kernels::Context&, const nn::Pass&,
+                            const kernels::AttentionGradients&) override;
 
  private:
   struct Pair {  // k and v, or their gradients
@@ -131,6 +139,8 @@ class CpRing final : public CpSequence {
   OwnedTensor memory_[2], sum_memory_[2];
   Pair under_way_[2], sums_[2];
   Passing passing_keys_, passing_gradients_;
+  comm::Work first_;              // the first transfer of keys, posted by post_keys
+  comm::Work last_sum_;           // the last transfer of gradients, posted by attend_backward
   std::vector<int64_t> nearest_;  // by part: tokens from the nearest query back to its nearest key
 };
 

@@ -76,29 +76,33 @@ void CpGather::assign_keys() {
     }
 }
 
-void CpGather::gather(const Tensor& k, const Tensor& v) {
-  comm::Work keys = ranks_.all_gather(k, k_.tensor, kKeys);
-  comm::Work values = ranks_.all_gather(v, v_.tensor, kKeys);
-  keys.wait();
-  values.wait();
+void CpGather::post_keys(const Context&, const nn::Pass&, const Attention& x) {
+  keys_come_ = ranks_.all_gather(x.k, k_.tensor, kKeys);
+  values_come_ = ranks_.all_gather(x.v, v_.tensor, kKeys);
+}
+
+void CpGather::arrived() {
+  keys_come_.wait();
+  values_come_.wait();
 }
 
 void CpGather::attend(const Context& ctx, const nn::Pass& pass, const Attention& x) {
-  const Sequence& sequence = pass.sequence;
-  gather(x.k, x.v);
-  attention_forward(ctx, sequence, keys_, with_keys(x, k_.tensor, v_.tensor));
+  arrived();
+  attention_forward(ctx, pass.sequence, keys_, with_keys(x, k_.tensor, v_.tensor));
 }
 
 void CpGather::attend_backward(const Context& ctx, const nn::Pass& pass, const Attention& x,
                                const AttentionGradients& g) {
-  const Sequence& sequence = pass.sequence;
-  gather(x.k, x.v);
-  attention_backward(ctx, sequence, keys_, with_keys(x, k_.tensor, v_.tensor),
+  arrived();
+  attention_backward(ctx, pass.sequence, keys_, with_keys(x, k_.tensor, v_.tensor),
                      {.dout = g.dout, .dq = g.dq, .dk = dk_.tensor, .dv = dv_.tensor});
-  comm::Work keys = ranks_.reduce_scatter(dk_.tensor, g.dk, kGradient);
-  comm::Work values = ranks_.reduce_scatter(dv_.tensor, g.dv, kGradient);
-  keys.wait();
-  values.wait();
+  keys_leave_ = ranks_.reduce_scatter(dk_.tensor, g.dk, kGradient);
+  values_leave_ = ranks_.reduce_scatter(dv_.tensor, g.dv, kGradient);
+}
+
+void CpGather::finish_key_gradients(const Context&, const nn::Pass&, const AttentionGradients&) {
+  keys_leave_.wait();
+  values_leave_.wait();
 }
 
 CpRing::CpRing(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
@@ -145,6 +149,10 @@ void CpRing::add(const Context& ctx, const Pair& from, const Pair& to) {
   kernels::add(ctx, from.v, to.v);
 }
 
+void CpRing::post_keys(const Context&, const nn::Pass&, const Attention& x) {
+  if (ranks_.size() > 1) first_ = pass_on(passing_keys_, {x.k, x.v}, under_way_[0], kKeys);
+}
+
 void CpRing::attend(const Context& ctx, const nn::Pass& pass, const Attention& x) {
   const Sequence& sequence = pass.sequence;
   const int n = ranks_.size();
@@ -162,8 +170,8 @@ void CpRing::attend(const Context& ctx, const nn::Pass& pass, const Attention& x
   bool merged = false;
   for (int step = 0; step < n; ++step) {
     const Pair& next = under_way_[step % 2];
-    comm::Work transfer;
-    if (step + 1 < n) transfer = pass_on(passing_keys_, here, next, kKeys);
+    comm::Work transfer = step == 0 ? std::move(first_) : comm::Work();
+    if (step > 0 && step + 1 < n) transfer = pass_on(passing_keys_, here, next, kKeys);
     if (step == 0) {
       attention_forward(ctx, sequence, part(0), x);
     } else if (sees(part_at(step), x.shape.window)) {
@@ -194,8 +202,8 @@ void CpRing::attend_backward(const Context& ctx, const nn::Pass& pass, const Att
   comm::Work sum_comes;
   for (int step = 0; step < n; ++step) {
     const Pair &next = under_way_[step % 2], &sum = sums_[step % 2];
-    comm::Work transfer;
-    if (step + 1 < n) transfer = pass_on(passing_keys_, here, next, kKeys);
+    comm::Work transfer = step == 0 ? std::move(first_) : comm::Work();
+    if (step > 0 && step + 1 < n) transfer = pass_on(passing_keys_, here, next, kKeys);
     const bool own = step == 0, first = step == 1, seen = sees(part_at(step), x.shape.window);
     if (seen) {
       // Step 1 starts the sum by writing it; later ones add, once what was before has come.
@@ -216,8 +224,13 @@ void CpRing::attend_backward(const Context& ctx, const nn::Pass& pass, const Att
     transfer.wait();
     here = next;
   }
-  sum_comes.wait();
-  if (n > 1) add(ctx, sums_[n % 2], {g.dk, g.dv});
+  last_sum_ = std::move(sum_comes);
+}
+
+void CpRing::finish_key_gradients(const Context& ctx, const nn::Pass&,
+                                  const AttentionGradients& g) {
+  last_sum_.wait();
+  if (ranks_.size() > 1) add(ctx, sums_[ranks_.size() % 2], {g.dk, g.dv});
 }
 
 std::unique_ptr<CpSequence> make_cp_sequence(CpExchange kind, comm::Group& ranks,
