@@ -14,11 +14,16 @@ void check_norm(const Tensor& h_TH, const Tensor& w_H, const Tensor& y_TH, const
   check_real(y_TH, h_TH.shape);
 }
 
-void check_merge(const Tensor& o_TH, const Tensor& r_TH, const MergeParams& p) {
-  check_real(o_TH, r_TH.shape);
+// Without parameters the merge is o + r.
+bool is_plain(const MergeParams& p) {
+  return !p.hidden_scale_H && !p.hidden_bias_H && !p.residual_scale_H && !p.residual_bias_H;
+}
+
+void check_params(const MergeParams& p, const Tensor& w_H) {
+  if (is_plain(p)) return;
   for (const Tensor* t :
        {&p.hidden_scale_H, &p.hidden_bias_H, &p.residual_scale_H, &p.residual_bias_H})
-    check_tensor(*t, {r_TH.shape[1]}, r_TH.dtype);
+    check_tensor(*t, w_H.shape, w_H.dtype);
 }
 
 }  // namespace
@@ -44,26 +49,37 @@ void rms_norm_backward(const Context& ctx, const RmsNormBackward& x) {
 
 void merge_norm_forward(const Context& ctx, const MergeNormForward& x) {
   check_norm(x.h_TH, x.w_H, x.y_TH, x.rstd_T);
-  check_merge(x.o_TH, x.r_TH, x.params);
-  check_tensor(x.h_TH, x.r_TH.shape, x.r_TH.dtype);
-  ctx.record("merge_norm_forward", x.h_TH.shape,
-             {8 * x.h_TH.numel(),
-              bytes_of({x.o_TH, x.r_TH, x.h_TH, x.y_TH, x.rstd_T}) + 5 * x.w_H.bytes()});
+  check_real(x.o_TH, x.h_TH.shape);
+  check_tensor(x.r_TH, x.h_TH.shape, x.h_TH.dtype);
+  check_params(x.params, x.w_H);
+  const bool plain = is_plain(x.params);
+  ctx.record(
+      "merge_norm_forward", x.h_TH.shape,
+      {(plain ? 5 : 8) * x.h_TH.numel(),
+       bytes_of({x.o_TH, x.r_TH, x.h_TH, x.y_TH, x.rstd_T}) + (plain ? 1 : 5) * x.w_H.bytes()});
   cpu::merge_norm_forward(ctx, x);
 }
 
 void merge_norm_backward(const Context& ctx, const MergeNormBackward& x) {
-  check_norm(x.r_TH, x.w_H, x.dy_TH, x.rstd_T);
-  check_merge(x.o_TH, x.r_TH, x.params);
-  check_merge(x.d_o_TH, x.dr_TH, x.grads);
-  check_tensor(x.dr_TH, x.r_TH.shape, x.r_TH.dtype);
+  check_norm(x.dr_TH, x.w_H, x.dy_TH, x.rstd_T);
+  const Shape& TH = x.dr_TH.shape;
+  const DType stream = x.dr_TH.dtype;
+  const bool plain = is_plain(x.params), read_summands = !plain || !x.h_TH;
+  check_params(x.params, x.w_H);
+  ASHLAR_ASSERT(is_plain(x.grads) == plain);
+  check_params(x.grads, x.w_H);
+  if (read_summands || x.o_TH) check_real(x.o_TH, TH);
+  if (read_summands || x.r_TH) check_tensor(x.r_TH, TH, stream);
   for (const Tensor* t : {&x.h_TH, &x.dh_in_TH})
-    if (*t) check_tensor(*t, x.r_TH.shape, x.r_TH.dtype);
+    if (*t) check_tensor(*t, TH, stream);
+  check_real(x.d_o_TH, TH);
   check_tensor(x.dw_H, x.w_H.shape, x.w_H.dtype);
-  ctx.record("merge_norm_backward", x.r_TH.shape,
-             {22 * x.r_TH.numel(),
-              bytes_of({x.dy_TH, x.dh_in_TH, x.o_TH, x.r_TH, x.h_TH, x.rstd_T, x.d_o_TH, x.dr_TH}) +
-                  10 * x.w_H.bytes()});
+  const int64_t flop = plain ? 11 + int64_t(read_summands) : 22;
+  const int64_t summands = read_summands ? bytes_of({x.o_TH, x.r_TH}) : 0;
+  ctx.record("merge_norm_backward", TH,
+             {flop * x.dr_TH.numel(),
+              bytes_of({x.dy_TH, x.dh_in_TH, x.h_TH, x.rstd_T, x.d_o_TH, x.dr_TH}) + summands +
+                  (plain ? 2 : 10) * x.w_H.bytes()});
   cpu::merge_norm_backward(ctx, x);
 }
 

@@ -1,6 +1,7 @@
-// RMSNorm, alone and fused with ZAYA1's residual merge.
+// RMSNorm, alone and fused with the residual merge before it: ZAYA1's, or the plain sum.
 //
 //   merge    h = (o + bo) * ao + (r + br) * ar                the bias is added before the scale
+//            h = o + r                                        without MergeParams
 //   norm     y = w * h * rstd,   rstd = (mean(h^2) + eps)^(-1/2)
 //
 // Source   RMSNorm: Zhang & Sennrich 2019, arXiv:1910.07467.  Merge: ZAYA1, arXiv 2511.17127.
@@ -8,7 +9,8 @@
 //          rstd [T].
 // Types    stream (o r h dh dr): F32 or F64.  y, dy and d_o: F32, F64 or BF16 (they meet the
 //          products); parameters and their gradients: stream type.
-// Cost     forward 8*T*H flop, backward 22*T*H; bytes: every tensor once.  Bandwidth-bound.
+// Cost     forward 8*T*H flop, backward 22*T*H; without MergeParams 5*T*H and 11*T*H (12*T*H where
+//          h is recomputed); bytes: every tensor once.  Bandwidth-bound.
 // Numerics statistics in fp32 with a fixed order of summation; parameter gradients: partial sums
 //          per block of 64 tokens, blocks added in order: the same bits for any thread count.
 #pragma once
@@ -17,7 +19,9 @@
 
 namespace ashlar::kernels {
 
-struct MergeParams {  // of one merge; as gradients: where they are added
+// Of one merge; as gradients: where they are added.  All four are present, or none: the merge is
+// o + r, and its parameters have no gradients.
+struct MergeParams {
   Tensor hidden_scale_H, hidden_bias_H, residual_scale_H, residual_bias_H;  // ao bo ar br
 };
 
@@ -36,24 +40,25 @@ void rms_norm_backward(const Context&, const RmsNormBackward&);
 struct MergeNormForward {
   double eps;
   Tensor o_TH, r_TH;
-  MergeParams params;
+  MergeParams params = {};
   Tensor w_H;
   Tensor h_TH, y_TH, rstd_T;  // filled
 };
 void merge_norm_forward(const Context&, const MergeNormForward&);
 
-// dh = norm backward of dy (+ dh_in);  d_o = dh * ao;  dr = dh * ar
+// dh = norm backward of dy (+ dh_in);  d_o = dh * ao;  dr = dh * ar.  Without MergeParams both are
+// dh, and o and r are read only where h is absent: given h, they may be absent.
 struct MergeNormBackward {
   Tensor dy_TH;
   Tensor dh_in_TH = {};  // the gradient that reached h along the stream; absent: none
-  Tensor o_TH, r_TH;
+  Tensor o_TH = {}, r_TH = {};
   Tensor h_TH = {};  // absent: recomputed from o and r
   Tensor rstd_T;
-  MergeParams params;
+  MergeParams params = {};
   Tensor w_H;
-  Tensor d_o_TH, dr_TH;  // filled; dr may be dh_in itself
-  MergeParams grads;     // added to
-  Tensor dw_H;           // added to
+  Tensor d_o_TH, dr_TH;    // filled; dr may be dh_in itself
+  MergeParams grads = {};  // added to
+  Tensor dw_H;             // added to
 };
 void merge_norm_backward(const Context&, const MergeNormBackward&);
 

@@ -41,15 +41,16 @@ std::string name_of(const Case& c) {
   return fmt::format("T={} H={}", c.T, c.H);
 }
 
-// Tensors of a merge and a norm by name.
+// Tensors of a merge, ZAYA1's or plain, and a norm by name.
 struct Layer {
   Bench& b;
   Shape TH, H, T;
   Tensor o, r, w, h, y, rstd;
   MergeParams merge;
-  explicit Layer(Bench& bench, const Case& c) : b(bench), TH{c.T, c.H}, H{c.H}, T{c.T} {
+  Layer(Bench& bench, const Case& c, bool plain = false) : b(bench), TH{c.T, c.H}, H{c.H}, T{c.T} {
     o = b.stream("o", TH), r = b.stream("r", TH), w = b.stream("w", H, 1);
-    merge = {b.stream("ao", H, 1), b.stream("bo", H), b.stream("ar", H, 1), b.stream("br", H)};
+    if (!plain)
+      merge = {b.stream("ao", H, 1), b.stream("bo", H), b.stream("ar", H, 1), b.stream("br", H)};
     h = b.stream(TH), y = b.product(TH), rstd = b.stream(T);
   }
   void forward() {
@@ -77,7 +78,10 @@ struct Layer {
                                       .grads = grads,
                                       .dw_H = dw});
   }
-  MergeParams gradients() const { return {b.stream(H), b.stream(H), b.stream(H), b.stream(H)}; }
+  MergeParams gradients() const {
+    if (!merge.hidden_scale_H) return {};
+    return {b.stream(H), b.stream(H), b.stream(H), b.stream(H)};
+  }
 };
 
 TEST(Norm, MergeFormula) {
@@ -101,6 +105,26 @@ TEST(Norm, MergeFormula) {
         ASSERT_NEAR(l.h.as<double>()[t * c.H + i], h[size_t(i)], 1e-14);
         ASSERT_NEAR(l.y.as<double>()[t * c.H + i], l.w.as<double>()[i] * h[size_t(i)] * rstd,
                     1e-13);
+      }
+    }
+  }
+}
+
+TEST(Norm, PlainMergeFormula) {
+  for (const Case& c : kCases) {
+    Bench b;
+    Layer l(b, c, true);
+    l.forward();
+    const double *o = l.o.as<double>(), *r = l.r.as<double>();
+    for (int64_t t = 0; t < c.T; ++t) {
+      double square = 0;
+      for (int64_t i = t * c.H; i < (t + 1) * c.H; ++i) square += (o[i] + r[i]) * (o[i] + r[i]);
+      const double rstd = 1 / std::sqrt(square / double(c.H) + kEps);
+      ASSERT_NEAR(l.rstd.as<double>()[t], rstd, 1e-12 * rstd);
+      for (int64_t i = t * c.H; i < (t + 1) * c.H; ++i) {
+        ASSERT_EQ(l.h.as<double>()[i], o[i] + r[i]);
+        ASSERT_NEAR(l.y.as<double>()[i], l.w.as<double>()[i - t * c.H] * (o[i] + r[i]) * rstd,
+                    1e-12);
       }
     }
   }
@@ -151,6 +175,39 @@ TEST(Norm, MergeGradients) {
   }
 }
 
+TEST(Norm, PlainMergeGradients) {
+  for (const bool keep_h : {false, true}) {
+    Bench b;
+    Layer l(b, {3, 7}, true);
+    const Tensor dy = b.stream("dy", l.TH), dh_in = b.stream("dh_in", l.TH);
+    const auto loss = [&] {
+      l.forward();
+      return dot(l.y, dy) + dot(l.h, dh_in);
+    };
+    loss();
+    const Tensor d_o = b.stream(l.TH), dr = b.stream(l.TH), dw = b.stream(l.H);
+    copy_convert(dh_in, dr);
+    const Tensor o = l.o, r = l.r;
+    if (keep_h) l.o = l.r = {};  // nobody reads them
+    l.backward(dy, dr, keep_h ? l.h : Tensor{}, d_o, dr, {}, dw);
+    l.o = o, l.r = r;
+    expect_gradient("do", l.o, values_of(d_o), loss);
+    expect_gradient("dr", l.r, values_of(dr), loss);
+    expect_gradient("dw", l.w, values_of(dw), loss);
+  }
+}
+
+TEST(Norm, APartOfTheMergeParametersIsOurBug) {
+  Bench b;
+  Layer l(b, {3, 7});
+  const Tensor dy = b.stream(l.TH), d_o = b.stream(l.TH), dr = b.stream(l.TH), dw = b.stream(l.H);
+  EXPECT_DEATH(l.backward(dy, {}, {}, d_o, dr, {}, dw), "is_plain");
+  l.merge.residual_bias_H = {};
+  EXPECT_DEATH(l.forward(), "shape");
+  l.merge = {}, l.merge.hidden_bias_H = l.w;
+  EXPECT_DEATH(l.forward(), "shape");
+}
+
 TEST(Norm, Paths) {
   for (const Case& c : kCases) {
     for (const bool residual_gradient : {false, true}) {
@@ -188,6 +245,15 @@ TEST(Norm, Paths) {
                 {"dbo", g.hidden_bias_H},
                 {"dar", g.residual_scale_H},
                 {"dbr", g.residual_bias_H}};
+      });
+      expect_paths_agree("plain merge_norm " + name_of(c), [&](Bench& b) -> std::vector<Output> {
+        Layer l(b, c, true);
+        l.forward();
+        const Tensor dh_in = residual_gradient ? b.stream("dh_in", l.TH) : Tensor{};
+        const Tensor d_o = b.product(l.TH), dr = b.stream(l.TH), dw = b.stream("dw", l.H);
+        l.backward(b.product("dy", l.TH), dh_in, residual_gradient ? l.h : Tensor{}, d_o, dr, {},
+                   dw);
+        return {{"h", l.h}, {"y", l.y}, {"rstd", l.rstd}, {"do", d_o}, {"dr", dr}, {"dw", dw}};
       });
     }
   }

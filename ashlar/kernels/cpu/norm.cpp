@@ -12,8 +12,10 @@ void norm_rows(const NormArgs<T>& x, int64_t begin, int64_t end) {
     const int64_t row = t * x.H;
     T sum = 0;
     for (int64_t i = 0; i < x.H; ++i) {
-      if (x.o)
+      if (x.ao)
         x.h.set(row + i, (x.o[row + i] + x.bo[i]) * x.ao[i] + (x.r[row + i] + x.br[i]) * x.ar[i]);
+      else if (x.o)
+        x.h.set(row + i, x.o[row + i] + x.r[row + i]);
       sum += x.h[row + i] * x.h[row + i];
     }
     const T rstd = T(1) / std::sqrt(sum / T(x.H) + T(x.eps));
@@ -31,6 +33,7 @@ void norm_gradient_rows(const NormGradientArgs<T>& x, int64_t begin, int64_t end
     const T rstd = x.rstd[t];
     const auto h = [&](int64_t i) {
       if (x.h) return x.h[row + i];
+      if (!x.ao) return x.o[row + i] + x.r[row + i];
       return (x.o[row + i] + x.bo[i]) * x.ao[i] + (x.r[row + i] + x.br[i]) * x.ar[i];
     };
     T mean = 0;  // of dy w h rstd
@@ -40,14 +43,14 @@ void norm_gradient_rows(const NormGradientArgs<T>& x, int64_t begin, int64_t end
       T dh = rstd * (dy * x.w[i] - normed * mean);
       if (x.dh_in) dh += x.dh_in[row + i];
       dw[i] += dy * normed;
-      if (x.o) {
+      if (x.ao) {
         dao[i] += dh * (x.o[row + i] + x.bo[i]);
         dbo[i] += dh * x.ao[i];
         dar[i] += dh * (x.r[row + i] + x.br[i]);
         dbr[i] += dh * x.ar[i];
-        x.d_o.set(row + i, dh * x.ao[i]);
       }
-      x.dr.set(row + i, x.o ? dh * x.ar[i] : dh);
+      if (x.d_o) x.d_o.set(row + i, x.ao ? dh * x.ao[i] : dh);
+      x.dr.set(row + i, x.ao ? dh * x.ar[i] : dh);
     }
   }
 }
@@ -98,7 +101,7 @@ void merge_norm_forward(const Context& ctx, const MergeNormForward& x) {
 void merge_norm_backward(const Context& ctx, const MergeNormBackward& x) {
   const auto gradients = {x.dw_H, x.grads.hidden_scale_H, x.grads.hidden_bias_H,
                           x.grads.residual_scale_H, x.grads.residual_bias_H};
-  with_real(x.r_TH.dtype, [&]<typename Real>(Real) {
+  with_real(x.dr_TH.dtype, [&]<typename Real>(Real) {
     const NormGradientArgs<Real> args{.H = x.w_H.numel(),
                                       .dy = x.dy_TH,
                                       .dh_in = x.dh_in_TH,
@@ -113,7 +116,7 @@ void merge_norm_backward(const Context& ctx, const MergeNormBackward& x) {
                                       .w = x.w_H,
                                       .d_o = x.d_o_TH,
                                       .dr = x.dr_TH};
-    run_summing_rows(ctx, x.r_TH.shape[0], gradients, args, norm_gradient_rows_fast,
+    run_summing_rows(ctx, x.dr_TH.shape[0], gradients, args, norm_gradient_rows_fast,
                      norm_gradient_rows<Real>);
   });
 }

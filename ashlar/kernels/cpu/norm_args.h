@@ -5,7 +5,7 @@
 
 namespace ashlar::kernels::cpu {
 
-// Without a merge o to br are absent, and h is the input.
+// Without a merge o to br are absent, and h is the input.  A plain merge has no ao to br.
 template <typename T>
 struct NormArgs {
   int64_t H;
@@ -15,7 +15,8 @@ struct NormArgs {
 };
 void norm_rows_fast(const NormArgs<float>& args, int64_t begin, int64_t end);
 
-// Without a merge o to br and d_o are absent, and dr is dh.  With one, h may be absent.
+// Without a merge o to br and d_o are absent, and dr is dh.  With one, h may be absent.  A plain
+// merge has no ao to br, and with h no o and r.
 template <typename T>
 struct NormGradientArgs {
   int64_t H;
@@ -25,7 +26,7 @@ struct NormGradientArgs {
   Cells<T> d_o = {};
   Cells<T> dr;
 };
-// partial: dw [H], and with a merge after it dao, dbo, dar, dbr [H] each.
+// partial: dw [H], and with ao to br after it dao, dbo, dar, dbr [H] each.
 void norm_gradient_rows_fast(const NormGradientArgs<float>& args, int64_t begin, int64_t end,
                              float* partial);
 

@@ -26,11 +26,23 @@ HWY_INLINE Merged merge(const Args& x, int64_t row, int64_t i, Count n) {
   return {o, r, hn::MulAdd(o, load(x.ao, i, n), hn::Mul(r, load(x.ar, i, n)))};
 }
 
+// The same of a plain merge, o + r.
+template <typename Args, typename Count>
+HWY_INLINE V plain_merge(const Args& x, int64_t row, int64_t i, Count n) {
+  return hn::Add(load(x.o, row + i, n), load(x.r, row + i, n));
+}
+
 void norm_rows(const NormArgs<float>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const int64_t row = t * x.H;
     V squares = set(0);
-    if (x.o) {
+    if (x.o && !x.ao) {
+      for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+        const V h = plain_merge(x, row, i, n);
+        store(h, x.h, row + i, n);
+        squares = hn::MulAdd(h, h, squares);
+      });
+    } else if (x.o) {
       for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
         const V h = merge(x, row, i, n).h;
         store(h, x.h, row + i, n);
@@ -84,6 +96,21 @@ void rms_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, floa
   }
 }
 
+void plain_merge_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, float* dw) {
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t row = t * x.H;
+    const auto hidden = [&](int64_t i, auto n) HWY_ATTR {
+      return x.h ? load(x.h, row + i, n) : plain_merge(x, row, i, n);
+    };
+    const float rstd = x.rstd[t], mean = mean_along(x, row, rstd, hidden);
+    for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+      const V dh = norm_gradient(x, row, i, hidden(i, n), set(rstd), set(mean), dw, n);
+      store(dh, x.d_o, row + i, n);
+      store(dh, x.dr, row + i, n);
+    });
+  }
+}
+
 void merge_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, float* partial) {
   const int64_t H = x.H;
   float *dw = partial, *dao = dw + H, *dbo = dao + H, *dar = dbo + H, *dbr = dar + H;
@@ -112,7 +139,8 @@ void merge_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, fl
 
 void norm_gradient_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end,
                         float* partial) {
-  x.o ? merge_rows(x, begin, end, partial) : rms_rows(x, begin, end, partial);
+  auto* rows = x.ao ? merge_rows : x.d_o ? plain_merge_rows : rms_rows;
+  rows(x, begin, end, partial);
 }
 
 }  // namespace
