@@ -1,4 +1,5 @@
-// Moving tokens to experts and back, top-1 and dropless; SwiGLU between the two expert products.
+// Moving tokens to experts and back, top-1 and dropless; SwiGLU between the two products of experts
+// or of a dense MLP.
 //
 //   plan     rows sorted by expert, tokens of one expert in token order; skipped tokens (class E)
 //            get no row
@@ -57,8 +58,9 @@ struct ScatterRowsAdd {
 };
 void scatter_rows_add(const Context&, const ScatterRowsAdd&);
 
-// Works on the rows that belong to an expert, the first row_of_expert[E].  Its cost counts all T
-// rows, as that of the products around it: the host does not read row_of_expert.
+// Works on the rows that belong to an expert, the first row_of_expert[E]; without row_of_expert on
+// all T rows.  Its cost counts all T rows, as that of the products around it: the host does not
+// read row_of_expert.
 void swiglu_forward(const Context&, const Tensor& row_of_expert_E1, const Tensor& gate_up_T2F,
                     const Tensor& act_TF);
 void swiglu_backward(const Context&, const Tensor& row_of_expert_E1, const Tensor& dact_TF,

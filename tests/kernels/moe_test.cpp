@@ -201,6 +201,23 @@ TEST(Moe, SwigluFormulaAndGradient) {
   });
 }
 
+TEST(Moe, SwigluOverAllRows) {
+  Bench b;
+  const Tensor gate_up = b.stream("gate_up", {3, 10}), act = b.stream({3, 5});
+  swiglu_forward(b.context(), {}, gate_up, act);
+  for (int64_t row = 0; row < 3; ++row)
+    for (int64_t i = 0; i < 5; ++i) {
+      const double *in = gate_up.as<double>() + row * 10, gate = in[i];
+      EXPECT_NEAR(act.as<double>()[row * 5 + i], gate / (1 + std::exp(-gate)) * in[5 + i], 1e-15);
+    }
+  const Tensor dact = b.stream("dact", {3, 5}), dgate_up = b.stream({3, 10});
+  swiglu_backward(b.context(), {}, dact, gate_up, dgate_up);
+  expect_gradient("dgate_up", gate_up, values_of(dgate_up), [&] {
+    swiglu_forward(b.context(), {}, gate_up, act);
+    return dot(act, dact);
+  });
+}
+
 TEST(Moe, SwigluPaths) {
   for (const int64_t rows : {0, 1, 3, 17, 65})
     for (const int64_t F : {1, 8, 33, 512})
@@ -213,6 +230,16 @@ TEST(Moe, SwigluPaths) {
             const Tensor dgate_up = b.product({T, 2 * F});
             swiglu_backward(b.context(), row_of_expert, b.product("dact", {T, F}), gate_up,
                             dgate_up);
+            return {{"act", act}, {"dgate_up", dgate_up}};
+          });
+  for (const int64_t T : {1, 3, 17, 65})
+    for (const int64_t F : {1, 33, 512})
+      expect_paths_agree(
+          fmt::format("dense swiglu T={} F={}", T, F), [&](Bench& b) -> std::vector<Output> {
+            const Tensor gate_up = b.product("gate_up", {T, 2 * F}, 0.5), act = b.product({T, F}),
+                         dgate_up = b.product({T, 2 * F});
+            swiglu_forward(b.context(), {}, gate_up, act);
+            swiglu_backward(b.context(), {}, b.product("dact", {T, F}), gate_up, dgate_up);
             return {{"act", act}, {"dgate_up", dgate_up}};
           });
 }

@@ -8,8 +8,9 @@
 namespace ashlar::kernels::cpu {
 namespace {
 
-// The rows that belong to an expert: the first ones, of num_rows.
+// The rows that belong to an expert: the first ones, of num_rows; without experts all.
 int64_t rows_in_use(const Tensor& row_of_expert_E1, int64_t num_rows) {
+  if (!row_of_expert_E1) return num_rows;
   const int64_t rows = row_of_expert_E1.span<const int32_t>().back();
   ASHLAR_ASSERT(rows >= 0 && rows <= num_rows);
   return rows;
