@@ -11,6 +11,7 @@ void check(const Tensor& ids_T, const Tensor& emb_VH, const Tensor& scale_H, con
   ASHLAR_ASSERT(ids_T.dtype == DType::kI32 && emb_VH.shape.ndim() == 2 && is_stream(emb_VH.dtype));
   const int64_t H = emb_VH.shape[1];
   check_real(x_TH, {ids_T.numel(), H});
+  if (!scale_H && !bias_H) return;  // plain
   for (const Tensor* t : {&scale_H, &bias_H}) check_tensor(*t, {H}, emb_VH.dtype);
 }
 
@@ -19,16 +20,18 @@ void check(const Tensor& ids_T, const Tensor& emb_VH, const Tensor& scale_H, con
 void embedding_forward(const Context& ctx, const EmbeddingForward& x) {
   check(x.ids_T, x.emb_VH, x.scale_H, x.bias_H, x.x_TH);
   ctx.record("embedding_forward", x.x_TH.shape,
-             {2 * x.x_TH.numel(), 2 * x.x_TH.bytes() + x.ids_T.bytes()});
+             {x.scale_H ? 2 * x.x_TH.numel() : 0, 2 * x.x_TH.bytes() + x.ids_T.bytes()});
   cpu::embedding_forward(ctx, x);
 }
 
 void embedding_backward(const Context& ctx, const EmbeddingBackward& x) {
   check(x.ids_T, x.emb_VH, x.scale_H, x.bias_H, x.dx_TH);
   check(x.ids_T, x.demb_VH, x.dscale_H, x.dbias_H, x.dx_TH);
+  ASHLAR_ASSERT(bool(x.scale_H) == bool(x.dscale_H));
   check_tensor(x.demb_VH, x.emb_VH.shape, x.emb_VH.dtype);
+  const int64_t flop = x.scale_H ? 6 : 1, times_moved = x.scale_H ? 5 : 3;
   ctx.record("embedding_backward", x.dx_TH.shape,
-             {6 * x.dx_TH.numel(), 5 * x.dx_TH.bytes() + x.ids_T.bytes()});
+             {flop * x.dx_TH.numel(), times_moved * x.dx_TH.bytes() + x.ids_T.bytes()});
   cpu::embedding_backward(ctx, x);
 }
 

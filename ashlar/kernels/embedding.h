@@ -1,8 +1,8 @@
-// Token embedding with ZAYA1's input affine:  x_t = (Emb[id_t] + b) * a.
+// Token embedding, plain:  x_t = Emb[id_t],  or with ZAYA1's input affine:  (Emb[id_t] + b) * a.
 //
 // Shapes   ids [T] I32; emb and demb [V, H]; a b da db [H]; x dx [T, H].
 // Types    F32 or F64.
-// Cost     2*T*H flop forward, 6*T*H backward; bytes T*H reads and writes.
+// Cost     2*T*H flop forward, 6*T*H backward; plain 0 and T*H; bytes T*H reads and writes.
 // Numerics demb: rows of one id are added in token order, whatever the threads.
 // Errors   an id outside [0, V) is kData (the batch comes from a file): names the id and the row.
 #pragma once
@@ -11,15 +11,20 @@
 
 namespace ashlar::kernels {
 
+// a and b of the formula are scale and bias: both present, or both absent, with their gradients.
 struct EmbeddingForward {
-  Tensor ids_T, emb_VH, scale_H, bias_H;  // a and b of the formula are scale and bias
-  Tensor x_TH;                            // filled
+  Tensor ids_T, emb_VH;
+  Tensor scale_H = {}, bias_H = {};
+  Tensor x_TH;  // filled
 };
 void embedding_forward(const Context&, const EmbeddingForward&);
 
 struct EmbeddingBackward {
-  Tensor ids_T, emb_VH, scale_H, bias_H, dx_TH;
-  Tensor demb_VH, dscale_H, dbias_H;  // added to
+  Tensor ids_T, emb_VH;
+  Tensor scale_H = {}, bias_H = {};
+  Tensor dx_TH;
+  Tensor demb_VH;                      // added to
+  Tensor dscale_H = {}, dbias_H = {};  // added to
 };
 void embedding_backward(const Context&, const EmbeddingBackward&);
 

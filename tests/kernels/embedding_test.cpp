@@ -19,13 +19,14 @@ std::vector<int32_t> some_ids(const Case& c) {
 
 struct Layer {
   Tensor ids, emb, scale, bias, x, dx, demb, dscale, dbias;
-  Layer(Bench& b, const Case& c, const std::vector<int32_t>& id_list) {
+  Layer(Bench& b, const Case& c, const std::vector<int32_t>& id_list, bool plain = false) {
     const Shape VH{c.V, c.H}, H{c.H}, TH{c.T, c.H};
-    ids = b.ints(id_list), emb = b.stream("emb", VH), scale = b.stream("scale", H, 1),
-    bias = b.stream("bias", H);
+    ids = b.ints(id_list), emb = b.stream("emb", VH);
     x = b.stream(TH), dx = b.stream("dx", TH);
-    demb = b.stream("demb", VH), dscale = b.stream("dscale", H),
-    dbias = b.stream("dbias", H);  // added to
+    demb = b.stream("demb", VH);  // added to
+    if (plain) return;
+    scale = b.stream("scale", H, 1), bias = b.stream("bias", H);
+    dscale = b.stream("dscale", H), dbias = b.stream("dbias", H);  // added to
   }
   void forward(Bench& b) {
     embedding_forward(b.context(),
@@ -57,6 +58,39 @@ TEST(Embedding, Formula) {
   }
 }
 
+TEST(Embedding, PlainRowsAreCopies) {
+  for (const Case& c : kCases) {
+    Bench b;
+    const std::vector<int32_t> ids = some_ids(c);
+    Layer l(b, c, ids, true);
+    l.forward(b);
+    for (int64_t t = 0; t < c.T; ++t)
+      for (int64_t i = 0; i < c.H; ++i)
+        ASSERT_EQ(l.x.as<double>()[t * c.H + i], l.emb.as<double>()[ids[size_t(t)] * c.H + i]);
+  }
+}
+
+TEST(Embedding, PlainGradient) {
+  Bench b;
+  const Case c{9, 4, 3};
+  Layer l(b, c, {2, 0, 2, 2, 3, 0, 0, 2, 2}, true);  // id 1 has no row
+  fill_zero(l.demb);
+  l.backward(b);
+  expect_gradient("demb", l.emb, values_of(l.demb), [&] {
+    l.forward(b);
+    return dot(l.x, l.dx);
+  });
+}
+
+TEST(Embedding, AScaleWithoutBiasIsOurBug) {
+  Bench b;
+  Layer l(b, {3, 4, 2}, {0, 3, 1});
+  l.dscale = l.dbias = {};
+  EXPECT_DEATH(l.backward(b), "dscale_H");
+  l.bias = {};
+  EXPECT_DEATH(l.forward(b), "shape");
+}
+
 TEST(Embedding, Gradients) {
   Bench b;
   const Case c{9, 4, 3};
@@ -70,6 +104,17 @@ TEST(Embedding, Gradients) {
   expect_gradient("demb", l.emb, values_of(l.demb), loss);
   expect_gradient("dscale", l.scale, values_of(l.dscale), loss);
   expect_gradient("dbias", l.bias, values_of(l.dbias), loss);
+}
+
+TEST(Embedding, PlainPaths) {
+  for (const Case& c : kCases)
+    expect_paths_agree(fmt::format("plain T={} V={} H={}", c.T, c.V, c.H),
+                       [&](Bench& b) -> std::vector<Output> {
+                         Layer l(b, c, some_ids(c), true);
+                         l.forward(b);
+                         l.backward(b);
+                         return {{"x", l.x}, {"demb", l.demb}};
+                       });
 }
 
 TEST(Embedding, Paths) {

@@ -38,7 +38,7 @@ template <typename T>
 void embedding_rows(const EmbeddingArgs<T>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t)
     for (int64_t i = 0, from = x.ids[size_t(t)] * x.H; i < x.H; ++i)
-      x.x.set(t * x.H + i, (x.emb[from + i] + x.bias[i]) * x.scale[i]);
+      x.x.set(t * x.H + i, x.scale ? (x.emb[from + i] + x.bias[i]) * x.scale[i] : x.emb[from + i]);
 }
 
 template <typename T>
@@ -54,8 +54,10 @@ template <typename T>
 void table_gradient(const EmbeddingGradientArgs<T>& x, int64_t begin, int64_t end) {
   for (int64_t id = begin; id < end; ++id)
     for (int32_t k = x.first_of_id[id]; k < x.first_of_id[id + 1]; ++k)
-      for (int64_t i = 0; i < x.H; ++i)
-        x.demb.add(id * x.H + i, x.dx[x.row[k] * x.H + i] * x.scale[i]);
+      for (int64_t i = 0; i < x.H; ++i) {
+        const T dx = x.dx[x.row[k] * x.H + i];
+        x.demb.add(id * x.H + i, x.scale ? dx * x.scale[i] : dx);
+      }
 }
 
 }  // namespace
@@ -64,7 +66,7 @@ void embedding_forward(const Context& ctx, const EmbeddingForward& x) {
   if (ctx.meta()) return;
   check_ids(x.ids_T, x.emb_VH.shape[0]);
   with_real(x.emb_VH.dtype, [&]<typename Real>(Real) {
-    const EmbeddingArgs<Real> args{.H = x.scale_H.numel(),
+    const EmbeddingArgs<Real> args{.H = x.emb_VH.shape[1],
                                    .ids = ints(x.ids_T),
                                    .emb = x.emb_VH,
                                    .scale = x.scale_H,
@@ -83,7 +85,7 @@ void embedding_backward(const Context& ctx, const EmbeddingBackward& x) {
     rows.sort(x.ids_T.span<const int32_t>());
   }
   with_real(x.emb_VH.dtype, [&]<typename Real>(Real) {
-    const EmbeddingGradientArgs<Real> args{.H = x.scale_H.numel(),
+    const EmbeddingGradientArgs<Real> args{.H = x.emb_VH.shape[1],
                                            .ids = ints(x.ids_T),
                                            .emb = x.emb_VH,
                                            .scale = x.scale_H,
@@ -92,8 +94,9 @@ void embedding_backward(const Context& ctx, const EmbeddingBackward& x) {
                                            .demb = x.demb_VH,
                                            .first_of_id = ints(rows.first_of_id_V1),
                                            .row = ints(rows.row_T)};
-    run_summing_rows(ctx, T, {x.dscale_H, x.dbias_H}, args, embedding_affine_gradient_fast,
-                     affine_gradient<Real>);
+    if (x.scale_H)
+      run_summing_rows(ctx, T, {x.dscale_H, x.dbias_H}, args, embedding_affine_gradient_fast,
+                       affine_gradient<Real>);
     run_rows(ctx, V, args, embedding_table_gradient_fast, table_gradient<Real>);  // tasks of 64 ids
   });
 }

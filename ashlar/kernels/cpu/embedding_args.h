@@ -5,6 +5,7 @@
 
 namespace ashlar::kernels::cpu {
 
+// A plain embedding has no scale and bias.
 template <typename T>
 struct EmbeddingArgs {
   int64_t H;

@@ -17,7 +17,9 @@ void embedding_rows(const EmbeddingArgs<float>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const int64_t from = x.ids[size_t(t)] * x.H;
     for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-      const V shifted = hn::Add(load(x.emb, from + i, n), load(x.bias, i, n));
+      const V row = load(x.emb, from + i, n);
+      if (!x.scale) return store(row, x.x, t * x.H + i, n);
+      const V shifted = hn::Add(row, load(x.bias, i, n));
       store(hn::Mul(shifted, load(x.scale, i, n)), x.x, t * x.H + i, n);
     });
   }
@@ -43,7 +45,8 @@ void embedding_table_gradient(const EmbeddingGradientArgs<float>& x, int64_t beg
   for (int64_t id = begin; id < end; ++id)
     for (int32_t k = x.first_of_id[id]; k < x.first_of_id[id + 1]; ++k)
       for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-        const V add = hn::Mul(load(x.dx, x.row[k] * x.H + i, n), load(x.scale, i, n));
+        const V dx = load(x.dx, x.row[k] * x.H + i, n);
+        const V add = x.scale ? hn::Mul(dx, load(x.scale, i, n)) : dx;
         store(hn::Add(load(x.demb, id * x.H + i, n), add), x.demb, id * x.H + i, n);
       });
 }
