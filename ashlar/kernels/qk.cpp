@@ -33,12 +33,6 @@ void check_inputs(const Call& x) {
 
 }  // namespace
 
-void rope_table(const Context& ctx, double theta, int64_t rotary_dim, const Tensor& table_PR) {
-  ASHLAR_ASSERT(table_PR.shape.ndim() == 2 && table_PR.shape[1] == rotary_dim &&
-                rotary_dim % 2 == 0);
-  cpu::rope_table(ctx, theta, rotary_dim, table_PR);
-}
-
 void qk_query_sums(const Context& ctx, const QkShape& s, const Tensor& qkv,
                    const Tensor& q_sum_TKD) {
   const int64_t T = qkv.shape[0], KD = s.K * s.D, read = T * s.N * s.D;

@@ -5,7 +5,7 @@
 //   qhat_h = rope( sqrt(d) Q_h / n ), khat_j = rope( tau_j sqrt(d) K_j / n ), n = sqrt(|X|^2 + eps)
 //   v_t    = [vc_t ; vd_{t-1}] flat, vd before the document's start is 0
 //
-// RoPE turns pairs (i, i + rho/2), i < rho/2, by position * theta^(-2i/rho); dims from rho on stay.
+// rope turns pairs (i, i + rho/2), i < rho/2, by the angles of rope_table; see rope.h.
 //
 // Source   arXiv 2510.04476 and 2605.05365 (linear temperature); ZAYA1 release.
 // Shapes   T tokens, N query heads, K kv heads, D head dim, C = (N+K) D.
@@ -15,11 +15,11 @@
 //          a whole model; q_sum dq_sum [T, K*D].
 // Types    qkv y: F32 or F64; dqhat dkhat dv: F32 or F64; qhat khat v, dy, dqkv: also BF16.
 // Cost     about 14*T*C flop forward, 30*T*C backward; bandwidth-bound.
-// Numerics dtau, db1: partial sums per block of 64 tokens, blocks added in order.  cos and sin are
-//          computed in fp64 and kept in fp32 (fp64 in the fp64 run).
+// Numerics dtau, db1: partial sums per block of 64 tokens, blocks added in order.
 #pragma once
 
 #include "ashlar/kernels/linear.h"
+#include "ashlar/kernels/rope.h"
 #include "ashlar/kernels/sequence.h"
 
 namespace ashlar::kernels {
@@ -35,10 +35,6 @@ struct QkShape {
   int64_t G() const { return group > 0 ? group : N / K; }
   int64_t num_delayed() const { return delayed >= 0 ? delayed : K * D / 2; }
 };
-
-// cos and sin of position * theta^(-2i/rho): [positions, rho] = cos (rho/2) | sin (rho/2).  Filled
-// once a run, hence not recorded.
-void rope_table(const Context&, double theta, int64_t rotary_dim, const Tensor& table_PR);
 
 // Where other ranks hold query heads of these key heads (G() is not N / K), the sums over a key
 // head's queries, here of the local ones, are to be added up over the ranks: q_sum before

@@ -23,6 +23,7 @@
 #include "ashlar/kernels/norm.h"
 #include "ashlar/kernels/peak.h"
 #include "ashlar/kernels/qk.h"
+#include "ashlar/kernels/rope.h"
 #include "ashlar/kernels/router.h"
 #include "ashlar/kernels/update.h"
 
@@ -71,8 +72,13 @@ decltype(kernels::swiglu_backward) swiglu_backward;
 decltype(kernels::conv_columns_forward) conv_columns_forward;
 decltype(kernels::conv_columns_backward) conv_columns_backward;
 
+// rope.h
+void rope_table(const Context&, double theta, int64_t rotary_dim, const RopeScaling&,
+                const Tensor& table_PR);
+decltype(kernels::heads_forward) heads_forward;
+decltype(kernels::heads_backward) heads_backward;
+
 // qk.h
-decltype(kernels::rope_table) rope_table;
 decltype(kernels::qk_query_sums) qk_query_sums;
 decltype(kernels::qk_query_gradient_sums) qk_query_gradient_sums;
 decltype(kernels::qk_forward) qk_forward;

@@ -15,6 +15,7 @@
 
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/cpu/qk_args.h"
+#include "ashlar/kernels/cpu/rope_args.h"
 
 namespace ashlar::kernels::cpu {
 namespace {
@@ -50,15 +51,6 @@ struct Token {
     return std::sqrt(sum + T(s.eps));
   }
 };
-
-// Element i of x rotated by the angles of `row` of the table, in direction +1 or -1.
-template <typename T, typename X>
-T rotated(Cells<T> rope, int64_t row, int64_t rho, int64_t i, T direction, X x) {
-  if (i >= rho) return x(i);
-  const int64_t half = rho / 2, pair = i % half;
-  const T c = rope[row * rho + pair], s = direction * rope[row * rho + half + pair];
-  return i < half ? x(i) * c - x(i + half) * s : x(i) * c + x(i - half) * s;
-}
 
 // Puts dX of one head into dx [D]; returns the head's share of dtau, which counts for keys.
 template <typename T>
@@ -186,22 +178,6 @@ void qk_rows(const QkArgs<T>& x, int64_t begin, int64_t end) {
 }
 
 }  // namespace
-
-void rope_table(const Context& ctx, double theta, int64_t rotary_dim, const Tensor& table_PR) {
-  const int64_t half = rotary_dim / 2;
-  with_real(table_PR.dtype, [&]<typename Real>(Real) {
-    const Cells<Real> table(table_PR);
-    for_tokens(ctx, table_PR.shape[0], [&](int64_t begin, int64_t end) {
-      for (int64_t i = 0; i < half; ++i) {
-        const double frequency = std::pow(theta, -2.0 * double(i) / double(rotary_dim));
-        for (int64_t p = begin; p < end; ++p) {
-          table.set(p * rotary_dim + i, Real(std::cos(double(p) * frequency)));
-          table.set(p * rotary_dim + half + i, Real(std::sin(double(p) * frequency)));
-        }
-      }
-    });
-  });
-}
 
 void qk_query_sums(const Context& ctx, const QkShape& s, const Tensor& qkv,
                    const Tensor& q_sum_TKD) {

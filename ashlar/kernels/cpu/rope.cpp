@@ -1,0 +1,146 @@
+// How it works.  The plain arithmetic, token by token and head by head.  Backward of a head x, with
+// g the gradient of its hat, turned back by the angles of RoPE:
+//
+//   dx = rstd (w g - x rstd mean(w g x rstd)),  dw += g x rstd      with a norm
+//   dx = g                                                           without
+#include "ashlar/kernels/rope.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "ashlar/kernels/cpu/ops.h"
+#include "ashlar/kernels/cpu/rope_args.h"
+
+namespace ashlar::kernels::cpu {
+namespace {
+
+double scaled_frequency(double frequency, const RopeScaling& s) {
+  if (s.original_positions == 0) return frequency;
+  const double turns = double(s.original_positions) * frequency / (2 * std::numbers::pi);
+  if (turns < s.low_freq_factor) return frequency / s.factor;
+  if (turns > s.high_freq_factor) return frequency;
+  const double smooth = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  return (1 - smooth) * frequency / s.factor + smooth * frequency;
+}
+
+template <typename T>
+void head_row(const HeadsArgs<T>& x, int64_t t, int64_t head) {
+  const int64_t D = x.s.D, position = x.sequence->position_T()[size_t(t)];
+  const HeadPlace p = head_place(x.s, t, head);
+  const Cells<T>&w = p.key ? x.k_norm : x.q_norm, &hat = p.key ? x.khat : x.qhat;
+  T rstd = 1;
+  if (w) {
+    T sum = 0;
+    for (int64_t i = 0; i < D; ++i) sum += x.qkv[p.in_qkv + i] * x.qkv[p.in_qkv + i];
+    rstd = T(1) / std::sqrt(sum / T(D) + T(x.s.eps));
+    (p.key ? x.rstd_k : x.rstd_q).set(p.rstd, rstd);
+  }
+  const auto normed = [&](int64_t i) {
+    const T value = x.qkv[p.in_qkv + i];
+    return w ? w[i] * value * rstd : value;
+  };
+  for (int64_t i = 0; i < D; ++i)
+    hat.set(p.in_hat + i, rotated(x.rope, position, x.s.rotary_dim, i, T(1), normed));
+}
+
+template <typename T>
+void heads_rows(const HeadsArgs<T>& x, int64_t begin, int64_t end) {
+  const int64_t KD = x.s.K * x.s.D, width = x.s.width();
+  for (int64_t t = begin; t < end; ++t) {
+    for (int64_t head = 0; head < x.s.N + x.s.K; ++head) head_row(x, t, head);
+    for (int64_t i = 0; i < KD; ++i) x.v.set(t * KD + i, x.qkv[(t + 1) * width - KD + i]);
+  }
+}
+
+// Adds to dw [D]; g [D] is scratch.
+template <typename T>
+void head_gradient(const HeadsGradientArgs<T>& x, int64_t t, int64_t head, T* dw, T* g) {
+  const int64_t D = x.s.D, position = x.sequence->position_T()[size_t(t)];
+  const HeadPlace p = head_place(x.s, t, head);
+  const Cells<T>&w = p.key ? x.k_norm : x.q_norm, &dhat = p.key ? x.dkhat : x.dqhat;
+  for (int64_t i = 0; i < D; ++i)
+    g[i] = rotated(x.rope, position, x.s.rotary_dim, i, T(-1),
+                   [&](int64_t k) { return dhat[p.in_hat + k]; });
+  if (w) {
+    const T rstd = (p.key ? x.rstd_k : x.rstd_q)[p.rstd];
+    T mean = 0;  // of w g x rstd
+    for (int64_t i = 0; i < D; ++i) mean += w[i] * g[i] * x.qkv[p.in_qkv + i] * rstd / T(D);
+    for (int64_t i = 0; i < D; ++i) {
+      const T normed = x.qkv[p.in_qkv + i] * rstd;
+      dw[i] += g[i] * normed;
+      g[i] = rstd * (w[i] * g[i] - normed * mean);
+    }
+  }
+  for (int64_t i = 0; i < D; ++i) x.dqkv.set(p.in_qkv + i, g[i]);
+}
+
+template <typename T>
+void heads_gradient_rows(const HeadsGradientArgs<T>& x, int64_t begin, int64_t end, T* partial) {
+  const int64_t D = x.s.D, KD = x.s.K * D, width = x.s.width();
+  T *dk_norm = partial + D, *g = x.q_norm ? partial + 2 * D : partial;
+  for (int64_t t = begin; t < end; ++t) {
+    for (int64_t head = 0; head < x.s.N + x.s.K; ++head)
+      head_gradient(x, t, head, head < x.s.N ? partial : dk_norm, g);
+    for (int64_t i = 0; i < KD; ++i) x.dqkv.set((t + 1) * width - KD + i, x.dv[t * KD + i]);
+  }
+}
+
+}  // namespace
+
+void rope_table(const Context& ctx, double theta, int64_t rotary_dim, const RopeScaling& scaling,
+                const Tensor& table_PR) {
+  const int64_t half = rotary_dim / 2;
+  with_real(table_PR.dtype, [&]<typename Real>(Real) {
+    const Cells<Real> table(table_PR);
+    for_tokens(ctx, table_PR.shape[0], [&](int64_t begin, int64_t end) {
+      for (int64_t i = 0; i < half; ++i) {
+        const double frequency =
+            scaled_frequency(std::pow(theta, -2.0 * double(i) / double(rotary_dim)), scaling);
+        for (int64_t p = begin; p < end; ++p) {
+          table.set(p * rotary_dim + i, Real(std::cos(double(p) * frequency)));
+          table.set(p * rotary_dim + half + i, Real(std::sin(double(p) * frequency)));
+        }
+      }
+    });
+  });
+}
+
+void heads_forward(const Context& ctx, const HeadsForward& x) {
+  with_real(x.qkv.dtype, [&]<typename Real>(Real) {
+    const HeadsArgs<Real> args{.s = x.shape,
+                               .sequence = &x.sequence,
+                               .rope = x.rope_PR,
+                               .qkv = x.qkv,
+                               .q_norm = x.q_norm_D,
+                               .k_norm = x.k_norm_D,
+                               .rstd_q = x.rstd_q_TN,
+                               .rstd_k = x.rstd_k_TK,
+                               .qhat = x.qhat,
+                               .khat = x.khat,
+                               .v = x.v};
+    run_rows(ctx, x.sequence.num_tokens(), args, heads_rows_fast, heads_rows<Real>);
+  });
+}
+
+void heads_backward(const Context& ctx, const HeadsBackward& x) {
+  const Tensor none{.dtype = x.dqhat.dtype};  // without norms no gradients, but scratch
+  const auto gradients = {x.dq_norm_D ? x.dq_norm_D : none, x.dk_norm_D ? x.dk_norm_D : none};
+  with_real(x.dqhat.dtype, [&]<typename Real>(Real) {
+    const HeadsGradientArgs<Real> args{.s = x.shape,
+                                       .sequence = &x.sequence,
+                                       .rope = x.rope_PR,
+                                       .qkv = x.qkv,
+                                       .q_norm = x.q_norm_D,
+                                       .k_norm = x.k_norm_D,
+                                       .rstd_q = x.rstd_q_TN,
+                                       .rstd_k = x.rstd_k_TK,
+                                       .dqhat = x.dqhat,
+                                       .dkhat = x.dkhat,
+                                       .dv = x.dv,
+                                       .dqkv = x.dqkv};
+    run_summing_rows(ctx, x.sequence.num_tokens(), gradients, args, heads_gradient_rows_fast,
+                     heads_gradient_rows<Real>, x.shape.D);
+  });
+}
+
+}  // namespace ashlar::kernels::cpu

@@ -1,0 +1,257 @@
+#include "ashlar/kernels/rope.h"
+
+#include <numbers>
+
+#include "tests/kernels/kernel_case.h"
+#include "tests/kernels/segment_cases.h"
+
+namespace ashlar::kernels {
+namespace {
+
+struct Case {
+  HeadsShape shape;
+  bool norms;
+};
+constexpr Case kCases[] = {{{2, 1, 4, 4}, false},          {{2, 1, 6, 6, 1e-6}, true},
+                           {{3, 1, 5, 2, 1e-5}, true},     {{4, 4, 4, 0}, false},
+                           {{1, 1, 1, 0, 0.1}, true},      {{3, 2, 33, 6, 1e-6}, true},
+                           {{1, 1, 33, 32}, false},        {{2, 1, 64, 64, 1e-6}, true},
+                           {{1, 1, 256, 256, 1e-6}, true}, {{1, 1, 80, 40}, false}};
+constexpr double kTheta = 100;
+
+std::string name_of(const Case& c, int64_t T) {
+  return fmt::format("T={} N={} K={} D={} rho={}{}", T, c.shape.N, c.shape.K, c.shape.D,
+                     c.shape.rotary_dim, c.norms ? " norms" : "");
+}
+
+struct Layer {
+  Bench& b;
+  const HeadsShape& s;
+  const Sequence& sequence;
+  int64_t T;
+  Tensor rope, qkv, q_norm, k_norm, qhat, khat, v, rstd_q, rstd_k;
+  Layer(Bench& bench, const Case& c, const Sequence& tokens)
+      : b(bench), s(c.shape), sequence(tokens), T(tokens.num_tokens()) {
+    if (s.rotary_dim > 0) {
+      rope = b.stream({100, s.rotary_dim});
+      rope_table(b.context(), kTheta, s.rotary_dim, rope);
+    }
+    qkv = b.stream("qkv", {T, s.width()});
+    qhat = b.product({T, s.N * s.D}), khat = b.product({T, s.K * s.D}), v = b.product(khat.shape);
+    if (!c.norms) return;
+    q_norm = b.stream("q_norm", {s.D}, 1), k_norm = b.stream("k_norm", {s.D}, 1);
+    rstd_q = b.stream({T, s.N}), rstd_k = b.stream({T, s.K});
+  }
+  void forward() const {
+    heads_forward(b.context(), {.shape = s,
+                                .sequence = sequence,
+                                .rope_PR = rope,
+                                .qkv = qkv,
+                                .q_norm_D = q_norm,
+                                .k_norm_D = k_norm,
+                                .qhat = qhat,
+                                .khat = khat,
+                                .v = v,
+                                .rstd_q_TN = rstd_q,
+                                .rstd_k_TK = rstd_k});
+  }
+};
+
+struct Gradients {
+  Tensor dqhat, dkhat, dv, dqkv, dq_norm, dk_norm;
+  Gradients(const Layer& l, const Tensor& into) : dqkv(into) {
+    Bench& b = l.b;
+    dqhat = b.stream("dqhat", l.qhat.shape), dkhat = b.stream("dkhat", l.khat.shape),
+    dv = b.stream("dv", l.v.shape);
+    if (l.q_norm)
+      dq_norm = b.stream("dq_norm", l.q_norm.shape), dk_norm = b.stream("dk_norm", l.q_norm.shape);
+  }
+  void run(const Layer& l) const {
+    heads_backward(l.b.context(), {.shape = l.s,
+                                   .sequence = l.sequence,
+                                   .rope_PR = l.rope,
+                                   .qkv = l.q_norm ? l.qkv : Tensor{},
+                                   .q_norm_D = l.q_norm,
+                                   .k_norm_D = l.k_norm,
+                                   .rstd_q_TN = l.rstd_q,
+                                   .rstd_k_TK = l.rstd_k,
+                                   .dqhat = dqhat,
+                                   .dkhat = dkhat,
+                                   .dv = dv,
+                                   .dqkv = dqkv,
+                                   .dq_norm_D = dq_norm,
+                                   .dk_norm_D = dk_norm});
+  }
+};
+
+// One head of one token after the definition.
+std::vector<double> hat(const HeadsShape& s, const double* from, const Tensor& w,
+                        int64_t position) {
+  std::vector<double> x(from, from + s.D);
+  if (w) {
+    double square = 0;
+    for (const double value : x) square += value * value / double(s.D);
+    for (size_t i = 0; i < x.size(); ++i) x[i] *= w.as<double>()[i] / std::sqrt(square + s.eps);
+  }
+  std::vector<double> turned = x;
+  for (int64_t i = 0; i < s.rotary_dim / 2; ++i) {
+    const double angle =
+        double(position) * std::pow(kTheta, -2.0 * double(i) / double(s.rotary_dim));
+    const auto a = size_t(i), c = size_t(i + s.rotary_dim / 2);
+    turned[a] = x[a] * std::cos(angle) - x[c] * std::sin(angle);
+    turned[c] = x[c] * std::cos(angle) + x[a] * std::sin(angle);
+  }
+  return turned;
+}
+
+TEST(Rope, HeadsFormula) {
+  for (const Case& c : kCases)
+    for (const auto& pieces : segment_cases()) {
+      const Sequence sequence = sequence_of(pieces);
+      const HeadsShape& s = c.shape;
+      Bench b;
+      const Layer l(b, c, sequence);
+      l.forward();
+      for (int64_t t = 0; t < l.T; ++t) {
+        const int64_t position = sequence.position_T()[size_t(t)];
+        const double* row = l.qkv.as<double>() + t * s.width();
+        for (int64_t h = 0; h < s.N + 2 * s.K; ++h) {
+          const bool query = h < s.N, key = !query && h < s.N + s.K;
+          const std::vector<double> want =
+              query || key ? hat(s, row + h * s.D, query ? l.q_norm : l.k_norm, position)
+                           : std::vector<double>(row + h * s.D, row + (h + 1) * s.D);
+          const Tensor& got = query ? l.qhat : key ? l.khat : l.v;
+          const int64_t first = t * got.shape[1] + (query ? h : (h - s.N) % s.K) * s.D;
+          for (int64_t i = 0; i < s.D; ++i)
+            ASSERT_NEAR(got.as<double>()[first + i], want[size_t(i)], 1e-12)
+                << name_of(c, l.T) << " head " << h;
+        }
+      }
+    }
+}
+
+TEST(Rope, HeadsGradients) {
+  const Sequence sequence = sequence_of({{0, 2}, {1, 1}, {5, 3}, {0, 1}});
+  for (const Case& c : kCases) {
+    if (c.shape.D > 8) continue;
+    Bench b;
+    const Layer l(b, c, sequence);
+    const Gradients g(l, b.stream("overwritten", l.qkv.shape));
+    const auto loss = [&] {
+      l.forward();
+      return dot(l.qhat, g.dqhat) + dot(l.khat, g.dkhat) + dot(l.v, g.dv);
+    };
+    loss();
+    if (c.norms) fill_zero(g.dq_norm), fill_zero(g.dk_norm);
+    g.run(l);
+    expect_gradient("dqkv", l.qkv, values_of(g.dqkv), loss);
+    if (!c.norms) continue;
+    expect_gradient("dq_norm", l.q_norm, values_of(g.dq_norm), loss);
+    expect_gradient("dk_norm", l.k_norm, values_of(g.dk_norm), loss);
+  }
+}
+
+TEST(Rope, HeadsPaths) {
+  for (const Case& c : kCases)
+    for (const auto& pieces : segment_cases()) {
+      const Sequence sequence = sequence_of(pieces);
+      expect_paths_agree(name_of(c, sequence.num_tokens()), [&](Bench& b) -> std::vector<Output> {
+        const Layer l(b, c, sequence);
+        l.forward();
+        const Gradients g(l, b.product("overwritten", l.qkv.shape));
+        g.run(l);
+        return {{"qhat", l.qhat},       {"khat", l.khat},      {"v", l.v},
+                {"rstd_q", l.rstd_q},   {"rstd_k", l.rstd_k},  {"dqkv", g.dqkv},
+                {"dq_norm", g.dq_norm}, {"dk_norm", g.dk_norm}};
+      });
+    }
+}
+
+TEST(Rope, CostOfACall) {
+  const Sequence sequence = sequence_of({{0, 130}});
+  for (const bool norms : {false, true}) {
+    const Case c{{4, 2, 8, 6, 1e-6}, norms};
+    Bench b({DType::kF32, DType::kBF16}, false, 1, Device::kMeta);
+    Layer l(b, c, sequence);
+    l.rope = b.stream({130, 6});
+    l.forward();
+    Gradients(l, b.product(l.qkv.shape)).run(l);
+    const auto& records = b.recorder().records;
+    ASSERT_EQ(records.size(), 2u);
+    EXPECT_EQ(records[0].op, "heads_forward");
+    EXPECT_EQ(records[1].op, "heads_backward");
+    EXPECT_EQ(records[0].cost.flop, 130 * 6 * (3 * 6 + (norms ? 4 : 0) * 8));
+    EXPECT_EQ(records[1].cost.flop, 130 * 6 * (3 * 6 + (norms ? 11 : 0) * 8));
+    const int64_t elements = 130 * 8 * 8, rstd = norms ? 4 * 130 * 6 : 0;
+    EXPECT_EQ(records[0].cost.bytes, elements * (4 + 2) + rstd);
+    EXPECT_EQ(records[1].cost.bytes, elements * (4 + 2 + (norms ? 4 : 0)) + rstd);
+  }
+}
+
+TEST(Rope, NormsComeTogether) {
+  const Sequence sequence = sequence_of({{0, 3}});
+  Bench b;
+  Layer l(b, kCases[1], sequence);
+  const Gradients g(l, b.stream(l.qkv.shape));
+  const Tensor k_norm = l.k_norm, rstd_q = l.rstd_q;
+  l.k_norm = {};
+  EXPECT_DEATH(l.forward(), "k_norm_D");
+  l.k_norm = k_norm, l.rstd_q = {};
+  EXPECT_DEATH(l.forward(), "rstd_q_TN");
+  l.rstd_q = rstd_q, l.rope = l.rope.slice(0, 2);  // position 2 has no angles
+  EXPECT_DEATH(l.forward(), "segment.position");
+}
+
+// The angle of position 1 and pair i.
+double angle_of(const Tensor& table, int64_t i) {
+  const int64_t rho = table.shape[1];
+  const double* row = table.as<double>() + rho;
+  return std::atan2(row[rho / 2 + i], row[i]);
+}
+
+TEST(Rope, Table) {
+  Bench b;
+  const Tensor table = b.stream({70, 6}), unscaled = b.stream({70, 6});
+  rope_table(b.context(), kTheta, 6, table);
+  for (int64_t p = 0; p < 70; ++p)
+    for (int64_t i = 0; i < 3; ++i) {
+      const double angle = double(p) / std::pow(kTheta, double(i) / 3);
+      EXPECT_NEAR(table.as<double>()[p * 6 + i], std::cos(angle), 1e-13);
+      EXPECT_NEAR(table.as<double>()[p * 6 + 3 + i], std::sin(angle), 1e-13);
+    }
+  rope_table(b.context(), kTheta, 6, {.factor = 8}, unscaled);
+  EXPECT_EQ(values_of(unscaled), values_of(table));
+}
+
+// Llama 3.1's own numbers: theta 500000, heads of 128, 8192 positions, factor 8.
+TEST(Rope, ScaledTable) {
+  Bench b;
+  const Tensor plain = b.stream({2, 128}), table = b.stream({2, 128});
+  rope_table(b.context(), 500000, 128, plain);
+  const RopeScaling scaling{
+      .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_positions = 8192};
+  rope_table(b.context(), 500000, 128, scaling, table);
+  int64_t kept = 0, divided = 0, between = 0;
+  for (int64_t i = 0; i < 64; ++i) {
+    const double frequency = std::pow(500000.0, -double(i) / 64);
+    const double wavelength = 2 * std::numbers::pi / frequency;
+    double want = frequency;
+    if (wavelength > 8192) {
+      want = frequency / 8, ++divided;
+    } else if (wavelength < 2048) {
+      ++kept;
+    } else {
+      const double smooth = (8192 / wavelength - 1) / 3;
+      want = (1 - smooth) * frequency / 8 + smooth * frequency, ++between;
+    }
+    EXPECT_NEAR(angle_of(plain, i), frequency, 1e-13) << i;
+    EXPECT_NEAR(angle_of(table, i), want, 1e-13 + 1e-9 * want) << i;
+  }
+  // Counted by hand: wavelength 2048 lies at i = 28.2, 8192 at i = 34.98.
+  EXPECT_EQ(kept, 29);
+  EXPECT_EQ(between, 6);
+  EXPECT_EQ(divided, 29);
+}
+
+}  // namespace
+}  // namespace ashlar::kernels
