@@ -52,11 +52,11 @@ void add_zero(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Si
       {"data", Op::kAllGather, "weights", share * (z.root * z.s + gathered * z.blocks * z.a)});
 }
 
-void add_context(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
-                 const nn::ExchangeNeeds& needs, const Sizes& z) {
+void add_cp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
+            const nn::ExchangeNeeds& needs, const Sizes& z) {
   const double n = double(p.cp);
   if (n == 1) return;
-  // Borders that pieces of a rank go on behind: none behind the last piece of a row.
+  // Borders behind which a rank's stretches of a row go on elsewhere: the row's last has none.
   const double behind = (p.cp_layout == CpLayout::kZigzag ? 2 : 1) * share_of(n);
   const double message = double(recipe.train.micro_batch) * double(needs.halo_numel()) * z.s;
   const double keys = 2 * (n - 1) * z.tokens * double(needs.key_cols);
@@ -69,8 +69,8 @@ void add_context(std::vector<TrafficFloor>& floors, const Recipe& recipe, const 
                     z.m * z.layers * keys * z.s});
 }
 
-void add_tensor(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
-                const Sizes& z) {
+void add_tp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
+            const Sizes& z) {
   const double share = share_of(double(p.tp));
   if (share == 0) return;
   const double all = z.tokens * z.hidden * share;
@@ -104,8 +104,8 @@ std::vector<TrafficFloor> traffic_floors(const Recipe& recipe, const ParallelSpe
   std::vector<TrafficFloor> floors;
   add_zero(floors, parallel, sizes);
   const nn::ModelWeights weights(model_of(recipe.model), share);
-  add_context(floors, recipe, parallel, weights.blocks[0].mixer->needs(), sizes);
-  add_tensor(floors, recipe, parallel, sizes);
+  add_cp(floors, recipe, parallel, weights.blocks[0].mixer->needs(), sizes);
+  add_tp(floors, recipe, parallel, sizes);
   return floors;
 }
 

@@ -117,9 +117,8 @@ class Checkpointer {
   // follower has none: the leader knows what became of a step.
   std::vector<SaveStats> take_stats();
   std::vector<SaveFailure> take_failures();
-  int64_t arena_bytes() const {
-    return arena_ ? arena_->size_bytes() : 0;
-  }  // 0 before the first save
+  // 0 before the first save.
+  int64_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
   // Saves that failed since the last that succeeded; one refused for lack of room is one of them.
   int consecutive_failures() const;
   const std::string& run_id() const { return options_.run_id; }

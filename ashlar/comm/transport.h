@@ -59,7 +59,8 @@ struct Amount {
 };
 Amount amount_of(std::span<const Message> messages);
 
-// Tells a partner which operation this rank is in.
+// What a rank tells a partner before data moves: which operation it is in, and how much it will
+// send there and expects from there.
 struct Announcement {
   Header header;
   Amount sends, receives;

@@ -111,7 +111,7 @@ class SentencePieceTokenizer : public Tokenizer {
   bool load() {
     try {
       return processor_.LoadFromSerializedProto(bytes_).ok();
-    } catch (const std::exception&) {  // the library's trie refuses pieces without text
+    } catch (const std::exception&) {  // the library's trie refuses texts that begin with NUL
       return false;
     }
   }

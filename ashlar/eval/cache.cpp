@@ -21,7 +21,7 @@ namespace {
 using kernels::Context;
 using kernels::Matrix;
 
-// `kept` (one row or two) becomes the last rows of what it holds followed by `fresh`.
+// `kept` becomes the last rows, as many as it has, of what it holds followed by `fresh`.
 void keep_last(const Context& ctx, const Matrix& fresh, const Matrix& kept) {
   const int64_t from_fresh = std::min(fresh.rows, kept.rows), stay = kept.rows - from_fresh;
   copy(ctx, kept.row_range(from_fresh, kept.rows), kept.row_range(0, stay));

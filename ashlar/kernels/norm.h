@@ -19,8 +19,8 @@
 
 namespace ashlar::kernels {
 
-// Of one merge; as gradients: where they are added.  All four are present, or none: the merge is
-// o + r, and its parameters have no gradients.
+// The parameters of one merge, or the tensors to which their gradients are added.  All four are
+// present, or none: the merge is then o + r.
 struct MergeParams {
   Tensor hidden_scale_H, hidden_bias_H, residual_scale_H, residual_bias_H;  // ao bo ar br
 };

@@ -1,6 +1,6 @@
 // A branch of a block: what it adds to the residual stream, o = f(a).  The mixer looks at other
 // tokens, the feed-forward at one.  What a branch is made of (its tensors), what it keeps from
-// forward to backward, and how it runs are one object's business; the model knows neither.
+// forward to backward, and how it runs are one object's business; the model knows none of it.
 // Techniques that change how a branch runs are branches around a branch (parallel/tp.h).
 //
 // Shapes   a [T, H] normed input, activation type; o [T, H] stream type; T: PassShape.
@@ -62,18 +62,15 @@ class Branch {
   virtual ~Branch() = default;
   // Its tensors, in the order in which forward meets them; sets its shapes.
   virtual void list(const LayerSpec& layer, StoredVisitor visit) = 0;
-  virtual int64_t carry_width() const { return 0; }
-  virtual ExchangeNeeds needs() const { return {}; }
+  virtual int64_t carry_width() const = 0;  // 0: hands nothing on
+  virtual ExchangeNeeds needs() const = 0;  // empty: no row of it needs another
   // Takes what forward keeps for backward; anew for a slot that was laid out before.
   virtual void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) = 0;
   virtual void forward(const kernels::Context&, const Pass&, const Tensor& a_TH, const Carry&,
                        const Tensor& o_TH) = 0;
   // Adds to the gradients (Pass::accumulate).
   virtual void backward(const kernels::Context&, const Pass&, const BackwardTensors&) = 0;
-  virtual std::optional<ExpertLoad> load(int slot) const {
-    (void)slot;
-    return std::nullopt;
-  }
+  virtual std::optional<ExpertLoad> load(int slot) const = 0;  // absent: it has no experts
 };
 
 // What a branch has laid out, by slot.

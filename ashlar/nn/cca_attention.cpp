@@ -198,8 +198,16 @@ AttentionSaved AttentionSaved::make(Arena& arena, const CcaShape& shape, const T
   return s;
 }
 
-void attention_forward(const Context& ctx, const Pass& pass, const AttentionWeights& w,
-                       const AttentionSaved& saved, const Tensor& a_TH, const Tensor& o_TH) {
+void CcaBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
+                        int slot) {
+  saved_.set(slot, AttentionSaved::make(arenas.block, weights_.shape, types, shape.num_tokens,
+                                        shape.num_halos));
+}
+
+void CcaBranch::forward(const Context& ctx, const Pass& pass, const Tensor& a_TH, const Carry&,
+                        const Tensor& o_TH) {
+  const AttentionWeights& w = weights_;
+  const AttentionSaved& saved = saved_[pass.slot];
   const CcaShape& shape = w.shape;
   HeadExchange* heads = pass.exchanges.heads;
   const DType compute = pass.types.compute;
@@ -241,13 +249,13 @@ void attention_forward(const Context& ctx, const Pass& pass, const AttentionWeig
   linear_forward(ctx, compute, Matrix::of(saved.att), w.o_proj.operand, Matrix::of(o_TH));
 }
 
-void attention_backward(const Context& ctx, const Pass& pass, const AttentionWeights& w,
-                        const AttentionSaved& saved, const Tensor& a_TH, const Tensor& do_TH,
-                        const Tensor& da_TH) {
+void CcaBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  const AttentionWeights& w = weights_;
+  const AttentionSaved& saved = saved_[pass.slot];
   const CcaShape& shape = w.shape;
   HeadExchange* heads = pass.exchanges.heads;
   const auto [stream, activation, compute] = pass.types;
-  const int64_t T = a_TH.shape[0], C = shape.conv_channels(), q = shape.q_dim();
+  const int64_t T = t.a.shape[0], C = shape.conv_channels(), q = shape.q_dim();
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
   const Tensor dqkv = workspace.take(stream, {T, shape.qkv_dim()});
@@ -266,8 +274,8 @@ void attention_backward(const Context& ctx, const Pass& pass, const AttentionWei
     {
       const Arena::Scope attention_scope(workspace);
       const Tensor datt = workspace.take(activation, {T, q});
-      linear_backward_input(ctx, compute, Matrix::of(do_TH), w.o_proj.operand, Matrix::of(datt));
-      linear_backward_weight(ctx, compute, Matrix::of(do_TH), Matrix::of(saved.att),
+      linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(datt));
+      linear_backward_weight(ctx, compute, Matrix::of(t.d_o), Matrix::of(saved.att),
                              w.o_proj.gradient, pass.accumulate);
       gradients.dout = datt;
       pass.exchanges.tokens->attend_backward(ctx, pass, attention, gradients);
@@ -325,26 +333,11 @@ void attention_backward(const Context& ctx, const Pass& pass, const AttentionWei
   }
   pass.exchanges.tokens->halo_backward(ctx, pass,
                                        strips(dz, dhalo_z, vd_part(shape, dqkv), dhalo_vd));
-  linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(a_TH), w.qkv.gradient,
+  linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(t.a), w.qkv.gradient,
                          pass.accumulate);
   // Gradients of keys and values are whole on every rank that shares them: one counts them in da.
   if (heads && !heads->leads()) fill(ctx, Matrix::of(dqkv).columns(q, shape.qkv_dim()), 0.0);
-  linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(da_TH));
-}
-
-void CcaBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
-                        int slot) {
-  saved_.set(slot, AttentionSaved::make(arenas.block, weights_.shape, types, shape.num_tokens,
-                                        shape.num_halos));
-}
-
-void CcaBranch::forward(const Context& ctx, const Pass& pass, const Tensor& a_TH, const Carry&,
-                        const Tensor& o_TH) {
-  attention_forward(ctx, pass, weights_, saved_[pass.slot], a_TH, o_TH);
-}
-
-void CcaBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
-  attention_backward(ctx, pass, weights_, saved_[pass.slot], t.a, t.d_o, t.da);
+  linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(t.da));
 }
 
 }  // namespace ashlar::nn

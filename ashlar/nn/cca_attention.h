@@ -5,7 +5,7 @@
 // Source   arXiv 2510.04476 (CCA), 2511.17127 (ZAYA1) and its release.
 // Shapes   a [T, H] normed input, o [T, H]; letters as in kernels/qk.h.
 // Cost     per token 2[H(N D + 2 K D) + N D H + 2C + 2C D] flop forward besides
-//          attention_forward's.
+//          kernels::attention_forward's.
 #pragma once
 
 #include "ashlar/nn/branch.h"
@@ -60,22 +60,16 @@ struct AttentionSaved {
                              int64_t num_tokens, int64_t num_halos);
 };
 
-// Fills o and saved.
-void attention_forward(const kernels::Context&, const Pass&, const AttentionWeights&,
-                       const AttentionSaved&, const Tensor& a_TH, const Tensor& o_TH);
-// Adds to the gradients (see Pass::accumulate); overwrites da.
-void attention_backward(const kernels::Context&, const Pass&, const AttentionWeights&,
-                        const AttentionSaved&, const Tensor& a_TH, const Tensor& do_TH,
-                        const Tensor& da_TH);
-
 class CcaBranch final : public Branch {
  public:
   void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
+  int64_t carry_width() const override { return 0; }
   ExchangeNeeds needs() const override { return weights_.shape.needs(); }
   void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
   void forward(const kernels::Context&, const Pass&, const Tensor& a_TH, const Carry&,
                const Tensor& o_TH) override;
   void backward(const kernels::Context&, const Pass&, const BackwardTensors&) override;
+  std::optional<ExpertLoad> load(int) const override { return std::nullopt; }
 
  private:
   AttentionWeights weights_;

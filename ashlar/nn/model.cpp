@@ -131,8 +131,14 @@ void Model::pack(const Context& ctx, int64_t unit) const {
 }
 
 ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& sequence,
-                      const Tensor& ids_T) {
-  return {types_, weights_, all_here_, {&exchange, &local_experts_}, sequence, ids_T, rope_};
+                      const Tensor& ids_T, Residency* residency) {
+  return {.types = types_,
+          .weights = weights_,
+          .residency = residency ? *residency : all_here_,
+          .exchanges = {.tokens = &exchange, .experts = &local_experts_},
+          .sequence = sequence,
+          .ids_T = ids_T,
+          .rope = rope_};
 }
 
 Tensor Model::unit_weights(int64_t unit) const {

@@ -85,11 +85,12 @@ class Model {
   const kernels::Operand& head() const { return weights_.embed.operand; }
   void pack(const kernels::Context& ctx) const;                // all units
   void pack(const kernels::Context& ctx, int64_t unit) const;  // after every change of its weights
-  // Of a model that stands here whole; techniques replace the residency and exchanges.
-  ModelCall call(SequenceExchange&, const kernels::Sequence&, const Tensor& ids_T);
+  // residency: what brings weights before they are used; absent where all of them stay here.
+  // Experts are exchanged with nobody; techniques put their exchanges into the call.
+  ModelCall call(SequenceExchange&, const kernels::Sequence&, const Tensor& ids_T,
+                 Residency* residency = nullptr);
   // For techniques that put branches around branches, once, before anything runs.
   std::span<Block> blocks() { return weights_.blocks; }
-  std::span<const Tensor> rope() const { return rope_; }  // by block
 
   int64_t num_units() const { return int64_t(flat_.unit_numel.size()); }
   const FlatLayout& flat() const { return flat_; }

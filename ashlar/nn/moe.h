@@ -42,6 +42,7 @@ class MoeBranch final : public Branch {
  public:
   void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
   int64_t carry_width() const override { return weights_.router.shape.R; }
+  ExchangeNeeds needs() const override { return {}; }
   void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
   void forward(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&,
                const Tensor& e_TH) override;

@@ -102,7 +102,7 @@ class CpGather final : public CpSequence {
 
  private:
   void assign_keys() override;
-  void arrived();
+  void wait_for_keys();
   OwnedTensor k_, v_, dk_, dv_;           // those of all ranks, rank by rank
   comm::Work keys_come_, values_come_;    // posted by post_keys
   comm::Work keys_leave_, values_leave_;  // the sums of gradients, posted by attend_backward
@@ -132,6 +132,7 @@ class CpRing final : public CpSequence {
   std::span<const Segment> part(int step) const;
   bool sees(int part, int64_t window) const;
   // Sends `from` to the next rank and fills `to` with what the one before sends.
+  comm::Work transfer_at(int step, const Pair& here);
   comm::Work pass_on(Passing& passing, const Pair& from, const Pair& to, std::string_view label);
 
   static void add(const kernels::Context& ctx, const Pair& from, const Pair& to);

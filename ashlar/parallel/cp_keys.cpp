@@ -81,19 +81,19 @@ void CpGather::post_keys(const Context&, const nn::Pass&, const Attention& x) {
   values_come_ = ranks_.all_gather(x.v, v_.tensor, kKeys);
 }
 
-void CpGather::arrived() {
+void CpGather::wait_for_keys() {
   keys_come_.wait();
   values_come_.wait();
 }
 
 void CpGather::attend(const Context& ctx, const nn::Pass& pass, const Attention& x) {
-  arrived();
+  wait_for_keys();
   attention_forward(ctx, pass.sequence, keys_, with_keys(x, k_.tensor, v_.tensor));
 }
 
 void CpGather::attend_backward(const Context& ctx, const nn::Pass& pass, const Attention& x,
                                const AttentionGradients& g) {
-  arrived();
+  wait_for_keys();
   attention_backward(ctx, pass.sequence, keys_, with_keys(x, k_.tensor, v_.tensor),
                      {.dout = g.dout, .dq = g.dq, .dk = dk_.tensor, .dv = dv_.tensor});
   keys_leave_ = ranks_.reduce_scatter(dk_.tensor, g.dk, kGradient);
@@ -153,6 +153,13 @@ void CpRing::post_keys(const Context&, const nn::Pass&, const Attention& x) {
   if (ranks_.size() > 1) first_ = pass_on(passing_keys_, {x.k, x.v}, under_way_[0], kKeys);
 }
 
+// What brings the part of step + 1 into under_way_[step % 2] while `here` is computed on.
+comm::Work CpRing::transfer_at(int step, const Pair& here) {
+  if (step == 0) return std::move(first_);  // post_keys posted it
+  if (step + 1 == ranks_.size()) return {};
+  return pass_on(passing_keys_, here, under_way_[step % 2], kKeys);
+}
+
 void CpRing::attend(const Context& ctx, const nn::Pass& pass, const Attention& x) {
   const Sequence& sequence = pass.sequence;
   const int n = ranks_.size();
@@ -170,8 +177,7 @@ void CpRing::attend(const Context& ctx, const nn::Pass& pass, const Attention& x
   bool merged = false;
   for (int step = 0; step < n; ++step) {
     const Pair& next = under_way_[step % 2];
-    comm::Work transfer = step == 0 ? std::move(first_) : comm::Work();
-    if (step > 0 && step + 1 < n) transfer = pass_on(passing_keys_, here, next, kKeys);
+    comm::Work transfer = transfer_at(step, here);
     if (step == 0) {
       attention_forward(ctx, sequence, part(0), x);
     } else if (sees(part_at(step), x.shape.window)) {
@@ -202,8 +208,7 @@ void CpRing::attend_backward(const Context& ctx, const nn::Pass& pass, const Att
   comm::Work sum_comes;
   for (int step = 0; step < n; ++step) {
     const Pair &next = under_way_[step % 2], &sum = sums_[step % 2];
-    comm::Work transfer = step == 0 ? std::move(first_) : comm::Work();
-    if (step > 0 && step + 1 < n) transfer = pass_on(passing_keys_, here, next, kKeys);
+    comm::Work transfer = transfer_at(step, here);
     const bool own = step == 0, first = step == 1, seen = sees(part_at(step), x.shape.window);
     if (seen) {
       // Step 1 starts the sum by writing it; later ones add, once what was before has come.

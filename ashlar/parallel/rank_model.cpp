@@ -143,17 +143,11 @@ void RankModel::take_local(std::span<const int32_t> whole, const Tensor& out) {
 }
 
 nn::ModelCall RankModel::call() {
-  nn::Exchanges exchanges{.tokens = &local_exchange_, .experts = &local_experts_};
-  if (cp_) exchanges.tokens = cp_.get();
-  if (expert_sums_) exchanges.experts = expert_sums_.get();
-  exchanges.heads = head_sums_.get();
-  return {.types = model_->types(),
-          .weights = model_->weights(),
-          .residency = *zero_,
-          .exchanges = exchanges,
-          .sequence = cp_ ? cp_->sequence() : sequence_,
-          .ids_T = ids_,
-          .rope = model_->rope()};
+  nn::ModelCall call = cp_ ? model_->call(*cp_, cp_->sequence(), ids_, zero_.get())
+                           : model_->call(local_exchange_, sequence_, ids_, zero_.get());
+  if (expert_sums_) call.exchanges.experts = expert_sums_.get();
+  call.exchanges.heads = head_sums_.get();
+  return call;
 }
 
 LossSum RankModel::accumulate(const MicroBatch& batch) {

@@ -169,7 +169,6 @@ class RankModel {
   std::vector<int32_t> local_;
   kernels::Sequence sequence_;  // of ranks that share no sequences
   nn::LocalExchange local_exchange_;
-  nn::ExpertExchange local_experts_;
   std::unique_ptr<CpSequence> cp_;           // null: cp 1
   std::unique_ptr<ExpertSums> expert_sums_;  // null: tp 1
   std::unique_ptr<HeadSums> head_sums_;      // null: nobody shares keys

@@ -70,6 +70,7 @@ class TpBranch final : public nn::Branch {
     inner_->list(layer, visit);
   }
   int64_t carry_width() const override { return inner_->carry_width(); }
+  nn::ExchangeNeeds needs() const override { return inner_->needs(); }
   void lay_out(const nn::SavedArenas& arenas, const nn::Types& types, const nn::PassShape& shape,
                int slot) override {
     inner_->lay_out(arenas, types, shape, slot);

@@ -43,8 +43,8 @@ void add_what_others_keep(std::vector<LogicalTensor> whole, std::vector<Piece>& 
 
 // Fills what this rank of the trainer keeps from a step; returns counters and cursor.  When all
 // ranks have, weights_changed() is to be called.  kConfig where the recipe's model or optimizer is
-// not the saved one (the report names tensors), or the step is an
-// imported one, which holds weights alone.
+// not the saved one (the report names tensors), or the step is an imported one, which holds weights
+// alone.
 struct Restored {
   RunCounters counters;
   HealthState health;

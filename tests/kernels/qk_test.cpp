@@ -2,6 +2,7 @@
 
 #include "ashlar/kernels/cpu/elementwise.h"
 #include "tests/kernels/kernel_case.h"
+#include "tests/kernels/rope_formula.h"
 #include "tests/kernels/segment_cases.h"
 
 namespace ashlar::kernels {
@@ -17,7 +18,6 @@ constexpr QkShape kShapes[] = {{4, 2, 4, 2, 1e-12},
                                {2, 1, 6, 4, 1e-12, 4, 3},
                                {4, 2, 33, 6, 1e-6, 6, 0},
                                {2, 2, 4, 2, 1e-12, 1, 8}};
-constexpr double kTheta = 100;
 
 // y += x, a stream.
 void add(const Tensor& x, const Tensor& y) {
@@ -116,15 +116,7 @@ std::vector<double> hat(const QkShape& s, std::vector<double> x, double tau, int
   double square = s.eps;
   for (const double value : x) square += value * value;
   for (double& value : x) value *= tau * std::sqrt(double(s.D) / square);
-  std::vector<double> turned = x;
-  for (int64_t i = 0; i < s.rotary_dim / 2; ++i) {
-    const double angle =
-        double(position) * std::pow(kTheta, -2.0 * double(i) / double(s.rotary_dim));
-    const auto a = size_t(i), c = size_t(i + s.rotary_dim / 2);
-    turned[a] = x[a] * std::cos(angle) - x[c] * std::sin(angle);
-    turned[c] = x[c] * std::cos(angle) + x[a] * std::sin(angle);
-  }
-  return turned;
+  return turned(x, s.rotary_dim, position);
 }
 
 TEST(Qk, Formula) {

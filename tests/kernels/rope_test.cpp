@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "tests/kernels/kernel_case.h"
+#include "tests/kernels/rope_formula.h"
 #include "tests/kernels/segment_cases.h"
 
 namespace ashlar::kernels {
@@ -17,7 +18,6 @@ constexpr Case kCases[] = {{{2, 1, 4, 4}, false},          {{2, 1, 6, 6, 1e-6}, 
                            {{1, 1, 1, 0, 0.1}, true},      {{3, 2, 33, 6, 1e-6}, true},
                            {{1, 1, 33, 32}, false},        {{2, 1, 64, 64, 1e-6}, true},
                            {{1, 1, 256, 256, 1e-6}, true}, {{1, 1, 80, 40}, false}};
-constexpr double kTheta = 100;
 
 std::string name_of(const Case& c, int64_t T) {
   return fmt::format("T={} N={} K={} D={} rho={}{}", T, c.shape.N, c.shape.K, c.shape.D,
@@ -93,15 +93,7 @@ std::vector<double> hat(const HeadsShape& s, const double* from, const Tensor& w
     for (const double value : x) square += value * value / double(s.D);
     for (size_t i = 0; i < x.size(); ++i) x[i] *= w.as<double>()[i] / std::sqrt(square + s.eps);
   }
-  std::vector<double> turned = x;
-  for (int64_t i = 0; i < s.rotary_dim / 2; ++i) {
-    const double angle =
-        double(position) * std::pow(kTheta, -2.0 * double(i) / double(s.rotary_dim));
-    const auto a = size_t(i), c = size_t(i + s.rotary_dim / 2);
-    turned[a] = x[a] * std::cos(angle) - x[c] * std::sin(angle);
-    turned[c] = x[c] * std::cos(angle) + x[a] * std::sin(angle);
-  }
-  return turned;
+  return turned(x, s.rotary_dim, position);
 }
 
 TEST(Rope, HeadsFormula) {

@@ -135,7 +135,7 @@ class HaloRank {
   OwnedTensor rows_, halo_z_, halo_vd_;
 };
 
-TEST(ContextHalo, ValuesAndGradientsByToken) {
+TEST(CpHalo, ValuesAndGradientsByToken) {
   for (const int64_t delayed : {4, 0, 3})  // half the values; shares with none and with some
     for (const CpLayout layout : {CpLayout::kContiguous, CpLayout::kZigzag})
       for (const int n : {2, 3, 4})

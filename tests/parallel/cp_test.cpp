@@ -124,7 +124,7 @@ std::vector<Batch> all_batches() {
   return batches;
 }
 
-class ContextWays : public testing::TestWithParam<Way> {
+class CpWays : public testing::TestWithParam<Way> {
  protected:
   How how_of(int64_t window, DType compute, bool recompute = false) const {
     const Way& way = GetParam();
@@ -143,24 +143,24 @@ class ContextWays : public testing::TestWithParam<Way> {
           << "documents " << i << ", window " << how.recipe.model.sliding_window;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Context, ContextWays, testing::ValuesIn(ways()),
+INSTANTIATE_TEST_SUITE_P(Cp, CpWays, testing::ValuesIn(ways()),
                          [](const auto& info) { return name_of(info.param); });
 
-TEST_P(ContextWays, EqualOneRank) {
+TEST_P(CpWays, EqualOneRank) {
   for (const int64_t window : {2, 9, 20}) expect_equal(how_of(window, DType::kF64), 1e-10);
 }
 
-TEST_P(ContextWays, EqualOneRankWithRecomputation) {
+TEST_P(CpWays, EqualOneRankWithRecomputation) {
   expect_equal(how_of(9, DType::kF64, true), 1e-10);
 }
 
-TEST_P(ContextWays, CloseInSinglePrecision) {
+TEST_P(CpWays, CloseInSinglePrecision) {
   expect_equal(how_of(9, DType::kF32), 1e-4);
 }
 
 // bf16 rounds what crosses ranks and what is merged at other places: as a whole the gradients are
 // as near to those of fp64 as one rank's are.
-TEST_P(ContextWays, NearInBf16) {
+TEST_P(CpWays, NearInBf16) {
   const How exact = how_of(9, DType::kF64), rounded = how_of(9, DType::kBF16);
   const std::vector<Batch> batches = all_batches();
   const std::vector<Outcome> want = outcomes(on_one(exact), batches),
@@ -173,7 +173,7 @@ TEST_P(ContextWays, NearInBf16) {
 }
 
 // A few hundred rows: several blocks of the packed kernels, bounded scores, full and empty masks.
-TEST(Context, LongRowsInSinglePrecision) {
+TEST(Cp, LongRowsInSinglePrecision) {
   for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing}) {
     How how{recipe_of(spec_of(100), 1, 600), DType::kF32};
     how.recipe.parallel.cp = 2;
@@ -183,7 +183,7 @@ TEST(Context, LongRowsInSinglePrecision) {
   }
 }
 
-TEST_P(ContextWays, TheSameBitsEveryTime) {
+TEST_P(CpWays, TheSameBitsEveryTime) {
   const How how = how_of(9, DType::kF32);
   const std::vector<Batch> batches = {all_batches()[1]};
   const Outcome first = outcomes(how, batches)[0], second = outcomes(how, batches)[0];
@@ -191,15 +191,15 @@ TEST_P(ContextWays, TheSameBitsEveryTime) {
   EXPECT_EQ(first.gradients, second.gradients);
 }
 
-class SteadyContext : public ContextWays {};
-INSTANTIATE_TEST_SUITE_P(Context, SteadyContext,
+class SteadyCp : public CpWays {};
+INSTANTIATE_TEST_SUITE_P(Cp, SteadyCp,
                          testing::Values(Way{2, CpLayout::kZigzag, CpExchange::kAllGather},
                                          Way{2, CpLayout::kContiguous, CpExchange::kRing},
                                          Way{3, CpLayout::kContiguous, CpExchange::kAllGather},
                                          Way{3, CpLayout::kZigzag, CpExchange::kRing}),
                          [](const auto& info) { return name_of(info.param); });
 
-TEST_P(SteadyContext, PassesAllocateNothing) {
+TEST_P(SteadyCp, PassesAllocateNothing) {
   if (!counts_mallocs()) GTEST_SKIP() << "sanitizers bring an allocator of their own";
   const How how = how_of(9, DType::kF64);
   const std::vector<Batch> batches = all_batches();

@@ -111,7 +111,7 @@ Recorded record(const How& how, int index) {
 }
 
 // Documents change no byte: a row of many costs what a row of one does.
-TEST(ContextTraffic, RealAndRecordedCountersAreTheFormulas) {
+TEST(CpTraffic, RealAndRecordedCountersAreTheFormulas) {
   for (const How& how : all_ways()) {
     Allocator allocator(Device::kCpu);
     comm::run_ranks(int(how.recipe.parallel.cp), {}, allocator, [&](comm::Group& ranks) {
@@ -126,7 +126,7 @@ TEST(ContextTraffic, RealAndRecordedCountersAreTheFormulas) {
   }
 }
 
-TEST(ContextTraffic, AnyRankOfALargeWorldIsRecorded) {
+TEST(CpTraffic, AnyRankOfALargeWorldIsRecorded) {
   for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing})
     for (const int rank : {0, 77, 127}) {
       const How how = how_of(CpLayout::kZigzag, 128, kind, DType::kBF16, 1, 131072);
@@ -135,7 +135,7 @@ TEST(ContextTraffic, AnyRankOfALargeWorldIsRecorded) {
 }
 
 // A dry run of one document per row plans the memory that any documents need.
-TEST(ContextTraffic, ADryRunPlansTheMemory) {
+TEST(CpTraffic, ADryRunPlansTheMemory) {
   for (const How& how : all_ways()) {
     Allocator allocator(Device::kCpu);
     comm::run_ranks(int(how.recipe.parallel.cp), {}, allocator, [&](comm::Group& ranks) {

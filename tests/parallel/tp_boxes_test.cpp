@@ -70,7 +70,7 @@ std::map<std::string, Held> held_by_ranks(const ZayaSpec& whole, int tp) {
   return held;
 }
 
-TEST(TensorBoxes, TileEveryTensorOnce) {
+TEST(TpBoxes, TileEveryTensorOnce) {
   for (const Heads& c : kCases) {
     SCOPED_TRACE(fmt::format("tp {} heads {} keys {}", c.tp, c.heads, c.keys));
     const ZayaSpec whole = spec_with_heads(c.heads, c.keys);
@@ -92,7 +92,7 @@ TEST(TensorBoxes, TileEveryTensorOnce) {
   }
 }
 
-TEST(TensorBoxes, OneRankHoldsTheWholeModel) {
+TEST(TpBoxes, OneRankHoldsTheWholeModel) {
   const ZayaSpec whole = spec_with_heads(8, 2);
   visit(whole, {}, [&](const nn::ParameterInfo& info) {
     const std::vector<Placement> p = placements(info, {});
@@ -120,7 +120,7 @@ struct ShareWeights {
 };
 
 // Every kind of initialisation, from logical coordinates.
-TEST(TensorBoxes, WeightsBeginAsThoseOfTheWholeModel) {
+TEST(TpBoxes, WeightsBeginAsThoseOfTheWholeModel) {
   Threads threads(2);
   const kernels::Context ctx{.threads = &threads};
   const InitSpec init{.std = 0.3, .temp = 1.25, .conv_uniform = true, .output_depth = true};
@@ -157,7 +157,7 @@ TEST(TensorBoxes, WeightsBeginAsThoseOfTheWholeModel) {
   }
 }
 
-TEST(TensorBoxes, PartialGradientsAreThoseOfNormsMergesAndTheRoot) {
+TEST(TpBoxes, PartialGradientsAreThoseOfNormsMergesAndTheRoot) {
   std::set<std::string> partial;
   const ZayaSpec spec = spec_with_heads(8, 2);
   visit(spec, {}, [&](const nn::ParameterInfo& info) {

@@ -159,14 +159,14 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
   return info.param.name;
 }
 
-class TensorRanks : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Tensor, TensorRanks, testing::ValuesIn(cases()), name_of);
+class TpRanks : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Tp, TpRanks, testing::ValuesIn(cases()), name_of);
 
-TEST_P(TensorRanks, EqualOneRank) {
+TEST_P(TpRanks, EqualOneRank) {
   expect_near(on_ranks(GetParam()), on_one_rank(GetParam()), 1e-10);
 }
 
-TEST(TensorRanks, EqualOneRankInFp32AndAlmostInBf16) {
+TEST(TpRanks, EqualOneRankInFp32AndAlmostInBf16) {
   for (const bool sharded : {false, true}) {
     Case c{"", 4, spec_with_heads(8, 2), sharded, false, DType::kF32};
     expect_near(on_ranks(c), on_one_rank(c), 2e-4);
@@ -175,7 +175,7 @@ TEST(TensorRanks, EqualOneRankInFp32AndAlmostInBf16) {
   }
 }
 
-TEST(TensorRanks, AndContextRanksEqualOneRank) {
+TEST(TpRanks, AndContextRanksEqualOneRank) {
   for (const CpExchange exchange : {CpExchange::kAllGather, CpExchange::kRing})
     for (const bool sharded : {false, true})
       for (const int64_t keys : {1, 2, 4}) {
@@ -257,7 +257,7 @@ void expect_traffic(const Case& c, const RankModel& model) {
   shared.check(sharers);
 }
 
-TEST_P(TensorRanks, SayWhatTheFormulasSay) {
+TEST_P(TpRanks, SayWhatTheFormulasSay) {
   Case c = GetParam();
   const Batch batch = batch_of(c);
   Allocator allocator(Device::kCpu);
@@ -280,7 +280,7 @@ TEST_P(TensorRanks, SayWhatTheFormulasSay) {
 }
 
 // Labels and workspace are in place after one step.
-TEST(TensorRanks, SteadyStepsAllocateNothing) {
+TEST(TpRanks, SteadyStepsAllocateNothing) {
   if (!counts_mallocs()) GTEST_SKIP() << "sanitizers bring their own allocator";
   for (const bool sharded : {false, true}) {
     const Case c{"", 4, spec_with_heads(8, 2), sharded, true};

@@ -11,7 +11,7 @@
 // clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "ashlar/kernels/cpu/simd/lanes-inl.h"
+#include "ashlar/kernels/cpu/simd/rope-inl.h"
 // clang-format on
 
 #include <cmath>
@@ -62,11 +62,10 @@ HWY_INLINE V mixed(const Args& x, const Head& head, const float* z, const float*
 }
 
 void head_row(const QkArgs<float>& x, const Head& head, int64_t t) {
-  const int64_t D = x.s.D, rho = x.s.rotary_dim, half = rho / 2;
+  const int64_t D = x.s.D;
   const float* z = floats(x.qkv) + t * (x.s.C() + x.s.K * D);
   const float* partners = partners_of(x.s, head, t, z, x.q_sum);
   const float* y = floats(x.y) + t * x.s.C();
-  const float* angles = floats(x.rope) + x.sequence->position_T()[size_t(t)] * rho;
   V squares = set(0);
   for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
     const V v = mixed(x, head, z, partners, y, i, n);
@@ -77,16 +76,11 @@ void head_row(const QkArgs<float>& x, const Head& head, int64_t t) {
   const Cells<float>& hat = head.key ? x.khat : x.qhat;
   const int64_t heads = head.key ? x.s.K : x.s.N, to = (t * heads + head.index) * D;
   (head.key ? x.n_k : x.n_q).set(t * heads + head.index, norm);
-  for_lanes(half, [&](int64_t i, auto n) HWY_ATTR {
-    const V low = hn::Mul(scale, mixed(x, head, z, partners, y, i, n));
-    const V high = hn::Mul(scale, mixed(x, head, z, partners, y, i + half, n));
-    const V c = load(angles + i, n), s = load(angles + half + i, n);
-    store(hn::NegMulAdd(high, s, hn::Mul(low, c)), hat, to + i, n);
-    store(hn::MulAdd(low, s, hn::Mul(high, c)), hat, to + half + i, n);
-  });
-  for_lanes(D - rho, [&](int64_t i, auto n) HWY_ATTR {
-    store(hn::Mul(scale, mixed(x, head, z, partners, y, rho + i, n)), hat, to + rho + i, n);
-  });
+  rotate(
+      x, t, false,
+      [&](int64_t i, auto n)
+          HWY_ATTR { return hn::Mul(scale, mixed(x, head, z, partners, y, i, n)); },
+      [&](V v, int64_t i, auto n) HWY_ATTR { store(v, hat, to + i, n); });
 }
 
 // to = from, or 0 where there is none.
@@ -119,23 +113,16 @@ void qk_rows(const QkArgs<float>& x, int64_t begin, int64_t end) {
 // Puts dX of one head into dx; returns the head's share of dtau, which counts for keys.
 HWY_INLINE float head_gradient(const QkGradientArgs<float>& x, const Head& head, int64_t t,
                                float* dx) {
-  const int64_t D = x.s.D, rho = x.s.rotary_dim, half = rho / 2;
+  const int64_t D = x.s.D;
   const float* z = floats(x.qkv) + t * (x.s.C() + x.s.K * D);
   const float* partners = partners_of(x.s, head, t, z, x.q_sum);
   const float* y = floats(x.y) + t * x.s.C();
-  const float* angles = floats(x.rope) + x.sequence->position_T()[size_t(t)] * rho;
   const int64_t heads = head.key ? x.s.K : x.s.N, row = t * heads + head.index;
   const float* g = floats(head.key ? x.dkhat : x.dqhat) + row * D;
   const float norm = (head.key ? x.n_k : x.n_q)[row], root = std::sqrt(float(D));
-  // Turned back: RoPE with the angles' signs changed.
-  for_lanes(half, [&](int64_t i, auto n) HWY_ATTR {
-    const V low = load(g + i, n), high = load(g + half + i, n);
-    const V c = load(angles + i, n), s = load(angles + half + i, n);
-    store(hn::MulAdd(high, s, hn::Mul(low, c)), dx + i, n);
-    store(hn::NegMulAdd(low, s, hn::Mul(high, c)), dx + half + i, n);
-  });
-  for_lanes(D - rho,
-            [&](int64_t i, auto n) HWY_ATTR { store(load(g + rho + i, n), dx + rho + i, n); });
+  rotate(
+      x, t, true, [&](int64_t i, auto n) HWY_ATTR { return load(g + i, n); },
+      [&](V v, int64_t i, auto n) HWY_ATTR { store(v, dx + i, n); });
   V sum = set(0);
   for_lanes(D, [&](int64_t i, auto n) HWY_ATTR {
     sum = hn::MulAdd(load(dx + i, n), mixed(x, head, z, partners, y, i, n), sum);

@@ -26,7 +26,7 @@ double scaled_frequency(double frequency, const RopeScaling& s) {
 template <typename T>
 void head_row(const HeadsArgs<T>& x, int64_t t, int64_t head) {
   const int64_t D = x.s.D, position = x.sequence->position_T()[size_t(t)];
-  const HeadPlace p = head_place(x.s, t, head);
+  const HeadOffsets p = head_offsets(x.s, t, head);
   const Cells<T>&w = p.key ? x.k_norm : x.q_norm, &hat = p.key ? x.khat : x.qhat;
   T rstd = 1;
   if (w) {
@@ -56,7 +56,7 @@ void heads_rows(const HeadsArgs<T>& x, int64_t begin, int64_t end) {
 template <typename T>
 void head_gradient(const HeadsGradientArgs<T>& x, int64_t t, int64_t head, T* dw, T* g) {
   const int64_t D = x.s.D, position = x.sequence->position_T()[size_t(t)];
-  const HeadPlace p = head_place(x.s, t, head);
+  const HeadOffsets p = head_offsets(x.s, t, head);
   const Cells<T>&w = p.key ? x.k_norm : x.q_norm, &dhat = p.key ? x.dkhat : x.dqhat;
   for (int64_t i = 0; i < D; ++i)
     g[i] = rotated(x.rope, position, x.s.rotary_dim, i, T(-1),

@@ -27,13 +27,13 @@ void heads_gradient_rows_fast(const HeadsGradientArgs<float>& args, int64_t begi
                               float* partial);
 
 // Where a head lies: numbers 0 .. N-1 are queries, N .. N+K-1 keys.
-struct HeadPlace {
+struct HeadOffsets {
   bool key;
   int64_t in_qkv;  // its first element there (and in dqkv)
   int64_t in_hat;  // in qhat or khat (and their gradients)
   int64_t rstd;    // in rstd_q or rstd_k
 };
-inline HeadPlace head_place(const HeadsShape& s, int64_t t, int64_t head) {
+inline HeadOffsets head_offsets(const HeadsShape& s, int64_t t, int64_t head) {
   const bool key = head >= s.N;
   const int64_t row = key ? t * s.K + head - s.N : t * s.N + head;
   return {key, t * s.width() + head * s.D, row * s.D, row};

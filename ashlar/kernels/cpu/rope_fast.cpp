@@ -9,7 +9,7 @@
 // clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "ashlar/kernels/cpu/simd/lanes-inl.h"
+#include "ashlar/kernels/cpu/simd/rope-inl.h"
 // clang-format on
 
 #include <cmath>
@@ -28,24 +28,8 @@ void copy_row(const Cells<float>& from, int64_t at, const Cells<float>& to, int6
             [&](int64_t i, auto n) HWY_ATTR { store(load(from, at + i, n), to, to_at + i, n); });
 }
 
-// Rotates a head of token t by its angles, forth or back: read(i, n) is vector i of it, and
-// write(v, i, n) takes vector i of the result.
-template <typename Args, typename Read, typename Write>
-HWY_INLINE void rotate(const Args& x, int64_t t, bool back, Read read, Write write) {
-  const int64_t rho = x.s.rotary_dim, half = rho / 2;
-  const float* angles = floats(x.rope, x.sequence->position_T()[size_t(t)] * rho);
-  const V direction = set(back ? -1.0f : 1.0f);
-  for_lanes(half, [&](int64_t i, auto n) HWY_ATTR {
-    const V low = read(i, n), high = read(i + half, n);
-    const V c = load(angles + i, n), s = hn::Mul(direction, load(angles + half + i, n));
-    write(hn::NegMulAdd(high, s, hn::Mul(low, c)), i, n);
-    write(hn::MulAdd(low, s, hn::Mul(high, c)), half + i, n);
-  });
-  for_lanes(x.s.D - rho, [&](int64_t i, auto n) HWY_ATTR { write(read(rho + i, n), rho + i, n); });
-}
-
 void head_row(const HeadsArgs<float>& x, int64_t t, int64_t head) {
-  const HeadPlace p = head_place(x.s, t, head);
+  const HeadOffsets p = head_offsets(x.s, t, head);
   const Cells<float>& hat = p.key ? x.khat : x.qhat;
   const float* row = floats(x.qkv, p.in_qkv);
   const auto write = [&](V v, int64_t i, auto n) HWY_ATTR { store(v, hat, p.in_hat + i, n); };
@@ -77,7 +61,7 @@ void heads_rows(const HeadsArgs<float>& x, int64_t begin, int64_t end) {
 }
 
 // Takes the head's turned gradient g through its norm; adds to dw.
-void norm_gradient(const HeadsGradientArgs<float>& x, const HeadPlace& p, const float* g,
+void norm_gradient(const HeadsGradientArgs<float>& x, const HeadOffsets& p, const float* g,
                    float* dw) {
   const float *row = floats(x.qkv, p.in_qkv), *w = floats(p.key ? x.k_norm : x.q_norm, 0);
   const float rstd = (p.key ? x.rstd_k : x.rstd_q)[p.rstd];
@@ -97,7 +81,7 @@ void norm_gradient(const HeadsGradientArgs<float>& x, const HeadPlace& p, const 
 // Adds to dw [D]; g [D] is scratch.
 void head_gradient(const HeadsGradientArgs<float>& x, int64_t t, int64_t head, float* dw,
                    float* g) {
-  const HeadPlace p = head_place(x.s, t, head);
+  const HeadOffsets p = head_offsets(x.s, t, head);
   const float* dhat = floats(p.key ? x.dkhat : x.dqhat, p.in_hat);
   const auto read = [&](int64_t i, auto n) HWY_ATTR { return load(dhat + i, n); };
   if (!x.q_norm)
