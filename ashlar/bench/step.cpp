@@ -13,7 +13,7 @@
 #include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/peak.h"
 #include "ashlar/nn/precision.h"
-#include "ashlar/sizing/zaya.h"
+#include "ashlar/sizing/model.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
 
@@ -105,7 +105,8 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
   report.p99_s = summary.p99;
   report.tokens_per_s =
       double(recipe.train.global_batch * recipe.data.sequence_length) / summary.median;
-  report.mfu = report.tokens_per_s * zaya_flop(recipe.model, recipe.data.sequence_length).training /
+  report.mfu = report.tokens_per_s *
+               model_flop(model_of(recipe.model), recipe.data.sequence_length).training /
                report.peak_flops;
   return report;
 }

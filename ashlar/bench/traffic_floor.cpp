@@ -15,13 +15,25 @@ struct Sizes {
   double m, layers, forwards;  // passes of a block in a micro-batch: layers backward, and forward
   double tokens, hidden;       // T, H of a rank's layers
   double root, blocks;         // parameters of a rank
+  double routed = 0;           // blocks with experts
+  double partial_vectors = 0, partial_tables = 0;  // elements that tp ranks add up
+  nn::ExchangeNeeds needs;
 
   Sizes(const Recipe& recipe, const ParallelSpec& p, const nn::Share& share, DType compute) {
     const nn::Types types = nn::Types::of(compute);
     s = double(size_of(types.stream));
     a = double(size_of(types.activation));
     m = double(recipe.train.global_batch / recipe.train.micro_batch / p.dp);
+    const nn::ModelWeights weights(model_of(recipe.model), share);
     layers = double(recipe.model.num_hidden_layers);
+    for (const BlockSpec& block : weights.spec.blocks)
+      routed += std::holds_alternative<MoeSpec>(block.feed_forward);
+    for (const nn::Stored& stored : weights.tensors) {
+      const bool vector = stored.shape.ndim() == 1;
+      if (partial_over_shares(stored.logical[0], p.sequence_parallel))
+        (vector ? partial_vectors : partial_tables) += double(stored.shape.numel());
+    }
+    needs = weights.needs();
     forwards = layers + (recipe.train.recompute ? layers - 1 : 0);
     tokens = double(recipe.train.micro_batch * recipe.data.sequence_length / p.cp);
     hidden = double(recipe.model.hidden_size);
@@ -53,24 +65,25 @@ void add_zero(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Si
 }
 
 void add_cp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
-            const nn::ExchangeNeeds& needs, const Sizes& z) {
+            const Sizes& z) {
   const double n = double(p.cp);
   if (n == 1) return;
   // Borders behind which a rank's stretches of a row go on elsewhere: the row's last has none.
   const double behind = (p.cp_layout == CpLayout::kZigzag ? 2 : 1) * share_of(n);
-  const double message = double(recipe.train.micro_batch) * double(needs.halo_numel()) * z.s;
-  const double keys = 2 * (n - 1) * z.tokens * double(needs.key_cols);
+  const double message = double(recipe.train.micro_batch) * double(z.needs.halo_numel()) * z.s;
+  const double keys = 2 * (n - 1) * z.tokens * double(z.needs.key_cols);
   const bool ring = p.cp_exchange == CpExchange::kRing;
-  floors.push_back({"cp", Op::kSendReceive, "halo", z.m * z.forwards * behind * message});
-  floors.push_back({"cp", Op::kSendReceive, "halo gradient", z.m * z.layers * behind * message});
+  if (message > 0) {
+    floors.push_back({"cp", Op::kSendReceive, "halo", z.m * z.forwards * behind * message});
+    floors.push_back({"cp", Op::kSendReceive, "halo gradient", z.m * z.layers * behind * message});
+  }
   floors.push_back({"cp", ring ? Op::kSendReceive : Op::kAllGather, "keys values",
                     z.m * (z.forwards + z.layers) * keys * z.a});
   floors.push_back({"cp", ring ? Op::kSendReceive : Op::kReduceScatter, "keys values gradient",
                     z.m * z.layers * keys * z.s});
 }
 
-void add_tp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
-            const Sizes& z) {
+void add_tp(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Sizes& z) {
   const double share = share_of(double(p.tp));
   if (share == 0) return;
   const double all = z.tokens * z.hidden * share;
@@ -82,17 +95,17 @@ void add_tp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const Paral
   const Op sum = cut ? Op::kReduceScatter : Op::kAllReduce;
   const double twice = cut ? 1 : 2;
   add(sum, "tp attention", forward * twice * all * z.s);
-  add(sum, "tp experts", forward * twice * all * z.s);
+  add(sum, "tp feed-forward", forward * twice * all * z.s);
   add(sum, "tp attention gradient", backward * twice * all * z.a);
-  add(sum, "tp experts gradient", backward * twice * all * z.s);
-  add(Op::kAllReduce, "tp router", backward * 2 * share * z.tokens * z.s);
+  add(sum, "tp feed-forward gradient", backward * twice * all * z.s);
+  if (z.routed > 0) add(Op::kAllReduce, "tp router", z.m * z.routed * 2 * share * z.tokens * z.s);
+  if (z.partial_vectors > 0) add(Op::kAllReduce, "tp norms", 2 * share * z.partial_vectors * z.s);
   if (!cut) return;
-  for (const char* label : {"tp attention input", "tp experts input"})
+  for (const char* label : {"tp attention input", "tp feed-forward input"})
     add(Op::kAllGather, label, (forward + backward) * all * z.a);
-  for (const char* label : {"tp attention output gradient", "tp experts output gradient"})
+  for (const char* label : {"tp attention output gradient", "tp feed-forward output gradient"})
     add(Op::kAllGather, label, backward * all * z.a);
-  add(Op::kAllReduce, "tp norms", 2 * share * (10 * z.layers + 3) * z.hidden * z.s);
-  add(Op::kAllReduce, "tp embedding", 2 * share * double(recipe.model.vocab_size) * z.hidden * z.s);
+  add(Op::kAllReduce, "tp embedding", 2 * share * z.partial_tables * z.s);
 }
 
 }  // namespace
@@ -103,9 +116,8 @@ std::vector<TrafficFloor> traffic_floors(const Recipe& recipe, const ParallelSpe
   const Sizes sizes(recipe, parallel, share, compute);
   std::vector<TrafficFloor> floors;
   add_zero(floors, parallel, sizes);
-  const nn::ModelWeights weights(model_of(recipe.model), share);
-  add_cp(floors, recipe, parallel, weights.blocks[0].mixer->needs(), sizes);
-  add_tp(floors, recipe, parallel, sizes);
+  add_cp(floors, recipe, parallel, sizes);
+  add_tp(floors, parallel, sizes);
   return floors;
 }
 

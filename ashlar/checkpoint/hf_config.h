@@ -1,20 +1,22 @@
-// config.json of a Hugging Face ZAYA1 model <-> ZayaSpec, in the three forms that were published.
+// config.json of a Hugging Face model <-> ModelKeys.  hf_family.h has the families; ZAYA1's was
+// published in three forms:
 //
 //   kLegacy2025  one entry per sub-layer, even = attention, odd = experts; per-layer lists
 //   kLegacy2026  sub-layers too, but scalar fields
-//   kNative      one layer = one block; layer_types; transformers >= 5.13
+//   kNative      one layer = one block; layer_types; transformers >= 5.13.  All other families
 //
 // Source   docs/formats/model.md: every field of each form, the aliases and the rules.
 // Errors   Reading: kData, "FILE: KEY is VALUE; expected ...".  Writing: kConfig.
-// Limits   What no file states (skip_output, head_fp32, qk_norm_eps) keeps ZayaSpec's default.
+// Limits   What no file states (skip_output, head_fp32, qk_norm_eps) keeps ModelKeys's default.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "ashlar/spec/zaya_spec.h"
+#include "ashlar/spec/model_keys.h"
 #include "ashlar/tensor/dtype.h"
 
 namespace ashlar::checkpoint {
@@ -25,10 +27,20 @@ enum class HfLayout : uint8_t { kNative, kLegacy };  // of tensor names and of t
 std::string_view name_of(HfForm form);      // "legacy 2025", "legacy 2026", "native"
 std::string_view name_of(HfLayout layout);  // "native", "legacy"
 
+// A size that one dim of a tensor shows: of the model, or of its first block.
+struct HfSize {
+  std::string tensor;  // native name
+  size_t dim;
+  std::string what;  // the keys that state it: "num_attention_heads * head_dim"
+  int64_t value;
+};
+
 struct HfConfig {
+  std::string family;  // "ZayaForCausalLM"
   HfForm form = HfForm::kNative;
-  ZayaSpec model;
+  ModelKeys model;
   std::map<std::string, std::string> keys;  // native name of a size -> the key that stated it
+  std::vector<HfSize> sizes;
 
   // The key of the file that stated the size whose native name is given.
   const std::string& key_of(const std::string& native_name) const { return keys.at(native_name); }
@@ -37,8 +49,11 @@ struct HfConfig {
 // `source` names the file in messages.
 HfConfig parse_hf_config(std::string_view text, const std::string& source);
 
+// Whether some family's config.json can state the model.
+bool has_hf_config(const ModelKeys& keys);
 // The text of config.json: the native form, or the legacy form of 2026.  `dtype`: of the weights.
-std::string to_hf_config(const ZayaSpec& spec, DType dtype, HfLayout layout);
-std::string to_hf_generation_config(const ZayaSpec& spec);
+// kConfig where no family states the model.
+std::string to_hf_config(const ModelKeys& keys, DType dtype, HfLayout layout);
+std::string to_hf_generation_config(const ModelKeys& keys);
 
 }  // namespace ashlar::checkpoint

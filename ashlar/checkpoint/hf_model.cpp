@@ -69,9 +69,8 @@ void check_layers(const HfConfig& config, const std::string& source, HfLayout la
   const int64_t blocks = config.model.num_hidden_layers, layers = count_layers(files);
   ASHLAR_REQUIRE(
       layers > 0, kData,
-      "{}: states {} blocks but no tensor is named model.layers.N; expected the files of a "
-      "ZAYA1 model",
-      source, blocks);
+      "{}: states {} blocks but no tensor is named model.layers.N; expected the files of a {}",
+      source, blocks, config.family);
   ASHLAR_REQUIRE(layers == (legacy ? 2 : 1) * blocks, kData,
                  "{}: {} states {} blocks but the tensors are named for {} {} (the highest is "
                  "model.layers.{}); expected {}: complete the files or correct the config",
@@ -81,51 +80,28 @@ void check_layers(const HfConfig& config, const std::string& source, HfLayout la
 
 void check_sizes(const HfConfig& config, const std::string& source, HfLayout layout,
                  TensorsOf tensors_of, const HfFiles& files) {
-  const ZayaSpec& model = config.model;
   // One block will do: all have the same sizes.
-  ModelSpec first_block = model_of(model);
+  ModelSpec first_block = model_of(config.model);
   first_block.blocks.resize(1);
   std::map<std::string, std::string> name_of_native;  // part 0's name in the files
   const std::vector<LogicalTensor> natives = tensors_of(first_block, DType::kF32);
-  for (const FileTensor& tensor : file_tensors(natives, 1, layout))
-    if (tensor.part == 0) name_of_native[natives[tensor.native].name] = tensor.name;
-
-  const auto key = [&](const char* native) { return config.key_of(native); };
-  const std::string heads = key("num_attention_heads") + " * " + key("head_dim");
-  const std::string kv_heads = key("num_key_value_heads") + " * " + key("head_dim");
-  const std::string fused = config.form == HfForm::kNative ? "2 * " + key("moe_intermediate_size")
-                                                           : key("moe_intermediate_size");
-  const std::string block = "model.layers.0.";
-  struct Rule {
-    std::string tensor;
-    size_t dim;
-    std::string what;
-    int64_t value;
-  };
-  const Rule rules[] = {
-      {std::string(kEmbedding), 0, key("vocab_size"), model.vocab_size},
-      {std::string(kEmbedding), 1, key("hidden_size"), model.hidden_size},
-      {block + "self_attn.qk_norm.temp", 0, key("num_key_value_heads"), model.num_key_value_heads},
-      {block + "self_attn.qkv_proj.conv_qk_grouped.weight", 1, key("head_dim"), model.head_dim},
-      {block + "self_attn.qkv_proj.q_proj.weight", 0, heads, model.q_dim()},
-      {block + "self_attn.qkv_proj.k_proj.weight", 0, kv_heads, model.kv_dim()},
-      {block + "mlp.gate.down_proj.weight", 0, key("router_hidden_size"), model.router_hidden_size},
-      {block + "mlp.gate.router_mlp.out_proj.weight", 0, key("num_experts") + " + 1",
-       model.num_classes()},
-      {block + "mlp.experts.gate_up_proj", layout == HfLayout::kNative ? size_t(1) : 0, fused,
-       2 * model.moe_intermediate_size},
-  };
-  for (const Rule& rule : rules) {
+  std::set<std::string> in_parts;  // stacks whose matrices are tensors of their own in the files
+  for (const FileTensor& tensor : file_tensors(natives, 1, layout)) {
+    const std::string& native = natives[tensor.native].name;
+    if (tensor.part == 0) name_of_native[native] = tensor.name;
+    if (tensor.shape.ndim() < natives[tensor.native].global_shape.ndim()) in_parts.insert(native);
+  }
+  for (const HfSize& rule : config.sizes) {
+    const size_t dim = rule.dim - (in_parts.contains(rule.tensor) ? 1 : 0);
     const auto at = files.stored.find(name_of_native.at(rule.tensor));
-    if (at == files.stored.end() || at->second.entry.shape.size() <= rule.dim)
+    if (at == files.stored.end() || at->second.entry.shape.size() <= dim)
       continue;  // check_tensors says so
     const std::vector<int64_t>& shape = at->second.entry.shape;
     ASHLAR_REQUIRE(
-        shape[rule.dim] == rule.value, kData,
+        shape[dim] == rule.value, kData,
         "{}: {} is {} but tensor {} has shape {}; expected {} in dim {}: correct the config "
         "or take the files of one model",
-        source, rule.what, rule.value, at->second.entry.name, shown_shape(shape), rule.value,
-        rule.dim);
+        source, rule.what, rule.value, at->second.entry.name, shown_shape(shape), rule.value, dim);
   }
 }
 
@@ -143,8 +119,8 @@ void check_count(const std::string& directory, const ModelSpec& model, HfLayout 
 }
 
 // Requires every expected tensor and no other, with the right shapes and readable types.
-void check_tensors(const std::string& directory, const std::vector<FileTensor>& expected,
-                   const HfFiles& files) {
+void check_tensors(const std::string& directory, const HfConfig& config,
+                   const std::vector<FileTensor>& expected, const HfFiles& files) {
   std::vector<std::string> missing, unexpected, wrong;
   std::set<std::string_view> known;
   for (const FileTensor& tensor : expected) {
@@ -169,17 +145,17 @@ void check_tensors(const std::string& directory, const std::vector<FileTensor>& 
       missing.empty(), kData,
       "{}: tensors are missing: {}; expected the {} of config.json: fetch the files again",
       directory, listed(missing), expected.size());
-  ASHLAR_REQUIRE(
-      unexpected.empty(), kData,
-      "{}: unexpected tensors: {}; expected only the {} of a ZAYA1 model: remove them or "
-      "correct config.json",
-      directory, listed(unexpected), expected.size());
+  ASHLAR_REQUIRE(unexpected.empty(), kData,
+                 "{}: unexpected tensors: {}; expected only the {} of this {}: remove them or "
+                 "correct config.json",
+                 directory, listed(unexpected), expected.size(), config.family);
   ASHLAR_REQUIRE(wrong.empty(), kData, "{}: {}; take files and config.json of one model", directory,
                  listed(wrong));
 }
 
-// The head is tied: a stored one must be the embedding.  Removes it from the list.
-void check_head(HfFiles& files) {
+// Where the head is tied, a stored one must be the embedding.  Removes it from the list.
+void check_head(const ModelSpec& model, HfFiles& files) {
+  if (!model.tied_head) return;
   const auto head = files.stored.find(std::string(kHead));
   const auto embedding = files.stored.find(std::string(kEmbedding));
   if (head == files.stored.end() || embedding == files.stored.end()) return;
@@ -269,11 +245,11 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
   check_layers(impl->config, source, impl->layout, files);
   check_sizes(impl->config, source, impl->layout, tensors_of, files);
   check_count(directory, model, impl->layout, tensors_of, files);
-  check_head(files);
+  check_head(model, files);
   impl->tensors = tensors_of(model, DType::kF32);
   const std::vector<FileTensor> expected =
       file_tensors(impl->tensors, model.num_blocks(), impl->layout);
-  check_tensors(directory, expected, files);
+  check_tensors(directory, impl->config, expected, files);
 
   impl->parts.resize(impl->tensors.size());
   for (const FileTensor& tensor : expected)

@@ -110,17 +110,32 @@ std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, int
 }
 
 int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout) {
-  // Blocks are alike but for the first, and have as many tensors with one expert as with many.
+  // A block has as many tensors as any other of its kind, the first excepted, and as many with one
+  // expert as with many.
   ModelSpec small = spec;
-  const auto count = [&](size_t num_blocks) {
-    small.blocks.assign(num_blocks, spec.blocks[0]);
-    for (BlockSpec& block : small.blocks) block.feed_forward.num_experts = 1;
+  const auto one_expert = [](BlockSpec block) {
+    if (auto* moe = std::get_if<MoeSpec>(&block.feed_forward)) moe->num_experts = 1;
+    return block;
+  };
+  const auto count = [&](std::vector<BlockSpec> blocks) {
+    small.blocks = std::move(blocks);
     return int64_t(tensors_of(small, DType::kF32).size());
   };
-  const int64_t one = count(1), next = count(2) - one, num_blocks = spec.num_blocks();
-  const int64_t num_experts = spec.blocks[0].feed_forward.num_experts;
-  const int64_t per_expert = layout == HfLayout::kLegacy ? 2 * (num_experts - 1) : 0;
-  return one + (num_blocks - 1) * next + num_blocks * per_expert;
+  const BlockSpec first = one_expert(spec.blocks[0]);
+  int64_t total = count({first}), next = 0;
+  const BlockSpec* counted = nullptr;  // the block that `next` is of
+  for (size_t l = 0; l < spec.blocks.size(); ++l) {
+    const BlockSpec& block = spec.blocks[l];
+    const auto* moe = std::get_if<MoeSpec>(&block.feed_forward);
+    if (moe && layout == HfLayout::kLegacy) total += 2 * (moe->num_experts - 1);
+    if (l == 0) continue;
+    if (!counted || *counted != block) {
+      counted = &block;
+      next = count({first, one_expert(block)}) - count({first});
+    }
+    total += next;
+  }
+  return total;
 }
 
 std::string canonical_name(std::string_view name) {

@@ -161,9 +161,9 @@ void write_all(FileSystem& files, const std::string& directory, const ModelSpec&
     const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
     writer.write_file(kHfIndexFile, index.dump(2) + "\n");
   }
-  const ZayaSpec zaya = zaya_of(spec);
-  writer.write_file(kHfConfigFile, to_hf_config(zaya, options.dtype, options.layout));
-  writer.write_file(kHfGenerationFile, to_hf_generation_config(zaya));
+  const ModelKeys keys = keys_of(spec);
+  writer.write_file(kHfConfigFile, to_hf_config(keys, options.dtype, options.layout));
+  writer.write_file(kHfGenerationFile, to_hf_generation_config(keys));
   for (const auto& [name, content] : options.files) writer.write_file(name, content);
 }
 

@@ -1,6 +1,7 @@
 #include "ashlar/checkpoint/model_files.h"
 
 #include "ashlar/checkpoint/hf_config.h"
+#include "ashlar/checkpoint/hf_names.h"
 #include "ashlar/core/fields.h"
 #include "ashlar/core/files.h"
 
@@ -8,7 +9,7 @@ namespace ashlar::checkpoint {
 namespace {
 
 // The three choices, as steps of 0.1.0 have them.
-void read_choices(const Fields& fields, ZayaSpec& spec) {
+void read_choices(const Fields& fields, ModelKeys& spec) {
   const std::string& skip = fields.text("skip_output");
   if (skip != "zero" && skip != "identity")
     fields.fail("skip_output is \"{}\"; expected \"zero\" or \"identity\"", skip);
@@ -22,7 +23,7 @@ void read_choices(const Fields& fields, ZayaSpec& spec) {
 // Sizes that fit each other, as those of a recipe or a config.json do.
 ModelSpec checked(ModelSpec model, const std::string& place) {
   try {
-    validate(zaya_of(model), "");
+    validate(keys_of(model), "");
   } catch (const Error& error) {
     ASHLAR_FAIL(kCorrupt, "{}: {}", place, error.what());
   }
@@ -31,22 +32,37 @@ ModelSpec checked(ModelSpec model, const std::string& place) {
 
 }  // namespace
 
-ModelSpec parse_step_model(const std::string& config_json,
+void describe_model(const ModelSpec& model, SaveRequest& request) {
+  const ModelKeys keys = keys_of(model);
+  if (has_hf_config(keys))
+    request.extra.push_back(
+        {kConfigFile, to_hf_config(keys, DType::kF32, HfLayout::kNative), true});
+  request.extra.push_back({kModelFile, to_json(model), true});
+  if (model.tied_head)
+    request.aliases.emplace(kHfHead, kHfEmbedding);
+}
+
+ModelSpec parse_step_model(const std::optional<std::string>& config_json,
                            const std::optional<std::string>& model_json,
                            const std::string& directory) {
   const std::string config = join(directory, std::string("extra/") + kConfigFile);
   const std::string place = join(directory, std::string("extra/") + kModelFile);
-  if (!model_json) return model_of(parse_hf_config(config_json, config).model);
+  const auto of_config = [&] {
+    ASHLAR_REQUIRE(config_json, kCorrupt, "{}: not there; expected what describes the model",
+                   config);
+    return parse_hf_config(*config_json, config).model;
+  };
+  if (!model_json) return model_of(of_config());
   const Json parsed = parse_json(*model_json, place, ErrorKind::kCorrupt);
   const Fields fields(parsed, place);
   if (fields.has("blocks")) return checked(parse_model_spec(*model_json, place), place);
-  ZayaSpec spec = parse_hf_config(config_json, config).model;
+  ModelKeys spec = of_config();
   read_choices(fields, spec);
   return model_of(spec);
 }
 
 std::vector<std::string> unstated_options(const ModelSpec& model) {
-  const ZayaSpec spec = zaya_of(model), assumed;
+  const ModelKeys spec = keys_of(model), assumed;
   std::vector<std::string> options;
   if (spec.skip_output != assumed.skip_output) options.push_back("moe.skip_output=identity");
   if (spec.head_fp32 != assumed.head_fp32) options.push_back("model.head_fp32=true");

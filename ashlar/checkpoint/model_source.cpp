@@ -30,9 +30,10 @@ ModelSource find_in_step(const StepReader& reader, const std::string& path, Tens
       .hugging_face = false,
       .spec = {},
       .tensors_of = tensors_of};
-  std::optional<std::string> model_json;
-  if (reader.has_blob(kModelFile)) model_json = reader.read_blob(kModelFile);
-  source.spec = parse_step_model(reader.read_blob(kConfigFile), model_json, reader.directory());
+  const auto blob = [&](const char* name) {
+    return reader.has_blob(name) ? std::optional(reader.read_blob(name)) : std::nullopt;
+  };
+  source.spec = parse_step_model(blob(kConfigFile), blob(kModelFile), reader.directory());
   require_model(reader, source);
   return source;
 }

@@ -192,12 +192,7 @@ int import_model(const Flags& flags, Log& log) {
                  "{} holds steps already; choose a new directory to import into", flags.second);
   checkpoint::SaveRequest request;
   request.model = weights->pieces;
-  request.aliases = {{std::string(checkpoint::kHfHead), std::string(checkpoint::kHfEmbedding)}};
-  request.extra = {
-      {checkpoint::kConfigFile,
-       checkpoint::to_hf_config(zaya_of(source.spec), DType::kF32, checkpoint::HfLayout::kNative),
-       true},
-      {checkpoint::kModelFile, to_json(source.spec), true}};
+  checkpoint::describe_model(source.spec, request);
   if (auto tokenizer = checkpoint::read_tokenizer_file(*files, source))
     request.extra.push_back({checkpoint::kTokenizerFile, std::move(*tokenizer), false});
   request.sections["hf"] = one_line({{"source", flags.first}});

@@ -56,7 +56,9 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
   for (const double logprob : scores.logprobs)
     scores.loss -= logprob / double(scores.logprobs.size());
   for (const nn::Block& block : model.blocks()) {
-    const auto chosen = block.feed_forward->load(saved.slot)->expert_T.span<int32_t>();
+    const auto load = block.feed_forward->load(saved.slot);
+    if (!load) continue;
+    const auto chosen = load->expert_T.span<int32_t>();
     scores.experts.emplace_back(chosen.begin(), chosen.end());
   }
   return scores;

@@ -31,22 +31,23 @@ void Block::list(const LayerSpec& layer, StoredVisitor visit) {
   };
   norm("input_layernorm.weight", mixer_norm);
   mixer->list(layer.under("self_attn."), visit);
-  mixer_merge.list(layer.under("post_attention_residual_scale."), visit);
+  const bool scaled = layer.of_block().residual == Residual::kScaled;
+  if (scaled) mixer_merge.list(layer.under("post_attention_residual_scale."), visit);
   norm("post_attention_layernorm.weight", feed_forward_norm);
   feed_forward->list(layer.under("mlp."), visit);
-  feed_forward_merge.list(layer.under("post_mlp_residual_scale."), visit);
+  if (scaled) feed_forward_merge.list(layer.under("post_mlp_residual_scale."), visit);
 }
 
 BlockSaved BlockSaved::make(Arena& arena, int64_t hidden_size, const Types& types,
-                            int64_t num_tokens) {
+                            int64_t num_tokens, const Tensor& output) {
   const Shape shape{num_tokens, hidden_size};
   BlockSaved s;
   s.a = arena.take(types.activation, shape);
-  s.o = arena.take(types.stream, shape);
+  s.o = output ? output : arena.take(types.stream, shape);
   s.h = arena.take(types.stream, shape);
   s.m = arena.take(types.activation, shape);
   s.rstd_m = arena.take(types.stream, {num_tokens});
-  s.e = arena.take(types.stream, shape);
+  s.e = output ? output : arena.take(types.stream, shape);
   return s;
 }
 

@@ -9,6 +9,7 @@
 
 namespace ashlar::nn {
 
+// Of a scaled residual; without tensors where it is plain.
 struct MergeWeights {
   Weight hidden_scale, hidden_bias, residual_scale, residual_bias;  // [H]
   void list(const LayerSpec& layer, StoredVisitor visit);
@@ -40,7 +41,9 @@ struct BlockSaved {
   Tensor o, h;       // [T, H] stream: the mixer's output, the stream after the first merge
   Tensor m, rstd_m;  // [T, H] activation: normed input of the feed-forward; [T]
   Tensor e;          // [T, H] stream: the feed-forward's output
-  static BlockSaved make(Arena& arena, int64_t hidden_size, const Types& types, int64_t num_tokens);
+  // output: the memory of o and e where nobody reads them after the merge; else absent.
+  static BlockSaved make(Arena& arena, int64_t hidden_size, const Types& types, int64_t num_tokens,
+                         const Tensor& output);
 };
 
 }  // namespace ashlar::nn

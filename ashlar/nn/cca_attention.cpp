@@ -113,20 +113,21 @@ void fill_columns(const Context& ctx, const Pass& pass, const AttentionWeights& 
 
 CcaShape CcaShape::of(const CcaSpec& whole, int64_t hidden_size, const Share& share) {
   const int64_t N = whole.num_query_heads, K = whole.num_key_heads, D = whole.head_dim;
-  const int64_t delayed = portion_of(delayed_values(whole), share).size();
+  const Portion keys = share.of(Grain::kKeyHead, K);
   return {hidden_size,
           share.of(Grain::kQueryHead, N).size(),
-          share.of(Grain::kKeyHead, K).size(),
+          keys.size(),
           D,
           N / K,
-          delayed,
-          whole.rotary_dim(),
+          keys.num_copies,
+          portion_of(delayed_values(whole), share).size(),
+          whole.rope().rotary_dim,
           whole.window,
           whole.qk_norm_eps};
 }
 
 void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
-  const CcaSpec& m = layer.of_block().mixer;
+  const auto& m = std::get<CcaSpec>(layer.of_block().mixer);
   const int64_t H = layer.model.hidden_size, N = m.num_query_heads, K = m.num_key_heads;
   const int64_t D = m.head_dim, C = m.conv_channels(), kv = K * D;
   shape = CcaShape::of(m, H, layer.share);

@@ -17,6 +17,7 @@ namespace ashlar::nn {
 struct CcaShape {
   int64_t H, N, K, D;
   int64_t group;    // query heads of the whole model per key head
+  int key_copies;   // so many shares hold these key heads, with other query heads each
   int64_t delayed;  // the number of delayed value columns: the last of the K D
   int64_t rotary_dim;
   int64_t window;  // tokens that a query sees, itself included; 0: all before it
@@ -29,10 +30,12 @@ struct CcaShape {
   int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }
   // Two taps after two taps reach back two rows of q | k, the delayed value one.
   ExchangeNeeds needs() const {
-    return {.strips = {{2, conv_channels()}, {1, delayed}}, .key_cols = kv_dim(), .window = window};
+    return {.strips = {{2, conv_channels()}, {1, delayed}},
+            .key_cols = kv_dim(),
+            .window = window,
+            .key_copies = key_copies};
   }
-  // Others hold the same key heads with other query heads.
-  bool shares_keys() const { return group > N / K; }
+  bool shares_keys() const { return key_copies > 1; }
   Shape conv_matrices() const { return {N + K, D, 2 * D}; }  // the grouped convolution's, by head
 };
 

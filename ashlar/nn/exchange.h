@@ -34,6 +34,7 @@ struct ExchangeNeeds {
   std::vector<StripShape> strips;  // in the order of halo_forward's
   int64_t key_cols = 0;            // columns of k, and of v
   int64_t window = 0;              // tokens that a query sees, itself included; 0: all before it
+  int key_copies = 1;              // so many shares of the model hold the key heads here
   int64_t halo_numel() const;      // of one segment
 };
 
@@ -61,14 +62,15 @@ class SequenceExchange {
                                     const kernels::AttentionGradients&) {}
 };
 
-// Where key heads stand here without all of their query heads (CcaShape::shares_keys): the mean
+// Where key heads stand here without all of their query heads (ExchangeNeeds::key_copies): the mean
 // over a key's queries and the gradients of keys and values are sums over everybody who has some of
 // them, and the same bits for each.
 class HeadExchange {
  public:
   virtual ~HeadExchange() = default;
   virtual void sum_queries(const Tensor& q_sum_TKD) = 0;  // in place
-  // Adds up in place the gradients [3, T, K D] of keys, of values, and of the queries' mean.
+  // Adds up in place the gradients [n, T, K D] of keys, of values, and of the queries' mean where
+  // there is one.
   virtual void sum_key_gradients(const Tensor& gradients) = 0;
   virtual bool leads() const = 0;  // the one whose input gradient counts that of keys and values
 };

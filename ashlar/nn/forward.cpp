@@ -1,4 +1,6 @@
 // The two walks over the blocks, and what forward keeps for backward.
+#include <algorithm>
+
 #include "ashlar/kernels/embedding.h"
 #include "ashlar/nn/model.h"
 
@@ -69,11 +71,17 @@ Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types,
     const bool again = keep == Keep::kNothing && list.size() >= 2;
     list.push_back(again ? list[list.size() - 2] : arena.take(types.stream, shape));
   };
+  // What the branches of blocks with a plain residual return; the merge reads it at once.
+  Tensor output;
+  const auto plain = [](const BlockSpec& block) { return block.residual == Residual::kPlain; };
+  if (std::any_of(spec.blocks.begin(), spec.blocks.end(), plain))
+    output = arena.take(types.stream, {T, H});
   const auto lay_out = [&](int64_t l, Arena& lasting, Arena& block) {
     const Block& b = weights.blocks[size_t(l)];
     for (Branch* branch : {b.mixer.get(), b.feed_forward.get()})
       branch->lay_out({lasting, block}, types, {tokens.layer, num_halos}, slot);
-    return BlockSaved::make(block, H, types, T);
+    const bool scaled = spec.blocks[size_t(l)].residual == Residual::kScaled;
+    return BlockSaved::make(block, H, types, T, scaled ? Tensor{} : output);
   };
   for (int64_t l = 0; l <= L; ++l) {
     take(s.x, {T, H});

@@ -25,7 +25,7 @@ int64_t head_chunk_tokens(const ModelSpec& spec, int64_t num_tokens) {
 
 void head_logits(const Context& ctx, const Model& model, const Tensor& final_TH,
                  const Tensor& logits_TV) {
-  linear_forward(ctx, head_compute(model), Matrix::of(final_TH), model.head(),
+  linear_forward(ctx, head_compute(model), Matrix::of(final_TH), model.head().operand,
                  Matrix::of(logits_TV));
 }
 
@@ -64,10 +64,10 @@ void head_loss_backward(const Context& ctx, const Model& model, const Tensor& fi
                         .scale = scale,
                         .loss_t = loss_T.slice(t, end),
                         .dlogits_tV = dpart});
-    linear_backward_input(ctx, compute, Matrix::of(dpart), model.head(),
+    linear_backward_input(ctx, compute, Matrix::of(dpart), model.head().operand,
                           Matrix::of(dfinal_TH.slice(t, end)));
     linear_backward_weight(ctx, compute, Matrix::of(dpart), Matrix::of(final_part),
-                           model.weights().embed.gradient);
+                           model.head().gradient);
   }
 }
 

@@ -1,7 +1,8 @@
-// The tied head and its loss, over chunks of tokens so that tokens x vocabulary never exists in
+// The head and its loss, over chunks of tokens so that tokens x vocabulary never exists in
 // full.
 //
-//   logits = final Emb^T;  loss_t = cross entropy with target_t;  -1 means no loss
+//   logits = final W^T, W the head's weights
+//   loss_t = cross entropy with target_t; -1 means no loss
 //
 // Shapes   final dfinal [T, H]; targets [T] I32; loss [T].
 // Cost     2*T*V*H flop forward, 4*T*V*H more for the gradients.
@@ -16,7 +17,8 @@ int64_t head_chunk_tokens(const ModelSpec& spec, int64_t num_tokens);
 // Fills loss.
 void head_loss(const kernels::Context&, const Model&, const Tensor& final_TH,
                const Tensor& targets_T, const Tensor& loss_T);
-// Fills loss and dfinal (gradient of scale * sum of losses); adds to the embedding's gradient.
+// Fills loss and dfinal (gradient of scale * sum of losses); adds to the gradient of the
+// head's weights.
 void head_loss_backward(const kernels::Context&, const Model&, const Tensor& final_TH,
                         const Tensor& targets_T, double scale, const Tensor& loss_T,
                         const Tensor& dfinal_TH);

@@ -4,13 +4,24 @@
 #include "ashlar/nn/moe.h"
 
 namespace ashlar::nn {
+namespace {
 
-std::unique_ptr<Branch> make_branch(const CcaSpec&) {
+std::unique_ptr<Branch> make(const CcaSpec&) {
   return std::make_unique<CcaBranch>();
 }
 
-std::unique_ptr<Branch> make_branch(const MoeSpec&) {
+std::unique_ptr<Branch> make(const MoeSpec&) {
   return std::make_unique<MoeBranch>();
+}
+
+}  // namespace
+
+std::unique_ptr<Branch> make_mixer(const MixerSpec& mixer) {
+  return std::visit([](const auto& spec) { return make(spec); }, mixer);
+}
+
+std::unique_ptr<Branch> make_feed_forward(const FeedForwardSpec& feed_forward) {
+  return std::visit([](const auto& spec) { return make(spec); }, feed_forward);
 }
 
 }  // namespace ashlar::nn

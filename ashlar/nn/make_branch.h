@@ -1,4 +1,4 @@
-// The kinds of branches: a new one is a line in make_branch.cpp.
+// The kinds of branches: a new one is a function in make_branch.cpp.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace ashlar::nn {
 
-std::unique_ptr<Branch> make_branch(const CcaSpec&);
-std::unique_ptr<Branch> make_branch(const MoeSpec&);
+std::unique_ptr<Branch> make_mixer(const MixerSpec&);
+std::unique_ptr<Branch> make_feed_forward(const FeedForwardSpec&);
 
 }  // namespace ashlar::nn

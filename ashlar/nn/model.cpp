@@ -30,10 +30,7 @@ Tensor vector_at(const Tensor& first, int64_t numel) {
 
 // The first block with the RoPE of block l.
 size_t first_alike(const ModelSpec& spec, size_t l) {
-  const auto alike = [&](const BlockSpec& block) {
-    const CcaSpec &a = block.mixer, &b = spec.blocks[l].mixer;
-    return a.rope_theta == b.rope_theta && a.rotary_dim() == b.rotary_dim();
-  };
+  const auto alike = [&](const BlockSpec& block) { return block.rope() == spec.blocks[l].rope(); };
   return size_t(std::find_if(spec.blocks.begin(), spec.blocks.end(), alike) - spec.blocks.begin());
 }
 
@@ -44,7 +41,7 @@ std::vector<Tensor> take_tables(Arena& arena, const ModelSpec& spec, DType dtype
     const size_t first = first_alike(spec, l);
     tables.push_back(first < l
                          ? tables[first]
-                         : arena.take(dtype, {max_positions, spec.blocks[l].mixer.rotary_dim()}));
+                         : arena.take(dtype, {max_positions, spec.blocks[l].rope().rotary_dim}));
   }
   return tables;
 }
@@ -73,10 +70,10 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
   }
   take_weights(ctx, allocator, options.training);
   if (options.training) take_gradients(allocator);
-  for (size_t l = 0; l < rope_.size(); ++l)
-    if (first_alike(whole, l) == l)
-      rope_table(ctx, whole.blocks[l].mixer.rope_theta, whole.blocks[l].mixer.rotary_dim(),
-                 rope_[l]);
+  for (size_t l = 0; l < rope_.size(); ++l) {
+    const RopeSpec rope = whole.blocks[l].rope();
+    if (first_alike(whole, l) == l) rope_table(ctx, rope.theta, rope.rotary_dim, rope_[l]);
+  }
 }
 
 void Model::take_weights(const Context& ctx, Allocator& allocator, bool training) {

@@ -1,6 +1,6 @@
-// ZAYA1 whole: embedding, blocks, final norm; forward and backward over one micro-batch.
+// A model whole: embedding, blocks, final norm; forward and backward over one micro-batch.
 //
-//   x^0 = (Emb[id] + b_in) * a_in
+//   x^0 = (Emb[id] + b_in) * a_in                or, with plain residuals, Emb[id]
 //   block l:  a = norm(x^l);  h = merge(mixer(a), x^l);
 //             m = norm(h);    x^{l+1} = merge(feed_forward(m), h)
 //   final = norm(x^L), which loss.h turns into logits
@@ -82,7 +82,7 @@ class Model {
   const Types& types() const { return types_; }
   const ModelMemory& memory() const { return memory_; }
   const ModelWeights& weights() const { return weights_; }
-  const kernels::Operand& head() const { return weights_.embed.operand; }
+  const Weight& head() const { return weights_.head(); }
   void pack(const kernels::Context& ctx) const;                // all units
   void pack(const kernels::Context& ctx, int64_t unit) const;  // after every change of its weights
   // residency: what brings weights before they are used; absent where all of them stay here.

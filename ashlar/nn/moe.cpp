@@ -22,7 +22,7 @@ MoeShape MoeShape::of(const MoeSpec& whole, int64_t hidden_size, const Share& sh
 }
 
 void MoeWeights::list(const LayerSpec& layer, StoredVisitor visit) {
-  const MoeSpec& moe = layer.of_block().feed_forward;
+  const auto& moe = std::get<MoeSpec>(layer.of_block().feed_forward);
   shape = MoeShape::of(moe, layer.model.hidden_size, layer.share);
   router.list(layer.under("gate."), visit);
   const auto [H, E, here, skip] = shape;

@@ -43,11 +43,12 @@ struct Cut {
   std::vector<Section> sections;  // cover the dim
 };
 
-// The tokens that a tensor is applied to.  Where shares of a model run on other tokens of the
-// stream each, the gradient of a kStream tensor is a partial sum over them.
+// What a tensor is applied to.  Its gradient is a partial sum over shares of a model: of kHeads
+// because each share has other heads; of kStream where each runs on other tokens of the stream.
 enum class Applied : uint8_t {
-  kStream,  // those of the residual stream here: norms, merges, embedding
+  kStream,  // those of the residual stream here: norms, merges, embedding, head
   kLayer,   // all those of a layer, whoever holds them: attention, experts, router
+  kHeads,   // all those of a layer, in each head that stands here: a norm of queries or keys
 };
 
 // A logical tensor.
@@ -68,9 +69,10 @@ struct ParameterInfo {
 Portion portion_of(const Section& section, const Share& share);
 // The shape of the part of the tensor that stands in this share.
 Shape local_shape(const ParameterInfo& info, const Share& share);
-// Whether gradients of shares that ran on other tokens of the stream have to be added up.
-inline bool partial_over_stream(const ParameterInfo& info) {
-  return info.cuts.empty() && info.applied == Applied::kStream;
+// Whether gradients of the shares of a model have to be added up.
+inline bool partial_over_shares(const ParameterInfo& info, bool shards_stream) {
+  return info.cuts.empty() &&
+         (info.applied == Applied::kHeads || (info.applied == Applied::kStream && shards_stream));
 }
 
 // A trained tensor of a layer, or a buffer, as it stands in memory here.

@@ -11,7 +11,7 @@ using kernels::Matrix;
 }  // namespace
 
 void RouterWeights::list(const LayerSpec& layer, StoredVisitor visit) {
-  const MoeSpec& moe = layer.of_block().feed_forward;
+  const auto& moe = std::get<MoeSpec>(layer.of_block().feed_forward);
   const int64_t H = layer.model.hidden_size, R = moe.router_width, X = moe.num_classes();
   shape = {H, R, X, layer.model.norm_eps};
   const auto matrix = [&](const char* name, Weight& weight, const Shape& extents,

@@ -59,23 +59,48 @@ ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const Init
   };
   const LayerSpec root{spec, share, init, -1, "model."};
   const Shape table{spec.vocab_size, spec.hidden_size};
-  add({.weight = &embed,
-       .logical = {{.name = "model.embed_tokens.weight",
-                    .shape = table,
-                    .init = root.normal(),
-                    .decay = true,
-                    .applied = Applied::kStream}},
-       .operand_shape = table});
-  add({.weight = &input_scale, .logical = {stream_vector(root, "input_hidden_states_scale", 1.0)}});
-  add({.weight = &input_bias, .logical = {stream_vector(root, "input_hidden_states_bias", 0.0)}});
+  const auto add_table = [&](const char* name, Weight& weight) {
+    add({.weight = &weight,
+         .logical = {{.name = name,
+                      .shape = table,
+                      .init = root.normal(),
+                      .decay = true,
+                      .applied = Applied::kStream}},
+         .operand_shape = &weight == &head() ? table : Shape{}});
+  };
+  add_table("model.embed_tokens.weight", embed);
+  if (spec.scaled_embedding()) {
+    add({.weight = &input_scale,
+         .logical = {stream_vector(root, "input_hidden_states_scale", 1.0)}});
+    add({.weight = &input_bias, .logical = {stream_vector(root, "input_hidden_states_bias", 0.0)}});
+  }
   for (block = 0; block < spec.num_blocks(); ++block) {
     Block& b = blocks[size_t(block)];
-    b.mixer = make_branch(spec.blocks[size_t(block)].mixer);
-    b.feed_forward = make_branch(spec.blocks[size_t(block)].feed_forward);
+    b.mixer = make_mixer(spec.blocks[size_t(block)].mixer);
+    b.feed_forward = make_feed_forward(spec.blocks[size_t(block)].feed_forward);
     b.list({spec, share, init, block, "model.layers." + std::to_string(block) + "."}, add);
   }
   block = -1;
   add({.weight = &norm, .logical = {stream_vector(root, "norm.weight", 1.0)}});
+  if (!spec.tied_head) add_table("lm_head.weight", own_head);
+}
+
+ExchangeNeeds ModelWeights::needs() const {
+  ExchangeNeeds all;
+  for (const Block& block : blocks) {
+    const ExchangeNeeds needs = block.mixer->needs();
+    if (!needs.strips.empty()) {
+      ASHLAR_ASSERT(all.strips.empty() || all.halo_numel() == needs.halo_numel());
+      all.strips = needs.strips;
+    }
+    if (needs.key_cols > 0) {
+      ASHLAR_ASSERT(all.key_cols == 0 ||
+                    (all.key_cols == needs.key_cols && all.key_copies == needs.key_copies));
+      all.key_cols = needs.key_cols;
+      all.key_copies = needs.key_copies;
+    }
+  }
+  return all;
 }
 
 void ModelWeights::for_each(Visitor visit) const {
@@ -122,7 +147,7 @@ void lay_out_operands(const kernels::Context& ctx, const ModelWeights& weights, 
     if (!s.is_operand()) continue;
     Arena& arena = s.block >= 0 ? blocks(s.block) : root;
     if (&arena != &root && s.block != block) slot.emplace(arena), block = s.block;
-    const bool head = s.block < 0;  // the embedding, read as the head's weight
+    const bool head = s.block < 0;
     const DType compute = head && weights.spec.head_fp32 ? types.stream : types.compute;
     kernels::Operand& operand = s.weight->operand;
     operand = {.w = s.weight->value.view(s.operand_shape), .forward = {}, .backward = {}};

@@ -16,12 +16,16 @@ struct ModelWeights {
 
   const ModelSpec spec;
   const Share share;
-  Weight embed;                    // [V, H], head too
-  Weight input_scale, input_bias;  // [H]
+  Weight embed;                    // [V, H]
+  Weight input_scale, input_bias;  // [H]; without tensors where the embedding is not scaled
   std::vector<Block> blocks;
   Weight norm;                  // [H]
+  Weight own_head;              // [V, H]; without tensors where the head is the embedding
   std::vector<Stored> tensors;  // in the order in which forward meets them
 
+  // Of all mixers together, which are alike in what they need at all.
+  ExchangeNeeds needs() const;
+  const Weight& head() const { return spec.tied_head ? embed : own_head; }
   // Every logical tensor of which a part is here; absent tensors before memory was laid out.
   void for_each(Visitor visit) const;
 };
@@ -31,7 +35,7 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, DType dtype = 
 
 // Memory is ordered otherwise: tensors of no block; block by block the vectors of its branches,
 // then those of the block; the products of every block; buffers.  Inside each of these the order is
-// the list's.  It makes units: unit 0, the root, is the embedding and the vectors of all blocks,
+// the list's.  It makes units: unit 0, the root, is embedding, head and the vectors of all blocks,
 // unit l + 1 the products of block l, nearly all of it.  What ranks gather, free and reduce at once
 // is a unit.
 struct FlatRange {

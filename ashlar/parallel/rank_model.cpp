@@ -36,7 +36,7 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
   lay_out_inputs(allocator);
   if (parallel_.cp > 1) share_sequences(allocator);
   if (parallel_.tp > 1) share_layers();
-  if (shards_stream()) share_stream(allocator);
+  if (parallel_.tp > 1) sum_partial(allocator);
   shard_state(allocator);
 }
 
@@ -70,22 +70,26 @@ void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
   saved_arena_ = arena_for(allocator, Tag::kSaved, [&](Arena& arena) { lay_out(arena); });
   saved_ = lay_out(saved_arena_);
   for (const nn::Block& block : model_->blocks())
-    loads_.push_back(block.feed_forward->load(saved_.slot)->count_X);
+    if (const auto load = block.feed_forward->load(saved_.slot)) loads_.push_back(load->count_X);
 }
 
 void RankModel::lay_out_inputs(Allocator& allocator) {
   const int64_t num_tokens = token_counts().stream;
-  const int64_t num_blocks = recipe_.model.num_hidden_layers, classes = recipe_.model.num_classes();
+  int64_t num_classes = 0;  // of all blocks with experts
+  for (const Tensor& loads : loads_) num_classes += loads.numel();
   const auto lay_out = [&](Arena& arena) {
     ids_ = arena.take(DType::kI32, {num_tokens});
     targets_ = arena.take(DType::kI32, {num_tokens});
     loss_ = arena.take(model_->types().stream, {num_tokens});
-    step_loads_LX_ = arena.take(DType::kI64, {num_blocks, classes});
+    all_step_loads_ = arena.take(DType::kI64, {num_classes});
   };
   input_arena_ = arena_for(allocator, Tag::kInput, lay_out);
   lay_out(input_arena_);
-  for (int64_t l = 0; l < num_blocks; ++l)
-    step_loads_.push_back(step_loads_LX_.slice(l, l + 1).view({classes}));
+  int64_t begin = 0;
+  for (const Tensor& loads : loads_) {
+    step_loads_.push_back(all_step_loads_.slice(begin, begin + loads.numel()));
+    begin += loads.numel();
+  }
   // This rank's part of every row, and of that what its stream has.
   const int64_t first = shards_stream() ? num_tokens * groups_.tp().rank() : 0;
   for (int64_t i = 0; i < num_tokens; ++i)
@@ -95,8 +99,8 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
 }
 
 void RankModel::share_sequences(Allocator& allocator) {
-  cp_ = make_cp_sequence(parallel_.cp_exchange, groups_.cp(), cp_split(),
-                         model_->blocks()[0].mixer->needs(), model_->types(), allocator);
+  cp_ = make_cp_sequence(parallel_.cp_exchange, groups_.cp(), cp_split(), model_->weights().needs(),
+                         model_->types(), allocator);
 }
 
 void RankModel::share_layers() {
@@ -105,15 +109,15 @@ void RankModel::share_layers() {
   for (nn::Block& block : model_->blocks()) {
     block.mixer = std::make_unique<TpBranch>(std::move(block.mixer), tp, "tp attention", sequence);
     block.feed_forward =
-        std::make_unique<TpBranch>(std::move(block.feed_forward), tp, "tp experts", sequence);
+        std::make_unique<TpBranch>(std::move(block.feed_forward), tp, "tp feed-forward", sequence);
   }
   expert_sums_ = std::make_unique<ExpertSums>(tp);
-  const int64_t num_keys = model_->spec().blocks[0].mixer.num_key_heads;
-  head_sums_ = HeadSums::among(tp, model_->weights().share.of(nn::Grain::kKeyHead, num_keys));
+  head_sums_ = HeadSums::among(tp, model_->weights().needs().key_copies);
 }
 
-void RankModel::share_stream(Allocator& allocator) {
-  partial_ = std::make_unique<PartialSums>(allocator, *model_);
+void RankModel::sum_partial(Allocator& allocator) {
+  partial_ = std::make_unique<PartialSums>(allocator, *model_, shards_stream());
+  if (partial_->empty()) partial_.reset();
 }
 
 void RankModel::shard_state(Allocator& allocator) {
@@ -126,7 +130,7 @@ void RankModel::begin_step() {
   in_step_ = true;
   num_accumulated_ = 0;
   fill(ctx_, model_->unit_gradients(0), 0.0);
-  fill(ctx_, step_loads_LX_, 0.0);
+  if (!loads_.empty()) fill(ctx_, all_step_loads_, 0.0);
 }
 
 void RankModel::load(const MicroBatch& batch) {
@@ -177,8 +181,8 @@ void RankModel::reduce() {
   ctx_.enter("reduce");
   if (partial_) partial_->sum(ctx_, groups_.tp());
   zero_->finish_gradients(ctx_);
-  if (recipe_.balance.scope == BalanceScope::kGlobalBatch)
-    groups_.data().all_reduce(step_loads_LX_, step_loads_LX_, "loads").wait();
+  if (!loads_.empty() && recipe_.balance.scope == BalanceScope::kGlobalBatch)
+    groups_.data().all_reduce(all_step_loads_, all_step_loads_, "loads").wait();
   in_step_ = false;
 }
 

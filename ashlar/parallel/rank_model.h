@@ -8,7 +8,7 @@
 //                     tokens as this rank sees
 //   cp                the exchange that reaches the tokens of other ranks (cp.h)
 //   tp                branches around branches, which add up over ranks what these return (tp.h)
-//   sequence_parallel sums of the gradients that it leaves partial (tp_sums.h)
+//                     and sums of the gradients that it leaves partial (tp_sums.h)
 //   zero              the residency: it gathers weights before a block runs, and reduces gradients
 //                     after (zero.h)
 //
@@ -117,9 +117,9 @@ class RankModel {
   std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator,
                                                  const std::vector<Parameter>& parameters) const;
 
-  // By block, [E+1] I64: tokens of each expert, then those that no expert took.  loads: of the last
-  // micro-batch; of all data ranks where moe.balance.scope is micro_batch.  step_loads: since
-  // begin_step; after reduce of all data ranks.
+  // By block with experts, [E+1] I64: tokens of each expert, then those that no expert took.
+  // loads: of the last micro-batch; of all data ranks where moe.balance.scope is micro_batch.
+  // step_loads: since begin_step; after reduce of all data ranks.
   std::span<const Tensor> loads() const { return loads_; }
   std::span<const Tensor> step_loads() const { return step_loads_; }
   // The activations that forward kept of the last micro-batch.
@@ -140,7 +140,7 @@ class RankModel {
   void lay_out_inputs(Allocator& allocator);
   void share_sequences(Allocator& allocator);  // cp
   void share_layers();                         // tp
-  void share_stream(Allocator& allocator);     // sequence_parallel
+  void sum_partial(Allocator& allocator);      // tp
   void shard_state(Allocator& allocator);      // zero
 
   CpSplit cp_split() const;
@@ -162,7 +162,7 @@ class RankModel {
   nn::Saved saved_;
   std::vector<Tensor> loads_;
   Tensor ids_, targets_, loss_;
-  Tensor step_loads_LX_;  // [L, E+1]
+  Tensor all_step_loads_;  // one after another
   std::vector<Tensor> step_loads_;
   // Where the tokens of this rank's stream stand in a micro-batch, and room for a list of them.
   std::vector<int64_t> whole_rows_;
@@ -172,7 +172,7 @@ class RankModel {
   std::unique_ptr<CpSequence> cp_;           // null: cp 1
   std::unique_ptr<ExpertSums> expert_sums_;  // null: tp 1
   std::unique_ptr<HeadSums> head_sums_;      // null: nobody shares keys
-  std::unique_ptr<PartialSums> partial_;     // null: no sequence_parallel
+  std::unique_ptr<PartialSums> partial_;     // null: no gradient is partial
   std::unique_ptr<Zero> zero_;
   bool in_step_ = false;
   int64_t num_accumulated_ = 0;  // micro-batches of this step

@@ -7,8 +7,7 @@ using nn::BackwardTensors;
 using nn::Carry;
 using nn::Pass;
 
-std::unique_ptr<HeadSums> HeadSums::among(const comm::Group& tp, const nn::Portion& keys) {
-  const int sharers = keys.num_copies;
+std::unique_ptr<HeadSums> HeadSums::among(const comm::Group& tp, int sharers) {
   if (sharers == 1) return nullptr;
   auto group = tp.split("tp keys", [&](int rank) { return comm::SplitKey{rank / sharers, rank}; });
   return std::unique_ptr<HeadSums>(new HeadSums(std::move(group)));

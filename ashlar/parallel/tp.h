@@ -4,12 +4,12 @@
 //                          as they are                   sequence_parallel
 //   forward  attention     all_reduce "tp attention"     all_gather "tp attention input",
 //                                                        reduce_scatter "tp attention"
-//            experts       all_reduce "tp experts"       the same two of "tp experts"
+//            experts       all_reduce "tp feed-forward"       the same two of "tp feed-forward"
 //   backward attention     all_reduce                    all_gather "tp attention input" and
 //                          "tp attention gradient"       "tp attention output gradient",
 //                                                        reduce_scatter "tp attention gradient"
-//            experts       all_reduce                    the same three of "tp experts"
-//                          "tp experts gradient"
+//            experts       all_reduce                    the same three of "tp feed-forward"
+//                          "tp feed-forward gradient"
 //            router        all_reduce "tp router"        the same
 //   where ranks share keys, among those: all_reduce "tp query sums" forward, "tp key gradients"
 //   backward.
@@ -35,9 +35,9 @@ namespace ashlar::parallel {
 // Sums over the ranks that hold the same key heads.
 class HeadSums final : public nn::HeadExchange {
  public:
-  // keys: the key heads here.  Null where nobody shares them.  Every rank of tp calls it at the
-  // same place among the splits of its groups.
-  static std::unique_ptr<HeadSums> among(const comm::Group& tp, const nn::Portion& keys);
+  // sharers: so many neighbours in tp hold the same key heads.  Null where nobody shares them.
+  // Every rank of tp calls it at the same place among the splits of its groups.
+  static std::unique_ptr<HeadSums> among(const comm::Group& tp, int sharers);
   void sum_queries(const Tensor& q_sum_TKD) override;
   void sum_key_gradients(const Tensor& gradients) override;
   bool leads() const override { return sharers_->rank() == 0; }

@@ -1,17 +1,19 @@
 #include "ashlar/parallel/tp_sums.h"
 
+#include <array>
+
 #include "ashlar/kernels/copy.h"
 
 namespace ashlar::parallel {
 
-PartialSums::PartialSums(Allocator& allocator, const nn::Model& model)
-    : embed_(model.weights().embed.gradient) {
+PartialSums::PartialSums(Allocator& allocator, const nn::Model& model, bool shards_stream) {
   int64_t numel = 0;
   for (const nn::Stored& stored : model.weights().tensors) {
     const Tensor& gradient = stored.weight->gradient;
-    if (!partial_over_stream(stored.logical[0]) || gradient.shape.ndim() != 1) continue;
-    vectors_.push_back(gradient);
-    numel += gradient.numel();
+    if (!partial_over_shares(stored.logical[0], shards_stream)) continue;
+    const bool vector = gradient.shape.ndim() == 1;
+    (vector ? vectors_ : tables_).push_back(gradient);
+    if (vector) numel += gradient.numel();
   }
   packed_ = make_tensor(allocator, model.types().stream, {numel}, Tag::kCommunication);
 }
@@ -25,11 +27,14 @@ void PartialSums::sum(const kernels::Context& ctx, comm::Group& tp) const {
       begin += vector.numel();
     }
   };
-  comm::Work embedding = tp.all_reduce(embed_, embed_, "tp embedding");
+  std::array<comm::Work, 2> tables;
+  ASHLAR_ASSERT(tables_.size() <= tables.size());
+  for (size_t i = 0; i < tables_.size(); ++i)
+    tables[i] = tp.all_reduce(tables_[i], tables_[i], "tp embedding");
   each([&](const Tensor& vector, const Tensor& packed) { copy(ctx, vector, packed); });
   tp.all_reduce(packed_.tensor, packed_.tensor, "tp norms").wait();
   each([&](const Tensor& vector, const Tensor& packed) { copy(ctx, packed, vector); });
-  embedding.wait();
+  for (comm::Work& table : tables) table.wait();
 }
 
 }  // namespace ashlar::parallel

@@ -1,9 +1,11 @@
-// The gradients that parallel.sequence_parallel leaves partial over the tp ranks, added up: vectors
-// of norms and merges, the input's scale and bias, the final norm (packed into one buffer), and the
-// embedding (in place).  Once a step, after its last backward and before the sums over data ranks.
+// The gradients that tensor parallelism leaves partial over the tp ranks (nn::partial_over_shares),
+// added up: vectors, packed into one buffer, and tables of the vocabulary in place.  Vectors are
+// those applied to each head; with parallel.sequence_parallel also norms, merges, the input's scale
+// and bias and the final norm, and then the tables are embedding and head.  Once a step, after its
+// last backward and before the sums over data ranks.
 //
-// Cost     all_reduce "tp norms" of (10 L + 3) H elements of the stream type, all_reduce
-//          "tp embedding" of V H.
+// Cost     all_reduce "tp norms" of the vectors' elements in the stream type, and all_reduce
+//          "tp embedding" of V H for each table.
 // Memory   the buffer, taken at construction under Tag::kCommunication.
 #pragma once
 
@@ -16,13 +18,14 @@ namespace ashlar::parallel {
 
 class PartialSums {
  public:
-  // The model must outlive this, and keep the gradients of its root (nn::FlatLayout) in place.
-  PartialSums(Allocator& allocator, const nn::Model& model);
+  // shards_stream: with parallel.sequence_parallel.  The model must outlive this, and keep the
+  // gradients of its root (nn::FlatLayout) in place.
+  PartialSums(Allocator& allocator, const nn::Model& model, bool shards_stream);
+  bool empty() const { return vectors_.empty() && tables_.empty(); }
   void sum(const kernels::Context& ctx, comm::Group& tp) const;
 
  private:
-  std::vector<Tensor> vectors_;
-  Tensor embed_;
+  std::vector<Tensor> vectors_, tables_;
   OwnedTensor packed_;
 };
 

@@ -1,6 +1,6 @@
 #include "ashlar/spec/keys.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <limits>
@@ -17,7 +17,6 @@ constexpr double kNone = std::numeric_limits<double>::infinity();
 // Upper bounds keep every product of sizes (parameters, bytes of state) inside an int64_t.
 constexpr KeyRange kLayerCount{1, 1024};
 constexpr KeyRange kHeadCount{1, 1024};
-constexpr KeyRange kExpertCount{1, 4096};
 constexpr KeyRange kWidth{1, 131072};
 constexpr KeyRange kTokenId{-1, 2147483646};
 constexpr KeyRange kCount{0, kNone};
@@ -89,9 +88,15 @@ Key word(const char* name, Section Recipe::*section, Enum Section::*field,
   return row;
 }
 
+// A key that decides which tensors a model has, or their shapes.
+Key shape(Key row) {
+  row.shapes = true;
+  return row;
+}
+
 Key required(Key row) {
   row.required = true;
-  return row;
+  return shape(std::move(row));
 }
 
 using Rows = std::vector<Key>;
@@ -111,43 +116,50 @@ Key run_name() {
 
 Rows model_sizes() {
   constexpr auto m = &Recipe::model;
-  using M = ZayaSpec;
+  using M = ModelKeys;
   return {
       required(integer("model.vocab_size", m, &M::vocab_size, {2, 2147483647},
-                       "rows of the embedding, which is also the head")),
+                       "rows of the embedding and of the head")),
       required(integer("model.hidden_size", m, &M::hidden_size, kWidth, "width of the stream")),
       required(integer("model.num_hidden_layers", m, &M::num_hidden_layers, kLayerCount,
-                       "blocks of one attention and one mixture of experts")),
+                       "blocks of one mixer and one feed-forward")),
       required(integer("model.num_attention_heads", m, &M::num_attention_heads, kHeadCount,
                        "query heads")),
       required(integer("model.num_key_value_heads", m, &M::num_key_value_heads, kHeadCount,
                        "key and value heads; divides the query heads")),
       required(integer("model.head_dim", m, &M::head_dim, {1, CcaSpec::kMaxHeadDim},
-                       "channels of a head; times key and value heads it must be even")),
-      required(integer("model.num_experts", m, &M::num_experts, kExpertCount,
-                       "experts of a block; the router adds a skip class")),
-      required(integer("model.moe_intermediate_size", m, &M::moe_intermediate_size, kWidth,
-                       "width inside an expert")),
-      required(integer("model.router_hidden_size", m, &M::router_hidden_size, kWidth,
-                       "width of the router")),
+                       "channels of a head; in cca, times key and value heads it must be even")),
+      shape(integer("model.num_experts", m, &M::num_experts, {0, 4096},
+                    "experts of a moe feed-forward; the router adds a skip class")),
+      shape(integer("model.moe_intermediate_size", m, &M::moe_intermediate_size, {0, 131072},
+                    "width inside an expert")),
+      shape(integer("model.router_hidden_size", m, &M::router_hidden_size, {0, 131072},
+                    "width of the router")),
+      shape(key("model.layer_types", KeyType::kLayers, m, &M::layer_types,
+                "type of each block, MIXER+FEED_FORWARD or a name: hybrid is cca+moe, "
+                "hybrid_sliding the same with a window; alternate: sliding on even blocks")),
+      shape(word("model.residual", m, &M::residual, {kResidualNames.begin(), kResidualNames.end()},
+                 "how branches join the stream: scaled by learned vectors, which is the default "
+                 "where a mixer is cca, or plain")),
+      shape(boolean("model.tie_word_embeddings", m, &M::tie_word_embeddings,
+                    "the head is the embedding; false: it has weights of its own")),
   };
 }
 
 Rows model_choices() {
   constexpr auto m = &Recipe::model;
-  using M = ZayaSpec;
+  using M = ModelKeys;
   return {
       number("model.rms_norm_eps", m, &M::rms_norm_eps, {0, 1, true}, "guard of every RMSNorm"),
       number("model.partial_rotary_factor", m, &M::partial_rotary_factor, {0, 1, true},
-             "share of a head that RoPE rotates; must give an even number of channels"),
-      number("model.rope_theta", m, &M::rope_theta, kPositive, "RoPE base of hybrid blocks"),
+             "share of a head that RoPE rotates, an even number of channels; default 0.5 where a "
+             "mixer is cca, else 1"),
+      number("model.rope_theta", m, &M::rope_theta, kPositive,
+             "RoPE base of blocks without window"),
       number("model.rope_theta_sliding", m, &M::rope_theta_sliding, kPositive,
-             "RoPE base of hybrid_sliding blocks"),
+             "RoPE base of sliding blocks"),
       integer("model.sliding_window", m, &M::sliding_window, {0, 1 << 30},
-              "tokens that a hybrid_sliding block sees, the token itself included; 0: none"),
-      key("model.layer_types", KeyType::kLayers, m, &M::layer_types,
-          "type of each block; hybrid sees all earlier tokens, hybrid_sliding a window; alternate: "
-          "sliding on even blocks"),
+              "tokens that a sliding block sees, the token itself included; 0: none"),
       integer("model.max_position_embeddings", m, &M::max_position_embeddings, {1, 1 << 30},
               "longest sequence that the model is meant for"),
       integer("model.pad_token_id", m, &M::pad_token_id, kTokenId, "padding id; -1: none"),
@@ -156,7 +168,7 @@ Rows model_choices() {
       boolean("model.head_fp32", m, &M::head_fp32,
               "head product in fp32 even where the rest computes in bf16"),
       number("model.qk_norm_eps", m, &M::qk_norm_eps, {0, 1},
-             "guard of the QK norm, under the root"),
+             "guard of the QK norm of cca, under the root"),
       word("moe.skip_output", m, &M::skip_output, {"zero", "identity"},
            "what a token gets from the skip class: nothing, or its input times the probability"),
   };
@@ -377,7 +389,8 @@ std::string expected_of(const Key& key) {
     case KeyType::kBlend:
       return "a dataset prefix, \"A:0.7,B:0.3\" or a list of { path, weight }";
     case KeyType::kLayers:
-      return "hybrid, hybrid_sliding, alternate or a list with hybrid or hybrid_sliding per block";
+      return layer_types_text() +
+             ", or a list of such types, one per block or so many that they repeat";
   }
   ASHLAR_ASSERT(false && "a KeyType without a description");
 }
@@ -394,16 +407,6 @@ std::string range_problem(const Key& key, const Recipe& recipe, std::string_view
   if (in_range(key.range, value)) return "";
   return fmt::format("{} is {}; expected {}", shown_name, value_text(key.get(recipe)),
                      expected_of(key));
-}
-
-std::vector<LayerType> expand_layer_pattern(std::string_view pattern, int64_t num_layers) {
-  std::vector<LayerType> types;
-  if (pattern != "hybrid" && pattern != "hybrid_sliding" && pattern != "alternate") return types;
-  for (int64_t layer = 0; layer < num_layers; ++layer) {
-    const bool sliding = pattern == "hybrid_sliding" || (pattern == "alternate" && layer % 2 == 0);
-    types.push_back(sliding ? LayerType::kHybridSliding : LayerType::kHybrid);
-  }
-  return types;
 }
 
 }  // namespace ashlar

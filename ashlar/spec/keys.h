@@ -30,6 +30,7 @@ struct Key {
   KeyType type;
   std::string meaning;  // one line, for docs/recipes.md
   bool required = false;
+  bool shapes = false;  // decides which tensors a model has, or their shapes
   KeyRange range;
   std::vector<std::string> words;  // of a kWord key, in the order of its enum
   std::function<KeyValue(const Recipe&)> get;
@@ -45,9 +46,5 @@ std::string expected_of(const Key& key);
 std::string value_text(const KeyValue& value);
 // "NAME is VALUE; expected ..." if a number leaves its range, else "".
 std::string range_problem(const Key& key, const Recipe& recipe, std::string_view shown_name);
-
-// Names of layer patterns: "hybrid", "hybrid_sliding" and "alternate" (sliding on even blocks).
-// The layer types of `num_layers` blocks; empty if there is no such pattern.
-std::vector<LayerType> expand_layer_pattern(std::string_view pattern, int64_t num_layers);
 
 }  // namespace ashlar

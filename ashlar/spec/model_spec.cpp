@@ -1,5 +1,7 @@
 #include "ashlar/spec/model_spec.h"
 
+#include <fmt/ranges.h>
+
 #include "ashlar/core/fields.h"
 
 namespace ashlar {
@@ -7,27 +9,9 @@ namespace {
 
 constexpr int64_t kMost = INT32_MAX;
 
-// The members of each struct, once for both directions: visit(name, value, least).
-template <typename Visit>
-void visit_members(CcaSpec& s, Visit visit) {
-  visit("num_query_heads", s.num_query_heads, 1);
-  visit("num_key_heads", s.num_key_heads, 1);
-  visit("head_dim", s.head_dim, 1);
-  visit("rotary_factor", s.rotary_factor, 0);
-  visit("window", s.window, 0);
-  visit("rope_theta", s.rope_theta, 0);
-  visit("qk_norm_eps", s.qk_norm_eps, 0);
-}
-
-template <typename Visit>
-void visit_members(MoeSpec& s, Visit visit) {
-  visit("num_experts", s.num_experts, 1);
-  visit("width", s.width, 1);
-  visit("router_width", s.router_width, 1);
-}
-
-template <typename Visit>
-void visit_members(ModelSpec& s, Visit visit) {
+// The members of the model itself: visit(name, value, least).
+template <typename Model, typename Visit>
+void visit_members(Model& s, Visit visit) {
   visit("vocab_size", s.vocab_size, 1);
   visit("hidden_size", s.hidden_size, 1);
   visit("max_positions", s.max_positions, 1);
@@ -37,12 +21,17 @@ void visit_members(ModelSpec& s, Visit visit) {
   visit("eos_token_id", s.eos_token_id, -1);
 }
 
-template <typename Struct>
-nlohmann::ordered_json members_of(Struct s) {
-  nlohmann::ordered_json json;
-  visit_members(s, [&](const char* name, const auto& value, int64_t) { json[name] = value; });
-  return json;
-}
+struct MemberWriter {
+  nlohmann::ordered_json& json;
+  template <typename Number>
+  void operator()(const char* name, const Number& value, int) const {
+    json[name] = value;
+  }
+  template <typename Enum, size_t kCount>
+  void operator()(const char* name, Enum value, const std::array<const char*, kCount>& words) {
+    json[name] = words[size_t(value)];
+  }
+};
 
 struct MemberReader {
   const Fields& fields;
@@ -54,43 +43,61 @@ struct MemberReader {
     if (!(value >= double(least)))
       fields.fail("{} is {}; expected at least {}", name, value, least);
   }
+  template <typename Enum, size_t kCount>
+  void operator()(const char* name, Enum& value, const std::array<const char*, kCount>& words) {
+    const std::string& word = fields.text(name);
+    for (size_t i = 0; i < kCount; ++i)
+      if (word == words[i]) return void(value = Enum(i));
+    fields.fail("{} is \"{}\"; expected one of {}", name, word, fmt::join(words, ", "));
+  }
 };
 
-// The only word that a member may be today.
-void require_word(const Fields& fields, const char* name, std::string_view word) {
-  if (fields.text(name) != word)
-    fields.fail("{} is \"{}\"; expected \"{}\"", name, fields.text(name), word);
+// A mixer or a feed-forward with its kind.
+template <typename... Specs>
+nlohmann::ordered_json json_of(const std::variant<Specs...>& branch) {
+  nlohmann::ordered_json json;
+  std::visit(
+      [&](const auto& spec) {
+        json["kind"] = spec.kKind;
+        spec.visit_members(spec, MemberWriter{json});
+      },
+      branch);
+  return json;
+}
+
+template <typename... Specs>
+void read_branch(const Fields& fields, std::variant<Specs...>& branch) {
+  const std::string& kind = fields.text("kind");
+  const auto read = [&]<typename Spec>(Spec spec) {
+    if (kind != Spec::kKind) return false;
+    Spec::visit_members(spec, MemberReader{fields});
+    branch = spec;
+    return true;
+  };
+  if (!(read(Specs{}) || ...))
+    fields.fail("kind is \"{}\"; expected one of {}", kind,
+                fmt::join(std::array{Specs::kKind...}, ", "));
 }
 
 BlockSpec parse_block(const Fields& fields) {
   BlockSpec block;
-  const Fields mixer = fields.object("mixer"), feed_forward = fields.object("feed_forward");
-  require_word(mixer, "kind", "cca");
-  visit_members(block.mixer, MemberReader{mixer});
-  require_word(feed_forward, "kind", "moe");
-  visit_members(block.feed_forward, MemberReader{feed_forward});
-  const std::string& skip = feed_forward.text("skip_output");
-  if (skip != "zero" && skip != "identity")
-    feed_forward.fail("skip_output is \"{}\"; expected \"zero\" or \"identity\"", skip);
-  block.feed_forward.skip_output = skip == "zero" ? SkipOutput::kZero : SkipOutput::kIdentity;
-  require_word(fields, "residual", "scaled");
+  read_branch(fields.object("mixer"), block.mixer);
+  read_branch(fields.object("feed_forward"), block.feed_forward);
+  MemberReader{fields}("residual", block.residual, kResidualNames);
   return block;
 }
 
 }  // namespace
 
 std::string to_json(const ModelSpec& model) {
-  nlohmann::ordered_json json = members_of(model);
+  nlohmann::ordered_json json;
+  visit_members(model, MemberWriter{json});
   json["head_fp32"] = model.head_fp32;
-  for (const BlockSpec& block : model.blocks) {
-    nlohmann::ordered_json mixer{{"kind", "cca"}}, feed_forward{{"kind", "moe"}};
-    mixer.update(members_of(block.mixer));
-    feed_forward.update(members_of(block.feed_forward));
-    feed_forward["skip_output"] =
-        block.feed_forward.skip_output == SkipOutput::kZero ? "zero" : "identity";
-    json["blocks"].push_back(
-        {{"mixer", mixer}, {"feed_forward", feed_forward}, {"residual", "scaled"}});
-  }
+  if (!model.tied_head) json["tied_head"] = false;
+  for (const BlockSpec& block : model.blocks)
+    json["blocks"].push_back({{"mixer", json_of(block.mixer)},
+                              {"feed_forward", json_of(block.feed_forward)},
+                              {"residual", kResidualNames[size_t(block.residual)]}});
   return json.dump(2);
 }
 
@@ -100,6 +107,7 @@ ModelSpec parse_model_spec(std::string_view json, const std::string& what) {
   ModelSpec model;
   visit_members(model, MemberReader{fields});
   model.head_fp32 = fields.boolean("head_fp32");
+  if (fields.has("tied_head")) model.tied_head = fields.boolean("tied_head");
   const Json& blocks = fields.array("blocks");
   if (blocks.empty()) fields.fail("blocks is empty; expected at least one block");
   for (size_t l = 0; l < blocks.size(); ++l)

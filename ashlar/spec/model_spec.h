@@ -1,22 +1,39 @@
 // A model, block by block: what its layers are made from, whatever family it belongs to.  Plain
-// values, made of what a recipe or a config.json states (zaya_spec.h) and kept whole in the
+// values, made of what a recipe or a config.json states (model_keys.h) and kept whole in the
 // model.json of every saved step.
+//
+// A kind of mixer or feed-forward is a struct with a name (kKind) and one list of its members,
+// from which model.json is written and read.  Its alternative in MixerSpec or FeedForwardSpec is
+// all that the rest of this module needs to know of it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace ashlar {
 
 // What the skip class of a router adds: nothing, or p * m.
 enum class SkipOutput : uint8_t { kZero, kIdentity };
-// How branches join the stream: both scaled and shifted by learned vectors before they are added.
-enum class Residual : uint8_t { kScaled };
+inline constexpr std::array<const char*, 2> kSkipOutputNames{"zero", "identity"};
+// How branches join the stream: both scaled and shifted by learned vectors before they are added
+// (ZAYA1), or as they are.  Where a model's first block scales, so does its embedding.
+enum class Residual : uint8_t { kScaled, kPlain };
+inline constexpr std::array<const char*, 2> kResidualNames{"scaled", "plain"};
+
+// Rotary position embedding of a mixer: so many channels of a head turn, 0: none.
+struct RopeSpec {
+  int64_t rotary_dim = 0;
+  double theta = 1e4;
+  friend bool operator==(const RopeSpec&, const RopeSpec&) = default;
+};
 
 // Compressed Convolutional Attention (nn/cca_attention.h).
 struct CcaSpec {
+  static constexpr const char* kKind = "cca";
   static constexpr int64_t kMaxHeadDim = 256;  // what the attention kernels hold
 
   int64_t num_query_heads = 0;  // N
@@ -30,25 +47,53 @@ struct CcaSpec {
   int64_t q_dim() const { return num_query_heads * head_dim; }
   int64_t kv_dim() const { return num_key_heads * head_dim; }
   int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C
-  int64_t rotary_dim() const { return int64_t(double(head_dim) * rotary_factor); }
+  RopeSpec rope() const { return {int64_t(double(head_dim) * rotary_factor), rope_theta}; }
+
+  template <typename Spec, typename Visit>
+  static void visit_members(Spec& s, Visit visit) {
+    visit("num_query_heads", s.num_query_heads, 1);
+    visit("num_key_heads", s.num_key_heads, 1);
+    visit("head_dim", s.head_dim, 1);
+    visit("rotary_factor", s.rotary_factor, 0);
+    visit("window", s.window, 0);
+    visit("rope_theta", s.rope_theta, 0);
+    visit("qk_norm_eps", s.qk_norm_eps, 0);
+  }
   friend bool operator==(const CcaSpec&, const CcaSpec&) = default;
 };
 
 // Mixture of experts with ZAYA1's router (nn/moe.h).
 struct MoeSpec {
+  static constexpr const char* kKind = "moe";
+
   int64_t num_experts = 0;   // E; the router has one class more (skip)
   int64_t width = 0;         // F, inside an expert
   int64_t router_width = 0;  // R
   SkipOutput skip_output = SkipOutput::kZero;
 
   int64_t num_classes() const { return num_experts + 1; }
+
+  template <typename Spec, typename Visit>
+  static void visit_members(Spec& s, Visit visit) {
+    visit("num_experts", s.num_experts, 1);
+    visit("width", s.width, 1);
+    visit("router_width", s.router_width, 1);
+    visit("skip_output", s.skip_output, kSkipOutputNames);
+  }
   friend bool operator==(const MoeSpec&, const MoeSpec&) = default;
 };
 
+using MixerSpec = std::variant<CcaSpec>;
+using FeedForwardSpec = std::variant<MoeSpec>;
+
 struct BlockSpec {
-  CcaSpec mixer;
-  MoeSpec feed_forward;
+  MixerSpec mixer;
+  FeedForwardSpec feed_forward;
   Residual residual = Residual::kScaled;
+
+  RopeSpec rope() const {
+    return std::visit([](const auto& spec) { return spec.rope(); }, mixer);
+  }
   friend bool operator==(const BlockSpec&, const BlockSpec&) = default;
 };
 
@@ -58,17 +103,21 @@ struct ModelSpec {
   int64_t max_positions = 0;  // of the longest sequence that the model is meant for
   double norm_eps = 1e-5;
   bool head_fp32 = false;  // the head product in fp32 even when compute is bf16
+  bool tied_head = true;   // the head is the embedding; else it has weights of its own
   int64_t pad_token_id = 0, bos_token_id = 2, eos_token_id = 1;
   std::vector<BlockSpec> blocks;
 
   int64_t num_blocks() const { return int64_t(blocks.size()); }
+  // x^0 = (Emb[id] + b) * a instead of Emb[id].
+  bool scaled_embedding() const { return blocks.at(0).residual == Residual::kScaled; }
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 
 // {"vocab_size": ..., "blocks": [{"mixer": {"kind": "cca", ...}, "feed_forward": {"kind": "moe",
 // ...}, "residual": "scaled"}, ...]}, with the names above.
 std::string to_json(const ModelSpec& model);
-// kCorrupt "WHAT: key is VALUE; expected ..." for anything but what to_json writes.
+// kCorrupt "WHAT: key is VALUE; expected ..." for anything but what to_json writes.  tied_head
+// stands there only where it is false, so that earlier versions read what they can run.
 ModelSpec parse_model_spec(std::string_view json, const std::string& what);
 
 }  // namespace ashlar

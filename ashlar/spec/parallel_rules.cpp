@@ -18,13 +18,13 @@ std::string nearest(int64_t value, int64_t limit, function_ref<bool(int64_t)> le
 }
 
 // Key heads are cut among ranks, or ranks share one.
-bool heads_fit(const ZayaSpec& m, int64_t tp) {
+bool heads_fit(const ModelKeys& m, int64_t tp) {
   const int64_t K = m.num_key_value_heads;
   return m.num_attention_heads % tp == 0 && (K % tp == 0 || tp % K == 0);
 }
 
 std::string tp_rule(const Recipe& recipe) {
-  const ZayaSpec& m = recipe.model;
+  const ModelKeys& m = recipe.model;
   const int64_t tp = recipe.parallel.tp;
   const auto legal = [&](int64_t t) { return heads_fit(m, t) && m.moe_intermediate_size % t == 0; };
   if (legal(tp)) return "";

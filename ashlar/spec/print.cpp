@@ -38,14 +38,23 @@ std::string blend_text(const std::vector<BlendEntry>& blend) {
   return "[" + out + "]";
 }
 
+// As short as it can be read: one name for all blocks, or the shortest list that repeats.
 std::string layers_text(const std::vector<LayerType>& layers) {
-  for (const char* pattern : {"hybrid", "hybrid_sliding", "alternate"})
-    if (!layers.empty() && layers == expand_layer_pattern(pattern, int64_t(layers.size())))
-      return quoted(pattern);
+  if (layers.empty()) return "[]";
+  const auto count = int64_t(layers.size());
+  for (const std::string& name : {name_of(layers[0]), std::string("alternate")})
+    if (layers == expand_layer_pattern(name, count)) return quoted(name);
+  const auto repeats = [&](size_t period) {
+    if (layers.size() % period != 0) return false;
+    for (size_t l = period; l < layers.size(); ++l)
+      if (layers[l] != layers[l - period]) return false;
+    return true;
+  };
+  size_t period = 1;
+  while (!repeats(period)) ++period;
   std::string out;
-  for (LayerType type : layers)
-    out += fmt::format("{}\"{}\"", out.empty() ? "" : ", ",
-                       type == LayerType::kHybrid ? "hybrid" : "hybrid_sliding");
+  for (size_t l = 0; l < period; ++l)
+    out += fmt::format("{}{}", l == 0 ? "" : ", ", quoted(name_of(layers[l])));
   return "[" + out + "]";
 }
 

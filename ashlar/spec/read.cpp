@@ -178,10 +178,16 @@ std::optional<KeyValue> layers_of(const toml::node& node, int64_t num_layers) {
   if (array == nullptr) return std::nullopt;
   std::vector<LayerType> types;
   for (const toml::node& element : *array) {
-    const auto word = element.value_exact<std::string>();
-    if (word != "hybrid" && word != "hybrid_sliding") return std::nullopt;
-    types.push_back(word == "hybrid" ? LayerType::kHybrid : LayerType::kHybridSliding);
+    const auto name = element.value_exact<std::string>();
+    if (!name || name == "alternate") return std::nullopt;
+    const auto one = expand_layer_pattern(*name, 1);
+    if (one.empty()) return std::nullopt;
+    types.push_back(one[0]);
   }
+  // A list that divides the blocks repeats; any other length is a rule's business.
+  const size_t period = types.size();
+  if (period > 0 && size_t(num_layers) % period == 0)
+    while (types.size() < size_t(num_layers)) types.push_back(types[types.size() - period]);
   return KeyValue(std::move(types));
 }
 
@@ -276,6 +282,16 @@ std::string apply_override(toml::table& table, const std::string& assignment) {
   return name;
 }
 
+// What follows from other keys where the recipe is silent.
+template <typename Has>
+void fill_model_defaults(ModelKeys& model, Has has) {
+  if (!has("model.layer_types"))
+    model.layer_types = expand_layer_pattern("hybrid", model.num_hidden_layers);
+  const bool cca = model.has_mixer(CcaSpec::kKind);
+  if (!has("model.residual")) model.residual = cca ? Residual::kScaled : Residual::kPlain;
+  if (!has("model.partial_rotary_factor")) model.partial_rotary_factor = cca ? 0.5 : 1.0;
+}
+
 }  // namespace
 
 Recipe parse_recipe(const std::string& toml, const std::string& source,
@@ -297,8 +313,7 @@ Recipe parse_recipe(const std::string& toml, const std::string& source,
                      expected_of(key));
     }
   }
-  if (!table.at_path("model.layer_types"))
-    recipe.model.layer_types = expand_layer_pattern("hybrid", recipe.model.num_hidden_layers);
+  fill_model_defaults(recipe.model, [&](const char* name) { return bool(table.at_path(name)); });
   if (recipe.data.num_streams == 0)
     recipe.data.num_streams = default_num_streams(recipe.train.global_batch);
   validate(recipe);

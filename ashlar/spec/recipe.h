@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/spec/zaya_spec.h"
+#include "ashlar/spec/model_keys.h"
 
 namespace ashlar {
 
@@ -136,7 +136,7 @@ struct CheckpointSpec {
 
 struct Recipe {
   std::string name, source;  // [run] name; the file it came from (not a key)
-  ZayaSpec model;
+  ModelKeys model;
   InitSpec init;
   BalanceSpec balance;
   DataSpec data;

@@ -19,14 +19,14 @@ std::string multiples_near(int64_t value, int64_t unit) {
   return below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
 }
 
-std::string head_rules(const ZayaSpec& m, const std::string& s) {
+std::string head_rules(const ModelKeys& m, const std::string& s) {
   if (m.num_attention_heads % m.num_key_value_heads != 0)
     return fmt::format(
         "{}num_attention_heads is {} but {}num_key_value_heads is {}; choose a "
         "multiple of {}: {}",
         s, m.num_attention_heads, s, m.num_key_value_heads, m.num_key_value_heads,
         multiples_near(m.num_attention_heads, m.num_key_value_heads));
-  if (m.kv_dim() % 2 != 0)
+  if (m.has_mixer(CcaSpec::kKind) && m.kv_dim() % 2 != 0)
     return fmt::format(
         "{}head_dim is {} but {}num_key_value_heads is {}: half of their product is "
         "delayed by one token, so it must be even; choose head_dim {}",
@@ -34,7 +34,7 @@ std::string head_rules(const ZayaSpec& m, const std::string& s) {
   return "";
 }
 
-std::string rotary_rule(const ZayaSpec& m, const std::string& s) {
+std::string rotary_rule(const ModelKeys& m, const std::string& s) {
   const int64_t rotated = m.rotary_dim();
   if (rotated >= 2 && rotated % 2 == 0) return "";
   if (m.head_dim < 2)
@@ -45,7 +45,7 @@ std::string rotary_rule(const ZayaSpec& m, const std::string& s) {
   // Only factors that round to the wanted number are offered.
   std::string choices;
   for (int64_t even : {rotated / 2 * 2, rotated / 2 * 2 + 2}) {
-    ZayaSpec other = m;
+    ModelKeys other = m;
     other.partial_rotary_factor = static_cast<double>(even) / static_cast<double>(m.head_dim);
     if (even >= 2 && even <= m.head_dim && other.rotary_dim() == even)
       choices += fmt::format("{}{}", choices.empty() ? "" : " or ", other.partial_rotary_factor);
@@ -56,23 +56,43 @@ std::string rotary_rule(const ZayaSpec& m, const std::string& s) {
       s, m.partial_rotary_factor, s, m.head_dim, rotated, choices);
 }
 
-std::string layer_rules(const ZayaSpec& m, const std::string& s) {
+std::string layer_rules(const ModelKeys& m, const std::string& s) {
   if (static_cast<int64_t>(m.layer_types.size()) != m.num_hidden_layers)
     return fmt::format(
         "{}layer_types has {} entries but {}num_hidden_layers is {}; give one per "
-        "block, or one of hybrid, hybrid_sliding, alternate",
+        "block, so many that they repeat, or one name for all",
         s, m.layer_types.size(), s, m.num_hidden_layers);
-  const bool sliding = std::find(m.layer_types.begin(), m.layer_types.end(),
-                                 LayerType::kHybridSliding) != m.layer_types.end();
-  if (sliding && m.sliding_window == 0)
-    return fmt::format(
-        "{}sliding_window is 0 but {}layer_types has hybrid_sliding blocks; choose "
-        "at least 1, for example 4097 (the token itself counts)",
-        s, s);
+  for (const LayerType& type : m.layer_types)
+    if (type.sliding && m.sliding_window == 0)
+      return fmt::format(
+          "{}sliding_window is 0 but {}layer_types has {} blocks; choose "
+          "at least 1, for example 4097 (the token itself counts)",
+          s, s, name_of(type));
   return "";
 }
 
-std::string token_rule(const ZayaSpec& m, const std::string& s) {
+// Sizes that only some kinds of block have.
+std::string size_rule(const ModelKeys& m, const std::string& s) {
+  const struct {
+    bool used;
+    const char* name;
+    int64_t value;
+    std::string_view kind;
+  } sizes[] = {
+      {m.has_feed_forward(MoeSpec::kKind), "num_experts", m.num_experts, MoeSpec::kKind},
+      {m.has_feed_forward(MoeSpec::kKind), "moe_intermediate_size", m.moe_intermediate_size,
+       MoeSpec::kKind},
+      {m.has_feed_forward(MoeSpec::kKind), "router_hidden_size", m.router_hidden_size,
+       MoeSpec::kKind},
+  };
+  for (const auto& size : sizes)
+    if (size.used && size.value == 0)
+      return fmt::format("{}{} is 0 but {}layer_types has blocks with {}; choose at least 1", s,
+                         size.name, s, size.kind);
+  return "";
+}
+
+std::string token_rule(const ModelKeys& m, const std::string& s) {
   const struct {
     const char* name;
     int64_t id;
@@ -85,7 +105,7 @@ std::string token_rule(const ZayaSpec& m, const std::string& s) {
   return "";
 }
 
-std::string model_problem(const ZayaSpec& model, const std::string& section) {
+std::string model_problem(const ModelKeys& model, const std::string& section) {
   Recipe holder;
   holder.model = model;
   // `section` stands for "model." in the names that are shown: a spec need not come from a recipe.
@@ -94,7 +114,7 @@ std::string model_problem(const ZayaSpec& model, const std::string& section) {
     std::string problem = range_problem(key, holder, section + key.name.substr(6));
     if (!problem.empty()) return problem;
   }
-  for (const auto& rule : {head_rules, rotary_rule, layer_rules, token_rule}) {
+  for (const auto& rule : {head_rules, rotary_rule, layer_rules, size_rule, token_rule}) {
     std::string problem = rule(model, section);
     if (!problem.empty()) return problem;
   }
@@ -202,7 +222,7 @@ int64_t default_num_streams(int64_t global_batch) {
   return global_batch % kUsual == 0 ? kUsual : global_batch;
 }
 
-void validate(const ZayaSpec& spec, const std::string& section) {
+void validate(const ModelKeys& spec, const std::string& section) {
   const std::string problem = model_problem(spec, section);
   ASHLAR_REQUIRE(problem.empty(), kConfig, "{}", problem);
 }

@@ -21,8 +21,8 @@ checkpoint::ModelSource find(FileSystem& files, const std::string& path, Log& lo
 
 // The recipe with the model of the source.
 Recipe with_model_of(const checkpoint::ModelSource& source, Recipe recipe) {
-  const ZayaSpec own = recipe.model;
-  recipe.model = zaya_of(source.spec);
+  const ModelKeys own = recipe.model;
+  recipe.model = keys_of(source.spec);
   if (!source.hugging_face) return recipe;
   // No config.json states these (docs/formats/model.md).
   recipe.model.skip_output = own.skip_output;
@@ -36,7 +36,7 @@ void require_sizes(const checkpoint::ModelSource& source, const Recipe& recipe) 
   const Recipe there = with_model_of(source, recipe);
   std::string problems;
   for (const Key& key : recipe_keys()) {
-    if (!key.required || key.get(recipe) == key.get(there)) continue;
+    if (!key.shapes || key.get(recipe) == key.get(there)) continue;
     problems += fmt::format("{}{} is {} but {} has {}", problems.empty() ? "" : ", ", key.name,
                             value_text(key.get(recipe)), source.path, value_text(key.get(there)));
   }
@@ -57,9 +57,9 @@ void read(FileSystem& files, const checkpoint::ModelSource& source, Trainer& tra
 
 void report_differences(const checkpoint::ModelSource& source, const Recipe& recipe, Log& log) {
   Recipe here = recipe;
-  // Keys that say nothing of this model, such as the window where no block slides, are as zaya_of
+  // Keys that say nothing of this model, such as the window where no block slides, are as keys_of
   // leaves them on both sides.
-  here.model = zaya_of(model_of(recipe.model));
+  here.model = keys_of(model_of(recipe.model));
   const std::vector<std::string> lines = differences(with_model_of(source, here), here);
   if (!lines.empty()) log.info("changed since these weights were made:");
   for (const std::string& line : lines) log.info("  {}", line);

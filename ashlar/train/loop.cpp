@@ -32,7 +32,7 @@
 #include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/peak.h"
 #include "ashlar/nn/precision.h"
-#include "ashlar/sizing/zaya.h"
+#include "ashlar/sizing/model.h"
 #include "ashlar/train/chart.h"
 #include "ashlar/train/first_weights.h"
 #include "ashlar/train/inputs.h"
@@ -135,8 +135,11 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       tokenizer_(data::tokenizer_of(files, recipe.data)),
       writer_(trainer_, tokenizer_->bytes()),
       health_(recipe.health) {
-  scale_ = {recipe_.train.steps, zaya_flop(recipe_.model, recipe_.data.sequence_length).training,
-            measure_peak()};
+  scale_ = {
+      .steps = recipe_.train.steps,
+      .flop_per_token = model_flop(model_of(recipe_.model), recipe_.data.sequence_length).training,
+      .peak_flops = measure_peak(),
+      .has_experts = !trainer_.model().step_loads().empty()};
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, reader()));
   if (first_weights_) take_first_weights(files_, *first_weights_, sources_.train, trainer_, log_);
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched

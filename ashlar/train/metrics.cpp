@@ -119,8 +119,10 @@ void Metrics::step(const StepRow& row) {
   put(out, "loss", row.loss);
   put(out, "lr", row.lr);
   put(out, "gradient_norm", row.gradient_norm);
-  put(out, "load_entropy", row.entropy);
-  put(out, "max_load", row.max_load);
+  if (scale_.has_experts) {
+    put(out, "load_entropy", row.entropy);
+    put(out, "max_load", row.max_load);
+  }
   out += row.applied ? "\"applied\":true," : "\"applied\":false,";
   put(out, "skipped", row.skipped);
   put(out, "non_finite", row.non_finite);
@@ -138,12 +140,14 @@ void Metrics::step(const StepRow& row) {
   for (const auto& [tag, value] : {std::pair{"loss", row.loss},
                                    {"lr", row.lr},
                                    {"gradient_norm", row.gradient_norm},
-                                   {"load_entropy", row.entropy},
-                                   {"max_load", row.max_load},
                                    {"tokens_per_s", row.tokens_per_s},
                                    {"mfu", row.mfu},
                                    {"data_stall_s", row.stall_s}})
     board_.scalar(row.step, tag, value);
+  if (scale_.has_experts) {
+    board_.scalar(row.step, "load_entropy", row.entropy);
+    board_.scalar(row.step, "max_load", row.max_load);
+  }
   console(row);
   if (out.size() > kRoom / 2 || seconds_since(last_flush_) > 2.0) flush();
 }
@@ -159,12 +163,12 @@ void Metrics::console(const StepRow& row) {
   if (!due) return;
   const double tokens_per_s = double(window_tokens_) / window_s_;
   log_.info(
-      "step {:>6}/{}  loss {:.4f}  lr {:.2e}  gnorm {:.3f}  {:>7} tok/s  MFU {:4.1f}%  balance "
-      "{:.3f}  "
+      "step {:>6}/{}  loss {:.4f}  lr {:.2e}  gnorm {:.3f}  {:>7} tok/s  MFU {:4.1f}%{}  "
       "stall {:.1f}%  left {}",
       row.step, scale_.steps, row.loss, row.lr, row.gradient_norm,
       format_thousands(int64_t(tokens_per_s)),
-      100.0 * tokens_per_s * scale_.flop_per_token / scale_.peak_flops, row.entropy,
+      100.0 * tokens_per_s * scale_.flop_per_token / scale_.peak_flops,
+      scale_.has_experts ? fmt::format("  balance {:.3f}", row.entropy) : "",
       100.0 * window_stall_s_ / window_s_,
       format_duration(double(scale_.steps - row.step) * recent_step_s_));
   window_s_ = window_stall_s_ = 0.0;

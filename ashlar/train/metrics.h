@@ -34,6 +34,7 @@ struct RunScale {
   int64_t steps = 0;            // of the whole run
   double flop_per_token = 0.0;  // exact-causal
   double peak_flops = 0.0;      // measured on this machine
+  bool has_experts = true;      // some block routes tokens; else rows have nothing of balance
 };
 
 class Metrics {

@@ -4,7 +4,7 @@
 
 #include "ashlar/core/json.h"
 #include "ashlar/nn/precision.h"
-#include "ashlar/sizing/zaya.h"
+#include "ashlar/sizing/model.h"
 #include "ashlar/spec/keys.h"
 
 namespace ashlar::train {
@@ -31,13 +31,13 @@ Ordered parallel_json(const MeshPlan& plan, const Recipe& recipe) {
 }
 
 Ordered model_json(const MeshPlan& plan, const Recipe& recipe) {
-  const ZayaParameters counts = zaya_parameters(recipe.model);
+  const ModelParameters counts = model_parameters(model_of(recipe.model));
   return {{"parameters", plan.classes[0].plan.num_parameters},
           {"parameters_formula", counts.total},
           {"parameters_without_embedding_formula", counts.without_embedding},
           {"active_parameters_formula", counts.active},
           {"training_flop_per_token_formula",
-           zaya_flop(recipe.model, recipe.data.sequence_length).training}};
+           model_flop(model_of(recipe.model), recipe.data.sequence_length).training}};
 }
 
 Ordered work_json(const Costs& costs) {

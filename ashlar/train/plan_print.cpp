@@ -4,7 +4,7 @@
 
 #include "ashlar/core/text.h"
 #include "ashlar/nn/precision.h"
-#include "ashlar/sizing/zaya.h"
+#include "ashlar/sizing/model.h"
 #include "ashlar/spec/keys.h"
 
 namespace ashlar::train {
@@ -34,7 +34,7 @@ std::string mesh_lines(const MeshPlan& plan, const Recipe& recipe) {
 }
 
 std::string model_lines(const MeshPlan& plan, const Recipe& recipe, DType compute) {
-  const ZayaParameters counts = zaya_parameters(recipe.model);
+  const ModelParameters counts = model_parameters(model_of(recipe.model));
   const int64_t tokens = recipe.train.global_batch * recipe.data.sequence_length;
   const RunPlan& first = plan.classes[0].plan;
   std::string text = fmt::format(
@@ -47,7 +47,7 @@ std::string model_lines(const MeshPlan& plan, const Recipe& recipe, DType comput
       format_thousands(first.num_parameters), format_thousands(counts.total),
       format_thousands(counts.without_embedding), format_thousands(counts.active),
       nn::precision_name(compute), format_thousands(tokens),
-      zaya_flop(recipe.model, recipe.data.sequence_length).training);
+      model_flop(model_of(recipe.model), recipe.data.sequence_length).training);
   const std::string of_kernels = "the kernels' own record: forward, backward, update";
   if (plan.costs)
     text += fmt::format("flop a step    {:>20.4g}   (all ranks; {})\n",

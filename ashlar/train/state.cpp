@@ -11,8 +11,6 @@
 #include <set>
 #include <utility>
 
-#include "ashlar/checkpoint/hf_config.h"
-#include "ashlar/checkpoint/hf_names.h"
 #include "ashlar/checkpoint/model_files.h"
 #include "ashlar/core/json.h"
 
@@ -71,26 +69,22 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
   loader_.clear();
   for (data::NamedIntegers& array : arrays_)
     loader_.push_back(loader_piece(array.name, array.values));
-  checkpoint::SaveRequest request{
-      .step = counters.step,
-      .attempt = {},
-      .model = model_,
-      .optim = optim_,
-      .loader = loader_,
-      .whole = whole_,
-      .extra = {},
-      .sections = {},
-      .aliases = {{std::string(checkpoint::kHfHead), std::string(checkpoint::kHfEmbedding)}},
-      .before_commit = {}};
-  request.extra = {
-      {kTrainerFile,
-       to_json({counters, recipe.train.seed, trainer_.optimizer().num_steps(),
-                trainer_.balancer().num_updates(), health}),
-       true},
-      {"recipe.toml", to_toml(recipe), false},
-      {checkpoint::kConfigFile,
-       checkpoint::to_hf_config(recipe.model, DType::kF32, checkpoint::HfLayout::kNative), true},
-      {checkpoint::kModelFile, to_json(model_of(recipe.model)), true}};
+  checkpoint::SaveRequest request{.step = counters.step,
+                                  .attempt = {},
+                                  .model = model_,
+                                  .optim = optim_,
+                                  .loader = loader_,
+                                  .whole = whole_,
+                                  .extra = {},
+                                  .sections = {},
+                                  .aliases = {},
+                                  .before_commit = {}};
+  request.extra = {{kTrainerFile,
+                    to_json({counters, recipe.train.seed, trainer_.optimizer().num_steps(),
+                             trainer_.balancer().num_updates(), health}),
+                    true},
+                   {"recipe.toml", to_toml(recipe), false}};
+  checkpoint::describe_model(model_of(recipe.model), request);
   if (!tokenizer_.empty()) request.extra.push_back({checkpoint::kTokenizerFile, tokenizer_, false});
   request.sections["trainer"] = Ordered{
       {"step", counters.step},

@@ -75,7 +75,7 @@ StepStats Trainer::measure() {
   if (ctx_.meta()) return stats;  // the sum's traffic is counted; there are no numbers to report
   stats.loss = losses_.count == 0 ? 0.0 : losses_.sum / double(losses_.count);
   for (const Tensor& loads : model_.step_loads()) {
-    const auto experts = loads.span<int64_t>().first(size_t(recipe().model.num_experts));
+    const auto experts = loads.span<int64_t>().first(size_t(loads.numel()) - 1);
     stats.entropy += optim::load_entropy(experts) / double(model_.step_loads().size());
     int64_t total = 0, most = 0;
     for (const int64_t count : experts) total += count, most = std::max(most, count);

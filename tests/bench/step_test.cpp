@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/sizing/zaya.h"
+#include "ashlar/sizing/model.h"
 #include "ashlar/train/plan.h"
 
 namespace ashlar::bench {
@@ -45,7 +45,7 @@ TEST(Step, RatesFollowFromItsTime) {
   EXPECT_LE(report.step_s, report.p99_s);
   EXPECT_NEAR(report.tokens_per_s * report.step_s, 4 * 32, 1e-6);
   EXPECT_NEAR(report.mfu * report.peak_flops / report.tokens_per_s,
-              zaya_flop(recipe.model, 32).training, 1e-3);
+              model_flop(model_of(recipe.model), 32).training, 1e-3);
   const auto json = nlohmann::json::parse(to_json_line(report, recipe));
   EXPECT_EQ(json["tokens_per_s"], report.tokens_per_s);
   EXPECT_EQ(json["ops"].size(), report.rows.size());

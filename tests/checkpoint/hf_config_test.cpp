@@ -23,8 +23,8 @@ HfConfig parse_fixture(const std::string& name) {
 }
 
 // The published shapes, written out.
-ZayaSpec shapes_8b() {
-  ZayaSpec m;
+ModelKeys shapes_8b() {
+  ModelKeys m;
   m.vocab_size = 262272, m.hidden_size = 2048, m.num_hidden_layers = 40;
   m.num_attention_heads = 8, m.num_key_value_heads = 2, m.head_dim = 128;
   m.num_experts = 16, m.moe_intermediate_size = 2048, m.router_hidden_size = 256;
@@ -34,14 +34,14 @@ ZayaSpec shapes_8b() {
   return m;
 }
 
-ZayaSpec shapes_base() {
-  ZayaSpec m = shapes_8b();
+ModelKeys shapes_base() {
+  ModelKeys m = shapes_8b();
   m.rope_theta = 1e6, m.max_position_embeddings = 32768, m.eos_token_id = 1;
   return m;
 }
 
-ZayaSpec shapes_74b() {
-  ZayaSpec m = shapes_8b();
+ModelKeys shapes_74b() {
+  ModelKeys m = shapes_8b();
   m.hidden_size = 4096, m.num_hidden_layers = 60, m.num_attention_heads = 16;
   m.num_experts = 24, m.moe_intermediate_size = 4096, m.sliding_window = 4097;
   m.max_position_embeddings = 262144, m.eos_token_id = 1;
@@ -55,7 +55,7 @@ TEST(HfConfig, EveryPublishedFormGivesItsModel) {
   const struct {
     const char* file;
     HfForm form;
-    ZayaSpec model;
+    ModelKeys model;
   } cases[] = {
       {"base_legacy2025", HfForm::kLegacy2025, shapes_base()},
       {"smoe_legacy2025", HfForm::kLegacy2025, shapes_base()},
@@ -82,7 +82,7 @@ TEST(HfConfig, RemembersWhichKeyStatedASize) {
 }
 
 TEST(HfConfig, WritesWhatItReads) {
-  for (const ZayaSpec& model : {shapes_8b(), shapes_base(), shapes_74b()})
+  for (const ModelKeys& model : {shapes_8b(), shapes_base(), shapes_74b()})
     for (const HfLayout layout : {HfLayout::kNative, HfLayout::kLegacy}) {
       const HfConfig back = parse_hf_config(to_hf_config(model, DType::kBF16, layout), "written");
       EXPECT_TRUE(back.model == model);
@@ -91,7 +91,7 @@ TEST(HfConfig, WritesWhatItReads) {
 }
 
 TEST(HfConfig, NoTokenIsNull) {
-  ZayaSpec model = shapes_8b();
+  ModelKeys model = shapes_8b();
   model.pad_token_id = -1;
   const std::string text = to_hf_config(model, DType::kBF16, HfLayout::kNative);
   EXPECT_TRUE(Json::parse(text)["pad_token_id"].is_null());
@@ -103,7 +103,7 @@ TEST(HfConfig, NativeFormHasTheKeysAndValuesThatTransformersWrites) {
   const auto files = posix_files();
   const std::string path = std::string(ASHLAR_TEST_DATA) + "/hf_small/config.json";
   Json theirs = Json::parse(read_text(*files, path));
-  const ZayaSpec model = parse_hf_config(theirs.dump(), path).model;
+  const ModelKeys model = parse_hf_config(theirs.dump(), path).model;
   EXPECT_EQ(model.sliding_window, 6);
   EXPECT_EQ(model.rope_theta, 50000.0);
   EXPECT_EQ(model.rope_theta_sliding, 1000.0);
@@ -119,7 +119,7 @@ TEST(HfConfig, RopeParametersHoldOnlyTheLayerTypesInUse) {
   EXPECT_TRUE(full["rope_parameters"].contains("hybrid"));
   EXPECT_TRUE(full["sliding_window"].is_null());
   EXPECT_EQ(full["dtype"], "bfloat16");
-  ZayaSpec all_sliding = shapes_74b();
+  ModelKeys all_sliding = shapes_74b();
   all_sliding.layer_types.assign(60, LayerType::kHybridSliding);
   const Json sliding = Json::parse(to_hf_config(all_sliding, DType::kF32, HfLayout::kNative));
   EXPECT_EQ(sliding["rope_parameters"].size(), 1u);
@@ -138,7 +138,7 @@ TEST(HfConfig, LegacyFormCountsSubLayersAndFusesGateAndUp) {
 }
 
 TEST(HfConfig, AWindowOfOneHasNoLegacyForm) {
-  ZayaSpec model = shapes_74b();
+  ModelKeys model = shapes_74b();
   model.sliding_window = 1;  // zero previous tokens, which the legacy form reads as no window
   try {
     to_hf_config(model, DType::kBF16, HfLayout::kLegacy);

@@ -19,7 +19,7 @@ TEST_F(HfDamageTest, RefusesToReadAnotherModelsTensors) {
 
 // A config that states far more tensors than the files hold is refused before they are listed.
 TEST_F(HfDamageTest, HugeCountsAreRefusedEarly) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   write("huge", spec, random_values(spec, DType::kF32), kF32Legacy);
   rewrite(root / "huge", [](std::vector<RawTensor>& tensors) {
     std::erase_if(tensors, [](const RawTensor& tensor) {  // nothing left to compare experts with
@@ -36,7 +36,7 @@ TEST_F(HfDamageTest, HugeCountsAreRefusedEarly) {
 
 // Names are a foreign file's: they must not break the line or reach the terminal as control codes.
 TEST_F(HfDamageTest, NamesInMessagesArePrintable) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   write("names", spec, random_values(spec, DType::kF32), kF32Native);
   rewrite(root / "names",
           [](std::vector<RawTensor>& tensors) { tensors.back().spec.name = "model.\n\x1b[31m"; });
@@ -46,7 +46,7 @@ TEST_F(HfDamageTest, NamesInMessagesArePrintable) {
 
 // Damaged files either open or are refused as data; nothing else happens.
 TEST_F(HfDamageTest, FlippedBytesAreRefusedOrHarmless) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   write("flip", spec, random_values(spec, DType::kF32), kF32Native);
   std::mt19937 rng(3);
   int refused = 0;

@@ -94,7 +94,7 @@ class HfDirectoryTest : public ::testing::Test {
              const HfWriteOptions& options) {
     write_hf_model(*files, root / name, spec, nn::logical_tensors, values.pieces, options);
   }
-  void write(const std::string& name, const ZayaSpec& spec, const Values& values,
+  void write(const std::string& name, const ModelKeys& spec, const Values& values,
              const HfWriteOptions& options) {
     write(name, model_of(spec), values, options);
   }

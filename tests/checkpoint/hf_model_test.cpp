@@ -45,7 +45,7 @@ TEST_F(HfModelTest, NativeToLegacyToNativeIsBitEqual) {
 
 // The experts of the legacy layout, one after the other, are the stacked tensor.
 TEST_F(HfModelTest, LegacyExpertsStackToTheNativeTensor) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   const Values values = random_values(spec, DType::kF32);
   write("legacy", spec, values, kF32Legacy);
   const auto stored = take_apart(root / "legacy/model.safetensors");
@@ -57,7 +57,7 @@ TEST_F(HfModelTest, LegacyExpertsStackToTheNativeTensor) {
 }
 
 TEST_F(HfModelTest, EveryTypeRoundTripsInBothLayouts) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF64})
     for (const HfLayout layout : {HfLayout::kNative, HfLayout::kLegacy}) {
       const std::string name = fmt::format("{}_{}", name_of(dtype), name_of(layout));
@@ -73,7 +73,7 @@ TEST_F(HfModelTest, EveryTypeRoundTripsInBothLayouts) {
 }
 
 TEST_F(HfModelTest, ConvertsToNearest) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   const Values values = random_values(spec, DType::kF32);
   write("bf16", spec, values, {HfLayout::kNative, DType::kBF16});
   const HfModel model = open("bf16");
@@ -90,7 +90,7 @@ TEST_F(HfModelTest, ConvertsToNearest) {
 }
 
 TEST_F(HfModelTest, ReadsAnyBox) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   const Values whole = random_values(spec, DType::kF32);
   write("native", spec, whole, kF32Native);
   write("legacy", spec, whole, kF32Legacy);
@@ -125,7 +125,7 @@ TEST_F(HfModelTest, ReadsAnyBox) {
 }
 
 TEST_F(HfModelTest, ReadsHalfPrecision) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   write("f16", spec, random_values(spec, DType::kF32), kF32Native);
   // Bits and the values that IEEE 754 gives them.
   const uint16_t bits[] = {0x3c00, 0xc000, 0x0001, 0x03ff, 0x0400, 0x7bff, 0x8000, 0x3555};
@@ -153,7 +153,7 @@ TEST_F(HfModelTest, ReadsHalfPrecision) {
 }
 
 TEST_F(HfModelTest, AcceptsAHeadThatIsTheEmbedding) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   const Values values = random_values(spec, DType::kF32);
   write("tied", spec, values, kF32Native);
   const auto add_head = [](std::vector<RawTensor>& tensors) {
@@ -177,7 +177,7 @@ TEST_F(HfModelTest, AcceptsAHeadThatIsTheEmbedding) {
 
 // The config of 2025 and tensors named smoe_block, as the earliest release has them.
 TEST_F(HfModelTest, ReadsTheEarliestForm) {
-  ZayaSpec spec = odd_spec();
+  ModelKeys spec = odd_spec();
   spec.layer_types.assign(3, LayerType::kHybrid);
   spec.sliding_window = 0;
   spec.rope_theta_sliding = 1e4;

@@ -12,17 +12,17 @@
 namespace ashlar::checkpoint {
 namespace {
 
-ZayaSpec spec_of(const std::string& name) {
+ModelKeys spec_of(const std::string& name) {
   const auto files = posix_files();
   const std::string path = test_data("hf_configs/" + name + ".json");
   return parse_hf_config(read_text(*files, path), path).model;
 }
 
-std::vector<LogicalTensor> logical(const ZayaSpec& spec, DType dtype = DType::kF32) {
+std::vector<LogicalTensor> logical(const ModelKeys& spec, DType dtype = DType::kF32) {
   return nn::logical_tensors(model_of(spec), dtype);
 }
 
-int64_t elements(const ZayaSpec& spec, Role role) {
+int64_t elements(const ModelKeys& spec, Role role) {
   int64_t sum = 0;
   for (const LogicalTensor& tensor : logical(spec))
     if (tensor.role == role) sum += tensor.global_shape.numel();
@@ -31,7 +31,7 @@ int64_t elements(const ZayaSpec& spec, Role role) {
 
 TEST(HfNames, PublishedCountsAndTotals) {
   const struct {
-    ZayaSpec spec;
+    ModelKeys spec;
     size_t native, legacy;
     int64_t parameters, buffers;
   } cases[] = {
@@ -56,7 +56,7 @@ TEST(HfNames, PublishedCountsAndTotals) {
 }
 
 TEST(HfNames, WithoutTheEmbedding) {
-  const ZayaSpec small = spec_of("zaya1_8b_native"), large = spec_of("zaya1_74b_native");
+  const ModelKeys small = spec_of("zaya1_8b_native"), large = spec_of("zaya1_74b_native");
   EXPECT_EQ(elements(small, Role::kParameter) - small.vocab_size * small.hidden_size, 8303355728);
   EXPECT_EQ(elements(large, Role::kParameter) - large.vocab_size * large.hidden_size, 73719687032);
 }
@@ -70,7 +70,7 @@ TEST(HfNames, BalancingBiasesAreWideBuffers) {
 }
 
 TEST(HfNames, PartsTileTheirTensor) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   for (const HfLayout layout : {HfLayout::kNative, HfLayout::kLegacy}) {
     const auto natives = logical(spec);
     std::vector<int64_t> covered(natives.size());
@@ -87,7 +87,7 @@ TEST(HfNames, PartsTileTheirTensor) {
 
 // The whole map, written out for the first, a middle and the last block.
 TEST(HfNames, LegacyNames) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   const auto natives = logical(spec);
   std::map<std::string, std::string> map;  // legacy name -> native name, "[e]" for an expert
   for (const FileTensor& tensor : file_tensors(natives, spec.num_hidden_layers, HfLayout::kLegacy))

@@ -60,12 +60,12 @@ inline Values random_values(const ModelSpec& spec, DType dtype, uint64_t seed = 
 }
 
 // Sizes that all differ, three blocks, one of them sliding.
-inline Values random_values(const ZayaSpec& spec, DType dtype, uint64_t seed = 1) {
+inline Values random_values(const ModelKeys& spec, DType dtype, uint64_t seed = 1) {
   return random_values(model_of(spec), dtype, seed);
 }
 
-inline ZayaSpec odd_spec() {
-  ZayaSpec spec;
+inline ModelKeys odd_spec() {
+  ModelKeys spec;
   spec.vocab_size = 11;
   spec.hidden_size = 8;
   spec.num_hidden_layers = 3;

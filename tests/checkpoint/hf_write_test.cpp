@@ -11,7 +11,7 @@ namespace {
 class HfWriteTest : public HfDirectoryTest {};
 
 TEST_F(HfWriteTest, ShardsAboveTheLimitAndListsThem) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   const Values values = random_values(spec, DType::kF32);
   for (const HfLayout layout : {HfLayout::kNative, HfLayout::kLegacy}) {
     const std::string name(name_of(layout));
@@ -44,7 +44,7 @@ TEST_F(HfWriteTest, ShardsAboveTheLimitAndListsThem) {
 TEST_F(HfWriteTest, WritesFurtherFilesAndTheConfigs) {
   HfWriteOptions options = kF32Native;
   options.files = {{"tokenizer.model", std::string("\0\1binary", 8)}, {"more.json", "{}"}};
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   write("new", spec, random_values(spec, DType::kF32), options);
   EXPECT_EQ(slurp(root / "new/tokenizer.model"), std::string("\0\1binary", 8));
   EXPECT_EQ(slurp(root / "new/more.json"), "{}");
@@ -58,7 +58,7 @@ TEST_F(HfWriteTest, WritesFurtherFilesAndTheConfigs) {
 }
 
 TEST_F(HfWriteTest, NeverWritesOverAnything) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   const Values values = random_values(spec, DType::kF32);
   std::filesystem::create_directory(root / "there");
   const std::string message =
@@ -68,7 +68,7 @@ TEST_F(HfWriteTest, NeverWritesOverAnything) {
 }
 
 TEST_F(HfWriteTest, WritesOnlyWholeModels) {
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   Values values = random_values(spec, DType::kF32);
   const auto refuse = [&](const std::string& word) {
     const std::string message =
@@ -90,7 +90,7 @@ TEST_F(HfWriteTest, WritesOnlyWholeModels) {
 
 // Whichever call fails: the target is absent, or complete because only its last sync failed.
 TEST_F(HfWriteTest, AFaultLeavesAllOrNothing) {
-  ZayaSpec spec = odd_spec();
+  ModelKeys spec = odd_spec();
   spec.num_hidden_layers = 1;
   spec.layer_types.resize(1);
   const Values values = random_values(spec, DType::kF32);
@@ -127,7 +127,7 @@ TEST_F(HfWriteTest, AFaultLeavesAllOrNothing) {
 TEST_F(HfWriteTest, RemovesWhatAKilledExportLeft) {
   std::filesystem::create_directory(root / "new.tmp");
   spill(root / "new.tmp/model.safetensors", "half");
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   const Values values = random_values(spec, DType::kF32);
   write("new", spec, values, kF32Native);
   EXPECT_FALSE(std::filesystem::exists(root / "new.tmp"));

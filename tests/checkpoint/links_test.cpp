@@ -42,7 +42,7 @@ TEST(Links, HuggingFaceSnapshotsAreRead) {
 TEST(Links, HuggingFaceSnapshotsOfShardsAreRead) {
   TemporaryDirectory root;
   const auto files = posix_files();
-  const ZayaSpec spec = odd_spec();
+  const ModelKeys spec = odd_spec();
   HfWriteOptions options{HfLayout::kNative, DType::kF32};
   options.max_file_bytes = 2000;
   const Values values = random_values(spec, DType::kF32);

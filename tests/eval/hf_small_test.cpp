@@ -66,7 +66,7 @@ std::string Loaded::convert(Form form) {
   request.model = pieces;
   request.extra = {
       {checkpoint::kConfigFile,
-       checkpoint::to_hf_config(zaya_of(saved.spec), DType::kF32, checkpoint::HfLayout::kNative),
+       checkpoint::to_hf_config(keys_of(saved.spec), DType::kF32, checkpoint::HfLayout::kNative),
        true},
       {checkpoint::kModelFile, to_json(saved.spec), true}};
   checkpoints.save(request);
@@ -89,7 +89,7 @@ class HfSmall : public testing::TestWithParam<Form> {
 };
 
 TEST_P(HfSmall, ShapeIsTheSavedOne) {
-  ZayaSpec wanted;
+  ModelKeys wanted;
   wanted.vocab_size = 128, wanted.hidden_size = 32, wanted.num_hidden_layers = 4;
   wanted.num_attention_heads = 4, wanted.num_key_value_heads = 2, wanted.head_dim = 8;
   wanted.num_experts = 4, wanted.moe_intermediate_size = 24, wanted.router_hidden_size = 12;
@@ -139,7 +139,7 @@ TEST_P(HfSmall, Scores) {
 TEST_P(HfSmall, GradientNorms) {
   const auto T = int64_t(prompt_.size());
   for (const DType compute : {DType::kF32, DType::kF64}) {
-    TinyRank rank(recipe_of(zaya_of(loaded_.source.spec), 1, T),
+    TinyRank rank(recipe_of(keys_of(loaded_.source.spec), 1, T),
                   {.compute = compute, .num_threads = 2});
     read_weights(*loaded_.files, loaded_.source, rank.model.pieces(false));
     rank.model.weights_changed();

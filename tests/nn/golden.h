@@ -4,12 +4,12 @@
 #include <string>
 
 #include "ashlar/core/rng.h"
-#include "ashlar/spec/zaya_spec.h"
+#include "ashlar/spec/model_keys.h"
 
 namespace ashlar::nn {
 
-inline ZayaSpec tiny_spec() {
-  ZayaSpec s;
+inline ModelKeys tiny_spec() {
+  ModelKeys s;
   s.vocab_size = 11, s.hidden_size = 8, s.num_hidden_layers = 3, s.num_attention_heads = 4;
   s.num_key_value_heads = 2, s.head_dim = 4, s.num_experts = 3, s.moe_intermediate_size = 5;
   s.router_hidden_size = 6, s.rope_theta = 1e4, s.rope_theta_sliding = 100, s.sliding_window = 3;

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "ashlar/nn/init.h"
-#include "ashlar/sizing/zaya.h"
+#include "ashlar/sizing/model.h"
 #include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::nn {
@@ -15,8 +15,8 @@ namespace {
 
 using namespace parallel::testing_support;
 
-ZayaSpec zaya_8b() {
-  ZayaSpec s;
+ModelKeys zaya_8b() {
+  ModelKeys s;
   s.vocab_size = 262272, s.hidden_size = 2048, s.num_hidden_layers = 40, s.num_attention_heads = 8;
   s.num_key_value_heads = 2, s.head_dim = 128, s.num_experts = 16, s.moe_intermediate_size = 2048;
   s.router_hidden_size = 256;
@@ -24,8 +24,8 @@ ZayaSpec zaya_8b() {
   return s;
 }
 
-ZayaSpec zaya_74b() {
-  ZayaSpec s = zaya_8b();
+ModelKeys zaya_74b() {
+  ModelKeys s = zaya_8b();
   s.hidden_size = 4096, s.num_hidden_layers = 60, s.num_attention_heads = 16, s.num_experts = 24;
   s.moe_intermediate_size = 4096, s.sliding_window = 4097;
   s.layer_types.clear();
@@ -35,7 +35,7 @@ ZayaSpec zaya_74b() {
 }
 
 TEST(Model, ParameterCountsOnMeta) {
-  const std::pair<ZayaSpec, int64_t> cases[] = {
+  const std::pair<ModelKeys, int64_t> cases[] = {
       {zaya_8b(), 8'840'488'784}, {zaya_74b(), 74'793'953'144}, {tiny_spec(), 3'970}};
   for (const auto& [spec, expected] : cases) {
     Allocator allocator(Device::kMeta);
@@ -45,7 +45,7 @@ TEST(Model, ParameterCountsOnMeta) {
         .device = Device::kMeta, .threads = &threads, .workspace = &workspace};
     const Model model(ctx, allocator, model_of(spec), DType::kBF16, 16);
     EXPECT_EQ(model.num_parameters(), expected);
-    EXPECT_EQ(model.num_parameters(), zaya_parameters(spec).total);
+    EXPECT_EQ(model.num_parameters(), model_parameters(model_of(spec)).total);
     EXPECT_EQ(model.flat().ranges.size() + spec.layer_types.size(),
               model.pieces().size());  // one buffer a block
   }
@@ -67,7 +67,7 @@ TEST(Model, InitialWeightsAreAFunctionOfTheirNames) {
 }
 
 TEST(Model, InitialWeightsHaveTheirDeviation) {
-  ZayaSpec spec = tiny_spec();
+  ModelKeys spec = tiny_spec();
   spec.vocab_size = 4096, spec.hidden_size = 32;
   Recipe recipe = recipe_of(spec, 1, 4);
   recipe.init.output_depth = true;

@@ -71,7 +71,7 @@ std::map<std::string, Choice> expected_choices() {
 
 TEST(Parameters, EveryTensorHasTheOptimizerOfItsKind) {
   const std::map<std::string, Choice> expected = expected_choices();
-  const ZayaSpec spec = tiny_spec();
+  const ModelKeys spec = tiny_spec();
   std::set<std::string> seen, buffers;
   const auto check = [&](const ParameterInfo& info, const Tensor&, const Tensor&) {
     EXPECT_TRUE(seen.insert(info.name).second) << info.name << " comes twice";

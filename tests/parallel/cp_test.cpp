@@ -23,8 +23,8 @@ const std::vector<std::vector<std::vector<int64_t>>> kDocuments = {
     {{5, 2, 4, 2, 4, 7}, {2, 2, 4, 2, 9, 4, 1}},  // one token before or behind
     {{23, 1}, {1, 23}}};
 
-ZayaSpec spec_of(int64_t window) {
-  ZayaSpec spec = nn::tiny_spec();
+ModelKeys spec_of(int64_t window) {
+  ModelKeys spec = nn::tiny_spec();
   spec.sliding_window = window;
   return spec;
 }

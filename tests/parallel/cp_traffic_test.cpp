@@ -30,7 +30,7 @@ How how_of(CpLayout layout, int num_ranks, CpExchange kind, DType compute, int64
 
 // What rank r has moved after `passes` forward and backward passes.
 std::vector<TrafficRow> formula(const How& how, int r, int64_t passes) {
-  const ZayaSpec& spec = how.recipe.model;
+  const ModelKeys& spec = how.recipe.model;
   const ParallelSpec& parallel = how.recipe.parallel;
   const int64_t n = parallel.cp, L = spec.num_hidden_layers, B = how.recipe.train.micro_batch;
   const int64_t T = B * how.recipe.data.sequence_length / n,

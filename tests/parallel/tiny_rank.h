@@ -25,15 +25,15 @@ using ashlar::testing_support::set;
 using ashlar::testing_support::values_of;
 
 // The tiny model with other heads, and an expert width that any number of ranks here divides.
-inline ZayaSpec spec_with_heads(int64_t num_heads, int64_t num_keys) {
-  ZayaSpec s = nn::tiny_spec();
+inline ModelKeys spec_with_heads(int64_t num_heads, int64_t num_keys) {
+  ModelKeys s = nn::tiny_spec();
   s.hidden_size = 10, s.num_attention_heads = num_heads, s.num_key_value_heads = num_keys;
   s.num_experts = 5, s.moe_intermediate_size = 24, s.qk_norm_eps = 1e-12;
   return s;
 }
 
 // One micro-batch of `rows` rows a step; no shards.
-inline Recipe recipe_of(const ZayaSpec& model, int64_t rows, int64_t length) {
+inline Recipe recipe_of(const ModelKeys& model, int64_t rows, int64_t length) {
   Recipe recipe;
   recipe.model = model;
   recipe.data.sequence_length = length;

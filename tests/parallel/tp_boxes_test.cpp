@@ -34,7 +34,7 @@ void for_elements(const std::vector<Placement>& placements, F f) {
 }
 
 // The tensors of which the share of the model holds any.
-void visit(const ZayaSpec& spec, const nn::Share& share,
+void visit(const ModelKeys& spec, const nn::Share& share,
            function_ref<void(const nn::ParameterInfo&)> visitor) {
   const nn::ModelWeights weights(model_of(spec), share);
   weights.for_each(
@@ -52,7 +52,7 @@ std::string text_of(const Box& box) {
   return box.offset.to_string() + box.length.to_string();
 }
 
-std::map<std::string, Held> held_by_ranks(const ZayaSpec& whole, int tp) {
+std::map<std::string, Held> held_by_ranks(const ModelKeys& whole, int tp) {
   std::map<std::string, Held> held;
   for (int rank = 0; rank < tp; ++rank)
     visit(whole, nn::Share::even(rank, tp), [&](const nn::ParameterInfo& info) {
@@ -73,7 +73,7 @@ std::map<std::string, Held> held_by_ranks(const ZayaSpec& whole, int tp) {
 TEST(TpBoxes, TileEveryTensorOnce) {
   for (const Heads& c : kCases) {
     SCOPED_TRACE(fmt::format("tp {} heads {} keys {}", c.tp, c.heads, c.keys));
-    const ZayaSpec whole = spec_with_heads(c.heads, c.keys);
+    const ModelKeys whole = spec_with_heads(c.heads, c.keys);
     std::map<std::string, Held> held = held_by_ranks(whole, c.tp);
     size_t num_tensors = 0;
     visit(whole, {}, [&](const nn::ParameterInfo& info) {
@@ -93,7 +93,7 @@ TEST(TpBoxes, TileEveryTensorOnce) {
 }
 
 TEST(TpBoxes, OneRankHoldsTheWholeModel) {
-  const ZayaSpec whole = spec_with_heads(8, 2);
+  const ModelKeys whole = spec_with_heads(8, 2);
   visit(whole, {}, [&](const nn::ParameterInfo& info) {
     const std::vector<Placement> p = placements(info, {});
     ASSERT_EQ(p.size(), 1u) << info.name;
@@ -104,7 +104,7 @@ TEST(TpBoxes, OneRankHoldsTheWholeModel) {
 
 // A share's weights in memory.
 struct ShareWeights {
-  ShareWeights(Allocator& allocator, const ZayaSpec& spec, const nn::Share& share,
+  ShareWeights(Allocator& allocator, const ModelKeys& spec, const nn::Share& share,
                const InitSpec& init)
       : weights(model_of(spec), share, init),
         memory(arena_for(allocator, Tag::kWeights, [&](Arena& arena) { lay_out_in(arena); })) {
@@ -125,7 +125,7 @@ TEST(TpBoxes, WeightsBeginAsThoseOfTheWholeModel) {
   const kernels::Context ctx{.threads = &threads};
   const InitSpec init{.std = 0.3, .temp = 1.25, .conv_uniform = true, .output_depth = true};
   for (const Heads& c : kCases) {
-    const ZayaSpec whole = spec_with_heads(c.heads, c.keys);
+    const ModelKeys whole = spec_with_heads(c.heads, c.keys);
     Allocator allocator(Device::kCpu);
     const ShareWeights all(allocator, whole, {}, init);
     nn::initialize(ctx, all.weights, 7);
@@ -159,9 +159,9 @@ TEST(TpBoxes, WeightsBeginAsThoseOfTheWholeModel) {
 
 TEST(TpBoxes, PartialGradientsAreThoseOfNormsMergesAndTheRoot) {
   std::set<std::string> partial;
-  const ZayaSpec spec = spec_with_heads(8, 2);
+  const ModelKeys spec = spec_with_heads(8, 2);
   visit(spec, {}, [&](const nn::ParameterInfo& info) {
-    if (partial_over_stream(info)) partial.insert(info.name);
+    if (partial_over_shares(info, true)) partial.insert(info.name);
   });
   EXPECT_EQ(partial.size(), size_t(10 * spec.num_hidden_layers + 4));
   EXPECT_TRUE(partial.contains("model.norm.weight"));

@@ -21,7 +21,7 @@ constexpr double kSkipBias = 0.03;  // some tokens are skipped
 struct Case {
   std::string name;
   int tp;
-  ZayaSpec whole;
+  ModelKeys whole;
   bool sequence_parallel = false;
   bool recompute = false;
   DType compute = DType::kF64;
@@ -225,14 +225,14 @@ class Expected {
 void expect_traffic(const Case& c, const RankModel& model) {
   using comm::Op;
   const comm::Group& tp = model.groups().tp();
-  const ZayaSpec& m = c.whole;
+  const ModelKeys& m = c.whole;
   const nn::Types types = nn::Types::of(c.compute);
   const int64_t s = size_of(types.stream), a = size_of(types.activation);
   const int64_t L = m.num_hidden_layers, TH = kTokens * m.hidden_size;
   const int64_t forwards = c.recompute ? 2 * L - 1 : L;
   const Op sum = c.sequence_parallel ? Op::kReduceScatter : Op::kAllReduce;
   Expected expected(tp.size(), tp.rank());
-  for (const std::string part : {"tp attention", "tp experts"}) {
+  for (const std::string part : {"tp attention", "tp feed-forward"}) {
     expected.add(sum, part, forwards, TH, s);
     expected.add(sum, part + " gradient", L, TH, part == "tp attention" ? a : s);
     if (!c.sequence_parallel) continue;

@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/error.h"
-#include "ashlar/spec/zaya_spec.h"
+#include "ashlar/spec/model_keys.h"
 
 namespace ashlar {
 namespace {
 
-ZayaSpec zaya() {
-  ZayaSpec s;
+ModelKeys zaya() {
+  ModelKeys s;
   s.vocab_size = 11, s.hidden_size = 8, s.num_hidden_layers = 3, s.num_attention_heads = 4;
   s.num_key_value_heads = 2, s.head_dim = 6, s.num_experts = 3, s.moe_intermediate_size = 5;
   s.router_hidden_size = 7, s.rms_norm_eps = 3e-6, s.partial_rotary_factor = 1.0 / 3.0;
@@ -37,37 +37,39 @@ TEST(ModelSpec, SaysOfEachBlockWhatZayaSaysOfAll) {
   const ModelSpec model = model_of(zaya());
   ASSERT_EQ(model.num_blocks(), 3);
   EXPECT_EQ(model.blocks[0], model.blocks[2]);
-  EXPECT_EQ(model.blocks[0].mixer.window, 9);
-  EXPECT_EQ(model.blocks[0].mixer.rope_theta, 1e3);
-  EXPECT_EQ(model.blocks[1].mixer.window, 0);
-  EXPECT_EQ(model.blocks[1].mixer.rope_theta, 1e6);
-  EXPECT_EQ(model.blocks[1].mixer.rotary_dim(), 2);
-  EXPECT_EQ(model.blocks[1].mixer.conv_channels(), 36);
-  EXPECT_EQ(model.blocks[1].feed_forward.num_classes(), 4);
+  const auto& sliding = std::get<CcaSpec>(model.blocks[0].mixer);
+  const auto& whole = std::get<CcaSpec>(model.blocks[1].mixer);
+  EXPECT_EQ(sliding.window, 9);
+  EXPECT_EQ(sliding.rope_theta, 1e3);
+  EXPECT_EQ(whole.window, 0);
+  EXPECT_EQ(whole.rope_theta, 1e6);
+  EXPECT_EQ(whole.rope().rotary_dim, 2);
+  EXPECT_EQ(whole.conv_channels(), 36);
+  EXPECT_EQ(std::get<MoeSpec>(model.blocks[1].feed_forward).num_classes(), 4);
   EXPECT_EQ(model.max_positions, 77);
 }
 
-TEST(ModelSpec, ComesBackFromJsonAndZaya) {
+TEST(ModelSpec, ComesBackFromJsonAndKeys) {
   for (const char* pattern : {"hybrid", "hybrid_sliding", "alternate"}) {
-    ZayaSpec spec = zaya();
+    ModelKeys spec = zaya();
     const bool all = std::string(pattern) != "alternate";
     for (LayerType& type : spec.layer_types)
       if (all)
         type = pattern == std::string("hybrid") ? LayerType::kHybrid : LayerType::kHybridSliding;
     const ModelSpec model = model_of(spec);
     EXPECT_EQ(parse_model_spec(to_json(model), "model.json"), model) << pattern;
-    const ZayaSpec again = zaya_of(model);
+    const ModelKeys again = keys_of(model);
     EXPECT_EQ(model_of(again), model) << pattern;
     EXPECT_EQ(again.layer_types, spec.layer_types) << pattern;
   }
 }
 
-TEST(ModelSpec, RefusesToCallOtherModelsZaya) {
+TEST(ModelSpec, RefusesKeysForWhatTheyCannotState) {
   ModelSpec model = model_of(zaya());
-  model.blocks[2].feed_forward.num_experts = 5;
-  EXPECT_EQ(refusal(ErrorKind::kConfig, [&] { zaya_of(model); }),
-            "block 2 is not one of ZAYA1, whose blocks are alike but for one window and one RoPE "
-            "base");
+  std::get<MoeSpec>(model.blocks[2].feed_forward).num_experts = 5;
+  EXPECT_EQ(refusal(ErrorKind::kConfig, [&] { keys_of(model); }),
+            "block 2 differs from the others in what a recipe states once for all blocks: all but "
+            "the kinds of mixer and feed-forward, one window and its RoPE base");
 }
 
 TEST(ModelSpec, RefusesWhatItDoesNotWrite) {
@@ -98,7 +100,7 @@ TEST(ModelSpec, RefusesWhatItDoesNotWrite) {
       "model.json: blocks[2]: mixer: head_dim is 0; expected an integer from 1 to 2147483647");
   bad = good;
   bad["blocks"][0]["mixer"]["kind"] = "mamba";
-  EXPECT_EQ(message(bad), "model.json: blocks[0]: mixer: kind is \"mamba\"; expected \"cca\"");
+  EXPECT_EQ(message(bad), "model.json: blocks[0]: mixer: kind is \"mamba\"; expected one of cca");
   bad = good;
   bad["blocks"] = json::array();
   EXPECT_EQ(message(bad), "model.json: blocks is empty; expected at least one block");

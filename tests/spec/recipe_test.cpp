@@ -293,13 +293,15 @@ TEST(Recipe, ReleasedShapes) {
   const Recipe large = load_recipe(kRecipes + "zaya1-74b.toml", {});
   EXPECT_EQ(large.model.layer_types[0], LayerType::kHybridSliding);
   EXPECT_EQ(large.model.layer_types[59], LayerType::kHybrid);
-  EXPECT_EQ(large.model.window_of(0), 4097);
-  EXPECT_EQ(large.model.window_of(1), 0);
-  EXPECT_EQ(model_of(large.model).blocks[0].mixer.rope_theta, 1e4);
-  EXPECT_EQ(model_of(large.model).blocks[1].mixer.rope_theta, 5e6);
+  const ModelSpec blocks = model_of(large.model);
+  const auto cca = [&](size_t l) { return std::get<CcaSpec>(blocks.blocks[l].mixer); };
+  EXPECT_EQ(cca(0).window, 4097);
+  EXPECT_EQ(cca(1).window, 0);
+  EXPECT_EQ(cca(0).rope_theta, 1e4);
+  EXPECT_EQ(cca(1).rope_theta, 5e6);
   EXPECT_EQ(large.data.num_streams, 1024);
   const Recipe base = load_recipe(kRecipes + "zaya1-8b.toml", {});
-  EXPECT_EQ(base.model.conv_channels(), 1280);
+  EXPECT_EQ(base.model.q_dim() + base.model.kv_dim(), 1280);
   EXPECT_EQ(base.model.rotary_dim(), 64);
   // Phase 1: 8 T tokens.
   const double tokens = double(base.train.steps) * double(base.train.global_batch) *

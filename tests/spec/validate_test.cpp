@@ -18,7 +18,7 @@ namespace {
 Recipe good() {
   Recipe recipe;
   recipe.source = "run.toml";
-  ZayaSpec& m = recipe.model;
+  ModelKeys& m = recipe.model;
   m.vocab_size = 128;
   m.hidden_size = 32;
   m.num_hidden_layers = 2;
@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{
             "layer_count", [](Recipe& r) { r.model.layer_types.pop_back(); },
             "model.layer_types has 1 entries but model.num_hidden_layers is 2; give one per block, "
-            "or one of hybrid, hybrid_sliding, alternate"},
+            "so many that they repeat, or one name for all"},
         Rule{"window", [](Recipe& r) { r.model.layer_types[0] = LayerType::kHybridSliding; },
              "model.sliding_window is 0 but model.layer_types has hybrid_sliding blocks; choose at "
              "least 1, for example 4097 (the token itself counts)"},
@@ -232,7 +232,7 @@ TEST(Validate, EveryRangeIsJudged) {
 }
 
 TEST(Validate, AModelAloneIsNamedByItsSection) {
-  ZayaSpec model = good().model;
+  ModelKeys model = good().model;
   EXPECT_NO_THROW(validate(model, ""));
   model.num_attention_heads = 3;
   try {

@@ -168,7 +168,7 @@ class FirstWeights : public testing::Test {
     request.model = whole.pieces;
     request.extra = {
         {checkpoint::kConfigFile,
-         checkpoint::to_hf_config(zaya_of(from.spec), DType::kF32, checkpoint::HfLayout::kNative),
+         checkpoint::to_hf_config(keys_of(from.spec), DType::kF32, checkpoint::HfLayout::kNative),
          true},
         {checkpoint::kModelFile, to_json(from.spec), true}};
     checkpoints.save(request);

@@ -31,7 +31,7 @@ struct Sizes {
   explicit Sizes(const Trainer& trainer) : trainer(trainer) {}
   const Trainer& trainer;
   const Recipe& recipe = trainer.recipe();
-  const ZayaSpec& model = recipe.model;
+  const ModelKeys& model = recipe.model;
   const int64_t m = trainer.model().micro_batches_per_step();
   const int64_t L = model.num_hidden_layers, B = recipe.train.micro_batch, s = 4, a = 4;
   const int64_t T = B * recipe.data.sequence_length / trainer.model().parallel().cp;
@@ -59,7 +59,7 @@ class Formulas {
     const comm::Group& tp = z_.trainer.model().groups().tp();
     const int64_t TH = z_.T * z_.model.hidden_size;
     const Op sum = z_.sharded_stream ? Op::kReduceScatter : Op::kAllReduce;
-    for (const std::string part : {"tp attention", "tp experts"}) {
+    for (const std::string part : {"tp attention", "tp feed-forward"}) {
       add(tp, sum, part, z_.forwards, TH, z_.s);
       add(tp, sum, part + " gradient", z_.backwards, TH, part == "tp attention" ? z_.a : z_.s);
       if (!z_.sharded_stream) continue;
@@ -104,7 +104,7 @@ class Formulas {
   // Loss and targets, the norm, and what each expert got.
   void add_sums() {
     const parallel::Groups& groups = z_.trainer.model().groups();
-    add(groups.data(), Op::kAllReduce, "loads", 1, z_.L * z_.model.num_classes(), 8);
+    add(groups.data(), Op::kAllReduce, "loads", 1, z_.L * (z_.model.num_experts + 1), 8);
     add(z_.sharded_stream ? groups.model() : groups.data(), Op::kAllReduce, "loss", 1, 2, 8);
     add(groups.model(), Op::kAllReduce, "gradient norm", 1, 1, 8);
   }

@@ -90,7 +90,7 @@ def write(case, config=CONFIG, **files):
 
 def config_cases():
     for case, change in {
-        "model-type": {"model_type": "llama"}, "top-k": {"num_experts_per_tok": 2},
+        "model-type": {"model_type": "gpt2"}, "top-k": {"num_experts_per_tok": 2},
         "clamp-temp": {"clamp_temp": True}, "untied": {"tie_word_embeddings": False},
         "attention-bias": {"attention_bias": True}, "three-taps": {"cca_time0": 3},
         "heads": {"num_attention_heads": 3, "num_key_value_heads": 2},

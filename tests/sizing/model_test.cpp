@@ -1,5 +1,5 @@
 // Closed formulas against the published tables and against a count over tensor shapes.
-#include "ashlar/sizing/zaya.h"
+#include "ashlar/sizing/model.h"
 
 #include <gtest/gtest.h>
 
@@ -13,13 +13,13 @@
 namespace ashlar {
 namespace {
 
-ZayaSpec spec_of(const std::string& recipe) {
+ModelKeys spec_of(const std::string& recipe) {
   return load_recipe(std::string(ASHLAR_TEST_DATA) + "/../../recipes/" + recipe + ".toml", {})
       .model;
 }
 
-ZayaSpec tiny() {
-  ZayaSpec m;
+ModelKeys tiny() {
+  ModelKeys m;
   m.vocab_size = 11;
   m.hidden_size = 8;
   m.num_hidden_layers = 3;
@@ -35,9 +35,9 @@ ZayaSpec tiny() {
 }
 
 // The same count from the list of checkpoint tensors.
-int64_t counted(const ZayaSpec& m) {
+int64_t counted(const ModelKeys& m) {
   const int64_t H = m.hidden_size, R = m.router_hidden_size, E = m.num_experts;
-  const int64_t F = m.moe_intermediate_size, D = m.head_dim, C = m.conv_channels();
+  const int64_t F = m.moe_intermediate_size, D = m.head_dim, C = m.q_dim() + m.kv_dim();
   using Shape = std::vector<int64_t>;
   std::vector<Shape> shapes = {{m.vocab_size, H}, {H}, {H}, {H}};
   for (int64_t layer = 0; layer < m.num_hidden_layers; ++layer) {
@@ -80,27 +80,33 @@ int64_t counted(const ZayaSpec& m) {
   return sum;
 }
 
-TEST(ZayaParameters, TableOfTheBaseModel) {
-  const ZayaParameters p = zaya_parameters(spec_of("zaya1-8b"));
-  EXPECT_EQ(p.q_proj, 2'097'152);
-  EXPECT_EQ(p.k_proj, 524'288);
-  EXPECT_EQ(p.v_proj, 262'144);
-  EXPECT_EQ(p.conv_depthwise, 3'840);
-  EXPECT_EQ(p.conv_grouped, 328'960);
-  EXPECT_EQ(p.temp, 2);
-  EXPECT_EQ(p.o_proj, 2'097'152);
-  EXPECT_EQ(p.attention, 5'575'682);
-  EXPECT_EQ(p.router_down, 524'544);
-  EXPECT_EQ(p.router_norm, 256);
-  EXPECT_EQ(p.router_fc, 65'792);
-  EXPECT_EQ(p.router_out, 4'352);
-  EXPECT_EQ(p.router, 660'736);
-  EXPECT_EQ(p.router_scale, 256);
-  EXPECT_EQ(p.expert, 12'582'912);
-  EXPECT_EQ(p.experts, 201'326'592);
-  EXPECT_EQ(p.norms, 4'096);
-  EXPECT_EQ(p.residual_scaling, 16'384);
-  EXPECT_EQ(p.block, 207'583'490);
+TEST(ModelParameters, TableOfTheBaseModel) {
+  const ModelKeys keys = spec_of("zaya1-8b");
+  const ModelSpec model = model_of(keys);
+  const ModelParameters p = model_parameters(model);
+  const CcaParameters a =
+      cca_parameters(std::get<CcaSpec>(model.blocks[0].mixer), keys.hidden_size);
+  const MoeParameters m =
+      moe_parameters(std::get<MoeSpec>(model.blocks[0].feed_forward), keys.hidden_size);
+  EXPECT_EQ(a.q_proj, 2'097'152);
+  EXPECT_EQ(a.k_proj, 524'288);
+  EXPECT_EQ(a.v_proj, 262'144);
+  EXPECT_EQ(a.conv_depthwise, 3'840);
+  EXPECT_EQ(a.conv_grouped, 328'960);
+  EXPECT_EQ(a.temp, 2);
+  EXPECT_EQ(a.o_proj, 2'097'152);
+  EXPECT_EQ(a.total, 5'575'682);
+  EXPECT_EQ(m.router_down, 524'544);
+  EXPECT_EQ(m.router_norm, 256);
+  EXPECT_EQ(m.router_fc, 65'792);
+  EXPECT_EQ(m.router_out, 4'352);
+  EXPECT_EQ(m.router, 660'736);
+  EXPECT_EQ(m.router_scale, 256);
+  EXPECT_EQ(m.expert, 12'582'912);
+  EXPECT_EQ(m.experts, 201'326'592);
+  EXPECT_EQ(p.norms / model.num_blocks(), 4'096);
+  EXPECT_EQ(p.residual_scaling / model.num_blocks(), 16'384);
+  EXPECT_EQ(a.total + m.router + m.experts + 10 * keys.hidden_size, 207'583'490);
   EXPECT_EQ(p.blocks, 8'303'349'584);
   EXPECT_EQ(p.embedding, 537'133'056);
   EXPECT_EQ(p.other, 6'144);
@@ -110,26 +116,32 @@ TEST(ZayaParameters, TableOfTheBaseModel) {
   EXPECT_EQ(p.active, 753'608'528);
 }
 
-TEST(ZayaParameters, TableOfThe74B) {
-  const ZayaParameters p = zaya_parameters(spec_of("zaya1-74b"));
-  EXPECT_EQ(p.q_proj, 8'388'608);
-  EXPECT_EQ(p.k_proj, 1'048'576);
-  EXPECT_EQ(p.v_proj, 524'288);
-  EXPECT_EQ(p.conv_depthwise, 6'912);
-  EXPECT_EQ(p.conv_grouped, 592'128);
-  EXPECT_EQ(p.temp, 2);
-  EXPECT_EQ(p.o_proj, 8'388'608);
-  EXPECT_EQ(p.attention, 19'473'410);
-  EXPECT_EQ(p.router_down, 1'048'832);
-  EXPECT_EQ(p.router_norm, 256);
-  EXPECT_EQ(p.router_fc, 65'792);
-  EXPECT_EQ(p.router_out, 6'400);
-  EXPECT_EQ(p.router, 1'187'072);
-  EXPECT_EQ(p.expert, 50'331'648);
-  EXPECT_EQ(p.experts, 1'207'959'552);
-  EXPECT_EQ(p.norms, 8'192);
-  EXPECT_EQ(p.residual_scaling, 32'768);
-  EXPECT_EQ(p.block, 1'228'660'994);
+TEST(ModelParameters, TableOfThe74B) {
+  const ModelKeys keys = spec_of("zaya1-74b");
+  const ModelSpec model = model_of(keys);
+  const ModelParameters p = model_parameters(model);
+  const CcaParameters a =
+      cca_parameters(std::get<CcaSpec>(model.blocks[0].mixer), keys.hidden_size);
+  const MoeParameters m =
+      moe_parameters(std::get<MoeSpec>(model.blocks[0].feed_forward), keys.hidden_size);
+  EXPECT_EQ(a.q_proj, 8'388'608);
+  EXPECT_EQ(a.k_proj, 1'048'576);
+  EXPECT_EQ(a.v_proj, 524'288);
+  EXPECT_EQ(a.conv_depthwise, 6'912);
+  EXPECT_EQ(a.conv_grouped, 592'128);
+  EXPECT_EQ(a.temp, 2);
+  EXPECT_EQ(a.o_proj, 8'388'608);
+  EXPECT_EQ(a.total, 19'473'410);
+  EXPECT_EQ(m.router_down, 1'048'832);
+  EXPECT_EQ(m.router_norm, 256);
+  EXPECT_EQ(m.router_fc, 65'792);
+  EXPECT_EQ(m.router_out, 6'400);
+  EXPECT_EQ(m.router, 1'187'072);
+  EXPECT_EQ(m.expert, 50'331'648);
+  EXPECT_EQ(m.experts, 1'207'959'552);
+  EXPECT_EQ(p.norms / model.num_blocks(), 8'192);
+  EXPECT_EQ(p.residual_scaling / model.num_blocks(), 32'768);
+  EXPECT_EQ(a.total + m.router + m.experts + 10 * keys.hidden_size, 1'228'660'994);
   EXPECT_EQ(p.blocks, 73'719'674'744);
   EXPECT_EQ(p.embedding, 1'074'266'112);
   EXPECT_EQ(p.other, 12'288);
@@ -139,17 +151,17 @@ TEST(ZayaParameters, TableOfThe74B) {
   EXPECT_EQ(p.active, 4'262'012'792);
 }
 
-TEST(ZayaParameters, AgreeWithTheSumOverTensors) {
-  EXPECT_EQ(zaya_parameters(tiny()).total, 3'970);
-  EXPECT_EQ(zaya_parameters(spec_of("zaya1-nano")).total, 22'624'204);    // 22.6 M
-  EXPECT_EQ(zaya_parameters(spec_of("zaya1-small")).total, 385'550'360);  // 385.6 M
+TEST(ModelParameters, AgreeWithTheSumOverTensors) {
+  EXPECT_EQ(model_parameters(model_of(tiny())).total, 3'970);
+  EXPECT_EQ(model_parameters(model_of(spec_of("zaya1-nano"))).total, 22'624'204);    // 22.6 M
+  EXPECT_EQ(model_parameters(model_of(spec_of("zaya1-small"))).total, 385'550'360);  // 385.6 M
   for (const char* name : {"zaya1-nano", "zaya1-small", "zaya1-8b", "zaya1-74b"})
-    EXPECT_EQ(zaya_parameters(spec_of(name)).total, counted(spec_of(name))) << name;
-  EXPECT_EQ(zaya_parameters(tiny()).total, counted(tiny()));
+    EXPECT_EQ(model_parameters(model_of(spec_of(name))).total, counted(spec_of(name))) << name;
+  EXPECT_EQ(model_parameters(model_of(tiny())).total, counted(tiny()));
 }
 
-TEST(ZayaFlop, TablesAt4096) {
-  const ZayaFlop base = zaya_flop(spec_of("zaya1-8b"), 4096);
+TEST(ModelFlop, TablesAt4096) {
+  const ModelFlop base = model_flop(model_of(spec_of("zaya1-8b")), 4096);
   EXPECT_EQ(base.blocks, 1'505'259'520.0);
   EXPECT_EQ(base.head, 1'074'266'112.0);
   EXPECT_EQ(base.attention, 335'626'240.0);
@@ -157,7 +169,7 @@ TEST(ZayaFlop, TablesAt4096) {
   EXPECT_EQ(base.training, 8'745'455'616.0);
   EXPECT_NEAR(base.training - 3 * base.head, 5.5227e9, 5e4);
   // A window of 4,097 hides nothing of 4,096 tokens.
-  const ZayaFlop large = zaya_flop(spec_of("zaya1-74b"), 4096);
+  const ModelFlop large = model_flop(model_of(spec_of("zaya1-74b")), 4096);
   EXPECT_EQ(large.blocks, 8'518'379'520.0);
   EXPECT_EQ(large.head, 2'148'532'224.0);
   EXPECT_EQ(large.attention, 1'006'878'720.0);
@@ -166,9 +178,9 @@ TEST(ZayaFlop, TablesAt4096) {
   EXPECT_NEAR(large.training - 3 * large.head, 28.5758e9, 5e4);
 }
 
-TEST(ZayaFlop, LongContexts) {
-  const ZayaSpec base = spec_of("zaya1-8b");
-  const ZayaFlop mid = zaya_flop(base, 32768), longest = zaya_flop(base, 131072);
+TEST(ModelFlop, LongContexts) {
+  const ModelSpec base = model_of(spec_of("zaya1-8b"));
+  const ModelFlop mid = model_flop(base, 32768), longest = model_flop(base, 131072);
   EXPECT_NEAR(mid.attention, 2.6844e9, 5e4);
   EXPECT_NEAR(mid.forward, 5.2640e9, 5e4);
   EXPECT_NEAR(mid.training, 15.7919e9, 5e4);
@@ -177,24 +189,24 @@ TEST(ZayaFlop, LongContexts) {
   EXPECT_NEAR(longest.training, 39.9511e9, 5e4);
 }
 
-TEST(ZayaFlop, WindowsEqualACountOfPairs) {
+TEST(ModelFlop, WindowsEqualACountOfPairs) {
   for (int64_t window : {1, 3, 4, 5, 7, 100}) {
     for (int64_t tokens : {1, 2, 3, 5, 17}) {
-      ZayaSpec m = tiny();
+      ModelKeys m = tiny();
       m.sliding_window = window;
       int64_t pairs = 0;
       for (int64_t layer = 0; layer < 3; ++layer)
         for (int64_t t = 0; t < tokens; ++t)
           for (int64_t s = 0; s <= t; ++s) pairs += layer != 1 || s > t - window;
       const double flop = 4.0 * double(m.q_dim()) * double(pairs);
-      EXPECT_NEAR(zaya_flop(m, tokens).attention * double(tokens), flop, 1e-9 * flop)
+      EXPECT_NEAR(model_flop(model_of(m), tokens).attention * double(tokens), flop, 1e-9 * flop)
           << "window " << window << ", " << tokens << " tokens";
     }
   }
 }
 
-TEST(ZayaFlop, OfTrainingThe8BAt4096) {
-  EXPECT_EQ(zaya_flop(spec_of("zaya1-8b"), 4096).training, 8'745'455'616.0);
+TEST(ModelFlop, OfTrainingThe8BAt4096) {
+  EXPECT_EQ(model_flop(model_of(spec_of("zaya1-8b")), 4096).training, 8'745'455'616.0);
 }
 
 }  // namespace

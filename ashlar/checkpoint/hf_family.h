@@ -1,0 +1,25 @@
+// The families of Hugging Face models: what a config.json of each states, both ways.  A family is a
+// row of the table in hf_config.cpp and a file of its own.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "ashlar/checkpoint/hf_config.h"
+#include "ashlar/checkpoint/hf_fields.h"
+
+namespace ashlar::checkpoint {
+
+struct HfFamily {
+  std::string_view model_type, architecture;  // as config.json states them
+  // Whether a config.json of this family states all of such a model.
+  bool (*states)(const ModelKeys&);
+  // What its config.json states; everything else that it could state is refused (HfFields::fail).
+  HfConfig (*read)(const HfFields&);
+  // Adds the family's own keys to those that every config.json has.
+  void (*write)(const ModelKeys&, HfLayout, Json&);
+};
+
+extern const HfFamily kHfZaya;  // hf_zaya.cpp
+
+}  // namespace ashlar::checkpoint

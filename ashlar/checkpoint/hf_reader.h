@@ -1,0 +1,70 @@
+// What the families' readers of config.json share: bounds, sizes that remember the key which stated
+// them, ids of special tokens.
+#pragma once
+
+#include <fmt/ranges.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ashlar/checkpoint/hf_fields.h"
+#include "ashlar/core/error.h"
+
+namespace ashlar::checkpoint {
+
+// Bounds that keep every product of sizes inside int64; far above any real model.
+inline constexpr int64_t kMaxSize = int64_t(1) << 24;
+inline constexpr int64_t kMaxHeads = int64_t(1) << 16;
+inline constexpr int64_t kMaxExperts = int64_t(1) << 12;
+inline constexpr int64_t kMaxLayers = int64_t(1) << 16;
+
+// Reads a key that exists under several names; remembers which one it was.
+struct SizeReader {
+  const HfFields& fields;
+  std::map<std::string, std::string>& keys;
+
+  int64_t scalar(const std::string& native, const std::string& key, int64_t high) {
+    keys[native] = fields.has(key) ? fields.find(key) : key;  // find(): the alias that is there
+    return fields.integer(key, 1, high);
+  }
+
+  // A scalar, or the one non-zero value of a list with an entry per sub-layer.
+  int64_t uniform(const std::string& native, const std::string& key, int64_t high) {
+    if (!fields.has(key) || !fields.at(key).is_array()) return scalar(native, key, high);
+    keys[native] = fields.find(key);
+    const std::string expected = fmt::format(
+        "a list with one non-zero integer up to {}, the same wherever it is not 0", high);
+    int64_t found = 0;
+    for (const Json& entry : fields.at(key)) {
+      const auto value = integer_of(entry);
+      if (!value || *value < 0 || *value > high) fields.fail(key, expected);
+      if (*value != 0 && found != 0 && *value != found) fields.fail(key, expected);
+      if (*value != 0) found = *value;
+    }
+    if (found == 0) fields.fail(key, expected);
+    return found;
+  }
+
+  // The first of `names` that the file has.
+  int64_t first(const std::string& native, const std::vector<std::string>& names, int64_t high) {
+    for (const std::string& key : names)
+      if (fields.has(key)) return uniform(native, key, high);
+    ASHLAR_FAIL(kData, "{}: {} is missing; expected an integer from 1 to {}", fields.source(),
+                fmt::join(names, " or "), high);
+  }
+};
+
+// The id of a special token.  A list (several stop ids) gives its first; null is none, -1.
+inline int64_t token_id(const HfFields& fields, const std::string& key, int64_t fallback) {
+  if (fields.is_null(key)) return -1;
+  if (!fields.has(key)) return fallback;
+  const Json& value = fields.at(key);
+  const auto id = integer_of(value.is_array() && !value.empty() ? value[0] : value);
+  if (!id || *id < -1 || *id > kMaxSize) fields.fail(key, "the id of a token, or null for none");
+  return *id;
+}
+
+}  // namespace ashlar::checkpoint

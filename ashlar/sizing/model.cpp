@@ -1,0 +1,128 @@
+#include "ashlar/sizing/model.h"
+
+namespace ashlar {
+namespace {
+
+constexpr int64_t kDepthwiseTaps = 2, kGroupedTaps = 2;
+
+// What one branch of a block adds to the sums of the model; first: of the first block.
+struct BranchParameters {
+  int64_t all = 0, active = 0, buffers = 0;
+};
+
+BranchParameters parameters_of(const CcaSpec& spec, int64_t hidden_size, bool) {
+  const int64_t total = cca_parameters(spec, hidden_size).total;
+  return {total, total, 0};
+}
+
+BranchParameters parameters_of(const MoeSpec& spec, int64_t hidden_size, bool first) {
+  const MoeParameters p = moe_parameters(spec, hidden_size);
+  const int64_t router = p.router + (first ? 0 : p.router_scale);
+  return {router + p.experts, router + p.expert, p.buffers};
+}
+
+// Multiply-adds of a token: of products, and of the scores with each key that it reads.
+struct BranchFlop {
+  double products = 0;
+  double per_key = 0;
+  int64_t window = 0;
+};
+
+BranchFlop flop_of(const CcaSpec& spec, double H) {
+  const double q = double(spec.q_dim()), C = double(spec.conv_channels());
+  const double projections = H * (q + 2 * double(spec.kv_dim())) + q * H;
+  const double convolutions = C * double(kDepthwiseTaps + spec.head_dim * kGroupedTaps);
+  return {projections + convolutions, 2 * q, spec.window};
+}
+
+BranchFlop flop_of(const MoeSpec& spec, double H) {
+  const double R = double(spec.router_width);
+  const double router = R * H + 2 * R * R + double(spec.num_classes()) * R;
+  return {router + 3 * H * double(spec.width), 0, 0};
+}
+
+// Keys that the tokens of a sequence read in one block, all together.
+double keys_read(int64_t sequence_length, int64_t window) {
+  const double s = static_cast<double>(sequence_length);
+  if (window == 0 || window >= sequence_length) return s * (s + 1) / 2;
+  const double w = static_cast<double>(window);
+  return w * (w + 1) / 2 + (s - w) * w;
+}
+
+}  // namespace
+
+CcaParameters cca_parameters(const CcaSpec& m, int64_t H) {
+  CcaParameters p;
+  p.q_proj = H * m.q_dim();
+  p.k_proj = H * m.kv_dim();
+  p.v_proj = H * m.kv_dim() / 2;
+  p.conv_depthwise = m.conv_channels() * (kDepthwiseTaps + 1);
+  p.conv_grouped = m.conv_channels() * (m.head_dim * kGroupedTaps + 1);
+  p.temp = m.num_key_heads;
+  p.o_proj = m.q_dim() * H;
+  p.total =
+      p.q_proj + p.k_proj + 2 * p.v_proj + p.conv_depthwise + p.conv_grouped + p.temp + p.o_proj;
+  return p;
+}
+
+MoeParameters moe_parameters(const MoeSpec& m, int64_t H) {
+  const int64_t R = m.router_width, E = m.num_experts;
+  MoeParameters p;
+  p.router_down = R * (H + 1);
+  p.router_norm = R;
+  p.router_fc = R * (R + 1);
+  p.router_out = (E + 1) * R;
+  p.router = p.router_down + p.router_norm + 2 * p.router_fc + p.router_out;
+  p.router_scale = R;
+  p.expert = 3 * H * m.width;
+  p.experts = E * p.expert;
+  p.buffers = E + 1;
+  return p;
+}
+
+ModelParameters model_parameters(const ModelSpec& model) {
+  const int64_t H = model.hidden_size;
+  ModelParameters p;
+  int64_t active = 0;
+  for (size_t l = 0; l < model.blocks.size(); ++l) {
+    const BlockSpec& block = model.blocks[l];
+    const auto add = [&](const auto& spec) {
+      const BranchParameters branch = parameters_of(spec, H, l == 0);
+      p.blocks += branch.all;
+      active += branch.active;
+      p.buffers += branch.buffers;
+    };
+    std::visit(add, block.mixer);
+    std::visit(add, block.feed_forward);
+    p.norms += 2 * H;
+    p.residual_scaling += block.residual == Residual::kScaled ? 8 * H : 0;
+  }
+  p.blocks += p.norms + p.residual_scaling;
+  p.embedding = model.vocab_size * H;
+  p.head = model.tied_head ? 0 : p.embedding;
+  p.other = H + (model.scaled_embedding() ? 2 * H : 0);
+  p.without_embedding = p.blocks + p.other;
+  p.total = p.without_embedding + p.embedding + p.head;
+  p.active = active + p.norms + p.residual_scaling + p.other;
+  return p;
+}
+
+ModelFlop model_flop(const ModelSpec& model, int64_t sequence_length) {
+  const double H = double(model.hidden_size), s = double(sequence_length);
+  ModelFlop flop;
+  for (const BlockSpec& block : model.blocks) {
+    const auto add = [&](const auto& spec) {
+      const BranchFlop branch = flop_of(spec, H);
+      flop.blocks += 2 * branch.products;
+      flop.attention += 2 * branch.per_key * keys_read(sequence_length, branch.window) / s;
+    };
+    std::visit(add, block.mixer);
+    std::visit(add, block.feed_forward);
+  }
+  flop.head = 2 * double(model.vocab_size) * H;
+  flop.forward = flop.blocks + flop.head + flop.attention;
+  flop.training = 3 * flop.forward;
+  return flop;
+}
+
+}  // namespace ashlar

@@ -1,0 +1,197 @@
+#include "ashlar/spec/model_keys.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "ashlar/core/error.h"
+
+namespace ashlar {
+namespace {
+
+// Block types that have a name of their own.
+struct Named {
+  std::string_view name;
+  LayerType type;
+};
+constexpr Named kNamed[] = {
+    {"hybrid", LayerType::kHybrid},
+    {"hybrid_sliding", LayerType::kHybridSliding},
+};
+
+constexpr std::string_view kAlternate = "alternate";
+
+template <typename... Specs>
+std::vector<std::string_view> kinds_of(const std::variant<Specs...>*) {
+  return {Specs::kKind...};
+}
+
+std::string combined_name(const LayerType& type) {
+  return fmt::format("{}{}+{}", type.mixer, type.sliding ? "_sliding" : "", type.feed_forward);
+}
+
+std::vector<LayerType> all_layer_types() {
+  std::vector<LayerType> types;
+  for (const std::string_view mixer : kinds_of(static_cast<const MixerSpec*>(nullptr)))
+    for (const std::string_view other : kinds_of(static_cast<const FeedForwardSpec*>(nullptr)))
+      for (const bool sliding : {false, true}) types.push_back({mixer, other, sliding});
+  return types;
+}
+
+// --- keys to specs, and back: a pair of functions for each kind ---
+
+CcaSpec cca_of(const ModelKeys& keys, bool sliding) {
+  return {.num_query_heads = keys.num_attention_heads,
+          .num_key_heads = keys.num_key_value_heads,
+          .head_dim = keys.head_dim,
+          .rotary_factor = keys.partial_rotary_factor,
+          .window = sliding ? keys.sliding_window : 0,
+          .rope_theta = sliding ? keys.rope_theta_sliding : keys.rope_theta,
+          .qk_norm_eps = keys.qk_norm_eps};
+}
+void take(const CcaSpec& spec, ModelKeys& keys) {
+  keys.num_attention_heads = spec.num_query_heads;
+  keys.num_key_value_heads = spec.num_key_heads;
+  keys.head_dim = spec.head_dim;
+  keys.partial_rotary_factor = spec.rotary_factor;
+  keys.qk_norm_eps = spec.qk_norm_eps;
+}
+
+MoeSpec moe_of(const ModelKeys& keys) {
+  return {.num_experts = keys.num_experts,
+          .width = keys.moe_intermediate_size,
+          .router_width = keys.router_hidden_size,
+          .skip_output = keys.skip_output};
+}
+void take(const MoeSpec& spec, ModelKeys& keys) {
+  keys.num_experts = spec.num_experts;
+  keys.moe_intermediate_size = spec.width;
+  keys.router_hidden_size = spec.router_width;
+  keys.skip_output = spec.skip_output;
+}
+
+MixerSpec mixer_of(const ModelKeys& keys, const LayerType& type) {
+  if (type.mixer == CcaSpec::kKind) return cca_of(keys, type.sliding);
+  ASHLAR_ASSERT(false && "a mixer that keys do not state");
+}
+
+FeedForwardSpec feed_forward_of(const ModelKeys& keys, const LayerType& type) {
+  if (type.feed_forward == MoeSpec::kKind) return moe_of(keys);
+  ASHLAR_ASSERT(false && "a feed-forward that keys do not state");
+}
+
+// What of a mixer a key states apart for blocks with a window.
+struct Reach {
+  int64_t window;
+  double rope_theta;
+  friend bool operator==(const Reach&, const Reach&) = default;
+};
+Reach reach_of(const BlockSpec& block) {
+  return std::visit(
+      [](const auto& spec) {
+        return Reach{spec.window, spec.rope_theta};
+      },
+      block.mixer);
+}
+
+}  // namespace
+
+std::string name_of(const LayerType& type) {
+  for (const Named& named : kNamed)
+    if (named.type == type) return std::string(named.name);
+  return combined_name(type);
+}
+
+std::string layer_types_text() {
+  std::string text;
+  for (const Named& named : kNamed) text += fmt::format("{}, ", named.name);
+  std::vector<std::string> mixers;
+  for (const std::string_view kind : kinds_of(static_cast<const MixerSpec*>(nullptr)))
+    for (const char* reach : {"", "_sliding"}) mixers.push_back(fmt::format("{}{}", kind, reach));
+  return text +
+         fmt::format("{}, or MIXER+FEED_FORWARD of {} and {}", kAlternate, fmt::join(mixers, ", "),
+                     fmt::join(kinds_of(static_cast<const FeedForwardSpec*>(nullptr)), ", "));
+}
+
+std::vector<LayerType> expand_layer_pattern(std::string_view name, int64_t num_layers) {
+  std::vector<LayerType> types;
+  if (name == kAlternate)
+    for (int64_t l = 0; l < num_layers; ++l)
+      types.push_back(l % 2 == 0 ? LayerType::kHybridSliding : LayerType::kHybrid);
+  for (const Named& named : kNamed)
+    if (named.name == name) types.assign(size_t(num_layers), named.type);
+  for (const LayerType& type : all_layer_types())
+    if (combined_name(type) == name) types.assign(size_t(num_layers), type);
+  return types;
+}
+
+bool ModelKeys::has_mixer(std::string_view kind) const {
+  return std::any_of(layer_types.begin(), layer_types.end(),
+                     [&](const LayerType& type) { return type.mixer == kind; });
+}
+
+bool ModelKeys::has_feed_forward(std::string_view kind) const {
+  return std::any_of(layer_types.begin(), layer_types.end(),
+                     [&](const LayerType& type) { return type.feed_forward == kind; });
+}
+
+ModelSpec model_of(const ModelKeys& keys) {
+  ModelSpec model;
+  model.vocab_size = keys.vocab_size;
+  model.hidden_size = keys.hidden_size;
+  model.max_positions = keys.max_position_embeddings;
+  model.norm_eps = keys.rms_norm_eps;
+  model.head_fp32 = keys.head_fp32;
+  model.tied_head = keys.tie_word_embeddings;
+  model.pad_token_id = keys.pad_token_id;
+  model.bos_token_id = keys.bos_token_id;
+  model.eos_token_id = keys.eos_token_id;
+  for (const LayerType& type : keys.layer_types)
+    model.blocks.push_back({mixer_of(keys, type), feed_forward_of(keys, type), keys.residual});
+  return model;
+}
+
+ModelKeys keys_of(const ModelSpec& model) {
+  ModelKeys keys;
+  keys.vocab_size = model.vocab_size;
+  keys.hidden_size = model.hidden_size;
+  keys.num_hidden_layers = model.num_blocks();
+  keys.rms_norm_eps = model.norm_eps;
+  keys.max_position_embeddings = model.max_positions;
+  keys.pad_token_id = model.pad_token_id;
+  keys.bos_token_id = model.bos_token_id;
+  keys.eos_token_id = model.eos_token_id;
+  keys.head_fp32 = model.head_fp32;
+  keys.tie_word_embeddings = model.tied_head;
+  keys.residual = model.blocks.at(0).residual;
+  // The first block without a window says what reaches over everything, the first other one what a
+  // sliding block is.
+  const Reach *whole = nullptr, *sliding = nullptr;
+  std::vector<Reach> reaches;
+  for (const BlockSpec& block : model.blocks) reaches.push_back(reach_of(block));
+  for (const Reach& reach : reaches)
+    if (reach.window == 0 && !whole) whole = &reach;
+  for (const Reach& reach : reaches)
+    if (!sliding && (!whole || reach != *whole)) sliding = &reach;
+  if (whole) keys.rope_theta = whole->rope_theta;
+  if (sliding) keys.rope_theta_sliding = sliding->rope_theta, keys.sliding_window = sliding->window;
+  // Backwards, so that the first block of a kind says what it is.
+  keys.layer_types.resize(model.blocks.size());
+  for (size_t l = model.blocks.size(); l-- > 0;) {
+    LayerType& type = keys.layer_types[l];
+    type.sliding = !whole || reaches[l] != *whole;
+    std::visit([&](const auto& spec) { type.mixer = spec.kKind, take(spec, keys); },
+               model.blocks[l].mixer);
+    std::visit([&](const auto& spec) { type.feed_forward = spec.kKind, take(spec, keys); },
+               model.blocks[l].feed_forward);
+  }
+  const ModelSpec again = model_of(keys);
+  for (size_t l = 0; l < model.blocks.size(); ++l)
+    ASHLAR_REQUIRE(again.blocks[l] == model.blocks[l], kConfig,
+                   "block {} differs from the others in what a recipe states once for all blocks: "
+                   "all but the kinds of mixer and feed-forward, one window and its RoPE base",
+                   l);
+  return keys;
+}
+
+}  // namespace ashlar

@@ -1,0 +1,81 @@
+// A model as recipes and config.json state it: sizes, and the choices that change its arithmetic,
+// once for all of its blocks; layer_types says what each block is.  Field names are the native
+// Hugging Face ones where one exists.  Plain values; validate() is the one place that judges them.
+// What the rest of the program reads is the ModelSpec that model_of makes of it.
+//
+// Source  ZAYA1, arXiv 2511.17127 and 2605.05365, the released configurations
+//         (docs/formats/model.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/spec/model_spec.h"
+
+namespace ashlar {
+
+// A kind of block: the kinds of its mixer and of its feed-forward (their kKind), and whether the
+// mixer sees a window only.
+struct LayerType {
+  std::string_view mixer, feed_forward;
+  bool sliding = false;
+  static const LayerType kHybrid, kHybridSliding;  // ZAYA1's
+  friend bool operator==(const LayerType&, const LayerType&) = default;
+};
+inline constexpr LayerType LayerType::kHybrid{CcaSpec::kKind, MoeSpec::kKind};
+inline constexpr LayerType LayerType::kHybridSliding{CcaSpec::kKind, MoeSpec::kKind, true};
+// "cca+moe", "cca_sliding+moe", ...; known combinations have a name of their own: hybrid,
+// hybrid_sliding.
+std::string name_of(const LayerType& type);
+// "hybrid, ..., alternate, or MIXER+FEED_FORWARD of cca, cca_sliding and moe": all that
+// expand_layer_pattern takes.
+std::string layer_types_text();
+// The types of `num_layers` blocks: of one name, or "alternate" (hybrid_sliding, hybrid, ...).
+// Empty if there is no such name.
+std::vector<LayerType> expand_layer_pattern(std::string_view name, int64_t num_layers);
+
+struct ModelKeys {
+  int64_t vocab_size = 0;             // V
+  int64_t hidden_size = 0;            // H
+  int64_t num_hidden_layers = 0;      // L, blocks of one mixer and one feed-forward
+  int64_t num_attention_heads = 0;    // N
+  int64_t num_key_value_heads = 0;    // K
+  int64_t head_dim = 0;               // D
+  int64_t num_experts = 0;            // E; ZAYA1's router has one class more (skip)
+  int64_t moe_intermediate_size = 0;  // F
+  int64_t router_hidden_size = 0;     // R
+  double rms_norm_eps = 1e-5;
+  double partial_rotary_factor = 0.5;
+  double rope_theta = 1e4;             // blocks without a window
+  double rope_theta_sliding = 1e4;     // sliding blocks
+  int64_t sliding_window = 0;          // counts the token itself; 0: none
+  std::vector<LayerType> layer_types;  // one per block
+  Residual residual = Residual::kScaled;
+  bool tie_word_embeddings = true;
+  int64_t max_position_embeddings = 32768;
+  int64_t pad_token_id = 0, bos_token_id = 2, eos_token_id = 1;
+
+  SkipOutput skip_output = SkipOutput::kZero;
+  bool head_fp32 = false;      // the head product in fp32 even when compute is bf16
+  double qk_norm_eps = 1e-12;  // guard under the root of CCA's QK norm; 0 in the golden vector
+
+  int64_t q_dim() const { return num_attention_heads * head_dim; }
+  int64_t kv_dim() const { return num_key_value_heads * head_dim; }
+  int64_t rotary_dim() const { return int64_t(double(head_dim) * partial_rotary_factor); }
+  bool has_mixer(std::string_view kind) const;
+  bool has_feed_forward(std::string_view kind) const;
+  friend bool operator==(const ModelKeys&, const ModelKeys&) = default;
+};
+
+ModelSpec model_of(const ModelKeys& keys);
+// kConfig, naming the first block that they cannot state, where blocks differ in more than a key
+// says.
+ModelKeys keys_of(const ModelSpec& model);
+
+// kConfig with the key, its value and the nearest legal values.  `section` prefixes key names in
+// messages ("model." in recipes, "" for config.json).
+void validate(const ModelKeys& keys, const std::string& section);
+
+}  // namespace ashlar
