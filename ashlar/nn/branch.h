@@ -14,7 +14,8 @@
 namespace ashlar::nn {
 
 // What a branch hands to the same branch of the next block (ZAYA1's router state), in the stream
-// type, [T, carry_width].  in and d_in are absent in the first block, d_out in the last.
+// type, [T, carry_width].  in and d_in are absent where no block before hands anything on, d_out
+// where none after is handed it.
 struct Carry {
   Tensor in{}, out{};      // forward fills out
   Tensor d_out{}, d_in{};  // backward overwrites d_in

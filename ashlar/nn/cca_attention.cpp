@@ -45,7 +45,7 @@ kernels::QkShape qk_shape(const CcaShape& s) {
   return {s.N, s.K, s.D, s.rotary_dim, s.qk_norm_eps, s.group, s.delayed};
 }
 
-kernels::Attention attention_of(const CcaShape& s, const AttentionSaved& saved) {
+kernels::Attention attention_of(const CcaShape& s, const CcaSaved& saved) {
   return {.shape = {.N = s.N,
                     .K = s.K,
                     .D = s.D,
@@ -87,7 +87,7 @@ struct KeyGradients {
 struct Halos {
   Tensor z, vd;
 };
-Halos halos(const AttentionSaved& saved, const kernels::Sequence& sequence) {
+Halos halos(const CcaSaved& saved, const kernels::Sequence& sequence) {
   return {saved.halo_z.slice(0, sequence.num_halos()),
           saved.halo_vd.slice(0, sequence.num_halos())};
 }
@@ -99,8 +99,8 @@ std::array<Strip, 2> strips(const Matrix& z, const Tensor& halo_z, const Matrix&
 }
 
 // The left operand of the grouped convolution, which forward makes, and backward again.
-void fill_columns(const Context& ctx, const Pass& pass, const AttentionWeights& w,
-                  const AttentionSaved& saved, const Tensor& columns_T2C) {
+void fill_columns(const Context& ctx, const Pass& pass, const CcaWeights& w,
+                  const CcaSaved& saved, const Tensor& columns_T2C) {
   conv_columns_forward(ctx, {.sequence = pass.sequence,
                              .z_TC = z_part(w.shape, saved.qkv),
                              .halo_z = halos(saved, pass.sequence).z,
@@ -126,7 +126,7 @@ CcaShape CcaShape::of(const CcaSpec& whole, int64_t hidden_size, const Share& sh
           whole.qk_norm_eps};
 }
 
-void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
+void CcaWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   const auto& m = std::get<CcaSpec>(layer.of_block().mixer);
   const int64_t H = layer.model.hidden_size, N = m.num_query_heads, K = m.num_key_heads;
   const int64_t D = m.head_dim, C = m.conv_channels(), kv = K * D;
@@ -180,10 +180,10 @@ void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
          .operand_shape = {H, shape.q_dim()}});
 }
 
-AttentionSaved AttentionSaved::make(Arena& arena, const CcaShape& shape, const Types& types,
+CcaSaved CcaSaved::make(Arena& arena, const CcaShape& shape, const Types& types,
                                     int64_t num_tokens, int64_t num_halos) {
   const int64_t T = num_tokens, C = shape.conv_channels(), q = shape.q_dim(), kv = shape.kv_dim();
-  AttentionSaved s;
+  CcaSaved s;
   s.qkv = arena.take(types.stream, {T, shape.qkv_dim()});
   s.y_TC = arena.take(types.stream, {T, C});
   s.halo_z = arena.take(types.stream, {num_halos, 2, C});
@@ -201,14 +201,14 @@ AttentionSaved AttentionSaved::make(Arena& arena, const CcaShape& shape, const T
 
 void CcaBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
                         int slot) {
-  saved_.set(slot, AttentionSaved::make(arenas.block, weights_.shape, types, shape.num_tokens,
+  saved_.set(slot, CcaSaved::make(arenas.block, weights_.shape, types, shape.num_tokens,
                                         shape.num_halos));
 }
 
 void CcaBranch::forward(const Context& ctx, const Pass& pass, const Tensor& a_TH, const Carry&,
                         const Tensor& o_TH) {
-  const AttentionWeights& w = weights_;
-  const AttentionSaved& saved = saved_[pass.slot];
+  const CcaWeights& w = weights_;
+  const CcaSaved& saved = saved_[pass.slot];
   const CcaShape& shape = w.shape;
   HeadExchange* heads = pass.exchanges.heads;
   const DType compute = pass.types.compute;
@@ -251,8 +251,8 @@ void CcaBranch::forward(const Context& ctx, const Pass& pass, const Tensor& a_TH
 }
 
 void CcaBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
-  const AttentionWeights& w = weights_;
-  const AttentionSaved& saved = saved_[pass.slot];
+  const CcaWeights& w = weights_;
+  const CcaSaved& saved = saved_[pass.slot];
   const CcaShape& shape = w.shape;
   HeadExchange* heads = pass.exchanges.heads;
   const auto [stream, activation, compute] = pass.types;

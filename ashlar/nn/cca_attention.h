@@ -39,7 +39,7 @@ struct CcaShape {
   Shape conv_matrices() const { return {N + K, D, 2 * D}; }  // the grouped convolution's, by head
 };
 
-struct AttentionWeights {
+struct CcaWeights {
   CcaShape shape;
   Weight qkv;               // [N D + 2 K D, H]: q | k | v current | v delayed, one product
   Weight conv0_w, conv0_b;  // [C, 1, 2], [C]
@@ -50,7 +50,7 @@ struct AttentionWeights {
   void list(const LayerSpec& layer, StoredVisitor visit);
 };
 
-struct AttentionSaved {
+struct CcaSaved {
   Tensor qkv;   // [T, N D + 2 K D] stream: q | k | vc | vd
   Tensor y_TC;  // grouped convolution without bias
   Tensor halo_z, halo_vd;
@@ -59,7 +59,7 @@ struct AttentionSaved {
   Tensor n_q, n_k;       // norms before scaling
   Tensor att, lse;       // [T, N D], [T, N]
 
-  static AttentionSaved make(Arena& arena, const CcaShape& shape, const Types& types,
+  static CcaSaved make(Arena& arena, const CcaShape& shape, const Types& types,
                              int64_t num_tokens, int64_t num_halos);
 };
 
@@ -75,8 +75,8 @@ class CcaBranch final : public Branch {
   std::optional<ExpertLoad> load(int) const override { return std::nullopt; }
 
  private:
-  AttentionWeights weights_;
-  Slots<AttentionSaved> saved_;
+  CcaWeights weights_;
+  Slots<CcaSaved> saved_;
 };
 
 }  // namespace ashlar::nn

@@ -15,7 +15,8 @@ int64_t unit_of(int64_t block) {
   return block + 1;
 }
 
-// What block l is handed by the one before, and what it hands on.
+// What block l is handed by the one before, and what it hands on.  A block that makes nothing hands
+// on what it was handed.
 Carry carry_of(const Saved& saved, int64_t l) {
   return {.in = l > 0 ? saved.carry[size_t(l) - 1] : Tensor{}, .out = saved.carry[size_t(l)]};
 }
@@ -76,19 +77,25 @@ Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types,
   const auto plain = [](const BlockSpec& block) { return block.residual == Residual::kPlain; };
   if (std::any_of(spec.blocks.begin(), spec.blocks.end(), plain))
     output = arena.take(types.stream, {T, H});
+  // What the model keeps comes first: where blocks share memory, the input of one is made while the
+  // output of the one before is read.
   const auto lay_out = [&](int64_t l, Arena& lasting, Arena& block) {
     const Block& b = weights.blocks[size_t(l)];
+    const bool scaled = spec.blocks[size_t(l)].residual == Residual::kScaled;
+    const BlockSaved own = BlockSaved::make(block, H, types, T, scaled ? Tensor{} : output);
     for (Branch* branch : {b.mixer.get(), b.feed_forward.get()})
       branch->lay_out({lasting, block}, types, {tokens.layer, num_halos}, slot);
-    const bool scaled = spec.blocks[size_t(l)].residual == Residual::kScaled;
-    return BlockSaved::make(block, H, types, T, scaled ? Tensor{} : output);
+    return own;
   };
   for (int64_t l = 0; l <= L; ++l) {
     take(s.x, {T, H});
     s.rstd.push_back(arena.take(types.stream, {T}));
   }
-  for (const Block& b : weights.blocks)
-    take(s.carry, {tokens.layer, b.feed_forward->carry_width()});
+  std::vector<Tensor> made;
+  for (const Block& b : weights.blocks) {
+    if (const int64_t width = b.feed_forward->carry_width()) take(made, {tokens.layer, width});
+    s.carry.push_back(made.empty() ? Tensor{} : made.back());
+  }
   if (keep == Keep::kAll) {
     for (int64_t l = 0; l < L; ++l) s.blocks.push_back(lay_out(l, arena, arena));
   } else {
@@ -153,7 +160,8 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
   const Tensor dstream = workspace.take(stream, shape);  // gradient of the stream, updated in place
   const Tensor dbranch = workspace.take(activation, shape);  // of a sub-layer's output
   const Tensor da = workspace.take(activation, shape), dm = workspace.take(stream, shape);
-  const Tensor dcarry = workspace.take(stream, saved.carry[0].shape);
+  const Tensor dcarry = workspace.take(stream, saved.carry.back().shape);
+  bool carry_is_read = false;  // by a block above
   for (int64_t l = L - 1; l >= 0; --l) {
     // The last block's values are still there from forward.
     if (saved.keep == Keep::kBlockInput && l != L - 1) recompute(ctx, call, saved, l);
@@ -176,8 +184,9 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
                               .grads = b.feed_forward_merge.gradients(),
                               .dw_H = next_norm.gradient});
     Carry carry = carry_of(saved, l);
-    carry.d_out = last ? Tensor{} : dcarry;
-    carry.d_in = l > 0 ? dcarry : Tensor{};
+    carry.d_out = carry_is_read ? dcarry : Tensor{};
+    carry.d_in = carry.in ? dcarry : Tensor{};
+    carry_is_read = carry_is_read || b.feed_forward->carry_width() > 0;
     call.residency.acquire(ctx, unit_of(l), Use::kBackward);
     b.feed_forward->backward(ctx, pass, {.a = s.m, .d_o = dbranch, .da = dm, .carry = carry});
     merge_norm_backward(ctx, {.dy_TH = dm,

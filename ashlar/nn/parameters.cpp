@@ -25,6 +25,13 @@ Shape local_shape(const ParameterInfo& info, const Share& share) {
   return shape;
 }
 
+bool LayerSpec::follows_its_kind() const {
+  const auto end = model.blocks.begin() + block;
+  return std::any_of(model.blocks.begin(), end, [&](const BlockSpec& before) {
+    return before.feed_forward.index() == of_block().feed_forward.index();
+  });
+}
+
 InitRule LayerSpec::output() const {
   const double depth = 1.0 / std::sqrt(2.0 * double(model.num_blocks()));
   return {InitRule::Kind::kNormal, init.std * (init.output_depth ? depth : 1.0)};

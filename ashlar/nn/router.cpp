@@ -31,7 +31,7 @@ void RouterWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   };
   matrix("down_proj.weight", down_w, {R, H}, OptimizerKind::kMuon);
   vector("down_proj.bias", down_b, 0.0);
-  if (layer.block > 0) vector("router_states_scale", gamma, 1.0);
+  if (layer.follows_its_kind()) vector("router_states_scale", gamma, 1.0);
   vector("router_mlp.norm.weight", norm_w, 1.0);
   matrix("router_mlp.fc1.weight", fc1_w, {R, R}, OptimizerKind::kMuon);
   vector("router_mlp.fc1.bias", fc1_b, 0.0);
