@@ -11,7 +11,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-const HfFamily* const kFamilies[] = {&kHfZaya};
+const HfFamily* const kFamilies[] = {&kHfZaya, &kHfLlama, &kHfQwen3};
 
 const HfFamily& family_in(const HfFields& fields) {
   std::vector<std::string> types;

@@ -20,6 +20,7 @@ struct HfFamily {
   void (*write)(const ModelKeys&, HfLayout, Json&);
 };
 
-extern const HfFamily kHfZaya;  // hf_zaya.cpp
+extern const HfFamily kHfZaya;             // hf_zaya.cpp
+extern const HfFamily kHfLlama, kHfQwen3;  // hf_dense.cpp
 
 }  // namespace ashlar::checkpoint

@@ -38,8 +38,7 @@ void describe_model(const ModelSpec& model, SaveRequest& request) {
     request.extra.push_back(
         {kConfigFile, to_hf_config(keys, DType::kF32, HfLayout::kNative), true});
   request.extra.push_back({kModelFile, to_json(model), true});
-  if (model.tied_head)
-    request.aliases.emplace(kHfHead, kHfEmbedding);
+  if (model.tied_head) request.aliases.emplace(kHfHead, kHfEmbedding);
 }
 
 ModelSpec parse_step_model(const std::optional<std::string>& config_json,

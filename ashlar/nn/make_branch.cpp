@@ -1,6 +1,8 @@
 #include "ashlar/nn/make_branch.h"
 
+#include "ashlar/nn/attention.h"
 #include "ashlar/nn/cca_attention.h"
+#include "ashlar/nn/mlp.h"
 #include "ashlar/nn/moe.h"
 
 namespace ashlar::nn {
@@ -8,6 +10,14 @@ namespace {
 
 std::unique_ptr<Branch> make(const CcaSpec&) {
   return std::make_unique<CcaBranch>();
+}
+
+std::unique_ptr<Branch> make(const AttentionSpec&) {
+  return std::make_unique<AttentionBranch>();
+}
+
+std::unique_ptr<Branch> make(const MlpSpec&) {
+  return std::make_unique<MlpBranch>();
 }
 
 std::unique_ptr<Branch> make(const MoeSpec&) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ashlar/kernels/qk.h"
+#include "ashlar/kernels/rope.h"
 
 namespace ashlar::nn {
 namespace {
@@ -62,6 +62,7 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
           allocator, Tag::kWeights,
           [&](Arena& arena) { take_tables(arena, whole, types_.stream, max_positions); })),
       rope_(take_tables(table_arena_, whole, types_.stream, max_positions)) {
+  first_of_unit_[0] = &weights_.embed;
   for (const Stored& stored : weights_.tensors) {
     if (!stored.is_operand()) continue;
     const auto unit = size_t(stored.block + 1);
@@ -72,7 +73,9 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
   if (options.training) take_gradients(allocator);
   for (size_t l = 0; l < rope_.size(); ++l) {
     const RopeSpec rope = whole.blocks[l].rope();
-    if (first_alike(whole, l) == l) rope_table(ctx, rope.theta, rope.rotary_dim, rope_[l]);
+    const auto& [factor, low, high, original] = rope.scaling;
+    if (first_alike(whole, l) == l)
+      rope_table(ctx, rope.theta, rope.rotary_dim, {factor, low, high, original}, rope_[l]);
   }
 }
 

@@ -1,17 +1,31 @@
 #include "ashlar/sizing/model.h"
 
+#include <set>
+#include <string_view>
+
 namespace ashlar {
 namespace {
 
 constexpr int64_t kDepthwiseTaps = 2, kGroupedTaps = 2;
 
-// What one branch of a block adds to the sums of the model; first: of the first block.
+// What one branch of a block adds to the sums of the model; first: no block before has its kind.
 struct BranchParameters {
   int64_t all = 0, active = 0, buffers = 0;
 };
 
 BranchParameters parameters_of(const CcaSpec& spec, int64_t hidden_size, bool) {
   const int64_t total = cca_parameters(spec, hidden_size).total;
+  return {total, total, 0};
+}
+
+BranchParameters parameters_of(const AttentionSpec& spec, int64_t hidden_size, bool) {
+  const int64_t projections = 2 * hidden_size * (spec.q_dim() + spec.kv_dim());
+  const int64_t total = projections + (spec.qk_norm == QkNorm::kRms ? 2 * spec.head_dim : 0);
+  return {total, total, 0};
+}
+
+BranchParameters parameters_of(const MlpSpec& spec, int64_t hidden_size, bool) {
+  const int64_t total = 3 * hidden_size * spec.width;
   return {total, total, 0};
 }
 
@@ -33,6 +47,15 @@ BranchFlop flop_of(const CcaSpec& spec, double H) {
   const double projections = H * (q + 2 * double(spec.kv_dim())) + q * H;
   const double convolutions = C * double(kDepthwiseTaps + spec.head_dim * kGroupedTaps);
   return {projections + convolutions, 2 * q, spec.window};
+}
+
+BranchFlop flop_of(const AttentionSpec& spec, double H) {
+  const double q = double(spec.q_dim());
+  return {2 * H * (q + double(spec.kv_dim())), 2 * q, spec.window};
+}
+
+BranchFlop flop_of(const MlpSpec& spec, double H) {
+  return {3 * H * double(spec.width), 0, 0};
 }
 
 BranchFlop flop_of(const MoeSpec& spec, double H) {
@@ -84,10 +107,10 @@ ModelParameters model_parameters(const ModelSpec& model) {
   const int64_t H = model.hidden_size;
   ModelParameters p;
   int64_t active = 0;
-  for (size_t l = 0; l < model.blocks.size(); ++l) {
-    const BlockSpec& block = model.blocks[l];
+  std::set<std::string_view> kinds;  // that were met
+  for (const BlockSpec& block : model.blocks) {
     const auto add = [&](const auto& spec) {
-      const BranchParameters branch = parameters_of(spec, H, l == 0);
+      const BranchParameters branch = parameters_of(spec, H, kinds.insert(spec.kKind).second);
       p.blocks += branch.all;
       active += branch.active;
       p.buffers += branch.buffers;

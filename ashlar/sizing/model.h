@@ -24,7 +24,7 @@ struct MoeParameters {
   int64_t router_fc = 0;  // fc1, and fc2 again
   int64_t router_out = 0;
   int64_t router = 0;               // the sum, without router_scale
-  int64_t router_scale = 0;         // depth averaging; every block but the first has it
+  int64_t router_scale = 0;         // depth averaging; every mixture but the first has it
   int64_t expert = 0, experts = 0;  // one; all of a block
   int64_t buffers = 0;              // balancing biases; not trained, in no sum
 };

@@ -135,9 +135,15 @@ Rows model_sizes() {
                     "width inside an expert")),
       shape(integer("model.router_hidden_size", m, &M::router_hidden_size, {0, 131072},
                     "width of the router")),
+      shape(integer("model.intermediate_size", m, &M::intermediate_size, {0, 131072},
+                    "width inside a mlp feed-forward")),
       shape(key("model.layer_types", KeyType::kLayers, m, &M::layer_types,
                 "type of each block, MIXER+FEED_FORWARD or a name: hybrid is cca+moe, "
-                "hybrid_sliding the same with a window; alternate: sliding on even blocks")),
+                "hybrid_sliding the same with a window, full_attention is attention+mlp, "
+                "sliding_attention the same with a window; alternate: hybrid_sliding on even "
+                "blocks")),
+      shape(word("model.qk_norm", m, &M::qk_norm, {kQkNormNames.begin(), kQkNormNames.end()},
+                 "norm of each head's queries and keys in attention; cca has its own")),
       shape(word("model.residual", m, &M::residual, {kResidualNames.begin(), kResidualNames.end()},
                  "how branches join the stream: scaled by learned vectors, which is the default "
                  "where a mixer is cca, or plain")),
@@ -158,6 +164,14 @@ Rows model_choices() {
              "RoPE base of blocks without window"),
       number("model.rope_theta_sliding", m, &M::rope_theta_sliding, kPositive,
              "RoPE base of sliding blocks"),
+      number("model.rope_factor", m, &M::rope_factor, {1, kNone},
+             "Llama 3's RoPE scaling: by how much low frequencies of attention are divided"),
+      number("model.rope_low_freq_factor", m, &M::rope_low_freq_factor, kPositive,
+             "its wavelengths above original / this are divided"),
+      number("model.rope_high_freq_factor", m, &M::rope_high_freq_factor, kPositive,
+             "its wavelengths below original / this stay"),
+      integer("model.rope_original_positions", m, &M::rope_original_positions, {0, 1 << 30},
+              "its original number of positions; 0: no scaling"),
       integer("model.sliding_window", m, &M::sliding_window, {0, 1 << 30},
               "tokens that a sliding block sees, the token itself included; 0: none"),
       integer("model.max_position_embeddings", m, &M::max_position_embeddings, {1, 1 << 30},

@@ -17,6 +17,8 @@ struct Named {
 constexpr Named kNamed[] = {
     {"hybrid", LayerType::kHybrid},
     {"hybrid_sliding", LayerType::kHybridSliding},
+    {"full_attention", LayerType::kFullAttention},
+    {"sliding_attention", LayerType::kSlidingAttention},
 };
 
 constexpr std::string_view kAlternate = "alternate";
@@ -57,6 +59,36 @@ void take(const CcaSpec& spec, ModelKeys& keys) {
   keys.qk_norm_eps = spec.qk_norm_eps;
 }
 
+AttentionSpec attention_of(const ModelKeys& keys, bool sliding) {
+  return {.num_query_heads = keys.num_attention_heads,
+          .num_key_heads = keys.num_key_value_heads,
+          .head_dim = keys.head_dim,
+          .rotary_factor = keys.partial_rotary_factor,
+          .window = sliding ? keys.sliding_window : 0,
+          .rope_theta = sliding ? keys.rope_theta_sliding : keys.rope_theta,
+          .rope_scaling = {keys.rope_factor, keys.rope_low_freq_factor, keys.rope_high_freq_factor,
+                           keys.rope_original_positions},
+          .qk_norm = keys.qk_norm};
+}
+void take(const AttentionSpec& spec, ModelKeys& keys) {
+  keys.num_attention_heads = spec.num_query_heads;
+  keys.num_key_value_heads = spec.num_key_heads;
+  keys.head_dim = spec.head_dim;
+  keys.partial_rotary_factor = spec.rotary_factor;
+  keys.rope_factor = spec.rope_scaling.factor;
+  keys.rope_low_freq_factor = spec.rope_scaling.low_freq_factor;
+  keys.rope_high_freq_factor = spec.rope_scaling.high_freq_factor;
+  keys.rope_original_positions = spec.rope_scaling.original_positions;
+  keys.qk_norm = spec.qk_norm;
+}
+
+MlpSpec mlp_of(const ModelKeys& keys) {
+  return {.width = keys.intermediate_size};
+}
+void take(const MlpSpec& spec, ModelKeys& keys) {
+  keys.intermediate_size = spec.width;
+}
+
 MoeSpec moe_of(const ModelKeys& keys) {
   return {.num_experts = keys.num_experts,
           .width = keys.moe_intermediate_size,
@@ -72,11 +104,13 @@ void take(const MoeSpec& spec, ModelKeys& keys) {
 
 MixerSpec mixer_of(const ModelKeys& keys, const LayerType& type) {
   if (type.mixer == CcaSpec::kKind) return cca_of(keys, type.sliding);
+  if (type.mixer == AttentionSpec::kKind) return attention_of(keys, type.sliding);
   ASHLAR_ASSERT(false && "a mixer that keys do not state");
 }
 
 FeedForwardSpec feed_forward_of(const ModelKeys& keys, const LayerType& type) {
   if (type.feed_forward == MoeSpec::kKind) return moe_of(keys);
+  if (type.feed_forward == MlpSpec::kKind) return mlp_of(keys);
   ASHLAR_ASSERT(false && "a feed-forward that keys do not state");
 }
 

@@ -3,8 +3,8 @@
 // Hugging Face ones where one exists.  Plain values; validate() is the one place that judges them.
 // What the rest of the program reads is the ModelSpec that model_of makes of it.
 //
-// Source  ZAYA1, arXiv 2511.17127 and 2605.05365, the released configurations
-//         (docs/formats/model.md).
+// Source  ZAYA1, arXiv 2511.17127 and 2605.05365, the released configurations; Llama 3, arXiv
+//         2407.21783; Qwen3, arXiv 2505.09388 (docs/formats/model.md).
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,16 @@ namespace ashlar {
 struct LayerType {
   std::string_view mixer, feed_forward;
   bool sliding = false;
-  static const LayerType kHybrid, kHybridSliding;  // ZAYA1's
+  static const LayerType kHybrid, kHybridSliding;            // ZAYA1's
+  static const LayerType kFullAttention, kSlidingAttention;  // dense models'
   friend bool operator==(const LayerType&, const LayerType&) = default;
 };
 inline constexpr LayerType LayerType::kHybrid{CcaSpec::kKind, MoeSpec::kKind};
 inline constexpr LayerType LayerType::kHybridSliding{CcaSpec::kKind, MoeSpec::kKind, true};
-// "cca+moe", "cca_sliding+moe", ...; known combinations have a name of their own: hybrid,
-// hybrid_sliding.
+inline constexpr LayerType LayerType::kFullAttention{AttentionSpec::kKind, MlpSpec::kKind};
+inline constexpr LayerType LayerType::kSlidingAttention{AttentionSpec::kKind, MlpSpec::kKind, true};
+// "cca+mlp", "attention_sliding+moe", ...; known combinations have a name of their own: hybrid,
+// hybrid_sliding, full_attention, sliding_attention.
 std::string name_of(const LayerType& type);
 // "hybrid, ..., alternate, or MIXER+FEED_FORWARD of cca, cca_sliding and moe": all that
 // expand_layer_pattern takes.
@@ -46,6 +49,7 @@ struct ModelKeys {
   int64_t num_experts = 0;            // E; ZAYA1's router has one class more (skip)
   int64_t moe_intermediate_size = 0;  // F
   int64_t router_hidden_size = 0;     // R
+  int64_t intermediate_size = 0;      // F of an mlp
   double rms_norm_eps = 1e-5;
   double partial_rotary_factor = 0.5;
   double rope_theta = 1e4;             // blocks without a window
@@ -53,6 +57,10 @@ struct ModelKeys {
   int64_t sliding_window = 0;          // counts the token itself; 0: none
   std::vector<LayerType> layer_types;  // one per block
   Residual residual = Residual::kScaled;
+  QkNorm qk_norm = QkNorm::kNone;  // of attention; cca has one of its own
+  // RoPE scaling of attention (RopeScalingSpec); 0 original positions: none.
+  double rope_factor = 1.0, rope_low_freq_factor = 1.0, rope_high_freq_factor = 4.0;
+  int64_t rope_original_positions = 0;
   bool tie_word_embeddings = true;
   int64_t max_position_embeddings = 32768;
   int64_t pad_token_id = 0, bos_token_id = 2, eos_token_id = 1;

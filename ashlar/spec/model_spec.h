@@ -19,15 +19,27 @@ namespace ashlar {
 // What the skip class of a router adds: nothing, or p * m.
 enum class SkipOutput : uint8_t { kZero, kIdentity };
 inline constexpr std::array<const char*, 2> kSkipOutputNames{"zero", "identity"};
+// Whether queries and keys are normed, head by head, by RMS with a weight.
+enum class QkNorm : uint8_t { kNone, kRms };
+inline constexpr std::array<const char*, 2> kQkNormNames{"none", "rms"};
 // How branches join the stream: both scaled and shifted by learned vectors before they are added
 // (ZAYA1), or as they are.  Where a model's first block scales, so does its embedding.
 enum class Residual : uint8_t { kScaled, kPlain };
 inline constexpr std::array<const char*, 2> kResidualNames{"scaled", "plain"};
 
+// RoPE for contexts longer than those of the first training, as Llama 3 states it
+// (kernels/rope.h has the formula).
+struct RopeScalingSpec {
+  double factor = 1.0, low_freq_factor = 1.0, high_freq_factor = 4.0;
+  int64_t original_positions = 0;  // 0: no scaling
+  friend bool operator==(const RopeScalingSpec&, const RopeScalingSpec&) = default;
+};
+
 // Rotary position embedding of a mixer: so many channels of a head turn, 0: none.
 struct RopeSpec {
   int64_t rotary_dim = 0;
   double theta = 1e4;
+  RopeScalingSpec scaling{};
   friend bool operator==(const RopeSpec&, const RopeSpec&) = default;
 };
 
@@ -47,7 +59,7 @@ struct CcaSpec {
   int64_t q_dim() const { return num_query_heads * head_dim; }
   int64_t kv_dim() const { return num_key_heads * head_dim; }
   int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C
-  RopeSpec rope() const { return {int64_t(double(head_dim) * rotary_factor), rope_theta}; }
+  RopeSpec rope() const { return {int64_t(double(head_dim) * rotary_factor), rope_theta, {}}; }
 
   template <typename Spec, typename Visit>
   static void visit_members(Spec& s, Visit visit) {
@@ -60,6 +72,42 @@ struct CcaSpec {
     visit("qk_norm_eps", s.qk_norm_eps, 0);
   }
   friend bool operator==(const CcaSpec&, const CcaSpec&) = default;
+};
+
+// Softmax attention of query heads over as many key heads or fewer (nn/attention.h).
+struct AttentionSpec {
+  static constexpr const char* kKind = "attention";
+
+  int64_t num_query_heads = 0;  // N
+  int64_t num_key_heads = 0;    // K
+  int64_t head_dim = 0;         // D
+  double rotary_factor = 1.0;   // share of a head's channels that RoPE rotates
+  int64_t window = 0;           // tokens that a query sees, itself included; 0: all before it
+  double rope_theta = 1e4;
+  RopeScalingSpec rope_scaling{};
+  QkNorm qk_norm = QkNorm::kNone;
+
+  int64_t q_dim() const { return num_query_heads * head_dim; }
+  int64_t kv_dim() const { return num_key_heads * head_dim; }
+  RopeSpec rope() const {
+    return {int64_t(double(head_dim) * rotary_factor), rope_theta, rope_scaling};
+  }
+
+  template <typename Spec, typename Visit>
+  static void visit_members(Spec& s, Visit visit) {
+    visit("num_query_heads", s.num_query_heads, 1);
+    visit("num_key_heads", s.num_key_heads, 1);
+    visit("head_dim", s.head_dim, 1);
+    visit("rotary_factor", s.rotary_factor, 0);
+    visit("window", s.window, 0);
+    visit("rope_theta", s.rope_theta, 0);
+    visit("rope_factor", s.rope_scaling.factor, 1);
+    visit("rope_low_freq_factor", s.rope_scaling.low_freq_factor, 0);
+    visit("rope_high_freq_factor", s.rope_scaling.high_freq_factor, 0);
+    visit("rope_original_positions", s.rope_scaling.original_positions, 0);
+    visit("qk_norm", s.qk_norm, kQkNormNames);
+  }
+  friend bool operator==(const AttentionSpec&, const AttentionSpec&) = default;
 };
 
 // Mixture of experts with ZAYA1's router (nn/moe.h).
@@ -83,8 +131,21 @@ struct MoeSpec {
   friend bool operator==(const MoeSpec&, const MoeSpec&) = default;
 };
 
-using MixerSpec = std::variant<CcaSpec>;
-using FeedForwardSpec = std::variant<MoeSpec>;
+// One SwiGLU for all tokens (nn/mlp.h).
+struct MlpSpec {
+  static constexpr const char* kKind = "mlp";
+
+  int64_t width = 0;  // F
+
+  template <typename Spec, typename Visit>
+  static void visit_members(Spec& s, Visit visit) {
+    visit("width", s.width, 1);
+  }
+  friend bool operator==(const MlpSpec&, const MlpSpec&) = default;
+};
+
+using MixerSpec = std::variant<CcaSpec, AttentionSpec>;
+using FeedForwardSpec = std::variant<MoeSpec, MlpSpec>;
 
 struct BlockSpec {
   MixerSpec mixer;

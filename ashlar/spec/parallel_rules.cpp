@@ -26,7 +26,15 @@ bool heads_fit(const ModelKeys& m, int64_t tp) {
 std::string tp_rule(const Recipe& recipe) {
   const ModelKeys& m = recipe.model;
   const int64_t tp = recipe.parallel.tp;
-  const auto legal = [&](int64_t t) { return heads_fit(m, t) && m.moe_intermediate_size % t == 0; };
+  const auto width_fits = [&](std::string_view kind, int64_t width, int64_t t) {
+    return !m.has_feed_forward(kind) || width % t == 0;
+  };
+  const auto experts_fit = [&](int64_t t) {
+    return width_fits(MoeSpec::kKind, m.moe_intermediate_size, t);
+  };
+  const auto legal = [&](int64_t t) {
+    return heads_fit(m, t) && experts_fit(t) && width_fits(MlpSpec::kKind, m.intermediate_size, t);
+  };
   if (legal(tp)) return "";
   const std::string choice = nearest(tp, m.num_attention_heads, legal);
   if (!heads_fit(m, tp))
@@ -34,10 +42,11 @@ std::string tp_rule(const Recipe& recipe) {
         "parallel.tp is {} but model.num_attention_heads is {} and model.num_key_value_heads {}: "
         "each rank takes equally many whole heads; choose {}",
         tp, m.num_attention_heads, m.num_key_value_heads, choice);
+  const bool experts = !experts_fit(tp);
   return fmt::format(
-      "parallel.tp is {} but model.moe_intermediate_size is {}: each rank takes an equal part of "
-      "it; choose {}",
-      tp, m.moe_intermediate_size, choice);
+      "parallel.tp is {} but model.{} is {}: each rank takes an equal part of it; choose {}", tp,
+      experts ? "moe_intermediate_size" : "intermediate_size",
+      experts ? m.moe_intermediate_size : m.intermediate_size, choice);
 }
 
 std::string cp_rule(const Recipe& recipe) {

@@ -71,6 +71,14 @@ std::string layer_rules(const ModelKeys& m, const std::string& s) {
   return "";
 }
 
+std::string rope_scaling_rule(const ModelKeys& m, const std::string& s) {
+  if (m.rope_original_positions == 0 || m.rope_high_freq_factor > m.rope_low_freq_factor) return "";
+  return fmt::format(
+      "{}rope_high_freq_factor is {} but {}rope_low_freq_factor is {}; choose more, "
+      "for example 4 and 1",
+      s, m.rope_high_freq_factor, s, m.rope_low_freq_factor);
+}
+
 // Sizes that only some kinds of block have.
 std::string size_rule(const ModelKeys& m, const std::string& s) {
   const struct {
@@ -84,6 +92,8 @@ std::string size_rule(const ModelKeys& m, const std::string& s) {
        MoeSpec::kKind},
       {m.has_feed_forward(MoeSpec::kKind), "router_hidden_size", m.router_hidden_size,
        MoeSpec::kKind},
+      {m.has_feed_forward(MlpSpec::kKind), "intermediate_size", m.intermediate_size,
+       MlpSpec::kKind},
   };
   for (const auto& size : sizes)
     if (size.used && size.value == 0)
@@ -114,7 +124,8 @@ std::string model_problem(const ModelKeys& model, const std::string& section) {
     std::string problem = range_problem(key, holder, section + key.name.substr(6));
     if (!problem.empty()) return problem;
   }
-  for (const auto& rule : {head_rules, rotary_rule, layer_rules, size_rule, token_rule}) {
+  for (const auto& rule :
+       {head_rules, rotary_rule, layer_rules, size_rule, rope_scaling_rule, token_rule}) {
     std::string problem = rule(model, section);
     if (!problem.empty()) return problem;
   }

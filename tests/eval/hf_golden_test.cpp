@@ -1,8 +1,10 @@
-// tests/data/hf_small: a random model that Hugging Face transformers saved, with what transformers
-// computed from it in fp32.  Ashlar must say the same, whichever form it loads the weights from.
+// tests/data/hf_*: random models of several families that Hugging Face transformers saved, with
+// what transformers computed from each in fp32.  Ashlar must say the same, whichever form it loads
+// the weights from.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "ashlar/checkpoint/checkpointer.h"
@@ -20,7 +22,11 @@ namespace {
 using namespace parallel::testing_support;
 
 constexpr double kTolerance = 1e-5;  // relative
-enum class Form { kSaved, kLegacy, kCheckpoint };
+enum class Form { kSaved, kLegacy, kSharded, kCheckpoint };
+struct Case {
+  const char* directory;  // of tests/data
+  Form form;
+};
 
 double relative(double found, double wanted) {
   return std::abs(found - wanted) / std::abs(wanted);
@@ -28,12 +34,14 @@ double relative(double found, double wanted) {
 
 // The model where `form` says, made from the saved one.
 struct Loaded {
-  explicit Loaded(Form form) : files(form == Form::kSaved ? posix_files() : memory_files()) {
-    source = find_model(*files, form == Form::kSaved ? saved_path() : convert(form), log);
+  explicit Loaded(const Case& c)
+      : saved_path(std::string(ASHLAR_TEST_DATA) + "/" + c.directory),
+        files(c.form == Form::kSaved ? posix_files() : memory_files()) {
+    source = find_model(*files, c.form == Form::kSaved ? saved_path : convert(c.form), log);
   }
-  static std::string saved_path() { return std::string(ASHLAR_TEST_DATA) + "/hf_small"; }
   std::string convert(Form form);
 
+  std::string saved_path;
   Log log{[](std::string_view) {}};
   std::unique_ptr<FileSystem> files;
   ModelSource source;
@@ -41,7 +49,7 @@ struct Loaded {
 
 std::string Loaded::convert(Form form) {
   const auto disk = posix_files();
-  const ModelSource saved = find_model(*disk, saved_path(), log);
+  const ModelSource saved = find_model(*disk, saved_path, log);
   Allocator allocator(Device::kCpu);
   std::vector<OwnedTensor> owned;
   std::vector<Piece> pieces;
@@ -50,31 +58,29 @@ std::string Loaded::convert(Form form) {
     pieces.push_back({logical, Box::whole(logical.global_shape), owned.back().tensor});
   }
   read_weights(*disk, saved, pieces);
-  if (form == Form::kLegacy) {
+  if (form != Form::kCheckpoint) {
     checkpoint::HfWriteOptions options;
-    options.layout = checkpoint::HfLayout::kLegacy;
+    if (form == Form::kLegacy) options.layout = checkpoint::HfLayout::kLegacy;
+    if (form == Form::kSharded) options.max_file_bytes = 16 << 10;
     options.dtype = DType::kF32;
-    checkpoint::write_hf_model(*files, "/legacy", saved.spec, nn::logical_tensors, pieces, options);
-    EXPECT_EQ(checkpoint::HfModel::open(*files, "/legacy", nn::logical_tensors).layout(),
-              checkpoint::HfLayout::kLegacy);
-    return "/legacy";
+    checkpoint::write_hf_model(*files, "/export", saved.spec, nn::logical_tensors, pieces, options);
+    EXPECT_EQ(checkpoint::HfModel::open(*files, "/export", nn::logical_tensors).layout(),
+              options.layout);
+    EXPECT_EQ(bool(files->stat("/export/model.safetensors.index.json")), form == Form::kSharded);
+    return "/export";
   }
   checkpoint::CheckpointOptions options;
   options.async = false;
   checkpoint::Checkpointer checkpoints(*files, "/root", options, log);
   checkpoint::SaveRequest request;
   request.model = pieces;
-  request.extra = {
-      {checkpoint::kConfigFile,
-       checkpoint::to_hf_config(keys_of(saved.spec), DType::kF32, checkpoint::HfLayout::kNative),
-       true},
-      {checkpoint::kModelFile, to_json(saved.spec), true}};
+  checkpoint::describe_model(saved.spec, request);
   checkpoints.save(request);
   checkpoints.wait();
   return "/root";
 }
 
-class HfSmall : public testing::TestWithParam<Form> {
+class HfGolden : public testing::TestWithParam<Case> {
  protected:
   // The prompt and the last target: score() predicts every id from those before it.
   std::vector<int32_t> scored_ids() const {
@@ -84,24 +90,64 @@ class HfSmall : public testing::TestWithParam<Form> {
   }
 
   Loaded loaded_{GetParam()};
-  const nlohmann::json expected_ = ashlar::testing_support::read_json("hf_small/expected.json");
+  const nlohmann::json expected_ =
+      ashlar::testing_support::read_json(std::string(GetParam().directory) + "/expected.json");
   const std::vector<int32_t> prompt_ = expected_["ids"], targets_ = expected_["targets"];
 };
 
-TEST_P(HfSmall, ShapeIsTheSavedOne) {
+ModelKeys wanted_keys(const std::string& directory) {
   ModelKeys wanted;
-  wanted.vocab_size = 128, wanted.hidden_size = 32, wanted.num_hidden_layers = 4;
   wanted.num_attention_heads = 4, wanted.num_key_value_heads = 2, wanted.head_dim = 8;
-  wanted.num_experts = 4, wanted.moe_intermediate_size = 24, wanted.router_hidden_size = 12;
-  wanted.rope_theta = 5e4, wanted.rope_theta_sliding = 1e3, wanted.sliding_window = 6;
-  wanted.layer_types = {LayerType::kHybridSliding, LayerType::kHybrid, LayerType::kHybridSliding,
-                        LayerType::kHybrid};
-  wanted.max_position_embeddings = 131072;
-  EXPECT_TRUE(loaded_.source.spec == model_of(wanted));
-  EXPECT_EQ(loaded_.source.hugging_face, GetParam() != Form::kCheckpoint);
+  wanted.hidden_size = 32;
+  if (directory == "hf_small") {
+    wanted.vocab_size = 128, wanted.num_hidden_layers = 4;
+    wanted.num_experts = 4, wanted.moe_intermediate_size = 24, wanted.router_hidden_size = 12;
+    wanted.rope_theta = 5e4, wanted.rope_theta_sliding = 1e3, wanted.sliding_window = 6;
+    wanted.layer_types = {LayerType::kHybridSliding, LayerType::kHybrid, LayerType::kHybridSliding,
+                          LayerType::kHybrid};
+    wanted.max_position_embeddings = 131072;
+    return wanted;
+  }
+  wanted.vocab_size = 120, wanted.num_hidden_layers = 3, wanted.intermediate_size = 48;
+  wanted.layer_types.assign(3, LayerType::kFullAttention);
+  wanted.residual = Residual::kPlain, wanted.partial_rotary_factor = 1.0;
+  wanted.rms_norm_eps = 1e-6, wanted.max_position_embeddings = 256;
+  const bool qwen3 = directory == "hf_qwen3";
+  wanted.rope_theta = qwen3 ? 1e6 : 5e5;
+  wanted.qk_norm = qwen3 ? QkNorm::kRms : QkNorm::kNone;
+  wanted.tie_word_embeddings = qwen3;
+  return wanted;
 }
 
-TEST_P(HfSmall, Scores) {
+TEST_P(HfGolden, ShapeIsTheSavedOne) {
+  EXPECT_EQ(to_json(loaded_.source.spec), to_json(model_of(wanted_keys(GetParam().directory))));
+  EXPECT_EQ(loaded_.source.hugging_face, GetParam().form != Form::kCheckpoint);
+}
+
+// What was read from any form is what transformers wrote, bit for bit.
+TEST_P(HfGolden, WeightsAreTheSavedBits) {
+  const auto disk = posix_files();
+  const ModelSource saved = find_model(*disk, loaded_.saved_path, loaded_.log);
+  Allocator allocator(Device::kCpu);
+  std::vector<OwnedTensor> owned;
+  const auto read = [&](FileSystem& files, const ModelSource& source) {
+    std::vector<Piece> pieces;
+    for (const LogicalTensor& logical : nn::logical_tensors(saved.spec)) {
+      owned.push_back(make_tensor(allocator, DType::kF32, logical.global_shape, Tag::kWeights));
+      pieces.push_back({logical, Box::whole(logical.global_shape), owned.back().tensor});
+    }
+    checkpoint::read_weights(files, source, pieces);
+    return pieces;
+  };
+  const std::vector<Piece> wanted = read(*disk, saved),
+                           found = read(*loaded_.files, loaded_.source);
+  for (size_t i = 0; i < wanted.size(); ++i)
+    EXPECT_EQ(std::memcmp(wanted[i].data.data, found[i].data.data, size_t(found[i].data.bytes())),
+              0)
+        << wanted[i].logical.name;
+}
+
+TEST_P(HfGolden, Scores) {
   const std::vector<int32_t> ids = scored_ids();
   const auto T = int64_t(ids.size());
   Runtime runtime(*loaded_.files, loaded_.source, DType::kF32, {.max_positions = T, .max_call = T},
@@ -112,8 +158,9 @@ TEST_P(HfSmall, Scores) {
   const auto logits = expected_["logits"].get<std::vector<std::vector<double>>>();
   double largest = 0.0, difference = 0.0;
   for (size_t t = 0; t < logits.size(); ++t) {
-    const auto found = scores.logits.tensor.span<float>().subspan(t * 128, 128);
-    for (size_t v = 0; v < 128; ++v) {
+    const size_t V = logits[t].size();
+    const auto found = scores.logits.tensor.span<float>().subspan(t * V, V);
+    for (size_t v = 0; v < V; ++v) {
       largest = std::max(largest, std::abs(logits[t][v]));
       difference = std::max(difference, std::abs(double(found[v]) - logits[t][v]));
     }
@@ -130,13 +177,15 @@ TEST_P(HfSmall, Scores) {
   const double mean =
       std::accumulate(scores.logprobs.begin(), scores.logprobs.end(), 0.0) / double(T - 1);
   EXPECT_NEAR(scores.loss, -mean, 1e-12);
-  for (size_t l = 0; l < 4; ++l)  // one token more was scored than transformers saw
+  ASSERT_EQ(scores.experts.size(), expected_["experts"].size());
+  for (size_t l = 0; l < scores.experts.size();
+       ++l)  // one token more was scored than transformers saw
     EXPECT_EQ(nlohmann::json(std::vector(scores.experts[l].begin(), scores.experts[l].end() - 1)),
               expected_["experts"][l])
         << l;
 }
 
-TEST_P(HfSmall, GradientNorms) {
+TEST_P(HfGolden, GradientNorms) {
   const auto T = int64_t(prompt_.size());
   for (const DType compute : {DType::kF32, DType::kF64}) {
     TinyRank rank(recipe_of(keys_of(loaded_.source.spec), 1, T),
@@ -156,7 +205,7 @@ TEST_P(HfSmall, GradientNorms) {
 }
 
 // The continuation begins with its prompt; how much of it is prompt is where it leaves `ids`.
-TEST_P(HfSmall, GreedyContinuation) {
+TEST_P(HfGolden, GreedyContinuation) {
   const auto wanted = expected_["greedy"].get<std::vector<int32_t>>();
   const auto split = std::mismatch(wanted.begin(), wanted.end(), prompt_.begin()).first;
   const auto given = size_t(split - wanted.begin());
@@ -173,20 +222,19 @@ TEST_P(HfSmall, GreedyContinuation) {
   }
 }
 
-std::string name_of(const testing::TestParamInfo<Form>& info) {
-  switch (info.param) {
-    case Form::kSaved:
-      return "AsSaved";
-    case Form::kLegacy:
-      return "AsLegacyExport";
-    case Form::kCheckpoint:
-      return "AsCheckpoint";
-  }
-  return "";
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  const char* forms[] = {"AsSaved", "AsLegacyExport", "AsShardedExport", "AsCheckpoint"};
+  return std::string(info.param.directory + 3) + forms[int(info.param.form)];
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, HfSmall,
-                         testing::Values(Form::kSaved, Form::kLegacy, Form::kCheckpoint), name_of);
+INSTANTIATE_TEST_SUITE_P(
+    All, HfGolden,
+    testing::Values(Case{"hf_small", Form::kSaved}, Case{"hf_small", Form::kLegacy},
+                    Case{"hf_small", Form::kCheckpoint}, Case{"hf_llama", Form::kSaved},
+                    Case{"hf_llama", Form::kSharded}, Case{"hf_llama", Form::kCheckpoint},
+                    Case{"hf_qwen3", Form::kSaved}, Case{"hf_qwen3", Form::kSharded},
+                    Case{"hf_qwen3", Form::kCheckpoint}),
+    name_of);
 
 }  // namespace
 }  // namespace ashlar::eval

@@ -160,6 +160,33 @@ TEST(ModelParameters, AgreeWithTheSumOverTensors) {
   EXPECT_EQ(model_parameters(model_of(tiny())).total, counted(tiny()));
 }
 
+// Llama 3.1 8B as it was released: embedding, 32 blocks, norm, head.
+TEST(ModelParameters, OfDenseModels) {
+  const ModelParameters p = model_parameters(model_of(spec_of("llama3-8b")));
+  const int64_t H = 4096, block = H * (4096 + 2 * 1024) + 4096 * H + 3 * H * 14336 + 2 * H;
+  EXPECT_EQ(p.without_embedding, 32 * block + H);
+  EXPECT_EQ(p.embedding, 128'256 * H);
+  EXPECT_EQ(p.head, p.embedding);
+  EXPECT_EQ(p.total, 8'030'261'248);
+  EXPECT_EQ(p.active, p.without_embedding);
+  EXPECT_EQ(p.buffers, 0);
+  // 8.59 billion weights in the blocks, as the comparison states them.
+  EXPECT_EQ(model_parameters(model_of(spec_of("tsp-7b"))).without_embedding,
+            int64_t{8'589'934'592} + 65 * H);
+  ModelKeys qwen = spec_of("llama-nano");
+  const int64_t plain = model_parameters(model_of(qwen)).total;
+  qwen.qk_norm = QkNorm::kRms;
+  EXPECT_EQ(model_parameters(model_of(qwen)).total, plain + 7 * 2 * 64);
+}
+
+TEST(ModelFlop, OfDenseModels) {
+  const ModelFlop flop = model_flop(model_of(spec_of("llama3-8b")), 8192);
+  const double H = 4096;
+  EXPECT_EQ(flop.blocks, 2.0 * 32 * (H * (4096 + 2 * 1024) + 4096 * H + 3 * H * 14336));
+  EXPECT_EQ(flop.head, 2.0 * 128256 * H);
+  EXPECT_EQ(flop.attention, 32.0 * 4 * 4096 * 8193 / 2);
+}
+
 TEST(ModelFlop, TablesAt4096) {
   const ModelFlop base = model_flop(model_of(spec_of("zaya1-8b")), 4096);
   EXPECT_EQ(base.blocks, 1'505'259'520.0);

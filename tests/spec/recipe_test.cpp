@@ -19,8 +19,8 @@ namespace {
 using Overrides = std::vector<std::string>;
 
 const std::string kRecipes = std::string(ASHLAR_TEST_DATA) + "/../../recipes/";
-const std::vector<std::string> kRecipeNames = {"zaya1-nano", "zaya1-small", "zaya1-8b",
-                                               "zaya1-74b"};
+const std::vector<std::string> kRecipeNames = {"zaya1-nano", "zaya1-small", "zaya1-8b", "zaya1-74b",
+                                               "llama-nano", "llama3-8b",   "tsp-7b"};
 
 // A small model; `more` is appended.
 std::string tiny(const std::string& more = "") {
@@ -288,6 +288,31 @@ INSTANTIATE_TEST_SUITE_P(All, RecipeFiles, testing::ValuesIn(kRecipeNames), [](c
     if (c == '-') c = '_';
   return name;
 });
+
+TEST(Recipe, LayerTypesRepeatAndSayTheRest) {
+  const auto layers = [](const std::string& value, const std::string& more = "") {
+    std::vector<std::string> overrides = {"model.num_hidden_layers=4", "model.intermediate_size=8",
+                                          "model.sliding_window=5", "model.layer_types=" + value};
+    if (!more.empty()) overrides.push_back(more);
+    return parse_recipe(tiny(), "run.toml", overrides).model;
+  };
+  const LayerType full = LayerType::kFullAttention, mixed{CcaSpec::kKind, MlpSpec::kKind, true};
+  const ModelKeys dense = layers("full_attention");
+  EXPECT_EQ(dense.layer_types, std::vector(4, full));
+  EXPECT_EQ(dense.residual, Residual::kPlain);
+  EXPECT_EQ(dense.partial_rotary_factor, 1.0);
+  EXPECT_EQ(layers("attention+mlp").layer_types, dense.layer_types);
+  const ModelKeys both = layers("[\"full_attention\", \"cca_sliding+mlp\"]");
+  EXPECT_EQ(both.layer_types, (std::vector{full, mixed, full, mixed}));
+  EXPECT_EQ(both.residual, Residual::kScaled);
+  EXPECT_EQ(both.partial_rotary_factor, 0.5);
+  EXPECT_EQ(layers("full_attention", "model.residual=scaled").residual, Residual::kScaled);
+  EXPECT_EQ(value_text(both.layer_types), "[\"full_attention\", \"cca_sliding+mlp\"]");
+  EXPECT_EQ(value_text(dense.layer_types), "\"full_attention\"");
+  EXPECT_THROW(layers("[\"full_attention\", \"hybrid\", \"hybrid\"]"), Error);
+  EXPECT_THROW(layers("attention+moes"), Error);
+  EXPECT_THROW(layers("full_attention", "model.intermediate_size=0"), Error);
+}
 
 TEST(Recipe, ReleasedShapes) {
   const Recipe large = load_recipe(kRecipes + "zaya1-74b.toml", {});

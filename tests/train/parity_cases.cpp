@@ -14,6 +14,19 @@ const Overrides kWindows = {"model.layer_types=alternate", "model.sliding_window
 // Few tokens an expert, and many experts that get none.
 const Overrides kUneven = {"model.num_experts=7", "model.num_hidden_layers=3",
                            "moe.skip_output=identity", "train.recompute=true"};
+// Dense models: Llama's, with a head of its own; Qwen3's, and with windows in every second block;
+// and blocks of every kind in one model.
+const Overrides kDense = {"model.layer_types=full_attention", "model.intermediate_size=40"};
+const Overrides kLlama = join(kDense, {"model.tie_word_embeddings=false"});
+const Overrides kQwen3 = join(kDense, {"model.qk_norm=rms", "train.recompute=true"});
+const Overrides kMixed = {
+    "model.layer_types=[\"cca+mlp\", \"attention_sliding+moe\", \"attention+mlp\"]",
+    "model.num_hidden_layers=3",
+    "model.intermediate_size=40",
+    "model.qk_norm=rms",
+    "model.sliding_window=9",
+    "model.rope_original_positions=16",
+    "model.rope_factor=4"};
 const Overrides kAdamW = {"optim.matrices=adamw", "train.micro_batch=2"};
 
 std::vector<ParityCase> make_cases() {
@@ -77,6 +90,42 @@ std::vector<ParityCase> make_cases() {
                      "parallel.muon=owner", "parallel.sequence_parallel=true"}),
         kUneven);
   }
+  // Every layout again with dense models.  In the tiny model two ranks of tp 4 share a key head.
+  const std::pair<std::string, Overrides> dense[] = {
+      {"llama", kLlama}, {"qwen3", kQwen3}, {"mixed", kMixed}};
+  const struct {
+    std::string name;
+    int ranks;
+    Overrides layout;
+  } layouts[] = {
+      {"dp2_zero0", 2, {"parallel.zero=0"}},
+      {"dp2_zero1_bucketed", 2, {"parallel.zero_layout=bucketed", "parallel.bucket_bytes=20000"}},
+      {"dp4_zero2", 4, {"parallel.zero=2", "parallel.muon=owner"}},
+      {"dp2_zero3", 2, {"parallel.zero=3"}},
+      {"tp2", 2, {"parallel.tp=2"}},
+      {"tp2_sequence_parallel", 2, {"parallel.tp=2", "parallel.sequence_parallel=true"}},
+      {"tp4_shared_keys", 4, {"parallel.tp=4"}},
+      {"tp4_shared_keys_sequence_parallel",
+       4,
+       {"parallel.tp=4", "parallel.sequence_parallel=true"}},
+      {"cp2_zigzag_all_gather", 2, {"parallel.cp=2"}},
+      {"cp3_contiguous_ring",
+       3,
+       {"parallel.cp=3", "parallel.cp_layout=contiguous", "parallel.cp_exchange=ring"}},
+      {"cp4_zigzag_ring_zero3",
+       4,
+       {"parallel.cp=4", "parallel.cp_exchange=ring", "parallel.zero=3"}},
+      {"dp2_tp2_zero1", 4, {"parallel.tp=2"}},
+      {"tp2_cp2_zero2", 4, {"parallel.tp=2", "parallel.cp=2", "parallel.zero=2"}},
+      {"dp2_cp2_tp2_zero3_bucketed",
+       8,
+       {"parallel.tp=2", "parallel.cp=2", "parallel.zero=3", "parallel.zero_layout=bucketed",
+        "parallel.sequence_parallel=true"}},
+      {"tp4_cp2_zero1", 8, {"parallel.tp=4", "parallel.cp=2"}},
+  };
+  for (const auto& [model, keys] : dense)
+    for (const auto& layout : layouts)
+      add(model + "_" + layout.name, layout.ranks, layout.layout, keys, layout.ranks == 2);
   return cases;
 }
 

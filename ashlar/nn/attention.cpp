@@ -1,0 +1,190 @@
+// How it works.  What runs, in order, and what each step reads and fills:
+//
+//   forward    a -qkv product-> qkv = q | k | v
+//              heads              qkv -> qhat, khat, v      norms, RoPE
+//              post_keys, attend -> att, lse;  att -o product-> o
+//   backward   post_keys; d_o -o product-> datt;  attend_backward -> dq, dk, dv
+//              (key sums)         dk, dv                    only where other ranks share the keys
+//              heads_backward     dq, dk, dv -> dqkv;  the qkv product last
+//
+// Without norms nobody reads qkv after forward, and it stands in the workspace.
+#include "ashlar/nn/attention.h"
+
+#include <cmath>
+
+#include "ashlar/kernels/copy.h"
+
+namespace ashlar::nn {
+namespace {
+
+using kernels::Context;
+using kernels::Matrix;
+
+static_assert(CcaSpec::kMaxHeadDim == kernels::kMaxHeadDim);
+
+kernels::Attention attention_of(const AttentionWeights& w, const AttentionSaved& saved) {
+  return {.shape = {.N = w.shape.N,
+                    .K = w.shape.K,
+                    .D = w.shape.D,
+                    .window = w.window,
+                    .scale = 1.0 / std::sqrt(double(w.shape.D))},
+          .q = saved.qhat,
+          .k = saved.khat,
+          .v = saved.v,
+          .out = saved.att,
+          .lse_TN = saved.lse};
+}
+
+}  // namespace
+
+void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
+  const auto& m = std::get<AttentionSpec>(layer.of_block().mixer);
+  const int64_t H = layer.model.hidden_size, D = m.head_dim;
+  const int64_t N = m.num_query_heads, K = m.num_key_heads;
+  const Portion keys_here = layer.share.of(Grain::kKeyHead, K);
+  shape = {layer.share.of(Grain::kQueryHead, N).size(), keys_here.size(), D, m.rope().rotary_dim,
+           layer.model.norm_eps};
+  key_copies = keys_here.num_copies;
+  window = m.window;
+  const Section queries{Grain::kQueryHead, N, D, 0, N * D}, keys{Grain::kKeyHead, K, D, 0, K * D};
+  const auto matrix = [&](const char* name, const Shape& whole, InitRule init, Cut cut) {
+    return ParameterInfo{.name = layer.prefix + name,
+                         .shape = whole,
+                         .init = init,
+                         .kind = OptimizerKind::kMuon,
+                         .decay = true,
+                         .cuts = {std::move(cut)}};
+  };
+  visit({.weight = &qkv,
+         .logical = {matrix("q_proj.weight", {N * D, H}, layer.normal(), {0, {queries}}),
+                     matrix("k_proj.weight", {K * D, H}, layer.normal(), {0, {keys}}),
+                     matrix("v_proj.weight", {K * D, H}, layer.normal(), {0, {keys}})},
+         .operand_shape = {shape.width(), H}});
+  const auto norm = [&](const char* name, Weight& weight) {
+    visit({.weight = &weight,
+           .logical = {{.name = layer.prefix + name,
+                        .shape = {D},
+                        .init = LayerSpec::constant(1.0),
+                        .applied = Applied::kHeads}}});
+  };
+  if (m.qk_norm == QkNorm::kRms) norm("q_norm.weight", q_norm), norm("k_norm.weight", k_norm);
+  visit({.weight = &o_proj,
+         .logical = {matrix("o_proj.weight", {H, N * D}, layer.output(), {1, {queries}})},
+         .operand_shape = {H, shape.N * D}});
+}
+
+AttentionSaved AttentionSaved::make(Arena& arena, const AttentionWeights& weights,
+                                    const Types& types, int64_t num_tokens) {
+  const kernels::HeadsShape& shape = weights.shape;
+  const int64_t T = num_tokens, q = shape.N * shape.D, kv = shape.K * shape.D;
+  AttentionSaved s;
+  if (weights.has_norms()) {
+    s.qkv = arena.take(types.stream, {T, shape.width()});
+    s.rstd_q = arena.take(types.stream, {T, shape.N});
+    s.rstd_k = arena.take(types.stream, {T, shape.K});
+  }
+  s.qhat = arena.take(types.activation, {T, q});
+  s.khat = arena.take(types.activation, {T, kv});
+  s.v = arena.take(types.activation, {T, kv});
+  s.att = arena.take(types.activation, {T, q});
+  s.lse = arena.take(types.stream, {T, shape.N});
+  return s;
+}
+
+ExchangeNeeds AttentionBranch::needs() const {
+  const kernels::HeadsShape& shape = weights_.shape;
+  return {.strips = {},
+          .key_cols = shape.K * shape.D,
+          .window = weights_.window,
+          .key_copies = weights_.key_copies};
+}
+
+void AttentionBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
+                              int slot) {
+  saved_.set(slot, AttentionSaved::make(arenas.block, weights_, types, shape.num_tokens));
+}
+
+void AttentionBranch::forward(const Context& ctx, const Pass& pass, const Tensor& a_TH,
+                              const Carry&, const Tensor& o_TH) {
+  const AttentionWeights& w = weights_;
+  const AttentionSaved& saved = saved_[pass.slot];
+  const DType compute = pass.types.compute;
+  {
+    const Arena::Scope scope(*ctx.workspace);
+    const Shape qkv_shape{a_TH.shape[0], w.shape.width()};
+    const Tensor qkv = saved.qkv ? saved.qkv : ctx.workspace->take(pass.types.stream, qkv_shape);
+    linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(qkv));
+    heads_forward(ctx, {.shape = w.shape,
+                        .sequence = pass.sequence,
+                        .rope_PR = pass.rope,
+                        .qkv = qkv,
+                        .q_norm_D = w.q_norm.value,
+                        .k_norm_D = w.k_norm.value,
+                        .qhat = saved.qhat,
+                        .khat = saved.khat,
+                        .v = saved.v,
+                        .rstd_q_TN = saved.rstd_q,
+                        .rstd_k_TK = saved.rstd_k});
+  }
+  const kernels::Attention attention = attention_of(w, saved);
+  pass.exchanges.tokens->post_keys(ctx, pass, attention);
+  pass.exchanges.tokens->attend(ctx, pass, attention);
+  linear_forward(ctx, compute, Matrix::of(saved.att), w.o_proj.operand, Matrix::of(o_TH));
+}
+
+void AttentionBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  const AttentionWeights& w = weights_;
+  const AttentionSaved& saved = saved_[pass.slot];
+  HeadExchange* heads = pass.exchanges.heads;
+  const auto [stream, activation, compute] = pass.types;
+  const int64_t T = t.a.shape[0], q = w.shape.N * w.shape.D, kv = w.shape.K * w.shape.D;
+  Arena& workspace = *ctx.workspace;
+  const Arena::Scope scope(workspace);
+  const Tensor dqkv = workspace.take(activation, {T, w.shape.width()});
+  {
+    const Arena::Scope inner(workspace);
+    const Tensor dqhat = workspace.take(stream, {T, q});
+    const Tensor dkeys = workspace.take(stream, {2, T, kv});  // of keys, of values
+    const Tensor dkhat = dkeys.slice(0, 1).view({T, kv}), dv = dkeys.slice(1, 2).view({T, kv});
+    const kernels::Attention attention = attention_of(w, saved);
+    kernels::AttentionGradients gradients{.dout = {}, .dq = dqhat, .dk = dkhat, .dv = dv};
+    pass.exchanges.tokens->post_keys(ctx, pass, attention);
+    {
+      const Arena::Scope attention_scope(workspace);
+      const Tensor datt = workspace.take(activation, {T, q});
+      linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(datt));
+      linear_backward_weight(ctx, compute, Matrix::of(t.d_o), Matrix::of(saved.att),
+                             w.o_proj.gradient, pass.accumulate);
+      gradients.dout = datt;
+      pass.exchanges.tokens->attend_backward(ctx, pass, attention, gradients);
+    }
+    pass.exchanges.tokens->finish_key_gradients(ctx, pass, gradients);
+    // Sums over ranks that share the keys are whole on each of them: one counts them where the
+    // gradients of ranks are added up, here in the norm's weight, below in da.
+    Tensor dk_norm = w.k_norm.gradient;
+    if (heads) {
+      heads->sum_key_gradients(dkeys);
+      if (dk_norm && !heads->leads()) dk_norm = workspace.take(stream, dk_norm.shape);
+    }
+    heads_backward(ctx, {.shape = w.shape,
+                         .sequence = pass.sequence,
+                         .rope_PR = pass.rope,
+                         .qkv = saved.qkv,
+                         .q_norm_D = w.q_norm.value,
+                         .k_norm_D = w.k_norm.value,
+                         .rstd_q_TN = saved.rstd_q,
+                         .rstd_k_TK = saved.rstd_k,
+                         .dqhat = dqhat,
+                         .dkhat = dkhat,
+                         .dv = dv,
+                         .dqkv = dqkv,
+                         .dq_norm_D = w.q_norm.gradient,
+                         .dk_norm_D = dk_norm});
+  }
+  linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(t.a), w.qkv.gradient,
+                         pass.accumulate);
+  if (heads && !heads->leads()) fill(ctx, Matrix::of(dqkv).columns(q, w.shape.width()), 0.0);
+  linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(t.da));
+}
+
+}  // namespace ashlar::nn

@@ -1,0 +1,55 @@
+// Softmax attention: one product for queries, keys and values, QK norm or none, RoPE, causal
+// attention of N query heads over K key heads, output projection.  K = N is multi-head attention,
+// fewer is grouped-query attention.
+//
+// Source   Vaswani et al. 2017, arXiv:1706.03762; grouped queries: Ainslie et al. 2023,
+//          arXiv:2305.13245; Llama 3, arXiv:2407.21783; Qwen3, arXiv:2505.09388.
+// Shapes   a [T, H] normed input, o [T, H]; letters as in kernels/rope.h.
+// Cost     per token 2 H (2 N D + 2 K D) flop forward besides kernels::attention_forward's.
+#pragma once
+
+#include "ashlar/kernels/rope.h"
+#include "ashlar/nn/branch.h"
+#include "ashlar/spec/model_spec.h"
+
+namespace ashlar::nn {
+
+struct AttentionWeights {
+  kernels::HeadsShape shape;  // of the heads that stand here
+  int key_copies;             // so many shares hold these key heads, with other query heads each
+  int64_t window;             // tokens that a query sees, itself included; 0: all before it
+  Weight qkv;                 // [(N + 2 K) D, H]: q | k | v
+  Weight q_norm, k_norm;      // [D]; without tensors where queries and keys are not normed
+  Weight o_proj;              // [H, N D]
+
+  void list(const LayerSpec& layer, StoredVisitor visit);
+  bool has_norms() const { return bool(q_norm.value); }
+};
+
+struct AttentionSaved {
+  Tensor qkv;             // [T, (N + 2 K) D] stream; absent without norms
+  Tensor rstd_q, rstd_k;  // [T, N], [T, K]; absent without norms
+  Tensor qhat, khat, v;   // activation type
+  Tensor att, lse;        // [T, N D], [T, N]
+
+  static AttentionSaved make(Arena& arena, const AttentionWeights& weights, const Types& types,
+                             int64_t num_tokens);
+};
+
+class AttentionBranch final : public Branch {
+ public:
+  void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
+  int64_t carry_width() const override { return 0; }
+  ExchangeNeeds needs() const override;
+  void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
+  void forward(const kernels::Context&, const Pass&, const Tensor& a_TH, const Carry&,
+               const Tensor& o_TH) override;
+  void backward(const kernels::Context&, const Pass&, const BackwardTensors&) override;
+  std::optional<ExpertLoad> load(int) const override { return std::nullopt; }
+
+ private:
+  AttentionWeights weights_;
+  Slots<AttentionSaved> saved_;
+};
+
+}  // namespace ashlar::nn

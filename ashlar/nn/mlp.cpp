@@ -1,0 +1,72 @@
+#include "ashlar/nn/mlp.h"
+
+#include "ashlar/kernels/moe.h"
+
+namespace ashlar::nn {
+
+using kernels::Context;
+using kernels::Matrix;
+
+void MlpWeights::list(const LayerSpec& layer, StoredVisitor visit) {
+  const int64_t width = std::get<MlpSpec>(layer.of_block().feed_forward).width;
+  H = layer.model.hidden_size;
+  F = layer.share.of(Grain::kWidth, width).size();
+  const Section part{Grain::kWidth, width, 1, 0, width};
+  const auto matrix = [&](const char* name, const Shape& whole, InitRule init, int dim) {
+    return ParameterInfo{.name = layer.prefix + name,
+                         .shape = whole,
+                         .init = init,
+                         .kind = OptimizerKind::kMuon,
+                         .decay = true,
+                         .cuts = {{dim, {part}}}};
+  };
+  visit({.weight = &gate_up,
+         .logical = {matrix("gate_proj.weight", {width, H}, layer.normal(), 0),
+                     matrix("up_proj.weight", {width, H}, layer.normal(), 0)},
+         .operand_shape = {2 * F, H}});
+  visit({.weight = &down,
+         .logical = {matrix("down_proj.weight", {H, width}, layer.output(), 1)},
+         .operand_shape = {H, F}});
+}
+
+MlpSaved MlpSaved::make(Arena& arena, const MlpWeights& weights, const Types& types,
+                        int64_t num_tokens) {
+  return {.gate_up = arena.take(types.activation, {num_tokens, 2 * weights.F}),
+          .act = arena.take(types.activation, {num_tokens, weights.F})};
+}
+
+void MlpBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
+                        int slot) {
+  saved_.set(slot, MlpSaved::make(arenas.block, weights_, types, shape.num_tokens));
+}
+
+void MlpBranch::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH, const Carry&,
+                        const Tensor& e_TH) {
+  const MlpWeights& w = weights_;
+  const MlpSaved& saved = saved_[pass.slot];
+  const DType compute = pass.types.compute;
+  linear_forward(ctx, compute, Matrix::of(m_TH), w.gate_up.operand, Matrix::of(saved.gate_up));
+  swiglu_forward(ctx, {}, saved.gate_up, saved.act);
+  linear_forward(ctx, compute, Matrix::of(saved.act), w.down.operand, Matrix::of(e_TH));
+}
+
+void MlpBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  const MlpWeights& w = weights_;
+  const MlpSaved& saved = saved_[pass.slot];
+  const auto [stream, activation, compute] = pass.types;
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor dgate_up = ctx.workspace->take(activation, saved.gate_up.shape);
+  {
+    const Arena::Scope inner(*ctx.workspace);
+    const Tensor dact = ctx.workspace->take(activation, saved.act.shape);
+    linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.down.operand, Matrix::of(dact));
+    linear_backward_weight(ctx, compute, Matrix::of(t.d_o), Matrix::of(saved.act), w.down.gradient,
+                           pass.accumulate);
+    swiglu_backward(ctx, {}, dact, saved.gate_up, dgate_up);
+  }
+  linear_backward_weight(ctx, compute, Matrix::of(dgate_up), Matrix::of(t.a), w.gate_up.gradient,
+                         pass.accumulate);
+  linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand, Matrix::of(t.da));
+}
+
+}  // namespace ashlar::nn

@@ -1,0 +1,45 @@
+// The feed-forward of a dense block: one SwiGLU for all tokens.
+//
+//   e = (silu(gate m) * (up m)) down^T
+//
+// Source   SwiGLU: Shazeer 2020, arXiv:2002.05202; Llama, arXiv:2302.13971.
+// Shapes   m e [T, H]; gate | up [2F, H], down [H, F].
+// Cost     per token 6 H F flop forward.
+#pragma once
+
+#include "ashlar/nn/branch.h"
+#include "ashlar/spec/model_spec.h"
+
+namespace ashlar::nn {
+
+struct MlpWeights {
+  int64_t H, F;          // F: of the width that stands here
+  Weight gate_up, down;  // [2F, H], [H, F]
+
+  void list(const LayerSpec& layer, StoredVisitor visit);
+};
+
+struct MlpSaved {
+  Tensor gate_up, act;  // [T, 2F], [T, F] activation
+
+  static MlpSaved make(Arena& arena, const MlpWeights& weights, const Types& types,
+                       int64_t num_tokens);
+};
+
+class MlpBranch final : public Branch {
+ public:
+  void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
+  int64_t carry_width() const override { return 0; }
+  ExchangeNeeds needs() const override { return {}; }
+  void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
+  void forward(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&,
+               const Tensor& e_TH) override;
+  void backward(const kernels::Context&, const Pass&, const BackwardTensors&) override;
+  std::optional<ExpertLoad> load(int) const override { return std::nullopt; }
+
+ private:
+  MlpWeights weights_;
+  Slots<MlpSaved> saved_;
+};
+
+}  // namespace ashlar::nn
