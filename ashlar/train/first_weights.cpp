@@ -1,5 +1,7 @@
 #include "ashlar/train/first_weights.h"
 
+#include <algorithm>
+
 #include "ashlar/checkpoint/model_files.h"
 #include "ashlar/checkpoint/recovery.h"
 #include "ashlar/comm/agree.h"
@@ -31,12 +33,24 @@ Recipe with_model_of(const checkpoint::ModelSource& source, Recipe recipe) {
   return recipe;
 }
 
-// The keys that a recipe must give are the sizes of the model.
+// Whether two values of a key make the same tensors.  For types of blocks windows do not matter,
+// and another number of blocks is told by its own key.
+bool same_tensors(const KeyValue& a, const KeyValue& b) {
+  const auto *here = std::get_if<std::vector<LayerType>>(&a),
+             *there = std::get_if<std::vector<LayerType>>(&b);
+  if (!here || !there) return a == b;
+  const size_t both = std::min(here->size(), there->size());
+  return std::equal(here->begin(), here->begin() + int64_t(both), there->begin(),
+                    [](const LayerType& x, const LayerType& y) {
+                      return x.mixer == y.mixer && x.feed_forward == y.feed_forward;
+                    });
+}
+
 void require_sizes(const checkpoint::ModelSource& source, const Recipe& recipe) {
   const Recipe there = with_model_of(source, recipe);
   std::string problems;
   for (const Key& key : recipe_keys()) {
-    if (!key.shapes || key.get(recipe) == key.get(there)) continue;
+    if (!key.shapes || same_tensors(key.get(recipe), key.get(there))) continue;
     problems += fmt::format("{}{} is {} but {} has {}", problems.empty() ? "" : ", ", key.name,
                             value_text(key.get(recipe)), source.path, value_text(key.get(there)));
   }
