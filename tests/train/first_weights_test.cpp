@@ -306,6 +306,7 @@ TEST_F(FirstWeights, LengthsBasesWindowsAndPrecisionMayDiffer) {
     EXPECT_EQ(difference(weights(directory + "/checkpoints"), expected), "") << precision;
     EXPECT_TRUE(
         says("changed since these weights were made:\n"
+             "  model.layer_types was \"hybrid\", is \"alternate\"\n"
              "  model.rope_theta was 10000.0, is 1000000.0\n"))
         << said_;
     EXPECT_TRUE(says("  model.max_position_embeddings was 256, is 512\n")) << said_;
