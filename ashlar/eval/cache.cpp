@@ -35,7 +35,7 @@ DecodeCache::DecodeCache(Allocator& allocator, const nn::Model& model, int64_t m
     : max_tokens_(max_tokens) {
   const nn::Types& types = model.types();
   for (const nn::Block& block : model.weights().blocks) {
-    const nn::ExchangeNeeds needs = block.mixer->needs();
+    const nn::ExchangeNeeds needs = block.mixer->needs().tokens;
     Layer layer;
     layer.window = needs.window;
     const int64_t capacity =
@@ -43,7 +43,7 @@ DecodeCache::DecodeCache(Allocator& allocator, const nn::Model& model, int64_t m
     layer.k = make_tensor(allocator, types.activation, {capacity, needs.key_cols}, Tag::kCache);
     layer.v = make_tensor(allocator, types.activation, {capacity, needs.key_cols}, Tag::kCache);
     // Zeros at first, as the rows before a document's first token are.
-    for (const auto& [reach, cols] : needs.strips)
+    for (const auto& [reach, cols] : needs.strips())
       layer.strips.push_back(make_tensor(allocator, types.stream, {reach, cols}, Tag::kCache));
     layers_.push_back(std::move(layer));
   }

@@ -1,11 +1,12 @@
-// How it works.  What runs, in order, and what each step reads and fills:
+// How it works.  The parts, and what each reads and fills:
 //
-//   forward    a -qkv product-> qkv = q | k | v
-//              heads              qkv -> qhat, khat, v      norms, RoPE
-//              post_keys, attend -> att, lse;  att -o product-> o
-//   backward   post_keys; d_o -o product-> datt;  attend_backward -> dq, dk, dv
-//              (key sums)         dk, dv                    only where other ranks share the keys
-//              heads_backward     dq, dk, dv -> dqkv;  the qkv product last
+//   forward    project           a -qkv product-> qkv = q | k | v;  heads: qkv -> qhat, khat, v
+//                                (norms, RoPE);  posts the keys
+//              attend            -> att, lse;  att -o product-> o
+//   backward   (keys)            posts the keys
+//              attend_backward   d_o -o product-> datt -> dq, dk, dv;  posts the keys' gradients
+//              project_backward  dk, dv are whole (and summed where other ranks share the keys);
+//                                heads: dq, dk, dv -> dqkv;  the qkv product last
 //
 // Without norms nobody reads qkv after forward, and it stands in the workspace.
 #include "ashlar/nn/attention.h"
@@ -91,12 +92,13 @@ AttentionSaved AttentionSaved::make(Arena& arena, const AttentionWeights& weight
   return s;
 }
 
-ExchangeNeeds AttentionBranch::needs() const {
+BranchNeeds AttentionBranch::needs() const {
   const kernels::HeadsShape& shape = weights_.shape;
-  return {.strips = {},
-          .key_cols = shape.K * shape.D,
-          .window = weights_.window,
-          .key_copies = weights_.key_copies};
+  return {.forward_parts = 2,
+          .backward_parts = 3,
+          .tokens = {.key_cols = shape.K * shape.D,
+                     .window = weights_.window,
+                     .key_copies = weights_.key_copies}};
 }
 
 void AttentionBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
@@ -104,87 +106,103 @@ void AttentionBranch::lay_out(const SavedArenas& arenas, const Types& types, con
   saved_.set(slot, AttentionSaved::make(arenas.block, weights_, types, shape.num_tokens));
 }
 
-void AttentionBranch::forward(const Context& ctx, const Pass& pass, const Tensor& a_TH,
+void AttentionBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& a_TH,
                               const Carry&, const Tensor& o_TH) {
-  const AttentionWeights& w = weights_;
-  const AttentionSaved& saved = saved_[pass.slot];
-  const DType compute = pass.types.compute;
-  {
-    const Arena::Scope scope(*ctx.workspace);
-    const Shape qkv_shape{a_TH.shape[0], w.shape.width()};
-    const Tensor qkv = saved.qkv ? saved.qkv : ctx.workspace->take(pass.types.stream, qkv_shape);
-    linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(qkv));
-    heads_forward(ctx, {.shape = w.shape,
-                        .sequence = pass.sequence,
-                        .rope_PR = pass.rope,
-                        .qkv = qkv,
-                        .q_norm_D = w.q_norm.value,
-                        .k_norm_D = w.k_norm.value,
-                        .qhat = saved.qhat,
-                        .khat = saved.khat,
-                        .v = saved.v,
-                        .rstd_q_TN = saved.rstd_q,
-                        .rstd_k_TK = saved.rstd_k});
-  }
-  const kernels::Attention attention = attention_of(w, saved);
-  pass.exchanges.tokens->post_keys(ctx, pass, attention);
-  pass.exchanges.tokens->attend(ctx, pass, attention);
-  linear_forward(ctx, compute, Matrix::of(saved.att), w.o_proj.operand, Matrix::of(o_TH));
+  part == 0 ? project(ctx, pass, a_TH) : attend(ctx, pass, o_TH);
 }
 
-void AttentionBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+void AttentionBranch::backward(const Context& ctx, const Pass& pass, int part,
+                               const BackwardTensors& t) {
+  if (part == 0)
+    pass.exchanges.tokens->post_keys(ctx, pass, attention_of(weights_, saved_[pass.slot]));
+  else
+    part == 1 ? attend_backward(ctx, pass, t) : project_backward(ctx, pass, t);
+}
+
+void AttentionBranch::project(const Context& ctx, const Pass& pass, const Tensor& a_TH) const {
   const AttentionWeights& w = weights_;
   const AttentionSaved& saved = saved_[pass.slot];
-  HeadExchange* heads = pass.exchanges.heads;
+  const Arena::Scope scope(*ctx.workspace);
+  const Shape qkv_shape{a_TH.shape[0], w.shape.width()};
+  const Tensor qkv = saved.qkv ? saved.qkv : ctx.workspace->take(pass.types.stream, qkv_shape);
+  linear_forward(ctx, pass.types.compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(qkv));
+  heads_forward(ctx, {.shape = w.shape,
+                      .sequence = pass.sequence,
+                      .rope_PR = pass.rope,
+                      .qkv = qkv,
+                      .q_norm_D = w.q_norm.value,
+                      .k_norm_D = w.k_norm.value,
+                      .qhat = saved.qhat,
+                      .khat = saved.khat,
+                      .v = saved.v,
+                      .rstd_q_TN = saved.rstd_q,
+                      .rstd_k_TK = saved.rstd_k});
+  pass.exchanges.tokens->post_keys(ctx, pass, attention_of(w, saved));
+}
+
+void AttentionBranch::attend(const Context& ctx, const Pass& pass, const Tensor& o_TH) const {
+  const AttentionSaved& saved = saved_[pass.slot];
+  pass.exchanges.tokens->attend(ctx, pass, attention_of(weights_, saved));
+  linear_forward(ctx, pass.types.compute, Matrix::of(saved.att), weights_.o_proj.operand,
+                 Matrix::of(o_TH));
+}
+
+void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
+                                      const BackwardTensors& t) {
+  const AttentionWeights& w = weights_;
+  const AttentionSaved& saved = saved_[pass.slot];
   const auto [stream, activation, compute] = pass.types;
   const int64_t T = t.a.shape[0], q = w.shape.N * w.shape.D, kv = w.shape.K * w.shape.D;
   Arena& workspace = *ctx.workspace;
+  Gradients& g = gradients_;
+  g.dqkv = gradient_room(ctx, pass, activation, {T, w.shape.width()});
+  g.inputs.emplace(workspace);
+  g.dqhat = workspace.take(stream, {T, q});
+  g.dkeys = workspace.take(stream, {2, T, kv});
   const Arena::Scope scope(workspace);
-  const Tensor dqkv = workspace.take(activation, {T, w.shape.width()});
-  {
-    const Arena::Scope inner(workspace);
-    const Tensor dqhat = workspace.take(stream, {T, q});
-    const Tensor dkeys = workspace.take(stream, {2, T, kv});  // of keys, of values
-    const Tensor dkhat = dkeys.slice(0, 1).view({T, kv}), dv = dkeys.slice(1, 2).view({T, kv});
-    const kernels::Attention attention = attention_of(w, saved);
-    kernels::AttentionGradients gradients{.dout = {}, .dq = dqhat, .dk = dkhat, .dv = dv};
-    pass.exchanges.tokens->post_keys(ctx, pass, attention);
-    {
-      const Arena::Scope attention_scope(workspace);
-      const Tensor datt = workspace.take(activation, {T, q});
-      linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(datt));
-      linear_backward_weight(ctx, compute, Matrix::of(t.d_o), Matrix::of(saved.att),
-                             w.o_proj.gradient, pass.accumulate);
-      gradients.dout = datt;
-      pass.exchanges.tokens->attend_backward(ctx, pass, attention, gradients);
-    }
-    pass.exchanges.tokens->finish_key_gradients(ctx, pass, gradients);
-    // Sums over ranks that share the keys are whole on each of them: one counts them where the
-    // gradients of ranks are added up, here in the norm's weight, below in da.
-    Tensor dk_norm = w.k_norm.gradient;
-    if (heads) {
-      heads->sum_key_gradients(dkeys);
-      if (dk_norm && !heads->leads()) dk_norm = workspace.take(stream, dk_norm.shape);
-    }
-    heads_backward(ctx, {.shape = w.shape,
-                         .sequence = pass.sequence,
-                         .rope_PR = pass.rope,
-                         .qkv = saved.qkv,
-                         .q_norm_D = w.q_norm.value,
-                         .k_norm_D = w.k_norm.value,
-                         .rstd_q_TN = saved.rstd_q,
-                         .rstd_k_TK = saved.rstd_k,
-                         .dqhat = dqhat,
-                         .dkhat = dkhat,
-                         .dv = dv,
-                         .dqkv = dqkv,
-                         .dq_norm_D = w.q_norm.gradient,
-                         .dk_norm_D = dk_norm});
+  const Tensor datt = workspace.take(activation, {T, q});
+  linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(datt));
+  weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(saved.att), w.o_proj.gradient);
+  pass.exchanges.tokens->attend_backward(
+      ctx, pass, attention_of(w, saved),
+      {.dout = datt, .dq = g.dqhat, .dk = g.dkhat(), .dv = g.dv()});
+}
+
+void AttentionBranch::project_backward(const Context& ctx, const Pass& pass,
+                                       const BackwardTensors& t) {
+  const AttentionWeights& w = weights_;
+  const AttentionSaved& saved = saved_[pass.slot];
+  HeadExchange* heads = pass.exchanges.heads;
+  Gradients& g = gradients_;
+  pass.exchanges.tokens->finish_key_gradients(
+      ctx, pass, {.dout = {}, .dq = g.dqhat, .dk = g.dkhat(), .dv = g.dv()});
+  // Sums over ranks that share the keys are whole on each of them: one counts them where the
+  // gradients of ranks are added up, here in the norm's weight, below in da.
+  Tensor dk_norm = w.k_norm.gradient;
+  if (heads) {
+    heads->sum_key_gradients(g.dkeys);
+    if (dk_norm && !heads->leads()) dk_norm = ctx.workspace->take(dk_norm.dtype, dk_norm.shape);
   }
-  linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(t.a), w.qkv.gradient,
-                         pass.accumulate);
-  if (heads && !heads->leads()) fill(ctx, Matrix::of(dqkv).columns(q, w.shape.width()), 0.0);
-  linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(t.da));
+  heads_backward(ctx, {.shape = w.shape,
+                       .sequence = pass.sequence,
+                       .rope_PR = pass.rope,
+                       .qkv = saved.qkv,
+                       .q_norm_D = w.q_norm.value,
+                       .k_norm_D = w.k_norm.value,
+                       .rstd_q_TN = saved.rstd_q,
+                       .rstd_k_TK = saved.rstd_k,
+                       .dqhat = g.dqhat,
+                       .dkhat = g.dkhat(),
+                       .dv = g.dv(),
+                       .dqkv = g.dqkv,
+                       .dq_norm_D = w.q_norm.gradient,
+                       .dk_norm_D = dk_norm});
+  g.inputs.reset();
+  const Matrix dqkv = Matrix::of(g.dqkv);
+  const bool overwrites = heads && !heads->leads();
+  weight_gradient(ctx, overwrites ? pass.at_once() : pass, dqkv, Matrix::of(t.a), w.qkv.gradient);
+  if (overwrites) fill(ctx, dqkv.columns(w.shape.N * w.shape.D, dqkv.cols), 0.0);
+  linear_backward_input(ctx, pass.types.compute, dqkv, w.qkv.operand, Matrix::of(t.da));
 }
 
 }  // namespace ashlar::nn

@@ -39,17 +39,32 @@ struct AttentionSaved {
 class AttentionBranch final : public Branch {
  public:
   void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
-  int64_t carry_width() const override { return 0; }
-  ExchangeNeeds needs() const override;
+  BranchNeeds needs() const override;
   void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
-  void forward(const kernels::Context&, const Pass&, const Tensor& a_TH, const Carry&,
+  void forward(const kernels::Context&, const Pass&, int part, const Tensor& a_TH, const Carry&,
                const Tensor& o_TH) override;
-  void backward(const kernels::Context&, const Pass&, const BackwardTensors&) override;
+  void backward(const kernels::Context&, const Pass&, int part, const BackwardTensors&) override;
   std::optional<ExpertLoad> load(int) const override { return std::nullopt; }
 
  private:
+  // The parts.
+  void project(const kernels::Context&, const Pass&, const Tensor& a_TH) const;
+  void attend(const kernels::Context&, const Pass&, const Tensor& o_TH) const;
+  void attend_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
+  void project_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
+
+  // What lives from attend_backward to project_backward, in the workspace.
+  struct Gradients {
+    Tensor dqkv;                         // [T, (N + 2 K) D] activation
+    std::optional<Arena::Scope> inputs;  // of what follows
+    Tensor dqhat, dkeys;                 // [T, N D]; [2, T, K D] of keys, of values
+    Tensor dkhat() const { return dkeys.slice(0, 1).view({dkeys.shape[1], dkeys.shape[2]}); }
+    Tensor dv() const { return dkeys.slice(1, 2).view({dkeys.shape[1], dkeys.shape[2]}); }
+  };
+
   AttentionWeights weights_;
   Slots<AttentionSaved> saved_;
+  Gradients gradients_;
 };
 
 }  // namespace ashlar::nn

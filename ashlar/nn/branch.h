@@ -3,12 +3,18 @@
 // forward to backward, and how it runs are one object's business; the model knows none of it.
 // Techniques that change how a branch runs are branches around a branch (parallel/tp.h).
 //
+// A branch runs in parts, in their order: what one part posts to an exchange a later one waits for,
+// so that its caller can run something else between them.  What lives from part to part stands in
+// the workspace: the caller opens a scope before the first part and closes it after the last
+// (run_forward, run_backward).
+//
 // Shapes   a [T, H] normed input, activation type; o [T, H] stream type; T: PassShape.
 #pragma once
 
 #include <optional>
 
 #include "ashlar/nn/exchange.h"
+#include "ashlar/nn/late_products.h"
 #include "ashlar/nn/parameters.h"
 
 namespace ashlar::nn {
@@ -32,6 +38,16 @@ struct Pass {
   // Gradients of products (Stored::is_product) are added to, or overwritten: then backward does not
   // read what was there.  All others are always added to.
   bool accumulate = true;
+  // Of backward: what forward keeps in SavedArenas::block was overwritten by another block, and is
+  // made again from a.  Only feed-forwards are asked to.
+  bool replay = false;
+  LateProducts* late = nullptr;  // keeps back the products that only gradients of weights need
+  // For a product whose operands are overwritten soon.
+  Pass at_once() const {
+    Pass pass = *this;
+    pass.late = nullptr;
+    return pass;
+  }
 };
 
 struct BackwardTensors {
@@ -58,21 +74,32 @@ struct ExpertLoad {
   Tensor expert_T;  // I32
 };
 
+// What a branch says of itself once its tensors are listed.
+struct BranchNeeds {
+  int forward_parts = 1, backward_parts = 1;
+  int64_t carry_width = 0;  // 0: hands nothing on
+  ExchangeNeeds tokens{};   // empty: no row of it needs another
+};
+
 class Branch {
  public:
   virtual ~Branch() = default;
   // Its tensors, in the order in which forward meets them; sets its shapes.
   virtual void list(const LayerSpec& layer, StoredVisitor visit) = 0;
-  virtual int64_t carry_width() const = 0;  // 0: hands nothing on
-  virtual ExchangeNeeds needs() const = 0;  // empty: no row of it needs another
+  virtual BranchNeeds needs() const = 0;
   // Takes what forward keeps for backward; anew for a slot that was laid out before.
   virtual void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) = 0;
-  virtual void forward(const kernels::Context&, const Pass&, const Tensor& a_TH, const Carry&,
-                       const Tensor& o_TH) = 0;
+  virtual void forward(const kernels::Context&, const Pass&, int part, const Tensor& a_TH,
+                       const Carry&, const Tensor& o_TH) = 0;
   // Adds to the gradients (Pass::accumulate).
-  virtual void backward(const kernels::Context&, const Pass&, const BackwardTensors&) = 0;
+  virtual void backward(const kernels::Context&, const Pass&, int part, const BackwardTensors&) = 0;
   virtual std::optional<ExpertLoad> load(int slot) const = 0;  // absent: it has no experts
 };
+
+// All parts, one after another.
+void run_forward(Branch&, const kernels::Context&, const Pass&, const Tensor& a_TH, const Carry&,
+                 const Tensor& o_TH);
+void run_backward(Branch&, const kernels::Context&, const Pass&, const BackwardTensors&);
 
 // What a branch has laid out, by slot.
 template <typename Saved>

@@ -1,19 +1,22 @@
-// How it works.  What runs, in order, and what each step reads and fills:
+// How it works.  The parts, and what each reads and fills:
 //
-//   forward    a -qkv product-> qkv = q | k | vc | vd;  z = q | k
-//              halo_forward     z, vd -> halo_z, halo_vd   tokens before segments, from elsewhere
-//              conv0            z, halo_z -> columns       in the workspace
-//              conv1 product    columns -> y
-//              (query sums)     q -> q_sum                 only where other ranks share the keys
-//              qk               qkv, y, halo_vd -> qhat, khat, v
-//              post_keys, attend -> att, lse;  att -o product-> o
-//   backward   the same upwards.  qk_backward writes dqkv, in z what comes through the mean;
-//              conv_columns_backward adds what comes through the convolutions, halo_backward what
-//              other segments send back.  Only then dqkv is whole, and the qkv product can follow.
+//   forward    project           a -qkv product-> qkv = q | k | vc | vd;  z = q | k
+//                                halo_forward     z, vd -> halo_z, halo_vd   from elsewhere
+//                                conv0            z, halo_z -> columns       in the workspace
+//                                conv1 product    columns -> y
+//                                (query sums)     q -> q_sum       only where ranks share the keys
+//                                qk               qkv, y, halo_vd -> qhat, khat, v;  posts the keys
+//              attend            -> att, lse;  att -o product-> o
+//   backward   (keys)            posts the keys
+//              attend_backward   d_o -o product-> datt -> dqhat, dkhat, dv;  posts the keys' gradients
+//              project_backward  the same upwards.  qk_backward writes dqkv, in z what comes through
+//                                the mean; conv_columns_backward adds what comes through the
+//                                convolutions, halo_backward what other segments send back.  Only
+//                                then dqkv is whole, and the qkv product can follow.
 //
-// Backward posts the keys before it goes through the o product, and makes columns again while the
-// keys' gradients travel home.  columns, twice as wide as z, are not saved; backward takes their
-// memory for their gradient.  Scopes of the workspace end as soon as what they hold was read.
+// columns, twice as wide as z, are not saved: project_backward makes them again while the keys'
+// gradients travel home, and takes their memory for their gradient.  Scopes of the workspace end as
+// soon as what they hold was read.
 #include "ashlar/nn/cca_attention.h"
 
 #include <array>
@@ -67,22 +70,6 @@ Matrix vd_part(const CcaShape& shape, const Tensor& qkv) {
   return Matrix::of(qkv).columns(shape.qkv_dim() - shape.delayed, shape.qkv_dim());
 }
 
-// The gradients that HeadExchange adds up, as one tensor.
-struct KeyGradients {
-  Tensor dkhat, dv, dq_sum;  // [T, K D]; dq_sum absent where nobody shares
-  Tensor all;
-  KeyGradients(Arena& workspace, const CcaShape& cca, DType stream, int64_t num_tokens) {
-    const Shape shape{num_tokens, cca.kv_dim()};
-    if (!cca.shares_keys()) {
-      dkhat = workspace.take(stream, shape), dv = workspace.take(stream, shape);
-      return;
-    }
-    all = workspace.take(stream, {3, num_tokens, cca.kv_dim()});
-    dkhat = all.slice(0, 1).view(shape), dv = all.slice(1, 2).view(shape);
-    dq_sum = all.slice(2, 3).view(shape);
-  }
-};
-
 // The rows of the halo tensors that this call's segments use.
 struct Halos {
   Tensor z, vd;
@@ -99,8 +86,8 @@ std::array<Strip, 2> strips(const Matrix& z, const Tensor& halo_z, const Matrix&
 }
 
 // The left operand of the grouped convolution, which forward makes, and backward again.
-void fill_columns(const Context& ctx, const Pass& pass, const CcaWeights& w,
-                  const CcaSaved& saved, const Tensor& columns_T2C) {
+void fill_columns(const Context& ctx, const Pass& pass, const CcaWeights& w, const CcaSaved& saved,
+                  const Tensor& columns_T2C) {
   conv_columns_forward(ctx, {.sequence = pass.sequence,
                              .z_TC = z_part(w.shape, saved.qkv),
                              .halo_z = halos(saved, pass.sequence).z,
@@ -180,8 +167,8 @@ void CcaWeights::list(const LayerSpec& layer, StoredVisitor visit) {
          .operand_shape = {H, shape.q_dim()}});
 }
 
-CcaSaved CcaSaved::make(Arena& arena, const CcaShape& shape, const Types& types,
-                                    int64_t num_tokens, int64_t num_halos) {
+CcaSaved CcaSaved::make(Arena& arena, const CcaShape& shape, const Types& types, int64_t num_tokens,
+                        int64_t num_halos) {
   const int64_t T = num_tokens, C = shape.conv_channels(), q = shape.q_dim(), kv = shape.kv_dim();
   CcaSaved s;
   s.qkv = arena.take(types.stream, {T, shape.qkv_dim()});
@@ -201,16 +188,26 @@ CcaSaved CcaSaved::make(Arena& arena, const CcaShape& shape, const Types& types,
 
 void CcaBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
                         int slot) {
-  saved_.set(slot, CcaSaved::make(arenas.block, weights_.shape, types, shape.num_tokens,
-                                        shape.num_halos));
+  saved_.set(
+      slot, CcaSaved::make(arenas.block, weights_.shape, types, shape.num_tokens, shape.num_halos));
 }
 
-void CcaBranch::forward(const Context& ctx, const Pass& pass, const Tensor& a_TH, const Carry&,
-                        const Tensor& o_TH) {
+void CcaBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& a_TH,
+                        const Carry&, const Tensor& o_TH) {
+  part == 0 ? project(ctx, pass, a_TH) : attend(ctx, pass, o_TH);
+}
+
+void CcaBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {
+  if (part == 0)
+    pass.exchanges.tokens->post_keys(ctx, pass, attention_of(weights_.shape, saved_[pass.slot]));
+  else
+    part == 1 ? attend_backward(ctx, pass, t) : project_backward(ctx, pass, t);
+}
+
+void CcaBranch::project(const Context& ctx, const Pass& pass, const Tensor& a_TH) const {
   const CcaWeights& w = weights_;
   const CcaSaved& saved = saved_[pass.slot];
   const CcaShape& shape = w.shape;
-  HeadExchange* heads = pass.exchanges.heads;
   const DType compute = pass.types.compute;
   const int64_t T = a_TH.shape[0], C = shape.conv_channels();
   const Matrix z = z_part(shape, saved.qkv);
@@ -226,7 +223,7 @@ void CcaBranch::forward(const Context& ctx, const Pass& pass, const Tensor& a_TH
     blockdiag_linear_forward(ctx, compute, Matrix::of(columns), w.conv1_w.operand,
                              Matrix::of(saved.y_TC));
   }
-  if (heads) {
+  if (HeadExchange* heads = pass.exchanges.heads) {
     qk_query_sums(ctx, qk_shape(shape), saved.qkv, saved.q_sum);
     heads->sum_queries(saved.q_sum);
   }
@@ -244,101 +241,113 @@ void CcaBranch::forward(const Context& ctx, const Pass& pass, const Tensor& a_TH
                    .v = saved.v,
                    .n_q_TN = saved.n_q,
                    .n_k_TK = saved.n_k});
-  const kernels::Attention attention = attention_of(shape, saved);
-  pass.exchanges.tokens->post_keys(ctx, pass, attention);
-  pass.exchanges.tokens->attend(ctx, pass, attention);
-  linear_forward(ctx, compute, Matrix::of(saved.att), w.o_proj.operand, Matrix::of(o_TH));
+  pass.exchanges.tokens->post_keys(ctx, pass, attention_of(shape, saved));
 }
 
-void CcaBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+void CcaBranch::attend(const Context& ctx, const Pass& pass, const Tensor& o_TH) const {
+  const CcaSaved& saved = saved_[pass.slot];
+  pass.exchanges.tokens->attend(ctx, pass, attention_of(weights_.shape, saved));
+  linear_forward(ctx, pass.types.compute, Matrix::of(saved.att), weights_.o_proj.operand,
+                 Matrix::of(o_TH));
+}
+
+void CcaBranch::attend_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  const CcaWeights& w = weights_;
+  const CcaSaved& saved = saved_[pass.slot];
+  const CcaShape& shape = w.shape;
+  const auto [stream, activation, compute] = pass.types;
+  const int64_t T = t.a.shape[0], q = shape.q_dim();
+  Arena& workspace = *ctx.workspace;
+  Gradients& g = gradients_;
+  g.dqkv = gradient_room(ctx, pass, stream, {T, shape.qkv_dim()});
+  g.dhalo_z = workspace.take(stream, halos(saved, pass.sequence).z.shape);
+  g.dhalo_vd = workspace.take(stream, {pass.sequence.num_halos(), shape.delayed});
+  g.inputs.emplace(workspace);
+  g.dqhat = workspace.take(stream, {T, q});
+  g.dy = gradient_room(ctx, pass, activation, {T, shape.conv_channels()});
+  const Shape keys{T, shape.kv_dim()};
+  if (shape.shares_keys()) {
+    g.shared = workspace.take(stream, {3, T, shape.kv_dim()});
+    g.dkhat = g.shared.slice(0, 1).view(keys), g.dv = g.shared.slice(1, 2).view(keys);
+    g.dq_sum = g.shared.slice(2, 3).view(keys);
+  } else {
+    g.dkhat = workspace.take(stream, keys), g.dv = workspace.take(stream, keys);
+  }
+  const Arena::Scope scope(workspace);
+  const Tensor datt = workspace.take(activation, {T, q});
+  linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(datt));
+  weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(saved.att), w.o_proj.gradient);
+  pass.exchanges.tokens->attend_backward(ctx, pass, attention_of(shape, saved), g.attention(datt));
+}
+
+void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
   const CcaWeights& w = weights_;
   const CcaSaved& saved = saved_[pass.slot];
   const CcaShape& shape = w.shape;
   HeadExchange* heads = pass.exchanges.heads;
   const auto [stream, activation, compute] = pass.types;
-  const int64_t T = t.a.shape[0], C = shape.conv_channels(), q = shape.q_dim();
-  Arena& workspace = *ctx.workspace;
-  const Arena::Scope scope(workspace);
-  const Tensor dqkv = workspace.take(stream, {T, shape.qkv_dim()});
-  const Matrix dz = z_part(shape, dqkv), z = z_part(shape, saved.qkv);
+  Gradients& g = gradients_;
   const Tensor halo_z = halos(saved, pass.sequence).z;
-  const Tensor dhalo_z = workspace.take(stream, halo_z.shape);
-  const Tensor dhalo_vd = workspace.take(stream, {pass.sequence.num_halos(), shape.delayed});
-  {
-    const Arena::Scope inner(workspace);
-    const Tensor dqhat = workspace.take(stream, {T, q}), dy = workspace.take(activation, {T, C});
-    const KeyGradients keys(workspace, shape, stream, T);
-    const Tensor &dkhat = keys.dkhat, &dv = keys.dv;
-    const kernels::Attention attention = attention_of(shape, saved);
-    kernels::AttentionGradients gradients{.dout = {}, .dq = dqhat, .dk = dkhat, .dv = dv};
-    pass.exchanges.tokens->post_keys(ctx, pass, attention);
-    {
-      const Arena::Scope attention_scope(workspace);
-      const Tensor datt = workspace.take(activation, {T, q});
-      linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(datt));
-      linear_backward_weight(ctx, compute, Matrix::of(t.d_o), Matrix::of(saved.att),
-                             w.o_proj.gradient, pass.accumulate);
-      gradients.dout = datt;
-      pass.exchanges.tokens->attend_backward(ctx, pass, attention, gradients);
-    }
-    const Tensor columns = workspace.take(activation, {T, 2 * C});
-    fill_columns(ctx, pass, w, saved, columns);
-    pass.exchanges.tokens->finish_key_gradients(ctx, pass, gradients);
-    if (heads) {
-      qk_query_gradient_sums(ctx, {.shape = qk_shape(shape),
-                                   .sequence = pass.sequence,
-                                   .rope_PR = pass.rope,
-                                   .qkv = saved.qkv,
-                                   .y_TC = saved.y_TC,
-                                   .b1_C = w.conv1_b.value,
-                                   .n_q_TN = saved.n_q,
-                                   .dqhat = dqhat,
-                                   .dq_sum_TKD = keys.dq_sum});
-      heads->sum_key_gradients(keys.all);
-    }
-    qk_backward(ctx, {.shape = qk_shape(shape),
-                      .sequence = pass.sequence,
-                      .rope_PR = pass.rope,
-                      .qkv = saved.qkv,
-                      .y_TC = saved.y_TC,
-                      .b1_C = w.conv1_b.value,
-                      .tau_K = w.temp.value,
-                      .n_q_TN = saved.n_q,
-                      .n_k_TK = saved.n_k,
-                      .q_sum_TKD = saved.q_sum,
-                      .dqhat = dqhat,
-                      .dkhat = dkhat,
-                      .dv = dv,
-                      .dq_sum_TKD = keys.dq_sum,
-                      .dy_TC = dy,
-                      .dqkv = dqkv,
-                      .dhalo_vd = dhalo_vd,
-                      .dtau_K = w.temp.gradient,
-                      .db1_C = w.conv1_b.gradient});
-    blockdiag_linear_backward_weight(ctx, compute, Matrix::of(dy), Matrix::of(columns),
-                                     w.conv1_w.gradient.view(shape.conv_matrices()),
-                                     pass.accumulate);
-    const Tensor& dcolumns = columns;  // its last use was the line above
-    blockdiag_linear_backward_input(ctx, compute, Matrix::of(dy), w.conv1_w.operand,
-                                    Matrix::of(dcolumns));
-    conv_columns_backward(ctx, {.sequence = pass.sequence,
-                                .dcolumns = dcolumns,
-                                .z_TC = z,
-                                .halo_z = halo_z,
-                                .w0_C2 = w.conv0_w.value,
-                                .b0_C = w.conv0_b.value,
-                                .dz_TC = dz,
-                                .dhalo_z = dhalo_z,
-                                .dw0_C2 = w.conv0_w.gradient,
-                                .db0_C = w.conv0_b.gradient});
+  const Matrix dqkv = Matrix::of(g.dqkv), dz = z_part(shape, g.dqkv);
+
+  const Shape columns_shape{t.a.shape[0], 2 * shape.conv_channels()};
+  const Tensor columns = gradient_room(ctx, pass, activation, columns_shape);
+  fill_columns(ctx, pass, w, saved, columns);
+  pass.exchanges.tokens->finish_key_gradients(ctx, pass, g.attention({}));
+  if (heads) {
+    qk_query_gradient_sums(ctx, {.shape = qk_shape(shape),
+                                 .sequence = pass.sequence,
+                                 .rope_PR = pass.rope,
+                                 .qkv = saved.qkv,
+                                 .y_TC = saved.y_TC,
+                                 .b1_C = w.conv1_b.value,
+                                 .n_q_TN = saved.n_q,
+                                 .dqhat = g.dqhat,
+                                 .dq_sum_TKD = g.dq_sum});
+    heads->sum_key_gradients(g.shared);
   }
+  qk_backward(ctx, {.shape = qk_shape(shape),
+                    .sequence = pass.sequence,
+                    .rope_PR = pass.rope,
+                    .qkv = saved.qkv,
+                    .y_TC = saved.y_TC,
+                    .b1_C = w.conv1_b.value,
+                    .tau_K = w.temp.value,
+                    .n_q_TN = saved.n_q,
+                    .n_k_TK = saved.n_k,
+                    .q_sum_TKD = saved.q_sum,
+                    .dqhat = g.dqhat,
+                    .dkhat = g.dkhat,
+                    .dv = g.dv,
+                    .dq_sum_TKD = g.dq_sum,
+                    .dy_TC = g.dy,
+                    .dqkv = g.dqkv,
+                    .dhalo_vd = g.dhalo_vd,
+                    .dtau_K = w.temp.gradient,
+                    .db1_C = w.conv1_b.gradient});
+  blockdiag_weight_gradient(ctx, pass, Matrix::of(g.dy), Matrix::of(columns),
+                            w.conv1_w.gradient.view(shape.conv_matrices()));
+  const Tensor dcolumns = room_after(pass, columns);
+  blockdiag_linear_backward_input(ctx, compute, Matrix::of(g.dy), w.conv1_w.operand,
+                                  Matrix::of(dcolumns));
+  conv_columns_backward(ctx, {.sequence = pass.sequence,
+                              .dcolumns = dcolumns,
+                              .z_TC = z_part(shape, saved.qkv),
+                              .halo_z = halo_z,
+                              .w0_C2 = w.conv0_w.value,
+                              .b0_C = w.conv0_b.value,
+                              .dz_TC = dz,
+                              .dhalo_z = g.dhalo_z,
+                              .dw0_C2 = w.conv0_w.gradient,
+                              .db0_C = w.conv0_b.gradient});
+  g.inputs.reset();
   pass.exchanges.tokens->halo_backward(ctx, pass,
-                                       strips(dz, dhalo_z, vd_part(shape, dqkv), dhalo_vd));
-  linear_backward_weight(ctx, compute, Matrix::of(dqkv), Matrix::of(t.a), w.qkv.gradient,
-                         pass.accumulate);
+                                       strips(dz, g.dhalo_z, vd_part(shape, g.dqkv), g.dhalo_vd));
   // Gradients of keys and values are whole on every rank that shares them: one counts them in da.
-  if (heads && !heads->leads()) fill(ctx, Matrix::of(dqkv).columns(q, shape.qkv_dim()), 0.0);
-  linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(t.da));
+  const bool overwrites = heads && !heads->leads();
+  weight_gradient(ctx, overwrites ? pass.at_once() : pass, dqkv, Matrix::of(t.a), w.qkv.gradient);
+  if (overwrites) fill(ctx, dqkv.columns(shape.q_dim(), shape.qkv_dim()), 0.0);
+  linear_backward_input(ctx, compute, dqkv, w.qkv.operand, Matrix::of(t.da));
 }
 
 }  // namespace ashlar::nn

@@ -30,7 +30,7 @@ struct CcaShape {
   int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }
   // Two taps after two taps reach back two rows of q | k, the delayed value one.
   ExchangeNeeds needs() const {
-    return {.strips = {{2, conv_channels()}, {1, delayed}},
+    return {.most_strips = {{{2, conv_channels()}, {1, delayed}}},
             .key_cols = kv_dim(),
             .window = window,
             .key_copies = key_copies};
@@ -59,24 +59,45 @@ struct CcaSaved {
   Tensor n_q, n_k;       // norms before scaling
   Tensor att, lse;       // [T, N D], [T, N]
 
-  static CcaSaved make(Arena& arena, const CcaShape& shape, const Types& types,
-                             int64_t num_tokens, int64_t num_halos);
+  static CcaSaved make(Arena& arena, const CcaShape& shape, const Types& types, int64_t num_tokens,
+                       int64_t num_halos);
 };
 
 class CcaBranch final : public Branch {
  public:
   void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
-  int64_t carry_width() const override { return 0; }
-  ExchangeNeeds needs() const override { return weights_.shape.needs(); }
+  BranchNeeds needs() const override {
+    return {.forward_parts = 2, .backward_parts = 3, .tokens = weights_.shape.needs()};
+  }
   void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
-  void forward(const kernels::Context&, const Pass&, const Tensor& a_TH, const Carry&,
+  void forward(const kernels::Context&, const Pass&, int part, const Tensor& a_TH, const Carry&,
                const Tensor& o_TH) override;
-  void backward(const kernels::Context&, const Pass&, const BackwardTensors&) override;
+  void backward(const kernels::Context&, const Pass&, int part, const BackwardTensors&) override;
   std::optional<ExpertLoad> load(int) const override { return std::nullopt; }
 
  private:
+  // The parts.
+  void project(const kernels::Context&, const Pass&, const Tensor& a_TH) const;
+  void attend(const kernels::Context&, const Pass&, const Tensor& o_TH) const;
+  void attend_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
+  void project_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
+
+  // What lives from attend_backward to project_backward, in the workspace.
+  struct Gradients {
+    Tensor dqkv;                         // [T, N D + 2 K D] stream
+    Tensor dhalo_z, dhalo_vd;            // as the halos
+    std::optional<Arena::Scope> inputs;  // of what follows
+    Tensor dqhat, dy;                    // [T, N D] stream; [T, C] activation
+    Tensor dkhat, dv, dq_sum;            // [T, K D] stream; dq_sum absent where nobody shares
+    Tensor shared;                       // those three as one, for HeadExchange
+    kernels::AttentionGradients attention(const Tensor& dout) const {
+      return {.dout = dout, .dq = dqhat, .dk = dkhat, .dv = dv};
+    }
+  };
+
   CcaWeights weights_;
   Slots<CcaSaved> saved_;
+  Gradients gradients_;
 };
 
 }  // namespace ashlar::nn

@@ -46,9 +46,15 @@ Matrix rows_of(const Tensor& halo) {
 
 }  // namespace
 
+std::span<const ExchangeNeeds::StripShape> ExchangeNeeds::strips() const {
+  size_t count = 0;
+  while (count < most_strips.size() && most_strips[count].reach > 0) ++count;
+  return std::span(most_strips).first(count);
+}
+
 int64_t ExchangeNeeds::halo_numel() const {
   int64_t numel = 0;
-  for (const StripShape& strip : strips) numel += strip.reach * strip.cols;
+  for (const StripShape& strip : strips()) numel += strip.reach * strip.cols;
   return numel;
 }
 

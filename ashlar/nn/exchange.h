@@ -4,14 +4,15 @@
 //   SequenceExchange  tokens: the halo before a segment that continues a document, and attention
 //                     itself, whose queries may see keys that stand elsewhere
 //   HeadExchange      query heads that stand elsewhere, of the key heads here
-//   ExpertExchange    parts of the experts' width that stand elsewhere
+//   ExpertExchange    experts, or parts of their width, that stand elsewhere
 #pragma once
 
+#include <array>
 #include <span>
-#include <vector>
 
 #include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/linear.h"
+#include "ashlar/kernels/moe.h"
 #include "ashlar/kernels/sequence.h"
 
 namespace ashlar::nn {
@@ -29,13 +30,14 @@ struct Strip {
 // What a mixer hands to its exchange, which takes buffers by it.
 struct ExchangeNeeds {
   struct StripShape {
-    int64_t reach, cols;
+    int64_t reach = 0, cols = 0;
   };
-  std::vector<StripShape> strips;  // in the order of halo_forward's
-  int64_t key_cols = 0;            // columns of k, and of v
-  int64_t window = 0;              // tokens that a query sees, itself included; 0: all before it
-  int key_copies = 1;              // so many shares of the model hold the key heads here
-  int64_t halo_numel() const;      // of one segment
+  std::array<StripShape, 2> most_strips{};  // in the order of halo_forward's; reach 0: no more
+  int64_t key_cols = 0;                     // columns of k, and of v
+  int64_t window = 0;  // tokens that a query sees, itself included; 0: all before it
+  int key_copies = 1;  // so many shares of the model hold the key heads here
+  std::span<const StripShape> strips() const;
+  int64_t halo_numel() const;  // of one segment
 };
 
 class SequenceExchange {
@@ -75,14 +77,34 @@ class HeadExchange {
   virtual bool leads() const = 0;  // the one whose input gradient counts that of keys and values
 };
 
-// Where the experts stand here with a part of their width.
+// Rows that this rank's experts compute on, and where their results go.
+struct ExpertRows {
+  kernels::Matrix rows, results;
+  Tensor row_of_expert_E1;  // I32: those of expert e are [row_of_expert[e], row_of_expert[e + 1])
+};
+
+// Rows of tokens on their way to where their experts stand, and the results on their way back;
+// forward, and with gradients backward.  Here both are this device's, and nothing moves.
 class ExpertExchange {
  public:
   virtual ~ExpertExchange() = default;
+  // Posts rows, sorted by expert as the plan says; `results`: where what comes back goes.
+  virtual void post_rows(const kernels::Context&, const Pass&, const kernels::RoutePlan& plan,
+                         const kernels::Matrix& rows, const kernels::Matrix& results) {
+    here_ = {rows, results, plan.row_of_expert_E1};
+  }
+  virtual ExpertRows receive_rows(const kernels::Context&, const Pass&) { return here_; }
+  // After the results of received rows were filled in.
+  virtual void post_results(const kernels::Context&, const Pass&) {}
+  virtual void receive_results(const kernels::Context&, const Pass&) {}
+
   // Gradients of the routing probabilities, a part of which each part of the width gives; in place.
   virtual void sum_partial(const Tensor& dchosen_T) { (void)dchosen_T; }
   // The one who adds what all compute alike: skipped tokens, and the router's input gradient.
   virtual bool leads() const { return true; }
+
+ private:
+  ExpertRows here_;
 };
 
 struct Exchanges {

@@ -21,6 +21,12 @@ Carry carry_of(const Saved& saved, int64_t l) {
   return {.in = l > 0 ? saved.carry[size_t(l) - 1] : Tensor{}, .out = saved.carry[size_t(l)]};
 }
 
+// Whether a recomputed block needs no more of its feed-forward than that makes again in its own
+// backward: nobody reads e after a plain merge, and h is what the feed-forward was given.
+bool replays_alone(const ModelSpec& spec, int64_t l) {
+  return spec.blocks[size_t(l)].residual == Residual::kPlain;
+}
+
 // The block without its last merge.  In: blocks[l].a.  Out: blocks[l].h and .e.
 void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l,
                    Use use) {
@@ -28,7 +34,7 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
   const Block& w = call.weights.blocks[size_t(l)];
   const Pass pass = call.at(l, saved.slot);
   call.residency.acquire(ctx, unit_of(l), use);
-  w.mixer->forward(ctx, pass, s.a, {}, s.o);
+  run_forward(*w.mixer, ctx, pass, s.a, {}, s.o);
   merge_norm_forward(ctx, {.eps = call.weights.spec.norm_eps,
                            .o_TH = s.o,
                            .r_TH = saved.x[size_t(l)],
@@ -37,7 +43,8 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
                            .h_TH = s.h,
                            .y_TH = s.m,
                            .rstd_T = s.rstd_m});
-  w.feed_forward->forward(ctx, pass, s.m, carry_of(saved, l), s.e);
+  if (use == Use::kForward || !replays_alone(call.weights.spec, l))
+    run_forward(*w.feed_forward, ctx, pass, s.m, carry_of(saved, l), s.e);
   call.residency.release(ctx, unit_of(l), use);
 }
 
@@ -93,7 +100,8 @@ Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types,
   }
   std::vector<Tensor> made;
   for (const Block& b : weights.blocks) {
-    if (const int64_t width = b.feed_forward->carry_width()) take(made, {tokens.layer, width});
+    if (const int64_t width = b.feed_forward->needs().carry_width)
+      take(made, {tokens.layer, width});
     s.carry.push_back(made.empty() ? Tensor{} : made.back());
   }
   if (keep == Keep::kAll) {
@@ -116,7 +124,14 @@ Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types,
 }
 
 Pass ModelCall::at(int64_t block, int slot) const {
-  return {types, sequence, exchanges, block, slot, rope[size_t(block)], accumulate};
+  return {.types = types,
+          .sequence = sequence,
+          .exchanges = exchanges,
+          .block = block,
+          .slot = slot,
+          .rope = rope[size_t(block)],
+          .accumulate = accumulate,
+          .late = late};
 }
 
 void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
@@ -164,12 +179,14 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
   bool carry_is_read = false;  // by a block above
   for (int64_t l = L - 1; l >= 0; --l) {
     // The last block's values are still there from forward.
-    if (saved.keep == Keep::kBlockInput && l != L - 1) recompute(ctx, call, saved, l);
+    const bool again = saved.keep == Keep::kBlockInput && l != L - 1;
+    if (again) recompute(ctx, call, saved, l);
     ctx.enter("backward", l);
     const BlockSaved& s = saved.blocks[size_t(l)];
     const Block& b = w.blocks[size_t(l)];
     const Pass pass = call.at(l, saved.slot);
     const bool last = l == L - 1;
+    const Tensor de = room_after(pass, dbranch), d_o = room_after(pass, dbranch);
     const Weight& next_norm = last ? w.norm : w.blocks[size_t(l) + 1].mixer_norm;
     merge_norm_backward(ctx, {.dy_TH = last ? dfinal_TH : da,
                               .dh_in_TH = last ? Tensor{} : dstream,
@@ -179,16 +196,19 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
                               .rstd_T = saved.rstd[size_t(l) + 1],
                               .params = b.feed_forward_merge.params(),
                               .w_H = next_norm.value,
-                              .d_o_TH = dbranch,
+                              .d_o_TH = de,
                               .dr_TH = dstream,
                               .grads = b.feed_forward_merge.gradients(),
                               .dw_H = next_norm.gradient});
     Carry carry = carry_of(saved, l);
     carry.d_out = carry_is_read ? dcarry : Tensor{};
     carry.d_in = carry.in ? dcarry : Tensor{};
-    carry_is_read = carry_is_read || b.feed_forward->carry_width() > 0;
+    carry_is_read = carry_is_read || b.feed_forward->needs().carry_width > 0;
     call.residency.acquire(ctx, unit_of(l), Use::kBackward);
-    b.feed_forward->backward(ctx, pass, {.a = s.m, .d_o = dbranch, .da = dm, .carry = carry});
+    Pass feed_forward = pass;
+    feed_forward.replay = again && replays_alone(w.spec, l);
+    run_backward(*b.feed_forward, ctx, feed_forward,
+                 {.a = s.m, .d_o = de, .da = dm, .carry = carry});
     merge_norm_backward(ctx, {.dy_TH = dm,
                               .dh_in_TH = dstream,
                               .o_TH = s.o,
@@ -197,11 +217,11 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
                               .rstd_T = s.rstd_m,
                               .params = b.mixer_merge.params(),
                               .w_H = b.feed_forward_norm.value,
-                              .d_o_TH = dbranch,
+                              .d_o_TH = d_o,
                               .dr_TH = dstream,
                               .grads = b.mixer_merge.gradients(),
                               .dw_H = b.feed_forward_norm.gradient});
-    b.mixer->backward(ctx, pass, {.a = s.a, .d_o = dbranch, .da = da, .carry = {}});
+    run_backward(*b.mixer, ctx, pass, {.a = s.a, .d_o = d_o, .da = da, .carry = {}});
     call.residency.release(ctx, unit_of(l), Use::kBackward);
   }
   ctx.enter("backward");

@@ -40,32 +40,35 @@ void MlpBranch::lay_out(const SavedArenas& arenas, const Types& types, const Pas
   saved_.set(slot, MlpSaved::make(arenas.block, weights_, types, shape.num_tokens));
 }
 
-void MlpBranch::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH, const Carry&,
-                        const Tensor& e_TH) {
-  const MlpWeights& w = weights_;
+// All that backward reads.
+void MlpBranch::fill_act(const Context& ctx, const Pass& pass, const Tensor& m_TH) const {
   const MlpSaved& saved = saved_[pass.slot];
-  const DType compute = pass.types.compute;
-  linear_forward(ctx, compute, Matrix::of(m_TH), w.gate_up.operand, Matrix::of(saved.gate_up));
+  linear_forward(ctx, pass.types.compute, Matrix::of(m_TH), weights_.gate_up.operand,
+                 Matrix::of(saved.gate_up));
   swiglu_forward(ctx, {}, saved.gate_up, saved.act);
-  linear_forward(ctx, compute, Matrix::of(saved.act), w.down.operand, Matrix::of(e_TH));
 }
 
-void MlpBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+void MlpBranch::forward(const Context& ctx, const Pass& pass, int, const Tensor& m_TH, const Carry&,
+                        const Tensor& e_TH) {
+  fill_act(ctx, pass, m_TH);
+  linear_forward(ctx, pass.types.compute, Matrix::of(saved_[pass.slot].act), weights_.down.operand,
+                 Matrix::of(e_TH));
+}
+
+void MlpBranch::backward(const Context& ctx, const Pass& pass, int, const BackwardTensors& t) {
+  if (pass.replay) fill_act(ctx, pass, t.a);
   const MlpWeights& w = weights_;
   const MlpSaved& saved = saved_[pass.slot];
   const auto [stream, activation, compute] = pass.types;
-  const Arena::Scope scope(*ctx.workspace);
-  const Tensor dgate_up = ctx.workspace->take(activation, saved.gate_up.shape);
+  const Tensor dgate_up = gradient_room(ctx, pass, activation, saved.gate_up.shape);
   {
     const Arena::Scope inner(*ctx.workspace);
     const Tensor dact = ctx.workspace->take(activation, saved.act.shape);
     linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.down.operand, Matrix::of(dact));
-    linear_backward_weight(ctx, compute, Matrix::of(t.d_o), Matrix::of(saved.act), w.down.gradient,
-                           pass.accumulate);
+    weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(saved.act), w.down.gradient);
     swiglu_backward(ctx, {}, dact, saved.gate_up, dgate_up);
   }
-  linear_backward_weight(ctx, compute, Matrix::of(dgate_up), Matrix::of(t.a), w.gate_up.gradient,
-                         pass.accumulate);
+  weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(t.a), w.gate_up.gradient);
   linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand, Matrix::of(t.da));
 }
 

@@ -29,15 +29,15 @@ struct MlpSaved {
 class MlpBranch final : public Branch {
  public:
   void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
-  int64_t carry_width() const override { return 0; }
-  ExchangeNeeds needs() const override { return {}; }
+  BranchNeeds needs() const override { return {}; }
   void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
-  void forward(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&,
+  void forward(const kernels::Context&, const Pass&, int part, const Tensor& m_TH, const Carry&,
                const Tensor& e_TH) override;
-  void backward(const kernels::Context&, const Pass&, const BackwardTensors&) override;
+  void backward(const kernels::Context&, const Pass&, int part, const BackwardTensors&) override;
   std::optional<ExpertLoad> load(int) const override { return std::nullopt; }
 
  private:
+  void fill_act(const kernels::Context&, const Pass&, const Tensor& m_TH) const;
   MlpWeights weights_;
   Slots<MlpSaved> saved_;
 };

@@ -48,6 +48,7 @@ struct ModelCall {
   Tensor ids_T;                  // I32
   std::span<const Tensor> rope;  // [positions, rho], by block
   bool accumulate = true;        // of backward; see Pass
+  LateProducts* late = nullptr;  // likewise
   Pass at(int64_t block, int slot) const;
 };
 

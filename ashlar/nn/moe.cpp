@@ -1,3 +1,14 @@
+// How it works.  The parts, and what each reads and fills:
+//
+//   forward    route             m -> router's choices -> plan; m -> x_rows, sorted by expert
+//              experts           x_rows -> gate_up -> act -> y_rows, by whoever has the expert
+//              combine           y_rows, probabilities -> e
+//   backward   combine_backward  de -> dy_rows, dchosen
+//              experts_backward  dy_rows -> dact -> dgate_up -> dx_rows
+//              route_backward    dchosen through the router -> dm;  dm += dx_rows
+//
+// Rows go to experts and back through ExpertExchange, forward and backward alike: a part posts them,
+// the next receives them.
 #include "ashlar/nn/moe.h"
 
 #include "ashlar/kernels/copy.h"
@@ -75,75 +86,112 @@ std::optional<ExpertLoad> MoeBranch::load(int slot) const {
   return ExpertLoad{saved_[slot].plan.count_X, saved_[slot].router.expert};
 }
 
-void MoeBranch::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH,
+void MoeBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& m_TH,
                         const Carry& carry, const Tensor& e_TH) {
-  const MoeWeights& w = weights_;
+  if (part == 0)
+    route(ctx, pass, m_TH, carry);
+  else
+    part == 1 ? experts(ctx, pass) : combine(ctx, pass, m_TH, e_TH);
+}
+
+void MoeBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {
+  if (part == 0)
+    combine_backward(ctx, pass, t);
+  else
+    part == 1 ? experts_backward(ctx, pass) : route_backward(ctx, pass, t);
+}
+
+void MoeBranch::route(const Context& ctx, const Pass& pass, const Tensor& m_TH,
+                      const Carry& carry) const {
   const MoeSaved& saved = saved_[pass.slot];
-  const Types& types = pass.types;
-  const RoutePlan& plan = saved.plan;
-  router_forward(ctx, types, w.router, saved.router, m_TH, carry);
-  route_plan(ctx, w.shape.E, saved.router.expert, plan);
-  gather_rows(ctx, plan, m_TH, saved.x_rows);
-  grouped_linear_forward(ctx, types.compute, Matrix::of(saved.x_rows), w.gate_up.operand,
-                         plan.row_of_expert_E1, Matrix::of(saved.gate_up));
-  swiglu_forward(ctx, plan.row_of_expert_E1, saved.gate_up, saved.act);
-  grouped_linear_forward(ctx, types.compute, Matrix::of(saved.act), w.down.operand,
-                         plan.row_of_expert_E1, Matrix::of(saved.y_rows));
-  combine_forward(ctx, {.plan = plan,
-                        .identity = adds_skipped(w.shape, *pass.exchanges.experts),
+  router_forward(ctx, pass.types, weights_.router, saved.router, m_TH, carry);
+  route_plan(ctx, weights_.shape.E, saved.router.expert, saved.plan);
+  gather_rows(ctx, saved.plan, m_TH, saved.x_rows);
+  pass.exchanges.experts->post_rows(ctx, pass, saved.plan, Matrix::of(saved.x_rows),
+                                    Matrix::of(saved.y_rows));
+}
+
+void MoeBranch::experts(const Context& ctx, const Pass& pass) const {
+  const MoeSaved& saved = saved_[pass.slot];
+  const auto [x, y, row_of_expert] = pass.exchanges.experts->receive_rows(ctx, pass);
+  grouped_linear_forward(ctx, pass.types.compute, x, weights_.gate_up.operand, row_of_expert,
+                         Matrix::of(saved.gate_up));
+  swiglu_forward(ctx, row_of_expert, saved.gate_up, saved.act);
+  grouped_linear_forward(ctx, pass.types.compute, Matrix::of(saved.act), weights_.down.operand,
+                         row_of_expert, y);
+  pass.exchanges.experts->post_results(ctx, pass);
+}
+
+void MoeBranch::combine(const Context& ctx, const Pass& pass, const Tensor& m_TH,
+                        const Tensor& e_TH) const {
+  const MoeSaved& saved = saved_[pass.slot];
+  pass.exchanges.experts->receive_results(ctx, pass);
+  combine_forward(ctx, {.plan = saved.plan,
+                        .identity = adds_skipped(weights_.shape, *pass.exchanges.experts),
                         .y_rows_TH = saved.y_rows,
                         .chosen_T = saved.router.chosen,
                         .m_TH = m_TH,
                         .e_TH = e_TH});
 }
 
-void MoeBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  const MoeSaved& saved = saved_[pass.slot];
+  if (pass.replay) {
+    route(ctx, pass, t.a, t.carry);
+    experts(ctx, pass);
+    pass.exchanges.experts->receive_results(ctx, pass);
+  }
+  Arena& workspace = *ctx.workspace;
+  Gradients& g = gradients_;
+  g.dchosen = workspace.take(pass.types.stream, saved.router.chosen.shape);
+  g.dx_rows = workspace.take(pass.types.activation, saved.x_rows.shape);
+  g.outputs.emplace(workspace);
+  g.dy_rows = gradient_room(ctx, pass, pass.types.activation, saved.y_rows.shape);
+  kernels::combine_backward(ctx, {.plan = saved.plan,
+                                  .identity = adds_skipped(weights_.shape, *pass.exchanges.experts),
+                                  .de_TH = t.d_o,
+                                  .y_rows_TH = saved.y_rows,
+                                  .chosen_T = saved.router.chosen,
+                                  .m_TH = t.a,
+                                  .dy_rows_TH = g.dy_rows,
+                                  .dchosen_T = g.dchosen});
+  pass.exchanges.experts->post_rows(ctx, pass, saved.plan, Matrix::of(g.dy_rows),
+                                    Matrix::of(g.dx_rows));
+}
+
+void MoeBranch::experts_backward(const Context& ctx, const Pass& pass) {
   const MoeWeights& w = weights_;
   const MoeSaved& saved = saved_[pass.slot];
-  const Tensor &m_TH = t.a, &de_TH = t.d_o, &dm_TH = t.da;
-  ExpertExchange& experts = *pass.exchanges.experts;
-  const bool accumulate = pass.accumulate;
-  const RoutePlan& plan = saved.plan;
   const auto [stream, activation, compute] = pass.types;
-  const bool skipped = adds_skipped(w.shape, experts);
-  Arena& workspace = *ctx.workspace;
-  const Arena::Scope scope(workspace);
-  const Tensor dchosen = workspace.take(stream, saved.router.chosen.shape);
-  const Tensor dx_rows = workspace.take(activation, saved.x_rows.shape);
-  {
-    const Tensor& rows = plan.row_of_expert_E1;
-    const Arena::Scope inner(workspace);
-    const Tensor dy_rows = workspace.take(activation, saved.y_rows.shape);
-    const Tensor dact = workspace.take(activation, saved.act.shape);
-    const Tensor dgate_up = workspace.take(activation, saved.gate_up.shape);
-    combine_backward(ctx, {.plan = plan,
-                           .identity = skipped,
-                           .de_TH = de_TH,
-                           .y_rows_TH = saved.y_rows,
-                           .chosen_T = saved.router.chosen,
-                           .m_TH = m_TH,
-                           .dy_rows_TH = dy_rows,
-                           .dchosen_T = dchosen});
-    grouped_linear_backward_input(ctx, compute, Matrix::of(dy_rows), w.down.operand, rows,
-                                  Matrix::of(dact));
-    grouped_linear_backward_weight(ctx, compute, Matrix::of(dy_rows), Matrix::of(saved.act), rows,
-                                   w.down.gradient, accumulate);
-    swiglu_backward(ctx, rows, dact, saved.gate_up, dgate_up);
-    grouped_linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand, rows,
-                                  Matrix::of(dx_rows));
-    grouped_linear_backward_weight(ctx, compute, Matrix::of(dgate_up), Matrix::of(saved.x_rows),
-                                   rows, w.gate_up.gradient, accumulate);
-  }
-  experts.sum_partial(dchosen);
-  router_backward(ctx, pass, w.router, saved.router, m_TH, t.carry, dchosen, dm_TH);
+  const auto [dy, dx, row_of_expert] = pass.exchanges.experts->receive_rows(ctx, pass);
+  const Tensor dact = ctx.workspace->take(activation, saved.act.shape);
+  const Tensor dgate_up = gradient_room(ctx, pass, activation, saved.gate_up.shape);
+  grouped_linear_backward_input(ctx, compute, dy, w.down.operand, row_of_expert, Matrix::of(dact));
+  grouped_weight_gradient(ctx, pass, dy, Matrix::of(saved.act), row_of_expert, w.down.gradient);
+  swiglu_backward(ctx, row_of_expert, dact, saved.gate_up, dgate_up);
+  grouped_linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand,
+                                row_of_expert, dx);
+  grouped_weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(saved.x_rows), row_of_expert,
+                          w.gate_up.gradient);
+  pass.exchanges.experts->post_results(ctx, pass);
+  gradients_.outputs.reset();
+}
+
+void MoeBranch::route_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  const MoeSaved& saved = saved_[pass.slot];
+  ExpertExchange& experts = *pass.exchanges.experts;
+  const Gradients& g = gradients_;
+  experts.sum_partial(g.dchosen);
+  router_backward(ctx, pass, weights_.router, saved.router, t.a, t.carry, g.dchosen, t.da);
   // The router's part, which all compute alike, counts once.
-  if (!experts.leads()) fill(ctx, dm_TH, 0.0);
-  scatter_rows_add(ctx, {.plan = plan,
-                         .identity = skipped,
-                         .dx_rows_TH = dx_rows,
+  if (!experts.leads()) fill(ctx, t.da, 0.0);
+  experts.receive_results(ctx, pass);
+  scatter_rows_add(ctx, {.plan = saved.plan,
+                         .identity = adds_skipped(weights_.shape, experts),
+                         .dx_rows_TH = g.dx_rows,
                          .chosen_T = saved.router.chosen,
-                         .de_TH = de_TH,
-                         .dm_TH = dm_TH});
+                         .de_TH = t.d_o,
+                         .dm_TH = t.da});
 }
 
 }  // namespace ashlar::nn

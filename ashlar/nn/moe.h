@@ -41,18 +41,35 @@ struct MoeSaved {
 class MoeBranch final : public Branch {
  public:
   void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
-  int64_t carry_width() const override { return weights_.router.shape.R; }
-  ExchangeNeeds needs() const override { return {}; }
+  BranchNeeds needs() const override {
+    return {.forward_parts = 3, .backward_parts = 3, .carry_width = weights_.router.shape.R};
+  }
   void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
-  void forward(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&,
+  void forward(const kernels::Context&, const Pass&, int part, const Tensor& m_TH, const Carry&,
                const Tensor& e_TH) override;
-  void backward(const kernels::Context&, const Pass&, const BackwardTensors&) override;
+  void backward(const kernels::Context&, const Pass&, int part, const BackwardTensors&) override;
   std::optional<ExpertLoad> load(int slot) const override;
   const MoeSaved& saved(int slot) const { return saved_[slot]; }
 
  private:
+  // The parts.
+  void route(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&) const;
+  void experts(const kernels::Context&, const Pass&) const;
+  void combine(const kernels::Context&, const Pass&, const Tensor& m_TH, const Tensor& e_TH) const;
+  void combine_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
+  void experts_backward(const kernels::Context&, const Pass&);
+  void route_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
+
+  // What lives from part to part of backward, in the workspace.
+  struct Gradients {
+    Tensor dchosen, dx_rows;              // [T] stream, [T, H] activation
+    std::optional<Arena::Scope> outputs;  // of what follows
+    Tensor dy_rows;                       // [T, H] activation
+  };
+
   MoeWeights weights_;
   Slots<MoeSaved> saved_;
+  Gradients gradients_;
 };
 
 }  // namespace ashlar::nn

@@ -93,33 +93,36 @@ void router_backward(const Context& ctx, const Pass& pass, const RouterWeights& 
                      const RouterSaved& saved, const Tensor& m_TH, const Carry& carry,
                      const Tensor& dchosen_T, const Tensor& dm_TH) {
   const auto [stream, activation, compute] = pass.types;
-  const bool accumulate = pass.accumulate;
   const int64_t T = m_TH.shape[0], R = w.shape.R;
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
-  const Tensor dlogits = workspace.take(activation, saved.p.shape);
+  const Tensor dlogits = gradient_room(ctx, pass, activation, saved.p.shape);
   router_select_backward(
       ctx,
       {.dchosen_T = dchosen_T, .p_TX = saved.p, .expert_T = saved.expert, .dlogits_TX = dlogits});
-  const Tensor ds = workspace.take(stream, {T, R}), dz = workspace.take(activation, {T, R});
+  const Tensor ds = workspace.take(stream, {T, R});
+  const Tensor dz2 = gradient_room(ctx, pass, activation, {T, R}), dz1 = room_after(pass, dz2);
   linear_backward_input(ctx, compute, Matrix::of(dlogits), w.out_w.operand, Matrix::of(ds));
-  linear_backward_weight(ctx, compute, Matrix::of(dlogits), Matrix::of(saved.s2), w.out_w.gradient,
-                         accumulate);
-  bias_gelu_backward(
-      ctx,
-      {.ds_TR = ds, .z_TR = saved.z2, .b_R = w.fc2_b.value, .dz_TR = dz, .db_R = w.fc2_b.gradient});
-  linear_backward_input(ctx, compute, Matrix::of(dz), w.fc2_w.operand, Matrix::of(ds));
-  linear_backward_weight(ctx, compute, Matrix::of(dz), Matrix::of(saved.s1), w.fc2_w.gradient,
-                         accumulate);
-  bias_gelu_backward(
-      ctx,
-      {.ds_TR = ds, .z_TR = saved.z1, .b_R = w.fc1_b.value, .dz_TR = dz, .db_R = w.fc1_b.gradient});
+  weight_gradient(ctx, pass, Matrix::of(dlogits), Matrix::of(saved.s2), w.out_w.gradient);
+  bias_gelu_backward(ctx, {.ds_TR = ds,
+                           .z_TR = saved.z2,
+                           .b_R = w.fc2_b.value,
+                           .dz_TR = dz2,
+                           .db_R = w.fc2_b.gradient});
+  linear_backward_input(ctx, compute, Matrix::of(dz2), w.fc2_w.operand, Matrix::of(ds));
+  weight_gradient(ctx, pass, Matrix::of(dz2), Matrix::of(saved.s1), w.fc2_w.gradient);
+  bias_gelu_backward(ctx, {.ds_TR = ds,
+                           .z_TR = saved.z1,
+                           .b_R = w.fc1_b.value,
+                           .dz_TR = dz1,
+                           .db_R = w.fc1_b.gradient});
   const Tensor& dn = ds;
-  linear_backward_input(ctx, compute, Matrix::of(dz), w.fc1_w.operand, Matrix::of(dn));
-  linear_backward_weight(ctx, compute, Matrix::of(dz), Matrix::of(saved.n), w.fc1_w.gradient,
-                         accumulate);
-  const Tensor dr = workspace.take(stream, {T, R});
-  const Tensor dr_low = stream == activation ? dr : workspace.take(activation, {T, R});
+  linear_backward_input(ctx, compute, Matrix::of(dz1), w.fc1_w.operand, Matrix::of(dn));
+  weight_gradient(ctx, pass, Matrix::of(dz1), Matrix::of(saved.n), w.fc1_w.gradient);
+  const bool one_type = stream == activation;
+  const Tensor dr =
+      one_type ? gradient_room(ctx, pass, stream, {T, R}) : workspace.take(stream, {T, R});
+  const Tensor dr_low = one_type ? dr : gradient_room(ctx, pass, activation, {T, R});
   router_mix_backward(ctx, {.dn_TR = dn,
                             .dr_next_TR = carry.d_out,
                             .r_TR = carry.out,
@@ -133,8 +136,7 @@ void router_backward(const Context& ctx, const Pass& pass, const RouterWeights& 
                             .db_dn_R = w.down_b.gradient,
                             .dw_R = w.norm_w.gradient,
                             .dgamma_R = w.gamma.gradient});
-  linear_backward_weight(ctx, compute, Matrix::of(dr_low), Matrix::of(m_TH), w.down_w.gradient,
-                         accumulate);
+  weight_gradient(ctx, pass, Matrix::of(dr_low), Matrix::of(m_TH), w.down_w.gradient);
   linear_backward_input(ctx, compute, Matrix::of(dr_low), w.down_w.operand, Matrix::of(dm_TH));
 }
 

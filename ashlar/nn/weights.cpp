@@ -88,10 +88,10 @@ ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const Init
 ExchangeNeeds ModelWeights::needs() const {
   ExchangeNeeds all;
   for (const Block& block : blocks) {
-    const ExchangeNeeds needs = block.mixer->needs();
-    if (!needs.strips.empty()) {
-      ASHLAR_ASSERT(all.strips.empty() || all.halo_numel() == needs.halo_numel());
-      all.strips = needs.strips;
+    const ExchangeNeeds needs = block.mixer->needs().tokens;
+    if (!needs.strips().empty()) {
+      ASHLAR_ASSERT(all.strips().empty() || all.halo_numel() == needs.halo_numel());
+      all.most_strips = needs.most_strips;
     }
     if (needs.key_cols > 0) {
       ASHLAR_ASSERT(all.key_cols == 0 ||

@@ -45,7 +45,7 @@ CpSequence::CpSequence(comm::Group& ranks, const CpSplit& split, const nn::Excha
   ASHLAR_ASSERT(ranks.size() == split.num_ranks);
   split.check();
   size_t reach = 0;
-  for (const auto& strip : needs.strips) reach = std::max(reach, size_t(strip.reach));
+  for (const auto& strip : needs.strips()) reach = std::max(reach, size_t(strip.reach));
   ASHLAR_ASSERT(int64_t(reach) <= CpSplit::kMinChunk);
   for (HaloRows* rows : {&arriving_, &leaving_}) {
     rows->resize(reach);

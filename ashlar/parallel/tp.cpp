@@ -52,23 +52,25 @@ void TpBranch::add_up(const Tensor& all, const Tensor& part, std::string_view la
       .wait();
 }
 
-void TpBranch::forward(const Context& ctx, const Pass& pass, const Tensor& a_TH, const Carry& carry,
-                       const Tensor& o_TH) {
-  const Arena::Scope scope(*ctx.workspace);
-  const Tensor a = room(ctx, a_TH), o = room(ctx, o_TH);
-  gather(a_TH, a, input_).wait();
-  inner_->forward(ctx, pass, a, carry, o);
-  add_up(o, o_TH, output_);
+void TpBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& a_TH,
+                       const Carry& carry, const Tensor& o_TH) {
+  if (part == 0) {
+    a_ = room(ctx, a_TH), o_ = room(ctx, o_TH);
+    gather(a_TH, a_, input_).wait();
+  }
+  inner_->forward(ctx, pass, part, a_, carry, o_);
+  if (part + 1 == needs().forward_parts) add_up(o_, o_TH, output_);
 }
 
-void TpBranch::backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
-  const Arena::Scope scope(*ctx.workspace);
-  const Tensor a = room(ctx, t.a), d_o = room(ctx, t.d_o), da = room(ctx, t.da);
-  comm::Work inputs = gather(t.a, a, input_);
-  gather(t.d_o, d_o, output_gradient_).wait();
-  inputs.wait();
-  inner_->backward(ctx, pass, {.a = a, .d_o = d_o, .da = da, .carry = t.carry});
-  add_up(da, t.da, gradient_);
+void TpBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {
+  if (part == 0) {
+    a_ = room(ctx, t.a), d_o_ = room(ctx, t.d_o), da_ = room(ctx, t.da);
+    comm::Work inputs = gather(t.a, a_, input_);
+    gather(t.d_o, d_o_, output_gradient_).wait();
+    inputs.wait();
+  }
+  inner_->backward(ctx, pass, part, {.a = a_, .d_o = d_o_, .da = da_, .carry = t.carry});
+  if (part + 1 == needs().backward_parts) add_up(da_, t.da, gradient_);
 }
 
 }  // namespace ashlar::parallel

@@ -69,15 +69,15 @@ class TpBranch final : public nn::Branch {
   void list(const nn::LayerSpec& layer, nn::StoredVisitor visit) override {
     inner_->list(layer, visit);
   }
-  int64_t carry_width() const override { return inner_->carry_width(); }
-  nn::ExchangeNeeds needs() const override { return inner_->needs(); }
+  nn::BranchNeeds needs() const override { return inner_->needs(); }
   void lay_out(const nn::SavedArenas& arenas, const nn::Types& types, const nn::PassShape& shape,
                int slot) override {
     inner_->lay_out(arenas, types, shape, slot);
   }
-  void forward(const kernels::Context&, const nn::Pass&, const Tensor& a_TH, const nn::Carry&,
-               const Tensor& o_TH) override;
-  void backward(const kernels::Context&, const nn::Pass&, const nn::BackwardTensors&) override;
+  void forward(const kernels::Context&, const nn::Pass&, int part, const Tensor& a_TH,
+               const nn::Carry&, const Tensor& o_TH) override;
+  void backward(const kernels::Context&, const nn::Pass&, int part,
+                const nn::BackwardTensors&) override;
   std::optional<nn::ExpertLoad> load(int slot) const override { return inner_->load(slot); }
 
  private:
@@ -89,6 +89,7 @@ class TpBranch final : public nn::Branch {
   std::unique_ptr<nn::Branch> inner_;
   comm::Group& tp_;
   const bool sequence_parallel_;
+  Tensor a_, o_, d_o_, da_;  // of all tokens, from the first part to the last
   const std::string output_, input_, output_gradient_, gradient_;  // labels
 };
 

@@ -43,8 +43,8 @@ class HaloRank {
            const std::vector<Segment>& whole)
       : split_(split),
         whole_(whole),
-        C_(needs.strips[0].cols),
-        W_(needs.strips[1].cols),
+        C_(needs.most_strips[0].cols),
+        W_(needs.most_strips[1].cols),
         rank_(ranks.rank()),
         exchange_(ranks, split, needs, types_, allocator_) {
     exchange_.assign(whole);
@@ -142,7 +142,7 @@ TEST(CpHalo, ValuesAndGradientsByToken) {
         for (const auto& documents : {std::vector<std::vector<int64_t>>{{24}, {24}},
                                       {{2, 3, 7, 12}, {5, 6, 13}},
                                       {{6, 6, 12}, {4, 1, 1, 11, 7}}}) {
-          const nn::ExchangeNeeds needs{.strips = {{2, 24}, {1, delayed}}, .key_cols = 8};
+          const nn::ExchangeNeeds needs{.most_strips = {{{2, 24}, {1, delayed}}}, .key_cols = 8};
           const CpSplit split{layout, n, 2, 24};
           const std::vector<Segment> whole = testing_support::batch_of(documents, 11).segments;
           Allocator allocator(Device::kCpu);

@@ -1,0 +1,73 @@
+#include "ashlar/nn/late_products.h"
+
+#include "ashlar/core/error.h"
+#include "ashlar/nn/branch.h"
+
+namespace ashlar::nn {
+namespace {
+
+using kernels::Context;
+using kernels::Matrix;
+
+void at_once_or_late(const Context& ctx, const Pass& pass, const WeightProduct& product) {
+  pass.late ? pass.late->add(product) : product.run(ctx);
+}
+
+}  // namespace
+
+void WeightProduct::run(const Context& ctx) const {
+  switch (kind) {
+    case Kind::kOne:
+      return linear_backward_weight(ctx, compute, dy, x, dw, accumulate);
+    case Kind::kGrouped:
+      return grouped_linear_backward_weight(ctx, compute, dy, x, row_of_group, dw, accumulate);
+    case Kind::kBlockDiagonal:
+      return blockdiag_linear_backward_weight(ctx, compute, dy, x, dw, accumulate);
+  }
+}
+
+LateProducts::LateProducts(Arena& arena, size_t most) : arena_(arena) {
+  products_.reserve(most);
+  taken_.emplace(arena_);
+}
+
+void LateProducts::add(const WeightProduct& product) {
+  ASHLAR_ASSERT(products_.size() < products_.capacity());
+  products_.push_back(product);
+}
+
+void LateProducts::run(const Context& ctx) {
+  for (const WeightProduct& product : products_) product.run(ctx);
+  products_.clear();
+  taken_.emplace(arena_);
+}
+
+void weight_gradient(const Context& ctx, const Pass& pass, const Matrix& dy, const Matrix& x,
+                     const Tensor& dw) {
+  at_once_or_late(ctx, pass,
+                  {WeightProduct::Kind::kOne, pass.types.compute, dy, x, {}, dw, pass.accumulate});
+}
+
+void grouped_weight_gradient(const Context& ctx, const Pass& pass, const Matrix& dy,
+                             const Matrix& x, const Tensor& row_of_group, const Tensor& dw) {
+  at_once_or_late(ctx, pass,
+                  {WeightProduct::Kind::kGrouped, pass.types.compute, dy, x, row_of_group, dw,
+                   pass.accumulate});
+}
+
+void blockdiag_weight_gradient(const Context& ctx, const Pass& pass, const Matrix& dy,
+                               const Matrix& x, const Tensor& dw) {
+  at_once_or_late(
+      ctx, pass,
+      {WeightProduct::Kind::kBlockDiagonal, pass.types.compute, dy, x, {}, dw, pass.accumulate});
+}
+
+Tensor gradient_room(const Context& ctx, const Pass& pass, DType dtype, const Shape& shape) {
+  return pass.late ? pass.late->take(dtype, shape) : ctx.workspace->take(dtype, shape);
+}
+
+Tensor room_after(const Pass& pass, const Tensor& used) {
+  return pass.late ? pass.late->take(used.dtype, used.shape) : used;
+}
+
+}  // namespace ashlar::nn
