@@ -8,6 +8,7 @@ namespace {
 using kernels::Context;
 
 using Use = Residency::Use;
+using In = TracePlace::Branch;
 
 int64_t unit_of(int64_t block) {
   return block + 1;
@@ -25,7 +26,9 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
   const Block& w = call.weights.blocks[size_t(l)];
   const Pass pass = call.at(l, saved.slot);
   call.residency.acquire(ctx, unit_of(l), use);
+  ctx.enter(In::kMixer);
   w.mixer->forward(ctx, pass, s.a, {}, s.o);
+  ctx.enter(In::kNone);
   merge_norm_forward(ctx, {.eps = call.weights.spec.norm_eps,
                            .o_TH = s.o,
                            .r_TH = saved.x[size_t(l)],
@@ -34,7 +37,9 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
                            .h_TH = s.h,
                            .y_TH = s.m,
                            .rstd_T = s.rstd_m});
+  ctx.enter(In::kFeedForward);
   w.feed_forward->forward(ctx, pass, s.m, carry_of(saved, l), s.e);
+  ctx.enter(In::kNone);
   call.residency.release(ctx, unit_of(l), use);
 }
 
@@ -171,7 +176,9 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     carry.d_out = last ? Tensor{} : dcarry;
     carry.d_in = l > 0 ? dcarry : Tensor{};
     call.residency.acquire(ctx, unit_of(l), Use::kBackward);
+    ctx.enter(In::kFeedForward);
     b.feed_forward->backward(ctx, pass, {.a = s.m, .d_o = dbranch, .da = dm, .carry = carry});
+    ctx.enter(In::kNone);
     merge_norm_backward(ctx, {.dy_TH = dm,
                               .dh_in_TH = dstream,
                               .o_TH = s.o,
@@ -184,7 +191,9 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
                               .dr_TH = dstream,
                               .grads = b.mixer_merge.gradients(),
                               .dw_H = b.feed_forward_norm.gradient});
+    ctx.enter(In::kMixer);
     b.mixer->backward(ctx, pass, {.a = s.a, .d_o = dbranch, .da = da, .carry = {}});
+    ctx.enter(In::kNone);
     call.residency.release(ctx, unit_of(l), Use::kBackward);
   }
   ctx.enter("backward");
