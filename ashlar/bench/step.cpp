@@ -1,7 +1,6 @@
 #include "ashlar/bench/step.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -19,11 +18,6 @@
 
 namespace ashlar::bench {
 namespace {
-
-// The trace's clock.
-double now_s() {
-  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
-}
 
 struct Sums {
   int64_t calls = 0;
@@ -80,13 +74,13 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
   std::map<std::string, std::vector<Sums>> samples;
   for (int64_t step = 0; step < kWarmUp + steps; ++step) {
     trace.clear();
-    const double start = now_s();
+    const double start = Trace::now_s();
     trainer.begin_step(step);
     for (int64_t i = 0; i < recipe.train.global_batch / recipe.train.micro_batch; ++i)
       trainer.accumulate({ids, ids, sequence.segments()});
     trainer.reduce();
     trainer.apply(trainer.measure());
-    const double end = now_s();
+    const double end = Trace::now_s();
     if (step < kWarmUp) continue;
     step_times.push_back(end - start);
     for (const auto& [op, sums] :

@@ -8,13 +8,10 @@
 #include "ashlar/core/clock.h"
 
 namespace ashlar {
-namespace {
 
-double now_s() {
+double Trace::now_s() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
-
-}  // namespace
 
 int64_t Trace::List::add(const TraceEvent& event) {
   if (list.size() == capacity) {

@@ -118,9 +118,12 @@ class Trace {
   // absent: lists grow, for which no lane may have a thread.
   void start(std::optional<TraceRoom> room = {});
   void stop() { recording_ = false; }
-  void clear();    // events and messages; names, groups, place and memory stay
-  void release();  // as clear, and gives the memory back; stopped
+  void resume() { recording_ = true; }  // in the room that start took
+  void clear();                         // events and messages; names, groups, place and memory stay
+  void release();                       // as clear, and gives the memory back; stopped
   bool recording() const { return recording_; }
+
+  static double now_s();  // the clock of events
 
   // --- writing; where the trace is recording ---
 
