@@ -1,7 +1,6 @@
 #include "ashlar/bench/step.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -20,29 +19,27 @@
 namespace ashlar::bench {
 namespace {
 
-// The recorder's clock.
-double now_s() {
-  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
-}
-
 struct Sums {
   int64_t calls = 0;
   double flop = 0, bytes = 0, seconds = 0, floor_s = 0;
 };
 
 // Calls of one step by op name.
-std::map<std::string, Sums> sum_by_op(const kernels::Recorder& recorder, double end_s,
-                                      double peak_flops, double triad) {
+std::map<std::string, Sums> sum_by_op(const Trace& trace, double end_s, double peak_flops,
+                                      double triad) {
+  std::vector<const TraceEvent*> calls;
+  for (const TraceEvent& event : trace.events())
+    if (event.kind == TraceEvent::Kind::kKernel) calls.push_back(&event);
   std::map<std::string, Sums> by_op;
-  for (size_t i = 0; i < recorder.records.size(); ++i) {
-    const kernels::Record& r = recorder.records[i];
-    const double until = i + 1 < recorder.records.size() ? recorder.records[i + 1].start_s : end_s;
-    Sums& sums = by_op[std::string(r.op)];
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const TraceEvent& call = *calls[i];
+    const double until = i + 1 < calls.size() ? calls[i + 1]->start_s : end_s;
+    Sums& sums = by_op[std::string(trace.text(call.name))];
     ++sums.calls;
-    sums.flop += double(r.cost.flop);
-    sums.bytes += double(r.cost.bytes);
-    sums.seconds += until - r.start_s;
-    sums.floor_s += std::max(double(r.cost.flop) / peak_flops, double(r.cost.bytes) / triad);
+    sums.flop += double(call.flop);
+    sums.bytes += double(call.bytes);
+    sums.seconds += until - call.start_s;
+    sums.floor_s += std::max(double(call.flop) / peak_flops, double(call.bytes) / triad);
   }
   return by_op;
 }
@@ -54,11 +51,8 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
   const train::RunPlan plan = train::plan_run(recipe, compute);
   Threads threads(int(recipe.train.threads));
   Allocator allocator(Device::kCpu);
-  kernels::Recorder recorder;
-  recorder.clock_s = now_s;
   comm::SelfWorld world(allocator);
-  train::Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.workspace_bytes,
-                         &recorder);
+  train::Trainer trainer(recipe, compute, allocator, threads, world.group(), plan.workspace_bytes);
   trainer.initialize();
 
   StepReport report;
@@ -74,21 +68,23 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
       kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length);
 
   constexpr int64_t kWarmUp = 3;
+  Trace& trace = world.group().trace();
+  trace.start();
   std::vector<double> step_times;
   std::map<std::string, std::vector<Sums>> samples;
   for (int64_t step = 0; step < kWarmUp + steps; ++step) {
-    recorder.records.clear();
-    const double start = now_s();
+    trace.clear();
+    const double start = Trace::now_s();
     trainer.begin_step(step);
     for (int64_t i = 0; i < recipe.train.global_batch / recipe.train.micro_batch; ++i)
       trainer.accumulate({ids, ids, sequence.segments()});
     trainer.reduce();
     trainer.apply(trainer.measure());
-    const double end = now_s();
+    const double end = Trace::now_s();
     if (step < kWarmUp) continue;
     step_times.push_back(end - start);
     for (const auto& [op, sums] :
-         sum_by_op(recorder, end, report.peak_flops, report.triad_bytes_per_s))
+         sum_by_op(trace, end, report.peak_flops, report.triad_bytes_per_s))
       samples[op].push_back(sums);
   }
   for (const auto& [op, sums] : samples) {

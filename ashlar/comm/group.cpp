@@ -1,10 +1,11 @@
 // How it works.  An operation goes through two threads:
 //
 //   caller          a public function checks the tensors and makes the Operation; submit gives it
-//                   its row of the traffic and its number, and hands it to the lane's executor
+//                   its row of the traffic and its number, writes its post into the trace, and
+//                   hands it to the lane's executor
 //   lane's thread   execute makes the header, which partners compare, and lets the runner move the
-//                   data; count adds to the row
-//   caller          Work::wait adds to the row what it waited
+//                   data; count adds to the row; the trace gets its beginning and its end
+//   caller          Work::wait adds to the row, and to the trace, what it waited
 //
 // Rows stay where they are (a map's nodes), so that an operation can point at its own;
 // traffic_mutex_ guards what they hold.  All else of a group is written by the submitting thread.
@@ -66,15 +67,33 @@ void copy_alone(const Operation& op) {
   if (op.in.data != op.out.data && op.out.numel() > 0) copy_convert(op.in, op.out);
 }
 
+Trace::Scope trace_wait(const Lane& lane, int64_t ticket) {
+  if (!lane.trace.recording()) return {};
+  return {
+      lane.trace,
+      lane.trace.begin({.kind = TraceEvent::Kind::kWait, .lane = lane.number, .ticket = ticket})};
+}
+
+// S in the table of group.h.
+int64_t whole_bytes(const Operation& op) {
+  const auto sum = [](std::span<const Transfer> list) {
+    int64_t bytes = 0;
+    for (const Transfer& t : list) bytes += t.data.bytes();
+    return bytes;
+  };
+  if (op.op == Op::kSendReceive) return std::max(sum(op.sends), sum(op.receives));
+  return std::max(op.in.bytes(), op.out.bytes());
+}
+
 }  // namespace
 
 Work::Work(Work&& other) noexcept
-    : executor_(std::exchange(other.executor_, nullptr)), ticket_(other.ticket_) {}
+    : lane_(std::exchange(other.lane_, nullptr)), ticket_(other.ticket_) {}
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this == &other) return *this;
   settle();
-  executor_ = std::exchange(other.executor_, nullptr);
+  lane_ = std::exchange(other.lane_, nullptr);
   ticket_ = other.ticket_;
   return *this;
 }
@@ -84,33 +103,38 @@ Work::~Work() {
 }
 
 bool Work::done() const {
-  return !executor_ || executor_->done(ticket_);
+  return !lane_ || lane_->executor->done(ticket_);
 }
 
 void Work::wait() {
-  if (Executor* executor = std::exchange(executor_, nullptr)) executor->wait(ticket_);
+  if (!lane_) return;
+  Lane& lane = *std::exchange(lane_, nullptr);
+  const Trace::Scope waiting = trace_wait(lane, ticket_);
+  lane.executor->wait(ticket_);
 }
 
 void Work::settle() noexcept {
-  if (executor_) executor_->settle(ticket_);
+  if (!lane_) return;
+  const Trace::Scope waiting = trace_wait(*lane_, ticket_);
+  lane_->executor->settle(ticket_);
 }
 
 Group::Group(World& world, std::string name, std::vector<int> world_ranks, std::string lane)
     : world_(world),
       name_(std::move(name)),
-      lane_(std::move(lane)),
+      lane_name_(std::move(lane)),
       world_ranks_(std::move(world_ranks)),
-      executor_(size() == 1 ? nullptr : &world.lane(lane_)) {
+      lane_(size() == 1 ? nullptr : &world.lane(lane_name_)) {
   const auto here = std::find(world_ranks_.begin(), world_ranks_.end(), world_.engine.rank());
   ASHLAR_ASSERT(here != world_ranks_.end());
   rank_ = int(here - world_ranks_.begin());
   id_ = fnv1a64(name_);
   for (const int rank : world_ranks_) id_ = splitmix64(id_ ^ uint64_t(rank));
-  if (executor_) executor_->enter(*this);
+  if (lane_) lane_->executor->enter(*this);
 }
 
 Group::~Group() {
-  if (last_ticket_ > 0) executor_->settle(last_ticket_);  // and with it all before it
+  if (last_ticket_ > 0) lane_->executor->settle(last_ticket_);  // and with it all before it
 }
 
 Work Group::all_reduce(const Tensor& in, const Tensor& out, std::string_view label) {
@@ -199,7 +223,7 @@ std::unique_ptr<Group> Group::split(std::string name, function_ref<SplitKey(int 
   std::vector<int> ranks;
   for (const auto& [key, rank] : members) ranks.push_back(world_ranks_[size_t(rank)]);
   return std::make_unique<Group>(world_, std::move(name), std::move(ranks),
-                                 lane.empty() || world_.one_lane ? lane_ : std::string(lane));
+                                 lane.empty() || world_.one_lane ? lane_name_ : std::string(lane));
 }
 
 std::vector<TrafficRow> Group::traffic() const {
@@ -217,14 +241,59 @@ Work Group::submit(Operation operation, std::string_view label) {
   operation.sequence = sequence_;
   // Ranks without partners do not call send_receive, and must count alike.
   if (operation.op != Op::kSendReceive) ++sequence_;
+  operation.traced = world_.trace.recording();
+  const int64_t event = operation.traced ? trace_post(operation) : -1;
+  const Trace::Scope posting(world_.trace, event);
   if (size() == 1) {
     const auto start = Clock::now();
     copy_alone(operation);
     count(operation, seconds_since(start), 0, 0);
     return {};
   }
-  last_ticket_ = executor_->submit(operation);
-  return Work(*executor_, last_ticket_);
+  last_ticket_ = lane_->executor->submit(operation);
+  world_.trace.set_ticket(event, last_ticket_);
+  return Work(*lane_, last_ticket_);
+}
+
+int64_t Group::trace_post(const Operation& operation) {
+  Trace& trace = world_.trace;
+  const auto lane = int16_t(lane_ ? lane_->number : -1);
+  if (trace_group_ < 0) trace_group_ = trace.add_group({name_, world_ranks_, lane});
+  const bool by_pairs = operation.op == Op::kSendReceive;
+  const bool has_root = operation.op == Op::kBroadcast || operation.op == Op::kReduce;
+  const DType dtype = !by_pairs                     ? operation.in.dtype
+                      : !operation.sends.empty()    ? operation.sends[0].data.dtype
+                      : !operation.receives.empty() ? operation.receives[0].data.dtype
+                                                    : DType::kU8;
+  const int64_t event = trace.begin({.kind = TraceEvent::Kind::kPost,
+                                     .dtype = dtype,
+                                     .name = trace.index_of(name_of(operation.op)),
+                                     .label = trace.index_of(operation.row->label),
+                                     .group = trace_group_,
+                                     .lane = lane,
+                                     .root = has_root ? operation.root : -1,
+                                     .number = by_pairs ? -1 : operation.sequence,
+                                     .bytes = whole_bytes(operation)});
+  for (const Transfer& t : operation.sends)
+    trace.add_message(event, {world_ranks_[size_t(t.rank)], true, t.data.bytes()});
+  for (const Transfer& t : operation.receives)
+    trace.add_message(event, {world_ranks_[size_t(t.rank)], false, t.data.bytes()});
+  if (operation.op != Op::kAllToAll) return event;
+  const int64_t width = size_of(operation.in.dtype);
+  for (size_t r = 0; r < operation.send_counts.size(); ++r) {
+    trace.add_message(event, {world_ranks_[r], true, operation.send_counts[r] * width});
+    trace.add_message(event, {world_ranks_[r], false, operation.receive_counts[r] * width});
+  }
+  return event;
+}
+
+void Group::trace_moment(TraceEvent::Kind kind, const Operation& operation, const Moved& moved) {
+  world_.trace.add_to_lane({.kind = kind,
+                            .group = trace_group_,
+                            .lane = lane_->number,
+                            .ticket = operation.ticket,
+                            .bytes = moved.sent_bytes,
+                            .received_bytes = moved.received_bytes});
 }
 
 TrafficRow& Group::row(Op op, std::string_view label) {
@@ -238,6 +307,10 @@ TrafficRow& Group::row(Op op, std::string_view label) {
 void Group::add_wait(TrafficRow& row, double seconds) {
   const std::lock_guard lock(traffic_mutex_);
   row.waited_s += seconds;
+}
+
+Trace& Group::trace() const {
+  return world_.trace;
 }
 
 void Group::mute(bool muted) {
@@ -262,7 +335,9 @@ void Group::execute(const Operation& operation, Runner& runner) {
   header.dtype = operation.in.dtype;
   copy_text(header.label, operation.row->label);
   copy_text(header.group_name, name_);
+  if (operation.traced) trace_moment(TraceEvent::Kind::kBegan, operation, {});
   const Moved moved = runner.run(operation, header, world_ranks_, rank_);
+  if (operation.traced) trace_moment(TraceEvent::Kind::kEnded, operation, moved);
   count(operation, seconds_since(start), moved.sent_bytes, moved.received_bytes);
 }
 

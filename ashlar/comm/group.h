@@ -54,19 +54,21 @@
 #include "ashlar/comm/operation.h"
 #include "ashlar/core/function_ref.h"
 #include "ashlar/tensor/tensor.h"
+#include "ashlar/tensor/trace.h"
 
 namespace ashlar::comm {
 
 struct World;
+struct Lane;
+struct Moved;
 class Runner;
-class Executor;
 
 // An operation under way.  Destroying it waits until its tensors are free again; while an exception
 // unwinds, it first cancels what this rank has queued.
 class [[nodiscard]] Work {
  public:
   Work() = default;  // done
-  Work(Executor& executor, int64_t ticket) : executor_(&executor), ticket_(ticket) {}
+  Work(Lane& lane, int64_t ticket) : lane_(&lane), ticket_(ticket) {}
   Work(Work&& other) noexcept;
   Work& operator=(Work&& other) noexcept;
   ~Work();
@@ -75,7 +77,7 @@ class [[nodiscard]] Work {
 
  private:
   void settle() noexcept;
-  Executor* executor_ = nullptr;
+  Lane* lane_ = nullptr;
   int64_t ticket_ = 0;
 };
 
@@ -108,7 +110,7 @@ class Group {
   int rank() const { return rank_; }
   int size() const { return int(world_ranks_.size()); }
   const std::string& name() const { return name_; }
-  const std::string& lane() const { return lane_; }
+  const std::string& lane() const { return lane_name_; }
   uint64_t id() const { return id_; }  // a hash of its name and ranks
   // The members' ranks in the world, by their rank in this group.
   std::span<const int> world_ranks() const { return world_ranks_; }
@@ -146,6 +148,10 @@ class Group {
   // The traffic of the operations that have ended, ordered by op and label.
   std::vector<TrafficRow> traffic() const;
 
+  // The trace of this rank: of whatever its groups do, and of the kernels of those who are told of
+  // it.  Operations are written into it where it is recording when they are submitted.
+  Trace& trace() const;
+
   // For measurements of what is left without communication: while it is muted, operations of every
   // group of this rank's world end at once; they move and count nothing, and outputs stay as they
   // are.  To be switched on every rank, and only where all that was submitted is done.
@@ -160,16 +166,19 @@ class Group {
  private:
   friend class OperationQueue;
   Work submit(Operation operation, std::string_view label);
+  int64_t trace_post(const Operation& operation);
+  void trace_moment(TraceEvent::Kind kind, const Operation& operation, const Moved& moved);
   void execute(const Operation& operation, Runner& runner);  // on the communication thread
   void count(const Operation& operation, double ran_s, int64_t sent_bytes, int64_t received_bytes);
   TrafficRow& row(Op op, std::string_view label);
   void add_wait(TrafficRow& row, double seconds);
 
   World& world_;
-  const std::string name_, lane_;
+  const std::string name_, lane_name_;
   std::vector<int> world_ranks_;
-  Executor* executor_ = nullptr;  // the lane's; null: a group of one
+  Lane* lane_ = nullptr;  // null: a group of one
   int rank_ = 0;
+  int16_t trace_group_ = -1;  // its number in the trace, from its first post there
   uint64_t id_ = 0;
   int64_t sequence_ = 0, last_ticket_ = 0;
   std::atomic<double> delay_s_{0};

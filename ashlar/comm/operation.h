@@ -23,6 +23,7 @@ enum class Op : uint8_t {
 };
 inline constexpr int kNumOps = 8;
 std::string_view name_of(Op op);  // "all_reduce"
+Op op_of(std::string_view name);  // of one of these names
 
 // A tensor that goes to a rank of the group or comes from it.
 struct Transfer {
@@ -43,6 +44,8 @@ struct Operation {
   int64_t sequence = 0;  // collectives of the group before it
   std::span<const int64_t> send_counts = {}, receive_counts = {};  // empty: even; else one a rank
   std::span<const Transfer> sends = {}, receives = {};
+  int64_t ticket = 0;   // from the executor
+  bool traced = false;  // its post stands in the rank's trace
 };
 static_assert(std::is_trivially_copyable_v<Operation>);
 

@@ -54,22 +54,26 @@ OperationQueue::~OperationQueue() {
 
 int64_t OperationQueue::submit(const Operation& operation) {
   if (!thread_.joinable()) {
-    operation.group->execute(operation, *runner_);
-    return completed_ = ++submitted_;
+    Operation now = operation;
+    now.ticket = ++submitted_;
+    now.group->execute(now, *runner_);
+    return completed_ = submitted_;
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return cancelled_ || submitted_ - completed_ < kCapacity; });
   const int64_t ticket = ++submitted_;
   if (cancelled_) return ticket;  // which never runs: wait throws
-  fill_slot(operation, ticket % kCapacity);
+  fill_slot(operation, ticket);
   lock.unlock();
   changed_.notify_all();
   return ticket;
 }
 
 // The slot has counts of its own, so that the caller's may go.
-void OperationQueue::fill_slot(const Operation& operation, int64_t slot) {
+void OperationQueue::fill_slot(const Operation& operation, int64_t ticket) {
+  const int64_t slot = ticket % kCapacity;
   Operation& kept = slots_[size_t(slot)] = operation;
+  kept.ticket = ticket;
   int64_t* room = counts_.data() + slot * 2 * num_ranks_;
   for (std::span<const int64_t>* counts : {&kept.send_counts, &kept.receive_counts}) {
     std::copy(counts->begin(), counts->end(), room);

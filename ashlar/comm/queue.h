@@ -31,7 +31,7 @@ class OperationQueue final : public Executor {
  private:
   static constexpr int64_t kCapacity = 64;
   void run();
-  void fill_slot(const Operation& operation, int64_t slot);
+  void fill_slot(const Operation& operation, int64_t ticket);
   bool settled(int64_t ticket) const { return completed_ >= ticket || ended_; }
 
   Fate& fate_;

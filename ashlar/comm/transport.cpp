@@ -7,6 +7,10 @@
 namespace ashlar::comm {
 namespace {
 
+constexpr std::string_view kNames[kNumOps] = {"all_reduce",   "reduce_scatter", "all_gather",
+                                              "broadcast",    "reduce",         "all_to_all",
+                                              "send_receive", "barrier"};
+
 template <size_t kSize>
 std::string_view text_of(const char (&text)[kSize]) {
   const std::string_view whole(text, kSize);
@@ -25,10 +29,13 @@ std::string what_of(const Announcement& a) {
 }  // namespace
 
 std::string_view name_of(Op op) {
-  constexpr std::string_view kNames[kNumOps] = {"all_reduce",   "reduce_scatter", "all_gather",
-                                                "broadcast",    "reduce",         "all_to_all",
-                                                "send_receive", "barrier"};
   return kNames[int(op)];
+}
+
+Op op_of(std::string_view name) {
+  const auto found = std::find(std::begin(kNames), std::end(kNames), name);
+  ASHLAR_ASSERT(found != std::end(kNames));
+  return Op(found - std::begin(kNames));
 }
 
 std::span<const Message> messages_of(std::span<const Message> messages, int peer) {

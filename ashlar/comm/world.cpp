@@ -30,13 +30,13 @@ World::World(Engine& engine, const Options& options, Allocator& allocator)
       fate(engine),
       group(*this, "world", all_ranks(engine.size()), "world") {}
 
-Executor& World::lane(const std::string& name) {
-  std::unique_ptr<Executor>& found = lanes[name];
-  if (!found)
-    found =
-        engine.executor(name, fate, allocator.allocate(options.staging_bytes, Tag::kCommunication),
-                        options.timeout_s);
-  return *found;
+Lane& World::lane(const std::string& name) {
+  if (const auto found = lanes.find(name); found != lanes.end()) return found->second;
+  auto executor =
+      engine.executor(name, fate, allocator.allocate(options.staging_bytes, Tag::kCommunication),
+                      options.timeout_s);
+  const int16_t number = trace.add_lane(name, !engine.immediate());
+  return lanes.try_emplace(name, std::move(executor), trace, number).first->second;
 }
 
 }  // namespace ashlar::comm

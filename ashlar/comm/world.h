@@ -12,6 +12,7 @@
 #include "ashlar/comm/group.h"
 #include "ashlar/comm/transport.h"
 #include "ashlar/tensor/allocator.h"
+#include "ashlar/tensor/trace.h"
 
 namespace ashlar::comm {
 
@@ -30,19 +31,27 @@ struct Options {
   Collectives collectives = Collectives::kExact;
 };
 
+// A lane and its place in the rank's trace.
+struct Lane {
+  std::unique_ptr<Executor> executor;
+  Trace& trace;
+  int16_t number;
+};
+
 struct World {
   // kConfig if the staging memory is too small for the world.
   World(Engine& engine, const Options& options, Allocator& allocator);
   // The one of this name, made when a group first asks for it.
-  Executor& lane(const std::string& name);
+  Lane& lane(const std::string& name);
 
   Engine& engine;
   const Options options;
   Allocator& allocator;
   bool muted = false;     // Group::mute
   bool one_lane = false;  // Group::keep_one_lane
+  Trace trace;            // lanes write into it until they are gone
   Fate fate;
-  std::map<std::string, std::unique_ptr<Executor>> lanes;
+  std::map<std::string, Lane> lanes;
   Group group;
 };
 

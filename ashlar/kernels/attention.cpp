@@ -31,14 +31,14 @@ void check(const Attention& x, const AttentionGradients& g) {
   ASHLAR_ASSERT(g.dk.numel() == x.k.numel() && g.dv.numel() == x.k.numel());
 }
 
-// Shape of the record: T, N, K, D and the visible pairs of one head.
-void record(const Context& ctx, std::string_view op, const Sequence& queries,
-            std::span<const Segment> keys, const AttentionShape& shape, int64_t flop_per_pair,
-            int64_t bytes) {
-  if (!ctx.recorder) return;  // counting pairs takes time
+Trace::Scope record(const Context& ctx, std::string_view op, DType dtype, const Sequence& queries,
+                    std::span<const Segment> keys, const AttentionShape& shape,
+                    int64_t flop_per_pair, int64_t bytes) {
+  if (!ctx.recording()) return {};  // counting pairs takes time
   const auto& [N, K, D, window, scale, partial] = shape;
   const int64_t pairs = visible_pairs(queries, keys, window);
-  ctx.record(op, {queries.num_tokens(), N, K, D, pairs}, {flop_per_pair * D * N * pairs, bytes});
+  return ctx.record(op, dtype, {flop_per_pair * D * N * pairs, bytes},
+                    TraceEvent::Varies::kVisiblePairs, pairs);
 }
 
 }  // namespace
@@ -60,8 +60,8 @@ int64_t visible_pairs(const Sequence& queries, std::span<const Segment> keys, in
 void attention_forward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
                        const Attention& x) {
   check(queries, keys, x);
-  record(ctx, "attention_forward", queries, keys, x.shape, 4,
-         bytes_of({x.q, x.k, x.v, x.out, x.lse_TN}));
+  const auto call = record(ctx, "attention_forward", x.q.dtype, queries, keys, x.shape, 4,
+                           bytes_of({x.q, x.k, x.v, x.out, x.lse_TN}));
   cpu::attention_forward(ctx, queries, keys, x);
 }
 
@@ -69,8 +69,8 @@ void attention_backward(const Context& ctx, const Sequence& queries, std::span<c
                         const Attention& x, const AttentionGradients& g) {
   check(queries, keys, x);
   check(x, g);
-  record(ctx, "attention_backward", queries, keys, x.shape, 10,
-         bytes_of({x.q, x.k, x.v, x.out, x.lse_TN, g.dout, g.dq, g.dk, g.dv}));
+  const auto call = record(ctx, "attention_backward", x.q.dtype, queries, keys, x.shape, 10,
+                           bytes_of({x.q, x.k, x.v, x.out, x.lse_TN, g.dout, g.dq, g.dk, g.dv}));
   cpu::attention_backward(ctx, queries, keys, x, g);
 }
 
@@ -84,8 +84,8 @@ void attention_merge(const Context& ctx, const AttentionMerge& x) {
   for (const Tensor* part : {&x.out_a, &x.out_b, &x.out})
     ASHLAR_ASSERT(part->numel() == rows * x.D &&
                   (part->dtype == x.out_b.dtype || part->dtype == sum));
-  ctx.record(
-      "attention_merge", {x.lse_TN.shape[0], x.lse_TN.shape[1], x.D},
+  const auto call = ctx.record(
+      "attention_merge", x.out_b.dtype,
       {3 * rows * x.D, bytes_of({x.out_a, x.lse_a_TN, x.out_b, x.lse_b_TN, x.out, x.lse_TN})});
   cpu::attention_merge(ctx, x);
 }

@@ -78,7 +78,6 @@ void attention_backward(const Context&, const Sequence& queries, std::span<const
 // Types    lse F32 or F64; out_b F64 with F64, else BF16 or F32; out_a and out the type of out_b or
 //          that of lse, so that a sum over many parts is rounded once.
 // Cost     3*T*N*D flop; bytes: every operand once.
-// Record   shape [T, N, D].
 struct AttentionMerge {
   int64_t D;
   Tensor out_a, lse_a_TN, out_b, lse_b_TN;

@@ -1,4 +1,4 @@
-// What every kernel is told besides its tensors: where to run, on which threads, and who counts.
+// What every kernel is told besides its tensors: where to run, on which threads, and who records.
 //
 // A kernel looks at the dtype of its tensors and at the instruction set: fp64 always runs the plain
 // reference; fp32 and bf16 run the fast path of isa() unless the Context asks for the reference.
@@ -11,10 +11,10 @@
 
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "ashlar/core/threads.h"
 #include "ashlar/tensor/tensor.h"
+#include "ashlar/tensor/trace.h"
 
 namespace ashlar::kernels {
 
@@ -22,40 +22,38 @@ namespace ashlar::kernels {
 struct Cost {
   int64_t flop = 0, bytes = 0;
 };
-struct Record {
-  std::string_view op;
-  Shape shape;  // as the op's header says
-  Cost cost;
-  double start_s;  // when the call began, if the recorder has a clock; else 0
-};
-// Where a step is; layer -1: in no block.
-struct Phase {
-  std::string_view name;  // "backward"
-  int64_t layer = -1;
-};
-struct Recorder {
-  std::vector<Record> records;
-  Phase phase;
-  double (*clock_s)() = nullptr;  // seconds from any start
-  Cost total() const;
-};
 
 struct Context {
   Device device = Device::kCpu;
-  Threads* threads = nullptr;    // never null on the CPU
-  Arena* workspace = nullptr;    // stack memory of the calling step
-  bool reference = false;        // run the plain reference even where a fast path exists
-  Recorder* recorder = nullptr;  // null: nobody counts
+  Threads* threads = nullptr;  // never null on the CPU
+  Arena* workspace = nullptr;  // stack memory of the calling step
+  bool reference = false;      // run the plain reference even where a fast path exists
+  Trace* trace = nullptr;      // null: nobody records
 
   bool meta() const { return device == Device::kMeta; }
-  void enter(std::string_view phase, int64_t layer = -1) const {
-    if (recorder) recorder->phase = {phase, layer};
+  bool recording() const { return trace && trace->recording(); }
+  // Where the step is now.  block -1: in no block.
+  void enter(std::string_view phase, int64_t block = -1) const {
+    if (recording()) trace->enter(phase, block);
   }
-  void record(std::string_view op, const Shape& shape, Cost cost) const {
-    if (recorder) {
-      const double now_s = recorder->clock_s ? recorder->clock_s() : 0.0;
-      recorder->records.push_back({op, shape, cost, now_s});
-    }
+  void enter(TracePlace::Branch branch) const {
+    if (recording()) trace->enter(branch);
+  }
+  void enter_micro_batch(int64_t number) const {
+    if (recording()) trace->enter_micro_batch(number);
+  }
+  // A kernel states what it is about to do, and keeps the result until it returns.  dtype: of a
+  // product what multiplies, else of the stream.  What cost is proportional to beside shapes:
+  // `varies`, and so many `rows` of it are in cost.
+  Trace::Scope record(std::string_view op, DType dtype, Cost cost,
+                      TraceEvent::Varies varies = TraceEvent::Varies::kNo, int64_t rows = 0) const {
+    if (!recording()) return {};
+    return {*trace, trace->begin({.varies = varies,
+                                  .dtype = dtype,
+                                  .name = trace->index_of(op),
+                                  .flop = cost.flop,
+                                  .bytes = cost.bytes,
+                                  .rows = rows})};
   }
 };
 

@@ -21,8 +21,9 @@ void check(const Sequence& sequence, const Tensor& columns, const Matrix& z, con
 void conv_columns_forward(const Context& ctx, const ConvColumnsForward& x) {
   check(x.sequence, x.columns, x.z_TC, x.halo_z, x.w0_C2, x.b0_C);
   const int64_t T = x.z_TC.rows, C = x.z_TC.cols;
-  ctx.record("conv_columns_forward", {T, C},
-             {6 * T * C, bytes_of(x.z_TC) + bytes_of({x.halo_z, x.w0_C2, x.b0_C, x.columns})});
+  const auto call =
+      ctx.record("conv_columns_forward", x.z_TC.dtype,
+                 {6 * T * C, bytes_of(x.z_TC) + bytes_of({x.halo_z, x.w0_C2, x.b0_C, x.columns})});
   cpu::conv_columns_forward(ctx, x);
 }
 
@@ -31,8 +32,8 @@ void conv_columns_backward(const Context& ctx, const ConvColumnsBackward& x) {
   check(x.sequence, x.dcolumns, x.dz_TC, x.dhalo_z, x.dw0_C2, x.db0_C);
   ASHLAR_ASSERT(x.dz_TC.cols == x.z_TC.cols && x.dz_TC.dtype == x.z_TC.dtype);
   const int64_t T = x.z_TC.rows, C = x.z_TC.cols;
-  ctx.record(
-      "conv_columns_backward", {T, C},
+  const auto call = ctx.record(
+      "conv_columns_backward", x.z_TC.dtype,
       {14 * T * C, bytes_of(x.z_TC) + 2 * bytes_of(x.dz_TC) +
                        bytes_of({x.halo_z, x.w0_C2, x.dcolumns, x.dhalo_z, x.dw0_C2, x.db0_C})});
   cpu::conv_columns_backward(ctx, x);

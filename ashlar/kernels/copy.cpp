@@ -18,16 +18,17 @@ Matrix one_row(const Tensor& tensor) {
 }
 
 // Records the cost of rows x cols elements.
-void record(const Context& ctx, std::string_view op, int64_t rows, int64_t cols, Cost of_element) {
+Trace::Scope record(const Context& ctx, std::string_view op, DType dtype, int64_t rows,
+                    int64_t cols, Cost of_element) {
   const int64_t numel = rows * cols;
-  ctx.record(op, {rows, cols}, {of_element.flop * numel, of_element.bytes * numel});
+  return ctx.record(op, dtype, {of_element.flop * numel, of_element.bytes * numel});
 }
 
-void record_runs(const Context& ctx, std::string_view op, const BoxRange& range, const Tensor& runs,
-                 const Tensor& packed) {
+Trace::Scope record_runs(const Context& ctx, std::string_view op, const BoxRange& range,
+                         const Tensor& runs, const Tensor& packed) {
   ASHLAR_ASSERT(runs.dtype == packed.dtype && packed.numel() == range.length);
   ASHLAR_ASSERT(0 <= range.begin && range.begin + range.length <= range.box.length.numel());
-  ctx.record(op, {range.length}, {0, 2 * packed.bytes()});
+  return ctx.record(op, packed.dtype, {0, 2 * packed.bytes()});
 }
 
 }  // namespace
@@ -35,7 +36,7 @@ void record_runs(const Context& ctx, std::string_view op, const BoxRange& range,
 void copy(const Context& ctx, const Matrix& from, const Matrix& to) {
   ASHLAR_ASSERT(from.rows == to.rows && from.cols == to.cols && can_copy(from.dtype, to.dtype));
   const Cost cost{0, size_of(from.dtype) + size_of(to.dtype)};
-  record(ctx, "copy", to.rows, to.cols, cost);
+  const auto call = record(ctx, "copy", to.dtype, to.rows, to.cols, cost);
   cpu::copy(ctx, from, to);
 }
 
@@ -46,7 +47,7 @@ void copy(const Context& ctx, const Tensor& from, const Tensor& to) {
 void add(const Context& ctx, const Matrix& from, const Matrix& to) {
   ASHLAR_ASSERT(from.rows == to.rows && from.cols == to.cols && from.dtype == to.dtype);
   ASHLAR_ASSERT(to.dtype == DType::kF64 || to.dtype == DType::kF32 || to.dtype == DType::kI64);
-  record(ctx, "add", to.rows, to.cols, {1, 3 * size_of(to.dtype)});
+  const auto call = record(ctx, "add", to.dtype, to.rows, to.cols, {1, 3 * size_of(to.dtype)});
   cpu::add(ctx, from, to);
 }
 
@@ -56,7 +57,7 @@ void add(const Context& ctx, const Tensor& from, const Tensor& to) {
 
 void fill(const Context& ctx, const Matrix& to, double value) {
   ASHLAR_ASSERT(value == 0.0 || to.dtype == DType::kF64 || to.dtype == DType::kF32);
-  record(ctx, "fill", to.rows, to.cols, {0, size_of(to.dtype)});
+  const auto call = record(ctx, "fill", to.dtype, to.rows, to.cols, {0, size_of(to.dtype)});
   cpu::fill(ctx, to, value);
 }
 
@@ -70,25 +71,25 @@ void copy_rows(const Context& ctx, std::span<const RowPair> rows, const Matrix& 
   for (const RowPair& pair : rows)
     ASHLAR_ASSERT(0 <= pair.from && pair.from < from.rows && 0 <= pair.to && pair.to < to.rows);
   const Cost cost{0, size_of(from.dtype) + size_of(to.dtype)};
-  record(ctx, "copy_rows", int64_t(rows.size()), to.cols, cost);
+  const auto call = record(ctx, "copy_rows", to.dtype, int64_t(rows.size()), to.cols, cost);
   cpu::copy_rows(ctx, rows, from, to);
 }
 
 void copy_from_runs(const Context& ctx, const BoxRange& range, const Tensor& runs,
                     const Tensor& packed) {
-  record_runs(ctx, "copy_from_runs", range, runs, packed);
+  const auto call = record_runs(ctx, "copy_from_runs", range, runs, packed);
   cpu::copy_from_runs(ctx, range, runs, packed);
 }
 
 void copy_to_runs(const Context& ctx, const BoxRange& range, const Tensor& packed,
                   const Tensor& runs) {
-  record_runs(ctx, "copy_to_runs", range, runs, packed);
+  const auto call = record_runs(ctx, "copy_to_runs", range, runs, packed);
   cpu::copy_to_runs(ctx, range, packed, runs);
 }
 
 void upload(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
   ASHLAR_ASSERT(to.dtype == DType::kI32 && to.numel() == int64_t(from.size()));
-  ctx.record("upload", {to.numel()}, {0, 2 * to.bytes()});
+  const auto call = ctx.record("upload", to.dtype, {0, 2 * to.bytes()});
   cpu::upload(ctx, from, to);
 }
 

@@ -8,7 +8,6 @@
 //          copy_from_runs, copy_to_runs: both of one type.  upload: I32.
 // Limits   from and to share no element; no two pairs of copy_rows write one row.
 // Cost     reads and writes each element once (add reads `to` too); add: 1 flop an element.
-// Record   copy, add, fill, copy_rows: {rows, cols}, a tensor is one row; others {elements}.
 // Threads  tasks of 256 KiB; what lands in an element does not depend on their number.
 #pragma once
 

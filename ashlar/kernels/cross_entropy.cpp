@@ -23,8 +23,9 @@ void check(const CrossEntropy& x) {
 void cross_entropy(const Context& ctx, const CrossEntropy& x) {
   check(x);
   const int64_t reads = x.dlogits_tV ? 2 : 1;
-  ctx.record("cross_entropy", x.logits_tV.shape,
-             {6 * x.logits_tV.numel(), reads * x.logits_tV.bytes() + x.dlogits_tV.bytes()});
+  const auto call =
+      ctx.record("cross_entropy", x.logits_tV.dtype,
+                 {6 * x.logits_tV.numel(), reads * x.logits_tV.bytes() + x.dlogits_tV.bytes()});
   cpu::cross_entropy(ctx, x);
 }
 

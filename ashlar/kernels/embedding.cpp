@@ -19,8 +19,9 @@ void check(const Tensor& ids_T, const Tensor& emb_VH, const Tensor& scale_H, con
 
 void embedding_forward(const Context& ctx, const EmbeddingForward& x) {
   check(x.ids_T, x.emb_VH, x.scale_H, x.bias_H, x.x_TH);
-  ctx.record("embedding_forward", x.x_TH.shape,
-             {x.scale_H ? 2 * x.x_TH.numel() : 0, 2 * x.x_TH.bytes() + x.ids_T.bytes()});
+  const auto call =
+      ctx.record("embedding_forward", x.x_TH.dtype,
+                 {x.scale_H ? 2 * x.x_TH.numel() : 0, 2 * x.x_TH.bytes() + x.ids_T.bytes()});
   cpu::embedding_forward(ctx, x);
 }
 
@@ -30,8 +31,9 @@ void embedding_backward(const Context& ctx, const EmbeddingBackward& x) {
   ASHLAR_ASSERT(bool(x.scale_H) == bool(x.dscale_H));
   check_tensor(x.demb_VH, x.emb_VH.shape, x.emb_VH.dtype);
   const int64_t flop = x.scale_H ? 6 : 1, times_moved = x.scale_H ? 5 : 3;
-  ctx.record("embedding_backward", x.dx_TH.shape,
-             {flop * x.dx_TH.numel(), times_moved * x.dx_TH.bytes() + x.ids_T.bytes()});
+  const auto call =
+      ctx.record("embedding_backward", x.dx_TH.dtype,
+                 {flop * x.dx_TH.numel(), times_moved * x.dx_TH.bytes() + x.ids_T.bytes()});
   cpu::embedding_backward(ctx, x);
 }
 

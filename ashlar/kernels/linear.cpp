@@ -8,28 +8,31 @@ namespace {
 
 // Checks x [T, K], y [T, N] (dx and dy in backward) and w [G, N, K] and records the cost.  Where
 // groups own columns, x and y have those of all; weight: the type in which W is read or written.
-void count(const Context& ctx, std::string_view op, const Matrix& x, const Matrix& y,
-           const Operand& w, DType weight, bool own_columns = false) {
+Trace::Scope count(const Context& ctx, std::string_view op, DType compute, const Matrix& x,
+                   const Matrix& y, const Operand& w, DType weight, bool own_columns = false,
+                   TraceEvent::Varies varies = TraceEvent::Varies::kNo) {
   const int64_t G = w.groups(), N = w.n(), K = w.k(), T = x.rows;
   const int64_t column_groups = own_columns ? G : 1;
   ASHLAR_ASSERT(y.rows == T && x.cols == column_groups * K && y.cols == column_groups * N);
   ASHLAR_ASSERT(is_real(x.dtype) && is_real(y.dtype));
-  ctx.record(
-      op, {G, T, N, K},
-      {2 * T * N * K * column_groups, bytes_of(x) + bytes_of(y) + G * N * K * size_of(weight)});
+  return ctx.record(
+      op, compute,
+      {2 * T * N * K * column_groups, bytes_of(x) + bytes_of(y) + G * N * K * size_of(weight)},
+      varies, T);
 }
 
 // W is one matrix.
-void count_dense(const Context& ctx, std::string_view op, const Matrix& x, const Matrix& y,
-                 const Operand& w, DType weight) {
+Trace::Scope count_dense(const Context& ctx, std::string_view op, DType compute, const Matrix& x,
+                         const Matrix& y, const Operand& w, DType weight) {
   ASHLAR_ASSERT(w.groups() == 1);
-  count(ctx, op, x, y, w, weight);
+  return count(ctx, op, compute, x, y, w, weight);
 }
 
-void count_rows(const Context& ctx, std::string_view op, const Matrix& x, const Matrix& y,
-                const Operand& w, DType weight, const Tensor& row_of_group_G1) {
+Trace::Scope count_rows(const Context& ctx, std::string_view op, DType compute, const Matrix& x,
+                        const Matrix& y, const Operand& w, DType weight,
+                        const Tensor& row_of_group_G1) {
   check_tensor(row_of_group_G1, {w.groups() + 1}, DType::kI32);
-  count(ctx, op, x, y, w, weight);
+  return count(ctx, op, compute, x, y, w, weight, false, TraceEvent::Varies::kExpertRows);
 }
 
 }  // namespace
@@ -41,64 +44,70 @@ OperandLayout operand_layout(const Context& ctx, int64_t groups, int64_t n, int6
 
 void pack(const Context& ctx, const Operand& w) {
   if (!w.forward) return;
-  ctx.record("pack", {w.groups(), w.n(), w.k()},
-             {0, w.w.bytes() + w.forward.bytes() + w.backward.bytes()});
+  const auto call =
+      ctx.record("pack", w.w.dtype, {0, w.w.bytes() + w.forward.bytes() + w.backward.bytes()});
   cpu::pack(ctx, w);
 }
 
 void linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                     const Matrix& y, bool accumulate) {
-  count_dense(ctx, "linear_forward", x, y, w, compute);
+  const auto call = count_dense(ctx, "linear_forward", compute, x, y, w, compute);
   cpu::linear_forward(ctx, compute, x, w, y, accumulate);
 }
 
 void linear_backward_input(const Context& ctx, DType compute, const Matrix& dy, const Operand& w,
                            const Matrix& dx, bool accumulate) {
-  count_dense(ctx, "linear_backward_input", dx, dy, w, compute);
+  const auto call = count_dense(ctx, "linear_backward_input", compute, dx, dy, w, compute);
   cpu::linear_backward_input(ctx, compute, dy, w, dx, accumulate);
 }
 
 void linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy, const Matrix& x,
                             const Tensor& dw, bool accumulate) {
-  count_dense(ctx, "linear_backward_weight", x, dy, {dw, {}, {}}, dw.dtype);
+  const auto call =
+      count_dense(ctx, "linear_backward_weight", compute, x, dy, {dw, {}, {}}, dw.dtype);
   cpu::linear_backward_weight(ctx, compute, dy, x, dw, accumulate);
 }
 
 void grouped_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                             const Tensor& row_of_group_G1, const Matrix& y) {
-  count_rows(ctx, "grouped_linear_forward", x, y, w, compute, row_of_group_G1);
+  const auto call =
+      count_rows(ctx, "grouped_linear_forward", compute, x, y, w, compute, row_of_group_G1);
   cpu::grouped_linear_forward(ctx, compute, x, w, row_of_group_G1, y);
 }
 
 void grouped_linear_backward_input(const Context& ctx, DType compute, const Matrix& dy,
                                    const Operand& w, const Tensor& row_of_group_G1,
                                    const Matrix& dx) {
-  count_rows(ctx, "grouped_linear_backward_input", dx, dy, w, compute, row_of_group_G1);
+  const auto call = count_rows(ctx, "grouped_linear_backward_input", compute, dx, dy, w, compute,
+                               row_of_group_G1);
   cpu::grouped_linear_backward_input(ctx, compute, dy, w, row_of_group_G1, dx);
 }
 
 void grouped_linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
                                     const Matrix& x, const Tensor& row_of_group_G1,
                                     const Tensor& dw, bool accumulate) {
-  count_rows(ctx, "grouped_linear_backward_weight", x, dy, {dw, {}, {}}, dw.dtype, row_of_group_G1);
+  const auto call = count_rows(ctx, "grouped_linear_backward_weight", compute, x, dy, {dw, {}, {}},
+                               dw.dtype, row_of_group_G1);
   cpu::grouped_linear_backward_weight(ctx, compute, dy, x, row_of_group_G1, dw, accumulate);
 }
 
 void blockdiag_linear_forward(const Context& ctx, DType compute, const Matrix& x, const Operand& w,
                               const Matrix& y) {
-  count(ctx, "blockdiag_linear_forward", x, y, w, compute, true);
+  const auto call = count(ctx, "blockdiag_linear_forward", compute, x, y, w, compute, true);
   cpu::blockdiag_linear_forward(ctx, compute, x, w, y);
 }
 
 void blockdiag_linear_backward_input(const Context& ctx, DType compute, const Matrix& dy,
                                      const Operand& w, const Matrix& dx) {
-  count(ctx, "blockdiag_linear_backward_input", dx, dy, w, compute, true);
+  const auto call =
+      count(ctx, "blockdiag_linear_backward_input", compute, dx, dy, w, compute, true);
   cpu::blockdiag_linear_backward_input(ctx, compute, dy, w, dx);
 }
 
 void blockdiag_linear_backward_weight(const Context& ctx, DType compute, const Matrix& dy,
                                       const Matrix& x, const Tensor& dw, bool accumulate) {
-  count(ctx, "blockdiag_linear_backward_weight", x, dy, {dw, {}, {}}, dw.dtype, true);
+  const auto call =
+      count(ctx, "blockdiag_linear_backward_weight", compute, x, dy, {dw, {}, {}}, dw.dtype, true);
   cpu::blockdiag_linear_backward_weight(ctx, compute, dy, x, dw, accumulate);
 }
 

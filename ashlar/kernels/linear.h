@@ -9,7 +9,7 @@
 // Cost     2*T*N*K flop; bytes: every operand once.
 // Numerics each output element is summed in an order that depends on the shapes only: the same bits
 //          for any thread count.
-// Record   named after the function; shape [G, T, N, K] (dense: G = 1).
+// Record   named after the function.
 // Engines  own packed micro-kernels: AMX, AVX-512 BF16, and fp32 for AVX-512, AVX2 and x86-64,
 //          which also serve bf16 where the machine has no bf16 products; the plain reference (fp64,
 //          and any type on request).  Measured beside oneDNN in docs/bench/products.md.

@@ -31,8 +31,8 @@ void check_params(const MergeParams& p, const Tensor& w_H) {
 void rms_norm_forward(const Context& ctx, double eps, const Tensor& h_TH, const Tensor& w_H,
                       const Tensor& y_TH, const Tensor& rstd_T) {
   check_norm(h_TH, w_H, y_TH, rstd_T);
-  ctx.record("rms_norm_forward", h_TH.shape,
-             {4 * h_TH.numel(), bytes_of({h_TH, w_H, y_TH, rstd_T})});
+  const auto call = ctx.record("rms_norm_forward", h_TH.dtype,
+                               {4 * h_TH.numel(), bytes_of({h_TH, w_H, y_TH, rstd_T})});
   cpu::rms_norm_forward(ctx, eps, h_TH, w_H, y_TH, rstd_T);
 }
 
@@ -41,9 +41,10 @@ void rms_norm_backward(const Context& ctx, const RmsNormBackward& x) {
   check_tensor(x.dh_TH, x.h_TH.shape, x.h_TH.dtype);
   if (x.dh_in_TH) check_tensor(x.dh_in_TH, x.h_TH.shape, x.h_TH.dtype);
   check_tensor(x.dw_H, x.w_H.shape, x.w_H.dtype);
-  ctx.record("rms_norm_backward", x.h_TH.shape,
-             {11 * x.h_TH.numel(),
-              bytes_of({x.dy_TH, x.h_TH, x.w_H, x.rstd_T, x.dh_in_TH, x.dh_TH, x.dw_H})});
+  const auto call =
+      ctx.record("rms_norm_backward", x.h_TH.dtype,
+                 {11 * x.h_TH.numel(),
+                  bytes_of({x.dy_TH, x.h_TH, x.w_H, x.rstd_T, x.dh_in_TH, x.dh_TH, x.dw_H})});
   cpu::rms_norm_backward(ctx, x);
 }
 
@@ -53,8 +54,8 @@ void merge_norm_forward(const Context& ctx, const MergeNormForward& x) {
   check_tensor(x.r_TH, x.h_TH.shape, x.h_TH.dtype);
   check_params(x.params, x.w_H);
   const bool plain = is_plain(x.params);
-  ctx.record(
-      "merge_norm_forward", x.h_TH.shape,
+  const auto call = ctx.record(
+      "merge_norm_forward", x.h_TH.dtype,
       {(plain ? 5 : 8) * x.h_TH.numel(),
        bytes_of({x.o_TH, x.r_TH, x.h_TH, x.y_TH, x.rstd_T}) + (plain ? 1 : 5) * x.w_H.bytes()});
   cpu::merge_norm_forward(ctx, x);
@@ -76,10 +77,11 @@ void merge_norm_backward(const Context& ctx, const MergeNormBackward& x) {
   check_tensor(x.dw_H, x.w_H.shape, x.w_H.dtype);
   const int64_t flop = plain ? 11 + int64_t(read_summands) : 22;
   const int64_t summands = read_summands ? bytes_of({x.o_TH, x.r_TH}) : 0;
-  ctx.record("merge_norm_backward", TH,
-             {flop * x.dr_TH.numel(),
-              bytes_of({x.dy_TH, x.dh_in_TH, x.h_TH, x.rstd_T, x.d_o_TH, x.dr_TH}) + summands +
-                  (plain ? 2 : 10) * x.w_H.bytes()});
+  const auto call =
+      ctx.record("merge_norm_backward", x.h_TH.dtype,
+                 {flop * x.dr_TH.numel(),
+                  bytes_of({x.dy_TH, x.dh_in_TH, x.h_TH, x.rstd_T, x.d_o_TH, x.dr_TH}) + summands +
+                      (plain ? 2 : 10) * x.w_H.bytes()});
   cpu::merge_norm_backward(ctx, x);
 }
 

@@ -38,7 +38,8 @@ void qk_query_sums(const Context& ctx, const QkShape& s, const Tensor& qkv,
   const int64_t T = qkv.shape[0], KD = s.K * s.D, read = T * s.N * s.D;
   check_tensor(qkv, {T, s.C() + KD}, qkv.dtype);
   check_tensor(q_sum_TKD, {T, KD}, qkv.dtype);
-  ctx.record("qk_query_sums", {T, KD}, {read, read * size_of(qkv.dtype) + q_sum_TKD.bytes()});
+  const auto call =
+      ctx.record("qk_query_sums", qkv.dtype, {read, read * size_of(qkv.dtype) + q_sum_TKD.bytes()});
   cpu::qk_query_sums(ctx, s, qkv, q_sum_TKD);
 }
 
@@ -48,8 +49,9 @@ void qk_query_gradient_sums(const Context& ctx, const QkQueryGradientSums& x) {
   check_inputs(x);
   check_tensor(x.dqhat, {T, s.N * s.D}, x.qkv.dtype);
   check_tensor(x.dq_sum_TKD, {T, s.K * s.D}, x.qkv.dtype);
-  ctx.record("qk_query_gradient_sums", {T, s.N * s.D},
-             {20 * T * s.N * s.D, bytes_of({x.qkv, x.dqhat, x.dqhat, x.n_q_TN, x.dq_sum_TKD})});
+  const auto call =
+      ctx.record("qk_query_gradient_sums", x.qkv.dtype,
+                 {20 * T * s.N * s.D, bytes_of({x.qkv, x.dqhat, x.dqhat, x.n_q_TN, x.dq_sum_TKD})});
   cpu::qk_query_gradient_sums(ctx, x);
 }
 
@@ -65,9 +67,9 @@ void qk_forward(const Context& ctx, const QkForward& x) {
   check_real(x.qhat, {T, s.N * s.D});
   check_real(x.khat, {T, KD});
   check_real(x.v, {T, KD});
-  ctx.record("qk_forward", {T, s.C()},
-             {14 * T * s.C(), bytes_of({x.qkv, x.y_TC, x.b1_C, x.halo_vd, x.qhat, x.khat, x.v,
-                                        x.n_q_TN, x.n_k_TK})});
+  const auto call = ctx.record("qk_forward", stream,
+                               {14 * T * s.C(), bytes_of({x.qkv, x.y_TC, x.b1_C, x.halo_vd, x.qhat,
+                                                          x.khat, x.v, x.n_q_TN, x.n_k_TK})});
   cpu::qk_forward(ctx, x);
 }
 
@@ -86,9 +88,10 @@ void qk_backward(const Context& ctx, const QkBackward& x) {
   check_real(x.dqkv, x.qkv.shape);
   check_tensor(x.dhalo_vd, {x.sequence.num_halos(), s.num_delayed()}, stream);
   check_tensor(x.db1_C, x.b1_C.shape, stream);
-  ctx.record("qk_backward", {T, s.C()},
-             {30 * T * s.C(), bytes_of({x.qkv, x.y_TC, x.b1_C, x.n_q_TN, x.n_k_TK, x.dqhat, x.dkhat,
-                                        x.dv, x.dy_TC, x.dqkv, x.dhalo_vd})});
+  const auto call =
+      ctx.record("qk_backward", stream,
+                 {30 * T * s.C(), bytes_of({x.qkv, x.y_TC, x.b1_C, x.n_q_TN, x.n_k_TK, x.dqhat,
+                                            x.dkhat, x.dv, x.dy_TC, x.dqkv, x.dhalo_vd})});
   cpu::qk_backward(ctx, x);
 }
 

@@ -55,9 +55,9 @@ void heads_forward(const Context& ctx, const HeadsForward& x) {
   check_tensor(x.qkv, {T, s.width()}, x.qkv.dtype);
   check_real(x.qhat, {T, s.N * s.D});
   for (const Tensor* t : {&x.khat, &x.v}) check_real(*t, {T, s.K * s.D});
-  ctx.record("heads_forward", {T, s.width()},
-             {flop_of(s, T, x.q_norm_D ? 4 : 0),
-              bytes_of({x.qkv, x.qhat, x.khat, x.v, x.rstd_q_TN, x.rstd_k_TK})});
+  const auto call = ctx.record("heads_forward", x.qkv.dtype,
+                               {flop_of(s, T, x.q_norm_D ? 4 : 0),
+                                bytes_of({x.qkv, x.qhat, x.khat, x.v, x.rstd_q_TN, x.rstd_k_TK})});
   cpu::heads_forward(ctx, x);
 }
 
@@ -75,8 +75,8 @@ void heads_backward(const Context& ctx, const HeadsBackward& x) {
   if (norms)
     for (const Tensor* t : {&x.dq_norm_D, &x.dk_norm_D}) check_tensor(*t, {s.D}, stream);
   const int64_t read_for_norms = norms ? bytes_of({x.qkv, x.rstd_q_TN, x.rstd_k_TK}) : 0;
-  ctx.record(
-      "heads_backward", {T, s.width()},
+  const auto call = ctx.record(
+      "heads_backward", x.qkv.dtype,
       {flop_of(s, T, norms ? 11 : 0), bytes_of({x.dqhat, x.dkhat, x.dv, x.dqkv}) + read_for_norms});
   cpu::heads_backward(ctx, x);
 }

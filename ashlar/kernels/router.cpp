@@ -17,8 +17,8 @@ void router_mix_forward(const Context& ctx, const RouterMixForward& x) {
     check_tensor(x.gamma_R, {R}, stream);
     check_tensor(x.r_prev_TR, x.r_TR.shape, stream);
   }
-  ctx.record(
-      "router_mix_forward", x.r_TR.shape,
+  const auto call = ctx.record(
+      "router_mix_forward", x.r_TR.dtype,
       {7 * T * R, bytes_of({x.r_TR, x.r_TR, x.r_prev_TR, x.n_TR, x.rstd_T}) + 3 * x.w_R.bytes()});
   cpu::router_mix_forward(ctx, x);
 }
@@ -35,10 +35,11 @@ void router_mix_backward(const Context& ctx, const RouterMixBackward& x) {
   check_real(x.dr_low_TR, x.r_TR.shape);
   for (const Tensor* t : {&x.dr_next_TR, &x.r_prev_TR, &x.dr_prev_TR})
     if (*t) check_tensor(*t, x.r_TR.shape, stream);
-  ctx.record("router_mix_backward", x.r_TR.shape,
-             {16 * T * R, bytes_of({x.dn_TR, x.dr_next_TR, x.r_TR, x.r_prev_TR, x.dr_TR,
-                                    x.dr_low_TR, x.dr_prev_TR, x.rstd_T}) +
-                              5 * x.w_R.bytes()});
+  const auto call =
+      ctx.record("router_mix_backward", x.r_TR.dtype,
+                 {16 * T * R, bytes_of({x.dn_TR, x.dr_next_TR, x.r_TR, x.r_prev_TR, x.dr_TR,
+                                        x.dr_low_TR, x.dr_prev_TR, x.rstd_T}) +
+                                  5 * x.w_R.bytes()});
   cpu::router_mix_backward(ctx, x);
 }
 
@@ -47,7 +48,8 @@ void bias_gelu_forward(const Context& ctx, const Tensor& z_TR, const Tensor& b_R
   ASHLAR_ASSERT(is_stream(z_TR.dtype));
   check_tensor(b_R, {z_TR.shape[1]}, z_TR.dtype);
   check_real(s_TR, z_TR.shape);
-  ctx.record("bias_gelu_forward", z_TR.shape, {4 * z_TR.numel(), bytes_of({z_TR, b_R, s_TR})});
+  const auto call =
+      ctx.record("bias_gelu_forward", z_TR.dtype, {4 * z_TR.numel(), bytes_of({z_TR, b_R, s_TR})});
   cpu::bias_gelu_forward(ctx, z_TR, b_R, s_TR);
 }
 
@@ -56,8 +58,9 @@ void bias_gelu_backward(const Context& ctx, const BiasGeluBackward& x) {
   ASHLAR_ASSERT(is_stream(stream));
   for (const Tensor* t : {&x.b_R, &x.db_R}) check_tensor(*t, {x.z_TR.shape[1]}, stream);
   for (const Tensor* t : {&x.ds_TR, &x.dz_TR}) check_real(*t, x.z_TR.shape);
-  ctx.record("bias_gelu_backward", x.z_TR.shape,
-             {9 * x.z_TR.numel(), bytes_of({x.ds_TR, x.z_TR, x.b_R, x.dz_TR, x.db_R})});
+  const auto call =
+      ctx.record("bias_gelu_backward", stream,
+                 {9 * x.z_TR.numel(), bytes_of({x.ds_TR, x.z_TR, x.b_R, x.dz_TR, x.db_R})});
   cpu::bias_gelu_backward(ctx, x);
 }
 
@@ -69,8 +72,9 @@ void router_select_forward(const Context& ctx, const RouterSelectForward& x) {
   check_tensor(x.p_TX, x.logits_TX.shape, stream);
   check_tensor(x.expert_T, {T}, DType::kI32);
   check_tensor(x.chosen_T, {T}, stream);
-  ctx.record("router_select_forward", x.logits_TX.shape,
-             {6 * T * X, bytes_of({x.logits_TX, x.bias_X, x.p_TX, x.expert_T, x.chosen_T})});
+  const auto call =
+      ctx.record("router_select_forward", x.p_TX.dtype,
+                 {6 * T * X, bytes_of({x.logits_TX, x.bias_X, x.p_TX, x.expert_T, x.chosen_T})});
   cpu::router_select_forward(ctx, x);
 }
 
@@ -81,8 +85,9 @@ void router_select_backward(const Context& ctx, const RouterSelectBackward& x) {
   check_tensor(x.dchosen_T, {T}, stream);
   check_tensor(x.expert_T, {T}, DType::kI32);
   check_real(x.dlogits_TX, x.p_TX.shape);
-  ctx.record("router_select_backward", x.p_TX.shape,
-             {3 * T * X, bytes_of({x.dchosen_T, x.p_TX, x.expert_T, x.dlogits_TX})});
+  const auto call =
+      ctx.record("router_select_backward", x.p_TX.dtype,
+                 {3 * T * X, bytes_of({x.dchosen_T, x.p_TX, x.expert_T, x.dlogits_TX})});
   cpu::router_select_backward(ctx, x);
 }
 

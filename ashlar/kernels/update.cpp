@@ -7,39 +7,39 @@ namespace ashlar::kernels {
 namespace {
 
 // All have one type and size; each of `streams` tensors is read or written once.
-void count(const Context& ctx, std::string_view op, int64_t flop, int64_t streams, const Tensor& x,
-           std::initializer_list<Tensor> others = {}) {
+Trace::Scope count(const Context& ctx, std::string_view op, int64_t flop, int64_t streams,
+                   const Tensor& x, std::initializer_list<Tensor> others = {}) {
   ASHLAR_ASSERT(is_stream(x.dtype));
   for (const Tensor& other : others)
     ASHLAR_ASSERT(other.dtype == x.dtype && other.numel() == x.numel());
-  ctx.record(op, {x.numel()}, {flop * x.numel(), streams * x.bytes()});
+  return ctx.record(op, x.dtype, {flop * x.numel(), streams * x.bytes()});
 }
 
 }  // namespace
 
 void adamw(const Context& ctx, const AdamW& x) {
   ASHLAR_ASSERT(x.step.step >= 1);
-  count(ctx, "adamw", 15, 7, x.w, {x.g, x.m, x.v});
+  const auto call = count(ctx, "adamw", 15, 7, x.w, {x.g, x.m, x.v});
   cpu::adamw(ctx, x);
 }
 
 void muon_momentum(const Context& ctx, const MuonMomentum& x) {
-  count(ctx, "muon_momentum", 5, 4, x.g, {x.m, x.x});
+  const auto call = count(ctx, "muon_momentum", 5, 4, x.g, {x.m, x.x});
   cpu::muon_momentum(ctx, x);
 }
 
 void muon_apply(const Context& ctx, const MuonApply& x) {
-  count(ctx, "muon_apply", 3, 3, x.w, {x.x});
+  const auto call = count(ctx, "muon_apply", 3, 3, x.w, {x.x});
   cpu::muon_apply(ctx, x);
 }
 
 double sum_of_squares(const Context& ctx, const Tensor& x) {
-  count(ctx, "sum_of_squares", 2, 1, x);
+  const auto call = count(ctx, "sum_of_squares", 2, 1, x);
   return cpu::sum_of_squares(ctx, x);
 }
 
 int64_t first_non_finite(const Context& ctx, const Tensor& x) {
-  count(ctx, "first_non_finite", 0, 1, x);
+  const auto call = count(ctx, "first_non_finite", 0, 1, x);
   return cpu::first_non_finite(ctx, x);
 }
 

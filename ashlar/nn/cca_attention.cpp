@@ -4,15 +4,16 @@
 //                                halo_forward     z, vd -> halo_z, halo_vd   from elsewhere
 //                                conv0            z, halo_z -> columns       in the workspace
 //                                conv1 product    columns -> y
-//                                (query sums)     q -> q_sum       only where ranks share the keys
-//                                qk               qkv, y, halo_vd -> qhat, khat, v;  posts the keys
+//                                (query sums)     q -> q_sum    only where ranks share the keys
+//                                qk               qkv, y, halo_vd -> qhat, khat, v;  posts keys
 //              attend            -> att, lse;  att -o product-> o
 //   backward   (keys)            posts the keys
-//              attend_backward   d_o -o product-> datt -> dqhat, dkhat, dv;  posts the keys' gradients
-//              project_backward  the same upwards.  qk_backward writes dqkv, in z what comes through
-//                                the mean; conv_columns_backward adds what comes through the
-//                                convolutions, halo_backward what other segments send back.  Only
-//                                then dqkv is whole, and the qkv product can follow.
+//              attend_backward   d_o -o product-> datt -> dqhat, dkhat, dv;  posts the gradients
+//                                of keys and values
+//              project_backward  the same upwards.  qk_backward writes dqkv, in z what comes
+//                                through the mean; conv_columns_backward adds what comes through
+//                                the convolutions, halo_backward what other segments send back.
+//                                Only then dqkv is whole, and the qkv product can follow.
 //
 // columns, twice as wide as z, are not saved: project_backward makes them again while the keys'
 // gradients travel home, and takes their memory for their gradient.  Scopes of the workspace end as

@@ -10,6 +10,7 @@ namespace {
 using kernels::Context;
 
 using Use = Residency::Use;
+using In = TracePlace::Branch;
 
 int64_t unit_of(int64_t block) {
   return block + 1;
@@ -34,7 +35,9 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
   const Block& w = call.weights.blocks[size_t(l)];
   const Pass pass = call.at(l, saved.slot);
   call.residency.acquire(ctx, unit_of(l), use);
+  ctx.enter(In::kMixer);
   run_forward(*w.mixer, ctx, pass, s.a, {}, s.o);
+  ctx.enter(In::kNone);
   merge_norm_forward(ctx, {.eps = call.weights.spec.norm_eps,
                            .o_TH = s.o,
                            .r_TH = saved.x[size_t(l)],
@@ -43,8 +46,10 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
                            .h_TH = s.h,
                            .y_TH = s.m,
                            .rstd_T = s.rstd_m});
+  ctx.enter(In::kFeedForward);
   if (use == Use::kForward || !replays_alone(call.weights.spec, l))
     run_forward(*w.feed_forward, ctx, pass, s.m, carry_of(saved, l), s.e);
+  ctx.enter(In::kNone);
   call.residency.release(ctx, unit_of(l), use);
 }
 
@@ -205,10 +210,12 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     carry.d_in = carry.in ? dcarry : Tensor{};
     carry_is_read = carry_is_read || b.feed_forward->needs().carry_width > 0;
     call.residency.acquire(ctx, unit_of(l), Use::kBackward);
+    ctx.enter(In::kFeedForward);
     Pass feed_forward = pass;
     feed_forward.replay = again && replays_alone(w.spec, l);
     run_backward(*b.feed_forward, ctx, feed_forward,
                  {.a = s.m, .d_o = de, .da = dm, .carry = carry});
+    ctx.enter(In::kNone);
     merge_norm_backward(ctx, {.dy_TH = dm,
                               .dh_in_TH = dstream,
                               .o_TH = s.o,
@@ -221,7 +228,9 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
                               .dr_TH = dstream,
                               .grads = b.mixer_merge.gradients(),
                               .dw_H = b.feed_forward_norm.gradient});
+    ctx.enter(In::kMixer);
     run_backward(*b.mixer, ctx, pass, {.a = s.a, .d_o = d_o, .da = da, .carry = {}});
+    ctx.enter(In::kNone);
     call.residency.release(ctx, unit_of(l), Use::kBackward);
   }
   ctx.enter("backward");

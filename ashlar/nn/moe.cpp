@@ -7,8 +7,8 @@
 //              experts_backward  dy_rows -> dact -> dgate_up -> dx_rows
 //              route_backward    dchosen through the router -> dm;  dm += dx_rows
 //
-// Rows go to experts and back through ExpertExchange, forward and backward alike: a part posts them,
-// the next receives them.
+// Rows go to experts and back through ExpertExchange, forward and backward alike: a part posts
+// them, the next receives them.
 #include "ashlar/nn/moe.h"
 
 #include "ashlar/kernels/copy.h"

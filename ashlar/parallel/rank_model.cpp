@@ -129,6 +129,8 @@ void RankModel::shard_state(Allocator& allocator) {
 void RankModel::begin_step() {
   in_step_ = true;
   num_accumulated_ = 0;
+  ctx_.enter("start of step");
+  ctx_.enter_micro_batch(-1);
   fill(ctx_, model_->unit_gradients(0), 0.0);
   if (!loads_.empty()) fill(ctx_, all_step_loads_, 0.0);
 }
@@ -156,6 +158,8 @@ nn::ModelCall RankModel::call() {
 
 LossSum RankModel::accumulate(const MicroBatch& batch) {
   ASHLAR_ASSERT(in_step_ && num_accumulated_ < micro_batches_per_step());
+  ctx_.enter("inputs");
+  ctx_.enter_micro_batch(num_accumulated_);
   load(batch);
   zero_->begin_micro_batch(num_accumulated_ == 0, num_accumulated_ + 1 == micro_batches_per_step());
   ++num_accumulated_;
@@ -179,6 +183,7 @@ LossSum RankModel::accumulate(const MicroBatch& batch) {
 void RankModel::reduce() {
   ASHLAR_ASSERT(in_step_ && num_accumulated_ == micro_batches_per_step());
   ctx_.enter("reduce");
+  ctx_.enter_micro_batch(-1);
   if (partial_) partial_->sum(ctx_, groups_.tp());
   zero_->finish_gradients(ctx_);
   if (!loads_.empty() && recipe_.balance.scope == BalanceScope::kGlobalBatch)
@@ -188,6 +193,7 @@ void RankModel::reduce() {
 
 LossSum RankModel::evaluate(const MicroBatch& batch) {
   ASHLAR_ASSERT(!in_step_);
+  ctx_.enter("inputs");
   load(batch);
   zero_->begin_forward();
   zero_->need_root(ctx_);

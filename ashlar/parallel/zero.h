@@ -117,7 +117,7 @@ class Zero final : public nn::Residency {
   void end_gradient(const kernels::Context&, int64_t unit);
   std::span<const int64_t> counts_of(int64_t unit, int64_t bucket);
 
-  // For the copies that begin a gather.  It has no recorder: what a rank copies depends on the
+  // For the copies that begin a gather.  It has no trace: what a rank copies depends on the
   // blocks in which its shard lies, and a plan runs one rank's step for all that keep as much.
   const kernels::Context gather_ctx_;
   comm::Group& data_;

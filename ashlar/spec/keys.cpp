@@ -327,6 +327,8 @@ Rows train() {
              "save and stop after this time; 0: no limit"),
       integer("train.memory_limit_mib", t, &T::memory_limit_mib, {0, 1 << 30},
               "most memory that the run may allocate; 0: no limit"),
+      integer("train.trace_steps", t, &T::trace_steps, {0, 1000},
+              "steps, from the second of a start on, whose trace every rank writes; 0: none"),
   };
 }
 

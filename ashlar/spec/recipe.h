@@ -116,6 +116,7 @@ struct TrainSpec {
   int64_t log_every = 10;
   double max_minutes = 0;        // > 0: stop cleanly (and save) after this time
   int64_t memory_limit_mib = 0;  // 0: no limit
+  int64_t trace_steps = 0;       // recorded from the second step of a start on; 0: none
   friend bool operator==(const TrainSpec&, const TrainSpec&) = default;
 };
 

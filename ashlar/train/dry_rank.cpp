@@ -7,9 +7,10 @@
 namespace ashlar::train {
 namespace {
 
-std::string text_of(const kernels::Phase& phase, bool evaluating) {
-  return fmt::format("{}{}{}", evaluating ? "evaluation: " : "", phase.name,
-                     phase.layer < 0 ? "" : fmt::format(" of block {}", phase.layer));
+std::string text_of_place(const Trace& trace, bool evaluating) {
+  const TracePlace& place = trace.place();
+  return fmt::format("{}{}{}", evaluating ? "evaluation: " : "", trace.phase(place),
+                     place.block < 0 ? "" : fmt::format(" of block {}", place.block));
 }
 
 }  // namespace
@@ -27,53 +28,74 @@ kernels::Cost total(const Costs& costs) {
   return sum;
 }
 
-std::vector<GroupTraffic> traffic_of(const Trainer& trainer) {
-  std::vector<GroupTraffic> list;
-  for (const comm::Group* group : trainer.model().all_groups())
-    for (comm::TrafficRow& row : group->traffic())
-      list.push_back({group->name(), group->size(), std::move(row)});
-  return list;
-}
-
-std::vector<GroupTraffic> traffic_since(const std::vector<GroupTraffic>& before,
-                                        std::vector<GroupTraffic> now) {
-  for (GroupTraffic& t : now)
-    for (const GroupTraffic& b : before)
-      if (b.group == t.group && b.row.op == t.row.op && b.row.label == t.row.label) {
-        t.row.launches -= b.row.launches;
-        t.row.sent_bytes -= b.row.sent_bytes;
-        t.row.received_bytes -= b.row.received_bytes;
-      }
-  std::erase_if(now, [](const GroupTraffic& t) { return t.row.launches == 0; });
-  return now;
-}
-
 DryRank::DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads,
                  std::optional<int64_t> workspace_bytes)
     : world_(rank, num_ranks, {}, allocator_),
-      trainer_(recipe, compute, allocator_, threads, world_.group(), workspace_bytes, &recorder_),
+      trace_(world_.group().trace()),
+      trainer_(recipe, compute, allocator_, threads, world_.group(), workspace_bytes),
       ids_(size_t(recipe.train.micro_batch * recipe.data.sequence_length), 0),
       sequence_(kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length)) {
   trainer_.context().workspace->watch_peak(
-      [this] { workspace_peak_ = text_of(recorder_.phase, evaluating_); });
+      [this] { workspace_peak_ = text_of_place(trace_, evaluating_); });
+}
+
+void DryRank::begin() {
+  costs_.clear();
+  traffic_.clear();
+  num_events_ = {};
+  trace_.start();
 }
 
 // Steps of many micro-batches would keep long lists.
 void DryRank::drain() {
-  for (const kernels::Record& record : recorder_.records) {
-    const auto found = costs_.find(record.op);
-    kernels::Cost& cost = found != costs_.end() ? found->second : costs_[std::string(record.op)];
-    cost.flop += record.cost.flop;
-    cost.bytes += record.cost.bytes;
+  std::vector<size_t> num_ended(size_t(trace_.num_lanes()), 0);
+  for (const TraceEvent& event : trace_.events()) {
+    const std::string_view name = trace_.text(event.name);
+    if (event.kind == TraceEvent::Kind::kKernel) {
+      const auto found = costs_.find(name);
+      kernels::Cost& cost = found != costs_.end() ? found->second : costs_[std::string(name)];
+      cost.flop += event.flop;
+      cost.bytes += event.bytes;
+    } else if (event.kind == TraceEvent::Kind::kPost) {
+      Moved& moved =
+          traffic_[{trace_.group(event.group).name, comm::op_of(name), trace_.text(event.label)}];
+      ++moved.launches;
+      if (event.lane < 0) continue;  // alone
+      // Operations of a recording world run in the call: a lane's are in the order of its posts.
+      const TraceEvent& ended =
+          trace_.lane_events(event.lane)[2 * num_ended[size_t(event.lane)]++ + 1];
+      ASHLAR_ASSERT(ended.kind == TraceEvent::Kind::kEnded && ended.ticket == event.ticket);
+      moved.sent_bytes += ended.bytes;
+      moved.received_bytes += ended.received_bytes;
+    }
   }
-  recorder_.records.clear();
+  const TraceRoom size = trace_.size();
+  num_events_.events += size.events;
+  num_events_.lane_events += size.lane_events;
+  num_events_.messages += size.messages;
+  trace_.clear();
+}
+
+void DryRank::end() {
+  drain();
+  trace_.stop();
+}
+
+std::vector<GroupTraffic> DryRank::traffic() const {
+  std::vector<GroupTraffic> list;
+  for (const comm::Group* group : trainer_.model().all_groups())
+    for (const auto& [key, moved] : traffic_)
+      if (const auto& [name, op, label] = key; name == group->name())
+        list.push_back(
+            {name,
+             group->size(),
+             {op, std::string(label), moved.launches, moved.sent_bytes, moved.received_bytes}});
+  return list;
 }
 
 void DryRank::step() {
   trainer_.weights_changed();
-  recorder_.records.clear();
-  costs_.clear();
-  const std::vector<GroupTraffic> before = traffic_of(trainer_);
+  begin();
   trainer_.begin_step(0);
   for (int64_t i = 0; i < trainer_.model().micro_batches_per_step(); ++i) {
     trainer_.accumulate({ids_, ids_, sequence_.segments()});
@@ -81,24 +103,22 @@ void DryRank::step() {
   }
   trainer_.reduce();
   trainer_.apply(trainer_.measure());
-  drain();
-  traffic_ = traffic_since(before, traffic_of(trainer_));
+  end();
 }
 
 void DryRank::update() {
-  recorder_.records.clear();
-  costs_.clear();
-  const std::vector<GroupTraffic> before = traffic_of(trainer_);
+  begin();
   trainer_.apply(trainer_.measure());
-  drain();
-  traffic_ = traffic_since(before, traffic_of(trainer_));
+  end();
 }
 
 void DryRank::evaluate() {
   evaluating_ = true;
+  trace_.start();  // the place of the workspace's peak
   trainer_.evaluate({ids_, ids_, sequence_.segments()});
+  trace_.stop();
+  trace_.clear();
   evaluating_ = false;
-  recorder_.records.clear();
 }
 
 }  // namespace ashlar::train

@@ -5,6 +5,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "ashlar/comm/recording/recording.h"
@@ -23,10 +25,6 @@ struct GroupTraffic {
   comm::TrafficRow row;
   bool operator==(const GroupTraffic&) const = default;
 };
-// The traffic of the trainer so far, in groups of one rank too, which cost no bytes.
-std::vector<GroupTraffic> traffic_of(const Trainer& trainer);
-std::vector<GroupTraffic> traffic_since(const std::vector<GroupTraffic>& before,
-                                        std::vector<GroupTraffic> now);
 
 class DryRank {
  public:
@@ -46,22 +44,31 @@ class DryRank {
   int64_t workspace_bytes() const { return trainer_.workspace_peak_bytes(); }
   // Where the workspace was as large for the first time: "backward of block 7".
   const std::string& workspace_peak() const { return workspace_peak_; }
-  // What the last step() or update() cost and moved.
+  // What the last step() or update() cost and moved, by the events of its trace.
   const Costs& costs() const { return costs_; }
-  const std::vector<GroupTraffic>& traffic() const { return traffic_; }
+  std::vector<GroupTraffic> traffic() const;
+  // How many events these were.
+  TraceRoom num_events() const { return num_events_; }
 
  private:
+  void begin();
   void drain();
+  void end();
   Allocator allocator_{Device::kMeta};
   comm::RecordingWorld world_;
-  kernels::Recorder recorder_;
+  Trace& trace_;
   Trainer trainer_;
   std::vector<int32_t> ids_;
   kernels::Sequence sequence_;
   bool evaluating_ = false;
   std::string workspace_peak_ = "start";
   Costs costs_;
-  std::vector<GroupTraffic> traffic_;
+  struct Moved {
+    int64_t launches = 0, sent_bytes = 0, received_bytes = 0;
+  };
+  // By group, op and label; texts of the trace.
+  std::map<std::tuple<std::string, comm::Op, std::string_view>, Moved> traffic_;
+  TraceRoom num_events_;
 };
 
 }  // namespace ashlar::train

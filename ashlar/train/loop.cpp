@@ -40,6 +40,7 @@
 #include "ashlar/train/plan.h"
 #include "ashlar/train/saves.h"
 #include "ashlar/train/state.h"
+#include "ashlar/train/traced_steps.h"
 
 namespace ashlar::train {
 namespace {
@@ -90,6 +91,7 @@ class Run {
   Threads threads_;
   Allocator& allocator_;
   Trainer trainer_;
+  TracedSteps traced_;
   data::Sources sources_;  // before the tokenizer: a dataset that is not there is to be named first
   std::unique_ptr<data::Tokenizer> tokenizer_;
   StateWriter writer_;
@@ -131,6 +133,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       threads_(seat.num_threads),
       allocator_(seat.allocator),
       trainer_(recipe_, compute_, allocator_, threads_, ranks_, plan_.workspace_bytes),
+      traced_(recipe_, files, log, trainer_.model().groups(), plan_.trace, seat.local_ranks),
       sources_(data::open_sources(files, recipe.data, recipe.model.vocab_size)),
       tokenizer_(data::tokenizer_of(files, recipe.data)),
       writer_(trainer_, tokenizer_->bytes()),
@@ -245,7 +248,9 @@ Outcome Run::train() {
   const auto deadline = recipe_.train.max_minutes * 60.0;
   bool first = true;
   while (!finished()) {
+    traced_.begin_step(counters_.step + 1);
     step();
+    traced_.end_step();
     check_data(0.0);
     if (first) {
       if (const auto age_s = process_age_s()) {
@@ -279,6 +284,7 @@ Outcome Run::train() {
   if (outcome == Outcome::kPreempted)
     log_.info("{}: saving step {} and stopping", first_said(ranks_, signals_.name(), "signal"),
               counters_.step);
+  traced_.finish();
   before_save();
   saves_->finish(counters_, health_.state(), cursor_);
   if (verify_ && !verify_->done())

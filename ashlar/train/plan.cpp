@@ -33,6 +33,7 @@ RunPlan plan_rank(const Recipe& recipe, DType compute, int num_ranks, int rank, 
     dry.step();
     plan.costs = dry.costs();
     plan.traffic = dry.traffic();
+    plan.trace = dry.num_events();
     dry.evaluate();
     ASHLAR_ASSERT(dry.memory().num_allocations == allocations);  // all is taken at the start
     plan.num_parameters = dry.trainer().num_parameters();

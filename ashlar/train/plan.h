@@ -1,6 +1,6 @@
 // The dry run: a step of the real trainer on the meta device, of one rank or of a whole mesh.
-// Memory is the allocator's own count, work the kernels' own record, traffic the communicator's own
-// counters.
+// Memory is the allocator's own count, work and traffic are the events of the rank's trace
+// (tensor/trace.h).
 //
 // docs/plan.md says what it counts, and what not.
 #pragma once
@@ -18,6 +18,7 @@ struct RunPlan {
   int64_t num_parameters = 0;
   Costs costs;                        // of a step, all micro-batches
   std::vector<GroupTraffic> traffic;  // of the same step
+  TraceRoom trace;                    // of the same step: how many events it is
 };
 
 // The plan of one of num_ranks ranks.  num_threads: of its kernels; 0: train.threads.

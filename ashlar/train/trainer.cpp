@@ -9,15 +9,14 @@
 namespace ashlar::train {
 
 Trainer::Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
-                 comm::Group& ranks, std::optional<int64_t> workspace_bytes,
-                 kernels::Recorder* recorder)
+                 comm::Group& ranks, std::optional<int64_t> workspace_bytes)
     // In the order of the members: what comes later points at what comes before.
     : workspace_(workspace_bytes ? Arena(allocator, *workspace_bytes, Tag::kWorkspace)
                                  : Arena(Device::kMeta)),
       ctx_{.device = allocator.device(),
            .threads = &threads,
            .workspace = &workspace_,
-           .recorder = recorder},
+           .trace = &ranks.trace()},
       model_(ctx_, allocator, recipe, resolve_parallel(recipe, ranks.size()), ranks, compute),
       optimizer_(make_optimizer(allocator, compute)),
       balancer_(make_balancer(allocator)) {

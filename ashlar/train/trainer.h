@@ -11,8 +11,8 @@
 // ranks call; here stand what every layout has alike: rates, clipping, balancing, the numbers of a
 // step.
 //
-// The same object on the meta device is the dry run: it counts the same bytes and records every
-// kernel.
+// The same object on the meta device is the dry run: it counts the same bytes.  Kernels and what
+// ranks say are recorded in the trace of `ranks` (comm::Group::trace), once somebody starts it.
 #pragma once
 
 #include <optional>
@@ -41,8 +41,7 @@ class Trainer {
  public:
   // workspace_bytes: what a dry run of the step found; absent: count it (meta device only).
   Trainer(const Recipe& recipe, DType compute, Allocator& allocator, Threads& threads,
-          comm::Group& ranks, std::optional<int64_t> workspace_bytes,
-          kernels::Recorder* recorder = nullptr);
+          comm::Group& ranks, std::optional<int64_t> workspace_bytes);
   Trainer(const Trainer&) = delete;
 
   void initialize() { model_.initialize(); }            // weights from the seed

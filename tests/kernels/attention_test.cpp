@@ -289,12 +289,13 @@ TEST(Attention, BoundedScoresKeepTheirAccuracy) {
 TEST(Attention, MetaCountsWorkAndWorkspace) {
   for (const Case& c : {itself("rows", heads(4, 2, 16), packed({100, 100})), cases().back()}) {
     const Sequence queries(c.queries);
-    Recorder recorder;
+    Trace trace;
+    trace.start();
     Arena counted(Device::kMeta);
     Context meta;
     meta.device = Device::kMeta;
     meta.workspace = &counted;
-    meta.recorder = &recorder;
+    meta.trace = &trace;
     const auto absent = [](DType dtype, const Shape& shape) {
       return Tensor{nullptr, dtype, Device::kMeta, shape};
     };
@@ -308,9 +309,9 @@ TEST(Attention, MetaCountsWorkAndWorkspace) {
     forward(meta, c, dry);
     backward(meta, c, dry);
     const int64_t work = visible_pairs(queries, c.keys, c.shape.window) * c.shape.N * c.shape.D;
-    ASSERT_EQ(recorder.records.size(), 2u);
-    EXPECT_EQ(recorder.records[0].cost.flop, 4 * work);
-    EXPECT_EQ(recorder.records[1].cost.flop, 10 * work);
+    ASSERT_EQ(calls_of(trace).size(), 2u);
+    EXPECT_EQ(calls_of(trace)[0].cost.flop, 4 * work);
+    EXPECT_EQ(calls_of(trace)[1].cost.flop, 10 * work);
 
     Bench bench({DType::kF32, DType::kBF16}, false, 2);
     Allocator allocator(Device::kCpu);

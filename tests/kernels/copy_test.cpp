@@ -274,7 +274,7 @@ TEST(Copy, MetaRecordsTheSameAndTouchesNothing) {
     copy_from_runs(ctx, {shape, box, 0, 36, 0}, a, packed);
     copy_to_runs(ctx, {shape, box, 0, 36, 0}, packed, a);
     upload(ctx, ids, line);
-    const std::vector<Record>& records = bench.recorder().records;
+    const std::vector<Call> records = bench.calls();
     ASSERT_EQ(records.size(), 10u);
     const int64_t bytes[] = {99 * 6, 27 * 8, 0, 99 * 12, 99 * 2, 22 * 6, 0, 36 * 8, 36 * 8, 99 * 8};
     for (size_t i = 0; i < 10; ++i) EXPECT_EQ(records[i].cost.bytes, bytes[i]) << records[i].op;

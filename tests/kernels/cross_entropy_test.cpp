@@ -171,10 +171,11 @@ TEST(CrossEntropy, ExpApproxKeepsItsStatedError) {
 }
 
 TEST(CrossEntropy, MetaRecordsItsCost) {
-  Recorder recorder;
+  Trace trace;
+  trace.start();
   Context meta;
   meta.device = Device::kMeta;
-  meta.recorder = &recorder;
+  meta.trace = &trace;
   const auto absent = [](DType dtype, const Shape& shape) {
     return Tensor{nullptr, dtype, Device::kMeta, shape};
   };
@@ -182,9 +183,9 @@ TEST(CrossEntropy, MetaRecordsItsCost) {
                        .targets_t = absent(DType::kI32, {8}),
                        .loss_t = absent(DType::kF32, {8}),
                        .dlogits_tV = absent(DType::kBF16, {8, 100})});
-  ASSERT_EQ(recorder.records.size(), 1u);
-  EXPECT_EQ(recorder.records[0].cost.flop, 6 * 8 * 100);
-  EXPECT_EQ(recorder.records[0].cost.bytes, 8 * 100 * (4 + 4 + 2));
+  ASSERT_EQ(calls_of(trace).size(), 1u);
+  EXPECT_EQ(calls_of(trace)[0].cost.flop, 6 * 8 * 100);
+  EXPECT_EQ(calls_of(trace)[0].cost.bytes, 8 * 100 * (4 + 4 + 2));
 }
 
 }  // namespace

@@ -23,13 +23,36 @@ struct Precision {
   DType stream = DType::kF64, product = DType::kF64;
 };
 
+// A call of a kernel, as it recorded it.
+struct Call {
+  std::string_view op;
+  Cost cost;
+  DType dtype;
+  TraceEvent::Varies varies;
+  int64_t rows;
+};
+
+inline std::vector<Call> calls_of(const Trace& trace) {
+  std::vector<Call> calls;
+  for (const TraceEvent& e : trace.events())
+    calls.push_back({trace.text(e.name), {e.flop, e.bytes}, e.dtype, e.varies, e.rows});
+  return calls;
+}
+
+inline Cost total(const std::vector<Call>& calls) {
+  Cost sum;
+  for (const Call& call : calls) sum.flop += call.cost.flop, sum.bytes += call.cost.bytes;
+  return sum;
+}
+
 class Bench {
  public:
   explicit Bench(Precision precision = {}, bool reference = true, int num_threads = 1,
                  Device device = Device::kCpu)
       : precision_(precision), threads_(num_threads), allocator_(device), workspace_(workspace()) {
     context_.device = device;
-    context_.recorder = &recorder_;
+    context_.trace = &trace_;
+    trace_.start();
     context_.threads = &threads_;
     context_.workspace = &workspace_;
     context_.reference = reference;
@@ -37,7 +60,7 @@ class Bench {
   const Context& context() const { return context_; }
   const Precision& precision() const { return precision_; }
   const Arena& taken() const { return workspace_; }
-  const Recorder& recorder() const { return recorder_; }
+  std::vector<Call> calls() const { return calls_of(trace_); }
 
   Tensor zeros(DType dtype, const Shape& shape) {
     return tensors_.emplace_back(make_tensor(allocator_, dtype, shape, Tag::kInput)).tensor;
@@ -77,7 +100,7 @@ class Bench {
   Threads threads_;
   Allocator allocator_;
   Arena workspace_;
-  Recorder recorder_;
+  Trace trace_;
   std::list<OwnedTensor> tensors_;
   Context context_;
 };
@@ -141,12 +164,15 @@ inline void expect_same_on_meta(const Bench& real, const Op& op, const std::stri
   Bench meta(real.precision(), false, 1, Device::kMeta);
   op(meta);
   EXPECT_EQ(meta.taken().peak_bytes(), real.taken().peak_bytes()) << name;
-  const auto &want = real.recorder().records, &got = meta.recorder().records;
+  const std::vector<Call> want = real.calls(), got = meta.calls();
   ASSERT_EQ(got.size(), want.size()) << name;
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i].op, want[i].op) << name;
     EXPECT_EQ(got[i].cost.bytes, want[i].cost.bytes) << name << ": " << got[i].op;
     EXPECT_EQ(got[i].cost.flop, want[i].cost.flop) << name << ": " << got[i].op;
+    EXPECT_EQ(got[i].dtype, want[i].dtype) << name << ": " << got[i].op;
+    EXPECT_EQ(got[i].varies, want[i].varies) << name << ": " << got[i].op;
+    EXPECT_EQ(got[i].rows, want[i].rows) << name << ": " << got[i].op;
   }
 }
 

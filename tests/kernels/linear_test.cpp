@@ -14,6 +14,7 @@
 
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/isa.h"
+#include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -391,12 +392,13 @@ TEST(Linear, MetaCountsWhatTheRealRunTakes) {
         Threads threads(1);
         Allocator allocator(device);
         Arena workspace(allocator, 4 << 20, Tag::kWorkspace);
-        Recorder recorder;
+        Trace trace;
+        trace.start();
         Context ctx{.device = device,
                     .threads = device == Device::kMeta ? nullptr : &threads,
                     .workspace = &workspace,
                     .reference = path.reference,
-                    .recorder = &recorder};
+                    .trace = &trace};
         std::list<OwnedTensor> owned;
         const auto make = [&](DType dtype, const Shape& shape) {
           return owned.emplace_back(make_tensor(allocator, dtype, shape, Tag::kInput)).tensor;
@@ -426,7 +428,7 @@ TEST(Linear, MetaCountsWhatTheRealRunTakes) {
         blockdiag_linear_backward_input(ctx, types.compute, wide_y, stack, wide_x);
         blockdiag_linear_backward_weight(ctx, types.compute, wide_y, wide_x, stack.w);
         peaks.push_back(workspace.peak_bytes());
-        costs.push_back(recorder.total());
+        costs.push_back(total(calls_of(trace)));
       }
       EXPECT_EQ(peaks[0], peaks[1]);
       EXPECT_EQ(costs[0].bytes, costs[1].bytes);

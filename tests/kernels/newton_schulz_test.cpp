@@ -9,6 +9,7 @@
 
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/isa.h"
+#include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {
 namespace {
@@ -241,15 +242,16 @@ TEST(NewtonSchulz, MetaTakesTheSameWorkspace) {
         Threads threads(2);
         Allocator allocator(device);
         Arena workspace(allocator, 4 << 20, Tag::kWorkspace);
-        Recorder recorder;
+        Trace trace;
+        trace.start();
         const Context ctx{
-            .device = device, .threads = &threads, .workspace = &workspace, .recorder = &recorder};
+            .device = device, .threads = &threads, .workspace = &workspace, .trace = &trace};
         const OwnedTensor x =
             make_tensor(allocator, compute == DType::kF64 ? DType::kF64 : DType::kF32,
                         {2, d.M, d.N}, Tag::kInput);
         orthogonalize(ctx, compute, x.tensor);
         peaks.push_back(workspace.peak_bytes());
-        flop.push_back(recorder.total().flop);
+        flop.push_back(total(calls_of(trace)).flop);
       }
       EXPECT_EQ(peaks[0], peaks[1]);
       const int64_t m = std::min(d.M, d.N), n = std::max(d.M, d.N);

@@ -268,9 +268,9 @@ TEST(Norm, CostOfACall) {
                                   .rstd_T = b.stream(Shape{130}),
                                   .dh_TH = b.stream(TH),
                                   .dw_H = b.stream(H)});
-  ASSERT_EQ(b.recorder().records.size(), 1u);
-  EXPECT_EQ(b.recorder().records[0].op, "rms_norm_backward");
-  EXPECT_EQ(b.recorder().total().bytes, 8 * (3 * 130 * 8 + 130 + 2 * 8));
+  ASSERT_EQ(b.calls().size(), 1u);
+  EXPECT_EQ(b.calls()[0].op, "rms_norm_backward");
+  EXPECT_EQ(total(b.calls()).bytes, 8 * (3 * 130 * 8 + 130 + 2 * 8));
   EXPECT_EQ(b.taken().peak_bytes(), 3 * 8 * 8);  // one row of dw per 64 tokens
 }
 

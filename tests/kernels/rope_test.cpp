@@ -168,7 +168,7 @@ TEST(Rope, CostOfACall) {
     l.rope = b.stream({130, 6});
     l.forward();
     Gradients(l, b.product(l.qkv.shape)).run(l);
-    const auto& records = b.recorder().records;
+    const std::vector<Call> records = b.calls();
     ASSERT_EQ(records.size(), 2u);
     EXPECT_EQ(records[0].op, "heads_forward");
     EXPECT_EQ(records[1].op, "heads_backward");

@@ -216,18 +216,19 @@ TEST(Update, NonFiniteElementsAreFound) {
 }
 
 TEST(Update, MetaRecordsBytes) {
-  Recorder recorder;
+  Trace trace;
+  trace.start();
   Context meta;
   meta.device = Device::kMeta;
-  meta.recorder = &recorder;
+  meta.trace = &trace;
   const Tensor x{nullptr, DType::kF32, Device::kMeta, {1000}};
   const AdamWStep step{.lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0, .step = 1};
   adamw(meta, {.step = step, .g = x, .w = x, .m = x, .v = x});
   EXPECT_EQ(sum_of_squares(meta, x), 0.0);
   EXPECT_EQ(first_non_finite(meta, x), -1);
-  ASSERT_EQ(recorder.records.size(), 3u);
-  EXPECT_EQ(recorder.records[0].cost.bytes, 28 * 1000);
-  EXPECT_EQ(recorder.records[1].cost.bytes, 4 * 1000);
+  ASSERT_EQ(calls_of(trace).size(), 3u);
+  EXPECT_EQ(calls_of(trace)[0].cost.bytes, 28 * 1000);
+  EXPECT_EQ(calls_of(trace)[1].cost.bytes, 4 * 1000);
 }
 
 }  // namespace

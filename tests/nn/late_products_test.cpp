@@ -1,5 +1,5 @@
-// Products of weights that are kept back and run later, and branches that make their values again in
-// their own backward: the same bits as at once.
+// Products of weights that are kept back and run later, and branches that make their values again
+// in their own backward: the same bits as at once.
 #include "ashlar/nn/late_products.h"
 
 #include <gtest/gtest.h>

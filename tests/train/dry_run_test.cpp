@@ -9,96 +9,19 @@
 #include "ashlar/train/plan_json.h"
 #include "ashlar/train/plan_print.h"
 #include "parity.h"
+#include "real_rank.h"
 #include "tests/support/malloc_count.h"
 
 namespace ashlar::train {
 namespace {
 
-const std::string kTiny = ASHLAR_TEST_DATA "/recipes/tiny.toml";
-const std::string kNano = ASHLAR_TEST_DATA "/../../recipes/zaya1-nano.toml";
-
-using Overrides = std::vector<std::string>;
-
-Recipe recipe_with(const Overrides& overrides) {
-  Overrides all = {"train.micro_batch=1", "train.global_batch=8", "data.num_streams=8",
-                   "data.sequence_length=48", "train.threads=1"};
-  all.insert(all.end(), overrides.begin(), overrides.end());
-  return load_recipe(kTiny, all);
-}
+using namespace testing_support;
 
 Recipe recipe_of(const ParityCase& c, const std::string& precision) {
   Overrides all = c.model;
   all.insert(all.end(), c.overrides.begin(), c.overrides.end());
   all.push_back("train.precision=" + precision);
   return recipe_with(all);
-}
-
-class RealRank {
- public:
-  RealRank(const Recipe& recipe, DType compute, comm::Group& ranks, Allocator& allocator,
-           int64_t workspace_bytes)
-      : threads_(1),
-        allocator_(allocator),
-        trainer_(recipe, compute, allocator, threads_, ranks, workspace_bytes, &recorder_),
-        num_rows_(recipe.train.micro_batch),
-        length_(recipe.data.sequence_length) {
-    for (int64_t i = 0; i < num_rows_ * length_; ++i)
-      ids_.push_back(int32_t((i * 7919 + 13) % recipe.model.vocab_size));
-    cut_rows(2);
-    trainer_.initialize();
-  }
-  // Every row into so many documents, which end where no rank's part does.
-  void cut_rows(int64_t num_documents) {
-    constexpr int64_t kShort = 19;
-    segments_.clear();
-    for (int64_t row = 0; row < num_rows_; ++row)
-      for (int64_t i = 0; i < num_documents; ++i) {
-        const int64_t begin = i * kShort, end = i + 1 < num_documents ? begin + kShort : length_;
-        segments_.push_back({row * length_ + begin, end - begin, 0, row * num_documents + i});
-      }
-  }
-  void step(int64_t number) {
-    recorder_.records.clear();
-    trainer_.begin_step(number);
-    for (int64_t i = 0; i < trainer_.model().micro_batches_per_step(); ++i)
-      trainer_.accumulate(batch());
-    trainer_.reduce();
-    trainer_.apply(trainer_.measure());
-    // Nothing of the step is under way any more.
-    trainer_.model().groups().world().barrier("between steps").wait();
-  }
-  void evaluate() { trainer_.evaluate(batch()); }
-  MemoryCounts memory() const { return allocator_.counts(); }
-  const Trainer& trainer() const { return trainer_; }
-  // Of the last step.
-  Costs costs() const {
-    Costs sums;
-    for (const kernels::Record& record : recorder_.records)
-      add(sums, {{std::string(record.op), record.cost}});
-    return sums;
-  }
-
- private:
-  MicroBatch batch() const { return {ids_, ids_, segments_}; }
-  Threads threads_;
-  Allocator& allocator_;
-  kernels::Recorder recorder_;
-  Trainer trainer_;
-  const int64_t num_rows_, length_;
-  std::vector<int32_t> ids_;
-  std::vector<Segment> segments_;
-};
-
-using Body = std::function<void(comm::Group& ranks, Allocator& allocator)>;
-
-// Every rank with an allocator of its own, which counts its staging memory too.
-void on_ranks(int num_ranks, const Body& body) {
-  std::vector<std::unique_ptr<Allocator>> allocators;
-  for (int i = 0; i < num_ranks; ++i)
-    allocators.push_back(std::make_unique<Allocator>(Device::kCpu));
-  const auto allocator_of = [&](int rank) -> Allocator& { return *allocators[size_t(rank)]; };
-  comm::run_ranks(num_ranks, {}, allocator_of,
-                  [&](comm::Group& ranks) { body(ranks, allocator_of(ranks.rank())); });
 }
 
 std::string differences(const RunPlan& plan, const MemoryCounts& real) {
@@ -145,6 +68,7 @@ std::string check_rank(const Recipe& recipe, comm::Group& ranks, Allocator& allo
   real.evaluate();
   real.step(0);
   const std::vector<GroupTraffic> before = traffic_of(real.trainer());
+  real.record(plan.trace);
   real.step(1);
   std::string text = differences(plan.traffic, traffic_since(before, traffic_of(real.trainer())));
   text += differences(plan, real.memory());
@@ -339,9 +263,9 @@ void PrintTo(const SteadyCase& c, std::ostream* out) {
 
 class SteadyStep : public testing::TestWithParam<SteadyCase> {};
 
-// The rows of the third step have more documents than those before.
+// The rows of the third step have more documents than those before.  All three are recorded.
 TEST_P(SteadyStep, TheThirdStepAllocatesNothingOnAnyRank) {
-  if (!testing_support::counts_mallocs())
+  if (!ashlar::testing_support::counts_mallocs())
     GTEST_SKIP() << "needs a build without sanitizers: they own malloc";
   Overrides overrides = {"train.threads=1",      "train.precision=fp32",     "train.micro_batch=1",
                          "train.global_batch=4", "data.sequence_length=128", "optim.muon_steps=1"};
@@ -351,14 +275,17 @@ TEST_P(SteadyStep, TheThirdStepAllocatesNothingOnAnyRank) {
   on_ranks(GetParam().num_ranks, [&](comm::Group& ranks, Allocator& allocator) {
     const RunPlan plan = plan_run(recipe, DType::kF32, ranks.size(), 1, ranks.rank());
     RealRank real(recipe, DType::kF32, ranks, allocator, plan.workspace_bytes);
+    real.record(plan.trace, 3);
     for (int64_t step = 0; step < 2; ++step) real.step(step);
     real.cut_rows(6);
     ranks.barrier("between steps").wait();
-    const int64_t before = testing_support::num_mallocs();
+    const int64_t before = ashlar::testing_support::num_mallocs();
     real.step(2);
-    calls[size_t(ranks.rank())] = testing_support::num_mallocs() - before;
+    calls[size_t(ranks.rank())] = ashlar::testing_support::num_mallocs() - before;
     ranks.barrier("between steps").wait();  // nobody goes on while others count
     EXPECT_EQ(real.memory().num_allocations, plan.memory.num_allocations);
+    EXPECT_GE(real.trace().size().events, 3 * plan.trace.events);
+    EXPECT_EQ(real.trace().num_dropped(), 0);
   });
   EXPECT_EQ(calls, std::vector<int64_t>(calls.size(), 0));
 }

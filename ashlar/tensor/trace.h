@@ -1,0 +1,190 @@
+// What one rank does, event by event and in order: the kernels that it runs, the operations that it
+// hands to other ranks, where it waits for them, and when its lanes (comm/group.h) really ran them.
+// The same on a device and in a dry run, but for times.
+//
+//   kind     when                      holds
+//   kKernel  a kernel                  name, dtype, flop, bytes; varies, rows
+//   kPost    an operation is submitted name, label, group, lane, ticket, number, dtype, root,
+//                                      bytes; messages
+//   kWait    Work::wait                lane, ticket
+//   kBegan   the operation begins      group, lane, ticket
+//   kEnded   it has ended              group, lane, ticket; bytes sent and received
+//
+// The first three are written by the rank's thread, with the place in the step, into one list.
+// kBegan and kEnded are written by the thread of the lane, into a list of its own; lane and ticket
+// lead to their post.  A wait for a ticket without a post waits for what was posted before the
+// recording began.  A group of one rank has lane -1: its posts end at once, and nobody waits for
+// them.
+//
+// Times    seconds of the steady clock of the machine.  start_s to end_s is the call: of a kernel
+//          from its record to its return, of a post until it is queued, of a wait what it blocked.
+//          kBegan and kEnded are moments: both times are equal.
+// Threads  each list has one writer and no lock.  Lists are read, and recording starts and stops,
+//          on the rank's thread; they are read when whatever was recorded has ended.
+// Memory   96 bytes an event, outside of every Allocator.  A list with room of a fixed size
+//          allocates nothing; what does not fit is dropped and counted.  The first use of a name or
+//          of a group takes a few bytes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/core/error.h"
+#include "ashlar/tensor/dtype.h"
+
+namespace ashlar {
+
+// Where a step is.
+struct TracePlace {
+  enum class Branch : uint8_t { kNone, kMixer, kFeedForward };
+  int32_t micro_batch = -1;  // of this rank in the step; -1: in none
+  int16_t block = -1;        // -1: in none
+  uint8_t phase = 0;         // Trace::phase gives its name
+  Branch branch = Branch::kNone;
+  bool operator==(const TracePlace&) const = default;
+};
+
+struct TraceEvent {
+  enum class Kind : uint8_t { kKernel, kPost, kWait, kBegan, kEnded };
+  // What flop and bytes are proportional to, where that is known from the data alone: rows that
+  // experts get, pairs of a query and a key that attention sees.  `rows` has the number assumed.
+  enum class Varies : uint8_t { kNo, kExpertRows, kVisiblePairs };
+  Kind kind = Kind::kKernel;
+  Varies varies = Varies::kNo;
+  DType dtype = DType::kU8;  // of a product: what multiplies; else of the stream or the payload
+  TracePlace place{};
+  int16_t name = 0, label = 0;  // Trace::text; of a kernel, or of the collective ("all_reduce")
+  int16_t group = -1, lane = -1;
+  int32_t root = -1;                            // of broadcast and reduce, as rank of the group
+  int32_t first_message = 0, num_messages = 0;  // Trace::messages
+  int64_t number = -1;  // of the collective in its group; -1: send_receive, matched by pairs
+  int64_t ticket = 0;   // counts the operations of a lane, from 1
+  int64_t flop = 0;
+  // kPost: of the whole array, as S in comm/group.h; kEnded: sent.
+  int64_t bytes = 0, received_bytes = 0;
+  int64_t rows = 0;
+  double start_s = 0, end_s = 0;
+};
+static_assert(sizeof(TraceEvent) <= 96);
+
+// What a send_receive, or an all_to_all with counts, sends to a rank or expects from it.
+struct TraceMessage {
+  int32_t rank = 0;  // of the world
+  bool sends = false;
+  int64_t bytes = 0;
+  bool operator==(const TraceMessage&) const = default;
+};
+
+struct TraceGroup {
+  std::string name;
+  std::vector<int> world_ranks;
+  int lane = -1;
+};
+
+// Room for so many events of the rank, of each of its lanes, and messages.
+struct TraceRoom {
+  int64_t events = 0, lane_events = 0, messages = 0;
+};
+
+class Trace {
+ public:
+  // Writes the end of an event when it is destroyed.
+  class [[nodiscard]] Scope {
+   public:
+    Scope() = default;  // of nothing
+    Scope(Trace& trace, int64_t event) : trace_(&trace), event_(event) {}
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    ~Scope() {
+      if (trace_) trace_->end(event_);
+    }
+
+   private:
+    Trace* trace_ = nullptr;
+    int64_t event_ = -1;
+  };
+
+  Trace() = default;
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  // Goes on behind what is recorded already.  room: for what is recorded from now on, taken here;
+  // absent: lists grow, for which no lane may have a thread.
+  void start(std::optional<TraceRoom> room = {});
+  void stop() { recording_ = false; }
+  void resume() { recording_ = true; }  // in the room that start took
+  void clear();                         // events and messages; names, groups, place and memory stay
+  void release();                       // as clear, and gives the memory back; stopped
+  bool recording() const { return recording_; }
+
+  static double now_s();  // the clock of events
+
+  // --- writing; where the trace is recording ---
+
+  void enter(std::string_view phase, int64_t block);
+  void enter(TracePlace::Branch branch) { place_.branch = branch; }
+  void enter_micro_batch(int64_t number) { place_.micro_batch = int32_t(number); }
+
+  // Adds an event of the rank's thread, here and now.  -1: it was dropped.
+  int64_t begin(TraceEvent event);
+  void end(int64_t event);
+  void set_ticket(int64_t event, int64_t ticket);
+  // To those of the event that was added last.
+  void add_message(int64_t event, const TraceMessage& message);
+  // Adds kBegan or kEnded, on the lane's thread.
+  void add_to_lane(TraceEvent event);
+
+  int16_t index_of(std::string_view text);
+  int16_t add_lane(std::string name, bool has_thread);  // while nothing is recorded
+  int16_t add_group(TraceGroup group);
+
+  // --- reading ---
+
+  std::span<const TraceEvent> events() const { return events_.list; }
+  std::span<const TraceEvent> lane_events(int lane) const { return lanes_[size_t(lane)]->list; }
+  std::span<const TraceMessage> messages(const TraceEvent& event) const {
+    return std::span(messages_).subspan(size_t(event.first_message), size_t(event.num_messages));
+  }
+  std::string_view text(int16_t index) const { return texts_[size_t(index)]; }
+  std::string_view phase(const TracePlace& place) const { return text(phases_[place.phase]); }
+  const TracePlace& place() const { return place_; }
+  const TraceGroup& group(int16_t index) const { return groups_[size_t(index)]; }
+  int num_lanes() const { return int(lanes_.size()); }
+  const std::string& lane_name(int lane) const { return lanes_[size_t(lane)]->name; }
+  int64_t num_dropped() const;  // events and messages, since the last clear
+  TraceRoom size() const;       // what is recorded
+
+ private:
+  struct List {
+    std::vector<TraceEvent> list;
+    size_t capacity = SIZE_MAX;
+    int64_t num_dropped = 0;
+    int64_t add(const TraceEvent& event);
+    void make_room(std::optional<int64_t> more);
+    void clear();
+  };
+  struct Lane : List {
+    std::string name;
+    bool has_thread = false;
+  };
+
+  bool recording_ = false;
+  TracePlace place_;
+  List events_;
+  std::vector<TraceMessage> messages_;
+  size_t message_capacity_ = SIZE_MAX;
+  int64_t num_dropped_messages_ = 0;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // which stay where they are
+  std::vector<TraceGroup> groups_;
+  std::map<std::string, int16_t, std::less<>> index_of_text_{{"", 0}};
+  std::vector<std::string_view> texts_{""};  // of its keys
+  std::vector<int16_t> phases_{0};
+};
+
+}  // namespace ashlar

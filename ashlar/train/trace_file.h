@@ -1,0 +1,30 @@
+// The trace of a rank as a file of Chrome's trace-event format, in JSON, which Perfetto opens.
+// docs/formats/trace.md describes it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ashlar/tensor/trace.h"
+
+namespace ashlar::train {
+
+// A recorded step, in seconds of this rank's clock.
+struct TracedStep {
+  int64_t number = 0;
+  double start_s = 0, end_s = 0;
+};
+
+struct TraceFile {
+  int rank = 0, num_ranks = 1;
+  std::vector<TracedStep>
+      steps;                 // in which the trace was recording, and nowhere else; at least one
+  double clock_ahead_s = 0;  // of rank 0's
+  double origin_s = 0;       // what stands as 0 in the file, on rank 0's clock
+};
+
+// An event in a line; the first and the last line open and close the list.
+std::string to_chrome_json(const Trace& trace, const TraceFile& file);
+
+}  // namespace ashlar::train

@@ -1,0 +1,53 @@
+// Records the first steps of a start and writes them to files: recipe key train.trace_steps.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ashlar/comm/group.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/function_ref.h"
+#include "ashlar/core/log.h"
+#include "ashlar/parallel/mesh.h"
+#include "ashlar/spec/recipe.h"
+#include "ashlar/train/trace_file.h"
+
+namespace ashlar::train {
+
+// Skips one step, in which memory is touched for the first time, records train.trace_steps, and
+// writes RUN_DIR/trace/steps-FIRST-LAST-rank-R.json on every rank.  What lies between two steps
+// (evaluations, saves) is not recorded.  Every rank makes the same calls.  Where the key is 0 they
+// do nothing.
+class TracedSteps {
+ public:
+  // of_a_step: as a dry run counted it (plan.h); documents may need some more, and have room for a
+  // quarter more.  local_ranks: of the run on this machine, which share a clock.
+  TracedSteps(const Recipe& recipe, FileSystem& files, Log& log, const parallel::Groups& groups,
+              const TraceRoom& of_a_step, int local_ranks);
+
+  void begin_step(int64_t number);
+  // Writes the file after the last step that is recorded, when all ranks are as far.
+  void end_step();
+  // At the end of a run: writes what there is, and warns if that is less than was asked for.
+  // Errors of both   kStorage, kComm.
+  void finish();
+
+ private:
+  void write();
+
+  const Recipe& recipe_;
+  FileSystem& files_;
+  Log& log_;
+  const parallel::Groups& groups_;
+  Trace& trace_;
+  const TraceRoom of_a_step_;
+  const bool one_clock_;
+  bool warm_ = false, written_ = false;
+  std::vector<TracedStep> steps_;
+};
+
+// How far this rank's clock is ahead of rank 0's: the median of what the two show when they leave a
+// barrier, so within the time by which ranks leave it one after the other.  Every rank calls it.
+double clock_ahead_s(comm::Group& ranks, function_ref<double()> now_s);
+
+}  // namespace ashlar::train

@@ -1,0 +1,74 @@
+#include "ashlar/tensor/trace.h"
+
+#include <gtest/gtest.h>
+
+namespace ashlar {
+namespace {
+
+using Kind = TraceEvent::Kind;
+
+TEST(Trace, DropsAndCountsWhatHasNoRoom) {
+  Trace trace;
+  const int16_t lane = trace.add_lane("world", true);
+  trace.start(TraceRoom{.events = 2, .lane_events = 1, .messages = 1});
+  const int16_t name = trace.index_of("a");
+  EXPECT_EQ(trace.begin({.name = name}), 0);
+  const int64_t second = trace.begin({.kind = Kind::kPost, .name = name});
+  trace.add_message(second, {3, true, 10});
+  trace.add_message(second, {4, true, 20});  // dropped
+  EXPECT_EQ(trace.begin({.name = name}), -1);
+  trace.end(-1);
+  trace.set_ticket(-1, 5);
+  trace.add_message(-1, {3, true, 10});
+  trace.add_to_lane({.kind = Kind::kBegan, .lane = lane});
+  trace.add_to_lane({.kind = Kind::kEnded, .lane = lane});
+  EXPECT_EQ(trace.events().size(), 2u);
+  EXPECT_EQ(trace.lane_events(lane).size(), 1u);
+  EXPECT_EQ(trace.messages(trace.events()[1]).size(), 1u);
+  EXPECT_EQ(trace.num_dropped(), 3);
+
+  // What is recorded later has room of its own.
+  trace.stop();
+  trace.start(TraceRoom{.events = 1, .lane_events = 1, .messages = 1});
+  EXPECT_EQ(trace.begin({.name = name}), 2);
+  EXPECT_EQ(trace.begin({.name = name}), -1);
+  EXPECT_EQ(trace.num_dropped(), 4);
+  trace.stop();
+  trace.release();
+  EXPECT_EQ(trace.events().size(), 0u);
+  EXPECT_EQ(trace.num_dropped(), 0);
+  EXPECT_EQ(trace.index_of("a"), name);
+}
+
+TEST(Trace, GrowsWhereNoLaneHasAThread) {
+  Trace trace;
+  trace.add_lane("world", false);
+  trace.start();
+  for (int64_t i = 0; i < 1000; ++i) EXPECT_EQ(trace.begin({}), i);
+  EXPECT_EQ(trace.num_dropped(), 0);
+  EXPECT_EQ(trace.size().events, 1000);
+
+  Trace threaded;
+  threaded.add_lane("world", true);
+  EXPECT_DEATH(threaded.start(), "has_thread");
+}
+
+TEST(Trace, PlacesAndNamesAreIndices) {
+  Trace trace;
+  trace.start();
+  for (const char* phase : {"forward", "backward", "forward"}) {
+    trace.enter(phase, 7);
+    trace.enter_micro_batch(2);
+    trace.begin({.name = trace.index_of("k")});
+  }
+  const auto events = trace.events();
+  EXPECT_EQ(trace.phase(events[0].place), "forward");
+  EXPECT_EQ(trace.phase(events[1].place), "backward");
+  EXPECT_EQ(events[0].place, events[2].place);
+  EXPECT_NE(events[0].place, events[1].place);
+  EXPECT_EQ(trace.text(events[2].name), "k");
+  EXPECT_EQ(trace.phase({}), "");
+}
+
+}  // namespace
+}  // namespace ashlar
