@@ -104,9 +104,9 @@ class Subject {
   }
 
   void step() {
-    trainer_.begin_step(num_steps_++);
-    for (int64_t i = 0; i < trainer_.model().micro_batches_per_step(); ++i)
-      trainer_.accumulate({ids_, ids_, sequence_.segments()});
+    const train::MicroBatch batch{ids_, ids_, sequence_.segments()};
+    trainer_.run(num_steps_++,
+                 std::vector(size_t(trainer_.model().micro_batches_per_step()), batch));
     trainer_.reduce();
     trainer_.apply(trainer_.measure());
   }

@@ -70,14 +70,14 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
   constexpr int64_t kWarmUp = 3;
   Trace& trace = world.group().trace();
   trace.start();
+  const train::MicroBatch batch{ids, ids, sequence.segments()};
+  const std::vector batches(size_t(trainer.model().micro_batches_per_step()), batch);
   std::vector<double> step_times;
   std::map<std::string, std::vector<Sums>> samples;
   for (int64_t step = 0; step < kWarmUp + steps; ++step) {
     trace.clear();
     const double start = Trace::now_s();
-    trainer.begin_step(step);
-    for (int64_t i = 0; i < recipe.train.global_batch / recipe.train.micro_batch; ++i)
-      trainer.accumulate({ids, ids, sequence.segments()});
+    trainer.run(step, batches);
     trainer.reduce();
     trainer.apply(trainer.measure());
     const double end = Trace::now_s();

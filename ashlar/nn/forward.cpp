@@ -9,11 +9,11 @@ namespace {
 
 using kernels::Context;
 
-using Use = Residency::Use;
+using Why = Use::Why;
 using In = TracePlace::Branch;
 
-int64_t unit_of(int64_t block) {
-  return block + 1;
+Use use_of(int64_t block, Why why) {
+  return {why, int32_t(block + 1)};
 }
 
 // What block l is handed by the one before, and what it hands on.  A block that makes nothing hands
@@ -30,11 +30,11 @@ bool replays_alone(const ModelSpec& spec, int64_t l) {
 
 // The block without its last merge.  In: blocks[l].a.  Out: blocks[l].h and .e.
 void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l,
-                   Use use) {
+                   Why why) {
   const BlockSaved& s = saved.blocks[size_t(l)];
   const Block& w = call.weights.blocks[size_t(l)];
   const Pass pass = call.at(l, saved.slot);
-  call.residency.acquire(ctx, unit_of(l), use);
+  call.residency.acquire(ctx, use_of(l, why));
   ctx.enter(In::kMixer);
   run_forward(*w.mixer, ctx, pass, s.a, {}, s.o);
   ctx.enter(In::kNone);
@@ -47,10 +47,10 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
                            .y_TH = s.m,
                            .rstd_T = s.rstd_m});
   ctx.enter(In::kFeedForward);
-  if (use == Use::kForward || !replays_alone(call.weights.spec, l))
+  if (why == Why::kForward || !replays_alone(call.weights.spec, l))
     run_forward(*w.feed_forward, ctx, pass, s.m, carry_of(saved, l), s.e);
   ctx.enter(In::kNone);
-  call.residency.release(ctx, unit_of(l), use);
+  call.residency.release(ctx, use_of(l, why));
 }
 
 // Norm weight that reads x[l], and where its output goes.
@@ -67,7 +67,7 @@ void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, in
   ctx.enter("recomputation", l);
   rms_norm_forward(ctx, call.weights.spec.norm_eps, saved.x[size_t(l)], norm.weight, norm.out,
                    saved.rstd[size_t(l)]);
-  block_forward(ctx, call, saved, l, Use::kReplay);
+  block_forward(ctx, call, saved, l, Why::kReplay);
 }
 
 }  // namespace
@@ -153,7 +153,7 @@ void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
                    saved.rstd[0]);
   for (int64_t l = 0; l < L; ++l) {
     ctx.enter("forward", l);
-    block_forward(ctx, call, saved, l, Use::kForward);
+    block_forward(ctx, call, saved, l, Why::kForward);
     const BlockSaved& s = saved.blocks[size_t(l)];
     const NormOf next = norm_of(w, saved, l + 1);
     merge_norm_forward(ctx, {.eps = call.weights.spec.norm_eps,
@@ -209,7 +209,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     carry.d_out = carry_is_read ? dcarry : Tensor{};
     carry.d_in = carry.in ? dcarry : Tensor{};
     carry_is_read = carry_is_read || b.feed_forward->needs().carry_width > 0;
-    call.residency.acquire(ctx, unit_of(l), Use::kBackward);
+    call.residency.acquire(ctx, use_of(l, Why::kBackward));
     ctx.enter(In::kFeedForward);
     Pass feed_forward = pass;
     feed_forward.replay = again && replays_alone(w.spec, l);
@@ -231,7 +231,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     ctx.enter(In::kMixer);
     run_backward(*b.mixer, ctx, pass, {.a = s.a, .d_o = d_o, .da = da, .carry = {}});
     ctx.enter(In::kNone);
-    call.residency.release(ctx, unit_of(l), Use::kBackward);
+    call.residency.release(ctx, use_of(l, Why::kBackward));
   }
   ctx.enter("backward");
   const Weight& first_norm = w.blocks[0].mixer_norm;

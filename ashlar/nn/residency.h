@@ -1,22 +1,35 @@
 // Who sees to it that a unit's operands are in memory when they are read, and takes its gradients
 // away when they are made.  The model's forward and backward call it around every block; where all
 // of the model stands here it does nothing.
+//
+// What will be used, and when, is known before a step begins: a list of uses, in their order.
 #pragma once
+
+#include <cstdint>
+#include <span>
 
 #include "ashlar/kernels/context.h"
 
 namespace ashlar::nn {
 
-class Residency {
- public:
-  enum class Use : uint8_t {
+struct Use {
+  enum class Why : uint8_t {
     kForward,
     kReplay,    // forward again, for the sake of the backward that follows at once
     kBackward,  // reads operands, and makes gradients
   };
+  Why why;
+  int32_t unit;
+  friend bool operator==(const Use&, const Use&) = default;
+};
+
+class Residency {
+ public:
   virtual ~Residency() = default;
-  virtual void acquire(const kernels::Context&, int64_t unit, Use) { (void)unit; }
-  virtual void release(const kernels::Context&, int64_t unit, Use) { (void)unit; }
+  // All uses until the next begin, which acquire and release then follow.  The list outlives them.
+  virtual void begin(std::span<const Use>) {}
+  virtual void acquire(const kernels::Context&, const Use&) {}
+  virtual void release(const kernels::Context&, const Use&) {}
 };
 
 }  // namespace ashlar::nn

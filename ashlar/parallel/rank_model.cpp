@@ -38,6 +38,11 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
   if (parallel_.tp > 1) share_layers();
   if (parallel_.tp > 1) sum_partial(allocator);
   shard_state(allocator);
+  program_ = one_stage(micro_batches_per_step());
+  const int64_t num_blocks = model_->spec().num_blocks();
+  step_uses_ = uses_of(program_, num_blocks, recipe_.train.recompute);
+  evaluation_uses_ =
+      uses_of(std::array{Action{Action::Kind::kForward, 0}}, num_blocks, recipe_.train.recompute);
 }
 
 RankModel::~RankModel() = default;
@@ -128,11 +133,11 @@ void RankModel::shard_state(Allocator& allocator) {
 
 void RankModel::begin_step() {
   in_step_ = true;
-  num_accumulated_ = 0;
   ctx_.enter("start of step");
   ctx_.enter_micro_batch(-1);
   fill(ctx_, model_->unit_gradients(0), 0.0);
   if (!loads_.empty()) fill(ctx_, all_step_loads_, 0.0);
+  zero_->begin(step_uses_);
 }
 
 void RankModel::load(const MicroBatch& batch) {
@@ -156,17 +161,35 @@ nn::ModelCall RankModel::call() {
   return call;
 }
 
-LossSum RankModel::accumulate(const MicroBatch& batch) {
-  ASHLAR_ASSERT(in_step_ && num_accumulated_ < micro_batches_per_step());
+LossSum RankModel::step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended) {
+  ASHLAR_ASSERT(int64_t(batches.size()) == micro_batches_per_step());
+  begin_step();
+  LossSum losses;
+  bool first = true;
+  for (const Action& action : program_) {
+    ctx_.enter_micro_batch(action.micro_batch);
+    if (action.kind == Action::Kind::kForward) {
+      run_forward(batches[size_t(action.micro_batch)]);
+      continue;
+    }
+    losses += run_backward(first);
+    first = false;
+    ended(action.micro_batch);
+  }
+  return losses;
+}
+
+void RankModel::run_forward(const MicroBatch& batch) {
   ctx_.enter("inputs");
-  ctx_.enter_micro_batch(num_accumulated_);
   load(batch);
-  zero_->begin_micro_batch(num_accumulated_ == 0, num_accumulated_ + 1 == micro_batches_per_step());
-  ++num_accumulated_;
   zero_->need_root(ctx_);
+  forward(ctx_, call(), saved_);
+}
+
+// Of the micro-batch that ran forward last.
+LossSum RankModel::run_backward(bool first) {
   nn::ModelCall call = this->call();
-  call.accumulate = zero_->accumulates();
-  forward(ctx_, call, saved_);
+  call.accumulate = zero_->keeps_gradients() && !first;
   {
     ctx_.enter("loss");
     const Arena::Scope scope(*ctx_.workspace);
@@ -181,7 +204,7 @@ LossSum RankModel::accumulate(const MicroBatch& batch) {
 }
 
 void RankModel::reduce() {
-  ASHLAR_ASSERT(in_step_ && num_accumulated_ == micro_batches_per_step());
+  ASHLAR_ASSERT(in_step_);
   ctx_.enter("reduce");
   ctx_.enter_micro_batch(-1);
   if (partial_) partial_->sum(ctx_, groups_.tp());
@@ -195,7 +218,7 @@ LossSum RankModel::evaluate(const MicroBatch& batch) {
   ASHLAR_ASSERT(!in_step_);
   ctx_.enter("inputs");
   load(batch);
-  zero_->begin_forward();
+  zero_->begin(evaluation_uses_);
   zero_->need_root(ctx_);
   forward(ctx_, call(), saved_);
   ctx_.enter("loss");

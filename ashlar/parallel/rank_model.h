@@ -15,8 +15,7 @@
 // Every rank makes the same calls in the same order:
 //
 //   once        initialize; or values are loaded into pieces(), then weights_changed
-//   a step      begin_step; accumulate, micro_batches_per_step() times; reduce; then whoever has
-//               the optimizer reads the gradients of parameters(), changes their values and calls
+//   a step      step; reduce; then whoever has the optimizer reads the gradients of parameters(), changes their values and calls
 //               weights_changed, or leaves them as they are and calls nothing
 //   evaluate    between steps
 //
@@ -32,6 +31,7 @@
 #include "ashlar/nn/model.h"
 #include "ashlar/optim/matrices.h"
 #include "ashlar/parallel/mesh.h"
+#include "ashlar/parallel/program.h"
 #include "ashlar/spec/recipe.h"
 
 namespace ashlar::parallel {
@@ -80,19 +80,20 @@ class RankModel {
   // before they are read.
   void weights_changed();
 
-  // Before: the first accumulate of a step.  Forgets gradients and loads of the step before.
-  void begin_step();
-  // After: begin_step.  Forward and backward of one micro-batch; gradients of the mean loss over
-  // all tokens of the step, with or without a target, add up, and begin to be summed over the ranks
-  // (by ZeRO's stage: of every micro-batch, or of the last).  Gives the losses of the targets here;
-  // on meta no sum.
-  LossSum accumulate(const MicroBatch& batch);
-  // After: the last accumulate of the step.  Waits until gradients and loads are those of all
-  // ranks.
+  // Forward and backward of micro_batches_per_step() micro-batches, as the program says (program.h).
+  // Forgets gradients and loads of the step before; gradients of the mean loss over all tokens of
+  // the step, with or without a target, add up, and begin to be summed over the ranks (by ZeRO's
+  // stage: of every micro-batch, or of the last).  ended(i): after the backward of micro-batch i.
+  // Gives the losses of the targets here; on meta no sum.
+  LossSum step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended);
+  LossSum step(std::span<const MicroBatch> batches) {
+    return step(batches, [](int64_t) {});
+  }
+  // After: step.  Waits until gradients and loads are those of all ranks.
   void reduce();
   // Forward only: losses of the targets here, as accumulate gives them.  Weights, gradients and
   // step_loads() stay as they are; loads() and saved() are then of this micro-batch.  Not inside a
-  // step, which reaches from begin_step to the update or to the decision to leave it out.
+  // step, which reaches from its beginning to the update or to the decision to leave it out.
   LossSum evaluate(const MicroBatch& batch);
 
   // Losses of one micro-batch, or of several, of every rank that saw other tokens, added up.
@@ -119,7 +120,7 @@ class RankModel {
 
   // By block with experts, [E+1] I64: tokens of each expert, then those that no expert took.
   // loads: of the last micro-batch; of all data ranks where moe.balance.scope is micro_batch.
-  // step_loads: since begin_step; after reduce of all data ranks.
+  // step_loads: of the step; after reduce of all data ranks.
   std::span<const Tensor> loads() const { return loads_; }
   std::span<const Tensor> step_loads() const { return step_loads_; }
   // The activations that forward kept of the last micro-batch.
@@ -149,6 +150,9 @@ class RankModel {
   void load(const MicroBatch& batch);
   void take_local(std::span<const int32_t> whole, const Tensor& out);
   nn::ModelCall call();
+  void begin_step();
+  void run_forward(const MicroBatch& batch);
+  LossSum run_backward(bool first);
   LossSum sum_losses() const;
   void count_loads();
   Tensor over(std::span<double> values) const;
@@ -174,8 +178,9 @@ class RankModel {
   std::unique_ptr<HeadSums> head_sums_;      // null: nobody shares keys
   std::unique_ptr<PartialSums> partial_;     // null: no gradient is partial
   std::unique_ptr<Zero> zero_;
-  bool in_step_ = false;
-  int64_t num_accumulated_ = 0;  // micro-batches of this step
+  std::vector<Action> program_;
+  std::vector<nn::Use> step_uses_, evaluation_uses_;
+  bool in_step_ = false;  // not reduced yet
 };
 
 }  // namespace ashlar::parallel

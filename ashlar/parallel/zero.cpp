@@ -14,12 +14,12 @@
 //                 micro-batch overwrites); below stage 2 gradients stay where the backward pass
 //                 made them
 //
-//   order of a micro-batch   begin_micro_batch; need_root; forward: for each block acquire, and
-//                            release after it; backward: for each block, last first, the same; it
-//                            begins and ends the block's gradient.  The step ends by
-//                            finish_gradients.
-//   prefetch                 acquire(u), or release(u) where kernels read whole weights, gathers
-//                            the unit kAhead further on in the direction of the walk
+//   order of a step   begin; need_root; then acquire and release around every use of the list; a
+//                     backward use begins and ends the block's gradient.  The step ends by
+//                     finish_gradients.
+//   prefetch          after each acquire, or release where kernels read whole weights: the list is
+//                     read on from there, and each of the two slots is given to the first unit
+//                     that needs it.  A unit that is ready needs none, unless kernels read it there.
 #include "ashlar/parallel/zero.h"
 
 #include <algorithm>
@@ -30,8 +30,8 @@ namespace ashlar::parallel {
 namespace {
 
 using kernels::Context;
+using Why = nn::Use::Why;
 
-constexpr int64_t kAhead = 2;    // units: as many as there are slots
 constexpr int64_t kNobody = -1;  // who holds a slot that is free
 
 size_t slot_of(int64_t unit) {
@@ -159,14 +159,14 @@ std::span<const int64_t> Zero::counts_of(int64_t unit, int64_t bucket) {
   return counts_;
 }
 
-void Zero::begin_forward() {
-  for (int64_t unit = 1; unit <= kAhead; ++unit) prefetch(unit);
-}
-
-void Zero::begin_micro_batch(bool first, bool last) {
-  first_ = first;
-  last_ = last;
-  begin_forward();
+void Zero::begin(std::span<const nn::Use> uses) {
+  ASHLAR_ASSERT(next_ == uses_.size());  // all uses of the last list
+  uses_ = uses;
+  next_ = 0;
+  for (Unit& unit : units_) unit.made = unit.to_make = 0;
+  for (const nn::Use& use : uses)
+    if (use.why == Why::kBackward) ++units_[size_t(use.unit)].to_make;
+  prefetch();
 }
 
 // --- weights ---
@@ -177,13 +177,7 @@ void Zero::weights_changed() {
   if (!sharded()) return;
   operand_slot_ = {kNobody, kNobody};
   if (overlap_) start_gather(0);
-  begin_forward();
-}
-
-void Zero::need(const Context& ctx, int64_t unit, Use use) {
-  if (!units_[size_t(unit)].ready) bring(ctx, unit);
-  // The slot is free, unless kernels read it.
-  if (packed_) prefetch_after(unit, use);
+  for (const int64_t unit : {1, 2}) prefetch(unit);  // whatever comes begins with a forward pass
 }
 
 void Zero::bring(const Context& ctx, int64_t unit) {
@@ -201,8 +195,16 @@ void Zero::bring(const Context& ctx, int64_t unit) {
   u.ready = true;
 }
 
-void Zero::prefetch_after(int64_t unit, Use use) {
-  prefetch(use == Use::kForward ? unit + kAhead : unit - kAhead);
+void Zero::prefetch() {
+  if (!sharded() || !overlap_) return;
+  std::array<bool, 2> taken{};
+  for (size_t i = next_; i < uses_.size() && !(taken[0] && taken[1]); ++i) {
+    const int64_t unit = uses_[i].unit;
+    bool& slot = taken[slot_of(unit)];
+    if (slot || (packed_ && units_[size_t(unit)].ready)) continue;
+    slot = true;
+    prefetch(unit);
+  }
 }
 
 void Zero::prefetch(int64_t unit) {
@@ -253,7 +255,10 @@ void Zero::begin_gradient(const Context& ctx, int64_t unit) {
 }
 
 void Zero::end_gradient(const Context& ctx, int64_t unit) {
-  if (data_.size() == 1 || (stage_ < 2 && !last_)) return;
+  Unit& u = units_[size_t(unit)];
+  ++u.made;
+  --u.to_make;
+  if (data_.size() == 1 || (stage_ < 2 && u.to_make > 0)) return;
   if (!overlap_ && stage_ < 2) return;
   start_reduce(unit);
   if (!overlap_) finish_reduce(ctx, unit);
@@ -272,7 +277,7 @@ void Zero::start_reduce(int64_t unit) {
                                               "gradients", counts_of(unit, b)));
   }
   u.reducing = true;
-  u.overwrites = first_;
+  u.overwrites = u.made == 1;
 }
 
 void Zero::finish_reduce(const Context& ctx, int64_t unit) {
@@ -300,15 +305,18 @@ void Zero::finish_gradients(const Context& ctx) {
 
 // --- blocks ---
 
-void Zero::acquire(const Context& ctx, int64_t unit, Use use) {
-  need(ctx, unit, use);
-  if (use == Use::kBackward) begin_gradient(ctx, unit);
+void Zero::acquire(const Context& ctx, const nn::Use& use) {
+  ASHLAR_ASSERT(next_ < uses_.size() && uses_[next_] == use);
+  ++next_;
+  if (!units_[size_t(use.unit)].ready) bring(ctx, use.unit);
+  // The slot is free, unless kernels read it.
+  if (packed_) prefetch();
+  if (use.why == Why::kBackward) begin_gradient(ctx, use.unit);
 }
 
-void Zero::release(const Context& ctx, int64_t unit, Use use) {
-  if (use == Use::kReplay) return;  // its backward follows
-  if (use == Use::kBackward) end_gradient(ctx, unit);
-  if (!packed_) prefetch_after(unit, use);
+void Zero::release(const Context& ctx, const nn::Use& use) {
+  if (use.why == Why::kBackward) end_gradient(ctx, use.unit);
+  if (!packed_) prefetch();
 }
 
 }  // namespace ashlar::parallel

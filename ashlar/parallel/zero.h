@@ -20,7 +20,7 @@
 // Types    gradients travel in the stream type; weights of blocks as products read them (bf16 in a
 //          bf16 run), those of the root in the stream type.
 // Overlap  A unit is reduced while earlier blocks run backward, and gathered while earlier blocks
-//          run forward (stage 3: backward too), two units ahead.  A step's order of operations is
+//          run forward (stage 3: backward too): those that are used next, as there is room.  A step's order of operations is
 //          the same on every rank.
 // Traffic  of one step of m micro-batches, L blocks and n ranks, in times that every bucket of a
 //          unit is moved; bytes of one bucket are those of the op in comm/group.h, with S the
@@ -67,33 +67,34 @@ class Zero final : public nn::Residency {
 
   // Every rank calls, in this order:
   //
-  //   a step       for each micro-batch: begin_micro_batch, need_root, forward and backward of the
-  //                model with this residency; then finish_gradients; weights_changed if it was
-  //                applied
-  //   evaluation   begin_forward, need_root, forward of the blocks; between steps only
-  void begin_forward();
-  void begin_micro_batch(bool first, bool last);  // of the step
-  // After begin_micro_batch: whether products of it add to gradients or overwrite them.
-  bool accumulates() const { return stage_ < 2 && !first_; }
+  //   a step       begin; need_root; forward and backward of the model with this residency, as the
+  //                list says; then finish_gradients; weights_changed if it was applied
+  //   evaluation   begin, need_root, forward of the blocks; between steps only
+  void begin(std::span<const nn::Use> uses) override;
+  // Whether gradients of blocks stay where backward makes them, so that micro-batches add up there.
+  bool keeps_gradients() const { return stage_ < 2; }
   // Brings the embedding and all vectors, which everything else reads.
-  void need_root(const kernels::Context& ctx) { need(ctx, 0, Use::kForward); }
+  void need_root(const kernels::Context& ctx) {
+    if (!units_[0].ready) bring(ctx, 0);
+  }
   // After the last backward of the step: reduces what is left and waits.
   void finish_gradients(const kernels::Context&);
   // After values of parameters() were written: begins to gather them; they are packed before they
   // are read.
   void weights_changed();
 
-  void acquire(const kernels::Context&, int64_t unit, Use) override;
-  void release(const kernels::Context&, int64_t unit, Use) override;
+  void acquire(const kernels::Context&, const nn::Use&) override;
+  void release(const kernels::Context&, const nn::Use&) override;
 
  private:
   struct Unit {
     std::vector<comm::Work> gather, reduce;
     bool gathering = false, reducing = false;
-    bool overwrites = false;       // what is reduced is the first of its step
-    bool ready = false;            // its operands are those of the kept weights
-    std::vector<Range> kept;       // of this rank
-    std::vector<int64_t> kept_at;  // where these begin in weights_ and gradients_
+    bool overwrites = false;        // what is reduced is the first of its step
+    bool ready = false;             // its operands are those of the kept weights
+    int64_t made = 0, to_make = 0;  // gradients since begin, and after that
+    std::vector<Range> kept;        // of this rank
+    std::vector<int64_t> kept_at;   // where these begin in weights_ and gradients_
   };
   bool sharded() const { return stage_ > 0; }
   void lay_out_shards(Allocator&);
@@ -104,12 +105,11 @@ class Zero final : public nn::Residency {
   Tensor kept_weights(int64_t unit, size_t range) const;
   Tensor kept_gradients(int64_t unit, size_t range) const;
 
-  void need(const kernels::Context&, int64_t unit, Use);
   void bring(const kernels::Context&, int64_t unit);
   void start_gather(int64_t unit);
   void finish_gather(int64_t unit);
+  void prefetch();
   void prefetch(int64_t unit);
-  void prefetch_after(int64_t unit, Use);
   void take_slot(int64_t unit);
   void start_reduce(int64_t unit);
   void finish_reduce(const kernels::Context&, int64_t unit);
@@ -132,7 +132,8 @@ class Zero final : public nn::Residency {
   std::vector<nn::ParameterInfo> infos_;
   std::vector<int64_t> counts_;
   std::array<int64_t, 2> weight_slot_{-1, -1}, operand_slot_{-1, -1}, gradient_slot_{-1, -1};
-  bool first_ = true, last_ = true;
+  std::span<const nn::Use> uses_;
+  size_t next_ = 0;  // of uses_: the first that was not acquired
 };
 
 }  // namespace ashlar::parallel

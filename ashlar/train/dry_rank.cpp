@@ -96,11 +96,9 @@ std::vector<GroupTraffic> DryRank::traffic() const {
 void DryRank::step() {
   trainer_.weights_changed();
   begin();
-  trainer_.begin_step(0);
-  for (int64_t i = 0; i < trainer_.model().micro_batches_per_step(); ++i) {
-    trainer_.accumulate({ids_, ids_, sequence_.segments()});
-    drain();
-  }
+  const MicroBatch batch{ids_, ids_, sequence_.segments()};
+  const std::vector batches(size_t(trainer_.model().micro_batches_per_step()), batch);
+  trainer_.run(0, batches, [&](int64_t) { drain(); });
   trainer_.reduce();
   trainer_.apply(trainer_.measure());
   end();

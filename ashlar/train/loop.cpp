@@ -100,7 +100,8 @@ class Run {
   std::unique_ptr<Metrics> metrics_;  // of rank 0
   std::unique_ptr<Saves> saves_;
   std::unique_ptr<data::Prefetcher> prefetch_;
-  data::Batch batch_;
+  std::vector<data::Batch> batches_;  // of a step
+  std::vector<MicroBatch> micro_batches_;
   std::unique_ptr<data::BackgroundVerify> verify_;  // of rank 0
   bool waited_for_verify_ = false;
   int64_t first_step_ = 0;    // after which this start began
@@ -309,12 +310,14 @@ void Run::show_curves() {
 void Run::step() {
   const auto start = Clock::now();
   const double stall_before = prefetch_->stall_s();
-  trainer_.begin_step(counters_.step);
-  for (int64_t i = 0; i < prefetch_->batches_per_step(); ++i) {
-    prefetch_->next(batch_);
-    trainer_.accumulate(micro_batch(batch_));
+  batches_.resize(size_t(prefetch_->batches_per_step()));
+  micro_batches_.clear();
+  for (data::Batch& batch : batches_) {
+    prefetch_->next(batch);
+    micro_batches_.push_back(micro_batch(batch));
   }
-  cursor_ = batch_.state;
+  trainer_.run(counters_.step, micro_batches_);
+  cursor_ = batches_.back().state;
   trainer_.reduce();
   StepStats stats = trainer_.measure();
   stats.loss = unsigned_nan(stats.loss);

@@ -41,16 +41,14 @@ optim::Balancer Trainer::make_balancer(Allocator& allocator) const {
   return optim::Balancer(allocator, std::move(biases), std::move(names), recipe().balance);
 }
 
-void Trainer::begin_step(int64_t step) {
+void Trainer::run(int64_t step, std::span<const MicroBatch> batches,
+                  function_ref<void(int64_t)> ended) {
   step_ = step;
-  losses_ = {};
-  model_.begin_step();
-}
-
-void Trainer::accumulate(const MicroBatch& batch) {
-  losses_ += model_.accumulate(batch);
-  if (recipe().balance.scope == BalanceScope::kMicroBatch)
-    balancer_.update(model_.loads(), balance_factor());
+  losses_ = model_.step(batches, [&](int64_t i) {
+    if (recipe().balance.scope == BalanceScope::kMicroBatch)
+      balancer_.update(model_.loads(), balance_factor());
+    ended(i);
+  });
 }
 
 void Trainer::reduce() {

@@ -47,10 +47,13 @@ class Trainer {
   void initialize() { model_.initialize(); }            // weights from the seed
   void weights_changed() { model_.weights_changed(); }  // after they were loaded
 
-  void begin_step(int64_t step);
-  // After: begin_step, and model().micro_batches_per_step() times.
-  void accumulate(const MicroBatch& batch);
-  // After: the last accumulate of the step.
+  // Forward and backward of model().micro_batches_per_step() micro-batches; ended(i): after the
+  // backward of micro-batch i.
+  void run(int64_t step, std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended);
+  void run(int64_t step, std::span<const MicroBatch> batches) {
+    run(step, batches, [](int64_t) {});
+  }
+  // After: run.
   void reduce();
   // After: reduce.  Changes nothing.
   StepStats measure();

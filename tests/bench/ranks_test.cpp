@@ -54,9 +54,8 @@ double counted_bytes(const Recipe& recipe, int num_ranks) {
       return bytes;
     };
     const auto step = [&](int64_t number) {
-      trainer.begin_step(number);
-      for (int64_t i = 0; i < trainer.model().micro_batches_per_step(); ++i)
-        trainer.accumulate({ids, ids, sequence.segments()});
+      const train::MicroBatch batch{ids, ids, sequence.segments()};
+      trainer.run(number, std::vector(size_t(trainer.model().micro_batches_per_step()), batch));
       trainer.reduce();
       trainer.apply(trainer.measure());
     };

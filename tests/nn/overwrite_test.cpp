@@ -34,15 +34,13 @@ Whole run(const Case& c, int64_t num_tokens, bool onto_zeros) {
 
   for (const Parameter& p : rank.model.parameters())
     for (int64_t i = 0; i < p.gradient.numel(); ++i) set(p.gradient, i, std::nan(""));
-  rank.model.begin_step();
-  if (onto_zeros) {
-    rank.model.accumulate(empty.view());
+  const auto [a, b, c3] =
+      onto_zeros ? std::tuple(&empty, &first, &second) : std::tuple(&first, &second, &empty);
+  rank.model.step(std::array{a->view(), b->view(), c3->view()}, [&](int64_t ended) {
+    if (!onto_zeros || ended > 0) return;
     for (const auto& [name, values] : whole_gradients(rank.model))
       for (const double g : values) EXPECT_EQ(g, 0) << name;
-  }
-  rank.model.accumulate(first.view());
-  rank.model.accumulate(second.view());
-  if (!onto_zeros) rank.model.accumulate(empty.view());
+  });
   rank.model.reduce();
   return whole_gradients(rank.model);
 }

@@ -85,8 +85,7 @@ class TinyRank {
 
   // A whole step of one micro-batch; gradients are then those of all ranks.
   LossSum step(const Batch& batch) {
-    model.begin_step();
-    const LossSum losses = model.accumulate(batch.view());
+    const LossSum losses = model.step(std::array{batch.view()});
     model.reduce();
     return losses;
   }

@@ -80,10 +80,12 @@ class Training {
     const Recipe& recipe = trainer_.recipe();
     const int64_t dp = trainer_.model().groups().coordinate(parallel::Axis::kDp);
     const int64_t batches = trainer_.model().micro_batches_per_step();
-    trainer_.begin_step(step);
+    std::vector<Batch> rows;
+    std::vector<MicroBatch> views;
     for (int64_t i = 0; i < batches; ++i)
-      trainer_.accumulate(
-          batch_of(recipe, step, (dp * batches + i) * recipe.train.micro_batch).view());
+      rows.push_back(batch_of(recipe, step, (dp * batches + i) * recipe.train.micro_batch));
+    for (const Batch& batch : rows) views.push_back(batch.view());
+    trainer_.run(step, views);
     trainer_.reduce();
     return trainer_.measure();
   }

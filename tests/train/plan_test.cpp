@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "ashlar/comm/self/self.h"
@@ -80,10 +81,11 @@ Batch make_batch(const Recipe& recipe, uint32_t seed) {
 }
 
 void train_step(Trainer& trainer, int64_t step, const Batch& batch) {
-  trainer.begin_step(step);
-  const int64_t micro_batches =
-      trainer.recipe().train.global_batch / trainer.recipe().train.micro_batch;
-  for (int64_t i = 0; i < micro_batches; ++i) trainer.accumulate(batch.view());
+  std::array<MicroBatch, 8> batches;
+  batches.fill(batch.view());
+  const auto count = size_t(trainer.model().micro_batches_per_step());
+  ASSERT_LE(count, batches.size());
+  trainer.run(step, std::span(batches).first(count));
   trainer.reduce();
   trainer.apply(trainer.measure());
 }

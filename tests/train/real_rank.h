@@ -73,9 +73,8 @@ class RealRank {
       }
   }
   void step(int64_t number) {
-    trainer_.begin_step(number);
-    for (int64_t i = 0; i < trainer_.model().micro_batches_per_step(); ++i)
-      trainer_.accumulate(batch());
+    batches_.assign(size_t(trainer_.model().micro_batches_per_step()), batch());
+    trainer_.run(number, batches_);
     trainer_.reduce();
     trainer_.apply(trainer_.measure());
     // Nothing of the step is under way any more.
@@ -110,6 +109,7 @@ class RealRank {
   const int64_t num_rows_, length_;
   std::vector<int32_t> ids_;
   std::vector<Segment> segments_;
+  std::vector<MicroBatch> batches_;
 };
 
 using Body = std::function<void(comm::Group& ranks, Allocator& allocator)>;

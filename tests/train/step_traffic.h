@@ -96,9 +96,8 @@ class Steps {
     for (int64_t i = 0; i < rows * length; ++i)
       ids.push_back(int32_t((7 * i + number) % trainer_.recipe().model.vocab_size));
     const kernels::Sequence sequence = kernels::Sequence::rows(rows, length);
-    trainer_.begin_step(number);
-    for (int64_t i = 0; i < trainer_.model().micro_batches_per_step(); ++i)
-      trainer_.accumulate({ids, ids, sequence.segments()});
+    const MicroBatch batch{ids, ids, sequence.segments()};
+    trainer_.run(number, std::vector(size_t(trainer_.model().micro_batches_per_step()), batch));
     trainer_.reduce();
     trainer_.apply(trainer_.measure());
   }
