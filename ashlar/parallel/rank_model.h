@@ -15,8 +15,9 @@
 // Every rank makes the same calls in the same order:
 //
 //   once        initialize; or values are loaded into pieces(), then weights_changed
-//   a step      step; reduce; then whoever has the optimizer reads the gradients of parameters(), changes their values and calls
-//               weights_changed, or leaves them as they are and calls nothing
+//   a step      step; reduce; then whoever has the optimizer reads the gradients of parameters(),
+//               changes their values and calls weights_changed, or leaves them as they are and
+//               calls nothing
 //   evaluate    between steps
 //
 // Memory   all of it is taken by the constructor; temporaries come from ctx.workspace.
@@ -80,10 +81,11 @@ class RankModel {
   // before they are read.
   void weights_changed();
 
-  // Forward and backward of micro_batches_per_step() micro-batches, as the program says (program.h).
-  // Forgets gradients and loads of the step before; gradients of the mean loss over all tokens of
-  // the step, with or without a target, add up, and begin to be summed over the ranks (by ZeRO's
-  // stage: of every micro-batch, or of the last).  ended(i): after the backward of micro-batch i.
+  // Forward and backward of micro_batches_per_step() micro-batches, as the program says
+  // (program.h).  Forgets gradients and loads of the step before; gradients of the mean loss over
+  // all tokens of the step, with or without a target, add up, and begin to be summed over the ranks
+  // (by ZeRO's stage: of every micro-batch, or of the last).  ended(i): after the backward of
+  // micro-batch i.
   // Gives the losses of the targets here; on meta no sum.
   LossSum step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended);
   LossSum step(std::span<const MicroBatch> batches) {

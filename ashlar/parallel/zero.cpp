@@ -19,7 +19,8 @@
 //                     finish_gradients.
 //   prefetch          after each acquire, or release where kernels read whole weights: the list is
 //                     read on from there, and each of the two slots is given to the first unit
-//                     that needs it.  A unit that is ready needs none, unless kernels read it there.
+//                     that needs it.  A unit that is ready needs none, unless kernels read it
+//                     there.
 #include "ashlar/parallel/zero.h"
 
 #include <algorithm>

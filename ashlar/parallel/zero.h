@@ -20,8 +20,8 @@
 // Types    gradients travel in the stream type; weights of blocks as products read them (bf16 in a
 //          bf16 run), those of the root in the stream type.
 // Overlap  A unit is reduced while earlier blocks run backward, and gathered while earlier blocks
-//          run forward (stage 3: backward too): those that are used next, as there is room.  A step's order of operations is
-//          the same on every rank.
+//          run forward (stage 3: backward too): those that are used next, as there is room.  A
+//          step's order of operations is the same on every rank.
 // Traffic  of one step of m micro-batches, L blocks and n ranks, in times that every bucket of a
 //          unit is moved; bytes of one bucket are those of the op in comm/group.h, with S the
 //          bucket, c_r the piece of it that rank r keeps (shards.h), gradients and weights in the
