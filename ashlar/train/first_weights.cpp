@@ -46,13 +46,21 @@ bool same_tensors(const KeyValue& a, const KeyValue& b) {
                     });
 }
 
+// Keys that say nothing of this model, such as the window where no block slides or experts where
+// there are none, as keys_of leaves them.
+Recipe without_unused_keys(Recipe recipe) {
+  recipe.model = keys_of(model_of(recipe.model));
+  return recipe;
+}
+
+// The keys that decide which tensors there are, and their shapes.
 void require_sizes(const checkpoint::ModelSource& source, const Recipe& recipe) {
-  const Recipe there = with_model_of(source, recipe);
+  const Recipe here = without_unused_keys(recipe), there = with_model_of(source, here);
   std::string problems;
   for (const Key& key : recipe_keys()) {
-    if (!key.shapes || same_tensors(key.get(recipe), key.get(there))) continue;
+    if (!key.shapes || same_tensors(key.get(here), key.get(there))) continue;
     problems += fmt::format("{}{} is {} but {} has {}", problems.empty() ? "" : ", ", key.name,
-                            value_text(key.get(recipe)), source.path, value_text(key.get(there)));
+                            value_text(key.get(here)), source.path, value_text(key.get(there)));
   }
   ASHLAR_REQUIRE(problems.empty(), kConfig,
                  "{}{}{}; choose the sizes of init.model, or other weights", recipe.source,
@@ -70,10 +78,7 @@ void read(FileSystem& files, const checkpoint::ModelSource& source, Trainer& tra
 }
 
 void report_differences(const checkpoint::ModelSource& source, const Recipe& recipe, Log& log) {
-  Recipe here = recipe;
-  // Keys that say nothing of this model, such as the window where no block slides, are as keys_of
-  // leaves them on both sides.
-  here.model = keys_of(model_of(recipe.model));
+  const Recipe here = without_unused_keys(recipe);
   const std::vector<std::string> lines = differences(with_model_of(source, here), here);
   if (!lines.empty()) log.info("changed since these weights were made:");
   for (const std::string& line : lines) log.info("  {}", line);

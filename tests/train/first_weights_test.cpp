@@ -337,6 +337,22 @@ TEST_F(FirstWeights, OtherSizesAreRefusedByTheirKeys) {
     }
 }
 
+// Sizes of experts say nothing of a model without any.
+TEST_F(FirstWeights, DenseModelsGoOnWhateverUnusedKeysSay) {
+  const Overrides dense = {"model.layer_types=full_attention", "model.intermediate_size=40"};
+  train(with(dense, {"train.run_dir=dense", "train.steps=2"}));
+  const Values expected = weights("dense/checkpoints");
+  train(with(with(one_look("again", "dense/checkpoints"), dense), {"model.num_experts=7"}));
+  EXPECT_EQ(difference(weights("again/checkpoints"), expected), "");
+  EXPECT_NE(message_of(ErrorKind::kConfig,
+                       [&] {
+                         train({"train.run_dir=other", "init.model=dense/checkpoints"});
+                       })
+                .find("model.layer_types is \"hybrid\" but dense/checkpoints has "
+                      "\"full_attention\""),
+            std::string::npos);
+}
+
 TEST_F(FirstWeights, WhatIsNoModelOrIsDamagedIsRefused) {
   files_->make_directories("empty");
   const auto told = [&](ErrorKind kind, const std::string& model) {
