@@ -15,6 +15,7 @@ namespace ashlar::train::testing_support {
 
 inline const std::string kTiny = ASHLAR_TEST_DATA "/recipes/tiny.toml";
 inline const std::string kNano = ASHLAR_TEST_DATA "/../../recipes/zaya1-nano.toml";
+inline const std::string kLlamaNano = ASHLAR_TEST_DATA "/../../recipes/llama-nano.toml";
 
 using Overrides = std::vector<std::string>;
 

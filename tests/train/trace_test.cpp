@@ -146,6 +146,10 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"dp2_tp2_sequence_parallel_owner",
                4,
                {"parallel.tp=2", "parallel.sequence_parallel=true", "parallel.muon=owner"}},
+        Layout{"mixed_dp2_cp2_tp2_zero3",
+               8,
+               {"parallel.cp=2", "parallel.tp=2", "parallel.zero=3", "model.intermediate_size=40",
+                "model.layer_types=[\"attention+moe\", \"cca+mlp\"]", "model.qk_norm=rms"}},
         Layout{"dp2_cp2_ring", 4, {"parallel.cp=2", "parallel.cp_exchange=ring"}}),
     [](const testing::TestParamInfo<Layout>& info) { return info.param.name; });
 
