@@ -48,18 +48,10 @@ void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   key_copies = keys_here.num_copies;
   window = m.window;
   const Section queries{Grain::kQueryHead, N, D, 0, N * D}, keys{Grain::kKeyHead, K, D, 0, K * D};
-  const auto matrix = [&](const char* name, const Shape& whole, InitRule init, Cut cut) {
-    return ParameterInfo{.name = layer.prefix + name,
-                         .shape = whole,
-                         .init = init,
-                         .kind = OptimizerKind::kMuon,
-                         .decay = true,
-                         .cuts = {std::move(cut)}};
-  };
   visit({.weight = &qkv,
-         .logical = {matrix("q_proj.weight", {N * D, H}, layer.normal(), {0, {queries}}),
-                     matrix("k_proj.weight", {K * D, H}, layer.normal(), {0, {keys}}),
-                     matrix("v_proj.weight", {K * D, H}, layer.normal(), {0, {keys}})},
+         .logical = {layer.matrix("q_proj.weight", {N * D, H}, layer.normal(), {0, {queries}}),
+                     layer.matrix("k_proj.weight", {K * D, H}, layer.normal(), {0, {keys}}),
+                     layer.matrix("v_proj.weight", {K * D, H}, layer.normal(), {0, {keys}})},
          .operand_shape = {shape.width(), H}});
   const auto norm = [&](const char* name, Weight& weight) {
     visit({.weight = &weight,
@@ -70,7 +62,7 @@ void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   };
   if (m.qk_norm == QkNorm::kRms) norm("q_norm.weight", q_norm), norm("k_norm.weight", k_norm);
   visit({.weight = &o_proj,
-         .logical = {matrix("o_proj.weight", {H, N * D}, layer.output(), {1, {queries}})},
+         .logical = {layer.matrix("o_proj.weight", {H, N * D}, layer.output(), {1, {queries}})},
          .operand_shape = {H, shape.N * D}});
 }
 

@@ -121,16 +121,8 @@ void CcaWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   shape = CcaShape::of(m, H, layer.share);
   const Section queries{Grain::kQueryHead, N, D, 0, N * D}, keys{Grain::kKeyHead, K, D, 0, kv};
   const Cut channels{0, {queries, {Grain::kKeyHead, K, D, N * D, kv}}};
-  const auto matrix = [&](const char* name, const Shape& whole, InitRule init, Cut cut) {
-    return ParameterInfo{.name = layer.prefix + name,
-                         .shape = whole,
-                         .init = init,
-                         .kind = OptimizerKind::kMuon,
-                         .decay = true,
-                         .cuts = {std::move(cut)}};
-  };
   const auto rows = [&](const char* name, int64_t num_rows, const Section& section) {
-    return matrix(name, {num_rows, H}, layer.normal(), {0, {section}});
+    return layer.matrix(name, {num_rows, H}, layer.normal(), {0, {section}});
   };
   // Where init is uniform, its bound is one over the root of the number of inputs.
   const auto conv = [&](const char* name, const Shape& whole, double num_inputs, bool bias) {
@@ -164,7 +156,7 @@ void CcaWeights::list(const LayerSpec& layer, StoredVisitor visit) {
                       .init = LayerSpec::constant(layer.init.temp),
                       .cuts = {{0, {{Grain::kKeyHead, K, 1, 0, K}}}}}}});
   visit({.weight = &o_proj,
-         .logical = {matrix("o_proj.weight", {H, N * D}, layer.output(), {1, {queries}})},
+         .logical = {layer.matrix("o_proj.weight", {H, N * D}, layer.output(), {1, {queries}})},
          .operand_shape = {H, shape.q_dim()}});
 }
 

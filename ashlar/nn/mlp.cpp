@@ -12,20 +12,12 @@ void MlpWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   H = layer.model.hidden_size;
   F = layer.share.of(Grain::kWidth, width).size();
   const Section part{Grain::kWidth, width, 1, 0, width};
-  const auto matrix = [&](const char* name, const Shape& whole, InitRule init, int dim) {
-    return ParameterInfo{.name = layer.prefix + name,
-                         .shape = whole,
-                         .init = init,
-                         .kind = OptimizerKind::kMuon,
-                         .decay = true,
-                         .cuts = {{dim, {part}}}};
-  };
   visit({.weight = &gate_up,
-         .logical = {matrix("gate_proj.weight", {width, H}, layer.normal(), 0),
-                     matrix("up_proj.weight", {width, H}, layer.normal(), 0)},
+         .logical = {layer.matrix("gate_proj.weight", {width, H}, layer.normal(), {0, {part}}),
+                     layer.matrix("up_proj.weight", {width, H}, layer.normal(), {0, {part}})},
          .operand_shape = {2 * F, H}});
   visit({.weight = &down,
-         .logical = {matrix("down_proj.weight", {H, width}, layer.output(), 1)},
+         .logical = {layer.matrix("down_proj.weight", {H, width}, layer.output(), {1, {part}})},
          .operand_shape = {H, F}});
 }
 

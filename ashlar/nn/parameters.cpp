@@ -37,6 +37,16 @@ InitRule LayerSpec::output() const {
   return {InitRule::Kind::kNormal, init.std * (init.output_depth ? depth : 1.0)};
 }
 
+ParameterInfo LayerSpec::matrix(const char* name, const Shape& whole, InitRule rule,
+                                Cut cut) const {
+  return {.name = prefix + name,
+          .shape = whole,
+          .init = rule,
+          .kind = OptimizerKind::kMuon,
+          .decay = true,
+          .cuts = {std::move(cut)}};
+}
+
 Parameter parameter_of(const ParameterInfo& info, DType dtype) {
   Parameter p;
   p.logical = {info.name, dtype, info.shape, Role::kParameter};

@@ -115,6 +115,8 @@ struct LayerSpec {
   InitRule normal() const { return {InitRule::Kind::kNormal, init.std}; }
   InitRule output() const;  // of a matrix that writes into the stream
   static InitRule constant(double value) { return {InitRule::Kind::kConstant, value}; }
+  // A matrix between features, which Muon may update.
+  ParameterInfo matrix(const char* name, const Shape& whole, InitRule rule, Cut cut) const;
 };
 
 // A tensor here: the logical tensor, and what of it its part is.

@@ -42,39 +42,45 @@ std::vector<LayerType> all_layer_types() {
 
 // --- keys to specs, and back: a pair of functions for each kind ---
 
-CcaSpec cca_of(const ModelKeys& keys, bool sliding) {
-  return {.num_query_heads = keys.num_attention_heads,
-          .num_key_heads = keys.num_key_value_heads,
-          .head_dim = keys.head_dim,
-          .rotary_factor = keys.partial_rotary_factor,
-          .window = sliding ? keys.sliding_window : 0,
-          .rope_theta = sliding ? keys.rope_theta_sliding : keys.rope_theta,
-          .qk_norm_eps = keys.qk_norm_eps};
+// Heads, what of them RoPE rotates, and how far they see: the same keys for every softmax mixer.
+template <typename Spec>
+void give_heads(const ModelKeys& keys, bool sliding, Spec& spec) {
+  spec.num_query_heads = keys.num_attention_heads;
+  spec.num_key_heads = keys.num_key_value_heads;
+  spec.head_dim = keys.head_dim;
+  spec.rotary_factor = keys.partial_rotary_factor;
+  spec.window = sliding ? keys.sliding_window : 0;
+  spec.rope_theta = sliding ? keys.rope_theta_sliding : keys.rope_theta;
 }
-void take(const CcaSpec& spec, ModelKeys& keys) {
+template <typename Spec>
+void take_heads(const Spec& spec, ModelKeys& keys) {
   keys.num_attention_heads = spec.num_query_heads;
   keys.num_key_value_heads = spec.num_key_heads;
   keys.head_dim = spec.head_dim;
   keys.partial_rotary_factor = spec.rotary_factor;
+}
+
+CcaSpec cca_of(const ModelKeys& keys, bool sliding) {
+  CcaSpec spec;
+  give_heads(keys, sliding, spec);
+  spec.qk_norm_eps = keys.qk_norm_eps;
+  return spec;
+}
+void take(const CcaSpec& spec, ModelKeys& keys) {
+  take_heads(spec, keys);
   keys.qk_norm_eps = spec.qk_norm_eps;
 }
 
 AttentionSpec attention_of(const ModelKeys& keys, bool sliding) {
-  return {.num_query_heads = keys.num_attention_heads,
-          .num_key_heads = keys.num_key_value_heads,
-          .head_dim = keys.head_dim,
-          .rotary_factor = keys.partial_rotary_factor,
-          .window = sliding ? keys.sliding_window : 0,
-          .rope_theta = sliding ? keys.rope_theta_sliding : keys.rope_theta,
-          .rope_scaling = {keys.rope_factor, keys.rope_low_freq_factor, keys.rope_high_freq_factor,
-                           keys.rope_original_positions},
-          .qk_norm = keys.qk_norm};
+  AttentionSpec spec;
+  give_heads(keys, sliding, spec);
+  spec.rope_scaling = {keys.rope_factor, keys.rope_low_freq_factor, keys.rope_high_freq_factor,
+                       keys.rope_original_positions};
+  spec.qk_norm = keys.qk_norm;
+  return spec;
 }
 void take(const AttentionSpec& spec, ModelKeys& keys) {
-  keys.num_attention_heads = spec.num_query_heads;
-  keys.num_key_value_heads = spec.num_key_heads;
-  keys.head_dim = spec.head_dim;
-  keys.partial_rotary_factor = spec.rotary_factor;
+  take_heads(spec, keys);
   keys.rope_factor = spec.rope_scaling.factor;
   keys.rope_low_freq_factor = spec.rope_scaling.low_freq_factor;
   keys.rope_high_freq_factor = spec.rope_scaling.high_freq_factor;
