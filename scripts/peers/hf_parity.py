@@ -28,6 +28,7 @@ from hf_texts import check_texts
 
 TOLERANCE = 1e-5
 MARGIN = 1e-4
+MASK = 2**64 - 1
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 TINY = dict(vocab_size=11, hidden_size=8, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
@@ -162,21 +163,20 @@ def tensors_of(model):
     return [(name, t) for name, t in model.state_dict(keep_vars=True).items() if name != "lm_head.weight"]
 
 
+def splitmix64(x):
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
 def fill_golden(model):
     """Element i of a tensor from splitmix64(fnv1a64(name) + i): the weights of tests/data/zaya1_tiny.json."""
-    mask = 2**64 - 1
-
-    def splitmix64(x):
-        x = (x + 0x9E3779B97F4A7C15) & mask
-        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & mask
-        x = (x ^ (x >> 27)) * 0x94D049BB133111EB & mask
-        return x ^ (x >> 31)
-
     for name, tensor in tensors_of(model):
         key = 0xCBF29CE484222325
         for byte in name.encode():
-            key = (key ^ byte) * 0x100000001B3 & mask
-        u = torch.tensor([(splitmix64((key + i) & mask) >> 40) / 2**23 - 1 for i in range(tensor.numel())],
+            key = (key ^ byte) * 0x100000001B3 & MASK
+        u = torch.tensor([(splitmix64((key + i) & MASK) >> 40) / 2**23 - 1 for i in range(tensor.numel())],
                          dtype=torch.float64)
         if name.endswith("balancing_biases"):
             u = 0.05 * u

@@ -1,15 +1,24 @@
 #!/usr/bin/env python3
-"""Tokens per second of one training step: Ashlar against ZayaForCausalLM of Hugging Face transformers on PyTorch.
+"""Tokens per second of one training step: Ashlar against Hugging Face transformers on PyTorch.
 
-Both run in alternation within one run: a few PyTorch steps, then a short Ashlar run, again and again, so that a
-machine whose speed drifts drifts for both.  PyTorch takes its best of {fp32, bf16 autocast, bf16 weights, compiled
-fp32, compiled bf16 autocast} x {grouped_mm, eager experts} with fused AdamW.  Ashlar runs the same shapes like for
-like (AdamW for every parameter, a row is one sequence), then with its defaults: documents kept apart, and Muon.
+ZAYA1 (nano, small) against ZayaForCausalLM, a dense model (llama-nano) against LlamaForCausalLM.  Both run in
+alternation within one run: a few PyTorch steps, then a short Ashlar run, again and again, so that a machine whose speed
+drifts drifts for both.  PyTorch takes its best variant: eager or compiled; fused or foreach AdamW; grouped_mm or eager
+experts; and
+
+  fp32            everything
+  bf16 products   weights and activations in fp32, of which products may round their operands to bf16
+  bf16 autocast   weights and AdamW in fp32
+  bf16 weights    weights, activations, gradients and AdamW's moments in bf16
+
+Ashlar runs the same shapes like for like (AdamW for every parameter, a row is one sequence), then with its defaults:
+documents kept apart, and Muon.  llama-nano compares fp32 with the best of fp32 and bf16 with the best of bf16.
 
 Run by scripts/peers/train_step.sh, which makes the virtual environment.
 """
 import argparse
 import gc
+import itertools
 import json
 import os
 import pathlib
@@ -18,9 +27,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import NamedTuple
 
 import torch
-from transformers import ZayaConfig, ZayaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, ZayaConfig, ZayaForCausalLM
 
 SHAPES = {
     "nano": dict(vocab_size=8192, hidden_size=256, num_hidden_layers=6, num_attention_heads=4,
@@ -29,36 +39,79 @@ SHAPES = {
     "small": dict(vocab_size=32768, hidden_size=768, num_hidden_layers=12, num_attention_heads=4,
                   num_key_value_heads=2, head_dim=128, num_experts=16, moe_intermediate_size=768,
                   router_hidden_size=256, batch=1, tokens=1024),
+    "llama-nano": dict(vocab_size=8192, hidden_size=512, num_hidden_layers=7, num_attention_heads=8,
+                       num_key_value_heads=4, head_dim=64, intermediate_size=1408, tie_word_embeddings=True,
+                       rms_norm_eps=1e-5, batch=4, tokens=512),
 }
+STEPS = {"nano": 20, "small": 5, "llama-nano": 20}  # of an Ashlar run
+
+APART = "data.document_reset=true"
+ONE = "data.document_reset=false"
+ADAMW = "optim.matrices=adamw"
+# What each row of the comparison changes in the recipe, and the PyTorch variants whose best it is compared with.
+ZAYA_ROWS = {
+    "adamw": ("", [ADAMW, ONE]),
+    "adamw, documents apart": ("", [ADAMW, APART]),
+    "muon, documents apart": ("", ["optim.matrices=muon", APART]),
+}
+DENSE_ROWS = {
+    "adamw, fp32": ("fp32", [ADAMW, ONE, "train.precision=fp32"]),
+    "adamw, bf16": ("bf16", [ADAMW, ONE, "train.precision=bf16"]),
+    "adamw, documents apart": ("", [ADAMW, APART]),
+    "muon, documents apart": ("", ["optim.matrices=muon", APART]),
+}
+# Newton-Schulz of 385 M parameters is meant for larger batches.
+ROWS = {"nano": ZAYA_ROWS, "small": {k: v for k, v in ZAYA_ROWS.items() if "muon" not in k}, "llama-nano": DENSE_ROWS}
+
+
+class Variant(NamedTuple):
+    precision: str
+    compiled: bool
+    experts: str  # "": a dense model
+    optimizer: str
+
+    def __str__(self):
+        return ", ".join(filter(None, (self.precision + " compiled" * self.compiled, self.experts, self.optimizer)))
+
+
+def make_model(shape, experts):
+    config = {k: v for k, v in shape.items() if k not in ("batch", "tokens")}
+    if not experts:
+        rope = {"rope_type": "default", "rope_theta": 1e4}
+        return LlamaForCausalLM(LlamaConfig(**config, rope_parameters=rope, attn_implementation="sdpa"))
+    config["layer_types"] = ["hybrid"] * shape["num_hidden_layers"]
+    config["rope_parameters"] = {"hybrid": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
+    model = ZayaForCausalLM(ZayaConfig(**config))
+    model.set_experts_implementation(experts)
+    return model
 
 
 class Peer:
     """One PyTorch variant, ready to run steps."""
 
-    def __init__(self, shape, precision, experts, compiled):
-        config = {k: v for k, v in shape.items() if k not in ("batch", "tokens")}
-        config["layer_types"] = ["hybrid"] * shape["num_hidden_layers"]
-        config["rope_parameters"] = {
-            "hybrid": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
+    def __init__(self, shape, variant):
         torch.manual_seed(0)
-        self.name = f"{precision}{' compiled' if compiled else ''}, {experts}"
-        self.model = ZayaForCausalLM(ZayaConfig(**config))
-        self.model.set_experts_implementation(experts)
-        if precision == "bf16 weights":
+        self.model = make_model(shape, variant.experts)
+        if variant.precision == "bf16 weights":
             self.model = self.model.to(torch.bfloat16)
-        self.autocast = precision == "bf16 autocast"
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=6e-4, betas=(0.9, 0.95),
-                                           weight_decay=0.1, fused=True)
+        self.precision = variant.precision
         self.ids = torch.randint(1, shape["vocab_size"], (shape["batch"], shape["tokens"]))
-        self.tokens = shape["batch"] * shape["tokens"]
-        self.forward = torch.compile(self.model) if compiled else self.model
+        self.forward = torch.compile(self.model) if variant.compiled else self.model
+        self.use(variant)
         start = time.perf_counter()
         self.step()
         self.first_step_s = time.perf_counter() - start
         self.step()
 
+    def use(self, variant):
+        """Only the optimizer is another."""
+        self.variant = variant
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1,
+                                           **{variant.optimizer: True})
+
     def step(self):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
+        torch.set_float32_matmul_precision("medium" if self.precision == "bf16 products" else "highest")
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bf16 autocast"):
             loss = self.forward(input_ids=self.ids, labels=self.ids, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -66,49 +119,61 @@ class Peer:
         self.optimizer.zero_grad(set_to_none=True)
         return loss.item()
 
-    def tokens_per_second(self, steps):
-        start = time.perf_counter()
-        for _ in range(steps):
+    def tokens_per_second(self, steps=2, seconds=0.0):
+        """Of the median step of at least so many, and for at least so long."""
+        times = []
+        while len(times) < steps or sum(times) < seconds:
+            start = time.perf_counter()
             self.step()
-        return steps * self.tokens / (time.perf_counter() - start)
+            times.append(time.perf_counter() - start)
+        return self.ids.numel() / statistics.median(times)
 
 
-def variants(only):
-    for precision, compiled in (("fp32", False), ("bf16 autocast", False), ("bf16 weights", False),
-                                ("fp32", True), ("bf16 autocast", True)):
-        for experts in ("grouped_mm", "eager"):
-            label = f"{precision}{' compiled' if compiled else ''}, {experts}"
-            if only in label:
-                yield label, (precision, experts, compiled)
+def cpu_s():
+    """CPU seconds of all programs since the machine started, less those of this one and its children."""
+    ticks = [int(word) for word in open("/proc/stat").readline().split()[1:]]
+    return sum(ticks[:3] + ticks[5:8]) / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
-def best_peer(shape, seconds, only):
-    """The fastest variant.  One is in memory at a time: the best is built again at the end."""
-    best, best_rate = None, 0.0
-    for label, variant in variants(only):
+def undisturbed(measure):
+    """What measure() returns of a time in which other programs took less than 5 % of the CPUs, if there is one among
+    60 tries; each further try waits a little."""
+    for attempt in range(60):
+        start, others = time.perf_counter(), cpu_s()
+        result = measure()
+        share = (cpu_s() - others) / (time.perf_counter() - start) / os.cpu_count()
+        if share < 0.05:
+            return result
+        time.sleep(10)
+    print(f"  the next line is disturbed: other programs took {100 * share:.0f} % of the CPUs", flush=True)
+    return result
+
+
+def best_variants(shape, seconds, only, kinds):
+    """The fastest variant of each kind, which its precision begins with.  One is in memory at a time."""
+    rates = {}
+    precisions = ("fp32", "bf16 products", "bf16 autocast", "bf16 weights")
+    experts = ("grouped_mm", "eager") if "num_experts" in shape else ("",)
+    for compiled, precision, expert in itertools.product((False, True), precisions, experts):
         peer = None
-        try:
-            peer = Peer(shape, *variant)
-            steps, start = 0, time.perf_counter()
-            while steps < 2 or time.perf_counter() - start < seconds:
+        for optimizer in ("fused", "foreach"):
+            variant = Variant(precision, compiled, expert, optimizer)
+            if only not in str(variant):
+                continue
+            try:
+                peer = peer or Peer(shape, variant)
+                peer.use(variant)
                 peer.step()
-                steps += 1
-            rate = steps * peer.tokens / (time.perf_counter() - start)
-            print(f"  PyTorch {label:<36} {rate:8.0f} tokens/s  (first step {peer.first_step_s:.1f} s)", flush=True)
-            if rate > best_rate:
-                best, best_rate = variant, rate
-        except Exception as error:  # a variant that this PyTorch cannot run is reported, not hidden
-            print(f"  PyTorch {label:<36} failed: {(str(error).splitlines() or [repr(error)])[0][:90]}", flush=True)
+                rates[variant] = undisturbed(lambda: peer.tokens_per_second(seconds=seconds))
+                print(f"  PyTorch {str(variant):<44} {rates[variant]:8.0f} tokens/s  "
+                      f"(first step {peer.first_step_s:.1f} s)", flush=True)
+            except Exception as error:  # a variant that this PyTorch cannot run is reported, not hidden
+                print(f"  PyTorch {str(variant):<44} failed: {(str(error).splitlines() or [repr(error)])[0][:90]}",
+                      flush=True)
         del peer
         gc.collect()
-    return Peer(shape, *best) if best else None
-
-
-ROWS = {  # what each row of the comparison changes in the recipe
-    "adamw": ["optim.matrices=adamw", "data.document_reset=false"],
-    "adamw, documents apart": ["optim.matrices=adamw"],
-    "muon, documents apart": ["optim.matrices=muon"],
-}
+    return {kind: max((v for v in rates if v.precision.startswith(kind)), key=rates.get, default=None)
+            for kind in kinds}
 
 
 def ashlar_rate(binary, recipe, shape, data, steps, overrides):
@@ -129,35 +194,36 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ashlar", required=True, help="the ashlar binary")
     parser.add_argument("--data", required=True, help="prefix of a dataset prepared with the recipe's vocabulary")
+    parser.add_argument("--recipe", required=True)
     parser.add_argument("--model", choices=SHAPES, default="nano")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8, help="time given to each PyTorch variant at first")
     parser.add_argument("--only", default="", help="only PyTorch variants whose name holds this")
     args = parser.parse_args()
-    shape = SHAPES[args.model]
-    recipe = str(pathlib.Path(__file__).resolve().parents[2] / "recipes" / f"zaya1-{args.model}.toml")
+    shape, rows, steps = SHAPES[args.model], ROWS[args.model], STEPS[args.model]
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     print(f"{args.model}: {shape['batch']} x {shape['tokens']} tokens a step, PyTorch {torch.__version__}, "
-          f"{torch.get_num_threads()} threads", flush=True)
-    peer = best_peer(shape, args.seconds, args.only)
-    if peer is None:
+          f"{torch.get_num_threads()} threads; load {os.getloadavg()[0]:.2f}", flush=True)
+    best = best_variants(shape, args.seconds, args.only, {kind for kind, _ in rows.values()})
+    peers = {variant: Peer(shape, variant) for variant in set(best.values()) if variant}
+    if not peers:
         sys.exit("no PyTorch variant ran")
-    steps = {"nano": 20, "small": 5}[args.model]
-    rows = {row: [] for row in ROWS}
-    for round_number in range(args.rounds):
-        theirs = peer.tokens_per_second(max(2, steps // 4))
-        for row, overrides in ROWS.items():
-            if "muon" in row and args.model != "nano":
-                continue  # Newton-Schulz of 385 M parameters is meant for larger batches
-            ours = ashlar_rate(args.ashlar, recipe, shape, args.data, steps, overrides)
-            rows[row].append((theirs, ours))
-            print(f"  round {round_number}: PyTorch {theirs:8.0f}, Ashlar ({row}) {ours:8.0f} tokens/s, "
-                  f"ratio {ours / theirs:.2f}", flush=True)
-    for row, pairs in rows.items():
-        if pairs:
-            print(f"{args.model}, Ashlar ({row}) against PyTorch ({peer.name}): median ratio "
-                  f"{statistics.median(o / t for t, o in pairs):.2f}, PyTorch "
-                  f"{statistics.median(t for t, _ in pairs):.0f}, Ashlar {statistics.median(o for _, o in pairs):.0f} tokens/s")
+    pairs = {row: [] for row, (kind, _) in rows.items() if best[kind]}
+    for number in range(args.rounds):
+        for row in pairs:
+            kind, overrides = rows[row]
+            theirs, ours = undisturbed(lambda: (
+                peers[best[kind]].tokens_per_second(max(2, steps // 2)),
+                ashlar_rate(args.ashlar, args.recipe, shape, args.data, steps, overrides)))
+            pairs[row].append((theirs, ours))
+            print(f"  round {number} (load {os.getloadavg()[0]:.2f}): PyTorch ({best[kind]}) {theirs:8.0f}, "
+                  f"Ashlar ({row}) {ours:8.0f} tokens/s, ratio {ours / theirs:.2f}", flush=True)
+    for row, measured in pairs.items():
+        ratios = [ours / theirs for theirs, ours in measured]
+        print(f"{args.model}, Ashlar ({row}) against PyTorch ({best[rows[row][0]]}): median ratio "
+              f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), PyTorch "
+              f"{statistics.median(t for t, _ in measured):.0f}, Ashlar "
+              f"{statistics.median(o for _, o in measured):.0f} tokens/s")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 # Tokens per second of a whole training step, Ashlar against Hugging Face transformers on PyTorch, measured in
 # alternation by train_step.py.  Before that: a dataset with the recipe's vocabulary, kept under build/peers.
 #
-#   scripts/peers/train_step.sh [--model nano|small] [--text FILE] [--tokenizer sentencepiece|byte] [flags of train_step.py]
+#   scripts/peers/train_step.sh [--model nano|small|llama-nano] [--text FILE] [--tokenizer sentencepiece|byte]
+#                               [flags of train_step.py]
 #
 # FILE is any text or JSONL file; default: the quick start's corpus, or the dictionary that it is made of.  A tokenizer
 # of the recipe's vocabulary is trained on it (a minute); `byte` needs no training and suits short texts.
@@ -23,8 +24,11 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-recipe=recipes/zaya1-$model.toml
-case $model in nano | small) ;; *) echo "train_step: --model is $model; expected nano or small" >&2; exit 2 ;; esac
+case $model in
+  nano | small) recipe=recipes/zaya1-$model.toml ;;
+  llama-nano) recipe=recipes/$model.toml ;;
+  *) echo "train_step: --model is $model; expected nano, small or llama-nano" >&2; exit 2 ;;
+esac
 case $tokenizer in
   sentencepiece | byte) ;;
   *) echo "train_step: --tokenizer is $tokenizer; expected sentencepiece or byte" >&2; exit 2 ;;
@@ -56,4 +60,5 @@ if [ ! -f "$data.idx" ]; then
   fi
   "$ashlar" data prepare --input "$text" --tokenizer "$learned" --out "$data"
 fi
-exec scripts/peers/python scripts/peers/train_step.py --ashlar "$ashlar" --data "$data" --model "$model" "${flags[@]}"
+exec scripts/peers/python scripts/peers/train_step.py --ashlar "$ashlar" --recipe "$recipe" --data "$data" \
+  --model "$model" "${flags[@]}"
