@@ -26,7 +26,7 @@ void update_block(const BalanceSpec& spec, double lr, int64_t step, const Tensor
     b[e] = T(double(b[e]) - lr * (double(m[e]) / c1) / (std::sqrt(double(v[e]) / c2) + spec.eps));
     mean += double(b[e]) / double(trained);
   }
-  if (all) return;
+  if (all || lr == 0.0) return;
   for (int64_t e = 0; e < E; ++e) b[e] = T(double(b[e]) - mean);
 }
 

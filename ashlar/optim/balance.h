@@ -5,6 +5,8 @@
 //   AdamW on b_e with gradient g_e, no decay
 //   b_e <- b_e - mean(b_0..b_{E-1});  the skip class keeps its bias
 //
+// At rate 0 the biases stay as they are, whatever their mean.
+//
 // With target all_classes the skip class takes part: g = f - 1/(E+1) over E+1 classes, no mean is
 // subtracted.
 //

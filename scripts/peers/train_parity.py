@@ -192,7 +192,7 @@ def train_torch(model, rows, matrices):
 def write_recipe(path, sizes, data):
     sections = {
         "model": sizes,
-        "moe": {"balance.lr": 0.0, "balance.target": "all_classes"},  # real_experts subtracts their mean
+        "moe": {"balance.lr": 0.0},  # the biases stay as they are
         "data": dict(train=str(data), sequence_length=LENGTH, validation_fraction=0.0, document_reset=False),
         "optim": OPTIM,
         "train": dict(seed=SEED, steps=STEPS, micro_batch=MICRO_BATCH, global_batch=BATCH, eval_every=0, log_every=1,

@@ -159,6 +159,21 @@ TEST(Balancer, MicroBatchesAreUpdatesOfTheirOwn) {
   EXPECT_GT(std::abs(get(micro.biases[0], 0) - get(global.biases[0], 0)), 1e-4);
 }
 
+// Also biases that do not add up to 0, as weights from elsewhere may have them.
+TEST(Balancer, AtRateZeroBiasesStay) {
+  Allocator allocator(Device::kCpu);
+  OwnedTensor bias = make_tensor(allocator, DType::kF32, {4}, Tag::kWeights);
+  OwnedTensor counts = make_tensor(allocator, DType::kI64, {4}, Tag::kInput);
+  const std::vector<float> before = {0.3f, -0.1f, 0.2f, -1.0f};
+  for (size_t e = 0; e < 4; ++e) {
+    bias.tensor.as<float>()[e] = before[e];
+    counts.tensor.as<int64_t>()[e] = int64_t(10 * e + 1);
+  }
+  Balancer balancer(allocator, {bias.tensor}, {"b"}, {.lr = 0.0});
+  balancer.update(std::vector{counts.tensor}, 1.0);
+  for (size_t e = 0; e < 4; ++e) EXPECT_EQ(bias.tensor.as<float>()[e], before[e]) << e;
+}
+
 TEST(Balancer, NoTokensMoveNothing) {
   Blocks blocks(1, 4, DType::kF32, {});
   const std::string before = bits_of(blocks.biases[0]);
