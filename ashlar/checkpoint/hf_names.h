@@ -1,6 +1,6 @@
-// The tensors of a ZAYA1 model as Hugging Face files name them, in both layouts.
+// The tensors of a model as Hugging Face files name them.
 //
-// The native name is the logical name everywhere else in the program.  The legacy layout counts
+// The native name is the logical name everywhere else in the program.  ZAYA1's legacy layout counts
 // attention and experts as a layer each (block l: layers 2l and 2l+1), keeps each residual merge at
 // the top of the next sub-layer, and stores every expert apart; stacked along dim 0 they are the
 // native tensor, byte for byte.
@@ -20,9 +20,9 @@
 
 namespace ashlar::checkpoint {
 
-// The tensors of a model by their native names, in the order in which the forward pass meets them,
-// the head excluded (it is tied): whoever knows the model's layers makes it.  Buffers are F32, or
-// F64 if dtype is.
+// The tensors of a model by their native names, in the order in which the forward pass meets them;
+// the head only where it is not the embedding.  Whoever knows the model's layers makes it.  Buffers
+// are F32, or F64 if dtype is.
 using TensorsOf = std::vector<LogicalTensor> (*)(const ModelSpec& spec, DType dtype);
 
 // Files may name the head apart, though it is the embedding.

@@ -173,7 +173,10 @@ void AttentionBranch::project_backward(const Context& ctx, const Pass& pass,
   Tensor dk_norm = w.k_norm.gradient;
   if (heads) {
     heads->sum_key_gradients(g.dkeys);
-    if (dk_norm && !heads->leads()) dk_norm = ctx.workspace->take(dk_norm.dtype, dk_norm.shape);
+    if (dk_norm && !heads->leads()) {  // goes to where nobody reads it
+      dk_norm = ctx.workspace->take(dk_norm.dtype, dk_norm.shape);
+      fill(ctx, dk_norm, 0.0);
+    }
   }
   heads_backward(ctx, {.shape = w.shape,
                        .sequence = pass.sequence,

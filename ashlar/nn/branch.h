@@ -19,7 +19,7 @@
 
 namespace ashlar::nn {
 
-// What a branch hands to the same branch of the next block (ZAYA1's router state), in the stream
+// What a branch hands to the next block's that takes it (ZAYA1's router state), in the stream
 // type, [T, carry_width].  in and d_in are absent where no block before hands anything on, d_out
 // where none after is handed it.
 struct Carry {
