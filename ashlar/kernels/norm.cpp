@@ -19,11 +19,11 @@ bool is_plain(const MergeParams& p) {
   return !p.hidden_scale_H && !p.hidden_bias_H && !p.residual_scale_H && !p.residual_bias_H;
 }
 
-void check_params(const MergeParams& p, const Tensor& w_H) {
+void check_params(const MergeParams& p, const Tensor& stream_TH) {
   if (is_plain(p)) return;
   for (const Tensor* t :
        {&p.hidden_scale_H, &p.hidden_bias_H, &p.residual_scale_H, &p.residual_bias_H})
-    check_tensor(*t, w_H.shape, w_H.dtype);
+    check_tensor(*t, {stream_TH.shape[1]}, stream_TH.dtype);
 }
 
 }  // namespace
@@ -49,39 +49,45 @@ void rms_norm_backward(const Context& ctx, const RmsNormBackward& x) {
 }
 
 void merge_norm_forward(const Context& ctx, const MergeNormForward& x) {
-  check_norm(x.h_TH, x.w_H, x.y_TH, x.rstd_T);
+  const bool normed = bool(x.w_H);
+  ASHLAR_ASSERT(bool(x.y_TH) == normed && bool(x.rstd_T) == normed);
+  if (normed) check_norm(x.h_TH, x.w_H, x.y_TH, x.rstd_T);
   check_real(x.o_TH, x.h_TH.shape);
   check_tensor(x.r_TH, x.h_TH.shape, x.h_TH.dtype);
-  check_params(x.params, x.w_H);
+  check_params(x.params, x.h_TH);
   const bool plain = is_plain(x.params);
+  const int64_t flop = (plain ? 1 : 4) + (normed ? 4 : 0);
   const auto call = ctx.record(
       "merge_norm_forward", x.h_TH.dtype,
-      {(plain ? 5 : 8) * x.h_TH.numel(),
-       bytes_of({x.o_TH, x.r_TH, x.h_TH, x.y_TH, x.rstd_T}) + (plain ? 1 : 5) * x.w_H.bytes()});
+      {flop * x.h_TH.numel(), bytes_of({x.o_TH, x.r_TH, x.h_TH, x.y_TH, x.rstd_T, x.w_H}) +
+                                  4 * x.params.hidden_scale_H.bytes()});
   cpu::merge_norm_forward(ctx, x);
 }
 
 void merge_norm_backward(const Context& ctx, const MergeNormBackward& x) {
-  check_norm(x.dr_TH, x.w_H, x.dy_TH, x.rstd_T);
+  const bool normed = bool(x.w_H);
+  ASHLAR_ASSERT(bool(x.dy_TH) == normed && bool(x.rstd_T) == normed && bool(x.dw_H) == normed);
+  if (normed) check_norm(x.dr_TH, x.w_H, x.dy_TH, x.rstd_T);
+  ASHLAR_ASSERT(normed || (x.dh_in_TH && !x.h_TH));
   const Shape& TH = x.dr_TH.shape;
   const DType stream = x.dr_TH.dtype;
-  const bool plain = is_plain(x.params), read_summands = !plain || !x.h_TH;
-  check_params(x.params, x.w_H);
+  const bool plain = is_plain(x.params), read_summands = !plain || (normed && !x.h_TH);
+  check_params(x.params, x.dr_TH);
   ASHLAR_ASSERT(is_plain(x.grads) == plain);
-  check_params(x.grads, x.w_H);
+  check_params(x.grads, x.dr_TH);
   if (read_summands || x.o_TH) check_real(x.o_TH, TH);
   if (read_summands || x.r_TH) check_tensor(x.r_TH, TH, stream);
   for (const Tensor* t : {&x.h_TH, &x.dh_in_TH})
     if (*t) check_tensor(*t, TH, stream);
   check_real(x.d_o_TH, TH);
-  check_tensor(x.dw_H, x.w_H.shape, x.w_H.dtype);
-  const int64_t flop = plain ? 11 + int64_t(read_summands) : 22;
+  if (normed) check_tensor(x.dw_H, x.w_H.shape, x.w_H.dtype);
+  const int64_t norm_flop = plain ? 11 + int64_t(read_summands) : 14, merge_flop = plain ? 0 : 8;
   const int64_t summands = read_summands ? bytes_of({x.o_TH, x.r_TH}) : 0;
-  const auto call =
-      ctx.record("merge_norm_backward", x.h_TH.dtype,
-                 {flop * x.dr_TH.numel(),
-                  bytes_of({x.dy_TH, x.dh_in_TH, x.h_TH, x.rstd_T, x.d_o_TH, x.dr_TH}) + summands +
-                      (plain ? 2 : 10) * x.w_H.bytes()});
+  const auto call = ctx.record(
+      "merge_norm_backward", stream,
+      {(merge_flop + (normed ? norm_flop : 0)) * x.dr_TH.numel(),
+       bytes_of({x.dy_TH, x.dh_in_TH, x.h_TH, x.rstd_T, x.d_o_TH, x.dr_TH, x.w_H, x.dw_H}) +
+           summands + 8 * x.params.hidden_scale_H.bytes()});
   cpu::merge_norm_backward(ctx, x);
 }
 

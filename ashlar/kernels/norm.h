@@ -10,7 +10,8 @@
 // Types    stream (o r h dh dr): F32 or F64.  y, dy and d_o: F32, F64 or BF16 (they meet the
 //          products); parameters and their gradients: stream type.
 // Cost     forward 8*T*H flop, backward 22*T*H; without MergeParams 5*T*H and 11*T*H (12*T*H where
-//          h is recomputed); bytes: every tensor once.  Bandwidth-bound.
+//          h is recomputed); the merge alone 4*T*H and 8*T*H, plain T*H and nothing; bytes: every
+//          tensor once.  Bandwidth-bound.
 // Numerics statistics in fp32 with a fixed order of summation; parameter gradients: partial sums
 //          per block of 64 tokens, blocks added in order: the same bits for any thread count.
 #pragma once
@@ -37,28 +38,30 @@ struct RmsNormBackward {
 };
 void rms_norm_backward(const Context&, const RmsNormBackward&);
 
+// w, y and rstd are present, or none of them: then it is the merge alone, and eps is not read.
 struct MergeNormForward {
   double eps;
   Tensor o_TH, r_TH;
   MergeParams params = {};
-  Tensor w_H;
-  Tensor h_TH, y_TH, rstd_T;  // filled
+  Tensor w_H = {};
+  Tensor h_TH, y_TH = {}, rstd_T = {};  // filled
 };
 void merge_norm_forward(const Context&, const MergeNormForward&);
 
 // dh = norm backward of dy (+ dh_in);  d_o = dh * ao;  dr = dh * ar.  Without MergeParams both are
-// dh, and o and r are read only where h is absent: given h, they may be absent.
+// dh, and o and r are read only where h is absent: given h, they may be absent.  Of the merge alone
+// dh is dh_in, and dy, h, rstd, w and dw are absent.
 struct MergeNormBackward {
-  Tensor dy_TH;
+  Tensor dy_TH = {};
   Tensor dh_in_TH = {};  // the gradient that reached h along the stream; absent: none
   Tensor o_TH = {}, r_TH = {};
   Tensor h_TH = {};  // absent: recomputed from o and r
-  Tensor rstd_T;
+  Tensor rstd_T = {};
   MergeParams params = {};
-  Tensor w_H;
+  Tensor w_H = {};
   Tensor d_o_TH, dr_TH;    // filled; dr may be dh_in itself
   MergeParams grads = {};  // added to
-  Tensor dw_H;             // added to
+  Tensor dw_H = {};        // added to
 };
 void merge_norm_backward(const Context&, const MergeNormBackward&);
 

@@ -197,6 +197,82 @@ TEST(Norm, PlainMergeGradients) {
   }
 }
 
+// The merge whose norm stands elsewhere (the last one of a pipeline's stage).
+struct Alone : Layer {
+  using Layer::Layer;
+  void forward() {
+    merge_norm_forward(b.context(),
+                       {.eps = kEps, .o_TH = o, .r_TH = r, .params = merge, .h_TH = h});
+  }
+  void backward(const Tensor& dh_in, const Tensor& d_o, const Tensor& dr,
+                const MergeParams& grads) {
+    merge_norm_backward(b.context(), {.dh_in_TH = dh_in,
+                                      .o_TH = o,
+                                      .r_TH = r,
+                                      .params = merge,
+                                      .d_o_TH = d_o,
+                                      .dr_TH = dr,
+                                      .grads = grads});
+  }
+};
+
+TEST(Norm, GradientsOfTheMergeAlone) {
+  for (const bool plain : {false, true}) {
+    Bench b;
+    Alone l(b, {3, 7}, plain);
+    const Tensor dh_in = b.stream("dh_in", l.TH);
+    const auto loss = [&] {
+      l.forward();
+      return dot(l.h, dh_in);
+    };
+    loss();
+    const Tensor d_o = b.stream(l.TH), dr = b.stream(l.TH);
+    const MergeParams g = l.gradients();
+    copy_convert(dh_in, dr);
+    l.backward(dr, d_o, dr, g);
+    expect_gradient("do", l.o, values_of(d_o), loss);
+    expect_gradient("dr", l.r, values_of(dr), loss);
+    if (plain) continue;
+    expect_gradient("dao", l.merge.hidden_scale_H, values_of(g.hidden_scale_H), loss);
+    expect_gradient("dbo", l.merge.hidden_bias_H, values_of(g.hidden_bias_H), loss);
+    expect_gradient("dar", l.merge.residual_scale_H, values_of(g.residual_scale_H), loss);
+    expect_gradient("dbr", l.merge.residual_bias_H, values_of(g.residual_bias_H), loss);
+  }
+}
+
+// The stream after it is the same, bit for bit, whether its norm is made at once or elsewhere.
+TEST(Norm, TheMergeAloneGivesTheSameStream) {
+  for (const bool plain : {false, true})
+    for (const Case& c : kCases) {
+      Bench b;
+      Layer both(b, c, plain);
+      both.forward();
+      const std::vector<double> want = values_of(both.h);
+      Alone alone(b, c, plain);
+      alone.forward();
+      EXPECT_EQ(values_of(alone.h), want) << name_of(c);
+    }
+}
+
+TEST(Norm, PathsOfTheMergeAlone) {
+  for (const bool plain : {false, true})
+    for (const Case& c : kCases)
+      expect_paths_agree("merge alone " + name_of(c), [&](Bench& b) -> std::vector<Output> {
+        Alone l(b, c, plain);
+        l.forward();
+        const Tensor d_o = b.product(l.TH), dr = b.stream(l.TH);
+        const MergeParams g = l.gradients();
+        l.backward(b.stream("dh_in", l.TH), d_o, dr, g);
+        std::vector<Output> outputs = {{"h", l.h}, {"do", d_o}, {"dr", dr}};
+        if (!plain)
+          outputs.insert(outputs.end(), {{"dao", g.hidden_scale_H},
+                                         {"dbo", g.hidden_bias_H},
+                                         {"dar", g.residual_scale_H},
+                                         {"dbr", g.residual_bias_H}});
+        return outputs;
+      });
+}
+
 TEST(Norm, APartOfTheMergeParametersIsOurBug) {
   Bench b;
   Layer l(b, {3, 7});

@@ -15,10 +15,9 @@ int64_t num_columns(std::initializer_list<Tensor> gradients) {
   return sum;
 }
 
-Tensor take_partials(const Context& ctx, int64_t num_tokens,
+Tensor take_partials(const Context& ctx, DType dtype, int64_t num_tokens,
                      std::initializer_list<Tensor> gradients, int64_t scratch) {
   const int64_t num_tasks = ceil_div(num_tokens, kTokensPerTask);
-  const DType dtype = gradients.begin()->dtype;
   for (const Tensor& g : gradients) ASHLAR_ASSERT(!g || g.dtype == dtype);
   return ctx.workspace->take(dtype, {num_tasks, num_columns(gradients) + scratch});
 }
@@ -49,7 +48,7 @@ void sum_over_tokens(const Context& ctx, int64_t num_tokens,
                      std::initializer_list<Tensor> gradients,
                      function_ref<void(int64_t, int64_t, T*)> body, int64_t scratch) {
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor partials = take_partials(ctx, num_tokens, gradients, scratch);
+  const Tensor partials = take_partials(ctx, dtype_of<T>, num_tokens, gradients, scratch);
   if (ctx.meta()) return;
   const int64_t columns = partials.shape[1];
   for_tokens(ctx, num_tokens, [&](int64_t begin, int64_t end) {

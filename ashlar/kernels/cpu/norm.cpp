@@ -18,6 +18,7 @@ void norm_rows(const NormArgs<T>& x, int64_t begin, int64_t end) {
         x.h.set(row + i, x.o[row + i] + x.r[row + i]);
       sum += x.h[row + i] * x.h[row + i];
     }
+    if (!x.w) continue;
     const T rstd = T(1) / std::sqrt(sum / T(x.H) + T(x.eps));
     for (int64_t i = 0; i < x.H; ++i) x.y.set(row + i, x.w[i] * x.h[row + i] * rstd);
     x.rstd.set(t, rstd);
@@ -27,22 +28,24 @@ void norm_rows(const NormArgs<T>& x, int64_t begin, int64_t end) {
 template <typename T>
 void norm_gradient_rows(const NormGradientArgs<T>& x, int64_t begin, int64_t end, T* partial) {
   const int64_t H = x.H;
-  T *dw = partial, *dao = dw + H, *dbo = dao + H, *dar = dbo + H, *dbr = dar + H;
+  T *dw = partial, *dao = x.w ? dw + H : dw, *dbo = dao + H, *dar = dbo + H, *dbr = dar + H;
   for (int64_t t = begin; t < end; ++t) {
     const int64_t row = t * H;
-    const T rstd = x.rstd[t];
+    const T rstd = x.w ? x.rstd[t] : T(0);
     const auto h = [&](int64_t i) {
       if (x.h) return x.h[row + i];
       if (!x.ao) return x.o[row + i] + x.r[row + i];
       return (x.o[row + i] + x.bo[i]) * x.ao[i] + (x.r[row + i] + x.br[i]) * x.ar[i];
     };
     T mean = 0;  // of dy w h rstd
-    for (int64_t i = 0; i < H; ++i) mean += x.dy[row + i] * x.w[i] * h(i) * rstd / T(H);
+    for (int64_t i = 0; x.w && i < H; ++i) mean += x.dy[row + i] * x.w[i] * h(i) * rstd / T(H);
     for (int64_t i = 0; i < H; ++i) {
-      const T normed = h(i) * rstd, dy = x.dy[row + i];
-      T dh = rstd * (dy * x.w[i] - normed * mean);
-      if (x.dh_in) dh += x.dh_in[row + i];
-      dw[i] += dy * normed;
+      T dh = x.dh_in ? x.dh_in[row + i] : T(0);
+      if (x.w) {
+        const T normed = h(i) * rstd, dy = x.dy[row + i];
+        dh += rstd * (dy * x.w[i] - normed * mean);
+        dw[i] += dy * normed;
+      }
       if (x.ao) {
         dao[i] += dh * (x.o[row + i] + x.bo[i]);
         dbo[i] += dh * x.ao[i];
@@ -82,7 +85,7 @@ void rms_norm_backward(const Context& ctx, const RmsNormBackward& x) {
 
 void merge_norm_forward(const Context& ctx, const MergeNormForward& x) {
   with_real(x.h_TH.dtype, [&]<typename Real>(Real) {
-    const NormArgs<Real> args{.H = x.w_H.numel(),
+    const NormArgs<Real> args{.H = x.h_TH.shape[1],
                               .eps = x.eps,
                               .o = x.o_TH,
                               .r = x.r_TH,
@@ -102,7 +105,7 @@ void merge_norm_backward(const Context& ctx, const MergeNormBackward& x) {
   const auto gradients = {x.dw_H, x.grads.hidden_scale_H, x.grads.hidden_bias_H,
                           x.grads.residual_scale_H, x.grads.residual_bias_H};
   with_real(x.dr_TH.dtype, [&]<typename Real>(Real) {
-    const NormGradientArgs<Real> args{.H = x.w_H.numel(),
+    const NormGradientArgs<Real> args{.H = x.dr_TH.shape[1],
                                       .dy = x.dy_TH,
                                       .dh_in = x.dh_in_TH,
                                       .o = x.o_TH,

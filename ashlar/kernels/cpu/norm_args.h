@@ -5,7 +5,8 @@
 
 namespace ashlar::kernels::cpu {
 
-// Without a merge o to br are absent, and h is the input.  A plain merge has no ao to br.
+// Without a merge o to br are absent, and h is the input.  A plain merge has no ao to br.  The merge
+// alone has no w, y and rstd.
 template <typename T>
 struct NormArgs {
   int64_t H;
@@ -16,7 +17,7 @@ struct NormArgs {
 void norm_rows_fast(const NormArgs<float>& args, int64_t begin, int64_t end);
 
 // Without a merge o to br and d_o are absent, and dr is dh.  With one, h may be absent.  A plain
-// merge has no ao to br, and with h no o and r.
+// merge has no ao to br, and with h no o and r.  The merge alone has no dy, h, rstd and w.
 template <typename T>
 struct NormGradientArgs {
   int64_t H;
@@ -26,7 +27,7 @@ struct NormGradientArgs {
   Cells<T> d_o = {};
   Cells<T> dr;
 };
-// partial: dw [H], and with ao to br after it dao, dbo, dar, dbr [H] each.
+// partial: with w dw [H]; then with ao to br dao, dbo, dar, dbr [H] each.
 void norm_gradient_rows_fast(const NormGradientArgs<float>& args, int64_t begin, int64_t end,
                              float* partial);
 

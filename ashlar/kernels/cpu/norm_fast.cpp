@@ -54,6 +54,7 @@ void norm_rows(const NormArgs<float>& x, int64_t begin, int64_t end) {
         squares = hn::MulAdd(h, h, squares);
       });
     }
+    if (!x.w) continue;
     const float rstd = 1.0f / std::sqrt(sum_of_lanes(squares) / float(x.H) + float(x.eps));
     x.rstd.set(t, rstd);
     for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
@@ -111,18 +112,26 @@ void plain_merge_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t e
   }
 }
 
+template <bool kNormed>
 void merge_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, float* partial) {
   const int64_t H = x.H;
-  float *dw = partial, *dao = dw + H, *dbo = dao + H, *dar = dbo + H, *dbr = dar + H;
+  float *dw = partial, *dao = kNormed ? dw + H : dw, *dbo = dao + H, *dar = dbo + H, *dbr = dar + H;
   for (int64_t t = begin; t < end; ++t) {
     const int64_t row = t * H;
-    const float rstd = x.rstd[t];
-    const float mean = mean_along(x, row, rstd, [&](int64_t i, auto n) HWY_ATTR {
-      return x.h ? load(x.h, row + i, n) : merge(x, row, i, n).h;
-    });
+    float rstd = 0, mean = 0;
+    if constexpr (kNormed) {
+      rstd = x.rstd[t];
+      mean = mean_along(x, row, rstd, [&](int64_t i, auto n) HWY_ATTR {
+        return x.h ? load(x.h, row + i, n) : merge(x, row, i, n).h;
+      });
+    }
     for_lanes(H, [&](int64_t i, auto n) HWY_ATTR {
       const Merged m = merge(x, row, i, n);
-      const V dh = norm_gradient(x, row, i, m.h, set(rstd), set(mean), dw, n);
+      V dh;
+      if constexpr (kNormed)
+        dh = norm_gradient(x, row, i, m.h, set(rstd), set(mean), dw, n);
+      else
+        dh = load(x.dh_in, row + i, n);
       add_to(hn::Mul(dh, m.o), dao + i, n);
       add_to(hn::Mul(dh, m.r), dar + i, n);
       add_to(dh, dbo + i, n);  // the sum of dh, scaled below
@@ -137,9 +146,21 @@ void merge_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, fl
   });
 }
 
+// The gradient of the merge alone is dh_in.
+void plain_merge_alone_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end, float*) {
+  for (int64_t row = begin * x.H; row < end * x.H; row += x.H)
+    for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+      const V dh = load(x.dh_in, row + i, n);
+      store(dh, x.d_o, row + i, n);
+      store(dh, x.dr, row + i, n);
+    });
+}
+
 void norm_gradient_rows(const NormGradientArgs<float>& x, int64_t begin, int64_t end,
                         float* partial) {
-  auto* rows = x.ao ? merge_rows : x.d_o ? plain_merge_rows : rms_rows;
+  auto* rows = rms_rows;
+  if (x.d_o && x.w) rows = x.ao ? merge_rows<true> : plain_merge_rows;
+  if (x.d_o && !x.w) rows = x.ao ? merge_rows<false> : plain_merge_alone_rows;
   rows(x, begin, end, partial);
 }
 
