@@ -31,6 +31,7 @@ enum class DecaySchedule : uint8_t { kCosine, kLinear, kConstant };
 enum class ShardLayout : uint8_t { kContiguous, kBucketed };
 enum class CpLayout : uint8_t { kZigzag, kContiguous };
 enum class CpExchange : uint8_t { kAllGather, kRing };
+enum class Schedule : uint8_t { kGpipe, k1f1b, kInterleaved, kZeroBubble };  // docs/parallel-pp.md
 enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
 
