@@ -32,6 +32,8 @@ enum class ShardLayout : uint8_t { kContiguous, kBucketed };
 enum class CpLayout : uint8_t { kZigzag, kContiguous };
 enum class CpExchange : uint8_t { kAllGather, kRing };
 enum class Schedule : uint8_t { kGpipe, k1f1b, kInterleaved, kZeroBubble };  // docs/parallel-pp.md
+inline constexpr std::array<const char*, 4> kScheduleNames{"gpipe", "1f1b", "interleaved",
+                                                           "zero_bubble"};
 enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
 
