@@ -227,7 +227,7 @@ std::string layout_of(const ParallelSpec& p, const RanksOptions& options) {
     text += p.zero_layout == ShardLayout::kContiguous ? " contiguous" : " bucketed";
   if (p.cp > 1)
     text += fmt::format(", {}, {}", p.cp_layout == CpLayout::kZigzag ? "zigzag" : "contiguous",
-                        p.cp_exchange == CpExchange::kRing ? "ring" : "all_gather");
+                        kCpExchangeNames[size_t(p.cp_exchange)]);
   if (p.sequence_parallel) text += ", sequence_parallel";
   if (!p.overlap) text += ", overlap false";
   if (options.delay_bulk_ms > 0)

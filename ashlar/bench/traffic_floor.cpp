@@ -64,6 +64,23 @@ void add_zero(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Si
       {"data", Op::kAllGather, "weights", share * (z.root * z.s + gathered * z.blocks * z.a)});
 }
 
+void add_cp_heads(std::vector<TrafficFloor>& floors, double n, const Sizes& z) {
+  const double query = share_of(n) * z.tokens * double(z.needs.query_cols);
+  const double least = n * double(z.needs.head_dim);  // ranks share key heads
+  const double key = 2 * share_of(n) * z.tokens * std::max(double(z.needs.key_cols), least);
+  const double forward = z.m * z.forwards, backward = z.m * z.layers;
+  const double again = double(z.needs.key_cols) < least ? backward : 0;
+  const auto add = [&](const char* label, double bytes) {
+    floors.push_back({"cp", Op::kAllToAll, label, bytes});
+  };
+  add("queries", forward * query * z.a);
+  add("keys values", (forward + again) * key * z.a);
+  add("output", (forward + backward) * query * z.a);
+  add("output gradient", backward * query * z.a);
+  add("queries gradient", backward * query * z.s);
+  add("keys values gradient", backward * key * z.s);
+}
+
 void add_cp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
             const Sizes& z) {
   const double n = double(p.cp);
@@ -77,6 +94,7 @@ void add_cp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const Paral
     floors.push_back({"cp", Op::kSendReceive, "halo", z.m * z.forwards * behind * message});
     floors.push_back({"cp", Op::kSendReceive, "halo gradient", z.m * z.layers * behind * message});
   }
+  if (p.cp_exchange == CpExchange::kAllToAll) return add_cp_heads(floors, n, z);
   floors.push_back({"cp", ring ? Op::kSendReceive : Op::kAllGather, "keys values",
                     z.m * (z.forwards + z.layers) * keys * z.a});
   floors.push_back({"cp", ring ? Op::kSendReceive : Op::kReduceScatter, "keys values gradient",

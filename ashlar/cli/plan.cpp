@@ -1,16 +1,24 @@
 // ashlar plan dry-run RECIPE.toml [section.key=value ...] [--ranks N] [--rank R] [--json]
+// ashlar plan schedule [--stages P] [--virtual-stages V] [--micro-batches M] [--schedule 1f1b]
+//                      [--svg FILE]
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "ashlar/cli/command.h"
+#include "ashlar/core/files.h"
 #include "ashlar/nn/precision.h"
+#include "ashlar/parallel/schedule_picture.h"
+#include "ashlar/spec/recipe.h"
 #include "ashlar/train/plan_json.h"
 #include "ashlar/train/plan_print.h"
 
 namespace ashlar::cli {
 
-void add_plan(CLI::App& app, Action& action) {
-  CLI::App* group = app.add_subcommand("plan", "what a run would need, counted without running it");
-  group->require_subcommand(1);
+namespace {
+
+void add_dry_run(CLI::App* group, Action& action) {
   struct Flags {
     std::string recipe;
     std::vector<std::string> overrides;
@@ -36,6 +44,53 @@ void add_plan(CLI::App& app, Action& action) {
       return 0;
     };
   });
+}
+
+Schedule parse_schedule(std::string_view name) {
+  const auto found = std::find(kScheduleNames.begin(), kScheduleNames.end(), name);
+  ASHLAR_REQUIRE(found != kScheduleNames.end(), kConfig, "--schedule is {}; expected {}", name,
+                 fmt::join(kScheduleNames, ", "));
+  return Schedule(found - kScheduleNames.begin());
+}
+
+void add_schedule(CLI::App* group, Action& action) {
+  struct Flags {
+    int stages = 4, chunks = 1;
+    int64_t micro_batches = 8;
+    std::string schedule = "1f1b", svg;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* sub = group->add_subcommand(
+      "schedule", "what the stages of a pipeline do at what time (docs/parallel-pp.md)");
+  sub->add_option("--stages", flags->stages, "ranks of the pipeline")->capture_default_str();
+  sub->add_option("--virtual-stages", flags->chunks, "of each stage, for interleaved")
+      ->capture_default_str();
+  sub->add_option("--micro-batches", flags->micro_batches, "of a step")->capture_default_str();
+  sub->add_option("--schedule", flags->schedule, "gpipe, 1f1b, interleaved or zero_bubble")
+      ->capture_default_str();
+  sub->add_option("--svg", flags->svg, "also draw it into this file");
+  sub->callback([flags, &action] {
+    action = [flags](Log&) {
+      const Schedule schedule = parse_schedule(flags->schedule);
+      const std::string text =
+          parallel::describe_schedule(schedule, flags->stages, flags->chunks, flags->micro_batches);
+      if (!flags->svg.empty())
+        write_text(
+            *posix_files(), flags->svg,
+            parallel::schedule_svg(schedule, flags->stages, flags->chunks, flags->micro_batches));
+      print_part(text);
+      return 0;
+    };
+  });
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Action& action) {
+  CLI::App* group = app.add_subcommand("plan", "what a run would need, counted without running it");
+  group->require_subcommand(1);
+  add_dry_run(group, action);
+  add_schedule(group, action);
 }
 
 }  // namespace ashlar::cli

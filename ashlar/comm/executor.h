@@ -18,14 +18,16 @@ namespace ashlar::comm {
 
 class Engine;
 
+inline constexpr int64_t kMaxQueued = 64;  // the most operations that an executor holds
+
 class Executor {
  public:
   virtual ~Executor() = default;  // what was submitted has ended or failed
   // A group begins to use the lane: before its first operation, on every rank of it in the order of
   // their splits.
   virtual void enter(Group&) {}
-  // Copies the operation and its counts, and gives it its ticket; they count up from 1.  May wait
-  // for room.
+  // Copies the operation and its counts, and gives it its ticket; they count up from 1.  Waits for
+  // room where it holds kMaxQueued.
   virtual int64_t submit(const Operation& operation) = 0;
   virtual bool done(int64_t ticket) const = 0;  // wait would return at once
   // Returns when the operation has ended.  Throws the rank's failure if that came first.

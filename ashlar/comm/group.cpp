@@ -119,18 +119,20 @@ void Work::settle() noexcept {
   lane_->executor->settle(ticket_);
 }
 
-Group::Group(World& world, std::string name, std::vector<int> world_ranks, std::string lane)
+Group::Group(World& world, std::string name, std::vector<int> world_ranks, std::string lane,
+             Use use)
     : world_(world),
       name_(std::move(name)),
       lane_name_(std::move(lane)),
+      use_(use),
       world_ranks_(std::move(world_ranks)),
-      lane_(size() == 1 ? nullptr : &world.lane(lane_name_)) {
+      lane_(size() == 1 ? nullptr : &world.lane(lane_name_, use == Use::kCollectives)) {
   const auto here = std::find(world_ranks_.begin(), world_ranks_.end(), world_.engine.rank());
   ASHLAR_ASSERT(here != world_ranks_.end());
   rank_ = int(here - world_ranks_.begin());
   id_ = fnv1a64(name_);
   for (const int rank : world_ranks_) id_ = splitmix64(id_ ^ uint64_t(rank));
-  if (lane_) lane_->executor->enter(*this);
+  if (lane_ && use_ == Use::kCollectives) lane_->executor->enter(*this);
 }
 
 Group::~Group() {
@@ -240,7 +242,7 @@ Work Group::submit(Operation operation, std::string_view label) {
   operation.row = &row(operation.op, label);
   operation.sequence = sequence_;
   // Ranks without partners do not call send_receive, and must count alike.
-  if (operation.op != Op::kSendReceive) ++sequence_;
+  if (operation.op != Op::kSendReceive || use_ == Use::kChannel) ++sequence_;
   operation.traced = world_.trace.recording();
   const int64_t event = operation.traced ? trace_post(operation) : -1;
   const Trace::Scope posting(world_.trace, event);

@@ -100,9 +100,13 @@ struct SplitKey {
   int key = 0;
 };
 
+class Channel;
+
 class Group {
  public:
-  Group(World& world, std::string name, std::vector<int> world_ranks, std::string lane);
+  enum class Use : uint8_t { kCollectives, kChannel };  // channel.h
+  Group(World& world, std::string name, std::vector<int> world_ranks, std::string lane,
+        Use use = Use::kCollectives);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -145,6 +149,11 @@ class Group {
   std::unique_ptr<Group> split(std::string name, function_ref<SplitKey(int rank)> key_of,
                                std::string_view lane = {}) const;
 
+  // A queue of tensors from rank `from` to rank `to` of this group (channel.h), to be made on both
+  // of them and on no other rank.  Two channels between neighbours of a ring may have one name; of
+  // other pairs of ranks a rank is in one channel of a name.
+  std::unique_ptr<Channel> channel(int from, int to, std::string_view name) const;
+
   // The traffic of the operations that have ended, ordered by op and label.
   std::vector<TrafficRow> traffic() const;
 
@@ -175,6 +184,7 @@ class Group {
 
   World& world_;
   const std::string name_, lane_name_;
+  const Use use_;
   std::vector<int> world_ranks_;
   Lane* lane_ = nullptr;  // null: a group of one
   int rank_ = 0;

@@ -29,7 +29,7 @@ class OperationQueue final : public Executor {
   void cancel() override;
 
  private:
-  static constexpr int64_t kCapacity = 64;
+  static constexpr int64_t kCapacity = kMaxQueued;
   void run();
   void fill_slot(const Operation& operation, int64_t ticket);
   bool settled(int64_t ticket) const { return completed_ >= ticket || ended_; }

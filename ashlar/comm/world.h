@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,8 +42,8 @@ struct Lane {
 struct World {
   // kConfig if the staging memory is too small for the world.
   World(Engine& engine, const Options& options, Allocator& allocator);
-  // The one of this name, made when a group first asks for it.
-  Lane& lane(const std::string& name);
+  // The one of this name, made when a group first asks for it: with staging memory if it may sum.
+  Lane& lane(const std::string& name, bool sums);
 
   Engine& engine;
   const Options options;
@@ -52,6 +53,7 @@ struct World {
   Trace trace;            // lanes write into it until they are gone
   Fate fate;
   std::map<std::string, Lane> lanes;
+  std::set<std::string> channels;  // the lanes that channels of this rank use
   Group group;
 };
 

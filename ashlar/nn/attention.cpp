@@ -88,7 +88,9 @@ BranchNeeds AttentionBranch::needs() const {
   const kernels::HeadsShape& shape = weights_.shape;
   return {.forward_parts = 2,
           .backward_parts = 3,
-          .tokens = {.key_cols = shape.K * shape.D,
+          .tokens = {.query_cols = shape.N * shape.D,
+                     .key_cols = shape.K * shape.D,
+                     .head_dim = shape.D,
                      .window = weights_.window,
                      .key_copies = weights_.key_copies}};
 }
@@ -106,7 +108,7 @@ void AttentionBranch::forward(const Context& ctx, const Pass& pass, int part, co
 void AttentionBranch::backward(const Context& ctx, const Pass& pass, int part,
                                const BackwardTensors& t) {
   if (part == 0)
-    pass.exchanges.tokens->post_keys(ctx, pass, attention_of(weights_, saved_[pass.slot]));
+    pass.exchanges.tokens->post_backward(ctx, pass, attention_of(weights_, saved_[pass.slot]));
   else
     part == 1 ? attend_backward(ctx, pass, t) : project_backward(ctx, pass, t);
 }

@@ -192,7 +192,8 @@ void CcaBranch::forward(const Context& ctx, const Pass& pass, int part, const Te
 
 void CcaBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {
   if (part == 0)
-    pass.exchanges.tokens->post_keys(ctx, pass, attention_of(weights_.shape, saved_[pass.slot]));
+    pass.exchanges.tokens->post_backward(ctx, pass,
+                                         attention_of(weights_.shape, saved_[pass.slot]));
   else
     part == 1 ? attend_backward(ctx, pass, t) : project_backward(ctx, pass, t);
 }

@@ -31,7 +31,9 @@ struct CcaShape {
   // Two taps after two taps reach back two rows of q | k, the delayed value one.
   ExchangeNeeds needs() const {
     return {.most_strips = {{{2, conv_channels()}, {1, delayed}}},
+            .query_cols = q_dim(),
             .key_cols = kv_dim(),
+            .head_dim = D,
             .window = window,
             .key_copies = key_copies};
   }

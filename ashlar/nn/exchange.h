@@ -33,7 +33,8 @@ struct ExchangeNeeds {
     int64_t reach = 0, cols = 0;
   };
   std::array<StripShape, 2> most_strips{};  // in the order of halo_forward's; reach 0: no more
-  int64_t key_cols = 0;                     // columns of k, and of v
+  int64_t query_cols = 0, key_cols = 0;     // columns of q; of k, and of v
+  int64_t head_dim = 0;                     // columns of a head
   int64_t window = 0;  // tokens that a query sees, itself included; 0: all before it
   int key_copies = 1;  // so many shares of the model hold the key heads here
   std::span<const StripShape> strips() const;
@@ -51,15 +52,20 @@ class SequenceExchange {
   virtual void halo_backward(const kernels::Context&, const Pass&, std::span<const Strip>) = 0;
 
   // Attention of the local queries over all keys that they may see, in halves, so that a layer can
-  // compute while keys and their gradients travel: post_keys, then attend; or post_keys, then
-  // attend_backward, then finish_key_gradients.  q k v are the local ones, and the same in all.
+  // compute while keys and their gradients travel: post_keys, then attend; or post_backward, then
+  // attend_backward, then finish_key_gradients.  q k v are the local ones, and the same tensors in
+  // all; from post_keys on they and lse are the exchange's, which may keep something else in them.
   virtual void post_keys(const kernels::Context&, const Pass&, const kernels::Attention&) {}
+  virtual void post_backward(const kernels::Context& ctx, const Pass& pass,
+                             const kernels::Attention& x) {
+    post_keys(ctx, pass, x);
+  }
   // Fills out and lse (kernels/attention.h).
   virtual void attend(const kernels::Context&, const Pass&, const kernels::Attention&) = 0;
-  // Fills dq, the gradient of the local q.
+  // dout may be overwritten.
   virtual void attend_backward(const kernels::Context&, const Pass&, const kernels::Attention&,
                                const kernels::AttentionGradients&) = 0;
-  // dk dv are those of the local k v only now.
+  // Only now are dq dk dv those of the local q k v.
   virtual void finish_key_gradients(const kernels::Context&, const Pass&,
                                     const kernels::AttentionGradients&) {}
 };

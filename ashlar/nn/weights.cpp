@@ -96,7 +96,9 @@ ExchangeNeeds ModelWeights::needs() const {
     if (needs.key_cols > 0) {
       ASHLAR_ASSERT(all.key_cols == 0 ||
                     (all.key_cols == needs.key_cols && all.key_copies == needs.key_copies));
+      all.query_cols = needs.query_cols;
       all.key_cols = needs.key_cols;
+      all.head_dim = needs.head_dim;
       all.key_copies = needs.key_copies;
     }
   }

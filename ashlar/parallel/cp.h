@@ -8,6 +8,7 @@
 //           backward; their gradients are reduce-scattered
 //           ring: they travel from rank to rank while attention runs over those that are here, and
 //           results are merged; in backward the gradients of a part travel behind it, home at last
+//           all_to_all: queries travel too, for all tokens of some heads (cp_heads.h)
 //
 // Source   docs/parallel-cp.md: who holds what, and bytes and launches as closed formulas.
 // Memory   buffers are taken once (Tag::kCommunication); scratch from ctx.workspace, the same for

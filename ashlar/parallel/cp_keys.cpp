@@ -18,6 +18,7 @@
 
 #include "ashlar/kernels/copy.h"
 #include "ashlar/parallel/cp.h"
+#include "ashlar/parallel/cp_heads.h"
 
 namespace ashlar::parallel {
 namespace {
@@ -241,6 +242,8 @@ void CpRing::finish_key_gradients(const Context& ctx, const nn::Pass&,
 std::unique_ptr<CpSequence> make_cp_sequence(CpExchange kind, comm::Group& ranks,
                                              const CpSplit& split, const nn::ExchangeNeeds& needs,
                                              const nn::Types& types, Allocator& allocator) {
+  if (kind == CpExchange::kAllToAll)
+    return std::make_unique<CpHeads>(ranks, split, needs, types, allocator);
   if (kind == CpExchange::kRing)
     return std::make_unique<CpRing>(ranks, split, needs, types, allocator);
   return std::make_unique<CpGather>(ranks, split, needs, types, allocator);

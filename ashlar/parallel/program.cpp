@@ -5,8 +5,8 @@ namespace ashlar::parallel {
 std::vector<Action> one_stage(int64_t num_micro_batches) {
   std::vector<Action> program;
   for (int32_t i = 0; i < num_micro_batches; ++i) {
-    program.push_back({Action::Kind::kForward, i});
-    program.push_back({Action::Kind::kBackward, i});
+    program.push_back({Action::Kind::kForward, 0, i});
+    program.push_back({Action::Kind::kBackward, 0, i});
   }
   return program;
 }

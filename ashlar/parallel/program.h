@@ -1,5 +1,5 @@
-// What a rank does in a step, as data: passes of micro-batches through its blocks, in their order.
-// One stage holds all blocks, so each backward follows its forward at once.
+// What a rank does in a step, as data and in order: passes of micro-batches through its blocks and,
+// in a pipeline (schedule.h), what it sends to its neighbours and receives from them.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,25 @@
 
 namespace ashlar::parallel {
 
+// One action on the blocks of a chunk of this rank, or with a tensor of theirs.
 struct Action {
-  enum class Kind : uint8_t { kForward, kBackward };
+  enum class Kind : uint8_t {
+    kForward,
+    kBackward,         // kInputs and kWeights in one
+    kInputs,           // backward, but for products that only gradients of weights need
+    kWeights,          // these products (nn/late_products.h)
+    kSendForward,      // the chunk's output, to whoever has the blocks after it
+    kReceiveForward,   // the chunk's input
+    kSendBackward,     // the gradient of the chunk's input, to whoever has the blocks before it
+    kReceiveBackward,  // the gradient of the chunk's output
+  };
   Kind kind;
+  int16_t chunk;  // of this rank's chunks; 0 where a rank has one
   int32_t micro_batch;
   friend bool operator==(const Action&, const Action&) = default;
 };
 
+// All blocks stand on one rank, so each backward follows its forward at once.
 std::vector<Action> one_stage(int64_t num_micro_batches);
 // Of units 1 .. num_blocks, a block each.  recompute: every block but the last runs forward again
 // before its backward (nn::Keep::kBlockInput).

@@ -41,8 +41,8 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
   program_ = one_stage(micro_batches_per_step());
   const int64_t num_blocks = model_->spec().num_blocks();
   step_uses_ = uses_of(program_, num_blocks, recipe_.train.recompute);
-  evaluation_uses_ =
-      uses_of(std::array{Action{Action::Kind::kForward, 0}}, num_blocks, recipe_.train.recompute);
+  evaluation_uses_ = uses_of(std::array{Action{Action::Kind::kForward, 0, 0}}, num_blocks,
+                             recipe_.train.recompute);
 }
 
 RankModel::~RankModel() = default;

@@ -294,7 +294,8 @@ Rows parallel() {
               "with tp: norms and merges on a share of the tokens"),
       word("parallel.cp_layout", p, &P::cp_layout, {"zigzag", "contiguous"},
            "which tokens a cp rank holds: a chunk from both ends (equal work), or one piece"),
-      word("parallel.cp_exchange", p, &P::cp_exchange, {"all_gather", "ring"},
+      word("parallel.cp_exchange", p, &P::cp_exchange,
+           {kCpExchangeNames.begin(), kCpExchangeNames.end()},
            "how keys and values reach the cp ranks"),
       word("parallel.muon", p, &P::muon, {"auto", "replicate", "owner"},
            "who orthogonalises a matrix that several ranks hold: all of them, or one; auto: all up "

@@ -66,6 +66,26 @@ std::string cp_rule(const Recipe& recipe) {
       nearest(p.cp, S, legal));
 }
 
+// With all_to_all a rank computes with whole heads of those that tp leaves it, and some ranks may
+// compute with the same key head.
+std::string cp_heads_rule(const Recipe& recipe) {
+  const ParallelSpec& p = recipe.parallel;
+  const ModelKeys& m = recipe.model;
+  if (p.cp == 1 || p.cp_exchange != CpExchange::kAllToAll) return "";
+  const int64_t queries = m.num_attention_heads / p.tp,
+                keys = std::max<int64_t>(1, m.num_key_value_heads / p.tp);
+  const auto legal = [&](int64_t cp) {
+    return queries % cp == 0 && (keys % cp == 0 || cp % keys == 0);
+  };
+  if (legal(p.cp)) return "";
+  return fmt::format(
+      "parallel.cp_exchange is all_to_all with parallel.cp {}, but a rank has {} query heads and "
+      "{} "
+      "key heads (parallel.tp {}): each takes equally many whole heads; choose parallel.cp {}, or "
+      "cp_exchange ring",
+      p.cp, queries, keys, p.tp, nearest(p.cp, queries, legal));
+}
+
 std::string sequence_parallel_rule(const Recipe& recipe) {
   const ParallelSpec& p = recipe.parallel;
   if (!p.sequence_parallel) return "";
@@ -104,7 +124,7 @@ std::string mesh_text(const ParallelSpec& p) {
 }  // namespace
 
 std::string parallel_problem(const Recipe& recipe) {
-  for (const auto& rule : {tp_rule, cp_rule, sequence_parallel_rule}) {
+  for (const auto& rule : {tp_rule, cp_rule, cp_heads_rule, sequence_parallel_rule}) {
     std::string problem = rule(recipe);
     if (!problem.empty()) return problem;
   }

@@ -30,7 +30,11 @@ enum class BalanceScope : uint8_t { kGlobalBatch, kMicroBatch };
 enum class DecaySchedule : uint8_t { kCosine, kLinear, kConstant };
 enum class ShardLayout : uint8_t { kContiguous, kBucketed };
 enum class CpLayout : uint8_t { kZigzag, kContiguous };
-enum class CpExchange : uint8_t { kAllGather, kRing };
+enum class CpExchange : uint8_t { kAllGather, kRing, kAllToAll };
+inline constexpr std::array<const char*, 3> kCpExchangeNames{"all_gather", "ring", "all_to_all"};
+enum class Schedule : uint8_t { kGpipe, k1f1b, kInterleaved, kZeroBubble };  // docs/parallel-pp.md
+inline constexpr std::array<const char*, 4> kScheduleNames{"gpipe", "1f1b", "interleaved",
+                                                           "zero_bubble"};
 enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
 

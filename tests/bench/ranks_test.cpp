@@ -108,6 +108,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"cp_ring_contiguous",
              4,
              {"parallel.cp=4", "parallel.cp_exchange=ring", "parallel.cp_layout=contiguous"}},
+        Case{"cp_heads", 2, {"parallel.cp=2", "parallel.cp_exchange=all_to_all"}},
+        Case{"cp_heads_shared_recompute",
+             4,
+             {"parallel.cp=4", "parallel.cp_exchange=all_to_all", "train.recompute=true"}},
         Case{"tp", 2, {"parallel.tp=2"}},
         Case{"tp_sequence", 2, {"parallel.tp=2", "parallel.sequence_parallel=true"}}),
     [](const auto& info) { return info.param.name; });

@@ -176,6 +176,28 @@ TEST_F(Mpi, AKilledRankEndsAll) {
   EXPECT_LT(killed.seconds, 10);
 }
 
+TEST_F(Mpi, FaultsOnChannelsAreNamed) {
+  const Result broken = mpirun(4, "channel-throw"), odd = mpirun(4, "channel-shape"),
+               late = mpirun(4, "channel-late"), native = mpirun(4, "channel-shape --native"),
+               killed = mpirun(4, "channel-kill");
+  EXPECT_EQ(broken.code, 23) << broken.output;
+  EXPECT_EQ(count(broken.output, "comm_program: loss is nan [rank 2 of 4"), 1) << broken.output;
+  for (const Result& result : {odd, native}) {
+    EXPECT_EQ(result.code, 30) << result.output;
+    EXPECT_EQ(count(result.output, "rank 2 calls send_receive 'up' (number 0 of group 2>3"), 1)
+        << result.output;
+    EXPECT_EQ(count(result.output, "sends 3996 bytes in 1"), 1) << result.output;
+  }
+  EXPECT_EQ(late.code, 30) << late.output;
+  EXPECT_EQ(count(late.output, "waited 1 s; not arrived: rank 2;"), 1) << late.output;
+  EXPECT_EQ(killed.code, 128 + 9) << killed.output;
+  EXPECT_EQ(count(killed.output, "not reached"), 0) << killed.output;
+  for (const Result& result : {broken, odd, late, native, killed}) {
+    EXPECT_LE(count(result.output, "comm_program: "), 1) << result.output;
+    EXPECT_LT(result.seconds, 10);
+  }
+}
+
 TEST_F(Mpi, CopiesThatDoNotKnowOfEachOtherAreRefused) {
   const Result alone = mpirun(2, "alone");
   EXPECT_EQ(alone.code, 64) << alone.output;

@@ -3,7 +3,7 @@
 //     --ranks    N threads of this process; without it, under mpirun
 //     --native   MPI's own collectives
 // Modes: operations, bits, near, overlap, times, and the faults throw, late, shape, lane, kill,
-// alone.
+// alone, and channel-throw, channel-late, channel-shape, channel-kill.
 #include <signal.h>
 #include <unistd.h>
 
@@ -19,6 +19,7 @@
 #include "ashlar/comm/mpi/run_mpi.h"
 #include "ashlar/comm/self/self.h"
 #include "ashlar/comm/thread/run_ranks.h"
+#include "channel_checks.h"
 #include "lane_checks.h"
 
 namespace ashlar::comm {
@@ -37,6 +38,8 @@ void operations(Group& world) {
   check_line(world);
   check_lanes(world);
   if (world.size() > 1) check_lanes_do_not_wait(world);
+  check_channels(world);
+  check_channels_do_not_wait(world);
   if (world.size() % 2 == 0) check_grid(world, 2);
   for (int size = 1; size < world.size(); ++size) {
     const auto group = world.split("some", [&](int rank) { return SplitKey{rank / size, -rank}; });
@@ -189,7 +192,9 @@ void times(Group& world) {
 }
 
 // A fault on rank 2 (or the last), after work that is fine.
-void fault(Group& world, const std::string& kind) {
+void fault(Group& world, std::string kind) {
+  const bool channel = kind.starts_with("channel-");
+  if (channel) kind.erase(0, kind.find('-') + 1);
   std::vector<float> data(1000);
   world.all_reduce(tensor_of(data), tensor_of(data), "good").wait();
   world.barrier("good").wait();
@@ -198,6 +203,13 @@ void fault(Group& world, const std::string& kind) {
     if (kind == "late") std::this_thread::sleep_for(std::chrono::seconds(20));
     if (kind == "shape") data.resize(999);
     if (kind == "kill") raise(SIGKILL);
+  }
+  if (channel) {
+    std::vector<float> got(1000);
+    Ring ring(world);
+    Work sends = ring.to_next->send(tensor_of(data), "up");
+    ring.from_previous->receive(tensor_of(got), "up").wait();
+    sends.wait();
   }
   if (kind == "lane") {  // the failure is on a lane that nobody waits on
     const auto bulk = everybody(world, "bulk", "bulk");

@@ -22,6 +22,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"train"},
     {"plan"},
     {"plan", "dry-run"},
+    {"plan", "schedule"},
     {"eval"},
     {"score"},
     {"generate"},

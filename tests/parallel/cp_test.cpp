@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "ashlar/comm/thread/run_ranks.h"
 #include "tests/parallel/tiny_rank.h"
 #include "tests/support/malloc_count.h"
@@ -101,7 +103,7 @@ struct Way {
 std::string name_of(const Way& way) {
   return fmt::format("cp{}_{}_{}", way.num_ranks,
                      way.layout == CpLayout::kZigzag ? "zigzag" : "contiguous",
-                     way.kind == CpExchange::kRing ? "ring" : "gather");
+                     kCpExchangeNames[size_t(way.kind)]);
 }
 void PrintTo(const Way& way, std::ostream* out) {
   *out << name_of(way);
@@ -111,8 +113,9 @@ std::vector<Way> ways() {
   std::vector<Way> all;
   for (const int n : {2, 3, 4})
     for (const CpLayout layout : {CpLayout::kContiguous, CpLayout::kZigzag})
-      for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing})
-        all.push_back({n, layout, kind});
+      for (const CpExchange kind :
+           {CpExchange::kAllGather, CpExchange::kRing, CpExchange::kAllToAll})
+        if (kind != CpExchange::kAllToAll || n != 3) all.push_back({n, layout, kind});  // 4 heads
   return all;
 }
 
@@ -174,12 +177,59 @@ TEST_P(CpWays, NearInBf16) {
 
 // A few hundred rows: several blocks of the packed kernels, bounded scores, full and empty masks.
 TEST(Cp, LongRowsInSinglePrecision) {
-  for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing}) {
+  for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing, CpExchange::kAllToAll}) {
     How how{recipe_of(spec_of(100), 1, 600), DType::kF32};
     how.recipe.parallel.cp = 2;
     how.recipe.parallel.cp_exchange = kind;
     const std::vector<Batch> batches = {batch_of({{290, 17, 293}}, how.recipe.model.vocab_size)};
     EXPECT_LE(difference(outcomes(on_one(how), batches)[0], outcomes(how, batches)[0]), 1e-4);
+  }
+}
+
+// Several key heads on a rank, one on each, and one on two or four ranks.
+TEST(CpHeads, EqualsOneRankWhateverTheHeads) {
+  for (const auto& [queries, keys] : {std::pair{8, 8}, {8, 4}, {8, 2}, {4, 1}})
+    for (const int num_ranks : {2, 4}) {
+      How how{recipe_of(spec_of(9), 2, kLength)};
+      how.recipe.model.num_attention_heads = queries;
+      how.recipe.model.num_key_value_heads = keys;
+      how.recipe.parallel.cp = num_ranks;
+      how.recipe.parallel.cp_exchange = CpExchange::kAllToAll;
+      const std::vector<Batch> batches = {all_batches()[1]};
+      EXPECT_LE(difference(outcomes(on_one(how), batches)[0], outcomes(how, batches)[0]), 1e-10)
+          << queries << " query heads, " << keys << " key heads, cp " << num_ranks;
+    }
+}
+
+// What a token says does not change a bit of what those before it make.
+TEST_P(CpWays, NoTokenSeesALaterOne) {
+  constexpr int64_t kChanged = 13;  // the first token of row 0 that is another
+  for (const DType compute : {DType::kF64, DType::kF32}) {
+    const How how = how_of(0, compute);
+    Batch batch = all_batches()[0], other = batch;
+    for (int64_t i = kChanged; i < kLength; ++i)
+      other.ids[size_t(i)] = (batch.ids[size_t(i)] + 1) % int32_t(how.recipe.model.vocab_size);
+    const CpSplit split{how.recipe.parallel.cp_layout, GetParam().num_ranks, 2, kLength};
+    Allocator allocator(Device::kCpu);
+    std::atomic<int> num_same = 0, num_changed = 0;
+    comm::run_ranks(GetParam().num_ranks, {}, allocator, [&](comm::Group& world) {
+      TinyRank rank(how.recipe, world, {.compute = compute});
+      rank.step(batch);
+      const std::vector<double> before = rank.logits();
+      rank.step(other);
+      const std::vector<double> after = rank.logits();
+      const int64_t V = how.recipe.model.vocab_size;
+      for (int64_t t = 0; t < split.local_tokens(); ++t) {
+        const bool same =
+            std::equal(before.begin() + t * V, before.begin() + (t + 1) * V, after.begin() + t * V);
+        const int64_t row = whole_row(split, world.rank(), t);
+        const bool sees = kChanged <= row && row < kLength;
+        EXPECT_EQ(same, !sees) << "row " << row;
+        ++(same ? num_same : num_changed);
+      }
+    });
+    EXPECT_EQ(num_same, kLength + kChanged);
+    EXPECT_EQ(num_changed, kLength - kChanged);
   }
 }
 
@@ -196,7 +246,9 @@ INSTANTIATE_TEST_SUITE_P(Cp, SteadyCp,
                          testing::Values(Way{2, CpLayout::kZigzag, CpExchange::kAllGather},
                                          Way{2, CpLayout::kContiguous, CpExchange::kRing},
                                          Way{3, CpLayout::kContiguous, CpExchange::kAllGather},
-                                         Way{3, CpLayout::kZigzag, CpExchange::kRing}),
+                                         Way{3, CpLayout::kZigzag, CpExchange::kRing},
+                                         Way{2, CpLayout::kZigzag, CpExchange::kAllToAll},
+                                         Way{4, CpLayout::kContiguous, CpExchange::kAllToAll}),
                          [](const auto& info) { return name_of(info.param); });
 
 TEST_P(SteadyCp, PassesAllocateNothing) {

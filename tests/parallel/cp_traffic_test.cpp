@@ -56,6 +56,22 @@ std::vector<TrafficRow> formula(const How& how, int r, int64_t passes) {
   const auto gradient = [&](Op op, int64_t launches, int64_t bytes) {
     return row(op, "keys values gradient", launches, bytes, bytes);
   };
+  if (parallel.cp_exchange == CpExchange::kAllToAll) {
+    const int64_t K = spec.num_key_value_heads, D = spec.head_dim;
+    const int64_t query = (n - 1) * T * spec.num_attention_heads / n * D,
+                  key = (n - 1) * T * std::max<int64_t>(1, K / n) * D;
+    const auto both = [&](const char* label, int64_t launches, int64_t numel, int64_t width) {
+      return row(Op::kAllToAll, label, launches, numel * width, numel * width);
+    };
+    return {both("keys values", 2 * (forwards + (K < n ? backwards : 0)), key, activation),
+            both("keys values gradient", 2 * backwards, key, stream),
+            both("output", forwards + backwards, query, activation),
+            both("output gradient", backwards, query, activation),
+            both("queries", forwards, query, activation),
+            both("queries gradient", backwards, query, stream),
+            halo,
+            halo_gradient};
+  }
   if (parallel.cp_exchange == CpExchange::kAllGather)
     return {gradient(Op::kReduceScatter, 2 * backwards, (n - 1) * T * kv * stream),
             keys(Op::kAllGather, 2 * (forwards + backwards), (n - 1) * T * kv * activation), halo,
@@ -69,10 +85,12 @@ std::vector<How> all_ways() {
   std::vector<How> all;
   for (const int n : {2, 3, 4})
     for (const CpLayout layout : {CpLayout::kContiguous, CpLayout::kZigzag})
-      for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing})
+      for (const CpExchange kind :
+           {CpExchange::kAllGather, CpExchange::kRing, CpExchange::kAllToAll})
         for (const DType compute : {DType::kF64, DType::kBF16}) {
+          if (kind == CpExchange::kAllToAll && n == 3) continue;  // 4 heads
           all.push_back(how_of(layout, n, kind, compute, 2, 24));
-          all.back().recipe.train.recompute = n == 3;
+          all.back().recipe.train.recompute = n == 3 || kind == CpExchange::kAllToAll;
         }
   return all;
 }
@@ -124,6 +142,26 @@ TEST(CpTraffic, RealAndRecordedCountersAreTheFormulas) {
           << describe(how, ranks.rank());
     });
   }
+}
+
+// Memory by heads beside memory that gathers (docs/parallel-cp.md), where nothing is rounded up.
+TEST(CpTraffic, MemoryIsTheFormula) {
+  for (const int64_t n : {2, 4})
+    for (const DType compute : {DType::kF64, DType::kBF16}) {
+      const auto bytes = [&](CpExchange kind) {
+        return record(how_of(CpLayout::kZigzag, int(n), kind, compute, 2, 64), 0)
+            .communication_bytes;
+      };
+      const ModelKeys spec = nn::tiny_spec();
+      const int64_t T = 2 * 64 / n, D = spec.head_dim, s = compute == DType::kF64 ? 8 : 4,
+                    a = compute == DType::kF64 ? 8 : 2;
+      const int64_t K = spec.num_key_value_heads, N = spec.num_attention_heads;
+      const int64_t gathered = 2 * n * T * K * D * (a + s);
+      const int64_t by_heads =
+          T * N * D * (2 * a + s) + T * std::max(K, n) * D * ((K < n ? 4 : 2) * a + 4 * s);
+      EXPECT_EQ(bytes(CpExchange::kAllToAll) - bytes(CpExchange::kAllGather), by_heads - gathered)
+          << n << " " << name_of(compute);
+    }
 }
 
 TEST(CpTraffic, AnyRankOfALargeWorldIsRecorded) {

@@ -10,8 +10,10 @@ using Kind = Action::Kind;
 using Why = nn::Use::Why;
 
 TEST(Program, OneStageRunsEachMicroBatchForwardAndBackward) {
-  const std::vector<Action> expected = {
-      {Kind::kForward, 0}, {Kind::kBackward, 0}, {Kind::kForward, 1}, {Kind::kBackward, 1}};
+  const std::vector<Action> expected = {{Kind::kForward, 0, 0},
+                                        {Kind::kBackward, 0, 0},
+                                        {Kind::kForward, 0, 1},
+                                        {Kind::kBackward, 0, 1}};
   EXPECT_EQ(one_stage(2), expected);
 }
 
@@ -25,7 +27,7 @@ TEST(Program, UsesFollowTheWalksOverTheBlocks) {
                                       {Why::kReplay, 1},
                                       {Why::kBackward, 1}};
   EXPECT_EQ(uses_of(one_stage(1), 2, true), again);
-  const Action forward{Kind::kForward, 0};
+  const Action forward{Kind::kForward, 0, 0};
   EXPECT_EQ(uses_of(std::span(&forward, 1), 3, true).size(), 3u);
   EXPECT_EQ(uses_of(one_stage(3), 2, false).size(), 12u);
 }

@@ -176,12 +176,13 @@ TEST(TpRanks, EqualOneRankInFp32AndAlmostInBf16) {
 }
 
 TEST(TpRanks, AndContextRanksEqualOneRank) {
-  for (const CpExchange exchange : {CpExchange::kAllGather, CpExchange::kRing})
+  for (const CpExchange exchange :
+       {CpExchange::kAllGather, CpExchange::kRing, CpExchange::kAllToAll})
     for (const bool sharded : {false, true})
       for (const int64_t keys : {1, 2, 4}) {
         const Case c{"", 2, spec_with_heads(4, keys), sharded, false, DType::kF64, 2, exchange};
-        SCOPED_TRACE(fmt::format("keys {} sharded {} ring {}", keys, sharded,
-                                 exchange == CpExchange::kRing));
+        SCOPED_TRACE(fmt::format("keys {} sharded {} {}", keys, sharded,
+                                 kCpExchangeNames[size_t(exchange)]));
         expect_near(on_ranks(c), on_one_rank(c), 1e-10);
       }
 }

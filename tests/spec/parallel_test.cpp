@@ -63,6 +63,28 @@ TEST(ParallelRules, SequencesAreCutIntoChunksOfTwoTokensAtLeast) {
             "chunk of at least 2 tokens; choose 4 or 6");
 }
 
+TEST(ParallelRules, AttentionIsCutByWholeHeads) {
+  const std::string exchange = "parallel.cp_exchange=all_to_all";
+  const std::vector<std::string> heads{exchange, "model.num_attention_heads=8",
+                                       "model.num_key_value_heads=2", "data.sequence_length=48",
+                                       "train.micro_batch=1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), heads.begin(), heads.end());
+    return judged(more);
+  };
+  for (const char* cp : {"parallel.cp=2", "parallel.cp=4", "parallel.cp=8"})
+    EXPECT_EQ(with({cp}), "");
+  EXPECT_EQ(with({"parallel.cp=4", "parallel.tp=2"}), "");
+  EXPECT_EQ(with({"parallel.cp=3"}),
+            "parallel.cp_exchange is all_to_all with parallel.cp 3, but a rank has 8 query heads "
+            "and 2 key heads (parallel.tp 1): each takes equally many whole heads; choose "
+            "parallel.cp 2 or 4, or cp_exchange ring");
+  EXPECT_EQ(with({"parallel.cp=8", "parallel.tp=2", "data.sequence_length=64"}),
+            "parallel.cp_exchange is all_to_all with parallel.cp 8, but a rank has 4 query heads "
+            "and 1 key heads (parallel.tp 2): each takes equally many whole heads; choose "
+            "parallel.cp 4, or cp_exchange ring");
+}
+
 TEST(ParallelRules, ASharedStreamIsCutEvenly) {
   EXPECT_EQ(judged({"parallel.tp=4", "parallel.sequence_parallel=true", "data.sequence_length=7",
                     "train.micro_batch=1"}),

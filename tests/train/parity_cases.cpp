@@ -71,6 +71,16 @@ std::vector<ParityCase> make_cases() {
         add(name + "_uneven_zero3", cp, join(keys, {"parallel.zero=3"}), kUneven);
         add(name + "_adamw_zero2", cp, join(keys, {"parallel.zero=2"}), kAdamW);
       }
+  for (const int cp : {2, 4})  // of 4 query heads; 4 ranks share 2 key heads
+    for (const std::string layout : {"contiguous", "zigzag"}) {
+      const Overrides keys = {"parallel.cp=" + std::to_string(cp), "parallel.cp_layout=" + layout,
+                              "parallel.cp_exchange=all_to_all"};
+      const std::string name = "cp" + std::to_string(cp) + "_" + layout + "_all_to_all";
+      add(name, cp, keys, {}, cp == 2);
+      add(name + "_windows", cp, keys, kWindows);
+      add(name + "_uneven_zero3", cp, join(keys, {"parallel.zero=3"}), kUneven);
+      add(name + "_adamw_zero2", cp, join(keys, {"parallel.zero=2"}), kAdamW);
+    }
   for (const int zero : {0, 1, 2, 3}) {
     const std::string z = "_zero" + std::to_string(zero),
                       key = "parallel.zero=" + std::to_string(zero);
@@ -80,6 +90,11 @@ std::vector<ParityCase> make_cases() {
     add("dp2_tp2_sequence_parallel" + z, 4,
         join(small, {"parallel.tp=2", "parallel.sequence_parallel=true"}), kUneven);
     add("tp2_cp2" + z, 4, join(small, {"parallel.cp=2", "parallel.tp=2"}), {}, zero == 1);
+    add("dp2_cp2_all_to_all" + z, 4,
+        join(small, {"parallel.cp=2", "parallel.cp_exchange=all_to_all"}), kUneven);
+    add("tp2_cp2_all_to_all" + z, 4,
+        join(small, {"parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=all_to_all"}),
+        kWindows);
     add("tp2_cp2_ring_sequence_parallel" + z, 4,
         join(small, {"parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=ring",
                      "parallel.sequence_parallel=true"}),
@@ -115,6 +130,15 @@ std::vector<ParityCase> make_cases() {
       {"cp4_zigzag_ring_zero3",
        4,
        {"parallel.cp=4", "parallel.cp_exchange=ring", "parallel.zero=3"}},
+      {"cp2_zigzag_all_to_all", 2, {"parallel.cp=2", "parallel.cp_exchange=all_to_all"}},
+      {"cp4_contiguous_all_to_all_zero3",
+       4,
+       {"parallel.cp=4", "parallel.cp_layout=contiguous", "parallel.cp_exchange=all_to_all",
+        "parallel.zero=3"}},
+      {"dp2_cp2_tp2_all_to_all_zero2",
+       8,
+       {"parallel.tp=2", "parallel.cp=2", "parallel.cp_exchange=all_to_all", "parallel.zero=2",
+        "parallel.sequence_parallel=true"}},
       {"dp2_tp2_zero1", 4, {"parallel.tp=2"}},
       {"tp2_cp2_zero2", 4, {"parallel.tp=2", "parallel.cp=2", "parallel.zero=2"}},
       {"dp2_cp2_tp2_zero3_bucketed",

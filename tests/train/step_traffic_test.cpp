@@ -11,7 +11,7 @@ namespace {
 using namespace testing_support;
 using comm::Op;
 
-Recipe recipe_of(int zero, bool sharded_stream, bool ring, const char* muon) {
+Recipe recipe_of(int zero, bool sharded_stream, CpExchange exchange, const char* muon) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   return load_recipe(
       ASHLAR_TEST_DATA "/recipes/tiny.toml",
@@ -20,9 +20,9 @@ Recipe recipe_of(int zero, bool sharded_stream, bool ring, const char* muon) {
           "train.global_batch=4", "train.precision=fp32", "parallel.dp=2", "parallel.cp=2",
           "parallel.tp=2", "parallel.bucket_bytes=20000", fmt::format("parallel.zero={}", zero),
           fmt::format("parallel.sequence_parallel={}", flag(sharded_stream)),
-          fmt::format("train.recompute={}", flag(ring)),
+          fmt::format("train.recompute={}", flag(exchange != CpExchange::kAllGather)),
           std::string("parallel.cp_layout=") + (sharded_stream ? "zigzag" : "contiguous"),
-          std::string("parallel.cp_exchange=") + (ring ? "ring" : "all_gather"),
+          fmt::format("parallel.cp_exchange={}", kCpExchangeNames[size_t(exchange)]),
           std::string("parallel.muon=") + muon});
 }
 
@@ -90,7 +90,9 @@ class Formulas {
     rows_[{"cp", Op::kSendReceive, "halo gradient"}] =
         z_.backwards * Moved{1, before * message, behind * message};
     const int64_t passes = z_.forwards + z_.backwards;
-    if (z_.trainer.model().parallel().cp_exchange == CpExchange::kRing) {
+    const CpExchange exchange = z_.trainer.model().parallel().cp_exchange;
+    if (exchange == CpExchange::kAllToAll) return add_context_by_heads(n, t);
+    if (exchange == CpExchange::kRing) {
       const int64_t keys = 2 * z_.T * kd * z_.a, gradient = 2 * z_.T * kd * z_.s;
       rows_[{"cp", Op::kSendReceive, "keys values"}] = (n - 1) * passes * Moved{1, keys, keys};
       rows_[{"cp", Op::kSendReceive, "keys values gradient"}] =
@@ -99,6 +101,23 @@ class Formulas {
       add(cp, Op::kAllGather, "keys values", 2 * passes, n * z_.T * kd, z_.a);
       add(cp, Op::kReduceScatter, "keys values gradient", 2 * z_.backwards, n * z_.T * kd, z_.s);
     }
+  }
+
+  void add_context_by_heads(int64_t n, int64_t t) {
+    const int64_t D = z_.model.head_dim,
+                  keys = std::max<int64_t>(1, z_.model.num_key_value_heads / t);
+    const int64_t query = z_.T * z_.model.num_attention_heads / t / n * D,
+                  key = z_.T * std::max<int64_t>(1, keys / n) * D;
+    const auto add_all = [&](const char* label, int64_t times, int64_t numel, int64_t width) {
+      rows_[{"cp", Op::kAllToAll, label}] =
+          times * Moved{1, (n - 1) * numel * width, (n - 1) * numel * width};
+    };
+    add_all("queries", z_.forwards, query, z_.a);
+    add_all("keys values", 2 * (z_.forwards + (keys < n ? z_.backwards : 0)), key, z_.a);
+    add_all("output", z_.forwards + z_.backwards, query, z_.a);
+    add_all("output gradient", z_.backwards, query, z_.a);
+    add_all("queries gradient", z_.backwards, query, z_.s);
+    add_all("keys values gradient", 2 * z_.backwards, key, z_.s);
   }
 
   // Loss and targets, the norm, and what each expert got.
@@ -178,11 +197,12 @@ void expect_formulas(const Recipe& recipe) {
 TEST(StepTraffic, IsTheSumOfTheFormulasOfAllTechniques) {
   for (const int zero : {0, 1, 2, 3})
     for (const bool sharded_stream : {false, true})
-      for (const bool ring : {false, true})
+      for (const CpExchange exchange :
+           {CpExchange::kAllGather, CpExchange::kRing, CpExchange::kAllToAll})
         for (const char* muon : {"auto", "owner"}) {
-          SCOPED_TRACE(fmt::format("zero {}, sequence_parallel {}, ring {}, muon {}", zero,
-                                   sharded_stream, ring, muon));
-          expect_formulas(recipe_of(zero, sharded_stream, ring, muon));
+          SCOPED_TRACE(fmt::format("zero {}, sequence_parallel {}, {}, muon {}", zero,
+                                   sharded_stream, kCpExchangeNames[size_t(exchange)], muon));
+          expect_formulas(recipe_of(zero, sharded_stream, exchange, muon));
         }
 }
 

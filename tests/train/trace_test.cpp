@@ -150,7 +150,11 @@ INSTANTIATE_TEST_SUITE_P(
                8,
                {"parallel.cp=2", "parallel.tp=2", "parallel.zero=3", "model.intermediate_size=40",
                 "model.layer_types=[\"attention+moe\", \"cca+mlp\"]", "model.qk_norm=rms"}},
-        Layout{"dp2_cp2_ring", 4, {"parallel.cp=2", "parallel.cp_exchange=ring"}}),
+        Layout{"dp2_cp2_ring", 4, {"parallel.cp=2", "parallel.cp_exchange=ring"}},
+        Layout{"dp2_cp2_tp2_all_to_all_recompute",
+               8,
+               {"parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=all_to_all",
+                "train.recompute=true"}}),
     [](const testing::TestParamInfo<Layout>& info) { return info.param.name; });
 
 // Two posts of one rank change places, in every lane by turns.

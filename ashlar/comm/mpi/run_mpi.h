@@ -14,8 +14,8 @@ namespace ashlar::comm {
 //         ends all of them with that code; this function then does not return.  The reason that is
 //         told first wins; of two at once, one that is not kComm, then the lower rank.
 // Threads  MPI_THREAD_SERIALIZED: while body runs, communication threads call MPI, and a thread
-//          that makes a group; one at a time.  They poll every 50 us while they wait for ranks to
-//          come; while data moves they only yield.
+//          that makes a group; one at a time.  While they wait for ranks to come they poll every
+//          50 us to 1 ms, the longer the more rarely; while data moves they only yield.
 void run_mpi(const Options& options, Allocator& allocator, function_ref<void(Group& world)> body,
              function_ref<void(std::string_view message, int exit_code)> report);
 

@@ -27,6 +27,7 @@ namespace {
 
 using std::chrono::microseconds;
 
+constexpr microseconds kLeastSleep(50), kMostSleep(1000);
 constexpr int64_t kMessageBytes = int64_t{1} << 30;  // MPI counts in int
 
 }  // namespace
@@ -93,9 +94,12 @@ void MpiTransport::meet(const Round& round) {
       // Which partner did not finish is not known here: all are named.
       fail_late(round, absent_,
                 absent_.empty() ? std::span<const int>(partners_) : std::span<const int>());
-    // Partners that come soon are not kept waiting: the thread sleeps after 200 us without events.
-    if (num_ended == 0 && !absent_.empty() && Clock::now() - last > microseconds(200))
-      std::this_thread::sleep_for(microseconds(50));
+    // Partners that come soon are not kept waiting: the thread sleeps after 200 us without events,
+    // and the longer the longer it has waited, so that receives posted far ahead cost no core.
+    const auto waited = Clock::now() - last;
+    if (num_ended == 0 && !absent_.empty() && waited > microseconds(200))
+      std::this_thread::sleep_for(
+          std::clamp<Clock::duration>(waited / 32, kLeastSleep, kMostSleep));
     else
       sched_yield();
   }

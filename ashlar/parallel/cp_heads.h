@@ -1,0 +1,66 @@
+// Context parallelism by heads (Ulysses): before attention ranks exchange tokens of all heads for
+// all tokens of some heads, and after it the other way round.  Each rank then runs attention as one
+// rank would, on N/n of the N query heads and their key heads.
+//
+// Source   Jacobs et al., DeepSpeed Ulysses, arXiv:2309.14509.
+// Heads    n divides N.  n divides the K key heads, or K divides n: then n/K ranks compute with the
+//          same key head, and its gradients are added up where the tokens are, in rank order.
+// Rows     all tokens stand rank by rank, those of each in its own order (cp_split.h).
+// Kept     q and lse of all tokens for some heads, k and v where n divides K: from forward to
+//          backward in the memory of the mixer's own q k v lse, which nobody else reads.  out is
+//          sent again, since the output product reads the local one; and k v where ranks share key
+//          heads.
+// Memory   T (N D (2 a + s) + C D (2 a + 4 s)) bytes, once (Tag::kCommunication); T local tokens, a
+//          and s bytes of the activation and the stream type; C = K where n divides K, else n and
+//          4 a + 4 s for 2 a + 4 s.
+// Traffic  docs/parallel-cp.md.
+#pragma once
+
+#include "ashlar/parallel/cp.h"
+
+namespace ashlar::parallel {
+
+class CpHeads final : public CpSequence {
+ public:
+  CpHeads(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
+          const nn::Types& types, Allocator& allocator);
+  void post_keys(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
+  void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
+  void post_backward(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
+  void attend_backward(const kernels::Context&, const nn::Pass&, const kernels::Attention&,
+                       const kernels::AttentionGradients&) override;
+  void finish_key_gradients(const kernels::Context&, const nn::Pass&,
+                            const kernels::AttentionGradients&) override;
+
+ private:
+  // The heads of a tensor that each rank computes on: `each` of them from number p all / n on.
+  struct Heads {
+    int64_t all, each, cols;  // cols: of a head
+    int64_t first_col(int rank, int num_ranks) const { return rank * all / num_ranks * cols; }
+  };
+  struct Pair {  // of keys and values
+    OwnedTensor k, v;
+  };
+  void assign_keys() override;
+  Pair pair_of(Allocator& allocator, DType dtype) const;
+  bool shares_keys() const { return keys_.all < ranks_.size(); }
+  // Between [T, all heads] and chunks [T, heads of a rank], one for each rank.
+  void split_heads(const kernels::Context&, const Heads&, const Tensor& tokens,
+                   const Tensor& chunks) const;
+  void join_heads(const kernels::Context&, const Heads&, const Tensor& chunks,
+                  const Tensor& tokens) const;
+  Tensor all_tokens(const Heads&, const Tensor& tokens) const;  // that memory, for some heads
+  kernels::Attention all_tokens(const kernels::Attention&) const;
+  void send_keys(const kernels::Context&, const kernels::Attention&);
+  void wait_for_keys();
+
+  const Heads queries_, keys_;
+  kernels::Sequence whole_;  // all tokens
+  std::vector<Segment> whole_segments_;
+  OwnedTensor chunks_, out_, dq_chunks_;  // chunks_: of q, out or dout on their way
+  Pair key_chunks_, shared_keys_, dkeys_, dkey_chunks_;
+  comm::Work queries_come_, keys_come_, values_come_, output_comes_;
+  comm::Work dq_comes_, dk_comes_, dv_comes_;
+};
+
+}  // namespace ashlar::parallel
