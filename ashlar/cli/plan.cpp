@@ -66,7 +66,7 @@ void add_schedule(CLI::App* group, Action& action) {
   sub->add_option("--virtual-stages", flags->chunks, "of each stage, for interleaved")
       ->capture_default_str();
   sub->add_option("--micro-batches", flags->micro_batches, "of a step")->capture_default_str();
-  sub->add_option("--schedule", flags->schedule, "gpipe, 1f1b, interleaved or zero_bubble")
+  sub->add_option("--schedule", flags->schedule, "gpipe, 1f1b, interleaved or zb")
       ->capture_default_str();
   sub->add_option("--svg", flags->svg, "also draw it into this file");
   sub->callback([flags, &action] {

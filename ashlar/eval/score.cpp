@@ -55,7 +55,7 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
                                             : read_logits<float>(ids, scores.logits.tensor, scores);
   for (const double logprob : scores.logprobs)
     scores.loss -= logprob / double(scores.logprobs.size());
-  for (const nn::Block& block : model.blocks()) {
+  for (const nn::Block& block : model.weights().blocks) {
     const auto load = block.feed_forward->load(saved.slot);
     if (!load) continue;
     const auto chosen = load->expert_T.span<int32_t>();

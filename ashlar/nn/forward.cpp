@@ -1,7 +1,12 @@
 // The two walks over the blocks, and what forward keeps for backward.
+//
+// A run of blocks that is not the model's first begins with a norm of its own where a whole model
+// has a merge and the norm in one; the run before it ends with the merge alone.
 #include <algorithm>
+#include <array>
 
 #include "ashlar/kernels/embedding.h"
+#include "ashlar/nn/make_branch.h"
 #include "ashlar/nn/model.h"
 
 namespace ashlar::nn {
@@ -13,13 +18,30 @@ using Why = Use::Why;
 using In = TracePlace::Branch;
 
 Use use_of(int64_t block, Why why) {
-  return {why, int32_t(block + 1)};
+  return {why, int32_t(block)};
 }
 
 // What block l is handed by the one before, and what it hands on.  A block that makes nothing hands
 // on what it was handed.
 Carry carry_of(const Saved& saved, int64_t l) {
-  return {.in = l > 0 ? saved.carry[size_t(l) - 1] : Tensor{}, .out = saved.carry[size_t(l)]};
+  return {.in = saved.carry[size_t(l)], .out = saved.carry[size_t(l) + 1]};
+}
+
+// Columns of what block l hands on; 0: it makes nothing.  The block may stand elsewhere.
+int64_t carry_width(const ModelWeights& weights, int64_t l) {
+  const auto branch = make_feed_forward(weights.spec.blocks[size_t(l)].feed_forward);
+  branch->list({weights.spec, weights.share, {}, l, ""}, [](const Stored&) {});
+  return branch->needs().carry_width;
+}
+
+// Columns of what a block from `border` on takes of one before it; 0: nothing.
+int64_t width_over_border(const ModelWeights& weights, int64_t border) {
+  int64_t before = 0, after = 0;
+  for (int64_t l = 0; l < weights.spec.num_blocks(); ++l) {
+    int64_t& side = l < border ? before : after;
+    side = std::max(side, carry_width(weights, l));
+  }
+  return std::min(before, after);
 }
 
 // Whether a recomputed block needs no more of its feed-forward than that makes again in its own
@@ -51,6 +73,7 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
     run_forward(*w.feed_forward, ctx, pass, s.m, carry_of(saved, l), s.e);
   ctx.enter(In::kNone);
   call.residency.release(ctx, use_of(l, why));
+  if (saved.in_memory) *saved.in_memory = {l, saved.slot};
 }
 
 // Norm weight that reads x[l], and where its output goes.
@@ -58,7 +81,8 @@ struct NormOf {
   Tensor weight, out;
 };
 NormOf norm_of(const ModelWeights& weights, const Saved& saved, int64_t l) {
-  if (l == int64_t(saved.blocks.size())) return {weights.norm.value, saved.final_TH};
+  if (l == weights.spec.num_blocks()) return {weights.norm.value, saved.final_TH};
+  if (l == saved.run.end) return {};  // the next run's
   return {weights.blocks[size_t(l)].mixer_norm.value, saved.blocks[size_t(l)].a};
 }
 
@@ -74,58 +98,126 @@ void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, in
 
 Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types, TokenCounts tokens,
                   int64_t num_halos, Keep keep, int slot) {
-  const ModelSpec& spec = weights.spec;
-  const int64_t T = tokens.stream, H = spec.hidden_size, L = spec.num_blocks();
-  Saved s;
-  s.keep = keep;
-  s.slot = slot;
-  // Inference reads x[l], and what a block hands on, only while the next one runs: two take turns.
-  const auto take = [&](std::vector<Tensor>& list, const Shape& shape) {
-    const bool again = keep == Keep::kNothing && list.size() >= 2;
-    list.push_back(again ? list[list.size() - 2] : arena.take(types.stream, shape));
-  };
-  // What the branches of blocks with a plain residual return; the merge reads it at once.
-  Tensor output;
-  const auto plain = [](const BlockSpec& block) { return block.residual == Residual::kPlain; };
-  if (std::any_of(spec.blocks.begin(), spec.blocks.end(), plain))
-    output = arena.take(types.stream, {T, H});
+  return make_saved(arena, weights, types, tokens, num_halos, keep, std::array{1}, slot)[0][0];
+}
+
+namespace {
+
+// Takes memory for runs of blocks.  The order of its calls is that of the memory.
+class SavedMaker {
+ public:
+  SavedMaker(Arena& arena, const ModelWeights& weights, const Types& types, TokenCounts tokens,
+             int64_t num_halos, Keep keep)
+      : arena_(arena),
+        weights_(weights),
+        types_(types),
+        tokens_(tokens),
+        num_halos_(num_halos),
+        keep_(keep) {
+    const auto& blocks = weights.spec.blocks;
+    // What the branches of blocks with a plain residual return; the merge reads it at once.
+    if (std::any_of(blocks.begin(), blocks.end(), is_plain))
+      output_ = arena.take(types.stream, {tokens.stream, weights.spec.hidden_size});
+  }
+
+  // All but its blocks, which come by add_blocks.
+  Saved make(const BlockRange& run, int slot) const {
+    const ModelSpec& spec = weights_.spec;
+    const auto L = size_t(spec.num_blocks());
+    const Shape TH{tokens_.stream, spec.hidden_size};
+    Saved s{.keep = keep_, .slot = slot, .run = run};
+    s.x.resize(L + 1), s.rstd.resize(L + 1), s.carry.resize(L + 1), s.blocks.resize(L);
+    // Inference reads x[l], and what a block hands on, only while the next one runs: two take
+    // turns.
+    std::vector<Tensor> streams, carries;
+    const auto take = [&](std::vector<Tensor>& list, const Shape& shape) {
+      const bool again = keep_ == Keep::kNothing && list.size() >= 2;
+      return list.emplace_back(again ? list[list.size() - 2] : arena_.take(types_.stream, shape));
+    };
+    for (int64_t l = run.begin; l <= run.end; ++l) {
+      s.x[size_t(l)] = take(streams, TH);
+      s.rstd[size_t(l)] = arena_.take(types_.stream, {tokens_.stream});
+    }
+    const int64_t arrives = width_over_border(weights_, run.begin),
+                  leaves = width_over_border(weights_, run.end);
+    if (arrives > 0) s.carry[size_t(run.begin)] = take(carries, {tokens_.layer, arrives});
+    for (int64_t l = run.begin; l < run.end; ++l) {
+      const int64_t made = carry_width(weights_, l);
+      s.carry[size_t(l) + 1] = made > 0 ? take(carries, {tokens_.layer, made}) : s.carry[size_t(l)];
+    }
+    s.hands_on = leaves > 0;
+    if (arrives > 0 || leaves > 0)
+      s.d_carry = arena_.take(types_.stream, {tokens_.layer, std::max(arrives, leaves)});
+    return s;
+  }
+
+  // lasting: what stays; block: what other blocks may overwrite.
+  void add_block(Saved& s, int64_t l, Arena& lasting, Arena& block) const {
+    const Block& b = weights_.blocks[size_t(l)];
+    const bool plain = is_plain(weights_.spec.blocks[size_t(l)]);
+    s.blocks[size_t(l)] = BlockSaved::make(block, weights_.spec.hidden_size, types_, tokens_.stream,
+                                           plain ? output_ : Tensor{});
+    for (Branch* branch : {b.mixer.get(), b.feed_forward.get()})
+      branch->lay_out({lasting, block}, types_, {tokens_.layer, num_halos_}, s.slot);
+  }
+
+  void add_final(Saved& s) const {
+    const ModelSpec& spec = weights_.spec;
+    if (s.run.end == spec.num_blocks())
+      s.final_TH = arena_.take(spec.head_fp32 ? types_.stream : types_.activation,
+                               {tokens_.stream, spec.hidden_size});
+  }
+
+ private:
+  static bool is_plain(const BlockSpec& block) { return block.residual == Residual::kPlain; }
+  Arena& arena_;
+  const ModelWeights& weights_;
+  const Types types_;
+  const TokenCounts tokens_;
+  const int64_t num_halos_;
+  const Keep keep_;
+  Tensor output_;
+};
+
+}  // namespace
+
+std::vector<std::vector<Saved>> make_saved(Arena& arena, const ModelWeights& weights,
+                                           const Types& types, TokenCounts tokens,
+                                           int64_t num_halos, Keep keep,
+                                           std::span<const int> slots_of_run, int first_slot) {
+  const SavedMaker maker(arena, weights, types, tokens, num_halos, keep);
+  const Stage& stage = weights.share.stage;
   // What the model keeps comes first: where blocks share memory, the input of one is made while the
   // output of the one before is read.
-  const auto lay_out = [&](int64_t l, Arena& lasting, Arena& block) {
-    const Block& b = weights.blocks[size_t(l)];
-    const bool scaled = spec.blocks[size_t(l)].residual == Residual::kScaled;
-    const BlockSaved own = BlockSaved::make(block, H, types, T, scaled ? Tensor{} : output);
-    for (Branch* branch : {b.mixer.get(), b.feed_forward.get()})
-      branch->lay_out({lasting, block}, types, {tokens.layer, num_halos}, slot);
-    return own;
+  std::vector<std::vector<Saved>> all(slots_of_run.size());
+  for (size_t r = 0; r < all.size(); ++r)
+    for (int slot = first_slot; slot < first_slot + slots_of_run[r]; ++slot)
+      all[r].push_back(maker.make(stage.chunk(int(r), weights.spec.num_blocks()), slot));
+  const auto each = [&](auto use) {
+    for (std::vector<Saved>& slots : all)
+      for (Saved& s : slots)
+        for (int64_t l = s.run.begin; l < s.run.end; ++l) use(s, l);
   };
-  for (int64_t l = 0; l <= L; ++l) {
-    take(s.x, {T, H});
-    s.rstd.push_back(arena.take(types.stream, {T}));
-  }
-  std::vector<Tensor> made;
-  for (const Block& b : weights.blocks) {
-    if (const int64_t width = b.feed_forward->needs().carry_width)
-      take(made, {tokens.layer, width});
-    s.carry.push_back(made.empty() ? Tensor{} : made.back());
-  }
   if (keep == Keep::kAll) {
-    for (int64_t l = 0; l < L; ++l) s.blocks.push_back(lay_out(l, arena, arena));
+    each([&](Saved& s, int64_t l) { maker.add_block(s, l, arena, arena); });
   } else {
     // Blocks share the memory that the largest of them needs.
     Arena unused(Device::kMeta), counter(Device::kMeta);
-    for (int64_t l = 0; l < L; ++l) {
+    each([&](Saved& s, int64_t l) {
       const Arena::Scope scope(counter);
-      lay_out(l, unused, counter);
-    }
+      maker.add_block(s, l, unused, counter);
+    });
     Arena shared = arena.part(counter.peak_bytes());
-    for (int64_t l = 0; l < L; ++l) {
+    const auto in_memory = std::make_shared<BlockInMemory>();
+    each([&](Saved& s, int64_t l) {
       const Arena::Scope scope(shared);
-      s.blocks.push_back(lay_out(l, arena, shared));
-    }
+      maker.add_block(s, l, arena, shared);
+      if (keep == Keep::kBlockInput) s.in_memory = in_memory;
+    });
   }
-  s.final_TH = arena.take(spec.head_fp32 ? types.stream : types.activation, {T, H});
-  return s;
+  for (std::vector<Saved>& slots : all)
+    for (Saved& s : slots) maker.add_final(s);
+  return all;
 }
 
 Pass ModelCall::at(int64_t block, int slot) const {
@@ -141,17 +233,18 @@ Pass ModelCall::at(int64_t block, int slot) const {
 
 void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
   const ModelWeights& w = call.weights;
-  const int64_t L = int64_t(w.blocks.size());
+  const auto [begin, end] = saved.run;
   ctx.enter("forward");
-  embedding_forward(ctx, {.ids_T = call.ids_T,
-                          .emb_VH = w.embed.value,
-                          .scale_H = w.input_scale.value,
-                          .bias_H = w.input_bias.value,
-                          .x_TH = saved.x[0]});
-  const NormOf first = norm_of(w, saved, 0);
-  rms_norm_forward(ctx, call.weights.spec.norm_eps, saved.x[0], first.weight, first.out,
-                   saved.rstd[0]);
-  for (int64_t l = 0; l < L; ++l) {
+  if (begin == 0)
+    embedding_forward(ctx, {.ids_T = call.ids_T,
+                            .emb_VH = w.embed.value,
+                            .scale_H = w.input_scale.value,
+                            .bias_H = w.input_bias.value,
+                            .x_TH = saved.x[0]});
+  const NormOf first = norm_of(w, saved, begin);
+  rms_norm_forward(ctx, call.weights.spec.norm_eps, saved.x[size_t(begin)], first.weight, first.out,
+                   saved.rstd[size_t(begin)]);
+  for (int64_t l = begin; l < end; ++l) {
     ctx.enter("forward", l);
     block_forward(ctx, call, saved, l, Why::kForward);
     const BlockSaved& s = saved.blocks[size_t(l)];
@@ -163,7 +256,7 @@ void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
                              .w_H = next.weight,
                              .h_TH = saved.x[size_t(l) + 1],
                              .y_TH = next.out,
-                             .rstd_T = saved.rstd[size_t(l) + 1]});
+                             .rstd_T = next.weight ? saved.rstd[size_t(l) + 1] : Tensor{}});
   }
 }
 
@@ -172,33 +265,41 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
   ASHLAR_ASSERT(saved.keep != Keep::kNothing);
   const ModelWeights& w = call.weights;
   const auto [stream, activation, compute] = call.types;
-  const int64_t L = int64_t(w.blocks.size());
-  const Shape shape = saved.x[0].shape;
+  const auto [begin, end] = saved.run;
+  const bool ends_model = end == w.spec.num_blocks();
+  const Shape shape = saved.x[size_t(begin)].shape;
+  const Why why = call.late ? Why::kInputs : Why::kBackward;
   ctx.enter("backward");
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
-  const Tensor dstream = workspace.take(stream, shape);  // gradient of the stream, updated in place
+  // Gradient of the stream, updated in place.
+  const Tensor dstream = ends_model ? workspace.take(stream, shape) : saved.d_stream();
   const Tensor dbranch = workspace.take(activation, shape);  // of a sub-layer's output
   const Tensor da = workspace.take(activation, shape), dm = workspace.take(stream, shape);
-  const Tensor dcarry = workspace.take(stream, saved.carry.back().shape);
-  bool carry_is_read = false;  // by a block above
-  for (int64_t l = L - 1; l >= 0; --l) {
-    // The last block's values are still there from forward.
-    const bool again = saved.keep == Keep::kBlockInput && l != L - 1;
+  const Tensor dcarry =
+      saved.d_carry ? saved.d_carry : workspace.take(stream, saved.carry[size_t(end)].shape);
+  bool carry_is_read = saved.hands_on;  // by a block above
+  for (int64_t l = end - 1; l >= begin; --l) {
+    const bool again = saved.in_memory && *saved.in_memory != BlockInMemory{l, saved.slot};
     if (again) recompute(ctx, call, saved, l);
     ctx.enter("backward", l);
     const BlockSaved& s = saved.blocks[size_t(l)];
     const Block& b = w.blocks[size_t(l)];
     const Pass pass = call.at(l, saved.slot);
-    const bool last = l == L - 1;
+    const bool last = l + 1 == w.spec.num_blocks();
     const Tensor de = room_after(pass, dbranch), d_o = room_after(pass, dbranch);
-    const Weight& next_norm = last ? w.norm : w.blocks[size_t(l) + 1].mixer_norm;
-    merge_norm_backward(ctx, {.dy_TH = last ? dfinal_TH : da,
+    const bool normed = last || l + 1 < end;  // else the norm that follows is the next run's
+    const Weight& next_norm = last     ? w.norm
+                              : normed ? w.blocks[size_t(l) + 1].mixer_norm
+                                       : Weight{};
+    merge_norm_backward(ctx, {.dy_TH = last     ? dfinal_TH
+                                       : normed ? da
+                                                : Tensor{},
                               .dh_in_TH = last ? Tensor{} : dstream,
                               .o_TH = s.e,
                               .r_TH = s.h,
-                              .h_TH = saved.x[size_t(l) + 1],
-                              .rstd_T = saved.rstd[size_t(l) + 1],
+                              .h_TH = normed ? saved.x[size_t(l) + 1] : Tensor{},
+                              .rstd_T = normed ? saved.rstd[size_t(l) + 1] : Tensor{},
                               .params = b.feed_forward_merge.params(),
                               .w_H = next_norm.value,
                               .d_o_TH = de,
@@ -209,7 +310,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     carry.d_out = carry_is_read ? dcarry : Tensor{};
     carry.d_in = carry.in ? dcarry : Tensor{};
     carry_is_read = carry_is_read || b.feed_forward->needs().carry_width > 0;
-    call.residency.acquire(ctx, use_of(l, Why::kBackward));
+    call.residency.acquire(ctx, use_of(l, why));
     ctx.enter(In::kFeedForward);
     Pass feed_forward = pass;
     feed_forward.replay = again && replays_alone(w.spec, l);
@@ -231,25 +332,27 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     ctx.enter(In::kMixer);
     run_backward(*b.mixer, ctx, pass, {.a = s.a, .d_o = d_o, .da = da, .carry = {}});
     ctx.enter(In::kNone);
-    call.residency.release(ctx, use_of(l, Why::kBackward));
+    call.residency.release(ctx, use_of(l, why));
   }
   ctx.enter("backward");
-  const Weight& first_norm = w.blocks[0].mixer_norm;
+  const Weight& first_norm = w.blocks[size_t(begin)].mixer_norm;
+  const Tensor dinput = begin == 0 ? dstream : saved.d_stream();
   rms_norm_backward(ctx, {.dy_TH = da,
-                          .h_TH = saved.x[0],
+                          .h_TH = saved.x[size_t(begin)],
                           .w_H = first_norm.value,
-                          .rstd_T = saved.rstd[0],
+                          .rstd_T = saved.rstd[size_t(begin)],
                           .dh_in_TH = dstream,
-                          .dh_TH = dstream,
+                          .dh_TH = dinput,
                           .dw_H = first_norm.gradient});
-  embedding_backward(ctx, {.ids_T = call.ids_T,
-                           .emb_VH = w.embed.value,
-                           .scale_H = w.input_scale.value,
-                           .bias_H = w.input_bias.value,
-                           .dx_TH = dstream,
-                           .demb_VH = w.embed.gradient,
-                           .dscale_H = w.input_scale.gradient,
-                           .dbias_H = w.input_bias.gradient});
+  if (begin == 0)
+    embedding_backward(ctx, {.ids_T = call.ids_T,
+                             .emb_VH = w.embed.value,
+                             .scale_H = w.input_scale.value,
+                             .bias_H = w.input_bias.value,
+                             .dx_TH = dstream,
+                             .demb_VH = w.embed.gradient,
+                             .dscale_H = w.input_scale.gradient,
+                             .dbias_H = w.input_bias.gradient});
 }
 
 }  // namespace ashlar::nn

@@ -37,29 +37,42 @@ void LateProducts::add(const WeightProduct& product) {
 }
 
 void LateProducts::run(const Context& ctx) {
-  for (const WeightProduct& product : products_) product.run(ctx);
+  while (size() > 0) run(ctx, products_[next_].block);
+}
+
+void LateProducts::run(const Context& ctx, int64_t block) {
+  while (size() > 0 && products_[next_].block == block) products_[next_++].run(ctx);
+  if (size() > 0) return;
   products_.clear();
+  next_ = 0;
   taken_.emplace(arena_);
 }
 
 void weight_gradient(const Context& ctx, const Pass& pass, const Matrix& dy, const Matrix& x,
                      const Tensor& dw) {
-  at_once_or_late(ctx, pass,
-                  {WeightProduct::Kind::kOne, pass.types.compute, dy, x, {}, dw, pass.accumulate});
+  at_once_or_late(
+      ctx, pass,
+      {WeightProduct::Kind::kOne, pass.types.compute, dy, x, {}, dw, pass.accumulate, pass.block});
 }
 
 void grouped_weight_gradient(const Context& ctx, const Pass& pass, const Matrix& dy,
                              const Matrix& x, const Tensor& row_of_group, const Tensor& dw) {
   at_once_or_late(ctx, pass,
                   {WeightProduct::Kind::kGrouped, pass.types.compute, dy, x, row_of_group, dw,
-                   pass.accumulate});
+                   pass.accumulate, pass.block});
 }
 
 void blockdiag_weight_gradient(const Context& ctx, const Pass& pass, const Matrix& dy,
                                const Matrix& x, const Tensor& dw) {
-  at_once_or_late(
-      ctx, pass,
-      {WeightProduct::Kind::kBlockDiagonal, pass.types.compute, dy, x, {}, dw, pass.accumulate});
+  at_once_or_late(ctx, pass,
+                  {WeightProduct::Kind::kBlockDiagonal,
+                   pass.types.compute,
+                   dy,
+                   x,
+                   {},
+                   dw,
+                   pass.accumulate,
+                   pass.block});
 }
 
 Tensor gradient_room(const Context& ctx, const Pass& pass, DType dtype, const Shape& shape) {

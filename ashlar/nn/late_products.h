@@ -24,6 +24,7 @@ struct WeightProduct {
   Tensor row_of_group;  // of kGrouped
   Tensor dw;
   bool accumulate;
+  int64_t block;  // of the whole model
   void run(const kernels::Context&) const;
 };
 
@@ -35,12 +36,15 @@ class LateProducts {
   Tensor take(DType dtype, const Shape& shape) { return arena_.take(dtype, shape); }
   void add(const WeightProduct& product);
   void run(const kernels::Context&);  // in the order of add; then none are left
-  size_t size() const { return products_.size(); }
+  // Those of the block, which come next in that order; nothing where it has none.
+  void run(const kernels::Context&, int64_t block);
+  size_t size() const { return products_.size() - next_; }
 
  private:
   Arena& arena_;
   std::optional<Arena::Scope> taken_;
   std::vector<WeightProduct> products_;
+  size_t next_ = 0;  // the first that has not run
 };
 
 // At once, or kept back by pass.late.

@@ -24,8 +24,10 @@ auto arenas(Arena& common, std::vector<Arena>& slots) {
   };
 }
 
-Tensor vector_at(const Tensor& first, int64_t numel) {
-  return {first.data, first.dtype, first.device, {numel}};
+Tensor vector_at(const Weight* first, Tensor Weight::*part, int64_t numel) {
+  if (!first) return {};  // an empty unit
+  const Tensor& at = first->*part;
+  return {at.data, at.dtype, at.device, {numel}};
 }
 
 // The first block with the RoPE of block l.
@@ -62,12 +64,10 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
           allocator, Tag::kWeights,
           [&](Arena& arena) { take_tables(arena, whole, types_.stream, max_positions); })),
       rope_(take_tables(table_arena_, whole, types_.stream, max_positions)) {
-  first_of_unit_[0] = &weights_.embed;
-  for (const Stored& stored : weights_.tensors) {
-    if (!stored.is_operand()) continue;
-    const auto unit = size_t(stored.block + 1);
-    if (!first_of_unit_[unit]) first_of_unit_[unit] = stored.weight;
-    operands_of_unit_[unit].push_back(&stored.weight->operand);
+  for (const Stored* stored : in_memory_order(weights_)) {
+    const auto unit = size_t(stored->unit);
+    if (!first_of_unit_[unit]) first_of_unit_[unit] = stored->weight;
+    if (stored->is_operand()) operands_of_unit_[unit].push_back(&stored->weight->operand);
   }
   take_weights(ctx, allocator, options.training);
   if (options.training) take_gradients(allocator);
@@ -142,11 +142,11 @@ ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& seque
 }
 
 Tensor Model::unit_weights(int64_t unit) const {
-  return vector_at(first_of_unit_[size_t(unit)]->value, flat_.unit_numel[size_t(unit)]);
+  return vector_at(first_of_unit_[size_t(unit)], &Weight::value, flat_.unit_numel[size_t(unit)]);
 }
 
 Tensor Model::unit_gradients(int64_t unit) const {
-  return vector_at(first_of_unit_[size_t(unit)]->gradient, flat_.unit_numel[size_t(unit)]);
+  return vector_at(first_of_unit_[size_t(unit)], &Weight::gradient, flat_.unit_numel[size_t(unit)]);
 }
 
 std::vector<Piece> Model::pieces() const {

@@ -1,15 +1,20 @@
-// A model whole: embedding, blocks, final norm; forward and backward over one micro-batch.
+// A model, or a stage of it: embedding, blocks, final norm; forward and backward over one
+// micro-batch.
 //
 //   x^0 = (Emb[id] + b_in) * a_in                or, with plain residuals, Emb[id]
 //   block l:  a = norm(x^l);  h = merge(mixer(a), x^l);
 //             m = norm(h);    x^{l+1} = merge(feed_forward(m), h)
 //   final = norm(x^L), which loss.h turns into logits
 //
+// A run of blocks [begin, end) is given x^begin and what the block before hands on, and gives
+// x^end; backward is given their gradients there and gives those at its beginning (Saved).
+//
 // Source   arXiv 2511.17127 and the release.
 // Memory   weights, operands and gradients are laid out once; Saved is laid out for a number of
 //          tokens.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "ashlar/nn/residency.h"
@@ -24,19 +29,43 @@ enum class Keep : uint8_t {
   kNothing,     // inference
 };
 
+// Which block ran last in the memory that blocks share, of which slot.
+struct BlockInMemory {
+  int64_t block = -1;
+  int slot = -1;
+  friend bool operator==(const BlockInMemory&, const BlockInMemory&) = default;
+};
+
+// What a run of blocks keeps of one micro-batch.  Lists are of the whole model, with tensors for
+// the blocks of the run.
 struct Saved {
   Keep keep;
-  int slot;                   // that of the branches' memory
-  std::vector<Tensor> x;      // [T, H] stream before block l; x[L] after the last
-  std::vector<Tensor> rstd;   // [T] of the norm that reads x[l]
-  std::vector<Tensor> carry;  // [T of a layer, R] what block l hands on (Carry::out)
-  std::vector<BlockSaved> blocks;
-  Tensor final_TH;  // normed x[L]
+  int slot;  // that of the branches' memory
+  BlockRange run;
+  std::vector<Tensor> x{};      // [T, H] stream before block l; x[end] after the last
+  std::vector<Tensor> rstd{};   // [T] of the norm that reads x[l]
+  std::vector<Tensor> carry{};  // [T of a layer, R] what block l is handed (Carry::in); carry[end]
+  std::vector<BlockSaved> blocks{};
+  Tensor final_TH{};      // normed x[L]; of the last run
+  bool hands_on = false;  // carry[end], to a later run
+  // Of a pipeline: the gradient of carry[end], then that of carry[begin].  Those of x[end] and
+  // x[begin] stand in x[end], which nobody reads any more.
+  Tensor d_carry{};
+  std::shared_ptr<BlockInMemory> in_memory{};  // of Keep::kBlockInput; that of all slots
+
+  Tensor d_stream() const { return x[size_t(run.end)]; }
 
   // Lays out the branches too.
   static Saved make(Arena& arena, const ModelWeights& weights, const Types& types,
                     TokenCounts tokens, int64_t num_halos, Keep keep, int slot = 0);
 };
+
+// Several micro-batches at a time: of run r so many slots, which share what nobody keeps.  By run,
+// then by slot.
+std::vector<std::vector<Saved>> make_saved(Arena& arena, const ModelWeights& weights,
+                                           const Types& types, TokenCounts tokens,
+                                           int64_t num_halos, Keep keep,
+                                           std::span<const int> slots_of_run, int first_slot = 0);
 
 // The arguments that forward and backward share.
 struct ModelCall {
@@ -52,8 +81,10 @@ struct ModelCall {
   Pass at(int64_t block, int slot) const;
 };
 
+// The blocks of saved.run.
 void forward(const kernels::Context&, const ModelCall&, const Saved&);
-// dfinal: gradient of final_TH.  Adds to the gradients, but for what call.accumulate says.
+// dfinal: gradient of final_TH; absent where another run follows.  Adds to the gradients, but for
+// what call.accumulate says.
 void backward(const kernels::Context&, const ModelCall&, const Saved&, const Tensor& dfinal_TH);
 
 // Whether a model holds the products of all blocks, or of two at a time, block l in slot l % 2
@@ -91,7 +122,7 @@ class Model {
   ModelCall call(SequenceExchange&, const kernels::Sequence&, const Tensor& ids_T,
                  Residency* residency = nullptr);
   // For techniques that put branches around branches, once, before anything runs.
-  std::span<Block> blocks() { return weights_.blocks; }
+  ModelWeights& weights() { return weights_; }
 
   int64_t num_units() const { return int64_t(flat_.unit_numel.size()); }
   const FlatLayout& flat() const { return flat_; }

@@ -5,6 +5,19 @@
 
 namespace ashlar::nn {
 
+bool ParameterInfo::is_cut_by(Grain grain) const {
+  return std::any_of(cuts.begin(), cuts.end(), [&](const Cut& cut) {
+    return std::any_of(cut.sections.begin(), cut.sections.end(),
+                       [&](const Section& section) { return section.grain == grain; });
+  });
+}
+
+Fraction copies_of(const ParameterInfo& info, const Share& share) {
+  if (!info.at_both_ends) return share.uncut;
+  return {share.uncut.index * share.embedding.count + share.embedding.index,
+          share.uncut.count * share.embedding.count};
+}
+
 Portion portion_of(const Section& section, const Share& share) {
   Portion p = share.of(section.grain, section.total);
   const int64_t end = section.first + section.length, shift = section.begin - section.first;

@@ -63,10 +63,16 @@ struct ParameterInfo {
   int64_t halves = 1;        // 2: gate over up in each of them, which Muon may take apart
   Applied applied = Applied::kLayer;
   std::vector<Cut> cuts{};
+  // The embedding, where the head is the same tensor: it stands on both ends of a pipeline.
+  bool at_both_ends = false;
+
+  bool is_cut_by(Grain grain) const;
 };
 
 // The elements of the dim that stand in this share of the section, perhaps none.
 Portion portion_of(const Section& section, const Share& share);
+// Of a tensor without cuts: which of the shares that hold it whole this one is.
+Fraction copies_of(const ParameterInfo& info, const Share& share);
 // The shape of the part of the tensor that stands in this share.
 Shape local_shape(const ParameterInfo& info, const Share& share);
 // Whether gradients of the shares of a model have to be added up.
@@ -89,6 +95,7 @@ struct Stored {
   Shape operand_shape{};  // of the operand, [N, K] or [G, N, K]; 0-d: kernels read `value`
   // Filled in by the model:
   int64_t block = -1;           // -1: of none
+  int64_t unit = 0;             // weights.h
   std::vector<int64_t> rows{};  // logical tensor i: rows [rows[i], rows[i + 1]) of dim 0
   Shape shape{};                // of value and gradient
 

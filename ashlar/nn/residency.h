@@ -1,4 +1,4 @@
-// Who sees to it that a unit's operands are in memory when they are read, and takes its gradients
+// Who sees to it that a block's operands are in memory when they are read, and takes its gradients
 // away when they are made.  The model's forward and backward call it around every block; where all
 // of the model stands here it does nothing.
 //
@@ -16,10 +16,14 @@ struct Use {
   enum class Why : uint8_t {
     kForward,
     kReplay,    // forward again, for the sake of the backward that follows at once
-    kBackward,  // reads operands, and makes gradients
+    kBackward,  // reads operands, and makes gradients of weights
+    kInputs,    // backward without the gradients of weights that wait (late_products.h)
+    kWeights,   // which come here: reads no operands
   };
   Why why;
-  int32_t unit;
+  int32_t block;
+  bool makes_gradients() const { return why == Why::kBackward || why == Why::kWeights; }
+  bool reads_operands() const { return why != Why::kWeights; }
   friend bool operator==(const Use&, const Use&) = default;
 };
 

@@ -1,13 +1,16 @@
-// Which part of a model's layers stands here, as fractions: one of so many equal parts of the
-// attention heads, of the experts' width.  A layer, which knows its own totals, resolves them.
+// Which part of a model stands here: of its layers, as fractions (one of so many equal parts of the
+// attention heads, of the width, of the experts; a layer, which knows its own totals, resolves
+// them), and which of its blocks.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <vector>
 
 namespace ashlar::nn {
 
 // What a layer can be cut into.
-enum class Grain : uint8_t { kQueryHead, kKeyHead, kWidth };
+enum class Grain : uint8_t { kQueryHead, kKeyHead, kWidth, kExpert };
 
 // Grains, or elements, [begin, end) of some total.
 struct Portion {
@@ -20,11 +23,44 @@ struct Fraction {
   int index = 0, count = 1;
 };
 
-struct Share {
-  Fraction heads, width;
-  Fraction uncut;  // of the tensors that nobody cuts: `count` shares hold each, whole
+struct BlockRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  friend bool operator==(const BlockRange&, const BlockRange&) = default;
+};
 
-  // Part `index` of `count` of everything that can be cut.
+// A stage of a pipeline: one run of blocks, or several (chunks).  Runs are numbered in the order in
+// which tokens pass them; stage s of n has the runs s, s + n, s + 2 n, ...  The first stage has the
+// embedding too, the last one the final norm and the head.
+struct Stage {
+  int index = 0, count = 1;
+  std::vector<int64_t> borders{};  // run v: blocks [borders[v], borders[v + 1]); empty: one of all
+
+  bool first() const { return index == 0; }
+  bool last() const { return index == count - 1; }
+  int num_chunks() const { return borders.empty() ? 1 : int(borders.size() - 1) / count; }
+  BlockRange chunk(int number, int64_t num_blocks) const;
+  bool holds(int64_t block) const;
+};
+
+// How the tensors of a share are shared among ranks, where not all alike.  Tensors that other ranks
+// hold make a unit of their own (nn/weights.h).
+struct UnitSplit {
+  bool cuts = false;       // those that are cut by heads or width, from those that are not
+  bool experts = false;    // those that are cut by experts, from the others
+  bool embedding = false;  // the embedding, from the rest of the root
+  int per_block() const { return 1 + cuts + experts; }
+};
+
+struct Share {
+  Fraction heads, width, experts;
+  Fraction uncut;  // of the tensors that nobody cuts: `count` shares hold each, whole
+  // Of the embedding, where the head is the same tensor and stands in another stage.
+  Fraction embedding{};
+  Stage stage{};
+  UnitSplit units{};
+
+  // Part `index` of `count` of heads and width.
   static Share even(int index, int count);
   // total must be a multiple of the count of parts, or divide it: then several hold the same grain.
   Portion of(Grain grain, int64_t total) const;

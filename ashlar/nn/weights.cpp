@@ -9,6 +9,7 @@
 //   memory order   of no block | vectors of block 0 | .. | products of block 0 | .. | buffers
 //   unit           0 (root)                              | 1                   | .. | none
 //
+// A split embedding comes before the rest of the root; the products of a block stand unit by unit.
 // Blocks whose products come from one arena take turns in it: a scope opens when the block changes,
 // and gives back what the block before had there.
 #include "ashlar/nn/weights.h"
@@ -22,9 +23,25 @@
 namespace ashlar::nn {
 namespace {
 
+// Which of the units of its block a product is of.
+int64_t unit_in_block(const ParameterInfo& info, const UnitSplit& split) {
+  const bool experts = info.is_cut_by(Grain::kExpert);
+  if (split.experts && experts) return 1 + split.cuts;
+  return split.cuts && !experts && !info.cuts.empty() ? 1 : 0;
+}
+
+Units units_of(const ModelSpec& spec, const UnitSplit& split) {
+  return {spec.num_blocks(), split.per_block(), split.embedding};
+}
+
 // Sets what follows from the share: the rows of each logical tensor here, one after another.
-void finish(Stored& stored, int64_t block, const Share& share) {
+void finish(Stored& stored, int64_t block, const Units& units, const Share& share) {
+  const ParameterInfo& first = stored.logical[0];
   stored.block = block;
+  if (stored.is_product())
+    stored.unit = units.first_of(block) + unit_in_block(first, share.units);
+  else if (first.at_both_ends && units.embedding)
+    stored.unit = units.size() - 1;
   stored.rows = {0};
   for (const ParameterInfo& info : stored.logical) {
     const Shape part = local_shape(info, share);
@@ -35,26 +52,30 @@ void finish(Stored& stored, int64_t block, const Share& share) {
   ASHLAR_ASSERT(!stored.is_operand() || stored.operand_shape.numel() == stored.shape.numel());
 }
 
-std::vector<const Stored*> memory_order(const ModelWeights& weights) {
+}  // namespace
+
+std::vector<const Stored*> in_memory_order(const ModelWeights& weights) {
   std::vector<const Stored*> list;
   for (const Stored& stored : weights.tensors) list.push_back(&stored);
   const auto key = [](const Stored* s) {
     const int kind = s->is_buffer() ? 3 : s->is_product() ? 2 : s->block >= 0 ? 1 : 0;
+    const bool root = s->unit == 0;  // after a split embedding
     // The vectors of a block's branches come before the block's own.
-    return std::tuple(kind, s->block, kind == 1 && s->logical[0].applied == Applied::kStream);
+    return std::tuple(kind, s->block, kind == 2 ? s->unit : int64_t(root),
+                      kind == 1 && s->logical[0].applied == Applied::kStream);
   };
   std::stable_sort(list.begin(), list.end(),
                    [&](const Stored* a, const Stored* b) { return key(a) < key(b); });
   return list;
 }
 
-}  // namespace
-
 ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const InitSpec& init)
     : spec(whole), share(part), blocks(whole.blocks.size()) {
+  const Stage& stage = share.stage;
+  const Units units = units_of(spec, share.units);
   int64_t block = -1;
   const auto add = [&](Stored stored) {
-    finish(stored, block, share);
+    finish(stored, block, units, share);
     tensors.push_back(std::move(stored));
   };
   const LayerSpec root{spec, share, init, -1, "model."};
@@ -65,29 +86,33 @@ ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const Init
                       .shape = table,
                       .init = root.normal(),
                       .decay = true,
-                      .applied = Applied::kStream}},
-         .operand_shape = &weight == &head() ? table : Shape{}});
+                      .applied = Applied::kStream,
+                      .at_both_ends = &weight == &embed && spec.tied_head}},
+         .operand_shape = &weight == &head() && stage.last() ? table : Shape{}});
   };
-  add_table("model.embed_tokens.weight", embed);
-  if (spec.scaled_embedding()) {
+  if (stage.first() || (stage.last() && spec.tied_head))
+    add_table("model.embed_tokens.weight", embed);
+  if (stage.first() && spec.scaled_embedding()) {
     add({.weight = &input_scale,
          .logical = {stream_vector(root, "input_hidden_states_scale", 1.0)}});
     add({.weight = &input_bias, .logical = {stream_vector(root, "input_hidden_states_bias", 0.0)}});
   }
   for (block = 0; block < spec.num_blocks(); ++block) {
+    if (!stage.holds(block)) continue;
     Block& b = blocks[size_t(block)];
     b.mixer = make_mixer(spec.blocks[size_t(block)].mixer);
     b.feed_forward = make_feed_forward(spec.blocks[size_t(block)].feed_forward);
     b.list({spec, share, init, block, "model.layers." + std::to_string(block) + "."}, add);
   }
   block = -1;
+  if (!stage.last()) return;
   add({.weight = &norm, .logical = {stream_vector(root, "norm.weight", 1.0)}});
   if (!spec.tied_head) add_table("lm_head.weight", own_head);
 }
 
 ExchangeNeeds ModelWeights::needs() const {
   ExchangeNeeds all;
-  for (const Block& block : blocks) {
+  for_each_block([&](const Block& block, int64_t) {
     const ExchangeNeeds needs = block.mixer->needs().tokens;
     if (!needs.strips().empty()) {
       ASHLAR_ASSERT(all.strips().empty() || all.halo_numel() == needs.halo_numel());
@@ -101,8 +126,18 @@ ExchangeNeeds ModelWeights::needs() const {
       all.head_dim = needs.head_dim;
       all.key_copies = needs.key_copies;
     }
-  }
+  });
   return all;
+}
+
+void ModelWeights::for_each_block(function_ref<void(Block&, int64_t)> use) {
+  for (int64_t l = 0; l < spec.num_blocks(); ++l)
+    if (share.stage.holds(l)) use(blocks[size_t(l)], l);
+}
+
+void ModelWeights::for_each_block(function_ref<void(const Block&, int64_t)> use) const {
+  for (int64_t l = 0; l < spec.num_blocks(); ++l)
+    if (share.stage.holds(l)) use(blocks[size_t(l)], l);
 }
 
 void ModelWeights::for_each(Visitor visit) const {
@@ -132,7 +167,7 @@ void lay_out(const ModelWeights& weights, Tensor Weight::*part, Arena& root, Are
              DType dtype, DType product_dtype) {
   std::optional<Arena::Scope> slot;
   int64_t block = -1;  // its products lie in `slot`
-  for (const Stored* s : memory_order(weights)) {
+  for (const Stored* s : in_memory_order(weights)) {
     if (s->is_buffer() && part == &Weight::gradient) continue;
     const bool product = s->is_product();
     Arena& arena = product ? products(s->block) : root;
@@ -167,24 +202,34 @@ FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype) 
   Arena root = Arena::addresses();  // which nobody reads: only their distances count
   lay_out(
       weights, &Weight::gradient, root, [&](int64_t) -> Arena& { return root; }, dtype, dtype);
-  std::vector<const std::byte*> begins = {weights.embed.gradient.data};  // one for each unit
-  const std::byte* end = begins[0] + root.used_bytes();
-  // A block's first product begins its unit.
-  for (const Stored& s : weights.tensors)
-    if (s.is_product() && s.block + 2 > int64_t(begins.size()))
-      begins.push_back(s.weight->gradient.data);
-  begins.push_back(end);
   FlatLayout flat;
-  for (size_t u = 0; u + 1 < begins.size(); ++u)
-    flat.unit_numel.push_back((begins[u + 1] - begins[u]) / size_of(dtype));
+  flat.units = units_of(whole, share.units);
+  // A unit ends where the next one in memory begins.
+  std::vector<const std::byte*> begins(size_t(flat.units.size()));
+  flat.unit_numel.resize(begins.size());
+  const std::byte* base = nullptr;
+  int64_t unit = -1;  // the one at hand
+  const auto end_unit = [&](const std::byte* end) {
+    if (unit >= 0) flat.unit_numel[size_t(unit)] = (end - begins[size_t(unit)]) / size_of(dtype);
+  };
+  for (const Stored* s : in_memory_order(weights)) {
+    const std::byte* data = s->weight->gradient.data;
+    if (s->is_buffer()) continue;
+    if (!base) base = data;
+    if (s->unit == unit) continue;
+    end_unit(data);
+    unit = s->unit;
+    begins[size_t(unit)] = data;
+  }
+  end_unit(base + root.used_bytes());
   for (const Stored& s : weights.tensors) {
     if (s.is_buffer()) continue;
-    const int64_t unit = s.is_product() ? s.block + 1 : 0;
     const int64_t row = s.shape.numel() / std::max<int64_t>(1, s.shape[0]);
-    const int64_t offset = (s.weight->gradient.data - begins[size_t(unit)]) / size_of(dtype);
+    const int64_t offset = (s.weight->gradient.data - begins[size_t(s.unit)]) / size_of(dtype);
     for (size_t i = 0; i < s.logical.size(); ++i)
       if (s.rows[i] < s.rows[i + 1])
-        flat.ranges.push_back({unit, offset + s.rows[i] * row, (s.rows[i + 1] - s.rows[i]) * row});
+        flat.ranges.push_back(
+            {s.unit, offset + s.rows[i] * row, (s.rows[i + 1] - s.rows[i]) * row});
   }
   return flat;
 }

@@ -18,7 +18,7 @@ struct ModelWeights {
   const Share share;
   Weight embed;                    // [V, H]
   Weight input_scale, input_bias;  // [H]; without tensors where the embedding is not scaled
-  std::vector<Block> blocks;
+  std::vector<Block> blocks;    // of the whole model; without branches where another stage has them
   Weight norm;                  // [H]
   Weight own_head;              // [V, H]; without tensors where the head is the embedding
   std::vector<Stored> tensors;  // in the order in which forward meets them
@@ -26,6 +26,9 @@ struct ModelWeights {
   // Of all mixers together, which are alike in what they need at all.
   ExchangeNeeds needs() const;
   const Weight& head() const { return spec.tied_head ? embed : own_head; }
+  // Calls use(block, its number) for the blocks that stand here.
+  void for_each_block(function_ref<void(Block& block, int64_t number)> use);
+  void for_each_block(function_ref<void(const Block& block, int64_t number)> use) const;
   // Every logical tensor of which a part is here; absent tensors before memory was laid out.
   void for_each(Visitor visit) const;
 };
@@ -36,16 +39,30 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, DType dtype = 
 // Memory is ordered otherwise: tensors of no block; block by block the vectors of its branches,
 // then those of the block; the products of every block; buffers.  Inside each of these the order is
 // the list's.  It makes units: unit 0, the root, is embedding, head and the vectors of all blocks,
-// unit l + 1 the products of block l, nearly all of it.  What ranks gather, free and reduce at once
-// is a unit.
+// then come those of block 0, 1, ...: the products of a block, nearly all of it, are one unit, or
+// several where they are not shared alike (UnitSplit).  A split embedding is the last unit.  Units
+// of blocks that another stage has are empty.  What ranks gather, free and reduce at once is a
+// unit.
+struct Units {
+  int64_t num_blocks, per_block;
+  bool embedding;  // has a unit of its own
+  int64_t size() const { return 1 + num_blocks * per_block + embedding; }
+  int64_t first_of(int64_t block) const { return 1 + block * per_block; }
+  bool of_block(int64_t unit) const { return unit > 0 && unit <= num_blocks * per_block; }
+  int64_t block_of(int64_t unit) const { return (unit - 1) / per_block; }
+};
 struct FlatRange {
   int64_t unit, offset, numel;  // in elements, inside the unit
 };
 struct FlatLayout {
+  Units units;
   std::vector<int64_t> unit_numel;  // gaps between tensors included
   std::vector<FlatRange> ranges;    // of the trained tensors, in the order of for_each
 };
 FlatLayout flat_layout(const ModelSpec& whole, const Share& share, DType dtype);
+
+// In memory order.
+std::vector<const Stored*> in_memory_order(const ModelWeights& weights);
 
 // The arena that the products of a block go to.
 using ArenaOfBlock = function_ref<Arena&(int64_t block)>;

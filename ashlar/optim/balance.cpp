@@ -63,18 +63,22 @@ void Balancer::update(std::span<const Tensor> counts_X, double factor) {
   }
 }
 
+std::vector<LogicalTensor> balancing_state(const LogicalTensor& biases) {
+  std::vector<LogicalTensor> list;
+  for (const char* state : {"exp_avg", "exp_avg_sq"})
+    list.push_back({std::string("optim.") + state + "." + biases.name, biases.dtype,
+                    biases.global_shape, Role::kOptimizerState});
+  return list;
+}
+
 std::vector<Piece> Balancer::pieces() const {
   std::vector<Piece> list;
-  const auto add = [&](const char* state, const std::string& bias, const Tensor& tensor) {
-    Piece& piece = list.emplace_back();
-    piece.logical = {std::string("optim.") + state + "." + bias, tensor.dtype, tensor.shape,
-                     Role::kOptimizerState};
-    piece.box = Box::whole(tensor.shape);
-    piece.data = tensor;
-  };
   for (size_t l = 0; l < biases_.size(); ++l) {
-    add("exp_avg", names_[l], first_[l].tensor);
-    add("exp_avg_sq", names_[l], second_[l].tensor);
+    const Tensor& biases = biases_[l];
+    const auto logical = balancing_state({names_[l], biases.dtype, biases.shape, Role::kBuffer});
+    const Tensor* state[] = {&first_[l].tensor, &second_[l].tensor};
+    for (size_t i = 0; i < logical.size(); ++i)
+      list.push_back({logical[i], Box::whole(biases.shape), *state[i]});
   }
   return list;
 }

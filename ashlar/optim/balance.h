@@ -28,6 +28,9 @@ namespace ashlar::optim {
 // give 0.
 double load_entropy(std::span<const int64_t> counts);
 
+// What a Balancer keeps of biases: optim.exp_avg.<bias>, optim.exp_avg_sq.<bias>.
+std::vector<LogicalTensor> balancing_state(const LogicalTensor& biases);
+
 class Balancer {
  public:
   // biases_X: one tensor [E+1] per block.
@@ -40,7 +43,7 @@ class Balancer {
 
   int64_t num_updates() const { return num_updates_; }
   void set_num_updates(int64_t updates) { num_updates_ = updates; }
-  std::vector<Piece> pieces() const;  // optim.exp_avg.<bias>, optim.exp_avg_sq.<bias>
+  std::vector<Piece> pieces() const;  // as balancing_state
 
  private:
   std::vector<Tensor> biases_;

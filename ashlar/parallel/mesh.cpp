@@ -44,13 +44,62 @@ int Mesh::number_within(int rank, std::span<const Axis> axes) const {
   return number;
 }
 
-Groups::Groups(comm::Group& world, const Mesh& mesh) : world_(world), mesh_(mesh) {
-  ASHLAR_ASSERT(world.size() == mesh.num_ranks());
+std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stages) {
+  std::vector<int64_t> borders = {0};
+  for (int64_t v = 0; v < num_virtual_stages; ++v)
+    borders.push_back(borders.back() + num_blocks / num_virtual_stages +
+                      (v < num_blocks % num_virtual_stages));
+  return borders;
+}
+
+nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int rank) {
+  const Mesh mesh = Mesh::of(resolved);
+  nn::Share share = nn::Share::even(mesh.coordinate(rank, Axis::kTp), int(resolved.tp));
+  const int data = mesh.number_within(rank, std::array{Axis::kDp, Axis::kCp});
+  share.experts = {data % int(resolved.ep), int(resolved.ep)};
+  share.units.experts = resolved.ep > 1;
+  if (resolved.pp == 1) return share;
+  share.stage = {mesh.coordinate(rank, Axis::kPp), int(resolved.pp),
+                 stage_borders(whole.num_blocks(), resolved.pp * resolved.virtual_stages)};
+  share.units.embedding = whole.tied_head;
+  if (whole.tied_head) share.embedding = {share.stage.first() ? 0 : 1, 2};
+  return share;
+}
+
+Groups::Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head)
+    : world_(world), mesh_(Mesh::of(resolved)) {
+  ASHLAR_ASSERT(world.size() == mesh_.num_ranks());
   data_ = along("data", std::array{Axis::kDp, Axis::kCp});
   const bool bulk = data_->size() > 1;  // of ZeRO, for sums to stand behind
   cp_ = along("cp", std::array{Axis::kCp}, bulk ? "keys" : "");
   tp_ = along("tp", std::array{Axis::kTp}, bulk ? "sums" : "");
   model_ = along("model", std::array{Axis::kDp, Axis::kCp, Axis::kTp});
+  pp_ = along("pp", std::array{Axis::kPp});
+  const int ep = int(resolved.ep);
+  ep_ = data_->split(
+      "ep",
+      [&](int rank) {
+        return comm::SplitKey{rank / ep, rank};
+      },
+      bulk ? "experts" : "");
+  if (ep > 1)
+    experts_data_ = data_->split("experts data", [&](int rank) {
+      return comm::SplitKey{rank % ep, rank};
+    });
+  if (pp_->size() == 1) return;
+  losses_ = along("losses", std::array{Axis::kPp, Axis::kDp, Axis::kCp});
+  if (!tied_head) return;
+  const int last = pp_->size() - 1;
+  ends_ = pp_->split("ends", [&](int rank) {
+    return comm::SplitKey{rank == 0 || rank == last ? 0 : -1, rank};
+  });
+}
+
+std::vector<const comm::Group*> Groups::list() const {
+  std::vector<const comm::Group*> list = {&world_, cp_.get(), tp_.get(), data_.get(), model_.get()};
+  for (const auto* group : {&pp_, &losses_, &ep_, &experts_data_, &ends_})
+    if (*group && (*group)->size() > 1) list.push_back(group->get());
+  return list;
 }
 
 std::unique_ptr<comm::Group> Groups::along(std::string_view name, std::span<const Axis> axes,

@@ -2,13 +2,18 @@
 // so that ranks which talk most are neighbours.
 //
 //   rank = ((pp * DP + dp) * CP + cp) * TP + tp
+//
+// Expert parallelism has no axis of its own: the ranks with other tokens and the same dense
+// weights, dp x cp, number d = dp * CP + cp of them, hold different experts by d % EP.
 #pragma once
 
 #include <array>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "ashlar/comm/group.h"
+#include "ashlar/nn/share.h"
 #include "ashlar/spec/recipe.h"
 
 namespace ashlar::parallel {
@@ -28,12 +33,24 @@ struct Mesh {
   int number_within(int rank, std::span<const Axis> axes) const;
 };
 
+// The part of the model that `rank` of the mesh holds.
+nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int rank);
+// Where the runs of blocks of a pipeline's virtual stages begin, and the end of the last: as even
+// as can be, the longer ones first, since the last stage has the head.
+std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stages);
+
 // The groups that a rank of the mesh belongs to.
 //
-//   cp, tp   ranks along one axis
-//   data     dp x cp: ranks that saw different tokens with the same weights; they add up gradients
-//            and share ZeRO's shards
-//   model    dp x cp x tp: ranks that together hold one copy of a stage's state, or several
+//   cp, tp, pp    ranks along one axis
+//   data          dp x cp: ranks that saw different tokens with the same weights; they add up
+//                 gradients and share ZeRO's shards
+//   model         dp x cp x tp: ranks that together hold one copy of a stage's state, or several
+//   losses        pp x dp x cp: ranks that together know the loss of every token
+//   ep            neighbours in data, with different experts
+//   experts data  ranks of data with the same experts: what data is for all other weights
+//   ends          the first and the last stage, with two copies of a tied embedding; null elsewhere
+//
+// A group of the same ranks as another is that group.
 //
 // Lanes (comm/group.h): compute waits for what cp and tp say, so that cp has the lane "keys" and tp
 // the lane "sums", apart from the bulk of ZeRO and Muon, which queues with the run's decisions on
@@ -42,7 +59,7 @@ struct Mesh {
 class Groups {
  public:
   // Splits `world` in one order on every rank.  The world must have mesh.num_ranks() ranks.
-  Groups(comm::Group& world, const Mesh& mesh);
+  Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head);
 
   const Mesh& mesh() const { return mesh_; }
   comm::Group& world() const { return world_; }
@@ -50,6 +67,15 @@ class Groups {
   comm::Group& tp() const { return *tp_; }
   comm::Group& data() const { return *data_; }
   comm::Group& model() const { return *model_; }
+  comm::Group& pp() const { return *pp_; }
+  comm::Group& losses() const { return losses_ ? *losses_ : *data_; }
+  comm::Group& ep() const { return *ep_; }
+  comm::Group& experts_data() const { return experts_data_ ? *experts_data_ : *data_; }
+  comm::Group* ends() const { return ends_.get(); }
+  // Every rank of the mesh.
+  comm::Group& all() const { return pp_->size() > 1 ? world_ : *model_; }
+  // Each once; those of techniques that the recipe does not ask for are left out.
+  std::vector<const comm::Group*> list() const;
   int rank() const { return world_.rank(); }
   int coordinate(Axis axis) const { return mesh_.coordinate(rank(), axis); }
 
@@ -58,7 +84,8 @@ class Groups {
                                      std::string_view lane = {}) const;
   comm::Group& world_;
   Mesh mesh_;
-  std::unique_ptr<comm::Group> cp_, tp_, data_, model_;
+  std::unique_ptr<comm::Group> cp_, tp_, data_, model_, pp_, ep_;
+  std::unique_ptr<comm::Group> losses_, experts_data_, ends_;  // null where not needed
 };
 
 }  // namespace ashlar::parallel

@@ -1,6 +1,6 @@
-// How it works.  Ranks with one tp coordinate have the same flat state, of which ZeRO keeps ranges.
-// State lists the Muon tensors in the flat state of every tp coordinate once; append then cuts the
-// list of a rank's coordinate at the ranges that its shard has.
+// How it works.  Ranks with one tp coordinate and one set of experts have the same flat state, of
+// which ZeRO keeps ranges.  State lists the Muon tensors in each of these flat states once; append
+// then cuts the list of a rank's state at the ranges that its shard has.
 //
 //   flat state of a unit     [ tensor a ][  tensor b  ][ c ][     tensor d     ]
 //   kept by the rank               |------------|             |------|
@@ -19,7 +19,7 @@
 namespace ashlar::parallel {
 namespace {
 
-// A placement of a Muon tensor, in the flat state of the ranks with one tp coordinate.
+// A placement of a Muon tensor, in the flat state of ranks that hold the same.
 struct LocalStretch {
   int64_t tensor;
   Placement place;
@@ -28,28 +28,32 @@ struct LocalStretch {
 
 class State {
  public:
-  State(const ModelSpec& whole, const Groups& groups, const Zero& zero, const OptimSpec& spec)
-      : groups_(groups), zero_(zero), spec_(spec) {
-    const int tp = groups.tp().size();
-    for (int t = 0; t < tp; ++t) by_tp_.push_back(stretches(whole, nn::Share::even(t, tp)));
+  // group: whose ranks keep the matrices.
+  State(const ModelSpec& whole, const ParallelSpec& parallel, const comm::Group& group,
+        const Zero& zero, const OptimSpec& spec)
+      : group_(group), zero_(zero), spec_(spec) {
+    for (const int rank : group.world_ranks()) {
+      const nn::Share share = share_of(parallel, whole, rank);
+      const auto [found, added] =
+          number_of_share_.try_emplace({share.heads.index, share.experts.index}, states_.size());
+      if (added) states_.push_back(stretches(whole, share));
+      state_of_rank_.push_back(found->second);
+    }
   }
 
   const std::vector<MuonTensor>& tensors() const { return tensors_; }
 
-  // rank: of the model group where ZeRO shards, else of the tp group.  In the mesh pp varies
-  // slowest, so that number r of a model group has the dp, cp and tp of rank r of the mesh.
+  // rank: of the group.
   void append(int rank, std::vector<Holding>& list) const {
-    const Mesh& mesh = groups_.mesh();
     const bool sharded = zero_.stage() > 0;
-    const int tp = sharded ? mesh.coordinate(rank, Axis::kTp) : rank;
-    const int data = sharded ? mesh.number_within(rank, std::array{Axis::kDp, Axis::kCp}) : 0;
+    const int world_rank = group_.world_ranks()[size_t(rank)];
     int64_t unit = -1;
     std::vector<Range> kept;
-    for (const LocalStretch& s : by_tp_[size_t(tp)]) {
+    for (const LocalStretch& s : states_[state_of_rank_[size_t(rank)]]) {
       const Range all{s.at.offset, s.at.offset + s.at.numel};
       if (s.at.unit != unit) {  // neighbours of the list are often of one unit
         unit = s.at.unit;
-        kept = sharded ? zero_.shards().kept(unit, data) : std::vector<Range>{};
+        kept = sharded ? zero_.kept(unit, world_rank) : std::vector<Range>{};
       }
       if (!sharded) kept = {all};
       for (const Range& range : kept) {
@@ -93,32 +97,34 @@ class State {
     return found->second;
   }
 
-  const Groups& groups_;
+  const comm::Group& group_;
   const Zero& zero_;
   const OptimSpec spec_;
   std::map<std::string, int64_t> number_of_;
   std::vector<MuonTensor> tensors_;
-  std::vector<std::vector<LocalStretch>> by_tp_;
+  std::map<std::pair<int, int>, size_t> number_of_share_;  // by part of the heads, of the experts
+  std::vector<std::vector<LocalStretch>> states_;
+  std::vector<size_t> state_of_rank_;
 };
 
 }  // namespace
 
 std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator, const Groups& groups,
-                                               const ModelSpec& whole, const Zero& zero,
+                                               const ModelSpec& whole, const ParallelSpec& parallel,
+                                               const Zero& zero,
                                                const std::vector<Parameter>& parameters,
-                                               const OptimSpec& spec, MuonMode mode,
-                                               DType compute) {
+                                               const OptimSpec& spec, DType compute) {
   comm::Group& group = zero.stage() > 0 ? groups.model() : groups.tp();
   const int num_steps = int(spec.muon_steps);
   if (group.size() == 1)
     return std::make_unique<optim::LocalMatrices>(parameters, compute, num_steps);
-  const State state(whole, groups, zero, spec);
+  const State state(whole, parallel, group, zero, spec);
   std::vector<Tensor> gradients;
   for (const Parameter& p : parameters)
     if (p.kind == OptimizerKind::kMuon) gradients.push_back(p.gradient);
   MuonPlan plan = plan_muon(
       state.tensors(), [&](int rank, std::vector<Holding>& list) { state.append(rank, list); },
-      group.rank(), group.size(), mode);
+      group.rank(), group.size(), parallel.muon);
   return std::make_unique<DistributedMatrices>(allocator, group, std::move(plan),
                                                std::move(gradients), compute, num_steps);
 }

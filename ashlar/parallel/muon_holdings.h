@@ -17,8 +17,8 @@ namespace ashlar::parallel {
 // matrices are the recipe's, in the order of zero.parameters().  Groups and gradients must outlive
 // the result.
 std::unique_ptr<optim::Matrices> make_matrices(Allocator&, const Groups&, const ModelSpec& whole,
-                                               const Zero&,
+                                               const ParallelSpec&, const Zero&,
                                                const std::vector<Parameter>& parameters,
-                                               const OptimSpec&, MuonMode mode, DType compute);
+                                               const OptimSpec&, DType compute);
 
 }  // namespace ashlar::parallel

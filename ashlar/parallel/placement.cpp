@@ -49,8 +49,10 @@ void for_each_box(const std::vector<std::vector<Portion>>& dims, size_t dim, Box
 }  // namespace
 
 std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share& share) {
-  if (info.cuts.empty())
-    return {{info.shape, {Box::whole(info.shape)}, share.uncut.index, share.uncut.count}};
+  if (info.cuts.empty()) {
+    const nn::Fraction copies = copies_of(info, share);
+    return {{info.shape, {Box::whole(info.shape)}, copies.index, copies.count}};
+  }
   std::vector<Placement> list;
   Box box = Box::whole(info.shape);
   const auto add = [&](const Box& part, const Portion& copies) {

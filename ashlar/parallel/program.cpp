@@ -11,18 +11,30 @@ std::vector<Action> one_stage(int64_t num_micro_batches) {
   return program;
 }
 
-std::vector<nn::Use> uses_of(std::span<const Action> program, int64_t num_blocks, bool recompute) {
+std::vector<nn::Use> uses_of(std::span<const Action> program,
+                             std::span<const nn::BlockRange> chunks, bool recompute) {
   using Why = nn::Use::Why;
+  using Kind = Action::Kind;
   std::vector<nn::Use> uses;
-  const auto last = int32_t(num_blocks);
+  // The block that ran last, and of which micro-batch.
+  int32_t last = -1, last_batch = -1;
   for (const Action& action : program) {
-    if (action.kind == Action::Kind::kForward) {
-      for (int32_t unit = 1; unit <= last; ++unit) uses.push_back({Why::kForward, unit});
-      continue;
-    }
-    for (int32_t unit = last; unit >= 1; --unit) {
-      if (recompute && unit != last) uses.push_back({Why::kReplay, unit});
-      uses.push_back({Why::kBackward, unit});
+    const nn::BlockRange& run = chunks[size_t(action.chunk)];
+    const auto begin = int32_t(run.begin), end = int32_t(run.end);
+    const auto ran = [&](int32_t block) { last = block, last_batch = action.micro_batch; };
+    if (action.kind == Kind::kForward) {
+      for (int32_t block = begin; block < end; ++block) uses.push_back({Why::kForward, block});
+      ran(end - 1);
+    } else if (action.kind == Kind::kBackward || action.kind == Kind::kInputs) {
+      for (int32_t block = end - 1; block >= begin; --block) {
+        if (recompute && (block != last || action.micro_batch != last_batch)) {
+          uses.push_back({Why::kReplay, block});
+          ran(block);
+        }
+        uses.push_back({action.kind == Kind::kBackward ? Why::kBackward : Why::kInputs, block});
+      }
+    } else if (action.kind == Kind::kWeights) {
+      for (int32_t block = end - 1; block >= begin; --block) uses.push_back({Why::kWeights, block});
     }
   }
   return uses;

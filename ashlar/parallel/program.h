@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ashlar/nn/residency.h"
+#include "ashlar/nn/share.h"
 
 namespace ashlar::parallel {
 
@@ -30,8 +31,9 @@ struct Action {
 
 // All blocks stand on one rank, so each backward follows its forward at once.
 std::vector<Action> one_stage(int64_t num_micro_batches);
-// Of units 1 .. num_blocks, a block each.  recompute: every block but the last runs forward again
-// before its backward (nn::Keep::kBlockInput).
-std::vector<nn::Use> uses_of(std::span<const Action> program, int64_t num_blocks, bool recompute);
+// chunks: the blocks of each.  recompute: a block runs forward again before its backward, unless it
+// is the one that ran last (nn::Keep::kBlockInput).
+std::vector<nn::Use> uses_of(std::span<const Action> program,
+                             std::span<const nn::BlockRange> chunks, bool recompute);
 
 }  // namespace ashlar::parallel

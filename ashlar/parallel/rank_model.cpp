@@ -6,18 +6,33 @@
 //   residency  Zero; on one data rank it only packs weights after they changed
 #include "ashlar/parallel/rank_model.h"
 
+#include <algorithm>
 #include <array>
+#include <numeric>
+#include <utility>
 
+#include "ashlar/comm/recording/recording.h"
 #include "ashlar/kernels/copy.h"
 #include "ashlar/nn/init.h"
 #include "ashlar/nn/loss.h"
 #include "ashlar/parallel/cp.h"
 #include "ashlar/parallel/muon_holdings.h"
+#include "ashlar/parallel/pp.h"
 #include "ashlar/parallel/tp.h"
 #include "ashlar/parallel/tp_sums.h"
 #include "ashlar/parallel/zero.h"
 
 namespace ashlar::parallel {
+
+namespace {
+
+// The classes of a block's load; 0: it has no experts.
+int64_t num_load_classes(const BlockSpec& block) {
+  const auto* moe = std::get_if<MoeSpec>(&block.feed_forward);
+  return moe ? moe->num_experts + 1 : 0;
+}
+
+}  // namespace
 
 LossSum& LossSum::operator+=(const LossSum& other) {
   sum += other.sum;
@@ -30,19 +45,19 @@ LossSum& LossSum::operator+=(const LossSum& other) {
 RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Recipe& recipe,
                      const ParallelSpec& resolved, comm::Group& world, DType compute,
                      const RankModelOptions& options)
-    : recipe_(recipe), parallel_(resolved), ctx_(ctx), groups_(world, Mesh::of(resolved)) {
+    : recipe_(recipe),
+      parallel_(resolved),
+      ctx_(ctx),
+      groups_(world, resolved, model_of(recipe.model).tied_head) {
   take_share(allocator, compute);
+  plan_step();
   lay_out_activations(allocator, options.num_halos);
+  if (step_program_.num_late > 0) lay_out_late_products(allocator, options);
   lay_out_inputs(allocator);
   if (parallel_.cp > 1) share_sequences(allocator);
   if (parallel_.tp > 1) share_layers();
   if (parallel_.tp > 1) sum_partial(allocator);
   shard_state(allocator);
-  program_ = one_stage(micro_batches_per_step());
-  const int64_t num_blocks = model_->spec().num_blocks();
-  step_uses_ = uses_of(program_, num_blocks, recipe_.train.recompute);
-  evaluation_uses_ = uses_of(std::array{Action{Action::Kind::kForward, 0, 0}}, num_blocks,
-                             recipe_.train.recompute);
 }
 
 RankModel::~RankModel() = default;
@@ -58,43 +73,95 @@ nn::TokenCounts RankModel::token_counts() const {
 }
 
 void RankModel::take_share(Allocator& allocator, DType compute) {
-  const nn::Share share = nn::Share::even(groups_.coordinate(Axis::kTp), int(parallel_.tp));
+  const ModelSpec whole = model_of(recipe_.model);
   model_ = std::make_unique<nn::Model>(
-      ctx_, allocator, model_of(recipe_.model), compute, recipe_.data.sequence_length,
+      ctx_, allocator, whole, compute, recipe_.data.sequence_length,
       nn::ModelOptions{.memory = model_memory(ctx_, parallel_, groups_.data().size(), compute),
-                       .share = share,
+                       .share = share_of(parallel_, whole, groups_.rank()),
                        .init = recipe_.init});
+}
+
+void RankModel::plan_step() {
+  const nn::Stage& stage = model_->weights().share.stage;
+  for (int c = 0; c < stage.num_chunks(); ++c)
+    chunks_.push_back(stage.chunk(c, model_->spec().num_blocks()));
+  step_program_ =
+      step_program(parallel_, stage, chunks_, micro_batches_per_step(), recipe_.train.recompute);
+  evaluation_program_ = evaluation_program(stage, chunks_);
+  accumulates_.resize(chunks_.size());
+  if (stage.count > 1)
+    pp_ = std::make_unique<PpTransfers>(groups_.pp(), step_program_.slots_of_chunk);
 }
 
 void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
   const int64_t most = num_halos + max_halos(cp_split(), groups_.coordinate(Axis::kCp));
   const nn::Keep keep = recipe_.train.recompute ? nn::Keep::kBlockInput : nn::Keep::kAll;
   const auto lay_out = [&](Arena& arena) {
-    return nn::Saved::make(arena, model_->weights(), model_->types(), token_counts(), most, keep);
+    return nn::make_saved(arena, model_->weights(), model_->types(), token_counts(), most, keep,
+                          step_program_.slots_of_chunk);
   };
   saved_arena_ = arena_for(allocator, Tag::kSaved, [&](Arena& arena) { lay_out(arena); });
   saved_ = lay_out(saved_arena_);
-  for (const nn::Block& block : model_->blocks())
-    if (const auto load = block.feed_forward->load(saved_.slot)) loads_.push_back(load->count_X);
+}
+
+// How much the products of a micro-batch take tells a step of a model like this one on meta.
+void RankModel::lay_out_late_products(Allocator& allocator, const RankModelOptions& options) {
+  int64_t bytes = 0;
+  if (!options.counts_late_products) {
+    Allocator meta(Device::kMeta);
+    comm::RecordingWorld world(groups_.rank(), groups_.world().size(), {}, meta);
+    Arena workspace(Device::kMeta);
+    const kernels::Context ctx{
+        .device = Device::kMeta, .threads = ctx_.threads, .workspace = &workspace};
+    RankModelOptions counting = options;
+    counting.counts_late_products = true;
+    RankModel model(ctx, meta, recipe_, parallel_, world.group(), model_->types().compute,
+                    counting);
+    const int64_t B = recipe_.train.micro_batch, S = recipe_.data.sequence_length;
+    const std::vector<int32_t> ids(size_t(B * S), 0);
+    const kernels::Sequence rows = kernels::Sequence::rows(B, S);
+    const std::vector batches(size_t(micro_batches_per_step()),
+                              MicroBatch{ids, ids, rows.segments()});
+    model.step(batches);
+    model.reduce();
+    for (const Arena& arena : model.late_arenas_) bytes = std::max(bytes, arena.peak_bytes());
+  }
+  constexpr size_t kMostOfBlock = 16;
+  late_arenas_.reserve(size_t(step_program_.num_late));  // products point at them
+  for (int i = 0; i < step_program_.num_late; ++i) {
+    late_arenas_.push_back(options.counts_late_products ? Arena(Device::kMeta)
+                                                        : Arena(allocator, bytes, Tag::kSaved));
+    late_.push_back(std::make_unique<nn::LateProducts>(
+        late_arenas_.back(), kMostOfBlock * size_t(model_->spec().num_blocks())));
+  }
 }
 
 void RankModel::lay_out_inputs(Allocator& allocator) {
   const int64_t num_tokens = token_counts().stream;
-  int64_t num_classes = 0;  // of all blocks with experts
-  for (const Tensor& loads : loads_) num_classes += loads.numel();
+  // Of all blocks of the model with experts.
+  std::vector<int64_t> num_classes;
+  std::vector<bool> here;
+  for (int64_t l = 0; l < model_->spec().num_blocks(); ++l)
+    if (const int64_t classes = num_load_classes(model_->spec().blocks[size_t(l)])) {
+      num_classes.push_back(classes);
+      here.push_back(model_->weights().share.stage.holds(l));
+    }
   const auto lay_out = [&](Arena& arena) {
     ids_ = arena.take(DType::kI32, {num_tokens});
     targets_ = arena.take(DType::kI32, {num_tokens});
     loss_ = arena.take(model_->types().stream, {num_tokens});
-    all_step_loads_ = arena.take(DType::kI64, {num_classes});
+    packed_loads_ = arena.take(
+        DType::kI64, {std::accumulate(num_classes.begin(), num_classes.end(), int64_t{0})});
   };
   input_arena_ = arena_for(allocator, Tag::kInput, lay_out);
   lay_out(input_arena_);
   int64_t begin = 0;
-  for (const Tensor& loads : loads_) {
-    step_loads_.push_back(all_step_loads_.slice(begin, begin + loads.numel()));
-    begin += loads.numel();
+  for (size_t i = 0; i < num_classes.size(); ++i) {
+    all_step_loads_.push_back(packed_loads_.slice(begin, begin + num_classes[i]));
+    if (here[i]) step_loads_.push_back(all_step_loads_.back());
+    begin += num_classes[i];
   }
+  loads_.resize(step_loads_.size());
   // This rank's part of every row, and of that what its stream has.
   const int64_t first = shards_stream() ? num_tokens * groups_.tp().rank() : 0;
   for (int64_t i = 0; i < num_tokens; ++i)
@@ -111,11 +178,11 @@ void RankModel::share_sequences(Allocator& allocator) {
 void RankModel::share_layers() {
   comm::Group& tp = groups_.tp();
   const bool sequence = parallel_.sequence_parallel;
-  for (nn::Block& block : model_->blocks()) {
+  model_->weights().for_each_block([&](nn::Block& block, int64_t) {
     block.mixer = std::make_unique<TpBranch>(std::move(block.mixer), tp, "tp attention", sequence);
     block.feed_forward =
         std::make_unique<TpBranch>(std::move(block.feed_forward), tp, "tp feed-forward", sequence);
-  }
+  });
   expert_sums_ = std::make_unique<ExpertSums>(tp);
   head_sums_ = HeadSums::among(tp, model_->weights().needs().key_copies);
 }
@@ -126,7 +193,7 @@ void RankModel::sum_partial(Allocator& allocator) {
 }
 
 void RankModel::shard_state(Allocator& allocator) {
-  zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, groups_.data(), *model_);
+  zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, groups_, *model_);
 }
 
 // --- a step ---
@@ -135,12 +202,19 @@ void RankModel::begin_step() {
   in_step_ = true;
   ctx_.enter("start of step");
   ctx_.enter_micro_batch(-1);
-  fill(ctx_, model_->unit_gradients(0), 0.0);
-  if (!loads_.empty()) fill(ctx_, all_step_loads_, 0.0);
-  zero_->begin(step_uses_);
+  const nn::Units& units = model_->flat().units;
+  for (int64_t unit = 0; unit < units.size(); ++unit)
+    if (!units.of_block(unit)) fill(ctx_, model_->unit_gradients(unit), 0.0);
+  if (!all_step_loads_.empty()) fill(ctx_, packed_loads_, 0.0);
+  accumulates_.assign(chunks_.size(), false);
+  loaded_ = -1;
+  zero_->begin(step_program_.uses);
 }
 
-void RankModel::load(const MicroBatch& batch) {
+// Nothing where it is the micro-batch that was loaded last.
+void RankModel::load(int64_t number, const MicroBatch& batch) {
+  if (std::exchange(loaded_, number) == number) return;
+  ctx_.enter("inputs");
   const auto num_tokens = size_t(recipe_.train.micro_batch * recipe_.data.sequence_length);
   ASHLAR_ASSERT(batch.ids.size() == num_tokens && batch.targets.size() == num_tokens);
   cp_ ? cp_->assign(batch.segments) : sequence_.assign(batch.segments);
@@ -161,46 +235,81 @@ nn::ModelCall RankModel::call() {
   return call;
 }
 
+// What the action of a program works on.
+const nn::Saved& RankModel::saved_of(const StageProgram& program, size_t action) const {
+  return saved_[size_t(program.actions[action].chunk)][size_t(program.slot_of_action[action])];
+}
+
 LossSum RankModel::step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended) {
+  using Kind = Action::Kind;
   ASHLAR_ASSERT(int64_t(batches.size()) == micro_batches_per_step());
   begin_step();
   LossSum losses;
-  bool first = true;
-  for (const Action& action : program_) {
+  for (size_t i = 0; i < step_program_.actions.size(); ++i) {
+    const Action& action = step_program_.actions[i];
+    const nn::Saved& saved = saved_of(step_program_, i);
     ctx_.enter_micro_batch(action.micro_batch);
-    if (action.kind == Action::Kind::kForward) {
-      run_forward(batches[size_t(action.micro_batch)]);
-      continue;
+    const bool computes = action.kind <= Kind::kInputs;
+    if (computes) load(action.micro_batch, batches[size_t(action.micro_batch)]);
+    if (pp_) pp_->wait_before(action, saved);
+    if (action.kind == Kind::kForward) {
+      run_forward(saved);
+    } else if (computes) {
+      losses += run_backward(i, saved);
+      if (action.chunk == 0 && action.kind == Kind::kBackward) ended(action.micro_batch);
+    } else if (action.kind == Kind::kWeights) {
+      run_weights(i);
+      ended(action.micro_batch);
+    } else {
+      pp_->post(action, saved);
     }
-    losses += run_backward(first);
-    first = false;
-    ended(action.micro_batch);
   }
+  if (pp_) pp_->finish();
   return losses;
 }
 
-void RankModel::run_forward(const MicroBatch& batch) {
-  ctx_.enter("inputs");
-  load(batch);
+void RankModel::run_forward(const nn::Saved& saved) {
   zero_->need_root(ctx_);
-  forward(ctx_, call(), saved_);
+  forward(ctx_, call(), saved);
+  last_saved_ = &saved;
 }
 
-// Of the micro-batch that ran forward last.
-LossSum RankModel::run_backward(bool first) {
+LossSum RankModel::run_backward(size_t number, const nn::Saved& saved) {
+  const Action& action = step_program_.actions[number];
   nn::ModelCall call = this->call();
-  call.accumulate = zero_->keeps_gradients() && !first;
+  if (action.kind == Action::Kind::kInputs)
+    call.late = late_[size_t(step_program_.late_of_action[number])].get();
+  call.accumulate = zero_->keeps_gradients() && accumulates_[size_t(action.chunk)];
+  accumulates_[size_t(action.chunk)] = true;
+  LossSum losses;
   {
-    ctx_.enter("loss");
     const Arena::Scope scope(*ctx_.workspace);
-    const Tensor dfinal = ctx_.workspace->take(saved_.final_TH.dtype, saved_.final_TH.shape);
-    const double scale = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length);
-    head_loss_backward(ctx_, *model_, saved_.final_TH, targets_, scale, loss_, dfinal);
-    backward(ctx_, call, saved_, dfinal);
+    Tensor dfinal;
+    if (saved.final_TH) {
+      ctx_.enter("loss");
+      dfinal = ctx_.workspace->take(saved.final_TH.dtype, saved.final_TH.shape);
+      const double scale = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length);
+      head_loss_backward(ctx_, *model_, saved.final_TH, targets_, scale, loss_, dfinal);
+    }
+    backward(ctx_, call, saved, dfinal);
   }
-  const LossSum losses = sum_losses();
-  count_loads();
+  if (saved.final_TH) losses = sum_losses();
+  count_loads(saved);
   return losses;
+}
+
+void RankModel::run_weights(size_t number) {
+  const Action& action = step_program_.actions[number];
+  nn::LateProducts& late = *late_[size_t(step_program_.late_of_action[number])];
+  const nn::BlockRange& run = chunks_[size_t(action.chunk)];
+  for (int64_t l = run.end - 1; l >= run.begin; --l) {
+    const nn::Use use{nn::Use::Why::kWeights, int32_t(l)};
+    ctx_.enter("gradients of weights", l);
+    zero_->acquire(ctx_, use);
+    late.run(ctx_, l);
+    zero_->release(ctx_, use);
+  }
+  ASHLAR_ASSERT(late.size() == 0);
 }
 
 void RankModel::reduce() {
@@ -209,20 +318,35 @@ void RankModel::reduce() {
   ctx_.enter_micro_batch(-1);
   if (partial_) partial_->sum(ctx_, groups_.tp());
   zero_->finish_gradients(ctx_);
-  if (!loads_.empty() && recipe_.balance.scope == BalanceScope::kGlobalBatch)
-    groups_.data().all_reduce(all_step_loads_, all_step_loads_, "loads").wait();
+  if (!all_step_loads_.empty() && recipe_.balance.scope == BalanceScope::kGlobalBatch)
+    groups_.data().all_reduce(packed_loads_, packed_loads_, "loads").wait();
+  // The stages' own loads stand at places of their own.
+  if (!all_step_loads_.empty() && pp_)
+    groups_.pp().all_reduce(packed_loads_, packed_loads_, "loads").wait();
   in_step_ = false;
 }
 
 LossSum RankModel::evaluate(const MicroBatch& batch) {
   ASHLAR_ASSERT(!in_step_);
-  ctx_.enter("inputs");
-  load(batch);
-  zero_->begin(evaluation_uses_);
-  zero_->need_root(ctx_);
-  forward(ctx_, call(), saved_);
+  loaded_ = -1;
+  load(0, batch);
+  zero_->begin(evaluation_program_.uses);
+  for (size_t i = 0; i < evaluation_program_.actions.size(); ++i) {
+    const Action& action = evaluation_program_.actions[i];
+    const nn::Saved& saved = saved_of(evaluation_program_, i);
+    if (pp_) pp_->wait_before(action, saved);
+    if (action.kind == Action::Kind::kForward) {
+      run_forward(saved);
+      find_loads(saved);
+    } else {
+      pp_->post(action, saved);
+    }
+  }
+  if (pp_) pp_->finish();
+  loaded_ = -1;
+  if (!last_saved_->final_TH) return {};
   ctx_.enter("loss");
-  head_loss(ctx_, *model_, saved_.final_TH, targets_, loss_);
+  head_loss(ctx_, *model_, last_saved_->final_TH, targets_, loss_);
   return sum_losses();
 }
 
@@ -238,10 +362,30 @@ LossSum RankModel::sum_losses() const {
   return losses;
 }
 
-void RankModel::count_loads() {
-  if (recipe_.balance.scope == BalanceScope::kMicroBatch)
-    for (const Tensor& loads : loads_) groups_.data().all_reduce(loads, loads, "loads").wait();
-  for (size_t l = 0; l < loads_.size(); ++l) add(ctx_, loads_[l], step_loads_[l]);
+// Calls use(number among the blocks here with experts, loads) for those of the run.
+template <typename Use>
+void RankModel::for_each_load(const nn::Saved& saved, Use use) const {
+  size_t number = 0;
+  model_->weights().for_each_block([&](const nn::Block& block, int64_t l) {
+    const auto load = block.feed_forward->load(0);
+    if (!load) return;
+    if (saved.run.begin <= l && l < saved.run.end)
+      use(number, block.feed_forward->load(saved.slot)->count_X);
+    ++number;
+  });
+}
+
+void RankModel::find_loads(const nn::Saved& saved) {
+  for_each_load(saved, [&](size_t number, const Tensor& count) { loads_[number] = count; });
+}
+
+void RankModel::count_loads(const nn::Saved& saved) {
+  find_loads(saved);
+  for_each_load(saved, [&](size_t number, const Tensor& count) {
+    if (recipe_.balance.scope == BalanceScope::kMicroBatch)
+      groups_.data().all_reduce(count, count, "loads").wait();
+    add(ctx_, count, step_loads_[number]);
+  });
 }
 
 // --- numbers of all ranks ---
@@ -256,7 +400,7 @@ Tensor RankModel::over(std::span<double> values) const {
 LossSum RankModel::over_ranks(const LossSum& here, std::string_view label) const {
   std::array<double, 2> sums = {here.sum, double(here.count)};  // counts are exact below 2^53
   // Ranks that share heads have the same losses, unless they share the stream too.
-  comm::Group& ranks = shards_stream() ? groups_.model() : groups_.data();
+  comm::Group& ranks = shards_stream() ? groups_.all() : groups_.losses();
   ranks.all_reduce(over(sums), over(sums), label).wait();
   if (ctx_.meta()) return {0.0, here.count * ranks.size()};
   return {sums[0], int64_t(sums[1])};
@@ -264,7 +408,7 @@ LossSum RankModel::over_ranks(const LossSum& here, std::string_view label) const
 
 double RankModel::sum_over_ranks(double here, std::string_view label) const {
   std::array<double, 1> sum = {here};
-  groups_.model().all_reduce(over(sum), over(sum), label).wait();
+  groups_.all().all_reduce(over(sum), over(sum), label).wait();
   return sum[0];
 }
 
@@ -314,17 +458,23 @@ std::vector<Piece> RankModel::pieces(bool to_write) const {
 
 std::vector<Parameter> RankModel::all_parameters() const {
   std::vector<Parameter> list;
-  const nn::ModelWeights whole(model_->spec());
+  const nn::ModelWeights whole(model_->spec());  // of one rank
   for (const nn::Stored& stored : whole.tensors)
     for (const nn::ParameterInfo& info : stored.logical)
       if (!info.buffer) list.push_back(parameter_of(info, model_->types().stream));
   return list;
 }
 
+std::vector<LogicalTensor> RankModel::all_buffers() const {
+  std::vector<LogicalTensor> list = nn::logical_tensors(model_->spec(), model_->types().stream);
+  std::erase_if(list, [](const LogicalTensor& t) { return t.role != Role::kBuffer; });
+  return list;
+}
+
 std::unique_ptr<optim::Matrices> RankModel::make_matrices(
     Allocator& allocator, const std::vector<Parameter>& parameters) const {
-  return parallel::make_matrices(allocator, groups_, model_->spec(), *zero_, parameters,
-                                 recipe_.optim, parallel_.muon, model_->types().compute);
+  return parallel::make_matrices(allocator, groups_, model_->spec(), parallel_, *zero_, parameters,
+                                 recipe_.optim, model_->types().compute);
 }
 
 int64_t RankModel::micro_batches_per_step() const {
@@ -332,8 +482,9 @@ int64_t RankModel::micro_batches_per_step() const {
 }
 
 std::vector<const comm::Group*> RankModel::all_groups() const {
-  std::vector<const comm::Group*> list = {&groups_.world(), &groups_.cp(), &groups_.tp(),
-                                          &groups_.data(), &groups_.model()};
+  std::vector<const comm::Group*> list = groups_.list();
+  if (pp_)
+    for (const comm::Group* channel : pp_->groups()) list.push_back(channel);
   if (head_sums_) list.push_back(&head_sums_->sharers());
   return list;
 }

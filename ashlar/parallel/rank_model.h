@@ -4,8 +4,9 @@
 //
 //   share             what of every tensor this rank's layers run on (placement.h), and which of it
 //                     stands in memory all the time (model_memory in zero.h)
+//   pp                what it does in a step, and with which of its neighbours (schedule.h, pp.h)
 //   activations       what forward keeps for backward, and the tokens of a micro-batch: of as many
-//                     tokens as this rank sees
+//                     tokens as this rank sees, and so many micro-batches as are under way
 //   cp                the exchange that reaches the tokens of other ranks (cp.h)
 //   tp                branches around branches, which add up over ranks what these return (tp.h)
 //                     and sums of the gradients that it leaves partial (tp_sums.h)
@@ -32,7 +33,7 @@
 #include "ashlar/nn/model.h"
 #include "ashlar/optim/matrices.h"
 #include "ashlar/parallel/mesh.h"
-#include "ashlar/parallel/program.h"
+#include "ashlar/parallel/pp.h"
 #include "ashlar/spec/recipe.h"
 
 namespace ashlar::parallel {
@@ -62,6 +63,8 @@ struct RankModelOptions {
   // Room for so many segments of a micro-batch that go on with a document which another of its
   // segments began (nn::LocalExchange); with cp > 1 there must be none.
   int64_t num_halos = 0;
+  // On meta: products that are kept back are given as much memory as they ask for.
+  bool counts_late_products = false;
 };
 
 class RankModel {
@@ -86,7 +89,8 @@ class RankModel {
   // all tokens of the step, with or without a target, add up, and begin to be summed over the ranks
   // (by ZeRO's stage: of every micro-batch, or of the last).  ended(i): after the backward of
   // micro-batch i.
-  // Gives the losses of the targets here; on meta no sum.
+  // Gives the losses of the targets here; on meta no sum.  Every stage of a pipeline is given the
+  // same micro-batches, and the last one gives the losses.
   LossSum step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended);
   LossSum step(std::span<const MicroBatch> batches) {
     return step(batches, [](int64_t) {});
@@ -105,14 +109,17 @@ class RankModel {
 
   // The parts of the trained tensors kept here: values and, valid from reduce on, gradients.
   const std::vector<Parameter>& parameters() const;
-  // Balancing biases: whole, and equal on all ranks.
+  // Balancing biases of the blocks here: whole, and equal on all ranks of the stage.
   std::vector<Piece> buffers() const;
-  bool writes_buffers() const { return groups_.rank() == 0; }  // into checkpoints, for all ranks
+  // Into checkpoints, for all ranks of the stage.
+  bool writes_buffers() const { return groups_.model().rank() == 0; }
   // Parameters and buffers as a checkpoint sees them.  to_write: what this rank writes, so that all
   // ranks together write each element once.
   std::vector<Piece> pieces(bool to_write) const;
-  // Every trained tensor of the whole model, wherever it is kept: what it is, no boxes, no data.
+  // Every trained tensor and every buffer of the whole model, wherever it is kept: what it is, no
+  // boxes, no data.
   std::vector<Parameter> all_parameters() const;
+  std::vector<LogicalTensor> all_buffers() const;
 
   // Makes the matrices of Muon orthogonal where ranks keep parts of them.  parameters:
   // those above, with kinds and numbers of matrices as the recipe chooses (optim::apply_spec).
@@ -121,12 +128,15 @@ class RankModel {
                                                  const std::vector<Parameter>& parameters) const;
 
   // By block with experts, [E+1] I64: tokens of each expert, then those that no expert took.
-  // loads: of the last micro-batch; of all data ranks where moe.balance.scope is micro_batch.
-  // step_loads: of the step; after reduce of all data ranks.
+  // loads: of the last micro-batch, of the blocks here; of all data ranks where moe.balance.scope
+  // is micro_batch.
+  // step_loads: of the step, of the blocks here; after reduce of all data ranks.  all_step_loads:
+  // of all blocks of the model.
   std::span<const Tensor> loads() const { return loads_; }
   std::span<const Tensor> step_loads() const { return step_loads_; }
-  // The activations that forward kept of the last micro-batch.
-  const nn::Saved& saved() const { return saved_; }
+  std::span<const Tensor> all_step_loads() const { return all_step_loads_; }
+  // The activations that forward kept of the last micro-batch; of the last chunk of a stage.
+  const nn::Saved& saved() const { return *last_saved_; }
 
   const Recipe& recipe() const { return recipe_; }
   const ParallelSpec& parallel() const { return parallel_; }  // resolved
@@ -139,7 +149,9 @@ class RankModel {
  private:
   // The steps of the constructor, in its order.
   void take_share(Allocator& allocator, DType compute);
+  void plan_step();  // pp
   void lay_out_activations(Allocator& allocator, int64_t num_halos);
+  void lay_out_late_products(Allocator& allocator, const RankModelOptions& options);  // pp
   void lay_out_inputs(Allocator& allocator);
   void share_sequences(Allocator& allocator);  // cp
   void share_layers();                         // tp
@@ -149,14 +161,19 @@ class RankModel {
   CpSplit cp_split() const;
   bool shards_stream() const { return parallel_.tp > 1 && parallel_.sequence_parallel; }
   nn::TokenCounts token_counts() const;  // of this rank in a micro-batch
-  void load(const MicroBatch& batch);
+  void load(int64_t number, const MicroBatch& batch);
   void take_local(std::span<const int32_t> whole, const Tensor& out);
   nn::ModelCall call();
+  const nn::Saved& saved_of(const StageProgram& program, size_t action) const;
   void begin_step();
-  void run_forward(const MicroBatch& batch);
-  LossSum run_backward(bool first);
+  void run_forward(const nn::Saved& saved);
+  LossSum run_backward(size_t action, const nn::Saved& saved);  // number in the step's program
+  void run_weights(size_t action);
   LossSum sum_losses() const;
-  void count_loads();
+  template <typename Use>
+  void for_each_load(const nn::Saved& saved, Use use) const;
+  void find_loads(const nn::Saved& saved);
+  void count_loads(const nn::Saved& saved);
   Tensor over(std::span<double> values) const;
 
   const Recipe recipe_;
@@ -165,11 +182,16 @@ class RankModel {
   const Groups groups_;
   std::unique_ptr<nn::Model> model_;
   Arena saved_arena_{Device::kMeta}, input_arena_{Device::kMeta};
-  nn::Saved saved_;
+  std::vector<nn::BlockRange> chunks_;
+  std::vector<std::vector<nn::Saved>> saved_;  // by chunk, by slot
+  const nn::Saved* last_saved_ = nullptr;
+  std::vector<Arena> late_arenas_;
+  std::vector<std::unique_ptr<nn::LateProducts>> late_;
   std::vector<Tensor> loads_;
   Tensor ids_, targets_, loss_;
-  Tensor all_step_loads_;  // one after another
-  std::vector<Tensor> step_loads_;
+  int64_t loaded_ = -1;  // the micro-batch of which these are
+  Tensor packed_loads_;  // all_step_loads_ one after another
+  std::vector<Tensor> step_loads_, all_step_loads_;
   // Where the tokens of this rank's stream stand in a micro-batch, and room for a list of them.
   std::vector<int64_t> whole_rows_;
   std::vector<int32_t> local_;
@@ -179,10 +201,11 @@ class RankModel {
   std::unique_ptr<ExpertSums> expert_sums_;  // null: tp 1
   std::unique_ptr<HeadSums> head_sums_;      // null: nobody shares keys
   std::unique_ptr<PartialSums> partial_;     // null: no gradient is partial
+  std::unique_ptr<PpTransfers> pp_;          // null: pp 1
   std::unique_ptr<Zero> zero_;
-  std::vector<Action> program_;
-  std::vector<nn::Use> step_uses_, evaluation_uses_;
-  bool in_step_ = false;  // not reduced yet
+  StageProgram step_program_, evaluation_program_;
+  std::vector<bool> accumulates_;  // by chunk: its gradients are not the first of the step
+  bool in_step_ = false;           // not reduced yet
 };
 
 }  // namespace ashlar::parallel

@@ -36,11 +36,18 @@ TpBranch::TpBranch(std::unique_ptr<nn::Branch> inner, comm::Group& tp, const std
       output_gradient_(name + " output gradient"),
       gradient_(name + " gradient") {}
 
-Tensor TpBranch::room(const Context& ctx, const Tensor& part) const {
-  if (!sequence_parallel_) return part;
+Shape TpBranch::whole(const Tensor& part) const {
   Shape shape = part.shape;
   shape[0] *= tp_.size();
-  return ctx.workspace->take(part.dtype, shape);
+  return shape;
+}
+
+Tensor TpBranch::room(const Context& ctx, const Tensor& part) const {
+  return sequence_parallel_ ? ctx.workspace->take(part.dtype, whole(part)) : part;
+}
+
+Tensor TpBranch::operand_room(const Context& ctx, const Pass& pass, const Tensor& part) const {
+  return sequence_parallel_ ? gradient_room(ctx, pass, part.dtype, whole(part)) : part;
 }
 
 comm::Work TpBranch::gather(const Tensor& part, const Tensor& all, std::string_view label) {
@@ -64,7 +71,7 @@ void TpBranch::forward(const Context& ctx, const Pass& pass, int part, const Ten
 
 void TpBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {
   if (part == 0) {
-    a_ = room(ctx, t.a), d_o_ = room(ctx, t.d_o), da_ = room(ctx, t.da);
+    a_ = operand_room(ctx, pass, t.a), d_o_ = operand_room(ctx, pass, t.d_o), da_ = room(ctx, t.da);
     comm::Work inputs = gather(t.a, a_, input_);
     gather(t.d_o, d_o_, output_gradient_).wait();
     inputs.wait();

@@ -81,8 +81,11 @@ class TpBranch final : public nn::Branch {
   std::optional<nn::ExpertLoad> load(int slot) const override { return inner_->load(slot); }
 
  private:
-  // Room for all tokens: the part itself where the stream is not sharded.
+  // Room for all tokens: the part itself where the stream is not sharded.  operand: of a product of
+  // gradients of weights, which may be kept back (nn/late_products.h).
   Tensor room(const kernels::Context&, const Tensor& part) const;
+  Tensor operand_room(const kernels::Context&, const nn::Pass&, const Tensor& part) const;
+  Shape whole(const Tensor& part) const;
   comm::Work gather(const Tensor& part, const Tensor& all, std::string_view label);
   void add_up(const Tensor& all, const Tensor& part, std::string_view label);
 

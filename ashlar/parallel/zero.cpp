@@ -1,4 +1,5 @@
-// How it works.  Each unit is in one state of its weights and one of its gradients.
+// How it works.  Each unit is in one state of its weights and one of its gradients; the units of a
+// block go through them together.
 //
 //   weights     kept -> gathering -> whole -> ready -> kept
 //     kept        a rank has its shard; where blocks stand in slots, the slot is another block's
@@ -24,6 +25,7 @@
 #include "ashlar/parallel/zero.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ashlar/kernels/copy.h"
 
@@ -34,10 +36,6 @@ using kernels::Context;
 using Why = nn::Use::Why;
 
 constexpr int64_t kNobody = -1;  // who holds a slot that is free
-
-size_t slot_of(int64_t unit) {
-  return size_t(unit - 1) % 2;
-}
 
 Tensor part(const Tensor& vector, const Range& range) {
   return vector.slice(range.begin, range.end);
@@ -56,33 +54,66 @@ nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int n
           .slot_dtype = packed ? types.activation : types.stream};
 }
 
-Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, comm::Group& data,
+Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, const Groups& groups,
            nn::Model& model)
     : gather_ctx_{.device = ctx.device, .threads = ctx.threads},
-      data_(data),
       model_(model),
-      stage_(data.size() == 1 ? 0 : int(spec.zero)),
+      stage_(groups.data().size() == 1 ? 0 : int(spec.zero)),
       overlap_(spec.overlap),
       packed_(operand_layout(ctx, 1, 64, 64, model.types().compute, true).forward_numel > 0),
-      shards_(model.flat().unit_numel, data.size(), spec.zero_layout,
-              std::max<int64_t>(1, spec.bucket_bytes / size_of(model.types().stream)),
-              Arena::kAlign / size_of(model.types().stream)),
+      mesh_(groups.mesh()),
+      ends_(groups.ends()),
+      families_{make_family(spec, groups.data(), kWhole),
+                make_family(spec, groups.experts_data(), kExperts),
+                make_family(spec, groups.data(), kEmbedding)},
       units_(size_t(model.num_units())),
-      counts_(size_t(data.size())) {
+      blocks_(size_t(model.spec().num_blocks())),
+      counts_(size_t(groups.data().size())) {
   for (size_t u = 0; u < units_.size(); ++u) {
-    units_[u].gather.reserve(size_t(shards_.num_buckets(int64_t(u))));
-    units_[u].reduce.reserve(size_t(shards_.num_buckets(int64_t(u))));
+    units_[u].gather.reserve(size_t(shards_of(int64_t(u)).num_buckets(int64_t(u))));
+    units_[u].reduce.reserve(size_t(shards_of(int64_t(u)).num_buckets(int64_t(u))));
   }
   if (sharded()) lay_out_shards(allocator);
   list_parameters();
+}
+
+Zero::FamilyIndex Zero::index_of(int64_t unit) const {
+  const nn::Units& units = model_.flat().units;
+  const nn::UnitSplit& split = model_.weights().share.units;
+  if (split.experts && units.of_block(unit) && (unit - 1) % units.per_block == units.per_block - 1)
+    return kExperts;
+  return split.embedding && unit == units.size() - 1 ? kEmbedding : kWhole;
+}
+
+Zero::Family Zero::make_family(const ParallelSpec& spec, comm::Group& ranks,
+                               FamilyIndex index) const {
+  std::vector<int64_t> numel = model_.flat().unit_numel;
+  for (size_t u = 0; u < numel.size(); ++u)
+    if (index_of(int64_t(u)) != index) numel[u] = 0;
+  const int64_t width = size_of(model_.types().stream);
+  return {&ranks,
+          Shards(std::move(numel), ranks.size(), spec.zero_layout,
+                 std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width),
+          index == kExperts ? int(spec.ep) : 1};
+}
+
+std::vector<Range> Zero::kept(int64_t unit, int world_rank) const {
+  const int data = mesh_.number_within(world_rank, std::array{Axis::kDp, Axis::kCp});
+  const Family& family = family_of(unit);
+  return family.shards.kept(unit, data / family.stride);
+}
+
+std::pair<int64_t, int64_t> Zero::units_of(int64_t block) const {
+  const nn::Units& units = model_.flat().units;
+  return {units.first_of(block), units.first_of(block + 1)};
 }
 
 void Zero::lay_out_shards(Allocator& allocator) {
   int64_t numel = 0;
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = units_[u];
-    unit.kept = shards_.kept(int64_t(u), data_.rank());
-    if (u == 0) continue;
+    unit.kept = shards_of(int64_t(u)).kept(int64_t(u), ranks_of(int64_t(u)).rank());
+    if (is_root(int64_t(u))) continue;
     for (const Range& range : unit.kept) {
       unit.kept_at.push_back(numel);
       numel += range.size();
@@ -96,13 +127,13 @@ void Zero::lay_out_shards(Allocator& allocator) {
 // Range number `range` of a unit, as this rank keeps it.
 Tensor Zero::kept_weights(int64_t unit, size_t range) const {
   const Unit& u = units_[size_t(unit)];
-  if (unit == 0) return part(model_.unit_weights(0), u.kept[range]);
+  if (is_root(unit)) return part(model_.unit_weights(unit), u.kept[range]);
   return weights_.tensor.slice(u.kept_at[range], u.kept_at[range] + u.kept[range].size());
 }
 
 Tensor Zero::kept_gradients(int64_t unit, size_t range) const {
   const Unit& u = units_[size_t(unit)];
-  if (unit == 0 || stage_ < 2) return part(model_.unit_gradients(unit), u.kept[range]);
+  if (is_root(unit) || stage_ < 2) return part(model_.unit_gradients(unit), u.kept[range]);
   return gradients_.tensor.slice(u.kept_at[range], u.kept_at[range] + u.kept[range].size());
 }
 
@@ -147,26 +178,28 @@ void Zero::add_parameter(const nn::ParameterInfo& info, const Placement& place,
   p.end = range.end - at.offset;
   p.value = value;
   p.gradient = gradient;
-  // Without shards every data rank keeps a copy.
-  const int data_copies = sharded() ? 1 : data_.size();
-  p.copy = place.copy * data_copies + (sharded() ? 0 : data_.rank());
+  // Without shards every rank of the family keeps a copy.
+  const comm::Group& ranks = ranks_of(at.unit);
+  const int data_copies = sharded() ? 1 : ranks.size();
+  p.copy = place.copy * data_copies + (sharded() ? 0 : ranks.rank());
   p.num_copies = place.num_copies * data_copies;
   infos_.push_back(info);
 }
 
 std::span<const int64_t> Zero::counts_of(int64_t unit, int64_t bucket) {
-  for (int rank = 0; rank < data_.size(); ++rank)
-    counts_[size_t(rank)] = shards_.piece(unit, bucket, rank).size();
-  return counts_;
+  const auto num_ranks = size_t(ranks_of(unit).size());
+  for (size_t rank = 0; rank < num_ranks; ++rank)
+    counts_[rank] = shards_of(unit).piece(unit, bucket, int(rank)).size();
+  return std::span(counts_).first(num_ranks);
 }
 
 void Zero::begin(std::span<const nn::Use> uses) {
   ASHLAR_ASSERT(next_ == uses_.size());  // all uses of the last list
   uses_ = uses;
   next_ = 0;
-  for (Unit& unit : units_) unit.made = unit.to_make = 0;
+  for (Block& block : blocks_) block = {};
   for (const nn::Use& use : uses)
-    if (use.why == Why::kBackward) ++units_[size_t(use.unit)].to_make;
+    if (use.makes_gradients()) ++blocks_[size_t(use.block)].to_make;
   prefetch();
 }
 
@@ -177,8 +210,19 @@ void Zero::weights_changed() {
   for (Unit& unit : units_) unit.ready = false;
   if (!sharded()) return;
   operand_slot_ = {kNobody, kNobody};
-  if (overlap_) start_gather(0);
-  for (const int64_t unit : {1, 2}) prefetch(unit);  // whatever comes begins with a forward pass
+  if (overlap_)
+    for (size_t u = 0; u < units_.size(); ++u)
+      if (is_root(int64_t(u))) start_gather(int64_t(u));
+  // Whatever comes begins with a forward pass of the first blocks here.
+  std::array<bool, 2> taken{};
+  model_.weights().for_each_block([&](const nn::Block&, int64_t block) {
+    if (!std::exchange(taken[slot_of(block)], true)) prefetch(block);
+  });
+}
+
+void Zero::need_root(const Context& ctx) {
+  for (size_t u = 0; u < units_.size(); ++u)
+    if (is_root(int64_t(u)) && !units_[u].ready) bring(ctx, int64_t(u));
 }
 
 void Zero::bring(const Context& ctx, int64_t unit) {
@@ -187,54 +231,73 @@ void Zero::bring(const Context& ctx, int64_t unit) {
     if (!u.gathering) start_gather(unit);
     finish_gather(unit);
   }
-  if (stage_ == 3 && unit > 0) {
-    int64_t& owner = operand_slot_[slot_of(unit)];
-    if (owner != kNobody) units_[size_t(owner)].ready = false;
-    owner = unit;
-  }
   model_.pack(ctx, unit);
   u.ready = true;
+}
+
+void Zero::bring_block(const Context& ctx, int64_t block) {
+  const auto [first, end] = units_of(block);
+  if (stage_ == 3) {
+    int64_t& owner = operand_slot_[slot_of(block)];
+    if (owner != kNobody && owner != block)
+      for (auto [u, last] = units_of(owner); u < last; ++u) units_[size_t(u)].ready = false;
+    owner = block;
+  }
+  if (sharded() && !is_gathering(block)) prefetch_now(block);
+  for (int64_t unit = first; unit < end; ++unit) bring(ctx, unit);
+}
+
+bool Zero::is_ready(int64_t block) const {
+  return units_[size_t(units_of(block).first)].ready;
+}
+
+bool Zero::is_gathering(int64_t block) const {
+  return units_[size_t(units_of(block).first)].gathering;
 }
 
 void Zero::prefetch() {
   if (!sharded() || !overlap_) return;
   std::array<bool, 2> taken{};
   for (size_t i = next_; i < uses_.size() && !(taken[0] && taken[1]); ++i) {
-    const int64_t unit = uses_[i].unit;
-    bool& slot = taken[slot_of(unit)];
-    if (slot || (packed_ && units_[size_t(unit)].ready)) continue;
+    const int64_t block = uses_[i].block;
+    bool& slot = taken[slot_of(block)];
+    if (slot || !uses_[i].reads_operands() || (packed_ && is_ready(block))) continue;
     slot = true;
-    prefetch(unit);
+    prefetch(block);
   }
 }
 
-void Zero::prefetch(int64_t unit) {
-  if (!sharded() || !overlap_ || unit < 1 || unit >= model_.num_units()) return;
-  const Unit& u = units_[size_t(unit)];
-  if (!u.ready && !u.gathering) start_gather(unit);
+void Zero::prefetch(int64_t block) {
+  if (sharded() && overlap_ && !is_ready(block) && !is_gathering(block)) prefetch_now(block);
 }
 
-// The unit that was gathered into the slot before is dropped.
-void Zero::take_slot(int64_t unit) {
-  int64_t& holder = weight_slot_[slot_of(unit)];
-  if (holder != kNobody && holder != unit) {
-    Unit& before = units_[size_t(holder)];
-    if (before.gathering) finish_gather(holder);
-    if (!packed_) before.ready = false;
-  }
-  holder = unit;
+void Zero::prefetch_now(int64_t block) {
+  if (model_.memory().weight_slots) take_slot(block);
+  for (auto [unit, end] = units_of(block); unit < end; ++unit) start_gather(unit);
+}
+
+// The block that was gathered into the slot before is dropped.
+void Zero::take_slot(int64_t block) {
+  int64_t& holder = weight_slot_[slot_of(block)];
+  if (holder != kNobody && holder != block)
+    for (auto [unit, end] = units_of(holder); unit < end; ++unit) {
+      finish_gather(unit);
+      if (!packed_) units_[size_t(unit)].ready = false;
+    }
+  holder = block;
 }
 
 void Zero::start_gather(int64_t unit) {
   Unit& u = units_[size_t(unit)];
-  if (unit > 0 && model_.memory().weight_slots) take_slot(unit);
+  const Shards& shards = shards_of(unit);
+  comm::Group& ranks = ranks_of(unit);
   const Tensor whole = model_.unit_weights(unit);
-  if (unit > 0)
+  if (!is_root(unit))
     for (size_t i = 0; i < u.kept.size(); ++i)
       copy(gather_ctx_, kept_weights(unit, i), part(whole, u.kept[i]));
-  for (int64_t b = 0; b < shards_.num_buckets(unit); ++b)
-    u.gather.push_back(data_.all_gather(part(whole, shards_.piece(unit, b, data_.rank())),
-                                        part(whole, shards_.bucket(unit, b)), "weights",
+  for (int64_t b = 0; b < shards.num_buckets(unit); ++b)
+    u.gather.push_back(ranks.all_gather(part(whole, shards.piece(unit, b, ranks.rank())),
+                                        part(whole, shards.bucket(unit, b)), "weights",
                                         counts_of(unit, b)));
   u.gathering = true;
 }
@@ -248,37 +311,42 @@ void Zero::finish_gather(int64_t unit) {
 
 // --- gradients ---
 
-void Zero::begin_gradient(const Context& ctx, int64_t unit) {
+void Zero::begin_gradient(const Context& ctx, int64_t block) {
   if (stage_ < 2) return;
-  int64_t& holder = gradient_slot_[slot_of(unit)];
-  if (holder != kNobody) finish_reduce(ctx, holder);
-  holder = unit;
+  int64_t& holder = gradient_slot_[slot_of(block)];
+  if (holder != kNobody)
+    for (auto [unit, end] = units_of(holder); unit < end; ++unit) finish_reduce(ctx, unit);
+  holder = block;
 }
 
-void Zero::end_gradient(const Context& ctx, int64_t unit) {
-  Unit& u = units_[size_t(unit)];
-  ++u.made;
-  --u.to_make;
-  if (data_.size() == 1 || (stage_ < 2 && u.to_make > 0)) return;
-  if (!overlap_ && stage_ < 2) return;
-  start_reduce(unit);
-  if (!overlap_) finish_reduce(ctx, unit);
+void Zero::end_gradient(const Context& ctx, int64_t block) {
+  Block& b = blocks_[size_t(block)];
+  ++b.made;
+  --b.to_make;
+  if (stage_ < 2 && (b.to_make > 0 || !overlap_)) return;
+  for (auto [unit, end] = units_of(block); unit < end; ++unit) {
+    start_reduce(unit, b.made == 1);
+    if (!overlap_) finish_reduce(ctx, unit);
+  }
 }
 
-void Zero::start_reduce(int64_t unit) {
+void Zero::start_reduce(int64_t unit, bool overwrites) {
   Unit& u = units_[size_t(unit)];
+  const Shards& shards = shards_of(unit);
+  comm::Group& ranks = ranks_of(unit);
+  if (ranks.size() == 1 && !sharded()) return;
   const Tensor whole = model_.unit_gradients(unit);
-  for (int64_t b = 0; b < shards_.num_buckets(unit); ++b) {
-    const Tensor bucket = part(whole, shards_.bucket(unit, b));
+  for (int64_t b = 0; b < shards.num_buckets(unit); ++b) {
+    const Tensor bucket = part(whole, shards.bucket(unit, b));
     if (!sharded())
-      u.reduce.push_back(data_.all_reduce(bucket, bucket, "gradients"));
+      u.reduce.push_back(ranks.all_reduce(bucket, bucket, "gradients"));
     else
-      u.reduce.push_back(data_.reduce_scatter(bucket,
-                                              part(whole, shards_.piece(unit, b, data_.rank())),
+      u.reduce.push_back(ranks.reduce_scatter(bucket,
+                                              part(whole, shards.piece(unit, b, ranks.rank())),
                                               "gradients", counts_of(unit, b)));
   }
   u.reducing = true;
-  u.overwrites = u.made == 1;
+  u.overwrites = overwrites;
 }
 
 void Zero::finish_reduce(const Context& ctx, int64_t unit) {
@@ -287,7 +355,7 @@ void Zero::finish_reduce(const Context& ctx, int64_t unit) {
   for (comm::Work& work : u.reduce) work.wait();
   u.reduce.clear();
   u.reducing = false;
-  if (stage_ < 2 || unit == 0) return;
+  if (stage_ < 2 || is_root(unit)) return;
   const Tensor whole = model_.unit_gradients(unit);
   for (size_t i = 0; i < u.kept.size(); ++i) {
     const Tensor from = part(whole, u.kept[i]), to = kept_gradients(unit, i);
@@ -296,12 +364,25 @@ void Zero::finish_reduce(const Context& ctx, int64_t unit) {
 }
 
 void Zero::finish_gradients(const Context& ctx) {
-  if (data_.size() == 1) return;
+  const int64_t last = model_.num_units() - 1;
   if (!overlap_ && stage_ < 2)
-    for (int64_t unit = model_.num_units() - 1; unit > 0; --unit) start_reduce(unit);
-  start_reduce(0);
-  for (int64_t unit = model_.num_units() - 1; unit >= 0; --unit) finish_reduce(ctx, unit);
+    for (int64_t unit = last; unit >= 0; --unit)
+      if (!is_root(unit)) start_reduce(unit, false);
+  for (int64_t unit = 0; unit <= last; ++unit)
+    if (is_root(unit)) start_reduce(unit, false);
+  for (int64_t unit = last; unit >= 0; --unit) finish_reduce(ctx, unit);
   gradient_slot_ = {kNobody, kNobody};
+  sum_over_ends();
+}
+
+// Both ends of a pipeline keep the same parts of the embedding, since it is a family of its own.
+void Zero::sum_over_ends() {
+  if (!ends_) return;
+  const int64_t unit = model_.num_units() - 1;
+  const Tensor whole = model_.unit_gradients(unit);
+  if (!sharded()) return ends_->all_reduce(whole, whole, "ends").wait();
+  for (const Range& kept : units_[size_t(unit)].kept)
+    ends_->all_reduce(part(whole, kept), part(whole, kept), "ends").wait();
 }
 
 // --- blocks ---
@@ -309,14 +390,14 @@ void Zero::finish_gradients(const Context& ctx) {
 void Zero::acquire(const Context& ctx, const nn::Use& use) {
   ASHLAR_ASSERT(next_ < uses_.size() && uses_[next_] == use);
   ++next_;
-  if (!units_[size_t(use.unit)].ready) bring(ctx, use.unit);
+  if (use.reads_operands() && !is_ready(use.block)) bring_block(ctx, use.block);
   // The slot is free, unless kernels read it.
   if (packed_) prefetch();
-  if (use.why == Why::kBackward) begin_gradient(ctx, use.unit);
+  if (use.makes_gradients()) begin_gradient(ctx, use.block);
 }
 
 void Zero::release(const Context& ctx, const nn::Use& use) {
-  if (use.why == Why::kBackward) end_gradient(ctx, use.unit);
+  if (use.makes_gradients()) end_gradient(ctx, use.block);
   if (!packed_) prefetch();
 }
 

@@ -1,5 +1,6 @@
-// Data parallelism with ZeRO: what the ranks of the data group (dp x cp), which hold the same
-// weights and saw other tokens, share of the state, and when it travels.
+// Data parallelism with ZeRO: what the ranks that hold the same weights and saw other tokens share
+// of the state, and when it travels.  They are the data group (dp x cp); of experts that ep ranks
+// divide, its ranks with the same ones.
 //
 //   stage  a rank keeps whole                   and a shard of         collectives of a step
 //   0      weights, gradients, optimizer state  -                      all_reduce gradients
@@ -33,11 +34,13 @@
 //   2, 3   gradients  reduce_scatter  1     m
 //   1, 2   weights    all_gather      1     1
 //   3      weights    all_gather      1     1 + (m - 1) [l > 2] + m [l < L - 1]
+//   0      ends       all_reduce      of a split embedding, after its "gradients", once
+//   1 - 3  ends       all_reduce      of the shard of it, likewise
 //
 //          The last row: forward and backward of a micro-batch each gather all blocks but the two
 //          that the slots still have from what ran before; after an update they have none.  The
 //          root's gather and the first two of the next forward begin as soon as weights are
-//          updated.
+//          updated.  In a pipeline blocks run in the order of its program (program.h).
 #pragma once
 
 #include <string>
@@ -56,11 +59,15 @@ nn::ModelMemory model_memory(const kernels::Context&, const ParallelSpec&, int n
 
 class Zero final : public nn::Residency {
  public:
-  Zero(const kernels::Context&, Allocator&, const ParallelSpec&, comm::Group& data,
+  Zero(const kernels::Context&, Allocator&, const ParallelSpec&, const Groups& groups,
        nn::Model& model);
 
   int stage() const { return stage_; }
-  const Shards& shards() const { return shards_; }
+  // Who shares the unit: the group, and how it is cut among its ranks.
+  comm::Group& ranks_of(int64_t unit) const { return *family_of(unit).ranks; }
+  const Shards& shards_of(int64_t unit) const { return family_of(unit).shards; }
+  // What a rank of the model group keeps of a unit where it is sharded.
+  std::vector<Range> kept(int64_t unit, int world_rank) const;
   // The parts of the trained tensors that this rank keeps, and the tensors they are parts of.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<nn::ParameterInfo>& infos() const { return infos_; }  // of the same order
@@ -74,9 +81,7 @@ class Zero final : public nn::Residency {
   // Whether gradients of blocks stay where backward makes them, so that micro-batches add up there.
   bool keeps_gradients() const { return stage_ < 2; }
   // Brings the embedding and all vectors, which everything else reads.
-  void need_root(const kernels::Context& ctx) {
-    if (!units_[0].ready) bring(ctx, 0);
-  }
+  void need_root(const kernels::Context& ctx);
   // After the last backward of the step: reduces what is left and waits.
   void finish_gradients(const kernels::Context&);
   // After values of parameters() were written: begins to gather them; they are packed before they
@@ -90,13 +95,30 @@ class Zero final : public nn::Residency {
   struct Unit {
     std::vector<comm::Work> gather, reduce;
     bool gathering = false, reducing = false;
-    bool overwrites = false;        // what is reduced is the first of its step
-    bool ready = false;             // its operands are those of the kept weights
-    int64_t made = 0, to_make = 0;  // gradients since begin, and after that
-    std::vector<Range> kept;        // of this rank
-    std::vector<int64_t> kept_at;   // where these begin in weights_ and gradients_
+    bool overwrites = false;       // what is reduced is the first of its step
+    bool ready = false;            // its operands are those of the kept weights
+    std::vector<Range> kept;       // of this rank
+    std::vector<int64_t> kept_at;  // where these begin in weights_ and gradients_
   };
+  struct Block {
+    int64_t made = 0, to_make = 0;  // gradients since begin, and after that
+  };
+  // Units that the same ranks share.  With contiguous shards they make one row.
+  struct Family {
+    comm::Group* ranks;
+    Shards shards;  // of all units; those of other families are empty here
+    int stride;     // the ranks of the family are every stride-th of the data group
+  };
+  enum FamilyIndex : size_t { kWhole, kExperts, kEmbedding };
+  FamilyIndex index_of(int64_t unit) const;
+  const Family& family_of(int64_t unit) const { return families_[index_of(unit)]; }
+  Family make_family(const ParallelSpec&, comm::Group& ranks, FamilyIndex index) const;
+
   bool sharded() const { return stage_ > 0; }
+  bool is_root(int64_t unit) const { return !model_.flat().units.of_block(unit); }
+  // Units [first, end) of a block.
+  std::pair<int64_t, int64_t> units_of(int64_t block) const;
+  size_t slot_of(int64_t block) const { return size_t(block) % 2; }
   void lay_out_shards(Allocator&);
   void list_parameters();
   void list_placed(const nn::ParameterInfo&, const Placement&, const nn::FlatRange&);
@@ -106,31 +128,39 @@ class Zero final : public nn::Residency {
   Tensor kept_gradients(int64_t unit, size_t range) const;
 
   void bring(const kernels::Context&, int64_t unit);
+  void bring_block(const kernels::Context&, int64_t block);
   void start_gather(int64_t unit);
   void finish_gather(int64_t unit);
+  bool is_ready(int64_t block) const;
+  bool is_gathering(int64_t block) const;
   void prefetch();
-  void prefetch(int64_t unit);
-  void take_slot(int64_t unit);
-  void start_reduce(int64_t unit);
+  void prefetch(int64_t block);
+  void prefetch_now(int64_t block);
+  void take_slot(int64_t block);
+  void start_reduce(int64_t unit, bool overwrites);
   void finish_reduce(const kernels::Context&, int64_t unit);
-  void begin_gradient(const kernels::Context&, int64_t unit);
-  void end_gradient(const kernels::Context&, int64_t unit);
+  void begin_gradient(const kernels::Context&, int64_t block);
+  void end_gradient(const kernels::Context&, int64_t block);
+  void sum_over_ends();
   std::span<const int64_t> counts_of(int64_t unit, int64_t bucket);
 
   // For the copies that begin a gather.  It has no trace: what a rank copies depends on the
   // blocks in which its shard lies, and a plan runs one rank's step for all that keep as much.
   const kernels::Context gather_ctx_;
-  comm::Group& data_;
   nn::Model& model_;
   const int stage_;
   const bool overlap_;
   const bool packed_;  // kernels read packed operands only
-  Shards shards_;
+  const Mesh mesh_;
+  comm::Group* const ends_;  // null: the embedding stands here alone
+  const std::vector<Family> families_;
   OwnedTensor weights_, gradients_;  // kept of the blocks, one range after another
   std::vector<Unit> units_;
+  std::vector<Block> blocks_;
   std::vector<Parameter> parameters_;
   std::vector<nn::ParameterInfo> infos_;
   std::vector<int64_t> counts_;
+  // The block that holds a slot.
   std::array<int64_t, 2> weight_slot_{-1, -1}, operand_slot_{-1, -1}, gradient_slot_{-1, -1};
   std::span<const nn::Use> uses_;
   size_t next_ = 0;  // of uses_: the first that was not acquired

@@ -279,7 +279,13 @@ Rows parallel() {
               "ranks that take different sequences; 0: what pp, cp and tp leave"),
       integer("parallel.cp", p, &P::cp, ranks, "ranks that share each sequence"),
       integer("parallel.tp", p, &P::tp, ranks, "ranks that share heads and expert widths"),
-      integer("parallel.pp", p, &P::pp, {1, 1}, "pipeline stages; only 1 so far"),
+      integer("parallel.ep", p, &P::ep, {1, 1},
+              "of dp x cp ranks, those that share the experts; only 1 so far"),
+      integer("parallel.pp", p, &P::pp, ranks, "pipeline stages, each with a part of the blocks"),
+      word("parallel.schedule", p, &P::schedule, {"gpipe", "1f1b", "interleaved", "zb"},
+           "order of micro-batches in a pipeline"),
+      integer("parallel.virtual_stages", p, &P::virtual_stages, ranks,
+              "runs of blocks of a pipeline stage; more than 1 with schedule \"interleaved\""),
       integer(
           "parallel.zero", p, &P::zero, {0, 3},
           "what dp and cp ranks shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights "

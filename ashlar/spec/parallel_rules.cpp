@@ -66,6 +66,49 @@ std::string cp_rule(const Recipe& recipe) {
       nearest(p.cp, S, legal));
 }
 
+std::string pp_rule(const Recipe& recipe) {
+  const ParallelSpec& p = recipe.parallel;
+  const int64_t L = recipe.model.num_hidden_layers, runs = p.pp * p.virtual_stages;
+  const bool interleaved = p.schedule == Schedule::kInterleaved;
+  if (p.pp > 1 && interleaved != (p.virtual_stages > 1))
+    return fmt::format(
+        "parallel.virtual_stages is {} but parallel.schedule is \"{}\"; choose schedule "
+        "\"interleaved\" with 2 virtual stages or more, or 1 virtual stage with another",
+        p.virtual_stages, kScheduleNames[size_t(p.schedule)]);
+  if (p.pp == 1 && p.virtual_stages > 1)
+    return fmt::format(
+        "parallel.virtual_stages is {} but parallel.pp is 1, without stages to divide; choose "
+        "virtual_stages 1",
+        p.virtual_stages);
+  if (p.pp > 1 && runs > L)
+    return fmt::format(
+        "parallel.pp is {} and parallel.virtual_stages {}, but model.num_hidden_layers is {}: each "
+        "of the {} runs of blocks has at least one; choose a product of {} or less",
+        p.pp, p.virtual_stages, L, runs, L);
+  if (p.pp > 1 && p.schedule == Schedule::kZeroBubble && recipe.train.recompute)
+    return "parallel.schedule is \"zb\" but train.recompute is true, which would overwrite what "
+           "the products that wait still read; choose recompute false, or another schedule";
+  if (p.pp > 1 && recipe.balance.scope == BalanceScope::kMicroBatch)
+    return fmt::format(
+        "moe.balance.scope is \"micro_batch\" but parallel.pp is {}: later micro-batches begin "
+        "before earlier ones have ended; choose scope \"global_batch\"",
+        p.pp);
+  return "";
+}
+
+std::string ep_rule(const Recipe& recipe) {
+  const int64_t ep = recipe.parallel.ep;
+  if (ep == 1) return "";
+  if (!recipe.model.has_feed_forward(MoeSpec::kKind))
+    return fmt::format("parallel.ep is {} but the model has no experts; choose 1", ep);
+  const auto legal = [&](int64_t n) { return recipe.model.num_experts % n == 0; };
+  if (legal(ep)) return "";
+  return fmt::format(
+      "parallel.ep is {} but model.num_experts is {}: each rank takes equally many experts; choose "
+      "{}",
+      ep, recipe.model.num_experts, nearest(ep, recipe.model.num_experts, legal));
+}
+
 // With all_to_all a rank computes with whole heads of those that tp leaves it, and some ranks may
 // compute with the same key head.
 std::string cp_heads_rule(const Recipe& recipe) {
@@ -124,7 +167,8 @@ std::string mesh_text(const ParallelSpec& p) {
 }  // namespace
 
 std::string parallel_problem(const Recipe& recipe) {
-  for (const auto& rule : {tp_rule, cp_rule, cp_heads_rule, sequence_parallel_rule}) {
+  for (const auto& rule :
+       {tp_rule, cp_rule, cp_heads_rule, pp_rule, ep_rule, sequence_parallel_rule}) {
     std::string problem = rule(recipe);
     if (!problem.empty()) return problem;
   }
@@ -152,6 +196,17 @@ ParallelSpec resolve_parallel(const Recipe& recipe, int64_t num_ranks) {
                  num_ranks, p.dp, recipe.train.global_batch / recipe.train.micro_batch,
                  recipe.train.global_batch, recipe.train.micro_batch, num_streams(recipe),
                  legal_dp(recipe, others));
+  ASHLAR_REQUIRE(
+      p.dp * p.cp % p.ep == 0, kConfig,
+      "parallel.ep is {} but there are {} ranks with other tokens (dp {} x cp {}), which "
+      "it must divide; choose {}",
+      p.ep, p.dp * p.cp, p.dp, p.cp,
+      nearest(p.ep, p.dp * p.cp, [&](int64_t n) { return p.dp * p.cp % n == 0; }));
+  const int64_t batches = recipe.train.global_batch / recipe.train.micro_batch / p.dp;
+  ASHLAR_REQUIRE(p.pp == 1 || p.schedule != Schedule::kInterleaved || batches % p.pp == 0, kConfig,
+                 "parallel.schedule is \"interleaved\" but a step has {} micro-batches a rank, "
+                 "which parallel.pp {} must divide; choose another train.global_batch or schedule",
+                 batches, p.pp);
   return p;
 }
 

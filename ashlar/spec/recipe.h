@@ -33,8 +33,7 @@ enum class CpLayout : uint8_t { kZigzag, kContiguous };
 enum class CpExchange : uint8_t { kAllGather, kRing, kAllToAll };
 inline constexpr std::array<const char*, 3> kCpExchangeNames{"all_gather", "ring", "all_to_all"};
 enum class Schedule : uint8_t { kGpipe, k1f1b, kInterleaved, kZeroBubble };  // docs/parallel-pp.md
-inline constexpr std::array<const char*, 4> kScheduleNames{"gpipe", "1f1b", "interleaved",
-                                                           "zero_bubble"};
+inline constexpr std::array<const char*, 4> kScheduleNames{"gpipe", "1f1b", "interleaved", "zb"};
 enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
 
@@ -90,10 +89,13 @@ struct OptimSpec {
   friend bool operator==(const OptimSpec&, const OptimSpec&) = default;
 };
 
-// How ranks share the work: a mesh of pp x dp x cp x tp ranks (docs/parallel.md).
+// How ranks share the work: a mesh of pp x dp x cp x tp ranks, with ep of dp x cp
+// (docs/parallel.md).
 struct ParallelSpec {
   int64_t dp = 0;  // 0: ranks / (pp cp tp)
-  int64_t cp = 1, tp = 1, pp = 1;
+  int64_t cp = 1, tp = 1, pp = 1, ep = 1;
+  Schedule schedule = Schedule::k1f1b;
+  int64_t virtual_stages = 1;  // runs of blocks of each of the pp stages
   int64_t zero = 1;  // 0: nothing sharded; 1: optimizer state; 2: gradients too; 3: weights too
   ShardLayout zero_layout = ShardLayout::kContiguous;
   int64_t bucket_bytes = int64_t{32} << 20;

@@ -143,7 +143,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       .steps = recipe_.train.steps,
       .flop_per_token = model_flop(model_of(recipe_.model), recipe_.data.sequence_length).training,
       .peak_flops = measure_peak(),
-      .has_experts = !trainer_.model().step_loads().empty()};
+      .has_experts = !trainer_.model().all_step_loads().empty()};
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, reader()));
   if (first_weights_) take_first_weights(files_, *first_weights_, sources_.train, trainer_, log_);
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
@@ -159,8 +159,8 @@ std::string Run::description() const {
   const ParallelSpec& p = trainer_.model().parallel();
   std::string ranks;
   if (ranks_.size() > 1)
-    ranks = fmt::format("{} ranks (dp {} cp {} tp {} zero {}), ", ranks_.size(), p.dp, p.cp, p.tp,
-                        p.zero);
+    ranks = fmt::format("{} ranks (pp {} dp {} cp {} tp {} ep {} zero {}), ", ranks_.size(), p.pp,
+                        p.dp, p.cp, p.tp, p.ep, p.zero);
   return fmt::format(
       "{}: {} parameters, {} tokens a step, {} on {} ({}{} threads{}), peak {:.0f} GFLOP/s "
       "measured, "

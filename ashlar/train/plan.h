@@ -41,8 +41,9 @@ struct MeshPlan {
 // The plan of every rank; `rank`: of this one alone, without `costs`.
 //
 // Every rank's trainer is made and its optimizer run, for these depend on what the rank keeps.
-// What comes before in a step depends on its coordinates along cp and tp and on how much it keeps:
-// it runs once for all ranks that agree in these, in memory, and in what the optimizer needs.
+// What comes before in a step depends on its coordinates along pp, cp and tp and on how much it
+// keeps: it runs once for all ranks that agree in these, in memory, and in what the optimizer
+// needs.
 // Errors   as plan_run; kConfig where there is no such rank.
 MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank = {},
                    int num_threads = 0);

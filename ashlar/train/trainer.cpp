@@ -71,9 +71,9 @@ StepStats Trainer::measure() {
   stats.gradient_norm = std::sqrt(squares) * target_correction();
   if (ctx_.meta()) return stats;  // the sum's traffic is counted; there are no numbers to report
   stats.loss = losses_.count == 0 ? 0.0 : losses_.sum / double(losses_.count);
-  for (const Tensor& loads : model_.step_loads()) {
+  for (const Tensor& loads : model_.all_step_loads()) {
     const auto experts = loads.span<int64_t>().first(size_t(loads.numel()) - 1);
-    stats.entropy += optim::load_entropy(experts) / double(model_.step_loads().size());
+    stats.entropy += optim::load_entropy(experts) / double(model_.all_step_loads().size());
     int64_t total = 0, most = 0;
     for (const int64_t count : experts) total += count, most = std::max(most, count);
     if (total > 0)
@@ -132,14 +132,16 @@ std::vector<Piece> Trainer::optimizer_pieces(bool to_write) const {
 
 std::vector<LogicalTensor> Trainer::whole_state() const {
   std::vector<LogicalTensor> list;
-  for (Piece& piece : model_.buffers()) list.push_back(std::move(piece.logical));
+  const std::vector<LogicalTensor> buffers = model_.all_buffers();
+  list = buffers;
   std::vector<Parameter> parameters = model_.all_parameters();
   optim::apply_spec(recipe().optim, parameters);
   for (const Parameter& p : parameters) {
     list.push_back(p.logical);
     for (LogicalTensor& state : optim::state_tensors(p)) list.push_back(std::move(state));
   }
-  for (Piece& piece : balancer_.pieces()) list.push_back(std::move(piece.logical));
+  for (const LogicalTensor& biases : buffers)
+    for (LogicalTensor& state : optim::balancing_state(biases)) list.push_back(std::move(state));
   return list;
 }
 

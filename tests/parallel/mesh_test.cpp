@@ -23,10 +23,16 @@ TEST(Mesh, TpVariesFastestThenCpThenDp) {
       }
 }
 
+ParallelSpec spec_of(int64_t pp, int64_t dp, int64_t cp, int64_t tp, int64_t ep = 1) {
+  ParallelSpec spec;
+  spec.pp = pp, spec.dp = dp, spec.cp = cp, spec.tp = tp, spec.ep = ep;
+  return spec;
+}
+
 TEST(Mesh, GroupsAreTheRanksAlongTheirAxes) {
   Allocator allocator(Device::kMeta);
   comm::RecordingWorld world(7, 12, {}, allocator);  // dp 1, cp 0, tp 1
-  const Groups groups(world.group(), Mesh{{1, 2, 3, 2}});
+  const Groups groups(world.group(), spec_of(1, 2, 3, 2), true);
   EXPECT_EQ(ranks_of(groups.tp()), (std::vector{6, 7}));
   EXPECT_EQ(ranks_of(groups.cp()), (std::vector{7, 9, 11}));
   EXPECT_EQ(ranks_of(groups.data()), (std::vector{1, 3, 5, 7, 9, 11}));
@@ -35,20 +41,58 @@ TEST(Mesh, GroupsAreTheRanksAlongTheirAxes) {
   EXPECT_EQ(groups.coordinate(Axis::kDp), 1);
 }
 
+TEST(Mesh, GroupsOfPipelinesAndExperts) {
+  Allocator allocator(Device::kMeta);
+  comm::RecordingWorld world(21, 24, {}, allocator);  // pp 2, dp 1, cp 0, tp 1; number 2 in data
+  const Groups groups(world.group(), spec_of(3, 2, 2, 2, 2), true);
+  EXPECT_EQ(ranks_of(groups.pp()), (std::vector{5, 13, 21}));
+  ASSERT_TRUE(groups.ends());
+  EXPECT_EQ(ranks_of(*groups.ends()), (std::vector{5, 21}));
+  EXPECT_EQ(ranks_of(groups.losses()), (std::vector{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23}));
+  EXPECT_EQ(groups.all().size(), 24);
+  EXPECT_EQ(ranks_of(groups.ep()), (std::vector{21, 23}));
+  EXPECT_EQ(ranks_of(groups.experts_data()), (std::vector{17, 21}));
+  comm::RecordingWorld middle(8, 24, {}, allocator);
+  EXPECT_FALSE(Groups(middle.group(), spec_of(3, 2, 2, 2), true).ends());
+  EXPECT_FALSE(Groups(world.group(), spec_of(3, 2, 2, 2), false).ends());
+}
+
+// Every stage has its blocks, and the two ends a copy each of a tied embedding.
+TEST(Mesh, SharesOfPipelinesAndExperts) {
+  ModelKeys keys;
+  keys.num_hidden_layers = 7;
+  keys.layer_types.assign(7, LayerType::kFullAttention);
+  const ModelSpec whole = model_of(keys);
+  ParallelSpec spec = spec_of(2, 4, 1, 2, 2);
+  spec.virtual_stages = 2;
+  const nn::Share share = share_of(spec, whole, 8 + 2 * 3 + 1);  // pp 1, dp 3, tp 1
+  EXPECT_EQ(share.stage.borders, (std::vector<int64_t>{0, 2, 4, 6, 7}));
+  EXPECT_EQ(share.stage.chunk(0, 7), (nn::BlockRange{2, 4}));
+  EXPECT_EQ(share.stage.chunk(1, 7), (nn::BlockRange{6, 7}));
+  EXPECT_TRUE(share.stage.holds(3));
+  EXPECT_FALSE(share.stage.holds(4));
+  EXPECT_TRUE(share.stage.last() && !share.stage.first());
+  EXPECT_EQ(share.experts.index, 1);
+  EXPECT_EQ(share.experts.count, 2);
+  EXPECT_EQ(share.embedding.index, 1);
+  EXPECT_EQ(share.embedding.count, 2);
+}
+
 // Staging memory tells how many lanes a rank has.
 TEST(Mesh, WhatComputeWaitsForHasLanesOfItsOwnBesideBulk) {
-  const auto num_lanes = [](const Mesh& mesh) {
+  const auto num_lanes = [](const ParallelSpec& spec) {
     Allocator allocator(Device::kMeta);
-    comm::RecordingWorld world(0, mesh.num_ranks(), {}, allocator);
-    const Groups groups(world.group(), mesh);
+    comm::RecordingWorld world(0, int(spec.num_ranks()), {}, allocator);
+    const Groups groups(world.group(), spec, true);
     return allocator.counts().total.current_bytes / comm::Options{}.staging_bytes;
   };
-  EXPECT_EQ(num_lanes({{1, 1, 1, 1}}), 0);
-  EXPECT_EQ(num_lanes({{1, 2, 1, 1}}), 1);
-  EXPECT_EQ(num_lanes({{1, 1, 1, 2}}), 1);  // no bulk
-  EXPECT_EQ(num_lanes({{1, 1, 2, 1}}), 2);
-  EXPECT_EQ(num_lanes({{1, 2, 1, 2}}), 2);
-  EXPECT_EQ(num_lanes({{1, 2, 2, 2}}), 3);
+  EXPECT_EQ(num_lanes(spec_of(1, 1, 1, 1)), 0);
+  EXPECT_EQ(num_lanes(spec_of(1, 2, 1, 1)), 1);
+  EXPECT_EQ(num_lanes(spec_of(1, 1, 1, 2)), 1);  // no bulk
+  EXPECT_EQ(num_lanes(spec_of(1, 1, 2, 1)), 2);
+  EXPECT_EQ(num_lanes(spec_of(1, 2, 1, 2)), 2);
+  EXPECT_EQ(num_lanes(spec_of(1, 2, 2, 2)), 3);
+  EXPECT_EQ(num_lanes(spec_of(1, 2, 1, 1, 2)), 2);
 }
 
 }  // namespace

@@ -98,8 +98,34 @@ TEST(ParallelRules, ASharedStreamIsCutEvenly) {
   EXPECT_NE(judged(shared).find("has 6 tokens on a rank"), std::string::npos) << judged(shared);
 }
 
-TEST(ParallelRules, PipelinesAreNotThereYet) {
-  EXPECT_EQ(judged({"parallel.pp=2"}), "parallel.pp is 2; expected an integer from 1 to 1");
+TEST(ParallelRules, EveryStageOfAPipelineHasBlocksAndItsScheduleFits) {
+  EXPECT_EQ(judged({"parallel.pp=2"}), "");
+  EXPECT_EQ(
+      judged({"parallel.pp=4"}),
+      "parallel.pp is 4 and parallel.virtual_stages 1, but model.num_hidden_layers is 2: each "
+      "of the 4 runs of blocks has at least one; choose a product of 2 or less");
+  EXPECT_EQ(judged({"parallel.pp=2", "parallel.virtual_stages=2"}),
+            "parallel.virtual_stages is 2 but parallel.schedule is \"1f1b\"; choose schedule "
+            "\"interleaved\" with 2 virtual stages or more, or 1 virtual stage with another");
+  EXPECT_EQ(
+      judged({"parallel.pp=2", "parallel.schedule=interleaved"}),
+      "parallel.virtual_stages is 1 but parallel.schedule is \"interleaved\"; choose schedule "
+      "\"interleaved\" with 2 virtual stages or more, or 1 virtual stage with another");
+  EXPECT_EQ(judged({"parallel.virtual_stages=2"}),
+            "parallel.virtual_stages is 2 but parallel.pp is 1, without stages to divide; choose "
+            "virtual_stages 1");
+  EXPECT_EQ(judged({"parallel.pp=2", "parallel.schedule=zb", "train.recompute=true"}),
+            "parallel.schedule is \"zb\" but train.recompute is true, which would overwrite what "
+            "the products that wait still read; choose recompute false, or another schedule");
+  EXPECT_EQ(judged({"parallel.pp=2", "moe.balance.scope=micro_batch"}),
+            "parallel.pp is 2: later micro-batches begin "
+            "before earlier ones have ended; choose scope \"global_batch\"");
+  const std::vector<std::string> interleaved = {
+      "model.num_hidden_layers=8", "parallel.pp=4",       "parallel.schedule=interleaved",
+      "parallel.virtual_stages=2", "train.micro_batch=2", "train.global_batch=12"};
+  EXPECT_EQ(judged_on(4, interleaved),
+            "parallel.schedule is \"interleaved\" but a step has 6 micro-batches a rank, which "
+            "parallel.pp 4 must divide; choose another train.global_batch or schedule");
 }
 
 TEST(ParallelRules, RanksFillTheMesh) {

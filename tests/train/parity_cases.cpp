@@ -150,6 +150,65 @@ std::vector<ParityCase> make_cases() {
   for (const auto& [model, keys] : dense)
     for (const auto& layout : layouts)
       add(model + "_" + layout.name, layout.ranks, layout.layout, keys, layout.ranks == 2);
+  // Pipelines: stages of 1, 2 or more blocks, of every schedule.
+  const Overrides kFive = {"model.num_hidden_layers=5"};
+  const Overrides kSix = {"model.num_hidden_layers=6"};
+  const std::pair<std::string, Overrides> piped[] = {{"zaya1", {}},
+                                                     {"llama", kLlama},
+                                                     {"qwen3", join(kDense, {"model.qk_norm=rms"})},
+                                                     {"mixed", kMixed}};
+  for (const auto& [model, keys] : piped)
+    for (const int pp : {2, 3, 4}) {
+      const Overrides blocks = model == "mixed" ? Overrides{} : pp == 4 ? kFive : kSix;
+      if (model == "mixed" && pp > 3) continue;
+      for (const std::string schedule : {"gpipe", "1f1b", "zb"})
+        add("pp" + std::to_string(pp) + "_" + schedule + "_" + model, pp,
+            {"parallel.pp=" + std::to_string(pp), "parallel.schedule=" + schedule},
+            join(keys, blocks), pp == 2 || schedule == "zb");
+      if (model != "mixed")
+        add("pp" + std::to_string(pp) + "_interleaved_" + model, pp,
+            {"parallel.pp=" + std::to_string(pp), "parallel.schedule=interleaved",
+             "parallel.virtual_stages=2", "train.global_batch=24"},
+            join(join(keys, {"model.num_hidden_layers=9"}), {"train.global_batch=24"}), pp == 2);
+    }
+  // Fewer micro-batches than stages, and recomputation.
+  add("pp4_few_micro_batches", 4, {"parallel.pp=4"},
+      join(kFive, {"train.global_batch=8", "train.micro_batch=4", "train.recompute=true"}));
+  add("pp3_gpipe_recompute", 3, {"parallel.pp=3", "parallel.schedule=gpipe"},
+      join(kSix, {"train.recompute=true"}));
+  add("pp2_1f1b_recompute_uneven", 2, {"parallel.pp=2"}, kUneven, true);
+  add("pp2_interleaved_recompute_qwen3", 2,
+      {"parallel.pp=2", "parallel.schedule=interleaved", "parallel.virtual_stages=3"},
+      join(kQwen3, kSix));
+  // With the other techniques.
+  for (const std::string schedule : {"1f1b", "gpipe", "interleaved", "zb"})
+    for (const int zero : {0, 1, 2, 3}) {
+      const bool interleaved = schedule == "interleaved";
+      const Overrides keys = {"parallel.pp=2", "parallel.schedule=" + schedule,
+                              "parallel.zero=" + std::to_string(zero),
+                              std::string("parallel.virtual_stages=") + (interleaved ? "2" : "1"),
+                              "parallel.bucket_bytes=30000"};
+      const std::string name = "_zero" + std::to_string(zero) + "_" + schedule;
+      add("pp2_dp2" + name, 4, keys, kFive, zero == 3);
+      add("pp2_dp2_llama_bucketed" + name, 4, join(keys, {"parallel.zero_layout=bucketed"}),
+          join(kLlama, kFive));
+      add("pp2_tp2_dp2_sequence_parallel" + name, 8,
+          join(keys, {"parallel.tp=2", "parallel.sequence_parallel=true"}), kFive);
+      add("pp2_cp2" + name, 4, join(keys, {"parallel.cp=2"}), kFive);
+    }
+  for (const std::string schedule : {"1f1b", "zb"}) {
+    add("pp2_tp2_" + schedule, 4,
+        {"parallel.pp=2", "parallel.tp=2", "parallel.schedule=" + schedule}, kWindows, true);
+    add("pp2_tp4_shared_keys_qwen3_" + schedule, 8,
+        {"parallel.pp=2", "parallel.tp=4", "parallel.schedule=" + schedule},
+        join(kDense, {"model.qk_norm=rms"}));
+    add("pp2_dp2_cp2_tp2_ring_zero3_" + schedule, 16,
+        {"parallel.pp=2", "parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=ring",
+         "parallel.zero=3", "parallel.schedule=" + schedule},
+        kFive);
+  }
+  add("pp2_dp2_overlap_off_owner", 4,
+      {"parallel.pp=2", "parallel.overlap=false", "parallel.muon=owner"}, kAdamW);
   return cases;
 }
 

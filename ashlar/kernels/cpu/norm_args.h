@@ -5,8 +5,8 @@
 
 namespace ashlar::kernels::cpu {
 
-// Without a merge o to br are absent, and h is the input.  A plain merge has no ao to br.  The merge
-// alone has no w, y and rstd.
+// Without a merge o to br are absent, and h is the input.  A plain merge has no ao to br.  The
+// merge alone has no w, y and rstd.
 template <typename T>
 struct NormArgs {
   int64_t H;
