@@ -58,7 +58,7 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
   for (const nn::Block& block : model.blocks()) {
     const auto load = block.feed_forward->load(saved.slot);
     if (!load) continue;
-    const auto chosen = load->expert_T.span<int32_t>();
+    const auto chosen = load->expert_Tk.span<int32_t>();
     scores.experts.emplace_back(chosen.begin(), chosen.end());
   }
   return scores;

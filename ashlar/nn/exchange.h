@@ -62,6 +62,10 @@ class SequenceExchange {
   // dk dv are those of the local k v only now.
   virtual void finish_key_gradients(const kernels::Context&, const Pass&,
                                     const kernels::AttentionGradients&) {}
+
+  // Adds up in place what is known of the rows of the batch over everybody who has other tokens of
+  // the same rows.
+  virtual void sum_over_rows(const Tensor& of_rows) { (void)of_rows; }
 };
 
 // Where key heads stand here without all of their query heads (ExchangeNeeds::key_copies): the mean
@@ -98,9 +102,11 @@ class ExpertExchange {
   virtual void post_results(const kernels::Context&, const Pass&) {}
   virtual void receive_results(const kernels::Context&, const Pass&) {}
 
-  // Gradients of the routing probabilities, a part of which each part of the width gives; in place.
-  virtual void sum_partial(const Tensor& dchosen_T) { (void)dchosen_T; }
-  // The one who adds what all compute alike: skipped tokens, and the router's input gradient.
+  // Gradients of routing weights, [T, k], and of a shared expert's gate, [T] behind them: each part
+  // of the width gives a part of them.  In place.
+  virtual void sum_partial(const Tensor& gradients) { (void)gradients; }
+  // The one who adds what all compute alike: skipped tokens, and the input gradient of router and
+  // gate.
   virtual bool leads() const { return true; }
 
  private:

@@ -2,13 +2,13 @@
 //
 //   forward    route             m -> router's choices -> plan; m -> x_rows, sorted by expert
 //              experts           x_rows -> gate_up -> act -> y_rows, by whoever has the expert
-//              combine           y_rows, probabilities -> e
+//              combine           y_rows, weights -> e;  e += the shared expert's
 //   backward   combine_backward  de -> dy_rows, dchosen
 //              experts_backward  dy_rows -> dact -> dgate_up -> dx_rows
 //              route_backward    dchosen through the router -> dm;  dm += dx_rows
 //
 // Rows go to experts and back through ExpertExchange, forward and backward alike: a part posts
-// them, the next receives them.
+// them, the next receives them.  The shared expert, which needs no exchange, runs in between.
 #include "ashlar/nn/moe.h"
 
 #include "ashlar/kernels/copy.h"
@@ -25,18 +25,23 @@ bool adds_skipped(const MoeShape& shape, const ExpertExchange& experts) {
   return shape.skip_identity && experts.leads();
 }
 
+Matrix as_column(const Tensor& vector_T) {
+  return Matrix::of(vector_T.view({vector_T.numel(), 1}));
+}
+
 }  // namespace
 
 MoeShape MoeShape::of(const MoeSpec& whole, int64_t hidden_size, const Share& share) {
+  const auto* zaya = std::get_if<MlpRouterSpec>(&whole.router);
   return {hidden_size, whole.num_experts, share.of(Grain::kWidth, whole.width).size(),
-          whole.skip_output == SkipOutput::kIdentity};
+          whole.experts_of_token(), zaya && zaya->skip_output == SkipOutput::kIdentity};
 }
 
-void MoeWeights::list(const LayerSpec& layer, StoredVisitor visit) {
+void MoeWeights::list(const LayerSpec& layer, Router& router, StoredVisitor visit) {
   const auto& moe = std::get<MoeSpec>(layer.of_block().feed_forward);
   shape = MoeShape::of(moe, layer.model.hidden_size, layer.share);
   router.list(layer.under("gate."), visit);
-  const auto [H, E, here, skip] = shape;
+  const auto [H, E, here, k, skip] = shape;
   const int64_t F = moe.width;
   const Section gate{Grain::kWidth, F, 1, 0, F}, up{Grain::kWidth, F, 1, F, F};
   const auto stack = [&](const char* name, const Shape& whole, InitRule init, int64_t halves,
@@ -57,33 +62,49 @@ void MoeWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   visit({.weight = &down,
          .logical = {stack("experts.down_proj", {E, H, F}, layer.output(), 1, {2, {gate}})},
          .operand_shape = {E, H, here}});
+  if (moe.shared.width == 0) return;
+  shared.emplace().list(layer.under("shared_expert."), moe.shared.width, visit);
+  gated = moe.shared.gate;
+  if (!gated) return;
+  visit({.weight = &shared_gate,
+         .logical = {{.name = layer.prefix + "shared_expert_gate.weight",
+                      .shape = {1, H},
+                      .init = layer.normal(),
+                      .kind = OptimizerKind::kAdamW,  // a classifier, as the router's matrix is
+                      .decay = true}},
+         .operand_shape = {1, H}});
 }
 
 MoeSaved MoeSaved::make(const SavedArenas& arenas, const MoeWeights& weights, const Types& types,
                         int64_t num_tokens) {
-  const auto [H, E, F, skip] = weights.shape;
-  const int64_t T = num_tokens;
+  const auto [H, E, F, k, skip] = weights.shape;
+  const int64_t T = num_tokens, R = T * k;
   Arena& arena = arenas.block;
   MoeSaved s;
-  s.router = RouterSaved::make(arenas, weights.router.shape, types, T);
   s.plan.row_of_expert_E1 = arena.take(DType::kI32, {E + 1});
-  s.plan.token_of_row_T = arena.take(DType::kI32, {T});
-  s.plan.row_of_token_T = arena.take(DType::kI32, {T});
+  s.plan.token_of_row_R = arena.take(DType::kI32, {R});
+  s.plan.row_of_token_Tk = arena.take(DType::kI32, {T, k});
   s.plan.count_X = arenas.lasting.take(DType::kI64, {E + 1});
-  s.x_rows = arena.take(types.activation, {T, H});
-  s.gate_up = arena.take(types.activation, {T, 2 * F});
-  s.act = arena.take(types.activation, {T, F});
-  s.y_rows = arena.take(types.stream, {T, H});
+  s.x_rows = arena.take(types.activation, {R, H});
+  s.gate_up = arena.take(types.activation, {R, 2 * F});
+  s.act = arena.take(types.activation, {R, F});
+  s.y_rows = arena.take(types.stream, {R, H});
+  if (!weights.shared) return s;
+  s.shared = MlpSaved::make(arena, *weights.shared, types, T);
+  s.shared_out = arena.take(types.stream, {T, H});
+  if (weights.gated) s.gate = arena.take(types.stream, {T});
   return s;
 }
 
 void MoeBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
                         int slot) {
+  router_->lay_out(arenas, types, shape.num_tokens, slot);
   saved_.set(slot, MoeSaved::make(arenas, weights_, types, shape.num_tokens));
 }
 
 std::optional<ExpertLoad> MoeBranch::load(int slot) const {
-  return ExpertLoad{saved_[slot].plan.count_X, saved_[slot].router.expert};
+  return ExpertLoad{saved_[slot].plan.count_X, router_->choice(slot).expert_Tk,
+                    router_->losses(slot)};
 }
 
 void MoeBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& m_TH,
@@ -104,11 +125,21 @@ void MoeBranch::backward(const Context& ctx, const Pass& pass, int part, const B
 void MoeBranch::route(const Context& ctx, const Pass& pass, const Tensor& m_TH,
                       const Carry& carry) const {
   const MoeSaved& saved = saved_[pass.slot];
-  router_forward(ctx, pass.types, weights_.router, saved.router, m_TH, carry);
-  route_plan(ctx, weights_.shape.E, saved.router.expert, saved.plan);
+  router_->forward(ctx, pass, m_TH, carry);
+  route_plan(ctx, weights_.shape.E, router_->choice(pass.slot).expert_Tk, saved.plan);
   gather_rows(ctx, saved.plan, m_TH, saved.x_rows);
   pass.exchanges.experts->post_rows(ctx, pass, saved.plan, Matrix::of(saved.x_rows),
                                     Matrix::of(saved.y_rows));
+  if (weights_.shared) shared(ctx, pass, m_TH);
+}
+
+void MoeBranch::shared(const Context& ctx, const Pass& pass, const Tensor& m_TH) const {
+  const MoeSaved& saved = saved_[pass.slot];
+  mlp_inner(ctx, pass, *weights_.shared, saved.shared, m_TH);
+  mlp_output(ctx, pass, *weights_.shared, saved.shared, saved.shared_out);
+  if (weights_.gated)
+    linear_forward(ctx, pass.types.compute, Matrix::of(m_TH), weights_.shared_gate.operand,
+                   as_column(saved.gate));
 }
 
 void MoeBranch::experts(const Context& ctx, const Pass& pass) const {
@@ -128,10 +159,11 @@ void MoeBranch::combine(const Context& ctx, const Pass& pass, const Tensor& m_TH
   pass.exchanges.experts->receive_results(ctx, pass);
   combine_forward(ctx, {.plan = saved.plan,
                         .identity = adds_skipped(weights_.shape, *pass.exchanges.experts),
-                        .y_rows_TH = saved.y_rows,
-                        .chosen_T = saved.router.chosen,
+                        .y_rows_RH = saved.y_rows,
+                        .chosen_Tk = router_->choice(pass.slot).chosen_Tk,
                         .m_TH = m_TH,
                         .e_TH = e_TH});
+  if (weights_.shared) shared_add_forward(ctx, saved.gate, saved.shared_out, e_TH);
 }
 
 void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
@@ -142,21 +174,43 @@ void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const Bac
     pass.exchanges.experts->receive_results(ctx, pass);
   }
   Arena& workspace = *ctx.workspace;
+  const Tensor& chosen = router_->choice(pass.slot).chosen_Tk;
+  const auto [stream, activation, compute] = pass.types;
+  const int64_t T = t.a.shape[0], R = chosen.numel();
   Gradients& g = gradients_;
-  g.dchosen = workspace.take(pass.types.stream, saved.router.chosen.shape);
-  g.dx_rows = workspace.take(pass.types.activation, saved.x_rows.shape);
+  g.partial = workspace.take(stream, {weights_.gated ? R + T : R});
+  g.dchosen = g.partial.slice(0, R).view(chosen.shape);
+  if (weights_.gated) g.dgate = g.partial.slice(R, R + T);
+  if (weights_.shared) g.dshared = workspace.take(stream, t.a.shape);
+  g.dx_rows = workspace.take(activation, saved.x_rows.shape);
   g.outputs.emplace(workspace);
-  g.dy_rows = gradient_room(ctx, pass, pass.types.activation, saved.y_rows.shape);
+  g.dy_rows = gradient_room(ctx, pass, activation, saved.y_rows.shape);
   kernels::combine_backward(ctx, {.plan = saved.plan,
                                   .identity = adds_skipped(weights_.shape, *pass.exchanges.experts),
                                   .de_TH = t.d_o,
-                                  .y_rows_TH = saved.y_rows,
-                                  .chosen_T = saved.router.chosen,
+                                  .y_rows_RH = saved.y_rows,
+                                  .chosen_Tk = chosen,
                                   .m_TH = t.a,
-                                  .dy_rows_TH = g.dy_rows,
-                                  .dchosen_T = g.dchosen});
+                                  .dy_rows_RH = g.dy_rows,
+                                  .dchosen_Tk = g.dchosen});
   pass.exchanges.experts->post_rows(ctx, pass, saved.plan, Matrix::of(g.dy_rows),
                                     Matrix::of(g.dx_rows));
+  if (weights_.shared) shared_backward(ctx, pass, t);
+}
+
+void MoeBranch::shared_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  const MoeSaved& saved = saved_[pass.slot];
+  const Arena::Scope scope(*ctx.workspace);
+  Tensor ds = t.d_o;
+  if (weights_.gated) {
+    ds = gradient_room(ctx, pass, pass.types.activation, t.d_o.shape);
+    shared_add_backward(ctx, {.de_TH = t.d_o,
+                              .z_T = saved.gate,
+                              .s_TH = saved.shared_out,
+                              .ds_TH = ds,
+                              .dz_T = gradients_.dgate});
+  }
+  mlp_backward(ctx, pass, *weights_.shared, saved.shared, t.a, ds, gradients_.dshared);
 }
 
 void MoeBranch::experts_backward(const Context& ctx, const Pass& pass) {
@@ -181,17 +235,27 @@ void MoeBranch::route_backward(const Context& ctx, const Pass& pass, const Backw
   const MoeSaved& saved = saved_[pass.slot];
   ExpertExchange& experts = *pass.exchanges.experts;
   const Gradients& g = gradients_;
-  experts.sum_partial(g.dchosen);
-  router_backward(ctx, pass, weights_.router, saved.router, t.a, t.carry, g.dchosen, t.da);
-  // The router's part, which all compute alike, counts once.
+  experts.sum_partial(g.partial);
+  router_->backward(ctx, pass, t.a, t.carry, g.dchosen, t.da);
+  if (weights_.gated) gate_backward(ctx, pass, t);
+  // The part of router and gate, which all compute alike, counts once.
   if (!experts.leads()) fill(ctx, t.da, 0.0);
+  if (weights_.shared) add(ctx, g.dshared, t.da);
   experts.receive_results(ctx, pass);
   scatter_rows_add(ctx, {.plan = saved.plan,
                          .identity = adds_skipped(weights_.shape, experts),
-                         .dx_rows_TH = g.dx_rows,
-                         .chosen_T = saved.router.chosen,
+                         .dx_rows_RH = g.dx_rows,
+                         .chosen_Tk = router_->choice(pass.slot).chosen_Tk,
                          .de_TH = t.d_o,
                          .dm_TH = t.da});
+}
+
+void MoeBranch::gate_backward(const Context& ctx, const Pass& pass,
+                              const BackwardTensors& t) const {
+  const DType compute = pass.types.compute;
+  const Matrix dgate = as_column(gradients_.dgate);
+  weight_gradient(ctx, pass.at_once(), dgate, Matrix::of(t.a), weights_.shared_gate.gradient);
+  linear_backward_input(ctx, compute, dgate, weights_.shared_gate.operand, Matrix::of(t.da), true);
 }
 
 }  // namespace ashlar::nn

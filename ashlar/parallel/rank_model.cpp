@@ -22,6 +22,8 @@ namespace ashlar::parallel {
 LossSum& LossSum::operator+=(const LossSum& other) {
   sum += other.sum;
   count += other.count;
+  balance += other.balance;
+  z += other.z;
   return *this;
 }
 
@@ -74,8 +76,13 @@ void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
   };
   saved_arena_ = arena_for(allocator, Tag::kSaved, [&](Arena& arena) { lay_out(arena); });
   saved_ = lay_out(saved_arena_);
-  for (const nn::Block& block : model_->blocks())
-    if (const auto load = block.feed_forward->load(saved_.slot)) loads_.push_back(load->count_X);
+  const bool losses = recipe_.balance.aux_loss_coef > 0 || recipe_.balance.z_loss_coef > 0;
+  for (const nn::Block& block : model_->blocks()) {
+    const auto load = block.feed_forward->load(saved_.slot);
+    if (!load) continue;
+    loads_.push_back(load->count_X);
+    if (losses && load->losses_2) router_losses_.push_back(load->losses_2);
+  }
 }
 
 void RankModel::lay_out_inputs(Allocator& allocator) {
@@ -161,6 +168,14 @@ nn::ModelCall RankModel::call() {
   return call;
 }
 
+nn::StepLosses RankModel::step_losses() const {
+  return {.balance = recipe_.balance.aux_loss_coef,
+          .z = recipe_.balance.z_loss_coef,
+          .token_share = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length),
+          .num_rows = recipe_.train.micro_batch,
+          .row_length = recipe_.data.sequence_length};
+}
+
 LossSum RankModel::step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended) {
   ASHLAR_ASSERT(int64_t(batches.size()) == micro_batches_per_step());
   begin_step();
@@ -190,15 +205,17 @@ void RankModel::run_forward(const MicroBatch& batch) {
 LossSum RankModel::run_backward(bool first) {
   nn::ModelCall call = this->call();
   call.accumulate = zero_->keeps_gradients() && !first;
+  call.losses = step_losses();
   {
     ctx_.enter("loss");
     const Arena::Scope scope(*ctx_.workspace);
     const Tensor dfinal = ctx_.workspace->take(saved_.final_TH.dtype, saved_.final_TH.shape);
-    const double scale = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length);
-    head_loss_backward(ctx_, *model_, saved_.final_TH, targets_, scale, loss_, dfinal);
+    head_loss_backward(ctx_, *model_, saved_.final_TH, targets_, call.losses.token_share, loss_,
+                       dfinal);
     backward(ctx_, call, saved_, dfinal);
   }
-  const LossSum losses = sum_losses();
+  LossSum losses = sum_losses();
+  sum_router_losses(losses);
   count_loads();
   return losses;
 }
@@ -227,7 +244,7 @@ LossSum RankModel::evaluate(const MicroBatch& batch) {
 }
 
 LossSum RankModel::sum_losses() const {
-  if (ctx_.meta()) return {0.0, loss_.numel()};
+  if (ctx_.meta()) return {.count = loss_.numel()};
   LossSum losses;
   const int32_t* targets = targets_.as<int32_t>();
   for (int64_t t = 0; t < loss_.numel(); ++t) {
@@ -236,6 +253,19 @@ LossSum RankModel::sum_losses() const {
     ++losses.count;
   }
   return losses;
+}
+
+// Ranks that share heads have the same ones; where over_ranks adds up theirs too, one of them
+// counts.
+void RankModel::sum_router_losses(LossSum& losses) const {
+  if (ctx_.meta() || (shards_stream() && groups_.tp().rank() > 0)) return;
+  const auto value = [](const Tensor& t, size_t i) {
+    return t.dtype == DType::kF64 ? t.as<double>()[i] : double(t.as<float>()[i]);
+  };
+  for (const Tensor& of_block : router_losses_) {
+    losses.balance += value(of_block, 0);
+    losses.z += value(of_block, 1);
+  }
 }
 
 void RankModel::count_loads() {
@@ -254,12 +284,14 @@ Tensor RankModel::over(std::span<double> values) const {
 }
 
 LossSum RankModel::over_ranks(const LossSum& here, std::string_view label) const {
-  std::array<double, 2> sums = {here.sum, double(here.count)};  // counts are exact below 2^53
+  // Counts are exact below 2^53.
+  std::array<double, 4> sums = {here.sum, double(here.count), here.balance, here.z};
+  const auto used = std::span(sums).first(router_losses_.empty() ? 2 : 4);
   // Ranks that share heads have the same losses, unless they share the stream too.
   comm::Group& ranks = shards_stream() ? groups_.model() : groups_.data();
-  ranks.all_reduce(over(sums), over(sums), label).wait();
-  if (ctx_.meta()) return {0.0, here.count * ranks.size()};
-  return {sums[0], int64_t(sums[1])};
+  ranks.all_reduce(over(used), over(used), label).wait();
+  if (ctx_.meta()) return {.count = here.count * ranks.size()};
+  return {sums[0], int64_t(sums[1]), sums[2], sums[3]};
 }
 
 double RankModel::sum_over_ranks(double here, std::string_view label) const {

@@ -55,6 +55,8 @@ struct MicroBatch {
 struct LossSum {
   double sum = 0.0;
   int64_t count = 0;
+  // The losses of the routers of a step, as they are added to its mean loss (nn::StepLosses).
+  double balance = 0.0, z = 0.0;
   LossSum& operator+=(const LossSum& other);
 };
 
@@ -120,11 +122,12 @@ class RankModel {
   std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator,
                                                  const std::vector<Parameter>& parameters) const;
 
-  // By block with experts, [E+1] I64: tokens of each expert, then those that no expert took.
+  // By block with experts, [E+1] I64: choices of each expert, then those that chose none.
   // loads: of the last micro-batch; of all data ranks where moe.balance.scope is micro_batch.
   // step_loads: of the step; after reduce of all data ranks.
   std::span<const Tensor> loads() const { return loads_; }
   std::span<const Tensor> step_loads() const { return step_loads_; }
+  bool has_router_losses() const { return !router_losses_.empty(); }
   // The activations that forward kept of the last micro-batch.
   const nn::Saved& saved() const { return saved_; }
 
@@ -152,10 +155,12 @@ class RankModel {
   void load(const MicroBatch& batch);
   void take_local(std::span<const int32_t> whole, const Tensor& out);
   nn::ModelCall call();
+  nn::StepLosses step_losses() const;
   void begin_step();
   void run_forward(const MicroBatch& batch);
   LossSum run_backward(bool first);
   LossSum sum_losses() const;
+  void sum_router_losses(LossSum& losses) const;
   void count_loads();
   Tensor over(std::span<double> values) const;
 
@@ -167,6 +172,7 @@ class RankModel {
   Arena saved_arena_{Device::kMeta}, input_arena_{Device::kMeta};
   nn::Saved saved_;
   std::vector<Tensor> loads_;
+  std::vector<Tensor> router_losses_;  // by block whose router adds to the loss
   Tensor ids_, targets_, loss_;
   Tensor all_step_loads_;  // one after another
   std::vector<Tensor> step_loads_;

@@ -43,7 +43,9 @@ struct InitSpec {
   friend bool operator==(const InitSpec&, const InitSpec&) = default;
 };
 
+// What keeps experts evenly used: losses of linear routers, and biases.
 struct BalanceSpec {
+  double aux_loss_coef = 0.0, z_loss_coef = 0.0;  // nn/linear_router.h
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   BalanceTarget target = BalanceTarget::kRealExperts;
   BalanceScope scope = BalanceScope::kGlobalBatch;

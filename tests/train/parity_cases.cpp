@@ -27,6 +27,29 @@ const Overrides kMixed = {
     "model.sliding_window=9",
     "model.rope_original_positions=16",
     "model.rope_factor=4"};
+// Mixtures with a linear router: Mixtral's; many experts of which most get no token; one that gets
+// all; Qwen3-MoE's with a dense first block, recomputed; and one with a gated shared expert whose
+// router has losses and balancing biases, over two rows a micro-batch.
+const Overrides kTopK = {"model.layer_types=attention+moe", "model.router=linear",
+                         "model.tie_word_embeddings=false"};
+const Overrides kMixtral = join(kTopK, {"model.num_experts=7", "model.num_experts_per_tok=2"});
+const Overrides kManyExperts = join(kTopK, {"model.num_experts=60", "model.num_experts_per_tok=2"});
+const Overrides kOneExpert = join(kTopK, {"model.num_experts=1"});
+const Overrides kQwen3Moe = {
+    "model.layer_types=[\"attention+mlp\", \"attention+moe\", \"attention_sliding+moe\"]",
+    "model.num_hidden_layers=3",
+    "model.intermediate_size=40",
+    "model.qk_norm=rms",
+    "model.sliding_window=9",
+    "model.router=linear",
+    "model.num_experts_per_tok=3",
+    "model.norm_topk_prob=false",
+    "train.recompute=true"};
+const Overrides kShared =
+    join(kTopK, {"model.num_experts=6", "model.num_experts_per_tok=2",
+                 "model.router_expert_bias=true", "model.shared_expert_intermediate_size=24",
+                 "model.shared_expert_gate=true", "moe.router_aux_loss_coef=0.05",
+                 "moe.router_z_loss_coef=0.02", "moe.balance.lr=0.05", "train.micro_batch=2"});
 const Overrides kAdamW = {"optim.matrices=adamw", "train.micro_batch=2"};
 
 std::vector<ParityCase> make_cases() {
@@ -90,9 +113,11 @@ std::vector<ParityCase> make_cases() {
                      "parallel.muon=owner", "parallel.sequence_parallel=true"}),
         kUneven);
   }
-  // Every layout again with dense models.  In the tiny model two ranks of tp 4 share a key head.
-  const std::pair<std::string, Overrides> dense[] = {
-      {"llama", kLlama}, {"qwen3", kQwen3}, {"mixed", kMixed}};
+  // Every layout again with dense models and mixtures of k experts.  In the tiny model two ranks of
+  // tp 4 share a key head.
+  const std::pair<std::string, Overrides> models[] = {
+      {"llama", kLlama},     {"qwen3", kQwen3},        {"mixed", kMixed},
+      {"mixtral", kMixtral}, {"qwen3_moe", kQwen3Moe}, {"shared_expert", kShared}};
   const struct {
     std::string name;
     int ranks;
@@ -123,9 +148,17 @@ std::vector<ParityCase> make_cases() {
         "parallel.sequence_parallel=true"}},
       {"tp4_cp2_zero1", 8, {"parallel.tp=4", "parallel.cp=2"}},
   };
-  for (const auto& [model, keys] : dense)
+  for (const auto& [model, keys] : models)
     for (const auto& layout : layouts)
       add(model + "_" + layout.name, layout.ranks, layout.layout, keys, layout.ranks == 2);
+  for (const std::string axis : {"tp", "cp", "dp"}) {
+    const Overrides layout = {"parallel." + axis + "=2"};
+    add("many_experts_" + axis + "2", 2, layout, kManyExperts);
+    add("one_expert_" + axis + "2", 2, layout, kOneExpert);
+    if (axis != "dp")  // which makes fewer updates of a step
+      add("shared_expert_" + axis + "2_balanced_each_micro_batch", 2, layout,
+          join(kShared, {"moe.balance.scope=micro_batch", "train.micro_batch=1"}));
+  }
   return cases;
 }
 
