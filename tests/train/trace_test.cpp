@@ -150,6 +150,14 @@ INSTANTIATE_TEST_SUITE_P(
                8,
                {"parallel.cp=2", "parallel.tp=2", "parallel.zero=3", "model.intermediate_size=40",
                 "model.layer_types=[\"attention+moe\", \"cca+mlp\"]", "model.qk_norm=rms"}},
+        Layout{"top_3_dp2_cp2_tp2_zero3_recompute",
+               8,
+               {"parallel.cp=2", "parallel.tp=2", "parallel.zero=3", "train.recompute=true",
+                "model.layer_types=[\"attention+mlp\", \"attention+moe\"]",
+                "model.intermediate_size=40", "model.router=linear", "model.num_experts_per_tok=3",
+                "model.router_expert_bias=true", "model.shared_expert_intermediate_size=24",
+                "model.shared_expert_gate=true", "moe.router_aux_loss_coef=0.01",
+                "moe.router_z_loss_coef=0.001"}},
         Layout{"dp2_cp2_ring", 4, {"parallel.cp=2", "parallel.cp_exchange=ring"}}),
     [](const testing::TestParamInfo<Layout>& info) { return info.param.name; });
 
