@@ -265,6 +265,31 @@ TEST_F(HfMoeDirectory, ComesBackBitForBitWholeAndInShards) {
     }
 }
 
+// What transformers saved is written again tensor for tensor, by name and bit for bit.
+TEST_F(HfMoeDirectory, WritesTheTensorsThatTransformersDoes) {
+  for (const char* saved : {"hf_mixtral", "hf_qwen3_moe"}) {
+    const HfModel model = HfModel::open(*files, test_data(saved), nn::logical_tensors);
+    write(saved, model.spec(), read_all(model, DType::kF32), kF32Native);
+    const auto wanted = take_apart(test_data(saved) + "/model.safetensors");
+    EXPECT_GT(wanted.size(), 60u);
+    EXPECT_TRUE(take_apart(root / (std::string(saved) + "/model.safetensors")) == wanted) << saved;
+    // And of the config all that both state.
+    const json theirs = json::parse(slurp(test_data(saved) + "/config.json"));
+    const json ours = json::parse(slurp(root / (std::string(saved) + "/config.json")));
+    for (const auto& [key, value] : theirs.items()) {
+      if (key == "router_aux_loss_coef" || key == "transformers_version") continue;
+      ASSERT_TRUE(ours.contains(key)) << saved << " " << key;
+      if (key != "rope_parameters" && key != "mlp_only_layers") {
+        EXPECT_EQ(ours[key], value) << saved << " " << key;
+      }
+    }
+    EXPECT_EQ(ours["rope_parameters"]["rope_theta"], theirs["rope_parameters"]["rope_theta"]);
+    if (theirs.contains("mlp_only_layers")) {
+      EXPECT_EQ(ours["mlp_only_layers"], theirs["mlp_only_layers"]);
+    }
+  }
+}
+
 // As programs hold them, some files have the experts of a block in two tensors.
 TEST_F(HfMoeDirectory, ReadsStackedExpertsToo) {
   const ModelKeys keys = small(true);
