@@ -2,7 +2,7 @@
 // blocks are alike, and Qwen3MoeForCausalLM, which has QK norm and may have dense blocks between.
 // Their files store every expert apart.
 //
-// Source   the configurations and models of transformers 4.57 and 5.23.
+// Source   Mixtral, arXiv 2401.04088; Qwen3, arXiv 2505.09388; docs/formats/model.md.
 #include <algorithm>
 
 #include "ashlar/checkpoint/hf_attention.h"
@@ -93,7 +93,7 @@ void read_sparse_blocks(const HfFields& fields, ModelKeys& model) {
 
 HfConfig read_qwen3_moe(const HfFields& fields) {
   fields.only("use_sliding_window", false,
-              "versions of transformers differ in which blocks have a window");
+              "blocks with a window are not supported in this family");
   if (fields.has("layer_types"))
     for (const Json& type : fields.at("layer_types"))
       if (type != "full_attention")
