@@ -92,8 +92,7 @@ void read_sparse_blocks(const HfFields& fields, ModelKeys& model) {
 }
 
 HfConfig read_qwen3_moe(const HfFields& fields) {
-  fields.only("use_sliding_window", false,
-              "blocks with a window are not supported in this family");
+  fields.only("use_sliding_window", false, "blocks with a window are not supported in this family");
   if (fields.has("layer_types"))
     for (const Json& type : fields.at("layer_types"))
       if (type != "full_attention")
