@@ -13,9 +13,11 @@ using comm::Op;
 struct Sizes {
   double s, a;                 // bytes of an element
   double m, layers, forwards;  // passes of a block in a micro-batch: layers backward, and forward
+  double feed_forwards;        // of its feed-forward: plain residuals need none again
   double tokens, hidden;       // T, H of a rank's layers
   double root, blocks;         // parameters of a rank
-  double routed = 0;           // blocks with experts
+  double routed = 0;           // gradients of weights of experts, of a token in all blocks
+  double row_loads = 0;        // elements that cp ranks add up for the routers' losses
   double partial_vectors = 0, partial_tables = 0;  // elements that tp ranks add up
   nn::ExchangeNeeds needs;
 
@@ -26,8 +28,13 @@ struct Sizes {
     m = double(recipe.train.global_batch / recipe.train.micro_batch / p.dp);
     const nn::ModelWeights weights(model_of(recipe.model), share);
     layers = double(recipe.model.num_hidden_layers);
-    for (const BlockSpec& block : weights.spec.blocks)
-      routed += std::holds_alternative<MoeSpec>(block.feed_forward);
+    for (const BlockSpec& block : weights.spec.blocks) {
+      const auto* moe = std::get_if<MoeSpec>(&block.feed_forward);
+      if (!moe) continue;
+      routed += double(moe->experts_of_token() + (moe->shared.gate ? 1 : 0));
+      if (recipe.balance.aux_loss_coef > 0 && std::holds_alternative<LinearRouterSpec>(moe->router))
+        row_loads += double(recipe.train.micro_batch * moe->num_experts);
+    }
     for (const nn::Stored& stored : weights.tensors) {
       const bool vector = stored.shape.ndim() == 1;
       if (partial_over_shares(stored.logical[0], p.sequence_parallel))
@@ -35,6 +42,7 @@ struct Sizes {
     }
     needs = weights.needs();
     forwards = layers + (recipe.train.recompute ? layers - 1 : 0);
+    feed_forwards = recipe.model.residual == Residual::kPlain ? layers : forwards;
     tokens = double(recipe.train.micro_batch * recipe.data.sequence_length / p.cp);
     hidden = double(recipe.model.hidden_size);
     root = blocks = 0;
@@ -99,6 +107,9 @@ void add_cp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const Paral
                     z.m * (z.forwards + z.layers) * keys * z.a});
   floors.push_back({"cp", ring ? Op::kSendReceive : Op::kReduceScatter, "keys values gradient",
                     z.m * z.layers * keys * z.s});
+  if (z.row_loads > 0)
+    floors.push_back(
+        {"cp", Op::kAllReduce, "row loads", z.m * 2 * share_of(n) * z.row_loads * z.s});
 }
 
 void add_tp(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Sizes& z) {
@@ -113,14 +124,14 @@ void add_tp(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Size
   const Op sum = cut ? Op::kReduceScatter : Op::kAllReduce;
   const double twice = cut ? 1 : 2;
   add(sum, "tp attention", forward * twice * all * z.s);
-  add(sum, "tp feed-forward", forward * twice * all * z.s);
+  add(sum, "tp feed-forward", z.m * z.feed_forwards * twice * all * z.s);
   add(sum, "tp attention gradient", backward * twice * all * z.a);
   add(sum, "tp feed-forward gradient", backward * twice * all * z.s);
   if (z.routed > 0) add(Op::kAllReduce, "tp router", z.m * z.routed * 2 * share * z.tokens * z.s);
   if (z.partial_vectors > 0) add(Op::kAllReduce, "tp norms", 2 * share * z.partial_vectors * z.s);
   if (!cut) return;
-  for (const char* label : {"tp attention input", "tp feed-forward input"})
-    add(Op::kAllGather, label, (forward + backward) * all * z.a);
+  add(Op::kAllGather, "tp attention input", (forward + backward) * all * z.a);
+  add(Op::kAllGather, "tp feed-forward input", (z.m * z.feed_forwards + backward) * all * z.a);
   for (const char* label : {"tp attention output gradient", "tp feed-forward output gradient"})
     add(Op::kAllGather, label, backward * all * z.a);
   add(Op::kAllReduce, "tp embedding", 2 * share * z.partial_tables * z.s);

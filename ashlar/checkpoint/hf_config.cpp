@@ -11,7 +11,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-const HfFamily* const kFamilies[] = {&kHfZaya, &kHfLlama, &kHfQwen3};
+const HfFamily* const kFamilies[] = {&kHfZaya, &kHfLlama, &kHfQwen3, &kHfMixtral, &kHfQwen3Moe};
 
 const HfFamily& family_in(const HfFields& fields) {
   std::vector<std::string> types;
@@ -50,6 +50,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& source) {
   const HfFamily& family = family_in(fields);
   HfConfig config = family.read(fields);
   config.family = family.architecture;
+  config.expert_names = family.expert_names;
   config.sizes.push_back(
       {"model.embed_tokens.weight", 0, config.key_of("vocab_size"), config.model.vocab_size});
   config.sizes.push_back(
@@ -64,6 +65,11 @@ HfConfig parse_hf_config(std::string_view text, const std::string& source) {
 
 bool has_hf_config(const ModelKeys& keys) {
   return family_that_states(keys) != nullptr;
+}
+
+const HfExpertNames* expert_names_of(const ModelKeys& keys) {
+  const HfFamily* family = family_that_states(keys);
+  return family ? family->expert_names : nullptr;
 }
 
 std::string to_hf_config(const ModelKeys& keys, DType dtype, HfLayout layout) {

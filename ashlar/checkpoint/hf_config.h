@@ -27,7 +27,14 @@ enum class HfLayout : uint8_t { kNative, kLegacy };  // of tensor names and of t
 std::string_view name_of(HfForm form);      // "legacy 2025", "legacy 2026", "native"
 std::string_view name_of(HfLayout layout);  // "native", "legacy"
 
-// A size that one dim of a tensor shows: of the model, or of its first block.
+// How files that store every expert apart name the tensors of a mixture, after "model.layers.N.";
+// {} stands for the expert's number.
+struct HfExpertNames {
+  std::string_view router;          // of the router's matrix
+  std::string_view gate, up, down;  // of each expert
+};
+
+// A size that one dim of a tensor shows: of the model, or of the first block of its kind.
 struct HfSize {
   std::string tensor;  // native name
   size_t dim;
@@ -41,6 +48,7 @@ struct HfConfig {
   ModelKeys model;
   std::map<std::string, std::string> keys;  // native name of a size -> the key that stated it
   std::vector<HfSize> sizes;
+  const HfExpertNames* expert_names = nullptr;  // of the family; null: native
 
   // The key of the file that stated the size whose native name is given.
   const std::string& key_of(const std::string& native_name) const { return keys.at(native_name); }
@@ -51,6 +59,8 @@ HfConfig parse_hf_config(std::string_view text, const std::string& source);
 
 // Whether some family's config.json can state the model.
 bool has_hf_config(const ModelKeys& keys);
+// As that family's files name its experts; null: as everything else, by the native names.
+const HfExpertNames* expert_names_of(const ModelKeys& keys);
 // The text of config.json: the native form, or the legacy form of 2026.  `dtype`: of the weights.
 // kConfig where no family states the model.
 std::string to_hf_config(const ModelKeys& keys, DType dtype, HfLayout layout);

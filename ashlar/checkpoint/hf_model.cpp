@@ -78,15 +78,25 @@ void check_layers(const HfConfig& config, const std::string& source, HfLayout la
                  legacy ? "sub-layers" : "blocks", layers - 1, (legacy ? 2 : 1) * blocks);
 }
 
+// The first block and, where they differ, those up to the first with another kind of feed-forward:
+// all blocks of a kind have the same sizes.
+ModelSpec first_blocks(ModelSpec model) {
+  auto& blocks = model.blocks;
+  const auto other = std::find_if(blocks.begin(), blocks.end(), [&](const BlockSpec& block) {
+    return block.feed_forward.index() != blocks[0].feed_forward.index();
+  });
+  blocks.resize(other == blocks.end() ? 1 : size_t(other - blocks.begin()) + 1);
+  return model;
+}
+
 void check_sizes(const HfConfig& config, const std::string& source, HfLayout layout,
                  TensorsOf tensors_of, const HfFiles& files) {
-  // One block will do: all have the same sizes.
-  ModelSpec first_block = model_of(config.model);
-  first_block.blocks.resize(1);
+  const ModelSpec first = first_blocks(model_of(config.model));
   std::map<std::string, std::string> name_of_native;  // part 0's name in the files
-  const std::vector<LogicalTensor> natives = tensors_of(first_block, DType::kF32);
+  const std::vector<LogicalTensor> natives = tensors_of(first, DType::kF32);
   std::set<std::string> in_parts;  // stacks whose matrices are tensors of their own in the files
-  for (const FileTensor& tensor : file_tensors(natives, 1, layout)) {
+  for (const FileTensor& tensor :
+       file_tensors(natives, first.num_blocks(), layout, config.expert_names)) {
     const std::string& native = natives[tensor.native].name;
     if (tensor.part == 0) name_of_native[native] = tensor.name;
     if (tensor.shape.ndim() < natives[tensor.native].global_shape.ndim()) in_parts.insert(native);
@@ -108,8 +118,8 @@ void check_sizes(const HfConfig& config, const std::string& source, HfLayout lay
 // Bounds the list of expected names before it is made: a config can state more than any file could
 // hold.  The bound is generous, so that check_tensors usually names what is missing.
 void check_count(const std::string& directory, const ModelSpec& model, HfLayout layout,
-                 TensorsOf tensors_of, const HfFiles& files) {
-  const int64_t expected = num_file_tensors(tensors_of, model, layout),
+                 const HfExpertNames* experts, TensorsOf tensors_of, const HfFiles& files) {
+  const int64_t expected = num_file_tensors(tensors_of, model, layout, experts),
                 found = int64_t(files.stored.size());
   ASHLAR_REQUIRE(
       expected <= 2 * found + 10000, kData,
@@ -240,15 +250,18 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
   // The native layout names the last norm model.norm.weight.
   const bool legacy = files.stored.count("model.final_norm.weight") != 0;
   impl->layout = legacy ? HfLayout::kLegacy : HfLayout::kNative;
+  // Some files of families that store experts apart have them stacked, as programs hold them.
+  for (const auto& [name, tensor] : files.stored)
+    if (name.ends_with(".mlp.experts.gate_up_proj")) impl->config.expert_names = nullptr;
 
   const std::string source = join(directory, kHfConfigFile);
   check_layers(impl->config, source, impl->layout, files);
   check_sizes(impl->config, source, impl->layout, tensors_of, files);
-  check_count(directory, model, impl->layout, tensors_of, files);
+  check_count(directory, model, impl->layout, impl->config.expert_names, tensors_of, files);
   check_head(model, files);
   impl->tensors = tensors_of(model, DType::kF32);
   const std::vector<FileTensor> expected =
-      file_tensors(impl->tensors, model.num_blocks(), impl->layout);
+      file_tensors(impl->tensors, model.num_blocks(), impl->layout, impl->config.expert_names);
   check_tensors(directory, impl->config, expected, files);
 
   impl->parts.resize(impl->tensors.size());

@@ -86,13 +86,42 @@ LegacyName legacy_name(const std::string& native, int64_t num_blocks) {
   return {native};
 }
 
+// The names of the matrices of one expert that lie one after another in the native tensor, if it is
+// a stack of experts.
+std::vector<std::string_view> parts_of_expert(std::string_view native, const HfExpertNames& names) {
+  if (native.ends_with(".mlp.experts.gate_up_proj")) return {names.gate, names.up};
+  if (native.ends_with(".mlp.experts.down_proj")) return {names.down};
+  return {};
+}
+
+// Adds the tensors that files have for native tensor n.
+void add_with_expert_names(const LogicalTensor& native, size_t n, const HfExpertNames& names,
+                           std::vector<FileTensor>& tensors) {
+  constexpr std::string_view kRouter = "mlp.gate.weight";
+  const Shape& shape = native.global_shape;
+  const auto parts = parts_of_expert(native.name, names);
+  const auto count = int64_t(parts.size());
+  const std::string block = native.name.substr(0, native.name.find("mlp."));
+  if (native.name.ends_with(kRouter))
+    return tensors.push_back({block + std::string(names.router), shape, n});
+  if (parts.empty()) return tensors.push_back({native.name, shape, n});
+  const Shape one{shape[1] / count, shape[2]};
+  for (int64_t i = 0; i < shape[0] * count; ++i)
+    tensors.push_back({block + fmt::format(fmt::runtime(parts[size_t(i % count)]), i / count), one,
+                       n, i, shape[0] * count});
+}
+
 }  // namespace
 
 std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, int64_t num_blocks,
-                                     HfLayout layout) {
+                                     HfLayout layout, const HfExpertNames* experts) {
   std::vector<FileTensor> tensors;
   for (size_t n = 0; n < natives.size(); ++n) {
     const auto& [native, dtype, shape, role] = natives[n];
+    if (experts) {
+      add_with_expert_names(natives[n], n, *experts, tensors);
+      continue;
+    }
     if (layout == HfLayout::kNative) {
       tensors.push_back({native, shape, n, 0, 1});
       continue;
@@ -109,7 +138,8 @@ std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, int
   return tensors;
 }
 
-int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout) {
+int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout,
+                         const HfExpertNames* experts) {
   // A block has as many tensors as any other of its kind, the first excepted, and as many with one
   // expert as with many.
   ModelSpec small = spec;
@@ -128,6 +158,7 @@ int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout l
     const BlockSpec& block = spec.blocks[l];
     const auto* moe = std::get_if<MoeSpec>(&block.feed_forward);
     if (moe && layout == HfLayout::kLegacy) total += 2 * (moe->num_experts - 1);
+    if (moe && experts) total += 3 * moe->num_experts - 2;  // of two stacks
     if (l == 0) continue;
     if (!counted || *counted != block) {
       counted = &block;

@@ -3,7 +3,8 @@
 // The native name is the logical name everywhere else in the program.  ZAYA1's legacy layout counts
 // attention and experts as a layer each (block l: layers 2l and 2l+1), keeps each residual merge at
 // the top of the next sub-layer, and stores every expert apart; stacked along dim 0 they are the
-// native tensor, byte for byte.
+// native tensor, byte for byte.  Other families' files store every expert apart too, gate and up as
+// two tensors; stacked in turns they are the native gate_up_proj.
 //
 // Source  docs/formats/model.md; released ZAYA1 models, arXiv 2511.17127 and 2605.05365.
 #pragma once
@@ -40,9 +41,10 @@ struct FileTensor {
 // In the order of `natives`, the tensors of a model of so many blocks; the parts of one tensor
 // follow each other.
 std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives, int64_t num_blocks,
-                                     HfLayout layout);
+                                     HfLayout layout, const HfExpertNames* experts = nullptr);
 // How many, without listing them.
-int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout);
+int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout,
+                         const HfExpertNames* experts = nullptr);
 
 // The name as file_tensors() spells it: some legacy files say smoe_block for zaya_block.
 std::string canonical_name(std::string_view name);

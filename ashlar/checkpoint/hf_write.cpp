@@ -54,7 +54,8 @@ std::vector<Source> sources_of(const ModelSpec& spec, TensorsOf tensors_of,
                  "{} tensors are given; expected only the {} of the model", by_name.size(),
                  natives.size());
   std::vector<Source> sources;
-  for (FileTensor& tensor : file_tensors(natives, spec.num_blocks(), options.layout)) {
+  const HfExpertNames* experts = expert_names_of(keys_of(spec));
+  for (FileTensor& tensor : file_tensors(natives, spec.num_blocks(), options.layout, experts)) {
     const size_t native = tensor.native;
     sources.push_back({std::move(tensor), natives[native].dtype, found[native]});
   }

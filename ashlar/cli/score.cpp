@@ -21,6 +21,17 @@ void write_logits(FileSystem& files, const std::string& path, const Tensor& logi
   write_text(files, path, bytes);
 }
 
+// By block and token: the number of its expert, or a list where there are several.
+nlohmann::ordered_json experts_of(const eval::Scores& scores) {
+  auto blocks = nlohmann::ordered_json::array();
+  for (const auto& tokens : scores.experts) {
+    auto& block = blocks.emplace_back(nlohmann::ordered_json::array());
+    for (const std::vector<int32_t>& chosen : tokens)
+      chosen.size() == 1 ? block.push_back(chosen[0]) : block.push_back(chosen);
+  }
+  return blocks;
+}
+
 }  // namespace
 
 void add_score(CLI::App& app, Action& action) {
@@ -52,7 +63,7 @@ void add_score(CLI::App& app, Action& action) {
       print_result(nlohmann::ordered_json{{"loss", scores.loss},
                                           {"logprobs", scores.logprobs},
                                           {"argmax", scores.argmax},
-                                          {"experts", scores.experts}}
+                                          {"experts", experts_of(scores)}}
                        .dump());
       eval::warn_past_positions(source, length, log);
       return 0;

@@ -58,8 +58,10 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
   for (const nn::Block& block : model.weights().blocks) {
     const auto load = block.feed_forward->load(saved.slot);
     if (!load) continue;
-    const auto chosen = load->expert_T.span<int32_t>();
-    scores.experts.emplace_back(chosen.begin(), chosen.end());
+    const auto chosen = load->expert_Tk.span<int32_t>();
+    auto& tokens = scores.experts.emplace_back();
+    for (size_t t = 0, k = chosen.size() / ids.size(); t < ids.size(); ++t)
+      tokens.emplace_back(chosen.begin() + long(t * k), chosen.begin() + long((t + 1) * k));
   }
   return scores;
 }

@@ -9,11 +9,12 @@
 namespace ashlar::eval {
 
 struct Scores {
-  double loss = 0.0;                          // mean of -logprobs
-  std::vector<double> logprobs;               // of ids[t + 1] given ids[0..t], t = 0..n-2
-  std::vector<int32_t> argmax;                // after each of the n tokens
-  std::vector<std::vector<int32_t>> experts;  // [layer][token]; num_experts = skipped
-  OwnedTensor logits;                         // [n, V], F32 (F64 in the fp64 run)
+  double loss = 0.0;             // mean of -logprobs
+  std::vector<double> logprobs;  // of ids[t + 1] given ids[0..t], t = 0..n-2
+  std::vector<int32_t> argmax;   // after each of the n tokens
+  // By block with experts and token: the experts chosen, in ascending order; num_experts: none.
+  std::vector<std::vector<std::vector<int32_t>>> experts;
+  OwnedTensor logits;  // [n, V], F32 (F64 in the fp64 run)
 };
 
 // One forward pass over ids as one document; they lie in the vocabulary (check_ids).  kConfig for

@@ -7,13 +7,13 @@ namespace ashlar::kernels {
 namespace {
 
 // The stream type of a call is the type of its routing probabilities.
-void check_rows(const RoutePlan& plan, std::initializer_list<Tensor> matrices,
-                const Tensor& chosen_T) {
-  const int64_t T = plan.row_of_token_T.numel();
-  ASHLAR_ASSERT(is_stream(chosen_T.dtype));
-  check_tensor(chosen_T, {T}, chosen_T.dtype);
-  for (const Tensor& m : matrices)
-    ASHLAR_ASSERT(m.shape == matrices.begin()->shape && m.shape[0] == T && is_real(m.dtype));
+void check_rows(const RoutePlan& plan, std::initializer_list<Tensor> tokens, const Tensor& rows_RH,
+                const Tensor& chosen_Tk) {
+  const Shape &TH = tokens.begin()->shape, &Tk = plan.row_of_token_Tk.shape;
+  ASHLAR_ASSERT(is_stream(chosen_Tk.dtype) && Tk.ndim() == 2 && Tk[0] == TH[0]);
+  check_tensor(chosen_Tk, Tk, chosen_Tk.dtype);
+  check_real(rows_RH, {Tk.numel(), TH[1]});
+  for (const Tensor& t : tokens) check_real(t, TH);
 }
 
 void check_swiglu(const Tensor& row_of_expert_E1, const Tensor& act_TF, const Tensor& gate_up_T2F) {
@@ -29,49 +29,77 @@ TraceEvent::Varies varies(const Tensor& row_of_expert_E1) {
 
 }  // namespace
 
-void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_T,
+void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_Tk,
                 const RoutePlan& plan) {
-  const int64_t T = expert_T.numel(), E = num_experts;
-  for (const Tensor* t : {&expert_T, &plan.token_of_row_T, &plan.row_of_token_T})
-    check_tensor(*t, {T}, DType::kI32);
+  const int64_t R = expert_Tk.numel(), E = num_experts;
+  ASHLAR_ASSERT(expert_Tk.shape.ndim() == 2);
+  check_tensor(expert_Tk, expert_Tk.shape, DType::kI32);
+  check_tensor(plan.row_of_token_Tk, expert_Tk.shape, DType::kI32);
+  check_tensor(plan.token_of_row_R, {R}, DType::kI32);
   check_tensor(plan.row_of_expert_E1, {E + 1}, DType::kI32);
   check_tensor(plan.count_X, {E + 1}, DType::kI64);
-  const auto call = ctx.record("route_plan", expert_T.dtype, {0, 3 * expert_T.bytes()});
-  cpu::route_plan(ctx, num_experts, expert_T, plan);
+  const auto call = ctx.record("route_plan", expert_Tk.dtype, {0, 3 * expert_Tk.bytes()});
+  cpu::route_plan(ctx, num_experts, expert_Tk, plan);
 }
 
 void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
-                 const Tensor& x_rows_TH) {
-  ASHLAR_ASSERT(m_TH.shape.ndim() == 2 && m_TH.shape[0] == plan.row_of_token_T.numel());
-  check_tensor(x_rows_TH, m_TH.shape, m_TH.dtype);
-  const auto call =
-      ctx.record("gather_rows", m_TH.dtype, {0, bytes_of({m_TH, x_rows_TH, plan.token_of_row_T})},
-                 TraceEvent::Varies::kExpertRows, m_TH.shape[0]);
-  cpu::gather_rows(ctx, plan, m_TH, x_rows_TH);
+                 const Tensor& x_rows_RH) {
+  const int64_t R = plan.token_of_row_R.numel();
+  ASHLAR_ASSERT(m_TH.shape.ndim() == 2 && m_TH.shape[0] == plan.row_of_token_Tk.shape[0]);
+  check_tensor(x_rows_RH, {R, m_TH.shape[1]}, m_TH.dtype);
+  const auto call = ctx.record("gather_rows", m_TH.dtype,
+                               {0, 2 * x_rows_RH.bytes() + plan.token_of_row_R.bytes()},
+                               TraceEvent::Varies::kExpertRows, R);
+  cpu::gather_rows(ctx, plan, m_TH, x_rows_RH);
 }
 
 void combine_forward(const Context& ctx, const CombineForward& x) {
-  check_rows(x.plan, {x.e_TH, x.y_rows_TH, x.m_TH}, x.chosen_T);
-  const auto call = ctx.record("combine_forward", x.e_TH.dtype,
-                               {x.e_TH.numel(), bytes_of({x.y_rows_TH, x.e_TH, x.chosen_T})});
+  check_rows(x.plan, {x.e_TH, x.m_TH}, x.y_rows_RH, x.chosen_Tk);
+  const int64_t k = x.chosen_Tk.shape[1];
+  const auto call =
+      ctx.record("combine_forward", x.e_TH.dtype,
+                 {(2 * k - 1) * x.e_TH.numel(), bytes_of({x.y_rows_RH, x.e_TH, x.chosen_Tk})});
   cpu::combine_forward(ctx, x);
 }
 
 void combine_backward(const Context& ctx, const CombineBackward& x) {
-  check_rows(x.plan, {x.de_TH, x.y_rows_TH, x.m_TH, x.dy_rows_TH}, x.chosen_T);
-  check_tensor(x.dchosen_T, x.chosen_T.shape, x.chosen_T.dtype);
+  check_rows(x.plan, {x.de_TH, x.m_TH}, x.y_rows_RH, x.chosen_Tk);
+  check_real(x.dy_rows_RH, x.y_rows_RH.shape);
+  check_tensor(x.dchosen_Tk, x.chosen_Tk.shape, x.chosen_Tk.dtype);
   const auto call =
       ctx.record("combine_backward", x.de_TH.dtype,
-                 {3 * x.de_TH.numel(),
-                  bytes_of({x.de_TH, x.y_rows_TH, x.dy_rows_TH, x.chosen_T, x.dchosen_T})});
+                 {3 * x.y_rows_RH.numel(),
+                  bytes_of({x.de_TH, x.y_rows_RH, x.dy_rows_RH, x.chosen_Tk, x.dchosen_Tk})});
   cpu::combine_backward(ctx, x);
 }
 
 void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
-  check_rows(x.plan, {x.dx_rows_TH, x.de_TH, x.dm_TH}, x.chosen_T);
+  check_rows(x.plan, {x.de_TH, x.dm_TH}, x.dx_rows_RH, x.chosen_Tk);
   const auto call = ctx.record("scatter_rows_add", x.dm_TH.dtype,
-                               {x.dm_TH.numel(), x.dx_rows_TH.bytes() + 2 * x.dm_TH.bytes()});
+                               {x.dx_rows_RH.numel(), x.dx_rows_RH.bytes() + 2 * x.dm_TH.bytes()});
   cpu::scatter_rows_add(ctx, x);
+}
+
+void shared_add_forward(const Context& ctx, const Tensor& z_T, const Tensor& s_TH,
+                        const Tensor& e_TH) {
+  check_real(s_TH, e_TH.shape);
+  check_real(e_TH, e_TH.shape);
+  if (z_T) check_tensor(z_T, {e_TH.shape[0]}, z_T.dtype);
+  ASHLAR_ASSERT(!z_T || is_stream(z_T.dtype));
+  const auto call = ctx.record("shared_add_forward", e_TH.dtype,
+                               {(z_T ? 2 : 1) * e_TH.numel(), bytes_of({z_T, s_TH, e_TH, e_TH})});
+  cpu::shared_add_forward(ctx, z_T, s_TH, e_TH);
+}
+
+void shared_add_backward(const Context& ctx, const SharedAddBackward& x) {
+  for (const Tensor* t : {&x.de_TH, &x.s_TH, &x.ds_TH}) check_real(*t, x.de_TH.shape);
+  ASHLAR_ASSERT(is_stream(x.z_T.dtype));
+  check_tensor(x.z_T, {x.de_TH.shape[0]}, x.z_T.dtype);
+  check_tensor(x.dz_T, x.z_T.shape, x.z_T.dtype);
+  const auto call =
+      ctx.record("shared_add_backward", x.de_TH.dtype,
+                 {3 * x.de_TH.numel(), bytes_of({x.de_TH, x.z_T, x.s_TH, x.ds_TH, x.dz_T})});
+  cpu::shared_add_backward(ctx, x);
 }
 
 void swiglu_forward(const Context& ctx, const Tensor& row_of_expert_E1, const Tensor& gate_up_T2F,

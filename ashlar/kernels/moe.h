@@ -1,19 +1,23 @@
-// Moving tokens to experts and back, top-1 and dropless; SwiGLU between the two products of experts
-// or of a dense MLP.
+// Moving tokens to the k experts of each and back, dropless; SwiGLU between the two products of
+// experts or of a dense MLP; what a shared expert adds.
 //
-//   plan     rows sorted by expert, tokens of one expert in token order; skipped tokens (class E)
+//   plan     rows sorted by expert, tokens of one expert in token order; skipped choices (class E)
 //            get no row
 //   gather   x_rows[i] = m[token_of_row[i]]
-//   combine  e_t = p_t * y_rows[row_of_token[t]];  skip: 0, or p_t * m_t with identity semantics
+//   combine  e_t = sum over j of p_tj * y_rows[row_of_token[t, j]], in the order of j;
+//            skip: adds nothing, or p_tj * m_t with identity semantics
 //   swiglu   act = silu(gate) * up,  gate_up = [gate | up]
+//   shared   e_t += sigmoid(z_t) s_t, or s_t without a gate
 //
-// Source   ZAYA1, arXiv 2511.17127 section on the mixture of experts; SwiGLU: Shazeer 2020,
-//          arXiv:2002.05202.
-// Shapes   T tokens, E experts, H width, F expert width; rows [T, .]: the first row_of_expert[E]
-//          rows hold tokens, the rest are undefined and never read.
+// Source   ZAYA1, arXiv 2511.17127 section on the mixture of experts; top-k: Shazeer et al. 2017,
+//          arXiv:1701.06538; SwiGLU: Shazeer 2020, arXiv:2002.05202; gated shared expert: Qwen2
+//          report, arXiv:2407.10671.
+// Shapes   T tokens, k experts of each, E experts, H width, F expert width; rows [R, .], R = T k:
+//          the first row_of_expert[E] rows hold tokens, the rest are undefined and never read.
 // Types    m, x_rows, act and their gradients: F32, BF16 or F64; y_rows, gate_up, e: F32, F64 or
 //          BF16.
-// Numerics deterministic; a token's combine reads one row.
+// Numerics deterministic: a token's results are added up in the order of j, whatever the device
+//          that made them.
 #pragma once
 
 #include "ashlar/kernels/context.h"
@@ -22,41 +26,53 @@ namespace ashlar::kernels {
 
 struct RoutePlan {
   Tensor row_of_expert_E1;  // I32 [E+1]: expert e owns rows [row_of_expert[e], row_of_expert[e+1])
-  Tensor token_of_row_T;    // I32 [T]
-  Tensor row_of_token_T;    // I32 [T]; -1: skipped
-  Tensor count_X;           // I64 [E+1]: tokens per class, skip last
+  Tensor token_of_row_R;    // I32 [R]
+  Tensor row_of_token_Tk;   // I32 [T, k]; -1: skipped
+  Tensor count_X;           // I64 [E+1]: choices of each class, skip last
 };
 
-void route_plan(const Context&, int64_t num_experts, const Tensor& expert_T, const RoutePlan& plan);
+void route_plan(const Context&, int64_t num_experts, const Tensor& expert_Tk,
+                const RoutePlan& plan);
 
-void gather_rows(const Context&, const RoutePlan&, const Tensor& m_TH, const Tensor& x_rows_TH);
+void gather_rows(const Context&, const RoutePlan&, const Tensor& m_TH, const Tensor& x_rows_RH);
 
 struct CombineForward {
   const RoutePlan& plan;
-  bool identity;  // skipped tokens give p * m instead of 0
-  Tensor y_rows_TH, chosen_T, m_TH;
+  bool identity;  // skipped choices give p * m instead of 0
+  Tensor y_rows_RH, chosen_Tk, m_TH;
   Tensor e_TH;  // filled
 };
 void combine_forward(const Context&, const CombineForward&);
 
-// dy_rows[row of t] = p_t de_t;  dchosen_t = <de_t, y_row>;  skipped: dchosen_t = 0, or <de_t, m_t>
-// with identity semantics (scatter_rows_add then carries p_t de_t to dm).
+// dy_rows[row of t, j] = p_tj de_t;  dchosen_tj = <de_t, y_row>;  skipped: dchosen_tj = 0, or
+// <de_t, m_t> with identity semantics (scatter_rows_add then carries p_tj de_t to dm).
 struct CombineBackward {
   const RoutePlan& plan;
   bool identity;
-  Tensor de_TH, y_rows_TH, chosen_T, m_TH;
-  Tensor dy_rows_TH, dchosen_T;  // filled
+  Tensor de_TH, y_rows_RH, chosen_Tk, m_TH;
+  Tensor dy_rows_RH, dchosen_Tk;  // filled
 };
 void combine_backward(const Context&, const CombineBackward&);
 
-// dm_t += dx_rows[row of t]; skipped tokens with identity: dm_t += p_t de_t.
+// dm_t += sum over j, in its order, of dx_rows[row of t, j]; skipped choices with identity:
+// dm_t += p_tj de_t.
 struct ScatterRowsAdd {
   const RoutePlan& plan;
   bool identity;
-  Tensor dx_rows_TH, chosen_T, de_TH;
+  Tensor dx_rows_RH, chosen_Tk, de_TH;
   Tensor dm_TH;  // added to
 };
 void scatter_rows_add(const Context&, const ScatterRowsAdd&);
+
+// e_t += sigmoid(z_t) s_t; without z, s_t.  s and e: F32, F64 or BF16; z of the stream's type.
+void shared_add_forward(const Context&, const Tensor& z_T, const Tensor& s_TH, const Tensor& e_TH);
+// ds_t = sigmoid(z_t) de_t;  dz_t = sigmoid'(z_t) <de_t, s_t>.
+struct SharedAddBackward {
+  Tensor de_TH;
+  Tensor z_T, s_TH;
+  Tensor ds_TH, dz_T;  // filled
+};
+void shared_add_backward(const Context&, const SharedAddBackward&);
 
 // Works on the rows that belong to an expert, the first row_of_expert[E]; without row_of_expert on
 // all T rows.  Its cost counts all T rows, as that of the products around it: the host does not

@@ -27,6 +27,15 @@ struct Carry {
   Tensor d_out{}, d_in{};  // backward overwrites d_in
 };
 
+// What a step's loss is made of beside the cross entropy: losses of the routers (linear_router.h),
+// which add to the gradients in backward.  Coefficients; 0: none.
+struct StepLosses {
+  double balance = 0.0, z = 0.0;
+  double token_share = 0.0;  // 1 / tokens of the step, of all ranks
+  int64_t num_rows = 1;      // of the micro-batch; a layer has an equal part of each
+  int64_t row_length = 1;    // tokens of a whole row, wherever they stand
+};
+
 // One micro-batch on its way through a branch.
 struct Pass {
   const Types& types;
@@ -42,6 +51,7 @@ struct Pass {
   // made again from a.  Only feed-forwards are asked to.
   bool replay = false;
   LateProducts* late = nullptr;  // keeps back the products that only gradients of weights need
+  StepLosses losses{};           // of backward
   // For a product whose operands are overwritten soon.
   Pass at_once() const {
     Pass pass = *this;
@@ -70,8 +80,11 @@ struct SavedArenas {
 
 // What balancing and people want to know of experts; of the micro-batch that ran last in a slot.
 struct ExpertLoad {
-  Tensor count_X;   // [E + 1] I64: tokens of each expert, then those that no expert took
-  Tensor expert_T;  // I32
+  Tensor count_X;    // [E + 1] I64: choices of each expert, then those that chose none
+  Tensor expert_Tk;  // I32: of each token, in ascending order
+  // [2] in the stream type, of the last backward: the balance and the z loss of this rank's tokens,
+  // as they are added to the step's loss.  Absent: the router has none.
+  Tensor losses_2;
 };
 
 // What a branch says of itself once its tensors are listed.

@@ -68,6 +68,10 @@ class SequenceExchange {
   // Only now are dq dk dv those of the local q k v.
   virtual void finish_key_gradients(const kernels::Context&, const Pass&,
                                     const kernels::AttentionGradients&) {}
+
+  // Adds up in place what is known of the rows of the batch over everybody who has other tokens of
+  // the same rows.
+  virtual void sum_over_rows(const Tensor& of_rows) { (void)of_rows; }
 };
 
 // Where key heads stand here without all of their query heads (ExchangeNeeds::key_copies): the mean
@@ -89,28 +93,51 @@ struct ExpertRows {
   Tensor row_of_expert_E1;  // I32: those of expert e are [row_of_expert[e], row_of_expert[e + 1])
 };
 
+// Rows of tokens in one of the rounds in which they go to the experts.  Two rounds may be under way
+// at a time, in different rooms.
+struct ExpertRound {
+  enum class Kind : uint8_t {
+    kForward,   // tokens and what experts make of them
+    kBackward,  // the gradients of these
+    kAgain,     // tokens once more, for backward
+  };
+  Kind kind;
+  int number, total;
+  const kernels::RoutePlan& plan;  // of the tokens here
+  Tensor counts;                   // as ExpertExchange::count filled it
+  // Of the tokens here, sorted by expert as the plan says: what is sent, and where the results go.
+  kernels::Matrix rows, results;
+  // Room for the rows and results of the experts here, where they may come from elsewhere: 0 or 1.
+  int room = 0;
+  kernels::Matrix rows_here{}, results_here{};
+  Tensor row_of_expert_here{};  // I32 [experts here + 1]; receive_rows fills it
+};
+
 // Rows of tokens on their way to where their experts stand, and the results on their way back;
 // forward, and with gradients backward.  Here both are this device's, and nothing moves.
 class ExpertExchange {
  public:
   virtual ~ExpertExchange() = default;
-  // Posts rows, sorted by expert as the plan says; `results`: where what comes back goes.
-  virtual void post_rows(const kernels::Context&, const Pass&, const kernels::RoutePlan& plan,
-                         const kernels::Matrix& rows, const kernels::Matrix& results) {
-    here_ = {rows, results, plan.row_of_expert_E1};
+  // Tells everybody how many rows go where; gives the number of rounds that they need, the same on
+  // all ranks.  counts: I32 [ranks, E + 1], filled.
+  virtual int count(const kernels::Context&, const kernels::RoutePlan&, const Tensor& counts) {
+    (void)counts;
+    return 1;
   }
-  virtual ExpertRows receive_rows(const kernels::Context&, const Pass&) { return here_; }
+  virtual void post_rows(const kernels::Context&, const ExpertRound&) {}
+  virtual ExpertRows receive_rows(const kernels::Context&, const ExpertRound& round) {
+    return {round.rows, round.results, round.plan.row_of_expert_E1};
+  }
   // After the results of received rows were filled in.
-  virtual void post_results(const kernels::Context&, const Pass&) {}
-  virtual void receive_results(const kernels::Context&, const Pass&) {}
+  virtual void post_results(const kernels::Context&, const ExpertRound&) {}
+  virtual void receive_results(const kernels::Context&, const ExpertRound&) {}
 
-  // Gradients of the routing probabilities, a part of which each part of the width gives; in place.
-  virtual void sum_partial(const Tensor& dchosen_T) { (void)dchosen_T; }
-  // The one who adds what all compute alike: skipped tokens, and the router's input gradient.
+  // Gradients of routing weights, [T, k], and of a shared expert's gate, [T] behind them: each part
+  // of the width gives a part of them.  In place.
+  virtual void sum_partial(const Tensor& gradients) { (void)gradients; }
+  // The one who adds what all compute alike: skipped tokens, and the input gradient of router and
+  // gate.
   virtual bool leads() const { return true; }
-
- private:
-  ExpertRows here_;
 };
 
 struct Exchanges {

@@ -228,7 +228,8 @@ Pass ModelCall::at(int64_t block, int slot) const {
           .slot = slot,
           .rope = rope[size_t(block)],
           .accumulate = accumulate,
-          .late = late};
+          .late = late,
+          .losses = losses};
 }
 
 void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {

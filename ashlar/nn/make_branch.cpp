@@ -2,7 +2,9 @@
 
 #include "ashlar/nn/attention.h"
 #include "ashlar/nn/cca_attention.h"
+#include "ashlar/nn/linear_router.h"
 #include "ashlar/nn/mlp.h"
+#include "ashlar/nn/mlp_router.h"
 #include "ashlar/nn/moe.h"
 
 namespace ashlar::nn {
@@ -20,8 +22,16 @@ std::unique_ptr<Branch> make(const MlpSpec&) {
   return std::make_unique<MlpBranch>();
 }
 
-std::unique_ptr<Branch> make(const MoeSpec&) {
-  return std::make_unique<MoeBranch>();
+std::unique_ptr<Branch> make(const MoeSpec& spec) {
+  return std::make_unique<MoeBranch>(make_router(spec.router));
+}
+
+std::unique_ptr<Router> make(const MlpRouterSpec&) {
+  return std::make_unique<MlpRouter>();
+}
+
+std::unique_ptr<Router> make(const LinearRouterSpec&) {
+  return std::make_unique<LinearRouter>();
 }
 
 }  // namespace
@@ -32,6 +42,10 @@ std::unique_ptr<Branch> make_mixer(const MixerSpec& mixer) {
 
 std::unique_ptr<Branch> make_feed_forward(const FeedForwardSpec& feed_forward) {
   return std::visit([](const auto& spec) { return make(spec); }, feed_forward);
+}
+
+std::unique_ptr<Router> make_router(const RouterSpec& router) {
+  return std::visit([](const auto& spec) { return make(spec); }, router);
 }
 
 }  // namespace ashlar::nn

@@ -7,8 +7,7 @@ namespace ashlar::nn {
 using kernels::Context;
 using kernels::Matrix;
 
-void MlpWeights::list(const LayerSpec& layer, StoredVisitor visit) {
-  const int64_t width = std::get<MlpSpec>(layer.of_block().feed_forward).width;
+void MlpWeights::list(const LayerSpec& layer, int64_t width, StoredVisitor visit) {
   H = layer.model.hidden_size;
   F = layer.share.of(Grain::kWidth, width).size();
   const Section part{Grain::kWidth, width, 1, 0, width};
@@ -27,41 +26,51 @@ MlpSaved MlpSaved::make(Arena& arena, const MlpWeights& weights, const Types& ty
           .act = arena.take(types.activation, {num_tokens, weights.F})};
 }
 
-void MlpBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
-                        int slot) {
-  saved_.set(slot, MlpSaved::make(arenas.block, weights_, types, shape.num_tokens));
-}
-
-// All that backward reads.
-void MlpBranch::fill_act(const Context& ctx, const Pass& pass, const Tensor& m_TH) const {
-  const MlpSaved& saved = saved_[pass.slot];
-  linear_forward(ctx, pass.types.compute, Matrix::of(m_TH), weights_.gate_up.operand,
+void mlp_inner(const Context& ctx, const Pass& pass, const MlpWeights& w, const MlpSaved& saved,
+               const Tensor& m_TH) {
+  linear_forward(ctx, pass.types.compute, Matrix::of(m_TH), w.gate_up.operand,
                  Matrix::of(saved.gate_up));
   swiglu_forward(ctx, {}, saved.gate_up, saved.act);
 }
 
-void MlpBranch::forward(const Context& ctx, const Pass& pass, int, const Tensor& m_TH, const Carry&,
-                        const Tensor& e_TH) {
-  fill_act(ctx, pass, m_TH);
-  linear_forward(ctx, pass.types.compute, Matrix::of(saved_[pass.slot].act), weights_.down.operand,
-                 Matrix::of(e_TH));
+void mlp_output(const Context& ctx, const Pass& pass, const MlpWeights& w, const MlpSaved& saved,
+                const Tensor& e_TH) {
+  linear_forward(ctx, pass.types.compute, Matrix::of(saved.act), w.down.operand, Matrix::of(e_TH));
 }
 
-void MlpBranch::backward(const Context& ctx, const Pass& pass, int, const BackwardTensors& t) {
-  if (pass.replay) fill_act(ctx, pass, t.a);
-  const MlpWeights& w = weights_;
-  const MlpSaved& saved = saved_[pass.slot];
+void mlp_backward(const Context& ctx, const Pass& pass, const MlpWeights& w, const MlpSaved& saved,
+                  const Tensor& m_TH, const Tensor& de_TH, const Tensor& dm_TH) {
   const auto [stream, activation, compute] = pass.types;
   const Tensor dgate_up = gradient_room(ctx, pass, activation, saved.gate_up.shape);
   {
     const Arena::Scope inner(*ctx.workspace);
     const Tensor dact = ctx.workspace->take(activation, saved.act.shape);
-    linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.down.operand, Matrix::of(dact));
-    weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(saved.act), w.down.gradient);
+    linear_backward_input(ctx, compute, Matrix::of(de_TH), w.down.operand, Matrix::of(dact));
+    weight_gradient(ctx, pass, Matrix::of(de_TH), Matrix::of(saved.act), w.down.gradient);
     swiglu_backward(ctx, {}, dact, saved.gate_up, dgate_up);
   }
-  weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(t.a), w.gate_up.gradient);
-  linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand, Matrix::of(t.da));
+  weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(m_TH), w.gate_up.gradient);
+  linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand, Matrix::of(dm_TH));
+}
+
+void MlpBranch::list(const LayerSpec& layer, StoredVisitor visit) {
+  weights_.list(layer, std::get<MlpSpec>(layer.of_block().feed_forward).width, visit);
+}
+
+void MlpBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
+                        int slot) {
+  saved_.set(slot, MlpSaved::make(arenas.block, weights_, types, shape.num_tokens));
+}
+
+void MlpBranch::forward(const Context& ctx, const Pass& pass, int, const Tensor& m_TH, const Carry&,
+                        const Tensor& e_TH) {
+  mlp_inner(ctx, pass, weights_, saved_[pass.slot], m_TH);
+  mlp_output(ctx, pass, weights_, saved_[pass.slot], e_TH);
+}
+
+void MlpBranch::backward(const Context& ctx, const Pass& pass, int, const BackwardTensors& t) {
+  if (pass.replay) mlp_inner(ctx, pass, weights_, saved_[pass.slot], t.a);
+  mlp_backward(ctx, pass, weights_, saved_[pass.slot], t.a, t.d_o, t.da);
 }
 
 }  // namespace ashlar::nn

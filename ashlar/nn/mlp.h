@@ -1,4 +1,4 @@
-// The feed-forward of a dense block: one SwiGLU for all tokens.
+// One SwiGLU for all tokens: the feed-forward of a dense block, and the shared expert of a mixture.
 //
 //   e = (silu(gate m) * (up m)) down^T
 //
@@ -16,7 +16,8 @@ struct MlpWeights {
   int64_t H, F;          // F: of the width that stands here
   Weight gate_up, down;  // [2F, H], [H, F]
 
-  void list(const LayerSpec& layer, StoredVisitor visit);
+  // width: of the whole model.
+  void list(const LayerSpec& layer, int64_t width, StoredVisitor visit);
 };
 
 struct MlpSaved {
@@ -26,9 +27,19 @@ struct MlpSaved {
                        int64_t num_tokens);
 };
 
+// Fills all of `saved`, which is what backward reads.
+void mlp_inner(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
+               const Tensor& m_TH);
+// e from what mlp_inner filled.
+void mlp_output(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
+                const Tensor& e_TH);
+// Adds to the gradients (see Pass::accumulate); overwrites dm.
+void mlp_backward(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
+                  const Tensor& m_TH, const Tensor& de_TH, const Tensor& dm_TH);
+
 class MlpBranch final : public Branch {
  public:
-  void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
+  void list(const LayerSpec& layer, StoredVisitor visit) override;
   BranchNeeds needs() const override { return {}; }
   void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
   void forward(const kernels::Context&, const Pass&, int part, const Tensor& m_TH, const Carry&,
@@ -37,7 +48,6 @@ class MlpBranch final : public Branch {
   std::optional<ExpertLoad> load(int) const override { return std::nullopt; }
 
  private:
-  void fill_act(const kernels::Context&, const Pass&, const Tensor& m_TH) const;
   MlpWeights weights_;
   Slots<MlpSaved> saved_;
 };

@@ -78,6 +78,7 @@ struct ModelCall {
   std::span<const Tensor> rope;  // [positions, rho], by block
   bool accumulate = true;        // of backward; see Pass
   LateProducts* late = nullptr;  // likewise
+  StepLosses losses{};           // likewise
   Pass at(int64_t block, int slot) const;
 };
 

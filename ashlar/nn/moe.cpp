@@ -2,14 +2,24 @@
 //
 //   forward    route             m -> router's choices -> plan; m -> x_rows, sorted by expert
 //              experts           x_rows -> gate_up -> act -> y_rows, by whoever has the expert
-//              combine           y_rows, probabilities -> e
+//              combine           y_rows, weights -> e;  e += the shared expert's
 //   backward   combine_backward  de -> dy_rows, dchosen
 //              experts_backward  dy_rows -> dact -> dgate_up -> dx_rows
 //              route_backward    dchosen through the router -> dm;  dm += dx_rows
 //
 // Rows go to experts and back through ExpertExchange, forward and backward alike: a part posts
-// them, the next receives them.
+// them, the next receives them.  The shared expert, which needs no exchange, runs in between.
+//
+// Where ranks share the experts, rows go in rounds, in two rooms by turns: while the experts work
+// on one round the rows of the next arrive, and the results of the one before leave.
+//
+//   forward    round 0, 1, ...; room = number % 2; what the last two leave in their rooms is kept
+//   backward   the last two first, from what is kept (index 0: room 0); then 0, 1, ..., whose rows
+//              are sent once more, and whose gate_up and act are made again, in room index % 2
 #include "ashlar/nn/moe.h"
+
+#include <algorithm>
+#include <cmath>
 
 #include "ashlar/kernels/copy.h"
 
@@ -25,19 +35,49 @@ bool adds_skipped(const MoeShape& shape, const ExpertExchange& experts) {
   return shape.skip_identity && experts.leads();
 }
 
+// The first so many rows.
+Matrix rows_of(const Tensor& all, int64_t rows) {
+  return Matrix::of(all.slice(0, rows));
+}
+
+// A dry run gives every expert as many rows, and more may come: counts the workspace of a full room
+// too, beside the trace.
+template <typename Run>
+void for_a_full_room(const Context& ctx, const ExpertRound& round, Run run) {
+  if (!ctx.meta() || !round.counts) return;
+  Context counting = ctx;
+  counting.trace = nullptr;
+  run(counting, ExpertRows{round.rows_here, round.results_here, round.row_of_expert_here});
+}
+
+Matrix as_column(const Tensor& vector_T) {
+  return Matrix::of(vector_T.view({vector_T.numel(), 1}));
+}
+
 }  // namespace
 
 MoeShape MoeShape::of(const MoeSpec& whole, int64_t hidden_size, const Share& share) {
-  return {hidden_size, whole.num_experts, share.of(Grain::kWidth, whole.width).size(),
-          whole.skip_output == SkipOutput::kIdentity};
+  const auto* zaya = std::get_if<MlpRouterSpec>(&whole.router);
+  return {.H = hidden_size,
+          .E = whole.num_experts,
+          .F = share.of(Grain::kWidth, whole.width).size(),
+          .k = whole.experts_of_token(),
+          .skip_identity = zaya && zaya->skip_output == SkipOutput::kIdentity,
+          .E_here = share.of(Grain::kExpert, whole.num_experts).size()};
 }
 
-void MoeWeights::list(const LayerSpec& layer, StoredVisitor visit) {
+int64_t rows_of_round(int64_t rows, const Share& share) {
+  const double all = std::min(share.expert_rows, double(share.experts.count)) * double(rows);
+  return int64_t(std::ceil(all / 2.0));  // of the two that are under way
+}
+
+void MoeWeights::list(const LayerSpec& layer, Router& router, StoredVisitor visit) {
   const auto& moe = std::get<MoeSpec>(layer.of_block().feed_forward);
-  shape = MoeShape::of(moe, layer.model.hidden_size, layer.share);
+  share = layer.share;
+  shape = MoeShape::of(moe, layer.model.hidden_size, share);
   router.list(layer.under("gate."), visit);
-  const auto [H, E, here, skip] = shape;
-  const int64_t F = moe.width;
+  const int64_t H = shape.H, E = shape.E, E_here = shape.E_here, here = shape.F, F = moe.width;
+  const Section expert{Grain::kExpert, E, 1, 0, E};
   const Section gate{Grain::kWidth, F, 1, 0, F}, up{Grain::kWidth, F, 1, F, F};
   const auto stack = [&](const char* name, const Shape& whole, InitRule init, int64_t halves,
                          Cut cut) {
@@ -48,42 +88,73 @@ void MoeWeights::list(const LayerSpec& layer, StoredVisitor visit) {
                          .decay = true,
                          .num_matrices = E,
                          .halves = halves,
-                         .cuts = {std::move(cut)}};
+                         .cuts = {{0, {expert}}, std::move(cut)}};
   };
   visit({.weight = &gate_up,
          .logical = {stack("experts.gate_up_proj", {E, 2 * F, H}, layer.normal(), 2,
                            {1, {gate, up}})},
-         .operand_shape = {E, 2 * here, H}});
+         .operand_shape = {E_here, 2 * here, H}});
   visit({.weight = &down,
          .logical = {stack("experts.down_proj", {E, H, F}, layer.output(), 1, {2, {gate}})},
-         .operand_shape = {E, H, here}});
+         .operand_shape = {E_here, H, here}});
+  if (moe.shared.width == 0) return;
+  shared.emplace().list(layer.under("shared_expert."), moe.shared.width, visit);
+  gated = moe.shared.gate;
+  if (!gated) return;
+  visit({.weight = &shared_gate,
+         .logical = {{.name = layer.prefix + "shared_expert_gate.weight",
+                      .shape = {1, H},
+                      .init = layer.normal(),
+                      .kind = OptimizerKind::kAdamW,  // a classifier, as the router's matrix is
+                      .decay = true}},
+         .operand_shape = {1, H}});
 }
 
 MoeSaved MoeSaved::make(const SavedArenas& arenas, const MoeWeights& weights, const Types& types,
                         int64_t num_tokens) {
-  const auto [H, E, F, skip] = weights.shape;
-  const int64_t T = num_tokens;
+  const MoeShape& z = weights.shape;
+  const int64_t H = z.H, E = z.E, F = z.F, k = z.k, T = num_tokens, R = T * k;
   Arena& arena = arenas.block;
   MoeSaved s;
-  s.router = RouterSaved::make(arenas, weights.router.shape, types, T);
   s.plan.row_of_expert_E1 = arena.take(DType::kI32, {E + 1});
-  s.plan.token_of_row_T = arena.take(DType::kI32, {T});
-  s.plan.row_of_token_T = arena.take(DType::kI32, {T});
+  s.plan.token_of_row_R = arena.take(DType::kI32, {R});
+  s.plan.row_of_token_Tk = arena.take(DType::kI32, {T, k});
   s.plan.count_X = arenas.lasting.take(DType::kI64, {E + 1});
-  s.x_rows = arena.take(types.activation, {T, H});
-  s.gate_up = arena.take(types.activation, {T, 2 * F});
-  s.act = arena.take(types.activation, {T, F});
-  s.y_rows = arena.take(types.stream, {T, H});
+  s.x_rows = arena.take(types.activation, {R, H});
+  const auto take_products = [&](MoeSaved::Room& room, int64_t rows) {
+    room.gate_up = arena.take(types.activation, {rows, 2 * F});
+    room.act = arena.take(types.activation, {rows, F});
+  };
+  const int ranks = weights.share.experts.count;
+  if (ranks == 1) take_products(s.rooms[0], R);
+  s.y_rows = arena.take(types.stream, {R, H});
+  if (ranks > 1) {
+    s.counts = arena.take(DType::kI32, {ranks, E + 1});
+    const int64_t rows = rows_of_round(R, weights.share);
+    for (MoeSaved::Room& room : s.rooms) {
+      room.x = arena.take(types.activation, {rows, H});
+      room.y = arena.take(types.stream, {rows, H});
+      room.row_of_expert = arena.take(DType::kI32, {z.E_here + 1});
+      take_products(room, rows);
+    }
+  }
+  if (!weights.shared) return s;
+  s.shared = MlpSaved::make(arena, *weights.shared, types, T);
+  s.shared_out = arena.take(types.stream, {T, H});
+  if (weights.gated) s.gate = arena.take(types.stream, {T});
   return s;
 }
 
 void MoeBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
                         int slot) {
+  router_->lay_out(arenas, types, shape.num_tokens, slot);
   saved_.set(slot, MoeSaved::make(arenas, weights_, types, shape.num_tokens));
+  rounds_.resize(std::max(rounds_.size(), size_t(slot) + 1));
 }
 
 std::optional<ExpertLoad> MoeBranch::load(int slot) const {
-  return ExpertLoad{saved_[slot].plan.count_X, saved_[slot].router.expert};
+  return ExpertLoad{saved_[slot].plan.count_X, router_->choice(slot).expert_Tk,
+                    router_->losses(slot)};
 }
 
 void MoeBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& m_TH,
@@ -102,36 +173,98 @@ void MoeBranch::backward(const Context& ctx, const Pass& pass, int part, const B
 }
 
 void MoeBranch::route(const Context& ctx, const Pass& pass, const Tensor& m_TH,
-                      const Carry& carry) const {
+                      const Carry& carry) {
   const MoeSaved& saved = saved_[pass.slot];
-  router_forward(ctx, pass.types, weights_.router, saved.router, m_TH, carry);
-  route_plan(ctx, weights_.shape.E, saved.router.expert, saved.plan);
+  router_->forward(ctx, pass, m_TH, carry);
+  route_plan(ctx, weights_.shape.E, router_->choice(pass.slot).expert_Tk, saved.plan);
   gather_rows(ctx, saved.plan, m_TH, saved.x_rows);
-  pass.exchanges.experts->post_rows(ctx, pass, saved.plan, Matrix::of(saved.x_rows),
-                                    Matrix::of(saved.y_rows));
+  ExpertExchange& exchange = *pass.exchanges.experts;
+  int& rounds = rounds_[size_t(pass.slot)];
+  rounds = exchange.count(ctx, saved.plan, saved.counts);
+  for (int round = 0; round < std::min(2, rounds); ++round)
+    exchange.post_rows(ctx, forward_round(round, pass.slot));
+  if (weights_.shared) shared(ctx, pass, m_TH);
+}
+
+ExpertRound MoeBranch::forward_round(int number, int slot) const {
+  const MoeSaved& saved = saved_[slot];
+  const MoeSaved::Room& room = saved.rooms[size_t(number) % 2];
+  ExpertRound round{.kind = ExpertRound::Kind::kForward,
+                    .number = number,
+                    .total = rounds_[size_t(slot)],
+                    .plan = saved.plan,
+                    .counts = saved.counts,
+                    .rows = Matrix::of(saved.x_rows),
+                    .results = Matrix::of(saved.y_rows),
+                    .room = number % 2};
+  if (!saved.counts) return round;
+  round.rows_here = Matrix::of(room.x);
+  round.results_here = Matrix::of(room.y);
+  round.row_of_expert_here = room.row_of_expert;
+  return round;
+}
+
+void MoeBranch::shared(const Context& ctx, const Pass& pass, const Tensor& m_TH) const {
+  const MoeSaved& saved = saved_[pass.slot];
+  mlp_inner(ctx, pass, *weights_.shared, saved.shared, m_TH);
+  mlp_output(ctx, pass, *weights_.shared, saved.shared, saved.shared_out);
+  if (weights_.gated)
+    linear_forward(ctx, pass.types.compute, Matrix::of(m_TH), weights_.shared_gate.operand,
+                   as_column(saved.gate));
 }
 
 void MoeBranch::experts(const Context& ctx, const Pass& pass) const {
-  const MoeSaved& saved = saved_[pass.slot];
-  const auto [x, y, row_of_expert] = pass.exchanges.experts->receive_rows(ctx, pass);
-  grouped_linear_forward(ctx, pass.types.compute, x, weights_.gate_up.operand, row_of_expert,
-                         Matrix::of(saved.gate_up));
-  swiglu_forward(ctx, row_of_expert, saved.gate_up, saved.act);
-  grouped_linear_forward(ctx, pass.types.compute, Matrix::of(saved.act), weights_.down.operand,
-                         row_of_expert, y);
-  pass.exchanges.experts->post_results(ctx, pass);
+  ExpertExchange& exchange = *pass.exchanges.experts;
+  const int rounds = rounds_[size_t(pass.slot)];
+  for (int number = 0; number < rounds; ++number) {
+    const ExpertRound round = forward_round(number, pass.slot);
+    const MoeSaved::Room& room = saved_[pass.slot].rooms[size_t(number) % 2];
+    const ExpertRows here = exchange.receive_rows(ctx, round);
+    for_a_full_room(ctx, round, [&](const Context& counting, const ExpertRows& full) {
+      gate_up_and_act(counting, pass, full, room);
+      results(counting, pass, full, room);
+    });
+    gate_up_and_act(ctx, pass, here, room);
+    results(ctx, pass, here, room);
+    exchange.post_results(ctx, round);
+    if (number + 2 >= rounds) continue;
+    exchange.receive_results(ctx, round);
+    exchange.post_rows(ctx, forward_round(number + 2, pass.slot));
+  }
+}
+
+void MoeBranch::gate_up_and_act(const Context& ctx, const Pass& pass, const ExpertRows& here,
+                                const MoeSaved::Room& room) const {
+  const int64_t rows = here.rows.rows;
+  grouped_linear_forward(ctx, pass.types.compute, here.rows, weights_.gate_up.operand,
+                         here.row_of_expert_E1, rows_of(room.gate_up, rows));
+  swiglu_forward(ctx, here.row_of_expert_E1, room.gate_up.slice(0, rows), room.act.slice(0, rows));
+}
+
+void MoeBranch::results(const Context& ctx, const Pass& pass, const ExpertRows& here,
+                        const MoeSaved::Room& room) const {
+  grouped_linear_forward(ctx, pass.types.compute, rows_of(room.act, here.rows.rows),
+                         weights_.down.operand, here.row_of_expert_E1, here.results);
+}
+
+// Those of the last rounds, which are under way yet.
+void MoeBranch::receive_results(const Context& ctx, const Pass& pass) const {
+  const int rounds = rounds_[size_t(pass.slot)];
+  for (int number = std::max(0, rounds - 2); number < rounds; ++number)
+    pass.exchanges.experts->receive_results(ctx, forward_round(number, pass.slot));
 }
 
 void MoeBranch::combine(const Context& ctx, const Pass& pass, const Tensor& m_TH,
                         const Tensor& e_TH) const {
   const MoeSaved& saved = saved_[pass.slot];
-  pass.exchanges.experts->receive_results(ctx, pass);
+  receive_results(ctx, pass);
   combine_forward(ctx, {.plan = saved.plan,
                         .identity = adds_skipped(weights_.shape, *pass.exchanges.experts),
-                        .y_rows_TH = saved.y_rows,
-                        .chosen_T = saved.router.chosen,
+                        .y_rows_RH = saved.y_rows,
+                        .chosen_Tk = router_->choice(pass.slot).chosen_Tk,
                         .m_TH = m_TH,
                         .e_TH = e_TH});
+  if (weights_.shared) shared_add_forward(ctx, saved.gate, saved.shared_out, e_TH);
 }
 
 void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
@@ -139,59 +272,179 @@ void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const Bac
   if (pass.replay) {
     route(ctx, pass, t.a, t.carry);
     experts(ctx, pass);
-    pass.exchanges.experts->receive_results(ctx, pass);
+    receive_results(ctx, pass);
   }
   Arena& workspace = *ctx.workspace;
+  const Tensor& chosen = router_->choice(pass.slot).chosen_Tk;
+  const auto [stream, activation, compute] = pass.types;
+  const int64_t T = t.a.shape[0], R = chosen.numel();
   Gradients& g = gradients_;
-  g.dchosen = workspace.take(pass.types.stream, saved.router.chosen.shape);
-  g.dx_rows = workspace.take(pass.types.activation, saved.x_rows.shape);
+  g.partial = workspace.take(stream, {weights_.gated ? R + T : R});
+  g.dchosen = g.partial.slice(0, R).view(chosen.shape);
+  if (weights_.gated) g.dgate = g.partial.slice(R, R + T);
+  if (weights_.shared) g.dshared = workspace.take(stream, t.a.shape);
+  g.dx_rows = workspace.take(activation, saved.x_rows.shape);
   g.outputs.emplace(workspace);
-  g.dy_rows = gradient_room(ctx, pass, pass.types.activation, saved.y_rows.shape);
+  // The operand of a product that may wait: the rows here, or those in the rooms.
+  const bool shared_experts = bool(saved.counts);
+  g.dy_rows = shared_experts ? workspace.take(activation, saved.y_rows.shape)
+                             : gradient_room(ctx, pass, activation, saved.y_rows.shape);
+  for (size_t room = 0; shared_experts && room < 2; ++room) {
+    g.dy_here[room] = gradient_room(ctx, pass, activation, saved.rooms[room].y.shape);
+    g.dx_here[room] = workspace.take(activation, saved.rooms[room].x.shape);
+  }
   kernels::combine_backward(ctx, {.plan = saved.plan,
                                   .identity = adds_skipped(weights_.shape, *pass.exchanges.experts),
                                   .de_TH = t.d_o,
-                                  .y_rows_TH = saved.y_rows,
-                                  .chosen_T = saved.router.chosen,
+                                  .y_rows_RH = saved.y_rows,
+                                  .chosen_Tk = chosen,
                                   .m_TH = t.a,
-                                  .dy_rows_TH = g.dy_rows,
-                                  .dchosen_T = g.dchosen});
-  pass.exchanges.experts->post_rows(ctx, pass, saved.plan, Matrix::of(g.dy_rows),
-                                    Matrix::of(g.dx_rows));
+                                  .dy_rows_RH = g.dy_rows,
+                                  .dchosen_Tk = g.dchosen});
+  for (int index = 0; index < std::min(2, rounds_[size_t(pass.slot)]); ++index)
+    post_gradients(ctx, pass, index);
+  if (weights_.shared) shared_backward(ctx, pass, t);
+}
+
+ExpertRound MoeBranch::backward_round(int index, int slot, ExpertRound::Kind kind) const {
+  const MoeSaved& saved = saved_[slot];
+  const int total = rounds_[size_t(slot)];
+  // The last two by their rooms, then the others.
+  const int number = index >= 2 ? index - 2 : total == 1 ? 0 : total - 2 + (total + index) % 2;
+  const auto room = size_t(index) % 2;
+  ExpertRound round{.kind = kind,
+                    .number = number,
+                    .total = total,
+                    .plan = saved.plan,
+                    .counts = saved.counts,
+                    .rows = Matrix::of(saved.x_rows),
+                    .results = {},
+                    .room = int(room)};
+  if (kind == ExpertRound::Kind::kBackward) {
+    round.rows = Matrix::of(gradients_.dy_rows);
+    round.results = Matrix::of(gradients_.dx_rows);
+  }
+  if (!saved.counts) return round;
+  round.row_of_expert_here = saved.rooms[room].row_of_expert;
+  round.rows_here = Matrix::of(kind == ExpertRound::Kind::kBackward ? gradients_.dy_here[room]
+                                                                    : saved.rooms[room].x);
+  if (kind == ExpertRound::Kind::kBackward)
+    round.results_here = Matrix::of(gradients_.dx_here[room]);
+  return round;
+}
+
+void MoeBranch::post_gradients(const Context& ctx, const Pass& pass, int index) const {
+  using Kind = ExpertRound::Kind;
+  ExpertExchange& exchange = *pass.exchanges.experts;
+  if (index >= 2) exchange.post_rows(ctx, backward_round(index, pass.slot, Kind::kAgain));
+  exchange.post_rows(ctx, backward_round(index, pass.slot, Kind::kBackward));
+}
+
+void MoeBranch::shared_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  const MoeSaved& saved = saved_[pass.slot];
+  const Arena::Scope scope(*ctx.workspace);
+  Tensor ds = t.d_o;
+  if (weights_.gated) {
+    ds = gradient_room(ctx, pass, pass.types.activation, t.d_o.shape);
+    shared_add_backward(ctx, {.de_TH = t.d_o,
+                              .z_T = saved.gate,
+                              .s_TH = saved.shared_out,
+                              .ds_TH = ds,
+                              .dz_T = gradients_.dgate});
+  }
+  mlp_backward(ctx, pass, *weights_.shared, saved.shared, t.a, ds, gradients_.dshared);
 }
 
 void MoeBranch::experts_backward(const Context& ctx, const Pass& pass) {
+  const int rounds = rounds_[size_t(pass.slot)];
+  // Operands of more than two rounds do not stay for products that wait.
+  const Pass at_once = rounds > 2 ? pass.at_once() : pass;
+  for (int index = 0; index < rounds; ++index) {
+    Pass round = at_once;
+    round.accumulate = pass.accumulate || index > 0;
+    round_backward(ctx, round, index);
+    if (index + 2 >= rounds) continue;
+    pass.exchanges.experts->receive_results(
+        ctx, backward_round(index, pass.slot, ExpertRound::Kind::kBackward));
+    post_gradients(ctx, pass, index + 2);
+  }
+  if (!saved_[pass.slot].counts) gradients_.outputs.reset();  // nothing of it is under way
+}
+
+void MoeBranch::round_backward(const Context& ctx, const Pass& pass, int index) {
+  using Kind = ExpertRound::Kind;
+  const MoeSaved::Room& room = saved_[pass.slot].rooms[size_t(index) % 2];
+  ExpertExchange& exchange = *pass.exchanges.experts;
+  if (index >= 2)
+    gate_up_and_act(ctx, pass,
+                    exchange.receive_rows(ctx, backward_round(index, pass.slot, Kind::kAgain)),
+                    room);
+  const ExpertRound round = backward_round(index, pass.slot, Kind::kBackward);
+  const ExpertRows here = exchange.receive_rows(ctx, round);
+  const Arena::Scope scope(*ctx.workspace);
+  // Of the whole room, so that memory does not depend on the tokens.
+  const Tensor dact = ctx.workspace->take(pass.types.activation, room.act.shape),
+               dgate_up = gradient_room(ctx, pass, pass.types.activation, room.gate_up.shape);
+  for_a_full_room(ctx, round, [&](const Context& counting, const ExpertRows& full) {
+    products_backward(counting, pass.at_once(), full, room, dact, dgate_up);
+  });
+  products_backward(ctx, pass, here, room, dact, dgate_up);
+  exchange.post_results(ctx, round);
+}
+
+void MoeBranch::products_backward(const Context& ctx, const Pass& pass, const ExpertRows& here,
+                                  const MoeSaved::Room& room, const Tensor& dact_room,
+                                  const Tensor& dgate_up_room) const {
   const MoeWeights& w = weights_;
-  const MoeSaved& saved = saved_[pass.slot];
-  const auto [stream, activation, compute] = pass.types;
-  const auto [dy, dx, row_of_expert] = pass.exchanges.experts->receive_rows(ctx, pass);
-  const Tensor dact = ctx.workspace->take(activation, saved.act.shape);
-  const Tensor dgate_up = gradient_room(ctx, pass, activation, saved.gate_up.shape);
+  const auto& [dy, dx, row_of_expert] = here;
+  const DType compute = pass.types.compute;
+  const int64_t rows = dy.rows;
+  const Tensor dact = dact_room.slice(0, rows), dgate_up = dgate_up_room.slice(0, rows),
+               act = room.act.slice(0, rows), gate_up = room.gate_up.slice(0, rows),
+               x = (room.x ? room.x : saved_[pass.slot].x_rows).slice(0, rows);
   grouped_linear_backward_input(ctx, compute, dy, w.down.operand, row_of_expert, Matrix::of(dact));
-  grouped_weight_gradient(ctx, pass, dy, Matrix::of(saved.act), row_of_expert, w.down.gradient);
-  swiglu_backward(ctx, row_of_expert, dact, saved.gate_up, dgate_up);
+  grouped_weight_gradient(ctx, pass, dy, Matrix::of(act), row_of_expert, w.down.gradient);
+  swiglu_backward(ctx, row_of_expert, dact, gate_up, dgate_up);
   grouped_linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand,
                                 row_of_expert, dx);
-  grouped_weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(saved.x_rows), row_of_expert,
+  grouped_weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(x), row_of_expert,
                           w.gate_up.gradient);
-  pass.exchanges.experts->post_results(ctx, pass);
-  gradients_.outputs.reset();
+}
+
+// Those of the last rounds, which are under way yet.
+void MoeBranch::receive_gradients(const Context& ctx, const Pass& pass) const {
+  const int rounds = rounds_[size_t(pass.slot)];
+  for (int index = std::max(0, rounds - 2); index < rounds; ++index)
+    pass.exchanges.experts->receive_results(
+        ctx, backward_round(index, pass.slot, ExpertRound::Kind::kBackward));
 }
 
 void MoeBranch::route_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
   const MoeSaved& saved = saved_[pass.slot];
   ExpertExchange& experts = *pass.exchanges.experts;
   const Gradients& g = gradients_;
-  experts.sum_partial(g.dchosen);
-  router_backward(ctx, pass, weights_.router, saved.router, t.a, t.carry, g.dchosen, t.da);
-  // The router's part, which all compute alike, counts once.
+  experts.sum_partial(g.partial);
+  router_->backward(ctx, pass, t.a, t.carry, g.dchosen, t.da);
+  if (weights_.gated) gate_backward(ctx, pass, t);
+  // The part of router and gate, which all compute alike, counts once.
   if (!experts.leads()) fill(ctx, t.da, 0.0);
-  experts.receive_results(ctx, pass);
+  if (weights_.shared) add(ctx, g.dshared, t.da);
+  receive_gradients(ctx, pass);
+  gradients_.outputs.reset();
   scatter_rows_add(ctx, {.plan = saved.plan,
                          .identity = adds_skipped(weights_.shape, experts),
-                         .dx_rows_TH = g.dx_rows,
-                         .chosen_T = saved.router.chosen,
+                         .dx_rows_RH = g.dx_rows,
+                         .chosen_Tk = router_->choice(pass.slot).chosen_Tk,
                          .de_TH = t.d_o,
                          .dm_TH = t.da});
+}
+
+void MoeBranch::gate_backward(const Context& ctx, const Pass& pass,
+                              const BackwardTensors& t) const {
+  const DType compute = pass.types.compute;
+  const Matrix dgate = as_column(gradients_.dgate);
+  weight_gradient(ctx, pass.at_once(), dgate, Matrix::of(t.a), weights_.shared_gate.gradient);
+  linear_backward_input(ctx, compute, dgate, weights_.shared_gate.operand, Matrix::of(t.da), true);
 }
 
 }  // namespace ashlar::nn

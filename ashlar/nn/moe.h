@@ -1,38 +1,65 @@
-// The mixture of experts of a block: router, top-1 dropless dispatch, SwiGLU experts, weighted
-// return.
+// The mixture of experts of a block: a router (router.h), dropless dispatch to the k experts that
+// it chose for each token, SwiGLU experts, weighted return; and perhaps a shared expert, which all
+// tokens take, with or without a gate.
 //
-// Source   arXiv 2511.17127.  No auxiliary loss, no capacity; the skip class adds 0 or p * m
-//          (model.skip_output).
-// Shapes   m e [T, H]; experts [E, 2F, H] (rows 0..F-1 gate, F..2F-1 up) and [E, H, F].
-// Cost     per token 6 H F flop forward besides the router's.
+//   e_t = sum over j of p_tj expert_{e_tj}(m_t)  +  sigmoid(g . m_t) shared(m_t)
+//
+// Source   ZAYA1, arXiv 2511.17127 (no capacity; the skip class adds 0 or p * m,
+//          moe.skip_output); Mixtral, arXiv 2401.04088; shared experts: DeepSeekMoE, arXiv
+//          2401.06066, and with a gate Qwen2, arXiv 2407.10671.
+// Shapes   m e [T, H]; k experts of a token, R = T k rows; experts [E, 2F, H] (rows 0..F-1 gate,
+//          F..2F-1 up) and [E, H, F]; shared expert as mlp.h, gate [1, H].
+// Cost     per token k 6 H F flop forward besides the router's, and 6 H F of the shared expert's F.
+// Numerics a token's results are added up in ascending order of its experts' numbers, then that of
+//          the shared expert: whatever rank or device made them.
 #pragma once
 
+#include <array>
+
 #include "ashlar/kernels/moe.h"
+#include "ashlar/nn/mlp.h"
 #include "ashlar/nn/router.h"
 
 namespace ashlar::nn {
 
 // Extents of one mixture: those of the whole model, or of the part of the width that stands here.
 struct MoeShape {
-  int64_t H, E, F;
+  int64_t H, E, F, k;
   bool skip_identity;  // skipped tokens give p * m instead of 0
+  int64_t E_here;      // of the E experts
 
   static MoeShape of(const MoeSpec& whole, int64_t hidden_size, const Share& share = {});
 };
 
+// Where ranks share experts: the rows that there is room for in a round, of so many rows here.
+int64_t rows_of_round(int64_t rows, const Share& share);
+
 struct MoeWeights {
   MoeShape shape;
-  RouterWeights router;
+  Share share;
   Weight gate_up, down;  // [E, 2F, H], [E, H, F]
+  std::optional<MlpWeights> shared;
+  bool gated = false;  // the shared expert is
+  Weight shared_gate;  // [1, H]
 
-  void list(const LayerSpec& layer, StoredVisitor visit);
+  // router: lists its own tensors in their place.
+  void list(const LayerSpec& layer, Router& router, StoredVisitor visit);
 };
 
 struct MoeSaved {
-  RouterSaved router;
   kernels::RoutePlan plan;
-  Tensor x_rows, gate_up, act;  // [T, H], [T, 2F], [T, F] activation, sorted by expert
-  Tensor y_rows;                // [T, H] stream
+  Tensor x_rows, y_rows;  // [R, H] activation, stream; sorted by expert
+  Tensor counts;          // I32 [ranks, E + 1] where experts are shared
+  // What experts work on: all rows here, or a round of those that come from all ranks.
+  struct Room {
+    Tensor x, y;           // [rows, H] activation, stream; absent: x_rows and y_rows are these
+    Tensor row_of_expert;  // I32 [E here + 1], likewise
+    Tensor gate_up, act;   // [rows, 2F], [rows, F] activation
+  };
+  std::array<Room, 2> rooms;
+  MlpSaved shared;
+  Tensor shared_out, gate;  // [T, H], [T] stream: of the shared expert, before its gate; the gate's
+                            // before the sigmoid, absent where there is none
 
   static MoeSaved make(const SavedArenas&, const MoeWeights& weights, const Types& types,
                        int64_t num_tokens);
@@ -40,9 +67,12 @@ struct MoeSaved {
 
 class MoeBranch final : public Branch {
  public:
-  void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
+  explicit MoeBranch(std::unique_ptr<Router> router) : router_(std::move(router)) {}
+  void list(const LayerSpec& layer, StoredVisitor visit) override {
+    weights_.list(layer, *router_, visit);
+  }
   BranchNeeds needs() const override {
-    return {.forward_parts = 3, .backward_parts = 3, .carry_width = weights_.router.shape.R};
+    return {.forward_parts = 3, .backward_parts = 3, .carry_width = router_->carry_width()};
   }
   void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
   void forward(const kernels::Context&, const Pass&, int part, const Tensor& m_TH, const Carry&,
@@ -50,25 +80,49 @@ class MoeBranch final : public Branch {
   void backward(const kernels::Context&, const Pass&, int part, const BackwardTensors&) override;
   std::optional<ExpertLoad> load(int slot) const override;
   const MoeSaved& saved(int slot) const { return saved_[slot]; }
+  const Router& router() const { return *router_; }
 
  private:
   // The parts.
-  void route(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&) const;
+  void route(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&);
   void experts(const kernels::Context&, const Pass&) const;
+  void receive_results(const kernels::Context&, const Pass&) const;
   void combine(const kernels::Context&, const Pass&, const Tensor& m_TH, const Tensor& e_TH) const;
   void combine_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
   void experts_backward(const kernels::Context&, const Pass&);
+  void round_backward(const kernels::Context&, const Pass&, int index);
+  void receive_gradients(const kernels::Context&, const Pass&) const;
+  ExpertRound forward_round(int number, int slot) const;
+  // index: in the order of backward; kind: kBackward or kAgain.
+  ExpertRound backward_round(int index, int slot, ExpertRound::Kind kind) const;
+  void gate_up_and_act(const kernels::Context&, const Pass&, const ExpertRows&,
+                       const MoeSaved::Room&) const;
+  void post_gradients(const kernels::Context&, const Pass&, int index) const;
+  void results(const kernels::Context&, const Pass&, const ExpertRows&,
+               const MoeSaved::Room&) const;
+  void products_backward(const kernels::Context&, const Pass&, const ExpertRows&,
+                         const MoeSaved::Room&, const Tensor& dact, const Tensor& dgate_up) const;
   void route_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
+  // Of the shared expert, while rows are under way.
+  void shared(const kernels::Context&, const Pass&, const Tensor& m_TH) const;
+  void shared_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
+  void gate_backward(const kernels::Context&, const Pass&, const BackwardTensors&) const;
 
   // What lives from part to part of backward, in the workspace.
   struct Gradients {
-    Tensor dchosen, dx_rows;              // [T] stream, [T, H] activation
-    std::optional<Arena::Scope> outputs;  // of what follows
-    Tensor dy_rows;                       // [T, H] activation
+    Tensor partial;                          // [R], or [R + T]: dchosen, then dgate; stream
+    Tensor dchosen, dgate;                   // [T, k], [T]
+    Tensor dshared;                          // [T, H] stream: of the shared expert's input
+    Tensor dx_rows;                          // [R, H] activation
+    std::optional<Arena::Scope> outputs;     // of what follows
+    Tensor dy_rows;                          // [R, H] activation
+    std::array<Tensor, 2> dy_here, dx_here;  // of the rooms, where experts are shared
   };
 
   MoeWeights weights_;
+  std::unique_ptr<Router> router_;
   Slots<MoeSaved> saved_;
+  std::vector<int> rounds_;  // by slot
   Gradients gradients_;
 };
 

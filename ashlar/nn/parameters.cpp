@@ -38,10 +38,11 @@ Shape local_shape(const ParameterInfo& info, const Share& share) {
   return shape;
 }
 
-bool LayerSpec::follows_its_kind() const {
-  const auto end = model.blocks.begin() + block;
-  return std::any_of(model.blocks.begin(), end, [&](const BlockSpec& before) {
-    return before.feed_forward.index() == of_block().feed_forward.index();
+bool LayerSpec::follows_its_router() const {
+  const auto& own = std::get<MoeSpec>(of_block().feed_forward);
+  return std::any_of(model.blocks.begin(), model.blocks.begin() + block, [&](const auto& before) {
+    const auto* moe = std::get_if<MoeSpec>(&before.feed_forward);
+    return moe && moe->router.index() == own.router.index();
   });
 }
 

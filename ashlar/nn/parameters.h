@@ -116,8 +116,8 @@ struct LayerSpec {
   std::string prefix;  // of names: "model.layers.3.self_attn."
 
   const BlockSpec& of_block() const { return model.blocks[size_t(block)]; }
-  // Whether a block before has a feed-forward of this block's kind.
-  bool follows_its_kind() const;
+  // Whether a block before has a mixture with a router of this block's kind.
+  bool follows_its_router() const;
   LayerSpec under(const char* name) const { return {model, share, init, block, prefix + name}; }
   InitRule normal() const { return {InitRule::Kind::kNormal, init.std}; }
   InitRule output() const;  // of a matrix that writes into the stream

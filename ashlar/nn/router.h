@@ -1,50 +1,42 @@
-// ZAYA1's router: down projection, exponential depth averaging, RMSNorm, three-layer MLP with exact
-// GELU, softmax over E + 1 classes, top-1 by biased probability.  Its state r flows from block to
-// block; so does its gradient.
+// What a mixture of experts asks of its router: for each token the experts that it takes, and the
+// weight of each one's result.  Two kinds: ZAYA1's (mlp_router.h) and a linear one
+// (linear_router.h).
 //
-// Source   arXiv 2511.17127, 2605.05365 and the release.
-// Shapes   m [T, H]; r [T, R], which is the branch's Carry; X = E + 1.
-// Cost     per token 2[R H + 2 R^2 + X R] flop forward.
+// Shapes   m [T, H]; k experts of a token; weights in the stream type.
 #pragma once
+
+#include <memory>
 
 #include "ashlar/nn/branch.h"
 #include "ashlar/spec/model_spec.h"
 
 namespace ashlar::nn {
 
-struct RouterShape {
-  int64_t H, R, X;
-  double norm_eps;
+struct Choice {
+  Tensor expert_Tk;  // I32; num_experts: none (a class that skips)
+  Tensor chosen_Tk;  // the weights of their results
 };
 
-struct RouterWeights {
-  RouterShape shape;
-  Weight down_w, down_b;              // [R, H], [R]
-  Weight gamma;                       // [R]; absent in block 0
-  Weight norm_w;                      // [R]
-  Weight fc1_w, fc1_b, fc2_w, fc2_b;  // [R, R], [R]
-  Weight out_w;                       // [X, R]
-  Weight balancing;                   // [X], a buffer: selection only
-
-  void list(const LayerSpec& layer, StoredVisitor visit);
+class Router {
+ public:
+  virtual ~Router() = default;
+  // Its tensors; sets its shapes.
+  virtual void list(const LayerSpec& layer, StoredVisitor visit) = 0;
+  virtual int64_t carry_width() const { return 0; }  // of Carry; 0: hands nothing on
+  // Takes what forward keeps for backward, and the choice.
+  virtual void lay_out(const SavedArenas&, const Types&, int64_t num_tokens, int slot) = 0;
+  virtual Choice choice(int slot) const = 0;
+  // Fills choice(pass.slot) and carry.out.
+  virtual void forward(const kernels::Context&, const Pass&, const Tensor& m_TH,
+                       const Carry&) const = 0;
+  // Adds to the gradients (see Pass::accumulate), and those of the losses that pass.losses asks
+  // for; overwrites dm and carry.d_in.
+  virtual void backward(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&,
+                        const Tensor& dchosen_Tk, const Tensor& dm_TH) const = 0;
+  // What the last backward's losses were: see ExpertLoad.
+  virtual Tensor losses(int) const { return {}; }
 };
 
-struct RouterSaved {
-  Tensor rstd;               // [T]
-  Tensor n, s1, s2;          // [T, R] activation
-  Tensor z1, z2;             // [T, R] stream, before bias and GELU
-  Tensor p, expert, chosen;  // [T, X], [T] I32, [T]
-
-  static RouterSaved make(const SavedArenas&, const RouterShape& shape, const Types& types,
-                          int64_t num_tokens);
-};
-
-// Fills saved and carry.out, the state r.
-void router_forward(const kernels::Context&, const Types&, const RouterWeights&, const RouterSaved&,
-                    const Tensor& m_TH, const Carry&);
-// Adds to the gradients (see Pass::accumulate); overwrites dm and carry.d_in.
-void router_backward(const kernels::Context&, const Pass&, const RouterWeights&, const RouterSaved&,
-                     const Tensor& m_TH, const Carry&, const Tensor& dchosen_T,
-                     const Tensor& dm_TH);
+std::unique_ptr<Router> make_router(const RouterSpec&);
 
 }  // namespace ashlar::nn

@@ -54,6 +54,8 @@ struct UnitSplit {
 
 struct Share {
   Fraction heads, width, experts;
+  // Where experts are cut: room for so many times the rows that an even load gives them.
+  double expert_rows = 1.0;
   Fraction uncut;  // of the tensors that nobody cuts: `count` shares hold each, whole
   // Of the embedding, where the head is the same tensor and stands in another stage.
   Fraction embedding{};

@@ -8,19 +8,19 @@ namespace {
 template <typename T>
 void update_block(const BalanceSpec& spec, double lr, int64_t step, const Tensor& counts_X,
                   const Tensor& bias_X, const Tensor& first_X, const Tensor& second_X) {
-  const int64_t X = bias_X.numel(), E = X - 1;
-  const bool all = spec.target == BalanceTarget::kAllClasses;
+  const int64_t X = bias_X.numel(), E = counts_X.numel() - 1;
+  const bool all = spec.target == BalanceTarget::kAllClasses && X > E;
   const int64_t trained = all ? X : E;
   const int64_t* counts = counts_X.as<int64_t>();
   T *b = bias_X.as<T>(), *m = first_X.as<T>(), *v = second_X.as<T>();
-  int64_t tokens = 0;
-  for (int64_t e = 0; e < X; ++e) tokens += counts[e];
-  if (tokens == 0) return;
+  int64_t choices = 0;
+  for (int64_t e = 0; e <= E; ++e) choices += counts[e];
+  if (choices == 0) return;
   const double c1 = 1.0 - std::pow(spec.beta1, double(step)),
                c2 = 1.0 - std::pow(spec.beta2, double(step));
   double mean = 0.0;
   for (int64_t e = 0; e < trained; ++e) {
-    const double g = double(counts[e]) / double(tokens) - 1.0 / double(trained);
+    const double g = double(counts[e]) / double(choices) - 1.0 / double(trained);
     m[e] = T(spec.beta1 * double(m[e]) + (1.0 - spec.beta1) * g);
     v[e] = T(spec.beta2 * double(v[e]) + (1.0 - spec.beta2) * g * g);
     b[e] = T(double(b[e]) - lr * (double(m[e]) / c1) / (std::sqrt(double(v[e]) / c2) + spec.eps));
@@ -41,25 +41,23 @@ double load_entropy(std::span<const int64_t> counts) {
   return entropy / std::log(double(counts.size()));
 }
 
-Balancer::Balancer(Allocator& allocator, std::vector<Tensor> biases_X,
-                   std::vector<std::string> names, const BalanceSpec& spec)
-    : biases_(std::move(biases_X)), names_(std::move(names)), spec_(spec) {
-  ASHLAR_ASSERT(biases_.size() == names_.size());
-  for (const Tensor& bias : biases_) {
+Balancer::Balancer(Allocator& allocator, std::vector<Biases> biases, const BalanceSpec& spec)
+    : biases_(std::move(biases)), spec_(spec) {
+  for (const auto& [bias, name, counts] : biases_) {
     first_.push_back(make_tensor(allocator, bias.dtype, bias.shape, Tag::kOptimizer));
     second_.push_back(make_tensor(allocator, bias.dtype, bias.shape, Tag::kOptimizer));
   }
 }
 
 void Balancer::update(std::span<const Tensor> counts_X, double factor) {
-  ASHLAR_ASSERT(counts_X.size() == biases_.size());
   ++num_updates_;
-  for (size_t l = 0; l < biases_.size(); ++l) {
-    if (biases_[l].device == Device::kMeta) continue;
-    const auto update =
-        biases_[l].dtype == DType::kF64 ? update_block<double> : update_block<float>;
-    update(spec_, spec_.lr * factor, num_updates_, counts_X[l], biases_[l], first_[l].tensor,
-           second_[l].tensor);
+  for (size_t i = 0; i < biases_.size(); ++i) {
+    const auto& [bias, name, counts] = biases_[i];
+    ASHLAR_ASSERT(counts < counts_X.size());
+    if (bias.device == Device::kMeta) continue;
+    const auto update = bias.dtype == DType::kF64 ? update_block<double> : update_block<float>;
+    update(spec_, spec_.lr * factor, num_updates_, counts_X[counts], bias, first_[i].tensor,
+           second_[i].tensor);
   }
 }
 
@@ -73,12 +71,13 @@ std::vector<LogicalTensor> balancing_state(const LogicalTensor& biases) {
 
 std::vector<Piece> Balancer::pieces() const {
   std::vector<Piece> list;
-  for (size_t l = 0; l < biases_.size(); ++l) {
-    const Tensor& biases = biases_[l];
-    const auto logical = balancing_state({names_[l], biases.dtype, biases.shape, Role::kBuffer});
-    const Tensor* state[] = {&first_[l].tensor, &second_[l].tensor};
-    for (size_t i = 0; i < logical.size(); ++i)
-      list.push_back({logical[i], Box::whole(biases.shape), *state[i]});
+  for (size_t i = 0; i < biases_.size(); ++i) {
+    const Tensor& values = biases_[i].values;
+    const auto logical =
+        balancing_state({biases_[i].name, values.dtype, values.shape, Role::kBuffer});
+    const Tensor* state[] = {&first_[i].tensor, &second_[i].tensor};
+    for (size_t s = 0; s < logical.size(); ++s)
+      list.push_back({logical[s], Box::whole(values.shape), *state[s]});
   }
   return list;
 }

@@ -1,14 +1,15 @@
 // Load balancing by selection biases alone: once per optimizer step the bias of each expert follows
 // its load.
 //
-//   f_e = tokens routed to e / tokens;  g_e = f_e - 1/E
+//   f_e = choices of e / choices of all;  g_e = f_e - 1/E
 //   AdamW on b_e with gradient g_e, no decay
 //   b_e <- b_e - mean(b_0..b_{E-1});  the skip class keeps its bias
 //
 // At rate 0 the biases stay as they are, whatever their mean.
 //
 // With target all_classes the skip class takes part: g = f - 1/(E+1) over E+1 classes, no mean is
-// subtracted.
+// subtracted.  A router without a skip class has biases of its E experts only, and is balanced as
+// with real_experts.
 //
 // Source     arXiv 2605.05365 (form of the gradient); rate, betas and the frozen skip class are
 //            this project's.
@@ -33,12 +34,16 @@ std::vector<LogicalTensor> balancing_state(const LogicalTensor& biases);
 
 class Balancer {
  public:
-  // biases_X: one tensor [E+1] per block.
-  Balancer(Allocator&, std::vector<Tensor> biases_X, std::vector<std::string> names,
-           const BalanceSpec&);
+  // What a block is balanced by.
+  struct Biases {
+    Tensor values;     // [E+1], or [E] where the router has no skip class
+    std::string name;  // of the buffer
+    size_t counts;     // which of update's counts are the block's
+  };
+  Balancer(Allocator&, std::vector<Biases> biases, const BalanceSpec&);
 
-  // counts_X per block: tokens per class since the last update; a block without any stays as it is.
-  // factor: current over base learning rate.
+  // counts_X by block with experts, [E+1]: choices per class since the last update; a block without
+  // any stays as it is.  factor: current over base learning rate.
   void update(std::span<const Tensor> counts_X, double factor);
 
   int64_t num_updates() const { return num_updates_; }
@@ -46,8 +51,7 @@ class Balancer {
   std::vector<Piece> pieces() const;  // as balancing_state
 
  private:
-  std::vector<Tensor> biases_;
-  std::vector<std::string> names_;
+  std::vector<Biases> biases_;
   BalanceSpec spec_;
   std::vector<OwnedTensor> first_, second_;
   int64_t num_updates_ = 0;

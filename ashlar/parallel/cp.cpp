@@ -158,4 +158,8 @@ void CpSequence::halo_backward(const Context& ctx, const nn::Pass& pass,
     });
 }
 
+void CpSequence::sum_over_rows(const Tensor& of_rows) {
+  ranks_.all_reduce(of_rows, of_rows, "row loads").wait();
+}
+
 }  // namespace ashlar::parallel

@@ -10,6 +10,8 @@
 //           results are merged; in backward the gradients of a part travel behind it, home at last
 //           all_to_all: queries travel too, for all tokens of some heads (cp_heads.h)
 //
+//   rows    what a router counts of a row is added up over the ranks that hold its tokens
+//
 // Source   docs/parallel-cp.md: who holds what, and bytes and launches as closed formulas.
 // Memory   buffers are taken once (Tag::kCommunication); scratch from ctx.workspace, the same for
 //          all documents.
@@ -44,6 +46,7 @@ class CpSequence : public nn::SequenceExchange {
 
   void halo_forward(const kernels::Context&, const nn::Pass&, std::span<const nn::Strip>) final;
   void halo_backward(const kernels::Context&, const nn::Pass&, std::span<const nn::Strip>) final;
+  void sum_over_rows(const Tensor& of_rows) final;
 
  protected:
   // needs: of the heads that stand here, alike in all blocks.

@@ -57,6 +57,7 @@ nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int ran
   nn::Share share = nn::Share::even(mesh.coordinate(rank, Axis::kTp), int(resolved.tp));
   const int data = mesh.number_within(rank, std::array{Axis::kDp, Axis::kCp});
   share.experts = {data % int(resolved.ep), int(resolved.ep)};
+  share.expert_rows = resolved.expert_rows;
   share.units.experts = resolved.ep > 1;
   if (resolved.pp == 1) return share;
   share.stage = {mesh.coordinate(rank, Axis::kPp), int(resolved.pp),
@@ -86,6 +87,11 @@ Groups::Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head)
     experts_data_ = data_->split("experts data", [&](int rank) {
       return comm::SplitKey{rank % ep, rank};
     });
+  const int tp = int(resolved.tp);
+  if (ep > 1)
+    products_ = model_->split("products", [&](int rank) {
+      return comm::SplitKey{rank / (ep * tp), rank};
+    });
   if (pp_->size() == 1) return;
   losses_ = along("losses", std::array{Axis::kPp, Axis::kDp, Axis::kCp});
   if (!tied_head) return;
@@ -97,7 +103,7 @@ Groups::Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head)
 
 std::vector<const comm::Group*> Groups::list() const {
   std::vector<const comm::Group*> list = {&world_, cp_.get(), tp_.get(), data_.get(), model_.get()};
-  for (const auto* group : {&pp_, &losses_, &ep_, &experts_data_, &ends_})
+  for (const auto* group : {&pp_, &losses_, &ep_, &experts_data_, &products_, &ends_})
     if (*group && (*group)->size() > 1) list.push_back(group->get());
   return list;
 }

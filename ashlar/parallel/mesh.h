@@ -70,6 +70,8 @@ class Groups {
   comm::Group& pp() const { return *pp_; }
   comm::Group& losses() const { return losses_ ? *losses_ : *data_; }
   comm::Group& ep() const { return *ep_; }
+  // Ranks that together hold all of a model's products once, where nothing is sharded: ep x tp.
+  comm::Group& products() const { return products_ ? *products_ : *tp_; }
   comm::Group& experts_data() const { return experts_data_ ? *experts_data_ : *data_; }
   comm::Group* ends() const { return ends_.get(); }
   // Every rank of the mesh.
@@ -85,7 +87,7 @@ class Groups {
   comm::Group& world_;
   Mesh mesh_;
   std::unique_ptr<comm::Group> cp_, tp_, data_, model_, pp_, ep_;
-  std::unique_ptr<comm::Group> losses_, experts_data_, ends_;  // null where not needed
+  std::unique_ptr<comm::Group> losses_, experts_data_, ends_, products_;  // null where not needed
 };
 
 }  // namespace ashlar::parallel

@@ -22,6 +22,7 @@ namespace {
 // A placement of a Muon tensor, in the flat state of ranks that hold the same.
 struct LocalStretch {
   int64_t tensor;
+  bool of_experts;  // divided by experts
   Placement place;
   nn::FlatRange at;
 };
@@ -38,6 +39,8 @@ class State {
           number_of_share_.try_emplace({share.heads.index, share.experts.index}, states_.size());
       if (added) states_.push_back(stretches(whole, share));
       state_of_rank_.push_back(found->second);
+      experts_of_rank_.push_back(share.experts.index);
+      number_of_experts_ = share.experts.count;
     }
   }
 
@@ -56,11 +59,14 @@ class State {
         kept = sharded ? zero_.kept(unit, world_rank) : std::vector<Range>{};
       }
       if (!sharded) kept = {all};
+      // Without shards ranks with other experts hold copies of all else.
+      const int copies = sharded || s.of_experts ? 1 : number_of_experts_,
+                copy = copies == 1 ? 0 : experts_of_rank_[size_t(rank)];
       for (const Range& range : kept) {
         const Range part = intersect(range, all);
         if (!part.empty())
-          list.push_back({s.tensor, s.place.copy, s.place.boxes, part.begin - all.begin,
-                          part.end - all.begin});
+          list.push_back({s.tensor, s.place.copy * copies + copy, s.place.boxes,
+                          part.begin - all.begin, part.end - all.begin});
       }
     }
   }
@@ -78,7 +84,8 @@ class State {
       if (chosen.kind != OptimizerKind::kMuon) return;
       for (Placement& place : placements(info, share)) {
         range.numel = place.numel();
-        list.push_back({number_of(chosen, place.global_shape), std::move(place), range});
+        list.push_back({number_of(chosen, place.global_shape), info.is_cut_by(nn::Grain::kExpert),
+                        std::move(place), range});
         range.offset += range.numel;
       }
     });
@@ -105,6 +112,8 @@ class State {
   std::map<std::pair<int, int>, size_t> number_of_share_;  // by part of the heads, of the experts
   std::vector<std::vector<LocalStretch>> states_;
   std::vector<size_t> state_of_rank_;
+  std::vector<int> experts_of_rank_;  // which part of them
+  int number_of_experts_ = 1;         // of these parts
 };
 
 }  // namespace
@@ -114,7 +123,7 @@ std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator, const Group
                                                const Zero& zero,
                                                const std::vector<Parameter>& parameters,
                                                const OptimSpec& spec, DType compute) {
-  comm::Group& group = zero.stage() > 0 ? groups.model() : groups.tp();
+  comm::Group& group = zero.stage() > 0 ? groups.model() : groups.products();
   const int num_steps = int(spec.muon_steps);
   if (group.size() == 1)
     return std::make_unique<optim::LocalMatrices>(parameters, compute, num_steps);

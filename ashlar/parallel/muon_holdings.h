@@ -2,7 +2,7 @@
 // the matrices of this rank together.
 //
 // With ZeRO the ranks of the model group keep pieces; without, every data rank has a whole copy and
-// only tensor parallelism cuts matrices, so that the tp group is enough.
+// only tensor and expert parallelism divide matrices, so that ep x tp ranks are enough.
 #pragma once
 
 #include <memory>

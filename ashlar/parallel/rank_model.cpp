@@ -1,7 +1,7 @@
 // How the parts meet.  The layers of nn see three things of the mesh, which RankModel chooses:
 //
 //   exchanges  nn::LocalExchange, or CpSequence where ranks share sequences; HeadSums and
-//              ExpertSums where they share heads and width
+//              ExpertSums where they share heads and width, EpExchange where experts
 //   branches   those of nn, within TpBranch where ranks share heads and width
 //   residency  Zero; on one data rank it only packs weights after they changed
 #include "ashlar/parallel/rank_model.h"
@@ -15,7 +15,9 @@
 #include "ashlar/kernels/copy.h"
 #include "ashlar/nn/init.h"
 #include "ashlar/nn/loss.h"
+#include "ashlar/nn/moe.h"
 #include "ashlar/parallel/cp.h"
+#include "ashlar/parallel/ep.h"
 #include "ashlar/parallel/muon_holdings.h"
 #include "ashlar/parallel/pp.h"
 #include "ashlar/parallel/tp.h"
@@ -37,6 +39,8 @@ int64_t num_load_classes(const BlockSpec& block) {
 LossSum& LossSum::operator+=(const LossSum& other) {
   sum += other.sum;
   count += other.count;
+  balance += other.balance;
+  z += other.z;
   return *this;
 }
 
@@ -56,6 +60,7 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
   lay_out_inputs(allocator);
   if (parallel_.cp > 1) share_sequences(allocator);
   if (parallel_.tp > 1) share_layers();
+  if (parallel_.ep > 1) share_experts();
   if (parallel_.tp > 1) sum_partial(allocator);
   shard_state(allocator);
 }
@@ -138,6 +143,11 @@ void RankModel::lay_out_late_products(Allocator& allocator, const RankModelOptio
 
 void RankModel::lay_out_inputs(Allocator& allocator) {
   const int64_t num_tokens = token_counts().stream;
+  const auto& balance = recipe_.balance;
+  for (const BlockSpec& block : model_->spec().blocks)
+    if (const auto* moe = std::get_if<MoeSpec>(&block.feed_forward))
+      has_router_losses_ |= std::holds_alternative<LinearRouterSpec>(moe->router) &&
+                            (balance.aux_loss_coef > 0 || balance.z_loss_coef > 0);
   // Of all blocks of the model with experts.
   std::vector<int64_t> num_classes;
   std::vector<bool> here;
@@ -187,6 +197,16 @@ void RankModel::share_layers() {
   head_sums_ = HeadSums::among(tp, model_->weights().needs().key_copies);
 }
 
+void RankModel::share_experts() {
+  for (const BlockSpec& block : model_->spec().blocks) {
+    const auto* moe = std::get_if<MoeSpec>(&block.feed_forward);
+    if (!moe || ep_) continue;  // all mixtures of a recipe are alike
+    const int64_t rows = token_counts().layer * moe->experts_of_token();
+    ep_ = std::make_unique<EpExchange>(groups_.ep(), groups_.tp(), moe->num_experts,
+                                       nn::rows_of_round(rows, model_->weights().share));
+  }
+}
+
 void RankModel::sum_partial(Allocator& allocator) {
   partial_ = std::make_unique<PartialSums>(allocator, *model_, shards_stream());
   if (partial_->empty()) partial_.reset();
@@ -231,6 +251,7 @@ nn::ModelCall RankModel::call() {
   nn::ModelCall call = cp_ ? model_->call(*cp_, cp_->sequence(), ids_, zero_.get())
                            : model_->call(local_exchange_, sequence_, ids_, zero_.get());
   if (expert_sums_) call.exchanges.experts = expert_sums_.get();
+  if (ep_) call.exchanges.experts = ep_.get();
   call.exchanges.heads = head_sums_.get();
   return call;
 }
@@ -238,6 +259,14 @@ nn::ModelCall RankModel::call() {
 // What the action of a program works on.
 const nn::Saved& RankModel::saved_of(const StageProgram& program, size_t action) const {
   return saved_[size_t(program.actions[action].chunk)][size_t(program.slot_of_action[action])];
+}
+
+nn::StepLosses RankModel::step_losses() const {
+  return {.balance = recipe_.balance.aux_loss_coef,
+          .z = recipe_.balance.z_loss_coef,
+          .token_share = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length),
+          .num_rows = recipe_.train.micro_batch,
+          .row_length = recipe_.data.sequence_length};
 }
 
 LossSum RankModel::step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended) {
@@ -281,6 +310,7 @@ LossSum RankModel::run_backward(size_t number, const nn::Saved& saved) {
     call.late = late_[size_t(step_program_.late_of_action[number])].get();
   call.accumulate = zero_->keeps_gradients() && accumulates_[size_t(action.chunk)];
   accumulates_[size_t(action.chunk)] = true;
+  call.losses = step_losses();
   LossSum losses;
   {
     const Arena::Scope scope(*ctx_.workspace);
@@ -288,12 +318,13 @@ LossSum RankModel::run_backward(size_t number, const nn::Saved& saved) {
     if (saved.final_TH) {
       ctx_.enter("loss");
       dfinal = ctx_.workspace->take(saved.final_TH.dtype, saved.final_TH.shape);
-      const double scale = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length);
-      head_loss_backward(ctx_, *model_, saved.final_TH, targets_, scale, loss_, dfinal);
+      head_loss_backward(ctx_, *model_, saved.final_TH, targets_, call.losses.token_share, loss_,
+                         dfinal);
     }
     backward(ctx_, call, saved, dfinal);
   }
   if (saved.final_TH) losses = sum_losses();
+  sum_router_losses(saved, losses);
   count_loads(saved);
   return losses;
 }
@@ -351,7 +382,7 @@ LossSum RankModel::evaluate(const MicroBatch& batch) {
 }
 
 LossSum RankModel::sum_losses() const {
-  if (ctx_.meta()) return {0.0, loss_.numel()};
+  if (ctx_.meta()) return {.count = loss_.numel()};
   LossSum losses;
   const int32_t* targets = targets_.as<int32_t>();
   for (int64_t t = 0; t < loss_.numel(); ++t) {
@@ -362,29 +393,43 @@ LossSum RankModel::sum_losses() const {
   return losses;
 }
 
-// Calls use(number among the blocks here with experts, loads) for those of the run.
+// Calls use(number among the blocks here with experts, load) for those of the run.
 template <typename Use>
 void RankModel::for_each_load(const nn::Saved& saved, Use use) const {
   size_t number = 0;
   model_->weights().for_each_block([&](const nn::Block& block, int64_t l) {
-    const auto load = block.feed_forward->load(0);
-    if (!load) return;
+    if (!block.feed_forward->load(0)) return;
     if (saved.run.begin <= l && l < saved.run.end)
-      use(number, block.feed_forward->load(saved.slot)->count_X);
+      use(number, *block.feed_forward->load(saved.slot));
     ++number;
   });
 }
 
 void RankModel::find_loads(const nn::Saved& saved) {
-  for_each_load(saved, [&](size_t number, const Tensor& count) { loads_[number] = count; });
+  for_each_load(saved,
+                [&](size_t number, const nn::ExpertLoad& load) { loads_[number] = load.count_X; });
 }
 
 void RankModel::count_loads(const nn::Saved& saved) {
   find_loads(saved);
-  for_each_load(saved, [&](size_t number, const Tensor& count) {
+  for_each_load(saved, [&](size_t number, const nn::ExpertLoad& load) {
     if (recipe_.balance.scope == BalanceScope::kMicroBatch)
-      groups_.data().all_reduce(count, count, "loads").wait();
-    add(ctx_, count, step_loads_[number]);
+      groups_.data().all_reduce(load.count_X, load.count_X, "loads").wait();
+    add(ctx_, load.count_X, step_loads_[number]);
+  });
+}
+
+// Ranks that share heads have the same ones; where over_ranks adds up theirs too, one of them
+// counts.
+void RankModel::sum_router_losses(const nn::Saved& saved, LossSum& losses) const {
+  if (!has_router_losses() || ctx_.meta() || (shards_stream() && groups_.tp().rank() > 0)) return;
+  const auto value = [](const Tensor& t, size_t i) {
+    return t.dtype == DType::kF64 ? t.as<double>()[i] : double(t.as<float>()[i]);
+  };
+  for_each_load(saved, [&](size_t, const nn::ExpertLoad& load) {
+    if (!load.losses_2) return;
+    losses.balance += value(load.losses_2, 0);
+    losses.z += value(load.losses_2, 1);
   });
 }
 
@@ -398,12 +443,14 @@ Tensor RankModel::over(std::span<double> values) const {
 }
 
 LossSum RankModel::over_ranks(const LossSum& here, std::string_view label) const {
-  std::array<double, 2> sums = {here.sum, double(here.count)};  // counts are exact below 2^53
+  // Counts are exact below 2^53.
+  std::array<double, 4> sums = {here.sum, double(here.count), here.balance, here.z};
+  const auto used = std::span(sums).first(has_router_losses() ? 4 : 2);
   // Ranks that share heads have the same losses, unless they share the stream too.
   comm::Group& ranks = shards_stream() ? groups_.all() : groups_.losses();
-  ranks.all_reduce(over(sums), over(sums), label).wait();
-  if (ctx_.meta()) return {0.0, here.count * ranks.size()};
-  return {sums[0], int64_t(sums[1])};
+  ranks.all_reduce(over(used), over(used), label).wait();
+  if (ctx_.meta()) return {.count = here.count * ranks.size()};
+  return {sums[0], int64_t(sums[1]), sums[2], sums[3]};
 }
 
 double RankModel::sum_over_ranks(double here, std::string_view label) const {

@@ -8,6 +8,7 @@
 //   activations       what forward keeps for backward, and the tokens of a micro-batch: of as many
 //                     tokens as this rank sees, and so many micro-batches as are under way
 //   cp                the exchange that reaches the tokens of other ranks (cp.h)
+//   ep                the exchange that takes rows to the experts of other ranks (ep.h)
 //   tp                branches around branches, which add up over ranks what these return (tp.h)
 //                     and sums of the gradients that it leaves partial (tp_sums.h)
 //   zero              the residency: it gathers weights before a block runs, and reduces gradients
@@ -41,6 +42,7 @@ namespace ashlar::parallel {
 class CpSequence;
 struct CpSplit;
 class PartialSums;
+class EpExchange;
 class ExpertSums;
 class HeadSums;
 class Zero;
@@ -56,6 +58,8 @@ struct MicroBatch {
 struct LossSum {
   double sum = 0.0;
   int64_t count = 0;
+  // The losses of the routers of a step, as they are added to its mean loss (nn::StepLosses).
+  double balance = 0.0, z = 0.0;
   LossSum& operator+=(const LossSum& other);
 };
 
@@ -127,7 +131,7 @@ class RankModel {
   std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator,
                                                  const std::vector<Parameter>& parameters) const;
 
-  // By block with experts, [E+1] I64: tokens of each expert, then those that no expert took.
+  // By block with experts, [E+1] I64: choices of each expert, then those that chose none.
   // loads: of the last micro-batch, of the blocks here; of all data ranks where moe.balance.scope
   // is micro_batch.
   // step_loads: of the step, of the blocks here; after reduce of all data ranks.  all_step_loads:
@@ -135,6 +139,7 @@ class RankModel {
   std::span<const Tensor> loads() const { return loads_; }
   std::span<const Tensor> step_loads() const { return step_loads_; }
   std::span<const Tensor> all_step_loads() const { return all_step_loads_; }
+  bool has_router_losses() const { return has_router_losses_; }  // the whole model
   // The activations that forward kept of the last micro-batch; of the last chunk of a stage.
   const nn::Saved& saved() const { return *last_saved_; }
 
@@ -155,6 +160,7 @@ class RankModel {
   void lay_out_inputs(Allocator& allocator);
   void share_sequences(Allocator& allocator);  // cp
   void share_layers();                         // tp
+  void share_experts();                        // ep
   void sum_partial(Allocator& allocator);      // tp
   void shard_state(Allocator& allocator);      // zero
 
@@ -165,6 +171,7 @@ class RankModel {
   void take_local(std::span<const int32_t> whole, const Tensor& out);
   nn::ModelCall call();
   const nn::Saved& saved_of(const StageProgram& program, size_t action) const;
+  nn::StepLosses step_losses() const;
   void begin_step();
   void run_forward(const nn::Saved& saved);
   LossSum run_backward(size_t action, const nn::Saved& saved);  // number in the step's program
@@ -174,6 +181,7 @@ class RankModel {
   void for_each_load(const nn::Saved& saved, Use use) const;
   void find_loads(const nn::Saved& saved);
   void count_loads(const nn::Saved& saved);
+  void sum_router_losses(const nn::Saved& saved, LossSum& losses) const;
   Tensor over(std::span<double> values) const;
 
   const Recipe recipe_;
@@ -188,6 +196,7 @@ class RankModel {
   std::vector<Arena> late_arenas_;
   std::vector<std::unique_ptr<nn::LateProducts>> late_;
   std::vector<Tensor> loads_;
+  bool has_router_losses_ = false;
   Tensor ids_, targets_, loss_;
   int64_t loaded_ = -1;  // the micro-batch of which these are
   Tensor packed_loads_;  // all_step_loads_ one after another
@@ -198,6 +207,7 @@ class RankModel {
   kernels::Sequence sequence_;  // of ranks that share no sequences
   nn::LocalExchange local_exchange_;
   std::unique_ptr<CpSequence> cp_;           // null: cp 1
+  std::unique_ptr<EpExchange> ep_;           // null: ep 1
   std::unique_ptr<ExpertSums> expert_sums_;  // null: tp 1
   std::unique_ptr<HeadSums> head_sums_;      // null: nobody shares keys
   std::unique_ptr<PartialSums> partial_;     // null: no gradient is partial

@@ -31,8 +31,8 @@ BranchParameters parameters_of(const MlpSpec& spec, int64_t hidden_size, bool) {
 
 BranchParameters parameters_of(const MoeSpec& spec, int64_t hidden_size, bool first) {
   const MoeParameters p = moe_parameters(spec, hidden_size);
-  const int64_t router = p.router + (first ? 0 : p.router_scale);
-  return {router + p.experts, router + p.expert, p.buffers};
+  const int64_t common = p.router + (first ? 0 : p.router_scale) + p.shared;
+  return {common + p.experts, common + spec.experts_of_token() * p.expert, p.buffers};
 }
 
 // Multiply-adds of a token: of products, and of the scores with each key that it reads.
@@ -58,10 +58,20 @@ BranchFlop flop_of(const MlpSpec& spec, double H) {
   return {3 * H * double(spec.width), 0, 0};
 }
 
+double router_products(const MlpRouterSpec& router, double H, double E) {
+  const double R = double(router.width);
+  return R * H + 2 * R * R + (E + 1) * R;
+}
+double router_products(const LinearRouterSpec&, double H, double E) {
+  return E * H;
+}
+
 BranchFlop flop_of(const MoeSpec& spec, double H) {
-  const double R = double(spec.router_width);
-  const double router = R * H + 2 * R * R + double(spec.num_classes()) * R;
-  return {router + 3 * H * double(spec.width), 0, 0};
+  const double E = double(spec.num_experts), k = double(spec.experts_of_token());
+  const double router =
+      std::visit([&](const auto& kind) { return router_products(kind, H, E); }, spec.router);
+  const double shared = 3 * H * double(spec.shared.width) + (spec.shared.gate ? H : 0);
+  return {router + k * 3 * H * double(spec.width) + shared, 0, 0};
 }
 
 // Keys that the tokens of a sequence read in one block, all together.
@@ -88,18 +98,32 @@ CcaParameters cca_parameters(const CcaSpec& m, int64_t H) {
   return p;
 }
 
-MoeParameters moe_parameters(const MoeSpec& m, int64_t H) {
-  const int64_t R = m.router_width, E = m.num_experts;
-  MoeParameters p;
+namespace {
+
+void add_router(const MlpRouterSpec& router, int64_t H, int64_t E, MoeParameters& p) {
+  const int64_t R = router.width;
   p.router_down = R * (H + 1);
   p.router_norm = R;
   p.router_fc = R * (R + 1);
   p.router_out = (E + 1) * R;
-  p.router = p.router_down + p.router_norm + 2 * p.router_fc + p.router_out;
   p.router_scale = R;
+  p.buffers = E + 1;
+}
+void add_router(const LinearRouterSpec& router, int64_t H, int64_t E, MoeParameters& p) {
+  p.router_out = E * H;
+  p.buffers = router.expert_bias ? E : 0;
+}
+
+}  // namespace
+
+MoeParameters moe_parameters(const MoeSpec& m, int64_t H) {
+  const int64_t E = m.num_experts;
+  MoeParameters p;
+  std::visit([&](const auto& router) { add_router(router, H, E, p); }, m.router);
+  p.router = p.router_down + p.router_norm + 2 * p.router_fc + p.router_out;
   p.expert = 3 * H * m.width;
   p.experts = E * p.expert;
-  p.buffers = E + 1;
+  p.shared = 3 * H * m.shared.width + (m.shared.gate ? H : 0);
   return p;
 }
 

@@ -19,6 +19,7 @@ struct CcaParameters {
   int64_t conv_depthwise = 0, conv_grouped = 0, temp = 0, o_proj = 0;
   int64_t total = 0;  // the sum, with both v_proj
 };
+// Of a linear router out and router alone.
 struct MoeParameters {
   int64_t router_down = 0, router_norm = 0;
   int64_t router_fc = 0;  // fc1, and fc2 again
@@ -26,6 +27,7 @@ struct MoeParameters {
   int64_t router = 0;               // the sum, without router_scale
   int64_t router_scale = 0;         // depth averaging; every mixture but the first has it
   int64_t expert = 0, experts = 0;  // one; all of a block
+  int64_t shared = 0;               // the shared expert with its gate
   int64_t buffers = 0;              // balancing biases; not trained, in no sum
 };
 CcaParameters cca_parameters(const CcaSpec& spec, int64_t hidden_size);

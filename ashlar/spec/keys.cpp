@@ -130,11 +130,23 @@ Rows model_sizes() {
       required(integer("model.head_dim", m, &M::head_dim, {1, CcaSpec::kMaxHeadDim},
                        "channels of a head; in cca, times key and value heads it must be even")),
       shape(integer("model.num_experts", m, &M::num_experts, {0, 4096},
-                    "experts of a moe feed-forward; the router adds a skip class")),
+                    "experts of a moe feed-forward; an mlp router adds a skip class")),
       shape(integer("model.moe_intermediate_size", m, &M::moe_intermediate_size, {0, 131072},
                     "width inside an expert")),
+      shape(word("model.router", m, &M::router, {kRouterNames.begin(), kRouterNames.end()},
+                 "router of a moe feed-forward: mlp is ZAYA1's, which chooses one expert or none; "
+                 "linear is one matrix and a softmax, as in Mixtral and Qwen3-MoE")),
       shape(integer("model.router_hidden_size", m, &M::router_hidden_size, {0, 131072},
-                    "width of the router")),
+                    "width of an mlp router")),
+      shape(boolean("model.router_expert_bias", m, &M::router_expert_bias,
+                    "a linear router has balancing biases, added to the scores of choice only "
+                    "([moe.balance])")),
+      shape(integer("model.shared_expert_intermediate_size", m, &M::shared_expert_intermediate_size,
+                    {0, 131072},
+                    "width inside an expert that every token of a moe feed-forward takes besides; "
+                    "0: none")),
+      shape(boolean("model.shared_expert_gate", m, &M::shared_expert_gate,
+                    "the shared expert's output is weighted by the sigmoid of a linear gate")),
       shape(integer("model.intermediate_size", m, &M::intermediate_size, {0, 131072},
                     "width inside a mlp feed-forward")),
       shape(key("model.layer_types", KeyType::kLayers, m, &M::layer_types,
@@ -156,6 +168,15 @@ Rows model_choices() {
   constexpr auto m = &Recipe::model;
   using M = ModelKeys;
   return {
+      integer("model.num_experts_per_tok", m, &M::num_experts_per_tok, {1, 4096},
+              "experts that a linear router chooses for a token"),
+      boolean("model.norm_topk_prob", m, &M::norm_topk_prob,
+              "the weights of a token's experts are divided by their sum"),
+      boolean("model.router_pre_softmax", m, &M::router_pre_softmax,
+              "a linear router's softmax is over all experts, before the choice; false: over the "
+              "chosen ones, after it"),
+      number("model.routed_scaling_factor", m, &M::routed_scaling_factor, kPositive,
+             "factor on the weights of a token's experts"),
       number("model.rms_norm_eps", m, &M::rms_norm_eps, {0, 1, true}, "guard of every RMSNorm"),
       number("model.partial_rotary_factor", m, &M::partial_rotary_factor, {0, 1, true},
              "share of a head that RoPE rotates, an even number of channels; default 0.5 where a "
@@ -194,6 +215,10 @@ Rows balance_and_init() {
   using B = BalanceSpec;
   using I = InitSpec;
   return {
+      number("moe.router_aux_loss_coef", b, &B::aux_loss_coef, kNotNegative,
+             "coefficient of the balancing loss of each linear router; 0: none"),
+      number("moe.router_z_loss_coef", b, &B::z_loss_coef, kNotNegative,
+             "coefficient of the z-loss of each linear router; 0: none"),
       number("moe.balance.lr", b, &B::lr, kNotNegative,
              "rate of the balancing biases, decayed with the main schedule"),
       number("moe.balance.beta1", b, &B::beta1, kBeta, "first moment of the bias update"),
@@ -279,8 +304,9 @@ Rows parallel() {
               "ranks that take different sequences; 0: what pp, cp and tp leave"),
       integer("parallel.cp", p, &P::cp, ranks, "ranks that share each sequence"),
       integer("parallel.tp", p, &P::tp, ranks, "ranks that share heads and expert widths"),
-      integer("parallel.ep", p, &P::ep, {1, 1},
-              "of dp x cp ranks, those that share the experts; only 1 so far"),
+      integer("parallel.ep", p, &P::ep, ranks, "of dp x cp ranks, those that share the experts"),
+      number("parallel.expert_rows", p, &P::expert_rows, {1.0, 1e6},
+             "with ep: room for so many times the rows of an even load; more come in rounds"),
       integer("parallel.pp", p, &P::pp, ranks, "pipeline stages, each with a part of the blocks"),
       word("parallel.schedule", p, &P::schedule, {"gpipe", "1f1b", "interleaved", "zb"},
            "order of micro-batches in a pipeline"),

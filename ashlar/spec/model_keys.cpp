@@ -95,17 +95,40 @@ void take(const MlpSpec& spec, ModelKeys& keys) {
   keys.intermediate_size = spec.width;
 }
 
+RouterSpec router_of(const ModelKeys& keys) {
+  if (keys.router == RouterKind::kMlp)
+    return MlpRouterSpec{.width = keys.router_hidden_size, .skip_output = keys.skip_output};
+  return LinearRouterSpec{.num_chosen = keys.num_experts_per_tok,
+                          .pre_softmax = keys.router_pre_softmax,
+                          .renormalize = keys.norm_topk_prob,
+                          .scale = keys.routed_scaling_factor,
+                          .expert_bias = keys.router_expert_bias};
+}
+void take(const MlpRouterSpec& spec, ModelKeys& keys) {
+  keys.router_hidden_size = spec.width;
+  keys.skip_output = spec.skip_output;
+}
+void take(const LinearRouterSpec& spec, ModelKeys& keys) {
+  keys.num_experts_per_tok = spec.num_chosen;
+  keys.router_pre_softmax = spec.pre_softmax;
+  keys.norm_topk_prob = spec.renormalize;
+  keys.routed_scaling_factor = spec.scale;
+  keys.router_expert_bias = spec.expert_bias;
+}
+
 MoeSpec moe_of(const ModelKeys& keys) {
   return {.num_experts = keys.num_experts,
           .width = keys.moe_intermediate_size,
-          .router_width = keys.router_hidden_size,
-          .skip_output = keys.skip_output};
+          .router = router_of(keys),
+          .shared = {keys.shared_expert_intermediate_size, keys.shared_expert_gate}};
 }
 void take(const MoeSpec& spec, ModelKeys& keys) {
   keys.num_experts = spec.num_experts;
   keys.moe_intermediate_size = spec.width;
-  keys.router_hidden_size = spec.router_width;
-  keys.skip_output = spec.skip_output;
+  keys.router = RouterKind(spec.router.index());
+  std::visit([&](const auto& router) { take(router, keys); }, spec.router);
+  keys.shared_expert_intermediate_size = spec.shared.width;
+  keys.shared_expert_gate = spec.shared.gate;
 }
 
 MixerSpec mixer_of(const ModelKeys& keys, const LayerType& type) {

@@ -4,7 +4,7 @@
 // What the rest of the program reads is the ModelSpec that model_of makes of it.
 //
 // Source  ZAYA1, arXiv 2511.17127 and 2605.05365, the released configurations; Llama 3, arXiv
-//         2407.21783; Qwen3, arXiv 2505.09388 (docs/formats/model.md).
+//         2407.21783; Mixtral, arXiv 2401.04088; Qwen3, arXiv 2505.09388 (docs/formats/model.md).
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,10 @@ struct LayerType {
   static const LayerType kFullAttention, kSlidingAttention;  // dense models'
   friend bool operator==(const LayerType&, const LayerType&) = default;
 };
+// The kinds of RouterSpec, in its order.
+enum class RouterKind : uint8_t { kMlp, kLinear };
+inline constexpr std::array<const char*, 2> kRouterNames{MlpRouterSpec::kKind,
+                                                         LinearRouterSpec::kKind};
 inline constexpr LayerType LayerType::kHybrid{CcaSpec::kKind, MoeSpec::kKind};
 inline constexpr LayerType LayerType::kHybridSliding{CcaSpec::kKind, MoeSpec::kKind, true};
 inline constexpr LayerType LayerType::kFullAttention{AttentionSpec::kKind, MlpSpec::kKind};
@@ -46,10 +50,18 @@ struct ModelKeys {
   int64_t num_attention_heads = 0;    // N
   int64_t num_key_value_heads = 0;    // K
   int64_t head_dim = 0;               // D
-  int64_t num_experts = 0;            // E; ZAYA1's router has one class more (skip)
+  int64_t num_experts = 0;            // E; an mlp router has one class more (skip)
   int64_t moe_intermediate_size = 0;  // F
-  int64_t router_hidden_size = 0;     // R
-  int64_t intermediate_size = 0;      // F of an mlp
+  RouterKind router = RouterKind::kMlp;
+  int64_t router_hidden_size = 0;  // R of an mlp router
+  // Of a linear router (LinearRouterSpec).
+  int64_t num_experts_per_tok = 1;  // k
+  bool router_pre_softmax = true, norm_topk_prob = true;
+  double routed_scaling_factor = 1.0;
+  bool router_expert_bias = false;
+  int64_t shared_expert_intermediate_size = 0;  // 0: no shared expert
+  bool shared_expert_gate = false;
+  int64_t intermediate_size = 0;  // F of an mlp
   double rms_norm_eps = 1e-5;
   double partial_rotary_factor = 0.5;
   double rope_theta = 1e4;             // blocks without a window

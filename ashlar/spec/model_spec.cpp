@@ -31,7 +31,22 @@ struct MemberWriter {
   void operator()(const char* name, Enum value, const std::array<const char*, kCount>& words) {
     json[name] = words[size_t(value)];
   }
+  void operator()(const char* name, bool value) const { json[name] = value; }
+  void operator()(const char* name, const RouterSpec& router) {
+    const auto write = [&](const auto& spec) {
+      if (router.index() > 0) json[name] = spec.kKind;
+      spec.visit_members(spec, *this);
+    };
+    std::visit(write, router);
+  }
+  void operator()(const char* name, const SharedExpertSpec& shared) {
+    if (shared.width > 0) shared.visit_members(shared, MemberWriter{json[name]});
+  }
 };
+
+template <typename... Specs>
+void read_kind(const Fields& fields, const char* key, const std::string& kind,
+               std::variant<Specs...>& branch);
 
 struct MemberReader {
   const Fields& fields;
@@ -50,7 +65,31 @@ struct MemberReader {
       if (word == words[i]) return void(value = Enum(i));
     fields.fail("{} is \"{}\"; expected one of {}", name, word, fmt::join(words, ", "));
   }
+  void operator()(const char* name, bool& value) const { value = fields.boolean(name); }
+  void operator()(const char* name, RouterSpec& router) const {
+    read_kind(fields, name, fields.has(name) ? fields.text(name) : MlpRouterSpec::kKind, router);
+  }
+  void operator()(const char* name, SharedExpertSpec& shared) const {
+    if (!fields.has(name)) return;
+    const Fields members = fields.object(name);
+    shared.visit_members(shared, MemberReader{members});
+  }
 };
+
+// One of several kinds of spec; `key` is where its kind stands.
+template <typename... Specs>
+void read_kind(const Fields& fields, const char* key, const std::string& kind,
+               std::variant<Specs...>& branch) {
+  const auto read = [&]<typename Spec>(Spec spec) {
+    if (kind != Spec::kKind) return false;
+    Spec::visit_members(spec, MemberReader{fields});
+    branch = spec;
+    return true;
+  };
+  if (!(read(Specs{}) || ...))
+    fields.fail("{} is \"{}\"; expected one of {}", key, kind,
+                fmt::join(std::array{Specs::kKind...}, ", "));
+}
 
 // A mixer or a feed-forward with its kind.
 template <typename... Specs>
@@ -67,16 +106,7 @@ nlohmann::ordered_json json_of(const std::variant<Specs...>& branch) {
 
 template <typename... Specs>
 void read_branch(const Fields& fields, std::variant<Specs...>& branch) {
-  const std::string& kind = fields.text("kind");
-  const auto read = [&]<typename Spec>(Spec spec) {
-    if (kind != Spec::kKind) return false;
-    Spec::visit_members(spec, MemberReader{fields});
-    branch = spec;
-    return true;
-  };
-  if (!(read(Specs{}) || ...))
-    fields.fail("kind is \"{}\"; expected one of {}", kind,
-                fmt::join(std::array{Specs::kKind...}, ", "));
+  read_kind(fields, "kind", fields.text("kind"), branch);
 }
 
 BlockSpec parse_block(const Fields& fields) {

@@ -110,23 +110,78 @@ struct AttentionSpec {
   friend bool operator==(const AttentionSpec&, const AttentionSpec&) = default;
 };
 
-// Mixture of experts with ZAYA1's router (nn/moe.h).
+// ZAYA1's router: an MLP whose state flows from block to block, and a class that takes no expert;
+// one expert a token (nn/mlp_router.h).
+struct MlpRouterSpec {
+  static constexpr const char* kKind = "mlp";
+
+  int64_t width = 0;  // R
+  SkipOutput skip_output = SkipOutput::kZero;
+
+  template <typename Spec, typename Visit>
+  static void visit_members(Spec& s, Visit visit) {
+    visit("router_width", s.width, 1);
+    visit("skip_output", s.skip_output, kSkipOutputNames);
+  }
+  friend bool operator==(const MlpRouterSpec&, const MlpRouterSpec&) = default;
+};
+
+// One matrix, a softmax and the choice of several experts a token (nn/linear_router.h).
+struct LinearRouterSpec {
+  static constexpr const char* kKind = "linear";
+
+  int64_t num_chosen = 1;   // k, experts of a token
+  bool pre_softmax = true;  // softmax over all experts before the choice; else over the chosen ones
+  bool renormalize = true;  // weights of a token's experts add up to 1; always without pre_softmax
+  double scale = 1.0;       // on those weights
+  bool expert_bias = false;  // balancing biases, added to the score of choice only
+
+  template <typename Spec, typename Visit>
+  static void visit_members(Spec& s, Visit visit) {
+    visit("num_chosen", s.num_chosen, 1);
+    visit("pre_softmax", s.pre_softmax);
+    visit("renormalize", s.renormalize);
+    visit("scale", s.scale, 0);
+    visit("expert_bias", s.expert_bias);
+  }
+  friend bool operator==(const LinearRouterSpec&, const LinearRouterSpec&) = default;
+};
+
+using RouterSpec = std::variant<MlpRouterSpec, LinearRouterSpec>;
+
+// The expert that every token takes besides those that it is routed to.
+struct SharedExpertSpec {
+  int64_t width = 0;  // 0: there is none
+  bool gate = false;  // its output times the sigmoid of a product of the token with a vector
+
+  template <typename Spec, typename Visit>
+  static void visit_members(Spec& s, Visit visit) {
+    visit("width", s.width, 1);
+    visit("gate", s.gate);
+  }
+  friend bool operator==(const SharedExpertSpec&, const SharedExpertSpec&) = default;
+};
+
+// Mixture of experts: a router, experts, and perhaps one that all tokens take (nn/moe.h).
 struct MoeSpec {
   static constexpr const char* kKind = "moe";
 
-  int64_t num_experts = 0;   // E; the router has one class more (skip)
-  int64_t width = 0;         // F, inside an expert
-  int64_t router_width = 0;  // R
-  SkipOutput skip_output = SkipOutput::kZero;
+  int64_t num_experts = 0;  // E
+  int64_t width = 0;        // F, inside an expert
+  RouterSpec router{};
+  SharedExpertSpec shared{};
 
-  int64_t num_classes() const { return num_experts + 1; }
+  int64_t experts_of_token() const {
+    const auto* linear = std::get_if<LinearRouterSpec>(&router);
+    return linear ? linear->num_chosen : 1;
+  }
 
   template <typename Spec, typename Visit>
   static void visit_members(Spec& s, Visit visit) {
     visit("num_experts", s.num_experts, 1);
     visit("width", s.width, 1);
-    visit("router_width", s.router_width, 1);
-    visit("skip_output", s.skip_output, kSkipOutputNames);
+    visit("router", s.router);
+    visit("shared_expert", s.shared);
   }
   friend bool operator==(const MoeSpec&, const MoeSpec&) = default;
 };
@@ -175,7 +230,9 @@ struct ModelSpec {
 };
 
 // {"vocab_size": ..., "blocks": [{"mixer": {"kind": "cca", ...}, "feed_forward": {"kind": "moe",
-// ...}, "residual": "scaled"}, ...]}, with the names above.
+// ...}, "residual": "scaled"}, ...]}, with the names above.  The members of a router stand among
+// those of its mixture, "router" says which kind it is where it is not ZAYA1's, and "shared_expert"
+// is there where there is one: earlier versions read what they can run.
 std::string to_json(const ModelSpec& model);
 // kCorrupt "WHAT: key is VALUE; expected ..." for anything but what to_json writes.  tied_head
 // stands there only where it is false, so that earlier versions read what they can run.

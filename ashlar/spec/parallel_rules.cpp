@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ashlar/core/error.h"
 #include "ashlar/core/function_ref.h"
 
@@ -26,14 +28,20 @@ bool heads_fit(const ModelKeys& m, int64_t tp) {
 std::string tp_rule(const Recipe& recipe) {
   const ModelKeys& m = recipe.model;
   const int64_t tp = recipe.parallel.tp;
-  const auto width_fits = [&](std::string_view kind, int64_t width, int64_t t) {
-    return !m.has_feed_forward(kind) || width % t == 0;
-  };
-  const auto experts_fit = [&](int64_t t) {
-    return width_fits(MoeSpec::kKind, m.moe_intermediate_size, t);
+  const bool moe = m.has_feed_forward(MoeSpec::kKind), mlp = m.has_feed_forward(MlpSpec::kKind);
+  const struct {
+    bool used;
+    const char* name;
+    int64_t value;
+  } widths[] = {
+      {moe, "moe_intermediate_size", m.moe_intermediate_size},
+      {moe, "shared_expert_intermediate_size", m.shared_expert_intermediate_size},
+      {mlp, "intermediate_size", m.intermediate_size},
   };
   const auto legal = [&](int64_t t) {
-    return heads_fit(m, t) && experts_fit(t) && width_fits(MlpSpec::kKind, m.intermediate_size, t);
+    return heads_fit(m, t) && std::all_of(std::begin(widths), std::end(widths), [&](const auto& w) {
+             return !w.used || w.value % t == 0;
+           });
   };
   if (legal(tp)) return "";
   const std::string choice = nearest(tp, m.num_attention_heads, legal);
@@ -42,11 +50,11 @@ std::string tp_rule(const Recipe& recipe) {
         "parallel.tp is {} but model.num_attention_heads is {} and model.num_key_value_heads {}: "
         "each rank takes equally many whole heads; choose {}",
         tp, m.num_attention_heads, m.num_key_value_heads, choice);
-  const bool experts = !experts_fit(tp);
+  const auto* width = widths;
+  while (!width->used || width->value % tp == 0) ++width;
   return fmt::format(
       "parallel.tp is {} but model.{} is {}: each rank takes an equal part of it; choose {}", tp,
-      experts ? "moe_intermediate_size" : "intermediate_size",
-      experts ? m.moe_intermediate_size : m.intermediate_size, choice);
+      width->name, width->value, choice);
 }
 
 std::string cp_rule(const Recipe& recipe) {

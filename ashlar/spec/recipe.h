@@ -46,7 +46,9 @@ struct InitSpec {
   friend bool operator==(const InitSpec&, const InitSpec&) = default;
 };
 
+// What keeps experts evenly used: losses of linear routers, and biases.
 struct BalanceSpec {
+  double aux_loss_coef = 0.0, z_loss_coef = 0.0;  // nn/linear_router.h
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   BalanceTarget target = BalanceTarget::kRealExperts;
   BalanceScope scope = BalanceScope::kGlobalBatch;
@@ -96,6 +98,7 @@ struct ParallelSpec {
   int64_t cp = 1, tp = 1, pp = 1, ep = 1;
   Schedule schedule = Schedule::k1f1b;
   int64_t virtual_stages = 1;  // runs of blocks of each of the pp stages
+  double expert_rows = 2.0;    // ep: room for so many times the rows of an even load
   int64_t zero = 1;  // 0: nothing sharded; 1: optimizer state; 2: gradients too; 3: weights too
   ShardLayout zero_layout = ShardLayout::kContiguous;
   int64_t bucket_bytes = int64_t{32} << 20;

@@ -81,17 +81,17 @@ std::string rope_scaling_rule(const ModelKeys& m, const std::string& s) {
 
 // Sizes that only some kinds of block have.
 std::string size_rule(const ModelKeys& m, const std::string& s) {
+  const bool moe = m.has_feed_forward(MoeSpec::kKind);
   const struct {
     bool used;
     const char* name;
     int64_t value;
     std::string_view kind;
   } sizes[] = {
-      {m.has_feed_forward(MoeSpec::kKind), "num_experts", m.num_experts, MoeSpec::kKind},
-      {m.has_feed_forward(MoeSpec::kKind), "moe_intermediate_size", m.moe_intermediate_size,
-       MoeSpec::kKind},
-      {m.has_feed_forward(MoeSpec::kKind), "router_hidden_size", m.router_hidden_size,
-       MoeSpec::kKind},
+      {moe, "num_experts", m.num_experts, MoeSpec::kKind},
+      {moe, "moe_intermediate_size", m.moe_intermediate_size, MoeSpec::kKind},
+      {moe && m.router == RouterKind::kMlp, "router_hidden_size", m.router_hidden_size,
+       "moe and router mlp"},
       {m.has_feed_forward(MlpSpec::kKind), "intermediate_size", m.intermediate_size,
        MlpSpec::kKind},
   };
@@ -99,6 +99,52 @@ std::string size_rule(const ModelKeys& m, const std::string& s) {
     if (size.used && size.value == 0)
       return fmt::format("{}{} is 0 but {}layer_types has blocks with {}; choose at least 1", s,
                          size.name, s, size.kind);
+  return "";
+}
+
+// What a kind of router does not have must be left alone: it would change nothing.
+std::string router_rule(const ModelKeys& m, const std::string& s) {
+  if (!m.has_feed_forward(MoeSpec::kKind)) return "";
+  const int64_t k = m.num_experts_per_tok;
+  if (m.router == RouterKind::kMlp) {
+    if (k != 1)
+      return fmt::format(
+          "{}num_experts_per_tok is {} but {}router is mlp, which chooses one expert; choose 1, or "
+          "router linear",
+          s, k, s);
+    const std::pair<bool, std::string> others[] = {
+        {m.router_expert_bias, "router_expert_bias is true"},
+        {m.routed_scaling_factor != 1.0,
+         fmt::format("routed_scaling_factor is {}", m.routed_scaling_factor)},
+        {!m.norm_topk_prob, "norm_topk_prob is false"},
+        {!m.router_pre_softmax, "router_pre_softmax is false"},
+    };
+    for (const auto& [given, what] : others)
+      if (given)
+        return fmt::format(
+            "{}{} but {}router is mlp, which knows nothing of it; leave it out, or choose router "
+            "linear",
+            s, what, s);
+  }
+  if (m.router == RouterKind::kLinear && m.skip_output != SkipOutput::kZero)
+    return fmt::format(
+        "moe.skip_output is identity but {}router is linear, which skips no token; leave it out, "
+        "or "
+        "choose router mlp",
+        s);
+  if (k > m.num_experts)
+    return fmt::format("{}num_experts_per_tok is {} but {}num_experts is {}; choose 1 to {}", s, k,
+                       s, m.num_experts, m.num_experts);
+  if (!m.router_pre_softmax && !m.norm_topk_prob)
+    return fmt::format(
+        "{}norm_topk_prob is false but {}router_pre_softmax is false: a softmax over the chosen "
+        "experts adds up to 1; choose norm_topk_prob true",
+        s, s);
+  if (m.shared_expert_gate && m.shared_expert_intermediate_size == 0)
+    return fmt::format(
+        "{}shared_expert_gate is true but {}shared_expert_intermediate_size is 0; choose at least "
+        "1, or no gate",
+        s, s);
   return "";
 }
 
@@ -124,8 +170,8 @@ std::string model_problem(const ModelKeys& model, const std::string& section) {
     std::string problem = range_problem(key, holder, section + key.name.substr(6));
     if (!problem.empty()) return problem;
   }
-  for (const auto& rule :
-       {head_rules, rotary_rule, layer_rules, size_rule, rope_scaling_rule, token_rule}) {
+  for (const auto& rule : {head_rules, rotary_rule, layer_rules, size_rule, router_rule,
+                           rope_scaling_rule, token_rule}) {
     std::string problem = rule(model, section);
     if (!problem.empty()) return problem;
   }

@@ -143,7 +143,8 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       .steps = recipe_.train.steps,
       .flop_per_token = model_flop(model_of(recipe_.model), recipe_.data.sequence_length).training,
       .peak_flops = measure_peak(),
-      .has_experts = !trainer_.model().all_step_loads().empty()};
+      .has_experts = !trainer_.model().all_step_loads().empty(),
+      .has_router_losses = trainer_.model().has_router_losses()};
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, reader()));
   if (first_weights_) take_first_weights(files_, *first_weights_, sources_.train, trainer_, log_);
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
@@ -340,6 +341,8 @@ void Run::step() {
               .loss = stats.loss,
               .lr = lr,
               .gradient_norm = stats.gradient_norm,
+              .aux_loss = stats.aux_loss,
+              .z_loss = stats.z_loss,
               .entropy = stats.entropy,
               .max_load = stats.max_load,
               .skipped = health_.skipped(),
@@ -393,9 +396,9 @@ void Run::evaluate() {
   data::Batch batch;
   for (int64_t i = 0; i < batches; ++i) {
     loader.next(batch);
-    const auto [loss, targets] = trainer_.evaluate(micro_batch(batch));
-    sum += loss;
-    count += targets;
+    const LossSum losses = trainer_.evaluate(micro_batch(batch));
+    sum += losses.sum;
+    count += losses.count;
   }
   if (leads_)
     metrics_->evaluation(counters_.step, unsigned_nan(sum / double(count)), count,

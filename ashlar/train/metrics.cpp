@@ -119,6 +119,10 @@ void Metrics::step(const StepRow& row) {
   put(out, "loss", row.loss);
   put(out, "lr", row.lr);
   put(out, "gradient_norm", row.gradient_norm);
+  if (scale_.has_router_losses) {
+    put(out, "aux_loss", row.aux_loss);
+    put(out, "z_loss", row.z_loss);
+  }
   if (scale_.has_experts) {
     put(out, "load_entropy", row.entropy);
     put(out, "max_load", row.max_load);
@@ -144,6 +148,10 @@ void Metrics::step(const StepRow& row) {
                                    {"mfu", row.mfu},
                                    {"data_stall_s", row.stall_s}})
     board_.scalar(row.step, tag, value);
+  if (scale_.has_router_losses) {
+    board_.scalar(row.step, "aux_loss", row.aux_loss);
+    board_.scalar(row.step, "z_loss", row.z_loss);
+  }
   if (scale_.has_experts) {
     board_.scalar(row.step, "load_entropy", row.entropy);
     board_.scalar(row.step, "max_load", row.max_load);

@@ -22,6 +22,7 @@ struct StepRow {
   int64_t step = 0;                 // updates done, this one included
   int64_t samples = 0, tokens = 0;  // consumed since the start of the run
   double loss = 0.0, lr = 0.0, gradient_norm = 0.0;
+  double aux_loss = 0.0, z_loss = 0.0;
   double entropy = 0.0, max_load = 0.0;
   int64_t skipped = 0, non_finite = 0;
   double step_s = 0.0, stall_s = 0.0, checkpoint_blocked_s = 0.0;
@@ -31,10 +32,11 @@ struct StepRow {
 };
 
 struct RunScale {
-  int64_t steps = 0;            // of the whole run
-  double flop_per_token = 0.0;  // exact-causal
-  double peak_flops = 0.0;      // measured on this machine
-  bool has_experts = true;      // some block routes tokens; else rows have nothing of balance
+  int64_t steps = 0;               // of the whole run
+  double flop_per_token = 0.0;     // exact-causal
+  double peak_flops = 0.0;         // measured on this machine
+  bool has_experts = true;         // some block routes tokens; else rows have nothing of balance
+  bool has_router_losses = false;  // which the step's loss has beside the cross entropy
 };
 
 class Metrics {

@@ -71,9 +71,12 @@ struct Kind {
 Signature signature_of(const DryRank& dry) {
   const parallel::Groups& groups = dry.trainer().model().groups();
   const MemoryCounts memory = dry.memory();
-  return {groups.coordinate(parallel::Axis::kPp), groups.coordinate(parallel::Axis::kCp),
+  return {groups.coordinate(parallel::Axis::kPp),
+          groups.coordinate(parallel::Axis::kCp),
           groups.coordinate(parallel::Axis::kTp),
-          peaks_of(memory), memory.num_allocations, dry.workspace_bytes()};
+          peaks_of(memory),
+          memory.num_allocations,
+          dry.workspace_bytes()};
 }
 
 // Adds the work of all optimizers to `updates`.

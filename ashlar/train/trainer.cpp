@@ -32,13 +32,17 @@ optim::Optimizer Trainer::make_optimizer(Allocator& allocator, DType compute) co
 }
 
 optim::Balancer Trainer::make_balancer(Allocator& allocator) const {
-  std::vector<Tensor> biases;
-  std::vector<std::string> names;
-  for (const Piece& piece : model_.buffers()) {
-    biases.push_back(piece.data);
-    names.push_back(piece.logical.name);
-  }
-  return optim::Balancer(allocator, std::move(biases), std::move(names), recipe().balance);
+  const nn::ModelWeights& weights = model_.local().weights();
+  std::vector<optim::Balancer::Biases> biases;
+  size_t counts = 0;  // of blocks with experts
+  weights.for_each_block([&](const nn::Block& block, int64_t l) {
+    if (!block.feed_forward->load(0)) return;
+    for (const nn::Stored& stored : weights.tensors)
+      if (stored.is_buffer() && stored.block == l)
+        biases.push_back({stored.weight->value, stored.logical[0].name, counts});
+    ++counts;
+  });
+  return optim::Balancer(allocator, std::move(biases), recipe().balance);
 }
 
 void Trainer::run(int64_t step, std::span<const MicroBatch> batches,
@@ -71,6 +75,8 @@ StepStats Trainer::measure() {
   stats.gradient_norm = std::sqrt(squares) * target_correction();
   if (ctx_.meta()) return stats;  // the sum's traffic is counted; there are no numbers to report
   stats.loss = losses_.count == 0 ? 0.0 : losses_.sum / double(losses_.count);
+  stats.aux_loss = losses_.balance;
+  stats.z_loss = losses_.z;
   for (const Tensor& loads : model_.all_step_loads()) {
     const auto experts = loads.span<int64_t>().first(size_t(loads.numel()) - 1);
     stats.entropy += optim::load_entropy(experts) / double(model_.all_step_loads().size());

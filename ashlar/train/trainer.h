@@ -30,8 +30,9 @@ using parallel::LossSum;
 using parallel::MicroBatch;
 
 struct StepStats {
-  double loss = 0.0;           // mean over the targets of the step
-  double gradient_norm = 0.0;  // before clipping
+  double loss = 0.0;                    // mean over the targets of the step
+  double aux_loss = 0.0, z_loss = 0.0;  // of the routers, with their coefficients; not in loss
+  double gradient_norm = 0.0;           // before clipping
   int64_t num_targets = 0;
   double entropy = 0.0,
          max_load = 0.0;  // normalised load entropy (mean over blocks); busiest expert / mean

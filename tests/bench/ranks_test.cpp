@@ -113,6 +113,12 @@ INSTANTIATE_TEST_SUITE_P(
              4,
              {"parallel.cp=4", "parallel.cp_exchange=all_to_all", "train.recompute=true"}},
         Case{"tp", 2, {"parallel.tp=2"}},
+        Case{"moe_tp_cp",
+             4,
+             {"parallel.tp=2", "parallel.cp=2", "train.recompute=true",
+              "model.layer_types=attention+moe", "model.router=linear",
+              "model.num_experts_per_tok=2", "model.shared_expert_intermediate_size=24",
+              "model.shared_expert_gate=true", "moe.router_aux_loss_coef=0.01"}},
         Case{"tp_sequence", 2, {"parallel.tp=2", "parallel.sequence_parallel=true"}}),
     [](const auto& info) { return info.param.name; });
 

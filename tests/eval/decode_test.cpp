@@ -13,20 +13,34 @@ using namespace parallel::testing_support;
 
 const std::vector<int32_t> kIds = {3, 7, 1, 9, 9, 2, 10};
 
+// ZAYA1's blocks; or mixtures of two experts a token and a gated shared one, some with a window.
+ModelKeys keys_of(bool top_k) {
+  ModelKeys keys = nn::tiny_spec();
+  if (!top_k) return keys;
+  const LayerType whole{AttentionSpec::kKind, MoeSpec::kKind},
+      sliding{whole.mixer, MoeSpec::kKind, true};
+  keys.layer_types = {whole, sliding, whole};
+  keys.residual = Residual::kPlain, keys.qk_norm = QkNorm::kRms;
+  keys.router = RouterKind::kLinear, keys.num_experts_per_tok = 2;
+  keys.shared_expert_intermediate_size = 7, keys.shared_expert_gate = true;
+  return keys;
+}
+
 // Logits after every id, from one pass of the model in training.
-std::vector<double> full_logits(DType compute, const std::vector<int32_t>& ids) {
+std::vector<double> full_logits(DType compute, const std::vector<int32_t>& ids,
+                                bool top_k = false) {
   const auto num_tokens = int64_t(ids.size());
-  TinyRank rank(recipe_of(nn::tiny_spec(), 1, num_tokens), {.compute = compute, .num_threads = 2});
+  TinyRank rank(recipe_of(keys_of(top_k), 1, num_tokens), {.compute = compute, .num_threads = 2});
   rank.model.evaluate({ids, ids, std::vector<Segment>{{0, num_tokens, 0, 0}}});
   return rank.logits();
 }
 
 // The same weights in a model that only runs forward.
 struct Inference {
-  explicit Inference(DType compute)
+  explicit Inference(DType compute, bool top_k = false)
       : workspace(allocator, 8 << 20, Tag::kWorkspace),
         ctx{.threads = &threads, .workspace = &workspace},
-        model(ctx, allocator, model_of(nn::tiny_spec()), compute, 64, {.training = false}) {
+        model(ctx, allocator, model_of(keys_of(top_k)), compute, 64, {.training = false}) {
     for (const Piece& piece : model.pieces())
       for (int64_t i = 0; i < piece.data.numel(); ++i)
         set(piece.data, i, nn::golden_weight(piece.logical.name, i, piece.data.numel()));
@@ -42,9 +56,10 @@ struct Inference {
 class Decode : public testing::TestWithParam<std::vector<int>> {};
 
 // The cache drives forward() directly, so that fp64 logits are compared as fp64.
-void expect_cached_equals_full(DType compute, const std::vector<int>& chunks, double tolerance) {
-  const std::vector<double> full = full_logits(compute, kIds);
-  Inference m(compute);
+void expect_cached_equals_full(DType compute, const std::vector<int>& chunks, double tolerance,
+                               bool top_k = false) {
+  const std::vector<double> full = full_logits(compute, kIds, top_k);
+  Inference m(compute, top_k);
   const nn::Types& types = m.model.types();
   DecodeCache cache(m.allocator, m.model, 16, 7);
   OwnedTensor ids_T = make_tensor(m.allocator, DType::kI32, {7}, Tag::kInput);
@@ -72,6 +87,11 @@ TEST_P(Decode, EqualsFullForwardInDouble) {
 }
 TEST_P(Decode, EqualsFullForwardInSingle) {
   expect_cached_equals_full(DType::kF32, GetParam(), 2e-5);
+}
+
+TEST_P(Decode, OfMixturesEqualsFullForward) {
+  expect_cached_equals_full(DType::kF64, GetParam(), 1e-12, true);
+  expect_cached_equals_full(DType::kF32, GetParam(), 2e-5, true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Chunks, Decode,

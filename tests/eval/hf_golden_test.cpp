@@ -108,10 +108,23 @@ ModelKeys wanted_keys(const std::string& directory) {
     wanted.max_position_embeddings = 131072;
     return wanted;
   }
-  wanted.vocab_size = 120, wanted.num_hidden_layers = 3, wanted.intermediate_size = 48;
+  wanted.vocab_size = 120, wanted.num_hidden_layers = 3;
   wanted.layer_types.assign(3, LayerType::kFullAttention);
   wanted.residual = Residual::kPlain, wanted.partial_rotary_factor = 1.0;
   wanted.rms_norm_eps = 1e-6, wanted.max_position_embeddings = 256;
+  const LayerType moe{AttentionSpec::kKind, MoeSpec::kKind};
+  const bool qwen3_moe = directory == "hf_qwen3_moe";
+  if (directory == "hf_mixtral" || qwen3_moe) {
+    wanted.router = RouterKind::kLinear, wanted.num_experts = 6, wanted.num_experts_per_tok = 2;
+    wanted.moe_intermediate_size = 24, wanted.layer_types = {moe, moe, moe};
+    wanted.tie_word_embeddings = false;
+    wanted.rope_theta = qwen3_moe ? 1e4 : 1e6, wanted.rms_norm_eps = qwen3_moe ? 1e-6 : 1e-5;
+    if (!qwen3_moe) return wanted;
+    wanted.layer_types[0] = LayerType::kFullAttention, wanted.intermediate_size = 48;
+    wanted.qk_norm = QkNorm::kRms;
+    return wanted;
+  }
+  wanted.intermediate_size = 48;
   const bool qwen3 = directory == "hf_qwen3";
   wanted.rope_theta = qwen3 ? 1e6 : 5e5;
   wanted.qk_norm = qwen3 ? QkNorm::kRms : QkNorm::kNone;
@@ -178,11 +191,16 @@ TEST_P(HfGolden, Scores) {
       std::accumulate(scores.logprobs.begin(), scores.logprobs.end(), 0.0) / double(T - 1);
   EXPECT_NEAR(scores.loss, -mean, 1e-12);
   ASSERT_EQ(scores.experts.size(), expected_["experts"].size());
-  for (size_t l = 0; l < scores.experts.size();
-       ++l)  // one token more was scored than transformers saw
-    EXPECT_EQ(nlohmann::json(std::vector(scores.experts[l].begin(), scores.experts[l].end() - 1)),
-              expected_["experts"][l])
-        << l;
+  for (size_t l = 0; l < scores.experts.size(); ++l) {
+    // One token more was scored than transformers saw.
+    ASSERT_EQ(scores.experts[l].size(), expected_["experts"][l].size() + 1);
+    for (size_t t = 0; t < expected_["experts"][l].size(); ++t) {
+      const nlohmann::json& wanted = expected_["experts"][l][t];
+      const std::vector<int32_t>& found = scores.experts[l][t];
+      EXPECT_EQ(wanted.is_array() ? nlohmann::json(found) : nlohmann::json(found.at(0)), wanted)
+          << "block " << l << ", token " << t;
+    }
+  }
 }
 
 TEST_P(HfGolden, GradientNorms) {
@@ -233,7 +251,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"hf_small", Form::kCheckpoint}, Case{"hf_llama", Form::kSaved},
                     Case{"hf_llama", Form::kSharded}, Case{"hf_llama", Form::kCheckpoint},
                     Case{"hf_qwen3", Form::kSaved}, Case{"hf_qwen3", Form::kSharded},
-                    Case{"hf_qwen3", Form::kCheckpoint}),
+                    Case{"hf_qwen3", Form::kCheckpoint}, Case{"hf_mixtral", Form::kSaved},
+                    Case{"hf_mixtral", Form::kSharded}, Case{"hf_mixtral", Form::kCheckpoint},
+                    Case{"hf_qwen3_moe", Form::kSaved}, Case{"hf_qwen3_moe", Form::kSharded},
+                    Case{"hf_qwen3_moe", Form::kCheckpoint}),
     name_of);
 
 }  // namespace

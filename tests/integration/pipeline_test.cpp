@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "support.h"
 
@@ -125,6 +126,52 @@ TEST(Pipeline, ExportsAndImportsScoreAsTheCheckpoint) {
   for (const std::string file : {"tokenizer.model", "tokenizer.json", "tokenizer_config.json",
                                  "special_tokens_map.json", "generation_config.json"})
     EXPECT_TRUE(std::filesystem::exists(scratch / "half" / file)) << file;
+}
+
+TEST(Pipeline, MixturesOfSeveralExpertsATokenTrainScoreAndTravel) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  std::vector<std::string> overrides = {"model.layer_types=[\"attention+mlp\", \"attention+moe\"]",
+                                        "model.intermediate_size=40",
+                                        "model.qk_norm=rms",
+                                        "model.router=linear",
+                                        "model.num_experts_per_tok=2",
+                                        "moe.router_aux_loss_coef=0.02",
+                                        "moe.router_z_loss_coef=0.001"};
+  run_ok(scratch, train_args(overrides));
+  std::istringstream metrics(read_file(scratch / "run/metrics.jsonl"));
+  int64_t num_rows = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const json row = json::parse(line);
+    if (row.contains("event")) continue;
+    ++num_rows;
+    EXPECT_NEAR(row["aux_loss"].get<double>(), 0.04, 0.01);  // even loads: 0.02 x 2
+    EXPECT_GT(row["z_loss"].get<double>(), 0.0);
+    EXPECT_GT(row["load_entropy"].get<double>(), 0.5);
+  }
+  EXPECT_EQ(num_rows, 30);
+
+  const json expected = score(scratch, "run/checkpoints");
+  ASSERT_EQ(expected["experts"].size(), 1u);  // of the block that has some
+  for (const json& chosen : expected["experts"][0]) {
+    ASSERT_EQ(chosen.size(), 2u);
+    EXPECT_LT(chosen[0], chosen[1]);
+  }
+  run_ok(scratch, {"ckpt", "export", "run/checkpoints", "hf", "--dtype", "fp32"});
+  EXPECT_EQ(json::parse(read_file(scratch / "hf/config.json"))["architectures"][0],
+            "Qwen3MoeForCausalLM");
+  EXPECT_EQ(score(scratch, "hf"), expected);
+  run_ok(scratch, {"ckpt", "import", "hf", "root"});
+  EXPECT_EQ(score(scratch, "root"), expected);
+  // On from the weights, with biases that they do not have: refused by the key's name.
+  overrides.insert(overrides.end(), {"train.run_dir=more", "init.model=hf", "train.steps=2",
+                                     "optim.warmup_steps=1", "train.eval_every=0"});
+  run_ok(scratch, train_args(overrides));
+  overrides.insert(overrides.end(), {"train.run_dir=biased", "model.router_expert_bias=true"});
+  const Result refused = run(scratch, train_args(overrides));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_TRUE(contains(refused.err, "model.router_expert_bias is true but hf has false"))
+      << refused.err;
 }
 
 TEST(Pipeline, AnExportNamesTheOptionsThatItCannotState) {

@@ -115,6 +115,34 @@ TEST_P(Precisions, KilledAndResumedRunsHaveTheBitsOfAStraightOne) {
 
 INSTANTIATE_TEST_SUITE_P(Resume, Precisions, testing::Values("fp32", "auto"));
 
+// Router, biases and their state of a mixture of several experts a token too.
+TEST(Resume, MixturesOfSeveralExpertsHaveTheBitsOfAStraightRun) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  std::vector<std::string> overrides = {"model.layer_types=attention+moe",
+                                        "model.router=linear",
+                                        "model.num_experts_per_tok=2",
+                                        "model.router_expert_bias=true",
+                                        "model.shared_expert_intermediate_size=16",
+                                        "model.shared_expert_gate=true",
+                                        "moe.router_aux_loss_coef=0.02",
+                                        "moe.balance.lr=0.01",
+                                        "train.steps=20",
+                                        "checkpoint.every=10",
+                                        "train.eval_every=0",
+                                        "train.run_dir=straight"};
+  run_ok(scratch, train_args(overrides));
+  fs::copy(scratch / "straight", scratch / "again", fs::copy_options::recursive);
+  fs::remove_all(step_directory(scratch / "again", 20));
+  overrides.back() = "train.run_dir=again";
+  const Result result = run(scratch, train_args(overrides));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("continuing after step 10"), std::string::npos) << result.err;
+  const auto straight = state_of(scratch / "straight", 20);
+  EXPECT_TRUE(state_of(scratch / "again", 20) == straight);
+  EXPECT_FALSE(state_of(scratch / "again", 10) == straight);
+}
+
 TEST(Resume, SigtermSavesAndTheNextStartFinishes) {
   const Scratch scratch;
   prepare_text(scratch);

@@ -9,7 +9,9 @@ namespace {
 struct Case {
   std::string name;
   int64_t E;
-  std::vector<int32_t> expert;  // E: skipped
+  std::vector<int32_t> expert;  // of token 0, of token 1, ..; E: skipped
+  int64_t k = 1;
+  int64_t T() const { return int64_t(expert.size()) / k; }
 };
 
 std::vector<Case> cases() {
@@ -22,14 +24,21 @@ std::vector<Case> cases() {
   const Rng rng(1, "experts");
   for (uint64_t t = 0; t < 130; ++t) many.expert.push_back(int32_t(rng.below(t, 9)));
   all.push_back(many);
+  all.push_back({"two of three", 3, {0, 1, 1, 2, 0, 2, 0, 1}, 2});
+  all.push_back({"all experts", 3, {0, 1, 2, 0, 1, 2}, 3});
+  all.push_back({"top 2 with skipped choices", 3, {3, 1, 1, 2, 3, 3, 0, 3}, 2});
+  Case several{"top 4 of 9", 9, {}, 4};
+  for (uint64_t t = 0; t < 70; ++t)
+    for (int32_t j = 0; j < 4; ++j) several.expert.push_back((int32_t(rng.below(t, 6)) + j) % 9);
+  all.push_back(several);
   return all;
 }
 
 RoutePlan make_plan(Bench& b, const Case& c) {
-  const int64_t T = int64_t(c.expert.size());
-  const RoutePlan plan{b.zeros(DType::kI32, {c.E + 1}), b.zeros(DType::kI32, {T}),
-                       b.zeros(DType::kI32, {T}), b.zeros(DType::kI64, {c.E + 1})};
-  route_plan(b.context(), c.E, b.ints(c.expert), plan);
+  const Shape Tk{c.T(), c.k};
+  const RoutePlan plan{b.zeros(DType::kI32, {c.E + 1}), b.zeros(DType::kI32, {Tk.numel()}),
+                       b.zeros(DType::kI32, Tk), b.zeros(DType::kI64, {c.E + 1})};
+  route_plan(b.context(), c.E, b.ints(c.expert).view(Tk), plan);
   return plan;
 }
 
@@ -47,47 +56,48 @@ TEST(Moe, Plan) {
     for (int32_t e = 0; e <= c.E; ++e) {
       std::vector<int32_t> want, got;
       for (size_t t = 0; t < c.expert.size(); ++t)
-        if (c.expert[t] == e) want.push_back(int32_t(t));
+        if (c.expert[t] == e) want.push_back(int32_t(t) / int32_t(c.k));
       EXPECT_EQ(plan.count_X.as<int64_t>()[e], int64_t(want.size())) << c.name;
       if (e == c.E) continue;
       for (int32_t row = first[size_t(e)]; row < first[size_t(e) + 1]; ++row)
-        got.push_back(plan.token_of_row_T.as<int32_t>()[row]);
+        got.push_back(plan.token_of_row_R.as<int32_t>()[row]);
       EXPECT_EQ(got, want) << c.name << ": expert " << e << ", in token order";
     }
     for (size_t t = 0; t < c.expert.size(); ++t) {
-      const int32_t row = plan.row_of_token_T.as<int32_t>()[t];
+      const int32_t row = plan.row_of_token_Tk.as<int32_t>()[t];
       if (c.expert[t] == c.E) {
         EXPECT_EQ(row, -1);
       } else {
-        EXPECT_EQ(plan.token_of_row_T.as<int32_t>()[row], int32_t(t));
+        EXPECT_EQ(plan.token_of_row_R.as<int32_t>()[row], int32_t(t) / int32_t(c.k));
       }
     }
   }
 }
 
-// A whole layer with y = 2 x as the expert: e_t = 2 p_t m_t, or what the skip class says.
+// A whole layer with y = 2 x as the expert: e_t = sum of 2 p_tj m_t, or what the skip class says.
 TEST(Moe, GatherAndCombineMoveTheRightRows) {
   for (const Case& c : cases())
     for (const bool identity : {false, true}) {
       Bench b;
       const RoutePlan plan = make_plan(b, c);
-      const int64_t T = int64_t(c.expert.size()), H = 3, rows = rows_of(b, plan);
+      const int64_t T = c.T(), H = 3, rows = rows_of(b, plan);
       const Shape TH{T, H};
-      const Tensor m = b.stream("m", TH), x = b.stream(TH), e = b.stream(TH),
-                   p = b.stream("p", {T}, 2);
+      const Tensor m = b.stream("m", TH), x = b.stream({T * c.k, H}), e = b.stream(TH),
+                   p = b.stream("p", {T, c.k}, 2);
       gather_rows(b.context(), plan, m, x);
       for (int64_t i = 0; i < rows * H; ++i) x.as<double>()[i] *= 2;
       combine_forward(b.context(), {.plan = plan,
                                     .identity = identity,
-                                    .y_rows_TH = x,
-                                    .chosen_T = p,
+                                    .y_rows_RH = x,
+                                    .chosen_Tk = p,
                                     .m_TH = m,
                                     .e_TH = e});
       for (int64_t t = 0; t < T; ++t)
         for (int64_t i = 0; i < H; ++i) {
-          const double factor = c.expert[size_t(t)] < c.E ? 2 : identity ? 1 : 0;
-          ASSERT_NEAR(e.as<double>()[t * H + i],
-                      factor * p.as<double>()[t] * m.as<double>()[t * H + i], 1e-15)
+          double factor = 0;
+          for (int64_t j = t * c.k; j < (t + 1) * c.k; ++j)
+            factor += (c.expert[size_t(j)] < c.E ? 2 : identity ? 1 : 0) * p.as<double>()[j];
+          ASSERT_NEAR(e.as<double>()[t * H + i], factor * m.as<double>()[t * H + i], 1e-14)
               << c.name;
         }
     }
@@ -99,19 +109,19 @@ TEST(Moe, CombineGradients) {
       if (c.expert.size() > 20) continue;
       Bench b;
       const RoutePlan plan = make_plan(b, c);
-      const int64_t T = int64_t(c.expert.size());
-      const Shape TH{T, 3};
+      const int64_t T = c.T();
+      const Shape TH{T, 3}, RH{T * c.k, 3};
       // The expert is the identity map, so that dx_rows = dy_rows.
-      const Tensor m = b.stream("m", TH), x = b.stream(TH), e = b.stream(TH),
-                   p = b.stream("p", {T}, 2);
-      const Tensor de = b.stream("de", TH), dy = b.stream(TH), dp = b.stream(Shape{T}),
+      const Tensor m = b.stream("m", TH), x = b.stream(RH), e = b.stream(TH),
+                   p = b.stream("p", {T, c.k}, 2);
+      const Tensor de = b.stream("de", TH), dy = b.stream(RH), dp = b.stream({T, c.k}),
                    dm = b.stream(TH);
       const auto loss = [&] {
         gather_rows(b.context(), plan, m, x);
         combine_forward(b.context(), {.plan = plan,
                                       .identity = identity,
-                                      .y_rows_TH = x,
-                                      .chosen_T = p,
+                                      .y_rows_RH = x,
+                                      .chosen_Tk = p,
                                       .m_TH = m,
                                       .e_TH = e});
         return dot(e, de);
@@ -120,15 +130,15 @@ TEST(Moe, CombineGradients) {
       combine_backward(b.context(), {.plan = plan,
                                      .identity = identity,
                                      .de_TH = de,
-                                     .y_rows_TH = x,
-                                     .chosen_T = p,
+                                     .y_rows_RH = x,
+                                     .chosen_Tk = p,
                                      .m_TH = m,
-                                     .dy_rows_TH = dy,
-                                     .dchosen_T = dp});
+                                     .dy_rows_RH = dy,
+                                     .dchosen_Tk = dp});
       scatter_rows_add(b.context(), {.plan = plan,
                                      .identity = identity,
-                                     .dx_rows_TH = dy,
-                                     .chosen_T = p,
+                                     .dx_rows_RH = dy,
+                                     .chosen_Tk = p,
                                      .de_TH = de,
                                      .dm_TH = dm});
       expect_gradient(c.name + " dp", p, values_of(dp), loss);
@@ -142,44 +152,115 @@ TEST(Moe, CombinePaths) {
       for (const int64_t H : {1, 33, 256})
         expect_paths_agree(c.name, [&](Bench& b) -> std::vector<Output> {
           const RoutePlan plan = make_plan(b, c);
-          const int64_t T = int64_t(c.expert.size()), rows = rows_of(b, plan);
-          const Shape TH{T, H};
-          const Tensor m = b.product("m", TH), x = b.product(TH), e = b.stream(TH),
-                       p = b.stream("p", {T}, 2);
+          const int64_t T = c.T(), rows = rows_of(b, plan);
+          const Shape TH{T, H}, RH{T * c.k, H};
+          const Tensor m = b.product("m", TH), x = b.product(RH), e = b.stream(TH),
+                       p = b.stream("p", {T, c.k}, 2);
           gather_rows(b.context(), plan, m, x);
-          const Tensor y = b.stream("y", TH), de = b.product("de", TH), dy = b.product(TH),
-                       dp = b.stream(Shape{T});
+          const Tensor y = b.stream("y", RH), de = b.product("de", TH), dy = b.product(RH),
+                       dp = b.stream({T, c.k});
           combine_forward(b.context(), {.plan = plan,
                                         .identity = identity,
-                                        .y_rows_TH = y,
-                                        .chosen_T = p,
+                                        .y_rows_RH = y,
+                                        .chosen_Tk = p,
                                         .m_TH = m,
                                         .e_TH = e});
           combine_backward(b.context(), {.plan = plan,
                                          .identity = identity,
                                          .de_TH = de,
-                                         .y_rows_TH = y,
-                                         .chosen_T = p,
+                                         .y_rows_RH = y,
+                                         .chosen_Tk = p,
                                          .m_TH = m,
-                                         .dy_rows_TH = dy,
-                                         .dchosen_T = dp});
-          const Tensor dx = b.product("dx", TH), dm_product = b.product("dm", TH),
+                                         .dy_rows_RH = dy,
+                                         .dchosen_Tk = dp});
+          const Tensor dx = b.product("dx", RH), dm_product = b.product("dm", TH),
                        dm_stream = b.stream("dm", TH);
           scatter_rows_add(b.context(), {.plan = plan,
                                          .identity = identity,
-                                         .dx_rows_TH = dx,
-                                         .chosen_T = p,
+                                         .dx_rows_RH = dx,
+                                         .chosen_Tk = p,
                                          .de_TH = de,
                                          .dm_TH = dm_product});
           scatter_rows_add(b.context(), {.plan = plan,
                                          .identity = identity,
-                                         .dx_rows_TH = dx,
-                                         .chosen_T = p,
+                                         .dx_rows_RH = dx,
+                                         .chosen_Tk = p,
                                          .de_TH = de,
                                          .dm_TH = dm_stream});
           return {{"x", x.slice(0, rows)}, {"e", e},          {"dy", dy.slice(0, rows)}, {"dp", dp},
                   {"dm", dm_stream},       {"dm", dm_product}};
         });
+}
+
+// One order of sums, that of a token's choices, whatever rows their results stand in.
+TEST(Moe, CombineAddsInTheOrderOfChoices) {
+  const Isa best = isa();
+  for (const Isa path : supported_isas()) {
+    select_isa(path);
+    Bench b({DType::kF32, DType::kF32}, false);
+    const Case c{"", 3, {0, 1, 2}, 3};
+    const RoutePlan plan = make_plan(b, c);
+    const Tensor y = b.stream({3, 1}), p = b.stream({1, 3}), m = b.stream({1, 1}),
+                 e = b.stream({1, 1});
+    for (const float first : {1e8f, 1.0f}) {
+      const float results[] = {first, first == 1.0f ? 1e8f : 1.0f, -1e8f};
+      std::copy_n(results, 3, y.as<float>());
+      for (int j = 0; j < 3; ++j) p.as<float>()[j] = 1;
+      combine_forward(
+          b.context(),
+          {.plan = plan, .identity = false, .y_rows_RH = y, .chosen_Tk = p, .m_TH = m, .e_TH = e});
+      EXPECT_EQ(e.as<float>()[0], (results[0] + results[1]) + results[2]) << name_of(path);
+    }
+    const float late[] = {1e8f, -1e8f, 1.0f};
+    std::copy_n(late, 3, y.as<float>());
+    combine_forward(
+        b.context(),
+        {.plan = plan, .identity = false, .y_rows_RH = y, .chosen_Tk = p, .m_TH = m, .e_TH = e});
+    EXPECT_EQ(e.as<float>()[0], 1.0f) << name_of(path);
+  }
+  select_isa(best);
+}
+
+TEST(Moe, SharedAddFormulaAndGradients) {
+  for (const bool gated : {true, false}) {
+    Bench b;
+    const Shape TH{4, 3};
+    const Tensor z = gated ? b.stream("z", {4}) : Tensor{}, s = b.stream("s", TH),
+                 e = b.stream("e", TH);
+    const std::vector<double> before = values_of(e);
+    shared_add_forward(b.context(), z, s, e);
+    for (int64_t i = 0; i < 12; ++i) {
+      const double gate = gated ? 1 / (1 + std::exp(-z.as<double>()[i / 3])) : 1;
+      EXPECT_NEAR(e.as<double>()[i], before[size_t(i)] + gate * s.as<double>()[i], 1e-15);
+    }
+    if (!gated) continue;
+    const Tensor de = b.stream("de", TH), ds = b.stream(TH), dz = b.stream(Shape{4});
+    const auto loss = [&] {
+      for (int64_t i = 0; i < 12; ++i) e.as<double>()[i] = before[size_t(i)];
+      shared_add_forward(b.context(), z, s, e);
+      return dot(e, de);
+    };
+    shared_add_backward(b.context(), {.de_TH = de, .z_T = z, .s_TH = s, .ds_TH = ds, .dz_T = dz});
+    expect_gradient("ds", s, values_of(ds), loss);
+    expect_gradient("dz", z, values_of(dz), loss);
+  }
+}
+
+TEST(Moe, SharedAddPaths) {
+  for (const int64_t T : {1, 3, 65})
+    for (const int64_t H : {1, 33, 256})
+      expect_paths_agree(
+          fmt::format("shared T={} H={}", T, H), [&](Bench& b) -> std::vector<Output> {
+            const Shape TH{T, H};
+            const Tensor z = b.stream("z", {T}), s = b.stream("s", TH), e = b.stream("e", TH);
+            shared_add_forward(b.context(), z, s, e);
+            shared_add_forward(b.context(), {}, s, e);
+            const Tensor ds = b.product(TH), dz = b.stream(Shape{T});
+            shared_add_backward(
+                b.context(),
+                {.de_TH = b.product("de", TH), .z_T = z, .s_TH = s, .ds_TH = ds, .dz_T = dz});
+            return {{"e", e}, {"ds", ds}, {"dz", dz}};
+          });
 }
 
 TEST(Moe, SwigluFormulaAndGradient) {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "ashlar/nn/mlp_router.h"
 #include "ashlar/nn/moe.h"
 #include "tests/parallel/tiny_rank.h"
 #include "tests/support/read_json.h"
@@ -28,9 +29,9 @@ double mean(const LossSum& losses) {
   return losses.sum / double(losses.count);
 }
 
-const RouterSaved& router_of(const TinyRank& rank, size_t l) {
+const MlpRouterSaved& router_of(const TinyRank& rank, size_t l) {
   const Branch& branch = *rank.model.local().weights().blocks[l].feed_forward;
-  return dynamic_cast<const MoeBranch&>(branch).saved(0).router;
+  return dynamic_cast<const MlpRouter&>(dynamic_cast<const MoeBranch&>(branch).router()).saved(0);
 }
 
 void expect_golden(DType compute, bool recompute, double tolerance) {
@@ -44,7 +45,7 @@ void expect_golden(DType compute, bool recompute, double tolerance) {
   const Saved& saved = rank.model.saved();
   for (size_t l = 0; l < 3; ++l)
     for (size_t t = 0; t < 7; ++t) {
-      const RouterSaved& router = router_of(rank, l);
+      const MlpRouterSaved& router = router_of(rank, l);
       EXPECT_EQ(router.expert.as<int32_t>()[t], file["experts"][l][t]) << l << " " << t;
       if (!recompute) {
         EXPECT_NEAR(get(router.chosen, int64_t(t)), file["chosen_prob"][l][t], tolerance);

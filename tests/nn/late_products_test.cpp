@@ -11,12 +11,18 @@ namespace {
 
 using namespace parallel::testing_support;
 
-// ZAYA1's blocks, or dense ones, or one of each.
+// ZAYA1's blocks, or dense ones, or one of each, or mixtures of two experts a token and a gated
+// shared one.
 ModelKeys keys_of_kind(int kind) {
   ModelKeys keys = tiny_spec();
   keys.qk_norm_eps = 1e-12, keys.intermediate_size = 6, keys.qk_norm = QkNorm::kRms;
   if (kind == 1) keys.layer_types.assign(3, LayerType::kFullAttention);
   if (kind == 2) keys.layer_types[1] = {AttentionSpec::kKind, MoeSpec::kKind};
+  if (kind == 3) {
+    keys.layer_types.assign(3, {AttentionSpec::kKind, MoeSpec::kKind});
+    keys.router = RouterKind::kLinear, keys.num_experts_per_tok = 2;
+    keys.shared_expert_intermediate_size = 7, keys.shared_expert_gate = true;
+  }
   if (kind > 0) keys.residual = Residual::kPlain;
   return keys;
 }
@@ -58,7 +64,7 @@ Whole gradients(const ModelKeys& keys, DType compute, bool late) {
 
 TEST(LateProducts, GiveTheSameBitsLater) {
   for (const DType compute : {DType::kF64, DType::kF32, DType::kBF16})
-    for (const int kind : {0, 1, 2}) {
+    for (const int kind : {0, 1, 2, 3}) {
       const Whole at_once = gradients(keys_of_kind(kind), compute, false);
       const Whole late = gradients(keys_of_kind(kind), compute, true);
       EXPECT_TRUE(at_once == late) << kind;
@@ -72,7 +78,7 @@ TEST(LateProducts, GiveTheSameBitsLater) {
 // A plain block's feed-forward makes what it keeps again in its own backward, mixtures too.
 TEST(Replay, OfFeedForwardsGivesTheSameBits) {
   for (const DType compute : {DType::kF64, DType::kBF16})
-    for (const int kind : {1, 2}) {
+    for (const int kind : {1, 2, 3}) {
       Recipe recipe = recipe_of(keys_of_kind(kind), 2, 12);
       const auto gradients_of = [&] {
         TinyRank rank(recipe, {.compute = compute});

@@ -14,12 +14,23 @@ using namespace parallel::testing_support;
 struct Case {
   DType compute;
   bool recompute, reference;
+  bool top_k = false;  // mixtures of two experts a token and a gated shared one
 };
+
+ModelKeys keys_of(const Case& c) {
+  ModelKeys keys = tiny_spec();
+  if (!c.top_k) return keys;
+  keys.layer_types.assign(3, {AttentionSpec::kKind, MoeSpec::kKind});
+  keys.residual = Residual::kPlain, keys.router = RouterKind::kLinear;
+  keys.num_experts_per_tok = 2;
+  keys.shared_expert_intermediate_size = 7, keys.shared_expert_gate = true;
+  return keys;
+}
 
 // Gradients of two micro-batches after a step whose gradients were not finite.  A third, whose
 // targets are all absent, leaves zeros where it comes first: the two are then added onto them.
 Whole run(const Case& c, int64_t num_tokens, bool onto_zeros) {
-  Recipe recipe = recipe_of(tiny_spec(), 1, num_tokens);
+  Recipe recipe = recipe_of(keys_of(c), 1, num_tokens);
   recipe.train.global_batch = 3;
   recipe.train.recompute = c.recompute;
   TinyRank rank(recipe, {.compute = c.compute, .num_threads = 2, .reference = c.reference});
@@ -48,10 +59,9 @@ Whole run(const Case& c, int64_t num_tokens, bool onto_zeros) {
 TEST(Overwrite, EqualsAddingOntoZeros) {
   // One token leaves most of the three experts without any: their gradients must still become
   // zeros.
-  const Case cases[] = {{DType::kF64, false, true},
-                        {DType::kF32, true, false},
-                        {DType::kF32, false, true},
-                        {DType::kBF16, false, false}};
+  const Case cases[] = {{DType::kF64, false, true},       {DType::kF32, true, false},
+                        {DType::kF32, false, true},       {DType::kBF16, false, false},
+                        {DType::kF64, false, true, true}, {DType::kF32, true, false, true}};
   for (const Case& c : cases)
     for (const int64_t num_tokens : {7, 1}) {
       const Whole added = run(c, num_tokens, true), overwritten = run(c, num_tokens, false);

@@ -14,14 +14,15 @@ constexpr double kTolerance = 1e-6;
 struct Blocks {
   Blocks(int64_t num_blocks, int64_t num_experts, DType dtype, const BalanceSpec& spec)
       : balancer(nullptr) {
-    std::vector<std::string> names;
+    std::vector<Balancer::Biases> blocks;
     for (int64_t l = 0; l < num_blocks; ++l) {
       biases.push_back(machine.zeros(dtype, {num_experts + 1}));
       set(biases.back(), num_experts, -1.0);
       counts.push_back(machine.zeros(DType::kI64, {num_experts + 1}));
-      names.push_back("layers." + std::to_string(l) + ".balancing_biases");
+      blocks.push_back(
+          {biases.back(), "layers." + std::to_string(l) + ".balancing_biases", size_t(l)});
     }
-    balancer = std::make_unique<Balancer>(machine.allocator, biases, names, spec);
+    balancer = std::make_unique<Balancer>(machine.allocator, blocks, spec);
   }
   void count(const std::vector<std::vector<int64_t>>& values) {
     for (size_t l = 0; l < values.size(); ++l)
@@ -169,7 +170,7 @@ TEST(Balancer, AtRateZeroBiasesStay) {
     bias.tensor.as<float>()[e] = before[e];
     counts.tensor.as<int64_t>()[e] = int64_t(10 * e + 1);
   }
-  Balancer balancer(allocator, {bias.tensor}, {"b"}, {.lr = 0.0});
+  Balancer balancer(allocator, {{bias.tensor, "b", 0}}, {.lr = 0.0});
   balancer.update(std::vector{counts.tensor}, 1.0);
   for (size_t e = 0; e < 4; ++e) EXPECT_EQ(bias.tensor.as<float>()[e], before[e]) << e;
 }
@@ -240,8 +241,9 @@ TEST(Balancer, ContinuesBitForBitFromItsPieces) {
     for (int update = 0; update < 60; ++update) {
       if (update == break_after) {
         auto next = std::make_unique<Balancer>(
-            blocks.machine.allocator, blocks.biases,
-            std::vector<std::string>{"layers.0.balancing_biases", "layers.1.balancing_biases"},
+            blocks.machine.allocator,
+            std::vector<Balancer::Biases>{{blocks.biases[0], "layers.0.balancing_biases", 0},
+                                          {blocks.biases[1], "layers.1.balancing_biases", 1}},
             spec);
         restore(blocks.balancer->pieces(), next->pieces());
         next->set_num_updates(blocks.balancer->num_updates());
@@ -279,6 +281,30 @@ TEST(LoadEntropy, IsOneWhenEvenAndZeroWhenAllGoToOne) {
   // -(3/4 ln 3/4 + 1/4 ln 1/4) / ln 2
   EXPECT_NEAR(load_entropy(std::vector<int64_t>{3, 1}), 0.8112781244591328, 1e-15);
   EXPECT_NEAR(load_entropy(std::vector<int64_t>{3, 1, 0, 0}), 0.8112781244591328 / 2, 1e-15);
+}
+
+// A router without a skip class, of k choices a token, behind a block that has no biases: as with
+// one class more that nobody chose, whatever the target is.
+TEST(Balancer, OfARouterWithoutSkipClass) {
+  for (const BalanceTarget target : {BalanceTarget::kRealExperts, BalanceTarget::kAllClasses}) {
+    const BalanceSpec real{.lr = 0.01};
+    Blocks with_skip(1, 4, DType::kF64, real);
+    BalanceSpec spec = real;
+    spec.target = target;
+    Machine machine{1};
+    const Tensor bias = machine.zeros(DType::kF64, {4});
+    const Tensor unbalanced = machine.zeros(DType::kI64, {3});
+    Balancer balancer(machine.allocator, {{bias, "bias", 1}}, spec);
+    for (int64_t update = 0; update < 20; ++update) {
+      with_skip.count({{7 + update, 0, 12, 5, 0}});
+      with_skip.balancer->update(with_skip.counts, 1.0);
+      balancer.update(std::vector<Tensor>{unbalanced, with_skip.counts[0]}, 1.0);
+    }
+    for (int64_t e = 0; e < 4; ++e) EXPECT_EQ(get(bias, e), get(with_skip.biases[0], e)) << e;
+    EXPECT_LT(get(bias, 2), get(bias, 1));
+    ASSERT_EQ(balancer.pieces().size(), 2u);
+    EXPECT_EQ(balancer.pieces()[0].logical.name, "optim.exp_avg.bias");
+  }
 }
 
 }  // namespace

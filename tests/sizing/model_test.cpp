@@ -179,6 +179,46 @@ TEST(ModelParameters, OfDenseModels) {
   EXPECT_EQ(model_parameters(model_of(qwen)).total, plain + 7 * 2 * 64);
 }
 
+// Qwen3-30B-A3B as it was released; and a shared expert with its gate, and biases.
+TEST(ModelParameters, OfMixturesWithALinearRouter) {
+  const ModelParameters p = model_parameters(model_of(spec_of("qwen3-30b-a3b")));
+  const int64_t H = 2048, expert = 3 * H * 768;
+  const int64_t block = 2 * H * (4096 + 512) + 2 * 128 + 128 * H + 2 * H;  // without experts
+  EXPECT_EQ(p.without_embedding, 48 * (block + 128 * expert) + H);
+  EXPECT_EQ(p.active, 48 * (block + 8 * expert) + H);
+  EXPECT_EQ(p.embedding, 151'936 * H);
+  EXPECT_EQ(p.head, p.embedding);
+  EXPECT_EQ(p.total, 30'532'122'624);
+  EXPECT_NEAR(double(p.active + p.embedding + p.head), 3.3e9, 0.06e9);  // published
+  EXPECT_EQ(p.buffers, 0);
+  ModelKeys nano = spec_of("moe-nano");
+  const ModelParameters plain = model_parameters(model_of(nano));
+  EXPECT_EQ(plain.total, 70'291'840);
+  nano.shared_expert_intermediate_size = 100, nano.shared_expert_gate = true;
+  nano.router_expert_bias = true;
+  const ModelParameters shared = model_parameters(model_of(nano));
+  const int64_t added = 7 * (3 * 512 * 100 + 512);
+  EXPECT_EQ(shared.total, plain.total + added);
+  EXPECT_EQ(shared.active, plain.active + added);
+  EXPECT_EQ(shared.buffers, 7 * 8);
+  const MoeParameters m =
+      moe_parameters(std::get<MoeSpec>(model_of(nano).blocks[0].feed_forward), nano.hidden_size);
+  EXPECT_EQ(m.router, 8 * 512);
+  EXPECT_EQ(m.shared, 3 * 512 * 100 + 512);
+  EXPECT_EQ(m.router_scale, 0);
+}
+
+TEST(ModelFlop, OfMixturesWithALinearRouter) {
+  const ModelFlop flop = model_flop(model_of(spec_of("qwen3-30b-a3b")), 4096);
+  const double H = 2048;
+  EXPECT_EQ(flop.blocks, 2.0 * 48 * (2 * H * (4096 + 512) + 128 * H + 8 * 3 * H * 768));
+  EXPECT_EQ(flop.head, 2.0 * 151936 * H);
+  ModelKeys nano = spec_of("moe-nano");
+  const double plain = model_flop(model_of(nano), 512).blocks;
+  nano.shared_expert_intermediate_size = 100, nano.shared_expert_gate = true;
+  EXPECT_EQ(model_flop(model_of(nano), 512).blocks, plain + 2 * 7 * (3 * 512 * 100 + 512));
+}
+
 TEST(ModelFlop, OfDenseModels) {
   const ModelFlop flop = model_flop(model_of(spec_of("llama3-8b")), 8192);
   const double H = 4096;

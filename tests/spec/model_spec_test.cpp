@@ -45,7 +45,9 @@ TEST(ModelSpec, SaysOfEachBlockWhatZayaSaysOfAll) {
   EXPECT_EQ(whole.rope_theta, 1e6);
   EXPECT_EQ(whole.rope().rotary_dim, 2);
   EXPECT_EQ(whole.conv_channels(), 36);
-  EXPECT_EQ(std::get<MoeSpec>(model.blocks[1].feed_forward).num_classes(), 4);
+  const auto& moe = std::get<MoeSpec>(model.blocks[1].feed_forward);
+  EXPECT_EQ(moe.num_experts, 3);
+  EXPECT_EQ(std::get<MlpRouterSpec>(moe.router).skip_output, SkipOutput::kIdentity);
   EXPECT_EQ(model.max_positions, 77);
 }
 
@@ -64,6 +66,44 @@ TEST(ModelSpec, ComesBackFromJsonAndKeys) {
   }
 }
 
+ModelKeys top_k() {
+  ModelKeys keys = zaya();
+  keys.layer_types = {{AttentionSpec::kKind, MlpSpec::kKind},
+                      {AttentionSpec::kKind, MoeSpec::kKind},
+                      {AttentionSpec::kKind, MoeSpec::kKind, true}};
+  keys.intermediate_size = 6, keys.residual = Residual::kPlain;
+  keys.router = RouterKind::kLinear, keys.router_hidden_size = 0;
+  keys.skip_output = SkipOutput::kZero;
+  keys.num_experts_per_tok = 2, keys.norm_topk_prob = false, keys.routed_scaling_factor = 2.5;
+  keys.router_expert_bias = true;
+  keys.shared_expert_intermediate_size = 4, keys.shared_expert_gate = true;
+  return keys;
+}
+
+TEST(ModelSpec, StatesALinearRouterAndASharedExpert) {
+  const ModelSpec model = model_of(top_k());
+  const auto& moe = std::get<MoeSpec>(model.blocks[1].feed_forward);
+  EXPECT_EQ(moe.experts_of_token(), 2);
+  EXPECT_EQ(moe.shared, (SharedExpertSpec{4, true}));
+  EXPECT_EQ(std::get<LinearRouterSpec>(moe.router), (LinearRouterSpec{.num_chosen = 2,
+                                                                      .pre_softmax = true,
+                                                                      .renormalize = false,
+                                                                      .scale = 2.5,
+                                                                      .expert_bias = true}));
+  EXPECT_EQ(parse_model_spec(to_json(model), "model.json"), model);
+  EXPECT_EQ(model_of(keys_of(model)), model);
+  const auto json = nlohmann::json::parse(to_json(model))["blocks"][1]["feed_forward"];
+  EXPECT_EQ(json["router"], "linear");
+  EXPECT_EQ(json["shared_expert"], (nlohmann::json{{"width", 4}, {"gate", true}}));
+  // What earlier versions know stays as they wrote it.
+  const auto old = nlohmann::json::parse(to_json(model_of(zaya())))["blocks"][1]["feed_forward"];
+  EXPECT_EQ(old, (nlohmann::json{{"kind", "moe"},
+                                 {"num_experts", 3},
+                                 {"width", 5},
+                                 {"router_width", 7},
+                                 {"skip_output", "identity"}}));
+}
+
 TEST(ModelSpec, RefusesKeysForWhatTheyCannotState) {
   ModelSpec model = model_of(zaya());
   std::get<MoeSpec>(model.blocks[2].feed_forward).num_experts = 5;
@@ -77,8 +117,11 @@ TEST(ModelSpec, RefusesWhatItDoesNotWrite) {
   ModelKeys keys = zaya();
   keys.intermediate_size = 6, keys.tie_word_embeddings = false;
   keys.layer_types[0] = LayerType::kSlidingAttention;
-  const json good = json::parse(to_json(model_of(keys)));
-  ASSERT_EQ(parse_model_spec(good.dump(), "model.json"), model_of(keys));
+  const ModelSpec linear = model_of(top_k());
+  ModelSpec all = model_of(keys);
+  all.blocks.push_back(linear.blocks[1]);
+  const json good = json::parse(to_json(all));
+  ASSERT_EQ(parse_model_spec(good.dump(), "model.json"), all);
   const auto message = [](const json& bad) {
     return refusal(ErrorKind::kCorrupt, [&] { parse_model_spec(bad.dump(), "model.json"); });
   };
@@ -90,7 +133,8 @@ TEST(ModelSpec, RefusesWhatItDoesNotWrite) {
       missing.at(place).erase(name);
       other.at(place)[name] = value.is_string() ? json(7) : json("seven");
       for (const json& bad : {missing, other}) {
-        if (name == "tied_head" && bad == missing) continue;  // a model without it is tied
+        // A model without it is tied, a mixture without a shared expert has none.
+        if ((name == "tied_head" || name == "shared_expert") && bad == missing) continue;
         EXPECT_NE(message(bad).find(name), std::string::npos) << name << ": " << message(bad);
       }
     }
@@ -99,6 +143,8 @@ TEST(ModelSpec, RefusesWhatItDoesNotWrite) {
   each(json::json_pointer("/blocks/1"));
   each(json::json_pointer("/blocks/1/mixer"));
   each(json::json_pointer("/blocks/1/feed_forward"));
+  each(json::json_pointer("/blocks/3/feed_forward"));
+  each(json::json_pointer("/blocks/3/feed_forward/shared_expert"));
   each(json::json_pointer("/blocks/0/mixer"));
   each(json::json_pointer("/blocks/0/feed_forward"));
   json bad = good;
@@ -110,6 +156,10 @@ TEST(ModelSpec, RefusesWhatItDoesNotWrite) {
   bad["blocks"][0]["mixer"]["kind"] = "mamba";
   EXPECT_EQ(message(bad),
             "model.json: blocks[0]: mixer: kind is \"mamba\"; expected one of cca, attention");
+  bad = good;
+  bad["blocks"][3]["feed_forward"]["router"] = "hash";
+  EXPECT_EQ(message(bad),
+            "model.json: blocks[3]: feed_forward: router is \"hash\"; expected one of mlp, linear");
   bad = good;
   bad["blocks"] = json::array();
   EXPECT_EQ(message(bad), "model.json: blocks is empty; expected at least one block");

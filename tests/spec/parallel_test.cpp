@@ -49,6 +49,9 @@ TEST(ParallelRules, HeadsAndWidthAreCutEvenly) {
   EXPECT_EQ(judged({"parallel.tp=4", "model.moe_intermediate_size=30"}),
             "parallel.tp is 4 but model.moe_intermediate_size is 30: each rank takes an equal part "
             "of it; choose 2");
+  EXPECT_EQ(judged({"parallel.tp=4", "model.shared_expert_intermediate_size=6"}),
+            "parallel.tp is 4 but model.shared_expert_intermediate_size is 6: each rank takes an "
+            "equal part of it; choose 2");
 }
 
 TEST(ParallelRules, SequencesAreCutIntoChunksOfTwoTokensAtLeast) {

@@ -66,6 +66,47 @@ TEST(Validate, AcceptsTheExtremes) {
   EXPECT_EQ(judged(recipe), "");
 }
 
+TEST(Validate, RulesOfRouters) {
+  Recipe linear = good();
+  linear.model.router = RouterKind::kLinear, linear.model.router_hidden_size = 0;
+  linear.model.num_experts_per_tok = 4, linear.model.router_expert_bias = true;
+  linear.model.shared_expert_intermediate_size = 8, linear.model.shared_expert_gate = true;
+  EXPECT_EQ(judged(linear), "");
+  const auto with = [&](const Recipe& base, auto change) {
+    Recipe recipe = base;
+    change(recipe.model);
+    const std::string message = judged(recipe), file = "run.toml: ";
+    EXPECT_TRUE(message.starts_with(file)) << message;
+    return message.substr(file.size());
+  };
+  EXPECT_EQ(with(linear, [](ModelKeys& m) { m.num_experts_per_tok = 5; }),
+            "model.num_experts_per_tok is 5 but model.num_experts is 4; choose 1 to 4");
+  EXPECT_EQ(with(linear, [](ModelKeys& m) { m.router_pre_softmax = m.norm_topk_prob = false; }),
+            "model.norm_topk_prob is false but model.router_pre_softmax is false: a softmax over "
+            "the chosen experts adds up to 1; choose norm_topk_prob true");
+  EXPECT_EQ(with(linear, [](ModelKeys& m) { m.shared_expert_intermediate_size = 0; }),
+            "model.shared_expert_gate is true but model.shared_expert_intermediate_size is 0; "
+            "choose at least 1, or no gate");
+  EXPECT_EQ(with(linear, [](ModelKeys& m) { m.skip_output = SkipOutput::kIdentity; }),
+            "moe.skip_output is identity but model.router is linear, which skips no token; leave "
+            "it out, or choose router mlp");
+  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.num_experts_per_tok = 2; }),
+            "model.num_experts_per_tok is 2 but model.router is mlp, which chooses one expert; "
+            "choose 1, or router linear");
+  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.router_expert_bias = true; }),
+            "model.router_expert_bias is true but model.router is mlp, which knows nothing of it; "
+            "leave it out, or choose router linear");
+  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.routed_scaling_factor = 2; }),
+            "model.routed_scaling_factor is 2 but model.router is mlp, which knows nothing of it; "
+            "leave it out, or choose router linear");
+  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.norm_topk_prob = false; }),
+            "model.norm_topk_prob is false but model.router is mlp, which knows nothing of it; "
+            "leave it out, or choose router linear");
+  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.router_hidden_size = 0; }),
+            "model.router_hidden_size is 0 but model.layer_types has blocks with moe and router "
+            "mlp; choose at least 1");
+}
+
 // Half of what an int64_t holds: 2^62 tokens are too many, one step less is not.
 TEST(Validate, TokensOfARunStayBelow2To62) {
   Recipe recipe = good();

@@ -38,6 +38,11 @@ std::string differences(const RunPlan& plan, const MemoryCounts& real) {
 
 std::string differences(std::vector<GroupTraffic> planned, std::vector<GroupTraffic> real) {
   std::erase_if(real, [](const GroupTraffic& t) { return t.row.op == comm::Op::kBarrier; });
+  // How many rows go to which experts depends on the tokens: ep_test.cpp has their formula.
+  for (auto* list : {&planned, &real})
+    std::erase_if(*list, [](const GroupTraffic& t) {
+      return t.row.label.starts_with("expert ") && t.row.label != "expert counts";
+    });
   if (planned == real) return "";
   std::string text;
   for (const auto* list : {&planned, &real})
@@ -75,7 +80,9 @@ std::string check_rank(const Recipe& recipe, comm::Group& ranks, Allocator& allo
   // Around a ring, parts that no query of a rank sees are not added.
   if (recipe.parallel.cp_exchange != CpExchange::kRing)
     text += differences_in_moves(plan.costs, real.costs());
-  if (real.trainer().workspace_peak_bytes() != plan.workspace_bytes)
+  // Experts of other ranks take what a full room of rows would.
+  const int64_t used = real.trainer().workspace_peak_bytes();
+  if (used > plan.workspace_bytes || (recipe.parallel.ep == 1 && used < plan.workspace_bytes))
     text += fmt::format("workspace used: planned {}, real {}\n", plan.workspace_bytes,
                         real.trainer().workspace_peak_bytes());
   return text;
@@ -299,6 +306,18 @@ INSTANTIATE_TEST_SUITE_P(
                    4,
                    {"parallel.tp=2", "parallel.sequence_parallel=true", "parallel.zero=3",
                     "parallel.zero_layout=bucketed", "parallel.bucket_bytes=20000"}},
+        SteadyCase{"pp2_dp2_zb", kTiny, 4, {"parallel.pp=2", "parallel.schedule=zb"}},
+        SteadyCase{
+            "pp2_tp2_interleaved_recompute",
+            kTiny,
+            4,
+            {"parallel.pp=2", "parallel.tp=2", "parallel.schedule=interleaved",
+             "parallel.virtual_stages=2", "model.num_hidden_layers=4", "train.recompute=true"}},
+        SteadyCase{"dp2_cp2_ep4_rounds",
+                   kTiny,
+                   4,
+                   {"parallel.cp=2", "parallel.ep=4", "parallel.expert_rows=1.5",
+                    "model.num_experts=8", "train.recompute=true"}},
         SteadyCase{"dp2_cp2_ring", kTiny, 4, {"parallel.cp=2", "parallel.cp_exchange=ring"}},
         SteadyCase{"tp2_cp2_all_to_all",
                    kTiny,
@@ -314,6 +333,15 @@ INSTANTIATE_TEST_SUITE_P(
                    8,
                    {"parallel.tp=4", "parallel.cp=2", "model.intermediate_size=40",
                     "model.layer_types=[\"attention+moe\", \"cca+mlp\"]", "train.global_batch=2"}},
+        SteadyCase{"top_3_dp2_cp2_tp2_zero1",
+                   kTiny,
+                   8,
+                   {"parallel.cp=2", "parallel.tp=2", "train.global_batch=2",
+                    "model.layer_types=[\"attention+mlp\", \"attention+moe\"]",
+                    "model.intermediate_size=40", "model.router=linear",
+                    "model.num_experts_per_tok=3", "model.router_expert_bias=true",
+                    "model.shared_expert_intermediate_size=24", "model.shared_expert_gate=true",
+                    "moe.router_aux_loss_coef=0.01", "moe.router_z_loss_coef=0.001"}},
         SteadyCase{"nano_dp2_cp2_tp2_zero3",
                    kNano,
                    8,

@@ -101,7 +101,7 @@ class Training {
 using Values = std::map<std::string, std::vector<double>>;  // of whole tensors
 
 struct Steps {
-  std::vector<double> losses, norms;
+  std::vector<StepStats> stats;
   std::vector<Values> gradients;
   Values weights;
 };
@@ -153,8 +153,7 @@ const Steps& on_one_rank(const ParityCase& c) {
   Training one(recipe_of(c, "fp64", false), DType::kF64, world.group());
   for (int64_t step = 0; step < kSteps; ++step) {
     const StepStats stats = one.gradients(step);
-    steps.losses.push_back(stats.loss);
-    steps.norms.push_back(stats.gradient_norm);
+    steps.stats.push_back(stats);
     steps.gradients.push_back(whole_values(one.trainer(), true));
     one.trainer().apply(stats);
   }
@@ -197,8 +196,12 @@ std::string check_parity(const ParityCase& c, comm::Group& ranks) {
   for (int64_t step = 0; step < kSteps; ++step) {
     const StepStats stats = training.gradients(step);
     const std::string at = fmt::format("step {} ", step);
-    differences.value(at + "loss", want.losses[size_t(step)], stats.loss);
-    differences.value(at + "norm", want.norms[size_t(step)], stats.gradient_norm);
+    const StepStats& one = want.stats[size_t(step)];
+    differences.value(at + "loss", one.loss, stats.loss);
+    differences.value(at + "norm", one.gradient_norm, stats.gradient_norm);
+    differences.value(at + "balance loss", one.aux_loss, stats.aux_loss);
+    differences.value(at + "z loss", one.z_loss, stats.z_loss);
+    differences.value(at + "load entropy", one.entropy, stats.entropy);
     differences.tensors(at + "gradient", want.gradients[size_t(step)], training.trainer(), true);
     training.trainer().apply(stats);
   }

@@ -27,6 +27,29 @@ const Overrides kMixed = {
     "model.sliding_window=9",
     "model.rope_original_positions=16",
     "model.rope_factor=4"};
+// Mixtures with a linear router: Mixtral's; many experts of which most get no token; one that gets
+// all; Qwen3-MoE's with a dense first block, recomputed; and one with a gated shared expert whose
+// router has losses and balancing biases, over two rows a micro-batch.
+const Overrides kTopK = {"model.layer_types=attention+moe", "model.router=linear",
+                         "model.tie_word_embeddings=false"};
+const Overrides kMixtral = join(kTopK, {"model.num_experts=7", "model.num_experts_per_tok=2"});
+const Overrides kManyExperts = join(kTopK, {"model.num_experts=60", "model.num_experts_per_tok=2"});
+const Overrides kOneExpert = join(kTopK, {"model.num_experts=1"});
+const Overrides kQwen3Moe = {
+    "model.layer_types=[\"attention+mlp\", \"attention+moe\", \"attention_sliding+moe\"]",
+    "model.num_hidden_layers=3",
+    "model.intermediate_size=40",
+    "model.qk_norm=rms",
+    "model.sliding_window=9",
+    "model.router=linear",
+    "model.num_experts_per_tok=3",
+    "model.norm_topk_prob=false",
+    "train.recompute=true"};
+const Overrides kShared =
+    join(kTopK, {"model.num_experts=6", "model.num_experts_per_tok=2",
+                 "model.router_expert_bias=true", "model.shared_expert_intermediate_size=24",
+                 "model.shared_expert_gate=true", "moe.router_aux_loss_coef=0.05",
+                 "moe.router_z_loss_coef=0.02", "moe.balance.lr=0.05", "train.micro_batch=2"});
 const Overrides kAdamW = {"optim.matrices=adamw", "train.micro_batch=2"};
 
 std::vector<ParityCase> make_cases() {
@@ -105,9 +128,11 @@ std::vector<ParityCase> make_cases() {
                      "parallel.muon=owner", "parallel.sequence_parallel=true"}),
         kUneven);
   }
-  // Every layout again with dense models.  In the tiny model two ranks of tp 4 share a key head.
-  const std::pair<std::string, Overrides> dense[] = {
-      {"llama", kLlama}, {"qwen3", kQwen3}, {"mixed", kMixed}};
+  // Every layout again with dense models and mixtures of k experts.  In the tiny model two ranks of
+  // tp 4 share a key head.
+  const std::pair<std::string, Overrides> models[] = {
+      {"llama", kLlama},     {"qwen3", kQwen3},        {"mixed", kMixed},
+      {"mixtral", kMixtral}, {"qwen3_moe", kQwen3Moe}, {"shared_expert", kShared}};
   const struct {
     std::string name;
     int ranks;
@@ -147,9 +172,17 @@ std::vector<ParityCase> make_cases() {
         "parallel.sequence_parallel=true"}},
       {"tp4_cp2_zero1", 8, {"parallel.tp=4", "parallel.cp=2"}},
   };
-  for (const auto& [model, keys] : dense)
+  for (const auto& [model, keys] : models)
     for (const auto& layout : layouts)
       add(model + "_" + layout.name, layout.ranks, layout.layout, keys, layout.ranks == 2);
+  for (const std::string axis : {"tp", "cp", "dp"}) {
+    const Overrides layout = {"parallel." + axis + "=2"};
+    add("many_experts_" + axis + "2", 2, layout, kManyExperts);
+    add("one_expert_" + axis + "2", 2, layout, kOneExpert);
+    if (axis != "dp")  // which makes fewer updates of a step
+      add("shared_expert_" + axis + "2_balanced_each_micro_batch", 2, layout,
+          join(kShared, {"moe.balance.scope=micro_batch", "train.micro_batch=1"}));
+  }
   // Pipelines: stages of 1, 2 or more blocks, of every schedule.
   const Overrides kFive = {"model.num_hidden_layers=5"};
   const Overrides kSix = {"model.num_hidden_layers=6"};
@@ -209,6 +242,48 @@ std::vector<ParityCase> make_cases() {
   }
   add("pp2_dp2_overlap_off_owner", 4,
       {"parallel.pp=2", "parallel.overlap=false", "parallel.muon=owner"}, kAdamW);
+  // Expert parallelism: ZAYA1's router with its skip class, several experts a token, most experts
+  // without a token, a shared expert; with little room, so that rows go in many rounds.
+  const Overrides kEight = {"model.num_experts=8"};
+  const std::pair<std::string, Overrides> mixtures[] = {
+      {"zaya1", kEight},
+      {"zaya1_identity", join(kEight, {"moe.skip_output=identity", "train.recompute=true"})},
+      {"mixtral", join(kTopK, {"model.num_experts=8", "model.num_experts_per_tok=2"})},
+      {"qwen3_moe", join(kQwen3Moe, kEight)},
+      {"many_experts", kManyExperts},
+      {"shared", join(kShared, kEight)}};
+  const struct {
+    std::string name;
+    int ranks;
+    Overrides layout;
+  } expert_layouts[] = {
+      {"dp2_ep2_zero0", 2, {"parallel.ep=2", "parallel.zero=0"}},
+      {"dp2_ep2_zero1", 2, {"parallel.ep=2"}},
+      {"dp2_ep2_rounds", 2, {"parallel.ep=2", "parallel.expert_rows=1"}},
+      {"dp2_ep2_zero3", 2, {"parallel.ep=2", "parallel.zero=3", "parallel.bucket_bytes=20000"}},
+      {"dp4_ep2_zero1_bucketed",
+       4,
+       {"parallel.ep=2", "parallel.zero_layout=bucketed", "parallel.bucket_bytes=20000"}},
+      {"dp4_ep2_zero2_owner", 4, {"parallel.ep=2", "parallel.zero=2", "parallel.muon=owner"}},
+      {"dp4_ep4_zero0", 4, {"parallel.ep=4", "parallel.zero=0"}},
+      {"dp4_ep4_zero3_rounds", 4, {"parallel.ep=4", "parallel.zero=3", "parallel.expert_rows=1.5"}},
+      {"cp2_ep2", 2, {"parallel.cp=2", "parallel.ep=2"}},
+      {"dp2_cp2_ep4_zero2", 4, {"parallel.cp=2", "parallel.ep=4", "parallel.zero=2"}},
+      {"tp2_dp2_ep2_zero0", 4, {"parallel.tp=2", "parallel.ep=2", "parallel.zero=0"}},
+      {"tp2_dp2_ep2_sequence_parallel",
+       4,
+       {"parallel.tp=2", "parallel.ep=2", "parallel.sequence_parallel=true"}},
+      {"pp2_dp2_ep2", 4, {"parallel.pp=2", "parallel.ep=2"}},
+      {"pp2_dp2_cp2_ep2_zero3",
+       8,
+       {"parallel.pp=2", "parallel.cp=2", "parallel.ep=2", "parallel.zero=3"}},
+  };
+  for (const auto& [model, keys] : mixtures)
+    for (const auto& layout : expert_layouts)
+      add(layout.name + "_" + model, layout.ranks, layout.layout, keys, layout.ranks == 2);
+  for (const auto& [model, keys] : {mixtures[0], mixtures[2], mixtures[5]})
+    add("pp2_zb_dp2_ep2_" + model, 4, {"parallel.pp=2", "parallel.schedule=zb", "parallel.ep=2"},
+        keys);
   return cases;
 }
 

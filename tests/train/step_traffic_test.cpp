@@ -11,19 +11,34 @@ namespace {
 using namespace testing_support;
 using comm::Op;
 
-Recipe recipe_of(int zero, bool sharded_stream, CpExchange exchange, const char* muon) {
+// Mixtures of three experts a token, a gated shared expert and both losses.
+const std::vector<std::string> kTopK = {
+    "model.layer_types=attention+moe", "model.router=linear",
+    "model.num_experts_per_tok=3",     "model.shared_expert_intermediate_size=24",
+    "model.shared_expert_gate=true",   "moe.router_aux_loss_coef=0.01",
+    "moe.router_z_loss_coef=0.001"};
+
+Recipe recipe_of(int zero, bool sharded_stream, CpExchange exchange, const char* muon,
+                 bool top_k = false) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  return load_recipe(
-      ASHLAR_TEST_DATA "/recipes/tiny.toml",
-      std::vector<std::string>{
-          "model.num_hidden_layers=3", "data.sequence_length=16", "train.micro_batch=1",
-          "train.global_batch=4", "train.precision=fp32", "parallel.dp=2", "parallel.cp=2",
-          "parallel.tp=2", "parallel.bucket_bytes=20000", fmt::format("parallel.zero={}", zero),
-          fmt::format("parallel.sequence_parallel={}", flag(sharded_stream)),
-          fmt::format("train.recompute={}", flag(exchange != CpExchange::kAllGather)),
-          std::string("parallel.cp_layout=") + (sharded_stream ? "zigzag" : "contiguous"),
-          fmt::format("parallel.cp_exchange={}", kCpExchangeNames[size_t(exchange)]),
-          std::string("parallel.muon=") + muon});
+  std::vector<std::string> overrides = {
+      "model.num_hidden_layers=3",
+      "data.sequence_length=16",
+      "train.micro_batch=1",
+      "train.global_batch=4",
+      "train.precision=fp32",
+      "parallel.dp=2",
+      "parallel.cp=2",
+      "parallel.tp=2",
+      "parallel.bucket_bytes=20000",
+      fmt::format("parallel.zero={}", zero),
+      fmt::format("parallel.sequence_parallel={}", flag(sharded_stream)),
+      fmt::format("train.recompute={}", flag(exchange != CpExchange::kAllGather)),
+      std::string("parallel.cp_layout=") + (sharded_stream ? "zigzag" : "contiguous"),
+      fmt::format("parallel.cp_exchange={}", kCpExchangeNames[size_t(exchange)]),
+      std::string("parallel.muon=") + muon};
+  if (top_k) overrides.insert(overrides.end(), kTopK.begin(), kTopK.end());
+  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
 }
 
 // Sizes as the documents name them; of one rank and micro-batch.
@@ -37,6 +52,7 @@ struct Sizes {
   const int64_t T = B * recipe.data.sequence_length / trainer.model().parallel().cp;
   const int64_t forwards = m * (recipe.train.recompute ? 2 * L - 1 : L), backwards = m * L;
   const bool sharded_stream = trainer.model().parallel().sequence_parallel;
+  const bool top_k = model.router == RouterKind::kLinear;
 };
 
 class Formulas {
@@ -60,16 +76,22 @@ class Formulas {
     const int64_t TH = z_.T * z_.model.hidden_size;
     const Op sum = z_.sharded_stream ? Op::kReduceScatter : Op::kAllReduce;
     for (const std::string part : {"tp attention", "tp feed-forward"}) {
-      add(tp, sum, part, z_.forwards, TH, z_.s);
+      // Behind a plain residual nobody reads what a recomputed feed-forward would return.
+      const bool once = z_.top_k && part == "tp feed-forward";
+      const int64_t forwards = once ? z_.m * z_.L : z_.forwards;
+      add(tp, sum, part, forwards, TH, z_.s);
       add(tp, sum, part + " gradient", z_.backwards, TH, part == "tp attention" ? z_.a : z_.s);
       if (!z_.sharded_stream) continue;
-      add(tp, Op::kAllGather, part + " input", z_.forwards + z_.backwards, TH, z_.a);
+      add(tp, Op::kAllGather, part + " input", forwards + z_.backwards, TH, z_.a);
       add(tp, Op::kAllGather, part + " output gradient", z_.backwards, TH, z_.a);
     }
-    add(tp, Op::kAllReduce, "tp router", z_.backwards, z_.T, z_.s);
+    // Of each expert of a token, and of the shared expert's gate.
+    const int64_t gradients = z_.top_k ? z_.model.num_experts_per_tok + 1 : 1;
+    add(tp, Op::kAllReduce, "tp router", z_.backwards, z_.T * gradients, z_.s);
     if (!z_.sharded_stream) return;
     const int64_t H = z_.model.hidden_size;
-    add(tp, Op::kAllReduce, "tp norms", 1, (10 * z_.L + 3) * H, z_.s);
+    const int64_t vectors = z_.top_k ? 2 * z_.L + 1 : 10 * z_.L + 3;
+    add(tp, Op::kAllReduce, "tp norms", 1, vectors * H, z_.s);
     add(tp, Op::kAllReduce, "tp embedding", 1, z_.model.vocab_size * H, z_.s);
   }
 
@@ -85,10 +107,14 @@ class Formulas {
     const int64_t C = z_.model.num_attention_heads * D / t + kd;
     const int64_t W = std::clamp<int64_t>((tp.rank() + 1) * kd - all / 2, 0, kd);
     const int64_t message = z_.B * (2 * C + W) * z_.s;
-    rows_[{"cp", Op::kSendReceive, "halo"}] =
-        z_.forwards * Moved{1, behind * message, before * message};
-    rows_[{"cp", Op::kSendReceive, "halo gradient"}] =
-        z_.backwards * Moved{1, before * message, behind * message};
+    if (z_.top_k) {
+      add(cp, Op::kAllReduce, "row loads", z_.backwards, z_.B * z_.model.num_experts, z_.s);
+    } else {
+      rows_[{"cp", Op::kSendReceive, "halo"}] =
+          z_.forwards * Moved{1, behind * message, before * message};
+      rows_[{"cp", Op::kSendReceive, "halo gradient"}] =
+          z_.backwards * Moved{1, before * message, behind * message};
+    }
     const int64_t passes = z_.forwards + z_.backwards;
     const CpExchange exchange = z_.trainer.model().parallel().cp_exchange;
     if (exchange == CpExchange::kAllToAll) return add_context_by_heads(n, t);
@@ -120,11 +146,12 @@ class Formulas {
     add_all("keys values gradient", 2 * z_.backwards, key, z_.s);
   }
 
-  // Loss and targets, the norm, and what each expert got.
+  // Loss, targets and the routers' two losses, the norm, and what each expert got.
   void add_sums() {
     const parallel::Groups& groups = z_.trainer.model().groups();
     add(groups.data(), Op::kAllReduce, "loads", 1, z_.L * (z_.model.num_experts + 1), 8);
-    add(z_.sharded_stream ? groups.model() : groups.data(), Op::kAllReduce, "loss", 1, 2, 8);
+    add(z_.sharded_stream ? groups.model() : groups.data(), Op::kAllReduce, "loss", 1,
+        z_.top_k ? 4 : 2, 8);
     add(groups.model(), Op::kAllReduce, "gradient norm", 1, 1, 8);
   }
 
@@ -204,6 +231,17 @@ TEST(StepTraffic, IsTheSumOfTheFormulasOfAllTechniques) {
                                    sharded_stream, kCpExchangeNames[size_t(exchange)], muon));
           expect_formulas(recipe_of(zero, sharded_stream, exchange, muon));
         }
+}
+
+TEST(StepTraffic, OfMixturesOfSeveralExperts) {
+  for (const int zero : {0, 3})
+    for (const bool sharded_stream : {false, true})
+      for (const bool ring : {false, true}) {
+        SCOPED_TRACE(
+            fmt::format("zero {}, sequence_parallel {}, ring {}", zero, sharded_stream, ring));
+        expect_formulas(recipe_of(zero, sharded_stream,
+                                  ring ? CpExchange::kRing : CpExchange::kAllGather, "auto", true));
+      }
 }
 
 }  // namespace

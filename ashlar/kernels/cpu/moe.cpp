@@ -21,45 +21,74 @@ T sigmoid(T x) {
   return T(1) / (T(1) + std::exp(-x));
 }
 
+// One token's sum over its choices, element by element; the first one begins it.
 template <typename T>
 void combine_rows(const CombineArgs<T>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t)
-    for (int64_t i = 0, row = x.row_of_token[t]; i < x.H; ++i) {
+    for (int64_t i = 0; i < x.H; ++i) {
       T output = 0;
-      if (row >= 0)
-        output = x.p[t] * x.y_rows[row * x.H + i];
-      else if (x.identity)
-        output = x.p[t] * x.m[t * x.H + i];
+      for (int64_t j = 0, at = t * x.k; j < x.k; ++j, ++at) {
+        const int64_t row = x.row_of_token[at];
+        if (row < 0 && !x.identity) continue;
+        const T term = x.p[at] * (row >= 0 ? x.y_rows[row * x.H + i] : x.m[t * x.H + i]);
+        output = j == 0 ? term : output + term;
+      }
       x.e.set(t * x.H + i, output);
     }
 }
 
 template <typename T>
 void combine_gradient_rows(const CombineGradientArgs<T>& x, int64_t begin, int64_t end) {
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t row = x.row_of_token[t];
+  for (int64_t choice = begin * x.k; choice < end * x.k; ++choice) {
+    const int64_t row = x.row_of_token[choice];
     T dp = 0;
-    for (int64_t i = 0, at = t * x.H; i < x.H; ++i, ++at) {
+    for (int64_t i = 0, at = choice / x.k * x.H; i < x.H; ++i, ++at) {
       if (row >= 0) {
         dp += x.de[at] * x.y_rows[row * x.H + i];
-        x.dy_rows.set(row * x.H + i, x.p[t] * x.de[at]);
+        x.dy_rows.set(row * x.H + i, x.p[choice] * x.de[at]);
       } else if (x.identity) {
         dp += x.de[at] * x.m[at];
       }
     }
-    x.dp.set(t, dp);
+    x.dp.set(choice, dp);
   }
 }
 
 template <typename T>
 void scatter_rows(const ScatterArgs<T>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t)
-    for (int64_t i = 0, row = x.row_of_token[t]; i < x.H; ++i) {
-      if (row >= 0)
-        x.dm.add(t * x.H + i, x.dx_rows[row * x.H + i]);
-      else if (x.identity)
-        x.dm.add(t * x.H + i, x.p[t] * x.de[t * x.H + i]);
+    for (int64_t i = 0; i < x.H; ++i) {
+      T sum = x.dm[t * x.H + i];
+      for (int64_t j = 0, at = t * x.k; j < x.k; ++j, ++at) {
+        const int64_t row = x.row_of_token[at];
+        if (row >= 0)
+          sum += x.dx_rows[row * x.H + i];
+        else if (x.identity)
+          sum += x.p[at] * x.de[t * x.H + i];
+      }
+      x.dm.set(t * x.H + i, sum);
     }
+}
+
+template <typename T>
+void shared_rows(const SharedArgs<T>& x, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const T gate = x.z ? sigmoid(x.z[t]) : T(1);
+    for (int64_t i = 0, at = t * x.H; i < x.H; ++i, ++at) x.e.add(at, gate * x.s[at]);
+  }
+}
+
+template <typename T>
+void shared_gradient_rows(const SharedGradientArgs<T>& x, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const T gate = sigmoid(x.z[t]);
+    T sum = 0;
+    for (int64_t i = 0, at = t * x.H; i < x.H; ++i, ++at) {
+      sum += x.de[at] * x.s[at];
+      x.ds.set(at, gate * x.de[at]);
+    }
+    x.dz.set(t, gate * (T(1) - gate) * sum);
+  }
 }
 
 template <typename T>
@@ -84,56 +113,57 @@ void swiglu_gradient_rows(const SwigluGradientArgs<T>& x, int64_t begin, int64_t
 
 }  // namespace
 
-void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_T,
+void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_Tk,
                 const RoutePlan& plan) {
-  const int64_t T = expert_T.numel(), E = num_experts;
+  const int64_t R = expert_Tk.numel(), k = expert_Tk.shape[1], E = num_experts;
   if (ctx.meta()) return;
-  const int32_t* expert = expert_T.as<int32_t>();
-  int32_t* token_of_row = plan.token_of_row_T.as<int32_t>();
-  int32_t* row_of_token = plan.row_of_token_T.as<int32_t>();
+  const int32_t* expert = expert_Tk.as<int32_t>();
+  int32_t* token_of_row = plan.token_of_row_R.as<int32_t>();
+  int32_t* row_of_token = plan.row_of_token_Tk.as<int32_t>();
   const auto first = plan.row_of_expert_E1.span<int32_t>();
   const auto count = plan.count_X.span<int64_t>();
   std::fill(count.begin(), count.end(), 0);
-  for (int64_t t = 0; t < T; ++t) {
-    ASHLAR_ASSERT(expert[t] >= 0 && expert[t] <= E);
-    ++count[size_t(expert[t])];
+  for (int64_t choice = 0; choice < R; ++choice) {
+    ASHLAR_ASSERT(expert[choice] >= 0 && expert[choice] <= E);
+    ++count[size_t(expert[choice])];
   }
   first[0] = 0;
   for (size_t e = 0; e < size_t(E); ++e) first[e + 1] = first[e] + int32_t(count[e]);
   // first[e] counts up to the first row of the next expert; afterwards all are moved back by one.
-  for (int64_t t = 0; t < T; ++t) {
-    const auto e = size_t(expert[t]);
+  for (int64_t choice = 0; choice < R; ++choice) {
+    const auto e = size_t(expert[choice]);
     if (int64_t(e) == E) {
-      row_of_token[t] = -1;
+      row_of_token[choice] = -1;
       continue;
     }
-    row_of_token[t] = first[e]++;
-    token_of_row[row_of_token[t]] = int32_t(t);
+    row_of_token[choice] = first[e]++;
+    token_of_row[row_of_token[choice]] = int32_t(choice / k);
   }
   for (size_t e = size_t(E); e > 0; --e) first[e] = first[e - 1];
   first[0] = 0;
 }
 
 void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
-                 const Tensor& x_rows_TH) {
+                 const Tensor& x_rows_RH) {
   if (ctx.meta()) return;
-  const int32_t* token_of_row = plan.token_of_row_T.as<int32_t>();
+  const int32_t* token_of_row = plan.token_of_row_R.as<int32_t>();
   const int64_t row_bytes = m_TH.shape[1] * size_of(m_TH.dtype);
-  for_tokens(ctx, rows_in_use(plan.row_of_expert_E1, m_TH.shape[0]),
+  for_tokens(ctx, rows_in_use(plan.row_of_expert_E1, x_rows_RH.shape[0]),
              [&](int64_t begin, int64_t end) {
                for (int64_t row = begin; row < end; ++row)
-                 std::memcpy(x_rows_TH.data + row * row_bytes,
+                 std::memcpy(x_rows_RH.data + row * row_bytes,
                              m_TH.data + token_of_row[row] * row_bytes, size_t(row_bytes));
              });
 }
 
 void combine_forward(const Context& ctx, const CombineForward& x) {
-  with_real(x.chosen_T.dtype, [&]<typename Real>(Real) {
+  with_real(x.chosen_Tk.dtype, [&]<typename Real>(Real) {
     const CombineArgs<Real> args{.H = x.e_TH.shape[1],
+                                 .k = x.chosen_Tk.shape[1],
                                  .identity = x.identity,
-                                 .row_of_token = ints(x.plan.row_of_token_T),
-                                 .y_rows = x.y_rows_TH,
-                                 .p = x.chosen_T,
+                                 .row_of_token = ints(x.plan.row_of_token_Tk),
+                                 .y_rows = x.y_rows_RH,
+                                 .p = x.chosen_Tk,
                                  .m = x.m_TH,
                                  .e = x.e_TH};
     run_rows(ctx, x.e_TH.shape[0], args, combine_rows_fast, combine_rows<Real>);
@@ -141,30 +171,48 @@ void combine_forward(const Context& ctx, const CombineForward& x) {
 }
 
 void combine_backward(const Context& ctx, const CombineBackward& x) {
-  with_real(x.chosen_T.dtype, [&]<typename Real>(Real) {
+  with_real(x.chosen_Tk.dtype, [&]<typename Real>(Real) {
     const CombineGradientArgs<Real> args{.H = x.de_TH.shape[1],
+                                         .k = x.chosen_Tk.shape[1],
                                          .identity = x.identity,
-                                         .row_of_token = ints(x.plan.row_of_token_T),
+                                         .row_of_token = ints(x.plan.row_of_token_Tk),
                                          .de = x.de_TH,
-                                         .y_rows = x.y_rows_TH,
-                                         .p = x.chosen_T,
+                                         .y_rows = x.y_rows_RH,
+                                         .p = x.chosen_Tk,
                                          .m = x.m_TH,
-                                         .dy_rows = x.dy_rows_TH,
-                                         .dp = x.dchosen_T};
+                                         .dy_rows = x.dy_rows_RH,
+                                         .dp = x.dchosen_Tk};
     run_rows(ctx, x.de_TH.shape[0], args, combine_gradient_rows_fast, combine_gradient_rows<Real>);
   });
 }
 
 void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
-  with_real(x.chosen_T.dtype, [&]<typename Real>(Real) {
+  with_real(x.chosen_Tk.dtype, [&]<typename Real>(Real) {
     const ScatterArgs<Real> args{.H = x.dm_TH.shape[1],
+                                 .k = x.chosen_Tk.shape[1],
                                  .identity = x.identity,
-                                 .row_of_token = ints(x.plan.row_of_token_T),
-                                 .dx_rows = x.dx_rows_TH,
-                                 .p = x.chosen_T,
+                                 .row_of_token = ints(x.plan.row_of_token_Tk),
+                                 .dx_rows = x.dx_rows_RH,
+                                 .p = x.chosen_Tk,
                                  .de = x.de_TH,
                                  .dm = x.dm_TH};
     run_rows(ctx, x.dm_TH.shape[0], args, scatter_rows_fast, scatter_rows<Real>);
+  });
+}
+
+void shared_add_forward(const Context& ctx, const Tensor& z_T, const Tensor& s_TH,
+                        const Tensor& e_TH) {
+  with_real(e_TH.dtype, [&]<typename Real>(Real) {
+    const SharedArgs<Real> args{.H = e_TH.shape[1], .z = z_T, .s = s_TH, .e = e_TH};
+    run_rows(ctx, e_TH.shape[0], args, shared_rows_fast, shared_rows<Real>);
+  });
+}
+
+void shared_add_backward(const Context& ctx, const SharedAddBackward& x) {
+  with_real(x.z_T.dtype, [&]<typename Real>(Real) {
+    const SharedGradientArgs<Real> args{
+        .H = x.de_TH.shape[1], .de = x.de_TH, .z = x.z_T, .s = x.s_TH, .ds = x.ds_TH, .dz = x.dz_T};
+    run_rows(ctx, x.de_TH.shape[0], args, shared_gradient_rows_fast, shared_gradient_rows<Real>);
   });
 }
 

@@ -7,7 +7,7 @@ namespace ashlar::kernels::cpu {
 
 template <typename T>
 struct CombineArgs {
-  int64_t H;
+  int64_t H, k;
   bool identity;
   const int32_t* row_of_token;
   Cells<T> y_rows, p, m, e;
@@ -16,7 +16,7 @@ void combine_rows_fast(const CombineArgs<float>& args, int64_t begin, int64_t en
 
 template <typename T>
 struct CombineGradientArgs {
-  int64_t H;
+  int64_t H, k;
   bool identity;
   const int32_t* row_of_token;
   Cells<T> de, y_rows, p, m, dy_rows, dp;
@@ -25,12 +25,26 @@ void combine_gradient_rows_fast(const CombineGradientArgs<float>& args, int64_t 
 
 template <typename T>
 struct ScatterArgs {
-  int64_t H;
+  int64_t H, k;
   bool identity;
   const int32_t* row_of_token;
   Cells<T> dx_rows, p, de, dm;
 };
 void scatter_rows_fast(const ScatterArgs<float>& args, int64_t begin, int64_t end);
+
+template <typename T>
+struct SharedArgs {
+  int64_t H;
+  Cells<T> z, s, e;  // z may be absent
+};
+void shared_rows_fast(const SharedArgs<float>& args, int64_t begin, int64_t end);
+
+template <typename T>
+struct SharedGradientArgs {
+  int64_t H;
+  Cells<T> de, z, s, ds, dz;
+};
+void shared_gradient_rows_fast(const SharedGradientArgs<float>& args, int64_t begin, int64_t end);
 
 template <typename T>
 struct SwigluArgs {

@@ -21,15 +21,30 @@ void scale_row(int64_t H, const Cells<float>& from, int64_t at, float scale, con
   });
 }
 
+// The part of a row that a token's choice adds: of its expert's results, or of the token itself.
+struct Term {
+  const Cells<float>* cells;  // null: nothing
+  int64_t at;
+};
+
 void combine_rows(const CombineArgs<float>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
-    const int64_t row = x.row_of_token[t];
-    if (row >= 0)
-      scale_row(x.H, x.y_rows, row * x.H, x.p[t], x.e, t * x.H);
-    else if (x.identity)
-      scale_row(x.H, x.m, t * x.H, x.p[t], x.e, t * x.H);
-    else
-      for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR { store(set(0), x.e, t * x.H + i, n); });
+    const auto term = [&](int64_t j) -> Term {
+      const int64_t row = x.row_of_token[t * x.k + j];
+      if (row >= 0) return {&x.y_rows, row * x.H};
+      return {x.identity ? &x.m : nullptr, t * x.H};
+    };
+    const Term first = term(0);
+    const V p = set(x.p[t * x.k]);
+    for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+      V sum = first.cells ? hn::Mul(load(*first.cells, first.at + i, n), p) : set(0);
+      for (int64_t j = 1; j < x.k; ++j) {
+        const Term next = term(j);
+        if (next.cells)
+          sum = hn::MulAdd(load(*next.cells, next.at + i, n), set(x.p[t * x.k + j]), sum);
+      }
+      store(sum, x.e, t * x.H + i, n);
+    });
   }
 }
 
@@ -42,29 +57,56 @@ float dot_rows(int64_t H, const Cells<float>& a, int64_t a_at, const Cells<float
 }
 
 void combine_gradient_rows(const CombineGradientArgs<float>& x, int64_t begin, int64_t end) {
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t row = x.row_of_token[t], at = t * x.H;
+  for (int64_t choice = begin * x.k; choice < end * x.k; ++choice) {
+    const int64_t row = x.row_of_token[choice], at = choice / x.k * x.H;
     float dp = 0;
     if (row >= 0) {
       dp = dot_rows(x.H, x.de, at, x.y_rows, row * x.H);
-      scale_row(x.H, x.de, at, x.p[t], x.dy_rows, row * x.H);
+      scale_row(x.H, x.de, at, x.p[choice], x.dy_rows, row * x.H);
     } else if (x.identity) {
       dp = dot_rows(x.H, x.de, at, x.m, at);
     }
-    x.dp.set(t, dp);
+    x.dp.set(choice, dp);
   }
 }
 
 void scatter_rows(const ScatterArgs<float>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
-    const int64_t row = x.row_of_token[t], to = t * x.H;
-    if (row < 0 && !x.identity) continue;
-    const Cells<float>& from = row >= 0 ? x.dx_rows : x.de;
-    const int64_t at = row >= 0 ? row * x.H : to;
-    const V scale = set(row >= 0 ? 1.0f : x.p[t]);
+    const int64_t to = t * x.H;
     for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
-      store(hn::MulAdd(scale, load(from, at + i, n), load(x.dm, to + i, n)), x.dm, to + i, n);
+      V sum = load(x.dm, to + i, n);
+      for (int64_t choice = t * x.k; choice < (t + 1) * x.k; ++choice) {
+        const int64_t row = x.row_of_token[choice];
+        if (row >= 0)
+          sum = hn::Add(load(x.dx_rows, row * x.H + i, n), sum);
+        else if (x.identity)
+          sum = hn::MulAdd(set(x.p[choice]), load(x.de, to + i, n), sum);
+      }
+      store(sum, x.dm, to + i, n);
     });
+  }
+}
+
+float gate_of(float z) {
+  return hn::GetLane(sigmoid(set(z)));
+}
+
+void shared_rows(const SharedArgs<float>& x, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const V gate = set(x.z ? gate_of(x.z[t]) : 1.0f);
+    for_lanes(x.H, [&](int64_t i, auto n) HWY_ATTR {
+      const int64_t at = t * x.H + i;
+      store(hn::MulAdd(gate, load(x.s, at, n), load(x.e, at, n)), x.e, at, n);
+    });
+  }
+}
+
+void shared_gradient_rows(const SharedGradientArgs<float>& x, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float gate = gate_of(x.z[t]);
+    const int64_t at = t * x.H;
+    x.dz.set(t, gate * (1.0f - gate) * dot_rows(x.H, x.de, at, x.s, at));
+    scale_row(x.H, x.de, at, gate, x.ds, at);
   }
 }
 
@@ -102,6 +144,8 @@ namespace ashlar::kernels::cpu {
 HWY_EXPORT(combine_rows);
 HWY_EXPORT(combine_gradient_rows);
 HWY_EXPORT(scatter_rows);
+HWY_EXPORT(shared_rows);
+HWY_EXPORT(shared_gradient_rows);
 HWY_EXPORT(swiglu_rows);
 HWY_EXPORT(swiglu_gradient_rows);
 
@@ -114,6 +158,12 @@ void combine_gradient_rows_fast(const CombineGradientArgs<float>& args, int64_t 
 }
 void scatter_rows_fast(const ScatterArgs<float>& args, int64_t begin, int64_t end) {
   dispatch(HWY_DISPATCH_TABLE(scatter_rows))(args, begin, end);
+}
+void shared_rows_fast(const SharedArgs<float>& args, int64_t begin, int64_t end) {
+  dispatch(HWY_DISPATCH_TABLE(shared_rows))(args, begin, end);
+}
+void shared_gradient_rows_fast(const SharedGradientArgs<float>& args, int64_t begin, int64_t end) {
+  dispatch(HWY_DISPATCH_TABLE(shared_gradient_rows))(args, begin, end);
 }
 void swiglu_rows_fast(const SwigluArgs<float>& args, int64_t begin, int64_t end) {
   dispatch(HWY_DISPATCH_TABLE(swiglu_rows))(args, begin, end);

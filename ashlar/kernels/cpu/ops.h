@@ -25,6 +25,7 @@
 #include "ashlar/kernels/qk.h"
 #include "ashlar/kernels/rope.h"
 #include "ashlar/kernels/router.h"
+#include "ashlar/kernels/topk.h"
 #include "ashlar/kernels/update.h"
 
 namespace ashlar::kernels::cpu {
@@ -52,6 +53,11 @@ decltype(kernels::bias_gelu_backward) bias_gelu_backward;
 decltype(kernels::router_select_forward) router_select_forward;
 decltype(kernels::router_select_backward) router_select_backward;
 
+// topk.h
+decltype(kernels::topk_forward) topk_forward;
+decltype(kernels::topk_backward) topk_backward;
+decltype(kernels::row_loads) row_loads;
+
 // embedding.h
 decltype(kernels::embedding_forward) embedding_forward;
 decltype(kernels::embedding_backward) embedding_backward;
@@ -65,6 +71,8 @@ decltype(kernels::gather_rows) gather_rows;
 decltype(kernels::combine_forward) combine_forward;
 decltype(kernels::combine_backward) combine_backward;
 decltype(kernels::scatter_rows_add) scatter_rows_add;
+decltype(kernels::shared_add_forward) shared_add_forward;
+decltype(kernels::shared_add_backward) shared_add_backward;
 decltype(kernels::swiglu_forward) swiglu_forward;
 decltype(kernels::swiglu_backward) swiglu_backward;
 

@@ -1,4 +1,4 @@
-#include "ashlar/nn/router.h"
+#include "ashlar/nn/mlp_router.h"
 
 #include "ashlar/kernels/router.h"
 
@@ -10,9 +10,10 @@ using kernels::Matrix;
 
 }  // namespace
 
-void RouterWeights::list(const LayerSpec& layer, StoredVisitor visit) {
+void MlpRouterWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   const auto& moe = std::get<MoeSpec>(layer.of_block().feed_forward);
-  const int64_t H = layer.model.hidden_size, R = moe.router_width, X = moe.num_classes();
+  const int64_t H = layer.model.hidden_size, R = std::get<MlpRouterSpec>(moe.router).width;
+  const int64_t X = moe.num_experts + 1;
   shape = {H, R, X, layer.model.norm_eps};
   const auto matrix = [&](const char* name, Weight& weight, const Shape& extents,
                           OptimizerKind kind) {
@@ -31,7 +32,7 @@ void RouterWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   };
   matrix("down_proj.weight", down_w, {R, H}, OptimizerKind::kMuon);
   vector("down_proj.bias", down_b, 0.0);
-  if (layer.follows_its_kind()) vector("router_states_scale", gamma, 1.0);
+  if (layer.follows_its_router()) vector("router_states_scale", gamma, 1.0);
   vector("router_mlp.norm.weight", norm_w, 1.0);
   matrix("router_mlp.fc1.weight", fc1_w, {R, R}, OptimizerKind::kMuon);
   vector("router_mlp.fc1.bias", fc1_b, 0.0);
@@ -46,11 +47,11 @@ void RouterWeights::list(const LayerSpec& layer, StoredVisitor visit) {
                       .buffer = true}}});
 }
 
-RouterSaved RouterSaved::make(const SavedArenas& arenas, const RouterShape& shape,
-                              const Types& types, int64_t num_tokens) {
+MlpRouterSaved MlpRouterSaved::make(const SavedArenas& arenas, const MlpRouterShape& shape,
+                                    const Types& types, int64_t num_tokens) {
   const int64_t T = num_tokens, R = shape.R;
   Arena& arena = arenas.block;
-  RouterSaved s;
+  MlpRouterSaved s;
   s.rstd = arena.take(types.stream, {T});
   s.n = arena.take(types.activation, {T, R});
   s.s1 = arena.take(types.activation, {T, R});
@@ -63,9 +64,22 @@ RouterSaved RouterSaved::make(const SavedArenas& arenas, const RouterShape& shap
   return s;
 }
 
-void router_forward(const Context& ctx, const Types& types, const RouterWeights& w,
-                    const RouterSaved& saved, const Tensor& m_TH, const Carry& carry) {
-  const DType compute = types.compute;
+void MlpRouter::lay_out(const SavedArenas& arenas, const Types& types, int64_t num_tokens,
+                        int slot) {
+  saved_.set(slot, MlpRouterSaved::make(arenas, weights_.shape, types, num_tokens));
+}
+
+Choice MlpRouter::choice(int slot) const {
+  const MlpRouterSaved& saved = saved_[slot];
+  const Shape one{saved.expert.numel(), 1};
+  return {saved.expert.view(one), saved.chosen.view(one)};
+}
+
+void MlpRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH,
+                        const Carry& carry) const {
+  const MlpRouterWeights& w = weights_;
+  const MlpRouterSaved& saved = saved_[pass.slot];
+  const DType stream = pass.types.stream, compute = pass.types.compute;
   linear_forward(ctx, compute, Matrix::of(m_TH), w.down_w.operand, Matrix::of(carry.out));
   router_mix_forward(ctx, {.eps = w.shape.norm_eps,
                            .r_TR = carry.out,
@@ -80,7 +94,7 @@ void router_forward(const Context& ctx, const Types& types, const RouterWeights&
   linear_forward(ctx, compute, Matrix::of(saved.s1), w.fc2_w.operand, Matrix::of(saved.z2));
   bias_gelu_forward(ctx, saved.z2, w.fc2_b.value, saved.s2);
   const Arena::Scope scope(*ctx.workspace);
-  const Tensor logits = ctx.workspace->take(types.stream, saved.p.shape);
+  const Tensor logits = ctx.workspace->take(stream, saved.p.shape);
   linear_forward(ctx, compute, Matrix::of(saved.s2), w.out_w.operand, Matrix::of(logits));
   router_select_forward(ctx, {.logits_TX = logits,
                               .bias_X = w.balancing.value,
@@ -89,17 +103,19 @@ void router_forward(const Context& ctx, const Types& types, const RouterWeights&
                               .chosen_T = saved.chosen});
 }
 
-void router_backward(const Context& ctx, const Pass& pass, const RouterWeights& w,
-                     const RouterSaved& saved, const Tensor& m_TH, const Carry& carry,
-                     const Tensor& dchosen_T, const Tensor& dm_TH) {
+void MlpRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_TH,
+                         const Carry& carry, const Tensor& dchosen_Tk, const Tensor& dm_TH) const {
+  const MlpRouterWeights& w = weights_;
+  const MlpRouterSaved& saved = saved_[pass.slot];
   const auto [stream, activation, compute] = pass.types;
   const int64_t T = m_TH.shape[0], R = w.shape.R;
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
   const Tensor dlogits = gradient_room(ctx, pass, activation, saved.p.shape);
-  router_select_backward(
-      ctx,
-      {.dchosen_T = dchosen_T, .p_TX = saved.p, .expert_T = saved.expert, .dlogits_TX = dlogits});
+  router_select_backward(ctx, {.dchosen_T = dchosen_Tk.view(saved.chosen.shape),
+                               .p_TX = saved.p,
+                               .expert_T = saved.expert,
+                               .dlogits_TX = dlogits});
   const Tensor ds = workspace.take(stream, {T, R});
   const Tensor dz2 = gradient_room(ctx, pass, activation, {T, R}), dz1 = room_after(pass, dz2);
   linear_backward_input(ctx, compute, Matrix::of(dlogits), w.out_w.operand, Matrix::of(ds));

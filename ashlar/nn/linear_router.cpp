@@ -1,0 +1,94 @@
+#include "ashlar/nn/linear_router.h"
+
+#include "ashlar/kernels/copy.h"
+
+namespace ashlar::nn {
+
+using kernels::Context;
+using kernels::Matrix;
+
+void LinearRouterWeights::list(const LayerSpec& layer, StoredVisitor visit) {
+  const auto& moe = std::get<MoeSpec>(layer.of_block().feed_forward);
+  const auto& router = std::get<LinearRouterSpec>(moe.router);
+  H = layer.model.hidden_size, E = moe.num_experts, k = router.num_chosen;
+  rule = {.choose_by_logits = !router.pre_softmax,
+          .renormalize = router.renormalize || !router.pre_softmax,
+          .scale = router.scale};
+  // It stays with AdamW: it is a classifier, not a map between features.
+  visit({.weight = &w,
+         .logical = {{.name = layer.prefix + "weight",
+                      .shape = {E, H},
+                      .init = layer.normal(),
+                      .kind = OptimizerKind::kAdamW,
+                      .decay = true}},
+         .operand_shape = {E, H}});
+  if (router.expert_bias)
+    visit({.weight = &bias,
+           .logical = {{.name = layer.prefix + "e_score_correction_bias",
+                        .shape = {E},
+                        .init = LayerSpec::constant(0.0),
+                        .buffer = true}}});
+}
+
+void LinearRouter::lay_out(const SavedArenas& arenas, const Types& types, int64_t num_tokens,
+                           int slot) {
+  const Shape Tk{num_tokens, weights_.k};
+  LinearRouterSaved s;
+  s.p = arenas.block.take(types.stream, {num_tokens, weights_.E});
+  s.lse = arenas.block.take(types.stream, {num_tokens});
+  s.expert = arenas.lasting.take(DType::kI32, Tk);
+  s.chosen = arenas.block.take(types.stream, Tk);
+  s.losses = arenas.lasting.take(types.stream, {2});
+  saved_.set(slot, s);
+}
+
+void LinearRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH,
+                           const Carry&) const {
+  const LinearRouterSaved& saved = saved_[pass.slot];
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor logits = ctx.workspace->take(pass.types.stream, saved.p.shape);
+  linear_forward(ctx, pass.types.compute, Matrix::of(m_TH), weights_.w.operand, Matrix::of(logits));
+  topk_forward(ctx, {.rule = weights_.rule,
+                     .logits_TE = logits,
+                     .bias_E = weights_.bias.value,
+                     .p_TE = saved.p,
+                     .lse_T = saved.lse,
+                     .expert_Tk = saved.expert,
+                     .chosen_Tk = saved.chosen});
+}
+
+// How often the whole rows of the micro-batch chose each expert, wherever their tokens stand.
+Tensor LinearRouter::loads_of_rows(const Context& ctx, const Pass& pass) const {
+  if (pass.losses.balance == 0.0) return {};
+  const Tensor loads = ctx.workspace->take(pass.types.stream, {pass.losses.num_rows, weights_.E});
+  row_loads(ctx, saved_[pass.slot].expert, loads);
+  pass.exchanges.tokens->sum_over_rows(loads);
+  return loads;
+}
+
+void LinearRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_TH, const Carry&,
+                            const Tensor& dchosen_Tk, const Tensor& dm_TH) const {
+  const LinearRouterSaved& saved = saved_[pass.slot];
+  const DType compute = pass.types.compute;
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor dlogits = gradient_room(ctx, pass, pass.types.activation, saved.p.shape);
+  fill(ctx, saved.losses, 0.0);
+  const StepLosses& losses = pass.losses;
+  const double share = losses.token_share;
+  topk_backward(ctx, {.rule = weights_.rule,
+                      .dchosen_Tk = dchosen_Tk,
+                      .p_TE = saved.p,
+                      .lse_T = saved.lse,
+                      .expert_Tk = saved.expert,
+                      .chosen_Tk = saved.chosen,
+                      .loads_BE = loads_of_rows(ctx, pass),
+                      .balance_scale =
+                          losses.balance * double(weights_.E) * share / double(losses.row_length),
+                      .z_scale = losses.z * share,
+                      .dlogits_TE = dlogits,
+                      .losses_2 = saved.losses});
+  linear_backward_input(ctx, compute, Matrix::of(dlogits), weights_.w.operand, Matrix::of(dm_TH));
+  weight_gradient(ctx, pass, Matrix::of(dlogits), Matrix::of(m_TH), weights_.w.gradient);
+}
+
+}  // namespace ashlar::nn

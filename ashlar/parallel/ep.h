@@ -1,0 +1,80 @@
+// Expert parallelism: each of the ep ranks, which see other tokens, holds E / ep of the experts.
+// Rows of tokens go to the ranks that hold their experts, and results come back; backward their
+// gradients go, and those of the tokens come back.  Dropless.
+//
+// What goes where is told first (count).  Of the rows for a rank, sorted by expert, then by the rank
+// that they come from, a round is a window: all windows of a layer and micro-batch are equally
+// long, and the last may be shorter.  There are two at least, so that experts work on one while the
+// next travels, and so many that the most loaded rank has room for each.
+//
+//   op            label                  bytes, from a rank to all others
+//   all_gather    "expert counts"        4 (E + 1) to each, forward (and where forward is replayed)
+//   send_receive  "expert rows"          a H for each row whose expert is elsewhere, forward
+//                 "expert results"       s H for each row of another rank, forward
+//                 "expert gradients"     a H, as "expert rows", backward
+//                 "expert input gradients"  a H, as "expert results", backward
+//                 "expert rows again"    as "expert rows", backward, of all rounds but the last two
+//
+// a, s: bytes of the activation and of the stream type.  A dry run, which knows no tokens, sends
+// what an even load would.
+//
+// Source   GShard, arXiv:2006.16668; dropless: MegaBlocks, arXiv:2211.15841.
+// Memory   rooms of the branch (nn/moe.h): Share::expert_rows times the rows of an even load.
+// Limits   the host waits for the counts of each layer: sizes of messages follow from them.
+// Errors   kComm, as comm/group.h.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "ashlar/comm/group.h"
+#include "ashlar/nn/exchange.h"
+#include "ashlar/parallel/tp.h"
+
+namespace ashlar::parallel {
+
+class EpExchange final : public nn::ExpertExchange {
+ public:
+  // tp: ranks that share the experts' width (ExpertSums).  rows_here: the room of a round.
+  EpExchange(comm::Group& ep, comm::Group& tp, int64_t num_experts, int64_t rows_here);
+
+  int count(const kernels::Context&, const kernels::RoutePlan&, const Tensor& counts) override;
+  void post_rows(const kernels::Context&, const nn::ExpertRound&) override;
+  nn::ExpertRows receive_rows(const kernels::Context&, const nn::ExpertRound&) override;
+  void post_results(const kernels::Context&, const nn::ExpertRound&) override;
+  void receive_results(const kernels::Context&, const nn::ExpertRound&) override;
+  void sum_partial(const Tensor& gradients) override {
+    if (tp_.size() > 1) sums_.sum_partial(gradients);
+  }
+  bool leads() const override { return sums_.leads(); }
+
+  // The most rounds of a layer since the last call of forget_rounds.
+  int most_rounds() const { return most_rounds_; }
+  void forget_rounds() { most_rounds_ = 0; }
+
+ private:
+  struct Run {                  // rows of one expert and one source that are in a round
+    int64_t here, there, rows;  // first row at the experts' rank, of the round; at the source
+  };
+  struct Messages {
+    std::vector<comm::Transfer> sends, receives;
+    comm::Work work;
+  };
+  // Where the rows of a source and expert begin at the source.
+  int64_t row_at(const nn::ExpertRound&, int source, int64_t expert) const;
+  int64_t rows_for(const nn::ExpertRound&, int rank) const;
+  int64_t window(const nn::ExpertRound&) const;
+  // Calls use(source, expert of the rank, run) for what the round brings to the rank.
+  template <typename Use>
+  void for_each_run(const nn::ExpertRound&, int rank, Use use) const;
+  Messages& under_way(const nn::ExpertRound& round, bool results);
+
+  comm::Group &ep_, &tp_;
+  ExpertSums sums_;
+  const int64_t num_experts_, experts_here_, rows_here_;
+  int most_rounds_ = 0;
+  std::array<std::array<std::array<Messages, 2>, 2>, 3> messages_;  // by kind, room, way
+  std::vector<int32_t> row_of_expert_;
+};
+
+}  // namespace ashlar::parallel
