@@ -4,8 +4,9 @@
 //   rows for rank p      expert 0 of p: source 0, source 1, ...; expert 1 of p: source 0, ...
 //   round r              the r-th window of them; window: the longest list / number of rounds
 //
-// A message is one run: the rows of one source and one expert that are in the window.  They are sent
-// from where they stand and arrive where the expert reads them, so that nothing is put in order.
+// A message is one run: the rows of one source and one expert that are in the window.  They are
+// sent from where they stand and arrive where the expert reads them, so that nothing is put in
+// order.
 //
 //   post_rows        sends runs of `rows`, receives runs into `rows_here`
 //   receive_rows     waits, and writes where the experts' rows begin
@@ -121,7 +122,7 @@ void EpExchange::post_rows(const Context& ctx, const ExpertRound& round) {
 nn::ExpertRows EpExchange::receive_rows(const Context& ctx, const ExpertRound& round) {
   under_way(round, false).work.wait();
   int64_t rows = 0;
-  std::fill(row_of_expert_.begin(), row_of_expert_.end(), 0);
+  row_of_expert_.assign(row_of_expert_.size(), 0);
   for_each_run(round, ep_.rank(), [&](int, int64_t expert, const Run& run) {
     rows += run.rows;
     row_of_expert_[size_t(expert) + 1] = int32_t(rows);

@@ -2,8 +2,8 @@
 // Rows of tokens go to the ranks that hold their experts, and results come back; backward their
 // gradients go, and those of the tokens come back.  Dropless.
 //
-// What goes where is told first (count).  Of the rows for a rank, sorted by expert, then by the rank
-// that they come from, a round is a window: all windows of a layer and micro-batch are equally
+// What goes where is told first (count).  Of the rows for a rank, sorted by expert, then by the
+// rank that they come from, a round is a window: all windows of a layer and micro-batch are equally
 // long, and the last may be shorter.  There are two at least, so that experts work on one while the
 // next travels, and so many that the most loaded rank has room for each.
 //
