@@ -1,7 +1,7 @@
 // The two walks over the blocks, and what forward keeps for backward.
 //
-// A run of blocks that is not the model's first begins with a norm of its own where a whole model
-// has a merge and the norm in one; the run before it ends with the merge alone.
+// A chunk of blocks that is not the model's first begins with a norm of its own where a whole model
+// has a merge and the norm in one; the chunk before it ends with the merge alone.
 #include <algorithm>
 #include <array>
 
@@ -82,7 +82,7 @@ struct NormOf {
 };
 NormOf norm_of(const ModelWeights& weights, const Saved& saved, int64_t l) {
   if (l == weights.spec.num_blocks()) return {weights.norm.value, saved.final_TH};
-  if (l == saved.run.end) return {};  // the next run's
+  if (l == saved.chunk.end) return {};  // the next chunk's
   return {weights.blocks[size_t(l)].mixer_norm.value, saved.blocks[size_t(l)].a};
 }
 
@@ -103,7 +103,7 @@ Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types,
 
 namespace {
 
-// Takes memory for runs of blocks.  The order of its calls is that of the memory.
+// Takes memory for chunks of blocks.  The order of its calls is that of the memory.
 class SavedMaker {
  public:
   SavedMaker(Arena& arena, const ModelWeights& weights, const Types& types, TokenCounts tokens,
@@ -121,11 +121,11 @@ class SavedMaker {
   }
 
   // All but its blocks, which come by add_blocks.
-  Saved make(const BlockRange& run, int slot) const {
+  Saved make(const BlockRange& chunk, int slot) const {
     const ModelSpec& spec = weights_.spec;
     const auto L = size_t(spec.num_blocks());
     const Shape TH{tokens_.stream, spec.hidden_size};
-    Saved s{.keep = keep_, .slot = slot, .run = run};
+    Saved s{.keep = keep_, .slot = slot, .chunk = chunk};
     s.x.resize(L + 1), s.rstd.resize(L + 1), s.carry.resize(L + 1), s.blocks.resize(L);
     // Inference reads x[l], and what a block hands on, only while the next one runs: two take
     // turns.
@@ -134,14 +134,14 @@ class SavedMaker {
       const bool again = keep_ == Keep::kNothing && list.size() >= 2;
       return list.emplace_back(again ? list[list.size() - 2] : arena_.take(types_.stream, shape));
     };
-    for (int64_t l = run.begin; l <= run.end; ++l) {
+    for (int64_t l = chunk.begin; l <= chunk.end; ++l) {
       s.x[size_t(l)] = take(streams, TH);
       s.rstd[size_t(l)] = arena_.take(types_.stream, {tokens_.stream});
     }
-    const int64_t arrives = width_over_border(weights_, run.begin),
-                  leaves = width_over_border(weights_, run.end);
-    if (arrives > 0) s.carry[size_t(run.begin)] = take(carries, {tokens_.layer, arrives});
-    for (int64_t l = run.begin; l < run.end; ++l) {
+    const int64_t arrives = width_over_border(weights_, chunk.begin),
+                  leaves = width_over_border(weights_, chunk.end);
+    if (arrives > 0) s.carry[size_t(chunk.begin)] = take(carries, {tokens_.layer, arrives});
+    for (int64_t l = chunk.begin; l < chunk.end; ++l) {
       const int64_t made = carry_width(weights_, l);
       s.carry[size_t(l) + 1] = made > 0 ? take(carries, {tokens_.layer, made}) : s.carry[size_t(l)];
     }
@@ -163,7 +163,7 @@ class SavedMaker {
 
   void add_final(Saved& s) const {
     const ModelSpec& spec = weights_.spec;
-    if (s.run.end == spec.num_blocks())
+    if (s.chunk.end == spec.num_blocks())
       s.final_TH = arena_.take(spec.head_fp32 ? types_.stream : types_.activation,
                                {tokens_.stream, spec.hidden_size});
   }
@@ -184,19 +184,19 @@ class SavedMaker {
 std::vector<std::vector<Saved>> make_saved(Arena& arena, const ModelWeights& weights,
                                            const Types& types, TokenCounts tokens,
                                            int64_t num_halos, Keep keep,
-                                           std::span<const int> slots_of_run, int first_slot) {
+                                           std::span<const int> slots_of_chunk, int first_slot) {
   const SavedMaker maker(arena, weights, types, tokens, num_halos, keep);
   const Stage& stage = weights.share.stage;
   // What the model keeps comes first: where blocks share memory, the input of one is made while the
   // output of the one before is read.
-  std::vector<std::vector<Saved>> all(slots_of_run.size());
+  std::vector<std::vector<Saved>> all(slots_of_chunk.size());
   for (size_t r = 0; r < all.size(); ++r)
-    for (int slot = first_slot; slot < first_slot + slots_of_run[r]; ++slot)
+    for (int slot = first_slot; slot < first_slot + slots_of_chunk[r]; ++slot)
       all[r].push_back(maker.make(stage.chunk(int(r), weights.spec.num_blocks()), slot));
   const auto each = [&](auto use) {
     for (std::vector<Saved>& slots : all)
       for (Saved& s : slots)
-        for (int64_t l = s.run.begin; l < s.run.end; ++l) use(s, l);
+        for (int64_t l = s.chunk.begin; l < s.chunk.end; ++l) use(s, l);
   };
   if (keep == Keep::kAll) {
     each([&](Saved& s, int64_t l) { maker.add_block(s, l, arena, arena); });
@@ -234,7 +234,7 @@ Pass ModelCall::at(int64_t block, int slot) const {
 
 void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
   const ModelWeights& w = call.weights;
-  const auto [begin, end] = saved.run;
+  const auto [begin, end] = saved.chunk;
   ctx.enter("forward");
   if (begin == 0)
     embedding_forward(ctx, {.ids_T = call.ids_T,
@@ -266,7 +266,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
   ASHLAR_ASSERT(saved.keep != Keep::kNothing);
   const ModelWeights& w = call.weights;
   const auto [stream, activation, compute] = call.types;
-  const auto [begin, end] = saved.run;
+  const auto [begin, end] = saved.chunk;
   const bool ends_model = end == w.spec.num_blocks();
   const Shape shape = saved.x[size_t(begin)].shape;
   const Why why = call.late ? Why::kInputs : Why::kBackward;
@@ -289,7 +289,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     const Pass pass = call.at(l, saved.slot);
     const bool last = l + 1 == w.spec.num_blocks();
     const Tensor de = room_after(pass, dbranch), d_o = room_after(pass, dbranch);
-    const bool normed = last || l + 1 < end;  // else the norm that follows is the next run's
+    const bool normed = last || l + 1 < end;  // else the norm that follows is the next chunk's
     const Weight& next_norm = last     ? w.norm
                               : normed ? w.blocks[size_t(l) + 1].mixer_norm
                                        : Weight{};

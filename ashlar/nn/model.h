@@ -6,7 +6,7 @@
 //             m = norm(h);    x^{l+1} = merge(feed_forward(m), h)
 //   final = norm(x^L), which loss.h turns into logits
 //
-// A run of blocks [begin, end) is given x^begin and what the block before hands on, and gives
+// A chunk of blocks [begin, end) is given x^begin and what the block before hands on, and gives
 // x^end; backward is given their gradients there and gives those at its beginning (Saved).
 //
 // Source   arXiv 2511.17127 and the release.
@@ -36,36 +36,36 @@ struct BlockInMemory {
   friend bool operator==(const BlockInMemory&, const BlockInMemory&) = default;
 };
 
-// What a run of blocks keeps of one micro-batch.  Lists are of the whole model, with tensors for
-// the blocks of the run.
+// What a chunk of blocks keeps of one micro-batch.  Lists are of the whole model, with tensors for
+// the blocks of the chunk.
 struct Saved {
   Keep keep;
   int slot;  // that of the branches' memory
-  BlockRange run;
+  BlockRange chunk;
   std::vector<Tensor> x{};      // [T, H] stream before block l; x[end] after the last
   std::vector<Tensor> rstd{};   // [T] of the norm that reads x[l]
   std::vector<Tensor> carry{};  // [T of a layer, R] what block l is handed (Carry::in); carry[end]
   std::vector<BlockSaved> blocks{};
-  Tensor final_TH{};      // normed x[L]; of the last run
-  bool hands_on = false;  // carry[end], to a later run
+  Tensor final_TH{};      // normed x[L]; of the last chunk
+  bool hands_on = false;  // carry[end], to a later chunk
   // Of a pipeline: the gradient of carry[end], then that of carry[begin].  Those of x[end] and
   // x[begin] stand in x[end], which nobody reads any more.
   Tensor d_carry{};
   std::shared_ptr<BlockInMemory> in_memory{};  // of Keep::kBlockInput; that of all slots
 
-  Tensor d_stream() const { return x[size_t(run.end)]; }
+  Tensor d_stream() const { return x[size_t(chunk.end)]; }
 
   // Lays out the branches too.
   static Saved make(Arena& arena, const ModelWeights& weights, const Types& types,
                     TokenCounts tokens, int64_t num_halos, Keep keep, int slot = 0);
 };
 
-// Several micro-batches at a time: of run r so many slots, which share what nobody keeps.  By run,
-// then by slot.
+// Several micro-batches at a time: of chunk c so many slots, which share what nobody keeps.  By
+// chunk, then by slot.
 std::vector<std::vector<Saved>> make_saved(Arena& arena, const ModelWeights& weights,
                                            const Types& types, TokenCounts tokens,
                                            int64_t num_halos, Keep keep,
-                                           std::span<const int> slots_of_run, int first_slot = 0);
+                                           std::span<const int> slots_of_chunk, int first_slot = 0);
 
 // The arguments that forward and backward share.
 struct ModelCall {
@@ -82,9 +82,9 @@ struct ModelCall {
   Pass at(int64_t block, int slot) const;
 };
 
-// The blocks of saved.run.
+// The blocks of saved.chunk.
 void forward(const kernels::Context&, const ModelCall&, const Saved&);
-// dfinal: gradient of final_TH; absent where another run follows.  Adds to the gradients, but for
+// dfinal: gradient of final_TH; absent where another chunk follows.  Adds to the gradients, but for
 // what call.accumulate says.
 void backward(const kernels::Context&, const ModelCall&, const Saved&, const Tensor& dfinal_TH);
 

@@ -6,14 +6,15 @@ namespace ashlar::nn {
 
 BlockRange Stage::chunk(int number, int64_t num_blocks) const {
   if (borders.empty()) return {0, num_blocks};
-  const auto run = size_t(number) * size_t(count) + size_t(index);
-  return {borders[run], borders[run + 1]};
+  const auto v = size_t(number) * size_t(count) + size_t(index);
+  return {borders[v], borders[v + 1]};
 }
 
 bool Stage::holds(int64_t block) const {
   if (borders.empty()) return true;
   for (int c = 0; c < num_chunks(); ++c)
-    if (const BlockRange run = chunk(c, 0); run.begin <= block && block < run.end) return true;
+    if (const BlockRange blocks = chunk(c, 0); blocks.begin <= block && block < blocks.end)
+      return true;
   return false;
 }
 

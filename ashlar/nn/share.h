@@ -29,12 +29,13 @@ struct BlockRange {
   friend bool operator==(const BlockRange&, const BlockRange&) = default;
 };
 
-// A stage of a pipeline: one run of blocks, or several (chunks).  Runs are numbered in the order in
-// which tokens pass them; stage s of n has the runs s, s + n, s + 2 n, ...  The first stage has the
-// embedding too, the last one the final norm and the head.
+// A stage of a pipeline: one chunk of blocks, or several.  The chunks of all stages are the virtual
+// stages, numbered in the order in which tokens pass them; stage s of n has numbers s, s + n, s + 2
+// n, ...  The first stage has the embedding too, the last one the final norm and the head.
 struct Stage {
   int index = 0, count = 1;
-  std::vector<int64_t> borders{};  // run v: blocks [borders[v], borders[v + 1]); empty: one of all
+  std::vector<int64_t>
+      borders{};  // virtual stage v: blocks [borders[v], borders[v + 1]); empty: one
 
   bool first() const { return index == 0; }
   bool last() const { return index == count - 1; }

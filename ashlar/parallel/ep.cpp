@@ -100,7 +100,8 @@ int EpExchange::count(const Context&, const kernels::RoutePlan& plan, const Tens
       .results = {}};
   const int64_t longest = window(round);
   const int rounds = int(std::max<int64_t>(2, (longest + rows_here_ - 1) / rows_here_));
-  most_rounds_ = std::max(most_rounds_, rounds);
+  rounds_.rounds += rounds;
+  ++rounds_.mixtures;
   return rounds;
 }
 

@@ -25,6 +25,7 @@
 #pragma once
 
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "ashlar/comm/group.h"
@@ -48,9 +49,11 @@ class EpExchange final : public nn::ExpertExchange {
   }
   bool leads() const override { return sums_.leads(); }
 
-  // The most rounds of a layer since the last call of forget_rounds.
-  int most_rounds() const { return most_rounds_; }
-  void forget_rounds() { most_rounds_ = 0; }
+  // Rounds, and mixtures of micro-batches that took them, since the last call.
+  struct Rounds {
+    int64_t rounds = 0, mixtures = 0;
+  };
+  Rounds take_rounds() { return std::exchange(rounds_, {}); }
 
  private:
   struct Run {                  // rows of one expert and one source that are in a round
@@ -72,7 +75,7 @@ class EpExchange final : public nn::ExpertExchange {
   comm::Group &ep_, &tp_;
   ExpertSums sums_;
   const int64_t num_experts_, experts_here_, rows_here_;
-  int most_rounds_ = 0;
+  Rounds rounds_;
   std::array<std::array<std::array<Messages, 2>, 2>, 3> messages_;  // by kind, room, way
   std::vector<int32_t> row_of_expert_;
 };

@@ -35,8 +35,8 @@ struct Mesh {
 
 // The part of the model that `rank` of the mesh holds.
 nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int rank);
-// Where the runs of blocks of a pipeline's virtual stages begin, and the end of the last: as even
-// as can be, the longer ones first, since the last stage has the head.
+// Where the blocks of a pipeline's virtual stages begin, and the end of the last: as even as can
+// be, the longer ones first, since the last stage has the head.
 std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stages);
 
 // The groups that a rank of the mesh belongs to.

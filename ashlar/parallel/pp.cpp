@@ -111,9 +111,9 @@ void PpTransfers::wait_before(const Action& action, const nn::Saved& saved) {
 void PpTransfers::post(const Action& action, const nn::Saved& saved) {
   Slot& s = slot(action.chunk, saved.slot);
   const Tensor none;
-  const Tensor &in = saved.x[size_t(saved.run.begin)], &out = saved.x[size_t(saved.run.end)];
-  const Tensor& carry_in = saved.carry[size_t(saved.run.begin)];
-  const Tensor& carry_out = saved.hands_on ? saved.carry[size_t(saved.run.end)] : none;
+  const Tensor &in = saved.x[size_t(saved.chunk.begin)], &out = saved.x[size_t(saved.chunk.end)];
+  const Tensor& carry_in = saved.carry[size_t(saved.chunk.begin)];
+  const Tensor& carry_out = saved.hands_on ? saved.carry[size_t(saved.chunk.end)] : none;
   const auto send = [](comm::Channel& to, Messages& messages, const Tensor& a, const Tensor& b,
                        const char* label) {
     messages[0] = to.send(a, label);

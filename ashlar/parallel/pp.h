@@ -1,5 +1,5 @@
 // Pipeline parallelism: what a stage does in a step (schedule.h), and what it sends to its
-// neighbours and receives from them.  A message is the stream [T, H] that one run of blocks hands
+// neighbours and receives from them.  A message is the stream [T, H] that one chunk of blocks hands
 // to the next, and with it what blocks hand on (nn::Carry), [T, R], where a later block takes it;
 // or the gradients of both, on the way back.
 //
@@ -36,7 +36,7 @@ struct StageProgram {
   std::vector<nn::Use> uses;
 };
 // Of a step, and of the forward pass of one micro-batch.  stage: of the model's share; chunks: its
-// runs of blocks.
+// blocks.
 StageProgram step_program(const ParallelSpec& resolved, const nn::Stage& stage,
                           std::span<const nn::BlockRange> chunks, int64_t micro_batches,
                           bool recompute);

@@ -19,8 +19,8 @@ std::vector<nn::Use> uses_of(std::span<const Action> program,
   // The block that ran last, and of which micro-batch.
   int32_t last = -1, last_batch = -1;
   for (const Action& action : program) {
-    const nn::BlockRange& run = chunks[size_t(action.chunk)];
-    const auto begin = int32_t(run.begin), end = int32_t(run.end);
+    const nn::BlockRange& chunk = chunks[size_t(action.chunk)];
+    const auto begin = int32_t(chunk.begin), end = int32_t(chunk.end);
     const auto ran = [&](int32_t block) { last = block, last_batch = action.micro_batch; };
     if (action.kind == Kind::kForward) {
       for (int32_t block = begin; block < end; ++block) uses.push_back({Why::kForward, block});

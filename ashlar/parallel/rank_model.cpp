@@ -41,6 +41,8 @@ LossSum& LossSum::operator+=(const LossSum& other) {
   count += other.count;
   balance += other.balance;
   z += other.z;
+  rounds += other.rounds;
+  mixtures += other.mixtures;
   return *this;
 }
 
@@ -273,6 +275,7 @@ LossSum RankModel::step(std::span<const MicroBatch> batches, function_ref<void(i
   using Kind = Action::Kind;
   ASHLAR_ASSERT(int64_t(batches.size()) == micro_batches_per_step());
   begin_step();
+  if (ep_) ep_->take_rounds();  // of evaluations
   LossSum losses;
   for (size_t i = 0; i < step_program_.actions.size(); ++i) {
     const Action& action = step_program_.actions[i];
@@ -294,6 +297,10 @@ LossSum RankModel::step(std::span<const MicroBatch> batches, function_ref<void(i
     }
   }
   if (pp_) pp_->finish();
+  if (ep_) {
+    const auto [rounds, mixtures] = ep_->take_rounds();
+    losses.rounds = double(rounds), losses.mixtures = double(mixtures);
+  }
   return losses;
 }
 
@@ -332,8 +339,8 @@ LossSum RankModel::run_backward(size_t number, const nn::Saved& saved) {
 void RankModel::run_weights(size_t number) {
   const Action& action = step_program_.actions[number];
   nn::LateProducts& late = *late_[size_t(step_program_.late_of_action[number])];
-  const nn::BlockRange& run = chunks_[size_t(action.chunk)];
-  for (int64_t l = run.end - 1; l >= run.begin; --l) {
+  const nn::BlockRange& chunk = chunks_[size_t(action.chunk)];
+  for (int64_t l = chunk.end - 1; l >= chunk.begin; --l) {
     const nn::Use use{nn::Use::Why::kWeights, int32_t(l)};
     ctx_.enter("gradients of weights", l);
     zero_->acquire(ctx_, use);
@@ -393,13 +400,13 @@ LossSum RankModel::sum_losses() const {
   return losses;
 }
 
-// Calls use(number among the blocks here with experts, load) for those of the run.
+// Calls use(number among the blocks here with experts, load) for those of the chunk.
 template <typename Use>
 void RankModel::for_each_load(const nn::Saved& saved, Use use) const {
   size_t number = 0;
   model_->weights().for_each_block([&](const nn::Block& block, int64_t l) {
     if (!block.feed_forward->load(0)) return;
-    if (saved.run.begin <= l && l < saved.run.end)
+    if (saved.chunk.begin <= l && l < saved.chunk.end)
       use(number, *block.feed_forward->load(saved.slot));
     ++number;
   });
@@ -444,13 +451,14 @@ Tensor RankModel::over(std::span<double> values) const {
 
 LossSum RankModel::over_ranks(const LossSum& here, std::string_view label) const {
   // Counts are exact below 2^53.
-  std::array<double, 4> sums = {here.sum, double(here.count), here.balance, here.z};
-  const auto used = std::span(sums).first(has_router_losses() ? 4 : 2);
+  std::array<double, 6> sums = {here.sum, double(here.count), here.balance,
+                                here.z,   here.rounds,        here.mixtures};
+  const auto used = std::span(sums).first(parallel_.ep > 1 ? 6 : has_router_losses() ? 4 : 2);
   // Ranks that share heads have the same losses, unless they share the stream too.
   comm::Group& ranks = shards_stream() ? groups_.all() : groups_.losses();
   ranks.all_reduce(over(used), over(used), label).wait();
   if (ctx_.meta()) return {.count = here.count * ranks.size()};
-  return {sums[0], int64_t(sums[1]), sums[2], sums[3]};
+  return {sums[0], int64_t(sums[1]), sums[2], sums[3], sums[4], sums[5]};
 }
 
 double RankModel::sum_over_ranks(double here, std::string_view label) const {

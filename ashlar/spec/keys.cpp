@@ -311,7 +311,7 @@ Rows parallel() {
       word("parallel.schedule", p, &P::schedule, {"gpipe", "1f1b", "interleaved", "zb"},
            "order of micro-batches in a pipeline"),
       integer("parallel.virtual_stages", p, &P::virtual_stages, ranks,
-              "runs of blocks of a pipeline stage; more than 1 with schedule \"interleaved\""),
+              "chunks of blocks of a pipeline stage; more than 1 with schedule \"interleaved\""),
       integer(
           "parallel.zero", p, &P::zero, {0, 3},
           "what dp and cp ranks shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights "

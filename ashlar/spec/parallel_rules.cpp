@@ -91,7 +91,7 @@ std::string pp_rule(const Recipe& recipe) {
   if (p.pp > 1 && runs > L)
     return fmt::format(
         "parallel.pp is {} and parallel.virtual_stages {}, but model.num_hidden_layers is {}: each "
-        "of the {} runs of blocks has at least one; choose a product of {} or less",
+        "of the {} virtual stages has at least one; choose a product of {} or less",
         p.pp, p.virtual_stages, L, runs, L);
   if (p.pp > 1 && p.schedule == Schedule::kZeroBubble && recipe.train.recompute)
     return "parallel.schedule is \"zb\" but train.recompute is true, which would overwrite what "

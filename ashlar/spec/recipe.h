@@ -97,7 +97,7 @@ struct ParallelSpec {
   int64_t dp = 0;  // 0: ranks / (pp cp tp)
   int64_t cp = 1, tp = 1, pp = 1, ep = 1;
   Schedule schedule = Schedule::k1f1b;
-  int64_t virtual_stages = 1;  // runs of blocks of each of the pp stages
+  int64_t virtual_stages = 1;  // chunks of blocks of each of the pp stages
   double expert_rows = 2.0;    // ep: room for so many times the rows of an even load
   int64_t zero = 1;  // 0: nothing sharded; 1: optimizer state; 2: gradients too; 3: weights too
   ShardLayout zero_layout = ShardLayout::kContiguous;

@@ -144,7 +144,8 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       .flop_per_token = model_flop(model_of(recipe_.model), recipe_.data.sequence_length).training,
       .peak_flops = measure_peak(),
       .has_experts = !trainer_.model().all_step_loads().empty(),
-      .has_router_losses = trainer_.model().has_router_losses()};
+      .has_router_losses = trainer_.model().has_router_losses(),
+      .shares_experts = trainer_.model().parallel().ep > 1};
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, reader()));
   if (first_weights_) take_first_weights(files_, *first_weights_, sources_.train, trainer_, log_);
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
@@ -343,6 +344,7 @@ void Run::step() {
               .gradient_norm = stats.gradient_norm,
               .aux_loss = stats.aux_loss,
               .z_loss = stats.z_loss,
+              .expert_rounds = stats.expert_rounds,
               .entropy = stats.entropy,
               .max_load = stats.max_load,
               .skipped = health_.skipped(),

@@ -127,6 +127,7 @@ void Metrics::step(const StepRow& row) {
     put(out, "load_entropy", row.entropy);
     put(out, "max_load", row.max_load);
   }
+  if (scale_.shares_experts) put(out, "expert_rounds", row.expert_rounds);
   out += row.applied ? "\"applied\":true," : "\"applied\":false,";
   put(out, "skipped", row.skipped);
   put(out, "non_finite", row.non_finite);
@@ -156,6 +157,7 @@ void Metrics::step(const StepRow& row) {
     board_.scalar(row.step, "load_entropy", row.entropy);
     board_.scalar(row.step, "max_load", row.max_load);
   }
+  if (scale_.shares_experts) board_.scalar(row.step, "expert_rounds", row.expert_rounds);
   console(row);
   if (out.size() > kRoom / 2 || seconds_since(last_flush_) > 2.0) flush();
 }

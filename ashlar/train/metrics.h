@@ -23,6 +23,7 @@ struct StepRow {
   int64_t samples = 0, tokens = 0;  // consumed since the start of the run
   double loss = 0.0, lr = 0.0, gradient_norm = 0.0;
   double aux_loss = 0.0, z_loss = 0.0;
+  double expert_rounds = 0.0;
   double entropy = 0.0, max_load = 0.0;
   int64_t skipped = 0, non_finite = 0;
   double step_s = 0.0, stall_s = 0.0, checkpoint_blocked_s = 0.0;
@@ -37,6 +38,7 @@ struct RunScale {
   double peak_flops = 0.0;         // measured on this machine
   bool has_experts = true;         // some block routes tokens; else rows have nothing of balance
   bool has_router_losses = false;  // which the step's loss has beside the cross entropy
+  bool shares_experts = false;     // ep > 1
 };
 
 class Metrics {

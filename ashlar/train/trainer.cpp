@@ -77,6 +77,7 @@ StepStats Trainer::measure() {
   stats.loss = losses_.count == 0 ? 0.0 : losses_.sum / double(losses_.count);
   stats.aux_loss = losses_.balance;
   stats.z_loss = losses_.z;
+  stats.expert_rounds = losses_.mixtures > 0 ? losses_.rounds / losses_.mixtures : 0.0;
   for (const Tensor& loads : model_.all_step_loads()) {
     const auto experts = loads.span<int64_t>().first(size_t(loads.numel()) - 1);
     stats.entropy += optim::load_entropy(experts) / double(model_.all_step_loads().size());

@@ -32,6 +32,7 @@ using parallel::MicroBatch;
 struct StepStats {
   double loss = 0.0;                    // mean over the targets of the step
   double aux_loss = 0.0, z_loss = 0.0;  // of the routers, with their coefficients; not in loss
+  double expert_rounds = 0.0;           // with ep: of a mixture and micro-batch, mean
   double gradient_norm = 0.0;           // before clipping
   int64_t num_targets = 0;
   double entropy = 0.0,

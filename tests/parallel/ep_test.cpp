@@ -98,7 +98,10 @@ void check(const Case& c, comm::Group& world) {
     longest = std::max(longest, rows);
   }
   EXPECT_EQ(rounds, std::max<int64_t>(2, (longest + room - 1) / room));
-  EXPECT_EQ(exchange.most_rounds(), rounds);
+  const auto [counted, mixtures] = exchange.take_rounds();
+  EXPECT_EQ(counted, rounds);
+  EXPECT_EQ(mixtures, 1);
+  EXPECT_EQ(exchange.take_rounds().rounds, 0);
   const auto round_of = [&](int number) {
     const int i = number % 2;
     return nn::ExpertRound{.kind = nn::ExpertRound::Kind::kForward,

@@ -106,7 +106,7 @@ TEST(ParallelRules, EveryStageOfAPipelineHasBlocksAndItsScheduleFits) {
   EXPECT_EQ(
       judged({"parallel.pp=4"}),
       "parallel.pp is 4 and parallel.virtual_stages 1, but model.num_hidden_layers is 2: each "
-      "of the 4 runs of blocks has at least one; choose a product of 2 or less");
+      "of the 4 virtual stages has at least one; choose a product of 2 or less");
   EXPECT_EQ(judged({"parallel.pp=2", "parallel.virtual_stages=2"}),
             "parallel.virtual_stages is 2 but parallel.schedule is \"1f1b\"; choose schedule "
             "\"interleaved\" with 2 virtual stages or more, or 1 virtual stage with another");
