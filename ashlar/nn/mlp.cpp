@@ -44,24 +44,31 @@ void MlpBranch::forward(const Context& ctx, const Pass& pass, int, const Tensor&
                         const Tensor& e_TH) {
   fill_act(ctx, pass, m_TH);
   linear_forward(ctx, pass.types.compute, Matrix::of(saved_[pass.slot].act), weights_.down.operand,
-                 Matrix::of(e_TH));
+                 Matrix::of(e_TH), pass.adds);
 }
 
-void MlpBranch::backward(const Context& ctx, const Pass& pass, int, const BackwardTensors& t) {
+void MlpBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {
+  part == 0 ? backward_inputs(ctx, pass, t) : backward_weights(ctx, pass, t);
+}
+
+void MlpBranch::backward_inputs(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
   if (pass.replay) fill_act(ctx, pass, t.a);
   const MlpWeights& w = weights_;
   const MlpSaved& saved = saved_[pass.slot];
   const auto [stream, activation, compute] = pass.types;
-  const Tensor dgate_up = gradient_room(ctx, pass, activation, saved.gate_up.shape);
-  {
-    const Arena::Scope inner(*ctx.workspace);
-    const Tensor dact = ctx.workspace->take(activation, saved.act.shape);
-    linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.down.operand, Matrix::of(dact));
-    weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(saved.act), w.down.gradient);
-    swiglu_backward(ctx, {}, dact, saved.gate_up, dgate_up);
-  }
-  weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(t.a), w.gate_up.gradient);
-  linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand, Matrix::of(t.da));
+  dgate_up_ = gradient_room(ctx, pass, activation, saved.gate_up.shape);
+  const Arena::Scope inner(*ctx.workspace);
+  const Tensor dact = ctx.workspace->take(activation, saved.act.shape);
+  linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.down.operand, Matrix::of(dact));
+  swiglu_backward(ctx, {}, dact, saved.gate_up, dgate_up_);
+  linear_backward_input(ctx, compute, Matrix::of(dgate_up_), w.gate_up.operand, Matrix::of(t.da),
+                        pass.adds);
+}
+
+void MlpBranch::backward_weights(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(saved_[pass.slot].act),
+                  weights_.down.gradient);
+  weight_gradient(ctx, pass, Matrix::of(dgate_up_), Matrix::of(t.a), weights_.gate_up.gradient);
 }
 
 }  // namespace ashlar::nn

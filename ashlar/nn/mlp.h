@@ -29,7 +29,7 @@ struct MlpSaved {
 class MlpBranch final : public Branch {
  public:
   void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
-  BranchNeeds needs() const override { return {}; }
+  BranchNeeds needs() const override { return {.backward_parts = 2}; }
   void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
   void forward(const kernels::Context&, const Pass&, int part, const Tensor& m_TH, const Carry&,
                const Tensor& e_TH) override;
@@ -38,8 +38,13 @@ class MlpBranch final : public Branch {
 
  private:
   void fill_act(const kernels::Context&, const Pass&, const Tensor& m_TH) const;
+  // The parts of backward.
+  void backward_inputs(const kernels::Context&, const Pass&, const BackwardTensors&);
+  void backward_weights(const kernels::Context&, const Pass&, const BackwardTensors&);
+
   MlpWeights weights_;
   Slots<MlpSaved> saved_;
+  Tensor dgate_up_;  // [T, 2F] activation, from part to part
 };
 
 }  // namespace ashlar::nn

@@ -28,7 +28,7 @@ bool adds_skipped(const MoeShape& shape, const ExpertExchange& experts) {
 }  // namespace
 
 MoeShape MoeShape::of(const MoeSpec& whole, int64_t hidden_size, const Share& share) {
-  return {hidden_size, whole.num_experts, share.of(Grain::kWidth, whole.width).size(),
+  return {hidden_size, whole.num_experts, share.of(Grain::kExpertWidth, whole.width).size(),
           whole.skip_output == SkipOutput::kIdentity};
 }
 
@@ -38,7 +38,7 @@ void MoeWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   router.list(layer.under("gate."), visit);
   const auto [H, E, here, skip] = shape;
   const int64_t F = moe.width;
-  const Section gate{Grain::kWidth, F, 1, 0, F}, up{Grain::kWidth, F, 1, F, F};
+  const Section gate{Grain::kExpertWidth, F, 1, 0, F}, up{Grain::kExpertWidth, F, 1, F, F};
   const auto stack = [&](const char* name, const Shape& whole, InitRule init, int64_t halves,
                          Cut cut) {
     return ParameterInfo{.name = layer.prefix + name,

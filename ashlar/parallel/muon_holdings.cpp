@@ -1,6 +1,6 @@
-// How it works.  Ranks with one tp coordinate and one set of experts have the same flat state, of
-// which ZeRO keeps ranges.  State lists the Muon tensors in each of these flat states once; append
-// then cuts the list of a rank's state at the ranges that its shard has.
+// How it works.  Ranks with one share of the heads and one set of experts have the same flat state,
+// of which ZeRO keeps ranges.  State lists the Muon tensors in each of these flat states once;
+// append then cuts the list of a rank's state at the ranges that its shard has.
 //
 //   flat state of a unit     [ tensor a ][  tensor b  ][ c ][     tensor d     ]
 //   kept by the rank               |------------|             |------|
@@ -31,7 +31,7 @@ class State {
   // group: whose ranks keep the matrices.
   State(const ModelSpec& whole, const ParallelSpec& parallel, const comm::Group& group,
         const Zero& zero, const OptimSpec& spec)
-      : group_(group), zero_(zero), spec_(spec) {
+      : group_(group), zero_(zero), spec_(spec), num_tsp_(int(parallel.tsp)) {
     for (const int rank : group.world_ranks()) {
       const nn::Share share = share_of(parallel, whole, rank);
       const auto [found, added] =
@@ -59,13 +59,18 @@ class State {
       for (const Range& range : kept) {
         const Range part = intersect(range, all);
         if (!part.empty())
-          list.push_back({s.tensor, s.place.copy, s.place.boxes, part.begin - all.begin,
-                          part.end - all.begin});
+          list.push_back({s.tensor, s.place.copy + copy_of(rank, s.at.unit), s.place.boxes,
+                          part.begin - all.begin, part.end - all.begin});
       }
     }
   }
 
  private:
+  // Without shards every tsp rank keeps what heads and width do not cut: a copy each.
+  int copy_of(int rank, int64_t unit) const {
+    return zero_.stage() == 0 && !zero_.is_cut(unit) ? rank % num_tsp_ : 0;
+  }
+
   std::vector<LocalStretch> stretches(const ModelSpec& whole, const nn::Share& share) {
     const nn::FlatLayout flat = nn::flat_layout(whole, share, DType::kF32);
     std::vector<LocalStretch> list;
@@ -100,6 +105,7 @@ class State {
   const comm::Group& group_;
   const Zero& zero_;
   const OptimSpec spec_;
+  const int num_tsp_;
   std::map<std::string, int64_t> number_of_;
   std::vector<MuonTensor> tensors_;
   std::map<std::pair<int, int>, size_t> number_of_share_;  // by part of the heads, of the experts
@@ -114,7 +120,8 @@ std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator, const Group
                                                const Zero& zero,
                                                const std::vector<Parameter>& parameters,
                                                const OptimSpec& spec, DType compute) {
-  comm::Group& group = zero.stage() > 0 ? groups.model() : groups.tp();
+  comm::Group& shares = parallel.tsp > 1 ? groups.tsp() : groups.tp();
+  comm::Group& group = zero.stage() > 0 ? groups.model() : shares;
   const int num_steps = int(spec.muon_steps);
   if (group.size() == 1)
     return std::make_unique<optim::LocalMatrices>(parameters, compute, num_steps);
