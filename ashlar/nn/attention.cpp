@@ -3,7 +3,7 @@
 //   forward    project           a -qkv product-> qkv = q | k | v;  heads: qkv -> qhat, khat, v
 //                                (norms, RoPE);  posts the keys
 //              attend            -> att, lse;  att -o product-> o
-//   backward   (keys)            posts the keys
+//   backward   post_backward     posts the keys; before that, where backward replays, project
 //              attend_backward   d_o -o product-> datt -> dq, dk, dv;  posts the keys' gradients
 //              project_backward  dk, dv are whole (and summed where other ranks share the keys);
 //                                heads: dq, dk, dv -> dqkv;  the qkv product last
@@ -108,7 +108,7 @@ void AttentionBranch::forward(const Context& ctx, const Pass& pass, int part, co
 void AttentionBranch::backward(const Context& ctx, const Pass& pass, int part,
                                const BackwardTensors& t) {
   if (part == 0)
-    pass.exchanges.tokens->post_backward(ctx, pass, attention_of(weights_, saved_[pass.slot]));
+    post_backward(ctx, pass, t);
   else
     part == 1 ? attend_backward(ctx, pass, t) : project_backward(ctx, pass, t);
 }
@@ -138,7 +138,13 @@ void AttentionBranch::attend(const Context& ctx, const Pass& pass, const Tensor&
   const AttentionSaved& saved = saved_[pass.slot];
   pass.exchanges.tokens->attend(ctx, pass, attention_of(weights_, saved));
   linear_forward(ctx, pass.types.compute, Matrix::of(saved.att), weights_.o_proj.operand,
-                 Matrix::of(o_TH));
+                 Matrix::of(o_TH), pass.adds);
+}
+
+void AttentionBranch::post_backward(const Context& ctx, const Pass& pass,
+                                    const BackwardTensors& t) const {
+  if (pass.replay) return project(ctx, pass, t.a);
+  pass.exchanges.tokens->post_backward(ctx, pass, attention_of(weights_, saved_[pass.slot]));
 }
 
 void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
@@ -148,6 +154,7 @@ void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
   const auto [stream, activation, compute] = pass.types;
   const int64_t T = t.a.shape[0], q = w.shape.N * w.shape.D, kv = w.shape.K * w.shape.D;
   Arena& workspace = *ctx.workspace;
+  if (pass.replay) pass.exchanges.tokens->attend(ctx, pass, attention_of(w, saved));
   Gradients& g = gradients_;
   g.dqkv = gradient_room(ctx, pass, activation, {T, w.shape.width()});
   g.inputs.emplace(workspace);
@@ -199,7 +206,7 @@ void AttentionBranch::project_backward(const Context& ctx, const Pass& pass,
   const bool overwrites = heads && !heads->leads();
   weight_gradient(ctx, overwrites ? pass.at_once() : pass, dqkv, Matrix::of(t.a), w.qkv.gradient);
   if (overwrites) fill(ctx, dqkv.columns(w.shape.N * w.shape.D, dqkv.cols), 0.0);
-  linear_backward_input(ctx, pass.types.compute, dqkv, w.qkv.operand, Matrix::of(t.da));
+  linear_backward_input(ctx, pass.types.compute, dqkv, w.qkv.operand, Matrix::of(t.da), pass.adds);
 }
 
 }  // namespace ashlar::nn

@@ -38,13 +38,13 @@ void Block::list(const LayerSpec& layer, StoredVisitor visit) {
   if (scaled) feed_forward_merge.list(layer.under("post_mlp_residual_scale."), visit);
 }
 
-BlockSaved BlockSaved::make(Arena& arena, int64_t hidden_size, const Types& types,
-                            int64_t num_tokens, const Tensor& output) {
+BlockSaved BlockSaved::make(Arena& arena, Arena& arena_of_h, int64_t hidden_size,
+                            const Types& types, int64_t num_tokens, const Tensor& output) {
   const Shape shape{num_tokens, hidden_size};
   BlockSaved s;
   s.a = arena.take(types.activation, shape);
   s.o = output ? output : arena.take(types.stream, shape);
-  s.h = arena.take(types.stream, shape);
+  s.h = arena_of_h.take(types.stream, shape);
   s.m = arena.take(types.activation, shape);
   s.rstd_m = arena.take(types.stream, {num_tokens});
   s.e = output ? output : arena.take(types.stream, shape);

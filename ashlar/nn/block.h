@@ -41,9 +41,10 @@ struct BlockSaved {
   Tensor o, h;       // [T, H] stream: the mixer's output, the stream after the first merge
   Tensor m, rstd_m;  // [T, H] activation: normed input of the feed-forward; [T]
   Tensor e;          // [T, H] stream: the feed-forward's output
-  // output: the memory of o and e where nobody reads them after the merge; else absent.
-  static BlockSaved make(Arena& arena, int64_t hidden_size, const Types& types, int64_t num_tokens,
-                         const Tensor& output);
+  // output: the memory of o and e where nobody reads them after the merge; else absent.  h comes
+  // from an arena of its own, perhaps the same.
+  static BlockSaved make(Arena& arena, Arena& arena_of_h, int64_t hidden_size, const Types& types,
+                         int64_t num_tokens, const Tensor& output);
 };
 
 }  // namespace ashlar::nn

@@ -47,9 +47,13 @@ struct Pass {
   // Gradients of products (Stored::is_product) are added to, or overwritten: then backward does not
   // read what was there.  All others are always added to.
   bool accumulate = true;
-  // Of backward: what forward keeps in SavedArenas::block was overwritten by another block, and is
-  // made again from a.  Only feed-forwards are asked to.
+  // Of backward: what forward keeps in SavedArenas::block was overwritten, and is made again from
+  // a.  A mixer is asked to only where its exchange lets keys come once for both (CpGather).
   bool replay = false;
+  // What forward writes into o, and backward into da, is added to what is there: by the turns of a
+  // branch that runs with one share of the model after another (parallel/tsp.h).
+  bool adds = false;
+  int turn = 0;                  // which of these
   LateProducts* late = nullptr;  // keeps back the products that only gradients of weights need
   StepLosses losses{};           // of backward
   // For a product whose operands are overwritten soon.
@@ -69,7 +73,8 @@ struct BackwardTensors {
 
 struct PassShape {
   int64_t num_tokens;
-  int64_t num_halos;  // the most segments that continue a document (Sequence::num_halos)
+  int64_t num_halos;     // the most segments that continue a document (Sequence::num_halos)
+  bool replays = false;  // every backward is asked to (Pass::replay)
 };
 
 // Where a branch's memory of a slot comes from: what is read until the slot is used again, and what

@@ -37,6 +37,7 @@ struct ExchangeNeeds {
   int64_t head_dim = 0;                     // columns of a head
   int64_t window = 0;  // tokens that a query sees, itself included; 0: all before it
   int key_copies = 1;  // so many shares of the model hold the key heads here
+  int num_turns = 1;   // attentions whose keys are under way at a time (Pass::turn)
   std::span<const StripShape> strips() const;
   int64_t halo_numel() const;  // of one segment
 };

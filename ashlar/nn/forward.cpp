@@ -94,6 +94,12 @@ void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, in
   block_forward(ctx, call, saved, l, Why::kReplay);
 }
 
+// What a branch is given, made again from the stream before it.
+void norm_again(const Context& ctx, const ModelCall& call, const Tensor& stream_TH,
+                const Weight& norm, const Tensor& out_TH, const Tensor& rstd_T) {
+  rms_norm_forward(ctx, call.weights.spec.norm_eps, stream_TH, norm.value, out_TH, rstd_T);
+}
+
 }  // namespace
 
 Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types, TokenCounts tokens,
@@ -155,10 +161,12 @@ class SavedMaker {
   void add_block(Saved& s, int64_t l, Arena& lasting, Arena& block) const {
     const Block& b = weights_.blocks[size_t(l)];
     const bool plain = is_plain(weights_.spec.blocks[size_t(l)]);
-    s.blocks[size_t(l)] = BlockSaved::make(block, weights_.spec.hidden_size, types_, tokens_.stream,
-                                           plain ? output_ : Tensor{});
+    const bool replays = keep_ == Keep::kBranchInputs;
+    s.blocks[size_t(l)] =
+        BlockSaved::make(block, replays ? lasting : block, weights_.spec.hidden_size, types_,
+                         tokens_.stream, plain ? output_ : Tensor{});
     for (Branch* branch : {b.mixer.get(), b.feed_forward.get()})
-      branch->lay_out({lasting, block}, types_, {tokens_.layer, num_halos_}, s.slot);
+      branch->lay_out({lasting, block}, types_, {tokens_.layer, num_halos_, replays}, s.slot);
   }
 
   void add_final(Saved& s) const {
@@ -287,6 +295,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     const BlockSaved& s = saved.blocks[size_t(l)];
     const Block& b = w.blocks[size_t(l)];
     const Pass pass = call.at(l, saved.slot);
+    const bool replays = saved.keep == Keep::kBranchInputs;
     const bool last = l + 1 == w.spec.num_blocks();
     const Tensor de = room_after(pass, dbranch), d_o = room_after(pass, dbranch);
     const bool normed = last || l + 1 < end;  // else the norm that follows is the next chunk's
@@ -313,8 +322,10 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     carry_is_read = carry_is_read || b.feed_forward->needs().carry_width > 0;
     call.residency.acquire(ctx, use_of(l, why));
     ctx.enter(In::kFeedForward);
-    Pass feed_forward = pass;
-    feed_forward.replay = again && replays_alone(w.spec, l);
+    if (replays) norm_again(ctx, call, s.h, b.feed_forward_norm, s.m, s.rstd_m);
+    Pass feed_forward = pass, mixer = pass;
+    feed_forward.replay = replays || (again && replays_alone(w.spec, l));
+    mixer.replay = replays;
     run_backward(*b.feed_forward, ctx, feed_forward,
                  {.a = s.m, .d_o = de, .da = dm, .carry = carry});
     ctx.enter(In::kNone);
@@ -331,7 +342,9 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
                               .grads = b.mixer_merge.gradients(),
                               .dw_H = b.feed_forward_norm.gradient});
     ctx.enter(In::kMixer);
-    run_backward(*b.mixer, ctx, pass, {.a = s.a, .d_o = d_o, .da = da, .carry = {}});
+    if (replays)
+      norm_again(ctx, call, saved.x[size_t(l)], b.mixer_norm, s.a, saved.rstd[size_t(l)]);
+    run_backward(*b.mixer, ctx, mixer, {.a = s.a, .d_o = d_o, .da = da, .carry = {}});
     ctx.enter(In::kNone);
     call.residency.release(ctx, use_of(l, why));
   }

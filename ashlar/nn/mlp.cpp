@@ -7,10 +7,10 @@ namespace ashlar::nn {
 using kernels::Context;
 using kernels::Matrix;
 
-void MlpWeights::list(const LayerSpec& layer, int64_t width, StoredVisitor visit) {
+void MlpWeights::list(const LayerSpec& layer, int64_t width, Grain grain, StoredVisitor visit) {
   H = layer.model.hidden_size;
-  F = layer.share.of(Grain::kWidth, width).size();
-  const Section part{Grain::kWidth, width, 1, 0, width};
+  F = layer.share.of(grain, width).size();
+  const Section part{grain, width, 1, 0, width};
   visit({.weight = &gate_up,
          .logical = {layer.matrix("gate_proj.weight", {width, H}, layer.normal(), {0, {part}}),
                      layer.matrix("up_proj.weight", {width, H}, layer.normal(), {0, {part}})},
@@ -35,26 +35,32 @@ void mlp_inner(const Context& ctx, const Pass& pass, const MlpWeights& w, const 
 
 void mlp_output(const Context& ctx, const Pass& pass, const MlpWeights& w, const MlpSaved& saved,
                 const Tensor& e_TH) {
-  linear_forward(ctx, pass.types.compute, Matrix::of(saved.act), w.down.operand, Matrix::of(e_TH));
+  linear_forward(ctx, pass.types.compute, Matrix::of(saved.act), w.down.operand, Matrix::of(e_TH),
+                 pass.adds);
 }
 
-void mlp_backward(const Context& ctx, const Pass& pass, const MlpWeights& w, const MlpSaved& saved,
-                  const Tensor& m_TH, const Tensor& de_TH, const Tensor& dm_TH) {
+void mlp_backward_inputs(const Context& ctx, const Pass& pass, const MlpWeights& w,
+                         const MlpSaved& saved, const Tensor& de_TH, const Tensor& dm_TH,
+                         const Tensor& dgate_up) {
   const auto [stream, activation, compute] = pass.types;
-  const Tensor dgate_up = gradient_room(ctx, pass, activation, saved.gate_up.shape);
-  {
-    const Arena::Scope inner(*ctx.workspace);
-    const Tensor dact = ctx.workspace->take(activation, saved.act.shape);
-    linear_backward_input(ctx, compute, Matrix::of(de_TH), w.down.operand, Matrix::of(dact));
-    weight_gradient(ctx, pass, Matrix::of(de_TH), Matrix::of(saved.act), w.down.gradient);
-    swiglu_backward(ctx, {}, dact, saved.gate_up, dgate_up);
-  }
+  const Arena::Scope inner(*ctx.workspace);
+  const Tensor dact = ctx.workspace->take(activation, saved.act.shape);
+  linear_backward_input(ctx, compute, Matrix::of(de_TH), w.down.operand, Matrix::of(dact));
+  swiglu_backward(ctx, {}, dact, saved.gate_up, dgate_up);
+  linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand, Matrix::of(dm_TH),
+                        pass.adds);
+}
+
+void mlp_backward_weights(const Context& ctx, const Pass& pass, const MlpWeights& w,
+                          const MlpSaved& saved, const Tensor& m_TH, const Tensor& de_TH,
+                          const Tensor& dgate_up) {
+  weight_gradient(ctx, pass, Matrix::of(de_TH), Matrix::of(saved.act), w.down.gradient);
   weight_gradient(ctx, pass, Matrix::of(dgate_up), Matrix::of(m_TH), w.gate_up.gradient);
-  linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand, Matrix::of(dm_TH));
 }
 
 void MlpBranch::list(const LayerSpec& layer, StoredVisitor visit) {
-  weights_.list(layer, std::get<MlpSpec>(layer.of_block().feed_forward).width, visit);
+  weights_.list(layer, std::get<MlpSpec>(layer.of_block().feed_forward).width, Grain::kWidth,
+                visit);
 }
 
 void MlpBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
@@ -68,9 +74,12 @@ void MlpBranch::forward(const Context& ctx, const Pass& pass, int, const Tensor&
   mlp_output(ctx, pass, weights_, saved_[pass.slot], e_TH);
 }
 
-void MlpBranch::backward(const Context& ctx, const Pass& pass, int, const BackwardTensors& t) {
-  if (pass.replay) mlp_inner(ctx, pass, weights_, saved_[pass.slot], t.a);
-  mlp_backward(ctx, pass, weights_, saved_[pass.slot], t.a, t.d_o, t.da);
+void MlpBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {
+  const MlpSaved& saved = saved_[pass.slot];
+  if (part == 1) return mlp_backward_weights(ctx, pass, weights_, saved, t.a, t.d_o, dgate_up_);
+  if (pass.replay) mlp_inner(ctx, pass, weights_, saved, t.a);
+  dgate_up_ = gradient_room(ctx, pass, pass.types.activation, saved.gate_up.shape);
+  mlp_backward_inputs(ctx, pass, weights_, saved, t.d_o, t.da, dgate_up_);
 }
 
 }  // namespace ashlar::nn

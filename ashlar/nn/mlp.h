@@ -16,8 +16,8 @@ struct MlpWeights {
   int64_t H, F;          // F: of the width that stands here
   Weight gate_up, down;  // [2F, H], [H, F]
 
-  // width: of the whole model.
-  void list(const LayerSpec& layer, int64_t width, StoredVisitor visit);
+  // width: of the whole model; grain: what it is cut into.
+  void list(const LayerSpec& layer, int64_t width, Grain grain, StoredVisitor visit);
 };
 
 struct MlpSaved {
@@ -33,14 +33,18 @@ void mlp_inner(const kernels::Context&, const Pass&, const MlpWeights&, const Ml
 // e from what mlp_inner filled.
 void mlp_output(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
                 const Tensor& e_TH);
-// Adds to the gradients (see Pass::accumulate); overwrites dm.
-void mlp_backward(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
-                  const Tensor& m_TH, const Tensor& de_TH, const Tensor& dm_TH);
+// The parts of backward.  dm (see Pass::adds) and dgate_up [T, 2F], activation type, which the other
+// part reads.
+void mlp_backward_inputs(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
+                         const Tensor& de_TH, const Tensor& dm_TH, const Tensor& dgate_up);
+// Adds to the gradients (see Pass::accumulate).
+void mlp_backward_weights(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
+                          const Tensor& m_TH, const Tensor& de_TH, const Tensor& dgate_up);
 
 class MlpBranch final : public Branch {
  public:
   void list(const LayerSpec& layer, StoredVisitor visit) override;
-  BranchNeeds needs() const override { return {}; }
+  BranchNeeds needs() const override { return {.backward_parts = 2}; }
   void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) override;
   void forward(const kernels::Context&, const Pass&, int part, const Tensor& m_TH, const Carry&,
                const Tensor& e_TH) override;
@@ -50,6 +54,7 @@ class MlpBranch final : public Branch {
  private:
   MlpWeights weights_;
   Slots<MlpSaved> saved_;
+  Tensor dgate_up_;  // [T, 2F] activation, from part to part
 };
 
 }  // namespace ashlar::nn

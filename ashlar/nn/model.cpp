@@ -67,7 +67,8 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
   for (const Stored* stored : in_memory_order(weights_)) {
     const auto unit = size_t(stored->unit);
     if (!first_of_unit_[unit]) first_of_unit_[unit] = stored->weight;
-    if (stored->is_operand()) operands_of_unit_[unit].push_back(&stored->weight->operand);
+    if (stored->is_operand() && stored->is_packed)
+      operands_of_unit_[unit].push_back(&stored->weight->operand);
   }
   take_weights(ctx, allocator, options.training);
   if (options.training) take_gradients(allocator);

@@ -24,9 +24,10 @@
 namespace ashlar::nn {
 
 enum class Keep : uint8_t {
-  kAll,         // everything that backward needs
-  kBlockInput,  // the stream before each block, and what blocks hand on; the rest is recomputed
-  kNothing,     // inference
+  kAll,           // everything that backward needs
+  kBlockInput,    // the stream before each block, and what blocks hand on; the rest is recomputed
+  kBranchInputs,  // that before each branch, of plain residuals: branches replay (Pass::replay)
+  kNothing,       // inference
 };
 
 // Which block ran last in the memory that blocks share, of which slot.

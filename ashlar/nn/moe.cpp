@@ -60,7 +60,7 @@ MoeShape MoeShape::of(const MoeSpec& whole, int64_t hidden_size, const Share& sh
   const auto* zaya = std::get_if<MlpRouterSpec>(&whole.router);
   return {.H = hidden_size,
           .E = whole.num_experts,
-          .F = share.of(Grain::kWidth, whole.width).size(),
+          .F = share.of(Grain::kExpertWidth, whole.width).size(),
           .k = whole.experts_of_token(),
           .skip_identity = zaya && zaya->skip_output == SkipOutput::kIdentity,
           .E_here = share.of(Grain::kExpert, whole.num_experts).size()};
@@ -78,7 +78,7 @@ void MoeWeights::list(const LayerSpec& layer, Router& router, StoredVisitor visi
   router.list(layer.under("gate."), visit);
   const int64_t H = shape.H, E = shape.E, E_here = shape.E_here, here = shape.F, F = moe.width;
   const Section expert{Grain::kExpert, E, 1, 0, E};
-  const Section gate{Grain::kWidth, F, 1, 0, F}, up{Grain::kWidth, F, 1, F, F};
+  const Section gate{Grain::kExpertWidth, F, 1, 0, F}, up{Grain::kExpertWidth, F, 1, F, F};
   const auto stack = [&](const char* name, const Shape& whole, InitRule init, int64_t halves,
                          Cut cut) {
     return ParameterInfo{.name = layer.prefix + name,
@@ -98,7 +98,8 @@ void MoeWeights::list(const LayerSpec& layer, Router& router, StoredVisitor visi
          .logical = {stack("experts.down_proj", {E, H, F}, layer.output(), 1, {2, {gate}})},
          .operand_shape = {E_here, H, here}});
   if (moe.shared.width == 0) return;
-  shared.emplace().list(layer.under("shared_expert."), moe.shared.width, visit);
+  shared.emplace().list(layer.under("shared_expert."), moe.shared.width, Grain::kExpertWidth,
+                        visit);
   gated = moe.shared.gate;
   if (!gated) return;
   visit({.weight = &shared_gate,
@@ -352,7 +353,11 @@ void MoeBranch::shared_backward(const Context& ctx, const Pass& pass, const Back
                               .ds_TH = ds,
                               .dz_T = gradients_.dgate});
   }
-  mlp_backward(ctx, pass, *weights_.shared, saved.shared, t.a, ds, gradients_.dshared);
+  const MlpWeights& w = *weights_.shared;
+  const Tensor dgate_up =
+      gradient_room(ctx, pass, pass.types.activation, saved.shared.gate_up.shape);
+  mlp_backward_inputs(ctx, pass, w, saved.shared, ds, gradients_.dshared, dgate_up);
+  mlp_backward_weights(ctx, pass, w, saved.shared, t.a, ds, dgate_up);
 }
 
 void MoeBranch::experts_backward(const Context& ctx, const Pass& pass) {

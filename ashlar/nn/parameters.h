@@ -98,6 +98,7 @@ struct Stored {
   int64_t unit = 0;             // weights.h
   std::vector<int64_t> rows{};  // logical tensor i: rows [rows[i], rows[i + 1]) of dim 0
   Shape shape{};                // of value and gradient
+  bool is_packed = true;  // false: whoever runs the layer packs it elsewhere (UnitSplit::cuts)
 
   bool is_operand() const { return operand_shape.ndim() > 0; }
   // Kernels read it through its operand only, and its gradient is one matrix product, which can

@@ -21,13 +21,14 @@ bool Stage::holds(int64_t block) const {
 Share Share::even(int index, int count) {
   ASHLAR_ASSERT(0 <= index && index < count);
   const Fraction part{index, count};
-  return {.heads = part, .width = part, .experts = {}, .uncut = part};
+  return {.heads = part, .width = part, .expert_width = part, .experts = {}, .uncut = part};
 }
 
 Portion Share::of(Grain grain, int64_t total) const {
-  const auto [index, count] = grain == Grain::kWidth    ? width
-                              : grain == Grain::kExpert ? experts
-                                                        : heads;
+  const auto [index, count] = grain == Grain::kWidth         ? width
+                              : grain == Grain::kExpertWidth ? expert_width
+                              : grain == Grain::kExpert      ? experts
+                                                             : heads;
   if (total % count == 0) return {total / count * index, total / count * (index + 1)};
   ASHLAR_ASSERT(count % total == 0);
   const int copies = int(count / total);

@@ -1,6 +1,6 @@
 // Which part of a model stands here: of its layers, as fractions (one of so many equal parts of the
-// attention heads, of the width, of the experts; a layer, which knows its own totals, resolves
-// them), and which of its blocks.
+// attention heads, of the width of MLPs and of experts, of the experts; a layer, which knows its
+// own totals, resolves them), and which of its blocks.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 namespace ashlar::nn {
 
 // What a layer can be cut into.
-enum class Grain : uint8_t { kQueryHead, kKeyHead, kWidth, kExpert };
+enum class Grain : uint8_t { kQueryHead, kKeyHead, kWidth, kExpertWidth, kExpert };
 
 // Grains, or elements, [begin, end) of some total.
 struct Portion {
@@ -47,14 +47,16 @@ struct Stage {
 // How the tensors of a share are shared among ranks, where not all alike.  Tensors that other ranks
 // hold make a unit of their own (nn/weights.h).
 struct UnitSplit {
-  bool cuts = false;       // those that are cut by heads or width, from those that are not
+  // Those that are cut by heads or width, from those that are not; they are packed by those who run
+  // the layers with all shares (parallel/tsp.h).
+  bool cuts = false;
   bool experts = false;    // those that are cut by experts, from the others
   bool embedding = false;  // the embedding, from the rest of the root
   int per_block() const { return 1 + cuts + experts; }
 };
 
 struct Share {
-  Fraction heads, width, experts;
+  Fraction heads, width, expert_width, experts;
   // Where experts are cut: room for so many times the rows that an even load gives them.
   double expert_rows = 1.0;
   Fraction uncut;  // of the tensors that nobody cuts: `count` shares hold each, whole
@@ -63,7 +65,7 @@ struct Share {
   Stage stage{};
   UnitSplit units{};
 
-  // Part `index` of `count` of heads and width.
+  // Part `index` of `count` of heads, width and experts' width.
   static Share even(int index, int count);
   // total must be a multiple of the count of parts, or divide it: then several hold the same grain.
   Portion of(Grain grain, int64_t total) const;

@@ -23,11 +23,16 @@
 namespace ashlar::nn {
 namespace {
 
+// By heads or width.
+bool is_cut_by_layer(const ParameterInfo& info) {
+  return info.is_cut_by(Grain::kQueryHead) || info.is_cut_by(Grain::kKeyHead) ||
+         info.is_cut_by(Grain::kWidth);
+}
+
 // Which of the units of its block a product is of.
 int64_t unit_in_block(const ParameterInfo& info, const UnitSplit& split) {
-  const bool experts = info.is_cut_by(Grain::kExpert);
-  if (split.experts && experts) return 1 + split.cuts;
-  return split.cuts && !experts && !info.cuts.empty() ? 1 : 0;
+  if (split.experts && info.is_cut_by(Grain::kExpert)) return 1 + split.cuts;
+  return split.cuts && is_cut_by_layer(info) ? 1 : 0;
 }
 
 Units units_of(const ModelSpec& spec, const UnitSplit& split) {
@@ -38,10 +43,13 @@ Units units_of(const ModelSpec& spec, const UnitSplit& split) {
 void finish(Stored& stored, int64_t block, const Units& units, const Share& share) {
   const ParameterInfo& first = stored.logical[0];
   stored.block = block;
-  if (stored.is_product())
-    stored.unit = units.first_of(block) + unit_in_block(first, share.units);
-  else if (first.at_both_ends && units.embedding)
+  if (stored.is_product()) {
+    const int64_t unit = unit_in_block(first, share.units);
+    stored.unit = units.first_of(block) + unit;
+    stored.is_packed = !share.units.cuts || unit != 1;
+  } else if (first.at_both_ends && units.embedding) {
     stored.unit = units.size() - 1;
+  }
   stored.rows = {0};
   for (const ParameterInfo& info : stored.logical) {
     const Shape part = local_shape(info, share);
@@ -125,6 +133,7 @@ ExchangeNeeds ModelWeights::needs() const {
       all.key_cols = needs.key_cols;
       all.head_dim = needs.head_dim;
       all.key_copies = needs.key_copies;
+      all.num_turns = needs.num_turns;
     }
   });
   return all;
@@ -182,12 +191,13 @@ void lay_out_operands(const kernels::Context& ctx, const ModelWeights& weights, 
   int64_t block = -1;
   for (const Stored& s : weights.tensors) {
     if (!s.is_operand()) continue;
+    s.weight->operand = {.w = s.weight->value.view(s.operand_shape), .forward = {}, .backward = {}};
+    if (!s.is_packed) continue;
     Arena& arena = s.block >= 0 ? blocks(s.block) : root;
     if (&arena != &root && s.block != block) slot.emplace(arena), block = s.block;
     const bool head = s.block < 0;
     const DType compute = head && weights.spec.head_fp32 ? types.stream : types.compute;
     kernels::Operand& operand = s.weight->operand;
-    operand = {.w = s.weight->value.view(s.operand_shape), .forward = {}, .backward = {}};
     const auto layout =
         operand_layout(ctx, operand.groups(), operand.n(), operand.k(), compute, for_backward);
     if (layout.forward_numel > 0)

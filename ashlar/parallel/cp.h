@@ -24,6 +24,7 @@
 // Errors   kConfig where the rows cannot be cut evenly (CpSplit::check); those of comm::Group.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
@@ -106,9 +107,15 @@ class CpGather final : public CpSequence {
 
  private:
   void assign_keys() override;
-  void wait_for_keys();
-  OwnedTensor k_, v_, dk_, dv_;           // those of all ranks, rank by rank
-  comm::Work keys_come_, values_come_;    // posted by post_keys
+  // Keys and values of all ranks, rank by rank; those of turn t stand in number t % 2.
+  struct Gathered {
+    OwnedTensor k, v;
+    comm::Work keys_come, values_come;  // posted by post_keys
+    void wait() { keys_come.wait(), values_come.wait(); }
+  };
+  Gathered& gathered(const nn::Pass& pass) { return gathered_[size_t(pass.turn) % 2]; }
+  std::array<Gathered, 2> gathered_;
+  OwnedTensor dk_, dv_;                   // gradients of all ranks' keys and values
   comm::Work keys_leave_, values_leave_;  // the sums of gradients, posted by attend_backward
   std::vector<Segment> keys_;             // their segments
 };

@@ -62,8 +62,11 @@ CpGather::CpGather(comm::Group& ranks, const CpSplit& split, const nn::ExchangeN
     : CpSequence(ranks, split, needs, types, allocator) {
   const int64_t rows = split.num_rows * split.length;
   keys_.reserve(size_t(rows));
-  k_ = key_memory(allocator, types.activation, rows, needs);
-  v_ = key_memory(allocator, types.activation, rows, needs);
+  ASHLAR_ASSERT(size_t(needs.num_turns) <= gathered_.size());
+  for (int turn = 0; turn < needs.num_turns; ++turn) {
+    gathered_[size_t(turn)].k = key_memory(allocator, types.activation, rows, needs);
+    gathered_[size_t(turn)].v = key_memory(allocator, types.activation, rows, needs);
+  }
   dk_ = key_memory(allocator, types.stream, rows, needs);
   dv_ = key_memory(allocator, types.stream, rows, needs);
 }
@@ -77,25 +80,23 @@ void CpGather::assign_keys() {
     }
 }
 
-void CpGather::post_keys(const Context&, const nn::Pass&, const Attention& x) {
-  keys_come_ = ranks_.all_gather(x.k, k_.tensor, kKeys);
-  values_come_ = ranks_.all_gather(x.v, v_.tensor, kKeys);
-}
-
-void CpGather::wait_for_keys() {
-  keys_come_.wait();
-  values_come_.wait();
+void CpGather::post_keys(const Context&, const nn::Pass& pass, const Attention& x) {
+  Gathered& all = gathered(pass);
+  all.keys_come = ranks_.all_gather(x.k, all.k.tensor, kKeys);
+  all.values_come = ranks_.all_gather(x.v, all.v.tensor, kKeys);
 }
 
 void CpGather::attend(const Context& ctx, const nn::Pass& pass, const Attention& x) {
-  wait_for_keys();
-  attention_forward(ctx, pass.sequence, keys_, with_keys(x, k_.tensor, v_.tensor));
+  Gathered& all = gathered(pass);
+  all.wait();
+  attention_forward(ctx, pass.sequence, keys_, with_keys(x, all.k.tensor, all.v.tensor));
 }
 
 void CpGather::attend_backward(const Context& ctx, const nn::Pass& pass, const Attention& x,
                                const AttentionGradients& g) {
-  wait_for_keys();
-  attention_backward(ctx, pass.sequence, keys_, with_keys(x, k_.tensor, v_.tensor),
+  Gathered& all = gathered(pass);
+  all.wait();
+  attention_backward(ctx, pass.sequence, keys_, with_keys(x, all.k.tensor, all.v.tensor),
                      {.dout = g.dout, .dq = g.dq, .dk = dk_.tensor, .dv = dv_.tensor});
   keys_leave_ = ranks_.reduce_scatter(dk_.tensor, g.dk, kGradient);
   values_leave_ = ranks_.reduce_scatter(dv_.tensor, g.dv, kGradient);

@@ -7,13 +7,14 @@
 namespace ashlar::parallel {
 
 std::string_view name_of(Axis axis) {
-  constexpr std::array<std::string_view, kNumAxes> names = {"pp", "dp", "cp", "tp"};
+  constexpr std::array<std::string_view, kNumAxes> names = {"pp", "dp", "cp", "tsp", "tp"};
   return names[size_t(axis)];
 }
 
 Mesh Mesh::of(const ParallelSpec& resolved) {
   ASHLAR_ASSERT(resolved.dp > 0);
-  return {{int(resolved.pp), int(resolved.dp), int(resolved.cp), int(resolved.tp)}};
+  return {
+      {int(resolved.pp), int(resolved.dp), int(resolved.cp), int(resolved.tsp), int(resolved.tp)}};
 }
 
 int Mesh::num_ranks() const {
@@ -55,7 +56,11 @@ std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stage
 nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int rank) {
   const Mesh mesh = Mesh::of(resolved);
   nn::Share share = nn::Share::even(mesh.coordinate(rank, Axis::kTp), int(resolved.tp));
-  const int data = mesh.number_within(rank, std::array{Axis::kDp, Axis::kCp});
+  if (resolved.tsp > 1) {
+    share.heads = share.width = {mesh.coordinate(rank, Axis::kTsp), int(resolved.tsp)};
+    share.units.cuts = true;
+  }
+  const int data = mesh.number_within(rank, kTokenAxes);
   share.experts = {data % int(resolved.ep), int(resolved.ep)};
   share.expert_rows = resolved.expert_rows;
   share.units.experts = resolved.ep > 1;
@@ -70,11 +75,12 @@ nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int ran
 Groups::Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head)
     : world_(world), mesh_(Mesh::of(resolved)) {
   ASHLAR_ASSERT(world.size() == mesh_.num_ranks());
-  data_ = along("data", std::array{Axis::kDp, Axis::kCp});
+  data_ = along("data", kTokenAxes);
   const bool bulk = data_->size() > 1;  // of ZeRO, for sums to stand behind
-  cp_ = along("cp", std::array{Axis::kCp}, bulk ? "keys" : "");
+  cp_ = along("cp", std::array{Axis::kCp, Axis::kTsp}, bulk ? "keys" : "");
+  tsp_ = along("tsp", std::array{Axis::kTsp}, bulk ? "shards" : "");
   tp_ = along("tp", std::array{Axis::kTp}, bulk ? "sums" : "");
-  model_ = along("model", std::array{Axis::kDp, Axis::kCp, Axis::kTp});
+  model_ = along("model", std::array{Axis::kDp, Axis::kCp, Axis::kTsp, Axis::kTp});
   pp_ = along("pp", std::array{Axis::kPp});
   const int ep = int(resolved.ep);
   ep_ = data_->split(
@@ -87,13 +93,15 @@ Groups::Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head)
     experts_data_ = data_->split("experts data", [&](int rank) {
       return comm::SplitKey{rank % ep, rank};
     });
-  const int tp = int(resolved.tp);
-  if (ep > 1)
+  if (tsp_->size() > 1) cuts_data_ = along("cuts data", std::array{Axis::kDp, Axis::kCp});
+  // Of ep and tsp one divides the other.
+  const int products = std::max(ep, tsp_->size()) * tp_->size();
+  if (ep > 1 || tsp_->size() > 1)
     products_ = model_->split("products", [&](int rank) {
-      return comm::SplitKey{rank / (ep * tp), rank};
+      return comm::SplitKey{rank / products, rank};
     });
   if (pp_->size() == 1) return;
-  losses_ = along("losses", std::array{Axis::kPp, Axis::kDp, Axis::kCp});
+  losses_ = along("losses", std::array{Axis::kPp, Axis::kDp, Axis::kCp, Axis::kTsp});
   if (!tied_head) return;
   const int last = pp_->size() - 1;
   ends_ = pp_->split("ends", [&](int rank) {
@@ -103,7 +111,8 @@ Groups::Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head)
 
 std::vector<const comm::Group*> Groups::list() const {
   std::vector<const comm::Group*> list = {&world_, cp_.get(), tp_.get(), data_.get(), model_.get()};
-  for (const auto* group : {&pp_, &losses_, &ep_, &experts_data_, &products_, &ends_})
+  for (const auto* group :
+       {&tsp_, &pp_, &losses_, &ep_, &cuts_data_, &experts_data_, &products_, &ends_})
     if (*group && (*group)->size() > 1) list.push_back(group->get());
   return list;
 }

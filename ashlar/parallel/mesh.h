@@ -1,10 +1,10 @@
-// Ranks as points of a mesh with the axes pp, dp, cp, tp.  tp varies fastest, then cp, dp and pp,
-// so that ranks which talk most are neighbours.
+// Ranks as points of a mesh with the axes pp, dp, cp, tsp, tp.  tp varies fastest, then tsp, cp, dp
+// and pp, so that ranks which talk most are neighbours.
 //
-//   rank = ((pp * DP + dp) * CP + cp) * TP + tp
+//   rank = (((pp * DP + dp) * CP + cp) * TSP + tsp) * TP + tp
 //
-// Expert parallelism has no axis of its own: the ranks with other tokens and the same dense
-// weights, dp x cp, number d = dp * CP + cp of them, hold different experts by d % EP.
+// Expert parallelism has no axis of its own: the ranks with other tokens, dp x cp x tsp, number
+// d = (dp * CP + cp) * TSP + tsp of them, hold different experts by d % EP.
 #pragma once
 
 #include <array>
@@ -18,12 +18,14 @@
 
 namespace ashlar::parallel {
 
-enum class Axis : uint8_t { kPp, kDp, kCp, kTp };
-inline constexpr int kNumAxes = 4;
+enum class Axis : uint8_t { kPp, kDp, kCp, kTsp, kTp };
+inline constexpr int kNumAxes = 5;
+// Along these ranks see other tokens.
+inline constexpr std::array<Axis, 3> kTokenAxes{Axis::kDp, Axis::kCp, Axis::kTsp};
 std::string_view name_of(Axis axis);  // "tp"
 
 struct Mesh {
-  std::array<int, kNumAxes> sizes{1, 1, 1, 1};
+  std::array<int, kNumAxes> sizes{1, 1, 1, 1, 1};
   static Mesh of(const ParallelSpec& resolved);
   int size(Axis axis) const { return sizes[size_t(axis)]; }
   int num_ranks() const;
@@ -41,21 +43,25 @@ std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stage
 
 // The groups that a rank of the mesh belongs to.
 //
-//   cp, tp, pp    ranks along one axis
-//   data          dp x cp: ranks that saw different tokens with the same weights; they add up
-//                 gradients and share ZeRO's shards
-//   model         dp x cp x tp: ranks that together hold one copy of a stage's state, or several
-//   losses        pp x dp x cp: ranks that together know the loss of every token
+//   tsp, tp, pp   ranks along one axis
+//   cp            cp x tsp: ranks that share each sequence
+//   data          dp x cp x tsp: ranks that saw different tokens; they add up gradients and share
+//                 ZeRO's shards of what all of them hold
+//   cuts data     dp x cp: ranks of data with the same shares of heads and widths: what data is for
+//                 all other weights
+//   model         dp x cp x tsp x tp: ranks that together hold one copy of a stage's state, or
+//                 several
+//   losses        pp x dp x cp x tsp: ranks that together know the loss of every token
 //   ep            neighbours in data, with different experts
 //   experts data  ranks of data with the same experts: what data is for all other weights
 //   ends          the first and the last stage, with two copies of a tied embedding; null elsewhere
 //
 // A group of the same ranks as another is that group.
 //
-// Lanes (comm/group.h): compute waits for what cp and tp say, so that cp has the lane "keys" and tp
-// the lane "sums", apart from the bulk of ZeRO and Muon, which queues with the run's decisions on
-// the world's.  Where nothing is reduced over data ranks there is no bulk to stand behind, and all
-// is on the world's.
+// Lanes (comm/group.h): compute waits for what cp, tsp and tp say, so that cp has the lane "keys",
+// tsp the lane "shards" and tp the lane "sums", apart from the bulk of ZeRO and Muon, which queues
+// with the run's decisions on the world's.  Where nothing is reduced over data ranks there is no
+// bulk to stand behind, and all is on the world's.
 class Groups {
  public:
   // Splits `world` in one order on every rank.  The world must have mesh.num_ranks() ranks.
@@ -64,15 +70,17 @@ class Groups {
   const Mesh& mesh() const { return mesh_; }
   comm::Group& world() const { return world_; }
   comm::Group& cp() const { return *cp_; }
+  comm::Group& tsp() const { return *tsp_; }
   comm::Group& tp() const { return *tp_; }
   comm::Group& data() const { return *data_; }
   comm::Group& model() const { return *model_; }
   comm::Group& pp() const { return *pp_; }
   comm::Group& losses() const { return losses_ ? *losses_ : *data_; }
   comm::Group& ep() const { return *ep_; }
-  // Ranks that together hold all of a model's products once, where nothing is sharded: ep x tp.
+  // Neighbours that together hold all of a stage's products, where nothing is sharded.
   comm::Group& products() const { return products_ ? *products_ : *tp_; }
   comm::Group& experts_data() const { return experts_data_ ? *experts_data_ : *data_; }
+  comm::Group& cuts_data() const { return cuts_data_ ? *cuts_data_ : *data_; }
   comm::Group* ends() const { return ends_.get(); }
   // Every rank of the mesh.
   comm::Group& all() const { return pp_->size() > 1 ? world_ : *model_; }
@@ -86,8 +94,9 @@ class Groups {
                                      std::string_view lane = {}) const;
   comm::Group& world_;
   Mesh mesh_;
-  std::unique_ptr<comm::Group> cp_, tp_, data_, model_, pp_, ep_;
-  std::unique_ptr<comm::Group> losses_, experts_data_, ends_, products_;  // null where not needed
+  std::unique_ptr<comm::Group> cp_, tsp_, tp_, data_, model_, pp_, ep_;
+  // Null where not needed.
+  std::unique_ptr<comm::Group> losses_, cuts_data_, experts_data_, products_, ends_;
 };
 
 }  // namespace ashlar::parallel

@@ -1,6 +1,6 @@
-// How it works.  Ranks with one tp coordinate and one set of experts have the same flat state, of
-// which ZeRO keeps ranges.  State lists the Muon tensors in each of these flat states once; append
-// then cuts the list of a rank's state at the ranges that its shard has.
+// How it works.  Ranks with one share of the heads and one set of experts have the same flat state,
+// of which ZeRO keeps ranges.  State lists the Muon tensors in each of these flat states once;
+// append then cuts the list of a rank's state at the ranges that its shard has.
 //
 //   flat state of a unit     [ tensor a ][  tensor b  ][ c ][     tensor d     ]
 //   kept by the rank               |------------|             |------|
@@ -32,15 +32,18 @@ class State {
   // group: whose ranks keep the matrices.
   State(const ModelSpec& whole, const ParallelSpec& parallel, const comm::Group& group,
         const Zero& zero, const OptimSpec& spec)
-      : group_(group), zero_(zero), spec_(spec) {
+      : group_(group),
+        zero_(zero),
+        spec_(spec),
+        tp_(int(parallel.tp)),
+        tsp_(int(parallel.tsp)),
+        ep_(int(parallel.ep)) {
     for (const int rank : group.world_ranks()) {
       const nn::Share share = share_of(parallel, whole, rank);
       const auto [found, added] =
           number_of_share_.try_emplace({share.heads.index, share.experts.index}, states_.size());
       if (added) states_.push_back(stretches(whole, share));
       state_of_rank_.push_back(found->second);
-      experts_of_rank_.push_back(share.experts.index);
-      number_of_experts_ = share.experts.count;
     }
   }
 
@@ -59,9 +62,7 @@ class State {
         kept = sharded ? zero_.kept(unit, world_rank) : std::vector<Range>{};
       }
       if (!sharded) kept = {all};
-      // Without shards ranks with other experts hold copies of all else.
-      const int copies = sharded || s.of_experts ? 1 : number_of_experts_,
-                copy = copies == 1 ? 0 : experts_of_rank_[size_t(rank)];
+      const auto [copies, copy] = copy_of(rank, s);
       for (const Range& range : kept) {
         const Range part = intersect(range, all);
         if (!part.empty())
@@ -72,6 +73,14 @@ class State {
   }
 
  private:
+  // Without shards each of the ranks of the group that divide something else keeps a copy: how many
+  // there are, and which this one is.
+  std::pair<int, int> copy_of(int rank, const LocalStretch& s) const {
+    if (zero_.stage() > 0) return {1, 0};
+    const int sharers = s.of_experts ? ep_ : zero_.is_cut(s.at.unit) ? tsp_ : 1;
+    return {group_.size() / tp_ / sharers, rank / tp_ / sharers};
+  }
+
   std::vector<LocalStretch> stretches(const ModelSpec& whole, const nn::Share& share) {
     const nn::FlatLayout flat = nn::flat_layout(whole, share, DType::kF32);
     std::vector<LocalStretch> list;
@@ -107,13 +116,12 @@ class State {
   const comm::Group& group_;
   const Zero& zero_;
   const OptimSpec spec_;
+  const int tp_, tsp_, ep_;
   std::map<std::string, int64_t> number_of_;
   std::vector<MuonTensor> tensors_;
   std::map<std::pair<int, int>, size_t> number_of_share_;  // by part of the heads, of the experts
   std::vector<std::vector<LocalStretch>> states_;
   std::vector<size_t> state_of_rank_;
-  std::vector<int> experts_of_rank_;  // which part of them
-  int number_of_experts_ = 1;         // of these parts
 };
 
 }  // namespace

@@ -56,11 +56,12 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
       ctx_(ctx),
       groups_(world, resolved, model_of(recipe.model).tied_head) {
   take_share(allocator, compute);
+  if (parallel_.tsp > 1) fold_layers(allocator);
   plan_step();
   lay_out_activations(allocator, options.num_halos);
   if (step_program_.num_late > 0) lay_out_late_products(allocator, options);
   lay_out_inputs(allocator);
-  if (parallel_.cp > 1) share_sequences(allocator);
+  if (parallel_.sequence_ranks() > 1) share_sequences(allocator);
   if (parallel_.tp > 1) share_layers();
   if (parallel_.ep > 1) share_experts();
   if (parallel_.tp > 1) sum_partial(allocator);
@@ -70,8 +71,22 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
 RankModel::~RankModel() = default;
 
 CpSplit RankModel::cp_split() const {
-  return {parallel_.cp_layout, int(parallel_.cp), recipe_.train.micro_batch,
+  return {parallel_.cp_layout, int(parallel_.sequence_ranks()), recipe_.train.micro_batch,
           recipe_.data.sequence_length};
+}
+
+int RankModel::cp_rank() const {
+  return groups_.mesh().number_within(groups_.rank(), std::array{Axis::kCp, Axis::kTsp});
+}
+
+// Folded branches replay by themselves: what stands before each is all that they need.
+nn::Keep RankModel::keep() const {
+  const auto& blocks = model_->spec().blocks;
+  const bool plain = std::all_of(blocks.begin(), blocks.end(), [](const BlockSpec& block) {
+    return block.residual == Residual::kPlain;
+  });
+  if (!recipe_.train.recompute) return nn::Keep::kAll;
+  return parallel_.tsp > 1 && plain ? nn::Keep::kBranchInputs : nn::Keep::kBlockInput;
 }
 
 nn::TokenCounts RankModel::token_counts() const {
@@ -88,12 +103,16 @@ void RankModel::take_share(Allocator& allocator, DType compute) {
                        .init = recipe_.init});
 }
 
+void RankModel::fold_layers(Allocator& allocator) {
+  shard_memory_ = fold_branches(ctx_, allocator, *model_, groups_.tsp());
+}
+
 void RankModel::plan_step() {
   const nn::Stage& stage = model_->weights().share.stage;
   for (int c = 0; c < stage.num_chunks(); ++c)
     chunks_.push_back(stage.chunk(c, model_->spec().num_blocks()));
-  step_program_ =
-      step_program(parallel_, stage, chunks_, micro_batches_per_step(), recipe_.train.recompute);
+  step_program_ = step_program(parallel_, stage, chunks_, micro_batches_per_step(),
+                               keep() == nn::Keep::kBlockInput);
   evaluation_program_ = evaluation_program(stage, chunks_);
   accumulates_.resize(chunks_.size());
   if (stage.count > 1)
@@ -101,10 +120,9 @@ void RankModel::plan_step() {
 }
 
 void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
-  const int64_t most = num_halos + max_halos(cp_split(), groups_.coordinate(Axis::kCp));
-  const nn::Keep keep = recipe_.train.recompute ? nn::Keep::kBlockInput : nn::Keep::kAll;
+  const int64_t most = num_halos + max_halos(cp_split(), cp_rank());
   const auto lay_out = [&](Arena& arena) {
-    return nn::make_saved(arena, model_->weights(), model_->types(), token_counts(), most, keep,
+    return nn::make_saved(arena, model_->weights(), model_->types(), token_counts(), most, keep(),
                           step_program_.slots_of_chunk);
   };
   saved_arena_ = arena_for(allocator, Tag::kSaved, [&](Arena& arena) { lay_out(arena); });
@@ -177,9 +195,9 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
   // This rank's part of every row, and of that what its stream has.
   const int64_t first = shards_stream() ? num_tokens * groups_.tp().rank() : 0;
   for (int64_t i = 0; i < num_tokens; ++i)
-    whole_rows_.push_back(whole_row(cp_split(), groups_.coordinate(Axis::kCp), first + i));
+    whole_rows_.push_back(whole_row(cp_split(), cp_rank(), first + i));
   local_.resize(whole_rows_.size());
-  if (parallel_.cp == 1) sequence_.reserve(token_counts().layer);
+  if (parallel_.sequence_ranks() == 1) sequence_.reserve(token_counts().layer);
 }
 
 void RankModel::share_sequences(Allocator& allocator) {

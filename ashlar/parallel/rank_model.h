@@ -5,6 +5,7 @@
 //   share             what of every tensor this rank's layers run on (placement.h), and which of it
 //                     stands in memory all the time (model_memory in zero.h)
 //   pp                what it does in a step, and with which of its neighbours (schedule.h, pp.h)
+//   tsp               branches that pass through all ranks' shares, one after another (tsp.h)
 //   activations       what forward keeps for backward, and the tokens of a micro-batch: of as many
 //                     tokens as this rank sees, and so many micro-batches as are under way
 //   cp                the exchange that reaches the tokens of other ranks (cp.h)
@@ -35,6 +36,7 @@
 #include "ashlar/optim/matrices.h"
 #include "ashlar/parallel/mesh.h"
 #include "ashlar/parallel/pp.h"
+#include "ashlar/parallel/tsp.h"
 #include "ashlar/spec/recipe.h"
 
 namespace ashlar::parallel {
@@ -156,7 +158,8 @@ class RankModel {
  private:
   // The steps of the constructor, in its order.
   void take_share(Allocator& allocator, DType compute);
-  void plan_step();  // pp
+  void fold_layers(Allocator& allocator);  // tsp
+  void plan_step();                        // pp
   void lay_out_activations(Allocator& allocator, int64_t num_halos);
   void lay_out_late_products(Allocator& allocator, const RankModelOptions& options);  // pp
   void lay_out_inputs(Allocator& allocator);
@@ -166,7 +169,9 @@ class RankModel {
   void sum_partial(Allocator& allocator);      // tp
   void shard_state(Allocator& allocator);      // zero
 
+  nn::Keep keep() const;
   CpSplit cp_split() const;
+  int cp_rank() const;  // of it
   bool shards_stream() const { return parallel_.tp > 1 && parallel_.sequence_parallel; }
   nn::TokenCounts token_counts() const;  // of this rank in a micro-batch
   void load(int64_t number, const MicroBatch& batch);
@@ -191,6 +196,7 @@ class RankModel {
   const kernels::Context ctx_;
   const Groups groups_;
   std::unique_ptr<nn::Model> model_;
+  ShardMemory shard_memory_;  // of tsp
   Arena saved_arena_{Device::kMeta}, input_arena_{Device::kMeta};
   std::vector<nn::BlockRange> chunks_;
   std::vector<std::vector<nn::Saved>> saved_;  // by chunk, by slot
@@ -208,7 +214,7 @@ class RankModel {
   std::vector<int32_t> local_;
   kernels::Sequence sequence_;  // of ranks that share no sequences
   nn::LocalExchange local_exchange_;
-  std::unique_ptr<CpSequence> cp_;           // null: cp 1
+  std::unique_ptr<CpSequence> cp_;           // null: cp 1 and tsp 1
   std::unique_ptr<EpExchange> ep_;           // null: ep 1
   std::unique_ptr<ExpertSums> expert_sums_;  // null: tp 1
   std::unique_ptr<HeadSums> head_sums_;      // null: nobody shares keys

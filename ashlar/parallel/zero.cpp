@@ -61,9 +61,11 @@ Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, c
       stage_(groups.data().size() == 1 ? 0 : int(spec.zero)),
       overlap_(spec.overlap),
       packed_(operand_layout(ctx, 1, 64, 64, model.types().compute, true).forward_numel > 0),
+      slots_are_read_(!packed_ || model.weights().share.units.cuts),
       mesh_(groups.mesh()),
       ends_(groups.ends()),
       families_{make_family(spec, groups.data(), kWhole),
+                make_family(spec, groups.cuts_data(), kCuts),
                 make_family(spec, groups.experts_data(), kExperts),
                 make_family(spec, groups.data(), kEmbedding)},
       units_(size_t(model.num_units())),
@@ -80,8 +82,9 @@ Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, c
 Zero::FamilyIndex Zero::index_of(int64_t unit) const {
   const nn::Units& units = model_.flat().units;
   const nn::UnitSplit& split = model_.weights().share.units;
-  if (split.experts && units.of_block(unit) && (unit - 1) % units.per_block == units.per_block - 1)
-    return kExperts;
+  const int64_t in_block = units.of_block(unit) ? (unit - 1) % units.per_block : 0;
+  if (split.experts && in_block == units.per_block - 1) return kExperts;
+  if (split.cuts && in_block == 1) return kCuts;
   return split.embedding && unit == units.size() - 1 ? kEmbedding : kWhole;
 }
 
@@ -94,11 +97,13 @@ Zero::Family Zero::make_family(const ParallelSpec& spec, comm::Group& ranks,
   return {&ranks,
           Shards(std::move(numel), ranks.size(), spec.zero_layout,
                  std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width),
-          index == kExperts ? int(spec.ep) : 1};
+          index == kExperts ? int(spec.ep)
+          : index == kCuts  ? int(spec.tsp)
+                            : 1};
 }
 
 std::vector<Range> Zero::kept(int64_t unit, int world_rank) const {
-  const int data = mesh_.number_within(world_rank, std::array{Axis::kDp, Axis::kCp});
+  const int data = mesh_.number_within(world_rank, kTokenAxes);
   const Family& family = family_of(unit);
   return family.shards.kept(unit, data / family.stride);
 }
@@ -244,15 +249,20 @@ void Zero::bring_block(const Context& ctx, int64_t block) {
     owner = block;
   }
   if (sharded() && !is_gathering(block)) prefetch_now(block);
-  for (int64_t unit = first; unit < end; ++unit) bring(ctx, unit);
+  for (int64_t unit = first; unit < end; ++unit)
+    if (!units_[size_t(unit)].ready) bring(ctx, unit);
 }
 
 bool Zero::is_ready(int64_t block) const {
-  return units_[size_t(units_of(block).first)].ready;
+  const auto [first, end] = units_of(block);
+  return std::all_of(units_.begin() + first, units_.begin() + end,
+                     [](const Unit& unit) { return unit.ready; });
 }
 
 bool Zero::is_gathering(int64_t block) const {
-  return units_[size_t(units_of(block).first)].gathering;
+  const auto [first, end] = units_of(block);
+  return std::any_of(units_.begin() + first, units_.begin() + end,
+                     [](const Unit& unit) { return unit.gathering; });
 }
 
 void Zero::prefetch() {
@@ -261,7 +271,7 @@ void Zero::prefetch() {
   for (size_t i = next_; i < uses_.size() && !(taken[0] && taken[1]); ++i) {
     const int64_t block = uses_[i].block;
     bool& slot = taken[slot_of(block)];
-    if (slot || !uses_[i].reads_operands() || (packed_ && is_ready(block))) continue;
+    if (slot || !uses_[i].reads_operands() || (!slots_are_read_ && is_ready(block))) continue;
     slot = true;
     prefetch(block);
   }
@@ -273,7 +283,8 @@ void Zero::prefetch(int64_t block) {
 
 void Zero::prefetch_now(int64_t block) {
   if (model_.memory().weight_slots) take_slot(block);
-  for (auto [unit, end] = units_of(block); unit < end; ++unit) start_gather(unit);
+  for (auto [unit, end] = units_of(block); unit < end; ++unit)
+    if (!units_[size_t(unit)].ready) start_gather(unit);
 }
 
 // The block that was gathered into the slot before is dropped.
@@ -282,7 +293,7 @@ void Zero::take_slot(int64_t block) {
   if (holder != kNobody && holder != block)
     for (auto [unit, end] = units_of(holder); unit < end; ++unit) {
       finish_gather(unit);
-      if (!packed_) units_[size_t(unit)].ready = false;
+      if (!stays_packed(unit)) units_[size_t(unit)].ready = false;
     }
   holder = block;
 }
@@ -295,7 +306,7 @@ void Zero::start_gather(int64_t unit) {
   if (!is_root(unit))
     for (size_t i = 0; i < u.kept.size(); ++i)
       copy(gather_ctx_, kept_weights(unit, i), part(whole, u.kept[i]));
-  for (int64_t b = 0; b < shards.num_buckets(unit); ++b)
+  for (int64_t b = 0; b < shards.num_buckets(unit) && ranks.size() > 1; ++b)
     u.gather.push_back(ranks.all_gather(part(whole, shards.piece(unit, b, ranks.rank())),
                                         part(whole, shards.bucket(unit, b)), "weights",
                                         counts_of(unit, b)));
@@ -336,7 +347,7 @@ void Zero::start_reduce(int64_t unit, bool overwrites) {
   comm::Group& ranks = ranks_of(unit);
   if (ranks.size() == 1 && !sharded()) return;
   const Tensor whole = model_.unit_gradients(unit);
-  for (int64_t b = 0; b < shards.num_buckets(unit); ++b) {
+  for (int64_t b = 0; b < shards.num_buckets(unit) && ranks.size() > 1; ++b) {
     const Tensor bucket = part(whole, shards.bucket(unit, b));
     if (!sharded())
       u.reduce.push_back(ranks.all_reduce(bucket, bucket, "gradients"));
@@ -392,13 +403,13 @@ void Zero::acquire(const Context& ctx, const nn::Use& use) {
   ++next_;
   if (use.reads_operands() && !is_ready(use.block)) bring_block(ctx, use.block);
   // The slot is free, unless kernels read it.
-  if (packed_) prefetch();
+  if (!slots_are_read_) prefetch();
   if (use.makes_gradients()) begin_gradient(ctx, use.block);
 }
 
 void Zero::release(const Context& ctx, const nn::Use& use) {
   if (use.makes_gradients()) end_gradient(ctx, use.block);
-  if (!packed_) prefetch();
+  if (slots_are_read_) prefetch();
 }
 
 }  // namespace ashlar::parallel

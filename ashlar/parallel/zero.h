@@ -1,6 +1,7 @@
 // Data parallelism with ZeRO: what the ranks that hold the same weights and saw other tokens share
-// of the state, and when it travels.  They are the data group (dp x cp); of experts that ep ranks
-// divide, its ranks with the same ones.
+// of the state, and when it travels.  They are the data group (dp x cp x tsp); of weights that tsp
+// ranks divide, its ranks with the same share (dp x cp); of experts that ep ranks divide, those
+// with the same ones.
 //
 //   stage  a rank keeps whole                   and a shard of         collectives of a step
 //   0      weights, gradients, optimizer state  -                      all_reduce gradients
@@ -23,6 +24,8 @@
 // Overlap  A unit is reduced while earlier blocks run backward, and gathered while earlier blocks
 //          run forward (stage 3: backward too): those that are used next, as there is room.  A
 //          step's order of operations is the same on every rank.
+// Cut      Of units that tsp ranks divide whole weights are read in every turn (tsp.h): from stage
+//          1 on they are gathered as in stage 3, but for fp64, where they stay.
 // Traffic  of one step of m micro-batches, L blocks and n ranks, in times that every bucket of a
 //          unit is moved; bytes of one bucket are those of the op in comm/group.h, with S the
 //          bucket, c_r the piece of it that rank r keeps (shards.h), gradients and weights in the
@@ -66,6 +69,8 @@ class Zero final : public nn::Residency {
   // Who shares the unit: the group, and how it is cut among its ranks.
   comm::Group& ranks_of(int64_t unit) const { return *family_of(unit).ranks; }
   const Shards& shards_of(int64_t unit) const { return family_of(unit).shards; }
+  // Whether heads or width cut the unit's tensors, and tsp ranks hold other parts of them.
+  bool is_cut(int64_t unit) const { return index_of(unit) == kCuts; }
   // What a rank of the model group keeps of a unit where it is sharded.
   std::vector<Range> kept(int64_t unit, int world_rank) const;
   // The parts of the trained tensors that this rank keeps, and the tensors they are parts of.
@@ -109,12 +114,14 @@ class Zero final : public nn::Residency {
     Shards shards;  // of all units; those of other families are empty here
     int stride;     // the ranks of the family are every stride-th of the data group
   };
-  enum FamilyIndex : size_t { kWhole, kExperts, kEmbedding };
+  enum FamilyIndex : size_t { kWhole, kCuts, kExperts, kEmbedding };
   FamilyIndex index_of(int64_t unit) const;
   const Family& family_of(int64_t unit) const { return families_[index_of(unit)]; }
   Family make_family(const ParallelSpec&, comm::Group& ranks, FamilyIndex index) const;
 
   bool sharded() const { return stage_ > 0; }
+  // Whether the unit's operands stay as they are when its whole weights go.
+  bool stays_packed(int64_t unit) const { return packed_ && index_of(unit) != kCuts; }
   bool is_root(int64_t unit) const { return !model_.flat().units.of_block(unit); }
   // Units [first, end) of a block.
   std::pair<int64_t, int64_t> units_of(int64_t block) const;
@@ -150,7 +157,8 @@ class Zero final : public nn::Residency {
   nn::Model& model_;
   const int stage_;
   const bool overlap_;
-  const bool packed_;  // kernels read packed operands only
+  const bool packed_;          // kernels read packed operands only
+  const bool slots_are_read_;  // while a block runs, its whole weights are read too
   const Mesh mesh_;
   comm::Group* const ends_;  // null: the embedding stands here alone
   const std::vector<Family> families_;

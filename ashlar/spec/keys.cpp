@@ -301,10 +301,13 @@ Rows parallel() {
   constexpr KeyRange ranks{1, 1 << 20};
   return {
       integer("parallel.dp", p, &P::dp, {0, 1 << 20},
-              "ranks that take different sequences; 0: what pp, cp and tp leave"),
+              "ranks that take different sequences; 0: what pp, cp, tsp and tp leave"),
       integer("parallel.cp", p, &P::cp, ranks, "ranks that share each sequence"),
       integer("parallel.tp", p, &P::tp, ranks, "ranks that share heads and expert widths"),
-      integer("parallel.ep", p, &P::ep, ranks, "of dp x cp ranks, those that share the experts"),
+      integer("parallel.tsp", p, &P::tsp, ranks,
+              "ranks that share each sequence as well as heads and widths, which travel"),
+      integer("parallel.ep", p, &P::ep, ranks,
+              "of dp x cp x tsp ranks, those that share the experts"),
       number("parallel.expert_rows", p, &P::expert_rows, {1.0, 1e6},
              "with ep: room for so many times the rows of an even load; more come in rounds"),
       integer("parallel.pp", p, &P::pp, ranks, "pipeline stages, each with a part of the blocks"),
@@ -312,10 +315,10 @@ Rows parallel() {
            "order of micro-batches in a pipeline"),
       integer("parallel.virtual_stages", p, &P::virtual_stages, ranks,
               "chunks of blocks of a pipeline stage; more than 1 with schedule \"interleaved\""),
-      integer(
-          "parallel.zero", p, &P::zero, {0, 3},
-          "what dp and cp ranks shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights "
-          "too"),
+      integer("parallel.zero", p, &P::zero, {0, 3},
+              "what dp, cp and tsp ranks shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 "
+              "weights "
+              "too"),
       word("parallel.zero_layout", p, &P::zero_layout, {"contiguous", "bucketed"},
            "a rank's shard: one flat range, or a slice of every bucket"),
       integer("parallel.bucket_bytes", p, &P::bucket_bytes, {1024, int64_t{1} << 40},

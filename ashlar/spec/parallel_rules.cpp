@@ -66,12 +66,58 @@ std::string cp_rule(const Recipe& recipe) {
     const int64_t chunks = cp == 1 ? 1 : zigzag ? 2 * cp : cp;
     return S % chunks == 0 && (chunks == 1 || S / chunks >= 2);
   };
-  if (legal(p.cp)) return "";
+  const int64_t ranks = p.sequence_ranks();
+  if (legal(ranks)) return "";
+  if (p.tsp > 1)
+    return fmt::format(
+        "parallel.cp {} x parallel.tsp {} is {} but data.sequence_length is {}: {} gives a rank {} "
+        "of at least 2 tokens; choose a product of {}",
+        p.cp, p.tsp, ranks, S, zigzag ? "zigzag" : "contiguous",
+        zigzag ? "two equal chunks" : "an equal chunk", nearest(ranks, S, legal));
   return fmt::format(
       "parallel.cp is {} but data.sequence_length is {}: {} gives a rank {} of at least 2 tokens; "
       "choose {}",
       p.cp, S, zigzag ? "zigzag" : "contiguous", zigzag ? "two equal chunks" : "an equal chunk",
       nearest(p.cp, S, legal));
+}
+
+// Every tsp rank holds equally many whole key heads with their query heads, and an equal width.
+std::string tsp_rule(const Recipe& recipe) {
+  const ParallelSpec& p = recipe.parallel;
+  const ModelKeys& m = recipe.model;
+  if (p.tsp == 1) return "";
+  const auto legal = [&](int64_t n) {
+    return m.num_key_value_heads % n == 0 &&
+           (!m.has_feed_forward(MlpSpec::kKind) || m.intermediate_size % n == 0);
+  };
+  if (!legal(p.tsp)) {
+    const bool heads = m.num_key_value_heads % p.tsp != 0;
+    return fmt::format(
+        "parallel.tsp is {} but model.{} is {}: each rank takes an equal part of them; choose {}",
+        p.tsp, heads ? "num_key_value_heads" : "intermediate_size",
+        heads ? m.num_key_value_heads : m.intermediate_size,
+        nearest(p.tsp, m.num_key_value_heads, legal));
+  }
+  if (m.has_mixer(CcaSpec::kKind))
+    return fmt::format(
+        "parallel.tsp is {} but a mixer is cca, whose convolutions need tokens of other ranks in "
+        "every turn; choose tsp 1, with tp or cp",
+        p.tsp);
+  if (p.tp > 1)
+    return fmt::format(
+        "parallel.tsp is {} and parallel.tp {}, which cut the same heads and widths; choose 1 for "
+        "one of them",
+        p.tsp, p.tp);
+  if (p.cp_exchange != CpExchange::kAllGather)
+    return fmt::format(
+        "parallel.tsp is {} but parallel.cp_exchange is {}; choose cp_exchange all_gather", p.tsp,
+        kCpExchangeNames[size_t(p.cp_exchange)]);
+  if (p.pp > 1 && p.schedule == Schedule::kZeroBubble)
+    return fmt::format(
+        "parallel.tsp is {} but parallel.schedule is \"zb\", whose products wait longer than the "
+        "weights of other ranks stay; choose another schedule",
+        p.tsp);
+  return "";
 }
 
 std::string pp_rule(const Recipe& recipe) {
@@ -109,6 +155,12 @@ std::string ep_rule(const Recipe& recipe) {
   if (ep == 1) return "";
   if (!recipe.model.has_feed_forward(MoeSpec::kKind))
     return fmt::format("parallel.ep is {} but the model has no experts; choose 1", ep);
+  const int64_t tsp = recipe.parallel.tsp;
+  if (ep % tsp != 0 && tsp % ep != 0)
+    return fmt::format(
+        "parallel.ep is {} but parallel.tsp is {}: one must divide the other; choose ep {}", ep,
+        tsp,
+        nearest(ep, std::max(ep, tsp), [&](int64_t n) { return n % tsp == 0 || tsp % n == 0; }));
   const auto legal = [&](int64_t n) { return recipe.model.num_experts % n == 0; };
   if (legal(ep)) return "";
   return fmt::format(
@@ -169,14 +221,15 @@ std::string legal_dp(const Recipe& recipe, int64_t times) {
 }
 
 std::string mesh_text(const ParallelSpec& p) {
-  return fmt::format("parallel.pp {} x parallel.cp {} x parallel.tp {}", p.pp, p.cp, p.tp);
+  return fmt::format("parallel.pp {} x parallel.cp {} x {}parallel.tp {}", p.pp, p.cp,
+                     p.tsp > 1 ? fmt::format("parallel.tsp {} x ", p.tsp) : "", p.tp);
 }
 
 }  // namespace
 
 std::string parallel_problem(const Recipe& recipe) {
   for (const auto& rule :
-       {tp_rule, cp_rule, cp_heads_rule, pp_rule, ep_rule, sequence_parallel_rule}) {
+       {tp_rule, tsp_rule, cp_rule, cp_heads_rule, pp_rule, ep_rule, sequence_parallel_rule}) {
     std::string problem = rule(recipe);
     if (!problem.empty()) return problem;
   }
@@ -185,7 +238,7 @@ std::string parallel_problem(const Recipe& recipe) {
 
 ParallelSpec resolve_parallel(const Recipe& recipe, int64_t num_ranks) {
   ParallelSpec p = recipe.parallel;
-  const int64_t others = p.pp * p.cp * p.tp;
+  const int64_t others = p.pp * p.cp * p.tsp * p.tp;
   ASHLAR_REQUIRE(num_ranks >= 1, kConfig, "the number of ranks is {}; expected 1 or more",
                  num_ranks);
   if (p.dp > 0)
@@ -205,11 +258,12 @@ ParallelSpec resolve_parallel(const Recipe& recipe, int64_t num_ranks) {
                  recipe.train.global_batch, recipe.train.micro_batch, num_streams(recipe),
                  legal_dp(recipe, others));
   ASHLAR_REQUIRE(
-      p.dp * p.cp % p.ep == 0, kConfig,
-      "parallel.ep is {} but there are {} ranks with other tokens (dp {} x cp {}), which "
+      p.dp * p.sequence_ranks() % p.ep == 0, kConfig,
+      "parallel.ep is {} but there are {} ranks with other tokens (dp {} x cp {}{}), which "
       "it must divide; choose {}",
-      p.ep, p.dp * p.cp, p.dp, p.cp,
-      nearest(p.ep, p.dp * p.cp, [&](int64_t n) { return p.dp * p.cp % n == 0; }));
+      p.ep, p.dp * p.sequence_ranks(), p.dp, p.cp, p.tsp > 1 ? fmt::format(" x tsp {}", p.tsp) : "",
+      nearest(p.ep, p.dp * p.sequence_ranks(),
+              [&](int64_t n) { return p.dp * p.sequence_ranks() % n == 0; }));
   const int64_t batches = recipe.train.global_batch / recipe.train.micro_batch / p.dp;
   ASHLAR_REQUIRE(p.pp == 1 || p.schedule != Schedule::kInterleaved || batches % p.pp == 0, kConfig,
                  "parallel.schedule is \"interleaved\" but a step has {} micro-batches a rank, "

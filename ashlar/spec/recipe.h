@@ -91,11 +91,12 @@ struct OptimSpec {
   friend bool operator==(const OptimSpec&, const OptimSpec&) = default;
 };
 
-// How ranks share the work: a mesh of pp x dp x cp x tp ranks, with ep of dp x cp
+// How ranks share the work: a mesh of pp x dp x cp x tsp x tp ranks, with ep of dp x cp x tsp
 // (docs/parallel.md).
 struct ParallelSpec {
-  int64_t dp = 0;  // 0: ranks / (pp cp tp)
+  int64_t dp = 0;  // 0: ranks / (pp cp tsp tp)
   int64_t cp = 1, tp = 1, pp = 1, ep = 1;
+  int64_t tsp = 1;  // docs/parallel-tsp.md
   Schedule schedule = Schedule::k1f1b;
   int64_t virtual_stages = 1;  // chunks of blocks of each of the pp stages
   double expert_rows = 2.0;    // ep: room for so many times the rows of an even load
@@ -108,7 +109,8 @@ struct ParallelSpec {
   CpExchange cp_exchange = CpExchange::kAllGather;
   MuonMode muon = MuonMode::kAuto;
   CollectiveMode collectives = CollectiveMode::kExact;
-  int64_t num_ranks() const { return pp * dp * cp * tp; }  // of a resolved one
+  int64_t num_ranks() const { return pp * dp * cp * tsp * tp; }  // of a resolved one
+  int64_t sequence_ranks() const { return cp * tsp; }            // that share each sequence
   friend bool operator==(const ParallelSpec&, const ParallelSpec&) = default;
 };
 

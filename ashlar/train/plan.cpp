@@ -55,7 +55,7 @@ Peaks peaks_of(const MemoryCounts& memory) {
 // What a rank's step depends on: its coordinates, its memory without the workspace, and how much
 // workspace the optimizer needs.
 struct Signature {
-  int pp, cp, tp;
+  int pp, cp, tsp, tp;
   Peaks peaks;
   int64_t allocations, update_workspace_bytes;
   auto operator<=>(const Signature&) const = default;
@@ -73,6 +73,7 @@ Signature signature_of(const DryRank& dry) {
   const MemoryCounts memory = dry.memory();
   return {groups.coordinate(parallel::Axis::kPp),
           groups.coordinate(parallel::Axis::kCp),
+          groups.coordinate(parallel::Axis::kTsp),
           groups.coordinate(parallel::Axis::kTp),
           peaks_of(memory),
           memory.num_allocations,

@@ -79,7 +79,8 @@ void TracedSteps::write() {
   written_ = true;
   comm::Group& ranks = groups_.world();
   // Lanes end what was recorded.
-  for (comm::Group* group : {&ranks, &groups_.cp(), &groups_.tp()}) group->barrier("trace").wait();
+  for (comm::Group* group : {&ranks, &groups_.cp(), &groups_.tsp(), &groups_.tp()})
+    group->barrier("trace").wait();
   TraceFile file{.rank = ranks.rank(), .num_ranks = ranks.size(), .steps = steps_};
   if (!one_clock_) file.clock_ahead_s = clock_ahead_s(ranks, [] { return Trace::now_s(); });
   const std::vector<double> starts = numbers_of(ranks, steps_.front().start_s - file.clock_ahead_s);

@@ -11,16 +11,17 @@ std::vector<int> ranks_of(const comm::Group& group) {
   return {group.world_ranks().begin(), group.world_ranks().end()};
 }
 
-TEST(Mesh, TpVariesFastestThenCpThenDp) {
-  const Mesh mesh{{1, 2, 3, 2}};
-  EXPECT_EQ(mesh.num_ranks(), 12);
+TEST(Mesh, TpVariesFastestThenTspThenCpThenDp) {
+  const Mesh mesh{{1, 2, 3, 2, 2}};
+  EXPECT_EQ(mesh.num_ranks(), 24);
   int rank = 0;
   for (int dp = 0; dp < 2; ++dp)
     for (int cp = 0; cp < 3; ++cp)
-      for (int tp = 0; tp < 2; ++tp, ++rank) {
-        EXPECT_EQ(mesh.coordinates(rank), (std::array{0, dp, cp, tp}));
-        EXPECT_EQ(mesh.number_within(rank, std::array{Axis::kCp, Axis::kDp}), dp * 3 + cp);
-      }
+      for (int tsp = 0; tsp < 2; ++tsp)
+        for (int tp = 0; tp < 2; ++tp, ++rank) {
+          EXPECT_EQ(mesh.coordinates(rank), (std::array{0, dp, cp, tsp, tp}));
+          EXPECT_EQ(mesh.number_within(rank, std::array{Axis::kCp, Axis::kDp}), dp * 3 + cp);
+        }
 }
 
 ParallelSpec spec_of(int64_t pp, int64_t dp, int64_t cp, int64_t tp, int64_t ep = 1) {
@@ -39,6 +40,27 @@ TEST(Mesh, GroupsAreTheRanksAlongTheirAxes) {
   EXPECT_EQ(groups.model().size(), 12);
   EXPECT_EQ(groups.data().rank(), 3);
   EXPECT_EQ(groups.coordinate(Axis::kDp), 1);
+}
+
+TEST(Mesh, TspRanksShareSequencesAndHoldOtherHeads) {
+  Allocator allocator(Device::kMeta);
+  ParallelSpec spec = spec_of(1, 2, 2, 1);
+  spec.tsp = 3;
+  comm::RecordingWorld world(7, 12, {}, allocator);  // dp 1, cp 0, tsp 1
+  const Groups groups(world.group(), spec, true);
+  EXPECT_EQ(ranks_of(groups.tsp()), (std::vector{6, 7, 8}));
+  EXPECT_EQ(ranks_of(groups.cp()), (std::vector{6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(ranks_of(groups.cuts_data()), (std::vector{1, 4, 7, 10}));
+  EXPECT_EQ(groups.data().size(), 12);
+  EXPECT_EQ(groups.tsp().lane(), "shards");
+  ModelSpec whole;
+  whole.blocks.resize(1);
+  const nn::Share share = share_of(spec, whole, 7);
+  EXPECT_EQ(share.heads.index, 1);
+  EXPECT_EQ(share.width.count, 3);
+  EXPECT_EQ(share.expert_width.count, 1);
+  EXPECT_EQ(share.uncut.count, 1);
+  EXPECT_TRUE(share.units.cuts);
 }
 
 TEST(Mesh, GroupsOfPipelinesAndExperts) {

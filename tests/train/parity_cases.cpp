@@ -284,6 +284,66 @@ std::vector<ParityCase> make_cases() {
   for (const auto& [model, keys] : {mixtures[0], mixtures[2], mixtures[5]})
     add("pp2_zb_dp2_ep2_" + model, 4, {"parallel.pp=2", "parallel.schedule=zb", "parallel.ep=2"},
         keys);
+  // Heads and sequences on one axis: dense models with as many key heads as it has ranks, or a
+  // multiple.
+  const Overrides kFourKeys = {"model.num_key_value_heads=4"};
+  const Overrides kEightHeads = {"model.num_attention_heads=16", "model.num_key_value_heads=8",
+                                 "model.head_dim=4"};
+  const Overrides kQwen3Kept = join(kDense, {"model.qk_norm=rms"});
+  const Overrides kQwen3Windows =
+      join(kQwen3, {"model.layer_types=[\"attention+mlp\", \"attention_sliding+mlp\"]",
+                    "model.sliding_window=9"});
+  const Overrides kSparse = {
+      "model.layer_types=[\"attention+moe\", \"attention+mlp\", \"attention+moe\"]",
+      "model.intermediate_size=40", "model.num_hidden_layers=3"};
+  const std::pair<std::string, Overrides> folded[] = {
+      {"llama", kLlama},
+      {"llama_recompute", join(kLlama, {"train.recompute=true"})},
+      {"qwen3", kQwen3},
+      {"qwen3_kept", kQwen3Kept},
+      {"windows", kQwen3Windows},
+      {"sparse", kSparse},
+      {"sparse_recompute", join(kSparse, {"train.recompute=true"})}};
+  for (const auto& [model, keys] : folded) {
+    for (const std::string layout : {"zigzag", "contiguous"}) {
+      add("tsp2_" + layout + "_" + model, 2, {"parallel.tsp=2", "parallel.cp_layout=" + layout},
+          keys, layout == "zigzag");
+      add("tsp4_" + layout + "_" + model, 4, {"parallel.tsp=4", "parallel.cp_layout=" + layout},
+          join(keys, kFourKeys));
+    }
+    for (const int zero : {0, 1, 2, 3}) {
+      const std::string z = "_zero" + std::to_string(zero) + "_" + model;
+      const Overrides small = {"parallel.tsp=2", "parallel.zero=" + std::to_string(zero),
+                               "parallel.bucket_bytes=20000"};
+      add("tsp2" + z, 2, small, keys);
+      add("dp2_tsp2" + z, 4, small, keys, model == "llama");
+      add("cp2_tsp2_bucketed" + z, 4,
+          join(small, {"parallel.cp=2", "parallel.zero_layout=bucketed"}), keys);
+      add("pp2_tsp2" + z, 4, join(small, {"parallel.pp=2"}), keys);
+    }
+  }
+  for (const int zero : {0, 1, 3}) {
+    const std::string z = "_zero" + std::to_string(zero);
+    const Overrides keys = {"parallel.tsp=2", "parallel.zero=" + std::to_string(zero)};
+    const Overrides sparse = join(kSparse, kEight);
+    add("tsp2_ep2_sparse" + z, 2, join(keys, {"parallel.ep=2"}), sparse, zero == 1);
+    add("dp2_tsp2_ep2_sparse" + z, 4, join(keys, {"parallel.ep=2"}), sparse);
+    add("dp2_tsp2_ep4_sparse_rounds" + z, 4,
+        join(keys, {"parallel.ep=4", "parallel.expert_rows=1"}),
+        join(sparse, {"train.recompute=true"}));
+    add("pp2_tsp2_ep2_top_k" + z, 4, join(keys, {"parallel.ep=2", "parallel.pp=2"}),
+        join(kShared, kEight));
+  }
+  add("tsp8_llama", 8, {"parallel.tsp=8", "parallel.cp_layout=contiguous"},
+      join(kLlama, kEightHeads));
+  add("tsp4_more_keys_qwen3_owner", 4, {"parallel.tsp=4", "parallel.muon=owner"},
+      join(kQwen3, kEightHeads));
+  add("dp2_cp2_tsp2_zero3_adamw", 8, {"parallel.tsp=2", "parallel.cp=2", "parallel.zero=3"},
+      join(kLlama, kAdamW));
+  add("pp2_dp2_tsp2_zero2_gpipe", 8,
+      {"parallel.pp=2", "parallel.tsp=2", "parallel.zero=2", "parallel.schedule=gpipe",
+       "parallel.overlap=false"},
+      kQwen3);
   return cases;
 }
 

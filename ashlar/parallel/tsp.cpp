@@ -1,0 +1,240 @@
+// How it works.  Attention of D turns, in three slots (turn % 3) of weights and of gradients; part
+// p of turn t runs after part p - 1 of turn t + 1, so that keys fly meanwhile:
+//
+//   begin      posts the broadcasts of turns 0, 1, 2
+//   acquire    at a turn's first part: waits for its weights, packs them
+//   release    after its last part: posts the broadcast of turn + 3 into the slot; in backward the
+//              reduce of its gradients, which turn + 3 waits for
+//
+// An MLP, of rank p: in forward step k computes with share p - k, in backward with share p + 1 + k,
+// its own at last.  Two buffers of weights take turns, and two of gradients:
+//
+//   forward    step k    post: share to p + 1, next share from p - 1;  compute;  wait
+//   backward   before    own share to p - 1, share p + 1 from there, waited for
+//              step k    post: share to p - 1, next from p + 1;  compute inputs' gradients;
+//                        wait for the sum of this share's gradients from p + 1, add to it;
+//                        post: the sum to p - 1;  wait for the share
+#include "ashlar/parallel/tsp.h"
+
+#include "ashlar/kernels/copy.h"
+#include "ashlar/nn/make_branch.h"
+
+namespace ashlar::parallel {
+
+using kernels::Context;
+using nn::BackwardTensors;
+using nn::Carry;
+using nn::Pass;
+
+FoldedBranch::FoldedBranch(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
+                           Branches turns, comm::Group& tsp, const ShardCounts& counts,
+                           int num_alive)
+    : held_(std::move(held)),
+      turns_(std::move(turns)),
+      tsp_(tsp),
+      shards_(model, block, *held_, turns_, tsp.rank(), counts),
+      num_alive_(num_alive) {}
+
+nn::BranchNeeds FoldedBranch::needs() const {
+  nn::BranchNeeds needs = turns_[0]->needs();
+  needs.forward_parts = needs.backward_parts = 1;
+  needs.tokens.num_turns = 2;
+  return needs;
+}
+
+void FoldedBranch::lay_out(const nn::SavedArenas& arenas, const nn::Types& types,
+                           const nn::PassShape& shape, int slot) {
+  // What replays may be overwritten by the turns after it.
+  const int apart = shape.replays ? std::min(num_alive_, num_turns()) : num_turns();
+  for (int first = 0; first < apart; ++first)
+    for (int turn = first; turn < num_turns(); turn += apart) {
+      std::optional<Arena::Scope> shared;
+      if (turn + apart < num_turns()) shared.emplace(arenas.block);
+      turns_[size_t(turn)]->lay_out(arenas, types, shape, slot);
+    }
+}
+
+Pass FoldedBranch::pass_of(const Pass& pass, int turn, bool first) {
+  Pass through = pass;
+  through.turn = turn;
+  through.adds = !first;
+  return through;
+}
+
+Tensor FoldedBranch::room_for_sum(const Context& ctx, const Pass& pass, const Tensor& da) {
+  return da.dtype == pass.types.stream ? da : ctx.workspace->take(pass.types.stream, da.shape);
+}
+
+// --- attention ---
+
+FoldedMixer::FoldedMixer(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
+                         Branches turns, comm::Group& tsp)
+    : FoldedBranch(model, block, std::move(held), std::move(turns), tsp,
+                   {.weights = kSlots, .operands = kSlots, .gradients = kSlots}, 2) {}
+
+void FoldedMixer::post_weights(const Context& ctx, int turn) {
+  if (turn >= num_turns()) return;
+  const auto slot = size_t(turn % kSlots);
+  const Tensor message =
+      turn == tsp_.rank() ? shards_.own_message(ctx, slot) : shards_.weights(slot);
+  weights_come_[slot] = tsp_.broadcast(message, turn, "attention weights");
+}
+
+void FoldedMixer::begin(const Context& ctx) {
+  for (int turn = 0; turn < kSlots; ++turn) post_weights(ctx, turn);
+}
+
+void FoldedMixer::acquire(const Context& ctx, int turn, bool backward) {
+  const auto slot = size_t(turn % kSlots);
+  weights_come_[slot].wait();
+  shards_.use(ctx, turn, shards_.weights(slot), slot, slot, backward);
+}
+
+void FoldedMixer::release(const Context& ctx, int turn) {
+  post_weights(ctx, turn + kSlots);
+}
+
+void FoldedMixer::reduce(int turn) {
+  const auto slot = size_t(turn % kSlots);
+  const Tensor& sum = shards_.gradient(slot);
+  gradients_leave_[slot] = tsp_.reduce(sum, sum, turn, "attention gradients");
+}
+
+void FoldedMixer::finish_reduce(const Context& ctx, const Pass& pass, int turn) {
+  if (turn < 0) return;
+  const auto slot = size_t(turn % kSlots);
+  gradients_leave_[slot].wait();
+  if (turn == tsp_.rank()) shards_.keep_gradient(ctx, slot, pass.accumulate);
+}
+
+void FoldedMixer::forward(const Context& ctx, const Pass& pass, int, const Tensor& a_TH,
+                          const Carry&, const Tensor& o_TH) {
+  const int num_parts = turns_[0]->needs().forward_parts;
+  begin(ctx);
+  skew(num_turns(), num_parts, false, [&](int turn, int part) {
+    if (part == 0) acquire(ctx, turn, false);
+    turns_[size_t(turn)]->forward(ctx, pass_of(pass, turn, turn == 0), part, a_TH, {}, o_TH);
+    if (part + 1 == num_parts) release(ctx, turn);
+  });
+}
+
+void FoldedMixer::backward(const Context& ctx, const Pass& pass, int, const BackwardTensors& t) {
+  const int num_parts = turns_[0]->needs().backward_parts;
+  const Tensor da = room_for_sum(ctx, pass, t.da);
+  begin(ctx);
+  // A turn's last part ends before the next one's second begins; first parts leave nothing there.
+  std::optional<Arena::Scope> scope;
+  skew(num_turns(), num_parts, true, [&](int turn, int part) {
+    if (part == 0) {
+      finish_reduce(ctx, pass, turn - kSlots);
+      acquire(ctx, turn, true);
+    }
+    if (part == 1) scope.emplace(*ctx.workspace);
+    Pass through = pass_of(pass, turn, turn == 0);
+    through.accumulate = false;
+    turns_[size_t(turn)]->backward(ctx, through, part,
+                                   {.a = t.a, .d_o = t.d_o, .da = da, .carry = {}});
+    if (part + 1 < num_parts) return;
+    scope.reset();
+    release(ctx, turn);
+    reduce(turn);
+  });
+  for (int turn = num_turns() - kSlots; turn < num_turns(); ++turn) finish_reduce(ctx, pass, turn);
+  if (da.dtype != t.da.dtype) copy(ctx, da, t.da);
+}
+
+// --- MLP ---
+
+FoldedMlp::FoldedMlp(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
+                     Branches turns, comm::Group& tsp)
+    : FoldedBranch(model, block, std::move(held), std::move(turns), tsp,
+                   {.weights = 2, .operands = 1, .gradients = 2}, 1) {}
+
+int FoldedMlp::rank_after(int steps) const {
+  return (tsp_.rank() + steps + 2 * tsp_.size()) % tsp_.size();
+}
+
+void FoldedMlp::post(Hop& hop, int steps, const Tensor& send, const Tensor& receive,
+                     std::string_view label) {
+  hop.send = {rank_after(steps), send};
+  hop.receive = {rank_after(-steps), receive};
+  hop.work = tsp_.send_receive({&hop.send, 1}, {&hop.receive, 1}, label);
+}
+
+void FoldedMlp::forward(const Context& ctx, const Pass& pass, int, const Tensor& a_TH,
+                        const Carry& carry, const Tensor& o_TH) {
+  Tensor here = shards_.own_message(ctx, 0);
+  for (int step = 0; step < num_turns(); ++step) {
+    const int turn = rank_after(-step);
+    const Tensor& next = shards_.weights(size_t(step + 1) % 2);
+    if (step + 1 < num_turns()) post(weights_, 1, here, next, "mlp weights");
+    shards_.use(ctx, turn, here, 0, 0, false);
+    turns_[size_t(turn)]->forward(ctx, pass_of(pass, turn, step == 0), 0, a_TH, carry, o_TH);
+    weights_.work.wait();
+    here = next;
+  }
+}
+
+void FoldedMlp::backward(const Context& ctx, const Pass& pass, int, const BackwardTensors& t) {
+  const int last = num_turns() - 1;
+  const BackwardTensors tensors{
+      .a = t.a, .d_o = t.d_o, .da = room_for_sum(ctx, pass, t.da), .carry = {}};
+  post(weights_, -1, shards_.own_message(ctx, 1), shards_.weights(0), "mlp weights");
+  weights_.work.wait();
+  for (int step = 0; step <= last; ++step) {
+    const int turn = rank_after(step + 1);
+    const size_t slot = size_t(step) % 2, other = 1 - slot;
+    if (step + 1 < last)
+      post(weights_, -1, shards_.weights(slot), shards_.weights(other), "mlp weights");
+    shards_.use(ctx, turn, shards_.weights(slot), 0, slot, true);
+    Pass through = pass_of(pass, turn, step == 0);
+    through.accumulate = step > 0;
+    const Arena::Scope scope(*ctx.workspace);
+    turns_[size_t(turn)]->backward(ctx, through, 0, tensors);
+    gradients_.work.wait();  // the sum over the ranks that had this share before
+    turns_[size_t(turn)]->backward(ctx, through, 1, tensors);
+    if (step < last)
+      post(gradients_, -1, shards_.gradient(slot), shards_.gradient(other), "mlp gradients");
+    weights_.work.wait();
+  }
+  shards_.keep_gradient(ctx, size_t(last) % 2, pass.accumulate);
+  if (tensors.da.dtype != t.da.dtype) copy(ctx, tensors.da, t.da);
+}
+
+// --- a model ---
+
+ShardMemory fold_branches(const Context& ctx, Allocator& allocator, nn::Model& model,
+                          comm::Group& tsp) {
+  std::vector<BranchShards*> all;
+  const auto turns_of = [&](auto make, const auto& spec) {
+    FoldedBranch::Branches turns;
+    for (int turn = 0; turn < tsp.size(); ++turn) turns.push_back(make(spec));
+    return turns;
+  };
+  model.weights().for_each_block([&](nn::Block& block, int64_t l) {
+    const BlockSpec& spec = model.spec().blocks[size_t(l)];
+    auto mixer = std::make_unique<FoldedMixer>(model, l, std::move(block.mixer),
+                                               turns_of(nn::make_mixer, spec.mixer), tsp);
+    all.push_back(&mixer->shards());
+    block.mixer = std::move(mixer);
+    if (!std::holds_alternative<MlpSpec>(spec.feed_forward)) return;
+    auto mlp = std::make_unique<FoldedMlp>(model, l, std::move(block.feed_forward),
+                                           turns_of(nn::make_feed_forward, spec.feed_forward), tsp);
+    all.push_back(&mlp->shards());
+    block.feed_forward = std::move(mlp);
+  });
+  const auto lay_out = [&](Arena& weights, Arena& gradients) {
+    for (BranchShards* shards : all) {
+      const Arena::Scope of_weights(weights), of_gradients(gradients);
+      shards->take_room(ctx, weights, gradients);
+    }
+  };
+  Arena unused(Device::kMeta);
+  ShardMemory memory{
+      arena_for(allocator, Tag::kWeights, [&](Arena& arena) { lay_out(arena, unused); }),
+      arena_for(allocator, Tag::kGradients, [&](Arena& arena) { lay_out(unused, arena); })};
+  lay_out(memory.weights, memory.gradients);
+  return memory;
+}
+
+}  // namespace ashlar::parallel

@@ -1,0 +1,127 @@
+// Tensor and sequence parallelism folded on one axis: each of the tsp ranks holds one share of the
+// heads and of the width, as under tensor parallelism, and one part of every sequence, as under
+// context parallelism.  Its tokens pass through all shares, one after another: the shares travel,
+// and what they return is added up where the tokens are.  No activations are summed over ranks.
+//
+//              forward, turn after turn            backward
+//   attention  broadcast of the turn's weights;    the same two again; reduce_scatter of the keys'
+//              all_gather of its keys and values   gradients; reduce of the weights' gradients to
+//              (cp.h)                              their owner
+//   MLP        a ring: each share goes on to the   a ring the other way, and behind each share the
+//              next rank while this one runs       sum of its gradients, home at last
+//
+// Gradients of weights go home in every micro-batch: other ranks' shares have no place here.
+//
+// Source   arXiv 2604.26294; the backward pass is derived.  docs/parallel-tsp.md has the order of
+//          the turns, the bytes and the launches.
+// Memory   tsp_shards.h; activations that forward keeps are those of all turns, or with
+//          Pass::replay of the turns at hand.
+// Numerics attention adds up turns in one order on all ranks, an MLP from the rank's own share
+//          on (in backward to it); gradients of attention in rank order, of an MLP in the order of
+//          the ring.  The same bits for any timing.
+// Limits   branches that attend (CpGather behind them) or that see one token; no late products.
+// Errors   kComm, as comm/group.h.
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "ashlar/comm/group.h"
+#include "ashlar/parallel/tsp_shards.h"
+
+namespace ashlar::parallel {
+
+// Runs parts of turns so that part p of turn t comes after, or with last_first before, part p - 1
+// of turn t + 1: what one posts flies while the other computes.
+template <typename Run>
+void skew(int num_turns, int num_parts, bool last_first, Run run) {
+  for (int t = 0; t < num_turns + num_parts - 1; ++t)
+    for (int i = 0; i < num_parts; ++i) {
+      const int part = last_first ? num_parts - 1 - i : i, turn = t - part;
+      if (0 <= turn && turn < num_turns) run(turn, part);
+    }
+}
+
+class FoldedBranch : public nn::Branch {
+ public:
+  using Branches = std::vector<std::unique_ptr<nn::Branch>>;
+  void list(const nn::LayerSpec& layer, nn::StoredVisitor visit) override {
+    held_->list(layer, visit);
+  }
+  nn::BranchNeeds needs() const override;
+  void lay_out(const nn::SavedArenas&, const nn::Types&, const nn::PassShape&, int slot) override;
+  std::optional<nn::ExpertLoad> load(int) const override { return std::nullopt; }
+  BranchShards& shards() { return shards_; }
+
+ protected:
+  // held: the branch that holds this rank's weights.  turns: one for every rank of tsp.
+  // num_alive: turns that are between their first part and their last at a time.
+  FoldedBranch(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
+               Branches turns, comm::Group& tsp, const ShardCounts& counts, int num_alive);
+  int num_turns() const { return int(turns_.size()); }
+  // The pass through one turn, the first of all or a later one.
+  static nn::Pass pass_of(const nn::Pass& pass, int turn, bool first);
+  // Sums over turns in the stream type.
+  static Tensor room_for_sum(const kernels::Context&, const nn::Pass&, const Tensor& da);
+
+  const std::unique_ptr<nn::Branch> held_;
+  const Branches turns_;
+  comm::Group& tsp_;
+  BranchShards shards_;
+
+ private:
+  const int num_alive_;
+};
+
+// Attention.
+class FoldedMixer final : public FoldedBranch {
+ public:
+  FoldedMixer(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
+              Branches turns, comm::Group& tsp);
+  void forward(const kernels::Context&, const nn::Pass&, int part, const Tensor& a_TH,
+               const nn::Carry&, const Tensor& o_TH) override;
+  void backward(const kernels::Context&, const nn::Pass&, int part,
+                const nn::BackwardTensors&) override;
+
+ private:
+  static constexpr int kSlots = 3;
+  void post_weights(const kernels::Context&, int turn);
+  void begin(const kernels::Context&);
+  void acquire(const kernels::Context&, int turn, bool backward);
+  void release(const kernels::Context&, int turn);
+  void reduce(int turn);
+  void finish_reduce(const kernels::Context&, const nn::Pass&, int turn);
+  std::array<comm::Work, kSlots> weights_come_, gradients_leave_;
+};
+
+// A feed-forward of one part forward, and two backward, of which the second makes the gradients of
+// weights.
+class FoldedMlp final : public FoldedBranch {
+ public:
+  FoldedMlp(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held, Branches turns,
+            comm::Group& tsp);
+  void forward(const kernels::Context&, const nn::Pass&, int part, const Tensor& a_TH,
+               const nn::Carry&, const Tensor& o_TH) override;
+  void backward(const kernels::Context&, const nn::Pass&, int part,
+                const nn::BackwardTensors&) override;
+
+ private:
+  // A message to one neighbour and one from the other, kept while they are under way.
+  struct Hop {
+    comm::Transfer send, receive;
+    comm::Work work;
+  };
+  int rank_after(int steps) const;
+  // steps: 1 sends to the next rank and receives from the one before, -1 the other way.
+  void post(Hop& hop, int steps, const Tensor& send, const Tensor& receive, std::string_view label);
+  Hop weights_, gradients_;
+};
+
+// Folds the branches of the model that heads or width cut.  Gives the memory in which shares of
+// other ranks stand: branches take turns in it.
+struct ShardMemory {
+  Arena weights{Device::kMeta}, gradients{Device::kMeta};
+};
+ShardMemory fold_branches(const kernels::Context&, Allocator&, nn::Model&, comm::Group& tsp);
+
+}  // namespace ashlar::parallel
