@@ -37,6 +37,20 @@ TEST_P(SameBits, InEveryStageAndLayout) {
       }
 }
 
+// Ranks that share heads and sequences: what is kept and what is made again are the same bits, as
+// are two runs.
+TEST_P(SameBits, WithTspRecomputedAndRepeated) {
+  const auto losses = [&](const char* recompute) {
+    return losses_on_two_ranks(
+        GetParam(), {"parallel.tsp=2", "model.layer_types=full_attention", "model.qk_norm=rms",
+                     "model.intermediate_size=40", std::string("train.recompute=") + recompute});
+  };
+  const std::vector<double> kept = losses("false");
+  EXPECT_LT(kept.back(), kept.front());
+  EXPECT_EQ(losses("true"), kept);
+  EXPECT_EQ(losses("false"), kept);
+}
+
 INSTANTIATE_TEST_SUITE_P(Fast, SameBits, testing::Values("fp32", "bf16", "fp64"),
                          [](const auto& info) { return info.param; });
 

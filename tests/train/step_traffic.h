@@ -106,8 +106,8 @@ class Steps {
   Traffic traffic() {
     const parallel::Groups& groups = trainer_.model().groups();
     Traffic all;
-    for (comm::Group* group :
-         {&groups.world(), &groups.cp(), &groups.tp(), &groups.data(), &groups.model()}) {
+    for (comm::Group* group : {&groups.world(), &groups.cp(), &groups.tsp(), &groups.tp(),
+                               &groups.data(), &groups.model()}) {
       group->barrier("end of step").wait();
       for (const comm::TrafficRow& row : group->traffic())
         if (row.op != comm::Op::kBarrier)

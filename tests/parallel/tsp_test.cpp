@@ -1,0 +1,122 @@
+// Ranks that share heads and sequences: what is held by numbers of one rank stands in
+// tests/train/parity_cases.cpp; here what holds to the bit, and how much stands in memory.
+#include "ashlar/parallel/tsp.h"
+
+#include <gtest/gtest.h>
+
+#include "ashlar/comm/recording/recording.h"
+#include "ashlar/comm/thread/run_ranks.h"
+#include "ashlar/core/rounding.h"
+#include "ashlar/parallel/cp_split.h"
+#include "ashlar/parallel/zero.h"
+#include "tests/parallel/tiny_rank.h"
+
+namespace ashlar::parallel {
+namespace {
+
+using namespace testing_support;
+
+Recipe dense_recipe(int64_t tsp, CpLayout layout) {
+  ModelKeys keys = spec_with_heads(8, 4);
+  keys.layer_types = {LayerType::kFullAttention};
+  keys.intermediate_size = 24;
+  Recipe recipe = recipe_of(keys, 2, 32);
+  recipe.parallel.tsp = tsp;
+  recipe.parallel.cp_layout = layout;
+  return recipe;
+}
+
+// Logits of all tokens of a batch, in its order.
+std::vector<double> logits_of(const Recipe& recipe, const Batch& batch, DType compute) {
+  const int num_ranks = int(recipe.parallel.tsp);
+  const CpSplit split{recipe.parallel.cp_layout, num_ranks, recipe.train.micro_batch,
+                      recipe.data.sequence_length};
+  const int64_t V = recipe.model.vocab_size;
+  std::vector<double> whole(batch.ids.size() * size_t(V));
+  Allocator allocator(Device::kCpu);
+  comm::run_ranks(num_ranks, {}, allocator, [&](comm::Group& world) {
+    TinyRank rank(recipe, world, {.compute = compute});
+    rank.model.evaluate(batch.view());
+    const std::vector<double> logits = rank.logits();
+    for (int64_t row = 0; row < split.local_tokens(); ++row)
+      std::copy_n(logits.begin() + row * V, V,
+                  whole.begin() + whole_row(split, world.rank(), row) * V);
+  });
+  return whole;
+}
+
+// Another token changes nothing before it, not a bit, wherever it stands.
+TEST(Tsp, NoTokenSeesALaterOne) {
+  for (const DType compute : {DType::kF64, DType::kBF16})
+    for (const int64_t tsp : {2, 4})
+      for (const CpLayout layout : {CpLayout::kZigzag, CpLayout::kContiguous}) {
+        const Recipe recipe = dense_recipe(tsp, layout);
+        const int64_t V = recipe.model.vocab_size, length = recipe.data.sequence_length;
+        const Batch batch = batch_of({{length}, {length}}, V);
+        const std::vector<double> before = logits_of(recipe, batch, compute);
+        for (const int64_t token : {int64_t{1}, int64_t{7}, int64_t{8}, int64_t{21}, length - 1}) {
+          Batch other = batch;
+          other.ids[size_t(token)] = int32_t((other.ids[size_t(token)] + 1) % V);
+          const std::vector<double> after = logits_of(recipe, other, compute);
+          const auto same = [&](int64_t begin, int64_t end) {
+            return std::equal(before.begin() + begin * V, before.begin() + end * V,
+                              after.begin() + begin * V);
+          };
+          EXPECT_TRUE(same(0, token)) << "tsp " << tsp << ", token " << token;
+          EXPECT_FALSE(same(token, token + 1));
+          EXPECT_TRUE(same(length, 2 * length));  // the other row
+        }
+      }
+}
+
+// Of other ranks' shares three of attention stand here at a time, or two of an MLP.
+TEST(Tsp, RoomForSharesIsTheFormula) {
+  for (const DType compute : {DType::kF64, DType::kF32, DType::kBF16})
+    for (const int64_t tsp : {2, 4})
+      for (const int64_t width : {24, 400}) {
+        Recipe recipe = dense_recipe(tsp, CpLayout::kZigzag);
+        recipe.model.intermediate_size = width;
+        recipe.parallel.dp = 1;
+        const ModelSpec whole = model_of(recipe.model);
+        Allocator meta(Device::kMeta), shares(Device::kMeta);
+        comm::RecordingWorld world(1, int(tsp), {}, meta);
+        const Groups groups(world.group(), recipe.parallel, whole.tied_head);
+        const kernels::Context ctx{.device = Device::kMeta};
+        nn::Model model(ctx, meta, whole, compute, 32,
+                        {.share = share_of(recipe.parallel, whole, 1)});
+        const ShardMemory memory = fold_branches(ctx, shares, model, groups.tsp());
+        const int64_t H = recipe.model.hidden_size, D = recipe.model.head_dim, N = 8 / tsp,
+                      K = 4 / tsp, F = width / tsp;
+        const int64_t s = size_of(model.types().stream), a = size_of(model.types().activation);
+        const auto room = [&](int64_t first, int64_t second, int64_t bytes) {
+          return round_up((round_up(first, Arena::kAlign / s) + second) * bytes, Arena::kAlign);
+        };
+        const auto packed = [&](int64_t n, int64_t k) {
+          const auto layout = operand_layout(ctx, 1, n, k, compute, true);
+          return round_up(layout.forward_numel * size_of(layout.dtype), Arena::kAlign) +
+                 round_up(layout.backward_numel * size_of(layout.dtype), Arena::kAlign);
+        };
+        const int64_t qkv = (N + 2 * K) * D, o = N * D;
+        const auto attention = [&](int64_t bytes) { return 3 * room(qkv * H, o * H, bytes); };
+        const auto mlp = [&](int64_t bytes) { return 2 * room(2 * F * H, F * H, bytes); };
+        const int64_t weights = std::max(attention(a) + 3 * (packed(qkv, H) + packed(H, o)),
+                                         mlp(a) + packed(2 * F, H) + packed(H, F));
+        const MemoryCounts counts = shares.counts();
+        EXPECT_EQ(counts.tags[size_t(Tag::kWeights)].peak_bytes, weights);
+        EXPECT_EQ(counts.tags[size_t(Tag::kGradients)].peak_bytes, std::max(attention(s), mlp(s)));
+      }
+}
+
+// Parts of turns: each once, in the order that hides what they post.
+TEST(Tsp, TurnsAreSkewed) {
+  std::vector<std::pair<int, int>> forward, backward;
+  skew(3, 2, false, [&](int turn, int part) { forward.push_back({turn, part}); });
+  skew(3, 3, true, [&](int turn, int part) { backward.push_back({turn, part}); });
+  using Parts = std::vector<std::pair<int, int>>;
+  EXPECT_EQ(forward, (Parts{{0, 0}, {1, 0}, {0, 1}, {2, 0}, {1, 1}, {2, 1}}));
+  EXPECT_EQ(backward,
+            (Parts{{0, 0}, {0, 1}, {1, 0}, {0, 2}, {1, 1}, {2, 0}, {1, 2}, {2, 1}, {2, 2}}));
+}
+
+}  // namespace
+}  // namespace ashlar::parallel

@@ -1,0 +1,102 @@
+// What ranks that share heads and sequences (parallel.tsp) say in a step is the table of
+// docs/parallel-tsp.md, as integers, on real ranks and recorded.
+#include "ashlar/core/rounding.h"
+#include "step_traffic.h"
+
+namespace ashlar::train {
+namespace {
+
+using namespace testing_support;
+using comm::Op;
+
+struct Settings {
+  int tsp, cp, zero;
+  bool recompute;
+  const char* precision;
+};
+
+std::string describe(const Settings& s) {
+  return fmt::format("tsp {}, cp {}, zero {}, {}{}", s.tsp, s.cp, s.zero, s.precision,
+                     s.recompute ? ", recompute" : "");
+}
+
+// Products whose elements are no multiples of the alignment of a share.
+Recipe recipe_of(const Settings& s) {
+  return load_recipe(
+      ASHLAR_TEST_DATA "/recipes/tiny.toml",
+      std::vector<std::string>{
+          "model.layer_types=full_attention", "model.hidden_size=27", "model.intermediate_size=36",
+          "model.head_dim=6", "model.num_attention_heads=8", "model.num_key_value_heads=4",
+          "model.num_hidden_layers=3", "model.qk_norm=rms", "data.sequence_length=24",
+          "train.micro_batch=2", "train.global_batch=4", "optim.matrices=adamw",
+          std::string("train.precision=") + s.precision, fmt::format("parallel.tsp={}", s.tsp),
+          fmt::format("parallel.cp={}", s.cp), fmt::format("parallel.zero={}", s.zero),
+          fmt::format("train.recompute={}", s.recompute ? "true" : "false")});
+}
+
+// The table of comm/group.h.
+Moved broadcast(int64_t n, int64_t r, int64_t root, int64_t numel, int64_t width) {
+  if (r == root) return {1, numel * width, 0};
+  const int64_t j = r < root ? r : r - 1;  // among those that are not the root
+  const int64_t chunk = numel * (j + 1) / (n - 1) - numel * j / (n - 1);
+  return {1, (n - 2) * chunk * width, numel * width};
+}
+
+Moved reduce(int64_t n, int64_t r, int64_t root, int64_t numel, int64_t width) {
+  const int64_t S = numel * width, c = (numel * (r + 1) / n - numel * r / n) * width;
+  return r == root ? Moved{1, S - c, (n - 1) * c + S - c} : Moved{1, S, (n - 1) * c};
+}
+
+Traffic formula(const Trainer& trainer) {
+  const parallel::RankModel& model = trainer.model();
+  const ModelKeys& m = trainer.recipe().model;
+  const comm::Group &tsp = model.groups().tsp(), &cp = model.groups().cp();
+  const int64_t n = tsp.size(), r = tsp.rank(), R = cp.size();
+  const int64_t s = size_of(model.local().types().stream),
+                a = size_of(model.local().types().activation);
+  const int64_t passes = model.micro_batches_per_step() * m.num_hidden_layers;
+  const int64_t H = m.hidden_size, D = m.head_dim, K = m.num_key_value_heads / n,
+                N = m.num_attention_heads / n, F = m.intermediate_size / n;
+  const int64_t qkv = (N + 2 * K) * D * H, o = N * D * H, gate_up = 2 * F * H, down = F * H;
+  const int64_t S_a = round_up(qkv, Arena::kAlign / s) + o,
+                S_m = round_up(gate_up, Arena::kAlign / s) + down;
+  const int64_t T = trainer.recipe().train.micro_batch * trainer.recipe().data.sequence_length / R;
+  Traffic rows;
+  for (int64_t turn = 0; turn < n; ++turn) {
+    rows[{"tsp", Op::kBroadcast, "attention weights"}] +=
+        2 * passes * broadcast(n, r, turn, S_a, a);
+    rows[{"tsp", Op::kReduce, "attention gradients"}] += passes * reduce(n, r, turn, S_a, s);
+    rows[{"cp", Op::kAllGather, "keys values"}] +=
+        4 * passes * moved_evenly(Op::kAllGather, R, cp.rank(), R * T * K * D, a);
+    rows[{"cp", Op::kReduceScatter, "keys values gradient"}] +=
+        2 * passes * moved_evenly(Op::kReduceScatter, R, cp.rank(), R * T * K * D, s);
+  }
+  rows[{"tsp", Op::kSendReceive, "mlp weights"}] =
+      2 * passes * (n - 1) * Moved{1, S_m * a, S_m * a};
+  rows[{"tsp", Op::kSendReceive, "mlp gradients"}] = passes * (n - 1) * Moved{1, S_m * s, S_m * s};
+  return rows;
+}
+
+void expect_formula(const Settings& s) {
+  SCOPED_TRACE(describe(s));
+  const Recipe recipe = recipe_of(s);
+  on_all_ranks(recipe, nn::resolve_precision(recipe.train.precision), s.tsp * s.cp,
+               [](const Steps& steps, Traffic traffic) {
+                 std::erase_if(traffic, [](const auto& row) {
+                   const auto& [group, op, label] = row.first;
+                   return group != "tsp" && group != "cp";
+                 });
+                 EXPECT_EQ(traffic, formula(steps.trainer()));
+               });
+}
+
+TEST(TspTraffic, RealAndRecordedCountersAreTheFormulas) {
+  for (const auto& [tsp, cp] : {std::pair{2, 1}, {4, 1}, {2, 2}})
+    for (const char* precision : {"bf16", "fp32", "fp64"})
+      for (const int zero : {0, 1, 3})
+        for (const bool recompute : {false, true})
+          expect_formula({tsp, cp, zero, recompute, precision});
+}
+
+}  // namespace
+}  // namespace ashlar::train
