@@ -15,6 +15,7 @@ using Ordered = nlohmann::ordered_json;
 Ordered json_of(const KeyValue& value) {
   if (const bool* flag = std::get_if<bool>(&value)) return *flag;
   if (const int64_t* number = std::get_if<int64_t>(&value)) return *number;
+  if (const double* number = std::get_if<double>(&value)) return *number;
   return std::get<std::string>(value);
 }
 
