@@ -192,8 +192,7 @@ void CcaBranch::forward(const Context& ctx, const Pass& pass, int part, const Te
 
 void CcaBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {
   if (part == 0)
-    pass.exchanges.tokens->post_backward(ctx, pass,
-                                         attention_of(weights_.shape, saved_[pass.slot]));
+    post_backward(ctx, pass, t);
   else
     part == 1 ? attend_backward(ctx, pass, t) : project_backward(ctx, pass, t);
 }
@@ -242,7 +241,13 @@ void CcaBranch::attend(const Context& ctx, const Pass& pass, const Tensor& o_TH)
   const CcaSaved& saved = saved_[pass.slot];
   pass.exchanges.tokens->attend(ctx, pass, attention_of(weights_.shape, saved));
   linear_forward(ctx, pass.types.compute, Matrix::of(saved.att), weights_.o_proj.operand,
-                 Matrix::of(o_TH));
+                 Matrix::of(o_TH), pass.adds);
+}
+
+void CcaBranch::post_backward(const Context& ctx, const Pass& pass,
+                              const BackwardTensors& t) const {
+  if (pass.replay) return project(ctx, pass, t.a);
+  pass.exchanges.tokens->post_backward(ctx, pass, attention_of(weights_.shape, saved_[pass.slot]));
 }
 
 void CcaBranch::attend_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
@@ -252,6 +257,7 @@ void CcaBranch::attend_backward(const Context& ctx, const Pass& pass, const Back
   const auto [stream, activation, compute] = pass.types;
   const int64_t T = t.a.shape[0], q = shape.q_dim();
   Arena& workspace = *ctx.workspace;
+  if (pass.replay) pass.exchanges.tokens->attend(ctx, pass, attention_of(shape, saved));
   Gradients& g = gradients_;
   g.dqkv = gradient_room(ctx, pass, stream, {T, shape.qkv_dim()});
   g.dhalo_z = workspace.take(stream, halos(saved, pass.sequence).z.shape);
@@ -341,7 +347,7 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
   const bool overwrites = heads && !heads->leads();
   weight_gradient(ctx, overwrites ? pass.at_once() : pass, dqkv, Matrix::of(t.a), w.qkv.gradient);
   if (overwrites) fill(ctx, dqkv.columns(shape.q_dim(), shape.qkv_dim()), 0.0);
-  linear_backward_input(ctx, compute, dqkv, w.qkv.operand, Matrix::of(t.da));
+  linear_backward_input(ctx, compute, dqkv, w.qkv.operand, Matrix::of(t.da), pass.adds);
 }
 
 }  // namespace ashlar::nn

@@ -81,6 +81,7 @@ class CcaBranch final : public Branch {
   // The parts.
   void project(const kernels::Context&, const Pass&, const Tensor& a_TH) const;
   void attend(const kernels::Context&, const Pass&, const Tensor& o_TH) const;
+  void post_backward(const kernels::Context&, const Pass&, const BackwardTensors&) const;
   void attend_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
   void project_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
 

@@ -31,6 +31,7 @@ Portion portion_of(const Section& section, const Share& share) {
 
 Shape local_shape(const ParameterInfo& info, const Share& share) {
   Shape shape = info.shape;
+  if (info.share_after_share) return shape;
   for (const Cut& cut : info.cuts) {
     shape[cut.dim] = 0;
     for (const Section& section : cut.sections) shape[cut.dim] += portion_of(section, share).size();

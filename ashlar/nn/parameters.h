@@ -63,6 +63,9 @@ struct ParameterInfo {
   int64_t halves = 1;        // 2: gate over up in each of them, which Muon may take apart
   Applied applied = Applied::kLayer;
   std::vector<Cut> cuts{};
+  // Filled in by the model: the parts of all shares stand here, one after another (of vectors,
+  // where shares of products travel: UnitSplit::cuts).
+  bool share_after_share = false;
   // The embedding, where the head is the same tensor: it stands on both ends of a pipeline.
   bool at_both_ends = false;
 
@@ -73,7 +76,7 @@ struct ParameterInfo {
 Portion portion_of(const Section& section, const Share& share);
 // Of a tensor without cuts: which of the shares that hold it whole this one is.
 Fraction copies_of(const ParameterInfo& info, const Share& share);
-// The shape of the part of the tensor that stands in this share.
+// The shape of what stands here of the tensor: the part in this share, or those of all shares.
 Shape local_shape(const ParameterInfo& info, const Share& share);
 // Whether gradients of the shares of a model have to be added up.
 inline bool partial_over_shares(const ParameterInfo& info, bool shards_stream) {

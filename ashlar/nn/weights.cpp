@@ -50,6 +50,8 @@ void finish(Stored& stored, int64_t block, const Units& units, const Share& shar
   } else if (first.at_both_ends && units.embedding) {
     stored.unit = units.size() - 1;
   }
+  if (!stored.is_product() && share.units.cuts && is_cut_by_layer(first))
+    for (ParameterInfo& info : stored.logical) info.share_after_share = true;
   stored.rows = {0};
   for (const ParameterInfo& info : stored.logical) {
     const Shape part = local_shape(info, share);

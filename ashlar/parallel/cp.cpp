@@ -123,7 +123,7 @@ void CpSequence::for_each_halo_row(std::span<const nn::Strip> strips, Use use) c
       use(strip, back, begin, halos.columns(at, at + cols));
     }
   }
-  ASHLAR_ASSERT(begin == message_width_);
+  ASHLAR_ASSERT(begin <= message_width_);  // less in some turns of a folded branch
 }
 
 void CpSequence::halo_forward(const Context& ctx, const nn::Pass& pass,

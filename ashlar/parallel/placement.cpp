@@ -54,6 +54,18 @@ std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share
     return {{info.shape, {Box::whole(info.shape)}, copies.index, copies.count}};
   }
   std::vector<Placement> list;
+  if (info.share_after_share) {
+    nn::ParameterInfo of_one = info;
+    of_one.share_after_share = false;
+    nn::Share part = share;
+    list.push_back({info.shape, {}});
+    for (int i = 0; i < share.heads.count; ++i) {
+      part.heads.index = i;
+      for (const Placement& placement : placements(of_one, part))
+        list[0].boxes.insert(list[0].boxes.end(), placement.boxes.begin(), placement.boxes.end());
+    }
+    return list;
+  }
   Box box = Box::whole(info.shape);
   const auto add = [&](const Box& part, const Portion& copies) {
     if (list.empty() || list.back().num_copies != copies.num_copies)

@@ -27,7 +27,8 @@ struct Placement {
 };
 
 // Where all elements of the tensor that stand in the share lie, one placement after another in
-// memory: several where not all elements have as many copies.  A pure function.
+// memory: several where not all elements have as many copies.  Of a tensor whose parts stand here
+// share after share, the boxes of all shares in their order.  A pure function.
 std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share& share);
 
 }  // namespace ashlar::parallel

@@ -39,6 +39,12 @@ nn::BranchNeeds FoldedBranch::needs() const {
   nn::BranchNeeds needs = turns_[0]->needs();
   needs.forward_parts = needs.backward_parts = 1;
   needs.tokens.num_turns = 2;
+  // Turns have halos of different widths: of delayed values, or of none.
+  for (const auto& turn : turns_) {
+    const auto strips = turn->needs().tokens.most_strips;
+    for (size_t i = 0; i < strips.size(); ++i)
+      needs.tokens.most_strips[i].cols = std::max(needs.tokens.most_strips[i].cols, strips[i].cols);
+  }
   return needs;
 }
 

@@ -21,6 +21,18 @@ struct Listed {
   }
 };
 
+// Of what all ranks hold whole, `stored` is the part that turn `turn` of so many reads: all of it,
+// or where it stands share after share the turn's.
+void view_whole(const nn::Weight& all, int turn, int num_turns, const Stored& stored) {
+  const bool parts = !stored.logical[0].cuts.empty();
+  const auto part = [&](const Tensor& tensor) {
+    const int64_t rows = tensor.shape[0] / num_turns;
+    return parts ? tensor.slice(turn * rows, (turn + 1) * rows) : tensor;
+  };
+  stored.weight->value = part(all.value);
+  stored.weight->gradient = part(all.gradient);
+}
+
 nn::Share share_of_turn(const nn::Model& model, int turn) {
   nn::Share share = model.weights().share;
   share.heads.index = share.width.index = turn;
@@ -49,10 +61,8 @@ BranchShards::BranchShards(const nn::Model& model, int64_t block, nn::Branch& he
   for (size_t turn = 0; turn < turns.size(); ++turn) {
     Listed listed(model, block, *turns[turn], share_of_turn(model, int(turn)));
     ASHLAR_ASSERT(listed.products.size() == held_.size());
-    for (size_t i = 0; i < own.whole.size(); ++i) {
-      listed.whole[i].weight->value = own.whole[i].weight->value;
-      listed.whole[i].weight->gradient = own.whole[i].weight->gradient;
-    }
+    for (size_t i = 0; i < own.whole.size(); ++i)
+      view_whole(*own.whole[i].weight, int(turn), int(turns.size()), listed.whole[i]);
     turns_.push_back(std::move(listed.products));
   }
 }

@@ -98,11 +98,6 @@ std::string tsp_rule(const Recipe& recipe) {
         heads ? m.num_key_value_heads : m.intermediate_size,
         nearest(p.tsp, m.num_key_value_heads, legal));
   }
-  if (m.has_mixer(CcaSpec::kKind))
-    return fmt::format(
-        "parallel.tsp is {} but a mixer is cca, whose convolutions need tokens of other ranks in "
-        "every turn; choose tsp 1, with tp or cp",
-        p.tsp);
   if (p.tp > 1)
     return fmt::format(
         "parallel.tsp is {} and parallel.tp {}, which cut the same heads and widths; choose 1 for "

@@ -131,6 +131,39 @@ TEST(ParallelRules, EveryStageOfAPipelineHasBlocksAndItsScheduleFits) {
             "parallel.pp 4 must divide; choose another train.global_batch or schedule");
 }
 
+TEST(ParallelRules, TspRanksHoldEquallyManyKeyHeadsAndNoTpBeside) {
+  const std::vector<std::string> dense = {
+      "model.layer_types=full_attention", "model.num_attention_heads=8",
+      "model.num_key_value_heads=4", "model.intermediate_size=36", "data.sequence_length=64"};
+  const auto with = [&](std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), dense.begin(), dense.end());
+    return judged(overrides);
+  };
+  EXPECT_EQ(with({"parallel.tsp=4"}), "");
+  EXPECT_EQ(with({"parallel.tsp=8"}),
+            "parallel.tsp is 8 but model.num_key_value_heads is 4: each rank takes an equal part "
+            "of them; choose 4");
+  EXPECT_EQ(with({"parallel.tsp=4", "model.intermediate_size=34"}),
+            "parallel.tsp is 4 but model.intermediate_size is 34: each rank takes an equal part "
+            "of them; choose 2");
+  EXPECT_EQ(with({"parallel.tsp=2", "parallel.tp=2"}),
+            "parallel.tsp is 2 and parallel.tp 2, which cut the same heads and widths; choose 1 "
+            "for one of them");
+  EXPECT_EQ(with({"parallel.tsp=2", "parallel.cp_exchange=ring"}),
+            "parallel.tsp is 2 but parallel.cp_exchange is ring; choose cp_exchange all_gather");
+  EXPECT_EQ(with({"parallel.tsp=2", "parallel.pp=2", "parallel.schedule=zb"}),
+            "parallel.tsp is 2 but parallel.schedule is \"zb\", whose products wait longer than "
+            "the weights of other ranks stay; choose another schedule");
+  EXPECT_EQ(with({"parallel.tsp=4", "parallel.cp=3", "data.sequence_length=64"}),
+            "parallel.cp 3 x parallel.tsp 4 is 12 but data.sequence_length is 64: zigzag gives a "
+            "rank two equal chunks of at least 2 tokens; choose a product of 8 or 16");
+  const ParallelSpec p = resolve_parallel(
+      tiny({"model.num_key_value_heads=4", "parallel.tsp=4", "data.sequence_length=64"}), 12);
+  EXPECT_EQ(p.dp, 3);
+  EXPECT_EQ(p.num_ranks(), 12);
+  EXPECT_EQ(p.sequence_ranks(), 4);
+}
+
 TEST(ParallelRules, RanksFillTheMesh) {
   const ParallelSpec p = resolve_parallel(tiny({"parallel.tp=2", "parallel.cp=2"}), 12);
   EXPECT_EQ(p.dp, 3);

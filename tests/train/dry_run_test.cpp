@@ -337,6 +337,7 @@ INSTANTIATE_TEST_SUITE_P(
                    8,
                    {"parallel.tsp=4", "model.layer_types=full_attention",
                     "model.intermediate_size=40", "model.num_key_value_heads=4"}},
+        SteadyCase{"tsp2_cca_zero1", kTiny, 2, {"parallel.tsp=2"}},
         SteadyCase{"cp2_tsp2_zero3_recompute",
                    kTiny,
                    4,

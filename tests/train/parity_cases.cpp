@@ -303,7 +303,12 @@ std::vector<ParityCase> make_cases() {
       {"qwen3_kept", kQwen3Kept},
       {"windows", kQwen3Windows},
       {"sparse", kSparse},
-      {"sparse_recompute", join(kSparse, {"train.recompute=true"})}};
+      {"sparse_recompute", join(kSparse, {"train.recompute=true"})},
+      {"zaya1", {}},
+      {"zaya1_uneven", kUneven},
+      {"zaya1_windows", kWindows},
+      {"mixed", kMixed},
+      {"mixed_recompute", join(kMixed, {"train.recompute=true", "model.residual=plain"})}};
   for (const auto& [model, keys] : folded) {
     for (const std::string layout : {"zigzag", "contiguous"}) {
       add("tsp2_" + layout + "_" + model, 2, {"parallel.tsp=2", "parallel.cp_layout=" + layout},

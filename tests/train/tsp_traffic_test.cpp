@@ -11,13 +11,13 @@ using comm::Op;
 
 struct Settings {
   int tsp, cp, zero;
-  bool recompute;
+  bool recompute, cca;
   const char* precision;
 };
 
 std::string describe(const Settings& s) {
-  return fmt::format("tsp {}, cp {}, zero {}, {}{}", s.tsp, s.cp, s.zero, s.precision,
-                     s.recompute ? ", recompute" : "");
+  return fmt::format("tsp {}, cp {}, zero {}, {}{}{}", s.tsp, s.cp, s.zero, s.precision,
+                     s.cca ? ", cca" : "", s.recompute ? ", recompute" : "");
 }
 
 // Products whose elements are no multiples of the alignment of a share.
@@ -25,12 +25,14 @@ Recipe recipe_of(const Settings& s) {
   return load_recipe(
       ASHLAR_TEST_DATA "/recipes/tiny.toml",
       std::vector<std::string>{
-          "model.layer_types=full_attention", "model.hidden_size=27", "model.intermediate_size=36",
-          "model.head_dim=6", "model.num_attention_heads=8", "model.num_key_value_heads=4",
-          "model.num_hidden_layers=3", "model.qk_norm=rms", "data.sequence_length=24",
-          "train.micro_batch=2", "train.global_batch=4", "optim.matrices=adamw",
-          std::string("train.precision=") + s.precision, fmt::format("parallel.tsp={}", s.tsp),
-          fmt::format("parallel.cp={}", s.cp), fmt::format("parallel.zero={}", s.zero),
+          s.cca ? "model.layer_types=cca+mlp" : "model.layer_types=full_attention",
+          "model.residual=plain", "model.partial_rotary_factor=1", "model.hidden_size=27",
+          "model.intermediate_size=36", "model.head_dim=6", "model.num_attention_heads=8",
+          "model.num_key_value_heads=4", "model.num_hidden_layers=3", "model.qk_norm=rms",
+          "data.sequence_length=24", "train.micro_batch=2", "train.global_batch=4",
+          "optim.matrices=adamw", std::string("train.precision=") + s.precision,
+          fmt::format("parallel.tsp={}", s.tsp), fmt::format("parallel.cp={}", s.cp),
+          fmt::format("parallel.zero={}", s.zero),
           fmt::format("train.recompute={}", s.recompute ? "true" : "false")});
 }
 
@@ -58,7 +60,10 @@ Traffic formula(const Trainer& trainer) {
   const int64_t H = m.hidden_size, D = m.head_dim, K = m.num_key_value_heads / n,
                 N = m.num_attention_heads / n, F = m.intermediate_size / n;
   const int64_t qkv = (N + 2 * K) * D * H, o = N * D * H, gate_up = 2 * F * H, down = F * H;
-  const int64_t S_a = round_up(qkv, Arena::kAlign / s) + o,
+  // CCA has one product more, and halos of the widest turn, made again where backward replays.
+  const bool cca = m.has_mixer(CcaSpec::kKind);
+  const int64_t conv = cca ? (N + K) * D * 2 * D : 0;
+  const int64_t S_a = round_up(qkv, Arena::kAlign / s) + round_up(conv, Arena::kAlign / s) + o,
                 S_m = round_up(gate_up, Arena::kAlign / s) + down;
   const int64_t T = trainer.recipe().train.micro_batch * trainer.recipe().data.sequence_length / R;
   Traffic rows;
@@ -74,6 +79,14 @@ Traffic formula(const Trainer& trainer) {
   rows[{"tsp", Op::kSendReceive, "mlp weights"}] =
       2 * passes * (n - 1) * Moved{1, S_m * a, S_m * a};
   rows[{"tsp", Op::kSendReceive, "mlp gradients"}] = passes * (n - 1) * Moved{1, S_m * s, S_m * s};
+  if (!cca) return rows;
+  const int64_t p = cp.rank(), behind = (p < R - 1) + (p > 0), before = behind;  // zigzag
+  const int64_t message = trainer.recipe().train.micro_batch * (2 * (N + K) * D + K * D) * s;
+  const int64_t forwards = trainer.recipe().train.recompute ? 2 : 1;
+  rows[{"cp", Op::kSendReceive, "halo"}] =
+      forwards * passes * n * Moved{1, behind * message, before * message};
+  rows[{"cp", Op::kSendReceive, "halo gradient"}] =
+      passes * n * Moved{1, before * message, behind * message};
   return rows;
 }
 
@@ -95,7 +108,8 @@ TEST(TspTraffic, RealAndRecordedCountersAreTheFormulas) {
     for (const char* precision : {"bf16", "fp32", "fp64"})
       for (const int zero : {0, 1, 3})
         for (const bool recompute : {false, true})
-          expect_formula({tsp, cp, zero, recompute, precision});
+          for (const bool cca : {false, true})
+            expect_formula({tsp, cp, zero, recompute, cca, precision});
 }
 
 }  // namespace
