@@ -52,7 +52,7 @@ struct Pass {
   bool replay = false;
   LateProducts* late = nullptr;  // keeps back the products that only gradients of weights need
   StepLosses losses{};           // of backward
-  // For a product whose operands are overwritten soon.
+  // For products that run now, in a pass whose others are kept back.
   Pass at_once() const {
     Pass pass = *this;
     pass.late = nullptr;
