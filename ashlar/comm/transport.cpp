@@ -87,7 +87,9 @@ void fail_late(const Round& round, std::span<const int> absent, std::span<const 
   std::string text = fmt::format("{}: waited {:g} s", title_of(round.header), round.timeout_s);
   if (!absent.empty()) text += "; not arrived: " + list_of(absent);
   if (!unfinished.empty()) text += "; arrived but did not finish: " + list_of(unfinished);
-  ASHLAR_FAIL(kComm, "{}; see what they printed last, and whether they still run", text);
+  ASHLAR_FAIL(kComm,
+              "{}; see what they printed last, whether they still run, and whom they wait for",
+              text);
 }
 
 Failure failure_of(int rank, const std::exception_ptr& error) {

@@ -202,11 +202,13 @@ void AttentionBranch::project_backward(const Context& ctx, const Pass& pass,
                        .dq_norm_D = w.q_norm.gradient,
                        .dk_norm_D = dk_norm});
   g.inputs.reset();
-  const Matrix dqkv = Matrix::of(g.dqkv);
-  const bool overwrites = heads && !heads->leads();
-  weight_gradient(ctx, overwrites ? pass.at_once() : pass, dqkv, Matrix::of(t.a), w.qkv.gradient);
-  if (overwrites) fill(ctx, dqkv.columns(w.shape.N * w.shape.D, dqkv.cols), 0.0);
-  linear_backward_input(ctx, pass.types.compute, dqkv, w.qkv.operand, Matrix::of(t.da), pass.adds);
+  weight_gradient(ctx, pass, Matrix::of(g.dqkv), Matrix::of(t.a), w.qkv.gradient);
+  const Arena::Scope scope(*ctx.workspace);
+  const Matrix counted = heads && !heads->leads()
+                             ? without_columns(ctx, pass, g.dqkv, w.shape.N * w.shape.D)
+                             : Matrix::of(g.dqkv);
+  linear_backward_input(ctx, pass.types.compute, counted, w.qkv.operand, Matrix::of(t.da),
+                        pass.adds);
 }
 
 }  // namespace ashlar::nn

@@ -56,7 +56,7 @@ struct Pass {
   int turn = 0;                  // which of these
   LateProducts* late = nullptr;  // keeps back the products that only gradients of weights need
   StepLosses losses{};           // of backward
-  // For a product whose operands are overwritten soon.
+  // For products that run now, in a pass whose others are kept back.
   Pass at_once() const {
     Pass pass = *this;
     pass.late = nullptr;

@@ -344,10 +344,11 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
   pass.exchanges.tokens->halo_backward(ctx, pass,
                                        strips(dz, g.dhalo_z, vd_part(shape, g.dqkv), g.dhalo_vd));
   // Gradients of keys and values are whole on every rank that shares them: one counts them in da.
-  const bool overwrites = heads && !heads->leads();
-  weight_gradient(ctx, overwrites ? pass.at_once() : pass, dqkv, Matrix::of(t.a), w.qkv.gradient);
-  if (overwrites) fill(ctx, dqkv.columns(shape.q_dim(), shape.qkv_dim()), 0.0);
-  linear_backward_input(ctx, compute, dqkv, w.qkv.operand, Matrix::of(t.da), pass.adds);
+  weight_gradient(ctx, pass, dqkv, Matrix::of(t.a), w.qkv.gradient);
+  const Arena::Scope scope(*ctx.workspace);
+  const Matrix counted =
+      heads && !heads->leads() ? without_columns(ctx, pass, g.dqkv, shape.q_dim()) : dqkv;
+  linear_backward_input(ctx, compute, counted, w.qkv.operand, Matrix::of(t.da), pass.adds);
 }
 
 }  // namespace ashlar::nn

@@ -1,6 +1,7 @@
 #include "ashlar/nn/late_products.h"
 
 #include "ashlar/core/error.h"
+#include "ashlar/kernels/copy.h"
 #include "ashlar/nn/branch.h"
 
 namespace ashlar::nn {
@@ -81,6 +82,14 @@ Tensor gradient_room(const Context& ctx, const Pass& pass, DType dtype, const Sh
 
 Tensor room_after(const Pass& pass, const Tensor& used) {
   return pass.late ? pass.late->take(used.dtype, used.shape) : used;
+}
+
+Matrix without_columns(const Context& ctx, const Pass& pass, const Tensor& used, int64_t begin) {
+  const Tensor rest = pass.late ? ctx.workspace->take(used.dtype, used.shape) : used;
+  if (pass.late) copy(ctx, used, rest);
+  const Matrix matrix = Matrix::of(rest);
+  fill(ctx, matrix.columns(begin, matrix.cols), 0.0);
+  return matrix;
 }
 
 }  // namespace ashlar::nn

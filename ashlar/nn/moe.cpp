@@ -280,7 +280,8 @@ void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const Bac
   const auto [stream, activation, compute] = pass.types;
   const int64_t T = t.a.shape[0], R = chosen.numel();
   Gradients& g = gradients_;
-  g.partial = workspace.take(stream, {weights_.gated ? R + T : R});
+  g.partial =
+      weights_.gated ? gradient_room(ctx, pass, stream, {R + T}) : workspace.take(stream, {R});
   g.dchosen = g.partial.slice(0, R).view(chosen.shape);
   if (weights_.gated) g.dgate = g.partial.slice(R, R + T);
   if (weights_.shared) g.dshared = workspace.take(stream, t.a.shape);
@@ -362,10 +363,10 @@ void MoeBranch::shared_backward(const Context& ctx, const Pass& pass, const Back
 
 void MoeBranch::experts_backward(const Context& ctx, const Pass& pass) {
   const int rounds = rounds_[size_t(pass.slot)];
-  // Operands of more than two rounds do not stay for products that wait.
-  const Pass at_once = rounds > 2 ? pass.at_once() : pass;
+  // Operands of more than two rounds do not stay for products that wait: recipes give them room.
+  ASHLAR_ASSERT(!pass.late || rounds <= 2);
   for (int index = 0; index < rounds; ++index) {
-    Pass round = at_once;
+    Pass round = pass;
     round.accumulate = pass.accumulate || index > 0;
     round_backward(ctx, round, index);
     if (index + 2 >= rounds) continue;
@@ -448,7 +449,7 @@ void MoeBranch::gate_backward(const Context& ctx, const Pass& pass,
                               const BackwardTensors& t) const {
   const DType compute = pass.types.compute;
   const Matrix dgate = as_column(gradients_.dgate);
-  weight_gradient(ctx, pass.at_once(), dgate, Matrix::of(t.a), weights_.shared_gate.gradient);
+  weight_gradient(ctx, pass, dgate, Matrix::of(t.a), weights_.shared_gate.gradient);
   linear_backward_input(ctx, compute, dgate, weights_.shared_gate.operand, Matrix::of(t.da), true);
 }
 

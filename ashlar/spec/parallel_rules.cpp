@@ -137,6 +137,12 @@ std::string pp_rule(const Recipe& recipe) {
   if (p.pp > 1 && p.schedule == Schedule::kZeroBubble && recipe.train.recompute)
     return "parallel.schedule is \"zb\" but train.recompute is true, which would overwrite what "
            "the products that wait still read; choose recompute false, or another schedule";
+  if (p.pp > 1 && p.schedule == Schedule::kZeroBubble && p.expert_rows < double(p.ep))
+    return fmt::format(
+        "parallel.schedule is \"zb\" but parallel.expert_rows is {} and parallel.ep {}: rows that "
+        "have no room would come in rounds whose products cannot wait; choose expert_rows {} or "
+        "more, or another schedule",
+        p.expert_rows, p.ep, p.ep);
   if (p.pp > 1 && recipe.balance.scope == BalanceScope::kMicroBatch)
     return fmt::format(
         "moe.balance.scope is \"micro_batch\" but parallel.pp is {}: later micro-batches begin "

@@ -178,10 +178,10 @@ TEST(Layouts, AKilledRunGoesOnBitForBit) {
   expect_same_bits(scratch, "straight", "killed");
 }
 
-TEST(Layouts, AKilledRankEndsAllAndNothingIsLost) {
+// Rank 2 of 4 is killed in the middle of the run.
+void expect_a_killed_rank_ends_all(const Keys& keys) {
   const Scratch scratch;
   prepare_text(scratch);
-  const Keys keys = {"parallel.dp=2", "parallel.tp=2", "parallel.zero=1"};
   run_ok(scratch, args("straight", 4, keys, 60));
   {
     Program program(scratch.path(), args("killed", 1, keys, 100000), {}, mpirun(4));
@@ -201,6 +201,44 @@ TEST(Layouts, AKilledRankEndsAllAndNothingIsLost) {
   ASSERT_EQ(rest.code, 0) << rest.err;
   EXPECT_NE(rest.err.find("continuing after step "), std::string::npos) << rest.err;
   expect_same_bits(scratch, "straight", "killed");
+}
+
+TEST(Layouts, AKilledRankEndsAllAndNothingIsLost) {
+  expect_a_killed_rank_ends_all({"parallel.dp=2", "parallel.tp=2", "parallel.zero=1"});
+}
+
+TEST(Layouts, AKilledStageEndsAllAndNothingIsLost) {
+  expect_a_killed_rank_ends_all({"parallel.pp=2", "parallel.schedule=zb", "parallel.ep=2"});
+}
+
+TEST(Layouts, AKilledRankOfAnAllToAllEndsAllAndNothingIsLost) {
+  expect_a_killed_rank_ends_all({"parallel.cp=2", "parallel.cp_exchange=all_to_all",
+                                 "parallel.pp=2", "parallel.schedule=interleaved",
+                                 "parallel.virtual_stages=2", "model.num_hidden_layers=4"});
+}
+
+// Rank 1 of 2 is started with a wider model.
+TEST(Layouts, AProcessWithAnotherRecipeIsNamed) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  for (const Keys& layout :
+       {Keys{"parallel.pp=2"}, Keys{"parallel.pp=2", "parallel.schedule=zb"}, Keys{"parallel.ep=2"},
+        Keys{"parallel.cp=2", "parallel.cp_exchange=all_to_all"}}) {
+    SCOPED_TRACE(layout.back());
+    Keys other = layout;
+    other.push_back("model.hidden_size=40");
+    std::vector<std::string> both = args("run", 1, layout, 10);
+    both.insert(both.end(), {":", "-n", "1", ASHLAR_BINARY});
+    for (const std::string& word : args("run", 1, other, 10)) both.push_back(word);
+    const auto start = std::chrono::steady_clock::now();
+    const Result result = run(scratch, both, {}, mpirun(1));
+    EXPECT_EQ(result.code, 30) << result.err;
+    EXPECT_EQ(count_of(result.err, "\nashlar: ") + result.err.starts_with("ashlar: "), 1)
+        << result.err;
+    EXPECT_NE(result.err.find("rank 1 "), std::string::npos) << result.err;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+    fs::remove_all(scratch / "run");
+  }
 }
 
 // Rank 2 may write no file of more than 4 KiB; over TCP Open MPI needs none.

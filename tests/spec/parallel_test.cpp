@@ -117,6 +117,11 @@ TEST(ParallelRules, EveryStageOfAPipelineHasBlocksAndItsScheduleFits) {
   EXPECT_EQ(judged({"parallel.virtual_stages=2"}),
             "parallel.virtual_stages is 2 but parallel.pp is 1, without stages to divide; choose "
             "virtual_stages 1");
+  EXPECT_EQ(
+      judged({"parallel.pp=2", "parallel.schedule=zb", "parallel.ep=4"}),
+      "parallel.schedule is \"zb\" but parallel.expert_rows is 2 and parallel.ep 4: rows that "
+      "have no room would come in rounds whose products cannot wait; choose expert_rows 4 or "
+      "more, or another schedule");
   EXPECT_EQ(judged({"parallel.pp=2", "parallel.schedule=zb", "train.recompute=true"}),
             "parallel.schedule is \"zb\" but train.recompute is true, which would overwrite what "
             "the products that wait still read; choose recompute false, or another schedule");

@@ -36,8 +36,7 @@ Row row_of(const Recipe& recipe, int64_t step, int64_t row) {
   for (int64_t i = 0; i < row % 3; ++i) r.targets[size_t(5 * i)] = -1;  // ranks differ in targets
   const int64_t most = row % 4 == 0 ? length : row % 4 == 1 ? length / 2 : 11;
   for (int64_t at = 0; at < length;) {
-    const int64_t end =
-        row % 4 == 1 ? at + most : std::min(length, at + 1 + random(uint32_t(most)));
+    const int64_t end = std::min(length, at + (row % 4 == 1 ? most : 1 + random(uint32_t(most))));
     r.segments.push_back({at, end - at, 0, int64_t(r.segments.size())});
     at = end;
   }
@@ -130,15 +129,6 @@ Values whole_values(const Trainer& trainer, bool gradient) {
   return values;
 }
 
-Recipe recipe_of(const ParityCase& c, const std::string& precision, bool layout) {
-  std::vector<std::string> overrides = {"train.precision=" + precision, "train.micro_batch=1",
-                                        "train.global_batch=8", "data.num_streams=8",
-                                        "data.sequence_length=48"};
-  overrides.insert(overrides.end(), c.model.begin(), c.model.end());
-  if (layout) overrides.insert(overrides.end(), c.overrides.begin(), c.overrides.end());
-  return load_recipe(kTiny, overrides);
-}
-
 constexpr int64_t kSteps = 2;
 
 const Steps& on_one_rank(const ParityCase& c) {
@@ -150,7 +140,7 @@ const Steps& on_one_rank(const ParityCase& c) {
   Steps& steps = found->second;
   Allocator allocator(Device::kCpu);
   comm::SelfWorld world(allocator);
-  Training one(recipe_of(c, "fp64", false), DType::kF64, world.group());
+  Training one(parity_recipe(c, "fp64", false), DType::kF64, world.group());
   for (int64_t step = 0; step < kSteps; ++step) {
     const StepStats stats = one.gradients(step);
     steps.stats.push_back(stats);
@@ -189,9 +179,18 @@ class Differences {
 
 }  // namespace
 
+Recipe parity_recipe(const ParityCase& c, const std::string& precision, bool layout) {
+  std::vector<std::string> overrides = {"train.precision=" + precision, "train.micro_batch=1",
+                                        "train.global_batch=8", "data.num_streams=8",
+                                        "data.sequence_length=48"};
+  overrides.insert(overrides.end(), c.model.begin(), c.model.end());
+  if (layout) overrides.insert(overrides.end(), c.overrides.begin(), c.overrides.end());
+  return load_recipe(kTiny, overrides);
+}
+
 std::string check_parity(const ParityCase& c, comm::Group& ranks) {
   const Steps& want = on_one_rank(c);
-  Training training(recipe_of(c, "fp64", true), DType::kF64, ranks);
+  Training training(parity_recipe(c, "fp64", true), DType::kF64, ranks);
   Differences differences;
   for (int64_t step = 0; step < kSteps; ++step) {
     const StepStats stats = training.gradients(step);
@@ -211,7 +210,7 @@ std::string check_parity(const ParityCase& c, comm::Group& ranks) {
 
 std::vector<double> train_losses(const ParityCase& c, const std::string& precision, int64_t steps,
                                  comm::Group& ranks) {
-  const Recipe recipe = recipe_of(c, precision, ranks.size() > 1);
+  const Recipe recipe = parity_recipe(c, precision, ranks.size() > 1);
   Training training(recipe, nn::resolve_precision(recipe.train.precision), ranks);
   std::vector<double> losses;
   for (int64_t step = 0; step < steps; ++step) {

@@ -19,6 +19,9 @@ struct ParityCase {
 };
 const std::vector<ParityCase>& parity_cases();
 
+// The tiny recipe with the keys of the case; layout: with those of its layout too.
+Recipe parity_recipe(const ParityCase&, const std::string& precision, bool layout);
+
 // Two steps in fp64 on ranks.size() ranks and on one: what differs on this rank by more than 1e-10
 // relative to the largest value of its tensor (loss, gradient norm, gradients, weights); "" if
 // nothing does.

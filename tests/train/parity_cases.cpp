@@ -240,6 +240,13 @@ std::vector<ParityCase> make_cases() {
          "parallel.zero=3", "parallel.schedule=" + schedule},
         kFive);
   }
+  // What a zb stage keeps back, where ZeRO has room for few gradients: with key heads that ranks
+  // share, and with the gate of a shared expert.
+  const Overrides zb_zero3 = {"parallel.pp=2", "parallel.schedule=zb", "parallel.zero=3"};
+  for (const auto& [model, keys] : {piped[0], piped[1]})
+    add("pp2_zb_dp2_tp2_shared_keys_zero3_" + model, 8, join(zb_zero3, {"parallel.tp=2"}),
+        join(keys, {"model.num_key_value_heads=1", "model.num_hidden_layers=6"}));
+  add("pp2_zb_dp2_zero3_shared_expert", 4, zb_zero3, join(kShared, {"model.num_hidden_layers=6"}));
   add("pp2_dp2_overlap_off_owner", 4,
       {"parallel.pp=2", "parallel.overlap=false", "parallel.muon=owner"}, kAdamW);
   // Expert parallelism: ZAYA1's router with its skip class, several experts a token, most experts

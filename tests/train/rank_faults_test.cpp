@@ -1,0 +1,157 @@
+// A rank of a pipeline, of shared experts or of an all_to_all that fails, comes late, leaves or was
+// started with another recipe, in the middle of training: every other rank ends with an error that
+// names it, and nobody hangs.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "real_rank.h"
+
+namespace ashlar::train {
+namespace {
+
+using namespace testing_support;
+
+constexpr double kTimeoutS = 1.0;  // where a rank comes late
+constexpr double kLongS = 60.0;    // elsewhere: an error comes long before it
+
+struct Layout {
+  std::string name;
+  int num_ranks;
+  Overrides keys;
+  bool all_wait_for_it = true;  // for a late rank, rather than for one that waits for it
+};
+
+void PrintTo(const Layout& layout, std::ostream* out) {
+  *out << layout.name;
+}
+
+struct Heard {
+  std::string first;               // what run_ranks rethrew
+  std::vector<std::string> ranks;  // by rank; "" if it ended without an error
+  double seconds = 0;
+};
+
+// On every rank a good step, then `fault` on one, then a step.
+template <typename Fault>
+Heard run_with(const Layout& layout, int bad, double timeout_s, Fault fault,
+               const Overrides& other = {}) {
+  Heard heard;
+  heard.ranks.resize(size_t(layout.num_ranks));
+  const auto start = std::chrono::steady_clock::now();
+  Allocator allocator(Device::kCpu);
+  try {
+    comm::run_ranks(layout.num_ranks, {.timeout_s = timeout_s}, allocator, [&](comm::Group& ranks) {
+      try {
+        Overrides keys = layout.keys;
+        if (ranks.rank() == bad) keys.insert(keys.end(), other.begin(), other.end());
+        keys.push_back("train.precision=fp32");
+        const Recipe recipe = recipe_with(keys);
+        const RunPlan plan = plan_run(recipe, DType::kF32, ranks.size(), 1, ranks.rank());
+        RealRank rank(recipe, DType::kF32, ranks, allocator, plan.workspace_bytes);
+        rank.step(0);
+        if (ranks.rank() == bad && !fault()) return;
+        rank.step(1);
+      } catch (const Error& error) {
+        heard.ranks[size_t(ranks.rank())] = error.what();
+        throw;
+      }
+    });
+  } catch (const Error& error) {
+    heard.first = error.what();
+  }
+  heard.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return heard;
+}
+
+class RankFaults : public testing::TestWithParam<Layout> {
+ protected:
+  // In time: the time-out and the steps, on a machine with fewer cores than ranks.
+  void expect_named(const Heard& heard, int bad, const std::string& what) {
+    SCOPED_TRACE(fmt::format("{}, rank {}: {}", what, bad, heard.first));
+    EXPECT_NE(heard.first, "");
+    for (int rank = 0; rank < GetParam().num_ranks; ++rank) {
+      if (rank == bad) continue;
+      EXPECT_NE(heard.ranks[size_t(rank)].find(fmt::format("rank {}", bad)), std::string::npos)
+          << "on rank " << rank << ": " << heard.ranks[size_t(rank)];
+    }
+    EXPECT_LT(heard.seconds, 10);
+  }
+  template <typename Check>
+  void for_each_rank(Check check) {
+    for (int bad = 0; bad < GetParam().num_ranks; ++bad) check(bad);
+  }
+};
+
+TEST_P(RankFaults, ARankThatFailsIsNamed) {
+  for_each_rank([&](int bad) {
+    const Heard heard =
+        run_with(GetParam(), bad, kLongS, []() -> bool { ASHLAR_FAIL(kNumeric, "loss is nan"); });
+    expect_named(heard, bad, "fails");
+    EXPECT_NE(heard.first.find("loss is nan"), std::string::npos) << heard.first;
+  });
+}
+
+TEST_P(RankFaults, ARankThatLeavesIsNamed) {
+  for_each_rank([&](int bad) {
+    expect_named(run_with(GetParam(), bad, kLongS, [] { return false; }), bad, "leaves");
+  });
+}
+
+// Whoever waits longest tells first.  In a pipeline of more than two stages that may be a stage
+// whose neighbour waits for the late one: it names the neighbour, and says that others may be
+// behind it.
+TEST_P(RankFaults, ARankThatComesLateIsNamed) {
+  const int num_ranks = GetParam().num_ranks;
+  for (const int bad : {0, num_ranks - 1}) {
+    const Heard heard = run_with(GetParam(), bad, kTimeoutS, [] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(1.5 * kTimeoutS));
+      return true;
+    });
+    SCOPED_TRACE(fmt::format("rank {}: {}", bad, heard.first));
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const std::string& said = heard.ranks[size_t(rank)];
+      const size_t at = said.find("waited 1 s; not arrived: rank");
+      ASSERT_NE(at, std::string::npos) << "on rank " << rank << ": " << said;
+      EXPECT_NE(said.find("whom they wait for"), std::string::npos) << said;
+      if (!GetParam().all_wait_for_it) continue;
+      const size_t begin = said.find("rank", at);
+      EXPECT_NE(said.substr(begin, said.find(';', begin) - begin).find(std::to_string(bad)),
+                std::string::npos)
+          << "on rank " << rank << ": " << said;
+    }
+    EXPECT_LT(heard.seconds, 10);
+  }
+}
+
+TEST_P(RankFaults, ARankWithAnotherRecipeIsNamed) {
+  for_each_rank([&](int bad) {
+    expect_named(run_with(GetParam(), bad, kLongS, [] { return true; }, {"model.hidden_size=40"}),
+                 bad, "has another recipe");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, RankFaults,
+    testing::Values(
+        Layout{"pp2_1f1b", 2, {"parallel.pp=2"}},
+        Layout{"pp2_zb", 2, {"parallel.pp=2", "parallel.schedule=zb"}},
+        Layout{"pp2_interleaved",
+               2,
+               {"parallel.pp=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2",
+                "model.num_hidden_layers=4"}},
+        Layout{"pp4_1f1b", 4, {"parallel.pp=4", "model.num_hidden_layers=4"}, false},
+        Layout{"pp4_zb",
+               4,
+               {"parallel.pp=4", "parallel.schedule=zb", "model.num_hidden_layers=4"},
+               false},
+        Layout{"dp2_ep2", 2, {"parallel.ep=2"}},
+        Layout{"dp4_ep4_zero3", 4, {"parallel.ep=4", "parallel.zero=3"}},
+        Layout{"cp2_all_to_all", 2, {"parallel.cp=2", "parallel.cp_exchange=all_to_all"}},
+        Layout{"cp4_all_to_all", 4, {"parallel.cp=4", "parallel.cp_exchange=all_to_all"}},
+        Layout{"pp2_dp2_ep2", 4, {"parallel.pp=2", "parallel.ep=2"}, false}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace ashlar::train
