@@ -1,5 +1,7 @@
 #include "ashlar/bench/traffic_floor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "ashlar/nn/model.h"
@@ -15,7 +17,8 @@ struct Sizes {
   double m, layers, forwards;  // passes of a block in a micro-batch: layers backward, and forward
   double feed_forwards;        // of its feed-forward: plain residuals need none again
   double tokens, hidden;       // T, H of a rank's layers
-  double root, blocks;         // parameters of a rank
+  double root, blocks;         // parameters of a rank, without experts
+  double experts = 0;          // parameters of experts of a rank
   double routed = 0;           // gradients of weights of experts, of a token in all blocks
   double row_loads = 0;        // elements that cp ranks add up for the routers' losses
   double partial_vectors = 0, partial_tables = 0;  // elements that tp ranks add up
@@ -37,6 +40,7 @@ struct Sizes {
     }
     for (const nn::Stored& stored : weights.tensors) {
       const bool vector = stored.shape.ndim() == 1;
+      if (is_of_experts(stored)) experts += double(stored.shape.numel()) / double(p.ep);
       if (partial_over_shares(stored.logical[0], p.sequence_parallel))
         (vector ? partial_vectors : partial_tables) += double(stored.shape.numel());
     }
@@ -49,6 +53,14 @@ struct Sizes {
     for (const nn::FlatRange& range :
          nn::flat_layout(model_of(recipe.model), share, types.stream).ranges)
       (range.unit == 0 ? root : blocks) += double(range.numel);
+    blocks -= experts * double(p.ep);
+  }
+
+  static bool is_of_experts(const nn::Stored& stored) {
+    for (const nn::Cut& cut : stored.logical[0].cuts)
+      for (const nn::Section& section : cut.sections)
+        if (section.grain == nn::Grain::kExpert) return true;
+    return false;
   }
 };
 
@@ -56,20 +68,46 @@ double share_of(double n) {
   return (n - 1) / n;
 }
 
-void add_zero(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Sizes& z) {
-  const double share = share_of(double(p.dp * p.cp));
+// Of the n ranks of a group with the same parameters.
+void add_zero(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Sizes& z,
+              const char* group, double n, double root, double blocks) {
+  const double share = share_of(n);
   if (share == 0) return;
   if (p.zero == 0) {
-    floors.push_back({"data", Op::kAllReduce, "gradients", 2 * share * (z.root + z.blocks) * z.s});
+    floors.push_back({group, Op::kAllReduce, "gradients", 2 * share * (root + blocks) * z.s});
     return;
   }
   const double reduced = p.zero >= 2 ? z.m : 1;
   const double turns = std::min(2.0, z.layers) * (2 * z.m - 1) / z.layers;
   const double gathered = p.zero == 3 ? 2 * z.m - turns : 1;
   floors.push_back(
-      {"data", Op::kReduceScatter, "gradients", share * (z.root + reduced * z.blocks) * z.s});
+      {group, Op::kReduceScatter, "gradients", share * (root + reduced * blocks) * z.s});
   floors.push_back(
-      {"data", Op::kAllGather, "weights", share * (z.root * z.s + gathered * z.blocks * z.a)});
+      {group, Op::kAllGather, "weights", share * (root * z.s + gathered * blocks * z.a)});
+}
+
+void add_zero(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Sizes& z) {
+  const double n = double(p.dp * p.cp);
+  if (p.ep == 1) return add_zero(floors, p, z, "data", n, z.root, z.blocks + z.experts);
+  add_zero(floors, p, z, "data", n, z.root, z.blocks);
+  add_zero(floors, p, z, "experts data", n / double(p.ep), 0, z.experts);
+}
+
+// Each border between stages: a rank of p sends over it, or none.
+void add_pp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
+            const Sizes& z) {
+  const ModelKeys& m = recipe.model;
+  const bool carries = m.has_feed_forward(MoeSpec::kKind) && m.router == RouterKind::kMlp;
+  if (p.virtual_stages > 1 || (carries && m.has_feed_forward(MlpSpec::kKind))) return;
+  const double tokens = z.tokens / double(p.sequence_parallel ? p.tp : 1);
+  const double width = z.hidden + (carries ? double(m.router_hidden_size) : 0);
+  const double bytes = z.m * tokens * width * z.s / double(p.pp);
+  for (int64_t stage = 0; stage + 1 < p.pp; ++stage) {
+    floors.push_back({fmt::format("{}>{} pp activations", stage, stage + 1), Op::kSendReceive,
+                      "pp activations", bytes});
+    floors.push_back({fmt::format("{}>{} pp gradients", stage + 1, stage), Op::kSendReceive,
+                      "pp gradients", bytes});
+  }
 }
 
 void add_cp_heads(std::vector<TrafficFloor>& floors, double n, const Sizes& z) {
@@ -144,6 +182,10 @@ std::vector<TrafficFloor> traffic_floors(const Recipe& recipe, const ParallelSpe
   const nn::Share share = nn::Share::even(0, int(parallel.tp));
   const Sizes sizes(recipe, parallel, share, compute);
   std::vector<TrafficFloor> floors;
+  if (parallel.pp > 1) {  // stages hold other blocks: what else is said differs from rank to rank
+    add_pp(floors, recipe, parallel, sizes);
+    return floors;
+  }
   add_zero(floors, parallel, sizes);
   add_cp(floors, recipe, parallel, sizes);
   add_tp(floors, parallel, sizes);
