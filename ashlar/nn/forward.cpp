@@ -1,12 +1,9 @@
-// The two walks over the blocks, and what forward keeps for backward.
+// The two walks over the blocks.  What forward keeps for backward stands in saved.cpp.
 //
 // A chunk of blocks that is not the model's first begins with a norm of its own where a whole model
 // has a merge and the norm in one; the chunk before it ends with the merge alone.
-#include <algorithm>
-#include <array>
 
 #include "ashlar/kernels/embedding.h"
-#include "ashlar/nn/make_branch.h"
 #include "ashlar/nn/model.h"
 
 namespace ashlar::nn {
@@ -25,23 +22,6 @@ Use use_of(int64_t block, Why why) {
 // on what it was handed.
 Carry carry_of(const Saved& saved, int64_t l) {
   return {.in = saved.carry[size_t(l)], .out = saved.carry[size_t(l) + 1]};
-}
-
-// Columns of what block l hands on; 0: it makes nothing.  The block may stand elsewhere.
-int64_t carry_width(const ModelWeights& weights, int64_t l) {
-  const auto branch = make_feed_forward(weights.spec.blocks[size_t(l)].feed_forward);
-  branch->list({weights.spec, weights.share, {}, l, ""}, [](const Stored&) {});
-  return branch->needs().carry_width;
-}
-
-// Columns of what a block from `border` on takes of one before it; 0: nothing.
-int64_t width_over_border(const ModelWeights& weights, int64_t border) {
-  int64_t before = 0, after = 0;
-  for (int64_t l = 0; l < weights.spec.num_blocks(); ++l) {
-    int64_t& side = l < border ? before : after;
-    side = std::max(side, carry_width(weights, l));
-  }
-  return std::min(before, after);
 }
 
 // Whether a recomputed block needs no more of its feed-forward than that makes again in its own
@@ -86,147 +66,20 @@ NormOf norm_of(const ModelWeights& weights, const Saved& saved, int64_t l) {
   return {weights.blocks[size_t(l)].mixer_norm.value, saved.blocks[size_t(l)].a};
 }
 
-void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
-  const NormOf norm = norm_of(call.weights, saved, l);
-  ctx.enter("recomputation", l);
-  rms_norm_forward(ctx, call.weights.spec.norm_eps, saved.x[size_t(l)], norm.weight, norm.out,
-                   saved.rstd[size_t(l)]);
-  block_forward(ctx, call, saved, l, Why::kReplay);
-}
-
 // What a branch is given, made again from the stream before it.
 void norm_again(const Context& ctx, const ModelCall& call, const Tensor& stream_TH,
                 const Weight& norm, const Tensor& out_TH, const Tensor& rstd_T) {
   rms_norm_forward(ctx, call.weights.spec.norm_eps, stream_TH, norm.value, out_TH, rstd_T);
 }
 
-}  // namespace
-
-Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types, TokenCounts tokens,
-                  int64_t num_halos, Keep keep, int slot) {
-  return make_saved(arena, weights, types, tokens, num_halos, keep, std::array{1}, slot)[0][0];
+void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
+  ctx.enter("recomputation", l);
+  norm_again(ctx, call, saved.x[size_t(l)], call.weights.blocks[size_t(l)].mixer_norm,
+             saved.blocks[size_t(l)].a, saved.rstd[size_t(l)]);
+  block_forward(ctx, call, saved, l, Why::kReplay);
 }
 
-namespace {
-
-// Takes memory for chunks of blocks.  The order of its calls is that of the memory.
-class SavedMaker {
- public:
-  SavedMaker(Arena& arena, const ModelWeights& weights, const Types& types, TokenCounts tokens,
-             int64_t num_halos, Keep keep)
-      : arena_(arena),
-        weights_(weights),
-        types_(types),
-        tokens_(tokens),
-        num_halos_(num_halos),
-        keep_(keep) {
-    const auto& blocks = weights.spec.blocks;
-    // What the branches of blocks with a plain residual return; the merge reads it at once.
-    if (std::any_of(blocks.begin(), blocks.end(), is_plain))
-      output_ = arena.take(types.stream, {tokens.stream, weights.spec.hidden_size});
-  }
-
-  // All but its blocks, which come by add_blocks.
-  Saved make(const BlockRange& chunk, int slot) const {
-    const ModelSpec& spec = weights_.spec;
-    const auto L = size_t(spec.num_blocks());
-    const Shape TH{tokens_.stream, spec.hidden_size};
-    Saved s{.keep = keep_, .slot = slot, .chunk = chunk};
-    s.x.resize(L + 1), s.rstd.resize(L + 1), s.carry.resize(L + 1), s.blocks.resize(L);
-    // Inference reads x[l], and what a block hands on, only while the next one runs: two take
-    // turns.
-    std::vector<Tensor> streams, carries;
-    const auto take = [&](std::vector<Tensor>& list, const Shape& shape) {
-      const bool again = keep_ == Keep::kNothing && list.size() >= 2;
-      return list.emplace_back(again ? list[list.size() - 2] : arena_.take(types_.stream, shape));
-    };
-    for (int64_t l = chunk.begin; l <= chunk.end; ++l) {
-      s.x[size_t(l)] = take(streams, TH);
-      s.rstd[size_t(l)] = arena_.take(types_.stream, {tokens_.stream});
-    }
-    const int64_t arrives = width_over_border(weights_, chunk.begin),
-                  leaves = width_over_border(weights_, chunk.end);
-    if (arrives > 0) s.carry[size_t(chunk.begin)] = take(carries, {tokens_.layer, arrives});
-    for (int64_t l = chunk.begin; l < chunk.end; ++l) {
-      const int64_t made = carry_width(weights_, l);
-      s.carry[size_t(l) + 1] = made > 0 ? take(carries, {tokens_.layer, made}) : s.carry[size_t(l)];
-    }
-    s.hands_on = leaves > 0;
-    if (arrives > 0 || leaves > 0)
-      s.d_carry = arena_.take(types_.stream, {tokens_.layer, std::max(arrives, leaves)});
-    return s;
-  }
-
-  // lasting: what stays; block: what other blocks may overwrite.
-  void add_block(Saved& s, int64_t l, Arena& lasting, Arena& block) const {
-    const Block& b = weights_.blocks[size_t(l)];
-    const bool plain = is_plain(weights_.spec.blocks[size_t(l)]);
-    const bool replays = keep_ == Keep::kBranchInputs;
-    s.blocks[size_t(l)] =
-        BlockSaved::make(block, replays ? lasting : block, weights_.spec.hidden_size, types_,
-                         tokens_.stream, plain ? output_ : Tensor{});
-    for (Branch* branch : {b.mixer.get(), b.feed_forward.get()})
-      branch->lay_out({lasting, block}, types_, {tokens_.layer, num_halos_, replays}, s.slot);
-  }
-
-  void add_final(Saved& s) const {
-    const ModelSpec& spec = weights_.spec;
-    if (s.chunk.end == spec.num_blocks())
-      s.final_TH = arena_.take(spec.head_fp32 ? types_.stream : types_.activation,
-                               {tokens_.stream, spec.hidden_size});
-  }
-
- private:
-  static bool is_plain(const BlockSpec& block) { return block.residual == Residual::kPlain; }
-  Arena& arena_;
-  const ModelWeights& weights_;
-  const Types types_;
-  const TokenCounts tokens_;
-  const int64_t num_halos_;
-  const Keep keep_;
-  Tensor output_;
-};
-
 }  // namespace
-
-std::vector<std::vector<Saved>> make_saved(Arena& arena, const ModelWeights& weights,
-                                           const Types& types, TokenCounts tokens,
-                                           int64_t num_halos, Keep keep,
-                                           std::span<const int> slots_of_chunk, int first_slot) {
-  const SavedMaker maker(arena, weights, types, tokens, num_halos, keep);
-  const Stage& stage = weights.share.stage;
-  // What the model keeps comes first: where blocks share memory, the input of one is made while the
-  // output of the one before is read.
-  std::vector<std::vector<Saved>> all(slots_of_chunk.size());
-  for (size_t r = 0; r < all.size(); ++r)
-    for (int slot = first_slot; slot < first_slot + slots_of_chunk[r]; ++slot)
-      all[r].push_back(maker.make(stage.chunk(int(r), weights.spec.num_blocks()), slot));
-  const auto each = [&](auto use) {
-    for (std::vector<Saved>& slots : all)
-      for (Saved& s : slots)
-        for (int64_t l = s.chunk.begin; l < s.chunk.end; ++l) use(s, l);
-  };
-  if (keep == Keep::kAll) {
-    each([&](Saved& s, int64_t l) { maker.add_block(s, l, arena, arena); });
-  } else {
-    // Blocks share the memory that the largest of them needs.
-    Arena unused(Device::kMeta), counter(Device::kMeta);
-    each([&](Saved& s, int64_t l) {
-      const Arena::Scope scope(counter);
-      maker.add_block(s, l, unused, counter);
-    });
-    Arena shared = arena.part(counter.peak_bytes());
-    const auto in_memory = std::make_shared<BlockInMemory>();
-    each([&](Saved& s, int64_t l) {
-      const Arena::Scope scope(shared);
-      maker.add_block(s, l, arena, shared);
-      if (keep == Keep::kBlockInput) s.in_memory = in_memory;
-    });
-  }
-  for (std::vector<Saved>& slots : all)
-    for (Saved& s : slots) maker.add_final(s);
-  return all;
-}
 
 Pass ModelCall::at(int64_t block, int slot) const {
   return {.types = types,

@@ -8,12 +8,10 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <utility>
 
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/kernels/copy.h"
-#include "ashlar/nn/init.h"
 #include "ashlar/nn/loss.h"
 #include "ashlar/nn/moe.h"
 #include "ashlar/parallel/cp.h"
@@ -25,16 +23,6 @@
 #include "ashlar/parallel/zero.h"
 
 namespace ashlar::parallel {
-
-namespace {
-
-// The classes of a block's load; 0: it has no experts.
-int64_t num_load_classes(const BlockSpec& block) {
-  const auto* moe = std::get_if<MoeSpec>(&block.feed_forward);
-  return moe ? moe->num_experts + 1 : 0;
-}
-
-}  // namespace
 
 LossSum& LossSum::operator+=(const LossSum& other) {
   sum += other.sum;
@@ -163,35 +151,14 @@ void RankModel::lay_out_late_products(Allocator& allocator, const RankModelOptio
 
 void RankModel::lay_out_inputs(Allocator& allocator) {
   const int64_t num_tokens = token_counts().stream;
-  const auto& balance = recipe_.balance;
-  for (const BlockSpec& block : model_->spec().blocks)
-    if (const auto* moe = std::get_if<MoeSpec>(&block.feed_forward))
-      has_router_losses_ |= std::holds_alternative<LinearRouterSpec>(moe->router) &&
-                            (balance.aux_loss_coef > 0 || balance.z_loss_coef > 0);
-  // Of all blocks of the model with experts.
-  std::vector<int64_t> num_classes;
-  std::vector<bool> here;
-  for (int64_t l = 0; l < model_->spec().num_blocks(); ++l)
-    if (const int64_t classes = num_load_classes(model_->spec().blocks[size_t(l)])) {
-      num_classes.push_back(classes);
-      here.push_back(model_->weights().share.stage.holds(l));
-    }
   const auto lay_out = [&](Arena& arena) {
     ids_ = arena.take(DType::kI32, {num_tokens});
     targets_ = arena.take(DType::kI32, {num_tokens});
     loss_ = arena.take(model_->types().stream, {num_tokens});
-    packed_loads_ = arena.take(
-        DType::kI64, {std::accumulate(num_classes.begin(), num_classes.end(), int64_t{0})});
+    loads_.emplace(arena, model_->weights());
   };
   input_arena_ = arena_for(allocator, Tag::kInput, lay_out);
   lay_out(input_arena_);
-  int64_t begin = 0;
-  for (size_t i = 0; i < num_classes.size(); ++i) {
-    all_step_loads_.push_back(packed_loads_.slice(begin, begin + num_classes[i]));
-    if (here[i]) step_loads_.push_back(all_step_loads_.back());
-    begin += num_classes[i];
-  }
-  loads_.resize(step_loads_.size());
   // This rank's part of every row, and of that what its stream has.
   const int64_t first = shards_stream() ? num_tokens * groups_.tp().rank() : 0;
   for (int64_t i = 0; i < num_tokens; ++i)
@@ -245,7 +212,7 @@ void RankModel::begin_step() {
   const nn::Units& units = model_->flat().units;
   for (int64_t unit = 0; unit < units.size(); ++unit)
     if (!units.of_block(unit)) fill(ctx_, model_->unit_gradients(unit), 0.0);
-  if (!all_step_loads_.empty()) fill(ctx_, packed_loads_, 0.0);
+  loads_->begin_step(ctx_);
   accumulates_.assign(chunks_.size(), false);
   loaded_ = -1;
   zero_->begin(step_program_.uses);
@@ -350,7 +317,10 @@ LossSum RankModel::run_backward(size_t number, const nn::Saved& saved) {
   }
   if (saved.final_TH) losses = sum_losses();
   sum_router_losses(saved, losses);
-  count_loads(saved);
+  loads_->find(saved);
+  if (recipe_.balance.scope == BalanceScope::kMicroBatch)
+    loads_->sum_found_over(saved, groups_.data());
+  loads_->count(ctx_, saved);
   return losses;
 }
 
@@ -374,11 +344,9 @@ void RankModel::reduce() {
   ctx_.enter_micro_batch(-1);
   if (partial_) partial_->sum(ctx_, groups_.tp());
   zero_->finish_gradients(ctx_);
-  if (!all_step_loads_.empty() && recipe_.balance.scope == BalanceScope::kGlobalBatch)
-    groups_.data().all_reduce(packed_loads_, packed_loads_, "loads").wait();
+  if (recipe_.balance.scope == BalanceScope::kGlobalBatch) loads_->sum_over(groups_.data());
   // The stages' own loads stand at places of their own.
-  if (!all_step_loads_.empty() && pp_)
-    groups_.pp().all_reduce(packed_loads_, packed_loads_, "loads").wait();
+  if (pp_) loads_->sum_over(groups_.pp());
   in_step_ = false;
 }
 
@@ -393,7 +361,7 @@ LossSum RankModel::evaluate(const MicroBatch& batch) {
     if (pp_) pp_->wait_before(action, saved);
     if (action.kind == Action::Kind::kForward) {
       run_forward(saved);
-      find_loads(saved);
+      loads_->find(saved);
     } else {
       pp_->post(action, saved);
     }
@@ -418,32 +386,6 @@ LossSum RankModel::sum_losses() const {
   return losses;
 }
 
-// Calls use(number among the blocks here with experts, load) for those of the chunk.
-template <typename Use>
-void RankModel::for_each_load(const nn::Saved& saved, Use use) const {
-  size_t number = 0;
-  model_->weights().for_each_block([&](const nn::Block& block, int64_t l) {
-    if (!block.feed_forward->load(0)) return;
-    if (saved.chunk.begin <= l && l < saved.chunk.end)
-      use(number, *block.feed_forward->load(saved.slot));
-    ++number;
-  });
-}
-
-void RankModel::find_loads(const nn::Saved& saved) {
-  for_each_load(saved,
-                [&](size_t number, const nn::ExpertLoad& load) { loads_[number] = load.count_X; });
-}
-
-void RankModel::count_loads(const nn::Saved& saved) {
-  find_loads(saved);
-  for_each_load(saved, [&](size_t number, const nn::ExpertLoad& load) {
-    if (recipe_.balance.scope == BalanceScope::kMicroBatch)
-      groups_.data().all_reduce(load.count_X, load.count_X, "loads").wait();
-    add(ctx_, load.count_X, step_loads_[number]);
-  });
-}
-
 // Ranks that share heads have the same ones; where over_ranks adds up theirs too, one of them
 // counts.
 void RankModel::sum_router_losses(const nn::Saved& saved, LossSum& losses) const {
@@ -451,7 +393,7 @@ void RankModel::sum_router_losses(const nn::Saved& saved, LossSum& losses) const
   const auto value = [](const Tensor& t, size_t i) {
     return t.dtype == DType::kF64 ? t.as<double>()[i] : double(t.as<float>()[i]);
   };
-  for_each_load(saved, [&](size_t, const nn::ExpertLoad& load) {
+  loads_->for_each(saved, [&](size_t, const nn::ExpertLoad& load) {
     if (!load.losses_2) return;
     losses.balance += value(load.losses_2, 0);
     losses.z += value(load.losses_2, 1);
@@ -479,70 +421,22 @@ LossSum RankModel::over_ranks(const LossSum& here, std::string_view label) const
   return {sums[0], int64_t(sums[1]), sums[2], sums[3], sums[4], sums[5]};
 }
 
+bool RankModel::has_router_losses() const {
+  const auto& blocks = model_->spec().blocks;
+  const bool asked = recipe_.balance.aux_loss_coef > 0 || recipe_.balance.z_loss_coef > 0;
+  return asked && std::any_of(blocks.begin(), blocks.end(), [](const BlockSpec& block) {
+           const auto* moe = std::get_if<MoeSpec>(&block.feed_forward);
+           return moe && std::holds_alternative<LinearRouterSpec>(moe->router);
+         });
+}
+
 double RankModel::sum_over_ranks(double here, std::string_view label) const {
   std::array<double, 1> sum = {here};
   groups_.all().all_reduce(over(sum), over(sum), label).wait();
   return sum[0];
 }
 
-// --- state ---
-
-void RankModel::initialize() {
-  const auto fill = [&](const nn::ParameterInfo& info, const Piece& piece) {
-    nn::initialize(ctx_, info, piece, recipe_.train.seed);
-  };
-  for (size_t i = 0; i < parameters().size(); ++i) {
-    const Parameter& p = parameters()[i];
-    for (const Piece& piece : pieces_of(p, p.logical, p.value)) fill(zero_->infos()[i], piece);
-  }
-  model_->weights().for_each(
-      [&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
-        if (info.buffer) fill(info, nn::whole_piece(info, value));
-      });
-  weights_changed();
-}
-
-void RankModel::weights_changed() {
-  zero_->weights_changed();
-}
-
-const std::vector<Parameter>& RankModel::parameters() const {
-  return zero_->parameters();
-}
-
-std::vector<Piece> RankModel::buffers() const {
-  std::vector<Piece> list;
-  model_->weights().for_each(
-      [&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
-        if (info.buffer) list.push_back(nn::whole_piece(info, value));
-      });
-  return list;
-}
-
-std::vector<Piece> RankModel::pieces(bool to_write) const {
-  std::vector<Piece> list;
-  for (const Parameter& p : parameters())
-    for (Piece& piece : pieces_of(p, p.logical, p.value, to_write))
-      list.push_back(std::move(piece));
-  if (to_write && !writes_buffers()) return list;
-  for (Piece& piece : buffers()) list.push_back(std::move(piece));
-  return list;
-}
-
-std::vector<Parameter> RankModel::all_parameters() const {
-  std::vector<Parameter> list;
-  const nn::ModelWeights whole(model_->spec());  // of one rank
-  for (const nn::Stored& stored : whole.tensors)
-    for (const nn::ParameterInfo& info : stored.logical)
-      if (!info.buffer) list.push_back(parameter_of(info, model_->types().stream));
-  return list;
-}
-
-std::vector<LogicalTensor> RankModel::all_buffers() const {
-  std::vector<LogicalTensor> list = nn::logical_tensors(model_->spec(), model_->types().stream);
-  std::erase_if(list, [](const LogicalTensor& t) { return t.role != Role::kBuffer; });
-  return list;
-}
+// --- what others ask for ---
 
 std::unique_ptr<optim::Matrices> RankModel::make_matrices(
     Allocator& allocator, const std::vector<Parameter>& parameters) const {

@@ -28,6 +28,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,7 @@
 #include "ashlar/optim/matrices.h"
 #include "ashlar/parallel/mesh.h"
 #include "ashlar/parallel/pp.h"
+#include "ashlar/parallel/step_loads.h"
 #include "ashlar/parallel/tsp.h"
 #include "ashlar/spec/recipe.h"
 
@@ -135,15 +137,12 @@ class RankModel {
   std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator,
                                                  const std::vector<Parameter>& parameters) const;
 
-  // By block with experts, [E+1] I64: choices of each expert, then those that chose none.
-  // loads: of the last micro-batch, of the blocks here; of all data ranks where moe.balance.scope
-  // is micro_batch.
-  // step_loads: of the step, of the blocks here; after reduce of all data ranks.  all_step_loads:
-  // of all blocks of the model.
-  std::span<const Tensor> loads() const { return loads_; }
-  std::span<const Tensor> step_loads() const { return step_loads_; }
-  std::span<const Tensor> all_step_loads() const { return all_step_loads_; }
-  bool has_router_losses() const { return has_router_losses_; }  // the whole model
+  // Loads of experts (step_loads.h): loads, of the last micro-batch, are of all data ranks where
+  // moe.balance.scope is micro_batch; those of the step after reduce.
+  std::span<const Tensor> loads() const { return loads_->found(); }
+  std::span<const Tensor> step_loads() const { return loads_->of_step(); }
+  std::span<const Tensor> all_step_loads() const { return loads_->of_step_everywhere(); }
+  bool has_router_losses() const;  // the whole model
   // The activations that forward kept of the last micro-batch; of the last chunk of a stage.
   const nn::Saved& saved() const { return *last_saved_; }
 
@@ -184,10 +183,6 @@ class RankModel {
   LossSum run_backward(size_t action, const nn::Saved& saved);  // number in the step's program
   void run_weights(size_t action);
   LossSum sum_losses() const;
-  template <typename Use>
-  void for_each_load(const nn::Saved& saved, Use use) const;
-  void find_loads(const nn::Saved& saved);
-  void count_loads(const nn::Saved& saved);
   void sum_router_losses(const nn::Saved& saved, LossSum& losses) const;
   Tensor over(std::span<double> values) const;
 
@@ -203,12 +198,9 @@ class RankModel {
   const nn::Saved* last_saved_ = nullptr;
   std::vector<Arena> late_arenas_;
   std::vector<std::unique_ptr<nn::LateProducts>> late_;
-  std::vector<Tensor> loads_;
-  bool has_router_losses_ = false;
   Tensor ids_, targets_, loss_;
   int64_t loaded_ = -1;  // the micro-batch of which these are
-  Tensor packed_loads_;  // all_step_loads_ one after another
-  std::vector<Tensor> step_loads_, all_step_loads_;
+  std::optional<StepLoads> loads_;
   // Where the tokens of this rank's stream stand in a micro-batch, and room for a list of them.
   std::vector<int64_t> whole_rows_;
   std::vector<int32_t> local_;

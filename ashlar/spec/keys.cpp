@@ -4,10 +4,10 @@
 
 #include <cmath>
 #include <limits>
-#include <type_traits>
 #include <utility>
 
 #include "ashlar/core/error.h"
+#include "ashlar/spec/key_rows.h"
 
 namespace ashlar {
 namespace {
@@ -24,69 +24,6 @@ constexpr KeyRange kAtLeastOne{1, kNone};
 constexpr KeyRange kNotNegative{0, kNone};
 constexpr KeyRange kPositive{0, kNone, true};
 constexpr KeyRange kBeta{0, 1, false, true};
-
-// A row for one field.  get and set copy the two member pointers, and so know the field of any
-// recipe.  Unsigned fields travel as int64_t, the one integer of a KeyValue.
-template <class Section, class Field>
-Key key(const char* name, KeyType type, Section Recipe::*section, Field Section::*field,
-        const char* meaning) {
-  Key row;
-  row.name = name;
-  row.type = type;
-  row.meaning = meaning;
-  using Stored = std::conditional_t<std::is_same_v<Field, uint64_t>, int64_t, Field>;
-  row.get = [=](const Recipe& recipe) { return KeyValue(Stored((recipe.*section).*field)); };
-  row.set = [=](Recipe& recipe, const KeyValue& value) {
-    (recipe.*section).*field = Field(std::get<Stored>(value));
-  };
-  return row;
-}
-
-template <class Section, class Field>
-Key integer(const char* name, Section Recipe::*section, Field Section::*field, KeyRange range,
-            const char* meaning) {
-  Key row = key(name, KeyType::kInteger, section, field, meaning);
-  row.range = range;
-  return row;
-}
-
-template <class Section>
-Key number(const char* name, Section Recipe::*section, double Section::*field, KeyRange range,
-           const char* meaning) {
-  Key row = key(name, KeyType::kNumber, section, field, meaning);
-  row.range = range;
-  return row;
-}
-
-template <class Section>
-Key boolean(const char* name, Section Recipe::*section, bool Section::*field, const char* meaning) {
-  return key(name, KeyType::kBoolean, section, field, meaning);
-}
-
-template <class Section>
-Key text(const char* name, Section Recipe::*section, std::string Section::*field,
-         const char* meaning) {
-  return key(name, KeyType::kText, section, field, meaning);
-}
-
-// A row for an enum, or a boolean with names; `words` in the order of its values (false, true).
-template <class Section, class Enum>
-Key word(const char* name, Section Recipe::*section, Enum Section::*field,
-         std::vector<std::string> words, const char* meaning) {
-  Key row;
-  row.name = name;
-  row.type = KeyType::kWord;
-  row.meaning = meaning;
-  row.get = [=](const Recipe& recipe) {
-    return KeyValue(words.at(static_cast<size_t>((recipe.*section).*field)));
-  };
-  row.set = [=](Recipe& recipe, const KeyValue& value) {
-    for (size_t i = 0; i < words.size(); ++i)
-      if (words[i] == std::get<std::string>(value)) (recipe.*section).*field = static_cast<Enum>(i);
-  };
-  row.words = std::move(words);
-  return row;
-}
 
 // A key that decides which tensors a model has, or their shapes.
 Key shape(Key row) {

@@ -48,28 +48,8 @@ void check_gradients(const ModelKeys& keys) {
   const Batch batch = packed();
   TinyRank rank(recipe_of(keys, 2, 12));
   rank.step(batch);
-  const Whole gradients = whole_gradients(rank.model);
-  for (const Parameter& p : rank.model.parameters()) {
-    // Along a direction with an element of each size.
-    std::vector<double> before(size_t(p.value.numel()));
-    double wanted = 0.0;
-    const std::vector<double>& gradient = gradients.at(p.logical.name);
-    const auto direction = [&](int64_t i) { return std::sin(double(7 * i + 3)); };
-    for (int64_t i = 0; i < p.value.numel(); ++i) {
-      before[size_t(i)] = get(p.value, i);
-      wanted += gradient[size_t(i)] * direction(i);
-    }
-    const double step = 1e-5;
-    double losses[2];
-    for (const int side : {0, 1}) {
-      for (int64_t i = 0; i < p.value.numel(); ++i)
-        set(p.value, i, before[size_t(i)] + (side ? step : -step) * direction(i));
-      losses[side] = loss_of(rank, batch);
-    }
-    for (int64_t i = 0; i < p.value.numel(); ++i) set(p.value, i, before[size_t(i)]);
-    const double found = (losses[1] - losses[0]) / (2 * step);
-    EXPECT_NEAR(wanted, found, 2e-8 + 1e-6 * std::abs(found)) << p.logical.name;
-  }
+  expect_central_differences(rank, whole_gradients(rank.model),
+                             [&] { return loss_of(rank, batch); });
 }
 
 TEST(Dense, GradientsAreCentralDifferences) {

@@ -81,28 +81,8 @@ void check_gradients(const ModelKeys& keys, bool with_losses) {
   TinyRank rank(recipe_of_moe(keys, with_losses));
   const parallel::LossSum losses = rank.step(batch);
   EXPECT_EQ(losses.balance > 0.0 && losses.z > 0.0, with_losses);
-  const Whole gradients = whole_gradients(rank.model);
-  for (const Parameter& p : rank.model.parameters()) {
-    // Along a direction with an element of each size.
-    std::vector<double> before(size_t(p.value.numel()));
-    double wanted = 0.0;
-    const std::vector<double>& gradient = gradients.at(p.logical.name);
-    const auto direction = [&](int64_t i) { return std::sin(double(7 * i + 3)); };
-    for (int64_t i = 0; i < p.value.numel(); ++i) {
-      before[size_t(i)] = get(p.value, i);
-      wanted += gradient[size_t(i)] * direction(i);
-    }
-    const double step = 1e-5;
-    double sides[2];
-    for (const int side : {0, 1}) {
-      for (int64_t i = 0; i < p.value.numel(); ++i)
-        set(p.value, i, before[size_t(i)] + (side ? step : -step) * direction(i));
-      sides[side] = trained_loss(rank, batch);
-    }
-    for (int64_t i = 0; i < p.value.numel(); ++i) set(p.value, i, before[size_t(i)]);
-    const double found = (sides[1] - sides[0]) / (2 * step);
-    EXPECT_NEAR(wanted, found, 2e-8 + 1e-6 * std::abs(found)) << p.logical.name;
-  }
+  expect_central_differences(rank, whole_gradients(rank.model),
+                             [&] { return trained_loss(rank, batch); });
 }
 
 TEST(MoeModel, GradientsAreCentralDifferences) {

@@ -183,4 +183,30 @@ inline Whole whole_gradients(const RankModel& model) {
   return put_together({elements_of_gradients(model)});
 }
 
+// Every gradient against a central difference of the loss, along a direction with an element of
+// each size.  loss(): of the values as they are then.
+template <typename Loss>
+void expect_central_differences(TinyRank& rank, const Whole& gradients, Loss loss) {
+  for (const Parameter& p : rank.model.parameters()) {
+    std::vector<double> before(size_t(p.value.numel()));
+    double wanted = 0.0;
+    const std::vector<double>& gradient = gradients.at(p.logical.name);
+    const auto direction = [&](int64_t i) { return std::sin(double(7 * i + 3)); };
+    for (int64_t i = 0; i < p.value.numel(); ++i) {
+      before[size_t(i)] = get(p.value, i);
+      wanted += gradient[size_t(i)] * direction(i);
+    }
+    const double step = 1e-5;
+    double sides[2];
+    for (const int side : {0, 1}) {
+      for (int64_t i = 0; i < p.value.numel(); ++i)
+        set(p.value, i, before[size_t(i)] + (side ? step : -step) * direction(i));
+      sides[side] = loss();
+    }
+    for (int64_t i = 0; i < p.value.numel(); ++i) set(p.value, i, before[size_t(i)]);
+    const double found = (sides[1] - sides[0]) / (2 * step);
+    EXPECT_NEAR(wanted, found, 2e-8 + 1e-6 * std::abs(found)) << p.logical.name;
+  }
+}
+
 }  // namespace ashlar::parallel::testing_support

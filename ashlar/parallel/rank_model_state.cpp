@@ -1,0 +1,65 @@
+// What a RankModel keeps of the model's tensors, as optimizers and checkpoints see it.
+#include "ashlar/nn/init.h"
+#include "ashlar/parallel/rank_model.h"
+#include "ashlar/parallel/zero.h"
+
+namespace ashlar::parallel {
+
+void RankModel::initialize() {
+  const auto fill = [&](const nn::ParameterInfo& info, const Piece& piece) {
+    nn::initialize(ctx_, info, piece, recipe_.train.seed);
+  };
+  for (size_t i = 0; i < parameters().size(); ++i) {
+    const Parameter& p = parameters()[i];
+    for (const Piece& piece : pieces_of(p, p.logical, p.value)) fill(zero_->infos()[i], piece);
+  }
+  model_->weights().for_each(
+      [&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
+        if (info.buffer) fill(info, nn::whole_piece(info, value));
+      });
+  weights_changed();
+}
+
+void RankModel::weights_changed() {
+  zero_->weights_changed();
+}
+
+const std::vector<Parameter>& RankModel::parameters() const {
+  return zero_->parameters();
+}
+
+std::vector<Piece> RankModel::buffers() const {
+  std::vector<Piece> list;
+  model_->weights().for_each(
+      [&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
+        if (info.buffer) list.push_back(nn::whole_piece(info, value));
+      });
+  return list;
+}
+
+std::vector<Piece> RankModel::pieces(bool to_write) const {
+  std::vector<Piece> list;
+  for (const Parameter& p : parameters())
+    for (Piece& piece : pieces_of(p, p.logical, p.value, to_write))
+      list.push_back(std::move(piece));
+  if (to_write && !writes_buffers()) return list;
+  for (Piece& piece : buffers()) list.push_back(std::move(piece));
+  return list;
+}
+
+std::vector<Parameter> RankModel::all_parameters() const {
+  std::vector<Parameter> list;
+  const nn::ModelWeights whole(model_->spec());  // of one rank
+  for (const nn::Stored& stored : whole.tensors)
+    for (const nn::ParameterInfo& info : stored.logical)
+      if (!info.buffer) list.push_back(parameter_of(info, model_->types().stream));
+  return list;
+}
+
+std::vector<LogicalTensor> RankModel::all_buffers() const {
+  std::vector<LogicalTensor> list = nn::logical_tensors(model_->spec(), model_->types().stream);
+  std::erase_if(list, [](const LogicalTensor& t) { return t.role != Role::kBuffer; });
+  return list;
+}
+
+}  // namespace ashlar::parallel
