@@ -26,6 +26,12 @@ void from_leader(Group& ranks, std::span<uint8_t> bytes, std::string_view label)
   ranks.broadcast(tensor_over(bytes), 0, label).wait();
 }
 
+std::string text_from_leader(Group& ranks, std::string text, std::string_view label) {
+  text.resize(size_t(from_leader(ranks, int64_t(text.size()), label)));
+  from_leader(ranks, bytes_of(text), label);
+  return text;
+}
+
 std::vector<std::string> all_said(Group& ranks, std::string_view text, std::string_view label) {
   std::vector<int64_t> own{int64_t(text.size())}, sizes(size_t(ranks.size()));
   ranks.all_gather(tensor_over(std::span(own)), tensor_over(std::span(sizes)), label).wait();

@@ -294,7 +294,8 @@ void Collective::receive(int rank, std::byte* data, int64_t bytes) {
 
 void Collective::exchange() {
   Rounds::Scratch& scratch = lane_.scratch;
-  lane_.transport->exchange({header_, scratch.sends, scratch.receives, lane_.timeout_s});
+  lane_.transport->exchange(
+      {header_, scratch.sends, scratch.receives, lane_.timeout_s, lane_.awaited()});
   ++header_.step;
   scratch.sends.clear();
   scratch.receives.clear();

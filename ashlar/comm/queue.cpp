@@ -48,6 +48,7 @@ OperationQueue::~OperationQueue() {
     stop_ = true;
   }
   changed_.notify_all();
+  runner_->awaited().begin();
   thread_.join();
   fate_.remove(*this);
 }
@@ -60,7 +61,7 @@ int64_t OperationQueue::submit(const Operation& operation) {
     return completed_ = submitted_;
   }
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return cancelled_ || submitted_ - completed_ < kCapacity; });
+  await(lock, [&] { return cancelled_ || submitted_ - completed_ < kCapacity; });
   const int64_t ticket = ++submitted_;
   if (cancelled_) return ticket;  // which never runs: wait throws
   fill_slot(operation, ticket);
@@ -82,6 +83,15 @@ void OperationQueue::fill_slot(const Operation& operation, int64_t ticket) {
   }
 }
 
+// Blocks the caller, which the time-outs of the lane count from.
+template <typename Condition>
+void OperationQueue::await(std::unique_lock<std::mutex>& lock, Condition condition) {
+  if (condition()) return;
+  runner_->awaited().begin();
+  changed_.wait(lock, condition);
+  runner_->awaited().end();
+}
+
 bool OperationQueue::done(int64_t ticket) const {
   const std::lock_guard lock(mutex_);
   return settled(ticket);
@@ -98,7 +108,7 @@ void OperationQueue::wait(int64_t ticket) {
     const Operation& operation = slots_[size_t(ticket % kCapacity)];
     group = operation.group;
     row = operation.row;
-    changed_.wait(lock, [&] { return settled(ticket); });
+    await(lock, [&] { return settled(ticket); });
   }
   const bool failed = completed_ < ticket;  // operations done before a failure stay done
   lock.unlock();
@@ -111,7 +121,7 @@ void OperationQueue::settle(int64_t ticket) noexcept {
   // An exception makes this rank leave: partners of what is queued may never come.
   if (std::uncaught_exceptions() > 0) fate_.cancel();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return settled(ticket); });
+  await(lock, [&] { return settled(ticket); });
 }
 
 void OperationQueue::cancel() {

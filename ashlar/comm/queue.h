@@ -31,6 +31,8 @@ class OperationQueue final : public Executor {
  private:
   static constexpr int64_t kCapacity = kMaxQueued;
   void run();
+  template <typename Condition>
+  void await(std::unique_lock<std::mutex>& lock, Condition condition);
   void fill_slot(const Operation& operation, int64_t ticket);
   bool settled(int64_t ticket) const { return completed_ >= ticket || ended_; }
 

@@ -23,6 +23,8 @@ class Runner {
   virtual Moved run(const Operation& operation, const Header& header,
                     std::span<const int> world_ranks, int rank) = 0;
   virtual void interrupt() = 0;  // from any thread: operations under way and to come throw kComm
+  // Set by the queue that the operations come from: time-outs run while a caller waits.
+  virtual Awaited& awaited() = 0;
 };
 
 struct Rounds final : Runner {
@@ -31,6 +33,7 @@ struct Rounds final : Runner {
   Moved run(const Operation& operation, const Header& header, std::span<const int> world_ranks,
             int rank) override;
   void interrupt() override { transport->interrupt(); }
+  Awaited& awaited() override { return awaited_; }
 
   struct Scratch {
     std::vector<Message> sends, receives;
@@ -41,6 +44,9 @@ struct Rounds final : Runner {
   const Buffer staging;
   const double timeout_s;
   Scratch scratch;
+
+ private:
+  Awaited awaited_;
 };
 
 }  // namespace ashlar::comm

@@ -26,6 +26,14 @@ std::string what_of(const Announcement& a) {
                             a.receives.bytes, a.receives.messages);
 }
 
+std::string late_text(const Header& header, double waited_s, std::span<const int> absent,
+                      std::span<const int> unfinished) {
+  std::string text = fmt::format("{}: waited {:.3g} s", title_of(header), waited_s);
+  if (!absent.empty()) text += "; not arrived: " + list_of(absent);
+  if (!unfinished.empty()) text += "; arrived but did not finish: " + list_of(unfinished);
+  return text + "; see what they printed last, whether they still run, and whom they wait for";
+}
+
 }  // namespace
 
 std::string_view name_of(Op op) {
@@ -83,18 +91,43 @@ void require_match(const Announcement& mine, int me, const Announcement& theirs,
               me, peer, me, what_of(mine), peer, what_of(theirs));
 }
 
-void fail_late(const Round& round, std::span<const int> absent, std::span<const int> unfinished) {
-  std::string text = fmt::format("{}: waited {:g} s", title_of(round.header), round.timeout_s);
-  if (!absent.empty()) text += "; not arrived: " + list_of(absent);
-  if (!unfinished.empty()) text += "; arrived but did not finish: " + list_of(unfinished);
-  ASHLAR_FAIL(kComm,
-              "{}; see what they printed last, whether they still run, and whom they wait for",
-              text);
+double Awaited::seconds_since(Clock::time_point start) const {
+  if (num_waiting_ == 0) return 0;
+  const Clock::time_point since{Clock::duration(since_.load())};
+  return ashlar::seconds_since(std::max(start, since));
+}
+
+LateError::LateError(const Header& header, double waited_s, std::span<const int> absent,
+                     std::span<const int> unfinished)
+    : Error(ErrorKind::kComm, late_text(header, waited_s, absent, unfinished)) {
+  const std::span<const int> ranks = absent.empty() ? unfinished : absent;
+  ranks_.assign(ranks.begin(), ranks.end());
 }
 
 Failure failure_of(int rank, const std::exception_ptr& error) {
   const Report report = report_of(error);
-  return {rank, report.exit_code, report.message};
+  Failure failure{rank, report.exit_code, report.message, {}};
+  try {
+    std::rethrow_exception(error);
+  } catch (const LateError& late) {
+    failure.awaits = late.ranks();
+  } catch (...) {
+  }
+  return failure;
+}
+
+const Failure& cause_of(const Failure& first, std::span<const Failure> others) {
+  const auto waits = [&](int rank) {
+    return rank == first.rank || std::any_of(others.begin(), others.end(),
+                                             [&](const Failure& f) { return f.rank == rank; });
+  };
+  const auto num_that_wait = [&](const Failure& failure) {
+    return std::count_if(failure.awaits.begin(), failure.awaits.end(), waits);
+  };
+  const Failure* cause = &first;
+  for (const Failure& other : others)
+    if (num_that_wait(other) < num_that_wait(*cause)) cause = &other;
+  return *cause;
 }
 
 void fail_because(const Failure& failure) {

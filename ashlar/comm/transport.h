@@ -7,6 +7,7 @@
 // everything expected is here, so nothing of a round is left behind when the next begins.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "ashlar/comm/operation.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"
 #include "ashlar/tensor/allocator.h"
 
@@ -42,10 +44,31 @@ struct Header {
 };
 static_assert(sizeof(Header) == 80);
 
+// Whether callers wait for what a lane runs, and since when.  They set it, the lane's thread reads
+// it: a message that is posted far ahead is not late before somebody needs it.
+class Awaited {
+ public:
+  void begin() {  // one thread at a time
+    if (num_waiting_ == 0) since_ = Clock::now().time_since_epoch().count();
+    ++num_waiting_;
+  }
+  void end() { --num_waiting_; }
+  // How long a caller has waited since `start`; 0 while nobody waits.
+  double seconds_since(Clock::time_point start) const;
+
+ private:
+  std::atomic<int> num_waiting_{0};
+  std::atomic<Clock::rep> since_{0};
+};
+
 struct Round {
   Header header;
   std::span<const Message> sends, receives;  // ordered by peer
-  double timeout_s = 0;
+  double timeout_s = 0;  // of waiting for partners, while a caller waits for the round
+  const Awaited& awaited;
+  // Whether a rank that has waited so long for its partners is kept from its work by them, as far
+  // as another's time-out goes: one that has only just come is late itself.
+  bool is_held_up(double waited_s) const { return waited_s > timeout_s / 10; }
 };
 
 // The messages of one partner.
@@ -73,18 +96,32 @@ std::string list_of(std::span<const int> ranks);  // "rank 3", "ranks 1, 4"
 
 // kComm, with both sides, if rank `me` and rank `peer` do not mean the same.
 void require_match(const Announcement& mine, int me, const Announcement& theirs, int peer);
-// kComm: these ranks did not come, or came and did not finish.
-[[noreturn]] void fail_late(const Round& round, std::span<const int> absent,
-                            std::span<const int> unfinished);
+
+// A round has waited long enough for these ranks, which did not come, or came and did not finish.
+class LateError : public Error {
+ public:
+  LateError(const Header& header, double waited_s, std::span<const int> absent,
+            std::span<const int> unfinished);
+  const std::vector<int>& ranks() const { return ranks_; }
+
+ private:
+  std::vector<int> ranks_;
+};
 
 // How a rank failed, in a form that can travel.
 struct Failure {
   int rank = -1;
   int exit_code = 0;
   std::string message;
+  std::vector<int> awaits;  // of a time-out: whom the rank waited for
 };
 Failure failure_of(int rank, const std::exception_ptr& error);  // 70 for what is no Error
 [[noreturn]] void fail_because(const Failure& failure);         // kComm "rank 3 failed: ..."
+
+// The time-out to tell.  One rank waited too long; `others` that waited for somebody when they
+// heard of it say for whom.  Whoever waits for ranks that wait themselves is not told of: the
+// failure returned is of the rank whose absent ranks are, as far as known, all late on their own.
+const Failure& cause_of(const Failure& first, std::span<const Failure> others);
 
 // The rounds of one lane: they meet those of the same lane only.
 class Transport {

@@ -22,7 +22,7 @@ namespace ashlar::comm {
 enum class Collectives : uint8_t { kExact, kNative };
 
 struct Options {
-  // How long a round waits for ranks that have not come; once all are there, for the next message.
+  // How long a caller waits for ranks that have not come; once all are there, for the next message.
   // More than what one rank ever does while others wait: saving, evaluating, starting.
   double timeout_s = 300;
   // Memory of each lane of a rank, taken once under Tag::kCommunication.  Sums go through it in

@@ -274,6 +274,8 @@ Rows parallel() {
            "to 3"),
       word("parallel.collectives", p, &P::collectives, {"exact", "native"},
            "sums in one order on every engine, or by MPI's own collectives in its order"),
+      number("parallel.timeout_s", p, &P::timeout_s, kPositive,
+             "seconds that a rank waits for others before it names them and ends the run"),
   };
 }
 

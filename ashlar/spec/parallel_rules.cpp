@@ -8,6 +8,14 @@
 #include "ashlar/core/function_ref.h"
 
 namespace ashlar {
+
+std::string mesh_text(const ParallelSpec& p) {
+  std::string text = fmt::format("pp {} x dp {} x cp {} x ", p.pp, p.dp, p.cp);
+  if (p.tsp > 1) text += fmt::format("tsp {} x ", p.tsp);
+  text += fmt::format("tp {}", p.tp);
+  return p.ep > 1 ? text + fmt::format(", ep {}", p.ep) : text;
+}
+
 namespace {
 
 // "2 or 4": the nearest numbers below and above `value` that are legal; at most `limit`.
@@ -221,7 +229,7 @@ std::string legal_dp(const Recipe& recipe, int64_t times) {
   return list;
 }
 
-std::string mesh_text(const ParallelSpec& p) {
+std::string other_axes(const ParallelSpec& p) {
   return fmt::format("parallel.pp {} x parallel.cp {} x {}parallel.tp {}", p.pp, p.cp,
                      p.tsp > 1 ? fmt::format("parallel.tsp {} x ", p.tsp) : "", p.tp);
 }
@@ -247,9 +255,9 @@ ParallelSpec resolve_parallel(const Recipe& recipe, int64_t num_ranks) {
         num_ranks == p.dp * others, kConfig,
         "{} ranks, but parallel.dp is {} and {}; start {} ranks, or choose parallel.dp 0: "
         "as many as there are",
-        num_ranks, p.dp, mesh_text(p), p.dp * others);
+        num_ranks, p.dp, other_axes(p), p.dp * others);
   ASHLAR_REQUIRE(num_ranks % others == 0, kConfig, "{} ranks, but {} is {}; start one of: {} ranks",
-                 num_ranks, mesh_text(p), others, legal_dp(recipe, others));
+                 num_ranks, other_axes(p), others, legal_dp(recipe, others));
   p.dp = num_ranks / others;
   ASHLAR_REQUIRE(dp_fits(recipe, p.dp), kConfig,
                  "{} ranks ({} data parallel) cannot share a step of {} micro-batches "

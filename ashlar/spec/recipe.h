@@ -109,10 +109,14 @@ struct ParallelSpec {
   CpExchange cp_exchange = CpExchange::kAllGather;
   MuonMode muon = MuonMode::kAuto;
   CollectiveMode collectives = CollectiveMode::kExact;
+  double timeout_s = 300;  // of waiting for ranks that do not come
   int64_t num_ranks() const { return pp * dp * cp * tsp * tp; }  // of a resolved one
   int64_t sequence_ranks() const { return cp * tsp; }            // that share each sequence
   friend bool operator==(const ParallelSpec&, const ParallelSpec&) = default;
 };
+
+// "pp 2 x dp 4 x cp 1 x tp 2, ep 4": tsp and ep only where they are above 1.
+std::string mesh_text(const ParallelSpec& parallel);
 
 struct TrainSpec {
   std::string run_dir = "runs/default";

@@ -161,8 +161,7 @@ std::string Run::description() const {
   const ParallelSpec& p = trainer_.model().parallel();
   std::string ranks;
   if (ranks_.size() > 1)
-    ranks = fmt::format("{} ranks (pp {} dp {} cp {} tp {} ep {} zero {}), ", ranks_.size(), p.pp,
-                        p.dp, p.cp, p.tp, p.ep, p.zero);
+    ranks = fmt::format("{} ranks ({}, zero {}), ", ranks_.size(), mesh_text(p), p.zero);
   return fmt::format(
       "{}: {} parameters, {} tokens a step, {} on {} ({}{} threads{}), peak {:.0f} GFLOP/s "
       "measured, "

@@ -20,7 +20,7 @@ std::string mesh_lines(const MeshPlan& plan, const Recipe& recipe) {
   for (const Key& key : recipe_keys()) {
     if (!key.name.starts_with(kParallel)) continue;
     const std::string_view name = std::string_view(key.name).substr(kParallel.size());
-    if (name.size() == 2) continue;                               // the axes
+    if (name.size() == 2 || name == "tsp") continue;              // the axes
     const bool full = keys.size() - (keys.rfind('\n') + 1) > 70;  // npos + 1 is 0
     keys += fmt::format("{}{} {}",
                         keys.empty() ? ""
@@ -28,9 +28,8 @@ std::string mesh_lines(const MeshPlan& plan, const Recipe& recipe) {
                                      : ", ",
                         name, value_text(key.get(resolved)));
   }
-  return fmt::format("mesh   {} rank{} = pp {} x dp {} x cp {} x tp {}\n       {}\n\n",
-                     format_thousands(p.num_ranks()), p.num_ranks() == 1 ? "" : "s", p.pp, p.dp,
-                     p.cp, p.tp, keys);
+  return fmt::format("mesh   {} rank{} = {}\n       {}\n\n", format_thousands(p.num_ranks()),
+                     p.num_ranks() == 1 ? "" : "s", mesh_text(p), keys);
 }
 
 std::string model_lines(const MeshPlan& plan, const Recipe& recipe, DType compute) {

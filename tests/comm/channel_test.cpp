@@ -76,8 +76,8 @@ TEST(Channel, FaultsAreNamedAndEndAll) {
   const std::string late =
       fault(0.2, [](auto&) { std::this_thread::sleep_for(std::chrono::milliseconds(600)); });
   EXPECT_NE(late.find("(number 1 of group "), std::string::npos) << late;
-  EXPECT_NE(late.find("activations): waited 0.2 s; not arrived: rank 1"), std::string::npos)
-      << late;
+  EXPECT_NE(late.find("activations): waited "), std::string::npos) << late;
+  EXPECT_NE(late.find(" s; not arrived: rank 1;"), std::string::npos) << late;
 }
 
 TEST(Channel, ARankThatLeavesIsNamed) {

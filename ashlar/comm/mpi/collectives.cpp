@@ -59,21 +59,23 @@ void require_int(const Operation& op, const Header& header) {
 
 class MpiCollectives::Meeting final : public Transport {
  public:
-  explicit Meeting(Transport& transport) : transport_(transport) {}
+  explicit Meeting(Rounds& rounds) : rounds_(rounds) {}
   void exchange(const Round& round) override {
-    if (round.header.step == 0) transport_.exchange(round);
+    if (round.header.step > 0) return;
+    rounds_.transport->exchange(
+        {round.header, round.sends, round.receives, round.timeout_s, rounds_.awaited()});
   }
   void interrupt() override {}  // the transport is
 
  private:
-  Transport& transport_;
+  Rounds& rounds_;
 };
 
 MpiCollectives::MpiCollectives(MpiEngine& engine, std::unique_ptr<Transport> transport,
                                Buffer staging, double timeout_s)
     : engine_(engine),
       rounds_(std::move(transport), std::move(staging), timeout_s),
-      meetings_(std::make_unique<Meeting>(*rounds_.transport), Buffer(), timeout_s),
+      meetings_(std::make_unique<Meeting>(rounds_), Buffer(), timeout_s),
       timeout_s_(timeout_s) {}
 
 // Making a communicator blocks this rank with all its lanes: nobody begins before all are there.
@@ -201,10 +203,10 @@ void MpiCollectives::reduce_chunks(const Operation& op, MPI_Comm comm, int rank)
 void MpiCollectives::finish(const Header& header, std::span<const int> world_ranks, int rank) {
   const auto start = Clock::now();
   while (!poll()) {
-    if (seconds_since(start) > timeout_s_) {
+    if (const double waited_s = awaited().seconds_since(start); waited_s > timeout_s_) {
       std::vector<int> others(world_ranks.begin(), world_ranks.end());
       others.erase(others.begin() + rank);
-      fail_late({header, {}, {}, timeout_s_}, {}, others);
+      throw LateError(header, waited_s, {}, others);
     }
     sched_yield();
   }
@@ -216,7 +218,7 @@ bool MpiCollectives::poll() {
   int ended = 0;
   check_mpi(MPI_Testall(int(requests_.size()), requests_.data(), &ended, MPI_STATUSES_IGNORE),
             "MPI_Testall");
-  if (!ended) engine_.require_going_on(interrupted_);
+  if (!ended) engine_.require_going_on(interrupted_, [] { return std::nullopt; });
   return ended != 0;
 }
 

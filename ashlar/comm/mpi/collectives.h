@@ -30,6 +30,7 @@ class MpiCollectives final : public Runner {
   Moved run(const Operation& operation, const Header& header, std::span<const int> world_ranks,
             int rank) override;
   void interrupt() override;
+  Awaited& awaited() override { return rounds_.awaited(); }
 
  private:
   // The first round of an operation, without payload; the others only add to the counters.

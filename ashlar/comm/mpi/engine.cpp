@@ -9,6 +9,8 @@
 //                nothing heard   failure_.rank is -1
 //                heard           failure_ is another rank's; exchanges throw it
 //                announced       this rank has sent its own; Fate, its caller, interrupts the lanes
+//              A rank that hears of a time-out while it waits for somebody itself answers for whom
+//              (answer), so that the rank that tells of it can name who is really late (cause_of).
 //   end        end_world listens a while more, because ranks that fail at once each believe to be
 //              the first; `before` orders the failures, so that all choose the same.  The rank that
 //              it names reports and aborts; the others wait, and step in if nothing happens.
@@ -143,8 +145,15 @@ MPI_Comm MpiEngine::communicator(const Group& group) const {
   return communicators_.at({group.lane(), group.id()});
 }
 
-void MpiEngine::require_going_on(bool interrupted) {
-  if (hear() && !announced_) fail_because(failure_);
+void MpiEngine::require_going_on(bool interrupted,
+                                 function_ref<std::optional<LateError>()> waiting) {
+  if (hear() && !announced_) {
+    if (const auto late = waiting(); late && !waiting_) {
+      waiting_ = failure_of(rank_, std::make_exception_ptr(*late));
+      answer();
+    }
+    fail_because(failure_);
+  }
   ASHLAR_REQUIRE(!interrupted, kComm, "rank {}: cancelled while it leaves", rank_);
 }
 
@@ -155,31 +164,60 @@ void MpiEngine::listen() {
 }
 
 bool MpiEngine::hear() {
-  int some = 0;
-  check_mpi(MPI_Test(&listening_, &some, MPI_STATUS_IGNORE), "MPI_Test");
-  if (!some) return failure_.rank >= 0;
-  const Failure heard{heard_.rank, heard_.exit_code, heard_.message};
-  if (failure_.rank < 0 || before(heard, failure_)) failure_ = heard;
-  listen();
-  return true;
+  while (true) {
+    int some = 0;
+    check_mpi(MPI_Test(&listening_, &some, MPI_STATUS_IGNORE), "MPI_Test");
+    if (!some) return failure_.rank >= 0;
+    const Failure heard{heard_.rank,
+                        heard_.exit_code,
+                        heard_.message,
+                        {heard_.awaited, heard_.awaited + heard_.num_awaited}};
+    if (!heard.awaits.empty()) others_.push_back(heard);
+    if (!heard_.is_answer && (failure_.rank < 0 || before(heard, failure_))) failure_ = heard;
+    listen();
+  }
+}
+
+// To the rank that will tell of its time-out; once more if that turns out to be another.
+void MpiEngine::answer() {
+  if (!waiting_ || failure_.awaits.empty() || failure_.rank == answered_) return;
+  answered_ = failure_.rank;
+  answer_ = notice_of(*waiting_, true);
+  send(answer_, answered_);
+}
+
+MpiEngine::Notice MpiEngine::notice_of(const Failure& failure, bool is_answer) {
+  Notice notice{};
+  notice.rank = failure.rank;
+  notice.exit_code = failure.exit_code;
+  notice.is_answer = is_answer;
+  notice.num_awaited = std::min(int(failure.awaits.size()), Notice::kMostAwaited);
+  std::copy_n(failure.awaits.begin(), notice.num_awaited, notice.awaited);
+  std::strncpy(notice.message, failure.message.c_str(), sizeof notice.message - 1);
+  return notice;
+}
+
+// Its end is not awaited: the world ends first.
+void MpiEngine::send(const Notice& notice, int rank) {
+  MPI_Request request;
+  check_mpi(MPI_Isend(&notice, sizeof notice, MPI_BYTE, rank, kFailureTag, comm_, &request),
+            "MPI_Isend");
+  check_mpi(MPI_Request_free(&request), "MPI_Request_free");
 }
 
 void MpiEngine::fail(const std::exception_ptr& error) {
   const std::lock_guard turn(turn_);
   try {
-    if (hear()) return;  // somebody's came first, or this rank has announced before
-    failure_ = failure_of(rank_, error);
-    announced_ = true;
-    told_.rank = rank_;
-    told_.exit_code = failure_.exit_code;
-    std::strncpy(told_.message, failure_.message.c_str(), sizeof told_.message - 1);
-    for (int other = 0; other < size_; ++other) {
-      if (other == rank_) continue;
-      MPI_Request request;  // its end is not awaited: the world ends first
-      check_mpi(MPI_Isend(&told_, sizeof told_, MPI_BYTE, other, kFailureTag, comm_, &request),
-                "MPI_Isend");
-      check_mpi(MPI_Request_free(&request), "MPI_Request_free");
+    const Failure own = failure_of(rank_, error);
+    if (hear()) {  // somebody's came first, or this rank has announced before
+      if (!announced_ && !waiting_ && !own.awaits.empty()) waiting_ = own;
+      return answer();
     }
+    failure_ = own;
+    announced_ = true;
+    told_ = notice_of(failure_, false);
+    for (int other = 0; other < size_; ++other)
+      if (other != rank_) send(told_, other);
   } catch (const Error&) {
     // MPI itself is broken: the others learn of it by their own errors and deadlines.
     if (failure_.rank < 0) failure_ = failure_of(rank_, error);
@@ -190,13 +228,16 @@ void MpiEngine::fail(const std::exception_ptr& error) {
 void MpiEngine::end_world(const std::exception_ptr& error,
                           function_ref<void(std::string_view message, int exit_code)> report) {
   fail(error);
-  // Others may have failed at the same moment; then the word of one of them counts.
-  const auto until = Clock::now() + milliseconds(150);
+  // Others may have failed at the same moment; then the word of one of them counts.  A time-out can
+  // wait for what other ranks wait for.
+  const auto start = Clock::now();
   try {
-    while (Clock::now() < until) {
+    while (Clock::now() - start <
+           (failure_.awaits.empty() ? milliseconds(150) : milliseconds(1000))) {
       {
         const std::lock_guard turn(turn_);
         hear();
+        answer();
       }
       std::this_thread::sleep_for(milliseconds(1));
     }
@@ -208,13 +249,13 @@ void MpiEngine::end_world(const std::exception_ptr& error,
   char host[MPI_MAX_PROCESSOR_NAME] = "";
   int length = 0;
   MPI_Get_processor_name(host, &length);
-  const std::string where = failure_.rank == rank_ ? fmt::format(", host {}", host)
-                                                   : fmt::format(", told by rank {}", rank_);
-  report(size_ == 1
-             ? failure_.message
-             : fmt::format("{} [rank {} of {}{}]", failure_.message, failure_.rank, size_, where),
-         failure_.exit_code);
-  MPI_Abort(MPI_COMM_WORLD, failure_.exit_code);
+  const Failure& cause = cause_of(failure_, others_);
+  const std::string where = cause.rank == rank_ ? fmt::format(", host {}", host)
+                                                : fmt::format(", told by rank {}", rank_);
+  report(size_ == 1 ? cause.message
+                    : fmt::format("{} [rank {} of {}{}]", cause.message, cause.rank, size_, where),
+         cause.exit_code);
+  MPI_Abort(MPI_COMM_WORLD, cause.exit_code);
   std::abort();
 }
 

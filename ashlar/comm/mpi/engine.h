@@ -8,6 +8,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,8 +61,9 @@ class MpiEngine final : public Engine {
   // For transports.  MPI_THREAD_SERIALIZED: every call of MPI within a turn.
   MPI_Comm comm() const { return comm_; }
   Turn& turn() { return turn_; }
-  // kComm where another rank has failed, or where this rank has interrupted the caller.  In a turn.
-  void require_going_on(bool interrupted);
+  // kComm where another rank has failed, or where this rank has interrupted the caller.  Before
+  // that, where another has waited too long, tells it what this one waits for.  In a turn.
+  void require_going_on(bool interrupted, function_ref<std::optional<LateError>()> waiting);
 
   // Lets one rank of the world report, then ends all of it.  Nobody uses MPI beside the caller.
   [[noreturn]] void end_world(const std::exception_ptr& error,
@@ -70,9 +72,15 @@ class MpiEngine final : public Engine {
  private:
   // A failure as it travels.
   struct Notice {
+    static constexpr int kMostAwaited = 60;  // further ones are left out
     int rank, exit_code;
-    char message[2040];
+    int is_answer;  // of a rank that waits, to the one whose time-out it has heard of
+    int num_awaited, awaited[kMostAwaited];
+    char message[1800];
   };
+  static Notice notice_of(const Failure& failure, bool is_answer);
+  void send(const Notice& notice, int rank);
+  void answer();
   // Puts failures that others have told into failure_; returns whether any is known.  In a turn.
   bool hear();
   void listen();
@@ -89,6 +97,11 @@ class MpiEngine final : public Engine {
   MPI_Request listening_ = MPI_REQUEST_NULL;
   Failure failure_;         // the failure to tell: see `before`; rank -1: none
   bool announced_ = false;  // this rank has told the others of its own
+  // Ranks that wait for others: what they answer this one, and what this one answers.
+  std::vector<Failure> others_;
+  std::optional<Failure> waiting_;
+  Notice answer_{};
+  int answered_ = -1;  // the rank that has been told of waiting_
 };
 
 }  // namespace ashlar::comm

@@ -82,18 +82,16 @@ void MpiTransport::find_partners(const Round& round) {
 }
 
 void MpiTransport::meet(const Round& round) {
-  Clock::time_point start = Clock::now(), last = start;  // the time-out runs; a request ended
+  start_ = Clock::now();
+  Clock::time_point last = start_;  // a request ended
   while (num_open_ > 0) {
     const int num_ended = poll(round);
     if (num_ended > 0) {
       last = Clock::now();
-      if (absent_.empty()) start = last;
+      if (absent_.empty()) start_ = last;
       continue;
     }
-    if (seconds_since(start) > round.timeout_s)
-      // Which partner did not finish is not known here: all are named.
-      fail_late(round, absent_,
-                absent_.empty() ? std::span<const int>(partners_) : std::span<const int>());
+    if (round.awaited.seconds_since(start_) > round.timeout_s) throw late(round);
     // Partners that come soon are not kept waiting: the thread sleeps after 200 us without events,
     // and the longer the longer it has waited, so that receives posted far ahead cost no core.
     const auto waited = Clock::now() - last;
@@ -119,8 +117,18 @@ int MpiTransport::poll(const Round& round) {
     if (announcer >= 0) arrived(round, announcer);  // adds requests behind those tested
   }
   // Failures are asked for only where nothing has ended: what is here is taken first.
-  if (num_done == 0) engine_.require_going_on(interrupted_);
+  if (num_done == 0)
+    engine_.require_going_on(interrupted_, [&]() -> std::optional<LateError> {
+      if (!round.is_held_up(round.awaited.seconds_since(start_))) return std::nullopt;
+      return late(round);
+    });
   return num_done;
+}
+
+// Which partner did not finish is not known here: all are named.
+LateError MpiTransport::late(const Round& round) const {
+  return LateError(round.header, round.awaited.seconds_since(start_), absent_,
+                   absent_.empty() ? std::span<const int>(partners_) : std::span<const int>());
 }
 
 void MpiTransport::arrived(const Round& round, int partner) {

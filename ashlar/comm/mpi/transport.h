@@ -20,6 +20,7 @@ class MpiTransport final : public Transport {
   int poll(const Round& round);  // requests that have ended; -1: another lane is calling MPI
   void arrived(const Round& round, int partner);
   void add_payload(std::span<const Message> messages, bool is_send);
+  LateError late(const Round& round) const;
   void abandon();
 
   MpiEngine& engine_;
@@ -31,6 +32,7 @@ class MpiTransport final : public Transport {
   std::vector<int> announcers_;              // by request: the partner announced by it, or -1
   std::vector<int> done_;                    // the requests that MPI_Testsome found ended
   int num_open_ = 0;
+  Clock::time_point start_;  // when the time-out began to run
 };
 
 }  // namespace ashlar::comm

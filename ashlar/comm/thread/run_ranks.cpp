@@ -69,12 +69,20 @@ struct Shared {
   void fail(int rank, const std::exception_ptr& error) {
     {
       const std::lock_guard lock(failure_mutex);
+      const Failure told = failure_of(rank, error);
+      if (first && !told.awaits.empty()) others.push_back(told);
       if (first) return;
       first = error;
-      failure = failure_of(rank, error);
+      failure = told;
       failed = true;
     }
     wake_all();
+  }
+
+  // A rank that waits for somebody tells whom when it hears of another's time-out.
+  void add_waiting(const Failure& waiting) {
+    const std::lock_guard lock(failure_mutex);
+    others.push_back(waiting);
   }
 
   void end(int rank) {
@@ -98,6 +106,7 @@ struct Shared {
   std::mutex failure_mutex;
   std::exception_ptr first;
   Failure failure;  // written once, before `failed`
+  std::vector<Failure> others;
   std::atomic<bool> failed{false};
 };
 
@@ -141,7 +150,7 @@ class ThreadTransport final : public Transport {
 
   // Copies from partners as they come, until all have come and have copied from here.
   void meet(const Round& round) {
-    Clock::time_point deadline = after(round.timeout_s);
+    Clock::time_point start = Clock::now();  // the time-out runs
     std::unique_lock lock(box_.mutex);
     while (true) {
       const auto ready = std::find_if(to_copy_.begin(), to_copy_.end(), [&](int partner) {
@@ -151,13 +160,16 @@ class ThreadTransport final : public Transport {
         const int partner = *ready;
         to_copy_.erase(ready);
         take(round, partner, lock);
-        if (to_copy_.empty()) deadline = after(round.timeout_s);
+        if (to_copy_.empty()) start = Clock::now();
         continue;
       }
       if (to_copy_.empty() && num_untaken() == 0) break;
-      require_going_on();
-      if (Clock::now() >= deadline) fail_late(round, to_copy_, unfinished());
-      box_.changed.wait_until(lock, deadline);
+      const double waited_s = round.awaited.seconds_since(start);
+      require_going_on(round, waited_s);
+      if (waited_s >= round.timeout_s)
+        throw LateError(round.header, waited_s, to_copy_, unfinished());
+      // A caller that begins to wait meanwhile does so for the whole time-out: nothing is missed.
+      box_.changed.wait_until(lock, after(round.timeout_s - waited_s));
     }
     // Nobody sets them for the next round before this rank posts it.
     for (const int partner : partners_) box_.taken[size_t(partner)] = false;
@@ -178,12 +190,20 @@ class ThreadTransport final : public Transport {
     return ranks;
   }
 
-  void require_going_on() const {
-    if (shared_.failed) fail_because(shared_.failure);
+  void require_going_on(const Round& round, double waited_s) const {
+    if (shared_.failed) {
+      if (round.is_held_up(waited_s)) shared_.add_waiting(waiting(round, waited_s));
+      fail_because(shared_.failure);
+    }
     ASHLAR_REQUIRE(!box_.interrupted, kComm, "rank {}: cancelled while it leaves", rank_);
     for (const int partner : to_copy_)
       ASHLAR_REQUIRE(!shared_.ended[size_t(partner)], kComm,
                      "rank {} waits for rank {}, which has ended", rank_, partner);
+  }
+
+  Failure waiting(const Round& round, double waited_s) const {
+    return failure_of(
+        rank_, std::make_exception_ptr(LateError(round.header, waited_s, to_copy_, unfinished())));
   }
 
   // Holds the lock of the own box when it begins and when it ends, not while it copies.
@@ -307,7 +327,11 @@ void run_ranks(int num_ranks, const Options& options,
                                                              num_ranks, error.what()))));
   }
   for (std::thread& thread : threads) thread.join();
-  if (shared.first) rethrow_from(shared.failure.rank, num_ranks, shared.first);
+  if (!shared.first) return;
+  const Failure& cause = cause_of(shared.failure, shared.others);
+  if (cause.rank == shared.failure.rank) rethrow_from(cause.rank, num_ranks, shared.first);
+  rethrow_from(cause.rank, num_ranks,
+               std::make_exception_ptr(Error(ErrorKind::kComm, cause.message)));
 }
 
 }  // namespace ashlar::comm
