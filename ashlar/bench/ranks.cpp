@@ -13,10 +13,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "ashlar/bench/random_batch.h"
 #include "ashlar/bench/traffic_floor.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/clock.h"
-#include "ashlar/core/rng.h"
 #include "ashlar/kernels/isa.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/train/plan.h"
@@ -57,9 +57,9 @@ class Subject {
         trainer_(
             recipe, compute, seat.allocator, threads_, seat.ranks,
             train::plan_run(recipe, compute, seat.ranks.size(), seat.num_threads, seat.ranks.rank())
-                .workspace_bytes) {
+                .workspace_bytes),
+        batch_(trainer_) {
     trainer_.initialize();
-    make_tokens();
     run(kWarmUp, 0);
     traffic_.clear();
     num_counted_ = 0;
@@ -71,7 +71,7 @@ class Subject {
     Traffic before = traffic();
     for (int64_t i = 0; i < warm_up + steps; ++i) {
       const auto start = Clock::now();
-      step();
+      batch_.step(trainer_, num_steps_++);
       if (i >= warm_up) seconds_.push_back(seconds_since(start));
     }
     settle();
@@ -93,24 +93,6 @@ class Subject {
   }
 
  private:
-  void make_tokens() {
-    const Recipe& recipe = trainer_.recipe();
-    sequence_ = kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length);
-    ids_.resize(size_t(recipe.train.micro_batch * recipe.data.sequence_length));
-    const auto reader = uint64_t(trainer_.model().groups().coordinate(parallel::Axis::kDp));
-    const Rng rng(recipe.train.seed, "bench");
-    for (size_t t = 0; t < ids_.size(); ++t)
-      ids_[t] = int32_t(rng.below(reader * ids_.size() + t, uint64_t(recipe.model.vocab_size)));
-  }
-
-  void step() {
-    const train::MicroBatch batch{ids_, ids_, sequence_.segments()};
-    trainer_.run(num_steps_++,
-                 std::vector(size_t(trainer_.model().micro_batches_per_step()), batch));
-    trainer_.reduce();
-    trainer_.apply(trainer_.measure());
-  }
-
   // Waits until all that this rank submitted is done, and the others are as far.  Operations of the
   // data ranks stand in the lane of the barrier; those of other lanes are waited for in a step.
   void settle() { ranks_.barrier("bench").wait(); }
@@ -128,8 +110,7 @@ class Subject {
   comm::Group& ranks_;
   Threads threads_;
   train::Trainer trainer_;
-  std::vector<int32_t> ids_;
-  kernels::Sequence sequence_;
+  const RandomBatch batch_;
   std::vector<double> seconds_;
   Traffic traffic_;
   int64_t num_counted_ = 0, num_steps_ = 0;
@@ -221,11 +202,12 @@ OverlapStudy study_overlap(const Recipe& recipe, const train::Seat& seat, DType 
 }
 
 std::string layout_of(const ParallelSpec& p, const RanksOptions& options) {
-  std::string text = fmt::format("dp {} cp {} tp {}", p.dp, p.cp, p.tp);
-  if (p.dp * p.cp > 1) text += fmt::format(", zero {}", p.zero);
-  if (p.dp * p.cp > 1 && p.zero > 0)
+  std::string text = mesh_text(p);
+  if (p.pp > 1) text += fmt::format(", {}", kScheduleNames[size_t(p.schedule)]);
+  if (p.dp * p.sequence_ranks() > 1) text += fmt::format(", zero {}", p.zero);
+  if (p.dp * p.sequence_ranks() > 1 && p.zero > 0)
     text += p.zero_layout == ShardLayout::kContiguous ? " contiguous" : " bucketed";
-  if (p.cp > 1)
+  if (p.sequence_ranks() > 1)
     text += fmt::format(", {}, {}", p.cp_layout == CpLayout::kZigzag ? "zigzag" : "contiguous",
                         kCpExchangeNames[size_t(p.cp_exchange)]);
   if (p.sequence_parallel) text += ", sequence_parallel";

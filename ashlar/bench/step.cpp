@@ -4,9 +4,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "ashlar/bench/random_batch.h"
 #include "ashlar/comm/self/self.h"
 #include "ashlar/core/clock.h"
-#include "ashlar/core/rng.h"
 #include "ashlar/core/statistics.h"
 #include "ashlar/core/text.h"
 #include "ashlar/kernels/isa.h"
@@ -59,27 +59,17 @@ StepReport measure_step(const Recipe& recipe, int64_t steps) {
   report.steps = steps;
   report.peak_flops = kernels::measure_peak_flops(trainer.context(), compute);
   report.triad_bytes_per_s = measure_triad(threads.size());
-  const int64_t tokens = trainer.recipe().train.micro_batch * trainer.recipe().data.sequence_length;
-  std::vector<int32_t> ids(static_cast<size_t>(tokens));
-  const Rng rng(recipe.train.seed, "bench");
-  for (int64_t t = 0; t < tokens; ++t)
-    ids[size_t(t)] = int32_t(rng.below(uint64_t(t), uint64_t(recipe.model.vocab_size)));
-  const kernels::Sequence sequence =
-      kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length);
+  const RandomBatch batch(trainer);
 
   constexpr int64_t kWarmUp = 3;
   Trace& trace = world.group().trace();
   trace.start();
-  const train::MicroBatch batch{ids, ids, sequence.segments()};
-  const std::vector batches(size_t(trainer.model().micro_batches_per_step()), batch);
   std::vector<double> step_times;
   std::map<std::string, std::vector<Sums>> samples;
   for (int64_t step = 0; step < kWarmUp + steps; ++step) {
     trace.clear();
     const double start = Trace::now_s();
-    trainer.run(step, batches);
-    trainer.reduce();
-    trainer.apply(trainer.measure());
+    batch.step(trainer, step);
     const double end = Trace::now_s();
     if (step < kWarmUp) continue;
     step_times.push_back(end - start);

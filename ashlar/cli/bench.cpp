@@ -1,11 +1,14 @@
 // ashlar bench step RECIPE.toml [section.key=value ...];  ashlar bench products [--dtype
-// bf16|fp32]; ashlar bench ranks RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...]
+// bf16|fp32]; ashlar bench ranks RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...];
+// ashlar bench memory RECIPE.toml [--ranks N] [--layout "KEY=VALUE ..."]... [--lengths N,...]
 #include <CLI/CLI.hpp>
 
+#include "ashlar/bench/memory.h"
 #include "ashlar/bench/products.h"
 #include "ashlar/bench/ranks.h"
 #include "ashlar/bench/step.h"
 #include "ashlar/cli/command.h"
+#include "ashlar/core/files.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/train/start.h"
 
@@ -61,6 +64,51 @@ void add_ranks(CLI::App& group, Action& action) {
   });
 }
 
+void add_memory(CLI::App& group, Action& action) {
+  struct Flags {
+    std::string recipe, svg;
+    std::vector<std::string> overrides;
+    bench::MemoryOptions options;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* sub = group.add_subcommand(
+      "memory", "peak memory of real training steps: layouts over lengths of a sequence");
+  sub->add_option("RECIPE", flags->recipe, "TOML file")->required();
+  sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
+  sub->add_option("--ranks", flags->options.num_ranks, "ranks, as threads of this process")
+      ->capture_default_str();
+  sub->add_option("--layout", flags->options.layouts,
+                  "overrides of one layout, \"KEY=VALUE KEY=VALUE\"; may be given several times")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  sub->add_option("--lengths", flags->options.lengths, "sequence lengths, with commas")
+      ->delimiter(',');
+  sub->add_option("--steps", flags->options.steps, "steps of each")->capture_default_str();
+  sub->add_option("--svg", flags->svg, "a plot of the peaks, a line for each layout");
+  sub->add_flag("--json", flags->json, "a JSON line for each");
+  sub->callback([flags, &action] {
+    action = [flags](Log&) {
+      check_steps(flags->options.steps);
+      const auto recipe_with = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), flags->overrides.begin(), flags->overrides.end());
+        return load_recipe(flags->recipe, more);
+      };
+      const Recipe recipe = recipe_with({});
+      if (!flags->json) print_result(bench::memory_head());
+      const auto cases =
+          bench::measure_memory(recipe_with, flags->options, [&](const bench::MemoryCase& c) {
+            print_result(flags->json ? bench::to_json_line(c, recipe) : bench::to_text(c));
+          });
+      if (!flags->svg.empty())
+        write_text(*posix_files(), flags->svg,
+                   bench::to_svg(
+                       cases, fmt::format("{}, {} ranks", recipe.name, flags->options.num_ranks)));
+      return 0;
+    };
+  });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, Action& action) {
@@ -91,6 +139,7 @@ void add_bench(CLI::App& app, Action& action) {
   });
 
   add_ranks(*group, action);
+  add_memory(*group, action);
 
   CLI::App* products =
       group->add_subcommand("products", "matrix products and Newton-Schulz at training shapes");

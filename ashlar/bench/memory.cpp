@@ -1,0 +1,134 @@
+#include "ashlar/bench/memory.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "ashlar/bench/plot.h"
+#include "ashlar/bench/random_batch.h"
+#include "ashlar/core/clock.h"
+#include "ashlar/core/text.h"
+#include "ashlar/nn/precision.h"
+#include "ashlar/train/plan.h"
+#include "ashlar/train/start.h"
+
+namespace ashlar::bench {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+
+std::vector<std::string> overrides_of(const std::string& layout, int64_t length) {
+  std::vector<std::string> overrides;
+  for (const std::string& word : split(layout, ' '))
+    if (!word.empty()) overrides.push_back(word);
+  if (length > 0) overrides.push_back(fmt::format("data.sequence_length={}", length));
+  return overrides;
+}
+
+// Trains as one rank, and returns the peak of its plan.
+int64_t train_rank(const Recipe& recipe, const train::Seat& seat, int64_t steps, double& step_s) {
+  const DType compute = nn::resolve_precision(recipe.train.precision);
+  const train::RunPlan plan =
+      train::plan_run(recipe, compute, seat.ranks.size(), seat.num_threads, seat.ranks.rank());
+  Threads threads(seat.num_threads);
+  train::Trainer trainer(recipe, compute, seat.allocator, threads, seat.ranks,
+                         plan.workspace_bytes);
+  trainer.initialize();
+  const RandomBatch batch(trainer);
+  for (int64_t i = 0; i < steps; ++i) {
+    seat.ranks.barrier("bench").wait();
+    const auto start = Clock::now();
+    batch.step(trainer, i);
+    step_s = seconds_since(start);
+  }
+  return plan.memory.total.peak_bytes;
+}
+
+MemoryCase measure(const Recipe& recipe, const MemoryOptions& options) {
+  MemoryCase fullest;
+  fullest.sequence_length = recipe.data.sequence_length;
+  std::mutex mutex;
+  const auto fail = [](std::string_view) {};  // under a launcher only, which the caller refuses
+  train::start_ranks(recipe, {options.num_ranks, fail}, [&](const train::Seat& seat) {
+    double step_s = 0;
+    const int64_t planned = train_rank(recipe, seat, options.steps, step_s);
+    const MemoryCounts counts = seat.allocator.counts();
+    const std::lock_guard lock(mutex);
+    if (seat.ranks.rank() == 0) fullest.step_s = step_s;
+    if (counts.total.peak_bytes <= fullest.counts.total.peak_bytes) return;
+    fullest.counts = counts;
+    fullest.planned_bytes = planned;
+  });
+  return fullest;
+}
+
+}  // namespace
+
+std::vector<MemoryCase> measure_memory(
+    const std::function<Recipe(const std::vector<std::string>& overrides)>& recipe_with,
+    const MemoryOptions& options, const std::function<void(const MemoryCase&)>& done) {
+  ASHLAR_REQUIRE(train::engine_of({options.num_ranks, {}}) != "mpi", kLaunch,
+                 "bench memory starts its ranks itself, as threads; run it without a launcher");
+  const std::vector<std::string> layouts =
+      options.layouts.empty() ? std::vector<std::string>{""} : options.layouts;
+  const std::vector<int64_t> lengths =
+      options.lengths.empty() ? std::vector<int64_t>{0} : options.lengths;
+  // All of them are read before the first runs: a mistake in the last costs no time.
+  std::vector<std::pair<std::string, Recipe>> recipes;
+  for (const std::string& layout : layouts)
+    for (const int64_t length : lengths) {
+      recipes.emplace_back(layout, recipe_with(overrides_of(layout, length)));
+      resolve_parallel(recipes.back().second, options.num_ranks);
+    }
+  std::vector<MemoryCase> cases;
+  for (const auto& [layout, recipe] : recipes) {
+    cases.push_back(measure(recipe, options));
+    cases.back().layout = layout;
+    done(cases.back());
+  }
+  return cases;
+}
+
+std::string memory_head() {
+  std::string text =
+      fmt::format("{:<44} {:>8} {:>10} {:>8}", "layout", "length", "peak_MiB", "planned");
+  for (int tag = 0; tag < kNumTags; ++tag) text += fmt::format(" {:>10}", name_of(Tag(tag)));
+  return text + fmt::format(" {:>8}", "step_s");
+}
+
+std::string to_text(const MemoryCase& c) {
+  std::string text = fmt::format("{:<44} {:>8} {:>10.1f} {:>8.4f}",
+                                 c.layout.empty() ? "(as the recipe)" : c.layout, c.sequence_length,
+                                 double(c.counts.total.peak_bytes) / kMiB,
+                                 double(c.planned_bytes) / double(c.counts.total.peak_bytes));
+  for (const MemoryCount& tag : c.counts.tags)
+    text += fmt::format(" {:>10.1f}", double(tag.peak_bytes) / kMiB);
+  return text + fmt::format(" {:>8.2f}", c.step_s);
+}
+
+std::string to_json_line(const MemoryCase& c, const Recipe& recipe) {
+  nlohmann::ordered_json line = {{"bench", "memory"},
+                                 {"recipe", recipe.source},
+                                 {"layout", c.layout},
+                                 {"sequence_length", c.sequence_length},
+                                 {"peak_bytes", c.counts.total.peak_bytes},
+                                 {"planned_bytes", c.planned_bytes},
+                                 {"step_s", c.step_s}};
+  for (int tag = 0; tag < kNumTags; ++tag)
+    line["tags"][std::string(name_of(Tag(tag)))] = c.counts.tags[size_t(tag)].peak_bytes;
+  return line.dump();
+}
+
+std::string to_svg(const std::vector<MemoryCase>& cases, const std::string& title) {
+  Plot plot{title, "tokens of a sequence", "peak memory of a rank, MiB", {}};
+  for (const MemoryCase& c : cases) {
+    if (plot.series.empty() || plot.series.back().name != c.layout)
+      plot.series.push_back({c.layout, {}});
+    plot.series.back().points.emplace_back(double(c.sequence_length),
+                                           double(c.counts.total.peak_bytes) / kMiB);
+  }
+  return to_svg(plot);
+}
+
+}  // namespace ashlar::bench

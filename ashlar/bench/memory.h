@@ -1,0 +1,44 @@
+// Peak memory of real training steps, of several layouts over several lengths of a sequence.
+//
+// Each case trains on random tokens with ranks that are threads of this process, each with an
+// allocator of its own, whose peak is the answer; beside it stands what the plan said before.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ashlar/spec/recipe.h"
+#include "ashlar/tensor/allocator.h"
+
+namespace ashlar::bench {
+
+struct MemoryOptions {
+  int num_ranks = 1;
+  int64_t steps = 2;
+  std::vector<std::string> layouts;  // overrides of the recipe, "key=value key=value"; "" is none
+  std::vector<int64_t> lengths;      // data.sequence_length; empty: the recipe's
+};
+
+struct MemoryCase {
+  std::string layout;
+  int64_t sequence_length = 0;
+  MemoryCounts counts;        // of the rank with the highest peak
+  int64_t planned_bytes = 0;  // the peak of that rank's plan
+  double step_s = 0;          // the last step, of rank 0
+};
+
+// `recipe_with` reads the recipe with more overrides.  Calls `done` after each case.
+// Errors   kConfig: a layout that so many ranks cannot run; those of train::Trainer.
+std::vector<MemoryCase> measure_memory(
+    const std::function<Recipe(const std::vector<std::string>& overrides)>& recipe_with,
+    const MemoryOptions& options, const std::function<void(const MemoryCase&)>& done);
+
+// One line for each case under a head; MiB.
+std::string memory_head();
+std::string to_text(const MemoryCase& point);
+std::string to_json_line(const MemoryCase& point, const Recipe& recipe);
+// Peak over length, a line for each layout.
+std::string to_svg(const std::vector<MemoryCase>& cases, const std::string& title);
+
+}  // namespace ashlar::bench

@@ -1,0 +1,42 @@
+// A micro-batch of random tokens for a trainer, the same in every step: what a measurement trains
+// on.
+#pragma once
+
+#include <vector>
+
+#include "ashlar/core/rng.h"
+#include "ashlar/kernels/sequence.h"
+#include "ashlar/train/trainer.h"
+
+namespace ashlar::bench {
+
+class RandomBatch {
+ public:
+  explicit RandomBatch(const train::Trainer& trainer)
+      : RandomBatch(trainer.recipe(), reader_of(trainer)) {}
+  RandomBatch(const Recipe& recipe, int64_t reader)
+      : ids_(size_t(recipe.train.micro_batch * recipe.data.sequence_length)),
+        sequence_(kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length)) {
+    const Rng rng(recipe.train.seed, "bench");
+    for (size_t t = 0; t < ids_.size(); ++t)
+      ids_[t] =
+          int32_t(rng.below(uint64_t(reader) * ids_.size() + t, uint64_t(recipe.model.vocab_size)));
+  }
+
+  // One whole step: its micro-batches, the sums over ranks, the update.
+  void step(train::Trainer& trainer, int64_t number) const {
+    const train::MicroBatch batch{ids_, ids_, sequence_.segments()};
+    trainer.run(number, std::vector(size_t(trainer.model().micro_batches_per_step()), batch));
+    trainer.reduce();
+    trainer.apply(trainer.measure());
+  }
+
+ private:
+  static int64_t reader_of(const train::Trainer& trainer) {
+    return trainer.model().groups().coordinate(parallel::Axis::kDp);
+  }
+  std::vector<int32_t> ids_;
+  kernels::Sequence sequence_;
+};
+
+}  // namespace ashlar::bench

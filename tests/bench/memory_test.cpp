@@ -1,0 +1,73 @@
+// Peaks that the bench measures are those that the plan counts, and the plot shows them.
+#include "ashlar/bench/memory.h"
+
+#include <gtest/gtest.h>
+
+#include "ashlar/bench/plot.h"
+#include "tests/support/errors.h"
+
+namespace ashlar::bench {
+namespace {
+
+Recipe tiny(const std::vector<std::string>& more) {
+  std::vector<std::string> overrides = {"train.precision=fp32", "train.threads=1"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
+}
+
+int count(const std::string& text, const std::string& part) {
+  int n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+TEST(MemoryBench, PeaksAreThePlans) {
+  const MemoryOptions options{2, 2, {"parallel.zero=3", "parallel.cp=2 parallel.zero=1"}, {32, 64}};
+  int num_told = 0;
+  const auto cases = measure_memory(tiny, options, [&](const MemoryCase&) { ++num_told; });
+  ASSERT_EQ(cases.size(), 4u);
+  EXPECT_EQ(num_told, 4);
+  for (const MemoryCase& c : cases) {
+    EXPECT_EQ(c.counts.total.peak_bytes, c.planned_bytes) << c.layout << " " << c.sequence_length;
+    EXPECT_GT(c.step_s, 0);
+  }
+  EXPECT_EQ(cases[1].layout, "parallel.zero=3");
+  EXPECT_EQ(cases[1].sequence_length, 64);
+  EXPECT_GT(cases[1].planned_bytes, cases[0].planned_bytes);
+  const std::string svg = to_svg(cases, "tiny");
+  EXPECT_EQ(count(svg, "<polyline"), 2);
+  EXPECT_EQ(count(svg, "<circle"), 4);
+  EXPECT_EQ(count(svg, "parallel.cp=2 parallel.zero=1</text>"), 1);
+}
+
+TEST(MemoryBench, ALayoutThatCannotRunIsRefusedBeforeTheFirst) {
+  int num_told = 0;
+  const std::string message = testing_support::message_of(ErrorKind::kConfig, [&] {
+    measure_memory(tiny, {2, 1, {"", "parallel.cp=3"}, {96}},
+                   [&](const MemoryCase&) { ++num_told; });
+  });
+  EXPECT_NE(message.find("parallel.cp 3"), std::string::npos) << message;
+  EXPECT_EQ(num_told, 0);
+}
+
+TEST(Plot, PutsPointsWhereTheAxesSay) {
+  const std::string svg = to_svg(Plot{"a < b", "x", "y", {{"one", {{1024, 1}, {4096, 4}}}}});
+  EXPECT_NE(svg.find("a &lt; b"), std::string::npos);
+  for (const char* tick : {">1K<", ">2K<", ">4K<", ">1<", ">2<", ">4<"})
+    EXPECT_EQ(count(svg, tick), 1) << tick;
+  // The first point stands at the corner of the axes, the last opposite.
+  EXPECT_NE(svg.find("points=\"80.0,400.0 620.0,50.0 \""), std::string::npos) << svg;
+}
+
+TEST(Plot, RefusesWhatALogarithmDoesNotHave) {
+  const auto message_for = [](const Series& series) {
+    return testing_support::message_of(ErrorKind::kConfig, [&] {
+      to_svg(Plot{"t", "x", "y", {series}});
+    });
+  };
+  EXPECT_EQ(message_for({"none", {}}), "a plot without points");
+  EXPECT_EQ(message_for({"one", {{0, 1}}}), "a plot of 0, which is not above 0");
+}
+
+}  // namespace
+}  // namespace ashlar::bench
