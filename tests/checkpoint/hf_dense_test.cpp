@@ -3,9 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/hf_config.h"
-#include "ashlar/core/error.h"
 #include "ashlar/spec/recipe.h"
+#include "hf_config_cases.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -36,20 +35,6 @@ json qwen3() {
     "num_hidden_layers": 4, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
     "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512,
     "tie_word_embeddings": true, "use_sliding_window": true, "vocab_size": 151936})");
-}
-
-ModelKeys read(const json& config) {
-  return parse_hf_config(config.dump(), "config.json").model;
-}
-
-std::string refusal(const json& config) {
-  try {
-    read(config);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kData);
-    return error.what();
-  }
-  return "accepted";
 }
 
 TEST(HfDense, ReadsLlama31AsTheRecipeStatesIt) {

@@ -5,10 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "ashlar/checkpoint/hf_config.h"
 #include "ashlar/checkpoint/hf_names.h"
-#include "ashlar/core/error.h"
 #include "ashlar/spec/recipe.h"
+#include "hf_config_cases.h"
 #include "hf_directory.h"
 
 namespace ashlar::checkpoint {
@@ -45,20 +44,6 @@ json qwen3_30b() {
     "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": null,
     "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
     "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})");
-}
-
-ModelKeys read(const json& config) {
-  return parse_hf_config(config.dump(), "config.json").model;
-}
-
-std::string refusal(const json& config) {
-  try {
-    read(config);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kData);
-    return error.what();
-  }
-  return "accepted";
 }
 
 TEST(HfMoe, ReadsMixtral) {
