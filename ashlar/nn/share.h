@@ -47,9 +47,10 @@ struct Stage {
 // How the tensors of a share are shared among ranks, where not all alike.  Tensors that other ranks
 // hold make a unit of their own (nn/weights.h).
 struct UnitSplit {
-  // Those that are cut by heads or width, from those that are not; they are packed by those who run
-  // the layers with all shares (parallel/tsp.h).
-  bool cuts = false;
+  // So many units of those that are cut by heads or width, which are packed by those who run the
+  // layers with all shares (parallel/tsp.h).  0: they stand with the others.  1: one unit.  2: one
+  // of heads, one of width, which other ranks share.
+  int cuts = 0;
   bool experts = false;    // those that are cut by experts, from the others
   bool embedding = false;  // the embedding, from the rest of the root
   int per_block() const { return 1 + cuts + experts; }

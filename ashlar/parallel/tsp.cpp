@@ -27,12 +27,12 @@ using nn::Carry;
 using nn::Pass;
 
 FoldedBranch::FoldedBranch(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
-                           Branches turns, comm::Group& tsp, const ShardCounts& counts,
+                           Branches turns, comm::Group& ranks, const ShardCounts& counts,
                            int num_alive)
     : held_(std::move(held)),
       turns_(std::move(turns)),
-      tsp_(tsp),
-      shards_(model, block, *held_, turns_, tsp.rank(), counts),
+      ranks_(ranks),
+      shards_(model, block, *held_, turns_, ranks.rank(), counts),
       num_alive_(num_alive) {}
 
 nn::BranchNeeds FoldedBranch::needs() const {
@@ -74,16 +74,16 @@ Tensor FoldedBranch::room_for_sum(const Context& ctx, const Pass& pass, const Te
 // --- attention ---
 
 FoldedMixer::FoldedMixer(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
-                         Branches turns, comm::Group& tsp)
-    : FoldedBranch(model, block, std::move(held), std::move(turns), tsp,
+                         Branches turns, comm::Group& ranks)
+    : FoldedBranch(model, block, std::move(held), std::move(turns), ranks,
                    {.weights = kSlots, .operands = kSlots, .gradients = kSlots}, 2) {}
 
 void FoldedMixer::post_weights(const Context& ctx, int turn) {
   if (turn >= num_turns()) return;
   const auto slot = size_t(turn % kSlots);
   const Tensor message =
-      turn == tsp_.rank() ? shards_.own_message(ctx, slot) : shards_.weights(slot);
-  weights_come_[slot] = tsp_.broadcast(message, turn, "attention weights");
+      turn == ranks_.rank() ? shards_.own_message(ctx, slot) : shards_.weights(slot);
+  weights_come_[slot] = ranks_.broadcast(message, turn, "attention weights");
 }
 
 void FoldedMixer::begin(const Context& ctx) {
@@ -103,14 +103,14 @@ void FoldedMixer::release(const Context& ctx, int turn) {
 void FoldedMixer::reduce(int turn) {
   const auto slot = size_t(turn % kSlots);
   const Tensor& sum = shards_.gradient(slot);
-  gradients_leave_[slot] = tsp_.reduce(sum, sum, turn, "attention gradients");
+  gradients_leave_[slot] = ranks_.reduce(sum, sum, turn, "attention gradients");
 }
 
 void FoldedMixer::finish_reduce(const Context& ctx, const Pass& pass, int turn) {
   if (turn < 0) return;
   const auto slot = size_t(turn % kSlots);
   gradients_leave_[slot].wait();
-  if (turn == tsp_.rank()) shards_.keep_gradient(ctx, slot, pass.accumulate);
+  if (turn == ranks_.rank()) shards_.keep_gradient(ctx, slot, pass.accumulate);
 }
 
 void FoldedMixer::forward(const Context& ctx, const Pass& pass, int, const Tensor& a_TH,
@@ -152,19 +152,19 @@ void FoldedMixer::backward(const Context& ctx, const Pass& pass, int, const Back
 // --- MLP ---
 
 FoldedMlp::FoldedMlp(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
-                     Branches turns, comm::Group& tsp)
-    : FoldedBranch(model, block, std::move(held), std::move(turns), tsp,
+                     Branches turns, comm::Group& ranks)
+    : FoldedBranch(model, block, std::move(held), std::move(turns), ranks,
                    {.weights = 2, .operands = 1, .gradients = 2}, 1) {}
 
 int FoldedMlp::rank_after(int steps) const {
-  return (tsp_.rank() + steps + 2 * tsp_.size()) % tsp_.size();
+  return (ranks_.rank() + steps + 2 * ranks_.size()) % ranks_.size();
 }
 
 void FoldedMlp::post(Hop& hop, int steps, const Tensor& send, const Tensor& receive,
                      std::string_view label) {
   hop.send = {rank_after(steps), send};
   hop.receive = {rank_after(-steps), receive};
-  hop.work = tsp_.send_receive({&hop.send, 1}, {&hop.receive, 1}, label);
+  hop.work = ranks_.send_receive({&hop.send, 1}, {&hop.receive, 1}, label);
 }
 
 void FoldedMlp::forward(const Context& ctx, const Pass& pass, int, const Tensor& a_TH,
@@ -210,22 +210,24 @@ void FoldedMlp::backward(const Context& ctx, const Pass& pass, int, const Backwa
 // --- a model ---
 
 ShardMemory fold_branches(const Context& ctx, Allocator& allocator, nn::Model& model,
-                          comm::Group& tsp) {
+                          const Groups& groups) {
   std::vector<BranchShards*> all;
-  const auto turns_of = [&](auto make, const auto& spec) {
+  const auto turns_of = [](const comm::Group& ranks, auto make, const auto& spec) {
     FoldedBranch::Branches turns;
-    for (int turn = 0; turn < tsp.size(); ++turn) turns.push_back(make(spec));
+    for (int turn = 0; turn < ranks.size(); ++turn) turns.push_back(make(spec));
     return turns;
   };
+  comm::Group &heads = groups.heads(), &widths = groups.tsp();
   model.weights().for_each_block([&](nn::Block& block, int64_t l) {
     const BlockSpec& spec = model.spec().blocks[size_t(l)];
     auto mixer = std::make_unique<FoldedMixer>(model, l, std::move(block.mixer),
-                                               turns_of(nn::make_mixer, spec.mixer), tsp);
+                                               turns_of(heads, nn::make_mixer, spec.mixer), heads);
     all.push_back(&mixer->shards());
     block.mixer = std::move(mixer);
     if (!std::holds_alternative<MlpSpec>(spec.feed_forward)) return;
-    auto mlp = std::make_unique<FoldedMlp>(model, l, std::move(block.feed_forward),
-                                           turns_of(nn::make_feed_forward, spec.feed_forward), tsp);
+    auto mlp = std::make_unique<FoldedMlp>(
+        model, l, std::move(block.feed_forward),
+        turns_of(widths, nn::make_feed_forward, spec.feed_forward), widths);
     all.push_back(&mlp->shards());
     block.feed_forward = std::move(mlp);
   });
