@@ -58,6 +58,9 @@ struct UnitSplit {
 
 struct Share {
   Fraction heads, width, expert_width, experts;
+  // So many equal parts of the heads here, one after another, are run with at a time
+  // (parallel/tsp.h).
+  int head_buckets = 1;
   // Where experts are cut: room for so many times the rows that an even load gives them.
   double expert_rows = 1.0;
   Fraction uncut;  // of the tensors that nobody cuts: `count` shares hold each, whole

@@ -65,6 +65,7 @@ nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int ran
     const int tsp = mesh.coordinate(rank, Axis::kTsp), heads = num_head_shares(resolved, whole);
     share.heads = {tsp % heads, heads};
     share.width = {tsp, int(resolved.tsp)};
+    share.head_buckets = int(resolved.tsp_head_buckets);
     share.units.cuts = heads < resolved.tsp ? 2 : 1;
   }
   const int data = mesh.number_within(rank, kTokenAxes);

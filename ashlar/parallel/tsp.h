@@ -54,8 +54,8 @@ class FoldedBranch : public nn::Branch {
   BranchShards& shards() { return shards_; }
 
  protected:
-  // held: the branch that holds this rank's weights.  turns: one for every rank of `ranks`, which
-  // together hold all shares.
+  // held: the branch that holds this rank's weights.  turns: as many for every rank of `ranks`,
+  // which together hold all shares.
   // num_alive: turns that are between their first part and their last at a time.
   FoldedBranch(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
                Branches turns, comm::Group& ranks, const ShardCounts& counts, int num_alive);
@@ -74,7 +74,7 @@ class FoldedBranch : public nn::Branch {
   const int num_alive_;
 };
 
-// Attention.
+// Attention, of several turns for every rank where its heads are cut into buckets.
 class FoldedMixer final : public FoldedBranch {
  public:
   FoldedMixer(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
@@ -85,14 +85,17 @@ class FoldedMixer final : public FoldedBranch {
                 const nn::BackwardTensors&) override;
 
  private:
-  static constexpr int kSlots = 3;
+  static constexpr int kMostSlots = 3;
+  static int num_slots(const nn::Model& model);
+  size_t slot_of(int turn) const { return size_t(turn % num_slots_); }
   void post_weights(const kernels::Context&, int turn);
   void begin(const kernels::Context&);
   void acquire(const kernels::Context&, int turn, bool backward);
   void release(const kernels::Context&, int turn);
   void reduce(int turn);
   void finish_reduce(const kernels::Context&, const nn::Pass&, int turn);
-  std::array<comm::Work, kSlots> weights_come_, gradients_leave_;
+  const int num_slots_;
+  std::array<comm::Work, kMostSlots> weights_come_, gradients_leave_;
 };
 
 // A feed-forward of one part forward, and two backward, of which the second makes the gradients of

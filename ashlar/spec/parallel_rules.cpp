@@ -86,8 +86,12 @@ std::string cp_rule(const Recipe& recipe) {
 std::string tsp_rule(const Recipe& recipe) {
   const ParallelSpec& p = recipe.parallel;
   const ModelKeys& m = recipe.model;
-  if (p.tsp == 1) return "";
   const int64_t K = m.num_key_value_heads;
+  if (p.tsp == 1)
+    return p.tsp_head_buckets == 1
+               ? ""
+               : fmt::format("parallel.tsp_head_buckets is {} but parallel.tsp is 1; choose 1",
+                             p.tsp_head_buckets);
   const auto heads_fit = [&](int64_t n) { return K % n == 0 || n % K == 0; };
   const auto legal = [&](int64_t n) {
     return heads_fit(n) && (!m.has_feed_forward(MlpSpec::kKind) || m.intermediate_size % n == 0);
@@ -103,6 +107,14 @@ std::string tsp_rule(const Recipe& recipe) {
         "parallel.tsp is {} but model.intermediate_size is {}: each rank takes an equal part of "
         "it; choose {}",
         p.tsp, m.intermediate_size, choice);
+  const int64_t heads = K / std::min(K, p.tsp);  // of a rank
+  if (heads % p.tsp_head_buckets != 0)
+    return fmt::format(
+        "parallel.tsp_head_buckets is {} but a rank has {} key heads (model.num_key_value_heads "
+        "{}, "
+        "parallel.tsp {}), which it must divide; choose {}",
+        p.tsp_head_buckets, heads, K, p.tsp,
+        nearest(p.tsp_head_buckets, heads, [&](int64_t n) { return heads % n == 0; }));
   if (p.tp > 1)
     return fmt::format(
         "parallel.tsp is {} and parallel.tp {}, which cut the same heads and widths; choose 1 for "

@@ -69,15 +69,16 @@ TEST(Tsp, NoTokenSeesALaterOne) {
       }
 }
 
-// Of other ranks' shares three of attention stand here at a time, or two of an MLP.  On 8 ranks
-// pairs of them hold the same of 4 key heads.
+// Of other ranks' shares three of attention stand here at a time, no more than there are turns, or
+// two of an MLP.  Pairs of 8 ranks hold the same of 4 key heads; two buckets halve what travels.
 TEST(Tsp, RoomForSharesIsTheFormula) {
   for (const DType compute : {DType::kF64, DType::kF32, DType::kBF16})
-    for (const int64_t tsp : {2, 4, 8})
+    for (const auto& [tsp, buckets] : {std::array{2, 1}, {4, 1}, {8, 1}, {2, 2}})
       for (const int64_t width : {24, 400}) {
         Recipe recipe = dense_recipe(tsp, CpLayout::kZigzag);
         recipe.model.intermediate_size = width;
         recipe.parallel.dp = 1;
+        recipe.parallel.tsp_head_buckets = buckets;
         const ModelSpec whole = model_of(recipe.model);
         Allocator meta(Device::kMeta), shares(Device::kMeta);
         comm::RecordingWorld world(1, int(tsp), {}, meta);
@@ -86,9 +87,9 @@ TEST(Tsp, RoomForSharesIsTheFormula) {
         nn::Model model(ctx, meta, whole, compute, 32,
                         {.share = share_of(recipe.parallel, whole, 1)});
         const ShardMemory memory = fold_branches(ctx, shares, model, groups);
-        const int64_t H = recipe.model.hidden_size, D = recipe.model.head_dim,
-                      shares_of_heads = std::min<int64_t>(tsp, 4), N = 8 / shares_of_heads,
-                      K = 4 / shares_of_heads, F = width / tsp;
+        const int64_t H = recipe.model.hidden_size, D = recipe.model.head_dim;
+        const int64_t turns = std::min(tsp, 4) * buckets, slots = std::min<int64_t>(3, turns);
+        const int64_t N = 8 / turns, K = 4 / turns, F = width / tsp;
         const int64_t s = size_of(model.types().stream), a = size_of(model.types().activation);
         const auto room = [&](int64_t first, int64_t second, int64_t bytes) {
           return round_up((round_up(first, Arena::kAlign / s) + second) * bytes, Arena::kAlign);
@@ -99,9 +100,9 @@ TEST(Tsp, RoomForSharesIsTheFormula) {
                  round_up(layout.backward_numel * size_of(layout.dtype), Arena::kAlign);
         };
         const int64_t qkv = (N + 2 * K) * D, o = N * D;
-        const auto attention = [&](int64_t bytes) { return 3 * room(qkv * H, o * H, bytes); };
+        const auto attention = [&](int64_t bytes) { return slots * room(qkv * H, o * H, bytes); };
         const auto mlp = [&](int64_t bytes) { return 2 * room(2 * F * H, F * H, bytes); };
-        const int64_t weights = std::max(attention(a) + 3 * (packed(qkv, H) + packed(H, o)),
+        const int64_t weights = std::max(attention(a) + slots * (packed(qkv, H) + packed(H, o)),
                                          mlp(a) + packed(2 * F, H) + packed(H, F));
         const MemoryCounts counts = shares.counts();
         EXPECT_EQ(counts.tags[size_t(Tag::kWeights)].peak_bytes, weights);

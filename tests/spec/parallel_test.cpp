@@ -149,6 +149,12 @@ TEST(ParallelRules, TspRanksHoldEquallyManyKeyHeadsAndNoTpBeside) {
   EXPECT_EQ(with({"parallel.tsp=6"}),
             "parallel.tsp is 6 but model.num_key_value_heads is 4: one must divide the other; "
             "choose 4 or 8");
+  EXPECT_EQ(with({"parallel.tsp=2", "parallel.tsp_head_buckets=2"}), "");
+  EXPECT_EQ(with({"parallel.tsp=2", "parallel.tsp_head_buckets=4"}),
+            "parallel.tsp_head_buckets is 4 but a rank has 2 key heads (model.num_key_value_heads "
+            "4, parallel.tsp 2), which it must divide; choose 2");
+  EXPECT_EQ(with({"parallel.tsp_head_buckets=2"}),
+            "parallel.tsp_head_buckets is 2 but parallel.tsp is 1; choose 1");
   EXPECT_EQ(with({"parallel.tsp=4", "model.intermediate_size=34"}),
             "parallel.tsp is 4 but model.intermediate_size is 34: each rank takes an equal part "
             "of it; choose 2");

@@ -339,6 +339,11 @@ INSTANTIATE_TEST_SUITE_P(
                    {"parallel.tsp=4", "model.layer_types=full_attention",
                     "model.intermediate_size=40", "model.num_key_value_heads=4"}},
         SteadyCase{"tsp2_cca_zero1", kTiny, 2, {"parallel.tsp=2"}},
+        SteadyCase{
+            "tsp2_cca_buckets_zero1",
+            kTiny,
+            2,
+            {"parallel.tsp=2", "parallel.tsp_head_buckets=2", "model.num_key_value_heads=4"}},
         SteadyCase{"tsp4_cca_same_heads_zero0", kTiny, 4, {"parallel.tsp=4", "parallel.zero=0"}},
         SteadyCase{"dp2_tsp4_same_heads_zero2",
                    kTiny,

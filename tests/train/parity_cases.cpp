@@ -376,6 +376,24 @@ std::vector<ParityCase> make_cases() {
         join(sparse, {"train.recompute=true"}));
     add("tsp4_one_key_llama" + z, 4, keys, join(kLlama, {"model.num_key_value_heads=1"}));
   }
+  // Turns of a bucket of heads: one key head each, or several.
+  const Overrides kEightKeys = {"model.num_key_value_heads=8", "model.num_attention_heads=8",
+                                "model.head_dim=4"};
+  for (const auto& [model, keys] : folded) {
+    const Overrides layout = {"parallel.tsp=2", "parallel.tsp_head_buckets=2"};
+    add("tsp2_buckets2_" + model, 2, layout, join(keys, kFourKeys), true);
+    add("dp2_tsp2_buckets2_zero3_" + model, 4,
+        join(layout, {"parallel.zero=3", "parallel.bucket_bytes=20000"}), join(keys, kFourKeys));
+    add("cp2_tsp2_buckets4_zero0_" + model, 4,
+        {"parallel.tsp=2", "parallel.tsp_head_buckets=4", "parallel.zero=0", "parallel.cp=2"},
+        join(keys, kEightKeys));
+    add("tsp4_buckets2_more_keys_" + model, 4,
+        {"parallel.tsp=4", "parallel.tsp_head_buckets=2", "parallel.zero=2"},
+        join(keys, kEightKeys));
+  }
+  add("pp2_tsp2_buckets2_qwen3_owner", 4,
+      {"parallel.pp=2", "parallel.tsp=2", "parallel.tsp_head_buckets=2", "parallel.muon=owner"},
+      join(kQwen3, kFourKeys));
   add("tsp8_llama", 8, {"parallel.tsp=8", "parallel.cp_layout=contiguous"},
       join(kLlama, kEightHeads));
   add("tsp4_more_keys_qwen3_owner", 4, {"parallel.tsp=4", "parallel.muon=owner"},

@@ -10,7 +10,7 @@ using namespace testing_support;
 using comm::Op;
 
 struct Settings {
-  int tsp, cp, num_key_heads, zero;
+  int tsp, cp, num_key_heads, buckets, zero;
   bool recompute, cca;
   const char* precision;
 };
@@ -79,8 +79,9 @@ Traffic formula(const Trainer& trainer) {
   const comm::Group &tsp = model.groups().tsp(), &heads = model.groups().heads(),
                     &cp = model.groups().cp();
   const int64_t n = tsp.size(), R = cp.size();
-  // Turns of attention: of all ranks, or where there are fewer key heads of so many neighbours.
-  const int64_t turns = std::min(n, m.num_key_value_heads), r = heads.rank();
+  // Ranks that take turns in attention: all, or where there are fewer key heads so many neighbours.
+  const int64_t owners = std::min(n, m.num_key_value_heads), r = heads.rank();
+  const int64_t buckets = model.parallel().tsp_head_buckets, turns = owners * buckets;
   const int64_t s = size_of(model.local().types().stream),
                 a = size_of(model.local().types().activation);
   const int64_t passes = model.micro_batches_per_step() * m.num_hidden_layers;
@@ -93,13 +94,14 @@ Traffic formula(const Trainer& trainer) {
   const int64_t S_a = round_up(qkv, Arena::kAlign / s) + round_up(conv, Arena::kAlign / s) + o,
                 S_m = round_up(gate_up, Arena::kAlign / s) + down;
   const int64_t T = trainer.recipe().train.micro_batch * trainer.recipe().data.sequence_length / R;
-  const char* ranks = turns < n ? "heads" : "tsp";  // the group
+  const char* ranks = owners < n ? "heads" : "tsp";  // the group
   Traffic rows;
-  if (turns < n) add_zero_of_heads(trainer, rows);
+  if (owners < n) add_zero_of_heads(trainer, rows);
   for (int64_t turn = 0; turn < turns; ++turn) {
     rows[{ranks, Op::kBroadcast, "attention weights"}] +=
-        2 * passes * broadcast(turns, r, turn, S_a, a);
-    rows[{ranks, Op::kReduce, "attention gradients"}] += passes * reduce(turns, r, turn, S_a, s);
+        2 * passes * broadcast(owners, r, turn / buckets, S_a, a);
+    rows[{ranks, Op::kReduce, "attention gradients"}] +=
+        passes * reduce(owners, r, turn / buckets, S_a, s);
     rows[{"cp", Op::kAllGather, "keys values"}] +=
         4 * passes * moved_evenly(Op::kAllGather, R, cp.rank(), R * T * K * D, a);
     rows[{"cp", Op::kReduceScatter, "keys values gradient"}] +=
@@ -134,13 +136,18 @@ void expect_formula(const Settings& s) {
 }
 
 TEST(TspTraffic, RealAndRecordedCountersAreTheFormulas) {
-  for (const auto& [tsp, cp, keys] :
-       {std::array{2, 1, 4}, {4, 1, 4}, {2, 2, 4}, {4, 1, 2}, {4, 2, 2}})
+  for (const auto& [tsp, cp, keys, buckets] : {std::array{2, 1, 4, 1},
+                                               {2, 1, 4, 2},
+                                               {4, 1, 4, 1},
+                                               {2, 2, 4, 1},
+                                               {4, 1, 2, 1},
+                                               {4, 2, 2, 1},
+                                               {2, 2, 8, 2}})
     for (const char* precision : {"bf16", "fp32", "fp64"})
       for (const int zero : {0, 1, 3})
         for (const bool recompute : {false, true})
           for (const bool cca : {false, true})
-            expect_formula({tsp, cp, keys, zero, recompute, cca, precision});
+            expect_formula({tsp, cp, keys, buckets, zero, recompute, cca, precision});
 }
 
 }  // namespace
