@@ -391,6 +391,14 @@ std::vector<ParityCase> make_cases() {
         {"parallel.tsp=4", "parallel.tsp_head_buckets=2", "parallel.zero=2"},
         join(keys, kEightKeys));
   }
+  // 2 and 4 query heads a key head.
+  for (const std::string heads : {"8", "16"})
+    for (const auto& [model, keys] : {folded[0], folded[7]})
+      for (const std::string buckets : {"1", "2"})
+        add("tsp2_" + heads + "_heads_buckets" + buckets + "_" + model, 2,
+            {"parallel.tsp=2", "parallel.tsp_head_buckets=" + buckets},
+            join(join(keys, kFourKeys),
+                 {"model.num_attention_heads=" + heads, "model.head_dim=4"}));
   add("pp2_tsp2_buckets2_qwen3_owner", 4,
       {"parallel.pp=2", "parallel.tsp=2", "parallel.tsp_head_buckets=2", "parallel.muon=owner"},
       join(kQwen3, kFourKeys));
