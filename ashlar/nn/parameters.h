@@ -63,8 +63,8 @@ struct ParameterInfo {
   int64_t halves = 1;        // 2: gate over up in each of them, which Muon may take apart
   Applied applied = Applied::kLayer;
   std::vector<Cut> cuts{};
-  // Filled in by the model: the parts of all shares stand here, one after another (of vectors,
-  // where shares of products travel: UnitSplit::cuts).
+  // Filled in by the model: the parts of all shares, bucket by bucket, stand here one after another
+  // (of vectors, where shares of products travel: UnitSplit::cuts).
   bool share_after_share = false;
   // The embedding, where the head is the same tensor: it stands on both ends of a pipeline.
   bool at_both_ends = false;

@@ -47,9 +47,10 @@ struct Stage {
 // How the tensors of a share are shared among ranks, where not all alike.  Tensors that other ranks
 // hold make a unit of their own (nn/weights.h).
 struct UnitSplit {
-  // Those that are cut by heads or width, from those that are not; they are packed by those who run
-  // the layers with all shares (parallel/tsp.h).
-  bool cuts = false;
+  // So many units of those that are cut by heads or width, which are packed by those who run the
+  // layers with all shares (parallel/tsp.h).  0: they stand with the others.  1: one unit.  2: one
+  // of heads, one of width, which other ranks share.
+  int cuts = 0;
   bool experts = false;    // those that are cut by experts, from the others
   bool embedding = false;  // the embedding, from the rest of the root
   int per_block() const { return 1 + cuts + experts; }
@@ -57,6 +58,9 @@ struct UnitSplit {
 
 struct Share {
   Fraction heads, width, expert_width, experts;
+  // So many equal parts of the heads here, one after another, are run with at a time
+  // (parallel/tsp.h).
+  int head_buckets = 1;
   // Where experts are cut: room for so many times the rows that an even load gives them.
   double expert_rows = 1.0;
   Fraction uncut;  // of the tensors that nobody cuts: `count` shares hold each, whole

@@ -23,16 +23,15 @@
 namespace ashlar::nn {
 namespace {
 
-// By heads or width.
-bool is_cut_by_layer(const ParameterInfo& info) {
-  return info.is_cut_by(Grain::kQueryHead) || info.is_cut_by(Grain::kKeyHead) ||
-         info.is_cut_by(Grain::kWidth);
+bool is_cut_by_heads(const ParameterInfo& info) {
+  return info.is_cut_by(Grain::kQueryHead) || info.is_cut_by(Grain::kKeyHead);
 }
 
 // Which of the units of its block a product is of.
 int64_t unit_in_block(const ParameterInfo& info, const UnitSplit& split) {
   if (split.experts && info.is_cut_by(Grain::kExpert)) return 1 + split.cuts;
-  return split.cuts && is_cut_by_layer(info) ? 1 : 0;
+  if (is_cut_by_heads(info)) return std::min(split.cuts, 1);
+  return info.is_cut_by(Grain::kWidth) ? split.cuts : 0;
 }
 
 Units units_of(const ModelSpec& spec, const UnitSplit& split) {
@@ -46,11 +45,11 @@ void finish(Stored& stored, int64_t block, const Units& units, const Share& shar
   if (stored.is_product()) {
     const int64_t unit = unit_in_block(first, share.units);
     stored.unit = units.first_of(block) + unit;
-    stored.is_packed = !share.units.cuts || unit != 1;
+    stored.is_packed = unit == 0 || unit > share.units.cuts;
   } else if (first.at_both_ends && units.embedding) {
     stored.unit = units.size() - 1;
   }
-  if (!stored.is_product() && share.units.cuts && is_cut_by_layer(first))
+  if (!stored.is_product() && share.units.cuts > 0 && is_cut_by_heads(first))
     for (ParameterInfo& info : stored.logical) info.share_after_share = true;
   stored.rows = {0};
   for (const ParameterInfo& info : stored.logical) {

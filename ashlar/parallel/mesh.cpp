@@ -53,12 +53,20 @@ std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stage
   return borders;
 }
 
+int num_head_shares(const ParallelSpec& resolved, const ModelSpec& whole) {
+  const auto num_keys = [](const auto& mixer) { return mixer.num_key_heads; };
+  return int(std::min(resolved.tsp, std::visit(num_keys, whole.blocks[0].mixer)));
+}
+
 nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int rank) {
   const Mesh mesh = Mesh::of(resolved);
   nn::Share share = nn::Share::even(mesh.coordinate(rank, Axis::kTp), int(resolved.tp));
   if (resolved.tsp > 1) {
-    share.heads = share.width = {mesh.coordinate(rank, Axis::kTsp), int(resolved.tsp)};
-    share.units.cuts = true;
+    const int tsp = mesh.coordinate(rank, Axis::kTsp), heads = num_head_shares(resolved, whole);
+    share.heads = {tsp % heads, heads};
+    share.width = {tsp, int(resolved.tsp)};
+    share.head_buckets = int(resolved.tsp_head_buckets);
+    share.units.cuts = heads < resolved.tsp ? 2 : 1;
   }
   const int data = mesh.number_within(rank, kTokenAxes);
   share.experts = {data % int(resolved.ep), int(resolved.ep)};
@@ -72,7 +80,7 @@ nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int ran
   return share;
 }
 
-Groups::Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head)
+Groups::Groups(comm::Group& world, const ParallelSpec& resolved, const ModelSpec& whole)
     : world_(world), mesh_(Mesh::of(resolved)) {
   ASHLAR_ASSERT(world.size() == mesh_.num_ranks());
   data_ = along("data", kTokenAxes);
@@ -94,6 +102,12 @@ Groups::Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head)
       return comm::SplitKey{rank % ep, rank};
     });
   if (tsp_->size() > 1) cuts_data_ = along("cuts data", std::array{Axis::kDp, Axis::kCp});
+  if (const int heads = num_head_shares(resolved, whole); heads < tsp_->size()) {
+    heads_ = tsp_->split("heads", [&](int rank) { return comm::SplitKey{rank / heads, rank}; });
+    heads_data_ = data_->split("heads data", [&](int rank) {
+      return comm::SplitKey{rank % heads, rank};
+    });
+  }
   // Of ep and tsp one divides the other.
   const int products = std::max(ep, tsp_->size()) * tp_->size();
   if (ep > 1 || tsp_->size() > 1)
@@ -102,7 +116,7 @@ Groups::Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head)
     });
   if (pp_->size() == 1) return;
   losses_ = along("losses", std::array{Axis::kPp, Axis::kDp, Axis::kCp, Axis::kTsp});
-  if (!tied_head) return;
+  if (!whole.tied_head) return;
   const int last = pp_->size() - 1;
   ends_ = pp_->split("ends", [&](int rank) {
     return comm::SplitKey{rank == 0 || rank == last ? 0 : -1, rank};
@@ -111,8 +125,8 @@ Groups::Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head)
 
 std::vector<const comm::Group*> Groups::list() const {
   std::vector<const comm::Group*> list = {&world_, cp_.get(), tp_.get(), data_.get(), model_.get()};
-  for (const auto* group :
-       {&tsp_, &pp_, &losses_, &ep_, &cuts_data_, &experts_data_, &products_, &ends_})
+  for (const auto* group : {&tsp_, &pp_, &losses_, &ep_, &heads_, &cuts_data_, &heads_data_,
+                            &experts_data_, &products_, &ends_})
     if (*group && (*group)->size() > 1) list.push_back(group->get());
   return list;
 }

@@ -35,6 +35,9 @@ struct Mesh {
   int number_within(int rank, std::span<const Axis> axes) const;
 };
 
+// tsp ranks cut the heads into so many shares of whole key heads; where these are fewer than ranks,
+// rank r of tsp holds share r % shares, as others do.
+int num_head_shares(const ParallelSpec& resolved, const ModelSpec& whole);
 // The part of the model that `rank` of the mesh holds.
 nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int rank);
 // Where the blocks of a pipeline's virtual stages begin, and the end of the last: as even as can
@@ -47,8 +50,11 @@ std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stage
 //   cp            cp x tsp: ranks that share each sequence
 //   data          dp x cp x tsp: ranks that saw different tokens; they add up gradients and share
 //                 ZeRO's shards of what all of them hold
-//   cuts data     dp x cp: ranks of data with the same shares of heads and widths: what data is for
-//                 all other weights
+//   heads         neighbours in tsp that together hold all heads: tsp, or with fewer key heads than
+//                 ranks a part of it
+//   cuts data     dp x cp: ranks of data with the same shares of widths: what data is for all other
+//                 weights
+//   heads data    ranks of data with the same share of heads
 //   model         dp x cp x tsp x tp: ranks that together hold one copy of a stage's state, or
 //                 several
 //   losses        pp x dp x cp x tsp: ranks that together know the loss of every token
@@ -59,13 +65,13 @@ std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stage
 // A group of the same ranks as another is that group.
 //
 // Lanes (comm/group.h): compute waits for what cp, tsp and tp say, so that cp has the lane "keys",
-// tsp the lane "shards" and tp the lane "sums", apart from the bulk of ZeRO and Muon, which queues
-// with the run's decisions on the world's.  Where nothing is reduced over data ranks there is no
-// bulk to stand behind, and all is on the world's.
+// tsp and heads the lane "shards" and tp the lane "sums", apart from the bulk of ZeRO and Muon,
+// which queues with the run's decisions on the world's.  Where nothing is reduced over data ranks
+// there is no bulk to stand behind, and all is on the world's.
 class Groups {
  public:
   // Splits `world` in one order on every rank.  The world must have mesh.num_ranks() ranks.
-  Groups(comm::Group& world, const ParallelSpec& resolved, bool tied_head);
+  Groups(comm::Group& world, const ParallelSpec& resolved, const ModelSpec& whole);
 
   const Mesh& mesh() const { return mesh_; }
   comm::Group& world() const { return world_; }
@@ -81,6 +87,8 @@ class Groups {
   comm::Group& products() const { return products_ ? *products_ : *tp_; }
   comm::Group& experts_data() const { return experts_data_ ? *experts_data_ : *data_; }
   comm::Group& cuts_data() const { return cuts_data_ ? *cuts_data_ : *data_; }
+  comm::Group& heads() const { return heads_ ? *heads_ : *tsp_; }
+  comm::Group& heads_data() const { return heads_data_ ? *heads_data_ : cuts_data(); }
   comm::Group* ends() const { return ends_.get(); }
   // Every rank of the mesh.
   comm::Group& all() const { return pp_->size() > 1 ? world_ : *model_; }
@@ -96,7 +104,8 @@ class Groups {
   Mesh mesh_;
   std::unique_ptr<comm::Group> cp_, tsp_, tp_, data_, model_, pp_, ep_;
   // Null where not needed.
-  std::unique_ptr<comm::Group> losses_, cuts_data_, experts_data_, products_, ends_;
+  std::unique_ptr<comm::Group> losses_, cuts_data_, heads_, heads_data_, experts_data_, products_,
+      ends_;
 };
 
 }  // namespace ashlar::parallel

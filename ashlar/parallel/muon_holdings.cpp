@@ -10,6 +10,7 @@
 // are matched by number.  Both walk the tensors of the model, their placements and then the ranges.
 #include "ashlar/parallel/muon_holdings.h"
 
+#include <array>
 #include <map>
 
 #include "ashlar/optim/optimizer.h"
@@ -22,7 +23,6 @@ namespace {
 // A placement of a Muon tensor, in the flat state of ranks that hold the same.
 struct LocalStretch {
   int64_t tensor;
-  bool of_experts;  // divided by experts
   Placement place;
   nn::FlatRange at;
 };
@@ -32,16 +32,11 @@ class State {
   // group: whose ranks keep the matrices.
   State(const ModelSpec& whole, const ParallelSpec& parallel, const comm::Group& group,
         const Zero& zero, const OptimSpec& spec)
-      : group_(group),
-        zero_(zero),
-        spec_(spec),
-        tp_(int(parallel.tp)),
-        tsp_(int(parallel.tsp)),
-        ep_(int(parallel.ep)) {
+      : group_(group), zero_(zero), spec_(spec), tp_(int(parallel.tp)) {
     for (const int rank : group.world_ranks()) {
       const nn::Share share = share_of(parallel, whole, rank);
-      const auto [found, added] =
-          number_of_share_.try_emplace({share.heads.index, share.experts.index}, states_.size());
+      const auto [found, added] = number_of_share_.try_emplace(
+          {share.heads.index, share.width.index, share.experts.index}, states_.size());
       if (added) states_.push_back(stretches(whole, share));
       state_of_rank_.push_back(found->second);
     }
@@ -77,8 +72,8 @@ class State {
   // there are, and which this one is.
   std::pair<int, int> copy_of(int rank, const LocalStretch& s) const {
     if (zero_.stage() > 0) return {1, 0};
-    const int sharers = s.of_experts ? ep_ : zero_.is_cut(s.at.unit) ? tsp_ : 1;
-    return {group_.size() / tp_ / sharers, rank / tp_ / sharers};
+    const int parts = zero_.num_parts(s.at.unit);
+    return {group_.size() / tp_ / parts, rank / tp_ / parts};
   }
 
   std::vector<LocalStretch> stretches(const ModelSpec& whole, const nn::Share& share) {
@@ -93,8 +88,7 @@ class State {
       if (chosen.kind != OptimizerKind::kMuon) return;
       for (Placement& place : placements(info, share)) {
         range.numel = place.numel();
-        list.push_back({number_of(chosen, place.global_shape), info.is_cut_by(nn::Grain::kExpert),
-                        std::move(place), range});
+        list.push_back({number_of(chosen, place.global_shape), std::move(place), range});
         range.offset += range.numel;
       }
     });
@@ -116,10 +110,11 @@ class State {
   const comm::Group& group_;
   const Zero& zero_;
   const OptimSpec spec_;
-  const int tp_, tsp_, ep_;
+  const int tp_;
   std::map<std::string, int64_t> number_of_;
   std::vector<MuonTensor> tensors_;
-  std::map<std::pair<int, int>, size_t> number_of_share_;  // by part of the heads, of the experts
+  // By part of the heads, of the width, of the experts.
+  std::map<std::array<int, 3>, size_t> number_of_share_;
   std::vector<std::vector<LocalStretch>> states_;
   std::vector<size_t> state_of_rank_;
 };

@@ -59,8 +59,9 @@ std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share
     of_one.share_after_share = false;
     nn::Share part = share;
     list.push_back({info.shape, {}});
-    for (int i = 0; i < share.heads.count; ++i) {
-      part.heads.index = i;
+    const int num_parts = share.heads.count * share.head_buckets;
+    for (int i = 0; i < num_parts; ++i) {
+      part.heads = {i, num_parts};
       for (const Placement& placement : placements(of_one, part))
         list[0].boxes.insert(list[0].boxes.end(), placement.boxes.begin(), placement.boxes.end());
     }

@@ -42,7 +42,7 @@ RankModel::RankModel(const kernels::Context& ctx, Allocator& allocator, const Re
     : recipe_(recipe),
       parallel_(resolved),
       ctx_(ctx),
-      groups_(world, resolved, model_of(recipe.model).tied_head) {
+      groups_(world, resolved, model_of(recipe.model)) {
   take_share(allocator, compute);
   if (parallel_.tsp > 1) fold_layers(allocator);
   plan_step();
@@ -92,7 +92,7 @@ void RankModel::take_share(Allocator& allocator, DType compute) {
 }
 
 void RankModel::fold_layers(Allocator& allocator) {
-  shard_memory_ = fold_branches(ctx_, allocator, *model_, groups_.tsp());
+  shard_memory_ = fold_branches(ctx_, allocator, *model_, groups_);
 }
 
 void RankModel::plan_step() {

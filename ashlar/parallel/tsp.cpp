@@ -1,5 +1,6 @@
-// How it works.  Attention of D turns, in three slots (turn % 3) of weights and of gradients; part
-// p of turn t runs after part p - 1 of turn t + 1, so that keys fly meanwhile:
+// How it works.  Attention of D turns, in three slots (turn % 3; fewer where D is less) of weights
+// and of gradients; part p of turn t runs after part p - 1 of turn t + 1, so that keys fly
+// meanwhile:
 //
 //   begin      posts the broadcasts of turns 0, 1, 2
 //   acquire    at a turn's first part: waits for its weights, packs them
@@ -27,12 +28,12 @@ using nn::Carry;
 using nn::Pass;
 
 FoldedBranch::FoldedBranch(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
-                           Branches turns, comm::Group& tsp, const ShardCounts& counts,
+                           Branches turns, comm::Group& ranks, const ShardCounts& counts,
                            int num_alive)
     : held_(std::move(held)),
       turns_(std::move(turns)),
-      tsp_(tsp),
-      shards_(model, block, *held_, turns_, tsp.rank(), counts),
+      ranks_(ranks),
+      shards_(model, block, *held_, turns_, ranks, counts),
       num_alive_(num_alive) {}
 
 nn::BranchNeeds FoldedBranch::needs() const {
@@ -74,43 +75,51 @@ Tensor FoldedBranch::room_for_sum(const Context& ctx, const Pass& pass, const Te
 // --- attention ---
 
 FoldedMixer::FoldedMixer(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
-                         Branches turns, comm::Group& tsp)
-    : FoldedBranch(model, block, std::move(held), std::move(turns), tsp,
-                   {.weights = kSlots, .operands = kSlots, .gradients = kSlots}, 2) {}
+                         Branches turns, comm::Group& ranks)
+    : FoldedBranch(model, block, std::move(held), std::move(turns), ranks,
+                   {num_slots(model), num_slots(model), num_slots(model)}, 2),
+      num_slots_(num_slots(model)) {}
+
+// No more than turns.
+int FoldedMixer::num_slots(const nn::Model& model) {
+  const nn::Share& share = model.weights().share;
+  return std::min(kMostSlots, share.heads.count * share.head_buckets);
+}
 
 void FoldedMixer::post_weights(const Context& ctx, int turn) {
   if (turn >= num_turns()) return;
-  const auto slot = size_t(turn % kSlots);
+  const size_t slot = slot_of(turn);
+  const int owner = shards_.owner(turn);
   const Tensor message =
-      turn == tsp_.rank() ? shards_.own_message(ctx, slot) : shards_.weights(slot);
-  weights_come_[slot] = tsp_.broadcast(message, turn, "attention weights");
+      owner == ranks_.rank() ? shards_.own_message(ctx, turn, slot) : shards_.weights(slot);
+  weights_come_[slot] = ranks_.broadcast(message, owner, "attention weights");
 }
 
 void FoldedMixer::begin(const Context& ctx) {
-  for (int turn = 0; turn < kSlots; ++turn) post_weights(ctx, turn);
+  for (int turn = 0; turn < num_slots_; ++turn) post_weights(ctx, turn);
 }
 
 void FoldedMixer::acquire(const Context& ctx, int turn, bool backward) {
-  const auto slot = size_t(turn % kSlots);
+  const size_t slot = slot_of(turn);
   weights_come_[slot].wait();
   shards_.use(ctx, turn, shards_.weights(slot), slot, slot, backward);
 }
 
 void FoldedMixer::release(const Context& ctx, int turn) {
-  post_weights(ctx, turn + kSlots);
+  post_weights(ctx, turn + num_slots_);
 }
 
 void FoldedMixer::reduce(int turn) {
-  const auto slot = size_t(turn % kSlots);
+  const size_t slot = slot_of(turn);
   const Tensor& sum = shards_.gradient(slot);
-  gradients_leave_[slot] = tsp_.reduce(sum, sum, turn, "attention gradients");
+  gradients_leave_[slot] = ranks_.reduce(sum, sum, shards_.owner(turn), "attention gradients");
 }
 
 void FoldedMixer::finish_reduce(const Context& ctx, const Pass& pass, int turn) {
   if (turn < 0) return;
-  const auto slot = size_t(turn % kSlots);
+  const size_t slot = slot_of(turn);
   gradients_leave_[slot].wait();
-  if (turn == tsp_.rank()) shards_.keep_gradient(ctx, slot, pass.accumulate);
+  if (shards_.owner(turn) == ranks_.rank()) shards_.keep_gradient(ctx, turn, slot, pass.accumulate);
 }
 
 void FoldedMixer::forward(const Context& ctx, const Pass& pass, int, const Tensor& a_TH,
@@ -132,7 +141,7 @@ void FoldedMixer::backward(const Context& ctx, const Pass& pass, int, const Back
   std::optional<Arena::Scope> scope;
   skew(num_turns(), num_parts, true, [&](int turn, int part) {
     if (part == 0) {
-      finish_reduce(ctx, pass, turn - kSlots);
+      finish_reduce(ctx, pass, turn - num_slots_);
       acquire(ctx, turn, true);
     }
     if (part == 1) scope.emplace(*ctx.workspace);
@@ -145,31 +154,32 @@ void FoldedMixer::backward(const Context& ctx, const Pass& pass, int, const Back
     release(ctx, turn);
     reduce(turn);
   });
-  for (int turn = num_turns() - kSlots; turn < num_turns(); ++turn) finish_reduce(ctx, pass, turn);
+  for (int turn = num_turns() - num_slots_; turn < num_turns(); ++turn)
+    finish_reduce(ctx, pass, turn);
   if (da.dtype != t.da.dtype) copy(ctx, da, t.da);
 }
 
 // --- MLP ---
 
 FoldedMlp::FoldedMlp(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
-                     Branches turns, comm::Group& tsp)
-    : FoldedBranch(model, block, std::move(held), std::move(turns), tsp,
+                     Branches turns, comm::Group& ranks)
+    : FoldedBranch(model, block, std::move(held), std::move(turns), ranks,
                    {.weights = 2, .operands = 1, .gradients = 2}, 1) {}
 
 int FoldedMlp::rank_after(int steps) const {
-  return (tsp_.rank() + steps + 2 * tsp_.size()) % tsp_.size();
+  return (ranks_.rank() + steps + 2 * ranks_.size()) % ranks_.size();
 }
 
 void FoldedMlp::post(Hop& hop, int steps, const Tensor& send, const Tensor& receive,
                      std::string_view label) {
   hop.send = {rank_after(steps), send};
   hop.receive = {rank_after(-steps), receive};
-  hop.work = tsp_.send_receive({&hop.send, 1}, {&hop.receive, 1}, label);
+  hop.work = ranks_.send_receive({&hop.send, 1}, {&hop.receive, 1}, label);
 }
 
 void FoldedMlp::forward(const Context& ctx, const Pass& pass, int, const Tensor& a_TH,
                         const Carry& carry, const Tensor& o_TH) {
-  Tensor here = shards_.own_message(ctx, 0);
+  Tensor here = shards_.own_message(ctx, ranks_.rank(), 0);
   for (int step = 0; step < num_turns(); ++step) {
     const int turn = rank_after(-step);
     const Tensor& next = shards_.weights(size_t(step + 1) % 2);
@@ -185,7 +195,7 @@ void FoldedMlp::backward(const Context& ctx, const Pass& pass, int, const Backwa
   const int last = num_turns() - 1;
   const BackwardTensors tensors{
       .a = t.a, .d_o = t.d_o, .da = room_for_sum(ctx, pass, t.da), .carry = {}};
-  post(weights_, -1, shards_.own_message(ctx, 1), shards_.weights(0), "mlp weights");
+  post(weights_, -1, shards_.own_message(ctx, ranks_.rank(), 1), shards_.weights(0), "mlp weights");
   weights_.work.wait();
   for (int step = 0; step <= last; ++step) {
     const int turn = rank_after(step + 1);
@@ -203,29 +213,32 @@ void FoldedMlp::backward(const Context& ctx, const Pass& pass, int, const Backwa
       post(gradients_, -1, shards_.gradient(slot), shards_.gradient(other), "mlp gradients");
     weights_.work.wait();
   }
-  shards_.keep_gradient(ctx, size_t(last) % 2, pass.accumulate);
+  shards_.keep_gradient(ctx, ranks_.rank(), size_t(last) % 2, pass.accumulate);
   if (tensors.da.dtype != t.da.dtype) copy(ctx, tensors.da, t.da);
 }
 
 // --- a model ---
 
 ShardMemory fold_branches(const Context& ctx, Allocator& allocator, nn::Model& model,
-                          comm::Group& tsp) {
+                          const Groups& groups) {
   std::vector<BranchShards*> all;
-  const auto turns_of = [&](auto make, const auto& spec) {
+  const auto turns_of = [](int num_turns, auto make, const auto& spec) {
     FoldedBranch::Branches turns;
-    for (int turn = 0; turn < tsp.size(); ++turn) turns.push_back(make(spec));
+    for (int turn = 0; turn < num_turns; ++turn) turns.push_back(make(spec));
     return turns;
   };
+  comm::Group &heads = groups.heads(), &widths = groups.tsp();
+  const int head_turns = heads.size() * model.weights().share.head_buckets;
   model.weights().for_each_block([&](nn::Block& block, int64_t l) {
     const BlockSpec& spec = model.spec().blocks[size_t(l)];
-    auto mixer = std::make_unique<FoldedMixer>(model, l, std::move(block.mixer),
-                                               turns_of(nn::make_mixer, spec.mixer), tsp);
+    auto mixer = std::make_unique<FoldedMixer>(
+        model, l, std::move(block.mixer), turns_of(head_turns, nn::make_mixer, spec.mixer), heads);
     all.push_back(&mixer->shards());
     block.mixer = std::move(mixer);
     if (!std::holds_alternative<MlpSpec>(spec.feed_forward)) return;
-    auto mlp = std::make_unique<FoldedMlp>(model, l, std::move(block.feed_forward),
-                                           turns_of(nn::make_feed_forward, spec.feed_forward), tsp);
+    auto mlp = std::make_unique<FoldedMlp>(
+        model, l, std::move(block.feed_forward),
+        turns_of(widths.size(), nn::make_feed_forward, spec.feed_forward), widths);
     all.push_back(&mlp->shards());
     block.feed_forward = std::move(mlp);
   });

@@ -26,7 +26,7 @@
 #include <array>
 #include <optional>
 
-#include "ashlar/comm/group.h"
+#include "ashlar/parallel/mesh.h"
 #include "ashlar/parallel/tsp_shards.h"
 
 namespace ashlar::parallel {
@@ -54,10 +54,11 @@ class FoldedBranch : public nn::Branch {
   BranchShards& shards() { return shards_; }
 
  protected:
-  // held: the branch that holds this rank's weights.  turns: one for every rank of tsp.
+  // held: the branch that holds this rank's weights.  turns: as many for every rank of `ranks`,
+  // which together hold all shares.
   // num_alive: turns that are between their first part and their last at a time.
   FoldedBranch(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
-               Branches turns, comm::Group& tsp, const ShardCounts& counts, int num_alive);
+               Branches turns, comm::Group& ranks, const ShardCounts& counts, int num_alive);
   int num_turns() const { return int(turns_.size()); }
   // The pass through one turn, the first of all or a later one.
   static nn::Pass pass_of(const nn::Pass& pass, int turn, bool first);
@@ -66,32 +67,35 @@ class FoldedBranch : public nn::Branch {
 
   const std::unique_ptr<nn::Branch> held_;
   const Branches turns_;
-  comm::Group& tsp_;
+  comm::Group& ranks_;
   BranchShards shards_;
 
  private:
   const int num_alive_;
 };
 
-// Attention.
+// Attention, of several turns for every rank where its heads are cut into buckets.
 class FoldedMixer final : public FoldedBranch {
  public:
   FoldedMixer(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
-              Branches turns, comm::Group& tsp);
+              Branches turns, comm::Group& ranks);
   void forward(const kernels::Context&, const nn::Pass&, int part, const Tensor& a_TH,
                const nn::Carry&, const Tensor& o_TH) override;
   void backward(const kernels::Context&, const nn::Pass&, int part,
                 const nn::BackwardTensors&) override;
 
  private:
-  static constexpr int kSlots = 3;
+  static constexpr int kMostSlots = 3;
+  static int num_slots(const nn::Model& model);
+  size_t slot_of(int turn) const { return size_t(turn % num_slots_); }
   void post_weights(const kernels::Context&, int turn);
   void begin(const kernels::Context&);
   void acquire(const kernels::Context&, int turn, bool backward);
   void release(const kernels::Context&, int turn);
   void reduce(int turn);
   void finish_reduce(const kernels::Context&, const nn::Pass&, int turn);
-  std::array<comm::Work, kSlots> weights_come_, gradients_leave_;
+  const int num_slots_;
+  std::array<comm::Work, kMostSlots> weights_come_, gradients_leave_;
 };
 
 // A feed-forward of one part forward, and two backward, of which the second makes the gradients of
@@ -99,7 +103,7 @@ class FoldedMixer final : public FoldedBranch {
 class FoldedMlp final : public FoldedBranch {
  public:
   FoldedMlp(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held, Branches turns,
-            comm::Group& tsp);
+            comm::Group& ranks);
   void forward(const kernels::Context&, const nn::Pass&, int part, const Tensor& a_TH,
                const nn::Carry&, const Tensor& o_TH) override;
   void backward(const kernels::Context&, const nn::Pass&, int part,
@@ -122,6 +126,6 @@ class FoldedMlp final : public FoldedBranch {
 struct ShardMemory {
   Arena weights{Device::kMeta}, gradients{Device::kMeta};
 };
-ShardMemory fold_branches(const kernels::Context&, Allocator&, nn::Model&, comm::Group& tsp);
+ShardMemory fold_branches(const kernels::Context&, Allocator&, nn::Model&, const Groups&);
 
 }  // namespace ashlar::parallel

@@ -7,6 +7,7 @@ namespace ashlar::parallel {
 namespace {
 
 using kernels::Context;
+using kernels::Matrix;
 using nn::Stored;
 
 // Lists the branch, whose shapes are then those of the share: its products, and what all ranks hold
@@ -22,7 +23,7 @@ struct Listed {
 };
 
 // Of what all ranks hold whole, `stored` is the part that turn `turn` of so many reads: all of it,
-// or where it stands share after share the turn's.
+// or where the parts of all turns stand one after another that of the turn.
 void view_whole(const nn::Weight& all, int turn, int num_turns, const Stored& stored) {
   const bool parts = !stored.logical[0].cuts.empty();
   const auto part = [&](const Tensor& tensor) {
@@ -35,29 +36,35 @@ void view_whole(const nn::Weight& all, int turn, int num_turns, const Stored& st
 
 nn::Share share_of_turn(const nn::Model& model, int turn) {
   nn::Share share = model.weights().share;
-  share.heads.index = share.width.index = turn;
+  share.heads = {turn, share.heads.count * share.head_buckets};
+  share.width.index = turn;
   return share;
+}
+
+// Of several logical tensors one after another.
+Shape shape_of(const Stored& stored, const nn::Share& share) {
+  Shape shape = local_shape(stored.logical[0], share);
+  for (size_t i = 1; i < stored.logical.size(); ++i)
+    shape[0] += local_shape(stored.logical[i], share)[0];
+  return shape;
+}
+
+Matrix matrix_of(const Tensor& tensor, const Shape& shape) {
+  return Matrix::of(tensor.view({shape[0], shape.numel() / shape[0]}));
 }
 
 }  // namespace
 
 BranchShards::BranchShards(const nn::Model& model, int64_t block, nn::Branch& held,
-                           std::span<const std::unique_ptr<nn::Branch>> turns, int rank,
-                           const ShardCounts& counts)
-    : types_(model.types()), rank_(rank), counts_(counts) {
-  Listed own(model, block, held, model.weights().share);
+                           std::span<const std::unique_ptr<nn::Branch>> turns,
+                           const comm::Group& ranks, const ShardCounts& counts)
+    : types_(model.types()),
+      rank_(ranks.rank()),
+      num_buckets_(int(turns.size()) / ranks.size()),
+      counts_(counts) {
+  const nn::Share& share = model.weights().share;
+  Listed own(model, block, held, share);
   held_ = std::move(own.products);
-  const int64_t align = Arena::kAlign / size_of(types_.stream);
-  for (const Stored& stored : held_) {
-    begins_.push_back(round_up(numel_, align));
-    numel_ = begins_.back() + stored.operand_shape.numel();
-  }
-  const auto lies_right = [&](size_t i) {
-    const Tensor &first = this->held(0).gradient, &at = this->held(i).gradient;
-    return first.device == Device::kMeta ||
-           at.data - first.data == begins_[i] * size_of(types_.stream);
-  };
-  for (size_t i = 0; i < held_.size(); ++i) ASHLAR_ASSERT(lies_right(i));
   for (size_t turn = 0; turn < turns.size(); ++turn) {
     Listed listed(model, block, *turns[turn], share_of_turn(model, int(turn)));
     ASHLAR_ASSERT(listed.products.size() == held_.size());
@@ -65,18 +72,62 @@ BranchShards::BranchShards(const nn::Model& model, int64_t block, nn::Branch& he
       view_whole(*own.whole[i].weight, int(turn), int(turns.size()), listed.whole[i]);
     turns_.push_back(std::move(listed.products));
   }
+  const int64_t align = Arena::kAlign / size_of(types_.stream);
+  const nn::Share first = share_of_turn(model, rank_ * num_buckets_);
+  for (const Stored& stored : held_) {
+    shapes_.push_back(shape_of(stored, first));
+    begins_.push_back(round_up(numel_, align));
+    numel_ = begins_.back() + shapes_.back().numel();
+  }
+  for (int bucket = 0; bucket < num_buckets_; ++bucket)
+    find_rects(share, share_of_turn(model, rank_ * num_buckets_ + bucket));
+  const auto lies_right = [&](size_t i) {
+    const Tensor &zero = this->held(0).gradient, &at = this->held(i).gradient;
+    return zero.device == Device::kMeta ||
+           at.data - zero.data == begins_[i] * size_of(types_.stream);
+  };
+  for (size_t i = 0; i < held_.size(); ++i) ASHLAR_ASSERT(num_buckets_ > 1 || lies_right(i));
+}
+
+void BranchShards::find_rects(const nn::Share& held, const nn::Share& bucket) {
+  std::vector<Rect>& rects = rects_.emplace_back();
+  for (size_t i = 0; i < held_.size(); ++i) {
+    int64_t held_begin = 0, begin = 0;  // of the logical tensor's rows
+    for (const nn::ParameterInfo& info : held_[i].logical) {
+      ASHLAR_ASSERT(info.cuts.size() == 1);
+      const nn::Cut& cut = info.cuts[0];
+      const Shape here = local_shape(info, held), there = local_shape(info, bucket);
+      int64_t held_at = 0, at = 0;  // of the section in the dim that is cut
+      for (const nn::Section& section : cut.sections) {
+        const nn::Portion all = portion_of(section, held), part = portion_of(section, bucket);
+        const int64_t from = held_at + part.begin - all.begin;
+        if (part.size() > 0 && cut.dim == 0)
+          rects.push_back(
+              {i, part.size(), here.numel() / here[0], held_begin + from, 0, begin + at, 0});
+        if (part.size() > 0 && cut.dim == 1)
+          rects.push_back({i, here[0], part.size(), held_begin, from, begin, at});
+        held_at += all.size(), at += part.size();
+      }
+      held_begin += here[0], begin += there[0];
+    }
+  }
+}
+
+bool BranchShards::travels_as_held() const {
+  return num_buckets_ == 1 && held(0).value.dtype == types_.activation;
 }
 
 void BranchShards::take_room(const Context& ctx, Arena& weights, Arena& gradients) {
   weights_.clear(), gradients_.clear(), operands_.clear();
-  for (size_t i = 0; i < counts_.weights; ++i)
+  for (int i = 0; i < counts_.weights; ++i)
     weights_.push_back(weights.take(types_.activation, {numel_}));
-  for (size_t i = 0; i < counts_.gradients; ++i)
+  for (int i = 0; i < counts_.gradients; ++i)
     gradients_.push_back(gradients.take(types_.stream, {numel_}));
-  for (size_t i = 0; i < counts_.operands; ++i) {
+  for (int i = 0; i < counts_.operands; ++i) {
     std::vector<Packed>& packed = operands_.emplace_back();
-    for (const Stored& stored : held_) {
-      const kernels::Operand operand{stored.weight->value.view(stored.operand_shape), {}, {}};
+    for (const Stored& stored : turns_[0]) {
+      const kernels::Operand operand{
+          {nullptr, types_.activation, Device::kMeta, stored.operand_shape}, {}, {}};
       const auto layout =
           operand_layout(ctx, operand.groups(), operand.n(), operand.k(), types_.compute, true);
       const auto take = [&](int64_t numel) {
@@ -87,35 +138,51 @@ void BranchShards::take_room(const Context& ctx, Arena& weights, Arena& gradient
   }
 }
 
-Tensor BranchShards::part(const Tensor& share, size_t i) const {
-  return share.slice(begins_[i], begins_[i] + held_[i].operand_shape.numel());
+Tensor BranchShards::part(const Tensor& message, size_t i) const {
+  return message.slice(begins_[i], begins_[i] + shapes_[i].numel());
 }
 
-Tensor BranchShards::own_message(const Context& ctx, size_t slot) const {
+Matrix BranchShards::in_message(const Rect& rect, const Tensor& message) const {
+  return matrix_of(part(message, rect.i), shapes_[rect.i])
+      .row_range(rect.row, rect.row + rect.rows)
+      .columns(rect.col, rect.col + rect.cols);
+}
+
+Matrix BranchShards::in_held(const Rect& rect, const Tensor& product) {
+  return matrix_of(product, product.shape)
+      .row_range(rect.held_row, rect.held_row + rect.rows)
+      .columns(rect.held_col, rect.held_col + rect.cols);
+}
+
+Tensor BranchShards::own_message(const Context& ctx, int turn, size_t slot) const {
   const Tensor& first = held(0).value;
-  if (first.dtype == types_.activation) return {first.data, first.dtype, first.device, {numel_}};
-  for (size_t i = 0; i < held_.size(); ++i) copy(ctx, held(i).value, part(weights_[slot], i));
+  if (travels_as_held()) return {first.data, first.dtype, first.device, {numel_}};
+  for (const Rect& rect : rects_[size_t(turn % num_buckets_)])
+    copy(ctx, in_held(rect, held(rect.i).value), in_message(rect, weights_[slot]));
   return weights_[slot];
 }
 
 void BranchShards::use(const Context& ctx, int turn, const Tensor& weights, size_t operands,
                        size_t gradient, bool backward) const {
+  const bool reads_held = owner(turn) == rank_ && num_buckets_ == 1;
   for (size_t i = 0; i < held_.size(); ++i) {
-    nn::Weight& w = *turns_[size_t(turn)][i].weight;
+    const Stored& stored = turns_[size_t(turn)][i];
+    nn::Weight& w = *stored.weight;
     const Packed& packed = operands_[operands][i];
-    w.value = turn == rank_ ? held(i).value : part(weights, i).view(held(i).value.shape);
-    w.gradient = part(gradients_[gradient], i).view(held(i).gradient.shape);
-    w.operand = {.w = w.value.view(held_[i].operand_shape),
+    w.value = reads_held ? held(i).value : part(weights, i).view(shapes_[i]);
+    w.gradient = part(gradients_[gradient], i).view(shapes_[i]);
+    w.operand = {.w = w.value.view(stored.operand_shape),
                  .forward = packed.forward,
                  .backward = backward ? packed.backward : Tensor{}};
     pack(ctx, w.operand);
   }
 }
 
-void BranchShards::keep_gradient(const Context& ctx, size_t slot, bool accumulate) const {
-  for (size_t i = 0; i < held_.size(); ++i) {
-    const Tensor sum = part(gradients_[slot], i);
-    accumulate ? add(ctx, sum, held(i).gradient) : copy(ctx, sum, held(i).gradient);
+void BranchShards::keep_gradient(const Context& ctx, int turn, size_t slot, bool accumulate) const {
+  for (const Rect& rect : rects_[size_t(turn % num_buckets_)]) {
+    const Matrix sum = in_message(rect, gradients_[slot]);
+    const Matrix to = in_held(rect, held(rect.i).gradient);
+    accumulate ? add(ctx, sum, to) : copy(ctx, sum, to);
   }
 }
 

@@ -61,11 +61,12 @@ Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, c
       stage_(groups.data().size() == 1 ? 0 : int(spec.zero)),
       overlap_(spec.overlap),
       packed_(operand_layout(ctx, 1, 64, 64, model.types().compute, true).forward_numel > 0),
-      slots_are_read_(!packed_ || model.weights().share.units.cuts),
+      slots_are_read_(!packed_ || model.weights().share.units.cuts > 0),
       mesh_(groups.mesh()),
       ends_(groups.ends()),
       families_{make_family(spec, groups.data(), kWhole),
-                make_family(spec, groups.cuts_data(), kCuts),
+                make_family(spec, groups.heads_data(), kHeads),
+                make_family(spec, groups.cuts_data(), kWidths),
                 make_family(spec, groups.experts_data(), kExperts),
                 make_family(spec, groups.data(), kEmbedding)},
       units_(size_t(model.num_units())),
@@ -84,7 +85,7 @@ Zero::FamilyIndex Zero::index_of(int64_t unit) const {
   const nn::UnitSplit& split = model_.weights().share.units;
   const int64_t in_block = units.of_block(unit) ? (unit - 1) % units.per_block : 0;
   if (split.experts && in_block == units.per_block - 1) return kExperts;
-  if (split.cuts && in_block == 1) return kCuts;
+  if (0 < in_block && in_block <= split.cuts) return in_block == 1 ? kHeads : kWidths;
   return split.embedding && unit == units.size() - 1 ? kEmbedding : kWhole;
 }
 
@@ -97,9 +98,10 @@ Zero::Family Zero::make_family(const ParallelSpec& spec, comm::Group& ranks,
   return {&ranks,
           Shards(std::move(numel), ranks.size(), spec.zero_layout,
                  std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width),
-          index == kExperts ? int(spec.ep)
-          : index == kCuts  ? int(spec.tsp)
-                            : 1};
+          index == kExperts  ? int(spec.ep)
+          : index == kHeads  ? num_head_shares(spec, model_.spec())
+          : index == kWidths ? int(spec.tsp)
+                             : 1};
 }
 
 std::vector<Range> Zero::kept(int64_t unit, int world_rank) const {

@@ -1,7 +1,7 @@
 // Data parallelism with ZeRO: what the ranks that hold the same weights and saw other tokens share
-// of the state, and when it travels.  They are the data group (dp x cp x tsp); of weights that tsp
-// ranks divide, its ranks with the same share (dp x cp); of experts that ep ranks divide, those
-// with the same ones.
+// of the state, and when it travels.  They are the data group (dp x cp x tsp); of heads and widths
+// that tsp ranks divide, its ranks with the same share (dp x cp, and those of tsp that hold the
+// same heads); of experts that ep ranks divide, those with the same ones.
 //
 //   stage  a rank keeps whole                   and a shard of         collectives of a step
 //   0      weights, gradients, optimizer state  -                      all_reduce gradients
@@ -69,8 +69,8 @@ class Zero final : public nn::Residency {
   // Who shares the unit: the group, and how it is cut among its ranks.
   comm::Group& ranks_of(int64_t unit) const { return *family_of(unit).ranks; }
   const Shards& shards_of(int64_t unit) const { return family_of(unit).shards; }
-  // Whether heads or width cut the unit's tensors, and tsp ranks hold other parts of them.
-  bool is_cut(int64_t unit) const { return index_of(unit) == kCuts; }
+  // So many neighbours of the data group hold other parts of the unit's tensors each.
+  int num_parts(int64_t unit) const { return family_of(unit).stride; }
   // What a rank of the model group keeps of a unit where it is sharded.
   std::vector<Range> kept(int64_t unit, int world_rank) const;
   // The parts of the trained tensors that this rank keeps, and the tensors they are parts of.
@@ -114,14 +114,17 @@ class Zero final : public nn::Residency {
     Shards shards;  // of all units; those of other families are empty here
     int stride;     // the ranks of the family are every stride-th of the data group
   };
-  enum FamilyIndex : size_t { kWhole, kCuts, kExperts, kEmbedding };
+  // kHeads: and what is cut by width, where the same ranks share both.
+  enum FamilyIndex : size_t { kWhole, kHeads, kWidths, kExperts, kEmbedding };
   FamilyIndex index_of(int64_t unit) const;
   const Family& family_of(int64_t unit) const { return families_[index_of(unit)]; }
   Family make_family(const ParallelSpec&, comm::Group& ranks, FamilyIndex index) const;
 
   bool sharded() const { return stage_ > 0; }
   // Whether the unit's operands stay as they are when its whole weights go.
-  bool stays_packed(int64_t unit) const { return packed_ && index_of(unit) != kCuts; }
+  bool stays_packed(int64_t unit) const {
+    return packed_ && index_of(unit) != kHeads && index_of(unit) != kWidths;
+  }
   bool is_root(int64_t unit) const { return !model_.flat().units.of_block(unit); }
   // Units [first, end) of a block.
   std::pair<int64_t, int64_t> units_of(int64_t block) const;

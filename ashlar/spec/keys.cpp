@@ -243,6 +243,8 @@ Rows parallel() {
       integer("parallel.tp", p, &P::tp, ranks, "ranks that share heads and expert widths"),
       integer("parallel.tsp", p, &P::tsp, ranks,
               "ranks that share each sequence as well as heads and widths, which travel"),
+      integer("parallel.tsp_head_buckets", p, &P::tsp_head_buckets, ranks,
+              "parts of a tsp rank's key heads whose keys are gathered one after another"),
       integer("parallel.ep", p, &P::ep, ranks,
               "of dp x cp x tsp ranks, those that share the experts"),
       number("parallel.expert_rows", p, &P::expert_rows, {1.0, 1e6},

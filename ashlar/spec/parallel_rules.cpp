@@ -89,23 +89,40 @@ std::string cp_rule(const Recipe& recipe) {
       nearest(p.cp, S, legal));
 }
 
-// Every tsp rank holds equally many whole key heads with their query heads, and an equal width.
+// Every tsp rank holds equally many whole key heads with their query heads, or as many ranks hold
+// each; and an equal width.
 std::string tsp_rule(const Recipe& recipe) {
   const ParallelSpec& p = recipe.parallel;
   const ModelKeys& m = recipe.model;
-  if (p.tsp == 1) return "";
+  const int64_t K = m.num_key_value_heads;
+  if (p.tsp == 1)
+    return p.tsp_head_buckets == 1
+               ? ""
+               : fmt::format("parallel.tsp_head_buckets is {} but parallel.tsp is 1; choose 1",
+                             p.tsp_head_buckets);
+  const auto heads_fit = [&](int64_t n) { return K % n == 0 || n % K == 0; };
   const auto legal = [&](int64_t n) {
-    return m.num_key_value_heads % n == 0 &&
-           (!m.has_feed_forward(MlpSpec::kKind) || m.intermediate_size % n == 0);
+    return heads_fit(n) && (!m.has_feed_forward(MlpSpec::kKind) || m.intermediate_size % n == 0);
   };
-  if (!legal(p.tsp)) {
-    const bool heads = m.num_key_value_heads % p.tsp != 0;
+  const std::string choice = nearest(p.tsp, p.tsp * K, legal);
+  if (!heads_fit(p.tsp))
     return fmt::format(
-        "parallel.tsp is {} but model.{} is {}: each rank takes an equal part of them; choose {}",
-        p.tsp, heads ? "num_key_value_heads" : "intermediate_size",
-        heads ? m.num_key_value_heads : m.intermediate_size,
-        nearest(p.tsp, m.num_key_value_heads, legal));
-  }
+        "parallel.tsp is {} but model.num_key_value_heads is {}: one must divide the other; choose "
+        "{}",
+        p.tsp, K, choice);
+  if (!legal(p.tsp))
+    return fmt::format(
+        "parallel.tsp is {} but model.intermediate_size is {}: each rank takes an equal part of "
+        "it; choose {}",
+        p.tsp, m.intermediate_size, choice);
+  const int64_t heads = K / std::min(K, p.tsp);  // of a rank
+  if (heads % p.tsp_head_buckets != 0)
+    return fmt::format(
+        "parallel.tsp_head_buckets is {} but a rank has {} key heads (model.num_key_value_heads "
+        "{}, "
+        "parallel.tsp {}), which it must divide; choose {}",
+        p.tsp_head_buckets, heads, K, p.tsp,
+        nearest(p.tsp_head_buckets, heads, [&](int64_t n) { return heads % n == 0; }));
   if (p.tp > 1)
     return fmt::format(
         "parallel.tsp is {} and parallel.tp {}, which cut the same heads and widths; choose 1 for "

@@ -96,7 +96,8 @@ struct OptimSpec {
 struct ParallelSpec {
   int64_t dp = 0;  // 0: ranks / (pp cp tsp tp)
   int64_t cp = 1, tp = 1, pp = 1, ep = 1;
-  int64_t tsp = 1;  // docs/parallel-tsp.md
+  int64_t tsp = 1;               // docs/parallel-tsp.md
+  int64_t tsp_head_buckets = 1;  // in which a rank's key heads are gathered, one after another
   Schedule schedule = Schedule::k1f1b;
   int64_t virtual_stages = 1;  // chunks of blocks of each of the pp stages
   double expert_rows = 2.0;    // ep: room for so many times the rows of an even load

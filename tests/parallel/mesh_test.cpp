@@ -30,10 +30,19 @@ ParallelSpec spec_of(int64_t pp, int64_t dp, int64_t cp, int64_t tp, int64_t ep 
   return spec;
 }
 
+ModelSpec model_with(int64_t num_key_heads, bool tied_head = true) {
+  ModelKeys keys;
+  keys.num_hidden_layers = 1;
+  keys.layer_types = {LayerType::kFullAttention};
+  keys.num_key_value_heads = num_key_heads;
+  keys.tie_word_embeddings = tied_head;
+  return model_of(keys);
+}
+
 TEST(Mesh, GroupsAreTheRanksAlongTheirAxes) {
   Allocator allocator(Device::kMeta);
   comm::RecordingWorld world(7, 12, {}, allocator);  // dp 1, cp 0, tp 1
-  const Groups groups(world.group(), spec_of(1, 2, 3, 2), true);
+  const Groups groups(world.group(), spec_of(1, 2, 3, 2), model_with(2));
   EXPECT_EQ(ranks_of(groups.tp()), (std::vector{6, 7}));
   EXPECT_EQ(ranks_of(groups.cp()), (std::vector{7, 9, 11}));
   EXPECT_EQ(ranks_of(groups.data()), (std::vector{1, 3, 5, 7, 9, 11}));
@@ -47,26 +56,45 @@ TEST(Mesh, TspRanksShareSequencesAndHoldOtherHeads) {
   ParallelSpec spec = spec_of(1, 2, 2, 1);
   spec.tsp = 3;
   comm::RecordingWorld world(7, 12, {}, allocator);  // dp 1, cp 0, tsp 1
-  const Groups groups(world.group(), spec, true);
+  const Groups groups(world.group(), spec, model_with(3));
   EXPECT_EQ(ranks_of(groups.tsp()), (std::vector{6, 7, 8}));
   EXPECT_EQ(ranks_of(groups.cp()), (std::vector{6, 7, 8, 9, 10, 11}));
   EXPECT_EQ(ranks_of(groups.cuts_data()), (std::vector{1, 4, 7, 10}));
   EXPECT_EQ(groups.data().size(), 12);
   EXPECT_EQ(groups.tsp().lane(), "shards");
-  ModelSpec whole;
-  whole.blocks.resize(1);
-  const nn::Share share = share_of(spec, whole, 7);
+  EXPECT_EQ(&groups.heads(), &groups.tsp());
+  EXPECT_EQ(&groups.heads_data(), &groups.cuts_data());
+  const nn::Share share = share_of(spec, model_with(3), 7);
   EXPECT_EQ(share.heads.index, 1);
   EXPECT_EQ(share.width.count, 3);
   EXPECT_EQ(share.expert_width.count, 1);
   EXPECT_EQ(share.uncut.count, 1);
-  EXPECT_TRUE(share.units.cuts);
+  EXPECT_EQ(share.units.cuts, 1);
+}
+
+TEST(Mesh, TspRanksHoldTheSameHeadsWhereKeyHeadsAreFewer) {
+  Allocator allocator(Device::kMeta);
+  ParallelSpec spec = spec_of(1, 2, 1, 1);
+  spec.tsp = 6;
+  comm::RecordingWorld world(10, 12, {}, allocator);  // dp 1, tsp 4
+  const Groups groups(world.group(), spec, model_with(2));
+  EXPECT_EQ(ranks_of(groups.tsp()), (std::vector{6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(ranks_of(groups.heads()), (std::vector{10, 11}));
+  EXPECT_EQ(ranks_of(groups.heads_data()), (std::vector{0, 2, 4, 6, 8, 10}));
+  EXPECT_EQ(ranks_of(groups.cuts_data()), (std::vector{4, 10}));
+  EXPECT_EQ(groups.heads().lane(), "shards");
+  const nn::Share share = share_of(spec, model_with(2), 10);
+  EXPECT_EQ(share.heads.index, 0);
+  EXPECT_EQ(share.heads.count, 2);
+  EXPECT_EQ(share.width.index, 4);
+  EXPECT_EQ(share.width.count, 6);
+  EXPECT_EQ(share.units.cuts, 2);
 }
 
 TEST(Mesh, GroupsOfPipelinesAndExperts) {
   Allocator allocator(Device::kMeta);
   comm::RecordingWorld world(21, 24, {}, allocator);  // pp 2, dp 1, cp 0, tp 1; number 2 in data
-  const Groups groups(world.group(), spec_of(3, 2, 2, 2, 2), true);
+  const Groups groups(world.group(), spec_of(3, 2, 2, 2, 2), model_with(2));
   EXPECT_EQ(ranks_of(groups.pp()), (std::vector{5, 13, 21}));
   ASSERT_TRUE(groups.ends());
   EXPECT_EQ(ranks_of(*groups.ends()), (std::vector{5, 21}));
@@ -75,8 +103,8 @@ TEST(Mesh, GroupsOfPipelinesAndExperts) {
   EXPECT_EQ(ranks_of(groups.ep()), (std::vector{21, 23}));
   EXPECT_EQ(ranks_of(groups.experts_data()), (std::vector{17, 21}));
   comm::RecordingWorld middle(8, 24, {}, allocator);
-  EXPECT_FALSE(Groups(middle.group(), spec_of(3, 2, 2, 2), true).ends());
-  EXPECT_FALSE(Groups(world.group(), spec_of(3, 2, 2, 2), false).ends());
+  EXPECT_FALSE(Groups(middle.group(), spec_of(3, 2, 2, 2), model_with(2)).ends());
+  EXPECT_FALSE(Groups(world.group(), spec_of(3, 2, 2, 2), model_with(2, false)).ends());
 }
 
 // Every stage has its blocks, and the two ends a copy each of a tied embedding.
@@ -105,7 +133,7 @@ TEST(Mesh, WhatComputeWaitsForHasLanesOfItsOwnBesideBulk) {
   const auto num_lanes = [](const ParallelSpec& spec) {
     Allocator allocator(Device::kMeta);
     comm::RecordingWorld world(0, int(spec.num_ranks()), {}, allocator);
-    const Groups groups(world.group(), spec, true);
+    const Groups groups(world.group(), spec, model_with(3));
     return allocator.counts().total.current_bytes / comm::Options{}.staging_bytes;
   };
   EXPECT_EQ(num_lanes(spec_of(1, 1, 1, 1)), 0);

@@ -139,18 +139,25 @@ TEST(ParallelRules, EveryStageOfAPipelineHasBlocksAndItsScheduleFits) {
 TEST(ParallelRules, TspRanksHoldEquallyManyKeyHeadsAndNoTpBeside) {
   const std::vector<std::string> dense = {
       "model.layer_types=full_attention", "model.num_attention_heads=8",
-      "model.num_key_value_heads=4", "model.intermediate_size=36", "data.sequence_length=64"};
+      "model.num_key_value_heads=4", "model.intermediate_size=40", "data.sequence_length=64"};
   const auto with = [&](std::vector<std::string> overrides) {
     overrides.insert(overrides.begin(), dense.begin(), dense.end());
     return judged(overrides);
   };
   EXPECT_EQ(with({"parallel.tsp=4"}), "");
-  EXPECT_EQ(with({"parallel.tsp=8"}),
-            "parallel.tsp is 8 but model.num_key_value_heads is 4: each rank takes an equal part "
-            "of them; choose 4");
+  EXPECT_EQ(with({"parallel.tsp=8"}), "");
+  EXPECT_EQ(with({"parallel.tsp=6"}),
+            "parallel.tsp is 6 but model.num_key_value_heads is 4: one must divide the other; "
+            "choose 4 or 8");
+  EXPECT_EQ(with({"parallel.tsp=2", "parallel.tsp_head_buckets=2"}), "");
+  EXPECT_EQ(with({"parallel.tsp=2", "parallel.tsp_head_buckets=4"}),
+            "parallel.tsp_head_buckets is 4 but a rank has 2 key heads (model.num_key_value_heads "
+            "4, parallel.tsp 2), which it must divide; choose 2");
+  EXPECT_EQ(with({"parallel.tsp_head_buckets=2"}),
+            "parallel.tsp_head_buckets is 2 but parallel.tsp is 1; choose 1");
   EXPECT_EQ(with({"parallel.tsp=4", "model.intermediate_size=34"}),
             "parallel.tsp is 4 but model.intermediate_size is 34: each rank takes an equal part "
-            "of them; choose 2");
+            "of it; choose 2");
   EXPECT_EQ(with({"parallel.tsp=2", "parallel.tp=2"}),
             "parallel.tsp is 2 and parallel.tp 2, which cut the same heads and widths; choose 1 "
             "for one of them");

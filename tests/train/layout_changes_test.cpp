@@ -115,6 +115,17 @@ void PrintTo(const Pair& pair, std::ostream* out) {
   *out << pair.before.name() << ", then " << pair.after.name();
 }
 
+// From and to ranks that share heads and sequences, two of which hold each of the 2 key heads where
+// they are 4.
+std::vector<std::pair<Layout, Layout>> pairs_of_tsp() {
+  return {{{2, {"parallel.tsp=2"}}, {2, {"parallel.tp=2"}}},
+          {{4, {"parallel.tsp=4"}}, {4, {"parallel.cp=2", "parallel.tp=2"}}},
+          {{4, {"parallel.pp=2", "parallel.tp=2"}}, {4, {"parallel.tsp=4", "parallel.zero=0"}}},
+          {{8, {"parallel.tsp=4", "parallel.zero=3", "parallel.zero_layout=bucketed"}},
+           {4, {"parallel.tsp=2", "parallel.cp=2"}}},
+          {{8, {"parallel.tsp=8", "parallel.zero=0"}}, {1, {}}}};
+}
+
 // The same list in every run.
 const std::vector<Pair>& pairs() {
   static const std::vector<Pair> all = [] {
@@ -126,6 +137,7 @@ const std::vector<Pair>& pairs() {
         const Layout before = next_layout(kModels[m], random);
         list.push_back({m, before, next_layout(kModels[m], random)});
       }
+      for (const auto& [before, after] : pairs_of_tsp()) list.push_back({m, before, after});
     }
     return list;
   }();
@@ -278,6 +290,7 @@ TEST(LayoutChangesList, HasEveryTechnique) {
       {"tp", [](const ParallelSpec& p) { return p.tp > 1; }},
       {"tp 4", [](const ParallelSpec& p) { return p.tp > 2; }},
       {"sequence_parallel", [](const ParallelSpec& p) { return p.sequence_parallel && p.tp > 1; }},
+      {"tsp", [](const ParallelSpec& p) { return p.tsp > 1; }},
       {"ep", [](const ParallelSpec& p) { return p.ep > 1; }},
       {"gpipe", [](const ParallelSpec& p) { return p.pp > 1 && p.schedule == Schedule::kGpipe; }},
       {"1f1b", [](const ParallelSpec& p) { return p.pp > 1 && p.schedule == Schedule::k1f1b; }},

@@ -291,8 +291,7 @@ std::vector<ParityCase> make_cases() {
   for (const auto& [model, keys] : {mixtures[0], mixtures[2], mixtures[5]})
     add("pp2_zb_dp2_ep2_" + model, 4, {"parallel.pp=2", "parallel.schedule=zb", "parallel.ep=2"},
         keys);
-  // Heads and sequences on one axis: dense models with as many key heads as it has ranks, or a
-  // multiple.
+  // Heads and sequences on one axis: models with as many key heads as it has ranks, or a multiple.
   const Overrides kFourKeys = {"model.num_key_value_heads=4"};
   const Overrides kEightHeads = {"model.num_attention_heads=16", "model.num_key_value_heads=8",
                                  "model.head_dim=4"};
@@ -346,6 +345,63 @@ std::vector<ParityCase> make_cases() {
     add("pp2_tsp2_ep2_top_k" + z, 4, join(keys, {"parallel.ep=2", "parallel.pp=2"}),
         join(kShared, kEight));
   }
+  // More ranks than the 2 key heads: several hold the same heads.
+  const std::pair<std::string, Overrides> same_heads[] = {folded[0], folded[2], folded[5],
+                                                          folded[7], folded[8], folded[11]};
+  for (const auto& [model, keys] : same_heads) {
+    for (const std::string ranks : {"4", "8"})
+      for (const std::string layout : {"zigzag", "contiguous"})
+        add("tsp" + ranks + "_same_heads_" + layout + "_" + model, std::stoi(ranks),
+            {"parallel.tsp=" + ranks, "parallel.cp_layout=" + layout}, keys,
+            ranks == "4" && layout == "zigzag");
+    for (const int zero : {0, 1, 2, 3}) {
+      const std::string z = "_same_heads_zero" + std::to_string(zero) + "_" + model;
+      const Overrides small = {"parallel.tsp=4", "parallel.zero=" + std::to_string(zero),
+                               "parallel.bucket_bytes=20000"};
+      add("tsp4" + z, 4, small, keys, zero == 0);
+      add("dp2_tsp4_owner" + z, 8, join(small, {"parallel.muon=owner"}), keys);
+      add("cp2_tsp4_bucketed" + z, 8,
+          join(small, {"parallel.cp=2", "parallel.zero_layout=bucketed"}), keys);
+      add("pp2_tsp4" + z, 8, join(small, {"parallel.pp=2"}), keys);
+    }
+  }
+  for (const int zero : {0, 1, 3}) {
+    const std::string z = "_zero" + std::to_string(zero);
+    const Overrides keys = {"parallel.tsp=4", "parallel.zero=" + std::to_string(zero)};
+    const Overrides sparse = join(kSparse, kEight);
+    add("tsp4_ep4_same_heads_zaya1" + z, 4, join(keys, {"parallel.ep=4"}), kEight, zero == 1);
+    add("tsp4_ep2_same_heads_sparse" + z, 4, join(keys, {"parallel.ep=2"}), sparse);
+    add("dp2_tsp4_ep8_same_heads_sparse_rounds" + z, 8,
+        join(keys, {"parallel.ep=8", "parallel.expert_rows=1"}),
+        join(sparse, {"train.recompute=true"}));
+    add("tsp4_one_key_llama" + z, 4, keys, join(kLlama, {"model.num_key_value_heads=1"}));
+  }
+  // Turns of a bucket of heads: one key head each, or several.
+  const Overrides kEightKeys = {"model.num_key_value_heads=8", "model.num_attention_heads=8",
+                                "model.head_dim=4"};
+  for (const auto& [model, keys] : folded) {
+    const Overrides layout = {"parallel.tsp=2", "parallel.tsp_head_buckets=2"};
+    add("tsp2_buckets2_" + model, 2, layout, join(keys, kFourKeys), true);
+    add("dp2_tsp2_buckets2_zero3_" + model, 4,
+        join(layout, {"parallel.zero=3", "parallel.bucket_bytes=20000"}), join(keys, kFourKeys));
+    add("cp2_tsp2_buckets4_zero0_" + model, 4,
+        {"parallel.tsp=2", "parallel.tsp_head_buckets=4", "parallel.zero=0", "parallel.cp=2"},
+        join(keys, kEightKeys));
+    add("tsp4_buckets2_more_keys_" + model, 4,
+        {"parallel.tsp=4", "parallel.tsp_head_buckets=2", "parallel.zero=2"},
+        join(keys, kEightKeys));
+  }
+  // 2 and 4 query heads a key head.
+  for (const std::string heads : {"8", "16"})
+    for (const auto& [model, keys] : {folded[0], folded[7]})
+      for (const std::string buckets : {"1", "2"})
+        add("tsp2_" + heads + "_heads_buckets" + buckets + "_" + model, 2,
+            {"parallel.tsp=2", "parallel.tsp_head_buckets=" + buckets},
+            join(join(keys, kFourKeys),
+                 {"model.num_attention_heads=" + heads, "model.head_dim=4"}));
+  add("pp2_tsp2_buckets2_qwen3_owner", 4,
+      {"parallel.pp=2", "parallel.tsp=2", "parallel.tsp_head_buckets=2", "parallel.muon=owner"},
+      join(kQwen3, kFourKeys));
   add("tsp8_llama", 8, {"parallel.tsp=8", "parallel.cp_layout=contiguous"},
       join(kLlama, kEightHeads));
   add("tsp4_more_keys_qwen3_owner", 4, {"parallel.tsp=4", "parallel.muon=owner"},

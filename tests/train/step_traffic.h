@@ -107,13 +107,13 @@ class Steps {
     const parallel::Groups& groups = trainer_.model().groups();
     Traffic all;
     for (comm::Group* group : {&groups.world(), &groups.cp(), &groups.tsp(), &groups.tp(),
-                               &groups.data(), &groups.model()}) {
+                               &groups.data(), &groups.model()})
       group->barrier("end of step").wait();
+    for (const comm::Group* group : groups.list())
       for (const comm::TrafficRow& row : group->traffic())
         if (row.op != comm::Op::kBarrier)
           all[{group->name(), row.op, row.label}] +=
               {row.launches, row.sent_bytes, row.received_bytes};
-    }
     return all;
   }
 
@@ -136,13 +136,13 @@ inline void on_all_ranks(const Recipe& recipe, DType compute, int num_ranks,
   });
 }
 
-// Every bucket of a unit once.
-inline Moved unit_once(const parallel::RankModel& model, int64_t unit, comm::Op op, DType dtype) {
-  const comm::Group& data = model.groups().data();
+// Every bucket of a unit once.  data: who shares the units of which unit_numel has the elements.
+inline Moved unit_once(const parallel::RankModel& model, const comm::Group& data,
+                       const std::vector<int64_t>& unit_numel, int64_t unit, comm::Op op,
+                       DType dtype) {
   const ParallelSpec& spec = model.parallel();
-  const nn::FlatLayout& flat = model.local().flat();
   const int64_t stream = size_of(model.local().types().stream), width = size_of(dtype);
-  const parallel::Shards shards(flat.unit_numel, data.size(), spec.zero_layout,
+  const parallel::Shards shards(unit_numel, data.size(), spec.zero_layout,
                                 std::max<int64_t>(1, spec.bucket_bytes / stream),
                                 Arena::kAlign / stream);
   Moved sum;
@@ -153,6 +153,15 @@ inline Moved unit_once(const parallel::RankModel& model, int64_t unit, comm::Op 
                                               shards.piece(unit, b, data.rank()).size() * width);
   }
   return sum;
+}
+inline Moved unit_once(const parallel::RankModel& model, int64_t unit, comm::Op op, DType dtype) {
+  return unit_once(model, model.groups().data(), model.local().flat().unit_numel, unit, op, dtype);
+}
+
+// The table of zero.h: how often the weights of block l of 1 .. L, or of the root, are gathered in
+// a step of m micro-batches.
+inline int64_t times_gathered(int64_t stage, int64_t l, int64_t L, int64_t m) {
+  return l > 0 && stage == 3 ? 1 + (l > 2 ? m - 1 : 0) + (l < L - 1 ? m : 0) : 1;
 }
 
 // The table of zero.h, for labels "gradients" and "weights".
@@ -166,12 +175,10 @@ inline Traffic zero_formula(const Trainer& trainer) {
   const comm::Op sum = stage == 0 ? comm::Op::kAllReduce : comm::Op::kReduceScatter;
   for (int64_t l = 0; l <= L; ++l) {
     const int64_t reduced = l > 0 && stage >= 2 ? m : 1;
-    const int64_t gathered =
-        l > 0 && stage == 3 ? 1 + (l > 2 ? m - 1 : 0) + (l < L - 1 ? m : 0) : 1;
     traffic[{"data", sum, "gradients"}] += reduced * unit_once(model, l, sum, types.stream);
     if (stage > 0)
       traffic[{"data", comm::Op::kAllGather, "weights"}] +=
-          gathered *
+          times_gathered(stage, l, L, m) *
           unit_once(model, l, comm::Op::kAllGather, l == 0 ? types.stream : types.activation);
   }
   return traffic;

@@ -163,6 +163,7 @@ INSTANTIATE_TEST_SUITE_P(
                {"parallel.tsp=4", "model.layer_types=full_attention", "model.intermediate_size=40",
                 "model.num_key_value_heads=4"}},
         Layout{"dp2_tsp2_cca_recompute", 4, {"parallel.tsp=2", "train.recompute=true"}},
+        Layout{"tsp4_same_heads_zero3", 4, {"parallel.tsp=4", "parallel.zero=3"}},
         Layout{"cp2_tsp2_zero3_recompute",
                4,
                {"parallel.cp=2", "parallel.tsp=2", "parallel.zero=3", "train.recompute=true",
