@@ -35,6 +35,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"bench"},
     {"bench", "products"},
     {"bench", "ranks"},
+    {"bench", "memory"},
     {"bench", "step"},
     {"info"},
 };

@@ -41,8 +41,8 @@ TEST(Schedule, PicturesOfTheDocumentationAreThePrograms) {
 
 TEST(Schedule, DrawsACellForEveryAction) {
   const Scratch scratch;
-  run_ok(scratch, {"plan", "schedule", "--stages", "3", "--micro-batches", "5", "--schedule",
-                   "zb", "--svg", "picture.svg"});
+  run_ok(scratch, {"plan", "schedule", "--stages", "3", "--micro-batches", "5", "--schedule", "zb",
+                   "--svg", "picture.svg"});
   const std::string svg = read_file(scratch / "picture.svg");
   EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
   EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg;
@@ -54,8 +54,7 @@ TEST(Schedule, RefusesWhatItCannotDraw) {
   const Scratch scratch;
   const Result unknown = run(scratch, {"plan", "schedule", "--schedule", "round"});
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_EQ(unknown.err,
-            "ashlar: --schedule is round; expected gpipe, 1f1b, interleaved, zb\n");
+  EXPECT_EQ(unknown.err, "ashlar: --schedule is round; expected gpipe, 1f1b, interleaved, zb\n");
   const Result many = run(scratch, {"plan", "schedule", "--schedule", "interleaved",
                                     "--virtual-stages", "27", "--micro-batches", "4"});
   EXPECT_EQ(many.code, 2);
