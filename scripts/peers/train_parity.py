@@ -31,7 +31,8 @@ from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.qwen3_moe import modeling_qwen3_moe
 from transformers.models.zaya import modeling_zaya
 
-from hf_parity import ROOT, Ashlar, fill_random, make_model, splitmix64
+from hf_models import fill_random, make_model, splitmix64
+from hf_parity import ROOT, Ashlar
 
 STEPS, BATCH, MICRO_BATCH, LENGTH, SEED = 30, 8, 2, 64, 1
 SIZES = dict(vocab_size=260, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
