@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Parity of Ashlar and ZayaForCausalLM of Hugging Face transformers, in fp32, through files in both directions.
+"""Parity of Ashlar and Hugging Face transformers, in fp32, through files in both directions.
 
-  golden tiny model    weights by formula; transformers saves, Ashlar scores, imports, exports; transformers loads
-  random models        several shapes: sliding windows, grouped and ungrouped heads, the skip class selected
-  trained model        Ashlar trains a few steps and exports; transformers loads
+  golden tiny model    ZAYA1, by formula; transformers saves, Ashlar scores, imports, exports; transformers loads
+  random models        ZAYA1 in several shapes: sliding windows, grouped and ungrouped heads, the skip class selected
+  trained models       ZAYA1, Mixtral, Qwen3-MoE: Ashlar trains a few steps and exports; transformers loads
   greedy continuation  through the caches of both programs
   texts                of a BPE and a unigram tokenizer: ids and bytes of 2,000 texts, a task of lm-eval (hf_texts.py)
 
@@ -21,61 +21,18 @@ import tempfile
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import ZayaConfig, ZayaForCausalLM
+from transformers import AutoModelForCausalLM
+from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 from transformers.models.zaya.modeling_zaya import ZayaRouter
 
+from hf_models import RANDOM, RECIPE, TINY, TRAINED, fill_golden, fill_random, make_model
 from hf_texts import check_texts
 
 TOLERANCE = 1e-5
 MARGIN = 1e-4
-MASK = 2**64 - 1
+ROUTERS = (MixtralTopKRouter, Qwen3MoeTopKRouter, ZayaRouter)
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-TINY = dict(vocab_size=11, hidden_size=8, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-            head_dim=4, num_experts=3, moe_intermediate_size=5, router_hidden_size=6,
-            layer_types=["hybrid", "hybrid_sliding", "hybrid"], sliding_window=3, thetas=(1e4, 100.0))
-RANDOM = {
-    "windows, 3 query heads a kv head": dict(
-        vocab_size=301, hidden_size=96, num_hidden_layers=6, num_attention_heads=6, num_key_value_heads=2, head_dim=16,
-        num_experts=5, moe_intermediate_size=40, router_hidden_size=24,
-        layer_types=["hybrid_sliding", "hybrid"] * 3, sliding_window=9, thetas=(5e6, 1e4)),
-    "4 kv heads, ungrouped": dict(
-        vocab_size=128, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, head_dim=8,
-        num_experts=8, moe_intermediate_size=24, router_hidden_size=12, layer_types=["hybrid"] * 3, thetas=(1e4, None)),
-    "skip class selected": dict(
-        vocab_size=200, hidden_size=48, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=12,
-        num_experts=4, moe_intermediate_size=32, router_hidden_size=16, layer_types=["hybrid"] * 4, thetas=(1e4, None),
-        skip_bias=0.2),
-}
-RECIPE = """
-[model]
-vocab_size = 260
-hidden_size = 64
-num_hidden_layers = 4
-num_attention_heads = 4
-num_key_value_heads = 2
-head_dim = 16
-num_experts = 4
-moe_intermediate_size = 48
-router_hidden_size = 16
-layer_types = "alternate"
-sliding_window = 17
-[init]
-std = 0.15           # far from uniform routing, so that the chosen expert leads clearly
-[data]
-sequence_length = 64
-[optim]
-lr = 5e-3
-warmup_steps = 2
-[train]
-steps = 60
-micro_batch = 2
-global_batch = 4
-precision = "fp32"
-eval_every = 0
-[checkpoint]
-every = 0
-"""
 
 
 class Checks:
@@ -117,99 +74,38 @@ class Ashlar:
         return json.loads(out)["ids"]
 
 
-def make_model(shape):
-    shape = dict(shape)
-    full, sliding = shape.pop("thetas")
-    shape.pop("skip_bias", None)
-    rope = {name: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.5}
-            for name, theta in (("hybrid", full), ("hybrid_sliding", sliding)) if theta is not None}
-    config = ZayaConfig(**shape, rope_parameters=rope, eos_token_id=1, attn_implementation="eager",
-                        experts_implementation="eager", dtype="float32")
-    return ZayaForCausalLM(config).eval()
-
-
 def stored_tensors(directory):
     """Of all safetensors files of a directory."""
     return {name: t for file in sorted(directory.glob("*.safetensors")) for name, t in load_file(file).items()}
 
 
 def load_model(directory, checks):
-    """As transformers loads it; refuses tensors that are missing, left over or other than in the file.
+    """As transformers loads it; refuses tensors that are missing, left over or other than in the file.  What it holds
+    is judged by what it saves, where stacks of experts are the matrices of Mixtral's and Qwen3-MoE's files again.
 
-    One difference is transformers' own (seen in 5.23): _init_weights writes -1 into the skip class's balancing bias
-    after the file was read.  It is printed, and put right, so that the rest can be compared.
+    One difference is transformers' own (seen in 5.23): _init_weights of ZAYA1 writes -1 into the skip class's balancing
+    bias after the file was read.  It is printed, and put right, so that the rest can be compared.
     """
-    model, info = ZayaForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager",
-                                                  experts_implementation="eager", output_loading_info=True)
+    model, info = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager",
+                                                       experts_implementation="eager", output_loading_info=True)
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[problem]:
             sys.exit(f"{directory}: transformers reports {problem} {info[problem]}")
     stored, reset = stored_tensors(directory), []
-    for name, tensor in tensors_of(model):
-        wanted = stored[name].float()
-        if torch.equal(tensor.data, wanted):
-            continue
-        if not (name.endswith("balancing_biases") and tensor[-1] == -1 and torch.equal(tensor.data[:-1], wanted[:-1])):
-            sys.exit(f"{directory}: transformers holds other values of {name} than the file")
-        reset.append(wanted[-1].item())
-        tensor.data.copy_(wanted)
+    for name, bias in model.named_buffers():
+        if name.endswith("balancing_biases") and bias[-1] == -1 and stored[name][-1] != -1:
+            reset.append(stored[name][-1].item())
+            bias[-1] = reset[-1]
     if reset:
         checks.note(f"transformers set the last balancing bias of {len(reset)} blocks to -1; the file says "
                     f"{', '.join(f'{b:g}' for b in sorted(set(reset)))}, which was put back")
+    with tempfile.TemporaryDirectory() as again:
+        model.save_pretrained(again)
+        held = stored_tensors(pathlib.Path(again))
+    for name in stored.keys() | held.keys():
+        if name not in held or name not in stored or not torch.equal(held[name], stored[name].float()):
+            sys.exit(f"{directory}: transformers holds another {name} than the file")
     return model.eval()
-
-
-def tensors_of(model):
-    return [(name, t) for name, t in model.state_dict(keep_vars=True).items() if name != "lm_head.weight"]
-
-
-def splitmix64(x):
-    x = (x + 0x9E3779B97F4A7C15) & MASK
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
-    return x ^ (x >> 31)
-
-
-def fill_golden(model):
-    """Element i of a tensor from splitmix64(fnv1a64(name) + i): the weights of tests/data/zaya1_tiny.json."""
-    for name, tensor in tensors_of(model):
-        key = 0xCBF29CE484222325
-        for byte in name.encode():
-            key = (key ^ byte) * 0x100000001B3 & MASK
-        u = torch.tensor([(splitmix64((key + i) & MASK) >> 40) / 2**23 - 1 for i in range(tensor.numel())],
-                         dtype=torch.float64)
-        if name.endswith("balancing_biases"):
-            u = 0.05 * u
-            u[-1] = -1.0
-        elif name.endswith("_scale") or "norm.weight" in name or "layernorm" in name:
-            u = 1 + 0.1 * u
-        elif name.endswith("temp"):
-            u = 1.5 + 0.5 * u
-        else:
-            u = (0.1 if name.endswith("bias") else 0.6) * u
-        tensor.data.copy_(u.view(tensor.shape))
-
-
-def fill_random(model, seed, skip_bias):
-    """Scales at which fp32's own rounding (against an fp64 run) is about 1e-6 of the largest logit.  Sharper routers,
-    with logits of about 40, raise it to 2e-5 in both programs, and two fp32 results then cannot agree to 1e-5."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, tensor in tensors_of(model):
-        n = torch.randn(tensor.shape, generator=generator)
-        if name.endswith("balancing_biases"):
-            n *= 0.05
-            n[-1] = skip_bias
-        elif name.endswith(("_scale", "temp")) or "norm.weight" in name or "layernorm" in name:
-            n = 1 + 0.2 * n
-        elif name.endswith("bias"):
-            n *= 0.02  # not so large that every token gets the same continuation
-        elif "conv_qk" in name:
-            n *= 0.3
-        elif "embed_tokens" in name:
-            n *= 0.1  # small, or the tied head repeats the last token for ever
-        else:
-            n *= (2.0 if "router_mlp" in name else 1.0) / tensor.shape[-1] ** 0.5
-        tensor.data.copy_(n)
 
 
 @torch.no_grad()
@@ -218,12 +114,13 @@ def look(model, ids):
     experts, lead = [], []
 
     def chosen(router, _, output):  # output[0]: logits of every class; the skip class is hidden in the indices
-        biased = torch.softmax(output[0].float(), dim=-1) + router.balancing_biases
-        top = biased.topk(2, dim=-1)
-        experts.append(top.indices[:, 0].tolist())
-        lead.append((top.values[:, 0] - top.values[:, 1]).min().item())
+        k = router.top_k
+        biased = torch.softmax(output[0].float(), dim=-1) + getattr(router, "balancing_biases", 0)
+        top = biased.topk(k + 1, dim=-1)
+        experts.append(top.indices[:, :k].sort().values.squeeze(1).tolist())
+        lead.append((top.values[:, k - 1] - top.values[:, k]).min().item())
 
-    hooks = [m.register_forward_hook(chosen) for m in model.modules() if isinstance(m, ZayaRouter)]
+    hooks = [m.register_forward_hook(chosen) for m in model.modules() if isinstance(m, ROUTERS)]
     batch = torch.tensor([ids])
     out = model(input_ids=batch, labels=batch, use_cache=False)
     for hook in hooks:
@@ -274,24 +171,27 @@ def check_greedy(checks, name, ashlar, model, directory, prompts, tokens):
 def same_files(a, b):
     """Number of tensors that two directories hold bit for bit alike, and of all."""
     a, b = stored_tensors(a), stored_tensors(b)
-    names = (a.keys() | b.keys()) - {"lm_head.weight"}
+    names = a.keys() | b.keys()
     equal = [n for n in names if n in a and n in b and a[n].dtype == b[n].dtype and torch.equal(a[n], b[n])]
     return len(equal), len(names)
 
 
 def check_round_trips(checks, name, ashlar, saved, scratch, theirs, ids):
-    """saved -> checkpoint -> native and legacy export -> transformers, and Ashlar again."""
+    """saved -> checkpoint -> native export -> transformers; of ZAYA1 also legacy export -> Ashlar."""
     root, native, legacy, again = (scratch / part for part in ("root", "native", "legacy", "again"))
+    exports = {"import, native export": native}
     ashlar.run("ckpt", "import", saved, root)
     ashlar.run("ckpt", "export", root, native, "--dtype", "fp32")
-    ashlar.run("ckpt", "export", root, legacy, "--dtype", "fp32", "--layout", "legacy")
-    ashlar.run("ckpt", "export", legacy, again, "--dtype", "fp32")
-    for what, directory in (("import, native export", native), ("legacy export, native export of it", again)):
+    if json.loads((saved / "config.json").read_text())["model_type"] == "zaya":
+        ashlar.run("ckpt", "export", root, legacy, "--dtype", "fp32", "--layout", "legacy")
+        ashlar.run("ckpt", "export", legacy, again, "--dtype", "fp32")
+        exports["legacy export, native export of it"] = again
+        check_scores(checks, f"{name}: Ashlar's legacy export, loaded by Ashlar", theirs, ashlar.score(legacy, ids))
+    for what, directory in exports.items():
         equal, tensors = same_files(saved, directory)
         checks.line(f"{name}: {what}", equal == tensors, f"{equal}/{tensors} tensors bit-equal to what was saved")
     check_scores(checks, f"{name}: Ashlar's native export, loaded by HF", look(load_model(native, checks), ids),
                  ashlar.score(root, ids))
-    check_scores(checks, f"{name}: Ashlar's legacy export, loaded by Ashlar", theirs, ashlar.score(legacy, ids))
 
 
 def check_golden(checks, ashlar, scratch):
@@ -340,14 +240,14 @@ def check_stop(checks, name, ashlar, model, saved, prompt, eos):
                 f"{len(ours) - len(prompt)} | {len(theirs) - len(prompt)} of 40 tokens")
 
 
-def check_trained(checks, ashlar, scratch):
+def check_trained(checks, ashlar, scratch, family, keys):
     text = scratch / "text.txt"
     text.write_text("\n\n".join(p.read_text() for p in sorted(ROOT.glob("docs/**/*.md"))))
     recipe, run = scratch / "tiny.toml", scratch / "run"
     recipe.write_text(RECIPE)
     ashlar.run("data", "prepare", "--input", text, "--tokenizer", "byte", "--out", scratch / "text")
     ashlar.run("train", recipe, f"data.train={scratch / 'text'}", f"train.run_dir={run}", "train.log_every=1",
-               "train.threads=1")
+               "train.threads=1", *keys)
     losses = [row["loss"] for line in open(run / "metrics.jsonl") if "loss" in (row := json.loads(line))]
     root, native, half, parts = run / "checkpoints", scratch / "hf", scratch / "hf_bf16", scratch / "hf_parts"
     ashlar.run("ckpt", "export", root, native, "--dtype", "fp32")
@@ -361,15 +261,16 @@ def check_trained(checks, ashlar, scratch):
         if min(theirs["margin"], theirs_half["margin"]) > MARGIN:
             break
     else:
-        sys.exit(f"trained: no window of the text gives a lead above {MARGIN}")
-    title = f"trained {len(losses)} steps, loss {losses[0]:.2f} to {losses[-1]:.2f}"
+        sys.exit(f"trained {family}: no window of the text gives a lead above {MARGIN}")
+    trained = f"trained {family}"
+    title = f"{trained}, {len(losses)} steps, loss {losses[0]:.2f} to {losses[-1]:.2f}"
     check_scores(checks, f"{title}: fp32 export, loaded by HF", theirs, ashlar.score(root, window))
-    check_scores(checks, "trained: bf16 export, loaded by HF", theirs_half, ashlar.score(half, window))
-    check_scores(checks, f"trained: fp32 export in {len(list(parts.glob('*.safetensors')))} files, loaded by HF",
+    check_scores(checks, f"{trained}: bf16 export, loaded by HF", theirs_half, ashlar.score(half, window))
+    check_scores(checks, f"{trained}: fp32 export in {len(list(parts.glob('*.safetensors')))} files, loaded by HF",
                  look(load_model(parts, checks), window), ashlar.score(parts, window))
-    check_round_trips(checks, "trained", ashlar, native, scratch, theirs, window)
+    check_round_trips(checks, trained, ashlar, native, scratch, theirs, window)
     prompts = [ids[start:start + 40] for start in range(0, 1000, 100)]
-    check_greedy(checks, "trained", ashlar, model, root, prompts, 60)
+    check_greedy(checks, trained, ashlar, model, root, prompts, 60)
 
 
 def main():
@@ -382,7 +283,7 @@ def main():
     ashlar, checks = Ashlar(args.ashlar), Checks()
     print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}; numbers: Ashlar | transformers")
     parts = [check_golden, *((lambda c, a, s, n=n, v=v: check_random(c, a, s, n, v)) for n, v in RANDOM.items()),
-             check_trained,
+             *((lambda c, a, s, n=n, v=v: check_trained(c, a, s, n, v)) for n, v in TRAINED.items()),
              *((lambda c, a, s, k=kind: check_texts(c, a, s, RECIPE, k)) for kind in ("bpe", "unigram"))]
     for part in parts:
         with tempfile.TemporaryDirectory(prefix="ashlar_parity_") as scratch:

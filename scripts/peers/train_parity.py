@@ -5,6 +5,8 @@ transformers makes a random model of each family and saves it; Ashlar begins wit
 same rows in the same order, in several micro-batches a step, with warm-up, cosine decay, weight decay and a clip norm
 that clips every step: once with AdamW (torch.optim.AdamW) for every parameter, once with Muon for the matrices of the
 blocks (plain Newton-Schulz, below); each in fp32 and in fp64.  The balancing biases of ZAYA1 stay as they are in both.
+Mixtral and Qwen3-MoE train with the balancing loss, which is compared too: transformers' function, called for one
+mixture and one row at a time (docs/train-parity.md says why).
 What it found: docs/train-parity.md.
 
 Run by scripts/peers/train_parity.sh, which makes the virtual environment.
@@ -24,20 +26,27 @@ import transformers
 from torch.nn.functional import cross_entropy
 from transformers import modeling_rope_utils
 from transformers.models.llama import modeling_llama
+from transformers.models.mixtral import modeling_mixtral
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 from transformers.models.zaya import modeling_zaya
 
-from hf_parity import ROOT, Ashlar, fill_random, make_model, splitmix64
+from hf_models import fill_random, make_model, splitmix64
+from hf_parity import ROOT, Ashlar
 
 STEPS, BATCH, MICRO_BATCH, LENGTH, SEED = 30, 8, 2, 64, 1
 SIZES = dict(vocab_size=260, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
              head_dim=16)
+# Of the mixtures' weights: all chosen experts lead by more than 2e-6 in all steps, so that rounding changes no choice.
+MIXTRAL_SEED, QWEN3_MOE_SEED = 37, 33
 STD = 0.1  # of weights; with 0.02 a spike of the gradient amplifies fp32's own rounding (docs/train-parity.md)
 OPTIM = dict(lr=3e-3, lr_min=3e-4, warmup_steps=5, weight_decay=0.1, clip_norm=0.25, beta1=0.9, beta2=0.95, eps=1e-8,
              muon_momentum=0.95, muon_scale=0.2)
-# Largest relative differences of a loss and of a gradient norm.  Rounding shows more in the norm: over these 30 steps
-# PyTorch's own fp32 differs from its fp64 by up to 7e-6 there.
-TOLERANCE = {"fp32": (1e-5, 1e-4), "fp64": (1e-10, 1e-10)}
+AUX_COEF = 0.1  # of the balancing loss: ten times what is usual, so that it shows in the gradient
+# Largest relative differences of a loss, of a gradient norm and of a balancing loss.  Rounding shows more in the norm:
+# over these 30 steps PyTorch's own fp32 differs from its fp64 by up to 7e-6 there.
+COMPARED = ("loss", "gradient norm", "balancing loss")
+TOLERANCE = {"fp32": (1e-5, 1e-4, 1e-5), "fp64": (1e-10, 1e-10, 1e-10)}
 
 
 def zaya():
@@ -68,7 +77,33 @@ def qwen3():
         sizes, layer_types="full_attention", qk_norm="rms", rope_theta=1e6)
 
 
-FAMILIES = {"ZAYA1": zaya, "Llama": llama, "Qwen3": qwen3}
+def mixtral():
+    torch.manual_seed(MIXTRAL_SEED)
+    sizes = SIZES | dict(num_hidden_layers=2, num_experts_per_tok=2, rms_norm_eps=1e-5, tie_word_embeddings=False)
+    rope = dict(rope_type="default", rope_theta=1e6)
+    config = transformers.MixtralConfig(**sizes, num_local_experts=4, intermediate_size=48, rope_parameters=rope,
+                                        initializer_range=STD, eos_token_id=1, bos_token_id=2,
+                                        attn_implementation="eager", experts_implementation="eager")
+    return transformers.MixtralForCausalLM(config), dict(
+        sizes, num_experts=4, moe_intermediate_size=48, layer_types="attention+moe", router="linear",
+        norm_topk_prob=True, rope_theta=1e6)
+
+
+def qwen3_moe():
+    """With dense blocks, and weights of a token's experts as the softmax over all experts has them."""
+    torch.manual_seed(QWEN3_MOE_SEED)
+    sizes = SIZES | dict(num_experts=4, num_experts_per_tok=2, norm_topk_prob=False, moe_intermediate_size=48,
+                         intermediate_size=176, rms_norm_eps=1e-6, tie_word_embeddings=True)
+    rope = dict(rope_type="default", rope_theta=1e6)
+    config = transformers.Qwen3MoeConfig(**sizes, mlp_only_layers=[1, 3], rope_parameters=rope, initializer_range=STD,
+                                         eos_token_id=1, bos_token_id=2, attn_implementation="eager",
+                                         experts_implementation="eager")
+    layers = ["attention+moe", "attention+mlp"] * 2
+    return transformers.Qwen3MoeForCausalLM(config), dict(
+        sizes, layer_types=layers, router="linear", qk_norm="rms", rope_theta=1e6)
+
+
+FAMILIES = {"ZAYA1": zaya, "Llama": llama, "Qwen3": qwen3, "Mixtral": mixtral, "Qwen3-MoE": qwen3_moe}
 
 
 class Wide:
@@ -83,7 +118,8 @@ def computing_in(precision):
     """transformers computes norms, softmax and RoPE in float32 whatever the model's type; here fp64 means all."""
     with contextlib.ExitStack() as stack:
         if precision == "fp64":
-            for module in (modeling_llama, modeling_qwen3, modeling_rope_utils, modeling_zaya):
+            for module in (modeling_llama, modeling_mixtral, modeling_qwen3, modeling_qwen3_moe, modeling_rope_utils,
+                           modeling_zaya):
                 stack.enter_context(mock.patch.object(module, "torch", Wide()))
             stack.enter_context(mock.patch.object(torch.Tensor, "float", torch.Tensor.double))
         yield
@@ -148,11 +184,12 @@ class Muon(torch.optim.Optimizer):
 
 
 def make_optimizers(model, matrices):
-    """Muon takes the matrices of the blocks, stacks of experts matrix by matrix, without convolutions and the router's
-    last matrix; AdamW takes the rest.  Weights decay; norms, biases, scales and temperatures do not."""
+    """Muon takes the matrices of the blocks, stacks of experts matrix by matrix, without convolutions and a router's
+    last or only matrix; AdamW takes the rest.  Weights decay; norms, biases, scales and temperatures do not."""
     by_muon, decayed, plain = [], [], []
     for name, p in model.named_parameters():
-        of_block = name.startswith("model.layers.") and "conv_qk" not in name and "router_mlp.out" not in name
+        classifier = name.endswith(("router_mlp.out_proj.weight", "mlp.gate.weight"))
+        of_block = name.startswith("model.layers.") and "conv_qk" not in name and not classifier
         (plain if p.ndim == 1 else by_muon if matrices == "muon" and of_block else decayed).append(p)
     groups = [{"params": decayed, "weight_decay": OPTIM["weight_decay"]}, {"params": plain, "weight_decay": 0.0}]
     optimizers = [torch.optim.AdamW(groups, betas=(OPTIM["beta1"], OPTIM["beta2"]), eps=OPTIM["eps"])]
@@ -166,16 +203,26 @@ def learning_rate(step):
     return OPTIM["lr_min"] + (OPTIM["lr"] - OPTIM["lr_min"]) * 0.5 * (1 + math.cos(math.pi * part))
 
 
-def train_torch(model, rows, matrices):
-    """Loss and gradient norm of every step."""
+def balancing_loss(router_logits, config):
+    """Of a micro-batch, as its part of the step's: of each mixture, the mean over the rows of the step."""
+    rows = [row for mixture in router_logits for row in mixture.view(-1, LENGTH, config.num_experts)]
+    sums = sum(modeling_qwen3_moe.load_balancing_loss_func((row,), config.num_experts, config.num_experts_per_tok)
+               for row in rows)
+    return AUX_COEF * sums / BATCH
+
+
+def train_torch(model, rows, matrices, balanced):
+    """Loss and gradient norm of every step, and the balancing loss where there is one."""
     optimizers, history = make_optimizers(model, matrices), []
     for step, batch in enumerate(rows):
-        loss = 0.0
+        loss = aux = 0.0
         for part in batch.split(MICRO_BATCH):
-            logits = model(input_ids=part[:, :-1], use_cache=False).logits
-            micro = cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum") / (BATCH * LENGTH)
-            micro.backward()
+            out = model(input_ids=part[:, :-1], use_cache=False, output_router_logits=balanced)
+            micro = cross_entropy(out.logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum") / (BATCH * LENGTH)
+            micro_aux = balancing_loss(out.router_logits, model.config) if balanced else torch.zeros(())
+            (micro + micro_aux).backward()
             loss += micro.item()
+            aux += micro_aux.item()
         gradients = [p.grad for p in model.parameters()]
         norm = math.sqrt(sum(g.double().square().sum().item() for g in gradients))
         for g in gradients:
@@ -185,14 +232,15 @@ def train_torch(model, rows, matrices):
                 group["lr"] = learning_rate(step)
             optimizer.step()
             optimizer.zero_grad()
-        history.append((loss, norm))
+        history.append((loss, norm, aux)[:3 if balanced else 2])
     return history
 
 
 def write_recipe(path, sizes, data):
     sections = {
         "model": sizes,
-        "moe": {"balance.lr": 0.0},  # the biases stay as they are
+        "moe": {"balance.lr": 0.0,  # the biases stay as they are
+                "router_aux_loss_coef": AUX_COEF if "router" in sizes else 0.0},
         "data": dict(train=str(data), sequence_length=LENGTH, validation_fraction=0.0, document_reset=False),
         "optim": OPTIM,
         "train": dict(seed=SEED, steps=STEPS, micro_batch=MICRO_BATCH, global_batch=BATCH, eval_every=0, log_every=1,
@@ -206,7 +254,8 @@ def write_recipe(path, sizes, data):
 def train_ashlar(ashlar, work, *overrides):
     ashlar.run("train", work / "recipe.toml", f"train.run_dir={work / 'run'}", *overrides)
     rows = [json.loads(line) for line in open(work / "run" / "metrics.jsonl")]
-    return [(row["loss"], row["gradient_norm"]) for row in rows if "event" not in row]
+    names = [name for name in ("loss", "gradient_norm", "aux_loss") if name in rows[-1]]
+    return [tuple(row[name] for name in names) for row in rows if "event" not in row]
 
 
 def both(ashlar, scratch, family, matrices, precision):
@@ -219,11 +268,11 @@ def both(ashlar, scratch, family, matrices, precision):
         write_recipe(work / "recipe.toml", sizes, text)
         ours = train_ashlar(ashlar, work, f"init.model={work / 'saved'}", f"optim.matrices={matrices}",
                             f"train.precision={precision}")
-        return ours, train_torch(model, read_rows(text), matrices)
+        return ours, train_torch(model, read_rows(text), matrices, balanced="router" in sizes)
 
 
 def differences(a, b):
-    """The largest relative difference of a loss, and of a gradient norm."""
+    """The largest relative difference of each of COMPARED that there is."""
     return [max(abs(x - y) / y for x, y in zip(p, q, strict=True)) for p, q in zip(zip(*a), zip(*b), strict=True)]
 
 
@@ -233,22 +282,22 @@ def check(ashlar, scratch, family, matrices):
     title = f"{family}, {'AdamW' if matrices == 'adamw' else 'Muon'}"
     print(f"\n{title}\n{'step':>4} {'loss':>12} {'PyTorch':>12} {'relative':>9} {'norm':>13} {'PyTorch':>12} "
           f"{'relative':>9}")
-    for step, ((loss, norm), (loss_p, norm_p)) in enumerate(zip(*histories["fp32"]), 1):
+    for step, ((loss, norm, *_), (loss_p, norm_p, *_)) in enumerate(zip(*histories["fp32"]), 1):
         if step == 1 or step % 5 == 0:
             print(f"{step:4} {loss:12.8f} {loss_p:12.8f} {abs(loss - loss_p) / loss_p:9.1e}  "
                   f"{norm:12.8f} {norm_p:12.8f} {abs(norm - norm_p) / norm_p:9.1e}")
     passed = True
     for precision, (ours, theirs) in histories.items():
-        loss, norm = differences(ours, theirs)
-        clipped = sum(n > OPTIM["clip_norm"] for _, n in ours)
-        most = TOLERANCE[precision]
-        ok = loss <= most[0] and norm <= most[1] and len(ours) == STEPS
+        largest = differences(ours, theirs)
+        clipped = sum(n > OPTIM["clip_norm"] for _, n, *_ in ours)
+        ok = all(d <= most for d, most in zip(largest, TOLERANCE[precision])) and len(ours) == STEPS
         passed = passed and ok
+        said = ", ".join(f"{d:.1e} of a {name} (at most {most:.0e})"
+                         for d, name, most in zip(largest, COMPARED, TOLERANCE[precision]))
         print(f"{'ok  ' if ok else 'FAIL'}  {title}, {precision}: {len(ours)} steps, {clipped} clipped, largest "
-              f"relative difference {loss:.1e} of a loss (at most {most[0]:.0e}), {norm:.1e} of a gradient norm "
-              f"({most[1]:.0e})")
-    loss, norm = differences(histories["fp32"][1], histories["fp64"][1])
-    print(f"note  {title}: PyTorch's own fp32 differs from its fp64 by {loss:.1e} and {norm:.1e}", flush=True)
+              f"relative difference {said}")
+    own = " and ".join(f"{d:.1e}" for d in differences(histories["fp32"][1], histories["fp64"][1]))
+    print(f"note  {title}: PyTorch's own fp32 differs from its fp64 by {own}", flush=True)
     return passed
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Tokens per second of one training step: Ashlar against Hugging Face transformers on PyTorch.
 
-ZAYA1 (nano, small) against ZayaForCausalLM, a dense model (llama-nano) against LlamaForCausalLM.  Both run in
-alternation within one run: a few PyTorch steps, then a short Ashlar run, again and again, so that a machine whose speed
-drifts drifts for both.  PyTorch takes its best variant: eager or compiled; fused or foreach AdamW; grouped_mm or eager
-experts; and
+ZAYA1 (nano, small) against ZayaForCausalLM, a dense model (llama-nano) against LlamaForCausalLM, a mixture with a
+linear router (moe-nano) against Qwen3MoeForCausalLM.  Both run in alternation within one run: a few PyTorch steps, then
+a short Ashlar run, again and again, so that a machine whose speed drifts drifts for both.  PyTorch takes its best
+variant: eager or compiled; fused or foreach AdamW; grouped_mm, batched_mm or eager experts; and
 
   fp32            everything
   bf16 products   weights and activations in fp32, of which products may round their operands to bf16
@@ -12,7 +12,10 @@ experts; and
   bf16 weights    weights, activations, gradients and AdamW's moments in bf16
 
 Ashlar runs the same shapes like for like (AdamW for every parameter, a row is one sequence), then with its defaults:
-documents kept apart, and Muon.  llama-nano compares fp32 with the best of fp32 and bf16 with the best of bf16.
+documents kept apart, and Muon.  llama-nano and moe-nano compare fp32 with the best of fp32 and bf16 with the best of
+bf16.  Both have the same number of parameters, or nothing is measured.  The balancing loss of moe-nano is on or off in
+both (--aux-loss); transformers takes one loss of all mixtures, so that its coefficient is the recipe's times their
+number (docs/recipes.md).
 
 Run by scripts/peers/train_step.sh, which makes the virtual environment.
 """
@@ -30,20 +33,27 @@ import time
 from typing import NamedTuple
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, ZayaConfig, ZayaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
+ZAYA_ROPE = {"hybrid": ROPE | {"partial_rotary_factor": 0.5}}
+# What AutoConfig is told, and the tokens of a step.
 SHAPES = {
-    "nano": dict(vocab_size=8192, hidden_size=256, num_hidden_layers=6, num_attention_heads=4,
-                 num_key_value_heads=2, head_dim=64, num_experts=8, moe_intermediate_size=512,
-                 router_hidden_size=64, batch=4, tokens=512),
-    "small": dict(vocab_size=32768, hidden_size=768, num_hidden_layers=12, num_attention_heads=4,
-                  num_key_value_heads=2, head_dim=128, num_experts=16, moe_intermediate_size=768,
-                  router_hidden_size=256, batch=1, tokens=1024),
-    "llama-nano": dict(vocab_size=8192, hidden_size=512, num_hidden_layers=7, num_attention_heads=8,
-                       num_key_value_heads=4, head_dim=64, intermediate_size=1408, tie_word_embeddings=True,
-                       rms_norm_eps=1e-5, batch=4, tokens=512),
+    "nano": dict(model_type="zaya", rope_parameters=ZAYA_ROPE, layer_types=["hybrid"] * 6, vocab_size=8192,
+                 hidden_size=256, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+                 num_experts=8, moe_intermediate_size=512, router_hidden_size=64, batch=4, tokens=512),
+    "small": dict(model_type="zaya", rope_parameters=ZAYA_ROPE, layer_types=["hybrid"] * 12, vocab_size=32768,
+                  hidden_size=768, num_hidden_layers=12, num_attention_heads=4, num_key_value_heads=2, head_dim=128,
+                  num_experts=16, moe_intermediate_size=768, router_hidden_size=256, batch=1, tokens=1024),
+    "llama-nano": dict(model_type="llama", rope_parameters=ROPE, vocab_size=8192, hidden_size=512,
+                       num_hidden_layers=7, num_attention_heads=8, num_key_value_heads=4, head_dim=64,
+                       intermediate_size=1408, tie_word_embeddings=True, rms_norm_eps=1e-5, batch=4, tokens=512),
+    "moe-nano": dict(model_type="qwen3_moe", rope_parameters=ROPE, vocab_size=8192, hidden_size=512,
+                     num_hidden_layers=7, num_attention_heads=8, num_key_value_heads=4, head_dim=64, num_experts=8,
+                     num_experts_per_tok=2, norm_topk_prob=True, moe_intermediate_size=704, tie_word_embeddings=True,
+                     rms_norm_eps=1e-6, output_router_logits=True, router_aux_loss_coef=7 * 0.01, batch=4, tokens=512),
 }
-STEPS = {"nano": 20, "small": 5, "llama-nano": 20}  # of an Ashlar run
+STEPS = {"nano": 20, "small": 5, "llama-nano": 20, "moe-nano": 20}  # of an Ashlar run
 
 APART = "data.document_reset=true"
 ONE = "data.document_reset=false"
@@ -54,14 +64,15 @@ ZAYA_ROWS = {
     "adamw, documents apart": ("", [ADAMW, APART]),
     "muon, documents apart": ("", ["optim.matrices=muon", APART]),
 }
-DENSE_ROWS = {
+PRECISION_ROWS = {
     "adamw, fp32": ("fp32", [ADAMW, ONE, "train.precision=fp32"]),
     "adamw, bf16": ("bf16", [ADAMW, ONE, "train.precision=bf16"]),
     "adamw, documents apart": ("", [ADAMW, APART]),
     "muon, documents apart": ("", ["optim.matrices=muon", APART]),
 }
 # Newton-Schulz of 385 M parameters is meant for larger batches.
-ROWS = {"nano": ZAYA_ROWS, "small": {k: v for k, v in ZAYA_ROWS.items() if "muon" not in k}, "llama-nano": DENSE_ROWS}
+ROWS = {"nano": ZAYA_ROWS, "small": {k: v for k, v in ZAYA_ROWS.items() if "muon" not in k},
+        "llama-nano": PRECISION_ROWS, "moe-nano": PRECISION_ROWS}
 
 
 class Variant(NamedTuple):
@@ -75,15 +86,33 @@ class Variant(NamedTuple):
 
 
 def make_model(shape, experts):
-    config = {k: v for k, v in shape.items() if k not in ("batch", "tokens")}
-    if not experts:
-        rope = {"rope_type": "default", "rope_theta": 1e4}
-        return LlamaForCausalLM(LlamaConfig(**config, rope_parameters=rope, attn_implementation="sdpa"))
-    config["layer_types"] = ["hybrid"] * shape["num_hidden_layers"]
-    config["rope_parameters"] = {"hybrid": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
-    model = ZayaForCausalLM(ZayaConfig(**config))
-    model.set_experts_implementation(experts)
+    config = AutoConfig.for_model(**{k: v for k, v in shape.items() if k not in ("batch", "tokens", "attention")})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=shape["attention"])
+    if experts:
+        model.set_experts_implementation(experts)
     return model
+
+
+def check_parameters(binary, recipe, shape):
+    """Ends the program unless both models have the same number of parameters."""
+    with torch.device("meta"):
+        theirs = sum(p.numel() for p in make_model(shape, "").parameters())
+    plan = subprocess.run([binary, "plan", "dry-run", recipe, "--json"], capture_output=True, text=True, check=True)
+    ours = json.loads(plan.stdout)["model"]["parameters"]
+    if ours != theirs:
+        sys.exit(f"{recipe} has {ours} parameters, PyTorch's model {theirs}; the shapes of train_step.py and the "
+                 f"recipe must state the same model")
+
+
+def check_memory(shape, variant):
+    """batched_mm keeps a copy of an expert's weights for every choice of a token, in every block, until backward."""
+    choices = shape["batch"] * shape["tokens"] * shape.get("num_experts_per_tok", 1)
+    weights = 3 * shape["hidden_size"] * shape.get("moe_intermediate_size", 0)
+    size = 4 if variant.precision in ("fp32", "bf16 products") else 2
+    needed = choices * weights * shape["num_hidden_layers"] * size
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if variant.experts == "batched_mm" and needed > memory:
+        raise MemoryError(f"copies of weights take {needed / 1e9:.0f} GB, the machine has {memory / 1e9:.0f}")
 
 
 class Peer:
@@ -135,36 +164,38 @@ def cpu_s():
     return sum(ticks[:3] + ticks[5:8]) / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
-def undisturbed(measure):
+def undisturbed(measure, tries):
     """What measure() returns of a time in which other programs took less than 5 % of the CPUs, if there is one among
-    60 tries; each further try waits a little."""
-    for attempt in range(60):
+    so many tries; each further try waits a little."""
+    for attempt in range(tries):
         start, others = time.perf_counter(), cpu_s()
         result = measure()
         share = (cpu_s() - others) / (time.perf_counter() - start) / os.cpu_count()
         if share < 0.05:
             return result
-        time.sleep(10)
+        if attempt + 1 < tries:
+            time.sleep(10)
     print(f"  the next line is disturbed: other programs took {100 * share:.0f} % of the CPUs", flush=True)
     return result
 
 
-def best_variants(shape, seconds, only, kinds):
+def best_variants(shape, kinds, args):
     """The fastest variant of each kind, which its precision begins with.  One is in memory at a time."""
     rates = {}
     precisions = ("fp32", "bf16 products", "bf16 autocast", "bf16 weights")
-    experts = ("grouped_mm", "eager") if "num_experts" in shape else ("",)
+    experts = ("grouped_mm", "batched_mm", "eager") if "num_experts" in shape else ("",)
     for compiled, precision, expert in itertools.product((False, True), precisions, experts):
         peer = None
         for optimizer in ("fused", "foreach"):
             variant = Variant(precision, compiled, expert, optimizer)
-            if only not in str(variant):
+            if args.only not in str(variant):
                 continue
             try:
+                check_memory(shape, variant)
                 peer = peer or Peer(shape, variant)
                 peer.use(variant)
                 peer.step()
-                rates[variant] = undisturbed(lambda: peer.tokens_per_second(seconds=seconds))
+                rates[variant] = undisturbed(lambda: peer.tokens_per_second(seconds=args.seconds), args.tries)
                 print(f"  PyTorch {str(variant):<44} {rates[variant]:8.0f} tokens/s  "
                       f"(first step {peer.first_step_s:.1f} s)", flush=True)
             except Exception as error:  # a variant that this PyTorch cannot run is reported, not hidden
@@ -172,6 +203,7 @@ def best_variants(shape, seconds, only, kinds):
                       flush=True)
         del peer
         gc.collect()
+        torch.compiler.reset()  # what was compiled for one variant counts towards the limit of the next
     return {kind: max((v for v in rates if v.precision.startswith(kind)), key=rates.get, default=None)
             for kind in kinds}
 
@@ -199,12 +231,23 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8, help="time given to each PyTorch variant at first")
     parser.add_argument("--only", default="", help="only PyTorch variants whose name holds this")
+    parser.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa", help="PyTorch's attention")
+    parser.add_argument("--aux-loss", choices=("on", "off"), default="on", help="of moe-nano, in both programs")
+    parser.add_argument("--tries", type=int, default=60, help="how often a disturbed time is measured at most")
     args = parser.parse_args()
-    shape, rows, steps = SHAPES[args.model], ROWS[args.model], STEPS[args.model]
+    rows, steps = ROWS[args.model], STEPS[args.model]
+    shape = SHAPES[args.model] | {"attention": args.attention}
+    # A block that records its router's logits is compiled once for each number of logits before it; past the limit,
+    # which is 8 where nothing is said, PyTorch goes on uncompiled.
+    torch._dynamo.config.recompile_limit = 64
+    if args.aux_loss == "off" and "router_aux_loss_coef" in shape:
+        shape |= {"output_router_logits": False, "router_aux_loss_coef": 0.0}
+        rows = {row: (kind, [*keys, "moe.router_aux_loss_coef=0"]) for row, (kind, keys) in rows.items()}
+    check_parameters(args.ashlar, args.recipe, shape)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     print(f"{args.model}: {shape['batch']} x {shape['tokens']} tokens a step, PyTorch {torch.__version__}, "
           f"{torch.get_num_threads()} threads; load {os.getloadavg()[0]:.2f}", flush=True)
-    best = best_variants(shape, args.seconds, args.only, {kind for kind, _ in rows.values()})
+    best = best_variants(shape, {kind for kind, _ in rows.values()}, args)
     peers = {variant: Peer(shape, variant) for variant in set(best.values()) if variant}
     if not peers:
         sys.exit("no PyTorch variant ran")
@@ -214,7 +257,7 @@ def main():
             kind, overrides = rows[row]
             theirs, ours = undisturbed(lambda: (
                 peers[best[kind]].tokens_per_second(max(2, steps // 2)),
-                ashlar_rate(args.ashlar, args.recipe, shape, args.data, steps, overrides)))
+                ashlar_rate(args.ashlar, args.recipe, shape, args.data, steps, overrides)), args.tries)
             pairs[row].append((theirs, ours))
             print(f"  round {number} (load {os.getloadavg()[0]:.2f}): PyTorch ({best[kind]}) {theirs:8.0f}, "
                   f"Ashlar ({row}) {ours:8.0f} tokens/s, ratio {ours / theirs:.2f}", flush=True)
