@@ -80,10 +80,10 @@ void add_memory(CLI::App& group, Action& action) {
       ->capture_default_str();
   sub->add_option("--layout", flags->options.layouts,
                   "overrides of one layout, \"KEY=VALUE KEY=VALUE\"; may be given several times")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->allow_extra_args(false);
   sub->add_option("--lengths", flags->options.lengths, "sequence lengths, with commas")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   sub->add_option("--steps", flags->options.steps, "steps of each")->capture_default_str();
   sub->add_option("--svg", flags->svg, "a plot of the peaks, a line for each layout");
   sub->add_flag("--json", flags->json, "a JSON line for each");

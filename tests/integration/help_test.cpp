@@ -94,5 +94,17 @@ TEST(Help, KnowsEveryFlagInReadmeAndDocs) {
   EXPECT_GE(found, 12) << "README lost its commands, or they are laid out in another way";
 }
 
+// A list with commas, then overrides; a flag that is given twice.
+TEST(Help, ListsOfFlagsEndBeforeOverrides) {
+  const Scratch scratch;
+  const std::string out =
+      run_ok(scratch, {"bench", "memory", kData + "/recipes/tiny.toml", "--ranks", "2", "--layout",
+                       "parallel.cp=2", "--layout", "parallel.tsp=2", "--lengths", "32,64",
+                       "train.precision=fp32", "train.threads=1", "--svg", "memory.svg"});
+  EXPECT_EQ(count_of(out, "parallel.cp=2 "), 2) << out;
+  EXPECT_EQ(count_of(out, "parallel.tsp=2 "), 2) << out;
+  EXPECT_EQ(count_of(read_file(scratch / "memory.svg"), "<polyline"), 2);
+}
+
 }  // namespace
 }  // namespace ashlar::integration
