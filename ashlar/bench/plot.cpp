@@ -11,7 +11,8 @@
 namespace ashlar::bench {
 namespace {
 
-constexpr double kLeft = 80, kRight = 620, kTop = 50, kBottom = 400, kLegendWidth = 420;
+constexpr double kLeft = 80, kRight = 620, kTop = 50, kBottom = 400;
+constexpr double kCharacter = 8;  // of the legend, no narrower than any font's mean
 
 // Colours that stay apart for people who confuse red and green.
 constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
@@ -111,11 +112,13 @@ std::string to_svg(const Plot& plot) {
   using Point = std::pair<double, double>;
   const Axis x = axis_over(plot, &Point::first, kLeft, kRight);
   const Axis y = axis_over(plot, &Point::second, kBottom, kTop);
+  size_t longest = 0;
+  for (const Series& series : plot.series) longest = std::max(longest, series.name.size());
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
       "{1}\" font-family=\"sans-serif\" font-size=\"13\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
-      kRight + kLegendWidth, kBottom + 60);
+      kRight + 60 + kCharacter * double(longest), kBottom + 60);
   out += text(kLeft, 28, "start", plot.title, " font-size=\"16\"") + axes(plot, x, y);
   for (size_t i = 0; i < plot.series.size(); ++i)
     out += drawn(plot.series[i], x, y, kColours[i % kColours.size()], kTop + 10 + 22 * double(i));
