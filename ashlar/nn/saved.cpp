@@ -25,15 +25,6 @@ int64_t width_over_border(const ModelWeights& weights, int64_t border) {
   return std::min(before, after);
 }
 
-}  // namespace
-
-Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types, TokenCounts tokens,
-                  int64_t num_halos, Keep keep, int slot) {
-  return make_saved(arena, weights, types, tokens, num_halos, keep, std::array{1}, slot)[0][0];
-}
-
-namespace {
-
 // Takes memory for chunks of blocks.  The order of its calls is that of the memory.
 class SavedMaker {
  public:
@@ -151,6 +142,11 @@ std::vector<std::vector<Saved>> make_saved(Arena& arena, const ModelWeights& wei
   for (std::vector<Saved>& slots : all)
     for (Saved& s : slots) maker.add_final(s);
   return all;
+}
+
+Saved Saved::make(Arena& arena, const ModelWeights& weights, const Types& types, TokenCounts tokens,
+                  int64_t num_halos, Keep keep, int slot) {
+  return make_saved(arena, weights, types, tokens, num_halos, keep, std::array{1}, slot)[0][0];
 }
 
 }  // namespace ashlar::nn
