@@ -129,6 +129,9 @@ class Zero final : public nn::Residency {
   // Units [first, end) of a block.
   std::pair<int64_t, int64_t> units_of(int64_t block) const;
   size_t slot_of(int64_t block) const { return size_t(block) % 2; }
+  static Tensor part(const Tensor& vector, const Range& range) {
+    return vector.slice(range.begin, range.end);
+  }
   void lay_out_shards(Allocator&);
   void list_parameters();
   void list_placed(const nn::ParameterInfo&, const Placement&, const nn::FlatRange&);

@@ -1,0 +1,118 @@
+// What a rank keeps of the state under ZeRO: who shares each unit, where its shard lies, and the
+// parameters that the optimizer sees.
+#include <algorithm>
+#include <utility>
+
+#include "ashlar/parallel/zero.h"
+
+namespace ashlar::parallel {
+
+Zero::FamilyIndex Zero::index_of(int64_t unit) const {
+  const nn::Units& units = model_.flat().units;
+  const nn::UnitSplit& split = model_.weights().share.units;
+  const int64_t in_block = units.of_block(unit) ? (unit - 1) % units.per_block : 0;
+  if (split.experts && in_block == units.per_block - 1) return kExperts;
+  if (0 < in_block && in_block <= split.cuts) return in_block == 1 ? kHeads : kWidths;
+  return split.embedding && unit == units.size() - 1 ? kEmbedding : kWhole;
+}
+
+Zero::Family Zero::make_family(const ParallelSpec& spec, comm::Group& ranks,
+                               FamilyIndex index) const {
+  std::vector<int64_t> numel = model_.flat().unit_numel;
+  for (size_t u = 0; u < numel.size(); ++u)
+    if (index_of(int64_t(u)) != index) numel[u] = 0;
+  const int64_t width = size_of(model_.types().stream);
+  return {&ranks,
+          Shards(std::move(numel), ranks.size(), spec.zero_layout,
+                 std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width),
+          index == kExperts  ? int(spec.ep)
+          : index == kHeads  ? num_head_shares(spec, model_.spec())
+          : index == kWidths ? int(spec.tsp)
+                             : 1};
+}
+
+std::vector<Range> Zero::kept(int64_t unit, int world_rank) const {
+  const int data = mesh_.number_within(world_rank, kTokenAxes);
+  const Family& family = family_of(unit);
+  return family.shards.kept(unit, data / family.stride);
+}
+
+void Zero::lay_out_shards(Allocator& allocator) {
+  int64_t numel = 0;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    Unit& unit = units_[u];
+    unit.kept = shards_of(int64_t(u)).kept(int64_t(u), ranks_of(int64_t(u)).rank());
+    if (is_root(int64_t(u))) continue;
+    for (const Range& range : unit.kept) {
+      unit.kept_at.push_back(numel);
+      numel += range.size();
+    }
+  }
+  const DType stream = model_.types().stream;
+  weights_ = make_tensor(allocator, stream, {numel}, Tag::kWeights);
+  if (stage_ >= 2) gradients_ = make_tensor(allocator, stream, {numel}, Tag::kGradients);
+}
+
+// Range number `range` of a unit, as this rank keeps it.
+Tensor Zero::kept_weights(int64_t unit, size_t range) const {
+  const Unit& u = units_[size_t(unit)];
+  if (is_root(unit)) return part(model_.unit_weights(unit), u.kept[range]);
+  return weights_.tensor.slice(u.kept_at[range], u.kept_at[range] + u.kept[range].size());
+}
+
+Tensor Zero::kept_gradients(int64_t unit, size_t range) const {
+  const Unit& u = units_[size_t(unit)];
+  if (is_root(unit) || stage_ < 2) return part(model_.unit_gradients(unit), u.kept[range]);
+  return gradients_.tensor.slice(u.kept_at[range], u.kept_at[range] + u.kept[range].size());
+}
+
+void Zero::list_parameters() {
+  size_t next = 0;
+  const nn::Share& share = model_.weights().share;
+  model_.weights().for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
+    if (info.buffer) return;
+    nn::FlatRange at = model_.flat().ranges[next++];
+    for (const Placement& place : placements(info, share)) {
+      at.numel = place.numel();
+      list_placed(info, place, at);
+      at.offset += at.numel;
+    }
+  });
+  ASHLAR_ASSERT(next == model_.flat().ranges.size());
+}
+
+// `at`: where the placed elements lie.
+void Zero::list_placed(const nn::ParameterInfo& info, const Placement& place,
+                       const nn::FlatRange& at) {
+  const Range all{at.offset, at.offset + at.numel};
+  if (!sharded())
+    return add_parameter(info, place, at, all, part(model_.unit_weights(at.unit), all),
+                         part(model_.unit_gradients(at.unit), all));
+  const Unit& unit = units_[size_t(at.unit)];
+  for (size_t i = 0; i < unit.kept.size(); ++i) {
+    const Range mine = intersect(unit.kept[i], all);
+    if (mine.empty()) continue;
+    const Range in_kept{mine.begin - unit.kept[i].begin, mine.end - unit.kept[i].begin};
+    add_parameter(info, place, at, mine, part(kept_weights(at.unit, i), in_kept),
+                  part(kept_gradients(at.unit, i), in_kept));
+  }
+}
+
+void Zero::add_parameter(const nn::ParameterInfo& info, const Placement& place,
+                         const nn::FlatRange& at, const Range& range, const Tensor& value,
+                         const Tensor& gradient) {
+  Parameter& p = parameters_.emplace_back(parameter_of(info, model_.types().stream));
+  p.boxes = place.boxes;
+  p.begin = range.begin - at.offset;
+  p.end = range.end - at.offset;
+  p.value = value;
+  p.gradient = gradient;
+  // Without shards every rank of the family keeps a copy.
+  const comm::Group& ranks = ranks_of(at.unit);
+  const int data_copies = sharded() ? 1 : ranks.size();
+  p.copy = place.copy * data_copies + (sharded() ? 0 : ranks.rank());
+  p.num_copies = place.num_copies * data_copies;
+  infos_.push_back(info);
+}
+
+}  // namespace ashlar::parallel
