@@ -71,4 +71,16 @@ Key word(const char* name, Section Recipe::*section, Enum Section::*field,
   return row;
 }
 
+// The row of a key that decides which tensors a model has, or their shapes.
+inline Key shape(Key row) {
+  row.shapes = true;
+  return row;
+}
+
+// The row of such a key without a default.
+inline Key required(Key row) {
+  row.required = true;
+  return shape(std::move(row));
+}
+
 }  // namespace ashlar

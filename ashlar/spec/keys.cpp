@@ -25,17 +25,6 @@ constexpr KeyRange kNotNegative{0, kNone};
 constexpr KeyRange kPositive{0, kNone, true};
 constexpr KeyRange kBeta{0, 1, false, true};
 
-// A key that decides which tensors a model has, or their shapes.
-Key shape(Key row) {
-  row.shapes = true;
-  return row;
-}
-
-Key required(Key row) {
-  row.required = true;
-  return shape(std::move(row));
-}
-
 using Rows = std::vector<Key>;
 
 // The one key that is a field of Recipe itself.
@@ -255,9 +244,8 @@ Rows parallel() {
       integer("parallel.virtual_stages", p, &P::virtual_stages, ranks,
               "chunks of blocks of a pipeline stage; more than 1 with schedule \"interleaved\""),
       integer("parallel.zero", p, &P::zero, {0, 3},
-              "what dp, cp and tsp ranks shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 "
-              "weights "
-              "too"),
+              "what dp, cp and tsp ranks shard: 0 nothing, 1 optimizer state, 2 gradients too, "
+              "3 weights too"),
       word("parallel.zero_layout", p, &P::zero_layout, {"contiguous", "bucketed"},
            "a rank's shard: one flat range, or a slice of every bucket"),
       integer("parallel.bucket_bytes", p, &P::bucket_bytes, {1024, int64_t{1} << 40},
@@ -317,10 +305,9 @@ Rows health_and_checkpoint() {
   return {
       integer("health.window", h, &H::window, {2, 1 << 20},
               "steps over which loss and gradient norm are judged"),
-      number(
-          "health.max_z", h, &H::max_z, kPositive,
-          "a step whose loss or gradient norm is more than this many deviations above the mean is "
-          "skipped"),
+      number("health.max_z", h, &H::max_z, kPositive,
+             "a step whose loss or gradient norm is more than this many deviations above the mean "
+             "is skipped"),
       integer("health.max_consecutive_skips", h, &H::max_consecutive_skips, kCount,
               "skipped steps in a row after which the run gives up"),
       integer("health.max_skips_per_1000", h, &H::max_skips_per_1000, {0, 1000},
