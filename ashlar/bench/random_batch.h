@@ -13,11 +13,12 @@ namespace ashlar::bench {
 class RandomBatch {
  public:
   explicit RandomBatch(const train::Trainer& trainer)
-      : RandomBatch(trainer.recipe(), reader_of(trainer)) {}
-  RandomBatch(const Recipe& recipe, int64_t reader)
-      : ids_(size_t(recipe.train.micro_batch * recipe.data.sequence_length)),
-        sequence_(kernels::Sequence::rows(recipe.train.micro_batch, recipe.data.sequence_length)) {
+      : sequence_(kernels::Sequence::rows(trainer.recipe().train.micro_batch,
+                                          trainer.recipe().data.sequence_length)),
+        ids_(size_t(sequence_.num_tokens())) {
+    const Recipe& recipe = trainer.recipe();
     const Rng rng(recipe.train.seed, "bench");
+    const int64_t reader = trainer.model().groups().coordinate(parallel::Axis::kDp);
     for (size_t t = 0; t < ids_.size(); ++t)
       ids_[t] =
           int32_t(rng.below(uint64_t(reader) * ids_.size() + t, uint64_t(recipe.model.vocab_size)));
@@ -32,11 +33,8 @@ class RandomBatch {
   }
 
  private:
-  static int64_t reader_of(const train::Trainer& trainer) {
-    return trainer.model().groups().coordinate(parallel::Axis::kDp);
-  }
-  std::vector<int32_t> ids_;
   kernels::Sequence sequence_;
+  std::vector<int32_t> ids_;
 };
 
 }  // namespace ashlar::bench
