@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +18,7 @@ namespace ashlar::bench {
 namespace {
 
 constexpr double kMiB = 1 << 20;
+constexpr std::string_view kNoLayout = "(as the recipe)";
 
 std::vector<std::string> overrides_of(const std::string& layout, int64_t length) {
   std::vector<std::string> overrides;
@@ -63,6 +65,12 @@ MemoryCase measure(const Recipe& recipe, const MemoryOptions& options) {
   return fullest;
 }
 
+size_t layout_width(const MemoryOptions& options) {
+  size_t width = kNoLayout.size();
+  for (const std::string& layout : options.layouts) width = std::max(width, layout.size());
+  return width;
+}
+
 }  // namespace
 
 std::vector<MemoryCase> measure_memory(
@@ -90,17 +98,17 @@ std::vector<MemoryCase> measure_memory(
   return cases;
 }
 
-std::string memory_head() {
-  std::string text =
-      fmt::format("{:<44} {:>8} {:>10} {:>8}", "layout", "length", "peak_MiB", "planned");
+std::string memory_head(const MemoryOptions& options) {
+  std::string text = fmt::format("{:<{}} {:>8} {:>10} {:>8}", "layout", layout_width(options),
+                                 "length", "peak_MiB", "planned");
   for (int tag = 0; tag < kNumTags; ++tag) text += fmt::format(" {:>10}", name_of(Tag(tag)));
   return text + fmt::format(" {:>8}", "step_s");
 }
 
-std::string to_text(const MemoryCase& c) {
-  std::string text = fmt::format("{:<44} {:>8} {:>10.1f} {:>8.4f}",
-                                 c.layout.empty() ? "(as the recipe)" : c.layout, c.sequence_length,
-                                 double(c.counts.total.peak_bytes) / kMiB,
+std::string to_text(const MemoryCase& c, const MemoryOptions& options) {
+  std::string text = fmt::format("{:<{}} {:>8} {:>10.1f} {:>8.4f}",
+                                 c.layout.empty() ? kNoLayout : c.layout, layout_width(options),
+                                 c.sequence_length, double(c.counts.total.peak_bytes) / kMiB,
                                  double(c.planned_bytes) / double(c.counts.total.peak_bytes));
   for (const MemoryCount& tag : c.counts.tags)
     text += fmt::format(" {:>10.1f}", double(tag.peak_bytes) / kMiB);

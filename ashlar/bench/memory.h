@@ -29,15 +29,17 @@ struct MemoryCase {
 };
 
 // `recipe_with` reads the recipe with more overrides.  Calls `done` after each case.
-// Errors   kConfig: a layout that so many ranks cannot run; those of train::Trainer.
+// Errors   kLaunch: under a launcher, since the ranks are threads of this process; kConfig: a
+//          layout that so many ranks cannot run; those of train::Trainer.
 std::vector<MemoryCase> measure_memory(
     const std::function<Recipe(const std::vector<std::string>& overrides)>& recipe_with,
     const MemoryOptions& options, const std::function<void(const MemoryCase&)>& done);
 
-// One line for each case under a head; MiB.
-std::string memory_head();
-std::string to_text(const MemoryCase& point);
-std::string to_json_line(const MemoryCase& point, const Recipe& recipe);
+// One line for each case under a head; MiB.  options: those of the measurement, whose longest
+// layout makes the width of the first column.
+std::string memory_head(const MemoryOptions& options);
+std::string to_text(const MemoryCase& c, const MemoryOptions& options);
+std::string to_json_line(const MemoryCase& c, const Recipe& recipe);
 // Peak over length, a line for each layout.
 std::string to_svg(const std::vector<MemoryCase>& cases, const std::string& title);
 

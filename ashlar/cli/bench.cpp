@@ -95,10 +95,11 @@ void add_memory(CLI::App& group, Action& action) {
         return load_recipe(flags->recipe, more);
       };
       const Recipe recipe = recipe_with({});
-      if (!flags->json) print_result(bench::memory_head());
+      if (!flags->json) print_result(bench::memory_head(flags->options));
       const auto cases =
           bench::measure_memory(recipe_with, flags->options, [&](const bench::MemoryCase& c) {
-            print_result(flags->json ? bench::to_json_line(c, recipe) : bench::to_text(c));
+            print_result(flags->json ? bench::to_json_line(c, recipe)
+                                     : bench::to_text(c, flags->options));
           });
       if (!flags->svg.empty())
         write_text(*posix_files(), flags->svg,

@@ -50,6 +50,20 @@ TEST(MemoryBench, ALayoutThatCannotRunIsRefusedBeforeTheFirst) {
   EXPECT_EQ(num_told, 0);
 }
 
+TEST(MemoryBench, TheFirstColumnIsAsWideAsTheLongestLayout) {
+  const MemoryOptions options{2, 1, {"", std::string(60, 'x'), "parallel.zero=3"}, {}};
+  const std::string head = memory_head(options);
+  for (const std::string& layout : options.layouts) {
+    MemoryCase c;
+    c.layout = layout;
+    c.sequence_length = 32;
+    c.counts.total.peak_bytes = c.planned_bytes = 1 << 20;
+    const std::string line = to_text(c, options);
+    EXPECT_EQ(line.size(), head.size()) << line;
+    EXPECT_EQ(line.find(" 32 ") + 3, head.find("length") + 6) << line;
+  }
+}
+
 TEST(Plot, PutsPointsWhereTheAxesSay) {
   const std::string svg = to_svg(Plot{"a < b", "x", "y", {{"one", {{1024, 1}, {4096, 4}}}}});
   EXPECT_NE(svg.find("a &lt; b"), std::string::npos);
