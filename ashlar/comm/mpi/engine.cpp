@@ -148,10 +148,11 @@ MPI_Comm MpiEngine::communicator(const Group& group) const {
 void MpiEngine::require_going_on(bool interrupted,
                                  function_ref<std::optional<LateError>()> waiting) {
   if (hear() && !announced_) {
-    if (const auto late = waiting(); late && !waiting_) {
-      waiting_ = failure_of(rank_, std::make_exception_ptr(*late));
-      answer();
-    }
+    if (!waiting_ && !failure_.awaits.empty())
+      if (const std::optional<LateError> late = waiting()) {
+        waiting_ = failure_of(rank_, std::make_exception_ptr(*late));
+        answer();
+      }
     fail_because(failure_);
   }
   ASHLAR_REQUIRE(!interrupted, kComm, "rank {}: cancelled while it leaves", rank_);

@@ -192,7 +192,8 @@ class ThreadTransport final : public Transport {
 
   void require_going_on(const Round& round, double waited_s) const {
     if (shared_.failed) {
-      if (round.is_held_up(waited_s)) shared_.add_waiting(waiting(round, waited_s));
+      if (!shared_.failure.awaits.empty() && round.is_held_up(waited_s))
+        shared_.add_waiting(waiting(round, waited_s));
       fail_because(shared_.failure);
     }
     ASHLAR_REQUIRE(!box_.interrupted, kComm, "rank {}: cancelled while it leaves", rank_);
