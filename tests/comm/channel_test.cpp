@@ -74,7 +74,7 @@ TEST(Channel, FaultsAreNamedAndEndAll) {
       << odd;
   EXPECT_NE(odd.find("sends 396 bytes in 1"), std::string::npos) << odd;
   const std::string late =
-      fault(0.2, [](auto&) { std::this_thread::sleep_for(std::chrono::milliseconds(600)); });
+      fault(1, [](auto&) { std::this_thread::sleep_for(std::chrono::seconds(3)); });
   EXPECT_NE(late.find("(number 1 of group "), std::string::npos) << late;
   EXPECT_NE(late.find("activations): waited "), std::string::npos) << late;
   EXPECT_NE(late.find(" s; not arrived: rank 1;"), std::string::npos) << late;

@@ -140,7 +140,7 @@ TEST_F(Mpi, NativeFaultsAreThoseOfRounds) {
   EXPECT_EQ(count(lane.output, "of group bulk) with 999 elements"), 1) << lane.output;
   const Result late = mpirun(4, "late --native");
   EXPECT_EQ(late.code, 30) << late.output;
-  EXPECT_EQ(count(late.output, "waited 1 s; not arrived: rank 2;"), 1) << late.output;
+  EXPECT_EQ(count(late.output, " s; not arrived: rank 2;"), 1) << late.output;
   const Result killed = mpirun(4, "kill --native");
   EXPECT_EQ(killed.code, 128 + 9) << killed.output;
   for (const Result& result : {broken, odd, lane, late, killed}) EXPECT_LT(result.seconds, 10);
@@ -160,11 +160,10 @@ TEST_F(Mpi, ALateRankIsNamed) {
   const Result late = mpirun(4, "late");
   EXPECT_EQ(late.code, 30) << late.output;
   EXPECT_EQ(count(late.output, "comm_program: "), 1) << late.output;
-  EXPECT_EQ(count(late.output,
-                  "comm_program: all_reduce 'grads' (number 2 of group world): "
-                  "waited 1 s; not arrived: rank 2;"),
-            1)
+  EXPECT_EQ(
+      count(late.output, "comm_program: all_reduce 'grads' (number 2 of group world): waited "), 1)
       << late.output;
+  EXPECT_EQ(count(late.output, " s; not arrived: rank 2;"), 1) << late.output;
   EXPECT_LT(late.seconds, 10);  // the rank itself sleeps for 20
 }
 

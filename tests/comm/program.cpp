@@ -233,9 +233,8 @@ void run_mode(Group& world, const std::string& mode) {
 
 int run(const std::string& mode, int num_ranks, bool native) {
   const bool timed = mode == "overlap" || mode == "times";
-  const bool fault = !timed && mode != "operations" && mode != "bits" && mode != "near";
   // Slices even in `operations`; one message a chunk where time counts.
-  const Options options{fault ? 1.0 : 60.0, timed ? int64_t{8} << 20 : 1 << 16,
+  const Options options{mode.ends_with("late") ? 1.0 : 60.0, timed ? int64_t{8} << 20 : 1 << 16,
                         native ? Collectives::kNative : Collectives::kExact};
   Allocator allocator(Device::kCpu);
   const auto body = [&](Group& world) { run_mode(world, mode); };
