@@ -167,6 +167,18 @@ TEST_F(Mpi, ALateRankIsNamed) {
   EXPECT_LT(late.seconds, 10);  // the rank itself sleeps for 20
 }
 
+// The others have all come, and wait for messages of that rank alone.
+TEST_F(Mpi, ARankThatStopsWithinAMessageIsNamed) {
+  const Result stopped = mpirun(4, "stop");
+  EXPECT_EQ(stopped.code, 30) << stopped.output;
+  EXPECT_EQ(count(stopped.output, "comm_program: all_reduce 'grads' "), 1) << stopped.output;
+  EXPECT_EQ(count(stopped.output, "not arrived: rank 2; ") +
+                count(stopped.output, "arrived but did not finish: rank 2; "),
+            1)
+      << stopped.output;
+  EXPECT_LT(stopped.seconds, 10);
+}
+
 TEST_F(Mpi, AKilledRankEndsAll) {
   const Result killed = mpirun(4, "kill");
   EXPECT_EQ(killed.code, 128 + 9) << killed.output;

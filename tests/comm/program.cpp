@@ -2,8 +2,8 @@
 //   comm_program MODE [--ranks N] [--native]
 //     --ranks    N threads of this process; without it, under mpirun
 //     --native   MPI's own collectives
-// Modes: operations, bits, near, overlap, times, and the faults throw, late, shape, lane, kill,
-// alone, and channel-throw, channel-late, channel-shape, channel-kill.
+// Modes: operations, bits, near, overlap, times, and the faults throw, late, stop, shape, lane,
+// kill, alone, and channel-throw, channel-late, channel-shape, channel-kill.
 #include <signal.h>
 #include <unistd.h>
 
@@ -201,8 +201,17 @@ void fault(Group& world, std::string kind) {
   if (world.rank() == std::min(2, world.size() - 1)) {
     if (kind == "throw") ASHLAR_FAIL(kNumeric, "loss is nan");
     if (kind == "late") std::this_thread::sleep_for(std::chrono::seconds(20));
+    if (kind == "stop")
+      std::thread([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        raise(SIGSTOP);
+      }).detach();
     if (kind == "shape") data.resize(999);
     if (kind == "kill") raise(SIGKILL);
+  }
+  if (kind == "stop") {  // nearly always within messages
+    data.resize(1 << 24);
+    for (;;) world.all_reduce(tensor_of(data), tensor_of(data), "grads").wait();
   }
   if (channel) {
     std::vector<float> got(1000);
@@ -234,7 +243,8 @@ void run_mode(Group& world, const std::string& mode) {
 int run(const std::string& mode, int num_ranks, bool native) {
   const bool timed = mode == "overlap" || mode == "times";
   // Slices even in `operations`; one message a chunk where time counts.
-  const Options options{mode.ends_with("late") ? 1.0 : 60.0, timed ? int64_t{8} << 20 : 1 << 16,
+  const Options options{mode.ends_with("late") || mode == "stop" ? 1.0 : 60.0,
+                        timed ? int64_t{8} << 20 : 1 << 16,
                         native ? Collectives::kNative : Collectives::kExact};
   Allocator allocator(Device::kCpu);
   const auto body = [&](Group& world) { run_mode(world, mode); };

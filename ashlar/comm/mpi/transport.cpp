@@ -40,7 +40,7 @@ MpiTransport::MpiTransport(MpiEngine& engine, int tag) : engine_(engine), tag_(t
 void MpiTransport::exchange(const Round& round) {
   find_partners(round);
   requests_.clear();
-  announcers_.clear();
+  parts_.clear();
   num_open_ = 0;
   try {
     post(round);
@@ -53,21 +53,15 @@ void MpiTransport::exchange(const Round& round) {
 
 void MpiTransport::post(const Round& round) {
   const std::lock_guard turn(engine_.turn());
-  const auto add = [&](int announcer) -> MPI_Request* {
-    requests_.push_back(MPI_REQUEST_NULL);
-    announcers_.push_back(announcer);
-    ++num_open_;
-    return &requests_.back();
-  };
   constexpr int kBytes = sizeof(Announcement);
   for (const int partner : partners_)
     check_mpi(MPI_Irecv(&theirs_[size_t(partner)], kBytes, MPI_BYTE, partner, tag_, engine_.comm(),
-                        add(partner)),
+                        add({.partner = partner, .announces = true})),
               "MPI_Irecv");
   for (const int partner : partners_) {
     mine_[size_t(partner)] = announcement_for(round, partner);
     check_mpi(MPI_Isend(&mine_[size_t(partner)], kBytes, MPI_BYTE, partner, tag_, engine_.comm(),
-                        add(-1)),
+                        add({.partner = partner})),
               "MPI_Isend");
   }
 }
@@ -113,8 +107,8 @@ int MpiTransport::poll(const Round& round) {
             "MPI_Testsome");
   for (int i = 0; i < num_done; ++i) {
     --num_open_;
-    const int announcer = announcers_[size_t(done_[size_t(i)])];
-    if (announcer >= 0) arrived(round, announcer);  // adds requests behind those tested
+    const Part part = parts_[size_t(done_[size_t(i)])];
+    if (part.announces) arrived(round, part.partner);  // adds requests behind those tested
   }
   // Failures are asked for only where nothing has ended: what is here is taken first.
   if (num_done == 0)
@@ -125,10 +119,16 @@ int MpiTransport::poll(const Round& round) {
   return num_done;
 }
 
-// Which partner did not finish is not known here: all are named.
+// Once all have come, those are named with whom messages are still under way.
 LateError MpiTransport::late(const Round& round) const {
-  return LateError(round.header, round.awaited.seconds_since(start_), absent_,
-                   absent_.empty() ? std::span<const int>(partners_) : std::span<const int>());
+  std::vector<int> unfinished;
+  for (const int partner : partners_)
+    for (size_t i = 0; absent_.empty() && i < requests_.size(); ++i)
+      if (requests_[i] != MPI_REQUEST_NULL && parts_[i].partner == partner) {
+        unfinished.push_back(partner);
+        break;
+      }
+  return LateError(round.header, round.awaited.seconds_since(start_), absent_, unfinished);
 }
 
 void MpiTransport::arrived(const Round& round, int partner) {
@@ -138,21 +138,24 @@ void MpiTransport::arrived(const Round& round, int partner) {
   add_payload(messages_of(round.sends, partner), true);
 }
 
+MPI_Request* MpiTransport::add(const Part& part) {
+  requests_.push_back(MPI_REQUEST_NULL);
+  parts_.push_back(part);
+  ++num_open_;
+  return &requests_.back();
+}
+
 void MpiTransport::add_payload(std::span<const Message> messages, bool is_send) {
   for (const Message& message : messages)
     for (int64_t begin = 0; message.data && begin < message.bytes; begin += kMessageBytes) {
       const int bytes = int(std::min(kMessageBytes, message.bytes - begin));
-      requests_.push_back(MPI_REQUEST_NULL);
-      announcers_.push_back(-1);
-      ++num_open_;
       std::byte* data = message.data + begin;
+      MPI_Request* request = add({.partner = message.peer});
       if (is_send)
-        check_mpi(MPI_Isend(data, bytes, MPI_BYTE, message.peer, tag_ + 1, engine_.comm(),
-                            &requests_.back()),
+        check_mpi(MPI_Isend(data, bytes, MPI_BYTE, message.peer, tag_ + 1, engine_.comm(), request),
                   "MPI_Isend");
       else
-        check_mpi(MPI_Irecv(data, bytes, MPI_BYTE, message.peer, tag_ + 1, engine_.comm(),
-                            &requests_.back()),
+        check_mpi(MPI_Irecv(data, bytes, MPI_BYTE, message.peer, tag_ + 1, engine_.comm(), request),
                   "MPI_Irecv");
     }
 }

@@ -14,11 +14,18 @@ class MpiTransport final : public Transport {
   void interrupt() override { interrupted_ = true; }
 
  private:
+  // What a request moves: the announcement of a partner, or anything else to or from it.
+  struct Part {
+    int partner;
+    bool announces = false;
+  };
+
   void find_partners(const Round& round);
   void post(const Round& round);
   void meet(const Round& round);
   int poll(const Round& round);  // requests that have ended; -1: another lane is calling MPI
   void arrived(const Round& round, int partner);
+  MPI_Request* add(const Part& part);  // for MPI to fill, before the next is added
   void add_payload(std::span<const Message> messages, bool is_send);
   LateError late(const Round& round) const;
   void abandon();
@@ -29,7 +36,7 @@ class MpiTransport final : public Transport {
   std::vector<int> partners_, absent_;
   std::vector<Announcement> mine_, theirs_;  // by rank
   std::vector<MPI_Request> requests_;        // null: done
-  std::vector<int> announcers_;              // by request: the partner announced by it, or -1
+  std::vector<Part> parts_;                  // by request
   std::vector<int> done_;                    // the requests that MPI_Testsome found ended
   int num_open_ = 0;
   Clock::time_point start_;  // when the time-out began to run
