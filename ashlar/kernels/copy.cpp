@@ -1,5 +1,6 @@
 #include "ashlar/kernels/copy.h"
 
+#include "ashlar/kernels/checks.h"
 #include "ashlar/kernels/cpu/ops.h"
 
 namespace ashlar::kernels {
@@ -89,6 +90,12 @@ void copy_to_runs(const Context& ctx, const BoxRange& range, const Tensor& packe
 
 void upload(const Context& ctx, std::span<const int32_t> from, const Tensor& to) {
   ASHLAR_ASSERT(to.dtype == DType::kI32 && to.numel() == int64_t(from.size()));
+  const auto call = ctx.record("upload", to.dtype, {0, 2 * to.bytes()});
+  cpu::upload(ctx, from, to);
+}
+
+void upload(const Context& ctx, std::span<const double> from, const Tensor& to) {
+  ASHLAR_ASSERT(is_stream(to.dtype) && to.numel() == int64_t(from.size()));
   const auto call = ctx.record("upload", to.dtype, {0, 2 * to.bytes()});
   cpu::upload(ctx, from, to);
 }

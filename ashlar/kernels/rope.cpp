@@ -33,6 +33,11 @@ int64_t flop_of(const HeadsShape& s, int64_t num_tokens, int64_t norm_flop) {
   return num_tokens * (s.N + s.K) * (3 * s.rotary_dim + norm_flop * s.D);
 }
 
+// Of q, k and v as they stand in the fused product.
+int64_t fused_bytes(const HeadsShape& s, const Tensor& qkv) {
+  return qkv.bytes() / s.width() * s.gate_begin();
+}
+
 }  // namespace
 
 void rope_table(const Context& ctx, double theta, int64_t rotary_dim, const RopeScaling& scaling,
@@ -55,9 +60,10 @@ void heads_forward(const Context& ctx, const HeadsForward& x) {
   check_tensor(x.qkv, {T, s.width()}, x.qkv.dtype);
   check_real(x.qhat, {T, s.N * s.D});
   for (const Tensor* t : {&x.khat, &x.v}) check_real(*t, {T, s.K * s.D});
-  const auto call = ctx.record("heads_forward", x.qkv.dtype,
-                               {flop_of(s, T, x.q_norm_D ? 4 : 0),
-                                bytes_of({x.qkv, x.qhat, x.khat, x.v, x.rstd_q_TN, x.rstd_k_TK})});
+  const auto call = ctx.record(
+      "heads_forward", x.qkv.dtype,
+      {flop_of(s, T, x.q_norm_D ? 4 : 0),
+       fused_bytes(s, x.qkv) + bytes_of({x.qhat, x.khat, x.v, x.rstd_q_TN, x.rstd_k_TK})});
   cpu::heads_forward(ctx, x);
 }
 
@@ -74,10 +80,12 @@ void heads_backward(const Context& ctx, const HeadsBackward& x) {
   ASHLAR_ASSERT(bool(x.dq_norm_D) == norms && bool(x.dk_norm_D) == norms);
   if (norms)
     for (const Tensor* t : {&x.dq_norm_D, &x.dk_norm_D}) check_tensor(*t, {s.D}, stream);
-  const int64_t read_for_norms = norms ? bytes_of({x.qkv, x.rstd_q_TN, x.rstd_k_TK}) : 0;
-  const auto call = ctx.record(
-      "heads_backward", x.qkv.dtype,
-      {flop_of(s, T, norms ? 11 : 0), bytes_of({x.dqhat, x.dkhat, x.dv, x.dqkv}) + read_for_norms});
+  const int64_t read_for_norms =
+      norms ? fused_bytes(s, x.qkv) + bytes_of({x.rstd_q_TN, x.rstd_k_TK}) : 0;
+  const auto call =
+      ctx.record("heads_backward", x.qkv.dtype,
+                 {flop_of(s, T, norms ? 11 : 0),
+                  bytes_of({x.dqhat, x.dkhat, x.dv}) + fused_bytes(s, x.dqkv) + read_for_norms});
   cpu::heads_backward(ctx, x);
 }
 

@@ -2,7 +2,8 @@
 // (Qwen3) or none, RoPE.  CCA has its own (qk.h), with the same table.
 //
 //   qhat_h = rope( norm_q(q_h) ),  khat_j = rope( norm_k(k_j) ),  v as it is
-//   norm(x) = w * x * rstd,  rstd = (mean(x^2) + eps)^(-1/2) over a head;  norm(x) = x without w
+//   norm(x) = (c + w) * x * rstd,  rstd = (mean(x^2) + eps)^(-1/2) over a head, c: weight_offset,
+//             0 or 1;  norm(x) = x without w
 //
 // RoPE turns pairs (i, i + rho/2), i < rho/2, by position * frequency_i, where position counts from
 // the start of the token's document; dims from rho on stay.
@@ -10,10 +11,12 @@
 //   frequency_i = theta^(-2i/rho), then scaled (RopeScaling)
 //
 // Source   RoPE: Su et al. 2021, arXiv:2104.09864.  Scaling: Llama 3.1, arXiv:2407.21783, its
-//          release.  QK norm: Qwen3, arXiv:2505.09388.
+//          release.  QK norm: Qwen3, arXiv:2505.09388; with an offset of 1: Qwen3-Next.
 // Shapes   T tokens, N query heads, K key heads, D head dim, P positions.  qkv dqkv [T, (N+2K) D] =
-//          q | k | v; qhat dqhat [T, N*D]; khat dkhat v dv [T, K*D]; weights of the norms and their
-//          gradients [D]; rstd_q [T, N], rstd_k [T, K]; table [P, rho].
+//          q | k | v, and behind them N D columns more where the shape is gated, which are neither
+//          read nor written here (output_gate.h); qhat dqhat [T, N*D]; khat dkhat v dv [T, K*D];
+//          weights of the norms and their gradients [D]; rstd_q [T, N], rstd_k [T, K]; table
+//          [P, rho].
 // Types    qkv, table, weights, rstd, dqhat dkhat dv: F32 or F64, one type; qhat khat v and dqkv:
 //          also BF16.
 // Cost     per element of q and k 3 flop if it is rotated, and with norms 4 forward, 11 backward;
@@ -51,7 +54,11 @@ struct HeadsShape {
   int64_t N, K, D;
   int64_t rotary_dim;  // rho, even; 0: no rotation, the table is not read and may be absent
   double eps = 0;      // of the norms
-  int64_t width() const { return (N + 2 * K) * D; }  // of qkv
+  double weight_offset = 0;
+  bool gated = false;
+  int64_t values_begin() const { return (N + K) * D; }  // columns of qkv
+  int64_t gate_begin() const { return (N + 2 * K) * D; }
+  int64_t width() const { return gate_begin() + (gated ? N * D : 0); }
 };
 
 // The weights of both norms are present, with what belongs to them (rstd, gradients), or none.
@@ -74,7 +81,7 @@ struct HeadsBackward {
   Tensor q_norm_D = {}, k_norm_D = {};
   Tensor rstd_q_TN = {}, rstd_k_TK = {};
   Tensor dqhat, dkhat, dv;
-  Tensor dqkv;                            // filled
+  Tensor dqkv;                            // filled, but for a gate's columns
   Tensor dq_norm_D = {}, dk_norm_D = {};  // added to
 };
 void heads_backward(const Context&, const HeadsBackward&);

@@ -10,6 +10,13 @@
 
 namespace ashlar::kernels {
 
+// Tokens [begin, end) of those at hand through which a recurrence carries its state
+// (recurrence.h).
+struct StateChunk {
+  int64_t begin, end;
+  friend bool operator==(const StateChunk&, const StateChunk&) = default;
+};
+
 // Segments in row order, tiling rows [0, num_tokens), and what kernels read per token.
 class Sequence {
  public:
@@ -27,10 +34,13 @@ class Sequence {
   std::span<const int32_t> segment_T() const { return segment_T_; }
   // -1: starts a document.
   std::span<const int32_t> halo_of_segment() const { return halo_of_segment_; }
+  // Segments that go on with each other, as one.
+  std::span<const StateChunk> documents() const { return documents_; }
 
  private:
   std::vector<Segment> segments_;
   std::vector<int32_t> position_T_, segment_T_, halo_of_segment_;
+  std::vector<StateChunk> documents_;
   int64_t num_halos_ = 0;
 };
 

@@ -213,10 +213,41 @@ inline void expect_paths_agree(const std::string& name, const Op& op) {
   }
 }
 
-// d loss / d x by central differences in fp64 equals `gradient`, within 1e-6 of it (and 1e-8 of 1).
+// A weight in 1 +- 1, less the offset that its norm adds: both in steps that fp32 holds exactly.
+inline Tensor weight_less(Bench& b, std::string_view name, const Shape& shape, double offset) {
+  const Tensor w = b.stream(name, shape, 1);
+  for (int64_t i = 0; i < w.numel() && !b.context().meta(); ++i)
+    w.dtype == DType::kF64 ? w.as<double>()[i] -= offset : w.as<float>()[i] -= float(offset);
+  return w;
+}
+
+// The same bits from both, on every path of this machine, in fp64, fp32 and with bf16 products.
+inline void expect_same_bits(const std::string& name, const Op& one, const Op& other) {
+  const auto check = [&](Precision precision, bool reference, const std::string& path) {
+    Bench a(precision, reference), b(precision, reference);
+    const std::vector<Output> got = one(a), want = other(b);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_EQ(values_of(got[i].tensor), values_of(want[i].tensor))
+          << name << ", " << path << ": " << got[i].name;
+  };
+  const Isa best = isa();
+  for (const Precision precision :
+       {Precision{}, Precision{DType::kF32, DType::kF32}, Precision{DType::kF32, DType::kBF16}}) {
+    check(precision, true, "reference");
+    for (const Isa path : supported_isas()) {
+      select_isa(path);
+      check(precision, false, std::string(name_of(path)));
+    }
+    select_isa(best);
+  }
+}
+
+// d loss / d x by central differences in fp64 equals `gradient`, within `tolerance` of it (and 1e-8
+// of 1).
 inline void expect_gradient(const std::string& what, const Tensor& x,
                             const std::vector<double>& gradient,
-                            const std::function<double()>& loss) {
+                            const std::function<double()>& loss, double tolerance = 1e-6) {
   ASSERT_EQ(size_t(x.numel()), gradient.size()) << what;
   constexpr double kStep = 1e-5;
   for (size_t i = 0; i < gradient.size(); ++i) {
@@ -228,7 +259,7 @@ inline void expect_gradient(const std::string& what, const Tensor& x,
     const double below = loss();
     value = kept;
     const double difference = (above - below) / (2 * kStep);
-    ASSERT_LE(std::abs(difference - gradient[i]), 1e-6 * std::abs(gradient[i]) + 1e-8)
+    ASSERT_LE(std::abs(difference - gradient[i]), tolerance * std::abs(gradient[i]) + 1e-8)
         << what << "[" << i << "]: differences give " << difference << ", backward " << gradient[i];
   }
 }

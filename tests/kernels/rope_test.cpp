@@ -10,14 +10,21 @@ namespace ashlar::kernels {
 namespace {
 
 struct Case {
-  HeadsShape shape;
+  HeadsShape shape;  // N, K, D, rotary_dim, eps, weight_offset, gated
   bool norms;
 };
-constexpr Case kCases[] = {{{2, 1, 4, 4}, false},          {{2, 1, 6, 6, 1e-6}, true},
-                           {{3, 1, 5, 2, 1e-5}, true},     {{4, 4, 4, 0}, false},
-                           {{1, 1, 1, 0, 0.1}, true},      {{3, 2, 33, 6, 1e-6}, true},
-                           {{1, 1, 33, 32}, false},        {{2, 1, 64, 64, 1e-6}, true},
-                           {{1, 1, 256, 256, 1e-6}, true}, {{1, 1, 80, 40}, false}};
+constexpr Case kCases[] = {{{2, 1, 4, 4}, false},
+                           {{2, 1, 6, 6, 1e-6}, true},
+                           {{3, 1, 5, 2, 1e-5}, true},
+                           {{4, 4, 4, 0}, false},
+                           {{1, 1, 1, 0, 0.1}, true},
+                           {{3, 2, 33, 6, 1e-6}, true},
+                           {{1, 1, 33, 32}, false},
+                           {{2, 1, 64, 64, 1e-6}, true},
+                           {{1, 1, 256, 256, 1e-6}, true},
+                           {{1, 1, 80, 40}, false},
+                           {{3, 1, 6, 4, 1e-6, 0, true}, true},
+                           {{2, 2, 4, 2, 0, 0, true}, false}};
 
 std::string name_of(const Case& c, int64_t T) {
   return fmt::format("T={} N={} K={} D={} rho={}{}", T, c.shape.N, c.shape.K, c.shape.D,
@@ -129,6 +136,7 @@ TEST(Rope, HeadsGradients) {
     Bench b;
     const Layer l(b, c, sequence);
     const Gradients g(l, b.stream("overwritten", l.qkv.shape));
+    const std::vector<double> before = values_of(g.dqkv);
     const auto loss = [&] {
       l.forward();
       return dot(l.qhat, g.dqhat) + dot(l.khat, g.dkhat) + dot(l.v, g.dv);
@@ -136,7 +144,14 @@ TEST(Rope, HeadsGradients) {
     loss();
     if (c.norms) fill_zero(g.dq_norm), fill_zero(g.dk_norm);
     g.run(l);
-    expect_gradient("dqkv", l.qkv, values_of(g.dqkv), loss);
+    std::vector<double> dqkv = values_of(g.dqkv);
+    const HeadsShape& s = c.shape;
+    for (int64_t i = 0; i < int64_t(dqkv.size()); ++i)
+      if (i % s.width() >= s.gate_begin()) {  // somebody else's
+        EXPECT_EQ(dqkv[size_t(i)], before[size_t(i)]);
+        dqkv[size_t(i)] = 0;
+      }
+    expect_gradient("dqkv", l.qkv, dqkv, loss);
     if (!c.norms) continue;
     expect_gradient("dq_norm", l.q_norm, values_of(g.dq_norm), loss);
     expect_gradient("dk_norm", l.k_norm, values_of(g.dk_norm), loss);
@@ -156,6 +171,33 @@ TEST(Rope, HeadsPaths) {
                 {"rstd_q", l.rstd_q},   {"rstd_k", l.rstd_k},  {"dqkv", g.dqkv},
                 {"dq_norm", g.dq_norm}, {"dk_norm", g.dk_norm}};
       });
+    }
+}
+
+// As of norms (norm_test.cpp).
+TEST(Rope, AnOffsetAddsToTheWeight) {
+  const auto heads = [](Case c, const Sequence& sequence, double offset) {
+    c.shape.weight_offset = offset;
+    return [c, &sequence](Bench& b) -> std::vector<Output> {
+      Layer l(b, c, sequence);
+      l.q_norm = weight_less(b, "q_norm", {c.shape.D}, c.shape.weight_offset);
+      l.k_norm = weight_less(b, "k_norm", {c.shape.D}, c.shape.weight_offset);
+      l.forward();
+      const Gradients g(l, b.product("overwritten", l.qkv.shape));
+      g.run(l);
+      return {{"qhat", l.qhat},
+              {"khat", l.khat},
+              {"dqkv", g.dqkv},
+              {"dq_norm", g.dq_norm},
+              {"dk_norm", g.dk_norm}};
+    };
+  };
+  for (const Case& c : kCases)
+    for (const auto& pieces : segment_cases()) {
+      if (!c.norms) continue;
+      const Sequence sequence = sequence_of(pieces);
+      expect_same_bits(name_of(c, sequence.num_tokens()), heads(c, sequence, 1),
+                       heads(c, sequence, 0));
     }
 }
 

@@ -136,4 +136,12 @@ void upload(const Context& ctx, std::span<const int32_t> from, const Tensor& to)
   if (!ctx.meta() && !from.empty()) std::memcpy(to.data, from.data(), from.size_bytes());
 }
 
+void upload(const Context& ctx, std::span<const double> from, const Tensor& to) {
+  if (ctx.meta()) return;
+  if (to.dtype == DType::kF64)
+    std::copy(from.begin(), from.end(), to.as<double>());
+  else
+    std::transform(from.begin(), from.end(), to.as<float>(), [](double x) { return float(x); });
+}
+
 }  // namespace ashlar::kernels::cpu

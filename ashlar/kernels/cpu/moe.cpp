@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
+#include "ashlar/kernels/cpu/activations.h"
 #include "ashlar/kernels/cpu/moe_args.h"
 #include "ashlar/kernels/cpu/ops.h"
 
@@ -14,11 +14,6 @@ int64_t rows_in_use(const Tensor& row_of_expert_E1, int64_t num_rows) {
   const int64_t rows = row_of_expert_E1.span<const int32_t>().back();
   ASHLAR_ASSERT(rows >= 0 && rows <= num_rows);
   return rows;
-}
-
-template <typename T>
-T sigmoid(T x) {
-  return T(1) / (T(1) + std::exp(-x));
 }
 
 // One token's sum over its choices, element by element; the first one begins it.

@@ -115,7 +115,7 @@ void swiglu_rows(const SwigluArgs<float>& x, int64_t begin, int64_t end) {
     const int64_t at = row * 2 * x.F;
     for_lanes(x.F, [&](int64_t i, auto n) HWY_ATTR {
       const V gate = load(x.gate_up, at + i, n), up = load(x.gate_up, at + x.F + i, n);
-      store(hn::Mul(hn::Mul(gate, sigmoid(gate)), up), x.act, row * x.F + i, n);
+      store(hn::Mul(silu(gate).value, up), x.act, row * x.F + i, n);
     });
   }
 }
@@ -125,11 +125,10 @@ void swiglu_gradient_rows(const SwigluGradientArgs<float>& x, int64_t begin, int
     const int64_t at = row * 2 * x.F;
     for_lanes(x.F, [&](int64_t i, auto n) HWY_ATTR {
       const V gate = load(x.gate_up, at + i, n), up = load(x.gate_up, at + x.F + i, n);
-      const V sigma = sigmoid(gate), dact = load(x.dact, row * x.F + i, n),
-              silu = hn::Mul(gate, sigma);
-      const V slope = hn::MulAdd(silu, hn::Sub(set(1), sigma), sigma);
-      store(hn::Mul(hn::Mul(dact, up), slope), x.dgate_up, at + i, n);
-      store(hn::Mul(dact, silu), x.dgate_up, at + x.F + i, n);
+      const V dact = load(x.dact, row * x.F + i, n);
+      const Activated act = silu(gate);
+      store(hn::Mul(hn::Mul(dact, up), act.slope), x.dgate_up, at + i, n);
+      store(hn::Mul(dact, act.value), x.dgate_up, at + x.F + i, n);
     });
   }
 }

@@ -2,26 +2,32 @@
 #pragma once
 
 #include "ashlar/kernels/cpu/elementwise.h"
+#include "ashlar/kernels/norm.h"
 
 namespace ashlar::kernels::cpu {
 
-// Without a merge o to br are absent, and h is the input.  A plain merge has no ao to br.  The
-// merge alone has no w, y and rstd.
+// Without a merge o to br are absent, and h is the input.  A merge without parameters has factors
+// instead of ao to br, and v and rstd_r where its residual is r normed.  The merge alone has no w,
+// y and rstd.
 template <typename T>
 struct NormArgs {
   int64_t H;
-  double eps;
-  Cells<T> o = {}, r = {}, ao = {}, bo = {}, ar = {}, br = {};
+  double eps, weight_offset;
+  MergeFactors factors = {};
+  Cells<T> o = {}, r = {}, ao = {}, bo = {}, ar = {}, br = {}, v = {}, rstd_r = {};
   Cells<T> h, w, y, rstd;
 };
 void norm_rows_fast(const NormArgs<float>& args, int64_t begin, int64_t end);
 
-// Without a merge o to br and d_o are absent, and dr is dh.  With one, h may be absent.  A plain
-// merge has no ao to br, and with h no o and r.  The merge alone has no dy, h, rstd and w.
+// Without a merge o to br and d_o are absent, and dr is dh.  With one, h may be absent.  A merge
+// without parameters has factors instead of ao to br, and with h no o and r.  The merge alone has
+// no dy, dy_in, h, rstd and w.
 template <typename T>
 struct NormGradientArgs {
   int64_t H;
-  Cells<T> dy, dh_in;
+  double weight_offset;
+  MergeFactors factors = {};
+  Cells<T> dy, dh_in, dy_in;
   Cells<T> o = {}, r = {}, ao = {}, bo = {}, ar = {}, br = {};
   Cells<T> h, rstd, w;
   Cells<T> d_o = {};

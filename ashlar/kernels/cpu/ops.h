@@ -17,14 +17,20 @@
 #include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/cross_entropy.h"
 #include "ashlar/kernels/embedding.h"
+#include "ashlar/kernels/gated_norm.h"
 #include "ashlar/kernels/linear.h"
+#include "ashlar/kernels/linear_heads.h"
 #include "ashlar/kernels/moe.h"
 #include "ashlar/kernels/newton_schulz.h"
 #include "ashlar/kernels/norm.h"
+#include "ashlar/kernels/output_gate.h"
 #include "ashlar/kernels/peak.h"
 #include "ashlar/kernels/qk.h"
+#include "ashlar/kernels/recurrence.h"
 #include "ashlar/kernels/rope.h"
 #include "ashlar/kernels/router.h"
+#include "ashlar/kernels/short_conv.h"
+#include "ashlar/kernels/state_gates.h"
 #include "ashlar/kernels/topk.h"
 #include "ashlar/kernels/update.h"
 
@@ -37,7 +43,8 @@ void fill(const Context&, const Matrix& to, double value);
 decltype(kernels::copy_rows) copy_rows;
 decltype(kernels::copy_from_runs) copy_from_runs;
 decltype(kernels::copy_to_runs) copy_to_runs;
-decltype(kernels::upload) upload;
+void upload(const Context&, std::span<const int32_t> from, const Tensor& to);
+void upload(const Context&, std::span<const double> from, const Tensor& to);
 
 // norm.h
 decltype(kernels::rms_norm_forward) rms_norm_forward;
@@ -80,11 +87,35 @@ decltype(kernels::swiglu_backward) swiglu_backward;
 decltype(kernels::conv_columns_forward) conv_columns_forward;
 decltype(kernels::conv_columns_backward) conv_columns_backward;
 
+// short_conv.h
+decltype(kernels::short_conv_forward) short_conv_forward;
+decltype(kernels::short_conv_backward) short_conv_backward;
+
+// linear_heads.h
+decltype(kernels::linear_heads_forward) linear_heads_forward;
+decltype(kernels::linear_heads_backward) linear_heads_backward;
+
+// state_gates.h
+decltype(kernels::gla_gate_forward) gla_gate_forward;
+decltype(kernels::gla_gate_backward) gla_gate_backward;
+decltype(kernels::delta_gates_forward) delta_gates_forward;
+decltype(kernels::delta_gates_backward) delta_gates_backward;
+
+// gated_norm.h
+decltype(kernels::gated_norm_squares) gated_norm_squares;
+decltype(kernels::gated_norm_forward) gated_norm_forward;
+decltype(kernels::gated_norm_dots) gated_norm_dots;
+decltype(kernels::gated_norm_backward) gated_norm_backward;
+
 // rope.h
 void rope_table(const Context&, double theta, int64_t rotary_dim, const RopeScaling&,
                 const Tensor& table_PR);
 decltype(kernels::heads_forward) heads_forward;
 decltype(kernels::heads_backward) heads_backward;
+
+// output_gate.h
+decltype(kernels::output_gate_forward) output_gate_forward;
+decltype(kernels::output_gate_backward) output_gate_backward;
 
 // qk.h
 decltype(kernels::qk_query_sums) qk_query_sums;
@@ -96,6 +127,13 @@ decltype(kernels::qk_backward) qk_backward;
 decltype(kernels::attention_forward) attention_forward;
 decltype(kernels::attention_backward) attention_backward;
 decltype(kernels::attention_merge) attention_merge;
+
+// recurrence.h
+decltype(kernels::recurrence_forward) recurrence_forward;
+decltype(kernels::recurrence_backward) recurrence_backward;
+decltype(kernels::recurrence_maps) recurrence_maps;
+decltype(kernels::recurrence_backward_maps) recurrence_backward_maps;
+decltype(kernels::apply_map) apply_map;
 
 // update.h
 decltype(kernels::adamw) adamw;

@@ -3,6 +3,8 @@
 //
 //   dx = rstd (w g - x rstd mean(w g x rstd)),  dw += g x rstd      with a norm
 //   dx = g                                                           without
+//
+// where w stands for the weight with its offset.
 #include "ashlar/kernels/rope.h"
 
 #include <cmath>
@@ -37,7 +39,7 @@ void head_row(const HeadsArgs<T>& x, int64_t t, int64_t head) {
   }
   const auto normed = [&](int64_t i) {
     const T value = x.qkv[p.in_qkv + i];
-    return w ? w[i] * value * rstd : value;
+    return w ? (T(x.s.weight_offset) + w[i]) * value * rstd : value;
   };
   for (int64_t i = 0; i < D; ++i)
     hat.set(p.in_hat + i, rotated(x.rope, position, x.s.rotary_dim, i, T(1), normed));
@@ -45,10 +47,10 @@ void head_row(const HeadsArgs<T>& x, int64_t t, int64_t head) {
 
 template <typename T>
 void heads_rows(const HeadsArgs<T>& x, int64_t begin, int64_t end) {
-  const int64_t KD = x.s.K * x.s.D, width = x.s.width();
+  const int64_t KD = x.s.K * x.s.D, width = x.s.width(), values = x.s.values_begin();
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t head = 0; head < x.s.N + x.s.K; ++head) head_row(x, t, head);
-    for (int64_t i = 0; i < KD; ++i) x.v.set(t * KD + i, x.qkv[(t + 1) * width - KD + i]);
+    for (int64_t i = 0; i < KD; ++i) x.v.set(t * KD + i, x.qkv[t * width + values + i]);
   }
 }
 
@@ -63,12 +65,13 @@ void head_gradient(const HeadsGradientArgs<T>& x, int64_t t, int64_t head, T* dw
                    [&](int64_t k) { return dhat[p.in_hat + k]; });
   if (w) {
     const T rstd = (p.key ? x.rstd_k : x.rstd_q)[p.rstd];
+    const auto weight = [&](int64_t i) { return T(x.s.weight_offset) + w[i]; };
     T mean = 0;  // of w g x rstd
-    for (int64_t i = 0; i < D; ++i) mean += w[i] * g[i] * x.qkv[p.in_qkv + i] * rstd / T(D);
+    for (int64_t i = 0; i < D; ++i) mean += weight(i) * g[i] * x.qkv[p.in_qkv + i] * rstd / T(D);
     for (int64_t i = 0; i < D; ++i) {
       const T normed = x.qkv[p.in_qkv + i] * rstd;
       dw[i] += g[i] * normed;
-      g[i] = rstd * (w[i] * g[i] - normed * mean);
+      g[i] = rstd * (weight(i) * g[i] - normed * mean);
     }
   }
   for (int64_t i = 0; i < D; ++i) x.dqkv.set(p.in_qkv + i, g[i]);
@@ -76,12 +79,12 @@ void head_gradient(const HeadsGradientArgs<T>& x, int64_t t, int64_t head, T* dw
 
 template <typename T>
 void heads_gradient_rows(const HeadsGradientArgs<T>& x, int64_t begin, int64_t end, T* partial) {
-  const int64_t D = x.s.D, KD = x.s.K * D, width = x.s.width();
+  const int64_t D = x.s.D, KD = x.s.K * D, width = x.s.width(), values = x.s.values_begin();
   T *dk_norm = partial + D, *g = x.q_norm ? partial + 2 * D : partial;
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t head = 0; head < x.s.N + x.s.K; ++head)
       head_gradient(x, t, head, head < x.s.N ? partial : dk_norm, g);
-    for (int64_t i = 0; i < KD; ++i) x.dqkv.set((t + 1) * width - KD + i, x.dv[t * KD + i]);
+    for (int64_t i = 0; i < KD; ++i) x.dqkv.set(t * width + values + i, x.dv[t * KD + i]);
   }
 }
 

@@ -45,18 +45,18 @@ void head_row(const HeadsArgs<float>& x, int64_t t, int64_t head) {
   const float rstd = 1.0f / std::sqrt(sum_of_lanes(squares) / float(x.s.D) + float(x.s.eps));
   (p.key ? x.rstd_k : x.rstd_q).set(p.rstd, rstd);
   const float* w = floats(p.key ? x.k_norm : x.q_norm, 0);
-  const V scale = set(rstd);
+  const V scale = set(rstd), offset = set(float(x.s.weight_offset));
   const auto normed = [&](int64_t i, auto n) HWY_ATTR {
-    return hn::Mul(load(w + i, n), hn::Mul(load(row + i, n), scale));
+    return hn::Mul(hn::Add(offset, load(w + i, n)), hn::Mul(load(row + i, n), scale));
   };
   rotate(x, t, false, normed, write);
 }
 
 void heads_rows(const HeadsArgs<float>& x, int64_t begin, int64_t end) {
-  const int64_t KD = x.s.K * x.s.D, width = x.s.width();
+  const int64_t KD = x.s.K * x.s.D, width = x.s.width(), values = x.s.values_begin();
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t head = 0; head < x.s.N + x.s.K; ++head) head_row(x, t, head);
-    copy_row(x.qkv, (t + 1) * width - KD, x.v, t * KD, KD);
+    copy_row(x.qkv, t * width + values, x.v, t * KD, KD);
   }
 }
 
@@ -65,15 +65,17 @@ void norm_gradient(const HeadsGradientArgs<float>& x, const HeadOffsets& p, cons
                    float* dw) {
   const float *row = floats(x.qkv, p.in_qkv), *w = floats(p.key ? x.k_norm : x.q_norm, 0);
   const float rstd = (p.key ? x.rstd_k : x.rstd_q)[p.rstd];
+  const V offset = set(float(x.s.weight_offset));
+  const auto weight = [&](int64_t i, auto n) HWY_ATTR { return hn::Add(offset, load(w + i, n)); };
   V sum = set(0);
   for_lanes(x.s.D, [&](int64_t i, auto n) HWY_ATTR {
-    sum = hn::MulAdd(hn::Mul(load(g + i, n), load(w + i, n)), load(row + i, n), sum);
+    sum = hn::MulAdd(hn::Mul(load(g + i, n), weight(i, n)), load(row + i, n), sum);
   });
   const V scale = set(rstd), mean = set(sum_of_lanes(sum) * rstd / float(x.s.D));
   for_lanes(x.s.D, [&](int64_t i, auto n) HWY_ATTR {
     const V own = load(g + i, n), normed = hn::Mul(load(row + i, n), scale);
     add_to(hn::Mul(own, normed), dw + i, n);
-    const V across = hn::NegMulAdd(normed, mean, hn::Mul(own, load(w + i, n)));
+    const V across = hn::NegMulAdd(normed, mean, hn::Mul(own, weight(i, n)));
     store(hn::Mul(scale, across), x.dqkv, p.in_qkv + i, n);
   });
 }
@@ -93,12 +95,12 @@ void head_gradient(const HeadsGradientArgs<float>& x, int64_t t, int64_t head, f
 
 void heads_gradient_rows(const HeadsGradientArgs<float>& x, int64_t begin, int64_t end,
                          float* partial) {
-  const int64_t D = x.s.D, KD = x.s.K * D, width = x.s.width();
+  const int64_t D = x.s.D, KD = x.s.K * D, width = x.s.width(), values = x.s.values_begin();
   float *dk_norm = partial + D, *g = x.q_norm ? partial + 2 * D : partial;
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t head = 0; head < x.s.N + x.s.K; ++head)
       head_gradient(x, t, head, head < x.s.N ? partial : dk_norm, g);
-    copy_row(x.dv, t * KD, x.dqkv, (t + 1) * width - KD, KD);
+    copy_row(x.dv, t * KD, x.dqkv, t * width + values, KD);
   }
 }
 

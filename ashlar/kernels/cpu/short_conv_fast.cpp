@@ -1,0 +1,186 @@
+// How it works.  Channels go in blocks, in which a task passes over its tokens once.  Weights of a
+// block are put tap by tap beforehand, so that a vector of channels has its weights side by side,
+// and their gradients after.  Backward keeps ds of the last w tokens in a ring: when ds_t is known,
+// dx of token t - (w - 1) is complete.
+//
+//   ring    ds_{t-3}  ds_{t-2}  ds_{t-1}  ds_t       w = 4
+//              \         |         |       /         dx_{t-3} = sum_j W_j ds_{t-3+j}
+//
+// A task computes ds of w - 1 tokens behind its own too, which reach back to its own.  ds is 0
+// before and behind a segment: rows of the halo, just before it, take their sums in the same way.
+#include "ashlar/kernels/cpu/short_conv_args.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/short_conv_fast.cpp"
+#include "ashlar/kernels/cpu/simd/dispatch.h"
+// clang-format off
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "ashlar/kernels/cpu/simd/vector_math-inl.h"
+// clang-format on
+
+#include <algorithm>
+
+HWY_BEFORE_NAMESPACE();
+namespace ashlar::kernels::cpu::HWY_NAMESPACE {
+namespace {
+
+constexpr int64_t kMostTaps = 8;     // a power of two: rows of a ring
+constexpr int64_t kChannels = 1024;  // of a block
+using Rows = float[kMostTaps][kChannels];
+
+// A block of channels, [begin, begin + count).
+struct Block {
+  int64_t begin, count;
+};
+
+// weights[j]: of the tap on j tokens before.
+template <typename Args>
+void read_weights(const Args& x, const Block& block, Rows weights) {
+  const float* from = reinterpret_cast<const float*>(x.w.data()) + block.begin * x.taps;
+  for (int64_t c = 0; c < block.count; ++c)
+    for (int64_t j = 0; j < x.taps; ++j) weights[j][c] = from[c * x.taps + x.taps - 1 - j];
+}
+
+// Where x of a token and of the tokens before it lies, in a block.
+struct Inputs {
+  const float* row[kMostTaps];
+};
+template <typename Args>
+Inputs inputs_of(const Args& x, const Block& block, int64_t t) {
+  alignas(64) static constexpr float kZeros[kChannels] = {};
+  const float* own = reinterpret_cast<const float*>(x.x.data()) + t * x.x_stride + block.begin;
+  const float* halo = reinterpret_cast<const float*>(x.halo.data());
+  const ConvNeighbours p = neighbours_of(*x.sequence, t);
+  Inputs inputs;
+  for (int64_t j = 0; j < x.taps; ++j)
+    if (j > p.position)
+      inputs.row[j] = kZeros;
+    else if (j <= p.back)
+      inputs.row[j] = own - j * x.x_stride;
+    else
+      inputs.row[j] = halo + ((p.halo + 1) * (x.taps - 1) - (j - p.back)) * x.C + block.begin;
+  return inputs;
+}
+
+template <typename Count>
+HWY_INLINE V convolved(const Rows weights, const Inputs& inputs, int64_t taps, int64_t i, Count n) {
+  V sum = set(0);
+  for (int64_t j = taps - 1; j >= 0; --j)
+    sum = hn::MulAdd(load(weights[j] + i, n), load(inputs.row[j] + i, n), sum);
+  return sum;
+}
+
+template <typename Body>
+void for_blocks(int64_t C, Body body) {
+  for (int64_t c = 0; c < C; c += kChannels) body(Block{c, std::min(kChannels, C - c)});
+}
+
+void short_conv_rows(const ShortConvArgs<float>& x, int64_t begin, int64_t end) {
+  for_blocks(x.C, [&](const Block& block) HWY_ATTR {
+    HWY_ALIGN Rows weights;
+    read_weights(x, block, weights);
+    for (int64_t t = begin; t < end; ++t) {
+      const Inputs inputs = inputs_of(x, block, t);
+      for_lanes(block.count, [&](int64_t i, auto n) HWY_ATTR {
+        const V s = convolved(weights, inputs, x.taps, i, n);
+        store(silu(s).value, x.y, t * x.C + block.begin + i, n);
+      });
+    }
+  });
+}
+
+// What backward has of a block.  ds of token t stands in ring[t mod kMostTaps].
+struct Scratch {
+  Rows weights, dweights, ring;
+  float* ds(int64_t t) { return ring[t & (kMostTaps - 1)]; }
+};
+
+// Computes ds of a token; of one of the task's own adds to dweights.
+void token_gradient(const ShortConvGradientArgs<float>& x, const Block& block, int64_t t, bool own,
+                    Scratch& scratch) {
+  const Inputs inputs = inputs_of(x, block, t);
+  float* to = scratch.ds(t);
+  for_lanes(block.count, [&](int64_t i, auto n) HWY_ATTR {
+    const V s = convolved(scratch.weights, inputs, x.taps, i, n);
+    const V ds = hn::Mul(load(x.dy, t * x.C + block.begin + i, n), silu(s).slope);
+    store(ds, to + i, n);
+    for (int64_t j = 0; own && j < x.taps; ++j)
+      add_to(hn::Mul(ds, load(inputs.row[j] + i, n)), scratch.dweights[j] + i, n);
+  });
+}
+
+// Stores dx of token u, from ds of it and the w - 1 tokens behind it.
+void input_gradient(const Block& block, int64_t taps, Scratch& scratch, int64_t u,
+                    const Cells<float>& dx, int64_t at) {
+  for_lanes(block.count, [&](int64_t i, auto n) HWY_ATTR {
+    V sum = set(0);
+    for (int64_t j = 0; j < taps; ++j)
+      sum = hn::MulAdd(load(scratch.weights[j] + i, n), load(scratch.ds(u + j) + i, n), sum);
+    store(sum, dx, at + i, n);
+  });
+}
+
+// Tokens [begin, end) of one segment, and if they begin it the rows of its halo.
+void piece_gradient(const ShortConvGradientArgs<float>& x, const Block& block, int64_t begin,
+                    int64_t end, Scratch& scratch) {
+  const int64_t reach = x.taps - 1;
+  const ConvNeighbours p = neighbours_of(*x.sequence, begin);
+  const int64_t num_halo_rows = p.back == 0 && p.halo >= 0 ? reach : 0;
+  for (int64_t t = begin - reach; t < begin; ++t) std::fill_n(scratch.ds(t), block.count, 0.0f);
+  for (int64_t t = begin; t < end + reach; ++t) {
+    if (t <= begin + p.ahead)
+      token_gradient(x, block, t, t < end, scratch);
+    else
+      std::fill_n(scratch.ds(t), block.count, 0.0f);
+    const int64_t u = t - reach, before = begin - u;
+    if (before <= 0) {
+      input_gradient(block, x.taps, scratch, u, x.dx, u * x.dx_stride + block.begin);
+    } else if (before <= num_halo_rows) {
+      const int64_t at = ((p.halo + 1) * reach - before) * x.C + block.begin;
+      float* dhalo = reinterpret_cast<float*>(x.dhalo.data()) + at;
+      if (before <= p.position)
+        input_gradient(block, x.taps, scratch, u, x.dhalo, at);
+      else
+        std::fill_n(dhalo, block.count, 0.0f);
+    }
+  }
+}
+
+void short_conv_gradient_rows(const ShortConvGradientArgs<float>& x, int64_t begin, int64_t end,
+                              float* dw) {
+  for_blocks(x.C, [&](const Block& block) HWY_ATTR {
+    HWY_ALIGN Scratch scratch;
+    read_weights(x, block, scratch.weights);
+    for (int64_t j = 0; j < x.taps; ++j) std::fill_n(scratch.dweights[j], block.count, 0.0f);
+    for (int64_t t = begin; t < end;) {
+      const int64_t stop = std::min(end, t + neighbours_of(*x.sequence, t).ahead + 1);
+      piece_gradient(x, block, t, stop, scratch);
+      t = stop;
+    }
+    for (int64_t c = 0; c < block.count; ++c)
+      for (int64_t j = 0; j < x.taps; ++j)
+        dw[(block.begin + c) * x.taps + x.taps - 1 - j] += scratch.dweights[j][c];
+  });
+}
+
+}  // namespace
+}  // namespace ashlar::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ashlar::kernels::cpu {
+
+HWY_EXPORT(short_conv_rows);
+HWY_EXPORT(short_conv_gradient_rows);
+
+void short_conv_rows_fast(const ShortConvArgs<float>& args, int64_t begin, int64_t end) {
+  dispatch(HWY_DISPATCH_TABLE(short_conv_rows))(args, begin, end);
+}
+void short_conv_gradient_rows_fast(const ShortConvGradientArgs<float>& args, int64_t begin,
+                                   int64_t end, float* partial) {
+  dispatch(HWY_DISPATCH_TABLE(short_conv_gradient_rows))(args, begin, end, partial);
+}
+
+}  // namespace ashlar::kernels::cpu
+#endif
