@@ -15,12 +15,16 @@ using comm::Op;
 struct Sizes {
   double s, a;                 // bytes of an element
   double m, layers, forwards;  // passes of a block in a micro-batch: layers backward, and forward
-  double feed_forwards;        // of its feed-forward: plain residuals need none again
+  double feed_forwards;        // of its feed-forward: only scaled residuals need them again
   double tokens, hidden;       // T, H of a rank's layers
   double root, blocks;         // parameters of a rank, without experts
   double experts = 0;          // parameters of experts of a rank
   double routed = 0;           // gradients of weights of experts, of a token in all blocks
   double row_loads = 0;        // elements that cp ranks add up for the routers' losses
+  // Mixers that read rows before a token, that have keys, and that have states: how often they run.
+  struct Runs {
+    double backward = 0, forward = 0;
+  } halos, keys, states;
   double partial_vectors = 0, partial_tables = 0;  // elements that tp ranks add up
   nn::ExchangeNeeds needs;
 
@@ -45,8 +49,18 @@ struct Sizes {
         (vector ? partial_vectors : partial_tables) += double(stored.shape.numel());
     }
     needs = weights.needs();
+    weights.for_each_block([&](const nn::Block& block, int64_t l) {
+      const nn::ExchangeNeeds own = block.mixer->needs().tokens;
+      const bool again = recipe.train.recompute && l + 1 < recipe.model.num_hidden_layers;
+      const auto count = [&](Runs& runs, bool has) {
+        if (has) runs.backward += 1, runs.forward += again ? 2 : 1;
+      };
+      count(halos, !own.strips().empty());
+      count(keys, own.key_cols > 0);
+      count(states, own.state.heads > 0);
+    });
     forwards = layers + (recipe.train.recompute ? layers - 1 : 0);
-    feed_forwards = recipe.model.residual == Residual::kPlain ? layers : forwards;
+    feed_forwards = recipe.model.residual == Residual::kScaled ? forwards : layers;
     tokens = double(recipe.train.micro_batch * recipe.data.sequence_length / p.cp);
     hidden = double(recipe.model.hidden_size);
     root = blocks = 0;
@@ -114,7 +128,7 @@ void add_cp_heads(std::vector<TrafficFloor>& floors, double n, const Sizes& z) {
   const double query = share_of(n) * z.tokens * double(z.needs.query_cols);
   const double least = n * double(z.needs.head_dim);  // ranks share key heads
   const double key = 2 * share_of(n) * z.tokens * std::max(double(z.needs.key_cols), least);
-  const double forward = z.m * z.forwards, backward = z.m * z.layers;
+  const double forward = z.m * z.keys.forward, backward = z.m * z.keys.backward;
   const double again = double(z.needs.key_cols) < least ? backward : 0;
   const auto add = [&](const char* label, double bytes) {
     floors.push_back({"cp", Op::kAllToAll, label, bytes});
@@ -127,6 +141,46 @@ void add_cp_heads(std::vector<TrafficFloor>& floors, double n, const Sizes& z) {
   add("keys values gradient", backward * key * z.s);
 }
 
+// Recomputation sends none of it again.
+void add_states(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
+                const Sizes& z) {
+  const nn::ExchangeNeeds::StateShape& state = z.needs.state;
+  const double n = double(p.cp), rows = double(recipe.train.micro_batch);
+  const bool zigzag = p.cp_layout == CpLayout::kZigzag;
+  const double passes = z.m * z.states.backward * z.s;
+  if (p.state_exchange == StateExchange::kAllGather) {
+    const double chunks = (n - 1) * rows * (zigzag ? 2 : 1);
+    floors.push_back({"cp", Op::kAllGather, "states", passes * chunks * double(state.message())});
+    floors.push_back(
+        {"cp", Op::kAllGather, "state gradients", passes * chunks * double(state.made())});
+    return;
+  }
+  if (p.state_exchange == StateExchange::kExclusiveScan) {
+    const int64_t num = p.cp * (zigzag ? 2 : 1);
+    const auto owner = [&](int64_t chunk) { return std::min(chunk, 2 * p.cp - 1 - chunk); };
+    int64_t messages = 0;
+    for (int64_t distance = 1; distance < num; distance *= 2)
+      for (int64_t chunk = 0; chunk + distance < num; ++chunk)
+        messages += owner(chunk) != owner(chunk + distance);
+    const double bytes = passes * double(messages) / n * rows * double(state.message());
+    floors.push_back({"cp", Op::kSendReceive, "states", bytes});
+    floors.push_back({"cp", Op::kSendReceive, "state gradients", bytes});
+    return;
+  }
+  // Up the ranks forward and down backward; zigzag goes both ways both times.  A rank of n sends
+  // over a border, or none.
+  const double bytes = passes * rows * double(state.numel()) / n;
+  for (int64_t rank = 0; rank + 1 < p.cp; ++rank) {
+    const std::string up = fmt::format("{}>{} states up", rank, rank + 1),
+                      down = fmt::format("{}>{} states down", rank + 1, rank);
+    floors.push_back({up, Op::kSendReceive, "states", bytes});
+    floors.push_back({down, Op::kSendReceive, "state gradients", bytes});
+    if (!zigzag) continue;
+    floors.push_back({down, Op::kSendReceive, "states", bytes});
+    floors.push_back({up, Op::kSendReceive, "state gradients", bytes});
+  }
+}
+
 void add_cp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const ParallelSpec& p,
             const Sizes& z) {
   const double n = double(p.cp);
@@ -137,17 +191,20 @@ void add_cp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const Paral
   const double keys = 2 * (n - 1) * z.tokens * double(z.needs.key_cols);
   const bool ring = p.cp_exchange == CpExchange::kRing;
   if (message > 0) {
-    floors.push_back({"cp", Op::kSendReceive, "halo", z.m * z.forwards * behind * message});
-    floors.push_back({"cp", Op::kSendReceive, "halo gradient", z.m * z.layers * behind * message});
+    const double forward = z.m * z.halos.forward, backward = z.m * z.halos.backward;
+    floors.push_back({"cp", Op::kSendReceive, "halo", forward * behind * message});
+    floors.push_back({"cp", Op::kSendReceive, "halo gradient", backward * behind * message});
   }
-  if (p.cp_exchange == CpExchange::kAllToAll) return add_cp_heads(floors, n, z);
-  floors.push_back({"cp", ring ? Op::kSendReceive : Op::kAllGather, "keys values",
-                    z.m * (z.forwards + z.layers) * keys * z.a});
-  floors.push_back({"cp", ring ? Op::kSendReceive : Op::kReduceScatter, "keys values gradient",
-                    z.m * z.layers * keys * z.s});
+  if (z.states.backward > 0) add_states(floors, recipe, p, z);
   if (z.row_loads > 0)
     floors.push_back(
         {"cp", Op::kAllReduce, "row loads", z.m * 2 * share_of(n) * z.row_loads * z.s});
+  if (z.keys.backward == 0) return;
+  if (p.cp_exchange == CpExchange::kAllToAll) return add_cp_heads(floors, n, z);
+  floors.push_back({"cp", ring ? Op::kSendReceive : Op::kAllGather, "keys values",
+                    z.m * (z.keys.forward + z.keys.backward) * keys * z.a});
+  floors.push_back({"cp", ring ? Op::kSendReceive : Op::kReduceScatter, "keys values gradient",
+                    z.m * z.keys.backward * keys * z.s});
 }
 
 void add_tp(std::vector<TrafficFloor>& floors, const ParallelSpec& p, const Sizes& z) {

@@ -1,5 +1,5 @@
-// ashlar generate --model DIR (--prompt TEXT | --ids ...) [--max-tokens N --temperature X --top-k K
-// --top-p P --seed S]
+// ashlar generate --model DIR (--prompt TEXT | --prompt-file FILE | --ids ...) [--max-tokens N
+// --temperature X --top-k K --top-p P --seed S]
 #include "ashlar/eval/generate.h"
 
 #include <CLI/CLI.hpp>
@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kPrefillChunk = 256;
 
 struct Flags {
-  std::string model, ids, dtype = "auto";
+  std::string model, ids, prompt_file, dtype = "auto";
   std::optional<std::string> prompt;
   eval::GenerateSpec spec;
   int64_t seed = int64_t(eval::SamplingSpec{}.seed);
@@ -26,16 +26,18 @@ struct Flags {
   int threads = 0;
 };
 
-std::vector<int32_t> prompt_ids(const Flags& flags, const data::Tokenizer* tokenizer) {
+std::vector<int32_t> prompt_ids(const Flags& flags, FileSystem& files,
+                                const data::Tokenizer* tokenizer) {
   if (!flags.ids.empty()) return parse_ids(flags.ids);
-  std::vector<int32_t> ids = tokenizer->encode(*flags.prompt);
+  std::vector<int32_t> ids =
+      tokenizer->encode(flags.prompt ? *flags.prompt : read_text(files, flags.prompt_file));
   if (ids.empty()) ids.push_back(data::first_id(*tokenizer));
   return ids;
 }
 
 void check(const Flags& flags) {
-  ASHLAR_REQUIRE(flags.prompt.has_value() == flags.ids.empty(), kConfig,
-                 "give either --prompt or --ids");
+  const int given = flags.prompt.has_value() + !flags.prompt_file.empty() + !flags.ids.empty();
+  ASHLAR_REQUIRE(given == 1, kConfig, "give one of --prompt, --prompt-file and --ids");
   ASHLAR_REQUIRE(flags.spec.max_tokens > 0 && flags.spec.max_tokens <= eval::kMaxTokens, kConfig,
                  "--max-tokens is {}; expected 1 to {}", flags.spec.max_tokens, eval::kMaxTokens);
   // Larger numbers are read as the largest.
@@ -89,7 +91,7 @@ int generate(const Flags& flags, Log& log) {
   // With --ids a model without a tokenizer can still be used; its text is then empty.
   const auto tokenizer = flags.ids.empty() ? eval::read_tokenizer(*files, source)
                                            : eval::find_tokenizer(*files, source);
-  std::vector<int32_t> ids = prompt_ids(flags, tokenizer.get());
+  std::vector<int32_t> ids = prompt_ids(flags, *files, tokenizer.get());
   eval::check_ids(ids, source);
   const int64_t length = length_of(ids, flags);
   eval::Runtime runtime(
@@ -126,6 +128,7 @@ void add_generate(CLI::App& app, Action& action) {
       ->required();
   sub->add_option("--prompt", flags->prompt, "text to continue; empty: a text of the model's own")
       ->type_name(kFreeText);
+  sub->add_option("--prompt-file", flags->prompt_file, "a file with the text to continue");
   sub->add_option("--ids", flags->ids, "token ids to continue, such as 3,7,1,9");
   sub->add_option("--max-tokens", flags->spec.max_tokens, "new tokens at most")
       ->capture_default_str();

@@ -1,8 +1,9 @@
 // How it works.  next() says where the chunk lies in the sequence; then the forward pass calls, for
-// every block in turn, halo_forward and attend:
+// every block in turn, halo_forward, and attend or states_here:
 //
 //   halo_forward  gives out the rows before the chunk, if it does not begin the document, then
 //                 keeps the chunk's own last ones
+//   states_here   gives out the state, which the layer brings to the chunk's end
 //   attend        puts the chunk's keys and values behind those held, and attends over all of them
 //
 // `held` says which positions the rows of k and v are.  In a block without a window they only grow.
@@ -36,6 +37,9 @@ DecodeCache::DecodeCache(Allocator& allocator, const nn::Model& model, int64_t m
   const nn::Types& types = model.types();
   for (const nn::Block& block : model.weights().blocks) {
     const nn::ExchangeNeeds needs = block.mixer->needs().tokens;
+    ASHLAR_REQUIRE(needs.state.ways <= 1, kConfig,
+                   "model.linear_causal is false: tokens read what is behind them, so this model "
+                   "cannot generate; it can be trained and evaluated");
     Layer layer;
     layer.window = needs.window;
     const int64_t capacity =
@@ -45,6 +49,10 @@ DecodeCache::DecodeCache(Allocator& allocator, const nn::Model& model, int64_t m
     // Zeros at first, as the rows before a document's first token are.
     for (const auto& [reach, cols] : needs.strips())
       layer.strips.push_back(make_tensor(allocator, types.stream, {reach, cols}, Tag::kCache));
+    // Zeros at first, as the state before a document's first token is.
+    if (const auto& state = needs.state; state.heads > 0)
+      layer.states = make_tensor(allocator, types.stream,
+                                 {1, state.heads, state.key_dim, state.value_dim}, Tag::kCache);
     layers_.push_back(std::move(layer));
   }
 }
@@ -55,6 +63,7 @@ Segment DecodeCache::next(int64_t num_tokens) {
                  length_ + num_tokens, max_tokens_);
   const Segment segment{0, num_tokens, length_, 0};
   length_ += num_tokens;
+  chunk_ = {0, num_tokens};
   return segment;
 }
 
@@ -75,6 +84,10 @@ void DecodeCache::halo_forward(const Context& ctx, const nn::Pass& pass,
     if (pass.sequence.num_halos() > 0) copy(ctx, last, strips[i].halo.view(last.shape));
     keep_last(ctx, strips[i].rows, Matrix::of(last));
   }
+}
+
+Tensor DecodeCache::states_here(const nn::Pass& pass) {
+  return layers_[size_t(pass.block)].states.tensor;
 }
 
 void DecodeCache::keep(const Context& ctx, Layer& cache, int64_t fresh, const Tensor& k,

@@ -1,9 +1,10 @@
-// Decode caches of one sequence: keys and values, and the last rows that mixers read before a token
-// (nn::Strip).  A SequenceExchange, so that decode and prefill in chunks run the same forward pass
-// as training.
+// Decode caches of one sequence: keys and values, the states of linear mixers, and the last rows
+// that mixers read before a token (nn::Strip).  A SequenceExchange, so that decode and prefill in
+// chunks run the same forward pass as training.
 //
 // Memory   per block: keys and values of max_tokens in the activation type; sliding blocks keep
-//          window - 1 tokens besides the current chunk; the last rows in the stream type.
+//          window - 1 tokens besides the current chunk; the last rows, and states, in the stream
+//          type: a linear mixer takes the same for any length.
 // Device   on meta it records and copies nothing.
 // Limits   forward only; chunks must follow each other in position without a gap.
 #pragma once
@@ -29,6 +30,10 @@ class DecodeCache final : public nn::SequenceExchange {
 
   void halo_forward(const kernels::Context&, const nn::Pass&, std::span<const nn::Strip>) override;
   void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
+  std::span<const kernels::StateChunk> chunks(const nn::Pass&) override {
+    return std::span(&chunk_, 1);
+  }
+  Tensor states_here(const nn::Pass&) override;
   [[noreturn]] void halo_backward(const kernels::Context&, const nn::Pass&,
                                   std::span<const nn::Strip>) override;
   [[noreturn]] void attend_backward(const kernels::Context&, const nn::Pass&,
@@ -39,11 +44,13 @@ class DecodeCache final : public nn::SequenceExchange {
   struct Layer {
     OwnedTensor k, v;                 // [capacity, K D]
     std::vector<OwnedTensor> strips;  // [reach, cols]: the last rows, older first
+    OwnedTensor states;               // [1, H, dk, dv]; of a linear mixer
     int64_t window = 0;               // 0: none
     Segment held{};  // rows [0, length) of k and v: positions from held.position on
   };
   void keep(const kernels::Context&, Layer& cache, int64_t fresh, const Tensor& k, const Tensor& v);
   std::vector<Layer> layers_;
+  kernels::StateChunk chunk_{};  // the tokens at hand
   int64_t max_tokens_, length_ = 0;
 };
 

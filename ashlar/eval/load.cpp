@@ -36,9 +36,9 @@ void check_ids(std::span<const int32_t> ids, const ModelSource& source) {
                    source.spec.vocab_size - 1);
 }
 
-Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls) {
+Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, int num_threads) {
   Allocator allocator(Device::kMeta);
-  Threads threads(1);
+  Threads threads(num_threads);  // kernels with scratch of each thread take it on meta too
   Arena workspace(Device::kMeta), saved_arena(Device::kMeta);
   const kernels::Context ctx{.device = Device::kMeta, .threads = &threads, .workspace = &workspace};
   nn::Model model(ctx, allocator, spec, compute, calls.max_positions, {.training = false});
@@ -70,8 +70,9 @@ Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls) {
 
 namespace {
 
-int64_t checked_workspace_bytes(const ModelSource& source, DType compute, const Calls& calls) {
-  const Footprint needed = footprint(source.spec, compute, calls);
+int64_t checked_workspace_bytes(const ModelSource& source, DType compute, const Calls& calls,
+                                int num_threads) {
+  const Footprint needed = footprint(source.spec, compute, calls, num_threads);
   const int64_t there = machine_memory_bytes();
   ASHLAR_REQUIRE(needed.total_bytes <= there, kMemory,
                  "{}: the model with room for {} tokens needs {}; this machine has {} of memory; "
@@ -87,7 +88,8 @@ Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, co
                  int num_threads)
     : allocator(Device::kCpu),
       threads(num_threads),
-      workspace_(allocator, checked_workspace_bytes(source, compute, calls), Tag::kWorkspace),
+      workspace_(allocator, checked_workspace_bytes(source, compute, calls, threads.size()),
+                 Tag::kWorkspace),
       ctx{.threads = &threads, .workspace = &workspace_},
       model(ctx, allocator, source.spec, compute, calls.max_positions, {.training = false}) {
   const std::vector<Piece> weights = model.pieces();

@@ -39,7 +39,7 @@ struct Footprint {
   int64_t workspace_bytes = 0;  // of the largest call
   int64_t total_bytes = 0;      // with weights, tables, caches, activations
 };
-Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls);
+Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, int num_threads = 1);
 
 // Everything that a subcommand needs to run a model forward.
 //

@@ -1,19 +1,22 @@
 // How it works.  The parts, and what each reads and fills:
 //
-//   forward    project           a -qkv product-> qkv = q | k | v;  heads: qkv -> qhat, khat, v
-//                                (norms, RoPE);  posts the keys
-//              attend            -> att, lse;  att -o product-> o
+//   forward    project           a -qkv product-> qkv = q | k | v | gate;  heads: qkv -> qhat,
+//                                khat, v (norms, RoPE);  posts the keys
+//              attend            -> att, lse;  att * sigmoid(gate) -o product-> o
 //   backward   post_backward     posts the keys; before that, where backward replays, project
-//              attend_backward   d_o -o product-> datt -> dq, dk, dv;  posts the keys' gradients
+//              attend_backward   d_o -o product-> datt (and dgate) -> dq, dk, dv;  posts the keys'
+//                                gradients
 //              project_backward  dk, dv are whole (and summed where other ranks share the keys);
 //                                heads: dq, dk, dv -> dqkv;  the qkv product last
 //
-// Without norms nobody reads qkv after forward, and it stands in the workspace.
+// Without norms and gate nobody reads qkv after forward, and it stands in the workspace.  What the
+// gate makes of att is made again in backward, for the product of o_proj's gradient.
 #include "ashlar/nn/attention.h"
 
 #include <cmath>
 
 #include "ashlar/kernels/copy.h"
+#include "ashlar/kernels/output_gate.h"
 
 namespace ashlar::nn {
 namespace {
@@ -36,6 +39,11 @@ kernels::Attention attention_of(const AttentionWeights& w, const AttentionSaved&
           .lse_TN = saved.lse};
 }
 
+// The gate's columns of the fused product, or of its gradient.
+Matrix gate_of(const AttentionWeights& w, const Tensor& qkv) {
+  return Matrix::of(qkv).columns(w.shape.gate_begin(), w.shape.width());
+}
+
 }  // namespace
 
 void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
@@ -43,21 +51,30 @@ void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   const int64_t H = layer.model.hidden_size, D = m.head_dim;
   const int64_t N = m.num_query_heads, K = m.num_key_heads;
   const Portion keys_here = layer.share.of(Grain::kKeyHead, K);
-  shape = {layer.share.of(Grain::kQueryHead, N).size(), keys_here.size(), D, m.rope().rotary_dim,
-           layer.model.norm_eps};
+  shape = {layer.share.of(Grain::kQueryHead, N).size(),
+           keys_here.size(),
+           D,
+           m.rope().rotary_dim,
+           layer.model.norm_eps,
+           layer.model.norm_weight_offset(),
+           m.output_gate};
   key_copies = keys_here.num_copies;
   window = m.window;
   const Section queries{Grain::kQueryHead, N, D, 0, N * D}, keys{Grain::kKeyHead, K, D, 0, K * D};
-  visit({.weight = &qkv,
-         .logical = {layer.matrix("q_proj.weight", {N * D, H}, layer.normal(), {0, {queries}}),
-                     layer.matrix("k_proj.weight", {K * D, H}, layer.normal(), {0, {keys}}),
-                     layer.matrix("v_proj.weight", {K * D, H}, layer.normal(), {0, {keys}})},
-         .operand_shape = {shape.width(), H}});
+  const auto projection = [&](const char* name, const Section& section) {
+    return layer.matrix(name, {section.length, H}, layer.normal(), {0, {section}});
+  };
+  Stored fused{.weight = &qkv,
+               .logical = {projection("q_proj.weight", queries), projection("k_proj.weight", keys),
+                           projection("v_proj.weight", keys)},
+               .operand_shape = {shape.width(), H}};
+  if (m.output_gate) fused.logical.push_back(projection("gate_proj.weight", queries));
+  visit(fused);
   const auto norm = [&](const char* name, Weight& weight) {
     visit({.weight = &weight,
            .logical = {{.name = layer.prefix + name,
                         .shape = {D},
-                        .init = LayerSpec::constant(1.0),
+                        .init = LayerSpec::constant(1.0 - shape.weight_offset),
                         .applied = Applied::kHeads}}});
   };
   if (m.qk_norm == QkNorm::kRms) norm("q_norm.weight", q_norm), norm("k_norm.weight", k_norm);
@@ -71,8 +88,9 @@ AttentionSaved AttentionSaved::make(Arena& arena, const AttentionWeights& weight
   const kernels::HeadsShape& shape = weights.shape;
   const int64_t T = num_tokens, q = shape.N * shape.D, kv = shape.K * shape.D;
   AttentionSaved s;
-  if (weights.has_norms()) {
+  if (weights.has_norms() || weights.has_gate())
     s.qkv = arena.take(types.stream, {T, shape.width()});
+  if (weights.has_norms()) {
     s.rstd_q = arena.take(types.stream, {T, shape.N});
     s.rstd_k = arena.take(types.stream, {T, shape.K});
   }
@@ -137,8 +155,19 @@ void AttentionBranch::project(const Context& ctx, const Pass& pass, const Tensor
 void AttentionBranch::attend(const Context& ctx, const Pass& pass, const Tensor& o_TH) const {
   const AttentionSaved& saved = saved_[pass.slot];
   pass.exchanges.tokens->attend(ctx, pass, attention_of(weights_, saved));
-  linear_forward(ctx, pass.types.compute, Matrix::of(saved.att), weights_.o_proj.operand,
-                 Matrix::of(o_TH), pass.adds);
+  const Arena::Scope scope(*ctx.workspace);
+  const Tensor y = weights_.has_gate()
+                       ? gated(ctx, pass, ctx.workspace->take(saved.att.dtype, saved.att.shape))
+                       : saved.att;
+  linear_forward(ctx, pass.types.compute, Matrix::of(y), weights_.o_proj.operand, Matrix::of(o_TH),
+                 pass.adds);
+}
+
+// What o_proj reads, in `room`.
+Tensor AttentionBranch::gated(const Context& ctx, const Pass& pass, const Tensor& room) const {
+  const AttentionSaved& saved = saved_[pass.slot];
+  output_gate_forward(ctx, saved.att, gate_of(weights_, saved.qkv), room);
+  return room;
 }
 
 void AttentionBranch::post_backward(const Context& ctx, const Pass& pass,
@@ -163,7 +192,15 @@ void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
   const Arena::Scope scope(workspace);
   const Tensor datt = workspace.take(activation, {T, q});
   linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(datt));
-  weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(saved.att), w.o_proj.gradient);
+  const Tensor y =
+      w.has_gate() ? gated(ctx, pass, gradient_room(ctx, pass, activation, {T, q})) : saved.att;
+  weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(y), w.o_proj.gradient);
+  if (w.has_gate())
+    output_gate_backward(ctx, {.dy = datt,
+                               .att = saved.att,
+                               .gate = gate_of(w, saved.qkv),
+                               .datt = datt,
+                               .dgate = gate_of(w, g.dqkv)});
   pass.exchanges.tokens->attend_backward(
       ctx, pass, attention_of(w, saved),
       {.dout = datt, .dq = g.dqhat, .dk = g.dkhat(), .dv = g.dv()});
@@ -204,9 +241,10 @@ void AttentionBranch::project_backward(const Context& ctx, const Pass& pass,
   g.inputs.reset();
   weight_gradient(ctx, pass, Matrix::of(g.dqkv), Matrix::of(t.a), w.qkv.gradient);
   const Arena::Scope scope(*ctx.workspace);
-  const Matrix counted = heads && !heads->leads()
-                             ? without_columns(ctx, pass, g.dqkv, w.shape.N * w.shape.D)
-                             : Matrix::of(g.dqkv);
+  const Matrix counted =
+      heads && !heads->leads()
+          ? without_columns(ctx, pass, g.dqkv, w.shape.N * w.shape.D, w.shape.gate_begin())
+          : Matrix::of(g.dqkv);
   linear_backward_input(ctx, pass.types.compute, counted, w.qkv.operand, Matrix::of(t.da),
                         pass.adds);
 }

@@ -1,11 +1,15 @@
 // Softmax attention: one product for queries, keys and values, QK norm or none, RoPE, causal
-// attention of N query heads over K key heads, output projection.  K = N is multi-head attention,
-// fewer is grouped-query attention.
+// attention of N query heads over K key heads, perhaps a gate on what it puts out, output
+// projection.  K = N is multi-head attention, fewer is grouped-query attention.
+//
+//   o = (att * sigmoid(gate)) Wo^T,  gate = a Wg^T, columns of the same product     with a gate
 //
 // Source   Vaswani et al. 2017, arXiv:1706.03762; grouped queries: Ainslie et al. 2023,
-//          arXiv:2305.13245; Llama 3, arXiv:2407.21783; Qwen3, arXiv:2505.09388.
+//          arXiv:2305.13245; Llama 3, arXiv:2407.21783; Qwen3, arXiv:2505.09388; gated:
+//          Qwen3-Next's release.
 // Shapes   a [T, H] normed input, o [T, H]; letters as in kernels/rope.h.
-// Cost     per token 2 H (2 N D + 2 K D) flop forward besides kernels::attention_forward's.
+// Cost     per token 2 H (2 N D + 2 K D) flop forward besides kernels::attention_forward's, with a
+//          gate 2 H N D more.
 #pragma once
 
 #include "ashlar/kernels/rope.h"
@@ -18,16 +22,17 @@ struct AttentionWeights {
   kernels::HeadsShape shape;  // of the heads that stand here
   int key_copies;             // so many shares hold these key heads, with other query heads each
   int64_t window;             // tokens that a query sees, itself included; 0: all before it
-  Weight qkv;                 // [(N + 2 K) D, H]: q | k | v
+  Weight qkv;                 // [(N + 2 K) D, H]: q | k | v; with a gate [(2 N + 2 K) D, H]
   Weight q_norm, k_norm;      // [D]; without tensors where queries and keys are not normed
   Weight o_proj;              // [H, N D]
 
   void list(const LayerSpec& layer, StoredVisitor visit);
   bool has_norms() const { return bool(q_norm.value); }
+  bool has_gate() const { return shape.gated; }
 };
 
 struct AttentionSaved {
-  Tensor qkv;             // [T, (N + 2 K) D] stream; absent without norms
+  Tensor qkv;             // [T, width of the product] stream; absent without norms and gate
   Tensor rstd_q, rstd_k;  // [T, N], [T, K]; absent without norms
   Tensor qhat, khat, v;   // activation type
   Tensor att, lse;        // [T, N D], [T, N]
@@ -50,13 +55,14 @@ class AttentionBranch final : public Branch {
   // The parts.
   void project(const kernels::Context&, const Pass&, const Tensor& a_TH) const;
   void attend(const kernels::Context&, const Pass&, const Tensor& o_TH) const;
+  Tensor gated(const kernels::Context&, const Pass&, const Tensor& room) const;
   void post_backward(const kernels::Context&, const Pass&, const BackwardTensors&) const;
   void attend_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
   void project_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
 
   // What lives from attend_backward to project_backward, in the workspace.
   struct Gradients {
-    Tensor dqkv;                         // [T, (N + 2 K) D] activation
+    Tensor dqkv;                         // [T, width of the product] activation
     std::optional<Arena::Scope> inputs;  // of what follows
     Tensor dqhat, dkeys;                 // [T, N D]; [2, T, K D] of keys, of values
     Tensor dkhat() const { return dkeys.slice(0, 1).view({dkeys.shape[1], dkeys.shape[2]}); }

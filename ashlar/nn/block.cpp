@@ -9,6 +9,10 @@ ParameterInfo stream_vector(const LayerSpec& layer, const char* name, double val
           .applied = Applied::kStream};
 }
 
+ParameterInfo norm_weight(const LayerSpec& layer, const char* name) {
+  return stream_vector(layer, name, 1.0 - layer.model.norm_weight_offset());
+}
+
 void MergeWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   visit({.weight = &hidden_scale, .logical = {stream_vector(layer, "hidden_states_scale", 1.0)}});
   visit({.weight = &hidden_bias, .logical = {stream_vector(layer, "hidden_states_bias", 0.0)}});
@@ -27,7 +31,7 @@ kernels::MergeParams MergeWeights::gradients() const {
 
 void Block::list(const LayerSpec& layer, StoredVisitor visit) {
   const auto norm = [&](const char* name, Weight& weight) {
-    visit({.weight = &weight, .logical = {stream_vector(layer, name, 1.0)}});
+    visit({.weight = &weight, .logical = {norm_weight(layer, name)}});
   };
   norm("input_layernorm.weight", mixer_norm);
   mixer->list(layer.under("self_attn."), visit);

@@ -9,7 +9,7 @@
 
 namespace ashlar::nn {
 
-// Of a scaled residual; without tensors where it is plain.
+// Of a scaled residual; without tensors of any other.
 struct MergeWeights {
   Weight hidden_scale, hidden_bias, residual_scale, residual_bias;  // [H]
   void list(const LayerSpec& layer, StoredVisitor visit);
@@ -27,10 +27,15 @@ struct Block {
 // A vector [H] that is applied to the stream.
 ParameterInfo stream_vector(const LayerSpec& layer, const char* name, double value);
 
+// The weight of a norm of the stream: with its offset it is born 1.
+ParameterInfo norm_weight(const LayerSpec& layer, const char* name);
+
 // How many tokens the stream has here, with norms and merges, and how many the layers see: more
-// where the stream is shared with others, else the same.
+// where the stream is shared with others, else the same.  Where sequences are shared, the chunks of
+// states here and of all ranks (PassShape).
 struct TokenCounts {
   int64_t stream, layer;
+  int64_t num_chunks = 0, num_all_chunks = 0;
   TokenCounts(int64_t both) : stream(both), layer(both) {}
   TokenCounts(int64_t stream, int64_t layer) : stream(stream), layer(layer) {}
 };

@@ -53,7 +53,10 @@ struct Pass {
   // What forward writes into o, and backward into da, is added to what is there: by the turns of a
   // branch that runs with one share of the model after another (parallel/tsp.h).
   bool adds = false;
-  int turn = 0;                  // which of these
+  // Of forward: it ran before on these tokens, and what it keeps in SavedArenas::lasting is there
+  // (recomputation).
+  bool again = false;
+  int turn = 0;                  // of those that add: which
   LateProducts* late = nullptr;  // keeps back the products that only gradients of weights need
   StepLosses losses{};           // of backward
   // For products that run now, in a pass whose others are kept back.
@@ -75,6 +78,9 @@ struct PassShape {
   int64_t num_tokens;
   int64_t num_halos;     // the most segments that continue a document (Sequence::num_halos)
   bool replays = false;  // every backward is asked to (Pass::replay)
+  bool backward = true;  // there is one
+  // Chunks of states here and of all ranks, where others hold those before and behind; else 0.
+  int64_t num_chunks = 0, num_all_chunks = 0;
 };
 
 // Where a branch's memory of a slot comes from: what is read until the slot is used again, and what

@@ -346,8 +346,9 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
   // Gradients of keys and values are whole on every rank that shares them: one counts them in da.
   weight_gradient(ctx, pass, dqkv, Matrix::of(t.a), w.qkv.gradient);
   const Arena::Scope scope(*ctx.workspace);
-  const Matrix counted =
-      heads && !heads->leads() ? without_columns(ctx, pass, g.dqkv, shape.q_dim()) : dqkv;
+  const Matrix counted = heads && !heads->leads()
+                             ? without_columns(ctx, pass, g.dqkv, shape.q_dim(), dqkv.cols)
+                             : dqkv;
   linear_backward_input(ctx, compute, counted, w.qkv.operand, Matrix::of(t.da), pass.adds);
 }
 

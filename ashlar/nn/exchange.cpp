@@ -93,4 +93,12 @@ void LocalExchange::attend_backward(const Context& ctx, const Pass& pass,
   attention_backward(ctx, pass.sequence, pass.sequence.segments(), x, gradients);
 }
 
+// A state of other rows of the batch does not come here: rows that go on with a document stand one
+// behind the other.
+std::span<const kernels::StateChunk> LocalExchange::chunks(const Pass& pass) {
+  for (const kernels::StateChunk& chunk : pass.sequence.documents())
+    ASHLAR_ASSERT(pass.sequence.position_T()[size_t(chunk.begin)] == 0);
+  return pass.sequence.documents();
+}
+
 }  // namespace ashlar::nn

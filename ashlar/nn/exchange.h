@@ -1,9 +1,11 @@
 // What crosses the borders of what stands here, forward and backward.  The layers know nothing else
 // of others, so decode caches and parallel techniques are implementations of these:
 //
-//   SequenceExchange  tokens: the halo before a segment that continues a document, and attention
-//                     itself, whose queries may see keys that stand elsewhere
+//   SequenceExchange  tokens: the halo before a segment that continues a document; attention
+//                     itself, whose queries may see keys that stand elsewhere; and the states that
+//                     enter here and leave
 //   HeadExchange      query heads that stand elsewhere, of the key heads here
+//   LayerSums         what a layer sums over all of its heads, where they stand on several ranks
 //   ExpertExchange    experts, or parts of their width, that stand elsewhere
 #pragma once
 
@@ -13,6 +15,7 @@
 #include "ashlar/kernels/attention.h"
 #include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/moe.h"
+#include "ashlar/kernels/recurrence.h"
 #include "ashlar/kernels/sequence.h"
 
 namespace ashlar::nn {
@@ -38,8 +41,35 @@ struct ExchangeNeeds {
   int64_t window = 0;  // tokens that a query sees, itself included; 0: all before it
   int key_copies = 1;  // so many shares of the model hold the key heads here
   int num_turns = 1;   // attentions whose keys are under way at a time (Pass::turn)
+  // Of mixers with states: heads and extents of a state, and the elements of a head's transition
+  // that a chunk sends with it (0: everybody knows it).
+  struct StateShape {
+    int64_t heads = 0, key_dim = 0, value_dim = 0, transition = 0;
+    int64_t ways = 1;  // 2: without mask
+    int64_t numel() const { return heads * key_dim * value_dim; }
+    int64_t made() const { return ways * numel(); }
+    int64_t message() const { return made() + heads * transition; }  // forward, of a chunk
+    friend bool operator==(const StateShape&, const StateShape&) = default;
+  } state{};
   std::span<const StripShape> strips() const;
   int64_t halo_numel() const;  // of one segment
+};
+
+// What the chunks here do to the states that enter them, or backward to the gradients of those that
+// leave (kernels/recurrence.h), and what does enter.  C chunks here, A of all ranks.
+//
+// Without mask tokens read what is behind them too (kernels/unmasked.h).  There are then 2 C: first
+// of each chunk's last document, for chunks behind, and what enters from those before; then of its
+// first document, for chunks before, and what enters from those behind.
+struct StateMaps {
+  bool backward = false;
+  // Where the decay is a number of each head: its logarithms, which everybody knows; empty: 1.
+  std::span<const double> log_decay_H{};
+  // [C, H, ...], forward and where tokens say what it is; else absent.
+  Tensor transition{};
+  Tensor made{};         // [C, H, dk, dv]
+  Tensor transitions{};  // [A, H, ...]: forward fills it, backward reads it; absent as transition
+  Tensor entering{};     // [C, H, dk, dv]: filled; backward the gradients of what leaves
 };
 
 class SequenceExchange {
@@ -70,6 +100,20 @@ class SequenceExchange {
   virtual void finish_key_gradients(const kernels::Context&, const Pass&,
                                     const kernels::AttentionGradients&) {}
 
+  // The chunks of the tokens here through which states are carried.
+  virtual std::span<const kernels::StateChunk> chunks(const Pass&) = 0;
+  // Whether others hold chunks before and behind: then what enters comes by post_states and
+  // finish_states.  Else it is states_here.
+  virtual bool shares_states() const { return false; }
+  // [C, H, dk, dv] of the block: the states that enter, which the layer overwrites by those that
+  // leave.  Absent: all chunks begin documents.
+  virtual Tensor states_here(const Pass&) { return {}; }
+  // In halves, so that a layer can compute while states travel.
+  virtual void post_states(const kernels::Context&, const Pass&, const StateMaps&) {}
+  virtual void finish_states(const kernels::Context&, const Pass&, const StateMaps&) {}
+  // After the layer has used what entered: now a chain sends it on.
+  virtual void pass_on_states(const kernels::Context&, const Pass&, const StateMaps&) {}
+
   // Adds up in place what is known of the rows of the batch over everybody who has other tokens of
   // the same rows.
   virtual void sum_over_rows(const Tensor& of_rows) { (void)of_rows; }
@@ -86,6 +130,14 @@ class HeadExchange {
   // there is one.
   virtual void sum_key_gradients(const Tensor& gradients) = 0;
   virtual bool leads() const = 0;  // the one whose input gradient counts that of keys and values
+};
+
+// Where a layer's heads stand on several ranks, each with the whole input.
+class LayerSums {
+ public:
+  virtual ~LayerSums() = default;
+  virtual void sum(const Tensor& partial) = 0;  // in place, the same bits for each
+  virtual bool leads() const = 0;  // the one whose input gradient counts what all compute alike
 };
 
 // Rows that this rank's experts compute on, and where their results go.
@@ -145,6 +197,7 @@ struct Exchanges {
   SequenceExchange* tokens;
   ExpertExchange* experts;
   HeadExchange* heads = nullptr;  // null: all query heads of the keys are here
+  LayerSums* layer = nullptr;     // null: all heads are here
 };
 
 // One device holds every token: answers from the segment list.  A segment may continue a document
@@ -156,6 +209,7 @@ class LocalExchange final : public SequenceExchange {
   void attend(const kernels::Context&, const Pass&, const kernels::Attention&) override;
   void attend_backward(const kernels::Context&, const Pass&, const kernels::Attention&,
                        const kernels::AttentionGradients&) override;
+  std::span<const kernels::StateChunk> chunks(const Pass&) override;
 };
 
 }  // namespace ashlar::nn

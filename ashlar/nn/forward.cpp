@@ -25,9 +25,23 @@ Carry carry_of(const Saved& saved, int64_t l) {
 }
 
 // Whether a recomputed block needs no more of its feed-forward than that makes again in its own
-// backward: nobody reads e after a plain merge, and h is what the feed-forward was given.
+// backward: nobody reads e after its merge, and h is what the feed-forward was given.
 bool replays_alone(const ModelSpec& spec, int64_t l) {
-  return spec.blocks[size_t(l)].residual == Residual::kPlain;
+  return !spec.blocks[size_t(l)].reads_summands();
+}
+
+kernels::MergeFactors factors_of(const ResidualFactors& factors) {
+  return {factors.alpha, factors.beta};
+}
+
+// The gradient along the stream at a norm before a branch: of h, or of y where what the norm made
+// goes on instead of what it was given.
+struct AlongStream {
+  Tensor dh, dy;
+};
+AlongStream along_stream(const BlockSpec& block, const Tensor& gradient) {
+  if (block.residual == Residual::kNormed) return {{}, gradient};
+  return {gradient, {}};
 }
 
 // The block without its last merge.  In: blocks[l].a.  Out: blocks[l].h and .e.
@@ -35,7 +49,10 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
                    Why why) {
   const BlockSaved& s = saved.blocks[size_t(l)];
   const Block& w = call.weights.blocks[size_t(l)];
-  const Pass pass = call.at(l, saved.slot);
+  const BlockSpec& block = call.weights.spec.blocks[size_t(l)];
+  const bool normed = block.residual == Residual::kNormed;
+  Pass pass = call.at(l, saved.slot);
+  pass.again = why == Why::kReplay;
   call.residency.acquire(ctx, use_of(l, why));
   ctx.enter(In::kMixer);
   run_forward(*w.mixer, ctx, pass, s.a, {}, s.o);
@@ -44,10 +61,14 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
                            .o_TH = s.o,
                            .r_TH = saved.x[size_t(l)],
                            .params = w.mixer_merge.params(),
+                           .factors = factors_of(block.mixer_factors),
+                           .r_norm_H = normed ? w.mixer_norm.value : Tensor{},
+                           .r_rstd_T = normed ? saved.rstd[size_t(l)] : Tensor{},
                            .w_H = w.feed_forward_norm.value,
                            .h_TH = s.h,
                            .y_TH = s.m,
-                           .rstd_T = s.rstd_m});
+                           .rstd_T = s.rstd_m,
+                           .weight_offset = call.weights.spec.norm_weight_offset()});
   ctx.enter(In::kFeedForward);
   if (why == Why::kForward || !replays_alone(call.weights.spec, l))
     run_forward(*w.feed_forward, ctx, pass, s.m, carry_of(saved, l), s.e);
@@ -66,16 +87,17 @@ NormOf norm_of(const ModelWeights& weights, const Saved& saved, int64_t l) {
   return {weights.blocks[size_t(l)].mixer_norm.value, saved.blocks[size_t(l)].a};
 }
 
-// What a branch is given, made again from the stream before it.
-void norm_again(const Context& ctx, const ModelCall& call, const Tensor& stream_TH,
-                const Weight& norm, const Tensor& out_TH, const Tensor& rstd_T) {
-  rms_norm_forward(ctx, call.weights.spec.norm_eps, stream_TH, norm.value, out_TH, rstd_T);
+// What a branch is given, made from the stream before it.
+void norm_of_stream(const Context& ctx, const ModelCall& call, const Tensor& stream_TH,
+                    const Tensor& norm, const Tensor& out_TH, const Tensor& rstd_T) {
+  const ModelSpec& spec = call.weights.spec;
+  rms_norm_forward(ctx, spec.norm_eps, stream_TH, norm, out_TH, rstd_T, spec.norm_weight_offset());
 }
 
 void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l) {
   ctx.enter("recomputation", l);
-  norm_again(ctx, call, saved.x[size_t(l)], call.weights.blocks[size_t(l)].mixer_norm,
-             saved.blocks[size_t(l)].a, saved.rstd[size_t(l)]);
+  norm_of_stream(ctx, call, saved.x[size_t(l)], call.weights.blocks[size_t(l)].mixer_norm.value,
+                 saved.blocks[size_t(l)].a, saved.rstd[size_t(l)]);
   block_forward(ctx, call, saved, l, Why::kReplay);
 }
 
@@ -104,21 +126,28 @@ void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
                             .bias_H = w.input_bias.value,
                             .x_TH = saved.x[0]});
   const NormOf first = norm_of(w, saved, begin);
-  rms_norm_forward(ctx, call.weights.spec.norm_eps, saved.x[size_t(begin)], first.weight, first.out,
-                   saved.rstd[size_t(begin)]);
+  norm_of_stream(ctx, call, saved.x[size_t(begin)], first.weight, first.out,
+                 saved.rstd[size_t(begin)]);
   for (int64_t l = begin; l < end; ++l) {
     ctx.enter("forward", l);
     block_forward(ctx, call, saved, l, Why::kForward);
     const BlockSaved& s = saved.blocks[size_t(l)];
+    const Block& b = w.blocks[size_t(l)];
+    const BlockSpec& block = w.spec.blocks[size_t(l)];
+    const bool normed = block.residual == Residual::kNormed;
     const NormOf next = norm_of(w, saved, l + 1);
     merge_norm_forward(ctx, {.eps = call.weights.spec.norm_eps,
                              .o_TH = s.e,
                              .r_TH = s.h,
-                             .params = w.blocks[size_t(l)].feed_forward_merge.params(),
+                             .params = b.feed_forward_merge.params(),
+                             .factors = factors_of(block.feed_forward_factors),
+                             .r_norm_H = normed ? b.feed_forward_norm.value : Tensor{},
+                             .r_rstd_T = normed ? s.rstd_m : Tensor{},
                              .w_H = next.weight,
                              .h_TH = saved.x[size_t(l) + 1],
                              .y_TH = next.out,
-                             .rstd_T = next.weight ? saved.rstd[size_t(l) + 1] : Tensor{}});
+                             .rstd_T = next.weight ? saved.rstd[size_t(l) + 1] : Tensor{},
+                             .weight_offset = w.spec.norm_weight_offset()});
   }
 }
 
@@ -134,7 +163,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
   ctx.enter("backward");
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
-  // Gradient of the stream, updated in place.
+  // Gradient of the stream, or of the normed stream where that goes on; updated in place.
   const Tensor dstream = ends_model ? workspace.take(stream, shape) : saved.d_stream();
   const Tensor dbranch = workspace.take(activation, shape);  // of a sub-layer's output
   const Tensor da = workspace.take(activation, shape), dm = workspace.take(stream, shape);
@@ -147,6 +176,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     ctx.enter("backward", l);
     const BlockSaved& s = saved.blocks[size_t(l)];
     const Block& b = w.blocks[size_t(l)];
+    const BlockSpec& block = w.spec.blocks[size_t(l)];
     const Pass pass = call.at(l, saved.slot);
     const bool replays = saved.keep == Keep::kBranchInputs;
     const bool last = l + 1 == w.spec.num_blocks();
@@ -155,48 +185,58 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
     const Weight& next_norm = last     ? w.norm
                               : normed ? w.blocks[size_t(l) + 1].mixer_norm
                                        : Weight{};
+    const AlongStream above = last     ? AlongStream{}
+                              : normed ? along_stream(w.spec.blocks[size_t(l) + 1], dstream)
+                                       : AlongStream{dstream, {}};
     merge_norm_backward(ctx, {.dy_TH = last     ? dfinal_TH
                                        : normed ? da
                                                 : Tensor{},
-                              .dh_in_TH = last ? Tensor{} : dstream,
+                              .dh_in_TH = above.dh,
+                              .dy_in_TH = above.dy,
                               .o_TH = s.e,
                               .r_TH = s.h,
                               .h_TH = normed ? saved.x[size_t(l) + 1] : Tensor{},
                               .rstd_T = normed ? saved.rstd[size_t(l) + 1] : Tensor{},
                               .params = b.feed_forward_merge.params(),
+                              .factors = factors_of(block.feed_forward_factors),
                               .w_H = next_norm.value,
                               .d_o_TH = de,
                               .dr_TH = dstream,
                               .grads = b.feed_forward_merge.gradients(),
-                              .dw_H = next_norm.gradient});
+                              .dw_H = next_norm.gradient,
+                              .weight_offset = w.spec.norm_weight_offset()});
     Carry carry = carry_of(saved, l);
     carry.d_out = carry_is_read ? dcarry : Tensor{};
     carry.d_in = carry.in ? dcarry : Tensor{};
     carry_is_read = carry_is_read || b.feed_forward->needs().carry_width > 0;
     call.residency.acquire(ctx, use_of(l, why));
     ctx.enter(In::kFeedForward);
-    if (replays) norm_again(ctx, call, s.h, b.feed_forward_norm, s.m, s.rstd_m);
+    if (replays) norm_of_stream(ctx, call, s.h, b.feed_forward_norm.value, s.m, s.rstd_m);
     Pass feed_forward = pass, mixer = pass;
     feed_forward.replay = replays || (again && replays_alone(w.spec, l));
     mixer.replay = replays;
     run_backward(*b.feed_forward, ctx, feed_forward,
                  {.a = s.m, .d_o = de, .da = dm, .carry = carry});
     ctx.enter(In::kNone);
+    const AlongStream between = along_stream(block, dstream);
     merge_norm_backward(ctx, {.dy_TH = dm,
-                              .dh_in_TH = dstream,
+                              .dh_in_TH = between.dh,
+                              .dy_in_TH = between.dy,
                               .o_TH = s.o,
                               .r_TH = saved.x[size_t(l)],
                               .h_TH = s.h,
                               .rstd_T = s.rstd_m,
                               .params = b.mixer_merge.params(),
+                              .factors = factors_of(block.mixer_factors),
                               .w_H = b.feed_forward_norm.value,
                               .d_o_TH = d_o,
                               .dr_TH = dstream,
                               .grads = b.mixer_merge.gradients(),
-                              .dw_H = b.feed_forward_norm.gradient});
+                              .dw_H = b.feed_forward_norm.gradient,
+                              .weight_offset = w.spec.norm_weight_offset()});
     ctx.enter(In::kMixer);
     if (replays)
-      norm_again(ctx, call, saved.x[size_t(l)], b.mixer_norm, s.a, saved.rstd[size_t(l)]);
+      norm_of_stream(ctx, call, saved.x[size_t(l)], b.mixer_norm.value, s.a, saved.rstd[size_t(l)]);
     run_backward(*b.mixer, ctx, mixer, {.a = s.a, .d_o = d_o, .da = da, .carry = {}});
     ctx.enter(In::kNone);
     call.residency.release(ctx, use_of(l, why));
@@ -204,13 +244,16 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
   ctx.enter("backward");
   const Weight& first_norm = w.blocks[size_t(begin)].mixer_norm;
   const Tensor dinput = begin == 0 ? dstream : saved.d_stream();
+  const AlongStream before = along_stream(w.spec.blocks[size_t(begin)], dstream);
   rms_norm_backward(ctx, {.dy_TH = da,
                           .h_TH = saved.x[size_t(begin)],
                           .w_H = first_norm.value,
                           .rstd_T = saved.rstd[size_t(begin)],
-                          .dh_in_TH = dstream,
+                          .dh_in_TH = before.dh,
+                          .dy_in_TH = before.dy,
                           .dh_TH = dinput,
-                          .dw_H = first_norm.gradient});
+                          .dw_H = first_norm.gradient,
+                          .weight_offset = w.spec.norm_weight_offset()});
   if (begin == 0)
     embedding_backward(ctx, {.ids_T = call.ids_T,
                              .emb_VH = w.embed.value,

@@ -46,6 +46,15 @@ void uniforms(const Rng& rng, double bound, int64_t begin, int64_t count, T* out
     out[i] = T(float((2.0 * rng.uniform(uint64_t(begin + i)) - 1.0) * bound));
 }
 
+template <typename T>
+void log_uniforms(const Rng& rng, double most, int64_t begin, int64_t count, T* out) {
+  constexpr double kLeast = 1e-3;  // of `most`: the logarithm of 0 is none
+  for (int64_t i = 0; i < count; ++i) {
+    const double u = rng.uniform(uint64_t(begin + i));
+    out[i] = T(float(std::log((kLeast + (1 - kLeast) * u) * most)));
+  }
+}
+
 // fill(first logical element, count, out) over all runs of the piece.
 template <typename T>
 void for_runs(const Context& ctx, const Piece& piece,
@@ -74,6 +83,10 @@ void fill(const Context& ctx, const ParameterInfo& info, const Piece& piece, uin
     case InitRule::Kind::kUniform:
       return for_runs<T>(ctx, piece, [&](int64_t begin, int64_t count, T* out) {
         uniforms(rng, value, begin, count, out);
+      });
+    case InitRule::Kind::kLogUniform:
+      return for_runs<T>(ctx, piece, [&](int64_t begin, int64_t count, T* out) {
+        log_uniforms(rng, value, begin, count, out);
       });
     case InitRule::Kind::kConstant:
       return kernels::fill(ctx, tensor, value);

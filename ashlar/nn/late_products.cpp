@@ -84,11 +84,12 @@ Tensor room_after(const Pass& pass, const Tensor& used) {
   return pass.late ? pass.late->take(used.dtype, used.shape) : used;
 }
 
-Matrix without_columns(const Context& ctx, const Pass& pass, const Tensor& used, int64_t begin) {
+Matrix without_columns(const Context& ctx, const Pass& pass, const Tensor& used, int64_t begin,
+                       int64_t end) {
   const Tensor rest = pass.late ? ctx.workspace->take(used.dtype, used.shape) : used;
   if (pass.late) copy(ctx, used, rest);
   const Matrix matrix = Matrix::of(rest);
-  fill(ctx, matrix.columns(begin, matrix.cols), 0.0);
+  fill(ctx, matrix.columns(begin, end), 0.0);
   return matrix;
 }
 

@@ -60,9 +60,9 @@ void blockdiag_weight_gradient(const kernels::Context&, const Pass&, const kerne
 Tensor gradient_room(const kernels::Context&, const Pass&, DType dtype, const Shape& shape);
 // Room for the next of such operands once `used` was one: the same, unless that is kept back.
 Tensor room_after(const Pass&, const Tensor& used);
-// Such an operand with 0 in its columns from `begin` on, for whoever reads it next: in place, or in
+// Such an operand with 0 in its columns [begin, end), for whoever reads it next: in place, or in
 // the workspace where a product that is kept back still reads it.
 kernels::Matrix without_columns(const kernels::Context&, const Pass&, const Tensor& used,
-                                int64_t begin);
+                                int64_t begin, int64_t end);
 
 }  // namespace ashlar::nn

@@ -2,6 +2,7 @@
 
 #include "ashlar/nn/attention.h"
 #include "ashlar/nn/cca_attention.h"
+#include "ashlar/nn/linear_attention.h"
 #include "ashlar/nn/linear_router.h"
 #include "ashlar/nn/mlp.h"
 #include "ashlar/nn/mlp_router.h"
@@ -16,6 +17,10 @@ std::unique_ptr<Branch> make(const CcaSpec&) {
 
 std::unique_ptr<Branch> make(const AttentionSpec&) {
   return std::make_unique<AttentionBranch>();
+}
+
+std::unique_ptr<Branch> make(const LinearSpec&) {
+  return std::make_unique<LinearBranch>();
 }
 
 std::unique_ptr<Branch> make(const MlpSpec&) {

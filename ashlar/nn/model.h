@@ -1,10 +1,12 @@
 // A model, or a stage of it: embedding, blocks, final norm; forward and backward over one
 // micro-batch.
 //
-//   x^0 = (Emb[id] + b_in) * a_in                or, with plain residuals, Emb[id]
+//   x^0 = (Emb[id] + b_in) * a_in                or, without scaled residuals, Emb[id]
 //   block l:  a = norm(x^l);  h = merge(mixer(a), x^l);
 //             m = norm(h);    x^{l+1} = merge(feed_forward(m), h)
 //   final = norm(x^L), which loss.h turns into logits
+//
+// Where residuals are normed, a and m are merged instead of x^l and h.
 //
 // A chunk of blocks [begin, end) is given x^begin and what the block before hands on, and gives
 // x^end; backward is given their gradients there and gives those at its beginning (Saved).
@@ -26,7 +28,7 @@ namespace ashlar::nn {
 enum class Keep : uint8_t {
   kAll,           // everything that backward needs
   kBlockInput,    // the stream before each block, and what blocks hand on; the rest is recomputed
-  kBranchInputs,  // that before each branch, of plain residuals: branches replay (Pass::replay)
+  kBranchInputs,  // that before each branch; branches replay (Pass::replay), residuals not scaled
   kNothing,       // inference
 };
 

@@ -21,10 +21,11 @@ namespace ashlar::nn {
 // The values that a tensor is born with: a distribution over its elements.
 struct InitRule {
   enum class Kind : uint8_t {
-    kNormal,     // of standard deviation `value`
-    kUniform,    // in +-value
-    kConstant,   // value
-    kBalancing,  // 0, the last element -1
+    kNormal,      // of standard deviation `value`
+    kUniform,     // in +-value
+    kConstant,    // value
+    kLogUniform,  // the logarithm of what is uniform from value / 1000 to value
+    kBalancing,   // 0, the last element -1
   };
   Kind kind = Kind::kConstant;
   double value = 0.0;

@@ -37,8 +37,8 @@ class SavedMaker {
         num_halos_(num_halos),
         keep_(keep) {
     const auto& blocks = weights.spec.blocks;
-    // What the branches of blocks with a plain residual return; the merge reads it at once.
-    if (std::any_of(blocks.begin(), blocks.end(), is_plain))
+    // What branches return that only the merge reads, at once.
+    if (std::any_of(blocks.begin(), blocks.end(), returns_once))
       output_ = arena.take(types.stream, {tokens.stream, weights.spec.hidden_size});
   }
 
@@ -76,13 +76,20 @@ class SavedMaker {
   // lasting: what stays; block: what other blocks may overwrite.
   void add_block(Saved& s, int64_t l, Arena& lasting, Arena& block) const {
     const Block& b = weights_.blocks[size_t(l)];
-    const bool plain = is_plain(weights_.spec.blocks[size_t(l)]);
+    const bool once = returns_once(weights_.spec.blocks[size_t(l)]);
     const bool replays = keep_ == Keep::kBranchInputs;
     s.blocks[size_t(l)] =
         BlockSaved::make(block, replays ? lasting : block, weights_.spec.hidden_size, types_,
-                         tokens_.stream, plain ? output_ : Tensor{});
+                         tokens_.stream, once ? output_ : Tensor{});
     for (Branch* branch : {b.mixer.get(), b.feed_forward.get()})
-      branch->lay_out({lasting, block}, types_, {tokens_.layer, num_halos_, replays}, s.slot);
+      branch->lay_out({lasting, block}, types_,
+                      {.num_tokens = tokens_.layer,
+                       .num_halos = num_halos_,
+                       .replays = replays,
+                       .backward = keep_ != Keep::kNothing,
+                       .num_chunks = tokens_.num_chunks,
+                       .num_all_chunks = tokens_.num_all_chunks},
+                      s.slot);
   }
 
   void add_final(Saved& s) const {
@@ -93,7 +100,7 @@ class SavedMaker {
   }
 
  private:
-  static bool is_plain(const BlockSpec& block) { return block.residual == Residual::kPlain; }
+  static bool returns_once(const BlockSpec& block) { return !block.reads_summands(); }
   Arena& arena_;
   const ModelWeights& weights_;
   const Types types_;

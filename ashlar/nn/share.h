@@ -10,7 +10,8 @@
 namespace ashlar::nn {
 
 // What a layer can be cut into.
-enum class Grain : uint8_t { kQueryHead, kKeyHead, kWidth, kExpertWidth, kExpert };
+// kStateHead: a key head of a linear mixer, with the value heads that read it.
+enum class Grain : uint8_t { kQueryHead, kKeyHead, kStateHead, kWidth, kExpertWidth, kExpert };
 
 // Grains, or elements, [begin, end) of some total.
 struct Portion {

@@ -115,17 +115,35 @@ ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const Init
   }
   block = -1;
   if (!stage.last()) return;
-  add({.weight = &norm, .logical = {stream_vector(root, "norm.weight", 1.0)}});
+  add({.weight = &norm, .logical = {norm_weight(root, "norm.weight")}});
   if (!spec.tied_head) add_table("lm_head.weight", own_head);
 }
+
+namespace {
+
+// One strip that reaches as far as those of both, and is as large as either's.
+ExchangeNeeds::StripShape room_for(const ExchangeNeeds& a, const ExchangeNeeds& b) {
+  ExchangeNeeds::StripShape strip;
+  for (const ExchangeNeeds* needs : {&a, &b})
+    for (const auto& one : needs->strips()) strip.reach = std::max(strip.reach, one.reach);
+  const int64_t numel = std::max(a.halo_numel(), b.halo_numel());
+  strip.cols = (numel + strip.reach - 1) / strip.reach;
+  return strip;
+}
+
+}  // namespace
 
 ExchangeNeeds ModelWeights::needs() const {
   ExchangeNeeds all;
   for_each_block([&](const Block& block, int64_t) {
     const ExchangeNeeds needs = block.mixer->needs().tokens;
-    if (!needs.strips().empty()) {
-      ASHLAR_ASSERT(all.strips().empty() || all.halo_numel() == needs.halo_numel());
+    if (all.strips().empty())
       all.most_strips = needs.most_strips;
+    else if (!needs.strips().empty() && needs.halo_numel() != all.halo_numel())
+      all.most_strips = {room_for(all, needs)};
+    if (needs.state.heads > 0) {
+      ASHLAR_ASSERT(all.state.heads == 0 || all.state == needs.state);
+      all.state = needs.state;
     }
     if (needs.key_cols > 0) {
       ASHLAR_ASSERT(all.key_cols == 0 ||

@@ -46,7 +46,7 @@ CpSequence::CpSequence(comm::Group& ranks, const CpSplit& split, const nn::Excha
   split.check();
   size_t reach = 0;
   for (const auto& strip : needs.strips()) reach = std::max(reach, size_t(strip.reach));
-  ASHLAR_ASSERT(int64_t(reach) <= CpSplit::kMinChunk);
+  ASHLAR_ASSERT(int64_t(reach) <= split.chunk_length());
   for (HaloRows* rows : {&arriving_, &leaving_}) {
     rows->resize(reach);
     for (auto& pairs : *rows) pairs.reserve(size_t(max_halos(split, ranks.rank())));
@@ -76,6 +76,7 @@ void CpSequence::assign(std::span<const Segment> whole_rows) {
   ASHLAR_ASSERT(sequence_.num_tokens() == split_.local_tokens());
   find_halos();
   assign_keys();
+  if (states_) states_->assign(whole_rows);
 }
 
 void CpSequence::find_halos() {

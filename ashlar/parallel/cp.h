@@ -10,6 +10,8 @@
 //           results are merged; in backward the gradients of a part travel behind it, home at last
 //           all_to_all: queries travel too, for all tokens of some heads (cp_heads.h)
 //
+//   states  of linear mixers, each brought to the chunks that it enters (cp_states.h)
+//
 //   rows    what a router counts of a row is added up over the ranks that hold its tokens
 //
 // Source   docs/parallel-cp.md: who holds what, and bytes and launches as closed formulas.
@@ -33,8 +35,15 @@
 #include "ashlar/kernels/copy.h"
 #include "ashlar/nn/branch.h"
 #include "ashlar/parallel/cp_split.h"
+#include "ashlar/parallel/cp_states.h"
 
 namespace ashlar::parallel {
+
+// How keys, and states, reach the ranks.
+struct CpKinds {
+  CpExchange keys = CpExchange::kAllGather;
+  StateExchange states = StateExchange::kAllGather;
+};
 
 class CpSequence : public nn::SequenceExchange {
  public:
@@ -49,6 +58,24 @@ class CpSequence : public nn::SequenceExchange {
   void halo_backward(const kernels::Context&, const nn::Pass&, std::span<const nn::Strip>) final;
   void sum_over_rows(const Tensor& of_rows) final;
 
+  std::span<const kernels::StateChunk> chunks(const nn::Pass&) final { return states_->chunks(); }
+  bool shares_states() const final { return true; }
+  void post_states(const kernels::Context& ctx, const nn::Pass&, const nn::StateMaps& x) final {
+    states_->post(ctx, x);
+  }
+  void finish_states(const kernels::Context& ctx, const nn::Pass&, const nn::StateMaps& x) final {
+    states_->finish(ctx, x);
+  }
+  void pass_on_states(const kernels::Context& ctx, const nn::Pass&, const nn::StateMaps& x) final {
+    states_->pass_on(ctx, x);
+  }
+  // Waits for what was passed on.
+  void finish_sends() {
+    if (states_) states_->finish_sends();
+  }
+  // Null: no mixer has states.
+  const CpStates* states() const { return states_.get(); }
+
  protected:
   // needs: of the heads that stand here, alike in all blocks.
   CpSequence(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
@@ -59,6 +86,9 @@ class CpSequence : public nn::SequenceExchange {
   std::vector<std::vector<Segment>> parts_;  // by rank: its segments, in its own rows
 
  private:
+  friend std::unique_ptr<CpSequence> make_cp_sequence(const CpKinds&, comm::Group&, const CpSplit&,
+                                                      const nn::ExchangeNeeds&, const nn::Types&,
+                                                      Allocator&);
   // The borders where stretches of this rank meet those of others, on one of their two sides, and
   // the messages that cross there.
   struct Side {
@@ -86,6 +116,7 @@ class CpSequence : public nn::SequenceExchange {
   void exchange(const Side& from, const Side& to, std::string_view label);
   kernels::Matrix token_of_rows(const kernels::Matrix& tokens, int64_t token) const;
 
+  std::unique_ptr<CpStates> states_;
   Side before_, behind_;  // where documents come in, and where they go on
   int64_t message_width_;
   HaloRows arriving_, leaving_;  // from messages to halos, and back
@@ -156,7 +187,7 @@ class CpRing final : public CpSequence {
   std::vector<int64_t> nearest_;  // by part: tokens from the nearest query back to its nearest key
 };
 
-std::unique_ptr<CpSequence> make_cp_sequence(CpExchange kind, comm::Group& ranks,
+std::unique_ptr<CpSequence> make_cp_sequence(const CpKinds& kinds, comm::Group& ranks,
                                              const CpSplit& split, const nn::ExchangeNeeds& needs,
                                              const nn::Types& types, Allocator& allocator);
 

@@ -240,14 +240,28 @@ void CpRing::finish_key_gradients(const Context& ctx, const nn::Pass&,
   if (ranks_.size() > 1) add(ctx, sums_[ranks_.size() % 2], {g.dk, g.dv});
 }
 
-std::unique_ptr<CpSequence> make_cp_sequence(CpExchange kind, comm::Group& ranks,
-                                             const CpSplit& split, const nn::ExchangeNeeds& needs,
-                                             const nn::Types& types, Allocator& allocator) {
-  if (kind == CpExchange::kAllToAll)
+namespace {
+
+std::unique_ptr<CpSequence> make_for_keys(CpExchange kind, comm::Group& ranks, const CpSplit& split,
+                                          const nn::ExchangeNeeds& needs, const nn::Types& types,
+                                          Allocator& allocator) {
+  if (kind == CpExchange::kAllToAll && needs.key_cols > 0)
     return std::make_unique<CpHeads>(ranks, split, needs, types, allocator);
   if (kind == CpExchange::kRing)
     return std::make_unique<CpRing>(ranks, split, needs, types, allocator);
   return std::make_unique<CpGather>(ranks, split, needs, types, allocator);
+}
+
+}  // namespace
+
+std::unique_ptr<CpSequence> make_cp_sequence(const CpKinds& kinds, comm::Group& ranks,
+                                             const CpSplit& split, const nn::ExchangeNeeds& needs,
+                                             const nn::Types& types, Allocator& allocator) {
+  auto sequence = make_for_keys(kinds.keys, ranks, split, needs, types, allocator);
+  if (needs.state.heads > 0)
+    sequence->states_ =
+        CpStates::make(kinds.states, ranks, split, needs.state, types.stream, allocator);
+  return sequence;
 }
 
 }  // namespace ashlar::parallel

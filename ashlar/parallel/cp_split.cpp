@@ -8,11 +8,11 @@ namespace ashlar::parallel {
 
 void CpSplit::check() const {
   ASHLAR_ASSERT(num_ranks > 0 && num_rows > 0 && length > 0);
-  ASHLAR_REQUIRE(length % num_chunks() == 0 && length / num_chunks() >= kMinChunk, kConfig,
+  ASHLAR_REQUIRE(length % num_chunks() == 0 && length / num_chunks() >= min_chunk, kConfig,
                  "data.sequence_length is {} but parallel.cp {} with parallel.cp_layout {} cuts it "
                  "into {} equal chunks of at least {} tokens; choose a multiple of {}",
                  length, num_ranks, layout == CpLayout::kZigzag ? "zigzag" : "contiguous",
-                 num_chunks(), kMinChunk, num_chunks());
+                 num_chunks(), min_chunk, num_chunks());
 }
 
 int CpSplit::owner(int64_t chunk) const {

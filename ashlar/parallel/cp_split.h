@@ -21,18 +21,18 @@
 namespace ashlar::parallel {
 
 struct CpSplit {
-  static constexpr int64_t kMinChunk = 2;  // tokens: the reach of a halo
-
   CpLayout layout = CpLayout::kZigzag;
   int num_ranks = 1;
   int64_t num_rows = 1, length = 0;  // of a whole row
+  int64_t min_chunk = 2;             // tokens: the reach of a halo
 
-  // kConfig unless every rank gets equal chunks of at least kMinChunk tokens.
+  // kConfig unless every rank gets equal chunks of at least min_chunk tokens.
   void check() const;
   int64_t num_chunks() const {
     return layout == CpLayout::kZigzag && num_ranks > 1 ? 2 * num_ranks : num_ranks;
   }
   int64_t chunk_length() const { return length / num_chunks(); }
+  int64_t chunks_of_rank() const { return num_chunks() / num_ranks; }  // of each row
   int64_t local_length() const { return length / num_ranks; }
   int64_t local_tokens() const { return num_rows * local_length(); }
   int owner(int64_t chunk) const;

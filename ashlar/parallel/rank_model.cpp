@@ -50,7 +50,7 @@ RankModel::~RankModel() = default;
 
 CpSplit RankModel::cp_split() const {
   return {parallel_.cp_layout, int(parallel_.sequence_ranks()), recipe_.train.micro_batch,
-          recipe_.data.sequence_length};
+          recipe_.data.sequence_length, recipe_.model.halo_reach()};
 }
 
 int RankModel::cp_rank() const {
@@ -60,16 +60,21 @@ int RankModel::cp_rank() const {
 // Folded branches replay by themselves: what stands before each is all that they need.
 nn::Keep RankModel::keep() const {
   const auto& blocks = model_->spec().blocks;
-  const bool plain = std::all_of(blocks.begin(), blocks.end(), [](const BlockSpec& block) {
-    return block.residual == Residual::kPlain;
-  });
+  const bool enough = std::none_of(blocks.begin(), blocks.end(),
+                                   [](const BlockSpec& block) { return block.reads_summands(); });
   if (!recipe_.train.recompute) return nn::Keep::kAll;
-  return parallel_.tsp > 1 && plain ? nn::Keep::kBranchInputs : nn::Keep::kBlockInput;
+  return parallel_.tsp > 1 && enough ? nn::Keep::kBranchInputs : nn::Keep::kBlockInput;
 }
 
 nn::TokenCounts RankModel::token_counts() const {
-  const int64_t layer = cp_split().local_tokens();
-  return {shards_stream() ? layer / parallel_.tp : layer, layer};
+  const CpSplit split = cp_split();
+  const int64_t layer = split.local_tokens();
+  nn::TokenCounts counts{shards_stream() ? layer / parallel_.tp : layer, layer};
+  if (split.num_ranks > 1) {
+    counts.num_chunks = split.num_rows * split.chunks_of_rank();
+    counts.num_all_chunks = split.num_rows * split.num_chunks();
+  }
+  return counts;
 }
 
 void RankModel::take_share(Allocator& allocator, DType compute) {
@@ -158,8 +163,8 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
 }
 
 void RankModel::share_sequences(Allocator& allocator) {
-  cp_ = make_cp_sequence(parallel_.cp_exchange, groups_.cp(), cp_split(), model_->weights().needs(),
-                         model_->types(), allocator);
+  cp_ = make_cp_sequence({parallel_.cp_exchange, parallel_.state_exchange}, groups_.cp(),
+                         cp_split(), model_->weights().needs(), model_->types(), allocator);
 }
 
 void RankModel::share_layers() {
@@ -171,6 +176,7 @@ void RankModel::share_layers() {
         std::make_unique<TpBranch>(std::move(block.feed_forward), tp, "tp feed-forward", sequence);
   });
   expert_sums_ = std::make_unique<ExpertSums>(tp);
+  layer_sums_ = std::make_unique<TpSums>(tp);
   head_sums_ = HeadSums::among(tp, model_->weights().needs().key_copies);
 }
 
@@ -230,6 +236,7 @@ nn::ModelCall RankModel::call() {
   if (expert_sums_) call.exchanges.experts = expert_sums_.get();
   if (ep_) call.exchanges.experts = ep_.get();
   call.exchanges.heads = head_sums_.get();
+  call.exchanges.layer = layer_sums_.get();
   return call;
 }
 
@@ -272,6 +279,7 @@ LossSum RankModel::step(std::span<const MicroBatch> batches, function_ref<void(i
     }
   }
   if (pp_) pp_->finish();
+  if (cp_) cp_->finish_sends();
   if (ep_) {
     const auto [rounds, mixtures] = ep_->take_rounds();
     losses.rounds = double(rounds), losses.mixtures = double(mixtures);
@@ -357,6 +365,8 @@ std::vector<const comm::Group*> RankModel::all_groups() const {
   if (pp_)
     for (const comm::Group* channel : pp_->groups()) list.push_back(channel);
   if (head_sums_) list.push_back(&head_sums_->sharers());
+  if (cp_ && cp_->states())
+    for (const comm::Group* channel : cp_->states()->groups()) list.push_back(channel);
   return list;
 }
 

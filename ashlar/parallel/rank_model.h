@@ -48,6 +48,7 @@ struct CpSplit;
 class PartialSums;
 class EpExchange;
 class ExpertSums;
+class TpSums;
 class HeadSums;
 class Zero;
 
@@ -210,6 +211,7 @@ class RankModel {
   std::unique_ptr<EpExchange> ep_;           // null: ep 1
   std::unique_ptr<ExpertSums> expert_sums_;  // null: tp 1
   std::unique_ptr<HeadSums> head_sums_;      // null: nobody shares keys
+  std::unique_ptr<TpSums> layer_sums_;       // null: tp 1
   std::unique_ptr<PartialSums> partial_;     // null: no gradient is partial
   std::unique_ptr<PpTransfers> pp_;          // null: pp 1
   std::unique_ptr<Zero> zero_;

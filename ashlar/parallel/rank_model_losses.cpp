@@ -4,6 +4,7 @@
 
 #include "ashlar/nn/loss.h"
 #include "ashlar/nn/moe.h"
+#include "ashlar/parallel/cp.h"
 #include "ashlar/parallel/rank_model.h"
 #include "ashlar/parallel/zero.h"
 
@@ -36,6 +37,7 @@ LossSum RankModel::evaluate(const MicroBatch& batch) {
     }
   }
   if (pp_) pp_->finish();
+  if (cp_) cp_->finish_sends();
   loaded_ = -1;
   if (!last_saved_->final_TH) return {};
   ctx_.enter("loss");

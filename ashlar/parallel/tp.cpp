@@ -21,6 +21,10 @@ void HeadSums::sum_key_gradients(const Tensor& gradients) {
   sharers_->all_reduce(gradients, gradients, "tp key gradients").wait();
 }
 
+void TpSums::sum(const Tensor& partial) {
+  tp_.all_reduce(partial, partial, "tp heads").wait();
+}
+
 // <de, y> over a part of the width is a part of it.
 void ExpertSums::sum_partial(const Tensor& dchosen_T) {
   tp_.all_reduce(dchosen_T, dchosen_T, "tp router").wait();

@@ -11,6 +11,7 @@
 //            experts       all_reduce                    the same three of "tp feed-forward"
 //                          "tp feed-forward gradient"
 //            router        all_reduce "tp router"        the same
+//   linear mixers of GLA (backward) and Lightning (both): all_reduce "tp heads"
 //   where ranks share keys, among those: all_reduce "tp query sums" forward, "tp key gradients"
 //   backward.
 //
@@ -46,6 +47,17 @@ class HeadSums final : public nn::HeadExchange {
  private:
   explicit HeadSums(std::unique_ptr<comm::Group> sharers) : sharers_(std::move(sharers)) {}
   std::unique_ptr<comm::Group> sharers_;
+};
+
+// Sums over all ranks, each of which has some of a layer's heads.
+class TpSums final : public nn::LayerSums {
+ public:
+  explicit TpSums(comm::Group& tp) : tp_(tp) {}
+  void sum(const Tensor& partial) override;
+  bool leads() const override { return tp_.rank() == 0; }
+
+ private:
+  comm::Group& tp_;
 };
 
 // Sums over the ranks that hold parts of the experts' width.

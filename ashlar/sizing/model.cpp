@@ -19,8 +19,22 @@ BranchParameters parameters_of(const CcaSpec& spec, int64_t hidden_size, bool) {
 }
 
 BranchParameters parameters_of(const AttentionSpec& spec, int64_t hidden_size, bool) {
-  const int64_t projections = 2 * hidden_size * (spec.q_dim() + spec.kv_dim());
+  const int64_t gate = spec.output_gate ? spec.q_dim() : 0;
+  const int64_t projections = hidden_size * (2 * spec.q_dim() + 2 * spec.kv_dim() + gate);
   const int64_t total = projections + (spec.qk_norm == QkNorm::kRms ? 2 * spec.head_dim : 0);
+  return {total, total, 0};
+}
+
+BranchParameters parameters_of(const LinearSpec& spec, int64_t hidden_size, bool) {
+  const int64_t H = hidden_size, values = spec.value_dim(), heads = spec.num_value_heads;
+  int64_t total = 2 * H * spec.key_dim() + 3 * H * values;  // q k, v gate o
+  total += spec.conv_taps * spec.conv_channels();
+  total += spec.kind == LinearKind::kLightning ? values : spec.value_head_dim;  // norm
+  if (spec.kind == LinearKind::kGla) {
+    const int64_t channels = heads * spec.key_head_dim;
+    total += LinearSpec::kGateRank * (H + channels) + channels;
+  }
+  if (spec.kind == LinearKind::kGatedDelta) total += 2 * heads * H + 2 * heads;
   return {total, total, 0};
 }
 
@@ -35,11 +49,13 @@ BranchParameters parameters_of(const MoeSpec& spec, int64_t hidden_size, bool fi
   return {common + p.experts, common + spec.experts_of_token() * p.expert, p.buffers};
 }
 
-// Multiply-adds of a token: of products, and of the scores with each key that it reads.
+// Multiply-adds of a token: of products, of the scores with each key that it reads, and of the
+// states that it changes and reads.
 struct BranchFlop {
   double products = 0;
   double per_key = 0;
   int64_t window = 0;
+  double states = 0;
 };
 
 BranchFlop flop_of(const CcaSpec& spec, double H) {
@@ -50,8 +66,19 @@ BranchFlop flop_of(const CcaSpec& spec, double H) {
 }
 
 BranchFlop flop_of(const AttentionSpec& spec, double H) {
-  const double q = double(spec.q_dim());
-  return {2 * H * (q + double(spec.kv_dim())), 2 * q, spec.window};
+  const double q = double(spec.q_dim()), gate = spec.output_gate ? q : 0;
+  return {H * (2 * q + 2 * double(spec.kv_dim()) + gate), 2 * q, spec.window};
+}
+
+BranchFlop flop_of(const LinearSpec& spec, double H) {
+  const double heads = double(spec.num_value_heads), dk = double(spec.key_head_dim);
+  double products = H * (2 * double(spec.key_dim()) + 3 * double(spec.value_dim())) +
+                    double(spec.conv_taps * spec.conv_channels());
+  if (spec.kind == LinearKind::kGla) products += double(LinearSpec::kGateRank) * (H + heads * dk);
+  if (spec.kind == LinearKind::kGatedDelta) products += 2 * heads * H;
+  // A state is written and read; by the delta rule it is read by the key too.
+  const double uses = spec.kind == LinearKind::kGatedDelta ? 3 : 2;
+  return {products, 0, 0, uses * heads * dk * double(spec.value_head_dim)};
 }
 
 BranchFlop flop_of(const MlpSpec& spec, double H) {
@@ -161,7 +188,8 @@ ModelFlop model_flop(const ModelSpec& model, int64_t sequence_length) {
     const auto add = [&](const auto& spec) {
       const BranchFlop branch = flop_of(spec, H);
       flop.blocks += 2 * branch.products;
-      flop.attention += 2 * branch.per_key * keys_read(sequence_length, branch.window) / s;
+      flop.attention +=
+          2 * (branch.per_key * keys_read(sequence_length, branch.window) / s + branch.states);
     };
     std::visit(add, block.mixer);
     std::visit(add, block.feed_forward);

@@ -1,12 +1,26 @@
 // How a row of the table of keys (keys.cpp) is made from the field that it stands for.
 #pragma once
 
+#include <limits>
 #include <type_traits>
 #include <utility>
 
 #include "ashlar/spec/keys.h"
 
 namespace ashlar {
+
+inline constexpr double kNone = std::numeric_limits<double>::infinity();
+
+// Upper bounds keep every product of sizes (parameters, bytes of state) inside an int64_t.
+inline constexpr KeyRange kLayerCount{1, 1024};
+inline constexpr KeyRange kHeadCount{1, 1024};
+inline constexpr KeyRange kWidth{1, 131072};
+inline constexpr KeyRange kTokenId{-1, 2147483646};
+inline constexpr KeyRange kCount{0, kNone};
+inline constexpr KeyRange kAtLeastOne{1, kNone};
+inline constexpr KeyRange kNotNegative{0, kNone};
+inline constexpr KeyRange kPositive{0, kNone, true};
+inline constexpr KeyRange kBeta{0, 1, false, true};
 
 // A row for one field.  get and set copy the two member pointers, and so know the field of any
 // recipe.  Unsigned fields travel as int64_t, the one integer of a KeyValue.
@@ -82,5 +96,9 @@ inline Key required(Key row) {
   row.required = true;
   return shape(std::move(row));
 }
+
+// The rows of the table in keys.cpp that say what a model is (model_rows.cpp).
+std::vector<Key> model_size_rows();
+std::vector<Key> model_choice_rows();
 
 }  // namespace ashlar

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "ashlar/core/error.h"
@@ -11,19 +10,6 @@
 
 namespace ashlar {
 namespace {
-
-constexpr double kNone = std::numeric_limits<double>::infinity();
-
-// Upper bounds keep every product of sizes (parameters, bytes of state) inside an int64_t.
-constexpr KeyRange kLayerCount{1, 1024};
-constexpr KeyRange kHeadCount{1, 1024};
-constexpr KeyRange kWidth{1, 131072};
-constexpr KeyRange kTokenId{-1, 2147483646};
-constexpr KeyRange kCount{0, kNone};
-constexpr KeyRange kAtLeastOne{1, kNone};
-constexpr KeyRange kNotNegative{0, kNone};
-constexpr KeyRange kPositive{0, kNone, true};
-constexpr KeyRange kBeta{0, 1, false, true};
 
 using Rows = std::vector<Key>;
 
@@ -38,101 +24,6 @@ Key run_name() {
     recipe.name = std::get<std::string>(value);
   };
   return row;
-}
-
-Rows model_sizes() {
-  constexpr auto m = &Recipe::model;
-  using M = ModelKeys;
-  return {
-      required(integer("model.vocab_size", m, &M::vocab_size, {2, 2147483647},
-                       "rows of the embedding and of the head")),
-      required(integer("model.hidden_size", m, &M::hidden_size, kWidth, "width of the stream")),
-      required(integer("model.num_hidden_layers", m, &M::num_hidden_layers, kLayerCount,
-                       "blocks of one mixer and one feed-forward")),
-      required(integer("model.num_attention_heads", m, &M::num_attention_heads, kHeadCount,
-                       "query heads")),
-      required(integer("model.num_key_value_heads", m, &M::num_key_value_heads, kHeadCount,
-                       "key and value heads; divides the query heads")),
-      required(integer("model.head_dim", m, &M::head_dim, {1, CcaSpec::kMaxHeadDim},
-                       "channels of a head; in cca, times key and value heads it must be even")),
-      shape(integer("model.num_experts", m, &M::num_experts, {0, 4096},
-                    "experts of a moe feed-forward; an mlp router adds a skip class")),
-      shape(integer("model.moe_intermediate_size", m, &M::moe_intermediate_size, {0, 131072},
-                    "width inside an expert")),
-      shape(word("model.router", m, &M::router, {kRouterNames.begin(), kRouterNames.end()},
-                 "router of a moe feed-forward: mlp is ZAYA1's, which chooses one expert or none; "
-                 "linear is one matrix and a softmax, as in Mixtral and Qwen3-MoE")),
-      shape(integer("model.router_hidden_size", m, &M::router_hidden_size, {0, 131072},
-                    "width of an mlp router")),
-      shape(boolean("model.router_expert_bias", m, &M::router_expert_bias,
-                    "a linear router has balancing biases, added to the scores of choice only "
-                    "([moe.balance])")),
-      shape(integer("model.shared_expert_intermediate_size", m, &M::shared_expert_intermediate_size,
-                    {0, 131072},
-                    "width inside an expert that every token of a moe feed-forward takes besides; "
-                    "0: none")),
-      shape(boolean("model.shared_expert_gate", m, &M::shared_expert_gate,
-                    "the shared expert's output is weighted by the sigmoid of a linear gate")),
-      shape(integer("model.intermediate_size", m, &M::intermediate_size, {0, 131072},
-                    "width inside a mlp feed-forward")),
-      shape(key("model.layer_types", KeyType::kLayers, m, &M::layer_types,
-                "type of each block, MIXER+FEED_FORWARD or a name: hybrid is cca+moe, "
-                "hybrid_sliding the same with a window, full_attention is attention+mlp, "
-                "sliding_attention the same with a window; alternate: hybrid_sliding on even "
-                "blocks")),
-      shape(word("model.qk_norm", m, &M::qk_norm, {kQkNormNames.begin(), kQkNormNames.end()},
-                 "norm of each head's queries and keys in attention; cca has its own")),
-      shape(word("model.residual", m, &M::residual, {kResidualNames.begin(), kResidualNames.end()},
-                 "how branches join the stream: scaled by learned vectors, which is the default "
-                 "where a mixer is cca, or plain")),
-      shape(boolean("model.tie_word_embeddings", m, &M::tie_word_embeddings,
-                    "the head is the embedding; false: it has weights of its own")),
-  };
-}
-
-Rows model_choices() {
-  constexpr auto m = &Recipe::model;
-  using M = ModelKeys;
-  return {
-      integer("model.num_experts_per_tok", m, &M::num_experts_per_tok, {1, 4096},
-              "experts that a linear router chooses for a token"),
-      boolean("model.norm_topk_prob", m, &M::norm_topk_prob,
-              "the weights of a token's experts are divided by their sum"),
-      boolean("model.router_pre_softmax", m, &M::router_pre_softmax,
-              "a linear router's softmax is over all experts, before the choice; false: over the "
-              "chosen ones, after it"),
-      number("model.routed_scaling_factor", m, &M::routed_scaling_factor, kPositive,
-             "factor on the weights of a token's experts"),
-      number("model.rms_norm_eps", m, &M::rms_norm_eps, {0, 1, true}, "guard of every RMSNorm"),
-      number("model.partial_rotary_factor", m, &M::partial_rotary_factor, {0, 1, true},
-             "share of a head that RoPE rotates, an even number of channels; default 0.5 where a "
-             "mixer is cca, else 1"),
-      number("model.rope_theta", m, &M::rope_theta, kPositive,
-             "RoPE base of blocks without window"),
-      number("model.rope_theta_sliding", m, &M::rope_theta_sliding, kPositive,
-             "RoPE base of sliding blocks"),
-      number("model.rope_factor", m, &M::rope_factor, {1, kNone},
-             "Llama 3's RoPE scaling: by how much low frequencies of attention are divided"),
-      number("model.rope_low_freq_factor", m, &M::rope_low_freq_factor, kPositive,
-             "its wavelengths above original / this are divided"),
-      number("model.rope_high_freq_factor", m, &M::rope_high_freq_factor, kPositive,
-             "its wavelengths below original / this stay"),
-      integer("model.rope_original_positions", m, &M::rope_original_positions, {0, 1 << 30},
-              "its original number of positions; 0: no scaling"),
-      integer("model.sliding_window", m, &M::sliding_window, {0, 1 << 30},
-              "tokens that a sliding block sees, the token itself included; 0: none"),
-      integer("model.max_position_embeddings", m, &M::max_position_embeddings, {1, 1 << 30},
-              "longest sequence that the model is meant for"),
-      integer("model.pad_token_id", m, &M::pad_token_id, kTokenId, "padding id; -1: none"),
-      integer("model.bos_token_id", m, &M::bos_token_id, kTokenId, "first id of a text; -1: none"),
-      integer("model.eos_token_id", m, &M::eos_token_id, kTokenId, "last id of a text; -1: none"),
-      boolean("model.head_fp32", m, &M::head_fp32,
-              "head product in fp32 even where the rest computes in bf16"),
-      number("model.qk_norm_eps", m, &M::qk_norm_eps, {0, 1},
-             "guard of the QK norm of cca, under the root"),
-      word("moe.skip_output", m, &M::skip_output, {"zero", "identity"},
-           "what a token gets from the skip class: nothing, or its input times the probability"),
-  };
 }
 
 Rows balance_and_init() {
@@ -259,6 +150,10 @@ Rows parallel() {
       word("parallel.cp_exchange", p, &P::cp_exchange,
            {kCpExchangeNames.begin(), kCpExchangeNames.end()},
            "how keys and values reach the cp ranks"),
+      word("parallel.state_exchange", p, &P::state_exchange,
+           {kStateExchangeNames.begin(), kStateExchangeNames.end()},
+           "how the states of linear mixers reach the cp ranks: gathered (LASP-2), from rank to "
+           "rank, whole (LASP-1) or in groups of heads, or by recursive doubling"),
       word("parallel.muon", p, &P::muon, {"auto", "replicate", "owner"},
            "who orthogonalises a matrix that several ranks hold: all of them, or one; auto: all up "
            "to 3"),
@@ -346,8 +241,8 @@ bool in_range(const KeyRange& range, double value) {
 const std::vector<Key>& recipe_keys() {
   static const Rows kRows = [] {
     Rows all{run_name()};
-    for (const Rows& part : {model_sizes(), model_choices(), balance_and_init(), data(), optim(),
-                             parallel(), train(), health_and_checkpoint()})
+    for (const Rows& part : {model_size_rows(), model_choice_rows(), balance_and_init(), data(),
+                             optim(), parallel(), train(), health_and_checkpoint()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();

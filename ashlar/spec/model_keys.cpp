@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "ashlar/core/error.h"
 
@@ -19,6 +20,7 @@ constexpr Named kNamed[] = {
     {"hybrid_sliding", LayerType::kHybridSliding},
     {"full_attention", LayerType::kFullAttention},
     {"sliding_attention", LayerType::kSlidingAttention},
+    {"linear_attention", LayerType::kLinearAttention},
 };
 
 constexpr std::string_view kAlternate = "alternate";
@@ -32,11 +34,17 @@ std::string combined_name(const LayerType& type) {
   return fmt::format("{}{}+{}", type.mixer, type.sliding ? "_sliding" : "", type.feed_forward);
 }
 
+// Softmax mixers can see a window only; a state has none.
+bool may_slide(std::string_view mixer) {
+  return mixer != LinearSpec::kKind;
+}
+
 std::vector<LayerType> all_layer_types() {
   std::vector<LayerType> types;
   for (const std::string_view mixer : kinds_of(static_cast<const MixerSpec*>(nullptr)))
     for (const std::string_view other : kinds_of(static_cast<const FeedForwardSpec*>(nullptr)))
-      for (const bool sliding : {false, true}) types.push_back({mixer, other, sliding});
+      for (const bool sliding : {false, true})
+        if (!sliding || may_slide(mixer)) types.push_back({mixer, other, sliding});
   return types;
 }
 
@@ -77,6 +85,7 @@ AttentionSpec attention_of(const ModelKeys& keys, bool sliding) {
   spec.rope_scaling = {keys.rope_factor, keys.rope_low_freq_factor, keys.rope_high_freq_factor,
                        keys.rope_original_positions};
   spec.qk_norm = keys.qk_norm;
+  spec.output_gate = keys.attention_output_gate;
   return spec;
 }
 void take(const AttentionSpec& spec, ModelKeys& keys) {
@@ -86,6 +95,38 @@ void take(const AttentionSpec& spec, ModelKeys& keys) {
   keys.rope_high_freq_factor = spec.rope_scaling.high_freq_factor;
   keys.rope_original_positions = spec.rope_scaling.original_positions;
   keys.qk_norm = spec.qk_norm;
+  keys.attention_output_gate = spec.output_gate;
+}
+
+// Lightning's decays grow with depth, up to almost none in the last block (MiniMax-01's release,
+// whose guard against one block alone this is).
+double slope_factor_of(const ModelKeys& keys, int64_t block) {
+  constexpr double kGuard = 1e-5;
+  return 1.0 - double(block) / (double(keys.num_hidden_layers) - 1.0 + kGuard) + kGuard;
+}
+
+LinearSpec linear_of(const ModelKeys& keys, int64_t block) {
+  LinearSpec spec;
+  spec.kind = keys.linear_recurrence;
+  spec.num_key_heads = keys.linear_num_key_heads;
+  spec.num_value_heads = keys.linear_num_value_heads;
+  spec.key_head_dim = keys.linear_key_head_dim;
+  spec.value_head_dim = keys.linear_value_head_dim;
+  spec.conv_taps = keys.linear_conv_kernel_dim;
+  spec.map = keys.linear_feature_map;
+  spec.causal = keys.linear_causal;
+  if (spec.kind == LinearKind::kLightning) spec.slope_factor = slope_factor_of(keys, block);
+  return spec;
+}
+void take(const LinearSpec& spec, ModelKeys& keys) {
+  keys.linear_recurrence = spec.kind;
+  keys.linear_num_key_heads = spec.num_key_heads;
+  keys.linear_num_value_heads = spec.num_value_heads;
+  keys.linear_key_head_dim = spec.key_head_dim;
+  keys.linear_value_head_dim = spec.value_head_dim;
+  keys.linear_conv_kernel_dim = spec.conv_taps;
+  keys.linear_feature_map = spec.map;
+  keys.linear_causal = spec.causal;
 }
 
 MlpSpec mlp_of(const ModelKeys& keys) {
@@ -131,9 +172,10 @@ void take(const MoeSpec& spec, ModelKeys& keys) {
   keys.shared_expert_gate = spec.shared.gate;
 }
 
-MixerSpec mixer_of(const ModelKeys& keys, const LayerType& type) {
+MixerSpec mixer_of(const ModelKeys& keys, const LayerType& type, int64_t block) {
   if (type.mixer == CcaSpec::kKind) return cca_of(keys, type.sliding);
   if (type.mixer == AttentionSpec::kKind) return attention_of(keys, type.sliding);
+  if (type.mixer == LinearSpec::kKind) return linear_of(keys, block);
   ASHLAR_ASSERT(false && "a mixer that keys do not state");
 }
 
@@ -143,18 +185,31 @@ FeedForwardSpec feed_forward_of(const ModelKeys& keys, const LayerType& type) {
   ASHLAR_ASSERT(false && "a feed-forward that keys do not state");
 }
 
-// What of a mixer a key states apart for blocks with a window.
+// What of a softmax mixer a key states apart for blocks with a window.
 struct Reach {
   int64_t window;
   double rope_theta;
   friend bool operator==(const Reach&, const Reach&) = default;
 };
-Reach reach_of(const BlockSpec& block) {
-  return std::visit(
-      [](const auto& spec) {
-        return Reach{spec.window, spec.rope_theta};
-      },
-      block.mixer);
+template <typename Spec>
+std::optional<Reach> reach_of(const Spec& spec) {
+  return Reach{spec.window, spec.rope_theta};
+}
+std::optional<Reach> reach_of(const LinearSpec&) {
+  return std::nullopt;
+}
+
+ResidualFactors mixer_factors_of(const ModelKeys& keys, const LayerType& type) {
+  return type.mixer == LinearSpec::kKind ? keys.linear_attn : keys.full_attn;
+}
+
+BlockSpec block_of(const ModelKeys& keys, const LayerType& type, int64_t block) {
+  BlockSpec spec{mixer_of(keys, type, block), feed_forward_of(keys, type), keys.residual};
+  if (keys.residual == Residual::kNormed) {
+    spec.mixer_factors = mixer_factors_of(keys, type);
+    spec.feed_forward_factors = keys.mlp;
+  }
+  return spec;
 }
 
 }  // namespace
@@ -170,7 +225,8 @@ std::string layer_types_text() {
   for (const Named& named : kNamed) text += fmt::format("{}, ", named.name);
   std::vector<std::string> mixers;
   for (const std::string_view kind : kinds_of(static_cast<const MixerSpec*>(nullptr)))
-    for (const char* reach : {"", "_sliding"}) mixers.push_back(fmt::format("{}{}", kind, reach));
+    for (const char* reach : {"", "_sliding"})
+      if (*reach == 0 || may_slide(kind)) mixers.push_back(fmt::format("{}{}", kind, reach));
   return text +
          fmt::format("{}, or MIXER+FEED_FORWARD of {} and {}", kAlternate, fmt::join(mixers, ", "),
                      fmt::join(kinds_of(static_cast<const FeedForwardSpec*>(nullptr)), ", "));
@@ -193,6 +249,11 @@ bool ModelKeys::has_mixer(std::string_view kind) const {
                      [&](const LayerType& type) { return type.mixer == kind; });
 }
 
+int64_t ModelKeys::halo_reach() const {
+  constexpr int64_t kOfCca = 2;
+  return has_mixer(LinearSpec::kKind) ? std::max(kOfCca, linear_conv_kernel_dim - 1) : kOfCca;
+}
+
 bool ModelKeys::has_feed_forward(std::string_view kind) const {
   return std::any_of(layer_types.begin(), layer_types.end(),
                      [&](const LayerType& type) { return type.feed_forward == kind; });
@@ -209,8 +270,9 @@ ModelSpec model_of(const ModelKeys& keys) {
   model.pad_token_id = keys.pad_token_id;
   model.bos_token_id = keys.bos_token_id;
   model.eos_token_id = keys.eos_token_id;
+  model.zero_centered_norm = keys.zero_centered_norm;
   for (const LayerType& type : keys.layer_types)
-    model.blocks.push_back({mixer_of(keys, type), feed_forward_of(keys, type), keys.residual});
+    model.blocks.push_back(block_of(keys, type, model.num_blocks()));
   return model;
 }
 
@@ -226,27 +288,33 @@ ModelKeys keys_of(const ModelSpec& model) {
   keys.eos_token_id = model.eos_token_id;
   keys.head_fp32 = model.head_fp32;
   keys.tie_word_embeddings = model.tied_head;
+  keys.zero_centered_norm = model.zero_centered_norm;
   keys.residual = model.blocks.at(0).residual;
   // The first block without a window says what reaches over everything, the first other one what a
   // sliding block is.
   const Reach *whole = nullptr, *sliding = nullptr;
-  std::vector<Reach> reaches;
-  for (const BlockSpec& block : model.blocks) reaches.push_back(reach_of(block));
-  for (const Reach& reach : reaches)
-    if (reach.window == 0 && !whole) whole = &reach;
-  for (const Reach& reach : reaches)
-    if (!sliding && (!whole || reach != *whole)) sliding = &reach;
+  std::vector<std::optional<Reach>> reaches;
+  for (const BlockSpec& block : model.blocks)
+    reaches.push_back(std::visit(
+        [](const auto& spec) -> std::optional<Reach> { return reach_of(spec); }, block.mixer));
+  for (const auto& reach : reaches)
+    if (reach && reach->window == 0 && !whole) whole = &*reach;
+  for (const auto& reach : reaches)
+    if (reach && !sliding && (!whole || *reach != *whole)) sliding = &*reach;
   if (whole) keys.rope_theta = whole->rope_theta;
   if (sliding) keys.rope_theta_sliding = sliding->rope_theta, keys.sliding_window = sliding->window;
   // Backwards, so that the first block of a kind says what it is.
   keys.layer_types.resize(model.blocks.size());
   for (size_t l = model.blocks.size(); l-- > 0;) {
     LayerType& type = keys.layer_types[l];
-    type.sliding = !whole || reaches[l] != *whole;
+    type.sliding = reaches[l] && (!whole || *reaches[l] != *whole);
     std::visit([&](const auto& spec) { type.mixer = spec.kKind, take(spec, keys); },
                model.blocks[l].mixer);
     std::visit([&](const auto& spec) { type.feed_forward = spec.kKind, take(spec, keys); },
                model.blocks[l].feed_forward);
+    (type.mixer == LinearSpec::kKind ? keys.linear_attn : keys.full_attn) =
+        model.blocks[l].mixer_factors;
+    keys.mlp = model.blocks[l].feed_forward_factors;
   }
   const ModelSpec again = model_of(keys);
   for (size_t l = 0; l < model.blocks.size(); ++l)

@@ -23,6 +23,7 @@ struct LayerType {
   bool sliding = false;
   static const LayerType kHybrid, kHybridSliding;            // ZAYA1's
   static const LayerType kFullAttention, kSlidingAttention;  // dense models'
+  static const LayerType kLinearAttention;
   friend bool operator==(const LayerType&, const LayerType&) = default;
 };
 // The kinds of RouterSpec, in its order.
@@ -33,8 +34,9 @@ inline constexpr LayerType LayerType::kHybrid{CcaSpec::kKind, MoeSpec::kKind};
 inline constexpr LayerType LayerType::kHybridSliding{CcaSpec::kKind, MoeSpec::kKind, true};
 inline constexpr LayerType LayerType::kFullAttention{AttentionSpec::kKind, MlpSpec::kKind};
 inline constexpr LayerType LayerType::kSlidingAttention{AttentionSpec::kKind, MlpSpec::kKind, true};
+inline constexpr LayerType LayerType::kLinearAttention{LinearSpec::kKind, MlpSpec::kKind};
 // "cca+mlp", "attention_sliding+moe", ...; known combinations have a name of their own: hybrid,
-// hybrid_sliding, full_attention, sliding_attention.
+// hybrid_sliding, full_attention, sliding_attention, linear_attention.
 std::string name_of(const LayerType& type);
 // "hybrid, ..., alternate, or MIXER+FEED_FORWARD of cca, cca_sliding and moe": all that
 // expand_layer_pattern takes.
@@ -73,6 +75,17 @@ struct ModelKeys {
   // RoPE scaling of attention (RopeScalingSpec); 0 original positions: none.
   double rope_factor = 1.0, rope_low_freq_factor = 1.0, rope_high_freq_factor = 4.0;
   int64_t rope_original_positions = 0;
+  bool attention_output_gate = false;
+  // Of linear mixers (LinearSpec).
+  LinearKind linear_recurrence = LinearKind::kBasic;
+  int64_t linear_num_key_heads = 0, linear_num_value_heads = 0;
+  int64_t linear_key_head_dim = 0, linear_value_head_dim = 0;
+  int64_t linear_conv_kernel_dim = 0;  // 0: no convolution
+  LinearMap linear_feature_map = LinearMap::kIdentity;
+  bool linear_causal = true;
+  // Of residual normed.
+  ResidualFactors linear_attn{}, full_attn{}, mlp{};
+  bool zero_centered_norm = false;
   bool tie_word_embeddings = true;
   int64_t max_position_embeddings = 32768;
   int64_t pad_token_id = 0, bos_token_id = 2, eos_token_id = 1;
@@ -85,6 +98,8 @@ struct ModelKeys {
   int64_t kv_dim() const { return num_key_value_heads * head_dim; }
   int64_t rotary_dim() const { return int64_t(double(head_dim) * partial_rotary_factor); }
   bool has_mixer(std::string_view kind) const;
+  // Tokens before a token that short convolutions and delayed values read; at least 2.
+  int64_t halo_reach() const;
   bool has_feed_forward(std::string_view kind) const;
   friend bool operator==(const ModelKeys&, const ModelKeys&) = default;
 };

@@ -32,6 +32,9 @@ struct MemberWriter {
     json[name] = words[size_t(value)];
   }
   void operator()(const char* name, bool value) const { json[name] = value; }
+  void operator()(const char* name, bool value, bool otherwise) const {
+    if (value != otherwise) json[name] = value;
+  }
   void operator()(const char* name, const RouterSpec& router) {
     const auto write = [&](const auto& spec) {
       if (router.index() > 0) json[name] = spec.kKind;
@@ -66,6 +69,9 @@ struct MemberReader {
     fields.fail("{} is \"{}\"; expected one of {}", name, word, fmt::join(words, ", "));
   }
   void operator()(const char* name, bool& value) const { value = fields.boolean(name); }
+  void operator()(const char* name, bool& value, bool otherwise) const {
+    value = fields.has(name) ? fields.boolean(name) : otherwise;
+  }
   void operator()(const char* name, RouterSpec& router) const {
     read_kind(fields, name, fields.has(name) ? fields.text(name) : MlpRouterSpec::kKind, router);
   }
@@ -109,11 +115,34 @@ void read_branch(const Fields& fields, std::variant<Specs...>& branch) {
   read_kind(fields, "kind", fields.text("kind"), branch);
 }
 
+nlohmann::ordered_json json_of(const ResidualFactors& factors) {
+  return {{"alpha", factors.alpha}, {"beta", factors.beta}};
+}
+
+ResidualFactors parse_factors(const Fields& fields) {
+  return {fields.number("alpha"), fields.number("beta")};
+}
+
+nlohmann::ordered_json json_of(const BlockSpec& block) {
+  nlohmann::ordered_json json{{"mixer", json_of(block.mixer)},
+                              {"feed_forward", json_of(block.feed_forward)},
+                              {"residual", kResidualNames[size_t(block.residual)]}};
+  if (block.residual == Residual::kNormed) {
+    json["mixer_factors"] = json_of(block.mixer_factors);
+    json["feed_forward_factors"] = json_of(block.feed_forward_factors);
+  }
+  return json;
+}
+
 BlockSpec parse_block(const Fields& fields) {
   BlockSpec block;
   read_branch(fields.object("mixer"), block.mixer);
   read_branch(fields.object("feed_forward"), block.feed_forward);
   MemberReader{fields}("residual", block.residual, kResidualNames);
+  if (block.residual == Residual::kNormed) {
+    block.mixer_factors = parse_factors(fields.object("mixer_factors"));
+    block.feed_forward_factors = parse_factors(fields.object("feed_forward_factors"));
+  }
   return block;
 }
 
@@ -124,10 +153,8 @@ std::string to_json(const ModelSpec& model) {
   visit_members(model, MemberWriter{json});
   json["head_fp32"] = model.head_fp32;
   if (!model.tied_head) json["tied_head"] = false;
-  for (const BlockSpec& block : model.blocks)
-    json["blocks"].push_back({{"mixer", json_of(block.mixer)},
-                              {"feed_forward", json_of(block.feed_forward)},
-                              {"residual", kResidualNames[size_t(block.residual)]}});
+  if (model.zero_centered_norm) json["zero_centered_norm"] = true;
+  for (const BlockSpec& block : model.blocks) json["blocks"].push_back(json_of(block));
   return json.dump(2);
 }
 
@@ -138,6 +165,7 @@ ModelSpec parse_model_spec(std::string_view json, const std::string& what) {
   visit_members(model, MemberReader{fields});
   model.head_fp32 = fields.boolean("head_fp32");
   if (fields.has("tied_head")) model.tied_head = fields.boolean("tied_head");
+  MemberReader{fields}("zero_centered_norm", model.zero_centered_norm, false);
   const Json& blocks = fields.array("blocks");
   if (blocks.empty()) fields.fail("blocks is empty; expected at least one block");
   for (size_t l = 0; l < blocks.size(); ++l)

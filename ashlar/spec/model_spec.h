@@ -23,9 +23,16 @@ inline constexpr std::array<const char*, 2> kSkipOutputNames{"zero", "identity"}
 enum class QkNorm : uint8_t { kNone, kRms };
 inline constexpr std::array<const char*, 2> kQkNormNames{"none", "rms"};
 // How branches join the stream: both scaled and shifted by learned vectors before they are added
-// (ZAYA1), or as they are.  Where a model's first block scales, so does its embedding.
-enum class Residual : uint8_t { kScaled, kPlain };
-inline constexpr std::array<const char*, 2> kResidualNames{"scaled", "plain"};
+// (ZAYA1), or as they are, or what the branch was given, normed, goes on instead of the stream,
+// both with factors (MiniMax).  Where a model's first block scales, so does its embedding.
+enum class Residual : uint8_t { kScaled, kPlain, kNormed };
+inline constexpr std::array<const char*, 3> kResidualNames{"scaled", "plain", "normed"};
+
+// Of Residual::kNormed: x = alpha a + beta f(a), where a is the normed input of the branch f.
+struct ResidualFactors {
+  double alpha = 1.0, beta = 1.0;
+  friend bool operator==(const ResidualFactors&, const ResidualFactors&) = default;
+};
 
 // RoPE for contexts longer than those of the first training, as Llama 3 states it
 // (kernels/rope.h has the formula).
@@ -86,6 +93,7 @@ struct AttentionSpec {
   double rope_theta = 1e4;
   RopeScalingSpec rope_scaling{};
   QkNorm qk_norm = QkNorm::kNone;
+  bool output_gate = false;  // each channel of its output times the sigmoid of a product of a
 
   int64_t q_dim() const { return num_query_heads * head_dim; }
   int64_t kv_dim() const { return num_key_heads * head_dim; }
@@ -106,8 +114,54 @@ struct AttentionSpec {
     visit("rope_high_freq_factor", s.rope_scaling.high_freq_factor, 0);
     visit("rope_original_positions", s.rope_scaling.original_positions, 0);
     visit("qk_norm", s.qk_norm, kQkNormNames);
+    visit("output_gate", s.output_gate, false);
   }
   friend bool operator==(const AttentionSpec&, const AttentionSpec&) = default;
+};
+
+// How the state of a linear mixer changes from token to token (docs/linear-attention.md): no decay;
+// a fixed decay of each head (Lightning, Retention); a gate of each token and key channel (GLA);
+// the delta rule with a gate of each token (gated DeltaNet).
+enum class LinearKind : uint8_t { kBasic, kLightning, kRetention, kGla, kGatedDelta };
+inline constexpr std::array<const char*, 5> kLinearKindNames{"basic", "lightning", "retention",
+                                                             "gla", "gated_delta"};
+// What queries and keys of a linear mixer go through: elu is elu(x) + 1.
+enum class LinearMap : uint8_t { kIdentity, kSilu, kRelu, kElu };
+inline constexpr std::array<const char*, 4> kLinearMapNames{"identity", "silu", "relu", "elu"};
+
+// Linear attention: the past in one state of each value head (nn/linear_attention.h).
+struct LinearSpec {
+  static constexpr const char* kKind = "linear";
+  static constexpr int64_t kGateRank = 16;  // of GLA's gates
+
+  LinearKind kind = LinearKind::kBasic;
+  int64_t num_key_heads = 0;    // K, of queries and keys
+  int64_t num_value_heads = 0;  // H, a multiple of K; each has a state
+  int64_t key_head_dim = 0;     // dk
+  int64_t value_head_dim = 0;   // dv
+  int64_t conv_taps = 0;        // of the convolution on q, k and v; 0: none
+  LinearMap map = LinearMap::kIdentity;
+  bool causal = true;         // false: every token reads its whole document
+  double slope_factor = 1.0;  // on the slopes of Lightning, which fall from block to block
+
+  int64_t key_dim() const { return num_key_heads * key_head_dim; }
+  int64_t value_dim() const { return num_value_heads * value_head_dim; }
+  int64_t conv_channels() const { return 2 * key_dim() + value_dim(); }
+  RopeSpec rope() const { return {}; }
+
+  template <typename Spec, typename Visit>
+  static void visit_members(Spec& s, Visit visit) {
+    visit("recurrence", s.kind, kLinearKindNames);
+    visit("num_key_heads", s.num_key_heads, 1);
+    visit("num_value_heads", s.num_value_heads, 1);
+    visit("key_head_dim", s.key_head_dim, 1);
+    visit("value_head_dim", s.value_head_dim, 1);
+    visit("conv_taps", s.conv_taps, 0);
+    visit("feature_map", s.map, kLinearMapNames);
+    visit("causal", s.causal, true);
+    visit("slope_factor", s.slope_factor, 0);
+  }
+  friend bool operator==(const LinearSpec&, const LinearSpec&) = default;
 };
 
 // ZAYA1's router: an MLP whose state flows from block to block, and a class that takes no expert;
@@ -199,14 +253,17 @@ struct MlpSpec {
   friend bool operator==(const MlpSpec&, const MlpSpec&) = default;
 };
 
-using MixerSpec = std::variant<CcaSpec, AttentionSpec>;
+using MixerSpec = std::variant<CcaSpec, AttentionSpec, LinearSpec>;
 using FeedForwardSpec = std::variant<MoeSpec, MlpSpec>;
 
 struct BlockSpec {
   MixerSpec mixer;
   FeedForwardSpec feed_forward;
   Residual residual = Residual::kScaled;
+  ResidualFactors mixer_factors{}, feed_forward_factors{};  // of Residual::kNormed
 
+  // Whether backward of its merges reads what they added up.
+  bool reads_summands() const { return residual == Residual::kScaled; }
   RopeSpec rope() const {
     return std::visit([](const auto& spec) { return spec.rope(); }, mixer);
   }
@@ -220,10 +277,13 @@ struct ModelSpec {
   double norm_eps = 1e-5;
   bool head_fp32 = false;  // the head product in fp32 even when compute is bf16
   bool tied_head = true;   // the head is the embedding; else it has weights of its own
+  // Norms of the stream and of queries and keys multiply by 1 + their weight, which begins at 0.
+  bool zero_centered_norm = false;
   int64_t pad_token_id = 0, bos_token_id = 2, eos_token_id = 1;
   std::vector<BlockSpec> blocks;
 
   int64_t num_blocks() const { return int64_t(blocks.size()); }
+  double norm_weight_offset() const { return zero_centered_norm ? 1.0 : 0.0; }
   // x^0 = (Emb[id] + b) * a instead of Emb[id].
   bool scaled_embedding() const { return blocks.at(0).residual == Residual::kScaled; }
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;

@@ -33,6 +33,11 @@ bool heads_fit(const ModelKeys& m, int64_t tp) {
   return m.num_attention_heads % tp == 0 && (K % tp == 0 || tp % K == 0);
 }
 
+// States stand with their key heads, which nobody shares.
+bool state_heads_fit(const ModelKeys& m, int64_t tp) {
+  return !m.has_mixer(LinearSpec::kKind) || m.linear_num_key_heads % tp == 0;
+}
+
 std::string tp_rule(const Recipe& recipe) {
   const ModelKeys& m = recipe.model;
   const int64_t tp = recipe.parallel.tp;
@@ -47,9 +52,9 @@ std::string tp_rule(const Recipe& recipe) {
       {mlp, "intermediate_size", m.intermediate_size},
   };
   const auto legal = [&](int64_t t) {
-    return heads_fit(m, t) && std::all_of(std::begin(widths), std::end(widths), [&](const auto& w) {
-             return !w.used || w.value % t == 0;
-           });
+    return heads_fit(m, t) && state_heads_fit(m, t) &&
+           std::all_of(std::begin(widths), std::end(widths),
+                       [&](const auto& w) { return !w.used || w.value % t == 0; });
   };
   if (legal(tp)) return "";
   const std::string choice = nearest(tp, m.num_attention_heads, legal);
@@ -58,6 +63,11 @@ std::string tp_rule(const Recipe& recipe) {
         "parallel.tp is {} but model.num_attention_heads is {} and model.num_key_value_heads {}: "
         "each rank takes equally many whole heads; choose {}",
         tp, m.num_attention_heads, m.num_key_value_heads, choice);
+  if (!state_heads_fit(m, tp))
+    return fmt::format(
+        "parallel.tp is {} but model.linear_num_key_heads is {}: each rank takes equally many of "
+        "them, with the states of their value heads; choose {}",
+        tp, m.linear_num_key_heads, choice);
   const auto* width = widths;
   while (!width->used || width->value % tp == 0) ++width;
   return fmt::format(
@@ -69,24 +79,37 @@ std::string cp_rule(const Recipe& recipe) {
   const ParallelSpec& p = recipe.parallel;
   const int64_t S = recipe.data.sequence_length;
   const bool zigzag = p.cp_layout == CpLayout::kZigzag;
-  // A halo of two tokens comes from the chunk before, so a chunk has as many.
+  // A halo comes from the chunk before, so a chunk has as many tokens.
+  const int64_t reach = recipe.model.halo_reach();
   const auto legal = [&](int64_t cp) {
     const int64_t chunks = cp == 1 ? 1 : zigzag ? 2 * cp : cp;
-    return S % chunks == 0 && (chunks == 1 || S / chunks >= 2);
+    return S % chunks == 0 && (chunks == 1 || S / chunks >= reach);
   };
   const int64_t ranks = p.sequence_ranks();
   if (legal(ranks)) return "";
   if (p.tsp > 1)
     return fmt::format(
         "parallel.cp {} x parallel.tsp {} is {} but data.sequence_length is {}: {} gives a rank {} "
-        "of at least 2 tokens; choose a product of {}",
+        "of at least {} tokens; choose a product of {}",
         p.cp, p.tsp, ranks, S, zigzag ? "zigzag" : "contiguous",
-        zigzag ? "two equal chunks" : "an equal chunk", nearest(ranks, S, legal));
+        zigzag ? "two equal chunks" : "an equal chunk", reach, nearest(ranks, S, legal));
   return fmt::format(
-      "parallel.cp is {} but data.sequence_length is {}: {} gives a rank {} of at least 2 tokens; "
+      "parallel.cp is {} but data.sequence_length is {}: {} gives a rank {} of at least {} tokens; "
       "choose {}",
       p.cp, S, zigzag ? "zigzag" : "contiguous", zigzag ? "two equal chunks" : "an equal chunk",
-      nearest(p.cp, S, legal));
+      reach, nearest(p.cp, S, legal));
+}
+
+std::string state_rule(const Recipe& recipe) {
+  const ParallelSpec& p = recipe.parallel;
+  const ModelKeys& m = recipe.model;
+  if (p.cp == 1 || !m.has_mixer(LinearSpec::kKind) || m.linear_causal ||
+      p.state_exchange == StateExchange::kAllGather)
+    return "";
+  return fmt::format(
+      "parallel.state_exchange is {} but model.linear_causal is false, where states come from both "
+      "sides; choose all_gather",
+      kStateExchangeNames[size_t(p.state_exchange)]);
 }
 
 // Every tsp rank holds equally many whole key heads with their query heads, or as many ranks hold
@@ -123,6 +146,11 @@ std::string tsp_rule(const Recipe& recipe) {
         "parallel.tsp {}), which it must divide; choose {}",
         p.tsp_head_buckets, heads, K, p.tsp,
         nearest(p.tsp_head_buckets, heads, [&](int64_t n) { return heads % n == 0; }));
+  if (m.has_mixer(LinearSpec::kKind))
+    return fmt::format(
+        "parallel.tsp is {} but model.layer_types has linear mixers, whose states are not folded; "
+        "choose parallel.cp for them and parallel.tsp 1",
+        p.tsp);
   if (p.tp > 1)
     return fmt::format(
         "parallel.tsp is {} and parallel.tp {}, which cut the same heads and widths; choose 1 for "
@@ -254,8 +282,8 @@ std::string other_axes(const ParallelSpec& p) {
 }  // namespace
 
 std::string parallel_problem(const Recipe& recipe) {
-  for (const auto& rule :
-       {tp_rule, tsp_rule, cp_rule, cp_heads_rule, pp_rule, ep_rule, sequence_parallel_rule}) {
+  for (const auto& rule : {tp_rule, tsp_rule, cp_rule, state_rule, cp_heads_rule, pp_rule, ep_rule,
+                           sequence_parallel_rule}) {
     std::string problem = rule(recipe);
     if (!problem.empty()) return problem;
   }

@@ -32,6 +32,10 @@ enum class ShardLayout : uint8_t { kContiguous, kBucketed };
 enum class CpLayout : uint8_t { kZigzag, kContiguous };
 enum class CpExchange : uint8_t { kAllGather, kRing, kAllToAll };
 inline constexpr std::array<const char*, 3> kCpExchangeNames{"all_gather", "ring", "all_to_all"};
+// How the states of linear mixers reach the cp ranks (parallel/cp_states.h).
+enum class StateExchange : uint8_t { kAllGather, kChain, kScan, kExclusiveScan };
+inline constexpr std::array<const char*, 4> kStateExchangeNames{"all_gather", "chain", "scan",
+                                                                "exclusive_scan"};
 enum class Schedule : uint8_t { kGpipe, k1f1b, kInterleaved, kZeroBubble };  // docs/parallel-pp.md
 inline constexpr std::array<const char*, 4> kScheduleNames{"gpipe", "1f1b", "interleaved", "zb"};
 enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
@@ -108,6 +112,7 @@ struct ParallelSpec {
   bool sequence_parallel = false;  // tp: norms and merges on 1/tp of the tokens
   CpLayout cp_layout = CpLayout::kZigzag;
   CpExchange cp_exchange = CpExchange::kAllGather;
+  StateExchange state_exchange = StateExchange::kAllGather;
   MuonMode muon = MuonMode::kAuto;
   CollectiveMode collectives = CollectiveMode::kExact;
   double timeout_s = 300;  // of waiting for ranks that do not come

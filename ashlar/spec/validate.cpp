@@ -81,7 +81,7 @@ std::string rope_scaling_rule(const ModelKeys& m, const std::string& s) {
 
 // Sizes that only some kinds of block have.
 std::string size_rule(const ModelKeys& m, const std::string& s) {
-  const bool moe = m.has_feed_forward(MoeSpec::kKind);
+  const bool moe = m.has_feed_forward(MoeSpec::kKind), linear = m.has_mixer(LinearSpec::kKind);
   const struct {
     bool used;
     const char* name;
@@ -94,6 +94,10 @@ std::string size_rule(const ModelKeys& m, const std::string& s) {
        "moe and router mlp"},
       {m.has_feed_forward(MlpSpec::kKind), "intermediate_size", m.intermediate_size,
        MlpSpec::kKind},
+      {linear, "linear_num_key_heads", m.linear_num_key_heads, LinearSpec::kKind},
+      {linear, "linear_num_value_heads", m.linear_num_value_heads, LinearSpec::kKind},
+      {linear, "linear_key_head_dim", m.linear_key_head_dim, LinearSpec::kKind},
+      {linear, "linear_value_head_dim", m.linear_value_head_dim, LinearSpec::kKind},
   };
   for (const auto& size : sizes)
     if (size.used && size.value == 0)
@@ -148,6 +152,37 @@ std::string router_rule(const ModelKeys& m, const std::string& s) {
   return "";
 }
 
+std::string linear_rule(const ModelKeys& m, const std::string& s) {
+  if (!m.has_mixer(LinearSpec::kKind)) return "";
+  if (m.linear_num_value_heads % m.linear_num_key_heads != 0)
+    return fmt::format(
+        "{}linear_num_value_heads is {} but {}linear_num_key_heads is {}; choose a multiple of {}: "
+        "{}",
+        s, m.linear_num_value_heads, s, m.linear_num_key_heads, m.linear_num_key_heads,
+        multiples_near(m.linear_num_value_heads, m.linear_num_key_heads));
+  if (m.linear_conv_kernel_dim == 1)
+    return fmt::format(
+        "{}linear_conv_kernel_dim is 1, which is no convolution; choose 0, or 2 to 8 taps", s);
+  const bool fixed = m.linear_recurrence == LinearKind::kLightning ||
+                     m.linear_recurrence == LinearKind::kGatedDelta;
+  if (fixed && m.linear_feature_map != LinearMap::kIdentity)
+    return fmt::format(
+        "{}linear_feature_map is {} but {}linear_recurrence is {}, which has its own; leave it out",
+        s, kLinearMapNames[size_t(m.linear_feature_map)], s,
+        kLinearKindNames[size_t(m.linear_recurrence)]);
+  if (m.linear_recurrence == LinearKind::kLightning && m.linear_conv_kernel_dim > 0)
+    return fmt::format(
+        "{}linear_conv_kernel_dim is {} but {}linear_recurrence is lightning, which goes through "
+        "SiLU without a convolution; choose 0",
+        s, m.linear_conv_kernel_dim, s);
+  if (!m.linear_causal && m.linear_recurrence != LinearKind::kBasic)
+    return fmt::format(
+        "{}linear_causal is false but {}linear_recurrence is {}, whose states change from token to "
+        "token; choose basic, or linear_causal true",
+        s, s, kLinearKindNames[size_t(m.linear_recurrence)]);
+  return "";
+}
+
 std::string token_rule(const ModelKeys& m, const std::string& s) {
   const struct {
     const char* name;
@@ -170,8 +205,8 @@ std::string model_problem(const ModelKeys& model, const std::string& section) {
     std::string problem = range_problem(key, holder, section + key.name.substr(6));
     if (!problem.empty()) return problem;
   }
-  for (const auto& rule : {head_rules, rotary_rule, layer_rules, size_rule, router_rule,
-                           rope_scaling_rule, token_rule}) {
+  for (const auto& rule : {head_rules, rotary_rule, layer_rules, size_rule, linear_rule,
+                           router_rule, rope_scaling_rule, token_rule}) {
     std::string problem = rule(model, section);
     if (!problem.empty()) return problem;
   }

@@ -13,10 +13,33 @@ using namespace parallel::testing_support;
 
 const std::vector<int32_t> kIds = {3, 7, 1, 9, 9, 2, 10};
 
-// ZAYA1's blocks; or mixtures of two experts a token and a gated shared one, some with a window.
-ModelKeys keys_of(bool top_k) {
+enum class Kind { kZaya, kTopK, kGla, kGatedDelta, kGated, kNormed };
+
+// ZAYA1's blocks; mixtures of two experts a token and a gated shared one, some with a window; or
+// linear mixers with convolutions, the second kind beside attention; or attention with a gate on
+// its output, zero-centred norms and partial RoPE; or residuals that are normed.
+ModelKeys keys_of(Kind kind) {
   ModelKeys keys = nn::tiny_spec();
-  if (!top_k) return keys;
+  if (kind == Kind::kZaya) return keys;
+  if (kind == Kind::kGated || kind == Kind::kNormed) {
+    keys.layer_types.assign(3, LayerType::kFullAttention), keys.intermediate_size = 6;
+    keys.layer_types[1].sliding = true, keys.qk_norm = QkNorm::kRms;
+    keys.residual = kind == Kind::kGated ? Residual::kPlain : Residual::kNormed;
+    keys.attention_output_gate = keys.zero_centered_norm = kind == Kind::kGated;
+    keys.full_attn = {1.3, 0.7}, keys.mlp = {0.8, 1.1};
+    return keys;
+  }
+  if (kind != Kind::kTopK) {
+    const bool delta = kind == Kind::kGatedDelta;
+    keys.layer_types.assign(3, LayerType::kLinearAttention);
+    if (delta) keys.layer_types[1] = LayerType::kFullAttention;
+    keys.num_hidden_layers = 3, keys.intermediate_size = 6, keys.residual = Residual::kPlain;
+    keys.linear_recurrence = delta ? LinearKind::kGatedDelta : LinearKind::kGla;
+    keys.linear_num_key_heads = 2, keys.linear_num_value_heads = delta ? 4 : 2;
+    keys.linear_key_head_dim = 5, keys.linear_value_head_dim = 6;
+    keys.linear_conv_kernel_dim = delta ? 4 : 2;
+    return keys;
+  }
   const LayerType whole{AttentionSpec::kKind, MoeSpec::kKind},
       sliding{whole.mixer, MoeSpec::kKind, true};
   keys.layer_types = {whole, sliding, whole};
@@ -28,19 +51,19 @@ ModelKeys keys_of(bool top_k) {
 
 // Logits after every id, from one pass of the model in training.
 std::vector<double> full_logits(DType compute, const std::vector<int32_t>& ids,
-                                bool top_k = false) {
+                                Kind kind = Kind::kZaya) {
   const auto num_tokens = int64_t(ids.size());
-  TinyRank rank(recipe_of(keys_of(top_k), 1, num_tokens), {.compute = compute, .num_threads = 2});
+  TinyRank rank(recipe_of(keys_of(kind), 1, num_tokens), {.compute = compute, .num_threads = 2});
   rank.model.evaluate({ids, ids, std::vector<Segment>{{0, num_tokens, 0, 0}}});
   return rank.logits();
 }
 
 // The same weights in a model that only runs forward.
 struct Inference {
-  explicit Inference(DType compute, bool top_k = false)
+  explicit Inference(DType compute, Kind kind = Kind::kZaya)
       : workspace(allocator, 8 << 20, Tag::kWorkspace),
         ctx{.threads = &threads, .workspace = &workspace},
-        model(ctx, allocator, model_of(keys_of(top_k)), compute, 64, {.training = false}) {
+        model(ctx, allocator, model_of(keys_of(kind)), compute, 64, {.training = false}) {
     for (const Piece& piece : model.pieces())
       for (int64_t i = 0; i < piece.data.numel(); ++i)
         set(piece.data, i, nn::golden_weight(piece.logical.name, i, piece.data.numel()));
@@ -57,9 +80,9 @@ class Decode : public testing::TestWithParam<std::vector<int>> {};
 
 // The cache drives forward() directly, so that fp64 logits are compared as fp64.
 void expect_cached_equals_full(DType compute, const std::vector<int>& chunks, double tolerance,
-                               bool top_k = false) {
-  const std::vector<double> full = full_logits(compute, kIds, top_k);
-  Inference m(compute, top_k);
+                               Kind kind = Kind::kZaya) {
+  const std::vector<double> full = full_logits(compute, kIds, kind);
+  Inference m(compute, kind);
   const nn::Types& types = m.model.types();
   DecodeCache cache(m.allocator, m.model, 16, 7);
   OwnedTensor ids_T = make_tensor(m.allocator, DType::kI32, {7}, Tag::kInput);
@@ -90,8 +113,22 @@ TEST_P(Decode, EqualsFullForwardInSingle) {
 }
 
 TEST_P(Decode, OfMixturesEqualsFullForward) {
-  expect_cached_equals_full(DType::kF64, GetParam(), 1e-12, true);
-  expect_cached_equals_full(DType::kF32, GetParam(), 2e-5, true);
+  expect_cached_equals_full(DType::kF64, GetParam(), 1e-12, Kind::kTopK);
+  expect_cached_equals_full(DType::kF32, GetParam(), 2e-5, Kind::kTopK);
+}
+
+TEST_P(Decode, OfLinearMixersEqualsFullForward) {
+  for (const Kind kind : {Kind::kGla, Kind::kGatedDelta}) {
+    expect_cached_equals_full(DType::kF64, GetParam(), 1e-12, kind);
+    expect_cached_equals_full(DType::kF32, GetParam(), 1e-4, kind);
+  }
+}
+
+TEST_P(Decode, OfGatedAttentionAndNormedResidualsEqualsFullForward) {
+  for (const Kind kind : {Kind::kGated, Kind::kNormed}) {
+    expect_cached_equals_full(DType::kF64, GetParam(), 1e-12, kind);
+    expect_cached_equals_full(DType::kF32, GetParam(), 1e-4, kind);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Chunks, Decode,
@@ -113,6 +150,45 @@ TEST(Decoder, GreedyEqualsRepeatedFullForward) {
     ids.push_back(id);
   }
   EXPECT_EQ(made.size(), 5u);
+}
+
+// All that decoding takes of memory, for a sequence of so many tokens.
+MemoryCounts decoder_memory(Kind kind, int64_t max_tokens) {
+  Allocator allocator(Device::kMeta);
+  Threads threads(1);
+  Arena workspace(Device::kMeta);
+  const kernels::Context ctx{.device = Device::kMeta, .threads = &threads, .workspace = &workspace};
+  nn::Model model(ctx, allocator, model_of(keys_of(kind)), DType::kF32, max_tokens,
+                  {.training = false});
+  Decoder decoder(ctx, allocator, model, max_tokens, 256);
+  return allocator.counts();
+}
+
+TEST(Decoder, OfLinearMixersTakesTheSameMemoryForAnyLength) {
+  const MemoryCounts few = decoder_memory(Kind::kGla, 1000),
+                     many = decoder_memory(Kind::kGla, 1'000'000);
+  for (size_t tag = 0; tag < few.tags.size(); ++tag)
+    EXPECT_EQ(few.tags[tag].peak_bytes, many.tags[tag].peak_bytes) << tag;
+  EXPECT_GT(decoder_memory(Kind::kGatedDelta, 1'000'000).tags[size_t(Tag::kCache)].peak_bytes,
+            many.tags[size_t(Tag::kCache)].peak_bytes * 100);
+}
+
+TEST(Decoder, WithoutMaskIsRefused) {
+  Allocator allocator(Device::kMeta);
+  Threads threads(1);
+  Arena workspace(Device::kMeta);
+  const kernels::Context ctx{.device = Device::kMeta, .threads = &threads, .workspace = &workspace};
+  ModelKeys keys = keys_of(Kind::kGla);
+  keys.linear_recurrence = LinearKind::kBasic, keys.linear_causal = false;
+  nn::Model model(ctx, allocator, model_of(keys), DType::kF32, 100, {.training = false});
+  try {
+    Decoder decoder(ctx, allocator, model, 100, 10);
+    FAIL() << "not refused";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "model.linear_causal is false: tokens read what is behind them, so this model "
+                 "cannot generate; it can be trained and evaluated");
+  }
 }
 
 TEST(Decoder, PastTheCacheIsAnError) {

@@ -177,6 +177,34 @@ TEST(ModelParameters, OfDenseModels) {
   const int64_t plain = model_parameters(model_of(qwen)).total;
   qwen.qk_norm = QkNorm::kRms;
   EXPECT_EQ(model_parameters(model_of(qwen)).total, plain + 7 * 2 * 64);
+  qwen.attention_output_gate = true;
+  EXPECT_EQ(model_parameters(model_of(qwen)).total,
+            plain + 7 * (2 * 64 + qwen.hidden_size * qwen.q_dim()));
+}
+
+// Each recurrence, beside what dry runs count of the recipes; and the flop of a state.
+TEST(ModelParameters, OfLinearMixers) {
+  const ModelKeys nano = spec_of("linear-nano");
+  const int64_t H = 512, mlp = 3 * H * 1408 + 2 * H, common = 5 * H * H + 64;
+  EXPECT_EQ(model_parameters(model_of(nano)).without_embedding,
+            7 * (mlp + common + 16 * (H + 512) + 512) + H);
+  const auto blocks = [&](LinearKind kind, int64_t taps) {
+    ModelKeys keys = nano;
+    keys.linear_recurrence = kind, keys.linear_conv_kernel_dim = taps;
+    return (model_parameters(model_of(keys)).without_embedding - H) / 7 - mlp;
+  };
+  EXPECT_EQ(blocks(LinearKind::kBasic, 0), common);
+  EXPECT_EQ(blocks(LinearKind::kRetention, 3), common + 3 * 3 * H);
+  EXPECT_EQ(blocks(LinearKind::kLightning, 0), common - 64 + H);
+  EXPECT_EQ(blocks(LinearKind::kGatedDelta, 4), common + 4 * 3 * H + 2 * 8 * H + 2 * 8);
+  // Flop of a token do not depend on the length; a state is used twice, three times by the delta
+  // rule.
+  const ModelSpec spec = model_of(nano);
+  EXPECT_EQ(model_flop(spec, 2048).attention, model_flop(spec, 1 << 20).attention);
+  EXPECT_EQ(model_flop(spec, 2048).attention, 7 * 2 * 2 * 8 * 64 * 64.0);
+  ModelKeys delta = nano;
+  delta.linear_recurrence = LinearKind::kGatedDelta;
+  EXPECT_EQ(model_flop(model_of(delta), 2048).attention, 7 * 2 * 3 * 8 * 64 * 64.0);
 }
 
 // Qwen3-30B-A3B as it was released; and a shared expert with its gate, and biases.
@@ -225,6 +253,9 @@ TEST(ModelFlop, OfDenseModels) {
   EXPECT_EQ(flop.blocks, 2.0 * 32 * (H * (4096 + 2 * 1024) + 4096 * H + 3 * H * 14336));
   EXPECT_EQ(flop.head, 2.0 * 128256 * H);
   EXPECT_EQ(flop.attention, 32.0 * 4 * 4096 * 8193 / 2);
+  ModelKeys gated = spec_of("llama3-8b");
+  gated.attention_output_gate = true;
+  EXPECT_EQ(model_flop(model_of(gated), 8192).blocks, flop.blocks + 2.0 * 32 * H * 4096);
 }
 
 TEST(ModelFlop, TablesAt4096) {

@@ -104,6 +104,36 @@ TEST(ModelSpec, StatesALinearRouterAndASharedExpert) {
                                  {"skip_output", "identity"}}));
 }
 
+// Linear mixers of every kind beside attention, with all that only some models state.
+TEST(ModelSpec, StatesLinearMixersAndWhatStandsAroundThem) {
+  for (size_t kind = 0; kind < kLinearKindNames.size(); ++kind) {
+    ModelKeys keys = top_k();
+    keys.layer_types = {LayerType::kLinearAttention,
+                        {LinearSpec::kKind, MoeSpec::kKind},
+                        LayerType::kFullAttention};
+    keys.linear_recurrence = LinearKind(kind);
+    keys.linear_num_key_heads = 2, keys.linear_num_value_heads = 4;
+    keys.linear_key_head_dim = 5, keys.linear_value_head_dim = 7, keys.linear_conv_kernel_dim = 3;
+    keys.linear_feature_map = LinearMap::kRelu;
+    keys.residual = Residual::kNormed;
+    keys.linear_attn = {1.2, 0.9}, keys.full_attn = {1.3, 0.8}, keys.mlp = {1.1, 0.7};
+    keys.attention_output_gate = keys.zero_centered_norm = true;
+    const ModelSpec model = model_of(keys);
+    EXPECT_EQ(parse_model_spec(to_json(model), "model.json"), model);
+    EXPECT_EQ(model_of(keys_of(model)), model);
+    EXPECT_EQ(keys_of(model).layer_types, keys.layer_types);
+    EXPECT_EQ(model.blocks[0].mixer_factors, keys.linear_attn);
+    EXPECT_EQ(model.blocks[2].mixer_factors, keys.full_attn);
+    const auto &first = std::get<LinearSpec>(model.blocks[0].mixer),
+               &second = std::get<LinearSpec>(model.blocks[1].mixer);
+    // Only Lightning's slopes fall with depth.
+    EXPECT_EQ(first.slope_factor == second.slope_factor,
+              LinearKind(kind) != LinearKind::kLightning);
+    EXPECT_EQ(first.value_dim(), 28);
+    EXPECT_EQ(first.conv_channels(), 48);
+  }
+}
+
 TEST(ModelSpec, RefusesKeysForWhatTheyCannotState) {
   ModelSpec model = model_of(zaya());
   std::get<MoeSpec>(model.blocks[2].feed_forward).num_experts = 5;
@@ -154,8 +184,9 @@ TEST(ModelSpec, RefusesWhatItDoesNotWrite) {
       "model.json: blocks[2]: mixer: head_dim is 0; expected an integer from 1 to 2147483647");
   bad = good;
   bad["blocks"][0]["mixer"]["kind"] = "mamba";
-  EXPECT_EQ(message(bad),
-            "model.json: blocks[0]: mixer: kind is \"mamba\"; expected one of cca, attention");
+  EXPECT_EQ(
+      message(bad),
+      "model.json: blocks[0]: mixer: kind is \"mamba\"; expected one of cca, attention, linear");
   bad = good;
   bad["blocks"][3]["feed_forward"]["router"] = "hash";
   EXPECT_EQ(message(bad),

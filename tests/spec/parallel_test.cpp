@@ -176,6 +176,33 @@ TEST(ParallelRules, TspRanksHoldEquallyManyKeyHeadsAndNoTpBeside) {
   EXPECT_EQ(p.sequence_ranks(), 4);
 }
 
+TEST(ParallelRules, StatesAreCutByWholeKeyHeadsAndNotFolded) {
+  const std::vector<std::string> linear = {
+      "model.layer_types=linear+moe", "model.linear_num_key_heads=2",
+      "model.linear_num_value_heads=4", "model.linear_conv_kernel_dim=8"};
+  const auto message = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), linear.begin(), linear.end());
+    return judged(more);
+  };
+  EXPECT_EQ(message({"parallel.tp=2"}), "");
+  EXPECT_EQ(message({"parallel.tp=4"}),
+            "parallel.tp is 4 but model.linear_num_key_heads is 2: each rank takes equally many of "
+            "them, with the states of their value heads; choose 2");
+  EXPECT_EQ(
+      message({"parallel.tsp=2"}),
+      "parallel.tsp is 2 but model.layer_types has linear mixers, whose states are not folded; "
+      "choose parallel.cp for them and parallel.tsp 1");
+  // A convolution reads the 7 tokens before; a zigzag chunk of 4 ranks would have 4.
+  EXPECT_EQ(
+      message({"parallel.cp=4"}),
+      "parallel.cp is 4 but data.sequence_length is 32: zigzag gives a rank two equal chunks of "
+      "at least 7 tokens; choose 2");
+  EXPECT_EQ(message({"model.linear_causal=false", "parallel.cp=2"}), "");
+  EXPECT_EQ(message({"model.linear_causal=false", "parallel.cp=2", "parallel.state_exchange=scan"}),
+            "parallel.state_exchange is scan but model.linear_causal is false, where states come "
+            "from both sides; choose all_gather");
+}
+
 TEST(ParallelRules, RanksFillTheMesh) {
   const ParallelSpec p = resolve_parallel(tiny({"parallel.tp=2", "parallel.cp=2"}), 12);
   EXPECT_EQ(p.dp, 3);

@@ -19,8 +19,9 @@ namespace {
 using Overrides = std::vector<std::string>;
 
 const std::string kRecipes = std::string(ASHLAR_TEST_DATA) + "/../../recipes/";
-const std::vector<std::string> kRecipeNames = {"zaya1-nano", "zaya1-small", "zaya1-8b", "zaya1-74b",
-                                               "llama-nano", "llama3-8b",   "tsp-7b"};
+const std::vector<std::string> kRecipeNames = {
+    "zaya1-nano", "zaya1-small", "zaya1-8b",    "zaya1-74b",   "llama-nano",
+    "llama3-8b",  "tsp-7b",      "linear-nano", "hybrid-nano", "linear-llama3-1b"};
 
 // A small model; `more` is appended.
 std::string tiny(const std::string& more = "") {

@@ -107,6 +107,37 @@ TEST(Validate, RulesOfRouters) {
             "mlp; choose at least 1");
 }
 
+TEST(Validate, LinearMixersAreOfOneKind) {
+  Recipe recipe = good();
+  ModelKeys& m = recipe.model;
+  m.layer_types.assign(size_t(m.num_hidden_layers), {LinearSpec::kKind, MoeSpec::kKind});
+  m.linear_num_key_heads = 2, m.linear_num_value_heads = 4;
+  m.linear_key_head_dim = m.linear_value_head_dim = 8;
+  EXPECT_EQ(judged(recipe), "");
+  const auto with = [&](auto change) {
+    Recipe other = recipe;
+    change(other.model);
+    return judged(other).substr(std::string("run.toml: ").size());
+  };
+  EXPECT_EQ(
+      with([](ModelKeys& k) { k.linear_recurrence = LinearKind::kGla, k.linear_causal = false; }),
+      "model.linear_causal is false but model.linear_recurrence is gla, whose states change "
+      "from token to token; choose basic, or linear_causal true");
+  EXPECT_EQ(with([](ModelKeys& k) {
+              k.linear_recurrence = LinearKind::kLightning, k.linear_conv_kernel_dim = 4;
+            }),
+            "model.linear_conv_kernel_dim is 4 but model.linear_recurrence is lightning, which "
+            "goes through SiLU without a convolution; choose 0");
+  EXPECT_EQ(with([](ModelKeys& k) {
+              k.linear_recurrence = LinearKind::kGatedDelta;
+              k.linear_feature_map = LinearMap::kElu;
+            }),
+            "model.linear_feature_map is elu but model.linear_recurrence is gated_delta, which has "
+            "its own; leave it out");
+  EXPECT_EQ(with([](ModelKeys& k) { k.linear_conv_kernel_dim = 1; }),
+            "model.linear_conv_kernel_dim is 1, which is no convolution; choose 0, or 2 to 8 taps");
+}
+
 // Half of what an int64_t holds: 2^62 tokens are too many, one step less is not.
 TEST(Validate, TokensOfARunStayBelow2To62) {
   Recipe recipe = good();

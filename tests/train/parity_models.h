@@ -29,6 +29,15 @@ inline const Overrides kMixed = {
     "model.sliding_window=9",
     "model.rope_original_positions=16",
     "model.rope_factor=4"};
+// MiniMax's residuals, and Qwen3-Next's attention.
+inline const Overrides kFactors = {"model.residual=normed", "model.full_attn_alpha_factor=1.2",
+                                   "model.full_attn_beta_factor=0.9", "model.mlp_alpha_factor=1.1",
+                                   "model.mlp_beta_factor=0.8"};
+inline const Overrides kGated =
+    join(kDense, {"model.qk_norm=rms", "model.zero_centered_norm=true",
+                  "model.partial_rotary_factor=0.5", "model.attention_output_gate=true"});
+inline const Overrides kNormedGated = join(kGated, kFactors);
+inline const Overrides kRecompute = {"train.recompute=true"};
 // Mixtures with a linear router: Mixtral's; many experts of which most get no token; one that gets
 // all; Qwen3-MoE's with a dense first block, recomputed; and one with a gated shared expert whose
 // router has losses and balancing biases, over two rows a micro-batch.
@@ -54,10 +63,13 @@ inline const Overrides kShared =
                  "model.router_expert_bias=true", "model.shared_expert_intermediate_size=24",
                  "model.shared_expert_gate=true", "moe.router_aux_loss_coef=0.05",
                  "moe.router_z_loss_coef=0.02", "moe.balance.lr=0.05", "train.micro_batch=2"});
+inline const Overrides kNormedMoe = join(kMixtral, kFactors);
 inline const Overrides kAdamW = {"optim.matrices=adamw", "train.micro_batch=2"};
 inline const Overrides kEight = {"model.num_experts=8"};
 
 // Adds the layouts of ranks that share heads and sequences (parity_tsp_cases.cpp).
 void add_tsp_cases(std::vector<ParityCase>& cases);
+// Adds those of models with linear mixers (parity_linear_cases.cpp).
+void add_linear_cases(std::vector<ParityCase>& cases);
 
 }  // namespace ashlar::train

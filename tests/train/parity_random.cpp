@@ -37,7 +37,8 @@ void set(Overrides& keys, const char* name, const T& value) {
 
 Overrides random_model(Draw& draw) {
   Overrides keys;
-  const std::string kind = draw.one_of({"cca", "cca", "llama", "top_k", "mixed"});
+  const std::string kind =
+      draw.one_of({"cca", "cca", "llama", "top_k", "mixed", "linear", "beside"});
   set(keys, "model.num_hidden_layers", kind == "mixed" ? 3 : draw.one_of<int>({1, 2, 4, 4, 5, 6}));
   set(keys, "model.num_attention_heads", draw.one_of<int>({4, 4, 6, 8, 8, 12}));
   set(keys, "model.num_key_value_heads", draw.one_of<int>({1, 2, 2, 2, 3, 4, 4}));
@@ -46,6 +47,18 @@ Overrides random_model(Draw& draw) {
   set(keys, "model.intermediate_size", draw.one_of<int>({9, 24, 24, 24, 24, 24}));
   set(keys, "model.tie_word_embeddings", draw.one_of({"true", "false"}));
   set(keys, "model.qk_norm", draw.one_of({"none", "rms"}));
+  if (kind == "linear") set(keys, "model.layer_types", "linear_attention");
+  if (kind == "beside")
+    set(keys, "model.layer_types", R"(["linear+mlp", "linear+moe", "attention+mlp", "cca+moe"])");
+  if (kind == "linear" || kind == "beside") {
+    set(keys, "model.linear_recurrence",
+        draw.one_of({"basic", "lightning", "retention", "gla", "gated_delta"}));
+    set(keys, "model.linear_num_key_heads", draw.one_of<int>({1, 2, 4, 4}));
+    set(keys, "model.linear_num_value_heads", 4);
+    set(keys, "model.linear_value_head_dim", draw.one_of<int>({5, 8}));
+    set(keys, "model.linear_conv_kernel_dim", draw.one_of<int>({0, 0, 1, 2, 4}));
+    if (kind == "beside") keys[0] = "model.num_hidden_layers=4";
+  }
   if (kind == "llama") set(keys, "model.layer_types", "full_attention");
   if (kind == "mixed")
     set(keys, "model.layer_types", R"(["cca+mlp", "attention_sliding+moe", "attention+mlp"])");
@@ -90,6 +103,8 @@ ParityCase random_case(Draw& draw) {
   set(keys, "parallel.sequence_parallel", draw.one_of({"true", "false", "false"}));
   set(keys, "parallel.cp_layout", draw.one_of({"zigzag", "contiguous"}));
   set(keys, "parallel.cp_exchange", draw.one_of({"all_gather", "ring", "all_to_all"}));
+  set(keys, "parallel.state_exchange",
+      draw.one_of({"all_gather", "chain", "scan", "exclusive_scan"}));
   set(keys, "parallel.muon", draw.one_of({"auto", "replicate", "owner"}));
   set(keys, "parallel.expert_rows", draw.one_of({"1.0", "1.5", "2.0", "100"}));
   const std::string schedule = draw.one_of({"gpipe", "1f1b", "interleaved", "zb"});

@@ -1,0 +1,338 @@
+// How it works.  The parts, and what each reads and fills:
+//
+//   forward    project          a -qkv product-> qkv (-convolution-> convolved) -> qhat, khat,
+//                               vhat;  a -> gates -> log_decay, beta;  posts what the chunks
+//                               here do to states, where others hold the chunks before
+//              recur            a -gate product-> z, while states travel;  recurrence -> att;
+//                               att, z -norm, gate-> y -o product-> o
+//   backward   output_backward  d_o -o product-> dy -norm, gate-> datt, dz;  posts the states'
+//                               gradients
+//              recur_backward   gradients of o and gate, while those travel;  recurrence -> dq, dk,
+//                               dv, gradients of gates;  heads, convolution -> dqkv;  da is the sum
+//                               of three products' or four's
+//
+// Recomputation runs forward again; the states that entered are kept, and nothing travels again.
+#include "ashlar/nn/linear_attention.h"
+
+#include "ashlar/kernels/copy.h"
+#include "ashlar/kernels/short_conv.h"
+#include "ashlar/kernels/state_gates.h"
+#include "ashlar/kernels/unmasked.h"
+
+namespace ashlar::nn {
+
+using kernels::Context;
+using kernels::Decay;
+using kernels::Matrix;
+
+BranchNeeds LinearBranch::needs() const {
+  const LinearShape& shape = weights_.shape;
+  const Shape transition =
+      transition_shape(shape.recurrence(), shape.decay, shape.delta(), /*num_chunks=*/1);
+  BranchNeeds needs{.forward_parts = 2, .backward_parts = 2};
+  if (shape.taps > 0) needs.tokens.most_strips[0] = {shape.taps - 1, shape.heads.width()};
+  needs.tokens.state = {.heads = shape.heads.H,
+                        .key_dim = shape.heads.dk,
+                        .value_dim = shape.heads.dv,
+                        .transition = shape.gated() ? transition.numel() / shape.heads.H : 0,
+                        .ways = shape.ways()};
+  return needs;
+}
+
+void LinearBranch::lay_out(const SavedArenas& arenas, const Types& types, const PassShape& shape,
+                           int slot) {
+  saved_.set(slot, LinearSaved::make(arenas, weights_.shape, types, shape));
+}
+
+void LinearBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& a_TH,
+                           const Carry&, const Tensor& o_TH) {
+  part == 0 ? project(ctx, pass, a_TH) : recur(ctx, pass, a_TH, o_TH);
+}
+
+void LinearBranch::backward(const Context& ctx, const Pass& pass, int part,
+                            const BackwardTensors& t) {
+  part == 0 ? output_backward(ctx, pass, t) : recur_backward(ctx, pass, t);
+}
+
+// The halos of the segments at hand, fewer than there is room for.
+Tensor LinearBranch::halo(const Pass& pass, const Tensor& whole) const {
+  return whole.slice(0, pass.sequence.num_halos());
+}
+
+// A fixed decay comes into the workspace.
+kernels::Recurrence LinearBranch::recurrence(const Context& ctx, const Pass& pass) const {
+  const LinearShape& shape = weights_.shape;
+  const LinearSaved& saved = saved_[pass.slot];
+  Tensor log_decay = saved.log_decay;
+  if (shape.decay == Decay::kHead) {
+    log_decay = ctx.workspace->take(pass.types.stream, {shape.heads.H});
+    upload(ctx, shape.log_decay_V, log_decay);
+  }
+  SequenceExchange& tokens = *pass.exchanges.tokens;
+  return {.shape = shape.recurrence(),
+          .sequence = pass.sequence,
+          .chunks = tokens.chunks(pass),
+          .decay = shape.decay,
+          .q = Matrix::of(saved.qhat),
+          .k = Matrix::of(saved.khat),
+          .v = Matrix::of(saved.vhat),
+          .log_decay = log_decay,
+          .beta_TH = saved.beta,
+          .entering = tokens.shares_states() ? saved.entering : tokens.states_here(pass),
+          .kept = saved.kept};
+}
+
+void LinearBranch::gates_forward(const Context& ctx, const Pass& pass, const Tensor& a_TH) const {
+  const LinearWeights& w = weights_;
+  const LinearSaved& s = saved_[pass.slot];
+  const DType compute = pass.types.compute;
+  if (w.shape.kind == LinearKind::kGla) {
+    linear_forward(ctx, compute, Matrix::of(a_TH), w.decay_down.operand, Matrix::of(s.low));
+    linear_forward(ctx, compute, Matrix::of(s.low), w.decay_up.operand, Matrix::of(s.gates));
+    gla_gate_forward(ctx, Matrix::of(s.gates), w.decay_bias.value, s.log_decay);
+  } else if (w.shape.delta()) {
+    linear_forward(ctx, compute, Matrix::of(a_TH), w.ba.operand, Matrix::of(s.gates));
+    delta_gates_forward(ctx, {.ba_T2H = Matrix::of(s.gates),
+                              .a_log_H = w.a_log.value,
+                              .dt_bias_H = w.dt_bias.value,
+                              .log_decay_TH = s.log_decay,
+                              .beta_TH = s.beta});
+  }
+}
+
+void LinearBranch::project(const Context& ctx, const Pass& pass, const Tensor& a_TH) {
+  const LinearWeights& w = weights_;
+  const LinearSaved& s = saved_[pass.slot];
+  const auto [stream, activation, compute] = pass.types;
+  SequenceExchange& tokens = *pass.exchanges.tokens;
+  linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(s.qkv));
+  if (w.shape.taps > 0) {
+    const Strip strip{Matrix::of(s.qkv), halo(pass, s.halo)};
+    tokens.halo_forward(ctx, pass, std::span(&strip, 1));
+    short_conv_forward(ctx, {.sequence = pass.sequence,
+                             .x_TC = strip.rows,
+                             .halo = strip.halo,
+                             .w_C1W = w.conv.value,
+                             .y_TC = s.convolved});
+  }
+  linear_heads_forward(ctx, {.shape = w.shape.heads,
+                             .qkv = Matrix::of(w.shape.taps > 0 ? s.convolved : s.qkv),
+                             .qhat = s.qhat,
+                             .khat = s.khat,
+                             .vhat = s.vhat,
+                             .rstd_q_TK = s.rstd_q,
+                             .rstd_k_TK = s.rstd_k});
+  gates_forward(ctx, pass, a_TH);
+  if (!tokens.shares_states() || pass.again) return;
+  const int64_t num_states = s.entering.shape[0];
+  maps_ = {.log_decay_H = w.shape.log_decay_V,
+           .made = ctx.workspace->take(stream, w.shape.states(num_states)),
+           .transitions = s.transitions,
+           .entering = s.entering};
+  const Tensor transition =
+      ctx.workspace->take(stream, transition_shape(w.shape.recurrence(), w.shape.decay,
+                                                   w.shape.delta(), num_states / w.shape.ways()));
+  if (w.shape.gated()) maps_.transition = transition;
+  find_maps(ctx, pass, transition);
+  tokens.post_states(ctx, pass, maps_);
+}
+
+void LinearBranch::find_maps(const Context& ctx, const Pass& pass, const Tensor& transition) const {
+  const Arena::Scope scope(*ctx.workspace);
+  const kernels::Recurrence x = recurrence(ctx, pass);
+  if (weights_.shape.causal)
+    recurrence_maps(ctx, pass.types.compute, x, transition, maps_.made);
+  else
+    unmasked_sums(ctx, pass.types.compute, x, x.k, x.v, maps_.made);
+}
+
+void LinearBranch::find_backward_maps(const Context& ctx, const Pass& pass) const {
+  const kernels::Recurrence x = recurrence(ctx, pass);
+  const Matrix dout = Matrix::of(gradients_.datt);
+  if (weights_.shape.causal)
+    recurrence_backward_maps(ctx, pass.types.compute, x, dout, maps_.made);
+  else
+    unmasked_sums(ctx, pass.types.compute, x, x.q, dout, maps_.made);
+}
+
+void LinearBranch::recur(const Context& ctx, const Pass& pass, const Tensor& a_TH,
+                         const Tensor& o_TH) {
+  const LinearWeights& w = weights_;
+  const LinearSaved& s = saved_[pass.slot];
+  const DType compute = pass.types.compute;
+  SequenceExchange& tokens = *pass.exchanges.tokens;
+  const bool exchanges = tokens.shares_states() && !pass.again;
+  linear_forward(ctx, compute, Matrix::of(a_TH), w.gate.operand, Matrix::of(s.z));
+  if (exchanges) tokens.finish_states(ctx, pass, maps_);
+  {
+    const Arena::Scope scope(*ctx.workspace);
+    const kernels::Recurrence x = recurrence(ctx, pass);
+    if (w.shape.causal)
+      recurrence_forward(ctx, compute, x, Matrix::of(s.att), tokens.states_here(pass));
+    else
+      unmasked_forward(ctx, compute, x, s.entering, Matrix::of(s.att));
+  }
+  if (exchanges) tokens.pass_on_states(ctx, pass, maps_);
+  gated_norm_squares(ctx, w.shape.norm, s.att, s.squares);
+  if (LayerSums* layer = pass.exchanges.layer; layer && !w.shape.norm.shared_weight)
+    layer->sum(s.squares);
+  gated_norm_forward(ctx, {.shape = w.shape.norm,
+                           .x = s.att,
+                           .squares_TG = s.squares,
+                           .w = w.norm.value,
+                           .z = Matrix::of(s.z),
+                           .y = s.y});
+  linear_forward(ctx, compute, Matrix::of(s.y), w.o_proj.operand, Matrix::of(o_TH), pass.adds);
+}
+
+void LinearBranch::output_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  ASHLAR_ASSERT(!pass.replay && !pass.adds);  // folded branches have no states
+  const LinearWeights& w = weights_;
+  const LinearSaved& s = saved_[pass.slot];
+  const auto [stream, activation, compute] = pass.types;
+  Arena& workspace = *ctx.workspace;
+  SequenceExchange& tokens = *pass.exchanges.tokens;
+  Gradients& g = gradients_;
+  g.dz = gradient_room(ctx, pass, activation, s.z.shape);
+  g.datt = workspace.take(stream, s.att.shape);
+  const Shape states = w.shape.states(tokens.shares_states() ? s.entering.shape[0] : 0);
+  if (tokens.shares_states())
+    maps_ = {.backward = true,
+             .log_decay_H = w.shape.log_decay_V,
+             .made = workspace.take(stream, states),
+             .transitions = s.transitions,
+             .entering = workspace.take(stream, states)};
+  const Arena::Scope scope(workspace);
+  const Tensor dy = workspace.take(activation, s.y.shape);
+  linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(dy));
+  const kernels::GatedNormBackward norm{.shape = w.shape.norm,
+                                        .x = s.att,
+                                        .squares_TG = s.squares,
+                                        .w = w.norm.value,
+                                        .z = Matrix::of(s.z),
+                                        .dy = dy,
+                                        .dots_TG = workspace.take(stream, s.squares.shape),
+                                        .dx = g.datt,
+                                        .dz = Matrix::of(g.dz),
+                                        .dw = w.norm.gradient};
+  gated_norm_dots(ctx, norm);
+  if (LayerSums* layer = pass.exchanges.layer; layer && !w.shape.norm.shared_weight)
+    layer->sum(norm.dots_TG);
+  gated_norm_backward(ctx, norm);
+  if (!tokens.shares_states()) return;
+  find_backward_maps(ctx, pass);
+  tokens.post_states(ctx, pass, maps_);
+}
+
+void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
+  const LinearWeights& w = weights_;
+  const LinearSaved& s = saved_[pass.slot];
+  const auto [stream, activation, compute] = pass.types;
+  Arena& workspace = *ctx.workspace;
+  SequenceExchange& tokens = *pass.exchanges.tokens;
+  const Gradients& g = gradients_;
+  weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(s.y), w.o_proj.gradient);
+  weight_gradient(ctx, pass, Matrix::of(g.dz), Matrix::of(t.a), w.gate.gradient);
+  const bool convolves = w.shape.taps > 0;
+  // Of the product's rows: with a convolution halos are added to them.
+  const Tensor dqkv = gradient_room(ctx, pass, convolves ? stream : activation, s.qkv.shape);
+  const Tensor da = stream == activation ? t.da : workspace.take(stream, t.da.shape);
+  linear_backward_input(ctx, compute, Matrix::of(g.dz), w.gate.operand, Matrix::of(da));
+  if (tokens.shares_states()) tokens.finish_states(ctx, pass, maps_);
+  {
+    const Arena::Scope scope(workspace);
+    const StateGradients gradients{
+        .dq = workspace.take(stream, s.qhat.shape),
+        .dk = workspace.take(stream, s.khat.shape),
+        .dv = workspace.take(stream, s.vhat.shape),
+        .dlog_decay = w.shape.gated() ? workspace.take(stream, s.log_decay.shape) : Tensor{},
+        .dbeta = s.beta ? workspace.take(stream, s.beta.shape) : Tensor{}};
+    const kernels::RecurrenceGradients of_recurrence{
+        .dout = Matrix::of(g.datt),
+        .d_leaving = tokens.shares_states() ? maps_.entering : Tensor{},
+        .dq = Matrix::of(gradients.dq),
+        .dk = Matrix::of(gradients.dk),
+        .dv = Matrix::of(gradients.dv),
+        .dlog_decay = gradients.dlog_decay,
+        .dbeta_TH = gradients.dbeta};
+    if (w.shape.causal)
+      recurrence_backward(ctx, compute, recurrence(ctx, pass), of_recurrence);
+    else
+      unmasked_backward(ctx, compute, recurrence(ctx, pass), s.entering, of_recurrence);
+    if (tokens.shares_states()) tokens.pass_on_states(ctx, pass, maps_);
+    gates_backward(ctx, pass, t, gradients, da);
+    heads_backward(ctx, pass, gradients, dqkv);
+  }
+  weight_gradient(ctx, pass, Matrix::of(dqkv), Matrix::of(t.a), w.qkv.gradient);
+  linear_backward_input(ctx, compute, Matrix::of(dqkv), w.qkv.operand, Matrix::of(da),
+                        /*accumulate=*/true);
+  if (stream != activation) copy(ctx, da, t.da);
+}
+
+void LinearBranch::gates_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t,
+                                  const StateGradients& gradients, const Tensor& da) const {
+  const LinearWeights& w = weights_;
+  const LinearSaved& s = saved_[pass.slot];
+  const auto [stream, activation, compute] = pass.types;
+  if (!w.shape.gated()) return;
+  const Tensor dgates = gradient_room(ctx, pass, activation, s.gates.shape);
+  if (w.shape.delta()) {
+    delta_gates_backward(ctx, {.ba_T2H = Matrix::of(s.gates),
+                               .a_log_H = w.a_log.value,
+                               .dt_bias_H = w.dt_bias.value,
+                               .dlog_decay_TH = gradients.dlog_decay,
+                               .dbeta_TH = gradients.dbeta,
+                               .dba_T2H = Matrix::of(dgates),
+                               .da_log_H = w.a_log.gradient,
+                               .ddt_bias_H = w.dt_bias.gradient});
+    weight_gradient(ctx, pass, Matrix::of(dgates), Matrix::of(t.a), w.ba.gradient);
+    return linear_backward_input(ctx, compute, Matrix::of(dgates), w.ba.operand, Matrix::of(da),
+                                 /*accumulate=*/true);
+  }
+  gla_gate_backward(ctx, {.x_TN = Matrix::of(s.gates),
+                          .bias_N = w.decay_bias.value,
+                          .dlog_decay_TN = gradients.dlog_decay,
+                          .dx_TN = Matrix::of(dgates),
+                          .dbias_N = w.decay_bias.gradient});
+  weight_gradient(ctx, pass, Matrix::of(dgates), Matrix::of(s.low), w.decay_up.gradient);
+  // Every share has other channels of the gates that the same low-rank rows make.
+  const Tensor dlow = gradient_room(ctx, pass, stream, s.low.shape);
+  linear_backward_input(ctx, compute, Matrix::of(dgates), w.decay_up.operand, Matrix::of(dlow));
+  LayerSums* layer = pass.exchanges.layer;
+  if (layer) layer->sum(dlow);
+  weight_gradient(ctx, pass, Matrix::of(dlow), Matrix::of(t.a), w.decay_down.gradient);
+  if (!layer || layer->leads())
+    linear_backward_input(ctx, compute, Matrix::of(dlow), w.decay_down.operand, Matrix::of(da),
+                          /*accumulate=*/true);
+}
+
+void LinearBranch::heads_backward(const Context& ctx, const Pass& pass,
+                                  const StateGradients& gradients, const Tensor& dqkv) const {
+  const LinearWeights& w = weights_;
+  const LinearSaved& s = saved_[pass.slot];
+  const bool convolves = w.shape.taps > 0;
+  Arena& workspace = *ctx.workspace;
+  const Tensor dheads = convolves ? workspace.take(pass.types.activation, s.convolved.shape) : dqkv;
+  linear_heads_backward(ctx, {.shape = w.shape.heads,
+                              .qkv = Matrix::of(convolves ? s.convolved : s.qkv),
+                              .rstd_q_TK = s.rstd_q,
+                              .rstd_k_TK = s.rstd_k,
+                              .dqhat = gradients.dq,
+                              .dkhat = gradients.dk,
+                              .dvhat = gradients.dv,
+                              .dqkv = Matrix::of(dheads)});
+  if (!convolves) return;
+  const Tensor dhalo = workspace.take(s.halo.dtype, halo(pass, s.halo).shape);
+  short_conv_backward(ctx, {.sequence = pass.sequence,
+                            .x_TC = Matrix::of(s.qkv),
+                            .halo = halo(pass, s.halo),
+                            .w_C1W = w.conv.value,
+                            .dy_TC = dheads,
+                            .dx_TC = Matrix::of(dqkv),
+                            .dhalo = dhalo,
+                            .dw = w.conv.gradient});
+  const Strip strip{Matrix::of(dqkv), dhalo};
+  pass.exchanges.tokens->halo_backward(ctx, pass, std::span(&strip, 1));
+}
+
+}  // namespace ashlar::nn

@@ -1,0 +1,105 @@
+// Linear attention over ranks that hold chunks of every sequence (cp_split.h): what brings the
+// state that enters a chunk to it, and backward the gradient of the one that leaves it.
+//
+//   CpGatherStates  LASP-2: one all_gather of what each chunk does to the state that enters it;
+//                   every rank then goes through the chunks before its own, in their order
+//   CpChainStates   LASP-1: the state goes from rank to rank; each sends it on after it has used it
+//   CpScanStates    the same chain, cut into groups of heads that follow each other, and sent on at
+//                   once (ZeCO's All-Scan)
+//
+//   CpExclusiveScan recursive doubling (cp_exclusive_scan.h)
+//
+// Without mask (nn/exchange.h, StateMaps) states of chunks behind come too, by CpGatherStates only.
+//
+// Chunks are those of CpSplit: one a rank and row, or with zigzag two, in the order of the tokens
+// whoever holds them; where a document starts in a chunk nothing of what enters it leaves it.
+//
+// Source   LASP-2, arXiv:2502.07563; LASP, arXiv:2404.02882; ZeCO, arXiv:2507.01004.  Bytes and
+//          launches as closed formulas: docs/parallel-linear.md.
+// Memory   C chunks here, W ranks, m elements of a chunk's states, g of its transitions, in the
+//          stream type (Tag::kCommunication): gather W C (m + g), without mask W C 2 m, chain and
+//          scan 2 C m.  One state
+//          of every row from ctx.workspace.
+// Numerics chunk after chunk in the order of the tokens, whatever comes first: the same bits on all
+//          ranks and for the first three.
+// Errors   those of comm::Group.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ashlar/comm/channel.h"
+#include "ashlar/comm/group.h"
+#include "ashlar/nn/exchange.h"
+#include "ashlar/parallel/cp_split.h"
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::parallel {
+
+class CpStates {
+ public:
+  using State = nn::ExchangeNeeds::StateShape;
+  static std::unique_ptr<CpStates> make(StateExchange kind, comm::Group& ranks,
+                                        const CpSplit& split, const State& state, DType stream,
+                                        Allocator& allocator);
+  virtual ~CpStates() = default;
+
+  // The next micro-batch: documents of the whole rows.  Allocates nothing.
+  void assign(std::span<const Segment> whole_rows);
+  // Row by row, a rank's chunks of it in the order of their tokens.
+  std::span<const kernels::StateChunk> chunks() const { return chunks_; }
+
+  // nn::SequenceExchange.
+  virtual void post(const kernels::Context&, const nn::StateMaps&) = 0;
+  virtual void finish(const kernels::Context&, const nn::StateMaps&) = 0;
+  virtual void pass_on(const kernels::Context&, const nn::StateMaps&) {}
+
+  virtual void finish_sends() {}  // waits for what was passed on
+
+  // Besides the group of the ranks.
+  virtual std::vector<const comm::Group*> groups() const { return {}; }
+
+ protected:
+  CpStates(comm::Group& ranks, const CpSplit& split, const State& state);
+
+  int64_t num_chunks() const { return split_.num_chunks(); }
+  int64_t rows() const { return split_.num_rows; }
+  int64_t here() const { return int64_t(chunks_.size()); }  // C
+  bool is_mine(int64_t chunk) const { return split_.owner(chunk) == ranks_.rank(); }
+  // The number of a row's chunk among those of its rank.
+  int64_t index_of(int64_t chunk, int64_t row) const;
+  // The same among those of all ranks, rank by rank.
+  int64_t number_of(int64_t chunk, int64_t row) const;
+
+  // Brings the state of a row, [heads from first_head on, dk, dv], through a chunk: from what
+  // enters to what leaves, or backward the other way.
+  void advance(const kernels::Context&, const nn::StateMaps&, int64_t chunk, int64_t row,
+               const Tensor& transition, const Tensor& made, const Tensor& state,
+               int64_t first_head = 0);
+  // The same where transitions are fixed, through `num` chunks from `first` on.
+  void advance_fixed(const kernels::Context&, const nn::StateMaps&, int64_t first, int64_t num,
+                     int64_t row, const Tensor& made, const Tensor& state, int64_t first_head = 0);
+  // What a chunk here does.
+  Tensor transition_here(const nn::StateMaps&, int64_t chunk, int64_t row) const;
+
+  // Number n of a tensor, without its first dim.
+  static Tensor one_of(const Tensor& all, int64_t n) {
+    return all.slice(n, n + 1).view(Shape(all.shape.dims().subspan(1)));
+  }
+  static std::string_view label_of(const nn::StateMaps& maps) {
+    return maps.backward ? "state gradients" : "states";
+  }
+
+  comm::Group& ranks_;
+  const CpSplit split_;
+  const State state_;
+
+ private:
+  std::vector<kernels::StateChunk> chunks_;
+  std::vector<char> starts_;   // by row and chunk: a document starts in it
+  std::vector<double> fixed_;  // transitions of heads whose decay is fixed
+};
+
+}  // namespace ashlar::parallel

@@ -1,0 +1,162 @@
+// The rows of [model], and of what else decides a model's arithmetic.
+#include "ashlar/spec/key_rows.h"
+
+namespace ashlar {
+namespace {
+
+using Rows = std::vector<Key>;
+
+// A number inside a ResidualFactors.
+Key factor(const char* name, ResidualFactors ModelKeys::*factors, double ResidualFactors::*field,
+           const char* meaning) {
+  Key row;
+  row.name = name;
+  row.type = KeyType::kNumber;
+  row.meaning = meaning;
+  row.get = [=](const Recipe& recipe) { return KeyValue(recipe.model.*factors.*field); };
+  row.set = [=](Recipe& recipe, const KeyValue& value) {
+    recipe.model.*factors.*field = std::get<double>(value);
+  };
+  row.range = kNotNegative;
+  return row;
+}
+
+}  // namespace
+
+Rows model_size_rows() {
+  constexpr auto m = &Recipe::model;
+  using M = ModelKeys;
+  return {
+      required(integer("model.vocab_size", m, &M::vocab_size, {2, 2147483647},
+                       "rows of the embedding and of the head")),
+      required(integer("model.hidden_size", m, &M::hidden_size, kWidth, "width of the stream")),
+      required(integer("model.num_hidden_layers", m, &M::num_hidden_layers, kLayerCount,
+                       "blocks of one mixer and one feed-forward")),
+      required(integer("model.num_attention_heads", m, &M::num_attention_heads, kHeadCount,
+                       "query heads")),
+      required(integer("model.num_key_value_heads", m, &M::num_key_value_heads, kHeadCount,
+                       "key and value heads; divides the query heads")),
+      required(integer("model.head_dim", m, &M::head_dim, {1, CcaSpec::kMaxHeadDim},
+                       "channels of a head; in cca, times key and value heads it must be even")),
+      shape(integer("model.num_experts", m, &M::num_experts, {0, 4096},
+                    "experts of a moe feed-forward; an mlp router adds a skip class")),
+      shape(integer("model.moe_intermediate_size", m, &M::moe_intermediate_size, {0, 131072},
+                    "width inside an expert")),
+      shape(word("model.router", m, &M::router, {kRouterNames.begin(), kRouterNames.end()},
+                 "router of a moe feed-forward: mlp is ZAYA1's, which chooses one expert or none; "
+                 "linear is one matrix and a softmax, as in Mixtral and Qwen3-MoE")),
+      shape(integer("model.router_hidden_size", m, &M::router_hidden_size, {0, 131072},
+                    "width of an mlp router")),
+      shape(boolean("model.router_expert_bias", m, &M::router_expert_bias,
+                    "a linear router has balancing biases, added to the scores of choice only "
+                    "([moe.balance])")),
+      shape(integer("model.shared_expert_intermediate_size", m, &M::shared_expert_intermediate_size,
+                    {0, 131072},
+                    "width inside an expert that every token of a moe feed-forward takes besides; "
+                    "0: none")),
+      shape(boolean("model.shared_expert_gate", m, &M::shared_expert_gate,
+                    "the shared expert's output is weighted by the sigmoid of a linear gate")),
+      shape(integer("model.intermediate_size", m, &M::intermediate_size, {0, 131072},
+                    "width inside a mlp feed-forward")),
+      shape(key(
+          "model.layer_types", KeyType::kLayers, m, &M::layer_types,
+          "type of each block, MIXER+FEED_FORWARD or a name: hybrid is cca+moe, "
+          "hybrid_sliding the same with a window, full_attention is attention+mlp, "
+          "sliding_attention the same with a window; linear_attention is linear+mlp; alternate: "
+          "hybrid_sliding on even blocks")),
+      shape(word("model.qk_norm", m, &M::qk_norm, {kQkNormNames.begin(), kQkNormNames.end()},
+                 "norm of each head's queries and keys in attention; cca has its own")),
+      shape(boolean("model.attention_output_gate", m, &M::attention_output_gate,
+                    "the output of attention is weighted, channel by channel, by the sigmoid of a "
+                    "product")),
+      shape(word("model.linear_recurrence", m, &M::linear_recurrence,
+                 {kLinearKindNames.begin(), kLinearKindNames.end()},
+                 "how the state of a linear mixer changes: basic (no decay), lightning and "
+                 "retention (a fixed decay of each head), gla (a gate of each channel), or "
+                 "gated_delta")),
+      shape(integer(
+          "model.linear_num_key_heads", m, &M::linear_num_key_heads, {0, 1024},
+          "heads of queries and keys of a linear mixer; default model.num_attention_heads")),
+      shape(integer("model.linear_num_value_heads", m, &M::linear_num_value_heads, {0, 1024},
+                    "heads of values of a linear mixer, each with a state; a multiple of its key "
+                    "heads; default as many")),
+      shape(integer("model.linear_key_head_dim", m, &M::linear_key_head_dim,
+                    {0, CcaSpec::kMaxHeadDim},
+                    "channels of a query or key head of a linear mixer; default model.head_dim")),
+      shape(integer("model.linear_value_head_dim", m, &M::linear_value_head_dim,
+                    {0, CcaSpec::kMaxHeadDim},
+                    "channels of a value head of a linear mixer; default those of a key head")),
+      shape(integer("model.linear_conv_kernel_dim", m, &M::linear_conv_kernel_dim, {0, 8},
+                    "taps of a linear mixer's convolution on queries, keys and values; 0: none")),
+      shape(word("model.residual", m, &M::residual, {kResidualNames.begin(), kResidualNames.end()},
+                 "how branches join the stream: scaled by learned vectors, which is the default "
+                 "where a mixer is cca; plain; or normed, as in MiniMax: alpha times the branch's "
+                 "normed input plus beta times what it makes of it")),
+      shape(boolean("model.tie_word_embeddings", m, &M::tie_word_embeddings,
+                    "the head is the embedding; false: it has weights of its own")),
+  };
+}
+
+Rows model_choice_rows() {
+  constexpr auto m = &Recipe::model;
+  using M = ModelKeys;
+  return {
+      integer("model.num_experts_per_tok", m, &M::num_experts_per_tok, {1, 4096},
+              "experts that a linear router chooses for a token"),
+      boolean("model.norm_topk_prob", m, &M::norm_topk_prob,
+              "the weights of a token's experts are divided by their sum"),
+      boolean("model.router_pre_softmax", m, &M::router_pre_softmax,
+              "a linear router's softmax is over all experts, before the choice; false: over the "
+              "chosen ones, after it"),
+      number("model.routed_scaling_factor", m, &M::routed_scaling_factor, kPositive,
+             "factor on the weights of a token's experts"),
+      word("model.linear_feature_map", m, &M::linear_feature_map,
+           {kLinearMapNames.begin(), kLinearMapNames.end()},
+           "what queries and keys of a linear mixer go through; lightning has silu, of values too"),
+      boolean("model.linear_causal", m, &M::linear_causal,
+              "tokens of a linear mixer see none behind them; false, with linear_recurrence basic: "
+              "they see their whole document, as in an encoder"),
+      factor("model.linear_attn_alpha_factor", &M::linear_attn, &ResidualFactors::alpha,
+             "alpha of residual normed at linear mixers"),
+      factor("model.linear_attn_beta_factor", &M::linear_attn, &ResidualFactors::beta, "its beta"),
+      factor("model.full_attn_alpha_factor", &M::full_attn, &ResidualFactors::alpha,
+             "alpha of residual normed at other mixers"),
+      factor("model.full_attn_beta_factor", &M::full_attn, &ResidualFactors::beta, "its beta"),
+      factor("model.mlp_alpha_factor", &M::mlp, &ResidualFactors::alpha,
+             "alpha of residual normed at feed-forwards"),
+      factor("model.mlp_beta_factor", &M::mlp, &ResidualFactors::beta, "its beta"),
+      boolean("model.zero_centered_norm", m, &M::zero_centered_norm,
+              "norms of the stream, and of queries and keys, multiply by 1 + their weight"),
+      number("model.rms_norm_eps", m, &M::rms_norm_eps, {0, 1, true}, "guard of every RMSNorm"),
+      number("model.partial_rotary_factor", m, &M::partial_rotary_factor, {0, 1, true},
+             "share of a head that RoPE rotates, an even number of channels; default 0.5 where a "
+             "mixer is cca, else 1"),
+      number("model.rope_theta", m, &M::rope_theta, kPositive,
+             "RoPE base of blocks without window"),
+      number("model.rope_theta_sliding", m, &M::rope_theta_sliding, kPositive,
+             "RoPE base of sliding blocks"),
+      number("model.rope_factor", m, &M::rope_factor, {1, kNone},
+             "Llama 3's RoPE scaling: by how much low frequencies of attention are divided"),
+      number("model.rope_low_freq_factor", m, &M::rope_low_freq_factor, kPositive,
+             "its wavelengths above original / this are divided"),
+      number("model.rope_high_freq_factor", m, &M::rope_high_freq_factor, kPositive,
+             "its wavelengths below original / this stay"),
+      integer("model.rope_original_positions", m, &M::rope_original_positions, {0, 1 << 30},
+              "its original number of positions; 0: no scaling"),
+      integer("model.sliding_window", m, &M::sliding_window, {0, 1 << 30},
+              "tokens that a sliding block sees, the token itself included; 0: none"),
+      integer("model.max_position_embeddings", m, &M::max_position_embeddings, {1, 1 << 30},
+              "longest sequence that the model is meant for"),
+      integer("model.pad_token_id", m, &M::pad_token_id, kTokenId, "padding id; -1: none"),
+      integer("model.bos_token_id", m, &M::bos_token_id, kTokenId, "first id of a text; -1: none"),
+      integer("model.eos_token_id", m, &M::eos_token_id, kTokenId, "last id of a text; -1: none"),
+      boolean("model.head_fp32", m, &M::head_fp32,
+              "head product in fp32 even where the rest computes in bf16"),
+      number("model.qk_norm_eps", m, &M::qk_norm_eps, {0, 1},
+             "guard of the QK norm of cca, under the root"),
+      word("moe.skip_output", m, &M::skip_output, {"zero", "identity"},
+           "what a token gets from the skip class: nothing, or its input times the probability"),
+  };
+}
+
+}  // namespace ashlar
