@@ -27,10 +27,17 @@ void read_sizes(const HfFields& fields, HfConfig& config) {
   config.keys["head_dim"] = "hidden_size / num_attention_heads";
 }
 
+void read_rotary_factor(const HfFields& fields, const HfDefaults& defaults, ModelKeys& model) {
+  if (defaults.rotary_factor == 1.0)
+    fields.only("partial_rotary_factor", 1.0, "these models rotate all of a head");
+  model.partial_rotary_factor =
+      fields.positive_or("partial_rotary_factor", model.partial_rotary_factor);
+}
+
 // An object {rope_type or type, ...} of either version.
-void read_rope_object(const HfFields& rope, ModelKeys& model) {
+void read_rope_object(const HfFields& rope, const HfDefaults& defaults, ModelKeys& model) {
   model.rope_theta = rope.positive_or("rope_theta", model.rope_theta);
-  rope.only("partial_rotary_factor", 1.0, "these models rotate all of a head");
+  read_rotary_factor(rope, defaults, model);
   const char* type = rope.has("rope_type") ? "rope_type" : "type";
   if (!rope.has(type) || rope.at(type) == "default") return;
   if (rope.at(type) != "llama3") rope.fail(type, "\"default\" or \"llama3\"");
@@ -40,14 +47,15 @@ void read_rope_object(const HfFields& rope, ModelKeys& model) {
   model.rope_original_positions = rope.integer("original_max_position_embeddings", 1, INT32_MAX);
 }
 
-void read_rope(const HfFields& fields, double default_theta, ModelKeys& model) {
-  model.partial_rotary_factor = 1.0;
-  fields.only("partial_rotary_factor", 1.0, "these models rotate all of a head");
-  model.rope_theta = fields.positive_or("rope_theta", default_theta);
+void read_rope(const HfFields& fields, const HfDefaults& defaults, ModelKeys& model) {
+  model.partial_rotary_factor = defaults.rotary_factor;
+  read_rotary_factor(fields, defaults, model);
+  model.rope_theta = fields.positive_or("rope_theta", defaults.rope_theta);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!fields.has(key)) continue;
     if (!fields.at(key).is_object()) fields.fail(key, "an object with a rope_type, or null");
-    read_rope_object(HfFields(fields.at(key), fmt::format("{}: {}", fields.source(), key)), model);
+    const HfFields rope(fields.at(key), fmt::format("{}: {}", fields.source(), key));
+    read_rope_object(rope, defaults, model);
   }
   model.rope_theta_sliding = model.rope_theta;
 }
@@ -65,7 +73,7 @@ HfConfig read_attention_config(const HfFields& fields, const HfDefaults& default
   HfConfig config;
   ModelKeys& model = config.model;
   read_sizes(fields, config);
-  read_rope(fields, defaults.rope_theta, model);
+  read_rope(fields, defaults, model);
   model.layer_types.assign(size_t(model.num_hidden_layers), LayerType::kFullAttention);
   model.residual = Residual::kPlain;
   model.rms_norm_eps = fields.positive_or("rms_norm_eps", defaults.norm_eps);
@@ -87,9 +95,11 @@ HfConfig read_attention_config(const HfFields& fields, const HfDefaults& default
   return config;
 }
 
-bool states_attention_config(const ModelKeys& keys, QkNorm norm) {
-  return keys.residual == Residual::kPlain && keys.qk_norm == norm &&
-         keys.rotary_dim() == keys.head_dim;
+bool states_attention_config(const ModelKeys& keys, const HfArithmetic& arithmetic) {
+  return keys.residual == arithmetic.residual && keys.qk_norm == arithmetic.norm &&
+         keys.attention_output_gate == arithmetic.gated &&
+         keys.zero_centered_norm == arithmetic.gated &&
+         (arithmetic.gated || keys.rotary_dim() == keys.head_dim);
 }
 
 void write_attention_config(const ModelKeys& keys, Json& json) {

@@ -11,7 +11,8 @@
 namespace ashlar::checkpoint {
 namespace {
 
-const HfFamily* const kFamilies[] = {&kHfZaya, &kHfLlama, &kHfQwen3, &kHfMixtral, &kHfQwen3Moe};
+const HfFamily* const kFamilies[] = {&kHfZaya,     &kHfLlama,   &kHfQwen3,    &kHfMixtral,
+                                     &kHfQwen3Moe, &kHfMiniMax, &kHfQwen3Next};
 
 const HfFamily& family_in(const HfFields& fields) {
   std::vector<std::string> types;
@@ -50,7 +51,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& source) {
   const HfFamily& family = family_in(fields);
   HfConfig config = family.read(fields);
   config.family = family.architecture;
-  config.expert_names = family.expert_names;
+  config.names = family.names;
   config.sizes.push_back(
       {"model.embed_tokens.weight", 0, config.key_of("vocab_size"), config.model.vocab_size});
   config.sizes.push_back(
@@ -67,9 +68,9 @@ bool has_hf_config(const ModelKeys& keys) {
   return family_that_states(keys) != nullptr;
 }
 
-const HfExpertNames* expert_names_of(const ModelKeys& keys) {
+HfNames names_of(const ModelKeys& keys) {
   const HfFamily* family = family_that_states(keys);
-  return family ? family->expert_names : nullptr;
+  return family ? family->names : HfNames{};
 }
 
 std::string to_hf_config(const ModelKeys& keys, DType dtype, HfLayout layout) {

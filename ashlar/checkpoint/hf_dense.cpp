@@ -57,7 +57,7 @@ bool states_dense(const ModelKeys& keys, QkNorm norm) {
   const auto dense = [](const LayerType& type) {
     return type == LayerType::kFullAttention || type == LayerType::kSlidingAttention;
   };
-  return states_attention_config(keys, norm) &&
+  return states_attention_config(keys, {.norm = norm}) &&
          std::all_of(keys.layer_types.begin(), keys.layer_types.end(), dense);
 }
 

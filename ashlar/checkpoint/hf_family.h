@@ -18,11 +18,12 @@ struct HfFamily {
   HfConfig (*read)(const HfFields&);
   // Adds the family's own keys to those that every config.json has.
   void (*write)(const ModelKeys&, HfLayout, Json&);
-  const HfExpertNames* expert_names = nullptr;  // null: files have the native names
+  HfNames names{};  // empty: files have the native names
 };
 
-extern const HfFamily kHfZaya;                  // hf_zaya.cpp
-extern const HfFamily kHfLlama, kHfQwen3;       // hf_dense.cpp
-extern const HfFamily kHfMixtral, kHfQwen3Moe;  // hf_moe.cpp
+extern const HfFamily kHfZaya;                   // hf_zaya.cpp
+extern const HfFamily kHfLlama, kHfQwen3;        // hf_dense.cpp
+extern const HfFamily kHfMixtral, kHfQwen3Moe;   // hf_moe.cpp
+extern const HfFamily kHfMiniMax, kHfQwen3Next;  // hf_linear.cpp
 
 }  // namespace ashlar::checkpoint

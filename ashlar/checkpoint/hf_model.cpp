@@ -8,9 +8,10 @@
 //   check_head                   a stored head is compared with the embedding, and leaves the list
 //   check_tensors                every name, shape and type
 //
-// A native tensor is one tensor of a file, or (legacy experts) several that lie one after the other
-// along dim 0: parts[n].  read() cuts a box into runs of the whole tensor, read_run() cuts a run at
-// the borders of the parts, HfFiles::read() converts.
+// A native tensor is one tensor of a file, or (experts) several that lie one after the other along
+// dim 0, or (heads of a mixer) every so many rows of one: parts[n].  read() cuts a box into runs of
+// the whole tensor, read_run() cuts a run at the borders of the parts and of their rows,
+// HfFiles::read() converts.
 #include "ashlar/checkpoint/hf_model.h"
 
 #include <fmt/ranges.h>
@@ -78,14 +79,17 @@ void check_layers(const HfConfig& config, const std::string& source, HfLayout la
                  legacy ? "sub-layers" : "blocks", layers - 1, (legacy ? 2 : 1) * blocks);
 }
 
-// The first block and, where they differ, those up to the first with another kind of feed-forward:
-// all blocks of a kind have the same sizes.
+// The blocks up to the one with the last new kind of mixer or of feed-forward: all blocks of a kind
+// have the same sizes.
 ModelSpec first_blocks(ModelSpec model) {
-  auto& blocks = model.blocks;
-  const auto other = std::find_if(blocks.begin(), blocks.end(), [&](const BlockSpec& block) {
-    return block.feed_forward.index() != blocks[0].feed_forward.index();
-  });
-  blocks.resize(other == blocks.end() ? 1 : size_t(other - blocks.begin()) + 1);
+  std::set<size_t> mixers, feed_forwards;
+  size_t count = 0;
+  for (size_t l = 0; l < model.blocks.size(); ++l) {
+    const bool mixer = mixers.insert(model.blocks[l].mixer.index()).second;
+    const bool other = feed_forwards.insert(model.blocks[l].feed_forward.index()).second;
+    if (mixer || other) count = l + 1;
+  }
+  model.blocks.resize(count);
   return model;
 }
 
@@ -95,11 +99,11 @@ void check_sizes(const HfConfig& config, const std::string& source, HfLayout lay
   std::map<std::string, std::string> name_of_native;  // part 0's name in the files
   const std::vector<LogicalTensor> natives = tensors_of(first, DType::kF32);
   std::set<std::string> in_parts;  // stacks whose matrices are tensors of their own in the files
-  for (const FileTensor& tensor :
-       file_tensors(natives, first.num_blocks(), layout, config.expert_names)) {
-    const std::string& native = natives[tensor.native].name;
-    if (tensor.part == 0) name_of_native[native] = tensor.name;
-    if (tensor.shape.ndim() < natives[tensor.native].global_shape.ndim()) in_parts.insert(native);
+  for (const FileTensor& tensor : file_tensors(natives, first.blocks, layout, config.names)) {
+    const FileRows& rows = tensor.rows[0];
+    const std::string& native = natives[rows.native].name;
+    if (rows.part == 0) name_of_native[native] = tensor.name;
+    if (tensor.shape.ndim() < natives[rows.native].global_shape.ndim()) in_parts.insert(native);
   }
   for (const HfSize& rule : config.sizes) {
     const size_t dim = rule.dim - (in_parts.contains(rule.tensor) ? 1 : 0);
@@ -118,14 +122,23 @@ void check_sizes(const HfConfig& config, const std::string& source, HfLayout lay
 // Bounds the list of expected names before it is made: a config can state more than any file could
 // hold.  The bound is generous, so that check_tensors usually names what is missing.
 void check_count(const std::string& directory, const ModelSpec& model, HfLayout layout,
-                 const HfExpertNames* experts, TensorsOf tensors_of, const HfFiles& files) {
-  const int64_t expected = num_file_tensors(tensors_of, model, layout, experts),
+                 const HfNames& names, TensorsOf tensors_of, const HfFiles& files) {
+  const int64_t expected = num_file_tensors(tensors_of, model, layout, names),
                 found = int64_t(files.stored.size());
   ASHLAR_REQUIRE(
       expected <= 2 * found + 10000, kData,
       "{}: tensors are missing: {} found; expected the {} of config.json: fetch the files "
       "again",
       directory, found, expected);
+}
+
+// Removes from the list what the family's files have beside the weights.
+void read_past(const ModelSpec& model, const HfNames& names, HfFiles& files) {
+  for (const FileBuffer& buffer : file_buffers(model.blocks, names))
+    files.stored.erase(buffer.name);
+  if (names.passed.empty()) return;
+  std::erase_if(files.stored,
+                [&](const auto& stored) { return stored.first.starts_with(names.passed); });
 }
 
 // Requires every expected tensor and no other, with the right shapes and readable types.
@@ -202,16 +215,23 @@ struct HfModel::Impl {
   HfLayout layout = HfLayout::kNative;
   HfFiles files;
   std::vector<LogicalTensor> tensors;
-  std::vector<std::vector<HfStored>> parts;  // per tensor, along dim 0
+  struct Part {
+    HfStored stored;
+    FileRows rows;
+    int64_t row_elements;
+  };
+  std::vector<std::vector<Part>> parts;  // per tensor, along dim 0
   std::unordered_map<std::string, size_t> by_name;
 
   // Elements [first, first + count) of the row-major whole of tensor n.
   void read_run(size_t n, int64_t first, int64_t count, DType dtype, std::byte* out) const {
     const int64_t part_elements = tensors[n].global_shape.numel() / int64_t(parts[n].size());
     while (count > 0) {
-      const int64_t part = first / part_elements, inside = first % part_elements;
-      const int64_t run = std::min(count, part_elements - inside);
-      files.read(parts[n][size_t(part)], inside, run, dtype, out);
+      const auto& [stored, rows, row_elements] = parts[n][size_t(first / part_elements)];
+      const int64_t inside = first % part_elements, together = rows.each * row_elements;
+      const int64_t group = inside / together, at = inside % together;
+      const int64_t run = std::min(count, together - at);
+      files.read(stored, (group * rows.stride + rows.begin) * row_elements + at, run, dtype, out);
       first += run;
       count -= run;
       out += run * size_of(dtype);
@@ -252,23 +272,26 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
   impl->layout = legacy ? HfLayout::kLegacy : HfLayout::kNative;
   // Some files of families that store experts apart have them stacked, as programs hold them.
   for (const auto& [name, tensor] : files.stored)
-    if (name.ends_with(".mlp.experts.gate_up_proj")) impl->config.expert_names = nullptr;
+    if (name.ends_with(".mlp.experts.gate_up_proj")) impl->config.names.experts = nullptr;
 
   const std::string source = join(directory, kHfConfigFile);
   check_layers(impl->config, source, impl->layout, files);
+  read_past(model, impl->config.names, files);
   check_sizes(impl->config, source, impl->layout, tensors_of, files);
-  check_count(directory, model, impl->layout, impl->config.expert_names, tensors_of, files);
+  check_count(directory, model, impl->layout, impl->config.names, tensors_of, files);
   check_head(model, files);
   impl->tensors = tensors_of(model, DType::kF32);
   const std::vector<FileTensor> expected =
-      file_tensors(impl->tensors, model.num_blocks(), impl->layout, impl->config.expert_names);
+      file_tensors(impl->tensors, model.blocks, impl->layout, impl->config.names);
   check_tensors(directory, impl->config, expected, files);
 
   impl->parts.resize(impl->tensors.size());
   for (const FileTensor& tensor : expected)
-    impl->parts[tensor.native].push_back(files.stored.at(tensor.name));
+    for (const FileRows& rows : tensor.rows)
+      impl->parts[rows.native].push_back(
+          {files.stored.at(tensor.name), rows, tensor.shape.numel() / tensor.shape[0]});
   for (size_t n = 0; n < impl->tensors.size(); ++n) {
-    impl->tensors[n].dtype = impl->parts[n].front().entry.dtype;
+    impl->tensors[n].dtype = impl->parts[n].front().stored.entry.dtype;
     impl->by_name[impl->tensors[n].name] = n;
   }
   return HfModel(std::move(impl));

@@ -19,11 +19,12 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// One tensor of a file, and the piece that it is made of or a part of.
+// One tensor of a file, and the pieces that its rows are of, or the buffer that it is.
 struct Source {
   FileTensor tensor;
-  DType dtype;  // in the file
-  const Piece* piece = nullptr;
+  DType dtype;                            // in the file
+  std::vector<const Piece*> pieces = {};  // as many as tensor.rows
+  std::optional<FileBuffer> buffer = {};
   int64_t bytes() const { return tensor.shape.numel() * size_of(dtype); }
 };
 
@@ -54,11 +55,17 @@ std::vector<Source> sources_of(const ModelSpec& spec, TensorsOf tensors_of,
                  "{} tensors are given; expected only the {} of the model", by_name.size(),
                  natives.size());
   std::vector<Source> sources;
-  const HfExpertNames* experts = expert_names_of(keys_of(spec));
-  for (FileTensor& tensor : file_tensors(natives, spec.num_blocks(), options.layout, experts)) {
-    const size_t native = tensor.native;
-    sources.push_back({std::move(tensor), natives[native].dtype, found[native]});
+  const HfNames names = names_of(keys_of(spec));
+  for (FileTensor& tensor : file_tensors(natives, spec.blocks, options.layout, names)) {
+    const DType dtype = natives[tensor.rows[0].native].dtype;
+    Source source{.tensor = std::move(tensor), .dtype = dtype};
+    for (const FileRows& rows : source.tensor.rows) source.pieces.push_back(found[rows.native]);
+    sources.push_back(std::move(source));
   }
+  for (const FileBuffer& buffer : file_buffers(spec.blocks, names))
+    sources.push_back({.tensor = {buffer.name, buffer.buffer->shape(*buffer.mixer), {}},
+                       .dtype = DType::kF32,
+                       .buffer = buffer});
   return sources;
 }
 
@@ -101,8 +108,11 @@ class Writer {
     const auto file = files_.create(join(directory_, name));
     file->reserve(plan.file_bytes);
     file->write_at(bytes_of(plan.header), 0);
-    for (size_t n = 0; n < sources.size(); ++n)
-      write_tensor(*file, plan.data_begin + plan.entries[n].begin, sources[n]);
+    for (size_t n = 0; n < sources.size(); ++n) {
+      const int64_t begin = plan.data_begin + plan.entries[n].begin;
+      sources[n].buffer ? write_buffer(*file, begin, sources[n])
+                        : write_tensor(*file, begin, sources[n]);
+    }
     file->sync();
     file->close();
   }
@@ -119,18 +129,41 @@ class Writer {
 
  private:
   void write_tensor(File& file, int64_t offset, const Source& source) {
-    const Tensor& data = source.piece->data;
-    const int64_t count = source.tensor.shape.numel(), from_size = size_of(data.dtype);
-    const int64_t to_size = size_of(source.dtype), chunk = kChunkBytes / to_size;
-    // The parts of a tensor are equal, and lie one after the other along dim 0.
-    std::byte* begin = data.data + source.tensor.part * count * from_size;
-    for (int64_t done = 0; done < count; done += chunk) {
-      const int64_t n = std::min(chunk, count - done);
-      std::byte* from = begin + done * from_size;
-      if (data.dtype != source.dtype) {
+    const int64_t row_elements = source.tensor.shape.numel() / source.tensor.shape[0];
+    for (size_t i = 0; i < source.pieces.size(); ++i) {
+      const Tensor& data = source.pieces[i]->data;
+      const FileRows& rows = source.tensor.rows[i];
+      const int64_t together = rows.each * row_elements;
+      // The parts of a tensor are equal, and lie one after the other along dim 0.
+      const int64_t count = data.numel() / rows.num_parts;
+      std::byte* from = data.data + rows.part * count * size_of(data.dtype);
+      for (int64_t group = 0; group < count / together; ++group) {
+        const int64_t to = (group * rows.stride + rows.begin) * row_elements;
+        write_elements(file, offset + to * size_of(source.dtype), source.dtype,
+                       {from, data.dtype, Device::kCpu, Shape{together}});
+        from += together * size_of(data.dtype);
+      }
+    }
+  }
+
+  void write_buffer(File& file, int64_t offset, const Source& source) {
+    std::vector<float> values(size_t(source.tensor.shape.numel()));
+    source.buffer->buffer->fill(*source.buffer->mixer, values);
+    auto* data = reinterpret_cast<std::byte*>(values.data());
+    write_elements(file, offset, source.dtype,
+                   {data, DType::kF32, Device::kCpu, source.tensor.shape});
+  }
+
+  // As elements of `dtype`.
+  void write_elements(File& file, int64_t offset, DType dtype, const Tensor& data) {
+    const int64_t to_size = size_of(dtype), chunk = kChunkBytes / to_size;
+    for (int64_t done = 0; done < data.numel(); done += chunk) {
+      const int64_t n = std::min(chunk, data.numel() - done);
+      std::byte* from = data.data + done * size_of(data.dtype);
+      if (data.dtype != dtype) {
         buffer_.resize(size_t(n * to_size));
         copy_convert({from, data.dtype, Device::kCpu, Shape{n}},
-                     {buffer_.data(), source.dtype, Device::kCpu, Shape{n}});
+                     {buffer_.data(), dtype, Device::kCpu, Shape{n}});
         from = buffer_.data();
       }
       file.write_at({from, size_t(n * to_size)}, offset + done * to_size);

@@ -304,6 +304,7 @@ bool states_zaya(const ModelKeys& keys) {
     return type == LayerType::kHybrid || type == LayerType::kHybridSliding;
   };
   return keys.residual == Residual::kScaled && keys.tie_word_embeddings &&
+         !keys.zero_centered_norm &&
          std::all_of(keys.layer_types.begin(), keys.layer_types.end(), zaya);
 }
 

@@ -148,6 +148,8 @@ TEST(HfMoe, NoFamilyStatesWhatNoneHas) {
     EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.shared_expert_intermediate_size = 8; }));
     EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.router = RouterKind::kMlp; }));
     EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.residual = Residual::kScaled; }));
+    EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.zero_centered_norm = true; }));
+    EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.attention_output_gate = true; }));
   }
 }
 
@@ -195,10 +197,10 @@ TEST(HfMoe, FilesNameEachExpert) {
   for (const bool qwen : {false, true}) {
     const ModelKeys keys = small(qwen);
     const ModelSpec spec = model_of(keys);
-    const HfExpertNames* names = expert_names_of(keys);
-    ASSERT_TRUE(names);
+    const HfNames names = names_of(keys);
+    ASSERT_TRUE(names.experts);
     const std::vector<LogicalTensor> natives = nn::logical_tensors(spec, DType::kF32);
-    const auto tensors = file_tensors(natives, 3, HfLayout::kNative, names);
+    const auto tensors = file_tensors(natives, spec.blocks, HfLayout::kNative, names);
     EXPECT_EQ(int64_t(tensors.size()),
               num_file_tensors(nn::logical_tensors, spec, HfLayout::kNative, names));
     std::map<std::string, FileTensor> by_name;
@@ -212,10 +214,10 @@ TEST(HfMoe, FilesNameEachExpert) {
     for (const int part : {0, 1, 2}) {
       const FileTensor& t = by_name.at(mlp + "experts.1." + names_of_parts[qwen][part] + ".weight");
       EXPECT_EQ(t.shape, part == 2 ? (Shape{8, 5}) : (Shape{5, 8}));
-      EXPECT_EQ(t.part, part == 2 ? 1 : 2 + part);
-      EXPECT_EQ(t.num_parts, part == 2 ? 3 : 6);
-      EXPECT_EQ(natives[t.native].name, std::string("model.layers.2.mlp.experts.") +
-                                            (part == 2 ? "down_proj" : "gate_up_proj"));
+      EXPECT_EQ(t.rows.at(0).part, part == 2 ? 1 : 2 + part);
+      EXPECT_EQ(t.rows[0].num_parts, part == 2 ? 3 : 6);
+      EXPECT_EQ(natives[t.rows[0].native].name, std::string("model.layers.2.mlp.experts.") +
+                                                    (part == 2 ? "down_proj" : "gate_up_proj"));
     }
   }
 }

@@ -42,14 +42,11 @@ TEST(HfNames, PublishedCountsAndTotals) {
   };
   for (const auto& c : cases) {
     EXPECT_EQ(logical(c.spec).size(), c.native);
-    EXPECT_EQ(file_tensors(logical(c.spec), c.spec.num_hidden_layers, HfLayout::kNative).size(),
-              c.native);
-    EXPECT_EQ(file_tensors(logical(c.spec), c.spec.num_hidden_layers, HfLayout::kLegacy).size(),
-              c.legacy);
-    EXPECT_EQ(num_file_tensors(nn::logical_tensors, model_of(c.spec), HfLayout::kNative),
-              int64_t(c.native));
-    EXPECT_EQ(num_file_tensors(nn::logical_tensors, model_of(c.spec), HfLayout::kLegacy),
-              int64_t(c.legacy));
+    const ModelSpec model = model_of(c.spec);
+    EXPECT_EQ(file_tensors(logical(c.spec), model.blocks, HfLayout::kNative).size(), c.native);
+    EXPECT_EQ(file_tensors(logical(c.spec), model.blocks, HfLayout::kLegacy).size(), c.legacy);
+    EXPECT_EQ(num_file_tensors(nn::logical_tensors, model, HfLayout::kNative), int64_t(c.native));
+    EXPECT_EQ(num_file_tensors(nn::logical_tensors, model, HfLayout::kLegacy), int64_t(c.legacy));
     EXPECT_EQ(elements(c.spec, Role::kParameter), c.parameters);
     EXPECT_EQ(elements(c.spec, Role::kBuffer), c.buffers);
   }
@@ -75,10 +72,12 @@ TEST(HfNames, PartsTileTheirTensor) {
     const auto natives = logical(spec);
     std::vector<int64_t> covered(natives.size());
     std::set<std::string> names;
-    for (const FileTensor& tensor : file_tensors(natives, spec.num_hidden_layers, layout)) {
+    for (const FileTensor& tensor : file_tensors(natives, model_of(spec).blocks, layout)) {
       EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;
-      EXPECT_EQ(tensor.part * tensor.shape.numel(), covered[tensor.native]) << tensor.name;
-      covered[tensor.native] += tensor.shape.numel();
+      ASSERT_EQ(tensor.rows.size(), 1u) << tensor.name;
+      const FileRows& rows = tensor.rows[0];
+      EXPECT_EQ(rows.part * tensor.shape.numel(), covered[rows.native]) << tensor.name;
+      covered[rows.native] += tensor.shape.numel();
     }
     for (size_t n = 0; n < natives.size(); ++n)
       EXPECT_EQ(covered[n], natives[n].global_shape.numel()) << natives[n].name;
@@ -90,9 +89,11 @@ TEST(HfNames, LegacyNames) {
   const ModelKeys spec = odd_spec();
   const auto natives = logical(spec);
   std::map<std::string, std::string> map;  // legacy name -> native name, "[e]" for an expert
-  for (const FileTensor& tensor : file_tensors(natives, spec.num_hidden_layers, HfLayout::kLegacy))
-    map[tensor.name] = natives[tensor.native].name +
-                       (tensor.num_parts > 1 ? fmt::format("[{}]", tensor.part) : "");
+  for (const FileTensor& tensor : file_tensors(natives, model_of(spec).blocks, HfLayout::kLegacy)) {
+    const FileRows& rows = tensor.rows.at(0);
+    map[tensor.name] =
+        natives[rows.native].name + (rows.num_parts > 1 ? fmt::format("[{}]", rows.part) : "");
+  }
   std::map<std::string, std::string> expected = {
       {"model.embed_tokens.weight", "model.embed_tokens.weight"},
       {"model.layers.0.res_scale.hidden_states_scale", "model.input_hidden_states_scale"},
