@@ -29,7 +29,8 @@ std::vector<std::string> overrides_of(const std::string& layout, int64_t length)
 }
 
 // Trains as one rank, and returns the peak of its plan.
-int64_t train_rank(const Recipe& recipe, const train::Seat& seat, int64_t steps, double& step_s) {
+int64_t train_rank(const Recipe& recipe, const train::Seat& seat, int64_t steps,
+                   std::vector<double>& seconds) {
   const DType compute = nn::resolve_precision(recipe.train.precision);
   const train::RunPlan plan =
       train::plan_run(recipe, compute, seat.ranks.size(), seat.num_threads, seat.ranks.rank());
@@ -42,7 +43,7 @@ int64_t train_rank(const Recipe& recipe, const train::Seat& seat, int64_t steps,
     seat.ranks.barrier("bench").wait();
     const auto start = Clock::now();
     batch.step(trainer, i);
-    step_s = seconds_since(start);
+    if (i > 0 || steps == 1) seconds.push_back(seconds_since(start));
   }
   return plan.memory.total.peak_bytes;
 }
@@ -53,11 +54,11 @@ MemoryCase measure(const Recipe& recipe, const MemoryOptions& options) {
   std::mutex mutex;
   const auto fail = [](std::string_view) {};  // under a launcher only, which the caller refuses
   train::start_ranks(recipe, {options.num_ranks, fail}, [&](const train::Seat& seat) {
-    double step_s = 0;
-    const int64_t planned = train_rank(recipe, seat, options.steps, step_s);
+    std::vector<double> seconds;
+    const int64_t planned = train_rank(recipe, seat, options.steps, seconds);
     const MemoryCounts counts = seat.allocator.counts();
     const std::lock_guard lock(mutex);
-    if (seat.ranks.rank() == 0) fullest.step_s = step_s;
+    if (seat.ranks.rank() == 0) fullest.step = summarize(seconds);
     if (counts.total.peak_bytes <= fullest.counts.total.peak_bytes) return;
     fullest.counts = counts;
     fullest.planned_bytes = planned;
@@ -102,7 +103,7 @@ std::string memory_head(const MemoryOptions& options) {
   std::string text = fmt::format("{:<{}} {:>8} {:>10} {:>8}", "layout", layout_width(options),
                                  "length", "peak_MiB", "planned");
   for (int tag = 0; tag < kNumTags; ++tag) text += fmt::format(" {:>10}", name_of(Tag(tag)));
-  return text + fmt::format(" {:>8}", "step_s");
+  return text + fmt::format(" {:>8} {:>8} {:>8}", "step_s", "min", "max");
 }
 
 std::string to_text(const MemoryCase& c, const MemoryOptions& options) {
@@ -112,7 +113,7 @@ std::string to_text(const MemoryCase& c, const MemoryOptions& options) {
                                  double(c.planned_bytes) / double(c.counts.total.peak_bytes));
   for (const MemoryCount& tag : c.counts.tags)
     text += fmt::format(" {:>10.1f}", double(tag.peak_bytes) / kMiB);
-  return text + fmt::format(" {:>8.2f}", c.step_s);
+  return text + fmt::format(" {:>8.3f} {:>8.3f} {:>8.3f}", c.step.median, c.step.min, c.step.max);
 }
 
 std::string to_json_line(const MemoryCase& c, const Recipe& recipe) {
@@ -122,21 +123,38 @@ std::string to_json_line(const MemoryCase& c, const Recipe& recipe) {
                                  {"sequence_length", c.sequence_length},
                                  {"peak_bytes", c.counts.total.peak_bytes},
                                  {"planned_bytes", c.planned_bytes},
-                                 {"step_s", c.step_s}};
+                                 {"step_s", c.step.median},
+                                 {"step_min_s", c.step.min},
+                                 {"step_max_s", c.step.max}};
   for (int tag = 0; tag < kNumTags; ++tag)
     line["tags"][std::string(name_of(Tag(tag)))] = c.counts.tags[size_t(tag)].peak_bytes;
   return line.dump();
 }
 
-std::string to_svg(const std::vector<MemoryCase>& cases, const std::string& title) {
-  Plot plot{title, "tokens of a sequence", "peak memory of a rank, MiB", {}};
+namespace {
+
+template <typename Value>
+std::string plot_of(const std::vector<MemoryCase>& cases, const std::string& title,
+                    const std::string& y_label, Value value) {
+  Plot plot{title, "tokens of a sequence", y_label, {}};
   for (const MemoryCase& c : cases) {
     if (plot.series.empty() || plot.series.back().name != c.layout)
       plot.series.push_back({c.layout, {}});
-    plot.series.back().points.emplace_back(double(c.sequence_length),
-                                           double(c.counts.total.peak_bytes) / kMiB);
+    plot.series.back().points.emplace_back(double(c.sequence_length), value(c));
   }
   return to_svg(plot);
+}
+
+}  // namespace
+
+std::string to_svg(const std::vector<MemoryCase>& cases, const std::string& title) {
+  return plot_of(cases, title, "peak memory of a rank, MiB",
+                 [](const MemoryCase& c) { return double(c.counts.total.peak_bytes) / kMiB; });
+}
+
+std::string times_to_svg(const std::vector<MemoryCase>& cases, const std::string& title) {
+  return plot_of(cases, title, "time of a step, s",
+                 [](const MemoryCase& c) { return c.step.median; });
 }
 
 }  // namespace ashlar::bench

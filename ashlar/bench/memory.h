@@ -1,4 +1,5 @@
-// Peak memory of real training steps, of several layouts over several lengths of a sequence.
+// Peak memory and time of real training steps, of several layouts over several lengths of a
+// sequence.
 //
 // Each case trains on random tokens with ranks that are threads of this process, each with an
 // allocator of its own, whose peak is the answer; beside it stands what the plan said before.
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ashlar/core/statistics.h"
 #include "ashlar/spec/recipe.h"
 #include "ashlar/tensor/allocator.h"
 
@@ -25,7 +27,7 @@ struct MemoryCase {
   int64_t sequence_length = 0;
   MemoryCounts counts;        // of the rank with the highest peak
   int64_t planned_bytes = 0;  // the peak of that rank's plan
-  double step_s = 0;          // the last step, of rank 0
+  Summary step{};             // of rank 0, without the first; seconds
 };
 
 // `recipe_with` reads the recipe with more overrides.  Calls `done` after each case.
@@ -40,7 +42,8 @@ std::vector<MemoryCase> measure_memory(
 std::string memory_head(const MemoryOptions& options);
 std::string to_text(const MemoryCase& c, const MemoryOptions& options);
 std::string to_json_line(const MemoryCase& c, const Recipe& recipe);
-// Peak over length, a line for each layout.
+// Peak over length, a line for each layout; and the median of steps.
 std::string to_svg(const std::vector<MemoryCase>& cases, const std::string& title);
+std::string times_to_svg(const std::vector<MemoryCase>& cases, const std::string& title);
 
 }  // namespace ashlar::bench

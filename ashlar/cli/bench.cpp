@@ -1,8 +1,10 @@
 // ashlar bench step RECIPE.toml [section.key=value ...];  ashlar bench products [--dtype
-// bf16|fp32]; ashlar bench ranks RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...];
-// ashlar bench memory RECIPE.toml [--ranks N] [--layout "KEY=VALUE ..."]... [--lengths N,...]
+// bf16|fp32]; ashlar bench linear-attention [--dtype bf16|fp32] [--tokens N]; ashlar bench ranks
+// RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...]; ashlar bench memory
+// RECIPE.toml [--ranks N] [--layout "KEY=VALUE ..."]... [--lengths N,...]
 #include <CLI/CLI.hpp>
 
+#include "ashlar/bench/linear_attention.h"
 #include "ashlar/bench/memory.h"
 #include "ashlar/bench/products.h"
 #include "ashlar/bench/ranks.h"
@@ -66,14 +68,14 @@ void add_ranks(CLI::App& group, Action& action) {
 
 void add_memory(CLI::App& group, Action& action) {
   struct Flags {
-    std::string recipe, svg;
+    std::string recipe, svg, svg_times;
     std::vector<std::string> overrides;
     bench::MemoryOptions options;
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* sub = group.add_subcommand(
-      "memory", "peak memory of real training steps: layouts over lengths of a sequence");
+      "memory", "peak memory and time of real steps: layouts over lengths of a sequence");
   sub->add_option("RECIPE", flags->recipe, "TOML file")->required();
   sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
   sub->add_option("--ranks", flags->options.num_ranks, "ranks, as threads of this process")
@@ -86,6 +88,7 @@ void add_memory(CLI::App& group, Action& action) {
       ->allow_extra_args(false);
   sub->add_option("--steps", flags->options.steps, "steps of each")->capture_default_str();
   sub->add_option("--svg", flags->svg, "a plot of the peaks, a line for each layout");
+  sub->add_option("--svg-times", flags->svg_times, "a plot of the steps' median times");
   sub->add_flag("--json", flags->json, "a JSON line for each");
   sub->callback([flags, &action] {
     action = [flags](Log&) {
@@ -101,10 +104,44 @@ void add_memory(CLI::App& group, Action& action) {
             print_result(flags->json ? bench::to_json_line(c, recipe)
                                      : bench::to_text(c, flags->options));
           });
-      if (!flags->svg.empty())
-        write_text(*posix_files(), flags->svg,
-                   bench::to_svg(
-                       cases, fmt::format("{}, {} ranks", recipe.name, flags->options.num_ranks)));
+      const std::string title = fmt::format("{}, {} ranks", recipe.name, flags->options.num_ranks);
+      if (!flags->svg.empty()) write_text(*posix_files(), flags->svg, bench::to_svg(cases, title));
+      if (!flags->svg_times.empty())
+        write_text(*posix_files(), flags->svg_times, bench::times_to_svg(cases, title));
+      return 0;
+    };
+  });
+}
+
+// bf16 or fp32, as products multiply.
+DType parse_compute(const std::string& dtype) {
+  const DType compute = nn::parse_precision(dtype);
+  ASHLAR_REQUIRE(compute != DType::kF64, kConfig, "--dtype is fp64; expected auto, bf16 or fp32");
+  return compute;
+}
+
+void add_linear_attention(CLI::App& group, Action& action) {
+  struct Flags {
+    std::string dtype = "auto";
+    int threads = 0;
+    int64_t tokens = 4096;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* sub = group.add_subcommand("linear-attention",
+                                       "the recurrence of linear attention, forward and backward");
+  sub->add_option("--dtype", flags->dtype, "auto, bf16 or fp32")->capture_default_str();
+  sub->add_option("--tokens", flags->tokens, "length of the sequence")->capture_default_str();
+  sub->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
+  sub->add_flag("--json", flags->json, "one JSON line");
+  sub->callback([flags, &action] {
+    action = [flags](Log&) {
+      constexpr int64_t kMost = 1 << 20;
+      ASHLAR_REQUIRE(flags->tokens >= 1 && flags->tokens <= kMost, kConfig,
+                     "--tokens is {}; expected 1 to {}", flags->tokens, kMost);
+      const bench::RecurrenceReport report =
+          bench::measure_recurrences(flags->threads, parse_compute(flags->dtype), flags->tokens);
+      print_result(flags->json ? bench::to_json_line(report) : bench::to_text(report));
       return 0;
     };
   });
@@ -141,6 +178,7 @@ void add_bench(CLI::App& app, Action& action) {
 
   add_ranks(*group, action);
   add_memory(*group, action);
+  add_linear_attention(*group, action);
 
   CLI::App* products =
       group->add_subcommand("products", "matrix products and Newton-Schulz at training shapes");
@@ -149,10 +187,8 @@ void add_bench(CLI::App& app, Action& action) {
   products->add_flag("--json", flags->json, "one JSON line");
   products->callback([flags, &action] {
     action = [flags](Log&) {
-      const DType compute = nn::parse_precision(flags->dtype);
-      ASHLAR_REQUIRE(compute != DType::kF64, kConfig,
-                     "--dtype is fp64; expected auto, bf16 or fp32");
-      const bench::ProductReport report = bench::measure_products(flags->threads, compute);
+      const bench::ProductReport report =
+          bench::measure_products(flags->threads, parse_compute(flags->dtype));
       print_result(flags->json ? bench::to_json_line(report) : bench::to_text(report));
       return 0;
     };

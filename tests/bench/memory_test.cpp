@@ -29,7 +29,7 @@ TEST(MemoryBench, PeaksAreThePlans) {
   EXPECT_EQ(num_told, 4);
   for (const MemoryCase& c : cases) {
     EXPECT_EQ(c.counts.total.peak_bytes, c.planned_bytes) << c.layout << " " << c.sequence_length;
-    EXPECT_GT(c.step_s, 0);
+    EXPECT_GT(c.step.median, 0);
   }
   EXPECT_EQ(cases[1].layout, "parallel.zero=3");
   EXPECT_EQ(cases[1].sequence_length, 64);

@@ -34,6 +34,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"ckpt", "export"},
     {"bench"},
     {"bench", "products"},
+    {"bench", "linear-attention"},
     {"bench", "ranks"},
     {"bench", "memory"},
     {"bench", "step"},

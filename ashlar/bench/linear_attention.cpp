@@ -1,0 +1,186 @@
+#include "ashlar/bench/linear_attention.h"
+
+#include <algorithm>
+#include <list>
+#include <nlohmann/json.hpp>
+
+#include "ashlar/core/clock.h"
+#include "ashlar/core/function_ref.h"
+#include "ashlar/core/rng.h"
+#include "ashlar/core/statistics.h"
+#include "ashlar/kernels/copy.h"
+#include "ashlar/kernels/isa.h"
+#include "ashlar/kernels/peak.h"
+
+namespace ashlar::bench {
+namespace {
+
+using kernels::Decay;
+using kernels::Matrix;
+
+struct Kind {
+  std::string_view name;
+  kernels::RecurrenceShape shape;
+  Decay decay;
+  bool beta;
+};
+constexpr Kind kKinds[] = {
+    {"plain", {16, 16, 64, 64}, Decay::kNone, false},
+    {"head decay", {16, 16, 64, 64}, Decay::kHead, false},
+    {"token decay", {16, 16, 64, 64}, Decay::kToken, false},
+    {"channel gates", {16, 16, 64, 64}, Decay::kChannel, false},
+    {"delta", {8, 16, 64, 64}, Decay::kToken, true},
+    {"delta 128", {8, 16, 128, 128}, Decay::kToken, true},
+};
+
+// The tensors of one recurrence, and the clock.
+class Case {
+ public:
+  Case(Threads& threads, DType compute, const Kind& kind, int64_t num_tokens)
+      : compute_(compute), kind_(kind), T_(num_tokens), chunk_{0, num_tokens} {
+    context_.threads = &threads;
+    context_.workspace = &workspace_;
+    context_.trace = &trace_;
+    trace_.start();
+    const auto& [K, H, dk, dv, scale] = kind.shape;
+    for (Tensor* x : {&q_, &k_}) *x = random(compute, {T_, K * dk}, 0);
+    v_ = random(compute, {T_, H * dv}, 0);
+    dout_ = random(DType::kF32, {T_, H * dv}, 0);
+    if (kind.decay == Decay::kHead) decay_ = random(DType::kF32, {H}, -1);
+    if (kind.decay == Decay::kToken) decay_ = random(DType::kF32, {T_, H}, -1);
+    if (kind.decay == Decay::kChannel) decay_ = random(DType::kF32, {T_, H * dk}, -1);
+    if (kind.beta) beta_ = random(DType::kF32, {T_, H}, 1);
+    out_ = zeros(DType::kF32, {T_, H * dv});
+    kept_ = zeros(DType::kF32, {kernels::Recurrence::num_kept(T_), H, dk, dv});
+    for (Tensor* x : {&dq_, &dk_}) *x = zeros(DType::kF32, {T_, K * dk});
+    dv_ = zeros(DType::kF32, {T_, H * dv});
+    if (kind.decay == Decay::kToken || kind.decay == Decay::kChannel)
+      ddecay_ = zeros(DType::kF32, decay_.shape);
+    if (kind.beta) dbeta_ = zeros(DType::kF32, beta_.shape);
+  }
+
+  void measure(std::vector<RecurrenceRow>& rows) {
+    const kernels::Recurrence x{.shape = kind_.shape,
+                                .sequence = sequence_,
+                                .chunks = {&chunk_, 1},
+                                .decay = kind_.decay,
+                                .q = Matrix::of(q_),
+                                .k = Matrix::of(k_),
+                                .v = Matrix::of(v_),
+                                .log_decay = decay_,
+                                .beta_TH = beta_,
+                                .kept = kept_};
+    rows.push_back(
+        time("forward", [&] { recurrence_forward(context_, compute_, x, Matrix::of(out_)); }));
+    const kernels::RecurrenceGradients g{.dout = Matrix::of(dout_),
+                                         .dq = Matrix::of(dq_),
+                                         .dk = Matrix::of(dk_),
+                                         .dv = Matrix::of(dv_),
+                                         .dlog_decay = ddecay_,
+                                         .dbeta_TH = dbeta_};
+    rows.push_back(time("backward", [&] { recurrence_backward(context_, compute_, x, g); }));
+  }
+
+ private:
+  Tensor zeros(DType dtype, const Shape& shape) {
+    return owned_.emplace_back(make_tensor(allocator_, dtype, shape, Tag::kInput)).tensor;
+  }
+  // Uniform numbers around 0, or of one sign; keys of so many channels are of length 1 or less.
+  Tensor random(DType dtype, const Shape& shape, int sign) {
+    const Tensor from = zeros(DType::kF32, shape), to = zeros(dtype, shape);
+    const Rng rng(uint64_t(owned_.size()), "linear attention");
+    const double width = 2 / std::sqrt(double(kind_.shape.dk));
+    for (int64_t i = 0; i < from.numel(); ++i) {
+      const double u = rng.uniform(uint64_t(i));
+      from.as<float>()[i] = float(sign == 0 ? width * (u - 0.5) : sign < 0 ? -0.1 * u : u);
+    }
+    kernels::copy(context_, from, to);
+    return to;
+  }
+  RecurrenceRow time(std::string op, function_ref<void()> body) {
+    constexpr double kSeconds = 0.3;
+    constexpr size_t kMinRepeats = 5;
+    const size_t before = trace_.events().size();
+    body();
+    const double flop = double(trace_.events()[before].flop);
+    trace_.stop();
+    std::vector<double> times;
+    const auto start = Clock::now();
+    while (times.size() < kMinRepeats || seconds_since(start) < kSeconds) {
+      const auto begin = Clock::now();
+      body();
+      times.push_back(seconds_since(begin));
+    }
+    trace_.resume();
+    const Summary summary = summarize(times);
+    return {
+        std::string(kind_.name), std::move(op), T_, kind_.shape, flop, summary.median, summary.min,
+        int64_t(times.size())};
+  }
+
+  DType compute_;
+  Kind kind_;
+  int64_t T_;
+  kernels::StateChunk chunk_;
+  kernels::Sequence sequence_ = kernels::Sequence::rows(1, T_);
+  Allocator allocator_{Device::kCpu};
+  Arena workspace_{allocator_, int64_t{256} << 20, Tag::kWorkspace};
+  std::list<OwnedTensor> owned_;
+  Trace trace_;
+  kernels::Context context_;
+  Tensor q_, k_, v_, decay_, beta_, dout_, out_, kept_, dq_, dk_, dv_, ddecay_, dbeta_;
+};
+
+}  // namespace
+
+RecurrenceReport measure_recurrences(int num_threads, DType compute, int64_t num_tokens) {
+  Threads threads(num_threads);
+  kernels::Context context;
+  context.threads = &threads;
+  RecurrenceReport report;
+  report.isa = name_of(kernels::isa());
+  report.compute = name_of(compute);
+  report.threads = threads.size();
+  report.peak_flops = kernels::measure_peak_flops(context, compute);
+  for (const Kind& kind : kKinds) Case(threads, compute, kind, num_tokens).measure(report.rows);
+  // The better of two moments: threads that have just started may share a CPU for a while.
+  report.peak_flops = std::max(report.peak_flops, kernels::measure_peak_flops(context, compute));
+  return report;
+}
+
+std::string to_text(const RecurrenceReport& report) {
+  std::string text = fmt::format(
+      "{} compute {} threads {}, peak {:.0f} GFLOP/s\n{:<14} {:<9} {:>6} {:>3} {:>3} {:>4} {:>4} "
+      "{:>9} {:>9} {:>4} {:>8} {:>6}\n",
+      report.isa, report.compute, report.threads, report.peak_flops * 1e-9, "recurrence", "op", "T",
+      "K", "H", "dk", "dv", "median_us", "min_us", "n", "GFLOP/s", "share");
+  for (const RecurrenceRow& r : report.rows)
+    text += fmt::format(
+        "{:<14} {:<9} {:>6} {:>3} {:>3} {:>4} {:>4} {:>9.1f} {:>9.1f} {:>4} {:>8.1f} {:>5.0f}%\n",
+        r.name, r.op, r.tokens, r.shape.K, r.shape.H, r.shape.dk, r.shape.dv, r.median_s * 1e6,
+        r.min_s * 1e6, r.repeats, r.flops() * 1e-9, 100 * r.flops() / report.peak_flops);
+  return text;
+}
+
+std::string to_json_line(const RecurrenceReport& report) {
+  using Json = nlohmann::ordered_json;
+  Json rows = Json::array();
+  for (const RecurrenceRow& r : report.rows)
+    rows.push_back({{"recurrence", r.name},
+                    {"op", r.op},
+                    {"tokens", r.tokens},
+                    {"key_heads", r.shape.K},
+                    {"value_heads", r.shape.H},
+                    {"dk", r.shape.dk},
+                    {"dv", r.shape.dv},
+                    {"flop", r.flop},
+                    {"median_s", r.median_s},
+                    {"min_s", r.min_s},
+                    {"repeats", r.repeats}});
+  return Json{{"bench", "linear-attention"},     {"isa", report.isa},
+              {"compute", report.compute},       {"threads", report.threads},
+              {"peak_flops", report.peak_flops}, {"recurrences", rows}}
+      .dump();
+}
+
+}  // namespace ashlar::bench
