@@ -83,10 +83,11 @@ std::vector<MemoryCase> measure_memory(
       options.layouts.empty() ? std::vector<std::string>{""} : options.layouts;
   const std::vector<int64_t> lengths =
       options.lengths.empty() ? std::vector<int64_t>{0} : options.lengths;
-  // All of them are read before the first runs: a mistake in the last costs no time.
+  // All of them are read before the first runs: a mistake in the last costs no time.  Layouts of a
+  // length run one after another, since the speed of a machine drifts.
   std::vector<std::pair<std::string, Recipe>> recipes;
-  for (const std::string& layout : layouts)
-    for (const int64_t length : lengths) {
+  for (const int64_t length : lengths)
+    for (const std::string& layout : layouts) {
       recipes.emplace_back(layout, recipe_with(overrides_of(layout, length)));
       resolve_parallel(recipes.back().second, options.num_ranks);
     }
@@ -138,9 +139,10 @@ std::string plot_of(const std::vector<MemoryCase>& cases, const std::string& tit
                     const std::string& y_label, Value value) {
   Plot plot{title, "tokens of a sequence", y_label, {}};
   for (const MemoryCase& c : cases) {
-    if (plot.series.empty() || plot.series.back().name != c.layout)
-      plot.series.push_back({c.layout, {}});
-    plot.series.back().points.emplace_back(double(c.sequence_length), value(c));
+    const auto is_its = [&](const Series& series) { return series.name == c.layout; };
+    auto found = std::find_if(plot.series.begin(), plot.series.end(), is_its);
+    if (found == plot.series.end()) found = plot.series.insert(found, {c.layout, {}});
+    found->points.emplace_back(double(c.sequence_length), value(c));
   }
   return to_svg(plot);
 }

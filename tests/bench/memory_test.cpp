@@ -31,9 +31,11 @@ TEST(MemoryBench, PeaksAreThePlans) {
     EXPECT_EQ(c.counts.total.peak_bytes, c.planned_bytes) << c.layout << " " << c.sequence_length;
     EXPECT_GT(c.step.median, 0);
   }
-  EXPECT_EQ(cases[1].layout, "parallel.zero=3");
-  EXPECT_EQ(cases[1].sequence_length, 64);
-  EXPECT_GT(cases[1].planned_bytes, cases[0].planned_bytes);
+  EXPECT_EQ(cases[1].layout, "parallel.cp=2 parallel.zero=1");
+  EXPECT_EQ(cases[1].sequence_length, 32);
+  EXPECT_EQ(cases[2].layout, "parallel.zero=3");
+  EXPECT_EQ(cases[2].sequence_length, 64);
+  EXPECT_GT(cases[2].planned_bytes, cases[0].planned_bytes);
   const std::string svg = to_svg(cases, "tiny");
   EXPECT_EQ(count(svg, "<polyline"), 2);
   EXPECT_EQ(count(svg, "<circle"), 4);
