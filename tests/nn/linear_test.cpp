@@ -2,15 +2,10 @@
 // every number type and instruction set against fp64, packed documents.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "ashlar/kernels/isa.h"
-#include "tests/parallel/tiny_rank.h"
+#include "tests/nn/model_checks.h"
 
 namespace ashlar::nn {
 namespace {
-
-using namespace parallel::testing_support;
 
 ModelKeys linear(LinearKind kind) {
   ModelKeys keys = tiny_spec();
@@ -55,72 +50,26 @@ std::string name_of(const ModelKeys& keys) {
                      keys.linear_causal ? "" : " without mask");
 }
 
-Batch packed() {
-  return batch_of({{5, 1, 6}, {12}}, 11);
-}
-
-double loss_of(TinyRank& rank, const Batch& batch) {
-  rank.model.weights_changed();
-  const parallel::LossSum losses = rank.model.evaluate(batch.view());
-  return losses.sum / 24.0;  // as gradients are: over all tokens
-}
-
 TEST(Linear, GradientsAreCentralDifferences) {
   for (const ModelKeys& keys : all_models()) {
     SCOPED_TRACE(name_of(keys));
-    const Batch batch = packed();
-    TinyRank rank(recipe_of(keys, 2, 12));
-    rank.step(batch);
-    expect_central_differences(rank, whole_gradients(rank.model),
-                               [&] { return loss_of(rank, batch); });
+    check_central_differences(keys);
   }
 }
 
 TEST(Linear, RecomputationGivesTheSameBits) {
   for (const ModelKeys& keys : all_models()) {
     SCOPED_TRACE(name_of(keys));
-    Recipe recipe = recipe_of(keys, 2, 12);
-    TinyRank kept(recipe, {.compute = DType::kF32});
-    recipe.train.recompute = true;
-    TinyRank again(recipe, {.compute = DType::kF32});
-    const parallel::LossSum losses = kept.step(packed());
-    EXPECT_EQ(losses.sum, again.step(packed()).sum);
-    EXPECT_TRUE(whole_gradients(kept.model) == whole_gradients(again.model));
-    EXPECT_LT(again.memory().tags[size_t(Tag::kSaved)].peak_bytes,
-              kept.memory().tags[size_t(Tag::kSaved)].peak_bytes);
+    check_recomputation(keys);
   }
-}
-
-// The relative distance of all gradients, in the norm.
-double distance(const Whole& a, const Whole& b) {
-  double difference = 0.0, size = 0.0;
-  for (const auto& [name, values] : a)
-    for (size_t i = 0; i < values.size(); ++i) {
-      difference += std::pow(values[i] - b.at(name)[i], 2);
-      size += values[i] * values[i];
-    }
-  return std::sqrt(difference / size);
 }
 
 TEST(Linear, EveryTypeAndInstructionSetComesCloseToFp64) {
-  const kernels::Isa used = kernels::isa();
   for (ModelKeys keys : all_models()) {
     keys.rms_norm_eps = 0.1;  // so that norms of tiny heads do not make much of bf16's roundings
     SCOPED_TRACE(name_of(keys));
-    TinyRank exact(recipe_of(keys, 2, 12));
-    const double loss = exact.step(packed()).sum;
-    const Whole gradients = whole_gradients(exact.model);
-    for (const kernels::Isa isa : kernels::supported_isas()) {
-      kernels::select_isa(isa);
-      for (const DType compute : {DType::kF32, DType::kBF16}) {
-        const double tolerance = compute == DType::kF32 ? 2e-5 : 0.2;
-        TinyRank rank(recipe_of(keys, 2, 12), {.compute = compute});
-        EXPECT_NEAR(rank.step(packed()).sum, loss, tolerance * loss) << name_of(isa);
-        EXPECT_LT(distance(gradients, whole_gradients(rank.model)), tolerance) << name_of(isa);
-      }
-    }
+    check_types_and_instruction_sets(keys, 2e-5, 0.2);
   }
-  kernels::select_isa(used);
 }
 
 // A token changes the logits of those before it in its document only without mask.
@@ -141,21 +90,10 @@ TEST(Linear, TokensSeeNoneBehindThemUnlessWithoutMask) {
   }
 }
 
-// A document's tokens see nothing of the others.
 TEST(Linear, PackedDocumentsAreApart) {
   for (const ModelKeys& keys : all_models()) {
     SCOPED_TRACE(name_of(keys));
-    TinyRank packed_rank(recipe_of(keys, 2, 12)), alone(recipe_of(keys, 1, 6));
-    Batch batch = packed();
-    packed_rank.step(batch);
-    const std::vector<double> together = packed_rank.logits();
-    const Batch last{{batch.ids.begin() + 6, batch.ids.begin() + 12},
-                     std::vector<int32_t>(6, -1),
-                     {{0, 6, 0, 0}}};
-    alone.step(last);
-    const std::vector<double> apart = alone.logits();
-    for (size_t i = 0; i < apart.size(); ++i)
-      EXPECT_NEAR(apart[i], together[6 * 11 + i], 1e-12) << i;
+    check_documents_are_apart(keys);
   }
 }
 
