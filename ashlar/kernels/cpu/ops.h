@@ -32,6 +32,7 @@
 #include "ashlar/kernels/short_conv.h"
 #include "ashlar/kernels/state_gates.h"
 #include "ashlar/kernels/topk.h"
+#include "ashlar/kernels/unmasked.h"
 #include "ashlar/kernels/update.h"
 
 namespace ashlar::kernels::cpu {
@@ -134,6 +135,11 @@ decltype(kernels::recurrence_backward) recurrence_backward;
 decltype(kernels::recurrence_maps) recurrence_maps;
 decltype(kernels::recurrence_backward_maps) recurrence_backward_maps;
 decltype(kernels::apply_map) apply_map;
+
+// unmasked.h
+decltype(kernels::unmasked_sums) unmasked_sums;
+decltype(kernels::unmasked_forward) unmasked_forward;
+decltype(kernels::unmasked_backward) unmasked_backward;
 
 // update.h
 decltype(kernels::adamw) adamw;
