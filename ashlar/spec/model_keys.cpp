@@ -316,6 +316,10 @@ ModelKeys keys_of(const ModelSpec& model) {
         model.blocks[l].mixer_factors;
     keys.mlp = model.blocks[l].feed_forward_factors;
   }
+  if (keys.num_attention_heads == 0) {  // no block has them; recipes state them all the same
+    keys.num_attention_heads = keys.num_key_value_heads = keys.linear_num_key_heads;
+    keys.head_dim = keys.linear_key_head_dim;
+  }
   const ModelSpec again = model_of(keys);
   for (size_t l = 0; l < model.blocks.size(); ++l)
     ASHLAR_REQUIRE(again.blocks[l] == model.blocks[l], kConfig,

@@ -52,6 +52,16 @@ TEST(Recipe, AbsentKeysKeepTheDefaultsOfTheStructs) {
   EXPECT_EQ(recipe.data.num_streams, 4);
 }
 
+// A checkpoint's model.json holds the blocks; whoever reads it judges keys made of them.
+TEST(Recipe, KeysMadeOfTheBlocksOfARecipeAreLegal) {
+  for (const std::string& name : kRecipeNames) {
+    const ModelSpec model = model_of(load_recipe(kRecipes + name + ".toml", {}).model);
+    const ModelKeys keys = keys_of(model);
+    EXPECT_NO_THROW(validate(keys, "")) << name;
+    EXPECT_EQ(model_of(keys).blocks, model.blocks) << name;
+  }
+}
+
 TEST(Recipe, ReadsEverySectionAndType) {
   const Recipe recipe = parse(
       "[run]\nname = \"a \\\"b\\\"\"\n" + tiny("rope_theta = 50000\n") +
