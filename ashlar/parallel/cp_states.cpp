@@ -51,11 +51,9 @@ class CpGatherStates final : public CpStates {
     const Tensor all = gathered(maps);
     if (maps.transition)
       copy(ctx, Matrix::of(all).columns(state_.made(), all.shape[1]), flat(maps.transitions));
-    for (int64_t row = 0; row < rows(); ++row) {
-      if (state_.ways == 1) walk(ctx, maps, all, row, maps.backward, 0);
-      for (int64_t way = 0; state_.ways == 2 && way < 2; ++way)
-        walk(ctx, maps, all, row, way == 1, way);
-    }
+    for (int64_t row = 0; row < rows(); ++row)
+      for (int64_t way = 0; way < state_.ways; ++way)
+        walk(ctx, maps, all, row, state_.ways == 1 ? maps.backward : way == 1, way);
   }
 
  private:

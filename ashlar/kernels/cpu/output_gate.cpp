@@ -1,17 +1,11 @@
 #include "ashlar/kernels/output_gate.h"
 
-#include <cmath>
-
+#include "ashlar/kernels/cpu/activations.h"
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/cpu/output_gate_args.h"
 
 namespace ashlar::kernels::cpu {
 namespace {
-
-template <typename T>
-T sigmoid(T x) {
-  return T(1) / (T(1) + std::exp(-x));
-}
 
 template <typename T>
 void output_gate_rows(const OutputGateArgs<T>& x, int64_t begin, int64_t end) {
