@@ -4,13 +4,9 @@
 #include <list>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/core/clock.h"
-#include "ashlar/core/function_ref.h"
+#include "ashlar/bench/step.h"
 #include "ashlar/core/rng.h"
-#include "ashlar/core/statistics.h"
 #include "ashlar/kernels/copy.h"
-#include "ashlar/kernels/isa.h"
-#include "ashlar/kernels/peak.h"
 
 namespace ashlar::bench {
 namespace {
@@ -99,23 +95,13 @@ class Case {
   }
   RecurrenceRow time(std::string op, function_ref<void()> body) {
     constexpr double kSeconds = 0.3;
-    constexpr size_t kMinRepeats = 5;
     const size_t before = trace_.events().size();
     body();
-    const double flop = double(trace_.events()[before].flop);
+    const TraceEvent call = trace_.events()[before];
     trace_.stop();
-    std::vector<double> times;
-    const auto start = Clock::now();
-    while (times.size() < kMinRepeats || seconds_since(start) < kSeconds) {
-      const auto begin = Clock::now();
-      body();
-      times.push_back(seconds_since(begin));
-    }
+    const KernelTime time = time_kernel(double(call.flop), kSeconds, body);
     trace_.resume();
-    const Summary summary = summarize(times);
-    return {
-        std::string(kind_.name), std::move(op), T_, kind_.shape, flop, summary.median, summary.min,
-        int64_t(times.size())};
+    return {std::string(kind_.name), std::move(op), T_, kind_.shape, double(call.bytes), time};
   }
 
   DType compute_;
@@ -134,31 +120,31 @@ class Case {
 }  // namespace
 
 RecurrenceReport measure_recurrences(int num_threads, DType compute, int64_t num_tokens) {
-  Threads threads(num_threads);
-  kernels::Context context;
-  context.threads = &threads;
   RecurrenceReport report;
-  report.isa = name_of(kernels::isa());
-  report.compute = name_of(compute);
-  report.threads = threads.size();
-  report.peak_flops = kernels::measure_peak_flops(context, compute);
-  for (const Kind& kind : kKinds) Case(threads, compute, kind, num_tokens).measure(report.rows);
-  // The better of two moments: threads that have just started may share a CPU for a while.
-  report.peak_flops = std::max(report.peak_flops, kernels::measure_peak_flops(context, compute));
+  report.machine = measure_beside_peak(num_threads, compute, [&](Threads& threads) {
+    for (const Kind& kind : kKinds) Case(threads, compute, kind, num_tokens).measure(report.rows);
+    report.triad_bytes_per_s = measure_triad(threads.size());
+  });
   return report;
+}
+
+double RecurrenceReport::floor_s(const RecurrenceRow& row) const {
+  return std::max(row.time.flop / machine.peak_flops, row.bytes / triad_bytes_per_s);
 }
 
 std::string to_text(const RecurrenceReport& report) {
   std::string text = fmt::format(
-      "{} compute {} threads {}, peak {:.0f} GFLOP/s\n{:<14} {:<9} {:>6} {:>3} {:>3} {:>4} {:>4} "
-      "{:>9} {:>9} {:>4} {:>8} {:>6}\n",
-      report.isa, report.compute, report.threads, report.peak_flops * 1e-9, "recurrence", "op", "T",
-      "K", "H", "dk", "dv", "median_us", "min_us", "n", "GFLOP/s", "share");
+      "{}, memory {:.1f} GB/s\n{:<14} {:<9} {:>6} {:>3} {:>3} {:>4} {:>4} {:>9} {:>9} {:>4} {:>8} "
+      "{:>6} {:>9}\n",
+      report.machine.text(), report.triad_bytes_per_s * 1e-9, "recurrence", "op", "T", "K", "H",
+      "dk", "dv", "median_us", "min_us", "n", "GFLOP/s", "share", "floor_us");
   for (const RecurrenceRow& r : report.rows)
     text += fmt::format(
-        "{:<14} {:<9} {:>6} {:>3} {:>3} {:>4} {:>4} {:>9.1f} {:>9.1f} {:>4} {:>8.1f} {:>5.0f}%\n",
-        r.name, r.op, r.tokens, r.shape.K, r.shape.H, r.shape.dk, r.shape.dv, r.median_s * 1e6,
-        r.min_s * 1e6, r.repeats, r.flops() * 1e-9, 100 * r.flops() / report.peak_flops);
+        "{:<14} {:<9} {:>6} {:>3} {:>3} {:>4} {:>4} {:>9.1f} {:>9.1f} {:>4} {:>8.1f} {:>5.0f}% "
+        "{:>9.1f}\n",
+        r.name, r.op, r.tokens, r.shape.K, r.shape.H, r.shape.dk, r.shape.dv, r.time.median_s * 1e6,
+        r.time.min_s * 1e6, r.time.repeats, r.time.flops() * 1e-9,
+        100 * r.time.flops() / report.machine.peak_flops, report.floor_s(r) * 1e6);
   return text;
 }
 
@@ -173,13 +159,19 @@ std::string to_json_line(const RecurrenceReport& report) {
                     {"value_heads", r.shape.H},
                     {"dk", r.shape.dk},
                     {"dv", r.shape.dv},
-                    {"flop", r.flop},
-                    {"median_s", r.median_s},
-                    {"min_s", r.min_s},
-                    {"repeats", r.repeats}});
-  return Json{{"bench", "linear-attention"},     {"isa", report.isa},
-              {"compute", report.compute},       {"threads", report.threads},
-              {"peak_flops", report.peak_flops}, {"recurrences", rows}}
+                    {"flop", r.time.flop},
+                    {"bytes", r.bytes},
+                    {"median_s", r.time.median_s},
+                    {"min_s", r.time.min_s},
+                    {"repeats", r.time.repeats},
+                    {"floor_s", report.floor_s(r)}});
+  return Json{{"bench", "linear-attention"},
+              {"isa", report.machine.isa},
+              {"compute", report.machine.compute},
+              {"threads", report.machine.threads},
+              {"peak_flops", report.machine.peak_flops},
+              {"triad_bytes_per_s", report.triad_bytes_per_s},
+              {"recurrences", rows}}
       .dump();
 }
 

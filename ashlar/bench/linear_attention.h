@@ -1,13 +1,10 @@
 // Speed of the recurrence of linear attention, forward and backward, beside the peak of the
-// machine's registers.
+// machine's registers and its floor: max(flop / peak, bytes / triad).
 //
 // Every row warms up, then repeats for about 0.3 s; times are wall clock over all threads.
 #pragma once
 
-#include <string>
-#include <string_view>
-#include <vector>
-
+#include "ashlar/bench/kernel_times.h"
 #include "ashlar/kernels/recurrence.h"
 
 namespace ashlar::bench {
@@ -16,17 +13,15 @@ struct RecurrenceRow {
   std::string name, op;  // "delta", "backward"
   int64_t tokens;
   kernels::RecurrenceShape shape;
-  double flop = 0;  // as recurrence.h counts them
-  double median_s = 0, min_s = 0;
-  int64_t repeats = 0;
-  double flops() const { return flop / median_s; }
+  double bytes = 0;  // as flop: as recurrence.h counts them
+  KernelTime time;
 };
 
 struct RecurrenceReport {
-  std::string isa, compute;
-  int threads = 0;
-  double peak_flops = 0;  // all threads
+  KernelMachine machine;
+  double triad_bytes_per_s = 0;
   std::vector<RecurrenceRow> rows;
+  double floor_s(const RecurrenceRow& row) const;
 };
 
 // One sequence of `num_tokens`; compute: BF16 or F32, on isa().

@@ -1,18 +1,12 @@
 #include "ashlar/bench/products.h"
 
-#include <algorithm>
-#include <functional>
 #include <list>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/core/clock.h"
 #include "ashlar/core/rng.h"
-#include "ashlar/core/statistics.h"
 #include "ashlar/kernels/copy.h"
-#include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/linear.h"
 #include "ashlar/kernels/newton_schulz.h"
-#include "ashlar/kernels/peak.h"
 
 namespace ashlar::bench {
 namespace {
@@ -64,21 +58,10 @@ class Case {
     return w;
   }
 
-  ProductRow time(const Dims& d, std::string op, double flop,
-                  const std::function<void()>& body) const {
+  ProductRow time(const Dims& d, std::string op, double flop, function_ref<void()> body) const {
     constexpr double kSeconds = 0.1;
-    constexpr size_t kMinRepeats = 5;
-    body();
-    std::vector<double> times;
-    const auto start = Clock::now();
-    while (times.size() < kMinRepeats || seconds_since(start) < kSeconds) {
-      const auto begin = Clock::now();
-      body();
-      times.push_back(seconds_since(begin));
-    }
-    const Summary summary = summarize(times);
-    return {std::string(d.name), std::move(op),        d.G, d.T, d.N, d.K, flop, summary.median,
-            summary.min,         int64_t(times.size())};
+    return {
+        std::string(d.name), std::move(op), d.G, d.T, d.N, d.K, time_kernel(flop, kSeconds, body)};
   }
 
  private:
@@ -125,32 +108,25 @@ void measure_newton_schulz(Threads& threads, DType compute, const Dims& d,
 }  // namespace
 
 ProductReport measure_products(int num_threads, DType compute) {
-  Threads threads(num_threads);
-  kernels::Context context;
-  context.threads = &threads;
   ProductReport report;
-  report.isa = name_of(kernels::isa());
-  report.compute = name_of(compute);
-  report.threads = threads.size();
-  report.peak_flops = kernels::measure_peak_flops(context, compute);
-  for (const Dims& d : kProducts) measure_product(threads, compute, d, report.rows);
-  for (const Dims& d : kStacks) measure_newton_schulz(threads, compute, d, report.rows);
-  // The better of two moments: threads that have just started may share a CPU for a while.
-  report.peak_flops = std::max(report.peak_flops, kernels::measure_peak_flops(context, compute));
+  report.machine = measure_beside_peak(num_threads, compute, [&](Threads& threads) {
+    for (const Dims& d : kProducts) measure_product(threads, compute, d, report.rows);
+    for (const Dims& d : kStacks) measure_newton_schulz(threads, compute, d, report.rows);
+  });
   return report;
 }
 
 std::string to_text(const ProductReport& report) {
   std::string text = fmt::format(
-      "{} compute {} threads {}, peak {:.0f} GFLOP/s\n{:<14} {:<16} {:>3} {:>5} {:>6} {:>5} "
+      "{}\n{:<14} {:<16} {:>3} {:>5} {:>6} {:>5} "
       "{:>9} {:>9} {:>5} {:>8} {:>6}\n",
-      report.isa, report.compute, report.threads, report.peak_flops * 1e-9, "shape", "op", "G", "T",
-      "N", "K", "median_us", "min_us", "n", "GFLOP/s", "share");
+      report.machine.text(), "shape", "op", "G", "T", "N", "K", "median_us", "min_us", "n",
+      "GFLOP/s", "share");
   for (const ProductRow& r : report.rows)
     text += fmt::format(
         "{:<14} {:<16} {:>3} {:>5} {:>6} {:>5} {:>9.1f} {:>9.1f} {:>5} {:>8.1f} {:>5.0f}%\n",
-        r.name, r.op, r.G, r.T, r.N, r.K, r.median_s * 1e6, r.min_s * 1e6, r.repeats,
-        r.flops() * 1e-9, 100 * r.flops() / report.peak_flops);
+        r.name, r.op, r.G, r.T, r.N, r.K, r.time.median_s * 1e6, r.time.min_s * 1e6, r.time.repeats,
+        r.time.flops() * 1e-9, 100 * r.time.flops() / report.machine.peak_flops);
   return text;
 }
 
@@ -164,15 +140,15 @@ std::string to_json_line(const ProductReport& report) {
                     {"tokens", r.T},
                     {"n", r.N},
                     {"k", r.K},
-                    {"flop", r.flop},
-                    {"median_s", r.median_s},
-                    {"min_s", r.min_s},
-                    {"repeats", r.repeats}});
+                    {"flop", r.time.flop},
+                    {"median_s", r.time.median_s},
+                    {"min_s", r.time.min_s},
+                    {"repeats", r.time.repeats}});
   return Json{{"bench", "products"},
-              {"isa", report.isa},
-              {"compute", report.compute},
-              {"threads", report.threads},
-              {"peak_flops", report.peak_flops},
+              {"isa", report.machine.isa},
+              {"compute", report.machine.compute},
+              {"threads", report.machine.threads},
+              {"peak_flops", report.machine.peak_flops},
               {"products", rows}}
       .dump();
 }

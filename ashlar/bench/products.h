@@ -4,11 +4,7 @@
 // Every row warms up, then repeats for about 0.1 s; times are wall clock over all threads.
 #pragma once
 
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "ashlar/kernels/context.h"
+#include "ashlar/bench/kernel_times.h"
 
 namespace ashlar::bench {
 
@@ -16,16 +12,11 @@ struct ProductRow {
   std::string name, op;  // "nano qkv", "forward"
   int64_t G = 1, T, N,
           K;  // groups; all tokens, outputs, inputs (Newton-Schulz: G matrices [N, K], T = 0)
-  double flop = 0;
-  double median_s = 0, min_s = 0;
-  int64_t repeats = 0;
-  double flops() const { return flop / median_s; }
+  KernelTime time;
 };
 
 struct ProductReport {
-  std::string isa, compute;
-  int threads = 0;
-  double peak_flops = 0;  // all threads
+  KernelMachine machine;
   std::vector<ProductRow> rows;
 };
 

@@ -1,0 +1,35 @@
+// What benchmarks of single kernels share: the clock, and the machine beside which times stand.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ashlar/core/function_ref.h"
+#include "ashlar/kernels/context.h"
+
+namespace ashlar::bench {
+
+struct KernelTime {
+  double flop = 0;
+  double median_s = 0, min_s = 0;
+  int64_t repeats = 0;
+  double flops() const { return flop / median_s; }
+};
+
+// Warms up, then repeats for so many seconds, and 5 times at least; wall clock over all threads.
+KernelTime time_kernel(double flop, double seconds, function_ref<void()> body);
+
+struct KernelMachine {
+  std::string isa, compute;
+  int threads = 0;
+  double peak_flops = 0;  // what registers sustain, all threads
+  // "amx compute BF16 threads 2, peak 6600 GFLOP/s"
+  std::string text() const;
+};
+
+// The machine before and after body(threads): the better peak of both, since threads that have just
+// started may share a CPU for a while.
+KernelMachine measure_beside_peak(int num_threads, DType compute,
+                                  function_ref<void(Threads&)> body);
+
+}  // namespace ashlar::bench
