@@ -132,4 +132,10 @@ uint64_t xxh3_64(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
+std::array<uint8_t, 16> xxh3_128(std::span<const std::byte> bytes) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+  return std::to_array(canonical.digest);
+}
+
 }  // namespace ashlar

@@ -136,6 +136,8 @@ class FaultyFiles : public FileSystem {
     decider_->check("free_bytes", path);
     return inner_.free_bytes(path);
   }
+  double visibility_s(const std::string& path) override { return inner_.visibility_s(path); }
+  void pause(double seconds) override { inner_.pause(seconds); }
 
  private:
   std::unique_ptr<File> wrap(std::unique_ptr<File> file, const std::string& path) const {

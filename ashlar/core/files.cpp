@@ -3,6 +3,9 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
 #include "ashlar/core/error.h"
 
 namespace ashlar {
@@ -16,6 +19,10 @@ void write_and_sync(FileSystem& files, const std::string& path, std::string_view
 }
 
 }  // namespace
+
+void FileSystem::pause(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
 
 std::string read_text(FileSystem& files, const std::string& path, int64_t max_bytes, Links links) {
   const auto file = files.open(path, links);

@@ -5,7 +5,7 @@
 //          kRefuse. Links among the directories of a path are always followed.
 // Errors   kStorage with path, operation and errno text.  Reads past the end are kStorage too: they
 //          say how many bytes were wanted and how many there are.
-// Threads  one File may be read by several threads at once; writes are the caller's to order.
+// Threads  several may read one File, and write to different ranges of it, at once.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "ashlar/core/error.h"
 
 namespace ashlar {
 
@@ -72,10 +74,32 @@ class FileSystem {
   // nothing, and when names are durable is up to the file system.
   virtual bool keeps_names([[maybe_unused]] const std::string& directory) { return true; }
   virtual int64_t free_bytes(const std::string& path) = 0;
+  // For how long a file that another machine wrote may be missing here, or have an old size: file
+  // systems over a network keep what they have seen.  `path` need not exist, its parent should.
+  virtual double visibility_s([[maybe_unused]] const std::string& path) { return 0; }
+  // Returns after so long; a file system of tests may let a clock of its own run on instead.
+  virtual void pause(double seconds);
+  // What the machine's memory holds of a file that is synced, so that the next read asks the disk.
+  // A hint: where there is nothing to drop, or it cannot be, nothing happens.
+  virtual void drop_cached_pages([[maybe_unused]] const std::string& path) {}
 };
 
-// The machine's file system.  Short writes, EINTR and EAGAIN are retried.
-std::unique_ptr<FileSystem> posix_files();
+// The kStorage of one call on a file: what the system said, or that a file ends too early.
+class StorageError : public Error {
+ public:
+  static constexpr int kShortRead = 0;
+  StorageError(int number, const std::string& message)
+      : Error(ErrorKind::kStorage, message), number_(number) {}
+  int number() const { return number_; }  // an errno, or kShortRead
+
+ private:
+  int number_;
+};
+
+// The machine's file system.  Short writes, EINTR and EAGAIN are retried.  visibility_s is 0 on the
+// local file systems that it knows and kNetworkVisibility_s on any other; or as given.
+inline constexpr double kNetworkVisibility_s = 60;  // as long as NFS keeps attributes by default
+std::unique_ptr<FileSystem> posix_files(std::optional<double> visibility_s = {});
 
 // A file system in memory (one root, absolute or relative paths as plain keys).
 std::unique_ptr<FileSystem> memory_files();

@@ -61,8 +61,8 @@ class CountingIterator {
 // Builds the value from the parser's events and checks what the parser does not.
 class Builder : public nlohmann::json_sax<Json> {
  public:
-  Builder(const char* begin, const std::string& what, ErrorKind kind)
-      : begin_(begin), read_(begin), what_(what), kind_(kind) {}
+  Builder(const char* begin, const std::string& what, ErrorKind kind, int64_t max_values)
+      : begin_(begin), read_(begin), what_(what), kind_(kind), max_values_(max_values) {}
   const char** read() { return &read_; }
   Json take() { return std::move(root_); }
 
@@ -92,6 +92,8 @@ class Builder : public nlohmann::json_sax<Json> {
   size_t place() const { return static_cast<size_t>(read_ - begin_); }
 
   Json& insert(Json value) {
+    if (++num_values_ > max_values_)
+      fail_json(what_, kind_, place(), fmt::format("more than {} values", max_values_));
     if (open_.empty()) return root_ = std::move(value);
     if (open_.back()->is_object()) return *slot_ = std::move(value);
     open_.back()->push_back(std::move(value));
@@ -116,6 +118,8 @@ class Builder : public nlohmann::json_sax<Json> {
   const char* read_;
   const std::string& what_;
   ErrorKind kind_;
+  const int64_t max_values_;
+  int64_t num_values_ = 0;
   Json root_;
   std::vector<Json*> open_;  // from the root inwards; an outer one does not grow meanwhile
   Json* slot_ = nullptr;     // where the value after a key goes
@@ -123,11 +127,12 @@ class Builder : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-Json parse_json(std::string_view text, const std::string& what, ErrorKind kind) {
+Json parse_json(std::string_view text, const std::string& what, ErrorKind kind,
+                int64_t max_values) {
   // The parser takes a zero byte for the end and would let anything follow it.
   if (const size_t zero = text.find('\0'); zero != text.npos)
     fail_json(what, kind, zero + 1, "a zero byte");
-  Builder builder(text.data(), what, kind);
+  Builder builder(text.data(), what, kind, max_values);
   const CountingIterator begin(text.data(), builder.read());
   const CountingIterator end(text.data() + text.size(), builder.read());
   const bool complete = Json::sax_parse(begin, end, &builder);

@@ -14,9 +14,12 @@ namespace ashlar {
 
 using Json = nlohmann::json;
 
-// Depth at most 32, duplicate keys and trailing bytes are errors, text must be UTF-8.
+// Depth at most 32, duplicate keys and trailing bytes are errors, text must be UTF-8.  Values, of
+// which each takes some 100 bytes of memory, are at most max_values.
 // `what` names the source for messages: "FILE: not valid JSON at byte 17: ...".
-Json parse_json(std::string_view text, const std::string& what, ErrorKind kind);
+inline constexpr int64_t kMaxJsonValues = int64_t(1) << 24;
+Json parse_json(std::string_view text, const std::string& what, ErrorKind kind,
+                int64_t max_values = kMaxJsonValues);
 
 // nullopt for anything but an integer that an int64 holds.
 std::optional<int64_t> integer_of(const Json& value);

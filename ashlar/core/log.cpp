@@ -43,7 +43,7 @@ void Log::write(std::string_view prefix, const std::string& text) {
 void Log::rewrite_line(const std::string& text) {
   if (!interactive_) return;
   const std::lock_guard lock(mutex_);
-  put(fmt::format("{}{}", kClearLine, text));
+  put(fmt::format("{}{}", kClearLine, printable(text)));
   line_open_ = true;
 }
 

@@ -1,8 +1,10 @@
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -183,8 +185,21 @@ int flag_of(Links links) {
   return links == Links::kRefuse ? O_NOFOLLOW : 0;
 }
 
+// File systems that no other machine writes: what is there is seen.  A path of which the system
+// says nothing counts as one of another machine.
+bool is_local(const std::string& path) {
+  constexpr uint64_t kXfs = 0x58465342, kZfs = 0x2FC12FC1, kBcachefs = 0xCA451A4E;
+  constexpr uint64_t kLocal[] = {EXT4_SUPER_MAGIC, kXfs,        BTRFS_SUPER_MAGIC,
+                                 F2FS_SUPER_MAGIC, kZfs,        kBcachefs,
+                                 TMPFS_MAGIC,      RAMFS_MAGIC, OVERLAYFS_SUPER_MAGIC};
+  struct statfs status;
+  if (retried([&] { return statfs(path.c_str(), &status); }) != 0) return false;
+  return std::ranges::find(kLocal, uint64_t(status.f_type)) != std::end(kLocal);
+}
+
 class PosixFiles : public FileSystem {
  public:
+  explicit PosixFiles(std::optional<double> visibility_s) : visibility_s_(visibility_s) {}
   std::unique_ptr<File> open(const std::string& path, Links links) override {
     return std::make_unique<PosixFile>(open_regular("open", path, O_RDONLY | flag_of(links)), path);
   }
@@ -283,12 +298,27 @@ class PosixFiles : public FileSystem {
       fail_storage("free_bytes", path, errno);
     return static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
   }
+
+  void drop_cached_pages(const std::string& path) override {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(fd);
+  }
+
+  double visibility_s(const std::string& path) override {
+    if (visibility_s_) return *visibility_s_;
+    return is_local(path) || is_local(parent_of(path)) ? 0 : kNetworkVisibility_s;
+  }
+
+ private:
+  const std::optional<double> visibility_s_;
 };
 
 }  // namespace
 
-std::unique_ptr<FileSystem> posix_files() {
-  return std::make_unique<PosixFiles>();
+std::unique_ptr<FileSystem> posix_files(std::optional<double> visibility_s) {
+  return std::make_unique<PosixFiles>(visibility_s);
 }
 
 }  // namespace ashlar

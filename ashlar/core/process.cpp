@@ -1,8 +1,11 @@
 #include "ashlar/core/process.h"
 
+#include <fmt/format.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -22,6 +25,54 @@ std::optional<double> process_age_s() {
   timespec now{};
   clock_gettime(CLOCK_BOOTTIME, &now);
   return double(now.tv_sec) + double(now.tv_nsec) * 1e-9 - started / double(sysconf(_SC_CLK_TCK));
+}
+
+namespace {
+
+std::string text_of_file(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+// "max" and other texts that are no number: no limit.
+int64_t limit_in(const std::string& text) {
+  int64_t limit = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
+  return error == std::errc() && limit > 0 ? limit : INT64_MAX;
+}
+
+}  // namespace
+
+// A line is "0::/path" (version 2, file memory.max) or "7:memory,...:/path" (version 1).  A group
+// is limited by every group above it.  Inside a container the path may be one that only the host
+// has: the root that is mounted there is then the container's own group.
+int64_t memory_limit_of_groups(std::string_view groups,
+                               function_ref<std::string(const std::string& path)> text_of) {
+  int64_t limit = INT64_MAX;
+  std::istringstream lines{std::string(groups)};
+  for (std::string line; std::getline(lines, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == line.npos || second == line.npos) continue;
+    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
+    const bool newer = controllers == ",,";
+    if (!newer && controllers.find(",memory,") == controllers.npos) continue;
+    const std::string root = newer ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const std::string file = newer ? "/memory.max" : "/memory.limit_in_bytes";
+    std::string path = line.substr(second + 1);
+    for (;; path.resize(path.rfind('/'))) {
+      if (path == "/") path.clear();
+      limit = std::min(limit, limit_in(text_of(root + path + file)));
+      if (path.empty()) break;
+    }
+  }
+  return limit;
+}
+
+int64_t memory_limit_bytes() {
+  const int64_t machine = int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE));
+  return std::min(
+      machine, memory_limit_of_groups(text_of_file("/proc/self/cgroup"),
+                                      [](const std::string& path) { return text_of_file(path); }));
 }
 
 }  // namespace ashlar

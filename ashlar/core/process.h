@@ -1,11 +1,25 @@
 // Facts about this process.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
+
+#include "ashlar/core/function_ref.h"
 
 namespace ashlar {
 
 // Seconds since the kernel started this process, to 10 ms; nullopt where /proc does not tell.
 std::optional<double> process_age_s();
+
+// Bytes of memory that this process may take: the machine's, or less where a control group of it,
+// such as a container's, is limited.
+int64_t memory_limit_bytes();
+
+// The same from texts, for tests: /proc/self/cgroup, and a file under the control groups' root
+// ("" if there is none).
+int64_t memory_limit_of_groups(std::string_view groups,
+                               function_ref<std::string(const std::string& path)> text_of);
 
 }  // namespace ashlar

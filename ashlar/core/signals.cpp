@@ -66,13 +66,14 @@ StopSignals::StopSignals() {
 
 StopSignals::~StopSignals() {
   for (const int number : kSignals) signal(number, requested() ? SIG_IGN : SIG_DFL);
+  caught = 0;
 }
 
-bool StopSignals::requested() const {
+bool StopSignals::requested() {
   return caught != 0;
 }
 
-const char* StopSignals::name() const {
+const char* StopSignals::name() {
   return caught == 0 ? "" : sigabbrev_np(caught);
 }
 

@@ -12,8 +12,9 @@ class StopSignals {
   StopSignals();
   ~StopSignals();  // after a stop further signals are ignored: the process is about to end
   StopSignals(const StopSignals&) = delete;
-  bool requested() const;
-  const char* name() const;  // of the first signal that came; "" if none did
+  // Of the object that lives, from anywhere in the process; false where none does.
+  static bool requested();
+  static const char* name();  // of the first signal that came; "" if none did
 };
 
 }  // namespace ashlar

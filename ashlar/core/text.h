@@ -22,6 +22,9 @@ std::string format_duration(double seconds);  // 75.2 -> "1m15s"
 std::string format_thousands(int64_t value);  // 8840488784 -> "8,840,488,784"
 // A number of exactly so many lower-case hexadecimal digits, at most 16; nullopt for other text.
 std::optional<uint64_t> parse_hex(std::string_view text, size_t digits);
+// Text of files as a terminal may get it: control characters are '?', so that no byte is a command
+// and it stays on its line; with keep_lines its own newlines stay.
+std::string printable(std::string_view text, bool keep_lines = false);
 // n separators give n + 1 pieces, empty ones included.
 std::vector<std::string> split(std::string_view text, char separator);
 

@@ -14,6 +14,8 @@
 #include "ashlar/core/threads.h"
 
 #include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -141,6 +143,11 @@ std::thread start_thread(std::string_view purpose, std::function<void()> body) {
     ASHLAR_FAIL(kDevice, "starting a thread {}: {}; raise the limit{}", purpose,
                 error.code().message(), kLimits);
   }
+}
+
+void lower_thread_priority() {
+  constexpr int kLowest = 19;
+  setpriority(PRIO_PROCESS, id_t(gettid()), kLowest);  // of this thread alone, on Linux
 }
 
 Threads::Threads(int num_threads) : state_(std::make_unique<State>()) {

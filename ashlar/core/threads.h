@@ -22,6 +22,9 @@ namespace ashlar {
 // processes (ulimit -u, a container's) or of memory.
 std::thread start_thread(std::string_view purpose, std::function<void()> body);
 
+// The calling thread gives way to all others from now on, where the system allows it.
+void lower_thread_priority();
+
 class Threads {
  public:
   // num_threads >= 1; 0 means one per CPU that this process may use (sched_getaffinity).

@@ -64,6 +64,10 @@ TEST(Xxh3, KnownValues) {
   EXPECT_EQ(xxh3_64({}), 0x2D06800538D394C2u);  // of the empty input, seed 0
   const std::vector<std::byte> bytes = pattern(1000);
   EXPECT_NE(xxh3_64(bytes), xxh3_64(std::span(bytes).first(999)));
+  const std::array<uint8_t, 16> of_nothing{0x99, 0xaa, 0x06, 0xd3, 0x01, 0x47, 0x98, 0xd8,
+                                           0x60, 0x01, 0xc3, 0x24, 0x46, 0x8d, 0x49, 0x7f};
+  EXPECT_EQ(xxh3_128({}), of_nothing);
+  EXPECT_NE(xxh3_128(bytes), xxh3_128(std::span(bytes).first(999)));
 }
 
 }  // namespace

@@ -382,6 +382,14 @@ TEST(MemoryFiles, SpellingsOfAPathAreOne) {
             "remove_all /: Device or resource busy");
 }
 
+TEST(Visibility, IsThatOfANetworkWhereTheFileSystemIsNotKnownAsLocal) {
+  EXPECT_EQ(posix_files()->visibility_s("/proc"), kNetworkVisibility_s);
+  EXPECT_EQ(posix_files()->visibility_s("/nowhere/at/all"), kNetworkVisibility_s);
+  EXPECT_EQ(posix_files(5)->visibility_s("/proc"), 5);
+  EXPECT_EQ(posix_files(0)->visibility_s("/proc"), 0);
+  EXPECT_EQ(memory_files()->visibility_s("x"), 0);
+}
+
 TEST(Paths, JoinAndParent) {
   EXPECT_EQ(join("a", "b"), "a/b");
   EXPECT_EQ(join("a/", "b"), "a/b");

@@ -42,6 +42,13 @@ TEST(ParseJson, RefusesDuplicateKeysWithTheirPlace) {
             "some.json: not valid JSON at byte 27: the key 'c' stands twice");
 }
 
+TEST(ParseJson, ValuesAreAtMostSoMany) {
+  const auto parse = [](std::string_view text) { parse_json(text, "x", ErrorKind::kData, 4); };
+  EXPECT_NO_THROW(parse("[1, {\"a\": 2}]"));
+  EXPECT_EQ(testing_support::message_of(ErrorKind::kData, [&] { parse("[1, {\"a\": 2}, 3]"); }),
+            "x: not valid JSON at byte 16: more than 4 values");
+}
+
 TEST(ParseJson, DepthIsAtMost32) {
   const auto nested = [](size_t depth) {
     return std::string(depth, '[') + std::string(depth, ']');

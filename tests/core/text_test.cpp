@@ -88,6 +88,12 @@ TEST(ParseHex, TakesLowerCaseDigitsOfTheGivenNumber) {
   EXPECT_EQ(parse_hex("10000000000000000", 17), std::nullopt);  // more than 64 bits
 }
 
+TEST(Printable, NoByteIsACommandOfATerminal) {
+  EXPECT_EQ(printable("a\x1b[2Jb\r\n\x7f\xc2\x9bz"), "a?[2Jb?????z");
+  EXPECT_EQ(printable("two\nlines\t", true), "two\nlines?");
+  EXPECT_EQ(printable("gr\xc3\xbc\xc3\x9f"), "gr\xc3\xbc\xc3\x9f");
+}
+
 TEST(Split, KeepsEmptyPieces) {
   EXPECT_EQ(split("a,b,c", ','), (Names{"a", "b", "c"}));
   EXPECT_EQ(split(",a,", ','), (Names{"", "a", ""}));
