@@ -52,4 +52,14 @@ std::string first_said(Group& ranks, std::string_view text, std::string_view lab
   return "";
 }
 
+void wait_together(Group& ranks, function_ref<bool(double seconds)> done, std::string_view label) {
+  constexpr double kTurn_s = 0.2;
+  for (bool here = false;;) {
+    here = here || done(kTurn_s);
+    int64_t waiting = !here;
+    add_up(ranks, std::span(&waiting, 1), label);
+    if (waiting == 0) return;
+  }
+}
+
 }  // namespace ashlar::comm

@@ -23,4 +23,9 @@ std::vector<std::string> all_said(Group& ranks, std::string_view text, std::stri
 // The text of the lowest rank whose text is not empty; "" if all are.
 std::string first_said(Group& ranks, std::string_view text, std::string_view label);
 
+// Returns when done() has said true on every rank, however long that takes: what only some ranks
+// wait for, such as a disk, passes no time-out of collectives.  done() waits no longer than it is
+// told before it answers; it is not asked again once it said true.
+void wait_together(Group& ranks, function_ref<bool(double seconds)> done, std::string_view label);
+
 }  // namespace ashlar::comm
