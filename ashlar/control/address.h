@@ -1,0 +1,64 @@
+// Where a rank listens for its children: a socket on all interfaces with a port that the system
+// chooses, and the text that tells other ranks how to reach it.
+//
+//   "NODE PORT ADDRESS[,ADDRESS...]"   NODE: host name and boot id, equal on one machine
+//
+// The addresses are those of the interfaces that are up: IPv4 first, then IPv6, without link-local
+// ones; the loopback's only if there is no other.  An interface can be named instead, as
+// btl_tcp_if_include does for Open MPI and NCCL_SOCKET_IFNAME for NCCL.
+//
+// Errors   kComm: no socket, no address, an interface that is not there (names those that are), or
+//          a text that is none of these.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ashlar::control {
+
+inline constexpr size_t kMaxAddressText = 512;
+
+// Owns a file descriptor.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Socket();
+  int fd() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+class Listener {
+ public:
+  explicit Listener(const std::string& interface_name = "");  // "": all that are up
+  const std::string& address() const { return address_; }     // at most kMaxAddressText bytes
+  int fd() const { return socket_.fd(); }
+
+ private:
+  Socket socket_;
+  std::string address_;
+};
+
+struct Address {
+  std::string node;
+  uint16_t port = 0;
+  std::vector<std::string> hosts;  // numeric, IPv4 or IPv6
+  std::string host_name() const { return node.substr(0, node.find('/')); }
+};
+Address parse_address(const std::string& text);
+
+// For make_tree: a number for every rank, equal where the node is the same.
+std::vector<int> nodes_of(std::span<const Address> addresses);
+
+}  // namespace ashlar::control
