@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ashlar/kernels/update.h"
+#include "ashlar/tensor/pieces.h"
 
 namespace ashlar::optim {
 namespace {
@@ -123,16 +124,15 @@ std::vector<LogicalTensor> state_tensors(const Parameter& p) {
   return {named("exp_avg"), named("exp_avg_sq")};
 }
 
-std::vector<Piece> Optimizer::pieces(bool split_among_copies) const {
-  std::vector<Piece> list;
+std::vector<Piece> Optimizer::pieces(bool to_write) const {
+  std::vector<KeptTensor> kept;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor held[] = {states_[i].first, states_[i].second};
     const std::vector<LogicalTensor> names = state_tensors(parameters_[i]);
     for (size_t state = 0; state < names.size(); ++state)
-      for (Piece& piece : pieces_of(parameters_[i], names[state], held[state], split_among_copies))
-        list.push_back(std::move(piece));
+      kept.push_back({&parameters_[i], names[state], held[state]});
   }
-  return list;
+  return to_write ? pieces_to_write(kept) : pieces_of(kept);
 }
 
 }  // namespace ashlar::optim

@@ -41,8 +41,8 @@ class Optimizer {
   int64_t num_steps() const { return num_steps_; }
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  // optim.<state>.<parameter>, in the parameter's own coordinates; see pieces_of.
-  std::vector<Piece> pieces(bool split_among_copies = false) const;
+  // optim.<state>.<parameter>, in the parameter's own coordinates; to_write: see pieces_to_write.
+  std::vector<Piece> pieces(bool to_write = false) const;
 
  private:
   void adamw(const kernels::Context&, double lr, double grad_scale) const;

@@ -46,9 +46,7 @@ void for_each_box(const std::vector<std::vector<Portion>>& dims, size_t dim, Box
   }
 }
 
-}  // namespace
-
-std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share& share) {
+std::vector<Placement> without_shapes(const nn::ParameterInfo& info, const nn::Share& share) {
   if (info.cuts.empty()) {
     const nn::Fraction copies = copies_of(info, share);
     return {{info.shape, {Box::whole(info.shape)}, copies.index, copies.count}};
@@ -62,7 +60,7 @@ std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share
     const int num_parts = share.heads.count * share.head_buckets;
     for (int i = 0; i < num_parts; ++i) {
       part.heads = {i, num_parts};
-      for (const Placement& placement : placements(of_one, part))
+      for (const Placement& placement : without_shapes(of_one, part))
         list[0].boxes.insert(list[0].boxes.end(), placement.boxes.begin(), placement.boxes.end());
     }
     return list;
@@ -74,6 +72,18 @@ std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share
     list.back().boxes.push_back(part);
   };
   for_each_box(portions_by_dim(info, share), 0, box, {}, add);
+  return list;
+}
+
+}  // namespace
+
+std::vector<Placement> placements(const nn::ParameterInfo& info, const nn::Share& share) {
+  std::vector<Placement> list = without_shapes(info, share);
+  const bool all_in_one = list.size() == 1 && !info.share_after_share;
+  for (Placement& place : list)
+    place.local_shape = place.boxes.size() == 1 ? place.boxes[0].length
+                        : all_in_one            ? local_shape(info, share)
+                                                : Shape{place.numel()};
   return list;
 }
 

@@ -19,6 +19,8 @@ struct Placement {
   Shape global_shape;
   std::vector<Box> boxes;  // of the logical tensor, one after another in memory
   int copy = 0, num_copies = 1;
+  // Extents of all boxes together, as they lie in memory; a vector where they are no one shape.
+  Shape local_shape{};
   int64_t numel() const {
     int64_t sum = 0;
     for (const Box& box : boxes) sum += box.length.numel();

@@ -196,7 +196,7 @@ void RankModel::sum_partial(Allocator& allocator) {
 }
 
 void RankModel::shard_state(Allocator& allocator) {
-  zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, groups_, *model_);
+  zero_ = std::make_unique<Zero>(ctx_, allocator, parallel_, recipe_.optim, groups_, *model_);
 }
 
 // --- a step ---

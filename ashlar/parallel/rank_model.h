@@ -37,6 +37,7 @@
 #include "ashlar/optim/matrices.h"
 #include "ashlar/parallel/mesh.h"
 #include "ashlar/parallel/pp.h"
+#include "ashlar/parallel/shards.h"
 #include "ashlar/parallel/step_loads.h"
 #include "ashlar/parallel/tsp.h"
 #include "ashlar/spec/recipe.h"
@@ -120,12 +121,14 @@ class RankModel {
 
   // The parts of the trained tensors kept here: values and, valid from reduce on, gradients.
   const std::vector<Parameter>& parameters() const;
+  // How ZeRO cuts the unit among the ranks that share it.
+  const Shards& shards_of(int64_t unit) const;
   // Balancing biases of the blocks here: whole, and equal on all ranks of the stage.
   std::vector<Piece> buffers() const;
   // Into checkpoints, for all ranks of the stage.
   bool writes_buffers() const { return groups_.model().rank() == 0; }
   // Parameters and buffers as a checkpoint sees them.  to_write: what this rank writes, so that all
-  // ranks together write each element once.
+  // ranks together write each element once (pieces_to_write).
   std::vector<Piece> pieces(bool to_write) const;
   // Every trained tensor and every buffer of the whole model, wherever it is kept: what it is, no
   // boxes, no data.

@@ -2,6 +2,7 @@
 #include "ashlar/nn/init.h"
 #include "ashlar/parallel/rank_model.h"
 #include "ashlar/parallel/zero.h"
+#include "ashlar/tensor/pieces.h"
 
 namespace ashlar::parallel {
 
@@ -11,7 +12,7 @@ void RankModel::initialize() {
   };
   for (size_t i = 0; i < parameters().size(); ++i) {
     const Parameter& p = parameters()[i];
-    for (const Piece& piece : pieces_of(p, p.logical, p.value)) fill(zero_->infos()[i], piece);
+    for (const Piece& piece : pieces_of({&p, p.logical, p.value})) fill(zero_->infos()[i], piece);
   }
   model_->weights().for_each(
       [&](const nn::ParameterInfo& info, const Tensor& value, const Tensor&) {
@@ -37,11 +38,14 @@ std::vector<Piece> RankModel::buffers() const {
   return list;
 }
 
+const Shards& RankModel::shards_of(int64_t unit) const {
+  return zero_->shards_of(unit);
+}
+
 std::vector<Piece> RankModel::pieces(bool to_write) const {
-  std::vector<Piece> list;
-  for (const Parameter& p : parameters())
-    for (Piece& piece : pieces_of(p, p.logical, p.value, to_write))
-      list.push_back(std::move(piece));
+  std::vector<KeptTensor> kept;
+  for (const Parameter& p : parameters()) kept.push_back({&p, p.logical, p.value});
+  std::vector<Piece> list = to_write ? pieces_to_write(kept) : pieces_of(kept);
   if (to_write && !writes_buffers()) return list;
   for (Piece& piece : buffers()) list.push_back(std::move(piece));
   return list;

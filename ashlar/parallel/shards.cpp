@@ -20,8 +20,8 @@ Range intersect(const Range& a, const Range& b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-Shards::Shards(std::vector<int64_t> unit_numel, int num_ranks, ShardLayout layout,
-               int64_t bucket_numel, int64_t align)
+Shards::Shards(std::vector<int64_t> unit_numel, std::span<const Stretch> tensors, int num_ranks,
+               ShardLayout layout, int64_t bucket_numel, int64_t align)
     : unit_numel_(std::move(unit_numel)),
       num_ranks_(num_ranks),
       layout_(layout),
@@ -34,7 +34,7 @@ Shards::Shards(std::vector<int64_t> unit_numel, int num_ranks, ShardLayout layou
     unit_begin_.push_back(total);
     total += numel;
   }
-  share_ = round_up(ceil_div(total, num_ranks_), align_);
+  if (layout_ == ShardLayout::kContiguous) cuts_ = even_cuts(tensors, total, num_ranks_, align_);
 }
 
 int64_t Shards::num_buckets(int64_t unit) const {
@@ -48,11 +48,12 @@ Range Shards::bucket(int64_t unit, int64_t index) const {
 Range Shards::piece(int64_t unit, int64_t index, int rank) const {
   const Range whole = bucket(unit, index);
   if (layout_ == ShardLayout::kContiguous) {
-    const int64_t begin = rank * share_ - unit_begin_[size_t(unit)];  // in the unit; maybe outside
     // Ranks in order cut the bucket in order, those before and after it in empty pieces at its
     // ends.
-    const auto inside = [&](int64_t at) { return std::clamp(at, whole.begin, whole.end); };
-    return {inside(begin), inside(begin + share_)};
+    const auto cut = [&](int r) {
+      return std::clamp(cuts_[size_t(r)] - unit_begin_[size_t(unit)], whole.begin, whole.end);
+    };
+    return {cut(rank), cut(rank + 1)};
   }
   const int64_t blocks = whole.size() / align_;
   const auto cut = [&](int64_t r) { return whole.begin + blocks * r / num_ranks_ * align_; };
@@ -62,8 +63,9 @@ Range Shards::piece(int64_t unit, int64_t index, int rank) const {
 std::vector<Range> Shards::kept(int64_t unit, int rank) const {
   std::vector<Range> ranges;
   if (layout_ == ShardLayout::kContiguous) {  // pieces of buckets that touch
-    const int64_t begin = rank * share_ - unit_begin_[size_t(unit)];
-    const Range all = intersect({begin, begin + share_}, {0, unit_numel_[size_t(unit)]});
+    const int64_t unit_begin = unit_begin_[size_t(unit)];
+    const Range mine{cuts_[size_t(rank)] - unit_begin, cuts_[size_t(rank) + 1] - unit_begin};
+    const Range all = intersect(mine, {0, unit_numel_[size_t(unit)]});
     if (!all.empty()) ranges.push_back(all);
     return ranges;
   }

@@ -1,8 +1,9 @@
 // Which rank keeps which elements of a flat state: ZeRO's arithmetic, without ranks or memory.
 //
 // The state is a row of units (nn/model.h), T elements long.
-//   contiguous   rank r keeps [r q, (r+1) q) of the whole row, q = T / N rounded up to `align`;
-//                where parameters, units and buckets begin plays no part (ZAYA1, arXiv 2511.17127)
+//   contiguous   the row is cut into N stretches of about the same weight, at multiples of `align`
+//                and preferably at rows or experts of its tensors (tensor/cuts.h); where units and
+//                buckets begin plays no part (ZAYA1, arXiv 2511.17127, cuts anywhere)
 //   bucketed     every bucket is cut evenly, at multiples of `align`: a rank keeps a slice of each
 // Buckets are the parts of a unit that one collective moves: equal, but for the last of a unit.
 #pragma once
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "ashlar/spec/recipe.h"
+#include "ashlar/tensor/cuts.h"
 
 namespace ashlar::parallel {
 
@@ -25,9 +27,10 @@ Range intersect(const Range& a, const Range& b);  // empty: begin == end
 
 class Shards {
  public:
-  // unit_numel: multiples of align.  bucket_numel: at least 1; rounded up to a multiple of align.
-  Shards(std::vector<int64_t> unit_numel, int num_ranks, ShardLayout layout, int64_t bucket_numel,
-         int64_t align);
+  // unit_numel: multiples of align.  tensors: where they lie in the whole row, ascending.
+  // bucket_numel: at least 1; rounded up to a multiple of align.
+  Shards(std::vector<int64_t> unit_numel, std::span<const Stretch> tensors, int num_ranks,
+         ShardLayout layout, int64_t bucket_numel, int64_t align);
 
   int num_ranks() const { return num_ranks_; }
   int64_t num_units() const { return int64_t(unit_numel_.size()); }
@@ -43,7 +46,8 @@ class Shards {
   std::vector<int64_t> unit_numel_, unit_begin_;
   int num_ranks_;
   ShardLayout layout_;
-  int64_t bucket_numel_, align_, share_ = 0;  // share_: q
+  int64_t bucket_numel_, align_;
+  std::vector<int64_t> cuts_;  // of the whole row: rank r keeps [cuts_[r], cuts_[r + 1])
 };
 
 }  // namespace ashlar::parallel

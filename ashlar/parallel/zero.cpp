@@ -49,8 +49,8 @@ nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int n
           .slot_dtype = packed ? types.activation : types.stream};
 }
 
-Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, const Groups& groups,
-           nn::Model& model)
+Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec,
+           const OptimSpec& optim, const Groups& groups, nn::Model& model)
     : gather_ctx_{.device = ctx.device, .threads = ctx.threads},
       model_(model),
       stage_(groups.data().size() == 1 ? 0 : int(spec.zero)),
@@ -59,11 +59,11 @@ Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec, c
       slots_are_read_(!packed_ || model.weights().share.units.cuts > 0),
       mesh_(groups.mesh()),
       ends_(groups.ends()),
-      families_{make_family(spec, groups.data(), kWhole),
-                make_family(spec, groups.heads_data(), kHeads),
-                make_family(spec, groups.cuts_data(), kWidths),
-                make_family(spec, groups.experts_data(), kExperts),
-                make_family(spec, groups.data(), kEmbedding)},
+      families_{make_family(spec, optim, groups.data(), kWhole),
+                make_family(spec, optim, groups.heads_data(), kHeads),
+                make_family(spec, optim, groups.cuts_data(), kWidths),
+                make_family(spec, optim, groups.experts_data(), kExperts),
+                make_family(spec, optim, groups.data(), kEmbedding)},
       units_(size_t(model.num_units())),
       blocks_(size_t(model.spec().num_blocks())),
       counts_(size_t(groups.data().size())) {

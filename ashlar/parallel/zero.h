@@ -62,8 +62,9 @@ nn::ModelMemory model_memory(const kernels::Context&, const ParallelSpec&, int n
 
 class Zero final : public nn::Residency {
  public:
-  Zero(const kernels::Context&, Allocator&, const ParallelSpec&, const Groups& groups,
-       nn::Model& model);
+  // optim: says how much state an element has, by which contiguous shards are made even.
+  Zero(const kernels::Context&, Allocator&, const ParallelSpec&, const OptimSpec& optim,
+       const Groups& groups, nn::Model& model);
 
   int stage() const { return stage_; }
   // Who shares the unit: the group, and how it is cut among its ranks.
@@ -118,7 +119,9 @@ class Zero final : public nn::Residency {
   enum FamilyIndex : size_t { kWhole, kHeads, kWidths, kExperts, kEmbedding };
   FamilyIndex index_of(int64_t unit) const;
   const Family& family_of(int64_t unit) const { return families_[index_of(unit)]; }
-  Family make_family(const ParallelSpec&, comm::Group& ranks, FamilyIndex index) const;
+  Family make_family(const ParallelSpec&, const OptimSpec&, comm::Group& ranks,
+                     FamilyIndex index) const;
+  std::vector<Stretch> row_of(const OptimSpec&, std::span<const int64_t> unit_numel) const;
 
   bool sharded() const { return stage_ > 0; }
   // Whether the unit's operands stay as they are when its whole weights go.

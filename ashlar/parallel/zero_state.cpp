@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ashlar/optim/optimizer.h"
 #include "ashlar/parallel/zero.h"
 
 namespace ashlar::parallel {
@@ -16,14 +17,44 @@ Zero::FamilyIndex Zero::index_of(int64_t unit) const {
   return split.embedding && unit == units.size() - 1 ? kEmbedding : kWhole;
 }
 
-Zero::Family Zero::make_family(const ParallelSpec& spec, comm::Group& ranks,
+// The tensors of the units that have elements, as they lie one after another, each element weighing
+// as much as it has of state: the value, and one moment or two.
+std::vector<Stretch> Zero::row_of(const OptimSpec& optim,
+                                  std::span<const int64_t> unit_numel) const {
+  std::vector<int64_t> unit_begin;
+  int64_t total = 0;
+  for (const int64_t numel : unit_numel) {
+    unit_begin.push_back(total);
+    total += numel;
+  }
+  if (total == 0) return {};
+  const nn::ModelWeights& weights = model_.weights();
+  std::vector<Stretch> row;
+  size_t next = 0;
+  weights.for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
+    if (info.buffer) return;
+    const nn::FlatRange& at = model_.flat().ranges[next++];
+    if (unit_numel[size_t(at.unit)] == 0) return;
+    std::vector<Parameter> one{parameter_of(info, model_.types().stream)};
+    optim::apply_spec(optim, one);
+    const int64_t begin = unit_begin[size_t(at.unit)] + at.offset;
+    row.push_back({begin, begin + at.numel, local_shape(info, weights.share), 0,
+                   1 + int64_t(optim::state_tensors(one[0]).size())});
+  });
+  std::sort(row.begin(), row.end(),
+            [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
+  return row;
+}
+
+Zero::Family Zero::make_family(const ParallelSpec& spec, const OptimSpec& optim, comm::Group& ranks,
                                FamilyIndex index) const {
   std::vector<int64_t> numel = model_.flat().unit_numel;
   for (size_t u = 0; u < numel.size(); ++u)
     if (index_of(int64_t(u)) != index) numel[u] = 0;
   const int64_t width = size_of(model_.types().stream);
+  const std::vector<Stretch> row = row_of(optim, numel);
   return {&ranks,
-          Shards(std::move(numel), ranks.size(), spec.zero_layout,
+          Shards(std::move(numel), row, ranks.size(), spec.zero_layout,
                  std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width),
           index == kExperts  ? int(spec.ep)
           : index == kHeads  ? num_head_shares(spec, model_.spec())
@@ -103,6 +134,7 @@ void Zero::add_parameter(const nn::ParameterInfo& info, const Placement& place,
                          const Tensor& gradient) {
   Parameter& p = parameters_.emplace_back(parameter_of(info, model_.types().stream));
   p.boxes = place.boxes;
+  p.local_shape = place.local_shape;
   p.begin = range.begin - at.offset;
   p.end = range.end - at.offset;
   p.value = value;
@@ -112,6 +144,7 @@ void Zero::add_parameter(const nn::ParameterInfo& info, const Placement& place,
   const int data_copies = sharded() ? 1 : ranks.size();
   p.copy = place.copy * data_copies + (sharded() ? 0 : ranks.rank());
   p.num_copies = place.num_copies * data_copies;
+  p.keepers = int(index_of(at.unit));
   infos_.push_back(info);
 }
 

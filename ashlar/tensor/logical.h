@@ -23,6 +23,9 @@ struct Piece {
   LogicalTensor logical;
   Box box;
   Tensor data;  // box.length elements, row-major
+  // Where the memory of `data` has gaps, as pieces_to_write makes it: elements from one index of a
+  // dim to the next, for each dim.  0-d: it has none.
+  Shape strides{};
 };
 
 enum class OptimizerKind : uint8_t { kAdamW, kMuon };
@@ -43,8 +46,11 @@ struct Parameter {
   // num_matrices: the experts of a stack.
   int64_t num_matrices = 1;
   int64_t halves = 1;  // 2: each of them is two, one over the other, that may be taken apart
-  // num_copies ranks keep these very elements, and this one is number `copy` of them.
-  int copy = 0, num_copies = 1;
+  // num_copies ranks keep these very elements, and this one is number `copy` of them.  Parameters
+  // of equal num_copies and `keepers` are kept by the same ranks.
+  int copy = 0, num_copies = 1, keepers = 0;
+  // Extents of the elements of all boxes together, as they lie in memory: what rows are.
+  Shape local_shape{};
 };
 
 // One matrix of a Muon parameter.
@@ -57,12 +63,5 @@ MatrixShape matrix_shape(const Shape& global_shape, int64_t num_matrices);
 inline MatrixShape matrix_shape(const Parameter& p) {
   return matrix_shape(p.logical.global_shape, p.num_matrices);
 }
-
-// What a checkpoint sees of `data`, which holds the elements that this rank keeps of `parameter`
-// (its value, a moment of it) and is called `named`: one piece per contiguous box, in element
-// order.  split_among_copies: only this copy's share of them, so that all copies together write
-// each element once.
-std::vector<Piece> pieces_of(const Parameter& parameter, const LogicalTensor& named,
-                             const Tensor& data, bool split_among_copies = false);
 
 }  // namespace ashlar

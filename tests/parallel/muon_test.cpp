@@ -7,6 +7,7 @@
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/optim/optimizer.h"
+#include "ashlar/tensor/pieces.h"
 #include "muon_layouts.h"
 #include "tests/optim/optim_test_util.h"
 #include "tests/support/malloc_count.h"
@@ -126,7 +127,7 @@ void expect_same_bits(const Layout& layout, MuonMode mode, DType compute,
     side.run(machine, optimizer, kSteps);
     for (const Piece& piece : optimizer.pieces()) expect_piece(expected, piece, where);
     for (const Parameter& p : side.parameters)
-      for (const Piece& piece : pieces_of(p, p.logical, p.value))
+      for (const Piece& piece : pieces_of({&p, p.logical, p.value}))
         expect_piece(expected, piece, where);
   });
 }

@@ -15,6 +15,7 @@
 #include "ashlar/nn/loss.h"
 #include "ashlar/parallel/rank_model.h"
 #include "ashlar/tensor/box_order.h"
+#include "ashlar/tensor/pieces.h"
 #include "tests/nn/golden.h"
 #include "tests/support/values.h"
 
@@ -149,7 +150,7 @@ struct Element {
 inline std::vector<Element> elements_of_gradients(const RankModel& model) {
   std::vector<Element> elements;
   for (const Parameter& p : model.parameters())
-    for (const Piece& piece : pieces_of(p, p.logical, p.gradient)) {
+    for (const Piece& piece : pieces_of({&p, p.logical, p.gradient})) {
       const Shape& shape = p.logical.global_shape;
       for (int64_t i = 0; i < piece.data.numel(); ++i)
         elements.push_back({p.logical.name, shape.numel(), index_in_tensor(shape, piece.box, i),
