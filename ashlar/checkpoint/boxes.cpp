@@ -74,4 +74,28 @@ void Runs::next() {
   }
 }
 
+void Runs::seek(int64_t from) {
+  int64_t low = 0, high = count_;  // positions grow with the index
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    move_to(middle);
+    if (from_ + length_ > from)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  move_to(low);
+}
+
+void Runs::move_to(int64_t index) {
+  index_ = index;
+  for (int d = outer_dims_ - 1; d >= 0; --d) {
+    const int64_t at = d > 0 ? index % extent_[d] : index;  // count_ itself lies behind the last
+    index /= extent_[d];
+    from_ += (at - at_[d]) * from_stride_[d];
+    to_ += (at - at_[d]) * to_stride_[d];
+    at_[d] = at;
+  }
+}
+
 }  // namespace ashlar::checkpoint

@@ -27,8 +27,11 @@ class Runs {
   int64_t to() const { return to_; }
   int64_t length() const { return length_; }  // of every run
   void next();
+  // Goes to the first run that ends behind position `from`; done() if none does.
+  void seek(int64_t from);
 
  private:
+  void move_to(int64_t index);
   int outer_dims_ = 0;
   int64_t index_ = 0, count_ = 1, length_ = 1, from_ = 0, to_ = 0;
   std::array<int64_t, Shape::kMaxDims> extent_{}, at_{}, from_stride_{}, to_stride_{};

@@ -1,4 +1,5 @@
-// How it works.  This file is the caller's side; save_threads.cpp is that of the two threads.
+// How it works.  This file is the caller's side; save_threads.cpp and read_back_thread.cpp are that
+// of the threads.
 //
 //   constructor      lease (leader), remains of killed processes, newest good step; then threads
 //   save()           make_job(): plan, room on the disk, arena if there is none yet.  Then the Job
@@ -12,12 +13,12 @@
 // be tried again.  mutex_ guards what the header says, with one condition variable for all waits.
 #include "ashlar/checkpoint/checkpointer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <chrono>
 
 #include "ashlar/checkpoint/raise.h"
 #include "ashlar/checkpoint/retention.h"
+#include "ashlar/core/process.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/threads.h"
 
@@ -25,10 +26,18 @@ namespace ashlar::checkpoint {
 namespace {
 
 constexpr int64_t kReserveBytes = int64_t(16) << 20;
-constexpr size_t kMaxJobs = 2;  // as many snapshots as the arena is made for
+constexpr size_t kMaxJobs = 2;       // as many snapshots as the arena is made for
+constexpr int64_t kMemoryShare = 4;  // of memory: a quarter, for the arenas of all local writers
 
-int64_t quarter_of_memory() {
-  return int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE)) / 4;
+// A snapshot is the chunks of all files; an empty file passes through one too.
+int64_t arena_chunks(const SavePlan& plan, const CheckpointOptions& options) {
+  int64_t snapshot = 0;
+  for (const FilePlan& file : plan.files)
+    snapshot += std::max<int64_t>(1, num_chunks(file.file.size_bytes));
+  const int64_t most = options.arena_bytes > 0
+                           ? options.arena_bytes
+                           : memory_limit_bytes() / kMemoryShare / options.local_writers;
+  return std::clamp<int64_t>(2 * snapshot, 2, std::max<int64_t>(2, most / kChunkBytes));
 }
 
 // Creates the root first: the lease lies in it.
@@ -49,17 +58,24 @@ Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOption
   ASHLAR_REQUIRE(options_.keep >= 1, kConfig, "checkpoint.keep is {}; expected at least 1",
                  options_.keep);
   if (leads()) {
-    lease_.emplace(files_, root_, log_);
-    collect_stale(files_, root_, log_);
+    lease_.emplace(files_, root_, log_, options_.lease);
+    doors_.emplace(lease_->fence(), lease_->holder(), options_.lease.now);
+    collect_stale(lease_->fence(), log_);
+    doors_->open_all();
     // Checks what loading the step does not read; after a kill all of it, which may have been cut
     // short in ways that sizes do not show.
-    recover(lease_->taken_over() ? VerifyLevel::kDeep : VerifyLevel::kFiles);
+    const bool killed = lease_->taken_over();
+    recover(killed && !options_.check_together ? VerifyLevel::kDeep : VerifyLevel::kFiles);
+    unchecked_ =
+        killed && options_.check_together && newest_ && !is_verified(files_, root_, *newest_);
   }
   if (options_.run_id.empty()) options_.run_id = newest_ ? newest_->run_id : to_text(random_id());
-  // From here on the writer thread refreshes the lease.
+  planner_.emplace(options_.run_id, options_.writer + 1, options_.num_writers);
   writer_ = start_thread("that writes checkpoints", [this] { write_loop(); });
   try {
     copier_ = start_thread("that copies checkpoints", [this] { copy_loop(); });
+    if (leads() || options_.channel)
+      reader_ = start_thread("that reads checkpoints back", [this] { read_loop(); });
   } catch (const Error&) {
     stop();
     throw;
@@ -69,7 +85,7 @@ Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOption
 Checkpointer::~Checkpointer() {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return jobs_.empty(); });
+    changed_.wait(lock, [&] { return is_quiet(); });
     for (const SaveFailure& failure : failures_) log_.warn("{}", failure.error.what());
   }
   stop();
@@ -83,6 +99,7 @@ void Checkpointer::stop() {
   }
   changed_.notify_all();
   if (copier_.joinable()) copier_.join();
+  if (reader_.joinable()) reader_.join();
   writer_.join();
 }
 
@@ -97,11 +114,24 @@ StepReader Checkpointer::open_newest() const {
   return StepReader(files_, ref->directory);
 }
 
+std::optional<StepRef> Checkpointer::unchecked() const {
+  const std::lock_guard lock(mutex_);
+  return unchecked_ ? newest_ : std::nullopt;
+}
+
+void Checkpointer::accept_newest() {
+  const std::optional<StepRef> good = unchecked();
+  ASHLAR_ASSERT(good);
+  record_verified(lease_->fence(), *good);
+  const std::lock_guard lock(mutex_);
+  unchecked_ = false;
+}
+
 void Checkpointer::reject_newest(const std::string& reason) {
   ASHLAR_ASSERT(newest() && idle());
   const StepRef bad = *newest();
   log_.warn("{} is not usable: {}", bad.directory, reason);
-  record_bad(files_, root_, bad, reason);
+  record_bad(lease_->fence(), bad, reason);
   recover(VerifyLevel::kDeep);  // one step was worse than it looked: trust no other by its looks
 }
 
@@ -109,9 +139,9 @@ std::shared_ptr<Checkpointer::Job> Checkpointer::make_job(const SaveRequest& req
                                                           const Id& attempt) {
   check_step(request.step);
   auto job = std::make_shared<Job>();
-  job->plan =
-      make_save_plan(request, options_.run_id, attempt, options_.writer + 1, options_.num_writers);
+  job->plan = planner_->plan(request, attempt);
   job->plan.manifest.writer_version = options_.writer_version;
+  job->times.add(Phase::kPlan, job->start);
   job->stats.step = request.step;
   job->stats.bytes = job->plan.bytes;
   job->before_commit = request.before_commit;
@@ -121,18 +151,16 @@ std::shared_ptr<Checkpointer::Job> Checkpointer::make_job(const SaveRequest& req
 }
 
 // Ends a save that did not begin.  The other writers do not know yet and may be writing: the leader
-// notes their directory for remove_abandoned(), a follower tells the leader by part-W.error.
+// notes their directory for remove_abandoned(), a follower tells the leader.
 void Checkpointer::refuse(const SaveRequest& request, const Error& error) {
   if (leads()) {
+    if (linked()) options_.channel->decide({request.attempt, request.step, false, error.what()});
     const std::lock_guard lock(mutex_);
     abandoned_.push_back(join(root_, tmp_name(request.step, to_text(request.attempt))));
     return;
   }
-  SavePlan nothing;
-  nothing.step = request.step;
-  nothing.attempt = request.attempt;
-  nothing.writer = options_.writer + 1;
-  StepWriter(files_, root_, nothing, options_.retry_delay_s, log_).report_failure(error.what());
+  if (linked()) return options_.channel->fail(request.attempt, request.step, error.what());
+  report_in_directory(request.step, request.attempt, error.what());
 }
 
 void Checkpointer::save(const SaveRequest& request) {
@@ -148,10 +176,15 @@ void Checkpointer::save(const SaveRequest& request) {
     log_.warn("{}", error.what());  // the leader reports it
     return;
   }
-  job->start = start;
+  if (linked()) {
+    options_.channel->begin(job->plan.attempt, request.step);
+    options_.channel->status(job->plan.attempt, Phase::kWait);
+  }
+  const Clock::time_point planned = Clock::now();
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return jobs_.size() < kMaxJobs; });
+    job->times.add(Phase::kWait, planned);
     last_step_ = request.step;
     jobs_.push_back(job);
     to_copy_.push_back(job);
@@ -170,14 +203,21 @@ void Checkpointer::before_update() {
   job->stats.blocked_s += seconds_since(start);
 }
 
-void Checkpointer::drain() {
+bool Checkpointer::wait_for_place(double seconds) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return jobs_.empty(); });
+  return changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                           [&] { return jobs_.size() < kMaxJobs; });
+}
+
+bool Checkpointer::drain(double seconds) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                           [&] { return is_quiet(); });
 }
 
 void Checkpointer::wait() {
-  drain();
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return is_quiet(); });
   if (failures_.empty()) return;
   const Error oldest = std::move(failures_.front().error);
   failures_.erase(failures_.begin());
@@ -204,17 +244,18 @@ int Checkpointer::consecutive_failures() const {
 
 bool Checkpointer::idle() const {
   const std::lock_guard lock(mutex_);
-  return jobs_.empty();
+  return is_quiet();
 }
 
 void Checkpointer::recover(VerifyLevel level) {
-  Recovery recovery = find_newest(files_, root_, level, Who::kHolder, log_);
+  Recovery recovery = find_newest(lease_->fence(), level, log_);
   for (const RejectedStep& rejected : recovery.rejected) {
     log_.warn("setting {} aside under {}/{}", rejected.ref.directory, root_, kBadDirectory);
-    quarantine(files_, root_, rejected.ref);
+    quarantine(lease_->fence(), rejected.ref);
   }
   const std::lock_guard lock(mutex_);
   newest_ = recovery.newest;
+  unchecked_ = false;
   last_step_ = newest_ ? newest_->step : -1;
 }
 
@@ -252,14 +293,17 @@ void Checkpointer::check_room(const SavePlan& plan) {
 }
 
 void Checkpointer::take_arena(const SavePlan& plan) {
-  if (arena_) return;
-  int64_t chunks = 0;
-  for (const FilePlan& file : plan.files)
-    chunks += std::max<int64_t>(1, num_chunks(file.file.size_bytes));  // an empty file passes too
-  const int64_t limit = options_.max_arena_bytes > 0 ? options_.max_arena_bytes
-                                                     : quarter_of_memory() / options_.local_writers;
-  arena_ = std::make_unique<ChunkArena>(
-      std::clamp<int64_t>(2 * chunks, 2, std::max<int64_t>(2, limit / kChunkBytes)));
+  if (!arena_) arena_ = std::make_unique<ChunkArena>(arena_chunks(plan, options_));
+}
+
+void Checkpointer::prepare(const SaveRequest& like) {
+  ASHLAR_ASSERT(idle());
+  take_arena(planner_->plan(like, random_id()));
+  {
+    const std::lock_guard lock(mutex_);
+    to_touch_ = true;
+  }
+  changed_.notify_all();
 }
 
 }  // namespace ashlar::checkpoint

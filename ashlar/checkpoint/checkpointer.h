@@ -6,14 +6,16 @@
 //     catch (const Error& error) { if (error.kind() != kCorrupt) throw;
 //                                  checkpoints.reject_newest(error.what()); }
 //   }
+//   checkpoints.prepare({...});                             the first save is as quick as any
 //   each step:  forward, backward;  checkpoints.before_update();  update;  checkpoints.save({...});
 //   checkpoints.wait();                                     before a clean exit
 //
 // save() plans and returns; one thread copies the tensors into an arena in chunks of 4 MiB, a
-// second hashes, writes, syncs and commits.  before_update() waits only until the copy is done.
-// The arena is taken once, at the first save: room for two snapshots, or less where that passes
-// the limit; a snapshot that does not fit waits for the disk instead of failing.  At most two
-// saves are under way.
+// second hashes, writes, syncs and commits; a third reads the step back, with low priority, before
+// older ones are removed.  before_update() waits only until the copy is done.
+// The arena is taken once, by prepare() or else at the first save: room for two snapshots, or less
+// where that passes the limit; a snapshot that does not fit waits for the disk instead of failing.
+// At most two saves are under way.
 //
 // Several writers   N processes (or threads) write one step together, each its own boxes; no tensor
 // travels between them.  Each makes a Checkpointer on the same root, a directory that all of them
@@ -23,19 +25,24 @@
 // waits for the parts of the others (parts.h), proves that all boxes together tile every tensor,
 // and commits.
 //   The others, the followers, have neither newest() nor open_newest(): the leader's directory is
-// to be opened by all.  A follower's save ends when its part is written, and its wait() returns
-// then; whether the step exists is known when the leader's wait() has returned, so before an end
-// or a restart all meet after that.  A follower's failure is logged and counted there and reported
-// by the leader: its step fails with "writer W of N: ...", W counted from 1 as in names of files.
-// A writer that is not heard of for part_timeout_s fails the step likewise.
+// to be opened by all.  A follower's failure is logged and counted there and reported by the
+// leader: its step fails with "writer W of N: ...", W counted from 1 as in names of files.
+//   With a channel (save_channel.h) parts, failures and the verdict travel over it: a follower's
+// save ends with the verdict, reading back is shared by all, and a writer that makes no progress
+// for part_timeout_s fails the step, by name and with what it is doing.
+//   Without one, or when it breaks, parts go through the directory: a follower's save ends when its
+// part is written, and its wait() returns then; whether the step exists is known when the leader's
+// wait() has returned, so before an end or a restart all meet after that.  A writer that is not
+// heard of for part_timeout_s fails the step.
 //
 // Errors   of a save in the background wait for take_failures(), or for wait(), which throws the
 //          oldest that nobody took: kStorage "step S is not saved: STAGE: PATH: ...".  The
 //          attempt's files are removed; the next save starts afresh, whatever became of the one
 //          before.  save() throws what keeps its own step from beginning; a synchronous one all of
 //          it.  Several writers: kCorrupt names tensor and element that no writer, or two, have.
-//          The constructor: kConfig if another process trains into the root, kCorrupt if the root
-//          has steps but none is good.
+//          The constructor: kConfig if another process trains into the root (lease.h), kCorrupt if
+//          the root has steps but none is good.  A save: kConfig if another process has taken the
+//          root over, since this one was silent too long; no later save can succeed.
 // Threads  one caller.  The tensors of the last save must outlive this object or wait().
 #pragma once
 
@@ -51,8 +58,11 @@
 #include <vector>
 
 #include "ashlar/checkpoint/chunk_arena.h"
+#include "ashlar/checkpoint/doors.h"
 #include "ashlar/checkpoint/lease.h"
+#include "ashlar/checkpoint/read_back.h"
 #include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/save_channel.h"
 #include "ashlar/checkpoint/save_plan.h"
 #include "ashlar/checkpoint/step_reader.h"
 #include "ashlar/checkpoint/step_writer.h"
@@ -68,11 +78,16 @@ struct CheckpointOptions {
   bool async = true;                      // false: save() returns when the step is committed
   std::string run_id;                     // "": that of the newest step, else a new one
   std::string writer_version = "ashlar";  // of the program, for the manifest
-  int64_t max_arena_bytes = 0;            // 0: a quarter of the machine's memory / local_writers
-  int local_writers = 1;                  // of this step on this machine
-  double retry_delay_s = 0.05;            // before the second try of a failed write
-  int writer = 0, num_writers = 1;        // of each step; writers from 1 on need the run_id
-  double part_timeout_s = 600;            // the leader's wait for the others, from its last file on
+  int64_t arena_bytes = 0;          // 0: two snapshots, at most a quarter of memory / local_writers
+  int local_writers = 1;            // of this step on this machine
+  double retry_delay_s = 0.05;      // before the second try of a failed write
+  int writer = 0, num_writers = 1;  // of each step; writers from 1 on need the run_id
+  double part_timeout_s = 600;      // the leader's wait for the others, from its last file on;
+                                    // with a channel: while the slowest makes no progress
+  SaveChannel* channel = nullptr;   // of this rank among the writers; it outlives this object
+  int64_t read_back_bytes_per_s = 0;  // most that one rank reads of a step after its commit; 0: any
+  bool check_together = false;  // after a kill all writers read the newest step: see unchecked()
+  LeaseOptions lease = {};
 };
 
 struct SaveStats {
@@ -84,6 +99,8 @@ struct SaveStats {
   double commit_s = 0;   // index, manifest, COMMIT, rename
   double total_s = 0;    // from save() until committed
   std::string directory;
+  // Of every writer with a channel, of the leader alone without.
+  std::vector<RankTimes> ranks;
 };
 
 struct SaveFailure {
@@ -104,14 +121,26 @@ class Checkpointer {
   // The newest step turned out to be damaged: it is recorded and set aside, and the next older good
   // step takes its place; kCorrupt if there is none.  Not while a save is under way.
   void reject_newest(const std::string& reason);
+  // With check_together: the newest step, if a holder that was killed left it, so that all writers
+  // are to read it, each a part (verify.h); then either accept_newest or reject_newest.  Without,
+  // the constructor has read it.
+  std::optional<StepRef> unchecked() const;
+  void accept_newest();
 
   // Steps must increase: kConfig if `step` is not newer than every step there is.  kStorage if the
   // disk has too little room: 1.05 times the bytes of this writer's files and 16 MiB; the leader
   // asks for room for the files of all, if the request tells what is whole.
   void save(const SaveRequest& request);
   void before_update();
-  void drain();  // until no save is under way; throws nothing
-  void wait();   // drain(); throws the oldest failure that nobody took
+  // Takes the arena for requests like this one.  A thread then touches its pages, as long as there
+  // is no save, so that the first one finds memory that the system need not clear.
+  void prepare(const SaveRequest& like);
+  // Waits at most so long until save() need not wait for an earlier one; says whether it need not.
+  bool wait_for_place(double seconds);
+  // Waits at most so long until no save is under way, and none is being read back; says whether
+  // that is so.  Throws nothing.
+  bool drain(double seconds);
+  void wait();  // until that is so; throws the oldest failure that nobody took
 
   // The saves that were committed, and those that failed, since the last call, oldest first.  A
   // follower has none: the leader knows what became of a step.
@@ -124,12 +153,13 @@ class Checkpointer {
   const std::string& run_id() const { return options_.run_id; }
 
  private:
-  // What the caller shares with the two threads:
+  // What the caller shares with the threads:
   //
   //   caller    save(): plans, queues a Job in to_copy_
   //   copier_   to_copy_ -> chunks of the arena, queued in filled_
-  //   writer_   filled_ -> files; commits a step after its last chunk and retires old ones, or
-  //             (a follower) writes its part of the step
+  //   writer_   filled_ -> files; commits a step after its last chunk, or (a follower) tells its
+  //             part of the step
+  //   reader_   reads a committed step back, or (a follower) its share of one, and retires old ones
   //
   // The members from jobs_ to stop_ are used under mutex_; a Job's plan is fixed before it is
   // queued.
@@ -137,9 +167,14 @@ class Checkpointer {
     SavePlan plan;
     SaveStats stats;
     std::function<void()> before_commit;
-    Clock::time_point start;
-    std::unique_ptr<StepWriter> writer;  // the writer thread's; null once it failed
-    std::optional<Error> error;          // the writer thread's
+    Clock::time_point start = Clock::now();
+    PhaseRecorder times{start};
+    // The writer thread's:
+    std::unique_ptr<StepWriter> writer;  // null once it failed
+    std::optional<Error> error;
+    bool leader_tells = false;      // the error is the leader's verdict
+    std::optional<AllParts> parts;  // the leader's, from the channel
+    int64_t written = 0;
   };
   // One filled chunk on its way to the disk.
   struct Filled {
@@ -151,6 +186,7 @@ class Checkpointer {
 
   // The caller's side.
   bool leads() const { return options_.writer == 0; }
+  bool is_quiet() const { return jobs_.empty() && !to_retire_ && !retiring_; }
   bool idle() const;
   std::shared_ptr<Job> make_job(const SaveRequest& request, const Id& attempt);
   void refuse(const SaveRequest& request, const Error& error);
@@ -162,22 +198,32 @@ class Checkpointer {
 
   // The threads' side: save_threads.cpp.
   void copy_loop();
+  void touch_arena(std::unique_lock<std::mutex>& lock);
   void copy(const std::shared_ptr<Job>& job);
   void write_loop();
-  void refresh_lease();  // if it is due
   void write(const Filled& filled);
   template <typename F>
   void guarded(Job& job, F&& body);
   void begin(Job& job);
   void write_chunk(Job& job, const Filled& filled);
   void give_up(Job& job);
+  bool linked() const { return options_.channel && !options_.channel->broken(); }
   void await_parts(Job& job);
+  void await_parts_in_directory(Job& job);
+  void await_verdict_on_failure(const Job& job);
+  void report_in_directory(int64_t step, const Id& attempt, std::string_view why);
+  void see(const Job& job, int child, const Witness& witness);
   void prepare_commit(Job& job);
   void commit(Job& job);
   void publish_part(Job& job);
+  void publish_in_directory(Job& job);
+  void decide(const Job& job);
   void fail(int64_t step, const Error& error);
   void finish(const std::shared_ptr<Job>& job);
+  void read_loop();
   void retire();
+  std::optional<std::string> read_back(const StepRef& step);
+  ReadBackResult read_share(const SaveTree::Task& task);
   void stop();  // ends the threads
   void remove_abandoned();
 
@@ -185,8 +231,9 @@ class Checkpointer {
   std::string root_;
   CheckpointOptions options_;
   Log& log_;
-  std::optional<Lease> lease_;                  // the leader's
-  Clock::time_point refreshed_ = Clock::now();  // the writer thread's
+  std::optional<Lease> lease_;          // the leader's
+  std::optional<Doors> doors_;          // likewise
+  std::optional<SavePlanner> planner_;  // from the constructor on
   std::unique_ptr<ChunkArena> arena_;
 
   mutable std::mutex mutex_;
@@ -196,12 +243,16 @@ class Checkpointer {
   std::deque<Filled> filled_;
   std::vector<std::shared_ptr<Job>> committed_;  // the leader's, until they are taken
   std::vector<SaveFailure> failures_;            // likewise
-  std::optional<StepRef> newest_, previous_;
+  std::optional<StepRef> newest_;
+  bool to_retire_ = false,
+       retiring_ = false;                // a step was committed: old ones may go, or are going
+  std::vector<IndexFile> newest_files_;  // of newest_, if it was saved here
   int64_t last_step_ = -1;
+  bool unchecked_ = false;  // newest_, as unchecked() says
   int consecutive_failures_ = 0;
-  std::vector<std::string> abandoned_;  // attempts in which a slow follower may still write
-  bool stop_ = false;
-  std::thread copier_, writer_;
+  std::vector<std::string> abandoned_;    // attempts in which a slow follower may still write
+  bool stop_ = false, to_touch_ = false;  // to_touch_: the arena's pages, before the first save
+  std::thread copier_, writer_, reader_;
 };
 
 }  // namespace ashlar::checkpoint

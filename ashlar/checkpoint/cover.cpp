@@ -3,18 +3,23 @@
 // addition.  A row of n elements from offset o in dim d weighs g^o + ... + g^(o + n - 1) =
 // g^o (g^n - 1) / (g - 1), and a box the product over its dims, so that its cost does not depend on
 // how many elements it has.  (g - 1) is inverted once per generator.
-//   The sweep is for naming an element, and is exact.  It cuts dim 0 into slabs at all borders of
-// the boxes; in a slab the boxes that span it are the same everywhere, so one coordinate, the
-// slab's first, stands for all of it, and check() goes down to the next dim with those boxes.
-// Below the last dim one box must be left.
+//   The sweep is for naming an element, once hashes differ.  It cuts dim 0 into slabs at all
+// borders of the boxes; in a slab the boxes that span it are the same everywhere, so one
+// coordinate, the slab's first, stands for all of it, and check() goes down to the next dim with
+// those boxes.  Below the last dim one box must be left.  With cuts along all dims that grows like
+// a power of the number of boxes, which a file may choose: after kMaxSteps the sweep says that much
+// without an element.
 #include "ashlar/checkpoint/cover.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "ashlar/checkpoint/boxes.h"
+#include "ashlar/checkpoint/layout.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/rng.h"
 
@@ -55,7 +60,7 @@ std::string element_text(std::span<const int64_t> at) {
 // it.
 class Sweep {
  public:
-  Sweep(const Shape& shape, std::span<const Box> boxes)
+  Sweep(const Shape& shape, std::span<const Box* const> boxes)
       : shape_(shape), boxes_(boxes), at_(size_t(shape.ndim()), 0) {}
 
   std::optional<std::string> check(int d, const std::vector<int>& active) {
@@ -63,8 +68,11 @@ class Sweep {
       if (active.size() == 1) return std::nullopt;
       if (active.empty()) return fmt::format("element {} is in no box", element_text(at_));
       return fmt::format("element {} is in boxes {} and {}", element_text(at_),
-                         to_text(boxes_[size_t(active[0])]), to_text(boxes_[size_t(active[1])]));
+                         to_text(*boxes_[size_t(active[0])]), to_text(*boxes_[size_t(active[1])]));
     }
+    if (steps_ > kMaxSteps)
+      return fmt::format("its {} boxes do not tile it; too many to name an element", boxes_.size());
+    steps_ += int64_t(active.size());
     std::vector<int> by_begin = active;
     std::stable_sort(by_begin.begin(), by_begin.end(),
                      [&](int a, int b) { return begin_of(a, d) < begin_of(b, d); });
@@ -82,6 +90,7 @@ class Sweep {
       std::erase_if(spanning, [&](int box) { return end_of(box, d) <= begin; });
       while (next < by_begin.size() && begin_of(by_begin[next], d) == begin)
         spanning.push_back(by_begin[next++]);
+      steps_ += int64_t(spanning.size()) + 1;
       at_[size_t(d)] = begin;
       if (auto error = check(d + 1, spanning)) return error;
     }
@@ -90,13 +99,16 @@ class Sweep {
   }
 
  private:
-  int64_t begin_of(int box, int d) const { return boxes_[size_t(box)].offset[d]; }
+  static constexpr int64_t kMaxSteps = 5'000'000;  // well below a second
+
+  int64_t begin_of(int box, int d) const { return boxes_[size_t(box)]->offset[d]; }
   int64_t end_of(int box, int d) const {
-    return boxes_[size_t(box)].offset[d] + boxes_[size_t(box)].length[d];
+    return boxes_[size_t(box)]->offset[d] + boxes_[size_t(box)]->length[d];
   }
   const Shape& shape_;
-  std::span<const Box> boxes_;
+  std::span<const Box* const> boxes_;
   std::vector<int64_t> at_;
+  int64_t steps_ = 0;
 };
 
 }  // namespace
@@ -135,14 +147,31 @@ CoverHash CoverHasher::operator()(const Box& box) const {
   return hash;
 }
 
-std::optional<std::string> find_cover_error(const Shape& shape, std::span<const Box> boxes) {
-  std::vector<int> filled;
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    ASHLAR_ASSERT(inside(boxes[i], shape));
-    if (boxes[i].length.numel() > 0) filled.push_back(int(i));
+std::optional<std::string> find_cover_error(const Shape& shape, size_t num_boxes,
+                                            function_ref<const Box&(size_t)> box_of) {
+  const Id seed = random_id();  // so that nobody can make boxes that its generators take for others
+  uint64_t number = 0;
+  std::memcpy(&number, seed.data(), sizeof(number));
+  const CoverHasher hash(number, "", shape.ndim());
+  CoverHash found;
+  std::vector<const Box*> filled;
+  for (size_t i = 0; i < num_boxes; ++i) {
+    const Box& box = box_of(i);
+    ASHLAR_ASSERT(inside(box, shape));
+    if (box.length.numel() == 0) continue;
+    found += hash(box);
+    filled.push_back(&box);
   }
-  if (shape.numel() == 0) return std::nullopt;  // boxes inside an empty shape are empty
-  return Sweep(shape, boxes).check(0, filled);
+  if (found == hash(Box::whole(shape))) return std::nullopt;  // an empty shape has boxes of 0
+  std::vector<int> all(filled.size());
+  std::iota(all.begin(), all.end(), 0);
+  auto error = Sweep(shape, filled).check(0, all);
+  ASHLAR_ASSERT(error);  // the sweep is exact
+  return error;
+}
+
+std::optional<std::string> find_cover_error(const Shape& shape, std::span<const Box> boxes) {
+  return find_cover_error(shape, boxes.size(), [&](size_t i) -> const Box& { return boxes[i]; });
 }
 
 }  // namespace ashlar::checkpoint

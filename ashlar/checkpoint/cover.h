@@ -6,7 +6,8 @@
 //        the whole shape iff they tile it, but for a chance below (sum of extents) / p per lane;
 //        there are two lanes.  Sums over tensors and ranks add up.  An empty box adds 0; a scalar
 //        adds w.
-// Cost   O(ndim * log extent) per box; the sweep is O(n log n) for cuts along one dim.
+// Cost   O(ndim * log extent) per box.  The sweep, which names what is wrong, is O(n log n) for
+//        cuts along one dim and ends after a bounded number of steps.
 #pragma once
 
 #include <array>
@@ -16,6 +17,7 @@
 #include <string>
 #include <string_view>
 
+#include "ashlar/core/function_ref.h"
 #include "ashlar/tensor/shape.h"
 
 namespace ashlar::checkpoint {
@@ -41,8 +43,11 @@ class CoverHasher {
   std::array<Lane, 2> lanes_;
 };
 
-// The exact check: what is wrong with the boxes as a tiling of `shape`, naming an element; nullopt
-// if they tile it.  Every box must lie inside the shape.
+// What is wrong with the boxes as a tiling of `shape`, naming an element where the sweep finds one
+// in its steps; nullopt if the hashes, of generators drawn anew for every call, say that they tile
+// it.  Every box must lie inside the shape.  box_of(i) is the i-th of num_boxes.
+std::optional<std::string> find_cover_error(const Shape& shape, size_t num_boxes,
+                                            function_ref<const Box&(size_t)> box_of);
 std::optional<std::string> find_cover_error(const Shape& shape, std::span<const Box> boxes);
 
 }  // namespace ashlar::checkpoint

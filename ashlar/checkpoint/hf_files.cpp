@@ -11,6 +11,7 @@
 #include "ashlar/checkpoint/hf_names.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
+#include "ashlar/core/text.h"
 #include "ashlar/tensor/tensor.h"
 
 namespace ashlar::checkpoint {
@@ -134,18 +135,6 @@ class Opener {
 };
 
 }  // namespace
-
-std::string printable(std::string_view name) {
-  std::string text(name);
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const bool c1 = byte == 0xC2 && i + 1 < text.size() &&  // U+0080 to U+009F
-                    static_cast<unsigned char>(text[i + 1]) < 0xA0;
-    if (byte < ' ' || byte == 127 || c1) text[i] = '?';
-    if (c1) text[++i] = '?';
-  }
-  return text;
-}
 
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kShown = 5;

@@ -56,9 +56,6 @@ bool is_hf_readable(DType dtype);  // BF16, F16, F32, F64
 // kData: a directory, a device.
 bool is_plain_file(FileSystem& files, const std::string& path);
 
-// Control characters, which a foreign name may hold, as '?': messages stay on one line.
-std::string printable(std::string_view name);
-
 // "a, b, c and 4 more", printable: at most five names.
 std::string listed(const std::vector<std::string>& names);
 

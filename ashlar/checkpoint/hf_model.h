@@ -1,27 +1,22 @@
 // A Hugging Face model directory: config.json and safetensors files, whole or sharded by an index,
 // in the native or the legacy layout.  Reads any box of any tensor under its native name, with
-// conversion; writes whole models.
+// conversion; hf_write.h writes whole models.
 //
 // Source   docs/formats/model.md.
-// Errors   Reading: kData, one line, for a directory that is not a complete and consistent model:
+// Errors   kData, one line, for a directory that is not a complete and consistent model:
 //          missing, unexpected or duplicate tensors, shapes that contradict the config (both are
 //          named), element types other than BF16, F16, F32, F64, an lm_head.weight that is not the
 //          embedding.  The files are data; nothing in them is executed.
-//          Writing: kConfig if the target exists, kData if the tensors are not the model's.
 // Threads  One HfModel may be read from by several threads.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "ashlar/checkpoint/hf_config.h"
 #include "ashlar/checkpoint/hf_names.h"
 #include "ashlar/core/files.h"
-#include "ashlar/core/log.h"
 #include "ashlar/tensor/logical.h"
 
 namespace ashlar::checkpoint {
@@ -49,20 +44,5 @@ class HfModel {
   explicit HfModel(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-struct HfWriteOptions {
-  HfLayout layout = HfLayout::kNative;
-  DType dtype = DType::kBF16;  // or kF32, kF64; balancing biases are never less than F32
-  int64_t max_file_bytes = 5'000'000'000;         // of tensors; above it: shards and an index
-  std::map<std::string, std::string> files = {};  // name -> content, such as tokenizer.model's
-  Log* log = nullptr;                             // for a progress line
-};
-
-// Writes `directory` with config.json, generation_config.json and the tensors: one whole piece for
-// each of tensors_of(spec), in any order, F64, F32 or BF16.  All is written to DIRECTORY.tmp
-// (what a killed run left there is removed), synced and renamed: the target is complete or absent.
-void write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-                    TensorsOf tensors_of, std::span<const Piece> tensors,
-                    const HfWriteOptions& options);
 
 }  // namespace ashlar::checkpoint

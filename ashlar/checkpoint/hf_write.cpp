@@ -1,66 +1,47 @@
+// How it works.  write_all() lists the tensors of the files (sources_of), cuts the list into files
+// (cut_into_files) and writes one file after another.  Of a file:
+//
+//   write_shard   makes header and room, and lists, for each tensor of the file, the ranges of
+//                 native tensors that its rows are (parts)
+//   slabs         these ranges in the order in which the reader has them, at most kSlabElements at
+//                 a time; each worker reads one, in the type of the file, and writes it where it
+//                 belongs: write_range() goes through the groups of rows of FileRows
+//
+// So no more is in memory than a slab for each worker, and what the reader takes for it.
+#include "ashlar/checkpoint/hf_write.h"
+
 #include <algorithm>
-#include <cstring>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "ashlar/checkpoint/hf_files.h"
-#include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/checkpoint/tensor_slabs.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
-constexpr int64_t kChunkBytes = 4 << 20;  // converted and written at a time
-
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// One tensor of a file, and the pieces that its rows are of, or the buffer that it is.
+// One tensor of a file: rows of native tensors, or a buffer.
 struct Source {
   FileTensor tensor;
-  DType dtype;                            // in the file
-  std::vector<const Piece*> pieces = {};  // as many as tensor.rows
+  DType dtype;  // in the file
   std::optional<FileBuffer> buffer = {};
   int64_t bytes() const { return tensor.shape.numel() * size_of(dtype); }
 };
 
-std::vector<Source> sources_of(const ModelSpec& spec, TensorsOf tensors_of,
-                               std::span<const Piece> pieces, const HfWriteOptions& options) {
-  std::map<std::string_view, const Piece*> by_name;
-  for (const Piece& piece : pieces)
-    ASHLAR_REQUIRE(by_name.emplace(piece.logical.name, &piece).second, kData,
-                   "tensor {} is given twice; expected every tensor of the model once",
-                   piece.logical.name);
-  const std::vector<LogicalTensor> natives = tensors_of(spec, options.dtype);
-  std::vector<const Piece*> found;
-  for (const LogicalTensor& tensor : natives) {
-    const auto at = by_name.find(tensor.name);
-    ASHLAR_REQUIRE(at != by_name.end(), kData,
-                   "tensor {} is missing; expected the {} tensors of the model", tensor.name,
-                   natives.size());
-    const Piece& piece = *at->second;
-    ASHLAR_REQUIRE(piece.logical.global_shape == tensor.global_shape, kData,
-                   "tensor {} has shape {}; the model's sizes give {}", tensor.name,
-                   piece.logical.global_shape.to_string(), tensor.global_shape.to_string());
-    ASHLAR_ASSERT(piece.box == Box::whole(tensor.global_shape));
-    ASHLAR_ASSERT(piece.data.device == Device::kCpu &&
-                  piece.data.numel() == tensor.global_shape.numel());
-    found.push_back(&piece);
-  }
-  ASHLAR_REQUIRE(by_name.size() == natives.size(), kData,
-                 "{} tensors are given; expected only the {} of the model", by_name.size(),
-                 natives.size());
+std::vector<Source> sources_of(const ModelSpec& spec, std::span<const LogicalTensor> natives,
+                               HfLayout layout) {
   std::vector<Source> sources;
   const HfNames names = names_of(keys_of(spec));
-  for (FileTensor& tensor : file_tensors(natives, spec.blocks, options.layout, names)) {
+  for (FileTensor& tensor : file_tensors(natives, spec.blocks, layout, names)) {
     const DType dtype = natives[tensor.rows[0].native].dtype;
-    Source source{.tensor = std::move(tensor), .dtype = dtype};
-    for (const FileRows& rows : source.tensor.rows) source.pieces.push_back(found[rows.native]);
-    sources.push_back(std::move(source));
+    sources.push_back({.tensor = std::move(tensor), .dtype = dtype});
   }
   for (const FileBuffer& buffer : file_buffers(spec.blocks, names))
     sources.push_back({.tensor = {buffer.name, buffer.buffer->shape(*buffer.mixer), {}},
@@ -89,13 +70,23 @@ std::vector<std::vector<Source>> cut_into_files(std::vector<Source> sources,
   return shards;
 }
 
+// What a range of a native tensor is of a file: the rows, and where the file's tensor begins.
+struct Target {
+  const FileRows* rows;
+  int64_t file_offset, part_begin;  // bytes; the first element of the part in the native tensor
+  int64_t row_elements;
+};
+
 class Writer {
  public:
-  Writer(FileSystem& files, const std::string& directory, const HfWriteOptions& options,
-         int64_t total)
-      : files_(files), directory_(directory) {
-    if (options.log) progress_.emplace(*options.log, "writing " + directory, total, "B");
-  }
+  Writer(FileSystem& files, const std::string& directory, const TensorReader& reader,
+         std::span<const LogicalTensor> natives, const HfWriteOptions& options)
+      : files_(files),
+        directory_(directory),
+        reader_(reader),
+        natives_(natives),
+        options_(options),
+        buffers_(size_t(num_workers(options.num_threads))) {}
 
   void write_shard(const std::string& name, const std::vector<Source>& sources) {
     std::vector<TensorSpec> specs;
@@ -108,11 +99,25 @@ class Writer {
     const auto file = files_.create(join(directory_, name));
     file->reserve(plan.file_bytes);
     file->write_at(bytes_of(plan.header), 0);
+    std::vector<Target> targets;
+    std::vector<Range> parts;       // as many
+    std::vector<LogicalTensor> of;  // the native tensors of the parts
     for (size_t n = 0; n < sources.size(); ++n) {
       const int64_t begin = plan.data_begin + plan.entries[n].begin;
-      sources[n].buffer ? write_buffer(*file, begin, sources[n])
-                        : write_tensor(*file, begin, sources[n]);
+      if (sources[n].buffer) write_buffer(*file, begin, sources[n]);
+      for (const FileRows& rows : sources[n].tensor.rows) {
+        const LogicalTensor& native = natives_[rows.native];
+        const Shape& shape = sources[n].tensor.shape;
+        const int64_t count = native.global_shape.numel() / rows.num_parts;
+        parts.push_back({parts.size(), rows.part * count, count});
+        targets.push_back({&rows, begin, rows.part * count, shape.numel() / shape[0]});
+        of.push_back(native);
+      }
     }
+    for_each_slab(cut_into_slabs(of, parts, reader_), options_.num_threads, options_.log,
+                  "writing " + join(directory_, name), [&](const Slab& slab, int worker) {
+                    write_slab(*file, slab, of, targets, buffers_[size_t(worker)]);
+                  });
     file->sync();
     file->close();
   }
@@ -128,60 +133,67 @@ class Writer {
   }
 
  private:
-  void write_tensor(File& file, int64_t offset, const Source& source) {
-    const int64_t row_elements = source.tensor.shape.numel() / source.tensor.shape[0];
-    for (size_t i = 0; i < source.pieces.size(); ++i) {
-      const Tensor& data = source.pieces[i]->data;
-      const FileRows& rows = source.tensor.rows[i];
-      const int64_t together = rows.each * row_elements;
-      // The parts of a tensor are equal, and lie one after the other along dim 0.
-      const int64_t count = data.numel() / rows.num_parts;
-      std::byte* from = data.data + rows.part * count * size_of(data.dtype);
-      for (int64_t group = 0; group < count / together; ++group) {
-        const int64_t to = (group * rows.stride + rows.begin) * row_elements;
-        write_elements(file, offset + to * size_of(source.dtype), source.dtype,
-                       {from, data.dtype, Device::kCpu, Shape{together}});
-        from += together * size_of(data.dtype);
-      }
+  void write_slab(File& file, const Slab& slab, std::span<const LogicalTensor> of,
+                  std::span<const Target> targets, std::vector<double>& buffer) const {
+    int64_t used = 0;  // elements of 8 bytes, so that each range is aligned for every type
+    std::vector<int64_t> begin;
+    for (const Range& range : slab) {
+      begin.push_back(used);
+      used += (range.count * size_of(of[range.tensor].dtype) + 7) / 8;
+    }
+    buffer.resize(std::max(buffer.size(), size_t(used)));
+    std::vector<Piece> pieces;
+    std::vector<Tensor> data;
+    for (size_t n = 0; n < slab.size(); ++n) {
+      const LogicalTensor& native = of[slab[n].tensor];
+      data.push_back({reinterpret_cast<std::byte*>(buffer.data() + begin[n]), native.dtype,
+                      Device::kCpu, Shape{slab[n].count}});
+      add_pieces(native, slab[n], data.back(), pieces);
+    }
+    reader_.read(pieces);
+    for (size_t n = 0; n < slab.size(); ++n)
+      write_range(file, slab[n], targets[slab[n].tensor], data[n]);
+  }
+
+  static void write_range(File& file, const Range& range, const Target& target,
+                          const Tensor& data) {
+    const FileRows& rows = *target.rows;
+    const int64_t together = rows.each * target.row_elements, bytes = size_of(data.dtype);
+    const std::byte* from = data.data;
+    const int64_t first = range.first - target.part_begin, end = first + range.count;
+    // Where the rows of the part lie one after another, one write has them all.
+    const bool dense = rows.each == rows.stride;
+    for (int64_t i = first; i < end;) {
+      const int64_t run = dense ? end - i : std::min(end - i, together - i % together);
+      const int64_t row = i / together * rows.stride + rows.begin;
+      const int64_t to = row * target.row_elements + i % together;
+      file.write_at({from, size_t(run * bytes)}, target.file_offset + to * bytes);
+      from += run * bytes;
+      i += run;
     }
   }
 
-  void write_buffer(File& file, int64_t offset, const Source& source) {
+  static void write_buffer(File& file, int64_t offset, const Source& source) {
     std::vector<float> values(size_t(source.tensor.shape.numel()));
     source.buffer->buffer->fill(*source.buffer->mixer, values);
-    auto* data = reinterpret_cast<std::byte*>(values.data());
-    write_elements(file, offset, source.dtype,
-                   {data, DType::kF32, Device::kCpu, source.tensor.shape});
-  }
-
-  // As elements of `dtype`.
-  void write_elements(File& file, int64_t offset, DType dtype, const Tensor& data) {
-    const int64_t to_size = size_of(dtype), chunk = kChunkBytes / to_size;
-    for (int64_t done = 0; done < data.numel(); done += chunk) {
-      const int64_t n = std::min(chunk, data.numel() - done);
-      std::byte* from = data.data + done * size_of(data.dtype);
-      if (data.dtype != dtype) {
-        buffer_.resize(size_t(n * to_size));
-        copy_convert({from, data.dtype, Device::kCpu, Shape{n}},
-                     {buffer_.data(), dtype, Device::kCpu, Shape{n}});
-        from = buffer_.data();
-      }
-      file.write_at({from, size_t(n * to_size)}, offset + done * to_size);
-      if (progress_) progress_->advance(n * to_size);
-    }
+    file.write_at(std::as_bytes(std::span(values)), offset);
   }
 
   FileSystem& files_;
   std::string directory_;
-  std::optional<Progress> progress_;
-  std::vector<std::byte> buffer_;
+  const TensorReader& reader_;
+  std::span<const LogicalTensor> natives_;
+  const HfWriteOptions& options_;
+  std::vector<std::vector<double>> buffers_;  // of each worker
 };
 
 void write_all(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-               std::vector<Source> sources, const HfWriteOptions& options) {
+               TensorsOf tensors_of, const TensorReader& reader, const HfWriteOptions& options) {
+  const std::vector<LogicalTensor> natives = tensors_of(spec, options.dtype);
+  std::vector<Source> sources = sources_of(spec, natives, options.layout);
   int64_t total = 0;
   for (const Source& source : sources) total += source.bytes();
-  Writer writer(files, directory, options, total);
+  Writer writer(files, directory, reader, natives, options);
   const auto shards = cut_into_files(std::move(sources), options.max_file_bytes);
   Json weight_map;
   for (size_t n = 0; n < shards.size(); ++n) {
@@ -204,7 +216,7 @@ void write_all(FileSystem& files, const std::string& directory, const ModelSpec&
 }  // namespace
 
 void write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-                    TensorsOf tensors_of, std::span<const Piece> tensors,
+                    TensorsOf tensors_of, const TensorReader& reader,
                     const HfWriteOptions& options) {
   ASHLAR_ASSERT(options.dtype == DType::kBF16 || options.dtype == DType::kF32 ||
                 options.dtype == DType::kF64);
@@ -214,13 +226,12 @@ void write_hf_model(FileSystem& files, const std::string& directory, const Model
   ASHLAR_REQUIRE(!files.stat(target), kConfig,
                  "{}: exists already; expected a new directory: choose another name or remove it",
                  target);
-  std::vector<Source> sources = sources_of(spec, tensors_of, tensors, options);
   const std::string temporary = target + ".tmp";
   files.make_directories(parent_of(target));
   files.remove_all(temporary);
   try {
     files.make_directories(temporary);
-    write_all(files, temporary, spec, std::move(sources), options);
+    write_all(files, temporary, spec, tensors_of, reader, options);
     files.sync_directory(temporary);
     files.rename_new(temporary, target);
   } catch (...) {

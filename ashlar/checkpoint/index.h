@@ -6,7 +6,8 @@
 // checked against its section before memory is taken, every reference, box and byte range against
 // what it points into.
 //
-// Errors  kCorrupt: "PATH: section and element: value found; what is expected".
+// Errors  kCorrupt: "PATH: section and element: value found; what is expected".  build_index:
+//         kConfig for what passes the limits.
 #pragma once
 
 #include <array>
@@ -24,6 +25,10 @@ namespace ashlar::checkpoint {
 
 inline constexpr int kChunkLog2 = 22;
 inline constexpr int64_t kChunkBytes = int64_t(1) << kChunkLog2;  // one CRC each; the unit of I/O
+
+// A reader takes memory for no more; the writer makes no more.
+inline constexpr int64_t kMaxIndexBytes = int64_t(1) << 30;
+inline constexpr int64_t kMaxBlobBytes = int64_t(256) << 20;  // of one extra file
 
 enum class Component : uint16_t { kModel, kOptim, kLoader, kExtra };
 inline constexpr int kNumComponents = 4;
@@ -47,6 +52,7 @@ struct IndexBox {
   Box box;
   int64_t byte_offset = 0;  // from the start of the file; a multiple of the element size
   std::optional<uint32_t> crc;
+  int64_t max_end0 = 0;  // parse_index: where this box or one before it ends in dim 0, at most
 };
 
 struct IndexTensor {
@@ -73,7 +79,14 @@ struct Index {
 };
 
 std::vector<std::byte> build_index(const Index& index);
+// Elements of each section of index.bin, by its number (index_format.h), and the bytes that an
+// index with so many has.
+using SectionCounts = std::array<int64_t, 10>;
+int64_t index_bytes(const SectionCounts& counts);
 Index parse_index(std::span<const std::byte> bytes, const std::string& path);
+
+// The boxes of a parsed tensor that `box` may meet: those between which dim 0 says.  O(log boxes).
+std::span<const IndexBox> boxes_near(const IndexTensor& tensor, const Box& box);
 
 int64_t num_chunks(int64_t size_bytes);  // ceil(size / 4 MiB)
 int64_t bytes_of(const Index& index);    // of all its files

@@ -12,6 +12,7 @@
 #include "ashlar/checkpoint/index_format.h"
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/error.h"
+#include "ashlar/core/rounding.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -174,6 +175,13 @@ std::string_view name_of(Component component) {
   return kNames[int(component)];
 }
 
+int64_t index_bytes(const SectionCounts& counts) {
+  int64_t bytes = kIndexHeaderBytes + kNumSections * kSectionRowBytes;
+  for (uint32_t kind = 1; kind <= kNumSections; ++kind)
+    bytes = round_up(bytes, kSectionAlignment) + counts[kind] * kElementBytes[kind];
+  return bytes;
+}
+
 int64_t num_chunks(int64_t size_bytes) {
   return (size_bytes + kChunkBytes - 1) >> kChunkLog2;
 }
@@ -190,7 +198,16 @@ Component component_of(const Index& index, const IndexTensor& tensor) {
 }
 
 std::vector<std::byte> build_index(const Index& index) {
-  return Builder(index).build();
+  for (const IndexBlob& blob : index.blobs)
+    ASHLAR_REQUIRE(blob.length <= kMaxBlobBytes, kConfig,
+                   "the extra file '{}' has {} bytes; a step takes at most {}", blob.name,
+                   blob.length, kMaxBlobBytes);
+  std::vector<std::byte> bytes = Builder(index).build();
+  ASHLAR_REQUIRE(int64_t(bytes.size()) <= kMaxIndexBytes, kConfig,
+                 "{} of this step has {} bytes; at most {} can be read: its tensors are cut into "
+                 "too many boxes (parallel.zero_layout=contiguous makes fewer)",
+                 kIndexName, bytes.size(), kMaxIndexBytes);
+  return bytes;
 }
 
 }  // namespace ashlar::checkpoint

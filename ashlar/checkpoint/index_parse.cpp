@@ -282,6 +282,7 @@ class Parser {
       const Shape& offset = piece.box.offset;
       max_end = std::max(max_end, offset.ndim() ? offset[0] + piece.box.length[0] : 1);
       expect(take_size(in, "max_end0"), max_end, in, "max_end0");
+      piece.max_end0 = max_end;
       if (!tensor.boxes.empty()) {
         const auto last = tensor.boxes.back().box.offset.dims();
         if (std::lexicographical_compare(offset.dims().begin(), offset.dims().end(), last.begin(),
@@ -382,6 +383,17 @@ class Parser {
 };
 
 }  // namespace
+
+std::span<const IndexBox> boxes_near(const IndexTensor& tensor, const Box& box) {
+  const std::vector<IndexBox>& boxes = tensor.boxes;
+  if (box.offset.ndim() == 0) return boxes;
+  const int64_t begin = box.offset[0], end = begin + box.length[0];
+  const auto first = std::partition_point(
+      boxes.begin(), boxes.end(), [&](const IndexBox& each) { return each.max_end0 <= begin; });
+  const auto last = std::partition_point(
+      first, boxes.end(), [&](const IndexBox& each) { return each.box.offset[0] < end; });
+  return {first, last};
+}
 
 Index parse_index(std::span<const std::byte> bytes, const std::string& path) {
   return Parser(bytes, path).parse();

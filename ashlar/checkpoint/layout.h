@@ -9,7 +9,10 @@
 //   ROOT/.trash-UUID/                             being deleted
 //   ROOT/.bad/step-000000012000-ATTEMPT.json      failed; beside it lie quarantined steps
 //   ROOT/.verified/step-000000012000-ATTEMPT.json passed a deep verification
+//   ROOT/.superseded/step-000000012000-ATTEMPT/   a run went back behind it
 //   ROOT/.lease/trainer.json                      who trains into this root
+//   ROOT/.lease/step-000000012000-ATTEMPT/        who reads the step, and whether it is pinned
+//   ROOT/.lease/fence-TOKEN/                      what that process moves (fence.h)
 #pragma once
 
 #include <array>
@@ -25,10 +28,12 @@ inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kIndexName = "index.bin";
 inline constexpr const char* kLatestName = "LATEST";
 inline constexpr const char* kBadDirectory = ".bad";
+inline constexpr const char* kSupersededDirectory = ".superseded";
 inline constexpr const char* kVerifiedDirectory = ".verified";
 inline constexpr const char* kLeaseDirectory = ".lease";
 inline constexpr const char* kTrashPrefix = ".trash-";
 inline constexpr const char* kTmpPrefix = ".tmp-step-";
+inline constexpr const char* kPartPrefix = "part-";
 
 inline constexpr int64_t kMaxStep = 999'999'999'999;  // 12 digits: lexical order is numeric order
 

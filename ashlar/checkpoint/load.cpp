@@ -1,132 +1,35 @@
-// How it works.  StepReader::load in three parts:
+// How it works.  StepReader::load, on every rank of the exchange (one, where a rank loads alone):
 //
-//   Matcher    compares all that is stored with all that is wanted, and throws before a byte is
-//              written to a destination; so the report names everything that does not match
-//   Transfer   the common part of one stored box and one destination box, as runs that are
-//              contiguous in both; it knows the next byte of the file that it needs
-//   read_file  a heap of transfers by that byte.  It reads the chunk of the foremost transfer, lets
-//              every transfer that needs bytes of the chunk copy them, and goes on
+//   match, check_cover  throw, on all ranks alike, before a byte is written to a destination
+//   Transfer            the common part of one stored box and one destination box, as runs that are
+//                       contiguous in both; it copies what any one chunk has of them
+//   Needs               which chunks have bytes of which transfers: what this rank wants
+//   make_load_plan      who reads which chunks, and the rounds (load_plan.h); from the wants of all
+//   ChunkReader         this rank's share of the chunks, read ahead on threads of its own, which
+//                       also copy what this rank wants of them
+//   Rounds              lot by lot to the ranks that want it; while a round is under way, what the
+//                       one before brought is copied
 //
-// So each chunk that somebody needs is read and checked once, in the order of the file, and no
-// other; the memory is one chunk.  A run may go over the end of a chunk: its transfer keeps how far
-// it is (done_) and returns to the heap.
-#include <fmt/ranges.h>
-
+// So each chunk that somebody wants is read and checked once, in the order of files, and no other.
+// A rank that finds damage goes on with the rounds, without reading, and says so at the end: nobody
+// waits for it in vain, and the damage that is told is the first in the order of files.
+//   Memory: 5 lots of at most 12 MiB, of which 2 take what comes from others: 60 MiB.
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <set>
 
 #include "ashlar/checkpoint/boxes.h"
-#include "ashlar/checkpoint/cover.h"
+#include "ashlar/checkpoint/chunk_reader.h"
+#include "ashlar/checkpoint/load_plan.h"
+#include "ashlar/checkpoint/match.h"
 #include "ashlar/checkpoint/step_reader.h"
 #include "ashlar/core/clock.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
-bool matches_any(std::string_view name, std::span<const std::string> patterns) {
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& pattern) { return matches(name, pattern); });
-}
+constexpr size_t kLotsAlone = 5, kLotsAmongRanks = 3;
 
-bool convertible(DType dtype) {
-  return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16;
-}
-
-std::string some_of(std::span<const std::string> items) {
-  constexpr size_t kMost = 5;
-  std::string text = fmt::format("{}", fmt::join(items.first(std::min(kMost, items.size())), ", "));
-  if (items.size() > kMost) text += fmt::format(" and {} more", items.size() - kMost);
-  return text;
-}
-
-// Compares what is stored with what is wanted, as the options allow.
-class Matcher {
- public:
-  Matcher(const StepReader& reader, const LoadOptions& options)
-      : reader_(reader), options_(options) {}
-
-  LoadReport check(std::span<const Piece> destinations) {
-    std::set<std::string_view> wanted;
-    for (const Piece& piece : destinations) {
-      ASHLAR_ASSERT(piece.data.device == Device::kCpu &&
-                    piece.data.numel() == piece.box.length.numel() &&
-                    inside(piece.box, piece.logical.global_shape));
-      // A tensor may have several destinations, which agree in all that is checked but the box.
-      if (wanted.insert(piece.logical.name).second) check(piece);
-    }
-    for (const IndexTensor& tensor : reader_.index().tensors)
-      if (!tensor.alias && !wanted.contains(tensor.logical.name) && considered(tensor)) {
-        const bool allowed = matches_any(tensor.logical.name, options_.allow_unexpected);
-        (allowed ? report_.unexpected : unexpected_).push_back(tensor.logical.name);
-      }
-    report_.tensors = int64_t(wanted.size() - report_.missing.size());
-    fail_on_findings();
-    return std::move(report_);
-  }
-
- private:
-  bool considered(const IndexTensor& tensor) const {
-    return options_.components.empty() ||
-           std::count(options_.components.begin(), options_.components.end(),
-                      component_of(reader_.index(), tensor)) > 0;
-  }
-
-  void check(const Piece& piece) {
-    const LogicalTensor& wanted = piece.logical;
-    const IndexTensor* stored = reader_.find(wanted.name);
-    if (!stored) {
-      const bool allowed = matches_any(wanted.name, options_.allow_missing);
-      (allowed ? report_.missing : missing_).push_back(wanted.name);
-      return;
-    }
-    if (!(stored->logical.global_shape == wanted.global_shape)) {
-      mismatched_.push_back(fmt::format("{} is {} but {} is wanted", wanted.name,
-                                        stored->logical.global_shape.to_string(),
-                                        wanted.global_shape.to_string()));
-      return;
-    }
-    const DType from = stored->logical.dtype, to = piece.data.dtype;
-    if (from != to) {
-      const bool asked =
-          std::count(options_.cast.begin(), options_.cast.end(), std::pair(from, to));
-      if (asked && convertible(from) && convertible(to))
-        report_.cast.push_back(wanted.name);
-      else
-        mismatched_.push_back(
-            fmt::format("{} is {} but {} is wanted", wanted.name, name_of(from), name_of(to)));
-    }
-    // Whole tensors, whatever part of them is wanted: a hole is damage wherever it lies.
-    std::vector<Box> boxes;
-    for (const IndexBox& box : stored->boxes) boxes.push_back(box.box);
-    const auto error = find_cover_error(wanted.global_shape, boxes);
-    ASHLAR_REQUIRE(!error, kCorrupt, "{}: tensor '{}': {}", reader_.directory(), wanted.name,
-                   *error);
-  }
-
-  void fail_on_findings() const {
-    std::string text;
-    const auto add = [&](std::string_view what, std::span<const std::string> items) {
-      if (!items.empty())
-        text += fmt::format("{}{} {}", text.empty() ? "" : "; ", what, some_of(items));
-    };
-    add("missing there:", missing_);
-    add("not wanted here:", unexpected_);
-    add("different:", mismatched_);
-    ASHLAR_REQUIRE(
-        text.empty(), kConfig,
-        "{} does not match this model: {}; use the recipe that the checkpoint was made with",
-        reader_.directory(), text);
-  }
-
-  const StepReader& reader_;
-  const LoadOptions& options_;
-  LoadReport report_;
-  std::vector<std::string> missing_, unexpected_, mismatched_;
-};
-
-// The common part of a stored box and a destination, copied as the file passes by.
+// The common part of a stored box and a destination.
 class Transfer {
  public:
   Transfer(const IndexBox& stored, DType from, const Box& part, const Piece& destination)
@@ -135,27 +38,38 @@ class Transfer {
         to_(destination.data),
         runs_(part, stored.box, destination.box) {}
 
-  int64_t next_byte() const { return begin_ + runs_.from() * size_of(from_) + done_; }
-  bool done() const { return runs_.done(); }
-
-  // Takes what lies in [offset, offset + chunk.size()) of the file.
-  void copy(std::span<const std::byte> chunk, int64_t offset) {
+  // Takes what the chunk at `offset` of the file has; any chunks, in any order.
+  void copy(std::span<const std::byte> chunk, int64_t offset) const {
     const int64_t end = offset + int64_t(chunk.size());
-    const int64_t run_bytes = runs_.length() * size_of(from_);
-    while (!runs_.done() && next_byte() < end) {
-      const int64_t at = next_byte(), bytes = std::min(run_bytes - done_, end - at);
-      copy_run(chunk.data() + (at - offset), bytes);
-      done_ += bytes;
-      if (done_ < run_bytes) return;
-      done_ = 0;
-      runs_.next();
+    Runs runs = runs_;
+    for (runs.seek(element_at(offset)); !runs.done() && begin_of(runs) < end; runs.next()) {
+      const int64_t first = std::max(begin_of(runs), offset);
+      const int64_t last = std::min(begin_of(runs) + run_bytes(), end);
+      copy_run(chunk.data() + (first - offset), last - first,
+               runs.to() + (first - begin_of(runs)) / size_of(from_));
+    }
+  }
+
+  // Calls with the number of every chunk of the file that has bytes of it, ascending.
+  template <typename F>
+  void for_each_chunk(F&& call) const {
+    int64_t next = 0;
+    for (Runs runs = runs_; !runs.done(); runs.seek(element_at(next << kChunkLog2))) {
+      const int64_t last = (begin_of(runs) + run_bytes() - 1) >> kChunkLog2;
+      for (next = std::max(next, begin_of(runs) >> kChunkLog2); next <= last; ++next) call(next);
     }
   }
 
  private:
-  void copy_run(const std::byte* source, int64_t bytes) const {
+  // Of the stored box.  Offsets in it and chunks end on whole elements.
+  int64_t element_at(int64_t file_offset) const {
+    return std::max<int64_t>(0, file_offset - begin_) / size_of(from_);
+  }
+  int64_t begin_of(const Runs& runs) const { return begin_ + runs.from() * size_of(from_); }
+  int64_t run_bytes() const { return runs_.length() * size_of(from_); }
+  void copy_run(const std::byte* source, int64_t bytes, int64_t to) const {
     const int64_t count = bytes / size_of(from_);
-    std::byte* target = to_.data + (runs_.to() + done_ / size_of(from_)) * size_of(to_.dtype);
+    std::byte* target = to_.data + to * size_of(to_.dtype);
     if (from_ == to_.dtype) {
       std::memcpy(target, source, size_t(bytes));
       return;
@@ -168,51 +82,223 @@ class Transfer {
   DType from_;
   Tensor to_;
   Runs runs_;
-  int64_t done_ = 0;  // bytes of the current run; whole elements, since chunks end on them
 };
 
-int64_t read_file(const StepReader& reader, size_t file_index, std::vector<Transfer> waiting,
-                  std::span<std::byte> buffer) {
-  const auto later = [](const Transfer& a, const Transfer& b) {
-    return a.next_byte() > b.next_byte();
-  };
-  std::make_heap(waiting.begin(), waiting.end(), later);
-  const auto file = reader.open(file_index);
-  int64_t bytes_read = 0;
-  while (!waiting.empty()) {
-    const int64_t chunk = waiting.front().next_byte() >> kChunkLog2;
-    const auto bytes = reader.read_chunk(*file, file_index, chunk, buffer);
-    bytes_read += int64_t(bytes.size());
-    const int64_t offset = chunk * kChunkBytes, end = offset + int64_t(bytes.size());
-    while (!waiting.empty() && waiting.front().next_byte() < end) {
-      std::pop_heap(waiting.begin(), waiting.end(), later);
-      waiting.back().copy(bytes, offset);
-      if (waiting.back().done())
-        waiting.pop_back();
-      else
-        std::push_heap(waiting.begin(), waiting.end(), later);
+// What a rank wants, chunk by chunk.
+class Needs {
+ public:
+  Needs(const StepReader& reader, const ChunkNumbers& chunks, std::span<const Piece> destinations)
+      : chunks_(chunks) {
+    for (const Piece& piece : destinations) {
+      const IndexTensor* stored = reader.find(piece.logical.name);
+      if (!stored) continue;  // allowed to be missing
+      for (const IndexBox& box : boxes_near(*stored, piece.box))
+        if (const auto part = intersect(box.box, piece.box))
+          add(box.file, Transfer(box, stored->logical.dtype, *part, piece));
     }
+    std::sort(uses_.begin(), uses_.end());
   }
-  return bytes_read;
+
+  // Numbers of chunks, ascending.
+  std::vector<ChunkRange> ranges() const {
+    std::vector<ChunkRange> ranges;
+    for (const auto& [chunk, transfer] : uses_) {
+      if (ranges.empty() || chunk > ranges.back().end) ranges.push_back({chunk, chunk});
+      ranges.back().end = chunk + 1;
+    }
+    return ranges;
+  }
+
+  // From any thread, each chunk once.
+  void copy(int64_t chunk, std::span<const std::byte> bytes) const {
+    const int64_t offset = (chunk - chunks_.first(chunks_.file(chunk))) * kChunkBytes;
+    for (auto use = std::lower_bound(uses_.begin(), uses_.end(), std::pair(chunk, uint32_t(0)));
+         use != uses_.end() && use->first == chunk; ++use)
+      transfers_[use->second].copy(bytes, offset);
+  }
+
+ private:
+  void add(size_t file, const Transfer& transfer) {
+    const auto number = uint32_t(transfers_.size());
+    transfers_.push_back(transfer);
+    transfer.for_each_chunk(
+        [&](int64_t chunk) { uses_.emplace_back(chunks_.first(file) + chunk, number); });
+  }
+
+  const ChunkNumbers& chunks_;
+  std::vector<Transfer> transfers_;
+  std::vector<std::pair<int64_t, uint32_t>> uses_;  // chunk, transfer
+};
+
+std::vector<std::vector<ChunkRange>> wants_of_all(Exchange& ranks,
+                                                  const std::vector<ChunkRange>& own) {
+  std::vector<std::vector<ChunkRange>> wants;
+  const std::string_view bytes{reinterpret_cast<const char*>(own.data()),
+                               own.size() * sizeof(ChunkRange)};
+  for (const std::string& said : ranks.all_gather(bytes)) {
+    wants.emplace_back(said.size() / sizeof(ChunkRange));
+    std::memcpy(wants.back().data(), said.data(), said.size());
+  }
+  return wants;
 }
+
+ChunkReader::Lots lots_of(const LoadPlan& plan, int rank) {
+  ChunkReader::Lots lots;
+  for (const Lot& lot : plan.lots) {
+    if (lot.reader != rank) continue;
+    lots.emplace_back();
+    for (const Lot::Part& part : lot.parts) lots.back().push_back(part.chunks);
+  }
+  return lots;
+}
+
+// Moves the lots of one round after the other.
+class Rounds {
+ public:
+  Rounds(const ChunkNumbers& chunks, const LoadPlan& plan, Exchange& ranks, const Needs& needs)
+      : chunks_(chunks), plan_(plan), ranks_(ranks), needs_(needs) {}
+
+  void run(ChunkReader& source) {
+    for (size_t round = 0; round < plan_.rounds.size(); ++round) {
+      std::span<std::byte> own;
+      bool reads = false;
+      for (const size_t lot : plan_.rounds[round]) reads |= plan_.lots[lot].reader == ranks_.rank();
+      if (reads) own = source.next();
+      post(plan_.rounds[round], own);
+      copy_arrived();  // of the round before
+      ranks_.wait();
+      if (reads) source.release();
+      std::swap(inbox_, arrived_);
+      std::swap(parts_, arrived_parts_);
+    }
+    copy_arrived();
+  }
+
+  void report(LoadReport& report) const {
+    report.sent_bytes = sent_;
+    report.received_bytes = received_;
+    report.buffer_bytes += int64_t(inbox_.size() + arrived_.size());
+  }
+
+ private:
+  using Messages = std::vector<Exchange::Message>;
+
+  void post(const std::vector<size_t>& lots, std::span<std::byte> own) {
+    Messages send, receive, pass_on, receive_rest;
+    parts_.clear();
+    size_t at = 0;  // in the inbox
+    for (const size_t number : lots) {
+      const Lot& lot = plan_.lots[number];
+      size_t in_lot = 0;
+      for (const Lot::Part& part : lot.parts) {
+        const std::vector<int>& to = part.receivers;
+        const auto self = std::find(to.begin(), to.end(), ranks_.rank());
+        if (lot.reader == ranks_.rank()) {
+          const auto bytes = own.subspan(in_lot, size_t(part.bytes));
+          for (size_t i = 0; i < to.size(); ++i) add(send, to[i], slice(bytes, i, to.size()));
+        } else if (self != to.end()) {
+          const auto bytes = inbox_at(at, size_t(part.bytes));
+          const auto mine = size_t(self - to.begin());
+          parts_.push_back({&part, at});
+          add(receive, lot.reader, slice(bytes, mine, to.size()));
+          for (size_t i = 0; i < to.size(); ++i) {
+            if (i == mine) continue;
+            add(pass_on, to[i], slice(bytes, mine, to.size()));
+            add(receive_rest, to[i], slice(bytes, i, to.size()));
+          }
+          at += size_t(part.bytes);
+        }
+        in_lot += size_t(part.bytes);
+      }
+    }
+    for (const Messages* list : {&send, &pass_on})
+      for (const Exchange::Message& message : *list) sent_ += int64_t(message.bytes.size());
+    for (const Messages* list : {&receive, &receive_rest})
+      for (const Exchange::Message& message : *list) received_ += int64_t(message.bytes.size());
+    if (!send.empty() || !receive.empty()) ranks_.post(std::move(send), std::move(receive));
+    if (!pass_on.empty()) ranks_.post(std::move(pass_on), std::move(receive_rest));
+  }
+
+  // The i-th of n even slices.
+  static std::span<std::byte> slice(std::span<std::byte> bytes, size_t i, size_t n) {
+    const size_t begin = bytes.size() * i / n;
+    return bytes.subspan(begin, bytes.size() * (i + 1) / n - begin);
+  }
+  static void add(Messages& messages, int rank, std::span<std::byte> bytes) {
+    if (!bytes.empty()) messages.push_back({rank, bytes});
+  }
+  // Has its whole size before anything points into it.
+  std::span<std::byte> inbox_at(size_t begin, size_t size) {
+    if (inbox_.empty()) inbox_.resize(inbox_bytes());
+    return std::span(inbox_).subspan(begin, size);
+  }
+  // The most that any round brings here.
+  size_t inbox_bytes() const {
+    int64_t most = 0;
+    for (const std::vector<size_t>& round : plan_.rounds) {
+      int64_t bytes = 0;
+      for (const size_t lot : round)
+        for (const Lot::Part& part : plan_.lots[lot].parts)
+          if (std::binary_search(part.receivers.begin(), part.receivers.end(), ranks_.rank()))
+            bytes += part.bytes;
+      most = std::max(most, bytes);
+    }
+    ASHLAR_ASSERT(most <= kMaxLotBytes);
+    return size_t(most);
+  }
+
+  void copy_arrived() {
+    for (const auto& [part, begin] : arrived_parts_) {
+      auto at = int64_t(begin);
+      for (int64_t chunk = part->chunks.begin; chunk < part->chunks.end; ++chunk) {
+        const int64_t bytes = chunks_.bytes(chunk);
+        needs_.copy(chunk, std::span(arrived_).subspan(size_t(at), size_t(bytes)));
+        at += padded(bytes);
+      }
+    }
+    arrived_parts_.clear();
+  }
+
+  struct Arriving {
+    const Lot::Part* part;
+    size_t begin;  // in the inbox
+  };
+  const ChunkNumbers& chunks_;
+  const LoadPlan& plan_;
+  Exchange& ranks_;
+  const Needs& needs_;
+  std::vector<std::byte> inbox_, arrived_;       // of this round, of the one before
+  std::vector<Arriving> parts_, arrived_parts_;  // likewise
+  int64_t sent_ = 0, received_ = 0;
+};
 
 }  // namespace
 
 LoadReport StepReader::load(std::span<const Piece> destinations, const LoadOptions& options) const {
   const auto start = Clock::now();
-  LoadReport report = Matcher(*this, options).check(destinations);
-  std::map<size_t, std::vector<Transfer>> by_file;
-  for (const Piece& piece : destinations) {
-    const IndexTensor* stored = find(piece.logical.name);
-    if (!stored) continue;  // allowed to be missing
-    for (const IndexBox& box : stored->boxes)
-      if (const auto part = intersect(box.box, piece.box))
-        by_file[box.file].emplace_back(box, stored->logical.dtype, *part, piece);
+  Exchange& ranks = this->ranks();
+  LoadReport report;
+  throw_first(ranks, failure_of(0, [&] {
+                check_cover(*this, options, ranks.rank(), ranks.size());
+                report = match(*this, destinations, options);
+              }));
+  const ChunkNumbers chunks(index_);
+  const Needs needs(*this, chunks, destinations);
+  const LoadPlan plan = make_load_plan(chunks, wants_of_all(ranks, needs.ranges()));
+  Rounds rounds(chunks, plan, ranks, needs);
+  std::optional<Failure> failure;
+  {
+    ChunkReader source(
+        *this, chunks, lots_of(plan, ranks.rank()),
+        {options.reads_in_flight, ranks.size() == 1 ? kLotsAlone : kLotsAmongRanks},
+        [&](int64_t chunk, std::span<const std::byte> bytes) { needs.copy(chunk, bytes); });
+    rounds.run(source);
+    if (const auto failures = source.failures(); !failures.empty()) failure = failures.front();
+    report.bytes_read = source.bytes_read();
+    report.buffer_bytes = source.buffer_bytes();
   }
-  // The buffer starts at an address aligned for every element type, and so does every chunk.
-  std::vector<std::byte> buffer(size_t{kChunkBytes});
-  for (auto& [file, transfers] : by_file)
-    report.bytes_read += read_file(*this, file, std::move(transfers), buffer);
+  throw_first(ranks, failure);
+  rounds.report(report);
   report.seconds = seconds_since(start);
   return report;
 }

@@ -77,7 +77,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   if (int64_t(text.size()) > kMaxManifestBytes)
     raise(ErrorKind::kCorrupt, "{}: {} bytes; at most {} are allowed", path, text.size(),
           kMaxManifestBytes);
-  const Json json = parse_json(text, path, ErrorKind::kCorrupt);
+  const Json json = parse_json(text, path, ErrorKind::kCorrupt, kMaxManifestValues);
   const Fields fields(json, path);
   check_version(fields);
   Manifest manifest;

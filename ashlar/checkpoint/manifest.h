@@ -23,6 +23,7 @@
 namespace ashlar::checkpoint {
 
 inline constexpr int64_t kMaxManifestBytes = int64_t(64) << 20;
+inline constexpr int64_t kMaxManifestValues = 4'000'000;  // four a file of the step
 
 struct ComponentTotal {
   int64_t bytes = 0, files = 0;

@@ -29,7 +29,8 @@ ModelSource find_in_step(const StepReader& reader, const std::string& path, Tens
       .origin = fmt::format("step {} of run {}", reader.step(), reader.manifest().run_id),
       .hugging_face = false,
       .spec = {},
-      .tensors_of = tensors_of};
+      .tensors_of = tensors_of,
+      .lease = reader.lease()};
   const auto blob = [&](const char* name) {
     return reader.has_blob(name) ? std::optional(reader.read_blob(name)) : std::nullopt;
   };
@@ -48,7 +49,8 @@ ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf ten
             .origin = fmt::format("Hugging Face, {} layout", name_of(model.layout())),
             .hugging_face = true,
             .spec = model.spec(),
-            .tensors_of = tensors_of};
+            .tensors_of = tensors_of,
+            .lease = nullptr};
   }
   ASHLAR_REQUIRE(
       is_checkpoint(files, path), kConfig,
@@ -58,13 +60,14 @@ ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf ten
   return find_in_step(open_checkpoint(files, path, log), path, tensors_of);
 }
 
-void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces) {
+void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces,
+                  Exchange* ranks) {
   if (source.hugging_face) {
     const auto model = HfModel::open(files, source.resolved, source.tensors_of);
     for (const Piece& piece : pieces) model.read(piece);
     return;
   }
-  const StepReader reader(files, source.resolved);
+  const StepReader reader(files, source.resolved, ranks);
   LoadOptions options;
   options.components = {Component::kModel};
   for (const DType from : {DType::kF64, DType::kF32, DType::kBF16})

@@ -7,10 +7,12 @@
 //          reads.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "ashlar/checkpoint/exchange.h"
 #include "ashlar/checkpoint/hf_names.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
@@ -26,13 +28,17 @@ struct ModelSource {
   bool hugging_face = false;
   ModelSpec spec;
   TensorsOf tensors_of = nullptr;
+  // Keeps the step from being removed; the file system that it was found in outlives it.
+  std::shared_ptr<const void> lease = nullptr;
 };
 
 // Every byte of the step that a root stands for is read, to know that it is good.
 ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf tensors_of, Log& log);
 // Fills the pieces (any boxes of tensors by native name), converting types.  The names must be all
-// of the model's: an empty box stands for a tensor that is not wanted here.
-void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces);
+// of the model's: an empty box stands for a tensor that is not wanted here.  ranks: those that read
+// a step together (step_reader.h); of a Hugging Face directory each reads alone.
+void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces,
+                  Exchange* ranks = nullptr);
 // The bytes of tokenizer.model beside the weights, of a step with its checksum checked; nullopt if
 // there is none.
 std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source);

@@ -4,20 +4,19 @@
 #include <set>
 #include <unordered_map>
 
+#include "ashlar/checkpoint/patience.h"
 #include "ashlar/checkpoint/raise.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
 constexpr int64_t kMaxErrorBytes = int64_t(1) << 20;
-constexpr int64_t kMaxPartBytes = int64_t(1) << 32;  // as far as the 32-bit offsets into STR reach
 
 // Joins the index of a part to the leader's.  A part counts its files from 0; its boxes are moved
 // behind the files that are there already.
 class Merger {
  public:
-  Merger(FileSystem& files, const std::string& directory, Index& index)
-      : files_(files), directory_(directory), index_(index) {
+  explicit Merger(Index& index) : index_(index) {
     for (size_t i = 0; i < index.tensors.size(); ++i) place_of_[index.tensors[i].logical.name] = i;
     for (const IndexFile& file : index.files) paths_.insert(file.path);
   }
@@ -41,12 +40,6 @@ class Merger {
                    "{}: file '{}' is not one that writer {} may have", path, file.path, writer);
     ASHLAR_REQUIRE(paths_.insert(file.path).second, kCorrupt,
                    "{}: file '{}' is another writer's too", path, file.path);
-    const std::string written = join(directory_, file.path);
-    // The leader must see the very file: writers that share no directory are found out here.
-    const auto info = files_.stat(written);
-    ASHLAR_REQUIRE(info && info->size_bytes == file.size_bytes, kStorage,
-                   "{}: it has {} bytes here but writer {} wrote {}", written,
-                   info ? info->size_bytes : 0, writer, file.size_bytes);
     index_.files.push_back(std::move(file));
   }
 
@@ -72,12 +65,34 @@ class Merger {
     whole.boxes.insert(whole.boxes.end(), tensor.boxes.begin(), tensor.boxes.end());
   }
 
-  FileSystem& files_;
-  const std::string& directory_;
   Index& index_;
   std::unordered_map<std::string, size_t> place_of_;
   std::set<std::string> paths_;
 };
+
+// A list of names may be one that was seen earlier; to open a name asks for that name.
+bool can_open(FileSystem& files, const std::string& path) {
+  try {
+    files.open(path, Links::kRefuse);
+    return true;
+  } catch (const Error&) {
+    return files.stat(path).has_value();
+  }
+}
+
+// The leader must see the very files: writers that share no directory are found out here.
+void check_sizes(FileSystem& files, const std::string& directory, const Index& part, int writer,
+                 Patience& patience) {
+  for (const IndexFile& file : part.files) {
+    const std::string written = join(directory, file.path);
+    auto info = files.stat(written);
+    while (!(info && info->size_bytes == file.size_bytes) && patience.wait())
+      info = files.stat(written);
+    ASHLAR_REQUIRE(info && info->size_bytes == file.size_bytes, kStorage,
+                   "{}: it has {} bytes here but writer {} wrote {}", written,
+                   info ? info->size_bytes : 0, writer, file.size_bytes);
+  }
+}
 
 // The message of writer `writer`'s failure, without the words that the leader adds again.
 std::string failure_text(FileSystem& files, const std::string& directory, const SavePlan& plan,
@@ -92,25 +107,40 @@ std::string failure_text(FileSystem& files, const std::string& directory, const 
 
 std::vector<int> missing_writers(FileSystem& files, const std::string& directory,
                                  const SavePlan& plan) {
+  constexpr size_t kMostAsked = 16;  // by name, of those whose names are not in the list
   const std::vector<std::string> names = files.list(directory);
-  const std::set<std::string_view> found(names.begin(), names.end());
+  const std::set<std::string_view> listed(names.begin(), names.end());
   std::vector<int> missing;
   for (int writer = 2; writer <= plan.num_writers; ++writer) {
-    if (found.contains(part_error_name(writer)))
+    const auto is_there = [&](const std::string& name) {
+      return listed.contains(name) ||
+             (missing.size() < kMostAsked && can_open(files, join(directory, name)));
+    };
+    if (is_there(part_error_name(writer)))
       raise(ErrorKind::kStorage, "writer {} of {}: {}", writer, plan.num_writers,
             failure_text(files, directory, plan, writer));
-    if (!found.contains(part_name(writer))) missing.push_back(writer);
+    if (!is_there(part_name(writer))) missing.push_back(writer);
   }
   return missing;
 }
 
 void merge_parts(FileSystem& files, const std::string& directory, SavePlan& plan) {
-  Merger merger(files, directory, plan.index);
+  Merger merger(plan.index);
+  Patience patience(files, directory);
   for (int writer = 2; writer <= plan.num_writers; ++writer) {
     const std::string path = join(directory, part_name(writer));
-    const std::string text = read_text(files, path, kMaxPartBytes, Links::kRefuse);
-    merger.add(parse_index(std::as_bytes(std::span(text)), path), writer, path);
+    const std::string text = read_text(files, path, kMaxIndexBytes, Links::kRefuse);
+    Index part = parse_index(std::as_bytes(std::span(text)), path);
+    check_sizes(files, directory, part, writer, patience);
+    merger.add(std::move(part), writer, path);
   }
+}
+
+void merge_parts(std::vector<WriterPart> parts, SavePlan& plan) {
+  Merger merger(plan.index);
+  for (WriterPart& part : parts)
+    merger.add(std::move(part.index), part.rank + 1,
+               fmt::format("part of writer {}", part.rank + 1));
 }
 
 void remove_parts(FileSystem& files, const std::string& directory, const SavePlan& plan) {

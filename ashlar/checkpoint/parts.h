@@ -1,4 +1,5 @@
-// What the writers of one step tell their leader (writer 1), through the attempt's directory:
+// What the writers of one step tell their leader (writer 1), through the attempt's directory, where
+// there is no control channel (save_channel.h):
 //
 //   part-00002.bin     in the format of index.bin: the files of writer 2 and their boxes.  All
 //                      of them are synced before this name appears.
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "ashlar/checkpoint/save_plan.h"
+#include "ashlar/checkpoint/writer_part.h"
 #include "ashlar/core/files.h"
 
 namespace ashlar::checkpoint {
@@ -27,6 +29,9 @@ std::vector<int> missing_writers(FileSystem& files, const std::string& directory
 // kCorrupt if a part is damaged, of another attempt, or at odds with the others; kStorage if a
 // file of it cannot be seen from here with its size.
 void merge_parts(FileSystem& files, const std::string& directory, SavePlan& plan);
+// The same with parts that came over the control channel: each writer looked at the sizes of its
+// own files.
+void merge_parts(std::vector<WriterPart> parts, SavePlan& plan);
 void remove_parts(FileSystem& files, const std::string& directory, const SavePlan& plan);
 
 }  // namespace ashlar::checkpoint

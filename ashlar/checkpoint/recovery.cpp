@@ -9,14 +9,19 @@
 // checks the step (problem_of).  A step that fails is recorded, if the caller may write, and the
 // next older one is tried.  No step is moved here: Checkpointer::recover does, by quarantine().
 //   remove_step renames before it removes, so that a step that is half gone has no longer the name
-// of one; collect_stale removes what is left of it at the next start.
+// of one; the next holder of the lease finds the rest in the fence, and collect_stale removes it.
+// All that the holder changes goes through its fence, so that a process whose lease was taken over,
+// and that has not noticed yet, changes nothing.
 #include "ashlar/checkpoint/recovery.h"
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "ashlar/checkpoint/commit.h"
+#include "ashlar/checkpoint/doors.h"
+#include "ashlar/checkpoint/reader_lease.h"
 #include "ashlar/core/json.h"
 
 namespace ashlar::checkpoint {
@@ -28,8 +33,8 @@ std::string verdict_path(const std::string& root, const char* directory, const S
   return join(join(root, directory), verdict_name(ref.step, ref.attempt));
 }
 
-void write_verdict(FileSystem& files, const std::string& root, const char* directory,
-                   const StepRef& ref, const char* verdict, const std::string& reason) {
+void write_verdict(Fence& fence, const char* directory, const StepRef& ref, const char* verdict,
+                   const std::string& reason) {
   nlohmann::ordered_json json;
   json["format"] = "ashlar-verdict";
   json["step"] = ref.step;
@@ -37,28 +42,10 @@ void write_verdict(FileSystem& files, const std::string& root, const char* direc
   json["verdict"] = verdict;
   json["reason"] = reason;
   json["time"] = utc_now();
-  files.make_directories(join(root, directory));
-  files.sync_directory(root);
+  fence.files().make_directories(join(fence.root(), directory));
+  fence.files().sync_directory(fence.root());
   const auto replace = nlohmann::ordered_json::error_handler_t::replace;
-  write_text(files, verdict_path(root, directory, ref), json.dump(1, ' ', false, replace) + "\n");
-}
-
-// A step with its attempt and run, as far as COMMIT tells them.
-StepRef refer(FileSystem& files, const std::string& root, int64_t step) {
-  StepRef ref{step, join(root, step_name(step)), kUnknownAttempt, ""};
-  const std::string path = join(ref.directory, kCommitName);
-  const auto info = files.stat(path);
-  if (!info || info->type != FileInfo::Type::kFile || info->size_bytes > kMaxCommitBytes)
-    return ref;
-  try {
-    const Commit commit =
-        parse_commit(read_text(files, path, kMaxCommitBytes, Links::kRefuse), path);
-    ref.attempt = to_text(commit.attempt);
-    ref.run_id = commit.run_id;
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kCorrupt) throw;
-  }
-  return ref;
+  fence.write(verdict_path(fence.root(), directory, ref), json.dump(1, ' ', false, replace) + "\n");
 }
 
 // What a check at that level finds wrong first; nullopt: the step is good at that level.
@@ -112,6 +99,8 @@ StepInfo describe(FileSystem& files, const std::string& root, const StepRef& ref
   info.step = ref.step;
   info.directory = ref.directory;
   info.verdict = is_verified(files, root, ref) ? "verified" : "candidate";
+  info.pinned = is_pinned(files, root, ref);
+  info.readers = int64_t(readers_of(files, root, ref).size());
   try {
     const StepReader reader(files, ref.directory);
     info.created = reader.manifest().created;
@@ -142,7 +131,8 @@ struct Named {
   std::vector<StepRef> steps;  // oldest first, as names sort
   std::vector<std::string> others;
 };
-Named named_like_steps(FileSystem& files, const std::string& root) {
+// Nullopt: a step went between the two looks at it.
+std::optional<Named> look_for_steps(FileSystem& files, const std::string& root) {
   Named named;
   for (const std::string& name : names_in(files, root)) {
     const auto step = parse_step_name(name);
@@ -150,61 +140,56 @@ Named named_like_steps(FileSystem& files, const std::string& root) {
     const std::string path = join(root, name);
     if (is_directory(files, path))
       named.steps.push_back(refer(files, root, *step));
-    else
+    else if (files.stat(path))
       named.others.push_back(path);
+    else
+      return std::nullopt;
   }
   return named;
 }
 
-void collect_verdicts(FileSystem& files, const std::string& root) {
+// Where a run saves and removes meanwhile, a list may name a step that is gone and miss the one
+// that replaced it: then it is made again.
+Named named_like_steps(FileSystem& files, const std::string& root) {
+  std::optional<Named> named;
+  while (!named) named = look_for_steps(files, root);
+  return *std::move(named);
+}
+
+void collect_verdicts(Fence& fence) {
+  FileSystem& files = fence.files();
+  const std::string& root = fence.root();
   std::set<std::string> wanted;
   for (const StepRef& ref : committed_steps(files, root))
     wanted.insert(verdict_name(ref.step, ref.attempt));
   const std::string directory = join(root, kVerifiedDirectory);
   for (const std::string& name : names_in(files, directory))
-    if (!wanted.contains(name)) files.remove_all(join(directory, name));
+    if (!wanted.contains(name)) fence.remove(join(directory, name));
 }
 
-}  // namespace
+// The step went while it was looked at.
+struct StepWent {};
 
-bool is_bad(FileSystem& files, const std::string& root, const StepRef& ref) {
-  return files.stat(verdict_path(root, kBadDirectory, ref)).has_value();
-}
-
-bool is_verified(FileSystem& files, const std::string& root, const StepRef& ref) {
-  return files.stat(verdict_path(root, kVerifiedDirectory, ref)).has_value();
-}
-
-void record_bad(FileSystem& files, const std::string& root, const StepRef& ref,
-                const std::string& reason) {
-  write_verdict(files, root, kBadDirectory, ref, "bad", reason);
-}
-
-void record_verified(FileSystem& files, const std::string& root, const StepRef& ref) {
-  write_verdict(files, root, kVerifiedDirectory, ref, "verified", "deep check passed");
-}
-
-std::vector<StepRef> committed_steps(FileSystem& files, const std::string& root) {
-  return named_like_steps(files, root).steps;
-}
-
-Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel level, Who who,
-                     Log& log) {
+// holder: null for a reader.  before: is called before a step is looked at, and may throw.
+Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel level, Fence* holder,
+                     Log& log, const std::function<void(const StepRef&)>& before) {
   Recovery recovery;
   const auto [steps, others] = named_like_steps(files, root);
   for (const std::string& path : others)
     log.warn("{} is named like a step but is no directory; it is passed over", path);
   for (auto ref = steps.rbegin(); ref != steps.rend(); ++ref) {
+    before(*ref);
     // The holder loads the step next, which reads every byte; a reader may not.
-    const bool trusted = who == Who::kHolder && is_verified(files, root, *ref);
+    const bool trusted = holder && is_verified(files, root, *ref);
     const auto [problem, known] =
         judge(files, root, *ref, trusted ? std::min(level, VerifyLevel::kFiles) : level, log);
     if (!problem) {
       recovery.newest = *ref;
       return recovery;
     }
+    if (!holder && !is_there(files, root, *ref)) throw StepWent{};
     log.warn("{} is not usable: {}", ref->directory, *problem);
-    if (!known && who == Who::kHolder) record_bad(files, root, *ref, *problem);
+    if (!known && holder) record_bad(*holder, *ref, *problem);
     recovery.rejected.push_back({*ref, *problem});
   }
   ASHLAR_REQUIRE(steps.empty(), kCorrupt,
@@ -215,24 +200,105 @@ Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel lev
   return recovery;
 }
 
+}  // namespace
+
+StepRef refer(FileSystem& files, const std::string& root, int64_t step) {
+  StepRef ref{step, join(root, step_name(step)), kUnknownAttempt, ""};
+  const std::string path = join(ref.directory, kCommitName);
+  Patience patience(files, ref.directory);
+  const auto info = stat_patiently(files, path, patience);
+  if (!info || info->type != FileInfo::Type::kFile || info->size_bytes > kMaxCommitBytes)
+    return ref;
+  try {
+    const Commit commit =
+        parse_commit(read_text(files, path, kMaxCommitBytes, Links::kRefuse), path);
+    ref.attempt = to_text(commit.attempt);
+    ref.run_id = commit.run_id;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt && files.stat(path)) throw;
+  }
+  return ref;
+}
+
+bool is_bad(FileSystem& files, const std::string& root, const StepRef& ref) {
+  return files.stat(verdict_path(root, kBadDirectory, ref)).has_value();
+}
+
+bool is_verified(FileSystem& files, const std::string& root, const StepRef& ref) {
+  return files.stat(verdict_path(root, kVerifiedDirectory, ref)).has_value();
+}
+
+void record_bad(Fence& fence, const StepRef& ref, const std::string& reason) {
+  write_verdict(fence, kBadDirectory, ref, "bad", reason);
+}
+
+void record_verified(Fence& fence, const StepRef& ref) {
+  write_verdict(fence, kVerifiedDirectory, ref, "verified", "deep check passed");
+}
+
+std::vector<StepRef> committed_steps(FileSystem& files, const std::string& root) {
+  return named_like_steps(files, root).steps;
+}
+
+Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel level, Log& log) {
+  for (;;) {
+    try {
+      return find_newest(files, root, level, nullptr, log, [](const StepRef&) {});
+    } catch (const StepWent&) {  // there are others now
+    }
+  }
+}
+
+Recovery find_newest(Fence& fence, VerifyLevel level, Log& log) {
+  return find_newest(fence.files(), fence.root(), level, &fence, log, [](const StepRef&) {});
+}
+
 bool is_checkpoint(FileSystem& files, const std::string& path) {
   if (files.stat(join(path, kCommitName))) return true;
   return !committed_steps(files, path).empty();
 }
 
 StepReader open_checkpoint(FileSystem& files, const std::string& path, Log& log) {
-  if (files.stat(join(path, kCommitName))) return StepReader(files, path);
-  const Recovery recovery = find_newest(files, path, VerifyLevel::kDeep, Who::kReader, log);
-  ASHLAR_REQUIRE(recovery.newest, kCorrupt,
-                 "{} is neither a checkpoint step (no COMMIT) nor a directory of steps", path);
-  return StepReader(files, recovery.newest->directory);
+  std::shared_ptr<const ReaderLease> lease;
+  const auto opened = [&](const std::string& directory) {
+    StepReader reader(files, directory);
+    reader.hold(std::move(lease));
+    return reader;
+  };
+  if (files.stat(join(path, kCommitName))) {
+    lease = ReaderLease::of_step(files, path);
+    return opened(path);
+  }
+  const auto hold = [&](const StepRef& ref) {
+    lease = ReaderLease::take(files, path, ref);
+    if (!lease) throw StepWent{};
+  };
+  // Each turn but the last saw a step go, which another replaced.
+  for (;;) {
+    try {
+      const Recovery recovery = find_newest(files, path, VerifyLevel::kDeep, nullptr, log, hold);
+      ASHLAR_REQUIRE(recovery.newest, kCorrupt,
+                     "{} is neither a checkpoint step (no COMMIT) nor a directory of steps", path);
+      return opened(recovery.newest->directory);
+    } catch (const StepWent&) {
+    }
+  }
 }
 
 std::vector<StepInfo> list_steps(FileSystem& files, const std::string& root, VerifyLevel level,
                                  Log& log) {
   std::vector<StepInfo> infos;
   const auto [steps, others] = named_like_steps(files, root);
-  for (const StepRef& ref : steps) infos.push_back(describe(files, root, ref, level, log));
+  for (const StepRef& ref : steps) {
+    std::optional<StepInfo> info;
+    try {
+      info = describe(files, root, ref, level, log);
+    } catch (const Error&) {
+      if (is_there(files, root, ref)) throw;
+    }
+    if (info && (info->problem.empty() || is_there(files, root, ref)))
+      infos.push_back(*std::move(info));
+  }
   for (auto info = infos.rbegin(); info != infos.rend(); ++info)
     if (info->problem.empty()) {
       info->recovery_choice = true;
@@ -263,37 +329,37 @@ std::vector<StepInfo> list_steps(FileSystem& files, const std::string& root, Ver
   return infos;
 }
 
-void quarantine(FileSystem& files, const std::string& root, const StepRef& ref) {
-  const std::string bad = join(root, kBadDirectory);
-  files.make_directories(bad);
-  std::string target = join(bad, step_name(ref.step) + "-" + ref.attempt);
+void quarantine(Fence& fence, const StepRef& ref) {
+  std::string name = step_name(ref.step) + "-" + ref.attempt;
   // "unknown" may be there already, from another attempt.
-  if (files.stat(target)) target += "-" + to_text(random_id());
-  files.rename_new(ref.directory, target);
-  files.sync_directory(bad);
-  files.sync_directory(root);
+  if (fence.files().stat(join(join(fence.root(), kBadDirectory), name)))
+    name += "-" + to_text(random_id());
+  fence.set_aside(ref.directory, Fence::Aside::kBad, name);
 }
 
-void remove_step(FileSystem& files, const std::string& root, const std::string& directory) {
-  const std::string trash = join(root, kTrashPrefix + to_text(random_id()));
-  files.rename_new(directory, trash);
-  files.sync_directory(root);
-  const std::string commit = join(trash, kCommitName);
+void remove_step(Fence& fence, const std::string& directory) {
+  FileSystem& files = fence.files();
+  const std::string gone = fence.take_away(directory);
+  files.sync_directory(fence.root());
+  const std::string commit = join(gone, kCommitName);
   if (files.stat(commit)) files.remove(commit);
-  files.remove_all(trash);
+  files.remove_all(gone);
 }
 
-void collect_stale(FileSystem& files, const std::string& root, Log& log) {
+void collect_stale(Fence& fence, Log& log) {
+  FileSystem& files = fence.files();
+  const std::string& root = fence.root();
   for (const std::string& name : files.list(root)) {
     const bool tmp = name.starts_with(kTmpPrefix);
     if (!tmp && !name.starts_with(kTrashPrefix)) continue;
     if (tmp) log.info("removing {}: an interrupted save", join(root, name));
-    files.remove_all(join(root, name));
+    fence.remove(join(root, name));
   }
+  // Of older programs: this one writes small files through the fence.
   for (const std::string& directory : {root, join(root, kBadDirectory),
                                        join(root, kVerifiedDirectory), join(root, kLeaseDirectory)})
     if (is_directory(files, directory)) remove_temporaries(files, directory);
-  collect_verdicts(files, root);
+  collect_verdicts(fence);
 }
 
 }  // namespace ashlar::checkpoint

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "ashlar/checkpoint/fence.h"
 #include "ashlar/checkpoint/verify.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
@@ -36,16 +37,17 @@ struct Recovery {
   std::vector<RejectedStep> rejected;  // newer than it, newest first
 };
 
-// The newest step that passes `level`.  kReader writes nothing.  kHolder is who holds the lease:
-// failures are written to .bad/ (so that the next start need not repeat the check), and a step that
-// was verified once is not read whole again, since the holder loads it next and so reads all of it.
+// The newest step that passes `level`.  A reader writes nothing.  For the holder of the lease, who
+// gives its fence, failures are written to .bad/ (so that the next start need not repeat the
+// check), and a step that was verified once is not read whole again, since the holder loads it next
+// and so reads all of it.
 // Errors: kCorrupt "ROOT holds N steps but none is good: ..."; kStorage.
-enum class Who : uint8_t { kReader, kHolder };
-Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel level, Who who,
-                     Log& log);
+Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel level, Log& log);
+Recovery find_newest(Fence& fence, VerifyLevel level, Log& log);
 
 // `path` is a step directory or a root: then its newest good step, all of which is read to know
-// that it is.  kCorrupt if it is neither.
+// that it is.  kCorrupt if it is neither.  While the reader lives no run removes the step, though
+// it be an old one by then (reader_lease.h).
 StepReader open_checkpoint(FileSystem& files, const std::string& path, Log& log);
 bool is_checkpoint(FileSystem& files, const std::string& path);  // a step, or a root holding steps
 
@@ -58,28 +60,32 @@ struct StepInfo {
   std::string created;    // from the manifest
   std::string problem;    // why it cannot be used; "" otherwise
   int64_t bytes = 0, files = 0;
+  bool pinned = false;
+  int64_t readers = 0;           // leases of processes that read it, or were killed while they did
   bool recovery_choice = false;  // the newest that passed: at kDeep what a run continues from
 };
 // Everything in the root, oldest step first; each step checked at that level.  Writes nothing.
 std::vector<StepInfo> list_steps(FileSystem& files, const std::string& root, VerifyLevel level,
                                  Log& log);
 
+// A step with its attempt and run, as far as COMMIT tells them.
+StepRef refer(FileSystem& files, const std::string& root, int64_t step);
 // Step directories under the root, oldest first.
 std::vector<StepRef> committed_steps(FileSystem& files, const std::string& root);
 
-void record_bad(FileSystem& files, const std::string& root, const StepRef& ref,
-                const std::string& reason);
-void record_verified(FileSystem& files, const std::string& root, const StepRef& ref);
+// What follows with a Fence is only for the holder of the lease.
+void record_bad(Fence& fence, const StepRef& ref, const std::string& reason);
+void record_verified(Fence& fence, const StepRef& ref);
 bool is_bad(FileSystem& files, const std::string& root, const StepRef& ref);
 bool is_verified(FileSystem& files, const std::string& root, const StepRef& ref);
 
 // Moves a rejected step to .bad/step-S-ATTEMPT/, so that training can reach the step again.
-void quarantine(FileSystem& files, const std::string& root, const StepRef& ref);
+void quarantine(Fence& fence, const StepRef& ref);
 
-// Renames to .trash-UUID, then removes, COMMIT first.
-void remove_step(FileSystem& files, const std::string& root, const std::string& directory);
+// Renames into the fence, then removes, COMMIT first.
+void remove_step(Fence& fence, const std::string& directory);
 // Removes what killed processes left: .tmp-step-*, .trash-*, half-written small files, and verdicts
-// of steps that are gone.  Only for the holder of the lease.
-void collect_stale(FileSystem& files, const std::string& root, Log& log);
+// of steps that are gone.
+void collect_stale(Fence& fence, Log& log);
 
 }  // namespace ashlar::checkpoint

@@ -118,7 +118,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, int64_t fil
   if (text.empty() || text.front() != '{')
     raise(kind, "{}: the header does not begin with '{{'; this is not a safetensors file", path);
   text = text.substr(0, text.find_last_not_of(' ') + 1);
-  const Json json = parse_json(text, path, kind);
+  const Json json = parse_json(text, path, kind, kMaxHeaderValues);
 
   SafetensorsHeader header;
   // parse_json refuses keys that come twice, so that names are unique.

@@ -5,8 +5,9 @@
 //           "data_offsets": [begin, end]}, ...}            offsets count from the start of the data
 //
 // The JSON starts with '{' and may end in spaces.  The tensors, sorted by offset, tile the data
-// from 0 to the end of the file without hole or overlap.  Limits: N <= 100,000,000; names 1 to
-// 4096 bytes of UTF-8; at most 16 dims; products checked for overflow.  Duplicate keys are errors.
+// from 0 to the end of the file without hole or overlap.  Limits: N <= 100,000,000; 2,000,000
+// values in the JSON; names 1 to 4096 bytes of UTF-8; at most 16 dims; products checked for
+// overflow.  Duplicate keys are errors.
 //
 // Errors  the kind is the caller's: kCorrupt for our checkpoints, kData for foreign files.
 //         Messages read "PATH: place: value found; what is expected".  I/O itself fails with
@@ -28,6 +29,7 @@
 namespace ashlar::checkpoint {
 
 inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
+inline constexpr int64_t kMaxHeaderValues = 2'000'000;  // of its JSON: some 200,000 tensors
 inline constexpr int64_t kMaxNameBytes = 4096;
 inline constexpr int kMaxDims = 16;
 inline constexpr int64_t kAlignment = 4096;  // of our data regions and, where sizes allow, tensors

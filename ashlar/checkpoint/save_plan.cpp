@@ -1,9 +1,6 @@
 // How it works.  A plan is made inside save(), before anything is written:
 //
-//   pieces of a component --> parts: a tensor's first piece in part 1, its second in part 2, ...,
-//                             because a safetensors file holds a name once
-//   each part             --> one file: header (head), then the tensors' memory (sources), in the
-//                             order that plan_safetensors chose; and one box in the index for each
+//   pieces of a component --> files with boxes of them (stored_files.h), kept for later saves
 //   each extra file       --> one file, its bytes in head, and one blob in the index
 //
 // What is copied here (loader tensors, extra files) goes into head; what the threads copy later
@@ -15,21 +12,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
 
 #include "ashlar/checkpoint/boxes.h"
 #include "ashlar/checkpoint/cover.h"
-#include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/checkpoint/index_format.h"
+#include "ashlar/checkpoint/stored_files.h"
+#include "ashlar/checkpoint/writer_part.h"
 #include "ashlar/core/checksum.h"
 
 namespace ashlar::checkpoint {
 namespace {
-
-std::vector<int64_t> to_vector(const Shape& shape) {
-  return {shape.dims().begin(), shape.dims().end()};
-}
 
 bool offset_less(const IndexBox& a, const IndexBox& b) {
   const auto x = a.box.offset.dims(), y = b.box.offset.dims();
@@ -41,120 +35,43 @@ void sort_boxes(Index& index) {
     std::stable_sort(tensor.boxes.begin(), tensor.boxes.end(), offset_less);
 }
 
-class Planner {
- public:
-  Planner(const SaveRequest& request, const std::string& run_id, const Id& attempt, int writer,
-          int num_writers)
-      : request_(request) {
-    plan_.step = request.step;
-    plan_.writer = writer;
-    plan_.num_writers = num_writers;
-    plan_.attempt = plan_.index.attempt = attempt;
-    plan_.run_id = run_id;
-    plan_.whole.assign(request.whole.begin(), request.whole.end());
-  }
-
-  SavePlan plan() {
-    add_component(Component::kModel, request_.model);
-    add_component(Component::kOptim, request_.optim);
-    add_component(Component::kLoader, request_.loader);
-    for (const Blob& blob : request_.extra) add_blob(blob);
-    // The boxes of several writers are complete only when the leader has joined their parts.
-    if (plan_.num_writers == 1) check_cover(plan_);
-    sort_boxes(plan_.index);  // a follower's part is an index too
-    start_manifest();
-    expect_bytes();
-    return std::move(plan_);
-  }
-
- private:
-  void add_component(Component component, std::span<const Piece> pieces) {
-    std::vector<std::vector<const Piece*>> parts;
-    std::unordered_map<std::string_view, size_t> seen;
-    for (const Piece& piece : pieces) {
-      const size_t part = seen[piece.logical.name]++;
-      if (part == parts.size()) parts.emplace_back();
-      parts[part].push_back(&piece);
+// Bytes [offset, offset + out.size()) of the source.
+void copy_from(const FilePlan::Source& source, int64_t offset, std::span<std::byte> out) {
+  while (!out.empty()) {
+    int64_t run = offset / source.run_bytes, at = offset % source.run_bytes;
+    const size_t count = std::min(out.size(), size_t(source.run_bytes - at));
+    for (size_t d = source.outer.size(); d-- > 0;) {
+      at += run % source.outer[d].count * source.outer[d].stride_bytes;
+      run /= source.outer[d].count;
     }
-    for (size_t part = 0; part < parts.size(); ++part)
-      add_shard(component, parts[part], int(part), int(parts.size()));
+    std::memcpy(out.data(), source.data + at, count);
+    out = out.subspan(count);
+    offset += int64_t(count);
   }
+}
 
-  void add_shard(Component component, std::span<const Piece* const> pieces, int part,
-                 int num_parts) {
-    FilePlan file;
-    file.file.component = component;
-    file.file.writer = uint32_t(plan_.writer);
-    file.file.uuid = random_id();
-    const bool streams = component == Component::kLoader && num_parts == 1;
-    file.file.path =
-        std::string(name_of(component)) + "/" +
-        (streams ? "streams-00000.safetensors" : shard_name(plan_.writer, part + 1, num_parts));
-    std::vector<TensorSpec> specs;
-    std::unordered_map<std::string_view, const Piece*> by_name;
-    for (const Piece* piece : pieces) {
-      ASHLAR_ASSERT(piece->data.device == Device::kCpu &&
-                    piece->data.dtype == piece->logical.dtype &&
-                    piece->data.numel() == piece->box.length.numel() &&
-                    inside(piece->box, piece->logical.global_shape));
-      specs.push_back({piece->logical.name, piece->logical.dtype, to_vector(piece->box.length)});
-      by_name[piece->logical.name] = piece;
-    }
-    // This orders the tensors by alignment: layout.entries, not `pieces`, is the order of the file.
-    const SafetensorsPlan layout =
-        plan_safetensors(specs, metadata(file.file, pieces), HeaderStyle::kAligned);
-    file.head = layout.header;
-    file.file.size_bytes = layout.file_bytes;
-    file.file.data_begin = layout.data_begin;
-    file.file.header_crc = crc32c(layout.header);
-    std::unordered_map<std::string_view, int64_t> begin_of;
-    for (const TensorEntry& entry : layout.entries) {
-      const Piece& piece = *by_name[entry.name];
-      begin_of[piece.logical.name] = layout.data_begin + entry.begin;
-      if (component == Component::kLoader)
-        file.head.append(reinterpret_cast<const char*>(piece.data.data), size_t(entry.bytes()));
-      else
-        file.sources.push_back({piece.data.data, entry.bytes()});
-    }
-    // Boxes in the order of the request, so that the index lists tensors in model order.
-    for (const Piece* piece : pieces) add_box(*piece, begin_of[piece->logical.name]);
-    add_file(std::move(file));
+void add_file(SavePlan& plan, FilePlan file) {
+  file.file.chunk_crcs.assign(size_t(num_chunks(file.file.size_bytes)), 0);
+  plan.bytes += file.file.size_bytes;
+  plan.files.push_back(std::move(file));
+}
+
+void add_stored(SavePlan& plan, const StoredFiles& stored, std::span<const Piece> pieces) {
+  const auto first = uint32_t(plan.files.size());
+  for (const StoredFile& file : stored.files)
+    add_file(plan, stamped(file, pieces, plan.step, plan.attempt));
+  for (IndexTensor tensor : stored.tensors) {
+    for (IndexBox& box : tensor.boxes) box.file += first;
+    plan.index.tensors.push_back(std::move(tensor));
   }
+}
 
-  std::map<std::string, std::string> metadata(const IndexFile& file,
-                                              std::span<const Piece* const> pieces) const {
-    nlohmann::json sharding = nlohmann::json::object(), shapes = nlohmann::json::object();
-    for (const Piece* piece : pieces) {
-      sharding[piece->logical.name]["saved_offsets"] = to_vector(piece->box.offset);
-      shapes[piece->logical.name] = to_vector(piece->logical.global_shape);
-    }
-    return {{"format", "pt"},
-            {"DCP_VERSION", "1.0"},
-            {"DCP_SHARDING_INFO", sharding.dump()},
-            {"ashlar.v", "1"},
-            {"ashlar.run_id", plan_.run_id},
-            {"ashlar.step", std::to_string(plan_.step)},
-            {"ashlar.attempt", to_text(plan_.attempt)},
-            {"ashlar.file_uuid", to_text(file.uuid)},
-            {"ashlar.writer", std::to_string(file.writer)},
-            {"ashlar.component", std::string(name_of(file.component))},
-            {"ashlar.gshape", shapes.dump()}};
-  }
-
-  void add_box(const Piece& piece, int64_t byte_offset) {
-    const auto [found, added] =
-        tensor_of_.try_emplace(piece.logical.name, plan_.index.tensors.size());
-    if (added) plan_.index.tensors.emplace_back().logical = piece.logical;
-    IndexTensor& tensor = plan_.index.tensors[found->second];
-    ASHLAR_ASSERT(tensor.logical.dtype == piece.logical.dtype &&
-                  tensor.logical.global_shape == piece.logical.global_shape);
-    tensor.boxes.push_back({uint32_t(plan_.files.size()), piece.box, byte_offset, std::nullopt});
-  }
-
-  void add_blob(const Blob& blob) {
+void add_blobs(SavePlan& plan, std::span<const Blob> blobs) {
+  std::set<std::string_view> names;
+  for (const Blob& blob : blobs) {
     ASHLAR_ASSERT(is_plain_name(blob.name));
-    ASHLAR_REQUIRE(blob_names_.insert(blob.name).second, kConfig,
-                   "two extra files of step {} are named '{}'", plan_.step, blob.name);
+    ASHLAR_REQUIRE(names.insert(blob.name).second, kConfig,
+                   "two extra files of step {} are named '{}'", plan.step, blob.name);
     FilePlan file;
     file.file.path = "extra/" + blob.name;
     file.file.component = Component::kExtra;
@@ -162,40 +79,67 @@ class Planner {
     file.file.uuid = random_id();
     file.file.size_bytes = int64_t(blob.bytes.size());
     file.head = blob.bytes;
-    plan_.index.blobs.push_back({blob.name, blob.json, uint32_t(plan_.files.size()), 0,
-                                 file.file.size_bytes, crc32c(blob.bytes)});
-    add_file(std::move(file));
+    plan.index.blobs.push_back({blob.name, blob.json, uint32_t(plan.files.size()), 0,
+                                file.file.size_bytes, crc32c(blob.bytes)});
+    add_file(plan, std::move(file));
+  }
+}
+
+// The bytes of all writers' files, without the headers of the other writers, which are small.
+void expect_bytes(SavePlan& plan) {
+  for (const LogicalTensor& tensor : plan.whole)
+    plan.bytes_to_expect += tensor.global_shape.numel() * size_of(tensor.dtype);
+  for (const FilePlan& file : plan.files)
+    if (file.sources.empty()) plan.bytes_to_expect += file.file.size_bytes;  // loader, extra
+  plan.bytes_to_expect = std::max(plan.bytes_to_expect, plan.bytes);
+}
+
+void start_manifest(SavePlan& plan, const SaveRequest& request) {
+  Manifest& manifest = plan.manifest;
+  manifest.run_id = plan.run_id;
+  manifest.step = plan.step;
+  manifest.attempt = plan.attempt;
+  manifest.created = utc_now();
+  manifest.aliases = request.aliases;
+  manifest.sections = request.sections;
+}
+
+// Bytes that are the same for two requests if and only if names, types, shapes, boxes and strides
+// are.
+class Fingerprint {
+ public:
+  void add(int64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
+  void add(std::string_view text) {
+    add(int64_t(text.size()));
+    bytes_.append(text);
+  }
+  void add(const Shape& shape) {
+    add(int64_t(shape.ndim()));
+    for (const int64_t extent : shape.dims()) add(extent);
+  }
+  void add(std::span<const Piece> pieces) {
+    add(int64_t(pieces.size()));
+    for (const Piece& piece : pieces) {
+      add(piece.logical.name);
+      add(int64_t(piece.logical.dtype));
+      add(int64_t(piece.logical.role));
+      add(piece.logical.global_shape);
+      add(piece.box.offset);
+      add(piece.box.length);
+      add(piece.strides);
+    }
+  }
+  Id hash() const {
+    Id id;
+    const std::string other = bytes_ + "2";  // for the second half
+    const uint64_t halves[] = {xxh3_64(std::as_bytes(std::span(bytes_))),
+                               xxh3_64(std::as_bytes(std::span(other)))};
+    std::memcpy(id.data(), halves, id.size());
+    return id;
   }
 
-  void add_file(FilePlan file) {
-    file.file.chunk_crcs.assign(size_t(num_chunks(file.file.size_bytes)), 0);
-    plan_.bytes += file.file.size_bytes;
-    plan_.files.push_back(std::move(file));
-  }
-
-  // The bytes of all writers' files, without the headers of the other writers, which are small.
-  void expect_bytes() {
-    for (const LogicalTensor& tensor : plan_.whole)
-      plan_.bytes_to_expect += tensor.global_shape.numel() * size_of(tensor.dtype);
-    for (const FilePlan& file : plan_.files)
-      if (file.sources.empty()) plan_.bytes_to_expect += file.file.size_bytes;  // loader, extra
-    plan_.bytes_to_expect = std::max(plan_.bytes_to_expect, plan_.bytes);
-  }
-
-  void start_manifest() {
-    Manifest& manifest = plan_.manifest;
-    manifest.run_id = plan_.run_id;
-    manifest.step = plan_.step;
-    manifest.attempt = plan_.attempt;
-    manifest.created = utc_now();
-    manifest.aliases = request_.aliases;
-    manifest.sections = request_.sections;
-  }
-
-  const SaveRequest& request_;
-  SavePlan plan_;
-  std::unordered_map<std::string, size_t> tensor_of_;
-  std::set<std::string> blob_names_;
+ private:
+  std::string bytes_;
 };
 
 using TensorNumbers = std::unordered_map<std::string, size_t>;  // name -> place in Index::tensors
@@ -226,14 +170,33 @@ void add_aliases(SavePlan& plan, const TensorNumbers& places) {
   }
 }
 
+bool is_model_or_optim(const SavePlan& plan, const IndexTensor& tensor) {
+  const Component component = component_of(plan.index, tensor);
+  return component == Component::kModel || component == Component::kOptim;
+}
+
+CoverHash whole_hash(const SavePlan& plan, const LogicalTensor& logical) {
+  const CoverHasher hash(cover_seed(plan.attempt), logical.name, logical.global_shape.ndim());
+  return hash(Box::whole(logical.global_shape));
+}
+
+// kCorrupt names the first tensor that its boxes do not tile.
+void sweep(const SavePlan& plan) {
+  for (const IndexTensor& tensor : plan.index.tensors) {
+    std::vector<Box> boxes;
+    for (const IndexBox& box : tensor.boxes) boxes.push_back(box.box);
+    const auto error = find_cover_error(tensor.logical.global_shape, boxes);
+    ASHLAR_REQUIRE(!error, kCorrupt, "step {} is not saved: tensor '{}' {}: {}", plan.step,
+                   tensor.logical.name, tensor.logical.global_shape.to_string(), *error);
+  }
+}
+
 // The tensors of model and optimizer must be plan.whole, no more and no less.
 void check_whole(const SavePlan& plan) {
   if (plan.whole.empty()) return;
   std::map<std::string_view, const LogicalTensor*> found;
   for (const IndexTensor& tensor : plan.index.tensors) {
-    const Component component = component_of(plan.index, tensor);
-    if (component == Component::kModel || component == Component::kOptim)
-      found[tensor.logical.name] = &tensor.logical;
+    if (is_model_or_optim(plan, tensor)) found[tensor.logical.name] = &tensor.logical;
   }
   for (const LogicalTensor& wanted : plan.whole) {
     const auto place = found.find(wanted.name);
@@ -254,12 +217,69 @@ void check_whole(const SavePlan& plan) {
 
 }  // namespace
 
+struct SavePlanner::Files {
+  StoredFiles model, optim, loader;
+};
+
+SavePlanner::SavePlanner(std::string run_id, int writer, int num_writers)
+    : run_id_(std::move(run_id)), writer_(writer), num_writers_(num_writers) {
+  ASHLAR_ASSERT(1 <= writer && writer <= num_writers);
+}
+SavePlanner::~SavePlanner() = default;
+
+Id SavePlanner::hash_of(const SaveRequest& request) const {
+  Fingerprint fingerprint;
+  fingerprint.add(run_id_);
+  for (const int64_t number : {int64_t(kIndexMajor), int64_t(writer_), int64_t(num_writers_)})
+    fingerprint.add(number);
+  for (const auto pieces : {request.model, request.optim, request.loader}) fingerprint.add(pieces);
+  return fingerprint.hash();
+}
+
+SavePlan SavePlanner::plan(const SaveRequest& request, const Id& attempt) {
+  ASHLAR_ASSERT(writer_ == 1 || (request.loader.empty() && request.extra.empty() &&
+                                 request.sections.empty() && request.aliases.empty()));
+  SavePlan plan;
+  plan.step = request.step;
+  plan.writer = writer_;
+  plan.num_writers = num_writers_;
+  plan.attempt = plan.index.attempt = attempt;
+  plan.run_id = run_id_;
+  plan.whole.assign(request.whole.begin(), request.whole.end());
+  plan.hash = hash_of(request);
+  const bool known = files_ && plan.hash == hash_;
+  if (!known) {
+    files_ = std::make_unique<Files>(
+        Files{plan_files(Component::kModel, request.model, run_id_, writer_),
+              plan_files(Component::kOptim, request.optim, run_id_, writer_),
+              plan_files(Component::kLoader, request.loader, run_id_, writer_)});
+    hash_ = plan.hash;
+    ++num_made_;
+  }
+  add_stored(plan, files_->model, request.model);
+  add_stored(plan, files_->optim, request.optim);
+  add_stored(plan, files_->loader, request.loader);
+  add_blobs(plan, request.extra);
+  // The boxes of several writers are complete only when the leader has joined their parts.
+  if (num_writers_ == 1 && !known) check_first_cover(plan);
+  start_manifest(plan, request);
+  expect_bytes(plan);
+  return plan;
+}
+
+// What does not cover its tensors is not kept.
+void SavePlanner::check_first_cover(const SavePlan& plan) {
+  try {
+    check_cover(plan);
+  } catch (const Error&) {
+    files_.reset();
+    throw;
+  }
+}
+
 SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt,
                         int writer, int num_writers) {
-  ASHLAR_ASSERT(1 <= writer && writer <= num_writers);
-  ASHLAR_ASSERT(writer == 1 || (request.loader.empty() && request.extra.empty() &&
-                                request.sections.empty() && request.aliases.empty()));
-  return Planner(request, run_id, attempt, writer, num_writers).plan();
+  return SavePlanner(run_id, writer, num_writers).plan(request, attempt);
 }
 
 void join_files(SavePlan& plan) {
@@ -268,24 +288,27 @@ void join_files(SavePlan& plan) {
 
 // One sum over all tensors proves exact cover; only if it differs is each tensor swept.
 void check_cover(const SavePlan& plan) {
-  // The attempt is random, so that every save draws other generators.
-  const uint64_t seed = uint64_t(plan.attempt[0]) << 32 | plan.attempt[1] << 8 | plan.attempt[2];
-  CoverHash found, expected;
-  for (const IndexTensor& tensor : plan.index.tensors) {
-    const LogicalTensor& logical = tensor.logical;
-    const CoverHasher hash(seed, logical.name, logical.global_shape.ndim());
-    expected += hash(Box::whole(logical.global_shape));
-    for (const IndexBox& box : tensor.boxes) found += hash(box.box);
-  }
-  if (found == expected) return;
-  for (const IndexTensor& tensor : plan.index.tensors) {
-    std::vector<Box> boxes;
-    for (const IndexBox& box : tensor.boxes) boxes.push_back(box.box);
-    const auto error = find_cover_error(tensor.logical.global_shape, boxes);
-    ASHLAR_REQUIRE(!error, kCorrupt, "step {} is not saved: tensor '{}' {}: {}", plan.step,
-                   tensor.logical.name, tensor.logical.global_shape.to_string(), *error);
-  }
+  CoverHash expected;
+  for (const IndexTensor& tensor : plan.index.tensors) expected += whole_hash(plan, tensor.logical);
+  if (cover_of(plan.index) == expected) return;
+  sweep(plan);
   ASHLAR_ASSERT(false && "cover hash and sweep disagree");
+}
+
+void check_cover(const SavePlan& plan, const CoverHash& told) {
+  CoverHash expected;
+  for (const LogicalTensor& logical : plan.whole) expected += whole_hash(plan, logical);
+  for (const IndexTensor& tensor : plan.index.tensors)
+    if (plan.whole.empty() || !is_model_or_optim(plan, tensor))
+      expected += whole_hash(plan, tensor.logical);
+  if (told == expected) return;
+  sweep(plan);
+  check_whole(plan);
+  ASHLAR_FAIL(
+      kCorrupt,
+      "step {} is not saved: the boxes that its writers wrote are not those that the leader "
+      "knows of",
+      plan.step);
 }
 
 void complete(SavePlan& plan) {
@@ -309,20 +332,21 @@ void complete(SavePlan& plan) {
 // Walks head and sources as one stream.  `offset` counts down over what lies before the range, and
 // is 0 from the first byte that is copied on.
 void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out) {
-  const auto copy = [&](const std::byte* data, int64_t bytes) {
-    if (offset < bytes && !out.empty()) {
-      const size_t count = std::min(out.size(), size_t(bytes - offset));
-      std::memcpy(out.data(), data + offset, count);
+  const auto copy = [&](const FilePlan::Source& source) {
+    if (offset < source.bytes && !out.empty()) {
+      const size_t count = std::min(out.size(), size_t(source.bytes - offset));
+      copy_from(source, offset, out.first(count));
       out = out.subspan(count);
       offset = 0;
     } else {
-      offset -= std::min(offset, bytes);
+      offset -= std::min(offset, source.bytes);
     }
   };
-  copy(reinterpret_cast<const std::byte*>(plan.head.data()), int64_t(plan.head.size()));
+  const auto head_bytes = int64_t(plan.head.size());
+  copy({reinterpret_cast<const std::byte*>(plan.head.data()), head_bytes, head_bytes, {}});
   for (const FilePlan::Source& source : plan.sources) {
     if (out.empty()) return;
-    copy(source.data, source.bytes);
+    copy(source);
   }
   ASHLAR_ASSERT(out.empty());
 }

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "ashlar/checkpoint/cover.h"
 #include "ashlar/checkpoint/index.h"
 #include "ashlar/checkpoint/manifest.h"
 #include "ashlar/tensor/logical.h"
@@ -46,9 +48,14 @@ struct SaveRequest {
 struct FilePlan {
   IndexFile file;    // chunk_crcs are filled as chunks are hashed
   std::string head;  // header, or the whole file where the bytes were copied
+  // A tensor's box.  Where its memory has gaps: runs of run_bytes each, which lie as `outer` says.
   struct Source {
+    struct Dim {
+      int64_t count, stride_bytes;
+    };
     const std::byte* data;
-    int64_t bytes;
+    int64_t bytes, run_bytes;
+    std::vector<Dim> outer;  // the fastest last; empty: bytes == run_bytes
   };
   std::vector<Source> sources;  // follow the head in this order
 };
@@ -58,6 +65,10 @@ struct SavePlan {
   int writer = 1, num_writers = 1;  // from 1, as in names of files
   Id attempt{};
   std::string run_id;
+  // Of run, writer, number of writers and, of every piece of model, optimizer and loader, name,
+  // type, role, shape, box and strides.  Plans with one hash have the same boxes at the same bytes
+  // of the same data files; only ids and checksums differ.
+  Id hash{};
   std::vector<FilePlan> files;
   Index index;  // without files: join_files() adds them when their checksums are known
   Manifest manifest;
@@ -65,9 +76,31 @@ struct SavePlan {
   int64_t bytes = 0, bytes_to_expect = 0;  // of this writer's files; of all writers', if it is told
 };
 
-// Writer `writer` of num_writers, counted from 1.
+// Plans the saves of one writer.  Files, boxes and headers are planned once and serve as long as
+// the requests' hash stays the same; a plan then takes the new pieces' memory, step and ids.
+// Tensors on meta make plans that only tell sizes.
 // Errors  kCorrupt if the boxes of a single writer do not tile a tensor (names tensor and element),
 //         kConfig if two extra files share a name.
+class SavePlanner {
+ public:
+  // writer: of num_writers, counted from 1.
+  SavePlanner(std::string run_id, int writer, int num_writers);
+  ~SavePlanner();
+  SavePlan plan(const SaveRequest& request, const Id& attempt);
+  int64_t num_made() const { return num_made_; }  // how often files were planned
+
+ private:
+  struct Files;
+  Id hash_of(const SaveRequest& request) const;
+  void check_first_cover(const SavePlan& plan);
+  std::string run_id_;
+  int writer_, num_writers_;
+  std::unique_ptr<Files> files_;  // of hash_
+  Id hash_{};
+  int64_t num_made_ = 0;
+};
+
+// One plan.
 SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt,
                         int writer, int num_writers);
 
@@ -75,6 +108,10 @@ SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, c
 void join_files(SavePlan& plan);
 // The index has all boxes: kCorrupt unless they tile every tensor (names tensor and element).
 void check_cover(const SavePlan& plan);
+// The same from the sum of cover hashes that all writers told, and without a look at their boxes
+// unless it is wrong: the sum must be that of the tensors that make the state whole.  The index has
+// all files and boxes.
+void check_cover(const SavePlan& plan, const CoverHash& told);
 // The index has all files and boxes: sorts boxes, adds parents and aliases, fills the manifest.
 // kCorrupt unless the tensors are those that make the state whole.
 void complete(SavePlan& plan);

@@ -1,4 +1,4 @@
-// How it works.  The two threads behind a Checkpointer:
+// How it works.  The threads that copy and write behind a Checkpointer:
 //
 //   save()    to_copy_      copier_                    filled_      writer_
 //   a Job --> [job job] --> for each chunk: acquire -> [chunk ..] -> begin() at a job's first one;
@@ -13,14 +13,17 @@
 // has one job at a time, whose `writer` and `error` no other thread touches.
 //   A failure is kept in job.error, and the attempt is given up at once.  Later chunks of the job
 // are only released, and the one marked `last` still ends it: every queued job is finished.
+//   With a channel the leader tells its verdict as soon as it has one, and a follower waits for it
+// at the end of its job.  If the channel breaks meanwhile, both turn to the directory: the follower
+// writes its part there, and the leader, which may have had it already, waits for all parts anew.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 
 #include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/commit.h"
 #include "ashlar/checkpoint/raise.h"
-#include "ashlar/checkpoint/retention.h"
 
 namespace ashlar::checkpoint {
 
@@ -29,6 +32,8 @@ void Checkpointer::copy_loop() {
     std::shared_ptr<Job> job;
     {
       std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || to_touch_ || !to_copy_.empty(); });
+      if (to_touch_) touch_arena(lock);
       changed_.wait(lock, [&] { return stop_ || !to_copy_.empty(); });
       if (to_copy_.empty()) return;
       job = to_copy_.front();  // stays in the queue: before_update() waits until it is empty
@@ -41,6 +46,23 @@ void Checkpointer::copy_loop() {
     }
     changed_.notify_all();
   }
+}
+
+// Holds every chunk that it has touched until all are, or until there is a save: the chunk that is
+// freed last is taken first, so that the save begins with touched ones.
+void Checkpointer::touch_arena(std::unique_lock<std::mutex>& lock) {
+  constexpr size_t kPageBytes = 4096;
+  to_touch_ = false;
+  std::vector<int64_t> touched;
+  const auto num_chunks = size_t(arena_->size_bytes() / kChunkBytes);
+  while (!stop_ && to_copy_.empty() && touched.size() < num_chunks) {
+    lock.unlock();
+    touched.push_back(arena_->acquire());
+    const auto bytes = arena_->bytes(touched.back());
+    for (size_t at = 0; at < bytes.size(); at += kPageBytes) bytes[at] = std::byte{0};
+    lock.lock();
+  }
+  for (const int64_t chunk : touched) arena_->release(chunk);
 }
 
 void Checkpointer::copy(const std::shared_ptr<Job>& job) {
@@ -56,7 +78,9 @@ void Checkpointer::copy(const std::shared_ptr<Job>& job) {
     for (int64_t c = 0; c < chunks; ++c) {
       const int64_t begin = c * kChunkBytes, bytes = std::min(kChunkBytes, size_bytes - begin);
       const int64_t arena_chunk = arena_->acquire();
+      const Clock::time_point start = Clock::now();
       fill_from_plan(file, begin, arena_->bytes(arena_chunk).first(size_t(bytes)));
+      job->times.add(Phase::kCopy, start, bytes);
       {
         const std::lock_guard lock(mutex_);
         filled_.push_back({job, f, c, arena_chunk, bytes, f + 1 == num_files && c + 1 == chunks});
@@ -68,30 +92,15 @@ void Checkpointer::copy(const std::shared_ptr<Job>& job) {
 
 void Checkpointer::write_loop() {
   for (;;) {
-    std::optional<Filled> next;
+    Filled next;
     {
       std::unique_lock lock(mutex_);
-      // Not longer, so that an idle thread refreshes the lease.
-      changed_.wait_for(lock, std::chrono::seconds(kLeaseRefresh_s),
-                        [&] { return stop_ || !filled_.empty(); });
-      if (filled_.empty() && stop_) return;
-      if (!filled_.empty()) {
-        next = std::move(filled_.front());
-        filled_.pop_front();
-      }
+      changed_.wait(lock, [&] { return stop_ || !filled_.empty(); });
+      if (filled_.empty()) return;
+      next = std::move(filled_.front());
+      filled_.pop_front();
     }
-    refresh_lease();
-    if (next) write(*next);
-  }
-}
-
-void Checkpointer::refresh_lease() {
-  if (!lease_ || seconds_since(refreshed_) < kLeaseRefresh_s) return;
-  refreshed_ = Clock::now();
-  try {
-    lease_->refresh();
-  } catch (const Error& error) {
-    log_.warn("the lease of {} was not refreshed: {}", root_, error.what());
+    write(next);
   }
 }
 
@@ -107,6 +116,8 @@ void Checkpointer::write(const Filled& filled) {
   if (!job.error && leads()) guarded(job, [&] { await_parts(job); });
   if (!job.error && leads()) guarded(job, [&] { prepare_commit(job); });
   if (!job.error) guarded(job, [&] { leads() ? commit(job) : publish_part(job); });
+  if (leads() && linked()) decide(job);
+  if (!leads() && job.error && !job.leader_tells) await_verdict_on_failure(job);
   finish(filled.job);
 }
 
@@ -127,15 +138,44 @@ void Checkpointer::guarded(Job& job, F&& body) {
 }
 
 void Checkpointer::give_up(Job& job) {
-  if (!leads()) return job.writer->report_failure(job.error->what());
-  job.writer->abandon();
+  if (!leads()) {
+    const SavePlan& plan = job.plan;
+    if (linked()) return options_.channel->fail(plan.attempt, plan.step, job.error->what());
+    return job.writer->report_failure(job.error->what());
+  }
+  if (linked()) decide(job);
+  job.writer->abandon(lease_->fence());
   if (options_.num_writers == 1) return;
   const std::lock_guard lock(mutex_);
   abandoned_.push_back(job.writer->directory());
 }
 
+// The leader's verdict, over the channel.
+void Checkpointer::decide(const Job& job) {
+  options_.channel->decide({job.plan.attempt, job.plan.step, !job.error,
+                            job.error ? std::string(job.error->what()) : ""});
+}
+
+// A follower's failure is on its way to the leader; if the channel breaks first, the directory must
+// tell it.
+void Checkpointer::await_verdict_on_failure(const Job& job) {
+  if (!linked()) return;  // the directory was told
+  const auto unseen = [](int, const Witness&) {};
+  if (!options_.channel->await_verdict(job.plan.attempt, unseen))
+    report_in_directory(job.plan.step, job.plan.attempt, job.error->what());
+}
+
+void Checkpointer::report_in_directory(int64_t step, const Id& attempt, std::string_view why) {
+  SavePlan nothing;
+  nothing.step = step;
+  nothing.attempt = attempt;
+  nothing.writer = options_.writer + 1;
+  StepWriter(files_, root_, nothing, options_.retry_delay_s, log_).report_failure(why);
+}
+
 void Checkpointer::begin(Job& job) {
-  job.writer = std::make_unique<StepWriter>(files_, root_, job.plan, options_.retry_delay_s, log_);
+  job.writer = std::make_unique<StepWriter>(files_, root_, job.plan, options_.retry_delay_s, log_,
+                                            &job.times);
   job.writer->begin();
 }
 
@@ -143,30 +183,52 @@ void Checkpointer::write_chunk(Job& job, const Filled& filled) {
   const Clock::time_point start = Clock::now();
   job.writer->write_chunk(filled.file, filled.chunk,
                           arena_->bytes(filled.arena_chunk).first(size_t(filled.bytes)));
+  job.written += filled.bytes;
+  if (linked())
+    options_.channel->status(job.plan.attempt, Phase::kWrite, job.written, job.plan.bytes);
   const std::lock_guard lock(mutex_);
   job.stats.write_s += seconds_since(start);
 }
 
+void Checkpointer::await_parts(Job& job) {
+  const Clock::time_point start = Clock::now();
+  if (linked())
+    job.parts = options_.channel->await_parts(
+        job.plan.attempt, job.plan.step, options_.part_timeout_s,
+        [&](int child, const Witness& witness) { see(job, child, witness); });
+  if (!job.parts) await_parts_in_directory(job);
+  job.times.add(Phase::kPart, start);
+  const std::lock_guard lock(mutex_);
+  job.stats.parts_s = seconds_since(start);
+}
+
 // Looks for the parts after 1, 2, 4, ... ms, later ten times a second, and once more when the time
 // is over.
-void Checkpointer::await_parts(Job& job) {
+void Checkpointer::await_parts_in_directory(Job& job) {
   const Clock::time_point start = Clock::now();
   double delay_s = 0.001;
   for (;;) {
     const bool late = seconds_since(start) >= options_.part_timeout_s;
     const std::vector<int> missing = job.writer->missing_writers();
-    if (missing.empty()) break;
+    if (missing.empty()) return;
     ASHLAR_REQUIRE(!late, kStorage,
                    "step {} is not saved: waiting for parts: {}: writer{} {} of {} did not finish "
                    "within {:.4g} s (checkpoint writers must share this directory)",
                    job.plan.step, job.writer->directory(), missing.size() == 1 ? "" : "s",
                    fmt::join(missing, ", "), options_.num_writers, options_.part_timeout_s);
-    refresh_lease();
     std::this_thread::sleep_for(std::chrono::duration<double>(delay_s));
     delay_s = std::min(0.1, 2 * delay_s);
   }
-  const std::lock_guard lock(mutex_);
-  job.stats.parts_s = seconds_since(start);
+}
+
+// Writers that share no directory are found out by the one above them in the tree.
+void Checkpointer::see(const Job& job, int child, const Witness& witness) {
+  try {
+    job.writer->check_witness(witness.path, witness.size_bytes);
+  } catch (const Error& error) {
+    raise(error.kind(), "what writer {} wrote is not seen by writer {}: {}", child + 1,
+          options_.writer + 1, error.what());
+  }
 }
 
 void Checkpointer::prepare_commit(Job& job) {
@@ -180,23 +242,56 @@ void Checkpointer::prepare_commit(Job& job) {
 
 void Checkpointer::commit(Job& job) {
   const Clock::time_point start = Clock::now();
-  const std::string directory = job.writer->publish();
+  std::vector<RankTimes> ranks;
+  if (job.parts)
+    for (const WriterPart& part : job.parts->parts)
+      ranks.push_back({part.rank, part.host, part.times});
+  const std::string directory = job.writer->publish(lease_->fence(), std::move(job.parts));
   job.writer.reset();
+  ranks.insert(ranks.begin(),
+               {0, options_.channel ? options_.channel->host() : "", job.times.times()});
   const std::lock_guard lock(mutex_);
   job.stats.bytes = bytes_of(job.plan.index);
   job.stats.directory = directory;
   job.stats.commit_s = seconds_since(start);
   job.stats.total_s = seconds_since(job.start);
-  previous_ = newest_;  // for retire()
+  job.stats.ranks = std::move(ranks);
   newest_ = {job.plan.step, directory, to_text(job.plan.attempt), options_.run_id};
+  newest_files_ = std::move(job.plan.index.files);
   consecutive_failures_ = 0;
 }
 
 void Checkpointer::publish_part(Job& job) {
-  job.writer->publish_part();
+  std::optional<Verdict> verdict;
+  if (linked()) {
+    options_.channel->status(job.plan.attempt, Phase::kSync);
+    WriterPart part = job.writer->make_part();
+    part.host = options_.channel->host();
+    options_.channel->send_part(part);
+    verdict = options_.channel->await_verdict(
+        job.plan.attempt, [&](int child, const Witness& witness) { see(job, child, witness); });
+    if (verdict && !verdict->committed) {
+      job.leader_tells = true;
+      job.writer.reset();
+      ASHLAR_FAIL(kStorage, "{}", verdict->why);
+    }
+  }
+  if (!verdict) publish_in_directory(job);
   job.writer.reset();
   const std::lock_guard lock(mutex_);
   consecutive_failures_ = 0;
+}
+
+// With a channel the leader may have ended the attempt already, or do so meanwhile: then the
+// attempt's directory is gone, or a step.
+void Checkpointer::publish_in_directory(Job& job) {
+  const auto is_ended = [&] { return options_.channel && !files_.stat(job.writer->directory()); };
+  if (is_ended()) return;
+  try {
+    job.writer->publish_part();
+  } catch (const Error&) {
+    if (!is_ended()) throw;
+  }
 }
 
 // Under the mutex.
@@ -208,14 +303,17 @@ void Checkpointer::fail(int64_t step, const Error& error) {
 }
 
 void Checkpointer::finish(const std::shared_ptr<Job>& job) {
-  if (leads() && !job->error) guarded(*job, [&] { retire(); });
   remove_abandoned();
   {
     const std::lock_guard lock(mutex_);
-    if (job->error)
+    if (job->error && job->leader_tells) {
+      ++consecutive_failures_;
+    } else if (job->error) {
       fail(job->plan.step, *job->error);
-    else if (leads())
+    } else if (leads()) {
       committed_.push_back(job);
+      to_retire_ = true;
+    }
     std::erase(jobs_, job);
     // A failed step may be tried again.
     last_step_ = newest_ ? newest_->step : -1;
@@ -237,17 +335,6 @@ void Checkpointer::remove_abandoned() {
     } catch (const Error& error) {
       log_.warn("{}; {} is collected at the next start", error.what(), directory);
     }
-  }
-}
-
-void Checkpointer::retire() {
-  try {
-    retire_old_steps(files_, root_, options_.keep, options_.keep_every, log_);
-  } catch (const Error&) {
-    const std::lock_guard lock(mutex_);
-    // The newest step did not read back and was set aside; the job fails although it was committed.
-    newest_ = previous_;
-    throw;
   }
 }
 

@@ -8,20 +8,11 @@
 namespace ashlar::checkpoint {
 namespace {
 
-// A plain file of the expected size; a checkpoint holds no links.
-void check_file(FileSystem& files, const std::string& path, int64_t size_bytes) {
-  const auto info = files.stat(path);
-  ASHLAR_REQUIRE(info, kCorrupt, "{}: the file is missing", path);
-  ASHLAR_REQUIRE(info->type == FileInfo::Type::kFile, kCorrupt,
-                 "{}: not a plain file; links and directories are refused", path);
-  ASHLAR_REQUIRE(info->size_bytes == size_bytes, kCorrupt,
-                 "{}: the file has {} bytes; {} were committed", path, info->size_bytes,
-                 size_bytes);
-}
-
-std::string read_checked(FileSystem& files, const std::string& path, const Digest& digest) {
-  check_file(files, path, digest.size_bytes);
-  std::string text = read_text(files, path, digest.size_bytes, Links::kRefuse);
+std::string read_checked(FileSystem& files, const std::string& path, const Digest& digest,
+                         Patience& patience) {
+  const auto file = open_committed(files, path, digest.size_bytes, patience);
+  std::string text(size_t(digest.size_bytes), '\0');
+  file->read_at(std::as_writable_bytes(std::span(text)), 0);
   const Digest found = digest_of(text);
   ASHLAR_REQUIRE(found.size_bytes == digest.size_bytes && found.crc == digest.crc &&
                      (!digest.xxh3 || digest.xxh3 == found.xxh3),
@@ -50,37 +41,65 @@ bool matches(std::string_view name, std::string_view pattern) {
   return pattern.find_first_not_of('*', p) == pattern.npos;
 }
 
-StepReader::StepReader(FileSystem& files, std::string directory)
-    : files_(files), directory_(std::move(directory)) {
-  read_metadata();
-  check_files();
+StepReader::StepReader(FileSystem& files, std::string directory, Exchange* ranks)
+    : files_(files),
+      directory_(std::move(directory)),
+      ranks_(ranks),
+      patience_(std::make_unique<Patience>(files, directory_)) {
+  Texts texts;
+  throw_first(this->ranks(), failure_of(0, [&] {
+                if (this->ranks().rank() == 0) texts = read_texts();
+              }));
+  for (std::string* text : {&texts.commit, &texts.manifest, &texts.index})
+    *text = this->ranks().from_leader(std::move(*text));
+  parse(std::move(texts));
   for (size_t i = 0; i < index_.tensors.size(); ++i) tensor_of_[index_.tensors[i].logical.name] = i;
 }
 
-void StepReader::read_metadata() {
-  const std::string commit_path = join(directory_, kCommitName);
-  const auto info = files_.stat(commit_path);
-  ASHLAR_REQUIRE(info && info->type == FileInfo::Type::kFile, kCorrupt,
-                 "{}: no COMMIT file; this is not a committed checkpoint step", directory_);
-  ASHLAR_REQUIRE(info->size_bytes <= kMaxCommitBytes, kCorrupt,
-                 "{}: the file has {} bytes; at most {} are allowed", commit_path, info->size_bytes,
-                 kMaxCommitBytes);
-  commit_ =
-      parse_commit(read_text(files_, commit_path, kMaxCommitBytes, Links::kRefuse), commit_path);
-  const std::string manifest_path = join(directory_, kManifestName);
-  ASHLAR_REQUIRE(commit_.manifest.size_bytes <= kMaxManifestBytes, kCorrupt,
-                 "{}: the manifest has {} bytes; at most {} are allowed", commit_path,
-                 commit_.manifest.size_bytes, kMaxManifestBytes);
-  manifest_ = parse_manifest(read_checked(files_, manifest_path, commit_.manifest), manifest_path);
-  const std::string index_path = join(directory_, kIndexName);
-  const std::string index = read_checked(files_, index_path, commit_.index);
-  index_ = parse_index(std::as_bytes(std::span(index)), index_path);
+// Of COMMIT no size is known before: where it is cut short it may be about to appear whole.
+std::string StepReader::read_commit() const {
+  const std::string path = join(directory_, kCommitName);
+  for (;;) {
+    const auto info = stat_patiently(files_, path, *patience_);
+    ASHLAR_REQUIRE(info && info->type == FileInfo::Type::kFile, kCorrupt,
+                   "{}: no COMMIT file; this is not a committed checkpoint step", directory_);
+    ASHLAR_REQUIRE(info->size_bytes <= kMaxCommitBytes, kCorrupt,
+                   "{}: the file has {} bytes; at most {} are allowed", path, info->size_bytes,
+                   kMaxCommitBytes);
+    std::string text = read_text(files_, path, kMaxCommitBytes, Links::kRefuse);
+    if (text.ends_with('\n') || !patience_->wait()) return text;
+  }
+}
+
+StepReader::Texts StepReader::read_texts() const {
+  Texts texts;
+  texts.commit = read_commit();
+  const std::string path = join(directory_, kCommitName);
+  const Commit commit = parse_commit(texts.commit, path);
+  ASHLAR_REQUIRE(commit.manifest.size_bytes <= kMaxManifestBytes, kCorrupt,
+                 "{}: the manifest has {} bytes; at most {} are allowed", path,
+                 commit.manifest.size_bytes, kMaxManifestBytes);
+  ASHLAR_REQUIRE(commit.index.size_bytes <= kMaxIndexBytes, kCorrupt,
+                 "{}: the index has {} bytes; at most {} are allowed", path,
+                 commit.index.size_bytes, kMaxIndexBytes);
+  texts.manifest =
+      read_checked(files_, join(directory_, kManifestName), commit.manifest, *patience_);
+  texts.index = read_checked(files_, join(directory_, kIndexName), commit.index, *patience_);
+  return texts;
+}
+
+// The same on every rank.
+void StepReader::parse(Texts texts) {
+  commit_ = parse_commit(texts.commit, join(directory_, kCommitName));
+  manifest_ = parse_manifest(texts.manifest, join(directory_, kManifestName));
+  index_ = parse_index(std::as_bytes(std::span(texts.index)), join(directory_, kIndexName));
   ASHLAR_REQUIRE(index_.attempt == commit_.attempt && manifest_.attempt == commit_.attempt &&
                      manifest_.step == commit_.step && manifest_.run_id == commit_.run_id,
                  kCorrupt, "{}: COMMIT, manifest and index are of different saves", directory_);
+  check_agreement();
 }
 
-void StepReader::check_files() const {
+void StepReader::check_agreement() const {
   ASHLAR_REQUIRE(int64_t(index_.files.size()) == commit_.files &&
                      index_.files.size() == manifest_.files.size(),
                  kCorrupt, "{}: COMMIT names {} files, the manifest {}, the index {}", directory_,
@@ -91,8 +110,12 @@ void StepReader::check_files() const {
                        file.size_bytes == manifest_.files[i].size_bytes,
                    kCorrupt, "{}: file {} is '{}' in the manifest but '{}' in the index",
                    directory_, i, manifest_.files[i].path, file.path);
-    check_file(files_, join(directory_, file.path), file.size_bytes);
   }
+}
+
+void StepReader::check_size(size_t file_index) const {
+  const IndexFile& file = index_.files[file_index];
+  check_file(files_, join(directory_, file.path), file.size_bytes, *patience_);
 }
 
 const IndexTensor* StepReader::find(std::string_view name) const {
@@ -101,23 +124,28 @@ const IndexTensor* StepReader::find(std::string_view name) const {
 }
 
 std::unique_ptr<File> StepReader::open(size_t file_index) const {
-  return files_.open(join(directory_, index_.files[file_index].path), Links::kRefuse);
+  const IndexFile& file = index_.files[file_index];
+  return open_committed(files_, join(directory_, file.path), file.size_bytes, *patience_);
 }
 
-std::span<const std::byte> StepReader::read_chunk(const File& file, size_t file_index,
-                                                  int64_t chunk,
-                                                  std::span<std::byte> buffer) const {
+bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk,
+                            std::span<std::byte> out) const {
   const IndexFile& entry = index_.files[file_index];
   const int64_t begin = chunk * kChunkBytes;
-  const auto bytes = buffer.first(size_t(std::min(kChunkBytes, entry.size_bytes - begin)));
-  file.read_at(bytes, begin);
-  const uint32_t found = crc32c(bytes), recorded = entry.chunk_crcs[size_t(chunk)];
+  ASHLAR_ASSERT(int64_t(out.size()) == std::min(kChunkBytes, entry.size_bytes - begin));
+  try {
+    file.read_at(out, begin);
+  } catch (const Error& error) {
+    if (!is_stale(error) || !patience_->wait()) throw;
+    return false;
+  }
+  const uint32_t found = crc32c(out), recorded = entry.chunk_crcs[size_t(chunk)];
   ASHLAR_REQUIRE(found == recorded, kCorrupt,
                  "{}: chunk {} (bytes {} to {}): checksum is {:08x} but {:08x} was recorded; the "
                  "file is damaged",
-                 join(directory_, entry.path), chunk, begin, begin + int64_t(bytes.size()), found,
+                 join(directory_, entry.path), chunk, begin, begin + int64_t(out.size()), found,
                  recorded);
-  return bytes;
+  return true;
 }
 
 bool StepReader::has_blob(std::string_view name) const {
@@ -126,10 +154,21 @@ bool StepReader::has_blob(std::string_view name) const {
 }
 
 std::string StepReader::read_blob(std::string_view name) const {
+  std::string text;
+  throw_first(ranks(), failure_of(0, [&] {
+                if (ranks().rank() == 0) text = read_own_blob(name);
+              }));
+  return ranks().from_leader(std::move(text));
+}
+
+std::string StepReader::read_own_blob(std::string_view name) const {
   const auto blob = std::find_if(index_.blobs.begin(), index_.blobs.end(),
                                  [&](const IndexBlob& each) { return each.name == name; });
   ASHLAR_REQUIRE(blob != index_.blobs.end(), kCorrupt, "{}: there is no extra file '{}'",
                  directory_, name);
+  ASHLAR_REQUIRE(blob->length <= kMaxBlobBytes, kCorrupt,
+                 "{}: the extra file '{}' has {} bytes; at most {} are allowed", directory_, name,
+                 blob->length, kMaxBlobBytes);
   std::string text(size_t(blob->length), '\0');
   const auto file = open(blob->file);
   file->read_at(std::as_writable_bytes(std::span(text)), blob->offset);

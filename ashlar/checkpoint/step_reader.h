@@ -1,11 +1,20 @@
 // One committed step, opened to read: its manifest, its index, its tensors, its extra files.
 //
-// Opening reads COMMIT, manifest and index, checks their digests against COMMIT, that they agree
-// with each other, and the size of every data file.  Reading verifies the CRC of every 4 MiB that
-// it touches.  Nothing is ever written.
+// Opening reads COMMIT, manifest and index, checks their digests against COMMIT and that they agree
+// with each other.  Reading checks the size of every file that it opens, and the CRC of every 4 MiB
+// that it touches.  Nothing is ever written.
 //
-// Errors   kCorrupt: PATH and what is wrong (a missing file included); kConfig if the destinations
-//          do not match what is stored; kStorage if the machine cannot read.
+// Ranks    several ranks may open and load a step together, each what it wants of it: with an
+//          Exchange (exchange.h) the constructor, load and read_blob are called by all of them in
+//          the same order.  Rank 0 reads COMMIT, manifest, index and blobs for all; every chunk of
+//          data that any rank wants is read by one of them (load_plan.h); what one of them finds
+//          wrong all throw.
+// Calls    of all ranks together, on names and sizes: at most 2 for each file, 2 for each rank, 2
+//          for each blob, 7 for the step.
+// Memory   of a load: at most 60 MiB beside the destinations and the index.
+// Errors   kCorrupt: PATH and what is wrong (a missing file included, once it cannot be a stale
+//          look any more: patience.h); kConfig if the destinations do not match what is stored;
+//          kStorage if the machine cannot read.
 // Threads  const members from several threads.
 #pragma once
 
@@ -18,8 +27,10 @@
 #include <vector>
 
 #include "ashlar/checkpoint/commit.h"
+#include "ashlar/checkpoint/exchange.h"
 #include "ashlar/checkpoint/index.h"
 #include "ashlar/checkpoint/manifest.h"
+#include "ashlar/checkpoint/patience.h"
 #include "ashlar/core/files.h"
 #include "ashlar/tensor/logical.h"
 
@@ -31,20 +42,28 @@ struct LoadOptions {
   std::vector<Component> components;
   std::vector<std::string> allow_missing, allow_unexpected;  // names, '*' stands for any text
   std::vector<std::pair<DType, DType>> cast;  // stored -> wanted; among F64, F32 and BF16
+  int reads_in_flight = 8;                    // of this rank
 };
 
 struct LoadReport {
   std::vector<std::string> missing, unexpected;  // those that the options allowed
   std::vector<std::string> cast;                 // names of tensors that were converted
-  int64_t tensors = 0, bytes_read = 0;
+  int64_t tensors = 0;
+  // Of this rank: from files, to and from other ranks, and of the memory that chunks went through.
+  int64_t bytes_read = 0, sent_bytes = 0, received_bytes = 0, buffer_bytes = 0;
   double seconds = 0;
 };
 
 class StepReader {
  public:
-  StepReader(FileSystem& files, std::string directory);
+  // ranks: those that read this step together; it outlives the reader.  nullptr: this one alone.
+  StepReader(FileSystem& files, std::string directory, Exchange* ranks = nullptr);
   StepReader(StepReader&&) = default;
   StepReader(const StepReader&) = delete;
+
+  // Lets `lease` live as long as this object: what keeps the step from being removed.
+  void hold(std::shared_ptr<const void> lease) { lease_ = std::move(lease); }
+  const std::shared_ptr<const void>& lease() const { return lease_; }
 
   const std::string& directory() const { return directory_; }
   int64_t step() const { return commit_.step; }
@@ -61,17 +80,30 @@ class StepReader {
   bool has_blob(std::string_view name) const;
   std::string read_blob(std::string_view name) const;  // a file under extra/; kCorrupt if absent
 
-  // Bytes of one chunk of one file, CRC checked.  `buffer` holds kChunkBytes.
-  std::span<const std::byte> read_chunk(const File& file, size_t file_index, int64_t chunk,
-                                        std::span<std::byte> buffer) const;
+  // The bytes of one chunk of one file, CRC checked.  False, after a wait: the look at the file was
+  // stale; it is to be opened again.
+  bool read_chunk(const File& file, size_t file_index, int64_t chunk,
+                  std::span<std::byte> out) const;
   std::unique_ptr<File> open(size_t file_index) const;
+  void check_size(size_t file_index) const;  // of a file that need not be opened
 
  private:
-  void read_metadata();
-  void check_files() const;
+  struct Texts {
+    std::string commit, manifest, index;
+  };
+  Texts read_texts() const;
+  std::string read_commit() const;
+  void parse(Texts texts);
+  void check_agreement() const;
+  std::string read_own_blob(std::string_view name) const;
+  Exchange& ranks() const { return ranks_ ? *ranks_ : *alone_; }
 
+  std::shared_ptr<const void> lease_;
   FileSystem& files_;
   std::string directory_;
+  Exchange* ranks_;
+  std::unique_ptr<Alone> alone_ = std::make_unique<Alone>();
+  std::unique_ptr<Patience> patience_;
   Commit commit_;
   Manifest manifest_;
   Index index_;

@@ -4,12 +4,13 @@
 // makes a step, so that a crash finds one of these:
 //
 //   before COMMIT has its name             .tmp-    no step; collected at the next start
-//   then, until the rename                 .tmp-    no step either: its name does not count
-//   then, until the root is synced         .tmp- or step-S, as it reached the disk; whole if step-S
+//   then, until the renames                .tmp-    no step either: its name does not count; or
+//                                                   in the fence, where the next holder removes it
+//   then, until the root is synced         any of these, as it reached the disk; whole if step-S
 //   from then on                           step-S; LATEST may be old
 //
 // An error takes the same way: abandon() removes the attempt, and if the directory was renamed
-// already (visible_), but the sync of the root failed, it first renames it back.
+// already (visible_), but the sync of the root failed, it is removed through the fence.
 #include "ashlar/checkpoint/step_writer.h"
 
 #include <chrono>
@@ -17,8 +18,11 @@
 #include <thread>
 
 #include "ashlar/checkpoint/commit.h"
+#include "ashlar/checkpoint/doors.h"
 #include "ashlar/checkpoint/parts.h"
+#include "ashlar/checkpoint/patience.h"
 #include "ashlar/checkpoint/raise.h"
+#include "ashlar/checkpoint/recovery.h"
 #include "ashlar/core/checksum.h"
 
 namespace ashlar::checkpoint {
@@ -30,13 +34,14 @@ constexpr int kTries = 4;
 }  // namespace
 
 StepWriter::StepWriter(FileSystem& files, std::string root, SavePlan& plan, double retry_delay_s,
-                       Log& log)
+                       Log& log, PhaseRecorder* times)
     : files_(files),
       root_(std::move(root)),
       tmp_(join(root_, tmp_name(plan.step, to_text(plan.attempt)))),
       plan_(plan),
       retry_delay_s_(retry_delay_s),
-      log_(log) {}
+      log_(log),
+      times_(times) {}
 
 void StepWriter::stage(const char* name, function_ref<void()> body) {
   try {
@@ -46,8 +51,16 @@ void StepWriter::stage(const char* name, function_ref<void()> body) {
   }
 }
 
+void StepWriter::record(Phase phase, Clock::time_point begin, int64_t bytes, int64_t retries) {
+  if (times_) times_->add(phase, begin, bytes, retries);
+}
+
 std::string StepWriter::in_tmp(std::string_view name) const {
   return join(tmp_, name);
+}
+
+std::string StepWriter::door() const {
+  return door_path(root_, plan_.step, to_text(plan_.attempt));
 }
 
 void StepWriter::begin() {
@@ -56,6 +69,7 @@ void StepWriter::begin() {
     for (const FilePlan& file : plan_.files)
       files_.make_directories(parent_of(in_tmp(file.file.path)));
   });
+  begun_ = true;
 }
 
 // Writes only: after a failed sync nobody knows what of the file is on disk.
@@ -66,6 +80,7 @@ void StepWriter::write_retrying(File& file, std::span<const std::byte> bytes, in
       return file.write_at(bytes, offset);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kStorage || attempt == kTries) throw;
+      record(Phase::kWrite, Clock::now(), 0, 1);
       std::this_thread::sleep_for(std::chrono::duration<double>(delay_s));
     }
   }
@@ -74,22 +89,30 @@ void StepWriter::write_retrying(File& file, std::span<const std::byte> bytes, in
 void StepWriter::write_chunk(size_t index, int64_t chunk, std::span<const std::byte> bytes) {
   IndexFile& file = plan_.files[index].file;
   const std::string path = in_tmp(file.path);
+  Clock::time_point begin = Clock::now();
   if (chunk == 0) {
     stage("creating a file", [&] {
       file_ = files_.create(path);
       if (file.size_bytes > 0) file_->reserve(file.size_bytes);
     });
+    record(Phase::kWrite, begin);
   }
   if (!bytes.empty()) {
+    begin = Clock::now();
     file.chunk_crcs[size_t(chunk)] = crc32c(bytes);
+    record(Phase::kHash, begin, int64_t(bytes.size()));
+    begin = Clock::now();
     stage("writing", [&] { write_retrying(*file_, bytes, chunk * kChunkBytes); });
+    record(Phase::kWrite, begin, int64_t(bytes.size()));
   }
   if (chunk + 1 < num_chunks(file.size_bytes)) return;  // an empty file ends with its chunk 0
+  begin = Clock::now();
   stage("syncing", [&] {
     file_->sync();
     file_->close();
     file_.reset();
   });
+  record(Phase::kSync, begin);
 }
 
 void StepWriter::write_small(const std::string& path, std::string_view text) {
@@ -112,8 +135,39 @@ void StepWriter::sync_directories() {
   for (const std::string& directory : directories) files_.sync_directory(directory);
 }
 
+void StepWriter::join_own_files() {
+  if (!std::exchange(joined_, true)) join_files(plan_);
+}
+
+WriterPart StepWriter::make_part() {
+  join_own_files();
+  const Clock::time_point begin = Clock::now();
+  stage("syncing", [&] {
+    sync_directories();
+    for (const IndexFile& file : plan_.index.files) check_witness(file.path, file.size_bytes);
+  });
+  record(Phase::kSync, begin);
+  WriterPart part;
+  part.rank = plan_.writer - 1;
+  part.index = plan_.index;
+  part.layout = layout_hash(part.index);
+  part.has_boxes = true;
+  if (times_) part.times = times_->times();
+  return part;
+}
+
+void StepWriter::check_witness(const std::string& path, int64_t size_bytes) {
+  Patience patience(files_, tmp_);
+  auto info = files_.stat(in_tmp(path));
+  while (!(info && info->size_bytes == size_bytes) && patience.wait())
+    info = files_.stat(in_tmp(path));
+  ASHLAR_REQUIRE(info && info->size_bytes == size_bytes, kStorage,
+                 "{}: it has {} bytes here but {} were written", in_tmp(path),
+                 info ? info->size_bytes : 0, size_bytes);
+}
+
 void StepWriter::publish_part() {
-  join_files(plan_);
+  join_own_files();
   const std::vector<std::byte> part = build_index(plan_.index);
   // The rename is the last thing that happens in the directory: the leader may rename it at once.
   stage("writing the part", [&] {
@@ -128,7 +182,9 @@ void StepWriter::report_failure(std::string_view text) noexcept {
   for (int attempt = 1; attempt <= kTries; ++attempt, delay_s *= 4) {
     try {
       file_.reset();
-      files_.make_directories(tmp_);  // begin() may not have run, or the leader may have removed it
+      // If the directory that begin() made is gone, the leader has ended the attempt already.
+      if (begun_ && !files_.stat(tmp_)) return;
+      if (!begun_) files_.make_directories(tmp_);
       files_.remove_all(in_tmp(name + ".part"));  // what the try before left
       return write_whole(name, text);
     } catch (const std::exception& error) {
@@ -147,9 +203,13 @@ std::vector<int> StepWriter::missing_writers() {
   return missing;
 }
 
-void StepWriter::merge_writers() {
-  join_files(plan_);
-  if (plan_.num_writers > 1) {
+void StepWriter::merge_writers(std::optional<AllParts> parts) {
+  join_own_files();
+  if (parts) {
+    parts->cover += cover_of(plan_.index);
+    stage("joining parts", [&] { merge_parts(std::move(parts->parts), plan_); });
+    check_cover(plan_, parts->cover);
+  } else if (plan_.num_writers > 1) {
     stage("joining parts", [&] {
       merge_parts(files_, tmp_, plan_);
       remove_parts(files_, tmp_, plan_);
@@ -159,8 +219,11 @@ void StepWriter::merge_writers() {
   complete(plan_);
 }
 
-std::string StepWriter::publish() {
-  merge_writers();
+std::string StepWriter::publish(Fence& fence, std::optional<AllParts> parts) {
+  const Clock::time_point begin = Clock::now();
+  const bool by_channel = parts.has_value();
+  merge_writers(std::move(parts));
+  record(Phase::kMerge, begin);
   const std::vector<std::byte> index = build_index(plan_.index);
   const std::string_view index_text(reinterpret_cast<const char*>(index.data()), index.size());
   stage("committing",
@@ -174,6 +237,7 @@ std::string StepWriter::publish() {
                       bytes_of(plan_.index),
                       int64_t(plan_.index.files.size())};
   const std::string step = join(root_, step_name(plan_.step));
+  const Clock::time_point committing = Clock::now();
   stage("committing", [&] {
     sync_directories();
     write_small(in_tmp(kIndexName), index_text);
@@ -181,22 +245,36 @@ std::string StepWriter::publish() {
     const std::string line = build_commit(commit);
     write_whole(kCommitName, line);
     files_.sync_directory(tmp_);
-    make_visible(step, line);
+    files_.make_directories(door());
+    make_visible(fence, step, line);
     files_.sync_directory(root_);
   });
+  record(Phase::kCommit, committing);
+  if (by_channel) remove_late_parts(step);
   try {
-    write_text(files_, join(root_, kLatestName), step_name(plan_.step) + "\n");
+    fence.write(join(root_, kLatestName), step_name(plan_.step) + "\n");
   } catch (const Error& error) {
     log_.warn("{} is committed, but LATEST was not updated: {}", step, error.what());
   }
   return step;
 }
 
+// A writer whose link broke when its part had gone up may have left it in the directory too.  Since
+// the directory has its new name, no further one comes.
+void StepWriter::remove_late_parts(const std::string& step) {
+  try {
+    for (const std::string& name : files_.list(step))
+      if (name.starts_with(kPartPrefix)) files_.remove(join(step, name));
+  } catch (const Error& error) {
+    log_.warn("{} is committed, but parts of its making are left in it: {}", step, error.what());
+  }
+}
+
 // Over a network a call that was made may be answered with an error, because the first answer was
 // lost and the call was made again.
-void StepWriter::make_visible(const std::string& step, std::string_view commit) {
+void StepWriter::make_visible(Fence& fence, const std::string& step, std::string_view commit) {
   try {
-    files_.rename_new(tmp_, step);
+    fence.publish(tmp_, step);
   } catch (const Error&) {
     const std::string path = join(step, kCommitName);
     if (files_.stat(tmp_) || !files_.stat(path) ||
@@ -206,15 +284,13 @@ void StepWriter::make_visible(const std::string& step, std::string_view commit) 
   visible_ = true;
 }
 
-void StepWriter::abandon() noexcept {
+void StepWriter::abandon(Fence& fence) noexcept {
   try {
     file_.reset();
     // Visible but perhaps not durable, and never announced: the step may be saved again.
-    if (visible_) {
-      files_.rename_new(join(root_, step_name(plan_.step)), tmp_);
-      files_.sync_directory(root_);
-    }
+    if (visible_) remove_step(fence, join(root_, step_name(plan_.step)));
     files_.remove_all(tmp_);
+    files_.remove_all(door());
   } catch (const std::exception& error) {
     log_.warn("{} could not be removed: {}; it is collected at the next start", tmp_, error.what());
   }

@@ -4,19 +4,24 @@
 // for all.
 //
 // Order   every file: create (must be absent), reserve, write, sync, close; sync component
-//         directories; other writers than the leader: their part (parts.h), and that is all.
-//         The leader: all parts are there, merge and remove them; index.bin, manifest.json;
-//         COMMIT.part -> COMMIT; sync the step's directories; rename to step-S (must be absent);
-//         sync the root; LATEST.
+//         directories; other writers than the leader: their part, over the control channel
+//         (save_channel.h) or else through the directory (parts.h), and that is all.
+//         The leader: all parts are there, merge (and remove) them; index.bin, manifest.json;
+//         COMMIT.part -> COMMIT; sync the step's directories; rename to step-S (must be absent)
+//         through the fence of the lease; sync the root; LATEST.
 // Errors  kStorage "step S is not saved: STAGE: PATH: ...".  Single writes are tried four times.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "ashlar/checkpoint/fence.h"
+#include "ashlar/checkpoint/phases.h"
 #include "ashlar/checkpoint/save_plan.h"
+#include "ashlar/checkpoint/writer_part.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/function_ref.h"
 #include "ashlar/core/log.h"
@@ -26,35 +31,49 @@ namespace ashlar::checkpoint {
 class StepWriter {
  public:
   // retry_delay_s: before the second try of a write; four times longer before each later one.
-  StepWriter(FileSystem& files, std::string root, SavePlan& plan, double retry_delay_s, Log& log);
+  StepWriter(FileSystem& files, std::string root, SavePlan& plan, double retry_delay_s, Log& log,
+             PhaseRecorder* times = nullptr);  // times: told of what takes how long
 
   void begin();  // directories
   // Chunks in order, file after file; bytes may be empty for an empty file.  Hashes and writes.
   void write_chunk(size_t file, int64_t chunk, std::span<const std::byte> bytes);
-  std::string publish();    // the leader, once nobody is missing: the committed step's directory
-  void abandon() noexcept;  // the leader: removes what was written, as far as possible
+  // The leader, once nobody is missing: the committed step's directory.  parts: of the others,
+  // where they came over the control channel; else they are in the directory.
+  std::string publish(Fence& fence, std::optional<AllParts> parts = std::nullopt);
+  void abandon(Fence& fence) noexcept;  // the leader: removes what was written, as far as possible
 
   std::vector<int> missing_writers();  // the leader: whose part is not there; kStorage: one failed
-  void publish_part();                 // the others: this writer is done
-  void report_failure(std::string_view text) noexcept;  // the others: the leader will say it
+  // The others, after the last chunk: what to tell over the control channel.  The sizes of the
+  // files are looked at here, by the one that wrote them.
+  WriterPart make_part();
+  void publish_part();                                  // this writer is done, to the directory
+  void report_failure(std::string_view text) noexcept;  // likewise: the leader will say it
+  void check_witness(const std::string& path, int64_t size_bytes);  // another writer's file
   const std::string& directory() const { return tmp_; }
 
  private:
   void stage(const char* name, function_ref<void()> body);
+  void record(Phase phase, Clock::time_point begin, int64_t bytes = 0, int64_t retries = 0);
   void write_small(const std::string& path, std::string_view text);
   void sync_directories();
-  void merge_writers();
-  void make_visible(const std::string& step, std::string_view commit);
+  void join_own_files();
+  void merge_writers(std::optional<AllParts> parts);
+  void remove_late_parts(const std::string& step);
+  void make_visible(Fence& fence, const std::string& step, std::string_view commit);
   void write_whole(const std::string& name, std::string_view text);
   void write_retrying(File& file, std::span<const std::byte> bytes, int64_t offset);
   std::string in_tmp(std::string_view name) const;
+  std::string door() const;
 
   FileSystem& files_;
   std::string root_, tmp_;
   SavePlan& plan_;
   double retry_delay_s_;
   Log& log_;
+  PhaseRecorder* times_;
   std::unique_ptr<File> file_;  // being written
+  bool begun_ = false;          // the directories of the attempt were made
+  bool joined_ = false;         // own files are in the index
   bool visible_ = false;        // renamed into place
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "ashlar/checkpoint/chunk_reader.h"
 #include "ashlar/checkpoint/cover.h"
 #include "ashlar/checkpoint/safetensors.h"
 #include "ashlar/core/checksum.h"
@@ -12,19 +13,34 @@ namespace {
 
 class Verifier {
  public:
-  Verifier(const StepReader& reader, VerifyLevel level, Log& log)
-      : reader_(reader), level_(level), log_(log) {}
+  Verifier(const StepReader& reader, VerifyLevel level, Log& log, VerifyPart part)
+      : reader_(reader),
+        level_(level),
+        log_(log),
+        chunks_(reader.index()),
+        is_first_(part.number == 0),
+        is_last_(part.number + 1 == part.of) {
+    ASHLAR_ASSERT(0 <= part.number && part.number < part.of);
+    const int64_t count = chunks_.first(index().files.size());
+    begin_ = count * part.number / part.of;
+    end_ = count * (part.number + 1) / part.of;
+    for (size_t i = 0; i < index().files.size(); ++i) {
+      const int64_t first = chunks_.first(i);
+      // Empty files at the end begin behind the last chunk.
+      if (begin_ <= first && (first < end_ || is_last_)) files_.push_back(i);
+    }
+  }
 
   VerifyReport run() {
-    report_.files = int64_t(index().files.size());
+    if (!sizes_are_right()) return std::move(report_);
+    report_.files = int64_t(files_.size());
     if (level_ == VerifyLevel::kQuick) return std::move(report_);
-    for (size_t i = 0; i < index().files.size(); ++i)
-      guarded(index().files[i].path, -1, [&] { check_header(i); });
-    for (const IndexBlob& blob : index().blobs)
-      guarded(index().files[blob.file].path, -1, [&] { reader_.read_blob(blob.name); });
+    list_boxes();
+    for (const size_t i : files_) guarded(index().files[i].path, -1, [&] { check_header(i); });
+    if (is_first_) check_blobs();
     if (level_ == VerifyLevel::kFiles) return std::move(report_);
     check_chunks();
-    check_cover();
+    if (is_first_) check_cover();
     return std::move(report_);
   }
 
@@ -41,6 +57,23 @@ class Verifier {
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kCorrupt) throw;
       add(file, chunk, error.what());
+    }
+  }
+
+  // A step that lacks a file is not looked at further.
+  bool sizes_are_right() {
+    guarded(reader_.directory(), -1, [&] {
+      for (const size_t i : files_) reader_.check_size(i);
+    });
+    return report_.ok();
+  }
+
+  void list_boxes() {
+    boxes_of_.resize(index().files.size());
+    for (size_t t = 0; t < index().tensors.size(); ++t) {
+      const IndexTensor& tensor = index().tensors[t];
+      for (size_t b = 0; b < tensor.boxes.size() && !tensor.alias; ++b)
+        boxes_of_[tensor.boxes[b].file].emplace_back(uint32_t(t), uint32_t(b));
     }
   }
 
@@ -75,57 +108,71 @@ class Verifier {
     const IndexFile& file = index().files[file_index];
     std::unordered_map<std::string_view, const TensorEntry*> entries;
     for (const TensorEntry& entry : header.entries) entries[entry.name] = &entry;
-    size_t boxes = 0;
-    for (const IndexTensor& tensor : index().tensors) {
-      if (tensor.alias) continue;
-      for (const IndexBox& box : tensor.boxes) {
-        if (box.file != file_index) continue;
-        ++boxes;
-        const auto found = entries.find(tensor.logical.name);
-        ASHLAR_REQUIRE(found != entries.end() && found->second->dtype == tensor.logical.dtype &&
-                           std::ranges::equal(found->second->shape, box.box.length.dims()) &&
-                           found->second->begin + file.data_begin == box.byte_offset,
-                       kCorrupt, "{}: tensor '{}' is not where the index says", file.path,
-                       tensor.logical.name);
-      }
+    for (const auto& [tensor_index, box_index] : boxes_of_[file_index]) {
+      const IndexTensor& tensor = index().tensors[tensor_index];
+      const IndexBox& box = tensor.boxes[box_index];
+      const auto found = entries.find(tensor.logical.name);
+      ASHLAR_REQUIRE(found != entries.end() && found->second->dtype == tensor.logical.dtype &&
+                         std::ranges::equal(found->second->shape, box.box.length.dims()) &&
+                         found->second->begin + file.data_begin == box.byte_offset,
+                     kCorrupt, "{}: tensor '{}' is not where the index says", file.path,
+                     tensor.logical.name);
     }
+    const size_t boxes = boxes_of_[file_index].size();
     ASHLAR_REQUIRE(boxes == header.entries.size(), kCorrupt,
                    "{}: the header has {} tensors but the index {}", file.path,
                    header.entries.size(), boxes);
   }
 
+  void check_blobs() {
+    for (const IndexBlob& blob : index().blobs)
+      guarded(index().files[blob.file].path, -1, [&] { reader_.read_blob(blob.name); });
+  }
+
   void check_chunks() {
-    int64_t total = 0;
-    for (const IndexFile& file : index().files) total += file.size_bytes;
-    Progress progress(log_, "verifying " + reader_.directory(), total, "B");
-    std::vector<std::byte> buffer(size_t{kChunkBytes});
-    for (size_t i = 0; i < index().files.size(); ++i) {
-      const IndexFile& entry = index().files[i];
-      const auto file = reader_.open(i);
-      for (int64_t chunk = 0; chunk < num_chunks(entry.size_bytes); ++chunk) {
-        guarded(entry.path, chunk, [&] {
-          const auto bytes = reader_.read_chunk(*file, i, chunk, buffer);
-          report_.bytes += int64_t(bytes.size());
-        });
-        ++report_.chunks;
-        progress.advance(std::min(kChunkBytes, entry.size_bytes - chunk * kChunkBytes));
-      }
+    int64_t bytes = 0;
+    ChunkReader::Lots lots;
+    for (int64_t chunk = begin_; chunk < end_; ++chunk) {
+      lots.push_back({{chunk, chunk + 1}});
+      bytes += chunks_.bytes(chunk);
+    }
+    Progress progress(log_, "verifying " + reader_.directory(), bytes, "B");
+    report_.chunks = int64_t(lots.size());
+    ChunkReaderOptions options;
+    options.num_buffers = size_t(options.reads_in_flight);
+    options.failures = ChunkReaderOptions::Failures::kAll;
+    ChunkReader reads(reader_, chunks_, lots, options, [](int64_t, std::span<const std::byte>) {});
+    for (const auto& lot : lots) {
+      reads.next();
+      reads.release();
+      progress.advance(chunks_.bytes(lot[0].begin));
+    }
+    report_.bytes = reads.bytes_read();
+    for (const Failure& failure : reads.failures()) {
+      if (failure.kind != ErrorKind::kCorrupt) throw Error(failure.kind, failure.message);
+      const size_t file = chunks_.file(failure.place);
+      add(index().files[file].path, failure.place - chunks_.first(file), failure.message);
     }
   }
 
   void check_cover() {
     for (const IndexTensor& tensor : index().tensors) {
-      std::vector<Box> boxes;
-      for (const IndexBox& box : tensor.boxes) boxes.push_back(box.box);
-      if (const auto error = find_cover_error(tensor.logical.global_shape, boxes))
-        add(kIndexName, -1, fmt::format("tensor '{}': {}", tensor.logical.name, *error));
+      const auto error =
+          find_cover_error(tensor.logical.global_shape, tensor.boxes.size(),
+                           [&](size_t i) -> const Box& { return tensor.boxes[i].box; });
+      if (error) add(kIndexName, -1, fmt::format("tensor '{}': {}", tensor.logical.name, *error));
     }
   }
 
   const StepReader& reader_;
   VerifyLevel level_;
   Log& log_;
+  const ChunkNumbers chunks_;
+  const bool is_first_, is_last_;  // of the parts
+  int64_t begin_ = 0, end_ = 0;    // chunks of this part
+  std::vector<size_t> files_;      // that begin among them
   VerifyReport report_;
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> boxes_of_;  // by file: tensor, box of it
 };
 
 }  // namespace
@@ -137,14 +184,14 @@ std::optional<VerifyLevel> parse_verify_level(std::string_view name) {
   return std::nullopt;
 }
 
-VerifyReport verify_step(const StepReader& reader, VerifyLevel level, Log& log) {
-  return Verifier(reader, level, log).run();
+VerifyReport verify_step(const StepReader& reader, VerifyLevel level, Log& log, VerifyPart part) {
+  return Verifier(reader, level, log, part).run();
 }
 
 VerifyReport verify_step(FileSystem& files, const std::string& directory, VerifyLevel level,
-                         Log& log) {
+                         Log& log, VerifyPart part) {
   try {
-    return verify_step(StepReader(files, directory), level, log);
+    return verify_step(StepReader(files, directory), level, log, part);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCorrupt) throw;
     VerifyReport report;

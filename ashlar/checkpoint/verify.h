@@ -31,9 +31,17 @@ struct VerifyReport {
   bool ok() const { return findings.empty(); }
 };
 
+// A part of the work, for several ranks that verify one step together: of the step's chunks, in the
+// order of files, those from number * count / of on, and the files that begin there; what is no
+// file's alone is the first one's.  The step is good if every part finds nothing.
+struct VerifyPart {
+  int number = 0, of = 1;
+};
+
 // Damage is a finding; kStorage is thrown if the machine cannot read.  Shows progress.
 VerifyReport verify_step(FileSystem& files, const std::string& directory, VerifyLevel level,
-                         Log& log);
-VerifyReport verify_step(const StepReader& reader, VerifyLevel level, Log& log);
+                         Log& log, VerifyPart part = {});
+VerifyReport verify_step(const StepReader& reader, VerifyLevel level, Log& log,
+                         VerifyPart part = {});
 
 }  // namespace ashlar::checkpoint

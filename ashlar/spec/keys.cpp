@@ -213,6 +213,9 @@ Rows health_and_checkpoint() {
       integer("checkpoint.keep_every", c, &C::keep_every, kCount,
               "checkpoints at multiples of this stay for ever; 0: none"),
       boolean("checkpoint.async", c, &C::async, "write while training goes on"),
+      integer("checkpoint.arena_mib", c, &C::arena_mib, kCount,
+              "memory of a rank that snapshots pass through, MiB; 0: what two snapshots take, at "
+              "most a quarter of the machine's (or container's) memory among its ranks"),
   };
 }
 

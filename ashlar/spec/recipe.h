@@ -153,6 +153,7 @@ struct CheckpointSpec {
   int64_t keep = 3;        // newest steps kept
   int64_t keep_every = 0;  // additionally every this many steps for ever; 0: none
   bool async = true;
+  int64_t arena_mib = 0;  // of a rank; 0: two snapshots, at most its share of a quarter of memory
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
 

@@ -1,11 +1,15 @@
 // Boxes: intersection, runs, and the two proofs of exact cover, against brute force.
 #include "ashlar/checkpoint/cover.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include "ashlar/checkpoint/boxes.h"
+#include "ashlar/core/clock.h"
 #include "random_boxes.h"
 
 namespace ashlar::checkpoint {
@@ -78,6 +82,110 @@ TEST(Cover, HashAndSweepAgreeWithBruteForceOnTilingsAndMutants) {
   EXPECT_GT(mutants, 6000);
 }
 
+// Boxes of several tensors, some of one shape, as one save has them.
+struct Tiled {
+  std::string name;
+  Shape shape;
+  std::vector<Box> boxes;
+};
+
+bool save_accepts(uint64_t seed, const std::vector<Tiled>& tensors) {
+  CoverHash found, expected;
+  for (const Tiled& tensor : tensors) {
+    const CoverHasher hash(seed, tensor.name, tensor.shape.ndim());
+    expected += hash(Box::whole(tensor.shape));
+    for (const Box& box : tensor.boxes) found += hash(box);
+  }
+  return found == expected;
+}
+
+bool sweep_accepts(const std::vector<Tiled>& tensors) {
+  return std::ranges::none_of(tensors, [](const Tiled& tensor) {
+    return find_cover_error(tensor.shape, tensor.boxes).has_value();
+  });
+}
+
+bool tiles(const std::vector<Tiled>& tensors) {
+  return std::ranges::all_of(tensors,
+                             [](const Tiled& tensor) { return tiles(tensor.shape, tensor.boxes); });
+}
+
+// Mutants that keep the number of elements, so that only their places tell: a box moved onto
+// another place, two boxes that exchange their lengths, a box instead of another of its volume, a
+// box of one tensor given to another of the same shape; and a tensor of which there is nothing.
+// False: not possible here.
+bool mutate(std::vector<Tiled>& tensors, int64_t kind, Draw& draw) {
+  Tiled& tensor = tensors[size_t(draw.below(int64_t(tensors.size())))];
+  std::vector<Box>& boxes = tensor.boxes;
+  Box& victim = boxes[size_t(draw.below(int64_t(boxes.size())))];
+  const int ndim = tensor.shape.ndim();
+  if (kind == 0) {
+    boxes.clear();
+    return true;
+  }
+  if (kind == 1) {  // moved
+    for (int d = 0; d < ndim; ++d)
+      victim.offset[d] = draw.below(tensor.shape[d] - victim.length[d] + 1);
+    return true;
+  }
+  if (kind == 2) {  // the same volume, other lengths
+    if (ndim < 2) return false;
+    const int a = int(draw.below(ndim)), b = int(draw.below(ndim));
+    std::swap(victim.length[a], victim.length[b]);
+    return inside(victim, tensor.shape);
+  }
+  if (kind == 3) {  // one of two boxes of equal volume twice, the other not at all
+    for (Box& other : boxes)
+      if (&other != &victim && other.length.numel() == victim.length.numel()) {
+        other = victim;
+        return true;
+      }
+    return false;
+  }
+  for (Tiled& other : tensors)  // given away
+    if (&other != &tensor && other.shape == tensor.shape) {
+      other.boxes.push_back(victim);
+      boxes.erase(boxes.begin() + (&victim - boxes.data()));
+      return true;
+    }
+  return false;
+}
+
+// ASHLAR_COVER_MUTANTS=N   so many mutants (default 6,000; scripts/campaign reshard)
+TEST(Cover, NoMutantOfEqualVolumeAndNoAbsentTensorIsAccepted) {
+  const char* asked = std::getenv("ASHLAR_COVER_MUTANTS");
+  const int64_t wanted = asked ? std::atoll(asked) : 6000;
+  ASSERT_GT(wanted, 0);
+  Draw draw(12, "mutants");
+  std::array<int64_t, 5> mutants{};
+  int64_t covers = 0, made = 0;
+  for (uint64_t round = 0; made < wanted; ++round) {
+    std::vector<Tiled> tensors;
+    const Shape twin = random_shape(draw);
+    for (int n = 0; n < 4; ++n) {
+      const Shape shape = n < 2 ? twin : random_shape(draw);
+      tensors.push_back(
+          {fmt::format("layers.{}.weight", n), shape, random_tiling(shape, draw.below(10), draw)});
+    }
+    ++covers;
+    ASSERT_TRUE(save_accepts(round, tensors)) << round;
+    ASSERT_TRUE(sweep_accepts(tensors)) << round;
+    for (int64_t kind = 0; kind < 5; ++kind) {
+      std::vector<Tiled> mutant = tensors;
+      if (!mutate(mutant, kind, draw) || tiles(mutant)) continue;
+      ++made;
+      ++mutants[size_t(kind)];
+      ASSERT_FALSE(save_accepts(round, mutant)) << "round " << round << " kind " << kind;
+      ASSERT_FALSE(sweep_accepts(mutant)) << "round " << round << " kind " << kind;
+    }
+  }
+  for (const int64_t count : mutants) EXPECT_GT(count, wanted / 100);
+  fmt::print(
+      "cover: {} exact covers, 0 rejected; {} mutants, 0 accepted: {} of absent tensors, {} "
+      "moved, {} of equal volume, {} twice, {} of another tensor\n",
+      covers, made, mutants[0], mutants[1], mutants[2], mutants[3], mutants[4]);
+}
+
 TEST(Cover, HashIsTheSumOverElements) {
   const Shape shape{3, 4, 2};
   const CoverHasher hash(9, "w", 3);
@@ -99,6 +207,24 @@ TEST(Cover, SweepNamesTheElement) {
             "element [2, 0] is in boxes [0:3, 0:6] and [2:4, 0:6]");
   EXPECT_EQ(find_cover_error(Shape{}, std::vector<Box>{}), "element [] is in no box");
   EXPECT_EQ(find_cover_error(Shape{0, 3}, std::vector<Box>{{{0, 0}, {0, 3}}}), std::nullopt);
+}
+
+// Cuts along all three dims, that meet each other everywhere: the one hole comes after 10^12 steps.
+TEST(Cover, BoxesOfIllWillAreToldInBoundedSteps) {
+  constexpr int64_t kCuts = 10000;
+  const Shape shape{kCuts, kCuts + 1, kCuts + 1};
+  std::vector<Box> boxes;
+  for (int64_t i = 0; i < kCuts; ++i) {
+    boxes.push_back({{0, 1 + i, 0}, {kCuts, 1, 1}});
+    boxes.push_back({{0, 1, 1 + i}, {kCuts, kCuts, 1}});
+    boxes.push_back({{i, 0, 0}, {1, 1, kCuts + 1}});
+  }
+  EXPECT_EQ(find_cover_error(shape, boxes), std::nullopt);
+  boxes.pop_back();
+  const auto start = Clock::now();
+  EXPECT_EQ(find_cover_error(shape, boxes),
+            "its 29999 boxes do not tile it; too many to name an element");
+  EXPECT_LT(seconds_since(start), 10) << "hangs";  // well below a second on an idle machine
 }
 
 TEST(Boxes, IntersectionAndRunsCopyExactlyTheCommonElements) {

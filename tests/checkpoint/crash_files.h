@@ -1,11 +1,12 @@
 // A file system that knows what would survive a power cut.  Every file has written and synced
 // bytes, every directory has current and synced entries; after_crash() builds the disk as a restart
-// finds it.
+// finds it.  Calls from several threads take turns.
 #pragma once
 
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,11 +25,19 @@ enum class Survives {
 };
 
 class CrashFiles : public FileSystem {
+  // Of all disks of a test and their files: several writers may use one.
+  static std::recursive_mutex& mutex() {
+    static std::recursive_mutex all;
+    return all;
+  }
+
  public:
   std::unique_ptr<File> open(const std::string& path, Links = Links::kFollow) override {
+    const std::lock_guard lock(mutex());
     return std::make_unique<Handle>(need(path, false));
   }
   std::unique_ptr<File> create(const std::string& path) override {
+    const std::lock_guard lock(mutex());
     Node& directory = *need(parent_of(path), true);
     require(!directory.entries.contains(last(path)), path, "create: exists");
     auto node = std::make_shared<Node>();
@@ -36,23 +45,28 @@ class CrashFiles : public FileSystem {
     return std::make_unique<Handle>(node);
   }
   std::unique_ptr<File> append(const std::string& path) override {
+    const std::lock_guard lock(mutex());
     return look_up(path) ? open(path) : create(path);
   }
   std::unique_ptr<Mapping> map(const std::string& path, Links = Links::kFollow) override {
+    const std::lock_guard lock(mutex());
     return std::make_unique<Whole>(need(path, false));
   }
   std::optional<FileInfo> stat(const std::string& path, Links = Links::kRefuse) override {
+    const std::lock_guard lock(mutex());
     const auto node = look_up(path);
     if (!node) return std::nullopt;
     return FileInfo{node->directory ? FileInfo::Type::kDirectory : FileInfo::Type::kFile,
                     int64_t(node->data.size()), 0};
   }
   std::vector<std::string> list(const std::string& directory) override {
+    const std::lock_guard lock(mutex());
     std::vector<std::string> names;
     for (const auto& [name, node] : need(directory, true)->entries) names.push_back(name);
     return names;
   }
   void make_directories(const std::string& path) override {
+    const std::lock_guard lock(mutex());
     std::shared_ptr<Node> at = root_;
     for (const std::string& part : parts(path)) {
       auto& next = at->entries[part];
@@ -65,19 +79,26 @@ class CrashFiles : public FileSystem {
     }
   }
   void rename_new(const std::string& from, const std::string& to) override {
+    const std::lock_guard lock(mutex());
     require(!look_up(to), to, "rename: exists");
     move(from, to);
   }
-  void replace(const std::string& from, const std::string& to) override { move(from, to); }
+  void replace(const std::string& from, const std::string& to) override {
+    const std::lock_guard lock(mutex());
+    move(from, to);
+  }
   void remove(const std::string& path) override {
+    const std::lock_guard lock(mutex());
     const auto node = look_up(path);
     require(node && node->entries.empty(), path, "remove: absent or not empty");
     need(parent_of(path), true)->entries.erase(last(path));
   }
   void remove_all(const std::string& path) override {
+    const std::lock_guard lock(mutex());
     if (look_up(path)) need(parent_of(path), true)->entries.erase(last(path));
   }
   void sync_directory(const std::string& path) override {
+    const std::lock_guard lock(mutex());
     const auto node = need(path, true);
     node->synced_entries = node->entries;
   }
@@ -100,21 +121,33 @@ class CrashFiles : public FileSystem {
   class Handle : public File {
    public:
     explicit Handle(std::shared_ptr<Node> node) : node_(std::move(node)) {}
-    int64_t size() const override { return int64_t(node_->data.size()); }
+    int64_t size() const override {
+      const std::lock_guard lock(mutex());
+      return int64_t(node_->data.size());
+    }
     void read_at(std::span<std::byte> out, int64_t offset) const override {
+      const std::lock_guard lock(mutex());
       require(offset + int64_t(out.size()) <= size(), "file", "read: past the end");
       std::copy_n(node_->data.begin() + offset, out.size(), out.begin());
     }
     void write_at(std::span<const std::byte> bytes, int64_t offset) override {
+      const std::lock_guard lock(mutex());
       const size_t end = size_t(offset) + bytes.size();
       if (end > node_->data.size()) node_->data.resize(end);
       std::copy(bytes.begin(), bytes.end(), node_->data.begin() + offset);
     }
     void reserve(int64_t size_bytes) override {
+      const std::lock_guard lock(mutex());
       if (size() < size_bytes) node_->data.resize(size_t(size_bytes));
     }
-    void truncate(int64_t size_bytes) override { node_->data.resize(size_t(size_bytes)); }
-    void sync() override { node_->synced_data = node_->data; }
+    void truncate(int64_t size_bytes) override {
+      const std::lock_guard lock(mutex());
+      node_->data.resize(size_t(size_bytes));
+    }
+    void sync() override {
+      const std::lock_guard lock(mutex());
+      node_->synced_data = node_->data;
+    }
     void close() override {}
 
    private:
@@ -124,7 +157,10 @@ class CrashFiles : public FileSystem {
   class Whole : public Mapping {
    public:
     explicit Whole(std::shared_ptr<Node> node) : node_(std::move(node)) {}
-    std::span<const std::byte> bytes() const override { return node_->data; }
+    std::span<const std::byte> bytes() const override {
+      const std::lock_guard lock(mutex());
+      return node_->data;
+    }
 
    private:
     std::shared_ptr<Node> node_;

@@ -249,11 +249,12 @@ TEST(Directories, VerdictsAndWhatIsSetAsideAreDurable) {
     for (const int64_t step : {1, 2}) checkpoints.save(run.request(step));
   }
   const std::vector<StepRef> steps = committed_steps(disk, kRoot);
-  record_verified(disk, kRoot, steps[0]);
+  Lease lease(disk, kRoot, log);
+  record_verified(lease.fence(), steps[0]);
   EXPECT_TRUE(is_verified(*disk.after_crash(Survives::kSyncedOnly, 0), kRoot, steps[0]));
-  record_bad(disk, kRoot, steps[1], "a test");
+  record_bad(lease.fence(), steps[1], "a test");
   EXPECT_TRUE(is_bad(*disk.after_crash(Survives::kSyncedOnly, 0), kRoot, steps[1]));
-  quarantine(disk, kRoot, steps[1]);
+  quarantine(lease.fence(), steps[1]);
   const auto after = disk.after_crash(Survives::kSyncedOnly, 0);
   EXPECT_EQ(committed_steps(*after, kRoot).size(), 1u);
   EXPECT_EQ(after->list(join(kRoot, kBadDirectory)).size(), 2u);

@@ -16,6 +16,7 @@
 #include "hf_test_util.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/write_hf_model.h"
 
 namespace ashlar::checkpoint {
 

@@ -67,27 +67,6 @@ TEST_F(HfWriteTest, NeverWritesOverAnything) {
   EXPECT_TRUE(std::filesystem::is_empty(root / "there"));
 }
 
-TEST_F(HfWriteTest, WritesOnlyWholeModels) {
-  const ModelKeys spec = odd_spec();
-  Values values = random_values(spec, DType::kF32);
-  const auto refuse = [&](const std::string& word) {
-    const std::string message =
-        message_of(ErrorKind::kData, [&] { write("none", spec, values, kF32Native); });
-    EXPECT_NE(message.find(word), std::string::npos) << message;
-    EXPECT_FALSE(std::filesystem::exists(root / "none"));
-  };
-  const Piece first = values.pieces.front();
-  values.pieces.push_back(first);
-  refuse("model.embed_tokens.weight is given twice");
-  values.pieces.back().logical.name = "model.other";
-  refuse("expected only the 99");
-  values.pieces.pop_back();
-  values.pieces.front().logical.global_shape = Shape{8, 11};
-  refuse("has shape [8, 11]");
-  values.pieces.erase(values.pieces.begin());
-  refuse("model.embed_tokens.weight is missing");
-}
-
 // Whichever call fails: the target is absent, or complete because only its last sync failed.
 TEST_F(HfWriteTest, AFaultLeavesAllOrNothing) {
   ModelKeys spec = odd_spec();
@@ -96,6 +75,7 @@ TEST_F(HfWriteTest, AFaultLeavesAllOrNothing) {
   const Values values = random_values(spec, DType::kF32);
   HfWriteOptions options = kF32Native;
   options.max_file_bytes = 4000;
+  options.num_threads = 1;  // so that calls have one order
   int64_t calls = 0;
   for (bool finished = false; !finished; ++calls) {
     const auto memory = memory_files();

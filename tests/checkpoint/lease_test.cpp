@@ -1,4 +1,4 @@
-// Many processes that start on one root at once.
+// Many processes that start on one root at once; leases of other hosts.
 #include "ashlar/checkpoint/lease.h"
 
 #include <gtest/gtest.h>
@@ -7,16 +7,17 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
-#include "ashlar/core/error.h"
+#include "ashlar/core/fields.h"
+#include "ashlar/core/signals.h"
+#include "crash_files.h"
+#include "state_test_util.h"
 #include "tests/support/temporary_directory.h"
+#include "two_hosts.h"
 
 namespace ashlar::checkpoint {
 namespace {
-
-Log quiet_log() {
-  return Log([](std::string_view) {});
-}
 
 struct Pipe {
   Pipe() { EXPECT_EQ(pipe(ends), 0); }
@@ -109,6 +110,164 @@ TEST(LeaseRace, AStarterKilledAtAnyCallLeavesTheRootToOneOther) {
     EXPECT_LE(posix_files()->list(root + "/.lease").size(), 1u);
   }
   EXPECT_GT(crashes, 10);
+}
+
+const std::string kLease = "root/.lease/trainer.json";
+
+// A lease as programs wrote it that count no beats, and write it again every 60 s.
+const std::string kOldText =
+    R"({"format":"ashlar-lease","host":"far","boot":"5d1a","pid_namespace":"pid:[4026531836]",)"
+    R"("pid":4711,"started":123456,"token":"0123456789abcdef0123456789abcdef"})"
+    "\n";
+
+// Files whose times are set by a clock that is wrong.
+class SkewedFiles : public CrashFiles {
+ public:
+  std::optional<FileInfo> stat(const std::string& path, Links links = Links::kRefuse) override {
+    auto info = CrashFiles::stat(path, links);
+    if (info) info->modified_s = time_s;
+    return info;
+  }
+  int64_t time_s = 0;
+};
+
+class OtherHost : public testing::Test {
+ protected:
+  OtherHost() { files_.make_directories("root/.lease"); }
+  // Of a process on another host, which counts the seconds that it watches.
+  LeaseOptions starter(const std::function<void()>& every_second = [] {}) {
+    LeaseOptions options;
+    options.holder = process_on("b");
+    options.sleep = [this, every_second](double seconds) {
+      watched_s_ += seconds;
+      every_second();
+    };
+    return options;
+  }
+  LeaseOptions holder() {
+    LeaseOptions options;
+    options.holder = process_on("a");
+    return options;
+  }
+  std::string refusal(const LeaseOptions& options) {
+    return message_of(ErrorKind::kConfig, [&] { Lease(files_, "root", log_, options); });
+  }
+  SkewedFiles files_;
+  std::vector<std::string> lines_;
+  Log log_{[this](std::string_view line) { lines_.emplace_back(line); }};
+  double watched_s_ = 0;
+};
+
+TEST_F(OtherHost, ADeadHolderIsTakenOverAfterAMinuteWhateverTheClocksSay) {
+  for (const int64_t time_s : {int64_t(0), int64_t(1) << 40}) {
+    files_.time_s = time_s;
+    watched_s_ = 0;
+    lines_.clear();
+    LeaseHolder killed = process_on("a");
+    killed.refresh_s = 10;
+    overwrite(files_, kLease, lease_text(killed, 12));
+    Lease lease(files_, "root", log_, starter());
+    EXPECT_TRUE(lease.taken_over());
+    EXPECT_EQ(watched_s_, 60);
+    ASSERT_EQ(lines_.size(), 6u);
+    EXPECT_EQ(lines_[0],
+              "waiting for the lease of root, held by process 7 on a: 0 s without a sign of life, "
+              "taken over after 60");
+    EXPECT_NE(lines_[5].find(": 50 s without"), std::string::npos);
+    lease.check();
+  }
+}
+
+TEST_F(OtherHost, ALivingHolderRefusesAtItsFirstSignOfLife) {
+  Lease lease(files_, "root", log_, holder());
+  int64_t seconds = 0;
+  const LeaseOptions options = starter([&] {
+    if (++seconds == 9) lease.refresh();
+  });
+  const std::string message = refusal(options);
+  EXPECT_NE(message.find("root is in use: process 7 on a trains into it; stop that process"),
+            message.npos)
+      << message;
+  EXPECT_EQ(watched_s_, 9);
+  lease.check();
+}
+
+TEST_F(OtherHost, WhoEndsWhileItIsWatchedIsFollowedAtOnce) {
+  std::optional<Lease> lease;
+  lease.emplace(files_, "root", log_, holder());
+  const Lease next(files_, "root", log_, starter([&] { lease.reset(); }));
+  EXPECT_FALSE(next.taken_over());
+  EXPECT_EQ(watched_s_, 1);
+}
+
+TEST_F(OtherHost, ALeaseOfAnOlderProgramIsGivenSixMinutes) {
+  overwrite(files_, kLease, kOldText);
+  const std::string message = refusal(starter([&] { files_.time_s += watched_s_ == 59; }));
+  EXPECT_NE(message.find("process 4711 on far"), message.npos) << message;
+  EXPECT_EQ(watched_s_, 59);
+  watched_s_ = 0;
+  const Lease lease(files_, "root", log_, starter());
+  EXPECT_EQ(watched_s_, 360);
+}
+
+// What that program asks of the text, and that it would not judge this holder dead.
+TEST_F(OtherHost, AnOlderProgramReadsTheText) {
+  const Lease lease(files_, "root", log_);
+  const std::string text = read_all(files_, kLease);
+  EXPECT_LE(text.size(), 4096u);
+  const Json json = parse_json(text, kLease, ErrorKind::kCorrupt);
+  const Fields fields(json, kLease);
+  const LeaseHolder me = this_process();
+  EXPECT_EQ(fields.text("host"), me.host);
+  EXPECT_EQ(fields.text("boot"), me.boot);
+  EXPECT_EQ(fields.text("pid_namespace"), me.pid_namespace);
+  EXPECT_EQ(fields.count("pid"), me.pid);
+  EXPECT_EQ(fields.count("started"), me.started);
+}
+
+TEST_F(OtherHost, ASignalEndsTheWait) {
+  overwrite(files_, kLease, kOldText);
+  const StopSignals signals;
+  const std::string message = message_of(
+      ErrorKind::kPreempted, [&] { Lease(files_, "root", log_, starter([] { raise(SIGTERM); })); });
+  EXPECT_EQ(message,
+            "TERM came while this process waited for the lease of root; nothing was changed");
+  EXPECT_EQ(watched_s_, 1);
+  EXPECT_EQ(read_all(files_, kLease), kOldText);
+}
+
+// Whatever the holder does meanwhile: a thread of the lease's own shows that it lives.
+TEST(LeaseThread, RefreshesByItself) {
+  const auto files = memory_files();
+  files->make_directories("root");
+  Log log = quiet_log();
+  LeaseOptions options;
+  options.refresh_s = 0.001;
+  std::set<std::string> texts;
+  const Lease lease(*files, "root", log, options);
+  while (texts.size() < 5) texts.insert(read_all(*files, kLease));
+}
+
+TEST_F(OtherHost, ALostLeaseIsAnErrorOfTheSave) {
+  CheckpointOptions options = direct();
+  options.lease = holder();
+  std::optional<Checkpointer> first, second;
+  first.emplace(files_, "root", options, log_);
+  TinyRun run;
+  run.fill(1);
+  first->save(run.request(1));
+  options.lease = starter();
+  second.emplace(files_, "root", options, log_);
+  run.fill(2);
+  EXPECT_EQ(
+      message_of(ErrorKind::kConfig, [&] { first->save(run.request(2)); }),
+      "step 2 is not saved: before its commit: root was taken over by process 7 on b, because "
+      "this process did not renew its lease for 60 s; stop one of the two");
+  second->save(run.request(2));
+  first.reset();
+  expect_holds(files_, "root/" + step_name(2), 2);
+  second.reset();
+  EXPECT_EQ(files_.list("root/.lease").size(), 2u);  // the doors of both steps
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "hf_test_util.h"
 #include "state_test_util.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/write_hf_model.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -87,7 +88,7 @@ TEST(Links, AStepWithALinkIsDamaged) {
   }
 }
 
-// The check by stat comes first; a link that appears after it must not be followed either.
+// A link that appears after the step was opened must not be followed either.
 TEST(Links, AStepWhoseFileBecomesALinkIsNotFollowed) {
   TemporaryDirectory root;
   const auto files = posix_files();
@@ -101,7 +102,7 @@ TEST(Links, AStepWhoseFileBecomesALinkIsNotFollowed) {
   const std::string path = join(reader.directory(), reader.index().files.front().path);
   fs::rename(path, root / "outside");
   fs::create_symlink(root / "outside", path);
-  EXPECT_NE(message_of(ErrorKind::kStorage, [&] { reader.open(0); }).find("link"),
+  EXPECT_NE(message_of(ErrorKind::kCorrupt, [&] { reader.open(0); }).find("link"),
             std::string::npos);
 }
 

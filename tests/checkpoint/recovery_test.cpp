@@ -64,8 +64,7 @@ TEST_F(Root, EveryClassOfBitRotIsFoundAndNamed) {
       for (const Finding& each : report.findings)
         chunk_named |= each.file == name && each.chunk == 0;
       EXPECT_TRUE(chunk_named) << name << " byte " << at;
-      const Recovery recovery =
-          find_newest(*files_, "root", VerifyLevel::kDeep, Who::kReader, log_);
+      const Recovery recovery = find_newest(*files_, "root", VerifyLevel::kDeep, log_);
       ASSERT_EQ(recovery.newest->step, 1);
       ASSERT_EQ(recovery.rejected.size(), 1u);
       overwrite(*files_, path, original);
@@ -87,8 +86,7 @@ TEST_F(Root, MissingAndCutFilesAreFoundWithoutReadingData) {
       else
         overwrite(*files_, path, original.substr(0, original.size() - 1));
       EXPECT_FALSE(verify(2, VerifyLevel::kQuick).ok()) << name;
-      EXPECT_EQ(find_newest(*files_, "root", VerifyLevel::kQuick, Who::kReader, log_).newest->step,
-                1);
+      EXPECT_EQ(find_newest(*files_, "root", VerifyLevel::kQuick, log_).newest->step, 1);
       overwrite(*files_, path, original);
     }
   }
@@ -136,7 +134,7 @@ TEST_F(Root, WalksBackRemembersAndMakesWayForTheStep) {
 }
 
 TEST_F(Root, NoSurvivorIsAnErrorAndAnEmptyRootIsNot) {
-  EXPECT_FALSE(find_newest(*files_, "root", VerifyLevel::kQuick, Who::kReader, log_).newest);
+  EXPECT_FALSE(find_newest(*files_, "root", VerifyLevel::kQuick, log_).newest);
   EXPECT_FALSE(is_checkpoint(*files_, "root"));
   save_steps(2);
   EXPECT_TRUE(is_checkpoint(*files_, "root"));
@@ -177,7 +175,9 @@ TEST_F(Root, MetadataOfTwoSavesAreNoStep) {
 // What a run found while it loaded: no check finds it again before the step is set aside.
 TEST_F(Root, AVerdictHoldsForEveryone) {
   save_steps(2);
-  record_bad(*files_, "root", committed_steps(*files_, "root").back(), "not a model");
+  as_holder(*files_, "root", [&](Fence& fence) {
+    record_bad(fence, committed_steps(*files_, "root").back(), "not a model");
+  });
   for (const VerifyLevel level : {VerifyLevel::kQuick, VerifyLevel::kDeep})
     EXPECT_TRUE(list_steps(*files_, "root", level, log_)[0].recovery_choice);
   EXPECT_EQ(open_checkpoint(*files_, "root", log_).step(), 1);
@@ -316,7 +316,7 @@ TEST(Lease, WhoLostItCommitsNothingAndLeavesItToTheNewHolder) {
     run.fill(2);
     EXPECT_EQ(message_of(ErrorKind::kConfig, [&] { checkpoints.save(run.request(2)); }),
               "step 2 is not saved: before its commit: root was taken over by process 7 on far, "
-              "because this process did not renew its lease for 600 s; stop one of the two");
+              "because this process did not renew its lease for 60 s; stop one of the two");
     EXPECT_EQ(checkpoints.newest()->step, 1);
     files->remove(path);  // by hand: the lease is made again
     checkpoints.save(run.request(3));
@@ -346,6 +346,27 @@ TEST(Lease, AfterAKillTheNewestStepIsReadWhole) {
   EXPECT_EQ(Checkpointer(*files, "root", direct(), log).newest()->step, 2);
   overwrite(*files, "root/.lease/trainer.json", "killed");
   EXPECT_EQ(Checkpointer(*files, "root", direct(), log).newest()->step, 1);
+}
+
+// Sizes that a file states are held against the limits before memory is taken for them.
+TEST_F(Root, SizesPastTheLimitsAreRefusedBeforeTheyAreRead) {
+  save_steps(1);
+  const std::string path = join("root/" + step_name(1), kCommitName);
+  Commit commit = parse_commit(read_all(*files_, path), path);
+  commit.index.size_bytes = int64_t(1) << 45;
+  overwrite(*files_, path, build_commit(commit));
+  EXPECT_NE(message_of(ErrorKind::kCorrupt, [&] { StepReader(*files_, "root/" + step_name(1)); })
+                .find("the index has 35184372088832 bytes; at most 1073741824 are allowed"),
+            std::string::npos);
+  Index index;
+  index.files = {{.path = "extra/x",
+                  .component = Component::kExtra,
+                  .kind = FileKind::kBlob,
+                  .size_bytes = kMaxBlobBytes + 1,
+                  .chunk_crcs = std::vector<uint32_t>(65)}};
+  index.blobs = {{.name = "x", .length = kMaxBlobBytes + 1}};
+  EXPECT_NE(message_of(ErrorKind::kConfig, [&] { build_index(index); }).find("at most 268435456"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ TEST(Async, TheStoredBytesAreThoseOfTheSavedStep) {
     Log log = quiet_log();
     CheckpointOptions options;
     options.keep = 100;
-    options.max_arena_bytes = arena_bytes;
+    options.arena_bytes = arena_bytes;
     State model, other;
     for (State* state : {&model, &other}) {
       state->add("w", DType::kF32, {700, 2001}, Role::kParameter);  // 5.6 MB
@@ -124,12 +124,12 @@ TEST(Async, AFailureIsToldAndTheNextSaveWorks) {
   EXPECT_EQ(checkpoints.consecutive_failures(), 1);
   checkpoints.wait();  // said once
   checkpoints.save(run.request(1));
-  checkpoints.drain();
+  checkpoints.drain(60);
   EXPECT_EQ(checkpoints.consecutive_failures(), 2);
   failing = false;
   run.fill(2);
   checkpoints.save(run.request(2));  // whatever became of the one before
-  checkpoints.drain();
+  checkpoints.drain(60);
   EXPECT_EQ(checkpoints.consecutive_failures(), 0);
   expect_holds(*disk, join("root", step_name(2)), 2);
   EXPECT_EQ(committed_steps(*disk, "root").size(), 1u);

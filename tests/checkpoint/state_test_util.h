@@ -141,6 +141,14 @@ inline void expect_holds(FileSystem& files, const std::string& directory, int64_
   EXPECT_EQ(reader.read_blob("trainer.json"), "{\"step\": " + std::to_string(step) + "}");
 }
 
+// What the holder of the lease may do.
+template <typename F>
+void as_holder(FileSystem& files, const std::string& root, F&& body) {
+  Log log([](std::string_view) {});
+  Lease lease(files, root, log);
+  body(lease.fence());
+}
+
 inline std::vector<std::byte> as_vector(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};

@@ -15,6 +15,7 @@
 #include "ashlar/eval/score.h"
 #include "tests/parallel/tiny_rank.h"
 #include "tests/support/read_json.h"
+#include "tests/support/write_hf_model.h"
 
 namespace ashlar::eval {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/eval/load.h"
+#include "tests/support/write_hf_model.h"
 
 namespace ashlar::eval {
 

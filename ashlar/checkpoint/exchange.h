@@ -1,0 +1,76 @@
+// What the ranks that read one step together ask of each other; who reads alone is a group of one.
+// train/load_exchange.h answers for the ranks of a run.
+//
+// Order    all ranks call the same functions in the same order; only post() and wait() may be left
+//          out by a rank without messages.
+// Errors   whatever the implementation throws when a rank is lost.
+// Threads  one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/core/error.h"
+
+namespace ashlar::checkpoint {
+
+class Exchange {
+ public:
+  struct Message {
+    int rank = 0;
+    std::span<std::byte> bytes;
+  };
+  virtual ~Exchange() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Rank 0's bytes.
+  virtual std::string from_leader(std::string bytes) = 0;
+  // The bytes of all ranks, in their order.
+  virtual std::vector<std::string> all_gather(std::string_view bytes) = 0;
+  // Begins to move bytes to and from other ranks: the k-th send of rank a to rank b meets the k-th
+  // receive of b from a.  Posts run in their order: what an earlier one receives a later one may
+  // send.  The memory must stay until wait() has returned.
+  virtual void post(std::vector<Message> sends, std::vector<Message> receives) = 0;
+  virtual void wait() = 0;  // until all that was posted has ended
+};
+
+// The group of one.
+class Alone final : public Exchange {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string from_leader(std::string bytes) override { return bytes; }
+  std::vector<std::string> all_gather(std::string_view bytes) override {
+    return {std::string(bytes)};
+  }
+  void post(std::vector<Message> sends, std::vector<Message> receives) override;
+  void wait() override {}
+};
+
+// What a rank found wrong, and its place in an order that all ranks share.
+struct Failure {
+  int64_t place = 0;
+  ErrorKind kind = ErrorKind::kCorrupt;
+  std::string message;
+};
+// Throws on every rank the failure that comes first by place, then by rank; nothing if no rank has
+// one.  So a rank that fails leaves nobody waiting, and all say the same.
+void throw_first(Exchange& ranks, const std::optional<Failure>& own);
+
+// Runs body; an Error of it is a failure at `place`.
+template <typename F>
+std::optional<Failure> failure_of(int64_t place, F&& body) {
+  try {
+    body();
+    return std::nullopt;
+  } catch (const Error& error) {
+    return Failure{place, error.kind(), error.what()};
+  }
+}
+
+}  // namespace ashlar::checkpoint

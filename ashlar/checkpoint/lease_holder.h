@@ -1,0 +1,37 @@
+// The process that holds a lease, as the text of the lease names it.
+//
+// The text is one line of JSON: format, host, boot, pid_namespace, pid, started, token, refresh_s,
+// beat.  Programs before refresh_s was written refresh every 60 s, and write the same text again.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ashlar::checkpoint {
+
+struct LeaseHolder {
+  std::string host, boot, pid_namespace;
+  int64_t pid = 0, started = 0;  // started: clock ticks after boot
+  std::string token;             // of this lease; "" if the text has none
+  double refresh_s = 60;         // between two refreshes
+
+  // Without a sign of life for so long, somebody watching, the holder counts as dead.
+  double expiry_s() const { return 6 * refresh_s; }
+};
+
+LeaseHolder this_process();  // its token and refresh_s are left to the caller
+
+std::string lease_text(const LeaseHolder& holder, int64_t beat);
+// nullopt: the text is torn.  Leases appear whole; only a machine that went down leaves a torn one.
+std::optional<LeaseHolder> parse_lease(std::string_view text, const std::string& path);
+
+// What process `me` knows of the holder without waiting.  A process of the same boot and pid
+// namespace is known by its start time, even if its pid was given again.  One on the same host
+// before that booted again is dead.  Of any other only signs of life tell.
+enum class Life : uint8_t { kDead, kAlive, kUnknown };
+Life life_of(const LeaseHolder& holder, const LeaseHolder& me);
+bool is_same_process(const LeaseHolder& a, const LeaseHolder& b);
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,72 @@
+// What a writer does in a save, and how long it took: told to the leader, rank by rank.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "ashlar/checkpoint/layout.h"
+#include "ashlar/core/clock.h"
+
+namespace ashlar::checkpoint {
+
+enum class Phase : uint8_t {
+  kWait,    // for a place among the saves under way
+  kPlan,    // what goes where
+  kCopy,    // the snapshot; beside hashing and writing
+  kHash,    // checksums of chunks
+  kWrite,   // creating files and writing chunks
+  kSync,    // files and directories
+  kPart,    // telling the leader; the leader: until all others have told
+  kMerge,   // the leader: the parts of all become one index
+  kCommit,  // the leader: index, manifest, COMMIT, rename
+  kVerify,  // reading back what another writer wrote
+  kRemove,  // the leader: old steps
+};
+inline constexpr int kNumPhases = 11;
+std::string_view name_of(Phase phase);  // "writing": what a rank is doing
+
+struct PhaseTime {
+  double start_s = 0;  // from the call of save() to the phase's first moment
+  double seconds = 0;  // spent in it, all stretches together
+  int64_t bytes = 0, retries = 0;
+};
+using PhaseTimes = std::array<PhaseTime, kNumPhases>;
+
+// The times of one save, which several threads measure.
+class PhaseRecorder {
+ public:
+  explicit PhaseRecorder(Clock::time_point start) : start_(start) {}
+  // A stretch of the phase from `begin` until now.
+  void add(Phase phase, Clock::time_point begin, int64_t bytes = 0, int64_t retries = 0);
+  PhaseTimes times() const;
+
+ private:
+  Clock::time_point start_;
+  mutable std::mutex mutex_;
+  PhaseTimes times_;
+};
+
+// One writer's times in one save.
+struct RankTimes {
+  int rank = 0;
+  std::string host;
+  PhaseTimes phases;
+};
+
+// What a rank is doing for an attempt at this moment.
+struct RankStatus {
+  Id attempt{};
+  int rank = 0;
+  std::string host;  // "": not known yet
+  Phase phase = Phase::kWait;
+  bool silent = false;                 // nothing was heard of it since `since`
+  double since = 0;                    // when that began, by the clock of who asks
+  int64_t bytes = 0, total_bytes = 0;  // done of; both 0 where the phase counts none
+};
+// "rank 613 on n07: writing, 12 s, 1.2 of 4.0 GB"
+std::string to_text(const RankStatus& status, double now);
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,88 @@
+#include "ashlar/checkpoint/tensor_reader.h"
+
+#include "ashlar/checkpoint/model_files.h"
+#include "ashlar/checkpoint/recovery.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+// The names are known to be stored, and others are not wanted in this call.
+LoadOptions any_of_them() {
+  LoadOptions options;
+  options.allow_unexpected = {"*"};
+  options.reads_in_flight = 1;  // many slabs are read at once
+  for (const DType from : {DType::kF64, DType::kF32, DType::kBF16})
+    for (const DType to : {DType::kF64, DType::kF32, DType::kBF16})
+      if (from != to) options.cast.emplace_back(from, to);
+  return options;
+}
+
+}  // namespace
+
+StoredTensors::StoredTensors(StepReader step) : step_(std::move(step)) {
+  list_step();
+}
+
+StoredTensors::StoredTensors(HfModel model) : model_(std::move(model)) {
+  for (const LogicalTensor& logical : model_->tensors())
+    tensors_.push_back({logical, Component::kModel});
+}
+
+StoredTensors::StoredTensors(FileSystem& files, const ModelSource& source)
+    : StoredTensors(source.hugging_face
+                        ? StoredTensors(HfModel::open(files, source.resolved, source.tensors_of))
+                        : StoredTensors(StepReader(files, source.resolved))) {}
+
+void StoredTensors::list_step() {
+  const Index& index = step_->index();
+  std::vector<int64_t> begin_of_file;
+  int64_t total = 0;
+  for (const IndexFile& file : index.files) {
+    begin_of_file.push_back(total);
+    total += num_chunks(file.size_bytes) * kChunkBytes;
+  }
+  for (const IndexTensor& tensor : index.tensors) {
+    if (tensor.alias) continue;
+    tensors_.push_back({tensor.logical, component_of(index, tensor)});
+    if (tensor.boxes.empty()) continue;
+    const IndexBox& first = tensor.boxes.front();
+    place_of_[tensor.logical.name] = {begin_of_file[first.file] + first.byte_offset,
+                                      size_of(tensor.logical.dtype)};
+  }
+}
+
+const std::string& StoredTensors::directory() const {
+  return step_ ? step_->directory() : model_->directory();
+}
+
+DType StoredTensors::read_type(const StoredTensor& tensor) const {
+  const DType dtype = tensor.logical.dtype;
+  return hugging_face() && dtype == DType::kF16 ? DType::kF32 : dtype;
+}
+
+void StoredTensors::read(std::span<const Piece> pieces) const {
+  if (step_) {
+    step_->load(pieces, any_of_them());
+    return;
+  }
+  for (const Piece& piece : pieces) model_->read(piece);
+}
+
+Place StoredTensors::place_of(const std::string& name) const {
+  const auto found = place_of_.find(name);
+  return found == place_of_.end() ? Place() : found->second;
+}
+
+StoredTensors open_tensors(FileSystem& files, const std::string& path, TensorsOf tensors_of,
+                           Log& log) {
+  if (files.stat(join(path, kConfigFile)))
+    return StoredTensors(HfModel::open(files, path, tensors_of));
+  ASHLAR_REQUIRE(
+      is_checkpoint(files, path), kConfig,
+      "{}: expected a Hugging Face directory (with config.json), a checkpoint root or one step "
+      "of it",
+      path);
+  return StoredTensors(open_checkpoint(files, path, log));
+}
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,139 @@
+// How it works.  The step is planned as every save is (save_plan.h), from pieces without memory;
+// StepWriter writes and commits it.  Only where bytes come from differs: workers fill as many
+// chunks at a time as there are workers, each by one read of all the ranges that lie in its chunk,
+// and the chunks are then written in order.
+#include "ashlar/checkpoint/write_model_step.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ashlar/checkpoint/lease.h"
+#include "ashlar/checkpoint/model_files.h"
+#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/step_writer.h"
+#include "ashlar/checkpoint/tensor_slabs.h"
+#include "ashlar/core/threads.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+constexpr double kRetryDelay_s = 0.05;
+
+// Fills chunks of the planned files.
+class ChunkFiller {
+ public:
+  ChunkFiller(const SavePlan& plan, const TensorReader& reader)
+      : plan_(plan), reader_(reader), boxes_(plan.files.size()) {
+    for (const IndexTensor& tensor : plan.index.tensors)
+      for (const IndexBox& box : tensor.boxes)
+        boxes_[box.file].push_back({&tensor.logical, box.byte_offset});
+  }
+
+  void fill(size_t file, int64_t chunk, std::span<std::byte> out) const {
+    const int64_t begin = chunk * kChunkBytes, end = begin + int64_t(out.size());
+    const std::string& head = plan_.files[file].head;
+    if (begin < int64_t(head.size()))
+      std::memcpy(out.data(), head.data() + begin,
+                  std::min(out.size(), size_t(int64_t(head.size()) - begin)));
+    std::vector<Piece> pieces;
+    for (const auto& [logical, offset] : boxes_[file]) {
+      const int64_t each = size_of(logical->dtype);
+      const int64_t first = std::max(begin, offset);
+      const int64_t last = std::min(end, offset + logical->global_shape.numel() * each);
+      if (first >= last) continue;
+      const Range range{0, (first - offset) / each, (last - first) / each};
+      add_pieces(*logical, range,
+                 {out.data() + (first - begin), logical->dtype, Device::kCpu, Shape{range.count}},
+                 pieces);
+    }
+    if (!pieces.empty()) reader_.read(pieces);
+  }
+
+ private:
+  struct Whole {
+    const LogicalTensor* logical;
+    int64_t offset;  // bytes, in the file
+  };
+  const SavePlan& plan_;
+  const TensorReader& reader_;
+  std::vector<std::vector<Whole>> boxes_;  // of each file
+};
+
+class ModelStepWriter {
+ public:
+  ModelStepWriter(FileSystem& files, const std::string& root, SavePlan& plan,
+                  const TensorReader& reader, int num_threads, Lease& lease, Log& log)
+      : plan_(plan),
+        lease_(lease),
+        filler_(plan, reader),
+        writer_(files, root, plan, kRetryDelay_s, log),
+        threads_(num_workers(num_threads)),
+        chunks_(size_t(threads_.size()), std::vector<std::byte>(size_t{kChunkBytes})),
+        progress_(log, "writing " + root, plan.bytes, "B") {}
+
+  std::string write() {
+    try {
+      writer_.begin();
+      for (size_t file = 0; file < plan_.files.size(); ++file) write_file(file);
+      lease_.check();
+      return writer_.publish(lease_.fence());
+    } catch (...) {
+      writer_.abandon(lease_.fence());
+      throw;
+    }
+  }
+
+ private:
+  void write_file(size_t file) {
+    const int64_t size_bytes = plan_.files[file].file.size_bytes;
+    const int64_t chunks = std::max<int64_t>(1, num_chunks(size_bytes)), at_once = threads_.size();
+    const auto bytes_of = [&](int64_t chunk) {
+      const int64_t bytes = std::min(kChunkBytes, size_bytes - chunk * kChunkBytes);
+      return std::span(chunks_[size_t(chunk % at_once)]).first(size_t(bytes));
+    };
+    for (int64_t begin = 0; begin < chunks; begin += at_once) {
+      const int64_t count = std::min(at_once, chunks - begin);
+      threads_.run(count,
+                   [&](int64_t n, int) { filler_.fill(file, begin + n, bytes_of(begin + n)); });
+      for (int64_t chunk = begin; chunk < begin + count; ++chunk) {
+        writer_.write_chunk(file, chunk, bytes_of(chunk));
+        progress_.advance(int64_t(bytes_of(chunk).size()));
+      }
+    }
+  }
+
+  SavePlan& plan_;
+  Lease& lease_;
+  ChunkFiller filler_;
+  StepWriter writer_;
+  Threads threads_;
+  std::vector<std::vector<std::byte>> chunks_;  // of each worker
+  Progress progress_;
+};
+
+}  // namespace
+
+ModelStepStats write_model_step(FileSystem& files, const std::string& root, const ModelStep& model,
+                                const TensorReader& reader, int num_threads, Log& log) {
+  make_durable_directories(files, root);
+  Lease lease(files, root, log);
+  ASHLAR_REQUIRE(committed_steps(files, root).empty(), kConfig,
+                 "{} holds steps already; choose a new directory", root);
+  collect_stale(lease.fence(), log);
+  std::vector<Piece> pieces;
+  for (const LogicalTensor& logical : model.tensors_of(model.spec, DType::kF32))
+    pieces.push_back({logical, Box::whole(logical.global_shape),
+                      Tensor{nullptr, logical.dtype, Device::kCpu, logical.global_shape}});
+  SaveRequest request;
+  request.model = pieces;
+  request.sections = model.sections;
+  request.extra = model.extra;
+  describe_model(model.spec, request);
+  SavePlan plan = make_save_plan(request, to_text(random_id()), random_id(), 1, 1);
+  plan.manifest.writer_version = "ashlar";
+  const std::string directory =
+      ModelStepWriter(files, root, plan, reader, num_threads, lease, log).write();
+  return {directory, int64_t(pieces.size()), bytes_of(plan.index)};
+}
+
+}  // namespace ashlar::checkpoint

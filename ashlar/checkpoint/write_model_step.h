@@ -1,0 +1,36 @@
+// One committed step that holds a model and nothing of a run, written slab by slab: what import
+// and average make.  `init.model`, eval, score, generate and export read it.
+//
+// Errors   kConfig if the root holds steps already, or another process writes into it; kStorage
+//          "step S is not saved: ..."; those of the reader.  What was written is removed.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ashlar/checkpoint/save_plan.h"
+#include "ashlar/checkpoint/tensor_reader.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+
+namespace ashlar::checkpoint {
+
+struct ModelStep {
+  ModelSpec spec;
+  TensorsOf tensors_of = nullptr;
+  std::vector<Blob> extra = {};                      // beside what describes the model
+  std::map<std::string, std::string> sections = {};  // of the manifest: name -> JSON object
+};
+
+struct ModelStepStats {
+  std::string directory;
+  int64_t tensors = 0, bytes = 0;
+};
+
+// Step 0, in F32.  In memory is a chunk of 4 MiB for each worker (num_threads 0: one per CPU, at
+// most kMaxWorkers), with what the reader takes for it.
+ModelStepStats write_model_step(FileSystem& files, const std::string& root, const ModelStep& model,
+                                const TensorReader& reader, int num_threads, Log& log);
+
+}  // namespace ashlar::checkpoint
