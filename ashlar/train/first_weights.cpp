@@ -7,6 +7,7 @@
 #include "ashlar/comm/agree.h"
 #include "ashlar/nn/init.h"
 #include "ashlar/spec/keys.h"
+#include "ashlar/train/load_exchange.h"
 #include "ashlar/train/saves.h"
 #include "ashlar/train/state.h"
 
@@ -67,13 +68,15 @@ void require_sizes(const checkpoint::ModelSource& source, const Recipe& recipe) 
                  recipe.source.empty() ? "" : ": ", problems);
 }
 
-void read(FileSystem& files, const checkpoint::ModelSource& source, Trainer& trainer) {
+void read(FileSystem& files, const checkpoint::ModelSource& source, comm::Group& ranks,
+          Trainer& trainer) {
   const parallel::RankModel& model = trainer.model();
   const std::vector<Piece> kept = model.pieces(false);
   std::vector<Piece> all = kept;
   add_what_others_keep(
       nn::logical_tensors(model_of(trainer.recipe().model), model.local().types().stream), all);
-  checkpoint::read_weights(files, source, all);
+  LoadExchange exchange(ranks);
+  checkpoint::read_weights(files, source, all, &exchange);
   nn::require_finite(trainer.context(), kept, source.resolved);
 }
 
@@ -120,8 +123,9 @@ std::optional<checkpoint::ModelSource> find_first_weights(FileSystem& files, con
 }
 
 void take_first_weights(FileSystem& files, const checkpoint::ModelSource& source,
-                        const std::vector<data::Source>& training, Trainer& trainer, Log& log) {
-  read(files, source, trainer);
+                        comm::Group& ranks, const std::vector<data::Source>& training,
+                        Trainer& trainer, Log& log) {
+  read(files, source, ranks, trainer);
   log.info("starting from the weights of {} ({})", source.path, source.origin);
   report_differences(source, trainer.recipe(), log);
   warn_of_other_tokenizer(files, source, training, log);

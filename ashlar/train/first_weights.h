@@ -23,12 +23,13 @@ namespace ashlar::train {
 std::optional<checkpoint::ModelSource> find_first_weights(FileSystem& files, const Recipe& recipe,
                                                           comm::Group& ranks, Log& log);
 
-// Fills what this rank of the trainer keeps, and reads no more than that.  Says what the run begins
-// with and in what its model differs from there, and warns if the training data holds ids of
-// another tokenizer.  When all ranks have, weights_changed() is to be called.
+// Fills what this rank of the trainer keeps; the ranks read a step together (load_exchange.h).
+// Says what the run begins with and in what its model differs from there, and warns if the training
+// data holds ids of another tokenizer.  When all ranks have, weights_changed() is to be called.
 // Errors  those of checkpoint::read_weights; kNumeric for a weight that is not finite; kData for a
 //         tokenizer that is none.
 void take_first_weights(FileSystem& files, const checkpoint::ModelSource& source,
-                        const std::vector<data::Source>& training, Trainer& trainer, Log& log);
+                        comm::Group& ranks, const std::vector<data::Source>& training,
+                        Trainer& trainer, Log& log);
 
 }  // namespace ashlar::train

@@ -147,9 +147,11 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       .has_router_losses = trainer_.model().has_router_losses(),
       .shares_experts = trainer_.model().parallel().ep > 1};
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, reader()));
-  if (first_weights_) take_first_weights(files_, *first_weights_, sources_.train, trainer_, log_);
+  if (first_weights_)
+    take_first_weights(files_, *first_weights_, ranks_, sources_.train, trainer_, log_);
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
-  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, writer_);
+  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, seat.processes,
+                                   writer_);
   log_.info("{}", description());
   report_dropped(sources_.train, recipe_.data.sequence_length, log_);
   resume(loader);
@@ -223,9 +225,9 @@ void Run::begin(data::Loader loader) {
                                          counters_.step);
     if (resumed_) metrics_->event("resume", {{"step", counters_.step}});
   }
-  saves_->set_metrics(metrics_.get());
   first_step_ = counters_.step;
   cursor_ = loader.state();
+  saves_->begin(metrics_.get(), counters_, health_.state(), cursor_);
   prefetch_ = std::make_unique<data::Prefetcher>(std::move(loader));
 }
 
@@ -270,9 +272,10 @@ Outcome Run::train() {
     if (every(recipe_.train.eval_every)) evaluate();
     if (every(recipe_.checkpoint.every)) save();
     saves_->report();
-    // Asked at every turn, because all ranks have to leave the loop after the same step.
-    std::array<int64_t, 2> votes = {signals_.requested(),
-                                    deadline > 0.0 && seconds_since(start_) >= deadline};
+    // Asked at every turn, because all ranks have to leave the loop, or save, after the same step.
+    std::array<int64_t, 3> votes = {signals_.requested(),
+                                    deadline > 0.0 && seconds_since(start_) >= deadline,
+                                    saves_->wants_second_try()};
     add_up(ranks_, votes, "stop");
     if (votes[0] > 0) {
       outcome = Outcome::kPreempted;
@@ -282,6 +285,7 @@ Outcome Run::train() {
       outcome = Outcome::kTimeUp;
       break;
     }
+    if (votes[2] > 0 && !every(recipe_.checkpoint.every) && !finished()) save();
   }
   if (outcome == Outcome::kPreempted)
     log_.info("{}: saving step {} and stopping", first_said(ranks_, signals_.name(), "signal"),

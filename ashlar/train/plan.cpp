@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "ashlar/nn/parameters.h"
+#include "ashlar/train/state.h"
 
 namespace ashlar::train {
 namespace {
@@ -80,13 +81,28 @@ Signature signature_of(const DryRank& dry) {
           dry.workspace_bytes()};
 }
 
-// Adds the work of all optimizers to `updates`.
+// Plans what the rank writes of the first step that is saved.  The leader's extra files are those
+// of a run; for the tokenizer, which nobody has read, stands a short text.
+void add_writer(checkpoint::StepMeter& meter, const Trainer& trainer, int num_ranks) {
+  const Recipe& recipe = trainer.recipe();
+  const int64_t every = recipe.checkpoint.every;
+  StateWriter writer(trainer, "tokenizer");
+  const data::LoaderState start{.counts = std::vector<int64_t>(recipe.data.train.size())};
+  const checkpoint::SaveRequest request =
+      writer.request({.step = every > 0 ? every : recipe.train.steps}, {}, start);
+  const checkpoint::Id id{};
+  meter.add(checkpoint::make_save_plan(request, checkpoint::to_text(id), id,
+                                       trainer.model().groups().rank() + 1, num_ranks));
+}
+
+// Adds the work of all optimizers to `updates`, and what all ranks save to `meter`.
 std::vector<Kind> kinds_of_ranks(const Recipe& recipe, DType compute, int num_ranks,
-                                 Threads& threads, Costs& updates) {
+                                 Threads& threads, Costs& updates, checkpoint::StepMeter& meter) {
   std::vector<Kind> kinds;
   std::map<Signature, size_t> known;
   for (int rank = 0; rank < num_ranks; ++rank) {
     DryRank dry(recipe, compute, num_ranks, rank, threads);
+    add_writer(meter, dry.trainer(), num_ranks);
     dry.update();
     add(updates, dry.costs());
     const Signature signature = signature_of(dry);
@@ -132,7 +148,8 @@ MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::opti
     return plan;
   }
   Costs& all = plan.costs.emplace();
-  for (const Kind& kind : kinds_of_ranks(recipe, compute, num_ranks, threads, all)) {
+  checkpoint::StepMeter meter;
+  for (const Kind& kind : kinds_of_ranks(recipe, compute, num_ranks, threads, all, meter)) {
     RunPlan first = plan_rank(recipe, compute, num_ranks, kind.ranks[0], threads);
     // Ranks of a kind differ in their optimizers' work alone, and that is in the sum.
     const auto num = int64_t(kind.ranks.size());
@@ -140,7 +157,17 @@ MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::opti
     add(all, kind.update, -num);
     add_to_classes(plan.classes, kind.ranks, std::move(first));
   }
+  plan.checkpoint = meter.size();
   return plan;
+}
+
+checkpoint::StepSize plan_checkpoint(const Recipe& recipe, DType compute, int num_ranks,
+                                     int num_threads) {
+  Threads threads(threads_of(recipe, num_threads));
+  checkpoint::StepMeter meter;
+  for (int rank = 0; rank < num_ranks; ++rank)
+    add_writer(meter, DryRank(recipe, compute, num_ranks, rank, threads).trainer(), num_ranks);
+  return meter.size();
 }
 
 }  // namespace ashlar::train

@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "ashlar/checkpoint/step_size.h"
 #include "ashlar/train/dry_rank.h"
 
 namespace ashlar::train {
@@ -33,12 +34,13 @@ struct RankClass {
 };
 
 struct MeshPlan {
-  ParallelSpec parallel;           // resolved
-  std::vector<RankClass> classes;  // by first rank
-  std::optional<Costs> costs;      // of all ranks
+  ParallelSpec parallel;                           // resolved
+  std::vector<RankClass> classes;                  // by first rank
+  std::optional<Costs> costs;                      // of all ranks
+  std::optional<checkpoint::StepSize> checkpoint;  // of the first step that is saved
 };
 
-// The plan of every rank; `rank`: of this one alone, without `costs`.
+// The plan of every rank; `rank`: of this one alone, without `costs` and `checkpoint`.
 //
 // Every rank's trainer is made and its optimizer run, for these depend on what the rank keeps.
 // What comes before in a step depends on its coordinates along pp, cp and tp and on how much it
@@ -47,5 +49,10 @@ struct MeshPlan {
 // Errors   as plan_run; kConfig where there is no such rank.
 MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank = {},
                    int num_threads = 0);
+
+// MeshPlan::checkpoint alone: every rank's trainer is made, and what it would save is planned.  A
+// tokenizer is taken to be in the step, of at most 4 MiB.
+checkpoint::StepSize plan_checkpoint(const Recipe& recipe, DType compute, int num_ranks,
+                                     int num_threads = 0);
 
 }  // namespace ashlar::train

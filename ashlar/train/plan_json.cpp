@@ -71,6 +71,18 @@ Ordered traffic_json(const RunPlan& plan) {
   return rows;
 }
 
+Ordered checkpoint_json(const checkpoint::StepSize& size) {
+  return {{"files_per_step", size.files},
+          {"max_files_per_writer", size.max_writer_files},
+          {"index_bytes", size.index_bytes},
+          {"max_writer_bytes", size.max_writer_bytes},
+          {"mean_writer_bytes", size.mean_writer_bytes},
+          {"boxes_per_step", size.boxes},
+          {"max_boxes_per_writer", size.max_writer_boxes},
+          {"data_files", size.data_files},
+          {"data_bytes", size.data_bytes}};
+}
+
 Ordered class_json(const RankClass& c) {
   return {{"ranks", c.ranks},
           {"memory_bytes", memory_json(c.plan)},
@@ -93,6 +105,7 @@ std::string to_json(const MeshPlan& plan, const Recipe& recipe, DType compute) {
                   {"tokens_per_step", recipe.train.global_batch * recipe.data.sequence_length},
                   {"classes", classes}};
   if (plan.costs) json["all_ranks"] = work_json(*plan.costs);
+  if (plan.checkpoint) json["checkpoint"] = checkpoint_json(*plan.checkpoint);
   return one_line(json);
 }
 

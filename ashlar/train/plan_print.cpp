@@ -94,6 +94,20 @@ std::string traffic_lines(const RunPlan& plan) {
   return totals.empty() ? "" : "\n" + text;
 }
 
+std::string checkpoint_lines(const checkpoint::StepSize& size) {
+  const auto line = [](std::string_view name, const std::string& step, const std::string& most) {
+    return fmt::format("{:<12} {:>20} {:>20}\n", name, step, most);
+  };
+  return fmt::format(
+      "\n{:<12} {:>20} {:>20}\n{}{}{}{}", "checkpoint", "a step", "a writer at most",
+      line("files", format_thousands(size.files), format_thousands(size.max_writer_files)),
+      line("boxes", format_thousands(size.boxes), format_thousands(size.max_writer_boxes)),
+      line("bytes", format_thousands(size.data_bytes), format_thousands(size.max_writer_bytes)) +
+          fmt::format("{:<12} {:>20} {:>20}\n", "", "mean of a writer",
+                      format_thousands(int64_t(size.mean_writer_bytes))),
+      line("index.bin", format_thousands(size.index_bytes), ""));
+}
+
 std::string kernel_lines(const Costs& costs) {
   std::vector<std::pair<std::string, kernels::Cost>> rows(costs.begin(), costs.end());
   std::stable_sort(rows.begin(), rows.end(),
@@ -133,6 +147,7 @@ std::string ranges_text(const std::vector<int>& numbers) {
 std::string describe(const MeshPlan& plan, const Recipe& recipe, DType compute) {
   std::string text = mesh_lines(plan, recipe) + model_lines(plan, recipe, compute);
   for (size_t i = 0; i < plan.classes.size(); ++i) text += class_lines(plan, i);
+  if (plan.checkpoint) text += checkpoint_lines(*plan.checkpoint);
   const Costs& costs = plan.costs ? *plan.costs : plan.classes[0].plan.costs;
   return text + "\n" + kernel_lines(costs);
 }

@@ -1,24 +1,32 @@
 // How it works.  What the ranks agree on around the Checkpointer of each, all of them in one order:
 //
-//   constructor  rank 0 opens first, for it takes the lease and finds the run's id in the newest
-//                step; the others open with the id that it sends
-//   resume       rank 0 names a step, every rank reads its part of it; if any found damage, rank 0
-//                rejects the step and names the next older one
-//   save         rank 0 draws the attempt and sends it; each rank hands its part to a Checkpointer
+//   constructor  ranks that are processes link up (save_links.h); rank 0 opens first, for it takes
+//                the lease and finds the run's id in the newest step; the others open with the id
+//                that it sends; after a kill all read the newest step, each a part
+//   resume       rank 0 names a step, all load it together (LoadExchange); if any found damage,
+//                rank 0 rejects the step and names the next older one
+//   save         all wait until none has two saves under way; rank 0 draws the attempt and sends
+//                it; each rank hands its part to a Checkpointer
 //   finish       settle() until nothing is under way; rank 0 says whether the last step is still
 //                unsaved, and then all save again
 //
 // Only rank 0 knows what became of a step (Checkpointer's header), so it alone reports, counts
-// failures and decides.  Rows of metrics are flushed before a save and synced, on the thread that
-// writes checkpoints, before its commit: so no step outlives the rows up to it.
+// failures and decides.  However long it takes for that, or a disk for a save, the others wait by
+// meeting again and again (wait_together), so that no time-out of collectives ends the run.
+//   Rows of metrics are flushed before a save and synced, on the thread that writes checkpoints,
+// before its commit: so no step outlives the rows up to it.
 #include "ashlar/train/saves.h"
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/text.h"
+#include "ashlar/core/threads.h"
+#include "ashlar/train/save_links.h"
 
 namespace ashlar::train {
 
@@ -27,21 +35,23 @@ std::string checkpoint_root(const Recipe& recipe) {
 }
 
 Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
-             StateWriter& writer)
+             bool processes, StateWriter& writer)
     : recipe_(recipe),
       files_(files),
       log_(log),
       ranks_(ranks),
+      exchange_(ranks),
       local_ranks_(local_ranks),
       writer_(writer),
       root_(checkpoint_root(recipe)) {
+  const char* interface = std::getenv("ASHLAR_CONTROL_INTERFACE");
+  if (processes) channel_ = make_save_channel(ranks_, interface ? interface : "", log_);
+  while_leader(ranks_, "checkpoint root", [&] { open(""); });
   std::array<uint8_t, 32> id{};  // 32 hex digits
-  if (leads()) {
-    open("");
-    std::copy_n(checkpoints_->run_id().begin(), id.size(), id.begin());
-  }
+  if (leads()) std::copy_n(checkpoints_->run_id().begin(), id.size(), id.begin());
   from_leader(ranks_, id, "run id");
   if (!leads()) open(std::string(id.begin(), id.end()));
+  check_together();
 }
 
 void Saves::open(const std::string& run_id) {
@@ -53,7 +63,64 @@ void Saves::open(const std::string& run_id) {
   options.writer = ranks_.rank();
   options.num_writers = ranks_.size();
   options.local_writers = local_ranks_;
+  options.arena_bytes = recipe_.checkpoint.arena_mib << 20;
+  options.channel = channel_.get();
+  options.check_together = ranks_.size() > 1;
   checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, root_, options, log_);
+}
+
+namespace {
+
+// Runs body on a thread where `here`; all ranks return when it is done everywhere.
+void wait_for_threads(comm::Group& ranks, std::string_view label, bool here,
+                      const std::function<void()>& body) {
+  std::packaged_task<void()> task(body);
+  std::future<void> done = task.get_future();
+  std::thread thread;
+  if (here) thread = start_thread("that opens checkpoints", [&] { task(); });
+  try {
+    comm::wait_together(
+        ranks,
+        [&](double seconds) {
+          return !here ||
+                 done.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready;
+        },
+        label);
+  } catch (...) {  // another rank failed; the thread still uses what this rank has
+    if (thread.joinable()) thread.join();
+    throw;
+  }
+  if (!here) return;
+  thread.join();
+  done.get();
+}
+
+}  // namespace
+
+void while_leader(comm::Group& ranks, std::string_view label, const std::function<void()>& body) {
+  wait_for_threads(ranks, label, ranks.rank() == 0, body);
+}
+
+void on_threads(comm::Group& ranks, std::string_view label, const std::function<void()>& body) {
+  wait_for_threads(ranks, label, true, body);
+}
+
+// Every rank reads its part of the step that a killed run left.
+void Saves::check_together() {
+  const auto unchecked = leads() ? checkpoints_->unchecked() : std::nullopt;
+  const std::string directory =
+      text_from_leader(ranks_, unchecked ? unchecked->directory : "", "step to check");
+  if (directory.empty()) return;
+  std::string damage;
+  on_threads(ranks_, "check of a step", [&] {
+    const checkpoint::VerifyReport report = checkpoint::verify_step(
+        files_, directory, checkpoint::VerifyLevel::kDeep, log_, {ranks_.rank(), ranks_.size()});
+    if (!report.ok()) damage = report.findings.front().message;
+  });
+  damage = first_said(ranks_, damage, "damage of a step");
+  while_leader(ranks_, "checked step", [&] {
+    damage.empty() ? checkpoints_->accept_newest() : checkpoints_->reject_newest(damage);
+  });
 }
 
 bool Saves::resume(const std::function<void(const checkpoint::StepReader&)>& take) {
@@ -73,17 +140,20 @@ bool Saves::resume(const std::function<void(const checkpoint::StepReader&)>& tak
       last_saved_ = step;
       return true;
     }
-    if (leads()) checkpoints_->reject_newest(damage);
+    while_leader(ranks_, "damaged step", [&] { checkpoints_->reject_newest(damage); });
   }
 }
 
-checkpoint::StepReader Saves::reader_of(int64_t step) const {
-  for (const checkpoint::StepRef& ref : checkpoint::committed_steps(files_, root_))
-    if (ref.step == step) return checkpoint::open_checkpoint(files_, ref.directory, log_);
-  ASHLAR_FAIL(kStorage,
-              "{}: rank 0 continues from step {}, which rank {} does not find there; expected a "
-              "directory that all ranks share",
-              root_, step, ranks_.rank());
+checkpoint::StepReader Saves::reader_of(int64_t step) {
+  const std::string directory = join(root_, checkpoint::step_name(step));
+  checkpoint::Patience patience(files_, directory);
+  ASHLAR_REQUIRE(
+      checkpoint::stat_patiently(files_, join(directory, checkpoint::kCommitName), patience),
+      kStorage,
+      "{}: rank 0 continues from step {}, which rank {} does not find there; expected a "
+      "directory that all ranks share",
+      root_, step, ranks_.rank());
+  return checkpoint::StepReader(files_, directory, &exchange_);
 }
 
 checkpoint::SaveRequest Saves::request(const RunCounters& counters, const HealthState& health,
@@ -98,8 +168,19 @@ checkpoint::SaveRequest Saves::request(const RunCounters& counters, const Health
   return request;
 }
 
+void Saves::begin(Metrics* metrics, const RunCounters& counters, const HealthState& health,
+                  const data::LoaderState& cursor) {
+  metrics_ = metrics;
+  if (recipe_.checkpoint.every > 0)
+    checkpoints_->prepare(writer_.request(counters, health, cursor));
+}
+
 void Saves::save(const RunCounters& counters, const HealthState& health,
                  const data::LoaderState& cursor) {
+  comm::wait_together(
+      ranks_, [&](double seconds) { return checkpoints_->wait_for_place(seconds); },
+      "place for a snapshot");
+  if (std::exchange(wants_second_try_, false)) second_try_ = counters.step;
   const checkpoint::SaveRequest what = request(counters, health, cursor);
   try {
     last_saved_ = counters.step;
@@ -109,13 +190,16 @@ void Saves::save(const RunCounters& counters, const HealthState& health,
   }
 }
 
-// One failure is a warning, since the next save may succeed; two in a row are an error.  On the
-// other ranks a failure of storage says nothing: rank 0 tells of it.
+// A failure is a warning, since the next try may succeed.  On the other ranks a failure of storage
+// says nothing: rank 0 tells of it.
 void Saves::failed(int64_t step, const Error& error) {
-  if (error.kind() != ErrorKind::kStorage || (leads() && checkpoints_->consecutive_failures() >= 2))
+  constexpr int kMostFailures = 4;  // two saves, and the second try of each
+  if (error.kind() != ErrorKind::kStorage ||
+      (leads() && checkpoints_->consecutive_failures() >= kMostFailures))
     throw error;
   if (last_saved_ == step) last_saved_ = -1;  // so that finish() saves it again
   if (!leads()) return;
+  wants_second_try_ = step != second_try_;
   log_.warn("{}", error.what());
   metrics_->event("save_failed", {{"step", step}, {"error", error.what()}});
 }
@@ -127,7 +211,7 @@ bool Saves::unsaved(int64_t step) {
 void Saves::finish(const RunCounters& counters, const HealthState& health,
                    const data::LoaderState& cursor) {
   settle();
-  // Two turns at most: the second failure in a row is thrown.
+  // Few turns: one of the failures in a row is thrown.
   while (unsaved(counters.step)) {
     save(counters, health, cursor);
     settle();
@@ -136,7 +220,8 @@ void Saves::finish(const RunCounters& counters, const HealthState& health,
 
 // Waits until every save has ended, and tells of each.
 void Saves::settle() {
-  checkpoints_->drain();
+  comm::wait_together(
+      ranks_, [&](double seconds) { return checkpoints_->drain(seconds); }, "saves under way");
   report();
 }
 

@@ -6,7 +6,9 @@
 #include <memory>
 
 #include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/save_channel.h"
 #include "ashlar/comm/group.h"
+#include "ashlar/train/load_exchange.h"
 #include "ashlar/train/metrics.h"
 #include "ashlar/train/state.h"
 
@@ -14,22 +16,31 @@ namespace ashlar::train {
 
 std::string checkpoint_root(const Recipe& recipe);  // the root of the run's steps
 
+// Rank 0 runs body on a thread of its own, however long that takes; all ranks return when it is
+// done.
+void while_leader(comm::Group& ranks, std::string_view label, const std::function<void()>& body);
+// The same on all ranks.
+void on_threads(comm::Group& ranks, std::string_view label, const std::function<void()>& body);
+
 class Saves {
  public:
   // Takes the lease of the checkpoint root and finds the newest good step there.
   // local_ranks: those on this machine, which share its memory.
+  // processes: the ranks are, and have control links between them.
   Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
-        StateWriter& writer);
+        bool processes, StateWriter& writer);
 
-  // Rank 0's metrics, before its first save; they outlive this object.
-  void set_metrics(Metrics* metrics) { metrics_ = metrics; }
+  // Before the first save: rank 0's metrics, which outlive this object, and what saves will hold.
+  void begin(Metrics* metrics, const RunCounters& counters, const HealthState& health,
+             const data::LoaderState& cursor);
 
   // Reads the newest step that every rank finds whole; damaged ones are set aside.  take() fills
   // the rank's part of the state; kCorrupt from it rejects the step.  False: there is none.
   bool resume(const std::function<void(const checkpoint::StepReader&)>& take);
 
   void before_update() { checkpoints_->before_update(); }
-  // A save that fails is a warning, here or in report(); twice in a row an error (kStorage).
+  // A save that fails is a warning, here or in report(), and wants a second try; two saves in a row
+  // of which both tries fail are an error (kStorage).
   void save(const RunCounters& counters, const HealthState& health,
             const data::LoaderState& cursor);
   // Before the end: the step is saved unless the recipe says never, and everything is on disk.
@@ -37,27 +48,34 @@ class Saves {
               const data::LoaderState& cursor);
   // Tells of the saves that were committed, or failed, since the last call.
   void report();
+  // Rank 0: the last save failed, so that the state of the next step is to be saved in its stead.
+  bool wants_second_try() const { return wants_second_try_; }
 
  private:
   bool leads() const { return ranks_.rank() == 0; }
   void open(const std::string& run_id);
+  void check_together();
   checkpoint::SaveRequest request(const RunCounters&, const HealthState&,
                                   const data::LoaderState& cursor);
   bool unsaved(int64_t step);
   void settle();
   void failed(int64_t step, const Error& error);
-  checkpoint::StepReader reader_of(int64_t step) const;
+  checkpoint::StepReader reader_of(int64_t step);
 
   const Recipe& recipe_;
   FileSystem& files_;
   Log& log_;
   comm::Group& ranks_;
+  LoadExchange exchange_;
   const int local_ranks_;
   StateWriter& writer_;
   Metrics* metrics_ = nullptr;
   const std::string root_;
+  std::unique_ptr<checkpoint::SaveChannel> channel_;  // null: saves go through their directory
   std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
   int64_t last_saved_ = -1;
+  bool wants_second_try_ = false;
+  int64_t second_try_ = -1;  // the step that was saved in another's stead
 };
 
 }  // namespace ashlar::train

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "ashlar/checkpoint/rewind.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/comm/launch_check.h"
 #include "ashlar/comm/mpi/run_mpi.h"
@@ -11,6 +12,7 @@
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/threads.h"
 #include "ashlar/spec/keys.h"
+#include "ashlar/train/saves.h"
 
 namespace ashlar::train {
 namespace {
@@ -102,7 +104,7 @@ void start_ranks(const Recipe& recipe, const Start& start,
     allocators.push_back(
         std::make_unique<Allocator>(Device::kCpu, memory_limit(recipe, local_ranks)));
   const auto seat = [&](comm::Group& ranks, Allocator& allocator) {
-    body({ranks, allocator, threads_of(recipe, local_ranks), local_ranks});
+    body({ranks, allocator, threads_of(recipe, local_ranks), local_ranks, processes});
   };
   if (processes) {
     ASHLAR_REQUIRE(start.num_ranks == 1, kConfig,
@@ -134,6 +136,10 @@ Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start
   Outcome outcome = Outcome::kDone;     // the same on all
   start_ranks(recipe, start, [&](const Seat& seat) {
     const bool leads = seat.ranks.rank() == 0;
+    if (start.from_step)
+      while_leader(seat.ranks, "older step", [&] {
+        checkpoint::rewind(files, checkpoint_root(recipe), *start.from_step, start.supersede, log);
+      });
     const Outcome ended = run_training(recipe, files, leads ? log : silent, signals, seat);
     if (leads || is_mpi_process()) outcome = ended;
   });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "ashlar/train/loop.h"
@@ -13,6 +14,8 @@ struct Start {
   int num_ranks = 1;  // threads of this process, which share its CPUs and its memory limit
   // Tells why a rank of many processes failed; MPI then ends them all with its exit code.
   std::function<void(std::string_view message)> report;
+  std::optional<int64_t> from_step = std::nullopt;  // to continue from, instead of the newest
+  bool supersede = false;                           // set newer steps aside (checkpoint/rewind.h)
 };
 
 // "self", "thread" or "mpi".

@@ -38,6 +38,7 @@ StateWriter::StateWriter(const Trainer& trainer, std::string tokenizer_bytes)
 }
 
 void StateWriter::copy_balancing() {
+  if (trainer_.context().meta()) return;
   std::set<std::string> moments;
   for (const Piece& piece : trainer_.balancer().pieces()) moments.insert(piece.logical.name);
   const auto divert = [&](Piece& piece) {

@@ -14,7 +14,7 @@
 namespace ashlar::train {
 
 // Builds save requests: what this rank writes of the state; rank 0 also everything else.  Owns what
-// they point to.  One a run and rank.
+// they point to.  One a run and rank.  Of a trainer on meta: requests that tell sizes.
 class StateWriter {
  public:
   StateWriter(const Trainer& trainer, std::string tokenizer_bytes);

@@ -17,6 +17,7 @@
 #include "ashlar/train/plan.h"
 #include "ashlar/train/start.h"
 #include "tests/data/support.h"
+#include "tests/support/write_hf_model.h"
 
 namespace ashlar::train {
 namespace {

@@ -171,6 +171,17 @@ Bytes read_whole(const checkpoint::StepReader& reader, bool (*wanted)(Role)) {
   return bytes;
 }
 
+// Where element i of the piece's box lies in its memory.
+int64_t place_in_memory(const Piece& piece, int64_t i) {
+  if (piece.strides.ndim() == 0) return i;
+  int64_t at = 0;
+  for (int d = piece.box.length.ndim() - 1; d >= 0; --d) {
+    at += i % piece.box.length[d] * piece.strides[d];
+    i /= piece.box.length[d];
+  }
+  return at;
+}
+
 // "" if the piece has the bytes that the whole tensor has there.
 std::string difference(const Piece& piece, const Bytes& whole) {
   const auto found = whole.find(piece.logical.name);
@@ -178,7 +189,8 @@ std::string difference(const Piece& piece, const Bytes& whole) {
   const int64_t numel = piece.box.length.numel(), size = size_of(piece.logical.dtype);
   for (int64_t i = 0; i < numel; ++i) {
     const int64_t at = index_in_tensor(piece.logical.global_shape, piece.box, i);
-    if (std::memcmp(piece.data.data + i * size, found->second.data() + at * size, size_t(size)))
+    if (std::memcmp(piece.data.data + place_in_memory(piece, i) * size,
+                    found->second.data() + at * size, size_t(size)))
       return fmt::format("{}[{}]\n", piece.logical.name, at);
   }
   return "";

@@ -6,6 +6,7 @@
 
 #include "ashlar/comm/self/self.h"
 #include "ashlar/tensor/box_order.h"
+#include "ashlar/tensor/pieces.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
 
@@ -108,7 +109,8 @@ struct Steps {
 template <typename Use>
 void for_each_piece(const Trainer& trainer, bool gradient, Use use) {
   for (const Parameter& p : trainer.optimizer().parameters())
-    for (const Piece& piece : pieces_of(p, p.logical, gradient ? p.gradient : p.value)) use(piece);
+    for (const Piece& piece : pieces_of({&p, p.logical, gradient ? p.gradient : p.value}))
+      use(piece);
 }
 
 // Calls use(position in the whole tensor, position in the piece) for every element.

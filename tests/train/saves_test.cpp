@@ -1,7 +1,11 @@
 // What training hands to the checkpoint engine, and how it takes what comes back.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <atomic>
 #include <latch>
+#include <thread>
 
 #include "ashlar/checkpoint/recovery.h"
 #include "ashlar/comm/self/self.h"
@@ -10,6 +14,7 @@
 #include "ashlar/train/state.h"
 #include "tests/checkpoint/crash_files.h"
 #include "tests/data/support.h"
+#include "tests/support/forwarding_files.h"
 
 namespace ashlar::train {
 namespace {
@@ -86,7 +91,7 @@ TEST(StateWriter, BalancingOfALaterMicroBatchGetsIntoNoStep) {
   StandingDisk disk;
   Log log([](std::string_view) {});
   checkpoint::CheckpointOptions options;
-  options.max_arena_bytes = 2 * checkpoint::kChunkBytes;
+  options.arena_bytes = 2 * checkpoint::kChunkBytes;
   checkpoint::Checkpointer checkpoints(disk, "root", options, log);
   std::vector<std::byte> expected;
   rank.run([&](int64_t ended) {
@@ -115,11 +120,135 @@ TEST(Saves, ANewRunDirectoryIsDurable) {
                   "train.steps=3", "train.eval_every=0", "checkpoint.every=0"}),
             disk, log);
   const auto after = disk.after_crash(Survives::kSyncedOnly, 0);
-  const auto found =
-      checkpoint::find_newest(*after, "/new/runs/a/checkpoints", checkpoint::VerifyLevel::kDeep,
-                              checkpoint::Who::kReader, log);
+  const auto found = checkpoint::find_newest(*after, "/new/runs/a/checkpoints",
+                                             checkpoint::VerifyLevel::kDeep, log);
   ASSERT_TRUE(found.newest);
   EXPECT_EQ(found.newest->step, 3);
+}
+
+// Every read and sync of a checkpoint's file takes long; other calls go on meanwhile.
+class SlowFiles : public testing_support::ForwardingFiles {
+ public:
+  using ForwardingFiles::ForwardingFiles;
+  std::unique_ptr<File> open(const std::string& path, Links links) override {
+    return slow(inner_.open(path, links), path);
+  }
+  std::unique_ptr<File> create(const std::string& path) override {
+    return slow(inner_.create(path), path);
+  }
+  std::atomic<int64_t> slow_calls = 0;
+
+ private:
+  struct SlowFile : testing_support::ForwardingFile {
+    SlowFile(std::unique_ptr<File> inner, SlowFiles& files)
+        : ForwardingFile(std::move(inner)), files(files) {}
+    void read_at(std::span<std::byte> out, int64_t offset) const override {
+      files.linger();
+      inner_->read_at(out, offset);
+    }
+    void sync() override {
+      files.linger();
+      inner_->sync();
+    }
+    SlowFiles& files;
+  };
+  std::unique_ptr<File> slow(std::unique_ptr<File> file, const std::string& path) {
+    const bool of_step = path.find("/step-") != path.npos || path.find("/.tmp-") != path.npos;
+    if (!of_step) return file;
+    return std::make_unique<SlowFile>(std::move(file), *this);
+  }
+  void linger() {
+    ++slow_calls;
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  }
+};
+
+// Each thing that rank 0 does alone, and each save, takes longer than collectives wait.
+TEST(Saves, ADiskMayBeSlowerThanCollectivesArePatient) {
+  const auto disk = memory_files();
+  data::write_documents(*disk, "text", std::vector(40, std::vector<int32_t>(30, 7)), 256);
+  SlowFiles files(*disk);
+  std::string said;
+  Log log([&](std::string_view line) { said += std::string(line) + "\n"; });
+  const auto train = [&](int64_t steps) {
+    return start_run(tiny({"data.train=text", "data.tokenizer=byte", "train.run_dir=run",
+                           fmt::format("train.steps={}", steps), "train.eval_every=0",
+                           "checkpoint.every=1", "parallel.timeout_s=0.5"}),
+                     files, log, {.num_ranks = 2, .report = {}});
+  };
+  EXPECT_EQ(train(4), Outcome::kDone);  // the fourth save waits for the first two
+  // As after a kill, so that the newest step is read whole.
+  disk->make_directories("run/checkpoints/.lease");
+  write_text(*disk, "run/checkpoints/.lease/trainer.json", "torn");
+  files.slow_calls = 0;
+  EXPECT_EQ(train(5), Outcome::kDone);
+  EXPECT_NE(said.find("continuing after step 4 "), said.npos) << said;
+  EXPECT_GT(files.slow_calls, 30);
+}
+
+// The state of a step that was not saved is gone: that of the next step is saved in its stead.
+TEST(Saves, AFailedSaveIsMadeUpForAtTheNextStep) {
+  for (const int num_ranks : {1, 2}) {
+    const auto disk = memory_files();
+    data::write_documents(*disk, "text", std::vector(40, std::vector<int32_t>(30, 7)), 256);
+    const auto files =
+        faulty_files(*disk, [&](int64_t, std::string_view operation, const std::string& path) {
+          return operation == "sync" && path.find("step-000000000010") != path.npos
+                     ? Fault::kIoError
+                     : Fault::kNone;
+        });
+    Log log([](std::string_view) {});
+    start_run(tiny({"data.train=text", "data.tokenizer=byte", "train.run_dir=run", "train.steps=25",
+                    "train.eval_every=0", "checkpoint.every=5", "checkpoint.keep=9"}),
+              *files, log, {.num_ranks = num_ranks, .report = {}});
+    std::vector<int64_t> steps;
+    for (const auto& ref : checkpoint::committed_steps(*disk, "run/checkpoints"))
+      steps.push_back(ref.step);
+    // How many steps pass until a failure in the background is known is a matter of time.
+    ASSERT_EQ(steps.size(), 5u);
+    EXPECT_EQ(steps[0], 5);
+    EXPECT_GT(steps[1], 10);
+    EXPECT_LT(steps[1], 15);
+    EXPECT_EQ((std::vector<int64_t>(steps.begin() + 2, steps.end())),
+              (std::vector<int64_t>{15, 20, 25}));
+  }
+}
+
+// A rank that writes checkpoints for weeks takes no more memory than one that began today.
+TEST(Saves, MemoryDoesNotGrowWithTheirNumber) {
+  const char* asked = std::getenv("ASHLAR_TEST_SAVES");
+  const int64_t saves = asked ? std::atoll(asked) : 2000;
+  const auto disk = memory_files();
+  Log log([](std::string_view) {});
+  std::vector<float> values(1000);
+  const Tensor tensor = tensor_over(std::span(values));
+  const LogicalTensor logical{"w", DType::kF32, Shape{2000}, Role::kParameter};
+  std::vector<std::unique_ptr<checkpoint::Checkpointer>> writers;
+  for (int writer = 0; writer < 2; ++writer) {
+    checkpoint::CheckpointOptions options;
+    options.keep = 1;
+    options.run_id = "run";
+    options.writer = writer;
+    options.num_writers = 2;
+    writers.push_back(std::make_unique<checkpoint::Checkpointer>(*disk, "root", options, log));
+  }
+  size_t early = 0;
+  for (int64_t step = 1; step <= saves; ++step) {
+    const checkpoint::Id attempt = checkpoint::random_id();
+    for (int writer = 1; writer >= 0; --writer) {
+      const Piece piece{logical, {Shape{1000 * writer}, Shape{1000}}, tensor};
+      checkpoint::SaveRequest request;
+      request.step = step;
+      request.attempt = attempt;
+      request.model = {&piece, 1};
+      writers[size_t(writer)]->save(request);
+      writers[size_t(writer)]->before_update();
+    }
+    for (auto& writer : writers) ASSERT_TRUE(writer->drain(60));
+    ASSERT_EQ(writers[0]->take_stats().size(), 1u);
+    if (step == saves / 4) early = mallinfo2().uordblks;
+  }
+  EXPECT_LT(double(mallinfo2().uordblks), double(early) + 100e3);
 }
 
 }  // namespace

@@ -136,15 +136,11 @@ inline void on_all_ranks(const Recipe& recipe, DType compute, int num_ranks,
   });
 }
 
-// Every bucket of a unit once.  data: who shares the units of which unit_numel has the elements.
-inline Moved unit_once(const parallel::RankModel& model, const comm::Group& data,
-                       const std::vector<int64_t>& unit_numel, int64_t unit, comm::Op op,
-                       DType dtype) {
-  const ParallelSpec& spec = model.parallel();
-  const int64_t stream = size_of(model.local().types().stream), width = size_of(dtype);
-  const parallel::Shards shards(unit_numel, data.size(), spec.zero_layout,
-                                std::max<int64_t>(1, spec.bucket_bytes / stream),
-                                Arena::kAlign / stream);
+// Every bucket of a unit once.  data: who shares the unit.
+inline Moved unit_once(const parallel::RankModel& model, const comm::Group& data, int64_t unit,
+                       comm::Op op, DType dtype) {
+  const int64_t width = size_of(dtype);
+  const parallel::Shards& shards = model.shards_of(unit);
   Moved sum;
   for (int64_t b = 0; b < shards.num_buckets(unit); ++b) {
     const int64_t numel = shards.bucket(unit, b).size();
@@ -155,7 +151,7 @@ inline Moved unit_once(const parallel::RankModel& model, const comm::Group& data
   return sum;
 }
 inline Moved unit_once(const parallel::RankModel& model, int64_t unit, comm::Op op, DType dtype) {
-  return unit_once(model, model.groups().data(), model.local().flat().unit_numel, unit, op, dtype);
+  return unit_once(model, model.groups().data(), unit, op, dtype);
 }
 
 // The table of zero.h: how often the weights of block l of 1 .. L, or of the root, are gathered in

@@ -5,6 +5,8 @@
 
 #include <mutex>
 
+#include "ashlar/tensor/pieces.h"
+
 namespace ashlar::train {
 namespace {
 
@@ -167,7 +169,7 @@ void add_holdings(const Trainer& trainer, Holders& holders) {
   for (const Parameter& p : trainer.optimizer().parameters()) {
     if (p.kind != OptimizerKind::kMuon) continue;
     const int64_t rows = p.logical.global_shape[0] / p.num_matrices;
-    for (const Piece& piece : pieces_of(p, p.logical, p.value))
+    for (const Piece& piece : pieces_of({&p, p.logical, p.value}))
       for (int64_t row = 0; row < piece.box.length[0]; ++row)
         holders[{p.logical.name, p.copy, (piece.box.offset[0] + row) / rows}]
                [trainer.model().groups().rank()] += piece.box.length.numel() / piece.box.length[0];

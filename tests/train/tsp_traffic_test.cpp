@@ -59,17 +59,15 @@ void add_zero_of_heads(const Trainer& trainer, Traffic& rows) {
   const int64_t stage = model.parallel().zero, L = model.recipe().model.num_hidden_layers,
                 m = model.micro_batches_per_step();
   const auto unit_of = [&](int64_t block) { return flat.units.first_of(block) + 1; };
-  std::vector<int64_t> numel(flat.unit_numel.size());
-  for (int64_t l = 0; l < L; ++l) numel[size_t(unit_of(l))] = flat.unit_numel[size_t(unit_of(l))];
   const comm::Op sum = stage == 0 ? comm::Op::kAllReduce : comm::Op::kReduceScatter;
   const bool stay = types.stream == DType::kF64 && stage < 3;
   for (int64_t l = 0; l < L; ++l) {
     rows[{"heads data", sum, "gradients"}] +=
-        (stage >= 2 ? m : 1) * unit_once(model, ranks, numel, unit_of(l), sum, types.stream);
+        (stage >= 2 ? m : 1) * unit_once(model, ranks, unit_of(l), sum, types.stream);
     if (stage > 0)
       rows[{"heads data", Op::kAllGather, "weights"}] +=
           times_gathered(stay ? 1 : 3, l + 1, L, m) *
-          unit_once(model, ranks, numel, unit_of(l), Op::kAllGather, types.activation);
+          unit_once(model, ranks, unit_of(l), Op::kAllGather, types.activation);
   }
 }
 

@@ -1,0 +1,72 @@
+#include "ashlar/train/load_exchange.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <thread>
+
+namespace ashlar::train {
+namespace {
+
+constexpr std::string_view kLabel = "load";
+
+// Asks instead of waiting: time-outs run while a caller waits (comm/queue.h), and a disk may take
+// longer than any collective.
+void await(comm::Work work) {
+  auto pause = std::chrono::microseconds(20);
+  for (; !work.done(); pause = std::min(2 * pause, std::chrono::microseconds(1000)))
+    std::this_thread::sleep_for(pause);
+  work.wait();
+}
+
+Tensor bytes_of(std::string& text) {
+  return {reinterpret_cast<std::byte*>(text.data()), DType::kU8, Device::kCpu,
+          Shape{int64_t(text.size())}};
+}
+
+std::vector<comm::Transfer> transfers(std::span<const checkpoint::Exchange::Message> messages) {
+  std::vector<comm::Transfer> list;
+  for (const auto& [rank, bytes] : messages)
+    list.push_back({rank, {bytes.data(), DType::kU8, Device::kCpu, Shape{int64_t(bytes.size())}}});
+  return list;
+}
+
+}  // namespace
+
+std::string LoadExchange::from_leader(std::string bytes) {
+  auto size = int64_t(bytes.size());
+  await(ranks_.broadcast(tensor_over(std::span(&size, 1)), 0, kLabel));
+  bytes.resize(size_t(size));
+  await(ranks_.broadcast(bytes_of(bytes), 0, kLabel));
+  return bytes;
+}
+
+std::vector<std::string> LoadExchange::all_gather(std::string_view bytes) {
+  std::vector<int64_t> own{int64_t(bytes.size())};
+  std::vector<int64_t> sizes(static_cast<size_t>(size()));
+  await(ranks_.all_gather(tensor_over(std::span(own)), tensor_over(std::span(sizes)), kLabel));
+  std::string mine(bytes), all(size_t(std::reduce(sizes.begin(), sizes.end())), '\0');
+  await(ranks_.all_gather(bytes_of(mine), bytes_of(all), kLabel, sizes));
+  std::vector<std::string> texts;
+  size_t begin = 0;
+  for (const int64_t size : sizes) {
+    texts.push_back(all.substr(begin, size_t(size)));
+    begin += size_t(size);
+  }
+  return texts;
+}
+
+void LoadExchange::post(std::vector<Message> sends, std::vector<Message> receives) {
+  posted_.push_back(std::make_unique<Posted>());
+  Posted& last = *posted_.back();
+  last.sends = transfers(sends);
+  last.receives = transfers(receives);
+  last.work = ranks_.send_receive(last.sends, last.receives, kLabel);
+}
+
+void LoadExchange::wait() {
+  for (const auto& each : posted_) await(std::move(each->work));
+  posted_.clear();
+}
+
+}  // namespace ashlar::train

@@ -1,0 +1,34 @@
+// The ranks of a group as those who load a checkpoint together (checkpoint/exchange.h).  Works on
+// the group's own lane, since nothing else is said while a run loads.  No time-out of collectives
+// runs meanwhile, since a rank that reads may be as late as its disk.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ashlar/checkpoint/exchange.h"
+#include "ashlar/comm/group.h"
+
+namespace ashlar::train {
+
+class LoadExchange final : public checkpoint::Exchange {
+ public:
+  explicit LoadExchange(comm::Group& ranks) : ranks_(ranks) {}
+  int rank() const override { return ranks_.rank(); }
+  int size() const override { return ranks_.size(); }
+  std::string from_leader(std::string bytes) override;
+  std::vector<std::string> all_gather(std::string_view bytes) override;
+  void post(std::vector<Message> sends, std::vector<Message> receives) override;
+  void wait() override;
+
+ private:
+  // Stays until its work is done.
+  struct Posted {
+    std::vector<comm::Transfer> sends, receives;
+    comm::Work work;
+  };
+  comm::Group& ranks_;
+  std::vector<std::unique_ptr<Posted>> posted_;
+};
+
+}  // namespace ashlar::train

@@ -1,0 +1,208 @@
+// Many ranks load one step together: what is read, asked and exchanged, and what damage does.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "ashlar/checkpoint/boxes.h"
+#include "ashlar/checkpoint/load_plan.h"
+#include "ashlar/comm/thread/run_ranks.h"
+#include "ashlar/core/clock.h"
+#include "ashlar/train/load_exchange.h"
+#include "tests/checkpoint/load_state.h"
+#include "tests/support/counting_files.h"
+
+namespace ashlar::train {
+namespace {
+
+using namespace checkpoint;
+using testing_support::CountingFiles;
+
+const std::string kStep = "root/" + step_name(1);
+
+struct Case {
+  Cut before, after;
+  std::vector<Shape> shapes;
+  std::string name() const {
+    return fmt::format("{} {} to {} {}", before.name, before.num_ranks, after.name,
+                       after.num_ranks);
+  }
+};
+
+std::vector<Case> cases() {
+  // About 30 MB, of many chunks, and small odd ones; for 64 copies 6 MB.
+  const std::vector<Shape> many{{1024, 2048}, {64, 3, 4099}, {1 << 20}, {24, 32}, {2048, 1000}};
+  const std::vector<Shape> few{{512, 1500}, {37, 64}, {64, 3, 3001}, {71}};
+  return {{contiguous(4), copies(64), few},           {copies(1), tensor_parallel(8), many},
+          {tensor_parallel(8), copies(1), many},      {contiguous(8), contiguous(3), many},
+          {bucketed(4, 300001), contiguous(4), many}, {contiguous(3), contiguous(3), many}};
+}
+
+std::vector<LoadReport> load_together(FileSystem& files, const CutModel& model, const Cut& cut,
+                                      int reads_in_flight = 2) {
+  std::vector<LoadReport> reports(size_t(cut.num_ranks));
+  Allocator allocator(Device::kCpu);
+  comm::Options options;
+  options.staging_bytes = int64_t(1) << 20;
+  comm::run_ranks(cut.num_ranks, options, allocator, [&](comm::Group& ranks) {
+    LoadExchange exchange(ranks);
+    State state = model.state(cut, ranks.rank());
+    const StepReader reader(files, kStep, &exchange);
+    LoadOptions load;
+    load.reads_in_flight = reads_in_flight;
+    reports[size_t(ranks.rank())] = reader.load(state.pieces(), load);
+    EXPECT_EQ(CutModel::num_wrong(state), 0) << "on rank " << ranks.rank();
+    EXPECT_EQ(reader.read_blob("notes.txt"), "of all");
+  });
+  return reports;
+}
+
+// What load_plan.h says of the traffic, from boxes alone.
+int64_t expected_traffic(FileSystem& files, const CutModel& model, const Cut& cut) {
+  const StepReader reader(files, kStep);
+  const ChunkNumbers chunks(reader.index());
+  std::map<int64_t, std::set<int>> wanted;
+  for (int rank = 0; rank < cut.num_ranks; ++rank) {
+    State state = model.state(cut, rank);
+    for (const Piece& piece : state.pieces())
+      for (const IndexBox& box : reader.find(piece.logical.name)->boxes) {
+        const auto part = intersect(box.box, piece.box);
+        if (!part) continue;
+        for (Runs runs(*part, box.box, piece.box); !runs.done(); runs.next()) {
+          const int64_t begin = box.byte_offset + 4 * runs.from();
+          const int64_t end = begin + 4 * runs.length();
+          for (int64_t c = begin / kChunkBytes; c <= (end - 1) / kChunkBytes; ++c)
+            wanted[chunks.first(box.file) + c].insert(rank);
+        }
+      }
+  }
+  int64_t total = 0, before = 0, traffic = 0;
+  for (const auto& [chunk, ranks] : wanted) total += chunks.bytes(chunk);
+  for (const auto& [chunk, ranks] : wanted) {
+    const int reader_rank = int(before * cut.num_ranks / total);
+    traffic += padded(chunks.bytes(chunk)) * int64_t(ranks.size() - ranks.count(reader_rank));
+    before += chunks.bytes(chunk);
+  }
+  return traffic;
+}
+
+TEST(LoadTogether, EachByteIsReadOnceAndExchangedAsTheFormulaSays) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name());
+    const auto disk = memory_files();
+    const CutModel model(c.shapes);
+    model.save(*disk, c.before);
+    CountingFiles files(*disk);
+    const auto reports = load_together(files, model, c.after);
+    const int64_t n = c.after.num_ranks;
+    const auto num_files = int64_t(StepReader(*disk, kStep).index().files.size());
+    int64_t read = 0, sent = 0, received = 0, most_read = 0;
+    for (const LoadReport& report : reports) {
+      read += report.bytes_read;
+      sent += report.sent_bytes;
+      received += report.received_bytes;
+      most_read = std::max(most_read, report.bytes_read);
+      EXPECT_LE(report.buffer_bytes, int64_t(64) << 20);
+    }
+    EXPECT_LE(double(read), 1.05 * double(model.bytes()));
+    EXPECT_GE(read, model.bytes());
+    EXPECT_LE(most_read, read / n + kChunkBytes);
+    EXPECT_LE(double(files.bytes_read), 1.05 * double(model.bytes()));  // and all metadata
+    EXPECT_LE(files.metadata_calls, 3 * num_files + 10 * n);
+    EXPECT_EQ(sent, received);
+    EXPECT_EQ(received, expected_traffic(*disk, model, c.after));
+    fmt::print("{}: {} files, {:.3f} of the bytes read, {:.2f} exchanged, {} calls of {}\n",
+               c.name(), num_files, double(files.bytes_read) / double(model.bytes()),
+               double(received) / double(model.bytes()), files.metadata_calls.load(),
+               3 * num_files + 10 * n);
+  }
+}
+
+class LoadTogetherDamaged : public testing::Test {
+ protected:
+  void SetUp() override { model_.save(*disk_, contiguous(3)); }
+  void flip(size_t file, int64_t at) {
+    const std::string path = join(kStep, StepReader(*disk_, kStep).index().files[file].path);
+    std::string text = read_all(*disk_, path);
+    text[size_t(at)] = char(text[size_t(at)] ^ 4);
+    overwrite(*disk_, path, text);
+  }
+  // Every rank throws the same, and this is it.
+  std::string said(FileSystem& files, ErrorKind kind, const Cut& cut, bool strange = false) {
+    std::mutex mutex;
+    std::set<std::string> messages;
+    Allocator allocator(Device::kCpu);
+    comm::run_ranks(cut.num_ranks, {}, allocator, [&](comm::Group& ranks) {
+      LoadExchange exchange(ranks);
+      State state = model_.state(cut, ranks.rank());
+      if (strange && ranks.rank() == 2) state.pieces()[1].logical.name = "other";
+      const std::string message = testing_support::message_of(
+          kind, [&] { StepReader(files, kStep, &exchange).load(state.pieces()); });
+      const std::lock_guard lock(mutex);
+      messages.insert(message);
+    });
+    EXPECT_EQ(messages.size(), 1u);
+    return *messages.begin();
+  }
+  std::unique_ptr<FileSystem> disk_ = memory_files();
+  const CutModel model_{{{1024, 2048}, {64, 3, 4099}, {1 << 20}}};
+};
+
+TEST_F(LoadTogetherDamaged, AllRanksNameTheFirstDamageInTheOrderOfFiles) {
+  const StepReader reader(*disk_, kStep);
+  const auto& files = reader.index().files;
+  ASSERT_GE(files.size(), 3u);
+  const std::string first = files[0].path;
+  flip(2, 5000);
+  flip(0, kChunkBytes + 77);
+  flip(0, files[0].size_bytes - 1);
+  for (const Cut& cut : {copies(1), copies(4), tensor_parallel(5), contiguous(3), bucketed(2, 999)})
+    for (int round = 0; round < 5; ++round)
+      EXPECT_NE(said(*disk_, ErrorKind::kCorrupt, cut).find(first + ": chunk 1 (bytes"),
+                std::string::npos)
+          << cut.name;
+}
+
+TEST_F(LoadTogetherDamaged, SoDoAMissingFileAndAnIndexThatOnlyTheLeaderReads) {
+  const std::string path = join(kStep, StepReader(*disk_, kStep).index().files[1].path);
+  const std::string text = read_all(*disk_, path);
+  disk_->remove(path);
+  EXPECT_EQ(said(*disk_, ErrorKind::kCorrupt, copies(4)), path + ": the file is missing");
+  overwrite(*disk_, path, text + "x");
+  EXPECT_NE(said(*disk_, ErrorKind::kCorrupt, copies(4)).find("bytes; "), std::string::npos);
+  overwrite(*disk_, join(kStep, kIndexName), "no index");
+  EXPECT_NE(said(*disk_, ErrorKind::kCorrupt, copies(4)).find("8 bytes"), std::string::npos);
+}
+
+TEST_F(LoadTogetherDamaged, WhatOneRankWantsInVainOrCannotReadAllTell) {
+  EXPECT_NE(said(*disk_, ErrorKind::kConfig, copies(4), true).find("missing there: other"),
+            std::string::npos);
+  const auto faulty =
+      faulty_files(*disk_, [](int64_t, std::string_view operation, const std::string& path) {
+        return operation == "read" && path.find("shard-00002") != path.npos ? Fault::kIoError
+                                                                            : Fault::kNone;
+      });
+  EXPECT_NE(said(*faulty, ErrorKind::kStorage, tensor_parallel(4)).find("shard-00002"),
+            std::string::npos);
+}
+
+// Times for a person to compare on an idle machine: ASHLAR_LOAD_MIB of state, loaded by one rank
+// and by 64 that want all of it.
+TEST(LoadTogether, TimesOfOneRankAndOfSixtyFour) {
+  const char* asked = std::getenv("ASHLAR_LOAD_MIB");
+  const int64_t mib = asked ? std::atoll(asked) : 1;
+  const auto disk = memory_files();
+  const CutModel model({{mib, 1 << 18}});
+  model.save(*disk, contiguous(4));
+  for (const int ranks : {1, 64}) {
+    double seconds = 0;
+    for (const LoadReport& report : load_together(*disk, model, copies(ranks), 8))
+      seconds = std::max(seconds, report.seconds);
+    fmt::print("{} MiB on {} ranks: {:.3f} s\n", mib, ranks, seconds);
+  }
+}
+
+}  // namespace
+}  // namespace ashlar::train
