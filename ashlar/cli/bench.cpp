@@ -1,9 +1,11 @@
 // ashlar bench step RECIPE.toml [section.key=value ...];  ashlar bench products [--dtype
 // bf16|fp32]; ashlar bench linear-attention [--dtype bf16|fp32] [--tokens N]; ashlar bench ranks
 // RECIPE.toml [--ranks N] [--overlap-study] [section.key=value ...]; ashlar bench memory
-// RECIPE.toml [--ranks N] [--layout "KEY=VALUE ..."]... [--lengths N,...]
+// RECIPE.toml [--ranks N] [--layout "KEY=VALUE ..."]... [--lengths N,...]; ashlar bench checkpoint
+// [--workload NAME,...] [--dir DIR] [--ranks N] [--no-sync]
 #include <CLI/CLI.hpp>
 
+#include "ashlar/bench/checkpoint.h"
 #include "ashlar/bench/linear_attention.h"
 #include "ashlar/bench/memory.h"
 #include "ashlar/bench/products.h"
@@ -113,6 +115,60 @@ void add_memory(CLI::App& group, Action& action) {
   });
 }
 
+void add_checkpoint(CLI::App& group, Action& action) {
+  struct Flags {
+    bench::CheckpointOptions options;
+    double gib = 3;
+    bool json = false, no_sync = false, no_baselines = false, list = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* sub = group.add_subcommand(
+      "checkpoint", "saving and loading of made-up states: time, blocking, beside the disk itself");
+  sub->add_option("--workload", flags->options.workloads,
+                  "small, large, copies, flat, experts, grid, gather; with commas; default: all")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  sub->add_option("--dir", flags->options.directory,
+                  "a directory on the disk to measure; made, and removed at the end")
+      ->capture_default_str();
+  sub->add_option("--gib", flags->gib, "of a state")->capture_default_str();
+  sub->add_option("--ranks", flags->options.ranks, "ranks, as threads of this process")
+      ->capture_default_str();
+  sub->add_option("--repeats", flags->options.repeats, "saves of each")->capture_default_str();
+  sub->add_option("--step-seconds", flags->options.step_s, "of computing around each save")
+      ->capture_default_str();
+  sub->add_flag("--no-sync", flags->no_sync, "wait for no disk, on either side");
+  sub->add_flag("--no-baselines", flags->no_baselines, "without the raw disk and the plain save");
+  sub->add_flag("--list", flags->list, "print the states, a JSON line each, and measure nothing");
+  sub->add_flag("--json", flags->json, "a JSON line for each");
+  sub->callback([flags, &action] {
+    action = [flags](Log&) {
+      bench::CheckpointOptions& options = flags->options;
+      constexpr int kMostRanks = 64, kMostRepeats = 1000;
+      ASHLAR_REQUIRE(flags->gib > 0 && flags->gib <= 1024, kConfig,
+                     "--gib is {}; expected above 0 to 1024", flags->gib);
+      ASHLAR_REQUIRE(options.ranks >= 1 && options.ranks <= kMostRanks, kConfig,
+                     "--ranks is {}; expected 1 to {}", options.ranks, kMostRanks);
+      ASHLAR_REQUIRE(options.repeats >= 1 && options.repeats <= kMostRepeats, kConfig,
+                     "--repeats is {}; expected 1 to {}", options.repeats, kMostRepeats);
+      options.bytes = int64_t(flags->gib * double(int64_t(1) << 30));
+      options.sync = !flags->no_sync;
+      options.baselines = !flags->no_baselines;
+      if (flags->list) {
+        for (const auto& workload : bench::checkpoint_workloads(options.bytes, options.ranks))
+          print_result(bench::describe(workload));
+        return 0;
+      }
+      if (!flags->json) print_result(bench::checkpoint_head(options));
+      bench::measure_checkpoints(options, [&](const bench::CheckpointRow& row) {
+        print_result(flags->json ? bench::to_json_line(row, options)
+                                 : bench::to_text(row, options));
+      });
+      return 0;
+    };
+  });
+}
+
 // bf16 or fp32, as products multiply.
 DType parse_compute(const std::string& dtype) {
   const DType compute = nn::parse_precision(dtype);
@@ -179,6 +235,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_ranks(*group, action);
   add_memory(*group, action);
   add_linear_attention(*group, action);
+  add_checkpoint(*group, action);
 
   CLI::App* products =
       group->add_subcommand("products", "matrix products and Newton-Schulz at training shapes");

@@ -118,7 +118,7 @@ void print_error(std::string_view message) {
     text = replace_invalid_utf8(fmt::format("{} [... {} bytes ...] {}", text.substr(0, kKept),
                                             text.size() - 2 * kKept,
                                             text.substr(text.size() - kKept)));
-  std::fprintf(stderr, "ashlar: %s\n", text.c_str());
+  std::fprintf(stderr, "ashlar: %s\n", printable(text, true).c_str());
 }
 
 std::vector<int32_t> parse_ids(const std::string& text) {

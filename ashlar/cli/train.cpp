@@ -1,4 +1,4 @@
-// ashlar train RECIPE.toml [section.key=value ...] [--dry-run]
+// ashlar train RECIPE.toml [section.key=value ...] [--dry-run] [--from-step S [--supersede]]
 #include <CLI/CLI.hpp>
 
 #include "ashlar/cli/command.h"
@@ -26,6 +26,8 @@ void add_train(CLI::App& app, Action& action) {
     std::vector<std::string> overrides;
     bool dry_run = false;
     int ranks = 1;
+    std::optional<int64_t> from_step;
+    bool supersede = false;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand(
@@ -36,13 +38,18 @@ void add_train(CLI::App& app, Action& action) {
                 "print the resolved recipe, memory and flop; train nothing");
   sub->add_option("--ranks", flags->ranks, "ranks, as threads of this process (docs/parallel.md)")
       ->capture_default_str();
+  CLI::Option* from = sub->add_option("--from-step", flags->from_step,
+                                      "continue from this step instead of the newest good one");
+  sub->add_flag("--supersede", flags->supersede,
+                "with --from-step: set newer steps aside, until the run has come as far again")
+      ->needs(from);
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
       const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
       if (flags->dry_run) return dry_run(recipe, flags->ranks);
       const auto files = posix_files();
-      const train::Outcome outcome =
-          train::start_run(recipe, *files, log, {flags->ranks, print_error});
+      const train::Outcome outcome = train::start_run(
+          recipe, *files, log, {flags->ranks, print_error, flags->from_step, flags->supersede});
       if (outcome == train::Outcome::kTimeUp)
         log.info("train.max_minutes is over; the same command continues where this stopped");
       return outcome == train::Outcome::kPreempted ? int(ErrorKind::kPreempted) : 0;

@@ -153,5 +153,124 @@ TEST(Ckpt, NamesOfFilesArePrintedWithoutControlCharacters) {
   }
 }
 
+// Equal is 0, different is 1; across layouts and formats, in words and as JSON.
+TEST(Ckpt, DiffTellsWhatDiffers) {
+  const Scratch scratch;
+  make_root_and_model(scratch);
+  const std::string root = "run/checkpoints", older = root + "/step-000000000020";
+  run_ok(scratch, {"ckpt", "export", root, "fp32", "--dtype", "fp32"});
+  const std::string same = run_ok(scratch, {"ckpt", "diff", root, "fp32", "--values"});
+  EXPECT_TRUE(contains(same, "tensors are equal, bit for bit")) << same;
+  EXPECT_TRUE(contains(same, "optim is not compared")) << same;
+  EXPECT_EQ(count_of(same, "\n"), 1) << same;
+  const Result names = run(scratch, {"ckpt", "diff", root, older});
+  EXPECT_EQ(names.code, 0) << names.out;
+  const Result values = run(scratch, {"ckpt", "diff", root, older, "--values"});
+  EXPECT_EQ(values.code, 1);
+  EXPECT_TRUE(contains(values.out, "model.norm.weight: 32 of 32 elements differ, by at most "))
+      << values.out;
+  const Result rounded = run(scratch, {"ckpt", "diff", root, "hf", "--json"});
+  EXPECT_EQ(rounded.code, 1);
+  const json rows = json::parse(rounded.out);
+  EXPECT_EQ(rows["equal"], false);
+  EXPECT_EQ(rows["not_compared"], json::parse("[\"optim\", \"loader\"]"));
+  EXPECT_EQ(rows["tensors"][0]["a"]["dtype"], "F32");
+  EXPECT_EQ(rows["tensors"][0]["b"]["dtype"], "BF16");
+  EXPECT_EQ(run(scratch, {"ckpt", "diff", root, "hf", "--component", "all"}).code, 2);
+}
+
+TEST(Ckpt, AverageMakesAModelThatOthersRead) {
+  const Scratch scratch;
+  make_root_and_model(scratch);
+  const std::string root = "run/checkpoints", older = root + "/step-000000000020";
+  run_ok(scratch, {"ckpt", "average", root, "--out", "same", "--weights", "3"});
+  const std::string same =
+      run_ok(scratch, {"ckpt", "diff", "same", root, "--values", "--component", "model"});
+  EXPECT_TRUE(contains(same, "tensors are equal, bit for bit")) << same;
+  run_ok(scratch, {"ckpt", "average", root, older, "--weights", "1,3", "--out", "both"});
+  run_ok(scratch, {"ckpt", "average", root, older, "--weights", "1,3", "--out", "both-hf", "--to",
+                   "hf", "--dtype", "fp32"});
+  run_ok(scratch, {"ckpt", "diff", "both", "both-hf", "--values"});
+  run_ok(scratch, {"ckpt", "verify", "both/step-000000000000"});
+  const json note = json::parse(read_file(scratch / "both/step-000000000000/extra/average.json"));
+  EXPECT_EQ(note["models"][1]["source"], older);
+  EXPECT_EQ(note["models"][1]["weight"], 3.0);
+  const std::vector<std::string> ids{"--ids", "1,2,3", "--dtype", "fp32"};
+  const auto score = [&](const std::string& model) {
+    std::vector<std::string> args{"score", "--model", model};
+    args.insert(args.end(), ids.begin(), ids.end());
+    return run_ok(scratch, args);
+  };
+  EXPECT_EQ(score("both"), score("both-hf"));
+  EXPECT_NE(score("both"), score(root));
+  run_ok(scratch, train_args({"init.model=both", "train.run_dir=next", "train.steps=2"}));
+  for (const auto& [out, args] : {std::pair<std::string, std::vector<std::string>>{"both", {root}},
+                                  {older + "/average", {root}},
+                                  {"hf/average", {"hf"}}}) {
+    std::vector<std::string> command{"ckpt", "average", "--out", out};
+    command.insert(command.end(), args.begin(), args.end());
+    EXPECT_EQ(run(scratch, command).code, 2) << out;
+  }
+}
+
+TEST(Ckpt, PinsAndPrunes) {
+  const Scratch scratch;
+  make_root_and_model(scratch);
+  const std::string root = "run/checkpoints";
+  EXPECT_TRUE(contains(run_ok(scratch, {"ckpt", "pin", root, "10"}), "is pinned"));
+  const json listed = json::parse(run_ok(scratch, {"ckpt", "list", root, "--json"}));
+  ASSERT_EQ(listed.size(), 3u);
+  EXPECT_EQ(listed[0]["pinned"], true);
+  EXPECT_EQ(listed[1]["pinned"], false);
+  EXPECT_EQ(listed[1]["readers"], 0);
+  EXPECT_TRUE(contains(run_ok(scratch, {"ckpt", "list", root}), "  pinned"));
+  const json planned =
+      json::parse(run_ok(scratch, {"ckpt", "prune", root, "--keep", "1", "--dry-run", "--json"}));
+  ASSERT_EQ(planned.size(), 1u);
+  EXPECT_EQ(planned[0]["step"], 20);
+  EXPECT_GT(planned[0]["bytes"], 0);
+  EXPECT_EQ(planned[0]["removed"], false);
+  EXPECT_TRUE(fs::exists(step_directory(scratch / "run", 20)));
+  const std::string pruned = run_ok(scratch, {"ckpt", "prune", root, "--keep", "1"});
+  EXPECT_TRUE(contains(pruned, root + ": 1 of 3 steps removed")) << pruned;
+  EXPECT_FALSE(fs::exists(step_directory(scratch / "run", 20)));
+  run_ok(scratch, {"ckpt", "unpin", root, "step-000000000010"});
+  run_ok(scratch, {"ckpt", "prune", root, "--keep", "1"});
+  EXPECT_FALSE(fs::exists(step_directory(scratch / "run", 10)));
+  run_ok(scratch, {"ckpt", "verify", root + "/step-000000000030"});
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"ckpt", "pin", root, "10"},
+                                                {"ckpt", "unpin", root, "30"},
+                                                {"ckpt", "prune", root, "--keep", "0"},
+                                                {"ckpt", "prune", "nowhere", "--keep", "1"}})
+    EXPECT_EQ(run(scratch, wrong).code, 2);
+}
+
+TEST(Ckpt, ARunContinuesFromAnOlderStepWhereAsked) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.eval_every=0"}));
+  const auto again = [&](std::vector<std::string> more) {
+    std::vector<std::string> args = train_args({"train.eval_every=0"});
+    args.insert(args.end(), more.begin(), more.end());
+    return run(scratch, args);
+  };
+  const Result refused = again({"--from-step", "10"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_TRUE(contains(refused.err, "holds steps newer than 10: 20, 30; set them aside with"))
+      << refused.err;
+  EXPECT_EQ(again({"--from-step", "15"}).code, 2);
+  EXPECT_NE(again({"--supersede"}).code, 0);
+  const std::string before = read_file(step_directory(scratch / "run", 30) / "model" /
+                                       "shard-00001-model-00001-of-00001.safetensors");
+  const Result continued = again({"--from-step", "10", "--supersede"});
+  EXPECT_EQ(continued.code, 0) << continued.err;
+  EXPECT_TRUE(contains(continued.err, "continuing after step 10 ")) << continued.err;
+  // Everything but the identifiers is what it was: the data begin at 4096 or later.
+  const std::string after = read_file(step_directory(scratch / "run", 30) / "model" /
+                                      "shard-00001-model-00001-of-00001.safetensors");
+  ASSERT_EQ(after.size(), before.size());
+  EXPECT_EQ(after.substr(after.size() / 2), before.substr(before.size() / 2));
+}
+
 }  // namespace
 }  // namespace ashlar::integration

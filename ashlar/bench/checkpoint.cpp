@@ -1,0 +1,407 @@
+// How it works.  All ranks are threads of one run_ranks.  Each has a Rank: its states in the two
+// layouts, its Checkpointer, and a place in Shared for the seconds of what it did last.  slowest()
+// is what everything is timed by: all begin at a barrier, and when all are done rank 0 takes the
+// longest time.  One repeat goes raw, plain, Ashlar, so that a disk whose speed changes slowly is
+// as fast for all three.
+#include "ashlar/bench/checkpoint.h"
+
+#include <sys/resource.h>
+#include <time.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "ashlar/bench/checkpoint_baseline.h"
+#include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/comm/launch_check.h"
+#include "ashlar/comm/thread/run_ranks.h"
+#include "ashlar/core/clock.h"
+#include "ashlar/core/json.h"
+#include "ashlar/core/text.h"
+
+namespace ashlar::bench {
+namespace {
+
+using Ordered = nlohmann::ordered_json;
+
+double cpu_seconds(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
+}
+
+// A field of /proc/self/status in bytes: VmRSS, VmHWM.
+int64_t memory_field(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) << 10;
+  return 0;
+}
+
+void reset_peak() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+// Stands for forward and backward: multiplications and additions over what the first cache holds.
+class Loop {
+ public:
+  // As many turns as take so long, alone.
+  explicit Loop(double seconds) {
+    const auto start = Clock::now();
+    for (; seconds_since(start) < seconds; ++turns_) turn();
+  }
+  double run() {
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < turns_; ++i) turn();
+    return seconds_since(start);
+  }
+
+ private:
+  void turn() {
+    for (int i = 0; i < 64; ++i)
+      for (float& value : values_) value = value * 0.999f + 0.5f;
+  }
+  std::vector<float> values_ = std::vector<float>(4096, 1.0f);
+  int64_t turns_ = 0;
+};
+
+// What the ranks of a workload share, and rank 0 collects.
+struct Shared {
+  explicit Shared(int ranks) : seconds(size_t(ranks)), wrong(size_t(ranks)) {}
+  std::vector<double> seconds;
+  std::vector<int64_t> wrong;
+  std::vector<double> block, slowdown, save, load, other_load, plain_save, plain_load,
+      plain_other_load, raw_write, raw_read, cpu;
+  CheckpointRow row;
+};
+
+class Rank {
+ public:
+  Rank(const CheckpointWorkload& workload, const CheckpointOptions& options, FileSystem& files,
+       comm::Group& ranks, Shared& shared)
+      : workload_(workload),
+        options_(options),
+        files_(files),
+        ranks_(ranks),
+        shared_(shared),
+        saves_(ranks.rank() < workload.saved.ranks),
+        loads_other_(ranks.rank() < workload.other.ranks),
+        savers_(ranks.split("savers",
+                            [&](int rank) {
+                              return comm::SplitKey{rank < workload.saved.ranks ? 0 : -1, rank};
+                            })),
+        log_([](std::string_view) {}) {
+    if (saves_) state_ = std::make_unique<CheckpointState>(workload, workload.saved, ranks.rank());
+    if (loads_other_)
+      other_ = std::make_unique<CheckpointState>(workload, workload.other, ranks.rank());
+    if (saves_) state_->fill();
+    loop_ = std::make_unique<Loop>(options.step_s);
+  }
+
+  void run() {
+    open();
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      if (options_.baselines) {
+        raw();
+        plain();
+      }
+      save(repeat + 1);
+      load(repeat == 0);
+    }
+    settle();
+    checkpoints_.reset();
+  }
+
+ private:
+  bool leads() const { return ranks_.rank() == 0; }
+  void settle() { ranks_.barrier("settle").wait(); }
+  std::string below(const char* name) const { return join(options_.directory, name); }
+
+  // Runs body on the ranks where `takes_part`, all at once; rank 0 keeps the longest time.
+  void slowest(std::vector<double>& times, bool takes_part, function_ref<void()> body) {
+    settle();
+    const auto start = Clock::now();
+    if (takes_part) body();
+    shared_.seconds[size_t(ranks_.rank())] = takes_part ? seconds_since(start) : 0;
+    settle();
+    if (leads()) times.push_back(*std::ranges::max_element(shared_.seconds));
+  }
+  void fresh_directory(const std::string& path) {
+    settle();
+    if (leads()) {
+      files_.remove_all(path);
+      files_.make_directories(path);
+    }
+    settle();
+  }
+  void drop(const std::string& path) {
+    settle();
+    if (leads()) {
+      if (!options_.sync) ::sync();
+      drop_cached(path);
+    }
+    settle();
+  }
+
+  int64_t bytes_to_write() const {
+    int64_t bytes = 0;
+    for (const Piece& piece : state_->pieces(true)) bytes += piece.data.bytes();
+    return bytes;
+  }
+
+  void raw() {
+    const std::string path = below("raw");
+    fresh_directory(path);
+    const int64_t bytes = saves_ ? bytes_to_write() : 0;
+    slowest(shared_.raw_write, saves_, [&] { raw_write(files_, path, ranks_.rank(), bytes); });
+    drop(path);
+    slowest(shared_.raw_read, saves_, [&] { raw_read(files_, path, ranks_.rank(), bytes); });
+    fresh_directory(path);
+  }
+
+  void plain() {
+    const std::string path = below("plain");
+    fresh_directory(path);
+    slowest(shared_.plain_save, saves_,
+            [&] { plain_save(files_, path, *savers_, state_->pieces(false)); });
+    load_into(shared_.plain_load, path, state_.get(), false,
+              [&](const std::vector<Piece>& pieces) { plain_load(files_, path, pieces); });
+    load_into(shared_.plain_other_load, path, other_.get(), false,
+              [&](const std::vector<Piece>& pieces) { plain_load(files_, path, pieces); });
+    fresh_directory(path);
+  }
+
+  void open() {
+    fresh_directory(below("root"));
+    if (!saves_) return settle();
+    checkpoint::CheckpointOptions options;
+    options.keep = options_.repeats + 1;
+    options.run_id = std::string(32, 'b');
+    options.writer = ranks_.rank();
+    options.num_writers = workload_.saved.ranks;
+    options.local_writers = workload_.saved.ranks;
+    if (!leads()) savers_->barrier("leader is first").wait();
+    checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, below("root"), options, log_);
+    if (leads()) savers_->barrier("leader is first").wait();
+    checkpoints_->prepare(request(0));
+    settle();
+  }
+
+  checkpoint::SaveRequest request(int64_t step) {
+    to_write_ = state_->pieces(true);
+    checkpoint::SaveRequest request;
+    request.step = step;
+    request.attempt[0] = uint8_t(step);
+    request.model = to_write_;
+    if (leads()) request.whole = workload_.tensors;
+    return request;
+  }
+
+  void save(int64_t step) {
+    std::vector<double> alone;
+    slowest(alone, saves_, [&] { loop_->run(); });  // the arena's pages are touched meanwhile
+    if (leads()) reset_peak();
+    const int64_t held = memory_field("VmRSS");
+    settle();
+    const double cpu = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    double block_s = 0, loop_s = 0;
+    if (saves_) {
+      const auto start = Clock::now();
+      checkpoints_->save(request(step));
+      block_s = seconds_since(start);
+      loop_s = loop_->run();
+      const auto end = Clock::now();
+      checkpoints_->before_update();
+      block_s += seconds_since(end);
+      checkpoints_->wait();
+    }
+    settle();
+    const double all_cpu = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+    std::vector<double> block, loop;
+    keep_slowest(block, block_s);
+    keep_slowest(loop, loop_s);
+    if (!leads()) return;
+    shared_.cpu.push_back(std::max(0.0, all_cpu - workload_.saved.ranks * alone[0]));
+    shared_.block.push_back(block[0]);
+    shared_.slowdown.push_back(loop[0] / alone[0]);
+    shared_.row.memory_bytes = std::max(shared_.row.memory_bytes,
+                                        memory_field("VmHWM") - held + checkpoints_->arena_bytes());
+    for (const checkpoint::SaveStats& stats : checkpoints_->take_stats())
+      shared_.save.push_back(stats.total_s);
+  }
+  void keep_slowest(std::vector<double>& times, double seconds) {
+    shared_.seconds[size_t(ranks_.rank())] = seconds;
+    settle();
+    if (leads()) times.push_back(*std::ranges::max_element(shared_.seconds));
+    settle();
+  }
+
+  void load(bool check) {
+    const std::string path = join(below("root"), files_.list(below("root")).back());
+    const auto read = [&](const std::vector<Piece>& pieces) {
+      checkpoint::LoadOptions options;
+      options.allow_unexpected = {"*"};
+      checkpoint::StepReader(files_, path).load(pieces, options);
+    };
+    load_into(shared_.load, path, state_.get(), check, read);
+    load_into(shared_.other_load, path, other_.get(), check, read);
+    if (!leads()) return;
+    const checkpoint::StepReader reader(files_, path);
+    CheckpointRow& row = shared_.row;
+    row.bytes = reader.commit().bytes;
+    row.files = reader.commit().files;
+    row.index_bytes = reader.commit().index.size_bytes;
+    std::vector<int64_t> by_writer(size_t(workload_.saved.ranks) + 1);
+    for (const checkpoint::IndexFile& file : reader.index().files)
+      by_writer[file.writer] += file.size_bytes;
+    row.rank_bytes = *std::ranges::max_element(by_writer);
+  }
+
+  // Cold: nothing of the files is in memory.
+  void load_into(std::vector<double>& times, const std::string& path, CheckpointState* state,
+                 bool check, function_ref<void(const std::vector<Piece>&)> read) {
+    if (state) state->clear();
+    drop(path);
+    slowest(times, state != nullptr, [&] { read(state->pieces(false)); });
+    shared_.wrong[size_t(ranks_.rank())] = state && check ? state->wrong_elements() : 0;
+    settle();
+    if (leads())
+      for (const int64_t wrong : shared_.wrong) shared_.row.wrong_elements += wrong;
+    settle();
+  }
+
+  const CheckpointWorkload& workload_;
+  const CheckpointOptions& options_;
+  FileSystem& files_;
+  comm::Group& ranks_;
+  Shared& shared_;
+  const bool saves_, loads_other_;
+  std::unique_ptr<comm::Group> savers_;
+  Log log_;
+  std::unique_ptr<CheckpointState> state_, other_;
+  std::unique_ptr<Loop> loop_;
+  std::vector<Piece> to_write_;
+  std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
+};
+
+Summary summary_of(const std::vector<double>& times) {
+  return times.empty() ? Summary{} : summarize(times);
+}
+
+CheckpointRow measure(const CheckpointWorkload& workload, const CheckpointOptions& options,
+                      FileSystem& files) {
+  const int ranks = std::max(workload.saved.ranks, workload.other.ranks);
+  Shared shared(ranks);
+  Allocator allocator(Device::kCpu);
+  comm::run_ranks(ranks, {}, allocator,
+                  [&](comm::Group& group) { Rank(workload, options, files, group, shared).run(); });
+  files.remove_all(options.directory);
+  CheckpointRow row = shared.row;
+  row.workload = workload;
+  row.first_block_s = shared.block.front();
+  row.block = summary_of(shared.block);
+  row.slowdown = summary_of(shared.slowdown);
+  row.ashlar = {summary_of(shared.save), summary_of(shared.load), summary_of(shared.other_load)};
+  row.plain = {summary_of(shared.plain_save), summary_of(shared.plain_load),
+               summary_of(shared.plain_other_load)};
+  row.raw_write = summary_of(shared.raw_write);
+  row.raw_read = summary_of(shared.raw_read);
+  row.cpu_s = summary_of(shared.cpu).median;
+  return row;
+}
+
+Ordered json_of(const Summary& s) {
+  return {{"median", s.median}, {"min", s.min}, {"max", s.max}, {"count", s.count}};
+}
+
+Ordered json_of(const CheckpointLayout& layout) {
+  constexpr const char* kNames[] = {"rows", "columns", "flat", "copies", "grid"};
+  return {{"cut", kNames[size_t(layout.cut)]}, {"ranks", layout.ranks}, {"tp", layout.tp}};
+}
+
+}  // namespace
+
+void measure_checkpoints(const CheckpointOptions& options,
+                         const std::function<void(const CheckpointRow&)>& done) {
+  const auto posix = posix_files();
+  const auto unsynced = without_sync(*posix);
+  std::vector<CheckpointWorkload> all = checkpoint_workloads(options.bytes, options.ranks);
+  for (const std::string& name : options.workloads)
+    ASHLAR_REQUIRE(
+        std::ranges::any_of(all, [&](const auto& workload) { return workload.name == name; }),
+        kConfig, "--workload is {}; expected small, large, copies, flat, experts, grid or gather",
+        name);
+  ASHLAR_REQUIRE(!posix->stat(options.directory), kConfig,
+                 "{} exists; expected a directory to make, and to remove at the end",
+                 options.directory);
+  for (const CheckpointWorkload& workload : all)
+    if (options.workloads.empty() || std::ranges::count(options.workloads, workload.name))
+      done(measure(workload, options, options.sync ? *posix : *unsynced));
+}
+
+std::string checkpoint_head(const CheckpointOptions& options) {
+  return fmt::format(
+      "{} each, {} repeats, {:.2g} s of computing, {}; medians; seconds but for block (ms)\n"
+      "{:<8} {:>9} {:>5} {:>8} {:>7} {:>7} {:>8} {:>8} {:>8} | {:>8} {:>8} | {:>8} {:>8} {:>8} "
+      "| {:>6} {:>7}",
+      format_bytes(options.bytes), options.repeats, options.step_s,
+      options.sync ? "on disk" : "not waiting for the disk", "state", "bytes", "files", "block 1",
+      "block", "slower", "save", "load", "other", "raw wr", "raw rd", "pl.save", "pl.load",
+      "pl.other", "CPU", "memory");
+}
+
+std::string to_text(const CheckpointRow& r, const CheckpointOptions&) {
+  return fmt::format(
+      "{:<8} {:>9} {:>5} {:>8.1f} {:>7.1f} {:>7.3f} {:>8.2f} {:>8.2f} {:>8.2f} | {:>8.2f} "
+      "{:>8.2f} | {:>8.2f} {:>8.2f} {:>8.2f} | {:>6.2f} {:>7}{}",
+      r.workload.name, format_bytes(r.bytes), r.files, 1e3 * r.first_block_s, 1e3 * r.block.median,
+      r.slowdown.median, r.ashlar.save.median, r.ashlar.load.median, r.ashlar.other_load.median,
+      r.raw_write.median, r.raw_read.median, r.plain.save.median, r.plain.load.median,
+      r.plain.other_load.median, r.cpu_s, format_bytes(r.memory_bytes),
+      r.wrong_elements ? fmt::format("  {} WRONG ELEMENTS", r.wrong_elements) : "");
+}
+
+std::string to_json_line(const CheckpointRow& r, const CheckpointOptions& options) {
+  const auto times = [](const CheckpointTimes& t) {
+    return Ordered{{"save_s", json_of(t.save)},
+                   {"load_s", json_of(t.load)},
+                   {"other_load_s", json_of(t.other_load)}};
+  };
+  Ordered json = {{"bench", "checkpoint"},
+                  {"workload", r.workload.name},
+                  {"saved", json_of(r.workload.saved)},
+                  {"other", json_of(r.workload.other)},
+                  {"sync", options.sync},
+                  {"step_s", options.step_s},
+                  {"unique_bytes", r.workload.bytes()},
+                  {"bytes", r.bytes},
+                  {"files", r.files},
+                  {"index_bytes", r.index_bytes},
+                  {"max_writer_bytes", r.rank_bytes},
+                  {"first_block_s", r.first_block_s},
+                  {"block_s", json_of(r.block)},
+                  {"slowdown", json_of(r.slowdown)},
+                  {"cpu_s", r.cpu_s},
+                  {"memory_bytes", r.memory_bytes},
+                  {"wrong_elements", r.wrong_elements},
+                  {"ashlar", times(r.ashlar)}};
+  if (options.baselines) {
+    json["plain"] = times(r.plain);
+    json["raw"] = {{"write_s", json_of(r.raw_write)}, {"read_s", json_of(r.raw_read)}};
+  }
+  return one_line(json);
+}
+
+std::string describe(const CheckpointWorkload& workload) {
+  Ordered tensors = Ordered::array();
+  for (const LogicalTensor& tensor : workload.tensors)
+    tensors.push_back({{"name", tensor.name}, {"shape", tensor.global_shape.dims()}});
+  return one_line({{"workload", workload.name},
+                   {"what", workload.what},
+                   {"saved", json_of(workload.saved)},
+                   {"other", json_of(workload.other)},
+                   {"tensors", tensors}});
+}
+
+}  // namespace ashlar::bench

@@ -1,0 +1,61 @@
+// The states that the benchmark of checkpoints saves: global tensors, and what each rank holds of
+// them before and after.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ashlar/tensor/logical.h"
+
+namespace ashlar::bench {
+
+// How ranks hold tensors.
+enum class Cut : uint8_t {
+  kRows,     // equal ranges of dim 0
+  kColumns,  // equal ranges of the last dim
+  kFlat,     // equal ranges of all elements of all tensors, laid end to end
+  kCopies,   // every rank holds everything
+  kGrid,     // rows over `tp` ranks; what these hold flat over the others
+};
+
+struct CheckpointLayout {
+  Cut cut = Cut::kRows;
+  int ranks = 2, tp = 1;
+  std::string text() const;  // "8 ranks, tp 2 x flat 4"
+};
+
+struct CheckpointWorkload {
+  std::string name, what;
+  std::vector<LogicalTensor> tensors;  // fp32
+  CheckpointLayout saved, other;       // other: what it is loaded into besides
+  int64_t bytes() const;               // of the tensors, each counted once
+};
+
+// All workloads, each of about so many bytes; those that a single layout makes sense for are saved
+// by so many ranks.
+std::vector<CheckpointWorkload> checkpoint_workloads(int64_t bytes, int ranks);
+
+// One rank's part of a state, in memory of its own.
+class CheckpointState {
+ public:
+  CheckpointState(const CheckpointWorkload& workload, const CheckpointLayout& layout, int rank);
+  std::vector<Piece> pieces(bool to_write) const;
+  int64_t bytes() const { return int64_t(memory_.size() * sizeof(float)); }
+  // Every element is a function of its tensor and its place there, so that all layouts agree.
+  void fill();
+  void clear();
+  int64_t wrong_elements() const;  // that fill() would make otherwise
+
+ private:
+  template <typename F>
+  void for_each_element(F&& body) const;
+  struct Held {
+    Parameter parameter;
+    Tensor data;
+  };
+  std::vector<float> memory_;
+  std::vector<Held> held_;
+};
+
+}  // namespace ashlar::bench

@@ -1,0 +1,39 @@
+// What the verbs of `ashlar ckpt` share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "ashlar/cli/command.h"
+#include "ashlar/core/files.h"
+
+namespace ashlar::cli {
+
+// Each adds its verbs to the group.
+void add_ckpt_inspection(CLI::App& group, Action& action);  // list, show, verify
+void add_ckpt_keeping(CLI::App& group, Action& action);     // pin, unpin, prune
+void add_ckpt_conversion(CLI::App& group, Action& action);  // import, export
+void add_ckpt_diff(CLI::App& group, Action& action);
+void add_ckpt_average(CLI::App& group, Action& action);
+
+// A verb whose flags are parsed into `flags`, which run() gets.
+template <typename Flags>
+CLI::App* add_verb(CLI::App& group, Action& action, const char* name, const char* summary,
+                   const std::shared_ptr<Flags>& flags, int (*run)(const Flags&, Log&)) {
+  CLI::App* verb = group.add_subcommand(name, summary);
+  verb->callback(
+      [flags, run, &action] { action = [flags, run](Log& log) { return run(*flags, log); }; });
+  return verb;
+}
+
+// One line of what is in files: no byte of it reaches the terminal as a command.
+void print_line(std::string_view line);
+
+// A step stays as it was committed: kConfig if `out` lies in one.
+void require_outside_steps(FileSystem& files, const std::string& out);
+// kConfig if `root` is the directory `model` or lies in it.
+void require_outside(const std::string& root, const std::string& model);
+
+}  // namespace ashlar::cli

@@ -1,0 +1,80 @@
+// ashlar ckpt average STEP... [--weights W1,W2,...] --out PATH [--to root|hf]
+#include <nlohmann/json.hpp>
+
+#include "ashlar/checkpoint/average.h"
+#include "ashlar/cli/ckpt_output.h"
+#include "ashlar/core/json.h"
+#include "ashlar/eval/load.h"
+
+namespace ashlar::cli {
+namespace {
+
+struct Flags {
+  std::vector<std::string> paths;
+  std::vector<double> weights;
+  std::string out, to = "root";
+  std::shared_ptr<HfFlags> hf = std::make_shared<HfFlags>();
+};
+
+// A model has one tokenizer: ids of another would mean other text.
+void require_same_tokenizer(FileSystem& files, std::span<const checkpoint::ModelSource> sources) {
+  const auto first = checkpoint::read_tokenizer_file(files, sources[0]);
+  for (const checkpoint::ModelSource& source : sources)
+    ASHLAR_REQUIRE(checkpoint::read_tokenizer_file(files, source) == first, kConfig,
+                   "{} and {} have different tokenizers, or one has none; expected steps of one "
+                   "model",
+                   sources[0].path, source.path);
+}
+
+int average(const Flags& flags, Log& log) {
+  const auto files = posix_files();
+  ASHLAR_REQUIRE(flags.to == "root" || flags.to == "hf", kConfig, "--to is {}; expected root or hf",
+                 flags.to);
+  require_outside_steps(*files, flags.out);
+  std::vector<checkpoint::ModelSource> sources;
+  for (const std::string& path : flags.paths) {
+    sources.push_back(eval::find_model(*files, path, log));
+    require_outside(flags.out, sources.back().resolved);
+  }
+  checkpoint::require_same_model(sources);
+  require_same_tokenizer(*files, sources);
+  std::vector<double> weights = flags.weights;
+  if (weights.empty()) weights.assign(sources.size(), 1.0);
+  std::vector<checkpoint::StoredTensors> models;
+  nlohmann::ordered_json from = nlohmann::ordered_json::array();
+  for (const checkpoint::ModelSource& source : sources) {
+    models.emplace_back(*files, source);
+    from.push_back({{"source", source.resolved}, {"origin", source.origin}});
+  }
+  const checkpoint::AveragedTensors averaged(std::move(models), weights);
+  if (flags.to == "root") {
+    for (size_t n = 0; n < weights.size(); ++n) from[n]["weight"] = weights[n];
+    checkpoint::Blob note{"average.json", one_line({{"models", from}}), true};
+    write_root(*files, flags.out, sources[0], averaged, {std::move(note)}, {}, log);
+  } else {
+    write_hf(*files, flags.out, sources[0], averaged, *flags.hf, log);
+    print_line(fmt::format("{}: the average of {} models, {} layout, {}", flags.out, sources.size(),
+                           flags.hf->layout, flags.hf->dtype));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_ckpt_average(CLI::App& group, Action& action) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* verb = add_verb(group, action, "average",
+                            "the weighted average of models, as a new root or a Hugging Face "
+                            "directory",
+                            flags, average);
+  verb->add_option("STEP", flags->paths, "steps, roots or Hugging Face directories of one model")
+      ->required();
+  verb->add_option("--weights", flags->weights,
+                   "one for each, W1,W2,...; they are divided by their sum (default: all equal)")
+      ->delimiter(',');
+  verb->add_option("--out", flags->out, "what is made; it must not exist yet")->required();
+  verb->add_option("--to", flags->to, "root (fp32, step 0 of it) or hf")->capture_default_str();
+  add_hf_flags(*verb, flags->hf);
+}
+
+}  // namespace ashlar::cli

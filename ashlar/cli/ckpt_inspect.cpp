@@ -1,0 +1,161 @@
+// ashlar ckpt list ROOT | show STEP | verify STEP
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "ashlar/checkpoint/reader_lease.h"
+#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/verify.h"
+#include "ashlar/cli/ckpt.h"
+#include "ashlar/core/json.h"
+#include "ashlar/core/text.h"
+
+namespace ashlar::cli {
+namespace {
+
+using Ordered = nlohmann::ordered_json;
+using checkpoint::StepState;
+using checkpoint::VerifyLevel;
+
+struct Flags {
+  std::string path, level = "deep";
+  bool json = false, tensors = false;
+};
+
+VerifyLevel parse_level(const std::string& name) {
+  const auto level = checkpoint::parse_verify_level(name);
+  ASHLAR_REQUIRE(level.has_value(), kConfig, "--level is {}; expected quick, files or deep", name);
+  return *level;
+}
+
+// Only a step that was read whole is called good.
+const char* state_name(const checkpoint::StepInfo& info, VerifyLevel level) {
+  switch (info.state) {
+    case StepState::kCommitted:
+      if (!info.problem.empty()) return "damaged";
+      return level == VerifyLevel::kDeep ? "good" : "complete";
+    case StepState::kTmp:
+      return "unfinished";
+    case StepState::kBad:
+      return "quarantined";
+    case StepState::kTrash:
+      return "trash";
+    case StepState::kForeign:
+      return "no step";
+  }
+  return "";
+}
+
+std::string last_part(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+std::string readers_text(int64_t readers) {
+  if (readers == 0) return "";
+  return readers == 1 ? "  1 reader" : fmt::format("  {} readers", readers);
+}
+
+int list(const Flags& flags, Log& log) {
+  const auto files = posix_files();
+  const VerifyLevel level = parse_level(flags.level);
+  const char* mark = level == VerifyLevel::kDeep ? "  <- continues here" : "  <- is tried first";
+  ASHLAR_REQUIRE(files->stat(flags.path).has_value(), kConfig, "{}: there is no such directory",
+                 flags.path);
+  Ordered rows = Ordered::array();
+  for (const checkpoint::StepInfo& info : checkpoint::list_steps(*files, flags.path, level, log)) {
+    rows.push_back({{"name", last_part(info.directory)},
+                    {"state", state_name(info, level)},
+                    {"level", flags.level},
+                    {"step", info.step},
+                    {"verdict", info.verdict},
+                    {"bytes", info.bytes},
+                    {"files", info.files},
+                    {"created", info.created},
+                    {"pinned", info.pinned},
+                    {"readers", info.readers},
+                    {"recovery_choice", info.recovery_choice},
+                    {"problem", info.problem}});
+    if (flags.json) continue;
+    print_line(fmt::format(
+        "{:<20} {:<11} {:>11} {:>3} files  {}{}{}{}{}{}", last_part(info.directory),
+        state_name(info, level), format_bytes(info.bytes), info.files, info.created,
+        info.pinned ? "  pinned" : "", readers_text(info.readers), info.recovery_choice ? mark : "",
+        info.problem.empty() ? "" : "  ", info.problem));
+  }
+  if (flags.json) print_result(one_line(rows));
+  return 0;
+}
+
+int show(const Flags& flags, Log& log) {
+  const auto files = posix_files();
+  const checkpoint::StepReader reader = checkpoint::open_checkpoint(*files, flags.path, log);
+  const checkpoint::Manifest& manifest = reader.manifest();
+  if (flags.json) {
+    print_result(checkpoint::build_manifest(manifest));
+    return 0;
+  }
+  print_line(reader.directory());
+  print_line(fmt::format("  step      {}", manifest.step));
+  print_line(fmt::format("  run       {}", manifest.run_id));
+  print_line(fmt::format("  created   {}", manifest.created));
+  print_line(fmt::format("  written by {}", manifest.writer_version));
+  for (const auto& [name, total] : manifest.components)
+    print_line(
+        fmt::format("  {:<9} {:>12} in {} files", name, format_bytes(total.bytes), total.files));
+  for (const auto& [name, text] : manifest.sections)
+    print_line(fmt::format("  {:<9} {}", name, text));
+  print_line(fmt::format("  tensors   {}", manifest.tensors_total));
+  if (!flags.tensors) return 0;
+  for (const checkpoint::IndexTensor& tensor : reader.index().tensors)
+    print_line(fmt::format("    {:<72} {:<5} {} in {} boxes", tensor.logical.name,
+                           name_of(tensor.logical.dtype), tensor.logical.global_shape.to_string(),
+                           tensor.boxes.size()));
+  return 0;
+}
+
+int verify(const Flags& flags, Log& log) {
+  const auto files = posix_files();
+  const VerifyLevel level = parse_level(flags.level);
+  ASHLAR_REQUIRE(files->stat(flags.path).has_value(), kConfig, "{}: there is no such step",
+                 flags.path);
+  const auto lease = checkpoint::ReaderLease::of_step(*files, flags.path);
+  const checkpoint::VerifyReport report = checkpoint::verify_step(*files, flags.path, level, log);
+  for (const checkpoint::Finding& finding : report.findings)
+    print_line(fmt::format("{}{}: {}", finding.file,
+                           finding.chunk < 0 ? "" : fmt::format(" chunk {}", finding.chunk),
+                           finding.message));
+  print_line(fmt::format("{}: {} ({} level: {} files, {} chunks, {})", flags.path,
+                         report.ok() ? "good"
+                                     : fmt::format("{} finding{}", report.findings.size(),
+                                                   report.findings.size() == 1 ? "" : "s"),
+                         flags.level, report.files, report.chunks, format_bytes(report.bytes)));
+  return report.ok() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_ckpt_inspection(CLI::App& group, Action& action) {
+  const auto list_flags = std::make_shared<Flags>(), show_flags = std::make_shared<Flags>(),
+             verify_flags = std::make_shared<Flags>();
+  list_flags->level = "quick";
+  CLI::App* list_app =
+      add_verb(group, action, "list", "steps of a root, and which one a run continues from",
+               list_flags, list);
+  list_app->add_option("ROOT", list_flags->path)->required();
+  list_app->add_flag("--json", list_flags->json, "print JSON");
+  list_app
+      ->add_option("--level", list_flags->level,
+                   "quick, files or deep; only deep tells good from complete")
+      ->capture_default_str();
+  CLI::App* show_app = add_verb(group, action, "show", "manifest of a step", show_flags, show);
+  show_app->add_option("STEP", show_flags->path)->required();
+  show_app->add_flag("--json", show_flags->json, "print the manifest as JSON");
+  show_app->add_flag("--tensors", show_flags->tensors, "list every tensor");
+  CLI::App* verify_app =
+      add_verb(group, action, "verify", "check a step; exit code 1 if anything is wrong",
+               verify_flags, verify);
+  verify_app->add_option("STEP", verify_flags->path)->required();
+  verify_app->add_option("--level", verify_flags->level, "quick, files or deep")
+      ->capture_default_str();
+}
+
+}  // namespace ashlar::cli

@@ -1,0 +1,128 @@
+// ashlar ckpt pin ROOT STEP | unpin ROOT STEP | prune ROOT --keep N [--keep-every K] [--dry-run]
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "ashlar/checkpoint/doors.h"
+#include "ashlar/checkpoint/layout.h"
+#include "ashlar/checkpoint/retention.h"
+#include "ashlar/cli/ckpt.h"
+#include "ashlar/core/json.h"
+#include "ashlar/core/text.h"
+
+namespace ashlar::cli {
+namespace {
+
+using checkpoint::StepRef;
+using Ordered = nlohmann::ordered_json;
+
+struct Flags {
+  std::string root, step;
+  int64_t keep = 0, keep_every = 0;
+  bool json = false, dry_run = false;
+};
+
+std::string last_part(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+// By its number, its name or its path.
+std::optional<int64_t> parse_step(const std::string& text) {
+  int64_t number = -1;
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && at == end) return number;
+  return checkpoint::parse_step_name(last_part(text));
+}
+
+void require_root(FileSystem& files, const std::string& root) {
+  ASHLAR_REQUIRE(files.stat(root).has_value(), kConfig, "{}: there is no such directory", root);
+}
+
+StepRef find_step(FileSystem& files, const Flags& flags) {
+  require_root(files, flags.root);
+  const auto step = parse_step(flags.step);
+  for (const StepRef& ref : checkpoint::committed_steps(files, flags.root))
+    if (ref.step == step) return ref;
+  ASHLAR_FAIL(kConfig, "{} holds no step {}; see ashlar ckpt list {}", flags.root, flags.step,
+              flags.root);
+}
+
+int pin(const Flags& flags, Log&) {
+  const auto files = posix_files();
+  const StepRef ref = find_step(*files, flags);
+  checkpoint::pin(*files, flags.root, ref);
+  print_line(fmt::format("{} is pinned: no run removes it", ref.directory));
+  return 0;
+}
+
+int unpin(const Flags& flags, Log&) {
+  const auto files = posix_files();
+  const StepRef ref = find_step(*files, flags);
+  checkpoint::unpin(*files, flags.root, ref);
+  print_line(fmt::format("{} is no longer pinned", ref.directory));
+  return 0;
+}
+
+std::map<int64_t, int64_t> bytes_by_step(FileSystem& files, const std::string& root, Log& log) {
+  std::map<int64_t, int64_t> bytes;
+  for (const checkpoint::StepInfo& info :
+       checkpoint::list_steps(files, root, checkpoint::VerifyLevel::kQuick, log))
+    if (info.state == checkpoint::StepState::kCommitted) bytes[info.step] = info.bytes;
+  return bytes;
+}
+
+int prune(const Flags& flags, Log& log) {
+  const auto files = posix_files();
+  require_root(*files, flags.root);
+  ASHLAR_REQUIRE(flags.keep >= 1 && flags.keep_every >= 0, kConfig,
+                 "--keep is {} and --keep-every {}; expected at least 1 and at least 0", flags.keep,
+                 flags.keep_every);
+  std::map<int64_t, int64_t> bytes_of = bytes_by_step(*files, flags.root, log);
+  const std::vector<StepRef> removed =
+      flags.dry_run ? checkpoint::steps_to_prune(*files, flags.root, flags.keep, flags.keep_every)
+                    : checkpoint::prune(*files, flags.root, flags.keep, flags.keep_every, log);
+  const char* verb = flags.dry_run ? "would be removed" : "removed";
+  Ordered rows = Ordered::array();
+  int64_t bytes = 0;
+  for (const StepRef& ref : removed) {
+    const std::string name = last_part(ref.directory);
+    const int64_t step_bytes = bytes_of[ref.step];
+    bytes += step_bytes;
+    rows.push_back(
+        {{"step", ref.step}, {"name", name}, {"bytes", step_bytes}, {"removed", !flags.dry_run}});
+    if (!flags.json)
+      print_line(fmt::format("{:<20} {:>11}  {}", name, format_bytes(step_bytes), verb));
+  }
+  print_line(flags.json ? one_line(rows)
+                        : fmt::format("{}: {} of {} steps {}, {}", flags.root, removed.size(),
+                                      bytes_of.size(), verb, format_bytes(bytes)));
+  return 0;
+}
+
+}  // namespace
+
+void add_ckpt_keeping(CLI::App& group, Action& action) {
+  const auto pin_flags = std::make_shared<Flags>(), unpin_flags = std::make_shared<Flags>(),
+             prune_flags = std::make_shared<Flags>();
+  CLI::App* pin_app =
+      add_verb(group, action, "pin", "keep a step: no run removes it", pin_flags, pin);
+  pin_app->add_option("ROOT", pin_flags->root)->required();
+  pin_app->add_option("STEP", pin_flags->step)->required();
+  CLI::App* unpin_app =
+      add_verb(group, action, "unpin", "let retention have a step again", unpin_flags, unpin);
+  unpin_app->add_option("ROOT", unpin_flags->root)->required();
+  unpin_app->add_option("STEP", unpin_flags->step)->required();
+  CLI::App* prune_app =
+      add_verb(group, action, "prune", "remove old steps of a root into which no run trains",
+               prune_flags, prune);
+  prune_app->add_option("ROOT", prune_flags->root)->required();
+  prune_app->add_option("--keep", prune_flags->keep, "newest steps that stay, at least 1")
+      ->required();
+  prune_app->add_option("--keep-every", prune_flags->keep_every, "multiples of this stay too")
+      ->capture_default_str();
+  prune_app->add_flag("--dry-run", prune_flags->dry_run, "remove nothing");
+  prune_app->add_flag("--json", prune_flags->json, "print JSON");
+}
+
+}  // namespace ashlar::cli
