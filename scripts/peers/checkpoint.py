@@ -1,0 +1,307 @@
+"""Saves and loads one state with Ashlar's checkpoint engine and with torch.distributed.checkpoint (DCP), in turn.
+
+The states are those that `ashlar bench checkpoint --list` prints.  DCP's ranks are processes that gloo joins, one thread
+each, as Ashlar's ranks are threads of one process.  Rows and stacks of experts are DTensors sharded in dim 0, flat shares
+are one-dimensional DTensors (which is how FSDP1 keeps them), copies are replicated DTensors.  Tensor times data ranks are
+DTensors on a 2-d mesh, rows by tensor and then by data ranks, because DCP knows no share that ends inside of a row.
+
+For each variant of a save: block, the time during which the caller waits (all of a synchronous save; the call of
+async_save and the wait for its staging before the next update), and save, until everything is on disk.  Between them both
+sides compute for --step-seconds.  Loads are cold: pages of the files are dropped before.
+"""
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def drop_cached(directory):
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            handle = os.open(os.path.join(folder, name), os.O_RDONLY)
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(handle)
+
+
+class Loop:
+    """Multiplications and additions over what the first cache holds, as many as take so long alone."""
+
+    def __init__(self, seconds):
+        self.values = torch.ones(4096)
+        self.turns = 0
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            self.turn()
+            self.turns += 1
+
+    def turn(self):
+        for _ in range(16):
+            self.values.mul_(0.999).add_(0.5)
+
+    def run(self):
+        for _ in range(self.turns):
+            self.turn()
+
+
+def make_state(tensors, layout, rank, fill):
+    """{name: DTensor} of this rank, and the bytes that it holds."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    cut, ranks, tp = layout["cut"], layout["ranks"], layout["tp"]
+    if cut == "grid":
+        mesh = init_device_mesh("cpu", (tp, ranks // tp), mesh_dim_names=("tp", "dp"))
+        placements = [Shard(0), Shard(0)]
+    else:
+        mesh = init_device_mesh("cpu", (ranks,))
+        placements = [{"rows": Shard(0), "flat": Shard(0), "columns": Shard(1), "copies": Replicate()}[cut]]
+    state = {}
+    if cut == "flat":
+        total = sum(torch.Size(t["shape"]).numel() for t in tensors)
+        tensors = [{"name": "flat", "shape": [total]}]
+    for index, tensor in enumerate(tensors):
+        shape = list(tensor["shape"])
+        if cut == "columns" and len(shape) == 3:
+            placements = [Shard(2)]
+        local = torch.distributed.tensor.zeros(shape, device_mesh=mesh, placements=placements, dtype=torch.float32)
+        if fill:
+            flat = local.to_local().view(-1)
+            flat.copy_(torch.arange(index, index + flat.numel(), dtype=torch.int32).view(torch.float32))
+        state[tensor["name"]] = local
+    return state
+
+
+def async_options(name, dcp):
+    """"async": PyTorch's defaults; "async staged": copied in the background; "async process": saved by a process."""
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+    kind = dcp.state_dict_saver.AsyncCheckpointerType
+    if name == "async staged":  # pinned memory and non-blocking copies are CUDA's
+        return {"async_stager": DefaultStager(StagingOptions(False, True, True, False))}
+    return {"async_checkpointer_type": kind.PROCESS if name == "async process" else kind.THREAD}
+
+
+def slowest(seconds):
+    value = torch.tensor([seconds], dtype=torch.float64)
+    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return value.item()
+
+
+def rank_main(rank, world, job, results):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(job["port"]), RANK=str(rank), WORLD_SIZE=str(world))
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    out = {}
+    try:
+        run_job(rank, job, out)
+    except Exception:  # told to the caller, which prints it
+        out["error"] = traceback.format_exc(limit=3)
+    if rank == 0:
+        results.put(out)
+    dist.destroy_process_group()
+
+
+def run_job(rank, job, out):
+    import torch.distributed.checkpoint as dcp
+
+    tensors, directory, sync = job["tensors"], job["directory"], job["sync"]
+    path = os.path.join(directory, "dcp")
+
+    def writer():
+        return dcp.FileSystemWriter(path, sync_files=sync, thread_count=1)
+
+    def fresh():
+        dist.barrier()
+        if rank == 0:
+            shutil.rmtree(path, ignore_errors=True)
+        dist.barrier()
+
+    def cold():
+        dist.barrier()
+        if rank == 0:
+            if not sync:
+                os.sync()
+            drop_cached(path)
+        dist.barrier()
+
+    def timed(body):
+        dist.barrier()
+        start = time.perf_counter()
+        body()
+        return slowest(time.perf_counter() - start)
+
+    if job["kind"] == "load":
+        state = make_state(tensors, job["layout"], rank, fill=False)
+        cold()
+        out["load"] = timed(lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(path)))
+        return
+    state = make_state(tensors, job["layout"], rank, fill=True)
+    loop = Loop(job["step_s"])
+    out["alone"] = timed(loop.run)
+    rounds = job["rounds"]
+    for name in job["variants"]:
+        block, save = [], []
+        try:
+            options = async_options(name, dcp)
+        except Exception as error:
+            out[name] = {"error": str(error)}
+            continue
+        for _ in range(rounds):
+            fresh()
+            if name == "save":
+                seconds = timed(lambda: dcp.save(state, storage_writer=writer()))
+                block.append(seconds)
+                save.append(seconds)
+            else:
+                dist.barrier()
+                start = time.perf_counter()
+                future = dcp.async_save(state, storage_writer=writer(), **options)
+                blocked = time.perf_counter() - start
+                loop.run()
+                before = time.perf_counter()
+                staged = getattr(future, "staging_completion", None)
+                if staged is not None:
+                    staged.result()
+                blocked += time.perf_counter() - before
+                (getattr(future, "upload_completion", None) or future).result()
+                block.append(slowest(blocked))
+                save.append(slowest(time.perf_counter() - start))
+        out[name] = {"block": block, "save": save}
+    loads = []
+    for _ in range(rounds):
+        for tensor in state.values():
+            tensor.to_local().zero_()
+        cold()
+        loads.append(timed(lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(path))))
+    out["load"] = loads
+    files = [os.path.join(path, name) for name in os.listdir(path)] if rank == 0 else []
+    out["files"] = len(files)
+    out["bytes"] = sum(os.path.getsize(file) for file in files)
+
+
+def run_ranks(world, job):
+    context = mp.get_context("spawn")
+    results = context.Queue()
+    ranks = [context.Process(target=rank_main, args=(rank, world, job, results)) for rank in range(world)]
+    for process in ranks:
+        process.start()
+    out = None
+    while out is None:
+        try:
+            out = results.get(timeout=1)
+        except Exception:  # queue.Empty: look whether a rank has died
+            if any(process.exitcode not in (None, 0) for process in ranks):
+                out = {"error": "a rank ended with exit codes %s" % [p.exitcode for p in ranks]}
+    for process in ranks:
+        process.join()
+    return out
+
+
+def run_ashlar(arguments, workload):
+    command = [arguments.ashlar, "bench", "checkpoint", "--json", "--workload", workload, "--gib", str(arguments.gib),
+               "--ranks", str(arguments.ranks), "--repeats", str(arguments.repeats), "--step-seconds",
+               str(arguments.step_seconds), "--dir", os.path.join(arguments.dir, "ashlar")]
+    if arguments.no_sync:
+        command.append("--no-sync")
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def bytecheckpoint():
+    """Why bytecheckpoint does not take part, or nothing if it imports."""
+    venv = "build/peers/bytecheckpoint"
+    if not os.path.exists(venv + "/bin/python"):
+        subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", venv], check=True)
+        pip = subprocess.run([venv + "/bin/pip", "install", "--no-deps", "bytecheckpoint==0.0.2"], capture_output=True, text=True)
+        if pip.returncode:
+            return "does not install: " + (pip.stderr.strip().splitlines() or ["?"])[-1]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if "site-packages" in path))
+    load = subprocess.run([venv + "/bin/python", "-c", "import bytecheckpoint; print(bytecheckpoint.__file__)"],
+                          capture_output=True, text=True, env=environment)
+    return "" if load.returncode == 0 else "does not import: " + load.stderr.strip().splitlines()[-1]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ashlar", required=True)
+    parser.add_argument("--workload", default="small,large,copies,flat,experts,grid,gather")
+    parser.add_argument("--rounds", type=int, default=2, help="of both sides in turn")
+    parser.add_argument("--repeats", type=int, default=3, help="saves and loads of each side in a round")
+    parser.add_argument("--gib", type=float, default=3)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--dir", default="runs/peers-checkpoint")
+    parser.add_argument("--step-seconds", type=float, default=1.0)
+    parser.add_argument("--no-sync", action="store_true")
+    parser.add_argument("--variants", default="save,async,async staged,async process")
+    arguments = parser.parse_args()
+    os.makedirs(arguments.dir, exist_ok=True)
+    listed = subprocess.run([arguments.ashlar, "bench", "checkpoint", "--list", "--gib", str(arguments.gib), "--ranks",
+                             str(arguments.ranks)], check=True, stdout=subprocess.PIPE, text=True).stdout
+    states = {state["workload"]: state for state in map(json.loads, listed.splitlines())}
+    print("torch %s, %s, %s; medians over %d x %d" % (
+        torch.__version__, "not waiting for the disk" if arguments.no_sync else "on disk",
+        "%.3g GiB" % arguments.gib, arguments.rounds, arguments.repeats))
+    print("bytecheckpoint 0.0.2: %s" % (bytecheckpoint() or "imports; it has no CPU path for DTensors, so that it is not timed"))
+    print("%-8s %-14s %10s %9s %9s %9s %6s" % ("state", "", "block ms", "save s", "load s", "other s", "files"))
+    for workload in arguments.workload.split(","):
+        compare(arguments, states[workload])
+    shutil.rmtree(arguments.dir, ignore_errors=True)
+
+
+def compare(arguments, state):
+    ours, theirs, other_loads = [], [], []
+    for turn in range(arguments.rounds):
+        ours.append(run_ashlar(arguments, state["workload"]))
+        job = {"kind": "save", "tensors": state["tensors"], "layout": state["saved"], "directory": arguments.dir,
+               "sync": not arguments.no_sync, "rounds": arguments.repeats, "step_s": arguments.step_seconds,
+               "variants": arguments.variants.split(","), "port": 29500 + (os.getpid() + 2 * turn) % 400}
+        theirs.append(run_ranks(state["saved"]["ranks"], job))
+        if "error" not in theirs[-1]:
+            job.update(kind="load", layout=state["other"], port=job["port"] + 1)
+            other_loads.append(run_ranks(state["other"]["ranks"], job))
+        shutil.rmtree(os.path.join(arguments.dir, "dcp"), ignore_errors=True)
+    median = statistics.median
+    name = state["workload"]
+    ashlar = {"block": median(row["block_s"]["median"] for row in ours),
+              "save": median(row["ashlar"]["save_s"]["median"] for row in ours),
+              "load": median(row["ashlar"]["load_s"]["median"] for row in ours),
+              "other": median(row["ashlar"]["other_load_s"]["median"] for row in ours)}
+    raw = [median(row["raw"][key]["median"] for row in ours) for key in ("write_s", "read_s")]
+    first = max(row["first_block_s"] for row in ours)
+    print("%-8s %-14s %10s %9.2f %9.2f" % (name, "raw disk", "", raw[0], raw[1]))
+    print("%-8s %-14s %10.1f %9.2f %9.2f %9.2f %6d" % (name, "ashlar", 1e3 * ashlar["block"], ashlar["save"],
+                                                       ashlar["load"], ashlar["other"], ours[0]["files"]))
+    print("%-8s %-14s %10.1f" % (name, "  first save", 1e3 * first))
+    errors = [out["error"] for out in theirs + other_loads if "error" in out]
+    if errors:
+        print("%-8s %-14s failed: %s" % (name, "DCP", errors[0].strip().splitlines()[-1]))
+        return
+    load = median(seconds for out in theirs for seconds in out["load"])
+    other = median(out["load"] for out in other_loads)
+    for variant in arguments.variants.split(","):
+        failed = [out[variant]["error"] for out in theirs if "error" in out[variant]]
+        if failed:
+            print("%-8s %-14s failed: %s" % (name, "DCP " + variant, failed[0]))
+            continue
+        block = median(seconds for out in theirs for seconds in out[variant]["block"])
+        save = median(seconds for out in theirs for seconds in out[variant]["save"])
+        print("%-8s %-14s %10.1f %9.2f %9.2f %9.2f %6d   block %.0fx  save %.2fx  load %.2fx  other %.2fx  "
+              "(ceiling: save %.2fx, load %.2fx)" % (
+                  name, "DCP " + variant, 1e3 * block, save, load, other, theirs[0]["files"], block / ashlar["block"],
+                  save / ashlar["save"], load / ashlar["load"], other / ashlar["other"], save / raw[0], load / raw[1]))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
