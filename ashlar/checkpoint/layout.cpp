@@ -1,10 +1,14 @@
 #include "ashlar/checkpoint/layout.h"
 
 #include <fmt/core.h>
+#include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <ctime>
-#include <random>
+
+#include "ashlar/core/error.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -58,13 +62,12 @@ std::string part_error_name(int writer) {
   return fmt::format("part-{:05}.error", writer);
 }
 
+// Asks the kernel: instructions of the processor that draw take milliseconds on some virtual
+// machines.
 Id random_id() {
-  std::random_device device;  // the system's random source
   Id id;
-  for (size_t i = 0; i < id.size(); i += 4) {
-    const uint32_t word = device();
-    for (size_t j = 0; j < 4; ++j) id[i + j] = uint8_t(word >> (8 * j));
-  }
+  ASHLAR_REQUIRE(getrandom(id.data(), id.size(), 0) == ssize_t(id.size()), kStorage,
+                 "getrandom: {}", strerror(errno));
   return id;
 }
 

@@ -1,6 +1,6 @@
 // Kills training runs with SIGKILL, again and again, and holds what is left against an oracle.
 //
-//   kill_campaign [--kills N] [--seed N] [--dir DIR]       kills in each of the three modes
+//   kill_campaign [--kills N] [--seed N] [--dir DIR]       kills in all modes together
 //
 // How it works.  This process is the oracle: it starts the same program as a child that trains
 // (`child`), reads what that announces, kills it, and then looks at the disk.
@@ -51,6 +51,8 @@ const std::vector<Mode> kModes = {
     {"1 rank", 1, 1, {}},
     {"4 threads", 4, 1, {"parallel.tp=2", "parallel.zero=1"}},
     {"4 processes", 1, 4, {"parallel.zero=3", "parallel.zero_layout=bucketed"}},
+    {"4 writers, threads", 4, 1, {"parallel.zero=1", "checkpoint.gather_mib=0"}},
+    {"4 writers, processes", 1, 4, {"parallel.tp=2", "checkpoint.gather_mib=0"}},
 };
 
 struct Totals {
@@ -112,18 +114,19 @@ int train_as_child(const Mode& mode, const std::string& directory, int64_t keep)
 // Bytes of every tensor of a step, in the order of its index.
 uint64_t hash_of(FileSystem& files, const std::string& step) {
   const checkpoint::StepReader reader(files, step);
-  std::map<std::string, uint64_t> hashes;  // by name: other layouts list tensors in another order
+  std::vector<std::vector<std::byte>> data;
+  std::vector<Piece> pieces;
   for (const checkpoint::IndexTensor& tensor : reader.index().tensors) {
     if (tensor.alias) continue;
     const LogicalTensor& logical = tensor.logical;
-    std::vector<std::byte> bytes(size_t(logical.global_shape.numel() * size_of(logical.dtype)));
-    const Piece piece{logical,
+    data.emplace_back(size_t(logical.global_shape.numel() * size_of(logical.dtype)));
+    pieces.push_back({logical,
                       Box::whole(logical.global_shape),
-                      {bytes.data(), logical.dtype, Device::kCpu, logical.global_shape}};
-    reader.load({&piece, 1},
-                {.components = {}, .allow_missing = {}, .allow_unexpected = {"*"}, .cast = {}});
-    hashes[logical.name] = xxh3_64(bytes);
+                      {data.back().data(), logical.dtype, Device::kCpu, logical.global_shape}});
   }
+  reader.load(pieces);
+  std::map<std::string, uint64_t> hashes;  // by name: other layouts list tensors in another order
+  for (size_t i = 0; i < pieces.size(); ++i) hashes[pieces[i].logical.name] = xxh3_64(data[i]);
   std::string text;
   for (const auto& [name, hash] : hashes) text += fmt::format("{} {:016x}\n", name, hash);
   return xxh3_64(std::as_bytes(std::span(text)));
