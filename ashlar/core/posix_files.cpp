@@ -308,7 +308,8 @@ class PosixFiles : public FileSystem {
 
   double visibility_s(const std::string& path) override {
     if (visibility_s_) return *visibility_s_;
-    return is_local(path) || is_local(parent_of(path)) ? 0 : kNetworkVisibility_s;
+    const bool exists = stat(path, Links::kFollow).has_value();
+    return is_local(exists ? path : parent_of(path)) ? 0 : kNetworkVisibility_s;
   }
 
  private:

@@ -131,7 +131,7 @@ TEST(Process, LimitsOfTheSystemAreNamed) {
       {RLIMIT_NPROC, 100, threads, 29, "starting 100000 threads"},
       {RLIMIT_NPROC, 1, learn, 29, refused},
       {RLIMIT_NPROC, 1, import, 29, "starting a thread that"},
-      {RLIMIT_NPROC, 2, import, 29, "starting a thread that"},
+      {RLIMIT_NPROC, 2, import, 29, "starting "},
       {RLIMIT_NOFILE, 5, train, 25, "Too many open files"},
   };
   const Scratch scratch;
