@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <set>
+
 #include "ashlar/core/error.h"
 
 namespace ashlar::checkpoint {
@@ -26,6 +28,56 @@ bool inside(const Box& box, const Shape& shape) {
         box.length[d] > shape[d] - box.offset[d])
       return false;
   return true;
+}
+
+namespace {
+
+// The common elements of the boxes and of one stretch along the dims before `dim`, as far as the
+// dims from this one on go: cut at every border of a box along this dim; where two neighbours have
+// the same section by the further dims they are one.
+std::vector<Box> sections(const std::vector<const Box*>& boxes, int dim) {
+  if (dim == boxes[0]->offset.ndim()) {
+    Shape none = boxes[0]->offset;
+    for (int d = 0; d < dim; ++d) none[d] = 0;
+    return {{none, none}};  // every dim is filled in by the call for it
+  }
+  std::set<int64_t> borders;
+  for (const Box* box : boxes)
+    borders.insert({box->offset[dim], box->offset[dim] + box->length[dim]});
+  std::vector<Box> joined, last;  // last: the section of the stretch before
+  size_t last_begin = 0;          // of its boxes in `joined`
+  int64_t last_end = 0;
+  for (auto at = borders.begin(); std::next(at) != borders.end(); ++at) {
+    const int64_t begin = *at, end = *std::next(at);
+    std::vector<const Box*> here;
+    for (const Box* box : boxes)
+      if (box->offset[dim] <= begin && end <= box->offset[dim] + box->length[dim])
+        here.push_back(box);
+    if (here.empty()) continue;
+    std::vector<Box> section = sections(here, dim + 1);
+    const bool goes_on = !last.empty() && last_end == begin && section == last;
+    if (!goes_on) {
+      last_begin = joined.size();
+      joined.insert(joined.end(), section.begin(), section.end());
+      for (size_t i = last_begin; i < joined.size(); ++i) {
+        joined[i].offset[dim] = begin;
+        joined[i].length[dim] = 0;
+      }
+      last = std::move(section);
+    }
+    for (size_t i = last_begin; i < joined.size(); ++i) joined[i].length[dim] += end - begin;
+    last_end = end;
+  }
+  return joined;
+}
+
+}  // namespace
+
+std::vector<Box> join_boxes(std::span<const Box> boxes) {
+  std::vector<const Box*> filled;
+  for (const Box& box : boxes)
+    if (box.length.numel() > 0) filled.push_back(&box);
+  return filled.empty() ? std::vector<Box>() : sections(filled, 0);
 }
 
 std::string to_text(const Box& box) {

@@ -5,7 +5,9 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "ashlar/tensor/shape.h"
 
@@ -16,6 +18,10 @@ std::optional<Box> intersect(const Box& a, const Box& b);
 bool inside(const Box& box,
             const Shape& shape);      // offset + length <= shape in every dim, no overflow
 std::string to_text(const Box& box);  // "[4:8, 0:16]"
+
+// The same elements in few boxes, in the order of their first elements: one for the whole of a
+// tensor, however it was cut.  Boxes of one tensor, no two of which have a common element.
+std::vector<Box> join_boxes(std::span<const Box> boxes);
 
 // The elements of `part` as runs that are contiguous both in `from` and in `to` (each row-major;
 // part lies inside both), in increasing order of the position in `from`.

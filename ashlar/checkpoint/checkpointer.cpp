@@ -144,6 +144,7 @@ std::shared_ptr<Checkpointer::Job> Checkpointer::make_job(const SaveRequest& req
   job->times.add(Phase::kPlan, job->start);
   job->stats.step = request.step;
   job->stats.bytes = job->plan.bytes;
+  job->await_data = request.await_data;
   job->before_commit = request.before_commit;
   check_room(job->plan);
   take_arena(job->plan);
@@ -201,6 +202,11 @@ void Checkpointer::before_update() {
   const std::shared_ptr<Job> job = to_copy_.back();  // the last to be copied: the wait is its
   changed_.wait(lock, [&] { return to_copy_.empty(); });
   job->stats.blocked_s += seconds_since(start);
+}
+
+void Checkpointer::add_blocked(double seconds) {
+  const std::lock_guard lock(mutex_);
+  if (!jobs_.empty()) jobs_.back()->stats.blocked_s += seconds;
 }
 
 bool Checkpointer::wait_for_place(double seconds) {

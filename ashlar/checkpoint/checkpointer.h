@@ -132,6 +132,8 @@ class Checkpointer {
   // asks for room for the files of all, if the request tells what is whole.
   void save(const SaveRequest& request);
   void before_update();
+  // The caller waited so long more for the snapshot of the newest save under way.
+  void add_blocked(double seconds);
   // Takes the arena for requests like this one.  A thread then touches its pages, as long as there
   // is no save, so that the first one finds memory that the system need not clear.
   void prepare(const SaveRequest& like);
@@ -166,9 +168,10 @@ class Checkpointer {
   struct Job {
     SavePlan plan;
     SaveStats stats;
-    std::function<void()> before_commit;
+    std::function<void()> await_data, before_commit;
     Clock::time_point start = Clock::now();
     PhaseRecorder times{start};
+    std::optional<Error> no_data;  // await_data threw; set before the job's first chunk is queued
     // The writer thread's:
     std::unique_ptr<StepWriter> writer;  // null once it failed
     std::optional<Error> error;
@@ -199,6 +202,7 @@ class Checkpointer {
   // The threads' side: save_threads.cpp.
   void copy_loop();
   void touch_arena(std::unique_lock<std::mutex>& lock);
+  void await_data(Job& job);
   void copy(const std::shared_ptr<Job>& job);
   void write_loop();
   void write(const Filled& filled);

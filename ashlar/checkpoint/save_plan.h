@@ -40,6 +40,9 @@ struct SaveRequest {
   std::vector<Blob> extra;                      // trainer.json, recipe, tokenizer, ...
   std::map<std::string, std::string> sections;  // of the manifest: name -> JSON object
   std::map<std::string, std::string> aliases;   // tied name -> the tensor that is stored
+  // Returns when model and optim may be read, called on a thread of the checkpointer's; what it
+  // throws fails the save.  Empty: they may be read at once.
+  std::function<void()> await_data;
   // Brings to disk what must be there before the step exists; writer 0's.  It is called on a thread
   // of the checkpointer's when all data are written; what it throws fails the save.
   std::function<void()> before_commit;

@@ -26,6 +26,15 @@
 #include "ashlar/checkpoint/raise.h"
 
 namespace ashlar::checkpoint {
+namespace {
+
+// What a follower tells of its failure: the leader says which step it is.
+std::string without_step(const Error& error, int64_t step) {
+  const std::string text = error.what(), start = fmt::format("step {} is not saved: ", step);
+  return text.starts_with(start) ? text.substr(start.size()) : text;
+}
+
+}  // namespace
 
 void Checkpointer::copy_loop() {
   for (;;) {
@@ -65,9 +74,22 @@ void Checkpointer::touch_arena(std::unique_lock<std::mutex>& lock) {
   for (const int64_t chunk : touched) arena_->release(chunk);
 }
 
+void Checkpointer::await_data(Job& job) {
+  if (!job.await_data) return;
+  const Clock::time_point start = Clock::now();
+  try {
+    job.await_data();
+  } catch (const Error& error) {
+    job.no_data =
+        Error(error.kind(), fmt::format("step {} is not saved: {}", job.plan.step, error.what()));
+  }
+  job.times.add(Phase::kWait, start);
+}
+
 void Checkpointer::copy(const std::shared_ptr<Job>& job) {
-  const size_t num_files = job->plan.files.size();
-  if (num_files == 0) {  // a writer without boxes: an element without memory ends the job
+  await_data(*job);
+  const size_t num_files = job->no_data ? 0 : job->plan.files.size();
+  if (num_files == 0) {  // nothing to write: an element without memory ends the job
     const std::lock_guard lock(mutex_);
     filled_.push_back({job, 0, 0, -1, 0, true});
   }
@@ -108,6 +130,7 @@ void Checkpointer::write_loop() {
 void Checkpointer::write(const Filled& filled) {
   Job& job = *filled.job;
   if (!job.error && !job.writer) guarded(job, [&] { begin(job); });
+  if (!job.error && job.no_data) guarded(job, [&] { throw *job.no_data; });
   if (filled.arena_chunk >= 0) {
     if (!job.error) guarded(job, [&] { write_chunk(job, filled); });
     arena_->release(filled.arena_chunk);
@@ -140,8 +163,9 @@ void Checkpointer::guarded(Job& job, F&& body) {
 void Checkpointer::give_up(Job& job) {
   if (!leads()) {
     const SavePlan& plan = job.plan;
-    if (linked()) return options_.channel->fail(plan.attempt, plan.step, job.error->what());
-    return job.writer->report_failure(job.error->what());
+    const std::string why = without_step(*job.error, plan.step);
+    if (linked()) return options_.channel->fail(plan.attempt, plan.step, why);
+    return job.writer->report_failure(why);
   }
   if (linked()) decide(job);
   job.writer->abandon(lease_->fence());
@@ -162,7 +186,7 @@ void Checkpointer::await_verdict_on_failure(const Job& job) {
   if (!linked()) return;  // the directory was told
   const auto unseen = [](int, const Witness&) {};
   if (!options_.channel->await_verdict(job.plan.attempt, unseen))
-    report_in_directory(job.plan.step, job.plan.attempt, job.error->what());
+    report_in_directory(job.plan.step, job.plan.attempt, without_step(*job.error, job.plan.step));
 }
 
 void Checkpointer::report_in_directory(int64_t step, const Id& attempt, std::string_view why) {

@@ -22,7 +22,7 @@ void add_dry_run(CLI::App* group, Action& action) {
   struct Flags {
     std::string recipe;
     std::vector<std::string> overrides;
-    int ranks = 1;
+    int ranks = 1, ranks_per_node = train::kRanksPerNode;
     std::optional<int> rank;
     bool json = false;
   };
@@ -32,13 +32,18 @@ void add_dry_run(CLI::App* group, Action& action) {
   sub->add_option("RECIPE", flags->recipe, "TOML file (docs/recipes.md)")->required();
   sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
   sub->add_option("--ranks", flags->ranks, "ranks of the run; any number")->capture_default_str();
+  sub->add_option("--ranks-per-node", flags->ranks_per_node,
+                  "ranks that share a machine: one may write checkpoints for all of them")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   sub->add_option("--rank", flags->rank, "this rank alone");
   sub->add_flag("--json", flags->json, "print JSON (docs/plan.md)");
   sub->callback([flags, &action] {
     action = [flags](Log&) {
       const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
       const DType compute = nn::resolve_precision(recipe.train.precision);
-      const train::MeshPlan plan = train::plan_mesh(recipe, compute, flags->ranks, flags->rank);
+      const train::MeshPlan plan =
+          train::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0, flags->ranks_per_node);
       print_result(flags->json ? train::to_json(plan, recipe, compute)
                                : train::describe(plan, recipe, compute));
       return 0;

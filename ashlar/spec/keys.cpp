@@ -209,13 +209,18 @@ Rows health_and_checkpoint() {
               "skipped steps among 1000 after which the run gives up"),
       integer("checkpoint.every", c, &C::every, {-1, kNone},
               "steps between checkpoints; 0: only at the end; -1: never"),
-      integer("checkpoint.keep", c, &C::keep, kAtLeastOne, "newest checkpoints kept"),
+      integer("checkpoint.keep", c, &C::keep, kAtLeastOne,
+              "newest checkpoints kept, beside those that are pinned or being read"),
       integer("checkpoint.keep_every", c, &C::keep_every, kCount,
               "checkpoints at multiples of this stay for ever; 0: none"),
       boolean("checkpoint.async", c, &C::async, "write while training goes on"),
       integer("checkpoint.arena_mib", c, &C::arena_mib, kCount,
               "memory of a rank that snapshots pass through, MiB; 0: what two snapshots take, at "
               "most a quarter of the machine's (or container's) memory among its ranks"),
+      integer(
+          "checkpoint.gather_mib", c, &C::gather_mib, kCount,
+          "if every rank writes less than this, MiB, one rank of each machine writes for all of "
+          "that machine; 0: every rank writes its own"),
   };
 }
 

@@ -150,8 +150,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
   if (first_weights_)
     take_first_weights(files_, *first_weights_, ranks_, sources_.train, trainer_, log_);
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
-  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, seat.processes,
-                                   writer_);
+  saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, writer_);
   log_.info("{}", description());
   report_dropped(sources_.train, recipe_.data.sequence_length, log_);
   resume(loader);

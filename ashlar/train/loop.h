@@ -17,11 +17,10 @@ enum class Outcome : uint8_t {
 
 // The arguments of one rank of the run.
 struct Seat {
-  comm::Group& ranks;      // all ranks of the run: data parallel
-  Allocator& allocator;    // of this rank; holds its share of train.memory_limit_mib
-  int num_threads;         // of its kernels
-  int local_ranks = 1;     // of the run on this machine
-  bool processes = false;  // each rank is one, which others reach over a network only
+  comm::Group& ranks;    // all ranks of the run: data parallel
+  Allocator& allocator;  // of this rank; holds its share of train.memory_limit_mib
+  int num_threads;       // of its kernels
+  int local_ranks = 1;   // of the run on this machine
 };
 
 // Trains in recipe.train.run_dir: metrics.jsonl, tensorboard/, checkpoints/, written by rank 0 and

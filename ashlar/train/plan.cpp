@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "ashlar/nn/parameters.h"
+#include "ashlar/train/node_saves.h"
 #include "ashlar/train/state.h"
 
 namespace ashlar::train {
@@ -81,28 +82,85 @@ Signature signature_of(const DryRank& dry) {
           dry.workspace_bytes()};
 }
 
-// Plans what the rank writes of the first step that is saved.  The leader's extra files are those
-// of a run; for the tokenizer, which nobody has read, stands a short text.
-void add_writer(checkpoint::StepMeter& meter, const Trainer& trainer, int num_ranks) {
-  const Recipe& recipe = trainer.recipe();
-  const int64_t every = recipe.checkpoint.every;
-  StateWriter writer(trainer, "tokenizer");
-  const data::LoaderState start{.counts = std::vector<int64_t>(recipe.data.train.size())};
-  const checkpoint::SaveRequest request =
-      writer.request({.step = every > 0 ? every : recipe.train.steps}, {}, start);
-  const checkpoint::Id id{};
-  meter.add(checkpoint::make_save_plan(request, checkpoint::to_text(id), id,
-                                       trainer.model().groups().rank() + 1, num_ranks));
-}
+// Counts what is written of the first step that is saved, from one rank after another: if every
+// rank writes its own part, and if one of each machine writes for all.  The leader's extra files are
+// those of a run; for the tokenizer, which nobody has read, stands a short text.
+class CheckpointMeter {
+ public:
+  CheckpointMeter(const Recipe& recipe, int num_ranks, int ranks_per_node)
+      : recipe_(recipe),
+        num_ranks_(num_ranks),
+        ranks_per_node_(std::min(ranks_per_node, num_ranks)) {}
+
+  void add(const Trainer& trainer) {
+    const int64_t every = recipe_.checkpoint.every;
+    auto writer = std::make_unique<StateWriter>(trainer, "tokenizer");
+    const data::LoaderState start{.counts = std::vector<int64_t>(recipe_.data.train.size())};
+    const checkpoint::SaveRequest request =
+        writer->request({.step = every > 0 ? every : recipe_.train.steps}, {}, start);
+    members_.push_back(writer->share());
+    note(members_.back(), alone_problem_);
+    add(alone_, request, rank_, num_ranks_);
+    busiest_bytes_ = std::max(busiest_bytes_, members_.back().bytes());
+    if (rank_ % ranks_per_node_ == 0) first_ = {std::move(writer), request};
+    if (++rank_ % ranks_per_node_ == 0 || rank_ == num_ranks_) add_machine();
+  }
+
+  // kConfig as the run's start.
+  checkpoint::StepSize size() const {
+    const bool gathered =
+        ranks_per_node_ > 1 && gathers(busiest_bytes_, recipe_.checkpoint.gather_mib);
+    const std::string& problem = gathered ? gathered_problem_ : alone_problem_;
+    ASHLAR_REQUIRE(problem.empty() || recipe_.checkpoint.every < 0, kConfig, "{}", problem);
+    return gathered ? gathered_.size() : alone_.size();
+  }
+
+ private:
+  // The first member of the machine writes what all of them keep.
+  void add_machine() {
+    const checkpoint::NodeShare all = checkpoint::pieces_at(checkpoint::lay_out(members_), nullptr);
+    members_.clear();
+    note(all, gathered_problem_);
+    first_.request.model = all.model;
+    first_.request.optim = all.optim;
+    add(gathered_, first_.request, (rank_ - 1) / ranks_per_node_,
+        (num_ranks_ + ranks_per_node_ - 1) / ranks_per_node_);
+  }
+  static void note(const checkpoint::NodeShare& written, std::string& problem) {
+    try {
+      check_files(written);
+    } catch (const Error& error) {
+      if (problem.empty()) problem = error.what();
+    }
+  }
+  void add(checkpoint::StepMeter& meter, const checkpoint::SaveRequest& request, int writer,
+           int num_writers) {
+    const checkpoint::Id id{};
+    meter.add(
+        checkpoint::make_save_plan(request, checkpoint::to_text(id), id, writer + 1, num_writers));
+  }
+
+  const Recipe& recipe_;
+  int num_ranks_, ranks_per_node_, rank_ = 0;
+  int64_t busiest_bytes_ = 0;
+  // Of the machine under way.
+  std::vector<checkpoint::NodeShare> members_;
+  struct {
+    std::unique_ptr<StateWriter> writer;  // owns what the request points to
+    checkpoint::SaveRequest request;
+  } first_;
+  checkpoint::StepMeter alone_, gathered_;
+  std::string alone_problem_, gathered_problem_;
+};
 
 // Adds the work of all optimizers to `updates`, and what all ranks save to `meter`.
 std::vector<Kind> kinds_of_ranks(const Recipe& recipe, DType compute, int num_ranks,
-                                 Threads& threads, Costs& updates, checkpoint::StepMeter& meter) {
+                                 Threads& threads, Costs& updates, CheckpointMeter& meter) {
   std::vector<Kind> kinds;
   std::map<Signature, size_t> known;
   for (int rank = 0; rank < num_ranks; ++rank) {
     DryRank dry(recipe, compute, num_ranks, rank, threads);
-    add_writer(meter, dry.trainer(), num_ranks);
+    meter.add(dry.trainer());
     dry.update();
     add(updates, dry.costs());
     const Signature signature = signature_of(dry);
@@ -137,7 +195,7 @@ RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_thr
 }
 
 MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank,
-                   int num_threads) {
+                   int num_threads, int ranks_per_node) {
   MeshPlan plan;
   plan.parallel = resolve_parallel(recipe, num_ranks);
   Threads threads(threads_of(recipe, num_threads));
@@ -148,7 +206,7 @@ MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::opti
     return plan;
   }
   Costs& all = plan.costs.emplace();
-  checkpoint::StepMeter meter;
+  CheckpointMeter meter(recipe, num_ranks, ranks_per_node);
   for (const Kind& kind : kinds_of_ranks(recipe, compute, num_ranks, threads, all, meter)) {
     RunPlan first = plan_rank(recipe, compute, num_ranks, kind.ranks[0], threads);
     // Ranks of a kind differ in their optimizers' work alone, and that is in the sum.
@@ -162,11 +220,11 @@ MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::opti
 }
 
 checkpoint::StepSize plan_checkpoint(const Recipe& recipe, DType compute, int num_ranks,
-                                     int num_threads) {
+                                     int num_threads, int ranks_per_node) {
   Threads threads(threads_of(recipe, num_threads));
-  checkpoint::StepMeter meter;
+  CheckpointMeter meter(recipe, num_ranks, ranks_per_node);
   for (int rank = 0; rank < num_ranks; ++rank)
-    add_writer(meter, DryRank(recipe, compute, num_ranks, rank, threads).trainer(), num_ranks);
+    meter.add(DryRank(recipe, compute, num_ranks, rank, threads).trainer());
   return meter.size();
 }
 

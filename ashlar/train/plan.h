@@ -40,6 +40,8 @@ struct MeshPlan {
   std::optional<checkpoint::StepSize> checkpoint;  // of the first step that is saved
 };
 
+inline constexpr int kRanksPerNode = 8;  // where nobody says how many ranks share a machine
+
 // The plan of every rank; `rank`: of this one alone, without `costs` and `checkpoint`.
 //
 // Every rank's trainer is made and its optimizer run, for these depend on what the rank keeps.
@@ -48,11 +50,11 @@ struct MeshPlan {
 // needs.
 // Errors   as plan_run; kConfig where there is no such rank.
 MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank = {},
-                   int num_threads = 0);
+                   int num_threads = 0, int ranks_per_node = kRanksPerNode);
 
-// MeshPlan::checkpoint alone: every rank's trainer is made, and what it would save is planned.  A
+// MeshPlan::checkpoint alone, of ranks of which so many share a machine: every rank's trainer is made, and what it would save is planned.  A
 // tokenizer is taken to be in the step, of at most 4 MiB.
 checkpoint::StepSize plan_checkpoint(const Recipe& recipe, DType compute, int num_ranks,
-                                     int num_threads = 0);
+                                     int num_threads = 0, int ranks_per_node = kRanksPerNode);
 
 }  // namespace ashlar::train

@@ -1,9 +1,10 @@
-// How it works.  Every rank listens, then all tell each other where, in the one exchange that the
-// links need; the epoch that rank 0 draws keeps other runs' links apart.  Connecting goes on in the
-// background.
+// How it works.  Every writer listens, then all ranks tell each other where, in the one exchange that
+// the links need; the epoch that rank 0 draws keeps other runs' links apart.  Connecting goes on in
+// the background.
 #include "ashlar/train/save_links.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "ashlar/checkpoint/layout.h"
 #include "ashlar/comm/agree.h"
@@ -12,12 +13,18 @@
 namespace ashlar::train {
 
 std::unique_ptr<checkpoint::SaveChannel> make_save_channel(comm::Group& ranks,
-                                                           const std::string& interface_name,
-                                                           Log& log) {
+                                                           std::span<const int> writers, Log& log) {
+  if (writers.size() == 1) return nullptr;
+  const char* variable = std::getenv("ASHLAR_CONTROL_INTERFACE");
+  const std::string interface_name = variable ? variable : "";
+  const bool wanted = comm::text_from_leader(ranks, interface_name, "network interface") != "none";
+  if (!wanted) return nullptr;
+  const auto place = std::find(writers.begin(), writers.end(), ranks.rank());
+  const bool writes = place != writers.end();
   std::unique_ptr<control::Listener> listener;
   std::string problem;
   try {
-    listener = std::make_unique<control::Listener>(interface_name);
+    if (writes) listener = std::make_unique<control::Listener>(interface_name);
   } catch (const Error& error) {
     problem = fmt::format("rank {}: {}", ranks.rank(), error.what());
   }
@@ -31,15 +38,17 @@ std::unique_ptr<checkpoint::SaveChannel> make_save_channel(comm::Group& ranks,
       log.warn("checkpoints have no control links, and go through their directory: {}", problem);
     return nullptr;
   }
+  if (!writes) return nullptr;
   std::vector<control::Address> all;
-  for (const std::string& text : texts) all.push_back(control::parse_address(text));
+  for (const int writer : writers) all.push_back(control::parse_address(texts[size_t(writer)]));
   const auto tree =
       std::make_shared<const control::Tree>(control::make_tree(control::nodes_of(all)));
-  auto channel = std::make_unique<checkpoint::SaveChannel>(
-      tree, ranks.rank(), all[size_t(ranks.rank())].host_name(), log);
+  const auto mine = int(place - writers.begin());
+  auto channel =
+      std::make_unique<checkpoint::SaveChannel>(tree, mine, all[size_t(mine)].host_name(), log);
   channel->start([&](control::LinkUser& user) {
-    return std::make_unique<control::TcpLinks>(std::move(*listener), epoch, ranks.rank(), all,
-                                               *tree, user, control::LinkOptions{}, log);
+    return std::make_unique<control::TcpLinks>(std::move(*listener), epoch, mine, all, *tree, user,
+                                               control::LinkOptions{}, log);
   });
   return channel;
 }

@@ -1,8 +1,12 @@
-// The control channel of a run's checkpoints, from the ranks that are processes of their own.
+// The control channel between the ranks that write a run's checkpoints.
+//
+// ASHLAR_CONTROL_INTERFACE, a variable of the environment, names the network interface that it uses
+// ("eth0"), as NCCL_SOCKET_IFNAME does for NCCL; without it any that is up serves.  "none": writers
+// tell each other through the checkpoint's directory alone.
 #pragma once
 
 #include <memory>
-#include <string>
+#include <span>
 
 #include "ashlar/checkpoint/save_channel.h"
 #include "ashlar/comm/group.h"
@@ -10,10 +14,10 @@
 
 namespace ashlar::train {
 
-// Every rank calls it.  interface_name: of the network, "" for any.  Null, with a warning of rank
-// 0's, where some rank has no address to listen at: saves then go through their directory.
+// Every rank calls it.  writers: the ranks that write, in their order.  Null for ranks that do not,
+// for a single writer, and, with a warning of rank 0's, where a writer has no address to listen at:
+// saves then go through their directory.
 std::unique_ptr<checkpoint::SaveChannel> make_save_channel(comm::Group& ranks,
-                                                           const std::string& interface_name,
-                                                           Log& log);
+                                                           std::span<const int> writers, Log& log);
 
 }  // namespace ashlar::train

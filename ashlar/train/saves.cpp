@@ -1,12 +1,13 @@
 // How it works.  What the ranks agree on around the Checkpointer of each, all of them in one order:
 //
-//   constructor  ranks that are processes link up (save_links.h); rank 0 opens first, for it takes
-//                the lease and finds the run's id in the newest step; the others open with the id
-//                that it sends; after a kill all read the newest step, each a part
+//   constructor  who writes (node_saves.h); writers link up (save_links.h); rank 0 opens first, for
+//                it takes the lease and finds the run's id in the newest step; the others open with
+//                the id that it sends; after a kill all read the newest step, each a part
 //   resume       rank 0 names a step, all load it together (LoadExchange); if any found damage,
 //                rank 0 rejects the step and names the next older one
 //   save         all wait until none has two saves under way; rank 0 draws the attempt and sends
-//                it; each rank hands its part to a Checkpointer
+//                it; each rank copies its part for the writer of its machine, if that has one; each
+//                writer hands what it writes to a Checkpointer
 //   finish       settle() until nothing is under way; rank 0 says whether the last step is still
 //                unsaved, and then all save again
 //
@@ -19,7 +20,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <future>
 #include <nlohmann/json.hpp>
 
@@ -29,13 +29,21 @@
 #include "ashlar/train/save_links.h"
 
 namespace ashlar::train {
+namespace {
+
+// The snapshot is in the memory that the ranks of a machine share; this is for what is hashed and
+// written of it at a time.
+constexpr int64_t kArenaOfGathered = int64_t(64) << 20;
+constexpr double kCopyTimeout_s = 600;
+
+}  // namespace
 
 std::string checkpoint_root(const Recipe& recipe) {
   return join(recipe.train.run_dir, "checkpoints");
 }
 
 Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
-             bool processes, StateWriter& writer)
+             StateWriter& writer)
     : recipe_(recipe),
       files_(files),
       log_(log),
@@ -43,15 +51,24 @@ Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ran
       exchange_(ranks),
       local_ranks_(local_ranks),
       writer_(writer),
+      writers_(choose_writers(ranks, writer.share(),
+                              recipe.checkpoint.every < 0 ? 0 : recipe.checkpoint.gather_mib, log)),
       root_(checkpoint_root(recipe)) {
-  const char* interface = std::getenv("ASHLAR_CONTROL_INTERFACE");
-  if (processes) channel_ = make_save_channel(ranks_, interface ? interface : "", log_);
+  if (recipe_.checkpoint.every >= 0) check_files_together();
+  channel_ = make_save_channel(ranks_, writers_.ranks, log_);
   while_leader(ranks_, "checkpoint root", [&] { open(""); });
   std::array<uint8_t, 32> id{};  // 32 hex digits
   if (leads()) std::copy_n(checkpoints_->run_id().begin(), id.size(), id.begin());
   from_leader(ranks_, id, "run id");
-  if (!leads()) open(std::string(id.begin(), id.end()));
+  if (!leads() && writes()) open(std::string(id.begin(), id.end()));
   check_together();
+}
+
+// A save under way may wait for a copy of a rank that failed, and the threads of saves end before
+// the memory that they read.
+Saves::~Saves() {
+  if (writers_.snapshot) writers_.snapshot->stop();
+  checkpoints_.reset();
 }
 
 void Saves::open(const std::string& run_id) {
@@ -60,10 +77,11 @@ void Saves::open(const std::string& run_id) {
   options.keep_every = recipe_.checkpoint.keep_every;
   options.async = recipe_.checkpoint.async;
   options.run_id = run_id;
-  options.writer = ranks_.rank();
-  options.num_writers = ranks_.size();
+  options.writer = writers_.mine;
+  options.num_writers = int(writers_.ranks.size());
   options.local_writers = local_ranks_;
   options.arena_bytes = recipe_.checkpoint.arena_mib << 20;
+  if (writers_.snapshot) options.arena_bytes = kArenaOfGathered;
   options.channel = channel_.get();
   options.check_together = ranks_.size() > 1;
   checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, root_, options, log_);
@@ -103,6 +121,18 @@ void while_leader(comm::Group& ranks, std::string_view label, const std::functio
 
 void on_threads(comm::Group& ranks, std::string_view label, const std::function<void()>& body) {
   wait_for_threads(ranks, label, true, body);
+}
+
+// All ranks throw what the first of them finds.
+void Saves::check_files_together() {
+  std::string problem;
+  try {
+    if (writes()) check_files(writers_.snapshot ? writers_.snapshot->state() : writer_.share());
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  problem = first_said(ranks_, problem, "files of checkpoints");
+  ASHLAR_REQUIRE(problem.empty(), kConfig, "{}", problem);
 }
 
 // Every rank reads its part of the step that a killed run left.
@@ -168,22 +198,46 @@ checkpoint::SaveRequest Saves::request(const RunCounters& counters, const Health
   return request;
 }
 
+// Of all ranks of the machine, of which this one writes.
+void Saves::take_shared(checkpoint::SaveRequest& request) {
+  if (!writers_.snapshot) return;
+  request.model = writers_.snapshot->state().model;
+  request.optim = writers_.snapshot->state().optim;
+}
+
 void Saves::begin(Metrics* metrics, const RunCounters& counters, const HealthState& health,
                   const data::LoaderState& cursor) {
   metrics_ = metrics;
-  if (recipe_.checkpoint.every > 0)
-    checkpoints_->prepare(writer_.request(counters, health, cursor));
+  if (recipe_.checkpoint.every <= 0) return;
+  if (writers_.snapshot) writers_.snapshot->prepare();
+  if (!writes()) return;
+  checkpoint::SaveRequest like = writer_.request(counters, health, cursor);
+  take_shared(like);
+  checkpoints_->prepare(like);
+}
+
+void Saves::before_update() {
+  if (!writers_.snapshot) return checkpoints_->before_update();
+  const Clock::time_point start = Clock::now();
+  writers_.snapshot->before_update();
+  if (writes()) checkpoints_->add_blocked(seconds_since(start));
 }
 
 void Saves::save(const RunCounters& counters, const HealthState& health,
                  const data::LoaderState& cursor) {
   comm::wait_together(
-      ranks_, [&](double seconds) { return checkpoints_->wait_for_place(seconds); },
+      ranks_, [&](double seconds) { return !writes() || checkpoints_->wait_for_place(seconds); },
       "place for a snapshot");
   if (std::exchange(wants_second_try_, false)) second_try_ = counters.step;
-  const checkpoint::SaveRequest what = request(counters, health, cursor);
+  checkpoint::SaveRequest what = request(counters, health, cursor);
+  last_saved_ = counters.step;
+  if (writers_.snapshot) {
+    writers_.snapshot->copy();
+    what.await_data = writers_.snapshot->wait_for_members(kCopyTimeout_s);
+  }
+  take_shared(what);
+  if (!writes()) return;
   try {
-    last_saved_ = counters.step;
     checkpoints_->save(what);
   } catch (const Error& error) {
     failed(counters.step, error);
@@ -221,7 +275,8 @@ void Saves::finish(const RunCounters& counters, const HealthState& health,
 // Waits until every save has ended, and tells of each.
 void Saves::settle() {
   comm::wait_together(
-      ranks_, [&](double seconds) { return checkpoints_->drain(seconds); }, "saves under way");
+      ranks_, [&](double seconds) { return !writes() || checkpoints_->drain(seconds); },
+      "saves under way");
   report();
 }
 

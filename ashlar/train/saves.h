@@ -1,5 +1,6 @@
-// The checkpoints of a run on its ranks: every rank writes its part of each, rank 0 leads, tells
-// and counts.  All ranks call the same functions in the same order.
+// The checkpoints of a run on its ranks: every rank writes its part of each, or one of each machine
+// does (node_saves.h); rank 0 leads, tells and counts.  All ranks call the same functions in the
+// same order.
 #pragma once
 
 #include <functional>
@@ -10,6 +11,7 @@
 #include "ashlar/comm/group.h"
 #include "ashlar/train/load_exchange.h"
 #include "ashlar/train/metrics.h"
+#include "ashlar/train/node_saves.h"
 #include "ashlar/train/state.h"
 
 namespace ashlar::train {
@@ -26,9 +28,9 @@ class Saves {
  public:
   // Takes the lease of the checkpoint root and finds the newest good step there.
   // local_ranks: those on this machine, which share its memory.
-  // processes: the ranks are, and have control links between them.
   Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
-        bool processes, StateWriter& writer);
+        StateWriter& writer);
+  ~Saves();
 
   // Before the first save: rank 0's metrics, which outlive this object, and what saves will hold.
   void begin(Metrics* metrics, const RunCounters& counters, const HealthState& health,
@@ -38,7 +40,7 @@ class Saves {
   // the rank's part of the state; kCorrupt from it rejects the step.  False: there is none.
   bool resume(const std::function<void(const checkpoint::StepReader&)>& take);
 
-  void before_update() { checkpoints_->before_update(); }
+  void before_update();
   // A save that fails is a warning, here or in report(), and wants a second try; two saves in a row
   // of which both tries fail are an error (kStorage).
   void save(const RunCounters& counters, const HealthState& health,
@@ -53,8 +55,11 @@ class Saves {
 
  private:
   bool leads() const { return ranks_.rank() == 0; }
+  bool writes() const { return writers_.ranks[size_t(writers_.mine)] == ranks_.rank(); }
   void open(const std::string& run_id);
+  void check_files_together();
   void check_together();
+  void take_shared(checkpoint::SaveRequest& request);
   checkpoint::SaveRequest request(const RunCounters&, const HealthState&,
                                   const data::LoaderState& cursor);
   bool unsaved(int64_t step);
@@ -69,10 +74,11 @@ class Saves {
   LoadExchange exchange_;
   const int local_ranks_;
   StateWriter& writer_;
+  const Writers writers_;
   Metrics* metrics_ = nullptr;
   const std::string root_;
-  std::unique_ptr<checkpoint::SaveChannel> channel_;  // null: saves go through their directory
-  std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
+  std::unique_ptr<checkpoint::SaveChannel> channel_;       // null: saves go through their directory
+  std::unique_ptr<checkpoint::Checkpointer> checkpoints_;  // of a rank that writes
   int64_t last_saved_ = -1;
   bool wants_second_try_ = false;
   int64_t second_try_ = -1;  // the step that was saved in another's stead

@@ -104,7 +104,7 @@ void start_ranks(const Recipe& recipe, const Start& start,
     allocators.push_back(
         std::make_unique<Allocator>(Device::kCpu, memory_limit(recipe, local_ranks)));
   const auto seat = [&](comm::Group& ranks, Allocator& allocator) {
-    body({ranks, allocator, threads_of(recipe, local_ranks), local_ranks, processes});
+    body({ranks, allocator, threads_of(recipe, local_ranks), local_ranks});
   };
   if (processes) {
     ASHLAR_REQUIRE(start.num_ranks == 1, kConfig,

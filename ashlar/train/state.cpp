@@ -65,6 +65,7 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
             .extra = {},
             .sections = {},
             .aliases = {},
+            .await_data = {},
             .before_commit = {}};
   arrays_ = data::to_arrays(loader);
   loader_.clear();
@@ -79,6 +80,7 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
                                   .extra = {},
                                   .sections = {},
                                   .aliases = {},
+                                  .await_data = {},
                                   .before_commit = {}};
   request.extra = {{kTrainerFile,
                     to_json({counters, recipe.train.seed, trainer_.optimizer().num_steps(),

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/node_snapshot.h"
 #include "ashlar/data/loader_state.h"
 #include "ashlar/train/trainer.h"
 #include "ashlar/train/trainer_state.h"
@@ -18,6 +19,8 @@ namespace ashlar::train {
 class StateWriter {
  public:
   StateWriter(const Trainer& trainer, std::string tokenizer_bytes);
+  // What this rank writes of model and optimizer; the data live as long as this object.
+  checkpoint::NodeShare share() const { return {model_, optim_}; }
   // Valid until the next call.  Balancing biases and their moments are copied here: with
   // moe.balance.scope=micro_batch they move as soon as the next step begins.
   checkpoint::SaveRequest request(const RunCounters& counters, const HealthState& health,

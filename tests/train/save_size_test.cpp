@@ -105,17 +105,28 @@ StepSize measured(FileSystem& files, const std::string& directory, int num_write
   return size;
 }
 
-class DryRunEqualsSave : public testing::TestWithParam<SizeCase> {};
+class DryRunEqualsSave : public testing::TestWithParam<SizeCase> {
+ protected:
+  static void expect_equal(const Recipe& recipe, int num_ranks, int num_writers);
+};
 
 TEST_P(DryRunEqualsSave, InFilesBoxesAndBytes) {
   const SizeCase& c = GetParam();
-  const Recipe recipe = recipe_of(c.keys);
+  for (const bool gathered : {true, false}) {
+    SCOPED_TRACE(gathered ? "one writer" : "every rank writes");
+    auto keys = c.keys;
+    if (!gathered) keys.push_back("checkpoint.gather_mib=0");
+    expect_equal(recipe_of(keys), c.num_ranks, gathered ? 1 : c.num_ranks);
+  }
+}
+
+void DryRunEqualsSave::expect_equal(const Recipe& recipe, int num_ranks, int num_writers) {
   const auto files = memory_files();
   data::write_documents(*files, "text", std::vector(300, std::vector<int32_t>(60, 7)), 256);
   Log log([](std::string_view) {});
-  start_run(recipe, *files, log, {c.num_ranks, {}});
-  const StepSize planned = plan_checkpoint(recipe, DType::kF32, c.num_ranks, 1);
-  const StepSize real = measured(*files, "run/checkpoints/step-000000000001", c.num_ranks);
+  start_run(recipe, *files, log, {num_ranks, {}});
+  const StepSize planned = plan_checkpoint(recipe, DType::kF32, num_ranks, 1);
+  const StepSize real = measured(*files, "run/checkpoints/step-000000000001", num_writers);
   EXPECT_EQ(planned.files, real.files);
   EXPECT_EQ(planned.boxes, real.boxes);
   EXPECT_EQ(planned.index_bytes, real.index_bytes);

@@ -1,0 +1,105 @@
+// Ranks of one machine (its members) whose parts of the state are small let one of them write for
+// all: few, large files instead of a few of every rank.
+//
+// The members share memory that lies as the writer's files will: their boxes, joined where they are
+// neighbours in a tensor.  Each member copies what it keeps to its places there, so that a save
+// keeps a member no longer than a copy of its own part would.  There is room for two saves.
+//
+//   NodeShare     what a member keeps; encoded, the others read it
+//   NodeLayout    the joined boxes of all members and their places: the same on all
+//   NodeSnapshot  one member's side of the shared memory
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ashlar/core/shared_memory.h"
+#include "ashlar/tensor/logical.h"
+
+namespace ashlar::checkpoint {
+
+// What a member writes if it writes alone.
+struct NodeShare {
+  std::vector<Piece> model, optim;
+  int64_t bytes() const;
+};
+std::string encode(const NodeShare& share);  // without the data
+// Pieces without data.  kComm: bytes that are no share.
+NodeShare decode_share(std::string_view text);
+
+struct NodeLayout {
+  struct Place {
+    LogicalTensor logical;
+    Box box;
+    int64_t offset;  // in bytes, of its first element
+  };
+  std::vector<Place> model, optim;
+  int64_t bytes = 0;  // of one save
+};
+// The members' shares in their order; no element may be in two of them.
+NodeLayout lay_out(std::span<const NodeShare> members);
+// The places as pieces, at `memory` (null: on meta).
+NodeShare pieces_at(const NodeLayout& layout, std::byte* memory);
+
+class NodeSnapshot {
+ public:
+  static int64_t shared_bytes(const NodeLayout& layout, int num_members);
+  // memory: of shared_bytes, the same for all members.  share: of this member, with live data,
+  // which outlive this object.
+  NodeSnapshot(SharedMemory memory, NodeLayout layout, int member, int num_members,
+               NodeShare share);
+  ~NodeSnapshot();
+  NodeSnapshot(const NodeSnapshot&) = delete;
+  NodeSnapshot& operator=(const NodeSnapshot&) = delete;
+
+  // A thread touches this member's places as long as there is no save, so that the first one finds
+  // memory that the system need not clear.
+  void prepare();
+  // All members call it for the same saves.  The writer must have finished the save before the last
+  // one.  A thread then copies this member's share, which must stay as it is until before_update()
+  // has returned.
+  void copy();
+  void before_update();
+
+  // The writer's: the state of all members at the last copy(), there when wait_for_members has
+  // returned, until the next copy() but one.  Before the first copy(): memory for it.
+  const NodeShare& state() const;
+  // Returns a function that waits on any thread until all members have copied what they had at the
+  // last copy(); kStorage names the members that have not within the time, or after stop().
+  std::function<void()> wait_for_members(double timeout_s);
+  void stop();  // ends such waits
+
+ private:
+  static constexpr int64_t kNumSlots = 2;
+  struct Progress;
+  struct Target {
+    Piece piece;
+    int64_t place;  // in a slot, of the first byte of the joined box
+    Box joined, part;  // part: what the piece has of it
+  };
+  Progress& progress_of(int member) const;
+  std::byte* slot(int64_t save) const;
+  std::vector<Target> targets_of(const std::vector<Piece>& pieces,
+                                 const std::vector<NodeLayout::Place>& places) const;
+  void copy_loop();
+  void touch(std::unique_lock<std::mutex>& lock);
+  std::string late_members(int64_t save) const;
+
+  SharedMemory memory_;
+  const NodeLayout layout_;
+  const int member_, num_members_;
+  std::vector<Target> targets_;
+  std::vector<NodeShare> states_;  // by slot
+  std::mutex mutex_;               // guards what follows
+  std::condition_variable changed_;
+  int64_t num_saves_ = 0, num_copied_ = 0;
+  bool to_touch_ = false, stop_ = false;
+  std::thread copier_;
+};
+
+}  // namespace ashlar::checkpoint

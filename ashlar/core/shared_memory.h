@@ -1,0 +1,34 @@
+// Memory that processes of one machine share: a file without a name, which lies in no directory and
+// takes pages as they are touched.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace ashlar {
+
+// Errors  kStorage with the call and errno's text.
+class SharedMemory {
+ public:
+  // All zero.
+  static SharedMemory create(int64_t bytes);
+  // The whole of what another process, or this one, has created and still holds.
+  static SharedMemory open(const std::string& path);
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&&) = delete;
+  ~SharedMemory();
+
+  // "/proc/PID/fd/N": for open() on this machine by a process of the same user.
+  const std::string& path() const { return path_; }
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  SharedMemory(int fd, std::string path);  // maps the file, whatever its size
+  int fd_;
+  std::string path_;
+  std::span<std::byte> bytes_;
+};
+
+}  // namespace ashlar
