@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "ashlar/bench/checkpoint_baseline.h"
 #include "ashlar/checkpoint/checkpointer.h"
@@ -19,6 +20,8 @@
 #include "ashlar/core/clock.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
+#include "ashlar/train/load_exchange.h"
+#include "ashlar/train/save_links.h"
 
 namespace ashlar::bench {
 namespace {
@@ -87,10 +90,8 @@ class Rank {
         shared_(shared),
         saves_(ranks.rank() < workload.saved.ranks),
         loads_other_(ranks.rank() < workload.other.ranks),
-        savers_(ranks.split("savers",
-                            [&](int rank) {
-                              return comm::SplitKey{rank < workload.saved.ranks ? 0 : -1, rank};
-                            })),
+        savers_(first(ranks, workload.saved.ranks, "savers")),
+        others_(first(ranks, workload.other.ranks, "others")),
         log_([](std::string_view) {}) {
     if (saves_) state_ = std::make_unique<CheckpointState>(workload, workload.saved, ranks.rank());
     if (loads_other_)
@@ -114,6 +115,10 @@ class Rank {
   }
 
  private:
+  // A group of so many ranks, null for those that are not of it.
+  static std::unique_ptr<comm::Group> first(comm::Group& ranks, int num, const char* name) {
+    return ranks.split(name, [&](int rank) { return comm::SplitKey{rank < num ? 0 : -1, rank}; });
+  }
   bool leads() const { return ranks_.rank() == 0; }
   void settle() { ranks_.barrier("settle").wait(); }
   std::string below(const char* name) const { return join(options_.directory, name); }
@@ -181,6 +186,10 @@ class Rank {
     options.writer = ranks_.rank();
     options.num_writers = workload_.saved.ranks;
     options.local_writers = workload_.saved.ranks;
+    std::vector<int> writers(size_t(savers_->size()));
+    std::iota(writers.begin(), writers.end(), 0);
+    channel_ = train::make_save_channel(*savers_, writers, log_);
+    options.channel = channel_.get();
     if (!leads()) savers_->barrier("leader is first").wait();
     checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, below("root"), options, log_);
     if (leads()) savers_->barrier("leader is first").wait();
@@ -239,13 +248,16 @@ class Rank {
 
   void load(bool check) {
     const std::string path = join(below("root"), files_.list(below("root")).back());
-    const auto read = [&](const std::vector<Piece>& pieces) {
+    const auto read_with = [&](comm::Group& group, const std::vector<Piece>& pieces) {
+      train::LoadExchange exchange(group);
       checkpoint::LoadOptions options;
       options.allow_unexpected = {"*"};
-      checkpoint::StepReader(files_, path).load(pieces, options);
+      checkpoint::StepReader(files_, path, &exchange).load(pieces, options);
     };
-    load_into(shared_.load, path, state_.get(), check, read);
-    load_into(shared_.other_load, path, other_.get(), check, read);
+    load_into(shared_.load, path, state_.get(), check,
+              [&](const std::vector<Piece>& pieces) { read_with(*savers_, pieces); });
+    load_into(shared_.other_load, path, other_.get(), check,
+              [&](const std::vector<Piece>& pieces) { read_with(*others_, pieces); });
     if (!leads()) return;
     const checkpoint::StepReader reader(files_, path);
     CheckpointRow& row = shared_.row;
@@ -277,11 +289,12 @@ class Rank {
   comm::Group& ranks_;
   Shared& shared_;
   const bool saves_, loads_other_;
-  std::unique_ptr<comm::Group> savers_;
+  std::unique_ptr<comm::Group> savers_, others_;
   Log log_;
   std::unique_ptr<CheckpointState> state_, other_;
   std::unique_ptr<Loop> loop_;
   std::vector<Piece> to_write_;
+  std::unique_ptr<checkpoint::SaveChannel> channel_;
   std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
 };
 

@@ -227,9 +227,10 @@ class Start {
     const size_t at = said_.find(kWords);
     return at == said_.npos ? -1 : std::stol(said_.substr(at + kWords.size()));
   }
+  // It finds a step that was committed and not announced to be the last of the run.
+  bool found_the_end() const { return said_.find("the run is finished") != said_.npos; }
   bool trains() const {
-    return said_.find("first step finished") != said_.npos ||
-           said_.find("the run is finished") != said_.npos;
+    return said_.find("first step finished") != said_.npos || found_the_end();
   }
 
  private:
@@ -338,7 +339,7 @@ class Campaign {
 
   void look(const Start& start) {
     const int64_t continued = start.continued();
-    if (announced_ >= 0 && start.trains() && continued < 0) {
+    if (announced_ >= 0 && start.trains() && continued < 0 && !start.found_the_end()) {
       ++totals_.from_zero;
       fmt::print("FROM 0: step {} was announced\n", announced_);
     }

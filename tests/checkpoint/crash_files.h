@@ -4,11 +4,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ashlar/core/error.h"
@@ -22,7 +24,18 @@ enum class Survives {
   kSyncedOnly,  // un-synced bytes, names and renames are gone
   kAll,         // everything written is there
   kTorn,        // each 512 bytes, and each name of a directory, old or new by chance
+  kTornPages,   // the same with 4096 bytes
 };
+
+// The ways in which a crash may lose what was not synced: each with a seed of its own where chance
+// has a part.  ASHLAR_TORN_SEEDS: how many seeds, instead of `seeds`, the two kinds of tearing have.
+inline std::vector<std::pair<Survives, uint64_t>> losses(uint64_t seeds) {
+  if (const char* text = std::getenv("ASHLAR_TORN_SEEDS")) seeds = std::stoull(text);
+  std::vector<std::pair<Survives, uint64_t>> all{{Survives::kSyncedOnly, 0}, {Survives::kAll, 0}};
+  for (uint64_t seed = 1; seed <= seeds; ++seed)
+    all.insert(all.end(), {{Survives::kTorn, seed}, {Survives::kTornPages, seed}});
+  return all;
+}
 
 class CrashFiles : public FileSystem {
   // Of all disks of a test and their files: several writers may use one.
@@ -200,11 +213,11 @@ class CrashFiles : public FileSystem {
 
   static bool coin(uint64_t& state) { return (state = splitmix64(state + 1)) >> 63; }
 
-  static std::vector<std::byte> torn(const Node& node, uint64_t& state) {
+  static std::vector<std::byte> torn(const Node& node, size_t unit, uint64_t& state) {
     std::vector<std::byte> data = coin(state) ? node.data : node.synced_data;
-    for (size_t begin = 0; begin < data.size(); begin += 512) {
+    for (size_t begin = 0; begin < data.size(); begin += unit) {
       const std::vector<std::byte>& from = coin(state) ? node.data : node.synced_data;
-      for (size_t i = begin; i < std::min(begin + 512, data.size()); ++i)
+      for (size_t i = begin; i < std::min(begin + unit, data.size()); ++i)
         data[i] = i < from.size() ? from[i] : std::byte(0);
     }
     return data;
@@ -214,9 +227,10 @@ class CrashFiles : public FileSystem {
     auto copy = std::make_shared<Node>();
     copy->directory = node.directory;
     if (!node.directory) {
-      copy->data = survives == Survives::kAll          ? node.data
-                   : survives == Survives::kSyncedOnly ? node.synced_data
-                                                       : torn(node, state);
+      copy->data = survives == Survives::kAll ? node.data
+                   : survives == Survives::kSyncedOnly
+                       ? node.synced_data
+                       : torn(node, survives == Survives::kTorn ? 512 : 4096, state);
       copy->synced_data = copy->data;
       return copy;
     }
@@ -225,7 +239,7 @@ class CrashFiles : public FileSystem {
       for (const auto& [name, child] : *entries) names.insert(name);
     for (const std::string& name : names) {
       const bool current =
-          survives == Survives::kAll || (survives == Survives::kTorn && coin(state));
+          survives == Survives::kAll || (survives != Survives::kSyncedOnly && coin(state));
       const auto& entries = current ? node.entries : node.synced_entries;
       const auto found = entries.find(name);
       if (found != entries.end()) copy->entries[name] = survivor(*found->second, survives, state);
