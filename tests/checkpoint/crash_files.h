@@ -28,7 +28,8 @@ enum class Survives {
 };
 
 // The ways in which a crash may lose what was not synced: each with a seed of its own where chance
-// has a part.  ASHLAR_TORN_SEEDS: how many seeds, instead of `seeds`, the two kinds of tearing have.
+// has a part.  ASHLAR_TORN_SEEDS: how many seeds, instead of `seeds`, the two kinds of tearing
+// have.
 inline std::vector<std::pair<Survives, uint64_t>> losses(uint64_t seeds) {
   if (const char* text = std::getenv("ASHLAR_TORN_SEEDS")) seeds = std::stoull(text);
   std::vector<std::pair<Survives, uint64_t>> all{{Survives::kSyncedOnly, 0}, {Survives::kAll, 0}};
