@@ -243,6 +243,11 @@ std::vector<SaveFailure> Checkpointer::take_failures() {
   return std::exchange(failures_, {});
 }
 
+std::vector<RetireStats> Checkpointer::take_retired() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(retired_, {});
+}
+
 int Checkpointer::consecutive_failures() const {
   const std::lock_guard lock(mutex_);
   return consecutive_failures_;

@@ -103,6 +103,13 @@ struct SaveStats {
   std::vector<RankTimes> ranks;
 };
 
+// What came after a commit: the step was read back, and older ones were removed.
+struct RetireStats {
+  int64_t step = 0, bytes = 0;        // that were read
+  double verify_s = 0, remove_s = 0;  // of all ranks together; of the leader
+  std::vector<RankTimes> ranks;       // by rank: of the leader alone without a channel
+};
+
 struct SaveFailure {
   int64_t step;
   Error error;
@@ -148,6 +155,7 @@ class Checkpointer {
   // follower has none: the leader knows what became of a step.
   std::vector<SaveStats> take_stats();
   std::vector<SaveFailure> take_failures();
+  std::vector<RetireStats> take_retired();  // the steps that were read back whole since then
   // 0 before the first save.
   int64_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
   // Saves that failed since the last that succeeded; one refused for lack of room is one of them.
@@ -226,7 +234,7 @@ class Checkpointer {
   void finish(const std::shared_ptr<Job>& job);
   void read_loop();
   void retire();
-  std::optional<std::string> read_back(const StepRef& step);
+  ReadBackResult read_back(const StepRef& step);
   ReadBackResult read_share(const SaveTree::Task& task);
   void stop();  // ends the threads
   void remove_abandoned();
@@ -247,6 +255,7 @@ class Checkpointer {
   std::deque<Filled> filled_;
   std::vector<std::shared_ptr<Job>> committed_;  // the leader's, until they are taken
   std::vector<SaveFailure> failures_;            // likewise
+  std::vector<RetireStats> retired_;             // likewise
   std::optional<StepRef> newest_;
   bool to_retire_ = false,
        retiring_ = false;                // a step was committed: old ones may go, or are going

@@ -6,8 +6,10 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ashlar/checkpoint/layout.h"
+#include "ashlar/control/wire.h"
 #include "ashlar/core/clock.h"
 
 namespace ashlar::checkpoint {
@@ -27,11 +29,13 @@ enum class Phase : uint8_t {
 };
 inline constexpr int kNumPhases = 11;
 std::string_view name_of(Phase phase);  // "writing": what a rank is doing
+std::string_view key_of(Phase phase);   // "write": in files
 
 struct PhaseTime {
   double start_s = 0;  // from the call of save() to the phase's first moment
   double seconds = 0;  // spent in it, all stretches together
   int64_t bytes = 0, retries = 0;
+  bool any() const { return seconds > 0 || bytes > 0 || retries > 0; }
 };
 using PhaseTimes = std::array<PhaseTime, kNumPhases>;
 
@@ -49,12 +53,18 @@ class PhaseRecorder {
   PhaseTimes times_;
 };
 
-// One writer's times in one save.
+// One writer's times in one save, or one reader's in reading back.
 struct RankTimes {
   int rank = 0;
-  std::string host;
-  PhaseTimes phases;
+  std::string host;  // "": not known
+  PhaseTimes phases{};
+  // Seconds from the creation of each of its files until it was synced, in the order in which the
+  // index lists them; of a reader, what reading each took.
+  std::vector<float> file_s;
 };
+// As a part of a message, and back.  kComm for times that are none.
+void put(control::WireWriter& out, const RankTimes& times);
+RankTimes get_rank_times(control::WireReader& in);
 
 // What a rank is doing for an attempt at this moment.
 struct RankStatus {
@@ -66,6 +76,7 @@ struct RankStatus {
   double since = 0;                    // when that began, by the clock of who asks
   int64_t bytes = 0, total_bytes = 0;  // done of; both 0 where the phase counts none
 };
+std::string place_of(int rank, const std::string& host);  // "rank 613 on n07"
 // "rank 613 on n07: writing, 12 s, 1.2 of 4.0 GB"
 std::string to_text(const RankStatus& status, double now);
 

@@ -65,7 +65,11 @@ ReadBackResult read_back_files(FileSystem& files, const std::string& directory,
   result.count = 1;
   std::vector<std::byte> buffer(size_t{kChunkBytes});
   Patience patience(files, directory);
+  PhaseRecorder times(Clock::now());
+  RankTimes& mine = result.ranks.emplace_back();
+  mine.rank = rank;
   for (const IndexFile& entry : what) {
+    const Clock::time_point begin = Clock::now();
     const std::string path = join(directory, entry.path);
     for (int tries = 1; tries <= 2; ++tries) {
       const int64_t before = result.bytes;
@@ -84,20 +88,26 @@ ReadBackResult read_back_files(FileSystem& files, const std::string& directory,
         return result;
       }
     }
+    times.add(Phase::kVerify, begin, entry.size_bytes);
+    mine.file_s.push_back(float(seconds_since(begin)));
   }
+  mine.phases = times.times();
   return result;
 }
 
-std::optional<std::string> read_back_alone(FileSystem& files, const StepRef& step,
-                                           int64_t bytes_per_s, Log& log) {
+ReadBackResult read_back_alone(FileSystem& files, const StepRef& step, int64_t bytes_per_s,
+                               Log& log) {
   const VerifyReport report = verify_step(files, step.directory, VerifyLevel::kFiles, log);
-  if (!report.ok()) return report.findings.front().message;
+  if (!report.ok()) return {1, 0, 0, true, report.findings.front().message};
   const StepReader reader(files, step.directory);
   RateLimit limit(bytes_per_s);
-  const ReadBackResult result =
-      read_back_files(files, step.directory, reader.index().files, 0, limit, [](int64_t) {});
+  return read_back_files(files, step.directory, reader.index().files, 0, limit, [](int64_t) {});
+}
+
+std::optional<std::string> damage_of(const ReadBackResult& result) {
   if (result.bad_rank < 0) return std::nullopt;
-  ASHLAR_REQUIRE(result.damaged, kStorage, "{}", result.why);
+  ASHLAR_REQUIRE(result.damaged, kStorage, "rank {} cannot read it back: {}", result.bad_rank,
+                 result.why);
   return result.why;
 }
 

@@ -35,15 +35,17 @@ class RateLimit {
 
 // Reads every byte of files of a step, with the cache dropped, and compares sizes and checksums.
 // What differs is read once more before it counts as damage.  progress is told the bytes so far.
-// The result's bad_rank is `rank` if a file is damaged, or could not be read.  Throws nothing.
+// The result's bad_rank is `rank` if a file is damaged, or could not be read, and it has the times
+// of `rank`.  Throws nothing.
 ReadBackResult read_back_files(FileSystem& files, const std::string& directory,
                                std::span<const IndexFile> what, int rank, RateLimit& limit,
                                const std::function<void(int64_t bytes)>& progress);
 
-// All of a step by one rank: what is wrong with it, nullopt: nothing.  kStorage if it could not be
-// read.
-std::optional<std::string> read_back_alone(FileSystem& files, const StepRef& step,
-                                           int64_t bytes_per_s, Log& log);
+// All of a step by one rank.
+ReadBackResult read_back_alone(FileSystem& files, const StepRef& step, int64_t bytes_per_s,
+                               Log& log);
+// What is wrong with the step, nullopt: nothing.  kStorage if a rank could not read it.
+std::optional<std::string> damage_of(const ReadBackResult& result);
 
 // The files as a message, and back.
 std::vector<std::byte> encode_files(const Id& attempt, std::vector<IndexFile> files);

@@ -46,14 +46,25 @@ void Checkpointer::read_loop() {
 
 void Checkpointer::retire() {
   std::optional<StepRef> read;
+  RetireStats stats;
+  Clock::time_point begin;
   try {
     retire_old_steps(
         lease_->fence(), *doors_, options_.keep, options_.keep_every,
         [&](const StepRef& step) {
           read = step;
-          return read_back(step);
+          begin = Clock::now();
+          ReadBackResult result = read_back(step);
+          std::optional<std::string> damage = damage_of(result);
+          stats = {step.step, result.bytes, seconds_since(begin), 0, std::move(result.ranks)};
+          begin = Clock::now();
+          return damage;
         },
         log_);
+    if (stats.ranks.empty()) return;  // nothing was read, or not whole
+    stats.remove_s = seconds_since(begin);
+    const std::lock_guard lock(mutex_);
+    retired_.push_back(std::move(stats));
   } catch (const Error& error) {
     // The newest step did not read back and was set aside: it failed although it was committed.
     const std::vector<StepRef> steps = committed_steps(files_, root_);
@@ -67,7 +78,7 @@ void Checkpointer::retire() {
   }
 }
 
-std::optional<std::string> Checkpointer::read_back(const StepRef& step) {
+ReadBackResult Checkpointer::read_back(const StepRef& step) {
   std::vector<IndexFile> written;
   {
     const std::lock_guard lock(mutex_);
@@ -83,16 +94,14 @@ std::optional<std::string> Checkpointer::read_back(const StepRef& step) {
   std::map<int, std::vector<std::byte>> tasks;
   for (int rank = 0; rank < tree.size(); ++rank)
     tasks[rank] = encode_files(*attempt, std::move(of_writer[size_t(partners[size_t(rank)])]));
-  const auto result =
+  auto result =
       options_.channel->read_back(*attempt, step.step, std::move(tasks), options_.part_timeout_s,
                                   [&](const SaveTree::Task& task) { return read_share(task); });
-  if (!result)
-    return read_back_alone(files_, step, options_.read_back_bytes_per_s,
-                           log_);  // the channel broke
-  if (result->bad_rank < 0) return std::nullopt;
-  ASHLAR_REQUIRE(result->damaged, kStorage, "rank {} cannot read it back: {}", result->bad_rank,
-                 result->why);
-  return result->why;
+  if (!result)  // the channel broke
+    return read_back_alone(files_, step, options_.read_back_bytes_per_s, log_);
+  std::sort(result->ranks.begin(), result->ranks.end(),
+            [](const RankTimes& a, const RankTimes& b) { return a.rank < b.rank; });
+  return std::move(*result);
 }
 
 // Of a step that another rank has committed: this machine looks for it by its name.
@@ -107,10 +116,12 @@ ReadBackResult Checkpointer::read_share(const SaveTree::Task& task) {
   }
   for (const IndexFile& file : what) total_bytes += file.size_bytes;
   options_.channel->status(task.attempt, Phase::kVerify, 0, total_bytes);
-  return read_back_files(
+  ReadBackResult result = read_back_files(
       files_, join(root_, step_name(task.step)), what, options_.writer, limit, [&](int64_t bytes) {
         options_.channel->status(task.attempt, Phase::kVerify, bytes, total_bytes);
       });
+  result.ranks[0].host = options_.channel->host();
+  return result;
 }
 
 }  // namespace ashlar::checkpoint

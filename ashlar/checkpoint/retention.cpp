@@ -92,7 +92,7 @@ std::vector<StepRef> prune(FileSystem& files, const std::string& root, int64_t k
   doors.open_all();
   return retire_old_steps(
       lease.fence(), doors, keep, keep_every,
-      [&](const StepRef& step) { return read_back_alone(files, step, 0, log); }, log);
+      [&](const StepRef& step) { return damage_of(read_back_alone(files, step, 0, log)); }, log);
 }
 
 std::vector<StepRef> steps_to_prune(FileSystem& files, const std::string& root, int64_t keep,

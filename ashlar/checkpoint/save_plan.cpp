@@ -19,6 +19,7 @@
 #include "ashlar/checkpoint/cover.h"
 #include "ashlar/checkpoint/index_format.h"
 #include "ashlar/checkpoint/stored_files.h"
+#include "ashlar/checkpoint/timing.h"
 #include "ashlar/checkpoint/writer_part.h"
 #include "ashlar/core/checksum.h"
 
@@ -66,21 +67,28 @@ void add_stored(SavePlan& plan, const StoredFiles& stored, std::span<const Piece
   }
 }
 
+// The file of a blob that will be number `place` in the index.
+IndexFile add_blob(SavePlan& plan, const Blob& blob, size_t place) {
+  IndexFile file;
+  file.path = "extra/" + blob.name;
+  file.component = Component::kExtra;
+  file.kind = blob.json ? FileKind::kJson : FileKind::kBlob;
+  file.uuid = random_id();
+  file.size_bytes = int64_t(blob.bytes.size());
+  plan.index.blobs.push_back(
+      {blob.name, blob.json, uint32_t(place), 0, file.size_bytes, crc32c(blob.bytes)});
+  return file;
+}
+
 void add_blobs(SavePlan& plan, std::span<const Blob> blobs) {
-  std::set<std::string_view> names;
+  std::set<std::string_view> names{kTimingFile};  // the leader adds that one
   for (const Blob& blob : blobs) {
     ASHLAR_ASSERT(is_plain_name(blob.name));
     ASHLAR_REQUIRE(names.insert(blob.name).second, kConfig,
                    "two extra files of step {} are named '{}'", plan.step, blob.name);
     FilePlan file;
-    file.file.path = "extra/" + blob.name;
-    file.file.component = Component::kExtra;
-    file.file.kind = blob.json ? FileKind::kJson : FileKind::kBlob;
-    file.file.uuid = random_id();
-    file.file.size_bytes = int64_t(blob.bytes.size());
+    file.file = add_blob(plan, blob, plan.files.size());
     file.head = blob.bytes;
-    plan.index.blobs.push_back({blob.name, blob.json, uint32_t(plan.files.size()), 0,
-                                file.file.size_bytes, crc32c(blob.bytes)});
     add_file(plan, std::move(file));
   }
 }
@@ -284,6 +292,15 @@ SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, c
 
 void join_files(SavePlan& plan) {
   for (const FilePlan& file : plan.files) plan.index.files.push_back(file.file);
+}
+
+std::string add_late_file(SavePlan& plan, const Blob& blob) {
+  IndexFile file = add_blob(plan, blob, plan.index.files.size());
+  for (int64_t chunk = 0; chunk < num_chunks(file.size_bytes); ++chunk)
+    file.chunk_crcs.push_back(
+        crc32c(std::string_view(blob.bytes).substr(size_t(chunk * kChunkBytes), kChunkBytes)));
+  plan.index.files.push_back(std::move(file));
+  return plan.index.files.back().path;
 }
 
 // One sum over all tensors proves exact cover; only if it differs is each tensor swept.

@@ -37,7 +37,7 @@ struct SaveRequest {
   // The tensors that model and optim of all writers together must be, no more and no less; writer 0
   // tells.  If it is empty, a tensor that nobody has goes unseen until a strict load.
   std::span<const LogicalTensor> whole;
-  std::vector<Blob> extra;                      // trainer.json, recipe, tokenizer, ...
+  std::vector<Blob> extra;                      // trainer.json, recipe, ...; no timing.json
   std::map<std::string, std::string> sections;  // of the manifest: name -> JSON object
   std::map<std::string, std::string> aliases;   // tied name -> the tensor that is stored
   // Returns when model and optim may be read, called on a thread of the checkpointer's; what it
@@ -109,6 +109,9 @@ SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, c
 
 // Adds the files, with their checksums, to the index.  After the last chunk was written.
 void join_files(SavePlan& plan);
+// Adds a file under extra/ that is not written yet to the index, which has the files of all
+// writers, and gives its path.
+std::string add_late_file(SavePlan& plan, const Blob& blob);
 // The index has all boxes: kCorrupt unless they tile every tensor (names tensor and element).
 void check_cover(const SavePlan& plan);
 // The same from the sum of cover hashes that all writers told, and without a look at their boxes

@@ -194,12 +194,14 @@ void Checkpointer::report_in_directory(int64_t step, const Id& attempt, std::str
   nothing.step = step;
   nothing.attempt = attempt;
   nothing.writer = options_.writer + 1;
-  StepWriter(files_, root_, nothing, options_.retry_delay_s, log_).report_failure(why);
+  PhaseRecorder times(Clock::now());
+  StepWriter(files_, root_, nothing, options_.retry_delay_s, log_, times).report_failure(why);
 }
 
 void Checkpointer::begin(Job& job) {
-  job.writer = std::make_unique<StepWriter>(files_, root_, job.plan, options_.retry_delay_s, log_,
-                                            &job.times);
+  job.writer =
+      std::make_unique<StepWriter>(files_, root_, job.plan, options_.retry_delay_s, log_, job.times,
+                                   options_.channel ? options_.channel->host() : "");
   job.writer->begin();
 }
 
@@ -266,14 +268,9 @@ void Checkpointer::prepare_commit(Job& job) {
 
 void Checkpointer::commit(Job& job) {
   const Clock::time_point start = Clock::now();
-  std::vector<RankTimes> ranks;
-  if (job.parts)
-    for (const WriterPart& part : job.parts->parts)
-      ranks.push_back({part.rank, part.host, part.times});
   const std::string directory = job.writer->publish(lease_->fence(), std::move(job.parts));
+  std::vector<RankTimes> ranks = job.writer->rank_times();
   job.writer.reset();
-  ranks.insert(ranks.begin(),
-               {0, options_.channel ? options_.channel->host() : "", job.times.times()});
   const std::lock_guard lock(mutex_);
   job.stats.bytes = bytes_of(job.plan.index);
   job.stats.directory = directory;
@@ -289,9 +286,7 @@ void Checkpointer::publish_part(Job& job) {
   std::optional<Verdict> verdict;
   if (linked()) {
     options_.channel->status(job.plan.attempt, Phase::kSync);
-    WriterPart part = job.writer->make_part();
-    part.host = options_.channel->host();
-    options_.channel->send_part(part);
+    options_.channel->send_part(job.writer->make_part());
     verdict = options_.channel->await_verdict(
         job.plan.attempt, [&](int child, const Witness& witness) { see(job, child, witness); });
     if (verdict && !verdict->committed) {

@@ -45,6 +45,7 @@ void GatheredParts::add(const GatheredParts& other) {
 void ReadBackResult::add(const ReadBackResult& other) {
   count += other.count;
   bytes += other.bytes;
+  ranks.insert(ranks.end(), other.ranks.begin(), other.ranks.end());
   // Damage says more than a disk that cannot be read.
   if (other.bad_rank < 0) return;
   if (bad_rank < 0 || (other.damaged && !damaged) ||

@@ -60,6 +60,7 @@ struct ReadBackResult {
   int bad_rank = -1;  // the lowest reader that found damage, or could not read; -1: all is well
   bool damaged = false;
   std::string why;
+  std::vector<RankTimes> ranks = {};  // what each spent in Phase::kVerify
   void add(const ReadBackResult& other);
 };
 

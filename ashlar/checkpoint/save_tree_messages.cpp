@@ -159,6 +159,7 @@ void SaveTree::send_result(const Id& attempt, const Reading& reading) {
   out.put(int32_t(reading.all->bad_rank));
   out.put(uint8_t(reading.all->damaged));
   out.put_text(reading.all->why);
+  for (const RankTimes& times : reading.all->ranks) checkpoint::put(out, times);
   send(parent(), kResult, std::move(out));
 }
 
@@ -322,7 +323,7 @@ void SaveTree::take_result(int from, WireReader& in) {
   result.bad_rank = in.get<int32_t>();
   result.damaged = in.get<uint8_t>() != 0;
   result.why = in.get_text();
-  in.end();
+  while (!in.rest().empty()) result.ranks.push_back(get_rank_times(in));
   const auto found = readings_.find(attempt);
   if (found == readings_.end() || !found->second.children.try_emplace(from, result).second) return;
   pass_result(attempt);

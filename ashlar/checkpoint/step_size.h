@@ -34,6 +34,7 @@ class StepMeter {
     int ndim = 0;
   };
   void add(const FilePlan& file);
+  void add_timing();
   StepSize size_;
   int64_t num_writers_ = 0;
   SectionCounts counts_{};

@@ -23,6 +23,7 @@
 #include "ashlar/checkpoint/patience.h"
 #include "ashlar/checkpoint/raise.h"
 #include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/timing.h"
 #include "ashlar/core/checksum.h"
 
 namespace ashlar::checkpoint {
@@ -34,14 +35,15 @@ constexpr int kTries = 4;
 }  // namespace
 
 StepWriter::StepWriter(FileSystem& files, std::string root, SavePlan& plan, double retry_delay_s,
-                       Log& log, PhaseRecorder* times)
+                       Log& log, PhaseRecorder& times, std::string host)
     : files_(files),
       root_(std::move(root)),
       tmp_(join(root_, tmp_name(plan.step, to_text(plan.attempt)))),
       plan_(plan),
       retry_delay_s_(retry_delay_s),
       log_(log),
-      times_(times) {}
+      times_(times),
+      host_(std::move(host)) {}
 
 void StepWriter::stage(const char* name, function_ref<void()> body) {
   try {
@@ -49,10 +51,6 @@ void StepWriter::stage(const char* name, function_ref<void()> body) {
   } catch (const Error& error) {
     raise(error.kind(), "step {} is not saved: {}: {}", plan_.step, name, error.what());
   }
-}
-
-void StepWriter::record(Phase phase, Clock::time_point begin, int64_t bytes, int64_t retries) {
-  if (times_) times_->add(phase, begin, bytes, retries);
 }
 
 std::string StepWriter::in_tmp(std::string_view name) const {
@@ -68,6 +66,7 @@ void StepWriter::begin() {
     files_.make_directories(tmp_);
     for (const FilePlan& file : plan_.files)
       files_.make_directories(parent_of(in_tmp(file.file.path)));
+    if (plan_.writer == 1) files_.make_directories(in_tmp("extra"));  // of timing.json
   });
   begun_ = true;
 }
@@ -80,7 +79,7 @@ void StepWriter::write_retrying(File& file, std::span<const std::byte> bytes, in
       return file.write_at(bytes, offset);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kStorage || attempt == kTries) throw;
-      record(Phase::kWrite, Clock::now(), 0, 1);
+      times_.add(Phase::kWrite, Clock::now(), 0, 1);
       std::this_thread::sleep_for(std::chrono::duration<double>(delay_s));
     }
   }
@@ -91,19 +90,20 @@ void StepWriter::write_chunk(size_t index, int64_t chunk, std::span<const std::b
   const std::string path = in_tmp(file.path);
   Clock::time_point begin = Clock::now();
   if (chunk == 0) {
+    file_begin_ = begin;
     stage("creating a file", [&] {
       file_ = files_.create(path);
       if (file.size_bytes > 0) file_->reserve(file.size_bytes);
     });
-    record(Phase::kWrite, begin);
+    times_.add(Phase::kWrite, begin);
   }
   if (!bytes.empty()) {
     begin = Clock::now();
     file.chunk_crcs[size_t(chunk)] = crc32c(bytes);
-    record(Phase::kHash, begin, int64_t(bytes.size()));
+    times_.add(Phase::kHash, begin, int64_t(bytes.size()));
     begin = Clock::now();
     stage("writing", [&] { write_retrying(*file_, bytes, chunk * kChunkBytes); });
-    record(Phase::kWrite, begin, int64_t(bytes.size()));
+    times_.add(Phase::kWrite, begin, int64_t(bytes.size()));
   }
   if (chunk + 1 < num_chunks(file.size_bytes)) return;  // an empty file ends with its chunk 0
   begin = Clock::now();
@@ -112,7 +112,8 @@ void StepWriter::write_chunk(size_t index, int64_t chunk, std::span<const std::b
     file_->close();
     file_.reset();
   });
-  record(Phase::kSync, begin);
+  times_.add(Phase::kSync, begin);
+  file_s_.push_back(float(seconds_since(file_begin_)));
 }
 
 void StepWriter::write_small(const std::string& path, std::string_view text) {
@@ -146,14 +147,23 @@ WriterPart StepWriter::make_part() {
     sync_directories();
     for (const IndexFile& file : plan_.index.files) check_witness(file.path, file.size_bytes);
   });
-  record(Phase::kSync, begin);
+  times_.add(Phase::kSync, begin);
   WriterPart part;
-  part.rank = plan_.writer - 1;
+  static_cast<RankTimes&>(part) = own_times();
   part.index = plan_.index;
   part.layout = layout_hash(part.index);
   part.has_boxes = true;
-  if (times_) part.times = times_->times();
   return part;
+}
+
+RankTimes StepWriter::own_times() const {
+  return {plan_.writer - 1, host_, times_.times(), file_s_};
+}
+
+std::vector<RankTimes> StepWriter::rank_times() const {
+  std::vector<RankTimes> all{own_times()};
+  all.insert(all.end(), other_times_.begin(), other_times_.end());
+  return all;
 }
 
 void StepWriter::check_witness(const std::string& path, int64_t size_bytes) {
@@ -206,6 +216,7 @@ std::vector<int> StepWriter::missing_writers() {
 void StepWriter::merge_writers(std::optional<AllParts> parts) {
   join_own_files();
   if (parts) {
+    other_times_.assign(parts->parts.begin(), parts->parts.end());
     parts->cover += cover_of(plan_.index);
     stage("joining parts", [&] { merge_parts(std::move(parts->parts), plan_); });
     check_cover(plan_, parts->cover);
@@ -216,14 +227,17 @@ void StepWriter::merge_writers(std::optional<AllParts> parts) {
     });
     check_cover(plan_);  // only now, with the boxes of all writers
   }
-  complete(plan_);
 }
 
 std::string StepWriter::publish(Fence& fence, std::optional<AllParts> parts) {
   const Clock::time_point begin = Clock::now();
   const bool by_channel = parts.has_value();
   merge_writers(std::move(parts));
-  record(Phase::kMerge, begin);
+  times_.add(Phase::kMerge, begin);
+  const Clock::time_point committing = Clock::now();
+  const std::string timing = build_timing({plan_.step, plan_.num_writers, rank_times()});
+  const std::string timing_path = add_late_file(plan_, {std::string(kTimingFile), timing, true});
+  complete(plan_);
   const std::vector<std::byte> index = build_index(plan_.index);
   const std::string_view index_text(reinterpret_cast<const char*>(index.data()), index.size());
   stage("committing",
@@ -237,8 +251,8 @@ std::string StepWriter::publish(Fence& fence, std::optional<AllParts> parts) {
                       bytes_of(plan_.index),
                       int64_t(plan_.index.files.size())};
   const std::string step = join(root_, step_name(plan_.step));
-  const Clock::time_point committing = Clock::now();
   stage("committing", [&] {
+    write_small(in_tmp(timing_path), timing);
     sync_directories();
     write_small(in_tmp(kIndexName), index_text);
     write_small(in_tmp(kManifestName), manifest);
@@ -249,7 +263,7 @@ std::string StepWriter::publish(Fence& fence, std::optional<AllParts> parts) {
     make_visible(fence, step, line);
     files_.sync_directory(root_);
   });
-  record(Phase::kCommit, committing);
+  times_.add(Phase::kCommit, committing);
   if (by_channel) remove_late_parts(step);
   try {
     fence.write(join(root_, kLatestName), step_name(plan_.step) + "\n");

@@ -6,7 +6,8 @@
 // Order   every file: create (must be absent), reserve, write, sync, close; sync component
 //         directories; other writers than the leader: their part, over the control channel
 //         (save_channel.h) or else through the directory (parts.h), and that is all.
-//         The leader: all parts are there, merge (and remove) them; index.bin, manifest.json;
+//         The leader: all parts are there, merge (and remove) them; extra/timing.json (timing.h),
+//         index.bin, manifest.json;
 //         COMMIT.part -> COMMIT; sync the step's directories; rename to step-S (must be absent)
 //         through the fence of the lease; sync the root; LATEST.
 // Errors  kStorage "step S is not saved: STAGE: PATH: ...".  Single writes are tried four times.
@@ -31,8 +32,9 @@ namespace ashlar::checkpoint {
 class StepWriter {
  public:
   // retry_delay_s: before the second try of a write; four times longer before each later one.
+  // times: told of what takes how long; host: of this rank, for the others to read.
   StepWriter(FileSystem& files, std::string root, SavePlan& plan, double retry_delay_s, Log& log,
-             PhaseRecorder* times = nullptr);  // times: told of what takes how long
+             PhaseRecorder& times, std::string host = "");
 
   void begin();  // directories
   // Chunks in order, file after file; bytes may be empty for an empty file.  Hashes and writes.
@@ -40,6 +42,8 @@ class StepWriter {
   // The leader, once nobody is missing: the committed step's directory.  parts: of the others,
   // where they came over the control channel; else they are in the directory.
   std::string publish(Fence& fence, std::optional<AllParts> parts = std::nullopt);
+  // Of this writer and of those whose parts publish() had, by rank.
+  std::vector<RankTimes> rank_times() const;
   void abandon(Fence& fence) noexcept;  // the leader: removes what was written, as far as possible
 
   std::vector<int> missing_writers();  // the leader: whose part is not there; kStorage: one failed
@@ -53,7 +57,7 @@ class StepWriter {
 
  private:
   void stage(const char* name, function_ref<void()> body);
-  void record(Phase phase, Clock::time_point begin, int64_t bytes = 0, int64_t retries = 0);
+  RankTimes own_times() const;
   void write_small(const std::string& path, std::string_view text);
   void sync_directories();
   void join_own_files();
@@ -70,11 +74,15 @@ class StepWriter {
   SavePlan& plan_;
   double retry_delay_s_;
   Log& log_;
-  PhaseRecorder* times_;
+  PhaseRecorder& times_;
+  std::string host_;
   std::unique_ptr<File> file_;  // being written
-  bool begun_ = false;          // the directories of the attempt were made
-  bool joined_ = false;         // own files are in the index
-  bool visible_ = false;        // renamed into place
+  Clock::time_point file_begin_;
+  std::vector<float> file_s_;           // of those written
+  std::vector<RankTimes> other_times_;  // the leader's, from the parts
+  bool begun_ = false;                  // the directories of the attempt were made
+  bool joined_ = false;                 // own files are in the index
+  bool visible_ = false;                // renamed into place
 };
 
 }  // namespace ashlar::checkpoint

@@ -66,7 +66,7 @@ class ModelStepWriter {
       : plan_(plan),
         lease_(lease),
         filler_(plan, reader),
-        writer_(files, root, plan, kRetryDelay_s, log),
+        writer_(files, root, plan, kRetryDelay_s, log, times_),
         threads_(num_workers(num_threads)),
         chunks_(size_t(threads_.size()), std::vector<std::byte>(size_t{kChunkBytes})),
         progress_(log, "writing " + root, plan.bytes, "B") {}
@@ -105,6 +105,7 @@ class ModelStepWriter {
   SavePlan& plan_;
   Lease& lease_;
   ChunkFiller filler_;
+  PhaseRecorder times_{Clock::now()};
   StepWriter writer_;
   Threads threads_;
   std::vector<std::vector<std::byte>> chunks_;  // of each worker

@@ -54,14 +54,7 @@ CoverHash cover_of(const Index& index) {
 
 std::vector<std::byte> encode(const WriterPart& part, bool with_boxes) {
   control::WireWriter out;
-  out.put(uint32_t(part.rank));
-  out.put_text(part.host);
-  for (const PhaseTime& time : part.times) {
-    out.put(time.start_s);
-    out.put(time.seconds);
-    out.put(time.bytes);
-    out.put(time.retries);
-  }
+  put(out, part);
   out.put(part.layout);
   out.put(uint8_t(with_boxes));
   Index files;
@@ -76,14 +69,7 @@ std::vector<WriterPart> decode_parts(std::span<const std::byte> entries) {
   control::WireReader in(entries);
   while (!in.rest().empty()) {
     WriterPart& part = parts.emplace_back();
-    part.rank = int(in.get<uint32_t>());
-    part.host = in.get_text();
-    for (PhaseTime& time : part.times) {
-      time.start_s = in.get<double>();
-      time.seconds = in.get<double>();
-      time.bytes = in.get<int64_t>();
-      time.retries = in.get<int64_t>();
-    }
+    static_cast<RankTimes&>(part) = get_rank_times(in);
     part.layout = in.get<Id>();
     part.has_boxes = in.get<uint8_t>() != 0;
     part.index = parse_index(in.get_block(), fmt::format("part of writer {}", part.rank + 1));

@@ -20,10 +20,8 @@
 
 namespace ashlar::checkpoint {
 
-struct WriterPart {
-  int rank = 0;  // writer - 1
-  std::string host;
-  PhaseTimes times{};
+// Its times are those of rank writer - 1.
+struct WriterPart : RankTimes {
   Id layout{};             // layout_hash of its index
   bool has_boxes = false;  // else index has no tensors
   Index index;

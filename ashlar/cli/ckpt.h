@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "ashlar/checkpoint/step_reader.h"
 #include "ashlar/cli/command.h"
 #include "ashlar/core/files.h"
 
@@ -27,6 +28,9 @@ CLI::App* add_verb(CLI::App& group, Action& action, const char* name, const char
       [flags, run, &action] { action = [flags, run](Log& log) { return run(*flags, log); }; });
   return verb;
 }
+
+// Where the time of a step's save went: a table of ranks and phases, or as JSON.
+void print_timeline(const checkpoint::StepReader& reader, bool json);
 
 // One line of what is in files: no byte of it reaches the terminal as a command.
 void print_line(std::string_view line);

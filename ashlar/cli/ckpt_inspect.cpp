@@ -18,7 +18,7 @@ using checkpoint::VerifyLevel;
 
 struct Flags {
   std::string path, level = "deep";
-  bool json = false, tensors = false;
+  bool json = false, tensors = false, timeline = false;
 };
 
 VerifyLevel parse_level(const std::string& name) {
@@ -89,6 +89,10 @@ int show(const Flags& flags, Log& log) {
   const auto files = posix_files();
   const checkpoint::StepReader reader = checkpoint::open_checkpoint(*files, flags.path, log);
   const checkpoint::Manifest& manifest = reader.manifest();
+  if (flags.timeline) {
+    print_timeline(reader, flags.json);
+    return 0;
+  }
   if (flags.json) {
     print_result(checkpoint::build_manifest(manifest));
     return 0;
@@ -148,8 +152,12 @@ void add_ckpt_inspection(CLI::App& group, Action& action) {
       ->capture_default_str();
   CLI::App* show_app = add_verb(group, action, "show", "manifest of a step", show_flags, show);
   show_app->add_option("STEP", show_flags->path)->required();
-  show_app->add_flag("--json", show_flags->json, "print the manifest as JSON");
-  show_app->add_flag("--tensors", show_flags->tensors, "list every tensor");
+  show_app->add_flag("--json", show_flags->json, "print the manifest, or the times, as JSON");
+  CLI::Option* tensors = show_app->add_flag("--tensors", show_flags->tensors, "list every tensor");
+  show_app
+      ->add_flag("--timeline", show_flags->timeline,
+                 "show where the time of its save went, by rank and phase")
+      ->excludes(tensors);
   CLI::App* verify_app =
       add_verb(group, action, "verify", "check a step; exit code 1 if anything is wrong",
                verify_flags, verify);

@@ -27,6 +27,7 @@
 #include "ashlar/core/text.h"
 #include "ashlar/core/threads.h"
 #include "ashlar/train/save_links.h"
+#include "ashlar/train/save_report.h"
 
 namespace ashlar::train {
 namespace {
@@ -285,15 +286,23 @@ void Saves::report() {
   for (const checkpoint::SaveFailure& failure : checkpoints_->take_failures())
     failed(failure.step, failure.error);
   for (const checkpoint::SaveStats& s : checkpoints_->take_stats()) {
-    log_.info("step {:>6}  saved {} ({}): training blocked {:.1f} ms, committed after {:.2f} s",
-              s.step, s.directory, format_bytes(s.bytes), 1e3 * s.blocked_s, s.total_s);
-    metrics_->event("checkpoint", {{"step", s.step},
-                                   {"bytes", s.bytes},
-                                   {"blocked_s", s.blocked_s},
-                                   {"copy_s", s.copy_s},
-                                   {"write_s", s.write_s},
-                                   {"commit_s", s.commit_s},
-                                   {"total_s", s.total_s}});
+    log_.info("step {:>6}  saved {} ({}): training blocked {:.1f} ms, committed after {:.2f} s{}",
+              s.step, s.directory, format_bytes(s.bytes), 1e3 * s.blocked_s, s.total_s,
+              slowest_rank(s.ranks));
+    nlohmann::ordered_json row{{"step", s.step},           {"bytes", s.bytes},
+                               {"blocked_s", s.blocked_s}, {"copy_s", s.copy_s},
+                               {"write_s", s.write_s},     {"commit_s", s.commit_s},
+                               {"total_s", s.total_s}};
+    add_times(s.ranks, row);
+    metrics_->event("checkpoint", row);
+    warn_of_slow(s.ranks, s.step, log_);
+  }
+  for (const checkpoint::RetireStats& s : checkpoints_->take_retired()) {
+    nlohmann::ordered_json row{
+        {"step", s.step}, {"bytes", s.bytes}, {"verify_s", s.verify_s}, {"remove_s", s.remove_s}};
+    add_times(s.ranks, row);
+    metrics_->event("checkpoint_read_back", row);
+    warn_of_slow(s.ranks, s.step, log_);
   }
 }
 

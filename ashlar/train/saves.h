@@ -48,7 +48,8 @@ class Saves {
   // Before the end: the step is saved unless the recipe says never, and everything is on disk.
   void finish(const RunCounters& counters, const HealthState& health,
               const data::LoaderState& cursor);
-  // Tells of the saves that were committed, or failed, since the last call.
+  // Tells of the saves that were committed, or failed, and of steps that were read back, since the
+  // last call.
   void report();
   // Rank 0: the last save failed, so that the state of the next step is to be saved in its stead.
   bool wants_second_try() const { return wants_second_try_; }

@@ -228,7 +228,7 @@ TEST_F(Root, ListsEverythingInIt) {
   ASSERT_EQ(infos.size(), 5u);
   EXPECT_EQ(infos[0].verdict, "candidate");
   EXPECT_GT(infos[0].bytes, 0);
-  EXPECT_EQ(infos[0].files, 6);
+  EXPECT_EQ(infos[0].files, 7);
   EXPECT_TRUE(infos[1].recovery_choice);
   EXPECT_FALSE(infos[0].recovery_choice);
   EXPECT_EQ(infos[2].verdict, "bad");

@@ -24,8 +24,9 @@ TEST(Save, WritesTheDocumentedFiles) {
   EXPECT_EQ(read_all(*files, "runs/a/LATEST"), "step-000000012000\n");
   EXPECT_EQ(files->list(step), (std::vector<std::string>{"COMMIT", "extra", "index.bin", "loader",
                                                          "manifest.json", "model", "optim"}));
-  EXPECT_EQ(files->list(step + "/extra"),
-            (std::vector<std::string>{"empty.bin", "tokenizer.model", "trainer.json"}));
+  EXPECT_EQ(
+      files->list(step + "/extra"),
+      (std::vector<std::string>{"empty.bin", "timing.json", "tokenizer.model", "trainer.json"}));
   for (const char* name :
        {"model/shard-00001-model-00001-of-00001.safetensors",
         "optim/shard-00001-model-00001-of-00001.safetensors", "loader/streams-00000.safetensors"}) {

@@ -106,7 +106,10 @@ class ScaleRun {
     SavePlan& plan = plans_[size_t(rank)];
     plan = make_save_plan(request, "run", attempt_, rank + 1, size());
     FileSystem& mine = files.as(rank);
-    const auto writer = std::make_shared<StepWriter>(mine, "root", plan, 0, log_);
+    const auto writer = std::make_shared<StepWriter>(
+        mine, "root", plan, 0, log_,
+        *(times_[rank] = std::make_unique<PhaseRecorder>(Clock::now())),
+        fmt::format("node-{:05}", rank / 8));
     writers_[rank] = writer;
     writer->begin();
     std::vector<std::byte> bytes;
@@ -162,6 +165,7 @@ class ScaleRun {
   std::vector<LogicalTensor> whole_;
   std::vector<Share> shares_;
   std::vector<SavePlan> plans_;
+  std::map<int, std::unique_ptr<PhaseRecorder>> times_;
   std::map<int, std::shared_ptr<StepWriter>> writers_;
   KnownBoxes known_;
   std::optional<Fence> fence_;
@@ -201,7 +205,7 @@ TEST_P(Scale, CommitsOnceTheLastPartIsThere) {
                 run.size(), int(step), 1e3 * run.leader_s,
                 1e-6 * double(run.files.most_in_use - memory), 1e-6 * double(sent));
     const StepReader reader(run.files.uncounted(), directory);
-    EXPECT_EQ(reader.index().files.size(), size_t(2 * run.size()));
+    EXPECT_EQ(reader.index().files.size(), size_t(2 * run.size() + 1));  // and timing.json
     EXPECT_EQ(reader.index().tensors[0].boxes.size(), size_t(run.size()));
     run.sim.run(1);
     for (int rank = 0; rank < run.size(); ++rank)  // and all are told

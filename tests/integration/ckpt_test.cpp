@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/timing.h"
 #include "support.h"
 
 namespace ashlar::integration {
@@ -243,6 +244,119 @@ TEST(Ckpt, PinsAndPrunes) {
                                                 {"ckpt", "prune", root, "--keep", "0"},
                                                 {"ckpt", "prune", "nowhere", "--keep", "1"}})
     EXPECT_EQ(run(scratch, wrong).code, 2);
+}
+
+TEST(Layouts, OfProcessesShowWhereTheTimeOfASaveWent) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const Result result = run(scratch,
+                            run_args("run", 1,
+                                     {"train.eval_every=0", "train.steps=30", "checkpoint.every=10",
+                                      "checkpoint.keep=1"}),
+                            {}, mpirun(2));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(count_of(result.err, " s, slowest rank "), 3) << result.err;
+  const std::string step = "run/checkpoints/step-000000000030";
+  const std::string table = run_ok(scratch, {"ckpt", "show", "run/checkpoints", "--timeline"});
+  EXPECT_TRUE(table.starts_with(step + ": 2 writers, seconds by rank and phase\n")) << table;
+  for (const char* word : {"  rank  host", " copy ", " write ", "\n     1  ", "\nmedian  ", "█"})
+    EXPECT_TRUE(contains(table, word)) << word << "\n" << table;
+  const std::string printed = run_ok(scratch, {"ckpt", "show", step, "--timeline", "--json"});
+  const json timing = json::parse(printed);
+  EXPECT_EQ(timing["step"], 30);
+  ASSERT_EQ(timing["writers"].size(), 2u);
+  for (const json& writer : timing["writers"]) {
+    EXPECT_GT(writer["phases"]["write"][1], 0.0);
+    EXPECT_GT(writer["phases"]["write"][2], 0);
+    EXPECT_FALSE(writer["files"].empty());
+  }
+  EXPECT_EQ(printed, read_file(scratch / step / "extra/timing.json") + "\n");
+  EXPECT_EQ(run(scratch, {"ckpt", "show", step, "--timeline", "--tensors"}).code, 2);
+  int saved = 0, read_back = 0;
+  std::istringstream rows(read_file(scratch / "run/metrics.jsonl"));
+  for (std::string line; std::getline(rows, line);) {
+    const json row = json::parse(line);
+    const std::string event = row.value("event", "");
+    saved += event == "checkpoint";
+    read_back += event == "checkpoint_read_back";
+    if (!event.starts_with("checkpoint")) continue;
+    const json& phase = row["phases"].at(event == "checkpoint" ? "write" : "verify");
+    EXPECT_GE(phase["max_s"], phase["median_s"]);
+    EXPECT_LT(phase["rank"], 2);
+    EXPECT_TRUE(row["slow"].is_array());
+    EXPECT_GT(row["bytes"], 0);
+    if (event == "checkpoint_read_back") {
+      EXPECT_GE(row["verify_s"], phase["max_s"]);
+      EXPECT_GT(row["remove_s"], 0.0);
+    }
+  }
+  EXPECT_EQ(saved, 3);
+  EXPECT_GE(read_back, 1);
+}
+
+TEST(Ckpt, AStepOfAnOlderProgramHasNoTimeline) {
+  const Scratch scratch;
+  const Result result =
+      run(scratch, {"ckpt", "show", ASHLAR_TEST_DATA "/golden_steps/three-writers", "--timeline"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_TRUE(contains(result.err,
+                       "three-writers has no extra/timing.json; it was saved by an "
+                       "older program, which kept no times"))
+      << result.err;
+}
+
+// A step of so many writers, whose times are made up: all alike, but for one that writes slowly.
+std::string step_with_slow_writer(FileSystem& files, const std::string& root, int writers,
+                                  int slow) {
+  using namespace checkpoint;
+  Log log([](std::string_view) {});
+  Lease lease((files.make_directories(root), files), root, log);
+  const Id attempt = random_id();
+  std::vector<float> values(2);
+  const LogicalTensor logical{"w", DType::kF32, {2 * writers}, Role::kParameter};
+  AllParts all;
+  std::string directory;
+  for (int rank = writers - 1; rank >= 0; --rank) {
+    const Piece piece{logical, {{2 * rank}, {2}}, tensor_over(std::span(values))};
+    SaveRequest request;
+    request.step = 1;
+    request.attempt = attempt;
+    request.model = std::span(&piece, 1);
+    SavePlan plan = make_save_plan(request, "run", attempt, rank + 1, writers);
+    PhaseRecorder times(Clock::now());
+    StepWriter writer(files, root, plan, 0, log, times, fmt::format("n{}\x1b[2J", rank / 8));
+    writer.begin();
+    std::vector<std::byte> bytes(size_t(plan.files[0].file.size_bytes));
+    fill_from_plan(plan.files[0], 0, bytes);
+    writer.write_chunk(0, 0, bytes);
+    times.add(Phase::kWrite, Clock::now() - std::chrono::seconds(rank == slow ? 10 : 2), 0,
+              rank == slow ? 3 : 0);
+    if (rank == 0) {
+      directory = writer.publish(lease.fence(), std::move(all));
+      continue;
+    }
+    all.parts.insert(all.parts.begin(), writer.make_part());
+    all.cover += cover_of(all.parts[0].index);
+  }
+  return directory;
+}
+
+TEST(Ckpt, ATimelineOfManyRanksShowsTheSlowOnes) {
+  const Scratch scratch;
+  const auto files = posix_files();
+  const std::string step = step_with_slow_writer(*files, scratch / "root", 100, 57);
+  const std::string table = run_ok(scratch, {"ckpt", "show", step, "--timeline"});
+  EXPECT_TRUE(contains(table, ": 100 writers, ")) << table;
+  EXPECT_TRUE(contains(table, "16 of 100 ranks are shown: the slow ones\n")) << table;
+  EXPECT_TRUE(contains(table, "rank 57 on n7?[2J is slow: writing took 10.0")) << table;
+  EXPECT_TRUE(contains(table, " s, median 2.0")) << table;
+  EXPECT_EQ(count_of(table, " is slow: writing"), 1) << table;
+  const size_t row = table.find("\n    57  n7?[2J");
+  ASSERT_NE(row, table.npos) << table;
+  const std::string line = table.substr(row + 1, table.find('\n', row + 1) - row - 1);
+  EXPECT_TRUE(contains(line, "██  10.0") && line.ends_with(" 3")) << line;  // tries
+  EXPECT_TRUE(contains(table, "░░   2.0")) << table;
+  run_ok(scratch, {"ckpt", "verify", step});
 }
 
 TEST(Ckpt, ARunContinuesFromAnOlderStepWhereAsked) {
