@@ -1,5 +1,5 @@
-// How it works.  The shared memory: of every member a Progress, then one slot for even saves and one
-// for odd ones, each as NodeLayout says.
+// How it works.  The shared memory: of every member a Progress, then one slot for even saves and
+// one for odd ones, each as NodeLayout says.
 //
 //   copy()        num_saves_ + 1; the copier of each member
 //   copy_loop()   for each of the member's boxes: its runs -> its place in the joined box; then
@@ -104,8 +104,8 @@ std::vector<Piece> pieces_at_places(const std::vector<NodeLayout::Place>& places
   return pieces;
 }
 
-// Calls body(byte in the piece's memory, byte in the joined box, bytes) for runs of `part`, which is
-// in both, that are contiguous in both.
+// Calls body(byte in the piece's memory, byte in the joined box, bytes) for runs of `part`, which
+// is in both, that are contiguous in both.
 template <typename F>
 void for_each_run(const Piece& piece, const Box& joined, const Box& part, F&& body) {
   const Shape& length = part.length;

@@ -79,7 +79,7 @@ class NodeSnapshot {
   struct Progress;
   struct Target {
     Piece piece;
-    int64_t place;  // in a slot, of the first byte of the joined box
+    int64_t place;     // in a slot, of the first byte of the joined box
     Box joined, part;  // part: what the piece has of it
   };
   Progress& progress_of(int member) const;

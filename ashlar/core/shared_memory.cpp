@@ -34,6 +34,16 @@ SharedMemory SharedMemory::create(int64_t bytes) {
   return SharedMemory(fd, path);
 }
 
+SharedMemory SharedMemory::holding(std::string_view text) {
+  SharedMemory memory = create(int64_t(text.size()));
+  std::memcpy(memory.bytes().data(), text.data(), text.size());
+  return memory;
+}
+
+std::string SharedMemory::text() const {
+  return std::string(reinterpret_cast<const char*>(bytes_.data()), bytes_.size());
+}
+
 SharedMemory SharedMemory::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   require(fd >= 0, "open", path);

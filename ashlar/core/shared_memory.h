@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace ashlar {
 
@@ -14,6 +15,7 @@ class SharedMemory {
  public:
   // All zero.
   static SharedMemory create(int64_t bytes);
+  static SharedMemory holding(std::string_view text);  // not empty
   // The whole of what another process, or this one, has created and still holds.
   static SharedMemory open(const std::string& path);
   SharedMemory(SharedMemory&& other) noexcept;
@@ -23,6 +25,7 @@ class SharedMemory {
   // "/proc/PID/fd/N": for open() on this machine by a process of the same user.
   const std::string& path() const { return path_; }
   std::span<std::byte> bytes() const { return bytes_; }
+  std::string text() const;
 
  private:
   SharedMemory(int fd, std::string path);  // maps the file, whatever its size

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -33,23 +32,6 @@ std::string machine() {
   std::array<char, 64> processes{};
   if (readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1) < 0) return "";
   return fmt::format("{} {}", host.data(), processes.data());
-}
-
-// Memory that holds the text behind its length.
-SharedMemory shared_text(const std::string& text) {
-  SharedMemory memory = SharedMemory::create(int64_t(sizeof(uint64_t) + text.size()));
-  const uint64_t size = text.size();
-  std::memcpy(memory.bytes().data(), &size, sizeof size);
-  std::memcpy(memory.bytes().data() + sizeof size, text.data(), text.size());
-  return memory;
-}
-
-std::string text_of(const SharedMemory& memory) {
-  uint64_t size = 0;
-  ASHLAR_REQUIRE(memory.bytes().size() >= sizeof size, kComm, "{}: no text", memory.path());
-  std::memcpy(&size, memory.bytes().data(), sizeof size);
-  ASHLAR_REQUIRE(size == memory.bytes().size() - sizeof size, kComm, "{}: no text", memory.path());
-  return std::string(reinterpret_cast<const char*>(memory.bytes().data()) + sizeof size, size);
 }
 
 Writers every_rank(const comm::Group& ranks) {
@@ -89,12 +71,12 @@ class Meeting {
   bool share_memory(Log& log) {
     std::optional<SharedMemory> own, memory;
     checkpoint::NodeLayout layout;
-    guarded([&] { own.emplace(shared_text(encode(share_))); });
+    guarded([&] { own.emplace(SharedMemory::holding(encode(share_))); });
     const auto shares = comm::all_said(ranks_, own ? own->path() : "", "parts of writers");
     guarded([&] {
       std::vector<NodeShare> all;
       for (const int rank : members_)
-        all.push_back(checkpoint::decode_share(text_of(SharedMemory::open(shares[size_t(rank)]))));
+        all.push_back(checkpoint::decode_share(SharedMemory::open(shares[size_t(rank)]).text()));
       layout = checkpoint::lay_out(all);
       if (ranks_.rank() == members_[0])
         memory.emplace(

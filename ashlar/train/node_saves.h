@@ -24,12 +24,12 @@ inline bool gathers(int64_t busiest_bytes, int64_t gather_mib) {
   return busiest_bytes < gather_mib << 20;
 }
 
-// A writer has a file of a component for every box that its most cut tensor has.  kConfig where these
-// are more than file systems are to be asked for; names the count and what to change.
+// A writer has a file of a component for every box that its most cut tensor has.  kConfig where
+// these are more than file systems are to be asked for; names the count and what to change.
 void check_files(const checkpoint::NodeShare& written);
 
-// Every rank calls it.  share: with live data, which outlive the snapshot.  Where ranks of a machine
-// cannot share memory every rank writes its own part, with a warning of rank 0's.
+// Every rank calls it.  share: with live data, which outlive the snapshot.  Where ranks of a
+// machine cannot share memory every rank writes its own part, with a warning of rank 0's.
 Writers choose_writers(comm::Group& ranks, checkpoint::NodeShare share, int64_t gather_mib,
                        Log& log);
 

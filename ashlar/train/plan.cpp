@@ -83,8 +83,8 @@ Signature signature_of(const DryRank& dry) {
 }
 
 // Counts what is written of the first step that is saved, from one rank after another: if every
-// rank writes its own part, and if one of each machine writes for all.  The leader's extra files are
-// those of a run; for the tokenizer, which nobody has read, stands a short text.
+// rank writes its own part, and if one of each machine writes for all.  The leader's extra files
+// are those of a run; for the tokenizer, which nobody has read, stands a short text.
 class CheckpointMeter {
  public:
   CheckpointMeter(const Recipe& recipe, int num_ranks, int ranks_per_node)

@@ -52,8 +52,9 @@ inline constexpr int kRanksPerNode = 8;  // where nobody says how many ranks sha
 MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank = {},
                    int num_threads = 0, int ranks_per_node = kRanksPerNode);
 
-// MeshPlan::checkpoint alone, of ranks of which so many share a machine: every rank's trainer is made, and what it would save is planned.  A
-// tokenizer is taken to be in the step, of at most 4 MiB.
+// MeshPlan::checkpoint alone, of ranks of which so many share a machine: every rank's trainer is
+// made, and what it would save is planned.  A tokenizer is taken to be in the step, of at most 4
+// MiB.
 checkpoint::StepSize plan_checkpoint(const Recipe& recipe, DType compute, int num_ranks,
                                      int num_threads = 0, int ranks_per_node = kRanksPerNode);
 

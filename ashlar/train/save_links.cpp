@@ -1,6 +1,6 @@
 // How it works.  Every writer listens, then all ranks tell each other where, in the one exchange
-// that the links need; the epoch that rank 0 draws keeps other runs' links apart.  Connecting goes on in
-// the background.
+// that the links need; the epoch that rank 0 draws keeps other runs' links apart.  Connecting goes
+// on in the background.
 #include "ashlar/train/save_links.h"
 
 #include <algorithm>

@@ -229,9 +229,7 @@ class Start {
   }
   // It finds a step that was committed and not announced to be the last of the run.
   bool found_the_end() const { return said_.find("the run is finished") != said_.npos; }
-  bool trains() const {
-    return said_.find("first step finished") != said_.npos || found_the_end();
-  }
+  bool trains() const { return said_.find("first step finished") != said_.npos || found_the_end(); }
 
  private:
   void read_some() {
