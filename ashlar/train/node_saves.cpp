@@ -17,7 +17,9 @@
 #include <optional>
 
 #include "ashlar/comm/agree.h"
+#include "ashlar/core/process.h"
 #include "ashlar/core/shared_memory.h"
+#include "ashlar/core/text.h"
 
 namespace ashlar::train {
 namespace {
@@ -68,7 +70,7 @@ class Meeting {
   }
 
   // False: some ranks of a machine cannot share memory.
-  bool share_memory(Log& log) {
+  bool share_memory(int64_t arena_mib, Log& log) {
     std::optional<SharedMemory> own, memory;
     checkpoint::NodeLayout layout;
     guarded([&] { own.emplace(SharedMemory::holding(encode(share_))); });
@@ -78,9 +80,7 @@ class Meeting {
       for (const int rank : members_)
         all.push_back(checkpoint::decode_share(SharedMemory::open(shares[size_t(rank)]).text()));
       layout = checkpoint::lay_out(all);
-      if (ranks_.rank() == members_[0])
-        memory.emplace(
-            SharedMemory::create(NodeSnapshot::shared_bytes(layout, int(members_.size()))));
+      if (ranks_.rank() == members_[0]) memory.emplace(take_memory(layout, arena_mib));
     });
     const auto paths = comm::all_said(ranks_, memory ? memory->path() : "", "memory of writers");
     const auto me = std::find(members_.begin(), members_.end(), ranks_.rank()) - members_.begin();
@@ -101,6 +101,16 @@ class Meeting {
   }
 
  private:
+  SharedMemory take_memory(const checkpoint::NodeLayout& layout, int64_t arena_mib) const {
+    constexpr int64_t kMemoryShare = 4;  // as that of arenas
+    const int64_t bytes = NodeSnapshot::shared_bytes(layout, int(members_.size()));
+    const int64_t limit = arena_mib > 0 ? (arena_mib << 20) * int64_t(members_.size())
+                                        : memory_limit_bytes() / kMemoryShare;
+    ASHLAR_REQUIRE(bytes <= limit, kMemory,
+                   "two snapshots of this machine take {}, and at most {} are for them",
+                   format_bytes(bytes), format_bytes(limit));
+    return SharedMemory::create(bytes);
+  }
   // The first problem is told; then nothing more is tried.
   void guarded(const std::function<void()>& body) {
     if (!problem_.empty()) return;
@@ -137,10 +147,12 @@ void check_files(const NodeShare& written) {
                  files, kMost);
 }
 
-Writers choose_writers(comm::Group& ranks, NodeShare share, int64_t gather_mib, Log& log) {
-  if (ranks.size() == 1 || gather_mib == 0) return every_rank(ranks);
+Writers choose_writers(comm::Group& ranks, NodeShare share, const CheckpointSpec& recipe,
+                       Log& log) {
+  if (ranks.size() == 1 || recipe.gather_mib == 0 || recipe.every < 0) return every_rank(ranks);
   Meeting meeting(ranks, std::move(share));
-  if (!meeting.find_members(gather_mib) || !meeting.share_memory(log)) return every_rank(ranks);
+  if (!meeting.find_members(recipe.gather_mib) || !meeting.share_memory(recipe.arena_mib, log))
+    return every_rank(ranks);
   return meeting.writers();
 }
 

@@ -9,6 +9,7 @@
 #include "ashlar/checkpoint/node_snapshot.h"
 #include "ashlar/comm/group.h"
 #include "ashlar/core/log.h"
+#include "ashlar/spec/recipe.h"
 
 namespace ashlar::train {
 
@@ -29,8 +30,10 @@ inline bool gathers(int64_t busiest_bytes, int64_t gather_mib) {
 void check_files(const checkpoint::NodeShare& written);
 
 // Every rank calls it.  share: with live data, which outlive the snapshot.  Where ranks of a
-// machine cannot share memory every rank writes its own part, with a warning of rank 0's.
-Writers choose_writers(comm::Group& ranks, checkpoint::NodeShare share, int64_t gather_mib,
-                       Log& log);
+// machine cannot share memory, or would take more than a quarter of what the machine has or than
+// `checkpoint.arena_mib` for each of them, every rank writes its own part, with a warning of rank
+// 0's.
+Writers choose_writers(comm::Group& ranks, checkpoint::NodeShare share,
+                       const CheckpointSpec& recipe, Log& log);
 
 }  // namespace ashlar::train

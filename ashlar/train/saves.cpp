@@ -52,8 +52,7 @@ Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ran
       exchange_(ranks),
       local_ranks_(local_ranks),
       writer_(writer),
-      writers_(choose_writers(ranks, writer.share(),
-                              recipe.checkpoint.every < 0 ? 0 : recipe.checkpoint.gather_mib, log)),
+      writers_(choose_writers(ranks, writer.share(), recipe.checkpoint, log)),
       root_(checkpoint_root(recipe)) {
   if (recipe_.checkpoint.every >= 0) check_files_together();
   channel_ = make_save_channel(ranks_, writers_.ranks, log_);

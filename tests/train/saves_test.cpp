@@ -126,6 +126,25 @@ TEST(Saves, ANewRunDirectoryIsDurable) {
   EXPECT_EQ(found.newest->step, 3);
 }
 
+TEST(Saves, RanksThatMayNotShareSoMuchMemoryWriteAlone) {
+  for (const bool enough : {true, false}) {
+    const auto files = memory_files();
+    data::write_documents(*files, "text", std::vector(40, std::vector<int32_t>(30, 7)), 256);
+    std::string said;
+    Log log([&](std::string_view line) { said.append(line) += '\n'; });
+    start_run(tiny({"data.tokenizer=byte", "train.steps=2", "train.eval_every=0",
+                    "checkpoint.every=0", "model.num_hidden_layers=16",
+                    enough ? "checkpoint.arena_mib=100" : "checkpoint.arena_mib=1"}),
+              *files, log, {2, {}});
+    EXPECT_EQ(said.find("every rank writes its own part of checkpoints: rank 0: two snapshots of "
+                        "this machine take ") == said.npos,
+              enough)
+        << said;
+    const std::string second = "model/shard-00002-model-00001-of-00001.safetensors";
+    EXPECT_EQ(files->stat("run/checkpoints/step-000000000002/" + second).has_value(), !enough);
+  }
+}
+
 // Every read and sync of a checkpoint's file takes long; other calls go on meanwhile.
 class SlowFiles : public testing_support::ForwardingFiles {
  public:
