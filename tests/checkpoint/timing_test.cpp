@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <limits>
 #include <thread>
 
 #include "channels_test_util.h"
@@ -116,6 +118,14 @@ TEST(Timing, RefusesWhatIsNoTiming) {
             "file: 67108865 bytes; at most 67108864 are allowed");
   const std::string many = "[" + std::string(5'000'000, '[') + "]";
   EXPECT_NE(message_of(ErrorKind::kCorrupt, [&] { parse_timing(many, "file"); }), "");
+}
+
+TEST(Timing, ANegativeZeroIsZero) {
+  const std::string text =
+      R"({"format":"ashlar-timing","v":1,"step":0,"num_writers":1,"writers":[{"rank":0,"host":"",)"
+      R"("phases":{"copy":[-0.0,1,0,0]},"files":[-0.0]}]})";
+  const std::string again = build_timing(parse_timing(text, "file"));
+  EXPECT_EQ(again.find("-0"), again.npos) << again;
 }
 
 TEST(Timing, EveryCutAndEveryFlipIsReadOrRefused) {
@@ -272,6 +282,8 @@ TEST(OutlierRule, SaysWhoAndHowSlow) {
             "rank 3 on n07 is slow: writing took 2.10 s, median 0.42 s");
   EXPECT_EQ(to_text(Outlier{0, "", Phase::kVerify, 9, 1}),
             "rank 0 is slow: reading back took 9.00 s, median 1.00 s");
+  EXPECT_EQ(to_text(Outlier{1, "", Phase::kSync, 0.0312, 0.0004}),
+            "rank 1 is slow: syncing took 0.031 s, median 0.000 s");
 }
 
 TEST(PhaseSummaries, AreOfAllRanks) {
