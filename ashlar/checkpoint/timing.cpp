@@ -16,9 +16,9 @@ constexpr int64_t kMaxTimingValues = 4'000'000;
 constexpr int kMaxWriters = 1 << 24;
 constexpr double kMaxSeconds = 1e9;
 
-// To the microsecond, in as few digits as say that.
+// To the microsecond, in as few digits as say that; never -0.
 double rounded(double seconds) {
-  return std::round(seconds * 1e6) / 1e6;
+  return std::round(seconds * 1e6) / 1e6 + 0.0;
 }
 
 // As a JSON string of ASCII.
@@ -204,9 +204,11 @@ std::vector<Outlier> find_outliers(std::span<const RankTimes> ranks) {
 }
 
 std::string to_text(const Outlier& outlier) {
-  return fmt::format("{} is slow: {} took {:.2f} s, median {:.2f} s",
-                     place_of(outlier.rank, outlier.host), name_of(outlier.phase), outlier.seconds,
-                     outlier.median_s);
+  const auto shown = [](double seconds) {
+    return fmt::format("{:.{}f} s", seconds, seconds < 0.1 ? 3 : 2);
+  };
+  return fmt::format("{} is slow: {} took {}, median {}", place_of(outlier.rank, outlier.host),
+                     name_of(outlier.phase), shown(outlier.seconds), shown(outlier.median_s));
 }
 
 std::optional<PhaseSummary> summarize(std::span<const RankTimes> ranks, Phase phase) {
