@@ -264,6 +264,7 @@ TEST(TcpLinks, ANewConnectionTakesThePlaceOfTheOld) {
     ASSERT_TRUE(ranks.heard[0]->wait([&] { return ranks.heard[0]->links[1] == 2; }));
   }
   ASSERT_TRUE(ranks.heard[0]->wait([&] { return ranks.heard[0]->links[1] >= 3; }));
+  ASSERT_TRUE(ranks.heard[1]->wait([&] { return ranks.heard[1]->links[0] >= 2; }));
   ranks.send(1, 0, 9, 10);
   EXPECT_TRUE(ranks.heard[0]->wait([&] { return !ranks.heard[0]->messages[1].empty(); }));
 }
