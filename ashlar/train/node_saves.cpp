@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -33,7 +34,9 @@ std::string machine() {
   gethostname(host.data(), host.size() - 1);
   std::array<char, 64> processes{};
   if (readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1) < 0) return "";
-  return fmt::format("{} {}", host.data(), processes.data());
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return fmt::format("{} {} {}", host.data(), boot, processes.data());
 }
 
 Writers every_rank(const comm::Group& ranks) {
