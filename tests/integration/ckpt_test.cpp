@@ -252,7 +252,7 @@ TEST(Layouts, OfProcessesShowWhereTheTimeOfASaveWent) {
   const Result result = run(scratch,
                             run_args("run", 1,
                                      {"train.eval_every=0", "train.steps=30", "checkpoint.every=10",
-                                      "checkpoint.keep=1"}),
+                                      "checkpoint.keep=1", "checkpoint.gather_mib=0"}),
                             {}, mpirun(2));
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(count_of(result.err, " s, slowest rank "), 3) << result.err;
