@@ -261,7 +261,7 @@ TEST(TcpLinks, ANewConnectionTakesThePlaceOfTheOld) {
     Stranger twin(ranks.all[0].port);  // knows the epoch: as rank 1 after its machine's network
     ASSERT_TRUE(twin.connected);       // came back
     twin.say(encode_frame(kEpoch, 0xffff, 1, {}));
-    ASSERT_TRUE(ranks.heard[0]->wait([&] { return ranks.heard[0]->links[1] == 2; }));
+    ASSERT_TRUE(ranks.heard[0]->wait([&] { return ranks.heard[0]->links[1] >= 2; }));
   }
   ASSERT_TRUE(ranks.heard[0]->wait([&] { return ranks.heard[0]->links[1] >= 3; }));
   ASSERT_TRUE(ranks.heard[1]->wait([&] { return ranks.heard[1]->links[0] >= 2; }));
