@@ -193,12 +193,12 @@ class Rank {
     if (!leads()) savers_->barrier("leader is first").wait();
     checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, below("root"), options, log_);
     if (leads()) savers_->barrier("leader is first").wait();
+    to_write_ = state_->pieces(true);
     checkpoints_->prepare(request(0));
     settle();
   }
 
-  checkpoint::SaveRequest request(int64_t step) {
-    to_write_ = state_->pieces(true);
+  checkpoint::SaveRequest request(int64_t step) const {
     checkpoint::SaveRequest request;
     request.step = step;
     request.attempt[0] = uint8_t(step);
@@ -293,7 +293,7 @@ class Rank {
   Log log_;
   std::unique_ptr<CheckpointState> state_, other_;
   std::unique_ptr<Loop> loop_;
-  std::vector<Piece> to_write_;
+  std::vector<Piece> to_write_;  // made once, as a run does
   std::unique_ptr<checkpoint::SaveChannel> channel_;
   std::unique_ptr<checkpoint::Checkpointer> checkpoints_;
 };

@@ -29,15 +29,12 @@ constexpr int64_t kReserveBytes = int64_t(16) << 20;
 constexpr size_t kMaxJobs = 2;       // as many snapshots as the arena is made for
 constexpr int64_t kMemoryShare = 4;  // of memory: a quarter, for the arenas of all local writers
 
-// A snapshot is the chunks of all files; an empty file passes through one too.
+// A snapshot is the chunks of all files.
 int64_t arena_chunks(const SavePlan& plan, const CheckpointOptions& options) {
-  int64_t snapshot = 0;
-  for (const FilePlan& file : plan.files)
-    snapshot += std::max<int64_t>(1, num_chunks(file.file.size_bytes));
   const int64_t most = options.arena_bytes > 0
                            ? options.arena_bytes
                            : memory_limit_bytes() / kMemoryShare / options.local_writers;
-  return std::clamp<int64_t>(2 * snapshot, 2, std::max<int64_t>(2, most / kChunkBytes));
+  return std::clamp<int64_t>(2 * plan.chunks, 2, std::max<int64_t>(2, most / kChunkBytes));
 }
 
 // Creates the root first: the lease lies in it.

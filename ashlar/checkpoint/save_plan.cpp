@@ -1,10 +1,11 @@
-// How it works.  A plan is made inside save(), before anything is written:
+// How it works.  A plan is begun inside save(), before anything is written:
 //
 //   pieces of a component --> files with boxes of them (stored_files.h), kept for later saves
 //   each extra file       --> one file, its bytes in head, and one blob in the index
 //
-// What is copied here (loader tensors, extra files) goes into head; what the threads copy later
-// stays a pointer in sources.  The index lacks the files, since their checksums come with the
+// What is copied there (loader tensors, extra files) goes into head.  Of model and optimizer only
+// the addresses are kept: fill_in(), on the thread that copies, gives them files, whose headers
+// grow with the number of tensors, and sources, which point to what is copied later.  The index lacks the files, since their checksums come with the
 // chunks.  When the last chunk is written StepWriter goes on: join_files(); the leader of several
 // writers merges their parts and calls check_cover(), which for one writer happens here; then
 // complete(), after which the index is one that parse_index takes.
@@ -51,20 +52,33 @@ void copy_from(const FilePlan::Source& source, int64_t offset, std::span<std::by
   }
 }
 
-void add_file(SavePlan& plan, FilePlan file) {
+void add_file(std::vector<FilePlan>& files, FilePlan file) {
   file.file.chunk_crcs.assign(size_t(num_chunks(file.file.size_bytes)), 0);
-  plan.bytes += file.file.size_bytes;
-  plan.files.push_back(std::move(file));
+  files.push_back(std::move(file));
 }
 
-void add_stored(SavePlan& plan, const StoredFiles& stored, std::span<const Piece> pieces) {
-  const auto first = uint32_t(plan.files.size());
-  for (const StoredFile& file : stored.files)
-    add_file(plan, stamped(file, pieces, plan.step, plan.attempt));
-  for (IndexTensor tensor : stored.tensors) {
-    for (IndexBox& box : tensor.boxes) box.file += first;
-    plan.index.tensors.push_back(std::move(tensor));
+std::vector<const std::byte*> memory_of(std::span<const Piece> pieces) {
+  std::vector<const std::byte*> memory;
+  memory.reserve(pieces.size());
+  for (const Piece& piece : pieces) memory.push_back(piece.data.data);
+  return memory;
+}
+
+// Adds files and boxes; `first` is the number that the first file will have in the step.
+void add_stored(const SavePlan& plan, const SavePlan::Pending& pending, size_t first,
+                std::vector<FilePlan>& files, std::vector<IndexTensor>& tensors) {
+  for (const StoredFile& file : pending.stored->files)
+    add_file(files, stamped(file, pending.memory, plan.step, plan.attempt));
+  for (const IndexTensor& tensor : pending.stored->tensors) {
+    tensors.push_back(tensor);
+    for (IndexBox& box : tensors.back().boxes) box.file += uint32_t(first);
   }
+}
+
+size_t num_pending(const SavePlan& plan) {
+  size_t files = 0;
+  for (const SavePlan::Pending& pending : plan.pending) files += pending.stored->files.size();
+  return files;
 }
 
 // The file of a blob that will be number `place` in the index.
@@ -81,24 +95,32 @@ IndexFile add_blob(SavePlan& plan, const Blob& blob, size_t place) {
 }
 
 void add_blobs(SavePlan& plan, std::span<const Blob> blobs) {
+  const size_t before = num_pending(plan);
   std::set<std::string_view> names{kTimingFile};  // the leader adds that one
   for (const Blob& blob : blobs) {
     ASHLAR_ASSERT(is_plain_name(blob.name));
     ASHLAR_REQUIRE(names.insert(blob.name).second, kConfig,
                    "two extra files of step {} are named '{}'", plan.step, blob.name);
     FilePlan file;
-    file.file = add_blob(plan, blob, plan.files.size());
+    file.file = add_blob(plan, blob, before + plan.files.size());
     file.head = blob.bytes;
-    add_file(plan, std::move(file));
+    add_file(plan.files, std::move(file));
   }
 }
 
-// The bytes of all writers' files, without the headers of the other writers, which are small.
-void expect_bytes(SavePlan& plan) {
-  for (const LogicalTensor& tensor : plan.whole)
+// The bytes of this writer's files, and of all writers' without the headers of the others, which
+// are small.
+void count(SavePlan& plan) {
+  const auto add = [&](const IndexFile& file) {
+    plan.bytes += file.size_bytes;
+    plan.chunks += std::max<int64_t>(1, num_chunks(file.size_bytes));
+  };
+  for (const FilePlan& file : plan.files) add(file.file);  // loader, extra
+  plan.bytes_to_expect = plan.bytes;
+  for (const SavePlan::Pending& pending : plan.pending)
+    for (const StoredFile& file : pending.stored->files) add(file.plan.file);
+  for (const LogicalTensor& tensor : *plan.whole)
     plan.bytes_to_expect += tensor.global_shape.numel() * size_of(tensor.dtype);
-  for (const FilePlan& file : plan.files)
-    if (file.sources.empty()) plan.bytes_to_expect += file.file.size_bytes;  // loader, extra
   plan.bytes_to_expect = std::max(plan.bytes_to_expect, plan.bytes);
 }
 
@@ -149,6 +171,19 @@ class Fingerprint {
  private:
   std::string bytes_;
 };
+
+// Whether two requests have the same fingerprint, told without making one.
+bool same(const LogicalTensor& a, const LogicalTensor& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.role == b.role &&
+         a.global_shape == b.global_shape;
+}
+bool same(const Piece& a, const Piece& b) {
+  return same(a.logical, b.logical) && a.box == b.box && a.strides == b.strides;
+}
+template <typename A, typename B>
+bool same_all(const A& a, const B& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return same(x, y); });
+}
 
 using TensorNumbers = std::unordered_map<std::string, size_t>;  // name -> place in Index::tensors
 
@@ -201,12 +236,12 @@ void sweep(const SavePlan& plan) {
 
 // The tensors of model and optimizer must be plan.whole, no more and no less.
 void check_whole(const SavePlan& plan) {
-  if (plan.whole.empty()) return;
+  if (plan.whole->empty()) return;
   std::map<std::string_view, const LogicalTensor*> found;
   for (const IndexTensor& tensor : plan.index.tensors) {
     if (is_model_or_optim(plan, tensor)) found[tensor.logical.name] = &tensor.logical;
   }
-  for (const LogicalTensor& wanted : plan.whole) {
+  for (const LogicalTensor& wanted : *plan.whole) {
     const auto place = found.find(wanted.name);
     ASHLAR_REQUIRE(place != found.end(), kCorrupt,
                    "step {} is not saved: tensor '{}' {}: no writer has it", plan.step, wanted.name,
@@ -225,12 +260,20 @@ void check_whole(const SavePlan& plan) {
 
 }  // namespace
 
-struct SavePlanner::Files {
-  StoredFiles model, optim, loader;
+struct SavePlanner::Known {
+  struct Component {
+    std::vector<Piece> pieces;  // what they are; their memory is of the first save
+    std::shared_ptr<const StoredFiles> stored;
+  };
+  Component model, optim, loader;
+  Id hash{};
 };
 
 SavePlanner::SavePlanner(std::string run_id, int writer, int num_writers)
-    : run_id_(std::move(run_id)), writer_(writer), num_writers_(num_writers) {
+    : run_id_(std::move(run_id)),
+      writer_(writer),
+      num_writers_(num_writers),
+      whole_(std::make_shared<const std::vector<LogicalTensor>>()) {
   ASHLAR_ASSERT(1 <= writer && writer <= num_writers);
 }
 SavePlanner::~SavePlanner() = default;
@@ -244,50 +287,75 @@ Id SavePlanner::hash_of(const SaveRequest& request) const {
   return fingerprint.hash();
 }
 
+void SavePlanner::make(const SaveRequest& request) {
+  const auto planned = [&](Component component, std::span<const Piece> pieces) {
+    return Known::Component{
+        {pieces.begin(), pieces.end()},
+        std::make_shared<const StoredFiles>(plan_files(component, pieces, run_id_, writer_))};
+  };
+  known_ = std::make_unique<Known>(
+      Known{planned(Component::kModel, request.model), planned(Component::kOptim, request.optim),
+            planned(Component::kLoader, request.loader), hash_of(request)});
+  ++num_made_;
+}
+
 SavePlan SavePlanner::plan(const SaveRequest& request, const Id& attempt) {
   ASHLAR_ASSERT(writer_ == 1 || (request.loader.empty() && request.extra.empty() &&
                                  request.sections.empty() && request.aliases.empty()));
+  const bool known = known_ && same_all(known_->model.pieces, request.model) &&
+                     same_all(known_->optim.pieces, request.optim) &&
+                     same_all(known_->loader.pieces, request.loader);
+  if (!known) make(request);
+  if (!same_all(*whole_, request.whole))
+    whole_ = std::make_shared<const std::vector<LogicalTensor>>(request.whole.begin(),
+                                                                request.whole.end());
   SavePlan plan;
   plan.step = request.step;
   plan.writer = writer_;
   plan.num_writers = num_writers_;
   plan.attempt = plan.index.attempt = attempt;
   plan.run_id = run_id_;
-  plan.whole.assign(request.whole.begin(), request.whole.end());
-  plan.hash = hash_of(request);
-  const bool known = files_ && plan.hash == hash_;
-  if (!known) {
-    files_ = std::make_unique<Files>(
-        Files{plan_files(Component::kModel, request.model, run_id_, writer_),
-              plan_files(Component::kOptim, request.optim, run_id_, writer_),
-              plan_files(Component::kLoader, request.loader, run_id_, writer_)});
-    hash_ = plan.hash;
-    ++num_made_;
-  }
-  add_stored(plan, files_->model, request.model);
-  add_stored(plan, files_->optim, request.optim);
-  add_stored(plan, files_->loader, request.loader);
+  plan.hash = known_->hash;
+  plan.whole = whole_;
+  plan.pending = {{known_->model.stored, memory_of(request.model)},
+                  {known_->optim.stored, memory_of(request.optim)}};
+  add_stored(plan, {known_->loader.stored, memory_of(request.loader)}, num_pending(plan),
+             plan.files, plan.index.tensors);
   add_blobs(plan, request.extra);
   // The boxes of several writers are complete only when the leader has joined their parts.
   if (num_writers_ == 1 && !known) check_first_cover(plan);
   start_manifest(plan, request);
-  expect_bytes(plan);
+  count(plan);
   return plan;
 }
 
 // What does not cover its tensors is not kept.
-void SavePlanner::check_first_cover(const SavePlan& plan) {
+void SavePlanner::check_first_cover(SavePlan plan) {
   try {
+    fill_in(plan);
     check_cover(plan);
   } catch (const Error&) {
-    files_.reset();
+    known_.reset();
     throw;
   }
 }
 
+void fill_in(SavePlan& plan) {
+  std::vector<FilePlan> files;
+  std::vector<IndexTensor> tensors;
+  for (const SavePlan::Pending& pending : std::exchange(plan.pending, {}))
+    add_stored(plan, pending, files.size(), files, tensors);
+  std::ranges::move(plan.files, std::back_inserter(files));
+  std::ranges::move(plan.index.tensors, std::back_inserter(tensors));
+  plan.files = std::move(files);
+  plan.index.tensors = std::move(tensors);
+}
+
 SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt,
                         int writer, int num_writers) {
-  return SavePlanner(run_id, writer, num_writers).plan(request, attempt);
+  SavePlan plan = SavePlanner(run_id, writer, num_writers).plan(request, attempt);
+  fill_in(plan);
+  return plan;
 }
 
 void join_files(SavePlan& plan) {
@@ -314,9 +382,9 @@ void check_cover(const SavePlan& plan) {
 
 void check_cover(const SavePlan& plan, const CoverHash& told) {
   CoverHash expected;
-  for (const LogicalTensor& logical : plan.whole) expected += whole_hash(plan, logical);
+  for (const LogicalTensor& logical : *plan.whole) expected += whole_hash(plan, logical);
   for (const IndexTensor& tensor : plan.index.tensors)
-    if (plan.whole.empty() || !is_model_or_optim(plan, tensor))
+    if (plan.whole->empty() || !is_model_or_optim(plan, tensor))
       expected += whole_hash(plan, tensor.logical);
   if (told == expected) return;
   sweep(plan);

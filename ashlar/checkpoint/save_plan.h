@@ -63,6 +63,8 @@ struct FilePlan {
   std::vector<Source> sources;  // follow the head in this order
 };
 
+struct StoredFiles;  // stored_files.h
+
 struct SavePlan {
   int64_t step = 0;
   int writer = 1, num_writers = 1;  // from 1, as in names of files
@@ -75,12 +77,21 @@ struct SavePlan {
   std::vector<FilePlan> files;
   Index index;  // without files: join_files() adds them when their checksums are known
   Manifest manifest;
-  std::vector<LogicalTensor> whole;        // as the request has it
+  std::shared_ptr<const std::vector<LogicalTensor>> whole;  // as the request has it
   int64_t bytes = 0, bytes_to_expect = 0;  // of this writer's files; of all writers', if it is told
+  int64_t chunks = 0;  // of this writer's files; an empty file passes through memory as one
+
+  // What fill_in() has yet to turn into files: those of a component as they are in every save, and
+  // the memory of its pieces in this one.
+  struct Pending {
+    std::shared_ptr<const StoredFiles> stored;
+    std::vector<const std::byte*> memory;
+  };
+  std::vector<Pending> pending;  // in the order of files; before those that are already there
 };
 
 // Plans the saves of one writer.  Files, boxes and headers are planned once and serve as long as
-// the requests' hash stays the same; a plan then takes the new pieces' memory, step and ids.
+// the pieces stay the same; a plan then takes the new pieces' memory, step and ids.
 // Tensors on meta make plans that only tell sizes.
 // Errors  kCorrupt if the boxes of a single writer do not tile a tensor (names tensor and element),
 //         kConfig if two extra files share a name.
@@ -89,21 +100,28 @@ class SavePlanner {
   // writer: of num_writers, counted from 1.
   SavePlanner(std::string run_id, int writer, int num_writers);
   ~SavePlanner();
+  // Copies of the request what may change when this returns, compares its pieces with those that
+  // are known, and leaves the rest, which takes longer, to fill_in().
   SavePlan plan(const SaveRequest& request, const Id& attempt);
   int64_t num_made() const { return num_made_; }  // how often files were planned
 
  private:
-  struct Files;
+  struct Known;
   Id hash_of(const SaveRequest& request) const;
-  void check_first_cover(const SavePlan& plan);
+  void make(const SaveRequest& request);
+  void check_first_cover(SavePlan plan);
   std::string run_id_;
   int writer_, num_writers_;
-  std::unique_ptr<Files> files_;  // of hash_
-  Id hash_{};
+  std::unique_ptr<Known> known_;  // what the last plan was made from
+  std::shared_ptr<const std::vector<LogicalTensor>> whole_;
   int64_t num_made_ = 0;
 };
 
-// One plan.
+// Gives the plan its files of model and optimizer: stamped headers, boxes in the index, sources.
+// Needs nothing of the request but the pieces' memory.  To be called once, before files are used.
+void fill_in(SavePlan& plan);
+
+// One plan, filled in.
 SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt,
                         int writer, int num_writers);
 

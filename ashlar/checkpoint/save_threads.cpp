@@ -1,8 +1,9 @@
 // How it works.  The threads that copy and write behind a Checkpointer:
 //
 //   save()    to_copy_      copier_                    filled_      writer_
-//   a Job --> [job job] --> for each chunk: acquire -> [chunk ..] -> begin() at a job's first one;
-//                           memory, fill it                          hash, write, release each;
+//   a Job --> [job job] --> fill_in() its plan;        [chunk ..] -> begin() at a job's first one;
+//                           for each chunk: acquire ->               hash, write, release each;
+//                           memory, fill it
 //                                                                    after the last: await_parts(),
 //                                                                    commit(), finish()
 //
@@ -87,6 +88,9 @@ void Checkpointer::await_data(Job& job) {
 }
 
 void Checkpointer::copy(const std::shared_ptr<Job>& job) {
+  const Clock::time_point start = Clock::now();
+  fill_in(job->plan);
+  job->times.add(Phase::kPlan, start);
   await_data(*job);
   const size_t num_files = job->no_data ? 0 : job->plan.files.size();
   if (num_files == 0) {  // nothing to write: an element without memory ends the job

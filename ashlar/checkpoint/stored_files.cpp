@@ -196,7 +196,7 @@ StoredFiles plan_files(Component component, std::span<const Piece> pieces,
   return stored;
 }
 
-FilePlan stamped(const StoredFile& stored, std::span<const Piece> pieces, int64_t step,
+FilePlan stamped(const StoredFile& stored, std::span<const std::byte* const> memory, int64_t step,
                  const Id& attempt) {
   FilePlan file = stored.plan;
   file.file.uuid = random_id();
@@ -204,8 +204,7 @@ FilePlan stamped(const StoredFile& stored, std::span<const Piece> pieces, int64_
   set_metadata(file.head, "ashlar.attempt", to_text(attempt));
   set_metadata(file.head, "ashlar.file_uuid", to_text(file.file.uuid));
   file.file.header_crc = crc32c(file.head);
-  for (size_t i = 0; i < file.sources.size(); ++i)
-    file.sources[i].data = pieces[stored.pieces[i]].data.data;
+  for (size_t i = 0; i < file.sources.size(); ++i) file.sources[i].data = memory[stored.pieces[i]];
   if (file.file.component != Component::kLoader) return file;
   for (const FilePlan::Source& source : std::exchange(file.sources, {}))
     file.head.append(reinterpret_cast<const char*>(source.data), size_t(source.bytes));

@@ -25,9 +25,9 @@ struct StoredFiles {
 StoredFiles plan_files(Component component, std::span<const Piece> pieces,
                        const std::string& run_id, int writer);
 
-// The file as it is written in a step: with a new id, and sources that are these pieces' memory,
-// which of a loader's tensors is copied at once.
-FilePlan stamped(const StoredFile& file, std::span<const Piece> pieces, int64_t step,
+// The file as it is written in a step: with a new id, and sources that are the memory of the
+// pieces, which of a loader's tensors is copied at once.
+FilePlan stamped(const StoredFile& file, std::span<const std::byte* const> memory, int64_t step,
                  const Id& attempt);
 
 }  // namespace ashlar::checkpoint

@@ -32,7 +32,11 @@ TEST(SavePlanner, ReusesFilesAndTakesMemoryStepAndIdsOfTheRequest) {
   for (const int i : {0, 1}) {
     const int64_t step = i == 0 ? 7 : kMaxStep;
     runs[i].fill(step);
-    const SavePlan plan = planner.plan(runs[i].request(step), id_of(uint8_t(i)));
+    SavePlan plan = planner.plan(runs[i].request(step), id_of(uint8_t(i)));
+    fill_in(plan);
+    int64_t total = 0;
+    for (const FilePlan& file : plan.files) total += file.file.size_bytes;
+    EXPECT_EQ(plan.bytes, total);  // plan() tells it before there are files
     const FilePlan& model = plan.files[0];
     SafetensorsValidator validator;
     const std::string bytes = bytes_of(model);
