@@ -33,18 +33,18 @@ ChunkReader::~ChunkReader() {
 }
 
 void ChunkReader::plan(const Lots& lots) {
-  for (const std::vector<ChunkRange>& ranges : lots) {
+  for (const std::vector<Part>& parts : lots) {
     const size_t lot = lot_bytes_.size();
     int64_t offset = 0;
     size_t count = 0;
-    for (const ChunkRange& range : ranges)
-      for (int64_t chunk = range.begin; chunk < range.end; ++chunk, ++count) {
+    for (const Part& part : parts)
+      for (int64_t chunk = part.chunks.begin; chunk < part.chunks.end; ++chunk, ++count) {
         const size_t file = chunks_.file(chunk);
         if (files_.empty() || files_.back()->index != file)
           files_.push_back(std::make_unique<Shared>(file));
         ++files_.back()->tasks_left;
-        tasks_.push_back({chunk, lot, files_.size() - 1, offset, chunks_.bytes(chunk)});
-        offset += padded(tasks_.back().bytes);
+        tasks_.push_back({chunk, lot, files_.size() - 1, offset, chunks_.bytes(chunk), part.kept});
+        if (part.kept) offset += padded(tasks_.back().bytes);
       }
     lot_bytes_.push_back(offset);
     tasks_left_.push_back(count);
@@ -87,6 +87,7 @@ int64_t ChunkReader::bytes_read() const {
 }
 
 void ChunkReader::work() {
+  const auto block = std::make_unique_for_overwrite<std::byte[]>(StepReader::kBlockBytes);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] {
@@ -97,20 +98,18 @@ void ChunkReader::work() {
     const Task& task = tasks_[next_task_++];
     const bool wanted = task.chunk < first_failure_;
     lock.unlock();
-    if (wanted) run(task);
+    if (wanted) run(task, {block.get(), StepReader::kBlockBytes});
     lock.lock();
     if (--tasks_left_[task.lot] == 0) changed_.notify_all();
   }
 }
 
-void ChunkReader::run(const Task& task) {
-  const std::span<std::byte> out =
-      buffer(task.lot).subspan(size_t(task.offset), size_t(task.bytes));
+void ChunkReader::run(const Task& task, std::span<std::byte> block) {
   Shared& shared = *files_[task.file];
   try {
     const auto failure = failure_of(task.chunk, [&] {
-      read(task, shared, out);
-      taken_(task.chunk, out);
+      read(task, shared,
+           task.kept ? buffer(task.lot).subspan(size_t(task.offset), size_t(task.bytes)) : block);
     });
     if (failure) fail(*failure);
   } catch (...) {
@@ -122,7 +121,7 @@ void ChunkReader::run(const Task& task) {
   if (--shared.tasks_left == 0) shared.file.reset();
 }
 
-void ChunkReader::read(const Task& task, Shared& shared, std::span<std::byte> out) {
+void ChunkReader::read(const Task& task, Shared& shared, std::span<std::byte> memory) {
   const int64_t chunk = task.chunk - chunks_.first(shared.index);
   std::shared_ptr<File> file;
   const auto open = [&](bool again) {
@@ -131,7 +130,10 @@ void ChunkReader::read(const Task& task, Shared& shared, std::span<std::byte> ou
     file = shared.file;
   };
   open(false);
-  while (!reader_.read_chunk(*file, shared.index, chunk, out)) open(true);
+  const auto take = [&](int64_t at, std::span<const std::byte> bytes) {
+    taken_(task.chunk, at, bytes);
+  };
+  while (!reader_.read_chunk(*file, shared.index, chunk, memory, take)) open(true);
   const std::lock_guard lock(mutex_);
   bytes_read_ += task.bytes;
 }

@@ -1,7 +1,7 @@
 // Reads chunks of a step ahead of whoever takes them: several at a time, in the order given, each
-// checked against its CRC, into a ring of buffers.
+// checked against its CRC; those that are to be kept into a ring of buffers.
 //
-// Memory   num_buffers times the largest lot.
+// Memory   num_buffers times what the largest lot keeps, and a block for each read in flight.
 // Errors   kept by place, the number of the chunk, until they are asked for.  A chunk behind the
 //          first failure is not read any more, unless damage is only to be listed (kAll); chunks
 //          before it are, so that the first failure is the same in every run.
@@ -30,28 +30,37 @@ struct ChunkReaderOptions {
 
 class ChunkReader {
  public:
-  using Lots = std::vector<std::vector<ChunkRange>>;
-  using Taken = std::function<void(int64_t chunk, std::span<const std::byte> bytes)>;
-  // taken: a chunk was read and is right; it has its bytes during the call.
+  struct Part {
+    ChunkRange chunks;
+    bool kept = false;  // for whoever takes the lot
+  };
+  using Lots = std::vector<std::vector<Part>>;
+  using Taken = std::function<void(int64_t chunk, int64_t at, std::span<const std::byte> bytes)>;
+  // taken: of a chunk the bytes from `at` on were read, which are there during the call.  Whether
+  // they are right shows only at the end of the chunk: failures() tells.
   ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, const Lots& lots,
               const ChunkReaderOptions& options, Taken taken);
   ~ChunkReader();  // ends the reads
   ChunkReader(const ChunkReader&) = delete;
 
-  // The chunks of the next lot, each padded, once all of them were read and taken, or failed; where
-  // one failed its bytes are anything.
+  // The kept chunks of the next lot, each padded, once all its chunks were read and taken, or
+  // failed; where one failed its bytes are anything.
   std::span<std::byte> next();
   void release();  // the lot that next() gave
 
   std::vector<Failure> failures() const;  // by place
   int64_t bytes_read() const;             // of chunks that are right
-  int64_t buffer_bytes() const { return int64_t(buffers_.size()) * buffer_size_; }
+  int64_t buffer_bytes() const {
+    return int64_t(buffers_.size()) * buffer_size_ +
+           int64_t(threads_.size()) * StepReader::kBlockBytes;
+  }
 
  private:
   struct Task {
     int64_t chunk;  // number
     size_t lot, file;
-    int64_t offset, bytes;  // in the lot
+    int64_t offset, bytes;  // in the buffer of the lot, which has it if it is kept
+    bool kept;
   };
   // A file that tasks share: open from the first of them to the last.
   struct Shared {
@@ -63,8 +72,8 @@ class ChunkReader {
   };
   void plan(const Lots& lots);
   void work();
-  void run(const Task& task);
-  void read(const Task& task, Shared& shared, std::span<std::byte> out);
+  void run(const Task& task, std::span<std::byte> block);
+  void read(const Task& task, Shared& shared, std::span<std::byte> memory);
   void fail(Failure failure);
   std::span<std::byte> buffer(size_t lot) const;
 

@@ -6,7 +6,7 @@
 //   Needs               which chunks have bytes of which transfers: what this rank wants
 //   make_load_plan      who reads which chunks, and the rounds (load_plan.h); from the wants of all
 //   ChunkReader         this rank's share of the chunks, read ahead on threads of its own, which
-//                       also copy what this rank wants of them
+//                       also copy what this rank wants of them, block by block
 //   Rounds              lot by lot to the ranks that want it; while a round is under way, what the
 //                       one before brought is copied
 //
@@ -38,14 +38,14 @@ class Transfer {
         to_(destination.data),
         runs_(part, stored.box, destination.box) {}
 
-  // Takes what the chunk at `offset` of the file has; any chunks, in any order.
-  void copy(std::span<const std::byte> chunk, int64_t offset) const {
-    const int64_t end = offset + int64_t(chunk.size());
+  // Takes what the bytes from `offset` of the file on have of it; any bytes, in any order.
+  void copy(std::span<const std::byte> bytes, int64_t offset) const {
+    const int64_t end = offset + int64_t(bytes.size());
     Runs runs = runs_;
     for (runs.seek(element_at(offset)); !runs.done() && begin_of(runs) < end; runs.next()) {
       const int64_t first = std::max(begin_of(runs), offset);
       const int64_t last = std::min(begin_of(runs) + run_bytes(), end);
-      copy_run(chunk.data() + (first - offset), last - first,
+      copy_run(bytes.data() + (first - offset), last - first,
                runs.to() + (first - begin_of(runs)) / size_of(from_));
     }
   }
@@ -61,7 +61,7 @@ class Transfer {
   }
 
  private:
-  // Of the stored box.  Offsets in it and chunks end on whole elements.
+  // Of the stored box.  Offsets in it, chunks and their blocks end on whole elements.
   int64_t element_at(int64_t file_offset) const {
     return std::max<int64_t>(0, file_offset - begin_) / size_of(from_);
   }
@@ -109,9 +109,9 @@ class Needs {
     return ranges;
   }
 
-  // From any thread, each chunk once.
-  void copy(int64_t chunk, std::span<const std::byte> bytes) const {
-    const int64_t offset = (chunk - chunks_.first(chunks_.file(chunk))) * kChunkBytes;
+  // Bytes of a chunk from `at` on.  From any thread, each byte once.
+  void copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const {
+    const int64_t offset = (chunk - chunks_.first(chunks_.file(chunk))) * kChunkBytes + at;
     for (auto use = std::lower_bound(uses_.begin(), uses_.end(), std::pair(chunk, uint32_t(0)));
          use != uses_.end() && use->first == chunk; ++use)
       transfers_[use->second].copy(bytes, offset);
@@ -147,7 +147,8 @@ ChunkReader::Lots lots_of(const LoadPlan& plan, int rank) {
   for (const Lot& lot : plan.lots) {
     if (lot.reader != rank) continue;
     lots.emplace_back();
-    for (const Lot::Part& part : lot.parts) lots.back().push_back(part.chunks);
+    for (const Lot::Part& part : lot.parts)
+      lots.back().push_back({part.chunks, !part.receivers.empty()});
   }
   return lots;
 }
@@ -193,7 +194,7 @@ class Rounds {
       for (const Lot::Part& part : lot.parts) {
         const std::vector<int>& to = part.receivers;
         const auto self = std::find(to.begin(), to.end(), ranks_.rank());
-        if (lot.reader == ranks_.rank()) {
+        if (lot.reader == ranks_.rank() && !to.empty()) {
           const auto bytes = own.subspan(in_lot, size_t(part.bytes));
           for (size_t i = 0; i < to.size(); ++i) add(send, to[i], slice(bytes, i, to.size()));
         } else if (self != to.end()) {
@@ -208,7 +209,7 @@ class Rounds {
           }
           at += size_t(part.bytes);
         }
-        in_lot += size_t(part.bytes);
+        if (!to.empty()) in_lot += size_t(part.bytes);  // else it was not kept
       }
     }
     for (const Messages* list : {&send, &pass_on})
@@ -252,7 +253,7 @@ class Rounds {
       auto at = int64_t(begin);
       for (int64_t chunk = part->chunks.begin; chunk < part->chunks.end; ++chunk) {
         const int64_t bytes = chunks_.bytes(chunk);
-        needs_.copy(chunk, std::span(arrived_).subspan(size_t(at), size_t(bytes)));
+        needs_.copy(chunk, 0, std::span(arrived_).subspan(size_t(at), size_t(bytes)));
         at += padded(bytes);
       }
     }
@@ -288,10 +289,11 @@ LoadReport StepReader::load(std::span<const Piece> destinations, const LoadOptio
   Rounds rounds(chunks, plan, ranks, needs);
   std::optional<Failure> failure;
   {
-    ChunkReader source(
-        *this, chunks, lots_of(plan, ranks.rank()),
-        {options.reads_in_flight, ranks.size() == 1 ? kLotsAlone : kLotsAmongRanks},
-        [&](int64_t chunk, std::span<const std::byte> bytes) { needs.copy(chunk, bytes); });
+    ChunkReader source(*this, chunks, lots_of(plan, ranks.rank()),
+                       {options.reads_in_flight, ranks.size() == 1 ? kLotsAlone : kLotsAmongRanks},
+                       [&](int64_t chunk, int64_t at, std::span<const std::byte> bytes) {
+                         needs.copy(chunk, at, bytes);
+                       });
     rounds.run(source);
     if (const auto failures = source.failures(); !failures.empty()) failure = failures.front();
     report.bytes_read = source.bytes_read();

@@ -129,22 +129,31 @@ std::unique_ptr<File> StepReader::open(size_t file_index) const {
 }
 
 bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk,
-                            std::span<std::byte> out) const {
+                            std::span<std::byte> memory, TakeBlock take) const {
   const IndexFile& entry = index_.files[file_index];
   const int64_t begin = chunk * kChunkBytes;
-  ASHLAR_ASSERT(int64_t(out.size()) == std::min(kChunkBytes, entry.size_bytes - begin));
-  try {
-    file.read_at(out, begin);
-  } catch (const Error& error) {
-    if (!is_stale(error) || !patience_->wait()) throw;
-    return false;
+  const int64_t size = std::min(kChunkBytes, entry.size_bytes - begin);
+  const bool whole = int64_t(memory.size()) >= size;
+  ASHLAR_ASSERT(whole || int64_t(memory.size()) >= kBlockBytes);
+  file.prefetch(begin, size);
+  uint32_t found = 0;
+  for (int64_t at = 0; at < size; at += kBlockBytes) {
+    const auto block =
+        memory.subspan(whole ? size_t(at) : 0, size_t(std::min(kBlockBytes, size - at)));
+    try {
+      file.read_at(block, begin + at);
+    } catch (const Error& error) {
+      if (!is_stale(error) || !patience_->wait()) throw;
+      return false;
+    }
+    found = crc32c(block, found);
+    take(at, block);
   }
-  const uint32_t found = crc32c(out), recorded = entry.chunk_crcs[size_t(chunk)];
+  const uint32_t recorded = entry.chunk_crcs[size_t(chunk)];
   ASHLAR_REQUIRE(found == recorded, kCorrupt,
                  "{}: chunk {} (bytes {} to {}): checksum is {:08x} but {:08x} was recorded; the "
                  "file is damaged",
-                 join(directory_, entry.path), chunk, begin, begin + int64_t(out.size()), found,
-                 recorded);
+                 join(directory_, entry.path), chunk, begin, begin + size, found, recorded);
   return true;
 }
 

@@ -32,6 +32,7 @@
 #include "ashlar/checkpoint/manifest.h"
 #include "ashlar/checkpoint/patience.h"
 #include "ashlar/core/files.h"
+#include "ashlar/core/function_ref.h"
 #include "ashlar/tensor/logical.h"
 
 namespace ashlar::checkpoint {
@@ -74,16 +75,22 @@ class StepReader {
 
   // Fills every destination: any boxes of the logical tensors.  All names, shapes and types are
   // checked first; unless they match (or the options allow it) nothing is written.  A destination
-  // that is allowed to be missing is left as it is.
+  // that is allowed to be missing is left as it is.  After any other error destinations may have
+  // anything, damaged bytes too.
   LoadReport load(std::span<const Piece> destinations, const LoadOptions& options = {}) const;
 
   bool has_blob(std::string_view name) const;
   std::string read_blob(std::string_view name) const;  // a file under extra/; kCorrupt if absent
 
-  // The bytes of one chunk of one file, CRC checked.  False, after a wait: the look at the file was
-  // stale; it is to be opened again.
-  bool read_chunk(const File& file, size_t file_index, int64_t chunk,
-                  std::span<std::byte> out) const;
+  // Reads one chunk of one file and checks its CRC.  It comes in blocks, so that what is done with
+  // one finds it in the processor's cache: `take` gets each with its place in the chunk, before it
+  // is known whether the chunk is right.  memory: of the chunk, which then has it all; or less, at
+  // least kBlockBytes, which every block goes through.  False, after a wait: the look at the file
+  // was stale; it is to be opened again, and take will see the chunk once more.
+  static constexpr int64_t kBlockBytes = int64_t(256) << 10;
+  using TakeBlock = function_ref<void(int64_t at, std::span<const std::byte>)>;
+  bool read_chunk(const File& file, size_t file_index, int64_t chunk, std::span<std::byte> memory,
+                  TakeBlock take) const;
   std::unique_ptr<File> open(size_t file_index) const;
   void check_size(size_t file_index) const;  // of a file that need not be opened
 

@@ -133,7 +133,7 @@ class Verifier {
     int64_t bytes = 0;
     ChunkReader::Lots lots;
     for (int64_t chunk = begin_; chunk < end_; ++chunk) {
-      lots.push_back({{chunk, chunk + 1}});
+      lots.push_back({{{chunk, chunk + 1}, false}});
       bytes += chunks_.bytes(chunk);
     }
     Progress progress(log_, "verifying " + reader_.directory(), bytes, "B");
@@ -141,11 +141,12 @@ class Verifier {
     ChunkReaderOptions options;
     options.num_buffers = size_t(options.reads_in_flight);
     options.failures = ChunkReaderOptions::Failures::kAll;
-    ChunkReader reads(reader_, chunks_, lots, options, [](int64_t, std::span<const std::byte>) {});
+    ChunkReader reads(reader_, chunks_, lots, options,
+                      [](int64_t, int64_t, std::span<const std::byte>) {});
     for (const auto& lot : lots) {
       reads.next();
       reads.release();
-      progress.advance(chunks_.bytes(lot[0].begin));
+      progress.advance(chunks_.bytes(lot[0].chunks.begin));
     }
     report_.bytes = reads.bytes_read();
     for (const Failure& failure : reads.failures()) {

@@ -36,6 +36,8 @@ class File {
   virtual ~File() = default;
   virtual int64_t size() const = 0;
   virtual void read_at(std::span<std::byte> out, int64_t offset) const = 0;  // all or kStorage
+  // These bytes are about to be read: the system may begin to fetch them.  A wish.
+  virtual void prefetch(int64_t /*offset*/, int64_t /*bytes*/) const {}
   virtual void write_at(std::span<const std::byte> bytes, int64_t offset) = 0;
   virtual void reserve(int64_t size_bytes) = 0;  // fallocate: a full disk shows here; size() stays
   virtual void truncate(int64_t size_bytes) = 0;

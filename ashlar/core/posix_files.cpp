@@ -93,6 +93,10 @@ class PosixFile : public File {
     }
   }
 
+  void prefetch(int64_t offset, int64_t bytes) const override {
+    posix_fadvise(descriptor_.get(), offset, bytes, POSIX_FADV_WILLNEED);
+  }
+
   void write_at(std::span<const std::byte> bytes, int64_t offset) override {
     ASHLAR_ASSERT(offset >= 0);
     for (size_t done = 0; done < bytes.size();) {
