@@ -1,7 +1,7 @@
 #include "ashlar/checkpoint/average.h"
 
+#include <algorithm>
 #include <cmath>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/error.h"
@@ -54,10 +54,12 @@ void AveragedTensors::read(std::span<const Piece> pieces) const {
   if (models_.size() == 1) return models_[0].read(pieces);  // no bit changes
   int64_t count = 0;
   for (const Piece& piece : pieces) count += piece.data.numel();
-  const auto sum = std::make_unique_for_overwrite<double[]>(size_t(count));
-  const auto term = std::make_unique_for_overwrite<double[]>(size_t(count));
+  // Kept for the next slab of this thread: fresh memory would cost as much as the reading.
+  thread_local std::vector<double> sum, term;
+  sum.resize(std::max(sum.size(), size_t(count)));
+  term.resize(sum.size());
   std::vector<Piece> terms(pieces.begin(), pieces.end());
-  auto* at = reinterpret_cast<std::byte*>(term.get());
+  auto* at = reinterpret_cast<std::byte*>(term.data());
   for (Piece& piece : terms) {
     piece.data = {at, DType::kF64, Device::kCpu, piece.box.length};
     at += piece.data.bytes();

@@ -1,7 +1,7 @@
 // How it works.  The step is planned as every save is (save_plan.h), from pieces without memory;
-// StepWriter writes and commits it.  Only where bytes come from differs: workers fill as many
-// chunks at a time as there are workers, each by one read of all the ranges that lie in its chunk,
-// and the chunks are then written in order.
+// StepWriter writes and commits it.  Only where bytes come from differs: workers fill a batch of as
+// many chunks as there are workers, each by one read of all the ranges that lie in its chunk, while
+// one of them first writes the batch before, in order.
 #include "ashlar/checkpoint/write_model_step.h"
 
 #include <algorithm>
@@ -68,13 +68,13 @@ class ModelStepWriter {
         filler_(plan, reader),
         writer_(files, root, plan, kRetryDelay_s, log, times_),
         threads_(num_workers(num_threads)),
-        chunks_(size_t(threads_.size()), std::vector<std::byte>(size_t{kChunkBytes})),
+        buffers_(2 * size_t(threads_.size()), std::vector<std::byte>(size_t{kChunkBytes})),
         progress_(log, "writing " + root, plan.bytes, "B") {}
 
   std::string write() {
     try {
       writer_.begin();
-      for (size_t file = 0; file < plan_.files.size(); ++file) write_file(file);
+      write_files();
       lease_.check();
       return writer_.publish(lease_.fence());
     } catch (...) {
@@ -84,22 +84,35 @@ class ModelStepWriter {
   }
 
  private:
-  void write_file(size_t file) {
-    const int64_t size_bytes = plan_.files[file].file.size_bytes;
-    const int64_t chunks = std::max<int64_t>(1, num_chunks(size_bytes)), at_once = threads_.size();
-    const auto bytes_of = [&](int64_t chunk) {
-      const int64_t bytes = std::min(kChunkBytes, size_bytes - chunk * kChunkBytes);
-      return std::span(chunks_[size_t(chunk % at_once)]).first(size_t(bytes));
-    };
-    for (int64_t begin = 0; begin < chunks; begin += at_once) {
-      const int64_t count = std::min(at_once, chunks - begin);
-      threads_.run(count,
-                   [&](int64_t n, int) { filler_.fill(file, begin + n, bytes_of(begin + n)); });
-      for (int64_t chunk = begin; chunk < begin + count; ++chunk) {
-        writer_.write_chunk(file, chunk, bytes_of(chunk));
-        progress_.advance(int64_t(bytes_of(chunk).size()));
-      }
+  struct Chunk {
+    size_t file;
+    int64_t number, bytes;
+  };
+
+  void write_files() {
+    for (size_t file = 0; file < plan_.files.size(); ++file) {
+      const int64_t size_bytes = plan_.files[file].file.size_bytes;
+      for (int64_t n = 0; n < std::max<int64_t>(1, num_chunks(size_bytes)); ++n)
+        chunks_.push_back({file, n, std::min(kChunkBytes, size_bytes - n * kChunkBytes)});
     }
+    const auto at_once = size_t(threads_.size());
+    for (size_t begin = 0; begin < chunks_.size() + at_once; begin += at_once) {
+      const size_t to_fill = std::min(begin + at_once, std::max(begin, chunks_.size())) - begin;
+      threads_.run(int64_t(to_fill) + 1, [&](int64_t task, int) {
+        if (task > 0) return fill(begin + size_t(task) - 1);
+        if (begin > 0) write(begin - at_once, std::min(begin, chunks_.size()));
+      });
+    }
+  }
+  void fill(size_t n) { filler_.fill(chunks_[n].file, chunks_[n].number, bytes_of(n)); }
+  void write(size_t begin, size_t end) {
+    for (size_t n = begin; n < end; ++n) {
+      writer_.write_chunk(chunks_[n].file, chunks_[n].number, bytes_of(n));
+      progress_.advance(chunks_[n].bytes);
+    }
+  }
+  std::span<std::byte> bytes_of(size_t n) {
+    return std::span(buffers_[n % buffers_.size()]).first(size_t(chunks_[n].bytes));
   }
 
   SavePlan& plan_;
@@ -108,7 +121,8 @@ class ModelStepWriter {
   PhaseRecorder times_{Clock::now()};
   StepWriter writer_;
   Threads threads_;
-  std::vector<std::vector<std::byte>> chunks_;  // of each worker
+  std::vector<Chunk> chunks_;                    // of all files
+  std::vector<std::vector<std::byte>> buffers_;  // of two batches
   Progress progress_;
 };
 
