@@ -99,25 +99,21 @@ TEST_F(Flips, EachIsFoundByFileAndChunk) {
   const int64_t wanted = asked ? std::atoll(asked) : 1000;
   ASSERT_GT(wanted, 0);
   const std::vector<Target> list = targets();
-  int64_t metadata = 0;
+  int64_t metadata = 0, data = 0;  // bytes
   for (const Target& target : list)
-    if (target.kind != "data") metadata += target.end - target.begin;
-  // Half of the flips in metadata, half in data.
-  const int64_t every = std::max<int64_t>(1, 2 * metadata / wanted);
+    (target.kind == "data" ? data : metadata) += target.end - target.begin;
+  // Half of the flips in metadata, at most one a byte; the rest in data.
+  const int64_t metadata_step = std::max<int64_t>(1, 2 * metadata / wanted);
+  const int64_t data_step =
+      std::max<int64_t>(1, data / std::max<int64_t>(1, wanted - metadata / metadata_step));
   struct Count {
     int64_t made = 0, found = 0;
   };
   std::map<std::string, Count> counts;
   std::array<Count, 8> bits;
   int64_t number = 0;
-  const int64_t num_data =
-      std::ranges::count(list, std::string("data"), [](const Target& t) { return t.kind; });
   for (const Target& target : list) {
-    const int64_t bytes = target.end - target.begin;
-    const int64_t step =
-        target.kind == "data"
-            ? std::max<int64_t>(1, bytes / std::max<int64_t>(1, wanted / 2 / num_data))
-            : every;
+    const int64_t step = target.kind == "data" ? data_step : metadata_step;
     for (int64_t byte = target.begin + number % step; byte < target.end; byte += step) {
       const auto bit = int(number++ % 8);
       const bool ok = found(target, byte, bit);
