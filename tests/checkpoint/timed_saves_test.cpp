@@ -87,9 +87,10 @@ class EightRanks : public Channels {
 
 TEST(SlowFiles, FiveTimesSlowerOnesAreNamedInEverySave) {
   constexpr int kRuns = 4, kSaves = 25;  // side by side, since they sleep most of the time
+  EightRanks ranks[kRuns];               // tests are made and ended on one thread
   std::vector<std::thread> threads;
   for (int run = 0; run < kRuns; ++run)
-    threads.emplace_back([run] { EightRanks().run(uint64_t(run), kSaves); });
+    threads.emplace_back([&ranks, run] { ranks[run].run(uint64_t(run), kSaves); });
   for (std::thread& thread : threads) thread.join();
 }
 
