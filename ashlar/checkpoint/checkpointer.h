@@ -166,13 +166,14 @@ class Checkpointer {
   // What the caller shares with the threads:
   //
   //   caller    save(): plans, queues a Job in to_copy_
-  //   copier_   to_copy_ -> chunks of the arena, queued in filled_
+  //   copier_   to_copy_ -> fills in the plan; chunks of the arena, queued in filled_
   //   writer_   filled_ -> files; commits a step after its last chunk, or (a follower) tells its
   //             part of the step
   //   reader_   reads a committed step back, or (a follower) its share of one, and retires old ones
   //
-  // The members from jobs_ to stop_ are used under mutex_; a Job's plan is fixed before it is
-  // queued.
+  // The members from jobs_ to stop_ are used under mutex_; a Job's plan belongs to whoever has the
+  // Job: the caller until it is queued, copier_ until its first chunk is, then writer_, while
+  // copier_ reads on in its sources.
   struct Job {
     SavePlan plan;
     SaveStats stats;

@@ -1,7 +1,8 @@
 // The table of layouts on ranks that are processes:
-//   mpirun -n N parity_program [--fp32] [PART...]
+//   mpirun -n N parity_program [--fp32] [--third] [PART...]
 // Every case of N ranks whose name contains a PART (without one: every case of N ranks) against one
 // rank: two steps in fp64, or with --fp32 the losses of 50 steps.  One line for each difference.
+// --third: every third of these cases, which is what the tests run; on threads they run all.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -15,6 +16,7 @@ namespace {
 
 struct Wanted {
   bool fp32 = false;
+  int64_t every = 1;  // of so many cases one is run
   std::vector<std::string> parts;
 
   bool has(const ParityCase& c, int num_ranks) const {
@@ -48,9 +50,9 @@ int64_t sum(comm::Group& ranks, int64_t value) {
 
 // Cases that failed on any rank; the same on all.
 int64_t run_cases(const Wanted& wanted, comm::Group& ranks) {
-  int64_t num_cases = 0, num_failures = 0;
+  int64_t num_wanted = 0, num_cases = 0, num_failures = 0;
   for (const ParityCase& c : parity_cases()) {
-    if (!wanted.has(c, ranks.size())) continue;
+    if (!wanted.has(c, ranks.size()) || num_wanted++ % wanted.every != 0) continue;
     const std::string lines = differences_of(c, wanted.fp32, ranks);
     print_lines(fmt::format("{} on rank {}", c.name, ranks.rank()), lines);
     num_failures += sum(ranks, !lines.empty()) > 0;
@@ -79,5 +81,6 @@ int main(int argc, char** argv) {
   ashlar::train::Wanted wanted;
   wanted.parts.assign(argv + 1, argv + argc);
   wanted.fp32 = std::erase(wanted.parts, "--fp32") > 0;
+  wanted.every = std::erase(wanted.parts, "--third") > 0 ? 3 : 1;
   return ashlar::train::run(wanted);
 }
