@@ -5,10 +5,11 @@
 //
 // What is copied there (loader tensors, extra files) goes into head.  Of model and optimizer only
 // the addresses are kept: fill_in(), on the thread that copies, gives them files, whose headers
-// grow with the number of tensors, and sources, which point to what is copied later.  The index lacks the files, since their checksums come with the
-// chunks.  When the last chunk is written StepWriter goes on: join_files(); the leader of several
-// writers merges their parts and calls check_cover(), which for one writer happens here; then
-// complete(), after which the index is one that parse_index takes.
+// grow with the number of tensors, and sources, which point to what is copied later.  The index
+// lacks the files, since their checksums come with the chunks.  When the last chunk is written
+// StepWriter goes on: join_files(); the leader of several writers merges their parts and calls
+// check_cover(), which for one writer happens here; then complete(), after which the index is one
+// that parse_index takes.
 #include "ashlar/checkpoint/save_plan.h"
 
 #include <algorithm>
