@@ -18,7 +18,6 @@
 
 #include "ashlar/checkpoint/raise.h"
 #include "ashlar/checkpoint/retention.h"
-#include "ashlar/core/process.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/threads.h"
 
@@ -26,14 +25,11 @@ namespace ashlar::checkpoint {
 namespace {
 
 constexpr int64_t kReserveBytes = int64_t(16) << 20;
-constexpr size_t kMaxJobs = 2;       // as many snapshots as the arena is made for
-constexpr int64_t kMemoryShare = 4;  // of memory: a quarter, for the arenas of all local writers
+constexpr size_t kMaxJobs = 2;  // as many snapshots as the arena is made for
 
 // A snapshot is the chunks of all files.
 int64_t arena_chunks(const SavePlan& plan, const CheckpointOptions& options) {
-  const int64_t most = options.arena_bytes > 0
-                           ? options.arena_bytes
-                           : memory_limit_bytes() / kMemoryShare / options.local_writers;
+  const int64_t most = snapshot_limit_bytes(options.arena_bytes, options.local_writers);
   return std::clamp<int64_t>(2 * plan.chunks, 2, std::max<int64_t>(2, most / kChunkBytes));
 }
 

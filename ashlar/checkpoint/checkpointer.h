@@ -211,7 +211,7 @@ class Checkpointer {
   // The threads' side: save_threads.cpp.
   void copy_loop();
   void touch_arena(std::unique_lock<std::mutex>& lock);
-  void await_data(Job& job);
+  void make_ready(Job& job);
   void copy(const std::shared_ptr<Job>& job);
   void write_loop();
   void write(const Filled& filled);

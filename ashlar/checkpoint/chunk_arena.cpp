@@ -6,8 +6,14 @@
 
 #include "ashlar/checkpoint/index.h"
 #include "ashlar/core/error.h"
+#include "ashlar/core/process.h"
 
 namespace ashlar::checkpoint {
+
+int64_t snapshot_limit_bytes(int64_t asked_bytes, int local_writers) {
+  constexpr int64_t kMemoryShare = 4;
+  return asked_bytes > 0 ? asked_bytes : memory_limit_bytes() / kMemoryShare / local_writers;
+}
 
 ChunkArena::ChunkArena(int64_t num_chunks)
     : num_chunks_(num_chunks),

@@ -16,6 +16,10 @@
 
 namespace ashlar::checkpoint {
 
+// How much memory snapshots of one writer may take: what was asked for, or if that is 0 a quarter
+// of the memory that the machine or the container has, shared by its writers.
+int64_t snapshot_limit_bytes(int64_t asked_bytes, int local_writers);
+
 class ChunkArena {
  public:
   explicit ChunkArena(int64_t num_chunks);  // >= 1; pages are touched when first used

@@ -1,10 +1,9 @@
 // How it works.  The threads that copy and write behind a Checkpointer:
 //
 //   save()    to_copy_      copier_                    filled_      writer_
-//   a Job --> [job job] --> fill_in() its plan;        [chunk ..] -> begin() at a job's first one;
+//   a Job --> [job job] --> make_ready();              [chunk ..] -> begin() at a job's first one;
 //                           for each chunk: acquire ->               hash, write, release each;
-//                           memory, fill it
-//                                                                    after the last: await_parts(),
+//                           memory, fill it                          after the last: await_parts(),
 //                                                                    commit(), finish()
 //
 // Queues are changed under mutex_; copying, hashing and the disk go on without it.  The arena has a
@@ -75,23 +74,28 @@ void Checkpointer::touch_arena(std::unique_lock<std::mutex>& lock) {
   for (const int64_t chunk : touched) arena_->release(chunk);
 }
 
-void Checkpointer::await_data(Job& job) {
-  if (!job.await_data) return;
-  const Clock::time_point start = Clock::now();
+// Fills in the plan and waits until there is something to copy.  An error is the job's.
+void Checkpointer::make_ready(Job& job) {
+  const auto fails = [&](ErrorKind kind, const std::exception& error) {
+    job.no_data = Error(kind, fmt::format("step {} is not saved: {}", job.plan.step, error.what()));
+  };
   try {
+    Clock::time_point start = Clock::now();
+    fill_in(job.plan);
+    job.times.add(Phase::kPlan, start);
+    if (!job.await_data) return;
+    start = Clock::now();
     job.await_data();
+    job.times.add(Phase::kWait, start);
   } catch (const Error& error) {
-    job.no_data =
-        Error(error.kind(), fmt::format("step {} is not saved: {}", job.plan.step, error.what()));
+    fails(error.kind(), error);
+  } catch (const std::bad_alloc& error) {
+    fails(ErrorKind::kMemory, error);
   }
-  job.times.add(Phase::kWait, start);
 }
 
 void Checkpointer::copy(const std::shared_ptr<Job>& job) {
-  const Clock::time_point start = Clock::now();
-  fill_in(job->plan);
-  job->times.add(Phase::kPlan, start);
-  await_data(*job);
+  make_ready(*job);
   const size_t num_files = job->no_data ? 0 : job->plan.files.size();
   if (num_files == 0) {  // nothing to write: an element without memory ends the job
     const std::lock_guard lock(mutex_);

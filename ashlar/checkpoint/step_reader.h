@@ -11,7 +11,8 @@
 //          wrong all throw.
 // Calls    of all ranks together, on names and sizes: at most 2 for each file, 2 for each rank, 2
 //          for each blob, 7 for the step.
-// Memory   of a load: at most 60 MiB beside the destinations and the index.
+// Memory   of a load: at most 60 MiB, and 256 KiB for each read in flight, beside the destinations
+//          and the index; the latter alone if one rank reads by itself.
 // Errors   kCorrupt: PATH and what is wrong (a missing file included, once it cannot be a stale
 //          look any more: patience.h); kConfig if the destinations do not match what is stored;
 //          kStorage if the machine cannot read.

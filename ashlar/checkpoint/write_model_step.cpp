@@ -97,10 +97,11 @@ class ModelStepWriter {
     }
     const auto at_once = size_t(threads_.size());
     for (size_t begin = 0; begin < chunks_.size() + at_once; begin += at_once) {
-      const size_t to_fill = std::min(begin + at_once, std::max(begin, chunks_.size())) - begin;
-      threads_.run(int64_t(to_fill) + 1, [&](int64_t task, int) {
-        if (task > 0) return fill(begin + size_t(task) - 1);
-        if (begin > 0) write(begin - at_once, std::min(begin, chunks_.size()));
+      const size_t first = std::min(begin, chunks_.size());
+      const size_t end = std::min(begin + at_once, chunks_.size());
+      threads_.run(1 + int64_t(end - first), [&](int64_t task, int) {
+        if (task > 0) return fill(first + size_t(task) - 1);
+        if (begin > 0) write(begin - at_once, first);
       });
     }
   }

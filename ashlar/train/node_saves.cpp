@@ -17,8 +17,8 @@
 #include <numeric>
 #include <optional>
 
+#include "ashlar/checkpoint/chunk_arena.h"
 #include "ashlar/comm/agree.h"
-#include "ashlar/core/process.h"
 #include "ashlar/core/shared_memory.h"
 #include "ashlar/core/text.h"
 
@@ -105,10 +105,9 @@ class Meeting {
 
  private:
   SharedMemory take_memory(const checkpoint::NodeLayout& layout, int64_t arena_mib) const {
-    constexpr int64_t kMemoryShare = 4;  // as that of arenas
-    const int64_t bytes = NodeSnapshot::shared_bytes(layout, int(members_.size()));
-    const int64_t limit = arena_mib > 0 ? (arena_mib << 20) * int64_t(members_.size())
-                                        : memory_limit_bytes() / kMemoryShare;
+    const auto members = int(members_.size());
+    const int64_t bytes = NodeSnapshot::shared_bytes(layout, members);
+    const int64_t limit = members * checkpoint::snapshot_limit_bytes(arena_mib << 20, members);
     ASHLAR_REQUIRE(bytes <= limit, kMemory,
                    "two snapshots of this machine take {}, and at most {} are for them",
                    format_bytes(bytes), format_bytes(limit));

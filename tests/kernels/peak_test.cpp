@@ -56,9 +56,9 @@ TEST(Peak, NoProductIsFaster) {
       Bench bench({DType::kF32, compute}, false, 1);
       const Product product(bench, compute);
       double peak = 0, fastest = 0;
-      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-      for (int round = 0; round < 3 || fastest > peak; ++round) {
-        if (round >= 3 && std::chrono::steady_clock::now() > end) break;
+      using Clock = std::chrono::steady_clock;
+      const auto end = Clock::now() + std::chrono::seconds(10);
+      for (int round = 0; round < 3 || (fastest > peak && Clock::now() < end); ++round) {
         peak = std::max(peak, measure_peak_flops(bench.context(), compute));
         fastest = std::max(fastest, product.flops());
       }
