@@ -1,8 +1,8 @@
 // How it works.  All ranks are threads of one run_ranks.  Each has a Rank: its states in the two
 // layouts, its Checkpointer, and a place in Shared for the seconds of what it did last.  slowest()
 // is what everything is timed by: all begin at a barrier, and when all are done rank 0 takes the
-// longest time.  One repeat goes raw, plain, Ashlar, so that a disk whose speed changes slowly is
-// as fast for all three.
+// longest time.  One repeat writes raw, plain, as Ashlar, and then reads each, in another order
+// every time, so that a machine whose speed changes is as fast for all of them.
 #include "ashlar/bench/checkpoint.h"
 
 #include <sys/resource.h>
@@ -10,11 +10,13 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "ashlar/bench/checkpoint_baseline.h"
 #include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/layout.h"
 #include "ashlar/comm/launch_check.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/clock.h"
@@ -103,12 +105,9 @@ class Rank {
   void run() {
     open();
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
-      if (options_.baselines) {
-        raw();
-        plain();
-      }
-      save(repeat + 1);
-      load(repeat == 0);
+      remove_written();
+      write(repeat);
+      read(repeat);
     }
     settle();
     checkpoints_.reset();
@@ -155,26 +154,38 @@ class Rank {
     return bytes;
   }
 
-  void raw() {
-    const std::string path = below("raw");
-    fresh_directory(path);
-    const int64_t bytes = saves_ ? bytes_to_write() : 0;
-    slowest(shared_.raw_write, saves_, [&] { raw_write(files_, path, ranks_.rank(), bytes); });
-    drop(path);
-    slowest(shared_.raw_read, saves_, [&] { raw_read(files_, path, ranks_.rank(), bytes); });
-    fresh_directory(path);
+  // What one repeat wrote makes room for the next, so that all write where something was before.
+  void remove_written() {
+    for (const char* name : {"raw", "plain"}) fresh_directory(below(name));
+    if (leads())
+      for (const std::string& name : files_.list(below("root")))
+        if (checkpoint::parse_step_name(name)) files_.remove_all(join(below("root"), name));
+    settle();
   }
 
-  void plain() {
-    const std::string path = below("plain");
-    fresh_directory(path);
-    slowest(shared_.plain_save, saves_,
-            [&] { plain_save(files_, path, *savers_, state_->pieces(false)); });
-    load_into(shared_.plain_load, path, state_.get(), false,
-              [&](const std::vector<Piece>& pieces) { plain_load(files_, path, pieces); });
-    load_into(shared_.plain_other_load, path, other_.get(), false,
-              [&](const std::vector<Piece>& pieces) { plain_load(files_, path, pieces); });
-    fresh_directory(path);
+  // Whatever writes or reads finds the machine as the one before left it, with memory that was just
+  // given back, say, so that every repeat has another order.
+  static void in_turn(int repeat, std::vector<std::function<void()>> all) {
+    std::ranges::rotate(all, all.begin() + repeat / 2 % int(all.size()));
+    if (repeat % 2 == 1) std::ranges::reverse(all);
+    for (const auto& one : all) one();
+  }
+
+  void write(int repeat) {
+    std::vector<std::function<void()>> writings;
+    if (options_.baselines) {
+      raw_bytes_ = saves_ ? bytes_to_write() : 0;
+      writings.push_back([&] {
+        slowest(shared_.raw_write, saves_,
+                [&] { raw_write(files_, below("raw"), ranks_.rank(), raw_bytes_); });
+      });
+      writings.push_back([&] {
+        slowest(shared_.plain_save, saves_,
+                [&] { plain_save(files_, below("plain"), *savers_, state_->pieces(false)); });
+      });
+    }
+    writings.push_back([&] { save(repeat + 1); });
+    in_turn(repeat, std::move(writings));
   }
 
   void open() {
@@ -246,20 +257,46 @@ class Rank {
     settle();
   }
 
-  void load(bool check) {
-    const std::string path = join(below("root"), files_.list(below("root")).back());
-    const auto read_with = [&](comm::Group& group, const std::vector<Piece>& pieces) {
-      train::LoadExchange exchange(group);
-      checkpoint::LoadOptions options;
-      options.allow_unexpected = {"*"};
-      checkpoint::StepReader(files_, path, &exchange).load(pieces, options);
-    };
-    load_into(shared_.load, path, state_.get(), check,
-              [&](const std::vector<Piece>& pieces) { read_with(*savers_, pieces); });
-    load_into(shared_.other_load, path, other_.get(), check,
-              [&](const std::vector<Piece>& pieces) { read_with(*others_, pieces); });
+  void read(int repeat) {
+    const std::string step = join(below("root"), files_.list(below("root")).back());
+    const bool check = repeat == 0;
+    std::vector<std::function<void()>> readings{
+        [&] {
+          load_into(shared_.load, step, state_.get(), check,
+                    [&](const std::vector<Piece>& pieces) { load(*savers_, step, pieces); });
+        },
+        [&] {
+          load_into(shared_.other_load, step, other_.get(), check,
+                    [&](const std::vector<Piece>& pieces) { load(*others_, step, pieces); });
+        }};
+    if (options_.baselines) {
+      const auto plain = [&](const std::vector<Piece>& pieces) {
+        plain_load(files_, below("plain"), pieces);
+      };
+      readings.push_back([&] {
+        drop(below("raw"));
+        slowest(shared_.raw_read, saves_,
+                [&] { raw_read(files_, below("raw"), ranks_.rank(), raw_bytes_); });
+      });
+      readings.push_back(
+          [&] { load_into(shared_.plain_load, below("plain"), state_.get(), false, plain); });
+      readings.push_back(
+          [&] { load_into(shared_.plain_other_load, below("plain"), other_.get(), false, plain); });
+    }
+    in_turn(repeat, std::move(readings));
+    describe(step);
+  }
+
+  void load(comm::Group& group, const std::string& step, const std::vector<Piece>& pieces) {
+    train::LoadExchange exchange(group);
+    checkpoint::LoadOptions options;
+    options.allow_unexpected = {"*"};
+    checkpoint::StepReader(files_, step, &exchange).load(pieces, options);
+  }
+
+  void describe(const std::string& step) {
     if (!leads()) return;
-    const checkpoint::StepReader reader(files_, path);
+    const checkpoint::StepReader reader(files_, step);
     CheckpointRow& row = shared_.row;
     row.bytes = reader.commit().bytes;
     row.files = reader.commit().files;
@@ -293,6 +330,7 @@ class Rank {
   Log log_;
   std::unique_ptr<CheckpointState> state_, other_;
   std::unique_ptr<Loop> loop_;
+  int64_t raw_bytes_ = 0;        // of this rank
   std::vector<Piece> to_write_;  // made once, as a run does
   std::unique_ptr<checkpoint::SaveChannel> channel_;
   std::unique_ptr<checkpoint::Checkpointer> checkpoints_;

@@ -1,10 +1,13 @@
 // Many ranks load one step together: what is read, asked and exchanged, and what damage does.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "ashlar/checkpoint/boxes.h"
 #include "ashlar/checkpoint/load_plan.h"
@@ -13,6 +16,7 @@
 #include "ashlar/train/load_exchange.h"
 #include "tests/checkpoint/load_state.h"
 #include "tests/support/counting_files.h"
+#include "tests/support/forwarding_files.h"
 
 namespace ashlar::train {
 namespace {
@@ -188,19 +192,65 @@ TEST_F(LoadTogetherDamaged, WhatOneRankWantsInVainOrCannotReadAllTell) {
             std::string::npos);
 }
 
-// Times for a person to compare on an idle machine: ASHLAR_LOAD_MIB of state, loaded by one rank
-// and by 64 that want all of it.
+// Gives all readers together so many bytes a second, as storage that many machines share does.
+class FilesOfARate : public testing_support::ForwardingFiles {
+ public:
+  FilesOfARate(FileSystem& inner, double bytes_per_s)
+      : ForwardingFiles(inner), bytes_per_s_(bytes_per_s) {}
+  std::unique_ptr<File> open(const std::string& path, Links links) override {
+    return std::make_unique<FileOfARate>(inner_.open(path, links), *this);
+  }
+
+ private:
+  class FileOfARate : public testing_support::ForwardingFile {
+   public:
+    FileOfARate(std::unique_ptr<File> inner, FilesOfARate& all)
+        : ForwardingFile(std::move(inner)), all_(all) {}
+    void read_at(std::span<std::byte> out, int64_t offset) const override {
+      inner_->read_at(out, offset);
+      all_.take(int64_t(out.size()));
+    }
+
+   private:
+    FilesOfARate& all_;
+  };
+
+  // Returns when the storage, which serves one after the other, is done with so many bytes more.
+  void take(int64_t bytes) {
+    using Clock = std::chrono::steady_clock;
+    const auto takes = std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(double(bytes) / bytes_per_s_));
+    std::unique_lock lock(mutex_);
+    busy_until_ = std::max(busy_until_, Clock::now()) + takes;
+    const auto until = busy_until_;
+    lock.unlock();
+    std::this_thread::sleep_until(until);
+  }
+
+  const double bytes_per_s_;
+  std::mutex mutex_;
+  std::chrono::steady_clock::time_point busy_until_;
+};
+
+// Times for a person to compare on an idle machine: ASHLAR_LOAD_MIB of state, from storage that
+// gives ASHLAR_LOAD_MIB_PER_S, loaded by one rank and by 64 that want all of it.
 TEST(LoadTogether, TimesOfOneRankAndOfSixtyFour) {
-  const char* asked = std::getenv("ASHLAR_LOAD_MIB");
-  const int64_t mib = asked ? std::atoll(asked) : 1;
+  const auto asked = [](const char* name, double otherwise) {
+    const char* text = std::getenv(name);
+    return text ? std::atof(text) : otherwise;
+  };
+  const auto mib = int64_t(asked("ASHLAR_LOAD_MIB", 1));
+  const double rate = asked("ASHLAR_LOAD_MIB_PER_S", 10);
   const auto disk = memory_files();
   const CutModel model({{mib, 1 << 18}});
   model.save(*disk, contiguous(4));
+  FilesOfARate storage(*disk, rate * (1 << 20));
   for (const int ranks : {1, 64}) {
     double seconds = 0;
-    for (const LoadReport& report : load_together(*disk, model, copies(ranks), 8))
+    for (const LoadReport& report : load_together(storage, model, copies(ranks), 8))
       seconds = std::max(seconds, report.seconds);
-    fmt::print("{} MiB on {} ranks: {:.3f} s\n", mib, ranks, seconds);
+    EXPECT_GE(seconds, 0.99 * double(mib) / rate);
+    fmt::print("{} MiB at {} MiB/s on {} ranks: {:.3f} s\n", mib, rate, ranks, seconds);
   }
 }
 
