@@ -33,7 +33,7 @@ struct TensorDiff {
 struct DiffOptions {
   bool values = false;
   std::optional<Component> component = {};  // this one only
-  int num_threads = 0;                      // 0: one per CPU
+  int num_threads = 0;                      // 0: kMaxWorkers
   Log* log = nullptr;                       // for a progress line
 };
 

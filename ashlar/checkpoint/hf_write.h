@@ -22,7 +22,7 @@ struct HfWriteOptions {
   int64_t max_file_bytes = 5'000'000'000;         // of tensors; above it: shards and an index
   std::map<std::string, std::string> files = {};  // name -> content, such as tokenizer.model's
   Log* log = nullptr;                             // for progress lines
-  int num_threads = 0;                            // 0: one per CPU, at most kMaxWorkers
+  int num_threads = 0;                            // 0: kMaxWorkers
 };
 
 // Writes `directory` with config.json, generation_config.json and the tensors tensors_of(spec) as

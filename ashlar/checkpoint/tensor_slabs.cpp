@@ -4,7 +4,6 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "ashlar/core/threads.h"
 
@@ -92,8 +91,7 @@ void add_pieces(const LogicalTensor& logical, const Range& range, const Tensor& 
 }
 
 int num_workers(int num_threads) {
-  if (num_threads == 0) num_threads = int(std::thread::hardware_concurrency());
-  return std::clamp(num_threads, 1, kMaxWorkers);
+  return num_threads == 0 ? kMaxWorkers : std::clamp(num_threads, 1, kMaxWorkers);
 }
 
 void for_each_slab(std::span<const Slab> slabs, int num_threads, Log* log, const std::string& label,

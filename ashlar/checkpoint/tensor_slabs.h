@@ -33,7 +33,8 @@ int64_t num_elements(const Slab& slab);
 void add_pieces(const LogicalTensor& logical, const Range& range, const Tensor& data,
                 std::vector<Piece>& pieces);
 
-// How many threads work on slabs; 0: one per CPU.  At most kMaxWorkers.
+// How many threads work on slabs, at most kMaxWorkers.  0: so many, on few CPUs too, since a thread
+// waits for the disk most of the time.
 int num_workers(int num_threads);
 
 // Runs body(slab, worker) for all slabs: worker below num_workers().  Progress counts elements.

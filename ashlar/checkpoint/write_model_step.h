@@ -28,8 +28,8 @@ struct ModelStepStats {
   int64_t tensors = 0, bytes = 0;
 };
 
-// Step 0, in F32.  In memory is a chunk of 4 MiB for each worker (num_threads 0: one per CPU, at
-// most kMaxWorkers), with what the reader takes for it.
+// Step 0, in F32.  In memory are two chunks of 4 MiB for each worker (num_threads 0: kMaxWorkers),
+// one that is filled and one that is written, with what the reader takes for it.
 ModelStepStats write_model_step(FileSystem& files, const std::string& root, const ModelStep& model,
                                 const TensorReader& reader, int num_threads, Log& log);
 
