@@ -11,7 +11,7 @@ function(ashlar_sharded_tests TARGET PREFIX SUITE SHARDS LABEL)
   foreach(SHARD RANGE ${LAST})
     set(NAME ${PREFIX}.${SUITE}.${SHARD}_of_${SHARDS})
     add_test(NAME ${NAME} COMMAND ${TARGET} "--gtest_filter=${SUITE}.*" --gtest_brief=1)
-    set_tests_properties(${NAME} PROPERTIES LABELS ${LABEL} TIMEOUT 1200  # sanitizers: ten times a minute
+    set_tests_properties(${NAME} PROPERTIES LABELS ${LABEL} TIMEOUT 1200  # a minute, and ten under a sanitizer
                          ENVIRONMENT "GTEST_TOTAL_SHARDS=${SHARDS};GTEST_SHARD_INDEX=${SHARD}")
   endforeach()
 endfunction()

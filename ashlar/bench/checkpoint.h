@@ -1,5 +1,6 @@
 // Saving and loading of checkpoints: how long training is blocked, how long a save and a load take,
-// beside the disk itself and a plain synchronous checkpoint (checkpoint_baseline.h), in turn.
+// beside the disk itself and a plain synchronous checkpoint (checkpoint_baseline.h).  Every repeat
+// takes them in another order.
 //
 // Ranks are threads of this process.  Around each save they compute, as training would: a loop that
 // takes `step_s` alone.
@@ -8,7 +9,7 @@
 //   slowdown   time of the loop during the save over its time alone
 //   save       from save() until the step is committed
 //   load       into the layout that was saved, and into another; nothing of the files is in memory
-//   raw        one file of as many bytes a rank, written and read by calls of 8 MiB
+//   raw        one file of as many bytes a rank, written and read without any of that
 //
 // Times are of the slowest rank.  Loaded elements are compared with those that were saved.
 #pragma once
@@ -28,6 +29,7 @@ struct CheckpointOptions {
   int ranks = 2;
   int repeats = 5;
   double step_s = 1.0;
+  double rest_s = 0;                   // of doing nothing before everything that is timed
   bool sync = true;                    // false: nothing waits for the disk, on either side
   bool baselines = true;               // raw and plain too
   std::vector<std::string> workloads;  // by name; empty: all

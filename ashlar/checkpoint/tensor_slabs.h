@@ -1,5 +1,4 @@
-// Large tensors cut, and small ones packed, into slabs that are read and worked on one by one, on
-// all cores.
+// Large tensors cut, and small ones packed, into slabs that several threads read and work on.
 #pragma once
 
 #include <span>

@@ -135,6 +135,9 @@ void add_checkpoint(CLI::App& group, Action& action) {
   sub->add_option("--ranks", flags->options.ranks, "ranks, as threads of this process")
       ->capture_default_str();
   sub->add_option("--repeats", flags->options.repeats, "saves of each")->capture_default_str();
+  sub->add_option("--rest-seconds", flags->options.rest_s,
+                  "of doing nothing before all that is timed: a disk with bursts has them again")
+      ->capture_default_str();
   sub->add_option("--step-seconds", flags->options.step_s, "of computing around each save")
       ->capture_default_str();
   sub->add_flag("--no-sync", flags->no_sync, "wait for no disk, on either side");
@@ -151,6 +154,8 @@ void add_checkpoint(CLI::App& group, Action& action) {
                      "--ranks is {}; expected 1 to {}", options.ranks, kMostRanks);
       ASHLAR_REQUIRE(options.repeats >= 1 && options.repeats <= kMostRepeats, kConfig,
                      "--repeats is {}; expected 1 to {}", options.repeats, kMostRepeats);
+      ASHLAR_REQUIRE(options.rest_s >= 0 && options.rest_s <= 1e3, kConfig,
+                     "--rest-seconds is {}; expected 0 to 1000", options.rest_s);
       options.bytes = int64_t(flags->gib * double(int64_t(1) << 30));
       options.sync = !flags->no_sync;
       options.baselines = !flags->no_baselines;
