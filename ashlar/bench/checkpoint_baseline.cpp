@@ -11,8 +11,10 @@
 
 #include "ashlar/checkpoint/boxes.h"
 #include "ashlar/comm/agree.h"
-#include "ashlar/core/clock.h"
+#include "ashlar/core/aligned_memory.h"
+#include "ashlar/core/function_ref.h"
 #include "ashlar/core/json.h"
+#include "ashlar/core/threads.h"
 
 namespace ashlar::bench {
 namespace {
@@ -29,6 +31,9 @@ class UnsyncedFile : public File {
   int64_t size() const override { return inner_->size(); }
   void read_at(std::span<std::byte> out, int64_t offset) const override {
     inner_->read_at(out, offset);
+  }
+  void read_direct(std::span<std::byte> out, int64_t offset) const override {
+    inner_->read_direct(out, offset);
   }
   void prefetch(int64_t offset, int64_t bytes) const override { inner_->prefetch(offset, bytes); }
   void write_at(std::span<const std::byte> bytes, int64_t offset) override {
@@ -79,6 +84,21 @@ class UnsyncedFiles : public FileSystem {
  private:
   FileSystem& inner_;
 };
+
+// Calls with every part of a file, several at once, each with memory of its own.
+void in_calls(int64_t bytes, function_ref<void(std::span<std::byte> part, int64_t at)> call) {
+  constexpr int kCallsInFlight = 4;
+  constexpr int64_t kBytes = int64_t(4) << 20;
+  std::vector<AlignedMemory> memory;
+  for (int i = 0; i < kCallsInFlight; ++i) {
+    memory.push_back(aligned_memory(kBytes, File::kDirectBytes, "raw reads and writes"));
+    std::memset(memory.back().get(), 1, size_t(kBytes));
+  }
+  Threads(kCallsInFlight).run((bytes + kBytes - 1) / kBytes, [&](int64_t n, int worker) {
+    const int64_t at = n * kBytes;
+    call({memory[size_t(worker)].get(), size_t(std::min(kBytes, bytes - at))}, at);
+  });
+}
 
 // Where a stored piece stands: as rank 0 lists it.
 struct Stored {
@@ -173,26 +193,17 @@ void drop_cached(const std::string& directory) {
   }
 }
 
-double raw_write(FileSystem& files, const std::string& directory, int rank, int64_t bytes) {
-  const std::vector<std::byte> buffer(size_t(kCallBytes), std::byte{1});
-  const auto start = Clock::now();
+void raw_write(FileSystem& files, const std::string& directory, int rank, int64_t bytes) {
   const auto file = files.create(file_of(directory, rank));
-  for (int64_t at = 0; at < bytes; at += kCallBytes)
-    file->write_at(std::span(buffer).first(size_t(std::min(kCallBytes, bytes - at))), at);
+  file->reserve(bytes);
+  in_calls(bytes, [&](std::span<std::byte> part, int64_t at) { file->write_direct(part, at); });
   file->sync();
   file->close();
-  return seconds_since(start);
 }
 
-double raw_read(FileSystem& files, const std::string& directory, int rank, int64_t bytes) {
-  std::vector<std::byte> buffer(static_cast<size_t>(kCallBytes));
-  const auto start = Clock::now();
+void raw_read(FileSystem& files, const std::string& directory, int rank, int64_t bytes) {
   const auto file = files.open(file_of(directory, rank));
-  for (int64_t at = 0; at < bytes; at += kCallBytes) {
-    file->prefetch(at, 2 * kCallBytes);
-    file->read_at(std::span(buffer).first(size_t(std::min(kCallBytes, bytes - at))), at);
-  }
-  return seconds_since(start);
+  in_calls(bytes, [&](std::span<std::byte> part, int64_t at) { file->read_direct(part, at); });
 }
 
 void plain_save(FileSystem& files, const std::string& directory, comm::Group& ranks,

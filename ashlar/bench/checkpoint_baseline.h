@@ -1,7 +1,7 @@
 // What the benchmark of checkpoints stands beside: the disk itself, and a plain synchronous save.
 //
-// Raw     one file a writer of so many bytes, written and read in order, 8 MiB a call; with the
-//         same durability as the save.
+// Raw     one file a writer of so many bytes, by calls of 4 MiB, four at once, that pass by the
+//         system's memory; with the same durability as the save.
 // Plain   the customary synchronous checkpoint, competently written: the plans of all ranks meet at
 //         rank 0, which gives what several ranks hold, tensor by tensor, to the rank with the least
 //         so far; each rank copies its tensors into memory of the host, then writes one file of
@@ -25,9 +25,9 @@ std::unique_ptr<FileSystem> without_sync(FileSystem& files);
 // Takes the pages of all files below a directory out of memory, as far as they are on disk.
 void drop_cached(const std::string& directory);
 
-// Seconds, of this rank.  The directory is there and empty.
-double raw_write(FileSystem& files, const std::string& directory, int rank, int64_t bytes);
-double raw_read(FileSystem& files, const std::string& directory, int rank, int64_t bytes);
+// Of this rank.  The directory is there and empty.
+void raw_write(FileSystem& files, const std::string& directory, int rank, int64_t bytes);
+void raw_read(FileSystem& files, const std::string& directory, int rank, int64_t bytes);
 
 // Every rank calls these; pieces: all that the rank holds, copies too.
 void plain_save(FileSystem& files, const std::string& directory, comm::Group& ranks,

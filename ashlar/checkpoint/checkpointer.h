@@ -10,9 +10,9 @@
 //   each step:  forward, backward;  checkpoints.before_update();  update;  checkpoints.save({...});
 //   checkpoints.wait();                                     before a clean exit
 //
-// save() plans and returns; one thread copies the tensors into an arena in chunks of 4 MiB, a
-// second hashes, writes, syncs and commits; a third reads the step back, with low priority, before
-// older ones are removed.  before_update() waits only until the copy is done.
+// save() plans and returns; one thread copies the tensors into an arena, in chunks of 4 MiB, and
+// counts their checksums; a second writes, syncs and commits; a third reads the step back, with low
+// priority, before older ones are removed.  before_update() waits only until the copy is done.
 // The arena is taken once, by prepare() or else at the first save: room for two snapshots, or less
 // where that passes the limit; a snapshot that does not fit waits for the disk instead of failing.
 // At most two saves are under way.
@@ -94,7 +94,7 @@ struct SaveStats {
   int64_t step = 0, bytes = 0;
   double blocked_s = 0;  // the caller waited: in save() and before_update()
   double copy_s = 0;     // from save() until the snapshot was complete
-  double write_s = 0;    // hashing, writing and syncing data files
+  double write_s = 0;    // writing and syncing data files
   double parts_s = 0;    // the leader waited for the parts of the others
   double commit_s = 0;   // index, manifest, COMMIT, rename
   double total_s = 0;    // from save() until committed
@@ -193,6 +193,7 @@ class Checkpointer {
     std::shared_ptr<Job> job;
     size_t file;
     int64_t chunk, arena_chunk, bytes;  // arena_chunk -1: this writer has no file in the step
+    uint32_t crc;
     bool last;
   };
 

@@ -2,10 +2,7 @@
 
 #include <sys/mman.h>
 
-#include <cstdlib>
-
 #include "ashlar/checkpoint/index.h"
-#include "ashlar/core/error.h"
 #include "ashlar/core/process.h"
 
 namespace ashlar::checkpoint {
@@ -17,10 +14,7 @@ int64_t snapshot_limit_bytes(int64_t asked_bytes, int local_writers) {
 
 ChunkArena::ChunkArena(int64_t num_chunks)
     : num_chunks_(num_chunks),
-      memory_(static_cast<std::byte*>(
-          std::aligned_alloc(size_t{kChunkBytes}, size_t(num_chunks * kChunkBytes)))) {
-  ASHLAR_REQUIRE(memory_, kMemory, "{} bytes for checkpoint snapshots were refused by the system",
-                 size_bytes());
+      memory_(aligned_memory(num_chunks * kChunkBytes, kChunkBytes, "checkpoint snapshots")) {
   // Large pages where the system has them: the first snapshot meets 512 times fewer page faults.
   (void)madvise(memory_.get(), size_t(size_bytes()), MADV_HUGEPAGE);
   for (int64_t chunk = num_chunks - 1; chunk >= 0; --chunk) free_.push_back(chunk);

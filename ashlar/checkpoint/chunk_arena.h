@@ -8,11 +8,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
+
+#include "ashlar/core/aligned_memory.h"
 
 namespace ashlar::checkpoint {
 
@@ -30,10 +30,7 @@ class ChunkArena {
 
  private:
   int64_t num_chunks_;
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
-  std::unique_ptr<std::byte, Free> memory_;
+  AlignedMemory memory_;
   std::mutex mutex_;
   std::condition_variable freed_;
   std::vector<int64_t> free_;

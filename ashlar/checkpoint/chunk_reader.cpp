@@ -5,15 +5,26 @@
 #include "ashlar/core/threads.h"
 
 namespace ashlar::checkpoint {
+namespace {
+
+AlignedMemory memory_for_reads(int64_t bytes) {
+  return aligned_memory(bytes, File::kDirectBytes, "reading a checkpoint");
+}
+
+}  // namespace
 
 ChunkReader::ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, const Lots& lots,
                          const ChunkReaderOptions& options, Taken taken)
     : reader_(reader), chunks_(chunks), options_(options), taken_(std::move(taken)) {
   ASHLAR_ASSERT(options.reads_in_flight >= 1 && options.num_buffers >= 1);
   plan(lots);
-  buffers_.resize(std::min(options.num_buffers, lots.size()));
-  for (auto& buffer : buffers_)
-    buffer = std::make_unique_for_overwrite<std::byte[]>(size_t(buffer_size_));
+  // Lots that keep nothing need no memory: then so many are under way that all threads read.
+  const size_t most = buffer_size_ > 0
+                          ? options.num_buffers
+                          : std::max(options.num_buffers, size_t(options.reads_in_flight));
+  buffers_.resize(std::min(most, lots.size()));
+  if (buffer_size_ > 0)
+    for (auto& buffer : buffers_) buffer = memory_for_reads(buffer_size_);
   const size_t num_threads = std::min(size_t(options.reads_in_flight), tasks_.size());
   try {
     for (size_t i = 0; i < num_threads; ++i)
@@ -87,7 +98,7 @@ int64_t ChunkReader::bytes_read() const {
 }
 
 void ChunkReader::work() {
-  const auto block = std::make_unique_for_overwrite<std::byte[]>(StepReader::kBlockBytes);
+  const auto block = memory_for_reads(StepReader::kBlockBytes);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] {
@@ -133,7 +144,7 @@ void ChunkReader::read(const Task& task, Shared& shared, std::span<std::byte> me
   const auto take = [&](int64_t at, std::span<const std::byte> bytes) {
     taken_(task.chunk, at, bytes);
   };
-  while (!reader_.read_chunk(*file, shared.index, chunk, memory, take)) open(true);
+  while (!reader_.read_chunk(*file, shared.index, chunk, options_.reads, memory, take)) open(true);
   const std::lock_guard lock(mutex_);
   bytes_read_ += task.bytes;
 }

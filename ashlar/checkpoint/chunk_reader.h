@@ -19,12 +19,14 @@
 #include "ashlar/checkpoint/exchange.h"
 #include "ashlar/checkpoint/load_plan.h"
 #include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/core/aligned_memory.h"
 
 namespace ashlar::checkpoint {
 
 struct ChunkReaderOptions {
   int reads_in_flight = 8;
   size_t num_buffers = 5;
+  Reads reads = Reads::kDirect;
   enum class Failures : uint8_t { kFirst, kAll } failures = Failures::kFirst;  // kAll: of damage
 };
 
@@ -84,7 +86,7 @@ class ChunkReader {
   std::vector<Task> tasks_;
   std::vector<int64_t> lot_bytes_;
   std::vector<std::unique_ptr<Shared>> files_;
-  std::vector<std::unique_ptr<std::byte[]>> buffers_;
+  std::vector<AlignedMemory> buffers_;
   int64_t buffer_size_ = 0;
 
   mutable std::mutex mutex_;  // guards what follows

@@ -18,12 +18,13 @@
 #include <vector>
 
 #include "ashlar/checkpoint/index.h"
+#include "ashlar/core/files.h"
 
 namespace ashlar::checkpoint {
 
-// In a lot chunks stand behind each other, each where any type of element may begin.
+// In a lot chunks stand behind each other, each where direct reads may begin.
 inline constexpr int64_t padded(int64_t bytes) {
-  return (bytes + 63) / 64 * 64;
+  return (bytes + File::kDirectBytes - 1) / File::kDirectBytes * File::kDirectBytes;
 }
 inline constexpr int64_t kLotBytes = 2 * kChunkBytes;     // a lot of so many takes no more chunks
 inline constexpr int64_t kMaxLotBytes = 3 * kChunkBytes;  // that it never passes

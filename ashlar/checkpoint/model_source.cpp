@@ -70,6 +70,7 @@ void read_weights(FileSystem& files, const ModelSource& source, std::span<const 
   const StepReader reader(files, source.resolved, ranks);
   LoadOptions options;
   options.components = {Component::kModel};
+  options.reads = Reads::kCached;  // what generates or evaluates once does so again
   for (const DType from : {DType::kF64, DType::kF32, DType::kBF16})
     for (const DType to : {DType::kF64, DType::kF32})
       if (from != to) options.cast.emplace_back(from, to);

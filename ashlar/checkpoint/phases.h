@@ -17,8 +17,8 @@ namespace ashlar::checkpoint {
 enum class Phase : uint8_t {
   kWait,    // for a place among the saves under way
   kPlan,    // what goes where
-  kCopy,    // the snapshot; beside hashing and writing
-  kHash,    // checksums of chunks
+  kCopy,    // the snapshot; beside writing
+  kHash,    // checksums of chunks, by the thread that copies
   kWrite,   // creating files and writing chunks
   kSync,    // files and directories
   kPart,    // telling the leader; the leader: until all others have told

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "ashlar/checkpoint/patience.h"
+#include "ashlar/core/aligned_memory.h"
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/error.h"
 
@@ -17,13 +18,13 @@ namespace {
 void read_file(FileSystem& files, const std::string& path, const IndexFile& entry,
                std::span<std::byte> buffer, RateLimit& limit, Patience& patience,
                const std::function<void(int64_t)>& advance) {
-  files.drop_cached_pages(path);
+  files.drop_cached_pages(path);  // of a file, or a part of it, that direct reads are not for
   const auto file = open_committed(files, path, entry.size_bytes, patience);
   for (int64_t chunk = 0; chunk < num_chunks(entry.size_bytes); ++chunk) {
     const int64_t begin = chunk * kChunkBytes;
     const auto bytes = buffer.first(size_t(std::min(kChunkBytes, entry.size_bytes - begin)));
     limit.spend(int64_t(bytes.size()));
-    file->read_at(bytes, begin);
+    file->read_direct(bytes, begin);
     const uint32_t found = crc32c(bytes), written = entry.chunk_crcs[size_t(chunk)];
     ASHLAR_REQUIRE(found == written, kCorrupt,
                    "{}: chunk {} (bytes {} to {}): checksum is {:08x} but {:08x} was recorded; the "
@@ -63,7 +64,8 @@ ReadBackResult read_back_files(FileSystem& files, const std::string& directory,
                                const std::function<void(int64_t)>& progress) {
   ReadBackResult result;
   result.count = 1;
-  std::vector<std::byte> buffer(size_t{kChunkBytes});
+  const AlignedMemory memory = aligned_memory(kChunkBytes, File::kDirectBytes, "reading back");
+  const std::span buffer(memory.get(), size_t{kChunkBytes});
   Patience patience(files, directory);
   PhaseRecorder times(Clock::now());
   RankTimes& mine = result.ranks.emplace_back();

@@ -2,9 +2,9 @@
 //
 //   save()    to_copy_      copier_                    filled_      writer_
 //   a Job --> [job job] --> make_ready();              [chunk ..] -> begin() at a job's first one;
-//                           for each chunk: acquire ->               hash, write, release each;
-//                           memory, fill it                          after the last: await_parts(),
-//                                                                    commit(), finish()
+//                           for each chunk: acquire ->               write, release each; after the
+//                           memory, fill and hash it                 last: await_parts(), commit(),
+//                                                                    finish()
 //
 // Queues are changed under mutex_; copying, hashing and the disk go on without it.  The arena has a
 // lock of its own, never taken under mutex_.  The copier waits for memory, the writer never waits
@@ -24,6 +24,7 @@
 #include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/checkpoint/commit.h"
 #include "ashlar/checkpoint/raise.h"
+#include "ashlar/core/checksum.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -99,7 +100,7 @@ void Checkpointer::copy(const std::shared_ptr<Job>& job) {
   const size_t num_files = job->no_data ? 0 : job->plan.files.size();
   if (num_files == 0) {  // nothing to write: an element without memory ends the job
     const std::lock_guard lock(mutex_);
-    filled_.push_back({job, 0, 0, -1, 0, true});
+    filled_.push_back({job, 0, 0, -1, 0, 0, true});
   }
   for (size_t f = 0; f < num_files; ++f) {
     const FilePlan& file = job->plan.files[f];
@@ -108,12 +109,17 @@ void Checkpointer::copy(const std::shared_ptr<Job>& job) {
     for (int64_t c = 0; c < chunks; ++c) {
       const int64_t begin = c * kChunkBytes, bytes = std::min(kChunkBytes, size_bytes - begin);
       const int64_t arena_chunk = arena_->acquire();
-      const Clock::time_point start = Clock::now();
-      fill_from_plan(file, begin, arena_->bytes(arena_chunk).first(size_t(bytes)));
+      const auto memory = arena_->bytes(arena_chunk).first(size_t(bytes));
+      Clock::time_point start = Clock::now();
+      fill_from_plan(file, begin, memory);
       job->times.add(Phase::kCopy, start, bytes);
+      start = Clock::now();
+      const uint32_t crc = crc32c(memory);  // while the processor's caches have it
+      job->times.add(Phase::kHash, start, bytes);
       {
         const std::lock_guard lock(mutex_);
-        filled_.push_back({job, f, c, arena_chunk, bytes, f + 1 == num_files && c + 1 == chunks});
+        filled_.push_back(
+            {job, f, c, arena_chunk, bytes, crc, f + 1 == num_files && c + 1 == chunks});
       }
       changed_.notify_all();
     }
@@ -216,7 +222,8 @@ void Checkpointer::begin(Job& job) {
 void Checkpointer::write_chunk(Job& job, const Filled& filled) {
   const Clock::time_point start = Clock::now();
   job.writer->write_chunk(filled.file, filled.chunk,
-                          arena_->bytes(filled.arena_chunk).first(size_t(filled.bytes)));
+                          arena_->bytes(filled.arena_chunk).first(size_t(filled.bytes)),
+                          filled.crc);
   job.written += filled.bytes;
   if (linked())
     options_.channel->status(job.plan.attempt, Phase::kWrite, job.written, job.plan.bytes);

@@ -128,20 +128,23 @@ std::unique_ptr<File> StepReader::open(size_t file_index) const {
   return open_committed(files_, join(directory_, file.path), file.size_bytes, *patience_);
 }
 
-bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk,
+bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk, Reads reads,
                             std::span<std::byte> memory, TakeBlock take) const {
   const IndexFile& entry = index_.files[file_index];
   const int64_t begin = chunk * kChunkBytes;
   const int64_t size = std::min(kChunkBytes, entry.size_bytes - begin);
   const bool whole = int64_t(memory.size()) >= size;
   ASHLAR_ASSERT(whole || int64_t(memory.size()) >= kBlockBytes);
-  file.prefetch(begin, size);
+  if (reads == Reads::kCached) file.prefetch(begin, size);
   uint32_t found = 0;
   for (int64_t at = 0; at < size; at += kBlockBytes) {
     const auto block =
         memory.subspan(whole ? size_t(at) : 0, size_t(std::min(kBlockBytes, size - at)));
     try {
-      file.read_at(block, begin + at);
+      if (reads == Reads::kDirect)
+        file.read_direct(block, begin + at);
+      else
+        file.read_at(block, begin + at);
     } catch (const Error& error) {
       if (!is_stale(error) || !patience_->wait()) throw;
       return false;

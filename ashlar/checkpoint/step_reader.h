@@ -11,7 +11,7 @@
 //          wrong all throw.
 // Calls    of all ranks together, on names and sizes: at most 2 for each file, 2 for each rank, 2
 //          for each blob, 7 for the step.
-// Memory   of a load: at most 60 MiB, and 256 KiB for each read in flight, beside the destinations
+// Memory   of a load: at most 60 MiB, and 512 KiB for each read in flight, beside the destinations
 //          and the index; the latter alone if one rank reads by itself.
 // Errors   kCorrupt: PATH and what is wrong (a missing file included, once it cannot be a stale
 //          look any more: patience.h); kConfig if the destinations do not match what is stored;
@@ -38,6 +38,10 @@
 
 namespace ashlar::checkpoint {
 
+// Whether the system keeps what was read in its memory: for the program that reads the same soon, a
+// model that is used again and again, say; or not, which costs less time and evicts nothing.
+enum class Reads : uint8_t { kDirect, kCached };
+
 struct LoadOptions {
   // Which components the destinations stand for: a stored tensor of them that no destination names
   // is unexpected.  Empty: all.
@@ -45,6 +49,7 @@ struct LoadOptions {
   std::vector<std::string> allow_missing, allow_unexpected;  // names, '*' stands for any text
   std::vector<std::pair<DType, DType>> cast;  // stored -> wanted; among F64, F32 and BF16
   int reads_in_flight = 8;                    // of this rank
+  Reads reads = Reads::kDirect;
 };
 
 struct LoadReport {
@@ -88,10 +93,10 @@ class StepReader {
   // is known whether the chunk is right.  memory: of the chunk, which then has it all; or less, at
   // least kBlockBytes, which every block goes through.  False, after a wait: the look at the file
   // was stale; it is to be opened again, and take will see the chunk once more.
-  static constexpr int64_t kBlockBytes = int64_t(256) << 10;
+  static constexpr int64_t kBlockBytes = int64_t(512) << 10;
   using TakeBlock = function_ref<void(int64_t at, std::span<const std::byte>)>;
-  bool read_chunk(const File& file, size_t file_index, int64_t chunk, std::span<std::byte> memory,
-                  TakeBlock take) const;
+  bool read_chunk(const File& file, size_t file_index, int64_t chunk, Reads reads,
+                  std::span<std::byte> memory, TakeBlock take) const;
   std::unique_ptr<File> open(size_t file_index) const;
   void check_size(size_t file_index) const;  // of a file that need not be opened
 

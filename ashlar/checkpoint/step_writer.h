@@ -37,8 +37,8 @@ class StepWriter {
              PhaseRecorder& times, std::string host = "");
 
   void begin();  // directories
-  // Chunks in order, file after file; bytes may be empty for an empty file.  Hashes and writes.
-  void write_chunk(size_t file, int64_t chunk, std::span<const std::byte> bytes);
+  // Chunks in order, file after file, with their CRC32C; bytes may be empty for an empty file.
+  void write_chunk(size_t file, int64_t chunk, std::span<const std::byte> bytes, uint32_t crc);
   // The leader, once nobody is missing: the committed step's directory.  parts: of the others,
   // where they came over the control channel; else they are in the directory.
   std::string publish(Fence& fence, std::optional<AllParts> parts = std::nullopt);
@@ -65,7 +65,7 @@ class StepWriter {
   void remove_late_parts(const std::string& step);
   void make_visible(Fence& fence, const std::string& step, std::string_view commit);
   void write_whole(const std::string& name, std::string_view text);
-  void write_retrying(File& file, std::span<const std::byte> bytes, int64_t offset);
+  void write_retrying(function_ref<void()> write);
   std::string in_tmp(std::string_view name) const;
   std::string door() const;
 

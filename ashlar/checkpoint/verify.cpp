@@ -139,7 +139,6 @@ class Verifier {
     Progress progress(log_, "verifying " + reader_.directory(), bytes, "B");
     report_.chunks = int64_t(lots.size());
     ChunkReaderOptions options;
-    options.num_buffers = size_t(options.reads_in_flight);
     options.failures = ChunkReaderOptions::Failures::kAll;
     ChunkReader reads(reader_, chunks_, lots, options,
                       [](int64_t, int64_t, std::span<const std::byte>) {});

@@ -12,6 +12,8 @@
 #include "ashlar/checkpoint/recovery.h"
 #include "ashlar/checkpoint/step_writer.h"
 #include "ashlar/checkpoint/tensor_slabs.h"
+#include "ashlar/core/aligned_memory.h"
+#include "ashlar/core/checksum.h"
 #include "ashlar/core/threads.h"
 
 namespace ashlar::checkpoint {
@@ -68,7 +70,9 @@ class ModelStepWriter {
         filler_(plan, reader),
         writer_(files, root, plan, kRetryDelay_s, log, times_),
         threads_(num_workers(num_threads)),
-        buffers_(2 * size_t(threads_.size()), std::vector<std::byte>(size_t{kChunkBytes})),
+        num_buffers_(2 * size_t(threads_.size())),
+        buffers_(aligned_memory(int64_t(num_buffers_) * kChunkBytes, File::kDirectBytes,
+                                "writing a model")),
         progress_(log, "writing " + root, plan.bytes, "B") {}
 
   std::string write() {
@@ -87,6 +91,7 @@ class ModelStepWriter {
   struct Chunk {
     size_t file;
     int64_t number, bytes;
+    uint32_t crc = 0;
   };
 
   void write_files() {
@@ -105,15 +110,18 @@ class ModelStepWriter {
       });
     }
   }
-  void fill(size_t n) { filler_.fill(chunks_[n].file, chunks_[n].number, bytes_of(n)); }
+  void fill(size_t n) {
+    filler_.fill(chunks_[n].file, chunks_[n].number, bytes_of(n));
+    chunks_[n].crc = crc32c(bytes_of(n));
+  }
   void write(size_t begin, size_t end) {
     for (size_t n = begin; n < end; ++n) {
-      writer_.write_chunk(chunks_[n].file, chunks_[n].number, bytes_of(n));
+      writer_.write_chunk(chunks_[n].file, chunks_[n].number, bytes_of(n), chunks_[n].crc);
       progress_.advance(chunks_[n].bytes);
     }
   }
   std::span<std::byte> bytes_of(size_t n) {
-    return std::span(buffers_[n % buffers_.size()]).first(size_t(chunks_[n].bytes));
+    return {buffers_.get() + n % num_buffers_ * kChunkBytes, size_t(chunks_[n].bytes)};
   }
 
   SavePlan& plan_;
@@ -122,8 +130,9 @@ class ModelStepWriter {
   PhaseRecorder times_{Clock::now()};
   StepWriter writer_;
   Threads threads_;
-  std::vector<Chunk> chunks_;                    // of all files
-  std::vector<std::vector<std::byte>> buffers_;  // of two batches
+  std::vector<Chunk> chunks_;  // of all files
+  size_t num_buffers_;         // of a chunk each, for two batches
+  AlignedMemory buffers_;
   Progress progress_;
 };
 

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <mutex>
 #include <utility>
 
 #include "ashlar/core/files.h"
@@ -80,17 +81,15 @@ class PosixFile : public File {
   int64_t size() const override { return status_of(descriptor_, path_).st_size; }
 
   void read_at(std::span<std::byte> out, int64_t offset) const override {
-    ASHLAR_ASSERT(offset >= 0);
-    for (size_t done = 0; done < out.size();) {
-      const ssize_t count = retried([&] {
-        return pread(descriptor_.get(), out.data() + done, out.size() - done,
-                     offset + static_cast<int64_t>(done));
-      });
-      if (count < 0) fail_storage("read", path_, errno, after(done, out.size()));
-      // The end of the file: it is shorter than the caller believes.
-      if (count == 0) fail_short_read(path_, out.size(), offset, size());
-      done += static_cast<size_t>(count);
-    }
+    read_behind(0, out, offset);
+  }
+
+  void read_direct(std::span<std::byte> out, int64_t offset) const override {
+    const size_t done = transfer_direct(
+        "read", out.data(), out.size(), offset, [&](int descriptor, size_t from, size_t count) {
+          return pread(descriptor, out.data() + from, count, offset + int64_t(from));
+        });
+    read_behind(done, out, offset);
   }
 
   void prefetch(int64_t offset, int64_t bytes) const override {
@@ -98,15 +97,16 @@ class PosixFile : public File {
   }
 
   void write_at(std::span<const std::byte> bytes, int64_t offset) override {
-    ASHLAR_ASSERT(offset >= 0);
-    for (size_t done = 0; done < bytes.size();) {
-      const ssize_t count = retried([&] {
-        return pwrite(descriptor_.get(), bytes.data() + done, bytes.size() - done,
-                      offset + static_cast<int64_t>(done));
-      });
-      if (count < 0) fail_storage("write", path_, errno, after(done, bytes.size()));
-      done += static_cast<size_t>(count);
-    }
+    write_behind(0, bytes, offset);
+  }
+
+  void write_direct(std::span<const std::byte> bytes, int64_t offset) override {
+    const size_t done = transfer_direct("write", bytes.data(), bytes.size(), offset,
+                                        [&](int descriptor, size_t from, size_t count) {
+                                          return pwrite(descriptor, bytes.data() + from, count,
+                                                        offset + int64_t(from));
+                                        });
+    write_behind(done, bytes, offset);
   }
 
   void reserve(int64_t size_bytes) override {
@@ -128,7 +128,8 @@ class PosixFile : public File {
   }
 
   void close() override {
-    if (const int number = descriptor_.close()) fail_storage("close", path_, number);
+    const int direct = direct_ ? direct_->close() : 0, plain = descriptor_.close();
+    if (direct != 0 || plain != 0) fail_storage("close", path_, direct != 0 ? direct : plain);
   }
 
  private:
@@ -136,8 +137,70 @@ class PosixFile : public File {
     return fmt::format(" (after {} of {} bytes)", done, all);
   }
 
+  // All but the first `done` bytes, which are there.
+  void read_behind(size_t done, std::span<std::byte> out, int64_t offset) const {
+    ASHLAR_ASSERT(offset >= 0);
+    while (done < out.size()) {
+      const ssize_t count = retried([&] {
+        return pread(descriptor_.get(), out.data() + done, out.size() - done,
+                     offset + static_cast<int64_t>(done));
+      });
+      if (count < 0) fail_storage("read", path_, errno, after(done, out.size()));
+      // The end of the file: it is shorter than the caller believes.
+      if (count == 0) fail_short_read(path_, out.size(), offset, size());
+      done += static_cast<size_t>(count);
+    }
+  }
+
+  void write_behind(size_t done, std::span<const std::byte> bytes, int64_t offset) {
+    ASHLAR_ASSERT(offset >= 0);
+    while (done < bytes.size()) {
+      const ssize_t count = retried([&] {
+        return pwrite(descriptor_.get(), bytes.data() + done, bytes.size() - done,
+                      offset + static_cast<int64_t>(done));
+      });
+      if (count < 0) fail_storage("write", path_, errno, after(done, bytes.size()));
+      done += static_cast<size_t>(count);
+    }
+  }
+
+  // How many of the bytes the calls moved past the system's memory, from the first on: all that can
+  // be, but for the end of the file and a file system that refuses (EINVAL) what it let open.
+  template <typename Call>
+  size_t transfer_direct(const char* operation, const void* memory, size_t bytes, int64_t offset,
+                         Call call) const {
+    constexpr auto kStep = size_t(kDirectBytes);
+    if (offset % kDirectBytes != 0 || reinterpret_cast<uintptr_t>(memory) % kStep != 0) return 0;
+    const size_t whole = bytes / kStep * kStep;
+    if (whole == 0) return 0;
+    const int descriptor = direct();
+    size_t done = 0;
+    while (descriptor >= 0 && done < whole) {
+      const ssize_t count = retried([&] { return call(descriptor, done, whole - done); });
+      if (count < 0 && errno == EINVAL) break;
+      if (count < 0) fail_storage(operation, path_, errno, after(done, bytes));
+      done += size_t(count);
+      if (count == 0 || size_t(count) % kStep != 0) break;
+    }
+    return done;
+  }
+
+  // The same file, opened anew for it; -1 where that is refused.
+  int direct() const {
+    std::call_once(opened_direct_, [&] {
+      const std::string again = fmt::format("/proc/self/fd/{}", descriptor_.get());
+      const int mode = fcntl(descriptor_.get(), F_GETFL) & O_ACCMODE;
+      Descriptor opened(
+          retried([&] { return ::open(again.c_str(), mode | O_DIRECT | O_CLOEXEC); }));
+      if (opened.get() >= 0) direct_.emplace(std::move(opened));
+    });
+    return direct_ ? direct_->get() : -1;
+  }
+
   Descriptor descriptor_;
   std::string path_;
+  mutable std::once_flag opened_direct_;
+  mutable std::optional<Descriptor> direct_;
 };
 
 class PosixMapping : public Mapping {

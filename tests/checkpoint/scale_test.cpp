@@ -8,6 +8,7 @@
 #include "ashlar/checkpoint/collect_parts.h"
 #include "ashlar/checkpoint/read_back.h"
 #include "ashlar/checkpoint/step_writer.h"
+#include "ashlar/core/checksum.h"
 #include "save_tree_sim.h"
 #include "state_test_util.h"
 
@@ -116,7 +117,7 @@ class ScaleRun {
     for (size_t f = 0; f < plan.files.size(); ++f) {
       bytes.resize(size_t(plan.files[f].file.size_bytes));
       fill_from_plan(plan.files[f], 0, bytes);
-      writer->write_chunk(f, 0, bytes);
+      writer->write_chunk(f, 0, bytes, crc32c(bytes));
     }
     if (rank == 0) return;
     const WriterPart part = writer->make_part();

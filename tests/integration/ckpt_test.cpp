@@ -5,6 +5,7 @@
 
 #include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/checkpoint/timing.h"
+#include "ashlar/core/checksum.h"
 #include "support.h"
 
 namespace ashlar::integration {
@@ -328,7 +329,7 @@ std::string step_with_slow_writer(FileSystem& files, const std::string& root, in
     writer.begin();
     std::vector<std::byte> bytes(size_t(plan.files[0].file.size_bytes));
     fill_from_plan(plan.files[0], 0, bytes);
-    writer.write_chunk(0, 0, bytes);
+    writer.write_chunk(0, 0, bytes, crc32c(bytes));
     times.add(Phase::kWrite, Clock::now() - std::chrono::seconds(rank == slow ? 10 : 2), 0,
               rank == slow ? 3 : 0);
     if (rank == 0) {

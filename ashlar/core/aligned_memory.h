@@ -1,0 +1,23 @@
+// Host memory that begins at a multiple of a number of bytes: what File::read_direct and
+// write_direct want.
+//
+// Errors   kMemory "N bytes for WHAT were refused by the system".
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+namespace ashlar {
+
+struct FreeMemory {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using AlignedMemory = std::unique_ptr<std::byte[], FreeMemory>;
+
+// alignment: a power of two.  The bytes are not set.
+AlignedMemory aligned_memory(int64_t bytes, int64_t alignment, std::string_view what);
+
+}  // namespace ashlar
