@@ -25,6 +25,8 @@ ChunkReader::ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, c
   buffers_.resize(std::min(most, lots.size()));
   if (buffer_size_ > 0)
     for (auto& buffer : buffers_) buffer = memory_for_reads(buffer_size_);
+  block_bytes_ =
+      buffer_size_ > 0 || reader.reads() == Reads::kCached ? StepReader::kBlockBytes : kChunkBytes;
   const size_t num_threads = std::min(size_t(options.reads_in_flight), tasks_.size());
   try {
     for (size_t i = 0; i < num_threads; ++i)
@@ -98,7 +100,7 @@ int64_t ChunkReader::bytes_read() const {
 }
 
 void ChunkReader::work() {
-  const auto block = memory_for_reads(StepReader::kBlockBytes);
+  const auto block = memory_for_reads(block_bytes_);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] {
@@ -109,7 +111,7 @@ void ChunkReader::work() {
     const Task& task = tasks_[next_task_++];
     const bool wanted = task.chunk < first_failure_;
     lock.unlock();
-    if (wanted) run(task, {block.get(), StepReader::kBlockBytes});
+    if (wanted) run(task, {block.get(), size_t(block_bytes_)});
     lock.lock();
     if (--tasks_left_[task.lot] == 0) changed_.notify_all();
   }
@@ -144,7 +146,7 @@ void ChunkReader::read(const Task& task, Shared& shared, std::span<std::byte> me
   const auto take = [&](int64_t at, std::span<const std::byte> bytes) {
     taken_(task.chunk, at, bytes);
   };
-  while (!reader_.read_chunk(*file, shared.index, chunk, options_.reads, memory, take)) open(true);
+  while (!reader_.read_chunk(*file, shared.index, chunk, memory, take)) open(true);
   const std::lock_guard lock(mutex_);
   bytes_read_ += task.bytes;
 }

@@ -1,7 +1,8 @@
 // Reads chunks of a step ahead of whoever takes them: several at a time, in the order given, each
 // checked against its CRC; those that are to be kept into a ring of buffers.
 //
-// Memory   num_buffers times what the largest lot keeps, and a block for each read in flight.
+// Memory   num_buffers times what the largest lot keeps, and for each read in flight 512 KiB, or if
+//          nothing is kept and reads are direct a chunk.
 // Errors   kept by place, the number of the chunk, until they are asked for.  A chunk behind the
 //          first failure is not read any more, unless damage is only to be listed (kAll); chunks
 //          before it are, so that the first failure is the same in every run.
@@ -26,7 +27,6 @@ namespace ashlar::checkpoint {
 struct ChunkReaderOptions {
   int reads_in_flight = 8;
   size_t num_buffers = 5;
-  Reads reads = Reads::kDirect;
   enum class Failures : uint8_t { kFirst, kAll } failures = Failures::kFirst;  // kAll: of damage
 };
 
@@ -53,8 +53,7 @@ class ChunkReader {
   std::vector<Failure> failures() const;  // by place
   int64_t bytes_read() const;             // of chunks that are right
   int64_t buffer_bytes() const {
-    return int64_t(buffers_.size()) * buffer_size_ +
-           int64_t(threads_.size()) * StepReader::kBlockBytes;
+    return int64_t(buffers_.size()) * buffer_size_ + int64_t(threads_.size()) * block_bytes_;
   }
 
  private:
@@ -88,6 +87,7 @@ class ChunkReader {
   std::vector<std::unique_ptr<Shared>> files_;
   std::vector<AlignedMemory> buffers_;
   int64_t buffer_size_ = 0;
+  int64_t block_bytes_ = 0;  // of each thread, for chunks that are not kept
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

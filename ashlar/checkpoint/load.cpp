@@ -14,7 +14,7 @@
 // A rank that finds damage goes on with the rounds, without reading, and says so at the end: nobody
 // waits for it in vain, and the damage that is told is the first in the order of files.
 //   Memory: 5 lots of at most 12 MiB, of which 2 take what comes from others, and a block for each
-// read in flight: 64 MiB.  Who reads alone keeps no chunk: 4 MiB.
+// read in flight: 64 MiB.  Who reads alone keeps no chunk: 32 MiB.
 #include <algorithm>
 #include <cstring>
 
@@ -291,12 +291,11 @@ LoadReport StepReader::load(std::span<const Piece> destinations, const LoadOptio
   Rounds rounds(chunks, plan, ranks, needs);
   std::optional<Failure> failure;
   {
-    ChunkReader source(
-        *this, chunks, lots_of(plan, ranks.rank()),
-        {options.reads_in_flight, ranks.size() == 1 ? kLotsAlone : kLotsAmongRanks, options.reads},
-        [&](int64_t chunk, int64_t at, std::span<const std::byte> bytes) {
-          needs.copy(chunk, at, bytes);
-        });
+    ChunkReader source(*this, chunks, lots_of(plan, ranks.rank()),
+                       {options.reads_in_flight, ranks.size() == 1 ? kLotsAlone : kLotsAmongRanks},
+                       [&](int64_t chunk, int64_t at, std::span<const std::byte> bytes) {
+                         needs.copy(chunk, at, bytes);
+                       });
     rounds.run(source);
     if (const auto failures = source.failures(); !failures.empty()) failure = failures.front();
     report.bytes_read = source.bytes_read();

@@ -67,10 +67,10 @@ void read_weights(FileSystem& files, const ModelSource& source, std::span<const 
     for (const Piece& piece : pieces) model.read(piece);
     return;
   }
-  const StepReader reader(files, source.resolved, ranks);
+  StepReader reader(files, source.resolved, ranks);
+  reader.set_reads(Reads::kCached);  // what generates or evaluates once does so again
   LoadOptions options;
   options.components = {Component::kModel};
-  options.reads = Reads::kCached;  // what generates or evaluates once does so again
   for (const DType from : {DType::kF64, DType::kF32, DType::kBF16})
     for (const DType to : {DType::kF64, DType::kF32})
       if (from != to) options.cast.emplace_back(from, to);

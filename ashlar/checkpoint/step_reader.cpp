@@ -128,29 +128,34 @@ std::unique_ptr<File> StepReader::open(size_t file_index) const {
   return open_committed(files_, join(directory_, file.path), file.size_bytes, *patience_);
 }
 
-bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk, Reads reads,
+bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk,
                             std::span<std::byte> memory, TakeBlock take) const {
   const IndexFile& entry = index_.files[file_index];
   const int64_t begin = chunk * kChunkBytes;
   const int64_t size = std::min(kChunkBytes, entry.size_bytes - begin);
   const bool whole = int64_t(memory.size()) >= size;
-  ASHLAR_ASSERT(whole || int64_t(memory.size()) >= kBlockBytes);
-  if (reads == Reads::kCached) file.prefetch(begin, size);
+  ASHLAR_ASSERT(whole || (!memory.empty() && int64_t(memory.size()) % kBlockBytes == 0));
+  // The system copies what it keeps: better a block at a time, while the caches have it.
+  const int64_t request = reads_ == Reads::kCached ? kBlockBytes : int64_t(memory.size());
+  if (reads_ == Reads::kCached) file.prefetch(begin, size);
   uint32_t found = 0;
-  for (int64_t at = 0; at < size; at += kBlockBytes) {
-    const auto block =
-        memory.subspan(whole ? size_t(at) : 0, size_t(std::min(kBlockBytes, size - at)));
+  for (int64_t at = 0; at < size; at += request) {
+    const auto part = memory.subspan(whole ? size_t(at) : 0, size_t(std::min(request, size - at)));
     try {
-      if (reads == Reads::kDirect)
-        file.read_direct(block, begin + at);
+      if (reads_ == Reads::kDirect)
+        file.read_direct(part, begin + at);
       else
-        file.read_at(block, begin + at);
+        file.read_at(part, begin + at);
     } catch (const Error& error) {
       if (!is_stale(error) || !patience_->wait()) throw;
       return false;
     }
-    found = crc32c(block, found);
-    take(at, block);
+    for (size_t in_part = 0; in_part < part.size(); in_part += kBlockBytes) {
+      const auto block =
+          part.subspan(in_part, std::min(size_t{kBlockBytes}, part.size() - in_part));
+      found = crc32c(block, found);
+      take(at + int64_t(in_part), block);
+    }
   }
   const uint32_t recorded = entry.chunk_crcs[size_t(chunk)];
   ASHLAR_REQUIRE(found == recorded, kCorrupt,

@@ -11,8 +11,8 @@
 //          wrong all throw.
 // Calls    of all ranks together, on names and sizes: at most 2 for each file, 2 for each rank, 2
 //          for each blob, 7 for the step.
-// Memory   of a load: at most 60 MiB, and 512 KiB for each read in flight, beside the destinations
-//          and the index; the latter alone if one rank reads by itself.
+// Memory   of a load: at most 64 MiB beside the destinations and the index; 4 MiB for each read in
+//          flight if one rank reads by itself, 512 KiB if the system keeps what it reads.
 // Errors   kCorrupt: PATH and what is wrong (a missing file included, once it cannot be a stale
 //          look any more: patience.h); kConfig if the destinations do not match what is stored;
 //          kStorage if the machine cannot read.
@@ -49,7 +49,6 @@ struct LoadOptions {
   std::vector<std::string> allow_missing, allow_unexpected;  // names, '*' stands for any text
   std::vector<std::pair<DType, DType>> cast;  // stored -> wanted; among F64, F32 and BF16
   int reads_in_flight = 8;                    // of this rank
-  Reads reads = Reads::kDirect;
 };
 
 struct LoadReport {
@@ -72,6 +71,10 @@ class StepReader {
   void hold(std::shared_ptr<const void> lease) { lease_ = std::move(lease); }
   const std::shared_ptr<const void>& lease() const { return lease_; }
 
+  // How chunks are read from now on; kDirect unless told otherwise.
+  void set_reads(Reads reads) { reads_ = reads; }
+  Reads reads() const { return reads_; }
+
   const std::string& directory() const { return directory_; }
   int64_t step() const { return commit_.step; }
   const Commit& commit() const { return commit_; }
@@ -88,15 +91,15 @@ class StepReader {
   bool has_blob(std::string_view name) const;
   std::string read_blob(std::string_view name) const;  // a file under extra/; kCorrupt if absent
 
-  // Reads one chunk of one file and checks its CRC.  It comes in blocks, so that what is done with
-  // one finds it in the processor's cache: `take` gets each with its place in the chunk, before it
-  // is known whether the chunk is right.  memory: of the chunk, which then has it all; or less, at
-  // least kBlockBytes, which every block goes through.  False, after a wait: the look at the file
-  // was stale; it is to be opened again, and take will see the chunk once more.
+  // Reads one chunk of one file and checks its CRC.  What is done with it is done in blocks, which
+  // the processor's caches hold: `take` gets each with its place in the chunk, before it is known
+  // whether the chunk is right.  memory: of the chunk, which then has it all; or less, a multiple
+  // of kBlockBytes, which it goes through; a direct read is as large as that.  False, after a wait:
+  // the look at the file was stale; it is to be opened again, and take will see the chunk again.
   static constexpr int64_t kBlockBytes = int64_t(512) << 10;
   using TakeBlock = function_ref<void(int64_t at, std::span<const std::byte>)>;
-  bool read_chunk(const File& file, size_t file_index, int64_t chunk, Reads reads,
-                  std::span<std::byte> memory, TakeBlock take) const;
+  bool read_chunk(const File& file, size_t file_index, int64_t chunk, std::span<std::byte> memory,
+                  TakeBlock take) const;
   std::unique_ptr<File> open(size_t file_index) const;
   void check_size(size_t file_index) const;  // of a file that need not be opened
 
@@ -112,6 +115,7 @@ class StepReader {
   Exchange& ranks() const { return ranks_ ? *ranks_ : *alone_; }
 
   std::shared_ptr<const void> lease_;
+  Reads reads_ = Reads::kDirect;
   FileSystem& files_;
   std::string directory_;
   Exchange* ranks_;

@@ -20,6 +20,7 @@ LoadOptions any_of_them() {
 }  // namespace
 
 StoredTensors::StoredTensors(StepReader step) : step_(std::move(step)) {
+  step_->set_reads(Reads::kCached);  // slabs are small: the system fetches ahead of them
   list_step();
 }
 

@@ -141,6 +141,7 @@ void Saves::check_together() {
   const std::string directory =
       text_from_leader(ranks_, unchecked ? unchecked->directory : "", "step to check");
   if (directory.empty()) return;
+  checked_ = directory;
   std::string damage;
   on_threads(ranks_, "check of a step", [&] {
     const checkpoint::VerifyReport report = checkpoint::verify_step(
@@ -183,7 +184,9 @@ checkpoint::StepReader Saves::reader_of(int64_t step) {
       "{}: rank 0 continues from step {}, which rank {} does not find there; expected a "
       "directory that all ranks share",
       root_, step, ranks_.rank());
-  return checkpoint::StepReader(files_, directory, &exchange_);
+  checkpoint::StepReader reader(files_, directory, &exchange_);
+  if (directory == checked_) reader.set_reads(checkpoint::Reads::kCached);  // memory still has it
+  return reader;
 }
 
 checkpoint::SaveRequest Saves::request(const RunCounters& counters, const HealthState& health,

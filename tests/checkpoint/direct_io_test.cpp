@@ -5,7 +5,6 @@
 #include <atomic>
 
 #include "ashlar/checkpoint/read_back.h"
-#include "ashlar/checkpoint/verify.h"
 #include "state_test_util.h"
 #include "tests/support/forwarding_files.h"
 
@@ -77,9 +76,9 @@ class DirectIo : public testing::Test {
   void load(const std::string& step, Reads reads) {
     const std::vector<std::byte> saved = state_.bytes();
     state_.clear();
-    LoadOptions options;
-    options.reads = reads;
-    StepReader(files_, step).load(state_.pieces(), options);
+    StepReader reader(files_, step);
+    reader.set_reads(reads);
+    reader.load(state_.pieces());
     EXPECT_TRUE(state_.bytes() == saved);
   }
 
@@ -98,10 +97,8 @@ TEST_F(DirectIo, LargeFilesPassByTheSystemsMemoryBothWays) {
   EXPECT_EQ(counted_.direct_read, counted_.direct_written);
   EXPECT_LT(counted_.read, 200'000);
   Log log = quiet_log();
-  EXPECT_TRUE(verify_step(files_, step, VerifyLevel::kDeep, log).ok());
-  EXPECT_GE(counted_.direct_read, 2 * counted_.direct_written);  // and small files
   EXPECT_EQ(read_back_alone(files_, {1, step, "", ""}, 0, log).bad_rank, -1);
-  EXPECT_GE(counted_.direct_read, 3 * counted_.direct_written);
+  EXPECT_GE(counted_.direct_read, 2 * counted_.direct_written);
   EXPECT_TRUE(counted_.all_laid_out);
 }
 
