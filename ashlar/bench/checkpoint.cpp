@@ -157,7 +157,8 @@ class Rank {
 
   // What one repeat wrote makes room for the next, so that all write where something was before.
   void remove_written() {
-    for (const char* name : {"raw", "plain"}) fresh_directory(below(name));
+    if (options_.baselines)
+      for (const char* name : {"raw", "plain"}) fresh_directory(below(name));
     if (leads())
       for (const std::string& name : files_.list(below("root")))
         if (checkpoint::parse_step_name(name)) files_.remove_all(join(below("root"), name));
@@ -292,7 +293,9 @@ class Rank {
     train::LoadExchange exchange(group);
     checkpoint::LoadOptions options;
     options.allow_unexpected = {"*"};
-    checkpoint::StepReader(files_, step, &exchange).load(pieces, options);
+    checkpoint::StepReader reader(files_, step, &exchange);
+    reader.set_reads(checkpoint::Reads::kDirect);  // as a run that resumes
+    reader.load(pieces, options);
   }
 
   void describe(const std::string& step) {

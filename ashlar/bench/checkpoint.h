@@ -9,7 +9,7 @@
 //   slowdown   time of the loop during the save over its time alone
 //   save       from save() until the step is committed
 //   load       into the layout that was saved, and into another; nothing of the files is in memory
-//   raw        one file of as many bytes a rank, written and read without any of that
+//   raw        the disk itself: one file of as many bytes a rank (checkpoint_baseline.h)
 //
 // Times are of the slowest rank.  Loaded elements are compared with those that were saved.
 #pragma once

@@ -23,10 +23,11 @@ Ordered json_of(const CheckpointLayout& layout) {
 
 std::string checkpoint_head(const CheckpointOptions& options) {
   return fmt::format(
-      "{} each, {} repeats, {:.2g} s of computing, {}; medians; seconds but for block (ms)\n"
+      "{} each, {} repeats, {:.2g} s of computing, {:.2g} s of rest, {}; medians; seconds but for "
+      "block (ms)\n"
       "{:<8} {:>9} {:>5} {:>8} {:>7} {:>7} {:>8} {:>8} {:>8} | {:>8} {:>8} | {:>8} {:>8} {:>8} "
       "| {:>6} {:>7}",
-      format_bytes(options.bytes), options.repeats, options.step_s,
+      format_bytes(options.bytes), options.repeats, options.step_s, options.rest_s,
       options.sync ? "on disk" : "not waiting for the disk", "state", "bytes", "files", "block 1",
       "block", "slower", "save", "load", "other", "raw wr", "raw rd", "pl.save", "pl.load",
       "pl.other", "CPU", "memory");
@@ -55,6 +56,7 @@ std::string to_json_line(const CheckpointRow& r, const CheckpointOptions& option
                   {"other", json_of(r.workload.other)},
                   {"sync", options.sync},
                   {"step_s", options.step_s},
+                  {"rest_s", options.rest_s},
                   {"unique_bytes", r.workload.bytes()},
                   {"bytes", r.bytes},
                   {"files", r.files},

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "ashlar/checkpoint/tensor_slabs.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
 
@@ -55,7 +56,10 @@ void AveragedTensors::read(std::span<const Piece> pieces) const {
   int64_t count = 0;
   for (const Piece& piece : pieces) count += piece.data.numel();
   // Kept for the next slab of this thread: fresh memory would cost as much as the reading.
+  // Room for the largest slab at once: what grew would leave holes behind.
   thread_local std::vector<double> sum, term;
+  sum.reserve(kSlabElements);
+  term.reserve(kSlabElements);
   sum.resize(std::max(sum.size(), size_t(count)));
   term.resize(sum.size());
   std::vector<Piece> terms(pieces.begin(), pieces.end());

@@ -25,12 +25,16 @@ ChunkReader::ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, c
   buffers_.resize(std::min(most, lots.size()));
   if (buffer_size_ > 0)
     for (auto& buffer : buffers_) buffer = memory_for_reads(buffer_size_);
-  block_bytes_ =
-      buffer_size_ > 0 || reader.reads() == Reads::kCached ? StepReader::kBlockBytes : kChunkBytes;
+  const auto direct = [](const Task& task) { return task.reads == Reads::kDirect; };
+  block_bytes_ = buffer_size_ == 0 && std::ranges::any_of(tasks_, direct) ? kChunkBytes
+                                                                          : StepReader::kBlockBytes;
   const size_t num_threads = std::min(size_t(options.reads_in_flight), tasks_.size());
+  if (num_threads > 0) blocks_ = memory_for_reads(int64_t(num_threads) * block_bytes_);
   try {
     for (size_t i = 0; i < num_threads; ++i)
-      threads_.push_back(start_thread("that reads a checkpoint", [this] { work(); }));
+      threads_.push_back(start_thread("that reads a checkpoint", [this, i] {
+        work({blocks_.get() + i * size_t(block_bytes_), size_t(block_bytes_)});
+      }));
   } catch (const Error&) {
     if (threads_.empty()) throw;  // fewer than asked for do as well
   }
@@ -56,7 +60,8 @@ void ChunkReader::plan(const Lots& lots) {
         if (files_.empty() || files_.back()->index != file)
           files_.push_back(std::make_unique<Shared>(file));
         ++files_.back()->tasks_left;
-        tasks_.push_back({chunk, lot, files_.size() - 1, offset, chunks_.bytes(chunk), part.kept});
+        tasks_.push_back(
+            {chunk, lot, files_.size() - 1, offset, chunks_.bytes(chunk), part.kept, part.reads});
         if (part.kept) offset += padded(tasks_.back().bytes);
       }
     lot_bytes_.push_back(offset);
@@ -99,8 +104,7 @@ int64_t ChunkReader::bytes_read() const {
   return bytes_read_;
 }
 
-void ChunkReader::work() {
-  const auto block = memory_for_reads(block_bytes_);
+void ChunkReader::work(std::span<std::byte> block) {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] {
@@ -111,7 +115,7 @@ void ChunkReader::work() {
     const Task& task = tasks_[next_task_++];
     const bool wanted = task.chunk < first_failure_;
     lock.unlock();
-    if (wanted) run(task, {block.get(), size_t(block_bytes_)});
+    if (wanted) run(task, block);
     lock.lock();
     if (--tasks_left_[task.lot] == 0) changed_.notify_all();
   }
@@ -146,7 +150,7 @@ void ChunkReader::read(const Task& task, Shared& shared, std::span<std::byte> me
   const auto take = [&](int64_t at, std::span<const std::byte> bytes) {
     taken_(task.chunk, at, bytes);
   };
-  while (!reader_.read_chunk(*file, shared.index, chunk, memory, take)) open(true);
+  while (!reader_.read_chunk(*file, shared.index, chunk, task.reads, memory, take)) open(true);
   const std::lock_guard lock(mutex_);
   bytes_read_ += task.bytes;
 }

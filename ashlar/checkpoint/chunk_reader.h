@@ -35,6 +35,7 @@ class ChunkReader {
   struct Part {
     ChunkRange chunks;
     bool kept = false;  // for whoever takes the lot
+    Reads reads = Reads::kCached;
   };
   using Lots = std::vector<std::vector<Part>>;
   using Taken = std::function<void(int64_t chunk, int64_t at, std::span<const std::byte> bytes)>;
@@ -62,6 +63,7 @@ class ChunkReader {
     size_t lot, file;
     int64_t offset, bytes;  // in the buffer of the lot, which has it if it is kept
     bool kept;
+    Reads reads;
   };
   // A file that tasks share: open from the first of them to the last.
   struct Shared {
@@ -72,7 +74,7 @@ class ChunkReader {
     std::shared_ptr<File> file = nullptr;
   };
   void plan(const Lots& lots);
-  void work();
+  void work(std::span<std::byte> block);  // of this thread
   void run(const Task& task, std::span<std::byte> block);
   void read(const Task& task, Shared& shared, std::span<std::byte> memory);
   void fail(Failure failure);
@@ -88,6 +90,7 @@ class ChunkReader {
   std::vector<AlignedMemory> buffers_;
   int64_t buffer_size_ = 0;
   int64_t block_bytes_ = 0;  // of each thread, for chunks that are not kept
+  AlignedMemory blocks_;     // of all threads
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

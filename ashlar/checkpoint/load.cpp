@@ -51,6 +51,15 @@ class Transfer {
     }
   }
 
+  // How many of the bytes [offset, end) of the file it takes.
+  int64_t bytes_between(int64_t offset, int64_t end) const {
+    int64_t bytes = 0;
+    Runs runs = runs_;
+    for (runs.seek(element_at(offset)); !runs.done() && begin_of(runs) < end; runs.next())
+      bytes += std::min(begin_of(runs) + run_bytes(), end) - std::max(begin_of(runs), offset);
+    return bytes;
+  }
+
   // Calls with the number of every chunk of the file that has bytes of it, ascending.
   template <typename F>
   void for_each_chunk(F&& call) const {
@@ -112,13 +121,30 @@ class Needs {
 
   // Bytes of a chunk from `at` on.  From any thread, each byte once.
   void copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const {
-    const int64_t offset = (chunk - chunks_.first(chunks_.file(chunk))) * kChunkBytes + at;
-    for (auto use = std::lower_bound(uses_.begin(), uses_.end(), std::pair(chunk, uint32_t(0)));
-         use != uses_.end() && use->first == chunk; ++use)
-      transfers_[use->second].copy(bytes, offset);
+    const int64_t offset = begin_of(chunk) + at;
+    for_each_use(chunk, [&](const Transfer& transfer) { transfer.copy(bytes, offset); });
+  }
+
+  // All but what stands between tensors, and a little that another load reads again.
+  bool nearly_whole(int64_t chunk) const {
+    const int64_t begin = begin_of(chunk), size = chunks_.bytes(chunk);
+    int64_t wanted = 0;
+    for_each_use(chunk, [&](const Transfer& transfer) {
+      wanted += transfer.bytes_between(begin, begin + size);
+    });
+    return wanted >= size - size / 16;
   }
 
  private:
+  int64_t begin_of(int64_t chunk) const {  // in its file
+    return (chunk - chunks_.first(chunks_.file(chunk))) * kChunkBytes;
+  }
+  template <typename F>
+  void for_each_use(int64_t chunk, F&& call) const {
+    for (auto use = std::lower_bound(uses_.begin(), uses_.end(), std::pair(chunk, uint32_t(0)));
+         use != uses_.end() && use->first == chunk; ++use)
+      call(transfers_[use->second]);
+  }
   void add(size_t file, const Transfer& transfer) {
     const auto number = uint32_t(transfers_.size());
     transfers_.push_back(transfer);
@@ -143,13 +169,19 @@ std::vector<std::vector<ChunkRange>> wants_of_all(Exchange& ranks,
   return wants;
 }
 
-ChunkReader::Lots lots_of(const LoadPlan& plan, int rank) {
+// The rank's share of the chunks, each with how it is read.
+ChunkReader::Lots lots_of(const LoadPlan& plan, int rank, Reads reads, const Needs& needs) {
   ChunkReader::Lots lots;
   for (const Lot& lot : plan.lots) {
     if (lot.reader != rank) continue;
     lots.emplace_back();
     for (const Lot::Part& part : lot.parts)
-      lots.back().push_back({part.chunks, !part.receivers.empty()});
+      for (int64_t chunk = part.chunks.begin; chunk < part.chunks.end; ++chunk) {
+        Reads own = reads;
+        if (reads == Reads::kDirectIfWhole)
+          own = needs.nearly_whole(chunk) ? Reads::kDirect : Reads::kCached;
+        lots.back().push_back({{chunk, chunk + 1}, !part.receivers.empty(), own});
+      }
   }
   return lots;
 }
@@ -291,7 +323,7 @@ LoadReport StepReader::load(std::span<const Piece> destinations, const LoadOptio
   Rounds rounds(chunks, plan, ranks, needs);
   std::optional<Failure> failure;
   {
-    ChunkReader source(*this, chunks, lots_of(plan, ranks.rank()),
+    ChunkReader source(*this, chunks, lots_of(plan, ranks.rank(), reads_, needs),
                        {options.reads_in_flight, ranks.size() == 1 ? kLotsAlone : kLotsAmongRanks},
                        [&](int64_t chunk, int64_t at, std::span<const std::byte> bytes) {
                          needs.copy(chunk, at, bytes);

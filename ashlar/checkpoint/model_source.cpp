@@ -30,7 +30,8 @@ ModelSource find_in_step(const StepReader& reader, const std::string& path, Tens
       .hugging_face = false,
       .spec = {},
       .tensors_of = tensors_of,
-      .lease = reader.lease()};
+      .lease = reader.lease(),
+      .reads = reader.reads()};
   const auto blob = [&](const char* name) {
     return reader.has_blob(name) ? std::optional(reader.read_blob(name)) : std::nullopt;
   };
@@ -67,8 +68,7 @@ void read_weights(FileSystem& files, const ModelSource& source, std::span<const 
     for (const Piece& piece : pieces) model.read(piece);
     return;
   }
-  StepReader reader(files, source.resolved, ranks);
-  reader.set_reads(Reads::kCached);  // what generates or evaluates once does so again
+  const StepReader reader(files, source.resolved, ranks);
   LoadOptions options;
   options.components = {Component::kModel};
   for (const DType from : {DType::kF64, DType::kF32, DType::kBF16})

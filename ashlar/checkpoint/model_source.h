@@ -14,6 +14,7 @@
 
 #include "ashlar/checkpoint/exchange.h"
 #include "ashlar/checkpoint/hf_names.h"
+#include "ashlar/checkpoint/step_reader.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/spec/model_spec.h"
@@ -30,6 +31,7 @@ struct ModelSource {
   TensorsOf tensors_of = nullptr;
   // Keeps the step from being removed; the file system that it was found in outlives it.
   std::shared_ptr<const void> lease = nullptr;
+  Reads reads = Reads::kCached;  // of a step, for a tool that reads it once
 };
 
 // Every byte of the step that a root stands for is read, to know that it is good.

@@ -18,7 +18,8 @@ namespace {
 void read_file(FileSystem& files, const std::string& path, const IndexFile& entry,
                std::span<std::byte> buffer, RateLimit& limit, Patience& patience,
                const std::function<void(int64_t)>& advance) {
-  files.drop_cached_pages(path);  // of a file, or a part of it, that direct reads are not for
+  // Where the file system refuses direct reads, and of small files, memory would answer.
+  files.drop_cached_pages(path);
   const auto file = open_committed(files, path, entry.size_bytes, patience);
   for (int64_t chunk = 0; chunk < num_chunks(entry.size_bytes); ++chunk) {
     const int64_t begin = chunk * kChunkBytes;

@@ -52,8 +52,7 @@ void write_verdict(Fence& fence, const char* directory, const StepRef& ref, cons
 std::optional<std::string> problem_of(FileSystem& files, const StepRef& ref, VerifyLevel level,
                                       Log& log) {
   try {
-    StepReader reader(files, ref.directory);
-    reader.set_reads(Reads::kCached);  // what is good is loaded next
+    const StepReader reader(files, ref.directory);
     ASHLAR_REQUIRE(reader.step() == ref.step, kCorrupt, "{}: COMMIT is of step {}", ref.directory,
                    reader.step());
     const VerifyReport report = verify_step(reader, level, log);
@@ -268,7 +267,9 @@ StepReader open_checkpoint(FileSystem& files, const std::string& path, Log& log)
   };
   if (files.stat(join(path, kCommitName))) {
     lease = ReaderLease::of_step(files, path);
-    return opened(path);
+    StepReader reader = opened(path);
+    reader.set_reads(Reads::kDirectIfWhole);
+    return reader;
   }
   const auto hold = [&](const StepRef& ref) {
     lease = ReaderLease::take(files, path, ref);

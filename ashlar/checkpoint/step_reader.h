@@ -11,8 +11,8 @@
 //          wrong all throw.
 // Calls    of all ranks together, on names and sizes: at most 2 for each file, 2 for each rank, 2
 //          for each blob, 7 for the step.
-// Memory   of a load: at most 64 MiB beside the destinations and the index; 4 MiB for each read in
-//          flight if one rank reads by itself, 512 KiB if the system keeps what it reads.
+// Memory   of a load: at most 64 MiB beside the destinations and the index; for each read in flight
+//          512 KiB, or 4 MiB if one rank reads by itself past the system's memory.
 // Errors   kCorrupt: PATH and what is wrong (a missing file included, once it cannot be a stale
 //          look any more: patience.h); kConfig if the destinations do not match what is stored;
 //          kStorage if the machine cannot read.
@@ -38,9 +38,11 @@
 
 namespace ashlar::checkpoint {
 
-// Whether the system keeps what was read in its memory: for the program that reads the same soon, a
-// model that is used again and again, say; or not, which costs less time and evicts nothing.
-enum class Reads : uint8_t { kDirect, kCached };
+// Whether the system keeps what was read in its memory, for whoever reads the same soon, or not:
+// what is read once, and large, then takes less of the processor and evicts nothing.
+// kDirectIfWhole keeps a chunk of which a load wants but a part, since the next load may want the
+// rest.
+enum class Reads : uint8_t { kCached, kDirect, kDirectIfWhole };
 
 struct LoadOptions {
   // Which components the destinations stand for: a stored tensor of them that no destination names
@@ -71,7 +73,7 @@ class StepReader {
   void hold(std::shared_ptr<const void> lease) { lease_ = std::move(lease); }
   const std::shared_ptr<const void>& lease() const { return lease_; }
 
-  // How chunks are read from now on; kDirect unless told otherwise.
+  // How chunks are read from now on; kCached unless told otherwise.
   void set_reads(Reads reads) { reads_ = reads; }
   Reads reads() const { return reads_; }
 
@@ -94,12 +96,13 @@ class StepReader {
   // Reads one chunk of one file and checks its CRC.  What is done with it is done in blocks, which
   // the processor's caches hold: `take` gets each with its place in the chunk, before it is known
   // whether the chunk is right.  memory: of the chunk, which then has it all; or less, a multiple
-  // of kBlockBytes, which it goes through; a direct read is as large as that.  False, after a wait:
-  // the look at the file was stale; it is to be opened again, and take will see the chunk again.
+  // of kBlockBytes, which it goes through; a direct read is as large as that.  reads: kCached or
+  // kDirect.  False, after a wait: the look at the file was stale; it is to be opened again, and
+  // take will see the chunk again.
   static constexpr int64_t kBlockBytes = int64_t(512) << 10;
   using TakeBlock = function_ref<void(int64_t at, std::span<const std::byte>)>;
-  bool read_chunk(const File& file, size_t file_index, int64_t chunk, std::span<std::byte> memory,
-                  TakeBlock take) const;
+  bool read_chunk(const File& file, size_t file_index, int64_t chunk, Reads reads,
+                  std::span<std::byte> memory, TakeBlock take) const;
   std::unique_ptr<File> open(size_t file_index) const;
   void check_size(size_t file_index) const;  // of a file that need not be opened
 
@@ -115,7 +118,7 @@ class StepReader {
   Exchange& ranks() const { return ranks_ ? *ranks_ : *alone_; }
 
   std::shared_ptr<const void> lease_;
-  Reads reads_ = Reads::kDirect;
+  Reads reads_ = Reads::kCached;
   FileSystem& files_;
   std::string directory_;
   Exchange* ranks_;

@@ -20,7 +20,6 @@ LoadOptions any_of_them() {
 }  // namespace
 
 StoredTensors::StoredTensors(StepReader step) : step_(std::move(step)) {
-  step_->set_reads(Reads::kCached);  // slabs are small: the system fetches ahead of them
   list_step();
 }
 
@@ -32,7 +31,9 @@ StoredTensors::StoredTensors(HfModel model) : model_(std::move(model)) {
 StoredTensors::StoredTensors(FileSystem& files, const ModelSource& source)
     : StoredTensors(source.hugging_face
                         ? StoredTensors(HfModel::open(files, source.resolved, source.tensors_of))
-                        : StoredTensors(StepReader(files, source.resolved))) {}
+                        : StoredTensors(StepReader(files, source.resolved))) {
+  if (step_) step_->set_reads(source.reads);
+}
 
 void StoredTensors::list_step() {
   const Index& index = step_->index();

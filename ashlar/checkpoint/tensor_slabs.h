@@ -12,7 +12,7 @@
 namespace ashlar::checkpoint {
 
 inline constexpr int64_t kSlabElements = 1 << 20;  // at most, of one slab: 4 MiB of F32
-inline constexpr int kMaxWorkers = 16;             // slabs under way at once, each with its memory
+inline constexpr int kMaxWorkers = 8;              // slabs under way at once, each with its memory
 
 // Elements [first, first + count) of the row-major whole of tensor number `tensor` of a list.
 struct Range {

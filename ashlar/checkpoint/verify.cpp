@@ -191,9 +191,7 @@ VerifyReport verify_step(const StepReader& reader, VerifyLevel level, Log& log, 
 VerifyReport verify_step(FileSystem& files, const std::string& directory, VerifyLevel level,
                          Log& log, VerifyPart part) {
   try {
-    StepReader reader(files, directory);
-    reader.set_reads(Reads::kCached);  // what is good is loaded next
-    return verify_step(reader, level, log, part);
+    return verify_step(StepReader(files, directory), level, log, part);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCorrupt) throw;
     VerifyReport report;

@@ -80,16 +80,9 @@ class PosixFile : public File {
 
   int64_t size() const override { return status_of(descriptor_, path_).st_size; }
 
-  void read_at(std::span<std::byte> out, int64_t offset) const override {
-    read_behind(0, out, offset);
-  }
-
+  void read_at(std::span<std::byte> out, int64_t offset) const override { read(out, offset, 0); }
   void read_direct(std::span<std::byte> out, int64_t offset) const override {
-    const size_t done = transfer_direct(
-        "read", out.data(), out.size(), offset, [&](int descriptor, size_t from, size_t count) {
-          return pread(descriptor, out.data() + from, count, offset + int64_t(from));
-        });
-    read_behind(done, out, offset);
+    read(out, offset, direct_part(out.data(), out.size(), offset));
   }
 
   void prefetch(int64_t offset, int64_t bytes) const override {
@@ -97,16 +90,10 @@ class PosixFile : public File {
   }
 
   void write_at(std::span<const std::byte> bytes, int64_t offset) override {
-    write_behind(0, bytes, offset);
+    write(bytes, offset, 0);
   }
-
   void write_direct(std::span<const std::byte> bytes, int64_t offset) override {
-    const size_t done = transfer_direct("write", bytes.data(), bytes.size(), offset,
-                                        [&](int descriptor, size_t from, size_t count) {
-                                          return pwrite(descriptor, bytes.data() + from, count,
-                                                        offset + int64_t(from));
-                                        });
-    write_behind(done, bytes, offset);
+    write(bytes, offset, direct_part(bytes.data(), bytes.size(), offset));
   }
 
   void reserve(int64_t size_bytes) override {
@@ -133,60 +120,60 @@ class PosixFile : public File {
   }
 
  private:
-  static std::string after(size_t done, size_t all) {
-    return fmt::format(" (after {} of {} bytes)", done, all);
+  // direct: so many bytes pass by the system's memory, if the file system lets them.
+  void read(std::span<std::byte> out, int64_t offset, size_t direct) const {
+    const auto call = [&](int descriptor, size_t from, size_t to) {
+      return pread(descriptor, out.data() + from, to - from, offset + int64_t(from));
+    };
+    // The end of the file: it is shorter than the caller believes.
+    if (transfer("read", out.size(), direct, call) < out.size())
+      fail_short_read(path_, out.size(), offset, size());
   }
 
-  // All but the first `done` bytes, which are there.
-  void read_behind(size_t done, std::span<std::byte> out, int64_t offset) const {
-    ASHLAR_ASSERT(offset >= 0);
-    while (done < out.size()) {
-      const ssize_t count = retried([&] {
-        return pread(descriptor_.get(), out.data() + done, out.size() - done,
-                     offset + static_cast<int64_t>(done));
-      });
-      if (count < 0) fail_storage("read", path_, errno, after(done, out.size()));
-      // The end of the file: it is shorter than the caller believes.
-      if (count == 0) fail_short_read(path_, out.size(), offset, size());
-      done += static_cast<size_t>(count);
-    }
+  void write(std::span<const std::byte> bytes, int64_t offset, size_t direct) {
+    const auto call = [&](int descriptor, size_t from, size_t to) {
+      return pwrite(descriptor, bytes.data() + from, to - from, offset + int64_t(from));
+    };
+    if (transfer("write", bytes.size(), direct, call) < bytes.size())
+      fail_storage("write", path_, EIO);
   }
 
-  void write_behind(size_t done, std::span<const std::byte> bytes, int64_t offset) {
-    ASHLAR_ASSERT(offset >= 0);
-    while (done < bytes.size()) {
-      const ssize_t count = retried([&] {
-        return pwrite(descriptor_.get(), bytes.data() + done, bytes.size() - done,
-                      offset + static_cast<int64_t>(done));
-      });
-      if (count < 0) fail_storage("write", path_, errno, after(done, bytes.size()));
-      done += static_cast<size_t>(count);
-    }
-  }
-
-  // How many of the bytes the calls moved past the system's memory, from the first on: all that can
-  // be, but for the end of the file and a file system that refuses (EINVAL) what it let open.
-  template <typename Call>
-  size_t transfer_direct(const char* operation, const void* memory, size_t bytes, int64_t offset,
-                         Call call) const {
+  // How many bytes can pass by the system's memory: none unless all is laid out for it, and not the
+  // end behind the last whole block.
+  static size_t direct_part(const void* memory, size_t bytes, int64_t offset) {
     constexpr auto kStep = size_t(kDirectBytes);
-    if (offset % kDirectBytes != 0 || reinterpret_cast<uintptr_t>(memory) % kStep != 0) return 0;
-    const size_t whole = bytes / kStep * kStep;
-    if (whole == 0) return 0;
-    const int descriptor = direct();
-    size_t done = 0;
-    while (descriptor >= 0 && done < whole) {
-      const ssize_t count = retried([&] { return call(descriptor, done, whole - done); });
-      if (count < 0 && errno == EINVAL) break;
-      if (count < 0) fail_storage(operation, path_, errno, after(done, bytes));
-      done += size_t(count);
-      if (count == 0 || size_t(count) % kStep != 0) break;
-    }
-    return done;
+    const bool laid_out =
+        offset % kDirectBytes == 0 && reinterpret_cast<uintptr_t>(memory) % kStep == 0;
+    return laid_out ? bytes / kStep * kStep : 0;
   }
 
-  // The same file, opened anew for it; -1 where that is refused.
-  int direct() const {
+  // Calls until `bytes` are moved or a call moves none; returns how many are.  A direct call that
+  // stops within a block, at the end of a file, or that is refused (EINVAL) leaves the rest to the
+  // others.
+  template <typename Call>
+  size_t transfer(const char* operation, size_t bytes, size_t direct, Call call) const {
+    const int past = direct > 0 ? direct_descriptor() : -1;
+    if (past < 0) direct = 0;
+    for (size_t done = 0; done < bytes;) {
+      const bool is_direct = done < direct;
+      const ssize_t count = retried([&] {
+        return is_direct ? call(past, done, direct) : call(descriptor_.get(), done, bytes);
+      });
+      if (is_direct && (count == 0 || (count < 0 && errno == EINVAL))) {
+        direct = 0;
+        continue;
+      }
+      if (count < 0)
+        fail_storage(operation, path_, errno, fmt::format(" (after {} of {} bytes)", done, bytes));
+      if (count == 0) return done;
+      done += size_t(count);
+      if (done % size_t(kDirectBytes) != 0) direct = 0;
+    }
+    return bytes;
+  }
+
+  // The same file, opened anew for direct calls; -1 where that is refused.
+  int direct_descriptor() const {
     std::call_once(opened_direct_, [&] {
       const std::string again = fmt::format("/proc/self/fd/{}", descriptor_.get());
       const int mode = fcntl(descriptor_.get(), F_GETFL) & O_ACCMODE;

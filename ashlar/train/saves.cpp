@@ -83,7 +83,7 @@ void Saves::open(const std::string& run_id) {
   options.arena_bytes = recipe_.checkpoint.arena_mib << 20;
   if (writers_.snapshot) options.arena_bytes = kArenaOfGathered;
   options.channel = channel_.get();
-  options.check_together = ranks_.size() > 1;
+  options.check_together = true;
   checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, root_, options, log_);
 }
 
@@ -141,7 +141,7 @@ void Saves::check_together() {
   const std::string directory =
       text_from_leader(ranks_, unchecked ? unchecked->directory : "", "step to check");
   if (directory.empty()) return;
-  checked_ = directory;
+  just_read_ = true;
   std::string damage;
   on_threads(ranks_, "check of a step", [&] {
     const checkpoint::VerifyReport report = checkpoint::verify_step(
@@ -172,6 +172,7 @@ bool Saves::resume(const std::function<void(const checkpoint::StepReader&)>& tak
       return true;
     }
     while_leader(ranks_, "damaged step", [&] { checkpoints_->reject_newest(damage); });
+    just_read_ = true;
   }
 }
 
@@ -185,7 +186,7 @@ checkpoint::StepReader Saves::reader_of(int64_t step) {
       "directory that all ranks share",
       root_, step, ranks_.rank());
   checkpoint::StepReader reader(files_, directory, &exchange_);
-  if (directory == checked_) reader.set_reads(checkpoint::Reads::kCached);  // memory still has it
+  if (!just_read_) reader.set_reads(checkpoint::Reads::kDirect);
   return reader;
 }
 

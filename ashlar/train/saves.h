@@ -78,8 +78,8 @@ class Saves {
   const Writers writers_;
   Metrics* metrics_ = nullptr;
   const std::string root_;
-  std::string checked_;                               // the step that check_together() read whole
-  std::unique_ptr<checkpoint::SaveChannel> channel_;  // null: saves go through their directory
+  bool just_read_ = false;  // the newest step, whole, so that the system's memory has it
+  std::unique_ptr<checkpoint::SaveChannel> channel_;       // null: saves go through their directory
   std::unique_ptr<checkpoint::Checkpointer> checkpoints_;  // of a rank that writes
   int64_t last_saved_ = -1;
   bool wants_second_try_ = false;
