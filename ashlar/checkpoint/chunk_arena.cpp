@@ -1,7 +1,5 @@
 #include "ashlar/checkpoint/chunk_arena.h"
 
-#include <sys/mman.h>
-
 #include "ashlar/checkpoint/index.h"
 #include "ashlar/core/process.h"
 
@@ -15,8 +13,6 @@ int64_t snapshot_limit_bytes(int64_t asked_bytes, int local_writers) {
 ChunkArena::ChunkArena(int64_t num_chunks)
     : num_chunks_(num_chunks),
       memory_(aligned_memory(num_chunks * kChunkBytes, kChunkBytes, "checkpoint snapshots")) {
-  // Large pages where the system has them: the first snapshot meets 512 times fewer page faults.
-  (void)madvise(memory_.get(), size_t(size_bytes()), MADV_HUGEPAGE);
   for (int64_t chunk = num_chunks - 1; chunk >= 0; --chunk) free_.push_back(chunk);
 }
 

@@ -16,12 +16,12 @@ AlignedMemory memory_for_reads(int64_t bytes) {
 ChunkReader::ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, const Lots& lots,
                          const ChunkReaderOptions& options, Taken taken)
     : reader_(reader), chunks_(chunks), options_(options), taken_(std::move(taken)) {
-  ASHLAR_ASSERT(options.reads_in_flight >= 1 && options.num_buffers >= 1);
+  ASHLAR_ASSERT(options.reads_in_flight >= 1);
   plan(lots);
   // Lots that keep nothing need no memory: then so many are under way that all threads read.
-  const size_t most = buffer_size_ > 0
-                          ? options.num_buffers
-                          : std::max(options.num_buffers, size_t(options.reads_in_flight));
+  const auto most =
+      size_t(buffer_size_ > 0 ? std::max<int64_t>(1, options.buffer_bytes / buffer_size_)
+                              : options.reads_in_flight);
   buffers_.resize(std::min(most, lots.size()));
   if (buffer_size_ > 0)
     for (auto& buffer : buffers_) buffer = memory_for_reads(buffer_size_);

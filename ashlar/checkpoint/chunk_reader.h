@@ -1,8 +1,8 @@
 // Reads chunks of a step ahead of whoever takes them: several at a time, in the order given, each
 // checked against its CRC; those that are to be kept into a ring of buffers.
 //
-// Memory   num_buffers times what the largest lot keeps, and for each read in flight 512 KiB, or if
-//          nothing is kept and reads are direct a chunk.
+// Memory   at most buffer_bytes, for as many lots as fit; and for each read in flight 512 KiB, or
+//          if nothing is kept and reads are direct a chunk.
 // Errors   kept by place, the number of the chunk, until they are asked for.  A chunk behind the
 //          first failure is not read any more, unless damage is only to be listed (kAll); chunks
 //          before it are, so that the first failure is the same in every run.
@@ -26,7 +26,7 @@ namespace ashlar::checkpoint {
 
 struct ChunkReaderOptions {
   int reads_in_flight = 8;
-  size_t num_buffers = 5;
+  int64_t buffer_bytes = 3 * kMaxLotBytes;  // of all lots that are under way; one at least
   enum class Failures : uint8_t { kFirst, kAll } failures = Failures::kFirst;  // kAll: of damage
 };
 

@@ -13,8 +13,8 @@
 // So each chunk that somebody wants is read and checked once, in the order of files, and no other.
 // A rank that finds damage goes on with the rounds, without reading, and says so at the end: nobody
 // waits for it in vain, and the damage that is told is the first in the order of files.
-//   Memory: 5 lots of at most 12 MiB, of which 2 take what comes from others, and a block for each
-// read in flight: 64 MiB.  Who reads alone keeps no chunk: 32 MiB.
+//   Memory: 36 MiB of lots, which is four of 8 MiB, two of at most 12 MiB that take what comes from
+// others, and a block for each read in flight: 64 MiB.  Who reads alone keeps no chunk: 32 MiB.
 #include <algorithm>
 #include <cstring>
 
@@ -27,8 +27,6 @@
 
 namespace ashlar::checkpoint {
 namespace {
-
-constexpr size_t kLotsAlone = 5, kLotsAmongRanks = 3;
 
 // The common part of a stored box and a destination.
 class Transfer {
@@ -324,7 +322,7 @@ LoadReport StepReader::load(std::span<const Piece> destinations, const LoadOptio
   std::optional<Failure> failure;
   {
     ChunkReader source(*this, chunks, lots_of(plan, ranks.rank(), reads_, needs),
-                       {options.reads_in_flight, ranks.size() == 1 ? kLotsAlone : kLotsAmongRanks},
+                       {.reads_in_flight = options.reads_in_flight},
                        [&](int64_t chunk, int64_t at, std::span<const std::byte> bytes) {
                          needs.copy(chunk, at, bytes);
                        });

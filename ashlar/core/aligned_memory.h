@@ -1,5 +1,6 @@
 // Host memory that begins at a multiple of a number of bytes: what File::read_direct and
-// write_direct want.
+// write_direct want.  From 2 MiB on in huge pages where the system has them: a direct call then is
+// few requests of the disk instead of many, and a first touch meets 512 times fewer page faults.
 //
 // Errors   kMemory "N bytes for WHAT were refused by the system".
 #pragma once
