@@ -91,7 +91,7 @@ void in_calls(int64_t bytes, function_ref<void(std::span<std::byte> part, int64_
   constexpr int64_t kBytes = int64_t(4) << 20;
   std::vector<AlignedMemory> memory;
   for (int i = 0; i < kCallsInFlight; ++i) {
-    memory.push_back(aligned_memory(kBytes, File::kDirectBytes, "raw reads and writes"));
+    memory.push_back(aligned_memory(kBytes, "raw reads and writes"));
     std::memset(memory.back().get(), 1, size_t(kBytes));
   }
   Threads(kCallsInFlight).run((bytes + kBytes - 1) / kBytes, [&](int64_t n, int worker) {

@@ -55,12 +55,10 @@ Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOption
     doors_.emplace(lease_->fence(), lease_->holder(), options_.lease.now);
     collect_stale(lease_->fence(), log_);
     doors_->open_all();
-    // Checks what loading the step does not read; after a kill all of it, which may have been cut
+    // Checks what loading the step does not read.  What a killed holder left may have been cut
     // short in ways that sizes do not show.
-    const bool killed = lease_->taken_over();
-    recover(killed && !options_.check_together ? VerifyLevel::kDeep : VerifyLevel::kFiles);
-    unchecked_ =
-        killed && options_.check_together && newest_ && !is_verified(files_, root_, *newest_);
+    recover(VerifyLevel::kFiles);
+    unchecked_ = lease_->taken_over() && newest_ && !is_verified(files_, root_, *newest_);
   }
   if (options_.run_id.empty()) options_.run_id = newest_ ? newest_->run_id : to_text(random_id());
   planner_.emplace(options_.run_id, options_.writer + 1, options_.num_writers);

@@ -86,7 +86,6 @@ struct CheckpointOptions {
                                     // with a channel: while the slowest makes no progress
   SaveChannel* channel = nullptr;   // of this rank among the writers; it outlives this object
   int64_t read_back_bytes_per_s = 0;  // most that one rank reads of a step after its commit; 0: any
-  bool check_together = false;  // after a kill all writers read the newest step: see unchecked()
   LeaseOptions lease = {};
 };
 
@@ -128,9 +127,8 @@ class Checkpointer {
   // The newest step turned out to be damaged: it is recorded and set aside, and the next older good
   // step takes its place; kCorrupt if there is none.  Not while a save is under way.
   void reject_newest(const std::string& reason);
-  // With check_together: the newest step, if a holder that was killed left it, so that all writers
-  // are to read it, each a part (verify.h); then either accept_newest or reject_newest.  Without,
-  // the constructor has read it.
+  // The newest step, if a holder that was killed left it, so that all writers are to read it, each
+  // a part (verify.h); then either accept_newest or reject_newest.
   std::optional<StepRef> unchecked() const;
   void accept_newest();
 

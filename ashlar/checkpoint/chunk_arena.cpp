@@ -12,7 +12,7 @@ int64_t snapshot_limit_bytes(int64_t asked_bytes, int local_writers) {
 
 ChunkArena::ChunkArena(int64_t num_chunks)
     : num_chunks_(num_chunks),
-      memory_(aligned_memory(num_chunks * kChunkBytes, kChunkBytes, "checkpoint snapshots")) {
+      memory_(aligned_memory(num_chunks * kChunkBytes, "checkpoint snapshots")) {
   for (int64_t chunk = num_chunks - 1; chunk >= 0; --chunk) free_.push_back(chunk);
 }
 

@@ -8,7 +8,7 @@ namespace ashlar::checkpoint {
 namespace {
 
 AlignedMemory memory_for_reads(int64_t bytes) {
-  return aligned_memory(bytes, File::kDirectBytes, "reading a checkpoint");
+  return aligned_memory(bytes, "reading a checkpoint");
 }
 
 }  // namespace
@@ -25,9 +25,8 @@ ChunkReader::ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, c
   buffers_.resize(std::min(most, lots.size()));
   if (buffer_size_ > 0)
     for (auto& buffer : buffers_) buffer = memory_for_reads(buffer_size_);
-  const auto direct = [](const Task& task) { return task.reads == Reads::kDirect; };
-  block_bytes_ = buffer_size_ == 0 && std::ranges::any_of(tasks_, direct) ? kChunkBytes
-                                                                          : StepReader::kBlockBytes;
+  const bool whole = buffer_size_ == 0 && std::ranges::any_of(tasks_, &Task::direct);
+  block_bytes_ = whole ? kChunkBytes : StepReader::kBlockBytes;
   const size_t num_threads = std::min(size_t(options.reads_in_flight), tasks_.size());
   if (num_threads > 0) blocks_ = memory_for_reads(int64_t(num_threads) * block_bytes_);
   try {
@@ -61,7 +60,7 @@ void ChunkReader::plan(const Lots& lots) {
           files_.push_back(std::make_unique<Shared>(file));
         ++files_.back()->tasks_left;
         tasks_.push_back(
-            {chunk, lot, files_.size() - 1, offset, chunks_.bytes(chunk), part.kept, part.reads});
+            {chunk, lot, files_.size() - 1, offset, chunks_.bytes(chunk), part.kept, part.direct});
         if (part.kept) offset += padded(tasks_.back().bytes);
       }
     lot_bytes_.push_back(offset);
@@ -150,7 +149,7 @@ void ChunkReader::read(const Task& task, Shared& shared, std::span<std::byte> me
   const auto take = [&](int64_t at, std::span<const std::byte> bytes) {
     taken_(task.chunk, at, bytes);
   };
-  while (!reader_.read_chunk(*file, shared.index, chunk, task.reads, memory, take)) open(true);
+  while (!reader_.read_chunk(*file, shared.index, chunk, task.direct, memory, take)) open(true);
   const std::lock_guard lock(mutex_);
   bytes_read_ += task.bytes;
 }

@@ -34,8 +34,8 @@ class ChunkReader {
  public:
   struct Part {
     ChunkRange chunks;
-    bool kept = false;  // for whoever takes the lot
-    Reads reads = Reads::kCached;
+    bool kept = false;    // for whoever takes the lot
+    bool direct = false;  // past the system's memory
   };
   using Lots = std::vector<std::vector<Part>>;
   using Taken = std::function<void(int64_t chunk, int64_t at, std::span<const std::byte> bytes)>;
@@ -62,8 +62,7 @@ class ChunkReader {
     int64_t chunk;  // number
     size_t lot, file;
     int64_t offset, bytes;  // in the buffer of the lot, which has it if it is kept
-    bool kept;
-    Reads reads;
+    bool kept, direct;
   };
   // A file that tasks share: open from the first of them to the last.
   struct Shared {

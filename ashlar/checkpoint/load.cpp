@@ -175,10 +175,9 @@ ChunkReader::Lots lots_of(const LoadPlan& plan, int rank, Reads reads, const Nee
     lots.emplace_back();
     for (const Lot::Part& part : lot.parts)
       for (int64_t chunk = part.chunks.begin; chunk < part.chunks.end; ++chunk) {
-        Reads own = reads;
-        if (reads == Reads::kDirectIfWhole)
-          own = needs.nearly_whole(chunk) ? Reads::kDirect : Reads::kCached;
-        lots.back().push_back({{chunk, chunk + 1}, !part.receivers.empty(), own});
+        const bool direct = reads == Reads::kDirect ||
+                            (reads == Reads::kDirectIfWhole && needs.nearly_whole(chunk));
+        lots.back().push_back({{chunk, chunk + 1}, !part.receivers.empty(), direct});
       }
   }
   return lots;

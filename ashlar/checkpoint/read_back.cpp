@@ -65,7 +65,7 @@ ReadBackResult read_back_files(FileSystem& files, const std::string& directory,
                                const std::function<void(int64_t)>& progress) {
   ReadBackResult result;
   result.count = 1;
-  const AlignedMemory memory = aligned_memory(kChunkBytes, File::kDirectBytes, "reading back");
+  const AlignedMemory memory = aligned_memory(kChunkBytes, "reading back");
   const std::span buffer(memory.get(), size_t{kChunkBytes});
   Patience patience(files, directory);
   PhaseRecorder times(Clock::now());

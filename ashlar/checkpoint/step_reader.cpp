@@ -128,7 +128,7 @@ std::unique_ptr<File> StepReader::open(size_t file_index) const {
   return open_committed(files_, join(directory_, file.path), file.size_bytes, *patience_);
 }
 
-bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk, Reads reads,
+bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk, bool direct,
                             std::span<std::byte> memory, TakeBlock take) const {
   const IndexFile& entry = index_.files[file_index];
   const int64_t begin = chunk * kChunkBytes;
@@ -136,13 +136,13 @@ bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk, 
   const bool whole = int64_t(memory.size()) >= size;
   ASHLAR_ASSERT(whole || (!memory.empty() && int64_t(memory.size()) % kBlockBytes == 0));
   // The system copies what it keeps: better a block at a time, while the caches have it.
-  const int64_t request = reads == Reads::kCached ? kBlockBytes : int64_t(memory.size());
-  if (reads == Reads::kCached) file.prefetch(begin, size);
+  const int64_t request = direct ? int64_t(memory.size()) : kBlockBytes;
+  if (!direct) file.prefetch(begin, size);
   uint32_t found = 0;
   for (int64_t at = 0; at < size; at += request) {
     const auto part = memory.subspan(whole ? size_t(at) : 0, size_t(std::min(request, size - at)));
     try {
-      if (reads == Reads::kDirect)
+      if (direct)
         file.read_direct(part, begin + at);
       else
         file.read_at(part, begin + at);

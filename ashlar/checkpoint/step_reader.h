@@ -96,12 +96,11 @@ class StepReader {
   // Reads one chunk of one file and checks its CRC.  What is done with it is done in blocks, which
   // the processor's caches hold: `take` gets each with its place in the chunk, before it is known
   // whether the chunk is right.  memory: of the chunk, which then has it all; or less, a multiple
-  // of kBlockBytes, which it goes through; a direct read is as large as that.  reads: kCached or
-  // kDirect.  False, after a wait: the look at the file was stale; it is to be opened again, and
-  // take will see the chunk again.
+  // of kBlockBytes, which it goes through; a direct read is as large as that.  False, after a wait:
+  // the look at the file was stale; it is to be opened again, and take will see the chunk again.
   static constexpr int64_t kBlockBytes = int64_t(512) << 10;
   using TakeBlock = function_ref<void(int64_t at, std::span<const std::byte>)>;
-  bool read_chunk(const File& file, size_t file_index, int64_t chunk, Reads reads,
+  bool read_chunk(const File& file, size_t file_index, int64_t chunk, bool direct,
                   std::span<std::byte> memory, TakeBlock take) const;
   std::unique_ptr<File> open(size_t file_index) const;
   void check_size(size_t file_index) const;  // of a file that need not be opened

@@ -71,8 +71,7 @@ class ModelStepWriter {
         writer_(files, root, plan, kRetryDelay_s, log, times_),
         threads_(num_workers(num_threads)),
         num_buffers_(2 * size_t(threads_.size())),
-        buffers_(aligned_memory(int64_t(num_buffers_) * kChunkBytes, File::kDirectBytes,
-                                "writing a model")),
+        buffers_(aligned_memory(int64_t(num_buffers_) * kChunkBytes, "writing a model")),
         progress_(log, "writing " + root, plan.bytes, "B") {}
 
   std::string write() {

@@ -2,15 +2,14 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
-
 #include "ashlar/core/error.h"
+#include "ashlar/core/files.h"
 
 namespace ashlar {
 
-AlignedMemory aligned_memory(int64_t bytes, int64_t alignment, std::string_view what) {
+AlignedMemory aligned_memory(int64_t bytes, std::string_view what) {
   constexpr int64_t kHugePage = int64_t(2) << 20;
-  if (bytes >= kHugePage) alignment = std::max(alignment, kHugePage);
+  const int64_t alignment = bytes >= kHugePage ? kHugePage : File::kDirectBytes;
   const int64_t size = (bytes + alignment - 1) / alignment * alignment;
   AlignedMemory memory(
       static_cast<std::byte*>(std::aligned_alloc(size_t(alignment), size_t(size))));

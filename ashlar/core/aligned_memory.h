@@ -1,6 +1,6 @@
-// Host memory that begins at a multiple of a number of bytes: what File::read_direct and
-// write_direct want.  From 2 MiB on in huge pages where the system has them: a direct call then is
-// few requests of the disk instead of many, and a first touch meets 512 times fewer page faults.
+// Host memory that begins where File::read_direct and write_direct want it.  From 2 MiB on in huge
+// pages where the system has them: a direct call then is few requests of the disk instead of many,
+// and a first touch meets 512 times fewer page faults.
 //
 // Errors   kMemory "N bytes for WHAT were refused by the system".
 #pragma once
@@ -18,7 +18,7 @@ struct FreeMemory {
 };
 using AlignedMemory = std::unique_ptr<std::byte[], FreeMemory>;
 
-// alignment: a power of two.  The bytes are not set.
-AlignedMemory aligned_memory(int64_t bytes, int64_t alignment, std::string_view what);
+// The bytes are not set.
+AlignedMemory aligned_memory(int64_t bytes, std::string_view what);
 
 }  // namespace ashlar

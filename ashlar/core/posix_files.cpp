@@ -122,6 +122,7 @@ class PosixFile : public File {
  private:
   // direct: so many bytes pass by the system's memory, if the file system lets them.
   void read(std::span<std::byte> out, int64_t offset, size_t direct) const {
+    ASHLAR_ASSERT(offset >= 0);
     const auto call = [&](int descriptor, size_t from, size_t to) {
       return pread(descriptor, out.data() + from, to - from, offset + int64_t(from));
     };
@@ -131,6 +132,7 @@ class PosixFile : public File {
   }
 
   void write(std::span<const std::byte> bytes, int64_t offset, size_t direct) {
+    ASHLAR_ASSERT(offset >= 0);
     const auto call = [&](int descriptor, size_t from, size_t to) {
       return pwrite(descriptor, bytes.data() + from, to - from, offset + int64_t(from));
     };

@@ -83,7 +83,6 @@ void Saves::open(const std::string& run_id) {
   options.arena_bytes = recipe_.checkpoint.arena_mib << 20;
   if (writers_.snapshot) options.arena_bytes = kArenaOfGathered;
   options.channel = channel_.get();
-  options.check_together = true;
   checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, root_, options, log_);
 }
 

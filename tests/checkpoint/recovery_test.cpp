@@ -326,26 +326,34 @@ TEST(Lease, WhoLostItCommitsNothingAndLeavesItToTheNewHolder) {
   EXPECT_EQ(read_all(*files, path), other);
 }
 
-// A clean end is trusted; after a kill the newest step is read whole before it is used.
-TEST(Lease, AfterAKillTheNewestStepIsReadWhole) {
+// A clean end is trusted; after a kill the writers are to read the newest step before it is used,
+// unless it was found good before.
+TEST(Lease, AfterAKillTheNewestStepIsToBeReadWhole) {
   const auto files = memory_files();
   Log log = quiet_log();
   {
     Checkpointer checkpoints(*files, "root", direct(), log);
     TinyRun run;
-    for (int64_t step = 1; step <= 2; ++step) {
+    for (int64_t step = 1; step <= 3; ++step) {
       run.fill(step);
       checkpoints.save(run.request(step));
     }
   }
-  const std::string shard =
-      "root/" + step_name(2) + "/optim/shard-00001-model-00001-of-00001.safetensors";
-  std::string text = read_all(*files, shard);
-  text.back() = char(text.back() ^ 1);
-  overwrite(*files, shard, text);
-  EXPECT_EQ(Checkpointer(*files, "root", direct(), log).newest()->step, 2);
-  overwrite(*files, "root/.lease/trainer.json", "killed");
-  EXPECT_EQ(Checkpointer(*files, "root", direct(), log).newest()->step, 1);
+  const auto open = [&] { return std::make_unique<Checkpointer>(*files, "root", direct(), log); };
+  EXPECT_EQ(open()->unchecked(), std::nullopt);
+  const auto kill = [&] { overwrite(*files, "root/.lease/trainer.json", "killed"); };
+  kill();
+  {
+    const auto checkpoints = open();
+    ASSERT_EQ(checkpoints->unchecked()->step, 3);
+    checkpoints->reject_newest("a flipped bit");
+    EXPECT_EQ(checkpoints->newest()->step, 2);
+    EXPECT_EQ(checkpoints->unchecked(), std::nullopt);  // it was read whole to take its place
+  }
+  kill();
+  open()->accept_newest();
+  kill();
+  EXPECT_EQ(open()->unchecked(), std::nullopt);
 }
 
 // Sizes that a file states are held against the limits before memory is taken for them.

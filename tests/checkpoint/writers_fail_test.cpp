@@ -4,6 +4,7 @@
 #include <functional>
 #include <mutex>
 
+#include "ashlar/checkpoint/verify.h"
 #include "writers_test_util.h"
 
 namespace ashlar::checkpoint {
@@ -282,6 +283,12 @@ TEST_F(Failing, RetentionAndRecoveryWithTheFilesOfMany) {
   overwrite(*disk_, "root/" + tmp_name(6, "left") + "/" + part_name(2), "x");
   overwrite(*disk_, "root/.lease/trainer.json", "killed");
   Writers writers(same(*disk_, 3), "root", options, log_);
+  const std::string newest = writers[0].unchecked()->directory;
+  int damages = 0;
+  for (int part = 0; part < 3; ++part)
+    damages += !verify_step(*disk_, newest, VerifyLevel::kDeep, log_, {part, 3}).ok();
+  EXPECT_EQ(damages, 1);
+  writers[0].reject_newest("a flipped bit");
   EXPECT_EQ(writers[0].newest()->step, 4);
   EXPECT_EQ(writers[1].run_id(), "run");
   shares_.fill(5);

@@ -99,8 +99,7 @@ class PosixDirect : public testing::Test {
   static constexpr int64_t kSize = 64 * kStep;
   testing_support::TemporaryDirectory directory_;
   std::unique_ptr<FileSystem> files_ = posix_files();
-  AlignedMemory written_ = aligned_memory(kSize, kStep, "a test"),
-                read_ = aligned_memory(kSize, kStep, "a test");
+  AlignedMemory written_ = aligned_memory(kSize, "a test"), read_ = aligned_memory(kSize, "a test");
 };
 
 TEST_F(PosixDirect, AnyBytesComeBack) {
