@@ -7,14 +7,16 @@
 //   make_load_plan      who reads which chunks, and the rounds (load_plan.h); from the wants of all
 //   ChunkReader         this rank's share of the chunks, read ahead on threads of its own, which
 //                       also copy what this rank wants of them, block by block
-//   Rounds              lot by lot to the ranks that want it; while a round is under way, what the
-//                       one before brought is copied
+//   Rounds              lot by lot to the ranks that want it.  Ranks of one process copy what they
+//                       want out of the lot itself; for others a round moves the lot, while what
+//                       the one before brought is copied
 //
 // So each chunk that somebody wants is read and checked once, in the order of files, and no other.
 // A rank that finds damage goes on with the rounds, without reading, and says so at the end: nobody
 // waits for it in vain, and the damage that is told is the first in the order of files.
 //   Memory: 36 MiB of lots, which is four of 8 MiB, two of at most 12 MiB that take what comes from
-// others, and a block for each read in flight: 64 MiB.  Who reads alone keeps no chunk: 32 MiB.
+// others, and a block for each read in flight: 64 MiB.  Ranks of one process have lots instead of
+// the two.  Who reads alone keeps no chunk: 32 MiB.
 #include <algorithm>
 #include <cstring>
 
@@ -195,7 +197,10 @@ class Rounds {
       bool reads = false;
       for (const size_t lot : plan_.rounds[round]) reads |= plan_.lots[lot].reader == ranks_.rank();
       if (reads) own = source.next();
-      post(plan_.rounds[round], own);
+      if (ranks_.shares_memory())
+        post_in_place(plan_.rounds[round], own);
+      else
+        post(plan_.rounds[round], own);
       copy_arrived();  // of the round before
       ranks_.wait();
       if (reads) source.release();
@@ -218,37 +223,63 @@ class Rounds {
     Messages send, receive, pass_on, receive_rest;
     parts_.clear();
     size_t at = 0;  // in the inbox
-    for (const size_t number : lots) {
-      const Lot& lot = plan_.lots[number];
-      size_t in_lot = 0;
-      for (const Lot::Part& part : lot.parts) {
-        const std::vector<int>& to = part.receivers;
-        if (to.empty()) continue;  // nobody else wants it, and its reader did not keep it
-        const auto self = std::find(to.begin(), to.end(), ranks_.rank());
-        if (lot.reader == ranks_.rank()) {
-          const auto bytes = own.subspan(in_lot, size_t(part.bytes));
-          for (size_t i = 0; i < to.size(); ++i) add(send, to[i], slice(bytes, i, to.size()));
-        } else if (self != to.end()) {
-          const auto bytes = inbox_at(at, size_t(part.bytes));
-          const auto mine = size_t(self - to.begin());
-          parts_.push_back({&part, at});
-          add(receive, lot.reader, slice(bytes, mine, to.size()));
-          for (size_t i = 0; i < to.size(); ++i) {
-            if (i == mine) continue;
-            add(pass_on, to[i], slice(bytes, mine, to.size()));
-            add(receive_rest, to[i], slice(bytes, i, to.size()));
-          }
-          at += size_t(part.bytes);
+    for_each_part(lots, [&](int reader, const Lot::Part& part, size_t in_lot) {
+      const std::vector<int>& to = part.receivers;
+      const auto self = std::find(to.begin(), to.end(), ranks_.rank());
+      if (reader == ranks_.rank()) {
+        const auto bytes = own.subspan(in_lot, size_t(part.bytes));
+        for (size_t i = 0; i < to.size(); ++i) add(send, to[i], slice(bytes, i, to.size()));
+      } else if (self != to.end()) {
+        const auto bytes = inbox_at(at, size_t(part.bytes));
+        const auto mine = size_t(self - to.begin());
+        parts_.push_back({&part, at});
+        add(receive, reader, slice(bytes, mine, to.size()));
+        for (size_t i = 0; i < to.size(); ++i) {
+          if (i == mine) continue;
+          add(pass_on, to[i], slice(bytes, mine, to.size()));
+          add(receive_rest, to[i], slice(bytes, i, to.size()));
         }
-        in_lot += size_t(part.bytes);
+        at += size_t(part.bytes);
       }
-    }
+    });
     for (const Messages* list : {&send, &pass_on})
       for (const Exchange::Message& message : *list) sent_ += int64_t(message.bytes.size());
     for (const Messages* list : {&receive, &receive_rest})
       for (const Exchange::Message& message : *list) received_ += int64_t(message.bytes.size());
     if (!send.empty() || !receive.empty()) ranks_.post(std::move(send), std::move(receive));
     if (!pass_on.empty()) ranks_.post(std::move(pass_on), std::move(receive_rest));
+  }
+
+  // Each receiver copies what it wants out of the reader's lot.
+  void post_in_place(const std::vector<size_t>& lots, std::span<std::byte> own) {
+    Messages send;
+    std::vector<Exchange::Taking> takings;
+    for_each_part(lots, [&](int reader, const Lot::Part& part, size_t in_lot) {
+      const std::vector<int>& to = part.receivers;
+      if (reader == ranks_.rank())
+        for (const int rank : to) add(send, rank, own.subspan(in_lot, size_t(part.bytes)));
+      else if (std::binary_search(to.begin(), to.end(), ranks_.rank()))
+        takings.push_back({reader, part.bytes,
+                           [this, &part](std::span<const std::byte> bytes) { copy(part, bytes); }});
+    });
+    for (const Exchange::Message& message : send) sent_ += int64_t(message.bytes.size());
+    for (const Exchange::Taking& taking : takings) received_ += taking.bytes;
+    if (!send.empty() || !takings.empty())
+      ranks_.post_in_place(std::move(send), std::move(takings));
+  }
+
+  // Those that somebody else wants: the others their readers did not keep.
+  template <typename F>
+  void for_each_part(const std::vector<size_t>& lots, F&& call) const {
+    for (const size_t number : lots) {
+      const Lot& lot = plan_.lots[number];
+      size_t in_lot = 0;
+      for (const Lot::Part& part : lot.parts) {
+        if (part.receivers.empty()) continue;
+        call(lot.reader, part, in_lot);
+        in_lot += size_t(part.bytes);
+      }
+    }
   }
 
   // The i-th of n even slices.
@@ -280,15 +311,18 @@ class Rounds {
   }
 
   void copy_arrived() {
-    for (const auto& [part, begin] : arrived_parts_) {
-      auto at = int64_t(begin);
-      for (int64_t chunk = part->chunks.begin; chunk < part->chunks.end; ++chunk) {
-        const int64_t bytes = chunks_.bytes(chunk);
-        needs_.copy(chunk, 0, std::span(arrived_).subspan(size_t(at), size_t(bytes)));
-        at += padded(bytes);
-      }
-    }
+    for (const auto& [part, begin] : arrived_parts_)
+      copy(*part, std::span(arrived_).subspan(begin, size_t(part->bytes)));
     arrived_parts_.clear();
+  }
+
+  void copy(const Lot::Part& part, std::span<const std::byte> bytes) const {
+    size_t at = 0;
+    for (int64_t chunk = part.chunks.begin; chunk < part.chunks.end; ++chunk) {
+      const int64_t size = chunks_.bytes(chunk);
+      needs_.copy(chunk, 0, bytes.subspan(at, size_t(size)));
+      at += size_t(padded(size));
+    }
   }
 
   struct Arriving {
@@ -321,7 +355,8 @@ LoadReport StepReader::load(std::span<const Piece> destinations, const LoadOptio
   std::optional<Failure> failure;
   {
     ChunkReader source(*this, chunks, lots_of(plan, ranks.rank(), reads_, needs),
-                       {.reads_in_flight = options.reads_in_flight},
+                       {.reads_in_flight = options.reads_in_flight,
+                        .buffer_bytes = (ranks.shares_memory() ? 5 : 3) * kMaxLotBytes},
                        [&](int64_t chunk, int64_t at, std::span<const std::byte> bytes) {
                          needs.copy(chunk, at, bytes);
                        });

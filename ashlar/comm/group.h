@@ -116,6 +116,7 @@ class Group {
   const std::string& name() const { return name_; }
   const std::string& lane() const { return lane_name_; }
   uint64_t id() const { return id_; }  // a hash of its name and ranks
+  bool shares_memory() const;          // of one process
   // The members' ranks in the world, by their rank in this group.
   std::span<const int> world_ranks() const { return world_ranks_; }
 
@@ -137,7 +138,8 @@ class Group {
                   std::span<const int64_t> send_counts = {},
                   std::span<const int64_t> receive_counts = {});
   // All at once, so that no order of partners can lock up.  The k-th send of rank a to rank b meets
-  // the k-th receive of b from a; to itself too.  A rank without partners need not call.
+  // the k-th receive of b from a; to itself too.  A rank without partners need not call.  Where
+  // ranks share memory a receive from another rank may take what was sent instead of copying it.
   Work send_receive(std::span<const Transfer> sends, std::span<const Transfer> receives,
                     std::string_view label);
   Work barrier(std::string_view label);

@@ -44,16 +44,45 @@ std::vector<Case> cases() {
           {bucketed(4, 300001), contiguous(4), many}, {contiguous(3), contiguous(3), many}};
 }
 
+// Ranks of one process that load as those of several do, whose memory others do not see.
+class Apart final : public Exchange {
+ public:
+  explicit Apart(comm::Group& ranks) : inner_(ranks) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  std::string from_leader(std::string bytes) override { return inner_.from_leader(bytes); }
+  std::vector<std::string> all_gather(std::string_view bytes) override {
+    return inner_.all_gather(bytes);
+  }
+  void post(std::vector<Message> sends, std::vector<Message> receives) override {
+    inner_.post(std::move(sends), std::move(receives));
+  }
+  bool shares_memory() const override { return false; }
+  void post_in_place(std::vector<Message>, std::vector<Taking>) override { std::abort(); }
+  void wait() override { inner_.wait(); }
+
+ private:
+  LoadExchange inner_;
+};
+
+enum class Memory { kShared, kApart };
+constexpr Memory kMemories[] = {Memory::kShared, Memory::kApart};
+
+std::unique_ptr<Exchange> exchange_of(comm::Group& ranks, Memory memory) {
+  if (memory == Memory::kApart) return std::make_unique<Apart>(ranks);
+  return std::make_unique<LoadExchange>(ranks);
+}
+
 std::vector<LoadReport> load_together(FileSystem& files, const CutModel& model, const Cut& cut,
-                                      int reads_in_flight = 2) {
+                                      int reads_in_flight = 2, Memory memory = Memory::kShared) {
   std::vector<LoadReport> reports(size_t(cut.num_ranks));
   Allocator allocator(Device::kCpu);
   comm::Options options;
   options.staging_bytes = int64_t(1) << 20;
   comm::run_ranks(cut.num_ranks, options, allocator, [&](comm::Group& ranks) {
-    LoadExchange exchange(ranks);
+    const auto exchange = exchange_of(ranks, memory);
     State state = model.state(cut, ranks.rank());
-    const StepReader reader(files, kStep, &exchange);
+    const StepReader reader(files, kStep, exchange.get());
     LoadOptions load;
     load.reads_in_flight = reads_in_flight;
     reports[size_t(ranks.rank())] = reader.load(state.pieces(), load);
@@ -98,29 +127,32 @@ TEST(LoadTogether, EachByteIsReadOnceAndExchangedAsTheFormulaSays) {
     const auto disk = memory_files();
     const CutModel model(c.shapes);
     model.save(*disk, c.before);
-    CountingFiles files(*disk);
-    const auto reports = load_together(files, model, c.after);
-    const int64_t n = c.after.num_ranks;
-    const auto num_files = int64_t(StepReader(*disk, kStep).index().files.size());
-    int64_t read = 0, sent = 0, received = 0, most_read = 0;
-    for (const LoadReport& report : reports) {
-      read += report.bytes_read;
-      sent += report.sent_bytes;
-      received += report.received_bytes;
-      most_read = std::max(most_read, report.bytes_read);
-      EXPECT_LE(report.buffer_bytes, int64_t(64) << 20);
+    for (const Memory memory : kMemories) {
+      SCOPED_TRACE(memory == Memory::kShared ? "shared memory" : "apart");
+      CountingFiles files(*disk);
+      const auto reports = load_together(files, model, c.after, 2, memory);
+      const int64_t n = c.after.num_ranks;
+      const auto num_files = int64_t(StepReader(*disk, kStep).index().files.size());
+      int64_t read = 0, sent = 0, received = 0, most_read = 0;
+      for (const LoadReport& report : reports) {
+        read += report.bytes_read;
+        sent += report.sent_bytes;
+        received += report.received_bytes;
+        most_read = std::max(most_read, report.bytes_read);
+        EXPECT_LE(report.buffer_bytes, int64_t(64) << 20);
+      }
+      EXPECT_LE(double(read), 1.05 * double(model.bytes()));
+      EXPECT_GE(read, model.bytes());
+      EXPECT_LE(most_read, read / n + kChunkBytes);
+      EXPECT_LE(double(files.bytes_read), 1.05 * double(model.bytes()));  // and all metadata
+      EXPECT_LE(files.metadata_calls, 3 * num_files + 10 * n);
+      EXPECT_EQ(sent, received);
+      EXPECT_EQ(received, expected_traffic(*disk, model, c.after));
+      fmt::print("{}: {} files, {:.3f} of the bytes read, {:.2f} exchanged, {} calls of {}\n",
+                 c.name(), num_files, double(files.bytes_read) / double(model.bytes()),
+                 double(received) / double(model.bytes()), files.metadata_calls.load(),
+                 3 * num_files + 10 * n);
     }
-    EXPECT_LE(double(read), 1.05 * double(model.bytes()));
-    EXPECT_GE(read, model.bytes());
-    EXPECT_LE(most_read, read / n + kChunkBytes);
-    EXPECT_LE(double(files.bytes_read), 1.05 * double(model.bytes()));  // and all metadata
-    EXPECT_LE(files.metadata_calls, 3 * num_files + 10 * n);
-    EXPECT_EQ(sent, received);
-    EXPECT_EQ(received, expected_traffic(*disk, model, c.after));
-    fmt::print("{}: {} files, {:.3f} of the bytes read, {:.2f} exchanged, {} calls of {}\n",
-               c.name(), num_files, double(files.bytes_read) / double(model.bytes()),
-               double(received) / double(model.bytes()), files.metadata_calls.load(),
-               3 * num_files + 10 * n);
   }
 }
 
@@ -138,15 +170,16 @@ class LoadTogetherDamaged : public testing::Test {
     std::mutex mutex;
     std::set<std::string> messages;
     Allocator allocator(Device::kCpu);
-    comm::run_ranks(cut.num_ranks, {}, allocator, [&](comm::Group& ranks) {
-      LoadExchange exchange(ranks);
-      State state = model_.state(cut, ranks.rank());
-      if (strange && ranks.rank() == 2) state.pieces()[1].logical.name = "other";
-      const std::string message = testing_support::message_of(
-          kind, [&] { StepReader(files, kStep, &exchange).load(state.pieces()); });
-      const std::lock_guard lock(mutex);
-      messages.insert(message);
-    });
+    for (const Memory memory : kMemories)
+      comm::run_ranks(cut.num_ranks, {}, allocator, [&](comm::Group& ranks) {
+        const auto exchange = exchange_of(ranks, memory);
+        State state = model_.state(cut, ranks.rank());
+        if (strange && ranks.rank() == 2) state.pieces()[1].logical.name = "other";
+        const std::string message = testing_support::message_of(
+            kind, [&] { StepReader(files, kStep, exchange.get()).load(state.pieces()); });
+        const std::lock_guard lock(mutex);
+        messages.insert(message);
+      });
     EXPECT_EQ(messages.size(), 1u);
     return *messages.begin();
   }

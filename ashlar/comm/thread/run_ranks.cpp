@@ -219,7 +219,9 @@ class ThreadTransport final : public Transport {
       const auto from = messages_of(post.round->sends, rank_);
       const auto to = messages_of(round.receives, partner);
       for (size_t i = 0; i < to.size(); ++i)
-        if (to[i].bytes > 0 && to[i].data)
+        if (to[i].take)
+          (*to[i].take)({from[i].data, size_t(to[i].bytes)});
+        else if (to[i].bytes > 0 && to[i].data)
           std::memcpy(to[i].data, from[i].data, size_t(to[i].bytes));
     } catch (...) {
       mismatch = std::current_exception();
@@ -261,6 +263,7 @@ class ThreadEngine final : public Engine {
   int rank() const override { return rank_; }
   int size() const override { return shared_.size; }
   bool immediate() const override { return size() == 1; }
+  bool shares_memory() const override { return true; }
   std::unique_ptr<Transport> transport(std::string_view lane) override {
     return std::make_unique<ThreadTransport>(rank_, shared_, lane);
   }
