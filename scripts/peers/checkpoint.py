@@ -101,6 +101,7 @@ def slowest(seconds):
 def rank_main(rank, world, job, results):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(job["port"]), RANK=str(rank), WORLD_SIZE=str(world))
     torch.set_num_threads(1)
+    mp.set_sharing_strategy("file_system")  # else each of 16,384 tensors takes a descriptor, more than are allowed
     logging.disable(logging.WARNING)
     dist.init_process_group("gloo", rank=rank, world_size=world)
     out = {}

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <regex>
 #include <thread>
 
 #include "ashlar/comm/launch_check.h"
@@ -131,10 +130,10 @@ constexpr const char* kLate = "all_reduce 'grads' (number 2 of group world): wai
 
 // Whether it is a time-out of that all_reduce which names the rank among those that did not arrive.
 bool tells_of_late_rank(const std::string& text, int rank) {
-  static const std::regex kAbsent("not arrived: ranks? ([0-9, ]+);");
-  std::smatch found;
-  if (!contains(text, kLate) || !std::regex_search(text, found, kAbsent)) return false;
-  return contains(found[1], std::to_string(rank));
+  const size_t begin = text.find("not arrived: rank");
+  if (!contains(text, kLate) || begin == std::string::npos) return false;
+  const std::string absent = text.substr(begin, text.find(';', begin) - begin);
+  return contains(absent, std::to_string(rank));
 }
 
 // All ranks but the late one begin to wait at the same moment.  Several may reach the time-out
