@@ -109,14 +109,16 @@ class Zero final : public nn::Residency {
   struct Block {
     int64_t made = 0, to_make = 0;  // gradients since begin, and after that
   };
-  // Units that the same ranks share.  With contiguous shards they make one row.
+  // Units that the same ranks share.  With contiguous shards they make one row, but for the root
+  // under tp: nearly all of it stands on every tp rank, so that of a shard of it a rank writes less
+  // to checkpoints than of one of blocks.  Every rank of data gets some of both.
   struct Family {
     comm::Group* ranks;
     Shards shards;  // of all units; those of other families are empty here
     int stride;     // the ranks of the family are every stride-th of the data group
   };
   // kHeads: and what is cut by width, where the same ranks share both.
-  enum FamilyIndex : size_t { kWhole, kHeads, kWidths, kExperts, kEmbedding };
+  enum FamilyIndex : size_t { kWhole, kHeads, kWidths, kExperts, kEmbedding, kRoot };
   FamilyIndex index_of(int64_t unit) const;
   const Family& family_of(int64_t unit) const { return families_[index_of(unit)]; }
   Family make_family(const ParallelSpec&, const OptimSpec&, comm::Group& ranks,

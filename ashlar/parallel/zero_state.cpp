@@ -14,6 +14,7 @@ Zero::FamilyIndex Zero::index_of(int64_t unit) const {
   const int64_t in_block = units.of_block(unit) ? (unit - 1) % units.per_block : 0;
   if (split.experts && in_block == units.per_block - 1) return kExperts;
   if (0 < in_block && in_block <= split.cuts) return in_block == 1 ? kHeads : kWidths;
+  if (unit == 0 && mesh_.size(Axis::kTp) > 1) return kRoot;
   return split.embedding && unit == units.size() - 1 ? kEmbedding : kWhole;
 }
 
@@ -55,7 +56,8 @@ Zero::Family Zero::make_family(const ParallelSpec& spec, const OptimSpec& optim,
   const std::vector<Stretch> row = row_of(optim, numel);
   return {&ranks,
           Shards(std::move(numel), row, ranks.size(), spec.zero_layout,
-                 std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width),
+                 std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width,
+                 mesh_.size(Axis::kTp) > 1 ? CutGroups::kWholeExperts : CutGroups::kAny),
           index == kExperts  ? int(spec.ep)
           : index == kHeads  ? num_head_shares(spec, model_.spec())
           : index == kWidths ? int(spec.tsp)

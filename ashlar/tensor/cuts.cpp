@@ -1,6 +1,6 @@
-// How it works.  Cuts are made from the left, so that later parts share what one has too little or
-// too much.  With `done` the weight left of the last cut, `all` that of the row, and m parts to
-// come, the next cut is wanted at
+// How it works.  Cuts are made from the left, so that later parts share what one has too little
+// or too much.  With `done` the weight left of the last cut, `all` that of the row, and m parts
+// to come, the next cut is wanted at
 //
 //   ideal   done + (all - done) / m
 //   lowest  what leaves later parts no more than the cap each: all - (m - 1) cap; for the sake of
@@ -10,9 +10,13 @@
 //
 // The stretch in which ideal lies has borders of rows of dim 0 on both sides of it, closer together
 // those of dim 1, and so on: the first dim wins of which one lies between lowest and highest.
+//   Groups that are to have whole experts are cut before, all together (whole_experts): of the
+// borders on both sides of each even position those that make the sum of the squares of the groups
+// least, no group being too heavy.  Then each group is cut as above.
 #include "ashlar/tensor/cuts.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -23,6 +27,9 @@ namespace ashlar {
 namespace {
 
 constexpr double kMinPartWeight = 0.9, kMaxMeanOfRest = 1.02;
+constexpr double kMaxGroupWeight = 1.03;  // of the mean; below kMaxPartWeight, for its parts' sake
+
+using Cuts = std::vector<int64_t>;
 
 class Cutter {
  public:
@@ -32,27 +39,96 @@ class Cutter {
       before_[i + 1] = before_[i] + (row[i].end - row[i].begin) * row[i].weight;
   }
 
-  std::vector<int64_t> cut(int64_t num_parts) const {
+  Cuts cut(int64_t num_parts, CutGroups groups) const {
+    if (before_.back() == 0) {  // nothing has a weight
+      Cuts cuts(size_t(num_parts) + 1, end_);
+      cuts[0] = 0;
+      return cuts;
+    }
+    if (groups == CutGroups::kWholeExperts)
+      for (int64_t size = 1; size < num_parts && num_parts % size == 0; size *= 2)
+        if (const auto cuts =
+                whole_experts(num_parts / size, kMaxGroupWeight * mean(num_parts / size)))
+          return cut_groups(*cuts, size, num_parts);
+    return cut_groups({0, end_}, num_parts, num_parts);
+  }
+
+ private:
+  double mean(int64_t num_parts) const { return double(before_.back()) / double(num_parts); }
+
+  // Nothing where there are no such cuts.
+  std::optional<Cuts> whole_experts(int64_t num_parts, double cap) const {
+    struct Border {
+      int64_t at;
+      double weight, squares;  // before it
+      size_t last;             // best border of the cut before
+    };
+    std::vector<std::vector<Border>> cuts{{{0, 0, 0, 0}}};
+    for (int64_t n = 1; n <= num_parts; ++n) {
+      const Cuts places = n == num_parts ? Cuts{end_} : borders_beside(mean(num_parts) * double(n));
+      std::vector<Border> borders;
+      for (const int64_t at : places) {
+        Border best{at, double(weight_before(at)), -1, 0};
+        for (size_t last = 0; last < cuts.back().size(); ++last) {
+          const double part = best.weight - cuts.back()[last].weight;
+          const double squares = cuts.back()[last].squares + part * part;
+          if (at < cuts.back()[last].at || part > cap) continue;
+          if (best.squares >= 0 && best.squares <= squares) continue;
+          best.squares = squares;
+          best.last = last;
+        }
+        if (best.squares >= 0) borders.push_back(best);
+      }
+      if (borders.empty()) return std::nullopt;
+      cuts.push_back(std::move(borders));
+    }
+    Cuts best(cuts.size());
+    size_t place = 0;
+    for (size_t n = cuts.size(); n-- > 0; place = cuts[n][place].last) best[n] = cuts[n][place].at;
+    return best;
+  }
+
+  // Where experts begin or end; in a tensor that is no stack, rows, or else any multiple of align.
+  Cuts borders_beside(double weight) const {
+    const size_t i = stretch_at(weight);
+    const Stretch& s = row_[i];
+    const double at = double(s.begin) + (weight - double(before_[i])) / double(s.weight);
+    Cuts borders;
+    const int64_t step = s.shape.ndim() > 0 ? s.shape.numel() / s.shape[0] : 1;
+    for (const int64_t border : rows_beside(s, at, step))
+      if (border % align_ == 0) borders.push_back(border);
+    if (borders.empty() && s.shape.ndim() < 3) borders.push_back(multiple_from(at, end_));
+    return borders;
+  }
+
+  Cuts cut_groups(const Cuts& groups, int64_t size, int64_t num_parts) const {
     int64_t most = 1;  // the weight of an element
     for (const Stretch& s : row_) most = std::max(most, s.weight);
-    const double all = double(before_.back()), mean = all / double(num_parts);
+    const double mean = this->mean(num_parts);
     const double cap = std::max(kMaxPartWeight * mean, mean + double(align_ * most));
-    std::vector<int64_t> cuts{0};
-    if (all == 0) cuts.resize(size_t(num_parts), end_);  // nothing has a weight
-    for (int64_t parts = num_parts; all > 0 && parts > 1; --parts) {
+    Cuts cuts{0};
+    for (size_t g = 0; g + 1 < groups.size(); ++g) cut_group(groups[g + 1], size, cap, cuts);
+    return cuts;
+  }
+
+  // From the last of `cuts` to `end`.
+  void cut_group(int64_t end, int64_t num_parts, double cap, Cuts& cuts) const {
+    const double all = double(weight_before(end));
+    const double mean = (all - double(weight_before(cuts.back()))) / double(num_parts);
+    const double most_of_rest = std::min(cap, kMaxMeanOfRest * mean);
+    for (int64_t parts = num_parts; parts > 1; --parts) {
       const double done = double(weight_before(cuts.back()));
       const double part = (all - done) / double(parts);
       const double least = done + kMinPartWeight * part, later = double(parts - 1);
       cuts.push_back(next({.ideal = done + part,
                            .lowest = std::max(all - later * cap, least),
-                           .lowest_of_dim_0 = std::max(all - later * kMaxMeanOfRest * mean, least),
-                           .highest = done + cap}));
+                           .lowest_of_dim_0 = std::max(all - later * most_of_rest, least),
+                           .highest = std::min(done + cap, all)},
+                          end));
     }
-    cuts.push_back(end_);
-    return cuts;
+    cuts.push_back(end);
   }
 
- private:
   int64_t weight_before(int64_t at) const {
     const size_t i = size_t(
         std::partition_point(row_.begin(), row_.end(), [&](auto& s) { return s.end <= at; }) -
@@ -66,30 +142,42 @@ class Cutter {
     double ideal, lowest, lowest_of_dim_0, highest;
   };
 
-  int64_t next(const Window& window) const {
-    const double ideal = window.ideal;
-    const size_t i = size_t(std::upper_bound(before_.begin() + 1, before_.end() - 1, ideal) -
-                            before_.begin() - 1);
+  int64_t next(const Window& window, int64_t end) const {
+    const size_t i = stretch_at(window.ideal);
     const Stretch& s = row_[i];
-    const double at = double(s.begin) + (ideal - double(before_[i])) / double(s.weight);
+    const double at = double(s.begin) + (window.ideal - double(before_[i])) / double(s.weight);
     int64_t step = s.shape.numel();
     double lowest = window.lowest_of_dim_0;
     for (const int64_t extent : s.shape.dims()) {
       step /= extent;
       std::optional<int64_t> best;
-      const int64_t origin = s.begin - s.first;
-      const int64_t row = int64_t(std::floor((at - double(origin)) / double(step)));
-      for (const int64_t border : {origin + row * step, origin + (row + 1) * step}) {
-        const int64_t inside = std::clamp(border, s.begin, s.end);
-        const double weight = double(before_[i] + (inside - s.begin) * s.weight);
-        const bool nearer = !best || std::abs(double(inside) - at) < std::abs(double(*best) - at);
-        if (inside % align_ == 0 && lowest <= weight && weight <= window.highest && nearer)
-          best = inside;
+      for (const int64_t border : rows_beside(s, at, step)) {
+        const double weight = double(before_[i] + (border - s.begin) * s.weight);
+        const bool nearer = !best || std::abs(double(border) - at) < std::abs(double(*best) - at);
+        if (border % align_ == 0 && lowest <= weight && weight <= window.highest && nearer)
+          best = border;
       }
       if (best) return *best;
       lowest = window.lowest;
     }
-    return std::min(end_, round_up(int64_t(std::ceil(at)), align_));
+    return multiple_from(at, end);
+  }
+
+  size_t stretch_at(double weight) const {
+    return size_t(std::upper_bound(before_.begin() + 1, before_.end() - 1, weight) -
+                  before_.begin() - 1);
+  }
+
+  // The borders between rows of `step` elements, or of the stretch, before and after `at`.
+  std::array<int64_t, 2> rows_beside(const Stretch& s, double at, int64_t step) const {
+    const int64_t origin = s.begin - s.first;
+    const int64_t row = int64_t(std::floor((at - double(origin)) / double(step)));
+    return {std::clamp(origin + row * step, s.begin, s.end),
+            std::clamp(origin + (row + 1) * step, s.begin, s.end)};
+  }
+
+  int64_t multiple_from(double at, int64_t end) const {
+    return std::min(end, round_up(int64_t(std::ceil(at)), align_));
   }
 
   std::span<const Stretch> row_;
@@ -100,9 +188,9 @@ class Cutter {
 }  // namespace
 
 std::vector<int64_t> even_cuts(std::span<const Stretch> row, int64_t end, int64_t num_parts,
-                               int64_t align) {
+                               int64_t align, CutGroups groups) {
   ASHLAR_ASSERT(num_parts >= 1 && align >= 1);
-  return Cutter(row, end, align).cut(num_parts);
+  return Cutter(row, end, align).cut(num_parts, groups);
 }
 
 }  // namespace ashlar

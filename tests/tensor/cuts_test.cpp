@@ -36,6 +36,24 @@ TEST(EvenCuts, FallOnExpertsWhereThatIsEvenEnoughElseOnTheirRows) {
   EXPECT_EQ(even_cuts(row_of({{4, 20, 20}}), 1600, 3, 1), (Cuts{0, 540, 1060, 1600}));
 }
 
+TEST(EvenCuts, GroupsOfPartsThatAreSmallerThanExpertsHaveWholeOnes) {
+  const auto num_inside = [](const Cuts& cuts, size_t size) {
+    int64_t num = 0;
+    for (size_t i = 0; i < cuts.size(); i += size) num += cuts[i] % 64 != 0;
+    return num;
+  };
+  // Parts of 1.875 experts, of which 8 make 15, while 4 would be 7 or 8.
+  const std::vector<Stretch> row = row_of({{40, 8, 8}, {20, 8, 8}});
+  const Cuts groups = even_cuts(row, 3840, 32, 1, CutGroups::kWholeExperts);
+  EXPECT_EQ(num_inside(groups, 8), 0);
+  EXPECT_GT(num_inside(groups, 4), 0);
+  // Parts of 4.05: 20 groups of 16 or 17 within 3 % of 16.2 would be 1.05, of 32 and 33 are 1.02.
+  const Cuts uneven = even_cuts(row_of({{324, 8, 8}}), 324 * 64, 80, 1, CutGroups::kWholeExperts);
+  EXPECT_EQ(num_inside(uneven, 8), 0);
+  EXPECT_GT(num_inside(uneven, 4), 0);
+  EXPECT_GT(num_inside(even_cuts(row_of({{324, 8, 8}}), 324 * 64, 80, 1), 8), 0);
+}
+
 TEST(EvenCuts, GoByWeight) {
   std::vector<Stretch> row = row_of({{100, 10}, {100, 10}});
   row[0].weight = 3;
@@ -79,7 +97,8 @@ TEST(EvenCuts, KeepEveryPartWithinItsBound) {
     }
     const int64_t end = (row.back().end + align - 1) / align * align;
     const int64_t num_parts = 1 + int64_t(random() % 20);
-    const Cuts cuts = even_cuts(row, end, num_parts, align);
+    const CutGroups groups = round % 4 < 2 ? CutGroups::kAny : CutGroups::kWholeExperts;
+    const Cuts cuts = even_cuts(row, end, num_parts, align, groups);
     ASSERT_EQ(int64_t(cuts.size()), num_parts + 1);
     EXPECT_EQ(cuts.front(), 0);
     EXPECT_EQ(cuts.back(), end);
