@@ -26,6 +26,7 @@
 #include "ashlar/checkpoint/match.h"
 #include "ashlar/checkpoint/step_reader.h"
 #include "ashlar/core/clock.h"
+#include "ashlar/core/copy_bytes.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -81,7 +82,7 @@ class Transfer {
     const int64_t count = bytes / size_of(from_);
     std::byte* target = to_.data + to * size_of(to_.dtype);
     if (from_ == to_.dtype) {
-      std::memcpy(target, source, size_t(bytes));
+      copy_bytes(target, source, size_t(bytes));
       return;
     }
     Tensor in{const_cast<std::byte*>(source), from_, Device::kCpu, Shape{count}};

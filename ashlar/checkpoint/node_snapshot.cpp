@@ -22,6 +22,7 @@
 
 #include "ashlar/checkpoint/boxes.h"
 #include "ashlar/core/clock.h"
+#include "ashlar/core/copy_bytes.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/threads.h"
@@ -269,8 +270,8 @@ void NodeSnapshot::copy_loop() {
     for (const Target& target : targets_)
       for_each_run(target.piece, target.joined, target.part,
                    [&](int64_t from, int64_t to, int64_t bytes) {
-                     std::memcpy(slot(save) + target.place + to, target.piece.data.data + from,
-                                 size_t(bytes));
+                     copy_bytes(slot(save) + target.place + to, target.piece.data.data + from,
+                                size_t(bytes));
                    });
     progress_of(member_).saves[save % kNumSlots].store(save + 1, std::memory_order_release);
     lock.lock();

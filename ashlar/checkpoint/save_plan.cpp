@@ -24,6 +24,7 @@
 #include "ashlar/checkpoint/timing.h"
 #include "ashlar/checkpoint/writer_part.h"
 #include "ashlar/core/checksum.h"
+#include "ashlar/core/copy_bytes.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -47,7 +48,7 @@ void copy_from(const FilePlan::Source& source, int64_t offset, std::span<std::by
       at += run % source.outer[d].count * source.outer[d].stride_bytes;
       run /= source.outer[d].count;
     }
-    std::memcpy(out.data(), source.data + at, count);
+    copy_bytes(out.data(), source.data + at, count);
     out = out.subspan(count);
     offset += int64_t(count);
   }

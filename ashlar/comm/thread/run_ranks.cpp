@@ -24,6 +24,7 @@
 #include <thread>
 
 #include "ashlar/core/clock.h"
+#include "ashlar/core/copy_bytes.h"
 
 namespace ashlar::comm {
 namespace {
@@ -222,7 +223,7 @@ class ThreadTransport final : public Transport {
         if (to[i].take)
           (*to[i].take)({from[i].data, size_t(to[i].bytes)});
         else if (to[i].bytes > 0 && to[i].data)
-          std::memcpy(to[i].data, from[i].data, size_t(to[i].bytes));
+          copy_bytes(to[i].data, from[i].data, size_t(to[i].bytes));
     } catch (...) {
       mismatch = std::current_exception();
     }
