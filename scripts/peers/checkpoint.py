@@ -117,79 +117,57 @@ def rank_main(rank, world, job, results):
 def run_job(rank, job, out):
     import torch.distributed.checkpoint as dcp
 
-    tensors, directory, sync = job["tensors"], job["directory"], job["sync"]
-    path = os.path.join(directory, "dcp")
-
-    def writer():
-        return dcp.FileSystemWriter(path, sync_files=sync, thread_count=1)
-
-    def fresh():
-        dist.barrier()
-        if rank == 0:
-            shutil.rmtree(path, ignore_errors=True)
-        dist.barrier()
-
-    def cold():
+    path, sync = os.path.join(job["directory"], "dcp"), job["sync"]
+    state = make_state(job["tensors"], job["layout"], rank, fill=job["kind"] == "save")
+    if job["kind"] == "save":
+        save_rounds(rank, job, path, state, dcp, out)
+        return
+    for _ in range(job["rounds"]):
+        for tensor in state.values():
+            tensor.to_local().zero_()
         dist.barrier()
         if rank == 0:
             if not sync:
                 os.sync()
             drop_cached(path)
-        dist.barrier()
+        out.setdefault("load", []).append(timed(lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(path))))
 
-    def timed(body):
-        dist.barrier()
-        start = time.perf_counter()
-        body()
-        return slowest(time.perf_counter() - start)
 
-    if job["kind"] == "load":
-        state = make_state(tensors, job["layout"], rank, fill=False)
-        cold()
-        out["load"] = timed(lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(path)))
-        return
-    state = make_state(tensors, job["layout"], rank, fill=True)
+def timed(body):
+    dist.barrier()
+    start = time.perf_counter()
+    body()
+    return slowest(time.perf_counter() - start)
+
+
+def save_rounds(rank, job, path, state, dcp, out):
+    name = job["variant"]
+    options = {} if name == "save" else async_options(name, dcp)
     loop = Loop(job["step_s"])
-    out["alone"] = timed(loop.run)
-    rounds = job["rounds"]
-    for name in job["variants"]:
-        block, save = [], []
-        try:
-            options = async_options(name, dcp)
-        except Exception as error:
-            out[name] = {"error": str(error)}
+    block, save = out.setdefault("block", []), out.setdefault("save", [])
+    for _ in range(job["rounds"]):
+        dist.barrier()
+        if rank == 0:
+            shutil.rmtree(path, ignore_errors=True)
+        dist.barrier()
+        writer = dcp.FileSystemWriter(path, sync_files=job["sync"], thread_count=1)
+        if name == "save":
+            save.append(timed(lambda: dcp.save(state, storage_writer=writer)))
+            block.append(save[-1])
             continue
-        for _ in range(rounds):
-            fresh()
-            if name == "save":
-                seconds = timed(lambda: dcp.save(state, storage_writer=writer()))
-                block.append(seconds)
-                save.append(seconds)
-            else:
-                dist.barrier()
-                start = time.perf_counter()
-                future = dcp.async_save(state, storage_writer=writer(), **options)
-                blocked = time.perf_counter() - start
-                loop.run()
-                before = time.perf_counter()
-                staged = getattr(future, "staging_completion", None)
-                if staged is not None:
-                    staged.result()
-                blocked += time.perf_counter() - before
-                (getattr(future, "upload_completion", None) or future).result()
-                block.append(slowest(blocked))
-                save.append(slowest(time.perf_counter() - start))
-        out[name] = {"block": block, "save": save}
-    loads = []
-    for _ in range(rounds):
-        for tensor in state.values():
-            tensor.to_local().zero_()
-        cold()
-        loads.append(timed(lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(path))))
-    out["load"] = loads
-    files = [os.path.join(path, name) for name in os.listdir(path)] if rank == 0 else []
-    out["files"] = len(files)
-    out["bytes"] = sum(os.path.getsize(file) for file in files)
+        start = time.perf_counter()
+        future = dcp.async_save(state, storage_writer=writer, **options)
+        blocked = time.perf_counter() - start
+        loop.run()
+        before = time.perf_counter()
+        staged = getattr(future, "staging_completion", None)
+        if staged is not None:
+            staged.result()
+        blocked += time.perf_counter() - before
+        (getattr(future, "upload_completion", None) or future).result()
+        block.append(slowest(blocked))
+        save.append(slowest(time.perf_counter() - start))
+    out["files"] = len(os.listdir(path))
 
 
 def run_ranks(world, job):
@@ -261,16 +239,23 @@ def main():
 
 
 def compare(arguments, state):
-    ours, theirs, other_loads = [], [], []
-    for turn in range(arguments.rounds):
+    variants = arguments.variants.split(",")
+    ours, theirs, loads = [], {name: [] for name in variants}, {"saved": [], "other": []}
+    port = 29500 + os.getpid() % 400
+    for _ in range(arguments.rounds):
         ours.append(run_ashlar(arguments, state["workload"]))
-        job = {"kind": "save", "tensors": state["tensors"], "layout": state["saved"], "directory": arguments.dir,
-               "sync": not arguments.no_sync, "rounds": arguments.repeats, "step_s": arguments.step_seconds,
-               "variants": arguments.variants.split(","), "port": 29500 + (os.getpid() + 2 * turn) % 400}
-        theirs.append(run_ranks(state["saved"]["ranks"], job))
-        if "error" not in theirs[-1]:
-            job.update(kind="load", layout=state["other"], port=job["port"] + 1)
-            other_loads.append(run_ranks(state["other"]["ranks"], job))
+        job = {"tensors": state["tensors"], "directory": arguments.dir, "sync": not arguments.no_sync,
+               "rounds": arguments.repeats, "step_s": arguments.step_seconds}
+        for name in variants:  # in processes of its own, so that one that fails takes no other with it
+            port += 1
+            theirs[name].append(run_ranks(state["saved"]["ranks"], dict(
+                job, kind="save", variant=name, layout=state["saved"], port=port)))
+            if name != "save" or "error" in theirs[name][-1]:
+                continue
+            for layout in loads:
+                port += 1
+                loads[layout].append(run_ranks(state[layout]["ranks"], dict(
+                    job, kind="load", layout=state[layout], port=port)))
         shutil.rmtree(os.path.join(arguments.dir, "dcp"), ignore_errors=True)
     median = statistics.median
     name = state["workload"]
@@ -284,23 +269,25 @@ def compare(arguments, state):
     print("%-8s %-14s %10.1f %9.2f %9.2f %9.2f %6d" % (name, "ashlar", 1e3 * ashlar["block"], ashlar["save"],
                                                        ashlar["load"], ashlar["other"], ours[0]["files"]))
     print("%-8s %-14s %10.1f" % (name, "  first save", 1e3 * first))
-    errors = [out["error"] for out in theirs + other_loads if "error" in out]
-    if errors:
-        print("%-8s %-14s failed: %s" % (name, "DCP", errors[0].strip().splitlines()[-1]))
-        return
-    load = median(seconds for out in theirs for seconds in out["load"])
-    other = median(out["load"] for out in other_loads)
-    for variant in arguments.variants.split(","):
-        failed = [out[variant]["error"] for out in theirs if "error" in out[variant]]
-        if failed:
-            print("%-8s %-14s failed: %s" % (name, "DCP " + variant, failed[0]))
+    for layout, key in (("saved", "load"), ("other", "other")):
+        errors = [out["error"] for out in loads[layout] if "error" in out]
+        if errors:
+            print("%-8s %-14s failed: %s" % (name, "DCP " + key, errors[0].strip().splitlines()[-1]))
+        elif loads[layout]:
+            seconds = median(seconds for out in loads[layout] for seconds in out["load"])
+            print("%-8s %-14s %30.2f s   %.2fx%s" % (
+                name, "DCP " + key, seconds, seconds / ashlar[key],
+                "  (ceiling %.2fx)" % (seconds / raw[1]) if key == "load" else ""))
+    for variant, rounds in theirs.items():
+        errors = [out["error"] for out in rounds if "error" in out]
+        if errors:
+            print("%-8s %-14s failed: %s" % (name, "DCP " + variant, errors[0].strip().splitlines()[-1]))
             continue
-        block = median(seconds for out in theirs for seconds in out[variant]["block"])
-        save = median(seconds for out in theirs for seconds in out[variant]["save"])
-        print("%-8s %-14s %10.1f %9.2f %9.2f %9.2f %6d   block %.0fx  save %.2fx  load %.2fx  other %.2fx  "
-              "(ceiling: save %.2fx, load %.2fx)" % (
-                  name, "DCP " + variant, 1e3 * block, save, load, other, theirs[0]["files"], block / ashlar["block"],
-                  save / ashlar["save"], load / ashlar["load"], other / ashlar["other"], save / raw[0], load / raw[1]))
+        block = median(seconds for out in rounds for seconds in out["block"])
+        save = median(seconds for out in rounds for seconds in out["save"])
+        print("%-8s %-14s %10.1f %9.2f %29d   block %.0fx  save %.2fx  (ceiling %.2fx)" % (
+            name, "DCP " + variant, 1e3 * block, save, rounds[0]["files"], block / ashlar["block"],
+            save / ashlar["save"], save / raw[0]))
     sys.stdout.flush()
 
 
