@@ -47,8 +47,8 @@ TEST(EvenCuts, GroupsOfPartsThatAreSmallerThanExpertsHaveWholeOnes) {
   const Cuts groups = even_cuts(row, 3840, 32, 1, CutGroups::kWholeExperts);
   EXPECT_EQ(num_inside(groups, 8), 0);
   EXPECT_GT(num_inside(groups, 4), 0);
-  // Parts of 4.05: groups of 2 would be of 8 or 9, 1.11 times the mean, those of 4 of 16 or 17, 1.05
-  // times; those of 8 are of 32 or 33, 1.02 times.
+  // Parts of 4.05: groups of 2 would be of 8 or 9, 1.11 times the mean, those of 4 of 16 or 17,
+  // 1.05 times; those of 8 are of 32 or 33, 1.02 times.
   const Cuts uneven = even_cuts(row_of({{324, 8, 8}}), 324 * 64, 80, 1, CutGroups::kWholeExperts);
   EXPECT_EQ(num_inside(uneven, 8), 0);
   EXPECT_GT(num_inside(uneven, 4), 0);
