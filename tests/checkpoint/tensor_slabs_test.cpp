@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "ashlar/tensor/box_order.h"
 #include "random_boxes.h"
@@ -96,6 +98,7 @@ TEST(TensorSlabs, TheFirstErrorEndsTheWork) {
       for_each_slab(slabs, threads, nullptr, "", [&](const Slab& slab, int worker) {
         EXPECT_LT(worker, threads);
         ++calls;
+        if (slab[0].first > 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         ASHLAR_REQUIRE(slab[0].first != 3, kStorage, "slab {}", slab[0].first);
       });
     });
