@@ -26,10 +26,6 @@ void Alone::post(std::vector<Message> sends, std::vector<Message> receives) {
   ASHLAR_ASSERT(sends.empty() && receives.empty());
 }
 
-void Alone::post_in_place(std::vector<Message> sends, std::vector<Taking> takings) {
-  ASHLAR_ASSERT(sends.empty() && takings.empty());
-}
-
 void throw_first(Exchange& ranks, const std::optional<Failure>& own) {
   std::optional<Failure> first;
   for (const std::string& said : ranks.all_gather(packed(own))) {

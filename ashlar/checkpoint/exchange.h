@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,16 +36,9 @@ class Exchange {
   // receive of b from a.  Posts run in their order: what an earlier one receives a later one may
   // send.  The memory must stay until wait() has returned.
   virtual void post(std::vector<Message> sends, std::vector<Message> receives) = 0;
-  // Where ranks share memory, the receiver takes what was sent from where it lies; `take` is called
-  // on any thread.  As post otherwise.
-  virtual bool shares_memory() const = 0;
-  struct Taking {
-    int rank = 0;
-    int64_t bytes = 0;
-    std::function<void(std::span<const std::byte>)> take;
-  };
-  virtual void post_in_place(std::vector<Message> sends, std::vector<Taking> takings) = 0;
   virtual void wait() = 0;  // until all that was posted has ended
+  // Ranks of one process: an address of one means the same to all.
+  virtual bool shares_memory() const = 0;
 };
 
 // The group of one.
@@ -59,9 +51,8 @@ class Alone final : public Exchange {
     return {std::string(bytes)};
   }
   void post(std::vector<Message> sends, std::vector<Message> receives) override;
-  bool shares_memory() const override { return false; }
-  void post_in_place(std::vector<Message> sends, std::vector<Taking> takings) override;
   void wait() override {}
+  bool shares_memory() const override { return true; }
 };
 
 // What a rank found wrong, and its place in an order that all ranks share.

@@ -12,7 +12,8 @@
 // Calls    of all ranks together, on names and sizes: at most 2 for each file, 2 for each rank, 2
 //          for each blob, 7 for the step.
 // Memory   of a load: at most 64 MiB beside the destinations and the index; for each read in flight
-//          512 KiB, or 4 MiB if one rank reads by itself past the system's memory.
+//          512 KiB, or 4 MiB where nothing is sent to other processes and reads go past the
+//          system's memory.
 // Errors   kCorrupt: PATH and what is wrong (a missing file included, once it cannot be a stale
 //          look any more: patience.h); kConfig if the destinations do not match what is stored;
 //          kStorage if the machine cannot read.

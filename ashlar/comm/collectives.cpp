@@ -228,8 +228,7 @@ void Collective::send_receive() {
   }
   // Order matters within a peer alone: the k-th send meets the k-th receive.
   for (const Transfer& transfer : op_.receives)
-    if (transfer.rank != rank_)
-      receive(transfer.rank, transfer.data.data, transfer.data.bytes(), transfer.take);
+    if (transfer.rank != rank_) receive(transfer.rank, transfer.data.data, transfer.data.bytes());
   exchange();
 }
 
@@ -288,8 +287,8 @@ void Collective::send(int rank, std::byte* data, int64_t bytes) {
   moved_.sent_bytes += bytes;
 }
 
-void Collective::receive(int rank, std::byte* data, int64_t bytes, const Take* take) {
-  insert(lane_.scratch.receives, {world_ranks_[size_t(rank)], data, bytes, take});
+void Collective::receive(int rank, std::byte* data, int64_t bytes) {
+  insert(lane_.scratch.receives, {world_ranks_[size_t(rank)], data, bytes});
   moved_.received_bytes += bytes;
 }
 

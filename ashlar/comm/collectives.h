@@ -39,7 +39,7 @@ class Collective {
   int64_t left(int64_t elements, int64_t begin) const;
   std::byte* part(int index) const;  // the staging memory has size_ parts, of a slice each
   void send(int rank, std::byte* data, int64_t bytes);
-  void receive(int rank, std::byte* data, int64_t bytes, const Take* take = nullptr);
+  void receive(int rank, std::byte* data, int64_t bytes);
   void exchange();
   void copy(std::byte* to, const std::byte* from, int64_t bytes) const;
 

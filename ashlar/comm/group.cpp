@@ -205,9 +205,6 @@ Work Group::send_receive(std::span<const Transfer> sends, std::span<const Transf
   const auto to_self = [&](const Transfer& t) { return t.rank == rank_; };
   ASHLAR_ASSERT(std::count_if(sends.begin(), sends.end(), to_self) ==
                 std::count_if(receives.begin(), receives.end(), to_self));
-  ASHLAR_ASSERT(std::none_of(receives.begin(), receives.end(), [&](const Transfer& t) {
-    return t.take && (to_self(t) || !shares_memory());
-  }));
   return submit({.op = Op::kSendReceive, .sends = sends, .receives = receives}, label);
 }
 

@@ -138,8 +138,7 @@ class Group {
                   std::span<const int64_t> send_counts = {},
                   std::span<const int64_t> receive_counts = {});
   // All at once, so that no order of partners can lock up.  The k-th send of rank a to rank b meets
-  // the k-th receive of b from a; to itself too.  A rank without partners need not call.  Where
-  // ranks share memory a receive from another rank may take what was sent instead of copying it.
+  // the k-th receive of b from a; to itself too.  A rank without partners need not call.
   Work send_receive(std::span<const Transfer> sends, std::span<const Transfer> receives,
                     std::string_view label);
   Work barrier(std::string_view label);

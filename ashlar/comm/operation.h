@@ -2,9 +2,7 @@
 // queue it allocates nothing.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -27,15 +25,10 @@ inline constexpr int kNumOps = 8;
 std::string_view name_of(Op op);  // "all_reduce"
 Op op_of(std::string_view name);  // of one of these names
 
-// Called with what a rank sent, in the memory of the sender.
-using Take = std::function<void(std::span<const std::byte>)>;
-
 // A tensor that goes to a rank of the group or comes from it.
 struct Transfer {
   int rank = 0;
   Tensor data;
-  const Take* take =
-      nullptr;  // of what comes: called instead of a copy to data, which has no bytes
 };
 
 class Group;

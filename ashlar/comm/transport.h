@@ -27,7 +27,6 @@ struct Message {
   int peer = 0;               // rank of the world
   std::byte* data = nullptr;  // null: announced, and not moved
   int64_t bytes = 0;
-  const Take* take = nullptr;  // of a receive, where ranks share memory: takes it instead
 };
 
 // Equal on all partners of a round.  Travels as bytes between equal builds; no padding.
@@ -145,7 +144,7 @@ class Engine {
   virtual int size() const = 0;
   // Rounds never wait for anybody: operations run in the call, without a thread.
   virtual bool immediate() const { return false; }
-  // The ranks are of one process: what one sends, another may take from where it lies.
+  // The ranks are of one process: each may read and write what others hold.
   virtual bool shares_memory() const { return false; }
   // Outlived by the engine; once for each name.
   virtual std::unique_ptr<Transport> transport(std::string_view lane) = 0;

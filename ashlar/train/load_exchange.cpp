@@ -19,18 +19,15 @@ void await(comm::Work work) {
   work.wait();
 }
 
-Tensor bytes_at(std::byte* data, int64_t bytes) {
-  return {data, DType::kU8, Device::kCpu, Shape{bytes}};
-}
-
 Tensor bytes_of(std::string& text) {
-  return bytes_at(reinterpret_cast<std::byte*>(text.data()), int64_t(text.size()));
+  return {reinterpret_cast<std::byte*>(text.data()), DType::kU8, Device::kCpu,
+          Shape{int64_t(text.size())}};
 }
 
 std::vector<comm::Transfer> transfers(std::span<const checkpoint::Exchange::Message> messages) {
   std::vector<comm::Transfer> list;
   for (const auto& [rank, bytes] : messages)
-    list.push_back({rank, bytes_at(bytes.data(), int64_t(bytes.size()))});
+    list.push_back({rank, {bytes.data(), DType::kU8, Device::kCpu, Shape{int64_t(bytes.size())}}});
   return list;
 }
 
@@ -60,24 +57,11 @@ std::vector<std::string> LoadExchange::all_gather(std::string_view bytes) {
 }
 
 void LoadExchange::post(std::vector<Message> sends, std::vector<Message> receives) {
-  auto posted = std::make_unique<Posted>();
-  posted->sends = transfers(sends);
-  posted->receives = transfers(receives);
-  begin(std::move(posted));
-}
-
-void LoadExchange::post_in_place(std::vector<Message> sends, std::vector<Taking> takings) {
-  auto posted = std::make_unique<Posted>();
-  posted->sends = transfers(sends);
-  posted->takings = std::move(takings);
-  for (const Taking& taking : posted->takings)
-    posted->receives.push_back({taking.rank, bytes_at(nullptr, taking.bytes), &taking.take});
-  begin(std::move(posted));
-}
-
-void LoadExchange::begin(std::unique_ptr<Posted> posted) {
-  posted->work = ranks_.send_receive(posted->sends, posted->receives, kLabel);
-  posted_.push_back(std::move(posted));
+  posted_.push_back(std::make_unique<Posted>());
+  Posted& last = *posted_.back();
+  last.sends = transfers(sends);
+  last.receives = transfers(receives);
+  last.work = ranks_.send_receive(last.sends, last.receives, kLabel);
 }
 
 void LoadExchange::wait() {

@@ -20,17 +20,14 @@ class LoadExchange final : public checkpoint::Exchange {
   std::vector<std::string> all_gather(std::string_view bytes) override;
   void post(std::vector<Message> sends, std::vector<Message> receives) override;
   bool shares_memory() const override { return ranks_.shares_memory(); }
-  void post_in_place(std::vector<Message> sends, std::vector<Taking> takings) override;
   void wait() override;
 
  private:
   // Stays until its work is done.
   struct Posted {
     std::vector<comm::Transfer> sends, receives;
-    std::vector<Taking> takings;
     comm::Work work;
   };
-  void begin(std::unique_ptr<Posted> posted);
   comm::Group& ranks_;
   std::vector<std::unique_ptr<Posted>> posted_;
 };

@@ -289,34 +289,6 @@ TEST(Fault, LeavingWithWorkUnderWayIsQuickAndSafe) {
   }
 }
 
-TEST(Fault, ASenderThatLeavesWaitsForWhoTakesFromItsMemory) {
-  std::atomic<bool> taking = false, gone = false, too_late = false;
-  struct Leaving {
-    std::atomic<bool>& gone;
-    ~Leaving() { gone = true; }
-  };
-  const Trial trial = run_trial(Options{60.0}, [&](Group& world) {
-    std::vector<double> data(1000, 7);
-    const Take take = [&](std::span<const std::byte> sent) {
-      taking = true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      too_late = gone || sent.back() != std::as_bytes(std::span(data)).back();
-    };
-    const Transfer to{1, tensor_of(data)};
-    const Transfer from{0, {nullptr, DType::kF64, Device::kCpu, Shape{1000}}, &take};
-    if (world.rank() == 0) {
-      const Leaving leaving{gone};
-      const Work work = world.send_receive({&to, 1}, {}, "taken");
-      while (!taking) std::this_thread::yield();
-      ASHLAR_FAIL(kData, "bad sample");
-    }
-    if (world.rank() == 1) world.send_receive({}, {&from, 1}, "taken").wait();
-  });
-  EXPECT_EQ(trial.first, "bad sample");
-  EXPECT_TRUE(taking);
-  EXPECT_FALSE(too_late);
-}
-
 TEST(Fault, AFailureThatNobodyWaitsForIsStillReported) {
   const Trial trial = run_trial(Options{kDeadline}, [&](Group& world) {
     std::vector<double> data(world.rank() == 2 ? 3 : 4);

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
 
 #include "ashlar/comm/self/self.h"
 #include "ashlar/comm/thread/run_ranks.h"
@@ -41,34 +40,6 @@ TEST(Self, EveryOperationIsACopy) {
 TEST_P(Worlds, ALineOfRanks) {
   Allocator allocator(Device::kCpu);
   run_ranks(GetParam(), kSmall, allocator, [](Group& world) { check_line(world); });
-}
-
-// What a receiver takes lies where the sender has it, and is not copied.
-TEST_P(Worlds, WhatIsSentCanBeTakenFromWhereItLies) {
-  Allocator allocator(Device::kCpu);
-  std::vector<const void*> memory(static_cast<size_t>(GetParam()));
-  run_ranks(GetParam(), kSmall, allocator, [&](Group& world) {
-    const int n = world.size(), next = (world.rank() + 1) % n, last = (world.rank() + n - 1) % n;
-    if (n == 1) return;
-    require(world.shares_memory(), "threads share memory");
-    std::vector<double> data(1000, world.rank()), copied(1000);
-    memory[size_t(world.rank())] = data.data();
-    world.barrier("filled").wait();
-    const void* where = nullptr;
-    double first = -1;
-    size_t bytes = 0;
-    const Take take = [&](std::span<const std::byte> sent) {
-      where = sent.data();
-      bytes = sent.size();
-      std::memcpy(&first, sent.data(), sizeof(first));
-    };
-    const Transfer sends[] = {{next, tensor_of(data)}, {next, tensor_of(data)}};
-    const Transfer receives[] = {{last, {nullptr, DType::kF64, Device::kCpu, Shape{1000}}, &take},
-                                 {last, tensor_of(copied)}};
-    world.send_receive(sends, receives, "taken").wait();
-    require(where == memory[size_t(last)] && bytes == 8000, "not the sender's memory");
-    require(first == last && copied[999] == last, "other bytes than were sent");
-  });
 }
 
 TEST(Thread, RowsAndColumnsOfAGrid) {

@@ -220,9 +220,7 @@ class ThreadTransport final : public Transport {
       const auto from = messages_of(post.round->sends, rank_);
       const auto to = messages_of(round.receives, partner);
       for (size_t i = 0; i < to.size(); ++i)
-        if (to[i].take)
-          (*to[i].take)({from[i].data, size_t(to[i].bytes)});
-        else if (to[i].bytes > 0 && to[i].data)
+        if (to[i].bytes > 0 && to[i].data)
           copy_bytes(to[i].data, from[i].data, size_t(to[i].bytes));
     } catch (...) {
       mismatch = std::current_exception();
