@@ -12,8 +12,9 @@
 // So each chunk that somebody wants is read and checked once, in the order of files, and no other.
 // A rank that finds damage goes on with the rounds, without reading, and says so at the end: nobody
 // waits for it in vain, and the damage that is told is the first in the order of files.
-//   Memory: with rounds 36 MiB of lots, two more of at most 12 MiB that take what comes from others,
-// and a block for each read in flight: 64 MiB.  Without rounds nobody keeps a chunk: 32 MiB.
+//   Memory: with rounds 36 MiB of lots, two more of at most 12 MiB that take what comes from
+// others, and a block for each read in flight: 64 MiB.  Without rounds nobody keeps a chunk: 32
+// MiB.
 #include <algorithm>
 #include <cstring>
 
