@@ -175,6 +175,7 @@ TEST(LoadTogether, ARankThatLeavesIsNotWrittenToAnyMore) {
     const Needs needs(reader, chunks, pieces);
     std::optional<SharedNeeds> shared(std::in_place, exchange, needs);
     const auto read = [&](int by) {
+      ranks.barrier("all are ready").wait();
       if (ranks.rank() == by) shared->copy(0, 0, std::as_bytes(std::span(text)));
       ranks.barrier("read").wait();
     };
@@ -184,7 +185,6 @@ TEST(LoadTogether, ARankThatLeavesIsNotWrittenToAnyMore) {
     EXPECT_EQ(CutModel::num_wrong(state), 0) << "on rank " << ranks.rank();
     clear();
     if (ranks.rank() == 1) shared.reset();
-    ranks.barrier("left").wait();
     read(2);
     if (ranks.rank() == 1)
       EXPECT_EQ(CutModel::num_wrong(state), 64'000);
