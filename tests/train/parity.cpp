@@ -9,11 +9,11 @@
 #include "ashlar/tensor/pieces.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
+#include "plan_differences.h"
+#include "real_rank.h"
 
 namespace ashlar::train {
 namespace {
-
-const std::string kTiny = ASHLAR_TEST_DATA "/recipes/tiny.toml";
 
 // Row `row` of the global batch: ids without pattern, in documents that end anywhere, also at the
 // borders where context-parallel ranks meet.
@@ -69,11 +69,10 @@ Batch batch_of(const Recipe& recipe, int64_t step, int64_t first) {
 
 class Training {
  public:
-  Training(const Recipe& recipe, DType compute, comm::Group& ranks)
+  Training(const Recipe& recipe, DType compute, comm::Group& ranks, Allocator& allocator)
       : plan_(plan_run(recipe, compute, ranks.size(), 1, ranks.rank())),
         threads_(1),
-        allocator_(Device::kCpu),
-        trainer_(recipe, compute, allocator_, threads_, ranks, plan_.workspace_bytes) {
+        trainer_(recipe, compute, allocator, threads_, ranks, plan_.workspace_bytes) {
     trainer_.initialize();
   }
   StepStats gradients(int64_t step) {
@@ -90,11 +89,16 @@ class Training {
     return trainer_.measure();
   }
   Trainer& trainer() { return trainer_; }
+  const RunPlan& plan() const { return plan_; }
+  // So far, of all steps that were applied.
+  std::vector<GroupTraffic> traffic() const {
+    trainer_.model().groups().world().barrier("between steps").wait();
+    return testing_support::traffic_of(trainer_);
+  }
 
  private:
   RunPlan plan_;
   Threads threads_;
-  Allocator allocator_;
   Trainer trainer_;
 };
 
@@ -142,7 +146,7 @@ const Steps& on_one_rank(const ParityCase& c) {
   Steps& steps = found->second;
   Allocator allocator(Device::kCpu);
   comm::SelfWorld world(allocator);
-  Training one(parity_recipe(c, "fp64", false), DType::kF64, world.group());
+  Training one(parity_recipe(c, "fp64", false), DType::kF64, world.group(), allocator);
   for (int64_t step = 0; step < kSteps; ++step) {
     const StepStats stats = one.gradients(step);
     steps.stats.push_back(stats);
@@ -187,14 +191,17 @@ Recipe parity_recipe(const ParityCase& c, const std::string& precision, bool lay
                                         "data.sequence_length=48"};
   overrides.insert(overrides.end(), c.model.begin(), c.model.end());
   if (layout) overrides.insert(overrides.end(), c.overrides.begin(), c.overrides.end());
-  return load_recipe(kTiny, overrides);
+  return load_recipe(testing_support::kTiny, overrides);
 }
 
-std::string check_parity(const ParityCase& c, comm::Group& ranks) {
+std::string check_parity(const ParityCase& c, comm::Group& ranks, Allocator* counted) {
+  Allocator own(Device::kCpu);
   const Steps& want = on_one_rank(c);
-  Training training(parity_recipe(c, "fp64", true), DType::kF64, ranks);
+  Training training(parity_recipe(c, "fp64", true), DType::kF64, ranks, counted ? *counted : own);
   Differences differences;
+  std::vector<GroupTraffic> before;
   for (int64_t step = 0; step < kSteps; ++step) {
+    before = training.traffic();
     const StepStats stats = training.gradients(step);
     const std::string at = fmt::format("step {} ", step);
     const StepStats& one = want.stats[size_t(step)];
@@ -207,13 +214,21 @@ std::string check_parity(const ParityCase& c, comm::Group& ranks) {
     training.trainer().apply(stats);
   }
   differences.tensors("weight", want.weights, training.trainer(), false);
-  return differences.text();
+  const RunPlan& plan = training.plan();
+  std::string text = differences.text() +
+                     testing_support::differences(
+                         plan.traffic, testing_support::traffic_since(before, training.traffic()));
+  if (counted)
+    text += testing_support::differences(plan, counted->counts()) +
+            testing_support::difference_in_workspace(plan, training.trainer());
+  return text;
 }
 
 std::vector<double> train_losses(const ParityCase& c, const std::string& precision, int64_t steps,
                                  comm::Group& ranks) {
   const Recipe recipe = parity_recipe(c, precision, ranks.size() > 1);
-  Training training(recipe, nn::resolve_precision(recipe.train.precision), ranks);
+  Allocator allocator(Device::kCpu);
+  Training training(recipe, nn::resolve_precision(recipe.train.precision), ranks, allocator);
   std::vector<double> losses;
   for (int64_t step = 0; step < steps; ++step) {
     const StepStats stats = training.gradients(step);

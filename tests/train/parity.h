@@ -24,8 +24,9 @@ Recipe parity_recipe(const ParityCase&, const std::string& precision, bool layou
 
 // Two steps in fp64 on ranks.size() ranks and on one: what differs on this rank by more than 1e-10
 // relative to the largest value of its tensor (loss, gradient norm, gradients, weights); "" if
-// nothing does.
-std::string check_parity(const ParityCase&, comm::Group& ranks);
+// nothing does.  Also how the traffic of the second step differs from the dry run; and its memory
+// and workspace, where an allocator has `counted` all that this rank alone took.
+std::string check_parity(const ParityCase&, comm::Group& ranks, Allocator* counted = nullptr);
 // On one rank without the layout.
 std::vector<double> train_losses(const ParityCase&, const std::string& precision, int64_t steps,
                                  comm::Group& ranks);

@@ -5,6 +5,7 @@
 
 #include "ashlar/comm/thread/run_ranks.h"
 #include "parity.h"
+#include "real_rank.h"
 
 namespace ashlar::train {
 
@@ -16,11 +17,10 @@ namespace {
 
 class Parity : public testing::TestWithParam<ParityCase> {};
 
-TEST_P(Parity, EqualsOneRank) {
+TEST_P(Parity, EqualsOneRankAndItsDryRun) {
   std::vector<std::string> differences(size_t(GetParam().num_ranks));
-  Allocator allocator(Device::kCpu);
-  comm::run_ranks(GetParam().num_ranks, {}, allocator, [&](comm::Group& ranks) {
-    differences[size_t(ranks.rank())] = check_parity(GetParam(), ranks);
+  testing_support::on_ranks(GetParam().num_ranks, [&](comm::Group& ranks, Allocator& allocator) {
+    differences[size_t(ranks.rank())] = check_parity(GetParam(), ranks, &allocator);
   });
   for (size_t rank = 0; rank < differences.size(); ++rank)
     EXPECT_EQ(differences[rank], "") << "on rank " << rank;

@@ -122,9 +122,21 @@ class Steps {
   Trainer trainer_;
 };
 
-// Calls check(steps of a rank, what it said in one) for every rank, as threads and recorded.
-inline void on_all_ranks(const Recipe& recipe, DType compute, int num_ranks,
-                         const std::function<void(const Steps&, const Traffic&)>& check) {
+using Check = std::function<void(const Steps& steps, const Traffic& second_step)>;
+
+// Calls `check` for every rank of a recorded world.
+inline void on_recorded_ranks(const Recipe& recipe, DType compute, int num_ranks,
+                              const Check& check) {
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    Allocator meta(Device::kMeta);
+    comm::RecordingWorld recorded(rank, num_ranks, {}, meta);
+    Steps steps(recipe, compute, recorded);
+    check(steps, steps.second_step());
+  }
+}
+
+// Calls `check` for every rank as a thread, which must say the same as a recorded one.
+inline void on_all_ranks(const Recipe& recipe, DType compute, int num_ranks, const Check& check) {
   Allocator staging(Device::kCpu);
   comm::run_ranks(num_ranks, {}, staging, [&](comm::Group& ranks) {
     Steps steps(recipe, compute, ranks);

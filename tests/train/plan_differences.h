@@ -1,0 +1,54 @@
+// What a dry run says of a rank beside what the rank took and said; "" where they agree.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/train/plan.h"
+#include "ashlar/train/trainer.h"
+
+namespace ashlar::train::testing_support {
+
+// Memory by tag and in all, and the number of allocations.
+inline std::string differences(const RunPlan& plan, const MemoryCounts& real) {
+  std::string text;
+  const auto compare = [&](std::string_view what, int64_t planned, int64_t found) {
+    if (planned != found) text += fmt::format("{}: planned {}, real {}\n", what, planned, found);
+  };
+  for (size_t tag = 0; tag < size_t(kNumTags); ++tag)
+    compare(name_of(Tag(tag)), plan.memory.tags[tag].peak_bytes, real.tags[tag].peak_bytes);
+  compare("total", plan.memory.total.peak_bytes, real.total.peak_bytes);
+  compare("allocations", plan.memory.num_allocations, real.num_allocations);
+  return text;
+}
+
+// The traffic of one step.
+inline std::string differences(std::vector<GroupTraffic> planned, std::vector<GroupTraffic> real) {
+  std::erase_if(real, [](const GroupTraffic& t) { return t.row.op == comm::Op::kBarrier; });
+  // How many rows go to which experts depends on the tokens: ep_test.cpp has their formula.
+  for (auto* list : {&planned, &real})
+    std::erase_if(*list, [](const GroupTraffic& t) {
+      return t.row.label.starts_with("expert ") && t.row.label != "expert counts";
+    });
+  if (planned == real) return "";
+  std::string text;
+  for (const auto* list : {&planned, &real})
+    for (const GroupTraffic& t : *list)
+      text += fmt::format("{} {} {} {}: {} launches, {} sent, {} received\n",
+                          list == &planned ? "planned" : "real", t.group, name_of(t.row.op),
+                          t.row.label, t.row.launches, t.row.sent_bytes, t.row.received_bytes);
+  return text;
+}
+
+// Experts of other ranks take what a full room of rows would.
+inline std::string difference_in_workspace(const RunPlan& plan, const Trainer& trainer) {
+  const int64_t used = trainer.workspace_peak_bytes();
+  const bool to_the_byte = trainer.recipe().parallel.ep == 1;
+  if (used == plan.workspace_bytes || (!to_the_byte && used < plan.workspace_bytes)) return "";
+  return fmt::format("workspace used: planned {}, real {}\n", plan.workspace_bytes, used);
+}
+
+}  // namespace ashlar::train::testing_support
