@@ -66,8 +66,9 @@ void PrintTo(const RealCase& c, std::ostream* out) {
   *out << c.layout.name << " " << c.precision;
 }
 
-// Every layout of the table is held to its dry run in fp64 where it is trained (parity_threads.cpp).
-// Here: the fast ones in fp32 and bf16, and a third of the others in one of both; with what they move.
+// Every layout of the table is held to its dry run in fp64 where it is trained
+// (parity_threads.cpp).  Here: the fast ones in fp32 and bf16, and a third of the others in one of
+// both; with what they move.
 std::vector<RealCase> real_cases() {
   const std::string precisions[] = {"fp32", "bf16"};
   std::vector<RealCase> cases;
