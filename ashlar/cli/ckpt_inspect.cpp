@@ -1,7 +1,9 @@
 // ashlar ckpt list ROOT | show STEP | verify STEP
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "ashlar/checkpoint/layout.h"
 #include "ashlar/checkpoint/reader_lease.h"
 #include "ashlar/checkpoint/recovery.h"
 #include "ashlar/checkpoint/verify.h"
@@ -116,10 +118,22 @@ int show(const Flags& flags, Log& log) {
   return 0;
 }
 
+bool holds_steps(FileSystem& files, const std::string& directory) {
+  const auto is_step = [](const std::string& name) {
+    return checkpoint::parse_step_name(name).has_value();
+  };
+  const std::vector<std::string> names = files.list(directory);
+  return std::any_of(names.begin(), names.end(), is_step);
+}
+
 int verify(const Flags& flags, Log& log) {
   const auto files = posix_files();
   const VerifyLevel level = parse_level(flags.level);
   ASHLAR_REQUIRE(files->stat(flags.path).has_value(), kConfig, "{}: there is no such step",
+                 flags.path);
+  ASHLAR_REQUIRE(!holds_steps(*files, flags.path), kConfig,
+                 "{0}: holds steps and is none; verify one of them, or all with ashlar ckpt list "
+                 "{0} --level deep",
                  flags.path);
   const auto lease = checkpoint::ReaderLease::of_step(*files, flags.path);
   const checkpoint::VerifyReport report = checkpoint::verify_step(*files, flags.path, level, log);

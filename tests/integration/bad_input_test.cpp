@@ -361,6 +361,7 @@ TEST(BadInput, Checkpoints) {
     ++cases;
   }
   EXPECT_GE(cases, 20);
+  expect_refused(scratch, {"a root", {"ckpt", "verify", "run/checkpoints"}, 2, {"--level deep"}});
 }
 
 }  // namespace
