@@ -129,8 +129,9 @@ bool holds_steps(FileSystem& files, const std::string& directory) {
 int verify(const Flags& flags, Log& log) {
   const auto files = posix_files();
   const VerifyLevel level = parse_level(flags.level);
-  ASHLAR_REQUIRE(files->stat(flags.path).has_value(), kConfig, "{}: there is no such step",
-                 flags.path);
+  const auto info = files->stat(flags.path, Links::kFollow);
+  ASHLAR_REQUIRE(info && info->type == FileInfo::Type::kDirectory, kConfig,
+                 "{}: there is no such step", flags.path);
   ASHLAR_REQUIRE(!holds_steps(*files, flags.path), kConfig,
                  "{0}: holds steps and is none; verify one of them, or all with ashlar ckpt list "
                  "{0} --level deep",

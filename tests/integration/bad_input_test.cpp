@@ -362,6 +362,7 @@ TEST(BadInput, Checkpoints) {
   }
   EXPECT_GE(cases, 20);
   expect_refused(scratch, {"a root", {"ckpt", "verify", "run/checkpoints"}, 2, {"--level deep"}});
+  expect_refused(scratch, {"a file", {"ckpt", "verify", "run/recipe.toml"}, 2, {"no such step"}});
 }
 
 }  // namespace

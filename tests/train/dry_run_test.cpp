@@ -19,13 +19,6 @@ namespace {
 
 using namespace testing_support;
 
-Recipe recipe_of(const ParityCase& c, const std::string& precision) {
-  Overrides all = c.model;
-  all.insert(all.end(), c.overrides.begin(), c.overrides.end());
-  all.push_back("train.precision=" + precision);
-  return recipe_with(all);
-}
-
 // Of what is moved whatever the documents are: not halos.
 std::string differences_in_moves(Costs planned, Costs real) {
   std::string text;
@@ -84,7 +77,7 @@ std::vector<RealCase> real_cases() {
 class DryRunEqualsRanks : public testing::TestWithParam<RealCase> {};
 
 TEST_P(DryRunEqualsRanks, InMemoryAndTrafficOnEveryRank) {
-  const Recipe recipe = recipe_of(GetParam().layout, GetParam().precision);
+  const Recipe recipe = parity_recipe(GetParam().layout, GetParam().precision, true);
   std::vector<std::string> found(size_t(GetParam().layout.num_ranks));
   on_ranks(GetParam().layout.num_ranks, [&](comm::Group& ranks, Allocator& allocator) {
     found[size_t(ranks.rank())] = check_rank(recipe, ranks, allocator);

@@ -1,5 +1,5 @@
-// A layout of ranks gives what one rank gives: the table of layouts, and the check of one of them
-// on ranks that exist already, whatever the engine.
+// A layout of ranks gives what one rank gives, and takes what its dry run says: the table of
+// layouts, and the check of one of them on ranks that exist already, whatever the engine.
 #pragma once
 
 #include <string>

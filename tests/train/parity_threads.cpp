@@ -1,4 +1,5 @@
-// The table of layouts on ranks that are threads.
+// The table of layouts on ranks that are threads: the numbers of one rank, the memory and traffic
+// of the dry run.
 #include <gtest/gtest.h>
 
 #include <set>

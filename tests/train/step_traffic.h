@@ -124,15 +124,19 @@ class Steps {
 
 using Check = std::function<void(const Steps& steps, const Traffic& second_step)>;
 
-// Calls `check` for every rank of a recorded world.
+// What recorded rank `rank` says in its second step.
+inline void on_recorded_rank(const Recipe& recipe, DType compute, int rank, int num_ranks,
+                             const Check& check) {
+  Allocator meta(Device::kMeta);
+  comm::RecordingWorld recorded(rank, num_ranks, {}, meta);
+  Steps steps(recipe, compute, recorded);
+  check(steps, steps.second_step());
+}
+
 inline void on_recorded_ranks(const Recipe& recipe, DType compute, int num_ranks,
                               const Check& check) {
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    Allocator meta(Device::kMeta);
-    comm::RecordingWorld recorded(rank, num_ranks, {}, meta);
-    Steps steps(recipe, compute, recorded);
-    check(steps, steps.second_step());
-  }
+  for (int rank = 0; rank < num_ranks; ++rank)
+    on_recorded_rank(recipe, compute, rank, num_ranks, check);
 }
 
 // Calls `check` for every rank as a thread, which must say the same as a recorded one.
@@ -142,9 +146,8 @@ inline void on_all_ranks(const Recipe& recipe, DType compute, int num_ranks, con
     Steps steps(recipe, compute, ranks);
     const Traffic real = steps.second_step();
     check(steps, real);
-    Allocator meta(Device::kMeta);
-    comm::RecordingWorld recorded(ranks.rank(), num_ranks, {}, meta);
-    EXPECT_EQ(Steps(recipe, compute, recorded).second_step(), real);
+    on_recorded_rank(recipe, compute, ranks.rank(), num_ranks,
+                     [&](const Steps&, const Traffic& recorded) { EXPECT_EQ(recorded, real); });
   });
 }
 
