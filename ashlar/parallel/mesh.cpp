@@ -45,6 +45,11 @@ int Mesh::number_within(int rank, std::span<const Axis> axes) const {
   return number;
 }
 
+int expert_shard(int data, int num_data, int ep) {
+  const int num_shards = num_data / ep, set = data % ep;
+  return (data / ep + set * num_shards / ep) % num_shards;
+}
+
 std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stages) {
   std::vector<int64_t> borders = {0};
   for (int64_t v = 0; v < num_virtual_stages; ++v)
@@ -99,7 +104,7 @@ Groups::Groups(comm::Group& world, const ParallelSpec& resolved, const ModelSpec
       bulk ? "experts" : "");
   if (ep > 1)
     experts_data_ = data_->split("experts data", [&](int rank) {
-      return comm::SplitKey{rank % ep, rank};
+      return comm::SplitKey{rank % ep, expert_shard(rank, data_->size(), ep)};
     });
   if (tsp_->size() > 1) cuts_data_ = along("cuts data", std::array{Axis::kDp, Axis::kCp});
   if (const int heads = num_head_shares(resolved, whole); heads < tsp_->size()) {

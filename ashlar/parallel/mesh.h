@@ -40,6 +40,10 @@ struct Mesh {
 int num_head_shares(const ParallelSpec& resolved, const ModelSpec& whole);
 // The part of the model that `rank` of the mesh holds.
 nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int rank);
+// Which shard of its experts rank `data` of `num_data` keeps.  The sets of experts that ep divides
+// turn their shards against each other, so that neighbours keep shards of different blocks: a
+// checkpoint has room for one box of a tensor in a file (checkpoint/layout.h).
+int expert_shard(int data, int num_data, int ep);
 // Where the blocks of a pipeline's virtual stages begin, and the end of the last: as even as can
 // be, the longer ones first, since the last stage has the head.
 std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stages);
@@ -59,7 +63,8 @@ std::vector<int64_t> stage_borders(int64_t num_blocks, int64_t num_virtual_stage
 //                 several
 //   losses        pp x dp x cp x tsp: ranks that together know the loss of every token
 //   ep            neighbours in data, with different experts
-//   experts data  ranks of data with the same experts: what data is for all other weights
+//   experts data  ranks of data with the same experts: what data is for all other weights, in the
+//                 order of expert_shard
 //   ends          the first and the last stage, with two copies of a tied embedding; null elsewhere
 //
 // A group of the same ranks as another is that group.

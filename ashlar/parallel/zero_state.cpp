@@ -67,7 +67,10 @@ Zero::Family Zero::make_family(const ParallelSpec& spec, const OptimSpec& optim,
 std::vector<Range> Zero::kept(int64_t unit, int world_rank) const {
   const int data = mesh_.number_within(world_rank, kTokenAxes);
   const Family& family = family_of(unit);
-  return family.shards.kept(unit, data / family.stride);
+  const int shard = index_of(unit) == kExperts
+                        ? expert_shard(data, families_[kWhole].ranks->size(), family.stride)
+                        : data / family.stride;
+  return family.shards.kept(unit, shard);
 }
 
 void Zero::lay_out_shards(Allocator& allocator) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "ashlar/comm/recording/recording.h"
 
 namespace ashlar::parallel {
@@ -102,9 +104,28 @@ TEST(Mesh, GroupsOfPipelinesAndExperts) {
   EXPECT_EQ(groups.all().size(), 24);
   EXPECT_EQ(ranks_of(groups.ep()), (std::vector{21, 23}));
   EXPECT_EQ(ranks_of(groups.experts_data()), (std::vector{17, 21}));
+  comm::RecordingWorld next(23, 24, {}, allocator);
+  const Groups of_next(next.group(), spec_of(3, 2, 2, 2, 2), model_with(2));
+  EXPECT_EQ(ranks_of(of_next.experts_data()), (std::vector{23, 19}));
   comm::RecordingWorld middle(8, 24, {}, allocator);
   EXPECT_FALSE(Groups(middle.group(), spec_of(3, 2, 2, 2), model_with(2)).ends());
   EXPECT_FALSE(Groups(world.group(), spec_of(3, 2, 2, 2), model_with(2, false)).ends());
+}
+
+TEST(Mesh, NeighboursKeepExpertsOfDifferentBlocks) {
+  for (int data = 0; data < 8; ++data) EXPECT_EQ(expert_shard(data, 8, 1), data);
+  std::vector<int> shards;
+  for (int data = 0; data < 32; ++data) shards.push_back(expert_shard(data, 32, 4));
+  EXPECT_EQ(shards, (std::vector{0, 2, 4, 6, 1, 3, 5, 7, 2, 4, 6, 0, 3, 5, 7, 1,
+                                 4, 6, 0, 2, 5, 7, 1, 3, 6, 0, 2, 4, 7, 1, 3, 5}));
+  // Each shard of each set is kept by one rank, whatever divides what.
+  for (const auto& [num_data, ep] : {std::pair{12, 4}, {8, 8}, {6, 2}, {40, 8}}) {
+    std::set<std::pair<int, int>> kept;
+    for (int data = 0; data < num_data; ++data)
+      kept.insert({data % ep, expert_shard(data, num_data, ep)});
+    EXPECT_EQ(int(kept.size()), num_data);
+    EXPECT_EQ(kept.rbegin()->second, num_data / ep - 1);
+  }
 }
 
 // Every stage has its blocks, and the two ends a copy each of a tied embedding.
