@@ -7,6 +7,26 @@
 #include "ashlar/parallel/zero.h"
 
 namespace ashlar::parallel {
+namespace {
+
+// What an element weighs, for all that it has of state: the value, and one moment or two.  Of one
+// that n tp ranks keep each writes the n-th part to checkpoints; it weighs (1 + 1/n) / 2 of
+// another, so that neither memory nor writers are uneven.
+int64_t weight_of(const nn::ParameterInfo& info, const nn::Share& share, const OptimSpec& optim,
+                  DType stream) {
+  constexpr int64_t kOne = 64;
+  int64_t numel = 0, written = 0;
+  for (const Placement& place : placements(info, share)) {
+    numel += place.numel();
+    written += place.numel() / place.num_copies;
+  }
+  std::vector<Parameter> one{parameter_of(info, stream)};
+  optim::apply_spec(optim, one);
+  const int64_t num_tensors = 1 + int64_t(optim::state_tensors(one[0]).size());
+  return num_tensors * (kOne / 2 + kOne / 2 * written / numel);
+}
+
+}  // namespace
 
 Zero::FamilyIndex Zero::index_of(int64_t unit) const {
   const nn::Units& units = model_.flat().units;
@@ -18,8 +38,7 @@ Zero::FamilyIndex Zero::index_of(int64_t unit) const {
   return split.embedding && unit == units.size() - 1 ? kEmbedding : kWhole;
 }
 
-// The tensors of the units that have elements, as they lie one after another, each element weighing
-// as much as it has of state: the value, and one moment or two.
+// The tensors of the units that have elements, as they lie one after another.
 std::vector<Stretch> Zero::row_of(const OptimSpec& optim,
                                   std::span<const int64_t> unit_numel) const {
   std::vector<int64_t> unit_begin;
@@ -35,12 +54,10 @@ std::vector<Stretch> Zero::row_of(const OptimSpec& optim,
   weights.for_each([&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) {
     if (info.buffer) return;
     const nn::FlatRange& at = model_.flat().ranges[next++];
-    if (unit_numel[size_t(at.unit)] == 0) return;
-    std::vector<Parameter> one{parameter_of(info, model_.types().stream)};
-    optim::apply_spec(optim, one);
+    if (unit_numel[size_t(at.unit)] == 0 || at.numel == 0) return;
     const int64_t begin = unit_begin[size_t(at.unit)] + at.offset;
     row.push_back({begin, begin + at.numel, local_shape(info, weights.share), 0,
-                   1 + int64_t(optim::state_tensors(one[0]).size())});
+                   weight_of(info, weights.share, optim, model_.types().stream)});
   });
   std::sort(row.begin(), row.end(),
             [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });

@@ -88,16 +88,15 @@ class Cutter {
     return best;
   }
 
-  // Where experts begin or end; in a tensor that is no stack, rows, or else any multiple of align.
+  // Where experts begin or end, and other tensors.
   Cuts borders_beside(double weight) const {
     const size_t i = stretch_at(weight);
     const Stretch& s = row_[i];
     const double at = double(s.begin) + (weight - double(before_[i])) / double(s.weight);
     Cuts borders;
-    const int64_t step = s.shape.ndim() > 0 ? s.shape.numel() / s.shape[0] : 1;
-    for (const int64_t border : rows_beside(s, at, step))
+    const int64_t num_experts = s.shape.ndim() < 3 ? 1 : s.shape[0];
+    for (const int64_t border : rows_beside(s, at, s.shape.numel() / num_experts))
       if (border % align_ == 0) borders.push_back(border);
-    if (borders.empty() && s.shape.ndim() < 3) borders.push_back(multiple_from(at, end_));
     return borders;
   }
 

@@ -30,10 +30,10 @@ inline constexpr double kMaxPartWeight = 1.04;
 // dim, and so on; else where parts are even.  A pure function: whoever has the same row gets the
 // same cuts.
 //
-// kWholeExperts: where some part would end inside an expert, groups of 2, 4, 8, ... parts begin and
-// end between experts, the fewest for which no group weighs more than 1.03 times the mean.  That is
-// for rows whose tensors are themselves parts, of which others have the rest and cut it alike: the
-// experts of a group are then whole, and boxes of its parts join.
+// kWholeExperts: groups of 1, 2, 4, 8, ... parts begin and end between experts or other tensors,
+// the fewest for which no group weighs more than 1.03 times the mean; parts are cut as above where
+// no number does.  That is for rows whose tensors are themselves parts, of which others have the
+// rest and cut it alike: the tensors of a group are then whole, and boxes of its parts join.
 enum class CutGroups { kAny, kWholeExperts };
 std::vector<int64_t> even_cuts(std::span<const Stretch> row, int64_t end, int64_t num_parts,
                                int64_t align, CutGroups groups = CutGroups::kAny);

@@ -55,6 +55,19 @@ TEST(EvenCuts, GroupsOfPartsThatAreSmallerThanExpertsHaveWholeOnes) {
   EXPECT_GT(num_inside(even_cuts(row_of({{324, 8, 8}}), 324 * 64, 80, 1), 8), 0);
 }
 
+// What tp ranks have of a matrix are parts that do not join where one of them is cut.
+TEST(EvenCuts, GroupsHaveWholeMatrices) {
+  const std::vector<Stretch> row = row_of({{10, 8, 8}, {16, 8}, {10, 8, 8}});  // experts: 10, 2, 10
+  const int64_t end = row.back().end;
+  EXPECT_EQ(even_cuts(row, end, 2, 1), (Cuts{0, 704, end}));
+  EXPECT_EQ(even_cuts(row, end, 2, 1, CutGroups::kWholeExperts), (Cuts{0, 704, end}))
+      << "no cut beside the matrix is within 1.03 of the mean";
+  const std::vector<Stretch> small = row_of({{40, 8, 8}, {16, 8}, {40, 8, 8}});
+  EXPECT_EQ(even_cuts(small, small.back().end, 2, 1), (Cuts{0, 2624, small.back().end}));
+  EXPECT_EQ(even_cuts(small, small.back().end, 2, 1, CutGroups::kWholeExperts),
+            (Cuts{0, 2560, small.back().end}));
+}
+
 TEST(EvenCuts, GoByWeight) {
   std::vector<Stretch> row = row_of({{100, 10}, {100, 10}});
   row[0].weight = 3;

@@ -4,9 +4,6 @@
 //   bars   at most 4 files of model and optimizer a writer; files of 64 MiB on average, or all
 //          ranks on one node of 16; index.bin of at most 16 MB; the busiest writer at most 1.05
 //          times the mean, or a part of the least size (tensor/pieces.h) of both components more
-//
-// A layout that passes a bar is in kKnown with the number that it reaches, so that the test fails
-// when it gets worse, and when it gets better.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -26,14 +23,6 @@ constexpr int64_t kMostFiles = 4, kMostIndexBytes = 16'000'000;
 constexpr int kRanksOfNode = 16;
 constexpr double kLeastMeanFile = 64.0 * (1 << 20), kMostOfMean = 1.05;
 
-struct Known {
-  int64_t files = 0;         // a writer
-  double mean_file_mib = 0;  // 0: within the bar, as below
-  double busiest = 0;        // times the mean
-  double index_mb = 0;
-};
-
-// One line; and each bar that is passed, with the number that is known of it.
 std::string line_of(const std::string& name, const StepSize& s) {
   return fmt::format(
       "{:<44} {:>3} files a writer, mean {:>9.2f} MiB, index {:>10} B, busiest "
@@ -42,37 +31,22 @@ std::string line_of(const std::string& name, const StepSize& s) {
       s.index_bytes, double(s.max_writer_bytes) / s.mean_writer_bytes, s.max_writer_boxes);
 }
 
-// `known`: what is known to be reached where the bar is not kept; 0: the bar holds.
-void expect_bar(std::string_view what, double reached, bool within, double known) {
-  if (known > 0.0) {
-    EXPECT_NEAR(reached, known, 0.006 * known) << what;
-    EXPECT_FALSE(within) << what << " is within its bar: it is no longer to be listed";
-  } else {
-    EXPECT_TRUE(within) << what << " is " << reached;
-  }
-}
-
-void expect_bars(const std::string& name, int num_ranks, const StepSize& s, const Known& known) {
+void expect_bars(const std::string& name, int num_ranks, const StepSize& s) {
   SCOPED_TRACE(line_of(name, s));
-  const double mean_file = double(s.data_bytes) / double(s.data_files);
   const double busiest = double(s.max_writer_bytes);
-  expect_bar("files a writer", double(s.max_writer_files), s.max_writer_files <= kMostFiles,
-             double(known.files));
-  expect_bar("mean file in MiB", mean_file / (1 << 20),
-             num_ranks <= kRanksOfNode || mean_file >= kLeastMeanFile, known.mean_file_mib);
-  expect_bar("busiest writer", busiest / s.mean_writer_bytes,
-             busiest <= kMostOfMean * s.mean_writer_bytes ||
-                 busiest <= s.mean_writer_bytes + 2.0 * double(kMinPartBytes),
-             known.busiest);
-  expect_bar("index.bin in MB", double(s.index_bytes) / 1e6, s.index_bytes <= kMostIndexBytes,
-             known.index_mb);
+  EXPECT_LE(s.max_writer_files, kMostFiles);
+  EXPECT_TRUE(num_ranks <= kRanksOfNode ||
+              double(s.data_bytes) >= kLeastMeanFile * double(s.data_files));
+  EXPECT_TRUE(busiest <= kMostOfMean * s.mean_writer_bytes ||
+              busiest <= s.mean_writer_bytes + 2.0 * double(kMinPartBytes));
+  EXPECT_LE(s.index_bytes, kMostIndexBytes);
 }
 
 TEST(SaveFiles, OfEveryLayoutOfTheParityTable) {
   for (const ParityCase& c : parity_cases()) {
     const Recipe recipe = parity_recipe(c, "fp32", true);
     expect_bars(c.name, c.num_ranks,
-                plan_checkpoint(recipe, DType::kF32, c.num_ranks, 1, kRanksOfNode), {});
+                plan_checkpoint(recipe, DType::kF32, c.num_ranks, 1, kRanksOfNode));
   }
 }
 
@@ -80,7 +54,6 @@ struct LargeCase {
   std::string name;
   int num_ranks;
   Overrides keys;
-  Known known;
   bool long_test = false;
 };
 
@@ -96,31 +69,30 @@ Overrides tp(int ranks, int stage = 1) {
 }
 
 const std::vector<LargeCase> kLarge = {
-    {"dp8_zero0", 8, zero(0), {}},
-    {"dp8_zero1", 8, zero(1), {}},
-    {"dp8_zero3", 8, zero(3), {}},
-    {"dp4_tp2_zero1", 8, tp(2), {}},
-    {"dp4_tp2_zero0", 8, tp(2, 0), {}},
-    {"tp8", 8, tp(8), {}},
-    {"dp8_ep8_zero1", 8, {"parallel.ep=8"}, {}},
-    {"dp64_zero0", 64, zero(0), {}},
-    {"dp64_zero1", 64, zero(1), {}},
-    {"dp64_zero3", 64, zero(3), {}},
-    {"dp32_tp2_zero1", 64, tp(2), {}},
-    {"dp8_tp8_zero1", 64, tp(8), {}},
-    {"dp8_tp8_zero0", 64, tp(8, 0), {}},
-    {"dp64_ep8_zero1", 64, {"parallel.ep=8"}, {}},
+    {"dp8_zero0", 8, zero(0)},
+    {"dp8_zero1", 8, zero(1)},
+    {"dp8_zero3", 8, zero(3)},
+    {"dp4_tp2_zero1", 8, tp(2)},
+    {"dp4_tp2_zero0", 8, tp(2, 0)},
+    {"tp8", 8, tp(8)},
+    {"dp8_ep8_zero1", 8, {"parallel.ep=8"}},
+    {"dp64_zero0", 64, zero(0)},
+    {"dp64_zero1", 64, zero(1)},
+    {"dp64_zero3", 64, zero(3)},
+    {"dp32_tp2_zero1", 64, tp(2)},
+    {"dp8_tp8_zero1", 64, tp(8)},
+    {"dp8_tp8_zero0", 64, tp(8, 0)},
+    {"dp64_ep8_zero1", 64, {"parallel.ep=8"}},
     // One writer a machine.
-    {"dp1024_zero0", 1024, zero(0), {}, true},
-    {"dp1024_zero1", 1024, zero(1), {}},
-    {"dp512_tp2_zero1", 1024, tp(2), {}, true},
-    // Shards are even in memory, and within 3 % whole experts of a machine.  Of what all tp ranks
-    // keep in the blocks (routers, key heads) each writes a part, so that who has less of it writes
-    // more.
-    {"dp128_tp8_zero1", 1024, tp(8), {.busiest = 1.060}, true},
-    // A machine keeps 5/4 of an expert in each of the 8 sets that ranks of ep divide: parts of
-    // experts that are no neighbours.
-    {"dp1024_ep8_zero1", 1024, {"parallel.ep=8"}, {.files = 32, .mean_file_mib = 41.01}, true},
+    {"dp1024_zero0", 1024, zero(0), true},
+    {"dp1024_zero1", 1024, zero(1)},
+    {"dp512_tp2_zero1", 1024, tp(2), true},
+    // A machine has whole experts of all its tp ranks (CutGroups); of what all of these keep in the
+    // blocks (routers, key heads) each writes a part, so that who has less of it writes more.
+    {"dp128_tp8_zero1", 1024, tp(8), true},
+    // A machine keeps 5/4 of an expert in each of the 8 sets that ranks of ep divide, of different
+    // blocks (parallel::expert_shard).
+    {"dp1024_ep8_zero1", 1024, {"parallel.ep=8"}, true},
 };
 
 class SaveFilesOfZaya1 : public testing::TestWithParam<LargeCase> {};
@@ -134,7 +106,7 @@ TEST_P(SaveFilesOfZaya1, AreFewAndEven) {
       join({"data.num_streams=4096", "train.threads=1", "train.precision=fp32"}, c.keys));
   const StepSize size = plan_checkpoint(recipe, DType::kF32, c.num_ranks, 1, kRanksOfNode);
   fmt::print("{}\n", line_of(c.name, size));
-  expect_bars(c.name, c.num_ranks, size, c.known);
+  expect_bars(c.name, c.num_ranks, size);
 }
 
 // A slice of every bucket: of the largest tensor as many boxes as it has buckets.
