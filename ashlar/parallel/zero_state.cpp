@@ -70,11 +70,12 @@ Zero::Family Zero::make_family(const ParallelSpec& spec, const OptimSpec& optim,
   for (size_t u = 0; u < numel.size(); ++u)
     if (index_of(int64_t(u)) != index) numel[u] = 0;
   const int64_t width = size_of(model_.types().stream);
+  const bool parts_join = mesh_.size(Axis::kTp) > 1 || index == kExperts;  // with those of others
   const std::vector<Stretch> row = row_of(optim, numel);
   return {&ranks,
           Shards(std::move(numel), row, ranks.size(), spec.zero_layout,
                  std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width,
-                 mesh_.size(Axis::kTp) > 1 ? CutGroups::kWholeExperts : CutGroups::kAny),
+                 parts_join ? CutGroups::kWholeExperts : CutGroups::kAny),
           index == kExperts  ? int(spec.ep)
           : index == kHeads  ? num_head_shares(spec, model_.spec())
           : index == kWidths ? int(spec.tsp)

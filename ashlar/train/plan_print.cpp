@@ -118,6 +118,8 @@ std::string kernel_lines(const Costs& costs) {
   return text;
 }
 
+constexpr size_t kMostClasses = 8;  // that are printed in full
+
 std::string class_lines(const MeshPlan& plan, size_t index) {
   const RankClass& c = plan.classes[index];
   std::string text;
@@ -127,6 +129,19 @@ std::string class_lines(const MeshPlan& plan, size_t index) {
                        format_thousands(plan.parallel.num_ranks()), ranges_text(c.ranks),
                        c.ranks[0], double(total(c.plan.costs).flop));
   return text + "\n" + memory_lines(c.plan) + traffic_lines(c.plan);
+}
+
+// Where there are many classes: what their memory is, and the one with most of it.
+std::string many_classes_lines(const MeshPlan& plan) {
+  const auto total = [](const RankClass& c) { return c.plan.memory.total.peak_bytes; };
+  const auto by_total = [&](const RankClass& a, const RankClass& b) { return total(a) < total(b); };
+  const auto [least, most] =
+      std::minmax_element(plan.classes.begin(), plan.classes.end(), by_total);
+  return fmt::format(
+             "\n{} classes of ranks, whose totals are from {} to {} bytes; the fullest follows"
+             "\n(--rank R shows the class of one rank, --json all)\n",
+             plan.classes.size(), format_thousands(total(*least)), format_thousands(total(*most))) +
+         class_lines(plan, size_t(most - plan.classes.begin()));
 }
 
 }  // namespace
@@ -146,7 +161,10 @@ std::string ranges_text(const std::vector<int>& numbers) {
 
 std::string describe(const MeshPlan& plan, const Recipe& recipe, DType compute) {
   std::string text = mesh_lines(plan, recipe) + model_lines(plan, recipe, compute);
-  for (size_t i = 0; i < plan.classes.size(); ++i) text += class_lines(plan, i);
+  if (plan.classes.size() > kMostClasses)
+    text += many_classes_lines(plan);
+  else
+    for (size_t i = 0; i < plan.classes.size(); ++i) text += class_lines(plan, i);
   if (plan.checkpoint) text += checkpoint_lines(*plan.checkpoint);
   const Costs& costs = plan.costs ? *plan.costs : plan.classes[0].plan.costs;
   return text + "\n" + kernel_lines(costs);

@@ -5,7 +5,8 @@
 
 namespace ashlar::train {
 
-// Mesh, model, memory and traffic by class, flop by kernel.
+// Mesh, model, memory and traffic by class, or of the fullest of more than eight; a saved step;
+// flop by kernel.
 std::string describe(const MeshPlan& plan, const Recipe& recipe, DType compute);
 
 // "0-3, 8, 10-20 step 5": ascending numbers.

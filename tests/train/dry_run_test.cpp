@@ -220,6 +220,33 @@ TEST(MeshPlan, JsonHoldsThePlan) {
   }
 }
 
+TEST(MeshPlan, OfManyClassesTheFullestIsPrinted) {
+  const Recipe recipe = recipe_with({});
+  MeshPlan plan = plan_mesh(recipe, DType::kF32, 2);
+  const auto num_printed = [&] {
+    const std::string text = describe(plan, recipe, DType::kF32);
+    size_t num = 0;
+    for (size_t at = 0; (at = text.find("below, rank", at)) != text.npos; ++at) ++num;
+    return num;
+  };
+  RankClass c = plan.classes[0];
+  plan.classes.clear();
+  for (int rank = 0; rank < 8; ++rank) {
+    c.ranks = {rank};
+    c.plan.memory.total.peak_bytes = rank == 5 ? 3'000'000 : 1'000'000 + rank;
+    plan.classes.push_back(c);
+  }
+  EXPECT_EQ(num_printed(), 8u);
+  c.ranks = {8};
+  plan.classes.push_back(c);
+  EXPECT_EQ(num_printed(), 1u);
+  const std::string text = describe(plan, recipe, DType::kF32);
+  EXPECT_NE(text.find("9 classes of ranks, whose totals are from 1,000,000 to 3,000,000 bytes"),
+            text.npos);
+  EXPECT_NE(text.find("class 6 of 9"), text.npos);
+  EXPECT_NE(text.find("below, rank 5:"), text.npos);
+}
+
 TEST(MeshPlan, RangesOfRanks) {
   EXPECT_EQ(ranges_text({3}), "3");
   EXPECT_EQ(ranges_text({0, 1, 2, 4, 6, 7}), "0-2, 4, 6-7");
