@@ -27,7 +27,7 @@ namespace ashlar {
 namespace {
 
 constexpr double kMinPartWeight = 0.9, kMaxMeanOfRest = 1.02;
-constexpr double kMaxGroupWeight = 1.03;  // of the mean; below kMaxPartWeight, for its parts' sake
+constexpr double kMaxGroupWeight = 1.04;  // of the mean; less than of a part, for its parts' sake
 
 using Cuts = std::vector<int64_t>;
 
@@ -45,12 +45,14 @@ class Cutter {
       cuts[0] = 0;
       return cuts;
     }
+    const double most = max_part_weight(groups);
     if (groups == CutGroups::kWholeExperts)
-      for (int64_t size = 1; size < num_parts && num_parts % size == 0; size *= 2)
-        if (const auto cuts =
-                whole_experts(num_parts / size, kMaxGroupWeight * mean(num_parts / size)))
-          return cut_groups(*cuts, size, num_parts);
-    return cut_groups({0, end_}, num_parts, num_parts);
+      for (int64_t size = 1; size < num_parts && num_parts % size == 0; size *= 2) {
+        const double cap = (size == 1 ? most : kMaxGroupWeight) * mean(num_parts / size);
+        if (const auto cuts = whole_experts(num_parts / size, cap))
+          return cut_groups(*cuts, size, num_parts, most);
+      }
+    return cut_groups({0, end_}, num_parts, num_parts, most);
   }
 
  private:
@@ -100,11 +102,11 @@ class Cutter {
     return borders;
   }
 
-  Cuts cut_groups(const Cuts& groups, int64_t size, int64_t num_parts) const {
+  Cuts cut_groups(const Cuts& groups, int64_t size, int64_t num_parts, double most_weight) const {
     int64_t most = 1;  // the weight of an element
     for (const Stretch& s : row_) most = std::max(most, s.weight);
     const double mean = this->mean(num_parts);
-    const double cap = std::max(kMaxPartWeight * mean, mean + double(align_ * most));
+    const double cap = std::max(most_weight * mean, mean + double(align_ * most));
     Cuts cuts{0};
     for (size_t g = 0; g + 1 < groups.size(); ++g) cut_group(groups[g + 1], size, cap, cuts);
     return cuts;

@@ -118,8 +118,8 @@ TEST(EvenCuts, KeepEveryPartWithinItsBound) {
     EXPECT_EQ(cuts.back(), end);
     const double mean = double(all) / double(num_parts);
     // Where no border is in reach, a cut may be up to `align` elements late.
-    const double bound =
-        std::max(kMaxPartWeight * mean, mean + double(align * most)) + double(align * most);
+    const double bound = std::max(max_part_weight(groups) * mean, mean + double(align * most)) +
+                         double(align * most);
     for (size_t i = 0; i + 1 < cuts.size(); ++i) {
       ASSERT_LE(cuts[i], cuts[i + 1]);
       EXPECT_EQ(cuts[i] % align, 0);

@@ -55,6 +55,7 @@ struct LargeCase {
   int num_ranks;
   Overrides keys;
   bool long_test = false;
+  int ranks_of_node = kRanksOfNode;
 };
 
 void PrintTo(const LargeCase& c, std::ostream* out) {
@@ -93,6 +94,10 @@ const std::vector<LargeCase> kLarge = {
     // A machine keeps 5/4 of an expert in each of the 8 sets that ranks of ep divide, of different
     // blocks (parallel::expert_shard).
     {"dp1024_ep8_zero1", 1024, {"parallel.ep=8"}, true},
+    // With dp alone 8 ranks keep the end of an expert, whole ones and the beginning of another.
+    {"dp512_tp2_zero1_nodes_of_8", 1024, tp(2), true, 8},
+    {"dp128_tp8_zero1_nodes_of_8", 1024, tp(8), true, 8},
+    {"dp1024_ep8_zero1_nodes_of_8", 1024, {"parallel.ep=8"}, true, 8},
 };
 
 class SaveFilesOfZaya1 : public testing::TestWithParam<LargeCase> {};
@@ -104,7 +109,7 @@ TEST_P(SaveFilesOfZaya1, AreFewAndEven) {
   const Recipe recipe = load_recipe(
       ASHLAR_TEST_DATA "/../../recipes/zaya1-8b.toml",
       join({"data.num_streams=4096", "train.threads=1", "train.precision=fp32"}, c.keys));
-  const StepSize size = plan_checkpoint(recipe, DType::kF32, c.num_ranks, 1, kRanksOfNode);
+  const StepSize size = plan_checkpoint(recipe, DType::kF32, c.num_ranks, 1, c.ranks_of_node);
   fmt::print("{}\n", line_of(c.name, size));
   expect_bars(c.name, c.num_ranks, size);
 }
