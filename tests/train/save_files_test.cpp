@@ -94,7 +94,8 @@ const std::vector<LargeCase> kLarge = {
     // A machine keeps 5/4 of an expert in each of the 8 sets that ranks of ep divide, of different
     // blocks (parallel::expert_shard).
     {"dp1024_ep8_zero1", 1024, {"parallel.ep=8"}, true},
-    // With dp alone 8 ranks keep the end of an expert, whole ones and the beginning of another.
+    // Not here: dp alone, where 8 ranks keep the end of an expert, whole ones and the beginning of
+    // another, and write 6 files (docs/parallel.md).
     {"dp512_tp2_zero1_nodes_of_8", 1024, tp(2), true, 8},
     {"dp128_tp8_zero1_nodes_of_8", 1024, tp(8), true, 8},
     {"dp1024_ep8_zero1_nodes_of_8", 1024, {"parallel.ep=8"}, true, 8},
