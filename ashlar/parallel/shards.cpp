@@ -21,7 +21,7 @@ Range intersect(const Range& a, const Range& b) {
 }
 
 Shards::Shards(std::vector<int64_t> unit_numel, std::span<const Stretch> tensors, int num_ranks,
-               ShardLayout layout, int64_t bucket_numel, int64_t align, CutGroups groups)
+               ShardLayout layout, int64_t bucket_numel, int64_t align)
     : unit_numel_(std::move(unit_numel)),
       num_ranks_(num_ranks),
       layout_(layout),
@@ -34,8 +34,7 @@ Shards::Shards(std::vector<int64_t> unit_numel, std::span<const Stretch> tensors
     unit_begin_.push_back(total);
     total += numel;
   }
-  if (layout_ == ShardLayout::kContiguous)
-    cuts_ = even_cuts(tensors, total, num_ranks_, align_, groups);
+  if (layout_ == ShardLayout::kContiguous) cuts_ = even_cuts(tensors, total, num_ranks_, align_);
 }
 
 int64_t Shards::num_buckets(int64_t unit) const {

@@ -28,10 +28,9 @@ Range intersect(const Range& a, const Range& b);  // empty: begin == end
 class Shards {
  public:
   // unit_numel: multiples of align.  tensors: where they lie in the whole row, ascending.
-  // bucket_numel: at least 1; rounded up to a multiple of align.  groups: of contiguous shards.
+  // bucket_numel: at least 1; rounded up to a multiple of align.
   Shards(std::vector<int64_t> unit_numel, std::span<const Stretch> tensors, int num_ranks,
-         ShardLayout layout, int64_t bucket_numel, int64_t align,
-         CutGroups groups = CutGroups::kAny);
+         ShardLayout layout, int64_t bucket_numel, int64_t align);
 
   int num_ranks() const { return num_ranks_; }
   int64_t num_units() const { return int64_t(unit_numel_.size()); }

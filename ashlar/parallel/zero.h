@@ -109,9 +109,10 @@ class Zero final : public nn::Residency {
   struct Block {
     int64_t made = 0, to_make = 0;  // gradients since begin, and after that
   };
-  // Units that the same ranks share.  With contiguous shards they make one row, but for the root
-  // under tp: nearly all of it stands on every tp rank, so that of a shard of it a rank writes less
-  // to checkpoints than of one of blocks.  Every rank of data gets some of both.
+  // Units that the same ranks share.  With contiguous shards they make one row.  The root is a row
+  // of its own, so that all ranks keep rows of the embedding beside experts, and not a few of them
+  // nothing else; and under tp nearly all of it stands on every tp rank, so that of a shard of it a
+  // rank writes less to checkpoints than of one of blocks.
   struct Family {
     comm::Group* ranks;
     Shards shards;  // of all units; those of other families are empty here

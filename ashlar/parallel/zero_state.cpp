@@ -34,7 +34,7 @@ Zero::FamilyIndex Zero::index_of(int64_t unit) const {
   const int64_t in_block = units.of_block(unit) ? (unit - 1) % units.per_block : 0;
   if (split.experts && in_block == units.per_block - 1) return kExperts;
   if (0 < in_block && in_block <= split.cuts) return in_block == 1 ? kHeads : kWidths;
-  if (unit == 0 && mesh_.size(Axis::kTp) > 1) return kRoot;
+  if (unit == 0 && sharded()) return kRoot;
   return split.embedding && unit == units.size() - 1 ? kEmbedding : kWhole;
 }
 
@@ -70,12 +70,10 @@ Zero::Family Zero::make_family(const ParallelSpec& spec, const OptimSpec& optim,
   for (size_t u = 0; u < numel.size(); ++u)
     if (index_of(int64_t(u)) != index) numel[u] = 0;
   const int64_t width = size_of(model_.types().stream);
-  const bool parts_join = mesh_.size(Axis::kTp) > 1 || index == kExperts;  // with those of others
   const std::vector<Stretch> row = row_of(optim, numel);
   return {&ranks,
           Shards(std::move(numel), row, ranks.size(), spec.zero_layout,
-                 std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width,
-                 parts_join ? CutGroups::kWholeExperts : CutGroups::kAny),
+                 std::max<int64_t>(1, spec.bucket_bytes / width), Arena::kAlign / width),
           index == kExperts  ? int(spec.ep)
           : index == kHeads  ? num_head_shares(spec, model_.spec())
           : index == kWidths ? int(spec.tsp)

@@ -1,6 +1,9 @@
-// How it works.  Cuts are made from the left, so that later parts share what one has too little
-// or too much.  With `done` the weight left of the last cut, `all` that of the row, and m parts
-// to come, the next cut is wanted at
+// How it works.  Groups of parts are cut first, all together (whole_experts): of the borders on
+// both sides of each even position those that make the sum of the squares of the groups least, no
+// group being too heavy.  Sizes of groups are tried from 1 on.
+//   Each group is then cut from the left (cut_group), so that later parts share what one has too
+// little or too much.  With `done` the weight left of the last cut, `all` that left of the end of
+// the group, and m parts to come, the next cut is wanted at
 //
 //   ideal   done + (all - done) / m
 //   lowest  what leaves later parts no more than the cap each: all - (m - 1) cap; for the sake of
@@ -10,9 +13,6 @@
 //
 // The stretch in which ideal lies has borders of rows of dim 0 on both sides of it, closer together
 // those of dim 1, and so on: the first dim wins of which one lies between lowest and highest.
-//   Groups that are to have whole experts are cut before, all together (whole_experts): of the
-// borders on both sides of each even position those that make the sum of the squares of the groups
-// least, no group being too heavy.  Then each group is cut as above.
 #include "ashlar/tensor/cuts.h"
 
 #include <algorithm>
@@ -39,42 +39,41 @@ class Cutter {
       before_[i + 1] = before_[i] + (row[i].end - row[i].begin) * row[i].weight;
   }
 
-  Cuts cut(int64_t num_parts, CutGroups groups) const {
+  Cuts cut(int64_t num_parts) const {
     if (before_.back() == 0) {  // nothing has a weight
       Cuts cuts(size_t(num_parts) + 1, end_);
       cuts[0] = 0;
       return cuts;
     }
-    const double most = max_part_weight(groups);
-    if (groups == CutGroups::kWholeExperts)
-      for (int64_t size = 1; size < num_parts && num_parts % size == 0; size *= 2) {
-        const double cap = (size == 1 ? most : kMaxGroupWeight) * mean(num_parts / size);
-        if (const auto cuts = whole_experts(num_parts / size, cap))
-          return cut_groups(*cuts, size, num_parts, most);
-      }
-    return cut_groups({0, end_}, num_parts, num_parts, most);
+    for (int64_t size = 1; size < num_parts && num_parts % size == 0; size *= 2) {
+      const double most = size == 1 ? kMaxPartWeight : kMaxGroupWeight;
+      if (const auto cuts = whole_experts(num_parts / size, most))
+        return cut_groups(*cuts, size, num_parts);
+    }
+    return cut_groups({0, end_}, num_parts, num_parts);
   }
 
  private:
   double mean(int64_t num_parts) const { return double(before_.back()) / double(num_parts); }
 
   // Nothing where there are no such cuts.
-  std::optional<Cuts> whole_experts(int64_t num_parts, double cap) const {
+  std::optional<Cuts> whole_experts(int64_t num_groups, double most_weight) const {
+    const double mean = this->mean(num_groups), cap = most_weight * mean;
     struct Border {
       int64_t at;
       double weight, squares;  // before it
       size_t last;             // best border of the cut before
     };
     std::vector<std::vector<Border>> cuts{{{0, 0, 0, 0}}};
-    for (int64_t n = 1; n <= num_parts; ++n) {
-      const Cuts places = n == num_parts ? Cuts{end_} : borders_beside(mean(num_parts) * double(n));
+    for (int64_t n = 1; n <= num_groups; ++n) {
+      const Cuts places = n == num_groups ? Cuts{end_} : borders_beside(mean * double(n), mean);
       std::vector<Border> borders;
       for (const int64_t at : places) {
         Border best{at, double(weight_before(at)), -1, 0};
         for (size_t last = 0; last < cuts.back().size(); ++last) {
-          const double part = best.weight - cuts.back()[last].weight;
-          const double squares = cuts.back()[last].squares + part * part;
-          if (at < cuts.back()[last].at || part > cap) continue;
+          const double group = best.weight - cuts.back()[last].weight;
+          const double squares = cuts.back()[last].squares + group * group;
+          if (at < cuts.back()[last].at || group > cap) continue;
           if (best.squares >= 0 && best.squares <= squares) continue;
           best.squares = squares;
           best.last = last;
@@ -90,23 +89,23 @@ class Cutter {
     return best;
   }
 
-  // Where experts begin or end, and other tensors.
-  Cuts borders_beside(double weight) const {
+  // Where experts begin or end, and other tensors, or rows of one that is heavier than a group.
+  Cuts borders_beside(double weight, double group) const {
     const size_t i = stretch_at(weight);
     const Stretch& s = row_[i];
     const double at = double(s.begin) + (weight - double(before_[i])) / double(s.weight);
     Cuts borders;
-    const int64_t num_experts = s.shape.ndim() < 3 ? 1 : s.shape[0];
-    for (const int64_t border : rows_beside(s, at, s.shape.numel() / num_experts))
+    const bool has_rows = s.shape.ndim() > 2 || double(before_[i + 1] - before_[i]) > group;
+    for (const int64_t border : rows_beside(s, at, s.shape.numel() / (has_rows ? s.shape[0] : 1)))
       if (border % align_ == 0) borders.push_back(border);
     return borders;
   }
 
-  Cuts cut_groups(const Cuts& groups, int64_t size, int64_t num_parts, double most_weight) const {
+  Cuts cut_groups(const Cuts& groups, int64_t size, int64_t num_parts) const {
     int64_t most = 1;  // the weight of an element
     for (const Stretch& s : row_) most = std::max(most, s.weight);
     const double mean = this->mean(num_parts);
-    const double cap = std::max(most_weight * mean, mean + double(align_ * most));
+    const double cap = std::max(kMaxPartWeight * mean, mean + double(align_ * most));
     Cuts cuts{0};
     for (size_t g = 0; g + 1 < groups.size(); ++g) cut_group(groups[g + 1], size, cap, cuts);
     return cuts;
@@ -189,9 +188,9 @@ class Cutter {
 }  // namespace
 
 std::vector<int64_t> even_cuts(std::span<const Stretch> row, int64_t end, int64_t num_parts,
-                               int64_t align, CutGroups groups) {
+                               int64_t align) {
   ASHLAR_ASSERT(num_parts >= 1 && align >= 1);
-  return Cutter(row, end, align).cut(num_parts, groups);
+  return Cutter(row, end, align).cut(num_parts);
 }
 
 }  // namespace ashlar

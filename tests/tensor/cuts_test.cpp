@@ -30,8 +30,8 @@ TEST(EvenCuts, FallOnRows) {
 TEST(EvenCuts, FallOnExpertsWhereThatIsEvenEnoughElseOnTheirRows) {
   // 30 experts of 100 elements: a third is 10 of them.
   EXPECT_EQ(even_cuts(row_of({{30, 10, 10}}), 3000, 3, 1), (Cuts{0, 1000, 2000, 3000}));
-  // 98 experts: parts of 33, 32 and 33, which is 1.01 of the mean.
-  EXPECT_EQ(even_cuts(row_of({{98, 10, 10}}), 9800, 3, 1), (Cuts{0, 3300, 6500, 9800}));
+  // 98 experts: parts of 32, 33 and 33, which is 1.01 of the mean.
+  EXPECT_EQ(even_cuts(row_of({{98, 10, 10}}), 9800, 3, 1), (Cuts{0, 3200, 6500, 9800}));
   // 4 experts for 3: a part of 2 would be too much.
   EXPECT_EQ(even_cuts(row_of({{4, 20, 20}}), 1600, 3, 1), (Cuts{0, 540, 1060, 1600}));
 }
@@ -44,28 +44,33 @@ TEST(EvenCuts, GroupsOfPartsThatAreSmallerThanExpertsHaveWholeOnes) {
   };
   // Parts of 1.875 experts, of which 8 make 15, while 4 would be 7 or 8.
   const std::vector<Stretch> row = row_of({{40, 8, 8}, {20, 8, 8}});
-  const Cuts groups = even_cuts(row, 3840, 32, 1, CutGroups::kWholeExperts);
+  const Cuts groups = even_cuts(row, 3840, 32, 1);
   EXPECT_EQ(num_inside(groups, 8), 0);
   EXPECT_GT(num_inside(groups, 4), 0);
   // Parts of 4.05: groups of 2 would be of 8 or 9, 1.11 times the mean, those of 4 of 16 or 17,
   // 1.05 times; those of 8 are of 32 or 33, 1.02 times.
-  const Cuts uneven = even_cuts(row_of({{324, 8, 8}}), 324 * 64, 80, 1, CutGroups::kWholeExperts);
+  const Cuts uneven = even_cuts(row_of({{324, 8, 8}}), 324 * 64, 80, 1);
   EXPECT_EQ(num_inside(uneven, 8), 0);
   EXPECT_GT(num_inside(uneven, 4), 0);
-  EXPECT_GT(num_inside(even_cuts(row_of({{324, 8, 8}}), 324 * 64, 80, 1), 8), 0);
 }
 
 // What tp ranks have of a matrix are parts that do not join where one of them is cut.
 TEST(EvenCuts, GroupsHaveWholeMatrices) {
   const std::vector<Stretch> row = row_of({{10, 8, 8}, {16, 8}, {10, 8, 8}});  // experts: 10, 2, 10
   const int64_t end = row.back().end;
-  EXPECT_EQ(even_cuts(row, end, 2, 1), (Cuts{0, 704, end}));
-  EXPECT_EQ(even_cuts(row, end, 2, 1, CutGroups::kWholeExperts), (Cuts{0, 704, end}))
+  EXPECT_EQ(even_cuts(row, end, 2, 1), (Cuts{0, 704, end}))
       << "no cut beside the matrix is within 1.05 of the mean";
   const std::vector<Stretch> small = row_of({{40, 8, 8}, {16, 8}, {40, 8, 8}});
-  EXPECT_EQ(even_cuts(small, small.back().end, 2, 1), (Cuts{0, 2624, small.back().end}));
-  EXPECT_EQ(even_cuts(small, small.back().end, 2, 1, CutGroups::kWholeExperts),
-            (Cuts{0, 2560, small.back().end}));
+  EXPECT_EQ(even_cuts(small, small.back().end, 2, 1), (Cuts{0, 2560, small.back().end}));
+}
+
+TEST(EvenCuts, GroupsAreCutBetweenRowsOfAMatrixThatIsHeavierThanOne) {
+  // Parts of 41.25 rows or 5.16 experts; groups of 4 are of 165 rows or 20 or 21 experts.
+  const std::vector<Stretch> row = row_of({{1000, 8}, {40, 8, 8}});
+  const Cuts cuts = even_cuts(row, row.back().end, 32, 1);
+  for (size_t i = 0; i < cuts.size(); i += 4)
+    EXPECT_EQ(cuts[i] % (cuts[i] < 8000 ? 8 : 64), 0) << "cut " << i << " at " << cuts[i];
+  EXPECT_EQ(cuts[4], 1320);
 }
 
 TEST(EvenCuts, GoByWeight) {
@@ -111,15 +116,14 @@ TEST(EvenCuts, KeepEveryPartWithinItsBound) {
     }
     const int64_t end = (row.back().end + align - 1) / align * align;
     const int64_t num_parts = 1 + int64_t(random() % 20);
-    const CutGroups groups = round % 4 < 2 ? CutGroups::kAny : CutGroups::kWholeExperts;
-    const Cuts cuts = even_cuts(row, end, num_parts, align, groups);
+    const Cuts cuts = even_cuts(row, end, num_parts, align);
     ASSERT_EQ(int64_t(cuts.size()), num_parts + 1);
     EXPECT_EQ(cuts.front(), 0);
     EXPECT_EQ(cuts.back(), end);
     const double mean = double(all) / double(num_parts);
     // Where no border is in reach, a cut may be up to `align` elements late.
-    const double bound = std::max(max_part_weight(groups) * mean, mean + double(align * most)) +
-                         double(align * most);
+    const double bound =
+        std::max(kMaxPartWeight * mean, mean + double(align * most)) + double(align * most);
     for (size_t i = 0; i + 1 < cuts.size(); ++i) {
       ASSERT_LE(cuts[i], cuts[i + 1]);
       EXPECT_EQ(cuts[i] % align, 0);
