@@ -5,14 +5,6 @@
 #include "ashlar/core/threads.h"
 
 namespace ashlar::checkpoint {
-namespace {
-
-AlignedMemory memory_for_reads(int64_t bytes) {
-  return aligned_memory(bytes, "reading a checkpoint");
-}
-
-}  // namespace
-
 ChunkReader::ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, const Lots& lots,
                          const ChunkReaderOptions& options, Taken taken)
     : reader_(reader), chunks_(chunks), options_(options), taken_(std::move(taken)) {
@@ -24,11 +16,12 @@ ChunkReader::ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, c
                               : options.reads_in_flight);
   buffers_.resize(std::min(most, lots.size()));
   if (buffer_size_ > 0)
-    for (auto& buffer : buffers_) buffer = memory_for_reads(buffer_size_);
+    for (auto& buffer : buffers_) buffer = aligned_memory(buffer_size_, "reading a checkpoint");
   const bool whole = buffer_size_ == 0 && std::ranges::any_of(tasks_, &Task::direct);
   block_bytes_ = whole ? kChunkBytes : StepReader::kBlockBytes;
   const size_t num_threads = std::min(size_t(options.reads_in_flight), tasks_.size());
-  if (num_threads > 0) blocks_ = memory_for_reads(int64_t(num_threads) * block_bytes_);
+  blocks_bytes_ = int64_t(num_threads) * block_bytes_;
+  if (num_threads > 0) blocks_ = reader.read_memory().take(blocks_bytes_);
   try {
     for (size_t i = 0; i < num_threads; ++i)
       threads_.push_back(start_thread("that reads a checkpoint", [this, i] {
@@ -46,6 +39,7 @@ ChunkReader::~ChunkReader() {
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  if (blocks_) reader_.read_memory().give_back(std::move(blocks_), blocks_bytes_);
 }
 
 void ChunkReader::plan(const Lots& lots) {

@@ -90,6 +90,7 @@ class ChunkReader {
   int64_t buffer_size_ = 0;
   int64_t block_bytes_ = 0;  // of each thread, for chunks that are not kept
   AlignedMemory blocks_;     // of all threads
+  int64_t blocks_bytes_ = 0;
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

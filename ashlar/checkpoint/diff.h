@@ -20,6 +20,8 @@ struct ValueDiff {
   int64_t differing = 0;   // elements
   int64_t not_finite = 0;  // of them: one of the two is infinite or no number
   double max_abs = 0;      // largest difference of the others, in fp64
+
+  void add(const ValueDiff& more);  // of other elements
 };
 
 struct TensorDiff {

@@ -204,7 +204,7 @@ LoadReport StepReader::load(std::span<const Piece> destinations, const LoadOptio
   Exchange& ranks = this->ranks();
   LoadReport report;
   throw_first(ranks, failure_of(0, [&] {
-                check_cover(*this, options, ranks.rank(), ranks.size());
+                check_cover(*this, destinations, options, ranks.rank(), ranks.size());
                 report = match(*this, destinations, options);
               }));
   const ChunkNumbers chunks(index_);

@@ -33,6 +33,13 @@ bool considered(const Index& index, const IndexTensor& tensor, const LoadOptions
                     component_of(index, tensor)) > 0;
 }
 
+void check_cover(const StepReader& reader, const IndexTensor& tensor) {
+  const auto error = find_cover_error(tensor.logical.global_shape, tensor.boxes.size(),
+                                      [&](size_t i) -> const Box& { return tensor.boxes[i].box; });
+  ASHLAR_REQUIRE(!error, kCorrupt, "{}: tensor '{}': {}", reader.directory(), tensor.logical.name,
+                 *error);
+}
+
 // Compares what is stored with what is wanted, as the options allow.
 class Matcher {
  public:
@@ -48,18 +55,22 @@ class Matcher {
       // A tensor may have several destinations, which agree in all that is checked but the box.
       if (wanted.insert(piece.logical.name).second) check(piece);
     }
-    for (const IndexTensor& tensor : reader_.index().tensors)
-      if (!tensor.alias && !wanted.contains(tensor.logical.name) &&
-          considered(reader_.index(), tensor, options_)) {
-        const bool allowed = matches_any(tensor.logical.name, options_.allow_unexpected);
-        (allowed ? report_.unexpected : unexpected_).push_back(tensor.logical.name);
-      }
+    if (!options_.only_these) find_unexpected(wanted);
     report_.tensors = int64_t(wanted.size() - report_.missing.size());
     fail_on_findings();
     return std::move(report_);
   }
 
  private:
+  void find_unexpected(const std::set<std::string_view>& wanted) {
+    for (const IndexTensor& tensor : reader_.index().tensors)
+      if (!tensor.alias && !wanted.contains(tensor.logical.name) &&
+          considered(reader_.index(), tensor, options_)) {
+        const bool allowed = matches_any(tensor.logical.name, options_.allow_unexpected);
+        (allowed ? report_.unexpected : unexpected_).push_back(tensor.logical.name);
+      }
+  }
+
   void check(const Piece& piece) {
     const LogicalTensor& wanted = piece.logical;
     const IndexTensor* stored = reader_.find(wanted.name);
@@ -114,17 +125,18 @@ LoadReport match(const StepReader& reader, std::span<const Piece> destinations,
   return Matcher(reader, options).check(destinations);
 }
 
-void check_cover(const StepReader& reader, const LoadOptions& options, int rank, int num_ranks) {
-  const std::vector<IndexTensor>& tensors = reader.index().tensors;
-  for (size_t t = size_t(rank); t < tensors.size(); t += size_t(num_ranks)) {
-    const IndexTensor& tensor = tensors[t];
-    if (!considered(reader.index(), tensor, options)) continue;
-    const auto error =
-        find_cover_error(tensor.logical.global_shape, tensor.boxes.size(),
-                         [&](size_t i) -> const Box& { return tensor.boxes[i].box; });
-    ASHLAR_REQUIRE(!error, kCorrupt, "{}: tensor '{}': {}", reader.directory(), tensor.logical.name,
-                   *error);
+void check_cover(const StepReader& reader, std::span<const Piece> destinations,
+                 const LoadOptions& options, int rank, int num_ranks) {
+  if (options.only_these) {
+    std::set<const IndexTensor*> wanted;
+    for (const Piece& piece : destinations)
+      if (const IndexTensor* tensor = reader.find(piece.logical.name)) wanted.insert(tensor);
+    for (const IndexTensor* tensor : wanted) check_cover(reader, *tensor);
+    return;
   }
+  const std::vector<IndexTensor>& tensors = reader.index().tensors;
+  for (size_t t = size_t(rank); t < tensors.size(); t += size_t(num_ranks))
+    if (considered(reader.index(), tensors[t], options)) check_cover(reader, tensors[t]);
 }
 
 }  // namespace ashlar::checkpoint

@@ -12,8 +12,10 @@ namespace ashlar::checkpoint {
 LoadReport match(const StepReader& reader, std::span<const Piece> destinations,
                  const LoadOptions& options);
 
-// kCorrupt unless its boxes tile every stored tensor of the components, whatever part of it is
-// wanted: a hole is damage wherever it lies.  Of several ranks each looks at its share of them.
-void check_cover(const StepReader& reader, const LoadOptions& options, int rank, int num_ranks);
+// kCorrupt unless its boxes tile every stored tensor of the components, or of only these, whatever
+// part of it is wanted: a hole is damage wherever it lies.  Of several ranks each looks at its
+// share of them, or at its own destinations.
+void check_cover(const StepReader& reader, std::span<const Piece> destinations,
+                 const LoadOptions& options, int rank, int num_ranks);
 
 }  // namespace ashlar::checkpoint

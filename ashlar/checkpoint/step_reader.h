@@ -13,7 +13,7 @@
 //          for each blob, 7 for the step.
 // Memory   of a load: at most 64 MiB beside the destinations and the index; for each read in flight
 //          512 KiB, or 4 MiB where nothing is sent to other processes and reads go past the
-//          system's memory.
+//          system's memory: these are kept for the next load of the same reader.
 // Errors   kCorrupt: PATH and what is wrong (a missing file included, once it cannot be a stale
 //          look any more: patience.h); kConfig if the destinations do not match what is stored;
 //          kStorage if the machine cannot read.
@@ -33,6 +33,7 @@
 #include "ashlar/checkpoint/index.h"
 #include "ashlar/checkpoint/manifest.h"
 #include "ashlar/checkpoint/patience.h"
+#include "ashlar/checkpoint/read_memory.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/function_ref.h"
 #include "ashlar/tensor/logical.h"
@@ -46,6 +47,9 @@ namespace ashlar::checkpoint {
 enum class Reads : uint8_t { kCached, kDirect, kDirectIfWhole };
 
 struct LoadOptions {
+  // The destinations are parts of a larger work: what is stored beside them is not unexpected, nor
+  // looked at, so that the cost of many such loads does not grow with the number of tensors.
+  bool only_these = false;
   // Which components the destinations stand for: a stored tensor of them that no destination names
   // is unexpected.  Empty: all.
   std::vector<Component> components;
@@ -104,6 +108,7 @@ class StepReader {
   bool read_chunk(const File& file, size_t file_index, int64_t chunk, bool direct,
                   std::span<std::byte> memory, TakeBlock take) const;
   std::unique_ptr<File> open(size_t file_index) const;
+  ReadMemory& read_memory() const { return *read_memory_; }
   void check_size(size_t file_index) const;  // of a file that need not be opened
 
  private:
@@ -124,6 +129,7 @@ class StepReader {
   Exchange* ranks_;
   std::unique_ptr<Alone> alone_ = std::make_unique<Alone>();
   std::unique_ptr<Patience> patience_;
+  std::unique_ptr<ReadMemory> read_memory_ = std::make_unique<ReadMemory>();
   Commit commit_;
   Manifest manifest_;
   Index index_;

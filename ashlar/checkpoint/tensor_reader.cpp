@@ -6,10 +6,9 @@
 namespace ashlar::checkpoint {
 namespace {
 
-// The names are known to be stored, and others are not wanted in this call.
-LoadOptions any_of_them() {
+LoadOptions options_of_slabs() {
   LoadOptions options;
-  options.allow_unexpected = {"*"};
+  options.only_these = true;
   options.reads_in_flight = 1;  // many slabs are read at once
   for (const DType from : {DType::kF64, DType::kF32, DType::kBF16})
     for (const DType to : {DType::kF64, DType::kF32, DType::kBF16})
@@ -64,7 +63,7 @@ DType StoredTensors::read_type(const StoredTensor& tensor) const {
 
 void StoredTensors::read(std::span<const Piece> pieces) const {
   if (step_) {
-    step_->load(pieces, any_of_them());
+    step_->load(pieces, options_of_slabs());
     return;
   }
   for (const Piece& piece : pieces) model_->read(piece);

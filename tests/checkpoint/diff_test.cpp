@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
 #include "hf_test_util.h"
 #include "random_boxes.h"
@@ -150,6 +151,40 @@ TEST_F(DiffTest, WhatIsNotFiniteIsCountedApart) {
   EXPECT_EQ(found.tensors[0].values->differing, 3);
   EXPECT_EQ(found.tensors[0].values->not_finite, 2);
   EXPECT_EQ(found.tensors[0].values->max_abs, 2);
+}
+
+// More elements than are compared at a time, of one type and of two, against one by one.
+TEST_F(DiffTest, CountsOfManyElementsAreThoseOfEach) {
+  constexpr int64_t kNumel = 5000;
+  for (const DType type_b : {DType::kF32, DType::kF64}) {
+    const std::string name(name_of(type_b));
+    State a, b, none;
+    float* x = a.add("w", DType::kF32, {kNumel}, Role::kParameter).data.as<float>();
+    const Tensor other = b.add("w", type_b, {kNumel}, Role::kParameter).data;
+    std::mt19937 random(3);
+    ValueDiff expected;
+    for (int64_t i = 0; i < kNumel; ++i) {
+      x[i] = float(random() % 1000) / 7;
+      double y = random() % 3 ? x[i] : float(random() % 1000) / 7;
+      if (i >= 4000 && random() % 5 == 0) y = random() % 2 ? INFINITY : NAN;
+      if (i >= 4000 && random() % 50 == 0) x[i] = float(y);  // alike, but perhaps not finite
+      if (type_b == DType::kF32)
+        other.as<float>()[i] = float(y);
+      else
+        other.as<double>()[i] = y;
+      if (x[i] == y || (std::isnan(x[i]) && std::isnan(y))) continue;
+      ++expected.differing;
+      if (std::isfinite(x[i]) && std::isfinite(y))
+        expected.max_abs = std::max(expected.max_abs, std::abs(double(x[i]) - y));
+      else
+        ++expected.not_finite;
+    }
+    const Diff found = diff(save("a" + name, a, none), save("b" + name, b, none), {.values = true});
+    ASSERT_GT(expected.not_finite, 0);
+    EXPECT_EQ(found.tensors[0].values->differing, expected.differing) << name;
+    EXPECT_EQ(found.tensors[0].values->not_finite, expected.not_finite) << name;
+    EXPECT_EQ(found.tensors[0].values->max_abs, expected.max_abs) << name;
+  }
 }
 
 // A step of a model and its optimizer, and the same model as Hugging Face names it.

@@ -151,6 +151,32 @@ TEST_F(Strict, RelaxationsAreExplicitAndReported) {
             0);
 }
 
+// A part of a larger work says nothing about what else is stored, but what it names must be there.
+TEST_F(Strict, OnlyTheseLooksAtNothingElse) {
+  TinyRun wanted;
+  wanted.clear();
+  std::vector<Piece> pieces = wanted.all();
+  LoadOptions options;
+  options.only_these = true;
+  const StepReader reader = open_checkpoint(*files_, "root", log_);
+  for (const Piece& piece : pieces) {
+    const LoadReport report = reader.load(std::span(&piece, 1), options);
+    EXPECT_EQ(report.tensors, 1);
+    EXPECT_TRUE(report.unexpected.empty());
+  }
+  TinyRun saved;
+  saved.fill(1);
+  const std::vector<Piece> expected = saved.all();
+  for (size_t i = 0; i < pieces.size(); ++i)
+    EXPECT_EQ(
+        std::memcmp(pieces[i].data.data, expected[i].data.data, size_t(pieces[i].data.bytes())), 0)
+        << pieces[i].logical.name;
+  pieces[0].logical.name = "embed.other";
+  const std::string message = load_error(std::span(pieces).first(1), options);
+  EXPECT_NE(message.find("missing there: embed.other"), message.npos) << message;
+  EXPECT_EQ(message.find("not wanted here"), message.npos) << message;
+}
+
 TEST_F(Strict, CastsOnlyWhereAsked) {
   State wanted;
   wanted.add("embed.weight", DType::kBF16, {7, 16}, Role::kParameter);

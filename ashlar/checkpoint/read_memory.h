@@ -1,0 +1,45 @@
+// Memory that reads go through, lent to one load after the other: one who loads again and again
+// does not find pages for it every time, which the system clears first.
+//
+// Errors   kMemory where the system refuses what is not there yet.
+// Threads  take and give_back from several.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "ashlar/core/aligned_memory.h"
+
+namespace ashlar::checkpoint {
+
+class ReadMemory {
+ public:
+  AlignedMemory take(int64_t bytes) {
+    {
+      const std::lock_guard lock(mutex_);
+      for (Kept& kept : kept_)
+        if (kept.bytes >= bytes) {
+          std::swap(kept, kept_.back());
+          AlignedMemory memory = std::move(kept_.back().memory);
+          kept_.pop_back();
+          return memory;
+        }
+    }
+    return aligned_memory(bytes, "reading a checkpoint");
+  }
+  // bytes: that were asked for.
+  void give_back(AlignedMemory memory, int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back({bytes, std::move(memory)});
+  }
+
+ private:
+  struct Kept {
+    int64_t bytes;
+    AlignedMemory memory;
+  };
+  std::mutex mutex_;
+  std::vector<Kept> kept_;
+};
+
+}  // namespace ashlar::checkpoint
