@@ -1,9 +1,12 @@
-"""Saves and loads one state with Ashlar's checkpoint engine and with torch.distributed.checkpoint (DCP), in turn.
+"""Saves and loads one state with Ashlar's checkpoint engine, with torch.distributed.checkpoint (DCP) and with bytecheckpoint,
+in turn.
 
 The states are those that `ashlar bench checkpoint --list` prints.  DCP's ranks are processes that gloo joins, one thread
 each, as Ashlar's ranks are threads of one process.  Rows and stacks of experts are DTensors sharded in dim 0, flat shares
 are one-dimensional DTensors (which is how FSDP1 keeps them), copies are replicated DTensors.  Tensor times data ranks are
 DTensors on a 2-d mesh, rows by tensor and then by data ranks, because DCP knows no share that ends inside of a row.
+bytecheckpoint saves the same DTensors as the state of a model of its framework "fsdp2"; it needs PyTorch 2.5, so that its
+ranks run this script with --job in a virtual environment of its own.
 
 For each variant of a save: block, the time during which the caller waits (all of a synchronous save; the call of
 async_save and the wait for its staging before the next update), and save, until everything is on disk.  Between them both
@@ -18,6 +21,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import traceback
 
@@ -115,13 +119,13 @@ def rank_main(rank, world, job, results):
 
 
 def run_job(rank, job, out):
-    import torch.distributed.checkpoint as dcp
-
-    path, sync = os.path.join(job["directory"], "dcp"), job["sync"]
+    path, sync = os.path.join(job["directory"], "peer"), job["sync"]
     state = make_state(job["tensors"], job["layout"], rank, fill=job["kind"] == "save")
+    bytecheckpoint = job["variant"].startswith("bytecheckpoint")
     if job["kind"] == "save":
-        save_rounds(rank, job, path, state, dcp, out)
+        (save_with_bytecheckpoint if bytecheckpoint else save_rounds)(rank, job, path, state, out)
         return
+    load = load_with_bytecheckpoint if bytecheckpoint else load_with_dcp
     for _ in range(job["rounds"]):
         for tensor in state.values():
             tensor.to_local().zero_()
@@ -130,7 +134,13 @@ def run_job(rank, job, out):
             if not sync:
                 os.sync()
             drop_cached(path)
-        out.setdefault("load", []).append(timed(lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(path))))
+        out.setdefault("load", []).append(timed(lambda: load(path, state)))
+
+
+def load_with_dcp(path, state):
+    import torch.distributed.checkpoint as dcp
+
+    dcp.load(state, storage_reader=dcp.FileSystemReader(path))
 
 
 def timed(body):
@@ -140,7 +150,9 @@ def timed(body):
     return slowest(time.perf_counter() - start)
 
 
-def save_rounds(rank, job, path, state, dcp, out):
+def save_rounds(rank, job, path, state, out):
+    import torch.distributed.checkpoint as dcp
+
     name = job["variant"]
     options = {} if name == "save" else async_options(name, dcp)
     loop = Loop(job["step_s"])
@@ -170,6 +182,57 @@ def save_rounds(rank, job, path, state, dcp, out):
     out["files"] = len(os.listdir(path))
 
 
+class Held:
+    """What bytecheckpoint takes for a model."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def state_dict(self):
+        return dict(self.state)
+
+    def load_state_dict(self, state):
+        pass  # it was loaded in place
+
+
+def save_with_bytecheckpoint(rank, job, path, state, out):
+    """As save_rounds.  The first save also makes the plan that later ones find again, as in a run: it is not counted."""
+    import bytecheckpoint
+    from bytecheckpoint.engine import _store_engine
+
+    fast = job["variant"] == "bytecheckpoint fast"
+    _store_engine.sync_files = job["sync"]
+    loop = Loop(job["step_s"])
+    block, save = out.setdefault("block", []), out.setdefault("save", [])
+    for step in range(1 + job["rounds"]):
+        dist.barrier()
+        if rank == 0:
+            shutil.rmtree(path, ignore_errors=True)
+        dist.barrier()
+        complete = threading.Event()  # of rank 0, once the files of all ranks are written
+        start = time.perf_counter()
+        bytecheckpoint.save(path, {"model": Held(state)}, framework="fsdp2", fast_saving=fast, global_steps=step,
+                            callback=complete.set)
+        blocked = time.perf_counter() - start
+        if fast:
+            loop.run()
+        if rank == 0:
+            complete.wait()
+        dist.barrier()
+        seconds = slowest(time.perf_counter() - start)
+        if step > 0:
+            block.append(slowest(blocked))
+            save.append(seconds)
+    out["files"] = sum(len(names) for _, _, names in os.walk(path))
+
+
+def load_with_bytecheckpoint(path, state):
+    import bytecheckpoint
+
+    (step,) = (name for name in os.listdir(path) if name.startswith("global_step_"))
+    bytecheckpoint.load(os.path.join(path, step), {"model": Held(state)}, framework="fsdp2")
+
+
 def run_ranks(world, job):
     context = mp.get_context("spawn")
     results = context.Queue()
@@ -197,18 +260,37 @@ def run_ashlar(arguments, workload):
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def bytecheckpoint():
-    """Why bytecheckpoint does not take part, or nothing if it imports."""
-    venv = "build/peers/bytecheckpoint"
-    if not os.path.exists(venv + "/bin/python"):
-        subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", venv], check=True)
-        pip = subprocess.run([venv + "/bin/pip", "install", "--no-deps", "bytecheckpoint==0.0.2"], capture_output=True, text=True)
-        if pip.returncode:
-            return "does not install: " + (pip.stderr.strip().splitlines() or ["?"])[-1]
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if "site-packages" in path))
-    load = subprocess.run([venv + "/bin/python", "-c", "import bytecheckpoint; print(bytecheckpoint.__file__)"],
-                          capture_output=True, text=True, env=environment)
+BYTECHECKPOINT = "build/peers/bytecheckpoint"
+
+
+def make_bytecheckpoint():
+    """Why bytecheckpoint cannot take part, or nothing if it can."""
+    if not os.path.exists(BYTECHECKPOINT + "/bin/python"):
+        subprocess.run([sys.executable, "-m", "venv", BYTECHECKPOINT], check=True)
+    python = BYTECHECKPOINT + "/bin/python"
+    check = [python, "-c", "import bytecheckpoint.api.save"]
+    if subprocess.run(check, capture_output=True).returncode == 0:
+        return ""
+    print("making %s: bytecheckpoint and its PyTorch, several minutes" % BYTECHECKPOINT, file=sys.stderr)
+    pip = subprocess.run([python, "-m", "pip", "install", *os.environ.get("PEERS_PIP", "").split(),
+                          "bytecheckpoint==0.0.2", "numpy<2"], capture_output=True, text=True)
+    if pip.returncode:
+        return "does not install: " + (pip.stderr.strip().splitlines() or ["?"])[-1]
+    load = subprocess.run(check, capture_output=True, text=True)
     return "" if load.returncode == 0 else "does not import: " + load.stderr.strip().splitlines()[-1]
+
+
+def run_bytecheckpoint(world, job):
+    """As run_ranks, in its own virtual environment."""
+    ran = subprocess.run([BYTECHECKPOINT + "/bin/python", __file__, "--job"], input=json.dumps([world, job]), text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if ran.returncode:
+        return {"error": (ran.stderr.strip().splitlines() or ["exit code %d" % ran.returncode])[-1]}
+    return json.loads(ran.stdout.strip().splitlines()[-1])
+
+
+def run_peer(variant, world, job):
+    return (run_bytecheckpoint if variant.startswith("bytecheckpoint") else run_ranks)(world, job)
 
 
 def main():
@@ -222,7 +304,8 @@ def main():
     parser.add_argument("--dir", default="runs/peers-checkpoint")
     parser.add_argument("--step-seconds", type=float, default=1.0)
     parser.add_argument("--no-sync", action="store_true")
-    parser.add_argument("--variants", default="save,async,async staged,async process")
+    parser.add_argument("--variants", default="save,async,async staged,async process,bytecheckpoint,bytecheckpoint fast",
+                        help="of DCP: save, async, async staged, async process; bytecheckpoint, bytecheckpoint fast")
     arguments = parser.parse_args()
     os.makedirs(arguments.dir, exist_ok=True)
     listed = subprocess.run([arguments.ashlar, "bench", "checkpoint", "--list", "--gib", str(arguments.gib), "--ranks",
@@ -231,16 +314,22 @@ def main():
     print("torch %s, %s, %s; medians over %d x %d" % (
         torch.__version__, "not waiting for the disk" if arguments.no_sync else "on disk",
         "%.3g GiB" % arguments.gib, arguments.rounds, arguments.repeats))
-    print("bytecheckpoint 0.0.2: %s" % (bytecheckpoint() or "imports; it has no CPU path for DTensors, so that it is not timed"))
-    print("%-8s %-14s %10s %9s %9s %9s %6s" % ("state", "", "block ms", "save s", "load s", "other s", "files"))
+    arguments.variants = arguments.variants.split(",")
+    if any(name.startswith("bytecheckpoint") for name in arguments.variants):
+        reason = make_bytecheckpoint()
+        print("bytecheckpoint 0.0.2: %s" % (reason or "runs, with the PyTorch that it asks for"))
+        if reason:
+            arguments.variants = [name for name in arguments.variants if not name.startswith("bytecheckpoint")]
+    print("%-8s %-20s %10s %9s %9s %9s %6s" % ("state", "", "block ms", "save s", "load s", "other s", "files"))
     for workload in arguments.workload.split(","):
         compare(arguments, states[workload])
     shutil.rmtree(arguments.dir, ignore_errors=True)
 
 
 def compare(arguments, state):
-    variants = arguments.variants.split(",")
-    ours, theirs, loads = [], {name: [] for name in variants}, {"saved": [], "other": []}
+    variants = arguments.variants
+    ours, theirs = [], {name: [] for name in variants}
+    loads = {name: {"saved": [], "other": []} for name in variants if name in ("save", "bytecheckpoint")}
     port = 29500 + os.getpid() % 400
     for _ in range(arguments.rounds):
         ours.append(run_ashlar(arguments, state["workload"]))
@@ -248,15 +337,16 @@ def compare(arguments, state):
                "rounds": arguments.repeats, "step_s": arguments.step_seconds}
         for name in variants:  # in processes of its own, so that one that fails takes no other with it
             port += 1
-            theirs[name].append(run_ranks(state["saved"]["ranks"], dict(
+            shutil.rmtree(os.path.join(arguments.dir, "peer"), ignore_errors=True)
+            theirs[name].append(run_peer(name, state["saved"]["ranks"], dict(
                 job, kind="save", variant=name, layout=state["saved"], port=port)))
-            if name != "save" or "error" in theirs[name][-1]:
+            if name not in loads or "error" in theirs[name][-1]:
                 continue
-            for layout in loads:
+            for layout, outs in loads[name].items():
                 port += 1
-                loads[layout].append(run_ranks(state[layout]["ranks"], dict(
-                    job, kind="load", layout=state[layout], port=port)))
-        shutil.rmtree(os.path.join(arguments.dir, "dcp"), ignore_errors=True)
+                outs.append(run_peer(name, state[layout]["ranks"], dict(
+                    job, kind="load", variant=name, layout=state[layout], port=port)))
+        shutil.rmtree(os.path.join(arguments.dir, "peer"), ignore_errors=True)
     median = statistics.median
     name = state["workload"]
     ashlar = {"block": median(row["block_s"]["median"] for row in ours),
@@ -265,31 +355,40 @@ def compare(arguments, state):
               "other": median(row["ashlar"]["other_load_s"]["median"] for row in ours)}
     raw = [median(row["raw"][key]["median"] for row in ours) for key in ("write_s", "read_s")]
     first = max(row["first_block_s"] for row in ours)
-    print("%-8s %-14s %10s %9.2f %9.2f" % (name, "raw disk", "", raw[0], raw[1]))
-    print("%-8s %-14s %10.1f %9.2f %9.2f %9.2f %6d" % (name, "ashlar", 1e3 * ashlar["block"], ashlar["save"],
+    print("%-8s %-20s %10s %9.2f %9.2f" % (name, "raw disk", "", raw[0], raw[1]))
+    print("%-8s %-20s %10.1f %9.2f %9.2f %9.2f %6d" % (name, "ashlar", 1e3 * ashlar["block"], ashlar["save"],
                                                        ashlar["load"], ashlar["other"], ours[0]["files"]))
-    print("%-8s %-14s %10.1f" % (name, "  first save", 1e3 * first))
-    for layout, key in (("saved", "load"), ("other", "other")):
-        errors = [out["error"] for out in loads[layout] if "error" in out]
-        if errors:
-            print("%-8s %-14s failed: %s" % (name, "DCP " + key, errors[0].strip().splitlines()[-1]))
-        elif loads[layout]:
-            seconds = median(seconds for out in loads[layout] for seconds in out["load"])
-            print("%-8s %-14s %30.2f s   %.2fx%s" % (
-                name, "DCP " + key, seconds, seconds / ashlar[key],
-                "  (ceiling %.2fx)" % (seconds / raw[1]) if key == "load" else ""))
+    print("%-8s %-20s %10.1f" % (name, "  first save", 1e3 * first))
+    for variant, outs_of in loads.items():
+        for layout, key in (("saved", "load"), ("other", "other")):
+            label = (title(variant).removesuffix(" save")) + " " + key
+            errors = [out["error"] for out in outs_of[layout] if "error" in out]
+            if errors:
+                print("%-8s %-20s failed: %s" % (name, label, errors[0].strip().splitlines()[-1]))
+            elif outs_of[layout]:
+                seconds = median(seconds for out in outs_of[layout] for seconds in out["load"])
+                print("%-8s %-20s %30.2f s   %.2fx%s" % (
+                    name, label, seconds, seconds / ashlar[key],
+                    "  (ceiling %.2fx)" % (seconds / raw[1]) if key == "load" else ""))
     for variant, rounds in theirs.items():
         errors = [out["error"] for out in rounds if "error" in out]
         if errors:
-            print("%-8s %-14s failed: %s" % (name, "DCP " + variant, errors[0].strip().splitlines()[-1]))
+            print("%-8s %-20s failed: %s" % (name, title(variant), errors[0].strip().splitlines()[-1]))
             continue
         block = median(seconds for out in rounds for seconds in out["block"])
         save = median(seconds for out in rounds for seconds in out["save"])
-        print("%-8s %-14s %10.1f %9.2f %29d   block %.0fx  save %.2fx  (ceiling %.2fx)" % (
-            name, "DCP " + variant, 1e3 * block, save, rounds[0]["files"], block / ashlar["block"],
+        print("%-8s %-20s %10.1f %9.2f %29d   block %.0fx  save %.2fx  (ceiling %.2fx)" % (
+            name, title(variant), 1e3 * block, save, rounds[0]["files"], block / ashlar["block"],
             save / ashlar["save"], save / raw[0]))
     sys.stdout.flush()
 
 
+def title(variant):
+    return variant if variant.startswith("bytecheckpoint") else "DCP " + variant
+
+
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["--job"]:
+        print(json.dumps(run_ranks(*json.load(sys.stdin))))
+    else:
+        main()
