@@ -1,11 +1,14 @@
 // Memory that reads go through, lent to one load after the other: one who loads again and again
-// does not find pages for it every time, which the system clears first.
+// does not find pages for it every time, which the system clears first.  All steps that are open
+// share it, so that it is as much as their loads had at one time, and goes with the last of them.
 //
 // Errors   kMemory where the system refuses what is not there yet.
 // Threads  take and give_back from several.
 #pragma once
 
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "ashlar/core/aligned_memory.h"
@@ -14,6 +17,15 @@ namespace ashlar::checkpoint {
 
 class ReadMemory {
  public:
+  static std::shared_ptr<ReadMemory> of_open_steps() {
+    static std::mutex mutex;
+    static std::weak_ptr<ReadMemory> shared;
+    const std::lock_guard lock(mutex);
+    auto memory = shared.lock();
+    if (!memory) shared = memory = std::make_shared<ReadMemory>();
+    return memory;
+  }
+
   AlignedMemory take(int64_t bytes) {
     {
       const std::lock_guard lock(mutex_);

@@ -13,7 +13,7 @@
 //          for each blob, 7 for the step.
 // Memory   of a load: at most 64 MiB beside the destinations and the index; for each read in flight
 //          512 KiB, or 4 MiB where nothing is sent to other processes and reads go past the
-//          system's memory: these are kept for the next load of the same reader.
+//          system's memory: these are kept for the next load while a step is open.
 // Errors   kCorrupt: PATH and what is wrong (a missing file included, once it cannot be a stale
 //          look any more: patience.h); kConfig if the destinations do not match what is stored;
 //          kStorage if the machine cannot read.
@@ -129,7 +129,7 @@ class StepReader {
   Exchange* ranks_;
   std::unique_ptr<Alone> alone_ = std::make_unique<Alone>();
   std::unique_ptr<Patience> patience_;
-  std::unique_ptr<ReadMemory> read_memory_ = std::make_unique<ReadMemory>();
+  std::shared_ptr<ReadMemory> read_memory_ = ReadMemory::of_open_steps();
   Commit commit_;
   Manifest manifest_;
   Index index_;
