@@ -5,6 +5,7 @@
 #include "ashlar/core/threads.h"
 
 namespace ashlar::checkpoint {
+
 ChunkReader::ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, const Lots& lots,
                          const ChunkReaderOptions& options, Taken taken)
     : reader_(reader), chunks_(chunks), options_(options), taken_(std::move(taken)) {
@@ -20,12 +21,11 @@ ChunkReader::ChunkReader(const StepReader& reader, const ChunkNumbers& chunks, c
   const bool whole = buffer_size_ == 0 && std::ranges::any_of(tasks_, &Task::direct);
   block_bytes_ = whole ? kChunkBytes : StepReader::kBlockBytes;
   const size_t num_threads = std::min(size_t(options.reads_in_flight), tasks_.size());
-  blocks_bytes_ = int64_t(num_threads) * block_bytes_;
-  if (num_threads > 0) blocks_ = reader.read_memory().take(blocks_bytes_);
+  if (num_threads > 0) blocks_ = reader.read_memory().take(int64_t(num_threads) * block_bytes_);
   try {
     for (size_t i = 0; i < num_threads; ++i)
       threads_.push_back(start_thread("that reads a checkpoint", [this, i] {
-        work({blocks_.get() + i * size_t(block_bytes_), size_t(block_bytes_)});
+        work({blocks_.memory.get() + i * size_t(block_bytes_), size_t(block_bytes_)});
       }));
   } catch (const Error&) {
     if (threads_.empty()) throw;  // fewer than asked for do as well
@@ -39,7 +39,7 @@ ChunkReader::~ChunkReader() {
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-  if (blocks_) reader_.read_memory().give_back(std::move(blocks_), blocks_bytes_);
+  if (blocks_.memory) reader_.read_memory().give_back(std::move(blocks_));
 }
 
 void ChunkReader::plan(const Lots& lots) {

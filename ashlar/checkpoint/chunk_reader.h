@@ -88,9 +88,8 @@ class ChunkReader {
   std::vector<std::unique_ptr<Shared>> files_;
   std::vector<AlignedMemory> buffers_;
   int64_t buffer_size_ = 0;
-  int64_t block_bytes_ = 0;  // of each thread, for chunks that are not kept
-  AlignedMemory blocks_;     // of all threads
-  int64_t blocks_bytes_ = 0;
+  int64_t block_bytes_ = 0;   // of each thread, for chunks that are not kept
+  ReadMemory::Block blocks_;  // of all threads
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

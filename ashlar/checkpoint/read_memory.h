@@ -17,6 +17,11 @@ namespace ashlar::checkpoint {
 
 class ReadMemory {
  public:
+  struct Block {
+    AlignedMemory memory;
+    int64_t bytes = 0;  // at least as many as were asked for
+  };
+
   static std::shared_ptr<ReadMemory> of_open_steps() {
     static std::mutex mutex;
     static std::weak_ptr<ReadMemory> shared;
@@ -26,32 +31,27 @@ class ReadMemory {
     return memory;
   }
 
-  AlignedMemory take(int64_t bytes) {
+  Block take(int64_t bytes) {
     {
       const std::lock_guard lock(mutex_);
-      for (Kept& kept : kept_)
-        if (kept.bytes >= bytes) {
-          std::swap(kept, kept_.back());
-          AlignedMemory memory = std::move(kept_.back().memory);
-          kept_.pop_back();
-          return memory;
+      for (Block& block : free_)
+        if (block.bytes >= bytes) {
+          std::swap(block, free_.back());
+          Block taken = std::move(free_.back());
+          free_.pop_back();
+          return taken;
         }
     }
-    return aligned_memory(bytes, "reading a checkpoint");
+    return {aligned_memory(bytes, "reading a checkpoint"), bytes};
   }
-  // bytes: that were asked for.
-  void give_back(AlignedMemory memory, int64_t bytes) {
+  void give_back(Block block) {
     const std::lock_guard lock(mutex_);
-    kept_.push_back({bytes, std::move(memory)});
+    free_.push_back(std::move(block));
   }
 
  private:
-  struct Kept {
-    int64_t bytes;
-    AlignedMemory memory;
-  };
   std::mutex mutex_;
-  std::vector<Kept> kept_;
+  std::vector<Block> free_;
 };
 
 }  // namespace ashlar::checkpoint

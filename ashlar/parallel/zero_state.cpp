@@ -34,6 +34,8 @@ Zero::FamilyIndex Zero::index_of(int64_t unit) const {
   const int64_t in_block = units.of_block(unit) ? (unit - 1) % units.per_block : 0;
   if (split.experts && in_block == units.per_block - 1) return kExperts;
   if (0 < in_block && in_block <= split.cuts) return in_block == 1 ? kHeads : kWidths;
+  // Copies of the root are cut in one row with those of blocks: alone, its parts on many ranks
+  // would be less than the least size (tensor/pieces.h), so that some ranks write none.
   if (unit == 0 && sharded()) return kRoot;
   return split.embedding && unit == units.size() - 1 ? kEmbedding : kWhole;
 }

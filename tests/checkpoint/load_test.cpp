@@ -177,6 +177,21 @@ TEST_F(Strict, OnlyTheseLooksAtNothingElse) {
   EXPECT_EQ(message.find("not wanted here"), message.npos) << message;
 }
 
+// A block that was lent to somebody who needs less stays as large as it is.
+TEST(ReadMemoryOfLoads, IsNoMoreThanWasNeededAtOneTime) {
+  const auto memory = ReadMemory::of_open_steps();
+  EXPECT_EQ(memory, ReadMemory::of_open_steps());
+  ReadMemory::Block large = memory->take(1 << 20);
+  const std::byte* place = large.memory.get();
+  memory->give_back(std::move(large));
+  for (const int64_t bytes : {1 << 12, 1 << 20, 1 << 16, 1 << 20}) {
+    ReadMemory::Block block = memory->take(bytes);
+    EXPECT_EQ(block.memory.get(), place);
+    EXPECT_EQ(block.bytes, 1 << 20);
+    memory->give_back(std::move(block));
+  }
+}
+
 TEST_F(Strict, CastsOnlyWhereAsked) {
   State wanted;
   wanted.add("embed.weight", DType::kBF16, {7, 16}, Role::kParameter);
