@@ -14,7 +14,7 @@
 namespace ashlar {
 namespace {
 
-constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
+constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 
 // Copies of one Ctrl-C, from terminal and launcher, come closer together than this.
 constexpr int64_t kPatience_ns = 1'000'000'000;
@@ -53,6 +53,12 @@ void on_signal(int number) {
   errno = kept_errno;
 }
 
+void (*handler_of(int number))(int) {
+  struct sigaction action = {};
+  ASHLAR_ASSERT(sigaction(number, nullptr, &action) == 0);
+  return action.sa_handler;
+}
+
 }  // namespace
 
 StopSignals::StopSignals() {
@@ -61,11 +67,15 @@ StopSignals::StopSignals() {
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  for (const int number : kSignals) ASHLAR_ASSERT(sigaction(number, &action, nullptr) == 0);
+  for (const int number : kSignals) {
+    if (number == SIGHUP && handler_of(number) == SIG_IGN) continue;
+    ASHLAR_ASSERT(sigaction(number, &action, nullptr) == 0);
+  }
 }
 
 StopSignals::~StopSignals() {
-  for (const int number : kSignals) signal(number, requested() ? SIG_IGN : SIG_DFL);
+  for (const int number : kSignals)
+    if (handler_of(number) == on_signal) signal(number, requested() ? SIG_IGN : SIG_DFL);
   caught = 0;
 }
 

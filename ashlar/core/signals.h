@@ -1,7 +1,8 @@
-// SIGTERM, SIGINT and SIGUSR1 ask a run to save and stop.  More of them change nothing, because
-// launchers send several (`timeout` signals the process and then its group, mpirun likewise).  Only
-// whoever presses Ctrl-C again, a second or more after the first time, gives up: a line on stderr
-// says so, and SIGINT ends the process unsaved.
+// SIGTERM, SIGINT, SIGUSR1 and SIGHUP ask a run to save and stop.  More of them change nothing,
+// because launchers send several (`timeout` signals the process and then its group, mpirun
+// likewise).  Only whoever presses Ctrl-C again, a second or more after the first time, gives up: a
+// line on stderr says so, and SIGINT ends the process unsaved.  SIGHUP stays ignored where it was
+// when the process started, as under nohup.
 #pragma once
 
 namespace ashlar {

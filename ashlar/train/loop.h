@@ -12,7 +12,7 @@ namespace ashlar::train {
 enum class Outcome : uint8_t {
   kDone,       // all steps are done
   kTimeUp,     // train.max_minutes passed; saved
-  kPreempted,  // SIGTERM, SIGINT or SIGUSR1; saved
+  kPreempted,  // SIGTERM, SIGINT, SIGUSR1 or SIGHUP; saved
 };
 
 // The arguments of one rank of the run.

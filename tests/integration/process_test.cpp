@@ -186,6 +186,23 @@ TEST(Process, RepeatedStopSignalsLoseNothing) {
   }
 }
 
+// A closed terminal ends a run that nohup protects from it no more than any other program.
+TEST(Process, ARunUnderNohupGoesOnWhenItsTerminalCloses) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  Program program(scratch.path(), run_args("run", 1, {"train.steps=1000000"}),
+                  [] { signal(SIGHUP, SIG_IGN); });
+  wait_for(program, step_directory(scratch / "run", 10) / "COMMIT");
+  program.send(SIGHUP);
+  const auto newer = [&] { return fs::exists(step_directory(scratch / "run", 60) / "COMMIT"); };
+  while (!newer() && program.running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  program.send(SIGTERM);
+  const Result result = program.wait();
+  EXPECT_EQ(result.code, 27) << result.signal << result.err;
+  EXPECT_EQ(count_of(result.err, "TERM: saving step"), 1) << result.err;
+  EXPECT_EQ(count_of(result.err, "HUP: saving step"), 0) << result.err;
+}
+
 // mpirun passes SIGUSR1 on.
 TEST(Process, RepeatedStopSignalsLoseNothingUnderMpirun) {
   const Scratch scratch;

@@ -147,7 +147,7 @@ TEST(Resume, SigtermSavesAndTheNextStartFinishes) {
   const Scratch scratch;
   prepare_text(scratch);
   run_ok(scratch, long_run("straight"));
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
     const std::string name = fmt::format("stopped{}", signal);
     {
       Program program(scratch.path(), long_run(name));
