@@ -29,10 +29,10 @@ struct LocalStretch {
 
 class State {
  public:
-  // group: whose ranks keep the matrices.
+  // group: whose ranks keep the matrices.  dtype: of the flat state, whose gaps depend on it.
   State(const ModelSpec& whole, const ParallelSpec& parallel, const comm::Group& group,
-        const Zero& zero, const OptimSpec& spec)
-      : group_(group), zero_(zero), spec_(spec), tp_(int(parallel.tp)) {
+        const Zero& zero, const OptimSpec& spec, DType dtype)
+      : group_(group), zero_(zero), spec_(spec), dtype_(dtype), tp_(int(parallel.tp)) {
     for (const int rank : group.world_ranks()) {
       const nn::Share share = share_of(parallel, whole, rank);
       const auto [found, added] = number_of_share_.try_emplace(
@@ -77,7 +77,7 @@ class State {
   }
 
   std::vector<LocalStretch> stretches(const ModelSpec& whole, const nn::Share& share) {
-    const nn::FlatLayout flat = nn::flat_layout(whole, share, DType::kF32);
+    const nn::FlatLayout flat = nn::flat_layout(whole, share, dtype_);
     std::vector<LocalStretch> list;
     size_t next = 0;
     const nn::ModelWeights weights(whole, share);
@@ -96,7 +96,7 @@ class State {
   }
 
   Parameter as_recipe_says(const nn::ParameterInfo& info) const {
-    std::vector<Parameter> one = {parameter_of(info, DType::kF32)};
+    std::vector<Parameter> one = {parameter_of(info, dtype_)};
     optim::apply_spec(spec_, one);
     return one[0];
   }
@@ -110,6 +110,7 @@ class State {
   const comm::Group& group_;
   const Zero& zero_;
   const OptimSpec spec_;
+  const DType dtype_;
   const int tp_;
   std::map<std::string, int64_t> number_of_;
   std::vector<MuonTensor> tensors_;
@@ -125,12 +126,12 @@ std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator, const Group
                                                const ModelSpec& whole, const ParallelSpec& parallel,
                                                const Zero& zero,
                                                const std::vector<Parameter>& parameters,
-                                               const OptimSpec& spec, DType compute) {
+                                               const OptimSpec& spec, const nn::Types& types) {
   comm::Group& group = zero.stage() > 0 ? groups.model() : groups.products();
   const int num_steps = int(spec.muon_steps);
   if (group.size() == 1)
-    return std::make_unique<optim::LocalMatrices>(parameters, compute, num_steps);
-  const State state(whole, parallel, group, zero, spec);
+    return std::make_unique<optim::LocalMatrices>(parameters, types.compute, num_steps);
+  const State state(whole, parallel, group, zero, spec, types.stream);
   std::vector<Tensor> gradients;
   for (const Parameter& p : parameters)
     if (p.kind == OptimizerKind::kMuon) gradients.push_back(p.gradient);
@@ -138,7 +139,7 @@ std::unique_ptr<optim::Matrices> make_matrices(Allocator& allocator, const Group
       state.tensors(), [&](int rank, std::vector<Holding>& list) { state.append(rank, list); },
       group.rank(), group.size(), parallel.muon);
   return std::make_unique<DistributedMatrices>(allocator, group, std::move(plan),
-                                               std::move(gradients), compute, num_steps);
+                                               std::move(gradients), types.compute, num_steps);
 }
 
 }  // namespace ashlar::parallel

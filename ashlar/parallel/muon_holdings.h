@@ -19,6 +19,6 @@ namespace ashlar::parallel {
 std::unique_ptr<optim::Matrices> make_matrices(Allocator&, const Groups&, const ModelSpec& whole,
                                                const ParallelSpec&, const Zero&,
                                                const std::vector<Parameter>& parameters,
-                                               const OptimSpec&, DType compute);
+                                               const OptimSpec&, const nn::Types&);
 
 }  // namespace ashlar::parallel

@@ -353,7 +353,7 @@ void RankModel::reduce() {
 std::unique_ptr<optim::Matrices> RankModel::make_matrices(
     Allocator& allocator, const std::vector<Parameter>& parameters) const {
   return parallel::make_matrices(allocator, groups_, model_->spec(), parallel_, *zero_, parameters,
-                                 recipe_.optim, model_->types().compute);
+                                 recipe_.optim, model_->types());
 }
 
 int64_t RankModel::micro_batches_per_step() const {

@@ -256,6 +256,7 @@ std::vector<ParityCase> make_cases() {
         keys);
   add_tsp_cases(cases);
   add_linear_cases(cases);
+  add_width_cases(cases);
   return cases;
 }
 
