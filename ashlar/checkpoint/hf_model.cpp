@@ -1,6 +1,8 @@
 // How it works.  A directory is opened in the order in which a mistake can still be explained:
 //
 //   read_config, open_hf_files   each file by itself
+//   require_known_prefix         names begin as in files of these families
+//   read_past                    what holds no parameters leaves the list
 //   check_layers                 as many (sub-)layers in the names as in the config
 //   check_sizes                  one tensor for each size of the config: a wrong size is told by
 //                                its key, before all tensors would have wrong shapes
@@ -23,6 +25,7 @@
 #include <unordered_map>
 
 #include "ashlar/checkpoint/hf_files.h"
+#include "ashlar/checkpoint/hf_strays.h"
 #include "ashlar/core/error.h"
 #include "ashlar/tensor/box_order.h"
 
@@ -132,13 +135,19 @@ void check_count(const std::string& directory, const ModelSpec& model, HfLayout 
       directory, found, expected);
 }
 
-// Removes from the list what the family's files have beside the weights.
-void read_past(const ModelSpec& model, const HfNames& names, HfFiles& files) {
+// Removes from the list what the files have beside the weights; returns the names of tensors that
+// the family's files need not have.
+std::vector<std::string> read_past(const ModelSpec& model, const HfNames& names, HfFiles& files) {
   for (const FileBuffer& buffer : file_buffers(model.blocks, names))
     files.stored.erase(buffer.name);
-  if (names.passed.empty()) return;
-  std::erase_if(files.stored,
-                [&](const auto& stored) { return stored.first.starts_with(names.passed); });
+  std::vector<std::string> passed = remove_strays(files);
+  if (names.passed.empty()) return passed;
+  std::erase_if(files.stored, [&](const auto& stored) {
+    if (!stored.first.starts_with(names.passed)) return false;
+    passed.push_back(stored.second.entry.name);
+    return true;
+  });
+  return passed;
 }
 
 // Requires every expected tensor and no other, with the right shapes and readable types.
@@ -166,8 +175,11 @@ void check_tensors(const std::string& directory, const HfConfig& config,
     if (!known.count(name)) unexpected.push_back(tensor.entry.name);
   ASHLAR_REQUIRE(
       missing.empty(), kData,
-      "{}: tensors are missing: {}; expected the {} of config.json: fetch the files again",
-      directory, listed(missing), expected.size());
+      "{}: tensors are missing: {}{}; expected the {} of config.json: fetch the files again",
+      directory, listed(missing),
+      unexpected.empty() ? ""
+                         : fmt::format(", and these are there instead: {}", listed(unexpected)),
+      expected.size());
   ASHLAR_REQUIRE(unexpected.empty(), kData,
                  "{}: unexpected tensors: {}; expected only the {} of this {}: remove them or "
                  "correct config.json",
@@ -176,12 +188,14 @@ void check_tensors(const std::string& directory, const HfConfig& config,
                  listed(wrong));
 }
 
-// Where the head is tied, a stored one must be the embedding.  Removes it from the list.
+// Where the head is tied, a stored one must be the embedding, or stands for it where that is not
+// stored.  Removes it from the list.
 void check_head(const ModelSpec& model, HfFiles& files) {
   if (!model.tied_head) return;
   const auto head = files.stored.find(std::string(kHead));
-  const auto embedding = files.stored.find(std::string(kEmbedding));
-  if (head == files.stored.end() || embedding == files.stored.end()) return;
+  if (head == files.stored.end()) return;
+  const auto [embedding, only_head] = files.stored.emplace(kEmbedding, head->second);
+  if (only_head) return void(files.stored.erase(head));
   const HfStored &a = head->second, &b = embedding->second;
   const std::string& path = files.path_of(a);
   ASHLAR_REQUIRE(
@@ -214,6 +228,7 @@ struct HfModel::Impl {
   ModelSpec model;
   HfLayout layout = HfLayout::kNative;
   HfFiles files;
+  std::vector<std::string> notes;
   std::vector<LogicalTensor> tensors;
   struct Part {
     HfStored stored;
@@ -259,6 +274,9 @@ HfLayout HfModel::layout() const {
 std::span<const LogicalTensor> HfModel::tensors() const {
   return impl_->tensors;
 }
+std::span<const std::string> HfModel::notes() const {
+  return impl_->notes;
+}
 
 HfModel HfModel::open(FileSystem& file_system, const std::string& directory, TensorsOf tensors_of) {
   auto impl = std::make_unique<Impl>();
@@ -267,6 +285,7 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
   impl->files = open_hf_files(file_system, directory);
   HfFiles& files = impl->files;
   const ModelSpec model = impl->model = model_of(impl->config.model);
+  require_known_prefix(files, directory, impl->config.family);
   // The native layout names the last norm model.norm.weight.
   const bool legacy = files.stored.count("model.final_norm.weight") != 0;
   impl->layout = legacy ? HfLayout::kLegacy : HfLayout::kNative;
@@ -275,8 +294,12 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
     if (name.ends_with(".mlp.experts.gate_up_proj")) impl->config.names.experts = nullptr;
 
   const std::string source = join(directory, kHfConfigFile);
+  const auto passed = read_past(model, impl->config.names, files);
+  if (!passed.empty())
+    impl->notes.push_back(fmt::format(
+        "{}: {} tensor{} read past, for the model does not need {}: {}", directory, passed.size(),
+        passed.size() == 1 ? " is" : "s are", passed.size() == 1 ? "it" : "them", listed(passed)));
   check_layers(impl->config, source, impl->layout, files);
-  read_past(model, impl->config.names, files);
   check_sizes(impl->config, source, impl->layout, tensors_of, files);
   check_count(directory, model, impl->layout, impl->config.names, tensors_of, files);
   check_head(model, files);

@@ -45,6 +45,7 @@ ModelSource find_in_step(const StepReader& reader, const std::string& path, Tens
 ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf tensors_of, Log& log) {
   if (files.stat(join(path, kConfigFile))) {
     const auto model = HfModel::open(files, path, tensors_of);
+    for (const std::string& note : model.notes()) log.info("{}", note);
     return {.path = path,
             .resolved = path,
             .origin = fmt::format("Hugging Face, {} layout", name_of(model.layout())),

@@ -175,6 +175,18 @@ TEST_F(HfModelTest, AcceptsAHeadThatIsTheEmbedding) {
   EXPECT_NE(message.find("at element 4 "), std::string::npos) << message;
 }
 
+// Some programs store a tied table as the head alone.
+TEST_F(HfModelTest, AHeadStandsForATiedEmbedding) {
+  const ModelKeys spec = odd_spec();
+  const Values values = random_values(spec, DType::kF32);
+  write("tied", spec, values, kF32Native);
+  rewrite(root / "tied", [](std::vector<RawTensor>& tensors) {
+    for (RawTensor& tensor : tensors)
+      if (tensor.spec.name == "model.embed_tokens.weight") tensor.spec.name = "lm_head.weight";
+  });
+  expect_equal(values, read_all(open("tied"), DType::kF32));
+}
+
 // The config of 2025 and tensors named smoe_block, as the earliest release has them.
 TEST_F(HfModelTest, ReadsTheEarliestForm) {
   ModelKeys spec = odd_spec();
