@@ -94,7 +94,10 @@ Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, co
       model(ctx, allocator, source.spec, compute, calls.max_positions, {.training = false}) {
   const std::vector<Piece> weights = model.pieces();
   checkpoint::read_weights(files, source, weights);
-  nn::require_finite(ctx, weights, source.resolved);
+  nn::require_finite(ctx, weights, source.spec, source.resolved, [&] {
+    const auto tokenizer = find_tokenizer(files, source);
+    return tokenizer ? int64_t(tokenizer->vocab_size()) : 0;
+  });
   model.pack(ctx);
 }
 

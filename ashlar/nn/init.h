@@ -12,8 +12,11 @@ void initialize(const kernels::Context&, const ParameterInfo& info, const Piece&
 // Whole tensors.  Does not pack the operands.
 void initialize(const kernels::Context&, const ModelWeights&, uint64_t seed);
 
-// For weights that were read from `source`: kNumeric, naming the first that is not finite.
-void require_finite(const kernels::Context&, std::span<const Piece> weights,
-                    const std::string& source);
+// For weights of the model that were read from `source`: kNumeric, naming the first that is not
+// finite.  The rows of an embedding that is not the head may hold anything where no token has them:
+// rows from num_tokens() on, which is asked if need be; or where it says 0, which is unknown, rows
+// at the end that hold no finite value at all.
+void require_finite(const kernels::Context&, std::span<const Piece> weights, const ModelSpec& model,
+                    const std::string& source, function_ref<int64_t()> num_tokens);
 
 }  // namespace ashlar::nn

@@ -77,7 +77,11 @@ void read(FileSystem& files, const checkpoint::ModelSource& source, comm::Group&
       nn::logical_tensors(model_of(trainer.recipe().model), model.local().types().stream), all);
   LoadExchange exchange(ranks);
   checkpoint::read_weights(files, source, all, &exchange);
-  nn::require_finite(trainer.context(), kept, source.resolved);
+  nn::require_finite(trainer.context(), kept, source.spec, source.resolved, [&] {
+    const auto bytes = checkpoint::read_tokenizer_file(files, source);
+    if (!bytes) return int64_t{0};
+    return data::parse_tokenizer(*bytes, checkpoint::tokenizer_path(source))->vocab_size();
+  });
 }
 
 void report_differences(const checkpoint::ModelSource& source, const Recipe& recipe, Log& log) {

@@ -8,6 +8,7 @@
 #include "ashlar/eval/generate.h"
 #include "ashlar/eval/perplexity.h"
 #include "ashlar/eval/score.h"
+#include "ashlar/nn/init.h"
 #include "small_model.h"
 #include "tests/support/errors.h"
 
@@ -94,6 +95,48 @@ TEST(Runtime, TheFirstWeightThatIsNotFiniteIsNamed) {
                            }),
                 std::string("model: ") + name + shown + "; expected finite weights");
   }
+}
+
+// Embeddings are made longer than the vocabulary, and what fills them up need not be numbers.
+TEST(Runtime, RowsOfAnEmbeddingThatNoTokenHasMayHoldAnything) {
+  const auto load = [](const std::string& tensor, int64_t row, int64_t col, bool to_end) {
+    const std::string source = std::string(ASHLAR_TEST_DATA) + "/hf_llama";  // 120 rows of 32
+    const auto files = posix_files();
+    Log log{[](std::string_view) {}};
+    const ModelSource model = find_model(*files, source, log);
+    Allocator allocator(Device::kCpu);
+    Threads threads(1);
+    const kernels::Context ctx{.threads = &threads};
+    std::vector<float> values(120 * 32, 1.0f);
+    for (size_t i = size_t(row * 32 + col); i < values.size(); ++i) {
+      values[i] = std::numeric_limits<float>::quiet_NaN();
+      if (!to_end) break;
+    }
+    const LogicalTensor logical{tensor, DType::kF32, {120, 32}, Role::kParameter};
+    const Piece piece{logical, Box::whole(logical.global_shape),
+                      tensor_over(std::span(values)).view({120, 32})};
+    const auto check = [&](int64_t num_tokens) {
+      return testing_support::error_of(ErrorKind::kNumeric, [&] {
+        nn::require_finite(ctx, {&piece, 1}, model.spec, "model", [&] { return num_tokens; });
+      });
+    };
+    return std::pair(check(0), check(100));
+  };
+  const std::string embedding = "model.embed_tokens.weight";
+  // The rows to the end hold no number, or a row that the tokenizer does not reach holds one.
+  EXPECT_EQ(load(embedding, 100, 0, true), (std::pair<std::string, std::string>{}));
+  EXPECT_EQ(load(embedding, 119, 0, true), (std::pair<std::string, std::string>{}));
+  const auto one = load(embedding, 101, 5, false);
+  EXPECT_EQ(one.first, "model: model.embed_tokens.weight[3237] is nan; expected finite weights");
+  EXPECT_EQ(one.second, "");
+  // A row that the tokenizer reaches.
+  const auto reached = load(embedding, 99, 0, true);
+  EXPECT_EQ(reached.first, "");
+  EXPECT_EQ(reached.second,
+            "model: model.embed_tokens.weight[3168] is nan; expected finite weights");
+  // A damaged end of a row is no spare row, and the head computes with all of its rows.
+  EXPECT_NE(load(embedding, 119, 31, true).first, "");
+  EXPECT_NE(load("lm_head.weight", 100, 0, true).second, "");
 }
 
 TEST(Generate, StopsAfterTheEndOrTheLastToken) {
