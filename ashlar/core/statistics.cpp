@@ -1,7 +1,7 @@
 #include "ashlar/core/statistics.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "ashlar/core/error.h"
@@ -26,14 +26,10 @@ Window::Window(size_t size) : values_(size) {
   ASHLAR_ASSERT(size > 0);
 }
 
-double Window::z_score(double value) const {
-  if (!full()) return 0;
-  const double n = static_cast<double>(values_.size());
-  const double mean = std::accumulate(values_.begin(), values_.end(), 0.0) / n;
-  double squares = 0;
-  for (const double v : values_) squares += (v - mean) * (v - mean);
-  const double tiny = std::max(1e-6 * std::abs(mean), 1e-12);
-  return (value - mean) / std::max(std::sqrt(squares / n), tiny);
+double Window::largest() const {
+  double largest = -std::numeric_limits<double>::infinity();
+  for (const double value : values()) largest = std::max(largest, value);
+  return largest;
 }
 
 void Window::add(double value) {
@@ -44,7 +40,7 @@ void Window::restore(std::span<const double> values, size_t count) {
   ASHLAR_REQUIRE(values.size() <= count && (count == 0 || !values.empty()), kCorrupt,
                  "a saved window holds {} values after {}; expected 1 to {}", values.size(), count,
                  count);
-  if (values.size() == std::min(count, values_.size())) {  // the same places: the same sums
+  if (values.size() == std::min(count, values_.size())) {  // the same places
     std::copy(values.begin(), values.end(), values_.begin());
     count_ = count;
     return;

@@ -1,4 +1,4 @@
-// Order statistics of repeated measurements, and a fixed window for spike detection.
+// Order statistics of repeated measurements, and the last values of a sequence.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@ struct Summary {
 };
 Summary summarize(std::span<const double> values);  // at least one value
 
-// z-score of a value against the last `size` values; no verdict until the window is full.
+// The last `size` values.
 class Window {
  public:
   explicit Window(size_t size);
   bool full() const { return count_ >= values_.size(); }
-  double z_score(double value) const;  // 0 until full; deviation 0 counts as tiny, not as infinite
+  double largest() const;  // minus infinity where there is none
   void add(double value);
   std::span<const double> values() const {
     return {values_.data(), full() ? values_.size() : count_};

@@ -19,8 +19,8 @@ DataSpec training_data(FileSystem& files, const ModelSource& model) {
   if (model.hugging_face) return unknown;
   const checkpoint::StepReader reader(files, model.resolved);
   if (!reader.has_blob(kRecipeFile)) return unknown;
-  return parse_recipe(reader.read_blob(kRecipeFile),
-                      join(model.resolved, std::string("extra/") + kRecipeFile), {})
+  return parse_saved_recipe(reader.read_blob(kRecipeFile),
+                            join(model.resolved, std::string("extra/") + kRecipeFile))
       .data;
 }
 

@@ -200,11 +200,15 @@ Rows health_and_checkpoint() {
   return {
       integer("health.window", h, &H::window, {2, 1 << 20},
               "steps over which loss and gradient norm are judged"),
-      number("health.max_z", h, &H::max_z, kPositive,
-             "a step whose loss or gradient norm is more than this many deviations above the mean "
-             "is skipped"),
+      number("health.max_norm_ratio", h, &H::max_norm_ratio, kPositive,
+             "a step whose gradient norm is more than this times the largest of the window is "
+             "skipped"),
+      number("health.max_loss_rise", h, &H::max_loss_rise, kNotNegative,
+             "a step whose loss is more than this above the largest of the window, nats, is "
+             "skipped"),
       integer("health.max_consecutive_skips", h, &H::max_consecutive_skips, kCount,
-              "skipped steps in a row after which the run gives up"),
+              "steps in a row whose loss or gradient norm is not finite after which the run gives "
+              "up"),
       integer("health.max_skips_per_1000", h, &H::max_skips_per_1000, {0, 1000},
               "skipped steps among 1000 after which the run gives up"),
       integer("checkpoint.every", c, &C::every, {-1, kNone},

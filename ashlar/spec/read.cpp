@@ -12,6 +12,7 @@
 #include "ashlar/core/files.h"
 #include "ashlar/core/text.h"
 #include "ashlar/spec/keys.h"
+#include "ashlar/spec/retired_keys.h"
 
 namespace ashlar {
 namespace {
@@ -76,6 +77,13 @@ std::vector<std::string> section_names() {
   return names;
 }
 
+// What became of a key that an older version had; "" if none had it.
+std::string became_of(std::string_view name) {
+  for (const RetiredKey& key : retired_keys())
+    if (key.name == name) return fmt::format("this key is gone; use {}", key.instead);
+  return "";
+}
+
 // The remedy for an unknown key: the same word in another section is the likeliest slip, then a
 // misspelling, then anything of this section.
 std::string remedy(const std::string& name) {
@@ -93,20 +101,29 @@ std::string remedy(const std::string& name) {
   return same_section.empty() ? suggestion(name, section_names()) : suggestion(name, same_section);
 }
 
-void reject_unknown(const toml::table& table, const std::string& prefix,
-                    const std::string& source) {
+[[noreturn]] void refuse_key(const std::string& source, const std::string& name,
+                             const std::string& value) {
+  const std::string gone = became_of(name);
+  ASHLAR_FAIL(kConfig, "{}: {} is {}, but {}", source, one_line(name), value,
+              gone.empty() ? "there is no such key" + remedy(name) : gone);
+}
+
+enum class Retired : uint8_t { kRefused, kReadPast };
+
+void reject_unknown(const toml::table& table, const std::string& prefix, const std::string& source,
+                    Retired retired) {
   for (const auto& [key, node] : table) {
     const std::string name =
         prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
     if (is_section(name)) {
       ASHLAR_REQUIRE(node.is_table(), kConfig, "{}: {} is {}; expected a section [{}]", source,
                      name, shown(node), name);
-      reject_unknown(*node.as_table(), name, source);
+      reject_unknown(*node.as_table(), name, source, retired);
     } else if (find_key(name) == nullptr) {
       ASHLAR_REQUIRE(!node.is_table(), kConfig, "{}: there is no section [{}]{}", source,
                      one_line(name), suggestion(name, section_names()));
-      ASHLAR_FAIL(kConfig, "{}: {} is {}, but there is no such key{}", source, one_line(name),
-                  shown(node), remedy(name));
+      if (retired == Retired::kRefused || became_of(name).empty())
+        refuse_key(source, name, shown(node));
     }
   }
 }
@@ -270,8 +287,7 @@ std::string apply_override(toml::table& table, const std::string& assignment) {
                  one_line(assignment));
   const std::string name = assignment.substr(0, equals), text = assignment.substr(equals + 1);
   const Key* key = find_key(name);
-  ASHLAR_REQUIRE(key != nullptr, kConfig, "{}: {} is {}, but there is no such key{}", kCommandLine,
-                 one_line(name), one_line(text), remedy(name));
+  if (key == nullptr) refuse_key(kCommandLine, name, one_line(text));
   toml::table* parent = &table;
   for (const std::string& part : split(section_of(name), '.')) {
     if (parent->get(part) == nullptr) parent->insert(part, toml::table{});
@@ -298,12 +314,10 @@ void fill_model_defaults(ModelKeys& model, Has has) {
   if (!has("model.linear_value_head_dim")) model.linear_value_head_dim = model.linear_key_head_dim;
 }
 
-}  // namespace
-
-Recipe parse_recipe(const std::string& toml, const std::string& source,
-                    std::span<const std::string> overrides) {
+Recipe parse(const std::string& toml, const std::string& source,
+             std::span<const std::string> overrides, Retired retired) {
   toml::table table = parse_toml(toml, source);
-  reject_unknown(table, "", source);
+  reject_unknown(table, "", source, retired);
   std::set<std::string> overridden;
   for (const std::string& assignment : overrides)
     overridden.insert(apply_override(table, assignment));
@@ -324,6 +338,17 @@ Recipe parse_recipe(const std::string& toml, const std::string& source,
     recipe.data.num_streams = default_num_streams(recipe.train.global_batch);
   validate(recipe);
   return recipe;
+}
+
+}  // namespace
+
+Recipe parse_recipe(const std::string& toml, const std::string& source,
+                    std::span<const std::string> overrides) {
+  return parse(toml, source, overrides, Retired::kRefused);
+}
+
+Recipe parse_saved_recipe(const std::string& toml, const std::string& source) {
+  return parse(toml, source, {}, Retired::kReadPast);
 }
 
 Recipe load_recipe(const std::string& path, std::span<const std::string> overrides) {

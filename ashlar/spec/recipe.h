@@ -143,7 +143,8 @@ struct TrainSpec {
 
 struct HealthSpec {
   int64_t window = 128;
-  double max_z = 6.0;  // spike: |z| of loss or gradient norm above this
+  double max_norm_ratio = 3.0;  // spike: norm above this times the largest of the window
+  double max_loss_rise = 1.0;   // spike: loss above the largest of the window by more than this
   int64_t max_consecutive_skips = 3, max_skips_per_1000 = 10;
   friend bool operator==(const HealthSpec&, const HealthSpec&) = default;
 };
@@ -181,6 +182,9 @@ int64_t default_num_streams(int64_t global_batch);
 Recipe load_recipe(const std::string& path, std::span<const std::string> overrides);
 Recipe parse_recipe(const std::string& toml, const std::string& source,
                     std::span<const std::string> overrides);
+// The recipe that a checkpoint keeps, by this or an older version: keys that have gone since
+// (spec/retired_keys.h) are read past; load_recipe and parse_recipe refuse them.
+Recipe parse_saved_recipe(const std::string& toml, const std::string& source);
 void validate(const Recipe& recipe);
 // The recipe's mesh over so many ranks, with dp filled in.  kConfig where they do not fit: the
 // rule, the value and the nearest legal ones.

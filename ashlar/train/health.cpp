@@ -1,57 +1,74 @@
 #include "ashlar/train/health.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 
-#include "ashlar/core/error.h"
-
 namespace ashlar::train {
-namespace {
-
-std::string spike(const char* what, double value, double z, int64_t window) {
-  return fmt::format("{} {:.4g} is {:.1f} deviations off the last {} steps", what, value, z,
-                     window);
-}
-
-}  // namespace
 
 Health::Health(const HealthSpec& spec)
     : spec_(spec), losses_(size_t(spec.window)), norms_(size_t(spec.window)) {}
 
+std::string Health::spike(double loss, double norm, const Largest& largest, Of of) const {
+  // Called every step, so no text is made before there is a spike.
+  const auto named = [&] {
+    return of == Of::kWindow ? fmt::format("of the last {} steps", spec_.window)
+                             : std::string("before the skip");
+  };
+  if (loss > largest.loss + spec_.max_loss_rise)
+    return fmt::format(
+        "loss {:.4g} is more than {} (health.max_loss_rise) above the largest {}, {:.4g}", loss,
+        spec_.max_loss_rise, named(), largest.loss);
+  if (norm > largest.norm * spec_.max_norm_ratio)
+    return fmt::format(
+        "gradient norm {:.4g} is more than {} (health.max_norm_ratio) times the largest {}, {:.4g}",
+        norm, spec_.max_norm_ratio, named(), largest.norm);
+  return "";
+}
+
 Verdict Health::judge(int64_t step, double loss, double gradient_norm) {
   Verdict verdict;
-  const double z_loss = losses_.z_score(loss), z_norm = norms_.z_score(gradient_norm);
   if (!std::isfinite(loss) || !std::isfinite(gradient_norm)) {
-    verdict = {false, fmt::format("loss is {}, gradient norm is {}", loss, gradient_norm)};
+    verdict.reason = fmt::format("loss is {}, gradient norm is {}", loss, gradient_norm);
     ++state_.non_finite;
-  } else if (z_loss > spec_.max_z) {
-    verdict = {false, spike("loss", loss, z_loss, spec_.window)};
-  } else if (z_norm > spec_.max_z) {
-    verdict = {false, spike("gradient norm", gradient_norm, z_norm, spec_.window)};
-  }
-  std::erase_if(state_.recent_skips, [&](int64_t skipped) { return skipped <= step - 1000; });
-  if (verdict.apply) {
+    ++state_.consecutive;
+  } else {
+    state_.consecutive = 0;
+    if (losses_.full()) {
+      const Largest largest{losses_.largest(), norms_.largest()};
+      verdict.reason = spike(loss, gradient_norm, largest, Of::kWindow);
+      if (verdict.reason.empty()) {
+        if (before_) verdict.level = spike(loss, gradient_norm, *before_, Of::kBeforeSkip);
+        before_.reset();
+      } else if (!before_) {
+        before_ = largest;
+      }
+    }
     losses_.add(loss);
     norms_.add(gradient_norm);
-    state_.consecutive = 0;
-  } else {
+  }
+  verdict.apply = verdict.reason.empty();
+  std::erase_if(state_.recent_skips, [&](int64_t skipped) { return skipped <= step - 1000; });
+  if (!verdict.apply) {
     ++state_.skipped;
-    ++state_.consecutive;
     state_.recent_skips.push_back(step);
   }
   return verdict;
 }
 
-void Health::check_budget() const {
-  ASHLAR_REQUIRE(
-      state_.consecutive < spec_.max_consecutive_skips, kNumeric,
-      "{} steps in a row were skipped (health.max_consecutive_skips); the last good checkpoint is "
-      "untouched: lower optim.lr or look at the samples named above",
-      state_.consecutive);
-  ASHLAR_REQUIRE(int64_t(state_.recent_skips.size()) < spec_.max_skips_per_1000, kNumeric,
-                 "{} of the last 1000 steps were skipped (health.max_skips_per_1000); the last "
-                 "good checkpoint "
-                 "is untouched: lower optim.lr or look at the samples named above",
-                 state_.recent_skips.size());
+std::string Health::over_budget() const {
+  if (state_.consecutive > 0 && state_.consecutive >= spec_.max_consecutive_skips)
+    return fmt::format(
+        "{} steps in a row were skipped because they were not finite "
+        "(health.max_consecutive_skips): lower optim.lr or look at the samples named above",
+        state_.consecutive);
+  const auto recent = int64_t(state_.recent_skips.size());
+  if (recent > 0 && recent >= spec_.max_skips_per_1000)
+    return fmt::format(
+        "{} of the last 1000 steps were skipped (health.max_skips_per_1000): lower optim.lr, look "
+        "at the samples named above, or raise the limits that decided",
+        recent);
+  return "";
 }
 
 HealthState Health::state() const {

@@ -73,6 +73,7 @@ class Run {
   double measure_peak() const;
   void step();
   void skip(const StepStats& stats, const Verdict& verdict);
+  void give_up_over_budget();
   void evaluate();
   void save();
   void check_data(double patience_s);
@@ -205,7 +206,7 @@ void Run::begin_with_first_weights() {
 void Run::report_differences(const std::string& saved_recipe) {
   const std::string source = fmt::format("the recipe of step {}", counters_.step);
   try {
-    const auto lines = differences(parse_recipe(saved_recipe, source, {}), recipe_);
+    const auto lines = differences(parse_saved_recipe(saved_recipe, source), recipe_);
     if (!lines.empty()) log_.info("changed since step {}:", counters_.step);
     for (const std::string& line : lines) log_.info("  {}", line);
   } catch (const Error& error) {
@@ -337,6 +338,8 @@ void Run::step() {
   counters_.samples += recipe_.train.global_batch;
   counters_.tokens += tokens;
   if (!verdict.apply) skip(stats, verdict);
+  if (!verdict.level.empty())
+    log_.info("step {} is applied, as a new level and no spike: {}", counters_.step, verdict.level);
 
   StepRow row{.step = counters_.step,
               .samples = counters_.samples,
@@ -364,7 +367,17 @@ void Run::step() {
   row.num_allocations = memory.num_allocations;
   if (leads_) metrics_->step(row);
   blocked_s_ = 0.0;
-  if (!verdict.apply) health_.check_budget();  // throws; the row of the step is written already
+  if (!verdict.apply) give_up_over_budget();  // the row of the step is written already
+}
+
+// Ends the run, once the budget of skipped steps is used up.
+void Run::give_up_over_budget() {
+  const std::string problem = health_.over_budget();
+  if (problem.empty()) return;
+  const int64_t newest = saves_->newest_step();
+  ASHLAR_FAIL(kNumeric, "{}; {}", problem,
+              newest < 0 ? "there is no checkpoint"
+                         : fmt::format("the last good checkpoint, step {}, is untouched", newest));
 }
 
 void Run::skip(const StepStats& stats, const Verdict& verdict) {

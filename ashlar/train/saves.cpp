@@ -283,6 +283,12 @@ void Saves::settle() {
   report();
 }
 
+int64_t Saves::newest_step() {
+  settle();
+  const auto newest = leads() ? checkpoints_->newest() : std::nullopt;
+  return from_leader(ranks_, newest ? newest->step : -1, "newest step");
+}
+
 void Saves::report() {
   if (!leads()) return;
   for (const checkpoint::SaveFailure& failure : checkpoints_->take_failures())

@@ -48,6 +48,8 @@ class Saves {
   // Before the end: the step is saved unless the recipe says never, and everything is on disk.
   void finish(const RunCounters& counters, const HealthState& health,
               const data::LoaderState& cursor);
+  // The newest step that is committed, once no save is under way; -1: none.
+  int64_t newest_step();
   // Tells of the saves that were committed, or failed, and of steps that were read back, since the
   // last call.
   void report();

@@ -38,33 +38,16 @@ TEST(SummarizeDeathTest, RefusesNothing) {
   EXPECT_DEATH(summarize({}), "empty");
 }
 
-TEST(Window, SaysNothingUntilFull) {
-  Window window(4);
-  for (const double value : {1.0, 2.0, 3.0}) {
-    window.add(value);
-    EXPECT_FALSE(window.full());
-    EXPECT_EQ(window.z_score(100), 0);
-  }
-  window.add(4);
-  EXPECT_TRUE(window.full());
-  // Mean 2.5, population variance 1.25.
-  EXPECT_DOUBLE_EQ(window.z_score(5), 2.5 / std::sqrt(1.25));
-  EXPECT_DOUBLE_EQ(window.z_score(0), -2.5 / std::sqrt(1.25));
-}
-
-TEST(Window, ForgetsTheOldest) {
+TEST(Window, KnowsTheLargestOfItsLastValues) {
   Window window(3);
-  for (const double value : {1000.0, -1000.0, 1.0, 2.0, 3.0}) window.add(value);
-  EXPECT_DOUBLE_EQ(window.z_score(4), 2 / std::sqrt(2.0 / 3));
-}
-
-TEST(Window, ConstantValuesGiveAFiniteScore) {
-  Window window(2);
-  window.add(3);
-  window.add(3);
-  EXPECT_EQ(window.z_score(3), 0);
-  EXPECT_GT(window.z_score(3.1), 1000);
-  EXPECT_TRUE(std::isfinite(window.z_score(3.1)));
+  EXPECT_EQ(window.largest(), -std::numeric_limits<double>::infinity());
+  const double values[] = {-7.0, -9.0, -8.0, 1000.0, 1.0, 2.0, 3.0},
+               largest[] = {-7.0, -7.0, -7.0, 1000.0, 1000.0, 1000.0, 3.0};
+  for (size_t i = 0; i < std::size(values); ++i) {
+    window.add(values[i]);
+    EXPECT_EQ(window.largest(), largest[i]) << i;
+    EXPECT_EQ(window.full(), i >= 2) << i;
+  }
 }
 
 TEST(Window, RestoresWhatItGave) {
@@ -73,8 +56,8 @@ TEST(Window, RestoresWhatItGave) {
     for (int i = 0; i < num_values; ++i) window.add(i * i);
     Window copy(3);
     copy.restore(window.values(), window.count());
-    for (const double next : {5.0, 6.0, 70.0}) {
-      EXPECT_EQ(copy.z_score(next), window.z_score(next));
+    for (const double next : {5.0, 6.0, 1.0, 2.0, 70.0}) {
+      EXPECT_EQ(copy.largest(), window.largest());
       copy.add(next);
       window.add(next);
     }
@@ -91,9 +74,9 @@ TEST(Window, TakesTheNewestOfAWindowOfAnotherSize) {
       Window other(size), expected(size);
       for (int i = num_values - 4; i < num_values; ++i) expected.add(i * i);
       other.restore(four.values(), four.count());
-      for (const double next : {5.0, 6.0, 70.0}) {
+      for (const double next : {5.0, 6.0, 1.0, 2.0, 70.0}) {
         EXPECT_EQ(other.full(), expected.full());
-        EXPECT_NEAR(other.z_score(next), expected.z_score(next), 1e-12);
+        EXPECT_EQ(other.largest(), expected.largest());
         other.add(next);
         expected.add(next);
       }

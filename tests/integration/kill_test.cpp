@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 std::vector<std::string> endless(std::vector<std::string> more = {}) {
   more.insert(more.begin(), {"train.steps=1000000", "train.eval_every=7", "train.log_every=1000",
-                             "checkpoint.every=5", "health.max_z=1e9", "train.precision=fp32"});
+                             "checkpoint.every=5", "health.max_norm_ratio=1e9",
+                             "health.max_loss_rise=1e9", "train.precision=fp32"});
   return train_args(more);
 }
 

@@ -211,7 +211,7 @@ TEST(Use, HugeTemperaturesDoNotAbort) {
           run(scratch,
               train_args({"train.steps=1", "optim.lr=0", "optim.lr_min=0",
                           fmt::format("init.temp={}", temp), fmt::format("train.run_dir={}", temp),
-                          fmt::format("train.precision={}", precision), "health.max_z=1e300"}));
+                          fmt::format("train.precision={}", precision)}));
       EXPECT_EQ(trained.signal, 0) << temp << trained.err;
     }
   for (const std::vector<std::string>& args :

@@ -3,13 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "ashlar/core/files.h"
+#include "ashlar/core/text.h"
 #include "ashlar/spec/keys.h"
+#include "ashlar/spec/retired_keys.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_directory.h"
 
@@ -67,7 +70,7 @@ TEST(Recipe, ReadsEverySectionAndType) {
       "[run]\nname = \"a \\\"b\\\"\"\n" + tiny("rope_theta = 50000\n") +
       "[moe]\nskip_output = \"identity\"\n[moe.balance]\nlr = 2e-3\n[init]\nconv = \"uniform\"\n"
       "[data]\ndocument_reset = false\ntrain = [\"a\", { path = \"b:c\", weight = 2 }]\n"
-      "[train]\nseed = 9223372036854775807\nsteps = 1_000\n[health]\nmax_z = 4\n"
+      "[train]\nseed = 9223372036854775807\nsteps = 1_000\n[health]\nmax_norm_ratio = 4\n"
       "[checkpoint]\nasync = false\n");
   EXPECT_EQ(recipe.name, "a \"b\"");
   EXPECT_EQ(recipe.model.rope_theta, 50000.0);
@@ -78,7 +81,7 @@ TEST(Recipe, ReadsEverySectionAndType) {
   EXPECT_EQ(recipe.data.train, (std::vector<BlendEntry>{{"a", 1.0}, {"b:c", 2.0}}));
   EXPECT_EQ(recipe.train.seed, 9223372036854775807u);
   EXPECT_EQ(recipe.train.steps, 1000);
-  EXPECT_EQ(recipe.health.max_z, 4.0);
+  EXPECT_EQ(recipe.health.max_norm_ratio, 4.0);
   EXPECT_FALSE(recipe.checkpoint.async);
 }
 
@@ -178,6 +181,30 @@ TEST(Recipe, ABrokenOverrideIsTheCommandLinesFault) {
   // A rule between keys cannot tell who is to blame: the file is named.
   EXPECT_TRUE(message_of(tiny(), {"train.global_batch=6"})
                   .starts_with("test.toml: train.global_batch is 6 but train.micro_batch is 4"));
+}
+
+TEST(Recipe, RetiredKeysAreReadOnlyFromTheRecipesOfCheckpoints) {
+  for (const RetiredKey& key : retired_keys()) {
+    const std::string name(key.name), section = name.substr(0, name.rfind('.'));
+    const std::string toml =
+        tiny(fmt::format("[{}]\n{} = 6\n", section, name.substr(section.size() + 1)));
+    const std::string gone =
+        fmt::format("{} is 6, but this key is gone; use {}", key.name, key.instead);
+    EXPECT_EQ(message_of(toml), "test.toml: " + gone);
+    EXPECT_EQ(message_of(tiny(), {name + "=6"}), "command line: " + gone);
+    Recipe saved = parse_saved_recipe(toml, "test.toml");
+    EXPECT_EQ(differences(saved, parse(tiny())), std::vector<std::string>{}) << key.name;
+    for (const std::string& word : split(std::string(key.instead), ' ')) {
+      if (word.find('.') == std::string::npos) continue;
+      EXPECT_TRUE(std::any_of(recipe_keys().begin(), recipe_keys().end(), [&](const Key& known) {
+        return known.name == word;
+      })) << word;
+    }
+    for (const Key& known : recipe_keys()) EXPECT_NE(known.name, key.name);
+  }
+  const std::string unknown = testing_support::message_of(
+      ErrorKind::kConfig, [] { parse_saved_recipe(tiny("[health]\nmax_x = 6\n"), "saved"); });
+  EXPECT_TRUE(unknown.starts_with("saved: health.max_x is 6, but there is no such key")) << unknown;
 }
 
 TEST(Recipe, MessagesStayOneShortLine) {

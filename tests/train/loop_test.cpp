@@ -41,7 +41,7 @@ int64_t mallocs_between_lines(int64_t log_every) {
   const TemporaryDirectory root;
   const Recipe recipe = tiny_run(*files, root,
                                  {fmt::format("train.log_every={}", log_every), "train.steps=60",
-                                  "train.eval_every=0", "checkpoint.every=-1"});
+                                  "train.eval_every=0", "checkpoint.every=-1", "health.window=8"});
   std::vector<int64_t> at_line;
   at_line.reserve(100);
   Log log([&](std::string_view line) {

@@ -1,0 +1,12 @@
+#include "ashlar/spec/retired_keys.h"
+
+namespace ashlar {
+
+std::span<const RetiredKey> retired_keys() {
+  static constexpr RetiredKey kKeys[] = {
+      {"health.max_z", "health.max_norm_ratio and health.max_loss_rise"},
+  };
+  return kKeys;
+}
+
+}  // namespace ashlar
