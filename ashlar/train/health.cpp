@@ -86,4 +86,9 @@ void Health::restore(const HealthState& state) {
   norms_.restore(state.norms, size_t(state.norm_count));
 }
 
+void Health::forget_values() {
+  losses_ = norms_ = Window(size_t(spec_.window));
+  before_.reset();
+}
+
 }  // namespace ashlar::train

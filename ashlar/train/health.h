@@ -49,6 +49,8 @@ class Health {
   int64_t non_finite() const { return state_.non_finite; }
   HealthState state() const;
   void restore(const HealthState& state);
+  // Empties the windows: what comes cannot be compared with what was.
+  void forget_values();
 
  private:
   struct Largest {

@@ -16,6 +16,8 @@
 // is saved is that of the last batch taken (cursor_), since the prefetcher's loader is further on.
 #include "ashlar/train/loop.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <cmath>
 #include <limits>
@@ -33,6 +35,7 @@
 #include "ashlar/kernels/peak.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/sizing/model.h"
+#include "ashlar/train/changes.h"
 #include "ashlar/train/chart.h"
 #include "ashlar/train/first_weights.h"
 #include "ashlar/train/inputs.h"
@@ -66,7 +69,7 @@ class Run {
   std::string description() const;
   void resume(data::Loader& loader);
   void begin_with_first_weights();
-  void report_differences(const std::string& saved_recipe);
+  void compare_with(const std::string& saved_recipe, bool same_data);
   void begin(data::Loader loader);
   bool finished() const;
   Reader reader() const;
@@ -76,6 +79,7 @@ class Run {
   void give_up_over_budget();
   void evaluate();
   void save();
+  bool save_if_due();
   void check_data(double patience_s);
   void before_save();
   void show_curves();
@@ -109,6 +113,8 @@ class Run {
   data::LoaderState cursor_;  // after the last consumed batch
   RunCounters counters_;
   bool resumed_ = false;
+  bool applied_ = true;  // the last step was
+  bool save_due_ = false;
   double blocked_s_ = 0.0;  // by checkpoints, since the last row
   Clock::time_point start_ = Clock::now();
 };
@@ -177,12 +183,13 @@ std::string Run::description() const {
 
 void Run::resume(data::Loader& loader) {
   std::string saved_recipe;
+  bool same_data = true;
   resumed_ = saves_->resume([&](const checkpoint::StepReader& reader) {
     const Restored state = restore(reader, trainer_);
     counters_ = state.counters;
     saved_recipe = state.recipe;
     health_.restore(state.health);
-    loader.restore(state.loader, recipe_.data.allow_dataset_change);
+    same_data = loader.restore(state.loader, recipe_.data.allow_dataset_change);
   });
   if (!resumed_) return begin_with_first_weights();
   trainer_.weights_changed();
@@ -191,7 +198,7 @@ void Run::resume(data::Loader& loader) {
                      counters_.step, recipe_.train.steps);
   log_.info("continuing after step {} ({} tokens)", counters_.step,
             format_thousands(counters_.tokens));
-  report_differences(saved_recipe);
+  compare_with(saved_recipe, same_data);
 }
 
 // Those of init.model are here already.
@@ -203,16 +210,29 @@ void Run::begin_with_first_weights() {
   trainer_.weights_changed();
 }
 
-void Run::report_differences(const std::string& saved_recipe) {
-  const std::string source = fmt::format("the recipe of step {}", counters_.step);
+// Tells what changed, and forgets the values that those to come cannot be compared with.
+void Run::compare_with(const std::string& saved_recipe, bool same_data) {
+  std::vector<std::string> reasons;
+  if (!same_data) reasons.push_back("the data");
   try {
-    const auto lines = differences(parse_saved_recipe(saved_recipe, source), recipe_);
+    const Recipe before =
+        parse_saved_recipe(saved_recipe, fmt::format("the recipe of step {}", counters_.step));
+    const auto lines = differences(before, recipe_);
     if (!lines.empty()) log_.info("changed since step {}:", counters_.step);
     for (const std::string& line : lines) log_.info("  {}", line);
+    const std::string rate = rate_change(before, recipe_, counters_.step);
+    if (!rate.empty()) log_.info("{}", rate);
+    for (std::string& reason : incomparable(before, recipe_, counters_.step))
+      reasons.push_back(std::move(reason));
   } catch (const Error& error) {
     // Another version of Ashlar, with other keys, may have written it.
     log_.warn("what changed since step {} is not known: {}", counters_.step, error.what());
+    reasons.push_back("the recipe");
   }
+  if (reasons.empty()) return;
+  health_.forget_values();
+  log_.info("the window of health.window steps begins anew, because these changed: {}",
+            fmt::join(reasons, ", "));
 }
 
 // The start is accepted: from here on the run's directory tells of it.
@@ -270,7 +290,8 @@ Outcome Run::train() {
         verify_ = std::make_unique<data::BackgroundVerify>(files_, sources_);
     }
     if (every(recipe_.train.eval_every)) evaluate();
-    if (every(recipe_.checkpoint.every)) save();
+    save_due_ |= every(recipe_.checkpoint.every);
+    const bool saved = save_if_due();
     saves_->report();
     // Asked at every turn, because all ranks have to leave the loop, or save, after the same step.
     std::array<int64_t, 3> votes = {signals_.requested(),
@@ -285,7 +306,10 @@ Outcome Run::train() {
       outcome = Outcome::kTimeUp;
       break;
     }
-    if (votes[2] > 0 && !every(recipe_.checkpoint.every) && !finished()) save();
+    if (votes[2] > 0 && !saved && !finished()) {
+      save_due_ = true;
+      save_if_due();
+    }
   }
   if (outcome == Outcome::kPreempted)
     log_.info("{}: saving step {} and stopping", first_said(ranks_, signals_.name(), "signal"),
@@ -332,7 +356,8 @@ void Run::step() {
   const auto before = Clock::now();
   saves_->before_update();  // the save of an earlier step still copies what apply() changes
   blocked_s_ += seconds_since(before);
-  if (verdict.apply) trainer_.apply(stats);
+  applied_ = verdict.apply;
+  if (applied_) trainer_.apply(stats);
   ++counters_.step;
   const int64_t tokens = recipe_.train.global_batch * recipe_.data.sequence_length;
   counters_.samples += recipe_.train.global_batch;
@@ -443,6 +468,14 @@ void Run::save() {
   const auto start = Clock::now();
   saves_->save(counters_, health_.state(), cursor_);
   blocked_s_ += seconds_since(start);
+}
+
+// Not within a row of skipped steps: the starts that continued there would end as soon as this one.
+bool Run::save_if_due() {
+  if (!save_due_ || !applied_) return false;
+  save_due_ = false;
+  save();
+  return true;
 }
 
 }  // namespace

@@ -1,0 +1,47 @@
+#include "ashlar/train/changes.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "ashlar/optim/schedule.h"
+#include "ashlar/spec/keys.h"
+
+namespace ashlar::train {
+namespace {
+
+// The rate of the step after so many.
+double rate_after(const Recipe& recipe, int64_t steps) {
+  return optim::learning_rate(recipe.optim, steps, recipe.train.steps);
+}
+
+// Whether the loss or the gradient of the same weights is another one under another value of the
+// key.
+bool decides_losses(std::string_view key) {
+  constexpr std::array<std::string_view, 8> kKeys{
+      "data.train",          "data.validation_fraction", "data.sequence_length", "data.packing",
+      "data.document_reset", "data.mask_document_end",   "train.global_batch",   "train.precision"};
+  return key.starts_with("model.") || key.starts_with("moe.") ||
+         std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
+}
+
+}  // namespace
+
+std::vector<std::string> incomparable(const Recipe& before, const Recipe& now, int64_t step) {
+  std::vector<std::string> reasons;
+  for (const Key& key : recipe_keys())
+    if (decides_losses(key.name) && key.get(before) != key.get(now)) reasons.push_back(key.name);
+  if (!rate_change(before, now, step).empty()) reasons.push_back("the learning rate");
+  return reasons;
+}
+
+std::string rate_change(const Recipe& before, const Recipe& now, int64_t step) {
+  const double next = rate_after(now, step);
+  if (step < 1 || next == rate_after(before, step)) return "";
+  return fmt::format("the rate of step {} is {:.3g}, that of step {} was {:.3g}", step + 1, next,
+                     step, rate_after(before, step - 1));
+}
+
+}  // namespace ashlar::train

@@ -1,0 +1,19 @@
+// What a start changes of the run that it continues, beyond the list of keys (differences()).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ashlar/spec/recipe.h"
+
+namespace ashlar::train {
+
+// Why losses and gradient norms after `step` cannot be compared with those up to it: keys, and "the
+// learning rate".  Empty where they can.
+std::vector<std::string> incomparable(const Recipe& before, const Recipe& now, int64_t step);
+
+// "the rate of step 11 is 4e-04, that of step 10 was 1e-04", where the recipe before gives step 11
+// another rate; else "".  step: the last one that is done.
+std::string rate_change(const Recipe& before, const Recipe& now, int64_t step);
+
+}  // namespace ashlar::train
