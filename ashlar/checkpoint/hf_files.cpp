@@ -12,7 +12,6 @@
 #include "ashlar/checkpoint/hf_strays.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
-#include "ashlar/core/text.h"
 #include "ashlar/tensor/tensor.h"
 
 namespace ashlar::checkpoint {
@@ -49,7 +48,7 @@ std::map<std::string, std::string> read_index(FileSystem& files, const std::stri
         kData,
         "{}: weight_map[\"{}\"] is {}; expected the name of a .safetensors file beside the "
         "index",
-        path, printable(name), file.dump(-1, ' ', true));
+        path, name, file.dump(-1, ' ', true));
     weight_map[name] = text;
   }
   return weight_map;
@@ -101,7 +100,7 @@ class Opener {
           found.stored.emplace(canonical_name(entry.name), HfStored{found.shards.size(), entry});
       ASHLAR_REQUIRE(added, kData,
                      "{}: tensor {} is in {} too; expected every tensor once: remove one file",
-                     path, printable(entry.name),
+                     path, entry.name,
                      at->second.shard == found.shards.size() ? path : found.path_of(at->second));
     }
     found.shards.push_back(std::move(shard));
@@ -143,7 +142,7 @@ std::string listed(const std::vector<std::string>& names) {
   const size_t shown = std::min(kShown, names.size());
   std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + long(shown), ", "));
   if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
-  return printable(text);
+  return text;
 }
 
 bool is_plain_file(FileSystem& files, const std::string& path) {

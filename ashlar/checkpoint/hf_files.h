@@ -56,7 +56,7 @@ bool is_hf_readable(DType dtype);  // BF16, F16, F32, F64
 // kData: a directory, a device.
 bool is_plain_file(FileSystem& files, const std::string& path);
 
-// "a, b, c and 4 more", printable: at most five names.
+// "a, b, c and 4 more": at most five names.
 std::string listed(const std::vector<std::string>& names);
 
 }  // namespace ashlar::checkpoint

@@ -60,8 +60,8 @@ void add_ranks(CLI::App& group, Action& action) {
       train::start_ranks(recipe, start, [&](const train::Seat& seat) {
         const bench::RanksReport report = bench::measure_ranks(recipe, seat, flags->options);
         if (seat.ranks.rank() == 0)
-          print_result(flags->json ? bench::to_json_line(report, recipe)
-                                   : bench::to_text(report, recipe));
+          print_lines(flags->json ? bench::to_json_line(report, recipe)
+                                  : bench::to_text(report, recipe));
       });
       return 0;
     };
@@ -100,11 +100,11 @@ void add_memory(CLI::App& group, Action& action) {
         return load_recipe(flags->recipe, more);
       };
       const Recipe recipe = recipe_with({});
-      if (!flags->json) print_result(bench::memory_head(flags->options));
+      if (!flags->json) print_lines(bench::memory_head(flags->options));
       const auto cases =
           bench::measure_memory(recipe_with, flags->options, [&](const bench::MemoryCase& c) {
-            print_result(flags->json ? bench::to_json_line(c, recipe)
-                                     : bench::to_text(c, flags->options));
+            print_lines(flags->json ? bench::to_json_line(c, recipe)
+                                    : bench::to_text(c, flags->options));
           });
       const std::string title = fmt::format("{}, {} ranks", recipe.name, flags->options.num_ranks);
       if (!flags->svg.empty()) write_text(*posix_files(), flags->svg, bench::to_svg(cases, title));
@@ -161,13 +161,12 @@ void add_checkpoint(CLI::App& group, Action& action) {
       options.baselines = !flags->no_baselines;
       if (flags->list) {
         for (const auto& workload : bench::checkpoint_workloads(options.bytes, options.ranks))
-          print_result(bench::describe(workload));
+          print_json(bench::describe(workload));
         return 0;
       }
-      if (!flags->json) print_result(bench::checkpoint_head(options));
+      if (!flags->json) print_lines(bench::checkpoint_head(options));
       bench::measure_checkpoints(options, [&](const bench::CheckpointRow& row) {
-        print_result(flags->json ? bench::to_json_line(row, options)
-                                 : bench::to_text(row, options));
+        print_lines(flags->json ? bench::to_json_line(row, options) : bench::to_text(row, options));
       });
       return 0;
     };
@@ -202,7 +201,7 @@ void add_linear_attention(CLI::App& group, Action& action) {
                      "--tokens is {}; expected 1 to {}", flags->tokens, kMost);
       const bench::RecurrenceReport report =
           bench::measure_recurrences(flags->threads, parse_compute(flags->dtype), flags->tokens);
-      print_result(flags->json ? bench::to_json_line(report) : bench::to_text(report));
+      print_lines(flags->json ? bench::to_json_line(report) : bench::to_text(report));
       return 0;
     };
   });
@@ -232,7 +231,7 @@ void add_bench(CLI::App& app, Action& action) {
       check_steps(flags->steps);
       const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
       const bench::StepReport report = bench::measure_step(recipe, flags->steps);
-      print_result(flags->json ? bench::to_json_line(report, recipe) : bench::to_text(report));
+      print_lines(flags->json ? bench::to_json_line(report, recipe) : bench::to_text(report));
       return 0;
     };
   });
@@ -251,7 +250,7 @@ void add_bench(CLI::App& app, Action& action) {
     action = [flags](Log&) {
       const bench::ProductReport report =
           bench::measure_products(flags->threads, parse_compute(flags->dtype));
-      print_result(flags->json ? bench::to_json_line(report) : bench::to_text(report));
+      print_lines(flags->json ? bench::to_json_line(report) : bench::to_text(report));
       return 0;
     };
   });

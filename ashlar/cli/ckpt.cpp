@@ -5,7 +5,6 @@
 #include <filesystem>
 
 #include "ashlar/checkpoint/layout.h"
-#include "ashlar/core/text.h"
 
 namespace ashlar::cli {
 namespace {
@@ -19,10 +18,6 @@ std::filesystem::path real_path(const std::string& path) {
 }
 
 }  // namespace
-
-void print_line(std::string_view line) {
-  print_result(printable(line));
-}
 
 void require_outside(const std::string& root, const std::string& model) {
   const auto inner = real_path(root), outer = real_path(model);

@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "ashlar/checkpoint/step_reader.h"
 #include "ashlar/cli/command.h"
@@ -31,9 +30,6 @@ CLI::App* add_verb(CLI::App& group, Action& action, const char* name, const char
 
 // Where the time of a step's save went: a table of ranks and phases, or as JSON.
 void print_timeline(const checkpoint::StepReader& reader, bool json);
-
-// One line of what is in files: no byte of it reaches the terminal as a command.
-void print_line(std::string_view line);
 
 // A step stays as it was committed: kConfig if `out` lies in one.
 void require_outside_steps(FileSystem& files, const std::string& out);

@@ -53,8 +53,8 @@ int average(const Flags& flags, Log& log) {
     write_root(*files, flags.out, sources[0], averaged, {std::move(note)}, {}, log);
   } else {
     write_hf(*files, flags.out, sources[0], averaged, *flags.hf, log);
-    print_line(fmt::format("{}: the average of {} models, {} layout, {}", flags.out, sources.size(),
-                           flags.hf->layout, flags.hf->dtype));
+    print_result(fmt::format("{}: the average of {} models, {} layout, {}", flags.out,
+                             sources.size(), flags.hf->layout, flags.hf->dtype));
   }
   return 0;
 }

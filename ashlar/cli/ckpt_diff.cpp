@@ -99,19 +99,19 @@ std::string summary_of(const Diff& diff, const Flags& flags) {
 void print(const Diff& diff, const Flags& flags, const std::string& a, const std::string& b) {
   if (!flags.json) {
     for (const TensorDiff& tensor : diff.tensors)
-      if (!tensor.equal()) print_line(fmt::format("{}: {}", tensor.name, text_of(tensor)));
-    print_line(fmt::format("A {}, B {}: {}", a, b, summary_of(diff, flags)));
+      if (!tensor.equal()) print_result(fmt::format("{}: {}", tensor.name, text_of(tensor)));
+    print_result(fmt::format("A {}, B {}: {}", a, b, summary_of(diff, flags)));
     return;
   }
   Ordered rows = Ordered::array(), left_out = Ordered::array();
   for (const TensorDiff& tensor : diff.tensors) rows.push_back(json_of(tensor));
   for (const checkpoint::Component component : diff.left_out)
     left_out.push_back(checkpoint::name_of(component));
-  print_result(one_line({{"a", a},
-                         {"b", b},
-                         {"equal", diff.equal()},
-                         {"not_compared", left_out},
-                         {"tensors", rows}}));
+  print_json(one_line({{"a", a},
+                       {"b", b},
+                       {"equal", diff.equal()},
+                       {"not_compared", left_out},
+                       {"tensors", rows}}));
 }
 
 int compare(const Flags& flags, Log& log) {

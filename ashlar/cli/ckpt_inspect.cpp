@@ -77,13 +77,13 @@ int list(const Flags& flags, Log& log) {
                     {"recovery_choice", info.recovery_choice},
                     {"problem", info.problem}});
     if (flags.json) continue;
-    print_line(fmt::format(
+    print_result(fmt::format(
         "{:<20} {:<11} {:>11} {:>3} files  {}{}{}{}{}{}", last_part(info.directory),
         state_name(info, level), format_bytes(info.bytes), info.files, info.created,
         info.pinned ? "  pinned" : "", readers_text(info.readers), info.recovery_choice ? mark : "",
         info.problem.empty() ? "" : "  ", info.problem));
   }
-  if (flags.json) print_result(one_line(rows));
+  if (flags.json) print_json(one_line(rows));
   return 0;
 }
 
@@ -96,25 +96,25 @@ int show(const Flags& flags, Log& log) {
     return 0;
   }
   if (flags.json) {
-    print_result(checkpoint::build_manifest(manifest));
+    print_json(checkpoint::build_manifest(manifest));
     return 0;
   }
-  print_line(reader.directory());
-  print_line(fmt::format("  step      {}", manifest.step));
-  print_line(fmt::format("  run       {}", manifest.run_id));
-  print_line(fmt::format("  created   {}", manifest.created));
-  print_line(fmt::format("  written by {}", manifest.writer_version));
+  print_result(reader.directory());
+  print_result(fmt::format("  step      {}", manifest.step));
+  print_result(fmt::format("  run       {}", manifest.run_id));
+  print_result(fmt::format("  created   {}", manifest.created));
+  print_result(fmt::format("  written by {}", manifest.writer_version));
   for (const auto& [name, total] : manifest.components)
-    print_line(
+    print_result(
         fmt::format("  {:<9} {:>12} in {} files", name, format_bytes(total.bytes), total.files));
   for (const auto& [name, text] : manifest.sections)
-    print_line(fmt::format("  {:<9} {}", name, text));
-  print_line(fmt::format("  tensors   {}", manifest.tensors_total));
+    print_result(fmt::format("  {:<9} {}", name, text));
+  print_result(fmt::format("  tensors   {}", manifest.tensors_total));
   if (!flags.tensors) return 0;
   for (const checkpoint::IndexTensor& tensor : reader.index().tensors)
-    print_line(fmt::format("    {:<72} {:<5} {} in {} boxes", tensor.logical.name,
-                           name_of(tensor.logical.dtype), tensor.logical.global_shape.to_string(),
-                           tensor.boxes.size()));
+    print_result(fmt::format("    {:<72} {:<5} {} in {} boxes", tensor.logical.name,
+                             name_of(tensor.logical.dtype), tensor.logical.global_shape.to_string(),
+                             tensor.boxes.size()));
   return 0;
 }
 
@@ -139,14 +139,14 @@ int verify(const Flags& flags, Log& log) {
   const auto lease = checkpoint::ReaderLease::of_step(*files, flags.path);
   const checkpoint::VerifyReport report = checkpoint::verify_step(*files, flags.path, level, log);
   for (const checkpoint::Finding& finding : report.findings)
-    print_line(fmt::format("{}{}: {}", finding.file,
-                           finding.chunk < 0 ? "" : fmt::format(" chunk {}", finding.chunk),
-                           finding.message));
-  print_line(fmt::format("{}: {} ({} level: {} files, {} chunks, {})", flags.path,
-                         report.ok() ? "good"
-                                     : fmt::format("{} finding{}", report.findings.size(),
-                                                   report.findings.size() == 1 ? "" : "s"),
-                         flags.level, report.files, report.chunks, format_bytes(report.bytes)));
+    print_result(fmt::format("{}{}: {}", finding.file,
+                             finding.chunk < 0 ? "" : fmt::format(" chunk {}", finding.chunk),
+                             finding.message));
+  print_result(fmt::format("{}: {} ({} level: {} files, {} chunks, {})", flags.path,
+                           report.ok() ? "good"
+                                       : fmt::format("{} finding{}", report.findings.size(),
+                                                     report.findings.size() == 1 ? "" : "s"),
+                           flags.level, report.files, report.chunks, format_bytes(report.bytes)));
   return report.ok() ? 0 : 1;
 }
 

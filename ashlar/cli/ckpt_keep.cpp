@@ -52,7 +52,7 @@ int pin(const Flags& flags, Log&) {
   const auto files = posix_files();
   const StepRef ref = find_step(*files, flags);
   checkpoint::pin(*files, flags.root, ref);
-  print_line(fmt::format("{} is pinned: no run removes it", ref.directory));
+  print_result(fmt::format("{} is pinned: no run removes it", ref.directory));
   return 0;
 }
 
@@ -60,7 +60,7 @@ int unpin(const Flags& flags, Log&) {
   const auto files = posix_files();
   const StepRef ref = find_step(*files, flags);
   checkpoint::unpin(*files, flags.root, ref);
-  print_line(fmt::format("{} is no longer pinned", ref.directory));
+  print_result(fmt::format("{} is no longer pinned", ref.directory));
   return 0;
 }
 
@@ -92,11 +92,11 @@ int prune(const Flags& flags, Log& log) {
     rows.push_back(
         {{"step", ref.step}, {"name", name}, {"bytes", step_bytes}, {"removed", !flags.dry_run}});
     if (!flags.json)
-      print_line(fmt::format("{:<20} {:>11}  {}", name, format_bytes(step_bytes), verb));
+      print_result(fmt::format("{:<20} {:>11}  {}", name, format_bytes(step_bytes), verb));
   }
-  print_line(flags.json ? one_line(rows)
-                        : fmt::format("{}: {} of {} steps {}, {}", flags.root, removed.size(),
-                                      bytes_of.size(), verb, format_bytes(bytes)));
+  print_result(flags.json ? one_line(rows)
+                          : fmt::format("{}: {} of {} steps {}, {}", flags.root, removed.size(),
+                                        bytes_of.size(), verb, format_bytes(bytes)));
   return 0;
 }
 

@@ -33,7 +33,7 @@ std::string cell(double seconds, double max_s) {
 
 void print_row(std::string line) {
   line.erase(line.find_last_not_of(' ') + 1);
-  print_line(line);
+  print_result(line);
 }
 
 // A table of ranks and phases, with the columns that have something to say.
@@ -51,7 +51,7 @@ class Table {
   void print_head() const {
     std::string line = start("rank", "host");
     for (const Column& column : columns_) line += fmt::format("  {:>10}", key_of(column.phase));
-    print_line(line + fmt::format("  {:>11}", "bytes") + (has_retries_ ? "  retries" : ""));
+    print_result(line + fmt::format("  {:>11}", "bytes") + (has_retries_ ? "  retries" : ""));
   }
   void print(const RankTimes& times) const {
     std::string line = start(std::to_string(times.rank), times.host);
@@ -108,9 +108,9 @@ void print_slowest_file(const Timing& timing, const checkpoint::Index& index) {
   }
   if (speeds.empty()) return;
   std::sort(speeds.begin(), speeds.end());
-  print_line(fmt::format("files: median {:.0f} MB/s, slowest {} of rank {}: {:.0f} MB/s",
-                         1e-6 * speeds[(speeds.size() - 1) / 2].first, speeds[0].second->path,
-                         speeds[0].second->writer - 1, 1e-6 * speeds[0].first));
+  print_result(fmt::format("files: median {:.0f} MB/s, slowest {} of rank {}: {:.0f} MB/s",
+                           1e-6 * speeds[(speeds.size() - 1) / 2].first, speeds[0].second->path,
+                           speeds[0].second->writer - 1, 1e-6 * speeds[0].first));
 }
 
 void print_timing(const Timing& timing, const checkpoint::Index& index) {
@@ -125,12 +125,12 @@ void print_timing(const Timing& timing, const checkpoint::Index& index) {
     table.print_summary("max", &PhaseSummary::max_s);
   }
   if (shown.size() < timing.ranks.size())
-    print_line(
+    print_result(
         fmt::format("{} of {} ranks are shown: the slow ones", shown.size(), timing.ranks.size()));
   for (size_t i = 0; i < std::min(outliers.size(), kMostOutliers); ++i)
-    print_line(to_text(outliers[i]));
+    print_result(to_text(outliers[i]));
   if (outliers.size() > kMostOutliers)
-    print_line(fmt::format("and {} more", outliers.size() - kMostOutliers));
+    print_result(fmt::format("and {} more", outliers.size() - kMostOutliers));
   print_slowest_file(timing, index);
 }
 
@@ -143,11 +143,11 @@ void print_timeline(const checkpoint::StepReader& reader, bool json) {
                  reader.directory(), name);
   const Timing timing =
       checkpoint::parse_timing(reader.read_blob(name), join(reader.directory(), "extra/" + name));
-  if (json) return print_result(build_timing(timing));
-  print_line(fmt::format("{}: {} writer{}, seconds by rank and phase", reader.directory(),
-                         timing.num_writers, timing.num_writers == 1 ? "" : "s"));
+  if (json) return print_json(build_timing(timing));
+  print_result(fmt::format("{}: {} writer{}, seconds by rank and phase", reader.directory(),
+                           timing.num_writers, timing.num_writers == 1 ? "" : "s"));
   if (int(timing.ranks.size()) < timing.num_writers)
-    print_line("only rank 0 is known: the others had no control links to tell their times by");
+    print_result("only rank 0 is known: the others had no control links to tell their times by");
   print_timing(timing, reader.index());
 }
 

@@ -8,7 +8,6 @@
 
 #include "ashlar/core/files.h"
 #include "ashlar/core/text.h"
-#include "ashlar/core/utf8.h"
 
 namespace ashlar::cli {
 namespace {
@@ -75,14 +74,14 @@ int parse_and_run(int argc, const char* const* argv, Log& log) {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
     const CLI::App* where = deepest(&app);
-    print_result(where->help(where->get_parent() ? full_name(where->get_parent()) : ""));
+    print_lines(where->help(where->get_parent() ? full_name(where->get_parent()) : ""));
     return 0;
   } catch (const CLI::CallForVersion&) {
     print_result(std::string("ashlar ") + ASHLAR_VERSION);
     return 0;
   } catch (const CLI::ParseError& error) {
-    if (argc == 1) print_result(app.help());
-    return report(parse_message(app, error), int(ErrorKind::kConfig));
+    if (argc == 1) print_lines(app.help());
+    return report(printable(parse_message(app, error)), int(ErrorKind::kConfig));
   }
   require_values(deepest(&app));
   return action(log);
@@ -101,7 +100,27 @@ int run(int argc, const char* const* argv) {
 }
 
 void print_result(std::string_view line) {
-  print_part(fmt::format("{}\n", line));
+  print_part(printable(line) + "\n");
+}
+
+void print_lines(std::string_view text) {
+  print_part(printable(text, NewLines::kKeep) + "\n");
+}
+
+// JSON has such characters within strings alone, and escapes those below U+0020 itself.
+void print_json(std::string_view json) {
+  std::string text;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(json[i]);
+    const bool c1 = byte == 0xC2 && i + 1 < json.size() &&  // U+0080 to U+009F
+                    static_cast<unsigned char>(json[i + 1]) < 0xA0;
+    if (c1) ++i;
+    if (c1 || byte == 127)
+      text += fmt::format("\\u{:04x}", static_cast<unsigned char>(json[i]));
+    else
+      text += json[i];
+  }
+  print_part(text + "\n");
 }
 
 void print_part(std::string_view text) {
@@ -114,11 +133,10 @@ void print_error(std::string_view message) {
   constexpr size_t kMaxBytes = 4000, kKept = 600;  // more than any message with usual names
   std::string text(message);
   if (text.size() > kMaxBytes)
-    // A cut may go through a character.
-    text = replace_invalid_utf8(fmt::format("{} [... {} bytes ...] {}", text.substr(0, kKept),
-                                            text.size() - 2 * kKept,
-                                            text.substr(text.size() - kKept)));
-  std::fprintf(stderr, "ashlar: %s\n", printable(text, true).c_str());
+    text = fmt::format("{} [... {} bytes ...] {}", text.substr(0, kKept), text.size() - 2 * kKept,
+                       text.substr(text.size() - kKept));
+  // Whole characters again, if a cut went through one.
+  std::fprintf(stderr, "ashlar: %s\n", printable(text, NewLines::kKeep).c_str());
 }
 
 std::vector<int32_t> parse_ids(const std::string& text) {

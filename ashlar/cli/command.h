@@ -40,10 +40,14 @@ void add_info(CLI::App& app, Action& action);
 // Parses and runs; returns the exit code.  Never throws.
 int run(int argc, const char* const* argv);
 
-// Writes to stdout at once; kStorage where that fails (a full disk, a closed descriptor).
-void print_result(std::string_view line);  // with a line end
-void print_part(std::string_view text);    // as it is
+// Write to stdout at once; kStorage where that fails (a full disk, a closed descriptor).  Results are
+// full of names that others chose, so that no byte of one reaches a terminal as a command.
+void print_result(std::string_view line);  // one line: newlines in it are shown as '?'
+void print_lines(std::string_view text);   // the program's own newlines stay, and end it
+void print_json(std::string_view json);    // control characters as \u escapes: the same values
+void print_part(std::string_view text);    // as it is, for text that a user asked for
 // Writes to stderr, after the program's name.  A message that holds a huge name loses its middle.
+// Newlines are the program's own: Error and report_of leave no others.
 void print_error(std::string_view message);
 std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise
 // kConfig unless --out ends in a name: "", "DIR/" and "." would make hidden files.

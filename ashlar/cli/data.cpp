@@ -30,10 +30,11 @@ void print_inputs(const std::vector<data::Sidecar::Input>& inputs) {
 }
 
 void print_info(const data::DatasetInfo& info) {
-  print_result(
-      fmt::format("{}\n  documents  {:>14}\n  tokens     {:>14}\n  longest    {:>14} tokens\n"
-                  "  type       {:>14}\n  size       {:>14}",
-                  info.prefix, format_thousands(info.documents), format_thousands(info.tokens),
+  print_result(info.prefix);
+  print_lines(
+      fmt::format("  documents  {:>14}\n  tokens     {:>14}\n"
+                  "  longest    {:>14} tokens\n  type       {:>14}\n  size       {:>14}",
+                  format_thousands(info.documents), format_thousands(info.tokens),
                   format_thousands(info.longest_document), data::name_of(info.token_type),
                   format_bytes(info.bin_bytes)));
   if (!info.sidecar) return print_result("  no sidecar: a dataset of another program");

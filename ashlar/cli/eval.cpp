@@ -39,15 +39,14 @@ eval::InputSpec input_of(const Flags& flags, const eval::ModelSource& source) {
 void print(const Flags& flags, const std::string& model, const data::Source& source,
            const eval::Perplexity& result) {
   if (flags.json)
-    return print_result(nlohmann::ordered_json{
-        {"loss", result.loss},
-        {"perplexity", result.value()},
-        {"targets", result.num_targets},
-        {"samples", result.num_samples},
-        {"part", flags.part},
-        {"begin", result.tokens.begin},
-        {"end",
-         result.tokens.end}}.dump());
+    return print_json(nlohmann::ordered_json{{"loss", result.loss},
+                                             {"perplexity", result.value()},
+                                             {"targets", result.num_targets},
+                                             {"samples", result.num_samples},
+                                             {"part", flags.part},
+                                             {"begin", result.tokens.begin},
+                                             {"end", result.tokens.end}}
+                          .dump());
   print_result(fmt::format(
       "{}: loss {:.4f}, perplexity {:.2f} over {} tokens of {} ({}: tokens {} to {} of {})", model,
       result.loss, result.value(), format_thousands(result.num_targets), source.prefix(),

@@ -70,8 +70,8 @@ class Printer {
   void token(int32_t id) { show(stream_ ? stream_->push(id) : fmt::format("{} ", id)); }
   void finish(const std::vector<int32_t>& ids) {
     if (stream_) show(stream_->finish());
-    print_result(json_ ? nlohmann::ordered_json{{"ids", ids}, {"text", stream_ ? text_ : ""}}.dump()
-                       : "");
+    if (!json_) return print_part("\n");
+    print_json(nlohmann::ordered_json{{"ids", ids}, {"text", stream_ ? text_ : ""}}.dump());
   }
 
  private:

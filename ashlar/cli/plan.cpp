@@ -44,8 +44,8 @@ void add_dry_run(CLI::App* group, Action& action) {
       const DType compute = nn::resolve_precision(recipe.train.precision);
       const train::MeshPlan plan =
           train::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0, flags->ranks_per_node);
-      print_result(flags->json ? train::to_json(plan, recipe, compute)
-                               : train::describe(plan, recipe, compute));
+      print_lines(flags->json ? train::to_json(plan, recipe, compute)
+                              : train::describe(plan, recipe, compute));
       return 0;
     };
   });

@@ -60,11 +60,11 @@ void add_score(CLI::App& app, Action& action) {
                             flags->threads);
       const eval::Scores scores = eval::score(runtime.ctx, runtime.allocator, runtime.model, ids);
       if (!flags->logits.empty()) write_logits(*files, flags->logits, scores.logits.tensor);
-      print_result(nlohmann::ordered_json{{"loss", scores.loss},
-                                          {"logprobs", scores.logprobs},
-                                          {"argmax", scores.argmax},
-                                          {"experts", experts_of(scores)}}
-                       .dump());
+      print_json(nlohmann::ordered_json{{"loss", scores.loss},
+                                        {"logprobs", scores.logprobs},
+                                        {"argmax", scores.argmax},
+                                        {"experts", experts_of(scores)}}
+                     .dump());
       eval::warn_past_positions(source, length, log);
       return 0;
     };

@@ -13,8 +13,8 @@ namespace {
 int dry_run(const Recipe& recipe, int num_ranks) {
   const DType compute = nn::resolve_precision(recipe.train.precision);
   const train::MeshPlan plan = train::plan_mesh(recipe, compute, num_ranks, 0);
-  print_result(to_toml(recipe));
-  print_result(train::describe(plan, recipe, compute));
+  print_lines(to_toml(recipe));
+  print_lines(train::describe(plan, recipe, compute));
   return 0;
 }
 

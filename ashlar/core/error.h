@@ -13,6 +13,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace ashlar {
 
@@ -32,15 +33,19 @@ enum class ErrorKind {
 
 class Error : public std::runtime_error {
  public:
-  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  // The message becomes one printable line, whatever a file or a host wrote into it.  Further lines
+  // are the program's own text alone.
+  Error(ErrorKind kind, std::string_view message, std::string_view further_lines = "");
   ErrorKind kind() const { return kind_; }
   int exit_code() const { return static_cast<int>(kind_); }
+  std::string_view first_line() const;
+  std::string_view further_lines() const;
 
  private:
   ErrorKind kind_;
 };
 
-// The message for any exception, and the exit code that goes with it.
+// The message for any exception, printable, and the exit code that goes with it.
 struct Report {
   int exit_code;
   std::string message;

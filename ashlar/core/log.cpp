@@ -35,9 +35,17 @@ Log::Log()
 Log::Log(Sink sink) : sink_(std::move(sink)) {}
 
 void Log::write(std::string_view prefix, const std::string& text) {
+  put_printable(printable(fmt::format("{}{}", prefix, text)));
+}
+
+void Log::lines(std::string_view text) {
+  put_printable(printable(text, NewLines::kKeep));
+}
+
+void Log::put_printable(const std::string& text) {
   const std::lock_guard lock(mutex_);
   if (std::exchange(line_open_, false)) put(kClearLine);
-  sink_(fmt::format("{}{}", prefix, text));
+  sink_(text);
 }
 
 void Log::rewrite_line(const std::string& text) {

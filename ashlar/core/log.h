@@ -1,4 +1,7 @@
 // What the program tells a person, on stderr.  Results go to stdout and never through here.
+//
+// A call writes one line, in which text of others (a path, a host, a reason) can neither command
+// the terminal nor begin another line.  Only lines() writes several.
 #pragma once
 
 #include <fmt/core.h>
@@ -26,11 +29,13 @@ class Log {
   void warn(fmt::format_string<Args...> format, Args&&... args) {
     write("warning: ", fmt::format(format, std::forward<Args>(args)...));
   }
+  void lines(std::string_view text);                 // the program's own text: its newlines stay
   bool interactive() const { return interactive_; }  // stderr is a terminal
 
  private:
   friend class Progress;
   void write(std::string_view prefix, const std::string& text);
+  void put_printable(const std::string& text);
   void rewrite_line(const std::string& text);  // interactive: in place; else nothing
   void close_line();                           // the rewritten line stays, the next starts below
   Sink sink_;

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <utility>
 
+#include "ashlar/core/utf8.h"
+
 namespace ashlar {
 namespace {
 
@@ -108,13 +110,13 @@ std::vector<std::string> split(std::string_view text, char separator) {
   }
 }
 
-std::string printable(std::string_view text, bool keep_lines) {
-  std::string shown(text);
+std::string printable(std::string_view text, NewLines new_lines) {
+  std::string shown = replace_invalid_utf8(text);
   for (size_t i = 0; i < shown.size(); ++i) {
     const auto byte = static_cast<unsigned char>(shown[i]);
     const bool c1 = byte == 0xC2 && i + 1 < shown.size() &&  // U+0080 to U+009F
                     static_cast<unsigned char>(shown[i + 1]) < 0xA0;
-    if (keep_lines && byte == '\n') continue;
+    if (new_lines == NewLines::kKeep && byte == '\n') continue;
     if (byte < ' ' || byte == 127 || c1) shown[i] = '?';
     if (c1) shown[++i] = '?';
   }

@@ -22,9 +22,11 @@ std::string format_duration(double seconds);  // 75.2 -> "1m15s"
 std::string format_thousands(int64_t value);  // 8840488784 -> "8,840,488,784"
 // A number of exactly so many lower-case hexadecimal digits, at most 16; nullopt for other text.
 std::optional<uint64_t> parse_hex(std::string_view text, size_t digits);
-// Text of files as a terminal may get it: control characters are '?', so that no byte is a command
-// and it stays on its line; with keep_lines its own newlines stay.
-std::string printable(std::string_view text, bool keep_lines = false);
+// Text of others (names in files, paths, hosts) as a terminal or a log may get it: control
+// characters are '?' and bytes that are not UTF-8 are U+FFFD, so that no byte is a command and the
+// text stays on its line.  kKeep is for text whose newlines are the program's own.
+enum class NewLines : uint8_t { kReplace, kKeep };
+std::string printable(std::string_view text, NewLines new_lines = NewLines::kReplace);
 // n separators give n + 1 pieces, empty ones included.
 std::vector<std::string> split(std::string_view text, char separator);
 

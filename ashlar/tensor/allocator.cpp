@@ -85,14 +85,18 @@ Buffer Allocator::allocate(int64_t size_bytes, Tag tag) {
   buffer.size_bytes_ = round_up(size_bytes, kAlign);
   buffer.tag_ = tag;
   if (!count(buffer))
-    ASHLAR_FAIL(kMemory, "the memory limit of {} leaves no room for {} of {}\n{}",
-                format_bytes(limit_bytes_), format_bytes(size_bytes), name_of(tag), table());
+    throw Error(ErrorKind::kMemory,
+                fmt::format("the memory limit of {} leaves no room for {} of {}",
+                            format_bytes(limit_bytes_), format_bytes(size_bytes), name_of(tag)),
+                table());
   buffer.allocator_ = this;
   if (device_ == Device::kMeta || buffer.size_bytes_ == 0) return buffer;
   buffer.data_ = take_zeroed(buffer.size_bytes_);
   if (!buffer.data_)
-    ASHLAR_FAIL(kMemory, "the machine has no memory left for {} of {}\n{}",
-                format_bytes(size_bytes), name_of(tag), table());
+    throw Error(ErrorKind::kMemory,
+                fmt::format("the machine has no memory left for {} of {}", format_bytes(size_bytes),
+                            name_of(tag)),
+                table());
   return buffer;
 }
 

@@ -333,7 +333,7 @@ void Run::show_curves() {
   const RunCurves curves =
       read_curves(read_text(files_, join(recipe_.train.run_dir, "metrics.jsonl"), INT64_MAX));
   const std::string chart = render_chart(curves.loss, curves.validation);
-  if (!chart.empty()) log_.info("\n{}\n", chart);
+  if (!chart.empty()) log_.lines(fmt::format("\n{}\n", chart));
 }
 
 void Run::step() {

@@ -23,6 +23,26 @@ TEST(Error, CarriesKindCodeAndMessage) {
   EXPECT_THROW(ASHLAR_FAIL(kConfig, "always"), Error);
 }
 
+TEST(Error, NamesOfOthersNeitherBreakTheLineNorCommandTheTerminal) {
+  const std::string name = "a\nashlar: all good\x1b[2J\xff";
+  try {
+    ASHLAR_FAIL(kData, "{}: no such shard", name);
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "a?ashlar: all good?[2J\xEF\xBF\xBD: no such shard");
+    EXPECT_EQ(error.first_line(), error.what());
+    EXPECT_EQ(error.further_lines(), "");
+  }
+  EXPECT_EQ(report_of(std::make_exception_ptr(std::runtime_error(name))).message,
+            "internal error: a?ashlar: all good?[2J\xEF\xBF\xBD");
+}
+
+TEST(Error, OwnLinesFollowTheMessage) {
+  const Error error(ErrorKind::kMemory, "no\nroom", "weights 1\ntotal 1\x07");
+  EXPECT_STREQ(error.what(), "no?room\nweights 1\ntotal 1?");
+  EXPECT_EQ(error.first_line(), "no?room");
+  EXPECT_EQ(error.further_lines(), "weights 1\ntotal 1?");
+}
+
 TEST(Error, OfAnyExceptionThereIsSomethingToTell) {
   const auto told = [](const auto& error) { return report_of(std::make_exception_ptr(error)); };
   const Report own = told(Error(ErrorKind::kData, "bad text"));

@@ -30,6 +30,28 @@ TEST_F(LogTest, PrefixesWarnings) {
   EXPECT_FALSE(log_.interactive());
 }
 
+TEST_F(LogTest, TextOfOthersStaysOnItsLine) {
+  const std::string host = "\x1b]0;owned\x07\x1b[2J\nashlar: all good\r\xc2\x9b";
+  log_.info("held on {}", host);
+  log_.warn("held on {}", host);
+  const std::string shown = "held on ?]0;owned??[2J?ashlar: all good???";
+  EXPECT_EQ(lines_, (std::vector<std::string>{shown, "warning: " + shown}));
+}
+
+TEST_F(LogTest, OwnLinesStay) {
+  log_.lines("\n1 |*\n  +-\x1b\n");
+  EXPECT_EQ(lines_, (std::vector<std::string>{"\n1 |*\n  +-?\n"}));
+}
+
+TEST_F(LogTest, LabelsOfProgressArePrintable) {
+  {
+    Progress reading(log_, "reading a\n\x1b[2J", 0, "rows", [this] { return now_; });
+    wait(2);
+    reading.set(5000);
+  }
+  EXPECT_EQ(lines_[0], "reading a??[2J  5k rows 2.5k rows/s");
+}
+
 TEST_F(LogTest, ShortWorkPrintsNothing) {
   {
     Progress short_work = progress(10, "rows");

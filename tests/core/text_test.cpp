@@ -90,7 +90,12 @@ TEST(ParseHex, TakesLowerCaseDigitsOfTheGivenNumber) {
 
 TEST(Printable, NoByteIsACommandOfATerminal) {
   EXPECT_EQ(printable("a\x1b[2Jb\r\n\x7f\xc2\x9bz"), "a?[2Jb?????z");
-  EXPECT_EQ(printable("two\nlines\t", true), "two\nlines?");
+  EXPECT_EQ(printable("two\nlines\t", NewLines::kKeep), "two\nlines?");
+  // Alone, the second byte is a command in a terminal of 8-bit characters.
+  EXPECT_EQ(printable("a\x9b"
+                      "2J\xff"),
+            "a\xEF\xBF\xBD"
+            "2J\xEF\xBF\xBD");
   EXPECT_EQ(printable("gr\xc3\xbc\xc3\x9f"), "gr\xc3\xbc\xc3\x9f");
 }
 

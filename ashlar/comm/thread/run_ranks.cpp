@@ -297,7 +297,8 @@ void run_rank(int rank, Shared& shared, const Options& options,
     std::rethrow_exception(first);
   } catch (const Error& error) {
     if (size == 1) throw;
-    throw Error(error.kind(), fmt::format("{} [rank {} of {}]", error.what(), rank, size));
+    throw Error(error.kind(), fmt::format("{} [rank {} of {}]", error.first_line(), rank, size),
+                error.further_lines());
   }
 }
 
