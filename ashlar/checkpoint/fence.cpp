@@ -44,7 +44,7 @@ void carry_out(FileSystem& files, const std::string& root, const std::string& fe
   std::string to = join(root, kTrashPrefix + to_text(random_id()));
   if (kept) {
     const std::string directory = join(root, aside->directory);
-    files.make_directories(directory);
+    make_own_directory(files, directory);
     to = join(directory, name.substr(aside->prefix.size()));
     if (files.stat(to)) to = fmt::format("{}-{}", to, to_text(random_id()));
   }
@@ -139,7 +139,7 @@ void Fence::set_aside(const std::string& step, Aside where, const std::string& n
   const AsideNames& names = kAside[size_t(where)];
   const std::string directory = join(root_, names.directory);
   explained([&] {
-    files_.make_directories(directory);
+    make_own_directory(files_, directory);
     rename_through(step, join(directory_, fmt::format("{}{}", names.prefix, name)),
                    join(directory, name));
     files_.sync_directory(directory);

@@ -101,7 +101,7 @@ Lease::Lease(FileSystem& files, const std::string& root, Log& log, LeaseOptions 
   me_.refresh_s = options_.refresh_s;
   me_.token = to_text(random_id());
   if (!options_.sleep) options_.sleep = sleep_until_signal;
-  files_.make_directories(parent_of(path_));
+  make_own_directory(files_, parent_of(path_));
   acquire();
   try {
     collect();

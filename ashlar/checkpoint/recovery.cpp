@@ -42,7 +42,7 @@ void write_verdict(Fence& fence, const char* directory, const StepRef& ref, cons
   json["verdict"] = verdict;
   json["reason"] = reason;
   json["time"] = utc_now();
-  fence.files().make_directories(join(fence.root(), directory));
+  make_own_directory(fence.files(), join(fence.root(), directory));
   fence.files().sync_directory(fence.root());
   const auto replace = nlohmann::ordered_json::error_handler_t::replace;
   fence.write(verdict_path(fence.root(), directory, ref), json.dump(1, ' ', false, replace) + "\n");

@@ -72,6 +72,15 @@ void make_durable_directories(FileSystem& files, const std::string& path) {
   for (const std::string& directory : made) files.sync_directory(parent_of(directory));
 }
 
+void make_own_directory(FileSystem& files, const std::string& path) {
+  const auto info = files.stat(path);
+  ASHLAR_REQUIRE(!info || info->type != FileInfo::Type::kLink, kStorage,
+                 "make_directories {}: it is a link; expected a directory, whose files this "
+                 "program may change and remove: remove the link",
+                 path);
+  files.make_directories(path);
+}
+
 std::string join(const std::string& directory, std::string_view name) {
   if (directory.empty()) return std::string(name);
   return fmt::format("{}{}{}", directory, directory.back() == '/' ? "" : "/", name);

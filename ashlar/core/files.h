@@ -2,7 +2,7 @@
 //
 // Links    what a user names (recipe, text, dataset, tokenizer, Hugging Face snapshot) may be a
 //          symbolic link; what must be the very file that was committed (a checkpoint) is read with
-//          kRefuse. Links among the directories of a path are always followed.
+//          kRefuse. Links among the directories of a path are followed, but for make_own_directory.
 // Errors   kStorage with path, operation and errno text.  Reads past the end are kStorage too: they
 //          say how many bytes were wanted and how many there are.
 // Threads  several may read one File, and write to different ranges of it, at once.
@@ -142,6 +142,10 @@ void remove_temporaries(FileSystem& files, const std::string& directory);
 // Like FileSystem::make_directories, and durable: every directory that was made is in its parent
 // for good when this returns.
 void make_durable_directories(FileSystem& files, const std::string& path);
+
+// FileSystem::make_directories for a directory that is the program's own: what a link leads to is
+// somebody else's, so that a link in its place is refused (kStorage).
+void make_own_directory(FileSystem& files, const std::string& path);
 
 std::string join(const std::string& directory, std::string_view name);
 std::string parent_of(const std::string& path);  // "." for a bare name

@@ -40,19 +40,22 @@ struct Line {
   bool is_event = false;
   int64_t step = 0;  // 0: it names none
 };
-// nullopt: a kill cut the line short.
+// nullopt: a kill cut the line short, or another program wrote it.
 std::optional<Line> parse_line(std::string_view text) {
   const auto row = nlohmann::json::parse(text, nullptr, false);
   if (!row.is_object()) return std::nullopt;
   const auto step = row.find("step");
   const bool names_step = step != row.end() && step->is_number_integer();
-  return Line{row.contains("event"), names_step ? step->get<int64_t>() : 0};
+  const bool is_event = row.contains("event");
+  if (!names_step && !is_event) return std::nullopt;
+  return Line{is_event, names_step ? step->get<int64_t>() : 0};
 }
 
 // What stays of metrics.jsonl when a start goes on after `step`.
 struct Kept {
-  size_t bytes = 0;    // where the last row of a step up to it ends
-  std::string events;  // the lines of events up to it that stand behind that row
+  bool has_rows = false;  // of steps or events, kept or not
+  size_t bytes = 0;       // where the last row of a step up to it ends
+  std::string events;     // the lines of events up to it that stand behind that row
 };
 // Reads from the end, as far as it has to.
 Kept kept_of(std::string_view text, int64_t step) {
@@ -61,6 +64,7 @@ Kept kept_of(std::string_view text, int64_t step) {
     const size_t begin = end < 2 ? 0 : text.rfind('\n', end - 2) + 1;
     const std::string_view text_of_line = text.substr(begin, end - begin);
     const std::optional<Line> line = parse_line(text_of_line);
+    kept.has_rows |= line.has_value();
     if (line && line->step <= step) {
       if (!line->is_event) {
         kept.bytes = end;
@@ -73,13 +77,30 @@ Kept kept_of(std::string_view text, int64_t step) {
   return kept;
 }
 
+// Whether it may be all that a kill left of a file's first line.
+bool begins_a_row(std::string_view text) {
+  for (const std::string_view begin : {R"({"step":)", R"({"event":)"}) {
+    const size_t length = std::min(begin.size(), text.size());
+    if (text.find('\n') == text.npos && text.substr(0, length) == begin.substr(0, length))
+      return true;
+  }
+  return false;
+}
+
 // metrics.jsonl without what comes after `step`, which is done again.
 std::unique_ptr<File> open_after(FileSystem& files, const std::string& path, int64_t step) {
   Kept kept;
   if (const auto info = files.stat(path); info && info->size_bytes > 0) {
-    const auto mapping = files.map(path);
+    const auto mapping = files.map(path, Links::kRefuse);
     const auto bytes = mapping->bytes();
-    kept = kept_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, step);
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    kept = kept_of(text, step);
+    ASHLAR_REQUIRE(
+        kept.has_rows || begins_a_row(text), kStorage,
+        "{} holds {} and no row of a run, so that it is not cut or appended to; expected "
+        "the metrics of this run or no such file: move it away, or choose another "
+        "train.run_dir",
+        path, format_bytes(int64_t(bytes.size())));
   }
   auto file = files.append(path);
   file->truncate(int64_t(kept.bytes));

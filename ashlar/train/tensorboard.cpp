@@ -99,7 +99,7 @@ void append_scalar_record(std::string& out, double wall_time_s, int64_t step, st
 }
 
 TensorBoard::TensorBoard(FileSystem& files, const std::string& directory, int64_t first_step) {
-  files.make_directories(directory);
+  make_own_directory(files, directory);
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
   const auto path_at = [&](int64_t time_s) {

@@ -86,7 +86,7 @@ void TracedSteps::write() {
   const std::vector<double> starts = numbers_of(ranks, steps_.front().start_s - file.clock_ahead_s);
   file.origin_s = *std::min_element(starts.begin(), starts.end());
   const std::string directory = join(recipe_.train.run_dir, "trace");
-  files_.make_directories(directory);
+  make_own_directory(files_, directory);
   const std::string steps = fmt::format("steps-{}-{}", steps_.front().number, steps_.back().number);
   write_text(files_, join(directory, fmt::format("{}-rank-{}.json", steps, file.rank)),
              to_chrome_json(trace_, file));

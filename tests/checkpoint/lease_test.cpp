@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <set>
 
@@ -110,6 +112,26 @@ TEST(LeaseRace, AStarterKilledAtAnyCallLeavesTheRootToOneOther) {
     EXPECT_LE(posix_files()->list(root + "/.lease").size(), 1u);
   }
   EXPECT_GT(crashes, 10);
+}
+
+// What a link leads to is somebody else's: nothing is made or removed there.
+TEST(Lease, ADirectoryThatIsALinkIsRefused) {
+  const testing_support::TemporaryDirectory root;
+  std::filesystem::create_directories(root / "elsewhere");
+  std::filesystem::create_directories(root / "run");
+  std::ofstream(root / "elsewhere/trainer.json.notes") << "precious";
+  const auto files = posix_files();
+  Log log([](std::string_view) {});
+  for (const std::string target : {"elsewhere", "nowhere"}) {
+    std::filesystem::create_symlink(root / target, root / "run/.lease");
+    const std::string message =
+        message_of(ErrorKind::kStorage, [&] { Lease(*files, root / "run", log); });
+    EXPECT_NE(message.find("run/.lease: it is a link; expected a directory"), message.npos)
+        << message;
+    std::filesystem::remove(root / "run/.lease");
+  }
+  EXPECT_EQ(files->list(root / "elsewhere"), std::vector<std::string>{"trainer.json.notes"});
+  EXPECT_FALSE(std::filesystem::exists(root / "nowhere"));
 }
 
 const std::string kLease = "root/.lease/trainer.json";

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/text.h"
+#include "tests/support/errors.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ashlar::train {
 namespace {
@@ -70,6 +73,42 @@ TEST(Metrics, ALineThatAKillCutShortGoes) {
     EXPECT_EQ(continued(*files, 2), row(1) + row(2) + resumed(2)) << torn;
   }
   EXPECT_EQ(continued(*files_with(row(1).substr(0, 12)), 0), resumed(0));
+}
+
+// A file that is none of a run's is somebody's: nothing of it is cut, and nothing appended.
+TEST(Metrics, AFileOfSomethingElseIsRefused) {
+  for (const std::string& text :
+       {std::string("precious\n"), std::string("precious"), std::string("\n"), std::string("{}\n"),
+        std::string("[{\"step\":1}]\n"), std::string("{\"loss\":1.0}\n{\"loss\":0.5}\n"),
+        std::string("{\"step\":1,\"lo\n"), std::string(100, '\0')}) {
+    const auto files = files_with(text);
+    for (const int64_t after : {0, 2})
+      EXPECT_EQ(
+          testing_support::message_of(ErrorKind::kStorage, [&] { continued(*files, after); }),
+          fmt::format("run/metrics.jsonl holds {} and no row of a run, so that it is not cut "
+                      "or appended to; expected the metrics of this run or no such file: move "
+                      "it away, or choose another train.run_dir",
+                      format_bytes(int64_t(text.size()))))
+          << text;
+    EXPECT_EQ(read_text(*files, kPath), text);
+  }
+}
+
+TEST(Metrics, ABoardThatIsALinkIsRefused) {
+  const testing_support::TemporaryDirectory root;
+  const auto files = posix_files();
+  std::filesystem::create_directories(root / "elsewhere");
+  Log log([](std::string_view) {});
+  for (const std::string target : {"elsewhere", "nowhere"}) {
+    std::filesystem::create_symlink(root / target, root / "tensorboard");
+    const std::string message = testing_support::message_of(
+        ErrorKind::kStorage, [&] { Metrics(*files, root / "", log, {}, 1000, 0); });
+    EXPECT_NE(message.find("tensorboard: it is a link; expected a directory"), message.npos)
+        << message;
+    std::filesystem::remove(root / "tensorboard");
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(root / "elsewhere"));
+  EXPECT_FALSE(std::filesystem::exists(root / "nowhere"));
 }
 
 // The last record of its first flush is the start; its step stands before SessionLog and checksum.
