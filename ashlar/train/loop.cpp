@@ -23,6 +23,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/clock.h"
@@ -69,7 +70,7 @@ class Run {
   std::string description() const;
   void resume(data::Loader& loader);
   void begin_with_first_weights();
-  void compare_with(const std::string& saved_recipe, bool same_data);
+  void compare_with(const Restored& saved, bool same_data);
   void begin(data::Loader loader);
   bool finished() const;
   Reader reader() const;
@@ -89,7 +90,8 @@ class Run {
   Log& log_;
   const StopSignals& signals_;
   comm::Group& ranks_;
-  const bool leads_;  // rank 0
+  const bool leads_;       // rank 0
+  const std::string isa_;  // of the kernels of all ranks
   DType compute_;
   const std::optional<checkpoint::ModelSource> first_weights_;  // of a new run with init.model
   RunPlan plan_;
@@ -127,6 +129,16 @@ Recipe with_precision(Recipe recipe, comm::Group& ranks) {
   return recipe;
 }
 
+// The instruction sets that kernels run with, each once, in the order of the ranks: other ones give
+// other bits.
+std::string isas_of(comm::Group& ranks) {
+  std::string text;
+  std::set<std::string> names;
+  for (const std::string& name : all_said(ranks, kernels::name_of(kernels::isa()), "kernels"))
+    if (names.insert(name).second) text += (text.empty() ? "" : " ") + name;
+  return text;
+}
+
 Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
          const Seat& seat)
     : recipe_(with_precision(recipe, seat.ranks)),
@@ -135,6 +147,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       signals_(signals),
       ranks_(seat.ranks),
       leads_(seat.ranks.rank() == 0),
+      isa_(isas_of(seat.ranks)),
       compute_(nn::resolve_precision(recipe_.train.precision)),
       first_weights_(find_first_weights(files, recipe_, seat.ranks, log)),
       plan_(plan_run(recipe_, compute_, seat.ranks.size(), seat.num_threads, seat.ranks.rank())),
@@ -144,7 +157,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       traced_(recipe_, files, log, trainer_.model().groups(), plan_.trace, seat.local_ranks),
       sources_(data::open_sources(files, recipe.data, recipe.model.vocab_size)),
       tokenizer_(data::tokenizer_of(files, recipe.data)),
-      writer_(trainer_, tokenizer_->bytes()),
+      writer_(trainer_, tokenizer_->bytes(), isa_),
       health_(recipe.health) {
   scale_ = {
       .steps = recipe_.train.steps,
@@ -176,20 +189,19 @@ std::string Run::description() const {
       "memory {}{}",
       recipe_.name.empty() ? recipe_.source : recipe_.name, format_thousands(plan_.num_parameters),
       format_thousands(recipe_.train.global_batch * recipe_.data.sequence_length),
-      name_of(compute_), kernels::name_of(kernels::isa()), ranks, threads_.size(),
-      ranks.empty() ? "" : " each", scale_.peak_flops * 1e-9,
-      format_bytes(plan_.memory.total.peak_bytes), ranks.empty() ? "" : " a rank");
+      name_of(compute_), isa_, ranks, threads_.size(), ranks.empty() ? "" : " each",
+      scale_.peak_flops * 1e-9, format_bytes(plan_.memory.total.peak_bytes),
+      ranks.empty() ? "" : " a rank");
 }
 
 void Run::resume(data::Loader& loader) {
-  std::string saved_recipe;
+  Restored saved;
   bool same_data = true;
   resumed_ = saves_->resume([&](const checkpoint::StepReader& reader) {
-    const Restored state = restore(reader, trainer_);
-    counters_ = state.counters;
-    saved_recipe = state.recipe;
-    health_.restore(state.health);
-    same_data = loader.restore(state.loader, recipe_.data.allow_dataset_change);
+    saved = restore(reader, trainer_);
+    counters_ = saved.counters;
+    health_.restore(saved.health);
+    same_data = loader.restore(saved.loader, recipe_.data.allow_dataset_change);
   });
   if (!resumed_) return begin_with_first_weights();
   trainer_.weights_changed();
@@ -198,7 +210,7 @@ void Run::resume(data::Loader& loader) {
                      counters_.step, recipe_.train.steps);
   log_.info("continuing after step {} ({} tokens)", counters_.step,
             format_thousands(counters_.tokens));
-  compare_with(saved_recipe, same_data);
+  compare_with(saved, same_data);
 }
 
 // Those of init.model are here already.
@@ -211,13 +223,15 @@ void Run::begin_with_first_weights() {
 }
 
 // Tells what changed, and forgets the values that those to come cannot be compared with.
-void Run::compare_with(const std::string& saved_recipe, bool same_data) {
+void Run::compare_with(const Restored& saved, bool same_data) {
   std::vector<std::string> reasons;
   if (!same_data) reasons.push_back("the data");
   try {
     const Recipe before =
-        parse_saved_recipe(saved_recipe, fmt::format("the recipe of step {}", counters_.step));
-    const auto lines = differences(before, recipe_);
+        parse_saved_recipe(saved.recipe, fmt::format("the recipe of step {}", counters_.step));
+    auto lines = differences(before, recipe_);
+    if (!saved.isa.empty() && saved.isa != isa_)
+      lines.push_back(fmt::format("the instruction set of kernels was {}, is {}", saved.isa, isa_));
     if (!lines.empty()) log_.info("changed since step {}:", counters_.step);
     for (const std::string& line : lines) log_.info("  {}", line);
     const std::string rate = rate_change(before, recipe_, counters_.step);
@@ -243,6 +257,7 @@ void Run::begin(data::Loader loader) {
     write_text(files_, join(directory, "recipe.toml"), to_toml(recipe_));
     metrics_ = std::make_unique<Metrics>(files_, directory, log_, scale_, recipe_.train.log_every,
                                          counters_.step);
+    metrics_->event("start", {{"step", counters_.step}, {"isa", isa_}});
     if (resumed_) metrics_->event("resume", {{"step", counters_.step}});
   }
   first_step_ = counters_.step;

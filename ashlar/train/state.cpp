@@ -26,11 +26,21 @@ Piece loader_piece(const std::string& name, std::vector<int64_t>& values) {
   return {{name, DType::kI64, tensor.shape, Role::kLoader}, Box::whole(tensor.shape), tensor};
 }
 
+// "" where the manifest names none.
+std::string isa_in(const checkpoint::Manifest& manifest) {
+  const auto section = manifest.sections.find("trainer");
+  if (section == manifest.sections.end()) return "";
+  const auto trainer = nlohmann::json::parse(section->second);  // parse_manifest saw an object
+  const auto isa = trainer.find("isa");
+  return isa != trainer.end() && isa->is_string() ? isa->get<std::string>() : "";
+}
+
 }  // namespace
 
-StateWriter::StateWriter(const Trainer& trainer, std::string tokenizer_bytes)
+StateWriter::StateWriter(const Trainer& trainer, std::string tokenizer_bytes, std::string isa)
     : trainer_(trainer),
       tokenizer_(std::move(tokenizer_bytes)),
+      isa_(std::move(isa)),
       model_(trainer.model().pieces(true)),
       optim_(trainer.optimizer_pieces(true)) {
   copy_balancing();
@@ -93,8 +103,8 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
       {"step", counters.step},
       {"samples", counters.samples},
       {"tokens", counters.tokens},
-      {"lr", trainer_.learning_rate(
-                 counters.step)}}.dump();
+      {"lr", trainer_.learning_rate(counters.step)},
+      {"isa", isa_}}.dump();
   request.sections["optimizer"] =
       Ordered{{"matrices", recipe.optim.matrices == MatrixOptimizer::kMuon ? "muon" : "adamw"},
               {"others", "adamw"},
@@ -142,7 +152,8 @@ Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
   reader.load(pieces);
   trainer.restore_counters(state.optimizer_steps, state.balancer_updates);
   return {state.counters, state.health, data::loader_state_from(arrays),
-          reader.has_blob("recipe.toml") ? reader.read_blob("recipe.toml") : ""};
+          reader.has_blob("recipe.toml") ? reader.read_blob("recipe.toml") : "",
+          isa_in(reader.manifest())};
 }
 
 }  // namespace ashlar::train

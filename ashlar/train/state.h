@@ -18,7 +18,8 @@ namespace ashlar::train {
 // they point to.  One a run and rank.  Of a trainer on meta: requests that tell sizes.
 class StateWriter {
  public:
-  StateWriter(const Trainer& trainer, std::string tokenizer_bytes);
+  // isa: the instruction sets of the ranks' kernels, for the manifest.
+  StateWriter(const Trainer& trainer, std::string tokenizer_bytes, std::string isa);
   // What this rank writes of model and optimizer; the data live as long as this object.
   checkpoint::NodeShare share() const { return {model_, optim_}; }
   // Valid until the next call.  Balancing biases and their moments are copied here: with
@@ -29,7 +30,7 @@ class StateWriter {
  private:
   void copy_balancing();
   const Trainer& trainer_;
-  std::string tokenizer_;
+  std::string tokenizer_, isa_;
   struct Copy {
     Tensor live;
     std::vector<std::byte> bytes;
@@ -53,6 +54,7 @@ struct Restored {
   HealthState health;
   data::LoaderState loader;
   std::string recipe;  // TOML
+  std::string isa;     // of the kernels; "": written by an older program
 };
 Restored restore(const checkpoint::StepReader& reader, Trainer& trainer);
 

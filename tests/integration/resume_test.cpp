@@ -335,6 +335,33 @@ TEST(Resume, TellsWhatChangedInTheRecipe) {
   EXPECT_EQ(again.err.find("changed since"), std::string::npos) << again.err;
 }
 
+// Manifest and metrics name the instruction set of the kernels, which changes the bits of results.
+TEST(Resume, TellsOfAnotherInstructionSet) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const auto with = [](const char* isa) { return [isa] { setenv("ASHLAR_ISA", isa, 1); }; };
+  const Result first =
+      run(scratch, train_args({"train.steps=2", "checkpoint.every=2"}), with("avx2"));
+  if (first.code == 2) GTEST_SKIP() << "needs AVX2: " << first.err;
+  ASSERT_EQ(first.code, 0) << first.err;
+  const nlohmann::json manifest =
+      nlohmann::json::parse(read_file(step_directory(scratch / "run", 2) / "manifest.json"));
+  EXPECT_EQ(manifest["trainer"]["isa"], "avx2");
+  const Result same = run(scratch, train_args({"train.steps=4"}), with("avx2"));
+  EXPECT_EQ(same.err.find("instruction set"), std::string::npos) << same.err;
+  const Result other = run(scratch, train_args({"train.steps=6"}), with("x86-64"));
+  EXPECT_NE(other.err.find("changed since step 4:\n"), std::string::npos) << other.err;
+  EXPECT_NE(other.err.find("  the instruction set of kernels was avx2, is x86-64\n"),
+            std::string::npos)
+      << other.err;
+  const std::string metrics = read_file(scratch / "run" / "metrics.jsonl");
+  EXPECT_TRUE(metrics.starts_with("{\"event\":\"start\",\"step\":0,\"isa\":\"avx2\"}\n"))
+      << metrics;
+  for (const char* line : {"{\"event\":\"start\",\"step\":2,\"isa\":\"avx2\"}\n",
+                           "{\"event\":\"start\",\"step\":4,\"isa\":\"x86-64\"}\n"})
+    EXPECT_EQ(count_of(metrics, line), 1) << metrics;
+}
+
 // `auto` is saved as what it was: a later start that computes otherwise says so.
 TEST(Resume, TellsOfAnotherPrecision) {
   const Scratch scratch;
