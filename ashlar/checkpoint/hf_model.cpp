@@ -1,6 +1,7 @@
 // How it works.  A directory is opened in the order in which a mistake can still be explained:
 //
-//   read_config, open_hf_files   each file by itself
+//   read_hf_config               config.json by itself
+//   open_hf_files                the other files by themselves
 //   require_known_prefix         names begin as in files of these families
 //   read_past                    what holds no parameters leaves the list
 //   check_layers                 as many (sub-)layers in the names as in the config
@@ -38,17 +39,6 @@ constexpr std::string_view kHead = kHfHead, kEmbedding = kHfEmbedding;
 
 std::string shown_shape(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-HfConfig read_config(FileSystem& files, const std::string& directory) {
-  const std::string path = join(directory, kHfConfigFile);
-  ASHLAR_REQUIRE(files.stat(directory), kData,
-                 "{}: no such directory; expected a Hugging Face model directory", directory);
-  ASHLAR_REQUIRE(is_plain_file(files, path), kData,
-                 "{}: not found; expected a Hugging Face model directory: config.json and "
-                 "model.safetensors, or shards with {}",
-                 path, kHfIndexFile);
-  return parse_hf_config(read_text(files, path, kMaxConfigBytes), path);
 }
 
 // How many layers (native) or sub-layers (legacy) the tensors' names count: the largest index + 1.
@@ -222,6 +212,17 @@ void check_head(const ModelSpec& model, HfFiles& files) {
 
 }  // namespace
 
+HfConfig read_hf_config(FileSystem& files, const std::string& directory) {
+  const std::string path = join(directory, kHfConfigFile);
+  ASHLAR_REQUIRE(files.stat(directory), kData,
+                 "{}: no such directory; expected a Hugging Face model directory", directory);
+  ASHLAR_REQUIRE(is_plain_file(files, path), kData,
+                 "{}: not found; expected a Hugging Face model directory: config.json and "
+                 "model.safetensors, or shards with {}",
+                 path, kHfIndexFile);
+  return parse_hf_config(read_text(files, path, kMaxConfigBytes), path);
+}
+
 struct HfModel::Impl {
   std::string directory;
   HfConfig config;
@@ -281,7 +282,7 @@ std::span<const std::string> HfModel::notes() const {
 HfModel HfModel::open(FileSystem& file_system, const std::string& directory, TensorsOf tensors_of) {
   auto impl = std::make_unique<Impl>();
   impl->directory = directory;
-  impl->config = read_config(file_system, directory);
+  impl->config = read_hf_config(file_system, directory);
   impl->files = open_hf_files(file_system, directory);
   HfFiles& files = impl->files;
   const ModelSpec model = impl->model = model_of(impl->config.model);

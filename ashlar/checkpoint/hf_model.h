@@ -21,6 +21,9 @@
 
 namespace ashlar::checkpoint {
 
+// config.json of such a directory; nothing else is read.
+HfConfig read_hf_config(FileSystem& file_system, const std::string& directory);
+
 class HfModel {
  public:
   // Opens and checks everything but the values.  `file_system` must outlive the model.

@@ -2,6 +2,7 @@
 
 #include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/checkpoint/model_files.h"
+#include "ashlar/checkpoint/model_path.h"
 #include "ashlar/checkpoint/recovery.h"
 #include "ashlar/checkpoint/step_reader.h"
 
@@ -22,6 +23,13 @@ void require_model(const StepReader& reader, const ModelSource& source) {
   }
 }
 
+ModelSpec spec_of(const StepReader& reader) {
+  const auto blob = [&](const char* name) {
+    return reader.has_blob(name) ? std::optional(reader.read_blob(name)) : std::nullopt;
+  };
+  return parse_step_model(blob(kConfigFile), blob(kModelFile), reader.directory());
+}
+
 ModelSource find_in_step(const StepReader& reader, const std::string& path, TensorsOf tensors_of) {
   ModelSource source{
       .path = path,
@@ -32,10 +40,7 @@ ModelSource find_in_step(const StepReader& reader, const std::string& path, Tens
       .tensors_of = tensors_of,
       .lease = reader.lease(),
       .reads = reader.reads()};
-  const auto blob = [&](const char* name) {
-    return reader.has_blob(name) ? std::optional(reader.read_blob(name)) : std::nullopt;
-  };
-  source.spec = parse_step_model(blob(kConfigFile), blob(kModelFile), reader.directory());
+  source.spec = spec_of(reader);
   require_model(reader, source);
   return source;
 }
@@ -43,23 +48,36 @@ ModelSource find_in_step(const StepReader& reader, const std::string& path, Tens
 }  // namespace
 
 ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf tensors_of, Log& log) {
-  if (files.stat(join(path, kConfigFile))) {
-    const auto model = HfModel::open(files, path, tensors_of);
+  const std::string place = locate_model(files, path);
+  if (files.stat(join(place, kConfigFile))) {
+    const auto model = HfModel::open(files, place, tensors_of);
     for (const std::string& note : model.notes()) log.info("{}", note);
     return {.path = path,
-            .resolved = path,
+            .resolved = place,
             .origin = fmt::format("Hugging Face, {} layout", name_of(model.layout())),
             .hugging_face = true,
             .spec = model.spec(),
             .tensors_of = tensors_of,
             .lease = nullptr};
   }
-  ASHLAR_REQUIRE(
-      is_checkpoint(files, path), kConfig,
-      "{}: expected a Hugging Face directory (with config.json), a checkpoint root or one step "
-      "of it",
-      path);
-  return find_in_step(open_checkpoint(files, path, log), path, tensors_of);
+  return find_in_step(open_checkpoint(files, place, log), path, tensors_of);
+}
+
+DescribedModel describe_source(FileSystem& files, const std::string& path) {
+  const std::string place = locate_model(files, path);
+  if (files.stat(join(place, kConfigFile)))
+    return {model_of(read_hf_config(files, place).model), place, true};
+  if (files.stat(join(place, kCommitName))) return {spec_of(StepReader(files, place)), place};
+  std::vector<StepRef> steps = committed_steps(files, place);
+  for (;;) {  // all but the oldest may be damaged
+    const std::string directory = steps.back().directory;
+    steps.pop_back();
+    try {
+      return {spec_of(StepReader(files, directory)), directory};
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCorrupt || steps.empty()) throw;
+    }
+  }
 }
 
 void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces,

@@ -1,8 +1,8 @@
-// Weights to read, from wherever a user points: a Hugging Face directory, a checkpoint root (its
-// newest good step) or one step of it.
+// Weights to read, from wherever a user points (model_path.h): a Hugging Face directory, one step,
+// or the newest good step of a checkpoint root.
 //
-// Errors   find_model: kConfig if the path is none of the three; kData of HfModel::open; kCorrupt
-//          of a step that is damaged, or lacks a tensor of the model that it describes.
+// Errors   find_model: those of locate_model; kData of HfModel::open; kCorrupt of a step that is
+//          damaged, or lacks a tensor of the model that it describes.
 //          The others: kData of HfModel; kCorrupt of StepReader, which checks every chunk that it
 //          reads.
 #pragma once
@@ -36,6 +36,15 @@ struct ModelSource {
 
 // Every byte of the step that a root stands for is read, to know that it is good.
 ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf tensors_of, Log& log);
+// What describes that model, and nothing of its weights: config.json of a Hugging Face directory,
+// or model.json of a step.  Of a root the newest step that can be opened; its tensors are not read.
+struct DescribedModel {
+  ModelSpec spec;
+  std::string path;  // directory or step
+  bool hugging_face = false;
+};
+// Errors   those of locate_model; kData of a config.json; kCorrupt of a step, or of all of a root.
+DescribedModel describe_source(FileSystem& files, const std::string& path);
 // Fills the pieces (any boxes of tensors by native name), converting types.  The names must be all
 // of the model's: an empty box stands for a tensor that is not wanted here.  ranks: those that read
 // a step together (step_reader.h); of a Hugging Face directory each reads alone.

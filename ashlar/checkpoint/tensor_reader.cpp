@@ -1,6 +1,7 @@
 #include "ashlar/checkpoint/tensor_reader.h"
 
 #include "ashlar/checkpoint/model_files.h"
+#include "ashlar/checkpoint/model_path.h"
 #include "ashlar/checkpoint/recovery.h"
 
 namespace ashlar::checkpoint {
@@ -76,14 +77,10 @@ Place StoredTensors::place_of(const std::string& name) const {
 
 StoredTensors open_tensors(FileSystem& files, const std::string& path, TensorsOf tensors_of,
                            Log& log) {
-  if (files.stat(join(path, kConfigFile)))
-    return StoredTensors(HfModel::open(files, path, tensors_of));
-  ASHLAR_REQUIRE(
-      is_checkpoint(files, path), kConfig,
-      "{}: expected a Hugging Face directory (with config.json), a checkpoint root or one step "
-      "of it",
-      path);
-  return StoredTensors(open_checkpoint(files, path, log));
+  const std::string place = locate_model(files, path);
+  if (files.stat(join(place, kConfigFile)))
+    return StoredTensors(HfModel::open(files, place, tensors_of));
+  return StoredTensors(open_checkpoint(files, place, log));
 }
 
 }  // namespace ashlar::checkpoint

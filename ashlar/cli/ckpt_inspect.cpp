@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/layout.h"
+#include "ashlar/checkpoint/model_path.h"
 #include "ashlar/checkpoint/reader_lease.h"
 #include "ashlar/checkpoint/recovery.h"
 #include "ashlar/checkpoint/verify.h"
@@ -62,8 +63,9 @@ int list(const Flags& flags, Log& log) {
   const char* mark = level == VerifyLevel::kDeep ? "  <- continues here" : "  <- is tried first";
   ASHLAR_REQUIRE(files->stat(flags.path).has_value(), kConfig, "{}: there is no such directory",
                  flags.path);
+  const std::string root = checkpoint::root_of_run(*files, flags.path);
   Ordered rows = Ordered::array();
-  for (const checkpoint::StepInfo& info : checkpoint::list_steps(*files, flags.path, level, log)) {
+  for (const checkpoint::StepInfo& info : checkpoint::list_steps(*files, root, level, log)) {
     rows.push_back({{"name", last_part(info.directory)},
                     {"state", state_name(info, level)},
                     {"level", flags.level},
@@ -89,7 +91,9 @@ int list(const Flags& flags, Log& log) {
 
 int show(const Flags& flags, Log& log) {
   const auto files = posix_files();
-  const checkpoint::StepReader reader = checkpoint::open_checkpoint(*files, flags.path, log);
+  checkpoint::require_saved(*files, flags.path);
+  const checkpoint::StepReader reader =
+      checkpoint::open_checkpoint(*files, checkpoint::root_of_run(*files, flags.path), log);
   const checkpoint::Manifest& manifest = reader.manifest();
   if (flags.timeline) {
     print_timeline(reader, flags.json);
@@ -132,10 +136,11 @@ int verify(const Flags& flags, Log& log) {
   const auto info = files->stat(flags.path, Links::kFollow);
   ASHLAR_REQUIRE(info && info->type == FileInfo::Type::kDirectory, kConfig,
                  "{}: there is no such step", flags.path);
-  ASHLAR_REQUIRE(!holds_steps(*files, flags.path), kConfig,
+  const std::string root = checkpoint::root_of_run(*files, flags.path);
+  ASHLAR_REQUIRE(!holds_steps(*files, root), kConfig,
                  "{0}: holds steps and is none; verify one of them, or all with ashlar ckpt list "
                  "{0} --level deep",
-                 flags.path);
+                 root);
   const auto lease = checkpoint::ReaderLease::of_step(*files, flags.path);
   const checkpoint::VerifyReport report = checkpoint::verify_step(*files, flags.path, level, log);
   for (const checkpoint::Finding& finding : report.findings)
@@ -159,14 +164,15 @@ void add_ckpt_inspection(CLI::App& group, Action& action) {
   CLI::App* list_app =
       add_verb(group, action, "list", "steps of a root, and which one a run continues from",
                list_flags, list);
-  list_app->add_option("ROOT", list_flags->path)->required();
+  list_app->add_option("ROOT", list_flags->path, "checkpoint root, or a run's directory")
+      ->required();
   list_app->add_flag("--json", list_flags->json, "print JSON");
   list_app
       ->add_option("--level", list_flags->level,
                    "quick, files or deep; only deep tells good from complete")
       ->capture_default_str();
   CLI::App* show_app = add_verb(group, action, "show", "manifest of a step", show_flags, show);
-  show_app->add_option("STEP", show_flags->path)->required();
+  show_app->add_option("STEP", show_flags->path, "step, checkpoint root or run")->required();
   show_app->add_flag("--json", show_flags->json, "print the manifest, or the times, as JSON");
   CLI::Option* tensors = show_app->add_flag("--tensors", show_flags->tensors, "list every tensor");
   show_app

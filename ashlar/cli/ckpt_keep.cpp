@@ -5,6 +5,7 @@
 
 #include "ashlar/checkpoint/doors.h"
 #include "ashlar/checkpoint/layout.h"
+#include "ashlar/checkpoint/model_path.h"
 #include "ashlar/checkpoint/retention.h"
 #include "ashlar/cli/ckpt.h"
 #include "ashlar/core/json.h"
@@ -35,31 +36,33 @@ std::optional<int64_t> parse_step(const std::string& text) {
   return checkpoint::parse_step_name(last_part(text));
 }
 
-void require_root(FileSystem& files, const std::string& root) {
-  ASHLAR_REQUIRE(files.stat(root).has_value(), kConfig, "{}: there is no such directory", root);
+// The root that is meant: of a run's directory, its checkpoints.
+std::string find_root(FileSystem& files, const std::string& path) {
+  ASHLAR_REQUIRE(files.stat(path).has_value(), kConfig, "{}: there is no such directory", path);
+  return checkpoint::root_of_run(files, path);
 }
 
-StepRef find_step(FileSystem& files, const Flags& flags) {
-  require_root(files, flags.root);
-  const auto step = parse_step(flags.step);
-  for (const StepRef& ref : checkpoint::committed_steps(files, flags.root))
+StepRef find_step(FileSystem& files, const std::string& root, const std::string& text) {
+  const auto step = parse_step(text);
+  for (const StepRef& ref : checkpoint::committed_steps(files, root))
     if (ref.step == step) return ref;
-  ASHLAR_FAIL(kConfig, "{} holds no step {}; see ashlar ckpt list {}", flags.root, flags.step,
-              flags.root);
+  ASHLAR_FAIL(kConfig, "{} holds no step {}; see ashlar ckpt list {}", root, text, root);
 }
 
 int pin(const Flags& flags, Log&) {
   const auto files = posix_files();
-  const StepRef ref = find_step(*files, flags);
-  checkpoint::pin(*files, flags.root, ref);
+  const std::string root = find_root(*files, flags.root);
+  const StepRef ref = find_step(*files, root, flags.step);
+  checkpoint::pin(*files, root, ref);
   print_result(fmt::format("{} is pinned: no run removes it", ref.directory));
   return 0;
 }
 
 int unpin(const Flags& flags, Log&) {
   const auto files = posix_files();
-  const StepRef ref = find_step(*files, flags);
-  checkpoint::unpin(*files, flags.root, ref);
+  const std::string root = find_root(*files, flags.root);
+  const StepRef ref = find_step(*files, root, flags.step);
+  checkpoint::unpin(*files, root, ref);
   print_result(fmt::format("{} is no longer pinned", ref.directory));
   return 0;
 }
@@ -74,14 +77,14 @@ std::map<int64_t, int64_t> bytes_by_step(FileSystem& files, const std::string& r
 
 int prune(const Flags& flags, Log& log) {
   const auto files = posix_files();
-  require_root(*files, flags.root);
+  const std::string root = find_root(*files, flags.root);
   ASHLAR_REQUIRE(flags.keep >= 1 && flags.keep_every >= 0, kConfig,
                  "--keep is {} and --keep-every {}; expected at least 1 and at least 0", flags.keep,
                  flags.keep_every);
-  std::map<int64_t, int64_t> bytes_of = bytes_by_step(*files, flags.root, log);
+  std::map<int64_t, int64_t> bytes_of = bytes_by_step(*files, root, log);
   const std::vector<StepRef> removed =
-      flags.dry_run ? checkpoint::steps_to_prune(*files, flags.root, flags.keep, flags.keep_every)
-                    : checkpoint::prune(*files, flags.root, flags.keep, flags.keep_every, log);
+      flags.dry_run ? checkpoint::steps_to_prune(*files, root, flags.keep, flags.keep_every)
+                    : checkpoint::prune(*files, root, flags.keep, flags.keep_every, log);
   const char* verb = flags.dry_run ? "would be removed" : "removed";
   Ordered rows = Ordered::array();
   int64_t bytes = 0;
@@ -95,7 +98,7 @@ int prune(const Flags& flags, Log& log) {
       print_result(fmt::format("{:<20} {:>11}  {}", name, format_bytes(step_bytes), verb));
   }
   print_result(flags.json ? one_line(rows)
-                          : fmt::format("{}: {} of {} steps {}, {}", flags.root, removed.size(),
+                          : fmt::format("{}: {} of {} steps {}, {}", root, removed.size(),
                                         bytes_of.size(), verb, format_bytes(bytes)));
   return 0;
 }

@@ -86,7 +86,7 @@ void add_eval(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<Flags>();
   eval::InputSpec& input = flags->input;
   CLI::App* sub = app.add_subcommand("eval", "loss and perplexity over a prepared dataset");
-  sub->add_option("--model", flags->model, "Hugging Face directory, checkpoint root or step")
+  sub->add_option("--model", flags->model, "Hugging Face directory, run, checkpoint root or step")
       ->required();
   sub->add_option("--data", input.data, "prefix of a prepared dataset")->required();
   sub->add_option("--part", flags->part,

@@ -124,7 +124,7 @@ void add_generate(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<Flags>();
   eval::SamplingSpec& sampling = flags->spec.sampling;
   CLI::App* sub = app.add_subcommand("generate", "continue a prompt");
-  sub->add_option("--model", flags->model, "Hugging Face directory, checkpoint root or step")
+  sub->add_option("--model", flags->model, "Hugging Face directory, run, checkpoint root or step")
       ->required();
   sub->add_option("--prompt", flags->prompt, "text to continue; empty: a text of the model's own")
       ->type_name(kFreeText);

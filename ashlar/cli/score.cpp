@@ -42,7 +42,7 @@ void add_score(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* score =
       app.add_subcommand("score", "losses, log-probabilities and experts of given tokens, as JSON");
-  score->add_option("--model", flags->model, "Hugging Face directory, checkpoint root or step")
+  score->add_option("--model", flags->model, "Hugging Face directory, run, checkpoint root or step")
       ->required();
   score->add_option("--ids", flags->ids, "token ids, such as 3,7,1,9")->required();
   score->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();

@@ -23,6 +23,7 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
+#include "ashlar/checkpoint/model_path.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/threads.h"
@@ -40,7 +41,7 @@ constexpr double kCopyTimeout_s = 600;
 }  // namespace
 
 std::string checkpoint_root(const Recipe& recipe) {
-  return join(recipe.train.run_dir, "checkpoints");
+  return join(recipe.train.run_dir, checkpoint::kCheckpointsDirectory);
 }
 
 Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,
