@@ -14,6 +14,7 @@
 #include "ashlar/cli/command.h"
 #include "ashlar/core/files.h"
 #include "ashlar/nn/precision.h"
+#include "ashlar/train/read_recipe.h"
 #include "ashlar/train/start.h"
 
 namespace ashlar::cli {
@@ -54,7 +55,7 @@ void add_ranks(CLI::App& group, Action& action) {
   sub->callback([flags, &action] {
     action = [flags](Log&) {
       check_steps(flags->options.steps);
-      const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
+      const Recipe recipe = train::read_recipe(*posix_files(), flags->recipe, flags->overrides);
       const train::Start start{flags->ranks, print_error};
       flags->options.engine = train::engine_of(start);
       train::start_ranks(recipe, start, [&](const train::Seat& seat) {
@@ -97,7 +98,7 @@ void add_memory(CLI::App& group, Action& action) {
       check_steps(flags->options.steps);
       const auto recipe_with = [&](std::vector<std::string> more) {
         more.insert(more.begin(), flags->overrides.begin(), flags->overrides.end());
-        return load_recipe(flags->recipe, more);
+        return train::read_recipe(*posix_files(), flags->recipe, more);
       };
       const Recipe recipe = recipe_with({});
       if (!flags->json) print_lines(bench::memory_head(flags->options));
@@ -229,7 +230,7 @@ void add_bench(CLI::App& app, Action& action) {
   step->callback([flags, &action] {
     action = [flags](Log&) {
       check_steps(flags->steps);
-      const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
+      const Recipe recipe = train::read_recipe(*posix_files(), flags->recipe, flags->overrides);
       const bench::StepReport report = bench::measure_step(recipe, flags->steps);
       print_lines(flags->json ? bench::to_json_line(report, recipe) : bench::to_text(report));
       return 0;

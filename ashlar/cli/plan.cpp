@@ -13,6 +13,7 @@
 #include "ashlar/spec/recipe.h"
 #include "ashlar/train/plan_json.h"
 #include "ashlar/train/plan_print.h"
+#include "ashlar/train/read_recipe.h"
 
 namespace ashlar::cli {
 
@@ -39,8 +40,10 @@ void add_dry_run(CLI::App* group, Action& action) {
   sub->add_option("--rank", flags->rank, "this rank alone");
   sub->add_flag("--json", flags->json, "print JSON (docs/plan.md)");
   sub->callback([flags, &action] {
-    action = [flags](Log&) {
-      const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
+    action = [flags](Log& log) {
+      const auto files = posix_files();
+      const Recipe recipe = train::read_recipe(*files, flags->recipe, flags->overrides);
+      train::warn_of_other_model(*files, recipe, log);
       const DType compute = nn::resolve_precision(recipe.train.precision);
       const train::MeshPlan plan =
           train::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0, flags->ranks_per_node);

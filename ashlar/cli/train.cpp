@@ -5,6 +5,7 @@
 #include "ashlar/core/text.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/train/plan_print.h"
+#include "ashlar/train/read_recipe.h"
 #include "ashlar/train/start.h"
 
 namespace ashlar::cli {
@@ -45,9 +46,13 @@ void add_train(CLI::App& app, Action& action) {
       ->needs(from);
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
-      const Recipe recipe = load_recipe(flags->recipe, flags->overrides);
-      if (flags->dry_run) return dry_run(recipe, flags->ranks);
       const auto files = posix_files();
+      const Recipe recipe =
+          train::read_recipe(*files, flags->recipe, flags->overrides, flags->from_step);
+      if (flags->dry_run) {
+        train::warn_of_other_model(*files, recipe, log);
+        return dry_run(recipe, flags->ranks);
+      }
       const train::Outcome outcome = train::start_run(
           recipe, *files, log, {flags->ranks, print_error, flags->from_step, flags->supersede});
       if (outcome == train::Outcome::kTimeUp)

@@ -46,8 +46,9 @@ Rows balance_and_init() {
       word("moe.balance.scope", b, &B::scope, {"global_batch", "micro_batch"},
            "tokens over which loads are counted"),
       text("init.model", i, &I::model,
-           "weights that a new run begins with: a Hugging Face directory, a checkpoint root or a "
-           "step of one; empty: from the seed"),
+           "weights that a new run begins with, and the model of a recipe that states none: a "
+           "Hugging Face directory, a run's directory, a checkpoint root or a step of one; empty: "
+           "from the seed"),
       number("init.std", i, &I::std, kNotNegative, "standard deviation of normal weights"),
       number("init.temp", i, &I::temp, kNotNegative, "temperature of the keys at the start"),
       word("init.conv", i, &I::conv_uniform, {"normal", "uniform"},

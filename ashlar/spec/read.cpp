@@ -314,28 +314,47 @@ void fill_model_defaults(ModelKeys& model, Has has) {
   if (!has("model.linear_value_head_dim")) model.linear_value_head_dim = model.linear_key_head_dim;
 }
 
+// Another number of blocks than the given model has is told by its own key, not by theirs.
+template <typename Has>
+void fit_layers(ModelKeys& model, Has has) {
+  if (has("model.layer_types")) return;
+  const size_t period = model.layer_types.size();
+  model.layer_types.resize(size_t(model.num_hidden_layers));
+  for (size_t l = period; l < model.layer_types.size(); ++l)
+    model.layer_types[l] = model.layer_types[l - period];
+}
+
 Recipe parse(const std::string& toml, const std::string& source,
-             std::span<const std::string> overrides, Retired retired) {
+             std::span<const std::string> overrides, Retired retired, const FindModel& find) {
   toml::table table = parse_toml(toml, source);
   reject_unknown(table, "", source, retired);
   std::set<std::string> overridden;
   for (const std::string& assignment : overrides)
     overridden.insert(apply_override(table, assignment));
+  const auto read = [&](const Key& key, Recipe& recipe) {
+    const toml::node* node = table.at_path(key.name).node();
+    if (node) set_key(recipe, key, *node, overridden.contains(key.name) ? kCommandLine : source);
+    return node != nullptr;
+  };
 
   Recipe recipe;
   recipe.source = source;
+  for (const char* name : {"init.model", "train.run_dir"}) read(*find_key(name), recipe);
+  std::optional<GivenModel> given;
+  if (find && !recipe.init.model.empty()) given = find(recipe);
+  if (given) recipe.model = given->keys;
   for (const Key& key : recipe_keys()) {
-    const toml::node* node = table.at_path(key.name).node();
-    if (node != nullptr) {
-      set_key(recipe, key, *node, overridden.contains(key.name) ? kCommandLine : source);
-    } else {
-      ASHLAR_REQUIRE(!key.required, kConfig, "{}: {} is missing; expected {}", source, key.name,
-                     expected_of(key));
-    }
+    const bool stated = read(key, recipe);
+    ASHLAR_REQUIRE(stated || given || !key.required, kConfig,
+                   "{}: {} is missing; expected {}, or init.model to take it from", source,
+                   key.name, expected_of(key));
   }
-  fill_model_defaults(recipe.model, [&](const char* name) { return bool(table.at_path(name)); });
+  const auto has = [&](const char* name) { return bool(table.at_path(name)); };
+  given ? fit_layers(recipe.model, has) : fill_model_defaults(recipe.model, has);
   if (recipe.data.num_streams == 0)
     recipe.data.num_streams = default_num_streams(recipe.train.global_batch);
+  if (given && int64_t(recipe.model.layer_types.size()) == recipe.model.num_hidden_layers)
+    require_sizes(recipe, *given);
   validate(recipe);
   return recipe;
 }
@@ -343,15 +362,16 @@ Recipe parse(const std::string& toml, const std::string& source,
 }  // namespace
 
 Recipe parse_recipe(const std::string& toml, const std::string& source,
-                    std::span<const std::string> overrides) {
-  return parse(toml, source, overrides, Retired::kRefused);
+                    std::span<const std::string> overrides, const FindModel& find) {
+  return parse(toml, source, overrides, Retired::kRefused, find);
 }
 
 Recipe parse_saved_recipe(const std::string& toml, const std::string& source) {
-  return parse(toml, source, {}, Retired::kReadPast);
+  return parse(toml, source, {}, Retired::kReadPast, {});
 }
 
-Recipe load_recipe(const std::string& path, std::span<const std::string> overrides) {
+Recipe load_recipe(const std::string& path, std::span<const std::string> overrides,
+                   const FindModel& find) {
   const auto files = posix_files();
   const std::optional<FileInfo> info = files->stat(path, Links::kFollow);
   ASHLAR_REQUIRE(info.has_value(), kConfig, "{}: there is no such recipe; expected a TOML file",
@@ -361,7 +381,7 @@ Recipe load_recipe(const std::string& path, std::span<const std::string> overrid
   ASHLAR_REQUIRE(info->size_bytes <= kMaxRecipeBytes, kConfig,
                  "{}: the file has {} bytes; expected a recipe of at most {} bytes", path,
                  info->size_bytes, kMaxRecipeBytes);
-  return parse_recipe(read_text(*files, path, kMaxRecipeBytes), path, overrides);
+  return parse_recipe(read_text(*files, path, kMaxRecipeBytes), path, overrides, find);
 }
 
 }  // namespace ashlar

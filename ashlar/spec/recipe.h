@@ -8,11 +8,15 @@
 // load_recipe reads a file, applies `section.key=value` overrides, rejects unknown keys with the
 // nearest known name, and validates.  Every message reads "FILE: section.key is VALUE; expected
 // ...", with "command line" for FILE where an override is to blame alone.
+//   Where init.model names weights, their model says what [model] leaves out, if the caller can
+// find it (FindModel; train/read_recipe.h).
 // Errors  kConfig; kStorage where the file exists but cannot be read.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -177,14 +181,32 @@ struct Recipe {
 // 1024 if it divides the global batch, else the global batch.
 int64_t default_num_streams(int64_t global_batch);
 
+// The model of the weights that a run begins with.
+struct GivenModel {
+  ModelKeys keys;
+  std::string place;         // for messages: what the user named, or a step
+  bool config_json = false;  // a config.json states it, which says nothing of some keys
+};
+// Asked where init.model is not empty.  init and train.run_dir of the recipe are read by then.
+using FindModel = std::function<std::optional<GivenModel>(const Recipe& recipe)>;
+
 // An override is `section.key=value` with a TOML value; bare words are strings, and a blend may be
 // written PREFIX or PREFIX:WEIGHT,PREFIX:WEIGHT.  Later overrides win.
-Recipe load_recipe(const std::string& path, std::span<const std::string> overrides);
+// find: keys of the model that are not stated have the values that it finds; those that are must
+// agree with it in all that decides tensors (require_sizes).
+Recipe load_recipe(const std::string& path, std::span<const std::string> overrides,
+                   const FindModel& find = {});
 Recipe parse_recipe(const std::string& toml, const std::string& source,
-                    std::span<const std::string> overrides);
+                    std::span<const std::string> overrides, const FindModel& find = {});
 // The recipe that a checkpoint keeps, by this or an older version: keys that have gone since
 // (spec/retired_keys.h) are read past; load_recipe and parse_recipe refuse them.
 Recipe parse_saved_recipe(const std::string& toml, const std::string& source);
+// kConfig, naming every key that decides which tensors there are, or their shapes, and has another
+// value there.
+void require_sizes(const Recipe& recipe, const GivenModel& given);
+// Every other key of the model that has another value there: "model.rope_theta is 10000.0 in the
+// recipe but 500000.0 in hf".
+std::vector<std::string> model_differences(const Recipe& recipe, const GivenModel& given);
 void validate(const Recipe& recipe);
 // The recipe's mesh over so many ranks, with dp filled in.  kConfig where they do not fit: the
 // rule, the value and the nearest legal ones.

@@ -3,7 +3,8 @@
 // balancing, the order of the data and all counters begin anew.
 //
 // Lengths, RoPE bases, windows, layouts and precisions may be others than those with which the
-// weights were made.  Sizes may not, because they are the shapes of tensors.
+// weights were made.  Sizes may not, because they are the shapes of tensors.  What the recipe
+// leaves out of [model] is theirs (read_recipe.h).
 #pragma once
 
 #include <optional>
@@ -24,8 +25,9 @@ std::optional<checkpoint::ModelSource> find_first_weights(FileSystem& files, con
                                                           comm::Group& ranks, Log& log);
 
 // Fills what this rank of the trainer keeps; the ranks read a step together (load_exchange.h).
-// Says what the run begins with and in what its model differs from there, and warns if the training
-// data holds ids of another tokenizer.  When all ranks have, weights_changed() is to be called.
+// Says what the run begins with, and warns of every key of the model that differs from there, and
+// if the training data holds ids of another tokenizer.  When all ranks have, weights_changed() is
+// to be called.
 // Errors  those of checkpoint::read_weights; kNumeric for a weight that is not finite; kData for a
 //         tokenizer that is none.
 void take_first_weights(FileSystem& files, const checkpoint::ModelSource& source,

@@ -126,11 +126,14 @@ TEST(Use, ARunBeginsWithTheWeightsOfAnother) {
                                "init.model=old/checkpoints", "data.sequence_length=128",
                                "model.rope_theta=40000.0"}));
   ASSERT_EQ(other.code, 0) << other.err;
-  EXPECT_EQ(count_of(other.err, "warning: "), 1) << other.err;
+  EXPECT_EQ(count_of(other.err, "warning: "), 2) << other.err;
   EXPECT_TRUE(contains(other.err, "warning: other was prepared with tokenizer ")) << other.err;
   EXPECT_TRUE(contains(other.err, "starting from the weights of old/checkpoints (step 40 of run "))
       << other.err;
-  EXPECT_TRUE(contains(other.err, "  model.rope_theta was 10000.0, is 40000.0\n")) << other.err;
+  EXPECT_TRUE(contains(other.err,
+                       "warning: model.rope_theta is 40000.0 in the recipe but 10000.0 in "
+                       "old/checkpoints; the recipe's value holds\n"))
+      << other.err;
 
   std::filesystem::remove_all(scratch / "hf");
   std::filesystem::remove_all(scratch / "old");
@@ -142,10 +145,83 @@ TEST(Use, ARunBeginsWithTheWeightsOfAnother) {
   EXPECT_EQ(gone.code, 2);
   EXPECT_EQ(gone.err,
             "ashlar: init.model is hf, which does not exist; expected a Hugging Face directory, a "
-            "checkpoint root or one step of it\n");
+            "run's directory, a checkpoint root or one step of it\n");
   EXPECT_FALSE(std::filesystem::exists(scratch / "new"));
   run_ok(scratch, train_args({"init.model=hf", "--dry-run"}));
   run_ok(scratch, {"plan", "dry-run", kData + "/recipes/tiny.toml", "init.model=hf"});
+}
+
+// Two lines are a whole recipe; config.json says the rest, and for a dry run it is all that there
+// must be.
+TEST(Use, ADirectorySaysWhatTheRecipeLeavesOut) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=1", "train.run_dir=old", "model.rope_theta=70000",
+                              "model.eos_token_id=9", "checkpoint.every=0"}));
+  run_ok(scratch, {"ckpt", "export", "old", "hf", "--dtype", "fp32"});
+  write_file(scratch / "two.toml", "init.model = \"hf\"\ndata.train = \"text\"\n");
+  const std::vector<std::string> more{"train.steps=2",
+                                      "train.run_dir=new",
+                                      "data.sequence_length=32",
+                                      "optim.warmup_steps=0",
+                                      "train.micro_batch=2",
+                                      "train.threads=1",
+                                      "data.validation_fraction=0.05"};
+  const auto with = [&](std::vector<std::string> first, const std::vector<std::string>& last) {
+    first.insert(first.end(), more.begin(), more.end());
+    first.insert(first.end(), last.begin(), last.end());
+    return run(scratch, first);
+  };
+  const Result begun = with({"train", "two.toml"}, {});
+  ASSERT_EQ(begun.code, 0) << begun.err;
+  EXPECT_FALSE(contains(begun.err, "warning")) << begun.err;
+  const std::string saved = read_file(scratch / "new" / "recipe.toml");
+  for (const char* line : {"rope_theta = 70000.0\n", "eos_token_id = 9\n", "hidden_size = 32\n"})
+    EXPECT_TRUE(contains(saved, line)) << saved;
+
+  std::filesystem::remove(scratch / "hf" / "model.safetensors");
+  const Result dry = with({"train", "two.toml"}, {"train.run_dir=dry", "--dry-run"});
+  EXPECT_EQ(dry.code, 0) << dry.err;
+  EXPECT_TRUE(contains(dry.out, "rope_theta = 70000.0\n")) << dry.out;
+  const Result plan =
+      with({"plan", "dry-run", "two.toml"}, {"train.run_dir=dry", "model.rope_theta=1e4"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_EQ(plan.err,
+            "warning: model.rope_theta is 10000.0 in the recipe but 70000.0 in hf; the recipe's "
+            "value holds\n");
+  const Result other =
+      with({"train", "two.toml"}, {"train.run_dir=dry", "model.hidden_size=64", "--dry-run"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_TRUE(contains(other.err, "model.hidden_size is 64 but hf has 32; ")) << other.err;
+
+  // The run's own steps say it later.
+  std::filesystem::remove_all(scratch / "hf");
+  const Result on = with({"train", "two.toml"}, {"train.steps=3"});
+  EXPECT_EQ(on.code, 0) << on.err;
+  EXPECT_TRUE(contains(on.err, "changed since step 2:\n  train.steps was 2, is 3\n")) << on.err;
+}
+
+// Every rank reads the directory on its own machine.
+TEST(Use, RanksWithOtherDirectoriesAreNamed) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  for (const std::string& rank : {std::string("0"), std::string("1")}) {
+    run_ok(scratch, train_args({"train.steps=1", "train.run_dir=old" + rank,
+                                "model.rope_theta=7000" + rank}));
+    run_ok(scratch, {"ckpt", "export", "old" + rank, rank + "/hf"});
+    write_file(scratch / rank / "two.toml", "init.model = \"hf\"\ndata.train = \"../text\"\n");
+  }
+  const std::vector<std::string> args{"train", "two.toml", "data.sequence_length=32"};
+  std::vector<std::string> launcher = mpirun(1);
+  launcher.insert(launcher.end(), {"-wdir", (scratch / "0").string(), ASHLAR_BINARY});
+  launcher.insert(launcher.end(), args.begin(), args.end());
+  launcher.insert(launcher.end(), {":", "-n", "1", "-wdir", (scratch / "1").string()});
+  const Result result = run(scratch, args, {}, launcher);
+  EXPECT_EQ(result.code, 2) << result.err;
+  EXPECT_TRUE(contains(result.err,
+                       "rank 1 has model.rope_theta = 70001.0 but rank 0 has model.rope_theta = "
+                       "70000.0; "))
+      << result.err;
 }
 
 TEST(Use, AnImportedRootIsBegunFromAndNotContinued) {
