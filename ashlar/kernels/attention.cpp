@@ -1,5 +1,7 @@
 #include "ashlar/kernels/attention.h"
 
+#include <algorithm>
+
 #include "ashlar/kernels/checks.h"
 #include "ashlar/kernels/cpu/ops.h"
 
@@ -41,18 +43,36 @@ Trace::Scope record(const Context& ctx, std::string_view op, DType dtype, const 
                     TraceEvent::Varies::kVisiblePairs, pairs);
 }
 
+// The sum of min(max(x, 0), most) over all x up to and with this one.
+int64_t clamped_sum(int64_t x, int64_t most) {
+  const int64_t rising = std::clamp<int64_t>(x, 0, most);
+  return rising * (rising + 1) / 2 + std::max<int64_t>(x - most, 0) * most;
+}
+
+// The rows of visible_rows() over all rows of the query segment.
+int64_t visible_pairs(const Segment& query, const Segment& key, int64_t window) {
+  const auto keys_up_to = [&](int64_t position) {  // over all queries
+    const int64_t first = position + 1 - key.position;
+    return clamped_sum(first + query.length - 1, key.length) - clamped_sum(first - 1, key.length);
+  };
+  return keys_up_to(query.position) - (window > 0 ? keys_up_to(query.position - window) : 0);
+}
+
 }  // namespace
 
 int64_t visible_pairs(const Sequence& queries, std::span<const Segment> keys, int64_t window) {
+  const auto by_document = [](const Segment& a, const Segment& b) {
+    return a.document < b.document;
+  };
   int64_t pairs = 0;
-  for (const Segment& query : queries.segments()) {
-    for (const Segment& key : keys) {
-      if (key.document != query.document) continue;
-      for (int64_t i = 0; i < query.length; ++i) {
-        const auto [begin, end] = visible_rows(key, query.position + i, window);
-        pairs += std::max<int64_t>(end - begin, 0);
-      }
+  // A batch may hold thousands of documents, in ascending order on each rank.
+  for (auto run = keys.begin(); run != keys.end();) {
+    const auto run_end = std::is_sorted_until(run, keys.end(), by_document);
+    for (const Segment& query : queries.segments()) {
+      const auto [begin, end] = std::equal_range(run, run_end, query, by_document);
+      for (auto key = begin; key != end; ++key) pairs += visible_pairs(query, *key, window);
     }
+    run = run_end;
   }
   return pairs;
 }

@@ -112,7 +112,8 @@ void RankModel::lay_out_activations(Allocator& allocator, int64_t num_halos) {
   saved_ = lay_out(saved_arena_);
 }
 
-// How much the products of a micro-batch take tells a step of a model like this one on meta.
+// How much the products of a micro-batch take tells a step of a model like this one on meta; a few
+// micro-batches are enough.
 void RankModel::lay_out_late_products(Allocator& allocator, const RankModelOptions& options) {
   int64_t bytes = 0;
   if (!options.counts_late_products) {
@@ -123,12 +124,14 @@ void RankModel::lay_out_late_products(Allocator& allocator, const RankModelOptio
         .device = Device::kMeta, .threads = ctx_.threads, .workspace = &workspace};
     RankModelOptions counting = options;
     counting.counts_late_products = true;
-    RankModel model(ctx, meta, recipe_, parallel_, world.group(), model_->types().compute,
-                    counting);
+    Recipe few = recipe_;
+    few.train.global_batch = std::min(micro_batches_per_step(), 2 * parallel_.pp) *
+                             recipe_.train.micro_batch * parallel_.dp;
+    RankModel model(ctx, meta, few, parallel_, world.group(), model_->types().compute, counting);
     const int64_t B = recipe_.train.micro_batch, S = recipe_.data.sequence_length;
     const std::vector<int32_t> ids(size_t(B * S), 0);
     const kernels::Sequence rows = kernels::Sequence::rows(B, S);
-    const std::vector batches(size_t(micro_batches_per_step()),
+    const std::vector batches(size_t(model.micro_batches_per_step()),
                               MicroBatch{ids, ids, rows.segments()});
     model.step(batches);
     model.reduce();
@@ -154,11 +157,13 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
   };
   input_arena_ = arena_for(allocator, Tag::kInput, lay_out);
   lay_out(input_arena_);
-  // This rank's part of every row, and of that what its stream has.
-  const int64_t first = shards_stream() ? num_tokens * groups_.tp().rank() : 0;
-  for (int64_t i = 0; i < num_tokens; ++i)
-    whole_rows_.push_back(whole_row(cp_split(), cp_rank(), first + i));
-  local_.resize(whole_rows_.size());
+  if (!ctx_.meta()) {
+    // This rank's part of every row, and of that what its stream has.
+    const int64_t first = shards_stream() ? num_tokens * groups_.tp().rank() : 0;
+    for (int64_t i = 0; i < num_tokens; ++i)
+      whole_rows_.push_back(whole_row(cp_split(), cp_rank(), first + i));
+    local_.resize(whole_rows_.size());
+  }
   if (parallel_.sequence_ranks() == 1) sequence_.reserve(token_counts().layer);
 }
 
@@ -226,6 +231,7 @@ void RankModel::load(int64_t number, const MicroBatch& batch) {
 }
 
 void RankModel::take_local(std::span<const int32_t> whole, const Tensor& out) {
+  if (ctx_.meta()) return upload(ctx_, whole.first(size_t(out.numel())), out);
   for (size_t i = 0; i < whole_rows_.size(); ++i) local_[i] = whole[size_t(whole_rows_[i])];
   upload(ctx_, local_, out);
 }

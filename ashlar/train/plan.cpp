@@ -1,6 +1,8 @@
 // How it works.  A plan takes two dry runs of a rank.  The first has a workspace that only counts,
 // and so finds how large it must be and where it is fullest; the second is given a workspace of
 // that size and does nothing, since all memory is taken by the constructor: its count is the plan.
+// Of a step with many micro-batches the first is a short one, and another, a little longer, tells
+// how costs grow, so that a step of a hundred thousand micro-batches is planned in a moment.
 //
 // plan_mesh does not run the step of every rank.  It makes every rank's trainer and runs its
 // optimizer (kinds_of_ranks), which shows all that a step depends on (Signature), then runs one
@@ -27,20 +29,85 @@ int threads_of(const Recipe& recipe, int num_threads) {
   return num_threads > 0 ? num_threads : int(recipe.train.threads);
 }
 
+// The same recipe with so many micro-batches of each data rank in a step.
+Recipe with_micro_batches(Recipe recipe, int64_t dp, int64_t micro_batches) {
+  recipe.train.global_batch = micro_batches * recipe.train.micro_batch * dp;
+  recipe.data.num_streams = recipe.train.global_batch;
+  return recipe;
+}
+
+// What a step costs, sends and records is linear in its micro-batches once a pipeline is full: it
+// grows by the same for every so many of them.
+struct Growth {
+  int64_t micro_batches, period;  // of the shorter of the two steps that tell it; its growth
+  int64_t times;                  // that a whole step has grown since
+};
+
+// nullopt: the step is short enough to be run as it is.
+std::optional<Growth> growth_of(const Recipe& recipe, const ParallelSpec& parallel) {
+  const int64_t all = recipe.train.global_batch / recipe.train.micro_batch / parallel.dp;
+  const int64_t period = parallel.pp, full = 4 * parallel.pp * parallel.virtual_stages + 4;
+  if (all < full + 4 * period) return std::nullopt;
+  const int64_t first = full + (all - full) % period;
+  return Growth{first, period, (all - first) / period};
+}
+
+int64_t grown(int64_t shorter, int64_t longer, const Growth& growth) {
+  return shorter + growth.times * (longer - shorter);
+}
+
+// What one step of a dry run tells.
+void take_step(DryRank& dry, RunPlan& plan) {
+  dry.step();
+  plan.costs = dry.costs();
+  plan.traffic = dry.traffic();
+  plan.trace = dry.num_events();
+}
+
+// From a step to one that has grown.  `longer`: the step after one period.
+void grow(RunPlan& plan, const RunPlan& longer, const Growth& growth) {
+  Costs costs;
+  add(costs, longer.costs, growth.times);
+  add(costs, plan.costs, 1 - growth.times);
+  plan.costs = std::move(costs);
+  ASHLAR_ASSERT(plan.traffic.size() == longer.traffic.size());
+  for (size_t i = 0; i < plan.traffic.size(); ++i) {
+    comm::TrafficRow& row = plan.traffic[i].row;
+    const comm::TrafficRow& next = longer.traffic[i].row;
+    ASHLAR_ASSERT(row.op == next.op && row.label == next.label);
+    row.launches = grown(row.launches, next.launches, growth);
+    row.sent_bytes = grown(row.sent_bytes, next.sent_bytes, growth);
+    row.received_bytes = grown(row.received_bytes, next.received_bytes, growth);
+  }
+  plan.trace.events = grown(plan.trace.events, longer.trace.events, growth);
+  plan.trace.lane_events = grown(plan.trace.lane_events, longer.trace.lane_events, growth);
+  plan.trace.messages = grown(plan.trace.messages, longer.trace.messages, growth);
+}
+
 RunPlan plan_rank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads) {
+  const ParallelSpec parallel = resolve_parallel(recipe, num_ranks);
+  const std::optional<Growth> growth = growth_of(recipe, parallel);
+  const auto of_length = [&](int64_t periods) {
+    return growth ? with_micro_batches(recipe, parallel.dp,
+                                       growth->micro_batches + periods * growth->period)
+                  : recipe;
+  };
   RunPlan plan;
   {
-    DryRank dry(recipe, compute, num_ranks, rank, threads);
+    DryRank dry(of_length(0), compute, num_ranks, rank, threads);
     const int64_t allocations = dry.memory().num_allocations;
-    dry.step();
-    plan.costs = dry.costs();
-    plan.traffic = dry.traffic();
-    plan.trace = dry.num_events();
+    take_step(dry, plan);
     dry.evaluate();
     ASHLAR_ASSERT(dry.memory().num_allocations == allocations);  // all is taken at the start
     plan.num_parameters = dry.trainer().num_parameters();
     plan.workspace_bytes = dry.workspace_bytes();
     plan.workspace_peak = dry.workspace_peak();
+  }
+  if (growth) {
+    RunPlan longer;
+    DryRank dry(of_length(1), compute, num_ranks, rank, threads);
+    take_step(dry, longer);
+    grow(plan, longer, *growth);
   }
   plan.memory = DryRank(recipe, compute, num_ranks, rank, threads, plan.workspace_bytes).memory();
   return plan;

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "ashlar/core/rng.h"
 #include "ashlar/kernels/cpu/attention/rows_args.h"
 #include "ashlar/kernels/isa.h"
 #include "tests/kernels/kernel_case.h"
@@ -203,6 +204,37 @@ TEST(Attention, ReferenceIsTheFormula) {
     }
     EXPECT_EQ(visible_pairs(queries, c.keys, c.shape.window), pairs) << c.name;
   }
+}
+
+// By the definition, over segments that begin anywhere in their documents.
+TEST(Attention, VisiblePairsAreThoseOfEveryRow) {
+  const Rng random(7, "segments");
+  uint64_t drawn = 0;
+  const auto below = [&](int64_t n) { return int64_t(random.below(drawn++, uint64_t(n))); };
+  for (int turn = 0; turn < 200; ++turn) {
+    std::vector<Segment> queries, keys;
+    int64_t rows = 0;
+    for (int s = 0; s < 5; ++s) {
+      queries.push_back({rows, 1 + below(9), below(12), below(3)});
+      rows += queries.back().length;
+      keys.push_back({below(20), below(9), below(12), below(3)});
+    }
+    const int64_t window = below(3) == 0 ? 0 : 1 + below(14);
+    int64_t pairs = 0;
+    for (const Segment& query : queries)
+      for (const Segment& key : keys)
+        for (int64_t i = 0; i < query.length && key.document == query.document; ++i) {
+          const RowRange seen = visible_rows(key, query.position + i, window);
+          pairs += std::max<int64_t>(seen.end - seen.begin, 0);
+        }
+    EXPECT_EQ(visible_pairs(Sequence(queries), keys, window), pairs) << turn;
+  }
+}
+
+// Their number may be that of a batch that nobody can run; a plan is to say so at once.
+TEST(Attention, VisiblePairsOfManyDocumentsTakeNoTime) {
+  const Sequence rows = Sequence::rows(200'000, 512);
+  EXPECT_EQ(visible_pairs(rows, rows.segments(), 0), int64_t(200'000) * 512 * 513 / 2);
 }
 
 TEST(Attention, GradientsAreThoseOfFiniteDifferences) {
