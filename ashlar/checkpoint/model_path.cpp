@@ -19,7 +19,7 @@ constexpr int64_t kMaxRecipeBytes = 1 << 20;
 std::string first_due(FileSystem& files, const std::string& recipe_path) {
   try {
     const Recipe recipe =
-        parse_recipe(read_text(files, recipe_path, kMaxRecipeBytes), recipe_path, {});
+        parse_saved_recipe(read_text(files, recipe_path, kMaxRecipeBytes), recipe_path);
     const int64_t every = recipe.checkpoint.every, steps = recipe.train.steps;
     if (every < 0) return "; checkpoint.every is -1, so that none is saved";
     const int64_t first = every == 0 ? steps : std::min(every, steps);
