@@ -9,19 +9,21 @@
 namespace ashlar::data {
 
 int64_t blend_choice(std::span<const double> weights, int64_t sample,
-                     std::span<const int64_t> counts) {
-  ASHLAR_ASSERT(!weights.empty() && weights.size() == counts.size());
+                     std::span<const int64_t> counts, std::span<const int64_t> sizes) {
+  ASHLAR_ASSERT(weights.size() == counts.size());
   const auto scale = static_cast<double>(std::max<int64_t>(sample, 1));
-  size_t best = 0;
-  double best_deficit = weights[0] * scale - static_cast<double>(counts[0]);
-  for (size_t d = 1; d < weights.size(); ++d) {
+  int64_t best = -1;
+  double best_deficit = 0;
+  for (size_t d = 0; d < weights.size(); ++d) {
+    if (!sizes.empty() && counts[d] == sizes[d]) continue;
     const double deficit = weights[d] * scale - static_cast<double>(counts[d]);
-    if (deficit > best_deficit) {
-      best = d;
+    if (best < 0 || deficit > best_deficit) {
+      best = static_cast<int64_t>(d);
       best_deficit = deficit;
     }
   }
-  return static_cast<int64_t>(best);
+  ASHLAR_ASSERT(best >= 0);
+  return best;
 }
 
 std::vector<double> normalized_weights(std::span<const double> weights) {

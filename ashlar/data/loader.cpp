@@ -70,6 +70,9 @@ Loader::Loader(std::vector<Source> sources, const LoaderOptions& options)
                  options_.micro_batch, local_rows_, options_.global_batch, local_rows_);
   for (const Source& source : sources_) weights_.push_back(source.weight);
   weights_ = normalized_weights(weights_);
+  options_.num_samples = std::min(options_.num_samples, samples_per_epoch());
+  if (options_.num_samples > 0)
+    for (const Source& source : sources_) sizes_.push_back(source.samples.size());
   length_ = sources_.front().samples.sequence_length();
   window_.resize(static_cast<size_t>(length_) + 1);
   choices_.resize(static_cast<size_t>(options_.global_batch));
@@ -137,12 +140,23 @@ int64_t Loader::samples_per_epoch() const {
   return sum;
 }
 
+int64_t Loader::num_batches() const {
+  ASHLAR_ASSERT(options_.num_samples > 0);
+  const int64_t steps = (options_.num_samples + options_.global_batch - 1) / options_.global_batch;
+  return steps * batches_per_step();
+}
+
 void Loader::plan() {
   counts_after_ = state_.counts;
   for (int64_t i = 0; i < options_.global_batch; ++i) {
-    const int64_t source = blend_choice(weights_, state_.consumed + i, counts_after_);
-    choices_[static_cast<size_t>(i)] = {static_cast<int32_t>(source),
-                                        counts_after_[static_cast<size_t>(source)]++};
+    const int64_t number = state_.consumed + i;
+    Choice& choice = choices_[static_cast<size_t>(i)];
+    if (options_.num_samples > 0 && number >= options_.num_samples) {
+      choice = {-1, 0};
+      continue;
+    }
+    const int64_t source = blend_choice(weights_, number, counts_after_, sizes_);
+    choice = {static_cast<int32_t>(source), counts_after_[static_cast<size_t>(source)]++};
   }
   planned_ = true;
 }
@@ -179,7 +193,11 @@ void Loader::next(Batch& batch) {
   batch.state = state_;
 }
 
-void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
+// Reads the tokens of the sample into window_, and where documents begin in it into pieces_; returns
+// how many there are.
+int64_t Loader::read_sample(const Choice& choice) {
+  pieces_.clear();
+  if (choice.source < 0) return 0;
   const Source& source = sources_[static_cast<size_t>(choice.source)];
   const int64_t size = source.samples.size(), number = choice.count % size;
   const Permutation order(static_cast<uint64_t>(size),
@@ -195,6 +213,11 @@ void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
         options_.model);
     filled += piece.length;
   }
+  return filled;
+}
+
+void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
+  const int64_t filled = read_sample(choice);
   std::fill(window_.begin() + filled, window_.end(), options_.pad_id);
   int32_t* ids_T = batch.ids_BT.data() + row * length_;
   int32_t* targets_T = batch.targets_BT.data() + row * length_;

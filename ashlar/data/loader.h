@@ -11,6 +11,8 @@
 //         no loss is taken: padding, and with mask_document_end the first token of a document.
 //         Segments split at document borders and at row starts, positions restart there; without
 //         document_reset every row is one segment.  Padding (best fit) is a segment of its own.
+// Evaluation  with num_samples the loader takes so many samples, each once, and then rows without
+//         targets: ranks that read by turns evaluate one set, however many they are.
 // Errors  kConfig: batch sizes that do not divide; kData: a token outside the vocabulary.
 #pragma once
 
@@ -30,7 +32,7 @@ struct Batch {
   std::vector<int32_t> ids_BT, targets_BT;
   std::vector<Segment> segments;    // tile rows [0, B T)
   std::vector<int64_t> samples_B;   // sample numbers of the run
-  std::vector<int32_t> datasets_B;  // index of the source of each row
+  std::vector<int32_t> datasets_B;  // index of the source of each row; -1: a row without a sample
   int64_t num_targets = 0;          // targets that are not -1
   LoaderState state;                // after this batch: resuming from it gives the next one
 };
@@ -46,6 +48,9 @@ struct LoaderOptions {
   std::string model = "the model";  // whose vocabulary it is, for messages
   int32_t pad_id = 0;
   bool shuffle = true;  // false: samples in their order, as evaluation of a whole set wants
+  // Above 0: the samples of an evaluation, or all that there are if those are fewer.  A dataset that
+  // is used up is passed over.  0: without end, and datasets begin again.
+  int64_t num_samples = 0;
   bool document_reset = true;
   bool mask_document_end = false;
 };
@@ -67,20 +72,24 @@ class Loader {
   std::span<const Source> sources() const { return sources_; }
   int64_t batches_per_step() const { return local_rows_ / options_.micro_batch; }
   int64_t samples_per_epoch() const;  // the sum over the sources
+  // Of an evaluation: how many batches each rank takes until all samples were taken.
+  int64_t num_batches() const;
 
  private:
   struct Choice {
-    int32_t source;
-    int64_t count;  // k: samples taken of the source before this one, over all epochs
+    int32_t source;  // -1: none is left
+    int64_t count;   // k: samples taken of the source before this one, over all epochs
   };
   void plan();  // choices_ of the global batch that state_ stands in
   void fill_row(int64_t row, const Choice& choice, Batch& batch);
+  int64_t read_sample(const Choice& choice);
   void add_segments(int64_t row, int64_t filled, Batch& batch) const;
   LoaderState beginning() const;
 
   std::vector<Source> sources_;
   LoaderOptions options_;
   std::vector<double> weights_;
+  std::vector<int64_t> sizes_;  // samples of each source; empty: without end
   int64_t length_ = 0, local_rows_ = 0;
   LoaderState state_;
   bool planned_ = false;

@@ -181,8 +181,9 @@ Rows train() {
               "compute a block's forward again in its backward: less memory, more time"),
       integer("train.threads", t, &T::threads, {0, 4096}, "CPU threads; 0: one per CPU"),
       integer("train.eval_every", t, &T::eval_every, kCount, "steps between evaluations; 0: never"),
-      integer("train.eval_batches", t, &T::eval_batches, kAtLeastOne,
-              "micro-batches of an evaluation, all ranks together"),
+      integer("train.eval_sequences", t, &T::eval_sequences, kAtLeastOne,
+              "sequences of an evaluation, the first of the validation data, each once; all if "
+              "there are fewer"),
       integer("train.log_every", t, &T::log_every, kAtLeastOne, "steps between console lines"),
       number("train.max_minutes", t, &T::max_minutes, kNotNegative,
              "save and stop after this time; 0: no limit"),

@@ -135,9 +135,10 @@ struct TrainSpec {
   int64_t micro_batch = 4;   // sequences per forward pass
   int64_t global_batch = 4;  // sequences per optimizer step; a multiple of micro_batch
   Precision precision = Precision::kAuto;
-  bool recompute = false;  // forward of a block again in its backward; saves memory
-  int64_t threads = 0;     // 0: one per CPU
-  int64_t eval_every = 100, eval_batches = 8;  // 0: never
+  bool recompute = false;       // forward of a block again in its backward; saves memory
+  int64_t threads = 0;          // 0: one per CPU
+  int64_t eval_every = 100;     // steps; 0: never
+  int64_t eval_sequences = 32;  // of an evaluation, whatever ranks and micro-batch are
   int64_t log_every = 10;
   double max_minutes = 0;        // > 0: stop cleanly (and save) after this time
   int64_t memory_limit_mib = 0;  // 0: no limit

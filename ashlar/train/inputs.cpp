@@ -27,6 +27,7 @@ data::LoaderOptions validation_options(const Recipe& recipe, const data::Tokeniz
   options.first_stream = reader.number;
   options.local_streams = 1;
   options.shuffle = false;
+  options.num_samples = recipe.train.eval_sequences;
   return options;
 }
 

@@ -17,7 +17,8 @@ struct Reader {
 data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
                                    const Reader& reader);
 
-// The validation samples in their order: reader r of n reads number r, r + n, r + 2 n, ...
+// The first train.eval_sequences validation samples in their order: reader r of n reads number r,
+// r + n, r + 2 n, ..., and rows without targets where none is left for it.
 data::LoaderOptions validation_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
                                        const Reader& reader);
 

@@ -442,16 +442,11 @@ void Run::skip(const StepStats& stats, const Verdict& verdict) {
 void Run::evaluate() {
   if (sources_.validation.empty()) return;
   const auto start = Clock::now();
-  const data::LoaderOptions options = validation_options(recipe_, *tokenizer_, reader());
-  data::Loader loader(sources_.validation, options);
-  const int64_t available = loader.samples_per_epoch() / options.micro_batch;
-  // The batches of each reader; all readers make as many calls.
-  const int64_t batches =
-      std::max<int64_t>(1, std::min(recipe_.train.eval_batches, available) / reader().count);
+  data::Loader loader(sources_.validation, validation_options(recipe_, *tokenizer_, reader()));
   double sum = 0.0;
   int64_t count = 0;
   data::Batch batch;
-  for (int64_t i = 0; i < batches; ++i) {
+  for (int64_t i = 0; i < loader.num_batches(); ++i) {
     loader.next(batch);
     const LossSum losses = trainer_.evaluate(micro_batch(batch));
     sum += losses.sum;

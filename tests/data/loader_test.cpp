@@ -167,6 +167,48 @@ TEST_F(LoaderTest, NeitherMicroBatchNorStreamsNorRanksChangeGlobalBatches) {
   }
 }
 
+// However many ranks take them, and how many at a time; rows that are left over are empty.
+TEST_F(LoaderTest, AnEvaluationTakesEachSampleOnce) {
+  const auto rows_on = [&](int64_t ranks, int64_t micro, int64_t num_samples) {
+    std::vector<Row> rows;
+    int64_t empty = 0;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      LoaderOptions options = options_of(micro, micro * ranks, ranks);
+      options.first_stream = rank, options.local_streams = 1;
+      options.shuffle = false;
+      options.num_samples = num_samples;
+      options.pad_id = 777;
+      Loader loader = blend(options);
+      const int64_t batches = loader.num_batches();
+      EXPECT_EQ(batches, (std::min<int64_t>(num_samples, 70) + micro * ranks - 1) / micro / ranks);
+      for (Row& row : take(loader, batches * micro)) {
+        if (row.dataset >= 0) {
+          rows.push_back(std::move(row));
+          continue;
+        }
+        ++empty;
+        EXPECT_EQ(row.ids, std::vector<int32_t>(8, 777));
+        EXPECT_EQ(row.targets, std::vector<int32_t>(8, -1));
+      }
+      EXPECT_LT(empty, micro * ranks);
+    }
+    return sorted(rows);
+  };
+  const Loader whole = blend(options_of(1, 1));
+  ASSERT_EQ(whole.samples_per_epoch(), 70);  // 60 of one, 10 of the other, which counts a quarter
+  for (const int64_t num_samples : {1, 13, 70, 1000}) {
+    const auto expected = rows_on(1, 1, num_samples);
+    EXPECT_EQ(std::ssize(expected), std::min<int64_t>(num_samples, 70));
+    std::set<std::vector<int32_t>> different;
+    for (const Row& row : expected) different.insert(row.ids);
+    EXPECT_EQ(different.size(), expected.size());
+    for (const int64_t ranks : {1, 2, 3, 7})
+      for (const int64_t micro : {1, 4, 5})
+        EXPECT_EQ(rows_on(ranks, micro, num_samples), expected)
+            << num_samples << " samples, " << ranks << " ranks, micro-batches of " << micro;
+  }
+}
+
 TEST_F(LoaderTest, StreamsTakeEveryLthSample) {
   Loader loader = blend(options_of(1, 12, 4));
   const auto rows = take(loader, 24);

@@ -151,6 +151,17 @@ TEST(Blend, TakesTheLargestDeficit) {
   EXPECT_EQ(chosen, (std::vector<int64_t>{0, 1, 2, 0, 1, 0, 2, 0, 1, 0}));
 }
 
+TEST(Blend, PassesOverWhatIsUsedUp) {
+  const std::vector<double> weights = normalized_weights(std::vector<double>{5, 3, 2});
+  const std::vector<int64_t> sizes = {2, 4, 1};
+  std::vector<int64_t> counts(3, 0), chosen;
+  for (int64_t i = 0; i < 7; ++i) {
+    chosen.push_back(blend_choice(weights, i, counts, sizes));
+    ++counts[static_cast<size_t>(chosen.back())];
+  }
+  EXPECT_EQ(chosen, (std::vector<int64_t>{0, 1, 2, 0, 1, 1, 1}));
+}
+
 TEST(Blend, RatiosStayWithinOneSample) {
   const std::vector<double> weights = normalized_weights(std::vector<double>{0.613, 0.2, 0.187});
   std::vector<int64_t> counts(3, 0);
