@@ -80,55 +80,88 @@ Loader::Loader(std::vector<Source> sources, const LoaderOptions& options)
 }
 
 LoaderState Loader::beginning() const {
-  LoaderState state;
-  state.counts.assign(sources_.size(), 0);
+  LoaderState state = first_state(sources_.size());
   state.global_batch = options_.global_batch;
   state.num_streams = options_.num_streams;
   state.seed = options_.seed;
-  // The fingerprint is of all that decides which tokens sample number i holds, but for the seed,
+  // Fingerprints are of all that decides which tokens sample number i holds, but for the seed,
   // which restore() compares by itself.
-  state.fingerprint = mix(static_cast<uint64_t>(length_), options_.shuffle);
+  const uint64_t cut = mix(static_cast<uint64_t>(length_), options_.shuffle);
+  state.fingerprint = cut;
   for (size_t d = 0; d < sources_.size(); ++d) {
     const Samples& samples = sources_[d].samples;
-    state.fingerprint = mix(state.fingerprint, sources_[d].dataset->fingerprint());
-    state.fingerprint = mix(state.fingerprint, static_cast<uint64_t>(samples.range().begin));
-    state.fingerprint = mix(state.fingerprint, static_cast<uint64_t>(samples.range().end));
-    state.fingerprint = mix(state.fingerprint, static_cast<uint64_t>(samples.size()));
+    const uint64_t parts[] = {
+        sources_[d].dataset->fingerprint(), static_cast<uint64_t>(samples.range().begin),
+        static_cast<uint64_t>(samples.range().end), static_cast<uint64_t>(samples.size())};
+    state.datasets[d] = cut;
+    for (const uint64_t part : parts) {
+      state.datasets[d] = mix(state.datasets[d], part);
+      state.fingerprint = mix(state.fingerprint, part);
+    }
     state.fingerprint = mix(state.fingerprint, std::bit_cast<uint64_t>(weights_[d]));
+  }
+  return state;
+}
+
+LoaderState Loader::beginning_after(const LoaderState& other_blend) const {
+  LoaderState state = beginning();
+  state.before = next_sample(other_blend);
+  std::vector<int64_t> orders = other_blend.orders;  // in use
+  std::vector<uint64_t> left = other_blend.datasets;
+  std::vector<size_t> fresh;
+  for (size_t d = 0; d < sources_.size(); ++d) {
+    const auto same = std::find(left.begin(), left.end(), state.datasets[d]);
+    if (same == left.end()) {
+      fresh.push_back(d);
+      continue;
+    }
+    const auto old = static_cast<size_t>(same - left.begin());
+    state.taken_before[d] = other_blend.taken_before[old] + other_blend.counts[old];
+    state.orders[d] = other_blend.orders[old];
+    *same = 0;  // a dataset that the blend names twice goes on in both places
+  }
+  for (const size_t d : fresh) {
+    int64_t order = 0;
+    while (std::find(orders.begin(), orders.end(), order) != orders.end()) ++order;
+    state.orders[d] = order;
+    orders.push_back(order);
   }
   return state;
 }
 
 bool Loader::restore(const LoaderState& state, bool allow_dataset_change) {
   const LoaderState fresh = beginning();
-  planned_ = false;
-  if (state.fingerprint != fresh.fingerprint || state.counts.size() != fresh.counts.size()) {
-    ASHLAR_REQUIRE(
-        allow_dataset_change, kData,
-        "the saved loader state belongs to data with fingerprint {:016x}; these datasets, "
-        "weights and sequence length have {:016x}: restore them, or set "
-        "data.allow_dataset_change=true to start the new data at its beginning",
-        state.fingerprint, fresh.fingerprint);
-    state_ = fresh;
-    return false;
-  }
+  const bool same =
+      state.fingerprint == fresh.fingerprint && state.counts.size() == fresh.counts.size();
+  ASHLAR_REQUIRE(
+      same || allow_dataset_change, kData,
+      "the saved loader state belongs to data with fingerprint {:016x}; these datasets, weights "
+      "and sequence length have {:016x}: restore them, or set data.allow_dataset_change=true: then "
+      "datasets that stay go on, and new ones start at their beginning",
+      state.fingerprint, fresh.fingerprint);
   ASHLAR_REQUIRE(state.seed == fresh.seed, kConfig,
                  "train.seed is {}; expected {}, with which the saved loader state began",
                  fresh.seed, state.seed);
-  // Between global batches both sizes may change: `consumed` and `counts` do not depend on them.
-  ASHLAR_REQUIRE(
-      state.position == 0 ||
-          (state.global_batch == fresh.global_batch && state.num_streams == fresh.num_streams),
-      kConfig,
-      "the saved loader state stands {} samples inside a global batch of {} in {} "
-      "streams; expected the same sizes, not {} in {}",
-      state.position, state.global_batch, state.num_streams, fresh.global_batch, fresh.num_streams);
+  // Between global batches all of these may change: `consumed` and `counts` do not depend on them.
+  ASHLAR_REQUIRE(state.position == 0 || (same && state.global_batch == fresh.global_batch &&
+                                         state.num_streams == fresh.num_streams),
+                 kConfig,
+                 "the saved loader state stands {} samples inside a global batch of {} in {} "
+                 "streams; expected the same data and the same sizes, not {} in {}",
+                 state.position, state.global_batch, state.num_streams, fresh.global_batch,
+                 fresh.num_streams);
   ASHLAR_REQUIRE(
       state.position % options_.micro_batch == 0 && state.position < local_rows_, kConfig,
       "the saved loader state stands {} samples inside a step of {}; expected a multiple "
       "of train.micro_batch, {}",
       state.position, local_rows_, options_.micro_batch);
+  planned_ = false;
+  if (!same) {
+    state_ = beginning_after(state);
+    return false;
+  }
   state_ = state;
+  state_.datasets = fresh.datasets;
   state_.global_batch = fresh.global_batch;
   state_.num_streams = fresh.num_streams;
   return true;
@@ -155,8 +188,10 @@ void Loader::plan() {
       choice = {-1, 0};
       continue;
     }
-    const int64_t source = blend_choice(weights_, number, counts_after_, sizes_);
-    choice = {static_cast<int32_t>(source), counts_after_[static_cast<size_t>(source)]++};
+    const auto source =
+        static_cast<size_t>(blend_choice(weights_, number, counts_after_, sizes_));
+    choice = {static_cast<int32_t>(source),
+              state_.taken_before[source] + counts_after_[source]++};
   }
   planned_ = true;
 }
@@ -177,7 +212,7 @@ void Loader::next(Batch& batch) {
     const int64_t stream = options_.first_stream + local / per_stream;
     const int64_t in_batch = (local % per_stream) * options_.num_streams + stream;
     const Choice& choice = choices_[static_cast<size_t>(in_batch)];
-    batch.samples_B[static_cast<size_t>(row)] = state_.consumed + in_batch;
+    batch.samples_B[static_cast<size_t>(row)] = next_sample(state_) + in_batch;
     batch.datasets_B[static_cast<size_t>(row)] = choice.source;
     fill_row(row, choice, batch);
   }
@@ -201,7 +236,8 @@ int64_t Loader::read_sample(const Choice& choice) {
   const Source& source = sources_[static_cast<size_t>(choice.source)];
   const int64_t size = source.samples.size(), number = choice.count % size;
   const Permutation order(static_cast<uint64_t>(size),
-                          order_key(options_.seed, choice.count / size, choice.source));
+                          order_key(options_.seed, choice.count / size,
+                                    state_.orders[static_cast<size_t>(choice.source)]));
   const auto sample =
       options_.shuffle ? static_cast<int64_t>(order(static_cast<uint64_t>(number))) : number;
   source.samples.pieces(source.dataset->index(), sample, pieces_);

@@ -1,7 +1,9 @@
 // Batches in an order that is a function of (seed, datasets, sample number) alone.
 //
 // Order   Sample number i of a run takes dataset d = blend_choice(i), and of it the next number k;
-//         in epoch e = k / size that is sample Permutation(size, (seed, e, d))(k % size).
+//         in epoch e = k / size that is sample Permutation(size, (seed, e, d))(k % size).  In a
+//         blend that took the place of another, i counts from its first sample, and a dataset that
+//         both have keeps its d in the permutation.
 // Streams Over the sample numbers lie L logical streams: stream l holds l, l + L, l + 2L, ...  A
 //         global batch takes global_batch / L samples of each stream, stream after stream; L
 //         divides it, so batch t is always the set [t G, t G + G).  A rank is given whole streams.
@@ -64,9 +66,11 @@ class Loader {
   void next(Batch& batch);
 
   const LoaderState& state() const { return state_; }
-  // Continues after a state.  kConfig: another seed, or another global_batch or num_streams in the
-  // middle of a global batch.  A state of other data is kData, unless allow_dataset_change: then
-  // the new data starts at its beginning and false is returned.
+  // Continues after a state; false: it is of another blend.  Then datasets that both have, which
+  // means the same tokens cut into the same samples, go on after the samples that were taken of
+  // them (state().taken_before), and others start at their beginning.
+  // Errors  kData: another blend without allow_dataset_change; kConfig: another seed, or another
+  //         blend, global_batch or num_streams in the middle of a global batch.
   bool restore(const LoaderState& state, bool allow_dataset_change = false);
 
   std::span<const Source> sources() const { return sources_; }
@@ -85,6 +89,7 @@ class Loader {
   int64_t read_sample(const Choice& choice);
   void add_segments(int64_t row, int64_t filled, Batch& batch) const;
   LoaderState beginning() const;
+  LoaderState beginning_after(const LoaderState& other_blend) const;
 
   std::vector<Source> sources_;
   LoaderOptions options_;

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "ashlar/kernels/copy.h"
+
 namespace ashlar::optim {
 namespace {
 
@@ -46,7 +48,20 @@ Balancer::Balancer(Allocator& allocator, std::vector<Biases> biases, const Balan
   for (const auto& [bias, name, counts] : biases_) {
     first_.push_back(make_tensor(allocator, bias.dtype, bias.shape, Tag::kOptimizer));
     second_.push_back(make_tensor(allocator, bias.dtype, bias.shape, Tag::kOptimizer));
+    if (spec_.scope != BalanceScope::kMicroBatch) continue;
+    for (const Tensor& live : {bias, first_.back().tensor, second_.back().tensor})
+      kept_.push_back({live, make_tensor(allocator, live.dtype, live.shape, Tag::kOptimizer)});
   }
+}
+
+void Balancer::keep(const kernels::Context& ctx) {
+  for (const Kept& kept : kept_) kernels::copy(ctx, kept.live, kept.copy.tensor);
+  kept_updates_ = num_updates_;
+}
+
+void Balancer::undo(const kernels::Context& ctx) {
+  for (const Kept& kept : kept_) kernels::copy(ctx, kept.copy.tensor, kept.live);
+  if (!kept_.empty()) num_updates_ = kept_updates_;
 }
 
 void Balancer::update(std::span<const Tensor> counts_X, double factor) {

@@ -20,6 +20,7 @@
 
 #include <vector>
 
+#include "ashlar/kernels/context.h"
 #include "ashlar/spec/recipe.h"
 #include "ashlar/tensor/logical.h"
 
@@ -46,6 +47,12 @@ class Balancer {
   // any stays as it is.  factor: current over base learning rate.
   void update(std::span<const Tensor> counts_X, double factor);
 
+  // With scope micro_batch updates are done before it is known whether the step is applied: keep()
+  // at its beginning, and undo() brings biases, moments and num_updates() back.  With scope
+  // global_batch both do nothing.
+  void keep(const kernels::Context& ctx);
+  void undo(const kernels::Context& ctx);
+
   int64_t num_updates() const { return num_updates_; }
   void set_num_updates(int64_t updates) { num_updates_ = updates; }
   std::vector<Piece> pieces() const;  // as balancing_state
@@ -55,6 +62,12 @@ class Balancer {
   BalanceSpec spec_;
   std::vector<OwnedTensor> first_, second_;
   int64_t num_updates_ = 0;
+  struct Kept {
+    Tensor live;
+    OwnedTensor copy;
+  };
+  std::vector<Kept> kept_;  // of biases and moments, with scope micro_batch
+  int64_t kept_updates_ = 0;
 };
 
 }  // namespace ashlar::optim

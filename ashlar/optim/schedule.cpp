@@ -1,6 +1,5 @@
 #include "ashlar/optim/schedule.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -8,8 +7,8 @@ namespace ashlar::optim {
 
 double learning_rate(const OptimSpec& spec, int64_t step, int64_t total_steps) {
   if (step < spec.warmup_steps) return spec.lr * double(step + 1) / double(spec.warmup_steps);
-  const int64_t span = std::max<int64_t>(1, total_steps - spec.warmup_steps);
-  const double p = std::min(1.0, double(step - spec.warmup_steps) / double(span));
+  const int64_t done = step - spec.warmup_steps, span = total_steps - 1 - spec.warmup_steps;
+  const double p = done < span ? double(done) / double(span) : 1.0;
   switch (spec.schedule) {
     case DecaySchedule::kCosine:
       return spec.lr_min + (spec.lr - spec.lr_min) * 0.5 * (1.0 + std::cos(std::numbers::pi * p));

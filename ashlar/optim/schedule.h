@@ -1,8 +1,11 @@
-// Learning rate over steps: linear warm-up, then decay to lr_min.
+// Learning rate over steps: linear warm-up to lr, then decay to lr_min, the rate of the last step.
 //
 //   warm-up  lr * (t + 1) / warmup               t < warmup
-//   cosine   lr_min + (lr - lr_min) (1 + cos(pi p)) / 2,  p = (t - warmup) / (steps - warmup)
+//   cosine   lr_min + (lr - lr_min) (1 + cos(pi p)) / 2,  p = (t - warmup) / (steps - 1 - warmup)
 //   linear   lr + (lr_min - lr) p;   constant   lr
+//
+// The last step is t = steps - 1.  It and steps after it have p = 1, also where it is the only one
+// after the warm-up.
 #pragma once
 
 #include <cstdint>

@@ -79,8 +79,10 @@ Rows data() {
       integer("data.num_streams", d, &D::num_streams, {0, 1 << 24},
               "logical streams that fix the data order; 0: 1024 if it divides train.global_batch, "
               "else train.global_batch"),
-      boolean("data.allow_dataset_change", d, &D::allow_dataset_change,
-              "resume although the dataset differs from the one of the checkpoint"),
+      boolean(
+          "data.allow_dataset_change", d, &D::allow_dataset_change,
+          "go on with other datasets, weights or lengths than the checkpoint's: datasets that stay "
+          "go on, new ones start at their beginning"),
       word("data.verify", d, &D::verify, {"off", "background"},
            "compare whole datasets with their checksums while training; damage ends the run"),
   };

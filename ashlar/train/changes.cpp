@@ -44,4 +44,14 @@ std::string rate_change(const Recipe& before, const Recipe& now, int64_t step) {
                      step, rate_after(before, step - 1));
 }
 
+std::string warmup_problem(const Recipe& recipe) {
+  const int64_t warmup = recipe.optim.warmup_steps, steps = recipe.train.steps;
+  if (warmup <= steps) return "";
+  return fmt::format(
+      "optim.warmup_steps is {} but train.steps is {}: the run ends at {:.3g} % of optim.lr, "
+      "without "
+      "any decay; choose fewer steps of warm-up",
+      warmup, steps, 100.0 * double(steps) / double(warmup));
+}
+
 }  // namespace ashlar::train

@@ -1,4 +1,5 @@
-// What a start changes of the run that it continues, beyond the list of keys (differences()).
+// What a start is to tell of its recipe: what it changes of the run that it continues, beyond the
+// list of keys (differences()), and a schedule that is hardly meant.
 #pragma once
 
 #include <string>
@@ -15,5 +16,8 @@ std::vector<std::string> incomparable(const Recipe& before, const Recipe& now, i
 // "the rate of step 11 is 4e-04, that of step 10 was 1e-04", where the recipe before gives step 11
 // another rate; else "".  step: the last one that is done.
 std::string rate_change(const Recipe& before, const Recipe& now, int64_t step);
+
+// That the run ends before its warm-up does, and with which rate; "" where it does not.
+std::string warmup_problem(const Recipe& recipe);
 
 }  // namespace ashlar::train

@@ -31,6 +31,18 @@ data::LoaderOptions validation_options(const Recipe& recipe, const data::Tokeniz
   return options;
 }
 
+void report_new_blend(std::span<const data::Source> sources, const data::LoaderState& state,
+                      Log& log) {
+  for (size_t d = 0; d < sources.size(); ++d) {
+    const int64_t taken = state.taken_before[d];
+    if (taken > 0)
+      log.info("{} goes on after the {} samples that were taken of it", sources[d].prefix(),
+               format_thousands(taken));
+    else
+      log.info("{} starts at its beginning", sources[d].prefix());
+  }
+}
+
 void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_length, Log& log) {
   int64_t documents = 0, tokens = 0, all = 0;
   for (const data::Source& source : sources) {

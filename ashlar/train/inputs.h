@@ -25,4 +25,8 @@ data::LoaderOptions validation_options(const Recipe& recipe, const data::Tokeniz
 // Says what best-fit packing, which never cuts a document, leaves out, if anything.
 void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_length, Log& log);
 
+// Says which datasets of a blend that takes the place of another go on, and which begin.
+void report_new_blend(std::span<const data::Source> sources, const data::LoaderState& state,
+                      Log& log);
+
 }  // namespace ashlar::train

@@ -7,8 +7,8 @@
 //                  of init.model; barrier "start"; then the run's directory: lease, newest good
 //                  step, state; barrier "resume"; begin()
 //   a turn         step(); evaluation and save where they are due; the vote to stop
-//   a step         accumulate each micro-batch, reduce, measure, judge; before_update(), apply (or
-//                  skip); the row
+//   a step         accumulate each micro-batch, reduce, measure, judge; before_update(), apply or
+//                  skip; the row
 //   the end        a last save, waited for; the curves; barrier "end"
 //
 // A save takes the state after its step, and its tensors are copied during forward and backward of
@@ -24,6 +24,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/clock.h"
@@ -38,6 +39,7 @@
 #include "ashlar/sizing/model.h"
 #include "ashlar/train/changes.h"
 #include "ashlar/train/chart.h"
+#include "ashlar/train/epochs.h"
 #include "ashlar/train/first_weights.h"
 #include "ashlar/train/inputs.h"
 #include "ashlar/train/metrics.h"
@@ -78,6 +80,7 @@ class Run {
   void step();
   void skip(const StepStats& stats, const Verdict& verdict);
   void give_up_over_budget();
+  void report_epochs();
   void evaluate();
   void save();
   bool save_if_due();
@@ -113,10 +116,12 @@ class Run {
   bool waited_for_verify_ = false;
   int64_t first_step_ = 0;    // after which this start began
   data::LoaderState cursor_;  // after the last consumed batch
+  std::unique_ptr<Epochs> epochs_;
   RunCounters counters_;
   bool resumed_ = false;
   bool applied_ = true;  // the last step was
   bool save_due_ = false;
+  bool told_of_no_targets_ = false;
   double blocked_s_ = 0.0;  // by checkpoints, since the last row
   Clock::time_point start_ = Clock::now();
 };
@@ -172,6 +177,8 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
   saves_ = std::make_unique<Saves>(recipe_, files_, log_, ranks_, seat.local_ranks, writer_);
   log_.info("{}", description());
+  const std::string warmup = warmup_problem(recipe_);
+  if (!warmup.empty()) log_.warn("{}", warmup);
   report_dropped(sources_.train, recipe_.data.sequence_length, log_);
   resume(loader);
   ranks_.barrier("resume").wait();  // no rank refuses the checkpoint
@@ -211,6 +218,11 @@ void Run::resume(data::Loader& loader) {
   log_.info("continuing after step {} ({} tokens)", counters_.step,
             format_thousands(counters_.tokens));
   compare_with(saved, same_data);
+  if (saved.num_converted > 0)
+    log_.info("the state of step {} was converted to train.precision {}{}: {} tensors",
+              counters_.step, kPrecisionNames[size_t(recipe_.train.precision)],
+              compute_ == DType::kF64 ? "" : ", which rounds it", saved.num_converted);
+  if (!same_data) report_new_blend(sources_.train, loader.state(), log_);
 }
 
 // Those of init.model are here already.
@@ -262,6 +274,7 @@ void Run::begin(data::Loader loader) {
   }
   first_step_ = counters_.step;
   cursor_ = loader.state();
+  epochs_ = std::make_unique<Epochs>(sources_.train, cursor_);
   saves_->begin(metrics_.get(), counters_, health_.state(), cursor_);
   prefetch_ = std::make_unique<data::Prefetcher>(std::move(loader));
 }
@@ -367,16 +380,20 @@ void Run::step() {
   stats.loss = unsigned_nan(stats.loss);
   stats.gradient_norm = unsigned_nan(stats.gradient_norm);
   const double lr = trainer_.learning_rate(counters_.step);
-  const Verdict verdict = health_.judge(counters_.step + 1, stats.loss, stats.gradient_norm);
+  const bool has_targets = stats.num_targets > 0;
+  const Verdict verdict = has_targets
+                              ? health_.judge(counters_.step + 1, stats.loss, stats.gradient_norm)
+                              : Verdict{false, "none of its tokens has a target", ""};
   const auto before = Clock::now();
   saves_->before_update();  // the save of an earlier step still copies what apply() changes
   blocked_s_ += seconds_since(before);
   applied_ = verdict.apply;
-  if (applied_) trainer_.apply(stats);
+  applied_ ? trainer_.apply(stats) : trainer_.skip();
   ++counters_.step;
   const int64_t tokens = recipe_.train.global_batch * recipe_.data.sequence_length;
   counters_.samples += recipe_.train.global_batch;
   counters_.tokens += tokens;
+  report_epochs();
   if (!verdict.apply) skip(stats, verdict);
   if (!verdict.level.empty())
     log_.info("step {} is applied, as a new level and no spike: {}", counters_.step, verdict.level);
@@ -396,7 +413,8 @@ void Run::step() {
               .non_finite = health_.non_finite(),
               .stall_s = prefetch_->stall_s() - stall_before,
               .checkpoint_blocked_s = blocked_s_,
-              .applied = verdict.apply};
+              .applied = verdict.apply,
+              .has_targets = has_targets};
   row.step_s = seconds_since(start);
   counters_.seconds += row.step_s;
   row.tokens_per_s = double(tokens) / row.step_s;
@@ -407,7 +425,8 @@ void Run::step() {
   row.num_allocations = memory.num_allocations;
   if (leads_) metrics_->step(row);
   blocked_s_ = 0.0;
-  if (!verdict.apply) give_up_over_budget();  // the row of the step is written already
+  if (!verdict.apply && has_targets)
+    give_up_over_budget();  // the row of the step is written already
 }
 
 // Ends the run, once the budget of skipped steps is used up.
@@ -420,17 +439,37 @@ void Run::give_up_over_budget() {
                          : fmt::format("the last good checkpoint, step {}, is untouched", newest));
 }
 
+void Run::report_epochs() {
+  for (const EpochBegun& begun : epochs_->advance(cursor_)) {
+    log_.info(
+        "step {}: epoch {} of {} begins: its {} samples begin again{}", counters_.step, begun.epoch,
+        begun.dataset, format_thousands(begun.samples),
+        begun.steps >= kLongEpoch
+            ? ""
+            : fmt::format(", every {:.1f} steps; later epochs of it are not told", begun.steps));
+    if (leads_)
+      metrics_->event("epoch", {{"step", counters_.step},
+                                {"dataset", begun.dataset},
+                                {"epoch", begun.epoch},
+                                {"samples", begun.samples}});
+  }
+}
+
 void Run::skip(const StepStats& stats, const Verdict& verdict) {
   // The samples of a step are the next global batch of numbers, in some order (data/loader.h).
   std::vector<int64_t> samples(size_t(recipe_.train.global_batch));
-  std::iota(samples.begin(), samples.end(), counters_.samples - recipe_.train.global_batch);
+  std::iota(samples.begin(), samples.end(),
+            data::next_sample(cursor_) - recipe_.train.global_batch);
   const std::string culprit =
       std::isfinite(stats.gradient_norm)
           ? ""
           : first_said(ranks_, trainer_.first_bad_gradient(), "non-finite gradient");
-  log_.warn("step {} is skipped: {}{}{}; its samples are {} and the {} after it", counters_.step,
-            verdict.reason, culprit.empty() ? "" : "; first non-finite gradient ", culprit,
-            samples.front(), samples.size() - 1);
+  const bool tells = stats.num_targets > 0 || !std::exchange(told_of_no_targets_, true);
+  if (tells)
+    log_.warn("step {} is skipped: {}{}{}; its samples are {} and the {} after it{}",
+              counters_.step, verdict.reason, culprit.empty() ? "" : "; first non-finite gradient ",
+              culprit, samples.front(), samples.size() - 1,
+              stats.num_targets > 0 ? "" : "; more such steps are told in metrics.jsonl alone");
   if (!leads_) return;
   metrics_->event("skip", {{"step", counters_.step},
                            {"reason", verdict.reason},

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
@@ -137,7 +138,7 @@ void Metrics::step(const StepRow& row) {
   put(out, "step", row.step);
   put(out, "samples", row.samples);
   put(out, "tokens", row.tokens);
-  put(out, "loss", row.loss);
+  put(out, "loss", row.has_targets ? row.loss : NAN);
   put(out, "lr", row.lr);
   put(out, "gradient_norm", row.gradient_norm);
   if (scale_.has_router_losses) {
@@ -169,7 +170,7 @@ void Metrics::step(const StepRow& row) {
                                    {"tokens_per_s", row.tokens_per_s},
                                    {"mfu", row.mfu},
                                    {"data_stall_s", row.stall_s}})
-    board_.scalar(row.step, tag, value);
+    if (row.has_targets || tag != std::string_view("loss")) board_.scalar(row.step, tag, value);
   if (scale_.has_router_losses) {
     board_.scalar(row.step, "aux_loss", row.aux_loss);
     board_.scalar(row.step, "z_loss", row.z_loss);
@@ -194,10 +195,10 @@ void Metrics::console(const StepRow& row) {
   if (!due) return;
   const double tokens_per_s = double(window_tokens_) / window_s_;
   log_.info(
-      "step {:>6}/{}  loss {:.4f}  lr {:.2e}  gnorm {:.3f}  {:>7} tok/s  MFU {:4.1f}%{}  "
+      "step {:>6}/{}  loss {}  lr {:.2e}  gnorm {:.3f}  {:>7} tok/s  MFU {:4.1f}%{}  "
       "stall {:.1f}%  left {}",
-      row.step, scale_.steps, row.loss, row.lr, row.gradient_norm,
-      format_thousands(int64_t(tokens_per_s)),
+      row.step, scale_.steps, row.has_targets ? fmt::format("{:.4f}", row.loss) : "none", row.lr,
+      row.gradient_norm, format_thousands(int64_t(tokens_per_s)),
       100.0 * tokens_per_s * scale_.flop_per_token / scale_.peak_flops,
       scale_.has_experts ? fmt::format("  balance {:.3f}", row.entropy) : "",
       100.0 * window_stall_s_ / window_s_,

@@ -30,6 +30,7 @@ struct StepRow {
   double tokens_per_s = 0.0, tflops = 0.0, mfu = 0.0;
   int64_t memory_peak_bytes = 0, num_allocations = 0;
   bool applied = true;
+  bool has_targets = true;  // else there is no loss
 };
 
 struct RunScale {

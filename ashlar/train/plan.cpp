@@ -162,7 +162,7 @@ class CheckpointMeter {
   void add(const Trainer& trainer) {
     const int64_t every = recipe_.checkpoint.every;
     auto writer = std::make_unique<StateWriter>(trainer, "tokenizer", "isa");
-    const data::LoaderState start{.counts = std::vector<int64_t>(recipe_.data.train.size())};
+    const data::LoaderState start = data::first_state(recipe_.data.train.size());
     const checkpoint::SaveRequest request =
         writer->request({.step = every > 0 ? every : recipe_.train.steps}, {}, start);
     members_.push_back(writer->share());

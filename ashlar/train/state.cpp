@@ -149,11 +149,15 @@ Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
   for (data::NamedIntegers& array : arrays)
     pieces.push_back(loader_piece(array.name, array.values));
   add_what_others_keep(trainer.whole_state(), pieces);
-  reader.load(pieces);
+  const checkpoint::LoadReport report =
+      reader.load(pieces, {.components = {},
+                           .allow_missing = {},
+                           .allow_unexpected = {},
+                           .cast = {{DType::kF32, DType::kF64}, {DType::kF64, DType::kF32}}});
   trainer.restore_counters(state.optimizer_steps, state.balancer_updates);
   return {state.counters, state.health, data::loader_state_from(arrays),
           reader.has_blob("recipe.toml") ? reader.read_blob("recipe.toml") : "",
-          isa_in(reader.manifest())};
+          isa_in(reader.manifest()), int64_t(report.cast.size())};
 }
 
 }  // namespace ashlar::train

@@ -46,15 +46,17 @@ class StateWriter {
 void add_what_others_keep(std::vector<LogicalTensor> whole, std::vector<Piece>& pieces);
 
 // Fills what this rank of the trainer keeps from a step; returns counters and cursor.  When all
-// ranks have, weights_changed() is to be called.  kConfig where the recipe's model or optimizer is
+// ranks have, weights_changed() is to be called.  A state of another train.precision is converted:
+// F32 to F64 without loss, F64 to F32 rounded.  kConfig where the recipe's model or optimizer is
 // not the saved one (the report names tensors), or the step is an imported one, which holds weights
 // alone.
 struct Restored {
   RunCounters counters;
   HealthState health;
   data::LoaderState loader;
-  std::string recipe;  // TOML
-  std::string isa;     // of the kernels; "": written by an older program
+  std::string recipe;         // TOML
+  std::string isa;            // of the kernels; "": written by an older program
+  int64_t num_converted = 0;  // tensors that the step keeps in another type
 };
 Restored restore(const checkpoint::StepReader& reader, Trainer& trainer);
 

@@ -48,6 +48,8 @@ optim::Balancer Trainer::make_balancer(Allocator& allocator) const {
 void Trainer::run(int64_t step, std::span<const MicroBatch> batches,
                   function_ref<void(int64_t)> ended) {
   step_ = step;
+  ctx_.enter("start of step");
+  balancer_.keep(ctx_);
   losses_ = model_.step(batches, [&](int64_t i) {
     if (recipe().balance.scope == BalanceScope::kMicroBatch)
       balancer_.update(model_.loads(), balance_factor());
@@ -74,7 +76,7 @@ StepStats Trainer::measure() {
   const double squares = model_.sum_over_ranks(optimizer_.gradient_squares(ctx_), "gradient norm");
   stats.gradient_norm = std::sqrt(squares) * target_correction();
   if (ctx_.meta()) return stats;  // the sum's traffic is counted; there are no numbers to report
-  stats.loss = losses_.count == 0 ? 0.0 : losses_.sum / double(losses_.count);
+  stats.loss = losses_.sum / double(losses_.count);
   stats.aux_loss = losses_.balance;
   stats.z_loss = losses_.z;
   stats.expert_rounds = losses_.mixtures > 0 ? losses_.rounds / losses_.mixtures : 0.0;
@@ -105,6 +107,11 @@ void Trainer::apply(const StepStats& stats) {
   if (recipe().balance.scope == BalanceScope::kGlobalBatch)
     balancer_.update(model_.step_loads(), balance_factor());
   weights_changed();
+}
+
+void Trainer::skip() {
+  ctx_.enter("optimizer");
+  balancer_.undo(ctx_);
 }
 
 LossSum Trainer::evaluate(const MicroBatch& batch) {

@@ -5,7 +5,7 @@
 //                begin to be summed over the ranks
 //   reduce       waits for those sums
 //   measure      mean loss, gradient norm, loads of the experts
-//   apply        clipping, optimizer, balancing; new weights begin to be gathered
+//   apply        clipping, optimizer, balancing; new weights begin to be gathered.  Or skip
 //
 // What depends on the mesh is parallel::RankModel's (rank_model.h), which also says in which order
 // ranks call; here stand what every layout has alike: rates, clipping, balancing, the numbers of a
@@ -30,7 +30,7 @@ using parallel::LossSum;
 using parallel::MicroBatch;
 
 struct StepStats {
-  double loss = 0.0;                    // mean over the targets of the step
+  double loss = 0.0;                    // mean over the targets of the step; NaN without any
   double aux_loss = 0.0, z_loss = 0.0;  // of the routers, with their coefficients; not in loss
   double expert_rounds = 0.0;           // with ep: of a mixture and micro-batch, mean
   double gradient_norm = 0.0;           // before clipping
@@ -62,8 +62,10 @@ class Trainer {
   // "name[index]" of the first non-finite gradient kept here, "" if all are finite.  After: reduce.
   // Before: apply, in which Muon overwrites gradients.
   std::string first_bad_gradient() const;
-  // After: measure.  One update at the schedule's rate of this step; a step may do without.
+  // After: measure.  One update at the schedule's rate of this step.
   void apply(const StepStats& stats);
+  // Instead of apply: the step changes nothing that a checkpoint holds.
+  void skip();
   // Losses of one micro-batch of each data-parallel rank.  Not inside a step (RankModel::evaluate).
   LossSum evaluate(const MicroBatch& batch);
 

@@ -199,7 +199,7 @@ def make_optimizers(model, matrices):
 def learning_rate(step):
     if step < OPTIM["warmup_steps"]:
         return OPTIM["lr"] * (step + 1) / OPTIM["warmup_steps"]
-    part = (step - OPTIM["warmup_steps"]) / (STEPS - OPTIM["warmup_steps"])
+    part = (step - OPTIM["warmup_steps"]) / (STEPS - 1 - OPTIM["warmup_steps"])
     return OPTIM["lr_min"] + (OPTIM["lr"] - OPTIM["lr_min"]) * 0.5 * (1 + math.cos(math.pi * part))
 
 

@@ -111,7 +111,8 @@ TEST(Use, ARunBeginsWithTheWeightsOfAnother) {
   run_ok(scratch, train_args({"train.steps=40", "optim.lr=5e-3", "train.run_dir=old", fp32}));
   const double before = std::stod(read_steps(scratch / "old").at(1)[0].loss);
   run_ok(scratch, {"ckpt", "export", "old/checkpoints", "hf", "--dtype", "fp32"});
-  const Result begun = run(scratch, train_args({"train.steps=4", "init.model=hf", fp32}));
+  const Result begun =
+      run(scratch, train_args({"train.steps=4", "init.model=hf", fp32, "optim.warmup_steps=2"}));
   ASSERT_EQ(begun.code, 0) << begun.err;
   EXPECT_TRUE(contains(begun.err, "starting from the weights of hf (Hugging Face, native layout)"))
       << begun.err;
@@ -122,9 +123,9 @@ TEST(Use, ARunBeginsWithTheWeightsOfAnother) {
   run_ok(scratch,
          {"data", "prepare", "--input", text, "--tokenizer", "tok.model", "--out", "other"});
   const Result other =
-      run(scratch, train_args({"train.steps=2", "train.run_dir=other-run", "data.train=other",
-                               "init.model=old/checkpoints", "data.sequence_length=128",
-                               "model.rope_theta=40000.0"}));
+      run(scratch, train_args({"train.steps=2", "optim.warmup_steps=1", "train.run_dir=other-run",
+                               "data.train=other", "init.model=old/checkpoints",
+                               "data.sequence_length=128", "model.rope_theta=40000.0"}));
   ASSERT_EQ(other.code, 0) << other.err;
   EXPECT_EQ(count_of(other.err, "warning: "), 2) << other.err;
   EXPECT_TRUE(contains(other.err, "warning: other was prepared with tokenizer ")) << other.err;

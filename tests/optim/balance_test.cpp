@@ -126,6 +126,41 @@ TEST(Balancer, KeepsItsInvariantsAfterEveryUpdate) {
   }
 }
 
+TEST(Balancer, AStepThatIsUndoneChangesNothing) {
+  for (const BalanceTarget target : {BalanceTarget::kRealExperts, BalanceTarget::kAllClasses})
+    for (const DType dtype : {DType::kF32, DType::kF64}) {
+      BalanceSpec spec;
+      spec.target = target, spec.scope = BalanceScope::kMicroBatch;
+      Blocks undone(2, 6, dtype, spec), straight(2, 6, dtype, spec);
+      const auto state = [](const Blocks& blocks) {
+        std::string bits;
+        for (const Tensor& bias : blocks.biases) bits += bits_of(bias);
+        for (const Piece& piece : blocks.balancer->pieces()) bits += bits_of(piece.data);
+        return bits;
+      };
+      std::mt19937_64 rng(3);
+      for (int step = 0; step < 6; ++step) {
+        const std::string before = state(undone);
+        undone.balancer->keep(undone.machine.ctx);
+        for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
+          undone.count({random_counts(rng, 7, 90), random_counts(rng, 7, 90)});
+          undone.balancer->update(undone.counts, 1.0);
+          if (step % 2 == 0) continue;
+          for (size_t l = 0; l < 2; ++l)
+            std::copy_n(undone.counts[l].as<int64_t>(), 7, straight.counts[l].as<int64_t>());
+          straight.balancer->update(straight.counts, 1.0);
+        }
+        EXPECT_NE(state(undone), before);
+        if (step % 2 == 0) {
+          undone.balancer->undo(undone.machine.ctx);
+          EXPECT_EQ(state(undone), before);
+        }
+        EXPECT_EQ(state(undone), state(straight)) << step;
+        EXPECT_EQ(undone.balancer->num_updates(), straight.balancer->num_updates());
+      }
+    }
+}
+
 // With all classes as target the frozen skip class is freed: no token goes there, so its bias rises
 // by the rate every update, from -1 to about 0 in 1000.
 TEST(Balancer, AllClassesLiftTheSkipClass) {

@@ -5,35 +5,11 @@
 
 #include "ashlar/core/text.h"
 #include "ashlar/train/start.h"
-#include "tests/data/support.h"
 #include "tests/support/malloc_count.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/train/tiny_run.h"
 
 namespace ashlar::train {
 namespace {
-
-using testing_support::TemporaryDirectory;
-
-std::vector<int64_t> document_lengths() {  // 1 to 60
-  std::vector<int64_t> lengths;
-  for (int64_t d = 0; d < 400; ++d) lengths.push_back(1 + d * 7 % 60);
-  return lengths;
-}
-
-// A run of the tiny recipe.
-Recipe tiny_run(FileSystem& files, const TemporaryDirectory& root,
-                std::vector<std::string> overrides) {
-  std::vector<std::vector<int32_t>> documents;
-  for (const int64_t length : document_lengths())
-    documents.emplace_back(size_t(length), int32_t(documents.size() % 256));
-  const std::string prefix = root / "text";
-  data::write_documents(files, prefix, documents, 256);
-  for (const std::string& fixed :
-       {"data.train=" + prefix, "train.run_dir=" + (root / "run").string(),
-        std::string("data.tokenizer=byte")})
-    overrides.push_back(fixed);
-  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
-}
 
 // Calls of malloc between the last two console lines, which are `log_every` steps apart.
 int64_t mallocs_between_lines(int64_t log_every) {
@@ -58,13 +34,6 @@ TEST(Loop, AStepWithoutALineAllocatesNothing) {
   const int64_t of_a_line = mallocs_between_lines(1);
   EXPECT_GT(of_a_line, 0);
   EXPECT_EQ(mallocs_between_lines(20), of_a_line);
-}
-
-std::vector<nlohmann::json> rows_of(FileSystem& files, const TemporaryDirectory& root) {
-  std::vector<nlohmann::json> rows;
-  for (const std::string& line : split(read_text(files, root / "run/metrics.jsonl"), '\n'))
-    if (!line.empty()) rows.push_back(nlohmann::json::parse(line));
-  return rows;
 }
 
 // A synchronous save blocks for as long as it lasts: the next step's row says so, and no other.
