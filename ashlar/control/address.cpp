@@ -22,15 +22,6 @@
 namespace ashlar::control {
 namespace {
 
-std::string node_text() {
-  std::array<char, 256> host{};
-  ASHLAR_REQUIRE(gethostname(host.data(), host.size() - 1) == 0, kComm, "gethostname: {}",
-                 std::strerror(errno));
-  std::string boot = "unknown";  // where /proc is not there: the host's name must do
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return fmt::format("{}/{}", host.data(), boot);
-}
-
 struct Found {
   std::string interface_name, host;
   bool loopback, v6;
@@ -65,12 +56,14 @@ std::vector<Found> interfaces() {
   return found;
 }
 
-// IPv4 first; the loopback's only where there is nothing else, or it is asked for.
-std::vector<std::string> hosts(const std::string& interface_name) {
+// IPv4 first.
+std::vector<std::string> hosts(Reach reach, const std::string& interface_name) {
   const std::vector<Found> all = interfaces();
   std::set<std::string> names;
   std::vector<std::string> chosen;
-  for (const bool loopback : {false, true}) {
+  // The other kind of addresses only where there are none of the one that is wanted.
+  const bool first = reach == Reach::kMachine;
+  for (const bool loopback : {first, !first}) {
     for (const bool v6 : {false, true})
       for (const Found& each : all) {
         names.insert(each.interface_name);
@@ -84,28 +77,6 @@ std::vector<std::string> hosts(const std::string& interface_name) {
   return chosen;
 }
 
-// IPv6, which takes IPv4 too; IPv4 alone where the kernel has no IPv6.
-Socket listening() {
-  const int off = 0;
-  Socket both(socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (both) {
-    sockaddr_in6 any{};
-    any.sin6_family = AF_INET6;
-    any.sin6_addr = in6addr_any;
-    if (setsockopt(both.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) == 0 &&
-        bind(both.fd(), reinterpret_cast<const sockaddr*>(&any), sizeof(any)) == 0 &&
-        listen(both.fd(), SOMAXCONN) == 0)
-      return both;
-  }
-  Socket v4(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  ASHLAR_REQUIRE(v4 && bind(v4.fd(), reinterpret_cast<const sockaddr*>(&any), sizeof(any)) == 0 &&
-                     listen(v4.fd(), SOMAXCONN) == 0,
-                 kComm, "listening on a port: {}", std::strerror(errno));
-  return v4;
-}
-
 uint16_t port_of(const Socket& socket) {
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
@@ -115,18 +86,80 @@ uint16_t port_of(const Socket& socket) {
                                           : reinterpret_cast<sockaddr_in6&>(bound).sin6_port);
 }
 
+// Port 0: the system chooses one.  An empty socket, and errno, where that cannot be done.
+Socket listening_at(const std::string& host, uint16_t port) {
+  sockaddr_storage bytes{};
+  auto& v4 = reinterpret_cast<sockaddr_in&>(bytes);
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(bytes);
+  const bool is_v4 = inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1;
+  if (is_v4) {
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(port);
+  } else {
+    inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr);
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(port);
+  }
+  Socket made(socket(bytes.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const bool good = made &&
+                    bind(made.fd(), reinterpret_cast<const sockaddr*>(&bytes),
+                         is_v4 ? sizeof(v4) : sizeof(v6)) == 0 &&
+                    listen(made.fd(), SOMAXCONN) == 0;
+  return good ? std::move(made) : Socket();
+}
+
+// Sockets at one port of those hosts that can be bound; the others are taken out of `hosts`.  None:
+// another process has that port at one of them.
+std::vector<Socket> listening_at_all(std::vector<std::string>& hosts) {
+  std::vector<Socket> sockets;
+  std::vector<std::string> bound;
+  uint16_t port = 0;
+  std::string problem;
+  for (const std::string& host : hosts) {
+    Socket socket = listening_at(host, port);
+    if (!socket && errno == EADDRINUSE && port != 0) return {};
+    if (!socket) {  // an IPv6 address that is not ready yet, or a kernel without IPv6
+      problem = fmt::format("listening at {}: {}", host, std::strerror(errno));
+      continue;
+    }
+    if (port == 0) port = port_of(socket);
+    sockets.push_back(std::move(socket));
+    bound.push_back(host);
+  }
+  ASHLAR_REQUIRE(!sockets.empty(), kComm, "{}", problem);
+  hosts = std::move(bound);
+  return sockets;
+}
+
 }  // namespace
 
 Socket::~Socket() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Listener::Listener(const std::string& interface_name) : socket_(listening()) {
-  address_ = fmt::format("{} {} ", node_text(), port_of(socket_));
-  const size_t begin = address_.size();
-  for (const std::string& host : hosts(interface_name))
-    if (address_.size() + 1 + host.size() <= kMaxAddressText)
-      address_ += (address_.size() > begin ? "," : "") + host;
+std::string this_node() {
+  std::array<char, 256> host{};
+  ASHLAR_REQUIRE(gethostname(host.data(), host.size() - 1) == 0, kComm, "gethostname: {}",
+                 std::strerror(errno));
+  std::string boot = "unknown";  // where /proc is not there: the host's name must do
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  // Containers on one machine have loopbacks of their own.
+  std::array<char, 64> network{};
+  const ssize_t length = readlink("/proc/self/ns/net", network.data(), network.size() - 1);
+  return fmt::format("{}/{}/{}", host.data(), boot, length > 0 ? network.data() : "unknown");
+}
+
+Listener::Listener(Reach reach, const std::string& interface_name) {
+  constexpr int kTries = 20;
+  std::vector<std::string> chosen;
+  size_t size = this_node().size() + sizeof("65535 ");
+  for (const std::string& host : hosts(reach, interface_name))
+    if (size += 1 + host.size(); size <= kMaxAddressText) chosen.push_back(host);
+  for (int tries = 0; sockets_.empty(); ++tries) {
+    ASHLAR_REQUIRE(tries < kTries, kComm, "no port is free at all of {}", fmt::join(chosen, ", "));
+    sockets_ = listening_at_all(chosen);
+  }
+  address_ = fmt::format("{} {} {}", this_node(), port_of(sockets_[0]), fmt::join(chosen, ","));
 }
 
 Address parse_address(const std::string& text) {

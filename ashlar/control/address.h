@@ -1,11 +1,13 @@
-// Where a rank listens for its children: a socket on all interfaces with a port that the system
-// chooses, and the text that tells other ranks how to reach it.
+// Where a rank listens for its children: a port that the system chooses, and the text that tells
+// other ranks how to reach it.
 //
-//   "NODE PORT ADDRESS[,ADDRESS...]"   NODE: host name and boot id, equal on one machine
+//   "NODE PORT ADDRESS[,ADDRESS...]"   NODE: host name, boot id and network namespace, equal on one
+//                                      machine
 //
-// The addresses are those of the interfaces that are up: IPv4 first, then IPv6, without link-local
-// ones; the loopback's only if there is no other.  An interface can be named instead, as
-// btl_tcp_if_include does for Open MPI and NCCL_SOCKET_IFNAME for NCCL.
+// It listens at the addresses in the text and at no others.  Where all ranks are on one machine
+// these are the loopback's, which no other machine reaches; else those of all interfaces that are
+// up but the loopback, IPv4 first, then IPv6, without link-local ones.  An interface can be named
+// instead, as btl_tcp_if_include does for Open MPI and NCCL_SOCKET_IFNAME for NCCL.
 //
 // Errors   kComm: no socket, no address, an interface that is not there (names those that are), or
 //          a text that is none of these.
@@ -39,14 +41,18 @@ class Socket {
   int fd_ = -1;
 };
 
+std::string this_node();  // NODE
+
+enum class Reach : uint8_t { kMachine, kNetwork };  // where the other ranks are
+
 class Listener {
  public:
-  explicit Listener(const std::string& interface_name = "");  // "": all that are up
-  const std::string& address() const { return address_; }     // at most kMaxAddressText bytes
-  int fd() const { return socket_.fd(); }
+  explicit Listener(Reach reach, const std::string& interface_name = "");  // "": none is named
+  const std::string& address() const { return address_; }  // at most kMaxAddressText bytes
+  const std::vector<Socket>& sockets() const { return sockets_; }
 
  private:
-  Socket socket_;
+  std::vector<Socket> sockets_;  // one for each address, all with one port
   std::string address_;
 };
 

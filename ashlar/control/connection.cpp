@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstring>
+#include <tuple>
 
 #include "ashlar/core/error.h"
 
@@ -42,37 +43,57 @@ SocketAddress resolve(const std::string& host, uint16_t port) {
   return address;
 }
 
-}  // namespace
-
-Connection::Connection(Socket socket, const Epoch& epoch, size_t max_body_bytes, bool connecting)
-    : socket_(std::move(socket)), reader_(epoch, max_body_bytes), connecting_(connecting) {
-  const int on = 1;  // small messages go out at once; that this fails costs only time
-  setsockopt(socket_.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+// Who is at the other end; "nobody" if it has gone again.
+std::pair<std::string, uint16_t> peer_of(const Socket& socket) {
+  sockaddr_storage bytes{};
+  socklen_t size = sizeof(bytes);
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&bytes), &size) != 0)
+    return {"nobody", uint16_t(0)};
+  if (bytes.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<sockaddr_in&>(bytes);
+    inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
+    return {text.data(), ntohs(v4.sin_port)};
+  }
+  const auto& v6 = reinterpret_cast<sockaddr_in6&>(bytes);
+  inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
+  return {text.data(), ntohs(v6.sin6_port)};
 }
 
-Connection Connection::start(const std::string& host, uint16_t port, const Epoch& epoch,
+}  // namespace
+
+Connection::Connection(Socket socket, Handshake handshake, size_t max_body_bytes, bool connecting)
+    : socket_(std::move(socket)),
+      handshake_(std::move(handshake)),
+      max_body_bytes_(max_body_bytes),
+      connecting_(connecting) {
+  const int on = 1;  // small messages go out at once; that this fails costs only time
+  setsockopt(socket_.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  queue_bytes(handshake_.take_outgoing());
+}
+
+Connection Connection::accepted(Socket socket, Handshake handshake, size_t max_body_bytes) {
+  Connection made(std::move(socket), std::move(handshake), max_body_bytes, false);
+  std::tie(made.host_, made.port_) = peer_of(made.socket_);
+  return made;
+}
+
+Connection Connection::start(const std::string& host, uint16_t port, Handshake handshake,
                              size_t max_body_bytes) {
   const SocketAddress address = resolve(host, port);
   Socket socket(::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   ASHLAR_REQUIRE(socket, kComm, "socket: {}", std::strerror(errno));
   ASHLAR_REQUIRE(connect(socket.fd(), address.get(), address.size) == 0 || errno == EINPROGRESS,
                  kComm, "connect to {} port {}: {}", host, port, std::strerror(errno));
-  return Connection(std::move(socket), epoch, max_body_bytes, true);
+  Connection made(std::move(socket), std::move(handshake), max_body_bytes, true);
+  made.host_ = host;
+  made.port_ = port;
+  return made;
 }
 
 std::string Connection::peer() const {
-  sockaddr_storage bytes{};
-  socklen_t size = sizeof(bytes);
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (getpeername(fd(), reinterpret_cast<sockaddr*>(&bytes), &size) != 0) return "nobody";
-  if (bytes.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<sockaddr_in&>(bytes);
-    inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
-    return fmt::format("{}:{}", text.data(), ntohs(v4.sin_port));
-  }
-  const auto& v6 = reinterpret_cast<sockaddr_in6&>(bytes);
-  inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
-  return fmt::format("[{}]:{}", text.data(), ntohs(v6.sin6_port));
+  return host_.find(':') == host_.npos ? fmt::format("{}:{}", host_, port_)
+                                       : fmt::format("[{}]:{}", host_, port_);
 }
 
 short Connection::events() const {
@@ -80,9 +101,14 @@ short Connection::events() const {
   return short(POLLIN | (out_.empty() ? 0 : POLLOUT));
 }
 
-void Connection::queue(std::vector<std::byte> frame) {
-  waiting_bytes_ += frame.size();
-  out_.push_back(std::move(frame));
+void Connection::queue(uint16_t kind, std::span<const std::byte> body) {
+  queue_bytes(writer_->next(kind, body));
+}
+
+void Connection::queue_bytes(std::vector<std::byte> bytes) {
+  if (bytes.empty()) return;
+  waiting_bytes_ += bytes.size();
+  out_.push_back(std::move(bytes));
   last_sent_ = Clock::now();
 }
 
@@ -134,8 +160,22 @@ void Connection::receive(const std::function<void(Frame)>& take) {
   }
   ASHLAR_REQUIRE(count > 0, kComm, "the connection was closed");
   last_heard_ = Clock::now();
-  reader_.feed(std::span(buffer).first(size_t(count)));
-  while (auto frame = reader_.next()) take(std::move(*frame));
+  said_anything_ = true;
+  const auto bytes = std::span<const std::byte>(buffer).first(size_t(count));
+  if (proved())
+    reader_->feed(bytes);
+  else
+    shake_hands(bytes);
+  while (auto frame = reader_ ? reader_->next() : std::nullopt) take(std::move(*frame));
+}
+
+void Connection::shake_hands(std::span<const std::byte> bytes) {
+  handshake_.feed(bytes);
+  queue_bytes(handshake_.take_outgoing());
+  if (!proved()) return;
+  writer_.emplace(handshake_.keys().sending);
+  reader_.emplace(handshake_.keys().receiving, max_body_bytes_);
+  reader_->feed(handshake_.rest());
 }
 
 }  // namespace ashlar::control

@@ -1,49 +1,55 @@
-// A message as bytes on a stream: a header of 36 bytes, little-endian, then the body.
+// A message as bytes on a link: a header of 36 bytes, little-endian, then the body.
 //
-//   "ACF1" | u16 kind | u16 zero | u8 epoch[16] | u32 source | u32 length | u32 crc32c
+//   "ACF2" | u16 kind | u16 zero | u32 length | u64 number | u8 mac[16]
 //
-// The epoch is a random id of this start of the run, which only its ranks know: what connects by
-// mistake, or is left from an earlier start, has another one.  crc32c covers header and body, and
-// itself as zero.
+// number counts the frames of one direction of one connection, from 0; mac is the beginning of
+// HMAC-SHA-256 over the header before it and the body, with the key of that direction
+// (handshake.h).  So no frame can be forged, changed, left out, said again or moved by somebody who
+// has not the epoch.  Frames are not encrypted.
 //
-// Errors   kComm: a stream that does not hold frames of this epoch, or too long ones; the message
-//          says what was found.  The stream is of no use after that.
+// Errors   kComm: a stream that does not hold the expected frames; the message says what was found.
+//          The stream is of no use after that.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "ashlar/control/hmac.h"
+
 namespace ashlar::control {
 
-using Epoch = std::array<uint8_t, 16>;
-inline constexpr size_t kFrameHeaderBytes = 36;
+inline constexpr size_t kMacBytes = 16, kFrameHeaderBytes = 20 + kMacBytes;
 
 struct Frame {
   uint16_t kind = 0;
-  int source = 0;  // the rank that sent it
   std::vector<std::byte> body;
 };
 
-std::vector<std::byte> encode_frame(const Epoch& epoch, uint16_t kind, int source,
-                                    std::span<const std::byte> body);
+class FrameWriter {
+ public:
+  explicit FrameWriter(const Hmac& key) : key_(key) {}
+  std::vector<std::byte> next(uint16_t kind, std::span<const std::byte> body);
 
-// Bytes in, frames out.  A length is believed once the header is seen to be of this epoch, and
-// memory is taken as bytes arrive, not as a header promises them.
+ private:
+  Hmac key_;
+  uint64_t number_ = 0;
+};
+
+// Bytes in, frames out.  Memory is taken as bytes arrive, not as a header promises them.
 class FrameReader {
  public:
-  FrameReader(const Epoch& epoch, size_t max_body_bytes)
-      : epoch_(epoch), max_body_bytes_(max_body_bytes) {}
-  void allow(size_t max_body_bytes) { max_body_bytes_ = max_body_bytes; }
+  FrameReader(const Hmac& key, size_t max_body_bytes)
+      : key_(key), max_body_bytes_(max_body_bytes) {}
   void feed(std::span<const std::byte> bytes);
   std::optional<Frame> next();  // nullopt: more bytes are needed
 
  private:
-  Epoch epoch_;
+  Hmac key_;
   size_t max_body_bytes_;
+  uint64_t number_ = 0;
   std::vector<std::byte> bytes_;
   size_t begin_ = 0;  // of the first frame that was not taken
 };

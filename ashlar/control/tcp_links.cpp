@@ -1,11 +1,11 @@
 // How it works.  One thread turns: poll for at most a tick; take what send() queued; accept, read,
 // write; then look after every neighbour (keep_up): connect, ping, notice silence, give up.
 //
-//   the child's side    no connection -> connecting -> connected, hello sent -> up, when the hello
-//                       of the parent is there: before, nothing says that this port is its own
-//   the parent's side   a stranger -> its first frame is the hello of a child -> up, hello sent
-//                       back.  A child that comes again takes the place of its old connection,
-//                       which may be half open.  A stranger has 64 bytes and 5 s to say hello.
+//   the child's side    no connection -> connecting -> handshake -> up, when the first frame of the
+//                       parent, a hello, is there: it has then proved itself, and taken this child
+//   the parent's side   a stranger -> handshake -> a child -> up, hello sent.  A child that comes
+//                       again takes the place of its old connection, if that may be half open.  A
+//                       stranger has 5 s for all of its handshake.
 //   both                up -> down, by any error or by silence -> up again, or lost for good
 //
 // All but queued_, to_break_ and stop_ belongs to the thread.  It ends with a goodbye on each link
@@ -30,8 +30,9 @@ namespace {
 
 // Above all kinds of users.
 constexpr uint16_t kHello = 0xffff, kPing = 0xfffe, kGoodbye = 0xfffd, kFirstOwn = kGoodbye;
-constexpr size_t kHelloBytes = 64, kMaxStrangers = 64;
-constexpr double kHello_s = 5, kTry_s = 0.5, kGoodbye_s = 2;
+constexpr size_t kMaxStrangers = 64, kMaxHosts = 4096;
+constexpr int kMaxAccepts = 64;  // in a turn, so that neighbours get theirs
+constexpr double kHandshake_s = 5, kTry_s = 0.5, kGoodbye_s = 2;
 constexpr int kToldRefusals = 3;
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -80,10 +81,10 @@ void TcpLinks::wake() {
 
 void TcpLinks::send(int rank, uint16_t kind, std::span<const std::byte> body) {
   ASHLAR_ASSERT(kind < kFirstOwn && body.size() <= options_.max_body_bytes);
-  std::vector<std::byte> frame = encode_frame(epoch_, kind, rank_, body);
+  Message message{rank, kind, {body.begin(), body.end()}};
   {
     const std::lock_guard lock(mutex_);
-    queued_.emplace_back(rank, std::move(frame));
+    queued_.push_back(std::move(message));
   }
   wake();
 }
@@ -109,18 +110,21 @@ void TcpLinks::loop() {
     user_.tick();
   }
   say_goodbye();
+  tell_refusals();
 }
 
-// The places of `found` are those of wake, listener, neighbours with a connection, strangers.
+// The places of `found` are those of wake, listeners, neighbours with a connection, strangers.
 void TcpLinks::poll_all() {
-  std::vector<pollfd> found{{wake_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+  std::vector<pollfd> found{{wake_.fd(), POLLIN, 0}};
+  for (const Socket& listening : listener_.sockets()) found.push_back({listening.fd(), POLLIN, 0});
+  const size_t first_rank = found.size();
   std::vector<int> ranks;
   for (const auto& [rank, neighbour] : neighbours_) {
     if (!neighbour.connection) continue;
     ranks.push_back(rank);
     found.push_back({neighbour.connection->fd(), neighbour.connection->events(), 0});
   }
-  for (const auto& stranger : strangers_) found.push_back({stranger->fd(), POLLIN, 0});
+  for (const auto& stranger : strangers_) found.push_back({stranger->fd(), stranger->events(), 0});
   const size_t num_strangers = strangers_.size();
   const double left_s = options_.tick_s - seconds_since(last_tick_);
   const int timeout_ms = int(std::ceil(1e3 * std::max(0.0, left_s)));
@@ -129,10 +133,12 @@ void TcpLinks::poll_all() {
     uint64_t count;
     [[maybe_unused]] const ssize_t size = ::read(wake_.fd(), &count, sizeof(count));
   }
-  for (size_t i = 0; i < ranks.size(); ++i) serve(ranks[i], found[2 + i].revents);
-  for (size_t i = 0; i < num_strangers; ++i) serve_stranger(i, found[2 + ranks.size() + i].revents);
+  for (size_t i = 0; i < ranks.size(); ++i) serve(ranks[i], found[first_rank + i].revents);
+  for (size_t i = 0; i < num_strangers; ++i)
+    serve_stranger(i, found[first_rank + ranks.size() + i].revents);
   std::erase(strangers_, nullptr);
-  if (found[1].revents) accept_all();
+  for (size_t i = 1; i < first_rank; ++i)
+    if (found[i].revents) accept_some(listener_.sockets()[i - 1]);
   send_queued();
 }
 
@@ -144,62 +150,86 @@ void TcpLinks::send_queued() {
     queued.swap(queued_);
     to_break.swap(to_break_);
   }
-  for (auto& [rank, frame] : queued) {
-    Neighbour& neighbour = neighbours_.at(rank);
-    if (neighbour.up) neighbour.connection->queue(std::move(frame));
+  for (const Message& message : queued) {
+    Neighbour& neighbour = neighbours_.at(message.rank);
+    if (neighbour.up) neighbour.connection->queue(message.kind, message.body);
   }
   for (auto& [rank, neighbour] : neighbours_)
     if (neighbour.up) serve(rank, 0);
   for (const int rank : to_break) went_down(rank, "a test broke it");
 }
 
-void TcpLinks::accept_all() {
-  for (;;) {
-    Socket socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+void TcpLinks::accept_some(const Socket& listening) {
+  std::vector<int> children;
+  for (const auto& [rank, neighbour] : neighbours_)
+    if (rank != parent_) children.push_back(rank);
+  for (int accepted = 0; accepted < kMaxAccepts; ++accepted) {
+    Socket socket(accept4(listening.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
     if (strangers_.size() >= kMaxStrangers) {
-      refuse(*strangers_.front(), "it said nothing, and too many others wait");
+      refuse(*strangers_.front(), "it did not prove itself, and too many others wait");
       strangers_.erase(strangers_.begin());
     }
-    strangers_.push_back(
-        std::make_unique<Connection>(std::move(socket), epoch_, kHelloBytes, false));
+    strangers_.push_back(std::make_unique<Connection>(Connection::accepted(
+        std::move(socket), Handshake::of_parent(epoch_, rank_, children, random_nonce()),
+        options_.max_body_bytes)));
   }
 }
 
 void TcpLinks::refuse(const Connection& stranger, const std::string& why) {
-  if (++refusals_ > kToldRefusals) return;
-  log_.warn("control links: a connection of {} was refused: {}{}", stranger.peer(), why,
-            refusals_ == kToldRefusals ? "; further ones are not told of" : "");
+  ++refusals_;
+  silent_refusals_ += !stranger.said_anything();
+  if (refused_hosts_.size() < kMaxHosts) refused_hosts_.insert(stranger.host());
+  const int64_t told = refusals_ - silent_refusals_;
+  if (stranger.said_anything() && told <= kToldRefusals)
+    log_.warn("control links: a connection of {} was refused: {}{}", stranger.peer(), why,
+              told == kToldRefusals ? "; further ones are counted, and told at the end" : "");
+}
+
+void TcpLinks::tell_refusals() {
+  if (refusals_ == 0) return;
+  const size_t hosts = refused_hosts_.size();
+  log_.warn(
+      "control links: {} connection{} from {}{} address{} {} refused in all, {} of which said "
+      "nothing",
+      refusals_, refusals_ == 1 ? "" : "s", hosts == kMaxHosts ? "over " : "", hosts,
+      hosts == 1 ? "" : "es", refusals_ == 1 ? "was" : "were", silent_refusals_);
 }
 
 // strangers_[place] becomes a neighbour, stays, or goes.
 void TcpLinks::serve_stranger(size_t place, short found) {
   std::unique_ptr<Connection>& stranger = strangers_[place];
-  int child = -1;
+  std::vector<Frame> frames;
   try {
-    if (found)
-      stranger->serve(found, [&](const Frame& frame) {
-        ASHLAR_REQUIRE(child < 0 && frame.kind == kHello && frame.source != parent_ &&
-                           neighbours_.contains(frame.source),
-                       kComm, "rank {} is not a child of rank {}", frame.source, rank_);
-        child = frame.source;
-      });
-    ASHLAR_REQUIRE(child >= 0 || seconds_since(stranger->last_heard()) < kHello_s, kComm,
-                   "it said no hello for {} s", kHello_s);
+    if (found) stranger->serve(found, [&](Frame frame) { frames.push_back(std::move(frame)); });
+    if (stranger->proved()) require_free(stranger->rank());
+    ASHLAR_REQUIRE(stranger->proved() || seconds_since(stranger->begun()) < kHandshake_s, kComm,
+                   "it did not prove itself within {} s", kHandshake_s);
   } catch (const Error& error) {
     refuse(*stranger, error.what());
     stranger.reset();
     return;
   }
-  if (child < 0) return;
-  queue_frame(*stranger, kHello);
+  if (!stranger->proved()) return;
+  const int child = stranger->rank();
+  stranger->queue(kHello, {});
   adopt(child, std::move(stranger));
+  take_all(child, std::move(frames), "");
+}
+
+// A link that lives keeps its place: who comes beside it is no child that lost its connection.
+void TcpLinks::require_free(int child) const {
+  const Neighbour& neighbour = neighbours_.at(child);
+  if (!neighbour.up) return;
+  const double silent_s = seconds_since(neighbour.connection->last_heard());
+  ASHLAR_REQUIRE(silent_s > 2 * options_.ping_s, kComm,
+                 "it says that it is rank {}, which was heard {:.2g} s ago on another connection",
+                 child, silent_s);
 }
 
 void TcpLinks::adopt(int rank, std::unique_ptr<Connection> connection) {
   Neighbour& neighbour = neighbours_.at(rank);
   if (neighbour.lost) return;  // the user was told so, for good
-  connection->allow(options_.max_body_bytes);
   neighbour.connection = std::move(connection);
   neighbour.up = neighbour.was_up = true;
   neighbour.since = Clock::now();
@@ -209,32 +239,33 @@ void TcpLinks::adopt(int rank, std::unique_ptr<Connection> connection) {
 void TcpLinks::serve(int rank, short found) {
   Neighbour& neighbour = neighbours_.at(rank);
   if (!neighbour.connection) return;
+  std::vector<Frame> frames;
+  std::string broken;
   try {
-    const bool was_connecting = neighbour.connection->connecting();
-    // A frame may end the connection (a goodbye), which must live until serve() is back.
-    const Connection* serving = neighbour.connection.get();
-    std::vector<Frame> frames;
-    std::string broken;
-    try {
-      neighbour.connection->serve(found, [&](Frame frame) { frames.push_back(std::move(frame)); });
-    } catch (const Error& error) {
-      broken = error.what();
-    }
-    if (was_connecting && broken.empty() && !neighbour.connection->connecting())
-      queue_frame(*neighbour.connection, kHello);
-    for (Frame& frame : frames)
-      if (neighbour.connection.get() == serving) take(rank, std::move(frame));
-    if (neighbour.connection.get() == serving && !broken.empty()) went_down(rank, broken);
+    neighbour.connection->serve(found, [&](Frame frame) { frames.push_back(std::move(frame)); });
+  } catch (const Error& error) {
+    broken = error.what();
+  }
+  take_all(rank, std::move(frames), broken);
+}
+
+// broken: why the connection is over after these frames; "" if it is not.
+void TcpLinks::take_all(int rank, std::vector<Frame> frames, const std::string& broken) {
+  Neighbour& neighbour = neighbours_.at(rank);
+  const Connection* serving = neighbour.connection.get();
+  try {
+    for (Frame& frame : frames)  // one of them may end the connection (a goodbye)
+      if (serving && neighbour.connection.get() == serving) take(rank, std::move(frame));
+    if (serving && neighbour.connection.get() == serving && !broken.empty())
+      went_down(rank, broken);
   } catch (const Error& error) {  // of a frame, or of what the user made of it
     went_down(rank, error.what());
   }
 }
 
 void TcpLinks::take(int rank, Frame frame) {
-  ASHLAR_REQUIRE(frame.source == rank, kComm, "a message of rank {} came from rank {}",
-                 frame.source, rank);
   Neighbour& neighbour = neighbours_.at(rank);
-  if (!neighbour.up) {  // the parent's answer to the hello
+  if (!neighbour.up) {  // the parent takes this child
     ASHLAR_REQUIRE(frame.kind == kHello, kComm, "it does not say hello");
     adopt(rank, std::move(neighbour.connection));
   } else if (frame.kind == kGoodbye) {
@@ -242,10 +273,6 @@ void TcpLinks::take(int rank, Frame frame) {
   } else if (frame.kind < kFirstOwn) {
     user_.received(rank, frame.kind, frame.body);
   }
-}
-
-void TcpLinks::queue_frame(Connection& connection, uint16_t kind) {
-  connection.queue(encode_frame(epoch_, kind, rank_, {}));
 }
 
 void TcpLinks::keep_up(int rank) {
@@ -256,8 +283,7 @@ void TcpLinks::keep_up(int rank) {
     Connection& connection = *neighbour.connection;
     if (seconds_between(connection.last_heard(), now) > options_.silence_s)
       return went_down(rank, fmt::format("no sign of life for {} s", options_.silence_s));
-    if (seconds_between(connection.last_sent(), now) > options_.ping_s)
-      queue_frame(connection, kPing);
+    if (seconds_between(connection.last_sent(), now) > options_.ping_s) connection.queue(kPing, {});
     return;
   }
   if (seconds_between(neighbour.since, now) >
@@ -274,8 +300,9 @@ void TcpLinks::connect_parent(Neighbour& neighbour) {
   neighbour.connection.reset();
   neighbour.next_try = Clock::now() + of_seconds(std::max(kTry_s, options_.connect_s / 30));
   try {
-    neighbour.connection = std::make_unique<Connection>(
-        Connection::start(host, parent_address_.port, epoch_, kHelloBytes));
+    neighbour.connection = std::make_unique<Connection>(Connection::start(
+        host, parent_address_.port, Handshake::of_child(epoch_, rank_, parent_, random_nonce()),
+        options_.max_body_bytes));
   } catch (const Error& error) {
     neighbour.why = error.what();
   }
@@ -305,7 +332,7 @@ void TcpLinks::say_goodbye() {
   send_queued();
   const Clock::time_point start = Clock::now();
   for (auto& [rank, neighbour] : neighbours_)
-    if (neighbour.up) queue_frame(*neighbour.connection, kGoodbye);
+    if (neighbour.up) neighbour.connection->queue(kGoodbye, {});
   for (auto& [rank, neighbour] : neighbours_) {
     bool open = neighbour.up;
     while (open && seconds_since(start) < kGoodbye_s) {

@@ -1,14 +1,19 @@
 // Control links over TCP: one thread, poll(2), sockets that do not wait.
 //
-//   every rank   Listener listener(interface);          before the ranks' one exchange:
+//   every rank   Listener listener(reach, interface);   before the ranks' one exchange:
 //                all = addresses of all ranks           listener.address() of each, and one epoch
 //                auto tree = make_tree(nodes_of(all));
 //                TcpLinks links(std::move(listener), epoch, rank, all, tree, user, options, log);
 //
 // A child connects to its parent, with all of the parent's addresses in turn, and connects again
 // when the connection breaks.  A link that cannot be made within connect_s, or made again within
-// reconnect_s, is lost for good.  Nothing that a stranger sends does more than end its connection:
-// it is told of by address and reason, three times at most.
+// reconnect_s, is lost for good.
+//
+// Both sides prove that they know the epoch before anything else is said, and every frame is proved
+// to be the next one of that connection (handshake.h, frame.h).  Nothing that anybody else sends
+// does more than end a connection.  The first three that said something are told of by address and
+// reason; all are counted, which is told at the end.  A connection does not take the place of one
+// on which something came within the last two pings.
 //
 // Errors   kComm: an address is not one, or the system grants no thread.  All later trouble is a
 //          link that is lost.
@@ -19,8 +24,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "ashlar/control/connection.h"
@@ -48,7 +54,7 @@ class TcpLinks : public Links {
   void break_connection(int rank);
 
  private:
-  // A neighbour's link.  `connection` without `up`: under way, or waiting for its hello.
+  // A neighbour's link.  `connection` without `up`: under way, or in its handshake.
   struct Neighbour {
     std::unique_ptr<Connection> connection;
     bool up = false, was_up = false, lost = false;
@@ -61,9 +67,11 @@ class TcpLinks : public Links {
   void loop();
   void poll_all();
   void send_queued();
-  void accept_all();
+  void accept_some(const Socket& listening);
   void serve_stranger(size_t place, short found);
+  void require_free(int child) const;
   void serve(int rank, short found);
+  void take_all(int rank, std::vector<Frame> frames, const std::string& broken);
   void take(int rank, Frame frame);
   void adopt(int rank, std::unique_ptr<Connection> connection);
   void keep_up(int rank);
@@ -71,8 +79,8 @@ class TcpLinks : public Links {
   void went_down(int rank, const std::string& why);
   void lose(int rank, const std::string& why);
   void refuse(const Connection& stranger, const std::string& why);
-  void queue_frame(Connection& connection, uint16_t kind);
   void say_goodbye();
+  void tell_refusals();
   void wake();
 
   const Listener listener_;
@@ -84,14 +92,20 @@ class TcpLinks : public Links {
   Log& log_;
   std::map<int, Neighbour> neighbours_;
   std::vector<std::unique_ptr<Connection>> strangers_;  // accepted, not yet known
-  int refusals_ = 0;
+  int64_t refusals_ = 0, silent_refusals_ = 0;          // of them, those that said nothing
+  std::set<std::string> refused_hosts_;                 // up to kMaxHosts
   Clock::time_point last_tick_ = Clock::now();
 
   Socket wake_;  // an eventfd
   std::mutex mutex_;
-  std::deque<std::pair<int, std::vector<std::byte>>> queued_;  // frames; under mutex_
-  std::vector<int> to_break_;                                  // likewise
-  bool stop_ = false;                                          // likewise
+  struct Message {
+    int rank;
+    uint16_t kind;
+    std::vector<std::byte> body;
+  };
+  std::deque<Message> queued_;  // under mutex_
+  std::vector<int> to_break_;   // likewise
+  bool stop_ = false;           // likewise
   std::thread thread_;
 };
 

@@ -1,6 +1,6 @@
-// How it works.  Every writer listens, then all ranks tell each other where, in the one exchange
-// that the links need; the epoch that rank 0 draws keeps other runs' links apart.  Connecting goes
-// on in the background.
+// How it works.  The ranks tell each other which machines they are on, so that those of one machine
+// listen where no other reaches them, then where they listen; the epoch that rank 0 draws keeps
+// everybody else out.  Connecting goes on in the background.
 #include "ashlar/train/save_links.h"
 
 #include <algorithm>
@@ -11,6 +11,17 @@
 #include "ashlar/control/tcp_links.h"
 
 namespace ashlar::train {
+namespace {
+
+control::Reach reach_of(const std::vector<std::string>& nodes, std::span<const int> writers) {
+  const auto is_here = [&](int writer) {
+    return nodes[size_t(writer)] == nodes[size_t(writers[0])];
+  };
+  return std::ranges::all_of(writers, is_here) ? control::Reach::kMachine
+                                               : control::Reach::kNetwork;
+}
+
+}  // namespace
 
 std::unique_ptr<checkpoint::SaveChannel> make_save_channel(comm::Group& ranks,
                                                            std::span<const int> writers, Log& log) {
@@ -22,12 +33,18 @@ std::unique_ptr<checkpoint::SaveChannel> make_save_channel(comm::Group& ranks,
   const auto place = std::find(writers.begin(), writers.end(), ranks.rank());
   const bool writes = place != writers.end();
   std::unique_ptr<control::Listener> listener;
-  std::string problem;
-  try {
-    if (writes) listener = std::make_unique<control::Listener>(interface_name);
-  } catch (const Error& error) {
-    problem = fmt::format("rank {}: {}", ranks.rank(), error.what());
-  }
+  std::string node, problem;
+  const auto attempt = [&](auto&& body) {
+    try {
+      if (writes && problem.empty()) body();
+    } catch (const Error& error) {
+      problem = fmt::format("rank {}: {}", ranks.rank(), error.what());
+    }
+  };
+  attempt([&] { node = control::this_node(); });
+  const control::Reach reach =
+      reach_of(all_said(ranks, node, "machines of control links"), writers);
+  attempt([&] { listener = std::make_unique<control::Listener>(reach, interface_name); });
   control::Epoch epoch = checkpoint::random_id();
   from_leader(ranks, epoch, "epoch of control links");
   const std::vector<std::string> texts =

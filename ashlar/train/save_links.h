@@ -1,8 +1,9 @@
 // The control channel between the ranks that write a run's checkpoints.
 //
 // ASHLAR_CONTROL_INTERFACE, a variable of the environment, names the network interface that it uses
-// ("eth0"), as NCCL_SOCKET_IFNAME does for NCCL; without it any that is up serves.  "none": writers
-// tell each other through the checkpoint's directory alone.
+// ("eth0"), as NCCL_SOCKET_IFNAME does for NCCL.  Without it ranks of one machine use its loopback,
+// and others any interface that is up.  "none": writers tell each other through the checkpoint's
+// directory alone.
 #pragma once
 
 #include <memory>

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <functional>
 
-#include "ashlar/checkpoint/channel_start.h"
+#include "ashlar/control/tcp_links.h"
 #include "channels_test_util.h"
 
 namespace ashlar::checkpoint {
@@ -251,17 +251,23 @@ TEST(TcpChannel, CarriesSaves) {
   constexpr int kRanks = 5;
   const auto files = memory_files();
   Log log = quiet_log();
-  std::vector<ChannelStart> starts;
-  std::vector<std::string> all;
+  std::vector<control::Listener> listeners;
+  std::vector<control::Address> all;
   for (int rank = 0; rank < kRanks; ++rank) {
-    starts.emplace_back("", log);
-    all.push_back(starts.back().address());
+    listeners.emplace_back(control::Reach::kMachine);
+    all.push_back(control::parse_address(listeners.back().address()));
   }
+  const auto tree =
+      std::make_shared<const control::Tree>(control::make_tree(control::nodes_of(all)));
   std::vector<std::unique_ptr<SaveChannel>> channels;
   std::vector<std::unique_ptr<Checkpointer>> checkpointers;
   for (int rank = 0; rank < kRanks; ++rank) {
-    channels.push_back(starts[size_t(rank)].connect(control::Epoch{1}, rank, all));
-    ASSERT_TRUE(channels.back());
+    channels.push_back(std::make_unique<SaveChannel>(tree, rank, "host", log));
+    channels.back()->start([&](control::LinkUser& user) {
+      return std::make_unique<control::TcpLinks>(std::move(listeners[size_t(rank)]),
+                                                 control::Epoch{1}, rank, all, *tree, user,
+                                                 control::LinkOptions{}, log);
+    });
     CheckpointOptions options = direct(1);
     options.async = true;
     options.writer = rank;
@@ -281,17 +287,6 @@ TEST(TcpChannel, CarriesSaves) {
   }
   for (const auto& channel : channels) EXPECT_FALSE(channel->broken());
   checkpointers.clear();
-}
-
-TEST(TcpChannel, NeedsAnAddressOfEveryRank) {
-  std::vector<std::string> lines;
-  Log log([&](std::string_view line) { lines.emplace_back(line); });
-  ChannelStart none("no-such-interface", log), good("", log);
-  EXPECT_EQ(none.address(), "");
-  EXPECT_FALSE(good.connect(control::Epoch{1}, 0, {good.address(), none.address()}));
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_NE(lines[1].find("no control channel for checkpoints, since rank 1 has no address"),
-            std::string::npos);
 }
 
 }  // namespace

@@ -11,26 +11,47 @@ namespace {
 
 using testing_support::message_of;
 
-const Epoch kEpoch{1, 2, 3};
+const Hmac kKey(std::as_bytes(std::span("a key", 5)));
+using Bytes = std::vector<std::byte>;
 
-std::vector<std::byte> body_of(size_t size) {
-  std::vector<std::byte> body(size);
+Bytes body_of(size_t size) {
+  Bytes body(size);
   for (size_t i = 0; i < size; ++i) body[i] = std::byte(i * 7);
   return body;
 }
 
+// Frames 0, 1, ... of these sizes.
+std::vector<Bytes> frames_of(std::initializer_list<size_t> sizes, const Hmac& key = kKey) {
+  FrameWriter writer(key);
+  std::vector<Bytes> frames;
+  for (const size_t size : sizes) frames.push_back(writer.next(uint16_t(size), body_of(size)));
+  return frames;
+}
+
+// How many frames are taken, and why the next one is not.
+std::pair<int, std::string> taken_of(const std::vector<Bytes>& frames, size_t most = 1000) {
+  FrameReader reader(kKey, most);
+  for (const Bytes& frame : frames) reader.feed(frame);
+  int taken = 0;
+  try {
+    while (reader.next()) ++taken;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kComm);
+    return {taken, error.what()};
+  }
+  return {taken, ""};
+}
+
 TEST(Frame, ComesOutOfAnyPieces) {
-  std::vector<std::byte> stream;
-  for (const size_t size : {0, 1, 1000, 3})
-    for (const std::byte byte : encode_frame(kEpoch, uint16_t(size), 5, body_of(size)))
-      stream.push_back(byte);
+  Bytes stream;
+  for (const Bytes& frame : frames_of({0, 1, 1000, 3}))
+    stream.insert(stream.end(), frame.begin(), frame.end());
   for (const size_t piece : {1, 7, 36, 500, 5000}) {
-    FrameReader reader(kEpoch, 1000);
+    FrameReader reader(kKey, 1000);
     std::vector<size_t> sizes;
     for (size_t at = 0; at < stream.size(); at += piece) {
       reader.feed(std::span(stream).subspan(at, std::min(piece, stream.size() - at)));
       while (const auto frame = reader.next()) {
-        EXPECT_EQ(frame->source, 5);
         EXPECT_EQ(frame->kind, frame->body.size());
         EXPECT_EQ(frame->body, body_of(frame->body.size()));
         sizes.push_back(frame->body.size());
@@ -41,31 +62,42 @@ TEST(Frame, ComesOutOfAnyPieces) {
 }
 
 TEST(Frame, EveryFlippedBitIsSeen) {
-  const std::vector<std::byte> good = encode_frame(kEpoch, 3, 5, body_of(20));
+  const Bytes good = frames_of({20})[0];
   for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
-    std::vector<std::byte> bad = good;
+    Bytes bad = good;
     bad[bit / 8] ^= std::byte(1 << bit % 8);
-    FrameReader reader(kEpoch, 1000);
-    reader.feed(bad);
-    try {
-      EXPECT_FALSE(reader.next()) << bit;  // a longer length: it waits for more
-      EXPECT_TRUE(28 <= bit / 8 && bit / 8 < 32) << bit;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kComm);
-    }
+    const auto [taken, why] = taken_of({bad});
+    EXPECT_EQ(taken, 0) << bit;
+    // A longer length: it waits for more.
+    EXPECT_EQ(why.empty(), 8 <= bit / 8 && bit / 8 < 12 && bad[bit / 8] > good[bit / 8] &&
+                               bit / 8 < 9 + size_t(bit % 8 < 2))
+        << bit << ": " << why;
   }
 }
 
+TEST(Frame, IsTakenOnceAndInItsOrder) {
+  const std::vector<Bytes> f = frames_of({1, 2, 3});
+  EXPECT_EQ(taken_of({f[0], f[1], f[2]}), std::pair(3, std::string()));
+  EXPECT_EQ(taken_of({f[0], f[0]}), std::pair(1, std::string("its message 0 came where 1 is "
+                                                             "expected")));
+  EXPECT_EQ(taken_of({f[1]}), std::pair(0, std::string("its message 1 came where 0 is expected")));
+  EXPECT_EQ(taken_of({f[0], f[2], f[1]}),
+            std::pair(1, std::string("its message 2 came where 1 is expected")));
+}
+
+TEST(Frame, NeedsTheKeyOfItsDirection) {
+  const Hmac other(std::as_bytes(std::span("a Key", 5)));
+  EXPECT_EQ(taken_of(frames_of({5}, other)),
+            std::pair(0, std::string("its message 0 was changed on the way, or is another's")));
+  Bytes renumbered = frames_of({1, 2})[1];
+  renumbered[12] = std::byte(0);  // of the number
+  EXPECT_EQ(taken_of({renumbered}).second, "its message 0 was changed on the way, or is another's");
+}
+
 TEST(Frame, SaysWhatItFoundInstead) {
-  const auto refusal = [](std::vector<std::byte> bytes, size_t most) {
-    FrameReader reader(kEpoch, most);
-    reader.feed(bytes);
-    return message_of(ErrorKind::kComm, [&] { reader.next(); });
-  };
-  EXPECT_EQ(refusal(std::vector<std::byte>(36, std::byte('G')), 10),
-            "it begins with 47474747, not with a frame");
-  EXPECT_EQ(refusal(encode_frame(Epoch{9}, 1, 1, {}), 10), "it is of another start of a run");
-  EXPECT_EQ(refusal(encode_frame(kEpoch, 1, 1, body_of(11)), 10),
+  EXPECT_EQ(taken_of({Bytes(36, std::byte('G'))}).second,
+            "it goes on with 47474747, not with a frame");
+  EXPECT_EQ(taken_of(frames_of({11}), 10).second,
             "it announces a message of 11 bytes; at most 10 are expected");
 }
 

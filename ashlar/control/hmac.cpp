@@ -1,0 +1,111 @@
+#include "ashlar/control/hmac.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace ashlar::control {
+namespace {
+
+// The first 32 bits of the fractional parts of the cube roots of the first 64 primes.
+constexpr std::array<uint32_t, 64> kRounds = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+uint32_t big_endian(const std::byte* bytes) {
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) word = word << 8 | uint32_t(bytes[i]);
+  return word;
+}
+
+// The block of a key, with every byte changed by `pad`.
+std::array<std::byte, 64> padded(std::span<const std::byte> key, std::byte pad) {
+  std::array<std::byte, 64> block{};
+  if (key.size() <= block.size()) {
+    std::copy(key.begin(), key.end(), block.begin());
+  } else {
+    Sha256 hash;
+    hash.add(key);
+    const Digest digest = hash.finish();
+    std::copy(digest.begin(), digest.end(), block.begin());
+  }
+  for (std::byte& byte : block) byte ^= pad;
+  return block;
+}
+
+}  // namespace
+
+void Sha256::add_block(const std::byte* block) {
+  std::array<uint32_t, 64> w;
+  for (size_t i = 0; i < 16; ++i) w[i] = big_endian(block + 4 * i);
+  for (size_t i = 16; i < 64; ++i) {
+    const uint32_t a = w[i - 15], b = w[i - 2];
+    w[i] = w[i - 16] + w[i - 7] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3) +
+           (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10);
+  }
+  auto [a, b, c, d, e, f, g, h] = state_;
+  for (size_t i = 0; i < 64; ++i) {
+    const uint32_t t1 = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) +
+                        ((e & f) ^ (~e & g)) + kRounds[i] + w[i];
+    const uint32_t t2 =
+        (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+  }
+  const std::array<uint32_t, 8> sums = {a, b, c, d, e, f, g, h};
+  for (size_t i = 0; i < 8; ++i) state_[i] += sums[i];
+}
+
+void Sha256::add(std::span<const std::byte> bytes) {
+  size_t filled = size_t(size_ % block_.size());
+  size_ += bytes.size();
+  while (filled + bytes.size() >= block_.size()) {
+    if (filled == 0) {
+      add_block(bytes.data());
+      bytes = bytes.subspan(block_.size());
+      continue;
+    }
+    const auto rest = bytes.first(block_.size() - filled);
+    std::copy(rest.begin(), rest.end(), block_.begin() + long(filled));
+    add_block(block_.data());
+    bytes = bytes.subspan(rest.size());
+    filled = 0;
+  }
+  std::copy(bytes.begin(), bytes.end(), block_.begin() + long(filled));
+}
+
+Digest Sha256::finish() {
+  const uint64_t bits = 8 * size_;
+  std::array<std::byte, 72> end{std::byte(0x80)};  // then zeros to the last 8 bytes of a block
+  const size_t zeros = (119 - size_ % 64) % 64;
+  for (size_t i = 0; i < 8; ++i) end[1 + zeros + i] = std::byte(bits >> (56 - 8 * i));
+  add(std::span(end).first(1 + zeros + 8));
+  Digest digest;
+  for (size_t i = 0; i < digest.size(); ++i)
+    digest[i] = std::byte(state_[i / 4] >> (24 - 8 * (i % 4)));
+  return digest;
+}
+
+Hmac::Hmac(std::span<const std::byte> key) {
+  inner_.add(padded(key, std::byte(0x36)));
+  outer_.add(padded(key, std::byte(0x5c)));
+}
+
+Digest Hmac::outer(const Digest& inner) const {
+  Sha256 outer = outer_;
+  outer.add(inner);
+  return outer.finish();
+}
+
+bool equal_secrets(std::span<const std::byte> a, std::span<const std::byte> b) {
+  if (a.size() != b.size()) return false;
+  std::byte differs{};
+  for (size_t i = 0; i < a.size(); ++i) differs |= a[i] ^ b[i];
+  return differs == std::byte{};
+}
+
+}  // namespace ashlar::control
