@@ -37,6 +37,7 @@ namespace ashlar::checkpoint {
 namespace {
 
 constexpr int64_t kMaxLeaseBytes = 4096;
+constexpr const char* kLeaseFile = "trainer.json";
 // Between a call that fails and the look for why, another process may take a name or give it back;
 // an error that means something else comes every time.
 constexpr int kAttempts = 4;
@@ -91,10 +92,16 @@ void sleep_until_signal(double seconds) {
 
 }  // namespace
 
+std::optional<LeaseHolder> lease_of(FileSystem& files, const std::string& root) {
+  const std::string path = join(join(root, kLeaseDirectory), kLeaseFile);
+  const std::optional<std::string> text = text_at(files, path);
+  return text ? parse_lease(*text, path) : std::nullopt;
+}
+
 Lease::Lease(FileSystem& files, const std::string& root, Log& log, LeaseOptions options)
     : files_(files),
       root_(root),
-      path_(join(join(root, kLeaseDirectory), "trainer.json")),
+      path_(join(join(root, kLeaseDirectory), kLeaseFile)),
       log_(log),
       options_(std::move(options)),
       me_(options_.holder ? *options_.holder : this_process()) {

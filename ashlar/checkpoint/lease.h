@@ -41,6 +41,9 @@ struct LeaseOptions {
   std::function<double()> now = nullptr;
 };
 
+// Who holds the root; nullopt: nobody does, or the text is torn.
+std::optional<LeaseHolder> lease_of(FileSystem& files, const std::string& root);
+
 class Lease {
  public:
   // The root exists.  Returns when it is this process's, after a minute or so at most.

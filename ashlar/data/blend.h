@@ -11,7 +11,7 @@ namespace ashlar::data {
 // is how many of the samples before number `sample` came from d.  Weights 0.5 0.3 0.2 give
 // 0 1 2 0 1 0 2 0 1 0.  weights sum to 1.
 //
-// sizes: if there are any, a dataset from which sizes[d] came is passed over; one at least has more.
+// sizes: if there are any, a dataset from which sizes[d] came is passed over; one has more.
 int64_t blend_choice(std::span<const double> weights, int64_t sample,
                      std::span<const int64_t> counts, std::span<const int64_t> sizes = {});
 

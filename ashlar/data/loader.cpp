@@ -228,8 +228,8 @@ void Loader::next(Batch& batch) {
   batch.state = state_;
 }
 
-// Reads the tokens of the sample into window_, and where documents begin in it into pieces_; returns
-// how many there are.
+// Reads the tokens of the sample into window_, its documents into pieces_; returns how many tokens
+// there are.
 int64_t Loader::read_sample(const Choice& choice) {
   pieces_.clear();
   if (choice.source < 0) return 0;
@@ -272,19 +272,22 @@ void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
 }
 
 void Loader::add_segments(int64_t row, int64_t filled, Batch& batch) const {
-  const auto add = [&](int64_t begin, int64_t end) {
-    end = std::min(end, length_);  // the last token of a window is a target only
+  const auto add = [&](int64_t begin, int64_t end, bool padding = false) {
+    const auto number = static_cast<int64_t>(batch.segments.size());
     if (begin < end)
-      batch.segments.push_back(
-          {row * length_ + begin, end - begin, 0, static_cast<int64_t>(batch.segments.size())});
+      batch.segments.push_back({row * length_ + begin, end - begin, 0, number, padding});
   };
-  if (!options_.document_reset) return add(0, length_);
-  int64_t at = 0;
-  for (const Piece& piece : pieces_) {
-    add(at, at + piece.length);
-    at += piece.length;
+  const int64_t inputs = std::max<int64_t>(0, filled - 1);  // the last token is a target only
+  if (options_.document_reset) {
+    int64_t at = 0;
+    for (const Piece& piece : pieces_) {
+      add(at, std::min(at + piece.length, inputs));
+      at += piece.length;
+    }
+  } else {
+    add(0, inputs);
   }
-  add(filled, length_);  // padding, if there is any
+  add(inputs, length_, true);
 }
 
 }  // namespace ashlar::data

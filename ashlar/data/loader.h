@@ -12,7 +12,8 @@
 // Rows    A row is one sample: ids are its first T tokens, targets the token after each, -1 where
 //         no loss is taken: padding, and with mask_document_end the first token of a document.
 //         Segments split at document borders and at row starts, positions restart there; without
-//         document_reset every row is one segment.  Padding (best fit) is a segment of its own.
+//         document_reset the documents of a row are one segment.  The last token of a sample is a
+//         target only.  What comes after the others (best fit) is a segment of padding.
 // Evaluation  with num_samples the loader takes so many samples, each once, and then rows without
 //         targets: ranks that read by turns evaluate one set, however many they are.
 // Errors  kConfig: batch sizes that do not divide; kData: a token outside the vocabulary.
@@ -50,8 +51,8 @@ struct LoaderOptions {
   std::string model = "the model";  // whose vocabulary it is, for messages
   int32_t pad_id = 0;
   bool shuffle = true;  // false: samples in their order, as evaluation of a whole set wants
-  // Above 0: the samples of an evaluation, or all that there are if those are fewer.  A dataset that
-  // is used up is passed over.  0: without end, and datasets begin again.
+  // Above 0: the samples of an evaluation, or all that there are if those are fewer; a dataset that
+  // is used up is passed over.  0: without end, datasets begin again.
   int64_t num_samples = 0;
   bool document_reset = true;
   bool mask_document_end = false;

@@ -2,7 +2,7 @@
 // experts or of a dense MLP; what a shared expert adds.
 //
 //   plan     rows sorted by expert, tokens of one expert in token order; skipped choices (class E)
-//            get no row
+//            get no row, nor do those of padding (kNoClass), which are not counted either
 //   gather   x_rows[i] = m[token_of_row[i]]
 //   combine  e_t = sum over j of p_tj * y_rows[row_of_token[t, j]], in the order of j;
 //            skip: adds nothing, or p_tj * m_t with identity semantics
@@ -21,14 +21,20 @@
 #pragma once
 
 #include "ashlar/kernels/context.h"
+#include "ashlar/kernels/sequence.h"
 
 namespace ashlar::kernels {
+
+// The choice of a token of padding: it has no row, no load, no loss and no gradient.
+inline constexpr int32_t kNoClass = -1;
+// Overwrites the choices of the sequence's padding.
+void leave_out_padding(const Context&, const Sequence&, const Tensor& expert_Tk);
 
 struct RoutePlan {
   Tensor row_of_expert_E1;  // I32 [E+1]: expert e owns rows [row_of_expert[e], row_of_expert[e+1])
   Tensor token_of_row_R;    // I32 [R]
-  Tensor row_of_token_Tk;   // I32 [T, k]; -1: skipped
-  Tensor count_X;           // I64 [E+1]: choices of each class, skip last
+  Tensor row_of_token_Tk;   // I32 [T, k]; -1: skipped, or padding
+  Tensor count_X;           // I64 [E+1]: choices of each class, skip last; padding in none
 };
 
 void route_plan(const Context&, int64_t num_experts, const Tensor& expert_Tk,

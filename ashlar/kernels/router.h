@@ -56,7 +56,7 @@ struct RouterSelectForward {
 };
 void router_select_forward(const Context&, const RouterSelectForward&);
 
-// dlogits_i = dchosen * p_e (1[i = e] - p_i)
+// dlogits_i = dchosen * p_e (1[i = e] - p_i); 0 of padding, whose choice is kNoClass (moe.h)
 struct RouterSelectBackward {
   Tensor dchosen_T, p_TX, expert_T;
   Tensor dlogits_TX;  // filled

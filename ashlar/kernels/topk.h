@@ -31,11 +31,13 @@ struct TopkForward {
 };
 void topk_forward(const Context&, const TopkForward&);
 
-// How often each row's tokens chose each expert: loads[b, e], filled.
+// How often each row's tokens chose each expert: loads[b, e], filled.  Choices of padding are
+// kNoClass (moe.h): they count nowhere, and their tokens have no loss and no gradient.
 void row_loads(const Context&, const Tensor& expert_Tk, const Tensor& loads_BE);
 
 // dlogits of sum_tj dchosen_tj w_tj + A + Z, with
-//   A = sum over tokens t of row b, and e, of balance_scale loads[b, e] p_te;  loads do not vary
+//   A = sum over tokens t of row b, and e, of balance_scale / S_b loads[b, e] p_te;  S_b: tokens of
+//       the row, which are sum_e loads[b, e] / k, some of them elsewhere;  loads do not vary
 //   Z = z_scale sum_t lse_t^2
 struct TopkBackward {
   TopkRule rule;

@@ -33,7 +33,6 @@ struct StepLosses {
   double balance = 0.0, z = 0.0;
   double token_share = 0.0;  // 1 / tokens of the step, of all ranks
   int64_t num_rows = 1;      // of the micro-batch; a layer has an equal part of each
-  int64_t row_length = 1;    // tokens of a whole row, wherever they stand
 };
 
 // One micro-batch on its way through a branch.
@@ -92,7 +91,7 @@ struct SavedArenas {
 // What balancing and people want to know of experts; of the micro-batch that ran last in a slot.
 struct ExpertLoad {
   Tensor count_X;    // [E + 1] I64: choices of each expert, then those that chose none
-  Tensor expert_Tk;  // I32: of each token, in ascending order
+  Tensor expert_Tk;  // I32: of each token, in ascending order; of padding kernels::kNoClass
   // [2] in the stream type, of the last backward: the balance and the z loss of this rank's tokens,
   // as they are added to the step's loss.  Absent: the router has none.
   Tensor losses_2;

@@ -34,6 +34,7 @@ struct Strip {
 struct ExchangeNeeds {
   struct StripShape {
     int64_t reach = 0, cols = 0;
+    friend bool operator==(const StripShape&, const StripShape&) = default;
   };
   std::array<StripShape, 2> most_strips{};  // in the order of halo_forward's; reach 0: no more
   int64_t query_cols = 0, key_cols = 0;     // columns of q; of k, and of v

@@ -1,6 +1,7 @@
 #include "ashlar/nn/linear_router.h"
 
 #include "ashlar/kernels/copy.h"
+#include "ashlar/kernels/moe.h"
 
 namespace ashlar::nn {
 
@@ -55,6 +56,7 @@ void LinearRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m
                      .lse_T = saved.lse,
                      .expert_Tk = saved.expert,
                      .chosen_Tk = saved.chosen});
+  leave_out_padding(ctx, pass.sequence, saved.expert);
 }
 
 // How often the whole rows of the micro-batch chose each expert, wherever their tokens stand.
@@ -82,8 +84,7 @@ void LinearRouter::backward(const Context& ctx, const Pass& pass, const Tensor& 
                       .expert_Tk = saved.expert,
                       .chosen_Tk = saved.chosen,
                       .loads_BE = loads_of_rows(ctx, pass),
-                      .balance_scale =
-                          losses.balance * double(weights_.E) * share / double(losses.row_length),
+                      .balance_scale = losses.balance * double(weights_.E) * share,
                       .z_scale = losses.z * share,
                       .dlogits_TE = dlogits,
                       .losses_2 = saved.losses});

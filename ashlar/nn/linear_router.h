@@ -2,9 +2,12 @@
 // (kernels/topk.h).  Its losses, where a step asks for them (StepLosses):
 //
 //   balance  coefficient * mean over rows of  E sum_e (c_e / S) P_e,  c_e: choices of expert e
-//            among the k S of the row, P_e: mean of p_e over its S tokens.  Of each mixture; they
-//            add up.
+//            among the k S of the row, P_e: mean of p_e over its S tokens; a row of fewer tokens
+//            counts for less, by their number.  Of each mixture; they add up.
 //   z        coefficient * mean over tokens of  logsumexp(logits)^2
+//
+// Padding is none of the tokens.  Both are added up as if every token of the step were there;
+// target_correction and measure of train/trainer.cpp then divide by how many there are.
 //
 // Source   Shazeer et al. 2017, arXiv:1701.06538; Mixtral, arXiv:2401.04088; Fedus et al. 2021,
 //          arXiv:2101.03961; Zoph et al. 2022, arXiv:2202.08906; balancing biases: DeepSeek-V3,

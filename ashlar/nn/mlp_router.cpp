@@ -1,5 +1,6 @@
 #include "ashlar/nn/mlp_router.h"
 
+#include "ashlar/kernels/moe.h"
 #include "ashlar/kernels/router.h"
 
 namespace ashlar::nn {
@@ -101,6 +102,7 @@ void MlpRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH
                               .p_TX = saved.p,
                               .expert_T = saved.expert,
                               .chosen_T = saved.chosen});
+  leave_out_padding(ctx, pass.sequence, saved.expert);
 }
 
 void MlpRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_TH,

@@ -13,7 +13,8 @@
 namespace ashlar::nn {
 
 struct Choice {
-  Tensor expert_Tk;  // I32; num_experts: none (a class that skips)
+  // I32; num_experts: none (a class that skips); kernels::kNoClass: a token of padding.
+  Tensor expert_Tk;
   Tensor chosen_Tk;  // the weights of their results
 };
 

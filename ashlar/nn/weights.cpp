@@ -139,7 +139,7 @@ ExchangeNeeds ModelWeights::needs() const {
     const ExchangeNeeds needs = block.mixer->needs().tokens;
     if (all.strips().empty())
       all.most_strips = needs.most_strips;
-    else if (!needs.strips().empty() && needs.halo_numel() != all.halo_numel())
+    else if (!needs.strips().empty() && needs.most_strips != all.most_strips)
       all.most_strips = {room_for(all, needs)};
     if (needs.state.heads > 0) {
       ASHLAR_ASSERT(all.state.heads == 0 || all.state == needs.state);

@@ -65,7 +65,7 @@ void take_local_segments(const CpSplit& split, int rank, std::span<const Segment
         ASHLAR_ASSERT(s.position == 0 &&
                       s.row / split.length == (s.row + s.length - 1) / split.length);
         const int64_t from = std::max(s.row, begin), to = std::min(s.row + s.length, end);
-        local.push_back({from + shift, to - from, from - s.row, s.document});
+        local.push_back({from + shift, to - from, from - s.row, s.document, s.padding});
       }
     }
 }

@@ -255,8 +255,7 @@ nn::StepLosses RankModel::step_losses() const {
   return {.balance = recipe_.balance.aux_loss_coef,
           .z = recipe_.balance.z_loss_coef,
           .token_share = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length),
-          .num_rows = recipe_.train.micro_batch,
-          .row_length = recipe_.data.sequence_length};
+          .num_rows = recipe_.train.micro_batch};
 }
 
 LossSum RankModel::step(std::span<const MicroBatch> batches, function_ref<void(int64_t)> ended) {

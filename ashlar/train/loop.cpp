@@ -37,6 +37,7 @@
 #include "ashlar/kernels/peak.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/sizing/model.h"
+#include "ashlar/train/alike.h"
 #include "ashlar/train/changes.h"
 #include "ashlar/train/chart.h"
 #include "ashlar/train/epochs.h"
@@ -112,7 +113,8 @@ class Run {
   std::unique_ptr<data::Prefetcher> prefetch_;
   std::vector<data::Batch> batches_;  // of a step
   std::vector<MicroBatch> micro_batches_;
-  std::unique_ptr<data::BackgroundVerify> verify_;  // of rank 0
+  bool verifies_ = false;                           // the copy of the data that this rank reads
+  std::unique_ptr<data::BackgroundVerify> verify_;  // of a rank that does
   bool waited_for_verify_ = false;
   int64_t first_step_ = 0;    // after which this start began
   data::LoaderState cursor_;  // after the last consumed batch
@@ -171,6 +173,8 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       .has_experts = !trainer_.model().all_step_loads().empty(),
       .has_router_losses = trainer_.model().has_router_losses(),
       .shares_experts = trainer_.model().parallel().ep > 1};
+  require_same_inputs(ranks_, files_, recipe_, sources_, *tokenizer_, first_weights_);
+  verifies_ = recipe_.data.verify && is_first_of_copy(ranks_, sources_);
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, reader()));
   if (first_weights_)
     take_first_weights(files_, *first_weights_, ranks_, sources_.train, trainer_, log_);
@@ -314,8 +318,7 @@ Outcome Run::train() {
       scale_.peak_flops = std::max(scale_.peak_flops, measure_peak());
       if (leads_) metrics_->set_peak(scale_.peak_flops);
       // Not before the first step, which it would slow down.
-      if (leads_ && recipe_.data.verify)
-        verify_ = std::make_unique<data::BackgroundVerify>(files_, sources_);
+      if (verifies_) verify_ = std::make_unique<data::BackgroundVerify>(files_, sources_);
     }
     if (every(recipe_.train.eval_every)) evaluate();
     save_due_ |= every(recipe_.checkpoint.every);
@@ -496,7 +499,7 @@ void Run::evaluate() {
                          seconds_since(start));
 }
 
-// Rank 0 alone reads what all ranks share; its error ends the others.
+// One rank reads a copy of the data for all that share it; its error ends the others.
 void Run::check_data(double patience_s) {
   if (!verify_) return;
   if (const std::optional<Error> error = verify_->failure(patience_s))

@@ -7,11 +7,8 @@
 //   4  problems                            -> one is enough for every rank to write its own part
 #include "ashlar/train/node_saves.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -21,23 +18,13 @@
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/shared_memory.h"
 #include "ashlar/core/text.h"
+#include "ashlar/train/machine.h"
 
 namespace ashlar::train {
 namespace {
 
 using checkpoint::NodeShare;
 using checkpoint::NodeSnapshot;
-
-// Differs between machines, and between containers of one, which see other processes.
-std::string machine() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  std::array<char, 64> processes{};
-  if (readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1) < 0) return "";
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return fmt::format("{} {} {}", host.data(), boot, processes.data());
-}
 
 Writers every_rank(const comm::Group& ranks) {
   Writers writers{std::vector<int>(size_t(ranks.size())), ranks.rank(), nullptr};
@@ -53,7 +40,7 @@ class Meeting {
   // False: the ranks do not gather.
   bool find_members(int64_t gather_mib) {
     const std::vector<std::string> told = comm::all_said(
-        ranks_, fmt::format("{:x} {}", share_.bytes(), machine()), "machines of writers");
+        ranks_, fmt::format("{:x} {}", share_.bytes(), machine_id()), "machines of writers");
     std::vector<std::string> machines;
     int64_t busiest = 0;
     for (const std::string& text : told) {

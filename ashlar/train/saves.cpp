@@ -27,6 +27,7 @@
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/threads.h"
+#include "ashlar/train/machine.h"
 #include "ashlar/train/save_links.h"
 #include "ashlar/train/save_report.h"
 
@@ -61,6 +62,7 @@ Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ran
   std::array<uint8_t, 32> id{};  // 32 hex digits
   if (leads()) std::copy_n(checkpoints_->run_id().begin(), id.size(), id.begin());
   from_leader(ranks_, id, "run id");
+  require_one_directory();
   if (!leads() && writes()) open(std::string(id.begin(), id.end()));
   check_together();
 }
@@ -85,6 +87,32 @@ void Saves::open(const std::string& run_id) {
   if (writers_.snapshot) options.arena_bytes = kArenaOfGathered;
   options.channel = channel_.get();
   checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, root_, options, log_);
+}
+
+// Machines may have other directories under the same path: the lease that rank 0 took tells.  Where
+// nothing is saved, and there is nothing to continue from, the others look at none.
+void Saves::require_one_directory() {
+  const bool is_used = recipe_.checkpoint.every >= 0 || (leads() && checkpoints_->newest());
+  const std::string token = text_from_leader(
+      ranks_, leads() && is_used ? checkpoint::lease_of(files_, root_)->token : "", "lease");
+  const std::string host = text_from_leader(ranks_, host_name(), "lease");
+  const auto is_here = [&] {
+    const auto lease = checkpoint::lease_of(files_, root_);
+    return lease && lease->token == token;
+  };
+  std::string problem;
+  if (!token.empty() && !leads()) {
+    checkpoint::Patience patience(files_, root_);
+    bool found = is_here();
+    while (!found && patience.wait()) found = is_here();
+    if (!found)
+      problem = fmt::format(
+          "train.run_dir is {}, but rank {} on {} has another directory there than rank 0 on {}; "
+          "expected one that all machines share",
+          recipe_.train.run_dir, ranks_.rank(), host_name(), host);
+  }
+  problem = first_said(ranks_, problem, "directory of the run");
+  ASHLAR_REQUIRE(problem.empty(), kConfig, "{}", problem);
 }
 
 namespace {

@@ -60,6 +60,7 @@ class Saves {
   bool leads() const { return ranks_.rank() == 0; }
   bool writes() const { return writers_.ranks[size_t(writers_.mine)] == ranks_.rank(); }
   void open(const std::string& run_id);
+  void require_one_directory();
   void check_files_together();
   void check_together();
   void take_shared(checkpoint::SaveRequest& request);

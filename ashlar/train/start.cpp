@@ -5,13 +5,12 @@
 #include <thread>
 
 #include "ashlar/checkpoint/rewind.h"
-#include "ashlar/comm/agree.h"
 #include "ashlar/comm/launch_check.h"
 #include "ashlar/comm/mpi/run_mpi.h"
 #include "ashlar/comm/self/self.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/threads.h"
-#include "ashlar/spec/keys.h"
+#include "ashlar/train/alike.h"
 #include "ashlar/train/saves.h"
 
 namespace ashlar::train {
@@ -30,40 +29,12 @@ int threads_of(const Recipe& recipe, int local_ranks) {
   return ours < all ? ours : std::max(1, ours / local_ranks);
 }
 
-// The line of a text in which character `at` stands.
-std::string line_at(const std::string& text, size_t at) {
-  const size_t before = at == 0 ? std::string::npos : text.rfind('\n', at - 1);
-  const size_t begin = before == std::string::npos ? 0 : before + 1;
-  return text.substr(begin, text.find('\n', at) - begin);
-}
-
 comm::Options options_of(const Recipe& recipe) {
   comm::Options options;
   options.timeout_s = recipe.parallel.timeout_s;
   if (recipe.parallel.collectives == CollectiveMode::kNative)
     options.collectives = comm::Collectives::kNative;
   return options;
-}
-
-// Processes read their recipes themselves: one with another file or flag would train another model,
-// or the same with other numbers.
-void require_one_recipe(comm::Group& ranks, const Recipe& recipe) {
-  std::string keys;
-  for (const Key& key : recipe_keys())
-    keys += fmt::format("{} = {}\n", key.name, value_text(key.get(recipe)));
-  const std::string leaders = comm::text_from_leader(ranks, keys, "recipe");
-  std::string problem;
-  if (keys != leaders) {
-    const auto at =
-        size_t(std::mismatch(keys.begin(), keys.end(), leaders.begin(), leaders.end()).first -
-               keys.begin());
-    problem = fmt::format(
-        "rank {} has {} but rank 0 has {}; start all ranks with one recipe and the "
-        "same overrides",
-        ranks.rank(), line_at(keys, at), line_at(leaders, at));
-  }
-  const std::string said = comm::first_said(ranks, problem, "recipe");
-  ASHLAR_REQUIRE(said.empty(), kConfig, "{}", said);
 }
 
 const char* variable(const char* name) {
@@ -113,6 +84,8 @@ void start_ranks(const Recipe& recipe, const Start& start,
     return comm::run_mpi(
         options_of(recipe), *allocators[0],
         [&](comm::Group& ranks) {
+          // Processes are started, and read their recipes, each by itself.
+          require_one_program(ranks);
           require_one_recipe(ranks, recipe);
           seat(ranks, *allocators[0]);
         },

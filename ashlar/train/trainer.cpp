@@ -69,6 +69,17 @@ double Trainer::target_correction() const {
   return losses_.count == 0 ? 1.0 : tokens / double(losses_.count);
 }
 
+// The losses of the routers are means over the tokens that these saw, which padding is not among:
+// the loads tell how many there were.
+double Trainer::padding_correction() const {
+  if (!model_.has_router_losses()) return 1.0;
+  int64_t choices = 0;
+  for (const int64_t count : model_.all_step_loads()[0].span<const int64_t>()) choices += count;
+  const double seen = double(choices) / double(recipe().model.num_experts_per_tok);
+  const double tokens = double(recipe().train.global_batch * recipe().data.sequence_length);
+  return choices == 0 ? 1.0 : tokens / seen;
+}
+
 StepStats Trainer::measure() {
   StepStats stats;
   stats.num_targets = losses_.count;
@@ -77,8 +88,8 @@ StepStats Trainer::measure() {
   stats.gradient_norm = std::sqrt(squares) * target_correction();
   if (ctx_.meta()) return stats;  // the sum's traffic is counted; there are no numbers to report
   stats.loss = losses_.sum / double(losses_.count);
-  stats.aux_loss = losses_.balance;
-  stats.z_loss = losses_.z;
+  stats.aux_loss = losses_.balance * padding_correction();
+  stats.z_loss = losses_.z * padding_correction();
   stats.expert_rounds = losses_.mixtures > 0 ? losses_.rounds / losses_.mixtures : 0.0;
   for (const Tensor& loads : model_.all_step_loads()) {
     const auto experts = loads.span<int64_t>().first(size_t(loads.numel()) - 1);

@@ -88,6 +88,7 @@ class Trainer {
   optim::Optimizer make_optimizer(Allocator& allocator, DType compute) const;
   optim::Balancer make_balancer(Allocator& allocator) const;
   double target_correction() const;
+  double padding_correction() const;
   double balance_factor() const;
 
   Arena workspace_;

@@ -429,6 +429,38 @@ TEST_F(LoaderTest, DocumentsSplitRowsIntoSegments) {
   EXPECT_EQ(batch.segments, (std::vector<Segment>{{0, 8, 0, 0}, {8, 8, 0, 1}}));
 }
 
+// A row has the same tokens in each length: the last token that was read is a target, and what
+// follows the others is padding.
+TEST_F(LoaderTest, PaddingBeginsWhereTheTargetsEnd) {
+  struct Row {
+    std::vector<int64_t> documents;
+    bool document_reset;
+    std::vector<Segment> segments;  // of the row's first tokens
+  };
+  for (const Row& row :
+       std::vector<Row>{{{6}, true, {{0, 5, 0, 0}}},
+                        {{3, 3}, true, {{0, 3, 0, 0}, {3, 2, 0, 1}}},
+                        {{5, 1}, true, {{0, 5, 0, 0}}},  // the second document is a target only
+                        {{3, 3}, false, {{0, 5, 0, 0}}},
+                        {{1}, true, {}},
+                        {{1}, false, {}}}) {
+    write_counting(*files, "d", row.documents);
+    const int64_t inputs = row.segments.empty() ? 0 : 5;
+    for (const int64_t length : {5, 6, 7, 20}) {
+      LoaderOptions options = options_of(1, 1);
+      options.document_reset = row.document_reset;
+      Batch batch;
+      Loader({source_of(*files, "d", length, Packing::kBestFit)}, options).next(batch);
+      std::vector<Segment> want = row.segments;
+      if (inputs < length)
+        want.push_back({inputs, length - inputs, 0, std::ssize(want), /*padding=*/true});
+      EXPECT_EQ(batch.segments, want) << "length " << length;
+      EXPECT_EQ(batch.num_targets, inputs);
+    }
+    for (const char* end : {"d.idx", "d.bin"}) files->remove(end);
+  }
+}
+
 TEST_F(LoaderTest, BestFitPadsWithoutLoss) {
   write_counting(*files, "d", {3, 2, 9, 4, 12});  // the last is longer than a window of 9
   LoaderOptions options = options_of(2, 2);
@@ -448,7 +480,7 @@ TEST_F(LoaderTest, BestFitPadsWithoutLoss) {
   write_counting(*files, "e", {4, 2});
   Loader({source_of(*files, "e", 9, Packing::kBestFit)}, options_of(1, 1)).next(batch);
   EXPECT_EQ(batch.targets_BT, (std::vector<int32_t>{1, 2, 3, 4, 5, -1, -1, -1, -1}));
-  EXPECT_EQ(batch.segments, (std::vector<Segment>{{0, 4, 0, 0}, {4, 2, 0, 1}, {6, 3, 0, 2}}));
+  EXPECT_EQ(batch.segments, (std::vector<Segment>{{0, 4, 0, 0}, {4, 1, 0, 1}, {5, 4, 0, 2, true}}));
 }
 
 TEST_F(LoaderTest, SegmentsTileTheBatch) {

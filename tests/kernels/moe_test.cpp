@@ -9,9 +9,10 @@ namespace {
 struct Case {
   std::string name;
   int64_t E;
-  std::vector<int32_t> expert;  // of token 0, of token 1, ..; E: skipped
+  std::vector<int32_t> expert;  // of token 0, of token 1, ..; E: skipped; kNoClass: padding
   int64_t k = 1;
   int64_t T() const { return int64_t(expert.size()) / k; }
+  bool has_row(size_t choice) const { return expert[choice] != E && expert[choice] != kNoClass; }
 };
 
 std::vector<Case> cases() {
@@ -19,13 +20,17 @@ std::vector<Case> cases() {
                            {"one skipped token", 2, {2}},
                            {"mixed, expert 1 without token", 4, {3, 0, 4, 3, 2, 0, 4, 3}},
                            {"all on one expert", 3, std::vector<int32_t>(17, 1)},
-                           {"all skipped", 3, std::vector<int32_t>(3, 3)}};
+                           {"all skipped", 3, std::vector<int32_t>(3, 3)},
+                           {"padding behind", 2, {1, 0, 2, 1, kNoClass, kNoClass}},
+                           {"padding between", 2, {kNoClass, 1, kNoClass, kNoClass, 0, 2}},
+                           {"all padding", 2, std::vector<int32_t>(3, kNoClass)}};
   Case many{"many", 8, {}};
   const Rng rng(1, "experts");
   for (uint64_t t = 0; t < 130; ++t) many.expert.push_back(int32_t(rng.below(t, 9)));
   all.push_back(many);
   all.push_back({"two of three", 3, {0, 1, 1, 2, 0, 2, 0, 1}, 2});
   all.push_back({"all experts", 3, {0, 1, 2, 0, 1, 2}, 3});
+  all.push_back({"top 2 with padding", 3, {0, 1, kNoClass, kNoClass, 1, 2}, 2});
   all.push_back({"top 2 with skipped choices", 3, {3, 1, 1, 2, 3, 3, 0, 3}, 2});
   Case several{"top 4 of 9", 9, {}, 4};
   for (uint64_t t = 0; t < 70; ++t)
@@ -65,12 +70,26 @@ TEST(Moe, Plan) {
     }
     for (size_t t = 0; t < c.expert.size(); ++t) {
       const int32_t row = plan.row_of_token_Tk.as<int32_t>()[t];
-      if (c.expert[t] == c.E) {
+      if (!c.has_row(t)) {
         EXPECT_EQ(row, -1);
       } else {
         EXPECT_EQ(plan.token_of_row_R.as<int32_t>()[row], int32_t(t) / int32_t(c.k));
       }
     }
+  }
+}
+
+TEST(Moe, PaddingHasNoChoice) {
+  Bench b;
+  const Sequence sequence({{0, 2, 0, 0}, {2, 1, 0, 1, true}, {3, 1, 0, 2}, {4, 2, 0, 3, true}});
+  for (const int64_t k : {1, 3}) {
+    std::vector<int32_t> expert(size_t(6 * k), 5), want = expert;
+    for (const int64_t t : {2, 4, 5}) std::fill_n(want.begin() + t * k, k, kNoClass);
+    const Tensor choices = b.ints(expert).view({6, k});
+    leave_out_padding(b.context(), sequence, choices);
+    EXPECT_EQ(values_of(choices), std::vector<double>(want.begin(), want.end()));
+    leave_out_padding(b.context(), Sequence::rows(2, 3), choices);
+    EXPECT_EQ(values_of(choices), std::vector<double>(want.begin(), want.end()));
   }
 }
 
@@ -96,7 +115,7 @@ TEST(Moe, GatherAndCombineMoveTheRightRows) {
         for (int64_t i = 0; i < H; ++i) {
           double factor = 0;
           for (int64_t j = t * c.k; j < (t + 1) * c.k; ++j)
-            factor += (c.expert[size_t(j)] < c.E ? 2 : identity ? 1 : 0) * p.as<double>()[j];
+            factor += (c.has_row(size_t(j)) ? 2 : identity ? 1 : 0) * p.as<double>()[j];
           ASSERT_NEAR(e.as<double>()[t * H + i], factor * m.as<double>()[t * H + i], 1e-14)
               << c.name;
         }

@@ -1,6 +1,7 @@
 #include "ashlar/kernels/router.h"
 
 #include "ashlar/kernels/isa.h"
+#include "ashlar/kernels/moe.h"
 #include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {
@@ -229,6 +230,26 @@ TEST(Router, SelectGradients) {
   router_select_backward(
       b.context(), {.dchosen_T = dchosen, .p_TX = p, .expert_T = expert, .dlogits_TX = dlogits});
   expect_gradient("dlogits", logits, values_of(dlogits), loss);
+}
+
+// Tokens 1 and 2 are padding; what their probabilities and gradients of weights are plays no part.
+TEST(Router, SelectGivesPaddingNoGradient) {
+  const Isa best = isa();
+  for (const DType stream : {DType::kF64, DType::kF32})
+    for (const Isa path : supported_isas()) {
+      select_isa(path);
+      Bench b({stream, stream}, false);
+      const Shape TX{4, 5}, T{4};
+      const Tensor p = b.stream("p", TX), dchosen = b.stream("dchosen", T),
+                   dlogits = b.stream("dlogits", TX), expert = b.ints({4, kNoClass, kNoClass, 0});
+      router_select_backward(
+          b.context(),
+          {.dchosen_T = dchosen, .p_TX = p, .expert_T = expert, .dlogits_TX = dlogits});
+      const std::vector<double> got = values_of(dlogits);
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_EQ(got[i] == 0, i / 5 == 1 || i / 5 == 2) << name_of(path) << " " << i;
+    }
+  select_isa(best);
 }
 
 TEST(Router, SelectPaths) {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "ashlar/kernels/isa.h"
+#include "ashlar/kernels/moe.h"
 #include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {
@@ -120,7 +121,12 @@ TEST(Topk, GradientsWithBothLosses) {
     for (const bool biased : {false, true})
       for (const bool losses : {false, true}) {
         Bench b;
-        const int64_t T = 6, E = 5, k = 2, B = 2;
+        const int64_t T = 9, E = 5, k = 2, B = 3;
+        // Of the first row one token is padding, and the last row is nothing else.
+        const Sequence sequence(
+            {{0, 2, 0, 0}, {2, 1, 0, 1, true}, {3, 3, 0, 2}, {6, 3, 0, 3, true}});
+        const double tokens_of_row[] = {2, 3};
+        const auto is_padding = [](int64_t t) { return t == 2 || t >= 6; };
         Routed r(b, rule, T, E, k, biased);
         const Tensor dchosen = b.stream("dchosen", {T, k}), dlogits = b.stream({T, E});
         const Tensor loads = losses ? b.stream({B, E}) : Tensor{}, sums = b.stream(Shape{2});
@@ -129,21 +135,33 @@ TEST(Topk, GradientsWithBothLosses) {
         const auto balance = [&] {
           double sum = 0;
           for (int64_t t = 0; t < T && losses; ++t)
-            for (int64_t e = 0; e < E; ++e)
-              sum += loads.as<double>()[t / (T / B) * E + e] * r.p.as<double>()[t * E + e];
+            for (int64_t e = 0; e < E && !is_padding(t); ++e)
+              sum += loads.as<double>()[t / (T / B) * E + e] * r.p.as<double>()[t * E + e] /
+                     tokens_of_row[t / (T / B)];
           return balance_scale * sum;
         };
-        const auto z = [&] { return z_scale * dot(r.lse, r.lse); };
+        const auto z = [&] {
+          double sum = 0;
+          for (int64_t t = 0; t < T; ++t)
+            if (!is_padding(t)) sum += z_scale * std::pow(r.lse.as<double>()[t], 2);
+          return sum;
+        };
         const auto loss = [&] {
           r.forward(b);
-          return dot(r.chosen, dchosen) + balance() + z();
+          double sum = balance() + z();
+          for (int64_t c = 0; c < T * k; ++c)
+            if (!is_padding(c / k)) sum += r.chosen.as<double>()[c] * dchosen.as<double>()[c];
+          return sum;
         };
         r.forward(b);
+        leave_out_padding(b.context(), sequence, r.expert);
         if (losses) {
           row_loads(b.context(), r.expert, loads);
           std::vector<double> want(size_t(B * E));
-          for (int64_t c = 0; c < T * k; ++c)
+          for (int64_t c = 0; c < T * k; ++c) {
+            if (is_padding(c / k)) continue;
             want[size_t(c / (T / B * k) * E + r.expert.as<int32_t>()[c])] += 1;
+          }
           EXPECT_EQ(values_of(loads), want);
         }
         topk_backward(b.context(), {.rule = rule,
@@ -172,6 +190,10 @@ TEST(Topk, Paths) {
             fmt::format("topk T={} E={} k={}", T, E, k), [&](Bench& b) -> std::vector<Output> {
               Routed r(b, rule, T, E, k, biased);
               r.forward(b);
+              if (T > 3)  // some of each path's blocks of tokens
+                leave_out_padding(b.context(),
+                                  Sequence({{0, 1, 0, 0}, {1, 2, 0, 1, true}, {3, T - 3, 0, 2}}),
+                                  r.expert);
               const int64_t B = T % 2 == 0 ? 2 : 1;
               const Tensor loads = b.stream({B, E}), sums = b.stream(Shape{2});
               row_loads(b.context(), r.expert, loads);

@@ -16,7 +16,8 @@ namespace ashlar::train {
 namespace {
 
 // Row `row` of the global batch: ids without pattern, in documents that end anywhere, also at the
-// borders where context-parallel ranks meet.
+// borders where context-parallel ranks meet.  With best-fit packing rows end in padding, and one of
+// them has nothing else.
 struct Row {
   std::vector<int32_t> ids, targets;
   std::vector<Segment> segments;
@@ -35,12 +36,17 @@ Row row_of(const Recipe& recipe, int64_t step, int64_t row) {
   r.targets.assign(r.ids.begin() + 1, r.ids.end());
   r.ids.pop_back();
   for (int64_t i = 0; i < row % 3; ++i) r.targets[size_t(5 * i)] = -1;  // ranks differ in targets
+  const bool packed = recipe.data.packing == Packing::kBestFit;
+  const int64_t inputs = !packed ? length : row == 3 ? 0 : length - 7 * (row % 4);
+  std::fill(r.targets.begin() + inputs, r.targets.end(), -1);
   const int64_t most = row % 4 == 0 ? length : row % 4 == 1 ? length / 2 : 11;
-  for (int64_t at = 0; at < length;) {
-    const int64_t end = std::min(length, at + (row % 4 == 1 ? most : 1 + random(uint32_t(most))));
+  for (int64_t at = 0; at < inputs;) {
+    const int64_t end = std::min(inputs, at + (row % 4 == 1 ? most : 1 + random(uint32_t(most))));
     r.segments.push_back({at, end - at, 0, int64_t(r.segments.size())});
     at = end;
   }
+  if (inputs < length)
+    r.segments.push_back({inputs, length - inputs, 0, int64_t(r.segments.size()), true});
   return r;
 }
 

@@ -254,6 +254,21 @@ std::vector<ParityCase> make_cases() {
   for (const auto& [model, keys] : {mixtures[0], mixtures[2], mixtures[5]})
     add("pp2_zb_dp2_ep2_" + model, 4, {"parallel.pp=2", "parallel.schedule=zb", "parallel.ep=2"},
         keys);
+  // Rows with padding, which no expert takes and no router counts.
+  const Overrides kPadding = {"data.packing=best_fit"};
+  for (const auto& [model, keys] : {mixtures[0], mixtures[1], mixtures[5]}) {
+    const Overrides padded = join(keys, kPadding);
+    for (const auto& layout : expert_layouts)
+      add("padding_" + layout.name + "_" + model, layout.ranks, layout.layout, padded,
+          layout.ranks == 2);
+    for (const std::string axis : {"tp", "cp", "tsp", "pp"})
+      add("padding_" + axis + "2_" + model, 2, {"parallel." + axis + "=2"}, padded, true);
+    add("padding_pp2_zb_dp2_ep2_" + model, 4,
+        {"parallel.pp=2", "parallel.schedule=zb", "parallel.ep=2"},
+        join(mixtures[0].second, kPadding));
+    add("padding_cp2_balanced_each_micro_batch_" + model, 2, {"parallel.cp=2"},
+        join(padded, {"moe.balance.scope=micro_batch"}));
+  }
   add_tsp_cases(cases);
   add_linear_cases(cases);
   add_width_cases(cases);

@@ -70,7 +70,14 @@ void add_linear_cases(std::vector<ParityCase>& cases) {
       {"lightning", join(kHybrid, recurrences[1].second)},
       {"gla", join(kHybrid, recurrences[3].second)},
       {"gated_delta", join(kHybrid, recurrences[4].second)},
-      {"cca", join(kBesideCca, recurrences[4].second)}};
+      {"cca", join(kBesideCca, recurrences[4].second)},
+      // Its halo, of one token, has as many elements as that of CCA, of two.
+      {"cca_equal_halos",
+       join(kBesideCca, {"model.linear_recurrence=gated_delta", "model.num_key_value_heads=1",
+                         "model.linear_num_key_heads=4", "model.linear_num_value_heads=4",
+                         "model.linear_key_head_dim=8", "model.linear_value_head_dim=5",
+                         "model.linear_conv_kernel_dim=2",
+                         "model.layer_types=[\"linear+mlp\", \"attention+mlp\", \"cca+moe\"]"})}};
   const struct {
     std::string name;
     int ranks;

@@ -43,6 +43,7 @@ Overrides random_model(Draw& draw) {
   set(keys, "model.num_attention_heads", draw.one_of<int>({4, 4, 6, 8, 8, 12}));
   set(keys, "model.num_key_value_heads", draw.one_of<int>({1, 2, 2, 2, 3, 4, 4}));
   set(keys, "model.num_experts", draw.one_of<int>({1, 3, 4, 4, 6, 8, 8}));
+  set(keys, "model.router_hidden_size", draw.one_of<int>({16, 16, 8, 15}));
   set(keys, "model.moe_intermediate_size", draw.one_of<int>({6, 24, 24, 24, 24, 24}));
   set(keys, "model.intermediate_size", draw.one_of<int>({9, 24, 24, 24, 24, 24}));
   set(keys, "model.tie_word_embeddings", draw.one_of({"true", "false"}));

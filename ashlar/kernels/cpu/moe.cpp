@@ -108,6 +108,14 @@ void swiglu_gradient_rows(const SwigluGradientArgs<T>& x, int64_t begin, int64_t
 
 }  // namespace
 
+void leave_out_padding(const Context& ctx, const Sequence& sequence, const Tensor& expert_Tk) {
+  if (ctx.meta()) return;
+  const int64_t k = expert_Tk.numel() / sequence.num_tokens();
+  int32_t* expert = expert_Tk.as<int32_t>();
+  for (const Segment& s : sequence.segments())
+    if (s.padding) std::fill_n(expert + s.row * k, s.length * k, kNoClass);
+}
+
 void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_Tk,
                 const RoutePlan& plan) {
   const int64_t R = expert_Tk.numel(), k = expert_Tk.shape[1], E = num_experts;
@@ -119,19 +127,19 @@ void route_plan(const Context& ctx, int64_t num_experts, const Tensor& expert_Tk
   const auto count = plan.count_X.span<int64_t>();
   std::fill(count.begin(), count.end(), 0);
   for (int64_t choice = 0; choice < R; ++choice) {
-    ASHLAR_ASSERT(expert[choice] >= 0 && expert[choice] <= E);
-    ++count[size_t(expert[choice])];
+    ASHLAR_ASSERT(expert[choice] >= kNoClass && expert[choice] <= E);
+    if (expert[choice] != kNoClass) ++count[size_t(expert[choice])];
   }
   first[0] = 0;
   for (size_t e = 0; e < size_t(E); ++e) first[e + 1] = first[e] + int32_t(count[e]);
   // first[e] counts up to the first row of the next expert; afterwards all are moved back by one.
   for (int64_t choice = 0; choice < R; ++choice) {
-    const auto e = size_t(expert[choice]);
-    if (int64_t(e) == E) {
+    const int32_t e = expert[choice];
+    if (e == kNoClass || e == E) {
       row_of_token[choice] = -1;
       continue;
     }
-    row_of_token[choice] = first[e]++;
+    row_of_token[choice] = first[size_t(e)]++;
     token_of_row[row_of_token[choice]] = int32_t(choice / k);
   }
   for (size_t e = size_t(E); e > 0; --e) first[e] = first[e - 1];

@@ -74,6 +74,7 @@ decltype(kernels::embedding_backward) embedding_backward;
 decltype(kernels::cross_entropy) cross_entropy;
 
 // moe.h
+decltype(kernels::leave_out_padding) leave_out_padding;
 decltype(kernels::route_plan) route_plan;
 decltype(kernels::gather_rows) gather_rows;
 decltype(kernels::combine_forward) combine_forward;

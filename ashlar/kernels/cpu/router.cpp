@@ -3,6 +3,7 @@
 
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/cpu/router_args.h"
+#include "ashlar/kernels/moe.h"
 
 namespace ashlar::kernels::cpu {
 namespace {
@@ -93,7 +94,7 @@ template <typename T>
 void select_gradient_rows(const SelectGradientArgs<T>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const int64_t row = t * x.X, chosen = x.expert[t];
-    const T scale = x.dchosen[t] * x.p[row + chosen];
+    const T scale = chosen == kNoClass ? T(0) : x.dchosen[t] * x.p[row + chosen];
     for (int64_t i = 0; i < x.X; ++i)
       x.dlogits.set(row + i, scale * ((i == chosen ? T(1) : T(0)) - x.p[row + i]));
   }

@@ -1,4 +1,5 @@
 #include "ashlar/kernels/cpu/router_args.h"
+#include "ashlar/kernels/moe.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ashlar/kernels/cpu/router_fast.cpp"
@@ -109,6 +110,10 @@ void select_rows(const SelectArgs<float>& x, int64_t begin, int64_t end) {
 void select_gradient_rows(const SelectGradientArgs<float>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const int64_t row = t * x.X, chosen = row + x.expert[t];
+    if (x.expert[t] == kNoClass) {
+      for_lanes(x.X, [&](int64_t i, auto n) HWY_ATTR { store(set(0), x.dlogits, row + i, n); });
+      continue;
+    }
     const float scale = x.dchosen[t] * x.p[chosen];
     for_lanes(x.X, [&](int64_t i, auto n) HWY_ATTR {
       store(hn::Mul(load(x.p, row + i, n), set(-scale)), x.dlogits, row + i, n);

@@ -29,11 +29,15 @@ void topk_rows(const TopkArgs<T>& x, int64_t begin, int64_t end) {
 
 template <typename T>
 void topk_gradient_rows(const TopkGradientArgs<T>& x, int64_t begin, int64_t end, T* partial) {
+  RowScale<T> scales(x);
   for (int64_t t = begin; t < end; ++t) {
     const int64_t row = t * x.E, loads = t / x.tokens_per_row * x.E;
-    const auto balance = [&](int64_t i) {
-      return x.loads ? x.balance_scale * x.loads[loads + i] : T(0);
-    };
+    if (x.expert[t * x.k] == kNoClass) {
+      for (int64_t i = 0; i < x.E; ++i) x.dlogits.set(row + i, T(0));
+      continue;
+    }
+    const T scale = scales.of_token(t);
+    const auto balance = [&](int64_t i) { return x.loads ? scale * x.loads[loads + i] : T(0); };
     const ChosenGradient<T> chosen(x, t);
     T balance_loss = 0;
     for (int64_t i = 0; i < x.E; ++i) balance_loss += balance(i) * x.p[row + i];
@@ -77,7 +81,8 @@ void row_loads(const Context& ctx, const Tensor& expert_Tk, const Tensor& loads_
     parallel_for(*ctx.threads, B, 1, [&](int64_t begin, int64_t end) {
       std::fill(loads + begin * E, loads + end * E, Real(0));
       for (int64_t b = begin; b < end; ++b)
-        for (int64_t c = b * choices; c < (b + 1) * choices; ++c) loads[b * E + expert[c]] += 1;
+        for (int64_t c = b * choices; c < (b + 1) * choices; ++c)
+          if (expert[c] != kNoClass) loads[b * E + expert[c]] += 1;
     });
   });
 }
@@ -89,8 +94,8 @@ void topk_backward(const Context& ctx, const TopkBackward& x) {
                                       .k = x.expert_Tk.shape[1],
                                       .tokens_per_row = x.loads_BE ? T / x.loads_BE.shape[0] : T,
                                       .renormalize = x.rule.renormalize,
+                                      .balance_scale = x.balance_scale,
                                       .scale = Real(x.rule.scale),
-                                      .balance_scale = Real(x.balance_scale),
                                       .z_scale = Real(x.z_scale),
                                       .dchosen = x.dchosen_Tk,
                                       .p = x.p_TE,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ashlar/kernels/cpu/elementwise.h"
+#include "ashlar/kernels/moe.h"
 
 namespace ashlar::kernels::cpu {
 
@@ -21,13 +22,33 @@ template <typename T>
 struct TopkGradientArgs {
   int64_t E, k, tokens_per_row;
   bool renormalize;
-  T scale, balance_scale, z_scale;
+  double balance_scale;
+  T scale, z_scale;
   Cells<T> dchosen, p, lse, chosen, loads, dlogits;  // loads may be absent
   const int32_t* expert;
 };
 // partial: the two losses.
 void topk_gradient_rows_fast(const TopkGradientArgs<float>& args, int64_t begin, int64_t end,
                              float* partial);
+
+// What each load of a row counts in the balancing loss of its tokens, which are asked for in order.
+template <typename T>
+class RowScale {
+ public:
+  explicit RowScale(const TopkGradientArgs<T>& args) : x(args) {}
+  T of_token(int64_t t) {
+    if (!x.loads || t / x.tokens_per_row == row_) return scale_;
+    row_ = t / x.tokens_per_row;
+    double choices = 0;
+    for (int64_t e = 0; e < x.E; ++e) choices += double(x.loads[row_ * x.E + e]);
+    return scale_ = choices == 0 ? T(0) : T(x.balance_scale / (choices / double(x.k)));
+  }
+
+ private:
+  const TopkGradientArgs<T>& x;
+  int64_t row_ = -1;
+  T scale_ = 0;
+};
 
 // Puts the k experts of largest score(e), ties to the lowest, into `best`, in ascending order; k
 // different ones whatever the scores are.

@@ -52,7 +52,13 @@ void topk_rows(const TopkArgs<float>& x, int64_t begin, int64_t end) {
 
 void topk_gradient_rows(const TopkGradientArgs<float>& x, int64_t begin, int64_t end,
                         float* partial) {
+  RowScale<float> scales(x);
   for (int64_t t = begin; t < end; ++t) {
+    if (x.expert[t * x.k] == kNoClass) {
+      for_lanes(x.E, [&](int64_t i, auto n) HWY_ATTR { store(set(0), x.dlogits, t * x.E + i, n); });
+      continue;
+    }
+    const float scale = scales.of_token(t);
     const float *p = floats(x.p, t * x.E), lse = x.lse[t];
     const float* loads = x.loads ? floats(x.loads, t / x.tokens_per_row * x.E) : nullptr;
     const ChosenGradient<float> chosen(x, t);
@@ -61,10 +67,10 @@ void topk_gradient_rows(const TopkGradientArgs<float>& x, int64_t begin, int64_t
       V sum = set(0);
       for_lanes(x.E, [&](int64_t i, auto n)
                          HWY_ATTR { sum = hn::MulAdd(load(loads + i, n), load(p + i, n), sum); });
-      balance_loss = x.balance_scale * sum_of_lanes(sum);
+      balance_loss = scale * sum_of_lanes(sum);
     }
     const float common = 2 * x.z_scale * lse - chosen.common() - balance_loss;
-    const V balance = set(x.balance_scale);
+    const V balance = set(scale);
     for_lanes(x.E, [&](int64_t i, auto n) HWY_ATTR {
       V factor = set(common);
       if (loads) factor = hn::MulAdd(balance, load(loads + i, n), factor);
@@ -72,7 +78,7 @@ void topk_gradient_rows(const TopkGradientArgs<float>& x, int64_t begin, int64_t
     });
     for (int64_t j = 0; j < x.k; ++j) {
       const int64_t i = x.expert[t * x.k + j];
-      const float factor = common + (loads ? x.balance_scale * loads[i] : 0.0f);
+      const float factor = common + (loads ? scale * loads[i] : 0.0f);
       x.dlogits.set(t * x.E + i, p[i] * factor + chosen.extra(j));
     }
     partial[0] += balance_loss;
