@@ -129,10 +129,13 @@ void Checkpointer::reject_newest(const std::string& reason) {
 std::shared_ptr<Checkpointer::Job> Checkpointer::make_job(const SaveRequest& request,
                                                           const Id& attempt) {
   check_step(request.step);
-  auto job = std::make_shared<Job>();
+  const Clock::time_point called = Clock::now();
+  auto job = std::make_shared<Job>(request.waited ? request.waited->begin : called);
+  if (request.waited)
+    job->times.add_until(Phase::kWait, request.waited->begin, request.waited->end);
   job->plan = planner_->plan(request, attempt);
   job->plan.manifest.writer_version = options_.writer_version;
-  job->times.add(Phase::kPlan, job->start);
+  job->times.add(Phase::kPlan, called);
   job->stats.step = request.step;
   job->stats.bytes = job->plan.bytes;
   job->await_data = request.await_data;
@@ -156,7 +159,6 @@ void Checkpointer::refuse(const SaveRequest& request, const Error& error) {
 }
 
 void Checkpointer::save(const SaveRequest& request) {
-  const Clock::time_point start = Clock::now();
   const bool chosen = request.attempt != Id{};
   ASHLAR_ASSERT(chosen || options_.num_writers == 1);
   std::shared_ptr<Job> job;
@@ -180,10 +182,13 @@ void Checkpointer::save(const SaveRequest& request) {
     last_step_ = request.step;
     jobs_.push_back(job);
     to_copy_.push_back(job);
-    job->stats.blocked_s += seconds_since(start);
+    job->stats.blocked_s = seconds_since(job->start);
   }
   changed_.notify_all();
-  if (!options_.async) wait();
+  if (options_.async) return;
+  wait();
+  const std::lock_guard lock(mutex_);
+  job->stats.blocked_s = seconds_since(job->start);
 }
 
 void Checkpointer::before_update() {
@@ -195,9 +200,13 @@ void Checkpointer::before_update() {
   job->stats.blocked_s += seconds_since(start);
 }
 
-void Checkpointer::add_blocked(double seconds) {
+void Checkpointer::add_blocked(int64_t step, double seconds) {
   const std::lock_guard lock(mutex_);
-  if (!jobs_.empty()) jobs_.back()->stats.blocked_s += seconds;
+  const auto add = [&](const std::shared_ptr<Job>& job) {
+    if (job->plan.step == step) job->stats.blocked_s += seconds;
+  };
+  std::ranges::for_each(jobs_, add);
+  std::ranges::for_each(committed_, add);
 }
 
 bool Checkpointer::wait_for_place(double seconds) {
@@ -210,6 +219,12 @@ bool Checkpointer::drain(double seconds) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, std::chrono::duration<double>(seconds),
                            [&] { return is_quiet(); });
+}
+
+void Checkpointer::give_up() {
+  given_up_ = true;
+  if (options_.channel) options_.channel->stop();
+  changed_.notify_all();
 }
 
 void Checkpointer::wait() {

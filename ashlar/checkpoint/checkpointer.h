@@ -46,6 +46,7 @@
 // Threads  one caller.  The tensors of the last save must outlive this object or wait().
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -91,12 +92,13 @@ struct CheckpointOptions {
 
 struct SaveStats {
   int64_t step = 0, bytes = 0;
-  double blocked_s = 0;  // the caller waited: in save() and before_update()
-  double copy_s = 0;     // from save() until the snapshot was complete
-  double write_s = 0;    // writing and syncing data files
-  double parts_s = 0;    // the leader waited for the parts of the others
-  double commit_s = 0;   // index, manifest, COMMIT, rename
-  double total_s = 0;    // from save() until committed
+  // The caller waited: for a place, in save() and in before_update(), and what add_blocked told.
+  double blocked_s = 0;
+  double copy_s = 0;    // from save(), or the wait before it, until the snapshot was complete
+  double write_s = 0;   // writing and syncing data files
+  double parts_s = 0;   // the leader waited for the parts of the others
+  double commit_s = 0;  // index, manifest, COMMIT, rename
+  double total_s = 0;   // from there until committed
   std::string directory;
   // Of every writer with a channel, of the leader alone without.
   std::vector<RankTimes> ranks;
@@ -117,7 +119,7 @@ struct SaveFailure {
 class Checkpointer {
  public:
   Checkpointer(FileSystem& files, std::string root, CheckpointOptions options, Log& log);
-  ~Checkpointer();  // waits for saves under way; an error nobody took is logged
+  ~Checkpointer();  // waits for saves under way (see give_up); an error nobody took is logged
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
@@ -137,8 +139,9 @@ class Checkpointer {
   // asks for room for the files of all, if the request tells what is whole.
   void save(const SaveRequest& request);
   void before_update();
-  // The caller waited so long more for the snapshot of the newest save under way.
-  void add_blocked(double seconds);
+  // The caller waited so long more because of the save of this step.  Nothing happens if it failed,
+  // or take_stats() has told of it.
+  void add_blocked(int64_t step, double seconds);
   // Takes the arena for requests like this one.  A thread then touches its pages, as long as there
   // is no save, so that the first one finds memory that the system need not clear.
   void prepare(const SaveRequest& like);
@@ -147,6 +150,10 @@ class Checkpointer {
   // Waits at most so long until no save is under way, and none is being read back; says whether
   // that is so.  Throws nothing.
   bool drain(double seconds);
+  // Ends what is under way, because the run ends by an error and other writers may be gone: saves
+  // that are not committed fail, reading back stops, and nobody is waited for.  What a file system
+  // is doing at the moment is still waited for, by the destructor.
+  void give_up();
   void wait();  // until that is so; throws the oldest failure that nobody took
 
   // The saves that were committed, and those that failed, since the last call, oldest first.  A
@@ -173,11 +180,12 @@ class Checkpointer {
   // Job: the caller until it is queued, copier_ until its first chunk is, then writer_, while
   // copier_ reads on in its sources.
   struct Job {
+    explicit Job(Clock::time_point start) : start(start), times(start) {}
     SavePlan plan;
     SaveStats stats;
     std::function<void()> await_data, before_commit;
-    Clock::time_point start = Clock::now();
-    PhaseRecorder times{start};
+    const Clock::time_point start;
+    PhaseRecorder times;
     std::optional<Error> no_data;  // await_data threw; set before the job's first chunk is queued
     // The writer thread's:
     std::unique_ptr<StepWriter> writer;  // null once it failed
@@ -213,12 +221,14 @@ class Checkpointer {
   void make_ready(Job& job);
   void copy(const std::shared_ptr<Job>& job);
   void write_loop();
+  void end_copy(const std::shared_ptr<Job>& job);
   void write(const Filled& filled);
   template <typename F>
   void guarded(Job& job, F&& body);
   void begin(Job& job);
   void write_chunk(Job& job, const Filled& filled);
-  void give_up(Job& job);
+  void require_going_on(const Job& job) const;
+  void drop(Job& job);
   bool linked() const { return options_.channel && !options_.channel->broken(); }
   void await_parts(Job& job);
   void await_parts_in_directory(Job& job);
@@ -235,6 +245,7 @@ class Checkpointer {
   void read_loop();
   void retire();
   ReadBackResult read_back(const StepRef& step);
+  ReadBackResult read_alone(const StepRef& step);
   ReadBackResult read_share(const SaveTree::Task& task);
   void stop();  // ends the threads
   void remove_abandoned();
@@ -265,6 +276,7 @@ class Checkpointer {
   int consecutive_failures_ = 0;
   std::vector<std::string> abandoned_;    // attempts in which a slow follower may still write
   bool stop_ = false, to_touch_ = false;  // to_touch_: the arena's pages, before the first save
+  std::atomic<bool> given_up_ = false;
   std::thread copier_, writer_, reader_;
 };
 

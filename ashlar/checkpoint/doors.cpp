@@ -92,10 +92,10 @@ void pin(FileSystem& files, const std::string& root, const StepRef& ref) {
   const std::string door = door_path(root, ref.step, ref.attempt);
   if (!has_holder(files, root)) files.make_directories(door);  // of a program without doors
   const Door entered = enter_door(files, root, ref, kPinName, "{\"format\":\"ashlar-pin\"}\n");
-  ASHLAR_REQUIRE(
-      entered == Door::kEntered, kStorage,
-      "{} is not pinned: {}; look at ckpt list and choose a step that stays", ref.directory,
-      entered == Door::kGone ? "it was removed a moment ago" : "no file can be made in " + door);
+  if (entered == Door::kGone) fail_removed(ref.directory);
+  ASHLAR_REQUIRE(entered == Door::kEntered, kStorage,
+                 "{} is not pinned: no file can be made in {}; expected a root that can be written",
+                 ref.directory, door);
   for (const std::string& directory : {door, parent_of(door), root})
     files.sync_directory(directory);
 }

@@ -42,6 +42,12 @@ std::optional<int64_t> parse_step_name(std::string_view name) {
   return step;
 }
 
+std::optional<int64_t> step_of_path(std::string_view path) {
+  const size_t end = path.find_last_not_of('/');
+  path = path.substr(0, end == path.npos ? 0 : end + 1);
+  return parse_step_name(path.substr(path.rfind('/') + 1));  // npos + 1 is 0
+}
+
 std::string tmp_name(int64_t step, std::string_view attempt) {
   return fmt::format("{}{:012}-{}", kTmpPrefix, step, attempt);
 }

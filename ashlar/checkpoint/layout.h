@@ -39,6 +39,7 @@ inline constexpr int64_t kMaxStep = 999'999'999'999;  // 12 digits: lexical orde
 
 std::string step_name(int64_t step);                            // "step-000000012000"
 std::optional<int64_t> parse_step_name(std::string_view name);  // nullopt: not such a name
+std::optional<int64_t> step_of_path(std::string_view path);     // of its last name
 std::string tmp_name(int64_t step, std::string_view attempt);
 std::string verdict_name(int64_t step,
                          std::string_view attempt);           // "step-000000012000-ATTEMPT.json"

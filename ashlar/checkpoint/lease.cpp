@@ -29,6 +29,7 @@
 
 #include "ashlar/checkpoint/layout.h"
 #include "ashlar/core/checksum.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/signals.h"
 #include "ashlar/core/threads.h"
@@ -108,6 +109,7 @@ Lease::Lease(FileSystem& files, const std::string& root, Log& log, LeaseOptions 
   me_.refresh_s = options_.refresh_s;
   me_.token = to_text(random_id());
   if (!options_.sleep) options_.sleep = sleep_until_signal;
+  if (!options_.now) options_.now = [start = Clock::now()] { return seconds_since(start); };
   make_own_directory(files_, parent_of(path_));
   acquire();
   try {
@@ -184,6 +186,7 @@ void Lease::acquire() {
     take(path_);
     for (const std::string& fence : earlier) close_fence(files_, root_, fence);
     fence_.emplace(files_, root_, me_.token, [this] { check(); });
+    renewed_s_ = options_.now();
     const std::optional<std::string> found = text_at(files_, path_);
     if (found && is_mine(*found, path_)) return;
     close_fence(files_, root_, fence_path(root_, me_.token));
@@ -283,21 +286,39 @@ void Lease::check() {
   std::optional<std::string> found = text_at(files_, path_);
   while (!found && fence_->open() && !claim(path_)) found = text_at(files_, path_);
   if (fence_->open() && (!found || is_mine(*found, path_))) return;
-  const std::optional<LeaseHolder> holder = found ? parse_lease(*found, path_) : std::nullopt;
+  const std::optional<LeaseHolder> holder =
+      found && !is_mine(*found, path_) ? parse_lease(*found, path_) : std::nullopt;
+  const std::string other = holder ? fmt::format("process {} on {}", holder->pid, holder->host)
+                                   : std::string("another process");
+  // Nobody takes over from a process that renews its lease.
+  const std::string gone = missing();
+  const bool renews = options_.now() - renewed_s_ < me_.expiry_s();
+  ASHLAR_REQUIRE(gone.empty() || !renews || !holder, kConfig,
+                 "{} was removed or moved while this process trains into {}, and {} has taken it "
+                 "since; stop one of the two",
+                 gone, root_, other);
+  ASHLAR_REQUIRE(gone.empty() || !renews, kConfig,
+                 "{} was removed or moved while this process trains into {}: put back what was "
+                 "moved, and start again, which goes on from the newest step that is there",
+                 gone, root_);
   ASHLAR_FAIL(kConfig,
               "{} was taken over by {}, because this process did not renew its lease for {:.0f} s; "
               "stop one of the two",
-              root_,
-              holder && !is_mine(*found, path_)
-                  ? fmt::format("process {} on {}", holder->pid, holder->host)
-                  : "another process",
-              me_.expiry_s());
+              root_, other, me_.expiry_s());
+}
+
+// The uppermost directory of this process that is not there; "": all are.
+std::string Lease::missing() const {
+  for (const std::string& directory : {root_, parent_of(path_), fence_path(root_, me_.token)})
+    if (!files_.stat(directory, Links::kFollow)) return directory;
+  return "";
 }
 
 void Lease::refresh() {
   check();
   ++beat_;
   fence_->write(path_, text());
+  renewed_s_ = options_.now();
 }
 
 void Lease::refresh_loop() {

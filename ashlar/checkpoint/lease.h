@@ -35,7 +35,7 @@ struct LeaseOptions {
   double refresh_s = 10;
   // Tests play other hosts: who takes the lease, nullopt for this process; what passes the time
   // while a lease is watched, null for sleeping until a signal asks to stop; and what tells the
-  // seconds that readers' leases stay unchanged, null for the clock.
+  // seconds that leases stay unchanged, null for the clock.
   std::optional<LeaseHolder> holder = std::nullopt;
   std::function<void(double seconds)> sleep = nullptr;
   std::function<double()> now = nullptr;
@@ -56,13 +56,15 @@ class Lease {
   bool taken_over() const { return taken_over_; }
   Fence& fence() { return *fence_; }
   const LeaseHolder& holder() const { return me_; }
-  // kConfig if another process has taken the root over, because this one was silent too long.
+  // kConfig if another process has taken the root over, because this one was silent too long, or if
+  // somebody has removed or moved the directories that make the root this one's.
   void check();
   void refresh();  // checks first; the thread calls it every refresh_s
 
  private:
   std::string text() const { return lease_text(me_, beat_); }
   bool is_mine(std::string_view text, const std::string& path) const;
+  std::string missing() const;
   bool claim(const std::string& path);
   bool give_name(const std::string& aside, const std::string& path);
   void acquire();
@@ -82,6 +84,7 @@ class Lease {
   LeaseOptions options_;
   LeaseHolder me_;
   std::atomic<int64_t> beat_ = 0;
+  std::atomic<double> renewed_s_ = 0;  // when the last beat was written
   bool taken_over_ = false;
   std::optional<Fence> fence_;
 

@@ -63,10 +63,15 @@ RankTimes get_rank_times(control::WireReader& in) {
 }
 
 void PhaseRecorder::add(Phase phase, Clock::time_point begin, int64_t bytes, int64_t retries) {
+  add_until(phase, begin, Clock::now(), bytes, retries);
+}
+
+void PhaseRecorder::add_until(Phase phase, Clock::time_point begin, Clock::time_point end,
+                              int64_t bytes, int64_t retries) {
   const std::lock_guard lock(mutex_);
   PhaseTime& time = times_[size_t(phase)];
   if (time.seconds == 0) time.start_s = std::chrono::duration<double>(begin - start_).count();
-  time.seconds += seconds_since(begin);
+  time.seconds += std::chrono::duration<double>(end - begin).count();
   time.bytes += bytes;
   time.retries += retries;
 }

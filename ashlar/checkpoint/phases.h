@@ -15,7 +15,7 @@
 namespace ashlar::checkpoint {
 
 enum class Phase : uint8_t {
-  kWait,    // for a place among the saves under way
+  kWait,    // for a place among the saves under way; for the members' copies
   kPlan,    // what goes where
   kCopy,    // the snapshot; beside writing
   kHash,    // checksums of chunks, by the thread that copies
@@ -43,8 +43,10 @@ using PhaseTimes = std::array<PhaseTime, kNumPhases>;
 class PhaseRecorder {
  public:
   explicit PhaseRecorder(Clock::time_point start) : start_(start) {}
-  // A stretch of the phase from `begin` until now.
+  // A stretch of the phase from `begin` until now, or until `end`.
   void add(Phase phase, Clock::time_point begin, int64_t bytes = 0, int64_t retries = 0);
+  void add_until(Phase phase, Clock::time_point begin, Clock::time_point end, int64_t bytes = 0,
+                 int64_t retries = 0);
   PhaseTimes times() const;
 
  private:

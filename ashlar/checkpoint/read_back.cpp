@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "ashlar/checkpoint/patience.h"
+#include "ashlar/checkpoint/save_channel.h"
 #include "ashlar/core/aligned_memory.h"
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/error.h"
@@ -62,8 +63,9 @@ void RateLimit::spend(int64_t bytes) {
 
 ReadBackResult read_back_files(FileSystem& files, const std::string& directory,
                                std::span<const IndexFile> what, int rank, RateLimit& limit,
-                               const std::function<void(int64_t)>& progress) {
+                               const std::function<bool(int64_t)>& progress) {
   ReadBackResult result;
+  bool goes_on = true;
   result.count = 1;
   const AlignedMemory memory = aligned_memory(kChunkBytes, "reading back");
   const std::span buffer(memory.get(), size_t{kChunkBytes});
@@ -79,12 +81,13 @@ ReadBackResult read_back_files(FileSystem& files, const std::string& directory,
       try {
         read_file(files, path, entry, buffer, limit, patience, [&](int64_t bytes) {
           result.bytes += bytes;
-          progress(result.bytes);
+          goes_on = progress(result.bytes);
+          ASHLAR_REQUIRE(goes_on, kStorage, "{}", kGivenUp);
         });
         break;
       } catch (const Error& error) {
         result.bytes = before;
-        if (tries == 1) continue;
+        if (tries == 1 && goes_on) continue;
         result.bad_rank = rank;
         result.damaged = error.kind() == ErrorKind::kCorrupt;
         result.why = error.what();
@@ -99,12 +102,12 @@ ReadBackResult read_back_files(FileSystem& files, const std::string& directory,
 }
 
 ReadBackResult read_back_alone(FileSystem& files, const StepRef& step, int64_t bytes_per_s,
-                               Log& log) {
+                               Log& log, const std::function<bool(int64_t)>& progress) {
   const VerifyReport report = verify_step(files, step.directory, VerifyLevel::kFiles, log);
   if (!report.ok()) return {1, 0, 0, true, report.findings.front().message};
   const StepReader reader(files, step.directory);
   RateLimit limit(bytes_per_s);
-  return read_back_files(files, step.directory, reader.index().files, 0, limit, [](int64_t) {});
+  return read_back_files(files, step.directory, reader.index().files, 0, limit, progress);
 }
 
 std::optional<std::string> damage_of(const ReadBackResult& result) {

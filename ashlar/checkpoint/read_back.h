@@ -34,16 +34,18 @@ class RateLimit {
 };
 
 // Reads every byte of files of a step, with the cache dropped, and compares sizes and checksums.
-// What differs is read once more before it counts as damage.  progress is told the bytes so far.
+// What differs is read once more before it counts as damage.  progress is told the bytes so far; if
+// it answers no, reading ends, as if a file could not be read.
 // The result's bad_rank is `rank` if a file is damaged, or could not be read, and it has the times
 // of `rank`.  Throws nothing.
 ReadBackResult read_back_files(FileSystem& files, const std::string& directory,
                                std::span<const IndexFile> what, int rank, RateLimit& limit,
-                               const std::function<void(int64_t bytes)>& progress);
+                               const std::function<bool(int64_t bytes)>& progress);
 
 // All of a step by one rank.
-ReadBackResult read_back_alone(FileSystem& files, const StepRef& step, int64_t bytes_per_s,
-                               Log& log);
+ReadBackResult read_back_alone(
+    FileSystem& files, const StepRef& step, int64_t bytes_per_s, Log& log,
+    const std::function<bool(int64_t bytes)>& progress = [](int64_t) { return true; });
 // What is wrong with the step, nullopt: nothing.  kStorage if a rank could not read it.
 std::optional<std::string> damage_of(const ReadBackResult& result);
 

@@ -85,8 +85,7 @@ ReadBackResult Checkpointer::read_back(const StepRef& step) {
     if (newest_ && newest_->attempt == step.attempt) written = newest_files_;
   }
   const std::optional<Id> attempt = parse_id(step.attempt);
-  if (written.empty() || !attempt || !linked())
-    return read_back_alone(files_, step, options_.read_back_bytes_per_s, log_);
+  if (written.empty() || !attempt || !linked()) return read_alone(step);
   const control::Tree& tree = options_.channel->tree();
   std::vector<std::vector<IndexFile>> of_writer(size_t(tree.size()));
   for (IndexFile& file : written) of_writer.at(file.writer - 1).push_back(std::move(file));
@@ -97,11 +96,15 @@ ReadBackResult Checkpointer::read_back(const StepRef& step) {
   auto result =
       options_.channel->read_back(*attempt, step.step, std::move(tasks), options_.part_timeout_s,
                                   [&](const SaveTree::Task& task) { return read_share(task); });
-  if (!result)  // the channel broke
-    return read_back_alone(files_, step, options_.read_back_bytes_per_s, log_);
+  if (!result) return read_alone(step);  // the channel broke
   std::sort(result->ranks.begin(), result->ranks.end(),
             [](const RankTimes& a, const RankTimes& b) { return a.rank < b.rank; });
   return std::move(*result);
+}
+
+ReadBackResult Checkpointer::read_alone(const StepRef& step) {
+  return read_back_alone(files_, step, options_.read_back_bytes_per_s, log_,
+                         [&](int64_t) { return !given_up_; });
 }
 
 // Of a step that another rank has committed: this machine looks for it by its name.
@@ -119,6 +122,7 @@ ReadBackResult Checkpointer::read_share(const SaveTree::Task& task) {
   ReadBackResult result = read_back_files(
       files_, join(root_, step_name(task.step)), what, options_.writer, limit, [&](int64_t bytes) {
         options_.channel->status(task.attempt, Phase::kVerify, bytes, total_bytes);
+        return !given_up_;
       });
   result.ranks[0].host = options_.channel->host();
   return result;

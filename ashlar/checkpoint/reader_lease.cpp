@@ -28,12 +28,12 @@ std::unique_ptr<ReaderLease> ReaderLease::take(FileSystem& files, const std::str
 }
 
 std::unique_ptr<ReaderLease> ReaderLease::of_step(FileSystem& files, const std::string& directory) {
-  const std::string path =
-      directory.ends_with('/') ? directory.substr(0, directory.size() - 1) : directory;
-  const auto step = parse_step_name(path.substr(path.rfind('/') + 1));
-  if (!step) return nullptr;
-  const std::string root = parent_of(path);
-  return take(files, root, refer(files, root, *step));
+  const auto step = step_of_path(directory);
+  if (!step) return std::unique_ptr<ReaderLease>(new ReaderLease(files, "", this_process()));
+  const std::string root = parent_of(directory);
+  auto lease = take(files, root, refer(files, root, *step));
+  if (!lease) fail_removed(directory);
+  return lease;
 }
 
 ReaderLease::ReaderLease(FileSystem& files, std::string path, LeaseHolder me)

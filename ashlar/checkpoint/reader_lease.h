@@ -23,7 +23,8 @@ class ReaderLease {
   // Null: the step is gone; look for another.
   static std::unique_ptr<ReaderLease> take(FileSystem& files, const std::string& root,
                                            const StepRef& ref, const LeaseOptions& options = {});
-  // Of a step directory; null if it is none.
+  // Of a directory that was named; without a lease if it is not named like a step.  kConfig: it is
+  // gone (fail_removed).
   static std::unique_ptr<ReaderLease> of_step(FileSystem& files, const std::string& directory);
   ~ReaderLease();  // gives the step back
   ReaderLease(const ReaderLease&) = delete;

@@ -53,8 +53,6 @@ std::optional<std::string> problem_of(FileSystem& files, const StepRef& ref, Ver
                                       Log& log) {
   try {
     const StepReader reader(files, ref.directory);
-    ASHLAR_REQUIRE(reader.step() == ref.step, kCorrupt, "{}: COMMIT is of step {}", ref.directory,
-                   reader.step());
     const VerifyReport report = verify_step(reader, level, log);
     if (report.ok()) return std::nullopt;
     return report.findings.front().message;
@@ -253,24 +251,72 @@ Recovery find_newest(Fence& fence, VerifyLevel level, Log& log) {
   return find_newest(fence.files(), fence.root(), level, &fence, log, [](const StepRef&) {});
 }
 
+void fail_removed(const std::string& directory) {
+  ASHLAR_FAIL(kConfig,
+              "{}: there is no such step: it was removed, as runs remove old ones, or never there; "
+              "see ashlar ckpt list {} and choose a step that stays, or pin it",
+              directory, parent_of(directory));
+}
+
+namespace {
+
+bool is_removed(FileSystem& files, const std::string& directory) {
+  return step_of_path(directory) && !files.stat(directory, Links::kFollow);
+}
+
+// Where reading a step that a user named goes wrong because it is gone, that is the error.
+template <typename F>
+auto unless_removed(FileSystem& files, const std::string& directory, F&& body) {
+  try {
+    return body();
+  } catch (const Error&) {
+    if (is_removed(files, directory)) fail_removed(directory);
+    throw;
+  }
+}
+
+bool holds_steps(FileSystem& files, const std::string& directory) {
+  const std::vector<std::string> names = files.list(directory);
+  return std::ranges::any_of(
+      names, [](const std::string& name) { return parse_step_name(name).has_value(); });
+}
+
+StepReader open_step(FileSystem& files, const std::string& directory) {
+  return unless_removed(files, directory, [&] {
+    std::shared_ptr<const ReaderLease> lease = ReaderLease::of_step(files, directory);
+    StepReader reader(files, directory);
+    reader.hold(std::move(lease));
+    reader.set_reads(Reads::kDirectIfWhole);
+    return reader;
+  });
+}
+
+}  // namespace
+
 bool is_checkpoint(FileSystem& files, const std::string& path) {
-  if (files.stat(join(path, kCommitName))) return true;
+  if (files.stat(join(path, kCommitName)) || is_removed(files, path)) return true;
   return !committed_steps(files, path).empty();
 }
 
+VerifyReport verify_named(FileSystem& files, const std::string& directory, VerifyLevel level,
+                          Log& log) {
+  return unless_removed(files, directory, [&] {
+    ASHLAR_REQUIRE(is_directory(files, directory), kConfig, "{}: there is no such step", directory);
+    ASHLAR_REQUIRE(!holds_steps(files, directory), kConfig,
+                   "{0}: holds steps and is none; verify one of them, or all with ashlar ckpt list "
+                   "{0} --level deep",
+                   directory);
+    const auto lease = ReaderLease::of_step(files, directory);
+    VerifyReport report = verify_step(files, directory, level, log);
+    if (!report.ok() && is_removed(files, directory)) fail_removed(directory);
+    return report;
+  });
+}
+
 StepReader open_checkpoint(FileSystem& files, const std::string& path, Log& log) {
+  if (files.stat(join(path, kCommitName))) return open_step(files, path);
+  if (is_removed(files, path)) fail_removed(path);
   std::shared_ptr<const ReaderLease> lease;
-  const auto opened = [&](const std::string& directory) {
-    StepReader reader(files, directory);
-    reader.hold(std::move(lease));
-    return reader;
-  };
-  if (files.stat(join(path, kCommitName))) {
-    lease = ReaderLease::of_step(files, path);
-    StepReader reader = opened(path);
-    reader.set_reads(Reads::kDirectIfWhole);
-    return reader;
-  }
   const auto hold = [&](const StepRef& ref) {
     lease = ReaderLease::take(files, path, ref);
     if (!lease) throw StepWent{};
@@ -281,7 +327,9 @@ StepReader open_checkpoint(FileSystem& files, const std::string& path, Log& log)
       const Recovery recovery = find_newest(files, path, VerifyLevel::kDeep, nullptr, log, hold);
       ASHLAR_REQUIRE(recovery.newest, kCorrupt,
                      "{} is neither a checkpoint step (no COMMIT) nor a directory of steps", path);
-      return opened(recovery.newest->directory);
+      StepReader reader(files, recovery.newest->directory);
+      reader.hold(std::move(lease));
+      return reader;
     } catch (const StepWent&) {
     }
   }

@@ -174,6 +174,16 @@ void SaveChannel::fail(const Id& attempt, int64_t step, const std::string& why) 
   flush();
 }
 
+void SaveChannel::stop() {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  changed_.notify_all();
+}
+
+void SaveChannel::require_going_on() const {
+  ASHLAR_REQUIRE(!stopped_, kStorage, "{}", kGivenUp);
+}
+
 void SaveChannel::send_part(const WriterPart& part) {
   std::vector<std::byte> without = encode(part, false), with = encode(part, true);
   const CoverHash cover = cover_of(part.index);
@@ -211,6 +221,7 @@ std::optional<Verdict> SaveChannel::await_verdict(const Id& attempt, const SeeFi
   for (;;) {
     if (const auto verdict = tree_.verdict(attempt)) return verdict;
     if (tree_.broken()) return std::nullopt;
+    require_going_on();
     if (looks && tree_.to_see(attempt)) {
       look(lock, attempt, see);
       looks = !tree_.failure(attempt);
@@ -226,6 +237,7 @@ std::optional<AllParts> SaveChannel::await_parts(const Id& attempt, int64_t step
   Watch watch(*this, attempt, step, "saved: waiting for parts", timeout_s);
   for (;;) {
     if (tree_.broken()) return std::nullopt;
+    if (stopped_) raise(ErrorKind::kStorage, "step {} is not saved: {}", step, kGivenUp);
     if (const auto failure = tree_.failure(attempt))
       raise(ErrorKind::kStorage, "step {} is not saved: waiting for parts: writer {} of {}: {}",
             step, failure->rank + 1, tree_of_ranks_->size(), failure->why);
@@ -278,6 +290,7 @@ std::optional<ReadBackResult> SaveChannel::read_back(const Id& attempt, int64_t 
   for (;;) {
     if (const auto result = tree_.read_back(attempt)) return result;
     if (tree_.broken()) return std::nullopt;
+    require_going_on();
     if (run_task(lock, work)) continue;
     watch.look();
     changed_.wait_for(lock, std::chrono::milliseconds(100));

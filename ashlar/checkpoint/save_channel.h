@@ -4,7 +4,8 @@
 // Errors   await_parts: kStorage "step S is not saved: waiting for parts: ..." names the writer
 //          that failed, or the rank that made no progress for part_timeout_s.
 //          A broken channel is no error: what waits returns nullopt, now and ever after, and the
-//          leader has logged it once.
+//          leader has logged it once.  What waits when the channel is stopped, or after that, is
+//          kStorage.
 // Threads  any; the links' own thread brings messages.
 #pragma once
 
@@ -31,6 +32,9 @@ struct SaveChannelOptions {
   size_t max_message_bytes = size_t(256) << 20;
 };
 
+// Why a save, or a reading back, ended that was given up.
+inline constexpr const char* kGivenUp = "the run ends by an error and waits no longer";
+
 // Finds a child's file where this rank looks for the attempt's: throws if it is not there.
 using SeeFile = std::function<void(int child, const Witness& witness)>;
 // A rank's share of reading back.
@@ -53,6 +57,8 @@ class SaveChannel : public control::LinkUser {
   void begin(const Id& attempt, int64_t step);
   void status(const Id& attempt, Phase phase, int64_t bytes = 0, int64_t total_bytes = 0);
   void fail(const Id& attempt, int64_t step, const std::string& why);  // does not wait
+  // This rank waits for no other any more: the run ends by an error.
+  void stop();
 
   // A follower: sends its part, and waits for the verdict.
   void send_part(const WriterPart& part);
@@ -81,6 +87,7 @@ class SaveChannel : public control::LinkUser {
   using Lock = std::unique_lock<std::mutex>;
   double now() const { return seconds_since(start_); }
   void flush();                                              // with the lock held
+  void require_going_on() const;                             // likewise
   void look(Lock& lock, const Id& attempt, const SeeFile&);  // at files of children
   bool run_task(Lock& lock, const ReadBackWork& work);
 
@@ -94,7 +101,7 @@ class SaveChannel : public control::LinkUser {
   std::condition_variable changed_;
   SaveTree tree_;
   KnownBoxes known_;  // the leader's
-  bool told_broken_ = false;
+  bool told_broken_ = false, stopped_ = false;
   std::unique_ptr<control::Links> links_;
 };
 

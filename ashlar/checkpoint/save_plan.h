@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "ashlar/checkpoint/cover.h"
 #include "ashlar/checkpoint/index.h"
 #include "ashlar/checkpoint/manifest.h"
+#include "ashlar/core/clock.h"
 #include "ashlar/tensor/logical.h"
 
 namespace ashlar::checkpoint {
@@ -26,6 +28,12 @@ struct Blob {
 
 struct SaveRequest {
   int64_t step = 0;
+  // What the caller waited for a place before it called save() (Checkpointer::wait_for_place): the
+  // save's times then run from `begin`.
+  struct Wait {
+    Clock::time_point begin, end;
+  };
+  std::optional<Wait> waited = std::nullopt;
   // Names this try to save the step: the same for all its writers, never used before (random_id).
   // Zero: drawn here, if there is one writer.
   Id attempt{};

@@ -98,15 +98,13 @@ void Checkpointer::make_ready(Job& job) {
 void Checkpointer::copy(const std::shared_ptr<Job>& job) {
   make_ready(*job);
   const size_t num_files = job->no_data ? 0 : job->plan.files.size();
-  if (num_files == 0) {  // nothing to write: an element without memory ends the job
-    const std::lock_guard lock(mutex_);
-    filled_.push_back({job, 0, 0, -1, 0, 0, true});
-  }
+  if (num_files == 0) return end_copy(job);
   for (size_t f = 0; f < num_files; ++f) {
     const FilePlan& file = job->plan.files[f];
     const int64_t size_bytes = file.file.size_bytes;
     const int64_t chunks = std::max<int64_t>(1, num_chunks(size_bytes));
     for (int64_t c = 0; c < chunks; ++c) {
+      if (given_up_) return end_copy(job);
       const int64_t begin = c * kChunkBytes, bytes = std::min(kChunkBytes, size_bytes - begin);
       const int64_t arena_chunk = arena_->acquire();
       const auto memory = arena_->bytes(arena_chunk).first(size_t(bytes));
@@ -124,6 +122,15 @@ void Checkpointer::copy(const std::shared_ptr<Job>& job) {
       changed_.notify_all();
     }
   }
+}
+
+// Nothing more is to be written: an element without memory ends the job.
+void Checkpointer::end_copy(const std::shared_ptr<Job>& job) {
+  {
+    const std::lock_guard lock(mutex_);
+    filled_.push_back({job, 0, 0, -1, 0, 0, true});
+  }
+  changed_.notify_all();
 }
 
 void Checkpointer::write_loop() {
@@ -145,6 +152,7 @@ void Checkpointer::write(const Filled& filled) {
   Job& job = *filled.job;
   if (!job.error && !job.writer) guarded(job, [&] { begin(job); });
   if (!job.error && job.no_data) guarded(job, [&] { throw *job.no_data; });
+  if (!job.error) guarded(job, [&] { require_going_on(job); });
   if (filled.arena_chunk >= 0) {
     if (!job.error) guarded(job, [&] { write_chunk(job, filled); });
     arena_->release(filled.arena_chunk);
@@ -170,11 +178,16 @@ void Checkpointer::guarded(Job& job, F&& body) {
                       fmt::format("step {} is not saved: {}", job.plan.step, error.what()));
   }
   if (!job.error || !job.writer) return;
-  give_up(job);
+  drop(job);
   job.writer.reset();
 }
 
-void Checkpointer::give_up(Job& job) {
+void Checkpointer::require_going_on(const Job& job) const {
+  ASHLAR_REQUIRE(!given_up_, kStorage, "step {} is not saved: {}", job.plan.step, kGivenUp);
+}
+
+// Tells the others of the job's error, and removes what was written so far.
+void Checkpointer::drop(Job& job) {
   if (!leads()) {
     const SavePlan& plan = job.plan;
     const std::string why = without_step(*job.error, plan.step);
@@ -197,10 +210,13 @@ void Checkpointer::decide(const Job& job) {
 // A follower's failure is on its way to the leader; if the channel breaks first, the directory must
 // tell it.
 void Checkpointer::await_verdict_on_failure(const Job& job) {
-  if (!linked()) return;  // the directory was told
+  if (!linked() || given_up_) return;  // the directory was told, or nobody waits any more
   const auto unseen = [](int, const Witness&) {};
-  if (!options_.channel->await_verdict(job.plan.attempt, unseen))
-    report_in_directory(job.plan.step, job.plan.attempt, without_step(*job.error, job.plan.step));
+  try {
+    if (!options_.channel->await_verdict(job.plan.attempt, unseen))
+      report_in_directory(job.plan.step, job.plan.attempt, without_step(*job.error, job.plan.step));
+  } catch (const Error&) {  // given up meanwhile
+  }
 }
 
 void Checkpointer::report_in_directory(int64_t step, const Id& attempt, std::string_view why) {
@@ -249,6 +265,7 @@ void Checkpointer::await_parts_in_directory(Job& job) {
   const Clock::time_point start = Clock::now();
   double delay_s = 0.001;
   for (;;) {
+    require_going_on(job);
     const bool late = seconds_since(start) >= options_.part_timeout_s;
     const std::vector<int> missing = job.writer->missing_writers();
     if (missing.empty()) return;

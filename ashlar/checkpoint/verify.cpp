@@ -32,6 +32,7 @@ class Verifier {
   }
 
   VerifyReport run() {
+    if (is_first_) check_name();
     if (!sizes_are_right()) return std::move(report_);
     report_.files = int64_t(files_.size());
     if (level_ == VerifyLevel::kQuick) return std::move(report_);
@@ -48,6 +49,15 @@ class Verifier {
   const Index& index() const { return reader_.index(); }
   void add(std::string file, int64_t chunk, std::string message) {
     report_.findings.push_back({std::move(file), chunk, std::move(message)});
+  }
+
+  // A copy of a step under the name of another says what the other was not.
+  void check_name() {
+    const auto named = step_of_path(reader_.directory());
+    if (named && *named != reader_.step())
+      add(kCommitName, -1,
+          fmt::format("{}: COMMIT is of step {}, but its directory is named as step {}",
+                      reader_.directory(), reader_.step(), *named));
   }
 
   template <typename F>

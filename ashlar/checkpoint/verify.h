@@ -13,7 +13,7 @@
 namespace ashlar::checkpoint {
 
 enum class VerifyLevel : uint8_t {
-  kQuick,  // COMMIT, manifest, index against each other; sizes of all files
+  kQuick,  // COMMIT, manifest, index and name against each other; sizes of all files
   kFiles,  // and every safetensors header against the index, every blob's CRC
   kDeep,   // and every chunk's CRC, exact cover of every tensor
 };

@@ -5,9 +5,7 @@
 
 #include "ashlar/checkpoint/layout.h"
 #include "ashlar/checkpoint/model_path.h"
-#include "ashlar/checkpoint/reader_lease.h"
 #include "ashlar/checkpoint/recovery.h"
-#include "ashlar/checkpoint/verify.h"
 #include "ashlar/cli/ckpt.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
@@ -122,27 +120,11 @@ int show(const Flags& flags, Log& log) {
   return 0;
 }
 
-bool holds_steps(FileSystem& files, const std::string& directory) {
-  const auto is_step = [](const std::string& name) {
-    return checkpoint::parse_step_name(name).has_value();
-  };
-  const std::vector<std::string> names = files.list(directory);
-  return std::any_of(names.begin(), names.end(), is_step);
-}
-
 int verify(const Flags& flags, Log& log) {
   const auto files = posix_files();
   const VerifyLevel level = parse_level(flags.level);
-  const auto info = files->stat(flags.path, Links::kFollow);
-  ASHLAR_REQUIRE(info && info->type == FileInfo::Type::kDirectory, kConfig,
-                 "{}: there is no such step", flags.path);
-  const std::string root = checkpoint::root_of_run(*files, flags.path);
-  ASHLAR_REQUIRE(!holds_steps(*files, root), kConfig,
-                 "{0}: holds steps and is none; verify one of them, or all with ashlar ckpt list "
-                 "{0} --level deep",
-                 root);
-  const auto lease = checkpoint::ReaderLease::of_step(*files, flags.path);
-  const checkpoint::VerifyReport report = checkpoint::verify_step(*files, flags.path, level, log);
+  const checkpoint::VerifyReport report =
+      checkpoint::verify_named(*files, checkpoint::root_of_run(*files, flags.path), level, log);
   for (const checkpoint::Finding& finding : report.findings)
     print_result(fmt::format("{}{}: {}", finding.file,
                              finding.chunk < 0 ? "" : fmt::format(" chunk {}", finding.chunk),

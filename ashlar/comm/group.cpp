@@ -315,6 +315,11 @@ void Group::add_wait(TrafficRow& row, double seconds) {
   row.waited_s += seconds;
 }
 
+bool Group::fail(const std::exception_ptr& error) {
+  world_.fate.cancel();
+  return world_.engine.tell(error);
+}
+
 Trace& Group::trace() const {
   return world_.trace;
 }

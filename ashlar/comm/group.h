@@ -42,6 +42,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -154,6 +155,11 @@ class Group {
   // of them and on no other rank.  Two channels between neighbours of a ring may have one name; of
   // other pairs of ranks a rank is in one channel of a name.
   std::unique_ptr<Channel> channel(int from, int to, std::string_view name) const;
+
+  // This rank is about to leave the world because of `error`: other ranks hear of it at once, and all
+  // operations of this one end.  True: a person was told too, or is at this moment, by the rank
+  // whose word counts; false: whoever runs the ranks tells, when they have ended.
+  bool fail(const std::exception_ptr& error);
 
   // The traffic of the operations that have ended, ordered by op and label.
   std::vector<TrafficRow> traffic() const;

@@ -154,6 +154,11 @@ class Engine {
                                              double timeout_s);
   // Tells all ranks that this one has failed; their exchanges throw kComm at once.
   virtual void fail(const std::exception_ptr& error) = 0;
+  // As Group::fail, by a rank whose operations have been cancelled.
+  virtual bool tell(const std::exception_ptr& error) {
+    fail(error);
+    return false;
+  }
 };
 
 }  // namespace ashlar::comm

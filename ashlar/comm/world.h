@@ -11,11 +11,15 @@
 
 #include "ashlar/comm/executor.h"
 #include "ashlar/comm/group.h"
+#include "ashlar/comm/late_watch.h"
 #include "ashlar/comm/transport.h"
 #include "ashlar/tensor/allocator.h"
 #include "ashlar/tensor/trace.h"
 
 namespace ashlar::comm {
+
+// How long a rank that fails, or hears of a failure, may still do what is not to be lost.
+inline constexpr double kLeaving_s = 5;
 
 // How operations run: as rounds of messages with one order of sums on every engine, or as the
 // engine's own collectives, in whatever order those sum.
@@ -30,6 +34,7 @@ struct Options {
   int64_t staging_bytes = int64_t{8} << 20;
   // Native: processes under MPI only (mpi/collectives.h).
   Collectives collectives = Collectives::kExact;
+  Telling telling = {};  // of ranks that are waited for long
 };
 
 // A lane and its place in the rank's trace.

@@ -241,15 +241,20 @@ int flag_of(Links links) {
   return links == Links::kRefuse ? O_NOFOLLOW : 0;
 }
 
-// File systems that no other machine writes: what is there is seen.  A path of which the system
-// says nothing counts as one of another machine.
+// File systems that no other machine writes: what is there is seen.  Where a path is missing, it is
+// the nearest directory above it that tells.  One of which the system says nothing counts as
+// another machine's.
 bool is_local(const std::string& path) {
   constexpr uint64_t kXfs = 0x58465342, kZfs = 0x2FC12FC1, kBcachefs = 0xCA451A4E;
   constexpr uint64_t kLocal[] = {EXT4_SUPER_MAGIC, kXfs,        BTRFS_SUPER_MAGIC,
                                  F2FS_SUPER_MAGIC, kZfs,        kBcachefs,
                                  TMPFS_MAGIC,      RAMFS_MAGIC, OVERLAYFS_SUPER_MAGIC};
   struct statfs status;
-  if (retried([&] { return statfs(path.c_str(), &status); }) != 0) return false;
+  if (retried([&] { return statfs(path.c_str(), &status); }) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR) return false;
+    const std::string parent = parent_of(path);
+    return parent == path || is_local(parent);  // the end: the working directory was removed
+  }
   return std::ranges::find(kLocal, uint64_t(status.f_type)) != std::end(kLocal);
 }
 
@@ -364,8 +369,7 @@ class PosixFiles : public FileSystem {
 
   double visibility_s(const std::string& path) override {
     if (visibility_s_) return *visibility_s_;
-    const bool exists = stat(path, Links::kFollow).has_value();
-    return is_local(exists ? path : parent_of(path)) ? 0 : kNetworkVisibility_s;
+    return is_local(path) ? 0 : kNetworkVisibility_s;
   }
 
  private:

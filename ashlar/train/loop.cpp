@@ -1,7 +1,8 @@
 // How it works.  Every rank runs the same program, and what it calls follows from what all know
 // alike: the recipe, the counters, and the numbers of measure(), which are sums over all ranks.
 // What a rank alone can know (a signal, the clock) is voted on.  Rank 0 alone writes metrics and
-// reads datasets anew, between calls that all make; its error ends the others.
+// reads datasets anew; its error ends the others.  Where it waits for a disk, or for its reading of
+// datasets, all wait together, so that no time-out of collectives ends the run.
 //
 //   construction   precision of rank 0, init.model of a new run, plan, trainer, data, the weights
 //                  of init.model; barrier "start"; then the run's directory: lease, newest good
@@ -9,7 +10,7 @@
 //   a turn         step(); evaluation and save where they are due; the vote to stop
 //   a step         accumulate each micro-batch, reduce, measure, judge; before_update(), apply or
 //                  skip; the row
-//   the end        a last save, waited for; the curves; barrier "end"
+//   the end        a last save, waited for; the curves; close()
 //
 // A save takes the state after its step, and its tensors are copied during forward and backward of
 // the next one: before_update() stands before apply(), which changes them.  The loader's state that
@@ -68,6 +69,8 @@ class Run {
   Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
       const Seat& seat);
   Outcome train();
+  void close();  // after train()
+  void leave(const std::exception_ptr& error);
 
  private:
   std::string description() const;
@@ -267,7 +270,7 @@ void Run::compare_with(const Restored& saved, bool same_data) {
 
 // The start is accepted: from here on the run's directory tells of it.
 void Run::begin(data::Loader loader) {
-  if (leads_) {
+  while_leader(ranks_, "run directory", [&] {
     const std::string& directory = recipe_.train.run_dir;
     remove_temporaries(files_, directory);
     write_text(files_, join(directory, "recipe.toml"), to_toml(recipe_));
@@ -275,7 +278,7 @@ void Run::begin(data::Loader loader) {
                                          counters_.step);
     metrics_->event("start", {{"step", counters_.step}, {"isa", isa_}});
     if (resumed_) metrics_->event("resume", {{"step", counters_.step}});
-  }
+  });
   first_step_ = counters_.step;
   cursor_ = loader.state();
   epochs_ = std::make_unique<Epochs>(sources_.train, cursor_);
@@ -353,18 +356,37 @@ Outcome Run::train() {
         "of {} of datasets, {} were compared with their checksums when the run ended; "
         "`ashlar data verify` reads all",
         format_bytes(verify_->bytes_total()), format_bytes(verify_->bytes_done()));
-  if (leads_) show_curves();
-  ranks_.barrier("end").wait();
+  while_leader(ranks_, "curves", [&] { show_curves(); });
   return outcome;
 }
 
-// Logs a chart of the run's losses, read back from all rows that all its starts have written.
+// Lets go of what a slow disk may take long to close, with no rank waiting for another meanwhile.
+void Run::close() {
+  on_threads(ranks_, "end", [&] {
+    saves_.reset();
+    metrics_.reset();
+    verify_.reset();
+  });
+}
+
+// A person and the other ranks hear of the error before this rank waits for anything.
+void Run::leave(const std::exception_ptr& error) {
+  const bool told = ranks_.fail(error);
+  if (saves_) saves_->give_up(told ? "" : report_of(error).message);
+}
+
+// Logs a chart of the run's losses, read back from all rows that all its starts have written.  What
+// was trained and saved is not lost with it.
 void Run::show_curves() {
-  metrics_->flush();
-  const RunCurves curves =
-      read_curves(read_text(files_, join(recipe_.train.run_dir, "metrics.jsonl"), INT64_MAX));
-  const std::string chart = render_chart(curves.loss, curves.validation);
-  if (!chart.empty()) log_.lines(fmt::format("\n{}\n", chart));
+  try {
+    metrics_->drain();
+    const RunCurves curves =
+        read_curves(read_text(files_, join(recipe_.train.run_dir, "metrics.jsonl"), INT64_MAX));
+    const std::string chart = render_chart(curves.loss, curves.validation);
+    if (!chart.empty()) log_.lines(fmt::format("\n{}\n", chart));
+  } catch (const Error& error) {
+    log_.warn("no chart of the losses: {}", error.what());
+  }
 }
 
 void Run::step() {
@@ -512,7 +534,17 @@ void Run::check_data(double patience_s) {
 // of its data would else save what damaged tokens taught it.
 void Run::before_save() {
   constexpr double kPatienceS = 5.0;
-  check_data(std::exchange(waited_for_verify_, true) ? 0.0 : kPatienceS);
+  check_data(0.0);
+  if (std::exchange(waited_for_verify_, true)) return;
+  const auto start = Clock::now();
+  comm::wait_together(
+      ranks_,
+      [&](double seconds) {
+        const bool ended = !verify_ || verify_->done() || seconds_since(start) >= kPatienceS;
+        check_data(ended ? 0.0 : seconds);
+        return ended;
+      },
+      "check of datasets");
 }
 
 void Run::save() {
@@ -539,7 +571,14 @@ Outcome run_training(const Recipe& recipe, FileSystem& files, Log& log, const St
       "{}: data.train is empty; expected the prefix of a dataset made by `ashlar data prepare`",
       recipe.source);
   Run run(recipe, files, log, signals, seat);
-  return run.train();
+  try {
+    const Outcome outcome = run.train();
+    run.close();
+    return outcome;
+  } catch (...) {
+    run.leave(std::current_exception());
+    throw;
+  }
 }
 
 }  // namespace ashlar::train

@@ -13,7 +13,7 @@ namespace {
 
 // Room for rows that wait for the file.  step() flushes when half of it is full, so that the row of
 // a step fits and allocates nothing.
-constexpr size_t kRoom = 1 << 16;
+constexpr size_t kRoom = RowFile::kRoom;
 
 // JSON has no NaN: a non-finite value is null.
 nlohmann::ordered_json number(double value) {
@@ -117,19 +117,15 @@ Metrics::Metrics(FileSystem& files, const std::string& directory, Log& log, cons
     : log_(log),
       scale_(scale),
       log_every_(log_every),
-      jsonl_(open_after(files, join(directory, "metrics.jsonl"), after_step)),
-      jsonl_bytes_(jsonl_->size()),
-      board_(files, join(directory, "tensorboard"), after_step + 1),
+      jsonl_(files, join(directory, "metrics.jsonl"),
+             open_after(files, join(directory, "metrics.jsonl"), after_step), log),
+      board_(files, join(directory, "tensorboard"), after_step + 1, log),
       last_flush_(Clock::now()) {
   pending_.reserve(kRoom);
 }
 
 Metrics::~Metrics() {
-  try {
-    flush();
-  } catch (const std::exception& error) {
-    log_.warn("the last rows are lost: {}", error.what());
-  }
+  hand_over();
 }
 
 void Metrics::step(const StepRow& row) {
@@ -224,18 +220,27 @@ void Metrics::event(const char* name, const nlohmann::ordered_json& members) {
   pending_ += one_line(row) + "\n";
 }
 
-void Metrics::flush() {
-  // If this throws, both stay as they are and the next flush writes over what was left.
-  jsonl_->write_at(std::as_bytes(std::span(pending_)), jsonl_bytes_);
-  jsonl_bytes_ += int64_t(pending_.size());
-  pending_.clear();
-  board_.flush();
+void Metrics::hand_over() {
   last_flush_ = Clock::now();
+  jsonl_.add(pending_);
+  board_.hand_over();
+}
+
+void Metrics::flush() {
+  hand_over();
+  jsonl_.check();
+  board_.file().check();
+}
+
+void Metrics::drain() {
+  flush();
+  jsonl_.drain();
+  board_.file().drain();
 }
 
 void Metrics::sync() {
-  jsonl_->sync();
-  board_.sync();
+  jsonl_.sync();
+  board_.file().sync();
 }
 
 }  // namespace ashlar::train

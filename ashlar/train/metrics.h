@@ -5,6 +5,9 @@
 // The files of a run hold every step once, in order, whatever ended its starts: a start goes on
 // after the rows of the step that it continues from, and rows are on disk before the checkpoint of
 // their step is committed (flush() before the save, sync() before the commit).
+//
+// Nothing here waits for the disk but the constructor, drain() and sync(): threads write (see
+// row_file.h), and what they could not write a later call throws.
 #pragma once
 
 #include <memory>
@@ -14,6 +17,7 @@
 #include "ashlar/core/clock.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
+#include "ashlar/train/row_file.h"
 #include "ashlar/train/tensorboard.h"
 
 namespace ashlar::train {
@@ -47,24 +51,25 @@ class Metrics {
   // after_step: what the run continues from; rows of later steps are cut.
   Metrics(FileSystem& files, const std::string& directory, Log& log, const RunScale& scale,
           int64_t log_every, int64_t after_step);
-  ~Metrics();  // flushes; an error is logged
+  ~Metrics();  // drains; an error is logged
   Metrics(const Metrics&) = delete;
   void step(const StepRow& row);
   void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
   // A line {"event": name, members...} of metrics.jsonl.
   void event(const char* name, const nlohmann::ordered_json& members);
   void set_peak(double peak_flops) { scale_.peak_flops = peak_flops; }
-  void flush();  // hands everything so far to the files
+  void flush();  // hands everything so far to the threads
+  void drain();  // flushes, and returns when the files have it
   void sync();   // what was flushed is on disk; from any thread
 
  private:
+  void hand_over();
   void console(const StepRow& row);
   Log& log_;
   RunScale scale_;
   int64_t log_every_;
-  std::unique_ptr<File> jsonl_;
-  int64_t jsonl_bytes_;  // where the next lines go: what a failed write left is written over
-  std::string pending_;  // lines that the file lacks
+  RowFile jsonl_;
+  std::string pending_;  // lines that were not flushed
   TensorBoard board_;
   double window_s_ = 0.0, window_stall_s_ = 0.0;  // since the last console line
   int64_t window_tokens_ = 0, window_steps_ = 0;

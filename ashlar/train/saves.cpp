@@ -25,6 +25,7 @@
 
 #include "ashlar/checkpoint/model_path.h"
 #include "ashlar/comm/agree.h"
+#include "ashlar/comm/world.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/threads.h"
 #include "ashlar/train/machine.h"
@@ -74,11 +75,20 @@ Saves::~Saves() {
   checkpoints_.reset();
 }
 
+void Saves::give_up(const std::string& reason) {
+  if (!checkpoints_ || checkpoints_->drain(0)) return;
+  if (leads())
+    log_.warn("{}{}before it ends, the run gives its saves {:.0f} s", reason,
+              reason.empty() ? "" : "; ", comm::kLeaving_s);
+  if (checkpoints_->drain(comm::kLeaving_s)) return;
+  if (writers_.snapshot) writers_.snapshot->stop();
+  checkpoints_->give_up();
+}
+
 void Saves::open(const std::string& run_id) {
   checkpoint::CheckpointOptions options;
   options.keep = recipe_.checkpoint.keep;
   options.keep_every = recipe_.checkpoint.keep_every;
-  options.async = recipe_.checkpoint.async;
   options.run_id = run_id;
   options.writer = writers_.mine;
   options.num_writers = int(writers_.ranks.size());
@@ -133,6 +143,7 @@ void wait_for_threads(comm::Group& ranks, std::string_view label, bool here,
         },
         label);
   } catch (...) {  // another rank failed; the thread still uses what this rank has
+    ranks.fail(std::current_exception());
     if (thread.joinable()) thread.join();
     throw;
   }
@@ -252,36 +263,47 @@ void Saves::before_update() {
   if (!writers_.snapshot) return checkpoints_->before_update();
   const Clock::time_point start = Clock::now();
   writers_.snapshot->before_update();
-  if (writes()) checkpoints_->add_blocked(seconds_since(start));
+  if (writes()) checkpoints_->add_blocked(last_saved_, seconds_since(start));
 }
 
 void Saves::save(const RunCounters& counters, const HealthState& health,
                  const data::LoaderState& cursor) {
+  const Clock::time_point called = Clock::now();
   comm::wait_together(
       ranks_, [&](double seconds) { return !writes() || checkpoints_->wait_for_place(seconds); },
       "place for a snapshot");
+  const checkpoint::SaveRequest::Wait waited{called, Clock::now()};
   if (std::exchange(wants_second_try_, false)) second_try_ = counters.step;
   checkpoint::SaveRequest what = request(counters, health, cursor);
+  what.waited = waited;
   last_saved_ = counters.step;
   if (writers_.snapshot) {
     writers_.snapshot->copy();
     what.await_data = writers_.snapshot->wait_for_members(kCopyTimeout_s);
   }
   take_shared(what);
-  if (!writes()) return;
+  if (writes()) start(what);
+  if (recipe_.checkpoint.async) return;
+  const Clock::time_point started = Clock::now();
+  await_end();
+  if (writes()) checkpoints_->add_blocked(counters.step, seconds_since(started));
+}
+
+void Saves::start(const checkpoint::SaveRequest& what) {
   try {
     checkpoints_->save(what);
   } catch (const Error& error) {
-    failed(counters.step, error);
+    failed(what.step, error);
   }
 }
 
-// A failure is a warning, since the next try may succeed.  On the other ranks a failure of storage
+// A failure is a warning, since the next try may succeed; of too many in a row the last is the
+// error.  On the other ranks a failure of storage
 // says nothing: rank 0 tells of it.
-void Saves::failed(int64_t step, const Error& error) {
+void Saves::failed(int64_t step, const Error& error, bool is_last) {
   constexpr int kMostFailures = 4;  // two saves, and the second try of each
   if (error.kind() != ErrorKind::kStorage ||
-      (leads() && checkpoints_->consecutive_failures() >= kMostFailures))
+      (leads() && is_last && checkpoints_->consecutive_failures() >= kMostFailures))
     throw error;
   if (last_saved_ == step) last_saved_ = -1;  // so that finish() saves it again
   if (!leads()) return;
@@ -304,11 +326,16 @@ void Saves::finish(const RunCounters& counters, const HealthState& health,
   }
 }
 
-// Waits until every save has ended, and tells of each.
-void Saves::settle() {
+// Waits until every save has ended.
+void Saves::await_end() {
   comm::wait_together(
       ranks_, [&](double seconds) { return !writes() || checkpoints_->drain(seconds); },
       "saves under way");
+}
+
+// The same, and tells of each.
+void Saves::settle() {
+  await_end();
   report();
 }
 
@@ -320,8 +347,9 @@ int64_t Saves::newest_step() {
 
 void Saves::report() {
   if (!leads()) return;
-  for (const checkpoint::SaveFailure& failure : checkpoints_->take_failures())
-    failed(failure.step, failure.error);
+  const std::vector<checkpoint::SaveFailure> failures = checkpoints_->take_failures();
+  for (const checkpoint::SaveFailure& failure : failures)
+    failed(failure.step, failure.error, &failure == &failures.back());
   for (const checkpoint::SaveStats& s : checkpoints_->take_stats()) {
     log_.info("step {:>6}  saved {} ({}): training blocked {:.1f} ms, committed after {:.2f} s{}",
               s.step, s.directory, format_bytes(s.bytes), 1e3 * s.blocked_s, s.total_s,

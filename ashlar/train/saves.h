@@ -50,6 +50,10 @@ class Saves {
               const data::LoaderState& cursor);
   // The newest step that is committed, once no save is under way; -1: none.
   int64_t newest_step();
+  // The run ends by an error: gives saves under way a few seconds more, for other ranks may stand
+  // still or be gone, and then gives them up.  reason: what to say before that, if a person was not
+  // told yet.
+  void give_up(const std::string& reason);
   // Tells of the saves that were committed, or failed, and of steps that were read back, since the
   // last call.
   void report();
@@ -66,9 +70,11 @@ class Saves {
   void take_shared(checkpoint::SaveRequest& request);
   checkpoint::SaveRequest request(const RunCounters&, const HealthState&,
                                   const data::LoaderState& cursor);
+  void start(const checkpoint::SaveRequest& what);
   bool unsaved(int64_t step);
+  void await_end();
   void settle();
-  void failed(int64_t step, const Error& error);
+  void failed(int64_t step, const Error& error, bool is_last = true);
   checkpoint::StepReader reader_of(int64_t step);
 
   const Recipe& recipe_;

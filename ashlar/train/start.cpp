@@ -29,9 +29,10 @@ int threads_of(const Recipe& recipe, int local_ranks) {
   return ours < all ? ours : std::max(1, ours / local_ranks);
 }
 
-comm::Options options_of(const Recipe& recipe) {
+comm::Options options_of(const Recipe& recipe, const Start& start) {
   comm::Options options;
   options.timeout_s = recipe.parallel.timeout_s;
+  options.telling.line = start.tell;
   if (recipe.parallel.collectives == CollectiveMode::kNative)
     options.collectives = comm::Collectives::kNative;
   return options;
@@ -82,7 +83,7 @@ void start_ranks(const Recipe& recipe, const Start& start,
                    "--ranks is {} within processes that a launcher started; choose one of the two",
                    start.num_ranks);
     return comm::run_mpi(
-        options_of(recipe), *allocators[0],
+        options_of(recipe, start), *allocators[0],
         [&](comm::Group& ranks) {
           // Processes are started, and read their recipes, each by itself.
           require_one_program(ranks);
@@ -99,15 +100,17 @@ void start_ranks(const Recipe& recipe, const Start& start,
     return seat(world.group(), *allocators[0]);
   }
   const auto allocator_of = [&](int rank) -> Allocator& { return *allocators[size_t(rank)]; };
-  comm::run_ranks(start.num_ranks, options_of(recipe), allocator_of,
+  comm::run_ranks(start.num_ranks, options_of(recipe, start), allocator_of,
                   [&](comm::Group& ranks) { seat(ranks, allocator_of(ranks.rank())); });
 }
 
 Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start& start) {
   const StopSignals signals;
+  Start telling = start;
+  telling.tell = [&log](std::string_view line) { log.warn("{}", line); };
   Log silent([](std::string_view) {});  // what rank 0 says holds for all
   Outcome outcome = Outcome::kDone;     // the same on all
-  start_ranks(recipe, start, [&](const Seat& seat) {
+  start_ranks(recipe, telling, [&](const Seat& seat) {
     const bool leads = seat.ranks.rank() == 0;
     if (start.from_step)
       while_leader(seat.ranks, "older step", [&] {

@@ -16,6 +16,9 @@ struct Start {
   std::function<void(std::string_view message)> report;
   std::optional<int64_t> from_step = std::nullopt;  // to continue from, instead of the newest
   bool supersede = false;                           // set newer steps aside (checkpoint/rewind.h)
+  // Takes lines about ranks that others wait for long, from any thread; null: nothing.  start_run
+  // hands them to its log.
+  std::function<void(std::string_view line)> tell = nullptr;
 };
 
 // "self", "thread" or "mpi".

@@ -62,6 +62,19 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+// The path of this start's file; its name sorts behind the older ones.
+std::string new_path(FileSystem& files, const std::string& directory) {
+  make_own_directory(files, directory);
+  char host[256] = "localhost";
+  gethostname(host, sizeof host - 1);
+  const auto path_at = [&](int64_t time_s) {
+    return join(directory, fmt::format("events.out.tfevents.{}.{}", time_s, std::string(host)));
+  };
+  auto time_s = int64_t(now_s());
+  while (files.stat(path_at(time_s))) ++time_s;  // a start within the same second
+  return path_at(time_s);
+}
+
 }  // namespace
 
 void append_version_record(std::string& out, double wall_time_s) {
@@ -98,34 +111,17 @@ void append_scalar_record(std::string& out, double wall_time_s, int64_t step, st
   end_record(out, begin);
 }
 
-TensorBoard::TensorBoard(FileSystem& files, const std::string& directory, int64_t first_step) {
-  make_own_directory(files, directory);
-  char host[256] = "localhost";
-  gethostname(host, sizeof host - 1);
-  const auto path_at = [&](int64_t time_s) {
-    return join(directory, fmt::format("events.out.tfevents.{}.{}", time_s, std::string(host)));
-  };
-  int64_t time_s = int64_t(now_s());
-  while (files.stat(path_at(time_s))) ++time_s;  // a start within the same second
-  file_ = files.create(path_at(time_s));
+TensorBoard::TensorBoard(FileSystem& files, const std::string& directory, int64_t first_step,
+                         Log& log)
+    : path_(new_path(files, directory)), file_(files, path_, files.create(path_), log) {
   files.sync_directory(directory);
-  buffer_.reserve(1 << 16);
+  buffer_.reserve(RowFile::kRoom);
   append_version_record(buffer_, now_s());
   append_start_record(buffer_, now_s(), first_step);
 }
 
 void TensorBoard::scalar(int64_t step, std::string_view tag, double value) {
   append_scalar_record(buffer_, now_s(), step, tag, float(value));
-}
-
-void TensorBoard::flush() {
-  file_->write_at(std::as_bytes(std::span(buffer_)), file_bytes_);
-  file_bytes_ += int64_t(buffer_.size());
-  buffer_.clear();
-}
-
-void TensorBoard::sync() {
-  file_->sync();
 }
 
 }  // namespace ashlar::train

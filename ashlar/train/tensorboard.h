@@ -7,11 +7,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 
 #include "ashlar/core/files.h"
+#include "ashlar/train/row_file.h"
 
 namespace ashlar::train {
 
@@ -27,14 +27,14 @@ void append_scalar_record(std::string& out, double wall_time_s, int64_t step, st
 // whose name sorts behind the older ones.
 class TensorBoard {
  public:
-  TensorBoard(FileSystem& files, const std::string& directory, int64_t first_step);
+  TensorBoard(FileSystem& files, const std::string& directory, int64_t first_step, Log& log);
   void scalar(int64_t step, std::string_view tag, double value);  // allocates nothing up to 64 KiB
-  void flush();  // hands what is buffered to the file
-  void sync();   // what was flushed is on disk; from any thread
+  void hand_over() { file_.add(buffer_); }
+  RowFile& file() { return file_; }
 
  private:
-  std::unique_ptr<File> file_;
-  int64_t file_bytes_ = 0;  // where the next records go
+  std::string path_;
+  RowFile file_;
   std::string buffer_;
 };
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -178,6 +179,7 @@ class OtherHost : public testing::Test {
   std::vector<std::string> lines_;
   Log log_{[this](std::string_view line) { lines_.emplace_back(line); }};
   double watched_s_ = 0;
+  std::atomic<double> slept_s_ = 0;
 };
 
 TEST_F(OtherHost, ADeadHolderIsTakenOverAfterAMinuteWhateverTheClocksSay) {
@@ -273,6 +275,7 @@ TEST(LeaseThread, RefreshesByItself) {
 TEST_F(OtherHost, ALostLeaseIsAnErrorOfTheSave) {
   CheckpointOptions options = direct();
   options.lease = holder();
+  options.lease.now = [this] { return slept_s_.load(); };
   std::optional<Checkpointer> first, second;
   first.emplace(files_, "root", options, log_);
   TinyRun run;
@@ -280,6 +283,7 @@ TEST_F(OtherHost, ALostLeaseIsAnErrorOfTheSave) {
   first->save(run.request(1));
   options.lease = starter();
   second.emplace(files_, "root", options, log_);
+  slept_s_ = 60;  // the first, meanwhile
   run.fill(2);
   EXPECT_EQ(
       message_of(ErrorKind::kConfig, [&] { first->save(run.request(2)); }),
@@ -290,6 +294,82 @@ TEST_F(OtherHost, ALostLeaseIsAnErrorOfTheSave) {
   expect_holds(files_, "root/" + step_name(2), 2);
   second.reset();
   EXPECT_EQ(files_.list("root/.lease").size(), 2u);  // the doors of both steps
+}
+
+// What people do to the directories of a run that goes on is told as what it is, and what to do.
+struct Meddled {
+  const char* name;
+  void (*meddle)(FileSystem& files, const std::string& fence);
+  const char* gone;  // what is said to be; "": the run goes on
+  bool other_came = false;
+};
+
+TEST(Lease, DirectoriesThatWereRemovedOrMovedAreNamed) {
+  const std::string why = " was removed or moved while this process trains into run/root";
+  const Meddled cases[] = {
+      {"nothing", [](FileSystem&, const std::string&) {}, ""},
+      {"the lease's file",
+       [](FileSystem& files, const std::string&) { files.remove("run/root/.lease/trainer.json"); },
+       ""},
+      {"the fence", [](FileSystem& files, const std::string& fence) { files.remove_all(fence); },
+       "run/root/.lease/fence-"},
+      {"the directory of leases",
+       [](FileSystem& files, const std::string&) { files.remove_all("run/root/.lease"); },
+       "run/root/.lease"},
+      {"the root", [](FileSystem& files, const std::string&) { files.remove_all("run/root"); },
+       "run/root"},
+      {"the run", [](FileSystem& files, const std::string&) { files.remove_all("run"); },
+       "run/root"},
+      {"the root, moved",
+       [](FileSystem& files, const std::string&) { files.rename_new("run/root", "run/other"); },
+       "run/root"},
+      {"the root, moved, and another made",
+       [](FileSystem& files, const std::string&) {
+         files.rename_new("run/root", "run/other");
+         files.make_directories("run/root/.lease");
+       },
+       "run/root/.lease/fence-"},
+      {"the directory of leases, and another came",
+       [](FileSystem& files, const std::string&) {
+         files.remove_all("run/root/.lease");
+         files.make_directories("run/root/.lease");
+         write_text(files, "run/root/.lease/trainer.json", lease_text(process_on("b"), 0));
+       },
+       "run/root/.lease/fence-", true},
+  };
+  for (const Meddled& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto files = memory_files();
+    files->make_directories("run/root");
+    std::string said;
+    Log log([&](std::string_view line) { said += std::string(line) + "\n"; });
+    double now_s = 0;
+    LeaseOptions options;
+    options.now = [&] { return now_s; };
+    {
+      Lease lease(*files, "run/root", log, options);
+      c.meddle(*files, fences_in(*files, "run/root").at(0));
+      now_s = 59;
+      if (*c.gone == '\0') {
+        lease.check();
+        lease.refresh();
+      } else {
+        const std::string message = message_of(ErrorKind::kConfig, [&] { lease.check(); });
+        EXPECT_TRUE(message.starts_with(c.gone)) << message;
+        EXPECT_NE(message.find(why), message.npos) << message;
+        EXPECT_NE(message.find(c.other_came ? "process 7 on b has taken it since; stop one"
+                                            : "put back what was moved, and start again"),
+                  message.npos)
+            << message;
+        // After a minute of silence it is another that may have come and gone.
+        now_s = 61;
+        EXPECT_NE(message_of(ErrorKind::kConfig, [&] { lease.check(); })
+                      .find("did not renew its lease for 60 s; stop one of the two"),
+                  message.npos);
+      }
+    }
+    EXPECT_EQ(said, "");
+  }
 }
 
 }  // namespace

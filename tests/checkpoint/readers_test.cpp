@@ -365,5 +365,76 @@ TEST_F(Life, WhatIsReadOrPinnedStaysAndTheNewestLoads) {
   EXPECT_GT(most, 4u);
 }
 
+// A run removes the step at any call of a look at it: then it is called removed, never damaged.
+TEST_F(Readers, AStepThatGoesWhileItIsNamedIsCalledRemoved) {
+  const std::string path = "root/" + step_name(1);
+  const auto verify = [&](FileSystem& files) {
+    const VerifyReport report = verify_named(files, path, VerifyLevel::kDeep, log_);
+    ASSERT_TRUE(report.ok()) << report.findings[0].message;
+  };
+  const auto load = [&](FileSystem& files) {
+    ASSERT_TRUE(is_checkpoint(files, path));
+    TinyRun loaded;
+    open_checkpoint(files, path, log_).load(loaded.all());
+  };
+  for (const bool loads : {false, true}) {
+    int removed = 0, good = 0;
+    bool reached = true;
+    for (int64_t when = 0; reached; ++when) {
+      SCOPED_TRACE(fmt::format("{} at call {}", loads ? "load" : "verify", when));
+      ASSERT_LT(when, 1000);
+      files_ = memory_files();
+      Checkpointer checkpoints(*files_, "root", options(1), log_);
+      save(checkpoints, 1);
+      reached = false;
+      const auto files =
+          faulty_files(*files_, [&](int64_t call, std::string_view, const std::string&) {
+            if (call != when) return Fault::kNone;
+            reached = true;
+            save(checkpoints, 2);
+            return Fault::kNone;
+          });
+      try {
+        loads ? load(*files) : verify(*files);
+        ++good;
+      } catch (const Error& error) {
+        ++removed;
+        EXPECT_EQ(error.kind(), ErrorKind::kConfig) << error.what();
+        EXPECT_NE(std::string(error.what()).find(path + ": there is no such step: it was removed"),
+                  std::string::npos)
+            << error.what();
+      }
+      if (HasFailure()) return;
+    }
+    EXPECT_GT(removed, 2);
+    EXPECT_GT(good, 20);
+  }
+}
+
+TEST_F(Readers, AStepUnderTheNameOfAnotherIsFound) {
+  {
+    Checkpointer checkpoints(*files_, "root", options(9), log_);
+    save(checkpoints, 8);
+    save(checkpoints, 12);
+  }
+  files_->remove_all("root/" + step_name(12));
+  files_->rename_new("root/" + step_name(8), "root/" + step_name(12));
+  const std::string found =
+      "root/step-000000000012: COMMIT is of step 8, but its directory is named as step 12";
+  for (const auto level : {VerifyLevel::kQuick, VerifyLevel::kFiles, VerifyLevel::kDeep}) {
+    for (const char* end : {"", "/"}) {
+      const VerifyReport report = verify_named(*files_, "root/" + step_name(12) + end, level, log_);
+      ASSERT_EQ(report.findings.size(), 1u);
+      EXPECT_NE(report.findings[0].message.find("COMMIT is of step 8, but its directory"),
+                std::string::npos);
+    }
+    const auto infos = list_steps(*files_, "root", level, log_);
+    EXPECT_EQ(infos.at(0).problem, found);
+  }
+  // A copy elsewhere has no step's name to be wrong.
+  files_->rename_new("root/" + step_name(12), "copy");
+  EXPECT_TRUE(verify_named(*files_, "copy", VerifyLevel::kDeep, log_).ok());
+}
+
 }  // namespace
 }  // namespace ashlar::checkpoint

@@ -189,7 +189,7 @@ TEST_F(Root, AStepUnderAnothersNameIsNone) {
   files_->rename_new("root/" + step_name(2), "root/" + step_name(7));
   EXPECT_EQ(open_checkpoint(*files_, "root", log_).step(), 1);
   EXPECT_NE(list_steps(*files_, "root", VerifyLevel::kQuick, log_)[1].problem.find(
-                "step-000000000007: COMMIT is of step 2"),
+                "step-000000000007: COMMIT is of step 2, but its directory is named as step 7"),
             std::string::npos);
 }
 

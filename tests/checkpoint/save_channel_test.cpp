@@ -289,5 +289,56 @@ TEST(TcpChannel, CarriesSaves) {
   checkpointers.clear();
 }
 
+// A run that ends by an error waits for no rank that stands still: saves are given up in a moment,
+// what is committed stays, and nothing becomes a step that some rank did not write.
+struct Standing {
+  int rank;               // that stands still
+  const char* operation;  // in which call
+  bool committed;         // by then
+};
+void PrintTo(const Standing& standing, std::ostream* out) {
+  *out << "rank " << standing.rank << " in " << standing.operation;
+}
+
+class GivingUp : public Channels, public testing::WithParamInterface<Standing> {};
+
+TEST_P(GivingUp, EndsAllWaitsForARankThatStandsStill) {
+  const Standing standing = GetParam();
+  make(4, asynchronous(1));
+  Shares shares = Shares::even(4);
+  ASSERT_EQ(save(shares, 1), "");
+  std::atomic<bool> go{false}, stands{false};
+  fails_[size_t(standing.rank)] = [&](std::string_view operation, const std::string& path) {
+    if (operation != standing.operation || path.find("step-000000000002") == path.npos)
+      return false;
+    stands = true;
+    while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return false;
+  };
+  shares.fill(2);
+  const Id attempt = random_id();
+  for (int rank = 0; rank < 4; ++rank) (*this)[rank].save(shares.request(rank, 2, attempt));
+  while (!stands) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_FALSE((*this)[0].drain(0.2));
+  const Clock::time_point start = Clock::now();
+  for (const auto& each : checkpointers_) each->give_up();
+  for (int rank = 0; rank < 4; ++rank)
+    if (rank != standing.rank) checkpointers_[size_t(rank)].reset();
+  EXPECT_LT(seconds_since(start), 5);
+  go = true;
+  checkpointers_.clear();
+  const auto steps = committed_steps(*memory_, "root");
+  ASSERT_EQ(steps.size(), standing.committed ? 2u : 1u);
+  for (const StepRef& ref : steps) expect_holds(*memory_, ref.directory, ref.step);
+  for (const std::string& name : memory_->list("root"))
+    EXPECT_FALSE(name.starts_with(kTmpPrefix)) << name;
+  if (!standing.committed)
+    EXPECT_TRUE(logged("step 2 is not saved: ") && logged("waits no longer"));
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, GivingUp,
+                         testing::Values(Standing{0, "sync", false}, Standing{0, "create", false},
+                                         Standing{1, "sync", false}, Standing{3, "create", false},
+                                         Standing{3, "sync", false}, Standing{2, "open", true}));
+
 }  // namespace
 }  // namespace ashlar::checkpoint

@@ -310,5 +310,25 @@ TEST_F(Failing, AnAttemptThatAFollowerBeganFirstIsNotCollected) {
   expect_step(*disk_, 2, 3);
 }
 
+// Without a channel the directory is looked at for parts, as long as a run goes on.
+TEST_F(Failing, GivingUpEndsTheWaitForOneThatNeverComes) {
+  CheckpointOptions options = direct(1);
+  options.async = true;
+  Writers writers(same(*disk_, 3), "root", options, log_);
+  shares_.fill(1);
+  const Id attempt = random_id();
+  for (const int writer : {0, 1}) writers[writer].save(shares_.request(writer, 1, attempt));
+  EXPECT_FALSE(writers[0].drain(0.2));
+  const Clock::time_point start = Clock::now();
+  writers[0].give_up();
+  EXPECT_TRUE(writers[0].drain(30));
+  EXPECT_LT(seconds_since(start), 5);
+  const auto failures = writers[0].take_failures();
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_STREQ(failures[0].error.what(),
+               "step 1 is not saved: the run ends by an error and waits no longer");
+  EXPECT_TRUE(committed_steps(*disk_, "root").empty());
+}
+
 }  // namespace
 }  // namespace ashlar::checkpoint

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <mutex>
 #include <thread>
 
 #include "ashlar/comm/launch_check.h"
@@ -321,6 +322,66 @@ TEST(LaunchCheck, RefusesAWorldSmallerThanAnnounced) {
   EXPECT_NO_THROW(check(1, "PMIX_RANK", "0"));
   EXPECT_THROW(check(1, "PMIX_RANK", "1"), Error);
   EXPECT_NO_THROW(check(1, "UNRELATED", "9"));
+}
+
+// Two lines, by the lowest rank that waits: of one that stands still, and that it goes on.  Waits
+// that come again and again are usual, and are told of only where they are much longer.
+TEST(Fault, ARankThatStandsStillIsToldOfBeforeTheTimeOut) {
+  for (const int standing : {0, 2}) {
+    std::mutex mutex;
+    std::vector<std::string> lines;
+    Options options{60.0};
+    options.telling.after_s = 0.4;
+    options.telling.line = [&](std::string_view line) {
+      const std::lock_guard lock(mutex);
+      lines.emplace_back(line);
+    };
+    const auto stand_for = [&](Group& world, double seconds) {
+      reduce_some(world, 1000, "good");
+      if (world.rank() == standing)
+        std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+      reduce_some(world, 1000, "grads");
+      world.barrier("all").wait();
+    };
+    Allocator allocator(Device::kCpu);
+    std::vector<size_t> counts;
+    run_ranks(kRanks, options, allocator, [&](Group& world) {
+      for (const double seconds : {1.0, 1.1, 0.8, 3.0}) {
+        stand_for(world, seconds);
+        world.barrier("counted").wait();
+        if (world.rank() == 0) counts.push_back(lines.size());
+        world.barrier("counted").wait();
+      }
+    });
+    EXPECT_EQ(counts, (std::vector<size_t>{2, 4, 4, 6}))
+        << fmt::format("{}", fmt::join(lines, "\n"));
+    const int waiting = standing == 0 ? 1 : 0;
+    EXPECT_TRUE(lines[0].starts_with(
+        fmt::format("rank {} waits for rank {}: all_reduce 'grads' (number 1 of group world), ",
+                    waiting, standing)))
+        << lines[0];
+    EXPECT_TRUE(contains(lines[0], " s; the run ends after 60 s")) << lines[0];
+    EXPECT_EQ(lines[1],
+              fmt::format("rank {} came after 1 s, and rank {} goes on", standing, waiting));
+  }
+}
+
+// Threads that are told of nothing, and waits in which nobody's caller waits, say nothing.
+TEST(Fault, WhatNobodyWaitsForIsNotToldOf) {
+  std::atomic<int> lines = 0;
+  Options options{60.0};
+  options.telling.after_s = 0.1;
+  options.telling.line = [&](std::string_view) { ++lines; };
+  Allocator allocator(Device::kCpu);
+  run_ranks(2, options, allocator, [&](Group& world) {
+    std::vector<float> data(100);
+    // Posted far ahead on one rank, and awaited when the other has come.
+    if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    Work work = world.all_reduce(tensor_of(data), tensor_of(data), "early");
+    if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    work.wait();
+  });
+  EXPECT_EQ(lines, 0);
 }
 
 }  // namespace

@@ -179,6 +179,31 @@ TEST_F(Mpi, ARankThatStopsWithinAMessageIsNamed) {
   EXPECT_LT(stopped.seconds, 10);
 }
 
+TEST_F(Mpi, ARankThatStandsStillIsToldOfOnce) {
+  for (const char* mode : {"pause", "pause --native"}) {
+    const Result paused = mpirun(3, mode);
+    EXPECT_EQ(paused.code, 0) << paused.output;
+    EXPECT_EQ(count(paused.output, "told: "), 2) << paused.output;
+    EXPECT_EQ(count(paused.output,
+                    "told: rank 0 waits for rank 2: all_reduce 'grads' (number 1 of group world)"),
+              1)
+        << paused.output;
+    EXPECT_EQ(count(paused.output, "told: rank 2 came after 2 s, and rank 0 goes on"), 1)
+        << paused.output;
+  }
+}
+
+// The reason is told at once and once; ranks then have a moment for what is not to be lost.
+TEST_F(Mpi, ARankThatHasToFinishSomethingTellsOfTheFailureFirst) {
+  const Result result = mpirun(4, "grace");
+  EXPECT_EQ(result.code, 23) << result.output;
+  EXPECT_EQ(count(result.output, "comm_program: "), 1) << result.output;
+  const size_t told = result.output.find("comm_program: loss is nan [rank 2 of 4");
+  ASSERT_NE(told, std::string::npos) << result.output;
+  EXPECT_LT(told, result.output.find("rank 2 has done what it had to")) << result.output;
+  EXPECT_LT(result.seconds, 10);
+}
+
 TEST_F(Mpi, AKilledRankEndsAll) {
   const Result killed = mpirun(4, "kill");
   EXPECT_EQ(killed.code, 128 + 9) << killed.output;

@@ -2,8 +2,8 @@
 //   comm_program MODE [--ranks N] [--native]
 //     --ranks    N threads of this process; without it, under mpirun
 //     --native   MPI's own collectives
-// Modes: operations, bits, near, overlap, times, and the faults throw, late, stop, shape, lane,
-// kill, alone, and channel-throw, channel-late, channel-shape, channel-kill.
+// Modes: operations, bits, near, overlap, times, pause, and the faults throw, late, stop, shape,
+// lane, kill, alone, grace, and channel-throw, channel-late, channel-shape, channel-kill.
 #include <signal.h>
 #include <unistd.h>
 
@@ -191,6 +191,28 @@ void times(Group& world) {
   }
 }
 
+// The last rank comes late to one of two sums, and nothing fails.
+void pause(Group& world) {
+  std::vector<float> data(1000);
+  world.all_reduce(tensor_of(data), tensor_of(data), "good").wait();
+  if (world.rank() + 1 == world.size()) std::this_thread::sleep_for(std::chrono::seconds(2));
+  world.all_reduce(tensor_of(data), tensor_of(data), "grads").wait();
+}
+
+// Rank 2 fails, and every rank does something for a second more before it leaves.
+void grace(Group& world) {
+  try {
+    if (world.rank() == 2) ASHLAR_FAIL(kNumeric, "loss is nan");
+    world.barrier("grads").wait();
+  } catch (const Error&) {
+    world.fail(std::current_exception());
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    fmt::print("rank {} has done what it had to\n", world.rank());
+    std::fflush(stdout);
+    throw;
+  }
+}
+
 // A fault on rank 2 (or the last), after work that is fine.
 void fault(Group& world, std::string kind) {
   const bool channel = kind.starts_with("channel-");
@@ -237,15 +259,21 @@ void run_mode(Group& world, const std::string& mode) {
   if (mode == "near") return near(world);
   if (mode == "overlap") return overlap(world);
   if (mode == "times") return times(world);
+  if (mode == "pause") return pause(world);
+  if (mode == "grace") return grace(world);
   fault(world, mode);
 }
 
 int run(const std::string& mode, int num_ranks, bool native) {
   const bool timed = mode == "overlap" || mode == "times";
   // Slices even in `operations`; one message a chunk where time counts.
-  const Options options{mode.ends_with("late") || mode == "stop" ? 1.0 : 60.0,
-                        timed ? int64_t{8} << 20 : 1 << 16,
-                        native ? Collectives::kNative : Collectives::kExact};
+  Options options{mode.ends_with("late") || mode == "stop" ? 1.0 : 60.0,
+                  timed ? int64_t{8} << 20 : 1 << 16,
+                  native ? Collectives::kNative : Collectives::kExact};
+  if (mode == "pause") {
+    options.telling.after_s = 0.5;
+    options.telling.line = [](std::string_view line) { fmt::print(stderr, "told: {}\n", line); };
+  }
   Allocator allocator(Device::kCpu);
   const auto body = [&](Group& world) { run_mode(world, mode); };
   if (mode == "alone") {

@@ -384,7 +384,12 @@ TEST(MemoryFiles, SpellingsOfAPathAreOne) {
 
 TEST(Visibility, IsThatOfANetworkWhereTheFileSystemIsNotKnownAsLocal) {
   EXPECT_EQ(posix_files()->visibility_s("/proc"), kNetworkVisibility_s);
-  EXPECT_EQ(posix_files()->visibility_s("/nowhere/at/all"), kNetworkVisibility_s);
+  // What is missing is where the nearest directory above it is.
+  const double root = posix_files()->visibility_s("/");
+  for (const char* path : {"/nowhere", "/nowhere/at/all", "/nowhere/../at/all/"})
+    EXPECT_EQ(posix_files()->visibility_s(path), root) << path;
+  EXPECT_EQ(posix_files()->visibility_s("/proc/nowhere/at/all"), kNetworkVisibility_s);
+  EXPECT_EQ(posix_files()->visibility_s("nowhere/at/all"), posix_files()->visibility_s("."));
   EXPECT_EQ(posix_files(5)->visibility_s("/proc"), 5);
   EXPECT_EQ(posix_files(0)->visibility_s("/proc"), 0);
   EXPECT_EQ(memory_files()->visibility_s("x"), 0);

@@ -1,9 +1,14 @@
 // Runs on several ranks as a user starts them: threads, processes under mpirun, and their faults.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 
+#include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 
 #include "support.h"
 
@@ -60,6 +65,86 @@ TEST(Ranks, RefusesABatchThatCannotBeShared) {
   const Result result = run(scratch, run_args("run", 3));
   EXPECT_EQ(result.code, 2) << result.err;
   EXPECT_NE(result.err.find("choose one of: 1 2 4 8"), std::string::npos) << result.err;
+}
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The process of a rank that this mpirun started; 0: none.
+pid_t process_of_rank(pid_t launcher, int rank) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != name.npos) continue;
+    std::ifstream stat(entry.path() / "stat"), environment(entry.path() / "environ");
+    std::string text;
+    std::getline(stat, text);
+    const size_t end = text.rfind(')');  // of the name; state and parent follow
+    if (end == text.npos || text.size() < end + 4 || std::stol(text.substr(end + 4)) != launcher)
+      continue;
+    for (std::string word; std::getline(environment, word, '\0');)
+      if (word == "OMPI_COMM_WORLD_RANK=" + std::to_string(rank)) return std::stoi(name);
+  }
+  return 0;
+}
+
+bool is_saving(const std::filesystem::path& run) {
+  std::error_code none;
+  for (std::filesystem::directory_iterator at(run / "checkpoints", none), end; at != end;
+       at.increment(none))
+    if (at->path().filename().string().starts_with(".tmp-step-")) return true;
+  return false;
+}
+
+struct Lost {
+  int rank;    // 0 leads the saves
+  int signal;  // that it gets while all ranks write a step
+};
+
+// A rank that stands still, or is gone while the launcher lets the others go on: the time-out of
+// the collectives holds, the reason is told before a save is waited for, and what was committed
+// stays.
+TEST(Ranks, ARankThatIsLostInASaveEndsTheRunInSeconds) {
+  for (const Lost& lost : {Lost{1, SIGSTOP}, Lost{0, SIGSTOP}, Lost{1, SIGKILL}}) {
+    SCOPED_TRACE(fmt::format("signal {} to rank {}", lost.signal, lost.rank));
+    const Scratch scratch;
+    prepare_text(scratch);
+    // Tens of MiB, so that the signal comes while they are written.
+    const std::vector<std::string> args =
+        run_args("run", 1,
+                 {"train.steps=1000000", "train.eval_every=0", "model.hidden_size=256",
+                  "model.moe_intermediate_size=512", "checkpoint.every=2", "checkpoint.keep=2",
+                  "checkpoint.gather_mib=0", "parallel.timeout_s=3", "parallel.pp=2"});
+    std::vector<std::string> launcher = mpirun(2);
+    if (lost.signal == SIGKILL) launcher.push_back("--enable-recovery");
+    Program program(scratch.path(), args, {}, launcher);
+    while (!std::filesystem::exists(step_directory(scratch / "run", 2) / "COMMIT") &&
+           program.running())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const pid_t process = process_of_rank(program.pid(), lost.rank);
+    ASSERT_GT(process, 0);
+    while (!is_saving(scratch / "run") && program.running())
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    kill(process, lost.signal);
+    const auto start = Clock::now();
+    while (program.running() && seconds_since(start) < 60)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_LT(seconds_since(start),
+              40);  // 3, 1 to hear of others, 5 for saves, and a loaded machine
+    kill(process, SIGKILL);
+    program.send(SIGTERM);
+    const Result result = program.wait();
+    EXPECT_NE(result.code, 0);
+    EXPECT_EQ(count_of(result.err, "ashlar: "), 1) << result.err;
+    const size_t told = result.err.find("ashlar: ");
+    const size_t waited = result.err.find("before it ends, the run gives its saves 5 s");
+    if (waited != result.err.npos) EXPECT_LT(told, waited) << result.err;
+    for (const auto& entry : std::filesystem::directory_iterator(scratch / "run/checkpoints"))
+      if (entry.path().filename().string().starts_with("step-"))
+        run_ok(scratch, {"ckpt", "verify", entry.path().string()});
+  }
 }
 
 }  // namespace

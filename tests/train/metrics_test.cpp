@@ -135,7 +135,7 @@ TEST(Metrics, AFailedWriteIsMadeAgainInItsPlace) {
     Metrics metrics(*files, "run", log, {}, 1000, 0);
     metrics.event("a", {{"n", 1}});
     broken = true;
-    EXPECT_THROW(metrics.flush(), Error);
+    EXPECT_THROW(metrics.drain(), Error);
     broken = false;
     metrics.event("b", {{"n", 2}});
   }
@@ -147,6 +147,97 @@ TEST(Metrics, AFailedWriteIsMadeAgainInItsPlace) {
     broken = true;
   }
   EXPECT_NE(said.find("the last rows are lost: "), std::string::npos) << said;
+}
+
+// What people do to the files of a run that goes on: nothing is lost without a word.
+struct Meddled {
+  std::string name;
+  void (*meddle)(FileSystem& files, const std::string& path);
+  const char* rows;  // that are there in the end: of 1, 2 before it and 3, 4 behind
+  const char* said;
+};
+
+TEST(Metrics, RowsOutliveWhatHappensToTheirFile) {
+  const std::vector<Meddled> cases{
+      {"untouched", [](FileSystem&, const std::string&) {}, "1234", ""},
+      {"removed", [](FileSystem& files, const std::string& path) { files.remove(path); }, "1234",
+       "was removed or moved while the run writes it: it is there again, with all rows"},
+      {"moved",
+       [](FileSystem& files, const std::string& path) { files.rename_new(path, path + ".old"); },
+       "1234", "was removed or moved while the run writes it: it is there again, with all rows"},
+      {"with its directory",
+       [](FileSystem& files, const std::string& path) { files.remove_all(parent_of(path)); },
+       "1234", "was removed or moved while the run writes it: it is there again, with all rows"},
+      {"moved with its directory",
+       [](FileSystem& files, const std::string& path) {
+         files.rename_new(parent_of(path), "elsewhere");
+       },
+       "1234", "was removed or moved while the run writes it: it is there again, with all rows"},
+      {"replaced by an edited one",
+       [](FileSystem& files, const std::string& path) { write_text(files, path, "x\n"); }, "x34",
+       "was replaced by another file while the run writes it: rows go on in that one"},
+      {"moved, and a new one made",
+       [](FileSystem& files, const std::string& path) {
+         files.rename_new(path, path + ".old");
+         files.create(path);
+       },
+       "34", "was replaced by another file while the run writes it: rows go on in that one"},
+      {"cut", [](FileSystem& files, const std::string& path) { files.append(path)->truncate(0); },
+       "34", "rows go on at its end, and what was cut is lost"},
+  };
+  for (const Meddled& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto files = memory_files();
+    files->make_directories("run");
+    std::string said;
+    Log log([&](std::string_view line) { said += std::string(line) + "\n"; });
+    {
+      Metrics metrics(*files, "run", log, {}, 1000, 0);
+      const auto event = [&](int n) {
+        metrics.event("e", {{"n", n}});
+        metrics.drain();
+      };
+      event(1);
+      event(2);
+      c.meddle(*files, kPath);
+      event(3);
+      event(4);
+    }
+    std::string found;
+    for (const char letter : read_text(*files, kPath))
+      if (std::string_view("1234x").find(letter) != std::string_view::npos) found += letter;
+    EXPECT_EQ(found, c.rows) << read_text(*files, kPath);
+    if (*c.said == '\0')
+      EXPECT_EQ(said, "");
+    else
+      EXPECT_NE(said.find(fmt::format("warning: {} ", kPath)), said.npos) << said;
+    EXPECT_NE(said.find(c.said), said.npos) << said;
+  }
+}
+
+// The board of a start is a file like the rows'.
+TEST(Metrics, ABoardThatIsRemovedIsMadeAgain) {
+  const auto files = memory_files();
+  files->make_directories("run");
+  std::string said;
+  Log log([&](std::string_view line) { said += std::string(line) + "\n"; });
+  const auto bytes_of_board = [&] {
+    const auto names = files->list("run/tensorboard");
+    return names.size() == 1 ? read_text(*files, "run/tensorboard/" + names[0]) : "";
+  };
+  std::string before;
+  {
+    Metrics metrics(*files, "run", log, {}, 1000, 0);
+    metrics.evaluation(1, 2.0, 10, 0.1);
+    metrics.drain();
+    before = bytes_of_board();
+    files->remove_all("run/tensorboard");
+    metrics.evaluation(2, 1.0, 10, 0.1);
+  }
+  EXPECT_GT(before.size(), 0u);
+  EXPECT_TRUE(bytes_of_board().starts_with(before));
+  EXPECT_GT(bytes_of_board().size(), before.size());
+  EXPECT_NE(said.find("it is there again, with all rows"), said.npos) << said;
 }
 
 }  // namespace

@@ -39,9 +39,10 @@ TEST(TensorBoard, AStartNamesItsFirstStep) {
 // Readers take files by name: that of a start in the same second comes behind.
 TEST(TensorBoard, EveryStartHasAFileOfItsOwn) {
   const auto files = memory_files();
+  Log log([](std::string_view) {});
   for (const int64_t first_step : {1, 5, 9}) {
-    TensorBoard board(*files, "run/tensorboard", first_step);
-    board.flush();
+    TensorBoard board(*files, "run/tensorboard", first_step, log);
+    board.hand_over();
   }
   const auto names = files->list("run/tensorboard");
   ASSERT_EQ(names.size(), 3u);
@@ -59,11 +60,12 @@ TEST(TensorBoard, FilesHoldWholeRecords) {
   std::string start;
   append_start_record(start, 1.0, 1);
   {
-    TensorBoard board(*files, "run/tensorboard", 1);
+    Log log([](std::string_view) {});
+    TensorBoard board(*files, "run/tensorboard", 1, log);
     board.scalar(1, "loss", 2.0);
-    board.flush();
+    board.hand_over();
     board.scalar(2, "loss", 1.0);
-    board.flush();
+    board.hand_over();
   }
   const auto names = files->list("run/tensorboard");
   ASSERT_EQ(names.size(), 1u);

@@ -11,9 +11,11 @@
 //                announced       this rank has sent its own; Fate, its caller, interrupts the lanes
 //              A rank that hears of a time-out while it waits for somebody itself answers for whom
 //              (answer), so that the rank that tells of it can name who is really late (cause_of).
-//   end        end_world listens a while more, because ranks that fail at once each believe to be
-//              the first; `before` orders the failures, so that all choose the same.  The rank that
-//              it names reports and aborts; the others wait, and step in if nothing happens.
+//   end        tell listens a while more (choose), because ranks that fail at once each believe to
+//              be the first; `before` orders the failures, so that all choose the same.  The rank
+//              that it names reports.  Then each rank may use kLeaving_s, and comes to end_world,
+//              where the one that has reported aborts; the others wait, and step in if nothing
+//              happens.
 #include "ashlar/comm/mpi/engine.h"
 
 #include <algorithm>
@@ -35,6 +37,9 @@ using std::chrono::milliseconds;
 
 constexpr int kFailureTag = 0;
 constexpr int kMaxTag = 32767;  // every MPI has tags up to this one
+// Beyond kLeaving_s: how long a rank that others told of a failure waits for the one that reports to
+// end it; and how long one that has reported may take to leave.
+constexpr double kStepIn_s = 3, kUnwinding_s = 10;
 
 // The first of a lane's two tags.  A function of its name, for not every rank has every lane; at
 // most kMaxTag - 3.
@@ -76,7 +81,8 @@ void check_mpi(int code, const char* call) {
   ASHLAR_FAIL(kComm, "{} failed: {}", call, std::string_view(text, size_t(length)));
 }
 
-MpiEngine::MpiEngine(Collectives collectives) : collectives_(collectives) {
+MpiEngine::MpiEngine(const Options& options, Report report)
+    : collectives_(options.collectives), telling_(options.telling), report_(std::move(report)) {
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
@@ -100,7 +106,7 @@ std::unique_ptr<Transport> MpiEngine::transport(std::string_view lane) {
   ASHLAR_ASSERT(std::find(tags_.begin(), tags_.end(), tag) == tags_.end() &&
                 "two lanes have the same tag: rename one");
   tags_.push_back(tag);
-  return std::make_unique<MpiTransport>(*this, tag);
+  return std::make_unique<MpiTransport>(*this, tag, telling_);
 }
 
 std::unique_ptr<Executor> MpiEngine::executor(std::string_view lane, Fate& fate, Buffer staging,
@@ -226,37 +232,59 @@ void MpiEngine::fail(const std::exception_ptr& error) {
   }
 }
 
-void MpiEngine::end_world(const std::exception_ptr& error,
-                          function_ref<void(std::string_view message, int exit_code)> report) {
-  fail(error);
-  // Others may have failed at the same moment; then the word of one of them counts.  A time-out can
-  // wait for what other ranks wait for.
+// Others may have failed at the same moment; then the word of one of them counts.  A time-out can
+// wait for what other ranks wait for.
+void MpiEngine::choose() {
   const auto start = Clock::now();
   try {
-    while (Clock::now() - start <
-           (failure_.awaits.empty() ? milliseconds(150) : milliseconds(1000))) {
-      {
-        const std::lock_guard turn(turn_);
-        hear();
-        answer();
-      }
-      std::this_thread::sleep_for(milliseconds(1));
+    for (double wait_s = 1; seconds_since(start) < wait_s;
+         std::this_thread::sleep_for(milliseconds(1))) {
+      const std::lock_guard turn(turn_);
+      hear();
+      answer();
+      wait_s = failure_.awaits.empty() ? 0.15 : 1;
     }
   } catch (const Error&) {
     // MPI is broken: this rank tells what it knows.
   }
-  // The rank that reports ends this one meanwhile; if it cannot, this one reports.
-  if (failure_.rank != rank_) std::this_thread::sleep_for(std::chrono::seconds(3));
+  chosen_ = Clock::now();
+}
+
+void MpiEngine::report_cause() {
   char host[MPI_MAX_PROCESSOR_NAME] = "";
   int length = 0;
   MPI_Get_processor_name(host, &length);
   const Failure& cause = cause_of(failure_, others_);
   const std::string where = cause.rank == rank_ ? fmt::format(", host {}", host)
                                                 : fmt::format(", told by rank {}", rank_);
-  report(size_ == 1 ? cause.message
-                    : fmt::format("{} [rank {} of {}{}]", cause.message, cause.rank, size_, where),
-         cause.exit_code);
-  MPI_Abort(MPI_COMM_WORLD, cause.exit_code);
+  report_(size_ == 1 ? cause.message
+                     : fmt::format("{} [rank {} of {}{}]", cause.message, cause.rank, size_, where),
+          cause.exit_code);
+}
+
+bool MpiEngine::tell(const std::exception_ptr& error) {
+  if (chosen_) return true;
+  fail(error);
+  choose();
+  const std::lock_guard turn(turn_);
+  const int exit_code = cause_of(failure_, others_).exit_code;
+  if (failure_.rank == rank_) report_cause();
+  std::thread([exit_code] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(kLeaving_s + kUnwinding_s));
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+  }).detach();
+  return true;
+}
+
+// The rank that reports ends this one; if it cannot, this one reports.
+void MpiEngine::end_world(const std::exception_ptr& error) {
+  tell(error);
+  if (failure_.rank != rank_) {
+    const double left_s = kLeaving_s + kStepIn_s - seconds_since(*chosen_);
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::max(left_s, 0.0)));
+    report_cause();
+  }
+  MPI_Abort(MPI_COMM_WORLD, cause_of(failure_, others_).exit_code);
   std::abort();
 }
 

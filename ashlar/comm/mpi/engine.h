@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -41,7 +42,9 @@ class Turn {
 
 class MpiEngine final : public Engine {
  public:
-  explicit MpiEngine(Collectives collectives);  // MPI is initialised; outlived by it
+  // MPI is initialised; outlived by it.  report: tells a person of a failure.
+  using Report = std::function<void(std::string_view message, int exit_code)>;
+  MpiEngine(const Options& options, Report report);
   ~MpiEngine() override;
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -50,6 +53,9 @@ class MpiEngine final : public Engine {
   std::unique_ptr<Executor> executor(std::string_view lane, Fate& fate, Buffer staging,
                                      double timeout_s) override;
   void fail(const std::exception_ptr& error) override;
+  // Ranks that fail at once choose the one that reports.  Should this rank then not come to
+  // end_world in time, because a file system hangs, the world ends all the same.
+  bool tell(const std::exception_ptr& error) override;
 
   // For native collectives: a communicator for each group, kept for groups of the same name, ranks
   // and lane.  To be made on all its ranks at once; the call waits for them.
@@ -65,9 +71,9 @@ class MpiEngine final : public Engine {
   // that, where another has waited too long, tells it what this one waits for.  In a turn.
   void require_going_on(bool interrupted, function_ref<std::optional<LateError>()> waiting);
 
-  // Lets one rank of the world report, then ends all of it.  Nobody uses MPI beside the caller.
-  [[noreturn]] void end_world(const std::exception_ptr& error,
-                              function_ref<void(std::string_view message, int exit_code)> report);
+  // Lets one rank of the world report, if none has, then ends all of it.  Nobody uses MPI beside the
+  // caller.
+  [[noreturn]] void end_world(const std::exception_ptr& error);
 
  private:
   // A failure as it travels.
@@ -81,11 +87,15 @@ class MpiEngine final : public Engine {
   static Notice notice_of(const Failure& failure, bool is_answer);
   void send(const Notice& notice, int rank);
   void answer();
+  void choose();  // the failure to tell, as all ranks do
+  void report_cause();
   // Puts failures that others have told into failure_; returns whether any is known.  In a turn.
   bool hear();
   void listen();
 
   const Collectives collectives_;
+  const Telling telling_;
+  const Report report_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::map<std::pair<std::string, uint64_t>, MPI_Comm> communicators_;  // by lane and group
   mutable std::mutex communicators_mutex_;
@@ -101,7 +111,8 @@ class MpiEngine final : public Engine {
   std::vector<Failure> others_;
   std::optional<Failure> waiting_;
   Notice answer_{};
-  int answered_ = -1;  // the rank that has been told of waiting_
+  int answered_ = -1;                        // the rank that has been told of waiting_
+  std::optional<Clock::time_point> chosen_;  // when choose() had its answer; the caller's own
 };
 
 }  // namespace ashlar::comm

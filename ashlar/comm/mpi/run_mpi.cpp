@@ -7,7 +7,7 @@ namespace {
 
 void run_world(const Options& options, Allocator& allocator, function_ref<void(Group& world)> body,
                function_ref<void(std::string_view message, int exit_code)> report) {
-  MpiEngine engine(options.collectives);
+  MpiEngine engine(options, report);
   std::exception_ptr error;
   try {
     World world(engine, options, allocator);
@@ -22,7 +22,7 @@ void run_world(const Options& options, Allocator& allocator, function_ref<void(G
   } catch (...) {
     error = std::current_exception();
   }
-  if (error) engine.end_world(error, report);
+  if (error) engine.end_world(error);
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ constexpr int64_t kMessageBytes = int64_t{1} << 30;  // MPI counts in int
 
 }  // namespace
 
-MpiTransport::MpiTransport(MpiEngine& engine, int tag) : engine_(engine), tag_(tag) {
+MpiTransport::MpiTransport(MpiEngine& engine, int tag, const Telling& telling)
+    : engine_(engine), tag_(tag), watch_(engine.rank(), telling) {
   mine_.resize(size_t(engine.size()));
   theirs_.resize(size_t(engine.size()));
 }
@@ -77,6 +78,7 @@ void MpiTransport::find_partners(const Round& round) {
 
 void MpiTransport::meet(const Round& round) {
   start_ = Clock::now();
+  watch_.begin(round);
   Clock::time_point last = start_;  // a request ended
   while (num_open_ > 0) {
     const int num_ended = poll(round);
@@ -85,7 +87,9 @@ void MpiTransport::meet(const Round& round) {
       if (absent_.empty()) start_ = last;
       continue;
     }
-    if (round.awaited.seconds_since(start_) > round.timeout_s) throw late(round);
+    const double waited_s = round.awaited.seconds_since(start_);
+    if (waited_s > round.timeout_s) throw late(round);
+    if (waited_s > watch_.due_s()) watch_.tell(round, waited_s, partners_, late(round).ranks());
     // Partners that come soon are not kept waiting: the thread sleeps after 200 us without events,
     // and the longer the longer it has waited, so that receives posted far ahead cost no core.
     const auto waited = Clock::now() - last;
@@ -95,6 +99,7 @@ void MpiTransport::meet(const Round& round) {
     else
       sched_yield();
   }
+  watch_.end(round);
 }
 
 int MpiTransport::poll(const Round& round) {

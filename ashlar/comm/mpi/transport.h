@@ -9,7 +9,8 @@ namespace ashlar::comm {
 
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(MpiEngine& engine, int tag);  // its tags are `tag` and the one after it
+  // Its tags are `tag` and the one after it.
+  MpiTransport(MpiEngine& engine, int tag, const Telling& telling);
   void exchange(const Round& round) override;
   void interrupt() override { interrupted_ = true; }
 
@@ -32,6 +33,7 @@ class MpiTransport final : public Transport {
 
   MpiEngine& engine_;
   const int tag_;
+  LateWatch watch_;
   std::atomic<bool> interrupted_{false};
   std::vector<int> partners_, absent_;
   std::vector<Announcement> mine_, theirs_;  // by rank

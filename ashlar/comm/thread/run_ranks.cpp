@@ -113,8 +113,13 @@ struct Shared {
 
 class ThreadTransport final : public Transport {
  public:
-  ThreadTransport(int rank, Shared& shared, std::string_view lane)
-      : rank_(rank), shared_(shared), boxes_(shared.boxes_of(lane)), box_(box(rank)) {}
+  ThreadTransport(int rank, Shared& shared, std::string_view lane, const Telling& telling)
+      : rank_(rank),
+        shared_(shared),
+        boxes_(shared.boxes_of(lane)),
+        box_(box(rank)),
+        watch_(rank, telling),
+        look_s_(telling.line ? telling.after_s / 4 : 1e9) {}
 
   void exchange(const Round& round) override {
     find_partners(round);
@@ -152,6 +157,7 @@ class ThreadTransport final : public Transport {
   // Copies from partners as they come, until all have come and have copied from here.
   void meet(const Round& round) {
     Clock::time_point start = Clock::now();  // the time-out runs
+    watch_.begin(round);
     std::unique_lock lock(box_.mutex);
     while (true) {
       const auto ready = std::find_if(to_copy_.begin(), to_copy_.end(), [&](int partner) {
@@ -169,11 +175,20 @@ class ThreadTransport final : public Transport {
       require_going_on(round, waited_s);
       if (waited_s >= round.timeout_s)
         throw LateError(round.header, waited_s, to_copy_, unfinished());
+      if (waited_s >= watch_.due_s()) {
+        const std::vector<int> late = to_copy_.empty() ? unfinished() : to_copy_;
+        lock.unlock();  // whoever takes the line may be slow
+        watch_.tell(round, waited_s, partners_, late);
+        lock.lock();
+        continue;
+      }
       // A caller that begins to wait meanwhile does so for the whole time-out: nothing is missed.
-      box_.changed.wait_until(lock, after(round.timeout_s - waited_s));
+      box_.changed.wait_until(lock, after(std::min(round.timeout_s - waited_s, look_s_)));
     }
     // Nobody sets them for the next round before this rank posts it.
     for (const int partner : partners_) box_.taken[size_t(partner)] = false;
+    lock.unlock();
+    watch_.end(round);
   }
 
   int64_t num_untaken() const {
@@ -253,31 +268,35 @@ class ThreadTransport final : public Transport {
   Shared& shared_;
   Boxes& boxes_;
   Box& box_;
+  LateWatch watch_;
+  const double look_s_;  // between two looks at how long a round waits
   std::vector<int> partners_, to_copy_;
 };
 
 class ThreadEngine final : public Engine {
  public:
-  ThreadEngine(int rank, Shared& shared) : rank_(rank), shared_(shared) {}
+  ThreadEngine(int rank, Shared& shared, const Telling& telling)
+      : rank_(rank), shared_(shared), telling_(telling) {}
   int rank() const override { return rank_; }
   int size() const override { return shared_.size; }
   bool immediate() const override { return size() == 1; }
   bool shares_memory() const override { return true; }
   std::unique_ptr<Transport> transport(std::string_view lane) override {
-    return std::make_unique<ThreadTransport>(rank_, shared_, lane);
+    return std::make_unique<ThreadTransport>(rank_, shared_, lane, telling_);
   }
   void fail(const std::exception_ptr& error) override { shared_.fail(rank_, error); }
 
  private:
   const int rank_;
   Shared& shared_;
+  const Telling& telling_;
 };
 
 void run_rank(int rank, Shared& shared, const Options& options,
               function_ref<Allocator&(int rank)> allocator_of,
               function_ref<void(Group& world)> body) {
   try {
-    ThreadEngine engine(rank, shared);
+    ThreadEngine engine(rank, shared, options.telling);
     World world(engine, options, allocator_of(rank));
     try {  // The others hear of a failure before this world ends, whose queues may wait for them.
       body(world.group);
