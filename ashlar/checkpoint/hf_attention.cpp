@@ -1,9 +1,13 @@
 #include "ashlar/checkpoint/hf_attention.h"
 
+#include <algorithm>
+
+#include "ashlar/checkpoint/hf_rope.h"
+
 namespace ashlar::checkpoint {
 namespace {
 
-void read_sizes(const HfFields& fields, HfConfig& config) {
+void read_sizes(const HfFields& fields, const HfDefaults& defaults, HfConfig& config) {
   ModelKeys& model = config.model;
   SizeReader size{fields, config.keys};
   const auto read = [&](const char* key, int64_t most) { return size.scalar(key, key, most); };
@@ -13,10 +17,22 @@ void read_sizes(const HfFields& fields, HfConfig& config) {
   model.num_attention_heads = read("num_attention_heads", kMaxHeads);
   model.num_key_value_heads = model.num_attention_heads;
   config.keys["num_key_value_heads"] = "num_attention_heads";
-  if (fields.has("num_key_value_heads"))
+  const std::string heads = "num_key_value_heads", dim = "head_dim";
+  if (!defaults.null_key_heads) fields.require_not_null(heads, "a number of heads");
+  if (!defaults.null_head_dim) fields.require_not_null(dim, "a number of channels");
+  if (fields.has(heads)) {
     model.num_key_value_heads = read("num_key_value_heads", kMaxHeads);
-  if (fields.has("head_dim")) {
+  } else if (defaults.key_heads > 0 && !fields.is_null(heads)) {
+    model.num_key_value_heads = defaults.key_heads;
+    config.keys[heads] = fmt::format("{} (not stated)", heads);
+  }
+  if (fields.has(dim)) {
     model.head_dim = read("head_dim", kMaxHeads);
+    return;
+  }
+  if (defaults.head_dim > 0) {
+    model.head_dim = defaults.head_dim;
+    config.keys[dim] = fmt::format("{} (not stated)", dim);
     return;
   }
   if (model.hidden_size % model.num_attention_heads != 0)
@@ -27,60 +43,35 @@ void read_sizes(const HfFields& fields, HfConfig& config) {
   config.keys["head_dim"] = "hidden_size / num_attention_heads";
 }
 
-void read_rotary_factor(const HfFields& fields, const HfDefaults& defaults, ModelKeys& model) {
-  if (defaults.rotary_factor == 1.0)
-    fields.only("partial_rotary_factor", 1.0, "these models rotate all of a head");
-  model.partial_rotary_factor =
-      fields.positive_or("partial_rotary_factor", model.partial_rotary_factor);
+void read_activation(const HfFields& fields) {
+  const char* key = "hidden_act";
+  fields.require_not_null(key, "\"silu\"");
+  if (fields.has(key) && fields.at(key) == "swish") return;  // another name for the same
+  fields.only(key, "silu", "the feed-forward is SwiGLU");
 }
 
-// An object {rope_type or type, ...} of either version.
-void read_rope_object(const HfFields& rope, const HfDefaults& defaults, ModelKeys& model) {
-  model.rope_theta = rope.positive_or("rope_theta", model.rope_theta);
-  read_rotary_factor(rope, defaults, model);
-  const char* type = rope.has("rope_type") ? "rope_type" : "type";
-  if (!rope.has(type) || rope.at(type) == "default") return;
-  if (rope.at(type) != "llama3") rope.fail(type, "\"default\" or \"llama3\"");
-  model.rope_factor = rope.positive_or("factor", 1.0);
-  model.rope_low_freq_factor = rope.positive_or("low_freq_factor", 1.0);
-  model.rope_high_freq_factor = rope.positive_or("high_freq_factor", 4.0);
-  model.rope_original_positions = rope.integer("original_max_position_embeddings", 1, INT32_MAX);
-}
-
-void read_rope(const HfFields& fields, const HfDefaults& defaults, ModelKeys& model) {
-  model.partial_rotary_factor = defaults.rotary_factor;
-  read_rotary_factor(fields, defaults, model);
-  model.rope_theta = fields.positive_or("rope_theta", defaults.rope_theta);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (!fields.has(key)) continue;
-    if (!fields.at(key).is_object()) fields.fail(key, "an object with a rope_type, or null");
-    const HfFields rope(fields.at(key), fmt::format("{}: {}", fields.source(), key));
-    read_rope_object(rope, defaults, model);
-  }
-  model.rope_theta_sliding = model.rope_theta;
+AttentionBias read_bias(const HfFields& fields, const HfDefaults& defaults) {
+  if (!defaults.states_bias) return defaults.bias;
+  return fields.boolean_or("attention_bias", false) ? AttentionBias::kQkvo : AttentionBias::kNone;
 }
 
 }  // namespace
 
 HfConfig read_attention_config(const HfFields& fields, const HfDefaults& defaults) {
-  for (const char* key : {"attention_bias", "mlp_bias"})
-    fields.only(key, false, "projections without bias are supported");
-  fields.only("hidden_act", "silu", "the feed-forward is SwiGLU");
-  fields.only("attention_dropout", 0, "dropout is not supported");
-  if (fields.has("quantization_config"))
-    fields.fail("quantization_config",
-                "no quantisation: take the BF16 or F32 release of the model");
+  read_activation(fields);
+  // Acts in training alone, where nothing is dropped here.
+  fields.not_followed_unless("attention_dropout", 0);
   HfConfig config;
   ModelKeys& model = config.model;
-  read_sizes(fields, config);
+  read_sizes(fields, defaults, config);
+  model.attention_bias = read_bias(fields, defaults);
+  model.max_position_embeddings =
+      fields.integer_or("max_position_embeddings", defaults.positions, 1, kMaxPositions);
   read_rope(fields, defaults, model);
   model.layer_types.assign(size_t(model.num_hidden_layers), LayerType::kFullAttention);
   model.residual = Residual::kPlain;
   model.rms_norm_eps = fields.positive_or("rms_norm_eps", defaults.norm_eps);
-  model.max_position_embeddings =
-      fields.integer_or("max_position_embeddings", model.max_position_embeddings, 1, INT32_MAX);
-  model.tie_word_embeddings =
-      fields.has("tie_word_embeddings") && fields.at("tie_word_embeddings") == true;
+  model.tie_word_embeddings = fields.boolean_or("tie_word_embeddings", false);
   model.pad_token_id = token_id(fields, "pad_token_id", -1);
   model.bos_token_id = token_id(fields, "bos_token_id", -1);
   model.eos_token_id = token_id(fields, "eos_token_id", -1);
@@ -95,11 +86,32 @@ HfConfig read_attention_config(const HfFields& fields, const HfDefaults& default
   return config;
 }
 
+void require_layer_types(const HfFields& fields, const char* type) {
+  if (!fields.has("layer_types")) return;
+  const Json& list = fields.at("layer_types");
+  const auto other = [&](const Json& entry) { return entry != type; };
+  if (!list.is_array() || std::any_of(list.begin(), list.end(), other))
+    fields.fail("layer_types", fmt::format("\"{}\" for every block", type));
+}
+
+std::optional<int64_t> read_window(const HfFields& fields) {
+  constexpr int64_t kDefault = 4096;
+  if (!fields.boolean_or("use_sliding_window", false)) return std::nullopt;
+  if (fields.is_null("sliding_window")) return std::nullopt;
+  return fields.integer_or("sliding_window", kDefault, 1, kMaxPositions);
+}
+
 bool states_attention_config(const ModelKeys& keys, const HfArithmetic& arithmetic) {
-  return keys.residual == arithmetic.residual && keys.qk_norm == arithmetic.norm &&
+  const bool bias = arithmetic.states_bias ? keys.attention_bias != AttentionBias::kQkv
+                                           : keys.attention_bias == arithmetic.bias;
+  return bias && keys.residual == arithmetic.residual && keys.qk_norm == arithmetic.norm &&
          keys.attention_output_gate == arithmetic.gated &&
          keys.zero_centered_norm == arithmetic.gated &&
          (arithmetic.gated || keys.rotary_dim() == keys.head_dim);
+}
+
+void write_bias(const ModelKeys& keys, Json& json) {
+  json["attention_bias"] = keys.attention_bias == AttentionBias::kQkvo;
 }
 
 void write_attention_config(const ModelKeys& keys, Json& json) {
@@ -107,20 +119,8 @@ void write_attention_config(const ModelKeys& keys, Json& json) {
   json["initializer_range"] = 0.02;
   json["num_hidden_layers"] = keys.num_hidden_layers;
   json["rms_norm_eps"] = keys.rms_norm_eps;
-  json["rope_theta"] = keys.rope_theta;
   json["use_cache"] = true;
-  Json rope = {{"rope_type", "default"}};
-  json["rope_scaling"] = nullptr;
-  if (keys.rope_original_positions > 0) {
-    rope = {{"rope_type", "llama3"},
-            {"factor", keys.rope_factor},
-            {"low_freq_factor", keys.rope_low_freq_factor},
-            {"high_freq_factor", keys.rope_high_freq_factor},
-            {"original_max_position_embeddings", keys.rope_original_positions}};
-    json["rope_scaling"] = rope;
-  }
-  rope["rope_theta"] = keys.rope_theta;
-  json["rope_parameters"] = rope;
+  write_rope(keys, keys.rope_theta, json);
 }
 
 }  // namespace ashlar::checkpoint

@@ -5,13 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/hf_family.h"
+#include "ashlar/checkpoint/hf_members.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
-const HfFamily* const kFamilies[] = {&kHfZaya,     &kHfLlama,   &kHfQwen3,    &kHfMixtral,
+const HfFamily* const kFamilies[] = {&kHfZaya,     &kHfLlama,   &kHfMistral,
+                                     &kHfQwen2,    &kHfQwen3,   &kHfMixtral,
                                      &kHfQwen3Moe, &kHfMiniMax, &kHfQwen3Next};
 
 const HfFamily& family_in(const HfFields& fields) {
@@ -46,10 +48,11 @@ std::string_view name_of(HfLayout layout) {
 }
 
 HfConfig parse_hf_config(std::string_view text, const std::string& source) {
-  const Json json = parse_json(text, source, ErrorKind::kData);
+  const Json json = parse_python_json(text, source);
   const HfFields fields(json, source);
   const HfFamily& family = family_in(fields);
   HfConfig config = family.read(fields);
+  config.not_followed = check_other_members(fields, family.model_type);
   config.family = family.architecture;
   config.names = family.names;
   config.sizes.push_back(
@@ -88,7 +91,6 @@ std::string to_hf_config(const ModelKeys& keys, DType dtype, HfLayout layout) {
   json["architectures"] = {family->architecture};
   json["model_type"] = family->model_type;
   json["dtype"] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF32 ? "float32" : "float64";
-  json["attention_bias"] = false;
   json["attention_dropout"] = 0.0;
   json["bos_token_id"] = token(keys.bos_token_id);
   json["eos_token_id"] = token(keys.eos_token_id);

@@ -78,6 +78,8 @@ struct HfConfig {
   std::map<std::string, std::string> keys;  // native name of a size -> the key that stated it
   std::vector<HfSize> sizes;
   HfNames names{};  // of the family
+  // Keys of the file that are not followed and that are not known to be harmless (hf_members.h).
+  std::vector<std::string> not_followed{};
 
   // The key of the file that stated the size whose native name is given.
   const std::string& key_of(const std::string& native_name) const { return keys.at(native_name); }

@@ -14,16 +14,16 @@ struct HfFamily {
   std::string_view model_type, architecture;  // as config.json states them
   // Whether a config.json of this family states all of such a model.
   bool (*states)(const ModelKeys&);
-  // What its config.json states; everything else that it could state is refused (HfFields::fail).
+  // What its config.json states.  Keys that it does not ask for are those of hf_members.h.
   HfConfig (*read)(const HfFields&);
   // Adds the family's own keys to those that every config.json has.
   void (*write)(const ModelKeys&, HfLayout, Json&);
   HfNames names{};  // empty: files have the native names
 };
 
-extern const HfFamily kHfZaya;                   // hf_zaya.cpp
-extern const HfFamily kHfLlama, kHfQwen3;        // hf_dense.cpp
-extern const HfFamily kHfMixtral, kHfQwen3Moe;   // hf_moe.cpp
-extern const HfFamily kHfMiniMax, kHfQwen3Next;  // hf_linear.cpp
+extern const HfFamily kHfZaya;                                   // hf_zaya.cpp
+extern const HfFamily kHfLlama, kHfMistral, kHfQwen2, kHfQwen3;  // hf_dense.cpp
+extern const HfFamily kHfMixtral, kHfQwen3Moe;                   // hf_moe.cpp
+extern const HfFamily kHfMiniMax, kHfQwen3Next;                  // hf_linear.cpp
 
 }  // namespace ashlar::checkpoint

@@ -12,15 +12,24 @@ namespace ashlar::checkpoint {
 namespace {
 
 constexpr HfArithmetic kMiniMax{.residual = Residual::kNormed};
-constexpr HfArithmetic kQwen3Next{.norm = QkNorm::kRms, .gated = true};
-constexpr HfDefaults kMiniMaxDefaults{.norm_eps = 1e-5, .rope_theta = 1e6};
-constexpr HfDefaults kQwen3NextDefaults{.rotary_factor = 0.25};
+constexpr HfArithmetic kQwen3Next{.norm = QkNorm::kRms, .gated = true, .states_bias = true};
+constexpr HfDefaults kMiniMaxDefaults{.norm_eps = 1e-5,
+                                      .rope_theta = 1e6,
+                                      .positions = 131072,
+                                      .key_heads = 8,
+                                      .null_key_heads = false};
+constexpr HfDefaults kQwen3NextDefaults{.rotary_factor = 0.25,
+                                        .key_heads = 2,
+                                        .head_dim = 256,
+                                        .null_key_heads = false,
+                                        .null_head_dim = false,
+                                        .states_bias = true};
 
 bool is_linear(const LayerType& type) {
   return type.mixer == LinearSpec::kKind;
 }
 bool is_softmax(const LayerType& type) {
-  return type.mixer == AttentionSpec::kKind && !type.sliding;
+  return type.mixer == AttentionSpec::kKind;
 }
 bool has_linear(const ModelKeys& keys) {
   return keys.has_mixer(LinearSpec::kKind);
@@ -39,6 +48,9 @@ constexpr HfMixerTensor kQwen3NextMixers[] = {
     {AttentionSpec::kKind,
      "self_attn.q_proj.weight",
      {"self_attn.q_proj.weight", "self_attn.gate_proj.weight"}},
+    {AttentionSpec::kKind,
+     "self_attn.q_proj.bias",
+     {"self_attn.q_proj.bias", "self_attn.gate_proj.bias"}},
     {LinearSpec::kKind,
      "linear_attn.in_proj_qkvz.weight",
      {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
@@ -148,8 +160,6 @@ void set_sizes(HfConfig& config, const std::string& value_heads, const std::stri
 }
 
 HfConfig read_minimax(const HfFields& fields) {
-  fields.only("router_jitter_noise", 0, "noise on the router's input is not supported");
-  fields.only("sliding_window", nullptr, "blocks with a window are not supported in this family");
   HfConfig config = read_attention_config(fields, kMiniMaxDefaults);
   ModelKeys& model = config.model;
   model.residual = Residual::kNormed;
@@ -168,7 +178,10 @@ HfConfig read_minimax(const HfFields& fields) {
     model.linear_key_head_dim = model.linear_value_head_dim = model.head_dim;
   }
   set_sizes(config, config.key_of("num_attention_heads"), config.key_of("head_dim"));
-  read_mixture(fields, "intermediate_size", config);
+  read_mixture(fields, "intermediate_size", 2, config);
+  if (!fields.has("sliding_window")) return config;
+  model.sliding_window = fields.integer("sliding_window", 1, kMaxPositions);
+  for (LayerType& type : model.layer_types) type.sliding = is_softmax(type);
   return config;
 }
 
@@ -181,7 +194,8 @@ void read_delta_net(const HfFields& fields, HfConfig& config) {
   model.linear_num_value_heads = read("linear_num_value_heads", kMaxHeads);
   model.linear_key_head_dim = read("linear_key_head_dim", kMaxHeads);
   model.linear_value_head_dim = read("linear_value_head_dim", kMaxHeads);
-  model.linear_conv_kernel_dim = read("linear_conv_kernel_dim", kMaxHeads);
+  constexpr int64_t kTaps = 4;
+  model.linear_conv_kernel_dim = fields.integer_or("linear_conv_kernel_dim", kTaps, 1, kMaxHeads);
 }
 
 HfConfig read_qwen3_next(const HfFields& fields) {
@@ -196,7 +210,7 @@ HfConfig read_qwen3_next(const HfFields& fields) {
   const auto key = [&](const char* name) { return has_linear(model) ? config.key_of(name) : ""; };
   set_sizes(config, key("linear_num_value_heads"), key("linear_value_head_dim"));
   read_sparse_blocks(fields, "not supported in this family", model);
-  read_mixture(fields, "moe_intermediate_size", config);
+  read_mixture(fields, "moe_intermediate_size", 10, config);
   SizeReader size{fields, config.keys};
   const char* shared = "shared_expert_intermediate_size";
   model.shared_expert_intermediate_size = size.scalar(shared, shared, kMaxSize);
@@ -204,12 +218,23 @@ HfConfig read_qwen3_next(const HfFields& fields) {
   config.sizes.push_back({fmt::format("model.layers.{}.mlp.shared_expert.down_proj.weight",
                                       first_block(model, has_experts)),
                           1, config.key_of(shared), model.shared_expert_intermediate_size});
-  model.norm_topk_prob = bool_or(fields, "norm_topk_prob", true);
+  model.norm_topk_prob = fields.boolean_or("norm_topk_prob", true);
   read_dense_blocks(fields, config);
   return config;
 }
 
 // --- writing ---
+
+bool slides(const ModelKeys& keys) {
+  return std::any_of(keys.layer_types.begin(), keys.layer_types.end(),
+                     [](const LayerType& type) { return type.sliding; });
+}
+
+// Whether all blocks of softmax attention have one.
+bool has_common_window(const ModelKeys& keys) {
+  return std::all_of(keys.layer_types.begin(), keys.layer_types.end(),
+                     [](const LayerType& type) { return type.sliding == is_softmax(type); });
+}
 
 bool states_minimax(const ModelKeys& keys) {
   const auto known = [](const LayerType& type) {
@@ -223,11 +248,14 @@ bool states_minimax(const ModelKeys& keys) {
                          keys.linear_conv_kernel_dim == 0;
   return states_attention_config(keys, kMiniMax) && states_router(keys) && keys.norm_topk_prob &&
          keys.shared_expert_intermediate_size == 0 && (!has_linear(keys) || lightning) &&
+         (!slides(keys) || has_common_window(keys)) &&
          std::all_of(keys.layer_types.begin(), keys.layer_types.end(), known);
 }
 
 bool states_qwen3_next(const ModelKeys& keys) {
-  const auto known = [](const LayerType& type) { return is_linear(type) || is_softmax(type); };
+  const auto known = [](const LayerType& type) {
+    return is_linear(type) || (is_softmax(type) && !type.sliding);
+  };
   const bool delta_net = keys.linear_recurrence == LinearKind::kGatedDelta &&
                          keys.linear_feature_map == LinearMap::kIdentity &&
                          keys.linear_conv_kernel_dim > 0;
@@ -258,10 +286,14 @@ void write_minimax(const ModelKeys& keys, HfLayout, Json& json) {
   json["intermediate_size"] = keys.moe_intermediate_size;
   json["router_jitter_noise"] = 0.0;
   json["sliding_window"] = nullptr;
+  if (!slides(keys)) return;
+  json["sliding_window"] = keys.sliding_window;
+  write_rope(keys, keys.rope_theta_sliding, json);
 }
 
 void write_qwen3_next(const ModelKeys& keys, HfLayout, Json& json) {
   write_mixture(keys, json);
+  write_bias(keys, json);
   write_sparse_blocks(keys, json);
   write_layer_types(keys, json);
   json["partial_rotary_factor"] = keys.partial_rotary_factor;

@@ -28,6 +28,7 @@
 #include "ashlar/checkpoint/hf_files.h"
 #include "ashlar/checkpoint/hf_strays.h"
 #include "ashlar/core/error.h"
+#include "ashlar/core/text.h"
 #include "ashlar/tensor/box_order.h"
 
 namespace ashlar::checkpoint {
@@ -229,7 +230,7 @@ struct HfModel::Impl {
   ModelSpec model;
   HfLayout layout = HfLayout::kNative;
   HfFiles files;
-  std::vector<std::string> notes;
+  std::vector<std::string> notes, warnings;
   std::vector<LogicalTensor> tensors;
   struct Part {
     HfStored stored;
@@ -278,6 +279,9 @@ std::span<const LogicalTensor> HfModel::tensors() const {
 std::span<const std::string> HfModel::notes() const {
   return impl_->notes;
 }
+std::span<const std::string> HfModel::warnings() const {
+  return impl_->warnings;
+}
 
 HfModel HfModel::open(FileSystem& file_system, const std::string& directory, TensorsOf tensors_of) {
   auto impl = std::make_unique<Impl>();
@@ -295,6 +299,10 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
     if (name.ends_with(".mlp.experts.gate_up_proj")) impl->config.names.experts = nullptr;
 
   const std::string source = join(directory, kHfConfigFile);
+  if (!impl->config.not_followed.empty())
+    impl->warnings.push_back(
+        fmt::format("{}: not followed: {}; the model runs as if the file did not say so", source,
+                    printable(fmt::format("{}", fmt::join(impl->config.not_followed, ", ")))));
   const auto passed = read_past(model, impl->config.names, files);
   if (!passed.empty())
     impl->notes.push_back(fmt::format(

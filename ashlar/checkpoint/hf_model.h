@@ -37,8 +37,10 @@ class HfModel {
   const ModelSpec& spec() const;
   HfLayout layout() const;                         // of the tensor names
   std::span<const LogicalTensor> tensors() const;  // native names; dtype is the file's
-  // What a user should know of the directory: tensors that are not read.  A line each.
+  // What a user should know of the directory: tensors that are not read; and warnings, of what of
+  // config.json is not followed.  A line each.
   std::span<const std::string> notes() const;
+  std::span<const std::string> warnings() const;
 
   // Fills piece.data (F64, F32 or BF16; piece.box.length elements) with that box of the tensor
   // named piece.logical.name.  Equal types are copied bit for bit; others use copy_convert().

@@ -10,13 +10,14 @@
 namespace ashlar::checkpoint {
 namespace {
 
-constexpr LayerType kMoe{AttentionSpec::kKind, MoeSpec::kKind};
-constexpr LayerType kSlidingMoe{AttentionSpec::kKind, MoeSpec::kKind, true};
-
-bool has(const ModelKeys& keys, const LayerType& type) {
-  return std::find(keys.layer_types.begin(), keys.layer_types.end(), type) !=
-         keys.layer_types.end();
-}
+constexpr HfDefaults kMixtralDefaults{.norm_eps = 1e-5,
+                                      .rope_theta = 1e6,
+                                      .positions = 131072,
+                                      .key_heads = 8,
+                                      .null_key_heads = false};
+constexpr HfDefaults kQwen3MoeDefaults{
+    .key_heads = 4, .null_key_heads = false, .null_head_dim = false, .states_bias = true};
+constexpr HfArithmetic kQwen3Moe{.norm = QkNorm::kRms, .states_bias = true};
 
 // --- reading ---
 
@@ -31,12 +32,19 @@ int64_t read_num_experts(const HfFields& fields, SizeReader& size) {
 
 }  // namespace
 
-void read_mixture(const HfFields& fields, const std::string& width_key, HfConfig& config) {
+void read_mixture(const HfFields& fields, const std::string& width_key, int64_t num_chosen,
+                  HfConfig& config) {
   ModelKeys& model = config.model;
   SizeReader size{fields, config.keys};
+  // Noise acts in training alone, where there is none here.
+  fields.require_not_null("router_jitter_noise", "a number");
+  fields.not_followed_unless("router_jitter_noise", 0);
   model.router = RouterKind::kLinear;
   model.num_experts = read_num_experts(fields, size);
-  model.num_experts_per_tok = fields.integer("num_experts_per_tok", 1, model.num_experts);
+  model.num_experts_per_tok =
+      fields.integer_or("num_experts_per_tok", num_chosen, 1, model.num_experts);
+  if (model.num_experts_per_tok > model.num_experts)  // the family's number
+    fields.fail("num_experts_per_tok", fmt::format("an integer from 1 to {}", model.num_experts));
   model.moe_intermediate_size = size.scalar("moe_intermediate_size", width_key, kMaxSize);
   const std::string block = fmt::format("model.layers.{}.mlp.", first_block(model, has_experts));
   config.sizes.push_back(
@@ -79,41 +87,36 @@ void read_dense_blocks(const HfFields& fields, HfConfig& config) {
                           config.key_of("intermediate_size"), model.intermediate_size});
 }
 
-bool bool_or(const HfFields& fields, const char* key, bool fallback) {
-  if (!fields.has(key)) return fallback;
-  if (!fields.at(key).is_boolean()) fields.fail(key, "true or false");
-  return fields.at(key).get<bool>();
-}
-
 namespace {
 
+// A window, where there is one, is every block's.
+void read_common_window(const HfFields& fields, std::optional<int64_t> window, ModelKeys& model) {
+  require_layer_types(fields, window ? "sliding_attention" : "full_attention");
+  if (!window) return;
+  model.sliding_window = *window;
+  for (LayerType& type : model.layer_types) type.sliding = true;
+}
+
 HfConfig read_mixtral(const HfFields& fields) {
-  fields.only("router_jitter_noise", 0, "noise on the router's input is not supported");
-  if (!fields.has("num_key_value_heads"))
-    fields.fail("num_key_value_heads", fmt::format("an integer from 1 to {}", kMaxHeads));
-  HfConfig config = read_attention_config(fields, {.norm_eps = 1e-5, .rope_theta = 1e6});
+  HfConfig config = read_attention_config(fields, kMixtralDefaults);
   ModelKeys& model = config.model;
-  // A window, where there is one, is every block's.
-  const bool slides = fields.has("sliding_window");
-  if (slides) model.sliding_window = fields.integer("sliding_window", 1, INT32_MAX);
-  model.layer_types.assign(size_t(model.num_hidden_layers), slides ? kSlidingMoe : kMoe);
-  read_mixture(fields, "intermediate_size", config);
+  for (LayerType& type : model.layer_types) type.feed_forward = MoeSpec::kKind;
+  read_mixture(fields, "intermediate_size", 2, config);
+  std::optional<int64_t> window;
+  if (fields.has("sliding_window")) window = fields.integer("sliding_window", 1, kMaxPositions);
+  read_common_window(fields, window, model);
   return config;
 }
 
 HfConfig read_qwen3_moe(const HfFields& fields) {
-  fields.only("use_sliding_window", false, "blocks with a window are not supported in this family");
-  if (fields.has("layer_types"))
-    for (const Json& type : fields.at("layer_types"))
-      if (type != "full_attention")
-        fields.fail("layer_types", "\"full_attention\" for every block");
-  HfConfig config = read_attention_config(fields);
+  HfConfig config = read_attention_config(fields, kQwen3MoeDefaults);
   ModelKeys& model = config.model;
   model.qk_norm = QkNorm::kRms;
   read_sparse_blocks(fields, "a Qwen3ForCausalLM", model);
-  read_mixture(fields, "moe_intermediate_size", config);
-  model.norm_topk_prob = bool_or(fields, "norm_topk_prob", false);
+  read_mixture(fields, "moe_intermediate_size", 8, config);
+  model.norm_topk_prob = fields.boolean_or("norm_topk_prob", false);
   read_dense_blocks(fields, config);
+  read_common_window(fields, read_window(fields), model);
   return config;
 }
 
@@ -124,36 +127,45 @@ bool states_mixture(const ModelKeys& keys) {
   return states_router(keys) && keys.shared_expert_intermediate_size == 0;
 }
 
+// Blocks of attention, all of them with a window or none.
+bool has_common_window(const ModelKeys& keys) {
+  const bool slides = keys.layer_types.at(0).sliding;
+  return std::all_of(keys.layer_types.begin(), keys.layer_types.end(), [&](const LayerType& type) {
+    return type.mixer == AttentionSpec::kKind && type.sliding == slides;
+  });
+}
+
 bool states_mixtral(const ModelKeys& keys) {
-  const LayerType& type = keys.layer_types.at(0);
   return states_attention_config(keys, {}) && states_mixture(keys) && keys.norm_topk_prob &&
-         (type == kMoe || type == kSlidingMoe) &&
-         std::count(keys.layer_types.begin(), keys.layer_types.end(), type) ==
-             int64_t(keys.layer_types.size());
+         has_common_window(keys) &&
+         std::all_of(keys.layer_types.begin(), keys.layer_types.end(), has_experts);
 }
 
 bool states_qwen3_moe(const ModelKeys& keys) {
-  const auto known = [](const LayerType& type) {
-    return type == kMoe || type == LayerType::kFullAttention;
-  };
-  return states_attention_config(keys, {.norm = QkNorm::kRms}) && states_mixture(keys) &&
-         has(keys, kMoe) && std::all_of(keys.layer_types.begin(), keys.layer_types.end(), known);
+  return states_attention_config(keys, kQwen3Moe) && states_mixture(keys) &&
+         has_common_window(keys) && first_block(keys, has_experts) < keys.num_hidden_layers;
+}
+
+// Of all blocks.
+void write_common_window(const ModelKeys& keys, Json& json) {
+  const bool slides = keys.layer_types[0].sliding;
+  json["sliding_window"] = slides ? Json(keys.sliding_window) : Json(nullptr);
+  if (slides) write_rope(keys, keys.rope_theta_sliding, json);
 }
 
 void write_mixtral(const ModelKeys& keys, HfLayout, Json& json) {
   write_mixture(keys, json);
   json["intermediate_size"] = keys.moe_intermediate_size;
   json["router_jitter_noise"] = 0.0;
-  const bool slides = keys.layer_types[0].sliding;
-  json["sliding_window"] = slides ? Json(keys.sliding_window) : Json(nullptr);
-  if (slides) json["rope_theta"] = json["rope_parameters"]["rope_theta"] = keys.rope_theta_sliding;
+  write_common_window(keys, json);
 }
 
 void write_qwen3_moe(const ModelKeys& keys, HfLayout, Json& json) {
   write_mixture(keys, json);
+  write_bias(keys, json);
   write_sparse_blocks(keys, json);
-  json["sliding_window"] = nullptr;
-  json["use_sliding_window"] = false;
+  write_common_window(keys, json);
+  json["use_sliding_window"] = keys.layer_types[0].sliding;
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // What the config.json of every family with experts and a linear router states of its mixtures.
 #pragma once
 
-#include "ashlar/checkpoint/hf_attention.h"
+#include "ashlar/checkpoint/hf_rope.h"
 
 namespace ashlar::checkpoint {
 
@@ -24,15 +24,15 @@ inline bool has_experts(const LayerType& type) {
   return type.feed_forward == MoeSpec::kKind;
 }
 
-// The mixture of the blocks that have experts; width_key: of what states the width of an expert.
-void read_mixture(const HfFields& fields, const std::string& width_key, HfConfig& config);
+// The mixture of the blocks that have experts.  width_key: states the width of an expert;
+// num_chosen: experts of a token where the file says nothing.
+void read_mixture(const HfFields& fields, const std::string& width_key, int64_t num_chosen,
+                  HfConfig& config);
 // Which blocks have experts: every decoder_sparse_step-th, but for mlp_only_layers; at least one.
 // otherwise: what a model without is, for messages.
 void read_sparse_blocks(const HfFields& fields, const char* otherwise, ModelKeys& model);
 // The width of the others, where there are any.
 void read_dense_blocks(const HfFields& fields, HfConfig& config);
-bool bool_or(const HfFields& fields, const char* key, bool fallback);
-
 // Whether weights are probabilities over all experts, with nothing else that no config states.
 bool states_router(const ModelKeys& keys);
 void write_mixture(const ModelKeys& keys, Json& json);

@@ -20,6 +20,7 @@ inline constexpr int64_t kMaxSize = int64_t(1) << 24;
 inline constexpr int64_t kMaxHeads = int64_t(1) << 16;
 inline constexpr int64_t kMaxExperts = int64_t(1) << 12;
 inline constexpr int64_t kMaxLayers = int64_t(1) << 16;
+inline constexpr int64_t kMaxPositions = INT32_MAX;
 
 // Reads a key that exists under several names; remembers which one it was.
 struct SizeReader {
@@ -48,10 +49,12 @@ struct SizeReader {
     return found;
   }
 
-  // The first of `names` that the file has.
+  // The first of `names` that the file has; releases state it under others too.
   int64_t first(const std::string& native, const std::vector<std::string>& names, int64_t high) {
+    std::string found;
     for (const std::string& key : names)
-      if (fields.has(key)) return uniform(native, key, high);
+      if (fields.has(key) && found.empty()) found = key;
+    if (!found.empty()) return uniform(native, found, high);
     ASHLAR_FAIL(kData, "{}: {} is missing; expected an integer from 1 to {}", fields.source(),
                 fmt::join(names, " or "), high);
   }

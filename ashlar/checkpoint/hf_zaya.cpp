@@ -115,7 +115,8 @@ void read_common(const HfFields& fields, SizeReader& size, ModelKeys& model) {
   model.hidden_size = size.scalar("hidden_size", "hidden_size", kMaxSize);
   model.partial_rotary_factor = fields.positive_or("partial_rotary_factor", kDefaultRotary);
   model.rope_theta = fields.positive_or("rope_theta", kDefaultTheta);
-  model.rope_theta_sliding = fields.positive_or("swa_rotary_base", kDefaultThetaSliding);
+  model.rope_theta_sliding =
+      fields.has("swa_rotary_base") ? fields.positive("swa_rotary_base") : kDefaultThetaSliding;
   model.max_position_embeddings =
       fields.integer_or("max_position_embeddings", kDefaultPositions, 1, INT32_MAX);
   model.pad_token_id = token_id(fields, "pad_token_id", 0);
@@ -288,7 +289,12 @@ void add_sizes(HfConfig& config) {
   };
 }
 
-HfConfig read_zaya(const HfFields& fields) {
+// What older releases named otherwise.
+constexpr HfAlias kAliases[] = {
+    {"rope_theta", "rotary_base"}, {"partial_rotary_factor", "rope_pct"}, {"zaya_", "smoe_"}};
+
+HfConfig read_zaya(const HfFields& as_written) {
+  const HfFields fields = as_written.with(kAliases);
   require_architecture(fields);
   HfConfig config;
   config.form = form_of(fields);
@@ -371,6 +377,7 @@ void write_legacy(const ModelKeys& spec, Json& json) {
 
 void write_zaya(const ModelKeys& keys, HfLayout layout, Json& json) {
   layout == HfLayout::kNative ? write_native(keys, json) : write_legacy(keys, json);
+  json["attention_bias"] = false;
   json["cca_time0"] = 2;
   json["cca_time1"] = 2;
   json["lm_head_bias"] = false;

@@ -52,6 +52,7 @@ ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf ten
   if (files.stat(join(place, kConfigFile))) {
     const auto model = HfModel::open(files, place, tensors_of);
     for (const std::string& note : model.notes()) log.info("{}", note);
+    for (const std::string& warning : model.warnings()) log.warn("{}", warning);
     return {.path = path,
             .resolved = place,
             .origin = fmt::format("Hugging Face, {} layout", name_of(model.layout())),

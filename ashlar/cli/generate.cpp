@@ -94,10 +94,12 @@ int generate(const Flags& flags, Log& log) {
   std::vector<int32_t> ids = prompt_ids(flags, *files, tokenizer.get());
   eval::check_ids(ids, source);
   const int64_t length = length_of(ids, flags);
-  eval::Runtime runtime(
-      *files, source, nn::parse_precision(flags.dtype),
-      {.max_positions = length, .max_call = std::min(length, kPrefillChunk), .cached = true},
-      flags.threads);
+  eval::Runtime runtime(*files, source, nn::parse_precision(flags.dtype),
+                        {.max_positions = length,
+                         .max_call = std::min(length, kPrefillChunk),
+                         .cached = true,
+                         .first_tokens = int64_t(ids.size())},
+                        flags.threads);
   eval::warn_past_positions(source, length, log);
   eval::Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, length, kPrefillChunk);
   eval::GenerateSpec spec = flags.spec;

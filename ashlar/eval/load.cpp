@@ -91,7 +91,8 @@ Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, co
       workspace_(allocator, checked_workspace_bytes(source, compute, calls, threads.size()),
                  Tag::kWorkspace),
       ctx{.threads = &threads, .workspace = &workspace_},
-      model(ctx, allocator, source.spec, compute, calls.max_positions, {.training = false}) {
+      model(ctx, allocator, source.spec, compute, calls.max_positions,
+            {.training = false, .first_tokens = calls.first_tokens}) {
   const std::vector<Piece> weights = model.pieces();
   checkpoint::read_weights(files, source, weights);
   nn::require_finite(ctx, weights, source.spec, source.resolved, [&] {

@@ -32,6 +32,7 @@ struct Calls {
   int64_t max_positions = 0;  // longest document
   int64_t max_call = 0;       // most tokens of one forward call
   bool cached = false;        // the calls continue one document through a DecodeCache
+  int64_t first_tokens = 0;   // of that document, at hand before others follow one by one; 0: all
 };
 
 // Memory of a model that runs forward, counted on the meta device.

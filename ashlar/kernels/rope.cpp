@@ -40,17 +40,17 @@ int64_t fused_bytes(const HeadsShape& s, const Tensor& qkv) {
 
 }  // namespace
 
-void rope_table(const Context& ctx, double theta, int64_t rotary_dim, const RopeScaling& scaling,
-                const Tensor& table_PR) {
-  ASHLAR_ASSERT(table_PR.shape.ndim() == 2 && table_PR.shape[1] == rotary_dim &&
-                rotary_dim % 2 == 0 && is_stream(table_PR.dtype));
-  ASHLAR_ASSERT(scaling.original_positions == 0 ||
-                (scaling.original_positions > 0 && scaling.factor > 0 &&
-                 scaling.high_freq_factor > scaling.low_freq_factor));
-  cpu::rope_table(ctx, theta, rotary_dim, scaling, table_PR);
-}
-void rope_table(const Context& ctx, double theta, int64_t rotary_dim, const Tensor& table_PR) {
-  rope_table(ctx, theta, rotary_dim, RopeScaling(), table_PR);
+void rope_table(const Context& ctx, const Rope& rope, const Tensor& table_PR) {
+  using Type = RopeScaling::Type;
+  const RopeScaling& s = rope.scaling;
+  ASHLAR_ASSERT(table_PR.shape.ndim() == 2 && table_PR.shape[1] % 2 == 0 &&
+                is_stream(table_PR.dtype) && rope.length >= 0);
+  ASHLAR_ASSERT(s.type == Type::kNone || s.factor > 0);
+  ASHLAR_ASSERT(s.type < Type::kDynamic || s.original_positions > 0);
+  ASHLAR_ASSERT(s.type != Type::kDynamic || table_PR.shape[1] > 2);
+  ASHLAR_ASSERT(s.type != Type::kYarn || (s.beta_slow > 0 && s.beta_fast >= s.beta_slow));
+  ASHLAR_ASSERT(s.type != Type::kLlama3 || s.high_freq_factor > s.low_freq_factor);
+  cpu::rope_table(ctx, rope, table_PR);
 }
 
 void heads_forward(const Context& ctx, const HeadsForward& x) {

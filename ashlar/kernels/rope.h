@@ -10,8 +10,10 @@
 //
 //   frequency_i = theta^(-2i/rho), then scaled (RopeScaling)
 //
-// Source   RoPE: Su et al. 2021, arXiv:2104.09864.  Scaling: Llama 3.1, arXiv:2407.21783, its
-//          release.  QK norm: Qwen3, arXiv:2505.09388; with an offset of 1: Qwen3-Next.
+// Source   RoPE: Su et al. 2021, arXiv:2104.09864.  Scaling: positions interpolated, Chen et al.
+//          2023, arXiv:2306.15595; YaRN, arXiv:2309.00071; Llama 3.1, arXiv:2407.21783, its
+//          release; all as transformers 5 has them.  QK norm: Qwen3, arXiv:2505.09388; with an
+//          offset of 1: Qwen3-Next.
 // Shapes   T tokens, N query heads, K key heads, D head dim, P positions.  qkv dqkv [T, (N+2K) D] =
 //          q | k | v, and behind them N D columns more where the shape is gated, which are neither
 //          read nor written here (output_gate.h); qhat dqhat [T, N*D]; khat dkhat v dv [T, K*D];
@@ -31,23 +33,37 @@
 
 namespace ashlar::kernels {
 
-// For contexts longer than those of the first training, as Llama 3 states it.  Of a frequency whose
-// wavelength 2 pi / frequency is w positions:
+// For contexts longer than the P0 original positions of the first training.  With f = frequency_i:
 //
-//   w > original / low     divided by factor
-//   w < original / high    stays
-//   between                (1 - s) frequency / factor + s frequency,
-//                          s = (original / w - low) / (high - low)
+//   linear    f / factor
+//   dynamic   of theta (factor L / P0 - (factor - 1))^(rho / (rho - 2)) instead of theta, where L,
+//             the length of the sequence, is above P0; else f
+//   yarn      (1 - m) f + m f / factor, where m rises from 0 to 1 as i goes from c(beta_fast) to
+//             c(beta_slow), c(n) = rho ln(P0 / (2 pi n)) / (2 ln theta), rounded outwards with
+//             truncate.  cos and sin are multiplied by attention_factor; 0: 1 + 0.1 ln(factor)
+//   llama3    f / factor where its wavelength w = 2 pi / f is above P0 / low; f where w is below
+//             P0 / high; between (1 - s) f / factor + s f, s = (P0 / w - low) / (high - low)
 struct RopeScaling {
-  double factor = 1.0, low_freq_factor = 1.0, high_freq_factor = 4.0;
-  int64_t original_positions = 0;  // 0: no scaling
+  enum class Type : uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3 };
+  Type type = Type::kNone;
+  double factor = 1.0;
+  int64_t original_positions = 0;  // P0
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;
+  double beta_fast = 32.0, beta_slow = 1.0, attention_factor = 0.0;
+  bool truncate = true;
+};
+
+struct Rope {
+  double theta;
+  RopeScaling scaling{};
+  // Of type dynamic: tokens of a sequence that are at hand at once; row p is of a sequence of so
+  // many or, where it grows token by token, of p + 1.  0: as many as the table has rows.
+  int64_t length = 0;
 };
 
 // cos and sin of position * frequency: [positions, rho] = cos (rho/2) | sin (rho/2).  Filled once a
 // run, hence not recorded.
-void rope_table(const Context&, double theta, int64_t rotary_dim, const RopeScaling&,
-                const Tensor& table_PR);
-void rope_table(const Context&, double theta, int64_t rotary_dim, const Tensor& table_PR);
+void rope_table(const Context&, const Rope&, const Tensor& table_PR);
 
 // The heads at hand: all, or a share of a model's (tensor parallelism).
 struct HeadsShape {

@@ -1,7 +1,7 @@
 // How it works.  The parts, and what each reads and fills:
 //
-//   forward    project           a -qkv product-> qkv = q | k | v | gate;  heads: qkv -> qhat,
-//                                khat, v (norms, RoPE);  posts the keys
+//   forward    project           a -qkv product-> qkv = q | k | v | gate, plus biases;  heads: qkv
+//                                -> qhat, khat, v (norms, RoPE);  posts the keys
 //              attend            -> att, lse;  att * sigmoid(gate) -o product-> o
 //   backward   post_backward     posts the keys; before that, where backward replays, project
 //              attend_backward   d_o -o product-> datt (and dgate) -> dq, dk, dv;  posts the keys'
@@ -11,10 +11,15 @@
 //
 // Without norms and gate nobody reads qkv after forward, and it stands in the workspace.  What the
 // gate makes of att is made again in backward, for the product of o_proj's gradient.
+//
+// Ranks and turns that have other heads add up what they put into o: one of them adds the bias of
+// the output.  Its gradient is the sum of d_o, which all ranks of a tensor parallel group have, and
+// all turns: one turn adds it.
 #include "ashlar/nn/attention.h"
 
 #include <cmath>
 
+#include "ashlar/kernels/bias.h"
 #include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/output_gate.h"
 
@@ -42,6 +47,11 @@ kernels::Attention attention_of(const AttentionWeights& w, const AttentionSaved&
 // The gate's columns of the fused product, or of its gradient.
 Matrix gate_of(const AttentionWeights& w, const Tensor& qkv) {
   return Matrix::of(qkv).columns(w.shape.gate_begin(), w.shape.width());
+}
+
+// The columns of the fused product, or of its gradient, that a bias is added to.
+Matrix columns_of(const Weight& bias, int64_t begin, const Tensor& qkv) {
+  return Matrix::of(qkv).columns(begin, begin + bias.value.numel());
 }
 
 }  // namespace
@@ -81,6 +91,19 @@ void AttentionWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   visit({.weight = &o_proj,
          .logical = {layer.matrix("o_proj.weight", {H, N * D}, layer.output(), {1, {queries}})},
          .operand_shape = {H, shape.N * D}});
+  const auto bias = [&](const char* name, Weight& weight, int64_t length, std::vector<Cut> cuts) {
+    visit({.weight = &weight,
+           .logical = {{.name = layer.prefix + name,
+                        .shape = {length},
+                        .init = LayerSpec::constant(0.0),
+                        .cuts = std::move(cuts)}}});
+  };
+  if (m.bias == AttentionBias::kNone) return;
+  bias("q_proj.bias", q_bias, N * D, {{0, {queries}}});
+  bias("k_proj.bias", k_bias, K * D, {{0, {keys}}});
+  bias("v_proj.bias", v_bias, K * D, {{0, {keys}}});
+  if (m.output_gate) bias("gate_proj.bias", gate_bias, N * D, {{0, {queries}}});
+  if (m.bias == AttentionBias::kQkvo) bias("o_proj.bias", o_bias, H, {});
 }
 
 AttentionSaved AttentionSaved::make(Arena& arena, const AttentionWeights& weights,
@@ -138,6 +161,9 @@ void AttentionBranch::project(const Context& ctx, const Pass& pass, const Tensor
   const Shape qkv_shape{a_TH.shape[0], w.shape.width()};
   const Tensor qkv = saved.qkv ? saved.qkv : ctx.workspace->take(pass.types.stream, qkv_shape);
   linear_forward(ctx, pass.types.compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(qkv));
+  w.for_each_bias([&](const Weight& bias, int64_t begin) {
+    bias_forward(ctx, bias.value, columns_of(bias, begin, qkv));
+  });
   heads_forward(ctx, {.shape = w.shape,
                       .sequence = pass.sequence,
                       .rope_PR = pass.rope,
@@ -161,6 +187,9 @@ void AttentionBranch::attend(const Context& ctx, const Pass& pass, const Tensor&
                        : saved.att;
   linear_forward(ctx, pass.types.compute, Matrix::of(y), weights_.o_proj.operand, Matrix::of(o_TH),
                  pass.adds);
+  const LayerSums* layer = pass.exchanges.layer;
+  if (weights_.o_bias.value && !pass.adds && (!layer || layer->leads()))
+    bias_forward(ctx, weights_.o_bias.value, Matrix::of(o_TH));
 }
 
 // What o_proj reads, in `room`.
@@ -195,6 +224,7 @@ void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
   const Tensor y =
       w.has_gate() ? gated(ctx, pass, gradient_room(ctx, pass, activation, {T, q})) : saved.att;
   weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(y), w.o_proj.gradient);
+  if (w.o_bias.value && !pass.adds) bias_backward(ctx, Matrix::of(t.d_o), w.o_bias.gradient);
   if (w.has_gate())
     output_gate_backward(ctx, {.dy = datt,
                                .att = saved.att,
@@ -239,6 +269,9 @@ void AttentionBranch::project_backward(const Context& ctx, const Pass& pass,
                        .dq_norm_D = w.q_norm.gradient,
                        .dk_norm_D = dk_norm});
   g.inputs.reset();
+  w.for_each_bias([&](const Weight& bias, int64_t begin) {
+    bias_backward(ctx, columns_of(bias, begin, g.dqkv), bias.gradient);
+  });
   weight_gradient(ctx, pass, Matrix::of(g.dqkv), Matrix::of(t.a), w.qkv.gradient);
   const Arena::Scope scope(*ctx.workspace);
   const Matrix counted =

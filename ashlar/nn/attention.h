@@ -4,9 +4,12 @@
 //
 //   o = (att * sigmoid(gate)) Wo^T,  gate = a Wg^T, columns of the same product     with a gate
 //
+// Projections may have a bias each: those of queries, keys, values and gate, and that of the
+// output.
+//
 // Source   Vaswani et al. 2017, arXiv:1706.03762; grouped queries: Ainslie et al. 2023,
 //          arXiv:2305.13245; Llama 3, arXiv:2407.21783; Qwen3, arXiv:2505.09388; gated:
-//          Qwen3-Next's release.
+//          Qwen3-Next's release; biases: Qwen2, arXiv:2407.10671.
 // Shapes   a [T, H] normed input, o [T, H]; letters as in kernels/rope.h.
 // Cost     per token 2 H (2 N D + 2 K D) flop forward besides kernels::attention_forward's, with a
 //          gate 2 H N D more.
@@ -25,10 +28,19 @@ struct AttentionWeights {
   Weight qkv;                 // [(N + 2 K) D, H]: q | k | v; with a gate [(2 N + 2 K) D, H]
   Weight q_norm, k_norm;      // [D]; without tensors where queries and keys are not normed
   Weight o_proj;              // [H, N D]
+  // [N D], [K D] twice, [N D], [H]; without tensors where there are none.
+  Weight q_bias, k_bias, v_bias, gate_bias, o_bias;
 
   void list(const LayerSpec& layer, StoredVisitor visit);
   bool has_norms() const { return bool(q_norm.value); }
   bool has_gate() const { return shape.gated; }
+  // use(bias, the first column of the fused product that it is added to).
+  template <typename Use>
+  void for_each_bias(Use use) const {
+    const int64_t keys = shape.N * shape.D;
+    if (q_bias.value) use(q_bias, 0), use(k_bias, keys), use(v_bias, shape.values_begin());
+    if (gate_bias.value) use(gate_bias, shape.gate_begin());
+  }
 };
 
 struct AttentionSaved {

@@ -24,6 +24,22 @@ auto arenas(Arena& common, std::vector<Arena>& slots) {
   };
 }
 
+kernels::Rope rope_of(const RopeSpec& rope, int64_t length) {
+  const RopeScalingSpec& s = rope.scaling;
+  return {.theta = rope.theta,
+          .scaling = {.type = kernels::RopeScaling::Type(s.type),
+                      .factor = s.factor,
+                      .original_positions = s.original_positions,
+                      .low_freq_factor = s.low_freq_factor,
+                      .high_freq_factor = s.high_freq_factor,
+                      .beta_fast = s.beta_fast,
+                      .beta_slow = s.beta_slow,
+                      .attention_factor = s.attention_factor,
+                      .truncate = s.truncate},
+          .length = length};
+}
+static_assert(int(RopeType::kLlama3) == int(kernels::RopeScaling::Type::kLlama3));
+
 Tensor vector_at(const Weight* first, Tensor Weight::*part, int64_t numel) {
   if (!first) return {};  // an empty unit
   const Tensor& at = first->*part;
@@ -72,12 +88,9 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
   }
   take_weights(ctx, allocator, options.training);
   if (options.training) take_gradients(allocator);
-  for (size_t l = 0; l < rope_.size(); ++l) {
-    const RopeSpec rope = whole.blocks[l].rope();
-    const auto& [factor, low, high, original] = rope.scaling;
+  for (size_t l = 0; l < rope_.size(); ++l)
     if (first_alike(whole, l) == l)
-      rope_table(ctx, rope.theta, rope.rotary_dim, {factor, low, high, original}, rope_[l]);
-  }
+      rope_table(ctx, rope_of(whole.blocks[l].rope(), options.first_tokens), rope_[l]);
 }
 
 void Model::take_weights(const Context& ctx, Allocator& allocator, bool training) {

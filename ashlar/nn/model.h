@@ -103,6 +103,9 @@ struct ModelOptions {
   ModelMemory memory{};
   Share share{};    // the part of the model that stands here
   InitSpec init{};  // of first weights (init.h)
+  // Tokens of a sequence that are at hand at once, where it grows token by token after them; 0:
+  // all.  RoPE of type dynamic depends on it (kernels/rope.h).
+  int64_t first_tokens = 0;
 };
 
 // Weights, gradients, operands and rotary tables with their memory: what a trainer or a sampler

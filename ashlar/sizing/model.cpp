@@ -21,7 +21,9 @@ BranchParameters parameters_of(const CcaSpec& spec, int64_t hidden_size, bool) {
 BranchParameters parameters_of(const AttentionSpec& spec, int64_t hidden_size, bool) {
   const int64_t gate = spec.output_gate ? spec.q_dim() : 0;
   const int64_t projections = hidden_size * (2 * spec.q_dim() + 2 * spec.kv_dim() + gate);
-  const int64_t total = projections + (spec.qk_norm == QkNorm::kRms ? 2 * spec.head_dim : 0);
+  int64_t total = projections + (spec.qk_norm == QkNorm::kRms ? 2 * spec.head_dim : 0);
+  if (spec.bias != AttentionBias::kNone) total += spec.q_dim() + 2 * spec.kv_dim() + gate;
+  if (spec.bias == AttentionBias::kQkvo) total += hidden_size;
   return {total, total, 0};
 }
 

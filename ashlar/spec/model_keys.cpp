@@ -79,23 +79,50 @@ void take(const CcaSpec& spec, ModelKeys& keys) {
   keys.qk_norm_eps = spec.qk_norm_eps;
 }
 
+// What its type knows of; the rest keeps its defaults, so that equal scalings are equal specs.
+RopeScalingSpec rope_scaling_of(const ModelKeys& keys) {
+  RopeScalingSpec spec;
+  spec.type = keys.rope_type;
+  if (spec.type != RopeType::kDefault) spec.factor = keys.rope_factor;
+  if (RopeScalingSpec::has_original_positions(spec.type))
+    spec.original_positions = keys.rope_original_positions;
+  if (spec.type == RopeType::kLlama3) {
+    spec.low_freq_factor = keys.rope_low_freq_factor;
+    spec.high_freq_factor = keys.rope_high_freq_factor;
+  }
+  if (spec.type == RopeType::kYarn) {
+    spec.beta_fast = keys.rope_beta_fast, spec.beta_slow = keys.rope_beta_slow;
+    spec.attention_factor = keys.rope_attention_factor;
+    spec.truncate = keys.rope_truncate;
+  }
+  return spec;
+}
+void take(const RopeScalingSpec& spec, ModelKeys& keys) {
+  keys.rope_type = spec.type;
+  keys.rope_factor = spec.factor;
+  keys.rope_low_freq_factor = spec.low_freq_factor;
+  keys.rope_high_freq_factor = spec.high_freq_factor;
+  keys.rope_original_positions = spec.original_positions;
+  keys.rope_beta_fast = spec.beta_fast, keys.rope_beta_slow = spec.beta_slow;
+  keys.rope_attention_factor = spec.attention_factor;
+  keys.rope_truncate = spec.truncate;
+}
+
 AttentionSpec attention_of(const ModelKeys& keys, bool sliding) {
   AttentionSpec spec;
   give_heads(keys, sliding, spec);
-  spec.rope_scaling = {keys.rope_factor, keys.rope_low_freq_factor, keys.rope_high_freq_factor,
-                       keys.rope_original_positions};
+  spec.rope_scaling = rope_scaling_of(keys);
   spec.qk_norm = keys.qk_norm;
   spec.output_gate = keys.attention_output_gate;
+  spec.bias = keys.attention_bias;
   return spec;
 }
 void take(const AttentionSpec& spec, ModelKeys& keys) {
   take_heads(spec, keys);
-  keys.rope_factor = spec.rope_scaling.factor;
-  keys.rope_low_freq_factor = spec.rope_scaling.low_freq_factor;
-  keys.rope_high_freq_factor = spec.rope_scaling.high_freq_factor;
-  keys.rope_original_positions = spec.rope_scaling.original_positions;
+  take(spec.rope_scaling, keys);
   keys.qk_norm = spec.qk_norm;
   keys.attention_output_gate = spec.output_gate;
+  keys.attention_bias = spec.bias;
 }
 
 // Lightning's decays grow with depth, up to almost none in the last block (MiniMax-01's release,

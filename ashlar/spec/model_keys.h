@@ -72,10 +72,14 @@ struct ModelKeys {
   std::vector<LayerType> layer_types;  // one per block
   Residual residual = Residual::kScaled;
   QkNorm qk_norm = QkNorm::kNone;  // of attention; cca has one of its own
-  // RoPE scaling of attention (RopeScalingSpec); 0 original positions: none.
+  // RoPE scaling of attention (RopeScalingSpec).
+  RopeType rope_type = RopeType::kDefault;
   double rope_factor = 1.0, rope_low_freq_factor = 1.0, rope_high_freq_factor = 4.0;
   int64_t rope_original_positions = 0;
+  double rope_beta_fast = 32.0, rope_beta_slow = 1.0, rope_attention_factor = 0.0;
+  bool rope_truncate = true;
   bool attention_output_gate = false;
+  AttentionBias attention_bias = AttentionBias::kNone;
   // Of linear mixers (LinearSpec).
   LinearKind linear_recurrence = LinearKind::kBasic;
   int64_t linear_num_key_heads = 0, linear_num_value_heads = 0;

@@ -69,6 +69,10 @@ Rows model_size_rows() {
       shape(boolean("model.attention_output_gate", m, &M::attention_output_gate,
                     "the output of attention is weighted, channel by channel, by the sigmoid of a "
                     "product")),
+      shape(word("model.attention_bias", m, &M::attention_bias,
+                 {kAttentionBiasNames.begin(), kAttentionBiasNames.end()},
+                 "projections of attention that have a bias: of queries, keys and values, as in "
+                 "Qwen2, or of the output too, as attention_bias of Llama and Qwen3")),
       shape(word("model.linear_recurrence", m, &M::linear_recurrence,
                  {kLinearKindNames.begin(), kLinearKindNames.end()},
                  "how the state of a linear mixer changes: basic (no decay), lightning and "
@@ -135,14 +139,28 @@ Rows model_choice_rows() {
              "RoPE base of blocks without window"),
       number("model.rope_theta_sliding", m, &M::rope_theta_sliding, kPositive,
              "RoPE base of sliding blocks"),
+      word("model.rope_type", m, &M::rope_type, {kRopeTypeNames.begin(), kRopeTypeNames.end()},
+           "RoPE scaling of attention for contexts longer than the original ones, as transformers "
+           "has it; default llama3 where rope_original_positions is above 0, else default: none"),
       number("model.rope_factor", m, &M::rope_factor, {1, kNone},
-             "Llama 3's RoPE scaling: by how much low frequencies of attention are divided"),
-      number("model.rope_low_freq_factor", m, &M::rope_low_freq_factor, kPositive,
-             "its wavelengths above original / this are divided"),
-      number("model.rope_high_freq_factor", m, &M::rope_high_freq_factor, kPositive,
-             "its wavelengths below original / this stay"),
+             "how many times longer contexts become: what frequencies are divided by, all "
+             "(linear) or low ones (yarn, llama3), or what raises the base (dynamic)"),
       integer("model.rope_original_positions", m, &M::rope_original_positions, {0, 1 << 30},
-              "its original number of positions; 0: no scaling"),
+              "original number of positions, of dynamic, yarn and llama3; 0: none"),
+      number("model.rope_low_freq_factor", m, &M::rope_low_freq_factor, kPositive,
+             "of llama3: wavelengths above original / this are divided"),
+      number("model.rope_high_freq_factor", m, &M::rope_high_freq_factor, kPositive,
+             "of llama3: wavelengths below original / this stay"),
+      number("model.rope_beta_fast", m, &M::rope_beta_fast, kPositive,
+             "of yarn: frequencies that turn more often than this over the original positions "
+             "stay"),
+      number("model.rope_beta_slow", m, &M::rope_beta_slow, kPositive,
+             "of yarn: those that turn less often are divided"),
+      number("model.rope_attention_factor", m, &M::rope_attention_factor, kNotNegative,
+             "of yarn: factor on rotated queries and on keys; 0: 1 + 0.1 ln(rope_factor)"),
+      boolean("model.rope_truncate", m, &M::rope_truncate,
+              "of yarn: the channels between which frequencies pass from one to the other are "
+              "rounded outwards"),
       integer("model.sliding_window", m, &M::sliding_window, {0, 1 << 30},
               "tokens that a sliding block sees, the token itself included; 0: none"),
       integer("model.max_position_embeddings", m, &M::max_position_embeddings, {1, 1 << 30},

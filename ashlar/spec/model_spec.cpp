@@ -31,6 +31,11 @@ struct MemberWriter {
   void operator()(const char* name, Enum value, const std::array<const char*, kCount>& words) {
     json[name] = words[size_t(value)];
   }
+  template <typename Enum, size_t kCount>
+  void operator()(const char* name, Enum value, const std::array<const char*, kCount>& words,
+                  Enum otherwise) {
+    if (value != otherwise) (*this)(name, value, words);
+  }
   void operator()(const char* name, bool value) const { json[name] = value; }
   void operator()(const char* name, bool value, bool otherwise) const {
     if (value != otherwise) json[name] = value;
@@ -67,6 +72,12 @@ struct MemberReader {
     for (size_t i = 0; i < kCount; ++i)
       if (word == words[i]) return void(value = Enum(i));
     fields.fail("{} is \"{}\"; expected one of {}", name, word, fmt::join(words, ", "));
+  }
+  template <typename Enum, size_t kCount>
+  void operator()(const char* name, Enum& value, const std::array<const char*, kCount>& words,
+                  Enum otherwise) {
+    value = otherwise;
+    if (fields.has(name)) (*this)(name, value, words);
   }
   void operator()(const char* name, bool& value) const { value = fields.boolean(name); }
   void operator()(const char* name, bool& value, bool otherwise) const {

@@ -22,6 +22,10 @@ inline constexpr std::array<const char*, 2> kSkipOutputNames{"zero", "identity"}
 // Whether queries and keys are normed, head by head, by RMS with a weight.
 enum class QkNorm : uint8_t { kNone, kRms };
 inline constexpr std::array<const char*, 2> kQkNormNames{"none", "rms"};
+// Which projections of attention have a bias: those of queries, keys and values, and with them the
+// gate's; also the output projection.
+enum class AttentionBias : uint8_t { kNone, kQkv, kQkvo };
+inline constexpr std::array<const char*, 3> kAttentionBiasNames{"none", "qkv", "qkvo"};
 // How branches join the stream: both scaled and shifted by learned vectors before they are added
 // (ZAYA1), or as they are, or what the branch was given, normed, goes on instead of the stream,
 // both with factors (MiniMax).  Where a model's first block scales, so does its embedding.
@@ -34,11 +38,21 @@ struct ResidualFactors {
   friend bool operator==(const ResidualFactors&, const ResidualFactors&) = default;
 };
 
-// RoPE for contexts longer than those of the first training, as Llama 3 states it
-// (kernels/rope.h has the formula).
+// How RoPE is scaled for contexts longer than those of the first training (kernels/rope.h has the
+// formulas).
+enum class RopeType : uint8_t { kDefault, kLinear, kDynamic, kYarn, kLlama3 };
+inline constexpr std::array<const char*, 5> kRopeTypeNames{"default", "linear", "dynamic", "yarn",
+                                                           "llama3"};
 struct RopeScalingSpec {
-  double factor = 1.0, low_freq_factor = 1.0, high_freq_factor = 4.0;
-  int64_t original_positions = 0;  // 0: no scaling
+  RopeType type = RopeType::kDefault;
+  double factor = 1.0;
+  int64_t original_positions = 0;                        // of dynamic, yarn and llama3
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;  // of llama3
+  double beta_fast = 32.0, beta_slow = 1.0;              // of yarn
+  double attention_factor = 0.0;                         // of yarn; 0: it follows from factor
+  bool truncate = true;                                  // of yarn
+
+  static constexpr bool has_original_positions(RopeType type) { return type >= RopeType::kDynamic; }
   friend bool operator==(const RopeScalingSpec&, const RopeScalingSpec&) = default;
 };
 
@@ -94,6 +108,7 @@ struct AttentionSpec {
   RopeScalingSpec rope_scaling{};
   QkNorm qk_norm = QkNorm::kNone;
   bool output_gate = false;  // each channel of its output times the sigmoid of a product of a
+  AttentionBias bias = AttentionBias::kNone;
 
   int64_t q_dim() const { return num_query_heads * head_dim; }
   int64_t kv_dim() const { return num_key_heads * head_dim; }
@@ -113,8 +128,21 @@ struct AttentionSpec {
     visit("rope_low_freq_factor", s.rope_scaling.low_freq_factor, 0);
     visit("rope_high_freq_factor", s.rope_scaling.high_freq_factor, 0);
     visit("rope_original_positions", s.rope_scaling.original_positions, 0);
+    visit_rope_type(s.rope_scaling, visit);
     visit("qk_norm", s.qk_norm, kQkNormNames);
     visit("output_gate", s.output_gate, false);
+    visit("bias", s.bias, kAttentionBiasNames, AttentionBias::kNone);
+  }
+  // Earlier versions knew llama3 alone, and knew it by its original positions.
+  template <typename Scaling, typename Visit>
+  static void visit_rope_type(Scaling& s, Visit visit) {
+    visit("rope_type", s.type, kRopeTypeNames,
+          s.original_positions > 0 ? RopeType::kLlama3 : RopeType::kDefault);
+    if (s.type != RopeType::kYarn) return;
+    visit("rope_beta_fast", s.beta_fast, 0);
+    visit("rope_beta_slow", s.beta_slow, 0);
+    visit("rope_attention_factor", s.attention_factor, 0);
+    visit("rope_truncate", s.truncate);
   }
   friend bool operator==(const AttentionSpec&, const AttentionSpec&) = default;
 };

@@ -306,6 +306,8 @@ void fill_model_defaults(ModelKeys& model, Has has) {
   const bool cca = model.has_mixer(CcaSpec::kKind);
   if (!has("model.residual")) model.residual = cca ? Residual::kScaled : Residual::kPlain;
   if (!has("model.partial_rotary_factor")) model.partial_rotary_factor = cca ? 0.5 : 1.0;
+  if (!has("model.rope_type") && model.rope_original_positions > 0)
+    model.rope_type = RopeType::kLlama3;
   if (!model.has_mixer(LinearSpec::kKind)) return;
   if (!has("model.linear_num_key_heads")) model.linear_num_key_heads = model.num_attention_heads;
   if (!has("model.linear_num_value_heads"))

@@ -72,11 +72,30 @@ std::string layer_rules(const ModelKeys& m, const std::string& s) {
 }
 
 std::string rope_scaling_rule(const ModelKeys& m, const std::string& s) {
-  if (m.rope_original_positions == 0 || m.rope_high_freq_factor > m.rope_low_freq_factor) return "";
-  return fmt::format(
-      "{}rope_high_freq_factor is {} but {}rope_low_freq_factor is {}; choose more, "
-      "for example 4 and 1",
-      s, m.rope_high_freq_factor, s, m.rope_low_freq_factor);
+  if (!m.has_mixer(AttentionSpec::kKind)) return "";
+  const char* type = kRopeTypeNames[size_t(m.rope_type)];
+  const bool has_original = RopeScalingSpec::has_original_positions(m.rope_type);
+  if (has_original != (m.rope_original_positions > 0))
+    return fmt::format(
+        "{}rope_original_positions is {} but {}rope_type is {}; choose {}", s,
+        m.rope_original_positions, s, type,
+        has_original ? "at least 1: those of the first training" : "0, or another type");
+  if (m.rope_type == RopeType::kLlama3 && m.rope_high_freq_factor <= m.rope_low_freq_factor)
+    return fmt::format(
+        "{}rope_high_freq_factor is {} but {}rope_low_freq_factor is {}; choose more, "
+        "for example 4 and 1",
+        s, m.rope_high_freq_factor, s, m.rope_low_freq_factor);
+  if (m.rope_type == RopeType::kYarn && m.rope_beta_fast < m.rope_beta_slow)
+    return fmt::format(
+        "{}rope_beta_fast is {} but {}rope_beta_slow is {}; choose at least as much, for example "
+        "32 and 1",
+        s, m.rope_beta_fast, s, m.rope_beta_slow);
+  if (m.rope_type == RopeType::kDynamic && m.rotary_dim() < 4)
+    return fmt::format(
+        "{}rope_type is dynamic but RoPE rotates {} channels of a head, whose one frequency no "
+        "base changes; choose at least 4, or another type",
+        s, m.rotary_dim());
+  return "";
 }
 
 // Sizes that only some kinds of block have.

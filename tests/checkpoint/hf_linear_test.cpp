@@ -143,16 +143,20 @@ TEST(HfLinear, NoFamilyStatesWhatNoneHas) {
 
 TEST(HfLinear, RefusesOtherArithmeticByItsKey) {
   const std::pair<const char*, json> minimaxes[] = {
-      {"router_jitter_noise", 0.1},
-      {"sliding_window", 8},
+      {"sliding_window", 0},
+      {"layernorm_mlp_alpha", 3.5},
+      {"attn_type_list", {0, 0, 0, 1}},
       {"layer_types", {"linear_attention"}},
       {"layer_types", {"linear_attention", "full_attention", "mamba", "full_attention"}},
-      {"partial_rotary_factor", 0.5},
       {"mlp_alpha_factor", "one"},
+      {"mlp_alpha_factor", nullptr},
       {"hidden_act", "gelu"},
   };
   const std::pair<const char*, json> qwens[] = {
-      {"attention_bias", true},
+      {"attention_bias", "yes"},
+      {"attn_output_gate", false},
+      {"head_dim", nullptr},
+      {"num_key_value_heads", nullptr},
       {"linear_num_key_heads", nullptr},
       {"linear_conv_kernel_dim", 0},
       {"shared_expert_intermediate_size", nullptr},

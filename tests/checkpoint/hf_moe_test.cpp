@@ -75,6 +75,42 @@ TEST(HfMoe, AWindowOfMixtralIsEveryBlocks) {
   EXPECT_EQ(written["sliding_window"], 4096);
 }
 
+// Whatever max_window_layers says, as in transformers.
+TEST(HfMoe, AWindowOfQwen3IsEveryBlocks) {
+  json config = qwen3_30b();
+  config["use_sliding_window"] = true, config["sliding_window"] = 512;
+  config["max_window_layers"] = 40, config["mlp_only_layers"] = {3};
+  const ModelKeys found = read(config);
+  for (const BlockSpec& block : model_of(found).blocks)
+    EXPECT_EQ(std::get<AttentionSpec>(block.mixer).window, 512);
+  const json written = json::parse(to_hf_config(found, DType::kF32, HfLayout::kNative));
+  EXPECT_EQ(model_of(read(written)), model_of(found));
+  config["sliding_window"] = nullptr;
+  EXPECT_FALSE(read(config).layer_types[0].sliding);
+}
+
+// The values that transformers assumes.
+TEST(HfMoe, SilentFilesHaveTheFamilysNumbers) {
+  json config = mixtral();
+  config.erase("num_experts_per_tok"), config.erase("max_position_embeddings");
+  EXPECT_EQ(read(config).num_experts_per_tok, 2);
+  EXPECT_EQ(read(config).max_position_embeddings, 131072);
+  config = qwen3_30b();
+  config.erase("num_experts_per_tok"), config.erase("num_key_value_heads");
+  EXPECT_EQ(read(config).num_experts_per_tok, 8);
+  EXPECT_EQ(read(config).num_key_value_heads, 4);
+}
+
+TEST(HfMoe, BiasesOfQwen3) {
+  json config = qwen3_30b();
+  config["attention_bias"] = true;
+  const ModelKeys keys = read(config);
+  EXPECT_EQ(keys.attention_bias, AttentionBias::kQkvo);
+  const json written = json::parse(to_hf_config(keys, DType::kF32, HfLayout::kNative));
+  EXPECT_EQ(written["attention_bias"], true);
+  EXPECT_EQ(read(written), keys);
+}
+
 TEST(HfMoe, ReadsQwen3AsTheRecipeStatesIt) {
   const std::string path = std::string(ASHLAR_TEST_DATA) + "/../../recipes/qwen3-30b-a3b.toml";
   EXPECT_EQ(to_json(model_of(read(qwen3_30b()))), to_json(model_of(load_recipe(path, {}).model)));
@@ -141,6 +177,8 @@ TEST(HfMoe, NoFamilyStatesWhatNoneHas) {
   EXPECT_FALSE(
       stated(mixtral(), [](ModelKeys& k) { k.layer_types[1] = LayerType::kFullAttention; }));
   EXPECT_FALSE(stated(qwen3_30b(), [](ModelKeys& k) { k.layer_types[1].sliding = true; }));
+  EXPECT_FALSE(stated(qwen3_30b(), [](ModelKeys& k) { k.attention_bias = AttentionBias::kQkv; }));
+  EXPECT_FALSE(stated(mixtral(), [](ModelKeys& k) { k.attention_bias = AttentionBias::kQkvo; }));
   for (const json& config : {mixtral(), qwen3_30b()}) {
     EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.router_pre_softmax = false; }));
     EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.routed_scaling_factor = 2.5; }));
@@ -155,15 +193,25 @@ TEST(HfMoe, NoFamilyStatesWhatNoneHas) {
 
 TEST(HfMoe, RefusesOtherArithmeticByItsKey) {
   const std::pair<const char*, json> mixtrals[] = {
-      {"router_jitter_noise", 0.1}, {"num_experts_per_tok", 9},
-      {"num_experts_per_tok", 0},   {"num_local_experts", "eight"},
-      {"hidden_act", "gelu"},       {"num_key_value_heads", nullptr},
-      {"sliding_window", 0},        {"quantization_config", {{"bits", 4}}},
+      {"router_jitter_noise", nullptr},
+      {"num_experts_per_tok", 9},
+      {"num_experts_per_tok", 0},
+      {"num_local_experts", "eight"},
+      {"hidden_act", "gelu"},
+      {"num_key_value_heads", nullptr},
+      {"sliding_window", 0},
+      {"quantization_config", {{"bits", 4}}},
+      {"attention_bias", true},
+      {"routed_scaling_factor", 2.5},
+      {"scoring_func", "sigmoid"},
+      {"n_shared_experts", 1},
   };
   const std::pair<const char*, json> qwens[] = {
-      {"use_sliding_window", true},
-      {"attention_bias", true},
+      {"use_sliding_window", 1},
+      {"attention_bias", 1},
+      {"head_dim", nullptr},
       {"decoder_sparse_step", 0},
+      {"decoder_sparse_step", nullptr},
       {"mlp_only_layers", {48}},
       {"mlp_only_layers", "none"},
       {"decoder_sparse_step", 49},

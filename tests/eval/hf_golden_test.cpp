@@ -13,6 +13,7 @@
 #include "ashlar/eval/generate.h"
 #include "ashlar/eval/load.h"
 #include "ashlar/eval/score.h"
+#include "hf_gradients.h"
 #include "tests/parallel/tiny_rank.h"
 #include "tests/support/read_json.h"
 #include "tests/support/write_hf_model.h"
@@ -90,7 +91,6 @@ class HfGolden : public testing::TestWithParam<Case> {
     return ids;
   }
 
-  std::map<std::string, double> squares_by_name(const Whole& gradients) const;
   // Of what transformers computed in float32 with the delta rule: that is so far from what it
   // computes in float64, which grad_norm_float64 has.
   bool delta_rule() const {
@@ -245,22 +245,6 @@ TEST_P(HfGolden, Scores) {
   }
 }
 
-// Sums of squares by the names that transformers has for tensors, each of one native tensor or of
-// rows of several.
-std::map<std::string, double> HfGolden::squares_by_name(const Whole& gradients) const {
-  const ModelSpec& spec = loaded_.source.spec;
-  checkpoint::HfNames names = checkpoint::names_of(keys_of(spec));
-  names.experts = nullptr;  // in memory they are stacked
-  const std::vector<LogicalTensor> natives = nn::logical_tensors(spec);
-  std::map<std::string, double> sums;
-  for (const auto& tensor :
-       checkpoint::file_tensors(natives, spec.blocks, checkpoint::HfLayout::kNative, names))
-    for (const checkpoint::FileRows& rows : tensor.rows)
-      if (natives[rows.native].role == Role::kParameter)
-        for (const double g : gradients.at(natives[rows.native].name)) sums[tensor.name] += g * g;
-  return sums;
-}
-
 TEST_P(HfGolden, GradientNorms) {
   const auto T = int64_t(prompt_.size());
   for (const DType compute : {DType::kF32, DType::kF64}) {
@@ -271,7 +255,7 @@ TEST_P(HfGolden, GradientNorms) {
     const parallel::LossSum losses = rank.step({prompt_, targets_, {{0, T, 0, 0}}});
     EXPECT_LT(relative(losses.sum / double(losses.count), expected_["loss"]), tolerance());
     const Whole gradients = whole_gradients(rank.model);
-    const auto sums = squares_by_name(gradients);
+    const auto sums = squares_by_name(loaded_.source.spec, gradients);
     const bool exact = compute == DType::kF64 && expected_.contains("grad_norm_float64");
     const nlohmann::json& wanted = expected_[exact ? "grad_norm_float64" : "grad_norm"];
     for (const auto& [name, sum] : sums)

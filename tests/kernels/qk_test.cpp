@@ -35,7 +35,7 @@ struct Layer {
   Layer(Bench& bench, const QkShape& shape, const Sequence& tokens)
       : b(bench), s(shape), sequence(tokens), T(tokens.num_tokens()), KD(s.K * s.D) {
     rope = b.stream({100, s.rotary_dim});
-    rope_table(b.context(), kTheta, s.rotary_dim, rope);
+    rope_table(b.context(), {.theta = kTheta}, rope);
     qkv = b.stream("qkv", {T, s.C() + KD}), y = b.stream("y", {T, s.C()}),
     b1 = b.stream("b1", {s.C()});
     tau = b.stream("tau", {s.K}, 1.5),

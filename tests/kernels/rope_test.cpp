@@ -41,7 +41,7 @@ struct Layer {
       : b(bench), s(c.shape), sequence(tokens), T(tokens.num_tokens()) {
     if (s.rotary_dim > 0) {
       rope = b.stream({100, s.rotary_dim});
-      rope_table(b.context(), kTheta, s.rotary_dim, rope);
+      rope_table(b.context(), {.theta = kTheta}, rope);
     }
     qkv = b.stream("qkv", {T, s.width()});
     qhat = b.product({T, s.N * s.D}), khat = b.product({T, s.K * s.D}), v = b.product(khat.shape);
@@ -246,14 +246,14 @@ double angle_of(const Tensor& table, int64_t i) {
 TEST(Rope, Table) {
   Bench b;
   const Tensor table = b.stream({70, 6}), unscaled = b.stream({70, 6});
-  rope_table(b.context(), kTheta, 6, table);
+  rope_table(b.context(), {.theta = kTheta}, table);
   for (int64_t p = 0; p < 70; ++p)
     for (int64_t i = 0; i < 3; ++i) {
       const double angle = double(p) / std::pow(kTheta, double(i) / 3);
       EXPECT_NEAR(table.as<double>()[p * 6 + i], std::cos(angle), 1e-13);
       EXPECT_NEAR(table.as<double>()[p * 6 + 3 + i], std::sin(angle), 1e-13);
     }
-  rope_table(b.context(), kTheta, 6, {.factor = 8}, unscaled);
+  rope_table(b.context(), {.theta = kTheta, .scaling = {.factor = 8}, .length = 9}, unscaled);
   EXPECT_EQ(values_of(unscaled), values_of(table));
 }
 
@@ -261,10 +261,13 @@ TEST(Rope, Table) {
 TEST(Rope, ScaledTable) {
   Bench b;
   const Tensor plain = b.stream({2, 128}), table = b.stream({2, 128});
-  rope_table(b.context(), 500000, 128, plain);
-  const RopeScaling scaling{
-      .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_positions = 8192};
-  rope_table(b.context(), 500000, 128, scaling, table);
+  rope_table(b.context(), {.theta = 500000}, plain);
+  const RopeScaling scaling{.type = RopeScaling::Type::kLlama3,
+                            .factor = 8,
+                            .original_positions = 8192,
+                            .low_freq_factor = 1,
+                            .high_freq_factor = 4};
+  rope_table(b.context(), {.theta = 500000, .scaling = scaling}, table);
   int64_t kept = 0, divided = 0, between = 0;
   for (int64_t i = 0; i < 64; ++i) {
     const double frequency = std::pow(500000.0, -double(i) / 64);
@@ -285,6 +288,113 @@ TEST(Rope, ScaledTable) {
   EXPECT_EQ(kept, 29);
   EXPECT_EQ(between, 6);
   EXPECT_EQ(divided, 29);
+}
+
+// Frequencies that Hugging Face transformers 5.24 computes (modeling_rope_utils.ROPE_INIT_FUNCTIONS,
+// in single precision), and what it multiplies cos and sin by.
+struct Scaled {
+  const char* name;
+  Rope rope;
+  double amplitude;
+  std::vector<double> frequencies;
+};
+
+const std::vector<Scaled>& scaled_cases() {
+  using Type = RopeScaling::Type;
+  static const std::vector<Scaled> cases = {
+      {"linear",
+       {.theta = 1e4, .scaling = {.type = Type::kLinear, .factor = 4}},
+       1,
+       {2.50000000e-01, 2.50000004e-02, 2.49999994e-03, 2.50000012e-04}},
+      {"dynamic, three times its length",
+       {.theta = 1e4,
+        .scaling = {.type = Type::kDynamic, .factor = 2, .original_positions = 16},
+        .length = 48},
+       1,
+       {1, 5.84803522e-02, 3.41995200e-03, 1.99999995e-04}},
+      {"dynamic, just beyond its length",
+       {.theta = 1e4,
+        .scaling = {.type = Type::kDynamic, .factor = 2, .original_positions = 16},
+        .length = 17},
+       1,
+       {1, 9.61499736e-02, 9.24481731e-03, 8.88888899e-04}},
+      {"dynamic, within its length",
+       {.theta = 1e4,
+        .scaling = {.type = Type::kDynamic, .factor = 2, .original_positions = 16},
+        .length = 8},
+       1,
+       {1, 1.00000001e-01, 9.99999978e-03, 1.00000005e-03}},
+      {"yarn",
+       {.theta = 1e4, .scaling = {.type = Type::kYarn, .factor = 4, .original_positions = 32}},
+       1.13862944,
+       {1, 1.97642356e-01, 2.50000004e-02, 7.90569466e-03, 2.49999994e-03, 7.90569466e-04,
+        2.50000012e-04, 7.90569466e-05}},
+      {"yarn, not truncated",
+       {.theta = 5e5,
+        .scaling = {.type = Type::kYarn,
+                    .factor = 4,
+                    .original_positions = 32,
+                    .beta_fast = 8,
+                    .beta_slow = 0.5,
+                    .truncate = false}},
+       1.13862944,
+       {1, 9.11363065e-02, 9.40150768e-03, 1.82316627e-03, 3.53553361e-04, 6.85620471e-05,
+        1.32957393e-05, 2.57834631e-06}},
+      {"yarn with an attention factor",
+       {.theta = 1e4,
+        .scaling = {.type = Type::kYarn,
+                    .factor = 16,
+                    .original_positions = 64,
+                    .attention_factor = 0.75}},
+       0.75,
+       {1, 1.14454329e-01, 2.90099275e-03, 6.24999986e-04, 1.34652146e-04, 2.90099342e-05}},
+      {"yarn of fewer positions than a turn",
+       {.theta = 1e4, .scaling = {.type = Type::kYarn, .factor = 2, .original_positions = 4}},
+       1.06931472,
+       {1, 5.00000007e-02, 4.99999989e-03, 5.00000024e-04}},
+  };
+  return cases;
+}
+
+TEST(Rope, ScaledTablesOfTransformers) {
+  for (const Scaled& c : scaled_cases()) {
+    Bench b;
+    const auto half = int64_t(c.frequencies.size());
+    const Tensor table = b.stream({2, 2 * half});
+    rope_table(b.context(), c.rope, table);
+    for (int64_t i = 0; i < half; ++i) {
+      const double want = c.frequencies[size_t(i)];
+      EXPECT_NEAR(angle_of(table, i), want, 2e-7 * want) << c.name << " " << i;
+      const double* row = table.as<double>() + 2 * half;
+      EXPECT_NEAR(std::hypot(row[i], row[half + i]), c.amplitude, 1e-8) << c.name;
+      EXPECT_NEAR(table.as<double>()[i], c.amplitude, 1e-8) << c.name;  // position 0
+    }
+  }
+}
+
+// Rows of a sequence that grows: the first belong to its length, each behind them to its own.
+TEST(Rope, DynamicTableOfASequenceThatGrows) {
+  Bench b;
+  const auto table = [&](int64_t rows, int64_t length) {
+    const Tensor made = b.stream({rows, 8});
+    rope_table(
+        b.context(),
+        {.theta = 1e4,
+         .scaling = {.type = RopeScaling::Type::kDynamic, .factor = 2, .original_positions = 16},
+         .length = length},
+        made);
+    return values_of(made);
+  };
+  const auto row = [](const std::vector<double>& values, int64_t p) {
+    return std::vector(values.begin() + p * 8, values.begin() + (p + 1) * 8);
+  };
+  EXPECT_EQ(table(80, 0), table(80, 80));
+  for (const int64_t first : {4, 16, 20, 70}) {
+    const auto grown = table(80, first), at_once = table(first, 0);
+    for (int64_t p = 0; p < 80; ++p)
+      EXPECT_EQ(row(grown, p), p < first ? row(at_once, p) : row(table(p + 1, 0), p))
+          << first << " " << p;
+  }
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ ModelKeys mixed() {
                       {CcaSpec::kKind, MoeSpec::kKind, true}};
   keys.num_hidden_layers = 5, keys.intermediate_size = 6;
   keys.qk_norm = QkNorm::kRms, keys.residual = Residual::kPlain, keys.tie_word_embeddings = false;
-  keys.rope_original_positions = 4, keys.rope_factor = 4, keys.qk_norm_eps = 1e-12;
+  keys.rope_type = RopeType::kLlama3, keys.rope_original_positions = 4, keys.rope_factor = 4;
+  keys.qk_norm_eps = 1e-12;
   return keys;
 }
 
@@ -26,7 +27,16 @@ ModelKeys llama() {
   ModelKeys keys = mixed();
   keys.layer_types.assign(5, LayerType::kFullAttention);
   keys.qk_norm = QkNorm::kNone, keys.partial_rotary_factor = 1.0;
-  keys.rope_original_positions = 0;
+  keys.rope_type = RopeType::kDefault, keys.rope_original_positions = 0;
+  return keys;
+}
+
+// Biases of all projections, and YaRN, which changes the length of what it rotates.
+ModelKeys biased() {
+  ModelKeys keys = llama();
+  keys.attention_bias = AttentionBias::kQkvo;
+  keys.rope_type = RopeType::kYarn, keys.rope_original_positions = 4, keys.rope_factor = 4;
+  keys.rope_beta_fast = 2, keys.rope_beta_slow = 0.1;
   return keys;
 }
 
@@ -68,6 +78,20 @@ TEST(Dense, GradientsWithNormedResidualsAreCentralDifferences) {
   check_central_differences(normed());
 }
 
+TEST(Dense, GradientsWithBiasesAreCentralDifferences) {
+  check_central_differences(biased());
+}
+
+// Those of queries, keys and values alone, beside norms of queries and keys, and of a gate.
+TEST(Dense, GradientsWithSomeBiasesInBlocksOfEveryKindAreCentralDifferences) {
+  ModelKeys keys = mixed();
+  keys.attention_bias = AttentionBias::kQkv;
+  check_central_differences(keys);
+  keys = gated();
+  keys.attention_bias = AttentionBias::kQkvo;
+  check_central_differences(keys);
+}
+
 TEST(Dense, GradientsOfGatedAttentionAreCentralDifferences) {
   check_central_differences(gated());
 }
@@ -99,18 +123,23 @@ TEST(Dense, AZeroCenteredNormAddsOneToItsWeight) {
 }
 
 TEST(Dense, HasTheParametersOfTheClosedFormula) {
-  for (const ModelKeys& keys : {llama(), mixed(), normed(), gated()})
-    EXPECT_EQ(TinyRank(recipe_of(keys, 2, 12)).model.local().num_parameters(),
-              model_parameters(model_of(keys)).total);
+  for (ModelKeys keys : {llama(), mixed(), normed(), gated()})
+    for (const AttentionBias bias :
+         {AttentionBias::kNone, AttentionBias::kQkv, AttentionBias::kQkvo}) {
+      keys.attention_bias = bias;
+      EXPECT_EQ(TinyRank(recipe_of(keys, 2, 12)).model.local().num_parameters(),
+                model_parameters(model_of(keys)).total);
+    }
 }
 
 TEST(Dense, RecomputationGivesTheSameBits) {
-  for (const ModelKeys& keys : {llama(), mixed(), zero_centered(), normed(), gated()})
+  for (const ModelKeys& keys : {llama(), mixed(), zero_centered(), normed(), gated(), biased()})
     check_recomputation(keys);
 }
 
 TEST(Dense, EveryTypeAndInstructionSetComesCloseToFp64) {
   check_types_and_instruction_sets(llama(), 1e-5, 5e-2);
+  check_types_and_instruction_sets(biased(), 1e-5, 5e-2);
   // Dense blocks: where a router chooses, types can differ in a choice.  Without an offset, with
   // which the tiny model's weights near 1 would make scores large enough for one key to take all.
   for (ModelKeys keys : {normed(), gated()}) {
@@ -121,7 +150,7 @@ TEST(Dense, EveryTypeAndInstructionSetComesCloseToFp64) {
 
 // In blocks of any kind.
 TEST(Dense, PackedDocumentsAreApart) {
-  for (const ModelKeys& keys : {llama(), mixed(), normed(), gated()})
+  for (const ModelKeys& keys : {llama(), mixed(), normed(), gated(), biased()})
     check_documents_are_apart(keys);
 }
 

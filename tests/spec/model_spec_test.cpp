@@ -104,6 +104,54 @@ TEST(ModelSpec, StatesALinearRouterAndASharedExpert) {
                                  {"skip_output", "identity"}}));
 }
 
+ModelKeys dense() {
+  ModelKeys keys = zaya();
+  keys.layer_types = {LayerType::kFullAttention, LayerType::kSlidingAttention,
+                      LayerType::kFullAttention};
+  keys.intermediate_size = 6, keys.residual = Residual::kPlain;
+  keys.skip_output = SkipOutput::kZero;
+  return keys;
+}
+
+TEST(ModelSpec, StatesBiasesAndScaledRope) {
+  for (const AttentionBias bias : {AttentionBias::kNone, AttentionBias::kQkv, AttentionBias::kQkvo})
+    for (size_t type = 0; type < kRopeTypeNames.size(); ++type) {
+      ModelKeys keys = dense();
+      keys.attention_bias = bias, keys.rope_type = RopeType(type);
+      keys.rope_factor = 4, keys.rope_original_positions = 64;
+      keys.rope_low_freq_factor = 2, keys.rope_high_freq_factor = 5;
+      keys.rope_beta_fast = 16, keys.rope_beta_slow = 3, keys.rope_attention_factor = 0.7;
+      keys.rope_truncate = false;
+      const ModelSpec model = model_of(keys);
+      EXPECT_EQ(parse_model_spec(to_json(model), "model.json"), model);
+      EXPECT_EQ(model_of(keys_of(model)), model);
+      EXPECT_EQ(keys_of(model).rope_type, keys.rope_type);
+      EXPECT_EQ(keys_of(model).attention_bias, bias);
+      // Keys that say nothing of the type leave no trace.
+      ModelKeys other = keys;
+      if (keys.rope_type != RopeType::kYarn) other.rope_beta_fast = 99, other.rope_truncate = true;
+      if (keys.rope_type != RopeType::kLlama3) other.rope_high_freq_factor = 99;
+      if (keys.rope_type < RopeType::kDynamic) other.rope_original_positions = 99;
+      if (keys.rope_type == RopeType::kDefault) other.rope_factor = 99;
+      EXPECT_EQ(model_of(other), model);
+    }
+}
+
+// Earlier versions had no type: a scaling was Llama 3's, known by its original positions.
+TEST(ModelSpec, EarlierVersionsReadAndWroteLlama3) {
+  ModelKeys keys = dense();
+  const auto mixer = [](const ModelKeys& of) {
+    return nlohmann::json::parse(to_json(model_of(of)))["blocks"][0]["mixer"];
+  };
+  EXPECT_FALSE(mixer(keys).contains("rope_type"));
+  EXPECT_FALSE(mixer(keys).contains("bias"));
+  keys.rope_type = RopeType::kLlama3, keys.rope_factor = 8, keys.rope_original_positions = 8192;
+  EXPECT_FALSE(mixer(keys).contains("rope_type"));
+  EXPECT_EQ(mixer(keys)["rope_original_positions"], 8192);
+  keys.rope_type = RopeType::kDynamic;
+  EXPECT_EQ(mixer(keys)["rope_type"], "dynamic");
+}
+
 // Linear mixers of every kind beside attention, with all that only some models state.
 TEST(ModelSpec, StatesLinearMixersAndWhatStandsAroundThem) {
   for (size_t kind = 0; kind < kLinearKindNames.size(); ++kind) {

@@ -284,6 +284,17 @@ TEST(Recipe, EveryKeySetsItsOwnFieldOnly) {
   }
 }
 
+// Recipes of earlier versions state Llama 3's scaling by its original positions alone.
+TEST(Recipe, OriginalPositionsWithoutATypeAreLlama3s) {
+  const auto type = [](const std::vector<std::string>& overrides) {
+    return parse(tiny(), overrides).model.rope_type;
+  };
+  EXPECT_EQ(type({}), RopeType::kDefault);
+  EXPECT_EQ(type({"model.rope_factor=8"}), RopeType::kDefault);
+  EXPECT_EQ(type({"model.rope_factor=8", "model.rope_original_positions=64"}), RopeType::kLlama3);
+  EXPECT_EQ(type({"model.rope_original_positions=64", "model.rope_type=yarn"}), RopeType::kYarn);
+}
+
 TEST(Recipe, PrintingRoundTripsAwkwardValues) {
   Recipe recipe =
       parse(tiny("layer_types = [\"hybrid\", \"hybrid\", \"hybrid_sliding\", "

@@ -89,7 +89,9 @@ std::vector<ParityCase> make_cases() {
       {"qwen3_moe", kQwen3Moe},
       {"shared_expert", kShared},
       {"normed_gated", kNormedGated},
-      {"normed_moe_recompute", join(kNormedMoe, kRecompute)}};
+      {"normed_moe_recompute", join(kNormedMoe, kRecompute)},
+      {"biased", kBiased},
+      {"biased_gated_recompute", kBiasedGated}};
   const struct {
     std::string name;
     int ranks;
@@ -149,7 +151,8 @@ std::vector<ParityCase> make_cases() {
       {"qwen3", join(kDense, {"model.qk_norm=rms"})},
       {"mixed", kMixed},
       {"normed_gated", kNormedGated},
-      {"normed_gated_recompute", join(kNormedGated, kRecompute)}};
+      {"normed_gated_recompute", join(kNormedGated, kRecompute)},
+      {"biased", kBiased}};
   for (const auto& [model, keys] : piped)
     for (const int pp : {2, 3, 4}) {
       const Overrides blocks = model == "mixed" ? Overrides{} : pp == 4 ? kFive : kSix;

@@ -37,6 +37,12 @@ inline const Overrides kGated =
     join(kDense, {"model.qk_norm=rms", "model.zero_centered_norm=true",
                   "model.partial_rotary_factor=0.5", "model.attention_output_gate=true"});
 inline const Overrides kNormedGated = join(kGated, kFactors);
+// Biases: of all projections, with YaRN; of queries, keys and values beside a gate and norms.
+inline const Overrides kBiased =
+    join(kLlama, {"model.attention_bias=qkvo", "model.rope_type=yarn",
+                  "model.rope_original_positions=16", "model.rope_factor=4"});
+inline const Overrides kBiasedGated =
+    join(kGated, {"model.attention_bias=qkv", "train.recompute=true"});
 inline const Overrides kRecompute = {"train.recompute=true"};
 // Mixtures with a linear router: Mixtral's; many experts of which most get no token; one that gets
 // all; Qwen3-MoE's with a dense first block, recomputed; and one with a gated shared expert whose

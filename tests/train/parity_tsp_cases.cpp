@@ -33,7 +33,10 @@ void add_tsp_cases(std::vector<ParityCase>& cases) {
       {"mixed", kMixed},
       {"mixed_recompute", join(kMixed, {"train.recompute=true", "model.residual=plain"})},
       {"normed_gated", kNormedGated},
-      {"normed_gated_recompute", join(kNormedGated, kRecompute)}};
+      {"normed_gated_recompute", join(kNormedGated, kRecompute)},
+      {"biased", kBiased},
+      {"biased_recompute", join(kBiased, kRecompute)},
+      {"biased_gated_recompute", kBiasedGated}};
   for (const auto& [model, keys] : folded) {
     for (const std::string layout : {"zigzag", "contiguous"}) {
       add("tsp2_" + layout + "_" + model, 2, {"parallel.tsp=2", "parallel.cp_layout=" + layout},
@@ -66,7 +69,8 @@ void add_tsp_cases(std::vector<ParityCase>& cases) {
   }
   // More ranks than the 2 key heads: several hold the same heads.
   const std::pair<std::string, Overrides> same_heads[] = {
-      folded[0], folded[2], folded[5], folded[7], folded[8], folded[11], folded[12], folded[13]};
+      folded[0],  folded[2],  folded[5],  folded[7],  folded[8],
+      folded[11], folded[12], folded[13], folded[14], folded[16]};
   for (const auto& [model, keys] : same_heads) {
     for (const std::string ranks : {"4", "8"})
       for (const std::string layout : {"zigzag", "contiguous"})

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "ashlar/kernels/attention.h"
+#include "ashlar/kernels/bias.h"
 #include "ashlar/kernels/conv.h"
 #include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/cross_entropy.h"
@@ -110,10 +111,13 @@ decltype(kernels::gated_norm_dots) gated_norm_dots;
 decltype(kernels::gated_norm_backward) gated_norm_backward;
 
 // rope.h
-void rope_table(const Context&, double theta, int64_t rotary_dim, const RopeScaling&,
-                const Tensor& table_PR);
+decltype(kernels::rope_table) rope_table;
 decltype(kernels::heads_forward) heads_forward;
 decltype(kernels::heads_backward) heads_backward;
+
+// bias.h
+decltype(kernels::bias_forward) bias_forward;
+decltype(kernels::bias_backward) bias_backward;
 
 // output_gate.h
 decltype(kernels::output_gate_forward) output_gate_forward;

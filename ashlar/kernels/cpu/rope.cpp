@@ -8,22 +8,12 @@
 #include "ashlar/kernels/rope.h"
 
 #include <cmath>
-#include <numbers>
 
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/cpu/rope_args.h"
 
 namespace ashlar::kernels::cpu {
 namespace {
-
-double scaled_frequency(double frequency, const RopeScaling& s) {
-  if (s.original_positions == 0) return frequency;
-  const double turns = double(s.original_positions) * frequency / (2 * std::numbers::pi);
-  if (turns < s.low_freq_factor) return frequency / s.factor;
-  if (turns > s.high_freq_factor) return frequency;
-  const double smooth = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
-  return (1 - smooth) * frequency / s.factor + smooth * frequency;
-}
 
 template <typename T>
 void head_row(const HeadsArgs<T>& x, int64_t t, int64_t head) {
@@ -89,24 +79,6 @@ void heads_gradient_rows(const HeadsGradientArgs<T>& x, int64_t begin, int64_t e
 }
 
 }  // namespace
-
-void rope_table(const Context& ctx, double theta, int64_t rotary_dim, const RopeScaling& scaling,
-                const Tensor& table_PR) {
-  const int64_t half = rotary_dim / 2;
-  with_real(table_PR.dtype, [&]<typename Real>(Real) {
-    const Cells<Real> table(table_PR);
-    for_tokens(ctx, table_PR.shape[0], [&](int64_t begin, int64_t end) {
-      for (int64_t i = 0; i < half; ++i) {
-        const double frequency =
-            scaled_frequency(std::pow(theta, -2.0 * double(i) / double(rotary_dim)), scaling);
-        for (int64_t p = begin; p < end; ++p) {
-          table.set(p * rotary_dim + i, Real(std::cos(double(p) * frequency)));
-          table.set(p * rotary_dim + half + i, Real(std::sin(double(p) * frequency)));
-        }
-      }
-    });
-  });
-}
 
 void heads_forward(const Context& ctx, const HeadsForward& x) {
   with_real(x.qkv.dtype, [&]<typename Real>(Real) {

@@ -1,0 +1,30 @@
+// Gradients by the names that transformers has for tensors.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "ashlar/checkpoint/hf_names.h"
+#include "ashlar/nn/weights.h"
+#include "ashlar/spec/model_keys.h"
+#include "tests/parallel/tiny_rank.h"
+
+namespace ashlar::eval {
+
+// Sums of squares; a tensor of transformers is one native tensor or has rows of several.  Experts
+// are stacked, as it holds them in memory.
+inline std::map<std::string, double> squares_by_name(
+    const ModelSpec& spec, const parallel::testing_support::Whole& gradients) {
+  checkpoint::HfNames names = checkpoint::names_of(keys_of(spec));
+  names.experts = nullptr;
+  const std::vector<LogicalTensor> natives = nn::logical_tensors(spec);
+  std::map<std::string, double> sums;
+  for (const auto& tensor :
+       checkpoint::file_tensors(natives, spec.blocks, checkpoint::HfLayout::kNative, names))
+    for (const checkpoint::FileRows& rows : tensor.rows)
+      if (natives[rows.native].role == Role::kParameter)
+        for (const double g : gradients.at(natives[rows.native].name)) sums[tensor.name] += g * g;
+  return sums;
+}
+
+}  // namespace ashlar::eval
