@@ -80,6 +80,10 @@ void AveragedTensors::read(std::span<const Piece> pieces) const {
   for (size_t n = 0; n < terms.size(); ++n) copy_convert(terms[n].data, pieces[n].data);
 }
 
+DType AveragedTensors::type_of(const std::string& name) const {
+  return models_.size() == 1 ? models_[0].type_of(name) : DType::kF64;
+}
+
 Place AveragedTensors::place_of(const std::string& name) const {
   return models_[0].place_of(name);
 }

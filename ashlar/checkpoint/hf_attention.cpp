@@ -74,7 +74,7 @@ HfConfig read_attention_config(const HfFields& fields, const HfDefaults& default
   model.tie_word_embeddings = fields.boolean_or("tie_word_embeddings", false);
   model.pad_token_id = token_id(fields, "pad_token_id", -1);
   model.bos_token_id = token_id(fields, "bos_token_id", -1);
-  model.eos_token_id = token_id(fields, "eos_token_id", -1);
+  model.eos_token_ids = token_ids(fields, "eos_token_id", {});
   const auto key = [&](const char* name) { return config.key_of(name); };
   const std::string block = "model.layers.0.";
   config.sizes = {

@@ -31,9 +31,40 @@ const HfFamily* family_that_states(const ModelKeys& keys) {
   return nullptr;
 }
 
+const char* torch_name(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kF16:
+      return "float16";
+    case DType::kF32:
+      return "float32";
+    default:
+      return "float64";
+  }
+}
+
 // -1: none
 Json token(int64_t id) {
   return id < 0 ? Json(nullptr) : Json(id);
+}
+
+Json tokens(const std::vector<int64_t>& ids) {
+  return ids.size() > 1 ? Json(ids) : token(ids.empty() ? -1 : ids[0]);
+}
+
+// Ids that no text of the model has: transformers takes them too, and meets none.  An id of padding
+// it refuses, as validate() does.
+void pass_over_ids_outside(const std::string& source, HfConfig& config) {
+  ModelKeys& model = config.model;
+  const auto outside = [&](const char* key, int64_t id) {
+    if (id < model.vocab_size) return false;
+    config.notes.push_back(fmt::format("{}: {} {} is passed over: the vocabulary has {} ids",
+                                       source, key, id, model.vocab_size));
+    return true;
+  };
+  if (outside("bos_token_id", model.bos_token_id)) model.bos_token_id = -1;
+  std::erase_if(model.eos_token_ids, [&](int64_t id) { return outside("eos_token_id", id); });
 }
 
 }  // namespace
@@ -59,6 +90,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& source) {
       {"model.embed_tokens.weight", 0, config.key_of("vocab_size"), config.model.vocab_size});
   config.sizes.push_back(
       {"model.embed_tokens.weight", 1, config.key_of("hidden_size"), config.model.hidden_size});
+  pass_over_ids_outside(source, config);
   try {
     validate(config.model, "");
   } catch (const Error& error) {
@@ -90,10 +122,10 @@ std::string to_hf_config(const ModelKeys& keys, DType dtype, HfLayout layout) {
   family->write(keys, layout, json);
   json["architectures"] = {family->architecture};
   json["model_type"] = family->model_type;
-  json["dtype"] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF32 ? "float32" : "float64";
+  json["dtype"] = torch_name(dtype);
   json["attention_dropout"] = 0.0;
   json["bos_token_id"] = token(keys.bos_token_id);
-  json["eos_token_id"] = token(keys.eos_token_id);
+  json["eos_token_id"] = tokens(keys.eos_token_ids);
   json["head_dim"] = keys.head_dim;
   json["hidden_size"] = keys.hidden_size;
   json["max_position_embeddings"] = keys.max_position_embeddings;
@@ -108,7 +140,7 @@ std::string to_hf_config(const ModelKeys& keys, DType dtype, HfLayout layout) {
 std::string to_hf_generation_config(const ModelKeys& keys) {
   const Json json = {{"_from_model_config", true},
                      {"bos_token_id", token(keys.bos_token_id)},
-                     {"eos_token_id", token(keys.eos_token_id)},
+                     {"eos_token_id", tokens(keys.eos_token_ids)},
                      {"pad_token_id", token(keys.pad_token_id)}};
   return json.dump(2) + "\n";
 }

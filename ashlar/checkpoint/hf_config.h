@@ -77,7 +77,8 @@ struct HfConfig {
   ModelKeys model;
   std::map<std::string, std::string> keys;  // native name of a size -> the key that stated it
   std::vector<HfSize> sizes;
-  HfNames names{};  // of the family
+  HfNames names{};                 // of the family
+  std::vector<std::string> notes;  // what is passed over, a line each: to be said once
   // Keys of the file that are not followed and that are not known to be harmless (hf_members.h).
   std::vector<std::string> not_followed{};
 

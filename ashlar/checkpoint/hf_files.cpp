@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,25 +11,13 @@
 #include "ashlar/checkpoint/hf_strays.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
+#include "ashlar/tensor/f16.h"
 #include "ashlar/tensor/tensor.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
 constexpr int64_t kChunkElements = 64 << 10;  // converted at a time
-
-// Exact: every f16 is a float.
-float float_of_f16(uint16_t bits) {
-  const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
-  float magnitude;
-  if (exponent == 31)
-    magnitude = mantissa ? NAN : INFINITY;
-  else if (exponent == 0)  // subnormal, or zero
-    magnitude = std::ldexp(float(mantissa), -24);
-  else
-    magnitude = std::ldexp(float(mantissa + 1024), exponent - 25);
-  return bits & 0x8000 ? -magnitude : magnitude;
-}
 
 // The weight_map of the index: tensor name as stored -> file.
 std::map<std::string, std::string> read_index(FileSystem& files, const std::string& path) {
@@ -157,6 +144,11 @@ bool is_hf_readable(DType dtype) {
          dtype == DType::kF64;
 }
 
+DType wider(DType a, DType b) {
+  if (a == b) return a;
+  return a == DType::kF64 || b == DType::kF64 ? DType::kF64 : DType::kF32;
+}
+
 void HfFiles::read(const HfStored& tensor, int64_t first, int64_t count, DType dtype,
                    std::byte* out) const {
   const HfShard& shard = shards[tensor.shard];
@@ -175,11 +167,7 @@ void HfFiles::read(const HfStored& tensor, int64_t first, int64_t count, DType d
     Tensor source{raw.data(), from, Device::kCpu, Shape{n}};
     if (from == DType::kF16) {  // copy_convert does not know it
       decoded.resize(size_t(n));
-      for (int64_t i = 0; i < n; ++i) {
-        uint16_t bits;
-        std::memcpy(&bits, raw.data() + 2 * i, 2);
-        decoded[size_t(i)] = float_of_f16(bits);
-      }
+      std::copy_n(source.as<f16>(), n, decoded.begin());
       source = tensor_over(std::span(decoded));
     }
     copy_convert(source, Tensor{out + done * to_size, dtype, Device::kCpu, Shape{n}});

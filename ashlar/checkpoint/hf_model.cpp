@@ -287,6 +287,7 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
   auto impl = std::make_unique<Impl>();
   impl->directory = directory;
   impl->config = read_hf_config(file_system, directory);
+  impl->notes = impl->config.notes;
   impl->files = open_hf_files(file_system, directory);
   HfFiles& files = impl->files;
   const ModelSpec model = impl->model = model_of(impl->config.model);
@@ -323,7 +324,8 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
       impl->parts[rows.native].push_back(
           {files.stored.at(tensor.name), rows, tensor.shape.numel() / tensor.shape[0]});
   for (size_t n = 0; n < impl->tensors.size(); ++n) {
-    impl->tensors[n].dtype = impl->parts[n].front().stored.entry.dtype;
+    DType& dtype = impl->tensors[n].dtype = impl->parts[n].front().stored.entry.dtype;
+    for (const Impl::Part& part : impl->parts[n]) dtype = wider(dtype, part.stored.entry.dtype);
     impl->by_name[impl->tensors[n].name] = n;
   }
   return HfModel(std::move(impl));

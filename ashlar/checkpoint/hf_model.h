@@ -35,10 +35,11 @@ class HfModel {
   const std::string& directory() const;
   const HfConfig& config() const;
   const ModelSpec& spec() const;
-  HfLayout layout() const;                         // of the tensor names
-  std::span<const LogicalTensor> tensors() const;  // native names; dtype is the file's
-  // What a user should know of the directory: tensors that are not read; and warnings, of what of
-  // config.json is not followed.  A line each.
+  HfLayout layout() const;  // of the tensor names
+  // Native names; the type is the files', the widest of several.
+  std::span<const LogicalTensor> tensors() const;
+  // What a user should know of the directory: ids and tensors that are not read; and warnings, of
+  // what of config.json is not followed.  A line each.
   std::span<const std::string> notes() const;
   std::span<const std::string> warnings() const;
 

@@ -4,6 +4,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -60,14 +61,30 @@ struct SizeReader {
   }
 };
 
-// The id of a special token.  A list (several stop ids) gives its first; null is none, -1.
+// The id of a special token; null is none, -1.
 inline int64_t token_id(const HfFields& fields, const std::string& key, int64_t fallback) {
   if (fields.is_null(key)) return -1;
   if (!fields.has(key)) return fallback;
-  const Json& value = fields.at(key);
-  const auto id = integer_of(value.is_array() && !value.empty() ? value[0] : value);
+  const auto id = integer_of(fields.at(key));
   if (!id || *id < -1 || *id > kMaxSize) fields.fail(key, "the id of a token, or null for none");
   return *id;
+}
+
+// The ids of a special token that may have several: an id, a list, or null for none.  What is below
+// 0 is no id.
+inline std::vector<int64_t> token_ids(const HfFields& fields, const std::string& key,
+                                      std::vector<int64_t> fallback) {
+  if (fields.is_null(key)) return {};
+  if (!fields.has(key)) return fallback;
+  const Json& value = fields.at(key);
+  std::vector<int64_t> ids;
+  for (const Json& each : value.is_array() ? value : Json::array({value})) {
+    const auto id = integer_of(each);
+    if (!id || *id > INT32_MAX)
+      fields.fail(key, "the id of a token, a list of such ids, or null for none");
+    if (*id >= 0 && std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);
+  }
+  return ids;
 }
 
 }  // namespace ashlar::checkpoint

@@ -4,13 +4,15 @@
 //   write_shard   makes header and room, and lists, for each tensor of the file, the ranges of
 //                 native tensors that its rows are (parts)
 //   slabs         these ranges in the order in which the reader has them, at most kSlabElements at
-//                 a time; each worker reads one, in the type of the file, and writes it where it
-//                 belongs: write_range() goes through the groups of rows of FileRows
+//                 a time; each worker reads one, in the type of the file, or in F64 and then rounds
+//                 it (narrow) where that type loses something, and writes it where it belongs:
+//                 write_range() goes through the groups of rows of FileRows
 //
 // So no more is in memory than a slab for each worker, and what the reader takes for it.
 #include "ashlar/checkpoint/hf_write.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -19,6 +21,8 @@
 #include "ashlar/checkpoint/tensor_slabs.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
+#include "ashlar/tensor/f16.h"
+#include "ashlar/tensor/tensor.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -35,12 +39,15 @@ struct Source {
   int64_t bytes() const { return tensor.shape.numel() * size_of(dtype); }
 };
 
-std::vector<Source> sources_of(const ModelSpec& spec, std::span<const LogicalTensor> natives,
+// A tensor of a file that is made of several natives has one type, which they all get.
+std::vector<Source> sources_of(const ModelSpec& spec, std::span<LogicalTensor> natives,
                                HfLayout layout) {
   std::vector<Source> sources;
   const HfNames names = names_of(keys_of(spec));
   for (FileTensor& tensor : file_tensors(natives, spec.blocks, layout, names)) {
-    const DType dtype = natives[tensor.rows[0].native].dtype;
+    DType dtype = natives[tensor.rows[0].native].dtype;
+    for (const FileRows& rows : tensor.rows) dtype = wider(dtype, natives[rows.native].dtype);
+    for (const FileRows& rows : tensor.rows) natives[rows.native].dtype = dtype;
     sources.push_back({.tensor = std::move(tensor), .dtype = dtype});
   }
   for (const FileBuffer& buffer : file_buffers(spec.blocks, names))
@@ -77,6 +84,29 @@ struct Target {
   int64_t row_elements;
 };
 
+// Rounds values of a tensor to the type of `out` and counts what that costs.
+void narrow(std::span<double> values, const Tensor& out, const std::string& name,
+            HfWriteStats& stats) {
+  const auto judge = [&](const auto* kept) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto rounded = double(float(kept[i]));
+      if (rounded == values[i] || std::isnan(values[i])) continue;
+      ASHLAR_REQUIRE(std::isfinite(rounded), kConfig,
+                     "{} holds {}, which is beyond the range of {}; choose another type: bf16, "
+                     "fp32 or fp64 (--dtype)",
+                     name, values[i], name_of(out.dtype));
+      ++stats.changed;
+      stats.vanished += rounded == 0;
+    }
+  };
+  if (out.dtype == DType::kF16) {
+    std::ranges::transform(values, out.as<f16>(), [](double value) { return f16(value); });
+    return judge(out.as<f16>());
+  }
+  copy_convert(tensor_over(values), out);
+  out.dtype == DType::kBF16 ? judge(out.as<bf16>()) : judge(out.as<float>());
+}
+
 class Writer {
  public:
   Writer(FileSystem& files, const std::string& directory, const TensorReader& reader,
@@ -86,7 +116,7 @@ class Writer {
         reader_(reader),
         natives_(natives),
         options_(options),
-        buffers_(size_t(num_workers(options.num_threads))) {}
+        workers_(size_t(num_workers(options.num_threads))) {}
 
   void write_shard(const std::string& name, const std::vector<Source>& sources) {
     std::vector<TensorSpec> specs;
@@ -116,10 +146,20 @@ class Writer {
     }
     for_each_slab(cut_into_slabs(of, parts, reader_), options_.num_threads, options_.log,
                   "writing " + join(directory_, name), [&](const Slab& slab, int worker) {
-                    write_slab(*file, slab, of, targets, buffers_[size_t(worker)]);
+                    write_slab(*file, slab, of, targets, workers_[size_t(worker)]);
                   });
     file->sync();
     file->close();
+  }
+
+  HfWriteStats stats() const {
+    HfWriteStats all;
+    for (const LogicalTensor& native : natives_) all.values += native.global_shape.numel();
+    for (const Worker& worker : workers_) {
+      all.changed += worker.stats.changed;
+      all.vanished += worker.stats.vanished;
+    }
+    return all;
   }
 
   void write_file(std::string_view name, std::string_view text) {
@@ -133,26 +173,48 @@ class Writer {
   }
 
  private:
+  // Memory of a worker, and what it found.
+  struct Worker {
+    std::vector<double> read, rounded;
+    HfWriteStats stats;
+  };
+
+  // The type in which a tensor is read: that of the file, unless this loses something.
+  DType read_type(const LogicalTensor& native) const {
+    const bool exact = wider(native.dtype, reader_.type_of(native.name)) == native.dtype;
+    return exact ? native.dtype : DType::kF64;
+  }
+
   void write_slab(File& file, const Slab& slab, std::span<const LogicalTensor> of,
-                  std::span<const Target> targets, std::vector<double>& buffer) const {
-    int64_t used = 0;  // elements of 8 bytes, so that each range is aligned for every type
+                  std::span<const Target> targets, Worker& worker) const {
+    int64_t used = 0, most = 0;  // elements of 8 bytes, so that all are aligned for every type
     std::vector<int64_t> begin;
     for (const Range& range : slab) {
       begin.push_back(used);
-      used += (range.count * size_of(of[range.tensor].dtype) + 7) / 8;
+      used += (range.count * size_of(read_type(of[range.tensor])) + 7) / 8;
+      most = std::max(most, (range.count * size_of(of[range.tensor].dtype) + 7) / 8);
     }
-    buffer.resize(std::max(buffer.size(), size_t(used)));
+    worker.read.resize(std::max(worker.read.size(), size_t(used)));
+    worker.rounded.resize(std::max(worker.rounded.size(), size_t(most)));
     std::vector<Piece> pieces;
     std::vector<Tensor> data;
     for (size_t n = 0; n < slab.size(); ++n) {
       const LogicalTensor& native = of[slab[n].tensor];
-      data.push_back({reinterpret_cast<std::byte*>(buffer.data() + begin[n]), native.dtype,
-                      Device::kCpu, Shape{slab[n].count}});
+      data.push_back({reinterpret_cast<std::byte*>(worker.read.data() + begin[n]),
+                      read_type(native), Device::kCpu, Shape{slab[n].count}});
       add_pieces(native, slab[n], data.back(), pieces);
     }
     reader_.read(pieces);
-    for (size_t n = 0; n < slab.size(); ++n)
+    for (size_t n = 0; n < slab.size(); ++n) {
+      const LogicalTensor& native = of[slab[n].tensor];
+      if (data[n].dtype != native.dtype) {
+        const Tensor rounded{reinterpret_cast<std::byte*>(worker.rounded.data()), native.dtype,
+                             Device::kCpu, data[n].shape};
+        narrow(data[n].span<double>(), rounded, native.name, worker.stats);
+        data[n] = rounded;
+      }
       write_range(file, slab[n], targets[slab[n].tensor], data[n]);
+    }
   }
 
   static void write_range(File& file, const Range& range, const Target& target,
@@ -184,12 +246,15 @@ class Writer {
   const TensorReader& reader_;
   std::span<const LogicalTensor> natives_;
   const HfWriteOptions& options_;
-  std::vector<std::vector<double>> buffers_;  // of each worker
+  std::vector<Worker> workers_;
 };
 
-void write_all(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-               TensorsOf tensors_of, const TensorReader& reader, const HfWriteOptions& options) {
-  const std::vector<LogicalTensor> natives = tensors_of(spec, options.dtype);
+HfWriteStats write_all(FileSystem& files, const std::string& directory, const ModelSpec& spec,
+                       TensorsOf tensors_of, const TensorReader& reader,
+                       const HfWriteOptions& options) {
+  std::vector<LogicalTensor> natives = tensors_of(spec, options.dtype);
+  if (options.types)
+    for (LogicalTensor& native : natives) native.dtype = options.types->of(native.name);
   std::vector<Source> sources = sources_of(spec, natives, options.layout);
   int64_t total = 0;
   for (const Source& source : sources) total += source.bytes();
@@ -208,18 +273,20 @@ void write_all(FileSystem& files, const std::string& directory, const ModelSpec&
     writer.write_file(kHfIndexFile, index.dump(2) + "\n");
   }
   const ModelKeys keys = keys_of(spec);
-  writer.write_file(kHfConfigFile, to_hf_config(keys, options.dtype, options.layout));
-  writer.write_file(kHfGenerationFile, to_hf_generation_config(keys));
+  const DType dtype = options.types ? options.types->usual : options.dtype;
+  writer.write_file(kHfConfigFile, to_hf_config(keys, dtype, options.layout));
+  if (!options.files.contains(std::string(kHfGenerationFile)))
+    writer.write_file(kHfGenerationFile, to_hf_generation_config(keys));
   for (const auto& [name, content] : options.files) writer.write_file(name, content);
+  return writer.stats();
 }
 
 }  // namespace
 
-void write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-                    TensorsOf tensors_of, const TensorReader& reader,
-                    const HfWriteOptions& options) {
-  ASHLAR_ASSERT(options.dtype == DType::kBF16 || options.dtype == DType::kF32 ||
-                options.dtype == DType::kF64);
+HfWriteStats write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
+                            TensorsOf tensors_of, const TensorReader& reader,
+                            const HfWriteOptions& options) {
+  ASHLAR_ASSERT(is_hf_readable(options.dtype));
   ASHLAR_ASSERT(options.max_file_bytes > 0);
   std::string target = directory;
   while (target.size() > 1 && target.ends_with('/')) target.pop_back();
@@ -229,9 +296,10 @@ void write_hf_model(FileSystem& files, const std::string& directory, const Model
   const std::string temporary = target + ".tmp";
   files.make_directories(parent_of(target));
   files.remove_all(temporary);
+  HfWriteStats stats;
   try {
     files.make_directories(temporary);
-    write_all(files, temporary, spec, tensors_of, reader, options);
+    stats = write_all(files, temporary, spec, tensors_of, reader, options);
     files.sync_directory(temporary);
     files.rename_new(temporary, target);
   } catch (...) {
@@ -243,6 +311,7 @@ void write_hf_model(FileSystem& files, const std::string& directory, const Model
     throw;
   }
   files.sync_directory(parent_of(target));
+  return stats;
 }
 
 }  // namespace ashlar::checkpoint

@@ -121,7 +121,7 @@ void read_common(const HfFields& fields, SizeReader& size, ModelKeys& model) {
       fields.integer_or("max_position_embeddings", kDefaultPositions, 1, INT32_MAX);
   model.pad_token_id = token_id(fields, "pad_token_id", 0);
   model.bos_token_id = token_id(fields, "bos_token_id", 2);
-  model.eos_token_id = token_id(fields, "eos_token_id", kDefaultEos);
+  model.eos_token_ids = token_ids(fields, "eos_token_id", {kDefaultEos});
 }
 
 int64_t legacy_head_dim(const HfFields& fields, SizeReader& size) {

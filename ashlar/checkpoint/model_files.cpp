@@ -60,6 +60,13 @@ ModelSpec parse_step_model(const std::optional<std::string>& config_json,
   return model_of(spec);
 }
 
+ModelSpec model_of_step(const StepReader& step) {
+  const auto blob = [&](const char* name) {
+    return step.has_blob(name) ? std::optional(step.read_blob(name)) : std::nullopt;
+  };
+  return parse_step_model(blob(kConfigFile), blob(kModelFile), step.directory());
+}
+
 std::vector<std::string> unstated_options(const ModelSpec& model) {
   const ModelKeys spec = keys_of(model), assumed;
   std::vector<std::string> options;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/step_reader.h"
 #include "ashlar/spec/model_keys.h"
 
 namespace ashlar::checkpoint {
@@ -24,6 +25,8 @@ void describe_model(const ModelSpec& model, SaveRequest& request);
 ModelSpec parse_step_model(const std::optional<std::string>& config_json,
                            const std::optional<std::string>& model_json,
                            const std::string& directory);
+// The same of an open step, by all ranks that read it together.
+ModelSpec model_of_step(const StepReader& step);
 // The choices of a model that a config.json cannot state and its readers assume otherwise, as
 // recipes write them: "moe.skip_output=identity".
 std::vector<std::string> unstated_options(const ModelSpec& model);

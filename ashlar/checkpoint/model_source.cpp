@@ -23,13 +23,6 @@ void require_model(const StepReader& reader, const ModelSource& source) {
   }
 }
 
-ModelSpec spec_of(const StepReader& reader) {
-  const auto blob = [&](const char* name) {
-    return reader.has_blob(name) ? std::optional(reader.read_blob(name)) : std::nullopt;
-  };
-  return parse_step_model(blob(kConfigFile), blob(kModelFile), reader.directory());
-}
-
 ModelSource find_in_step(const StepReader& reader, const std::string& path, TensorsOf tensors_of) {
   ModelSource source{
       .path = path,
@@ -40,7 +33,7 @@ ModelSource find_in_step(const StepReader& reader, const std::string& path, Tens
       .tensors_of = tensors_of,
       .lease = reader.lease(),
       .reads = reader.reads()};
-  source.spec = spec_of(reader);
+  source.spec = model_of_step(reader);
   require_model(reader, source);
   return source;
 }
@@ -68,13 +61,13 @@ DescribedModel describe_source(FileSystem& files, const std::string& path) {
   const std::string place = locate_model(files, path);
   if (files.stat(join(place, kConfigFile)))
     return {model_of(read_hf_config(files, place).model), place, true};
-  if (files.stat(join(place, kCommitName))) return {spec_of(StepReader(files, place)), place};
+  if (files.stat(join(place, kCommitName))) return {model_of_step(StepReader(files, place)), place};
   std::vector<StepRef> steps = committed_steps(files, place);
   for (;;) {  // all but the oldest may be damaged
     const std::string directory = steps.back().directory;
     steps.pop_back();
     try {
-      return {spec_of(StepReader(files, directory)), directory};
+      return {model_of_step(StepReader(files, directory)), directory};
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kCorrupt || steps.empty()) throw;
     }

@@ -24,8 +24,10 @@ StoredTensors::StoredTensors(StepReader step) : step_(std::move(step)) {
 }
 
 StoredTensors::StoredTensors(HfModel model) : model_(std::move(model)) {
-  for (const LogicalTensor& logical : model_->tensors())
+  for (const LogicalTensor& logical : model_->tensors()) {
     tensors_.push_back({logical, Component::kModel});
+    type_of_[logical.name] = logical.dtype;
+  }
 }
 
 StoredTensors::StoredTensors(FileSystem& files, const ModelSource& source)
@@ -46,6 +48,7 @@ void StoredTensors::list_step() {
   for (const IndexTensor& tensor : index.tensors) {
     if (tensor.alias) continue;
     tensors_.push_back({tensor.logical, component_of(index, tensor)});
+    type_of_[tensor.logical.name] = tensor.logical.dtype;
     if (tensor.boxes.empty()) continue;
     const IndexBox& first = tensor.boxes.front();
     place_of_[tensor.logical.name] = {begin_of_file[first.file] + first.byte_offset,
@@ -68,6 +71,10 @@ void StoredTensors::read(std::span<const Piece> pieces) const {
     return;
   }
   for (const Piece& piece : pieces) model_->read(piece);
+}
+
+DType StoredTensors::type_of(const std::string& name) const {
+  return type_of_.at(name);
 }
 
 Place StoredTensors::place_of(const std::string& name) const {

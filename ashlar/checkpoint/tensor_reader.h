@@ -31,6 +31,8 @@ class TensorReader {
   // Fills the pieces: any boxes of tensors by native name.  Types of floats are converted among
   // F64, F32 and BF16; equal ones are copied bit for bit.
   virtual void read(std::span<const Piece> pieces) const = 0;
+  // A type that holds its elements without loss: that in which they are kept, mostly.
+  virtual DType type_of(const std::string& name) const = 0;
   // Reading costs least in the order of places, and from one border of chunks to another.
   virtual Place place_of(const std::string& name) const = 0;
 };
@@ -54,6 +56,7 @@ class StoredTensors final : public TensorReader {
   DType read_type(const StoredTensor& tensor) const;
 
   void read(std::span<const Piece> pieces) const override;
+  DType type_of(const std::string& name) const override;
   Place place_of(const std::string& name) const override;
 
  private:
@@ -61,6 +64,7 @@ class StoredTensors final : public TensorReader {
   std::optional<StepReader> step_;
   std::optional<HfModel> model_;
   std::vector<StoredTensor> tensors_;
+  std::unordered_map<std::string, DType> type_of_;
   std::unordered_map<std::string, Place> place_of_;  // of a step
 };
 

@@ -145,7 +145,7 @@ ModelStepStats write_model_step(FileSystem& files, const std::string& root, cons
                  "{} holds steps already; choose a new directory", root);
   collect_stale(lease.fence(), log);
   std::vector<Piece> pieces;
-  for (const LogicalTensor& logical : model.tensors_of(model.spec, DType::kF32))
+  for (const LogicalTensor& logical : model.tensors_of(model.spec, model.dtype))
     pieces.push_back({logical, Box::whole(logical.global_shape),
                       Tensor{nullptr, logical.dtype, Device::kCpu, logical.global_shape}});
   SaveRequest request;

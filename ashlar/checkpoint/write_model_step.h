@@ -19,6 +19,7 @@ namespace ashlar::checkpoint {
 struct ModelStep {
   ModelSpec spec;
   TensorsOf tensors_of = nullptr;
+  DType dtype = DType::kF32;                         // or F64; balancing biases are never less
   std::vector<Blob> extra = {};                      // beside what describes the model
   std::map<std::string, std::string> sections = {};  // of the manifest: name -> JSON object
 };
@@ -28,7 +29,7 @@ struct ModelStepStats {
   int64_t tensors = 0, bytes = 0;
 };
 
-// Step 0, in F32.  In memory are two chunks of 4 MiB for each worker (num_threads 0: kMaxWorkers),
+// Step 0.  In memory are two chunks of 4 MiB for each worker (num_threads 0: kMaxWorkers),
 // one that is filled and one that is written, with what the reader takes for it.
 ModelStepStats write_model_step(FileSystem& files, const std::string& root, const ModelStep& model,
                                 const TensorReader& reader, int num_threads, Log& log);

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/average.h"
+#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/cli/ckpt_output.h"
 #include "ashlar/core/json.h"
 #include "ashlar/eval/load.h"
@@ -16,14 +17,23 @@ struct Flags {
   std::shared_ptr<HfFlags> hf = std::make_shared<HfFlags>();
 };
 
-// A model has one tokenizer: ids of another would mean other text.
-void require_same_tokenizer(FileSystem& files, std::span<const checkpoint::ModelSource> sources) {
-  const auto first = checkpoint::read_tokenizer_file(files, sources[0]);
-  for (const checkpoint::ModelSource& source : sources)
-    ASHLAR_REQUIRE(checkpoint::read_tokenizer_file(files, source) == first, kConfig,
+// A model has one tokenizer: ids of another would mean other text.  Returns the first one's
+// companions.
+checkpoint::Companions same_tokenizer(FileSystem& files,
+                                      std::span<const checkpoint::ModelSource> sources) {
+  const auto files_of = [](const checkpoint::Companions& companions) {
+    std::map<std::string, std::string> found;
+    for (const char* name : {checkpoint::kTokenizerFile, "tokenizer.json"})
+      if (companions.files.contains(name)) found[name] = companions.files.at(name);
+    return found;
+  };
+  checkpoint::Companions first = checkpoint::companions_of(files, sources[0]);
+  for (const checkpoint::ModelSource& source : sources.subspan(1))
+    ASHLAR_REQUIRE(files_of(checkpoint::companions_of(files, source)) == files_of(first), kConfig,
                    "{} and {} have different tokenizers, or one has none; expected steps of one "
                    "model",
                    sources[0].path, source.path);
+  return first;
 }
 
 int average(const Flags& flags, Log& log) {
@@ -37,24 +47,26 @@ int average(const Flags& flags, Log& log) {
     require_outside(flags.out, sources.back().resolved);
   }
   checkpoint::require_same_model(sources);
-  require_same_tokenizer(*files, sources);
+  const checkpoint::Companions companions = same_tokenizer(*files, sources);
   std::vector<double> weights = flags.weights;
   if (weights.empty()) weights.assign(sources.size(), 1.0);
   std::vector<checkpoint::StoredTensors> models;
   nlohmann::ordered_json from = nlohmann::ordered_json::array();
+  DType dtype = DType::kF32;
   for (const checkpoint::ModelSource& source : sources) {
     models.emplace_back(*files, source);
+    if (step_type(models.back()) == DType::kF64) dtype = DType::kF64;
     from.push_back({{"source", source.resolved}, {"origin", source.origin}});
   }
   const checkpoint::AveragedTensors averaged(std::move(models), weights);
   if (flags.to == "root") {
     for (size_t n = 0; n < weights.size(); ++n) from[n]["weight"] = weights[n];
     checkpoint::Blob note{"average.json", one_line({{"models", from}}), true};
-    write_root(*files, flags.out, sources[0], averaged, {std::move(note)}, {}, log);
+    write_root(*files, flags.out, sources[0], dtype, averaged, companions, {std::move(note)}, log);
   } else {
-    write_hf(*files, flags.out, sources[0], averaged, *flags.hf, log);
+    const std::string_view type = write_hf(*files, flags.out, sources[0], averaged, *flags.hf, log);
     print_result(fmt::format("{}: the average of {} models, {} layout, {}", flags.out,
-                             sources.size(), flags.hf->layout, flags.hf->dtype));
+                             sources.size(), flags.hf->layout, type));
   }
   return 0;
 }
@@ -73,7 +85,7 @@ void add_ckpt_average(CLI::App& group, Action& action) {
                    "one for each, W1,W2,...; they are divided by their sum (default: all equal)")
       ->delimiter(',');
   verb->add_option("--out", flags->out, "what is made; it must not exist yet")->required();
-  verb->add_option("--to", flags->to, "root (fp32, step 0 of it) or hf")->capture_default_str();
+  verb->add_option("--to", flags->to, "root (step 0 of it) or hf")->capture_default_str();
   add_hf_flags(*verb, flags->hf);
 }
 

@@ -1,8 +1,10 @@
 // ashlar ckpt import HF_DIR ROOT | export STEP HF_DIR
-#include <nlohmann/json.hpp>
+#include <fmt/ranges.h>
 
+#include "ashlar/checkpoint/hf_files.h"
 #include "ashlar/cli/ckpt_output.h"
-#include "ashlar/core/json.h"
+#include "ashlar/core/text.h"
+#include "ashlar/eval/generation_config.h"
 #include "ashlar/eval/load.h"
 
 namespace ashlar::cli {
@@ -13,6 +15,16 @@ struct Flags {
   std::shared_ptr<HfFlags> hf = std::make_shared<HfFlags>();
 };
 
+// Files beside the weights that go with the model from here on, and those that do not.
+void say_what_came(FileSystem& files, const checkpoint::ModelSource& source,
+                   const checkpoint::Companions& companions, Log& log) {
+  std::vector<std::string> names;
+  for (const auto& [name, content] : companions.files) names.push_back(name);
+  if (!names.empty()) log.info("kept beside the weights: {}", fmt::join(names, ", "));
+  const auto left = checkpoint::left_behind(files, source.resolved);
+  if (!left.empty()) log.info("not kept: {}", checkpoint::listed(left));
+}
+
 int import_model(const Flags& flags, Log& log) {
   const auto files = posix_files();
   require_outside(flags.out, flags.path);
@@ -20,8 +32,17 @@ int import_model(const Flags& flags, Log& log) {
   const checkpoint::ModelSource source = eval::find_model(*files, flags.path, log);
   ASHLAR_REQUIRE(source.hugging_face, kConfig,
                  "{}: expected a Hugging Face directory (with config.json)", flags.path);
-  write_root(*files, flags.out, source, checkpoint::StoredTensors(*files, source), {},
-             {{"hf", one_line({{"source", flags.path}})}}, log);
+  const checkpoint::Companions companions = checkpoint::companions_of(*files, source);
+  // Read before anything is written: a file that is none ends here.
+  const auto config = eval::read_generation_config(companions, source);
+  const auto tokenizer = eval::find_tokenizer(*files, source);
+  const data::TextFiles text = eval::read_text_files(companions, source, tokenizer.get());
+  const checkpoint::StoredTensors stored(*files, source);
+  write_root(*files, flags.out, source, step_type(stored), stored, companions, {}, log);
+  say_what_came(*files, source, companions, log);
+  for (const std::string& note : text.notes) log.warn("{}", printable(note));
+  if (!config.unfollowed.empty())
+    log.warn("{}: not followed: {}", config.path, fmt::join(config.unfollowed, ", "));
   return 0;
 }
 
@@ -29,9 +50,10 @@ int export_model(const Flags& flags, Log& log) {
   const auto files = posix_files();
   require_outside_steps(*files, flags.out);
   const checkpoint::ModelSource source = eval::find_model(*files, flags.path, log);
-  write_hf(*files, flags.out, source, checkpoint::StoredTensors(*files, source), *flags.hf, log);
-  print_result(fmt::format("{}: {} layout, {}, from {}", flags.out, flags.hf->layout,
-                           flags.hf->dtype, source.resolved));
+  const std::string_view type = write_hf(*files, flags.out, source,
+                                         checkpoint::StoredTensors(*files, source), *flags.hf, log);
+  print_result(fmt::format("{}: {} layout, {}, from {}", flags.out, flags.hf->layout, type,
+                           source.resolved));
   return 0;
 }
 

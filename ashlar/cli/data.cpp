@@ -5,6 +5,7 @@
 #include "ashlar/cli/command.h"
 #include "ashlar/core/text.h"
 #include "ashlar/data/prepare.h"
+#include "ashlar/data/text_files.h"
 #include "ashlar/data/verify.h"
 
 namespace ashlar::cli {
@@ -41,7 +42,32 @@ void print_info(const data::DatasetInfo& info) {
   print_result(fmt::format("  tokenizer  {:>14}, {} ids, end of document {}",
                            info.sidecar->tokenizer_kind, info.sidecar->vocab_size,
                            info.sidecar->eos_id));
+  if (info.sidecar->bos_id >= 0)
+    print_result(fmt::format("  begins     {:>14}, the id in front of every document",
+                             info.sidecar->bos_id));
   print_inputs(info.sidecar->inputs);
+}
+
+enum class Bos : uint8_t { kAsFilesSay, kYes, kNo };
+
+// The id in front of every document; -1: none.  beside: the tokenizer is a file, which may have
+// others beside it.
+int32_t bos_of(FileSystem& files, const data::Tokenizer& tokenizer, bool beside, Bos bos,
+               Log& log) {
+  if (bos == Bos::kNo) return -1;
+  data::TextFiles said;
+  said.bos_id = tokenizer.bos_id();
+  if (beside) said = data::text_files_beside(files, tokenizer);
+  if (bos == Bos::kYes) {
+    ASHLAR_REQUIRE(said.bos_id >= 0, kConfig,
+                   "--bos: {} has no token that begins a text; leave the flag out",
+                   tokenizer.name());
+    return said.bos_id;
+  }
+  if (!said.adds_bos) return -1;
+  log.info("every document begins with id {}, as {} says; --no-bos leaves it out", said.bos_id,
+           said.said_by);
+  return said.bos_id;
 }
 
 // One line a dataset.  Whether nothing is wrong.
@@ -67,7 +93,7 @@ void add_data(CLI::App& app, Action& action) {
     std::vector<std::string> inputs, prefixes;
     std::string tokenizer, out, prefix;
     int threads = 0;
-    bool skip_bad = false;
+    bool skip_bad = false, bos = false, no_bos = false;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* prepare =
@@ -81,15 +107,21 @@ void add_data(CLI::App& app, Action& action) {
       ->type_name("PREFIX");
   prepare->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
   prepare->add_flag("--skip-bad", flags->skip_bad, "leave out documents that are no text");
+  prepare->add_flag("--bos", flags->bos,
+                    "put the tokenizer's id of beginning in front of every document (default: as "
+                    "tokenizer.json or tokenizer_config.json beside the tokenizer say, else not)");
+  prepare->add_flag("--no-bos", flags->no_bos, "put nothing there")->excludes("--bos");
   prepare->callback([flags, &action] {
     action = [flags](Log& log) {
       check_out(flags->out);
       const auto files = posix_files();
       const auto tokenizer = data::load_tokenizer(*files, flags->tokenizer);
+      const Bos bos = flags->bos ? Bos::kYes : flags->no_bos ? Bos::kNo : Bos::kAsFilesSay;
+      const int32_t bos_id = bos_of(*files, *tokenizer, flags->tokenizer != "byte", bos, log);
       Threads threads(flags->threads);
-      print_info(
-          data::prepare(*files, flags->inputs, *tokenizer, flags->out, threads, log,
-                        flags->skip_bad ? data::BadDocuments::kSkip : data::BadDocuments::kRefuse));
+      print_info(data::prepare(
+          *files, flags->inputs, *tokenizer, flags->out, threads, log,
+          flags->skip_bad ? data::BadDocuments::kSkip : data::BadDocuments::kRefuse, bos_id));
       return 0;
     };
   });

@@ -77,6 +77,7 @@ int evaluate(const Flags& flags, Log& log) {
   eval::warn_past_positions(source, spec.length, log);
   if (!input.doubt.empty())
     log.warn("{}: nothing says that its tokenizer is the model's: {}", spec.data, input.doubt);
+  if (!input.beginning.empty()) log.warn("{}: {}", spec.data, input.beginning);
   return 0;
 }
 

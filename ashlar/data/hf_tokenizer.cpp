@@ -3,6 +3,7 @@
 //
 //   encode     normalizer, pre_tokenizer, model (a vocabulary with merges or scores)
 //   decode     decoder: it undoes the normalizer's steps
+//   begin      post_processor: the piece in front of every text, where training had one
 //
 //   byte       pre_tokenizer ByteLevel makes a character of every byte; the model is a BPE without
 //              merges, so that each character is a token
@@ -340,21 +341,42 @@ Ordered added_tokens(const Parts& parts) {
   return tokens;
 }
 
-std::string tokenizer_json(const Parts& parts) {
+// Puts a special piece in front of every text.
+Ordered post_processor(const Parts& parts, int32_t bos_id) {
+  const auto found =
+      std::ranges::find(parts.special, bos_id, &std::pair<int32_t, std::string>::first);
+  if (found == parts.special.end()) return nullptr;
+  const std::string& bos = found->second;
+  const auto token = [&](int type) -> Ordered {
+    return {{"SpecialToken", {{"id", bos}, {"type_id", type}}}};
+  };
+  const auto text = [](const char* name, int type) -> Ordered {
+    return {{"Sequence", {{"id", name}, {"type_id", type}}}};
+  };
+  return {
+      {"type", "TemplateProcessing"},
+      {"single", Ordered::array({token(0), text("A", 0)})},
+      {"pair", Ordered::array({token(0), text("A", 0), token(1), text("B", 1)})},
+      {"special_tokens",
+       {{bos,
+         {{"id", bos}, {"ids", Ordered::array({bos_id})}, {"tokens", Ordered::array({bos})}}}}}};
+}
+
+std::string tokenizer_json(const Parts& parts, int32_t bos_id) {
   return dump({{"version", "1.0"},
                {"truncation", nullptr},
                {"padding", nullptr},
                {"added_tokens", added_tokens(parts)},
                {"normalizer", parts.normalizer},
                {"pre_tokenizer", parts.pre_tokenizer},
-               {"post_processor", nullptr},
+               {"post_processor", post_processor(parts, bos_id)},
                {"decoder", parts.decoder},
                {"model", parts.model}});
 }
 
-std::string config_json(const Ordered& special) {
+std::string config_json(const Ordered& special, bool adds_bos) {
   Ordered config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                    {"add_bos_token", false},
+                    {"add_bos_token", adds_bos},
                     {"add_eos_token", false},
                     {"clean_up_tokenization_spaces", false},
                     {"split_special_tokens", true}};  // "<s>" in a text is three characters
@@ -364,7 +386,7 @@ std::string config_json(const Ordered& special) {
 
 }  // namespace
 
-HfTokenizer to_hf_tokenizer(const Tokenizer& tokenizer) {
+HfTokenizer to_hf_tokenizer(const Tokenizer& tokenizer, int32_t bos_id) {
   HfTokenizer out;
   Parts parts;
   if (tokenizer.kind() == "byte") {
@@ -376,8 +398,12 @@ HfTokenizer to_hf_tokenizer(const Tokenizer& tokenizer) {
     out.unstated = unstated_settings(model);
   }
   const Ordered special = special_tokens(parts, tokenizer);
-  out.files = {{"tokenizer.json", tokenizer_json(parts)},
-               {"tokenizer_config.json", config_json(special)},
+  const bool begins = !post_processor(parts, bos_id).is_null();
+  if (bos_id >= 0 && !begins)
+    out.unstated.push_back(
+        fmt::format("the id {} in front of every text, which is no control piece", bos_id));
+  out.files = {{"tokenizer.json", tokenizer_json(parts, bos_id)},
+               {"tokenizer_config.json", config_json(special, begins)},
                {"special_tokens_map.json", dump(special)}};
   return out;
 }

@@ -21,10 +21,11 @@ struct HfTokenizer {
   // Names and contents: tokenizer.json, tokenizer_config.json, special_tokens_map.json.
   std::vector<std::pair<std::string, std::string>> files;
   // Settings of the model that the files do not follow in every text, as spm_train names them:
-  // "normalization_rule_name=nmt_nfkc".
+  // "normalization_rule_name=nmt_nfkc"; and a bos_id that they cannot state.
   std::vector<std::string> unstated;
 };
 
-HfTokenizer to_hf_tokenizer(const Tokenizer& tokenizer);
+// bos_id: in front of every document of training; -1: nothing.
+HfTokenizer to_hf_tokenizer(const Tokenizer& tokenizer, int32_t bos_id);
 
 }  // namespace ashlar::data

@@ -38,8 +38,8 @@ int64_t check(FileSystem& files, std::span<const std::string> inputs, const std:
 // Tokenizes documents in batches and hands them on in the order they came.
 class Tokenization {
  public:
-  Tokenization(const Tokenizer& tokenizer, Threads& threads, IndexedWriter& writer)
-      : tokenizer_(tokenizer), threads_(threads), writer_(writer) {}
+  Tokenization(const Tokenizer& tokenizer, int32_t bos_id, Threads& threads, IndexedWriter& writer)
+      : tokenizer_(tokenizer), bos_id_(bos_id), threads_(threads), writer_(writer) {}
 
   void add(std::string text) {
     text_bytes_ += text.size();
@@ -56,6 +56,7 @@ class Tokenization {
                      ids_[i] = tokenizer_.encode(texts_[i]);
                  });
     for (std::vector<int32_t>& ids : ids_) {
+      if (bos_id_ >= 0) ids.insert(ids.begin(), bos_id_);
       ids.push_back(tokenizer_.eos_id());
       writer_.add(ids);
     }
@@ -65,6 +66,7 @@ class Tokenization {
 
  private:
   const Tokenizer& tokenizer_;
+  int32_t bos_id_;  // -1: none
   Threads& threads_;
   IndexedWriter& writer_;
   std::vector<std::string> texts_;
@@ -84,9 +86,9 @@ void warn_of_repairs(const TextSource& source, const std::string& path, Log& log
 std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std::string> inputs,
                                          const Tokenizer& tokenizer, int64_t total_bytes,
                                          IndexedWriter& writer, Threads& threads, Log& log,
-                                         BadDocuments bad) {
+                                         BadDocuments bad, int32_t bos_id) {
   Progress progress(log, "tokenizing", total_bytes, "B");
-  Tokenization tokenization(tokenizer, threads, writer);
+  Tokenization tokenization(tokenizer, bos_id, threads, writer);
   std::vector<Sidecar::Input> read;
   Skipped skipped;
   int64_t bytes_before = 0;  // of the inputs that are read already
@@ -157,22 +159,26 @@ DatasetInfo describe(const IndexedDataset& dataset) {
 
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
-                    Log& log, BadDocuments bad) {
+                    Log& log, BadDocuments bad, int32_t bos_id) {
   const int64_t total_bytes = check(files, inputs, prefix);
   files.make_directories(parent_of(prefix));
+  // An added token that begins texts may have an id above those of the model.
+  const int64_t num_ids = std::max<int64_t>(tokenizer.vocab_size(), int64_t(bos_id) + 1);
   {
     BesideGuard beside(files, prefix);
-    IndexedWriter writer(files, prefix, token_type_for(tokenizer.vocab_size()));
+    IndexedWriter writer(files, prefix, token_type_for(num_ids));
     Sidecar sidecar;
-    sidecar.inputs = write_tokens(files, inputs, tokenizer, total_bytes, writer, threads, log, bad);
+    sidecar.inputs =
+        write_tokens(files, inputs, tokenizer, total_bytes, writer, threads, log, bad, bos_id);
     writer.seal();
     sidecar.tokenizer_kind = tokenizer.kind();
     sidecar.tokenizer_fingerprint = tokenizer.fingerprint();
-    sidecar.vocab_size = tokenizer.vocab_size();
+    sidecar.vocab_size = num_ids;
     sidecar.eos_id = tokenizer.eos_id();
+    sidecar.bos_id = bos_id;
     sidecar.documents = writer.num_documents();
     sidecar.tokens = writer.num_tokens();
-    sidecar.token_type = name_of(token_type_for(tokenizer.vocab_size()));
+    sidecar.token_type = name_of(token_type_for(num_ids));
     sidecar.bin_crc32c = writer.bin_crc32c();
     // Before commit(), whose last act gives .idx its name: where that is, all is there.
     write_text(files, tokenizer_path(prefix), tokenizer.bytes());

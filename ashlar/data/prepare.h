@@ -1,6 +1,7 @@
 // Turns text files into a prepared dataset, and tells what a prepared dataset holds.
 //
-//   PREFIX.bin, PREFIX.idx    tokens (indexed.h); every document ends with the tokenizer's eos
+//   PREFIX.bin, PREFIX.idx    tokens (indexed.h); every document ends with the tokenizer's eos,
+//                             and begins with bos_id where that is wanted
 //   PREFIX.json               sidecar.h
 //   PREFIX.tokenizer.model    the tokenizer, so that the dataset needs nothing else
 #pragma once
@@ -39,7 +40,7 @@ struct DatasetInfo {
 //         not exist, no text at all.  kStorage.  After an error none of the four files is there.
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
-                    Log& log, BadDocuments bad = BadDocuments::kRefuse);
+                    Log& log, BadDocuments bad = BadDocuments::kRefuse, int32_t bos_id = -1);
 
 // Errors of IndexedDataset.
 DatasetInfo inspect_dataset(FileSystem& files, const std::string& prefix);

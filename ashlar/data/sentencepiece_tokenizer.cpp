@@ -46,6 +46,10 @@ class SentencePieceTokenizer : public Tokenizer {
   }
   const std::string& bytes() const override { return bytes_; }
   LeadingSpace leading_space() const override { return leading_space_; }
+  int32_t id_of(std::string_view name) const override {
+    const int id = processor_.PieceToId({name.data(), name.size()});
+    return id >= 0 && id < processor_.GetPieceSize() && processor_.IdToPiece(id) == name ? id : -1;
+  }
   bool starts_word(int32_t id) const override {
     return is_text(id) && processor_.IdToPiece(id).starts_with(kSpace);
   }

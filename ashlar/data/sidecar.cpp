@@ -23,13 +23,14 @@ std::string format_sidecar(const Sidecar& sidecar) {
   for (const Sidecar::Input& input : sidecar.inputs)
     inputs.push_back(
         {{"path", input.path}, {"bytes", input.bytes}, {"documents", input.documents}});
+  Json tokenizer = {{"kind", sidecar.tokenizer_kind},
+                    {"fingerprint", fmt::format("{:016x}", sidecar.tokenizer_fingerprint)},
+                    {"vocab_size", sidecar.vocab_size},
+                    {"eos_id", sidecar.eos_id}};
+  if (sidecar.bos_id >= 0) tokenizer["bos_id"] = sidecar.bos_id;
   const Json object = {{"format", kFormat},
                        {"version", kVersion},
-                       {"tokenizer",
-                        {{"kind", sidecar.tokenizer_kind},
-                         {"fingerprint", fmt::format("{:016x}", sidecar.tokenizer_fingerprint)},
-                         {"vocab_size", sidecar.vocab_size},
-                         {"eos_id", sidecar.eos_id}}},
+                       {"tokenizer", tokenizer},
                        {"documents", sidecar.documents},
                        {"tokens", sidecar.tokens},
                        {"token_type", sidecar.token_type},
@@ -54,6 +55,9 @@ Sidecar parse_sidecar(const std::string& text, const std::string& file) {
   sidecar.tokenizer_fingerprint = tokenizer.hex("fingerprint", 16);
   sidecar.vocab_size = tokenizer.integer("vocab_size", 1, kMaxVocab);
   sidecar.eos_id = static_cast<int32_t>(tokenizer.integer("eos_id", 0, sidecar.vocab_size - 1));
+  // An added token may have an id above those of the model.
+  if (tokenizer.has("bos_id"))
+    sidecar.bos_id = static_cast<int32_t>(tokenizer.integer("bos_id", 0, kMaxVocab - 1));
   sidecar.documents = top.integer("documents", 1, kMax);
   sidecar.tokens = top.integer("tokens", 1, kMax);
   sidecar.token_type = top.text("token_type");

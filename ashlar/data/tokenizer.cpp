@@ -1,5 +1,8 @@
 #include "ashlar/data/tokenizer.h"
 
+#include <algorithm>
+#include <array>
+
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/error.h"
 #include "ashlar/data/sentencepiece.h"
@@ -9,6 +12,7 @@ namespace ashlar::data {
 namespace {
 
 constexpr int32_t kPad = 0, kEos = 1, kBos = 2, kUnk = 3, kFirstByte = 4;
+constexpr std::array<std::string_view, 4> kSpecialNames = {"<pad>", "</s>", "<s>", "<unk>"};
 constexpr std::string_view kByteModel = "ashlar byte tokenizer 1\n";
 
 class ByteTokenizer : public Tokenizer {
@@ -22,6 +26,10 @@ class ByteTokenizer : public Tokenizer {
   int32_t pad_id() const override { return kPad; }
   int32_t unk_id() const override { return kUnk; }
   const std::string& bytes() const override { return bytes_; }
+  int32_t id_of(std::string_view name) const override {
+    const auto at = std::ranges::find(kSpecialNames, name);
+    return at == kSpecialNames.end() ? -1 : int32_t(at - kSpecialNames.begin());
+  }
   LeadingSpace leading_space() const override { return LeadingSpace::kKeep; }
   bool starts_word(int32_t) const override { return false; }
 

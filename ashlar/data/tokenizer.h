@@ -43,6 +43,8 @@ class Tokenizer {
   // The bytes that an id stands for inside a text (part of a character, perhaps); "" for pad, eos,
   // bos.
   virtual std::string piece(int32_t id) const = 0;
+  // The id of a piece by its name in the model, "<s>", "<|user|>"; -1: it has none.
+  virtual int32_t id_of(std::string_view name) const = 0;
   virtual LeadingSpace leading_space() const = 0;
   // The piece begins with a space that leading_space() may drop; a byte that is a space does not.
   virtual bool starts_word(int32_t id) const = 0;

@@ -77,7 +77,7 @@ std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,
     made.push_back(id);
     on_token(id);
     // The last token is not fed: nobody asks for what follows it.
-    if (id == spec.eos_id || int64_t(made.size()) == spec.max_tokens) break;
+    if (spec.stops_at(id) || int64_t(made.size()) == spec.max_tokens) break;
     logits = decoder.feed(std::span(&id, 1));
   }
   return made;

@@ -2,7 +2,9 @@
 // caches.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <vector>
 
 #include "ashlar/eval/cache.h"
 #include "ashlar/eval/sampler.h"
@@ -13,7 +15,11 @@ namespace ashlar::eval {
 struct GenerateSpec {
   int64_t max_tokens = 64;  // new ones
   SamplingSpec sampling;
-  int32_t eos_id = -1;  // stops after it; -1: never
+  std::vector<int32_t> stop_ids = {};  // stops after any of them
+
+  bool stops_at(int32_t id) const {
+    return std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end();
+  }
 };
 
 // Runs a model over one growing sequence.  Memory: caches for max_tokens, activations of one chunk.

@@ -72,20 +72,24 @@ std::string check_tokenizer(FileSystem& files, const ModelSource& model,
 Input open_input(FileSystem& files, const ModelSource& model, const InputSpec& spec) {
   ASHLAR_REQUIRE(spec.length >= 1 && spec.length <= kMaxTokens, kConfig,
                  "--length is {}; expected 1 to {}", spec.length, kMaxTokens);
-  std::string doubt;
+  std::string doubt, beginning;
   {
     const auto dataset = data::open_dataset(files, spec.data, "--data");
     if (!spec.any_tokenizer) doubt = check_tokenizer(files, model, *dataset);
+    if (const auto& sidecar = dataset->sidecar(); sidecar && doubt.empty() && !spec.any_tokenizer)
+      beginning =
+          other_beginning(*sidecar, read_text_files(checkpoint::companions_of(files, model), model,
+                                                    find_tokenizer(files, model).get()));
     if (const auto& sidecar = dataset->sidecar())
       ASHLAR_REQUIRE(sidecar->vocab_size <= model.spec.vocab_size, kConfig,
                      "{} was prepared with a vocabulary of {} ids but {} has {}; expected at most "
                      "as many",
                      spec.data, sidecar->vocab_size, model.resolved, model.spec.vocab_size);
   }
-  if (!spec.all) return {open_held_out(files, model, spec), doubt};
+  if (!spec.all) return {open_held_out(files, model, spec), doubt, beginning};
   return {data::open_source(files, spec.data, spec.length, Packing::kConcat, model.spec.vocab_size,
                             "--data"),
-          doubt};
+          doubt, beginning};
 }
 
 }  // namespace ashlar::eval

@@ -21,7 +21,8 @@ struct InputSpec {
 
 struct Input {
   data::Source source;
-  std::string doubt;  // why nothing says that model and dataset share a tokenizer; "": they do
+  std::string doubt;      // why nothing says that model and dataset share a tokenizer; "": they do
+  std::string beginning;  // how its documents begin otherwise than the model's texts; "": alike
 };
 
 // The held-out part is cut as training cut it, by the recipe that a checkpoint records; of a model

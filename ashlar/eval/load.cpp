@@ -29,6 +29,20 @@ std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSo
   return tokenizer;
 }
 
+data::TextFiles read_text_files(const checkpoint::Companions& companions, const ModelSource& source,
+                                const data::Tokenizer* tokenizer) {
+  return data::read_text_files(companions.files, tokenizer, checkpoint::place_of_companions(source),
+                               companions.bos_id);
+}
+
+std::vector<int32_t> encode_text(std::string_view text, const data::Tokenizer& tokenizer,
+                                 const data::TextFiles& files) {
+  std::vector<int32_t> ids = tokenizer.encode(text);
+  if (files.adds_bos) ids.insert(ids.begin(), files.bos_id);
+  if (ids.empty()) ids.push_back(data::first_id(tokenizer));
+  return ids;
+}
+
 void check_ids(std::span<const int32_t> ids, const ModelSource& source) {
   for (const int32_t id : ids)
     ASHLAR_REQUIRE(id >= 0 && id < source.spec.vocab_size, kData,

@@ -5,9 +5,11 @@
 #include <memory>
 #include <string>
 
+#include "ashlar/checkpoint/companions.h"
 #include "ashlar/checkpoint/model_source.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
+#include "ashlar/data/text_files.h"
 #include "ashlar/data/tokenizer.h"
 #include "ashlar/nn/model.h"
 
@@ -21,6 +23,13 @@ ModelSource find_model(FileSystem& files, const std::string& path, Log& log);
 std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source);
 // The same; kConfig, naming where it was looked for, if there is none.
 std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source);
+// How texts of the model begin, and what else the files beside its weights say of them.
+data::TextFiles read_text_files(const checkpoint::Companions& companions, const ModelSource& source,
+                                const data::Tokenizer* tokenizer);
+// The ids of a text that the model is to read: the text's own, behind the one that begins texts
+// where the model has it so.
+std::vector<int32_t> encode_text(std::string_view text, const data::Tokenizer& tokenizer,
+                                 const data::TextFiles& files);
 // kData for an id outside the model's vocabulary.
 void check_ids(std::span<const int32_t> ids, const ModelSource& source);
 

@@ -23,7 +23,8 @@ struct EmbeddingBackward {
   Tensor ids_T, emb_VH;
   Tensor scale_H = {}, bias_H = {};
   Tensor dx_TH;
-  Tensor demb_VH;                      // added to
+  Tensor demb_VH;         // added to
+  int32_t fixed_id = -1;  // whose row gets nothing, as padding_idx of PyTorch; -1: none
   Tensor dscale_H = {}, dbias_H = {};  // added to
 };
 void embedding_backward(const Context&, const EmbeddingBackward&);

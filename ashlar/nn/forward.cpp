@@ -261,6 +261,7 @@ void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
                              .bias_H = w.input_bias.value,
                              .dx_TH = dstream,
                              .demb_VH = w.embed.gradient,
+                             .fixed_id = int32_t(w.spec.pad_token_id),
                              .dscale_H = w.input_scale.gradient,
                              .dbias_H = w.input_bias.gradient});
 }

@@ -66,6 +66,15 @@ Key text(const char* name, Section Recipe::*section, std::string Section::*field
   return key(name, KeyType::kText, section, field, meaning);
 }
 
+// A row for an id, or a list of ids.
+template <class Section>
+Key ids(const char* name, Section Recipe::*section, std::vector<int64_t> Section::*field,
+        const char* meaning) {
+  Key row = key(name, KeyType::kIds, section, field, meaning);
+  row.range = kTokenId;
+  return row;
+}
+
 // A row for an enum, or a boolean with names; `words` in the order of its values (false, true).
 template <class Section, class Enum>
 Key word(const char* name, Section Recipe::*section, Enum Section::*field,

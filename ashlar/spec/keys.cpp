@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -282,22 +283,25 @@ std::string expected_of(const Key& key) {
     case KeyType::kLayers:
       return layer_types_text() +
              ", or a list of such types, one per block or so many that they repeat";
+    case KeyType::kIds:
+      return "an integer" + range_text(key.range) + ", or a list of such, each once";
   }
   ASHLAR_ASSERT(false && "a KeyType without a description");
 }
 
 std::string range_problem(const Key& key, const Recipe& recipe, std::string_view shown_name) {
-  double value = 0;
-  if (key.type == KeyType::kInteger) {
-    value = static_cast<double>(std::get<int64_t>(key.get(recipe)));
-  } else if (key.type == KeyType::kNumber) {
-    value = std::get<double>(key.get(recipe));
-  } else {
+  const KeyValue stated = key.get(recipe);
+  std::vector<double> values;
+  if (key.type == KeyType::kInteger)
+    values = {static_cast<double>(std::get<int64_t>(stated))};
+  else if (key.type == KeyType::kNumber)
+    values = {std::get<double>(stated)};
+  else if (key.type == KeyType::kIds)
+    for (const int64_t id : std::get<std::vector<int64_t>>(stated))
+      values.push_back(static_cast<double>(id));
+  if (std::ranges::all_of(values, [&](double value) { return in_range(key.range, value); }))
     return "";
-  }
-  if (in_range(key.range, value)) return "";
-  return fmt::format("{} is {}; expected {}", shown_name, value_text(key.get(recipe)),
-                     expected_of(key));
+  return fmt::format("{} is {}; expected {}", shown_name, value_text(stated), expected_of(key));
 }
 
 }  // namespace ashlar

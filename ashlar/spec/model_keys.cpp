@@ -296,7 +296,7 @@ ModelSpec model_of(const ModelKeys& keys) {
   model.tied_head = keys.tie_word_embeddings;
   model.pad_token_id = keys.pad_token_id;
   model.bos_token_id = keys.bos_token_id;
-  model.eos_token_id = keys.eos_token_id;
+  model.eos_token_ids = keys.eos_token_ids;
   model.zero_centered_norm = keys.zero_centered_norm;
   for (const LayerType& type : keys.layer_types)
     model.blocks.push_back(block_of(keys, type, model.num_blocks()));
@@ -312,7 +312,7 @@ ModelKeys keys_of(const ModelSpec& model) {
   keys.max_position_embeddings = model.max_positions;
   keys.pad_token_id = model.pad_token_id;
   keys.bos_token_id = model.bos_token_id;
-  keys.eos_token_id = model.eos_token_id;
+  keys.eos_token_ids = model.eos_token_ids;
   keys.head_fp32 = model.head_fp32;
   keys.tie_word_embeddings = model.tied_head;
   keys.zero_centered_norm = model.zero_centered_norm;

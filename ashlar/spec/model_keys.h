@@ -92,7 +92,8 @@ struct ModelKeys {
   bool zero_centered_norm = false;
   bool tie_word_embeddings = true;
   int64_t max_position_embeddings = 32768;
-  int64_t pad_token_id = 0, bos_token_id = 2, eos_token_id = 1;
+  int64_t pad_token_id = 0, bos_token_id = 2;  // -1: none
+  std::vector<int64_t> eos_token_ids = {1};    // each ends a text; empty: none does
 
   SkipOutput skip_output = SkipOutput::kZero;
   bool head_fp32 = false;      // the head product in fp32 even when compute is bf16

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "ashlar/core/fields.h"
 
 namespace ashlar {
@@ -18,7 +20,6 @@ void visit_members(Model& s, Visit visit) {
   visit("norm_eps", s.norm_eps, 0);
   visit("pad_token_id", s.pad_token_id, -1);
   visit("bos_token_id", s.bos_token_id, -1);
-  visit("eos_token_id", s.eos_token_id, -1);
 }
 
 struct MemberWriter {
@@ -157,11 +158,31 @@ BlockSpec parse_block(const Fields& fields) {
   return block;
 }
 
+// Programs before lists of ids read eos_token_id alone.
+void write_eos(const ModelSpec& model, nlohmann::ordered_json& json) {
+  const std::vector<int64_t>& ids = model.eos_token_ids;
+  json["eos_token_id"] = ids.empty() ? -1 : ids[0];
+  if (ids.size() > 1) json["eos_token_ids"] = ids;
+}
+
+std::vector<int64_t> read_eos(const Fields& fields) {
+  const int64_t first = fields.integer("eos_token_id", -1, kMost);
+  std::vector<int64_t> ids;
+  if (first >= 0) ids.push_back(first);
+  if (!fields.has("eos_token_ids")) return ids;
+  std::vector<int64_t> all = fields.counts("eos_token_ids");
+  if (all.empty() || all[0] != first || std::ranges::max(all) > kMost)
+    fields.fail("eos_token_ids is {}; expected ids of which the first is eos_token_id, {}", all,
+                first);
+  return all;
+}
+
 }  // namespace
 
 std::string to_json(const ModelSpec& model) {
   nlohmann::ordered_json json;
   visit_members(model, MemberWriter{json});
+  write_eos(model, json);
   json["head_fp32"] = model.head_fp32;
   if (!model.tied_head) json["tied_head"] = false;
   if (model.zero_centered_norm) json["zero_centered_norm"] = true;
@@ -174,6 +195,7 @@ ModelSpec parse_model_spec(std::string_view json, const std::string& what) {
   const Fields fields(parsed, what);
   ModelSpec model;
   visit_members(model, MemberReader{fields});
+  model.eos_token_ids = read_eos(fields);
   model.head_fp32 = fields.boolean("head_fp32");
   if (fields.has("tied_head")) model.tied_head = fields.boolean("tied_head");
   MemberReader{fields}("zero_centered_norm", model.zero_centered_norm, false);

@@ -307,7 +307,8 @@ struct ModelSpec {
   bool tied_head = true;   // the head is the embedding; else it has weights of its own
   // Norms of the stream and of queries and keys multiply by 1 + their weight, which begins at 0.
   bool zero_centered_norm = false;
-  int64_t pad_token_id = 0, bos_token_id = 2, eos_token_id = 1;
+  int64_t pad_token_id = 0, bos_token_id = 2;  // -1: none
+  std::vector<int64_t> eos_token_ids = {1};    // each ends a text; empty: none does
   std::vector<BlockSpec> blocks;
 
   int64_t num_blocks() const { return int64_t(blocks.size()); }
@@ -323,7 +324,8 @@ struct ModelSpec {
 // is there where there is one: earlier versions read what they can run.
 std::string to_json(const ModelSpec& model);
 // kCorrupt "WHAT: key is VALUE; expected ..." for anything but what to_json writes.  tied_head
-// stands there only where it is false, so that earlier versions read what they can run.
+// is there only where it is false, and eos_token_ids beside eos_token_id, the first of them, only
+// where there are several, so that earlier versions read what they can run.
 ModelSpec parse_model_spec(std::string_view json, const std::string& what);
 
 }  // namespace ashlar

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "ashlar/spec/keys.h"
 
@@ -58,6 +59,11 @@ std::string layers_text(const std::vector<LayerType>& layers) {
   return "[" + out + "]";
 }
 
+std::string ids_text(const std::vector<int64_t>& ids) {
+  if (ids.size() > 1) return fmt::format("[{}]", fmt::join(ids, ", "));
+  return ids.empty() ? "-1" : fmt::to_string(ids[0]);
+}
+
 }  // namespace
 
 std::string value_text(const KeyValue& value) {
@@ -68,6 +74,7 @@ std::string value_text(const KeyValue& value) {
     std::string operator()(const std::string& text) const { return quoted(text); }
     std::string operator()(const std::vector<BlendEntry>& blend) const { return blend_text(blend); }
     std::string operator()(const std::vector<LayerType>& list) const { return layers_text(list); }
+    std::string operator()(const std::vector<int64_t>& ids) const { return ids_text(ids); }
   };
   return std::visit(Printer{}, value);
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -208,6 +209,23 @@ std::optional<KeyValue> layers_of(const toml::node& node, int64_t num_layers) {
   return KeyValue(std::move(types));
 }
 
+// An id or a list of ids, each once; -1 is none.
+std::optional<KeyValue> ids_of(const toml::node& node) {
+  std::vector<int64_t> ids;
+  if (const auto one = node.value_exact<int64_t>()) {
+    if (*one != -1) ids.push_back(*one);
+    return KeyValue(ids);
+  }
+  const toml::array* array = node.as_array();
+  if (array == nullptr) return std::nullopt;
+  for (const toml::node& element : *array) {
+    const auto id = element.value_exact<int64_t>();
+    if (!id || *id < 0 || std::ranges::find(ids, *id) != ids.end()) return std::nullopt;
+    ids.push_back(*id);
+  }
+  return KeyValue(ids);
+}
+
 std::optional<KeyValue> word_of(const Key& key, const toml::node& node) {
   const auto text = node.value_exact<std::string>();
   for (const std::string& word : key.words)
@@ -239,6 +257,8 @@ std::optional<KeyValue> convert(const Key& key, const toml::node& node, const Re
       return blend_of(node);
     case KeyType::kLayers:
       return layers_of(node, so_far.model.num_hidden_layers);
+    case KeyType::kIds:
+      return ids_of(node);
   }
   ASHLAR_ASSERT(false && "a KeyType without a reader");
 }

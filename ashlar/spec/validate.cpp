@@ -203,11 +203,13 @@ std::string linear_rule(const ModelKeys& m, const std::string& s) {
 }
 
 std::string token_rule(const ModelKeys& m, const std::string& s) {
-  const struct {
+  struct Token {
     const char* name;
     int64_t id;
-  } tokens[] = {{"pad", m.pad_token_id}, {"bos", m.bos_token_id}, {"eos", m.eos_token_id}};
-  for (const auto& token : tokens)
+  };
+  std::vector<Token> tokens{{"pad", m.pad_token_id}, {"bos", m.bos_token_id}};
+  for (const int64_t id : m.eos_token_ids) tokens.push_back({"eos", id});
+  for (const Token& token : tokens)
     if (token.id >= m.vocab_size)
       return fmt::format(
           "{}{}_token_id is {} but {}vocab_size is {}; choose 0 to {}, or -1 for none", s,

@@ -167,7 +167,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       traced_(recipe_, files, log, trainer_.model().groups(), plan_.trace, seat.local_ranks),
       sources_(data::open_sources(files, recipe.data, recipe.model.vocab_size)),
       tokenizer_(data::tokenizer_of(files, recipe.data)),
-      writer_(trainer_, tokenizer_->bytes(), isa_),
+      writer_(trainer_, {}, isa_),
       health_(recipe.health) {
   scale_ = {
       .steps = recipe_.train.steps,
@@ -217,6 +217,13 @@ void Run::resume(data::Loader& loader) {
     health_.restore(saved.health);
     same_data = loader.restore(saved.loader, recipe_.data.allow_dataset_change);
   });
+  if (leads_ && first_weights_)
+    saved.inherited = {checkpoint::companions_of(files_, *first_weights_),
+                       checkpoint::place_of_companions(*first_weights_),
+                       first_weights_->spec.eos_token_ids};
+  if (leads_)
+    writer_.take(run_companions(std::move(saved.inherited), model_of(recipe_.model),
+                                tokenizer_.get(), sources_.train, log_));
   if (!resumed_) return begin_with_first_weights();
   trainer_.weights_changed();
   if (finished())

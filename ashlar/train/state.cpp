@@ -37,9 +37,9 @@ std::string isa_in(const checkpoint::Manifest& manifest) {
 
 }  // namespace
 
-StateWriter::StateWriter(const Trainer& trainer, std::string tokenizer_bytes, std::string isa)
+StateWriter::StateWriter(const Trainer& trainer, checkpoint::Companions companions, std::string isa)
     : trainer_(trainer),
-      tokenizer_(std::move(tokenizer_bytes)),
+      companions_(std::move(companions)),
       isa_(std::move(isa)),
       model_(trainer.model().pieces(true)),
       optim_(trainer.optimizer_pieces(true)) {
@@ -98,7 +98,7 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
                     true},
                    {"recipe.toml", to_toml(recipe), false}};
   checkpoint::describe_model(model_of(recipe.model), request);
-  if (!tokenizer_.empty()) request.extra.push_back({checkpoint::kTokenizerFile, tokenizer_, false});
+  checkpoint::add_companions(companions_, "", request.extra, request.sections);
   request.sections["trainer"] = Ordered{
       {"step", counters.step},
       {"samples", counters.samples},
@@ -155,9 +155,14 @@ Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
                            .allow_unexpected = {},
                            .cast = {{DType::kF32, DType::kF64}, {DType::kF64, DType::kF32}}});
   trainer.restore_counters(state.optimizer_steps, state.balancer_updates);
-  return {state.counters, state.health, data::loader_state_from(arrays),
-          reader.has_blob("recipe.toml") ? reader.read_blob("recipe.toml") : "",
-          isa_in(reader.manifest()), int64_t(report.cast.size())};
+  return {.counters = state.counters,
+          .health = state.health,
+          .loader = data::loader_state_from(arrays),
+          .recipe = reader.has_blob("recipe.toml") ? reader.read_blob("recipe.toml") : "",
+          .isa = isa_in(reader.manifest()),
+          .num_converted = int64_t(report.cast.size()),
+          .inherited = {checkpoint::companions_in(reader), join(reader.directory(), "extra"),
+                        checkpoint::model_of_step(reader).eos_token_ids}};
 }
 
 }  // namespace ashlar::train

@@ -37,6 +37,9 @@ from hf_parity import ROOT, Ashlar
 STEPS, BATCH, MICRO_BATCH, LENGTH, SEED = 30, 8, 2, 64, 1
 SIZES = dict(vocab_size=260, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
              head_dim=16)
+# The padding id of Llama, whose head is not tied, and of Qwen3, whose head is: of the byte "e", which is in every row, so
+# that it shows that the input gives no gradient to its row, and the head does.
+PAD = 4 + ord("e")
 # Of the mixtures' weights: all chosen experts lead by more than 2e-6 in all steps, so that rounding changes no choice.
 MIXTRAL_SEED, QWEN3_MOE_SEED = 37, 33
 STD = 0.1  # of weights; with 0.02 a spike of the gradient amplifies fp32's own rounding (docs/train-parity.md)
@@ -58,7 +61,7 @@ def zaya():
 
 
 def llama():
-    sizes = SIZES | dict(intermediate_size=176, rms_norm_eps=1e-6, tie_word_embeddings=False)
+    sizes = SIZES | dict(intermediate_size=176, rms_norm_eps=1e-6, tie_word_embeddings=False, pad_token_id=PAD)
     rope = dict(rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                 original_max_position_embeddings=32)
     config = transformers.LlamaConfig(**sizes, rope_parameters=rope, initializer_range=STD, eos_token_id=1,
@@ -69,7 +72,7 @@ def llama():
 
 
 def qwen3():
-    sizes = SIZES | dict(intermediate_size=176, rms_norm_eps=1e-6, tie_word_embeddings=True)
+    sizes = SIZES | dict(intermediate_size=176, rms_norm_eps=1e-6, tie_word_embeddings=True, pad_token_id=PAD)
     rope = dict(rope_type="default", rope_theta=1e6)
     config = transformers.Qwen3Config(**sizes, rope_parameters=rope, initializer_range=STD, eos_token_id=1,
                                       bos_token_id=2, attn_implementation="eager")

@@ -29,14 +29,14 @@ ModelKeys shapes_8b() {
   m.num_attention_heads = 8, m.num_key_value_heads = 2, m.head_dim = 128;
   m.num_experts = 16, m.moe_intermediate_size = 2048, m.router_hidden_size = 256;
   m.rope_theta = 5e6, m.rope_theta_sliding = 1e4, m.partial_rotary_factor = 0.5;
-  m.max_position_embeddings = 131072, m.eos_token_id = 106;
+  m.max_position_embeddings = 131072, m.eos_token_ids = {106};
   m.layer_types.assign(40, LayerType::kHybrid);
   return m;
 }
 
 ModelKeys shapes_base() {
   ModelKeys m = shapes_8b();
-  m.rope_theta = 1e6, m.max_position_embeddings = 32768, m.eos_token_id = 1;
+  m.rope_theta = 1e6, m.max_position_embeddings = 32768, m.eos_token_ids = {1};
   return m;
 }
 
@@ -44,7 +44,7 @@ ModelKeys shapes_74b() {
   ModelKeys m = shapes_8b();
   m.hidden_size = 4096, m.num_hidden_layers = 60, m.num_attention_heads = 16;
   m.num_experts = 24, m.moe_intermediate_size = 4096, m.sliding_window = 4097;
-  m.max_position_embeddings = 262144, m.eos_token_id = 1;
+  m.max_position_embeddings = 262144, m.eos_token_ids = {1};
   m.layer_types.clear();
   for (int block = 0; block < 60; ++block)
     m.layer_types.push_back(block % 2 == 0 ? LayerType::kHybridSliding : LayerType::kHybrid);
@@ -204,7 +204,9 @@ TEST(HfConfig, ChangedFieldsAreRejectedByName) {
        {"rope_parameters", "\"hybrid\""}},
       {"zaya1_8b_native", "vocab_size", 1e300, {"vocab_size is 1e+300", "integer"}},
       {"zaya1_8b_native", "eos_token_id", "</s>", {"eos_token_id is \"</s>\"", "id of a token"}},
-      {"zaya1_8b_native", "eos_token_id", 262272, {"eos_token_id is 262272", "vocab_size"}},
+      {"zaya1_8b_native", "eos_token_id", {1, 2.5}, {"eos_token_id is [1,2.5]", "a list"}},
+      {"zaya1_8b_native", "bos_token_id", {1}, {"bos_token_id is [1]", "id of a token"}},
+      {"zaya1_8b_native", "pad_token_id", 262272, {"pad_token_id is 262272", "vocab_size"}},
       {"zaya1_74b_native", "sliding_window", nullptr, {"sliding_window is missing", "integer"}},
       {"zaya1_74b_native", "num_hidden_layers", 59, {"layer_types", "num_hidden_layers = 59"}},
   };
@@ -226,10 +228,37 @@ TEST(HfConfig, ChangedFieldsAreRejectedByName) {
   }
 }
 
-TEST(HfConfig, SeveralStopTokensGiveTheFirst) {
-  Json json = Json::parse(fixture("zaya1_8b_native"));
-  json["eos_token_id"] = {106, 1};
-  EXPECT_EQ(parse_hf_config(json.dump(), "x").model.eos_token_id, 106);
+// generate() of transformers 5.24 stops at these ids of such a config.json, and at no other.
+TEST(HfConfig, AllStopTokensAreRead) {
+  const struct {
+    Json stated;
+    std::vector<int64_t> read;
+    size_t notes;
+    Json written;
+  } cases[] = {
+      {106, {106}, 0, 106},
+      {{106, 1}, {106, 1}, 0, {106, 1}},
+      {{1, 106, 1}, {1, 106}, 0, {1, 106}},
+      {nullptr, {}, 0, nullptr},
+      {Json::array(), {}, 0, nullptr},
+      {-1, {}, 0, nullptr},
+      {262272, {}, 1, nullptr},
+      {{2, 262272}, {2}, 1, 2},
+      {{262272, -1, 7, 262273}, {7}, 2, 7},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.stated.dump());
+    Json json = Json::parse(fixture("zaya1_8b_native"));
+    json["eos_token_id"] = each.stated;
+    const HfConfig config = parse_hf_config(json.dump(), "DIR/config.json");
+    EXPECT_EQ(config.model.eos_token_ids, each.read);
+    EXPECT_EQ(config.notes.size(), each.notes);
+    for (const std::string& note : config.notes)
+      EXPECT_NE(note.find("DIR/config.json: eos_token_id 26227"), std::string::npos) << note;
+    const auto written = Json::parse(to_hf_config(config.model, DType::kBF16, HfLayout::kNative));
+    EXPECT_EQ(written["eos_token_id"], each.written);
+    EXPECT_EQ(Json::parse(to_hf_generation_config(config.model))["eos_token_id"], each.written);
+  }
 }
 
 TEST(HfConfig, SilentFieldsTakeWhatTheReleasedCodeAssumes) {

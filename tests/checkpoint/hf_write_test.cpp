@@ -1,6 +1,9 @@
 // Hugging Face directories: what is written, and that it is written whole or not at all.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include "hf_directory.h"
@@ -55,6 +58,64 @@ TEST_F(HfWriteTest, WritesFurtherFilesAndTheConfigs) {
              [&] { write("other", spec, random_values(spec, DType::kF32), options); });
   EXPECT_FALSE(std::filesystem::exists(root / "other"));
   EXPECT_FALSE(std::filesystem::exists(root / "other.tmp"));
+}
+
+TEST_F(HfWriteTest, EachTensorHasTheTypeThatIsAskedOfIt) {
+  const ModelKeys spec = odd_spec();
+  const Values values = random_values(spec, DType::kF32);
+  HfWriteOptions options;
+  options.types = ElementTypes{DType::kF16,
+                               {{"model.embed_tokens.weight", DType::kF32},
+                                {"model.norm.weight", DType::kBF16},
+                                {"model.layers.0.mlp.experts.down_proj", DType::kF64}}};
+  for (const HfLayout layout : {HfLayout::kNative, HfLayout::kLegacy}) {
+    options.layout = layout;
+    const std::string name(name_of(layout));
+    write(name, spec, values, options);
+    const HfModel model = open(name);
+    for (const LogicalTensor& tensor : model.tensors())
+      EXPECT_EQ(tensor.dtype, options.types->of(tensor.name)) << tensor.name;
+    EXPECT_EQ(Json::parse(slurp(root / (name + "/config.json")))["dtype"], "float16");
+    EXPECT_EQ(types_of(model.tensors()), *options.types);
+  }
+}
+
+TEST_F(HfWriteTest, SaysWhatANarrowerTypeLoses) {
+  const ModelKeys spec = odd_spec();
+  const Values values = random_values(spec, DType::kF64);
+  const auto set = [&](const std::string& name, std::vector<double> numbers) {
+    for (const Piece& piece : values.pieces) {
+      std::fill_n(piece.data.as<double>(), piece.data.numel(), 1.0);
+      if (piece.logical.name == name)
+        std::copy(numbers.begin(), numbers.end(), piece.data.as<double>());
+    }
+  };
+  const auto stats = [&](const std::string& name, DType dtype) {
+    HfWriteOptions options;
+    options.dtype = dtype;
+    return write_hf_model(*posix_files(), root / name, model_of(spec), nn::logical_tensors,
+                          TensorsInMemory(values.pieces), options);
+  };
+  set("model.norm.weight", {1.0 + 0x1p-9, 1e-9, 0x1p-24, -0.0, 65504, 1.0 + 0x1p-30});
+  const HfWriteStats half = stats("f16", DType::kF16);
+  EXPECT_EQ(half.values, 3970 + 12);
+  EXPECT_EQ(half.changed, 2);  // 1e-9 and the last; 1 + 2^-9 has ten bits behind the point
+  EXPECT_EQ(half.vanished, 1);
+  const HfWriteStats brain = stats("bf16", DType::kBF16);
+  EXPECT_EQ(brain.changed, 4);  // 2^-24 and -0 stay
+  EXPECT_EQ(brain.vanished, 0);
+  EXPECT_EQ(stats("f32", DType::kF32).changed, 2);  // 1e-9 is no float
+  EXPECT_EQ(stats("f64", DType::kF64).changed, 0);
+  set("model.norm.weight", {1.0, 65520.0});
+  const std::string message =
+      message_of(ErrorKind::kConfig, [&] { stats("infinite", DType::kF16); });
+  EXPECT_NE(message.find("model.norm.weight holds 65520, which is beyond the range of F16"),
+            std::string::npos)
+      << message;
+  EXPECT_FALSE(std::filesystem::exists(root / "infinite"));
+  // What is not finite already is no loss: rows that no token has may hold anything.
+  set("model.norm.weight", {std::nan(""), -std::numeric_limits<double>::infinity()});
+  EXPECT_EQ(stats("not-finite", DType::kF16).changed, 0);
 }
 
 TEST_F(HfWriteTest, NeverWritesOverAnything) {

@@ -20,6 +20,7 @@ class Places final : public TensorReader {
  public:
   explicit Places(std::map<std::string, Place> places) : places_(std::move(places)) {}
   void read(std::span<const Piece>) const override {}
+  DType type_of(const std::string&) const override { return DType::kF32; }
   Place place_of(const std::string& name) const override { return places_.at(name); }
 
  private:

@@ -190,7 +190,7 @@ class HfTokenizerTest : public testing::TestWithParam<TokenizerTraining::Kind> {
 
 TEST_P(HfTokenizerTest, EncodesAndDecodesAsTheModelThatItIsMadeOf) {
   const auto tokenizer = parse_tokenizer(trained(GetParam()), "trained");
-  const HfTokenizer written = to_hf_tokenizer(*tokenizer);
+  const HfTokenizer written = to_hf_tokenizer(*tokenizer, -1);
   const json file = file_of(written, "tokenizer.json");
   for (const std::string& text : kTexts) {
     const auto ids = tokenizer->encode(text);
@@ -201,7 +201,7 @@ TEST_P(HfTokenizerTest, EncodesAndDecodesAsTheModelThatItIsMadeOf) {
 
 TEST_P(HfTokenizerTest, NamesTheSpecialIdsAndAddsNone) {
   const auto tokenizer = parse_tokenizer(trained(GetParam()), "trained");
-  const HfTokenizer written = to_hf_tokenizer(*tokenizer);
+  const HfTokenizer written = to_hf_tokenizer(*tokenizer, -1);
   const json special = {
       {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
   EXPECT_EQ(file_of(written, "special_tokens_map.json"), special);
@@ -221,6 +221,27 @@ TEST_P(HfTokenizerTest, NamesTheSpecialIdsAndAddsNone) {
   EXPECT_EQ(added[1]["content"], "</s>");
 }
 
+// AutoTokenizer of transformers 4.57 goes by the post-processor of such a class, 5.24 too.
+TEST_P(HfTokenizerTest, PutsTheBeginningOfTrainingInFront) {
+  const auto tokenizer = parse_tokenizer(trained(GetParam()), "trained");
+  const HfTokenizer written = to_hf_tokenizer(*tokenizer, 2);
+  EXPECT_EQ(file_of(written, "tokenizer_config.json")["add_bos_token"], true);
+  EXPECT_EQ(file_of(written, "tokenizer.json")["post_processor"],
+            json::parse(R"({"type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                           {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                         {"Sequence": {"id": "A", "type_id": 0}},
+                         {"SpecialToken": {"id": "<s>", "type_id": 1}},
+                         {"Sequence": {"id": "B", "type_id": 1}}],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [2], "tokens": ["<s>"]}}})"));
+  // An id that is no control piece cannot be named there.
+  const HfTokenizer added = to_hf_tokenizer(*tokenizer, 5000);
+  EXPECT_EQ(file_of(added, "tokenizer_config.json")["add_bos_token"], false);
+  EXPECT_TRUE(file_of(added, "tokenizer.json")["post_processor"].is_null());
+  EXPECT_EQ(added.unstated.size(), written.unstated.size() + 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, HfTokenizerTest,
                          testing::Values(TokenizerTraining::Kind::kBpe,
                                          TokenizerTraining::Kind::kUnigram));
@@ -228,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, HfTokenizerTest,
 // A model of spm_train without the space in front: bpe, identity, byte_fallback.
 TEST(HfTokenizer, FollowsAModelWithoutADummyPrefix) {
   const auto tokenizer = load_tokenizer(*posix_files(), kVectors + "bpe_no_prefix.model");
-  const HfTokenizer written = to_hf_tokenizer(*tokenizer);
+  const HfTokenizer written = to_hf_tokenizer(*tokenizer, -1);
   EXPECT_TRUE(written.unstated.empty()) << written.unstated.front();
   const json file = file_of(written, "tokenizer.json");
   EXPECT_EQ(file["normalizer"]["normalizers"],
@@ -244,7 +265,7 @@ TEST(HfTokenizer, FollowsAModelWithoutADummyPrefix) {
 // A model of spm_train: unigram, identity, byte_fallback.
 TEST(HfTokenizer, RemovesExtraWhitespaceAsTheModelDoes) {
   const auto tokenizer = load_tokenizer(*posix_files(), kVectors + "unigram_default.model");
-  const HfTokenizer written = to_hf_tokenizer(*tokenizer);
+  const HfTokenizer written = to_hf_tokenizer(*tokenizer, -1);
   ASSERT_EQ(written.unstated.size(), 1u);
   EXPECT_TRUE(written.unstated[0].starts_with("model_type=unigram where two cuts"));
   const json steps = file_of(written, "tokenizer.json")["normalizer"]["normalizers"];
@@ -266,7 +287,7 @@ TEST(HfTokenizer, NamesTheNormalizationThatItCannotFollow) {
                                                               {"hard_vocab_limit", "false"},
                                                               {"minloglevel", "3"}};
   ASSERT_TRUE(sentencepiece::SentencePieceTrainer::Train(settings, nullptr, &model).ok());
-  const HfTokenizer written = to_hf_tokenizer(*parse_tokenizer(model, "model"));
+  const HfTokenizer written = to_hf_tokenizer(*parse_tokenizer(model, "model"), -1);
   EXPECT_EQ(written.unstated, std::vector<std::string>{"normalization_rule_name=nmt_nfkc"});
   const json file = file_of(written, "tokenizer.json");
   EXPECT_EQ(file["normalizer"]["normalizers"][0]["type"], "Precompiled");
@@ -279,7 +300,7 @@ TEST(HfTokenizer, NamesTheNormalizationThatItCannotFollow) {
 
 TEST(HfTokenizer, SpellsTheByteTokenizer) {
   const auto tokenizer = byte_tokenizer();
-  const HfTokenizer written = to_hf_tokenizer(*tokenizer);
+  const HfTokenizer written = to_hf_tokenizer(*tokenizer, -1);
   EXPECT_TRUE(written.unstated.empty());
   const json file = file_of(written, "tokenizer.json");
   EXPECT_EQ(file["pre_tokenizer"]["type"], "ByteLevel");
@@ -347,7 +368,7 @@ TEST(HfTokenizer, NamesEverySettingThatItCannotFollow) {
             ? model + identity
             : model,
         expected);
-    const std::vector<std::string> unstated = to_hf_tokenizer(*tokenizer).unstated;
+    const std::vector<std::string> unstated = to_hf_tokenizer(*tokenizer, -1).unstated;
     EXPECT_NE(std::ranges::find(unstated, expected), unstated.end()) << expected;
   }
 }

@@ -55,6 +55,28 @@ TEST_F(Prepare, WritesDocumentsWithTheirEnd) {
   EXPECT_EQ(tokenizer_of_dataset(*files, "out/set")->kind(), "byte");
 }
 
+TEST_F(Prepare, PutsTheBeginningInFrontOfEveryDocument) {
+  write_file(*files, "a.txt", "ab\n\nc\n");
+  Log log([](std::string_view) {});
+  Threads threads(2);
+  const std::vector<std::string> inputs{"a.txt"};
+  const auto ids = [&](const std::string& prefix, int32_t bos_id) {
+    const DatasetInfo info = prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log,
+                                     BadDocuments::kRefuse, bos_id);
+    EXPECT_EQ(info.sidecar->bos_id, bos_id);
+    const IndexedDataset dataset(*files, prefix);
+    std::vector<int32_t> read(static_cast<size_t>(info.tokens));
+    dataset.read(0, info.sidecar->vocab_size, read);
+    return read;
+  };
+  EXPECT_EQ(ids("none", -1), (std::vector<int32_t>{101, 102, 1, 103, 1}));
+  EXPECT_EQ(ids("bos", 2), (std::vector<int32_t>{2, 101, 102, 1, 2, 103, 1}));
+  EXPECT_EQ(ids("added", 264), (std::vector<int32_t>{264, 101, 102, 1, 264, 103, 1}));
+  // A dataset without it says nothing of it, as those before there was a choice.
+  EXPECT_EQ(read_text(*files, "none.json").find("bos_id"), std::string::npos);
+  EXPECT_NE(read_text(*files, "bos.json").find("\"bos_id\": 2"), std::string::npos);
+}
+
 TEST_F(Prepare, TheThreadsDoNotChangeTheBytes) {
   std::string text;
   for (int i = 0; i < 9000; ++i)
@@ -258,7 +280,7 @@ TEST_F(SourcesTest, TokenizersAndVocabulariesMustAgree) {
 }
 
 TEST(Sidecar, ComesBackAsItWas) {
-  const Sidecar sidecar{"byte",     0xfedcba9876543210u, 260, 1, 3, 7, "u16",
+  const Sidecar sidecar{"byte",     0xfedcba9876543210u, 260, 1, 2, 3, 7, "u16",
                         0x00c0ffee, {{"a\"b", 5, 3}}};
   EXPECT_EQ(parse_sidecar(format_sidecar(sidecar), "x.json"), sidecar);
 }

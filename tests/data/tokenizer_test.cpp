@@ -250,6 +250,7 @@ class SpecialIds : public Tokenizer {
   const std::string& bytes() const override { return bytes_->bytes(); }
   std::vector<int32_t> encode(std::string_view text) const override { return bytes_->encode(text); }
   std::string piece(int32_t id) const override { return bytes_->piece(id); }
+  int32_t id_of(std::string_view name) const override { return bytes_->id_of(name); }
   LeadingSpace leading_space() const override { return bytes_->leading_space(); }
   bool starts_word(int32_t id) const override { return bytes_->starts_word(id); }
 

@@ -277,7 +277,7 @@ TEST_P(HfGolden, GreedyContinuation) {
     Runtime runtime(*loaded_.files, loaded_.source, DType::kF32,
                     {.max_positions = T, .max_call = T}, 2);
     Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, T, chunk);
-    const GenerateSpec spec{.max_tokens = T - int64_t(given), .sampling = {}, .eos_id = 1};
+    const GenerateSpec spec{.max_tokens = T - int64_t(given), .sampling = {}, .stop_ids = {1}};
     const auto made = generate(decoder, std::span(wanted).first(given), spec, [](int32_t) {});
     EXPECT_EQ(made, std::vector(wanted.begin() + int64_t(given), wanted.end()))
         << "chunks of " << chunk;

@@ -154,12 +154,15 @@ TEST(Generate, StopsAfterTheEndOrTheLastToken) {
     return made;
   };
   const SamplingSpec sampling{.temperature = 1, .seed = 3};
-  const std::vector<int32_t> all = run({.max_tokens = 20, .sampling = sampling, .eos_id = -1});
+  const std::vector<int32_t> all = run({.max_tokens = 20, .sampling = sampling});
   ASSERT_EQ(all.size(), 20u);
-  EXPECT_EQ(run({.max_tokens = 1, .sampling = sampling, .eos_id = -1}).size(), 1u);
+  EXPECT_EQ(run({.max_tokens = 1, .sampling = sampling}).size(), 1u);
   const auto end = std::find(all.begin(), all.end(), all[7]);
-  EXPECT_EQ(run({.max_tokens = 20, .sampling = sampling, .eos_id = all[7]}),
+  EXPECT_EQ(run({.max_tokens = 20, .sampling = sampling, .stop_ids = {all[7]}}),
             std::vector(all.begin(), end + 1));
+  const auto first = std::find_first_of(all.begin(), all.end(), &all[5], &all[8]);
+  EXPECT_EQ(run({.max_tokens = 20, .sampling = sampling, .stop_ids = {all[7], all[5], all[6]}}),
+            std::vector(all.begin(), first + 1));
 }
 
 // Finite weights, but final values times embeddings pass the range of float.

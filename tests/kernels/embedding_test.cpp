@@ -32,13 +32,14 @@ struct Layer {
     embedding_forward(b.context(),
                       {.ids_T = ids, .emb_VH = emb, .scale_H = scale, .bias_H = bias, .x_TH = x});
   }
-  void backward(Bench& b) {
+  void backward(Bench& b, int32_t fixed_id = -1) {
     embedding_backward(b.context(), {.ids_T = ids,
                                      .emb_VH = emb,
                                      .scale_H = scale,
                                      .bias_H = bias,
                                      .dx_TH = dx,
                                      .demb_VH = demb,
+                                     .fixed_id = fixed_id,
                                      .dscale_H = dscale,
                                      .dbias_H = dbias});
   }
@@ -80,6 +81,30 @@ TEST(Embedding, PlainGradient) {
     l.forward(b);
     return dot(l.x, l.dx);
   });
+}
+
+// As torch.nn.Embedding(4, 3, padding_idx=2): the row of that id has no gradient, all others have
+// theirs, and the affine ones see every token.
+TEST(Embedding, TheRowOfAFixedIdHasNoGradient) {
+  for (const bool plain : {true, false}) {
+    Bench b, c;
+    const Case size{9, 4, 3};
+    const std::vector<int32_t> ids{2, 0, 2, 2, 3, 0, 0, 2, 2};
+    Layer all(b, size, ids, plain), fixed(c, size, ids, plain);
+    const std::vector<double> before = values_of(all.demb);
+    all.backward(b);
+    fixed.backward(c, 2);
+    for (int64_t id = 0; id < size.V; ++id)
+      for (int64_t i = 0; i < size.H; ++i) {
+        const int64_t at = id * size.H + i;
+        EXPECT_EQ(fixed.demb.as<double>()[at],
+                  id == 2 ? before[size_t(at)] : all.demb.as<double>()[at])
+            << id;
+      }
+    if (plain) continue;
+    EXPECT_EQ(values_of(fixed.dscale), values_of(all.dscale));
+    EXPECT_EQ(values_of(fixed.dbias), values_of(all.dbias));
+  }
 }
 
 TEST(Embedding, AScaleWithoutBiasIsOurBug) {

@@ -18,7 +18,7 @@ ModelKeys zaya() {
   s.router_hidden_size = 7, s.rms_norm_eps = 3e-6, s.partial_rotary_factor = 1.0 / 3.0;
   s.rope_theta = 1e6, s.rope_theta_sliding = 1e3, s.sliding_window = 9;
   s.layer_types = {LayerType::kHybridSliding, LayerType::kHybrid, LayerType::kHybridSliding};
-  s.max_position_embeddings = 77, s.pad_token_id = -1, s.bos_token_id = 3, s.eos_token_id = 4;
+  s.max_position_embeddings = 77, s.pad_token_id = -1, s.bos_token_id = 3, s.eos_token_ids = {4};
   s.skip_output = SkipOutput::kIdentity, s.head_fp32 = true, s.qk_norm_eps = 1e-7;
   return s;
 }
@@ -64,6 +64,25 @@ TEST(ModelSpec, ComesBackFromJsonAndKeys) {
     EXPECT_EQ(model_of(again), model) << pattern;
     EXPECT_EQ(again.layer_types, spec.layer_types) << pattern;
   }
+}
+
+TEST(ModelSpec, KeepsAllStopIds) {
+  ModelSpec model = model_of(zaya());
+  const std::vector<int64_t> cases[] = {{}, {4}, {4, 2}, {2, 4, 9}};
+  for (const std::vector<int64_t>& ids : cases) {
+    model.eos_token_ids = ids;
+    const auto json = nlohmann::json::parse(to_json(model));
+    // Earlier versions read this alone.
+    EXPECT_EQ(json["eos_token_id"], ids.empty() ? -1 : ids[0]);
+    EXPECT_EQ(json.contains("eos_token_ids"), ids.size() > 1);
+    EXPECT_EQ(parse_model_spec(to_json(model), "model.json"), model);
+    EXPECT_EQ(keys_of(model).eos_token_ids, ids);
+  }
+  auto json = nlohmann::json::parse(to_json(model));
+  json["eos_token_ids"] = {4, 2};
+  EXPECT_NE(refusal(ErrorKind::kCorrupt, [&] { parse_model_spec(json.dump(), "model.json"); })
+                .find("eos_token_ids is [4, 2]; expected ids of which the first is"),
+            std::string::npos);
 }
 
 ModelKeys top_k() {

@@ -226,6 +226,23 @@ TEST(Recipe, EveryWordOfEveryEnumIsReadAndPrinted) {
   }
 }
 
+TEST(Recipe, IdsAreOneOrAList) {
+  const auto ids = [](const std::string& value) {
+    const Recipe recipe = parse(tiny(), {"model.eos_token_id=" + value});
+    EXPECT_EQ(parse(to_toml(recipe)).model.eos_token_ids, recipe.model.eos_token_ids);
+    return recipe.model.eos_token_ids;
+  };
+  EXPECT_EQ(ids("7"), (std::vector<int64_t>{7}));
+  EXPECT_EQ(ids("-1"), std::vector<int64_t>{});
+  EXPECT_EQ(ids("[]"), std::vector<int64_t>{});
+  EXPECT_EQ(ids("[7, 3]"), (std::vector<int64_t>{7, 3}));
+  for (const char* wrong : {"-2", "[3, 3]", "[3, -1]", "[3, 1.5]", "1.0", "\"3\"", "2147483647"})
+    EXPECT_NE(message_of(tiny(), {std::string("model.eos_token_id=") + wrong})
+                  .find("model.eos_token_id is "),
+              std::string::npos)
+        << wrong;
+}
+
 TEST(Recipe, WordsMeanTheirEnumerators) {
   const auto with = [](const std::string& override_text) { return parse(tiny(), {override_text}); };
   EXPECT_EQ(with("train.precision=auto").train.precision, Precision::kAuto);
@@ -266,6 +283,8 @@ KeyValue another_value(const Key& key, const Recipe& recipe) {
       return std::vector<BlendEntry>{{"a:1,\"b\"", 0.1}, {"c", 1.0 / 3}};
     case KeyType::kLayers:
       return std::vector<LayerType>{LayerType::kHybrid, LayerType::kHybridSliding};
+    case KeyType::kIds:
+      return std::vector<int64_t>{3, 1, 2};
   }
   return old;
 }

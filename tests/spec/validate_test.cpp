@@ -51,7 +51,8 @@ TEST(Validate, AcceptsTheExtremes) {
   recipe.model.head_dim = 2;
   recipe.model.partial_rotary_factor = 1;
   recipe.model.qk_norm_eps = 0;
-  recipe.model.pad_token_id = recipe.model.bos_token_id = recipe.model.eos_token_id = -1;
+  recipe.model.pad_token_id = recipe.model.bos_token_id = -1;
+  recipe.model.eos_token_ids = {};
   recipe.model.layer_types[1] = LayerType::kHybridSliding;
   recipe.model.sliding_window = 1;
   recipe.optim.lr = recipe.optim.lr_min = recipe.optim.clip_norm = 0;
@@ -61,7 +62,7 @@ TEST(Validate, AcceptsTheExtremes) {
   EXPECT_EQ(judged(recipe), "");
   recipe = good();
   recipe.data.sequence_length = recipe.model.max_position_embeddings = 512;
-  recipe.model.eos_token_id = recipe.model.vocab_size - 1;
+  recipe.model.eos_token_ids = {recipe.model.vocab_size - 1, 0};
   recipe.checkpoint.keep_every = recipe.checkpoint.every = 700;
   EXPECT_EQ(judged(recipe), "");
 }
@@ -279,6 +280,8 @@ INSTANTIATE_TEST_SUITE_P(
 // Values just outside of the range of a key, which all must be refused by name.
 std::vector<KeyValue> outside(const Key& key) {
   const KeyRange& range = key.range;
+  if (key.type == KeyType::kIds)
+    return {std::vector<int64_t>{1, -2}, std::vector<int64_t>{int64_t(range.max) + 1}};
   if (key.type == KeyType::kInteger) {
     std::vector<KeyValue> values = {static_cast<int64_t>(range.min) - 1};
     if (std::isfinite(range.max)) values.push_back(static_cast<int64_t>(range.max) + 1);
@@ -293,7 +296,8 @@ std::vector<KeyValue> outside(const Key& key) {
 
 TEST(Validate, EveryRangeIsJudged) {
   for (const Key& key : recipe_keys()) {
-    if (key.type != KeyType::kInteger && key.type != KeyType::kNumber) continue;
+    if (key.type != KeyType::kInteger && key.type != KeyType::kNumber && key.type != KeyType::kIds)
+      continue;
     for (const KeyValue& value : outside(key)) {
       Recipe recipe = good();
       key.set(recipe, value);

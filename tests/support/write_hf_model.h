@@ -31,6 +31,7 @@ class TensorsInMemory final : public TensorReader {
                    });
     }
   }
+  DType type_of(const std::string& name) const override { return by_name_.at(name).dtype; }
   Place place_of(const std::string&) const override { return {}; }
 
  private:

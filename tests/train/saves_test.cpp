@@ -91,7 +91,7 @@ class StandingDisk : public CrashFiles {
 TEST(StateWriter, BalancingOfALaterMicroBatchGetsIntoNoStep) {
   const Recipe recipe = tiny({"moe.balance.scope=micro_batch"});
   OneRank rank(recipe);
-  StateWriter writer(rank.trainer, "", "avx2");
+  StateWriter writer(rank.trainer, {}, "avx2");
   StandingDisk disk;
   Log log([](std::string_view) {});
   checkpoint::CheckpointOptions options;

@@ -16,21 +16,23 @@ void check_ids(const Tensor& ids_T, int64_t vocab_size) {
         ids[t], t, vocab_size);
 }
 
-// The rows sorted by id, rows of one id in token order: rows of id v are
+// The rows sorted by id, but for those of one id, rows of one id in token order: rows of id v are
 // row[first_of_id[v] .. first_of_id[v + 1]).  A counting sort.
 struct RowsById {
   Tensor first_of_id_V1, row_T;
   RowsById(Arena& workspace, int64_t num_tokens, int64_t vocab_size)
       : first_of_id_V1(workspace.take(DType::kI32, {vocab_size + 1})),
         row_T(workspace.take(DType::kI32, {num_tokens})) {}
-  void sort(std::span<const int32_t> ids) const {
+  void sort(std::span<const int32_t> ids, int32_t without) const {
     const auto first = first_of_id_V1.span<int32_t>();
     int32_t* row = row_T.as<int32_t>();
     std::fill(first.begin(), first.end(), 0);
-    for (const int32_t id : ids) ++first[size_t(id)];
+    for (const int32_t id : ids)
+      if (id != without) ++first[size_t(id)];
     int32_t sum = 0;
     for (int32_t& f : first) sum += f, f = sum;  // the end of each id's rows
-    for (size_t t = ids.size(); t-- > 0;) row[--first[size_t(ids[t])]] = int32_t(t);
+    for (size_t t = ids.size(); t-- > 0;)
+      if (ids[t] != without) row[--first[size_t(ids[t])]] = int32_t(t);
   }
 };
 
@@ -82,7 +84,7 @@ void embedding_backward(const Context& ctx, const EmbeddingBackward& x) {
   const RowsById rows(*ctx.workspace, T, V);
   if (!ctx.meta()) {
     check_ids(x.ids_T, V);
-    rows.sort(x.ids_T.span<const int32_t>());
+    rows.sort(x.ids_T.span<const int32_t>(), x.fixed_id);
   }
   with_real(x.emb_VH.dtype, [&]<typename Real>(Real) {
     const EmbeddingGradientArgs<Real> args{.H = x.emb_VH.shape[1],

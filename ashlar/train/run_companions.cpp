@@ -1,0 +1,77 @@
+#include "ashlar/train/run_companions.h"
+
+#include <nlohmann/json.hpp>
+
+#include "ashlar/checkpoint/hf_files.h"
+#include "ashlar/checkpoint/model_files.h"
+#include "ashlar/core/json.h"
+#include "ashlar/data/text_files.h"
+
+namespace ashlar::train {
+namespace {
+
+using checkpoint::Companions;
+
+void take_tokenizer(Inherited& inherited, const data::Tokenizer& tokenizer, Log& log) {
+  auto& files = inherited.companions.files;
+  const auto own = files.find(checkpoint::kTokenizerFile);
+  const bool known = own != files.end(), same = known && own->second == tokenizer.bytes();
+  const size_t before = files.size();
+  if (!same)
+    std::erase_if(files, [](const auto& file) { return checkpoint::is_of_tokenizer(file.first); });
+  if (files.size() < before)
+    log.warn(
+        "{}, so checkpoints leave the files of its tokenizer out: an export writes those of the "
+        "training data's",
+        known ? inherited.place + " has another tokenizer than the training data"
+              : inherited.place + " has no tokenizer.model to compare with the training data's");
+  if (!same) inherited.companions.bos_id.reset();
+  files[checkpoint::kTokenizerFile] = tokenizer.bytes();
+}
+
+// All other members stay as they are, and in their order.
+void state_stop_ids(const ModelSpec& model, Inherited& inherited) {
+  const std::string name(checkpoint::kHfGenerationFile);
+  const auto file = inherited.companions.files.find(name);
+  if (file == inherited.companions.files.end() || model.eos_token_ids == inherited.eos_token_ids)
+    return;
+  const std::string place = join(inherited.place, name);
+  parse_json(file->second, place, ErrorKind::kData);  // says what is wrong where it is none
+  auto json = nlohmann::ordered_json::parse(file->second);
+  ASHLAR_REQUIRE(json.is_object(), kData, "{}: expected an object", place);
+  const std::vector<int64_t>& ids = model.eos_token_ids;
+  json["eos_token_id"] = nullptr;
+  if (ids.size() == 1) json["eos_token_id"] = ids[0];
+  if (ids.size() > 1) json["eos_token_id"] = ids;
+  file->second = json.dump(2) + "\n";
+}
+
+void state_beginning(std::span<const data::Source> training, Companions& companions) {
+  for (const data::Source& source : training)
+    if (const auto& sidecar = source.dataset->sidecar()) {
+      companions.bos_id = sidecar->bos_id;
+      return;
+    }
+}
+
+}  // namespace
+
+Companions run_companions(Inherited inherited, const ModelSpec& model,
+                          const data::Tokenizer* tokenizer, std::span<const data::Source> training,
+                          Log& log) {
+  if (tokenizer) take_tokenizer(inherited, *tokenizer, log);
+  state_stop_ids(model, inherited);
+  Companions& companions = inherited.companions;
+  const std::optional<int32_t> before = companions.bos_id;
+  state_beginning(training, companions);
+  // Where nothing is inherited, the first dataset says how documents begin.
+  const data::TextFiles text = data::read_text_files(companions.files, tokenizer, inherited.place,
+                                                     before ? before : companions.bos_id);
+  for (const data::Source& source : training)
+    if (const auto& sidecar = source.dataset->sidecar())
+      if (const std::string differs = data::other_beginning(*sidecar, text); !differs.empty())
+        log.warn("{}: {}", source.prefix(), differs);
+  return std::move(companions);
+}
+
+}  // namespace ashlar::train
