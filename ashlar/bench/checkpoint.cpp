@@ -345,14 +345,32 @@ Summary summary_of(const std::vector<double>& times) {
   return times.empty() ? Summary{} : summarize(times);
 }
 
+// Removes the directory, which was not there before, whether or not the measurement ends well.
+class Removal {
+ public:
+  Removal(FileSystem& files, const std::string& directory) : files_(files), directory_(directory) {}
+  ~Removal() {
+    try {
+      files_.remove_all(directory_);
+    } catch (const Error&) {  // the measurement stands; the directory can be removed by hand
+    }
+  }
+  Removal(const Removal&) = delete;
+  Removal& operator=(const Removal&) = delete;
+
+ private:
+  FileSystem& files_;
+  const std::string& directory_;
+};
+
 CheckpointRow measure(const CheckpointWorkload& workload, const CheckpointOptions& options,
                       FileSystem& files) {
   const int ranks = std::max(workload.saved.ranks, workload.other.ranks);
   Shared shared(ranks);
   Allocator allocator(Device::kCpu);
+  const Removal removal(files, options.directory);
   comm::run_ranks(ranks, {}, allocator,
                   [&](comm::Group& group) { Rank(workload, options, files, group, shared).run(); });
-  files.remove_all(options.directory);
   CheckpointRow row = shared.row;
   row.workload = workload;
   row.first_block_s = shared.block.front();

@@ -21,6 +21,7 @@
 #include "ashlar/checkpoint/tensor_slabs.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
+#include "ashlar/core/output.h"
 #include "ashlar/tensor/f16.h"
 #include "ashlar/tensor/tensor.h"
 
@@ -288,29 +289,14 @@ HfWriteStats write_hf_model(FileSystem& files, const std::string& directory, con
                             const HfWriteOptions& options) {
   ASHLAR_ASSERT(is_hf_readable(options.dtype));
   ASHLAR_ASSERT(options.max_file_bytes > 0);
-  std::string target = directory;
-  while (target.size() > 1 && target.ends_with('/')) target.pop_back();
-  ASHLAR_REQUIRE(!files.stat(target), kConfig,
-                 "{}: exists already; expected a new directory: choose another name or remove it",
-                 target);
-  const std::string temporary = target + ".tmp";
-  files.make_directories(parent_of(target));
-  files.remove_all(temporary);
-  HfWriteStats stats;
-  try {
-    files.make_directories(temporary);
-    stats = write_all(files, temporary, spec, tensors_of, reader, options);
-    files.sync_directory(temporary);
-    files.rename_new(temporary, target);
-  } catch (...) {
-    try {
-      files.remove_all(temporary);
-    } catch (const Error&) {
-      // The first failure is the one to report.
-    }
-    throw;
-  }
-  files.sync_directory(parent_of(target));
+  Outputs outputs(files, {directory}, {});
+  for (const std::string& left : outputs.left_behind())
+    if (options.log)
+      options.log->warn("{} was left by an export that was killed, or another one is writing it",
+                        left);
+  const HfWriteStats stats =
+      write_all(files, outputs.make_directory(directory), spec, tensors_of, reader, options);
+  outputs.publish();
   return stats;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ashlar/checkpoint/layout.h"
 #include "ashlar/checkpoint/lease.h"
 #include "ashlar/checkpoint/model_files.h"
 #include "ashlar/checkpoint/recovery.h"
@@ -14,6 +15,7 @@
 #include "ashlar/checkpoint/tensor_slabs.h"
 #include "ashlar/core/aligned_memory.h"
 #include "ashlar/core/checksum.h"
+#include "ashlar/core/output.h"
 #include "ashlar/core/threads.h"
 
 namespace ashlar::checkpoint {
@@ -135,11 +137,29 @@ class ModelStepWriter {
   Progress progress_;
 };
 
+// A root holds nothing of others.  What an attempt that was killed left has names with a dot.
+void require_own_root(FileSystem& files, const std::string& root) {
+  const auto info = files.stat(root, Links::kFollow);
+  if (!info) return;
+  ASHLAR_REQUIRE(info->type == FileInfo::Type::kDirectory, kConfig,
+                 "{} exists already and is no directory; choose another name", root);
+  std::string other;
+  for (const std::string& name : files.list(root)) {
+    if (parse_step_name(name)) return;  // told below: steps are there
+    if (!name.starts_with('.')) other = name;
+  }
+  ASHLAR_REQUIRE(other.empty(), kConfig,
+                 "{} holds {}, which is no part of a checkpoint root; choose a new directory", root,
+                 other);
+}
+
 }  // namespace
 
 ModelStepStats write_model_step(FileSystem& files, const std::string& root, const ModelStep& model,
                                 const TensorReader& reader, int num_threads, Log& log) {
-  make_durable_directories(files, root);
+  require_own_root(files, root);
+  NewDirectories directories(files);
+  directories.make(join(root, kLeaseDirectory));
   Lease lease(files, root, log);
   ASHLAR_REQUIRE(committed_steps(files, root).empty(), kConfig,
                  "{} holds steps already; choose a new directory", root);
@@ -157,6 +177,7 @@ ModelStepStats write_model_step(FileSystem& files, const std::string& root, cons
   plan.manifest.writer_version = "ashlar";
   const std::string directory =
       ModelStepWriter(files, root, plan, reader, num_threads, lease, log).write();
+  directories.keep();
   return {directory, int64_t(pieces.size()), bytes_of(plan.index)};
 }
 

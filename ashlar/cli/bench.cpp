@@ -75,6 +75,7 @@ void add_memory(CLI::App& group, Action& action) {
     std::vector<std::string> overrides;
     bench::MemoryOptions options;
     bool json = false;
+    Existing existing;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* sub = group.add_subcommand(
@@ -92,10 +93,13 @@ void add_memory(CLI::App& group, Action& action) {
   sub->add_option("--steps", flags->options.steps, "steps of each")->capture_default_str();
   sub->add_option("--svg", flags->svg, "a plot of the peaks, a line for each layout");
   sub->add_option("--svg-times", flags->svg_times, "a plot of the steps' median times");
+  add_force(*sub, flags->existing);
   sub->add_flag("--json", flags->json, "a JSON line for each");
   sub->callback([flags, &action] {
     action = [flags](Log&) {
       check_steps(flags->options.steps);
+      const auto files = posix_files();
+      Outputs outputs(*files, {flags->svg, flags->svg_times}, {flags->recipe}, flags->existing);
       const auto recipe_with = [&](std::vector<std::string> more) {
         more.insert(more.begin(), flags->overrides.begin(), flags->overrides.end());
         return train::read_recipe(*posix_files(), flags->recipe, more);
@@ -108,9 +112,10 @@ void add_memory(CLI::App& group, Action& action) {
                                     : bench::to_text(c, flags->options));
           });
       const std::string title = fmt::format("{}, {} ranks", recipe.name, flags->options.num_ranks);
-      if (!flags->svg.empty()) write_text(*posix_files(), flags->svg, bench::to_svg(cases, title));
+      if (!flags->svg.empty()) outputs.write(flags->svg, bench::to_svg(cases, title));
       if (!flags->svg_times.empty())
-        write_text(*posix_files(), flags->svg_times, bench::times_to_svg(cases, title));
+        outputs.write(flags->svg_times, bench::times_to_svg(cases, title));
+      outputs.publish();
       return 0;
     };
   });
@@ -165,6 +170,8 @@ void add_checkpoint(CLI::App& group, Action& action) {
           print_json(bench::describe(workload));
         return 0;
       }
+      const auto files = posix_files();
+      const Outputs free_name(*files, {options.directory}, {});
       if (!flags->json) print_lines(bench::checkpoint_head(options));
       bench::measure_checkpoints(options, [&](const bench::CheckpointRow& row) {
         print_lines(flags->json ? bench::to_json_line(row, options) : bench::to_text(row, options));

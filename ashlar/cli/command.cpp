@@ -151,6 +151,13 @@ std::vector<int32_t> parse_ids(const std::string& text) {
   return ids;
 }
 
+void add_force(CLI::App& app, Existing& existing) {
+  existing = Existing::kRefuseUnlessForced;
+  app.add_flag_callback(
+      "--force", [&existing] { existing = Existing::kReplace; },
+      "replace files that have the names of the outputs; inputs never");
+}
+
 void check_out(const std::string& out) {
   const std::string name = out.substr(out.rfind('/') + 1);
   ASHLAR_REQUIRE(!name.empty() && name != "." && name != "..", kConfig,

@@ -13,6 +13,7 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/log.h"
+#include "ashlar/core/output.h"
 
 namespace CLI {
 class App;
@@ -52,5 +53,7 @@ void print_error(std::string_view message);
 std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise
 // kConfig unless --out ends in a name: "", "DIR/" and "." would make hidden files.
 void check_out(const std::string& out);
+// --force, for commands that write files.
+void add_force(CLI::App& app, Existing& existing);
 
 }  // namespace ashlar::cli

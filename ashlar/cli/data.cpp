@@ -94,6 +94,7 @@ void add_data(CLI::App& app, Action& action) {
     std::string tokenizer, out, prefix;
     int threads = 0;
     bool skip_bad = false, bos = false, no_bos = false;
+    data::PrepareOptions options;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* prepare =
@@ -111,6 +112,7 @@ void add_data(CLI::App& app, Action& action) {
                     "put the tokenizer's id of beginning in front of every document (default: as "
                     "tokenizer.json or tokenizer_config.json beside the tokenizer say, else not)");
   prepare->add_flag("--no-bos", flags->no_bos, "put nothing there")->excludes("--bos");
+  add_force(*prepare, flags->options.existing);
   prepare->callback([flags, &action] {
     action = [flags](Log& log) {
       check_out(flags->out);
@@ -119,9 +121,10 @@ void add_data(CLI::App& app, Action& action) {
       const Bos bos = flags->bos ? Bos::kYes : flags->no_bos ? Bos::kNo : Bos::kAsFilesSay;
       const int32_t bos_id = bos_of(*files, *tokenizer, flags->tokenizer != "byte", bos, log);
       Threads threads(flags->threads);
-      print_info(data::prepare(
-          *files, flags->inputs, *tokenizer, flags->out, threads, log,
-          flags->skip_bad ? data::BadDocuments::kSkip : data::BadDocuments::kRefuse, bos_id));
+      if (flags->skip_bad) flags->options.bad = data::BadDocuments::kSkip;
+      flags->options.bos_id = bos_id;
+      print_info(data::prepare(*files, flags->inputs, *tokenizer, flags->out, threads, log,
+                               flags->options));
       return 0;
     };
   });

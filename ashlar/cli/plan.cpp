@@ -66,6 +66,7 @@ void add_schedule(CLI::App* group, Action& action) {
     int stages = 4, chunks = 1;
     int64_t micro_batches = 8;
     std::string schedule = "1f1b", svg;
+    Existing existing;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* sub = group->add_subcommand(
@@ -77,15 +78,19 @@ void add_schedule(CLI::App* group, Action& action) {
   sub->add_option("--schedule", flags->schedule, "gpipe, 1f1b, interleaved or zb")
       ->capture_default_str();
   sub->add_option("--svg", flags->svg, "also draw it into this file");
+  add_force(*sub, flags->existing);
   sub->callback([flags, &action] {
     action = [flags](Log&) {
       const Schedule schedule = parse_schedule(flags->schedule);
       const std::string text =
           parallel::describe_schedule(schedule, flags->stages, flags->chunks, flags->micro_batches);
-      if (!flags->svg.empty())
-        write_text(
-            *posix_files(), flags->svg,
-            parallel::schedule_svg(schedule, flags->stages, flags->chunks, flags->micro_batches));
+      if (!flags->svg.empty()) {
+        const auto files = posix_files();
+        Outputs outputs(*files, {flags->svg}, {}, flags->existing);
+        outputs.write(flags->svg, parallel::schedule_svg(schedule, flags->stages, flags->chunks,
+                                                         flags->micro_batches));
+        outputs.publish();
+      }
       print_part(text);
       return 0;
     };

@@ -5,20 +5,26 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/safetensors.h"
-#include "ashlar/cli/command.h"
+#include "ashlar/cli/ckpt.h"
 #include "ashlar/eval/load.h"
 #include "ashlar/nn/precision.h"
 
 namespace ashlar::cli {
 namespace {
 
-void write_logits(FileSystem& files, const std::string& path, const Tensor& logits) {
+std::string file_of(const Tensor& logits) {
   const checkpoint::TensorSpec spec{"logits", logits.dtype, {logits.shape[0], logits.shape[1]}};
   const auto plan = checkpoint::plan_safetensors(std::span(&spec, 1), {{"format", "pt"}},
                                                  checkpoint::HeaderStyle::kPlain);
   std::string bytes = plan.header;
   bytes.append(reinterpret_cast<const char*>(logits.data), size_t(logits.bytes()));
-  write_text(files, path, bytes);
+  return bytes;
+}
+
+std::vector<std::string> files_of(FileSystem& files, const std::string& directory) {
+  std::vector<std::string> paths = files.list(directory);
+  for (std::string& path : paths) path = join(directory, path);
+  return paths;
 }
 
 // By block and token: the number of its expert, or a list where there are several.
@@ -38,6 +44,7 @@ void add_score(CLI::App& app, Action& action) {
   struct Flags {
     std::string model, ids, dtype = "fp32", logits;
     int threads = 0;
+    Existing existing;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* score =
@@ -47,6 +54,7 @@ void add_score(CLI::App& app, Action& action) {
   score->add_option("--ids", flags->ids, "token ids, such as 3,7,1,9")->required();
   score->add_option("--dtype", flags->dtype, "auto, bf16, fp32 or fp64")->capture_default_str();
   score->add_option("--logits", flags->logits, "write all logits to this safetensors file");
+  add_force(*score, flags->existing);
   score->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
   score->callback([flags, &action] {
     action = [flags](Log& log) {
@@ -54,12 +62,15 @@ void add_score(CLI::App& app, Action& action) {
       const std::vector<int32_t> ids = parse_ids(flags->ids);
       const DType compute = nn::parse_precision(flags->dtype);
       const auto source = eval::find_model(*files, flags->model, log);
+      Outputs outputs(*files, {flags->logits}, files_of(*files, source.resolved), flags->existing);
+      if (!flags->logits.empty()) require_outside_steps(*files, flags->logits);
       const auto length = std::max<int64_t>(1, int64_t(ids.size()));
       eval::check_ids(ids, source);
       eval::Runtime runtime(*files, source, compute, {.max_positions = length, .max_call = length},
                             flags->threads);
       const eval::Scores scores = eval::score(runtime.ctx, runtime.allocator, runtime.model, ids);
-      if (!flags->logits.empty()) write_logits(*files, flags->logits, scores.logits.tensor);
+      if (!flags->logits.empty()) outputs.write(flags->logits, file_of(scores.logits.tensor));
+      outputs.publish();
       print_json(nlohmann::ordered_json{{"loss", scores.loss},
                                         {"logprobs", scores.logprobs},
                                         {"argmax", scores.argmax},

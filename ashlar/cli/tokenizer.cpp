@@ -15,6 +15,7 @@ void add_tokenizer(CLI::App& app, Action& action) {
     std::vector<std::string> inputs;
     std::string out, kind = "bpe";
     bool skip_bad = false;
+    Existing existing;
     data::TokenizerTraining training;
   };
   const auto flags = std::make_shared<Flags>();
@@ -27,6 +28,7 @@ void add_tokenizer(CLI::App& app, Action& action) {
   train->add_option("--max-lines", flags->training.max_lines, "sample larger inputs evenly")
       ->capture_default_str();
   train->add_flag("--skip-bad", flags->skip_bad, "leave out documents that are no text");
+  add_force(*train, flags->existing);
   train->callback([flags, &action] {
     action = [flags](Log& log) {
       ASHLAR_REQUIRE(flags->kind == "bpe" || flags->kind == "unigram", kConfig,
@@ -37,12 +39,11 @@ void add_tokenizer(CLI::App& app, Action& action) {
       flags->training.bad =
           flags->skip_bad ? data::BadDocuments::kSkip : data::BadDocuments::kRefuse;
       const auto files = posix_files();
-      ASHLAR_REQUIRE(!files->stat(flags->out), kConfig,
-                     "--out {} exists; remove it or choose another name", flags->out);
+      Outputs outputs(*files, {flags->out}, flags->inputs, flags->existing);
       const std::string model =
           data::train_sentencepiece(*files, flags->inputs, flags->training, log);
-      files->make_directories(parent_of(flags->out));
-      write_text(*files, flags->out, model);
+      outputs.write(flags->out, model);
+      outputs.publish();
       print_result(fmt::format("{}: {} ids, {}", flags->out, flags->training.vocab_size,
                                format_bytes(int64_t(model.size()))));
       return 0;

@@ -31,18 +31,6 @@ void with_type(TokenType type, Function function) {
   }
 }
 
-void remove_if_there(FileSystem& files, const std::string& path) {
-  if (files.stat(path)) files.remove(path);
-}
-
-// In a destructor nothing can be done about a disk that refuses even this.
-void try_remove(FileSystem& files, const std::string& path) noexcept {
-  try {
-    remove_if_there(files, path);
-  } catch (const std::exception&) {
-  }
-}
-
 int64_t size_of_file(FileSystem& files, const std::string& path, const std::string& prefix) {
   const auto info = files.stat(path, Links::kFollow);
   ASHLAR_REQUIRE(
@@ -57,20 +45,9 @@ int64_t size_of_file(FileSystem& files, const std::string& path, const std::stri
 
 }  // namespace
 
-IndexedWriter::IndexedWriter(FileSystem& files, const std::string& prefix, TokenType type)
-    : files_(files), prefix_(prefix), type_(type) {
-  remove_if_there(files, prefix + ".bin.tmp");  // of a run that was killed
-  bin_ = files.create(prefix + ".bin.tmp");
+IndexedWriter::IndexedWriter(Outputs& outputs, const std::string& prefix, TokenType type)
+    : outputs_(outputs), prefix_(prefix), type_(type), bin_(outputs.create(prefix + ".bin")) {
   buffer_.reserve(kBufferBytes);
-}
-
-IndexedWriter::~IndexedWriter() {
-  if (committed_) return;
-  bin_.reset();
-  try_remove(files_, prefix_ + ".bin.tmp");
-  if (!naming_) return;
-  try_remove(files_, prefix_ + ".idx");  // there if the directory's sync failed; first, as the mark
-  try_remove(files_, prefix_ + ".bin");
 }
 
 void IndexedWriter::add(std::span<const int32_t> tokens) {
@@ -100,13 +77,7 @@ void IndexedWriter::seal() {
   flush();
   bin_->sync();
   bin_->close();
-}
-
-void IndexedWriter::commit() {
-  naming_ = true;
-  files_.replace(prefix_ + ".bin.tmp", prefix_ + ".bin");
-  write_text(files_, prefix_ + ".idx", format_index(type_, lengths_));
-  committed_ = true;
+  outputs_.write(prefix_ + ".idx", format_index(type_, lengths_));
 }
 
 IndexedDataset::IndexedDataset(FileSystem& files, const std::string& prefix) : prefix_(prefix) {

@@ -2,7 +2,7 @@
 //
 //   PREFIX.bin  tokens     PREFIX.idx  index.h     PREFIX.json  sidecar.h (foreign sets lack it)
 //
-// PREFIX.idx is written last: where it exists, the rest is complete.
+// PREFIX.idx gets its name last: where it exists, the rest is complete.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,20 @@
 #include <vector>
 
 #include "ashlar/core/files.h"
+#include "ashlar/core/output.h"
 #include "ashlar/data/index.h"
 #include "ashlar/data/sidecar.h"
 
 namespace ashlar::data {
 
-// Writes to PREFIX.bin.tmp; commit() gives the files their names.  Whatever happens before that,
-// the destructor removes what was written.
+// Writes PREFIX.bin and PREFIX.idx, two of the outputs, which their owner publishes after seal().
 class IndexedWriter {
  public:
-  IndexedWriter(FileSystem& files, const std::string& prefix, TokenType type);
-  ~IndexedWriter();
-  IndexedWriter(const IndexedWriter&) = delete;
-  IndexedWriter& operator=(const IndexedWriter&) = delete;
+  IndexedWriter(Outputs& outputs, const std::string& prefix, TokenType type);
 
   void add(
       std::span<const int32_t> tokens);  // one document; ids must fit the type (our bug if not)
-  void seal();                           // all of .bin is on disk; no add after it
-  void commit();                         // after seal: .bin, then .idx
+  void seal();                           // all is on disk; no add after it
 
   int64_t num_documents() const { return static_cast<int64_t>(lengths_.size()); }
   int64_t num_tokens() const { return num_tokens_; }
@@ -41,7 +37,7 @@ class IndexedWriter {
  private:
   void flush();
 
-  FileSystem& files_;
+  Outputs& outputs_;
   std::string prefix_;
   TokenType type_;
   std::unique_ptr<File> bin_;
@@ -49,7 +45,6 @@ class IndexedWriter {
   int64_t written_bytes_ = 0, num_tokens_ = 0, longest_ = 0;
   uint32_t crc_ = 0;
   std::vector<int32_t> lengths_;  // 4 bytes of memory a document
-  bool naming_ = false, committed_ = false;
 };
 
 // Read-only; safe for several threads.

@@ -18,10 +18,8 @@ std::string tokenizer_path(const std::string& prefix) {
   return prefix + ".tokenizer.model";
 }
 
-int64_t check(FileSystem& files, std::span<const std::string> inputs, const std::string& prefix) {
+int64_t check(FileSystem& files, std::span<const std::string> inputs) {
   ASHLAR_REQUIRE(!inputs.empty(), kConfig, "no input file is given; expected at least one text");
-  ASHLAR_REQUIRE(!files.stat(prefix + ".idx"), kConfig,
-                 "{}.idx exists already; remove that dataset or choose another --out", prefix);
   int64_t total_bytes = 0;
   for (const std::string& input : inputs) {
     const auto info = files.stat(input, Links::kFollow);
@@ -115,26 +113,14 @@ std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std:
   return read;
 }
 
-// Removes sidecar and tokenizer unless the tokens were committed; IndexedWriter removes the tokens.
-class BesideGuard {
- public:
-  BesideGuard(FileSystem& files, std::string prefix) : files_(files), prefix_(std::move(prefix)) {}
-  ~BesideGuard() {
-    if (kept_) return;
-    for (const std::string& path : {prefix_ + ".json", tokenizer_path(prefix_)}) {
-      try {
-        if (files_.stat(path)) files_.remove(path);
-      } catch (const Error&) {  // the error on its way out says what is wrong with the disk
-      }
-    }
-  }
-  void keep() { kept_ = true; }
-
- private:
-  FileSystem& files_;
-  std::string prefix_;
-  bool kept_ = false;
-};
+Outputs outputs_of(FileSystem& files, std::span<const std::string> inputs,
+                   const Tokenizer& tokenizer, const std::string& prefix, Existing existing) {
+  std::vector<std::string> read(inputs.begin(), inputs.end());
+  read.push_back(tokenizer.name());  // its path, if it has one
+  return Outputs(files,
+                 {tokenizer_path(prefix), prefix + ".json", prefix + ".bin", prefix + ".idx"}, read,
+                 existing);
+}
 
 DatasetInfo describe(const IndexedDataset& dataset) {
   const Index& index = dataset.index();
@@ -159,33 +145,30 @@ DatasetInfo describe(const IndexedDataset& dataset) {
 
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
-                    Log& log, BadDocuments bad, int32_t bos_id) {
-  const int64_t total_bytes = check(files, inputs, prefix);
-  files.make_directories(parent_of(prefix));
+                    Log& log, const PrepareOptions& options) {
+  Outputs outputs = outputs_of(files, inputs, tokenizer, prefix, options.existing);
+  const int64_t total_bytes = check(files, inputs);
+  for (const std::string& left : outputs.left_behind())
+    log.warn("{} was left by a run that was killed, or another one is writing it", left);
   // An added token that begins texts may have an id above those of the model.
-  const int64_t num_ids = std::max<int64_t>(tokenizer.vocab_size(), int64_t(bos_id) + 1);
-  {
-    BesideGuard beside(files, prefix);
-    IndexedWriter writer(files, prefix, token_type_for(num_ids));
-    Sidecar sidecar;
-    sidecar.inputs =
-        write_tokens(files, inputs, tokenizer, total_bytes, writer, threads, log, bad, bos_id);
-    writer.seal();
-    sidecar.tokenizer_kind = tokenizer.kind();
-    sidecar.tokenizer_fingerprint = tokenizer.fingerprint();
-    sidecar.vocab_size = num_ids;
-    sidecar.eos_id = tokenizer.eos_id();
-    sidecar.bos_id = bos_id;
-    sidecar.documents = writer.num_documents();
-    sidecar.tokens = writer.num_tokens();
-    sidecar.token_type = name_of(token_type_for(num_ids));
-    sidecar.bin_crc32c = writer.bin_crc32c();
-    // Before commit(), whose last act gives .idx its name: where that is, all is there.
-    write_text(files, tokenizer_path(prefix), tokenizer.bytes());
-    write_text(files, prefix + ".json", format_sidecar(sidecar));
-    writer.commit();
-    beside.keep();
-  }
+  const int64_t num_ids = std::max<int64_t>(tokenizer.vocab_size(), int64_t(options.bos_id) + 1);
+  IndexedWriter writer(outputs, prefix, token_type_for(num_ids));
+  Sidecar sidecar;
+  sidecar.inputs = write_tokens(files, inputs, tokenizer, total_bytes, writer, threads, log,
+                                options.bad, options.bos_id);
+  writer.seal();
+  sidecar.tokenizer_kind = tokenizer.kind();
+  sidecar.tokenizer_fingerprint = tokenizer.fingerprint();
+  sidecar.vocab_size = num_ids;
+  sidecar.eos_id = tokenizer.eos_id();
+  sidecar.bos_id = options.bos_id;
+  sidecar.documents = writer.num_documents();
+  sidecar.tokens = writer.num_tokens();
+  sidecar.token_type = name_of(token_type_for(num_ids));
+  sidecar.bin_crc32c = writer.bin_crc32c();
+  outputs.write(tokenizer_path(prefix), tokenizer.bytes());
+  outputs.write(prefix + ".json", format_sidecar(sidecar));
+  outputs.publish();
   return inspect_dataset(files, prefix);
 }
 

@@ -14,6 +14,7 @@
 
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
+#include "ashlar/core/output.h"
 #include "ashlar/core/threads.h"
 #include "ashlar/data/index.h"
 #include "ashlar/data/sidecar.h"
@@ -32,15 +33,22 @@ struct DatasetInfo {
   std::optional<Sidecar> sidecar;  // absent: a foreign dataset
 };
 
+struct PrepareOptions {
+  BadDocuments bad = BadDocuments::kRefuse;
+  Existing existing = Existing::kRefuseUnlessForced;  // the four files of an earlier dataset
+  int32_t bos_id = -1;                                // put in front of every document; -1: none
+};
+
 // Reads the inputs in the order given, tokenizes on all threads, writes in order: the bytes written
 // do not depend on the number of threads.  A progress line and warnings about repaired text and bad
 // documents that were left out go to the log.  Memory: some megabytes and 4 bytes a document.
 //
-// Errors  kConfig: no input, PREFIX.idx exists already.  kData: text_source.h, an input that does
-//         not exist, no text at all.  kStorage.  After an error none of the four files is there.
+// Errors  kConfig: no input; of the four names (core/output.h: inputs and the tokenizer's file are
+//         never replaced).  kData: text_source.h, an input that does not exist, no text at all.
+//         kStorage.  After an error none of the four files is there that was not there before.
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
-                    Log& log, BadDocuments bad = BadDocuments::kRefuse, int32_t bos_id = -1);
+                    Log& log, const PrepareOptions& options = {});
 
 // Errors of IndexedDataset.
 DatasetInfo inspect_dataset(FileSystem& files, const std::string& prefix);

@@ -46,6 +46,7 @@
 #include "ashlar/train/inputs.h"
 #include "ashlar/train/metrics.h"
 #include "ashlar/train/plan.h"
+#include "ashlar/train/run_recipe.h"
 #include "ashlar/train/saves.h"
 #include "ashlar/train/state.h"
 #include "ashlar/train/traced_steps.h"
@@ -279,8 +280,7 @@ void Run::compare_with(const Restored& saved, bool same_data) {
 void Run::begin(data::Loader loader) {
   while_leader(ranks_, "run directory", [&] {
     const std::string& directory = recipe_.train.run_dir;
-    remove_temporaries(files_, directory);
-    write_text(files_, join(directory, "recipe.toml"), to_toml(recipe_));
+    write_run_recipe(files_, recipe_);
     metrics_ = std::make_unique<Metrics>(files_, directory, log_, scale_, recipe_.train.log_every,
                                          counters_.step);
     metrics_->event("start", {{"step", counters_.step}, {"isa", isa_}});

@@ -11,6 +11,7 @@
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/threads.h"
 #include "ashlar/train/alike.h"
+#include "ashlar/train/run_recipe.h"
 #include "ashlar/train/saves.h"
 
 namespace ashlar::train {
@@ -112,10 +113,11 @@ Outcome start_run(const Recipe& recipe, FileSystem& files, Log& log, const Start
   Outcome outcome = Outcome::kDone;     // the same on all
   start_ranks(recipe, telling, [&](const Seat& seat) {
     const bool leads = seat.ranks.rank() == 0;
-    if (start.from_step)
-      while_leader(seat.ranks, "older step", [&] {
+    while_leader(seat.ranks, "directory of the run", [&] {
+      require_own_recipe(files, recipe);
+      if (start.from_step)
         checkpoint::rewind(files, checkpoint_root(recipe), *start.from_step, start.supersede, log);
-      });
+    });
     const Outcome ended = run_training(recipe, files, leads ? log : silent, signals, seat);
     if (leads || is_mpi_process()) outcome = ended;
   });

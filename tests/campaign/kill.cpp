@@ -378,14 +378,16 @@ class Campaign {
 void make_dataset(const fs::path& directory) {
   const auto files = posix_files();
   fs::create_directories(directory);
-  data::IndexedWriter writer(*files, directory / "text", data::token_type_for(256));
+  const std::string prefix = directory / "text";
+  Outputs outputs(*files, {prefix + ".bin", prefix + ".idx"}, {});
+  data::IndexedWriter writer(outputs, prefix, data::token_type_for(256));
   for (int document = 0; document < 200; ++document) {
     std::vector<int32_t> tokens(30);
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t((document * 31 + i * i) % 251);
     writer.add(tokens);
   }
   writer.seal();
-  writer.commit();
+  outputs.publish();
 }
 
 int run_campaign(int64_t kills, uint64_t seed, const fs::path& directory) {

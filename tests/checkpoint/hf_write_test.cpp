@@ -124,7 +124,7 @@ TEST_F(HfWriteTest, NeverWritesOverAnything) {
   std::filesystem::create_directory(root / "there");
   const std::string message =
       message_of(ErrorKind::kConfig, [&] { write("there/", spec, values, kF32Native); });
-  EXPECT_NE(message.find("there: exists already"), std::string::npos) << message;
+  EXPECT_NE(message.find("there exists already"), std::string::npos) << message;
   EXPECT_TRUE(std::filesystem::is_empty(root / "there"));
 }
 
@@ -165,13 +165,24 @@ TEST_F(HfWriteTest, AFaultLeavesAllOrNothing) {
   EXPECT_GT(calls, 50);
 }
 
-TEST_F(HfWriteTest, RemovesWhatAKilledExportLeft) {
-  std::filesystem::create_directory(root / "new.tmp");
-  spill(root / "new.tmp/model.safetensors", "half");
+TEST_F(HfWriteTest, NamesWhatAKilledExportLeft) {
+  std::filesystem::create_directory(root / "new.17.tmp");
+  spill(root / "new.17.tmp/model.safetensors", "half");
+  spill(root / "new.tmp", "of another program");
+  std::vector<std::string> lines;
+  Log log([&](std::string_view line) { lines.emplace_back(line); });
   const ModelKeys spec = odd_spec();
   const Values values = random_values(spec, DType::kF32);
-  write("new", spec, values, kF32Native);
-  EXPECT_FALSE(std::filesystem::exists(root / "new.tmp"));
+  HfWriteOptions options = kF32Native;
+  options.log = &log;
+  write("new", spec, values, options);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_TRUE(
+      lines[0].ends_with("new.17.tmp was left by an export that was killed, or another one "
+                         "is writing it"))
+      << lines[0];
+  EXPECT_EQ(slurp(root / "new.17.tmp/model.safetensors"), "half");
+  EXPECT_EQ(slurp(root / "new.tmp"), "of another program");
   expect_equal(values, read_all(open("new"), DType::kF32));
 }
 

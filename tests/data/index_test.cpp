@@ -82,10 +82,11 @@ TEST_P(Types, TokensKeepTheirValues) {
   const auto files = memory_files();
   const std::vector<int32_t> tokens{0, 1, 100, 127};
   {
-    IndexedWriter writer(*files, "x", GetParam());
+    Outputs outputs(*files, {"x.bin", "x.idx"}, {});
+    IndexedWriter writer(outputs, "x", GetParam());
     writer.add(tokens);
     writer.seal();
-    writer.commit();
+    outputs.publish();
   }
   const IndexedDataset dataset(*files, "x");
   EXPECT_EQ(dataset.index().type(), GetParam());
@@ -100,17 +101,6 @@ TEST_P(Types, TokensKeepTheirValues) {
 INSTANTIATE_TEST_SUITE_P(All, Types,
                          testing::Values(TokenType::kU8, TokenType::kI8, TokenType::kI16,
                                          TokenType::kU16, TokenType::kI32, TokenType::kI64));
-
-TEST(IndexedWriter, LeavesNothingBehindWithoutCommit) {
-  const auto files = memory_files();
-  files->make_directories("d");
-  {
-    IndexedWriter writer(*files, "d/x", TokenType::kU16);
-    writer.add(std::vector<int32_t>{1, 2});
-    writer.seal();
-  }
-  EXPECT_TRUE(files->list("d").empty());
-}
 
 TEST(IndexedWriter, WritesMoreThanItsBuffer) {
   const auto files = memory_files();

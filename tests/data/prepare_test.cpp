@@ -105,7 +105,8 @@ TEST_F(Prepare, SaysHowManyBadDocumentsWereLeftOut) {
   Log log([this](std::string_view line) { lines.emplace_back(line); });
   Threads threads(1);
   const auto prepared = [&](const std::vector<std::string>& inputs, const std::string& prefix) {
-    return prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log, BadDocuments::kSkip);
+    return prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log,
+                   {.bad = BadDocuments::kSkip});
   };
   EXPECT_EQ(prepared({"a.jsonl", "b.jsonl"}, "x").documents, 2);
   ASSERT_EQ(lines.size(), 1u);
@@ -121,8 +122,9 @@ TEST_F(Prepare, RefusesToOverwriteAndNeedsInput) {
   write_file(*files, "blank.txt", " \n");
   run({"a.txt"}, "x");
   const std::string before = read_text(*files, "x.bin");
-  EXPECT_NE(message_of(ErrorKind::kConfig, [&] { run({"a.txt"}, "x"); }).find("x.idx exists"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of(ErrorKind::kConfig, [&] { run({"a.txt"}, "x"); }).find("x.idx exist already"),
+      std::string::npos);
   EXPECT_EQ(read_text(*files, "x.bin"), before);
   message_of(ErrorKind::kConfig, [&] { run({}, "y"); });
   EXPECT_NE(message_of(ErrorKind::kData,
@@ -165,13 +167,59 @@ TEST_F(Prepare, LeavesNothingHalfWrittenWhateverFails) {
     }
 }
 
-TEST_F(Prepare, ReplacesWhatAKilledRunLeft) {
+// Four names are written; whatever else has one of them is neither replaced nor removed.
+TEST_F(Prepare, FilesOfOthersStay) {
   write_file(*files, "a.txt", "ab\n");
-  write_file(*files, "x.bin.tmp", "left");
-  write_file(*files, "x.bin", "left");
-  write_file(*files, "x.json", "left");
-  EXPECT_EQ(run({"a.txt"}, "x").tokens, 3);
-  EXPECT_FALSE(files->stat("x.bin.tmp"));
+  for (const std::string suffix : {".bin", ".idx", ".json", ".tokenizer.model"}) {
+    write_file(*files, "y" + suffix, "mine");
+    EXPECT_EQ(message_of(ErrorKind::kConfig, [&] { run({"a.txt"}, "y"); }),
+              "y" + suffix +
+                  " exists already; choose another name, remove it or replace it with --force");
+    EXPECT_EQ(read_text(*files, "y" + suffix), "mine");
+    files->remove("y" + suffix);
+  }
+  write_file(*files, "c.json", "{\"text\": \"one\"}");
+  write_file(*files, "c.tokenizer.model", byte_tokenizer()->bytes());
+  for (const Existing existing : {Existing::kRefuseUnlessForced, Existing::kReplace}) {
+    const auto prepared = [&](const std::vector<std::string>& inputs, const std::string& tokenizer,
+                              const std::string& prefix) {
+      Log log([](std::string_view) {});
+      Threads threads(1);
+      prepare(*files, inputs, *load_tokenizer(*files, tokenizer), prefix, threads, log,
+              {.existing = existing});
+    };
+    EXPECT_NE(message_of(ErrorKind::kConfig, [&] { prepared({"c.json"}, "byte", "c"); })
+                  .find("the output c.json is the input c.json"),
+              std::string::npos);
+    EXPECT_NE(
+        message_of(ErrorKind::kConfig, [&] { prepared({"a.txt"}, "c.tokenizer.model", "./c"); })
+            .find("the output ./c.tokenizer.model is the input c.tokenizer.model"),
+        std::string::npos);
+  }
+  EXPECT_EQ(files->list("."), (std::vector<std::string>{"a.txt", "c.json", "c.tokenizer.model"}));
+}
+
+TEST_F(Prepare, ReplacesADatasetWhenAsked) {
+  write_file(*files, "a.txt", "ab\n");
+  write_file(*files, "x.bin.7.tmp", "left");
+  write_file(*files, "x.bin", "old");
+  write_file(*files, "x.json", "old");
+  Log log([this](std::string_view line) { lines.emplace_back(line); });
+  Threads threads(1);
+  const std::vector<std::string> inputs{"a.txt"};
+  const auto replace = [&](FileSystem& on) {
+    return prepare(on, inputs, *byte_tokenizer(), "x", threads, log,
+                   {.existing = Existing::kReplace});
+  };
+  EXPECT_EQ(replace(*files).tokens, 3);
+  EXPECT_EQ(lines, std::vector<std::string>{
+                       "warning: x.bin.7.tmp was left by a run that was killed, or another one is "
+                       "writing it"});
+  EXPECT_TRUE(files->stat("x.bin.7.tmp"));
+  // A text that is refused costs nothing.
+  write_file(*files, "a.txt", "\xFF\xFE");
+  message_of(ErrorKind::kData, [&] { replace(*files); });
+  EXPECT_EQ(inspect_dataset(*files, "x").tokens, 3);
 }
 
 class SourcesTest : public testing::Test {

@@ -24,10 +24,11 @@ inline constexpr int64_t kTestVocab = 1 << 20;
 inline void write_documents(FileSystem& files, const std::string& prefix,
                             const std::vector<std::vector<int32_t>>& documents,
                             int64_t vocab_size = kTestVocab) {
-  IndexedWriter writer(files, prefix, token_type_for(vocab_size));
+  Outputs outputs(files, {prefix + ".bin", prefix + ".idx"}, {}, Existing::kReplace);
+  IndexedWriter writer(outputs, prefix, token_type_for(vocab_size));
   for (const auto& document : documents) writer.add(document);
   writer.seal();
-  writer.commit();
+  outputs.publish();
 }
 
 // Ids first_id, first_id + 1, ... cut into documents of the given lengths.

@@ -24,10 +24,11 @@ std::vector<int32_t> document(int32_t d) {
 
 // "text": 20 documents, 1,020 tokens; without a sidecar.
 void write_foreign(FileSystem& files) {
-  data::IndexedWriter writer(files, "text", data::TokenType::kU16);
+  Outputs outputs(files, {"text.bin", "text.idx"}, {});
+  data::IndexedWriter writer(outputs, "text", data::TokenType::kU16);
   for (int32_t d = 0; d < 20; ++d) writer.add(document(d));
   writer.seal();
-  writer.commit();
+  outputs.publish();
 }
 
 InputSpec part(int64_t length, std::optional<double> fraction = {}) {
@@ -127,10 +128,11 @@ TEST(Perplexity, SaysWhatWasReadAndWhoseVocabularyIsTooSmall) {
   EXPECT_EQ(more.loss, all.loss);
   EXPECT_EQ(more.num_samples, 5);
 
-  data::IndexedWriter writer(*small.files, "large", data::TokenType::kU16);
+  Outputs outputs(*small.files, {"large.bin", "large.idx"}, {});
+  data::IndexedWriter writer(outputs, "large", data::TokenType::kU16);
   writer.add(std::vector<int32_t>{3, 128, 4, 5});
   writer.seal();
-  writer.commit();
+  outputs.publish();
   EXPECT_EQ(message_of(ErrorKind::kData,
                        [&] {
                          perplexity(runtime.ctx, runtime.allocator, runtime.model, "model",

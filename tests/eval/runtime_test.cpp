@@ -179,10 +179,11 @@ TEST(Runtime, ResultsThatAreNotFiniteAreErrors) {
                        [&] { score(runtime.ctx, runtime.allocator, runtime.model, ids); })
                 .find("the logits after token 1 are not finite"),
             std::string::npos);
-  data::IndexedWriter writer(*small.files, "text", data::TokenType::kU16);
+  Outputs outputs(*small.files, {"text.bin", "text.idx"}, {});
+  data::IndexedWriter writer(outputs, "text", data::TokenType::kU16);
   writer.add(ids);
   writer.seal();
-  writer.commit();
+  outputs.publish();
   SmallModel silent;
   EXPECT_NE(message_of(ErrorKind::kNumeric,
                        [&] {
