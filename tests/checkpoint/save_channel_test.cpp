@@ -332,8 +332,9 @@ TEST_P(GivingUp, EndsAllWaitsForARankThatStandsStill) {
   for (const StepRef& ref : steps) expect_holds(*memory_, ref.directory, ref.step);
   for (const std::string& name : memory_->list("root"))
     EXPECT_FALSE(name.starts_with(kTmpPrefix)) << name;
-  if (!standing.committed)
+  if (!standing.committed) {
     EXPECT_TRUE(logged("step 2 is not saved: ") && logged("waits no longer"));
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, GivingUp,
                          testing::Values(Standing{0, "sync", false}, Standing{0, "create", false},

@@ -61,8 +61,8 @@ TEST_F(Prepare, PutsTheBeginningInFrontOfEveryDocument) {
   Threads threads(2);
   const std::vector<std::string> inputs{"a.txt"};
   const auto ids = [&](const std::string& prefix, int32_t bos_id) {
-    const DatasetInfo info = prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log,
-                                     BadDocuments::kRefuse, bos_id);
+    const DatasetInfo info =
+        prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log, {.bos_id = bos_id});
     EXPECT_EQ(info.sidecar->bos_id, bos_id);
     const IndexedDataset dataset(*files, prefix);
     std::vector<int32_t> read(static_cast<size_t>(info.tokens));

@@ -90,7 +90,7 @@ class HfVariants : public testing::TestWithParam<size_t> {
         {.max_positions = T, .max_call = T, .cached = true, .first_tokens = int64_t(prompt.size())},
         1);
     Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, T, 5);
-    const GenerateSpec spec{.max_tokens = T - int64_t(prompt.size()), .sampling = {}, .eos_id = -1};
+    const GenerateSpec spec{.max_tokens = T - int64_t(prompt.size()), .sampling = {}};
     const auto made = generate(decoder, prompt, spec, [](int32_t) {});
     prompt.insert(prompt.end(), made.begin(), made.end());
     return prompt;

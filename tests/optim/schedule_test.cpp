@@ -53,8 +53,12 @@ TEST(Schedule, TheLastStepHasTheMinimum) {
       const OptimSpec spec = spec_of(schedule, warmup);
       EXPECT_NEAR(learning_rate(spec, steps - 1, steps), spec.lr_min, 1e-19)
           << steps << " steps, warm-up " << warmup;
-      if (warmup > 0) EXPECT_EQ(learning_rate(spec, warmup - 1, steps), spec.lr);
-      if (warmup + 1 < steps) EXPECT_EQ(learning_rate(spec, warmup, steps), spec.lr);
+      if (warmup > 0) {
+        EXPECT_EQ(learning_rate(spec, warmup - 1, steps), spec.lr);
+      }
+      if (warmup + 1 < steps) {
+        EXPECT_EQ(learning_rate(spec, warmup, steps), spec.lr);
+      }
     }
 }
 

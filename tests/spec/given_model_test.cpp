@@ -28,13 +28,14 @@ ModelKeys dense() {
                       LayerType::kSlidingAttention, LayerType::kFullAttention};
   keys.residual = Residual::kPlain;
   keys.qk_norm = QkNorm::kRms;
+  keys.rope_type = RopeType::kLlama3;
   keys.rope_factor = 8.0;
   keys.rope_original_positions = 64;
   keys.tie_word_embeddings = false;
   keys.max_position_embeddings = 2048;
   keys.pad_token_id = -1;
   keys.bos_token_id = 11;
-  keys.eos_token_id = 12;
+  keys.eos_token_ids = {12};
   return keys;
 }
 

@@ -107,7 +107,7 @@ TEST_F(ReadRecipe, IdsAndBasesAreTheDirectorys) {
       false);
   const ModelKeys keys = read(two_lines(model)).model;
   EXPECT_EQ(keys.bos_token_id, 101);
-  EXPECT_EQ(keys.eos_token_id, 102);
+  EXPECT_EQ(keys.eos_token_ids, std::vector<int64_t>{102});
   EXPECT_EQ(keys.pad_token_id, -1);
   EXPECT_EQ(keys.rms_norm_eps, 3e-6);
   EXPECT_EQ(keys.rope_theta, 7e5);
