@@ -1,6 +1,6 @@
-// The config.json of dense models: LlamaForCausalLM; MistralForCausalLM, whose blocks may all have a
-// window; Qwen2ForCausalLM, whose queries, keys and values have biases, and Qwen3ForCausalLM, which
-// has QK norm: in both any block may have a window.
+// The config.json of dense models: LlamaForCausalLM; MistralForCausalLM, whose blocks may all have
+// a window; Qwen2ForCausalLM, whose queries, keys and values have biases; Qwen3ForCausalLM, which
+// has QK norm.  In both of Qwen's any block may have a window.
 #include <algorithm>
 
 #include "ashlar/checkpoint/hf_rope.h"

@@ -103,7 +103,10 @@ void read_rope(const HfFields& fields, const HfDefaults& defaults, ModelKeys& mo
     if (!rope && !fields.at(key).empty()) rope.emplace(fields.object(key, kObject));
   }
   if (rope) read_scaling(fields, *rope, model);
-  const bool inside = rope && rope->has("partial_rotary_factor");
+  const char* factor = "partial_rotary_factor";
+  const bool beside = fields.has(factor);  // where older programs read it
+  const bool inside = rope && rope->has(factor);
+  if (inside && beside && rope->at(factor) != fields.at(factor)) fields.not_followed(factor);
   read_rotary_factor(inside ? *rope : fields, defaults, model);
   const std::string theta = "rope_theta";
   if (rope && rope->has(theta)) {

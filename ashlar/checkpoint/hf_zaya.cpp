@@ -73,6 +73,7 @@ int64_t legacy_sub_layers(const HfFields& fields, std::map<std::string, std::str
                    fields.source(), fields.find(list), length, key, count);
     if (key.empty()) count = length, key = fields.find(list);
   }
+  fields.find("num_hidden_layers");  // counts as asked for beside lists, too
   if (key.empty()) count = fields.integer("num_hidden_layers", 2, 2 * kMaxLayers);
   keys["num_hidden_layers"] = key.empty() ? "num_hidden_layers" : key;
   ASHLAR_REQUIRE(

@@ -131,17 +131,17 @@ def model_of(family, change, directory):
     return keys, model.eval()
 
 
-def numbers(model):
+def numbers(model, family):
+    # From its cache MiniMax's model with a window continues otherwise than from whole sequences.
+    how = dict(do_sample=False, eos_token_id=None, pad_token_id=0, use_cache=family != "minimax")
     ids = torch.tensor([IDS])
     logits = model(ids).logits[0]
     loss = torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:])
     loss.backward()
     norms = {name: p.grad.norm().item() for name, p in model.named_parameters() if p.grad is not None}
     with torch.no_grad():
-        greedy = model.generate(torch.tensor([IDS[:PROMPT]]), max_length=LENGTH, min_length=LENGTH, do_sample=False,
-                                eos_token_id=None, pad_token_id=0)[0].tolist()
-        beyond = model.generate(torch.tensor([IDS]), max_length=len(IDS) + 6, do_sample=False, eos_token_id=None,
-                                pad_token_id=0)[0].tolist()
+        greedy = model.generate(torch.tensor([IDS[:PROMPT]]), max_length=LENGTH, **how)[0].tolist()
+        beyond = model.generate(torch.tensor([IDS]), max_length=len(IDS) + 6, **how)[0].tolist()
     shown = {str(t): [round(x, 7) for x in logits[t].tolist()] for t in LOGITS_AT}
     return dict(loss=loss.item(), logits=shown, gradient=sum(x * x for x in norms.values())**0.5,
                 grad_norm={name: float(f"{x:.9g}") for name, x in norms.items()}, greedy=greedy, continued=beyond)
@@ -154,7 +154,7 @@ def main():
     for name, family, change in VARIANTS:
         with tempfile.TemporaryDirectory() as directory:
             keys, model = model_of(family, change, directory)
-            result = numbers(model)
+            result = numbers(model, family)
             print(f"{name}: {result['loss']:.6f} {result['greedy']} {result['continued'][len(IDS):]}", flush=True)
             out["variants"].append(dict(name=name, config=keys, **result))
     with open(sys.argv[1], "w") as f:

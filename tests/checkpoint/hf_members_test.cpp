@@ -51,10 +51,12 @@ TEST(HfMembers, HarmlessOnesMayHaveAnyValue) {
 TEST(HfMembers, OthersMustBeNeutral) {
   for (const NeutralMember& member : neutral_members()) {
     const std::string name(member.name);
-    const char* directory = member.families.find("qwen3") == 0               ? "hf_qwen3"
-                            : member.families.find("minimax") == 0           ? "hf_minimax"
-                            : name == "mlp_bias" || name == "attention_bias" ? "hf_mixtral"
-                                                                             : "hf_llama";
+    const bool of_mixtral = name == "mlp_bias" || name == "attention_bias";
+    const char* directory = member.families == "qwen3_next"          ? "hf_qwen3_next"
+                            : member.families.starts_with("qwen3")   ? "hf_qwen3"
+                            : member.families.starts_with("minimax") ? "hf_minimax"
+                            : of_mixtral                             ? "hf_mixtral"
+                                                                     : "hf_llama";
     Json config = config_of(directory);
     config[name] = nullptr;
     EXPECT_EQ(not_followed(config), std::vector<std::string>{}) << name;

@@ -290,8 +290,8 @@ TEST(Rope, ScaledTable) {
   EXPECT_EQ(divided, 29);
 }
 
-// Frequencies that Hugging Face transformers 5.24 computes (modeling_rope_utils.ROPE_INIT_FUNCTIONS,
-// in single precision), and what it multiplies cos and sin by.
+// Frequencies that Hugging Face transformers 5.24 computes in single precision
+// (modeling_rope_utils.ROPE_INIT_FUNCTIONS), and what it multiplies cos and sin by.
 struct Scaled {
   const char* name;
   Rope rope;

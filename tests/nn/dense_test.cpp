@@ -139,7 +139,8 @@ TEST(Dense, RecomputationGivesTheSameBits) {
 
 TEST(Dense, EveryTypeAndInstructionSetComesCloseToFp64) {
   check_types_and_instruction_sets(llama(), 1e-5, 5e-2);
-  check_types_and_instruction_sets(biased(), 1e-5, 5e-2);
+  // YaRN makes queries and keys longer, and so larger scores, in which rounding shows more.
+  check_types_and_instruction_sets(biased(), 1e-5, 0.15);
   // Dense blocks: where a router chooses, types can differ in a choice.  Without an offset, with
   // which the tiny model's weights near 1 would make scores large enough for one key to take all.
   for (ModelKeys keys : {normed(), gated()}) {

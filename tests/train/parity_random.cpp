@@ -48,6 +48,7 @@ Overrides random_model(Draw& draw) {
   set(keys, "model.intermediate_size", draw.one_of<int>({9, 24, 24, 24, 24, 24}));
   set(keys, "model.tie_word_embeddings", draw.one_of({"true", "false"}));
   set(keys, "model.qk_norm", draw.one_of({"none", "rms"}));
+  set(keys, "model.attention_bias", draw.one_of({"none", "none", "qkv", "qkvo"}));
   if (kind == "linear") set(keys, "model.layer_types", "linear_attention");
   if (kind == "beside")
     set(keys, "model.layer_types", R"(["linear+mlp", "linear+moe", "attention+mlp", "cca+moe"])");
