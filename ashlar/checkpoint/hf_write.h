@@ -37,9 +37,9 @@ struct HfWriteStats {
 };
 
 // Writes `directory` with config.json, the tensors tensors_of(spec) as the reader has them, and
-// `files`, to which generation_config.json is added if it is not among them.  All is written to DIRECTORY.tmp (what a killed run left there is removed),
-// synced and renamed: the target is complete or absent.  The bytes depend on the tensors and the
-// options, not on threads.
+// `files`, to which generation_config.json is added if it is not among them.  All is written to
+// DIRECTORY.tmp (what a killed run left there is removed), synced and renamed: the target is
+// complete or absent.  The bytes depend on the tensors and the options, not on threads.
 HfWriteStats write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
                             TensorsOf tensors_of, const TensorReader& reader,
                             const HfWriteOptions& options);

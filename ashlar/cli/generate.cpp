@@ -82,6 +82,16 @@ void check(const Flags& flags) {
                   .top_p = flags.top_p.value_or(1)});
 }
 
+// transformers makes one id of each.
+void warn_of_added_tokens(const std::string& prompt, const data::TextFiles& files, Log& log) {
+  if (files.splits_added) return;
+  for (const data::AddedToken& token : files.added)
+    if (!token.content.empty() && prompt.find(token.content) != std::string::npos)
+      return log.warn(
+          "{} in the prompt is read as characters, not as token {} of the model; give --ids for it",
+          printable(token.content), token.id);
+}
+
 int64_t length_of(const std::vector<int32_t>& ids, int64_t max_tokens) {
   const int64_t length = int64_t(ids.size()) + max_tokens;
   ASHLAR_REQUIRE(length <= eval::kMaxTokens, kConfig,
@@ -101,9 +111,9 @@ std::string without_controls(const std::string& text) {
 // else as ids.
 class Printer {
  public:
-  Printer(const data::Tokenizer* tokenizer, bool json)
+  Printer(const data::Tokenizer* tokenizer, std::span<const data::AddedToken> added, bool json)
       : json_(json), terminal_(isatty(STDOUT_FILENO) == 1) {
-    if (tokenizer) stream_.emplace(*tokenizer);
+    if (tokenizer) stream_.emplace(*tokenizer, added);
   }
   void prompt(std::span<const int32_t> ids) {
     if (!stream_) return;
@@ -140,12 +150,15 @@ int generate(const Flags& flags, Log& log) {
   const bool wants_text = flags.ids.empty();
   const auto tokenizer =
       wants_text ? eval::read_tokenizer(*files, source) : eval::find_tokenizer(*files, source);
+  const data::TextFiles text_files = eval::read_text_files(companions, source, tokenizer.get());
   std::vector<int32_t> ids;
-  if (wants_text)
-    ids = eval::encode_text(flags.prompt ? *flags.prompt : read_text(*files, flags.prompt_file),
-                            *tokenizer, eval::read_text_files(companions, source, tokenizer.get()));
-  else
+  if (wants_text) {
+    const std::string text = flags.prompt ? *flags.prompt : read_text(*files, flags.prompt_file);
+    warn_of_added_tokens(text, text_files, log);
+    ids = eval::encode_text(text, *tokenizer, text_files);
+  } else {
     ids = parse_ids(flags.ids);
+  }
   eval::check_ids(ids, source);
   const eval::GenerateSpec spec = spec_of(flags, config, int64_t(ids.size()));
   say_what_holds(config, spec, log);
@@ -159,7 +172,7 @@ int generate(const Flags& flags, Log& log) {
   eval::warn_past_positions(source, length, log);
   eval::Decoder decoder(runtime.ctx, runtime.allocator, runtime.model, length, kPrefillChunk);
 
-  Printer printer(tokenizer.get(), flags.json);
+  Printer printer(tokenizer.get(), text_files.added, flags.json);
   printer.prompt(ids);
   const auto start = Clock::now();
   const std::vector<int32_t> made = generate(decoder, ids, spec, [&](int32_t id) {

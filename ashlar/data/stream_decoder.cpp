@@ -1,15 +1,25 @@
 #include "ashlar/data/stream_decoder.h"
 
+#include <algorithm>
+
 #include "ashlar/core/utf8.h"
 
 namespace ashlar::data {
 
-StreamDecoder::StreamDecoder(const Tokenizer& tokenizer)
-    : tokenizer_(tokenizer), at_start_(tokenizer.leading_space() != LeadingSpace::kKeep) {}
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, std::span<const AddedToken> added)
+    : tokenizer_(tokenizer),
+      added_(added),
+      at_start_(tokenizer.leading_space() != LeadingSpace::kKeep) {}
+
+std::string StreamDecoder::piece(int32_t id) const {
+  if (id < tokenizer_.vocab_size()) return tokenizer_.piece(id);
+  const auto token = std::ranges::find(added_, id, &AddedToken::id);
+  return token == added_.end() ? "\xef\xbf\xbd" : token->content;
+}
 
 std::string StreamDecoder::push(int32_t id) {
   const bool known = id < tokenizer_.vocab_size();
-  std::string piece = known ? tokenizer_.piece(id) : "\xef\xbf\xbd";
+  std::string piece = this->piece(id);
   if (at_start_ && !piece.empty()) {
     const bool dropped = known && tokenizer_.starts_word(id);
     if (dropped) piece.erase(0, 1);

@@ -1,13 +1,14 @@
 // Decodes ids one by one as they are generated: the strings returned by push and finish, joined,
 // are what Tokenizer::decode gives for all ids at once.
 //
-// An id past the tokenizer's vocabulary, which a model with a larger one can make, is U+FFFD; a
-// negative one is kData.  push holds back the bytes of an unfinished UTF-8 character.  To continue
-// a prompt, push its ids first and drop what they return: the space in front of the first new word
-// is then kept.
+// An id past the tokenizer's vocabulary, which a model with a larger one can make, is the added
+// token of that id, or U+FFFD; a negative one is kData.  push holds back the bytes of an unfinished
+// UTF-8 character.  To continue a prompt, push its ids first and drop what they return: the space
+// in front of the first new word is then kept.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "ashlar/data/tokenizer.h"
@@ -16,12 +17,15 @@ namespace ashlar::data {
 
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer);  // which must outlive it
+  // Both must outlive it.
+  explicit StreamDecoder(const Tokenizer& tokenizer, std::span<const AddedToken> added = {});
   std::string push(int32_t id);
   std::string finish();  // the rest; an unfinished character becomes U+FFFD
 
  private:
+  std::string piece(int32_t id) const;
   const Tokenizer& tokenizer_;
+  std::span<const AddedToken> added_;
   std::string held_;  // bytes of an unfinished character
   bool at_start_;     // a leading space may still have to be dropped
 };

@@ -69,6 +69,7 @@ class Reader {
     }
     read_added_by_id(config);
     read_added_by_name(parsed(kAddedJson));
+    out_.splits_added = config.value("split_special_tokens", Json()) == true;
     out_.bos_id = named_bos(config, parsed(kSpecialJson));
     has_json ? follow_post_processor(post_processor) : follow_config(config);
     name_what_differs(config, has_json);

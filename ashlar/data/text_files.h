@@ -22,32 +22,26 @@ namespace ashlar::data {
 
 using NamedFiles = std::map<std::string, std::string>;  // name -> content
 
-// A token that stands in the files beside the model: "<|im_end|>".
-struct AddedToken {
-  int32_t id = -1;
-  std::string content;
-  friend bool operator==(const AddedToken&, const AddedToken&) = default;
-};
-
 struct TextFiles {
   bool adds_bos = false;
   int32_t bos_id = -1;  // of the token that begins a text, whether it is added or not; -1: none
   std::string said_by;  // "tokenizer.json: post_processor"; "": no file says whether it is added
   std::vector<AddedToken> added;   // by id
+  bool splits_added = false;       // the contents of added tokens in a text are characters
   int64_t num_ids = 0;             // one above the largest id that any file or the model knows
   std::vector<std::string> notes;  // what Ashlar does not follow, a line each
 };
 
-// `tokenizer`: tokenizer.model of the same directory, or null.  trained_bos: the id in front of every
-// document that the model was trained on (-1: none), which holds where no file says more.
+// `tokenizer`: tokenizer.model of the same directory, or null.  trained_bos: the id in front of
+// every document that the model was trained on (-1: none), which holds where no file says more.
 TextFiles read_text_files(const NamedFiles& files, const Tokenizer* tokenizer,
                           const std::string& place, std::optional<int32_t> trained_bos = {});
 
 // The same of the files in the directory of `tokenizer`, which was loaded from there.
 TextFiles text_files_beside(FileSystem& files, const Tokenizer& tokenizer);
 
-// How the documents of a dataset begin otherwise than the texts of the model, with what to do, ready
-// for a message; "": alike, or the model's files say nothing.
+// How the documents of a dataset begin otherwise than the texts of the model, with what to do,
+// ready for a message; "": alike, or the model's files say nothing.
 std::string other_beginning(const Sidecar& sidecar, const TextFiles& model);
 
 }  // namespace ashlar::data

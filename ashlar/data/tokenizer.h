@@ -52,6 +52,13 @@ class Tokenizer {
   std::string decode(std::span<const int32_t> ids) const;
 };
 
+// A token that stands in files beside the model: "<|im_end|>".
+struct AddedToken {
+  int32_t id = -1;
+  std::string content;
+  friend bool operator==(const AddedToken&, const AddedToken&) = default;
+};
+
 // What a text that is still empty begins with: bos, or eos, which ends the document before it,
 // where the model has no bos.  kData if it has neither.
 int32_t first_id(const Tokenizer& tokenizer);

@@ -27,7 +27,7 @@ std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSo
 data::TextFiles read_text_files(const checkpoint::Companions& companions, const ModelSource& source,
                                 const data::Tokenizer* tokenizer);
 // The ids of a text that the model is to read: the text's own, behind the one that begins texts
-// where the model has it so.
+// where the model has it so.  Added tokens in the text are characters.
 std::vector<int32_t> encode_text(std::string_view text, const data::Tokenizer& tokenizer,
                                  const data::TextFiles& files);
 // kData for an id outside the model's vocabulary.

@@ -309,6 +309,22 @@ TEST(ForeignModel, BeginsThePromptAsItsFilesSay) {
   EXPECT_EQ(ids({"--prompt", "ab"}), (Ids{kA, kB}));
 }
 
+TEST(ForeignModel, ShowsAddedTokens) {
+  const Scratch scratch;
+  write_chat(scratch, "m");
+  const std::vector<std::string> args{"generate",     "--model", "m",       "--ids", "101",
+                                      "--max-tokens", "4",       "--dtype", "fp32"};
+  std::vector<std::string> on = args;
+  on.push_back("--ignore-eos");
+  EXPECT_EQ(run_ok(scratch, on), "ab<|im_end|>ab\n");
+  EXPECT_EQ(run_ok(scratch, args), "ab\n");
+  const Result said = run(scratch, {"generate", "--model", "m", "--prompt", "<|im_start|>a",
+                                    "--max-tokens", "1", "--dtype", "fp32"});
+  EXPECT_TRUE(
+      contains(said.err, "<|im_start|> in the prompt is read as characters, not as token 261"))
+      << said.err;
+}
+
 // Standard output is a terminal, a pipe or a file.
 TEST(ForeignModel, ControlCharactersDoNotReachATerminal) {
   const Scratch scratch;
