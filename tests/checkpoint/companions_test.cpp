@@ -128,7 +128,7 @@ TEST(CompanionsOfDirectory, AreReadThroughLinksAndTheRestIsNamed) {
   EXPECT_EQ(found.types->usual, DType::kBF16);
   // Balancing biases are F32 at least.
   for (const auto& [name, type] : found.types->others) {
-    EXPECT_TRUE(name.ends_with("bias")) << name;
+    EXPECT_TRUE(name.ends_with("balancing_biases")) << name;
     EXPECT_EQ(type, DType::kF32);
   }
   EXPECT_EQ(left_behind(*files, "m"), (std::vector<std::string>{"LICENSE", "more.py"}));
