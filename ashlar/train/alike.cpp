@@ -97,7 +97,7 @@ void require_same_inputs(comm::Group& ranks, FileSystem& files, const Recipe& re
   if (first_weights)
     facts.push_back(
         {"init.model",
-         fmt::format("{} ({}), fingerprint {:016x}", first_weights->path, first_weights->origin,
+         fmt::format("{} ({}), fingerprint {:016x}", first_weights->resolved, first_weights->origin,
                      checkpoint::model_fingerprint(files, *first_weights))});
   require_alike(ranks, facts, "inputs",
                 "give all machines the same files under that path, or a directory that they share");

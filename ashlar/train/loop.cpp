@@ -24,7 +24,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "ashlar/comm/agree.h"
@@ -99,7 +98,7 @@ class Run {
   const StopSignals& signals_;
   comm::Group& ranks_;
   const bool leads_;       // rank 0
-  const std::string isa_;  // of the kernels of all ranks
+  const std::string isa_;  // of the kernels; all ranks have one (alike.h)
   DType compute_;
   const std::optional<checkpoint::ModelSource> first_weights_;  // of a new run with init.model
   RunPlan plan_;
@@ -140,16 +139,6 @@ Recipe with_precision(Recipe recipe, comm::Group& ranks) {
   return recipe;
 }
 
-// The instruction sets that kernels run with, each once, in the order of the ranks: other ones give
-// other bits.
-std::string isas_of(comm::Group& ranks) {
-  std::string text;
-  std::set<std::string> names;
-  for (const std::string& name : all_said(ranks, kernels::name_of(kernels::isa()), "kernels"))
-    if (names.insert(name).second) text += (text.empty() ? "" : " ") + name;
-  return text;
-}
-
 Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
          const Seat& seat)
     : recipe_(with_precision(recipe, seat.ranks)),
@@ -158,7 +147,7 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       signals_(signals),
       ranks_(seat.ranks),
       leads_(seat.ranks.rank() == 0),
-      isa_(isas_of(seat.ranks)),
+      isa_(kernels::name_of(kernels::isa())),
       compute_(nn::resolve_precision(recipe_.train.precision)),
       first_weights_(find_first_weights(files, recipe_, seat.ranks, log)),
       plan_(plan_run(recipe_, compute_, seat.ranks.size(), seat.num_threads, seat.ranks.rank())),
