@@ -40,7 +40,8 @@ HealthState read_health(const Fields& fields, int64_t step) {
   HealthState h;
   h.skipped = fields.integer("skipped", 0, step);
   h.non_finite = fields.integer("non_finite", 0, h.skipped);
-  h.consecutive = fields.integer("consecutive_skips", 0, h.skipped);
+  // Older versions counted finite spikes too.
+  h.consecutive = std::min(fields.integer("consecutive_skips", 0, h.skipped), h.non_finite);
   h.recent_skips = fields.counts("recent_skips");
   int64_t before = 0;
   for (const int64_t skip : h.recent_skips) {

@@ -269,8 +269,8 @@ TEST_P(NoTargets, AreNullAndNotApplied) {
                      "train.micro_batch=1",
                      "train.global_batch=2",
                      "data.num_streams=2",
-                     "train.steps=40",
-                     "checkpoint.every=1",
+                     "train.steps=24",
+                     "checkpoint.every=4",
                      "checkpoint.keep=100",
                      "moe.balance.scope=global_batch",
                      "train.log_every=1"};
@@ -292,11 +292,11 @@ TEST_P(NoTargets, AreNullAndNotApplied) {
                 .size(),
             1u);
   EXPECT_EQ(with_text(said, "loss none").size(), without.size());
-  const nlohmann::json end = trainer_state(40);
+  const nlohmann::json end = trainer_state(24);
   EXPECT_EQ(end.at("optimizer_steps"), int64_t(applied.size()));
   EXPECT_EQ(end.at("balancer_updates"), int64_t(applied.size()));
   EXPECT_EQ(end.at("losses_f64_bits").size(), applied.size());
-  without.erase(std::remove(without.begin(), without.end(), 40), without.end());  // the last save
+  without.erase(std::remove(without.begin(), without.end(), 24), without.end());  // the last save
   for (const int64_t number : without) EXPECT_FALSE(files_->stat(step(number))) << number;
 }
 

@@ -95,6 +95,12 @@ TEST(TrainerState, WhatNoSaveWritesIsRefused) {
   EXPECT_THROW(parse_trainer_state(json.dump(), "trainer.json"), Error);
 }
 
+TEST(TrainerState, SpikesInARowOfOlderVersionsAreNotCountedAsNotFinite) {
+  nlohmann::ordered_json json = good();
+  json["consecutive_skips"] = 4;
+  EXPECT_EQ(parse_trainer_state(json.dump(), "trainer.json").health.consecutive, 3);
+}
+
 TEST(TrainerState, SkipsAreStepsOfTheRun) {
   nlohmann::ordered_json json = good();
   for (const auto& [key, value, most] :
