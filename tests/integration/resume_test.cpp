@@ -234,7 +234,7 @@ TEST(Resume, AnotherModelOrDatasetIsRefused) {
   const Result optimizer = run(scratch, train_args({"optim.matrices=adamw", "train.steps=40"}));
   EXPECT_EQ(optimizer.code, 2) << optimizer.err;
   // Other text under the same prefix.
-  for (const char* suffix : {".bin", ".idx", ".json"})
+  for (const char* suffix : {".bin", ".idx", ".json", ".tokenizer.model"})
     fs::remove(scratch / (std::string("text") + suffix));
   write_file(scratch / "other.txt", read_file(kData + "/vectors/stones.txt").substr(3000));
   run_ok(scratch,
