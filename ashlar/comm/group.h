@@ -156,8 +156,8 @@ class Group {
   // other pairs of ranks a rank is in one channel of a name.
   std::unique_ptr<Channel> channel(int from, int to, std::string_view name) const;
 
-  // This rank is about to leave the world because of `error`: other ranks hear of it at once, and all
-  // operations of this one end.  True: a person was told too, or is at this moment, by the rank
+  // This rank is about to leave the world because of `error`: other ranks hear of it at once, and
+  // all operations of this one end.  True: a person was told too, or is at this moment, by the rank
   // whose word counts; false: whoever runs the ranks tells, when they have ended.
   bool fail(const std::exception_ptr& error);
 

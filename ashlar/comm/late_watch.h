@@ -1,9 +1,9 @@
 // Tells a person of ranks that others wait for long, before a time-out ends the run: one line when
 // that was noticed, one when they go on.
 //
-// Watched  what a rank waits for its partners in one round while its caller waits too: not a message
-//          that is posted far ahead, and nothing that ranks wait for together by meeting again and
-//          again (agree.h).
+// Watched  what a rank waits for its partners in one round while its caller waits too: not a
+//          message that is posted far ahead, and nothing that ranks wait for together by meeting
+//          again and again (agree.h).
 // Told     by the lowest of the partners that have come, so that of many ranks one speaks.
 // Usual    a rank may have to compute for long before it sends.  When operations of a label were
 //          told of twice, from then on only a wait of twice the shorter of the last two is.

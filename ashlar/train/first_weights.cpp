@@ -62,11 +62,12 @@ std::optional<checkpoint::ModelSource> find_first_weights(FileSystem& files, con
   if (path.empty()) return std::nullopt;
   std::optional<checkpoint::ModelSource> source;
   std::string resolved;  // "": the run has steps
-  if (ranks.rank() == 0 && checkpoint::committed_steps(files, checkpoint_root(recipe)).empty()) {
+  while_leader(ranks, "first weights", [&] {  // it may have to read a whole checkpoint
+    if (!checkpoint::committed_steps(files, checkpoint_root(recipe)).empty()) return;
     source = find(files, path, log);
     require_sizes(recipe, given_model(*source));
     resolved = source->resolved;
-  }
+  });
   resolved = comm::first_said(ranks, resolved, "first weights");
   if (ranks.rank() != 0 && !resolved.empty()) source = find(files, resolved, log);
   return source;

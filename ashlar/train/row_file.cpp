@@ -87,7 +87,7 @@ void RowFile::write_loop() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      if (!writing_.empty()) write();
+      write();
     } catch (...) {
       error = std::current_exception();
     }
@@ -100,9 +100,11 @@ void RowFile::write_loop() {
 
 void RowFile::write() {
   find();
+  if (writing_.empty()) return;
   file_->write_at(std::as_bytes(std::span(writing_)), size_bytes_);
   size_bytes_ += int64_t(writing_.size());
   writing_.clear();
+  find();  // what stands under the name now has these rows
 }
 
 // Sees to it that file_ is what stands under the name.

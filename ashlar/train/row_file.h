@@ -1,8 +1,8 @@
 // A file of a run to which rows are added, by a thread of its own: whoever adds them never waits
 // for the disk, on which other ranks would then wait too.
 //
-// People move, remove and cut the files of a run that goes on.  Before each write the name is
-// looked at:
+// People move, remove and cut the files of a run that goes on.  Before and after each write the
+// name is looked at:
 //   gone          the file is made anew with all that was ever written to it
 //   another file  what it may lack, since the name was last looked at, is added to it
 //   cut           rows go on at its new end; what was cut is lost

@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <array>
 #include <future>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/model_path.h"
@@ -77,10 +78,12 @@ Saves::~Saves() {
 
 void Saves::give_up(const std::string& reason) {
   if (!checkpoints_ || checkpoints_->drain(0)) return;
+  const bool alone = ranks_.size() == 1;  // no other rank can keep the saves waiting
   if (leads())
-    log_.warn("{}{}before it ends, the run gives its saves {:.0f} s", reason,
-              reason.empty() ? "" : "; ", comm::kLeaving_s);
-  if (checkpoints_->drain(comm::kLeaving_s)) return;
+    log_.warn(
+        "{}{}before it ends, the run {}", reason, reason.empty() ? "" : "; ",
+        alone ? "waits for its saves" : fmt::format("gives its saves {:.0f} s", comm::kLeaving_s));
+  if (alone || checkpoints_->drain(comm::kLeaving_s)) return;
   if (writers_.snapshot) writers_.snapshot->stop();
   checkpoints_->give_up();
 }
@@ -297,14 +300,16 @@ void Saves::start(const checkpoint::SaveRequest& what) {
   }
 }
 
+bool Saves::too_many_failed() const {
+  constexpr int kMost = 4;  // two saves, and the second try of each
+  return leads() && checkpoints_->consecutive_failures() >= kMost;
+}
+
 // A failure is a warning, since the next try may succeed; of too many in a row the last is the
 // error.  On the other ranks a failure of storage
 // says nothing: rank 0 tells of it.
 void Saves::failed(int64_t step, const Error& error, bool is_last) {
-  constexpr int kMostFailures = 4;  // two saves, and the second try of each
-  if (error.kind() != ErrorKind::kStorage ||
-      (leads() && is_last && checkpoints_->consecutive_failures() >= kMostFailures))
-    throw error;
+  if (error.kind() != ErrorKind::kStorage || (is_last && too_many_failed())) throw error;
   if (last_saved_ == step) last_saved_ = -1;  // so that finish() saves it again
   if (!leads()) return;
   wants_second_try_ = step != second_try_;
@@ -347,7 +352,11 @@ int64_t Saves::newest_step() {
 
 void Saves::report() {
   if (!leads()) return;
-  const std::vector<checkpoint::SaveFailure> failures = checkpoints_->take_failures();
+  std::vector<checkpoint::SaveFailure> failures = checkpoints_->take_failures();
+  if (too_many_failed()) {  // those under way may say more, or that the disk is good again
+    checkpoints_->drain(std::min(comm::kLeaving_s, recipe_.parallel.timeout_s / 2));
+    std::ranges::move(checkpoints_->take_failures(), std::back_inserter(failures));
+  }
   for (const checkpoint::SaveFailure& failure : failures)
     failed(failure.step, failure.error, &failure == &failures.back());
   for (const checkpoint::SaveStats& s : checkpoints_->take_stats()) {

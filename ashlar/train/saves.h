@@ -51,8 +51,8 @@ class Saves {
   // The newest step that is committed, once no save is under way; -1: none.
   int64_t newest_step();
   // The run ends by an error: gives saves under way a few seconds more, for other ranks may stand
-  // still or be gone, and then gives them up.  reason: what to say before that, if a person was not
-  // told yet.
+  // still or be gone, and then gives them up; those of a single rank end by themselves.  reason:
+  // what to say before that, if a person was not told yet.
   void give_up(const std::string& reason);
   // Tells of the saves that were committed, or failed, and of steps that were read back, since the
   // last call.
@@ -74,6 +74,7 @@ class Saves {
   bool unsaved(int64_t step);
   void await_end();
   void settle();
+  bool too_many_failed() const;
   void failed(int64_t step, const Error& error, bool is_last = true);
   checkpoint::StepReader reader_of(int64_t step);
 

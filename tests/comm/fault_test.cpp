@@ -330,39 +330,45 @@ TEST(Fault, ARankThatStandsStillIsToldOfBeforeTheTimeOut) {
   for (const int standing : {0, 2}) {
     std::mutex mutex;
     std::vector<std::string> lines;
+    // A machine that stalls may make others late too.
+    const auto lines_of = [&](const std::string& part) {
+      const std::lock_guard lock(mutex);
+      std::vector<std::string> found;
+      for (const std::string& line : lines)
+        if (contains(line, part)) found.push_back(line);
+      return found;
+    };
     Options options{60.0};
     options.telling.after_s = 0.4;
     options.telling.line = [&](std::string_view line) {
       const std::lock_guard lock(mutex);
       lines.emplace_back(line);
     };
-    const auto stand_for = [&](Group& world, double seconds) {
-      reduce_some(world, 1000, "good");
-      if (world.rank() == standing)
-        std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-      reduce_some(world, 1000, "grads");
-      world.barrier("all").wait();
-    };
+    std::vector<double> waits{1.0};
+    std::vector<size_t> expected{1}, counts;
+    if (standing == 2) waits = {1.0, 1.1, 0.8, 3.0}, expected = {1, 2, 2, 3};
     Allocator allocator(Device::kCpu);
-    std::vector<size_t> counts;
     run_ranks(kRanks, options, allocator, [&](Group& world) {
-      for (const double seconds : {1.0, 1.1, 0.8, 3.0}) {
-        stand_for(world, seconds);
-        world.barrier("counted").wait();
-        if (world.rank() == 0) counts.push_back(lines.size());
-        world.barrier("counted").wait();
+      for (const double seconds : waits) {
+        reduce_some(world, 1000, "good");
+        if (world.rank() == standing)
+          std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+        reduce_some(world, 1000, "grads");
+        world.barrier("all").wait();
+        if (world.rank() == 0) counts.push_back(lines_of("'grads'").size());
       }
     });
-    EXPECT_EQ(counts, (std::vector<size_t>{2, 4, 4, 6}))
-        << fmt::format("{}", fmt::join(lines, "\n"));
+    EXPECT_EQ(counts, expected);
     const int waiting = standing == 0 ? 1 : 0;
-    EXPECT_TRUE(lines[0].starts_with(
+    const std::string told = lines_of("'grads'").at(0);
+    EXPECT_TRUE(told.starts_with(
         fmt::format("rank {} waits for rank {}: all_reduce 'grads' (number 1 of group world), ",
                     waiting, standing)))
-        << lines[0];
-    EXPECT_TRUE(contains(lines[0], " s; the run ends after 60 s")) << lines[0];
-    EXPECT_EQ(lines[1],
-              fmt::format("rank {} came after 1 s, and rank {} goes on", standing, waiting));
+        << told;
+    EXPECT_TRUE(contains(told, " s; the run ends after 60 s")) << told;
+    EXPECT_FALSE(
+        lines_of(fmt::format("rank {} came after 1 s, and rank {} goes on", standing, waiting))
+            .empty());
   }
 }
 

@@ -184,9 +184,7 @@ TEST_F(Mpi, ARankThatStandsStillIsToldOfOnce) {
     const Result paused = mpirun(3, mode);
     EXPECT_EQ(paused.code, 0) << paused.output;
     EXPECT_EQ(count(paused.output, "told: "), 2) << paused.output;
-    EXPECT_EQ(count(paused.output,
-                    "told: rank 0 waits for rank 2: all_reduce 'grads' (number 1 of group world)"),
-              1)
+    EXPECT_EQ(count(paused.output, "told: rank 0 waits for rank 2: all_reduce 'grads' (number "), 1)
         << paused.output;
     EXPECT_EQ(count(paused.output, "told: rank 2 came after 2 s, and rank 0 goes on"), 1)
         << paused.output;

@@ -215,6 +215,20 @@ TEST(Metrics, RowsOutliveWhatHappensToTheirFile) {
   }
 }
 
+// The last rows are there too if nothing is written after the file went.
+TEST(Metrics, ARunThatEndsLeavesItsRows) {
+  const auto files = memory_files();
+  files->make_directories("run");
+  Log log([](std::string_view) {});
+  {
+    Metrics metrics(*files, "run", log, {}, 1000, 0);
+    metrics.event("e", {{"n", 1}});
+    metrics.drain();
+    files->remove(kPath);
+  }
+  EXPECT_EQ(read_text(*files, kPath), "{\"event\":\"e\",\"n\":1}\n");
+}
+
 // The board of a start is a file like the rows'.
 TEST(Metrics, ABoardThatIsRemovedIsMadeAgain) {
   const auto files = memory_files();

@@ -287,7 +287,8 @@ TEST(Saves, AllThatTrainingWaitedIsTold) {
       const double run_s = seconds_since(start);
       const BlockedTimes times = blocked_times(*disk, said, kSteps);
       EXPECT_EQ(times.saves, kSteps - 1);
-      // Three files at least are synced one after another, and one save more than two is waited for.
+      // Three files at least are synced one after another, and what more than two saves take is
+      // waited for.
       EXPECT_GT(times.rows_s, (async ? 3 : 5) * 3 * 0.06);
       EXPECT_LT(times.rows_s, run_s);
       EXPECT_NEAR(times.events_s, times.rows_s, 0.02 + 0.02 * times.rows_s);

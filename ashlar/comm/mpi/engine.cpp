@@ -37,8 +37,8 @@ using std::chrono::milliseconds;
 
 constexpr int kFailureTag = 0;
 constexpr int kMaxTag = 32767;  // every MPI has tags up to this one
-// Beyond kLeaving_s: how long a rank that others told of a failure waits for the one that reports to
-// end it; and how long one that has reported may take to leave.
+// Beyond kLeaving_s: how long a rank that others told of a failure waits for the one that reports
+// to end it; and how long one that has reported may take to leave.
 constexpr double kStepIn_s = 3, kUnwinding_s = 10;
 
 // The first of a lane's two tags.  A function of its name, for not every rank has every lane; at

@@ -71,8 +71,8 @@ class MpiEngine final : public Engine {
   // that, where another has waited too long, tells it what this one waits for.  In a turn.
   void require_going_on(bool interrupted, function_ref<std::optional<LateError>()> waiting);
 
-  // Lets one rank of the world report, if none has, then ends all of it.  Nobody uses MPI beside the
-  // caller.
+  // Lets one rank of the world report, if none has, then ends all of it.  Nobody uses MPI beside
+  // the caller.
   [[noreturn]] void end_world(const std::exception_ptr& error);
 
  private:

@@ -13,7 +13,8 @@ namespace ashlar::comm {
 //         one rank of the world, the message ending in " [rank 2 of 4, host n07]", and MPI_Abort
 //         ends all of them with that code; this function then does not return.  The reason that is
 //         told first wins; of two at once, one that is not kComm, then the lower rank.  A body that
-//         has to wait for something before it leaves calls Group::fail first, which reports at once.
+//         has to wait for something before it leaves calls Group::fail first, which reports at
+//         once.
 // Threads  MPI_THREAD_SERIALIZED: while body runs, communication threads call MPI, and a thread
 //          that makes a group; one at a time.  While they wait for ranks to come they poll every
 //          50 us to 1 ms, the longer the more rarely; while data moves they only yield.
