@@ -47,8 +47,8 @@ Recovery find_newest(Fence& fence, VerifyLevel level, Log& log);
 
 // `path` is a step directory or a root: then its newest good step, all of which is read to know
 // that it is.  kCorrupt if it is neither; kConfig if it is named like a step and gone.  While the
-// reader lives no run removes the step, though it be an old one by then (reader_lease.h).  A step is
-// read kDirectIfWhole; of a root's the system has kept what was read.
+// reader lives no run removes the step, though it be an old one by then (reader_lease.h).  A step
+// is read kDirectIfWhole; of a root's the system has kept what was read.
 StepReader open_checkpoint(FileSystem& files, const std::string& path, Log& log);
 // A step, or a root holding steps; what is named like a step and is gone is one to be named.
 bool is_checkpoint(FileSystem& files, const std::string& path);

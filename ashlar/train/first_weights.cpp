@@ -61,7 +61,7 @@ std::optional<checkpoint::ModelSource> find_first_weights(FileSystem& files, con
   const std::string& path = recipe.init.model;
   if (path.empty()) return std::nullopt;
   std::optional<checkpoint::ModelSource> source;
-  std::string resolved;  // "": the run has steps
+  std::string resolved;                       // "": the run has steps
   while_leader(ranks, "first weights", [&] {  // it may have to read a whole checkpoint
     if (!checkpoint::committed_steps(files, checkpoint_root(recipe)).empty()) return;
     source = find(files, path, log);
