@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "ashlar/checkpoint/lost_root.h"
 #include "ashlar/checkpoint/raise.h"
 #include "ashlar/checkpoint/retention.h"
 #include "ashlar/core/text.h"
@@ -164,9 +165,10 @@ void Checkpointer::save(const SaveRequest& request) {
   std::shared_ptr<Job> job;
   try {
     job = make_job(request, chosen ? request.attempt : random_id());
-  } catch (const Error& error) {
+  } catch (const Error& caught) {
+    const Error error = leads() ? cause_of(caught, *lease_, request.step) : caught;
     if (options_.num_writers > 1) refuse(request, error);
-    if (leads() || error.kind() != ErrorKind::kStorage) throw;
+    if (leads() || error.kind() != ErrorKind::kStorage) throw error;
     log_.warn("{}", error.what());  // the leader reports it
     return;
   }
@@ -182,7 +184,7 @@ void Checkpointer::save(const SaveRequest& request) {
     last_step_ = request.step;
     jobs_.push_back(job);
     to_copy_.push_back(job);
-    job->stats.blocked_s = seconds_since(job->start);
+    if (!request.waited) job->stats.blocked_s = seconds_since(job->start);
   }
   changed_.notify_all();
   if (options_.async) return;

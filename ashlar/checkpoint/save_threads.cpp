@@ -23,6 +23,7 @@
 
 #include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/checkpoint/commit.h"
+#include "ashlar/checkpoint/lost_root.h"
 #include "ashlar/checkpoint/raise.h"
 #include "ashlar/core/checksum.h"
 
@@ -172,7 +173,7 @@ void Checkpointer::guarded(Job& job, F&& body) {
   try {
     body();
   } catch (const Error& error) {
-    job.error = error;
+    job.error = leads() ? cause_of(error, *lease_, job.plan.step) : error;
   } catch (const std::exception& error) {
     job.error = Error(ErrorKind::kStorage,
                       fmt::format("step {} is not saved: {}", job.plan.step, error.what()));

@@ -286,10 +286,8 @@ void Saves::save(const RunCounters& counters, const HealthState& health,
   }
   take_shared(what);
   if (writes()) start(what);
-  if (recipe_.checkpoint.async) return;
-  const Clock::time_point started = Clock::now();
-  await_end();
-  if (writes()) checkpoints_->add_blocked(counters.step, seconds_since(started));
+  if (!recipe_.checkpoint.async) await_end();
+  if (writes()) checkpoints_->add_blocked(counters.step, seconds_since(called));
 }
 
 void Saves::start(const checkpoint::SaveRequest& what) {

@@ -372,5 +372,28 @@ TEST(Lease, DirectoriesThatWereRemovedOrMovedAreNamed) {
   }
 }
 
+// Whatever call of a save fails first, it is the loss of the root that is told.
+TEST(Lease, ASaveIntoARootThatWasRemovedOrMovedSaysSo) {
+  for (const bool moved : {false, true}) {
+    const testing_support::TemporaryDirectory directory;
+    const std::string root = directory.path() / "root";
+    const auto files = posix_files();
+    Log log = quiet_log();
+    Checkpointer checkpoints(*files, root, direct(), log);
+    TinyRun run;
+    run.fill(1);
+    checkpoints.save(run.request(1));
+    moved ? files->rename_new(root, root + "-moved") : files->remove_all(root);
+    run.fill(2);
+    const std::string message =
+        message_of(ErrorKind::kConfig, [&] { checkpoints.save(run.request(2)); });
+    EXPECT_EQ(message,
+              fmt::format("step 2 is not saved: {0} was removed or moved while this process trains "
+                          "into {0}: put back what was moved, and start again, which goes on from "
+                          "the newest step that is there",
+                          root));
+  }
+}
+
 }  // namespace
 }  // namespace ashlar::checkpoint

@@ -344,7 +344,9 @@ TEST(Saves, AnErrorIsToldBeforeASaveThatStandsStillIsWaitedFor) {
     const std::lock_guard lock(mutex);
     said += std::string(line) + "\n";
   });
-  constexpr const char* kEnd = "step 5 is not saved: the run ends by an error and waits no longer";
+  // A hundred steps have more rows than wait in memory, so that a failed write is soon found.
+  constexpr const char* kEnd =
+      "step 100 is not saved: the run ends by an error and waits no longer";
   std::atomic<bool> told = false, ended = false, over = false;
   std::thread disk_of_second([&] {
     for (int i = 0; i < 6000 && !over && !ended; ++i) {
@@ -357,7 +359,7 @@ TEST(Saves, AnErrorIsToldBeforeASaveThatStandsStillIsWaitedFor) {
   std::string error;
   try {
     start_run(tiny({"data.train=text", "data.tokenizer=byte", "train.run_dir=run",
-                    "train.steps=1000000", "train.eval_every=0", "checkpoint.every=5",
+                    "train.steps=1000000", "train.eval_every=0", "checkpoint.every=100",
                     "checkpoint.gather_mib=0", "data.verify=off"}),
               files, log, {.num_ranks = 2, .report = {}});
   } catch (const Error& caught) {
