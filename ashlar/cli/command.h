@@ -41,8 +41,8 @@ void add_info(CLI::App& app, Action& action);
 // Parses and runs; returns the exit code.  Never throws.
 int run(int argc, const char* const* argv);
 
-// Write to stdout at once; kStorage where that fails (a full disk, a closed descriptor).  Results are
-// full of names that others chose, so that no byte of one reaches a terminal as a command.
+// Write to stdout at once; kStorage where that fails (a full disk, a closed descriptor).  Results
+// are full of names that others chose, of which no byte reaches a terminal as a command.
 void print_result(std::string_view line);  // one line: newlines in it are shown as '?'
 void print_lines(std::string_view text);   // the program's own newlines stay, and end it
 void print_json(std::string_view json);    // control characters as \u escapes: the same values

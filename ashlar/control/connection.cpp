@@ -43,7 +43,7 @@ SocketAddress resolve(const std::string& host, uint16_t port) {
   return address;
 }
 
-// Who is at the other end; "nobody" if it has gone again.
+// The address at the other end; "nobody" if it has gone again.
 std::pair<std::string, uint16_t> peer_of(const Socket& socket) {
   sockaddr_storage bytes{};
   socklen_t size = sizeof(bytes);

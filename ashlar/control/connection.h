@@ -16,7 +16,7 @@ namespace ashlar::control {
 
 class Connection {
  public:
-  // Of a socket that was accepted.  max_body_bytes: of a frame.
+  // Takes a socket that was accepted.  max_body_bytes: of a frame.
   static Connection accepted(Socket socket, Handshake handshake, size_t max_body_bytes);
   // Starts a connection to a numeric address; kComm if the system refuses at once.
   static Connection start(const std::string& host, uint16_t port, Handshake handshake,

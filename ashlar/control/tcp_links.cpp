@@ -182,7 +182,8 @@ void TcpLinks::refuse(const Connection& stranger, const std::string& why) {
   if (refused_hosts_.size() < kMaxHosts) refused_hosts_.insert(stranger.host());
   const int64_t told = refusals_ - silent_refusals_;
   if (stranger.said_anything() && told <= kToldRefusals)
-    log_.warn("control links: a connection of {} was refused: {}{}", stranger.peer(), why,
+    log_.warn("control links of rank {}: a connection of {} was refused: {}{}", rank_,
+              stranger.peer(), why,
               told == kToldRefusals ? "; further ones are counted, and told at the end" : "");
 }
 
@@ -190,9 +191,9 @@ void TcpLinks::tell_refusals() {
   if (refusals_ == 0) return;
   const size_t hosts = refused_hosts_.size();
   log_.warn(
-      "control links: {} connection{} from {}{} address{} {} refused in all, {} of which said "
-      "nothing",
-      refusals_, refusals_ == 1 ? "" : "s", hosts == kMaxHosts ? "over " : "", hosts,
+      "control links of rank {}: {} connection{} from {}{} address{} {} refused in all, {} of "
+      "which said nothing",
+      rank_, refusals_, refusals_ == 1 ? "" : "s", hosts == kMaxHosts ? "over " : "", hosts,
       hosts == 1 ? "" : "es", refusals_ == 1 ? "was" : "were", silent_refusals_);
 }
 

@@ -21,6 +21,21 @@ control::Reach reach_of(const std::vector<std::string>& nodes, std::span<const i
                                                : control::Reach::kNetwork;
 }
 
+// Links with a log of their own: that of the other ranks is not shown, since all do the same, but
+// strangers come to each of them alone.
+class LinksOfARank : public control::Links {
+ public:
+  template <typename... Args>
+  explicit LinksOfARank(Args&&... args) : links_(std::forward<Args>(args)..., log_) {}
+  void send(int rank, uint16_t kind, std::span<const std::byte> body) override {
+    links_.send(rank, kind, body);
+  }
+
+ private:
+  Log log_;
+  control::TcpLinks links_;
+};
+
 }  // namespace
 
 std::unique_ptr<checkpoint::SaveChannel> make_save_channel(comm::Group& ranks,
@@ -63,9 +78,13 @@ std::unique_ptr<checkpoint::SaveChannel> make_save_channel(comm::Group& ranks,
   const auto mine = int(place - writers.begin());
   auto channel =
       std::make_unique<checkpoint::SaveChannel>(tree, mine, all[size_t(mine)].host_name(), log);
-  channel->start([&](control::LinkUser& user) {
+  channel->start([&](control::LinkUser& user) -> std::unique_ptr<control::Links> {
+    const control::LinkOptions options;
+    if (ranks.rank() != 0)
+      return std::make_unique<LinksOfARank>(std::move(*listener), epoch, mine, all, *tree, user,
+                                            options);
     return std::make_unique<control::TcpLinks>(std::move(*listener), epoch, mine, all, *tree, user,
-                                               control::LinkOptions{}, log);
+                                               options, log);
   });
   return channel;
 }

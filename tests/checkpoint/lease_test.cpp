@@ -115,7 +115,7 @@ TEST(LeaseRace, AStarterKilledAtAnyCallLeavesTheRootToOneOther) {
   EXPECT_GT(crashes, 10);
 }
 
-// What a link leads to is somebody else's: nothing is made or removed there.
+// A link leads to somebody else's files: nothing is made or removed there.
 TEST(Lease, ADirectoryThatIsALinkIsRefused) {
   const testing_support::TemporaryDirectory root;
   std::filesystem::create_directories(root / "elsewhere");

@@ -28,7 +28,7 @@ Handshake parent(const Epoch& epoch = kEpoch, const Nonce& nonce = kTwo) {
   return Handshake::of_parent(epoch, 0, {3, 5}, nonce);
 }
 
-// What each says until nobody has more to say.
+// All that is said until nobody has more to say.
 struct Talk {
   Bytes from_child, from_parent;
 };
@@ -108,7 +108,7 @@ TEST(Handshake, WhoHasAnotherEpochIsSeenByBothSides) {
   EXPECT_EQ(message_of(ErrorKind::kComm, [&] { b.feed(Bytes(sizeof(Digest))); }), kNotKnown);
 }
 
-// A stranger that heard everything of an earlier connection, and one that sends the parent's own
+// A stranger heard everything of an earlier connection, or sends the parent's own
 // words back.
 TEST(Handshake, WhatWasSaidBeforeProvesNothing) {
   Handshake a = child(), b = parent();

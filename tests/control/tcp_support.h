@@ -1,5 +1,5 @@
-// Ranks of a run on links over TCP, each with a user that remembers what it was told, and sockets of
-// nobody.
+// Ranks of a run on links over TCP, each with a user that remembers what it was told, and sockets
+// of strangers.
 #pragma once
 
 #include <arpa/inet.h>
@@ -24,7 +24,7 @@ namespace ashlar::control {
 
 inline const Epoch kEpoch{4, 5, 6};
 
-// What a rank was told, to be waited for.
+// All that a rank was told, to be waited for.
 class Heard : public LinkUser {
  public:
   void linked(int rank) override {
@@ -149,7 +149,7 @@ class Stranger {
   bool try_to_say(std::span<const std::byte> bytes) {
     return ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == ssize_t(bytes.size());
   }
-  // What comes next; empty: nothing any more.
+  // The next bytes; empty: nothing comes any more.
   std::vector<std::byte> hear() {
     std::vector<std::byte> bytes(4096);
     const ssize_t count = recv(fd_, bytes.data(), bytes.size(), 0);
