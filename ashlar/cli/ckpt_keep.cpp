@@ -97,9 +97,11 @@ int prune(const Flags& flags, Log& log) {
     if (!flags.json)
       print_result(fmt::format("{:<20} {:>11}  {}", name, format_bytes(step_bytes), verb));
   }
-  print_result(flags.json ? one_line(rows)
-                          : fmt::format("{}: {} of {} steps {}, {}", root, removed.size(),
-                                        bytes_of.size(), verb, format_bytes(bytes)));
+  if (flags.json)
+    print_json(one_line(rows));
+  else
+    print_result(fmt::format("{}: {} of {} steps {}, {}", root, removed.size(), bytes_of.size(),
+                             verb, format_bytes(bytes)));
   return 0;
 }
 
