@@ -45,8 +45,8 @@ void add_dry_run(CLI::App* group, Action& action) {
       const Recipe recipe = train::read_recipe(*files, flags->recipe, flags->overrides);
       train::warn_of_other_model(*files, recipe, log);
       const DType compute = nn::resolve_precision(recipe.train.precision);
-      const train::MeshPlan plan =
-          train::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0, flags->ranks_per_node);
+      const train::MeshPlan plan = train::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0,
+                                                    flags->ranks_per_node, &log);
       print_lines(flags->json ? train::to_json(plan, recipe, compute)
                               : train::describe(plan, recipe, compute));
       return 0;

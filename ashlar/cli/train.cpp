@@ -7,13 +7,21 @@
 #include "ashlar/train/plan_print.h"
 #include "ashlar/train/read_recipe.h"
 #include "ashlar/train/start.h"
+#include "ashlar/train/start_checks.h"
 
 namespace ashlar::cli {
 namespace {
 
-int dry_run(const Recipe& recipe, int num_ranks) {
+// Refuses what a start with so many ranks in this process refuses before it reads weights or data.
+int dry_run(const Recipe& recipe, int num_ranks, Log& log) {
+  train::check_ranks(recipe, num_ranks);
   const DType compute = nn::resolve_precision(recipe.train.precision);
-  const train::MeshPlan plan = train::plan_mesh(recipe, compute, num_ranks, 0);
+  const train::MeshPlan plan = train::plan_mesh(recipe, compute, num_ranks, {}, 0, num_ranks, &log);
+  for (const train::RankClass& ranks : plan.classes) {
+    const std::string problem = train::memory_limit_problem(
+        train::rank_bytes(ranks.plan, recipe, plan.parallel), recipe, num_ranks);
+    ASHLAR_REQUIRE(problem.empty(), kMemory, "{}", problem);
+  }
   print_lines(to_toml(recipe));
   print_lines(train::describe(plan, recipe, compute));
   return 0;
@@ -51,7 +59,7 @@ void add_train(CLI::App& app, Action& action) {
           train::read_recipe(*files, flags->recipe, flags->overrides, flags->from_step);
       if (flags->dry_run) {
         train::warn_of_other_model(*files, recipe, log);
-        return dry_run(recipe, flags->ranks);
+        return dry_run(recipe, flags->ranks, log);
       }
       const train::Outcome outcome = train::start_run(
           recipe, *files, log, {flags->ranks, print_error, flags->from_step, flags->supersede});

@@ -68,6 +68,14 @@ int64_t memory_limit_of_groups(std::string_view groups,
   return limit;
 }
 
+std::string processor_name() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (const size_t colon = line.find(": "); line.starts_with("model name") && colon != line.npos)
+      return line.substr(colon + 2);
+  return "unknown processor";
+}
+
 int64_t memory_limit_bytes() {
   const int64_t machine = int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE));
   return std::min(

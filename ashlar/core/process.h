@@ -13,6 +13,9 @@ namespace ashlar {
 // Seconds since the kernel started this process, to 10 ms; nullopt where /proc does not tell.
 std::optional<double> process_age_s();
 
+// The processor's model as the kernel names it; "unknown processor" where it does not.
+std::string processor_name();
+
 // Bytes of memory that this process may take: the machine's, or less where a control group of it,
 // such as a container's, is limited.
 int64_t memory_limit_bytes();

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <string_view>
@@ -14,14 +15,16 @@
 namespace ashlar {
 namespace {
 
-constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+constexpr std::array kSignals = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 
-// Copies of one Ctrl-C, from terminal and launcher, come closer together than this.
+// Copies of one signal, from terminal, launcher and shell, come closer together than this.
 constexpr int64_t kPatience_ns = 1'000'000'000;
 
 // A handler can reach nothing but such variables.  Signals may come to several threads at once.
-std::atomic<int> caught{0};              // the first
-std::atomic<int64_t> interrupted_ns{0};  // when the first SIGINT came; 0: none did
+std::atomic<int> caught{0};                                 // the first
+std::array<std::atomic<int64_t>, kSignals.size()> came_ns;  // when each came first; 0: not yet
+std::atomic<const char*> answer_text{nullptr};              // see StopSignals::answer
+std::atomic<int64_t> answer_due_ns{0};                      // 0: unknown
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 int64_t now_ns() {
@@ -30,25 +33,72 @@ int64_t now_ns() {
   return int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
-// Calls nothing that a handler may not.
-void give_up() {
-  constexpr std::string_view kText =
-      "\nashlar: INT again: ended without saving; the same command continues from the last "
-      "checkpoint\n";
-  [[maybe_unused]] const ssize_t ignored = write(STDERR_FILENO, kText.data(), kText.size());
-  signal(SIGINT, SIG_DFL);
-  raise(SIGINT);  // comes when the handler returns
+// A line for stderr, put together with nothing that a handler may not call.
+class Line {
+ public:
+  Line& operator<<(std::string_view text) {
+    for (const char c : text)
+      if (size_ < text_.size()) text_[size_++] = c;
+    return *this;
+  }
+  Line& operator<<(int64_t number) {
+    std::array<char, 20> digits{};
+    size_t first = digits.size();
+    do digits[--first] = char('0' + number % 10);
+    while ((number /= 10) > 0);
+    return *this << std::string_view(&digits[first], digits.size() - first);
+  }
+  void print() const {
+    [[maybe_unused]] const ssize_t ignored = write(STDERR_FILENO, text_.data(), size_);
+  }
+
+ private:
+  std::array<char, 400> text_{};
+  size_t size_ = 0;
+};
+
+std::string_view name_of(int number) {
+  const char* name = sigabbrev_np(number);  // of a table: no lock, no memory
+  return name ? name : "";
+}
+
+// Behind the ^C that a terminal shows.
+Line line_of(int number) {
+  Line line;
+  line << (number == SIGINT ? "\nashlar: " : "ashlar: ") << name_of(number);
+  return line;
+}
+
+void say_when(int number, int64_t now) {
+  const char* text = answer_text;
+  if (!text) return;
+  Line line = line_of(number);
+  line << ": " << text;
+  if (const int64_t due = answer_due_ns; due != 0)
+    line << ", in about " << (due > now ? (due - now + 999'999'999) / 1'000'000'000 : 1) << " s";
+  line << "; again: without saving\n";
+  line.print();
+}
+
+[[noreturn]] void give_up(int number) {
+  if (answer_text.load()) {
+    Line line = line_of(number);
+    line << " again: ended without saving; the same command continues from the last checkpoint\n";
+    line.print();
+  }
+  _exit(kUnsavedExitCode);
 }
 
 void on_signal(int number) {
   const int kept_errno = errno;
+  const int64_t now = now_ns();
   int none = 0;
-  caught.compare_exchange_strong(none, number);
-  if (number == SIGINT) {
-    const int64_t now = now_ns();
+  if (caught.compare_exchange_strong(none, number)) say_when(number, now);
+  for (size_t i = 0; i < kSignals.size(); ++i) {
     int64_t first = 0;
-    if (!interrupted_ns.compare_exchange_strong(first, now) && now - first >= kPatience_ns)
-      give_up();
+    if (kSignals[i] == number && !came_ns[i].compare_exchange_strong(first, now) &&
+        now - first >= kPatience_ns)
+      give_up(number);
   }
   errno = kept_errno;
 }
@@ -63,7 +113,8 @@ void (*handler_of(int number))(int) {
 
 StopSignals::StopSignals() {
   caught = 0;
-  interrupted_ns = 0;
+  for (std::atomic<int64_t>& came : came_ns) came = 0;
+  answer(nullptr);
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -85,6 +136,12 @@ bool StopSignals::requested() {
 
 const char* StopSignals::name() {
   return caught == 0 ? "" : sigabbrev_np(caught);
+}
+
+void StopSignals::answer(const char* when, double seconds) {
+  answer_due_ns = 0;  // so that no text goes with the time of another
+  answer_text = when;
+  if (seconds >= 0.0) answer_due_ns = now_ns() + int64_t(seconds * 1e9);
 }
 
 }  // namespace ashlar

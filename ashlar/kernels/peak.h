@@ -9,6 +9,9 @@ namespace ashlar::kernels {
 // the instructions that products of `compute` use on isa().  Takes a few milliseconds.
 double measure_peak_flops(const Context&, DType compute);
 
+// The flop that the threads of the context do in such chains within so many seconds.
+int64_t flop_within(const Context&, DType compute, double seconds);
+
 // Whether isa() multiplies bf16 faster than fp32: AMX tiles do; of the dot products of AVX-512 some
 // cores do twice as many as fp32 multiply-adds in a second, others half as many.  Those are timed
 // once a process (some milliseconds), in turns, so that a load hits both.

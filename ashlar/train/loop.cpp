@@ -4,10 +4,11 @@
 // reads datasets anew; its error ends the others.  Where it waits for a disk, or for its reading of
 // datasets, all wait together, so that no time-out of collectives ends the run.
 //
-//   construction   precision of rank 0, init.model of a new run, plan, trainer, data, the weights
-//                  of init.model; barrier "start"; then the run's directory: lease, newest good
-//                  step, state; barrier "resume"; begin()
-//   a turn         step(); evaluation and save where they are due; the vote to stop
+//   construction   precision of rank 0, plan, memory, whether the run's directory can be written,
+//                  init.model of a new run, trainer, room for checkpoints, data, the weights of
+//                  init.model; barrier "start"; then the run's directory: lease, newest good step,
+//                  state; barrier "resume"; begin()
+//   a turn         step(); evaluation and save where they are due; the vote to stop (stops.h)
 //   a step         accumulate each micro-batch, reduce, measure, judge; before_update(), apply or
 //                  skip; the row
 //   the end        a last save, waited for; the curves; close()
@@ -19,7 +20,6 @@
 
 #include <fmt/ranges.h>
 
-#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -34,7 +34,6 @@
 #include "ashlar/data/prefetch.h"
 #include "ashlar/data/verify.h"
 #include "ashlar/kernels/isa.h"
-#include "ashlar/kernels/peak.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/sizing/model.h"
 #include "ashlar/train/alike.h"
@@ -44,10 +43,13 @@
 #include "ashlar/train/first_weights.h"
 #include "ashlar/train/inputs.h"
 #include "ashlar/train/metrics.h"
+#include "ashlar/train/peak.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/run_recipe.h"
 #include "ashlar/train/saves.h"
+#include "ashlar/train/start_checks.h"
 #include "ashlar/train/state.h"
+#include "ashlar/train/stops.h"
 #include "ashlar/train/traced_steps.h"
 
 namespace ashlar::train {
@@ -80,14 +82,16 @@ class Run {
   void begin(data::Loader loader);
   bool finished() const;
   Reader reader() const;
-  double measure_peak() const;
-  void step();
+  void find_peak();
+  void improve_peak();
+  bool step();  // false: it was left undone
   void skip(const StepStats& stats, const Verdict& verdict);
   void give_up_over_budget();
   void report_epochs();
   void evaluate();
   void save();
   bool save_if_due();
+  void save_the_end(Outcome outcome);
   void check_data(double patience_s);
   void before_save();
   void show_curves();
@@ -97,11 +101,13 @@ class Run {
   Log& log_;
   const StopSignals& signals_;
   comm::Group& ranks_;
+  const int local_ranks_, num_cpus_;
   const bool leads_;       // rank 0
   const std::string isa_;  // of the kernels; all ranks have one (alike.h)
   DType compute_;
+  Stops stops_;
+  const RunPlan plan_;
   const std::optional<checkpoint::ModelSource> first_weights_;  // of a new run with init.model
-  RunPlan plan_;
   Threads threads_;
   Allocator& allocator_;
   Trainer trainer_;
@@ -111,6 +117,8 @@ class Run {
   StateWriter writer_;
   Health health_;
   RunScale scale_;
+  std::string peak_setup_;
+  bool peak_is_kept_ = false;         // by the run's directory
   std::unique_ptr<Metrics> metrics_;  // of rank 0
   std::unique_ptr<Saves> saves_;
   std::unique_ptr<data::Prefetcher> prefetch_;
@@ -128,7 +136,6 @@ class Run {
   bool save_due_ = false;
   bool told_of_no_targets_ = false;
   double blocked_s_ = 0.0;  // by checkpoints, since the last row
-  Clock::time_point start_ = Clock::now();
 };
 
 // The recipe with train.precision as the run computes: what `auto` is on rank 0's machine.  So all
@@ -139,6 +146,16 @@ Recipe with_precision(Recipe recipe, comm::Group& ranks) {
   return recipe;
 }
 
+// The plan of this rank, which fits, in a run whose directory can be written.
+RunPlan accepted_plan(const Recipe& recipe, DType compute, FileSystem& files, const Seat& seat) {
+  const ParallelSpec parallel = resolve_parallel(recipe, seat.ranks.size());
+  RunPlan plan = plan_run(recipe, compute, seat.ranks.size(), seat.num_threads, seat.ranks.rank());
+  require_memory(rank_bytes(plan, recipe, parallel), recipe, seat.ranks, seat.local_ranks,
+                 memory_limit_bytes());
+  while_leader(seat.ranks, "run directory", [&] { require_writable(files, recipe); });
+  return plan;
+}
+
 Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
          const Seat& seat)
     : recipe_(with_precision(recipe, seat.ranks)),
@@ -146,11 +163,14 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       log_(log),
       signals_(signals),
       ranks_(seat.ranks),
+      local_ranks_(seat.local_ranks),
+      num_cpus_(seat.num_cpus),
       leads_(seat.ranks.rank() == 0),
       isa_(kernels::name_of(kernels::isa())),
       compute_(nn::resolve_precision(recipe_.train.precision)),
+      stops_(seat.ranks, signals, recipe_, resolve_parallel(recipe_, seat.ranks.size())),
+      plan_(accepted_plan(recipe_, compute_, files, seat)),
       first_weights_(find_first_weights(files, recipe_, seat.ranks, log)),
-      plan_(plan_run(recipe_, compute_, seat.ranks.size(), seat.num_threads, seat.ranks.rank())),
       threads_(seat.num_threads),
       allocator_(seat.allocator),
       trainer_(recipe_, compute_, allocator_, threads_, ranks_, plan_.workspace_bytes),
@@ -159,13 +179,18 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       tokenizer_(data::tokenizer_of(files, recipe.data)),
       writer_(trainer_, {}, isa_),
       health_(recipe.health) {
+  while_leader(ranks_, "room for checkpoints",
+               [&] { check_room(files_, recipe_, saved_bytes(trainer_), log_); });
   scale_ = {
       .steps = recipe_.train.steps,
       .flop_per_token = model_flop(model_of(recipe_.model), recipe_.data.sequence_length).training,
-      .peak_flops = measure_peak(),
+      .peak_flops = 0.0,
       .has_experts = !trainer_.model().all_step_loads().empty(),
       .has_router_losses = trainer_.model().has_router_losses(),
-      .shares_experts = trainer_.model().parallel().ep > 1};
+      .shares_experts = trainer_.model().parallel().ep > 1,
+      .seconds_left = [this] { return stops_.seconds_left(); }};
+  find_peak();
+  warn_of_start(recipe_, scale_, threads_.size(), local_ranks_, num_cpus_, log_);
   require_same_inputs(ranks_, files_, recipe_, sources_, *tokenizer_, first_weights_);
   verifies_ = recipe_.data.verify && is_first_of_copy(ranks_, sources_);
   data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, reader()));
@@ -188,14 +213,13 @@ std::string Run::description() const {
   if (ranks_.size() > 1)
     ranks = fmt::format("{} ranks ({}, zero {}), ", ranks_.size(), mesh_text(p), p.zero);
   return fmt::format(
-      "{}: {} parameters, {} tokens a step, {} on {} ({}{} threads{}), peak {:.0f} GFLOP/s "
-      "measured, "
+      "{}: {} parameters, {} tokens a step, {} on {} ({}{} threads{}), peak {:.0f} GFLOP/s {}, "
       "memory {}{}",
       recipe_.name.empty() ? recipe_.source : recipe_.name, format_thousands(plan_.num_parameters),
       format_thousands(recipe_.train.global_batch * recipe_.data.sequence_length),
       name_of(compute_), isa_, ranks, threads_.size(), ranks.empty() ? "" : " each",
-      scale_.peak_flops * 1e-9, format_bytes(plan_.memory.total.peak_bytes),
-      ranks.empty() ? "" : " a rank");
+      scale_.peak_flops * 1e-9, peak_is_kept_ ? "as in peak.json" : "measured",
+      format_bytes(plan_.memory.total.peak_bytes), ranks.empty() ? "" : " a rank");
 }
 
 void Run::resume(data::Loader& loader) {
@@ -291,20 +315,43 @@ Reader Run::reader() const {
   return {model.groups().coordinate(parallel::Axis::kDp), model.parallel().dp};
 }
 
-// The flop/s that all ranks together sustain, if each is as fast as this one.
-double Run::measure_peak() const {
-  return double(ranks_.size()) * kernels::measure_peak_flops(trainer_.context(), compute_);
+// The one that the run keeps, or a new one.
+void Run::find_peak() {
+  peak_setup_ = peak_setup(trainer_.context(), compute_, ranks_);
+  std::optional<double> kept;
+  while_leader(ranks_, "kept peak",
+               [&] { kept = kept_peak(files_, recipe_.train.run_dir, peak_setup_); });
+  const int64_t flops = from_leader(ranks_, std::llround(kept.value_or(0.0)), "kept peak");
+  peak_is_kept_ = flops > 0;
+  scale_.peak_flops =
+      peak_is_kept_ ? double(flops)
+                    : measure_peak(trainer_.context(), compute_, ranks_, local_ranks_, num_cpus_);
+}
+
+// Threads that have just started may share a CPU for a while: the better of two moments.
+void Run::improve_peak() {
+  if (peak_is_kept_) return;
+  const double again = measure_peak(trainer_.context(), compute_, ranks_, local_ranks_, num_cpus_);
+  scale_.peak_flops = std::max(scale_.peak_flops, again);
+  if (leads_) metrics_->set_peak(scale_.peak_flops);
+  while_leader(ranks_, "peak",
+               [&] { keep_peak(files_, recipe_.train.run_dir, peak_setup_, scale_.peak_flops); });
 }
 
 Outcome Run::train() {
   if (finished()) return Outcome::kDone;
   const auto every = [&](int64_t period) { return period > 0 && counters_.step % period == 0; };
-  Outcome outcome = Outcome::kDone;
-  const auto deadline = recipe_.train.max_minutes * 60.0;
+  Outcome outcome = stops_.asked() ? Outcome::kPreempted : Outcome::kDone;
   bool first = true;
-  while (!finished()) {
+  while (!finished() && outcome == Outcome::kDone) {
     traced_.begin_step(counters_.step + 1);
-    step();
+    const auto start = Clock::now();
+    if (!step()) {
+      log_.info("step {} is left undone", counters_.step + 1);
+      outcome = Outcome::kPreempted;
+      break;
+    }
+    const double step_s = seconds_since(start);
     traced_.end_step();
     check_data(0.0);
     if (first) {
@@ -313,9 +360,7 @@ Outcome Run::train() {
         if (leads_) metrics_->event("first_step", {{"seconds", *age_s}});
       }
       first = false;
-      // Threads that have just started may share a CPU for a while: the better of two moments.
-      scale_.peak_flops = std::max(scale_.peak_flops, measure_peak());
-      if (leads_) metrics_->set_peak(scale_.peak_flops);
+      improve_peak();
       // Not before the first step, which it would slow down.
       if (verifies_) verify_ = std::make_unique<data::BackgroundVerify>(files_, sources_);
     }
@@ -323,30 +368,19 @@ Outcome Run::train() {
     save_due_ |= every(recipe_.checkpoint.every);
     const bool saved = save_if_due();
     saves_->report();
-    // Asked at every turn, because all ranks have to leave the loop, or save, after the same step.
-    std::array<int64_t, 3> votes = {signals_.requested(),
-                                    deadline > 0.0 && seconds_since(start_) >= deadline,
-                                    saves_->wants_second_try()};
-    add_up(ranks_, votes, "stop");
-    if (votes[0] > 0) {
+    const Stops::Votes votes = stops_.after_step(step_s, saves_->wants_second_try());
+    if (votes.signal) {
       outcome = Outcome::kPreempted;
-      break;
-    }
-    if (votes[1] > 0 && counters_.step < recipe_.train.steps) {
+    } else if (votes.time_up && !finished()) {
       outcome = Outcome::kTimeUp;
-      break;
-    }
-    if (votes[2] > 0 && !saved && !finished()) {
+    } else if (votes.second_try && !saved && !finished()) {
       save_due_ = true;
       save_if_due();
     }
   }
-  if (outcome == Outcome::kPreempted)
-    log_.info("{}: saving step {} and stopping", first_said(ranks_, signals_.name(), "signal"),
-              counters_.step);
+  stops_.ending();
   traced_.finish();
-  before_save();
-  saves_->finish(counters_, health_.state(), cursor_);
+  save_the_end(outcome);
   if (verify_ && !verify_->done())
     log_.info(
         "of {} of datasets, {} were compared with their checksums when the run ended; "
@@ -354,6 +388,19 @@ Outcome Run::train() {
         format_bytes(verify_->bytes_total()), format_bytes(verify_->bytes_done()));
   while_leader(ranks_, "curves", [&] { show_curves(); });
   return outcome;
+}
+
+void Run::save_the_end(Outcome outcome) {
+  const bool any = counters_.step > 0;  // a run without a step has nothing that it could lose
+  if (outcome == Outcome::kPreempted) {
+    const std::string signal = first_said(ranks_, signals_.name(), "signal");
+    if (any)
+      log_.info("{}: saving step {} and stopping", signal, counters_.step);
+    else
+      log_.info("{}: stopping; no step is done, and nothing is saved", signal);
+  }
+  before_save();
+  if (any) saves_->finish(counters_, health_.state(), cursor_);
 }
 
 // Lets go of what a slow disk may take long to close, with no rank waiting for another meanwhile.
@@ -385,7 +432,7 @@ void Run::show_curves() {
   }
 }
 
-void Run::step() {
+bool Run::step() {
   const auto start = Clock::now();
   const double stall_before = prefetch_->stall_s();
   batches_.resize(size_t(prefetch_->batches_per_step()));
@@ -394,7 +441,14 @@ void Run::step() {
     prefetch_->next(batch);
     micro_batches_.push_back(micro_batch(batch));
   }
-  trainer_.run(counters_.step, micro_batches_);
+  stops_.begin_step();
+  try {
+    trainer_.run(counters_.step, micro_batches_,
+                 [&](int64_t number) { stops_.after_micro_batch(number); });
+  } catch (const StepLeft&) {
+    trainer_.skip();  // cursor_ and counters_ are those of the step before
+    return false;
+  }
   cursor_ = batches_.back().state;
   trainer_.reduce();
   StepStats stats = trainer_.measure();
@@ -448,6 +502,7 @@ void Run::step() {
   blocked_s_ = 0.0;
   if (!verdict.apply && has_targets)
     give_up_over_budget();  // the row of the step is written already
+  return true;
 }
 
 // Ends the run, once the budget of skipped steps is used up.
@@ -508,6 +563,8 @@ void Run::evaluate() {
   data::Batch batch;
   for (int64_t i = 0; i < loader.num_batches(); ++i) {
     loader.next(batch);
+    if (stops_.asked_in_evaluation(i))
+      return log_.info("the evaluation after step {} is left undone", counters_.step);
     const LossSum losses = trainer_.evaluate(micro_batch(batch));
     sum += losses.sum;
     count += losses.count;

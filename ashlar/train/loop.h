@@ -21,6 +21,7 @@ struct Seat {
   Allocator& allocator;  // of this rank; holds its share of train.memory_limit_mib
   int num_threads;       // of its kernels
   int local_ranks = 1;   // of the run on this machine
+  int num_cpus = 1;      // that these share
 };
 
 // Trains in recipe.train.run_dir: metrics.jsonl, tensorboard/, checkpoints/, written by rank 0 and

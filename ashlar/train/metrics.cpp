@@ -1,5 +1,6 @@
 #include "ashlar/train/metrics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -197,10 +198,16 @@ void Metrics::console(const StepRow& row) {
       row.gradient_norm, format_thousands(int64_t(tokens_per_s)),
       100.0 * tokens_per_s * scale_.flop_per_token / scale_.peak_flops,
       scale_.has_experts ? fmt::format("  balance {:.3f}", row.entropy) : "",
-      100.0 * window_stall_s_ / window_s_,
-      format_duration(double(scale_.steps - row.step) * recent_step_s_));
+      100.0 * window_stall_s_ / window_s_, format_duration(left_s(row.step)));
   window_s_ = window_stall_s_ = 0.0;
   window_tokens_ = window_steps_ = 0;
+}
+
+// Steps take as long as the last ones; train.max_minutes may end the run before.
+double Metrics::left_s(int64_t step) const {
+  const double of_steps = double(scale_.steps - step) * recent_step_s_;
+  if (!scale_.seconds_left) return of_steps;
+  return std::max(0.0, std::min(of_steps, scale_.seconds_left()));
 }
 
 void Metrics::evaluation(int64_t step, double loss, int64_t tokens, double seconds) {

@@ -10,6 +10,7 @@
 // row_file.h), and what they could not write a later call throws.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -44,6 +45,8 @@ struct RunScale {
   bool has_experts = true;         // some block routes tokens; else rows have nothing of balance
   bool has_router_losses = false;  // which the step's loss has beside the cross entropy
   bool shares_experts = false;     // ep > 1
+  // Until train.max_minutes are over; null: there is no limit.
+  std::function<double()> seconds_left = {};
 };
 
 class Metrics {
@@ -65,6 +68,7 @@ class Metrics {
  private:
   void hand_over();
   void console(const StepRow& row);
+  double left_s(int64_t step) const;
   Log& log_;
   RunScale scale_;
   int64_t log_every_;

@@ -225,7 +225,8 @@ class CheckpointMeter {
 
 // Adds the work of all optimizers to `updates`, and what all ranks save to `meter`.
 std::vector<Kind> kinds_of_ranks(const Recipe& recipe, DType compute, int num_ranks,
-                                 Threads& threads, Costs& updates, CheckpointMeter& meter) {
+                                 Threads& threads, Costs& updates, CheckpointMeter& meter,
+                                 Progress& progress) {
   std::vector<Kind> kinds;
   std::map<Signature, size_t> known;
   for (int rank = 0; rank < num_ranks; ++rank) {
@@ -237,6 +238,7 @@ std::vector<Kind> kinds_of_ranks(const Recipe& recipe, DType compute, int num_ra
     const auto [found, added] = known.try_emplace(signature, kinds.size());
     if (added) kinds.push_back({signature, {}, dry.costs()});
     kinds[found->second].ranks.push_back(rank);
+    progress.advance(1);
   }
   return kinds;
 }
@@ -265,7 +267,9 @@ RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_thr
 }
 
 MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank,
-                   int num_threads, int ranks_per_node) {
+                   int num_threads, int ranks_per_node, Log* log) {
+  Log silent([](std::string_view) {});
+  if (!log) log = &silent;
   MeshPlan plan;
   plan.parallel = resolve_parallel(recipe, num_ranks);
   Threads threads(threads_of(recipe, num_threads));
@@ -277,13 +281,20 @@ MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::opti
   }
   Costs& all = plan.costs.emplace();
   CheckpointMeter meter(recipe, num_ranks, ranks_per_node);
-  for (const Kind& kind : kinds_of_ranks(recipe, compute, num_ranks, threads, all, meter)) {
+  std::vector<Kind> kinds;
+  {
+    Progress progress(*log, "counting ranks", num_ranks, "ranks");
+    kinds = kinds_of_ranks(recipe, compute, num_ranks, threads, all, meter, progress);
+  }
+  Progress progress(*log, "counting a step of each kind of rank", int64_t(kinds.size()), "kinds");
+  for (const Kind& kind : kinds) {
     RunPlan first = plan_rank(recipe, compute, num_ranks, kind.ranks[0], threads);
     // Ranks of a kind differ in their optimizers' work alone, and that is in the sum.
     const auto num = int64_t(kind.ranks.size());
     add(all, first.costs, num);
     add(all, kind.update, -num);
     add_to_classes(plan.classes, kind.ranks, std::move(first));
+    progress.advance(1);
   }
   plan.checkpoint = meter.size();
   return plan;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "ashlar/checkpoint/step_size.h"
+#include "ashlar/core/log.h"
 #include "ashlar/train/dry_rank.h"
 
 namespace ashlar::train {
@@ -48,9 +49,10 @@ inline constexpr int kRanksPerNode = 8;  // where nobody says how many ranks sha
 // What comes before in a step depends on its coordinates along pp, cp and tp and on how much it
 // keeps: it runs once for all ranks that agree in these, in memory, and in what the optimizer
 // needs.
+// log: shows how far it is, where that takes long.
 // Errors   as plan_run; kConfig where there is no such rank.
 MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank = {},
-                   int num_threads = 0, int ranks_per_node = kRanksPerNode);
+                   int num_threads = 0, int ranks_per_node = kRanksPerNode, Log* log = nullptr);
 
 // MeshPlan::checkpoint alone, of ranks of which so many share a machine: every rank's trainer is
 // made, and what it would save is planned.  A tokenizer is taken to be in the step, of at most 4

@@ -22,6 +22,13 @@ int64_t memory_limit(const Recipe& recipe, int local_ranks) {
                                            : INT64_MAX;
 }
 
+// CPUs that the ranks of this machine share.  A launcher that binds ranks has shared them out: each
+// sees its own alone.
+int cpus_of(bool processes, int local_ranks) {
+  const int all = int(std::thread::hardware_concurrency()), ours = Threads(0).size();
+  return processes && ours < all ? std::min(all, ours * local_ranks) : ours;
+}
+
 // Kernel threads of each of the ranks on this machine.
 int threads_of(const Recipe& recipe, int local_ranks) {
   if (recipe.train.threads > 0) return int(recipe.train.threads);
@@ -64,20 +71,28 @@ std::string_view engine_of(const Start& start) {
   return start.num_ranks == 1 ? "self" : "thread";
 }
 
+void check_ranks(const Recipe& recipe, int num_ranks) {
+  resolve_parallel(recipe, num_ranks);
+  ASHLAR_REQUIRE(num_ranks > 1 || recipe.parallel.collectives == CollectiveMode::kExact, kConfig,
+                 "parallel.collectives is native but this process is the only rank; use mpirun, or "
+                 "exact");
+}
+
 void start_ranks(const Recipe& recipe, const Start& start,
                  const std::function<void(const Seat& seat)>& body) {
   const bool processes = is_mpi_process();
   const int local_ranks = processes ? local_processes() : start.num_ranks;
   if (!processes) {  // before anything is made for each rank
     comm::check_launch(start.num_ranks, [](const char* name) { return variable(name); });
-    resolve_parallel(recipe, start.num_ranks);
+    check_ranks(recipe, start.num_ranks);
   }
   std::vector<std::unique_ptr<Allocator>> allocators;  // of the ranks of this process
   for (int i = 0; i < (processes ? 1 : start.num_ranks); ++i)
     allocators.push_back(
         std::make_unique<Allocator>(Device::kCpu, memory_limit(recipe, local_ranks)));
   const auto seat = [&](comm::Group& ranks, Allocator& allocator) {
-    body({ranks, allocator, threads_of(recipe, local_ranks), local_ranks});
+    body({ranks, allocator, threads_of(recipe, local_ranks), local_ranks,
+          cpus_of(processes, local_ranks)});
   };
   if (processes) {
     ASHLAR_REQUIRE(start.num_ranks == 1, kConfig,
@@ -94,9 +109,6 @@ void start_ranks(const Recipe& recipe, const Start& start,
         [&](std::string_view message, int) { start.report(message); });
   }
   if (start.num_ranks == 1) {
-    ASHLAR_REQUIRE(recipe.parallel.collectives == CollectiveMode::kExact, kConfig,
-                   "parallel.collectives is native but this process is the only rank; use mpirun, "
-                   "or exact");
     comm::SelfWorld world(*allocators[0]);
     return seat(world.group(), *allocators[0]);
   }

@@ -24,6 +24,10 @@ struct Start {
 // "self", "thread" or "mpi".
 std::string_view engine_of(const Start& start);
 
+// kConfig where so many ranks in one process cannot share the recipe's work, or need another
+// engine.
+void check_ranks(const Recipe& recipe, int num_ranks);
+
 // Calls body on every rank, with its share of the CPUs and of train.memory_limit_mib.  The first
 // failure of a rank ends all.  Of threads it is thrown; of processes `report` is called on one, and
 // nothing returns.

@@ -160,6 +160,13 @@ void wait_for(Program& program, const fs::path& path) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+// A step is done, and its row is written.
+void wait_for_a_row(Program& program, const fs::path& run_directory) {
+  const fs::path path = run_directory / "metrics.jsonl";
+  while (program.running() && (!fs::exists(path) || read_steps(run_directory).empty()))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
 // As from `timeout`, mpirun and Slurm, which signal more than once: on one rank and on threads.
 TEST(Process, RepeatedStopSignalsLoseNothing) {
   const Scratch scratch;
@@ -170,8 +177,8 @@ TEST(Process, RepeatedStopSignalsLoseNothing) {
       SCOPED_TRACE(name);
       Program program(scratch.path(),
                       run_args(name, ranks, {"train.steps=1000000", "checkpoint.every=0"}));
-      wait_for(program, scratch / name / "metrics.jsonl");
-      // For less than a second: later a SIGINT would be another Ctrl-C.
+      wait_for_a_row(program, scratch / name);
+      // For less than a second: later the signal would be one that is meant once more.
       const auto end = Clock::now() + std::chrono::milliseconds(400);
       while (Clock::now() < end && program.running()) {
         program.send(signal);
@@ -222,24 +229,48 @@ TEST(Process, RepeatedStopSignalsLoseNothingUnderMpirun) {
   run_ok(scratch, {"ckpt", "verify", step_directory(scratch / "run", done).string()});
 }
 
-TEST(Process, ASecondInterruptASecondLaterGivesUp) {
+TEST(Process, TheSameSignalASecondLaterEndsARunUnsaved) {
   const Scratch scratch;
   prepare_text(scratch);
-  // A step of many seconds, so that the run is still in it.
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::string name = signal == SIGINT ? "INT" : "TERM";
+    // A step of many seconds, which is not divided while it is traced.
+    Program program(scratch.path(), train_args({"train.run_dir=" + name, "train.trace_steps=1",
+                                                "train.global_batch=100000"}));
+    wait_for(program, scratch / name / "metrics.jsonl");
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // into the step
+    program.send(signal);
+    program.send(signal);  // the same one by another way
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+    ASSERT_TRUE(program.running());
+    program.send(SIGUSR1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ASSERT_TRUE(program.running());
+    program.send(signal);
+    const Result result = program.wait();
+    EXPECT_EQ(result.code, 28) << result.signal;
+    EXPECT_EQ(count_of(result.err, "ashlar: " + name +
+                                       ": saves and stops after this step; again: without "
+                                       "saving\n"),
+              1)
+        << result.err;
+    EXPECT_EQ(count_of(result.err, "ashlar: " + name + " again: ended without saving"), 1)
+        << result.err;
+  }
+}
+
+// Nothing is lost before the first step.
+TEST(Process, BeforeTheFirstStepNothingIsSaved) {
+  const Scratch scratch;
+  prepare_text(scratch);
   Program program(scratch.path(), train_args({"train.global_batch=100000"}));
-  wait_for(program, scratch / "run/metrics.jsonl");
-  program.send(SIGINT);
-  program.send(SIGINT);  // the same Ctrl-C by another way
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
-  ASSERT_TRUE(program.running());
+  wait_for(program, scratch / "run" / "metrics.jsonl");
   program.send(SIGTERM);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  ASSERT_TRUE(program.running());
-  program.send(SIGINT);
   const Result result = program.wait();
-  EXPECT_EQ(result.signal, SIGINT) << result.code;
-  EXPECT_NE(result.err.find("\nashlar: INT again: ended without saving"), std::string::npos)
+  EXPECT_EQ(result.code, 27) << result.err;
+  EXPECT_EQ(count_of(result.err, "TERM: stopping; no step is done, and nothing is saved\n"), 1)
       << result.err;
+  EXPECT_FALSE(fs::exists(step_directory(scratch / "run", 0)));
 }
 
 // One trains; the others are told so and change nothing, whatever their recipe says.

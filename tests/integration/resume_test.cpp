@@ -171,6 +171,40 @@ TEST(Resume, SigtermSavesAndTheNextStartFinishes) {
   }
 }
 
+// A signal is heeded between the micro-batches of a long step.  The step is left undone, the one
+// before is saved, and the continued run has the bits of one that nobody stopped.
+TEST(Resume, ALongStepIsLeftUndoneAndDoneAgain) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const auto long_step = [](const std::string& name) {
+    std::vector<std::string> args = run_args(name, 2);
+    for (const char* more : {"train.global_batch=6000", "data.sequence_length=64", "train.steps=2",
+                             "train.eval_every=0", "checkpoint.every=0"})
+      args.push_back(more);
+    return args;
+  };
+  run_ok(scratch, long_step("whole"));
+  {
+    Program program(scratch.path(), long_step("left"));
+    // Which is made after the first step.
+    wait_for(program, [&] { return fs::exists(scratch / "left" / "peak.json"); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    program.send(SIGTERM);
+    const Result result = program.wait();
+    ASSERT_EQ(result.code, 27) << result.err;
+    EXPECT_EQ(
+        count_of(result.err, "ashlar: TERM: leaves this step undone, saves the last one and stops"),
+        1)
+        << result.err;
+    EXPECT_EQ(count_of(result.err, "step 2 is left undone\n"), 1) << result.err;
+    EXPECT_EQ(count_of(result.err, "TERM: saving step 1 and stopping\n"), 1) << result.err;
+  }
+  EXPECT_EQ(read_steps(scratch / "left").size(), 1u);
+  run_ok(scratch, long_step("left"));
+  EXPECT_TRUE(read_steps(scratch / "left") == read_steps(scratch / "whole"));
+  EXPECT_TRUE(state_of(scratch / "left", 2) == state_of(scratch / "whole", 2));
+}
+
 TEST(Resume, DamagedNewestStepFallsBackToTheOneBefore) {
   const Scratch scratch;
   prepare_text(scratch);

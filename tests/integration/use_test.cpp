@@ -225,6 +225,92 @@ TEST(Use, RanksWithOtherDirectoriesAreNamed) {
       << result.err;
 }
 
+// Wherever a model or a root is asked for, the directory of a run stands for its checkpoints.
+TEST(Use, ARunsDirectoryStandsForItsCheckpoints) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  run_ok(scratch, train_args({"train.steps=2", "checkpoint.every=1", "train.eval_every=0"}));
+  const std::string root = "run/checkpoints";
+  const auto same = [&](std::vector<std::string> args) {
+    const std::string of_run = run_ok(scratch, args);
+    for (std::string& arg : args)
+      if (arg == "run") arg = root;
+    EXPECT_EQ(of_run, run_ok(scratch, args)) << args[0] << " " << args[1];
+  };
+  same({"score", "--model", "run", "--ids", "1,2,3"});
+  same({"generate", "--model", "run", "--ids", "1,2,3", "--max-tokens", "3", "--temperature", "0"});
+  same({"ckpt", "list", "run"});
+  same({"ckpt", "show", "run"});
+  same({"ckpt", "diff", "run", "run/checkpoints", "--values"});
+  EXPECT_EQ(json::parse(run_ok(scratch, {"eval", "--model", "run", "--data", "text", "--length",
+                                         "32", "--json"}))["loss"],
+            json::parse(run_ok(scratch, {"eval", "--model", root, "--data", "text", "--length",
+                                         "32", "--json"}))["loss"]);
+  run_ok(scratch, {"ckpt", "export", "run", "hf"});
+  run_ok(scratch, {"ckpt", "average", "run", root, "--out", "mean"});
+  run_ok(scratch, {"ckpt", "pin", "run", "1"});
+  run_ok(scratch, {"ckpt", "prune", "run", "--keep", "1"});
+  EXPECT_TRUE(std::filesystem::exists(step_directory(scratch / "run", 1)));
+  run_ok(scratch, {"ckpt", "unpin", "run", "1"});
+  run_ok(scratch, train_args({"train.steps=1", "init.model=run", "train.run_dir=next"}));
+
+  // A run that has saved nothing yet.
+  std::filesystem::create_directories(scratch / "early/checkpoints");
+  std::filesystem::copy(scratch / "run/recipe.toml", scratch / "early/recipe.toml");
+  const std::vector<std::vector<std::string>> commands{
+      {"score", "--model", "early", "--ids", "1,2"},
+      {"generate", "--model", "early/checkpoints", "--ids", "1"},
+      {"eval", "--model", "early", "--data", "text"},
+      {"ckpt", "show", "early"},
+      {"ckpt", "export", "early", "out"},
+      {"ckpt", "diff", "early", "run"},
+      train_args({"init.model=early", "train.run_dir=other"})};
+  for (const std::vector<std::string>& args : commands) {
+    const Result result = run(scratch, args);
+    EXPECT_EQ(result.code, 2) << result.err;
+    EXPECT_TRUE(contains(result.err,
+                         ": no checkpoint yet; the first is due at step 1 (checkpoint.every is 1)"))
+        << result.err;
+  }
+}
+
+// What a start refuses before it reads weights or data its dry run refuses too, in the same words.
+TEST(Use, ADryRunRefusesWhatTheRunRefuses) {
+  const Scratch scratch;
+  prepare_text(scratch);
+  const struct {
+    std::vector<std::string> overrides;
+    int ranks, code;
+    std::string said;
+  } cases[] = {
+      {{"model.num_hidden_layers=8", "parallel.zero_layout=bucketed", "parallel.bucket_bytes=1024",
+        "checkpoint.gather_mib=0"},
+       2,
+       2,
+       "files"},
+      {{"train.memory_limit_mib=1"}, 1, 22, "train.memory_limit_mib is 1, but a rank takes "},
+      {{"train.memory_limit_mib=3"}, 4, 22, "train.memory_limit_mib is 3 for 4 ranks together"},
+      {{"parallel.collectives=native"}, 1, 2, "parallel.collectives is native"},
+      {{"parallel.tp=3"}, 3, 2, "parallel.tp is 3"},
+      {{"train.global_batch=2"}, 4, 2, "4 ranks"},
+      {{"init.model=nowhere"}, 1, 2, "init.model is nowhere, which does not exist"},
+  };
+  for (const auto& c : cases) {
+    std::vector<std::string> args = train_args({"train.micro_batch=1"});
+    args.insert(args.end(), c.overrides.begin(), c.overrides.end());
+    args.insert(args.end(), {"--ranks", std::to_string(c.ranks)});
+    const Result real = run(scratch, args);
+    args.push_back("--dry-run");
+    const Result dry = run(scratch, args);
+    for (const Result* result : {&real, &dry}) {
+      EXPECT_EQ(result->code, c.code) << c.said << result->err;
+      EXPECT_TRUE(contains(result->err, c.said)) << result->err;
+    }
+    EXPECT_FALSE(std::filesystem::exists(scratch / "run"));
+    EXPECT_EQ(dry.out, "");
+  }
+}
+
 TEST(Use, AnImportedRootIsBegunFromAndNotContinued) {
   const Scratch scratch;
   prepare_text(scratch);

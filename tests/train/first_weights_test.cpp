@@ -234,7 +234,9 @@ TEST_F(FirstWeights, OptimizerDataAndCountersBeginAnew) {
     }
   }
   EXPECT_GT(compared, 500u);
-  const json row = rows("a").front();
+  json row = rows("a").front();
+  for (const json& next : rows("a"))
+    if (row.contains("event")) row = next;
   EXPECT_EQ(row.at("step"), 1);
   EXPECT_EQ(row.at("samples"), 4);
   EXPECT_EQ(row.at("skipped"), 0);

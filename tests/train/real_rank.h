@@ -81,6 +81,12 @@ class RealRank {
     // Nothing of the step is under way any more.
     trainer_.model().groups().world().barrier("between steps").wait();
   }
+  // The beginning of a step, as far as `ended` lets it come.
+  void run(int64_t number, function_ref<void(int64_t)> ended) {
+    batches_.assign(size_t(trainer_.model().micro_batches_per_step()), batch());
+    trainer_.run(number, batches_, ended);
+  }
+  void skip() { trainer_.skip(); }
   // From here on.  step: what a step of a dry run takes; these have other documents.
   void record(const TraceRoom& step, int64_t num_steps = 1) {
     const int64_t times = 2 * num_steps;

@@ -171,6 +171,7 @@ decltype(kernels::orthogonalize) orthogonalize;
 
 // peak.h
 decltype(kernels::measure_peak_flops) measure_peak_flops;
+decltype(kernels::flop_within) flop_within;
 decltype(kernels::bf16_is_faster) bf16_is_faster;
 
 }  // namespace ashlar::kernels::cpu

@@ -1,10 +1,12 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <limits>
 
+#include "ashlar/core/clock.h"
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/kernels/isa.h"
@@ -104,6 +106,17 @@ double measure_peak_flops(const Context& ctx, DType compute) {
   return double(num_threads * loop.rounds * loop.flop_per_round) / best_seconds(3, [&] {
            ctx.threads->run(num_threads, [&](int64_t, int) { loop.run(loop.rounds); });
          });
+}
+
+int64_t flop_within(const Context& ctx, DType compute, double seconds) {
+  const Loop loop = loop_for(compute);
+  const int64_t rounds = loop.rounds / 20, num_threads = ctx.threads->size();
+  std::atomic<int64_t> done{0};
+  const auto start = Clock::now();
+  ctx.threads->run(num_threads, [&](int64_t, int) {
+    for (; seconds_since(start) < seconds; done += rounds) loop.run(rounds);
+  });
+  return done * loop.flop_per_round;
 }
 
 bool bf16_is_faster() {

@@ -1,0 +1,80 @@
+#include "ashlar/train/peak.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "ashlar/comm/agree.h"
+#include "ashlar/core/clock.h"
+#include "ashlar/core/process.h"
+#include "ashlar/kernels/isa.h"
+#include "ashlar/kernels/peak.h"
+
+namespace ashlar::train {
+namespace {
+
+std::string path_of(const std::string& run_dir) {
+  return join(run_dir, "peak.json");
+}
+
+}  // namespace
+
+double measure_peak(const kernels::Context& ctx, DType compute, comm::Group& ranks, int local_ranks,
+                    int num_cpus) {
+  constexpr int kMoments = 3;
+  constexpr double kAlone_s = 0.005, kInTurns_s = 0.015;  // a turn on a CPU is some milliseconds
+  const double seconds = local_ranks * ctx.threads->size() > num_cpus ? kInTurns_s : kAlone_s;
+  double best = 0.0;
+  for (int moment = 0; moment < kMoments; ++moment) {
+    // All work is counted, and the time from the first that begins to the last that ends: whoever
+    // waits for a CPU meanwhile keeps none busy.
+    ranks.barrier("peak begins").wait();
+    const auto start = Clock::now();
+    std::vector<int64_t> found(size_t(1 + ranks.size()));  // flop of all; nanoseconds of each
+    found[0] = kernels::flop_within(ctx, compute, seconds);
+    ranks.barrier("peak ends").wait();
+    found[size_t(1 + ranks.rank())] = std::llround(seconds_since(start) * 1e9);
+    add_up(ranks, found, "peak");
+    best = std::max(best, double(found[0]) /
+                              (double(*std::max_element(found.begin() + 1, found.end())) * 1e-9));
+  }
+  return best;
+}
+
+std::string peak_setup(const kernels::Context& ctx, DType compute, comm::Group& ranks) {
+  std::map<std::string, int> counts;
+  for (const std::string& rank :
+       all_said(ranks,
+                fmt::format("{}, {}, {} threads", processor_name(),
+                            kernels::name_of(kernels::isa()), ctx.threads->size()),
+                "processors"))
+    ++counts[rank];
+  std::string text(name_of(compute));
+  for (const auto& [rank, count] : counts)
+    text += fmt::format("; {} rank{} on {}", count, count == 1 ? "" : "s", rank);
+  return text;
+}
+
+std::optional<double> kept_peak(FileSystem& files, const std::string& run_dir,
+                                const std::string& setup) {
+  const std::string path = path_of(run_dir);
+  if (!files.stat(path)) return std::nullopt;
+  try {
+    const auto kept = nlohmann::json::parse(read_text(files, path), nullptr, false);
+    if (!kept.is_object() || kept.value("setup", "") != setup) return std::nullopt;
+    const double peak = kept.value("peak_flops", 0.0);
+    if (std::isfinite(peak) && peak > 0.0) return peak;
+  } catch (const std::exception&) {  // measured anew, and written over
+  }
+  return std::nullopt;
+}
+
+void keep_peak(FileSystem& files, const std::string& run_dir, const std::string& setup,
+               double peak_flops) {
+  const nlohmann::ordered_json kept = {{"peak_flops", peak_flops}, {"setup", setup}};
+  write_text(files, path_of(run_dir), kept.dump(2) + "\n");
+}
+
+}  // namespace ashlar::train

@@ -1,0 +1,51 @@
+// What a start is refused for, or warned of, before it reads weights or data: memory, the time of a
+// step, threads, and the disk.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ashlar/comm/group.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+#include "ashlar/spec/recipe.h"
+#include "ashlar/train/metrics.h"
+#include "ashlar/train/plan.h"
+#include "ashlar/train/trainer.h"
+
+namespace ashlar::train {
+
+// Bytes that a rank takes: the plan's peak, and the ids and targets of a step, which are read ahead
+// of it.
+int64_t rank_bytes(const RunPlan& plan, const Recipe& recipe, const ParallelSpec& parallel);
+
+// "" if the rank keeps within its share of train.memory_limit_mib, else the message.  local_ranks:
+// those that share the limit.
+std::string memory_limit_problem(int64_t rank_bytes, const Recipe& recipe, int local_ranks);
+
+// kMemory if a rank passes its share of train.memory_limit_mib, or so many ranks like the mean take
+// more memory than there is on this machine.  All ranks call it.
+void require_memory(int64_t rank_bytes, const Recipe& recipe, comm::Group& ranks, int local_ranks,
+                    int64_t machine_bytes);
+
+// "" unless a step takes half an hour or more, even at the peak that was measured.
+std::string long_step_warning(const Recipe& recipe, double flop_per_token, double peak_flops);
+
+// "" unless the threads of the ranks on this machine are more than its CPUs.
+std::string threads_warning(int num_threads, int local_ranks, int num_cpus);
+
+// kStorage, naming train.run_dir, unless this process may make files there.  Leaves nothing behind.
+void require_writable(FileSystem& files, const Recipe& recipe);
+
+// kStorage if not even one checkpoint of so many bytes fits where the run has them; a warning if
+// not all that stand there at once do.
+void check_room(FileSystem& files, const Recipe& recipe, int64_t checkpoint_bytes, Log& log);
+
+// Logs what of this a start goes on in spite of.  scale: of the run, with its peak.
+void warn_of_start(const Recipe& recipe, const RunScale& scale, int num_threads, int local_ranks,
+                   int num_cpus, Log& log);
+
+// Bytes of tensors in a checkpoint.
+int64_t saved_bytes(const Trainer& trainer);
+
+}  // namespace ashlar::train
