@@ -1,8 +1,9 @@
 // One committed step that holds a model and nothing of a run, written slab by slab: what import
 // and average make.  `init.model`, eval, score, generate and export read it.
 //
-// Errors   kConfig if the root holds steps or files of others already, or another process writes into it; kStorage
-//          "step S is not saved: ..."; those of the reader.  What was written is removed.
+// Errors   kConfig if the root holds steps or files of others already, or another process writes
+//          into it; kStorage "step S is not saved: ..."; those of the reader.  What was written is
+//          removed.
 #pragma once
 
 #include <map>

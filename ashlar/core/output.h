@@ -25,7 +25,8 @@ namespace ashlar {
 // kRefuse in its message alone, which names --force.
 enum class Existing : uint8_t { kRefuse, kRefuseUnlessForced, kReplace };
 
-// Directories that a command makes on its way; those that are empty go again unless keep() is called.
+// Directories that a command makes on its way; those that are empty go again unless keep() is
+// called.
 class NewDirectories {
  public:
   explicit NewDirectories(FileSystem& files) : files_(files) {}
