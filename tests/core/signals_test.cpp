@@ -79,6 +79,7 @@ TEST(StopSignals, TheAnswerNeedsNoTimeAndMayBeLeftToAnotherProcess) {
             }).err,
             "ashlar: USR1: is late, in about 1 s; again: without saving\n");
   const Ended silent = in_child([] {
+    signal(SIGHUP, SIG_DFL);  // the tests themselves may run under nohup
     const StopSignals signals;
     raise(SIGHUP);
     return StopSignals::requested() ? 0 : 1;

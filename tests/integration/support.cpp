@@ -40,6 +40,7 @@ Program::Program(fs::path directory, const std::vector<std::string>& args,
   const int err = open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   if (out < 0 || err < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0) _exit(126);
   if (chdir(directory.c_str()) != 0) _exit(126);
+  signal(SIGHUP, SIG_DFL);  // the tests themselves may run under nohup
   if (before_exec) before_exec();
   execv(argv[0], argv.data());
   _exit(127);
