@@ -161,8 +161,8 @@ int generate(const Flags& flags, Log& log) {
   }
   eval::check_ids(ids, source);
   const eval::GenerateSpec spec = spec_of(flags, config, int64_t(ids.size()));
-  say_what_holds(config, spec, log);
   const int64_t length = length_of(ids, spec.max_tokens);
+  say_what_holds(config, spec, log);
   eval::Runtime runtime(*files, source, nn::parse_precision(flags.dtype),
                         {.max_positions = length,
                          .max_call = std::min(length, kPrefillChunk),

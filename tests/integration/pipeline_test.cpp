@@ -178,7 +178,8 @@ TEST(Pipeline, AnExportNamesTheOptionsThatItCannotState) {
   const Scratch scratch;
   prepare_text(scratch);
   run_ok(scratch, train_args({"train.steps=1", "train.run_dir=usual"}));
-  EXPECT_EQ(run(scratch, {"ckpt", "export", "usual/checkpoints", "usual_hf"}).err, "");
+  EXPECT_FALSE(contains(run(scratch, {"ckpt", "export", "usual/checkpoints", "usual_hf"}).err,
+                        "config.json has no key"));
   run_ok(scratch,
          train_args({"train.steps=1", "moe.skip_output=identity", "model.qk_norm_eps=1e-6"}));
   const Result result = run(scratch, {"ckpt", "export", "run/checkpoints", "hf"});
@@ -199,7 +200,7 @@ TEST(Pipeline, AnExportNamesWhatTransformersCannotFollowOfTheTokenizer) {
     const Result result = run(scratch, {"ckpt", "export", "model", tokenizer});
     EXPECT_EQ(result.code, 0);
     if (setting.empty())
-      EXPECT_EQ(result.err, "");
+      EXPECT_FALSE(contains(result.err, "cannot follow")) << result.err;
     else
       EXPECT_TRUE(contains(result.err,
                            "warning: " + tokenizer + ": tokenizer.json cannot follow " + setting))

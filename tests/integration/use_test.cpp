@@ -127,7 +127,7 @@ TEST(Use, ARunBeginsWithTheWeightsOfAnother) {
                                "data.train=other", "init.model=old/checkpoints",
                                "data.sequence_length=128", "model.rope_theta=40000.0"}));
   ASSERT_EQ(other.code, 0) << other.err;
-  EXPECT_EQ(count_of(other.err, "warning: "), 2) << other.err;
+  EXPECT_EQ(count_of(other.err, "warning: "), 3) << other.err;
   EXPECT_TRUE(contains(other.err, "warning: other was prepared with tokenizer ")) << other.err;
   EXPECT_TRUE(contains(other.err, "starting from the weights of old/checkpoints (step 40 of run "))
       << other.err;
@@ -219,10 +219,7 @@ TEST(Use, RanksWithOtherDirectoriesAreNamed) {
   launcher.insert(launcher.end(), {":", "-n", "1", "-wdir", (scratch / "1").string()});
   const Result result = run(scratch, args, {}, launcher);
   EXPECT_EQ(result.code, 2) << result.err;
-  EXPECT_TRUE(contains(result.err,
-                       "rank 1 has model.rope_theta = 70001.0 but rank 0 has model.rope_theta = "
-                       "70000.0; "))
-      << result.err;
+  EXPECT_TRUE(contains(result.err, " has model.rope_theta = 70001.0 but rank 0 on ")) << result.err;
 }
 
 // Wherever a model or a root is asked for, the directory of a run stands for its checkpoints.
@@ -289,7 +286,7 @@ TEST(Use, ADryRunRefusesWhatTheRunRefuses) {
        2,
        "files"},
       {{"train.memory_limit_mib=1"}, 1, 22, "train.memory_limit_mib is 1, but a rank takes "},
-      {{"train.memory_limit_mib=3"}, 4, 22, "train.memory_limit_mib is 3 for 4 ranks together"},
+      {{"train.memory_limit_mib=34"}, 4, 22, "train.memory_limit_mib is 34 for 4 ranks together"},
       {{"parallel.collectives=native"}, 1, 2, "parallel.collectives is native"},
       {{"parallel.tp=3"}, 3, 2, "parallel.tp is 3"},
       {{"train.global_batch=2"}, 4, 2, "4 ranks"},
