@@ -1,6 +1,7 @@
-// What a model has beside its weights and its config.json, and keeps on the way from a Hugging Face
-// directory through checkpoints and training to an export: the files of its tokenizer and of
-// generation, byte for byte; the types of its elements; whether its texts begin with a token.
+// Files that accompany a model's weights and config.json, and stay with it on the way from a
+// Hugging Face directory through checkpoints and training to an export: the files of its tokenizer
+// and of generation, byte for byte; the types of its elements; whether its texts begin with a
+// token.
 //
 // Source   docs/formats/checkpoint.md: the files lie under extra/ of a step by their own names, all
 //          else in the section "hf" of its manifest.
@@ -53,7 +54,8 @@ bool is_of_tokenizer(std::string_view name);
 Companions companions_of(FileSystem& files, const ModelSource& source);
 std::string place_of_companions(const ModelSource& source);  // their directory, for messages
 Companions companions_in(const StepReader& step);            // by all ranks that read it together
-// What of a Hugging Face directory is neither weights nor goes along, for messages.
+// Names the files of a Hugging Face directory that are neither weights nor companions, for
+// messages.
 std::vector<std::string> left_behind(FileSystem& files, const std::string& directory);
 
 // Adds the companions to what a step is made of.  `source` is where the model came from; "": from

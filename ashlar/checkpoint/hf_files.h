@@ -51,7 +51,7 @@ struct HfFiles {
 HfFiles open_hf_files(FileSystem& files, const std::string& directory);
 
 bool is_hf_readable(DType dtype);  // BF16, F16, F32, F64
-// Of two such types the one that holds all values of both, F32 for BF16 and F16.
+// The type that holds all values of both, F32 for BF16 and F16.
 DType wider(DType a, DType b);
 
 // A regular file or a link to one (a Hugging Face cache is made of links).  False: nothing there.

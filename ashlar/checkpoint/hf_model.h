@@ -38,8 +38,8 @@ class HfModel {
   HfLayout layout() const;  // of the tensor names
   // Native names; the type is the files', the widest of several.
   std::span<const LogicalTensor> tensors() const;
-  // What a user should know of the directory: ids and tensors that are not read; and warnings, of
-  // what of config.json is not followed.  A line each.
+  // Notes name ids and tensors that are not read; warnings name the members of config.json that
+  // are not followed.  One line each.
   std::span<const std::string> notes() const;
   std::span<const std::string> warnings() const;
 
