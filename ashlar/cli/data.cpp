@@ -1,8 +1,9 @@
 // ashlar data prepare --input FILE... --tokenizer tok.model --out PREFIX | info PREFIX | verify
 // PREFIX...
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
-#include "ashlar/cli/command.h"
+#include "ashlar/cli/text_flags.h"
 #include "ashlar/core/text.h"
 #include "ashlar/data/prepare.h"
 #include "ashlar/data/text_files.h"
@@ -30,14 +31,21 @@ void print_inputs(const std::vector<data::Sidecar::Input>& inputs) {
                              format_bytes(others.bytes), format_thousands(others.documents)));
 }
 
+// On one line, with line ends as \\n.
+std::string quoted(const std::string& text) {
+  return printable(
+      nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 void print_info(const data::DatasetInfo& info) {
   print_result(info.prefix);
-  print_lines(
-      fmt::format("  documents  {:>14}\n  tokens     {:>14}\n"
-                  "  longest    {:>14} tokens\n  type       {:>14}\n  size       {:>14}",
-                  format_thousands(info.documents), format_thousands(info.tokens),
-                  format_thousands(info.longest_document), data::name_of(info.token_type),
-                  format_bytes(info.bin_bytes)));
+  print_lines(fmt::format(
+      "  documents  {:>14}\n  tokens     {:>14}\n"
+      "  longest    {:>14} tokens\n  mean       {:>14.1f} tokens\n"
+      "  type       {:>14}\n  size       {:>14}",
+      format_thousands(info.documents), format_thousands(info.tokens),
+      format_thousands(info.longest_document), double(info.tokens) / double(info.documents),
+      data::name_of(info.token_type), format_bytes(info.bin_bytes)));
   if (!info.sidecar) return print_result("  no sidecar: a dataset of another program");
   print_result(fmt::format("  tokenizer  {:>14}, {} ids, end of document {}",
                            info.sidecar->tokenizer_kind, info.sidecar->vocab_size,
@@ -46,6 +54,7 @@ void print_info(const data::DatasetInfo& info) {
     print_result(fmt::format("  begins     {:>14}, the id in front of every document",
                              info.sidecar->bos_id));
   print_inputs(info.sidecar->inputs);
+  if (!info.beginning.empty()) print_result("  begins     " + quoted(info.beginning));
 }
 
 enum class Bos : uint8_t { kAsFilesSay, kYes, kNo };
@@ -90,24 +99,22 @@ void add_data(CLI::App& app, Action& action) {
   group->require_subcommand(1);
 
   struct Flags {
-    std::vector<std::string> inputs, prefixes;
+    std::vector<std::string> prefixes;
+    TextFlags text;
     std::string tokenizer, out, prefix;
     int threads = 0;
-    bool skip_bad = false, bos = false, no_bos = false;
+    bool bos = false, no_bos = false;
     data::PrepareOptions options;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* prepare =
       group->add_subcommand("prepare", "tokenize text into PREFIX.bin and PREFIX.idx");
-  prepare->add_option("--input", flags->inputs, "text or JSONL files, .gz too")
-      ->required()
-      ->type_name("FILE");
+  add_text_flags(*prepare, flags->text);
   prepare->add_option("--tokenizer", flags->tokenizer, "sentencepiece model, or byte")->required();
   prepare->add_option("--out", flags->out, "prefix of the files to write")
       ->required()
       ->type_name("PREFIX");
   prepare->add_option("--threads", flags->threads, "0: one per CPU")->capture_default_str();
-  prepare->add_flag("--skip-bad", flags->skip_bad, "leave out documents that are no text");
   prepare->add_flag("--bos", flags->bos,
                     "put the tokenizer's id of beginning in front of every document (default: as "
                     "tokenizer.json or tokenizer_config.json beside the tokenizer say, else not)");
@@ -121,9 +128,9 @@ void add_data(CLI::App& app, Action& action) {
       const Bos bos = flags->bos ? Bos::kYes : flags->no_bos ? Bos::kNo : Bos::kAsFilesSay;
       const int32_t bos_id = bos_of(*files, *tokenizer, flags->tokenizer != "byte", bos, log);
       Threads threads(flags->threads);
-      if (flags->skip_bad) flags->options.bad = data::BadDocuments::kSkip;
+      flags->options.text = options_of(flags->text);
       flags->options.bos_id = bos_id;
-      print_info(data::prepare(*files, flags->inputs, *tokenizer, flags->out, threads, log,
+      print_info(data::prepare(*files, flags->text.inputs, *tokenizer, flags->out, threads, log,
                                flags->options));
       return 0;
     };

@@ -19,7 +19,7 @@ struct Flags {
   eval::InputSpec input;
   std::optional<int64_t> length;
   int64_t max_samples = 0;
-  bool beyond_positions = false, json = false;
+  bool beyond_positions = false, one_sequence = false, json = false;
   int threads = 0;
 };
 
@@ -39,20 +39,27 @@ eval::InputSpec input_of(const Flags& flags, const eval::ModelSource& source) {
 void print(const Flags& flags, const std::string& model, const data::Source& source,
            const eval::Perplexity& result) {
   if (flags.json)
-    return print_json(nlohmann::ordered_json{{"loss", result.loss},
-                                             {"perplexity", result.value()},
-                                             {"targets", result.num_targets},
-                                             {"samples", result.num_samples},
-                                             {"part", flags.part},
-                                             {"begin", result.tokens.begin},
-                                             {"end", result.tokens.end}}
+    return print_json(nlohmann::ordered_json{
+        {"loss", result.loss},
+        {"perplexity", result.value()},
+        {"targets", result.num_targets},
+        {"samples", result.num_samples},
+        {"length", source.samples.sequence_length()},
+        {"counting", flags.one_sequence ? "one sequence" : "documents apart"},
+        {"part", flags.part},
+        {"begin", result.tokens.begin},
+        {"end", result.tokens.end}}
                           .dump());
-  print_result(fmt::format(
-      "{}: loss {:.4f}, perplexity {:.2f} over {} tokens of {} ({}: tokens {} to {} of {})", model,
-      result.loss, result.value(), format_thousands(result.num_targets), source.prefix(),
-      flags.part == "all" ? "all parts" : "validation part", format_thousands(result.tokens.begin),
-      format_thousands(result.tokens.end - 1),
-      format_thousands(source.dataset->index().num_tokens())));
+  print_result(
+      fmt::format("{}: loss {:.4f}, perplexity {:.2f} over {} tokens of {} (windows of {}, {}; {}: "
+                  "tokens {} to "
+                  "{} of {})",
+                  model, result.loss, result.value(), format_thousands(result.num_targets),
+                  source.prefix(), format_thousands(source.samples.sequence_length()),
+                  flags.one_sequence ? "each one sequence" : "documents apart",
+                  flags.part == "all" ? "all parts" : "validation part",
+                  format_thousands(result.tokens.begin), format_thousands(result.tokens.end - 1),
+                  format_thousands(source.dataset->index().num_tokens())));
 }
 
 int evaluate(const Flags& flags, Log& log) {
@@ -66,15 +73,17 @@ int evaluate(const Flags& flags, Log& log) {
   const auto source = eval::find_model(*files, flags.model, log);
   const eval::InputSpec spec = input_of(flags, source);
   const eval::Input input = eval::open_input(*files, source, spec);
+  const int64_t length = input.source.samples.sequence_length();
+  const int64_t rows = std::min(kRows, input.source.samples.size());
   eval::Runtime runtime(*files, source, nn::parse_precision(flags.dtype),
-                        {.max_positions = spec.length, .max_call = kRows * spec.length},
-                        flags.threads);
-  const eval::Perplexity result =
-      eval::perplexity(runtime.ctx, runtime.allocator, runtime.model, source.resolved, input.source,
-                       kRows, flags.max_samples, log);
+                        {.max_positions = length, .max_call = rows * length}, flags.threads);
+  const eval::Perplexity result = eval::perplexity(
+      runtime.ctx, runtime.allocator, runtime.model, source.resolved, input.source,
+      flags.one_sequence ? eval::Counting::kOneSequence : eval::Counting::kDocumentsApart, rows,
+      flags.max_samples, log);
   print(flags, source.resolved, input.source, result);
   log.info("{} tokens/s", format_thousands(int64_t(double(result.num_targets) / result.seconds)));
-  eval::warn_past_positions(source, spec.length, log);
+  eval::warn_past_positions(source, length, log);
   if (!input.doubt.empty())
     log.warn("{}: nothing says that its tokenizer is the model's: {}", spec.data, input.doubt);
   if (!input.beginning.empty()) log.warn("{}: {}", spec.data, input.beginning);
@@ -96,9 +105,14 @@ void add_eval(CLI::App& app, Action& action) {
   sub->add_option("--validation-fraction", input.validation_fraction,
                   fmt::format("the tail; left out: as the checkpoint's recipe says, or {}",
                               DataSpec{}.validation_fraction));
-  sub->add_option("--length", flags->length,
-                  fmt::format("tokens of a sample; left out: {}, or what the model is meant for",
-                              kUsualLength));
+  sub->add_option(
+      "--length", flags->length,
+      fmt::format("tokens of a window; left out: {}, or what the model is meant for; the "
+                  "last window is shorter",
+                  kUsualLength));
+  sub->add_flag("--one-sequence", flags->one_sequence,
+                "let tokens see the documents before their own, as lm-eval and transformers count; "
+                "else documents are apart, as in training");
   sub->add_flag("--beyond-positions", flags->beyond_positions,
                 "allow samples longer than the model is meant for");
   sub->add_flag("--any-tokenizer", input.any_tokenizer,

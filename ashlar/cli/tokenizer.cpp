@@ -1,7 +1,8 @@
 // ashlar tokenizer train --input FILE... --vocab N --out tok.model
 #include <CLI/CLI.hpp>
 
-#include "ashlar/cli/command.h"
+#include "ashlar/cli/text_flags.h"
+#include "ashlar/core/output.h"
 #include "ashlar/core/text.h"
 #include "ashlar/data/sentencepiece.h"
 
@@ -12,22 +13,18 @@ void add_tokenizer(CLI::App& app, Action& action) {
   group->require_subcommand(1);
   CLI::App* train = group->add_subcommand("train", "learn a sentencepiece model from text");
   struct Flags {
-    std::vector<std::string> inputs;
+    TextFlags text;
     std::string out, kind = "bpe";
-    bool skip_bad = false;
     Existing existing;
     data::TokenizerTraining training;
   };
   const auto flags = std::make_shared<Flags>();
-  train->add_option("--input", flags->inputs, "text or JSONL files, .gz too")
-      ->required()
-      ->type_name("FILE");
+  add_text_flags(*train, flags->text);
   train->add_option("--vocab", flags->training.vocab_size, "number of ids")->required();
   train->add_option("--out", flags->out, "model file to write")->required()->type_name("FILE");
   train->add_option("--kind", flags->kind, "bpe or unigram")->capture_default_str();
   train->add_option("--max-lines", flags->training.max_lines, "sample larger inputs evenly")
       ->capture_default_str();
-  train->add_flag("--skip-bad", flags->skip_bad, "leave out documents that are no text");
   add_force(*train, flags->existing);
   train->callback([flags, &action] {
     action = [flags](Log& log) {
@@ -36,12 +33,11 @@ void add_tokenizer(CLI::App& app, Action& action) {
       flags->training.kind = flags->kind == "bpe" ? data::TokenizerTraining::Kind::kBpe
                                                   : data::TokenizerTraining::Kind::kUnigram;
       check_out(flags->out);
-      flags->training.bad =
-          flags->skip_bad ? data::BadDocuments::kSkip : data::BadDocuments::kRefuse;
+      flags->training.text = options_of(flags->text);
       const auto files = posix_files();
-      Outputs outputs(*files, {flags->out}, flags->inputs, flags->existing);
+      Outputs outputs(*files, {flags->out}, flags->text.inputs, flags->existing);
       const std::string model =
-          data::train_sentencepiece(*files, flags->inputs, flags->training, log);
+          data::train_sentencepiece(*files, flags->text.inputs, flags->training, log);
       outputs.write(flags->out, model);
       outputs.publish();
       print_result(fmt::format("{}: {} ids, {}", flags->out, flags->training.vocab_size,

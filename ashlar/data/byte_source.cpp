@@ -63,6 +63,8 @@ class GzipBytes : public ByteSource {
                      path_, stored_done());
       return false;
     }
+    if (between_members_) skip_padding();
+    if (stream_.avail_in == 0) return true;  // nothing but padding: look for more
     between_members_ = false;
     const int status = inflate(&stream_, Z_NO_FLUSH);
     ASHLAR_REQUIRE(status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR, kData,
@@ -75,6 +77,13 @@ class GzipBytes : public ByteSource {
     return true;
   }
 
+  void skip_padding() {
+    while (stream_.avail_in > 0 && *stream_.next_in == 0) {
+      ++stream_.next_in;
+      --stream_.avail_in;
+    }
+  }
+
   PlainBytes input_;
   std::string path_;
   std::vector<char> buffer_;
@@ -84,13 +93,24 @@ class GzipBytes : public ByteSource {
 
 }  // namespace
 
+namespace {
+
+bool is_packed_by_name(std::string_view path) {
+  const std::string_view end = path.substr(path.size() - std::min<size_t>(3, path.size()));
+  return end.size() == 3 && end[0] == '.' &&
+         (end[1] == 'g' || end[1] == 'G' || end[1] == 'd' || end[1] == 'D') &&
+         (end[2] == 'z' || end[2] == 'Z');
+}
+
+}  // namespace
+
 std::unique_ptr<ByteSource> open_bytes(FileSystem& files, const std::string& path) {
   std::unique_ptr<File> file = files.open(path);
   unsigned char magic[2] = {};
   if (file->size() >= 2) file->read_at(std::as_writable_bytes(std::span(magic)), 0);
   if (magic[0] == 0x1F && magic[1] == 0x8B)
     return std::make_unique<GzipBytes>(std::move(file), path);
-  ASHLAR_REQUIRE(!path.ends_with(".gz") && !path.ends_with(".dz"), kData,
+  ASHLAR_REQUIRE(!is_packed_by_name(path), kData,
                  "{}: byte 0 is 0x{:02x}{:02x}, not gzip's 0x1f8b; expected a gzip file (rename it "
                  "if it is plain text)",
                  path, magic[0], magic[1]);

@@ -1,5 +1,6 @@
 // The bytes of a text file from beginning to end, unpacked if the file is gzip (by its first two
-// bytes, not by its name; several members in a row and dictzip are gzip too).
+// bytes, not by its name; several members in a row and dictzip are gzip too, and zeros between and
+// behind members are padding).
 //
 // Cost    bounded memory: one input buffer of 256 KiB.
 // Errors  kStorage from reading; kData with the file and the byte in it where the gzip stream is

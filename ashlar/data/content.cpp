@@ -1,8 +1,12 @@
 #include "ashlar/data/content.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+
+#include "ashlar/core/text.h"
+#include "ashlar/data/json_row.h"
 
 namespace ashlar::data {
 namespace {
@@ -61,10 +65,13 @@ std::string refusal(std::string_view what, std::string_view remedy) {
   return fmt::format("{}; expected UTF-8 text or JSONL: {}", what, remedy);
 }
 
-std::string_view without_packing(std::string_view path) {
+// The file's name in lower case, without .gz and .dz.
+std::string name_of_content(std::string_view path) {
+  std::string name(path.substr(path.rfind('/') + 1));
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   for (const std::string_view packed : {".gz"sv, ".dz"sv})
-    if (path.ends_with(packed)) path.remove_suffix(packed.size());
-  return path;
+    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
+  return name;
 }
 
 // `[` and then an object or a text, with any space between: plain text may begin with a bracket.
@@ -81,7 +88,7 @@ bool begins_array(std::string_view head) {
 // Old corpora hold a stray zero here and there, which is left to them.
 std::string refusal_of_zeros(std::string_view head) {
   const size_t zeros = static_cast<size_t>(std::count(head.begin(), head.end(), '\0'));
-  if (zeros * 4 >= head.size() && zeros > 0) {
+  if (zeros * 4 >= head.size() && zeros > 1) {
     const bool wide = zeros * 8 > head.size() * 5;
     const bool little = head[0] != '\0';
     const std::string name = fmt::format("UTF-{}{}E", wide ? 32 : 16, little ? 'L' : 'B');
@@ -93,28 +100,143 @@ std::string refusal_of_zeros(std::string_view head) {
   return "";
 }
 
-}  // namespace
-
-bool is_json_lines(std::string_view path) {
-  const std::string_view name = without_packing(path);
-  return name.ends_with(".jsonl") || name.ends_with(".ndjson");
-}
-
-std::string not_text(std::string_view path, std::string_view head) {
+// What is no text whatever anybody says of it.
+std::string refusal_of_bytes(std::string_view head) {
   for (const Mark& mark : kMarks) {
     if (!head.substr(std::min(mark.at, head.size())).starts_with(mark.bytes)) continue;
     const bool encoded = mark.remedy == kEncoding;
     return refusal(mark.what, encoded ? fmt::format(kEncoding, mark.what.substr(0, 6))
                                       : std::string(mark.remedy));
   }
-  if (std::string zeros = refusal_of_zeros(head); !zeros.empty()) return zeros;
+  return refusal_of_zeros(head);
+}
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r") == line.npos;
+}
+
+char first_of(std::string_view line) {  // not a space; "" has none
+  const size_t at = line.find_first_not_of(" \t");
+  return at == line.npos ? '\0' : line[at];
+}
+
+// What the first lines are that are not blank.
+struct FirstLines {
+  enum Kind : uint8_t { kRow, kObject, kOther };  // an object with "text", without it, neither
+  int64_t count[3] = {};
+  int64_t line[3] = {};           // the first of each kind, from 1
+  std::string_view first_object;  // without "text"
+};
+
+FirstLines look_at_lines(std::string_view head, bool whole) {
+  constexpr int64_t kMostLines = 16;
+  FirstLines lines;
+  JsonRow row;
+  int64_t number = 0;
+  for (size_t at = 0; at < head.size();) {
+    const size_t end = std::min(head.find('\n', at), head.size());
+    std::string_view line = head.substr(at, end - at);
+    at = end + 1;
+    ++number;
+    if (is_blank(line)) continue;
+    if (line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
+    read_json_row(line, kTextMember, row);
+    // The end of a long row is not known: if "text" is missing, reading it will tell.
+    const bool begins_row = !whole && end == head.size() && row.cut && first_of(line) == '{';
+    FirstLines::Kind kind = FirstLines::kOther;
+    if (row.kind == JsonKind::kObject) kind = FirstLines::kObject;
+    if ((row.kind == JsonKind::kObject && row.member != JsonKind::kAbsent) || begins_row)
+      kind = FirstLines::kRow;
+    if (lines.count[kind]++ == 0) lines.line[kind] = number;
+    if (kind == FirstLines::kObject && lines.first_object.empty()) lines.first_object = line;
+    if (lines.count[0] + lines.count[1] + lines.count[2] == kMostLines) break;
+  }
+  return lines;
+}
+
+// An object that goes over several lines.
+bool is_spread_object(std::string_view head, bool whole) {
+  const size_t begin = head.find_first_not_of(" \t\r\n");
+  if (begin == head.npos || head[begin] != '{') return false;
+  JsonRow row;
+  read_json_row(head, kTextMember, row);
+  return row.kind == JsonKind::kObject || (!whole && row.cut);
+}
+
+constexpr auto kChoose =
+    "give --input-format jsonl (--skip-bad then leaves other lines out) or --input-format text"sv;
+
+// Why a file that has not the name of JSON lines is neither those nor text; nullopt: it is text.
+std::optional<std::string> refusal_of_json(std::string_view head, bool whole,
+                                           const FirstLines& lines) {
+  const auto& [rows, objects, others] = lines.count;
+  if (rows > 0) {
+    const int64_t other =
+        objects > 0 ? lines.line[FirstLines::kObject] : lines.line[FirstLines::kOther];
+    return fmt::format("JSONL in part: line {} is an object with \"text\" and line {} is none; {}",
+                       lines.line[FirstLines::kRow], other, kChoose);
+  }
   if (begins_array(head)) return refusal("a JSON array", kArray);
-  const std::string_view name = without_packing(path);
+  if (objects > 0 && others == 0)
+    return fmt::format(
+        "JSON lines without a member \"text\"{}; rename the member that holds the "
+        "text (jq -c '{{text: .NAME}}' FILE > FILE.jsonl), or give --input-format "
+        "text to read the lines as they are",
+        members_of(lines.first_object));
+  if (is_spread_object(head, whole))
+    return refusal("a JSON object over several lines",
+                   "make lines: jq -c . FILE > FILE.jsonl, or give --input-format text");
+  return std::nullopt;
+}
+
+std::string refusal_of_name(std::string_view path) {
+  const std::string name = name_of_content(path);
   if (name.ends_with(".csv") || name.ends_with(".tsv"))
-    return refusal("a table by its name", fmt::format("{}, or rename it if it is text", kColumn));
+    return refusal("a table by its name", fmt::format("{}, or give --input-format text", kColumn));
   if (name.ends_with(".json"))
-    return refusal("JSON by its name", "rename it to .jsonl if it has one object a line");
+    return refusal("JSON by its name", "give --input-format jsonl or text to say what it is");
   return "";
+}
+
+}  // namespace
+
+bool is_json_lines(std::string_view path) {
+  const std::string whole = name_of_content(path);
+  std::string_view name = whole;
+  // What a rotated or split file has behind its ending: .jsonl.1, .jsonl.part-00000.
+  if (const size_t dot = name.rfind('.'); dot != name.npos) {
+    const std::string_view last = name.substr(dot + 1);
+    if (last.starts_with("part") ||
+        (!last.empty() && last.find_first_not_of("0123456789") == last.npos))
+      name = name.substr(0, dot);
+  }
+  return name.ends_with(".jsonl") || name.ends_with(".ndjson") || name.ends_with(".jsonlines");
+}
+
+std::string members_of(std::string_view row) {
+  constexpr size_t kMost = 8;
+  const std::vector<std::string> keys = keys_of_row(row, kMost + 1);
+  if (keys.empty()) return " (it has none at all)";
+  std::string names;
+  for (size_t i = 0; i < std::min(kMost, keys.size()); ++i)
+    names += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", printable(keys[i].substr(0, 40)));
+  return fmt::format(" (there are {}{})", names, keys.size() > kMost ? ", ..." : "");
+}
+
+Content content_of(std::string_view path, std::string_view head, bool whole, InputFormat format) {
+  if (std::string bytes = refusal_of_bytes(head.substr(0, kMarkBytes)); !bytes.empty())
+    return {.refusal = std::move(bytes)};
+  if (format == InputFormat::kText) return {};
+  if (format == InputFormat::kJsonLines || is_json_lines(path)) {
+    if (begins_array(head)) return {.refusal = refusal("a JSON array", kArray)};
+    return {.json_lines = true};
+  }
+  const FirstLines lines = look_at_lines(head, whole);
+  if (lines.count[FirstLines::kRow] > 0 && lines.count[FirstLines::kObject] == 0 &&
+      lines.count[FirstLines::kOther] == 0)
+    return {.json_lines = true, .by_content = true};
+  if (auto json = refusal_of_json(head, whole, lines)) return {.refusal = std::move(*json)};
+  return {.refusal = refusal_of_name(path)};
 }
 
 }  // namespace ashlar::data

@@ -167,6 +167,12 @@ Index parse_index(std::span<const std::byte> bytes, const std::string& file) {
   ASHLAR_REQUIRE(size >= kHeaderBytes, kData,
                  "{}: the file has {} bytes; expected at least the {} of the header", file, size,
                  kHeaderBytes);
+  constexpr std::string_view kOldMagic("TNTIDX\0\0", 8);
+  ASHLAR_REQUIRE(std::memcmp(bytes.data(), kOldMagic.data(), kOldMagic.size()) != 0, kData,
+                 "{}: it is an index of Megatron's old cached or lazy datasets (TNTIDX); expected "
+                 "\"MMIDIDX\": prepare the text again, with --dataset-impl mmap there or with "
+                 "`ashlar data prepare`",
+                 file);
   ASHLAR_REQUIRE(std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0, kData,
                  "{}: bytes 0 to 8 are {}; expected {} (\"MMIDIDX\", a Megatron index)", file,
                  printable(bytes.first(kMagic.size())),
@@ -205,22 +211,30 @@ Index parse_index(std::span<const std::byte> bytes, const std::string& file) {
   return index;
 }
 
-std::string format_index(TokenType type, std::span<const int32_t> document_lengths) {
-  const uint64_t count = document_lengths.size();
+std::string format_index(TokenType type, std::span<const int32_t> lengths,
+                         std::span<const int64_t> continued) {
+  const uint64_t count = lengths.size();
   std::string out;
   out.reserve(kHeaderBytes + 20 * count + 8);
   out.append(kMagic);
   store(out, kVersion);
   store(out, static_cast<uint8_t>(type));
   store(out, count);
-  store(out, count + 1);
-  for (const int32_t length : document_lengths) store(out, length);
+  store(out, count - continued.size() + 1);
+  for (const int32_t length : lengths) store(out, length);
   int64_t offset = 0;
-  for (const int32_t length : document_lengths) {
+  for (const int32_t length : lengths) {
     store(out, offset);
     offset += length * size_of(type);
   }
-  for (uint64_t d = 0; d <= count; ++d) store(out, static_cast<int64_t>(d));
+  for (uint64_t s = 0, skipped = 0; s <= count; ++s) {
+    const bool goes_on =
+        skipped < continued.size() && continued[skipped] == static_cast<int64_t>(s);
+    if (goes_on)
+      ++skipped;
+    else
+      store(out, static_cast<int64_t>(s));
+  }
   return out;
 }
 

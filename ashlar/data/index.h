@@ -61,7 +61,12 @@ class Index {
 // order, no token at all.  Cost: one pass over the file.
 Index parse_index(std::span<const std::byte> bytes, const std::string& file);
 
-// The bytes of an .idx file with one sequence per document.
-std::string format_index(TokenType type, std::span<const int32_t> document_lengths);
+// A length is stored in 32 bits: longer documents are several sequences.
+inline constexpr int64_t kMaxSequenceTokens = 1 << 30;
+
+// The bytes of an .idx file.  `continued`: ascending numbers of the sequences that go on with the
+// document of the one before; every other begins one.
+std::string format_index(TokenType type, std::span<const int32_t> lengths,
+                         std::span<const int64_t> continued = {});
 
 }  // namespace ashlar::data

@@ -1,8 +1,10 @@
 #include "ashlar/data/indexed.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/error.h"
@@ -31,13 +33,27 @@ void with_type(TokenType type, Function function) {
   }
 }
 
+// What tokens without an index are, by their first bytes.
+std::string_view kind_of_tokens(FileSystem& files, const std::string& path) {
+  constexpr uint32_t kLlmC[] = {20240520, 20240801};  // GPT-2's ids, Llama 3's
+  constexpr std::string_view kNumPy = "\x93NUMPY";
+  const auto file = files.open(path);
+  std::array<std::byte, 8> head{};
+  file->read_at(std::span(head).first(static_cast<size_t>(std::min<int64_t>(8, file->size()))), 0);
+  uint32_t magic;
+  std::memcpy(&magic, head.data(), sizeof magic);
+  if (std::ranges::count(kLlmC, magic) > 0) return "a token file of llm.c";
+  if (std::memcmp(head.data(), kNumPy.data(), kNumPy.size()) == 0) return "a NumPy array";
+  return path.ends_with(".bin") ? "a file of token ids alone, as nanoGPT writes" : "a file";
+}
+
 int64_t size_of_file(FileSystem& files, const std::string& path, const std::string& prefix) {
   const auto info = files.stat(path, Links::kFollow);
   ASHLAR_REQUIRE(
       info, kData,
       "{}: there is no such file, so {} is not a prepared dataset; expected the --out of "
-      "`ashlar data prepare`",
-      path, prefix);
+      "`ashlar data prepare`{}",
+      path, prefix, path.ends_with(".idx") ? why_no_index(files, prefix) : "");
   ASHLAR_REQUIRE(info->size_bytes > 0, kData, "{}: the file is empty; expected a prepared dataset",
                  path);
   return info->size_bytes;
@@ -45,13 +61,29 @@ int64_t size_of_file(FileSystem& files, const std::string& path, const std::stri
 
 }  // namespace
 
+std::string why_no_index(FileSystem& files, const std::string& prefix) {
+  for (const std::string_view ending : {".idx", ".bin", ".json", ".tokenizer.model"}) {
+    const std::string shorter =
+        prefix.substr(0, prefix.size() - std::min(prefix.size(), ending.size()));
+    if (prefix.ends_with(ending) && files.stat(shorter + ".idx", Links::kFollow))
+      return fmt::format("; there is {}.idx: give {} without {}", shorter, shorter, ending);
+  }
+  for (const std::string& path : {prefix, prefix + ".bin"})
+    if (const auto info = files.stat(path, Links::kFollow);
+        info && info->type == FileInfo::Type::kFile)
+      return fmt::format(
+          "; {} is {}: prepare the text it was made of, or write an index beside ids "
+          "(docs/formats/dataset.md)",
+          path, kind_of_tokens(files, path));
+  return "";
+}
+
 IndexedWriter::IndexedWriter(Outputs& outputs, const std::string& prefix, TokenType type)
     : outputs_(outputs), prefix_(prefix), type_(type), bin_(outputs.create(prefix + ".bin")) {
   buffer_.reserve(kBufferBytes);
 }
 
-void IndexedWriter::add(std::span<const int32_t> tokens) {
-  ASHLAR_ASSERT(tokens.size() <= std::numeric_limits<int32_t>::max());
+void IndexedWriter::append(std::span<const int32_t> tokens) {
   with_type(type_, [&]<typename T>(T) {
     for (const int32_t token : tokens) {
       ASHLAR_ASSERT(token >= 0 && static_cast<uint64_t>(token) <= std::numeric_limits<T>::max());
@@ -60,10 +92,33 @@ void IndexedWriter::add(std::span<const int32_t> tokens) {
       buffer_.insert(buffer_.end(), bytes, bytes + sizeof value);
     }
   });
-  lengths_.push_back(static_cast<int32_t>(tokens.size()));
+  for (auto left = static_cast<int64_t>(tokens.size()); left > 0;) {
+    if (sequence_tokens_ == kMaxSequenceTokens) {
+      end_sequence();
+      continued_.push_back(static_cast<int64_t>(lengths_.size()));
+    }
+    const int64_t count = std::min(left, kMaxSequenceTokens - sequence_tokens_);
+    sequence_tokens_ += count;
+    left -= count;
+  }
+  document_tokens_ += static_cast<int64_t>(tokens.size());
   num_tokens_ += static_cast<int64_t>(tokens.size());
-  longest_ = std::max(longest_, static_cast<int64_t>(tokens.size()));
   if (buffer_.size() >= kBufferBytes) flush();
+}
+
+void IndexedWriter::end_sequence() {
+  lengths_.push_back(static_cast<int32_t>(std::exchange(sequence_tokens_, 0)));
+}
+
+void IndexedWriter::end_document() {
+  end_sequence();
+  ++num_documents_;
+  longest_ = std::max(longest_, std::exchange(document_tokens_, 0));
+}
+
+void IndexedWriter::add(std::span<const int32_t> tokens) {
+  append(tokens);
+  end_document();
 }
 
 void IndexedWriter::flush() {
@@ -77,7 +132,7 @@ void IndexedWriter::seal() {
   flush();
   bin_->sync();
   bin_->close();
-  outputs_.write(prefix_ + ".idx", format_index(type_, lengths_));
+  outputs_.write(prefix_ + ".idx", format_index(type_, lengths_, continued_));
 }
 
 IndexedDataset::IndexedDataset(FileSystem& files, const std::string& prefix) : prefix_(prefix) {

@@ -25,27 +25,35 @@ class IndexedWriter {
  public:
   IndexedWriter(Outputs& outputs, const std::string& prefix, TokenType type);
 
-  void add(
-      std::span<const int32_t> tokens);  // one document; ids must fit the type (our bug if not)
-  void seal();                           // all is on disk; no add after it
+  // Tokens of the document at hand; ids must fit the type (our bug if not).
+  void append(std::span<const int32_t> tokens);
+  void end_document();
+  void add(std::span<const int32_t> tokens);  // one document
+  void seal();                                // all is on disk; nothing is added after it
 
-  int64_t num_documents() const { return static_cast<int64_t>(lengths_.size()); }
+  int64_t num_documents() const { return num_documents_; }
   int64_t num_tokens() const { return num_tokens_; }
   int64_t longest_document() const { return longest_; }
   uint32_t bin_crc32c() const { return crc_; }  // after seal
 
  private:
   void flush();
+  void end_sequence();
 
   Outputs& outputs_;
   std::string prefix_;
   TokenType type_;
   std::unique_ptr<File> bin_;
   std::vector<std::byte> buffer_;
-  int64_t written_bytes_ = 0, num_tokens_ = 0, longest_ = 0;
+  int64_t written_bytes_ = 0, num_tokens_ = 0, longest_ = 0, num_documents_ = 0;
+  int64_t document_tokens_ = 0, sequence_tokens_ = 0;  // of the document and sequence at hand
   uint32_t crc_ = 0;
-  std::vector<int32_t> lengths_;  // 4 bytes of memory a document
+  std::vector<int32_t> lengths_;    // of sequences: 4 bytes of memory a document
+  std::vector<int64_t> continued_;  // sequences that go on with a document
 };
+
+// What stands under the name of a dataset that has no index, "; ..."; "" where nothing tells.
+std::string why_no_index(FileSystem& files, const std::string& prefix);
 
 // Read-only; safe for several threads.
 class IndexedDataset {

@@ -1,36 +1,27 @@
 #include "ashlar/data/prepare.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/text.h"
+#include "ashlar/core/utf8.h"
 #include "ashlar/data/indexed.h"
+#include "ashlar/data/text_marks.h"
 
 namespace ashlar::data {
 namespace {
 
 // A batch of documents is tokenized together when it holds so much text, or so many documents.
-constexpr size_t kBatchBytes = 2 << 20;
+constexpr size_t kBatchBytes = 8 << 20;
 constexpr size_t kBatchDocuments = 4096;
-constexpr int64_t kGrain = 16;  // documents a task
+constexpr int64_t kTaskBytes = 64 << 10;
+// A document in parts is encoded in such pieces: longer ones take more time a byte.
+constexpr size_t kPieceBytes = 32 << 10;
 
 std::string tokenizer_path(const std::string& prefix) {
   return prefix + ".tokenizer.model";
-}
-
-int64_t check(FileSystem& files, std::span<const std::string> inputs) {
-  ASHLAR_REQUIRE(!inputs.empty(), kConfig, "no input file is given; expected at least one text");
-  int64_t total_bytes = 0;
-  for (const std::string& input : inputs) {
-    const auto info = files.stat(input, Links::kFollow);
-    ASHLAR_REQUIRE(info, kData, "{}: there is no such file; expected a text file", input);
-    ASHLAR_REQUIRE(info->type == FileInfo::Type::kFile, kData,
-                   "{}: it is not a regular file (a directory or a device); expected a text "
-                   "file",
-                   input);
-    total_bytes += info->size_bytes;
-  }
-  return total_bytes;
 }
 
 // Tokenizes documents in batches and hands them on in the order they came.
@@ -39,67 +30,129 @@ class Tokenization {
   Tokenization(const Tokenizer& tokenizer, int32_t bos_id, Threads& threads, IndexedWriter& writer)
       : tokenizer_(tokenizer), bos_id_(bos_id), threads_(threads), writer_(writer) {}
 
-  void add(std::string text) {
-    text_bytes_ += text.size();
-    texts_.push_back(std::move(text));
-    if (text_bytes_ >= kBatchBytes || texts_.size() >= kBatchDocuments) flush();
+  void add(TextDocument document) {
+    if (document.begins && document.ends) return push({std::move(document.text), false, true});
+    if (document.begins) goes_on_ = false;
+    carry_ += document.text;
+    size_t done = 0;
+    while (carry_.size() - done > kPieceBytes) {
+      const std::string_view rest = std::string_view(carry_).substr(done);
+      const size_t size = part_of(rest.substr(0, complete_utf8(rest.substr(0, kPieceBytes))));
+      push({carry_.substr(done, size), std::exchange(goes_on_, true), false});
+      done += size;
+    }
+    carry_.erase(0, done);
+    if (document.ends) push({std::exchange(carry_, ""), goes_on_, true});
   }
 
   void flush() {
+    const auto count = static_cast<int64_t>(texts_.size());
     ids_.resize(texts_.size());
-    // In any order on the threads, each document into its own place.
-    parallel_for(threads_, static_cast<int64_t>(texts_.size()), kGrain,
-                 [&](int64_t begin, int64_t end) {
-                   for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
-                     ids_[i] = tokenizer_.encode(texts_[i]);
-                 });
-    for (std::vector<int32_t>& ids : ids_) {
-      if (bos_id_ >= 0) ids.insert(ids.begin(), bos_id_);
-      ids.push_back(tokenizer_.eos_id());
-      writer_.add(ids);
+    const int64_t grain =
+        std::max<int64_t>(1, count * kTaskBytes / std::max<int64_t>(1, int64_t(text_bytes_)));
+    // In any order on the threads, each text into its own place.
+    parallel_for(threads_, count, grain, [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+        ids_[i] = texts_[i].goes_on ? tokenizer_.encode_more(texts_[i].text)
+                                    : tokenizer_.encode(texts_[i].text);
+    });
+    const int32_t bos[] = {bos_id_}, eos[] = {tokenizer_.eos_id()};
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      if (bos_id_ >= 0 && !texts_[i].goes_on) writer_.append(bos);
+      writer_.append(ids_[i]);
+      if (!texts_[i].ends) continue;
+      writer_.append(eos);
+      writer_.end_document();
     }
     texts_.clear();
     text_bytes_ = 0;
   }
 
  private:
+  struct Text {
+    std::string text;
+    bool goes_on, ends;  // with the document before it; its document
+  };
+  void push(Text text) {
+    text_bytes_ += text.text.size();
+    texts_.push_back(std::move(text));
+    if (text_bytes_ >= kBatchBytes || texts_.size() >= kBatchDocuments) flush();
+  }
+
   const Tokenizer& tokenizer_;
   int32_t bos_id_;  // -1: none
   Threads& threads_;
   IndexedWriter& writer_;
-  std::vector<std::string> texts_;
+  std::vector<Text> texts_;
   std::vector<std::vector<int32_t>> ids_;
   size_t text_bytes_ = 0;
+  // Of a document in parts: what is not encoded yet, and whether a piece of it was.
+  std::string carry_;
+  bool goes_on_ = false;
+};
+
+// What a file turned out to be, for all of them in one line each.
+class Surprises {
+ public:
+  void look_at(const TextSource& source, const std::string& path, int64_t documents) {
+    if (source.content().by_content) add(by_content_, path);
+    if (documents == 0 && source.skipped().count == 0) add(empty_, path);
+  }
+  void tell(Log& log) const {
+    if (by_content_.count > 0)
+      log.info("{} read as JSON lines, by {} content", named(by_content_),
+               by_content_.count == 1 ? "its" : "their");
+    if (empty_.count > 0) log.warn("{} without a document", named(empty_));
+  }
+
+ private:
+  struct Files {
+    int64_t count = 0;
+    std::string first;
+  };
+  static void add(Files& files, const std::string& path) {
+    if (files.count++ == 0) files.first = path;
+  }
+  static std::string named(const Files& files) {
+    if (files.count == 1) return files.first + " is";
+    return fmt::format("{} inputs ({} and others) are", format_thousands(files.count), files.first);
+  }
+  Files by_content_, empty_;
 };
 
 void warn_of_repairs(const TextSource& source, const std::string& path, Log& log) {
   const Replacements& bad = source.replacements();
   if (bad.count > 0)
-    log.warn(
-        "{}: {} byte sequences are not UTF-8 and became U+FFFD; the first is in the document at "
-        "line {} (byte {})",
-        path, bad.count, bad.line, bad.byte);
+    log.warn("{}: {} {} became U+FFFD; the first is in the document at line {} (byte {})", path,
+             bad.count,
+             source.content().json_lines ? "halves of surrogate pairs"
+                                         : "byte sequences are not UTF-8 and",
+             bad.line, bad.byte);
 }
 
 std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std::string> inputs,
                                          const Tokenizer& tokenizer, int64_t total_bytes,
                                          IndexedWriter& writer, Threads& threads, Log& log,
-                                         BadDocuments bad, int32_t bos_id) {
+                                         const TextOptions& options, int32_t bos_id) {
   Progress progress(log, "tokenizing", total_bytes, "B");
   Tokenization tokenization(tokenizer, bos_id, threads, writer);
   std::vector<Sidecar::Input> read;
   Skipped skipped;
+  Surprises surprises;
+  TextMarks marks(tokenizer.kind() == "sentencepiece");
   int64_t bytes_before = 0;  // of the inputs that are read already
   for (const std::string& path : inputs) {
-    TextSource source(files, path, bad);
+    TextSource source(files, path, options);
     TextDocument document;
     Sidecar::Input input{path, files.stat(path, Links::kFollow)->size_bytes, 0};
     while (source.next(document)) {
-      ++input.documents;
-      tokenization.add(std::move(document.text));
+      input.documents += document.begins;
+      marks.look_at(document, !source.content().json_lines, path);
+      tokenization.add(std::move(document));
       progress.set(bytes_before + source.stored_done());
     }
     warn_of_repairs(source, path, log);
+    surprises.look_at(source, path, input.documents);
     skipped.add(source.skipped());
     bytes_before += input.bytes;
     read.push_back(std::move(input));
@@ -110,6 +163,8 @@ std::vector<Sidecar::Input> write_tokens(FileSystem& files, std::span<const std:
                  inputs.size() > 1 ? " and the other inputs" : "", tell_skipped(skipped));
   if (skipped.count > 0)
     log.warn("{} documents are tokenized{}", writer.num_documents(), tell_skipped(skipped));
+  surprises.tell(log);
+  for (const std::string& line : marks.told()) log.warn("{}", line);
   return read;
 }
 
@@ -141,13 +196,26 @@ DatasetInfo describe(const IndexedDataset& dataset) {
   return info;
 }
 
+// The first tokens as a person would read them, without those that were added beside the tokenizer.
+std::string beginning_of(FileSystem& files, const IndexedDataset& dataset) {
+  constexpr int64_t kMostTokens = 40;
+  if (!dataset.sidecar() || !files.stat(tokenizer_path(dataset.prefix()), Links::kFollow))
+    return "";
+  const auto tokenizer = tokenizer_of_dataset(files, dataset.prefix());
+  const int64_t length = dataset.index().document_length(0);
+  std::vector<int32_t> ids(static_cast<size_t>(std::min(length, kMostTokens)));
+  dataset.read(0, dataset.sidecar()->vocab_size, ids, "its tokenizer");
+  std::erase_if(ids, [&](int32_t id) { return id >= tokenizer->vocab_size(); });
+  return tokenizer->decode(ids);
+}
+
 }  // namespace
 
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
                     Log& log, const PrepareOptions& options) {
   Outputs outputs = outputs_of(files, inputs, tokenizer, prefix, options.existing);
-  const int64_t total_bytes = check(files, inputs);
+  const int64_t total_bytes = check_inputs(files, inputs, log);
   for (const std::string& left : outputs.left_behind())
     log.warn("{} was left by a run that was killed, or another one is writing it", left);
   // An added token that begins texts may have an id above those of the model.
@@ -155,7 +223,7 @@ DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
   IndexedWriter writer(outputs, prefix, token_type_for(num_ids));
   Sidecar sidecar;
   sidecar.inputs = write_tokens(files, inputs, tokenizer, total_bytes, writer, threads, log,
-                                options.bad, options.bos_id);
+                                options.text, options.bos_id);
   writer.seal();
   sidecar.tokenizer_kind = tokenizer.kind();
   sidecar.tokenizer_fingerprint = tokenizer.fingerprint();
@@ -173,7 +241,10 @@ DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
 }
 
 DatasetInfo inspect_dataset(FileSystem& files, const std::string& prefix) {
-  return describe(IndexedDataset(files, prefix));
+  const IndexedDataset dataset(files, prefix);
+  DatasetInfo info = describe(dataset);
+  info.beginning = beginning_of(files, dataset);
+  return info;
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of_dataset(FileSystem& files, const std::string& prefix) {

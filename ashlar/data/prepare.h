@@ -31,17 +31,21 @@ struct DatasetInfo {
   TokenType token_type = TokenType::kU16;
   uint64_t fingerprint = 0;
   std::optional<Sidecar> sidecar;  // absent: a foreign dataset
+  // How the first document begins, decoded; "" where the tokenizer is not beside the dataset.
+  std::string beginning;
 };
 
 struct PrepareOptions {
-  BadDocuments bad = BadDocuments::kRefuse;
+  TextOptions text = {};
   Existing existing = Existing::kRefuseUnlessForced;  // the four files of an earlier dataset
   int32_t bos_id = -1;                                // put in front of every document; -1: none
 };
 
 // Reads the inputs in the order given, tokenizes on all threads, writes in order: the bytes written
-// do not depend on the number of threads.  A progress line and warnings about repaired text and bad
-// documents that were left out go to the log.  Memory: some megabytes and 4 bytes a document.
+// do not depend on the number of threads.  A progress line and warnings go to the log: of repaired
+// text, bad documents that were left out, files read as JSON lines by their content, inputs without
+// a document, and those of text_marks.h.  Memory: some megabytes and 4 bytes a document, however
+// long one is.
 //
 // Errors  kConfig: no input; of the four names (core/output.h: inputs and the tokenizer's file are
 //         never replaced).  kData: text_source.h, an input that does not exist, no text at all.

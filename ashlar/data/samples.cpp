@@ -6,13 +6,16 @@
 
 namespace ashlar::data {
 
-Samples::Samples(const Index& index, TokenRange range, int64_t sequence_length, Packing packing)
+Samples::Samples(const Index& index, TokenRange range, int64_t sequence_length, Packing packing,
+                 Rest rest)
     : range_(range), sequence_length_(sequence_length), packing_(packing) {
   ASHLAR_ASSERT(sequence_length >= 1);
   ASHLAR_ASSERT(0 <= range.begin && range.begin <= range.end && range.end <= index.num_tokens());
   if (packing == Packing::kConcat) {
     // The last sample too needs one token more, as its last target.
-    size_ = std::max<int64_t>(0, (range.size() - 1) / sequence_length);
+    const int64_t targets = std::max<int64_t>(0, range.size() - 1);
+    size_ = targets / sequence_length;
+    if (rest == Rest::kKeep && targets % sequence_length > 0) ++size_;
     return;
   }
   if (range.size() == 0) return;
@@ -39,7 +42,7 @@ void Samples::pieces(const Index& index, int64_t sample, std::vector<Piece>& out
   }
   // The sample may begin inside a document and may reach over many; each gives one piece.
   int64_t at = range_.begin + sample * sequence_length_;
-  const int64_t end = at + sequence_length_ + 1;
+  const int64_t end = std::min(at + sequence_length_ + 1, range_.end);
   Place place = index.locate(at);
   for (int64_t d = place.document; at < end; ++d) {
     const int64_t document_end = index.document_start(d + 1);

@@ -3,7 +3,8 @@
 //
 // A sample of length s is s + 1 tokens, of which the first s are input and the last s targets.
 //   concat    the tokens as one stream; sample j is tokens [j s, j s + s]: neighbours share one
-//             token; floor((tokens - 1) / s) samples
+//             token; floor((tokens - 1) / s) samples, and with Rest::kKeep one of the tokens that
+//             are left
 //   best fit  windows of at most s + 1 tokens, filled with whole documents (packing.h); documents
 //             longer than that are dropped and counted
 #pragma once
@@ -31,10 +32,13 @@ struct Piece {
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
+enum class Rest : uint8_t { kDrop, kKeep };  // of concat: tokens that do not fill a sample
+
 class Samples {
  public:
   // sequence_length >= 1.  Best fit takes the documents that lie in the range as a whole.
-  Samples(const Index& index, TokenRange range, int64_t sequence_length, Packing packing);
+  Samples(const Index& index, TokenRange range, int64_t sequence_length, Packing packing,
+          Rest rest = Rest::kDrop);
 
   int64_t size() const { return size_; }
   int64_t sequence_length() const { return sequence_length_; }
@@ -42,7 +46,8 @@ class Samples {
   // Best fit only: documents that are too long, and their tokens.
   int64_t num_dropped() const { return windows_.num_dropped; }
   int64_t dropped_tokens() const { return windows_.dropped_tokens; }
-  // Replaces `out` by the pieces of sample j, in order; best fit may leave up to s tokens unfilled.
+  // Replaces `out` by the pieces of sample j, in order; best fit and the rest may leave up to s
+  // tokens unfilled.
   void pieces(const Index& index, int64_t sample, std::vector<Piece>& out) const;
 
  private:

@@ -25,12 +25,12 @@ struct TokenizerTraining {
   int64_t vocab_size = 8192;  // all ids: 4 special ones, 256 bytes, then the learned pieces
   double character_coverage = 0.9995;  // rarer characters are spelled in bytes
   int64_t max_lines = 200'000;         // a larger input is sampled evenly: bounds time and memory
-  BadDocuments bad = BadDocuments::kRefuse;
+  TextOptions text = {};
 };
 
-// The tokenizer learns from no more of a document than this, its beginning, and the log says how
-// many were cut: text without spaces takes about 110 bytes of memory a byte.
-inline constexpr int64_t kMaxLearnedBytes = 4 << 20;
+// Runs of text without a space that are longer than a line may be take about 110 bytes of memory a
+// byte in training: of more than this an even sample is learned from, and the log says so.
+inline constexpr int64_t kMaxUnspacedBytes = 8 << 20;
 
 // Learns a model from text files (text_source.h says which) and returns its bytes.  Texts survive
 // encode and decode unchanged: no normalisation, bytes for what has no piece (line ends too),

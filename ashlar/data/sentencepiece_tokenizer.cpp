@@ -1,7 +1,10 @@
 #include <sentencepiece_processor.h>
 
+#include <mutex>
+
 #include "ashlar/core/error.h"
 #include "ashlar/data/sentencepiece.h"
+#include "ashlar/data/sentencepiece_model.h"
 
 namespace ashlar::data {
 namespace {
@@ -22,7 +25,7 @@ class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string model, const std::string& what)
       : name_(what), bytes_(std::move(model)) {
-    ASHLAR_REQUIRE(load() && processor_.GetPieceSize() > 0, kData,
+    ASHLAR_REQUIRE(load(processor_, bytes_) && processor_.GetPieceSize() > 0, kData,
                    "{}: its {} bytes are not a sentencepiece model; expected the .model file that "
                    "`ashlar tokenizer train` or spm_train writes",
                    what, bytes_.size());
@@ -55,11 +58,15 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   std::vector<int32_t> encode(std::string_view text) const override {
-    std::vector<int> ids;
-    const auto status = processor_.Encode({text.data(), text.size()}, &ids);
-    ASHLAR_REQUIRE(status.ok(), kData, "{}: a text of {} bytes cannot be tokenized: {}", name_,
-                   text.size(), status.message());
-    return ids;
+    return encode(processor_, text);
+  }
+
+  // The space that encode() may put in front stands for that of the text, or must not come.
+  std::vector<int32_t> encode_more(std::string_view text) const override {
+    std::call_once(loaded_other_, [&] { load_other(); });
+    const bool follows_space = text.size() > 1 && text[0] == ' ' && text[1] != ' ';
+    if (follows_space) text.remove_prefix(1);
+    return encode(follows_space == adds_prefix_ ? processor_ : other_, text);
   }
 
   std::string piece(int32_t id) const override {
@@ -112,16 +119,39 @@ class SentencePieceTokenizer : public Tokenizer {
     return text;
   }
 
-  bool load() {
+  static bool load(sentencepiece::SentencePieceProcessor& processor, const std::string& bytes) {
     try {
-      return processor_.LoadFromSerializedProto(bytes_).ok();
+      return processor.LoadFromSerializedProto(bytes).ok();
     } catch (const std::exception&) {  // the library's trie refuses texts that begin with NUL
       return false;
     }
   }
 
+  // The same model with the other setting of add_dummy_prefix: a message that stands twice counts
+  // as both together, so that a second normalizer_spec (field 3) of that one flag (field 3) does.
+  void load_other() const {
+    adds_prefix_ = read_sentencepiece_model(bytes_, name_).add_dummy_prefix;
+    const std::string changed = bytes_ + "\x1A\x02\x18" + (adds_prefix_ ? '\0' : '\1');
+    ASHLAR_REQUIRE(load(other_, changed), kData,
+                   "{}: the model cannot be used without its own dummy prefix; give texts of less "
+                   "than {} bytes",
+                   name_, kPartBytes);
+  }
+
+  std::vector<int32_t> encode(const sentencepiece::SentencePieceProcessor& processor,
+                              std::string_view text) const {
+    std::vector<int> ids;
+    const auto status = processor.Encode({text.data(), text.size()}, &ids);
+    ASHLAR_REQUIRE(status.ok(), kData, "{}: a text of {} bytes cannot be tokenized: {}", name_,
+                   text.size(), status.message());
+    return ids;
+  }
+
   std::string name_, bytes_;
   sentencepiece::SentencePieceProcessor processor_;
+  mutable std::once_flag loaded_other_;
+  mutable sentencepiece::SentencePieceProcessor other_;  // for parts of a text
+  mutable bool adds_prefix_ = false;                     // processor_, not other_
   std::vector<std::string> pieces_;
   LeadingSpace leading_space_;
 };

@@ -19,6 +19,7 @@
 
 #include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"
+#include "ashlar/core/rng.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/sentencepiece.h"
@@ -42,12 +43,44 @@ size_t cut_of(std::string_view line, size_t limit) {
   return complete > 0 ? complete : limit;
 }
 
+// An even sample, of bounded size, of pieces of which nobody knows how many will come.  Each has a
+// random number that its position decides; those below a limit are in, and the limit is halved
+// whenever they are too large together.
+class Sample {
+ public:
+  void add(std::string_view piece) {
+    const uint64_t number = splitmix64(count_++);
+    if (number > limit_) return;
+    pieces_.emplace_back(number, piece);
+    bytes_ += static_cast<int64_t>(piece.size());
+    while (bytes_ > kMaxUnspacedBytes) {
+      limit_ /= 2;
+      std::erase_if(pieces_, [&](const auto& p) { return p.first > limit_; });
+      bytes_ = 0;
+      for (const auto& p : pieces_) bytes_ += static_cast<int64_t>(p.second.size());
+    }
+  }
+  bool take(std::string& piece) {  // false: none is left
+    if (taken_ == pieces_.size()) return false;
+    piece = std::move(pieces_[taken_++].second);
+    return true;
+  }
+  uint64_t count() const { return count_; }
+  uint64_t kept() const { return pieces_.size(); }
+
+ private:
+  uint64_t count_ = 0, limit_ = UINT64_MAX;
+  int64_t bytes_ = 0;
+  size_t taken_ = 0;
+  std::vector<std::pair<uint64_t, std::string>> pieces_;
+};
+
 // The lines of all inputs, as the library wants them.  An exception must not cross its frames (it
 // was built without them in mind), so that an error is kept and ends the iteration.
 class Lines : public sentencepiece::SentenceIterator {
  public:
-  Lines(FileSystem& files, std::span<const std::string> inputs, BadDocuments bad)
-      : files_(files), inputs_(inputs), bad_(bad) {
+  Lines(FileSystem& files, std::span<const std::string> inputs, const TextOptions& options)
+      : files_(files), inputs_(inputs), options_(options) {
     Next();
   }
   bool done() const override { return done_; }
@@ -63,49 +96,75 @@ class Lines : public sentencepiece::SentenceIterator {
   }
   std::exception_ptr failure() const { return failure_; }
   int64_t count() const { return count_; }
-  int64_t num_cut() const { return num_cut_; }  // documents above kMaxLearnedBytes
+  const Sample& unspaced() const { return unspaced_; }
   const Skipped& skipped() const { return skipped_; }
   int64_t stored_bytes() const { return stored_bytes_; }  // read so far; any thread may ask
 
  private:
   bool advance() {
-    while (rest_.find_first_not_of('\n') == std::string_view::npos)
-      if (!next_document()) return false;
-    rest_.remove_prefix(rest_.find_first_not_of('\n'));
-    const std::string_view line = rest_.substr(0, rest_.find('\n'));
-    const size_t cut = cut_of(line, kMaxLineBytes);
-    line_.assign(line.substr(0, cut));
-    rest_.remove_prefix(cut);
-    ++count_;
-    return true;
+    for (;;) {
+      while (rest_.find_first_not_of('\n') == std::string_view::npos)
+        if (!next_text()) return unspaced_.take(line_);
+      rest_.remove_prefix(rest_.find_first_not_of('\n'));
+      const std::string_view line = rest_.substr(0, rest_.find('\n'));
+      const size_t cut = cut_of(line, kMaxLineBytes);
+      rest_.remove_prefix(cut);
+      ++count_;
+      const std::string_view taken = line.substr(0, cut);
+      if (cut < line.size() && taken.find(' ') == taken.npos) {  // they come last
+        unspaced_.add(readable(taken));
+        continue;
+      }
+      line_ = readable(taken);
+      return true;
+    }
   }
 
-  bool next_document() {
+  // The library drops lines with its own sign for unknown characters, or NUL, without a word.
+  static std::string readable(std::string_view line) {
+    std::string text(line);
+    for (const std::string_view mark :
+         {std::string_view("\xE2\x96\x85"), std::string_view("\0", 1)})
+      for (size_t at = 0; (at = text.find(mark, at)) != text.npos;)
+        text.replace(at, mark.size(), 1, ' ');
+    return text;
+  }
+
+  // The next document, or its next part behind what was left of the one before.
+  bool next_text() {
     while (!source_ || !source_->next(document_)) {
       if (source_) stored_before_ += source_->stored_done();
       if (source_) skipped_.add(source_->skipped());
       source_.reset();
       if (input_ == inputs_.size()) return false;
-      source_ = std::make_unique<TextSource>(files_, inputs_[input_++], bad_);
+      source_ = std::make_unique<TextSource>(files_, inputs_[input_++], options_);
     }
     stored_bytes_ = stored_before_ + source_->stored_done();
-    rest_ = document_.text;
-    if (rest_.size() > static_cast<size_t>(kMaxLearnedBytes)) {
-      rest_ = rest_.substr(0, complete_utf8(rest_.substr(0, kMaxLearnedBytes)));
-      ++num_cut_;
+    text_ = carry_ + document_.text;
+    carry_.clear();
+    if (!document_.ends) {  // a line or a word that goes on waits for its end
+      const size_t line = text_.rfind('\n'), word = text_.rfind(' ');
+      const size_t end = line != text_.npos ? line : word;
+      if (end != text_.npos) {
+        carry_ = text_.substr(end);
+        text_.resize(end);
+      }
     }
+    rest_ = text_;
     return true;
   }
 
   FileSystem& files_;
   std::span<const std::string> inputs_;
-  BadDocuments bad_;
+  TextOptions options_;
   size_t input_ = 0;
   std::unique_ptr<TextSource> source_;
-  int64_t stored_before_ = 0, count_ = 0, num_cut_ = 0;
+  int64_t stored_before_ = 0, count_ = 0;
   Skipped skipped_;
+  Sample unspaced_;
   TextDocument document_;
-  std::string_view rest_;  // of document_
+  std::string text_, carry_;
+  std::string_view rest_;  // of text_
   std::string line_;
   std::atomic<int64_t> stored_bytes_{0};
   std::atomic<bool> done_{false};
@@ -174,15 +233,16 @@ void show_progress(const Lines& lines, const Trained& trained, int64_t total_byt
 }
 
 void tell(const Lines& lines, Log& log) {
-  if (lines.num_cut() > 0)
-    log.warn("{} documents are longer than {}: only the beginning of each was learned from",
-             lines.num_cut(), format_bytes(kMaxLearnedBytes));
+  if (const Sample& unspaced = lines.unspaced(); unspaced.kept() < unspaced.count())
+    log.warn(
+        "{} pieces of {} bytes have no space in them: {} of them, evenly chosen, were learned "
+        "from",
+        unspaced.count(), kMaxLineBytes, unspaced.kept());
   if (lines.skipped().count > 0)
     log.warn("{} lines were learned from{}", lines.count(), tell_skipped(lines.skipped()));
 }
 
-void check(FileSystem& files, std::span<const std::string> inputs,
-           const TokenizerTraining& training) {
+void check(const TokenizerTraining& training) {
   ASHLAR_REQUIRE(training.vocab_size > kNumFixedPieces && training.vocab_size <= kMaxVocab, kConfig,
                  "the vocabulary size is {}; expected {} to {} (4 special ids, 256 bytes and at "
                  "least one learned piece)",
@@ -192,10 +252,6 @@ void check(FileSystem& files, std::span<const std::string> inputs,
                  training.character_coverage);
   ASHLAR_REQUIRE(training.max_lines > 0, kConfig, "max_lines is {}; expected at least 1",
                  training.max_lines);
-  ASHLAR_REQUIRE(!inputs.empty(), kConfig, "no input file is given; expected at least one text");
-  for (const std::string& input : inputs)
-    ASHLAR_REQUIRE(files.stat(input, Links::kFollow), kData,
-                   "{}: there is no such file; expected a text file", input);
 }
 
 // Runs the library.  Its threads, or the one that runs it, may be refused: std::system_error.
@@ -219,12 +275,9 @@ sentencepiece::util::Status train(const std::unordered_map<std::string, std::str
 
 std::string train_sentencepiece(FileSystem& files, std::span<const std::string> inputs,
                                 const TokenizerTraining& training, Log& log) {
-  check(files, inputs, training);
-  int64_t total_bytes = 0;
-  for (const std::string& input : inputs)
-    total_bytes += files.stat(input, Links::kFollow)->size_bytes;
-
-  Lines lines(files, inputs, training.bad);
+  check(training);
+  const int64_t total_bytes = check_inputs(files, inputs, log);
+  Lines lines(files, inputs, training.text);
   if (lines.failure()) std::rethrow_exception(lines.failure());
   ASHLAR_REQUIRE(!lines.done(), kData, "{}{}: no text in it; expected at least one line{}",
                  inputs.front(), inputs.size() > 1 ? " and the other inputs" : "",

@@ -61,8 +61,10 @@ int64_t held_out_from(const Index& index, const DataSpec& spec, const std::strin
 }
 
 Source make_source(Dataset dataset, TokenRange range, int64_t sequence_length, Packing packing,
-                   double weight, std::string_view part) {
-  Source source{dataset, Samples(dataset->index(), range, sequence_length, packing), weight};
+                   double weight, std::string_view part, Rest rest = Rest::kDrop) {
+  if (rest == Rest::kKeep)
+    sequence_length = std::clamp<int64_t>(range.size() - 1, 1, sequence_length);
+  Source source{dataset, Samples(dataset->index(), range, sequence_length, packing, rest), weight};
   ASHLAR_REQUIRE(
       source.samples.size() > 0, kConfig,
       "{}: the {} tokens for {} hold no sample of {} tokens (data.sequence_length {} and "
@@ -129,11 +131,12 @@ Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size
 }
 
 Source open_source(FileSystem& files, const std::string& prefix, int64_t sequence_length,
-                   Packing packing, int64_t vocab_size, std::string_view key) {
+                   Packing packing, int64_t vocab_size, std::string_view key, Rest rest) {
   Dataset dataset = open_dataset_for(files, prefix, vocab_size, key);
   const TokenRange all{0, dataset->index().num_tokens()};
-  return blaming(
-      key, [&] { return make_source(dataset, all, sequence_length, packing, 1, "evaluation"); });
+  return blaming(key, [&] {
+    return make_source(dataset, all, sequence_length, packing, 1, "evaluation", rest);
+  });
 }
 
 Source open_held_out(FileSystem& files, const std::string& prefix, const DataSpec& training,
@@ -141,12 +144,10 @@ Source open_held_out(FileSystem& files, const std::string& prefix, const DataSpe
   Dataset dataset = open_dataset_for(files, prefix, vocab_size, key);
   const TokenRange held{held_out_from(dataset->index(), training, prefix),
                         dataset->index().num_tokens()};
-  ASHLAR_REQUIRE(
-      held.size() > sequence_length, kConfig,
-      "{}: the {} tokens that training held out hold no sample of {} tokens (a length of "
-      "{} and one more); choose a length of at most {}, or all of the data",
-      prefix, held.size(), sequence_length + 1, sequence_length, held.size() - 1);
-  return make_source(std::move(dataset), held, sequence_length, Packing::kConcat, 1, "validation");
+  return blaming(key, [&] {
+    return make_source(dataset, held, sequence_length, Packing::kConcat, 1, "validation",
+                       Rest::kKeep);
+  });
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of(FileSystem& files, const DataSpec& spec) {

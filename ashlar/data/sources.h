@@ -44,12 +44,14 @@ std::shared_ptr<const IndexedDataset> open_dataset(FileSystem& files, const std:
 Sources open_sources(FileSystem& files, const DataSpec& spec, int64_t vocab_size,
                      std::string_view train_key = "data.train");
 
-// A whole dataset as one source, for evaluation.  Errors as above, with the flag `key` in front.
+// A whole dataset as one source, for evaluation.  With Rest::kKeep every token but the first is a
+// target, and samples are no longer than the data.  Errors as above, with the flag `key` in front.
 Source open_source(FileSystem& files, const std::string& prefix, int64_t sequence_length,
-                   Packing packing, int64_t vocab_size, std::string_view key);
+                   Packing packing, int64_t vocab_size, std::string_view key,
+                   Rest rest = Rest::kDrop);
 
 // The part that open_sources would hold out of a training dataset, whatever else `training` names,
-// as samples of sequence_length.  kConfig if they do not fit there: no training token is reached.
+// as samples of at most sequence_length, the rest kept: no training token is reached.
 Source open_held_out(FileSystem& files, const std::string& prefix, const DataSpec& training,
                      int64_t sequence_length, int64_t vocab_size, std::string_view key);
 

@@ -1,48 +1,64 @@
 // The documents of a text file, one after the other, in bounded memory.
 //
-//   NAME.jsonl   one JSON object a line; the document is its string member "text"; empty lines are
+//   JSON lines   one JSON object a line; the document is its string member "text"; empty lines are
 //                skipped, other members ignored
-//   any other    plain text: documents are separated by blank lines (only spaces, tabs) or by form
-//                feeds; line ends become "\n", the last one of a document is dropped
-//   + .gz .dz    either of them packed with gzip (open_bytes looks at the content, this at the
-//                name)
+//   plain text   as Documents says; line ends become "\n", the last one of a document is dropped
 //
-// Documents without a character are skipped.  A byte order mark at the start of a file is dropped.
-// Anything else (content.h: packed by others, tables, JSON arrays, UTF-16, binary data) is kData.
+// Which of the two a file is says content.h, and open_bytes() unpacks gzip, both by the content.
+// Documents of nothing but spaces are skipped, a byte order mark at the start of a file is dropped.
 //
-// UTF-8   JSON must be UTF-8.  In plain text an invalid sequence becomes U+FFFD and is counted (old
-//         corpora hold a few); more than 16 of them, if they are more than one in 1,000 bytes read,
-//         is kData: such a file is no UTF-8 text.
-// Bad     a document that is no JSON object with a text, or not UTF-8, is kData; with kSkip it is
-//         left out and counted (plain text is then not repaired).
+// Parts   A document of a whole file may be of any size and comes in parts of kPartBytes, cut
+//         between characters.  All others come whole.
+// UTF-8   JSON must be UTF-8; an escaped half of a surrogate pair becomes U+FFFD and is counted.
+//         In plain text an invalid sequence becomes U+FFFD and is counted (old corpora hold a few);
+//         more than 16 of them, if they are more than one in 1,000 bytes read, is kData: such a
+//         file is no UTF-8 text.
+// Bad     a document that is no JSON object with a text, or holds what would become U+FFFD, is
+//         kData or repaired as above; with kSkip it is left out and counted.
 // Errors  kStorage from reading; kData "FILE line N (byte B): found; expected": damaged gzip, not
-//         JSON, no "text", not UTF-8, a line or document above kMaxDocumentBytes.  Bytes count from
-//         0 in the unpacked text, lines from 1.
+//         JSON, no "text", not UTF-8, a line or document above kMaxDocumentBytes that does not come
+//         in parts.  Bytes count from 0 in the unpacked text, lines from 1.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
+#include "ashlar/core/log.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/byte_source.h"
+#include "ashlar/data/content.h"
+#include "ashlar/data/json_row.h"
 
 namespace ashlar::data {
 
 inline constexpr int64_t kMaxDocumentBytes = 64 << 20;
+inline constexpr int64_t kPartBytes = 256 << 10;
+
+// What a document of plain text is: a file; what blank lines (nothing but spaces and tabs) or form
+// feeds separate; a line.
+enum class Documents : uint8_t { kFile, kBlankLine, kLine };
+
+enum class BadDocuments : uint8_t { kRefuse, kSkip };
+
+struct TextOptions {
+  BadDocuments bad = BadDocuments::kRefuse;
+  Documents documents = Documents::kFile;
+  InputFormat format = InputFormat::kDetect;
+};
 
 struct TextDocument {
   std::string text;
   int64_t line = 0;  // where it starts
   int64_t byte = 0;
+  bool begins = true, ends = true;  // a part may do neither
 };
 
-struct Replacements {  // invalid UTF-8 that became U+FFFD
+struct Replacements {  // what became U+FFFD
   int64_t count = 0;
-  int64_t line = 0, byte = 0;  // start of the document that held the first
+  int64_t line = 0, byte = 0;  // start of the document, or the part, that held the first
 };
-
-enum class BadDocuments : uint8_t { kRefuse, kSkip };
 
 struct Skipped {  // bad documents that were left out
   int64_t count = 0;
@@ -53,11 +69,17 @@ struct Skipped {  // bad documents that were left out
 // "; 3 bad documents were left out, the first: ..."; "" if none was.
 std::string tell_skipped(const Skipped& skipped);
 
+// Bytes of all inputs as they are stored.  kConfig: no input; kData: one does not exist or is no
+// regular file.  Warns of a file that is given twice.
+int64_t check_inputs(FileSystem& files, std::span<const std::string> inputs, Log& log);
+
 class TextSource {
  public:
-  TextSource(FileSystem& files, const std::string& path, BadDocuments bad = BadDocuments::kRefuse);
+  TextSource(FileSystem& files, const std::string& path, const TextOptions& options = {});
   bool next(TextDocument& document);  // false: the end
   int64_t stored_done() const;        // bytes of the stored file read so far, for progress
+  // JSON lines, and whether the content alone says so.
+  const Content& content() const { return content_; }
   const Replacements& replacements() const { return replacements_; }
   const Skipped& skipped() const { return skipped_; }
 
@@ -70,20 +92,28 @@ class TextSource {
   bool fill();
   bool next_plain(TextDocument& document);
   bool next_json(TextDocument& document);
-  bool read_plain(TextDocument& document);
-  void read_json(TextDocument& document) const;  // of line_
+  bool read_separated(TextDocument& document);  // by blank lines and form feeds
+  bool read_line(TextDocument& document);
+  bool read_part(TextDocument& part);      // of the whole file
+  void read_json(TextDocument& document);  // of line_
+  bool skip_bad_file();
   void repair(TextDocument& document, const Utf8Report& report);
+  void count_replacements(const TextDocument& document, int64_t count);
   std::string place(int64_t line, int64_t byte) const;
 
+  FileSystem& files_;
   std::string path_;
   std::unique_ptr<ByteSource> bytes_;
-  bool json_;
-  BadDocuments bad_;
+  TextOptions options_;
+  Content content_;
   std::string buffer_;  // unpacked bytes; [at_, size) not yet taken
   size_t at_ = 0;
   int64_t num_lines_ = 0, byte_ = 0;  // taken so far
   Line line_;
   bool line_pending_ = false;  // line_ holds what follows a form feed
+  // Of a file as one document: a part was given; all were; a line end that may be the last.
+  bool part_given_ = false, file_done_ = false, newline_held_ = false;
+  JsonRow row_;
   Replacements replacements_;
   Skipped skipped_;
 };

@@ -64,6 +64,24 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   return text + decoder.finish();
 }
 
+size_t part_of(std::string_view text) {
+  const auto is_space = [&](size_t at) {
+    return text[at] == ' ' || (text[at] >= 9 && text[at] <= 13);
+  };
+  const auto is_word = [&](size_t at) { return text[at] > ' ' && text[at] < 0x7F; };
+  ASHLAR_ASSERT(!text.empty());
+  size_t any_space = 0, any = 0;
+  for (size_t at = text.size() - 1; at-- > 1;) {
+    if (text[at] == ' ' && is_word(at - 1) && is_word(at + 1)) return at;
+    const bool inside = (text[at] & 0xC0) == 0x80;  // a character
+    if (inside || is_space(at - 1)) continue;
+    if (any_space == 0 && text[at] == ' ' && !is_space(at + 1)) any_space = at;
+    if (any == 0 && !is_space(at)) any = at;
+  }
+  if (any_space > 0) return any_space;
+  return any > 0 ? any : text.size();
+}
+
 int32_t first_id(const Tokenizer& tokenizer) {
   if (tokenizer.bos_id() >= 0) return tokenizer.bos_id();
   ASHLAR_REQUIRE(tokenizer.eos_id() >= 0, kData,

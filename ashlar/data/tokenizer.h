@@ -40,6 +40,10 @@ class Tokenizer {
 
   // No special ids are added.  Any bytes are accepted; what is not UTF-8 may come back as U+FFFD.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  // A text too long for one call is encoded in parts: the first by encode(), the others by this.
+  // The ids are those of the whole text where part_of() cut it at a space, for all models whose
+  // pieces have spaces at their beginning only; elsewhere those around the cut may differ.
+  virtual std::vector<int32_t> encode_more(std::string_view text) const { return encode(text); }
   // The bytes that an id stands for inside a text (part of a character, perhaps); "" for pad, eos,
   // bos.
   virtual std::string piece(int32_t id) const = 0;
@@ -58,6 +62,9 @@ struct AddedToken {
   std::string content;
   friend bool operator==(const AddedToken&, const AddedToken&) = default;
 };
+// Bytes of `text`, of which more will follow, that are a good part for encode(): up to its last
+// space between words, else between two characters.
+size_t part_of(std::string_view text);
 
 // What a text that is still empty begins with: bos, or eos, which ends the document before it,
 // where the model has no bos.  kData if it has neither.

@@ -79,8 +79,8 @@ DatasetReport verify_dataset(FileSystem& files, const std::string& prefix, Log& 
   };
   ASHLAR_REQUIRE(
       is_there(".idx") || is_there(".bin") || is_there(".json"), kData,
-      "{}: there is no {}.idx, .bin or .json; expected the --out of `ashlar data prepare`", prefix,
-      prefix);
+      "{}: there is no {}.idx, .bin or .json; expected the --out of `ashlar data prepare`{}",
+      prefix, prefix, why_no_index(files, prefix));
   DatasetReport report;
   try {
     report.finding = finding_of(files, prefix, log, report);

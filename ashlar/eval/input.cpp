@@ -36,7 +36,7 @@ data::Source open_held_out(FileSystem& files, const ModelSource& model, const In
   for (const BlendEntry& entry : training.validation)
     if (entry.path == spec.data)
       return data::open_source(files, spec.data, spec.length, Packing::kConcat,
-                               model.spec.vocab_size, "--data");
+                               model.spec.vocab_size, "--data", data::Rest::kKeep);
   ASHLAR_REQUIRE(training.validation.empty() && training.validation_fraction > 0, kConfig,
                  "{}: its recipe holds nothing of {} out ({}); give --part all, or "
                  "--validation-fraction for a tail that it may have seen",
@@ -88,7 +88,7 @@ Input open_input(FileSystem& files, const ModelSource& model, const InputSpec& s
   }
   if (!spec.all) return {open_held_out(files, model, spec), doubt, beginning};
   return {data::open_source(files, spec.data, spec.length, Packing::kConcat, model.spec.vocab_size,
-                            "--data"),
+                            "--data", data::Rest::kKeep),
           doubt, beginning};
 }
 

@@ -12,7 +12,7 @@ namespace ashlar::eval {
 
 struct InputSpec {
   std::string data;    // PREFIX of the dataset
-  int64_t length = 0;  // tokens of a sample
+  int64_t length = 0;  // tokens of a sample, at most
   bool all = false;    // else what training held out
   // Replaces what the checkpoint's recipe says of the held-out part.
   std::optional<double> validation_fraction;
@@ -27,10 +27,10 @@ struct Input {
 
 // The held-out part is cut as training cut it, by the recipe that a checkpoint records; of a model
 // without a recipe it is the tail of validation_fraction (or its default in recipes), and no
-// longer, however long a sample is.
+// longer, however long a sample is.  The last sample is shorter where the others leave a rest.
 //
 // Errors  kData of IndexedDataset.  kConfig: another tokenizer; a larger vocabulary; a recipe that
-//         held nothing of the data out; a part that holds no sample.
+//         held nothing of the data out; a part of a single token.
 Input open_input(FileSystem& files, const ModelSource& model, const InputSpec& spec);
 
 }  // namespace ashlar::eval

@@ -1,5 +1,6 @@
 #include "ashlar/eval/perplexity.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ashlar/core/clock.h"
@@ -13,14 +14,15 @@ double Perplexity::value() const {
 }
 
 Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
-                      const std::string& name, data::Source source, int64_t micro_batch,
-                      int64_t max_samples, Log& log) {
+                      const std::string& name, data::Source source, Counting counting,
+                      int64_t micro_batch, int64_t max_samples, Log& log) {
   const auto start = Clock::now();
   data::LoaderOptions options;
   options.micro_batch = options.global_batch = micro_batch;
   options.vocab_size = model.spec().vocab_size;
   options.pad_id = int32_t(std::max<int64_t>(0, model.spec().pad_token_id));
   options.shuffle = false;
+  options.document_reset = counting == Counting::kDocumentsApart;
   options.model = name;
   data::Loader loader({std::move(source)}, options);
   const data::Samples& samples = loader.sources().front().samples;
@@ -65,7 +67,7 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
     progress.set(result.num_samples);
   }
   const int64_t begin = samples.range().begin;
-  result.tokens = {begin, begin + num_samples * length + 1};
+  result.tokens = {begin, std::min(begin + num_samples * length + 1, samples.range().end)};
   result.loss = sum / double(result.num_targets);
   result.seconds = seconds_since(start);
   return result;

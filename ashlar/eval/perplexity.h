@@ -1,5 +1,4 @@
-// Loss of a model over (a part of) a prepared dataset: every sample once, in order, documents
-// apart.
+// Loss of a model over (a part of) a prepared dataset: every sample once, in order.
 #pragma once
 
 #include "ashlar/core/log.h"
@@ -7,6 +6,11 @@
 #include "ashlar/nn/model.h"
 
 namespace ashlar::eval {
+
+enum class Counting : uint8_t {
+  kDocumentsApart,  // a token sees its own document alone, as training does
+  kOneSequence      // a token sees all of its sample before it, as other programs count
+};
 
 struct Perplexity {
   double loss = 0.0;  // mean over targets, nats
@@ -22,7 +26,7 @@ struct Perplexity {
 // evaluated together; samples that do not fill the last one are evaluated too (the rest of that
 // batch is left out).
 Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
-                      const std::string& name, data::Source source, int64_t micro_batch,
-                      int64_t max_samples, Log& log);
+                      const std::string& name, data::Source source, Counting counting,
+                      int64_t micro_batch, int64_t max_samples, Log& log);
 
 }  // namespace ashlar::eval

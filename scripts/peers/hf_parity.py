@@ -245,7 +245,8 @@ def check_trained(checks, ashlar, scratch, family, keys):
     text.write_text("\n\n".join(p.read_text() for p in sorted(ROOT.glob("docs/**/*.md"))))
     recipe, run = scratch / "tiny.toml", scratch / "run"
     recipe.write_text(RECIPE)
-    ashlar.run("data", "prepare", "--input", text, "--tokenizer", "byte", "--out", scratch / "text")
+    ashlar.run("data", "prepare", "--input", text, "--documents", "blank-line", "--tokenizer", "byte", "--out",
+               scratch / "text")
     ashlar.run("train", recipe, f"data.train={scratch / 'text'}", f"train.run_dir={run}", "train.log_every=1",
                "train.threads=1", *keys)
     losses = [row["loss"] for line in open(run / "metrics.jsonl") if "loss" in (row := json.loads(line))]

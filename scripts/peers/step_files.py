@@ -83,7 +83,8 @@ class Ashlar:
     def prepare_text(self):
         lines = [f"Line {i} of a text that has {i * i} in it, and {'word ' * (i % 7)}." for i in range(1500)]
         (self.directory / "text.txt").write_text("\n\n".join(lines) + "\n")
-        self.run("data", "prepare", "--input", "text.txt", "--tokenizer", "byte", "--out", "text")
+        self.run("data", "prepare", "--input", "text.txt", "--documents", "blank-line", "--tokenizer", "byte",
+                 "--out", "text")
 
     def train(self, name, ranks, overrides, steps=4, every=2):
         """The steps of a new run, oldest first."""

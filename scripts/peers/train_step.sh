@@ -58,7 +58,7 @@ if [ ! -f "$data.idx" ]; then
     learned=$data.model
     [ -f "$learned" ] || "$ashlar" tokenizer train --input "$text" --vocab "$vocab" --out "$learned"
   fi
-  "$ashlar" data prepare --input "$text" --tokenizer "$learned" --out "$data"
+  "$ashlar" data prepare --input "$text" --documents blank-line --tokenizer "$learned" --out "$data"
 fi
 exec scripts/peers/python scripts/peers/train_step.py --ashlar "$ashlar" --recipe "$recipe" --data "$data" \
   --model "$model" "${flags[@]}"

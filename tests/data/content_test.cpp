@@ -30,8 +30,6 @@ const std::vector<Case> kCases = {
     {"a.txt", "plain text", {}},
     {"a.txt", "[Illustration]\n\nText", {}},
     {"a.txt", "[[Category:Stones]]", {}},
-    {"a.txt", "{\"text\": \"one\"}\n", {}},
-    {"a.jsonl", "{\"text\": \"one\"}\n", {}},
     {"a.txt", "four zeros stand here \0\0\0\0 and text goes on"s, {}},
     {"a.txt", "five zeros stand here \0\0\0\0\0 and text goes on"s, {"binary data"}},
     {"a.txt", "\x28\xB5\x2F\xFD....", {"zstd", "unpack it"}},
@@ -56,20 +54,83 @@ const std::vector<Case> kCases = {
     {"a.txt", " [\n  {\"text\": \"one\"}]", {"JSON array", "jq -c"}},
     {"a.jsonl", "[{\"text\": \"one\"}]", {"JSON array", "jq -c"}},
     {"a.txt", "[\"one\", \"two\"]", {"JSON array"}},
-    {"a.csv", "id,text\n", {"table by its name", "rename it"}},
+    {"a.csv", "id,text\n", {"table by its name", "--input-format text"}},
     {"a.tsv.gz", "id\ttext\n", {"table by its name"}},
-    {"a.json", "{\"text\": \"one\"}\n", {"JSON by its name", "rename it to .jsonl"}},
-    {"a.ndjson", "{\"text\": \"one\"}\n", {}},
+    {"a.json", "{\"a\": 1\n", {"JSON by its name", "--input-format"}},
+    {"a.txt", "{\n \"text\": \"a\"\n}\n", {"JSON object over several lines", "jq -c"}},
+    {"a.txt", "{\n  not JSON\n}\n", {}},
+    {"a.txt",
+     "{}\n{\"id\": 1, \"title\": \"x\"}\n",
+     {"JSON lines without a member \"text\"", "it has none"}},
+    {"a.log",
+     "{\"id\": 1, \"title\": \"x\"}\n",
+     {"(there are \"id\", \"title\")", "--input-format"}},
+    {"a.txt",
+     "{\"text\": \"a\"}\nplain\n",
+     {"line 1 is an object with \"text\" and line 2 is none", "--input-format jsonl", "text"}},
+    {"a", "plain\n\n{\"text\": \"a\"}\n", {"line 3 is an object with \"text\" and line 1 is none"}},
+    {"a.txt", "{\"text\": \"a\"}\n{\"id\": 1}\n", {"line 1", "line 2 is none"}},
 };
 
 TEST(Content, IsTextOrIsNamed) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(c.path + ": " + c.head);
-    const std::string refusal = not_text(c.path, c.head);
+    const std::string refusal = content_of(c.path, c.head, true, InputFormat::kDetect).refusal;
     EXPECT_EQ(refusal.empty(), c.words.empty()) << refusal;
     for (const std::string& word : c.words)
       EXPECT_NE(refusal.find(word), std::string::npos) << "'" << word << "' in: " << refusal;
   }
+}
+
+// What is JSON lines, and whether the content alone says so.
+struct Kind {
+  std::string path, head;
+  bool whole, json, by_content;
+};
+
+TEST(Content, JsonLinesByTheirContentOrTheirName) {
+  const std::string row = "{\"text\": \"one\"}\n", other = "{\"id\": 1}\n";
+  for (const char* name :
+       {"a.txt", "a.json", "a.json.gz", "a.csv", "a.jl", "a.log", "a", "d.jsonl/a"})
+    for (const std::string& head :
+         {row, "\n \r\n" + row + "\n" + row, "{\"text\": 5}\n" + row, row + "\xEF\xBB\xBF" + row}) {
+      const Content content = content_of(name, head, true, InputFormat::kDetect);
+      EXPECT_TRUE(content.json_lines && content.by_content) << name << head << content.refusal;
+    }
+  for (const char* name : {"a.jsonl", "a.JSONL", "a.ndjson", "a.jsonlines", "a.jsonl.1",
+                           "x/a.jsonl.gz", "a.JSONL.GZ", "a.jsonl.part-00000", "a.jsonl.part3.gz"})
+    for (const std::string& head : {row, other, std::string("plain"), std::string()}) {
+      const Content content = content_of(name, head, true, InputFormat::kDetect);
+      EXPECT_TRUE(content.json_lines) << name << head;
+      EXPECT_EQ(content.by_content, false) << name << head;
+      EXPECT_EQ(content.refusal, "") << name << head;
+    }
+  for (const char* name : {"a.txt", "jsonl", "a.jsonl.txt", "a.jsonl.", "a.jsonlx"})
+    EXPECT_FALSE(content_of(name, "plain", true, InputFormat::kDetect).json_lines) << name;
+}
+
+// Of a row that the head cuts the rest is not known, of which "text" may be a part.
+TEST(Content, LongFirstRows) {
+  for (const std::string head : {"{\"text\": \"on", "{\"id\": [1, ", "{\"id\": \"x"}) {
+    EXPECT_TRUE(content_of("a", head, false, InputFormat::kDetect).json_lines) << head;
+    const Content whole = content_of("a", head, true, InputFormat::kDetect);
+    EXPECT_FALSE(whole.json_lines) << head;
+    EXPECT_EQ(whole.refusal, "") << head;
+  }
+  EXPECT_FALSE(content_of("a", "{ not JSON", false, InputFormat::kDetect).json_lines);
+}
+
+TEST(Content, TheUserSaysWhatItIs) {
+  const std::string row = "{\"text\": \"one\"}\n";
+  for (const char* name : {"a.jsonl", "a.json", "a.csv", "a.txt"})
+    for (const std::string& head : {row, "plain\n" + row, std::string("[\"one\"]\n")}) {
+      const Content text = content_of(name, head, true, InputFormat::kText);
+      EXPECT_TRUE(!text.json_lines && text.refusal.empty()) << name << head;
+      const Content lines = content_of(name, head, true, InputFormat::kJsonLines);
+      EXPECT_EQ(lines.refusal.empty(), head[0] != '[') << name << head;
+    }
+  for (const InputFormat format : {InputFormat::kText, InputFormat::kJsonLines})
+    EXPECT_NE(content_of("a.txt", "PAR1....", true, format).refusal, "");
 }
 
 TEST(Content, IsLookedAtByWhoeverReadsText) {

@@ -76,6 +76,21 @@ TEST(Index, TypeOfAVocabulary) {
   EXPECT_EQ(token_type_for(65'500), TokenType::kI32);
 }
 
+// A document whose length does not fit 32 bits is several sequences.
+TEST(Index, DocumentsOfSeveralSequences) {
+  const std::vector<int32_t> lengths{3, 2, 4, 1};
+  const std::vector<int64_t> continued{1, 3};
+  const std::string bytes = format_index(TokenType::kU16, lengths, continued);
+  const Index index = parse_index(bytes_of(bytes), "x.idx");
+  EXPECT_EQ(index.num_sequences(), 4);
+  EXPECT_EQ(index.num_documents(), 2);
+  EXPECT_EQ(index.num_tokens(), 10);
+  EXPECT_EQ(index.document_length(0), 5);
+  EXPECT_EQ(index.document_start(1), 5);
+  EXPECT_EQ(index.locate(4), (Place{0, 4}));
+  EXPECT_EQ(index.locate(9), (Place{1, 4}));
+}
+
 class Types : public testing::TestWithParam<TokenType> {};
 
 TEST_P(Types, TokensKeepTheirValues) {
@@ -110,6 +125,35 @@ TEST(IndexedWriter, WritesMoreThanItsBuffer) {
   std::vector<int32_t> read(700'000);
   dataset.read(0, kTestVocab, read);
   for (size_t i = 0; i < read.size(); ++i) ASSERT_EQ(read[i], static_cast<int32_t>(i));
+}
+
+// What people give in place of a prefix, and datasets of other programs.
+TEST(IndexedDataset, HelpsWithWhatIsNoPrefix) {
+  const auto files = memory_files();
+  write_counting(*files, "x", {3, 2});
+  write_file(*files, "nano.bin", "\5\0\6\0\7\0");
+  const uint32_t llm_c[] = {20240520, 1, 55, 0};
+  write_file(*files, "llmc.bin", {reinterpret_cast<const char*>(llm_c), sizeof llm_c});
+  write_file(*files, "a.npy", "\x93NUMPY\1\0");
+  write_file(*files, "a.txt", "text");
+  write_file(*files, "short.bin", "\5");
+  write_file(*files, "old.idx", std::string("TNTIDX\0\0", 8) + std::string(60, '\0'));
+  for (const auto& [prefix, word] : std::vector<std::pair<std::string, std::string>>{
+           {"x.idx", "; there is x.idx: give x without .idx"},
+           {"x.bin", "; there is x.idx: give x without .bin"},
+           {"nano", "; nano.bin is a file of token ids alone, as nanoGPT writes: "},
+           {"nano.bin", "; nano.bin is a file of token ids alone"},
+           {"short", "; short.bin is a file of token ids alone"},
+           {"llmc", "; llmc.bin is a token file of llm.c: "},
+           {"llmc.bin", "; llmc.bin is a token file of llm.c: "},
+           {"a.npy", "; a.npy is a NumPy array: "},
+           {"a.txt", "; a.txt is a file: "},
+           {"old", "old.idx: it is an index of Megatron's old cached or lazy datasets (TNTIDX)"},
+           {"gone", "expected the --out of `ashlar data prepare`"}}) {
+    const std::string message =
+        message_of(ErrorKind::kData, [&] { IndexedDataset(*files, prefix); });
+    EXPECT_NE(message.find(word), std::string::npos) << message;
+  }
 }
 
 TEST(IndexedDataset, FingerprintTellsDatasetsApart) {

@@ -95,7 +95,7 @@ TEST_F(Limits, InputsAreRegularFiles) {
   Threads threads(1);
   expect_said(message_of(ErrorKind::kData,
                          [&] { prepare(*files, directory, *byte_tokenizer(), "y", threads, log); }),
-              "not a regular file");
+              "it is a directory");
 }
 
 TEST_F(Limits, DictzipIsGzip) {
@@ -121,8 +121,12 @@ TEST_F(Limits, AStateStandsAtAMicroBatchOfItsStep) {
 
 TEST_F(Limits, OneByteInFourIsZero) {
   const std::string text(12, 'x');
-  EXPECT_EQ(not_text("a.txt", text + std::string(3, '\0')), "");
-  EXPECT_NE(not_text("a.txt", text + std::string(4, '\0')), "");
+  const auto refusal = [&](size_t zeros) {
+    return content_of("a.txt", text + std::string(zeros, '\0'), true, InputFormat::kDetect).refusal;
+  };
+  EXPECT_EQ(content_of("a.txt", std::string("a\0b\n", 4), true, InputFormat::kDetect).refusal, "");
+  EXPECT_EQ(refusal(3), "");
+  EXPECT_NE(refusal(4), "");
 }
 
 // The library would drop longer lines without a word.

@@ -1,5 +1,6 @@
 #include "ashlar/data/prepare.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +22,8 @@ class Prepare : public testing::Test {
                   int num_threads = 1) {
     Log log([this](std::string_view line) { lines.emplace_back(line); });
     Threads threads(num_threads);
-    return prepare(on, inputs, *byte_tokenizer(), prefix, threads, log);
+    return prepare(on, inputs, *byte_tokenizer(), prefix, threads, log,
+                   {.text = {.documents = Documents::kBlankLine}});
   }
   std::unique_ptr<FileSystem> files = memory_files();
   std::vector<std::string> lines;
@@ -62,7 +64,9 @@ TEST_F(Prepare, PutsTheBeginningInFrontOfEveryDocument) {
   const std::vector<std::string> inputs{"a.txt"};
   const auto ids = [&](const std::string& prefix, int32_t bos_id) {
     const DatasetInfo info =
-        prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log, {.bos_id = bos_id});
+        prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log,
+                {.text = {.documents = Documents::kBlankLine}, .bos_id = bos_id});
+    EXPECT_EQ(info.beginning, "ab");
     EXPECT_EQ(info.sidecar->bos_id, bos_id);
     const IndexedDataset dataset(*files, prefix);
     std::vector<int32_t> read(static_cast<size_t>(info.tokens));
@@ -89,12 +93,77 @@ TEST_F(Prepare, TheThreadsDoNotChangeTheBytes) {
     EXPECT_EQ(read_text(*files, "one" + suffix), read_text(*files, "four" + suffix)) << suffix;
 }
 
+// One document of many parts, on any number of threads.
+TEST_F(Prepare, AFileOfAnySizeIsADocument) {
+  std::string text;
+  while (static_cast<int64_t>(text.size()) < 20 * kPartBytes)
+    text += fmt::format("line {}\n\n", text.size());
+  write_file(*files, "a.txt", text);
+  write_file(*files, "b.txt", "b\n");
+  Log log([this](std::string_view line) { lines.emplace_back(line); });
+  for (const int num_threads : {1, 3}) {
+    Threads threads(num_threads);
+    const std::string prefix = fmt::format("x{}", num_threads);
+    const std::vector<std::string> inputs{"a.txt", "b.txt"};
+    const DatasetInfo info = prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log);
+    EXPECT_EQ(info.documents, 2);
+    EXPECT_EQ(info.tokens, static_cast<int64_t>(text.size()) + 2) << "the last line end goes";
+    EXPECT_EQ(info.beginning, text.substr(0, 40));
+    const IndexedDataset dataset(*files, prefix);
+    std::vector<int32_t> ids(static_cast<size_t>(info.tokens));
+    dataset.read(0, 260, ids);
+    EXPECT_TRUE(byte_tokenizer()->decode(ids) == text.substr(0, text.size() - 1) + "b");
+  }
+  EXPECT_EQ(lines, std::vector<std::string>{});
+}
+
+TEST_F(Prepare, TellsOfWhatMayBeAMistake) {
+  const auto model =
+      load_tokenizer(*posix_files(), ASHLAR_TEST_DATA "/vectors/bpe_no_prefix.model");
+  write_file(*files, "rows.log", "{\"text\": \"a\\rb\\u0000\"}\n");
+  write_file(*files, "a.txt",
+             std::string("x\ry\n\xEF\xBB\xBFz \xE2\x96\x81\n\0 a<|endoftext|>b<|endoftext|>c", 44));
+  write_file(*files, "empty.txt", "");
+  Log log([this](std::string_view line) { lines.emplace_back(line); });
+  Threads threads(1);
+  const std::vector<std::string> inputs{"rows.log", "a.txt", "empty.txt", "a.txt"};
+  const DatasetInfo info = prepare(*files, inputs, *model, "x", threads, log);
+  EXPECT_EQ(info.documents, 3);
+  const std::vector<std::string> expected{
+      "warning: a.txt is given twice: its documents count twice",
+      "rows.log is read as JSON lines, by its content",
+      "warning: empty.txt is without a document",
+      "warning: 2 carriage returns stand without a line feed (the first in the document or part at "
+      "a.txt line 1)",
+      "warning: 2 characters are U+2581 (the first in the document or part at a.txt line 1)",
+      "warning: 3 characters are NUL (the first in the document or part at rows.log line 1)",
+      "warning: 2 byte order marks stand inside a text (the first in the document or part at a.txt "
+      "line 1)",
+      "warning: 4 <|endoftext|> stand in the texts (the first in the document or part at a.txt "
+      "line "
+      "1)"};
+  ASSERT_EQ(lines.size(), expected.size());
+  for (size_t i = 0; i < lines.size(); ++i)
+    EXPECT_TRUE(lines[i].starts_with(expected[i])) << lines[i];
+  lines.clear();
+  const std::vector<std::string> again{"a.txt"};
+  prepare(*files, again, *byte_tokenizer(), "y", threads, log);
+  EXPECT_EQ(lines.size(), 4u) << "to the byte tokenizer U+2581 is a character like any other";
+}
+
 TEST_F(Prepare, WarnsOfRepairedText) {
   write_file(*files, "a.txt", "caf\xE9\n");
   run({"a.txt"}, "x");
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0],
             "warning: a.txt: 1 byte sequences are not UTF-8 and became U+FFFD; the first is in the "
+            "document at line 1 (byte 0)");
+  lines.clear();
+  write_file(*files, "b.jsonl", "{\"text\": \"\\ud83d\"}\n");
+  run({"b.jsonl"}, "y");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0],
+            "warning: b.jsonl: 1 halves of surrogate pairs became U+FFFD; the first is in the "
             "document at line 1 (byte 0)");
 }
 
@@ -106,13 +175,13 @@ TEST_F(Prepare, SaysHowManyBadDocumentsWereLeftOut) {
   Threads threads(1);
   const auto prepared = [&](const std::vector<std::string>& inputs, const std::string& prefix) {
     return prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log,
-                   {.bad = BadDocuments::kSkip});
+                   {.text = {.bad = BadDocuments::kSkip}});
   };
   EXPECT_EQ(prepared({"a.jsonl", "b.jsonl"}, "x").documents, 2);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0],
             "warning: 2 documents are tokenized; 3 bad documents were left out, the first: a.jsonl "
-            "line 1 (byte 0): \"text\" is a null; expected a string");
+            "line 1 (byte 0): \"text\" is null; expected a string");
   const std::string none = message_of(ErrorKind::kData, [&] { prepared({"c.jsonl"}, "y"); });
   EXPECT_NE(none.find("1 bad documents were left out"), std::string::npos) << none;
 }

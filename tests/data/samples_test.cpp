@@ -65,6 +65,29 @@ TEST(Samples, StayInTheirRange) {
   EXPECT_EQ(whole.size(), 1) << "only the middle document lies in it as a whole";
 }
 
+// What is left of the tokens is a sample with fewer of them.
+TEST(Samples, TheRestMayBeASample) {
+  const auto files = memory_files();
+  write_counting(*files, "x", {3, 2, 4, 2});
+  const IndexedDataset dataset(*files, "x");
+  std::vector<Piece> pieces;
+  const auto of = [&](TokenRange range, int64_t length) {
+    return Samples(dataset.index(), range, length, Packing::kConcat, Rest::kKeep);
+  };
+  EXPECT_EQ(of({0, 11}, 5).size(), 2);
+  EXPECT_EQ(of({0, 11}, 10).size(), 1);
+  EXPECT_EQ(of({0, 1}, 4).size(), 0);
+  EXPECT_EQ(of({0, 0}, 4).size(), 0);
+  const Samples samples = of({0, 11}, 4);
+  EXPECT_EQ(samples.size(), 3);
+  samples.pieces(dataset.index(), 1, pieces);
+  EXPECT_EQ(pieces, (std::vector<Piece>{{4, 1, false}, {5, 4, true}}));
+  samples.pieces(dataset.index(), 2, pieces);
+  EXPECT_EQ(pieces, (std::vector<Piece>{{8, 1, false}, {9, 2, true}}));
+  of({2, 8}, 4).pieces(dataset.index(), 1, pieces);
+  EXPECT_EQ(pieces, (std::vector<Piece>{{6, 2, false}})) << "not past the range";
+}
+
 // The rule word by word: sort, then look at every window for the fullest one that fits.
 std::vector<std::vector<int64_t>> plain_best_fit(const std::vector<int64_t>& lengths,
                                                  int64_t capacity) {

@@ -1,5 +1,6 @@
 #include "ashlar/data/tokenizer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 
@@ -167,36 +168,138 @@ TEST(Training, ImpossibleVocabulariesAreToldWhatIsPossible) {
     }
 }
 
-TEST(Training, LongDocumentsAreCutAndBadOnesLeftOut) {
+TEST(Training, BadDocumentsAreLeftOut) {
   const auto files = memory_files();
   std::vector<std::string> lines;  // but for progress, which slow machines show
   Log log([&](std::string_view line) {
     if (!line.starts_with("training the tokenizer")) lines.emplace_back(line);
   });
-  std::string text;
-  while (text.size() < size_t(kMaxLearnedBytes)) text += "one stone upon another\n";
-  write_file(*files, "short.txt", text.substr(0, size_t(kMaxLearnedBytes)));
-  write_file(*files, "long.txt", text.substr(0, size_t(kMaxLearnedBytes)) + "zzzzzzzzzzzzz zzzzzz");
   write_file(*files, "bad.jsonl", "{\"text\": null}\n{\"text\": \"one stone\"}\n");
   TokenizerTraining training;
-  training.vocab_size = 280;
-  training.bad = BadDocuments::kSkip;
-  const auto learn = [&](const std::string& input) {
+  training.vocab_size = 268;
+  training.text.bad = BadDocuments::kSkip;
+  const std::vector<std::string> inputs{"bad.jsonl"};
+  train_sentencepiece(*files, inputs, training, log);
+  EXPECT_EQ(lines, std::vector<std::string>{
+                       "warning: 1 lines were learned from; 1 bad documents were left out, the "
+                       "first: bad.jsonl line 1 (byte 0): \"text\" is null; expected a string"});
+}
+
+// Whatever divides a text into documents, the same lines are learned from; of a long file all of
+// them, the words at the borders of its parts whole.
+TEST(Training, LearnsFromAllOfAFile) {
+  const auto files = memory_files();
+  Log log = silent();
+  std::string text, separated, last;
+  for (int i = 0; i < 60'000; ++i) {
+    const std::string line = fmt::format("one stone upon {} others", i % 977);
+    text += line + "\n";
+    separated += line + "\n\n";
+  }
+  ASSERT_GT(static_cast<int64_t>(text.size()), 4 * kPartBytes);
+  for (int i = 0; i < 3'000; ++i) last += "quicksilver ";
+  write_file(*files, "a.txt", text + last);
+  write_file(*files, "b.txt", separated + last);
+  const auto learn = [&](const std::string& input, Documents documents) {
+    TokenizerTraining training;
+    training.vocab_size = 320;
+    training.text.documents = documents;
     const std::vector<std::string> inputs{input};
     return train_sentencepiece(*files, inputs, training, log);
   };
-  const std::string whole = learn("short.txt");
-  EXPECT_EQ(lines, std::vector<std::string>{});
-  EXPECT_EQ(learn("long.txt"), whole);
-  EXPECT_EQ(lines,
-            std::vector<std::string>{"warning: 1 documents are longer than 4.00 MiB: only the "
-                                     "beginning of each was learned from"});
-  lines.clear();
+  const std::string model = learn("a.txt", Documents::kFile);
+  EXPECT_TRUE(learn("a.txt", Documents::kLine) == model);
+  EXPECT_TRUE(learn("b.txt", Documents::kBlankLine) == model);
+  EXPECT_EQ(parse_tokenizer(model, "m")->encode("quicksilver").size(), 1u);
+}
+
+// Memory for text without spaces is bounded; the end of a long one is learned from like its start.
+TEST(Training, LongRunsWithoutASpaceAreSampledEvenly) {
+  const auto files = memory_files();
+  std::vector<std::string> lines;
+  Log log([&](std::string_view line) {
+    if (line.starts_with("warning")) lines.emplace_back(line);
+  });
+  std::string text(3 * static_cast<size_t>(kMaxUnspacedBytes), 'a');
+  for (size_t i = text.size() / 2; i < text.size(); i += 2) text[i] = 'b';
+  write_file(*files, "a.txt", text);
+  TokenizerTraining training;
   training.vocab_size = 268;
-  learn("bad.jsonl");
-  EXPECT_EQ(lines, std::vector<std::string>{
-                       "warning: 1 lines were learned from; 1 bad documents were left out, the "
-                       "first: bad.jsonl line 1 (byte 0): \"text\" is a null; expected a string"});
+  const std::vector<std::string> inputs{"a.txt"};
+  const auto tokenizer = parse_tokenizer(train_sentencepiece(*files, inputs, training, log), "t");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines[0].starts_with("warning: 6")) << lines[0];
+  EXPECT_NE(lines[0].find("pieces of 4096 bytes have no space in them"), std::string::npos);
+  EXPECT_LE(tokenizer->encode("aaaaaaaa").size(), 5u);
+  EXPECT_LE(tokenizer->encode("babababa").size(), 5u);
+}
+
+// The library leaves lines out, without a word, that hold NUL or U+2585, its own sign.
+TEST(Training, NoLineIsLeftOut) {
+  const auto files = memory_files();
+  Log log = silent();
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += "quicksilver \xE2\x96\x85\n";
+  write_file(*files, "a.txt", text + "lantern" + std::string(1, '\0') + "\n");
+  TokenizerTraining training;
+  training.vocab_size = 288;
+  const std::vector<std::string> inputs{"a.txt"};
+  const auto tokenizer = parse_tokenizer(train_sentencepiece(*files, inputs, training, log), "t");
+  EXPECT_EQ(tokenizer->encode("quicksilver").size(), 1u);
+}
+
+// The ids of parts against those of the whole, over models with and without a dummy prefix and
+// with spaces that are kept or collapsed.
+TEST(Parts, HaveTheIdsOfTheWhole) {
+  std::string text;
+  for (int i = 0; i < 3'000; ++i)
+    text += fmt::format("{} stone{} upon  another,{}caf\u00e9 {}. ", i, i % 3 ? "s" : "",
+                        i % 5 ? " " : "\n\n", i * 7919);
+  const auto posix = posix_files();
+  for (const char* name : {"bpe_no_prefix", "unigram_default"}) {
+    const auto tokenizer = load_tokenizer(*posix, kVectors + name + ".model");
+    const std::vector<int32_t> whole = tokenizer->encode(text);
+    for (const size_t bytes : {100'000u, 70'001u, 66'000u}) {
+      std::vector<int32_t> ids;
+      std::string_view rest = text;
+      while (rest.size() > bytes) {
+        const size_t size = part_of(rest.substr(0, bytes));
+        ASSERT_GT(size, 0u);
+        const auto part = rest.substr(0, size);
+        const auto more = ids.empty() ? tokenizer->encode(part) : tokenizer->encode_more(part);
+        ids.insert(ids.end(), more.begin(), more.end());
+        rest.remove_prefix(size);
+      }
+      const auto more = tokenizer->encode_more(rest);
+      ids.insert(ids.end(), more.begin(), more.end());
+      EXPECT_TRUE(ids == whole) << name << " " << bytes;
+    }
+  }
+}
+
+// Without a space the parts have the characters of the whole.
+TEST(Parts, WithoutSpacesDecodeToTheText) {
+  std::string text;
+  for (int i = 0; i < 60'000; ++i) text += i % 7 ? "\xE5\xB1\xB1" : "\xE6\xB2\xB3";
+  const auto posix = posix_files();
+  for (const char* name : {"bpe_no_prefix", "unigram_default"}) {
+    const auto tokenizer = load_tokenizer(*posix, kVectors + name + ".model");
+    const size_t size = part_of(std::string_view(text).substr(0, 100'002));
+    EXPECT_EQ(size % 3, 0u);
+    std::vector<int32_t> ids = tokenizer->encode(text.substr(0, size));
+    const auto more = tokenizer->encode_more(text.substr(size));
+    ids.insert(ids.end(), more.begin(), more.end());
+    EXPECT_TRUE(tokenizer->decode(ids) == tokenizer->decode(tokenizer->encode(text))) << name;
+  }
+}
+
+TEST(Parts, AreCutAtASpaceOrBetweenCharacters) {
+  EXPECT_EQ(part_of("one two three"), 7u);
+  EXPECT_EQ(part_of("one  two"), 6u) << "not within several spaces";
+  EXPECT_EQ(part_of("onetwo"), 4u);
+  EXPECT_EQ(part_of("x"), 1u);
+  EXPECT_EQ(part_of("    "), 4u);
+  EXPECT_EQ(part_of("a\xE2\x82\xAC"), 1u);
 }
 
 TEST(Training, SettingsHaveLimits) {

@@ -18,7 +18,8 @@ class Verify : public testing::Test {
     const std::vector<std::string> inputs{prefix + ".txt"};
     write_file(*files, inputs[0], std::string(num_bytes, 'a') + "\n\nmore\n");
     Threads threads(1);
-    prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log);
+    prepare(*files, inputs, *byte_tokenizer(), prefix, threads, log,
+            {.text = {.documents = Documents::kBlankLine}});
   }
   // Turns one bit, so that the id stays in the vocabulary.
   void damage(const std::string& path, size_t byte) {
@@ -122,6 +123,12 @@ TEST_F(Verify, TheBackgroundKeepsItsPaceAndStopsAtOnce) {
     EXPECT_FALSE(verify.done());
   }
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(1));
+}
+
+TEST_F(Verify, HelpsWithWhatIsNoPrefix) {
+  EXPECT_NE(message_of(ErrorKind::kData, [&] { verify_dataset(*files, "x.idx", log); })
+                .find("; there is x.idx: give x without .idx"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "ashlar/data/prepare.h"
 #include "ashlar/eval/perplexity.h"
 #include "ashlar/eval/score.h"
@@ -42,12 +44,13 @@ TEST(Input, ASampleNeverReachesIntoTrainingText) {
   const auto open = [&](const InputSpec& spec) {
     return open_input(*small.files, small.source, spec);
   };
-  for (const int64_t length : {1, 10, 50})
-    EXPECT_EQ(open(part(length, 0.05)).source.samples.range(), (data::TokenRange{969, 1020}));
-  EXPECT_EQ(
-      message_of(ErrorKind::kConfig, [&] { open(part(51, 0.05)); }),
-      "text: the 51 tokens that training held out hold no sample of 52 tokens (a length of 51 "
-      "and one more); choose a length of at most 50, or all of the data");
+  for (const auto& [length, samples, longest] : std::vector<std::array<int64_t, 3>>{
+           {1, 50, 1}, {10, 5, 10}, {15, 4, 15}, {50, 1, 50}, {51, 1, 50}, {kMaxTokens, 1, 50}}) {
+    const Input input = open(part(length, 0.05));
+    EXPECT_EQ(input.source.samples.range(), (data::TokenRange{969, 1020}));
+    EXPECT_EQ(input.source.samples.size(), samples);
+    EXPECT_EQ(input.source.samples.sequence_length(), longest);
+  }
   EXPECT_EQ(open(part(10)).source.samples.range(), (data::TokenRange{1009, 1020})) << "0.01";
   InputSpec all = part(1019);
   all.all = true;
@@ -98,8 +101,8 @@ TEST(Perplexity, IsTheMeanOfWhatScoreSaysAndPaddingCountsNothing) {
                   1);
   const Perplexity result =
       perplexity(runtime.ctx, runtime.allocator, runtime.model, "model",
-                 data::open_source(*small.files, "text", 70, Packing::kBestFit, 128, "--data"), 2,
-                 0, small.log);
+                 data::open_source(*small.files, "text", 70, Packing::kBestFit, 128, "--data"),
+                 Counting::kDocumentsApart, 2, 0, small.log);
   EXPECT_EQ(result.num_samples, 20) << "one document of 51 tokens a row";
   EXPECT_EQ(result.num_targets, 20 * 50);
   double sum = 0;
@@ -116,7 +119,8 @@ TEST(Perplexity, SaysWhatWasReadAndWhoseVocabularyIsTooSmall) {
   const auto run = [&](int64_t max_samples) {
     Input input = open_input(*small.files, small.source, part(10, 0.05));
     return perplexity(runtime.ctx, runtime.allocator, runtime.model, "model",
-                      std::move(input.source), 2, max_samples, small.log);
+                      std::move(input.source), Counting::kDocumentsApart, 2, max_samples,
+                      small.log);
   };
   const Perplexity all = run(0), some = run(3), more = run(100);
   EXPECT_EQ(all.num_samples, 5);
@@ -138,7 +142,7 @@ TEST(Perplexity, SaysWhatWasReadAndWhoseVocabularyIsTooSmall) {
                          perplexity(runtime.ctx, runtime.allocator, runtime.model, "model",
                                     data::open_source(*small.files, "large", 3, Packing::kConcat,
                                                       128, "--data"),
-                                    2, 0, small.log);
+                                    Counting::kDocumentsApart, 2, 0, small.log);
                        }),
             "large.bin: token 1 is 128; expected ids from 0 to 127 (the vocabulary of model has "
             "128)");

@@ -190,7 +190,7 @@ TEST(Runtime, ResultsThatAreNotFiniteAreErrors) {
                          perplexity(runtime.ctx, runtime.allocator, runtime.model, "model",
                                     data::open_source(*small.files, "text", 2, Packing::kConcat,
                                                       128, "--data"),
-                                    1, 0, silent.log);
+                                    Counting::kDocumentsApart, 1, 0, silent.log);
                        })
                 .find("model: the loss of sample 0 of text"),
             std::string::npos);

@@ -25,8 +25,8 @@ json score(const Scratch& scratch, const std::string& model) {
 
 TEST(Pipeline, InfoOfManyFilesIsShort) {
   const Scratch scratch;
-  std::vector<std::string> args{"data",  "prepare", "--tokenizer", "byte",
-                                "--out", "many",    "--input"};
+  std::vector<std::string> args{"data",       "prepare", "--tokenizer", "byte",   "--documents",
+                                "blank-line", "--out",   "many",        "--input"};
   for (int i = 0; i < 30; ++i) {
     args.push_back(fmt::format("{}.txt", i));
     write_file(scratch / args.back(), "one\n\ntwo\n");
@@ -54,8 +54,9 @@ TEST(Pipeline, TokenizerDataTrainEvalGenerate) {
   const Scratch scratch;
   const std::string text = kData + "/vectors/stones.txt";
   run_ok(scratch, {"tokenizer", "train", "--input", text, "--vocab", "320", "--out", "tok.model"});
-  const std::string prepared = run_ok(
-      scratch, {"data", "prepare", "--input", text, "--tokenizer", "tok.model", "--out", "text"});
+  const std::string prepared =
+      run_ok(scratch, {"data", "prepare", "--input", text, "--documents", "blank-line",
+                       "--tokenizer", "tok.model", "--out", "text"});
   EXPECT_TRUE(contains(prepared, "320 ids")) << prepared;
   EXPECT_EQ(run_ok(scratch, {"data", "info", "text"}), prepared);
 
@@ -262,8 +263,8 @@ TEST(Pipeline, TrainingContinuesByItself) {
 TEST(Pipeline, BlendsSecondDatasetAndOtherPrecisions) {
   const Scratch scratch;
   prepare_text(scratch);
-  run_ok(scratch, {"data", "prepare", "--input", kData + "/vectors/stones.txt", "--tokenizer",
-                   "byte", "--out", "more"});
+  run_ok(scratch, {"data", "prepare", "--input", kData + "/vectors/stones.txt", "--documents",
+                   "blank-line", "--tokenizer", "byte", "--out", "more"});
   int run_index = 0;
   for (const char* precision : {"fp32", "fp64", "bf16", "auto"}) {
     SCOPED_TRACE(precision);

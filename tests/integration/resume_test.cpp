@@ -271,8 +271,8 @@ TEST(Resume, AnotherModelOrDatasetIsRefused) {
   for (const char* suffix : {".bin", ".idx", ".json", ".tokenizer.model"})
     fs::remove(scratch / (std::string("text") + suffix));
   write_file(scratch / "other.txt", read_file(kData + "/vectors/stones.txt").substr(3000));
-  run_ok(scratch,
-         {"data", "prepare", "--input", "other.txt", "--tokenizer", "byte", "--out", "text"});
+  run_ok(scratch, {"data", "prepare", "--input", "other.txt", "--documents", "blank-line",
+                   "--tokenizer", "byte", "--out", "text", "--force"});
   const Result data = run(scratch, train_args({"train.steps=40"}));
   EXPECT_EQ(data.code, 24) << data.err;
   EXPECT_NE(data.err.find("data.allow_dataset_change"), std::string::npos) << data.err;

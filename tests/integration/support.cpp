@@ -91,8 +91,8 @@ std::string run_ok(const Scratch& scratch, const std::vector<std::string>& args)
 }
 
 void prepare_text(const Scratch& scratch) {
-  run_ok(scratch, {"data", "prepare", "--input", kData + "/vectors/stones.txt", "--tokenizer",
-                   "byte", "--out", "text"});
+  run_ok(scratch, {"data", "prepare", "--input", kData + "/vectors/stones.txt", "--documents",
+                   "blank-line", "--tokenizer", "byte", "--out", "text"});
 }
 
 std::vector<std::string> train_args(const std::vector<std::string>& overrides) {

@@ -1,0 +1,33 @@
+// Characters that are in texts by mistake more often than not, or mean less than they seem to: one
+// line for each kind says how many there are.  Texts keep them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ashlar/data/text_source.h"
+
+namespace ashlar::data {
+
+class TextMarks {
+ public:
+  static constexpr size_t kNumKinds = 5;
+
+  // marks_spaces: the tokenizer's pieces have U+2581 for a space, so that it decodes as one.
+  explicit TextMarks(bool marks_spaces) : marks_spaces_(marks_spaces) {}
+  // plain: else a JSON string, where a carriage return was written on purpose.
+  void look_at(const TextDocument& document, bool plain, const std::string& path);
+  std::vector<std::string> told() const;  // one line for each kind that was found
+
+ private:
+  struct Found {
+    int64_t count = 0;
+    std::string first;  // where
+  };
+  bool marks_spaces_;
+  std::array<Found, kNumKinds> found_;
+};
+
+}  // namespace ashlar::data
