@@ -88,6 +88,31 @@ void check_tokenizers(std::span<const Dataset> datasets) {
   }
 }
 
+// Neither a sidecar nor a tokenizer is beside the dataset.
+bool is_foreign(FileSystem& files, const std::string& prefix) {
+  return !files.stat(prefix + ".json", Links::kFollow) &&
+         !files.stat(prefix + ".tokenizer.model", Links::kFollow);
+}
+
+// Of a dataset that does not say what made its ids: whether the tokenizer has them.
+void check_ids(FileSystem& files, const std::string& prefix, const Tokenizer& tokenizer,
+               std::string_view key) {
+  blaming(key, [&] {
+    const IndexedDataset dataset(files, prefix);
+    const int64_t tokens = dataset.index().num_tokens();
+    std::vector<int32_t> ids;
+    for (const int64_t begin : looked_at(tokens)) {
+      ids.resize(static_cast<size_t>(std::min(kBlockTokens, tokens - begin)));
+      try {
+        dataset.read(begin, tokenizer.vocab_size(), ids, tokenizer.name());
+      } catch (const Error& error) {
+        ASHLAR_FAIL(kData, "{}; name the tokenizer that made the ids, or give data.tokenizer=\"\"",
+                    error.what());
+      }
+    }
+  });
+}
+
 }  // namespace
 
 std::shared_ptr<const IndexedDataset> open_dataset(FileSystem& files, const std::string& prefix,
@@ -150,24 +175,38 @@ Source open_held_out(FileSystem& files, const std::string& prefix, const DataSpe
   });
 }
 
+std::vector<int64_t> looked_at(int64_t num_tokens) {
+  const int64_t blocks = (num_tokens + kBlockTokens - 1) / kBlockTokens;
+  const int64_t count = std::min(blocks, kMostBlocks);
+  std::vector<int64_t> begins;
+  for (int64_t i = 0; i < count; ++i)
+    begins.push_back(count == 1 ? 0 : i * (blocks - 1) / (count - 1) * kBlockTokens);
+  return begins;
+}
+
 std::unique_ptr<Tokenizer> tokenizer_of(FileSystem& files, const DataSpec& spec) {
   ASHLAR_REQUIRE(!spec.train.empty() || !spec.tokenizer.empty(), kConfig,
                  "data.train and data.tokenizer are empty; expected one of them");
   const bool of_dataset = spec.tokenizer.empty();
   const std::string_view key = of_dataset ? "data.train" : "data.tokenizer";
+  const auto own = std::ranges::find_if(
+      spec.train, [&](const BlendEntry& entry) { return !is_foreign(files, entry.path); });
+  if (of_dataset && own == spec.train.end()) return nullptr;
+  const std::string& source = of_dataset ? own->path : spec.tokenizer;
   std::unique_ptr<Tokenizer> tokenizer = blaming(key, [&] {
-    return of_dataset ? tokenizer_of_dataset(files, spec.train.front().path)
-                      : load_tokenizer(files, spec.tokenizer);
+    return of_dataset ? tokenizer_of_dataset(files, source) : load_tokenizer(files, source);
   });
   for (const BlendEntry& entry : spec.train) {
     const std::string path = entry.path + ".json";
-    if (!files.stat(path, Links::kFollow)) continue;
+    if (!files.stat(path, Links::kFollow)) {
+      check_ids(files, entry.path, *tokenizer, key);
+      continue;
+    }
     const uint64_t expected = load_sidecar(files, path).tokenizer_fingerprint;
     ASHLAR_REQUIRE(tokenizer->fingerprint() == expected, kData,
                    "{}: the tokenizer {} has fingerprint {:016x}; expected {:016x}, which {} was "
                    "prepared with",
-                   key, of_dataset ? spec.train.front().path : spec.tokenizer,
-                   tokenizer->fingerprint(), expected, entry.path);
+                   key, source, tokenizer->fingerprint(), expected, entry.path);
   }
   return tokenizer;
 }

@@ -55,8 +55,16 @@ Source open_source(FileSystem& files, const std::string& prefix, int64_t sequenc
 Source open_held_out(FileSystem& files, const std::string& prefix, const DataSpec& training,
                      int64_t sequence_length, int64_t vocab_size, std::string_view key);
 
-// data.tokenizer, or if that is empty the one that came with the first training dataset.  kData if
-// a dataset was prepared with another one.  Errors begin with the key that names the file.
+// data.tokenizer, or if that is empty the one that came with a training dataset, the first that has
+// one or a sidecar; null where none has: datasets of other programs.  kData if a dataset was
+// prepared with another one, or if one without a sidecar holds ids that the tokenizer has not: all
+// are looked at, or a part of a large dataset (looked_at).  Errors begin with the key that names
+// the file.
 std::unique_ptr<Tokenizer> tokenizer_of(FileSystem& files, const DataSpec& spec);
+
+// Beginnings of the blocks of kBlockTokens of a dataset that are looked at before a run: all of
+// them, or kMostBlocks, spread evenly from the first to the last.
+inline constexpr int64_t kBlockTokens = 1 << 20, kMostBlocks = 64;
+std::vector<int64_t> looked_at(int64_t num_tokens);
 
 }  // namespace ashlar::data

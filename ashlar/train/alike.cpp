@@ -80,7 +80,7 @@ void require_one_recipe(comm::Group& ranks, const Recipe& recipe) {
 }
 
 void require_same_inputs(comm::Group& ranks, FileSystem& files, const Recipe& recipe,
-                         const data::Sources& sources, const data::Tokenizer& tokenizer,
+                         const data::Sources& sources, const data::Tokenizer* tokenizer,
                          const std::optional<checkpoint::ModelSource>& first_weights) {
   if (ranks.shares_memory()) return;
   std::vector<Fact> facts;
@@ -90,10 +90,12 @@ void require_same_inputs(comm::Group& ranks, FileSystem& files, const Recipe& re
     for (const data::Source& source : sources.validation)
       facts.push_back({"data.validation", text_of(files, *source.dataset)});
   const std::string& file = recipe.data.tokenizer;
-  facts.push_back({file.empty() ? "data.train" : "data.tokenizer",
-                   fmt::format("{}{} tokenizer of {} ids, fingerprint {:016x}",
-                               file.empty() ? "a " : file + ", a ", tokenizer.kind(),
-                               format_thousands(tokenizer.vocab_size()), tokenizer.fingerprint())});
+  facts.push_back(
+      {file.empty() ? "data.train" : "data.tokenizer",
+       tokenizer ? fmt::format("{}{} tokenizer of {} ids, fingerprint {:016x}",
+                               file.empty() ? "a " : file + ", a ", tokenizer->kind(),
+                               format_thousands(tokenizer->vocab_size()), tokenizer->fingerprint())
+                 : "no tokenizer"});
   if (first_weights)
     facts.push_back(
         {"init.model",

@@ -32,11 +32,11 @@ void require_alike(comm::Group& ranks, std::span<const Fact> facts, std::string_
 void require_one_program(comm::Group& ranks);
 void require_one_recipe(comm::Group& ranks, const Recipe& recipe);
 
-// Tokens, documents and a fingerprint of every dataset, the tokenizer, and the model of init.model
-// if it is read.  Fingerprints are of a sample of large files (core/file_sample.h), and of the
-// checksums that were recorded of them.
+// Tokens, documents and a fingerprint of every dataset, the tokenizer if there is one, and the
+// model of init.model if it is read.  Fingerprints are of a sample of large files
+// (core/file_sample.h), and of the checksums that were recorded of them.
 void require_same_inputs(comm::Group& ranks, FileSystem& files, const Recipe& recipe,
-                         const data::Sources& sources, const data::Tokenizer& tokenizer,
+                         const data::Sources& sources, const data::Tokenizer* tokenizer,
                          const std::optional<checkpoint::ModelSource>& first_weights);
 
 // Whether this rank is the first of those that read the same copy of the datasets, which it then

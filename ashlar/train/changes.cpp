@@ -6,6 +6,7 @@
 #include <array>
 #include <string_view>
 
+#include "ashlar/core/error.h"
 #include "ashlar/optim/schedule.h"
 #include "ashlar/spec/keys.h"
 
@@ -42,6 +43,23 @@ std::string rate_change(const Recipe& before, const Recipe& now, int64_t step) {
   if (step < 1 || next == rate_after(before, step)) return "";
   return fmt::format("the rate of step {} is {:.3g}, that of step {} was {:.3g}", step + 1, next,
                      step, rate_after(before, step - 1));
+}
+
+std::vector<std::string> report_changes(const std::string& saved_recipe, const std::string& place,
+                                        const Recipe& now, int64_t step, Log& log) {
+  try {
+    const Recipe before = parse_saved_recipe(saved_recipe, place);
+    const std::vector<std::string> lines = differences(before, now);
+    if (!lines.empty()) log.info("changed since step {}:", step);
+    for (const std::string& line : lines) log.info("  {}", line);
+    const std::string rate = rate_change(before, now, step);
+    if (!rate.empty()) log.info("{}", rate);
+    return incomparable(before, now, step);
+  } catch (const Error& error) {
+    // Another version of Ashlar, with other keys, may have written it.
+    log.warn("what changed since step {} is not known: {}", step, error.what());
+    return {"the recipe"};
+  }
 }
 
 std::string warmup_problem(const Recipe& recipe) {

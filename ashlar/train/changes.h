@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ashlar/core/log.h"
 #include "ashlar/spec/recipe.h"
 
 namespace ashlar::train {
@@ -16,6 +17,12 @@ std::vector<std::string> incomparable(const Recipe& before, const Recipe& now, i
 // "the rate of step 11 is 4e-04, that of step 10 was 1e-04", where the recipe before gives step 11
 // another rate; else "".  step: the last one that is done.
 std::string rate_change(const Recipe& before, const Recipe& now, int64_t step);
+
+// Logs what a start changes of the run that it continues after `step`, whose recipe is
+// `saved_recipe` (place: for messages).  Returns incomparable(), or "the recipe" where the saved
+// one cannot be read.
+std::vector<std::string> report_changes(const std::string& saved_recipe, const std::string& place,
+                                        const Recipe& now, int64_t step, Log& log);
 
 // That the run ends before its warm-up does, and with which rate; "" where it does not.
 std::string warmup_problem(const Recipe& recipe);

@@ -1,27 +1,47 @@
 #include "ashlar/train/inputs.h"
 
+#include <algorithm>
+
 #include "ashlar/core/text.h"
 
 namespace ashlar::train {
 
-data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
-                                   const Reader& reader) {
+namespace {
+
+// Ids that the datasets may hold: those of the tokenizer, and tokens that were added beside it.
+int64_t known_ids(const data::Tokenizer& tokenizer, std::span<const data::Source> sources) {
+  int64_t count = tokenizer.vocab_size();
+  for (const data::Source& source : sources)
+    if (const auto& sidecar = source.dataset->sidecar())
+      count = std::max(count, sidecar->vocab_size);
+  return count;
+}
+
+}  // namespace
+
+data::LoaderOptions loader_options(const Recipe& recipe, std::span<const data::Source> sources,
+                                   const data::Tokenizer* tokenizer, const Reader& reader) {
   const int64_t local_streams = recipe.data.num_streams / reader.count;
+  const int64_t vocab_size = recipe.model.vocab_size;
+  const int64_t known = tokenizer ? known_ids(*tokenizer, sources) : vocab_size;
+  const bool fewer = known < vocab_size;
+  const auto pad_id = int32_t(std::max<int64_t>(0, recipe.model.pad_token_id));
   return {.micro_batch = recipe.train.micro_batch,
           .global_batch = recipe.train.global_batch,
           .num_streams = recipe.data.num_streams,
           .first_stream = local_streams * reader.number,
           .local_streams = local_streams,
           .seed = recipe.train.seed,
-          .vocab_size = recipe.model.vocab_size,
-          .pad_id = tokenizer.pad_id(),
+          .vocab_size = std::min(known, vocab_size),
+          .model = fewer ? tokenizer->name() : "the model",
+          .pad_id = tokenizer ? tokenizer->pad_id() : pad_id,
           .document_reset = recipe.data.document_reset,
           .mask_document_end = recipe.data.mask_document_end};
 }
 
-data::LoaderOptions validation_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
-                                       const Reader& reader) {
-  data::LoaderOptions options = loader_options(recipe, tokenizer, reader);
+data::LoaderOptions validation_options(const Recipe& recipe, std::span<const data::Source> sources,
+                                       const data::Tokenizer* tokenizer, const Reader& reader) {
+  data::LoaderOptions options = loader_options(recipe, sources, tokenizer, reader);
   options.global_batch = options.micro_batch * reader.count;
   options.num_streams = reader.count;
   options.first_stream = reader.number;

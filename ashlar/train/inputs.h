@@ -1,6 +1,8 @@
 // The data that each rank of a run reads.
 #pragma once
 
+#include <span>
+
 #include "ashlar/core/log.h"
 #include "ashlar/data/loader.h"
 #include "ashlar/data/tokenizer.h"
@@ -13,14 +15,15 @@ struct Reader {
   int64_t number = 0, count = 1;
 };
 
+// `tokenizer` may be null: its ids are then not known, and nothing but padding asks for one.
 // Reader r of n reads the r-th n-th of the logical streams.
-data::LoaderOptions loader_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
-                                   const Reader& reader);
+data::LoaderOptions loader_options(const Recipe& recipe, std::span<const data::Source> sources,
+                                   const data::Tokenizer* tokenizer, const Reader& reader);
 
 // The first train.eval_sequences validation samples in their order: reader r of n reads number r,
 // r + n, r + 2 n, ..., and rows without targets where none is left for it.
-data::LoaderOptions validation_options(const Recipe& recipe, const data::Tokenizer& tokenizer,
-                                       const Reader& reader);
+data::LoaderOptions validation_options(const Recipe& recipe, std::span<const data::Source> sources,
+                                       const data::Tokenizer* tokenizer, const Reader& reader);
 
 // Says what best-fit packing, which never cuts a document, leaves out, if anything.
 void report_dropped(const std::vector<data::Source>& sources, int64_t sequence_length, Log& log);

@@ -32,13 +32,12 @@
 #include "ashlar/core/signals.h"
 #include "ashlar/core/text.h"
 #include "ashlar/data/prefetch.h"
-#include "ashlar/data/verify.h"
 #include "ashlar/kernels/isa.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/sizing/model.h"
 #include "ashlar/train/alike.h"
 #include "ashlar/train/changes.h"
-#include "ashlar/train/chart.h"
+#include "ashlar/train/data_check.h"
 #include "ashlar/train/epochs.h"
 #include "ashlar/train/first_weights.h"
 #include "ashlar/train/inputs.h"
@@ -78,12 +77,9 @@ class Run {
   std::string description() const;
   void resume(data::Loader& loader);
   void begin_with_first_weights();
-  void compare_with(const Restored& saved, bool same_data);
   void begin(data::Loader loader);
   bool finished() const;
   Reader reader() const;
-  void find_peak();
-  void improve_peak();
   bool step();  // false: it was left undone
   void skip(const StepStats& stats, const Verdict& verdict);
   void give_up_over_budget();
@@ -92,9 +88,6 @@ class Run {
   void save();
   bool save_if_due();
   void save_the_end(Outcome outcome);
-  void check_data(double patience_s);
-  void before_save();
-  void show_curves();
 
   Recipe recipe_;
   FileSystem& files_;
@@ -113,21 +106,17 @@ class Run {
   Trainer trainer_;
   TracedSteps traced_;
   data::Sources sources_;  // before the tokenizer: a dataset that is not there is to be named first
-  std::unique_ptr<data::Tokenizer> tokenizer_;
+  std::unique_ptr<data::Tokenizer> tokenizer_;  // null: of other programs' data nothing is known
   StateWriter writer_;
   Health health_;
   RunScale scale_;
-  std::string peak_setup_;
-  bool peak_is_kept_ = false;         // by the run's directory
+  Peak peak_;
+  DataCheck check_;
   std::unique_ptr<Metrics> metrics_;  // of rank 0
   std::unique_ptr<Saves> saves_;
   std::unique_ptr<data::Prefetcher> prefetch_;
   std::vector<data::Batch> batches_;  // of a step
   std::vector<MicroBatch> micro_batches_;
-  bool verifies_ = false;                           // the copy of the data that this rank reads
-  std::unique_ptr<data::BackgroundVerify> verify_;  // of a rank that does
-  bool waited_for_verify_ = false;
-  int64_t first_step_ = 0;    // after which this start began
   data::LoaderState cursor_;  // after the last consumed batch
   std::unique_ptr<Epochs> epochs_;
   RunCounters counters_;
@@ -178,7 +167,9 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       sources_(data::open_sources(files, recipe.data, recipe.model.vocab_size)),
       tokenizer_(data::tokenizer_of(files, recipe.data)),
       writer_(trainer_, {}, isa_),
-      health_(recipe.health) {
+      health_(recipe.health),
+      peak_(trainer_.context(), compute_, seat, files, recipe_.train.run_dir),
+      check_(ranks_, files, log) {
   while_leader(ranks_, "room for checkpoints",
                [&] { check_room(files_, recipe_, saved_bytes(trainer_), log_); });
   scale_ = {
@@ -189,11 +180,12 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       .has_router_losses = trainer_.model().has_router_losses(),
       .shares_experts = trainer_.model().parallel().ep > 1,
       .seconds_left = [this] { return stops_.seconds_left(); }};
-  find_peak();
+  scale_.peak_flops = peak_.find();
   warn_of_start(recipe_, scale_, threads_.size(), local_ranks_, num_cpus_, log_);
-  require_same_inputs(ranks_, files_, recipe_, sources_, *tokenizer_, first_weights_);
-  verifies_ = recipe_.data.verify && is_first_of_copy(ranks_, sources_);
-  data::Loader loader(sources_.train, loader_options(recipe_, *tokenizer_, reader()));
+  require_same_inputs(ranks_, files_, recipe_, sources_, tokenizer_.get(), first_weights_);
+  if (recipe_.data.verify) check_.prepare(sources_);
+  data::Loader loader(sources_.train,
+                      loader_options(recipe_, sources_.train, tokenizer_.get(), reader()));
   if (first_weights_)
     take_first_weights(files_, *first_weights_, ranks_, sources_.train, trainer_, log_);
   ranks_.barrier("start").wait();  // no rank refuses the recipe: the run's directory may be touched
@@ -201,6 +193,8 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
   log_.info("{}", description());
   const std::string warmup = warmup_problem(recipe_);
   if (!warmup.empty()) log_.warn("{}", warmup);
+  if (!tokenizer_)
+    log_.info("the data names no tokenizer, nor does data.tokenizer: checkpoints hold none");
   report_dropped(sources_.train, recipe_.data.sequence_length, log_);
   resume(loader);
   ranks_.barrier("resume").wait();  // no rank refuses the checkpoint
@@ -218,7 +212,7 @@ std::string Run::description() const {
       recipe_.name.empty() ? recipe_.source : recipe_.name, format_thousands(plan_.num_parameters),
       format_thousands(recipe_.train.global_batch * recipe_.data.sequence_length),
       name_of(compute_), isa_, ranks, threads_.size(), ranks.empty() ? "" : " each",
-      scale_.peak_flops * 1e-9, peak_is_kept_ ? "as in peak.json" : "measured",
+      scale_.peak_flops * 1e-9, peak_.is_kept() ? "as in peak.json" : "measured",
       format_bytes(plan_.memory.total.peak_bytes), ranks.empty() ? "" : " a rank");
 }
 
@@ -245,7 +239,16 @@ void Run::resume(data::Loader& loader) {
                      counters_.step, recipe_.train.steps);
   log_.info("continuing after step {} ({} tokens)", counters_.step,
             format_thousands(counters_.tokens));
-  compare_with(saved, same_data);
+  const std::string place = fmt::format("the recipe of step {}", counters_.step);
+  auto reasons = report_changes(saved.recipe, place, recipe_, counters_.step, log_);
+  if (!saved.isa.empty() && saved.isa != isa_)
+    log_.info("the instruction set of kernels was {}, is {}", saved.isa, isa_);
+  if (!same_data) reasons.insert(reasons.begin(), "the data");
+  if (!reasons.empty()) {
+    health_.forget_values();
+    log_.info("the window of health.window steps begins anew, because these changed: {}",
+              fmt::join(reasons, ", "));
+  }
   if (saved.num_converted > 0)
     log_.info("the state of step {} was converted to train.precision {}{}: {} tensors",
               counters_.step, kPrecisionNames[size_t(recipe_.train.precision)],
@@ -262,33 +265,6 @@ void Run::begin_with_first_weights() {
   trainer_.weights_changed();
 }
 
-// Tells what changed, and forgets the values that those to come cannot be compared with.
-void Run::compare_with(const Restored& saved, bool same_data) {
-  std::vector<std::string> reasons;
-  if (!same_data) reasons.push_back("the data");
-  try {
-    const Recipe before =
-        parse_saved_recipe(saved.recipe, fmt::format("the recipe of step {}", counters_.step));
-    auto lines = differences(before, recipe_);
-    if (!saved.isa.empty() && saved.isa != isa_)
-      lines.push_back(fmt::format("the instruction set of kernels was {}, is {}", saved.isa, isa_));
-    if (!lines.empty()) log_.info("changed since step {}:", counters_.step);
-    for (const std::string& line : lines) log_.info("  {}", line);
-    const std::string rate = rate_change(before, recipe_, counters_.step);
-    if (!rate.empty()) log_.info("{}", rate);
-    for (std::string& reason : incomparable(before, recipe_, counters_.step))
-      reasons.push_back(std::move(reason));
-  } catch (const Error& error) {
-    // Another version of Ashlar, with other keys, may have written it.
-    log_.warn("what changed since step {} is not known: {}", counters_.step, error.what());
-    reasons.push_back("the recipe");
-  }
-  if (reasons.empty()) return;
-  health_.forget_values();
-  log_.info("the window of health.window steps begins anew, because these changed: {}",
-            fmt::join(reasons, ", "));
-}
-
 // The start is accepted: from here on the run's directory tells of it.
 void Run::begin(data::Loader loader) {
   while_leader(ranks_, "run directory", [&] {
@@ -299,7 +275,6 @@ void Run::begin(data::Loader loader) {
     metrics_->event("start", {{"step", counters_.step}, {"isa", isa_}});
     if (resumed_) metrics_->event("resume", {{"step", counters_.step}});
   });
-  first_step_ = counters_.step;
   cursor_ = loader.state();
   epochs_ = std::make_unique<Epochs>(sources_.train, cursor_);
   saves_->begin(metrics_.get(), counters_, health_.state(), cursor_);
@@ -313,29 +288,6 @@ bool Run::finished() const {
 Reader Run::reader() const {
   const parallel::RankModel& model = trainer_.model();
   return {model.groups().coordinate(parallel::Axis::kDp), model.parallel().dp};
-}
-
-// The one that the run keeps, or a new one.
-void Run::find_peak() {
-  peak_setup_ = peak_setup(trainer_.context(), compute_, ranks_);
-  std::optional<double> kept;
-  while_leader(ranks_, "kept peak",
-               [&] { kept = kept_peak(files_, recipe_.train.run_dir, peak_setup_); });
-  const int64_t flops = from_leader(ranks_, std::llround(kept.value_or(0.0)), "kept peak");
-  peak_is_kept_ = flops > 0;
-  scale_.peak_flops =
-      peak_is_kept_ ? double(flops)
-                    : measure_peak(trainer_.context(), compute_, ranks_, local_ranks_, num_cpus_);
-}
-
-// Threads that have just started may share a CPU for a while: the better of two moments.
-void Run::improve_peak() {
-  if (peak_is_kept_) return;
-  const double again = measure_peak(trainer_.context(), compute_, ranks_, local_ranks_, num_cpus_);
-  scale_.peak_flops = std::max(scale_.peak_flops, again);
-  if (leads_) metrics_->set_peak(scale_.peak_flops);
-  while_leader(ranks_, "peak",
-               [&] { keep_peak(files_, recipe_.train.run_dir, peak_setup_, scale_.peak_flops); });
 }
 
 Outcome Run::train() {
@@ -353,16 +305,16 @@ Outcome Run::train() {
     }
     const double step_s = seconds_since(start);
     traced_.end_step();
-    check_data(0.0);
+    check_.require_good();
     if (first) {
       if (const auto age_s = process_age_s()) {
         log_.info("first step finished {:.2f} s after the process started", *age_s);
         if (leads_) metrics_->event("first_step", {{"seconds", *age_s}});
       }
       first = false;
-      improve_peak();
-      // Not before the first step, which it would slow down.
-      if (verifies_) verify_ = std::make_unique<data::BackgroundVerify>(files_, sources_);
+      scale_.peak_flops = peak_.improve();
+      if (leads_) metrics_->set_peak(scale_.peak_flops);
+      check_.begin(sources_, counters_.step - 1);  // the first step would be slowed down by it
     }
     if (every(recipe_.train.eval_every)) evaluate();
     save_due_ |= every(recipe_.checkpoint.every);
@@ -381,12 +333,8 @@ Outcome Run::train() {
   stops_.ending();
   traced_.finish();
   save_the_end(outcome);
-  if (verify_ && !verify_->done())
-    log_.info(
-        "of {} of datasets, {} were compared with their checksums when the run ended; "
-        "`ashlar data verify` reads all",
-        format_bytes(verify_->bytes_total()), format_bytes(verify_->bytes_done()));
-  while_leader(ranks_, "curves", [&] { show_curves(); });
+  check_.report_rest();
+  while_leader(ranks_, "curves", [&] { metrics_->show_curves(); });
   return outcome;
 }
 
@@ -399,7 +347,7 @@ void Run::save_the_end(Outcome outcome) {
     else
       log_.info("{}: stopping; no step is done, and nothing is saved", signal);
   }
-  before_save();
+  check_.before_save();
   if (any) saves_->finish(counters_, health_.state(), cursor_);
 }
 
@@ -408,7 +356,7 @@ void Run::close() {
   on_threads(ranks_, "end", [&] {
     saves_.reset();
     metrics_.reset();
-    verify_.reset();
+    check_.stop();
   });
 }
 
@@ -416,20 +364,6 @@ void Run::close() {
 void Run::leave(const std::exception_ptr& error) {
   const bool told = ranks_.fail(error);
   if (saves_) saves_->give_up(told ? "" : report_of(error).message);
-}
-
-// Logs a chart of the run's losses, read back from all rows that all its starts have written.  What
-// was trained and saved is not lost with it.
-void Run::show_curves() {
-  try {
-    metrics_->drain();
-    const RunCurves curves =
-        read_curves(read_text(files_, join(recipe_.train.run_dir, "metrics.jsonl"), INT64_MAX));
-    const std::string chart = render_chart(curves.loss, curves.validation);
-    if (!chart.empty()) log_.lines(fmt::format("\n{}\n", chart));
-  } catch (const Error& error) {
-    log_.warn("no chart of the losses: {}", error.what());
-  }
 }
 
 bool Run::step() {
@@ -557,7 +491,8 @@ void Run::skip(const StepStats& stats, const Verdict& verdict) {
 void Run::evaluate() {
   if (sources_.validation.empty()) return;
   const auto start = Clock::now();
-  data::Loader loader(sources_.validation, validation_options(recipe_, *tokenizer_, reader()));
+  data::Loader loader(sources_.validation,
+                      validation_options(recipe_, sources_.validation, tokenizer_.get(), reader()));
   double sum = 0.0;
   int64_t count = 0;
   data::Batch batch;
@@ -574,34 +509,8 @@ void Run::evaluate() {
                          seconds_since(start));
 }
 
-// One rank reads a copy of the data for all that share it; its error ends the others.
-void Run::check_data(double patience_s) {
-  if (!verify_) return;
-  if (const std::optional<Error> error = verify_->failure(patience_s))
-    throw Error(error->kind(),
-                fmt::format("{}; this start trained on it: do not keep what it saved after step {}",
-                            error->what(), first_step_));
-}
-
-// The first save of a start waits a little for the datasets: a run that is shorter than the reading
-// of its data would else save what damaged tokens taught it.
-void Run::before_save() {
-  constexpr double kPatienceS = 5.0;
-  check_data(0.0);
-  if (std::exchange(waited_for_verify_, true)) return;
-  const auto start = Clock::now();
-  comm::wait_together(
-      ranks_,
-      [&](double seconds) {
-        const bool ended = !verify_ || verify_->done() || seconds_since(start) >= kPatienceS;
-        check_data(ended ? 0.0 : seconds);
-        return ended;
-      },
-      "check of datasets");
-}
-
 void Run::save() {
-  before_save();
+  check_.before_save();
   const auto start = Clock::now();
   saves_->save(counters_, health_.state(), cursor_);
   blocked_s_ += seconds_since(start);

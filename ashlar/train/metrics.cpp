@@ -8,6 +8,7 @@
 
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
+#include "ashlar/train/chart.h"
 
 namespace ashlar::train {
 namespace {
@@ -115,11 +116,12 @@ std::unique_ptr<File> open_after(FileSystem& files, const std::string& path, int
 
 Metrics::Metrics(FileSystem& files, const std::string& directory, Log& log, const RunScale& scale,
                  int64_t log_every, int64_t after_step)
-    : log_(log),
+    : files_(files),
+      path_(join(directory, "metrics.jsonl")),
+      log_(log),
       scale_(scale),
       log_every_(log_every),
-      jsonl_(files, join(directory, "metrics.jsonl"),
-             open_after(files, join(directory, "metrics.jsonl"), after_step), log),
+      jsonl_(files, path_, open_after(files, path_, after_step), log),
       board_(files, join(directory, "tensorboard"), after_step + 1, log),
       last_flush_(Clock::now()) {
   pending_.reserve(kRoom);
@@ -248,6 +250,18 @@ void Metrics::drain() {
 void Metrics::sync() {
   jsonl_.sync();
   board_.file().sync();
+}
+
+// What was trained and saved is not lost with a chart.
+void Metrics::show_curves() {
+  try {
+    drain();
+    const RunCurves curves = read_curves(read_text(files_, path_, INT64_MAX));
+    const std::string chart = render_chart(curves.loss, curves.validation);
+    if (!chart.empty()) log_.lines(fmt::format("\n{}\n", chart));
+  } catch (const Error& error) {
+    log_.warn("no chart of the losses: {}", error.what());
+  }
 }
 
 }  // namespace ashlar::train

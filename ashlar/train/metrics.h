@@ -64,11 +64,15 @@ class Metrics {
   void flush();  // hands everything so far to the threads
   void drain();  // flushes, and returns when the files have it
   void sync();   // what was flushed is on disk; from any thread
+  // Logs a chart of the run's losses, read back from all rows that all its starts have written.
+  void show_curves();
 
  private:
   void hand_over();
   void console(const StepRow& row);
   double left_s(int64_t step) const;
+  FileSystem& files_;
+  const std::string path_;  // of metrics.jsonl
   Log& log_;
   RunScale scale_;
   int64_t log_every_;

@@ -10,8 +10,33 @@
 #include "ashlar/comm/group.h"
 #include "ashlar/core/files.h"
 #include "ashlar/kernels/context.h"
+#include "ashlar/train/loop.h"
 
 namespace ashlar::train {
+
+// The peak of a run: the one that it keeps, or a new one.  All ranks call all methods.
+class Peak {
+ public:
+  Peak(const kernels::Context& ctx, DType compute, const Seat& seat, FileSystem& files,
+       std::string run_dir);
+  double find();  // flop/s
+  // Threads that have just started may share a CPU for a while: after the first step a new peak is
+  // measured again, and the better of the two moments kept.
+  double improve();
+  bool is_kept() const { return is_kept_; }  // it was found in peak.json
+
+ private:
+  double measure();
+
+  const kernels::Context& ctx_;
+  const DType compute_;
+  const Seat seat_;
+  FileSystem& files_;
+  const std::string run_dir_;
+  std::string setup_;
+  double flops_ = 0.0;
+  bool is_kept_ = false;
+};
 
 // Measured on all ranks together: the best of three moments, each as long as it takes for ranks and
 // threads that take turns on a CPU to have theirs.  num_cpus: of this machine.  All ranks call it.

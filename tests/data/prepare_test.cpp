@@ -359,7 +359,6 @@ TEST_F(SourcesTest, ErrorsNameTheKey) {
     });
     EXPECT_TRUE(message.starts_with(beginning)) << message;
   };
-  refused(ErrorKind::kData, "data.train: x.tokenizer.model: there is no such file");
   spec.tokenizer = "gone.model";
   refused(ErrorKind::kData, "data.tokenizer: gone.model: there is no such tokenizer file");
   spec.validation = {{"v", 1.0}};
@@ -394,6 +393,52 @@ TEST_F(SourcesTest, TokenizersAndVocabulariesMustAgree) {
   EXPECT_TRUE(foreign.starts_with("data.tokenizer: the tokenizer other.model has")) << foreign;
   spec.train.push_back({"y", 1.0});
   message_of(ErrorKind::kData, [&] { open_sources(*files, spec, kTestVocab); });
+}
+
+// Data of another program says nothing of its tokenizer: none is needed, and one that is named has
+// every id.
+TEST_F(SourcesTest, ForeignDataNeedsNoTokenizer) {
+  write_counting(*files, "x", {100, 160});  // ids 0 to 259
+  write_counting(*files, "y", {100, 161});
+  DataSpec spec = spec_of(0);
+  EXPECT_EQ(tokenizer_of(*files, spec), nullptr);
+  spec.tokenizer = "byte";
+  EXPECT_EQ(tokenizer_of(*files, spec)->kind(), "byte");
+  spec.train.push_back({"y", 1.0});
+  EXPECT_EQ(
+      message_of(ErrorKind::kData, [&] { tokenizer_of(*files, spec); }),
+      "data.tokenizer: y.bin: token 260 is 260; expected ids from 0 to 259 (the vocabulary of "
+      "the byte tokenizer has 260); name the tokenizer that made the ids, or give "
+      "data.tokenizer=\"\"");
+  spec.tokenizer = "";
+  EXPECT_EQ(tokenizer_of(*files, spec), nullptr);
+  // Beside a dataset of our own, whose tokenizer is then the run's.
+  Log log([](std::string_view) {});
+  Threads threads(1);
+  write_file(*files, "a.txt", "text");
+  const std::vector<std::string> inputs{"a.txt"};
+  prepare(*files, inputs, *byte_tokenizer(), "z", threads, log);
+  spec.train = {{"x", 1.0}, {"z", 1.0}};
+  EXPECT_EQ(tokenizer_of(*files, spec)->kind(), "byte");
+  spec.train = {{"y", 1.0}, {"z", 1.0}};
+  EXPECT_TRUE(message_of(ErrorKind::kData, [&] {
+                tokenizer_of(*files, spec);
+              }).starts_with("data.train: y.bin: token 260 is 260;"));
+  // A dataset of our own that lost its tokenizer is no foreign one.
+  files->remove("z.tokenizer.model");
+  spec.train = {{"z", 1.0}};
+  EXPECT_TRUE(message_of(ErrorKind::kData, [&] {
+                tokenizer_of(*files, spec);
+              }).starts_with("data.train: z.tokenizer.model: there is no such file"));
+}
+
+TEST(Sources, LargeDatasetsAreLookedAtInPart) {
+  EXPECT_EQ(looked_at(1), (std::vector<int64_t>{0}));
+  EXPECT_EQ(looked_at(kBlockTokens + 1), (std::vector<int64_t>{0, kBlockTokens}));
+  const std::vector<int64_t> some = looked_at(1000 * kBlockTokens);
+  EXPECT_EQ(static_cast<int64_t>(some.size()), kMostBlocks);
+  EXPECT_EQ(some.front(), 0);
+  EXPECT_EQ(some.back(), 999 * kBlockTokens);
 }
 
 TEST(Sidecar, ComesBackAsItWas) {

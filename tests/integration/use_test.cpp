@@ -314,6 +314,32 @@ TEST(Use, ADryRunRefusesWhatTheRunRefuses) {
   }
 }
 
+// Tokens of another program, which says nothing of its tokenizer: 320 ids, as the tiny model has.
+TEST(Use, ForeignDataTrainsWithoutATokenizer) {
+  const Scratch scratch;
+  const std::string text = kData + "/vectors/stones.txt";
+  run_ok(scratch, {"tokenizer", "train", "--input", text, "--vocab", "320", "--out", "tok.model"});
+  run_ok(scratch, {"data", "prepare", "--input", text, "--tokenizer", "tok.model", "--out", "own"});
+  for (const char* ending : {".bin", ".idx"})
+    std::filesystem::copy_file(scratch / (std::string("own") + ending),
+                               scratch / (std::string("text") + ending));
+  const Result refused = run(scratch, train_args({"data.tokenizer=byte"}));
+  EXPECT_EQ(refused.code, 24);
+  EXPECT_TRUE(contains(refused.err, "the vocabulary of the byte tokenizer has 260")) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(scratch / "run"));
+  for (const char* steps : {"train.steps=2", "train.steps=3"}) {
+    const Result trained = run(scratch, train_args({steps}));
+    EXPECT_EQ(trained.code, 0) << trained.err;
+    EXPECT_TRUE(contains(trained.err, "the data names no tokenizer")) << trained.err;
+  }
+  run_ok(scratch,
+         {"generate", "--model", "run/checkpoints", "--ids", "5", "--max-tokens", "2", "--json"});
+  const Result prompt = run(scratch, {"generate", "--model", "run/checkpoints", "--prompt", "a"});
+  EXPECT_EQ(prompt.code, 2);
+  EXPECT_TRUE(contains(prompt.err, "tokenizer")) << prompt.err;
+  run_ok(scratch, train_args({"train.steps=2", "train.run_dir=named", "data.tokenizer=tok.model"}));
+}
+
 TEST(Use, AnImportedRootIsBegunFromAndNotContinued) {
   const Scratch scratch;
   prepare_text(scratch);
