@@ -45,6 +45,11 @@ extern "C" int open(const char* path, int flags, ...) {
   return -1;
 }
 
+// What open is with checked calls (-D_FORTIFY_SOURCE) where no mode is given.
+extern "C" int __open_2(const char* path, int flags) {
+  return open(path, flags);
+}
+
 extern "C" ssize_t pread(int descriptor, void* memory, size_t count, off_t offset) {
   return refuses(descriptor) ? -1 : ::syscall(SYS_pread64, descriptor, memory, count, offset);
 }
