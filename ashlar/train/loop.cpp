@@ -59,6 +59,12 @@ double unsigned_nan(double value) {
   return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }
 
+std::string named(const std::vector<int64_t>& samples) {
+  return samples.size() == 1
+             ? fmt::format("its sample is {}", samples.front())
+             : fmt::format("its samples are {} to {}", samples.front(), samples.back());
+}
+
 MicroBatch micro_batch(const data::Batch& batch) {
   return {batch.ids_BT, batch.targets_BT, batch.segments};
 }
@@ -476,9 +482,8 @@ void Run::skip(const StepStats& stats, const Verdict& verdict) {
           : first_said(ranks_, trainer_.first_bad_gradient(), "non-finite gradient");
   const bool tells = stats.num_targets > 0 || !std::exchange(told_of_no_targets_, true);
   if (tells)
-    log_.warn("step {} is skipped: {}{}{}; its samples are {} and the {} after it{}",
-              counters_.step, verdict.reason, culprit.empty() ? "" : "; first non-finite gradient ",
-              culprit, samples.front(), samples.size() - 1,
+    log_.warn("step {} is skipped: {}{}{}; {}{}", counters_.step, verdict.reason,
+              culprit.empty() ? "" : "; first non-finite gradient ", culprit, named(samples),
               stats.num_targets > 0 ? "" : "; more such steps are told in metrics.jsonl alone");
   if (!leads_) return;
   metrics_->event("skip", {{"step", counters_.step},

@@ -287,8 +287,8 @@ TEST_P(NoTargets, AreNullAndNotApplied) {
   ASSERT_GE(applied.size(), 5u);
   EXPECT_EQ(with_text(said, "none of its tokens has a target").size(), 1u);
   EXPECT_EQ(with_text(said, fmt::format("warning: step {} is skipped: none of its tokens has a "
-                                        "target; its samples are {} and the 1 after it",
-                                        without[0], 2 * (without[0] - 1)))
+                                        "target; its samples are {} to {}; more ",
+                                        without[0], 2 * without[0] - 2, 2 * without[0] - 1))
                 .size(),
             1u);
   EXPECT_EQ(with_text(said, "loss none").size(), without.size());

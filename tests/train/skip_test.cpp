@@ -166,6 +166,20 @@ TEST(SkippedStep, TheEndSaysWhichCheckpointIsLeft) {
   }
 }
 
+TEST(SkippedStep, ItsSamplesAreNamedFromTheFirstToTheLast) {
+  for (const auto& [batch, named] : {std::pair{"1", "; its sample is 3\n"},
+                                     {"2", "; its samples are 6 to 7\n"},
+                                     {"4", "; its samples are 12 to 15\n"}}) {
+    const TemporaryDirectory root;
+    const std::string said =
+        said_by({"health.window=3", "health.max_norm_ratio=1e-6", "health.max_skips_per_1000=1000",
+                 "train.steps=4", "train.eval_every=0", "train.micro_batch=1", "data.num_streams=1",
+                 std::string("train.global_batch=") + batch},
+                root);
+    EXPECT_NE(said.find(named), said.npos) << said;
+  }
+}
+
 // Step 4 is skipped, so its save is that of step 5.  (A first window of losses that can only fall,
 // and a rise of 0, skip whatever rises.)
 TEST(SkippedStep, ASaveThatIsDueWaitsForAStepThatIsApplied) {
