@@ -46,10 +46,12 @@ std::string rate_change(const Recipe& before, const Recipe& now, int64_t step) {
 }
 
 std::vector<std::string> report_changes(const std::string& saved_recipe, const std::string& place,
-                                        const Recipe& now, int64_t step, Log& log) {
+                                        const Recipe& now, std::span<const std::string> others,
+                                        int64_t step, Log& log) {
   try {
     const Recipe before = parse_saved_recipe(saved_recipe, place);
-    const std::vector<std::string> lines = differences(before, now);
+    std::vector<std::string> lines = differences(before, now);
+    lines.insert(lines.end(), others.begin(), others.end());
     if (!lines.empty()) log.info("changed since step {}:", step);
     for (const std::string& line : lines) log.info("  {}", line);
     const std::string rate = rate_change(before, now, step);

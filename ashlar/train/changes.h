@@ -2,6 +2,7 @@
 // list of keys (differences()), and a schedule that is hardly meant.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,11 @@ std::vector<std::string> incomparable(const Recipe& before, const Recipe& now, i
 std::string rate_change(const Recipe& before, const Recipe& now, int64_t step);
 
 // Logs what a start changes of the run that it continues after `step`, whose recipe is
-// `saved_recipe` (place: for messages).  Returns incomparable(), or "the recipe" where the saved
-// one cannot be read.
+// `saved_recipe` (place: for messages); `others` are lines of what changed besides.  Returns
+// incomparable(), or "the recipe" where the saved one cannot be read.
 std::vector<std::string> report_changes(const std::string& saved_recipe, const std::string& place,
-                                        const Recipe& now, int64_t step, Log& log);
+                                        const Recipe& now, std::span<const std::string> others,
+                                        int64_t step, Log& log);
 
 // That the run ends before its warm-up does, and with which rate; "" where it does not.
 std::string warmup_problem(const Recipe& recipe);

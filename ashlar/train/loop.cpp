@@ -246,9 +246,10 @@ void Run::resume(data::Loader& loader) {
   log_.info("continuing after step {} ({} tokens)", counters_.step,
             format_thousands(counters_.tokens));
   const std::string place = fmt::format("the recipe of step {}", counters_.step);
-  auto reasons = report_changes(saved.recipe, place, recipe_, counters_.step, log_);
+  std::vector<std::string> others;
   if (!saved.isa.empty() && saved.isa != isa_)
-    log_.info("the instruction set of kernels was {}, is {}", saved.isa, isa_);
+    others.push_back(fmt::format("the instruction set of kernels was {}, is {}", saved.isa, isa_));
+  auto reasons = report_changes(saved.recipe, place, recipe_, others, counters_.step, log_);
   if (!same_data) reasons.insert(reasons.begin(), "the data");
   if (!reasons.empty()) {
     health_.forget_values();

@@ -7,6 +7,7 @@
 #include "ashlar/core/files.h"
 #include "ashlar/core/json.h"
 #include "tests/support/errors.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ashlar::bench {
 namespace {
@@ -29,8 +30,9 @@ TEST(CheckpointWorkload, PiecesToWriteTileEveryTensorInEitherLayout) {
 }
 
 TEST(Checkpoint, SavesAndLoadsEveryWorkload) {
+  const testing_support::TemporaryDirectory scratch;
   CheckpointOptions options;
-  options.directory = testing::TempDir() + "/bench-checkpoint";
+  options.directory = scratch / "made";
   options.bytes = int64_t(4) << 20;
   options.repeats = 2;
   options.step_s = 0.01;
