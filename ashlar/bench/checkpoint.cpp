@@ -272,10 +272,11 @@ class Rank {
           load_into(shared_.other_load, step, other_.get(), check,
                     [&](const std::vector<Piece>& pieces) { load(*others_, step, pieces); });
         }};
+    // The readings refer to it, and run after the block below.
+    const auto plain = [&](const std::vector<Piece>& pieces) {
+      plain_load(files_, below("plain"), pieces);
+    };
     if (options_.baselines) {
-      const auto plain = [&](const std::vector<Piece>& pieces) {
-        plain_load(files_, below("plain"), pieces);
-      };
       readings.push_back([&] {
         drop(below("raw"));
         slowest(shared_.raw_read, saves_,
