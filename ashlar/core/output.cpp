@@ -47,6 +47,14 @@ std::string without_slashes(std::string name) {
   return name;
 }
 
+// Whether both would be one entry of one directory, which need not be there.
+bool is_same_name(FileSystem& files, const std::string& a, const std::string& b) {
+  const auto one = std::filesystem::path(a).lexically_normal();
+  const auto other = std::filesystem::path(b).lexically_normal();
+  return one == other ||
+         (one.filename() == other.filename() && is_same_file(files, parent_of(a), parent_of(b)));
+}
+
 // NAME.PROCESS.tmp, or with -1, -2, ... behind the process where that is in use.
 std::string free_temporary(FileSystem& files, const std::string& name) {
   std::string path = fmt::format("{}.{}{}", name, getpid(), kTemporaryEnd);
@@ -95,8 +103,10 @@ Outputs::Outputs(FileSystem& files, const std::vector<std::string>& names,
   for (const std::string& name : names)
     if (!name.empty()) given.push_back(without_slashes(name));
   for (const std::string& name : given) {
-    ASHLAR_REQUIRE(std::ranges::count(given, name) == 1, kConfig,
-                   "two outputs are both {}; choose two names", name);
+    ASHLAR_REQUIRE(
+        std::ranges::count_if(
+            given, [&](const std::string& other) { return is_same_name(files, name, other); }) == 1,
+        kConfig, "two outputs are both {}; choose two names", name);
     check_input(files, name, inputs);
     outputs_.push_back({name, "", false});
   }

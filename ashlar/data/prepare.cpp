@@ -8,6 +8,7 @@
 #include "ashlar/core/text.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/indexed.h"
+#include "ashlar/data/text_files.h"
 #include "ashlar/data/text_marks.h"
 
 namespace ashlar::data {
@@ -172,6 +173,8 @@ Outputs outputs_of(FileSystem& files, std::span<const std::string> inputs,
                    const Tokenizer& tokenizer, const std::string& prefix, Existing existing) {
   std::vector<std::string> read(inputs.begin(), inputs.end());
   read.push_back(tokenizer.name());  // its path, if it has one
+  if (files.stat(tokenizer.name(), Links::kFollow))
+    for (const auto& [name, path] : text_file_paths(tokenizer)) read.push_back(path);
   return Outputs(files,
                  {tokenizer_path(prefix), prefix + ".json", prefix + ".bin", prefix + ".idx"}, read,
                  existing);

@@ -47,9 +47,10 @@ struct PrepareOptions {
 // a document, and those of text_marks.h.  Memory: some megabytes and 4 bytes a document, however
 // long one is.
 //
-// Errors  kConfig: no input; of the four names (core/output.h: inputs and the tokenizer's file are
-//         never replaced).  kData: text_source.h, an input that does not exist, no text at all.
-//         kStorage.  After an error none of the four files is there that was not there before.
+// Errors  kConfig: no input; of the four names (core/output.h: inputs, the tokenizer's file and
+//         those of text_files.h beside it are never replaced).  kData: text_source.h, an input that
+//         does not exist, no text at all.  kStorage.
+//         After an error none of the four files is there that was not there before.
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
                     Log& log, const PrepareOptions& options = {});

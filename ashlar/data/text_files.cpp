@@ -243,17 +243,22 @@ std::string other_beginning(const Sidecar& sidecar, const TextFiles& model) {
       shown(sidecar.bos_id), shown(wanted), model.said_by, wanted < 0 ? "--no-bos" : "--bos");
 }
 
+std::map<std::string, std::string> text_file_paths(const Tokenizer& tokenizer) {
+  std::map<std::string, std::string> paths;
+  for (const char* name : {kTokenizerJson, kConfigJson, kSpecialJson, kAddedJson})
+    paths[name] = join(parent_of(tokenizer.name()), name);
+  return paths;
+}
+
 TextFiles text_files_beside(FileSystem& files, const Tokenizer& tokenizer) {
   constexpr int64_t kMaxBytes = int64_t(256) << 20;
   NamedFiles found;
-  const std::string directory = parent_of(tokenizer.name());
-  for (const char* name : {kTokenizerJson, kConfigJson, kSpecialJson, kAddedJson}) {
-    const std::string path = join(directory, name);
+  for (const auto& [name, path] : text_file_paths(tokenizer)) {
     const auto info = files.stat(path, Links::kFollow);
     if (info && info->type == FileInfo::Type::kFile)
       found[name] = read_text(files, path, kMaxBytes);
   }
-  return read_text_files(found, &tokenizer, directory);
+  return read_text_files(found, &tokenizer, parent_of(tokenizer.name()));
 }
 
 }  // namespace ashlar::data

@@ -40,6 +40,9 @@ TextFiles read_text_files(const NamedFiles& files, const Tokenizer* tokenizer,
 // The same of the files in the directory of `tokenizer`, which was loaded from there.
 TextFiles text_files_beside(FileSystem& files, const Tokenizer& tokenizer);
 
+// Where these would be, by names.
+std::map<std::string, std::string> text_file_paths(const Tokenizer& tokenizer);
+
 // How the documents of a dataset begin otherwise than the texts of the model, with what to do,
 // ready for a message; "": alike, or the model's files say nothing.
 std::string other_beginning(const Sidecar& sidecar, const TextFiles& model);

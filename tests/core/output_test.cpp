@@ -59,6 +59,12 @@ TEST_F(OutputTest, WhatExistsIsRefused) {
             "/dev/null exists already and is no regular file; choose another name");
   EXPECT_EQ(refused({at("b"), at("b")}, {}, Existing::kRefuse),
             "two outputs are both " + at("b") + "; choose two names");
+  fs::create_directory_symlink(".", at("here"));
+  for (const char* name : {"./b", "d/../b", "here/b", "new/../b"})
+    for (const Existing existing : {Existing::kRefuse, Existing::kReplace})
+      EXPECT_NE(refused({at("b"), at(name)}, {}, existing).find("two outputs are both "),
+                std::string::npos)
+          << name;
   EXPECT_EQ(get("a"), "mine");
 }
 
