@@ -206,6 +206,15 @@ TEST(Ckpt, AverageMakesAModelThatOthersRead) {
   EXPECT_EQ(score("both"), score("both-hf"));
   EXPECT_NE(score("both"), score(root));
   run_ok(scratch, train_args({"init.model=both", "train.run_dir=next", "train.steps=2"}));
+  // tokenizer.model of the run, which the directory has with tokenizer.json beside it.
+  run_ok(scratch, {"ckpt", "import", "hf", "imported"});
+  run_ok(scratch, {"ckpt", "average", root, "imported", "--out", "with-imported"});
+  run_ok(scratch, {"ckpt", "average", "hf", root, "--out", "with-hf"});
+  fs::copy(scratch / "hf", scratch / "other", fs::copy_options::recursive);
+  write_file(scratch / "other/tokenizer.model", "another");
+  const Result other = run(scratch, {"ckpt", "average", root, "other", "--out", "none"});
+  EXPECT_EQ(other.code, 2) << other.err;
+  EXPECT_TRUE(contains(other.err, "different tokenizers")) << other.err;
   for (const auto& [out, args] : {std::pair<std::string, std::vector<std::string>>{"both", {root}},
                                   {older + "/average", {root}},
                                   {"hf/average", {"hf"}}}) {
