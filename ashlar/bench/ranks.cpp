@@ -226,8 +226,10 @@ std::string milliseconds(const Summary& s) {
 
 RanksReport measure_ranks(const Recipe& recipe, const train::Seat& seat,
                           const RanksOptions& options) {
-  ASHLAR_REQUIRE(options.delay_bulk_ms >= 0, kConfig, "--delay-bulk-ms is {:g}; expected 0 or more",
-                 options.delay_bulk_ms);
+  constexpr double kMostDelay_ms = 1e6;
+  ASHLAR_REQUIRE(options.delay_bulk_ms >= 0 && options.delay_bulk_ms <= kMostDelay_ms, kConfig,
+                 "--delay-bulk-ms is {:g}; expected 0 to {:.0f}", options.delay_bulk_ms,
+                 kMostDelay_ms);
   ASHLAR_REQUIRE(!options.overlap_study || seat.ranks.size() > 1, kConfig,
                  "--overlap-study on one rank; expected 2 ranks or more (--ranks, or mpirun)");
   RanksReport report;

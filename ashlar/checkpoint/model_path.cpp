@@ -60,9 +60,9 @@ std::string locate_model(FileSystem& files, const std::string& path) {
   if (files.stat(join(place, kConfigFile)) || is_checkpoint(files, place)) return place;
   require_saved(files, path);
   ASHLAR_FAIL(kConfig,
-              "{}: expected a Hugging Face directory (with config.json), a run's directory, a "
+              "{}: {}expected a Hugging Face directory (with config.json), a run's directory, a "
               "checkpoint root or one step of it",
-              path);
+              path, files.stat(path, Links::kFollow) ? "" : "there is no such directory; ");
 }
 
 }  // namespace ashlar::checkpoint

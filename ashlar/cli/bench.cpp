@@ -98,6 +98,8 @@ void add_memory(CLI::App& group, Action& action) {
   sub->callback([flags, &action] {
     action = [flags](Log&) {
       check_steps(flags->options.steps);
+      for (const int64_t length : flags->options.lengths)
+        ASHLAR_REQUIRE(length >= 1, kConfig, "--lengths has {}; expected 1 or more", length);
       const auto files = posix_files();
       Outputs outputs(*files, {flags->svg, flags->svg_times}, {flags->recipe}, flags->existing);
       const auto recipe_with = [&](std::vector<std::string> more) {
@@ -162,6 +164,8 @@ void add_checkpoint(CLI::App& group, Action& action) {
                      "--repeats is {}; expected 1 to {}", options.repeats, kMostRepeats);
       ASHLAR_REQUIRE(options.rest_s >= 0 && options.rest_s <= 1e3, kConfig,
                      "--rest-seconds is {}; expected 0 to 1000", options.rest_s);
+      ASHLAR_REQUIRE(options.step_s >= 0 && options.step_s <= 1e3, kConfig,
+                     "--step-seconds is {}; expected 0 to 1000", options.step_s);
       options.bytes = int64_t(flags->gib * double(int64_t(1) << 30));
       options.sync = !flags->no_sync;
       options.baselines = !flags->no_baselines;

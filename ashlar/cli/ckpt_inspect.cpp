@@ -59,7 +59,10 @@ int list(const Flags& flags, Log& log) {
   const auto files = posix_files();
   const VerifyLevel level = parse_level(flags.level);
   const char* mark = level == VerifyLevel::kDeep ? "  <- continues here" : "  <- is tried first";
-  ASHLAR_REQUIRE(files->stat(flags.path).has_value(), kConfig, "{}: there is no such directory",
+  const auto info = files->stat(flags.path, Links::kFollow);
+  ASHLAR_REQUIRE(info, kConfig, "{}: there is no such directory", flags.path);
+  ASHLAR_REQUIRE(info->type == FileInfo::Type::kDirectory, kConfig,
+                 "{}: it is no directory; expected a checkpoint root, or a run's directory",
                  flags.path);
   const std::string root = checkpoint::root_of_run(*files, flags.path);
   Ordered rows = Ordered::array();
@@ -84,6 +87,7 @@ int list(const Flags& flags, Log& log) {
         info.problem.empty() ? "" : "  ", info.problem));
   }
   if (flags.json) print_json(one_line(rows));
+  if (rows.empty()) log.info("{} holds no step of a checkpoint", root);
   return 0;
 }
 

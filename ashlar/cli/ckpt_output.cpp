@@ -98,8 +98,10 @@ std::string_view write_hf(FileSystem& files, const std::string& out, const Model
   checkpoint::HfWriteOptions options;
   ASHLAR_REQUIRE(flags.layout == "native" || flags.layout == "legacy", kConfig,
                  "--layout is {}; expected native or legacy", flags.layout);
-  ASHLAR_REQUIRE(flags.max_file_gb > 0, kConfig, "--max-file-gb is {}; expected a number above 0",
-                 flags.max_file_gb);
+  constexpr double kLeastGb = 1e-9, kMostGb = 1e9;  // a byte; any file, as a number of bytes
+  ASHLAR_REQUIRE(flags.max_file_gb >= kLeastGb && flags.max_file_gb <= kMostGb, kConfig,
+                 "--max-file-gb is {}; expected a number above 0, at most {:.0f}",
+                 flags.max_file_gb, kMostGb);
   const Companions companions = checkpoint::companions_of(files, source);
   set_types(flags.dtype, companions, options);
   options.layout =

@@ -38,13 +38,29 @@ std::string place_of(const CLI::App* app) {
   return name.substr(name.find(' ') + 1) + ": ";
 }
 
+// "--vocab is abc; expected a whole number" of CLI11's "Could not convert: --vocab = abc".
+std::string conversion_message(const CLI::App& app, const std::string& said) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string begin = "Could not convert: " + option->get_name() + " = ";
+    if (!said.starts_with(begin)) continue;
+    const std::string value = said.substr(begin.size());
+    const bool large = value.find_first_not_of("0123456789") == value.npos;
+    return fmt::format("{} is {}; expected {} number", option->get_name(), value,
+                       large                                ? "a smaller"
+                       : option->get_type_name() == "FLOAT" ? "a"
+                                                            : "a whole");
+  }
+  return said;
+}
+
 std::string parse_message(CLI::App& app, const CLI::ParseError& error) {
   CLI::App* where = deepest(&app);
   const std::vector<std::string> extras = where->remaining();
   if (!extras.empty())
     return fmt::format("{}unknown '{}'{}", place_of(where), extras[0],
                        suggestion(extras[0].substr(0, extras[0].find('=')), names_in(where)));
-  return fmt::format("{}{}; see {} --help", place_of(where), error.what(), full_name(where));
+  return fmt::format("{}{}; see {} --help", place_of(where),
+                     conversion_message(*where, error.what()), full_name(where));
 }
 
 // An empty path or name, most often a variable of a script that was not set, is told by its flag.

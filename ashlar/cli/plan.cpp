@@ -35,12 +35,13 @@ void add_dry_run(CLI::App* group, Action& action) {
   sub->add_option("--ranks", flags->ranks, "ranks of the run; any number")->capture_default_str();
   sub->add_option("--ranks-per-node", flags->ranks_per_node,
                   "ranks that share a machine: one may write checkpoints for all of them")
-      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   sub->add_option("--rank", flags->rank, "this rank alone");
   sub->add_flag("--json", flags->json, "print JSON (docs/plan.md)");
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
+      ASHLAR_REQUIRE(flags->ranks_per_node >= 1, kConfig,
+                     "--ranks-per-node is {}; expected 1 or more", flags->ranks_per_node);
       const auto files = posix_files();
       const Recipe recipe = train::read_recipe(*files, flags->recipe, flags->overrides);
       train::warn_of_other_model(*files, recipe, log);
@@ -81,7 +82,14 @@ void add_schedule(CLI::App* group, Action& action) {
   add_force(*sub, flags->existing);
   sub->callback([flags, &action] {
     action = [flags](Log&) {
+      constexpr double kMostUnits = 1e6;  // more cannot be looked at
       const Schedule schedule = parse_schedule(flags->schedule);
+      const double units = double(flags->stages) * flags->chunks * double(flags->micro_batches);
+      ASHLAR_REQUIRE(
+          units <= kMostUnits, kConfig,
+          "--stages {}, --virtual-stages {} and --micro-batches {} make {:.0f} pieces of "
+          "work; expected at most {:.0f}",
+          flags->stages, flags->chunks, flags->micro_batches, units, kMostUnits);
       const std::string text =
           parallel::describe_schedule(schedule, flags->stages, flags->chunks, flags->micro_batches);
       if (!flags->svg.empty()) {

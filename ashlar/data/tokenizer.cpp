@@ -102,10 +102,14 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string bytes, const std::string&
 
 std::unique_ptr<Tokenizer> load_tokenizer(FileSystem& files, const std::string& name) {
   if (name == "byte") return byte_tokenizer();
-  ASHLAR_REQUIRE(files.stat(name, Links::kFollow), kData,
+  const auto info = files.stat(name, Links::kFollow);
+  ASHLAR_REQUIRE(info, kData,
                  "{}: there is no such tokenizer file; expected a sentencepiece model or the word "
                  "'byte'",
                  name);
+  ASHLAR_REQUIRE(info->type != FileInfo::Type::kDirectory, kData,
+                 "{}: it is a directory; expected a sentencepiece model, such as {}", name,
+                 join(name, "tokenizer.model"));
   return parse_tokenizer(read_text(files, name), name);
 }
 

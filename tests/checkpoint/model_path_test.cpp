@@ -70,7 +70,9 @@ TEST_F(ModelPath, OtherDirectoriesAreNamed) {
   for (const char* path : {"empty", "empty/checkpoints", "nowhere"})
     EXPECT_EQ(told(path),
               std::string(path) +
-                  ": expected a Hugging Face directory (with config.json), a run's directory, a "
+                  (path == std::string("nowhere") ? ": there is no such directory; expected"
+                                                  : ": expected") +
+                  " a Hugging Face directory (with config.json), a run's directory, a "
                   "checkpoint root or one step of it");
 }
 
