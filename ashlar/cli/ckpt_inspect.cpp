@@ -127,6 +127,7 @@ int show(const Flags& flags, Log& log) {
 int verify(const Flags& flags, Log& log) {
   const auto files = posix_files();
   const VerifyLevel level = parse_level(flags.level);
+  checkpoint::require_saved(*files, flags.path);
   const checkpoint::VerifyReport report =
       checkpoint::verify_named(*files, checkpoint::root_of_run(*files, flags.path), level, log);
   for (const checkpoint::Finding& finding : report.findings)

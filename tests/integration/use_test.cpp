@@ -265,6 +265,8 @@ TEST(Use, ARunsDirectoryStandsForItsCheckpoints) {
       {"generate", "--model", "early/checkpoints", "--ids", "1"},
       {"eval", "--model", "early", "--data", "text"},
       {"ckpt", "show", "early"},
+      {"ckpt", "verify", "early"},
+      {"ckpt", "verify", "early/checkpoints"},
       {"ckpt", "export", "early", "out"},
       {"ckpt", "diff", "early", "run"},
       train_args({"init.model=early", "train.run_dir=other"})};
