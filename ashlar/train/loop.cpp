@@ -144,6 +144,7 @@ Recipe with_precision(Recipe recipe, comm::Group& ranks) {
 // The plan of this rank, which fits, in a run whose directory can be written.
 RunPlan accepted_plan(const Recipe& recipe, DType compute, FileSystem& files, const Seat& seat) {
   const ParallelSpec parallel = resolve_parallel(recipe, seat.ranks.size());
+  require_least_memory(recipe, parallel, compute, seat.local_ranks, memory_limit_bytes());
   RunPlan plan = plan_run(recipe, compute, seat.ranks.size(), seat.num_threads, seat.ranks.rank());
   require_memory(rank_bytes(plan, recipe, parallel), recipe, seat.ranks, seat.local_ranks,
                  memory_limit_bytes());

@@ -25,6 +25,12 @@ std::string nearest_there(FileSystem& files, std::string path) {
   return path;
 }
 
+[[noreturn]] void fail_memory(const std::string& taken, int local_ranks, int64_t machine_bytes) {
+  ASHLAR_FAIL(kMemory, "the run takes {} on this machine ({}), which has {}; {}", taken,
+              local_ranks == 1 ? "1 rank" : fmt::format("{} ranks", local_ranks),
+              format_bytes(machine_bytes), kLessMemory);
+}
+
 }  // namespace
 
 int64_t rank_bytes(const RunPlan& plan, const Recipe& recipe, const ParallelSpec& parallel) {
@@ -47,10 +53,16 @@ void require_memory(int64_t rank_bytes, const Recipe& recipe, comm::Group& ranks
   std::array<int64_t, 1> all = {rank_bytes};
   add_up(ranks, all, "memory of ranks");
   const int64_t here = std::max(rank_bytes, all[0] / ranks.size() * local_ranks);
-  ASHLAR_REQUIRE(here <= machine_bytes, kMemory,
-                 "the run takes {} on this machine ({}), which has {}; {}", format_bytes(here),
-                 local_ranks == 1 ? "1 rank" : fmt::format("{} ranks", local_ranks),
-                 format_bytes(machine_bytes), kLessMemory);
+  if (here > machine_bytes) fail_memory(format_bytes(here), local_ranks, machine_bytes);
+}
+
+void require_least_memory(const Recipe& recipe, const ParallelSpec& parallel, DType compute,
+                          int local_ranks, int64_t machine_bytes) {
+  const double tokens = double(recipe.train.micro_batch) * double(recipe.data.sequence_length) /
+                        double(parallel.sequence_ranks() * parallel.tp);
+  const double least = tokens * double(recipe.model.hidden_size * size_of(compute)) * local_ranks;
+  if (least > double(machine_bytes))
+    fail_memory("over " + format_bytes(int64_t(std::min(least, 1e18))), local_ranks, machine_bytes);
 }
 
 std::string long_step_warning(const Recipe& recipe, double flop_per_token, double peak_flops) {

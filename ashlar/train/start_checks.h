@@ -28,6 +28,11 @@ std::string memory_limit_problem(int64_t rank_bytes, const Recipe& recipe, int l
 void require_memory(int64_t rank_bytes, const Recipe& recipe, comm::Group& ranks, int local_ranks,
                     int64_t machine_bytes);
 
+// kMemory if the stream between two blocks alone, of a micro-batch, is more than there is on this
+// machine.  It needs no plan, which takes memory for every token of a micro-batch itself.
+void require_least_memory(const Recipe& recipe, const ParallelSpec& parallel, DType compute,
+                          int local_ranks, int64_t machine_bytes);
+
 // "" unless a step takes half an hour or more, even at the peak that was measured.
 std::string long_step_warning(const Recipe& recipe, double flop_per_token, double peak_flops);
 

@@ -47,6 +47,25 @@ TEST(StartChecks, TooMuchMemoryIsRefused) {
   });
 }
 
+TEST(StartChecks, TheStreamOfAMicroBatchIsTheLeastThatARunTakes) {
+  const Recipe recipe = recipe_with({"train.micro_batch=1000000", "train.global_batch=1000000",
+                                     "data.sequence_length=256", "data.num_streams=0"});
+  const auto least = [&](int tp, int local_ranks) {
+    return 256'000'000 / tp * recipe.model.hidden_size * int64_t(sizeof(float)) * local_ranks;
+  };
+  for (const auto& [tp, local_ranks] : {std::pair{1, 1}, {2, 2}, {4, 2}}) {
+    ParallelSpec parallel = resolve_parallel(recipe, 1);
+    parallel.tp = tp;
+    const auto check = [&](int64_t machine_bytes) {
+      require_least_memory(recipe, parallel, DType::kF32, local_ranks, machine_bytes);
+    };
+    EXPECT_NO_THROW(check(least(tp, local_ranks)));
+    EXPECT_TRUE(message_of(ErrorKind::kMemory, [&] {
+                  check(least(tp, local_ranks) - 1);
+                }).starts_with("the run takes over "));
+  }
+}
+
 // In a moment, and before it looks for weights or data.
 TEST(StartChecks, AHundredThousandSequencesAreRefusedBeforeAnythingIsRead) {
   const auto files = memory_files();
