@@ -25,7 +25,6 @@
 namespace ashlar::checkpoint {
 namespace {
 
-constexpr int64_t kReserveBytes = int64_t(16) << 20;
 constexpr size_t kMaxJobs = 2;  // as many snapshots as the arena is made for
 
 // A snapshot is the chunks of all files.
@@ -41,6 +40,10 @@ std::string prepared(FileSystem& files, std::string root) {
 }
 
 }  // namespace
+
+int64_t room_to_save(int64_t step_bytes) {
+  return step_bytes + step_bytes / 20 + (int64_t(16) << 20);
+}
 
 Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOptions options, Log& log)
     : files_(files),
@@ -298,7 +301,7 @@ int64_t Checkpointer::free_bytes(int64_t step) const {
 
 void Checkpointer::check_room(const SavePlan& plan) {
   try {
-    const int64_t needed = plan.bytes_to_expect + plan.bytes_to_expect / 20 + kReserveBytes;
+    const int64_t needed = room_to_save(plan.bytes_to_expect);
     const int64_t free = free_bytes(plan.step);
     ASHLAR_REQUIRE(free >= needed, kStorage,
                    "step {} is not saved: it needs {} but {} has {} free; make room or lower "

@@ -116,6 +116,9 @@ struct SaveFailure {
   Error error;
 };
 
+// What a save wants free on the disk for the files of a step: 1.05 times their bytes, and 16 MiB.
+int64_t room_to_save(int64_t step_bytes);
+
 class Checkpointer {
  public:
   Checkpointer(FileSystem& files, std::string root, CheckpointOptions options, Log& log);
@@ -135,8 +138,8 @@ class Checkpointer {
   void accept_newest();
 
   // Steps must increase: kConfig if `step` is not newer than every step there is.  kStorage if the
-  // disk has too little room: 1.05 times the bytes of this writer's files and 16 MiB; the leader
-  // asks for room for the files of all, if the request tells what is whole.
+  // disk has too little room (room_to_save) for this writer's files; the leader asks for room for
+  // the files of all, if the request tells what is whole.
   void save(const SaveRequest& request);
   void before_update();
   // The caller waited so long more because of the save of this step.  Nothing happens if it failed,

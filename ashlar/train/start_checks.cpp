@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/checkpoint/recovery.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/clock.h"
@@ -127,17 +128,21 @@ int64_t saved_bytes(const Trainer& trainer) {
 void check_room(FileSystem& files, const Recipe& recipe, int64_t checkpoint_bytes, Log& log) {
   const CheckpointSpec& spec = recipe.checkpoint;
   if (spec.every < 0) return;
-  const auto there = int64_t(checkpoint::committed_steps(files, checkpoint_root(recipe)).size());
+  const auto steps = checkpoint::committed_steps(files, checkpoint_root(recipe));
+  if (!steps.empty() && steps.back().step >= recipe.train.steps) return;  // the run is done
+  const auto there = int64_t(steps.size());
   const int64_t planned = spec.every > 0 ? (recipe.train.steps + spec.every - 1) / spec.every : 1;
   const int64_t for_ever = spec.keep_every > 0 ? recipe.train.steps / spec.keep_every : 0;
   // The newest is whole before the oldest goes.
   const int64_t most = std::min(spec.keep + 1 + for_ever, there + planned);
   const int64_t free = files.free_bytes(nearest_there(files, recipe.train.run_dir));
-  ASHLAR_REQUIRE(checkpoint_bytes <= free, kStorage,
-                 "a checkpoint has {}, but the file system of {} (train.run_dir) has {} free; make "
-                 "room or choose another directory",
-                 format_bytes(checkpoint_bytes), recipe.train.run_dir, format_bytes(free));
-  if ((most - there) > free / checkpoint_bytes)
+  const int64_t needed = checkpoint::room_to_save(checkpoint_bytes);
+  ASHLAR_REQUIRE(needed <= free, kStorage,
+                 "a checkpoint has {} and is saved where {} are free, but the file system of {} "
+                 "(train.run_dir) has {} free; make room or choose another directory",
+                 format_bytes(checkpoint_bytes), format_bytes(needed), recipe.train.run_dir,
+                 format_bytes(free));
+  if (most - there > 1 + (free - needed) / checkpoint_bytes)
     log.warn(
         "checkpoint.keep is {}{}: up to {} checkpoints of {} are to stand in {} (train.run_dir), "
         "whose file system has {} free; lower checkpoint.keep or make room",

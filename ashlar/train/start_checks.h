@@ -42,8 +42,8 @@ std::string threads_warning(int num_threads, int local_ranks, int num_cpus);
 // kStorage, naming train.run_dir, unless this process may make files there.  Leaves nothing behind.
 void require_writable(FileSystem& files, const Recipe& recipe);
 
-// kStorage if not even one checkpoint of so many bytes fits where the run has them; a warning if
-// not all that stand there at once do.
+// kStorage if a save would refuse to write even one checkpoint of so many bytes where the run has
+// them; a warning if it would refuse one of those that stand there at once.
 void check_room(FileSystem& files, const Recipe& recipe, int64_t checkpoint_bytes, Log& log);
 
 // Logs what of this a start goes on in spite of.  scale: of the run, with its peak.

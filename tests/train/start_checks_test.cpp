@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/train/start.h"
 #include "real_rank.h"
 #include "tests/data/support.h"
@@ -160,10 +161,11 @@ class Disk : public FileSystem {
 };
 
 TEST(StartChecks, RoomIsThatOfTheStepsThatStandAtOnce) {
+  const int64_t kept_free = checkpoint::room_to_save(1000) - 1000;
   const struct {
     Overrides overrides;
-    int64_t there, free;
-    std::string wanted;  // "": fits; "warning" or "refused", and what is named
+    int64_t there, free;  // free: beyond what a save keeps free
+    std::string wanted;   // "": fits; "warning" or "refused", and what is named
   } cases[] = {
       {{}, 0, 4000, ""},  // keep 3, and the one that is written
       {{}, 0, 3999, "warning: checkpoint.keep is 3: up to 4 checkpoints of 1000 B"},
@@ -171,16 +173,19 @@ TEST(StartChecks, RoomIsThatOfTheStepsThatStandAtOnce) {
       {{}, 0, 999, "refused"},
       {{}, 3, 1000, ""},
       {{}, 3, 999, "refused"},
+      {{}, 0, 1000 - kept_free, "refused"},  // fits, but a save would not write it
+      {{}, 0, 4000 - kept_free, "refused"},
       {{"train.steps=15"}, 0, 2000, ""},  // two are saved in all
       {{"checkpoint.every=0"}, 0, 1000, ""},
       {{"checkpoint.every=-1"}, 0, 0, ""},
+      {{"train.steps=3"}, 3, -kept_free, ""},  // it is done
       {{"checkpoint.keep_every=50"}, 0, 5999, "warning: checkpoint.keep is 3 and "},
   };
   for (const auto& c : cases) {
     Overrides all = {"train.steps=100", "checkpoint.every=10", "checkpoint.keep=3"};
     all.insert(all.end(), c.overrides.begin(), c.overrides.end());
     const Recipe recipe = recipe_with(all);
-    Disk disk(c.free);
+    Disk disk(c.free + kept_free);
     for (int64_t step = 1; step <= c.there; ++step)
       disk.make_directories(fmt::format("run/checkpoints/step-{:012}", step));
     std::string said;
@@ -188,8 +193,9 @@ TEST(StartChecks, RoomIsThatOfTheStepsThatStandAtOnce) {
     if (c.wanted == "refused") {
       const std::string told =
           message_of(ErrorKind::kStorage, [&] { check_room(disk, recipe, 1000, log); });
-      EXPECT_NE(told.find("a checkpoint has 1000 B, but the file system of run (train.run_dir)"),
-                std::string::npos)
+      EXPECT_TRUE(
+          told.starts_with("a checkpoint has 1000 B and is saved where 16.00 MiB are free, "
+                           "but the file system of run (train.run_dir) has "))
           << told;
     } else {
       check_room(disk, recipe, 1000, log);
