@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Fails on lines of C++ that pass 100 columns (but for long texts in quotes), and on comments that a reflow has torn: a line of a comment that ends short
-# of 30 columns though the sentence goes on, in lower case, on the next.
+# Fails on lines of C++ that pass 100 columns (but for long texts in quotes); on comments that a reflow has torn: a line of
+# a comment that ends short of 30 columns though the sentence goes on, in lower case, on the next; and on links of the
+# documentation, to pages or to their headings, and names of pages in any file (docs/NAME.md) that lead to nothing.
 set -euo pipefail
 export LC_ALL=C  # awk counts bytes
+status=0
 find ashlar tests \( -name '*.h' -o -name '*.cpp' \) -print0 | sort -z | xargs -0 awk '
   function columns(text) { gsub(/[\200-\277]/, "", text); return length(text) }  # of UTF-8
   FNR == 1 { before = "" }
@@ -14,4 +16,13 @@ find ashlar tests \( -name '*.h' -o -name '*.cpp' \) -print0 | sort -z | xargs -
     }
     before = is_comment ? $0 : ""
   }
-  END { exit bad }'
+  END { exit bad }' || status=1
+
+everything=$(mktemp)
+trap 'rm -f "$everything"' EXIT
+find . \( -path ./.git -o -path ./build -o -path ./runs \) -prune -o -print | sed 's|^\./||' >"$everything"
+{
+  grep '\.md$' "$everything"
+  grep -rIl 'docs/[a-z]' CMakeLists.txt ashlar cmake recipes scripts tests
+} | sort -u | xargs awk -v list="$everything" -f scripts/check_links.awk "$everything" || status=1
+exit $status
