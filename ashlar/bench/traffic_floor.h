@@ -15,7 +15,7 @@
 //   ep    experts' parameters have rows of their own, over n / ep ranks
 //   pp    m T (H + R) s / pp over each border, forward and backward; R: what MLP routers hand on
 //
-// Source   arXiv:1910.02054; docs/parallel-cp.md and docs/parallel-tp.md for cp and tp.
+// Source   arXiv:1910.02054; docs/parallel/cp.md and docs/parallel/tp.md for cp and tp.
 // Limits   Muon's messages, sums among ranks that share a key head, and the few bytes of losses,
 //          norms and loads have no row; nor do rows of experts, which follow from the tokens, and
 //          with pp what stages say within themselves, and borders of virtual stages.

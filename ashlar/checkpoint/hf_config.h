@@ -5,7 +5,7 @@
 //   kLegacy2026  sub-layers too, but scalar fields
 //   kNative      one layer = one block; layer_types; transformers >= 5.13.  All other families
 //
-// Source   docs/formats/model.md: every field of each form, the aliases and the rules.
+// Source   docs/hugging-face.md: every field of each form, the aliases and the rules.
 // Errors   Reading: kData, "FILE: KEY is VALUE; expected ...".  Writing: kConfig.
 // Limits   What no file states (skip_output, head_fp32, qk_norm_eps) keeps ModelKeys's default.
 #pragma once

@@ -2,7 +2,7 @@
 // attention with experts in every block, and Qwen3NextForCausalLM, gated DeltaNet and gated softmax
 // attention with experts in all blocks or some.
 //
-// Source   MiniMax-01, arXiv 2501.08313; Qwen3-Next's release; docs/formats/model.md.
+// Source   MiniMax-01, arXiv 2501.08313; Qwen3-Next's release; docs/hugging-face.md.
 #include <algorithm>
 #include <cmath>
 

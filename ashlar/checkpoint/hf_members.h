@@ -2,7 +2,7 @@
 // nothing here, with the reason; those that would change the arithmetic, which must say that they
 // do not; and all others, which are named to the user once.
 //
-// Source   docs/formats/model.md has both tables, for people.
+// Source   docs/hugging-face.md has both tables, for people.
 #pragma once
 
 #include <span>

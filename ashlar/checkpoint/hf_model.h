@@ -2,7 +2,7 @@
 // in the native or the legacy layout.  Reads any box of any tensor under its native name, with
 // conversion; hf_write.h writes whole models.
 //
-// Source   docs/formats/model.md.
+// Source   docs/hugging-face.md.
 // Errors   kData, one line, for a directory that is not a complete and consistent model:
 //          missing, unexpected or duplicate tensors, shapes that contradict the config (both are
 //          named), element types other than BF16, F16, F32, F64, an lm_head.weight that is not the

@@ -2,7 +2,7 @@
 // blocks are alike, and Qwen3MoeForCausalLM, which has QK norm and may have dense blocks between.
 // Their files store every expert apart.
 //
-// Source   Mixtral, arXiv 2401.04088; Qwen3, arXiv 2505.09388; docs/formats/model.md.
+// Source   Mixtral, arXiv 2401.04088; Qwen3, arXiv 2505.09388; docs/hugging-face.md.
 #include "ashlar/checkpoint/hf_moe.h"
 
 #include <algorithm>

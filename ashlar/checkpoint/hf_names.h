@@ -7,7 +7,7 @@
 // two tensors; stacked in turns they are the native gate_up_proj.  Some have one tensor for several
 // native ones, whose rows lie in it head by head (HfMixerTensor).
 //
-// Source  docs/formats/model.md; released ZAYA1 models, arXiv 2511.17127 and 2605.05365.
+// Source  docs/hugging-face.md; released ZAYA1 models, arXiv 2511.17127 and 2605.05365.
 #pragma once
 
 #include <cstdint>

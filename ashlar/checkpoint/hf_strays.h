@@ -1,7 +1,7 @@
 // What the files of any family may hold beside a model's parameters: tensors that programs compute
 // by themselves and that older versions saved, and names with the prefix of a wrapper.
 //
-// Source   docs/formats/model.md has the list.
+// Source   docs/hugging-face.md has the list.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // Writes a whole model as a Hugging Face directory, slab by slab: at most kMaxWorkers slabs of
 // kSlabElements are in memory, with what the reader takes for each.
 //
-// Source   docs/formats/model.md.
+// Source   docs/hugging-face.md.
 // Errors   kConfig if the target exists, or a finite value would become infinite in the type of the
 //          file; those of the reader.
 #pragma once

@@ -71,7 +71,7 @@ void add_schedule(CLI::App* group, Action& action) {
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* sub = group->add_subcommand(
-      "schedule", "what the stages of a pipeline do at what time (docs/parallel-pp.md)");
+      "schedule", "what the stages of a pipeline do at what time (docs/parallel/pp.md)");
   sub->add_option("--stages", flags->stages, "ranks of the pipeline")->capture_default_str();
   sub->add_option("--virtual-stages", flags->chunks, "of each stage, for interleaved")
       ->capture_default_str();

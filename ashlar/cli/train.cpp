@@ -45,7 +45,8 @@ void add_train(CLI::App& app, Action& action) {
   sub->add_option("OVERRIDES", flags->overrides, "section.key=value, over the recipe's");
   sub->add_flag("--dry-run", flags->dry_run,
                 "print the resolved recipe, memory and flop; train nothing");
-  sub->add_option("--ranks", flags->ranks, "ranks, as threads of this process (docs/parallel.md)")
+  sub->add_option("--ranks", flags->ranks,
+                  "ranks, as threads of this process (docs/parallel/README.md)")
       ->capture_default_str();
   CLI::Option* from = sub->add_option("--from-step", flags->from_step,
                                       "continue from this step instead of the newest good one");

@@ -4,7 +4,7 @@
 // gives the text back.  A model that the tokenizers library cannot follow is written as nearly as
 // it can, and what it cannot follow is named.
 //
-// Source  docs/formats/model.md, which says how each setting is written; the serialization of the
+// Source  docs/hugging-face.md, which says how each setting is written; the serialization of the
 //         tokenizers library 0.22.
 // Errors  kData if the tokenizer's bytes are not a model.
 #pragma once

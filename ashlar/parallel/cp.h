@@ -14,7 +14,7 @@
 //
 //   rows    what a router counts of a row is added up over the ranks that hold its tokens
 //
-// Source   docs/parallel-cp.md: who holds what, and bytes and launches as closed formulas.
+// Source   docs/parallel/cp.md: who holds what, and bytes and launches as closed formulas.
 // Memory   buffers are taken once (Tag::kCommunication); scratch from ctx.workspace, the same for
 //          all documents.
 // Numerics sums over ranks: gather in group order; ring the ranks after a part's owner in order,

@@ -13,7 +13,7 @@
 // Memory   T (N D (2 a + s) + C D (2 a + 4 s)) bytes, once (Tag::kCommunication); T local tokens, a
 //          and s bytes of the activation and the stream type; C = K where n divides K, else n and
 //          4 a + 4 s for 2 a + 4 s.
-// Traffic  docs/parallel-cp.md.
+// Traffic  docs/parallel/cp.md.
 #pragma once
 
 #include "ashlar/parallel/cp.h"

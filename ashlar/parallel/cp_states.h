@@ -15,7 +15,7 @@
 // whoever holds them; where a document starts in a chunk nothing of what enters it leaves it.
 //
 // Source   LASP-2, arXiv:2502.07563; LASP, arXiv:2404.02882; ZeCO, arXiv:2507.01004.  Bytes and
-//          launches as closed formulas: docs/parallel-linear.md.
+//          launches as closed formulas: docs/parallel/states.md.
 // Memory   C chunks here, W ranks, m elements of a chunk's states, g of its transitions, in the
 //          stream type (Tag::kCommunication): gather W C (m + g), without mask W C 2 m, chain and
 //          scan 2 C m.  One state

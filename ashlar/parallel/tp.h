@@ -19,7 +19,7 @@
 // stream, norms and merges have 1/tp of the tokens: TokenCounts{T / tp, T}; the sequence of the
 // call is that of all T tokens, its ids are the rank's.
 //
-// Cost     docs/parallel-tp.md has the bytes.  Each call waits for its operations.
+// Cost     docs/parallel/tp.md has the bytes.  Each call waits for its operations.
 // Memory   sums in place; gathered tensors [T, H] come from ctx.workspace.
 // Errors   kComm, as comm/group.h.
 #pragma once

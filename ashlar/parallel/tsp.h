@@ -12,7 +12,7 @@
 //
 // Gradients of weights go home in every micro-batch: other ranks' shares have no place here.
 //
-// Source   arXiv 2604.26294; the backward pass is derived.  docs/parallel-tsp.md has the order of
+// Source   arXiv 2604.26294; the backward pass is derived.  docs/parallel/tsp.md has the order of
 //          the turns, the bytes and the launches.
 // Memory   tsp_shards.h; activations that forward keeps are those of all turns, or with
 //          Pass::replay of the turns at hand.

@@ -21,7 +21,7 @@ Recipe with_model_of(const GivenModel& given, Recipe recipe) {
   const ModelKeys own = recipe.model;
   recipe.model = given.keys;
   if (!given.config_json) return without_unused_keys(std::move(recipe));
-  // No config.json states these (docs/formats/model.md).
+  // No config.json states these (docs/hugging-face.md).
   recipe.model.skip_output = own.skip_output;
   recipe.model.head_fp32 = own.head_fp32;
   recipe.model.qk_norm_eps = own.qk_norm_eps;

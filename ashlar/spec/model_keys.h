@@ -4,7 +4,7 @@
 // What the rest of the program reads is the ModelSpec that model_of makes of it.
 //
 // Source  ZAYA1, arXiv 2511.17127 and 2605.05365, the released configurations; Llama 3, arXiv
-//         2407.21783; Mixtral, arXiv 2401.04088; Qwen3, arXiv 2505.09388 (docs/formats/model.md).
+//         2407.21783; Mixtral, arXiv 2401.04088; Qwen3, arXiv 2505.09388 (docs/hugging-face.md).
 #pragma once
 
 #include <cstdint>

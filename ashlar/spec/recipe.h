@@ -40,7 +40,7 @@ inline constexpr std::array<const char*, 3> kCpExchangeNames{"all_gather", "ring
 enum class StateExchange : uint8_t { kAllGather, kChain, kScan, kExclusiveScan };
 inline constexpr std::array<const char*, 4> kStateExchangeNames{"all_gather", "chain", "scan",
                                                                 "exclusive_scan"};
-enum class Schedule : uint8_t { kGpipe, k1f1b, kInterleaved, kZeroBubble };  // docs/parallel-pp.md
+enum class Schedule : uint8_t { kGpipe, k1f1b, kInterleaved, kZeroBubble };  // docs/parallel/pp.md
 inline constexpr std::array<const char*, 4> kScheduleNames{"gpipe", "1f1b", "interleaved", "zb"};
 enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
@@ -100,11 +100,11 @@ struct OptimSpec {
 };
 
 // How ranks share the work: a mesh of pp x dp x cp x tsp x tp ranks, with ep of dp x cp x tsp
-// (docs/parallel.md).
+// (docs/parallel/README.md).
 struct ParallelSpec {
   int64_t dp = 0;  // 0: ranks / (pp cp tsp tp)
   int64_t cp = 1, tp = 1, pp = 1, ep = 1;
-  int64_t tsp = 1;               // docs/parallel-tsp.md
+  int64_t tsp = 1;               // docs/parallel/tsp.md
   int64_t tsp_head_buckets = 1;  // in which a rank's key heads are gathered, one after another
   Schedule schedule = Schedule::k1f1b;
   int64_t virtual_stages = 1;  // chunks of blocks of each of the pp stages

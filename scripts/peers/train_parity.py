@@ -6,8 +6,8 @@ same rows in the same order, in several micro-batches a step, with warm-up, cosi
 that clips every step: once with AdamW (torch.optim.AdamW) for every parameter, once with Muon for the matrices of the
 blocks (plain Newton-Schulz, below); each in fp32 and in fp64.  The balancing biases of ZAYA1 stay as they are in both.
 Mixtral and Qwen3-MoE train with the balancing loss, which is compared too: transformers' function, called for one
-mixture and one row at a time (docs/train-parity.md says why).
-What it found: docs/train-parity.md.
+mixture and one row at a time (docs/bench/train-parity.md says why).
+What it found: docs/bench/train-parity.md.
 
 Run by scripts/peers/train_parity.sh, which makes the virtual environment.
 """
@@ -42,7 +42,7 @@ SIZES = dict(vocab_size=260, hidden_size=64, num_hidden_layers=4, num_attention_
 PAD = 4 + ord("e")
 # Of the mixtures' weights: all chosen experts lead by more than 2e-6 in all steps, so that rounding changes no choice.
 MIXTRAL_SEED, QWEN3_MOE_SEED = 37, 33
-STD = 0.1  # of weights; with 0.02 a spike of the gradient amplifies fp32's own rounding (docs/train-parity.md)
+STD = 0.1  # of weights; with 0.02 a spike of the gradient amplifies fp32's own rounding (docs/bench/train-parity.md)
 OPTIM = dict(lr=3e-3, lr_min=3e-4, warmup_steps=5, weight_decay=0.1, clip_norm=0.25, beta1=0.9, beta2=0.95, eps=1e-8,
              muon_momentum=0.95, muon_scale=0.2)
 AUX_COEF = 0.1  # of the balancing loss: ten times what is usual, so that it shows in the gradient

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Parity of training: a model of each family (ZAYA1, Llama, Qwen3, Mixtral, Qwen3-MoE) starts from one set of weights in
 # Ashlar and in Hugging Face transformers on PyTorch, and both train 30 steps on the same rows, with AdamW and with Muon
-# (docs/train-parity.md).  A table and the largest differences of each; exit code 1 if one is too large, 77 where
+# (docs/bench/train-parity.md).  A table and the largest differences of each; exit code 1 if one is too large, 77 where
 # transformers cannot be installed (scripts/peers/python says what it needs).
 #
 #   scripts/peers/train_parity.sh [flags of train_parity.py; --help lists them]

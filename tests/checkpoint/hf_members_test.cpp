@@ -161,9 +161,9 @@ TEST_F(HfMembersDirectory, AreNamedOnceInOneLine) {
       << lines[0];
 }
 
-// docs/formats/model.md has every row of both tables.
+// docs/hugging-face.md has every row of both tables.
 TEST(HfMembers, ThePageHasTheTables) {
-  const std::string page = slurp(test_data("../../docs/formats/model.md"));
+  const std::string page = slurp(test_data("../../docs/hugging-face.md"));
   std::set<std::string> rows;
   for (const HarmlessMember& member : harmless_members()) rows.emplace(member.name);
   for (const NeutralMember& member : neutral_members()) rows.emplace(member.name);

@@ -24,7 +24,7 @@ int count(const std::string& text, const std::string& part) {
 // Behind every "    $ ashlar plan schedule ..." of the page stand the lines that it prints.
 TEST(Schedule, PicturesOfTheDocumentationAreThePrograms) {
   const Scratch scratch;
-  std::istringstream page(read_file(std::filesystem::path(kData) / "../../docs/parallel-pp.md"));
+  std::istringstream page(read_file(std::filesystem::path(kData) / "../../docs/parallel/pp.md"));
   int num_pictures = 0;
   for (std::string line; std::getline(page, line);) {
     if (!line.starts_with("    $ ashlar plan schedule ")) continue;

@@ -1,4 +1,4 @@
-// States over ranks: bytes and launches are the closed formulas of docs/parallel-linear.md, as
+// States over ranks: bytes and launches are the closed formulas of docs/parallel/states.md, as
 // integers, between real ranks and recorded, whatever the length and the documents; memory is
 // planned; and a document that begins leaves nothing of the state before it.
 #include <gtest/gtest.h>

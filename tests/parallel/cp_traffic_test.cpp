@@ -1,4 +1,4 @@
-// Bytes and launches of context parallelism are the closed formulas of docs/parallel-cp.md, as
+// Bytes and launches of context parallelism are the closed formulas of docs/parallel/cp.md, as
 // integers, between real ranks and recorded.
 #include <gtest/gtest.h>
 
@@ -144,7 +144,7 @@ TEST(CpTraffic, RealAndRecordedCountersAreTheFormulas) {
   }
 }
 
-// Memory by heads beside memory that gathers (docs/parallel-cp.md), where nothing is rounded up.
+// Memory by heads beside memory that gathers (docs/parallel/cp.md), where nothing is rounded up.
 TEST(CpTraffic, MemoryIsTheFormula) {
   for (const int64_t n : {2, 4})
     for (const DType compute : {DType::kF64, DType::kBF16}) {

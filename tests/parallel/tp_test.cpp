@@ -189,7 +189,7 @@ TEST(TpRanks, AndContextRanksEqualOneRank) {
 
 using Rows = std::map<std::string, comm::TrafficRow>;
 
-// Operations of one rank, after the formulas of docs/parallel-tp.md.
+// Operations of one rank, after the formulas of docs/parallel/tp.md.
 class Expected {
  public:
   Expected(int n, int r) : n_(n), r_(r) {}

@@ -1,5 +1,5 @@
 // All that ranks of a mesh with every technique say in a step is the sum of the closed formulas:
-// ZeRO (parallel/zero.h), docs/parallel-tp.md, -context.md, -muon.md, and the trainer's own
+// ZeRO (parallel/zero.h), docs/parallel/tp.md, cp.md, muon.md, and the trainer's own
 // sums.
 #include "step_traffic.h"
 
@@ -176,7 +176,7 @@ void add_holdings(const Trainer& trainer, Holders& holders) {
   }
 }
 
-// The table of docs/parallel-muon.md, added up over all ranks: {gather, scatter} bytes.
+// The table of docs/parallel/muon.md, added up over all ranks: {gather, scatter} bytes.
 std::pair<int64_t, int64_t> muon_formula(const Holders& holders, MuonMode mode, int64_t width) {
   int64_t gather = 0, scatter = 0;
   for (const auto& [matrix, shares] : holders) {

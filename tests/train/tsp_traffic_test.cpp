@@ -1,5 +1,5 @@
 // What ranks that share heads and sequences (parallel.tsp) say in a step is the table of
-// docs/parallel-tsp.md, as integers, on real ranks and recorded.
+// docs/parallel/tsp.md, as integers, on real ranks and recorded.
 #include "ashlar/core/rounding.h"
 #include "step_traffic.h"
 
