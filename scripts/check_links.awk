@@ -69,7 +69,7 @@ END {
     if (!(path in exists)) { what = "there is no " path; bad = 1 }
     else if (parts[2] != "" && !((path "#" parts[2]) in anchors)) { what = path " has no heading #" parts[2]; bad = 1 }
     else continue
-    printf "%s:%d: %s\n", from[i], line[i], what
+    if (!told[from[i], line[i], what]++) printf "%s:%d: %s\n", from[i], line[i], what
   }
   exit bad
 }
