@@ -2,7 +2,7 @@
 # Fails on lines of C++ that pass 100 columns (but for long texts in quotes); on comments that a reflow has torn: a line of
 # a comment that ends short of 30 columns though the sentence goes on, in lower case, on the next; and on links of the
 # documentation, to pages or to their headings, and names of pages in any file (docs/NAME.md) that lead to nothing;
-# and on pictures that scripts/draw_pictures would draw otherwise.
+# on pages that docs/README.md does not list; and on pictures that scripts/draw_pictures would draw otherwise.
 set -euo pipefail
 export LC_ALL=C  # awk counts bytes
 status=0
@@ -26,6 +26,9 @@ find . \( -path ./.git -o -path ./build -o -path ./runs \) -prune -o -print | se
   grep '\.md$' "$everything"
   grep -rIl 'docs/[a-z]' CMakeLists.txt ashlar cmake recipes scripts tests
 } | sort -u | xargs awk -v list="$everything" -f scripts/check_links.awk "$everything" || status=1
+while IFS= read -r page; do
+  grep -qF "(${page#docs/})" docs/README.md || { echo "$page: docs/README.md does not list it"; status=1; }
+done < <(grep '^docs/.*\.md$' "$everything" | grep -v '^docs/README.md$')
 
 for picture in run parts; do
   cmp -s <(scripts/draw_pictures "$picture") "docs/pictures/$picture.svg" ||
