@@ -2,7 +2,8 @@
 # Fails on lines of C++ that pass 100 columns (but for long texts in quotes); on comments that a reflow has torn: a line of
 # a comment that ends short of 30 columns though the sentence goes on, in lower case, on the next; and on links of the
 # documentation, to pages or to their headings, and names of pages in any file (docs/NAME.md) that lead to nothing;
-# on pages that docs/README.md does not list; and on pictures that scripts/draw_pictures would draw otherwise.
+# on pages that docs/README.md does not list; on a README of more than 130 lines, or without a command by line 12; and on
+# pictures that scripts/draw_pictures would draw otherwise.
 set -euo pipefail
 export LC_ALL=C  # awk counts bytes
 status=0
@@ -29,6 +30,9 @@ find . \( -path ./.git -o -path ./build -o -path ./runs \) -prune -o -print | se
 while IFS= read -r page; do
   grep -qF "(${page#docs/})" docs/README.md || { echo "$page: docs/README.md does not list it"; status=1; }
 done < <(grep '^docs/.*\.md$' "$everything" | grep -v '^docs/README.md$')
+lines=$(wc -l <README.md) first=$(grep -nm1 '^    [a-z]' README.md | cut -d: -f1 || true)
+[ "$lines" -le 130 ] || { echo "README.md: $lines lines; at most 130"; status=1; }
+[ "${first:-999}" -le 12 ] || { echo "README.md: the first command is on line ${first:-none}; it is to be by line 12"; status=1; }
 
 for picture in run parts; do
   cmp -s <(scripts/draw_pictures "$picture") "docs/pictures/$picture.svg" ||
