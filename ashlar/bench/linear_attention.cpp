@@ -30,9 +30,9 @@ constexpr Kind kKinds[] = {
 };
 
 // The tensors of one recurrence, and the clock.
-class Case {
+class LinearCase {
  public:
-  Case(Threads& threads, DType compute, const Kind& kind, int64_t num_tokens)
+  LinearCase(Threads& threads, DType compute, const Kind& kind, int64_t num_tokens)
       : compute_(compute), kind_(kind), T_(num_tokens), chunk_{0, num_tokens} {
     context_.threads = &threads;
     context_.workspace = &workspace_;
@@ -122,7 +122,8 @@ class Case {
 RecurrenceReport measure_recurrences(int num_threads, DType compute, int64_t num_tokens) {
   RecurrenceReport report;
   report.machine = measure_beside_peak(num_threads, compute, [&](Threads& threads) {
-    for (const Kind& kind : kKinds) Case(threads, compute, kind, num_tokens).measure(report.rows);
+    for (const Kind& kind : kKinds)
+      LinearCase(threads, compute, kind, num_tokens).measure(report.rows);
     report.triad_bytes_per_s = measure_triad(threads.size());
   });
   return report;

@@ -29,9 +29,9 @@ constexpr Dims kStacks[] = {{"nano gate_up", 8, 0, 1024, 256},
                             {"small gate_up", 2, 0, 1536, 768}};
 
 // One shape's tensors, and the clock.
-class Case {
+class ProductCase {
  public:
-  Case(Threads& threads, DType compute) : compute_(compute) {
+  ProductCase(Threads& threads, DType compute) : compute_(compute) {
     context_.threads = &threads;
     context_.workspace = &workspace_;
   }
@@ -74,7 +74,7 @@ class Case {
 
 void measure_product(Threads& threads, DType compute, const Dims& d,
                      std::vector<ProductRow>& rows) {
-  Case c(threads, compute);
+  ProductCase c(threads, compute);
   const kernels::Operand w = c.operand(d.G, d.N, d.K);
   const Matrix x = Matrix::of(c.random(compute, {d.T, d.K})),
                dy = Matrix::of(c.random(compute, {d.T, d.N}));
@@ -96,7 +96,7 @@ void measure_product(Threads& threads, DType compute, const Dims& d,
 
 void measure_newton_schulz(Threads& threads, DType compute, const Dims& d,
                            std::vector<ProductRow>& rows) {
-  Case c(threads, compute);
+  ProductCase c(threads, compute);
   const Tensor x = c.random(DType::kF32, {d.G, d.N, d.K});
   constexpr int kSteps = 5;
   const double flop =

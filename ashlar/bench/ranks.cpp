@@ -131,7 +131,7 @@ std::vector<Traffic> of_all_ranks(comm::Group& ranks, const Traffic& mine) {
   return all;
 }
 
-Json json_of(const Summary& s) {
+Json times_json(const Summary& s) {
   return {{"median_s", s.median}, {"min_s", s.min}, {"mean_s", s.mean},
           {"p99_s", s.p99},       {"max_s", s.max}, {"steps", s.count}};
 }
@@ -140,7 +140,7 @@ Json json_of(const Summary& s) {
 // each has a time of its own.
 Summary slowest(comm::Group& ranks, const Summary& mine) {
   Summary longest = mine;
-  for (const std::string& text : comm::all_said(ranks, json_of(mine).dump(), "bench")) {
+  for (const std::string& text : comm::all_said(ranks, times_json(mine).dump(), "bench")) {
     const Json s = Json::parse(text);
     if (s["median_s"] > longest.median)
       longest = {s["min_s"], s["median_s"], s["mean_s"], s["p99_s"], s["max_s"], s["steps"]};
@@ -303,16 +303,16 @@ std::string to_json_line(const RanksReport& r, const Recipe& recipe) {
                {"threads", r.num_threads},
                {"isa", kernels::name_of(kernels::isa())},
                {"compute", name_of(r.compute)},
-               {"step", json_of(r.step)},
+               {"step", times_json(r.step)},
                {"tokens_per_s", r.tokens_per_s},
                {"sent_bytes", r.sent_bytes},
                {"max_sent_bytes", r.max_sent_bytes},
                {"waited_s", r.waited_s},
                {"traffic", traffic}};
   if (r.study)
-    line["overlap_study"] = {{"overlapped", json_of(r.step)},
-                             {"waiting", json_of(r.study->waiting)},
-                             {"muted", json_of(r.study->muted)},
+    line["overlap_study"] = {{"overlapped", times_json(r.step)},
+                             {"waiting", times_json(r.study->waiting)},
+                             {"muted", times_json(r.study->muted)},
                              {"waiting_waited_s", r.study->waiting_s},
                              {"hidden_share", r.study->hidden_share}};
   return line.dump();

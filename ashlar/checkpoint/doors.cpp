@@ -13,9 +13,8 @@ namespace ashlar::checkpoint {
 namespace {
 
 constexpr const char* kPinName = "pin.json";
-constexpr int64_t kMaxLeaseBytes = 4096;
 // How long a step whose door is closed is looked at: its removal takes milliseconds.
-constexpr double kPatience_s = 2, kPoll_s = 0.02;
+constexpr double kPatience_s = 2, kDoorPoll_s = 0.02;
 
 std::string name_of_door(int64_t step, const std::string& attempt) {
   return fmt::format("{}-{}", step_name(step), attempt);
@@ -75,7 +74,7 @@ bool is_there(FileSystem& files, const std::string& root, const StepRef& ref) {
 Door enter_door(FileSystem& files, const std::string& root, const StepRef& ref,
                 const std::string& name, std::string_view text) {
   const std::string door = door_path(root, ref.step, ref.attempt);
-  for (double waited_s = 0;; waited_s += kPoll_s) {
+  for (double waited_s = 0;; waited_s += kDoorPoll_s) {
     const bool entered = try_create(files, join(door, name), text);
     if (!is_there(files, root, ref)) {
       if (entered) files.remove_all(join(door, name));
@@ -83,7 +82,7 @@ Door enter_door(FileSystem& files, const std::string& root, const StepRef& ref,
     }
     if (entered) return Door::kEntered;
     if (files.stat(door) || !has_holder(files, root) || waited_s >= kPatience_s) return Door::kNone;
-    std::this_thread::sleep_for(std::chrono::duration<double>(kPoll_s));
+    std::this_thread::sleep_for(std::chrono::duration<double>(kDoorPoll_s));
   }
 }
 

@@ -26,13 +26,6 @@ struct AsideNames {
 constexpr AsideNames kAside[] = {{"bad-", kBadDirectory}, {"old-", kSupersededDirectory}};
 constexpr int kClosingRounds = 100;  // an earlier holder that lives goes on filling its fence
 
-void remove_quietly(FileSystem& files, const std::string& path) {
-  try {
-    files.remove_all(path);
-  } catch (const Error&) {  // the first error says more
-  }
-}
-
 // Moves one entry of a fence that is being closed to where it belongs.
 void carry_out(FileSystem& files, const std::string& root, const std::string& fence,
                const std::string& name) {
@@ -57,6 +50,13 @@ void carry_out(FileSystem& files, const std::string& root, const std::string& fe
 }
 
 }  // namespace
+
+void remove_quietly(FileSystem& files, const std::string& path) {
+  try {
+    files.remove_all(path);
+  } catch (const Error&) {  // the first error says more
+  }
+}
 
 std::string fence_path(const std::string& root, const std::string& token) {
   return join(join(root, kLeaseDirectory), fmt::format("{}{}", kFencePrefix, token));

@@ -60,6 +60,8 @@ class Fence {
   std::function<void()> explain_;
 };
 
+// For what may be left behind: an error before says more than that it could not be removed.
+void remove_quietly(FileSystem& files, const std::string& path);
 // Paths of the fences in a root.
 std::vector<std::string> fences_in(FileSystem& files, const std::string& root);
 std::string fence_path(const std::string& root, const std::string& token);

@@ -17,7 +17,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-constexpr int64_t kChunkElements = 64 << 10;  // converted at a time
+constexpr int64_t kConvertedElements = 64 << 10;  // converted at a time
 
 // The weight_map of the index: tensor name as stored -> file.
 std::map<std::string, std::string> read_index(FileSystem& files, const std::string& path) {
@@ -159,10 +159,10 @@ void HfFiles::read(const HfStored& tensor, int64_t first, int64_t count, DType d
     shard.file->read_at({out, size_t(count * to_size)}, begin);
     return;
   }
-  std::vector<std::byte> raw(size_t(std::min(count, kChunkElements) * from_size));
+  std::vector<std::byte> raw(size_t(std::min(count, kConvertedElements) * from_size));
   std::vector<float> decoded;
-  for (int64_t done = 0; done < count; done += kChunkElements) {
-    const int64_t n = std::min(kChunkElements, count - done);
+  for (int64_t done = 0; done < count; done += kConvertedElements) {
+    const int64_t n = std::min(kConvertedElements, count - done);
     shard.file->read_at({raw.data(), size_t(n * from_size)}, begin + done * from_size);
     Tensor source{raw.data(), from, Device::kCpu, Shape{n}};
     if (from == DType::kF16) {  // copy_convert does not know it

@@ -9,7 +9,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-constexpr std::string_view kFile = "says how the file was made, or by whom";
+constexpr std::string_view kOfTheFile = "says how the file was made, or by whom";
 constexpr std::string_view kProgram = "says how another program runs the model, not what it makes";
 constexpr std::string_view kOutputs = "says what else another program puts out";
 constexpr std::string_view kTraining = "is for training, where a recipe states its own";
@@ -20,14 +20,14 @@ constexpr std::string_view kText = "is for tokenizers";
 constexpr HarmlessMember kHarmless[] = {
     {"_attn_implementation", kProgram},
     {"_attn_implementation_autoset", kProgram},
-    {"_commit_hash", kFile},
+    {"_commit_hash", kOfTheFile},
     {"_experts_implementation", kProgram},
     {"_flash_attn_2_enabled", kProgram},
-    {"_from_model_config", kFile},
-    {"_name_or_path", kFile},
+    {"_from_model_config", kOfTheFile},
+    {"_name_or_path", kOfTheFile},
     {"architectures", "names classes; model_type and the tensors say which family it is"},
     {"attn_implementation", kProgram},
-    {"auto_map", kFile},
+    {"auto_map", kOfTheFile},
     {"bad_words_ids", kGeneration},
     {"begin_suppress_tokens", kGeneration},
     {"block_size", "says how many tokens a program takes at a time, up to rounding", "minimax"},
@@ -54,7 +54,7 @@ constexpr HarmlessMember kHarmless[] = {
     {"max_window_layers", "is read where layer_types is not there", "qwen2 qwen3 qwen3_moe"},
     {"min_length", kGeneration},
     {"model_max_length", kText},
-    {"name_or_path", kFile},
+    {"name_or_path", kOfTheFile},
     {"no_repeat_ngram_size", kGeneration},
     {"num_beam_groups", kGeneration},
     {"num_beams", kGeneration},
@@ -86,10 +86,10 @@ constexpr HarmlessMember kHarmless[] = {
     {"top_p", kGeneration},
     {"torch_dtype", "is the type of the tensors, which their own headers state"},
     {"torchscript", kProgram},
-    {"transformers_version", kFile},
+    {"transformers_version", kOfTheFile},
     {"typical_p", kGeneration},
-    {"unsloth_fixed", kFile},
-    {"unsloth_version", kFile},
+    {"unsloth_fixed", kOfTheFile},
+    {"unsloth_version", kOfTheFile},
     {"use_bfloat16", kProgram},
     {"use_cache", kProgram},
 };

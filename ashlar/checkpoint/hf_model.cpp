@@ -35,7 +35,7 @@ namespace ashlar::checkpoint {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
-constexpr int64_t kChunkElements = 64 << 10;  // compared at a time
+constexpr int64_t kComparedElements = 64 << 10;  // compared at a time
 constexpr std::string_view kHead = kHfHead, kEmbedding = kHfEmbedding;
 
 std::string shown_shape(std::span<const int64_t> shape) {
@@ -196,9 +196,9 @@ void check_head(const ModelSpec& model, HfFiles& files) {
       name_of(b.entry.dtype), shown_shape(b.entry.shape));
   if (!is_hf_readable(b.entry.dtype)) return;  // check_tensors says so
   const int64_t count = a.entry.bytes() / size_of(a.entry.dtype);
-  std::vector<double> x(size_t(std::min(count, kChunkElements))), y(x.size());
-  for (int64_t done = 0; done < count; done += kChunkElements) {
-    const int64_t n = std::min(kChunkElements, count - done);
+  std::vector<double> x(size_t(std::min(count, kComparedElements))), y(x.size());
+  for (int64_t done = 0; done < count; done += kComparedElements) {
+    const int64_t n = std::min(kComparedElements, count - done);
     files.read(a, done, n, DType::kF64, reinterpret_cast<std::byte*>(x.data()));
     files.read(b, done, n, DType::kF64, reinterpret_cast<std::byte*>(y.data()));
     for (int64_t i = 0; i < n; ++i)  // bits, so that a NaN equals its copy

@@ -128,7 +128,7 @@ bool states_mixture(const ModelKeys& keys) {
 }
 
 // Blocks of attention, all of them with a window or none.
-bool has_common_window(const ModelKeys& keys) {
+bool has_one_window(const ModelKeys& keys) {
   const bool slides = keys.layer_types.at(0).sliding;
   return std::all_of(keys.layer_types.begin(), keys.layer_types.end(), [&](const LayerType& type) {
     return type.mixer == AttentionSpec::kKind && type.sliding == slides;
@@ -137,13 +137,13 @@ bool has_common_window(const ModelKeys& keys) {
 
 bool states_mixtral(const ModelKeys& keys) {
   return states_attention_config(keys, {}) && states_mixture(keys) && keys.norm_topk_prob &&
-         has_common_window(keys) &&
+         has_one_window(keys) &&
          std::all_of(keys.layer_types.begin(), keys.layer_types.end(), has_experts);
 }
 
 bool states_qwen3_moe(const ModelKeys& keys) {
-  return states_attention_config(keys, kQwen3Moe) && states_mixture(keys) &&
-         has_common_window(keys) && first_block(keys, has_experts) < keys.num_hidden_layers;
+  return states_attention_config(keys, kQwen3Moe) && states_mixture(keys) && has_one_window(keys) &&
+         first_block(keys, has_experts) < keys.num_hidden_layers;
 }
 
 // Of all blocks.

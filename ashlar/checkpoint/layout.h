@@ -35,6 +35,7 @@ inline constexpr const char* kTrashPrefix = ".trash-";
 inline constexpr const char* kTmpPrefix = ".tmp-step-";
 inline constexpr const char* kPartPrefix = "part-";
 
+inline constexpr int64_t kMaxLeaseBytes = 4096;       // of a file under .lease
 inline constexpr int64_t kMaxStep = 999'999'999'999;  // 12 digits: lexical order is numeric order
 
 std::string step_name(int64_t step);                            // "step-000000012000"

@@ -37,12 +37,11 @@
 namespace ashlar::checkpoint {
 namespace {
 
-constexpr int64_t kMaxLeaseBytes = 4096;
 constexpr const char* kLeaseFile = "trainer.json";
 // Between a call that fails and the look for why, another process may take a name or give it back;
 // an error that means something else comes every time.
 constexpr int kAttempts = 4;
-constexpr double kPoll_s = 1;  // between two looks at a lease that is watched
+constexpr double kLeasePoll_s = 1;  // between two looks at a lease that is watched
 constexpr int kPollsPerLine = 10;
 
 // The text of a file; nullopt: there is none, or there is none any more.
@@ -68,13 +67,6 @@ std::optional<Sign> sign_at(FileSystem& files, const std::string& path) {
   const std::optional<std::string> text = text_at(files, path);
   const auto info = files.stat(path);
   return text && info ? std::optional<Sign>({*text, info->modified_s}) : std::nullopt;
-}
-
-void remove_quietly(FileSystem& files, const std::string& path) {
-  try {
-    files.remove_all(path);
-  } catch (const Error&) {  // the first error says more
-  }
 }
 
 void sleep_until_signal(double seconds) {
@@ -249,14 +241,14 @@ bool Lease::stays_silent(const std::string& path, const std::string& found,
                          const LeaseHolder& holder) {
   const std::optional<Sign> first = sign_at(files_, path);
   if (!first || first->text != found) return false;
-  const auto polls = int64_t(std::ceil(holder.expiry_s() / kPoll_s));
+  const auto polls = int64_t(std::ceil(holder.expiry_s() / kLeasePoll_s));
   for (int64_t poll = 0; poll < polls; ++poll) {
     if (poll % kPollsPerLine == 0)
       log_.info(
           "waiting for the lease of {}, held by process {} on {}: {:.0f} s without a sign of life, "
           "taken over after {:.0f}",
-          root_, holder.pid, holder.host, double(poll) * kPoll_s, holder.expiry_s());
-    options_.sleep(kPoll_s);
+          root_, holder.pid, holder.host, double(poll) * kLeasePoll_s, holder.expiry_s());
+    options_.sleep(kLeasePoll_s);
     ASHLAR_REQUIRE(!StopSignals::requested(), kPreempted,
                    "{} came while this process waited for the lease of {}; nothing was changed",
                    StopSignals::name(), root_);

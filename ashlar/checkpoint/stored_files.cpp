@@ -51,7 +51,7 @@ struct Stored {
 
 // Whether `next` follows `box` in the row-major order of a box that holds both and no more; if so
 // `box` becomes that.
-bool join(Box& box, const Box& next) {
+bool join_boxes(Box& box, const Box& next) {
   const int ndim = box.offset.ndim();
   int dim = 0;  // the outermost in which a box is not a single index, or they differ
   while (dim < ndim && box.length[dim] == 1 && next.length[dim] == 1 &&
@@ -66,7 +66,7 @@ bool join(Box& box, const Box& next) {
 
 // Joins the last box to the one before, as often as that goes.
 void join_last(std::vector<Stored>& boxes) {
-  while (boxes.size() > 1 && join(boxes[boxes.size() - 2].box, boxes.back().box)) {
+  while (boxes.size() > 1 && join_boxes(boxes[boxes.size() - 2].box, boxes.back().box)) {
     std::vector<const Piece*>& pieces = boxes[boxes.size() - 2].pieces;
     pieces.insert(pieces.end(), boxes.back().pieces.begin(), boxes.back().pieces.end());
     boxes.pop_back();

@@ -10,7 +10,7 @@
 namespace ashlar::cli {
 namespace {
 
-struct Flags {
+struct AverageFlags {
   std::vector<std::string> paths;
   std::vector<double> weights;
   std::string out, to = "root";
@@ -44,7 +44,7 @@ checkpoint::Companions same_tokenizer(FileSystem& files,
   return first;
 }
 
-int average(const Flags& flags, Log& log) {
+int average(const AverageFlags& flags, Log& log) {
   const auto files = posix_files();
   ASHLAR_REQUIRE(flags.to == "root" || flags.to == "hf", kConfig, "--to is {}; expected root or hf",
                  flags.to);
@@ -82,7 +82,7 @@ int average(const Flags& flags, Log& log) {
 }  // namespace
 
 void add_ckpt_average(CLI::App& group, Action& action) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<AverageFlags>();
   CLI::App* verb = add_verb(group, action, "average",
                             "the weighted average of models, as a new root or a Hugging Face "
                             "directory",

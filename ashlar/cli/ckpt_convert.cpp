@@ -10,7 +10,7 @@
 namespace ashlar::cli {
 namespace {
 
-struct Flags {
+struct ConvertFlags {
   std::string path, out;
   std::shared_ptr<HfFlags> hf = std::make_shared<HfFlags>();
 };
@@ -25,7 +25,7 @@ void say_what_came(FileSystem& files, const checkpoint::ModelSource& source,
   if (!left.empty()) log.info("not kept: {}", checkpoint::listed(left));
 }
 
-int import_model(const Flags& flags, Log& log) {
+int import_model(const ConvertFlags& flags, Log& log) {
   const auto files = posix_files();
   require_outside(flags.out, flags.path);
   require_outside_steps(*files, flags.out);
@@ -46,7 +46,7 @@ int import_model(const Flags& flags, Log& log) {
   return 0;
 }
 
-int export_model(const Flags& flags, Log& log) {
+int export_model(const ConvertFlags& flags, Log& log) {
   const auto files = posix_files();
   require_outside_steps(*files, flags.out);
   const checkpoint::ModelSource source = eval::find_model(*files, flags.path, log);
@@ -60,7 +60,7 @@ int export_model(const Flags& flags, Log& log) {
 }  // namespace
 
 void add_ckpt_conversion(CLI::App& group, Action& action) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<ConvertFlags>();
   CLI::App* import_app =
       add_verb(group, action, "import", "a Hugging Face directory as step 0 of a new root", flags,
                import_model);

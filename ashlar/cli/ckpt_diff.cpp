@@ -14,7 +14,7 @@ using checkpoint::Diff;
 using checkpoint::TensorDiff;
 using Ordered = nlohmann::ordered_json;
 
-struct Flags {
+struct DiffFlags {
   std::string a, b, component;
   bool values = false, json = false;
 };
@@ -79,7 +79,7 @@ Ordered json_of(const TensorDiff& tensor) {
   return row;
 }
 
-std::string summary_of(const Diff& diff, const Flags& flags) {
+std::string summary_of(const Diff& diff, const DiffFlags& flags) {
   int64_t differing = 0, bytes = 0;
   for (const TensorDiff& tensor : diff.tensors) {
     differing += !tensor.equal();
@@ -96,7 +96,7 @@ std::string summary_of(const Diff& diff, const Flags& flags) {
   return text;
 }
 
-void print(const Diff& diff, const Flags& flags, const std::string& a, const std::string& b) {
+void print(const Diff& diff, const DiffFlags& flags, const std::string& a, const std::string& b) {
   if (!flags.json) {
     for (const TensorDiff& tensor : diff.tensors)
       if (!tensor.equal()) print_result(fmt::format("{}: {}", tensor.name, text_of(tensor)));
@@ -114,7 +114,7 @@ void print(const Diff& diff, const Flags& flags, const std::string& a, const std
                        {"tensors", rows}}));
 }
 
-int compare(const Flags& flags, Log& log) {
+int compare(const DiffFlags& flags, Log& log) {
   const auto files = posix_files();
   const checkpoint::DiffOptions options{.values = flags.values,
                                         .component = parse_component(flags.component),
@@ -130,7 +130,7 @@ int compare(const Flags& flags, Log& log) {
 }  // namespace
 
 void add_ckpt_diff(CLI::App& group, Action& action) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<DiffFlags>();
   CLI::App* verb = add_verb(group, action, "diff",
                             "what differs between two steps, roots or Hugging Face directories; "
                             "exit code 1 if anything does",

@@ -17,7 +17,7 @@ using Ordered = nlohmann::ordered_json;
 using checkpoint::StepState;
 using checkpoint::VerifyLevel;
 
-struct Flags {
+struct InspectFlags {
   std::string path, level = "deep";
   bool json = false, tensors = false, timeline = false;
 };
@@ -46,16 +46,12 @@ const char* state_name(const checkpoint::StepInfo& info, VerifyLevel level) {
   return "";
 }
 
-std::string last_part(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
-}
-
 std::string readers_text(int64_t readers) {
   if (readers == 0) return "";
   return readers == 1 ? "  1 reader" : fmt::format("  {} readers", readers);
 }
 
-int list(const Flags& flags, Log& log) {
+int list(const InspectFlags& flags, Log& log) {
   const auto files = posix_files();
   const VerifyLevel level = parse_level(flags.level);
   const char* mark = level == VerifyLevel::kDeep ? "  <- continues here" : "  <- is tried first";
@@ -91,7 +87,7 @@ int list(const Flags& flags, Log& log) {
   return 0;
 }
 
-int show(const Flags& flags, Log& log) {
+int show(const InspectFlags& flags, Log& log) {
   const auto files = posix_files();
   checkpoint::require_saved(*files, flags.path);
   const checkpoint::StepReader reader =
@@ -124,7 +120,7 @@ int show(const Flags& flags, Log& log) {
   return 0;
 }
 
-int verify(const Flags& flags, Log& log) {
+int verify(const InspectFlags& flags, Log& log) {
   const auto files = posix_files();
   const VerifyLevel level = parse_level(flags.level);
   checkpoint::require_saved(*files, flags.path);
@@ -145,8 +141,9 @@ int verify(const Flags& flags, Log& log) {
 }  // namespace
 
 void add_ckpt_inspection(CLI::App& group, Action& action) {
-  const auto list_flags = std::make_shared<Flags>(), show_flags = std::make_shared<Flags>(),
-             verify_flags = std::make_shared<Flags>();
+  const auto list_flags = std::make_shared<InspectFlags>(),
+             show_flags = std::make_shared<InspectFlags>(),
+             verify_flags = std::make_shared<InspectFlags>();
   list_flags->level = "quick";
   CLI::App* list_app =
       add_verb(group, action, "list", "steps of a root, and which one a run continues from",

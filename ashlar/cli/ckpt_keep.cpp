@@ -17,15 +17,11 @@ namespace {
 using checkpoint::StepRef;
 using Ordered = nlohmann::ordered_json;
 
-struct Flags {
+struct KeepFlags {
   std::string root, step;
   int64_t keep = 0, keep_every = 0;
   bool json = false, dry_run = false;
 };
-
-std::string last_part(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
-}
 
 // By its number, its name or its path.
 std::optional<int64_t> parse_step(const std::string& text) {
@@ -49,7 +45,7 @@ StepRef find_step(FileSystem& files, const std::string& root, const std::string&
   ASHLAR_FAIL(kConfig, "{} holds no step {}; see ashlar ckpt list {}", root, text, root);
 }
 
-int pin(const Flags& flags, Log&) {
+int pin(const KeepFlags& flags, Log&) {
   const auto files = posix_files();
   const std::string root = find_root(*files, flags.root);
   const StepRef ref = find_step(*files, root, flags.step);
@@ -58,7 +54,7 @@ int pin(const Flags& flags, Log&) {
   return 0;
 }
 
-int unpin(const Flags& flags, Log&) {
+int unpin(const KeepFlags& flags, Log&) {
   const auto files = posix_files();
   const std::string root = find_root(*files, flags.root);
   const StepRef ref = find_step(*files, root, flags.step);
@@ -75,7 +71,7 @@ std::map<int64_t, int64_t> bytes_by_step(FileSystem& files, const std::string& r
   return bytes;
 }
 
-int prune(const Flags& flags, Log& log) {
+int prune(const KeepFlags& flags, Log& log) {
   const auto files = posix_files();
   const std::string root = find_root(*files, flags.root);
   ASHLAR_REQUIRE(flags.keep >= 1 && flags.keep_every >= 0, kConfig,
@@ -108,8 +104,8 @@ int prune(const Flags& flags, Log& log) {
 }  // namespace
 
 void add_ckpt_keeping(CLI::App& group, Action& action) {
-  const auto pin_flags = std::make_shared<Flags>(), unpin_flags = std::make_shared<Flags>(),
-             prune_flags = std::make_shared<Flags>();
+  const auto pin_flags = std::make_shared<KeepFlags>(), unpin_flags = std::make_shared<KeepFlags>(),
+             prune_flags = std::make_shared<KeepFlags>();
   CLI::App* pin_app =
       add_verb(group, action, "pin", "keep a step: no run removes it", pin_flags, pin);
   pin_app->add_option("ROOT", pin_flags->root)->required();

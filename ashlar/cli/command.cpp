@@ -145,6 +145,10 @@ void print_part(std::string_view text) {
                  "writing a result to stdout: {}", std::generic_category().message(errno));
 }
 
+std::string last_part(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
 void print_error(std::string_view message) {
   constexpr size_t kMaxBytes = 4000, kKept = 600;  // more than any message with usual names
   std::string text(message);

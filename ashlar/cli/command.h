@@ -50,6 +50,7 @@ void print_part(std::string_view text);    // as it is, for text that a user ask
 // Writes to stderr, after the program's name.  A message that holds a huge name loses its middle.
 // Newlines are the program's own: Error and report_of leave no others.
 void print_error(std::string_view message);
+std::string last_part(const std::string& path);           // "c" of "a/b/c"
 std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise
 // kConfig unless --out ends in a name: "", "DIR/" and "." would make hidden files.
 void check_out(const std::string& out);

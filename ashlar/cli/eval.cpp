@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kRows = 4;  // evaluated together
 constexpr int64_t kUsualLength = 512;
 
-struct Flags {
+struct EvalFlags {
   std::string model, part = "validation", dtype = "auto";
   eval::InputSpec input;
   std::optional<int64_t> length;
@@ -24,7 +24,7 @@ struct Flags {
 };
 
 // The input with its length: --length, else the usual one or what the model is meant for.
-eval::InputSpec input_of(const Flags& flags, const eval::ModelSource& source) {
+eval::InputSpec input_of(const EvalFlags& flags, const eval::ModelSource& source) {
   const int64_t positions = source.spec.max_positions;
   eval::InputSpec input = flags.input;
   input.all = flags.part == "all";
@@ -36,7 +36,7 @@ eval::InputSpec input_of(const Flags& flags, const eval::ModelSource& source) {
   return input;
 }
 
-void print(const Flags& flags, const std::string& model, const data::Source& source,
+void print(const EvalFlags& flags, const std::string& model, const data::Source& source,
            const eval::Perplexity& result) {
   if (flags.json)
     return print_json(nlohmann::ordered_json{
@@ -62,7 +62,7 @@ void print(const Flags& flags, const std::string& model, const data::Source& sou
                   format_thousands(source.dataset->index().num_tokens())));
 }
 
-int evaluate(const Flags& flags, Log& log) {
+int evaluate(const EvalFlags& flags, Log& log) {
   ASHLAR_REQUIRE(flags.part == "validation" || flags.part == "all", kConfig,
                  "--part is {}; expected validation or all", flags.part);
   ASHLAR_REQUIRE(flags.length.value_or(1) > 0, kConfig, "--length is {}; expected 1 or more",
@@ -93,7 +93,7 @@ int evaluate(const Flags& flags, Log& log) {
 }  // namespace
 
 void add_eval(CLI::App& app, Action& action) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<EvalFlags>();
   eval::InputSpec& input = flags->input;
   CLI::App* sub = app.add_subcommand("eval", "loss and perplexity over a prepared dataset");
   sub->add_option("--model", flags->model, "Hugging Face directory, run, checkpoint root or step")

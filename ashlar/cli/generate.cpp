@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kPrefillChunk = 256;
 
-struct Flags {
+struct GenerateFlags {
   std::string model, ids, prompt_file, dtype = "auto";
   std::optional<std::string> prompt;
   std::optional<int64_t> max_tokens, top_k;
@@ -33,7 +33,7 @@ struct Flags {
 };
 
 // How the model's files say that text is made of it, where flags say nothing.
-eval::GenerateSpec spec_of(const Flags& flags, const eval::GenerationConfig& config,
+eval::GenerateSpec spec_of(const GenerateFlags& flags, const eval::GenerationConfig& config,
                            int64_t num_prompt_ids) {
   eval::GenerateSpec spec;
   if (config.max_length)
@@ -68,7 +68,7 @@ void say_what_holds(const eval::GenerationConfig& config, const eval::GenerateSp
     log.warn("{}: not followed: {}", config.path, fmt::join(config.unfollowed, ", "));
 }
 
-void check(const Flags& flags) {
+void check(const GenerateFlags& flags) {
   const int given = flags.prompt.has_value() + !flags.prompt_file.empty() + !flags.ids.empty();
   ASHLAR_REQUIRE(given == 1, kConfig, "give one of --prompt, --prompt-file and --ids");
   // Larger numbers are read as the largest.
@@ -140,7 +140,7 @@ class Printer {
   bool json_, terminal_;
 };
 
-int generate(const Flags& flags, Log& log) {
+int generate(const GenerateFlags& flags, Log& log) {
   check(flags);
   const auto files = posix_files();
   const auto source = eval::find_model(*files, flags.model, log);
@@ -189,7 +189,7 @@ int generate(const Flags& flags, Log& log) {
 }  // namespace
 
 void add_generate(CLI::App& app, Action& action) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<GenerateFlags>();
   CLI::App* sub = app.add_subcommand("generate", "continue a prompt");
   sub->add_option("--model", flags->model, "Hugging Face directory, run, checkpoint root or step")
       ->required();

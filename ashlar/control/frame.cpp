@@ -5,14 +5,14 @@
 namespace ashlar::control {
 namespace {
 
-constexpr uint32_t kMagic = 0x32464341;  // "ACF2"
+constexpr uint32_t kFrameMagic = 0x32464341;  // "ACF2"
 constexpr size_t kMacAt = kFrameHeaderBytes - kMacBytes;
 
 }  // namespace
 
 std::vector<std::byte> FrameWriter::next(uint16_t kind, std::span<const std::byte> body) {
   WireWriter out;
-  out.put(kMagic);
+  out.put(kFrameMagic);
   out.put(kind);
   out.put(uint16_t(0));
   out.put(uint32_t(body.size()));
@@ -34,7 +34,7 @@ std::optional<Frame> FrameReader::next() {
   if (have.size() < kFrameHeaderBytes) return std::nullopt;
   WireReader in(have.first(kFrameHeaderBytes));
   const auto magic = in.get<uint32_t>();
-  ASHLAR_REQUIRE(magic == kMagic, kComm, "it goes on with {:08x}, not with a frame", magic);
+  ASHLAR_REQUIRE(magic == kFrameMagic, kComm, "it goes on with {:08x}, not with a frame", magic);
   Frame frame;
   frame.kind = in.get<uint16_t>();
   in.get<uint16_t>();  // what it is, the mac says

@@ -11,7 +11,7 @@
 namespace ashlar::control {
 namespace {
 
-constexpr uint32_t kMagic = 0x32484341, kMagicOfVersion1 = 0x31464341;  // "ACH2", "ACF1"
+constexpr uint32_t kHelloMagic = 0x32484341, kMagicOfVersion1 = 0x31464341;  // "ACH2", "ACF1"
 constexpr size_t kHelloBytes = 12 + sizeof(Nonce);
 constexpr size_t kAnswerBytes = 4 + sizeof(Nonce) + sizeof(Digest);
 
@@ -20,7 +20,7 @@ void require_magic(std::span<const std::byte> bytes) {
   ASHLAR_REQUIRE(magic != kMagicOfVersion1, kComm,
                  "it speaks the control links of an older version; start all ranks with one build "
                  "of this program");
-  ASHLAR_REQUIRE(magic == kMagic, kComm, "it begins with {:08x}, not with a hello", magic);
+  ASHLAR_REQUIRE(magic == kHelloMagic, kComm, "it begins with {:08x}, not with a hello", magic);
 }
 
 void require_proof(std::span<const std::byte> said, const Digest& expected) {
@@ -45,7 +45,7 @@ Handshake::Handshake(const Epoch& epoch, bool is_child, int child, int parent, c
 Handshake Handshake::of_child(const Epoch& epoch, int rank, int parent, const Nonce& nonce) {
   Handshake made(epoch, true, rank, parent, nonce);
   WireWriter out;
-  out.put(kMagic);
+  out.put(kHelloMagic);
   out.put(uint32_t(rank));
   out.put(uint32_t(parent));
   out.put(nonce);
@@ -68,7 +68,7 @@ void Handshake::feed(std::span<const std::byte> bytes) {
   ASHLAR_ASSERT(!done());
   bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   const bool heard_hello = !is_child_ && child_ >= 0;
-  if (!heard_hello && bytes_.size() >= sizeof(kMagic)) require_magic(bytes_);
+  if (!heard_hello && bytes_.size() >= sizeof(kHelloMagic)) require_magic(bytes_);
   if (is_child_) return hear_parent();
   if (!heard_hello) hear_child();
   if (child_ >= 0) hear_proof();
@@ -95,7 +95,7 @@ void Handshake::hear_child() {
   child_ = int(child);
   child_nonce_ = in.get<Nonce>();
   WireWriter out;
-  out.put(kMagic);
+  out.put(kHelloMagic);
   out.put(parent_nonce_);
   out.put_bytes(derive("ashlar parent proof"));
   out_ = out.take();

@@ -111,7 +111,7 @@ std::string refusal_of_bytes(std::string_view head) {
   return refusal_of_zeros(head);
 }
 
-bool is_blank(std::string_view line) {
+bool is_blank_line(std::string_view line) {
   return line.find_first_not_of(" \t\r") == line.npos;
 }
 
@@ -138,7 +138,7 @@ FirstLines look_at_lines(std::string_view head, bool whole) {
     std::string_view line = head.substr(at, end - at);
     at = end + 1;
     ++number;
-    if (is_blank(line)) continue;
+    if (is_blank_line(line)) continue;
     if (line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
     read_json_row(line, kTextMember, row);
     // The end of a long row is not known: if "text" is missing, reading it will tell.

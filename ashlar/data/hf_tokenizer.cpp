@@ -32,8 +32,6 @@ using Model = SentencePieceModel;
 using Algorithm = Model::Algorithm;
 using Type = Model::Type;
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, which stands for a space in pieces
-
 std::string dump(const Ordered& json) {
   return json.dump(2, ' ', false, Ordered::error_handler_t::replace) + "\n";
 }
@@ -143,12 +141,12 @@ Ordered normalizer_of(const Model& model) {
   if (!model.precompiled_charsmap.empty())
     steps.push_back(
         {{"type", "Precompiled"}, {"precompiled_charsmap", base64(model.precompiled_charsmap)}});
-  const std::string_view space = model.escape_whitespaces ? kSpace : " ";
+  const std::string_view space = model.escape_whitespaces ? kPieceSpace : " ";
   if (model.remove_extra_whitespaces) {
     steps.push_back(replace("Regex", "\\A +", ""));
     steps.push_back(replace("Regex", " {2,}", " "));
   }
-  if (model.escape_whitespaces) steps.push_back(replace("String", " ", kSpace));
+  if (model.escape_whitespaces) steps.push_back(replace("String", " ", kPieceSpace));
   if (model.remove_extra_whitespaces)
     steps.push_back(replace("Regex", fmt::format("({})+\\z", space), ""));
   if (model.add_dummy_prefix) steps.push_back({{"type", "Prepend"}, {"prepend", space}});
@@ -162,10 +160,10 @@ Ordered decoder_of(const Model& model, const Tokenizer& tokenizer) {
   if (!model.byte_fallback) {
     const std::string sign = tokenizer.piece(tokenizer.unk_id());
     steps.push_back(replace("String", model.pieces[static_cast<size_t>(tokenizer.unk_id())].text,
-                            model.escape_whitespaces ? replaced(sign, " ", kSpace) : sign));
+                            model.escape_whitespaces ? replaced(sign, " ", kPieceSpace) : sign));
   }
   if (hides_names(model)) steps.push_back(replace("String", " ", "<"));
-  if (model.escape_whitespaces) steps.push_back(replace("String", kSpace, " "));
+  if (model.escape_whitespaces) steps.push_back(replace("String", kPieceSpace, " "));
   if (model.byte_fallback) steps.push_back({{"type", "ByteFallback"}});
   steps.push_back({{"type", "Fuse"}});
   if (model.add_dummy_prefix)

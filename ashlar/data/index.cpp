@@ -23,7 +23,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is read in place");
 
 constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kIndexVersion = 1;
 constexpr uint64_t kVersionAt = 9, kTypeAt = 17, kSequencesAt = 18, kDocumentsAt = 26;
 constexpr uint64_t kHeaderBytes = 34;
 // Largest S and D: the file size that they give, 34 + 13 S + 8 D, stays below 2^63.
@@ -46,7 +46,7 @@ bool is_known(uint8_t code) {
   return (code >= 1 && code <= 5) || code == 8;
 }
 
-std::string printable(std::span<const std::byte> bytes) {
+std::string printable_bytes(std::span<const std::byte> bytes) {
   std::string out;
   for (const std::byte b : bytes) out += fmt::format("{:02x}", std::to_integer<int>(b));
   return out;
@@ -175,11 +175,11 @@ Index parse_index(std::span<const std::byte> bytes, const std::string& file) {
                  file);
   ASHLAR_REQUIRE(std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0, kData,
                  "{}: bytes 0 to 8 are {}; expected {} (\"MMIDIDX\", a Megatron index)", file,
-                 printable(bytes.first(kMagic.size())),
-                 printable(std::as_bytes(std::span(kMagic))));
+                 printable_bytes(bytes.first(kMagic.size())),
+                 printable_bytes(std::as_bytes(std::span(kMagic))));
   const auto version = load<uint64_t>(bytes.data() + kVersionAt);
-  ASHLAR_REQUIRE(version == kVersion, kData, "{}: version (byte {}) is {}; expected {}", file,
-                 kVersionAt, version, kVersion);
+  ASHLAR_REQUIRE(version == kIndexVersion, kData, "{}: version (byte {}) is {}; expected {}", file,
+                 kVersionAt, version, kIndexVersion);
   const auto code = load<uint8_t>(bytes.data() + kTypeAt);
   ASHLAR_REQUIRE(is_known(code), kData,
                  "{}: token type (byte {}) is {}; expected 1 (u8), 2 (i8), 3 (i16), 4 (i32), 5 "
@@ -217,7 +217,7 @@ std::string format_index(TokenType type, std::span<const int32_t> lengths,
   std::string out;
   out.reserve(kHeaderBytes + 20 * count + 8);
   out.append(kMagic);
-  store(out, kVersion);
+  store(out, kIndexVersion);
   store(out, static_cast<uint8_t>(type));
   store(out, count);
   store(out, count - continued.size() + 1);

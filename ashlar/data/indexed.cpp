@@ -13,7 +13,7 @@
 namespace ashlar::data {
 namespace {
 
-constexpr size_t kBufferBytes = 1 << 20;
+constexpr size_t kWriteBufferBytes = 1 << 20;
 
 template <typename Function>
 void with_type(TokenType type, Function function) {
@@ -80,7 +80,7 @@ std::string why_no_index(FileSystem& files, const std::string& prefix) {
 
 IndexedWriter::IndexedWriter(Outputs& outputs, const std::string& prefix, TokenType type)
     : outputs_(outputs), prefix_(prefix), type_(type), bin_(outputs.create(prefix + ".bin")) {
-  buffer_.reserve(kBufferBytes);
+  buffer_.reserve(kWriteBufferBytes);
 }
 
 void IndexedWriter::append(std::span<const int32_t> tokens) {
@@ -103,7 +103,7 @@ void IndexedWriter::append(std::span<const int32_t> tokens) {
   }
   document_tokens_ += static_cast<int64_t>(tokens.size());
   num_tokens_ += static_cast<int64_t>(tokens.size());
-  if (buffer_.size() >= kBufferBytes) flush();
+  if (buffer_.size() >= kWriteBufferBytes) flush();
 }
 
 void IndexedWriter::end_sequence() {

@@ -13,6 +13,8 @@
 
 namespace ashlar::data {
 
+inline constexpr std::string_view kPieceSpace = "\xE2\x96\x81";  // U+2581: a space in pieces
+
 struct SentencePieceModel {
   enum class Algorithm : uint8_t { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };
   enum class Type : uint8_t {

@@ -9,14 +9,12 @@
 namespace ashlar::data {
 namespace {
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, what the pieces hold for a space
-
 std::string with_spaces(std::string_view piece) {
   std::string out;
   for (size_t at = 0; at < piece.size();) {
-    const bool space = piece.substr(at).starts_with(kSpace);
+    const bool space = piece.substr(at).starts_with(kPieceSpace);
     out += space ? ' ' : piece[at];
-    at += space ? kSpace.size() : 1;
+    at += space ? kPieceSpace.size() : 1;
   }
   return out;
 }
@@ -54,7 +52,7 @@ class SentencePieceTokenizer : public Tokenizer {
     return id >= 0 && id < processor_.GetPieceSize() && processor_.IdToPiece(id) == name ? id : -1;
   }
   bool starts_word(int32_t id) const override {
-    return is_text(id) && processor_.IdToPiece(id).starts_with(kSpace);
+    return is_text(id) && processor_.IdToPiece(id).starts_with(kPieceSpace);
   }
 
   std::vector<int32_t> encode(std::string_view text) const override {
@@ -103,7 +101,7 @@ class SentencePieceTokenizer : public Tokenizer {
     for (int id = 0; id < processor_.GetPieceSize(); ++id) {
       if (!starts_word(id)) continue;
       if (spaced < 0) spaced = id;
-      if (processor_.IdToPiece(id) == kSpace) space = id;
+      if (processor_.IdToPiece(id) == kPieceSpace) space = id;
     }
     if (spaced < 0 || decoded({spaced}) == pieces_[static_cast<size_t>(spaced)])
       return LeadingSpace::kKeep;

@@ -14,7 +14,7 @@ namespace ashlar::data {
 namespace {
 
 constexpr std::string_view kFormat = "ashlar-dataset";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kSidecarVersion = 1;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ std::string format_sidecar(const Sidecar& sidecar) {
                     {"eos_id", sidecar.eos_id}};
   if (sidecar.bos_id >= 0) tokenizer["bos_id"] = sidecar.bos_id;
   const Json object = {{"format", kFormat},
-                       {"version", kVersion},
+                       {"version", kSidecarVersion},
                        {"tokenizer", tokenizer},
                        {"documents", sidecar.documents},
                        {"tokens", sidecar.tokens},
@@ -47,8 +47,8 @@ Sidecar parse_sidecar(const std::string& text, const std::string& file) {
   const Fields top(object, file, ErrorKind::kData);
   if (top.text("format") != kFormat)
     top.fail("format is \"{}\"; expected \"{}\"", top.text("format"), kFormat);
-  if (top.count("version") != kVersion)
-    top.fail("version is {}; this program reads {}", top.count("version"), kVersion);
+  if (top.count("version") != kSidecarVersion)
+    top.fail("version is {}; this program reads {}", top.count("version"), kSidecarVersion);
   const Fields tokenizer = top.object("tokenizer");
   Sidecar sidecar;
   sidecar.tokenizer_kind = tokenizer.text("kind");

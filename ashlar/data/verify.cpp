@@ -20,7 +20,7 @@
 namespace ashlar::data {
 namespace {
 
-constexpr int64_t kChunkBytes = 1 << 20;
+constexpr int64_t kVerifyBytes = 1 << 20;
 
 struct Target {
   std::string prefix;
@@ -38,10 +38,10 @@ int64_t bin_bytes(const IndexedDataset& dataset) {
 // chunk) after each chunk; false ends the reading, which then found nothing.
 std::string compare(FileSystem& files, const Target& target, function_ref<bool(int64_t)> go_on) {
   const auto file = files.open(target.bin());
-  std::vector<std::byte> chunk(static_cast<size_t>(std::min(kChunkBytes, target.bytes)));
+  std::vector<std::byte> chunk(static_cast<size_t>(std::min(kVerifyBytes, target.bytes)));
   uint32_t crc = 0;
   for (int64_t at = 0; at < target.bytes;) {
-    const int64_t count = std::min(kChunkBytes, target.bytes - at);
+    const int64_t count = std::min(kVerifyBytes, target.bytes - at);
     const auto part = std::span(chunk).first(static_cast<size_t>(count));
     file->read_at(part, at);
     crc = crc32c(part, crc);

@@ -18,7 +18,7 @@ Cost cost_of(const Recurrence& x, int64_t flop, int64_t bytes) {
   return {flop * x.sequence.num_tokens() * H * dk * dv, bytes};
 }
 
-int64_t bytes_read(const Recurrence& x) {
+int64_t bytes_of_qkv(const Recurrence& x) {
   return bytes_of(x.q) + bytes_of(x.k) + bytes_of(x.v);
 }
 
@@ -35,8 +35,9 @@ void unmasked_sums(const Context& ctx, DType compute, const Recurrence& x, const
 void unmasked_forward(const Context& ctx, DType compute, const Recurrence& x, const Tensor& outside,
                       const Matrix& out) {
   check_states(x, outside);
-  const auto call = ctx.record("unmasked_forward", compute,
-                               cost_of(x, 4, bytes_read(x) + bytes_of(out) + bytes_of({outside})));
+  const auto call =
+      ctx.record("unmasked_forward", compute,
+                 cost_of(x, 4, bytes_of_qkv(x) + bytes_of(out) + bytes_of({outside})));
   cpu::unmasked_forward(ctx, compute, x, outside, out);
 }
 
@@ -48,7 +49,7 @@ void unmasked_backward(const Context& ctx, DType compute, const Recurrence& x,
   const auto call = ctx.record(
       "unmasked_backward", compute,
       cost_of(x, 10,
-              bytes_read(x) + bytes_of(g.dout) + written + bytes_of({outside, g.d_leaving})));
+              bytes_of_qkv(x) + bytes_of(g.dout) + written + bytes_of({outside, g.d_leaving})));
   cpu::unmasked_backward(ctx, compute, x, outside, g);
 }
 

@@ -29,7 +29,7 @@ using kernels::AttentionGradients;
 using kernels::Context;
 using kernels::Matrix;
 
-constexpr std::string_view kQueries = "queries", kKeys = "keys values", kOutput = "output";
+constexpr std::string_view kQueryChunks = "queries", kKeyChunks = "keys values", kOutput = "output";
 constexpr std::string_view kQueryGradient = "queries gradient",
                            kKeyGradient = "keys values gradient",
                            kOutputGradient = "output gradient";
@@ -116,8 +116,8 @@ void CpHeads::send_keys(const Context& ctx, const Attention& x) {
   const Attention all = all_tokens(x);
   split_heads(ctx, keys_, x.k, key_chunks_.k.tensor);
   split_heads(ctx, keys_, x.v, key_chunks_.v.tensor);
-  keys_come_ = ranks_.all_to_all(key_chunks_.k.tensor, all.k, kKeys);
-  values_come_ = ranks_.all_to_all(key_chunks_.v.tensor, all.v, kKeys);
+  keys_come_ = ranks_.all_to_all(key_chunks_.k.tensor, all.k, kKeyChunks);
+  values_come_ = ranks_.all_to_all(key_chunks_.v.tensor, all.v, kKeyChunks);
 }
 
 void CpHeads::wait_for_keys() {
@@ -127,7 +127,7 @@ void CpHeads::wait_for_keys() {
 
 void CpHeads::post_keys(const Context& ctx, const nn::Pass&, const Attention& x) {
   split_heads(ctx, queries_, x.q, chunks_.tensor);
-  queries_come_ = ranks_.all_to_all(chunks_.tensor, all_tokens(x).q, kQueries);
+  queries_come_ = ranks_.all_to_all(chunks_.tensor, all_tokens(x).q, kQueryChunks);
   send_keys(ctx, x);
 }
 

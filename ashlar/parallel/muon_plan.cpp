@@ -35,7 +35,7 @@ struct Holder {
 };
 
 // Elements of a holding that lie in one box and one matrix.
-struct Stretch {
+struct BoxStretch {
   const Box* box;
   int64_t box_begin, begin, length;  // elements [begin, begin + length) of the holding
 };
@@ -52,7 +52,7 @@ void for_each_stretch(const Shape& shape, int64_t matrix_numel, const Holding& h
       const int64_t index = index_in_tensor(shape, box, at) / matrix_numel;
       // `next` is the first element of the box that lies in a later matrix.
       const int64_t next = std::min(end, elements_before(shape, box, (index + 1) * matrix_numel));
-      body(index, Stretch{&box, at, before + at - holding.begin, next - at});
+      body(index, BoxStretch{&box, at, before + at - holding.begin, next - at});
       at = next;
     }
     before += numel;
@@ -88,7 +88,7 @@ class Planner {
 
  private:
   void find_shares();
-  void add_whole(int64_t holding, int64_t tensor, const Stretch& stretch);
+  void add_whole(int64_t holding, int64_t tensor, const BoxStretch& stretch);
   void assign(std::span<const Share> shares, Rounds& rounds);
   Holder choose_owner(std::span<const Holder> holders) const;
   void find_segments();
@@ -159,7 +159,7 @@ void Planner::find_shares() {
       const MatrixShape& matrix = matrix_[size_t(tensor)];
       for_each_stretch(
           tensors_[size_t(tensor)].shape, matrix.numel(), list_[h],
-          [&](int64_t index, const Stretch& stretch) {
+          [&](int64_t index, const BoxStretch& stretch) {
             if (stretch.length < matrix.numel()) {
               shares_.push_back({number(tensor, index), list_[h].cover, rank, stretch.length});
               return;
@@ -171,7 +171,7 @@ void Planner::find_shares() {
   }
 }
 
-void Planner::add_whole(int64_t holding, int64_t tensor, const Stretch& stretch) {
+void Planner::add_whole(int64_t holding, int64_t tensor, const BoxStretch& stretch) {
   if (!plan_.stacks.empty()) {
     MuonStack& last = plan_.stacks.back();
     const int64_t end = last.begin + last.num_matrices * stretch.length;
@@ -243,7 +243,7 @@ void Planner::find_segments() {
     holdings_(rank, list_);
     for (size_t h = 0; h < list_.size(); ++h) {
       const Holding& holding = list_[h];
-      const auto add = [&](int64_t index, const Stretch& stretch) {
+      const auto add = [&](int64_t index, const BoxStretch& stretch) {
         const int32_t found = first[size_t(number(holding.tensor, index))];
         if (found < 0) return;
         for (size_t i = size_t(found); i < plan_.matrices.size(); ++i) {

@@ -13,7 +13,7 @@ std::string number_text(double value) {
   return text;
 }
 
-std::string quoted(std::string_view text) {
+std::string toml_string(std::string_view text) {
   std::string out = "\"";
   for (char c : text) {
     if (c == '"' || c == '\\') {
@@ -31,11 +31,11 @@ std::string quoted(std::string_view text) {
 std::string blend_text(const std::vector<BlendEntry>& blend) {
   if (blend.size() == 1 && blend[0].weight == 1.0 &&
       blend[0].path.find_first_of(",:") == std::string::npos)
-    return quoted(blend[0].path);
+    return toml_string(blend[0].path);
   std::string out;
   for (const BlendEntry& entry : blend)
     out += fmt::format("{}{{ path = {}, weight = {} }}", out.empty() ? "" : ", ",
-                       quoted(entry.path), number_text(entry.weight));
+                       toml_string(entry.path), number_text(entry.weight));
   return "[" + out + "]";
 }
 
@@ -44,7 +44,7 @@ std::string layers_text(const std::vector<LayerType>& layers) {
   if (layers.empty()) return "[]";
   const auto count = int64_t(layers.size());
   for (const std::string& name : {name_of(layers[0]), std::string("alternate")})
-    if (layers == expand_layer_pattern(name, count)) return quoted(name);
+    if (layers == expand_layer_pattern(name, count)) return toml_string(name);
   const auto repeats = [&](size_t period) {
     if (layers.size() % period != 0) return false;
     for (size_t l = period; l < layers.size(); ++l)
@@ -55,7 +55,7 @@ std::string layers_text(const std::vector<LayerType>& layers) {
   while (!repeats(period)) ++period;
   std::string out;
   for (size_t l = 0; l < period; ++l)
-    out += fmt::format("{}{}", l == 0 ? "" : ", ", quoted(name_of(layers[l])));
+    out += fmt::format("{}{}", l == 0 ? "" : ", ", toml_string(name_of(layers[l])));
   return "[" + out + "]";
 }
 
@@ -71,7 +71,7 @@ std::string value_text(const KeyValue& value) {
     std::string operator()(bool flag) const { return flag ? "true" : "false"; }
     std::string operator()(int64_t number) const { return fmt::format("{}", number); }
     std::string operator()(double number) const { return number_text(number); }
-    std::string operator()(const std::string& text) const { return quoted(text); }
+    std::string operator()(const std::string& text) const { return toml_string(text); }
     std::string operator()(const std::vector<BlendEntry>& blend) const { return blend_text(blend); }
     std::string operator()(const std::vector<LayerType>& list) const { return layers_text(list); }
     std::string operator()(const std::vector<int64_t>& ids) const { return ids_text(ids); }

@@ -26,7 +26,7 @@ namespace ashlar::train {
 namespace {
 
 // The threads of a rank, as many as in the run: Newton-Schulz takes workspace for each.
-int threads_of(const Recipe& recipe, int num_threads) {
+int planned_threads(const Recipe& recipe, int num_threads) {
   return num_threads > 0 ? num_threads : int(recipe.train.threads);
 }
 
@@ -262,7 +262,7 @@ void add_to_classes(std::vector<RankClass>& classes, const std::vector<int>& ran
 }  // namespace
 
 RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_threads, int rank) {
-  Threads threads(threads_of(recipe, num_threads));
+  Threads threads(planned_threads(recipe, num_threads));
   return plan_rank(recipe, compute, num_ranks, rank, threads);
 }
 
@@ -272,7 +272,7 @@ MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::opti
   if (!log) log = &silent;
   MeshPlan plan;
   plan.parallel = resolve_parallel(recipe, num_ranks);
-  Threads threads(threads_of(recipe, num_threads));
+  Threads threads(planned_threads(recipe, num_threads));
   if (rank) {
     ASHLAR_REQUIRE(0 <= *rank && *rank < num_ranks, kConfig,
                    "rank {} of {} ranks; expected 0 to {}", *rank, num_ranks, num_ranks - 1);
@@ -302,7 +302,7 @@ MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::opti
 
 checkpoint::StepSize plan_checkpoint(const Recipe& recipe, DType compute, int num_ranks,
                                      int num_threads, int ranks_per_node) {
-  Threads threads(threads_of(recipe, num_threads));
+  Threads threads(planned_threads(recipe, num_threads));
   CheckpointMeter meter(recipe, num_ranks, ranks_per_node);
   for (int rank = 0; rank < num_ranks; ++rank)
     meter.add(DryRank(recipe, compute, num_ranks, rank, threads).trainer());

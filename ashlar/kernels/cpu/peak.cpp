@@ -70,12 +70,12 @@ __attribute__((target("sse2"))) void spin_sse2(int64_t rounds) {
 }
 
 // Rounds that take about a millisecond, and the flop of one.
-struct Loop {
+struct SpinLoop {
   void (*run)(int64_t rounds);
   int64_t rounds, flop_per_round;
 };
 
-Loop loop_for(DType compute) {
+SpinLoop spin_loop_for(DType compute) {
   constexpr int64_t kRounds = 200'000;
   const Isa best = isa();
   if (compute == DType::kBF16 && best == Isa::kAmx)
@@ -101,7 +101,7 @@ double best_seconds(int repeats, const std::function<void()>& body) {
 }  // namespace
 
 double measure_peak_flops(const Context& ctx, DType compute) {
-  const Loop loop = loop_for(compute);
+  const SpinLoop loop = spin_loop_for(compute);
   const int64_t num_threads = ctx.threads->size();
   return double(num_threads * loop.rounds * loop.flop_per_round) / best_seconds(3, [&] {
            ctx.threads->run(num_threads, [&](int64_t, int) { loop.run(loop.rounds); });
@@ -109,7 +109,7 @@ double measure_peak_flops(const Context& ctx, DType compute) {
 }
 
 int64_t flop_within(const Context& ctx, DType compute, double seconds) {
-  const Loop loop = loop_for(compute);
+  const SpinLoop loop = spin_loop_for(compute);
   const int64_t rounds = loop.rounds / 20, num_threads = ctx.threads->size();
   std::atomic<int64_t> done{0};
   const auto start = Clock::now();

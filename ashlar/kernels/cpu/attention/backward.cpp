@@ -123,15 +123,15 @@ struct PackedQueries {
 };
 
 // D columns are padded to whole panels, which are at most kBlock wide.
-constexpr size_t kTile = kBlock * kBlock, kWide = kBlock * (kMaxHeadDim + kBlock);
+constexpr size_t kTileElements = kBlock * kBlock, kWide = kBlock * (kMaxHeadDim + kBlock);
 
 // One task's packed key block, the gradients that it gathers and the tiles of one head: 720 KiB of
 // stack.
-struct Scratch {
+struct BackwardScratch {
   alignas(64) std::array<std::byte, kWide * sizeof(float)> key_t, value_t, key, q, dout;
   alignas(64) std::array<float, kWide> dkey, dvalue, dq;
-  alignas(64) std::array<float, kTile> p, ds;
-  alignas(64) std::array<std::byte, kTile * sizeof(float)> p_packed, ds_packed, ds_rows;
+  alignas(64) std::array<float, kTileElements> p, ds;
+  alignas(64) std::array<std::byte, kTileElements * sizeof(float)> p_packed, ds_packed, ds_rows;
   BlockMask mask;
 };
 
@@ -145,7 +145,8 @@ struct Task {
 };
 
 // P and dS of a tile, packed to reduce over queries, and the rows of dS.
-gemm::Source softmax_gradient(const Task& task, int64_t row, int64_t rows, int64_t h, Scratch& s) {
+gemm::Source softmax_gradient(const Task& task, int64_t row, int64_t rows, int64_t h,
+                              BackwardScratch& s) {
   const AttentionArgs& call = task.call;
   const Engine& e = task.e;
   const int64_t N = call.shape.N;
@@ -168,7 +169,7 @@ gemm::Source softmax_gradient(const Task& task, int64_t row, int64_t rows, int64
 // dq of the span's rows += dS K.  Not in place where the block has rows of another span: its task
 // may be adding to them, and a product writes all rows, if only by adding zeros.
 void query_gradient(const Task& task, int64_t row, int64_t rows, int64_t h, const gemm::Source& ds,
-                    Scratch& s) {
+                    BackwardScratch& s) {
   const Engine& e = task.e;
   const Span& span = task.span;
   const int64_t N = task.call.shape.N, D = task.call.shape.D, stride = e.num_panels(D) * e.width;
@@ -187,7 +188,7 @@ void query_gradient(const Task& task, int64_t row, int64_t rows, int64_t h, cons
 }
 
 // Adds what head h of query block `block` gives to dq and to the key block's gradients.
-void backward_tile(const Task& task, int64_t block, int64_t h, Scratch& s) {
+void backward_tile(const Task& task, int64_t block, int64_t h, BackwardScratch& s) {
   const auto& [e, call, gradients, packed, span, j] = task;
   const int64_t N = call.shape.N, D = call.shape.D, row = block * kBlock;
   const int64_t rows = std::min(kBlock, call.queries.num_tokens() - row);
@@ -229,7 +230,7 @@ void add_rows(const Task& task, int64_t key_row, const float* from, float* gradi
     add_to(from + (s - key_row) * stride, D, gradient + (s * task.call.shape.K + task.j) * D);
 }
 
-void pack_keys(const Task& task, int64_t key_row, Scratch& s) {
+void pack_keys(const Task& task, int64_t key_row, BackwardScratch& s) {
   const auto& [e, call, gradients, packed, span, j] = task;
   const int64_t K = call.shape.K, D = call.shape.D;
   const int64_t rows = std::min(kBlock, num_key_rows(call) - key_row);
@@ -247,7 +248,7 @@ void pack_keys(const Task& task, int64_t key_row, Scratch& s) {
                  s.key.data() + c / e.width * e.panel_bytes(kBlock));
 }
 
-void backward_span(const Task& task, const BlockRanges* ranges, Scratch& s) {
+void backward_span(const Task& task, const BlockRanges* ranges, BackwardScratch& s) {
   const AttentionArgs& call = task.call;
   const Span& span = task.span;
   const int64_t group = call.shape.N / call.shape.K;
@@ -298,7 +299,7 @@ void attention_backward_blocked(const Engine& e, const AttentionArgs& call,
     if (!any) return;
     const int64_t K = call.shape.K;
     ctx.threads->run(spans.count() * K, [&](int64_t task, int) {
-      Scratch scratch;
+      BackwardScratch scratch;
       backward_span({e, call, gradients, packed, spans[task / K], task % K}, ranges, scratch);
     });
   }

@@ -10,7 +10,7 @@ constexpr int64_t kMaxQueryLength = 4;  // of a segment that is decoded
 constexpr int64_t kMinKeysPerQuery = 8;
 constexpr int64_t kHeads = 4;  // that share one reading of keys and values
 
-struct Scratch {
+struct DecodeScratch {
   alignas(64) std::array<float, kHeads * kBlock> scores;
   alignas(64) std::array<float, kHeads * kMaxHeadDim> q, out;
   std::array<float, kHeads> max, sum;
@@ -21,7 +21,7 @@ int64_t out_stride(int64_t D) {
 }  // whole vectors
 
 // The softmax of `count` scores of every head goes on.
-void softmax(int64_t heads, int64_t count, const AttentionShape& shape, Scratch& s) {
+void softmax(int64_t heads, int64_t count, const AttentionShape& shape, DecodeScratch& s) {
   BlockMask mask;
   for (int64_t i = 0; i < heads; ++i) {
     mask.begin[i] = 0;
@@ -38,7 +38,7 @@ void decode_heads(const AttentionArgs& call, int64_t t, int64_t h, int64_t heads
   const int64_t N = call.shape.N, K = call.shape.K, D = call.shape.D, j = h / (N / K);
   const T *q = call.q.as<T>() + (t * N + h) * D, *k = call.k.as<T>() + j * D,
           *v = call.v.as<T>() + j * D;
-  Scratch s;
+  DecodeScratch s;
   s.max.fill(kNoScore);
   s.sum.fill(0.0f);
   s.scores.fill(0.0f);

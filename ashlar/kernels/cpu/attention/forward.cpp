@@ -66,7 +66,7 @@ struct PackedKeys {
 };
 
 // One task's tiles.  `sums` serves the bounded form, `max` and `sum` the online one.
-struct Scratch {
+struct ForwardScratch {
   alignas(64) std::array<float, kBlock * kBlock> scores;
   alignas(64) std::array<float, kBlock*(kMaxHeadDim + kBlock)> out;
   alignas(64) std::array<std::byte, kBlock * kMaxHeadDim * sizeof(float)> q;
@@ -83,7 +83,7 @@ bool forward_block(const Engine& e, const AttentionArgs& call, const KeyLinks& l
   const int64_t out_stride = e.num_panels(D) * e.width, row = block * kBlock;
   const int64_t rows = std::min(kBlock, call.queries.num_tokens() - row);
   const float scale = float(call.shape.scale);
-  Scratch s;
+  ForwardScratch s;
   s.max.fill(bounded ? 0.0f : kNoScore);
   s.sum.fill(0.0f);
   if (bounded) s.sums.fill({});

@@ -137,7 +137,13 @@ void HeadTiles<Real>::advance_gradient(const Products<Real>& products, Real* D) 
   }
 }
 
-template class HeadTiles<float>;
-template class HeadTiles<double>;
+template void HeadTiles<float>::backward(const Products<float>&, const Tile&, const float*, float*,
+                                         const RecurrenceGradients&, bool);
+template void HeadTiles<double>::backward(const Products<double>&, const Tile&, const double*,
+                                          double*, const RecurrenceGradients&, bool);
+template void HeadTiles<float>::backward_state(const Products<float>&, const Tile&, float*,
+                                               const Matrix&);
+template void HeadTiles<double>::backward_state(const Products<double>&, const Tile&, double*,
+                                                const Matrix&);
 
 }  // namespace ashlar::kernels::cpu
