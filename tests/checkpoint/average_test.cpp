@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "ashlar/checkpoint/write_model_step.h"
-#include "hf_test_util.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/hf_test_util.h"
+#include "tests/checkpoint/state_test_util.h"
 #include "tests/support/write_hf_model.h"
 
 namespace ashlar::checkpoint {

@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "ashlar/checkpoint/save_channel.h"
-#include "local_links.h"
-#include "writers_test_util.h"
+#include "tests/checkpoint/local_links.h"
+#include "tests/checkpoint/writers_test_util.h"
 
 namespace ashlar::checkpoint {
 

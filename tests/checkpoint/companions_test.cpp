@@ -5,7 +5,7 @@
 
 #include "ashlar/checkpoint/hf_write.h"
 #include "ashlar/checkpoint/write_model_step.h"
-#include "hf_test_util.h"
+#include "tests/checkpoint/hf_test_util.h"
 #include "tests/support/errors.h"
 #include "tests/support/write_hf_model.h"
 

@@ -10,7 +10,7 @@
 
 #include "ashlar/checkpoint/boxes.h"
 #include "ashlar/core/clock.h"
-#include "random_boxes.h"
+#include "tests/checkpoint/random_boxes.h"
 
 namespace ashlar::checkpoint {
 namespace {

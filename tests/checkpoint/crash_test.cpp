@@ -1,8 +1,8 @@
 // Power cuts and failing calls at every point of opening, saving and removing.
 #include <gtest/gtest.h>
 
-#include "crash_files.h"
-#include "writers_test_util.h"
+#include "tests/checkpoint/crash_files.h"
+#include "tests/checkpoint/writers_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

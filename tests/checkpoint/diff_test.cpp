@@ -6,9 +6,9 @@
 #include <cmath>
 #include <random>
 
-#include "hf_test_util.h"
-#include "random_boxes.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/hf_test_util.h"
+#include "tests/checkpoint/random_boxes.h"
+#include "tests/checkpoint/state_test_util.h"
 #include "tests/support/write_hf_model.h"
 
 namespace ashlar::checkpoint {

@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "ashlar/checkpoint/read_back.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/state_test_util.h"
 #include "tests/support/forwarding_files.h"
 
 namespace ashlar::checkpoint {

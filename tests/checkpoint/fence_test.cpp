@@ -8,9 +8,9 @@
 #include <map>
 #include <thread>
 
-#include "random_boxes.h"
-#include "state_test_util.h"
-#include "two_hosts.h"
+#include "tests/checkpoint/random_boxes.h"
+#include "tests/checkpoint/state_test_util.h"
+#include "tests/checkpoint/two_hosts.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "writers_test_util.h"
+#include "tests/checkpoint/writers_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/json.h"
-#include "hf_test_util.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/hf_test_util.h"
+#include "tests/checkpoint/state_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ashlar/checkpoint/hf_model.h"
-#include "hf_test_util.h"
+#include "tests/checkpoint/hf_test_util.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_directory.h"
 

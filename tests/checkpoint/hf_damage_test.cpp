@@ -1,7 +1,7 @@
 // Hugging Face directories that are damaged, or another model's: refused as data.
 #include <gtest/gtest.h>
 
-#include "hf_directory.h"
+#include "tests/checkpoint/hf_directory.h"
 
 namespace ashlar::checkpoint {
 namespace {

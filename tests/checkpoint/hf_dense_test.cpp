@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/spec/recipe.h"
-#include "hf_config_cases.h"
+#include "tests/checkpoint/hf_config_cases.h"
 
 namespace ashlar::checkpoint {
 namespace {

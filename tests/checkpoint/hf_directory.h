@@ -13,7 +13,7 @@
 
 #include "ashlar/checkpoint/safetensors.h"
 #include "ashlar/core/json.h"
-#include "hf_test_util.h"
+#include "tests/checkpoint/hf_test_util.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/write_hf_model.h"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "hf_config_cases.h"
-#include "hf_directory.h"
+#include "tests/checkpoint/hf_config_cases.h"
+#include "tests/checkpoint/hf_directory.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "ashlar/checkpoint/model_source.h"
-#include "hf_config_cases.h"
-#include "hf_directory.h"
+#include "tests/checkpoint/hf_config_cases.h"
+#include "tests/checkpoint/hf_directory.h"
 
 namespace ashlar::checkpoint {
 namespace {

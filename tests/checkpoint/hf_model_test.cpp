@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "hf_directory.h"
+#include "tests/checkpoint/hf_directory.h"
 
 namespace ashlar::checkpoint {
 namespace {

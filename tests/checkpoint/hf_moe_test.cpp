@@ -7,8 +7,8 @@
 
 #include "ashlar/checkpoint/hf_names.h"
 #include "ashlar/spec/recipe.h"
-#include "hf_config_cases.h"
-#include "hf_directory.h"
+#include "tests/checkpoint/hf_config_cases.h"
+#include "tests/checkpoint/hf_directory.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "ashlar/core/files.h"
-#include "hf_test_util.h"
+#include "tests/checkpoint/hf_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "ashlar/core/json.h"
-#include "hf_config_cases.h"
+#include "tests/checkpoint/hf_config_cases.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "ashlar/checkpoint/model_source.h"
-#include "hf_directory.h"
+#include "tests/checkpoint/hf_directory.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <set>
 
-#include "hf_directory.h"
+#include "tests/checkpoint/hf_directory.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -5,7 +5,7 @@
 #include "ashlar/checkpoint/commit.h"
 #include "ashlar/checkpoint/manifest.h"
 #include "ashlar/core/checksum.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/state_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -14,10 +14,10 @@
 
 #include "ashlar/core/fields.h"
 #include "ashlar/core/signals.h"
-#include "crash_files.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/crash_files.h"
+#include "tests/checkpoint/state_test_util.h"
+#include "tests/checkpoint/two_hosts.h"
 #include "tests/support/temporary_directory.h"
-#include "two_hosts.h"
 
 namespace ashlar::checkpoint {
 namespace {

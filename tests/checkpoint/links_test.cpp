@@ -1,8 +1,8 @@
 // Links: a Hugging Face cache is made of them, a checkpoint step holds none.
 #include <gtest/gtest.h>
 
-#include "hf_test_util.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/hf_test_util.h"
+#include "tests/checkpoint/state_test_util.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/write_hf_model.h"
 

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "random_boxes.h"
+#include "tests/checkpoint/random_boxes.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "state_test_util.h"
+#include "tests/checkpoint/state_test_util.h"
 #include "tests/support/errors.h"
 
 namespace ashlar::checkpoint {

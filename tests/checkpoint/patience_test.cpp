@@ -7,8 +7,8 @@
 #include <mutex>
 
 #include "ashlar/core/files_error.h"
+#include "tests/checkpoint/writers_test_util.h"
 #include "tests/support/forwarding_files.h"
-#include "writers_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -2,8 +2,8 @@
 // system.  The others time out and tell; after a restart nothing that was announced is lost.
 #include <gtest/gtest.h>
 
-#include "crash_files.h"
-#include "writers_test_util.h"
+#include "tests/checkpoint/crash_files.h"
+#include "tests/checkpoint/writers_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -11,9 +11,9 @@
 #include "ashlar/checkpoint/reader_lease.h"
 #include "ashlar/checkpoint/retention.h"
 #include "ashlar/checkpoint/rewind.h"
-#include "random_boxes.h"
-#include "state_test_util.h"
-#include "two_hosts.h"
+#include "tests/checkpoint/random_boxes.h"
+#include "tests/checkpoint/state_test_util.h"
+#include "tests/checkpoint/two_hosts.h"
 
 namespace ashlar::checkpoint {
 namespace {

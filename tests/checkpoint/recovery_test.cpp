@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "state_test_util.h"
+#include "tests/checkpoint/state_test_util.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ashlar::checkpoint {

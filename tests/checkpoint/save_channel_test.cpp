@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "ashlar/control/tcp_links.h"
-#include "channels_test_util.h"
+#include "tests/checkpoint/channels_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

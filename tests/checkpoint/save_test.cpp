@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "ashlar/checkpoint/retention.h"
-#include "safetensors_validator.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/safetensors_validator.h"
+#include "tests/checkpoint/state_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

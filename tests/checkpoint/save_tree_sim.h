@@ -8,7 +8,7 @@
 #include <set>
 
 #include "ashlar/checkpoint/save_tree.h"
-#include "random_boxes.h"
+#include "tests/checkpoint/random_boxes.h"
 
 namespace ashlar::checkpoint {
 

@@ -6,8 +6,8 @@
 
 #include "ashlar/checkpoint/collect_parts.h"
 #include "ashlar/checkpoint/read_back.h"
-#include "save_tree_sim.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/save_tree_sim.h"
+#include "tests/checkpoint/state_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -9,8 +9,8 @@
 #include "ashlar/checkpoint/read_back.h"
 #include "ashlar/checkpoint/step_writer.h"
 #include "ashlar/core/checksum.h"
-#include "save_tree_sim.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/save_tree_sim.h"
+#include "tests/checkpoint/state_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "ashlar/tensor/box_order.h"
-#include "safetensors_validator.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/safetensors_validator.h"
+#include "tests/checkpoint/state_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "ashlar/tensor/box_order.h"
-#include "random_boxes.h"
+#include "tests/checkpoint/random_boxes.h"
 #include "tests/support/errors.h"
 
 namespace ashlar::checkpoint {

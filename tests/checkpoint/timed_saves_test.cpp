@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "ashlar/checkpoint/timing.h"
-#include "channels_test_util.h"
+#include "tests/checkpoint/channels_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

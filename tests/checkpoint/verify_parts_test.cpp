@@ -1,7 +1,7 @@
 // Several ranks verify one step, each a part of it: together they read every byte once.
 #include <gtest/gtest.h>
 
-#include "state_test_util.h"
+#include "tests/checkpoint/state_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "ashlar/checkpoint/model_files.h"
 #include "ashlar/checkpoint/tensor_slabs.h"
-#include "hf_test_util.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/hf_test_util.h"
+#include "tests/checkpoint/state_test_util.h"
 #include "tests/support/write_hf_model.h"
 
 namespace ashlar::checkpoint {

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "ashlar/checkpoint/verify.h"
-#include "writers_test_util.h"
+#include "tests/checkpoint/writers_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

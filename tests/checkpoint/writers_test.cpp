@@ -3,8 +3,8 @@
 
 #include <thread>
 
+#include "tests/checkpoint/writers_test_util.h"
 #include "tests/support/temporary_directory.h"
-#include "writers_test_util.h"
 
 namespace ashlar::checkpoint {
 namespace {

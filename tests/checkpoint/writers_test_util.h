@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "ashlar/checkpoint/boxes.h"
-#include "random_boxes.h"
-#include "state_test_util.h"
+#include "tests/checkpoint/random_boxes.h"
+#include "tests/checkpoint/state_test_util.h"
 
 namespace ashlar::checkpoint {
 

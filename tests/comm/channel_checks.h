@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "ashlar/comm/channel.h"
-#include "checks.h"
+#include "tests/comm/checks.h"
 
 namespace ashlar::comm::testing_support {
 

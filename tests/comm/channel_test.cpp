@@ -9,7 +9,7 @@
 
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/comm/thread/run_ranks.h"
-#include "channel_checks.h"
+#include "tests/comm/channel_checks.h"
 #include "tests/support/malloc_count.h"
 
 namespace ashlar::comm {

@@ -10,7 +10,7 @@
 
 #include "ashlar/comm/launch_check.h"
 #include "ashlar/comm/thread/run_ranks.h"
-#include "checks.h"
+#include "tests/comm/checks.h"
 
 namespace ashlar::comm {
 namespace {

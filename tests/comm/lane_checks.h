@@ -4,7 +4,7 @@
 #include <array>
 #include <memory>
 
-#include "checks.h"
+#include "tests/comm/checks.h"
 
 namespace ashlar::comm::testing_support {
 

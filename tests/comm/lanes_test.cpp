@@ -6,7 +6,7 @@
 
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/comm/thread/run_ranks.h"
-#include "lane_checks.h"
+#include "tests/comm/lane_checks.h"
 
 namespace ashlar::comm {
 namespace {

@@ -19,8 +19,8 @@
 #include "ashlar/comm/mpi/run_mpi.h"
 #include "ashlar/comm/self/self.h"
 #include "ashlar/comm/thread/run_ranks.h"
-#include "channel_checks.h"
-#include "lane_checks.h"
+#include "tests/comm/channel_checks.h"
+#include "tests/comm/lane_checks.h"
 
 namespace ashlar::comm {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "ashlar/comm/self/self.h"
 #include "ashlar/comm/thread/run_ranks.h"
-#include "checks.h"
+#include "tests/comm/checks.h"
 
 namespace ashlar::comm {
 namespace {

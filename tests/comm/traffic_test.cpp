@@ -3,7 +3,7 @@
 
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/comm/thread/run_ranks.h"
-#include "checks.h"
+#include "tests/comm/checks.h"
 #include "tests/support/malloc_count.h"
 
 namespace ashlar::comm {

@@ -7,7 +7,7 @@
 #include <atomic>
 
 #include "ashlar/control/wire.h"
-#include "tcp_support.h"
+#include "tests/control/tcp_support.h"
 
 namespace ashlar::control {
 namespace {

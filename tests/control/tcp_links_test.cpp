@@ -4,7 +4,7 @@
 
 #include "ashlar/control/wire.h"
 #include "ashlar/core/rng.h"
-#include "tcp_support.h"
+#include "tests/control/tcp_support.h"
 #include "tests/support/errors.h"
 
 namespace ashlar::control {

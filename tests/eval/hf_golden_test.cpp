@@ -13,7 +13,7 @@
 #include "ashlar/eval/generate.h"
 #include "ashlar/eval/load.h"
 #include "ashlar/eval/score.h"
-#include "hf_gradients.h"
+#include "tests/eval/hf_gradients.h"
 #include "tests/parallel/tiny_rank.h"
 #include "tests/support/read_json.h"
 #include "tests/support/write_hf_model.h"

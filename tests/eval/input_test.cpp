@@ -8,7 +8,7 @@
 #include "ashlar/data/prepare.h"
 #include "ashlar/eval/perplexity.h"
 #include "ashlar/eval/score.h"
-#include "small_model.h"
+#include "tests/eval/small_model.h"
 #include "tests/support/errors.h"
 
 namespace ashlar::eval {

@@ -9,7 +9,7 @@
 #include "ashlar/eval/perplexity.h"
 #include "ashlar/eval/score.h"
 #include "ashlar/nn/init.h"
-#include "small_model.h"
+#include "tests/eval/small_model.h"
 #include "tests/support/errors.h"
 
 namespace ashlar::eval {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/nn/weights.h"
-#include "support.h"
+#include "tests/integration/support.h"
 #include "tests/support/write_hf_model.h"
 
 namespace ashlar::integration {

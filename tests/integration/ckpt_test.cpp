@@ -6,7 +6,7 @@
 #include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/checkpoint/timing.h"
 #include "ashlar/core/checksum.h"
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

@@ -12,7 +12,7 @@
 #include "ashlar/core/log.h"
 #include "ashlar/spec/recipe.h"
 #include "ashlar/train/start.h"
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

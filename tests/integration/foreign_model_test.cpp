@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/safetensors.h"
-#include "chain_model.h"
+#include "tests/integration/chain_model.h"
 
 namespace ashlar::integration {
 namespace {

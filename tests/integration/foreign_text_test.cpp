@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

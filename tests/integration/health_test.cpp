@@ -5,7 +5,7 @@
 #include <random>
 
 #include "ashlar/core/text.h"
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

@@ -6,7 +6,7 @@
 #include <regex>
 #include <sstream>
 
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

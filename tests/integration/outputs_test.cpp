@@ -9,7 +9,7 @@
 
 #include <set>
 
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

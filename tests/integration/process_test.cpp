@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

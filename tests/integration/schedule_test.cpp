@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include "support.h"
+#include "tests/integration/support.h"
 
 namespace ashlar::integration {
 namespace {

@@ -1,4 +1,4 @@
-#include "support.h"
+#include "tests/integration/support.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -7,11 +7,11 @@
 #include <cmath>
 #include <span>
 
-#include "amx_emulation.h"
 #include "ashlar/kernels/cpu/gemm/amx_tiles.h"
 #include "ashlar/kernels/cpu/gemm/drive.h"
 #include "ashlar/kernels/isa.h"
-#include "kernel_case.h"
+#include "tests/kernels/amx_emulation.h"
+#include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {
 namespace {

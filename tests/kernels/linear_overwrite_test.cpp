@@ -5,7 +5,7 @@
 
 #include "ashlar/kernels/isa.h"
 #include "ashlar/kernels/linear.h"
-#include "kernel_case.h"
+#include "tests/kernels/kernel_case.h"
 
 namespace ashlar::kernels {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <random>
 
-#include "optim_test_util.h"
+#include "tests/optim/optim_test_util.h"
 
 namespace ashlar::optim {
 namespace {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ashlar/optim/optimizer.h"
-#include "optim_test_util.h"
+#include "tests/optim/optim_test_util.h"
 
 namespace ashlar::optim {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "ashlar/kernels/newton_schulz.h"
-#include "optim_test_util.h"
+#include "tests/optim/optim_test_util.h"
 
 namespace ashlar::optim {
 namespace {

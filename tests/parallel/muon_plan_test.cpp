@@ -6,7 +6,7 @@
 #include <ctime>
 #include <set>
 
-#include "muon_layouts.h"
+#include "tests/parallel/muon_layouts.h"
 
 namespace ashlar::parallel {
 namespace {

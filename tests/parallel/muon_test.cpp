@@ -8,8 +8,8 @@
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/optim/optimizer.h"
 #include "ashlar/tensor/pieces.h"
-#include "muon_layouts.h"
 #include "tests/optim/optim_test_util.h"
+#include "tests/parallel/muon_layouts.h"
 #include "tests/support/malloc_count.h"
 
 namespace ashlar::parallel {

@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "ashlar/parallel/schedule_simulation.h"
-#include "real_rank.h"
+#include "tests/train/real_rank.h"
 
 namespace ashlar::train {
 namespace {

@@ -9,10 +9,10 @@
 #include "ashlar/core/json.h"
 #include "ashlar/train/plan_json.h"
 #include "ashlar/train/plan_print.h"
-#include "parity.h"
-#include "plan_differences.h"
-#include "real_rank.h"
 #include "tests/support/malloc_count.h"
+#include "tests/train/parity.h"
+#include "tests/train/plan_differences.h"
+#include "tests/train/real_rank.h"
 
 namespace ashlar::train {
 namespace {

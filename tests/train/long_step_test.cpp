@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "ashlar/core/clock.h"
-#include "plan_differences.h"
-#include "real_rank.h"
+#include "tests/train/plan_differences.h"
+#include "tests/train/real_rank.h"
 
 namespace ashlar::train {
 namespace {

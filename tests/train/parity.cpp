@@ -1,4 +1,4 @@
-#include "parity.h"
+#include "tests/train/parity.h"
 
 #include <cmath>
 #include <map>
@@ -9,8 +9,8 @@
 #include "ashlar/tensor/pieces.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/trainer.h"
-#include "plan_differences.h"
-#include "real_rank.h"
+#include "tests/train/plan_differences.h"
+#include "tests/train/real_rank.h"
 
 namespace ashlar::train {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ashlar/comm/thread/run_ranks.h"
-#include "parity.h"
+#include "tests/train/parity.h"
 
 namespace ashlar::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "parity_models.h"
+#include "tests/train/parity_models.h"
 
 namespace ashlar::train {
 namespace {

@@ -1,6 +1,6 @@
 // Layouts of models with linear mixers: every recurrence and every way in which states reach the
 // ranks of a sequence; hybrids with softmax attention; and the other techniques.
-#include "parity_models.h"
+#include "tests/train/parity_models.h"
 
 namespace ashlar::train {
 

@@ -1,7 +1,7 @@
 // The models that the table of layouts trains, as keys of the tiny recipe.
 #pragma once
 
-#include "parity.h"
+#include "tests/train/parity.h"
 
 namespace ashlar::train {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ashlar/comm/mpi/run_mpi.h"
-#include "parity.h"
+#include "tests/train/parity.h"
 
 namespace ashlar::train {
 namespace {

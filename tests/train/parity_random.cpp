@@ -9,7 +9,7 @@
 
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/spec/keys.h"
-#include "parity.h"
+#include "tests/train/parity.h"
 
 namespace ashlar::train {
 namespace {

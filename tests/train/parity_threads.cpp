@@ -5,8 +5,8 @@
 #include <set>
 
 #include "ashlar/comm/thread/run_ranks.h"
-#include "parity.h"
-#include "real_rank.h"
+#include "tests/train/parity.h"
+#include "tests/train/real_rank.h"
 
 namespace ashlar::train {
 

@@ -1,6 +1,6 @@
 // Layouts with heads and sequences on one axis: models with as many key heads as it has ranks, with
 // a multiple, and with fewer.
-#include "parity_models.h"
+#include "tests/train/parity_models.h"
 
 namespace ashlar::train {
 

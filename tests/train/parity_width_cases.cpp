@@ -1,6 +1,6 @@
 // Layouts of models whose widths are no multiples of what memory is aligned to: between two tensors
 // lie gaps, which are other ones in fp64 than in fp32 (nn/weights.h).
-#include "parity_models.h"
+#include "tests/train/parity_models.h"
 
 namespace ashlar::train {
 

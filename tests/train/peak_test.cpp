@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ashlar/kernels/peak.h"
-#include "real_rank.h"
+#include "tests/train/real_rank.h"
 
 namespace ashlar::train {
 namespace {

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "real_rank.h"
+#include "tests/train/real_rank.h"
 
 namespace ashlar::train {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "ashlar/tensor/pieces.h"
 #include "ashlar/train/plan.h"
-#include "parity_models.h"
 #include "tests/support/errors.h"
+#include "tests/train/parity_models.h"
 
 namespace ashlar::train {
 namespace {

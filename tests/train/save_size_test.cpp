@@ -10,8 +10,8 @@
 #include "ashlar/train/plan_json.h"
 #include "ashlar/train/plan_print.h"
 #include "ashlar/train/start.h"
-#include "parity_models.h"
 #include "tests/data/support.h"
+#include "tests/train/parity_models.h"
 
 namespace ashlar::train {
 namespace {

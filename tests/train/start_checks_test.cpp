@@ -5,9 +5,9 @@
 
 #include "ashlar/checkpoint/checkpointer.h"
 #include "ashlar/train/start.h"
-#include "real_rank.h"
 #include "tests/data/support.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/train/real_rank.h"
 
 namespace ashlar::train {
 namespace {

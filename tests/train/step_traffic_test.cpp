@@ -1,7 +1,7 @@
 // All that ranks of a mesh with every technique say in a step is the sum of the closed formulas:
 // ZeRO (parallel/zero.h), docs/parallel/tp.md, cp.md, muon.md, and the trainer's own
 // sums.
-#include "step_traffic.h"
+#include "tests/train/step_traffic.h"
 
 #include <mutex>
 

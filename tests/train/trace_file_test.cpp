@@ -9,9 +9,9 @@
 #include "ashlar/nn/precision.h"
 #include "ashlar/train/start.h"
 #include "ashlar/train/traced_steps.h"
-#include "real_rank.h"
 #include "tests/data/support.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/train/real_rank.h"
 
 namespace ashlar::train {
 namespace {

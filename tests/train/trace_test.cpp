@@ -4,8 +4,8 @@
 
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/nn/precision.h"
-#include "real_rank.h"
-#include "replay.h"
+#include "tests/train/real_rank.h"
+#include "tests/train/replay.h"
 
 namespace ashlar::train {
 namespace {

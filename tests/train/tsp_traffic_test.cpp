@@ -1,7 +1,7 @@
 // What ranks that share heads and sequences (parallel.tsp) say in a step is the table of
 // docs/parallel/tsp.md, as integers, on real ranks and recorded.
 #include "ashlar/core/rounding.h"
-#include "step_traffic.h"
+#include "tests/train/step_traffic.h"
 
 namespace ashlar::train {
 namespace {

@@ -1,6 +1,6 @@
 // Bytes and launches of ZeRO over a whole step are the formulas of parallel/zero.h, as integers, on
 // real ranks and recorded.
-#include "step_traffic.h"
+#include "tests/train/step_traffic.h"
 
 namespace ashlar::train {
 namespace {
