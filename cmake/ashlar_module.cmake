@@ -40,7 +40,7 @@ function(ashlar_module NAME)
   file(GLOB TESTS CONFIGURE_DEPENDS tests/${NAME}/*_test.cpp)
   if(TESTS)
     add_executable(${NAME}_test ${TESTS})
-    target_compile_definitions(${NAME}_test PRIVATE ASHLAR_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+    target_compile_definitions(${NAME}_test PRIVATE ASHLAR_FIXTURES="${PROJECT_SOURCE_DIR}/tests/fixtures")
     ashlar_test_program(${NAME}_test)
     target_link_libraries(${NAME}_test PRIVATE ashlar_${NAME} ${TEST_USED} ${ARG_LIBRARIES}
                           ${ARG_TEST_LIBRARIES} GTest::gtest_main)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Chat models of each family through import, training and export.
 
-The models are those of tests/data/hf_*, with random rows for a larger vocabulary; the tokenizer is trained by Ashlar, and
+The models are those of tests/fixtures/hf_*, with random rows for a larger vocabulary; the tokenizer is trained by Ashlar, and
 transformers adds tokens, a template and a beginning of texts to it.  Run by scripts/peers/chat_models.sh.
 """
 import argparse
@@ -33,10 +33,10 @@ FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_
 
 def make_tokenizer(ashlar, work):
     """tokenizer.model, and what transformers makes of it with more tokens, a template and a beginning of texts."""
-    text = ROOT / "tests/data/vectors/stones.txt"
+    text = ROOT / "tests/fixtures/vectors/stones.txt"
     ashlar.run("tokenizer", "train", "--input", text, "--vocab", VOCABULARY, "--out", work / "tokenizer.model")
     plain = work / "plain"
-    shutil.copytree(ROOT / "tests/data/hf_llama", plain)
+    shutil.copytree(ROOT / "tests/fixtures/hf_llama", plain)
     shutil.copy(work / "tokenizer.model", plain)
     ashlar.run("ckpt", "export", plain, work / "exported")
     tokenizer = AutoTokenizer.from_pretrained(work / "exported")
@@ -58,7 +58,7 @@ def make_model(family, work, tokenizer, stops, dtype):
     """A directory of the family with the tokenizer's files, and how it stops and draws."""
     directory = work / family
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_pretrained(ROOT / "tests/data" / family, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(ROOT / "tests/fixtures" / family, dtype=torch.float32)
     model.resize_token_embeddings(ROWS, mean_resizing=False)
     model.config.eos_token_id = model.generation_config.eos_token_id = stops
     model.config.bos_token_id = model.generation_config.bos_token_id = tokenizer.bos_token_id
@@ -88,7 +88,7 @@ def check_family(ashlar, checks, family, work, tokenizer):
     run, out = work / f"{family}-run", work / f"{family}-out"
     data = work / "data"
     if not (work / "data.idx").exists():
-        ashlar.run("data", "prepare", "--input", ROOT / "tests/data/vectors/stones.txt", "--tokenizer",
+        ashlar.run("data", "prepare", "--input", ROOT / "tests/fixtures/vectors/stones.txt", "--tokenizer",
                    foreign / "tokenizer.model", "--out", data)
     ashlar.run("ckpt", "import", foreign, work / f"{family}-root")
     recipe = work / f"{family}.toml"

@@ -84,7 +84,7 @@ def splitmix64(x):
 
 
 def fill_golden(model):
-    """Element i of a tensor from splitmix64(fnv1a64(name) + i): the weights of tests/data/zaya1_tiny.json."""
+    """Element i of a tensor from splitmix64(fnv1a64(name) + i): the weights of tests/fixtures/zaya1_tiny.json."""
     for name, tensor in tensors_of(model):
         key = 0xCBF29CE484222325
         for byte in name.encode():

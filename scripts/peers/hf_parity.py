@@ -195,7 +195,7 @@ def check_round_trips(checks, name, ashlar, saved, scratch, theirs, ids):
 
 
 def check_golden(checks, ashlar, scratch):
-    golden = json.loads((ROOT / "tests/data/zaya1_tiny.json").read_text())
+    golden = json.loads((ROOT / "tests/fixtures/zaya1_tiny.json").read_text())
     ids = golden["ids"] + golden["targets"][-1:]
     model = make_model(TINY)
     fill_golden(model)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/hf_variants.json: what Hugging Face transformers computes from small models of the families of
+"""Writes tests/fixtures/hf_variants.json: what Hugging Face transformers computes from small models of the families of
 dense models and mixtures, with the keys of config.json that change their arithmetic (biases, windows, RoPE).
 
 Weights follow from the names of tensors in the files, so that only configs and numbers are stored.  The models run in

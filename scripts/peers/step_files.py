@@ -6,7 +6,7 @@ import sys
 
 import numpy
 
-RECIPE = pathlib.Path(__file__).resolve().parents[2] / "tests/data/recipes/tiny.toml"
+RECIPE = pathlib.Path(__file__).resolve().parents[2] / "tests/fixtures/recipes/tiny.toml"
 TYPES = {"F64": "<f8", "F32": "<f4", "BF16": "<u2", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2",
          "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "I8": "i1", "BOOL": "u1"}
 

@@ -317,7 +317,7 @@ def main():
           f"tokens")
     with tempfile.TemporaryDirectory(prefix="ashlar_parity_") as scratch:
         scratch = pathlib.Path(scratch)
-        ashlar.run("data", "prepare", "--input", ROOT / "tests/data/vectors/stones.txt", "--documents",
+        ashlar.run("data", "prepare", "--input", ROOT / "tests/fixtures/vectors/stones.txt", "--documents",
                    "blank-line", "--tokenizer", "byte", "--out", scratch / "text")
         passed = [check(ashlar, scratch, family, matrices)
                   for family in args.family or FAMILIES for matrices in ("adamw", "muon")]

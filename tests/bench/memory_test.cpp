@@ -12,7 +12,7 @@ namespace {
 Recipe tiny(const std::vector<std::string>& more) {
   std::vector<std::string> overrides = {"train.precision=fp32", "train.threads=1"};
   overrides.insert(overrides.end(), more.begin(), more.end());
-  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
+  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", overrides);
 }
 
 int count(const std::string& text, const std::string& part) {

@@ -15,7 +15,7 @@
 namespace ashlar::bench {
 namespace {
 
-const std::string kTiny = ASHLAR_TEST_DATA "/recipes/tiny.toml";
+const std::string kTiny = ASHLAR_FIXTURES "/recipes/tiny.toml";
 
 Recipe tiny(std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(), {"train.precision=fp32", "train.threads=1",

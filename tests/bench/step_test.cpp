@@ -13,7 +13,7 @@ namespace ashlar::bench {
 namespace {
 
 Recipe tiny() {
-  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml",
+  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml",
                      std::vector<std::string>{"train.precision=fp32"});
 }
 

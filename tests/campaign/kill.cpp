@@ -85,7 +85,7 @@ Recipe recipe_of(const Mode& mode, const std::string& directory, int64_t keep) {
       "data.train=" + fs::path(directory).parent_path().string() + "/text",
       "train.run_dir=" + directory};
   overrides.insert(overrides.end(), mode.overrides.begin(), mode.overrides.end());
-  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
+  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", overrides);
 }
 
 int train_as_child(const Mode& mode, const std::string& directory, int64_t keep) {

@@ -1,4 +1,4 @@
-// Every malformed file of tests/data/bad/ckpt: its kind and what the one line says.
+// Every malformed file of tests/fixtures/bad/ckpt: its kind and what the one line says.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -10,7 +10,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-const std::string kDirectory = std::string(ASHLAR_TEST_DATA) + "/bad/ckpt";
+const std::string kDirectory = std::string(ASHLAR_FIXTURES) + "/bad/ckpt";
 
 // Each file goes to the parser that its ending names.
 void parse(FileSystem& files, const std::string& name) {

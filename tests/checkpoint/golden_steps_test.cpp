@@ -1,4 +1,4 @@
-// Steps of format 1 as they were written once (tests/data/golden_steps): read, every byte, or
+// Steps of format 1 as they were written once (tests/fixtures/golden_steps): read, every byte, or
 // refused exactly as stated, for ever.
 #include <gtest/gtest.h>
 

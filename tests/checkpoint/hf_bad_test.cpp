@@ -1,4 +1,4 @@
-// Every malformed directory under tests/data/bad/hf gives one line of kind kData that names the
+// Every malformed directory under tests/fixtures/bad/hf gives one line of kind kData that names the
 // place, the value and what would be right.
 #include <gtest/gtest.h>
 

@@ -15,7 +15,7 @@ namespace {
 
 std::string fixture(const std::string& name) {
   const auto files = posix_files();
-  return read_text(*files, std::string(ASHLAR_TEST_DATA) + "/hf_configs/" + name + ".json");
+  return read_text(*files, std::string(ASHLAR_FIXTURES) + "/hf_configs/" + name + ".json");
 }
 
 HfConfig parse_fixture(const std::string& name) {
@@ -101,7 +101,7 @@ TEST(HfConfig, NoTokenIsNull) {
 // The keys that transformers itself wrote for a sliding model, but for its own version and cache.
 TEST(HfConfig, NativeFormHasTheKeysAndValuesThatTransformersWrites) {
   const auto files = posix_files();
-  const std::string path = std::string(ASHLAR_TEST_DATA) + "/hf_small/config.json";
+  const std::string path = std::string(ASHLAR_FIXTURES) + "/hf_small/config.json";
   Json theirs = Json::parse(read_text(*files, path));
   const ModelKeys model = parse_hf_config(theirs.dump(), path).model;
   EXPECT_EQ(model.sliding_window, 6);

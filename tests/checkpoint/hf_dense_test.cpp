@@ -39,7 +39,7 @@ json qwen3() {
 
 TEST(HfDense, ReadsLlama31AsTheRecipeStatesIt) {
   const ModelKeys found = read(llama31());
-  const std::string path = std::string(ASHLAR_TEST_DATA) + "/../../recipes/llama3-8b.toml";
+  const std::string path = std::string(ASHLAR_FIXTURES) + "/../../recipes/llama3-8b.toml";
   EXPECT_EQ(to_json(model_of(found)), to_json(model_of(load_recipe(path, {}).model)));
   EXPECT_EQ(found.head_dim, 128);  // hidden_size / num_attention_heads
 }

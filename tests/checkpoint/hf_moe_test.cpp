@@ -112,7 +112,7 @@ TEST(HfMoe, BiasesOfQwen3) {
 }
 
 TEST(HfMoe, ReadsQwen3AsTheRecipeStatesIt) {
-  const std::string path = std::string(ASHLAR_TEST_DATA) + "/../../recipes/qwen3-30b-a3b.toml";
+  const std::string path = std::string(ASHLAR_FIXTURES) + "/../../recipes/qwen3-30b-a3b.toml";
   EXPECT_EQ(to_json(model_of(read(qwen3_30b()))), to_json(model_of(load_recipe(path, {}).model)));
 }
 

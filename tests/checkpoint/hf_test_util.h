@@ -14,7 +14,7 @@
 namespace ashlar::checkpoint {
 
 inline std::string test_data(const std::string& name) {
-  return std::string(ASHLAR_TEST_DATA) + "/" + name;
+  return std::string(ASHLAR_FIXTURES) + "/" + name;
 }
 
 // Whole tensors with memory of their own.

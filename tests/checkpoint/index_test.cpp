@@ -115,7 +115,7 @@ TEST(Index, RoundTrips) {
 // two tensors, of which `w` has the parts `gate` and `up`.
 TEST(Index, PartsOfAParameterAreSkipped) {
   const auto files = posix_files();
-  const std::string path = std::string(ASHLAR_TEST_DATA) + "/index_with_subparts.bin";
+  const std::string path = std::string(ASHLAR_FIXTURES) + "/index_with_subparts.bin";
   const std::string text = read_all(*files, path);
   const Index index = parse_index(std::as_bytes(std::span(text)), path);
   ASSERT_EQ(index.tensors.size(), 2u);

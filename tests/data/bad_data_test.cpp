@@ -1,5 +1,5 @@
-// Every malformed file of tests/data/bad/data gives one line that names the file, the place and the
-// value, and what was expected.  make.py there says how each was made.
+// Every malformed file of tests/fixtures/bad/data gives one line that names the file, the place and
+// the value, and what was expected.  make.py there says how each was made.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace ashlar::data {
 namespace {
 
-const std::string kBad = ASHLAR_TEST_DATA "/bad/data/";
+const std::string kBad = ASHLAR_FIXTURES "/bad/data/";
 
 struct Case {
   std::string name;

@@ -22,7 +22,7 @@ using json = nlohmann::json;
 using Algorithm = SentencePieceModel::Algorithm;
 using Type = SentencePieceModel::Type;
 
-const std::string kVectors = ASHLAR_TEST_DATA "/vectors/";
+const std::string kVectors = ASHLAR_FIXTURES "/vectors/";
 const std::vector<std::string> kTexts = {"",
                                          " ",
                                          "   ",

@@ -118,8 +118,7 @@ TEST_F(Prepare, AFileOfAnySizeIsADocument) {
 }
 
 TEST_F(Prepare, TellsOfWhatMayBeAMistake) {
-  const auto model =
-      load_tokenizer(*posix_files(), ASHLAR_TEST_DATA "/vectors/bpe_no_prefix.model");
+  const auto model = load_tokenizer(*posix_files(), ASHLAR_FIXTURES "/vectors/bpe_no_prefix.model");
   write_file(*files, "rows.log", "{\"text\": \"a\\rb\\u0000\"}\n");
   write_file(*files, "a.txt",
              std::string("x\ry\n\xEF\xBB\xBFz \xE2\x96\x81\n\0 a<|endoftext|>b<|endoftext|>c", 44));
@@ -375,8 +374,7 @@ TEST_F(SourcesTest, ErrorsNameTheKey) {
 TEST_F(SourcesTest, TokenizersAndVocabulariesMustAgree) {
   Log log([](std::string_view) {});
   Threads threads(1);
-  const auto other =
-      load_tokenizer(*posix_files(), ASHLAR_TEST_DATA "/vectors/bpe_no_prefix.model");
+  const auto other = load_tokenizer(*posix_files(), ASHLAR_FIXTURES "/vectors/bpe_no_prefix.model");
   const std::vector<std::string> inputs{"a.txt"};
   write_file(*files, "a.txt", std::string(200, 'x'));
   write_file(*files, "other.model", other->bytes());

@@ -13,7 +13,7 @@
 namespace ashlar::data {
 namespace {
 
-const std::string kVectors = ASHLAR_TEST_DATA "/vectors/";
+const std::string kVectors = ASHLAR_FIXTURES "/vectors/";
 const std::vector<std::string> kTexts = {"",
                                          "stone",
                                          " stone",

@@ -1,4 +1,4 @@
-// tests/data/hf_*: random models of several families that Hugging Face transformers saved, with
+// tests/fixtures/hf_*: random models of several families that Hugging Face transformers saved, with
 // what transformers computed from each in fp32.  Ashlar must say the same, whichever form it loads
 // the weights from.
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using namespace parallel::testing_support;
 constexpr double kTolerance = 1e-5;  // relative
 enum class Form { kSaved, kLegacy, kSharded, kCheckpoint };
 struct Case {
-  const char* directory;  // of tests/data
+  const char* directory;  // of tests/fixtures
   Form form;
 };
 
@@ -37,7 +37,7 @@ double relative(double found, double wanted) {
 // The model where `form` says, made from the saved one.
 struct Loaded {
   explicit Loaded(const Case& c)
-      : saved_path(std::string(ASHLAR_TEST_DATA) + "/" + c.directory),
+      : saved_path(std::string(ASHLAR_FIXTURES) + "/" + c.directory),
         files(c.form == Form::kSaved ? posix_files() : memory_files()) {
     source = find_model(*files, c.form == Form::kSaved ? saved_path : convert(c.form), log);
   }

@@ -1,4 +1,4 @@
-// tests/data/hf_variants.json: what Hugging Face transformers computes from small models whose
+// tests/fixtures/hf_variants.json: what Hugging Face transformers computes from small models whose
 // config.json states biases, windows and RoPE in all the ways that are followed
 // (scripts/peers/hf_variants.py).  Weights follow from the names of the files' tensors.
 #include <gtest/gtest.h>

@@ -81,7 +81,7 @@ TEST(Input, TheTokenizerOfTheDataIsTheModels) {
   EXPECT_EQ(open().doubt, "");
   write_text(
       *small.files, "model/tokenizer.model",
-      read_text(*posix_files(), std::string(ASHLAR_TEST_DATA) + "/vectors/unigram_default.model"));
+      read_text(*posix_files(), std::string(ASHLAR_FIXTURES) + "/vectors/unigram_default.model"));
   const std::string message = message_of(ErrorKind::kConfig, open);
   for (const char* word : {"text was prepared with tokenizer", "(byte, 260 ids) but model has",
                            "(sentencepiece, ", "--any-tokenizer"})

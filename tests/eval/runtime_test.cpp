@@ -100,7 +100,7 @@ TEST(Runtime, TheFirstWeightThatIsNotFiniteIsNamed) {
 // Embeddings are made longer than the vocabulary, and what fills them up need not be numbers.
 TEST(Runtime, RowsOfAnEmbeddingThatNoTokenHasMayHoldAnything) {
   const auto load = [](const std::string& tensor, int64_t row, int64_t col, bool to_end) {
-    const std::string source = std::string(ASHLAR_TEST_DATA) + "/hf_llama";  // 120 rows of 32
+    const std::string source = std::string(ASHLAR_FIXTURES) + "/hf_llama";  // 120 rows of 32
     const auto files = posix_files();
     Log log{[](std::string_view) {}};
     const ModelSource model = find_model(*files, source, log);

@@ -1,4 +1,5 @@
-// tests/data/hf_small with weights that a test changes, as a directory of a file system in memory.
+// tests/fixtures/hf_small with weights that a test changes, as a directory of a file system in
+// memory.
 #pragma once
 
 #include <functional>
@@ -14,7 +15,7 @@ struct SmallModel {
   explicit SmallModel(const Change& change = {},
                       const std::function<void(ModelSpec&)>& shape = {}) {
     const auto disk = posix_files();
-    const ModelSource saved = find_model(*disk, std::string(ASHLAR_TEST_DATA) + "/hf_small", log);
+    const ModelSource saved = find_model(*disk, std::string(ASHLAR_FIXTURES) + "/hf_small", log);
     Allocator allocator(Device::kCpu);
     std::vector<OwnedTensor> owned;
     std::vector<Piece> pieces;

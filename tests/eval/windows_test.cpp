@@ -27,9 +27,9 @@ struct Case {
   double one_sequence, documents_apart;
 };
 
-// transformers 5.24.0 in fp32 on tests/data/hf_llama.  One sequence: windows of `length` + 1 tokens
-// that share one, the last of what is left.  Apart: each piece of a document in a window by itself,
-// with the first token of the next document as its last target.
+// transformers 5.24.0 in fp32 on tests/fixtures/hf_llama.  One sequence: windows of `length` + 1
+// tokens that share one, the last of what is left.  Apart: each piece of a document in a window by
+// itself, with the first token of the next document as its last target.
 constexpr Case kCases[] = {{16, 6, 5.4509266, 5.4096714},
                            {32, 3, 5.4017104, 5.3841502},
                            {80, 2, 5.3913500, 5.4787379},
@@ -45,7 +45,7 @@ TEST(Windows, AreCountedAsAnotherProgramDoes) {
     outputs.publish();
   }
   Log log([](std::string_view) {});
-  const auto source = find_model(*disk, std::string(ASHLAR_TEST_DATA) + "/hf_llama", log);
+  const auto source = find_model(*disk, std::string(ASHLAR_FIXTURES) + "/hf_llama", log);
   Runtime runtime(*disk, source, DType::kF32, {.max_positions = 84, .max_call = 168}, 1);
   for (const Case& c : kCases)
     for (const Counting counting : {Counting::kOneSequence, Counting::kDocumentsApart}) {

@@ -307,7 +307,7 @@ TEST(Layouts, OfProcessesShowWhereTheTimeOfASaveWent) {
 TEST(Ckpt, AStepOfAnOlderProgramHasNoTimeline) {
   const Scratch scratch;
   const Result result =
-      run(scratch, {"ckpt", "show", ASHLAR_TEST_DATA "/golden_steps/three-writers", "--timeline"});
+      run(scratch, {"ckpt", "show", ASHLAR_FIXTURES "/golden_steps/three-writers", "--timeline"});
   EXPECT_EQ(result.code, 2);
   EXPECT_TRUE(contains(result.err,
                        "three-writers has no extra/timing.json; it was saved by an "

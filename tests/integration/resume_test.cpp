@@ -429,7 +429,7 @@ TEST(Resume, AnotherHealthWindowTakesOverTheNewestSteps) {
   EXPECT_FALSE(fs::exists(scratch / "run/checkpoints/.bad"));
 }
 
-// tests/data/step_0.1.0 was saved by that version, whose model.json held three choices of the
+// tests/fixtures/step_0.1.0 was saved by that version, whose model.json held three choices of the
 // model.
 TEST(Resume, StepsOfEarlierVersionsLoad) {
   const Scratch scratch;

@@ -14,7 +14,7 @@
 
 namespace ashlar::integration {
 
-inline const std::string kData = ASHLAR_TEST_DATA;
+inline const std::string kData = ASHLAR_FIXTURES;
 
 using Scratch = testing_support::TemporaryDirectory;
 

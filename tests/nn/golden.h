@@ -1,4 +1,4 @@
-// The tiny model of tests/data/zaya1_tiny.json: its shape and its weights by formula.
+// The tiny model of tests/fixtures/zaya1_tiny.json: its shape and its weights by formula.
 #pragma once
 
 #include <string>

@@ -80,7 +80,7 @@ struct Layout {
 // nullopt: the rules of recipes forbid it.
 std::optional<Layout> layout_of(int num_ranks, const Overrides& keys) {
   try {
-    Layout layout{num_ranks, load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", keys),
+    Layout layout{num_ranks, load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", keys),
                   fmt::format("{}", fmt::join(keys, " "))};
     resolve_parallel(layout.recipe, num_ranks);
     return layout;

@@ -14,8 +14,7 @@ namespace ashlar {
 namespace {
 
 ModelKeys spec_of(const std::string& recipe) {
-  return load_recipe(std::string(ASHLAR_TEST_DATA) + "/../../recipes/" + recipe + ".toml", {})
-      .model;
+  return load_recipe(std::string(ASHLAR_FIXTURES) + "/../../recipes/" + recipe + ".toml", {}).model;
 }
 
 ModelKeys tiny() {

@@ -1,4 +1,4 @@
-// Every malformed file of tests/data/bad/recipes: one line with file, key, value and remedy.
+// Every malformed file of tests/fixtures/bad/recipes: one line with file, key, value and remedy.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -22,7 +22,7 @@ void PrintTo(const BadRecipe& bad, std::ostream* out) {
   *out << bad.file;
 }
 
-const std::string kDirectory = std::string(ASHLAR_TEST_DATA) + "/bad/recipes";
+const std::string kDirectory = std::string(ASHLAR_FIXTURES) + "/bad/recipes";
 
 const std::vector<BadRecipe>& bad_recipes() {
   static const std::vector<BadRecipe> kCases = {

@@ -12,7 +12,7 @@ namespace {
 Recipe tiny(std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(),
                    {"train.micro_batch=2", "train.global_batch=12", "data.num_streams=12"});
-  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
+  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", overrides);
 }
 
 // What loading a recipe with these overrides says; "" if it is accepted.

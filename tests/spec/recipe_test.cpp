@@ -21,7 +21,7 @@ namespace {
 
 using Overrides = std::vector<std::string>;
 
-const std::string kRecipes = std::string(ASHLAR_TEST_DATA) + "/../../recipes/";
+const std::string kRecipes = std::string(ASHLAR_FIXTURES) + "/../../recipes/";
 const std::vector<std::string> kRecipeNames = {
     "zaya1-nano", "zaya1-small", "zaya1-8b",    "zaya1-74b",   "llama-nano",
     "llama3-8b",  "tsp-7b",      "linear-nano", "hybrid-nano", "linear-llama3-1b"};
@@ -433,7 +433,7 @@ std::string documented(const Key& key) {
 TEST(Recipe, EveryKeyIsDocumented) {
   const auto files = posix_files();
   const std::string page =
-      read_text(*files, std::string(ASHLAR_TEST_DATA) + "/../../docs/recipes.md");
+      read_text(*files, std::string(ASHLAR_FIXTURES) + "/../../docs/recipes.md");
   for (const Key& key : recipe_keys())
     EXPECT_NE(page.find(documented(key)), std::string::npos) << "docs/recipes.md lacks the row\n"
                                                              << documented(key);

@@ -1,4 +1,4 @@
-// A JSON file of tests/data.
+// A JSON file of tests/fixtures.
 #pragma once
 
 #include <fstream>
@@ -8,7 +8,7 @@
 namespace ashlar::testing_support {
 
 inline nlohmann::json read_json(const std::string& name) {
-  std::ifstream in(std::string(ASHLAR_TEST_DATA) + "/" + name);
+  std::ifstream in(std::string(ASHLAR_FIXTURES) + "/" + name);
   return nlohmann::json::parse(in);
 }
 

@@ -8,7 +8,7 @@ namespace ashlar::train {
 namespace {
 
 Recipe with(std::vector<std::string> overrides) {
-  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
+  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", overrides);
 }
 
 // Step 20 of 30 is done; the warm-up ended with step 5.

@@ -61,7 +61,7 @@ class Evaluation : public testing::Test {
       more.push_back(fixed);
     Log log([](std::string_view) {});
     files_->remove_all("run");
-    start_run(load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", more), *files_, log,
+    start_run(load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", more), *files_, log,
               {way.num_ranks, {}});
     for (const std::string& line : split(read_text(*files_, "run/metrics.jsonl"), '\n'))
       if (line.find("\"evaluation\"") != std::string::npos) return nlohmann::json::parse(line);

@@ -81,7 +81,7 @@ class FirstWeights : public testing::Test {
                      "train.precision=fp32", "checkpoint.every=0",  "moe.balance.lr=0.01",
                      "optim.warmup_steps=1"};
     all.insert(all.end(), more.begin(), more.end());
-    return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", all);
+    return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", all);
   }
   void train(const Overrides& more, int num_ranks = 1) {
     said_.clear();

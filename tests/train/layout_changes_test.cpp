@@ -53,7 +53,7 @@ Recipe recipe_with(const TestModel& model, const Overrides& more) {
                    "train.log_every=1000"};
   all.insert(all.end(), model.keys.begin(), model.keys.end());
   all.insert(all.end(), more.begin(), more.end());
-  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", all);
+  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", all);
 }
 
 struct Layout {

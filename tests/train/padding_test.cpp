@@ -95,7 +95,7 @@ class Padding : public testing::TestWithParam<Case> {
       keys.push_back(key);
     files_->remove_all("run");
     Log log([](std::string_view) {});
-    start_run(load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", join(keys, more)), *files_, log,
+    start_run(load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", join(keys, more)), *files_, log,
               {GetParam().num_ranks, {}});
     Rows rows;
     for (const std::string& line : split(read_text(*files_, "run/metrics.jsonl"), '\n'))

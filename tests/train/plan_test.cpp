@@ -14,8 +14,8 @@
 namespace ashlar::train {
 namespace {
 
-const std::string kTiny = ASHLAR_TEST_DATA "/recipes/tiny.toml";
-const std::string kNano = ASHLAR_TEST_DATA "/../../recipes/zaya1-nano.toml";
+const std::string kTiny = ASHLAR_FIXTURES "/recipes/tiny.toml";
+const std::string kNano = ASHLAR_FIXTURES "/../../recipes/zaya1-nano.toml";
 
 struct Case {
   std::string name, recipe;

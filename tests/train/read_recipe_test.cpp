@@ -1,5 +1,6 @@
 // Recipes of a few lines whose model is that of init.model: what they train is what transformers
-// computed (tests/data/hf_*/expected.json), whatever keys of the family have no default's value.
+// computed (tests/fixtures/hf_*/expected.json), whatever keys of the family have no default's
+// value.
 #include "ashlar/train/read_recipe.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +44,7 @@ class ReadRecipe : public testing::TestWithParam<const char*> {
   }
   std::string copy_of(const std::string& name, const std::string& to,
                       const std::function<void(json&)>& change, bool weights = true) {
-    const std::string from = std::string(ASHLAR_TEST_DATA) + "/" + name;
+    const std::string from = std::string(ASHLAR_FIXTURES) + "/" + name;
     files_->make_directories(path(to));
     json config = json::parse(read_text(*files_, from + "/config.json"));
     change(config);
@@ -77,7 +78,7 @@ TEST_P(ReadRecipe, TheFirstLossIsThatOfTransformers) {
   const std::vector<int32_t> targets = expected["targets"];
   ids.push_back(targets.back());
   data::write_documents(*files_, path("text"), {ids}, 120);
-  const std::string model = std::string(ASHLAR_TEST_DATA) + "/" + directory;
+  const std::string model = std::string(ASHLAR_FIXTURES) + "/" + directory;
   train(read(two_lines(model), with(kSmall, {"train.steps=1", fmt::format("data.sequence_length={}",
                                                                           targets.size())})));
   EXPECT_EQ(said_.find("warning: model."), std::string::npos) << said_;

@@ -13,9 +13,9 @@
 
 namespace ashlar::train::testing_support {
 
-inline const std::string kTiny = ASHLAR_TEST_DATA "/recipes/tiny.toml";
-inline const std::string kNano = ASHLAR_TEST_DATA "/../../recipes/zaya1-nano.toml";
-inline const std::string kLlamaNano = ASHLAR_TEST_DATA "/../../recipes/llama-nano.toml";
+inline const std::string kTiny = ASHLAR_FIXTURES "/recipes/tiny.toml";
+inline const std::string kNano = ASHLAR_FIXTURES "/../../recipes/zaya1-nano.toml";
+inline const std::string kLlamaNano = ASHLAR_FIXTURES "/../../recipes/llama-nano.toml";
 
 using Overrides = std::vector<std::string>;
 

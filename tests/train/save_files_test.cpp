@@ -108,7 +108,7 @@ TEST_P(SaveFilesOfZaya1, AreFewAndEven) {
   if (c.long_test && !std::getenv("ASHLAR_LONG_TESTS"))
     GTEST_SKIP() << "takes up to a minute; set ASHLAR_LONG_TESTS=1 to run it";
   const Recipe recipe = load_recipe(
-      ASHLAR_TEST_DATA "/../../recipes/zaya1-8b.toml",
+      ASHLAR_FIXTURES "/../../recipes/zaya1-8b.toml",
       join({"data.num_streams=4096", "train.threads=1", "train.precision=fp32"}, c.keys));
   const StepSize size = plan_checkpoint(recipe, DType::kF32, c.num_ranks, 1, c.ranks_of_node);
   fmt::print("{}\n", line_of(c.name, size));
@@ -119,7 +119,7 @@ TEST_P(SaveFilesOfZaya1, AreFewAndEven) {
 TEST(SaveFiles, TooManyAreRefusedWithTheirCount) {
   const Overrides keys = {"data.num_streams=4096", "train.threads=1", "train.precision=fp32",
                           "parallel.zero=1", "parallel.zero_layout=bucketed"};
-  const Recipe recipe = load_recipe(ASHLAR_TEST_DATA "/../../recipes/zaya1-8b.toml", keys);
+  const Recipe recipe = load_recipe(ASHLAR_FIXTURES "/../../recipes/zaya1-8b.toml", keys);
   const std::string message = testing_support::message_of(
       ErrorKind::kConfig, [&] { plan_checkpoint(recipe, DType::kF32, 8, 1); });
   EXPECT_TRUE(message.starts_with("a checkpoint would have ")) << message;

@@ -64,7 +64,7 @@ Recipe recipe_of(const Overrides& keys) {
                    "train.eval_every=0", "train.precision=fp32",    "train.global_batch=8",
                    "checkpoint.every=1", "train.micro_batch=1",     "train.steps=1",
                    "data.verify=off",    "data.sequence_length=48", "train.run_dir=run"};
-  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", join(all, keys));
+  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", join(all, keys));
 }
 
 // The size of a step as its directory and its index have it.

@@ -27,7 +27,7 @@ using checkpoint::CrashFiles;
 using checkpoint::Survives;
 
 Recipe tiny(std::vector<std::string> overrides) {
-  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
+  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", overrides);
 }
 
 class OneRank {

@@ -40,7 +40,7 @@ Recipe recipe_of(int zero, bool sharded_stream, CpExchange exchange, const char*
       fmt::format("parallel.cp_exchange={}", kCpExchangeNames[size_t(exchange)]),
       std::string("parallel.muon=") + muon};
   if (top_k) overrides.insert(overrides.end(), kTopK.begin(), kTopK.end());
-  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
+  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", overrides);
 }
 
 // Sizes as the documents name them; of one rank and micro-batch.

@@ -30,7 +30,7 @@ inline Recipe tiny_run(FileSystem& files, const TemporaryDirectory& root,
   data::write_documents(files, prefix, documents, 256);
   overrides.insert(overrides.begin(), {"data.train=" + prefix, "data.tokenizer=byte",
                                        "train.run_dir=" + (root / "run").string()});
-  return load_recipe(ASHLAR_TEST_DATA "/recipes/tiny.toml", overrides);
+  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", overrides);
 }
 
 inline std::vector<nlohmann::json> rows_of(FileSystem& files, const TemporaryDirectory& root) {

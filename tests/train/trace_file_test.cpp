@@ -258,7 +258,7 @@ std::pair<int, std::string> output_of(const std::string& command) {
 
 TEST(TraceFile, OpensInPerfettosTraceProcessor) {
   const TracedRun& run = traced_run();
-  std::string command = "python3 " ASHLAR_TEST_DATA "/../train/query_trace.py";
+  std::string command = "python3 " ASHLAR_FIXTURES "/../train/query_trace.py";
   for (int rank = 0; rank < kNumRanks; ++rank) command += " '" + run.path(name_of_file(rank)) + "'";
   const auto [code, text] = output_of(command + " 2>/dev/null");
   if (code == 127) GTEST_SKIP() << "needs python3 with the package perfetto (PyPI): no python3";

@@ -23,7 +23,7 @@ std::string describe(const Settings& s) {
 // Products whose elements are no multiples of the alignment of a share.
 Recipe recipe_of(const Settings& s) {
   return load_recipe(
-      ASHLAR_TEST_DATA "/recipes/tiny.toml",
+      ASHLAR_FIXTURES "/recipes/tiny.toml",
       std::vector<std::string>{
           s.cca ? "model.layer_types=cca+mlp" : "model.layer_types=full_attention",
           "model.residual=plain", "model.partial_rotary_factor=1", "model.hidden_size=27",

@@ -24,7 +24,7 @@ std::string describe(const Settings& s) {
 Recipe recipe_of(const Settings& s) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   return load_recipe(
-      ASHLAR_TEST_DATA "/recipes/tiny.toml",
+      ASHLAR_FIXTURES "/recipes/tiny.toml",
       std::vector<std::string>{
           fmt::format("model.num_hidden_layers={}", s.layers), "model.hidden_size=24",
           "model.vocab_size=50", "model.moe_intermediate_size=20", "data.sequence_length=6",
