@@ -1,11 +1,11 @@
 // ashlar ckpt average STEP... [--weights W1,W2,...] --out PATH [--to root|hf]
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/average.h"
-#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/cli/ckpt_output.h"
 #include "ashlar/core/json.h"
 #include "ashlar/eval/load.h"
+#include "ashlar/models/average.h"
+#include "ashlar/models/step_model.h"
 
 namespace ashlar::cli {
 namespace {
@@ -18,9 +18,9 @@ struct AverageFlags {
 };
 
 // By the files that both have: a run keeps tokenizer.model alone, export writes both of it.
-bool have_one_tokenizer(const checkpoint::Companions& one, const checkpoint::Companions& other) {
+bool have_one_tokenizer(const models::Companions& one, const models::Companions& other) {
   bool any = false, both = false;
-  for (const char* name : {checkpoint::kTokenizerFile, "tokenizer.json"}) {
+  for (const char* name : {models::kTokenizerFile, "tokenizer.json"}) {
     const auto a = one.files.find(name), b = other.files.find(name);
     const bool in_one = a != one.files.end(), in_other = b != other.files.end();
     any = any || in_one || in_other;
@@ -33,11 +33,10 @@ bool have_one_tokenizer(const checkpoint::Companions& one, const checkpoint::Com
 
 // A model has one tokenizer: ids of another would mean other text.  Returns the first one's
 // companions.
-checkpoint::Companions same_tokenizer(FileSystem& files,
-                                      std::span<const checkpoint::ModelSource> sources) {
-  checkpoint::Companions first = checkpoint::companions_of(files, sources[0]);
-  for (const checkpoint::ModelSource& source : sources.subspan(1))
-    ASHLAR_REQUIRE(have_one_tokenizer(checkpoint::companions_of(files, source), first), kConfig,
+models::Companions same_tokenizer(FileSystem& files, std::span<const models::ModelSource> sources) {
+  models::Companions first = models::companions_of(files, sources[0]);
+  for (const models::ModelSource& source : sources.subspan(1))
+    ASHLAR_REQUIRE(have_one_tokenizer(models::companions_of(files, source), first), kConfig,
                    "{} and {} have different tokenizers, or one has none; expected steps of one "
                    "model",
                    sources[0].path, source.path);
@@ -49,24 +48,24 @@ int average(const AverageFlags& flags, Log& log) {
   ASHLAR_REQUIRE(flags.to == "root" || flags.to == "hf", kConfig, "--to is {}; expected root or hf",
                  flags.to);
   require_outside_steps(*files, flags.out);
-  std::vector<checkpoint::ModelSource> sources;
+  std::vector<models::ModelSource> sources;
   for (const std::string& path : flags.paths) {
     sources.push_back(eval::find_model(*files, path, log));
     require_outside(flags.out, sources.back().resolved);
   }
-  checkpoint::require_same_model(sources);
-  const checkpoint::Companions companions = same_tokenizer(*files, sources);
+  models::require_same_model(sources);
+  const models::Companions companions = same_tokenizer(*files, sources);
   std::vector<double> weights = flags.weights;
   if (weights.empty()) weights.assign(sources.size(), 1.0);
-  std::vector<checkpoint::StoredTensors> models;
+  std::vector<models::StoredTensors> models;
   nlohmann::ordered_json from = nlohmann::ordered_json::array();
   DType dtype = DType::kF32;
-  for (const checkpoint::ModelSource& source : sources) {
+  for (const models::ModelSource& source : sources) {
     models.emplace_back(*files, source);
     if (step_type(models.back()) == DType::kF64) dtype = DType::kF64;
     from.push_back({{"source", source.resolved}, {"origin", source.origin}});
   }
-  const checkpoint::AveragedTensors averaged(std::move(models), weights);
+  const models::AveragedTensors averaged(std::move(models), weights);
   if (flags.to == "root") {
     for (size_t n = 0; n < weights.size(); ++n) from[n]["weight"] = weights[n];
     checkpoint::Blob note{"average.json", one_line({{"models", from}}), true};

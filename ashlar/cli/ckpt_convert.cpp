@@ -1,11 +1,11 @@
 // ashlar ckpt import HF_DIR ROOT | export STEP HF_DIR
 #include <fmt/ranges.h>
 
-#include "ashlar/checkpoint/hf_files.h"
 #include "ashlar/cli/ckpt_output.h"
 #include "ashlar/core/text.h"
 #include "ashlar/eval/generation_config.h"
 #include "ashlar/eval/load.h"
+#include "ashlar/models/hf/files.h"
 
 namespace ashlar::cli {
 namespace {
@@ -16,28 +16,28 @@ struct ConvertFlags {
 };
 
 // Files beside the weights that go with the model from here on, and those that do not.
-void say_what_came(FileSystem& files, const checkpoint::ModelSource& source,
-                   const checkpoint::Companions& companions, Log& log) {
+void say_what_came(FileSystem& files, const models::ModelSource& source,
+                   const models::Companions& companions, Log& log) {
   std::vector<std::string> names;
   for (const auto& [name, content] : companions.files) names.push_back(name);
   if (!names.empty()) log.info("kept beside the weights: {}", fmt::join(names, ", "));
-  const auto left = checkpoint::left_behind(files, source.resolved);
-  if (!left.empty()) log.info("not kept: {}", checkpoint::listed(left));
+  const auto left = models::left_behind(files, source.resolved);
+  if (!left.empty()) log.info("not kept: {}", models::listed(left));
 }
 
 int import_model(const ConvertFlags& flags, Log& log) {
   const auto files = posix_files();
   require_outside(flags.out, flags.path);
   require_outside_steps(*files, flags.out);
-  const checkpoint::ModelSource source = eval::find_model(*files, flags.path, log);
+  const models::ModelSource source = eval::find_model(*files, flags.path, log);
   ASHLAR_REQUIRE(source.hugging_face, kConfig,
                  "{}: expected a Hugging Face directory (with config.json)", flags.path);
-  const checkpoint::Companions companions = checkpoint::companions_of(*files, source);
+  const models::Companions companions = models::companions_of(*files, source);
   // Read before anything is written: a file that is none ends here.
   const auto config = eval::read_generation_config(companions, source);
   const auto tokenizer = eval::find_tokenizer(*files, source);
   const data::TextFiles text = eval::read_text_files(companions, source, tokenizer.get());
-  const checkpoint::StoredTensors stored(*files, source);
+  const models::StoredTensors stored(*files, source);
   write_root(*files, flags.out, source, step_type(stored), stored, companions, {}, log);
   say_what_came(*files, source, companions, log);
   for (const std::string& note : text.notes) log.warn("{}", printable(note));
@@ -49,9 +49,9 @@ int import_model(const ConvertFlags& flags, Log& log) {
 int export_model(const ConvertFlags& flags, Log& log) {
   const auto files = posix_files();
   require_outside_steps(*files, flags.out);
-  const checkpoint::ModelSource source = eval::find_model(*files, flags.path, log);
-  const std::string_view type = write_hf(*files, flags.out, source,
-                                         checkpoint::StoredTensors(*files, source), *flags.hf, log);
+  const models::ModelSource source = eval::find_model(*files, flags.path, log);
+  const std::string_view type =
+      write_hf(*files, flags.out, source, models::StoredTensors(*files, source), *flags.hf, log);
   print_result(fmt::format("{}: {} layout, {}, from {}", flags.out, flags.hf->layout, type,
                            source.resolved));
   return 0;

@@ -1,17 +1,17 @@
 // ashlar ckpt diff A B [--values] [--component NAME] [--json]
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/diff.h"
 #include "ashlar/cli/ckpt.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
+#include "ashlar/models/diff.h"
 #include "ashlar/nn/weights.h"
 
 namespace ashlar::cli {
 namespace {
 
-using checkpoint::Diff;
-using checkpoint::TensorDiff;
+using models::Diff;
+using models::TensorDiff;
 using Ordered = nlohmann::ordered_json;
 
 struct DiffFlags {
@@ -36,7 +36,7 @@ std::string text_of(const LogicalTensor& tensor) {
                      format_bytes(bytes_of(tensor)));
 }
 
-std::string text_of(const checkpoint::ValueDiff& values, int64_t numel) {
+std::string text_of(const models::ValueDiff& values, int64_t numel) {
   std::string text = fmt::format("{} of {} elements differ", format_thousands(values.differing),
                                  format_thousands(numel));
   if (values.differing > values.not_finite)
@@ -116,13 +116,13 @@ void print(const Diff& diff, const DiffFlags& flags, const std::string& a, const
 
 int compare(const DiffFlags& flags, Log& log) {
   const auto files = posix_files();
-  const checkpoint::DiffOptions options{.values = flags.values,
-                                        .component = parse_component(flags.component),
-                                        .num_threads = 0,
-                                        .log = &log};
-  const auto a = checkpoint::open_tensors(*files, flags.a, nn::logical_tensors, log);
-  const auto b = checkpoint::open_tensors(*files, flags.b, nn::logical_tensors, log);
-  const Diff found = checkpoint::diff(a, b, options);
+  const models::DiffOptions options{.values = flags.values,
+                                    .component = parse_component(flags.component),
+                                    .num_threads = 0,
+                                    .log = &log};
+  const auto a = models::open_tensors(*files, flags.a, nn::logical_tensors, log);
+  const auto b = models::open_tensors(*files, flags.b, nn::logical_tensors, log);
+  const Diff found = models::diff(a, b, options);
   print(found, flags, a.directory(), b.directory());
   return found.equal() ? 0 : 1;
 }

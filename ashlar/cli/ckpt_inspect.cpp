@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/layout.h"
-#include "ashlar/checkpoint/model_path.h"
 #include "ashlar/checkpoint/recovery.h"
 #include "ashlar/cli/ckpt.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
+#include "ashlar/models/path.h"
 
 namespace ashlar::cli {
 namespace {
@@ -60,7 +60,7 @@ int list(const InspectFlags& flags, Log& log) {
   ASHLAR_REQUIRE(info->type == FileInfo::Type::kDirectory, kConfig,
                  "{}: it is no directory; expected a checkpoint root, or a run's directory",
                  flags.path);
-  const std::string root = checkpoint::root_of_run(*files, flags.path);
+  const std::string root = models::root_of_run(*files, flags.path);
   Ordered rows = Ordered::array();
   for (const checkpoint::StepInfo& info : checkpoint::list_steps(*files, root, level, log)) {
     rows.push_back({{"name", last_part(info.directory)},
@@ -89,9 +89,9 @@ int list(const InspectFlags& flags, Log& log) {
 
 int show(const InspectFlags& flags, Log& log) {
   const auto files = posix_files();
-  checkpoint::require_saved(*files, flags.path);
+  models::require_saved(*files, flags.path);
   const checkpoint::StepReader reader =
-      checkpoint::open_checkpoint(*files, checkpoint::root_of_run(*files, flags.path), log);
+      checkpoint::open_checkpoint(*files, models::root_of_run(*files, flags.path), log);
   const checkpoint::Manifest& manifest = reader.manifest();
   if (flags.timeline) {
     print_timeline(reader, flags.json);
@@ -123,9 +123,9 @@ int show(const InspectFlags& flags, Log& log) {
 int verify(const InspectFlags& flags, Log& log) {
   const auto files = posix_files();
   const VerifyLevel level = parse_level(flags.level);
-  checkpoint::require_saved(*files, flags.path);
+  models::require_saved(*files, flags.path);
   const checkpoint::VerifyReport report =
-      checkpoint::verify_named(*files, checkpoint::root_of_run(*files, flags.path), level, log);
+      checkpoint::verify_named(*files, models::root_of_run(*files, flags.path), level, log);
   for (const checkpoint::Finding& finding : report.findings)
     print_result(fmt::format("{}{}: {}", finding.file,
                              finding.chunk < 0 ? "" : fmt::format(" chunk {}", finding.chunk),

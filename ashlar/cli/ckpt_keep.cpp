@@ -5,11 +5,11 @@
 
 #include "ashlar/checkpoint/doors.h"
 #include "ashlar/checkpoint/layout.h"
-#include "ashlar/checkpoint/model_path.h"
 #include "ashlar/checkpoint/retention.h"
 #include "ashlar/cli/ckpt.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
+#include "ashlar/models/path.h"
 
 namespace ashlar::cli {
 namespace {
@@ -35,7 +35,7 @@ std::optional<int64_t> parse_step(const std::string& text) {
 // The root that is meant: of a run's directory, its checkpoints.
 std::string find_root(FileSystem& files, const std::string& path) {
   ASHLAR_REQUIRE(files.stat(path).has_value(), kConfig, "{}: there is no such directory", path);
-  return checkpoint::root_of_run(files, path);
+  return models::root_of_run(files, path);
 }
 
 StepRef find_step(FileSystem& files, const std::string& root, const std::string& text) {

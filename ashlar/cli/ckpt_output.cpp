@@ -2,17 +2,17 @@
 
 #include <algorithm>
 
-#include "ashlar/checkpoint/hf_write.h"
-#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/core/text.h"
 #include "ashlar/data/hf_tokenizer.h"
 #include "ashlar/eval/load.h"
+#include "ashlar/models/hf/write.h"
+#include "ashlar/models/step_model.h"
 
 namespace ashlar::cli {
 
 namespace {
 
-using checkpoint::Companions, checkpoint::ElementTypes, checkpoint::ModelSource;
+using models::Companions, models::ElementTypes, models::ModelSource;
 
 struct NamedType {
   std::string_view name;
@@ -27,7 +27,7 @@ std::string_view flag_of(DType dtype) {
 
 // The types of the files: as the flag says, or those in which the weights came.
 void set_types(const std::string& flag, const Companions& companions,
-               checkpoint::HfWriteOptions& options) {
+               models::HfWriteOptions& options) {
   if (flag == "source") {
     options.types = companions.types;
     return;
@@ -45,7 +45,7 @@ std::map<std::string, std::string> files_of(const Companions& companions,
                                             std::vector<std::string>& unstated) {
   std::map<std::string, std::string> files = companions.files;
   const bool has_others = std::ranges::any_of(files, [](const auto& file) {
-    return checkpoint::is_of_tokenizer(file.first) && file.first != checkpoint::kTokenizerFile;
+    return models::is_of_tokenizer(file.first) && file.first != models::kTokenizerFile;
   });
   if (!tokenizer || has_others) return files;
   data::HfTokenizer written = data::to_hf_tokenizer(*tokenizer, companions.bos_id.value_or(-1));
@@ -70,7 +70,7 @@ void warn_of_ids(const std::string& out, const ModelSource& source, const data::
         out, format_thousands(text.num_ids), format_thousands(rows), rows);
 }
 
-void say_what_types_cost(const std::string& out, const checkpoint::HfWriteStats& stats,
+void say_what_types_cost(const std::string& out, const models::HfWriteStats& stats,
                          std::string_view type, Log& log) {
   if (stats.changed == 0) return;
   std::string vanished;
@@ -94,25 +94,24 @@ void add_hf_flags(CLI::App& verb, const std::shared_ptr<HfFlags>& flags) {
 }
 
 std::string_view write_hf(FileSystem& files, const std::string& out, const ModelSource& source,
-                          const checkpoint::TensorReader& reader, const HfFlags& flags, Log& log) {
-  checkpoint::HfWriteOptions options;
+                          const models::TensorReader& reader, const HfFlags& flags, Log& log) {
+  models::HfWriteOptions options;
   ASHLAR_REQUIRE(flags.layout == "native" || flags.layout == "legacy", kConfig,
                  "--layout is {}; expected native or legacy", flags.layout);
   constexpr double kLeastGb = 1e-9, kMostGb = 1e9;  // a byte; any file, as a number of bytes
   ASHLAR_REQUIRE(flags.max_file_gb >= kLeastGb && flags.max_file_gb <= kMostGb, kConfig,
                  "--max-file-gb is {}; expected a number above 0, at most {:.0f}",
                  flags.max_file_gb, kMostGb);
-  const Companions companions = checkpoint::companions_of(files, source);
+  const Companions companions = models::companions_of(files, source);
   set_types(flags.dtype, companions, options);
-  options.layout =
-      flags.layout == "native" ? checkpoint::HfLayout::kNative : checkpoint::HfLayout::kLegacy;
+  options.layout = flags.layout == "native" ? models::HfLayout::kNative : models::HfLayout::kLegacy;
   options.max_file_bytes = int64_t(flags.max_file_gb * 1e9);
   options.log = &log;
   const auto tokenizer = eval::find_tokenizer(files, source);
   std::vector<std::string> unstated;
   options.files = files_of(companions, tokenizer.get(), unstated);
-  const checkpoint::HfWriteStats stats =
-      checkpoint::write_hf_model(files, out, source.spec, nn::logical_tensors, reader, options);
+  const models::HfWriteStats stats =
+      models::write_hf_model(files, out, source.spec, nn::logical_tensors, reader, options);
   const std::string_view type = flag_of(options.types ? options.types->usual : options.dtype);
   say_what_types_cost(out, stats, type, log);
   warn_of_ids(out, source, eval::read_text_files(companions, source, tokenizer.get()), log);
@@ -121,13 +120,13 @@ std::string_view write_hf(FileSystem& files, const std::string& out, const Model
         "{}: tokenizer.json cannot follow {}; transformers encodes some texts to other ids "
         "than training did",
         out, setting);
-  for (const std::string& option : checkpoint::unstated_options(source.spec))
+  for (const std::string& option : models::unstated_options(source.spec))
     log.warn("{}: config.json has no key for {}; who reads it computes with the default", out,
              option);
   return type;
 }
 
-DType step_type(const checkpoint::StoredTensors& model) {
+DType step_type(const models::StoredTensors& model) {
   const bool wide = std::ranges::any_of(model.tensors(), [](const auto& tensor) {
     return tensor.component == checkpoint::Component::kModel && tensor.logical.dtype == DType::kF64;
   });
@@ -135,16 +134,15 @@ DType step_type(const checkpoint::StoredTensors& model) {
 }
 
 void write_root(FileSystem& files, const std::string& out, const ModelSource& source, DType dtype,
-                const checkpoint::TensorReader& reader, const Companions& companions,
+                const models::TensorReader& reader, const Companions& companions,
                 std::vector<checkpoint::Blob> extra, Log& log) {
-  checkpoint::ModelStep step{.spec = source.spec,
-                             .tensors_of = source.tensors_of,
-                             .dtype = dtype,
-                             .extra = std::move(extra),
-                             .sections = {}};
+  models::ModelStep step{.spec = source.spec,
+                         .tensors_of = source.tensors_of,
+                         .dtype = dtype,
+                         .extra = std::move(extra),
+                         .sections = {}};
   add_companions(companions, source.hugging_face ? source.path : "", step.extra, step.sections);
-  const checkpoint::ModelStepStats stats =
-      checkpoint::write_model_step(files, out, step, reader, 0, log);
+  const models::ModelStepStats stats = models::write_model_step(files, out, step, reader, 0, log);
   print_result(
       fmt::format("{}: {} tensors, {}", stats.directory, stats.tensors, format_bytes(stats.bytes)));
 }

@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "ashlar/checkpoint/companions.h"
-#include "ashlar/checkpoint/tensor_reader.h"
-#include "ashlar/checkpoint/write_model_step.h"
 #include "ashlar/cli/ckpt.h"
+#include "ashlar/models/companions.h"
+#include "ashlar/models/tensor_reader.h"
+#include "ashlar/models/write_step.h"
 
 namespace ashlar::cli {
 
@@ -20,14 +20,14 @@ void add_hf_flags(CLI::App& verb, const std::shared_ptr<HfFlags>& flags);
 // The model `source`, with the weights that the reader has, and with its companions.  Returns the
 // type of most elements.
 std::string_view write_hf(FileSystem& files, const std::string& out,
-                          const checkpoint::ModelSource& source,
-                          const checkpoint::TensorReader& reader, const HfFlags& flags, Log& log);
+                          const models::ModelSource& source, const models::TensorReader& reader,
+                          const HfFlags& flags, Log& log);
 // F64 where a tensor of the model has it, else F32, which holds every other type.
-DType step_type(const checkpoint::StoredTensors& model);
+DType step_type(const models::StoredTensors& model);
 // The same as step 0 of a new root, in this type and with these extra files.
-void write_root(FileSystem& files, const std::string& out, const checkpoint::ModelSource& source,
-                DType dtype, const checkpoint::TensorReader& reader,
-                const checkpoint::Companions& companions, std::vector<checkpoint::Blob> extra,
+void write_root(FileSystem& files, const std::string& out, const models::ModelSource& source,
+                DType dtype, const models::TensorReader& reader,
+                const models::Companions& companions, std::vector<checkpoint::Blob> extra,
                 Log& log);
 
 }  // namespace ashlar::cli

@@ -144,7 +144,7 @@ int generate(const GenerateFlags& flags, Log& log) {
   check(flags);
   const auto files = posix_files();
   const auto source = eval::find_model(*files, flags.model, log);
-  const checkpoint::Companions companions = checkpoint::companions_of(*files, source);
+  const models::Companions companions = models::companions_of(*files, source);
   const eval::GenerationConfig config = eval::read_generation_config(companions, source);
   // With --ids a model without a tokenizer can still be used; its text is then empty.
   const bool wants_text = flags.ids.empty();

@@ -4,8 +4,8 @@
 #include <array>
 #include <string_view>
 
-#include "ashlar/checkpoint/hf_files.h"
 #include "ashlar/core/fields.h"
+#include "ashlar/models/hf/files.h"
 
 namespace ashlar::eval {
 namespace {
@@ -121,12 +121,12 @@ class Reader {
 
 }  // namespace
 
-GenerationConfig read_generation_config(const checkpoint::Companions& companions,
-                                        const checkpoint::ModelSource& source) {
-  const std::string name(checkpoint::kHfGenerationFile);
+GenerationConfig read_generation_config(const models::Companions& companions,
+                                        const models::ModelSource& source) {
+  const std::string name(models::kHfGenerationFile);
   const auto file = companions.files.find(name);
   if (file != companions.files.end()) {
-    const std::string path = join(checkpoint::place_of_companions(source), name);
+    const std::string path = join(models::place_of_companions(source), name);
     const Json json = parse_json(file->second, path, ErrorKind::kData);
     return Reader(json, path, source.spec.vocab_size).read();
   }

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/checkpoint/companions.h"
 #include "ashlar/eval/sampler.h"
+#include "ashlar/models/companions.h"
 
 namespace ashlar::eval {
 
@@ -25,7 +25,7 @@ struct GenerationConfig {
   std::vector<std::string> unfollowed;  // "repetition_penalty 1.1": what generate does not do
 };
 
-GenerationConfig read_generation_config(const checkpoint::Companions& companions,
-                                        const checkpoint::ModelSource& source);
+GenerationConfig read_generation_config(const models::Companions& companions,
+                                        const models::ModelSource& source);
 
 }  // namespace ashlar::eval

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/models/step_model.h"
 
 namespace ashlar::eval {
 namespace {
@@ -55,7 +55,7 @@ std::string check_tokenizer(FileSystem& files, const ModelSource& model,
   const auto& sidecar = dataset.sidecar();
   if (!sidecar) return fmt::format("{}.json is missing", dataset.prefix());
   const auto tokenizer = find_tokenizer(files, model);
-  if (!tokenizer) return fmt::format("{} holds no {}", model.resolved, checkpoint::kTokenizerFile);
+  if (!tokenizer) return fmt::format("{} holds no {}", model.resolved, models::kTokenizerFile);
   ASHLAR_REQUIRE(
       sidecar->tokenizer_fingerprint == tokenizer->fingerprint(), kConfig,
       "{} was prepared with tokenizer {:016x} ({}, {} ids) but {} has {:016x} ({}, {} ids), to "
@@ -78,7 +78,7 @@ Input open_input(FileSystem& files, const ModelSource& model, const InputSpec& s
     if (!spec.any_tokenizer) doubt = check_tokenizer(files, model, *dataset);
     if (const auto& sidecar = dataset->sidecar(); sidecar && doubt.empty() && !spec.any_tokenizer)
       beginning =
-          other_beginning(*sidecar, read_text_files(checkpoint::companions_of(files, model), model,
+          other_beginning(*sidecar, read_text_files(models::companions_of(files, model), model,
                                                     find_tokenizer(files, model).get()));
     if (const auto& sidecar = dataset->sidecar())
       ASHLAR_REQUIRE(sidecar->vocab_size <= model.spec.vocab_size, kConfig,

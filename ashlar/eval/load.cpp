@@ -3,35 +3,35 @@
 #include <algorithm>
 #include <optional>
 
-#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/core/text.h"
 #include "ashlar/eval/cache.h"
+#include "ashlar/models/step_model.h"
 #include "ashlar/nn/init.h"
 #include "ashlar/nn/loss.h"
 
 namespace ashlar::eval {
 
 ModelSource find_model(FileSystem& files, const std::string& path, Log& log) {
-  return checkpoint::find_model(files, path, nn::logical_tensors, log);
+  return models::find_model(files, path, nn::logical_tensors, log);
 }
 
 std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source) {
-  const auto bytes = checkpoint::read_tokenizer_file(files, source);
+  const auto bytes = models::read_tokenizer_file(files, source);
   if (!bytes) return nullptr;
-  return data::parse_tokenizer(*bytes, checkpoint::tokenizer_path(source));
+  return data::parse_tokenizer(*bytes, models::tokenizer_path(source));
 }
 
 std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source) {
   auto tokenizer = find_tokenizer(files, source);
   ASHLAR_REQUIRE(tokenizer, kConfig,
                  "{}: no {} there, so text cannot be read or written; use --ids", source.path,
-                 checkpoint::kTokenizerFile);
+                 models::kTokenizerFile);
   return tokenizer;
 }
 
-data::TextFiles read_text_files(const checkpoint::Companions& companions, const ModelSource& source,
+data::TextFiles read_text_files(const models::Companions& companions, const ModelSource& source,
                                 const data::Tokenizer* tokenizer) {
-  return data::read_text_files(companions.files, tokenizer, checkpoint::place_of_companions(source),
+  return data::read_text_files(companions.files, tokenizer, models::place_of_companions(source),
                                companions.bos_id);
 }
 
@@ -108,7 +108,7 @@ Runtime::Runtime(FileSystem& files, const ModelSource& source, DType compute, co
       model(ctx, allocator, source.spec, compute, calls.max_positions,
             {.training = false, .first_tokens = calls.first_tokens}) {
   const std::vector<Piece> weights = model.pieces();
-  checkpoint::read_weights(files, source, weights);
+  models::read_weights(files, source, weights);
   nn::require_finite(ctx, weights, source.spec, source.resolved, [&] {
     const auto tokenizer = find_tokenizer(files, source);
     return tokenizer ? int64_t(tokenizer->vocab_size()) : 0;

@@ -1,30 +1,30 @@
-// A model to use, from wherever --model points (checkpoint/model_source.h): with its tokenizer,
+// A model to use, from wherever --model points (models/source.h): with its tokenizer,
 // where it is there, and with what it takes to run it forward.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "ashlar/checkpoint/companions.h"
-#include "ashlar/checkpoint/model_source.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/data/text_files.h"
 #include "ashlar/data/tokenizer.h"
+#include "ashlar/models/companions.h"
+#include "ashlar/models/source.h"
 #include "ashlar/nn/model.h"
 
 namespace ashlar::eval {
 
-using checkpoint::ModelSource;
+using models::ModelSource;
 
-// checkpoint::find_model of ZAYA1.
+// models::find_model of ZAYA1.
 ModelSource find_model(FileSystem& files, const std::string& path, Log& log);
 // The tokenizer beside the weights; null if there is none.
 std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source);
 // The same; kConfig, naming where it was looked for, if there is none.
 std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source);
 // How texts of the model begin, and what else the files beside its weights say of them.
-data::TextFiles read_text_files(const checkpoint::Companions& companions, const ModelSource& source,
+data::TextFiles read_text_files(const models::Companions& companions, const ModelSource& source,
                                 const data::Tokenizer* tokenizer);
 // The ids of a text that the model is to read: the text's own, behind the one that begins texts
 // where the model has it so.  Added tokens in the text are characters.

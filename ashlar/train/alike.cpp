@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <vector>
 
-#include "ashlar/checkpoint/model_fingerprint.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/error.h"
@@ -12,6 +11,7 @@
 #include "ashlar/core/rng.h"
 #include "ashlar/core/text.h"
 #include "ashlar/kernels/isa.h"
+#include "ashlar/models/fingerprint.h"
 #include "ashlar/spec/keys.h"
 #include "ashlar/train/machine.h"
 
@@ -81,7 +81,7 @@ void require_one_recipe(comm::Group& ranks, const Recipe& recipe) {
 
 void require_same_inputs(comm::Group& ranks, FileSystem& files, const Recipe& recipe,
                          const data::Sources& sources, const data::Tokenizer* tokenizer,
-                         const std::optional<checkpoint::ModelSource>& first_weights) {
+                         const std::optional<models::ModelSource>& first_weights) {
   if (ranks.shares_memory()) return;
   std::vector<Fact> facts;
   for (const data::Source& source : sources.train)
@@ -97,10 +97,9 @@ void require_same_inputs(comm::Group& ranks, FileSystem& files, const Recipe& re
                                format_thousands(tokenizer->vocab_size()), tokenizer->fingerprint())
                  : "no tokenizer"});
   if (first_weights)
-    facts.push_back(
-        {"init.model",
-         fmt::format("{} ({}), fingerprint {:016x}", first_weights->resolved, first_weights->origin,
-                     checkpoint::model_fingerprint(files, *first_weights))});
+    facts.push_back({"init.model", fmt::format("{} ({}), fingerprint {:016x}",
+                                               first_weights->resolved, first_weights->origin,
+                                               models::model_fingerprint(files, *first_weights))});
   require_alike(ranks, facts, "inputs",
                 "give all machines the same files under that path, or a directory that they share");
 }

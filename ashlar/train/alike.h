@@ -11,10 +11,10 @@
 #include <string>
 #include <string_view>
 
-#include "ashlar/checkpoint/model_source.h"
 #include "ashlar/comm/group.h"
 #include "ashlar/data/sources.h"
 #include "ashlar/data/tokenizer.h"
+#include "ashlar/models/source.h"
 #include "ashlar/spec/recipe.h"
 
 namespace ashlar::train {
@@ -37,7 +37,7 @@ void require_one_recipe(comm::Group& ranks, const Recipe& recipe);
 // (core/file_sample.h), and of the checksums that were recorded of them.
 void require_same_inputs(comm::Group& ranks, FileSystem& files, const Recipe& recipe,
                          const data::Sources& sources, const data::Tokenizer* tokenizer,
-                         const std::optional<checkpoint::ModelSource>& first_weights);
+                         const std::optional<models::ModelSource>& first_weights);
 
 // Whether this rank is the first of those that read the same copy of the datasets, which it then
 // verifies for them.  Every rank calls it.

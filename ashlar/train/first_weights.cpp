@@ -1,8 +1,8 @@
 #include "ashlar/train/first_weights.h"
 
-#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/checkpoint/recovery.h"
 #include "ashlar/comm/agree.h"
+#include "ashlar/models/step_model.h"
 #include "ashlar/nn/init.h"
 #include "ashlar/train/load_exchange.h"
 #include "ashlar/train/read_recipe.h"
@@ -12,16 +12,16 @@
 namespace ashlar::train {
 namespace {
 
-checkpoint::ModelSource find(FileSystem& files, const std::string& path, Log& log) {
+models::ModelSource find(FileSystem& files, const std::string& path, Log& log) {
   require_first_weights(files, path);
-  return checkpoint::find_model(files, path, nn::logical_tensors, log);
+  return models::find_model(files, path, nn::logical_tensors, log);
 }
 
-GivenModel given_model(const checkpoint::ModelSource& source) {
+GivenModel given_model(const models::ModelSource& source) {
   return {keys_of(source.spec), source.path, source.hugging_face};
 }
 
-void read(FileSystem& files, const checkpoint::ModelSource& source, comm::Group& ranks,
+void read(FileSystem& files, const models::ModelSource& source, comm::Group& ranks,
           Trainer& trainer) {
   const parallel::RankModel& model = trainer.model();
   const std::vector<Piece> kept = model.pieces(false);
@@ -29,19 +29,19 @@ void read(FileSystem& files, const checkpoint::ModelSource& source, comm::Group&
   add_what_others_keep(
       nn::logical_tensors(model_of(trainer.recipe().model), model.local().types().stream), all);
   LoadExchange exchange(ranks);
-  checkpoint::read_weights(files, source, all, &exchange);
+  models::read_weights(files, source, all, &exchange);
   nn::require_finite(trainer.context(), kept, source.spec, source.resolved, [&] {
-    const auto bytes = checkpoint::read_tokenizer_file(files, source);
+    const auto bytes = models::read_tokenizer_file(files, source);
     if (!bytes) return int64_t{0};
-    return data::parse_tokenizer(*bytes, checkpoint::tokenizer_path(source))->vocab_size();
+    return data::parse_tokenizer(*bytes, models::tokenizer_path(source))->vocab_size();
   });
 }
 
-void warn_of_other_tokenizer(FileSystem& files, const checkpoint::ModelSource& source,
+void warn_of_other_tokenizer(FileSystem& files, const models::ModelSource& source,
                              const std::vector<data::Source>& sources, Log& log) {
-  const auto bytes = checkpoint::read_tokenizer_file(files, source);
+  const auto bytes = models::read_tokenizer_file(files, source);
   if (!bytes) return;
-  const auto tokenizer = data::parse_tokenizer(*bytes, checkpoint::tokenizer_path(source));
+  const auto tokenizer = data::parse_tokenizer(*bytes, models::tokenizer_path(source));
   for (const data::Source& data : sources) {
     const auto& sidecar = data.dataset->sidecar();
     if (!sidecar || sidecar->tokenizer_fingerprint == tokenizer->fingerprint()) continue;
@@ -56,11 +56,11 @@ void warn_of_other_tokenizer(FileSystem& files, const checkpoint::ModelSource& s
 
 }  // namespace
 
-std::optional<checkpoint::ModelSource> find_first_weights(FileSystem& files, const Recipe& recipe,
-                                                          comm::Group& ranks, Log& log) {
+std::optional<models::ModelSource> find_first_weights(FileSystem& files, const Recipe& recipe,
+                                                      comm::Group& ranks, Log& log) {
   const std::string& path = recipe.init.model;
   if (path.empty()) return std::nullopt;
-  std::optional<checkpoint::ModelSource> source;
+  std::optional<models::ModelSource> source;
   std::string resolved;                       // "": the run has steps
   while_leader(ranks, "first weights", [&] {  // it may have to read a whole checkpoint
     if (!checkpoint::committed_steps(files, checkpoint_root(recipe)).empty()) return;
@@ -73,9 +73,8 @@ std::optional<checkpoint::ModelSource> find_first_weights(FileSystem& files, con
   return source;
 }
 
-void take_first_weights(FileSystem& files, const checkpoint::ModelSource& source,
-                        comm::Group& ranks, const std::vector<data::Source>& training,
-                        Trainer& trainer, Log& log) {
+void take_first_weights(FileSystem& files, const models::ModelSource& source, comm::Group& ranks,
+                        const std::vector<data::Source>& training, Trainer& trainer, Log& log) {
   read(files, source, ranks, trainer);
   log.info("starting from the weights of {} ({})", source.path, source.origin);
   for (const std::string& line : model_differences(trainer.recipe(), given_model(source)))

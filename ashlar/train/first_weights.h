@@ -9,9 +9,9 @@
 
 #include <optional>
 
-#include "ashlar/checkpoint/model_source.h"
 #include "ashlar/comm/group.h"
 #include "ashlar/data/sources.h"
+#include "ashlar/models/source.h"
 #include "ashlar/train/trainer.h"
 
 namespace ashlar::train {
@@ -20,18 +20,17 @@ namespace ashlar::train {
 // continue from, and then nothing is looked for.  Rank 0 chooses the step of a root for all; all
 // ranks call it.  Takes no memory for weights and writes nothing.
 // Errors  kConfig where there is no model, or one of other sizes (each is named by its key); those
-//         of checkpoint::find_model.
-std::optional<checkpoint::ModelSource> find_first_weights(FileSystem& files, const Recipe& recipe,
-                                                          comm::Group& ranks, Log& log);
+//         of models::find_model.
+std::optional<models::ModelSource> find_first_weights(FileSystem& files, const Recipe& recipe,
+                                                      comm::Group& ranks, Log& log);
 
 // Fills what this rank of the trainer keeps; the ranks read a step together (load_exchange.h).
 // Says what the run begins with, and warns of every key of the model that differs from there, and
 // if the training data holds ids of another tokenizer.  When all ranks have, weights_changed() is
 // to be called.
-// Errors  those of checkpoint::read_weights; kNumeric for a weight that is not finite; kData for a
+// Errors  those of models::read_weights; kNumeric for a weight that is not finite; kData for a
 //         tokenizer that is none.
-void take_first_weights(FileSystem& files, const checkpoint::ModelSource& source,
-                        comm::Group& ranks, const std::vector<data::Source>& training,
-                        Trainer& trainer, Log& log);
+void take_first_weights(FileSystem& files, const models::ModelSource& source, comm::Group& ranks,
+                        const std::vector<data::Source>& training, Trainer& trainer, Log& log);
 
 }  // namespace ashlar::train

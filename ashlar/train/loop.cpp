@@ -106,7 +106,7 @@ class Run {
   DType compute_;
   Stops stops_;
   const RunPlan plan_;
-  const std::optional<checkpoint::ModelSource> first_weights_;  // of a new run with init.model
+  const std::optional<models::ModelSource> first_weights_;  // of a new run with init.model
   Threads threads_;
   Allocator& allocator_;
   Trainer trainer_;
@@ -233,8 +233,8 @@ void Run::resume(data::Loader& loader) {
     same_data = loader.restore(saved.loader, recipe_.data.allow_dataset_change);
   });
   if (leads_ && first_weights_)
-    saved.inherited = {checkpoint::companions_of(files_, *first_weights_),
-                       checkpoint::place_of_companions(*first_weights_),
+    saved.inherited = {models::companions_of(files_, *first_weights_),
+                       models::place_of_companions(*first_weights_),
                        first_weights_->spec.eos_token_ids};
   if (leads_)
     writer_.take(run_companions(std::move(saved.inherited), model_of(recipe_.model),

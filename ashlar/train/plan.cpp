@@ -17,7 +17,7 @@
 #include <array>
 #include <tuple>
 
-#include "ashlar/checkpoint/model_files.h"
+#include "ashlar/models/step_model.h"
 #include "ashlar/nn/parameters.h"
 #include "ashlar/train/node_saves.h"
 #include "ashlar/train/state.h"
@@ -163,8 +163,7 @@ class CheckpointMeter {
   void add(const Trainer& trainer) {
     const int64_t every = recipe_.checkpoint.every;
     auto writer = std::make_unique<StateWriter>(
-        trainer, checkpoint::Companions{.files = {{checkpoint::kTokenizerFile, "tokenizer"}}},
-        "isa");
+        trainer, models::Companions{.files = {{models::kTokenizerFile, "tokenizer"}}}, "isa");
     const data::LoaderState start = data::first_state(recipe_.data.train.size());
     const checkpoint::SaveRequest request =
         writer->request({.step = every > 0 ? every : recipe_.train.steps}, {}, start);

@@ -1,20 +1,20 @@
 #include "ashlar/train/read_recipe.h"
 
-#include "ashlar/checkpoint/model_source.h"
 #include "ashlar/checkpoint/recovery.h"
 #include "ashlar/core/error.h"
+#include "ashlar/models/source.h"
 #include "ashlar/train/saves.h"
 
 namespace ashlar::train {
 namespace {
 
-GivenModel given_by(const checkpoint::DescribedModel& model, const std::string& place) {
+GivenModel given_by(const models::DescribedModel& model, const std::string& place) {
   return {keys_of(model.spec), place, model.hugging_face};
 }
 
 GivenModel model_of_first_weights(FileSystem& files, const Recipe& recipe) {
   require_first_weights(files, recipe.init.model);
-  return given_by(checkpoint::describe_source(files, recipe.init.model), recipe.init.model);
+  return given_by(models::describe_source(files, recipe.init.model), recipe.init.model);
 }
 
 // nullopt: the run has no steps.
@@ -25,12 +25,12 @@ std::optional<GivenModel> model_of_steps(FileSystem& files, const Recipe& recipe
   for (const checkpoint::StepRef& ref : checkpoint::committed_steps(files, root)) {
     any = true;
     if (ref.step == from_step) {
-      const auto model = checkpoint::describe_source(files, ref.directory);
+      const auto model = models::describe_source(files, ref.directory);
       return given_by(model, model.path);
     }
   }
   if (!any) return std::nullopt;
-  const auto newest = checkpoint::describe_source(files, root);
+  const auto newest = models::describe_source(files, root);
   return given_by(newest, newest.path);
 }
 

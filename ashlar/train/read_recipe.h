@@ -14,7 +14,7 @@
 namespace ashlar::train {
 
 // from_step: the step that the run is to continue from, if not the newest.
-// Errors   those of load_recipe and checkpoint::describe_source; kConfig where init.model names
+// Errors   those of load_recipe and models::describe_source; kConfig where init.model names
 //          nothing, or the recipe states other sizes.
 Recipe read_recipe(FileSystem& files, const std::string& path,
                    std::span<const std::string> overrides, std::optional<int64_t> from_step = {});

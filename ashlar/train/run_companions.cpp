@@ -2,23 +2,23 @@
 
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/hf_files.h"
-#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/core/json.h"
 #include "ashlar/data/text_files.h"
+#include "ashlar/models/hf/files.h"
+#include "ashlar/models/step_model.h"
 
 namespace ashlar::train {
 namespace {
 
-using checkpoint::Companions;
+using models::Companions;
 
 void take_tokenizer(Inherited& inherited, const data::Tokenizer& tokenizer, Log& log) {
   auto& files = inherited.companions.files;
-  const auto own = files.find(checkpoint::kTokenizerFile);
+  const auto own = files.find(models::kTokenizerFile);
   const bool known = own != files.end(), same = known && own->second == tokenizer.bytes();
   const size_t before = files.size();
   if (!same)
-    std::erase_if(files, [](const auto& file) { return checkpoint::is_of_tokenizer(file.first); });
+    std::erase_if(files, [](const auto& file) { return models::is_of_tokenizer(file.first); });
   if (files.size() < before)
     log.warn(
         "{}, so checkpoints leave the files of its tokenizer out: an export writes those of the "
@@ -26,12 +26,12 @@ void take_tokenizer(Inherited& inherited, const data::Tokenizer& tokenizer, Log&
         known ? inherited.place + " has another tokenizer than the training data"
               : inherited.place + " has no tokenizer.model to compare with the training data's");
   if (!same) inherited.companions.bos_id.reset();
-  files[checkpoint::kTokenizerFile] = tokenizer.bytes();
+  files[models::kTokenizerFile] = tokenizer.bytes();
 }
 
 // All other members stay as they are, and in their order.
 void state_stop_ids(const ModelSpec& model, Inherited& inherited) {
-  const std::string name(checkpoint::kHfGenerationFile);
+  const std::string name(models::kHfGenerationFile);
   const auto file = inherited.companions.files.find(name);
   if (file == inherited.companions.files.end() || model.eos_token_ids == inherited.eos_token_ids)
     return;

@@ -1,13 +1,13 @@
-// What of a model's companions (checkpoint/companions.h) a run keeps and passes on.
+// What of a model's companions (models/companions.h) a run keeps and passes on.
 #pragma once
 
 #include <span>
 #include <string>
 
-#include "ashlar/checkpoint/companions.h"
 #include "ashlar/core/log.h"
 #include "ashlar/data/sources.h"
 #include "ashlar/data/tokenizer.h"
+#include "ashlar/models/companions.h"
 #include "ashlar/spec/model_spec.h"
 
 namespace ashlar::train {
@@ -15,7 +15,7 @@ namespace ashlar::train {
 // The companions with which training goes on: those of the weights that it began with or continues
 // from; of a run from a seed, none.
 struct Inherited {
-  checkpoint::Companions companions = {};
+  models::Companions companions = {};
   std::string place = {};                   // of the weights, for messages
   std::vector<int64_t> eos_token_ids = {};  // of their model
 };
@@ -25,8 +25,8 @@ struct Inherited {
 // generation_config.json.  How documents begin is as the training data has it; where the model's
 // files say otherwise, that is a warning.  tokenizer: null where the run has none.
 // Errors  kData for files of a tokenizer or of generation that are none.
-checkpoint::Companions run_companions(Inherited inherited, const ModelSpec& model,
-                                      const data::Tokenizer* tokenizer,
-                                      std::span<const data::Source> training, Log& log);
+models::Companions run_companions(Inherited inherited, const ModelSpec& model,
+                                  const data::Tokenizer* tokenizer,
+                                  std::span<const data::Source> training, Log& log);
 
 }  // namespace ashlar::train

@@ -24,11 +24,11 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/model_path.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/comm/world.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/threads.h"
+#include "ashlar/models/path.h"
 #include "ashlar/train/machine.h"
 #include "ashlar/train/save_links.h"
 #include "ashlar/train/save_report.h"
@@ -44,7 +44,7 @@ constexpr double kCopyTimeout_s = 600;
 }  // namespace
 
 std::string checkpoint_root(const Recipe& recipe) {
-  return join(recipe.train.run_dir, checkpoint::kCheckpointsDirectory);
+  return join(recipe.train.run_dir, models::kCheckpointsDirectory);
 }
 
 Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ranks, int local_ranks,

@@ -11,8 +11,8 @@
 #include <set>
 #include <utility>
 
-#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/core/json.h"
+#include "ashlar/models/step_model.h"
 
 namespace ashlar::train {
 namespace {
@@ -37,7 +37,7 @@ std::string isa_in(const checkpoint::Manifest& manifest) {
 
 }  // namespace
 
-StateWriter::StateWriter(const Trainer& trainer, checkpoint::Companions companions, std::string isa)
+StateWriter::StateWriter(const Trainer& trainer, models::Companions companions, std::string isa)
     : trainer_(trainer),
       companions_(std::move(companions)),
       isa_(std::move(isa)),
@@ -97,8 +97,8 @@ checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const 
                              trainer_.balancer().num_updates(), health}),
                     true},
                    {"recipe.toml", to_toml(recipe), false}};
-  checkpoint::describe_model(model_of(recipe.model), request);
-  checkpoint::add_companions(companions_, "", request.extra, request.sections);
+  models::describe_model(model_of(recipe.model), request);
+  models::add_companions(companions_, "", request.extra, request.sections);
   request.sections["trainer"] = Ordered{
       {"step", counters.step},
       {"samples", counters.samples},
@@ -161,8 +161,8 @@ Restored restore(const checkpoint::StepReader& reader, Trainer& trainer) {
           .recipe = reader.has_blob("recipe.toml") ? reader.read_blob("recipe.toml") : "",
           .isa = isa_in(reader.manifest()),
           .num_converted = int64_t(report.cast.size()),
-          .inherited = {checkpoint::companions_in(reader), join(reader.directory(), "extra"),
-                        checkpoint::model_of_step(reader).eos_token_ids}};
+          .inherited = {models::companions_in(reader), join(reader.directory(), "extra"),
+                        models::model_of_step(reader).eos_token_ids}};
 }
 
 }  // namespace ashlar::train

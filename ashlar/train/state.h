@@ -1,15 +1,15 @@
 // A run's state as a checkpoint holds it, and back.  What is saved: weights and buffers (component
 // model), optimizer and balancing state (optim), the loader's cursor (loader), and under extra/
 // trainer.json (counters, health windows), recipe.toml, config.json, model.json and the companions
-// of the model (checkpoint/companions.h).  The generators are counter-based: seed and step say all.
+// of the model (models/companions.h).  The generators are counter-based: seed and step say all.
 #pragma once
 
 #include <string>
 
 #include "ashlar/checkpoint/checkpointer.h"
-#include "ashlar/checkpoint/companions.h"
 #include "ashlar/checkpoint/node_snapshot.h"
 #include "ashlar/data/loader_state.h"
+#include "ashlar/models/companions.h"
 #include "ashlar/train/run_companions.h"
 #include "ashlar/train/trainer.h"
 #include "ashlar/train/trainer_state.h"
@@ -21,9 +21,9 @@ namespace ashlar::train {
 class StateWriter {
  public:
   // isa: the instruction sets of the ranks' kernels, for the manifest.
-  StateWriter(const Trainer& trainer, checkpoint::Companions companions, std::string isa);
+  StateWriter(const Trainer& trainer, models::Companions companions, std::string isa);
   // From the next request on.
-  void take(checkpoint::Companions companions) { companions_ = std::move(companions); }
+  void take(models::Companions companions) { companions_ = std::move(companions); }
   // What this rank writes of model and optimizer; the data live as long as this object.
   checkpoint::NodeShare share() const { return {model_, optim_}; }
   // Valid until the next call.  Balancing biases and their moments are copied here: with
@@ -34,7 +34,7 @@ class StateWriter {
  private:
   void copy_balancing();
   const Trainer& trainer_;
-  checkpoint::Companions companions_;
+  models::Companions companions_;
   std::string isa_;
   struct Copy {
     Tensor live;

@@ -6,15 +6,17 @@
 
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/json.h"
-#include "tests/checkpoint/hf_test_util.h"
 #include "tests/checkpoint/state_test_util.h"
+#include "tests/support/whole_tensors.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
 class GoldenSteps : public testing::Test {
  protected:
-  std::string step(const std::string& name) const { return test_data("golden_steps/") + name; }
+  std::string step(const std::string& name) const {
+    return std::string(ASHLAR_FIXTURES) + "/golden_steps/" + name;
+  }
   std::string refusal(const std::string& name) {
     return message_of(ErrorKind::kCorrupt, [&] { StepReader(*files_, step(name)); });
   }
@@ -37,7 +39,7 @@ TEST_F(GoldenSteps, EveryByteIsRead) {
     const StepReader reader(*files_, step(name));
     EXPECT_EQ(report.bytes, bytes_of(reader.index()));
     EXPECT_EQ(reader.step(), 3);
-    Values values;
+    testing_support::Values values;
     for (const IndexTensor& tensor : reader.index().tensors)
       if (!tensor.alias)
         values.add(tensor.logical, Box::whole(tensor.logical.global_shape), tensor.logical.dtype);

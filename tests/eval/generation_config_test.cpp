@@ -13,8 +13,8 @@ namespace {
 using nlohmann::json;
 using testing_support::message_of;
 
-checkpoint::ModelSource source() {
-  checkpoint::ModelSource source;
+models::ModelSource source() {
+  models::ModelSource source;
   source.resolved = "m";
   source.hugging_face = true;
   source.spec.vocab_size = 100;

@@ -8,11 +8,11 @@
 #include <numeric>
 
 #include "ashlar/checkpoint/checkpointer.h"
-#include "ashlar/checkpoint/hf_model.h"
-#include "ashlar/checkpoint/model_files.h"
 #include "ashlar/eval/generate.h"
 #include "ashlar/eval/load.h"
 #include "ashlar/eval/score.h"
+#include "ashlar/models/hf/model.h"
+#include "ashlar/models/step_model.h"
 #include "tests/eval/hf_gradients.h"
 #include "tests/parallel/tiny_rank.h"
 #include "tests/support/read_json.h"
@@ -61,12 +61,12 @@ std::string Loaded::convert(Form form) {
   }
   read_weights(*disk, saved, pieces);
   if (form != Form::kCheckpoint) {
-    checkpoint::HfWriteOptions options;
-    if (form == Form::kLegacy) options.layout = checkpoint::HfLayout::kLegacy;
+    models::HfWriteOptions options;
+    if (form == Form::kLegacy) options.layout = models::HfLayout::kLegacy;
     if (form == Form::kSharded) options.max_file_bytes = 16 << 10;
     options.dtype = DType::kF32;
-    checkpoint::write_hf_model(*files, "/export", saved.spec, nn::logical_tensors, pieces, options);
-    EXPECT_EQ(checkpoint::HfModel::open(*files, "/export", nn::logical_tensors).layout(),
+    models::write_hf_model(*files, "/export", saved.spec, nn::logical_tensors, pieces, options);
+    EXPECT_EQ(models::HfModel::open(*files, "/export", nn::logical_tensors).layout(),
               options.layout);
     EXPECT_EQ(bool(files->stat("/export/model.safetensors.index.json")), form == Form::kSharded);
     return "/export";
@@ -76,7 +76,7 @@ std::string Loaded::convert(Form form) {
   checkpoint::Checkpointer checkpoints(*files, "/root", options, log);
   checkpoint::SaveRequest request;
   request.model = pieces;
-  checkpoint::describe_model(saved.spec, request);
+  models::describe_model(saved.spec, request);
   checkpoints.save(request);
   checkpoints.wait();
   return "/root";
@@ -191,7 +191,7 @@ TEST_P(HfGolden, WeightsAreTheSavedBits) {
       owned.push_back(make_tensor(allocator, DType::kF32, logical.global_shape, Tag::kWeights));
       pieces.push_back({logical, Box::whole(logical.global_shape), owned.back().tensor});
     }
-    checkpoint::read_weights(files, source, pieces);
+    models::read_weights(files, source, pieces);
     return pieces;
   };
   const std::vector<Piece> wanted = read(*disk, saved),

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "ashlar/checkpoint/hf_names.h"
+#include "ashlar/models/hf/names.h"
 #include "ashlar/nn/weights.h"
 #include "ashlar/spec/model_keys.h"
 #include "tests/parallel/tiny_rank.h"
@@ -15,13 +15,13 @@ namespace ashlar::eval {
 // are stacked, as it holds them in memory.
 inline std::map<std::string, double> squares_by_name(
     const ModelSpec& spec, const parallel::testing_support::Whole& gradients) {
-  checkpoint::HfNames names = checkpoint::names_of(keys_of(spec));
+  models::HfNames names = models::names_of(keys_of(spec));
   names.experts = nullptr;
   const std::vector<LogicalTensor> natives = nn::logical_tensors(spec);
   std::map<std::string, double> sums;
   for (const auto& tensor :
-       checkpoint::file_tensors(natives, spec.blocks, checkpoint::HfLayout::kNative, names))
-    for (const checkpoint::FileRows& rows : tensor.rows)
+       models::file_tensors(natives, spec.blocks, models::HfLayout::kNative, names))
+    for (const models::FileRows& rows : tensor.rows)
       if (natives[rows.native].role == Role::kParameter)
         for (const double g : gradients.at(natives[rows.native].name)) sums[tensor.name] += g * g;
   return sums;

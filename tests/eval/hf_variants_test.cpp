@@ -6,12 +6,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/checkpoint/safetensors.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/eval/generate.h"
 #include "ashlar/eval/load.h"
 #include "ashlar/eval/score.h"
+#include "ashlar/models/hf/model.h"
 #include "tests/eval/hf_gradients.h"
 #include "tests/parallel/tiny_rank.h"
 #include "tests/support/read_json.h"
@@ -21,7 +21,7 @@ namespace ashlar::eval {
 namespace {
 
 using namespace parallel::testing_support;
-using checkpoint::HfLayout;
+using models::HfLayout;
 
 const nlohmann::json& expected() {
   static const nlohmann::json json = ashlar::testing_support::read_json("hf_variants.json");
@@ -46,13 +46,13 @@ void write_file(FileSystem& files, const std::string& path, std::string_view byt
 
 // Writes /model with that config.json and the weights that its tensors have by their names.
 void write_model(FileSystem& files, const std::string& config_text) {
-  const checkpoint::HfConfig config = checkpoint::parse_hf_config(config_text, "config.json");
+  const models::HfConfig config = models::parse_hf_config(config_text, "config.json");
   const ModelSpec spec = model_of(config.model);
   const std::vector<LogicalTensor> natives = nn::logical_tensors(spec);
   std::vector<checkpoint::TensorSpec> specs;
   std::string data;
   for (const auto& tensor :
-       checkpoint::file_tensors(natives, spec.blocks, HfLayout::kNative, config.names)) {
+       models::file_tensors(natives, spec.blocks, HfLayout::kNative, config.names)) {
     const auto dims = tensor.shape.dims();
     specs.push_back({tensor.name, DType::kF32, {dims.begin(), dims.end()}});
     std::vector<float> values;
@@ -143,11 +143,10 @@ TEST_P(HfVariants, ExportsComeBackTheSame) {
     pieces.push_back({logical, Box::whole(logical.global_shape), owned.back().tensor});
   }
   read_weights(*files_, source_, pieces);
-  checkpoint::HfWriteOptions options;
+  models::HfWriteOptions options;
   options.dtype = DType::kF32;
-  checkpoint::write_hf_model(*files_, "/export", source_.spec, nn::logical_tensors, pieces,
-                             options);
-  const auto exported = checkpoint::HfModel::open(*files_, "/export", nn::logical_tensors);
+  models::write_hf_model(*files_, "/export", source_.spec, nn::logical_tensors, pieces, options);
+  const auto exported = models::HfModel::open(*files_, "/export", nn::logical_tensors);
   EXPECT_TRUE(exported.warnings().empty()) << exported.warnings()[0];
   const ModelSource again = find_model(*files_, "/export", log_);
   EXPECT_EQ(to_json(again.spec), to_json(source_.spec));

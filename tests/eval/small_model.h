@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "ashlar/checkpoint/hf_model.h"
 #include "ashlar/eval/load.h"
+#include "ashlar/models/hf/model.h"
 #include "tests/support/write_hf_model.h"
 
 namespace ashlar::eval {
@@ -28,9 +28,9 @@ struct SmallModel {
       for (const Piece& piece : pieces) change(piece.logical.name, piece.data.span<float>());
     ModelSpec spec = saved.spec;
     if (shape) shape(spec);
-    checkpoint::HfWriteOptions options;
+    models::HfWriteOptions options;
     options.dtype = DType::kF32;
-    checkpoint::write_hf_model(*files, "model", spec, nn::logical_tensors, pieces, options);
+    models::write_hf_model(*files, "model", spec, nn::logical_tensors, pieces, options);
     source = find_model(*files, "model", log);
   }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/checkpoint/hf_model.h"
+#include "ashlar/models/hf/model.h"
 #include "ashlar/nn/weights.h"
 #include "tests/integration/support.h"
 #include "tests/support/write_hf_model.h"
@@ -49,10 +49,9 @@ inline void write_chain(const std::filesystem::path& directory, int64_t vocab_si
                              logical.global_shape}});
   }
   const auto files = posix_files();
-  checkpoint::HfWriteOptions options;
+  models::HfWriteOptions options;
   options.dtype = dtype;
-  checkpoint::write_hf_model(*files, directory.string(), spec, nn::logical_tensors, pieces,
-                             options);
+  models::write_hf_model(*files, directory.string(), spec, nn::logical_tensors, pieces, options);
   auto written = nlohmann::json::parse(read_file(directory / "config.json"));
   for (const auto& [key, value] : config.items())
     value.is_null() ? void(written.erase(key)) : void(written[key] = value);

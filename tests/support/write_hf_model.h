@@ -6,10 +6,10 @@
 #include <span>
 #include <string>
 
-#include "ashlar/checkpoint/hf_write.h"
+#include "ashlar/models/hf/write.h"
 #include "ashlar/tensor/box_order.h"
 
-namespace ashlar::checkpoint {
+namespace ashlar::models {
 
 // Whole tensors.
 class TensorsInMemory final : public TensorReader {
@@ -44,4 +44,4 @@ inline void write_hf_model(FileSystem& files, const std::string& directory, cons
   write_hf_model(files, directory, spec, tensors_of, TensorsInMemory(tensors), options);
 }
 
-}  // namespace ashlar::checkpoint
+}  // namespace ashlar::models

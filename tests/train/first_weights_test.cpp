@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/checkpointer.h"
-#include "ashlar/checkpoint/hf_model.h"
-#include "ashlar/checkpoint/model_files.h"
-#include "ashlar/checkpoint/model_source.h"
 #include "ashlar/core/text.h"
+#include "ashlar/models/hf/model.h"
+#include "ashlar/models/source.h"
+#include "ashlar/models/step_model.h"
 #include "ashlar/nn/weights.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/start.h"
@@ -22,7 +22,7 @@
 namespace ashlar::train {
 namespace {
 
-using checkpoint::ModelSource;
+using models::ModelSource;
 using nlohmann::json;
 using testing_support::message_of;
 using Overrides = std::vector<std::string>;
@@ -105,12 +105,12 @@ class FirstWeights : public testing::Test {
   }
 
   ModelSource source(const std::string& path) {
-    return checkpoint::find_model(*files_, path, nn::logical_tensors, log_);
+    return models::find_model(*files_, path, nn::logical_tensors, log_);
   }
   Values weights(const std::string& path) {
     const ModelSource from = source(path);
     const Whole whole(nn::logical_tensors(from.spec));
-    checkpoint::read_weights(*files_, from, whole.pieces);
+    models::read_weights(*files_, from, whole.pieces);
     return whole.values();
   }
   // Moments of weights and of balancing.
@@ -149,16 +149,16 @@ class FirstWeights : public testing::Test {
   void export_to(const std::string& directory) {
     const ModelSource from = source(kDonor);
     const Whole whole(nn::logical_tensors(from.spec));
-    checkpoint::read_weights(*files_, from, whole.pieces);
-    checkpoint::HfWriteOptions options;
+    models::read_weights(*files_, from, whole.pieces);
+    models::HfWriteOptions options;
     options.dtype = DType::kF32;
-    checkpoint::write_hf_model(*files_, directory, from.spec, nn::logical_tensors, whole.pieces,
-                               options);
+    models::write_hf_model(*files_, directory, from.spec, nn::logical_tensors, whole.pieces,
+                           options);
   }
   void import_to(const std::string& root, const Change& change = {}) {
     const ModelSource from = source(kDonor);
     Whole whole(nn::logical_tensors(from.spec));
-    checkpoint::read_weights(*files_, from, whole.pieces);
+    models::read_weights(*files_, from, whole.pieces);
     for (Piece& piece : whole.pieces) piece.logical.dtype = DType::kF64;
     if (change) change(whole.pieces);
     checkpoint::CheckpointOptions options;
@@ -168,10 +168,9 @@ class FirstWeights : public testing::Test {
     request.step = 7;
     request.model = whole.pieces;
     request.extra = {
-        {checkpoint::kConfigFile,
-         checkpoint::to_hf_config(keys_of(from.spec), DType::kF32, checkpoint::HfLayout::kNative),
-         true},
-        {checkpoint::kModelFile, to_json(from.spec), true}};
+        {models::kConfigFile,
+         models::to_hf_config(keys_of(from.spec), DType::kF32, models::HfLayout::kNative), true},
+        {models::kModelFile, to_json(from.spec), true}};
     checkpoints.save(request);
   }
   void damage_middle(const std::string& path) {

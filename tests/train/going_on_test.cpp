@@ -5,7 +5,7 @@
 #include <map>
 #include <tuple>
 
-#include "ashlar/checkpoint/tensor_reader.h"
+#include "ashlar/models/tensor_reader.h"
 #include "ashlar/train/start.h"
 #include "tests/train/tiny_run.h"
 
@@ -157,8 +157,8 @@ TEST_F(GoingOn, ConvertingThereAndBackLosesNothing) {
                        "checkpoint.keep=9", "health.max_loss_rise=1e9", "optim.schedule=constant"};
   const auto weights = [&](int64_t number) {
     std::map<std::string, std::vector<double>> values;
-    const checkpoint::StoredTensors step(checkpoint::StepReader(*files_, this->step(number)));
-    for (const checkpoint::StoredTensor& tensor : step.tensors()) {
+    const models::StoredTensors step(checkpoint::StepReader(*files_, this->step(number)));
+    for (const models::StoredTensor& tensor : step.tensors()) {
       if (tensor.component != checkpoint::Component::kModel || tensor.logical.role == Role::kBuffer)
         continue;
       std::vector<double>& out = values[tensor.logical.name];

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "ashlar/checkpoint/diff.h"
 #include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/models/diff.h"
 #include "ashlar/train/start.h"
 #include "tests/train/tiny_run.h"
 
@@ -29,13 +29,12 @@ nlohmann::json trainer_state(FileSystem& files, const TemporaryDirectory& root, 
 }
 
 void expect_same_state(FileSystem& files, const TemporaryDirectory& root, int64_t a, int64_t b) {
-  const checkpoint::StoredTensors before(checkpoint::StepReader(files, step_of(root, a))),
+  const models::StoredTensors before(checkpoint::StepReader(files, step_of(root, a))),
       after(checkpoint::StepReader(files, step_of(root, b)));
   for (const auto component : {checkpoint::Component::kModel, checkpoint::Component::kOptim}) {
-    const checkpoint::Diff diff =
-        checkpoint::diff(before, after, {.values = true, .component = component});
+    const models::Diff diff = models::diff(before, after, {.values = true, .component = component});
     EXPECT_GT(diff.tensors.size(), 10u);
-    for (const checkpoint::TensorDiff& tensor : diff.tensors)
+    for (const models::TensorDiff& tensor : diff.tensors)
       EXPECT_TRUE(tensor.equal()) << tensor.name << " of steps " << a << " and " << b;
   }
   const nlohmann::json was = trainer_state(files, root, a), is = trainer_state(files, root, b);

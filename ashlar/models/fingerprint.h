@@ -1,0 +1,17 @@
+// A hash by which ranks on several machines find out that one path leads to different models there.
+//
+//   of a step                     its COMMIT, which has the digests of manifest and index, and by
+//                                 these the checksum of every chunk of weights
+//   of a Hugging Face directory   config.json and the index whole; of each safetensors file its
+//                                 name, its header, and a sample of its bytes (core/file_sample.h)
+#pragma once
+
+#include <cstdint>
+
+#include "ashlar/models/source.h"
+
+namespace ashlar::models {
+
+uint64_t model_fingerprint(FileSystem& files, const ModelSource& source);
+
+}  // namespace ashlar::models

@@ -1,0 +1,47 @@
+// What the config.json of every family with softmax attention states beside its feed-forwards, as
+// transformers 4 and 5 write it (RoPE: hf_rope.h).  Written is what both read.
+#pragma once
+
+#include <optional>
+
+#include "ashlar/models/hf/family.h"
+#include "ashlar/models/hf/reader.h"
+
+namespace ashlar::models {
+
+// The values that transformers assumes where a config is silent.
+struct HfDefaults {
+  double norm_eps = 1e-6, rope_theta = 1e4;
+  double rotary_factor = 1.0;  // below 1: the family's configs may state the part that rotates
+  int64_t positions = 32768;
+  int64_t key_heads = 0;  // 0: as many as query heads
+  int64_t head_dim = 0;   // 0: hidden_size / num_attention_heads
+  // Whether null stands for those, too.
+  bool null_key_heads = true, null_head_dim = true;
+  bool states_bias = false;  // attention_bias says whether all four projections have one
+  AttentionBias bias = AttentionBias::kNone;
+};
+
+// What all models of a family have, and no config of it states.
+struct HfArithmetic {
+  QkNorm norm = QkNorm::kNone;
+  Residual residual = Residual::kPlain;
+  bool gated = false;  // the output of attention; norms are then zero-centred, RoPE may be partial
+  bool states_bias = false;                   // with attention_bias: none or all
+  AttentionBias bias = AttentionBias::kNone;  // otherwise
+};
+
+// Sizes, heads, biases, RoPE, norms and ids; blocks of attention and an mlp, none with a window.
+// Refuses other activations.
+HfConfig read_attention_config(const HfFields& fields, const HfDefaults& defaults = {});
+// layer_types, where a family has it and every block has the type, or null.
+void require_layer_types(const HfFields& fields, const char* type);
+// sliding_window, where use_sliding_window asks for one; none: nullopt.  Of Qwen's families.
+std::optional<int64_t> read_window(const HfFields& fields);
+// Whether all of the model but its feed-forwards, windows and linear mixers is stated by such a
+// config.
+bool states_attention_config(const ModelKeys& keys, const HfArithmetic& arithmetic);
+void write_attention_config(const ModelKeys& keys, Json& json);
+void write_bias(const ModelKeys& keys, Json& json);  // where attention_bias states it
+
+}  // namespace ashlar::models

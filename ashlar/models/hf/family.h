@@ -1,0 +1,29 @@
+// The families of Hugging Face models: what a config.json of each states, both ways.  A family is a
+// row of the table in hf_config.cpp and a file of its own.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "ashlar/models/hf/config.h"
+#include "ashlar/models/hf/fields.h"
+
+namespace ashlar::models {
+
+struct HfFamily {
+  std::string_view model_type, architecture;  // as config.json states them
+  // Whether a config.json of this family states all of such a model.
+  bool (*states)(const ModelKeys&);
+  // The model that config.json states.  Keys that it does not ask for are those of hf_members.h.
+  HfConfig (*read)(const HfFields&);
+  // Adds the family's own keys to those that every config.json has.
+  void (*write)(const ModelKeys&, HfLayout, Json&);
+  HfNames names{};  // empty: files have the native names
+};
+
+extern const HfFamily kHfZaya;                                   // hf_zaya.cpp
+extern const HfFamily kHfLlama, kHfMistral, kHfQwen2, kHfQwen3;  // hf_dense.cpp
+extern const HfFamily kHfMixtral, kHfQwen3Moe;                   // hf_moe.cpp
+extern const HfFamily kHfMiniMax, kHfQwen3Next;                  // hf_linear.cpp
+
+}  // namespace ashlar::models

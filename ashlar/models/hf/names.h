@@ -1,0 +1,67 @@
+// The tensors of a model as Hugging Face files name them.
+//
+// The native name is the logical name everywhere else in the program.  ZAYA1's legacy layout counts
+// attention and experts as a layer each (block l: layers 2l and 2l+1), keeps each residual merge at
+// the top of the next sub-layer, and stores every expert apart; stacked along dim 0 they are the
+// native tensor, byte for byte.  Other families' files store every expert apart too, gate and up as
+// two tensors; stacked in turns they are the native gate_up_proj.  Some have one tensor for several
+// native ones, whose rows lie in it head by head (HfMixerTensor).
+//
+// Source  docs/hugging-face.md; released ZAYA1 models, arXiv 2511.17127 and 2605.05365.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ashlar/models/hf/config.h"
+#include "ashlar/spec/model_spec.h"
+#include "ashlar/tensor/logical.h"
+
+namespace ashlar::models {
+
+// The tensors of a model by their native names, in the order in which the forward pass meets them;
+// the head only where it is not the embedding.  Whoever knows the model's layers makes it.  Buffers
+// are F32, or F64 if dtype is.
+using TensorsOf = std::vector<LogicalTensor> (*)(const ModelSpec& spec, DType dtype);
+
+// Files may name the head apart, though it is the embedding.
+inline constexpr std::string_view kHfHead = "lm_head.weight",
+                                  kHfEmbedding = "model.embed_tokens.weight";
+
+// Of every `stride` rows (elements of dim 0) of a file's tensor, those from `begin` on, `each` of
+// them: one after another they are part `part` of `num_parts` equal ones, along dim 0, of a native
+// tensor.
+struct FileRows {
+  size_t native = 0;  // index into the native tensors
+  int64_t part = 0, num_parts = 1;
+  int64_t begin = 0, each = 0, stride = 0;
+};
+// One tensor of a file, and what of it is of which native tensor.
+struct FileTensor {
+  std::string name;
+  Shape shape;
+  std::vector<FileRows> rows;
+};
+// In the order of `natives`, the tensors of a model of these blocks; the parts of one tensor follow
+// each other.
+std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives,
+                                     std::span<const BlockSpec> blocks, HfLayout layout,
+                                     const HfNames& names = {});
+// How many, without listing them.
+int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout,
+                         const HfNames& names = {});
+// The buffers that files of such a model have beside them (HfBuffer).
+struct FileBuffer {
+  std::string name;
+  const LinearSpec* mixer;
+  const HfBuffer* buffer;
+};
+std::vector<FileBuffer> file_buffers(std::span<const BlockSpec> blocks, const HfNames& names);
+
+// The name as file_tensors() spells it: some legacy files say smoe_block for zaya_block.
+std::string canonical_name(std::string_view name);
+
+}  // namespace ashlar::models

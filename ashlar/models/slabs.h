@@ -1,0 +1,43 @@
+// Large tensors cut, and small ones packed, into slabs that several threads read and work on.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ashlar/core/function_ref.h"
+#include "ashlar/core/log.h"
+#include "ashlar/models/tensor_reader.h"
+
+namespace ashlar::models {
+
+inline constexpr int64_t kSlabElements = 1 << 20;  // at most, of one slab: 4 MiB of F32
+inline constexpr int kMaxWorkers = 8;              // slabs under way at once, each with its memory
+
+// Elements [first, first + count) of the row-major whole of tensor number `tensor` of a list.
+struct Range {
+  size_t tensor;
+  int64_t first, count;
+};
+using Slab = std::vector<Range>;
+
+// The ranges as slabs, in the order in which `reader` has them; a large one is cut where its
+// chunks end.  Ranges of no element are left out.
+std::vector<Slab> cut_into_slabs(std::span<const LogicalTensor> tensors,
+                                 std::span<const Range> ranges, const TensorReader& reader);
+int64_t num_elements(const Slab& slab);
+
+// Adds the boxes that the range is, with their elements one after another from data.data on; data
+// tells their type.
+void add_pieces(const LogicalTensor& logical, const Range& range, const Tensor& data,
+                std::vector<Piece>& pieces);
+
+// How many threads work on slabs, at most kMaxWorkers.  0: so many, on few CPUs too, since a thread
+// waits for the disk most of the time.
+int num_workers(int num_threads);
+
+// Runs body(slab, worker) for all slabs: worker below num_workers().  Progress counts elements.
+void for_each_slab(std::span<const Slab> slabs, int num_threads, Log* log, const std::string& label,
+                   function_ref<void(const Slab& slab, int worker)> body);
+
+}  // namespace ashlar::models

@@ -1,0 +1,110 @@
+#include "ashlar/models/source.h"
+
+#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/models/hf/model.h"
+#include "ashlar/models/path.h"
+#include "ashlar/models/step_model.h"
+
+namespace ashlar::models {
+namespace {
+
+// The step is whole as it was committed; what is judged here is that a model was committed.
+void require_model(const checkpoint::StepReader& reader, const ModelSource& source) {
+  for (const LogicalTensor& wanted : source.tensors_of(source.spec, DType::kF32)) {
+    const checkpoint::IndexTensor* stored = reader.find(wanted.name);
+    ASHLAR_REQUIRE(stored, kCorrupt,
+                   "{}: no tensor {}; expected all of the model that it describes",
+                   reader.directory(), wanted.name);
+    ASHLAR_REQUIRE(stored->logical.global_shape == wanted.global_shape, kCorrupt,
+                   "{}: tensor {} is {}; expected {}, as the model that it describes has it",
+                   reader.directory(), wanted.name, stored->logical.global_shape.to_string(),
+                   wanted.global_shape.to_string());
+  }
+}
+
+ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string& path,
+                         TensorsOf tensors_of) {
+  ModelSource source{
+      .path = path,
+      .resolved = reader.directory(),
+      .origin = fmt::format("step {} of run {}", reader.step(), reader.manifest().run_id),
+      .hugging_face = false,
+      .spec = {},
+      .tensors_of = tensors_of,
+      .lease = reader.lease(),
+      .reads = reader.reads()};
+  source.spec = model_of_step(reader);
+  require_model(reader, source);
+  return source;
+}
+
+}  // namespace
+
+ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf tensors_of, Log& log) {
+  const std::string place = locate_model(files, path);
+  if (files.stat(join(place, kConfigFile))) {
+    const auto model = HfModel::open(files, place, tensors_of);
+    for (const std::string& note : model.notes()) log.info("{}", note);
+    for (const std::string& warning : model.warnings()) log.warn("{}", warning);
+    return {.path = path,
+            .resolved = place,
+            .origin = fmt::format("Hugging Face, {} layout", name_of(model.layout())),
+            .hugging_face = true,
+            .spec = model.spec(),
+            .tensors_of = tensors_of,
+            .lease = nullptr};
+  }
+  return find_in_step(checkpoint::open_checkpoint(files, place, log), path, tensors_of);
+}
+
+DescribedModel describe_source(FileSystem& files, const std::string& path) {
+  const std::string place = locate_model(files, path);
+  if (files.stat(join(place, kConfigFile)))
+    return {model_of(read_hf_config(files, place).model), place, true};
+  if (files.stat(join(place, checkpoint::kCommitName)))
+    return {model_of_step(checkpoint::StepReader(files, place)), place};
+  std::vector<checkpoint::StepRef> steps = checkpoint::committed_steps(files, place);
+  for (;;) {  // all but the oldest may be damaged
+    const std::string directory = steps.back().directory;
+    steps.pop_back();
+    try {
+      return {model_of_step(checkpoint::StepReader(files, directory)), directory};
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCorrupt || steps.empty()) throw;
+    }
+  }
+}
+
+void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces,
+                  checkpoint::Exchange* ranks) {
+  if (source.hugging_face) {
+    const auto model = HfModel::open(files, source.resolved, source.tensors_of);
+    for (const Piece& piece : pieces) model.read(piece);
+    return;
+  }
+  const checkpoint::StepReader reader(files, source.resolved, ranks);
+  checkpoint::LoadOptions options;
+  options.components = {checkpoint::Component::kModel};
+  for (const DType from : {DType::kF64, DType::kF32, DType::kBF16})
+    for (const DType to : {DType::kF64, DType::kF32})
+      if (from != to) options.cast.emplace_back(from, to);
+  reader.load(pieces, options);
+}
+
+std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source) {
+  if (!source.hugging_face) {
+    const checkpoint::StepReader reader(files, source.resolved);
+    if (!reader.has_blob(kTokenizerFile)) return std::nullopt;
+    return reader.read_blob(kTokenizerFile);
+  }
+  const std::string path = tokenizer_path(source);
+  if (!files.stat(path)) return std::nullopt;
+  return read_text(files, path);
+}
+
+std::string tokenizer_path(const ModelSource& source) {
+  return join(source.resolved, std::string(source.hugging_face ? "" : "extra/") + kTokenizerFile);
+}
+
+}  // namespace ashlar::models

@@ -1,0 +1,76 @@
+// Tensors by native name, read slab by slab: what tools on whole models stand on, which never
+// hold one in memory.
+//
+// Errors   those of HfModel (kData) and of StepReader (kCorrupt: every chunk that is read is
+//          checked).
+// Threads  const members from several threads.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/models/hf/model.h"
+#include "ashlar/models/source.h"
+
+namespace ashlar::models {
+
+// Where a tensor begins, in bytes, if all files are laid end to end, each from a multiple of the
+// size of chunks on; and the size of its elements there.
+struct Place {
+  int64_t begin = 0, element_bytes = 1;
+};
+
+class TensorReader {
+ public:
+  virtual ~TensorReader() = default;
+  // Fills the pieces: any boxes of tensors by native name.  Types of floats are converted among
+  // F64, F32 and BF16; equal ones are copied bit for bit.
+  virtual void read(std::span<const Piece> pieces) const = 0;
+  // A type that holds its elements without loss: that in which they are kept, mostly.
+  virtual DType type_of(const std::string& name) const = 0;
+  // Reading costs least in the order of places, and from one border of chunks to another.
+  virtual Place place_of(const std::string& name) const = 0;
+};
+
+struct StoredTensor {
+  LogicalTensor logical;
+  checkpoint::Component component = checkpoint::Component::kModel;
+};
+
+// What a step or a Hugging Face directory holds; aliases left out.
+class StoredTensors final : public TensorReader {
+ public:
+  explicit StoredTensors(checkpoint::StepReader step);
+  explicit StoredTensors(HfModel model);
+  StoredTensors(FileSystem& files, const ModelSource& source);
+
+  bool hugging_face() const { return model_.has_value(); }
+  const std::string& directory() const;
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }  // in model order
+  // As which its elements can be read without loss: its own type, but for F16 of Hugging Face.
+  DType read_type(const StoredTensor& tensor) const;
+
+  void read(std::span<const Piece> pieces) const override;
+  DType type_of(const std::string& name) const override;
+  Place place_of(const std::string& name) const override;
+
+ private:
+  void list_step();
+  std::optional<checkpoint::StepReader> step_;
+  std::optional<HfModel> model_;
+  std::vector<StoredTensor> tensors_;
+  std::unordered_map<std::string, DType> type_of_;
+  std::unordered_map<std::string, Place> place_of_;  // of a step
+};
+
+// Whatever `path` is: a Hugging Face directory, a root (its newest good step) or a step.
+// Errors: kConfig if it is none of them.
+StoredTensors open_tensors(FileSystem& files, const std::string& path, TensorsOf tensors_of,
+                           Log& log);
+
+}  // namespace ashlar::models

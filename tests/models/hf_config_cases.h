@@ -1,0 +1,23 @@
+// What a config.json of Hugging Face says of a model, or why it is refused.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "ashlar/models/hf/config.h"
+#include "tests/support/errors.h"
+
+namespace ashlar::models {
+
+inline ModelKeys read(const nlohmann::json& config) {
+  return parse_hf_config(config.dump(), "config.json").model;
+}
+
+// The message; "" if it is accepted.
+inline std::string refusal(const nlohmann::json& config) {
+  return testing_support::error_of(ErrorKind::kData, [&] { read(config); });
+}
+
+}  // namespace ashlar::models
