@@ -17,15 +17,18 @@ function(ashlar_sharded_tests TARGET PREFIX SUITE SHARDS LABEL)
 endfunction()
 
 # ashlar_module(<name> [USES modules...] [TEST_USES modules...] [LIBRARIES targets...]
-#               [TEST_LIBRARIES targets...] [SHARDED_SUITES suites...]): library ashlar_<name> of every
-# .cpp under ashlar/<name>/, and the test program <name>_test of every tests/<name>/*_test.cpp.
+#               [TEST_LIBRARIES targets...] [SHARDED_SUITES suites...] [ROOMS folders...]): library
+# ashlar_<name> of every .cpp under ashlar/<name>/, and the test program <name>_test of every
+# tests/<name>/*_test.cpp.
 #
 # USES are the modules whose headers the sources include, TEST_USES those that the tests include
 # besides, which may stand below.  scripts/check_layers.sh (the test `layers`) rejects an include of
 # any other module, and a module that nobody includes.  LIBRARIES are third-party; TEST_LIBRARIES
-# serve the tests alone.  SHARDED_SUITES are tables of so many cases that a few tests run them all.
+# serve the tests alone.  ROOMS are the folders of a large module, lowest first: the test `layers`
+# rejects an include of a room behind its own.  SHARDED_SUITES are tables of so many cases that a
+# few tests run them all.
 function(ashlar_module NAME)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "USES;TEST_USES;LIBRARIES;TEST_LIBRARIES;SHARDED_SUITES")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "USES;TEST_USES;ROOMS;LIBRARIES;TEST_LIBRARIES;SHARDED_SUITES")
   file(GLOB_RECURSE SOURCES CONFIGURE_DEPENDS ashlar/${NAME}/*.cpp)
   list(FILTER SOURCES EXCLUDE REGEX "/main\\.cpp$")
   list(TRANSFORM ARG_USES PREPEND "ashlar_" OUTPUT_VARIABLE USED)

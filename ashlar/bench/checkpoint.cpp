@@ -14,8 +14,8 @@
 #include <numeric>
 
 #include "ashlar/bench/checkpoint_baseline.h"
-#include "ashlar/checkpoint/checkpointer.h"
-#include "ashlar/checkpoint/layout.h"
+#include "ashlar/checkpoint/format/layout.h"
+#include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/comm/launch_check.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/clock.h"

@@ -9,7 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/boxes.h"
+#include "ashlar/checkpoint/format/boxes.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/aligned_memory.h"
 #include "ashlar/core/function_ref.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "ashlar/checkpoint/layout.h"
+#include "ashlar/checkpoint/format/layout.h"
 
 namespace ashlar::cli {
 namespace {

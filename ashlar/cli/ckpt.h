@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/checkpoint/load/step_reader.h"
 #include "ashlar/cli/command.h"
 #include "ashlar/core/files.h"
 

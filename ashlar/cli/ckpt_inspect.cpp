@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/layout.h"
-#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/format/layout.h"
+#include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/cli/ckpt.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"

@@ -3,9 +3,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/doors.h"
-#include "ashlar/checkpoint/layout.h"
-#include "ashlar/checkpoint/retention.h"
+#include "ashlar/checkpoint/format/layout.h"
+#include "ashlar/checkpoint/root/doors.h"
+#include "ashlar/checkpoint/save/retention.h"
 #include "ashlar/cli/ckpt.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"

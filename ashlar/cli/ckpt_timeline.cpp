@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <set>
 
-#include "ashlar/checkpoint/timing.h"
+#include "ashlar/checkpoint/writers/timing.h"
 #include "ashlar/cli/ckpt.h"
 #include "ashlar/core/text.h"
 

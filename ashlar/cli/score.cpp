@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/checkpoint/format/safetensors.h"
 #include "ashlar/cli/ckpt.h"
 #include "ashlar/eval/load.h"
 #include "ashlar/nn/precision.h"

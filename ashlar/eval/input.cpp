@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/checkpoint/load/step_reader.h"
 #include "ashlar/models/step_model.h"
 
 namespace ashlar::eval {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "ashlar/checkpoint/index.h"
-#include "ashlar/checkpoint/layout.h"
+#include "ashlar/checkpoint/format/index.h"
+#include "ashlar/checkpoint/format/layout.h"
 #include "ashlar/core/fields.h"
 #include "ashlar/models/hf/files.h"
 #include "ashlar/models/hf/model.h"

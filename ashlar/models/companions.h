@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ashlar/checkpoint/save_plan.h"
-#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/checkpoint/load/step_reader.h"
+#include "ashlar/checkpoint/save/save_plan.h"
 #include "ashlar/core/files.h"
 #include "ashlar/models/source.h"
 #include "ashlar/tensor/dtype.h"

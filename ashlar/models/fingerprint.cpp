@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "ashlar/checkpoint/layout.h"
+#include "ashlar/checkpoint/format/layout.h"
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/file_sample.h"
 #include "ashlar/core/rng.h"

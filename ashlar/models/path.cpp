@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/core/error.h"
 #include "ashlar/models/step_model.h"
 #include "ashlar/spec/recipe.h"

@@ -1,7 +1,7 @@
 #include "ashlar/models/source.h"
 
-#include "ashlar/checkpoint/recovery.h"
-#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/checkpoint/load/step_reader.h"
+#include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/models/hf/model.h"
 #include "ashlar/models/path.h"
 #include "ashlar/models/step_model.h"

@@ -12,8 +12,8 @@
 #include <span>
 #include <string>
 
-#include "ashlar/checkpoint/exchange.h"
-#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/checkpoint/load/exchange.h"
+#include "ashlar/checkpoint/load/step_reader.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/models/hf/names.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/checkpoint/checkpointer.h"
-#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/checkpoint/load/step_reader.h"
+#include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/spec/model_keys.h"
 
 namespace ashlar::models {

@@ -1,6 +1,6 @@
 #include "ashlar/models/tensor_reader.h"
 
-#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/models/path.h"
 #include "ashlar/models/step_model.h"
 

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/checkpoint/load/step_reader.h"
 #include "ashlar/models/hf/model.h"
 #include "ashlar/models/source.h"
 

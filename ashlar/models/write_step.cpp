@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ashlar/checkpoint/layout.h"
-#include "ashlar/checkpoint/lease.h"
-#include "ashlar/checkpoint/recovery.h"
-#include "ashlar/checkpoint/step_writer.h"
+#include "ashlar/checkpoint/format/layout.h"
+#include "ashlar/checkpoint/root/lease.h"
+#include "ashlar/checkpoint/root/recovery.h"
+#include "ashlar/checkpoint/save/step_writer.h"
 #include "ashlar/core/aligned_memory.h"
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/output.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/checkpoint/save_plan.h"
+#include "ashlar/checkpoint/save/save_plan.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
 #include "ashlar/models/tensor_reader.h"

@@ -42,7 +42,7 @@ int num_head_shares(const ParallelSpec& resolved, const ModelSpec& whole);
 nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int rank);
 // Which shard of its experts rank `data` of `num_data` keeps.  The sets of experts that ep divides
 // turn their shards against each other, so that neighbours keep shards of different blocks: a
-// checkpoint has room for one box of a tensor in a file (checkpoint/layout.h).
+// checkpoint has room for one box of a tensor in a file (checkpoint/format/layout.h).
 int expert_shard(int data, int num_data, int ep);
 // Where the blocks of a pipeline's virtual stages begin, and the end of the last: as even as can
 // be, the longer ones first, since the last stage has the head.

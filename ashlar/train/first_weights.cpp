@@ -1,6 +1,6 @@
 #include "ashlar/train/first_weights.h"
 
-#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/models/step_model.h"
 #include "ashlar/nn/init.h"

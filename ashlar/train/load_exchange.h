@@ -1,12 +1,12 @@
-// The ranks of a group as those who load a checkpoint together (checkpoint/exchange.h).  Works on
-// the group's own lane, since nothing else is said while a run loads.  No time-out of collectives
-// runs meanwhile, since a rank that reads may be as late as its disk.
+// The ranks of a group as those who load a checkpoint together (checkpoint/load/exchange.h).  Works
+// on the group's own lane, since nothing else is sent while a run loads.  No time-out of
+// collectives runs meanwhile, since a rank that reads may be as late as its disk.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "ashlar/checkpoint/exchange.h"
+#include "ashlar/checkpoint/load/exchange.h"
 #include "ashlar/comm/group.h"
 
 namespace ashlar::train {

@@ -14,7 +14,7 @@
 #include <numeric>
 #include <optional>
 
-#include "ashlar/checkpoint/chunk_arena.h"
+#include "ashlar/checkpoint/save/chunk_arena.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/shared_memory.h"
 #include "ashlar/core/text.h"

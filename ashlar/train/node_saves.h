@@ -1,12 +1,12 @@
 // Who writes a run's checkpoints: every rank its own part, or, where parts are small, one rank of
-// each machine for all of them (checkpoint/node_snapshot.h).
+// each machine for all of them (checkpoint/save/node_snapshot.h).
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "ashlar/checkpoint/node_snapshot.h"
+#include "ashlar/checkpoint/save/node_snapshot.h"
 #include "ashlar/comm/group.h"
 #include "ashlar/core/log.h"
 #include "ashlar/spec/recipe.h"

@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "ashlar/checkpoint/step_size.h"
+#include "ashlar/checkpoint/save/step_size.h"
 #include "ashlar/core/log.h"
 #include "ashlar/train/dry_rank.h"
 

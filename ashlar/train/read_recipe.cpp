@@ -1,6 +1,6 @@
 #include "ashlar/train/read_recipe.h"
 
-#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/core/error.h"
 #include "ashlar/models/source.h"
 #include "ashlar/train/saves.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "ashlar/checkpoint/layout.h"
+#include "ashlar/checkpoint/format/layout.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/control/tcp_links.h"
 

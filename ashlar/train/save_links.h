@@ -9,7 +9,7 @@
 #include <memory>
 #include <span>
 
-#include "ashlar/checkpoint/save_channel.h"
+#include "ashlar/checkpoint/writers/save_channel.h"
 #include "ashlar/comm/group.h"
 #include "ashlar/core/log.h"
 

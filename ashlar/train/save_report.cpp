@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/timing.h"
+#include "ashlar/checkpoint/writers/timing.h"
 
 namespace ashlar::train {
 

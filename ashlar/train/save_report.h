@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "ashlar/checkpoint/phases.h"
+#include "ashlar/checkpoint/writers/phases.h"
 #include "ashlar/core/log.h"
 
 namespace ashlar::train {

@@ -6,8 +6,8 @@
 #include <functional>
 #include <memory>
 
-#include "ashlar/checkpoint/checkpointer.h"
-#include "ashlar/checkpoint/save_channel.h"
+#include "ashlar/checkpoint/save/checkpointer.h"
+#include "ashlar/checkpoint/writers/save_channel.h"
 #include "ashlar/comm/group.h"
 #include "ashlar/train/load_exchange.h"
 #include "ashlar/train/metrics.h"

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "ashlar/checkpoint/rewind.h"
+#include "ashlar/checkpoint/root/rewind.h"
 #include "ashlar/comm/launch_check.h"
 #include "ashlar/comm/mpi/run_mpi.h"
 #include "ashlar/comm/self/self.h"

@@ -15,7 +15,7 @@ struct Start {
   // Tells why a rank of many processes failed; MPI then ends them all with its exit code.
   std::function<void(std::string_view message)> report;
   std::optional<int64_t> from_step = std::nullopt;  // to continue from, instead of the newest
-  bool supersede = false;                           // set newer steps aside (checkpoint/rewind.h)
+  bool supersede = false;  // set newer steps aside (checkpoint/root/rewind.h)
   // Takes lines about ranks that others wait for long, from any thread; null: nothing.  start_run
   // hands them to its log.
   std::function<void(std::string_view line)> tell = nullptr;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
-#include "ashlar/checkpoint/checkpointer.h"
-#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/root/recovery.h"
+#include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/core/error.h"

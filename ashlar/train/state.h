@@ -6,8 +6,8 @@
 
 #include <string>
 
-#include "ashlar/checkpoint/checkpointer.h"
-#include "ashlar/checkpoint/node_snapshot.h"
+#include "ashlar/checkpoint/save/checkpointer.h"
+#include "ashlar/checkpoint/save/node_snapshot.h"
 #include "ashlar/data/loader_state.h"
 #include "ashlar/models/companions.h"
 #include "ashlar/train/run_companions.h"

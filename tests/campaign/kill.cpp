@@ -28,7 +28,7 @@
 #include <random>
 #include <thread>
 
-#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/data/indexed.h"

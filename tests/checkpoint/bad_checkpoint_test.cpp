@@ -3,8 +3,8 @@
 
 #include <set>
 
-#include "ashlar/checkpoint/commit.h"
-#include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/checkpoint/format/commit.h"
+#include "ashlar/checkpoint/format/safetensors.h"
 #include "tests/checkpoint/state_test_util.h"
 
 namespace ashlar::checkpoint {

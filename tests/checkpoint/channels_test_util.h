@@ -6,7 +6,7 @@
 #include <atomic>
 #include <functional>
 
-#include "ashlar/checkpoint/save_channel.h"
+#include "ashlar/checkpoint/writers/save_channel.h"
 #include "tests/checkpoint/local_links.h"
 #include "tests/checkpoint/writers_test_util.h"
 

@@ -1,5 +1,5 @@
 // Boxes: intersection, runs, and the two proofs of exact cover, against brute force.
-#include "ashlar/checkpoint/cover.h"
+#include "ashlar/checkpoint/format/cover.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "ashlar/checkpoint/boxes.h"
+#include "ashlar/checkpoint/format/boxes.h"
 #include "ashlar/core/clock.h"
 #include "tests/checkpoint/random_boxes.h"
 

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "ashlar/checkpoint/read_back.h"
+#include "ashlar/checkpoint/writers/read_back.h"
 #include "tests/checkpoint/state_test_util.h"
 #include "tests/support/forwarding_files.h"
 

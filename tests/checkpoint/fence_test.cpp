@@ -1,6 +1,6 @@
 // A holder of the lease that is suspended and wakes after another took the root over: at no call,
 // in no order of the calls of both, does it change anything of the other's.
-#include "ashlar/checkpoint/fence.h"
+#include "ashlar/checkpoint/root/fence.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "ashlar/checkpoint/index.h"
+#include "ashlar/checkpoint/format/index.h"
 
 #include <gtest/gtest.h>
 
-#include "ashlar/checkpoint/commit.h"
-#include "ashlar/checkpoint/manifest.h"
+#include "ashlar/checkpoint/format/commit.h"
+#include "ashlar/checkpoint/format/manifest.h"
 #include "ashlar/core/checksum.h"
 #include "tests/checkpoint/state_test_util.h"
 

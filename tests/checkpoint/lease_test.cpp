@@ -1,5 +1,5 @@
 // Many processes that start on one root at once; leases of other hosts.
-#include "ashlar/checkpoint/lease.h"
+#include "ashlar/checkpoint/root/lease.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 // Plans of loads by many ranks, of sizes that no test could read.
-#include "ashlar/checkpoint/load_plan.h"
+#include "ashlar/checkpoint/load/load_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/checkpoint/boxes.h"
+#include "ashlar/checkpoint/format/boxes.h"
 #include "tests/checkpoint/state_test_util.h"
 
 namespace ashlar::checkpoint {

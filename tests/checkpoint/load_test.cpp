@@ -1,7 +1,7 @@
 // Loading: any boxes from any boxes, strictness, casts, chunk borders, tied tensors.
 #include <gtest/gtest.h>
 
-#include "ashlar/checkpoint/boxes.h"
+#include "ashlar/checkpoint/format/boxes.h"
 #include "tests/checkpoint/random_boxes.h"
 #include "tests/checkpoint/state_test_util.h"
 

@@ -1,5 +1,5 @@
 // The members of a machine copy what they keep into one memory, from where one of them writes it.
-#include "ashlar/checkpoint/node_snapshot.h"
+#include "ashlar/checkpoint/save/node_snapshot.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -9,7 +9,7 @@
 #include <list>
 #include <set>
 
-#include "ashlar/checkpoint/boxes.h"
+#include "ashlar/checkpoint/format/boxes.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/rng.h"
 #include "tests/support/errors.h"

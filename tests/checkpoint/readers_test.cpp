@@ -7,10 +7,10 @@
 #include <set>
 #include <thread>
 
-#include "ashlar/checkpoint/doors.h"
-#include "ashlar/checkpoint/reader_lease.h"
-#include "ashlar/checkpoint/retention.h"
-#include "ashlar/checkpoint/rewind.h"
+#include "ashlar/checkpoint/root/doors.h"
+#include "ashlar/checkpoint/root/reader_lease.h"
+#include "ashlar/checkpoint/root/rewind.h"
+#include "ashlar/checkpoint/save/retention.h"
 #include "tests/checkpoint/random_boxes.h"
 #include "tests/checkpoint/state_test_util.h"
 #include "tests/checkpoint/two_hosts.h"

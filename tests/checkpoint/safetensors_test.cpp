@@ -1,4 +1,4 @@
-#include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/checkpoint/format/safetensors.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Several writers with a control channel: whole steps, who failed and why, who is slow, reading
 // back by others, and the directory where the channel breaks.
-#include "ashlar/checkpoint/save_channel.h"
+#include "ashlar/checkpoint/writers/save_channel.h"
 
 #include <gtest/gtest.h>
 

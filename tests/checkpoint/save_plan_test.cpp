@@ -1,5 +1,5 @@
 // What a planner keeps from one save to the next, and what it makes anew.
-#include "ashlar/checkpoint/save_plan.h"
+#include "ashlar/checkpoint/save/save_plan.h"
 
 #include <gtest/gtest.h>
 

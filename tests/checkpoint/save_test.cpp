@@ -4,7 +4,7 @@
 #include <atomic>
 #include <thread>
 
-#include "ashlar/checkpoint/retention.h"
+#include "ashlar/checkpoint/save/retention.h"
 #include "tests/checkpoint/safetensors_validator.h"
 #include "tests/checkpoint/state_test_util.h"
 

@@ -7,7 +7,7 @@
 #include <queue>
 #include <set>
 
-#include "ashlar/checkpoint/save_tree.h"
+#include "ashlar/checkpoint/writers/save_tree.h"
 #include "tests/checkpoint/random_boxes.h"
 
 namespace ashlar::checkpoint {

@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
-#include "ashlar/checkpoint/collect_parts.h"
-#include "ashlar/checkpoint/read_back.h"
+#include "ashlar/checkpoint/writers/collect_parts.h"
+#include "ashlar/checkpoint/writers/read_back.h"
 #include "tests/checkpoint/save_tree_sim.h"
 #include "tests/checkpoint/state_test_util.h"
 

@@ -5,9 +5,9 @@
 
 #include <ctime>
 
-#include "ashlar/checkpoint/collect_parts.h"
-#include "ashlar/checkpoint/read_back.h"
-#include "ashlar/checkpoint/step_writer.h"
+#include "ashlar/checkpoint/save/step_writer.h"
+#include "ashlar/checkpoint/writers/collect_parts.h"
+#include "ashlar/checkpoint/writers/read_back.h"
 #include "ashlar/core/checksum.h"
 #include "tests/checkpoint/save_tree_sim.h"
 #include "tests/checkpoint/state_test_util.h"

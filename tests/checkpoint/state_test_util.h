@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/rng.h"
 #include "tests/support/errors.h"

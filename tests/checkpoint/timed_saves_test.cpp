@@ -4,7 +4,7 @@
 #include <array>
 #include <thread>
 
-#include "ashlar/checkpoint/timing.h"
+#include "ashlar/checkpoint/writers/timing.h"
 #include "tests/checkpoint/channels_test_util.h"
 
 namespace ashlar::checkpoint {

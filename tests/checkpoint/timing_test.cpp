@@ -1,6 +1,6 @@
 // Where the time of a save went: the file that says so, and ranks that are named as slow, all of
 // them and no others, from phases drawn at random.
-#include "ashlar/checkpoint/timing.h"
+#include "ashlar/checkpoint/writers/timing.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-#include "ashlar/checkpoint/lease_holder.h"
+#include "ashlar/checkpoint/root/lease_holder.h"
 #include "ashlar/core/files.h"
 
 namespace ashlar::checkpoint {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <mutex>
 
-#include "ashlar/checkpoint/verify.h"
+#include "ashlar/checkpoint/load/verify.h"
 #include "tests/checkpoint/writers_test_util.h"
 
 namespace ashlar::checkpoint {

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "ashlar/checkpoint/boxes.h"
+#include "ashlar/checkpoint/format/boxes.h"
 #include "tests/checkpoint/random_boxes.h"
 #include "tests/checkpoint/state_test_util.h"
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/eval/generate.h"
 #include "ashlar/eval/load.h"
 #include "ashlar/eval/score.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/checkpoint/format/safetensors.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/eval/generate.h"
 #include "ashlar/eval/load.h"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "ashlar/checkpoint/commit.h"
+#include "ashlar/checkpoint/format/commit.h"
 #include "ashlar/core/checksum.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,7 +1,7 @@
 #include <cstring>
 #include <vector>
 
-#include "ashlar/checkpoint/index.h"
+#include "ashlar/checkpoint/format/index.h"
 #include "ashlar/core/checksum.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,4 +1,4 @@
-#include "ashlar/checkpoint/manifest.h"
+#include "ashlar/checkpoint/format/manifest.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

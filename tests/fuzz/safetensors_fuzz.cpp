@@ -1,4 +1,4 @@
-#include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/checkpoint/format/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 // What is accepted tiles the data and can be laid out again.

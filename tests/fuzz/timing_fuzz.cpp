@@ -1,4 +1,4 @@
-#include "ashlar/checkpoint/timing.h"
+#include "ashlar/checkpoint/writers/timing.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/checkpointer.h"
-#include "ashlar/checkpoint/timing.h"
+#include "ashlar/checkpoint/save/checkpointer.h"
+#include "ashlar/checkpoint/writers/timing.h"
 #include "ashlar/core/checksum.h"
 #include "tests/integration/support.h"
 

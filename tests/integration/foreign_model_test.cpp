@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/checkpoint/format/safetensors.h"
 #include "tests/integration/chain_model.h"
 
 namespace ashlar::integration {

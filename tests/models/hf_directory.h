@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/checkpoint/format/safetensors.h"
 #include "ashlar/core/json.h"
 #include "tests/models/hf_test_util.h"
 #include "tests/support/errors.h"

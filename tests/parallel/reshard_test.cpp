@@ -11,7 +11,7 @@
 #include <random>
 #include <set>
 
-#include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/spec/recipe.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "ashlar/checkpoint/cover.h"
+#include "ashlar/checkpoint/format/cover.h"
 #include "ashlar/nn/init.h"
 #include "ashlar/parallel/placement.h"
 #include "ashlar/tensor/box_order.h"

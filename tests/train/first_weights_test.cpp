@@ -8,7 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/core/text.h"
 #include "ashlar/models/hf/model.h"
 #include "ashlar/models/source.h"

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/text.h"
 #include "ashlar/tensor/box_order.h"

@@ -11,9 +11,9 @@
 #include <set>
 #include <thread>
 
-#include "ashlar/checkpoint/boxes.h"
-#include "ashlar/checkpoint/load_plan.h"
-#include "ashlar/checkpoint/needs.h"
+#include "ashlar/checkpoint/format/boxes.h"
+#include "ashlar/checkpoint/load/load_plan.h"
+#include "ashlar/checkpoint/load/needs.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/train/load_exchange.h"

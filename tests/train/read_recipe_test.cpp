@@ -8,7 +8,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/layout.h"
+#include "ashlar/checkpoint/format/layout.h"
 #include "ashlar/core/text.h"
 #include "ashlar/train/start.h"
 #include "tests/data/support.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/core/json.h"
 #include "ashlar/train/plan_json.h"
 #include "ashlar/train/plan_print.h"

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <thread>
 
-#include "ashlar/checkpoint/recovery.h"
+#include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/comm/self/self.h"
 #include "ashlar/train/plan.h"
 #include "ashlar/train/start.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ashlar/checkpoint/step_reader.h"
+#include "ashlar/checkpoint/load/step_reader.h"
 #include "ashlar/models/diff.h"
 #include "ashlar/train/start.h"
 #include "tests/train/tiny_run.h"

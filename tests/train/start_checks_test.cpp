@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ashlar/checkpoint/checkpointer.h"
+#include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/train/start.h"
 #include "tests/data/support.h"
 #include "tests/support/temporary_directory.h"

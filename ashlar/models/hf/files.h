@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/checkpoint/format/safetensors.h"
 #include "ashlar/core/files.h"
 #include "ashlar/tensor/dtype.h"
 

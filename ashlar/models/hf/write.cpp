@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "ashlar/checkpoint/safetensors.h"
+#include "ashlar/checkpoint/format/safetensors.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/output.h"

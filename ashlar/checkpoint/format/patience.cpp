@@ -1,0 +1,87 @@
+#include "ashlar/checkpoint/format/patience.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+
+#include "ashlar/core/error.h"
+
+namespace ashlar::checkpoint {
+namespace {
+
+bool is_plain(const std::optional<FileInfo>& info) {
+  return info && info->type == FileInfo::Type::kFile;
+}
+
+// A checkpoint holds no links.
+void require_committed(const std::optional<FileInfo>& info, const std::string& path,
+                       int64_t size_bytes) {
+  ASHLAR_REQUIRE(info, kCorrupt, "{}: the file is missing", path);
+  ASHLAR_REQUIRE(is_plain(info), kCorrupt,
+                 "{}: not a plain file; links and directories are refused", path);
+  ASHLAR_REQUIRE(info->size_bytes == size_bytes, kCorrupt,
+                 "{}: the file has {} bytes; {} were committed", path, info->size_bytes,
+                 size_bytes);
+}
+
+}  // namespace
+
+Patience::Patience(FileSystem& files, const std::string& directory)
+    : files_(files), limit_s_(files.visibility_s(directory)) {}
+
+bool Patience::wait() {
+  const std::lock_guard lock(mutex_);  // who waits meanwhile looks again as soon as this one does
+  if (waited_s_ >= limit_s_) return false;
+  const double delay_s = std::min(std::clamp(waited_s_, 0.05, 5.0), limit_s_ - waited_s_);
+  files_.pause(delay_s);
+  waited_s_ += delay_s;
+  return true;
+}
+
+void check_file(FileSystem& files, const std::string& path, int64_t size_bytes,
+                Patience& patience) {
+  for (;;) {
+    const auto info = files.stat(path);
+    const bool decided = info && (!is_plain(info) || info->size_bytes == size_bytes);
+    if (decided || !patience.wait()) return require_committed(info, path, size_bytes);
+  }
+}
+
+std::unique_ptr<File> open_committed(FileSystem& files, const std::string& path, int64_t size_bytes,
+                                     Patience& patience) {
+  for (;;) {
+    std::optional<FileInfo> info;
+    std::exception_ptr refused;
+    try {
+      // The size of an open file is the server's; that of a name may be one seen earlier.
+      auto file = files.open(path, Links::kRefuse);
+      info = {FileInfo::Type::kFile, file->size(), 0};
+      if (info->size_bytes == size_bytes) return file;
+    } catch (const Error& error) {
+      info = files.stat(path);
+      // What is there cannot be opened: no matter of waiting.
+      if (is_plain(info) && !is_stale(error)) throw;
+      refused = std::current_exception();
+    }
+    const bool other = info && !is_plain(info);
+    if (!other && patience.wait()) continue;
+    require_committed(info, path, size_bytes);
+    std::rethrow_exception(refused);
+  }
+}
+
+std::optional<FileInfo> stat_patiently(FileSystem& files, const std::string& path,
+                                       Patience& patience) {
+  for (;;) {
+    const auto info = files.stat(path);
+    if (info || !patience.wait()) return info;
+  }
+}
+
+bool is_stale(const Error& error) {
+  const auto* storage = dynamic_cast<const StorageError*>(&error);
+  return storage && (storage->number() == ENOENT || storage->number() == ESTALE ||
+                     storage->number() == StorageError::kShortRead);
+}
+
+}  // namespace ashlar::checkpoint

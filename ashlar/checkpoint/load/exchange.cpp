@@ -1,0 +1,39 @@
+#include "ashlar/checkpoint/load/exchange.h"
+
+#include <cstring>
+#include <tuple>
+
+namespace ashlar::checkpoint {
+namespace {
+
+// Place and kind in front of the message; "" for none.
+std::string packed(const std::optional<Failure>& failure) {
+  if (!failure) return "";
+  const int64_t numbers[] = {failure->place, int64_t(failure->kind)};
+  return std::string(reinterpret_cast<const char*>(numbers), sizeof(numbers)) + failure->message;
+}
+
+Failure unpacked(std::string_view text) {
+  int64_t numbers[2];
+  ASHLAR_ASSERT(text.size() >= sizeof(numbers));
+  std::memcpy(numbers, text.data(), sizeof(numbers));
+  return {numbers[0], ErrorKind(numbers[1]), std::string(text.substr(sizeof(numbers)))};
+}
+
+}  // namespace
+
+void Alone::post(std::vector<Message> sends, std::vector<Message> receives) {
+  ASHLAR_ASSERT(sends.empty() && receives.empty());
+}
+
+void throw_first(Exchange& ranks, const std::optional<Failure>& own) {
+  std::optional<Failure> first;
+  for (const std::string& said : ranks.all_gather(packed(own))) {
+    if (said.empty()) continue;
+    Failure failure = unpacked(said);
+    if (!first || failure.place < first->place) first = std::move(failure);
+  }
+  if (first) throw Error(first->kind, first->message);
+}
+
+}  // namespace ashlar::checkpoint

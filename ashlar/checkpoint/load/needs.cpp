@@ -1,0 +1,187 @@
+#include "ashlar/checkpoint/load/needs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+#include "ashlar/core/copy_bytes.h"
+
+namespace ashlar::checkpoint {
+
+Transfer::Transfer(const IndexBox& stored, DType from, const Box& part, const Piece& destination)
+    : begin_(stored.byte_offset),
+      from_(from),
+      to_(destination.data),
+      runs_(part, stored.box, destination.box),
+      element_bytes_(size_of(from)),
+      run_bytes_(runs_.length() * element_bytes_) {}
+
+void Transfer::copy(std::span<const std::byte> bytes, int64_t offset) const {
+  constexpr int kRunsAhead = 2;
+  const int64_t end = offset + int64_t(bytes.size());
+  Runs runs = runs_;
+  runs.seek(element_at(offset));
+  Runs ahead = runs;
+  for (int i = 0; i < kRunsAhead && !ahead.done(); ++i) ahead.next();
+  for (; !runs.done() && begin_of(runs) < end; runs.next()) {
+    if (!ahead.done()) {
+      prefetch(bytes, begin_of(ahead) - offset);
+      ahead.next();
+    }
+    const int64_t first = std::max(begin_of(runs), offset);
+    const int64_t last = std::min(begin_of(runs) + run_bytes_, end);
+    copy_run(bytes.data() + (first - offset), last - first,
+             runs.to() + (first - begin_of(runs)) / element_bytes_);
+  }
+  finish_streaming();
+}
+
+int64_t Transfer::bytes_between(int64_t offset, int64_t end) const {
+  int64_t bytes = 0;
+  Runs runs = runs_;
+  for (runs.seek(element_at(offset)); !runs.done() && begin_of(runs) < end; runs.next())
+    bytes += std::min(begin_of(runs) + run_bytes_, end) - std::max(begin_of(runs), offset);
+  return bytes;
+}
+
+// Asks for the first lines of a run: the processor does not guess where the next short one is.
+void Transfer::prefetch(std::span<const std::byte> bytes, int64_t begin) const {
+  constexpr int64_t kLine = 64, kMostLines = 16;
+  const int64_t most = std::min(run_bytes_, kMostLines * kLine);
+  const int64_t end = std::min(begin + most, int64_t(bytes.size()));
+  for (int64_t at = begin; at < end; at += kLine) __builtin_prefetch(bytes.data() + at);
+}
+
+void Transfer::copy_run(const std::byte* source, int64_t bytes, int64_t to) const {
+  std::byte* target = to_.data + to * size_of(to_.dtype);
+  if (from_ == to_.dtype) {
+    stream_bytes(target, source, size_t(bytes));
+    return;
+  }
+  const Shape shape{bytes / element_bytes_};
+  Tensor in{const_cast<std::byte*>(source), from_, Device::kCpu, shape};
+  copy_convert(in, Tensor{target, to_.dtype, Device::kCpu, shape});
+}
+
+Needs::Needs(const StepReader& reader, const ChunkNumbers& chunks,
+             std::span<const Piece> destinations)
+    : chunks_(chunks) {
+  for (const Piece& piece : destinations) {
+    const IndexTensor* stored = reader.find(piece.logical.name);
+    if (!stored) continue;  // allowed to be missing
+    for (const IndexBox& box : boxes_near(*stored, piece.box)) {
+      const auto part = intersect(box.box, piece.box);
+      if (!part) continue;
+      const auto number = uint32_t(transfers_.size());
+      transfers_.emplace_back(box, stored->logical.dtype, *part, piece);
+      transfers_.back().for_each_chunk(
+          [&](int64_t chunk) { uses_.emplace_back(chunks.first(box.file) + chunk, number); });
+    }
+  }
+  std::sort(uses_.begin(), uses_.end());
+}
+
+std::vector<ChunkRange> Needs::ranges() const {
+  std::vector<ChunkRange> ranges;
+  for (const auto& [chunk, transfer] : uses_) {
+    if (ranges.empty() || chunk > ranges.back().end) ranges.push_back({chunk, chunk});
+    ranges.back().end = chunk + 1;
+  }
+  return ranges;
+}
+
+template <typename F>
+void Needs::for_each_use(int64_t chunk, F&& call) const {
+  for (auto use = std::lower_bound(uses_.begin(), uses_.end(), std::pair(chunk, uint32_t(0)));
+       use != uses_.end() && use->first == chunk; ++use)
+    call(transfers_[use->second]);
+}
+
+void Needs::copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const {
+  const int64_t offset = begin_of(chunk) + at;
+  for_each_use(chunk, [&](const Transfer& transfer) { transfer.copy(bytes, offset); });
+}
+
+bool Needs::nearly_whole(int64_t chunk) const {
+  const int64_t begin = begin_of(chunk), size = chunks_.bytes(chunk);
+  int64_t wanted = 0;
+  for_each_use(chunk, [&](const Transfer& transfer) {
+    wanted += transfer.bytes_between(begin, begin + size);
+  });
+  return wanted >= size - size / 16;
+}
+
+int64_t Needs::begin_of(int64_t chunk) const {
+  return (chunk - chunks_.first(chunks_.file(chunk))) * kChunkBytes;
+}
+
+class SharedNeeds::OfRank {
+ public:
+  explicit OfRank(const Needs& needs) : needs_(&needs) {}
+  void copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) {
+    const std::shared_lock lock(mutex_);
+    if (needs_) needs_->copy(chunk, at, bytes);
+  }
+  void leave() {
+    const std::unique_lock lock(mutex_);
+    needs_ = nullptr;
+  }
+
+ private:
+  std::shared_mutex mutex_;
+  const Needs* needs_;  // null: the rank has left
+};
+
+namespace {
+
+// Of the ranks of this process that load.
+struct List {
+  std::mutex mutex;
+  uint64_t last = 0;
+  std::map<uint64_t, std::weak_ptr<void>> by_number;
+};
+List& list() {
+  static List list;
+  return list;
+}
+
+}  // namespace
+
+SharedNeeds::Listed::Listed(const Needs& of) : needs(std::make_shared<OfRank>(of)) {
+  const std::lock_guard lock(list().mutex);
+  number = ++list().last;
+  list().by_number[number] = needs;
+}
+
+SharedNeeds::Listed::~Listed() {
+  needs->leave();
+  const std::lock_guard lock(list().mutex);
+  list().by_number.erase(number);
+}
+
+std::shared_ptr<SharedNeeds::OfRank> SharedNeeds::Listed::find(uint64_t number) {
+  const std::lock_guard lock(list().mutex);
+  const auto found = list().by_number.find(number);
+  if (found == list().by_number.end()) return nullptr;
+  return std::static_pointer_cast<OfRank>(found->second.lock());
+}
+
+SharedNeeds::SharedNeeds(Exchange& ranks, const Needs& own) : own_(own), all_{own_.needs} {
+  if (!ranks.shares_memory()) return;
+  all_.clear();
+  const auto numbers =
+      ranks.all_gather({reinterpret_cast<const char*>(&own_.number), sizeof(own_.number)});
+  for (const std::string& said : numbers) {
+    uint64_t number = 0;
+    std::memcpy(&number, said.data(), sizeof(number));
+    if (auto needs = Listed::find(number)) all_.push_back(std::move(needs));
+  }
+}
+
+void SharedNeeds::copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const {
+  for (const auto& needs : all_) needs->copy(chunk, at, bytes);
+}
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,103 @@
+// What a rank wants of the chunks of a step: the common parts of stored boxes and its destinations.
+//
+// Memory   a Transfer (some 300 bytes) for each pair of boxes that meet, and 16 bytes for each
+//          chunk that one has bytes of.
+// Threads  copy() from any, each byte once.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ashlar/checkpoint/format/boxes.h"
+#include "ashlar/checkpoint/load/exchange.h"
+#include "ashlar/checkpoint/load/load_plan.h"
+#include "ashlar/checkpoint/load/step_reader.h"
+
+namespace ashlar::checkpoint {
+
+// The common part of a stored box and a destination, as runs that are contiguous in both.
+class Transfer {
+ public:
+  Transfer(const IndexBox& stored, DType from, const Box& part, const Piece& destination);
+
+  // Takes what the bytes from `offset` of the file on have of it; any bytes, in any order.
+  void copy(std::span<const std::byte> bytes, int64_t offset) const;
+  // How many of the bytes [offset, end) of the file it takes.
+  int64_t bytes_between(int64_t offset, int64_t end) const;
+  // Calls with the number of every chunk of the file that has bytes of it, ascending.
+  template <typename F>
+  void for_each_chunk(F&& call) const {
+    int64_t next = 0;
+    for (Runs runs = runs_; !runs.done(); runs.seek(element_at(next << kChunkLog2))) {
+      const int64_t last = (begin_of(runs) + run_bytes_ - 1) >> kChunkLog2;
+      for (next = std::max(next, begin_of(runs) >> kChunkLog2); next <= last; ++next) call(next);
+    }
+  }
+
+ private:
+  // Of the stored box.  Offsets in it, chunks and their blocks end on whole elements.
+  int64_t element_at(int64_t file_offset) const {
+    return std::max<int64_t>(0, file_offset - begin_) / element_bytes_;
+  }
+  int64_t begin_of(const Runs& runs) const { return begin_ + runs.from() * element_bytes_; }
+  void prefetch(std::span<const std::byte> bytes, int64_t begin) const;
+  void copy_run(const std::byte* source, int64_t bytes, int64_t to) const;
+
+  int64_t begin_;  // of the stored box in its file
+  DType from_;
+  Tensor to_;
+  Runs runs_;
+  int64_t element_bytes_, run_bytes_;  // as stored
+};
+
+class Needs {
+ public:
+  Needs(const StepReader& reader, const ChunkNumbers& chunks, std::span<const Piece> destinations);
+
+  std::vector<ChunkRange> ranges() const;  // numbers of chunks, ascending
+  // Bytes of a chunk from `at` on.
+  void copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const;
+  // All but what stands between tensors, and a little that another load reads again.
+  bool nearly_whole(int64_t chunk) const;
+
+ private:
+  int64_t begin_of(int64_t chunk) const;  // in its file
+  template <typename F>
+  void for_each_use(int64_t chunk, F&& call) const;
+
+  const ChunkNumbers& chunks_;
+  std::vector<Transfer> transfers_;
+  std::vector<std::pair<int64_t, uint32_t>> uses_;  // chunk, transfer
+};
+
+// The needs of all ranks that share memory with this one, so that whoever reads a chunk copies it
+// to all of them while the caches have it; of this rank alone where none does.
+//
+// Errors   a rank that leaves takes its needs along, and waits for those that copy for it.
+class SharedNeeds {
+ public:
+  SharedNeeds(Exchange& ranks, const Needs& own);  // every rank calls it
+  void copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const;
+
+ private:
+  class OfRank;
+  // Is listed, by a number that no other has, until it is destroyed.
+  class Listed {
+   public:
+    explicit Listed(const Needs& needs);
+    ~Listed();
+    Listed(const Listed&) = delete;
+    static std::shared_ptr<OfRank> find(uint64_t number);  // null: left
+
+    uint64_t number = 0;
+    std::shared_ptr<OfRank> needs;
+  };
+  Listed own_;
+  std::vector<std::shared_ptr<OfRank>> all_;
+};
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,286 @@
+// Saves training state while training goes on, and finds what to continue from.
+//
+//   Checkpointer checkpoints(files, root, options, log);   takes the root's lease, recovers
+//   while (checkpoints.newest()) {                          resume
+//     try { StepReader reader = checkpoints.open_newest(); reader.load(...); break; }
+//     catch (const Error& error) { if (error.kind() != kCorrupt) throw;
+//                                  checkpoints.reject_newest(error.what()); }
+//   }
+//   checkpoints.prepare({...});                             the first save is as quick as any
+//   each step:  forward, backward;  checkpoints.before_update();  update;  checkpoints.save({...});
+//   checkpoints.wait();                                     before a clean exit
+//
+// save() plans and returns; one thread copies the tensors into an arena, in chunks of 4 MiB, and
+// counts their checksums; a second writes, syncs and commits; a third reads the step back, with low
+// priority, before older ones are removed.  before_update() waits only until the copy is done.
+// The arena is taken once, by prepare() or else at the first save: room for two snapshots, or less
+// where that passes the limit; a snapshot that does not fit waits for the disk instead of failing.
+// At most two saves are under way.
+//
+// Several writers   N processes (or threads) write one step together, each its own boxes; no tensor
+// travels between them.  Each makes a Checkpointer on the same root, a directory that all of them
+// share, and calls save() for the same steps with the same attempt.
+//   Writer 0, the leader, is the only one that holds the lease, recovers, commits and removes; it
+// is made first, and its run_id() goes to the others' options.  When its own files are down it
+// waits for the parts of the others (parts.h), proves that all boxes together tile every tensor,
+// and commits.
+//   The others, the followers, have neither newest() nor open_newest(): the leader's directory is
+// to be opened by all.  A follower's failure is logged and counted there and reported by the
+// leader: its step fails with "writer W of N: ...", W counted from 1 as in names of files.
+//   With a channel (save_channel.h) parts, failures and the verdict travel over it: a follower's
+// save ends with the verdict, reading back is shared by all, and a writer that makes no progress
+// for part_timeout_s fails the step, by name and with what it is doing.
+//   Without one, or when it breaks, parts go through the directory: a follower's save ends when its
+// part is written, and its wait() returns then; whether the step exists is known when the leader's
+// wait() has returned, so before an end or a restart all meet after that.  A writer that is not
+// heard of for part_timeout_s fails the step.
+//
+// Errors   of a save in the background wait for take_failures(), or for wait(), which throws the
+//          oldest that nobody took: kStorage "step S is not saved: STAGE: PATH: ...".  The
+//          attempt's files are removed; the next save starts afresh, whatever became of the one
+//          before.  save() throws what keeps its own step from beginning; a synchronous one all of
+//          it.  Several writers: kCorrupt names tensor and element that no writer, or two, have.
+//          The constructor: kConfig if another process trains into the root (lease.h), kCorrupt if
+//          the root has steps but none is good.  A save: kConfig if another process has taken the
+//          root over, since this one was silent too long; no later save can succeed.
+// Threads  one caller.  The tensors of the last save must outlive this object or wait().
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ashlar/checkpoint/load/step_reader.h"
+#include "ashlar/checkpoint/root/doors.h"
+#include "ashlar/checkpoint/root/lease.h"
+#include "ashlar/checkpoint/root/recovery.h"
+#include "ashlar/checkpoint/save/chunk_arena.h"
+#include "ashlar/checkpoint/save/save_plan.h"
+#include "ashlar/checkpoint/save/step_writer.h"
+#include "ashlar/checkpoint/writers/read_back.h"
+#include "ashlar/checkpoint/writers/save_channel.h"
+#include "ashlar/core/clock.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+
+namespace ashlar::checkpoint {
+
+struct CheckpointOptions {
+  int64_t keep = 3;                       // newest steps kept; >= 1
+  int64_t keep_every = 0;                 // and every this many steps for ever; 0: none
+  bool async = true;                      // false: save() returns when the step is committed
+  std::string run_id;                     // "": that of the newest step, else a new one
+  std::string writer_version = "ashlar";  // of the program, for the manifest
+  int64_t arena_bytes = 0;          // 0: two snapshots, at most a quarter of memory / local_writers
+  int local_writers = 1;            // of this step on this machine
+  double retry_delay_s = 0.05;      // before the second try of a failed write
+  int writer = 0, num_writers = 1;  // of each step; writers from 1 on need the run_id
+  double part_timeout_s = 600;      // the leader's wait for the others, from its last file on;
+                                    // with a channel: while the slowest makes no progress
+  SaveChannel* channel = nullptr;   // of this rank among the writers; it outlives this object
+  int64_t read_back_bytes_per_s = 0;  // most that one rank reads of a step after its commit; 0: any
+  LeaseOptions lease = {};
+};
+
+struct SaveStats {
+  int64_t step = 0, bytes = 0;
+  // The caller waited: for a place, in save() and in before_update(), and what add_blocked told.
+  double blocked_s = 0;
+  double copy_s = 0;    // from save(), or the wait before it, until the snapshot was complete
+  double write_s = 0;   // writing and syncing data files
+  double parts_s = 0;   // the leader waited for the parts of the others
+  double commit_s = 0;  // index, manifest, COMMIT, rename
+  double total_s = 0;   // from there until committed
+  std::string directory;
+  // Of every writer with a channel, of the leader alone without.
+  std::vector<RankTimes> ranks;
+};
+
+// What came after a commit: the step was read back, and older ones were removed.
+struct RetireStats {
+  int64_t step = 0, bytes = 0;        // that were read
+  double verify_s = 0, remove_s = 0;  // of all ranks together; of the leader
+  std::vector<RankTimes> ranks;       // by rank: of the leader alone without a channel
+};
+
+struct SaveFailure {
+  int64_t step;
+  Error error;
+};
+
+// What a save wants free on the disk for the files of a step: 1.05 times their bytes, and 16 MiB.
+int64_t room_to_save(int64_t step_bytes);
+
+class Checkpointer {
+ public:
+  Checkpointer(FileSystem& files, std::string root, CheckpointOptions options, Log& log);
+  ~Checkpointer();  // waits for saves under way (see give_up); an error nobody took is logged
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  // The newest good step, as the constructor found it or the last save made it.  The leader's.
+  std::optional<StepRef> newest() const;
+  StepReader open_newest() const;
+  // The newest step turned out to be damaged: it is recorded and set aside, and the next older good
+  // step takes its place; kCorrupt if there is none.  Not while a save is under way.
+  void reject_newest(const std::string& reason);
+  // The newest step, if a holder that was killed left it, so that all writers are to read it, each
+  // a part (verify.h); then either accept_newest or reject_newest.
+  std::optional<StepRef> unchecked() const;
+  void accept_newest();
+
+  // Steps must increase: kConfig if `step` is not newer than every step there is.  kStorage if the
+  // disk has too little room (room_to_save) for this writer's files; the leader asks for room for
+  // the files of all, if the request tells what is whole.
+  void save(const SaveRequest& request);
+  void before_update();
+  // The caller waited so long more because of the save of this step.  Nothing happens if it failed,
+  // or take_stats() has told of it.
+  void add_blocked(int64_t step, double seconds);
+  // Takes the arena for requests like this one.  A thread then touches its pages, as long as there
+  // is no save, so that the first one finds memory that the system need not clear.
+  void prepare(const SaveRequest& like);
+  // Waits at most so long until save() need not wait for an earlier one; says whether it need not.
+  bool wait_for_place(double seconds);
+  // Waits at most so long until no save is under way, and none is being read back; says whether
+  // that is so.  Throws nothing.
+  bool drain(double seconds);
+  // Ends what is under way, because the run ends by an error and other writers may be gone: saves
+  // that are not committed fail, reading back stops, and nobody is waited for.  What a file system
+  // is doing at the moment is still waited for, by the destructor.
+  void give_up();
+  void wait();  // until that is so; throws the oldest failure that nobody took
+
+  // The saves that were committed, and those that failed, since the last call, oldest first.  A
+  // follower has none: the leader knows what became of a step.
+  std::vector<SaveStats> take_stats();
+  std::vector<SaveFailure> take_failures();
+  std::vector<RetireStats> take_retired();  // the steps that were read back whole since then
+  // 0 before the first save.
+  int64_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
+  // Saves that failed since the last that succeeded; one refused for lack of room is one of them.
+  int consecutive_failures() const;
+  const std::string& run_id() const { return options_.run_id; }
+
+ private:
+  // What the caller shares with the threads:
+  //
+  //   caller    save(): plans, queues a Job in to_copy_
+  //   copier_   to_copy_ -> fills in the plan; chunks of the arena, queued in filled_
+  //   writer_   filled_ -> files; commits a step after its last chunk, or (a follower) tells its
+  //             part of the step
+  //   reader_   reads a committed step back, or (a follower) its share of one, and retires old ones
+  //
+  // The members from jobs_ to stop_ are used under mutex_; a Job's plan belongs to whoever has the
+  // Job: the caller until it is queued, copier_ until its first chunk is, then writer_, while
+  // copier_ reads on in its sources.
+  struct Job {
+    explicit Job(Clock::time_point start) : start(start), times(start) {}
+    SavePlan plan;
+    SaveStats stats;
+    std::function<void()> await_data, before_commit;
+    const Clock::time_point start;
+    PhaseRecorder times;
+    std::optional<Error> no_data;  // await_data threw; set before the job's first chunk is queued
+    // The writer thread's:
+    std::unique_ptr<StepWriter> writer;  // null once it failed
+    std::optional<Error> error;
+    bool leader_tells = false;      // the error is the leader's verdict
+    std::optional<AllParts> parts;  // the leader's, from the channel
+    int64_t written = 0;
+  };
+  // One filled chunk on its way to the disk.
+  struct Filled {
+    std::shared_ptr<Job> job;
+    size_t file;
+    int64_t chunk, arena_chunk, bytes;  // arena_chunk -1: this writer has no file in the step
+    uint32_t crc;
+    bool last;
+  };
+
+  // The caller's side.
+  bool leads() const { return options_.writer == 0; }
+  bool is_quiet() const { return jobs_.empty() && !to_retire_ && !retiring_; }
+  bool idle() const;
+  std::shared_ptr<Job> make_job(const SaveRequest& request, const Id& attempt);
+  void refuse(const SaveRequest& request, const Error& error);
+  void recover(VerifyLevel level);
+  void check_step(int64_t step) const;
+  int64_t free_bytes(int64_t step) const;
+  void check_room(const SavePlan& plan);  // a refusal is a failed save
+  void take_arena(const SavePlan& plan);
+
+  // The threads' side: save_threads.cpp.
+  void copy_loop();
+  void touch_arena(std::unique_lock<std::mutex>& lock);
+  void make_ready(Job& job);
+  void copy(const std::shared_ptr<Job>& job);
+  void write_loop();
+  void end_copy(const std::shared_ptr<Job>& job);
+  void write(const Filled& filled);
+  template <typename F>
+  void guarded(Job& job, F&& body);
+  void begin(Job& job);
+  void write_chunk(Job& job, const Filled& filled);
+  void require_going_on(const Job& job) const;
+  void drop(Job& job);
+  bool linked() const { return options_.channel && !options_.channel->broken(); }
+  void await_parts(Job& job);
+  void await_parts_in_directory(Job& job);
+  void await_verdict_on_failure(const Job& job);
+  void report_in_directory(int64_t step, const Id& attempt, std::string_view why);
+  void see(const Job& job, int child, const Witness& witness);
+  void prepare_commit(Job& job);
+  void commit(Job& job);
+  void publish_part(Job& job);
+  void publish_in_directory(Job& job);
+  void decide(const Job& job);
+  void fail(int64_t step, const Error& error);
+  void finish(const std::shared_ptr<Job>& job);
+  void read_loop();
+  void retire();
+  ReadBackResult read_back(const StepRef& step);
+  ReadBackResult read_alone(const StepRef& step);
+  ReadBackResult read_share(const SaveTree::Task& task);
+  void stop();  // ends the threads
+  void remove_abandoned();
+
+  FileSystem& files_;
+  std::string root_;
+  CheckpointOptions options_;
+  Log& log_;
+  std::optional<Lease> lease_;          // the leader's
+  std::optional<Doors> doors_;          // likewise
+  std::optional<SavePlanner> planner_;  // from the constructor on
+  std::unique_ptr<ChunkArena> arena_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Job>> jobs_;     // not finished, at most kMaxJobs
+  std::deque<std::shared_ptr<Job>> to_copy_;  // the first is being copied
+  std::deque<Filled> filled_;
+  std::vector<std::shared_ptr<Job>> committed_;  // the leader's, until they are taken
+  std::vector<SaveFailure> failures_;            // likewise
+  std::vector<RetireStats> retired_;             // likewise
+  std::optional<StepRef> newest_;
+  bool to_retire_ = false,
+       retiring_ = false;                // a step was committed: old ones may go, or are going
+  std::vector<IndexFile> newest_files_;  // of newest_, if it was saved here
+  int64_t last_step_ = -1;
+  bool unchecked_ = false;  // newest_, as unchecked() says
+  int consecutive_failures_ = 0;
+  std::vector<std::string> abandoned_;    // attempts in which a slow follower may still write
+  bool stop_ = false, to_touch_ = false;  // to_touch_: the arena's pages, before the first save
+  std::atomic<bool> given_up_ = false;
+  std::thread copier_, writer_, reader_;
+};
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,37 @@
+// What the writers of one step tell their leader (writer 1), through the attempt's directory, where
+// there is no control channel (save_channel.h):
+//
+//   part-00002.bin     in the format of index.bin: the files of writer 2 and their boxes.  All
+//                      of them are synced before this name appears.
+//   part-00002.error   writer 2 failed: why, as text
+//
+// Both are written aside, synced and renamed, so that a name stands for a whole file.  The leader
+// removes them before it commits.
+//
+// Errors  kStorage; the leader's name the writers, counted from 1 as in the names of files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ashlar/checkpoint/save/save_plan.h"
+#include "ashlar/checkpoint/writers/writer_part.h"
+#include "ashlar/core/files.h"
+
+namespace ashlar::checkpoint {
+
+// The writers whose parts are not there yet, in order.  kStorage "writer 2 of 3: TEXT" if one of
+// them failed.
+std::vector<int> missing_writers(FileSystem& files, const std::string& directory,
+                                 const SavePlan& plan);
+
+// Joins all parts into the index of the leader's plan, whose own files are joined already.
+// kCorrupt if a part is damaged, of another attempt, or at odds with the others; kStorage if a
+// file of it cannot be seen from here with its size.
+void merge_parts(FileSystem& files, const std::string& directory, SavePlan& plan);
+// The same with parts that came over the control channel: each writer looked at the sizes of its
+// own files.
+void merge_parts(std::vector<WriterPart> parts, SavePlan& plan);
+void remove_parts(FileSystem& files, const std::string& directory, const SavePlan& plan);
+
+}  // namespace ashlar::checkpoint

@@ -1,0 +1,88 @@
+// Writes one step: attempt directory, data files, index, manifest, COMMIT, rename.  Until the last
+// rename and the sync of the root nothing of it is visible; a crash leaves a .tmp- directory.
+// Where there are several writers, each writes its data files; then the leader (the first) commits
+// for all.
+//
+// Order   every file: create (must be absent), reserve, write, sync, close; sync component
+//         directories; other writers than the leader: their part, over the control channel
+//         (save_channel.h) or else through the directory (parts.h), and that is all.
+//         The leader: all parts are there, merge (and remove) them; extra/timing.json (timing.h),
+//         index.bin, manifest.json;
+//         COMMIT.part -> COMMIT; sync the step's directories; rename to step-S (must be absent)
+//         through the fence of the lease; sync the root; LATEST.
+// Errors  kStorage "step S is not saved: STAGE: PATH: ...".  Single writes are tried four times.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ashlar/checkpoint/root/fence.h"
+#include "ashlar/checkpoint/save/save_plan.h"
+#include "ashlar/checkpoint/writers/phases.h"
+#include "ashlar/checkpoint/writers/writer_part.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/function_ref.h"
+#include "ashlar/core/log.h"
+
+namespace ashlar::checkpoint {
+
+class StepWriter {
+ public:
+  // retry_delay_s: before the second try of a write; four times longer before each later one.
+  // times: told of what takes how long; host: of this rank, for the others to read.
+  StepWriter(FileSystem& files, std::string root, SavePlan& plan, double retry_delay_s, Log& log,
+             PhaseRecorder& times, std::string host = "");
+
+  void begin();  // directories
+  // Chunks in order, file after file, with their CRC32C; bytes may be empty for an empty file.
+  void write_chunk(size_t file, int64_t chunk, std::span<const std::byte> bytes, uint32_t crc);
+  // The leader, once nobody is missing: the committed step's directory.  parts: of the others,
+  // where they came over the control channel; else they are in the directory.
+  std::string publish(Fence& fence, std::optional<AllParts> parts = std::nullopt);
+  // Of this writer and of those whose parts publish() had, by rank.
+  std::vector<RankTimes> rank_times() const;
+  void abandon(Fence& fence) noexcept;  // the leader: removes what was written, as far as possible
+
+  std::vector<int> missing_writers();  // the leader: whose part is not there; kStorage: one failed
+  // The others, after the last chunk: what to tell over the control channel.  The sizes of the
+  // files are looked at here, by the one that wrote them.
+  WriterPart make_part();
+  void publish_part();                                  // this writer is done, to the directory
+  void report_failure(std::string_view text) noexcept;  // likewise: the leader will say it
+  void check_witness(const std::string& path, int64_t size_bytes);  // another writer's file
+  const std::string& directory() const { return tmp_; }
+
+ private:
+  void stage(const char* name, function_ref<void()> body);
+  RankTimes own_times() const;
+  void write_small(const std::string& path, std::string_view text);
+  void sync_directories();
+  void join_own_files();
+  void merge_writers(std::optional<AllParts> parts);
+  void remove_late_parts(const std::string& step);
+  void make_visible(Fence& fence, const std::string& step, std::string_view commit);
+  void write_whole(const std::string& name, std::string_view text);
+  void write_retrying(function_ref<void()> write);
+  std::string in_tmp(std::string_view name) const;
+  std::string door() const;
+
+  FileSystem& files_;
+  std::string root_, tmp_;
+  SavePlan& plan_;
+  double retry_delay_s_;
+  Log& log_;
+  PhaseRecorder& times_;
+  std::string host_;
+  std::unique_ptr<File> file_;  // being written
+  Clock::time_point file_begin_;
+  std::vector<float> file_s_;           // of those written
+  std::vector<RankTimes> other_times_;  // the leader's, from the parts
+  bool begun_ = false;                  // the directories of the attempt were made
+  bool joined_ = false;                 // own files are in the index
+  bool visible_ = false;                // renamed into place
+};
+
+}  // namespace ashlar::checkpoint
