@@ -143,15 +143,15 @@ void AttentionBranch::lay_out(const SavedArenas& arenas, const Types& types, con
 
 void AttentionBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& a_TH,
                               const Carry&, const Tensor& o_TH) {
-  part == 0 ? project(ctx, pass, a_TH) : attend(ctx, pass, o_TH);
+  run_part(
+      part, [&] { project(ctx, pass, a_TH); }, [&] { attend(ctx, pass, o_TH); });
 }
 
 void AttentionBranch::backward(const Context& ctx, const Pass& pass, int part,
                                const BackwardTensors& t) {
-  if (part == 0)
-    post_backward(ctx, pass, t);
-  else
-    part == 1 ? attend_backward(ctx, pass, t) : project_backward(ctx, pass, t);
+  run_part(
+      part, [&] { post_backward(ctx, pass, t); }, [&] { attend_backward(ctx, pass, t); },
+      [&] { project_backward(ctx, pass, t); });
 }
 
 void AttentionBranch::project(const Context& ctx, const Pass& pass, const Tensor& a_TH) const {

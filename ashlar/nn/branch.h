@@ -13,6 +13,7 @@
 
 #include <optional>
 
+#include "ashlar/core/error.h"
 #include "ashlar/nn/exchange.h"
 #include "ashlar/nn/late_products.h"
 #include "ashlar/nn/parameters.h"
@@ -65,6 +66,14 @@ struct Pass {
     return pass;
   }
 };
+
+// Calls the part-th of `parts`.
+template <typename... Parts>
+void run_part(int part, Parts&&... parts) {
+  ASHLAR_ASSERT(part >= 0 && part < int(sizeof...(parts)));
+  int number = 0;
+  ((number++ == part ? parts() : void()), ...);
+}
 
 struct BackwardTensors {
   Tensor a;     // what forward was given

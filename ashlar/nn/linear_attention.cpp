@@ -46,12 +46,14 @@ void LinearBranch::lay_out(const SavedArenas& arenas, const Types& types, const 
 
 void LinearBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& a_TH,
                            const Carry&, const Tensor& o_TH) {
-  part == 0 ? project(ctx, pass, a_TH) : recur(ctx, pass, a_TH, o_TH);
+  run_part(
+      part, [&] { project(ctx, pass, a_TH); }, [&] { recur(ctx, pass, a_TH, o_TH); });
 }
 
 void LinearBranch::backward(const Context& ctx, const Pass& pass, int part,
                             const BackwardTensors& t) {
-  part == 0 ? output_backward(ctx, pass, t) : recur_backward(ctx, pass, t);
+  run_part(
+      part, [&] { output_backward(ctx, pass, t); }, [&] { recur_backward(ctx, pass, t); });
 }
 
 // The halos of the segments at hand, fewer than there is room for.

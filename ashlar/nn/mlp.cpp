@@ -76,10 +76,13 @@ void MlpBranch::forward(const Context& ctx, const Pass& pass, int, const Tensor&
 
 void MlpBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {
   const MlpSaved& saved = saved_[pass.slot];
-  if (part == 1) return mlp_backward_weights(ctx, pass, weights_, saved, t.a, t.d_o, dgate_up_);
-  if (pass.replay) mlp_inner(ctx, pass, weights_, saved, t.a);
-  dgate_up_ = gradient_room(ctx, pass, pass.types.activation, saved.gate_up.shape);
-  mlp_backward_inputs(ctx, pass, weights_, saved, t.d_o, t.da, dgate_up_);
+  const auto inputs = [&] {
+    if (pass.replay) mlp_inner(ctx, pass, weights_, saved, t.a);
+    dgate_up_ = gradient_room(ctx, pass, pass.types.activation, saved.gate_up.shape);
+    mlp_backward_inputs(ctx, pass, weights_, saved, t.d_o, t.da, dgate_up_);
+  };
+  run_part(part, inputs,
+           [&] { mlp_backward_weights(ctx, pass, weights_, saved, t.a, t.d_o, dgate_up_); });
 }
 
 }  // namespace ashlar::nn

@@ -69,17 +69,15 @@ std::optional<ExpertLoad> MoeBranch::load(int slot) const {
 
 void MoeBranch::forward(const Context& ctx, const Pass& pass, int part, const Tensor& m_TH,
                         const Carry& carry, const Tensor& e_TH) {
-  if (part == 0)
-    route(ctx, pass, m_TH, carry);
-  else
-    part == 1 ? experts(ctx, pass) : combine(ctx, pass, m_TH, e_TH);
+  run_part(
+      part, [&] { route(ctx, pass, m_TH, carry); }, [&] { experts(ctx, pass); },
+      [&] { combine(ctx, pass, m_TH, e_TH); });
 }
 
 void MoeBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {
-  if (part == 0)
-    combine_backward(ctx, pass, t);
-  else
-    part == 1 ? experts_backward(ctx, pass) : route_backward(ctx, pass, t);
+  run_part(
+      part, [&] { combine_backward(ctx, pass, t); }, [&] { experts_backward(ctx, pass); },
+      [&] { route_backward(ctx, pass, t); });
 }
 
 void MoeBranch::route(const Context& ctx, const Pass& pass, const Tensor& m_TH,
@@ -197,10 +195,10 @@ void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const Bac
   g.dx_rows = workspace.take(activation, saved.x_rows.shape);
   g.outputs.emplace(workspace);
   // The operand of a product that may wait: the rows here, or those in the rooms.
-  const bool shared_experts = bool(saved.counts);
-  g.dy_rows = shared_experts ? workspace.take(activation, saved.y_rows.shape)
-                             : gradient_room(ctx, pass, activation, saved.y_rows.shape);
-  for (size_t room = 0; shared_experts && room < 2; ++room) {
+  const bool experts_are_remote = bool(saved.counts);
+  g.dy_rows = experts_are_remote ? workspace.take(activation, saved.y_rows.shape)
+                                 : gradient_room(ctx, pass, activation, saved.y_rows.shape);
+  for (size_t room = 0; experts_are_remote && room < 2; ++room) {
     g.dy_here[room] = gradient_room(ctx, pass, activation, saved.rooms[room].y.shape);
     g.dx_here[room] = workspace.take(activation, saved.rooms[room].x.shape);
   }
