@@ -45,24 +45,30 @@ struct Stage {
   bool holds(int64_t block) const;
 };
 
+// The units that a block's tensors cut by heads or width form.  Units of their own are packed by
+// the branch that runs a layer with all shares (parallel/tsp.h).
+enum class CutUnits : uint8_t {
+  kWithBlock,      // none: they are in the block's unit
+  kOne,            // one unit
+  kHeadsAndWidth,  // a unit of heads and a unit of width, which different ranks share
+};
+
 // How the tensors of a share are shared among ranks, where not all alike.  Tensors that other ranks
 // hold make a unit of their own (nn/weights.h).
 struct UnitSplit {
-  // So many units of those that are cut by heads or width, which are packed by those who run the
-  // layers with all shares (parallel/tsp.h).  0: they stand with the others.  1: one unit.  2: one
-  // of heads, one of width, which other ranks share.
-  int cuts = 0;
+  CutUnits cuts = CutUnits::kWithBlock;
   bool experts = false;    // those that are cut by experts, from the others
   bool embedding = false;  // the embedding, from the rest of the root
-  int per_block() const { return 1 + cuts + experts; }
+  bool has_cut_units() const { return cuts != CutUnits::kWithBlock; }
+  int num_cut_units() const { return int(cuts); }
+  int per_block() const { return 1 + num_cut_units() + experts; }
 };
 
 struct Share {
   Fraction heads, width, expert_width, experts;
-  // So many equal parts of the heads here, one after another, are run with at a time
-  // (parallel/tsp.h).
+  // The heads here are run in this many equal parts, one after another (parallel/tsp.h).
   int head_buckets = 1;
-  // Where experts are cut: room for so many times the rows that an even load gives them.
+  // Where experts are cut: the room for rows, as a multiple of what an even load gives them.
   double expert_rows = 1.0;
   Fraction uncut;  // of the tensors that nobody cuts: `count` shares hold each, whole
   // Of the embedding, where the head is the same tensor and stands in another stage.

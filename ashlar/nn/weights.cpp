@@ -29,13 +29,14 @@ bool is_cut_by_heads(const ParameterInfo& info) {
 
 // Which of the units of its block a product is of.
 int64_t unit_in_block(const ParameterInfo& info, const UnitSplit& split) {
-  if (split.experts && info.is_cut_by(Grain::kExpert)) return 1 + split.cuts;
-  if (is_cut_by_heads(info)) return std::min(split.cuts, 1);
-  return info.is_cut_by(Grain::kWidth) ? split.cuts : 0;
+  const int cut_units = split.num_cut_units();
+  if (split.experts && info.is_cut_by(Grain::kExpert)) return 1 + cut_units;
+  if (is_cut_by_heads(info)) return std::min(cut_units, 1);
+  return info.is_cut_by(Grain::kWidth) ? cut_units : 0;
 }
 
 Units units_of(const ModelSpec& spec, const UnitSplit& split) {
-  return {spec.num_blocks(), split.per_block(), split.embedding};
+  return {spec.num_blocks(), split};
 }
 
 // Sets what follows from the share: the rows of each logical tensor here, one after another.
@@ -45,11 +46,11 @@ void finish(Stored& stored, int64_t block, const Units& units, const Share& shar
   if (stored.is_product()) {
     const int64_t unit = unit_in_block(first, share.units);
     stored.unit = units.first_of(block) + unit;
-    stored.is_packed = unit == 0 || unit > share.units.cuts;
-  } else if (first.at_both_ends && units.embedding) {
+    stored.is_packed = unit == 0 || unit > share.units.num_cut_units();
+  } else if (first.at_both_ends && units.split.embedding) {
     stored.unit = units.size() - 1;
   }
-  if (!stored.is_product() && share.units.cuts > 0 && is_cut_by_heads(first))
+  if (!stored.is_product() && share.units.has_cut_units() && is_cut_by_heads(first))
     for (ParameterInfo& info : stored.logical) info.share_after_share = true;
   stored.rows = {0};
   for (const ParameterInfo& info : stored.logical) {
@@ -62,6 +63,15 @@ void finish(Stored& stored, int64_t block, const Units& units, const Share& shar
 }
 
 }  // namespace
+
+UnitKind Units::kind_of(int64_t unit) const {
+  if (unit == 0) return UnitKind::kRoot;
+  if (!of_block(unit)) return UnitKind::kEmbedding;
+  const int64_t in_block = (unit - 1) % per_block();
+  if (in_block == 0) return UnitKind::kBlock;
+  if (in_block > split.num_cut_units()) return UnitKind::kExperts;
+  return in_block == 1 ? UnitKind::kHeads : UnitKind::kWidths;
+}
 
 std::vector<const Stored*> in_memory_order(const ModelWeights& weights) {
   std::vector<const Stored*> list;

@@ -43,13 +43,17 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, DType dtype = 
 // several where they are not shared alike (UnitSplit).  A split embedding is the last unit.  Units
 // of blocks that another stage has are empty.  What ranks gather, free and reduce at once is a
 // unit.
+enum class UnitKind : uint8_t { kRoot, kBlock, kHeads, kWidths, kExperts, kEmbedding };
 struct Units {
-  int64_t num_blocks, per_block;
-  bool embedding;  // has a unit of its own
-  int64_t size() const { return 1 + num_blocks * per_block + embedding; }
-  int64_t first_of(int64_t block) const { return 1 + block * per_block; }
-  bool of_block(int64_t unit) const { return unit > 0 && unit <= num_blocks * per_block; }
-  int64_t block_of(int64_t unit) const { return (unit - 1) / per_block; }
+  int64_t num_blocks;
+  UnitSplit split;
+  int64_t per_block() const { return split.per_block(); }
+  int64_t size() const { return 1 + num_blocks * per_block() + split.embedding; }
+  int64_t first_of(int64_t block) const { return 1 + block * per_block(); }
+  bool of_block(int64_t unit) const { return unit > 0 && unit <= num_blocks * per_block(); }
+  int64_t block_of(int64_t unit) const { return (unit - 1) / per_block(); }
+  // kHeads: with CutUnits::kOne the unit holds what is cut by width too.
+  UnitKind kind_of(int64_t unit) const;
 };
 struct FlatRange {
   int64_t unit, offset, numel;  // in elements, inside the unit

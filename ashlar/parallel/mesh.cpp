@@ -71,7 +71,7 @@ nn::Share share_of(const ParallelSpec& resolved, const ModelSpec& whole, int ran
     share.heads = {tsp % heads, heads};
     share.width = {tsp, int(resolved.tsp)};
     share.head_buckets = int(resolved.tsp_head_buckets);
-    share.units.cuts = heads < resolved.tsp ? 2 : 1;
+    share.units.cuts = heads < resolved.tsp ? nn::CutUnits::kHeadsAndWidth : nn::CutUnits::kOne;
   }
   const int data = mesh.number_within(rank, kTokenAxes);
   share.experts = {data % int(resolved.ep), int(resolved.ep)};

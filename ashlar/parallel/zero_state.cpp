@@ -29,15 +29,23 @@ int64_t weight_of(const nn::ParameterInfo& info, const nn::Share& share, const O
 }  // namespace
 
 Zero::FamilyIndex Zero::index_of(int64_t unit) const {
-  const nn::Units& units = model_.flat().units;
-  const nn::UnitSplit& split = model_.weights().share.units;
-  const int64_t in_block = units.of_block(unit) ? (unit - 1) % units.per_block : 0;
-  if (split.experts && in_block == units.per_block - 1) return kExperts;
-  if (0 < in_block && in_block <= split.cuts) return in_block == 1 ? kHeads : kWidths;
-  // Copies of the root are cut in one row with those of blocks: alone, its parts on many ranks
-  // would be less than the least size (tensor/pieces.h), so that some ranks write none.
-  if (unit == 0 && sharded()) return kRoot;
-  return split.embedding && unit == units.size() - 1 ? kEmbedding : kWhole;
+  switch (model_.flat().units.kind_of(unit)) {
+    case nn::UnitKind::kHeads:
+      return kHeads;
+    case nn::UnitKind::kWidths:
+      return kWidths;
+    case nn::UnitKind::kExperts:
+      return kExperts;
+    case nn::UnitKind::kEmbedding:
+      return kEmbedding;
+    // Copies of the root are cut in one row with those of blocks: alone, its parts on many ranks
+    // would be less than the least size (tensor/pieces.h), so that some ranks write none.
+    case nn::UnitKind::kRoot:
+      return sharded() ? kRoot : kWhole;
+    case nn::UnitKind::kBlock:
+      break;
+  }
+  return kWhole;
 }
 
 // The tensors of the units that have elements, as they lie one after another.

@@ -71,7 +71,7 @@ TEST(Mesh, TspRanksShareSequencesAndHoldOtherHeads) {
   EXPECT_EQ(share.width.count, 3);
   EXPECT_EQ(share.expert_width.count, 1);
   EXPECT_EQ(share.uncut.count, 1);
-  EXPECT_EQ(share.units.cuts, 1);
+  EXPECT_EQ(share.units.cuts, nn::CutUnits::kOne);
 }
 
 TEST(Mesh, TspRanksHoldTheSameHeadsWhereKeyHeadsAreFewer) {
@@ -90,7 +90,7 @@ TEST(Mesh, TspRanksHoldTheSameHeadsWhereKeyHeadsAreFewer) {
   EXPECT_EQ(share.heads.count, 2);
   EXPECT_EQ(share.width.index, 4);
   EXPECT_EQ(share.width.count, 6);
-  EXPECT_EQ(share.units.cuts, 2);
+  EXPECT_EQ(share.units.cuts, nn::CutUnits::kHeadsAndWidth);
 }
 
 TEST(Mesh, GroupsOfPipelinesAndExperts) {
