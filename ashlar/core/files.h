@@ -67,8 +67,8 @@ class FileSystem {
   // Opens for reading; regular files only.
   virtual std::unique_ptr<File> open(const std::string& path, Links links = Links::kFollow) = 0;
   virtual std::unique_ptr<File> create(const std::string& path) = 0;  // must not exist yet
-  virtual std::unique_ptr<File> append(const std::string& path) = 0;  // made if missing; write_at
-                                                                      // at size() appends; no link
+  // Made if missing; a write_at at size() appends.  Follows no link.
+  virtual std::unique_ptr<File> append(const std::string& path) = 0;
   virtual std::unique_ptr<Mapping> map(const std::string& path, Links links = Links::kFollow) = 0;
   // nullopt: nothing there.  kRefuse tells of a link itself (kLink), so that a name in use is seen
   // even if the link leads nowhere; kFollow of what it leads to, which may be nothing.
@@ -118,14 +118,8 @@ std::unique_ptr<FileSystem> memory_files();
 // Calls of `inner`, any of which may be made to fail.  `decide` is asked before every call with its
 // number (from 0), its name (the method's; "read" and "write" for read_at and write_at) and its
 // path. A failed call does nothing, but for kShortWrite: half of the bytes of a write land before
-// it fails (on other calls it is kIoError).
-enum class Fault {
-  kNone,
-  kIoError,
-  kDiskFull,
-  kShortWrite,
-  kCrash
-};  // kCrash: this call and all later ones fail
+// it fails (on other calls it is kIoError).  After kCrash this call and all later ones fail.
+enum class Fault { kNone, kIoError, kDiskFull, kShortWrite, kCrash };
 using FaultDecision =
     std::function<Fault(int64_t call, std::string_view operation, const std::string& path)>;
 std::unique_ptr<FileSystem> faulty_files(FileSystem& inner, FaultDecision decide);

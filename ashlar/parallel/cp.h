@@ -21,8 +21,8 @@
 //          then added to the owner's own.  The same bits for any timing.
 // Limits   every segment of the whole rows starts its document and lies in one row.  One
 //          micro-batch at a time: segments, halos and what the keys of each rank can be seen by are
-//          members that `assign` replaces, so that backward must have ended before the next is
-//          assigned.
+//          members that `assign` replaces, so that forward and backward of a micro-batch each need
+//          it to be the one that was assigned last.
 // Errors   kConfig where the rows cannot be cut evenly (CpSplit::check); those of comm::Group.
 #pragma once
 

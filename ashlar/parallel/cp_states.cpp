@@ -4,10 +4,10 @@
 //   state = 0;  for each chunk:  if it is mine, entering[it] = state;  state = map of it (state)
 //
 // CpGatherStates has the maps of all chunks and walks up to its last own one; without mask it walks
-// both ways, one after the other, forward and backward alike.  CpChainStates begins
-// its walk with a state that comes from the rank of the chunk before its own, and sends the one
-// behind it to the next rank: with zigzag twice, up the ranks and down again, where the last rank
-// goes on with itself.  All rows go together.
+// both ways, one after the other, forward and backward alike.  CpChainStates begins its walk with a
+// state that comes from the rank of the chunk before its own, and sends the one behind it to the
+// next rank: with zigzag twice, up the ranks and down again, where the last rank goes on with
+// itself.  All rows go together.
 #include "ashlar/parallel/cp_states.h"
 
 #include <algorithm>

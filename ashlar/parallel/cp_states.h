@@ -18,8 +18,7 @@
 //          launches as closed formulas: docs/parallel/states.md.
 // Memory   C chunks here, W ranks, m elements of a chunk's states, g of its transitions, in the
 //          stream type (Tag::kCommunication): gather W C (m + g), without mask W C 2 m, chain and
-//          scan 2 C m.  One state
-//          of every row from ctx.workspace.
+//          scan 2 C m.  One state of every row from ctx.workspace.
 // Numerics chunk after chunk in the order of the tokens, whatever comes first: the same bits on all
 //          ranks and for the first three.
 // Errors   those of comm::Group.

@@ -109,7 +109,7 @@ class RankModel {
   }
   // After: step.  Waits until gradients and loads are those of all ranks.
   void reduce();
-  // Forward only: losses of the targets here, as accumulate gives them.  Weights, gradients and
+  // Forward only: losses of the targets here, as step gives them.  Weights, gradients and
   // step_loads() stay as they are; loads() and saved() are then of this micro-batch.  Not inside a
   // step, which reaches from its beginning to the update or to the decision to leave it out.
   LossSum evaluate(const MicroBatch& batch);

@@ -9,7 +9,7 @@
 //                  init.model; barrier "start"; then the run's directory: lease, newest good step,
 //                  state; barrier "resume"; begin()
 //   a turn         step(); evaluation and save where they are due; the vote to stop (stops.h)
-//   a step         accumulate each micro-batch, reduce, measure, judge; before_update(), apply or
+//   a step         run, reduce, measure, judge; before_update(), apply or
 //                  skip; the row
 //   the end        a last save, waited for; the curves; close()
 //

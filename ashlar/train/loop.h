@@ -17,7 +17,7 @@ enum class Outcome : uint8_t {
 
 // The arguments of one rank of the run.
 struct Seat {
-  comm::Group& ranks;    // all ranks of the run: data parallel
+  comm::Group& ranks;    // every rank of the run
   Allocator& allocator;  // of this rank; holds its share of train.memory_limit_mib
   int num_threads;       // of its kernels
   int local_ranks = 1;   // of the run on this machine

@@ -1,11 +1,11 @@
 // A model in training with its optimizer: all memory of a run but the communication's, and the
 // halves of a step.
 //
-//   accumulate   forward and backward of one micro-batch; gradients and expert counts add up, and
-//                begin to be summed over the ranks
-//   reduce       waits for those sums
-//   measure      mean loss, gradient norm, loads of the experts
-//   apply        clipping, optimizer, balancing; new weights begin to be gathered.  Or skip
+//   run       forward and backward of every micro-batch; gradients and expert counts add up, and
+//             begin to be summed over the ranks
+//   reduce    waits for those sums
+//   measure   mean loss, gradient norm, loads of the experts
+//   apply     clipping, optimizer, balancing; new weights begin to be gathered.  Or skip
 //
 // What depends on the mesh is parallel::RankModel's (rank_model.h), which also says in which order
 // ranks call; here stand what every layout has alike: rates, clipping, balancing, the numbers of a

@@ -27,8 +27,8 @@ namespace ashlar::checkpoint {
 
 struct SaveChannelOptions {
   SaveTreeOptions tree;
-  std::vector<double> tell_after_s = {10, 30,
-                                      60};  // that a rank is waited for; then every last one
+  // When a rank that is waited for is reported; from then on, as often as the last one says.
+  std::vector<double> tell_after_s = {10, 30, 60};
   size_t max_message_bytes = size_t(256) << 20;
 };
 

@@ -1,3 +1,5 @@
+// Products that reduce over tokens: gradients of weights.
+//
 // How it works.  dw = dy^T x sums over tokens: both operands are packed along tokens, on the way.
 //
 //   engines that do not cut sums (bf16, AMX)
@@ -13,7 +15,6 @@
 //
 // How tokens are cut depends on shapes only, and one task sums an element: bits do not depend on
 // threads.
-// Products that reduce over tokens: gradients of weights.
 #include "ashlar/core/error.h"
 #include "ashlar/kernels/cpu/gemm/blocks.h"
 
