@@ -1,7 +1,32 @@
+# Compiles the sources of a target joined, at most twelve in a file, for most of the time goes to
+# headers that every source includes again.  Sources that include a source, as Highway's do, stay
+# alone, and those with code for one instruction set, which has the names of that for another.
+function(ashlar_unity TARGET)
+  get_target_property(SOURCES ${TARGET} SOURCES)
+  set(COUNT 0)
+  foreach(SOURCE ${SOURCES})
+    file(STRINGS ${SOURCE} ALONE REGEX "HWY_TARGET_INCLUDE|gnu::target|^#include .*\\.cpp" LIMIT_COUNT 1)
+    if(ALONE)
+      set_source_files_properties(${SOURCE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    else()
+      math(EXPR COUNT "${COUNT} + 1")
+    endif()
+  endforeach()
+  if(NOT ASHLAR_UNITY OR COUNT LESS 2)
+    return()
+  endif()
+  math(EXPR UNITS "(${COUNT} + 11) / 12")
+  math(EXPR EVEN "(${COUNT} + ${UNITS} - 1) / ${UNITS}")
+  set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${EVEN})
+  # The warning is meant for headers, and takes a joined source for one.
+  target_compile_options(${TARGET} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endfunction()
+
 # Code of tests runs once and is compiled in every build: little optimization makes that a third
 # shorter.
 function(ashlar_test_program TARGET)
   target_compile_options(${TARGET} PRIVATE -O1)
+  ashlar_unity(${TARGET})
 endfunction()
 
 # The cases of one large table as `shards` tests: a process a case would begin more often than test.
@@ -34,6 +59,7 @@ function(ashlar_module NAME)
   list(TRANSFORM ARG_USES PREPEND "ashlar_" OUTPUT_VARIABLE USED)
   list(TRANSFORM ARG_TEST_USES PREPEND "ashlar_" OUTPUT_VARIABLE TEST_USED)
   add_library(ashlar_${NAME} STATIC ${SOURCES})
+  ashlar_unity(ashlar_${NAME})
   target_include_directories(ashlar_${NAME} PUBLIC ${PROJECT_SOURCE_DIR})
   if(NOT NAME STREQUAL kernels)
     target_compile_options(ashlar_${NAME} PRIVATE ${ASHLAR_HARDENING})

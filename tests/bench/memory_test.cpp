@@ -9,7 +9,7 @@
 namespace ashlar::bench {
 namespace {
 
-Recipe tiny(const std::vector<std::string>& more) {
+Recipe tiny_with(const std::vector<std::string>& more) {
   std::vector<std::string> overrides = {"train.precision=fp32", "train.threads=1"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", overrides);
@@ -24,7 +24,7 @@ int count(const std::string& text, const std::string& part) {
 TEST(MemoryBench, PeaksAreThePlans) {
   const MemoryOptions options{2, 2, {"parallel.zero=3", "parallel.cp=2 parallel.zero=1"}, {32, 64}};
   int num_told = 0;
-  const auto cases = measure_memory(tiny, options, [&](const MemoryCase&) { ++num_told; });
+  const auto cases = measure_memory(tiny_with, options, [&](const MemoryCase&) { ++num_told; });
   ASSERT_EQ(cases.size(), 4u);
   EXPECT_EQ(num_told, 4);
   for (const MemoryCase& c : cases) {
@@ -45,7 +45,7 @@ TEST(MemoryBench, PeaksAreThePlans) {
 TEST(MemoryBench, ALayoutThatCannotRunIsRefusedBeforeTheFirst) {
   int num_told = 0;
   const std::string message = testing_support::message_of(ErrorKind::kConfig, [&] {
-    measure_memory(tiny, {2, 1, {"", "parallel.cp=3"}, {96}},
+    measure_memory(tiny_with, {2, 1, {"", "parallel.cp=3"}, {96}},
                    [&](const MemoryCase&) { ++num_told; });
   });
   EXPECT_NE(message.find("parallel.cp 3"), std::string::npos) << message;

@@ -17,7 +17,7 @@ namespace {
 
 const std::string kTiny = ASHLAR_FIXTURES "/recipes/tiny.toml";
 
-Recipe tiny(std::vector<std::string> overrides) {
+Recipe tiny_on_ranks(std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(), {"train.precision=fp32", "train.threads=1",
                                        "train.micro_batch=1", "optim.matrices=adamw"});
   return load_recipe(kTiny, overrides);
@@ -81,7 +81,7 @@ struct Case {
 class Layouts : public testing::TestWithParam<Case> {};
 
 TEST_P(Layouts, RowsAreTheCommunicatorsAndMeetTheFloors) {
-  const Recipe recipe = tiny(GetParam().overrides);
+  const Recipe recipe = tiny_on_ranks(GetParam().overrides);
   const RanksReport report =
       measure(recipe, GetParam().num_ranks, {.steps = 2, .engine = "thread"});
   double sent = 0, fixed = 0;
@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST(Ranks, TheStudyTimesAllThreeKindsOfSteps) {
-  const Recipe recipe = tiny({});
+  const Recipe recipe = tiny_on_ranks({});
   const RanksReport report =
       measure(recipe, 2, {.steps = 2, .overlap_study = true, .engine = "thread"});
   ASSERT_TRUE(report.study);
@@ -170,7 +170,7 @@ TEST(Ranks, TheStudyTimesAllThreeKindsOfSteps) {
 
 // Sums of tensor parallelism stand behind slow gradients on one lane, and not on their own.
 TEST(Ranks, ADelayOfBulkReachesSumsOnOneLaneOnly) {
-  const Recipe recipe = tiny({"parallel.tp=2"});
+  const Recipe recipe = tiny_on_ranks({"parallel.tp=2"});
   const auto waited_for_sums = [&](bool one_lane) {
     const RanksReport report = measure(
         recipe, 4, {.steps = 2, .delay_bulk_ms = 150, .one_lane = one_lane, .engine = "thread"});
@@ -186,14 +186,14 @@ TEST(Ranks, ADelayOfBulkReachesSumsOnOneLaneOnly) {
 
 TEST(Ranks, AStudyNeedsTwoRanks) {
   const std::string message = testing_support::message_of(ErrorKind::kConfig, [] {
-    measure(tiny({}), 1, {.steps = 1, .overlap_study = true, .engine = "self"});
+    measure(tiny_on_ranks({}), 1, {.steps = 1, .overlap_study = true, .engine = "self"});
   });
   EXPECT_NE(message.find("expected 2 ranks or more"), std::string::npos) << message;
 }
 
 TEST(Ranks, RefusesRanksThatCannotShareTheBatch) {
-  testing_support::message_of(ErrorKind::kConfig,
-                              [] { measure(tiny({}), 3, {.steps = 1, .engine = "thread"}); });
+  testing_support::message_of(
+      ErrorKind::kConfig, [] { measure(tiny_on_ranks({}), 3, {.steps = 1, .engine = "thread"}); });
 }
 
 }  // namespace

@@ -12,13 +12,13 @@
 namespace ashlar::bench {
 namespace {
 
-Recipe tiny() {
+Recipe tiny_fp32() {
   return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml",
                      std::vector<std::string>{"train.precision=fp32"});
 }
 
 TEST(Step, RowsAreTheKernelsThatTheDryRunCounts) {
-  const Recipe recipe = tiny();
+  const Recipe recipe = tiny_fp32();
   const StepReport report = measure_step(recipe, 2);
   const train::Costs costs = train::plan_run(recipe, DType::kF32).costs;
   EXPECT_EQ(report.rows.size(), costs.size());
@@ -38,7 +38,7 @@ TEST(Step, RowsAreTheKernelsThatTheDryRunCounts) {
 }
 
 TEST(Step, RatesFollowFromItsTime) {
-  const Recipe recipe = tiny();
+  const Recipe recipe = tiny_fp32();
   const StepReport report = measure_step(recipe, 3);
   EXPECT_EQ(report.steps, 3);
   EXPECT_LE(report.min_s, report.step_s);

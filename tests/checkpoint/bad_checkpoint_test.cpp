@@ -13,7 +13,7 @@ namespace {
 const std::string kDirectory = std::string(ASHLAR_FIXTURES) + "/bad/ckpt";
 
 // Each file goes to the parser that its ending names.
-void parse(FileSystem& files, const std::string& name) {
+void parse_file(FileSystem& files, const std::string& name) {
   const std::string text = read_all(files, join(kDirectory, name));
   const auto bytes = std::as_bytes(std::span(text));
   if (name.ends_with(".safetensors"))
@@ -60,7 +60,7 @@ TEST(BadCheckpoint, EveryFileIsRefusedInOneLineThatNamesItsDefect) {
   for (const auto& [name, expected] : cases) {
     const std::string file = name;
     covered.insert(file);
-    const std::string message = message_of(ErrorKind::kCorrupt, [&] { parse(*files, file); });
+    const std::string message = message_of(ErrorKind::kCorrupt, [&] { parse_file(*files, file); });
     EXPECT_TRUE(message.starts_with(file)) << message;
     EXPECT_NE(message.find(expected), message.npos) << message << "\nexpected: " << expected;
     EXPECT_EQ(message.find('\n'), message.npos) << message;

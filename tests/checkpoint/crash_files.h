@@ -20,6 +20,8 @@
 
 namespace ashlar::checkpoint {
 
+inline const std::string kRoot = "/runs/a/checkpoints";
+
 enum class Survives {
   kSyncedOnly,  // un-synced bytes, names and renames are gone
   kAll,         // everything written is there

@@ -7,8 +7,6 @@
 namespace ashlar::checkpoint {
 namespace {
 
-const std::string kRoot = "/runs/a/checkpoints";
-
 class Crash : public testing::TestWithParam<int> {};  // of so many writers, which write in turn
 class Inject : public testing::TestWithParam<int> {
 };  // so that calls have the same order each time
@@ -43,7 +41,7 @@ int64_t run_until_fault(FileSystem& files, int num_writers, Log& log) {
   return announced;
 }
 
-int64_t count_calls(int num_writers) {
+int64_t calls_of_saves(int num_writers) {
   CrashFiles disk;
   int64_t calls = 0;
   const auto files = faulty_files(disk, [&](int64_t call, std::string_view, const std::string&) {
@@ -56,7 +54,7 @@ int64_t count_calls(int num_writers) {
 }
 
 TEST_P(Crash, EveryCallAndEveryKindOfLoss) {
-  const int64_t calls = count_calls(GetParam());
+  const int64_t calls = calls_of_saves(GetParam());
   ASSERT_GT(calls, 200);
   Log log = quiet_log();
   int64_t num_crashes = 0;
@@ -93,7 +91,7 @@ TEST_P(Crash, EveryCallAndEveryKindOfLoss) {
 // Every single call fails once, in three ways: the save succeeds all the same, or it fails with a
 // message that names stage and path and the next try works.
 TEST_P(Inject, EveryCallFailsOnce) {
-  const int64_t calls = count_calls(GetParam());
+  const int64_t calls = calls_of_saves(GetParam());
   Log log = quiet_log();
   int64_t failures = 0;
   for (const Fault fault : {Fault::kIoError, Fault::kDiskFull, Fault::kShortWrite})

@@ -47,7 +47,7 @@ class CountedFile : public testing_support::ForwardingFile {
   Counted& counted_;
 };
 
-class CountedFiles : public testing_support::ForwardingFiles {
+class CountedBytesFiles : public testing_support::ForwardingFiles {
  public:
   using ForwardingFiles::ForwardingFiles;
   std::unique_ptr<File> open(const std::string& path, Links links) override {
@@ -81,7 +81,7 @@ class DirectIo : public testing::Test {
   }
 
   const std::unique_ptr<FileSystem> memory_ = memory_files();
-  CountedFiles files_{*memory_};
+  CountedBytesFiles files_{*memory_};
   Counted& counted_ = files_.counted;
   State state_;
 };

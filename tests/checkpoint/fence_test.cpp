@@ -16,7 +16,7 @@ namespace ashlar::checkpoint {
 namespace {
 
 // Thousands are worth a night: ASHLAR_FENCE_ROUNDS.
-int64_t rounds() {
+int64_t fence_rounds() {
   const char* text = std::getenv("ASHLAR_FENCE_ROUNDS");
   return text ? std::stoll(text) : 1000;
 }
@@ -176,7 +176,7 @@ TEST(Fence, ASuspendedHolderThatWakesChangesNothing) {
   Draw draw(17, "fence");
   const int64_t calls_a = play(kNever, kNever, draw, 0).first;  // one after the other
   int64_t calls_b = 0;
-  for (int64_t round = 0; round < rounds() && !testing::Test::HasFailure(); ++round) {
+  for (int64_t round = 0; round < fence_rounds() && !testing::Test::HasFailure(); ++round) {
     const int64_t suspend_at = draw.below(calls_a);
     const int64_t alone = round == 0 ? kNever : draw.below(calls_b);
     SCOPED_TRACE(fmt::format("round {}: suspended at call {}, the other alone for {}", round,
@@ -187,7 +187,7 @@ TEST(Fence, ASuspendedHolderThatWakesChangesNothing) {
 
 // The lease alone: one holder that refreshes, one that starts meanwhile.  One of the two has it.
 TEST(Fence, OfAHolderAndAStarterOneHasTheRoot) {
-  for (int64_t round = 0; round < rounds() && !testing::Test::HasFailure(); ++round) {
+  for (int64_t round = 0; round < fence_rounds() && !testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE(round);
     Draw draw(uint64_t(round), "lease");
     const auto disk = memory_files();

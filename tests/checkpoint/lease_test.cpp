@@ -32,7 +32,7 @@ struct Pipe {
   void put(char byte) { EXPECT_EQ(write(ends[1], &byte, 1), 1); }
   char get() {
     char byte = '?';
-    EXPECT_EQ(read(ends[0], &byte, 1), 1);
+    EXPECT_EQ(::read(ends[0], &byte, 1), 1);
     return byte;
   }
   int ends[2];

@@ -8,7 +8,6 @@
 namespace ashlar::checkpoint {
 namespace {
 
-const std::string kRoot = "/runs/a/checkpoints";
 constexpr int kWriters = 3;
 constexpr int64_t kSteps = 3;  // with retention from the second on
 
@@ -65,7 +64,7 @@ int64_t run(FileSystem& disk, FileSystem& files, int mortal, bool async, Log& lo
   return announced;
 }
 
-int64_t count_calls(int mortal, bool async) {
+int64_t calls_of_mortal(int mortal, bool async) {
   CrashFiles disk;
   int64_t calls = 0;
   const auto files = faulty_files(disk, [&](int64_t call, std::string_view, const std::string&) {
@@ -106,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(ProcessCrash, OneDies,
 
 TEST_P(OneDies, AtEveryCall) {
   const auto [mortal, async] = GetParam();
-  const int64_t calls = count_calls(mortal, async);
+  const int64_t calls = calls_of_mortal(mortal, async);
   ASSERT_GT(calls, 50);
   Log log = quiet_log();
   int64_t num_losses = 0;

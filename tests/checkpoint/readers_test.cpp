@@ -18,7 +18,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-int64_t rounds(const char* variable, int64_t usual) {
+int64_t rounds_of(const char* variable, int64_t usual) {
   const char* text = std::getenv(variable);
   return text ? std::stoll(text) : usual;
 }
@@ -146,7 +146,7 @@ TEST_F(Readers, AnEvaluationBesideTrainingThatKeepsOneStepNeverFails) {
     Log log = quiet_log();
     std::string error;
     try {
-      const int64_t count = rounds("ASHLAR_READER_ROUNDS", 1000);
+      const int64_t count = rounds_of("ASHLAR_READER_ROUNDS", 1000);
       for (int64_t round = 0; round < count && !HasFailure(); ++round) {
         const StepReader reader = open_checkpoint(*files_, "root", log);
         TinyRun loaded, expected;
@@ -338,7 +338,7 @@ class Life : public Readers {
 TEST_F(Life, WhatIsReadOrPinnedStaysAndTheNewestLoads) {
   save_next();
   size_t most = 0;
-  const int64_t count = rounds("ASHLAR_LIFE_OPERATIONS", 10'000);
+  const int64_t count = rounds_of("ASHLAR_LIFE_OPERATIONS", 10'000);
   for (int64_t i = 0; i < count && !HasFatalFailure(); ++i) {
     SCOPED_TRACE(fmt::format("operation {}", i));
     operate();

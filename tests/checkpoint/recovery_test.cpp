@@ -274,7 +274,7 @@ TEST(Lease, OneProcessTrainsAndAKilledOneDoesNotBlock) {
     for (;;) pause();
   }
   char byte;
-  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   const std::string message = message_of(
       ErrorKind::kConfig, [&] { Checkpointer(*files, directory.path(), direct(), log); });
   EXPECT_NE(message.find(fmt::format("is in use: process {} on ", child)), message.npos) << message;

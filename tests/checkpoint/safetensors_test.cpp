@@ -17,7 +17,8 @@ std::vector<std::byte> file_of(std::string_view json, size_t data_bytes) {
   return as_vector(text);
 }
 
-SafetensorsHeader parse(const std::vector<std::byte>& file, ErrorKind kind = ErrorKind::kCorrupt) {
+SafetensorsHeader parse_header(const std::vector<std::byte>& file,
+                               ErrorKind kind = ErrorKind::kCorrupt) {
   return parse_safetensors(file, int64_t(file.size()), "f.safetensors", kind);
 }
 
@@ -27,7 +28,7 @@ TEST(Safetensors, ReadsWhatTheFormatAllows) {
       R"("e":{"dtype":"F32","shape":[0,9],"data_offsets":[4,4]},"a \"q\"":{"dtype":"F32","shape":[],)"
       R"("data_offsets":[0,4]}}     )",
       16);
-  const SafetensorsHeader header = parse(file);
+  const SafetensorsHeader header = parse_header(file);
   ASSERT_EQ(header.entries.size(), 3u);
   EXPECT_EQ(header.entries[0].name, "a \"q\"");
   EXPECT_TRUE(header.entries[0].shape.empty());
@@ -80,20 +81,22 @@ TEST(Safetensors, RefusesEverythingElse) {
   for (const Case& c : cases)
     for (const ErrorKind kind : {ErrorKind::kCorrupt, ErrorKind::kData}) {
       const std::string message =
-          message_of(kind, [&] { parse(file_of(c.json, c.data_bytes), kind); });
+          message_of(kind, [&] { parse_header(file_of(c.json, c.data_bytes), kind); });
       EXPECT_NE(message.find(c.message), message.npos) << c.json << "\n" << message;
       EXPECT_TRUE(message.starts_with("f.safetensors")) << message;
     }
 }
 
 TEST(Safetensors, RefusesLengthsBeforeUsingThem) {
-  EXPECT_NE(message_of(ErrorKind::kCorrupt, [] { parse(as_vector("short")); }).find("5 bytes"),
-            std::string::npos);
-  EXPECT_NE(message_of(ErrorKind::kCorrupt, [] { parse(as_vector(std::string(8, '\xff') + "{}")); })
+  EXPECT_NE(
+      message_of(ErrorKind::kCorrupt, [] { parse_header(as_vector("short")); }).find("5 bytes"),
+      std::string::npos);
+  EXPECT_NE(message_of(ErrorKind::kCorrupt,
+                       [] { parse_header(as_vector(std::string(8, '\xff') + "{}")); })
                 .find("18446744073709551615"),
             std::string::npos);
   EXPECT_NE(message_of(ErrorKind::kCorrupt,
-                       [] { parse(as_vector(std::string("\x10\0\0\0\0\0\0\0{}", 10))); })
+                       [] { parse_header(as_vector(std::string("\x10\0\0\0\0\0\0\0{}", 10))); })
                 .find("needs 24 bytes but the file has 10"),
             std::string::npos);
 }
@@ -121,7 +124,7 @@ TEST(Safetensors, PlansAlignedFilesThatTheOtherReaderAccepts) {
       ASSERT_EQ(validator.validate(file), "") << plan.header;
       ASSERT_EQ(validator.tensors.size(), specs.size());
       EXPECT_EQ(plan.data_begin % (style == HeaderStyle::kAligned ? 4096 : 8), 0);
-      const SafetensorsHeader header = parse(as_vector(file));
+      const SafetensorsHeader header = parse_header(as_vector(file));
       for (size_t i = 0; i < specs.size(); ++i) {
         const TensorEntry& entry = plan.entries[i];
         const TensorEntry* read = header.find(entry.name);

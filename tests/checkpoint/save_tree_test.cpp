@@ -130,13 +130,13 @@ Outcome attempt_once(Simulation& sim, KnownBoxes& known, Draw& draw, int64_t ste
   return outcome;
 }
 
-int rounds() {
+int weather_rounds() {
   const char* text = std::getenv("ASHLAR_SAVE_TREE_ROUNDS");
   return text ? std::atoi(text) : 150;
 }
 
 TEST(SaveTree, InAnyWeatherAllPartsOrAReason) {
-  for (int round = 0; round < rounds(); ++round) {
+  for (int round = 0; round < weather_rounds(); ++round) {
     SCOPED_TRACE(round);
     Draw draw(uint64_t(round), "round");
     std::vector<int> nodes;
@@ -181,7 +181,7 @@ TEST(SaveTree, InAnyWeatherAllPartsOrAReason) {
 }
 
 TEST(SaveTree, ReadsBackWithAllRanks) {
-  for (int round = 0; round < rounds(); ++round) {
+  for (int round = 0; round < weather_rounds(); ++round) {
     SCOPED_TRACE(round);
     Draw draw(uint64_t(round), "read back");
     std::vector<int> nodes;

@@ -16,9 +16,9 @@ namespace ashlar::checkpoint {
 namespace {
 
 // Counts calls by the rank that makes them, and samples the memory in use.
-class CountedFiles {
+class CountedCallsFiles {
  public:
-  CountedFiles()
+  CountedCallsFiles()
       : memory_(memory_files()),
         counted_(faulty_files(*memory_, [this](int64_t, std::string_view, const std::string&) {
           ++calls[rank];
@@ -159,7 +159,7 @@ class ScaleRun {
   const Id& attempt() const { return attempt_; }
 
   Simulation sim;
-  CountedFiles files;
+  CountedCallsFiles files;
   double leader_s = 0;
 
  private:
@@ -186,7 +186,7 @@ TEST_P(Scale, CommitsOnceTheLastPartIsThere) {
     run.begin(step);
     for (int rank = 0; rank < run.size(); ++rank) run.write(rank);
     const int64_t before = run.sim.bytes_to_leader(), calls = run.files.calls[0];
-    const int64_t memory = CountedFiles::in_use();
+    const int64_t memory = CountedCallsFiles::in_use();
     run.files.most_in_use = 0;
     run.leader_s = 0;
     auto all = run.collect(20);

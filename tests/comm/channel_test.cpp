@@ -19,12 +19,12 @@ using namespace testing_support;
 using ashlar::testing_support::counts_mallocs;
 using ashlar::testing_support::num_mallocs;
 
-const Options kSmall{30.0, 1 << 12};
+const Options kSmallChannels{30.0, 1 << 12};
 
 TEST(Channel, MessagesKeepTheirOrderBothWaysRoundARing) {
   for (const int num_ranks : {2, 3, 4, 7}) {
     Allocator allocator(Device::kCpu);
-    run_ranks(num_ranks, kSmall, allocator, [](Group& world) {
+    run_ranks(num_ranks, kSmallChannels, allocator, [](Group& world) {
       for (int round = 0; round < 2; ++round) check_channels(world);
       const auto half = world.split("half", [](int rank) { return SplitKey{rank % 2, -rank}; });
       check_channels(*half);
@@ -35,7 +35,7 @@ TEST(Channel, MessagesKeepTheirOrderBothWaysRoundARing) {
 TEST(Channel, WaitsForNoLane) {
   for (const int num_ranks : {2, 3, 4}) {
     Allocator allocator(Device::kCpu);
-    run_ranks(num_ranks, kSmall, allocator, [](Group& world) {
+    run_ranks(num_ranks, kSmallChannels, allocator, [](Group& world) {
       world.keep_one_lane(true);  // which lanes share is no matter of channels
       check_channels_do_not_wait(world);
     });
@@ -83,7 +83,7 @@ TEST(Channel, FaultsAreNamedAndEndAll) {
 TEST(Channel, ARankThatLeavesIsNamed) {
   Allocator allocator(Device::kCpu);
   try {
-    run_ranks(2, kSmall, allocator, [](Group& world) {
+    run_ranks(2, kSmallChannels, allocator, [](Group& world) {
       std::vector<float> data(3);
       if (world.rank() == 1) return;
       world.channel(0, 1, "x")->send(tensor_of(data), "never").wait();
@@ -130,14 +130,14 @@ TEST(Channel, IsCountedAndTraced) {
   std::deque<Allocator> allocators;
   for (int rank = 0; rank < 3; ++rank) allocators.emplace_back(Device::kCpu);
   run_ranks(
-      3, kSmall, [&](int rank) -> Allocator& { return allocators[size_t(rank)]; },
+      3, kSmallChannels, [&](int rank) -> Allocator& { return allocators[size_t(rank)]; },
       [&](Group& world) {
         std::vector<float> memory(20);
         real[size_t(world.rank())] = run(world, allocators[size_t(world.rank())], memory.data());
       });
   for (int rank = 0; rank < 3; ++rank) {
     Allocator meta(Device::kMeta);
-    RecordingWorld recording(rank, 3, kSmall, meta);
+    RecordingWorld recording(rank, 3, kSmallChannels, meta);
     const Seen recorded = run(recording.group(), meta, nullptr);
     for (const Seen& seen : {recorded, real[size_t(rank)]}) {
       const std::vector<TrafficRow> sent{{Op::kSendReceive, "up", 3, 3 * 40, 0}};
@@ -157,7 +157,7 @@ TEST(Channel, SteadyMessagesAllocateNothing) {
   if (!counts_mallocs()) GTEST_SKIP() << "sanitizers bring an allocator of their own";
   Allocator allocator(Device::kCpu);
   int64_t before = 0, after = -1;
-  run_ranks(3, kSmall, allocator, [&](Group& world) {
+  run_ranks(3, kSmallChannels, allocator, [&](Group& world) {
     Ring ring(world);
     std::vector<float> up(100), down(100), from_up(100), from_down(100);
     const auto steps = [&](int num_steps) {

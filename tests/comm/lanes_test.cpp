@@ -13,12 +13,12 @@ namespace {
 
 using namespace testing_support;
 
-const Options kSmall{30.0, 1 << 16};
+const Options kSmallLanes{30.0, 1 << 16};
 
 TEST(Lanes, SumsOnManyAtOnceAreExact) {
   for (const int num_ranks : {1, 2, 3, 4}) {
     Allocator allocator(Device::kCpu);
-    run_ranks(num_ranks, kSmall, allocator, [](Group& world) {
+    run_ranks(num_ranks, kSmallLanes, allocator, [](Group& world) {
       for (int round = 0; round < 3; ++round) check_lanes(world);
     });
   }
@@ -26,14 +26,14 @@ TEST(Lanes, SumsOnManyAtOnceAreExact) {
 
 TEST(Lanes, DoNotWaitForEachOther) {
   Allocator allocator(Device::kCpu);
-  run_ranks(3, kSmall, allocator, [](Group& world) { check_lanes_do_not_wait(world); });
+  run_ranks(3, kSmallLanes, allocator, [](Group& world) { check_lanes_do_not_wait(world); });
 }
 
 // Whether a delayed bulk operation was still under way when a sum that was queued behind it ended.
 bool passes(bool one_lane) {
   bool passed = false;
   Allocator allocator(Device::kCpu);
-  run_ranks(2, kSmall, allocator, [&](Group& world) {
+  run_ranks(2, kSmallLanes, allocator, [&](Group& world) {
     world.keep_one_lane(one_lane);
     const auto bulk = everybody(world, "bulk", "bulk"), sums = everybody(world, "sums", "sums");
     bulk->delay(0.5);

@@ -14,17 +14,17 @@ namespace {
 using testing_support::message_of;
 using Bytes = std::vector<std::byte>;
 
-const Epoch kEpoch{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+const Epoch kSharedEpoch{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
 const Epoch kOther{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17};
 const Nonce kOne{1}, kTwo{2};
 constexpr const char* kNotKnown =
     "it does not know this start's epoch: it is of another start, or of no run";
 
-Handshake child(const Epoch& epoch = kEpoch, const Nonce& nonce = kOne, int rank = 5,
+Handshake child(const Epoch& epoch = kSharedEpoch, const Nonce& nonce = kOne, int rank = 5,
                 int parent = 0) {
   return Handshake::of_child(epoch, rank, parent, nonce);
 }
-Handshake parent(const Epoch& epoch = kEpoch, const Nonce& nonce = kTwo) {
+Handshake parent(const Epoch& epoch = kSharedEpoch, const Nonce& nonce = kTwo) {
   return Handshake::of_parent(epoch, 0, {3, 5}, nonce);
 }
 
@@ -60,7 +60,7 @@ TEST(Handshake, GivesBothSidesTheKeysOfEachDirectionAndSaysNoEpoch) {
   EXPECT_EQ(up, b.keys().receiving("text"));
   EXPECT_EQ(down, b.keys().sending("text"));
   EXPECT_NE(up, down);
-  EXPECT_FALSE(holds(said.from_child, kEpoch) || holds(said.from_parent, kEpoch));
+  EXPECT_FALSE(holds(said.from_child, kSharedEpoch) || holds(said.from_parent, kSharedEpoch));
 }
 
 TEST(Handshake, ComesInAnyPiecesAndKeepsWhatFollows) {
@@ -88,11 +88,11 @@ TEST(Handshake, KeysAreNewForEveryConnectionAndPairOfRanks) {
     seen.push_back(b.keys().receiving("text"));
   };
   note(child(), parent());
-  note(child(kEpoch, Nonce{9}), parent());
-  note(child(), parent(kEpoch, Nonce{9}));
-  note(child(kEpoch, kOne, 3), parent());
+  note(child(kSharedEpoch, Nonce{9}), parent());
+  note(child(), parent(kSharedEpoch, Nonce{9}));
+  note(child(kSharedEpoch, kOne, 3), parent());
   note(child(kOther), parent(kOther));
-  note(child(kEpoch, kTwo), parent(kEpoch, kOne));
+  note(child(kSharedEpoch, kTwo), parent(kSharedEpoch, kOne));
   std::ranges::sort(seen);
   EXPECT_EQ(std::ranges::adjacent_find(seen), seen.end());
 }
@@ -113,9 +113,9 @@ TEST(Handshake, WhoHasAnotherEpochIsSeenByBothSides) {
 TEST(Handshake, WhatWasSaidBeforeProvesNothing) {
   Handshake a = child(), b = parent();
   const Talk said = talk(a, b);
-  Handshake again = parent(kEpoch, Nonce{77});
+  Handshake again = parent(kSharedEpoch, Nonce{77});
   EXPECT_EQ(message_of(ErrorKind::kComm, [&] { again.feed(said.from_child); }), kNotKnown);
-  Handshake same_child = child(kEpoch, Nonce{78});
+  Handshake same_child = child(kSharedEpoch, Nonce{78});
   EXPECT_EQ(message_of(ErrorKind::kComm, [&] { same_child.feed(said.from_parent); }), kNotKnown);
   Handshake mirror = parent();
   mirror.feed(child().take_outgoing());
@@ -155,11 +155,11 @@ TEST(Handshake, SaysWhatItFoundInstead) {
     return message_of(ErrorKind::kComm, [&] { parent().feed(bytes); });
   };
   EXPECT_EQ(refusal(Bytes(5, std::byte('G'))), "it begins with 47474747, not with a hello");
-  EXPECT_EQ(refusal(child(kEpoch, kOne, 4).take_outgoing()),
+  EXPECT_EQ(refusal(child(kSharedEpoch, kOne, 4).take_outgoing()),
             "rank 4, which asks for rank 0, is not a child of rank 0");
-  EXPECT_EQ(refusal(child(kEpoch, kOne, -1).take_outgoing()),
+  EXPECT_EQ(refusal(child(kSharedEpoch, kOne, -1).take_outgoing()),
             "rank 4294967295, which asks for rank 0, is not a child of rank 0");
-  EXPECT_EQ(refusal(child(kEpoch, kOne, 5, 1).take_outgoing()),
+  EXPECT_EQ(refusal(child(kSharedEpoch, kOne, 5, 1).take_outgoing()),
             "rank 5, which asks for rank 1, is not a child of rank 0");
   const Bytes version_1 = {std::byte('A'), std::byte('C'), std::byte('F'), std::byte('1')};
   EXPECT_EQ(refusal(version_1),

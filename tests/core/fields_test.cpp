@@ -15,8 +15,8 @@ const Json kObject = Json::parse(R"({
   "hex": "00ff", "list": [1, 2], "hexes": ["00ff", "0001"], "mixed": [1, "00ff", -2],
   "object": {"inner": 3}, "zero\u0000key": 4})");
 
-std::string error_of(const std::function<void(const Fields&)>& read,
-                     ErrorKind kind = ErrorKind::kCorrupt) {
+std::string error_of_fields(const std::function<void(const Fields&)>& read,
+                            ErrorKind kind = ErrorKind::kCorrupt) {
   return testing_support::message_of(kind, [&] { read(Fields(kObject, "f.json", kind)); });
 }
 
@@ -69,7 +69,7 @@ TEST(Fields, NamesPlaceKeyAndWhatWasExpected) {
   };
   for (const auto& [read, message] : cases)
     for (const ErrorKind kind : {ErrorKind::kCorrupt, ErrorKind::kData})
-      EXPECT_EQ(error_of(read, kind), "f.json: " + message);
+      EXPECT_EQ(error_of_fields(read, kind), "f.json: " + message);
 }
 
 TEST(Fields, ShowsALongValueShortly) {

@@ -9,7 +9,7 @@
 namespace ashlar {
 namespace {
 
-std::string error_of(std::string_view text) {
+std::string error_of_json(std::string_view text) {
   return testing_support::message_of(ErrorKind::kCorrupt,
                                      [&] { parse_json(text, "some.json", ErrorKind::kCorrupt); });
 }
@@ -36,9 +36,9 @@ TEST(ParseJson, KeepsNumberTypes) {
 }
 
 TEST(ParseJson, RefusesDuplicateKeysWithTheirPlace) {
-  EXPECT_EQ(error_of(R"({"a": 1, "a": 2})"),
+  EXPECT_EQ(error_of_json(R"({"a": 1, "a": 2})"),
             "some.json: not valid JSON at byte 12: the key 'a' stands twice");
-  EXPECT_EQ(error_of(R"([{"b": {"c": 1, "d": 2, "c": 3}}])"),
+  EXPECT_EQ(error_of_json(R"([{"b": {"c": 1, "d": 2, "c": 3}}])"),
             "some.json: not valid JSON at byte 27: the key 'c' stands twice");
 }
 
@@ -54,40 +54,40 @@ TEST(ParseJson, DepthIsAtMost32) {
     return std::string(depth, '[') + std::string(depth, ']');
   };
   EXPECT_NO_THROW(parse_json(nested(32), "x", ErrorKind::kData));
-  EXPECT_EQ(error_of(nested(33)),
+  EXPECT_EQ(error_of_json(nested(33)),
             "some.json: not valid JSON at byte 33: nested deeper than 32 levels");
-  EXPECT_TRUE(
-      starts_with(error_of(std::string(1000000, '[')), "some.json: not valid JSON at byte 33"));
+  EXPECT_TRUE(starts_with(error_of_json(std::string(1000000, '[')),
+                          "some.json: not valid JSON at byte 33"));
   std::string objects;
   for (int i = 0; i < 33; ++i) objects += "{\"a\":";
   EXPECT_TRUE(
-      starts_with(error_of(objects), "some.json: not valid JSON at byte 161: nested deeper"));
+      starts_with(error_of_json(objects), "some.json: not valid JSON at byte 161: nested deeper"));
 }
 
 TEST(ParseJson, RefusesTrailingBytes) {
-  EXPECT_TRUE(starts_with(error_of("{} x"), "some.json: not valid JSON at byte 4: "));
-  EXPECT_TRUE(starts_with(error_of("1 2"), "some.json: not valid JSON at byte 3: "));
-  EXPECT_TRUE(
-      starts_with(error_of(std::string_view("{}\0", 3)), "some.json: not valid JSON at byte 3"));
+  EXPECT_TRUE(starts_with(error_of_json("{} x"), "some.json: not valid JSON at byte 4: "));
+  EXPECT_TRUE(starts_with(error_of_json("1 2"), "some.json: not valid JSON at byte 3: "));
+  EXPECT_TRUE(starts_with(error_of_json(std::string_view("{}\0", 3)),
+                          "some.json: not valid JSON at byte 3"));
 }
 
 TEST(ParseJson, RefusesInvalidUtf8) {
-  EXPECT_TRUE(starts_with(error_of("[\"a\xFF\"]"), "some.json: not valid JSON at byte 4: "));
+  EXPECT_TRUE(starts_with(error_of_json("[\"a\xFF\"]"), "some.json: not valid JSON at byte 4: "));
   for (const char* text : {"\"\xC0\xAF\"", "\"\xED\xA0\x80\"", "\"\xF4\x90\x80\x80\"",
                            "\"\xE2\x82\"", "\"\\ud800\"", "{\"\x80\": 1}"})
-    EXPECT_TRUE(starts_with(error_of(text), "some.json: not valid JSON at byte "));
+    EXPECT_TRUE(starts_with(error_of_json(text), "some.json: not valid JSON at byte "));
 }
 
 TEST(ParseJson, RefusesBrokenTextOnOneShortLine) {
   for (const std::string text :
        {"", " ", "{", "[1,]", "{\"a\"}", "{\"a\":}", "[1 2]", "nul", "01", "'a'", "NaN", "1e999",
         "\"a\nb\"", "// comment", "[1] // comment"}) {
-    const std::string error = error_of(text);
+    const std::string error = error_of_json(text);
     EXPECT_TRUE(starts_with(error, "some.json: not valid JSON at byte ")) << text;
     EXPECT_EQ(error.find('\n'), std::string::npos);
     EXPECT_EQ(error.find("json.exception"), std::string::npos);
   }
-  EXPECT_LT(error_of("\"" + std::string(100000, 'a')).size(), 300u);
+  EXPECT_LT(error_of_json("\"" + std::string(100000, 'a')).size(), 300u);
 }
 
 TEST(OneLine, ReplacesWhatIsNotUtf8) {

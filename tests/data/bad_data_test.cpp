@@ -16,16 +16,16 @@ namespace {
 
 const std::string kBad = ASHLAR_FIXTURES "/bad/data/";
 
-struct Case {
+struct BadFile {
   std::string name;
   std::vector<std::string> words;  // all of them stand in the message
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const BadFile& c, std::ostream* out) {
   *out << c.name;
 }
 
-void expect_message(const Case& c, const std::string& message) {
+void expect_message(const BadFile& c, const std::string& message) {
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   EXPECT_LT(message.size(), 400 + kBad.size() * 3) << message;
   EXPECT_NE(message.find(c.name), std::string::npos) << message;
@@ -33,7 +33,7 @@ void expect_message(const Case& c, const std::string& message) {
     EXPECT_NE(message.find(word), std::string::npos) << "'" << word << "' in: " << message;
 }
 
-const std::vector<Case> kDatasets = {
+const std::vector<BadFile> kDatasets = {
     {"idx_cut", {".idx", "60 bytes", "expected 82"}},
     {"idx_cut_header", {".idx", "20 bytes", "34"}},
     {"idx_empty", {".idx", "empty"}},
@@ -69,7 +69,7 @@ const std::vector<Case> kDatasets = {
     {"sidecar_fingerprint", {".json", "\"12zz\"", "16 lower-case hex digits"}},
 };
 
-class BadDataset : public testing::TestWithParam<Case> {};
+class BadDataset : public testing::TestWithParam<BadFile> {};
 
 TEST_P(BadDataset, IsNamed) {
   const auto files = posix_files();
@@ -80,7 +80,7 @@ TEST_P(BadDataset, IsNamed) {
                  }));
 }
 
-std::string name_of_case(const testing::TestParamInfo<Case>& info) {
+std::string name_of_case(const testing::TestParamInfo<BadFile>& info) {
   std::string name = info.param.name;
   std::replace(name.begin(), name.end(), '.', '_');
   return name;
@@ -88,7 +88,7 @@ std::string name_of_case(const testing::TestParamInfo<Case>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Files, BadDataset, testing::ValuesIn(kDatasets), name_of_case);
 
-const std::vector<Case> kTexts = {
+const std::vector<BadFile> kBadTexts = {
     {"not_json.jsonl", {"line 3 (byte 45)", "not valid JSON at byte"}},
     {"no_text.jsonl", {"line 3 (byte 45)", "no member \"text\""}},
     {"text_number.jsonl", {"line 3 (byte 45)", "\"text\" is a number", "string"}},
@@ -105,7 +105,7 @@ const std::vector<Case> kTexts = {
     {"absent.txt", {"no such file"}},
 };
 
-class BadText : public testing::TestWithParam<Case> {};
+class BadText : public testing::TestWithParam<BadFile> {};
 
 TEST_P(BadText, IsNamedAndLeavesNothing) {
   const testing_support::TemporaryDirectory directory;
@@ -122,9 +122,9 @@ TEST_P(BadText, IsNamedAndLeavesNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, BadText, testing::ValuesIn(kTexts), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Files, BadText, testing::ValuesIn(kBadTexts), name_of_case);
 
-const std::vector<Case> kModels = {
+const std::vector<BadFile> kModels = {
     {"noise.model", {"500 bytes are not a sentencepiece model"}},
     {"empty.model", {"0 bytes are not a sentencepiece model"}},
     {"cut.model", {"3000 bytes are not a sentencepiece model"}},
@@ -133,7 +133,7 @@ const std::vector<Case> kModels = {
     {"absent.model", {"no such tokenizer file"}},
 };
 
-class BadModel : public testing::TestWithParam<Case> {};
+class BadModel : public testing::TestWithParam<BadFile> {};
 
 TEST_P(BadModel, IsNamed) {
   const auto files = posix_files();
@@ -148,8 +148,8 @@ INSTANTIATE_TEST_SUITE_P(Files, BadModel, testing::ValuesIn(kModels), name_of_ca
 
 TEST(BadData, EveryFileThereIsUsed) {
   std::set<std::string> named{"make"};
-  for (const auto* cases : {&kDatasets, &kTexts, &kModels})
-    for (const Case& c : *cases) named.insert(c.name.substr(0, c.name.find('.')));
+  for (const auto* cases : {&kDatasets, &kBadTexts, &kModels})
+    for (const BadFile& c : *cases) named.insert(c.name.substr(0, c.name.find('.')));
   for (const auto& entry : std::filesystem::directory_iterator(kBad)) {
     const std::string file = entry.path().filename();
     EXPECT_TRUE(named.contains(file.substr(0, file.find('.')))) << file;

@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::string_literals;
 
-struct Case {
+struct ContentCase {
   std::string path, head;
   std::vector<std::string> words;  // of the refusal; none: it is text
 };
@@ -25,7 +25,7 @@ std::string utf16(const std::string& text, bool little) {
   return out;
 }
 
-const std::vector<Case> kCases = {
+const std::vector<ContentCase> kCases = {
     {"a.txt", "", {}},
     {"a.txt", "plain text", {}},
     {"a.txt", "[Illustration]\n\nText", {}},
@@ -73,7 +73,7 @@ const std::vector<Case> kCases = {
 };
 
 TEST(Content, IsTextOrIsNamed) {
-  for (const Case& c : kCases) {
+  for (const ContentCase& c : kCases) {
     SCOPED_TRACE(c.path + ": " + c.head);
     const std::string refusal = content_of(c.path, c.head, true, InputFormat::kDetect).refusal;
     EXPECT_EQ(refusal.empty(), c.words.empty()) << refusal;

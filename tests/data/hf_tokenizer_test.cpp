@@ -22,23 +22,22 @@ using json = nlohmann::json;
 using Algorithm = SentencePieceModel::Algorithm;
 using Type = SentencePieceModel::Type;
 
-const std::string kVectors = ASHLAR_FIXTURES "/vectors/";
-const std::vector<std::string> kTexts = {"",
-                                         " ",
-                                         "   ",
-                                         "stone",
-                                         " stone",
-                                         "  two  spaces ",
-                                         "The mason sets the lintel; 12 waits.",
-                                         "line\nline\n\n\ttabbed\r\n",
-                                         "\x01\x7F",
-                                         "na\xC3\xAFve \xE6\xBC\xA2 \xF0\x9F\xA7\xB1 e\xCC\x81",
-                                         "<s> </s><unk><pad>a<s>b",
-                                         "<0x41> <0x 1 < 2",
-                                         "\xE2\x96\x81 mark",
-                                         "aaaaaaa-------      x"};
+const std::vector<std::string> kHfTexts = {"",
+                                           " ",
+                                           "   ",
+                                           "stone",
+                                           " stone",
+                                           "  two  spaces ",
+                                           "The mason sets the lintel; 12 waits.",
+                                           "line\nline\n\n\ttabbed\r\n",
+                                           "\x01\x7F",
+                                           "na\xC3\xAFve \xE6\xBC\xA2 \xF0\x9F\xA7\xB1 e\xCC\x81",
+                                           "<s> </s><unk><pad>a<s>b",
+                                           "<0x41> <0x 1 < 2",
+                                           "\xE2\x96\x81 mark",
+                                           "aaaaaaa-------      x"};
 
-std::string trained(TokenizerTraining::Kind kind) {
+std::string trained_model(TokenizerTraining::Kind kind) {
   Log log([](std::string_view) {});
   TokenizerTraining training;
   training.kind = kind;
@@ -189,10 +188,10 @@ std::string decode(const json& file, const Tokenizer& tokenizer, std::span<const
 class HfTokenizerTest : public testing::TestWithParam<TokenizerTraining::Kind> {};
 
 TEST_P(HfTokenizerTest, EncodesAndDecodesAsTheModelThatItIsMadeOf) {
-  const auto tokenizer = parse_tokenizer(trained(GetParam()), "trained");
+  const auto tokenizer = parse_tokenizer(trained_model(GetParam()), "trained");
   const HfTokenizer written = to_hf_tokenizer(*tokenizer, -1);
   const json file = file_of(written, "tokenizer.json");
-  for (const std::string& text : kTexts) {
+  for (const std::string& text : kHfTexts) {
     const auto ids = tokenizer->encode(text);
     EXPECT_EQ(encode(file, text), ids) << text;
     EXPECT_EQ(decode(file, *tokenizer, ids), tokenizer->decode(ids));
@@ -200,7 +199,7 @@ TEST_P(HfTokenizerTest, EncodesAndDecodesAsTheModelThatItIsMadeOf) {
 }
 
 TEST_P(HfTokenizerTest, NamesTheSpecialIdsAndAddsNone) {
-  const auto tokenizer = parse_tokenizer(trained(GetParam()), "trained");
+  const auto tokenizer = parse_tokenizer(trained_model(GetParam()), "trained");
   const HfTokenizer written = to_hf_tokenizer(*tokenizer, -1);
   const json special = {
       {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
@@ -223,7 +222,7 @@ TEST_P(HfTokenizerTest, NamesTheSpecialIdsAndAddsNone) {
 
 // AutoTokenizer of transformers 4.57 goes by the post-processor of such a class, 5.24 too.
 TEST_P(HfTokenizerTest, PutsTheBeginningOfTrainingInFront) {
-  const auto tokenizer = parse_tokenizer(trained(GetParam()), "trained");
+  const auto tokenizer = parse_tokenizer(trained_model(GetParam()), "trained");
   const HfTokenizer written = to_hf_tokenizer(*tokenizer, 2);
   EXPECT_EQ(file_of(written, "tokenizer_config.json")["add_bos_token"], true);
   EXPECT_EQ(file_of(written, "tokenizer.json")["post_processor"],
@@ -255,7 +254,7 @@ TEST(HfTokenizer, FollowsAModelWithoutADummyPrefix) {
   EXPECT_EQ(file["normalizer"]["normalizers"],
             json::parse(R"([{"type": "Replace", "pattern": {"String": " "}, "content": "▁"}])"));
   EXPECT_EQ(file["decoder"]["decoders"].back()["type"], "Fuse");
-  for (const std::string& text : kTexts) {
+  for (const std::string& text : kHfTexts) {
     const auto ids = tokenizer->encode(text);
     EXPECT_EQ(encode(file, text), ids) << text;
     EXPECT_EQ(decode(file, *tokenizer, ids), tokenizer->decode(ids));
@@ -318,7 +317,7 @@ TEST(HfTokenizer, SpellsTheByteTokenizer) {
 
 TEST(SentencePieceModel, HoldsWhatTheModelWasTrainedWith) {
   const SentencePieceModel bpe =
-      read_sentencepiece_model(trained(TokenizerTraining::Kind::kBpe), "bpe");
+      read_sentencepiece_model(trained_model(TokenizerTraining::Kind::kBpe), "bpe");
   EXPECT_EQ(bpe.algorithm, Algorithm::kBpe);
   EXPECT_TRUE(bpe.byte_fallback && bpe.add_dummy_prefix && bpe.escape_whitespaces);
   EXPECT_FALSE(bpe.remove_extra_whitespaces || bpe.treat_whitespace_as_suffix);
@@ -334,7 +333,7 @@ TEST(SentencePieceModel, HoldsWhatTheModelWasTrainedWith) {
 }
 
 TEST(SentencePieceModel, RefusesACutMessage) {
-  const std::string model = trained(TokenizerTraining::Kind::kBpe);
+  const std::string model = trained_model(TokenizerTraining::Kind::kBpe);
   const std::string message = message_of(ErrorKind::kData, [&] {
     read_sentencepiece_model(std::string_view(model).substr(0, model.size() - 1), "cut.model");
   });

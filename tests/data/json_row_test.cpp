@@ -15,7 +15,7 @@ JsonRow row_of(std::string_view line) {
   return row;
 }
 
-struct Case {
+struct RowCase {
   std::string line;
   JsonKind kind, member;
   std::string text = "";
@@ -24,7 +24,7 @@ struct Case {
 // Kinds and texts are those that Python's json.loads gives.
 TEST(JsonRow, ReadsOneMember) {
   using enum JsonKind;
-  for (const Case& c : std::vector<Case>{
+  for (const RowCase& c : std::vector<RowCase>{
            {R"({"text": "a"})", kObject, kString, "a"},
            {" \t{ \"text\" : \"a\" } \r", kObject, kString, "a"},
            {R"({"text":""})", kObject, kString, ""},

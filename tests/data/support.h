@@ -19,6 +19,7 @@ namespace ashlar::data {
 
 using testing_support::message_of;
 
+inline const std::string kVectors = ASHLAR_FIXTURES "/vectors/";
 inline constexpr int64_t kTestVocab = 1 << 20;
 
 inline void write_documents(FileSystem& files, const std::string& prefix,

@@ -13,15 +13,15 @@
 namespace ashlar::data {
 namespace {
 
-const std::string kVectors = ASHLAR_FIXTURES "/vectors/";
-const std::vector<std::string> kTexts = {"",
-                                         "stone",
-                                         " stone",
-                                         "  two  spaces ",
-                                         "The mason sets the lintel over the door; 12 waits.",
-                                         "line\nline\n\n\ttabbed",
-                                         "na\xC3\xAFve \xE6\xBC\xA2\xE5\xAD\x97 \xF0\x9F\xA7\xB1",
-                                         std::string("nul\0nul", 7)};
+const std::vector<std::string> kPlainTexts = {
+    "",
+    "stone",
+    " stone",
+    "  two  spaces ",
+    "The mason sets the lintel over the door; 12 waits.",
+    "line\nline\n\n\ttabbed",
+    "na\xC3\xAFve \xE6\xBC\xA2\xE5\xAD\x97 \xF0\x9F\xA7\xB1",
+    std::string("nul\0nul", 7)};
 
 std::string streamed(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
   StreamDecoder decoder(tokenizer);
@@ -38,7 +38,7 @@ Log silent() {
   return Log([](std::string_view) {});
 }
 
-std::string trained(TokenizerTraining::Kind kind, int64_t vocab_size) {
+std::string train_on_stones(TokenizerTraining::Kind kind, int64_t vocab_size) {
   const auto files = posix_files();
   Log log([](std::string_view) {});
   TokenizerTraining training;
@@ -56,7 +56,7 @@ TEST(ByteTokenizer, HasTheDocumentedIds) {
   EXPECT_EQ(tokenizer->bos_id(), 2);
   EXPECT_EQ(tokenizer->unk_id(), 3);
   EXPECT_EQ(tokenizer->encode("A\xFF"), (std::vector<int32_t>{69, 259}));
-  for (const std::string& text : kTexts) {
+  for (const std::string& text : kPlainTexts) {
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
     EXPECT_EQ(streamed(*tokenizer, tokenizer->encode(text)), text);
   }
@@ -83,7 +83,7 @@ TEST(Tokenizer, IsLoadedFromItsBytes) {
   EXPECT_EQ(load_tokenizer(*files, "byte")->kind(), "byte");
   write_file(*files, "tok.model", byte_tokenizer()->bytes());
   EXPECT_EQ(load_tokenizer(*files, "tok.model")->fingerprint(), byte_tokenizer()->fingerprint());
-  const std::string model = trained(TokenizerTraining::Kind::kBpe, 340);
+  const std::string model = train_on_stones(TokenizerTraining::Kind::kBpe, 340);
   const auto tokenizer = parse_tokenizer(model, "tok.model");
   EXPECT_EQ(tokenizer->kind(), "sentencepiece");
   EXPECT_EQ(tokenizer->bytes(), model);
@@ -116,14 +116,14 @@ TEST(Tokenizer, IdsOutsideTheVocabulary) {
 class Trained : public testing::TestWithParam<TokenizerTraining::Kind> {};
 
 TEST_P(Trained, HasTheSizeAndIdsAskedForAndIsLossless) {
-  const auto tokenizer = parse_tokenizer(trained(GetParam(), 400), "trained");
+  const auto tokenizer = parse_tokenizer(train_on_stones(GetParam(), 400), "trained");
   EXPECT_EQ(tokenizer->vocab_size(), 400);
   EXPECT_EQ(tokenizer->pad_id(), 0);
   EXPECT_EQ(tokenizer->eos_id(), 1);
   EXPECT_EQ(tokenizer->bos_id(), 2);
   EXPECT_EQ(tokenizer->unk_id(), 3);
   EXPECT_EQ(tokenizer->leading_space(), LeadingSpace::kDropOne);
-  for (const std::string& text : kTexts) {
+  for (const std::string& text : kPlainTexts) {
     const auto ids = tokenizer->encode(text);
     EXPECT_EQ(tokenizer->decode(ids), text);
     EXPECT_EQ(streamed(*tokenizer, ids), text);
@@ -133,7 +133,7 @@ TEST_P(Trained, HasTheSizeAndIdsAskedForAndIsLossless) {
 }
 
 TEST_P(Trained, IsTheSameEveryTime) {
-  EXPECT_EQ(trained(GetParam(), 350), trained(GetParam(), 350));
+  EXPECT_EQ(train_on_stones(GetParam(), 350), train_on_stones(GetParam(), 350));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Trained,
@@ -142,15 +142,15 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Trained,
 
 TEST(Training, ImpossibleVocabulariesAreConfigErrors) {
   for (const int64_t vocab_size : {int64_t{0}, int64_t{260}, int64_t{265}, int64_t{60000}}) {
-    const std::string message =
-        message_of(ErrorKind::kConfig, [&] { trained(TokenizerTraining::Kind::kBpe, vocab_size); });
+    const std::string message = message_of(
+        ErrorKind::kConfig, [&] { train_on_stones(TokenizerTraining::Kind::kBpe, vocab_size); });
     EXPECT_EQ(message.find('\n'), std::string::npos);
     EXPECT_NE(message.find(std::to_string(vocab_size)), std::string::npos) << message;
   }
-  EXPECT_NE(
-      message_of(ErrorKind::kConfig, [] { trained(TokenizerTraining::Kind::kUnigram, 60000); })
-          .find("60000"),
-      std::string::npos);
+  EXPECT_NE(message_of(ErrorKind::kConfig,
+                       [] { train_on_stones(TokenizerTraining::Kind::kUnigram, 60000); })
+                .find("60000"),
+            std::string::npos);
 }
 
 // The library's words name its flags; ours say what --vocab can be, and that is so.
@@ -159,12 +159,12 @@ TEST(Training, ImpossibleVocabulariesAreToldWhatIsPossible) {
   for (const Kind kind : {Kind::kBpe, Kind::kUnigram})
     for (const int64_t vocab_size : {265, 60000}) {
       const std::string message =
-          message_of(ErrorKind::kConfig, [&] { trained(kind, vocab_size); });
+          message_of(ErrorKind::kConfig, [&] { train_on_stones(kind, vocab_size); });
       EXPECT_EQ(message.find("coverage"), std::string::npos) << message;
       const size_t at = message.find("--vocab ");
       ASSERT_NE(at, std::string::npos) << message;
       const int64_t possible = std::stoll(message.substr(at + 8));
-      EXPECT_EQ(parse_tokenizer(trained(kind, possible), "t")->vocab_size(), possible);
+      EXPECT_EQ(parse_tokenizer(train_on_stones(kind, possible), "t")->vocab_size(), possible);
     }
 }
 
@@ -380,7 +380,7 @@ TEST_P(Foreign, DecodesAsTheLibraryDoes) {
   EXPECT_EQ(tokenizer->leading_space(), GetParam().second);
   sentencepiece::SentencePieceProcessor library;
   ASSERT_TRUE(library.Load(path).ok());
-  for (const std::string& text : kTexts) {
+  for (const std::string& text : kPlainTexts) {
     const auto ids = tokenizer->encode(text);
     EXPECT_EQ(tokenizer->decode(ids), library.DecodeIds(ids)) << text;
   }
@@ -403,7 +403,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Foreign,
                                          std::pair{"bpe_no_prefix.model", LeadingSpace::kKeep}));
 
 TEST(StreamDecoder, ContinuesAPrompt) {
-  const auto tokenizer = parse_tokenizer(trained(TokenizerTraining::Kind::kBpe, 400), "trained");
+  const auto tokenizer =
+      parse_tokenizer(train_on_stones(TokenizerTraining::Kind::kBpe, 400), "trained");
   const auto prompt = tokenizer->encode("The mason");
   const auto all = tokenizer->encode("The mason sets the arch");
   ASSERT_TRUE(std::equal(prompt.begin(), prompt.end(), all.begin()));

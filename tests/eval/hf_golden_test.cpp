@@ -25,18 +25,14 @@ using namespace parallel::testing_support;
 
 constexpr double kTolerance = 1e-5;  // relative
 enum class Form { kSaved, kLegacy, kSharded, kCheckpoint };
-struct Case {
+struct GoldenCase {
   const char* directory;  // of tests/fixtures
   Form form;
 };
 
-double relative(double found, double wanted) {
-  return std::abs(found - wanted) / std::abs(wanted);
-}
-
 // The model where `form` says, made from the saved one.
 struct Loaded {
-  explicit Loaded(const Case& c)
+  explicit Loaded(const GoldenCase& c)
       : saved_path(std::string(ASHLAR_FIXTURES) + "/" + c.directory),
         files(c.form == Form::kSaved ? posix_files() : memory_files()) {
     source = find_model(*files, c.form == Form::kSaved ? saved_path : convert(c.form), log);
@@ -82,7 +78,7 @@ std::string Loaded::convert(Form form) {
   return "/root";
 }
 
-class HfGolden : public testing::TestWithParam<Case> {
+class HfGolden : public testing::TestWithParam<GoldenCase> {
  protected:
   // The prompt and the last target: score() predicts every id from those before it.
   std::vector<int32_t> scored_ids() const {
@@ -284,24 +280,25 @@ TEST_P(HfGolden, GreedyContinuation) {
   }
 }
 
-std::string name_of(const testing::TestParamInfo<Case>& info) {
+std::string name_of(const testing::TestParamInfo<GoldenCase>& info) {
   const char* forms[] = {"AsSaved", "AsLegacyExport", "AsShardedExport", "AsCheckpoint"};
   return std::string(info.param.directory + 3) + forms[int(info.param.form)];
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, HfGolden,
-    testing::Values(Case{"hf_small", Form::kSaved}, Case{"hf_small", Form::kLegacy},
-                    Case{"hf_small", Form::kCheckpoint}, Case{"hf_llama", Form::kSaved},
-                    Case{"hf_llama", Form::kSharded}, Case{"hf_llama", Form::kCheckpoint},
-                    Case{"hf_qwen3", Form::kSaved}, Case{"hf_qwen3", Form::kSharded},
-                    Case{"hf_qwen3", Form::kCheckpoint}, Case{"hf_mixtral", Form::kSaved},
-                    Case{"hf_mixtral", Form::kSharded}, Case{"hf_mixtral", Form::kCheckpoint},
-                    Case{"hf_qwen3_moe", Form::kSaved}, Case{"hf_qwen3_moe", Form::kSharded},
-                    Case{"hf_qwen3_moe", Form::kCheckpoint}, Case{"hf_minimax", Form::kSaved},
-                    Case{"hf_minimax", Form::kSharded}, Case{"hf_minimax", Form::kCheckpoint},
-                    Case{"hf_qwen3_next", Form::kSaved}, Case{"hf_qwen3_next", Form::kSharded},
-                    Case{"hf_qwen3_next", Form::kCheckpoint}),
+    testing::Values(
+        GoldenCase{"hf_small", Form::kSaved}, GoldenCase{"hf_small", Form::kLegacy},
+        GoldenCase{"hf_small", Form::kCheckpoint}, GoldenCase{"hf_llama", Form::kSaved},
+        GoldenCase{"hf_llama", Form::kSharded}, GoldenCase{"hf_llama", Form::kCheckpoint},
+        GoldenCase{"hf_qwen3", Form::kSaved}, GoldenCase{"hf_qwen3", Form::kSharded},
+        GoldenCase{"hf_qwen3", Form::kCheckpoint}, GoldenCase{"hf_mixtral", Form::kSaved},
+        GoldenCase{"hf_mixtral", Form::kSharded}, GoldenCase{"hf_mixtral", Form::kCheckpoint},
+        GoldenCase{"hf_qwen3_moe", Form::kSaved}, GoldenCase{"hf_qwen3_moe", Form::kSharded},
+        GoldenCase{"hf_qwen3_moe", Form::kCheckpoint}, GoldenCase{"hf_minimax", Form::kSaved},
+        GoldenCase{"hf_minimax", Form::kSharded}, GoldenCase{"hf_minimax", Form::kCheckpoint},
+        GoldenCase{"hf_qwen3_next", Form::kSaved}, GoldenCase{"hf_qwen3_next", Form::kSharded},
+        GoldenCase{"hf_qwen3_next", Form::kCheckpoint}),
     name_of);
 
 }  // namespace

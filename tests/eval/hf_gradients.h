@@ -1,6 +1,7 @@
 // Gradients by the names that transformers has for tensors.
 #pragma once
 
+#include <cmath>
 #include <map>
 #include <string>
 
@@ -10,6 +11,11 @@
 #include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::eval {
+
+// A difference, in parts of the number of transformers.
+inline double relative(double found, double wanted) {
+  return std::abs(found - wanted) / std::abs(wanted);
+}
 
 // Sums of squares; a tensor of transformers is one native tensor or has rows of several.  Experts
 // are stacked, as it holds them in memory.

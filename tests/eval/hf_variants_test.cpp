@@ -28,10 +28,6 @@ const nlohmann::json& expected() {
   return json;
 }
 
-double relative(double found, double wanted) {
-  return std::abs(found - wanted) / std::abs(wanted);
-}
-
 // Element i of a file's tensor, as the script makes it.
 float weight(const std::string& name, int64_t i) {
   const double u = double(splitmix64(fnv1a64(name) + uint64_t(i)) >> 40) / 8388608.0 - 1.0;
@@ -153,7 +149,7 @@ TEST_P(HfVariants, ExportsComeBackTheSame) {
   check_scores(again);
 }
 
-std::string name_of(const testing::TestParamInfo<size_t>& info) {
+std::string variant_name(const testing::TestParamInfo<size_t>& info) {
   std::string name = expected()["variants"][info.param]["name"];
   for (char& c : name)
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
@@ -161,7 +157,7 @@ std::string name_of(const testing::TestParamInfo<size_t>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HfVariants, testing::Range(size_t{0}, expected()["variants"].size()),
-                         name_of);
+                         variant_name);
 
 }  // namespace
 }  // namespace ashlar::eval

@@ -22,7 +22,7 @@ std::vector<std::vector<int32_t>> documents() {
   return all;
 }
 
-struct Case {
+struct WindowCase {
   int64_t length, samples;
   double one_sequence, documents_apart;
 };
@@ -30,10 +30,10 @@ struct Case {
 // transformers 5.24.0 in fp32 on tests/fixtures/hf_llama.  One sequence: windows of `length` + 1
 // tokens that share one, the last of what is left.  Apart: each piece of a document in a window by
 // itself, with the first token of the next document as its last target.
-constexpr Case kCases[] = {{16, 6, 5.4509266, 5.4096714},
-                           {32, 3, 5.4017104, 5.3841502},
-                           {80, 2, 5.3913500, 5.4787379},
-                           {200, 1, 5.3003878, 5.3798103}};
+constexpr WindowCase kCases[] = {{16, 6, 5.4509266, 5.4096714},
+                                 {32, 3, 5.4017104, 5.3841502},
+                                 {80, 2, 5.3913500, 5.4787379},
+                                 {200, 1, 5.3003878, 5.3798103}};
 
 TEST(Windows, AreCountedAsAnotherProgramDoes) {
   const auto disk = posix_files(), files = memory_files();
@@ -47,7 +47,7 @@ TEST(Windows, AreCountedAsAnotherProgramDoes) {
   Log log([](std::string_view) {});
   const auto source = find_model(*disk, std::string(ASHLAR_FIXTURES) + "/hf_llama", log);
   Runtime runtime(*disk, source, DType::kF32, {.max_positions = 84, .max_call = 168}, 1);
-  for (const Case& c : kCases)
+  for (const WindowCase& c : kCases)
     for (const Counting counting : {Counting::kOneSequence, Counting::kDocumentsApart}) {
       const bool apart = counting == Counting::kDocumentsApart;
       const Input input =

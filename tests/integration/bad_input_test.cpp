@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Case {
+struct BadCase {
   std::string name;
   std::vector<std::string> args;
   int code;
@@ -26,7 +26,7 @@ std::set<std::string> names_in(const fs::path& directory) {
   return names;
 }
 
-void expect_refused(const Scratch& scratch, const Case& c) {
+void expect_refused(const Scratch& scratch, const BadCase& c) {
   SCOPED_TRACE(c.name);
   const auto before = names_in(scratch.path());
   const Result result = run(scratch, c.args);
@@ -41,7 +41,7 @@ void expect_refused(const Scratch& scratch, const Case& c) {
   EXPECT_EQ(names_in(scratch.path()), before);
 }
 
-std::vector<Case> flag_cases() {
+std::vector<BadCase> flag_cases() {
   const std::string text = kData + "/vectors/stones.txt";
   const std::string model = kData + "/hf_small";
   return {
@@ -306,7 +306,7 @@ std::vector<Case> flag_cases() {
 TEST(BadInput, HugeNamesAreCut) {
   const Scratch scratch;
   const std::string name(100'000, 'x');
-  for (const Case& c : std::vector<Case>{
+  for (const BadCase& c : std::vector<BadCase>{
            {"path", {"train", name}, 25, {"bytes ...]", "File name too long"}},
            {"flag", {"info", "--" + name}, 2, {"unknown", "bytes ...]"}},
            {"value", {"score", "--model", "x", "--ids", name}, 2, {"whole numbers such as"}},
@@ -318,7 +318,7 @@ TEST(BadInput, HugeNamesAreCut) {
 
 TEST(BadInput, FlagsAndSubcommands) {
   const Scratch scratch;
-  for (const Case& c : flag_cases()) expect_refused(scratch, c);
+  for (const BadCase& c : flag_cases()) expect_refused(scratch, c);
 }
 
 // Of every file below tests/fixtures/bad/KIND: the same checks, the message naming the file.

@@ -14,10 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 void flip_middle(const fs::path& path) {
   std::string text = read_file(path);
   text[text.size() / 2] = char(text[text.size() / 2] ^ 1);

@@ -19,12 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++found;
-  return found;
-}
-
 // One bit of one token: the id stays in the vocabulary, so only the checksum tells.
 TEST(Faults, DamagedTokensEndTheRunBeforeASave) {
   const Scratch scratch;
@@ -36,13 +30,13 @@ TEST(Faults, DamagedTokensEndTheRunBeforeASave) {
   write_file(scratch / "text.bin", tokens);
   const Result verified = run(scratch, {"data", "verify", "text", "text"});
   EXPECT_EQ(verified.code, 1) << verified.err;
-  EXPECT_EQ(count(verified.out, "text: text.bin: checksum is "), 2) << verified.out;
+  EXPECT_EQ(count_of(verified.out, "text: text.bin: checksum is "), 2) << verified.out;
   for (const char* ranks : {"1", "2"}) {
     std::vector<std::string> args = train_args({"train.steps=5"});
     args.insert(args.end(), {"--ranks", ranks});
     const Result result = run(scratch, args);
     EXPECT_EQ(result.code, 24) << result.err;
-    EXPECT_EQ(count(result.err, "ashlar: text.bin: checksum is "), 1) << result.err;
+    EXPECT_EQ(count_of(result.err, "ashlar: text.bin: checksum is "), 1) << result.err;
     for (const auto& entry : fs::directory_iterator(scratch / "run/checkpoints"))
       EXPECT_FALSE(entry.path().filename().string().starts_with("step-")) << entry.path();
   }
@@ -65,8 +59,8 @@ TEST(Faults, TwoFailedSavesEndTheRunAndTheEarlierStepStaysGood) {
     run_ok(scratch, train_args({"train.steps=10", async}));
     const Result failed = run(scratch, train_args({"train.steps=100000", async}), limit_file_size);
     EXPECT_EQ(failed.code, 25) << failed.err;
-    EXPECT_EQ(count(failed.err, "step 20 is not saved"), 1) << failed.err;
-    EXPECT_EQ(count(failed.err, "\nashlar: "), 1) << failed.err;
+    EXPECT_EQ(count_of(failed.err, "step 20 is not saved"), 1) << failed.err;
+    EXPECT_EQ(count_of(failed.err, "\nashlar: "), 1) << failed.err;
     const std::string good = "run/checkpoints/step-000000000010";
     run_ok(scratch, {"ckpt", "verify", good});
     for (const auto& entry : fs::directory_iterator(scratch / "run/checkpoints"))
@@ -105,8 +99,8 @@ TEST(Faults, FullDiskIsNamedWithWhatItNeeds) {
   if (result.code == 125) GTEST_SKIP() << "needs the right to mount a tmpfs (root)";
   EXPECT_EQ(result.code, 25) << result.err;
   // Steps 10 and 20 and the second try of each, one step later.
-  EXPECT_EQ(count(result.err, "ashlar: step 21 is not saved: it needs "), 1) << result.err;
-  EXPECT_EQ(count(result.err, "make room or lower checkpoint.keep"), 4) << result.err;
+  EXPECT_EQ(count_of(result.err, "ashlar: step 21 is not saved: it needs "), 1) << result.err;
+  EXPECT_EQ(count_of(result.err, "make room or lower checkpoint.keep"), 4) << result.err;
 }
 
 // In this process, so that one single call can fail, at once.  Every other step is there.
@@ -131,7 +125,7 @@ TEST(Faults, OneFailedSaveIsAWarningAndTheNextSucceeds) {
                                            "train.steps=50", "checkpoint.keep=10"});
   EXPECT_EQ(train::start_run(recipe, *files, log), train::Outcome::kDone);
   EXPECT_TRUE(failed);
-  EXPECT_EQ(count(said, "step 20 is not saved"), 1) << said;
+  EXPECT_EQ(count_of(said, "step 20 is not saved"), 1) << said;
   for (const int64_t step : {10, 30, 40, 50})
     EXPECT_TRUE(fs::exists(step_directory(scratch / "run", step) / "COMMIT")) << step;
   EXPECT_FALSE(fs::exists(step_directory(scratch / "run", 20)));

@@ -20,10 +20,6 @@ using Ids = std::vector<int64_t>;
 
 constexpr const char* kByteModel = "ashlar byte tokenizer 1\n";
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // 10 -> 11 -> 12 -> 13 (end of turn) -> 14 -> 15 -> 2 (end of text) -> 20 -> 21 -> ...
 Follow turns() {
   Follow follow{{15, 2}, {2, 20}};

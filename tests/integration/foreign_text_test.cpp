@@ -29,7 +29,7 @@ void expect_harmless(const std::string& text) {
   for (const char c : text) EXPECT_TRUE(c == '\n' || !(uint8_t(c) < ' ' || c == 127)) << text;
 }
 
-struct Case {
+struct TextCase {
   const char* name;
   std::function<void(const Scratch&)> make;
   std::vector<std::string> args;
@@ -66,7 +66,7 @@ void make_model(const Scratch& scratch) {
              nlohmann::json{{"weight_map", {{kText, shard}}}}.dump());
 }
 
-const Case kCases[] = {
+const TextCase kTextCases[] = {
     {"sidecar", make_dataset, {"data", "info", "text"}, 0},
     {"prefix", [](const Scratch&) {}, {"data", "info", kName}, 24},
     {"lease", make_lease, train_args({"train.steps=1"}), 0},
@@ -85,7 +85,7 @@ const Case kCases[] = {
 };
 
 TEST(ForeignText, IsPrintableOnItsLine) {
-  for (const Case& each : kCases) {
+  for (const TextCase& each : kTextCases) {
     SCOPED_TRACE(each.name);
     const Scratch scratch;
     each.make(scratch);

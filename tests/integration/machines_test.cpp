@@ -12,10 +12,6 @@ namespace {
 namespace fs = std::filesystem;
 using Keys = std::vector<std::string>;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 class Machines : public testing::Test {
  protected:
   Machines() {

@@ -14,10 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 json score(const Scratch& scratch, const std::string& model) {
   return json::parse(run_ok(
       scratch, {"score", "--model", model, "--ids", "40,7,100,9,41,200", "--dtype", "fp32"}));

@@ -92,14 +92,6 @@ pid_t process_of_rank(pid_t launcher, int rank) {
   return 0;
 }
 
-bool is_saving(const std::filesystem::path& run) {
-  std::error_code none;
-  for (std::filesystem::directory_iterator at(run / "checkpoints", none), end; at != end;
-       at.increment(none))
-    if (at->path().filename().string().starts_with(".tmp-step-")) return true;
-  return false;
-}
-
 struct Lost {
   int rank;    // 0 leads the saves
   int signal;  // that it gets while all ranks write a step
@@ -127,7 +119,7 @@ TEST(Ranks, ARankThatIsLostInASaveEndsTheRunInSeconds) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const pid_t process = process_of_rank(program.pid(), lost.rank);
     ASSERT_GT(process, 0);
-    while (!is_saving(scratch / "run") && program.running())
+    while (!is_saving(scratch / "run/checkpoints") && program.running())
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     kill(process, lost.signal);
     const auto start = Clock::now();

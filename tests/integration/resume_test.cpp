@@ -64,16 +64,9 @@ void expect_same_run(const Scratch& scratch, const std::string& straight,
 
 // Waits until `condition` holds or the program ends.
 template <typename Condition>
-void wait_for(Program& program, Condition condition) {
+void wait_until(Program& program, Condition condition) {
   while (!condition() && program.running())
     std::this_thread::sleep_for(std::chrono::microseconds(200));
-}
-
-bool is_saving(const fs::path& checkpoints) {
-  std::error_code error;
-  for (fs::directory_iterator at(checkpoints, error), end; !error && at != end; at.increment(error))
-    if (at->path().filename().string().starts_with(".tmp-step-")) return true;
-  return false;
 }
 
 class Precisions : public testing::TestWithParam<const char*> {};
@@ -93,11 +86,11 @@ TEST_P(Precisions, KilledAndResumedRunsHaveTheBitsOfAStraightOne) {
     {
       Program program(scratch.path(), long_run(name, {precision}));
       const fs::path committed = step_directory(scratch / name, 100) / "COMMIT";
-      wait_for(program, [&] { return fs::exists(committed); });
+      wait_until(program, [&] { return fs::exists(committed); });
       if (attempt % 2 == 0) {
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
       } else {
-        wait_for(program, [&] { return is_saving(scratch / name / "checkpoints"); });
+        wait_until(program, [&] { return is_saving(scratch / name / "checkpoints"); });
       }
       program.send(SIGKILL);
       const Result result = program.wait();
@@ -151,7 +144,8 @@ TEST(Resume, SigtermSavesAndTheNextStartFinishes) {
     const std::string name = fmt::format("stopped{}", signal);
     {
       Program program(scratch.path(), long_run(name));
-      wait_for(program, [&] { return fs::exists(step_directory(scratch / name, 20) / "COMMIT"); });
+      wait_until(program,
+                 [&] { return fs::exists(step_directory(scratch / name, 20) / "COMMIT"); });
       program.send(signal);
       const Result result = program.wait();
       ASSERT_EQ(result.code, 27) << result.err;
@@ -187,7 +181,7 @@ TEST(Resume, ALongStepIsLeftUndoneAndDoneAgain) {
   {
     Program program(scratch.path(), long_step("left"));
     // Which is made after the first step.
-    wait_for(program, [&] { return fs::exists(scratch / "left" / "peak.json"); });
+    wait_until(program, [&] { return fs::exists(scratch / "left" / "peak.json"); });
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     program.send(SIGTERM);
     const Result result = program.wait();

@@ -15,12 +15,6 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-int count(const std::string& text, const std::string& part) {
-  int n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
 // Behind every "    $ ashlar plan schedule ..." of the page stand the lines that it prints.
 TEST(Schedule, PicturesOfTheDocumentationAreThePrograms) {
   const Scratch scratch;
@@ -46,8 +40,8 @@ TEST(Schedule, DrawsACellForEveryAction) {
   const std::string svg = read_file(scratch / "picture.svg");
   EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
   EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg;
-  EXPECT_EQ(count(svg, "<rect "), 3 * 3 * 5);
-  for (const char* label : {">F4<", ">B4<", ">W4<"}) EXPECT_EQ(count(svg, label), 3) << label;
+  EXPECT_EQ(count_of(svg, "<rect "), 3 * 3 * 5);
+  for (const char* label : {">F4<", ">B4<", ">W4<"}) EXPECT_EQ(count_of(svg, label), 3) << label;
 }
 
 TEST(Schedule, RefusesWhatItCannotDraw) {

@@ -166,6 +166,17 @@ void expect_close(const Steps& want, const Steps& got) {
     EXPECT_NEAR(std::stod(lines[0].loss), std::stod(got.at(step).back().loss), 1e-4) << step;
 }
 
+bool is_saving(const fs::path& checkpoints) {
+  std::error_code error;
+  for (fs::directory_iterator at(checkpoints, error), end; !error && at != end; at.increment(error))
+    if (at->path().filename().string().starts_with(".tmp-step-")) return true;
+  return false;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 int count_of(const std::string& text, const std::string& part) {
   int count = 0;
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;

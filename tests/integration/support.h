@@ -81,6 +81,9 @@ std::vector<std::string> run_args(const std::string& directory, int num_ranks,
 std::vector<std::string> mpirun(int num_ranks);
 // Losses of the same steps, the last line of each, within 1e-4.
 void expect_close(const Steps& want, const Steps& got);
+// A step is being written.
+bool is_saving(const std::filesystem::path& checkpoints);
+bool contains(const std::string& text, const std::string& part);
 int count_of(const std::string& text, const std::string& part);
 
 }  // namespace ashlar::integration

@@ -13,10 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::vector<std::string> eval_args(std::vector<std::string> more) {
   std::vector<std::string> args{"eval", "--model", "run/checkpoints", "--dtype", "fp32", "--json"};
   args.insert(args.end(), more.begin(), more.end());

@@ -63,12 +63,13 @@ TEST_F(Amx, ThePeakLoopMultipliesAsOftenAsItClaims) {
   }
 }
 
-struct Dims {
+struct AmxDims {
   int64_t T, N, K;
 };
-constexpr Dims kDims[] = {{1, 1, 1},    {1, 17, 3},   {3, 65, 17},   {17, 3, 65},  {16, 32, 32},
-                          {65, 33, 64}, {29, 15, 31}, {33, 1, 34},   {31, 31, 32}, {48, 32, 96},
-                          {32, 64, 33}, {97, 70, 40}, {20, 40, 2048}};
+constexpr AmxDims kAmxDims[] = {{1, 1, 1},     {1, 17, 3},   {3, 65, 17},  {17, 3, 65},
+                                {16, 32, 32},  {65, 33, 64}, {29, 15, 31}, {33, 1, 34},
+                                {31, 31, 32},  {48, 32, 96}, {32, 64, 33}, {97, 70, 40},
+                                {20, 40, 2048}};
 
 double at(const Matrix& m, int64_t row, int64_t col) {
   const int64_t i = row * m.stride + col;
@@ -98,7 +99,7 @@ std::vector<std::vector<int32_t>> routings(int64_t T) {
   return {{0, rows}, {0, rows / 3, rows}, {0, 0, rows, rows}};
 }
 
-void check_products(const gemm::Engine& engine, const Dims& d, const std::vector<int32_t>& rows,
+void check_products(const gemm::Engine& engine, const AmxDims& d, const std::vector<int32_t>& rows,
                     DType type, int num_threads) {
   SCOPED_TRACE(fmt::format("T {} N {} K {} groups {} {} threads {}", d.T, d.N, d.K, rows.size() - 1,
                            name_of(type), num_threads));
@@ -143,7 +144,7 @@ void check_products(const gemm::Engine& engine, const Dims& d, const std::vector
 }
 
 TEST_F(Amx, ProductsAreSumsOfProducts) {
-  for (const Dims& d : kDims)
+  for (const AmxDims& d : kAmxDims)
     for (const auto& rows : routings(d.T))
       for (const DType type : {DType::kF32, DType::kBF16})
         for (const int num_threads : {1, 2})

@@ -10,7 +10,7 @@
 namespace ashlar::kernels {
 namespace {
 
-struct Case {
+struct AttentionCase {
   std::string name;
   AttentionShape shape;
   std::vector<Segment> queries, keys;
@@ -21,7 +21,7 @@ AttentionShape heads(int64_t N, int64_t K, int64_t D, int64_t window = 0) {
   return {N, K, D, window, 1.0 / std::sqrt(double(D))};
 }
 
-Case itself(std::string name, AttentionShape shape, std::vector<Segment> segments) {
+AttentionCase itself(std::string name, AttentionShape shape, std::vector<Segment> segments) {
   const int64_t rows = segments.back().row + segments.back().length;
   return {std::move(name), shape, segments, segments, rows};
 }
@@ -41,8 +41,8 @@ std::vector<Segment> packed(const std::vector<int64_t>& lengths) {
   return segments;
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<AttentionCase> attention_cases() {
+  std::vector<AttentionCase> all;
   for (const int64_t T : {1, 3, 17, 65})
     for (const int64_t window : {0, 1, 3, 64})
       all.push_back(
@@ -79,7 +79,7 @@ std::vector<Case> cases() {
 
 struct Tensors {
   Tensor q, k, v, dout, out, lse, dq, dk, dv;
-  Attention call(const Case& c) const {
+  Attention call(const AttentionCase& c) const {
     return {.shape = c.shape, .q = q, .k = k, .v = v, .out = out, .lse_TN = lse};
   }
   std::vector<Output> outputs() const {
@@ -87,7 +87,7 @@ struct Tensors {
   }
 };
 
-Tensors make_tensors(Bench& bench, const Case& c) {
+Tensors make_tensors(Bench& bench, const AttentionCase& c) {
   const int64_t T = Sequence(c.queries).num_tokens();
   const Shape q{T, c.shape.N * c.shape.D}, k{c.key_rows, c.shape.K * c.shape.D};
   return {bench.product("q", q),    bench.product("k", k), bench.product("v", k),
@@ -95,17 +95,17 @@ Tensors make_tensors(Bench& bench, const Case& c) {
           bench.stream(q),          bench.stream(k),       bench.stream(k)};
 }
 
-void forward(const Context& context, const Case& c, const Tensors& r) {
+void forward(const Context& context, const AttentionCase& c, const Tensors& r) {
   attention_forward(context, Sequence(c.queries), c.keys, r.call(c));
 }
 
-void backward(const Context& context, const Case& c, const Tensors& r) {
+void backward(const Context& context, const AttentionCase& c, const Tensors& r) {
   attention_backward(context, Sequence(c.queries), c.keys, r.call(c),
                      {.dout = r.dout, .dq = r.dq, .dk = r.dk, .dv = r.dv});
 }
 
 // Forward and backward in a workspace that holds the packed blocks of every case.
-void run(const Bench& bench, const Case& c, const Tensors& r) {
+void run(const Bench& bench, const AttentionCase& c, const Tensors& r) {
   Allocator allocator(Device::kCpu);
   Arena workspace(allocator, 1 << 21, Tag::kWorkspace);
   Context context = bench.context();
@@ -131,7 +131,7 @@ void expect_near(const Output& got, const Tensor& want_tensor, DType product,
       << what << ": " << got.name << " as a whole";
 }
 
-void expect_paths(const Case& c, DType product, const std::vector<Output>& want) {
+void expect_paths(const AttentionCase& c, DType product, const std::vector<Output>& want) {
   const Isa best = isa();
   for (const Isa path : supported_isas()) {
     select_isa(path);
@@ -156,7 +156,7 @@ void expect_paths(const Case& c, DType product, const std::vector<Output>& want)
 }
 
 TEST(Attention, EveryPathAgreesWithTheReference) {
-  for (const Case& c : cases()) {
+  for (const AttentionCase& c : attention_cases()) {
     Bench exact;
     const Tensors want = make_tensors(exact, c);
     run(exact, c, want);
@@ -168,7 +168,7 @@ TEST(Attention, EveryPathAgreesWithTheReference) {
 
 // The softmax as the formula reads, with a T x T matrix.
 TEST(Attention, ReferenceIsTheFormula) {
-  for (const Case& c : cases()) {
+  for (const AttentionCase& c : attention_cases()) {
     Bench bench;
     const Tensors r = make_tensors(bench, c);
     const Sequence queries(c.queries);
@@ -238,12 +238,12 @@ TEST(Attention, VisiblePairsOfManyDocumentsTakeNoTime) {
 }
 
 TEST(Attention, GradientsAreThoseOfFiniteDifferences) {
-  for (const Case& c :
-       {itself("window", heads(4, 2, 4, 3), packed({5, 1, 4})), Case{"pieces",
-                                                                     heads(2, 1, 4),
-                                                                     {{0, 3, 4, 1}, {3, 2, 0, 1}},
-                                                                     {{0, 3, 4, 1}, {4, 4, 0, 1}},
-                                                                     9}}) {
+  for (const AttentionCase& c : {itself("window", heads(4, 2, 4, 3), packed({5, 1, 4})),
+                                 AttentionCase{"pieces",
+                                               heads(2, 1, 4),
+                                               {{0, 3, 4, 1}, {3, 2, 0, 1}},
+                                               {{0, 3, 4, 1}, {4, 4, 0, 1}},
+                                               9}}) {
     Bench bench;
     const Tensors r = make_tensors(bench, c);
     run(bench, c, r);
@@ -260,7 +260,7 @@ TEST(Attention, GradientsAreThoseOfFiniteDifferences) {
 
 TEST(Attention, LargeScoresDoNotOverflow) {
   for (const DType product : {DType::kF32, DType::kBF16}) {
-    Case c = itself("large", heads(2, 1, 8), one(70));
+    AttentionCase c = itself("large", heads(2, 1, 8), one(70));
     c.shape.scale = 100.0;
     Bench exact, bench({DType::kF32, product}, false);
     const Tensors want = make_tensors(exact, c), r = make_tensors(bench, c);
@@ -272,7 +272,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
 }
 
 TEST(Attention, NotANumberIsNotHidden) {
-  const Case c = itself("NaN", heads(2, 1, 8), one(70));
+  const AttentionCase c = itself("NaN", heads(2, 1, 8), one(70));
   for (const DType product : {DType::kF32, DType::kBF16}) {
     Bench bench({DType::kF32, product}, false);
     const Tensors r = make_tensors(bench, c);
@@ -319,7 +319,8 @@ TEST(Attention, BoundedScoresKeepTheirAccuracy) {
 
 // A dry run takes the same workspace, counts the work and touches nothing.
 TEST(Attention, MetaCountsWorkAndWorkspace) {
-  for (const Case& c : {itself("rows", heads(4, 2, 16), packed({100, 100})), cases().back()}) {
+  for (const AttentionCase& c :
+       {itself("rows", heads(4, 2, 16), packed({100, 100})), attention_cases().back()}) {
     const Sequence queries(c.queries);
     Trace trace;
     trace.start();

@@ -6,17 +6,17 @@ namespace ashlar::kernels {
 namespace {
 
 // Tokens, columns, and the columns of the fused product before those of the bias.
-struct Case {
+struct BiasCase {
   int64_t T, N, before;
 };
-constexpr Case kCases[] = {{1, 1, 0}, {3, 5, 2}, {17, 33, 7}, {65, 64, 64}, {130, 48, 1}};
+constexpr BiasCase kBiasCases[] = {{1, 1, 0}, {3, 5, 2}, {17, 33, 7}, {65, 64, 64}, {130, 48, 1}};
 
-Matrix columns_of(const Tensor& fused, const Case& c) {
+Matrix columns_of(const Tensor& fused, const BiasCase& c) {
   return Matrix::of(fused).columns(c.before, c.before + c.N);
 }
 
 TEST(Bias, Formula) {
-  for (const Case& c : kCases) {
+  for (const BiasCase& c : kBiasCases) {
     Bench b;
     const Tensor fused = b.stream("fused", {c.T, c.before + c.N}), bias = b.stream("bias", {c.N}),
                  db = b.stream("db", {c.N});
@@ -41,7 +41,7 @@ TEST(Bias, Formula) {
 }
 
 TEST(Bias, Paths) {
-  for (const Case& c : kCases)
+  for (const BiasCase& c : kBiasCases)
     expect_paths_agree(fmt::format("T={} N={} before={}", c.T, c.N, c.before),
                        [&](Bench& b) -> std::vector<Output> {
                          const Shape shape{c.T, c.before + c.N};

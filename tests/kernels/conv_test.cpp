@@ -6,20 +6,18 @@
 namespace ashlar::kernels {
 namespace {
 
-constexpr int64_t kOther = 3;  // columns of the fused projection that are not z
-
-struct Layer {
+struct ConvLayer {
   Bench& b;
   int64_t T, C;
   Tensor projection, halo, w0, b0, columns;
-  Layer(Bench& bench, const Sequence& s, int64_t channels)
+  ConvLayer(Bench& bench, const Sequence& s, int64_t channels)
       : b(bench), T(s.num_tokens()), C(channels) {
-    projection = b.stream("z", {T, C + kOther});
+    projection = b.stream("z", {T, C + kOtherColumns});
     halo = b.stream("halo", {s.num_halos(), 2, C});
     w0 = b.stream("w0", {C, 1, 2}), b0 = b.stream("b0", {C}), columns = b.product({T, 2 * C});
   }
   Matrix z() const { return z_of(projection); }
-  Matrix z_of(const Tensor& t) const { return {t.data, t.dtype, T, C, C + kOther}; }
+  Matrix z_of(const Tensor& t) const { return {t.data, t.dtype, T, C, C + kOtherColumns}; }
   void forward(const Sequence& s) {
     conv_columns_forward(
         b.context(),
@@ -32,7 +30,7 @@ TEST(Conv, ColumnsFormula) {
   for (const auto& pieces : segment_cases()) {
     const Sequence s = sequence_of(pieces);
     Bench b;
-    Layer l(b, s, 5);
+    ConvLayer l(b, s, 5);
     l.forward(s);
     int64_t row = 0, halo = -1;
     for (const Piece& piece : pieces) {
@@ -40,7 +38,7 @@ TEST(Conv, ColumnsFormula) {
       const auto z = [&](int64_t step, int64_t c) -> double {  // step: from the piece's first token
         if (piece.position + step < 0) return 0;
         if (step < 0) return l.halo.as<double>()[(halo * 2 + 2 + step) * l.C + c];
-        return l.projection.as<double>()[(row + step) * (l.C + kOther) + c];
+        return l.projection.as<double>()[(row + step) * (l.C + kOtherColumns) + c];
       };
       const auto u = [&](int64_t step, int64_t c) {
         const double* w = l.w0.as<double>() + 2 * c;
@@ -62,7 +60,7 @@ TEST(Conv, Gradients) {
     const Sequence s = sequence_of(pieces);
     if (s.num_tokens() > 20) continue;  // the short ones have every kind of border
     Bench b;
-    Layer l(b, s, 3);
+    ConvLayer l(b, s, 3);
     const Tensor dcolumns = b.stream("dcolumns", l.columns.shape), dz = b.stream({l.T, l.C}),
                  dhalo = b.stream(l.halo.shape);
     const Tensor dw0 = b.stream(l.w0.shape), db0 = b.stream(l.b0.shape);
@@ -82,7 +80,7 @@ TEST(Conv, Gradients) {
     };
     std::vector<double> dprojection;  // zero outside z
     for (int64_t t = 0; t < l.T; ++t)
-      for (int64_t c = 0; c < l.C + kOther; ++c)
+      for (int64_t c = 0; c < l.C + kOtherColumns; ++c)
         dprojection.push_back(c < l.C ? dz.as<double>()[t * l.C + c] : 0);
     expect_gradient("dz", l.projection, dprojection, loss);
     expect_gradient("dhalo", l.halo, values_of(dhalo), loss);
@@ -97,7 +95,7 @@ TEST(Conv, Paths) {
       const Sequence s = sequence_of(pieces);
       expect_paths_agree(
           fmt::format("T={} C={}", s.num_tokens(), C), [&](Bench& b) -> std::vector<Output> {
-            Layer l(b, s, C);
+            ConvLayer l(b, s, C);
             l.forward(s);
             const Tensor dprojection = b.stream("dz", l.projection.shape),
                          dhalo = b.stream(l.halo.shape);

@@ -10,7 +10,7 @@ namespace ashlar::kernels {
 namespace {
 
 // Rows and cols: none, one, odd, and more than a task of every type.
-constexpr int64_t kSizes[][2] = {{0, 5}, {5, 0}, {1, 1}, {1, 70001}, {17, 3}, {129, 1031}};
+constexpr int64_t kCopyShapes[][2] = {{0, 5}, {5, 0}, {1, 1}, {1, 70001}, {17, 3}, {129, 1031}};
 constexpr DType kFloating[] = {DType::kF64, DType::kF32, DType::kBF16};
 
 // A matrix of these extents among other columns, and what holds both.
@@ -81,7 +81,7 @@ void expect_recorded_on_meta(const std::string& what, const std::function<void(B
 }
 
 TEST(Copy, ConvertsAndLeavesOtherColumnsAlone) {
-  for (const auto [rows, cols] : kSizes)
+  for (const auto [rows, cols] : kCopyShapes)
     for (const DType from_type : kFloating)
       for (const DType to_type : kFloating)
         on_threads(
@@ -123,7 +123,7 @@ TEST(Copy, OneTypeKeepsEveryBit) {
 }
 
 TEST(Copy, AddsToWhatIsThere) {
-  for (const auto [rows, cols] : kSizes)
+  for (const auto [rows, cols] : kCopyShapes)
     for (const DType dtype : {DType::kF64, DType::kF32})
       on_threads(fmt::format("{} x {} {}", rows, cols, name_of(dtype)),
                  [&, rows = rows, cols = cols](Bench& bench) {
@@ -152,7 +152,7 @@ TEST(Copy, AddsIntegers) {
 }
 
 TEST(Copy, FillsItsColumnsOnly) {
-  for (const auto [rows, cols] : kSizes)
+  for (const auto [rows, cols] : kCopyShapes)
     for (const DType dtype : kFloating)
       for (const double value : {0.0, 1.0 / 3.0}) {
         if (dtype == DType::kBF16 && value != 0.0) continue;

@@ -5,21 +5,23 @@
 namespace ashlar::kernels {
 namespace {
 
-struct Case {
+struct EmbeddingCase {
   int64_t T, V, H;
 };
-constexpr Case kCases[] = {{1, 1, 3}, {3, 300, 8}, {17, 5, 33}, {65, 2, 16}, {200, 700, 256}};
+constexpr EmbeddingCase kEmbeddingCases[] = {
+    {1, 1, 3}, {3, 300, 8}, {17, 5, 33}, {65, 2, 16}, {200, 700, 256}};
 
-std::vector<int32_t> some_ids(const Case& c) {
+std::vector<int32_t> some_ids(const EmbeddingCase& c) {
   std::vector<int32_t> ids;
   const Rng rng(3, "ids");
   for (int64_t t = 0; t < c.T; ++t) ids.push_back(int32_t(rng.below(uint64_t(t), uint64_t(c.V))));
   return ids;
 }
 
-struct Layer {
+struct EmbeddingLayer {
   Tensor ids, emb, scale, bias, x, dx, demb, dscale, dbias;
-  Layer(Bench& b, const Case& c, const std::vector<int32_t>& id_list, bool plain = false) {
+  EmbeddingLayer(Bench& b, const EmbeddingCase& c, const std::vector<int32_t>& id_list,
+                 bool plain = false) {
     const Shape VH{c.V, c.H}, H{c.H}, TH{c.T, c.H};
     ids = b.ints(id_list), emb = b.stream("emb", VH);
     x = b.stream(TH), dx = b.stream("dx", TH);
@@ -46,10 +48,10 @@ struct Layer {
 };
 
 TEST(Embedding, Formula) {
-  for (const Case& c : kCases) {
+  for (const EmbeddingCase& c : kEmbeddingCases) {
     Bench b;
     const std::vector<int32_t> ids = some_ids(c);
-    Layer l(b, c, ids);
+    EmbeddingLayer l(b, c, ids);
     l.forward(b);
     for (int64_t t = 0; t < c.T; ++t)
       for (int64_t i = 0; i < c.H; ++i)
@@ -60,10 +62,10 @@ TEST(Embedding, Formula) {
 }
 
 TEST(Embedding, PlainRowsAreCopies) {
-  for (const Case& c : kCases) {
+  for (const EmbeddingCase& c : kEmbeddingCases) {
     Bench b;
     const std::vector<int32_t> ids = some_ids(c);
-    Layer l(b, c, ids, true);
+    EmbeddingLayer l(b, c, ids, true);
     l.forward(b);
     for (int64_t t = 0; t < c.T; ++t)
       for (int64_t i = 0; i < c.H; ++i)
@@ -73,8 +75,8 @@ TEST(Embedding, PlainRowsAreCopies) {
 
 TEST(Embedding, PlainGradient) {
   Bench b;
-  const Case c{9, 4, 3};
-  Layer l(b, c, {2, 0, 2, 2, 3, 0, 0, 2, 2}, true);  // id 1 has no row
+  const EmbeddingCase c{9, 4, 3};
+  EmbeddingLayer l(b, c, {2, 0, 2, 2, 3, 0, 0, 2, 2}, true);  // id 1 has no row
   fill_zero(l.demb);
   l.backward(b);
   expect_gradient("demb", l.emb, values_of(l.demb), [&] {
@@ -88,9 +90,9 @@ TEST(Embedding, PlainGradient) {
 TEST(Embedding, TheRowOfAFixedIdHasNoGradient) {
   for (const bool plain : {true, false}) {
     Bench b, c;
-    const Case size{9, 4, 3};
+    const EmbeddingCase size{9, 4, 3};
     const std::vector<int32_t> ids{2, 0, 2, 2, 3, 0, 0, 2, 2};
-    Layer all(b, size, ids, plain), fixed(c, size, ids, plain);
+    EmbeddingLayer all(b, size, ids, plain), fixed(c, size, ids, plain);
     const std::vector<double> before = values_of(all.demb);
     all.backward(b);
     fixed.backward(c, 2);
@@ -109,7 +111,7 @@ TEST(Embedding, TheRowOfAFixedIdHasNoGradient) {
 
 TEST(Embedding, AScaleWithoutBiasIsOurBug) {
   Bench b;
-  Layer l(b, {3, 4, 2}, {0, 3, 1});
+  EmbeddingLayer l(b, {3, 4, 2}, {0, 3, 1});
   l.dscale = l.dbias = {};
   EXPECT_DEATH(l.backward(b), "dscale_H");
   l.bias = {};
@@ -118,8 +120,8 @@ TEST(Embedding, AScaleWithoutBiasIsOurBug) {
 
 TEST(Embedding, Gradients) {
   Bench b;
-  const Case c{9, 4, 3};
-  Layer l(b, c, {2, 0, 2, 2, 3, 0, 0, 2, 2});  // id 1 has no row
+  const EmbeddingCase c{9, 4, 3};
+  EmbeddingLayer l(b, c, {2, 0, 2, 2, 3, 0, 0, 2, 2});  // id 1 has no row
   fill_zero(l.demb), fill_zero(l.dscale), fill_zero(l.dbias);
   const auto loss = [&] {
     l.forward(b);
@@ -132,10 +134,10 @@ TEST(Embedding, Gradients) {
 }
 
 TEST(Embedding, PlainPaths) {
-  for (const Case& c : kCases)
+  for (const EmbeddingCase& c : kEmbeddingCases)
     expect_paths_agree(fmt::format("plain T={} V={} H={}", c.T, c.V, c.H),
                        [&](Bench& b) -> std::vector<Output> {
-                         Layer l(b, c, some_ids(c), true);
+                         EmbeddingLayer l(b, c, some_ids(c), true);
                          l.forward(b);
                          l.backward(b);
                          return {{"x", l.x}, {"demb", l.demb}};
@@ -143,10 +145,10 @@ TEST(Embedding, PlainPaths) {
 }
 
 TEST(Embedding, Paths) {
-  for (const Case& c : kCases)
+  for (const EmbeddingCase& c : kEmbeddingCases)
     expect_paths_agree(
         fmt::format("T={} V={} H={}", c.T, c.V, c.H), [&](Bench& b) -> std::vector<Output> {
-          Layer l(b, c, some_ids(c));
+          EmbeddingLayer l(b, c, some_ids(c));
           l.forward(b);
           l.backward(b);
           return {{"x", l.x}, {"demb", l.demb}, {"dscale", l.dscale}, {"dbias", l.dbias}};
@@ -156,7 +158,7 @@ TEST(Embedding, Paths) {
 TEST(Embedding, AnIdOutsideTheVocabularyIsADataError) {
   for (const int32_t bad : {-1, 4}) {
     Bench b;
-    Layer l(b, {3, 4, 2}, {0, bad, 1});
+    EmbeddingLayer l(b, {3, 4, 2}, {0, bad, 1});
     for (const bool forward : {true, false}) {
       try {
         forward ? l.forward(b) : l.backward(b);

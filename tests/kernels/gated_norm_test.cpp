@@ -5,8 +5,7 @@
 namespace ashlar::kernels {
 namespace {
 
-constexpr double kEps = 1e-5;
-constexpr int64_t kOther = 3;  // columns of the fused product that are not z
+constexpr double kNormEps = 1e-5;
 constexpr OutputGate kGates[] = {OutputGate::kNone, OutputGate::kSigmoid, OutputGate::kSilu};
 
 double gate_of(OutputGate gate, double z) {
@@ -14,17 +13,17 @@ double gate_of(OutputGate gate, double z) {
   return (gate == OutputGate::kSilu ? z : 1) / (1 + std::exp(-z));
 }
 
-struct Layer {
+struct GatedNormLayer {
   Bench& b;
   GatedNormShape s;
   int64_t T, width;
   Tensor x, squares, w, product, y;
   Tensor dy, dots, dx, dproduct, dw;
-  Layer(Bench& bench, const GatedNormShape& shape, int64_t num_tokens)
+  GatedNormLayer(Bench& bench, const GatedNormShape& shape, int64_t num_tokens)
       : b(bench), s(shape), T(num_tokens), width(s.G * s.D) {
     x = b.stream("x", {T, width}), squares = b.stream({T, s.G}), dots = b.stream({T, s.G});
     w = b.stream("w", {s.shared_weight ? s.D : width}, 1), dw = b.stream(w.shape);
-    product = b.stream("z", {T, width + kOther}), dproduct = b.product(product.shape);
+    product = b.stream("z", {T, width + kOtherColumns}), dproduct = b.product(product.shape);
     y = b.product({T, width}), dy = b.product("dy", {T, width}), dx = b.stream(x.shape);
   }
   Matrix gate(const Tensor& t) const {
@@ -56,10 +55,10 @@ struct Layer {
 std::vector<GatedNormShape> shapes(int64_t G, int64_t D) {
   std::vector<GatedNormShape> result;
   for (const OutputGate gate : kGates) {
-    result.push_back({G, D, D, true, kEps, gate});
-    result.push_back({G, D, D, false, kEps, gate});
-    result.push_back({1, G * D, G * D, false, kEps, gate});
-    result.push_back({1, G * D, 2 * G * D, false, kEps, gate});
+    result.push_back({G, D, D, true, kNormEps, gate});
+    result.push_back({G, D, D, false, kNormEps, gate});
+    result.push_back({1, G * D, G * D, false, kNormEps, gate});
+    result.push_back({1, G * D, 2 * G * D, false, kNormEps, gate});
   }
   return result;
 }
@@ -71,16 +70,16 @@ std::string name_of(const GatedNormShape& s) {
 TEST(GatedNorm, Formula) {
   for (const GatedNormShape& s : shapes(3, 5)) {
     Bench b;
-    Layer l(b, s, 17);
+    GatedNormLayer l(b, s, 17);
     l.sum_squares(), l.forward();
     for (int64_t t = 0; t < l.T; ++t)
       for (int64_t g = 0; g < s.G; ++g) {
         const double* x = l.x.as<double>() + t * l.width + g * s.D;
-        const double* z = l.product.as<double>() + t * (l.width + kOther) + g * s.D;
+        const double* z = l.product.as<double>() + t * (l.width + kOtherColumns) + g * s.D;
         double sum = 0;
         for (int64_t i = 0; i < s.D; ++i) sum += x[i] * x[i];
         ASSERT_NEAR(l.squares.as<double>()[t * s.G + g], sum, 1e-14);
-        const double rstd = 1 / std::sqrt(sum / double(s.mean_over) + kEps);
+        const double rstd = 1 / std::sqrt(sum / double(s.mean_over) + kNormEps);
         for (int64_t i = 0; i < s.D; ++i) {
           const double w = l.w.as<double>()[s.shared_weight ? i : g * s.D + i];
           ASSERT_NEAR(l.y.as<double>()[t * l.width + g * s.D + i],
@@ -94,7 +93,7 @@ TEST(GatedNorm, Formula) {
 TEST(GatedNorm, Gradients) {
   for (const GatedNormShape& s : shapes(2, 4)) {
     Bench b;
-    Layer l(b, s, 3);
+    GatedNormLayer l(b, s, 3);
     const auto loss = [&] {
       l.sum_squares(), l.forward();
       return dot(l.y, l.dy);
@@ -120,10 +119,10 @@ TEST(GatedNorm, HalvesWithSummedSquaresAndDotsAreTheWhole) {
   const int64_t T = 5, half = 6, widths[] = {half, 2 * half};
   for (const OutputGate gate : kGates) {
     Bench b;
-    Layer whole(b, {1, widths[1], widths[1], false, kEps, gate}, T);
-    Layer low(b, {1, half, widths[1], false, kEps, gate}, T), high(b, low.s, T);
+    GatedNormLayer whole(b, {1, widths[1], widths[1], false, kNormEps, gate}, T);
+    GatedNormLayer low(b, {1, half, widths[1], false, kNormEps, gate}, T), high(b, low.s, T);
     for (int64_t begin = 0; begin < widths[1]; begin += half) {
-      const Layer& l = begin == 0 ? low : high;
+      const GatedNormLayer& l = begin == 0 ? low : high;
       take(whole.x, begin, l.x), take(whole.w, begin, l.w), take(whole.dy, begin, l.dy);
       take(whole.product, begin, l.product);
     }
@@ -131,11 +130,11 @@ TEST(GatedNorm, HalvesWithSummedSquaresAndDotsAreTheWhole) {
       for (int64_t t = 0; t < T; ++t)
         one.as<double>()[t] = other.as<double>()[t] = one.as<double>()[t] + other.as<double>()[t];
     };
-    for (Layer* l : {&whole, &low, &high}) l->sum_squares();
+    for (GatedNormLayer* l : {&whole, &low, &high}) l->sum_squares();
     add_up(low.squares, high.squares);
-    for (Layer* l : {&whole, &low, &high}) l->forward(), l->sum_dots();
+    for (GatedNormLayer* l : {&whole, &low, &high}) l->forward(), l->sum_dots();
     add_up(low.dots, high.dots);
-    for (Layer* l : {&whole, &low, &high}) l->backward();
+    for (GatedNormLayer* l : {&whole, &low, &high}) l->backward();
     const auto expect_part = [&](const Tensor& from, int64_t begin, const Tensor& part,
                                  int64_t num_used) {
       const Tensor want = b.stream(part.shape);
@@ -146,7 +145,7 @@ TEST(GatedNorm, HalvesWithSummedSquaresAndDotsAreTheWhole) {
       }
     };
     for (int64_t begin = 0; begin < widths[1]; begin += half) {
-      const Layer& l = begin == 0 ? low : high;
+      const GatedNormLayer& l = begin == 0 ? low : high;
       expect_part(whole.y, begin, l.y, half), expect_part(whole.dx, begin, l.dx, half);
       expect_part(whole.dproduct, begin, l.dproduct, half);
       expect_part(whole.dw, begin, l.dw, half);
@@ -158,7 +157,7 @@ TEST(GatedNorm, LargeGatesStayFinite) {
   for (const OutputGate gate : {OutputGate::kSigmoid, OutputGate::kSilu})
     for (const bool reference : {true, false}) {
       Bench b({DType::kF32, DType::kF32}, reference);
-      Layer l(b, {1, 2, 2, true, 0, gate}, 1);
+      GatedNormLayer l(b, {1, 2, 2, true, 0, gate}, 1);
       std::fill_n(l.x.as<float>(), 2, 2.0f), std::fill_n(l.w.as<float>(), 2, 3.0f);
       std::fill_n(l.dy.as<float>(), 2, 1.0f);
       l.product.as<float>()[0] = 100, l.product.as<float>()[1] = -100;
@@ -175,7 +174,7 @@ TEST(GatedNorm, LargeGatesStayFinite) {
 
 TEST(GatedNorm, AGateWithoutItsColumnsIsOurBug) {
   Bench b;
-  Layer l(b, {2, 3, 3, true, kEps, OutputGate::kNone}, 1);
+  GatedNormLayer l(b, {2, 3, 3, true, kNormEps, OutputGate::kNone}, 1);
   l.s.gate = OutputGate::kSilu;
   const auto forward = [&](const Matrix& z) {
     gated_norm_forward(
@@ -193,7 +192,7 @@ TEST(GatedNorm, Paths) {
       for (const GatedNormShape& s : shapes(3, D))
         expect_paths_agree(fmt::format("T={} {}", T, name_of(s)),
                            [&](Bench& b) -> std::vector<Output> {
-                             Layer l(b, s, T);
+                             GatedNormLayer l(b, s, T);
                              l.sum_squares(), l.forward(), l.sum_dots(), l.backward();
                              return {{"squares", l.squares}, {"y", l.y},   {"dots", l.dots},
                                      {"dx", l.dx},           {"dw", l.dw}, {"dz", l.dproduct}};

@@ -23,6 +23,9 @@ struct Precision {
   DType stream = DType::kF64, product = DType::kF64;
 };
 
+// Columns of a fused product that are of other parts of the layer.
+inline constexpr int64_t kOtherColumns = 3;
+
 // A call of a kernel, as it recorded it.
 struct Call {
   std::string_view op;

@@ -5,7 +5,6 @@
 namespace ashlar::kernels {
 namespace {
 
-constexpr int64_t kOther = 3;  // columns of the fused product behind q, k and v
 constexpr FeatureMap kMaps[] = {FeatureMap::kIdentity, FeatureMap::kSilu, FeatureMap::kRelu,
                                 FeatureMap::kEluPlusOne};
 
@@ -22,16 +21,16 @@ double mapped(FeatureMap map, double x) {
   }
 }
 
-struct Layer {
+struct LinearHeadsLayer {
   Bench& b;
   LinearHeadsShape s;
   int64_t T;
   Tensor product, qhat, khat, vhat, rstd_q, rstd_k;
   Tensor dqhat, dkhat, dvhat, dproduct;
   // input: the type of qkv.
-  Layer(Bench& bench, const LinearHeadsShape& shape, int64_t num_tokens, DType input)
+  LinearHeadsLayer(Bench& bench, const LinearHeadsShape& shape, int64_t num_tokens, DType input)
       : b(bench), s(shape), T(num_tokens) {
-    product = b.random(input, "qkv", {T, s.width() + kOther});
+    product = b.random(input, "qkv", {T, s.width() + kOtherColumns});
     qhat = b.product({T, s.K * s.dk}), khat = b.product({T, s.K * s.dk});
     vhat = b.product({T, s.H * s.dv});
     if (s.unit_keys) rstd_q = b.stream({T, s.K}), rstd_k = b.stream({T, s.K});
@@ -76,10 +75,10 @@ std::string name_of(const LinearHeadsShape& s) {
 TEST(LinearHeads, Formula) {
   for (const LinearHeadsShape& s : shapes(2, 4, 3, 5)) {
     Bench b;
-    Layer l(b, s, 17, DType::kF64);
+    LinearHeadsLayer l(b, s, 17, DType::kF64);
     l.forward();
     for (int64_t t = 0; t < l.T; ++t) {
-      const double* row = l.product.as<double>() + t * (s.width() + kOther);
+      const double* row = l.product.as<double>() + t * (s.width() + kOtherColumns);
       for (int64_t head = 0; head < 2 * s.K; ++head) {
         const bool key = head >= s.K;
         double squares = 1e-6;
@@ -104,7 +103,7 @@ TEST(LinearHeads, Formula) {
 TEST(LinearHeads, Gradients) {
   for (const LinearHeadsShape& s : shapes(2, 3, 4, 2)) {
     Bench b;
-    Layer l(b, s, 3, DType::kF64);
+    LinearHeadsLayer l(b, s, 3, DType::kF64);
     const auto loss = [&] {
       l.forward();
       return dot(l.qhat, l.dqhat) + dot(l.khat, l.dkhat) + dot(l.vhat, l.dvhat);
@@ -120,7 +119,7 @@ TEST(LinearHeads, LargeAndZeroHeadsStayFinite) {
     for (const bool reference : {true, false})
       for (const float size : {0.0f, 100.0f}) {
         Bench b({DType::kF32, DType::kF32}, reference);
-        Layer l(b, s, 1, DType::kF32);
+        LinearHeadsLayer l(b, s, 1, DType::kF32);
         for (int64_t i = 0; i < s.width(); ++i) l.product.as<float>()[i] = i % 2 ? size : -size;
         l.forward(), l.backward();
         for (const Tensor& t : {l.qhat, l.khat, l.vhat, l.dproduct})
@@ -145,7 +144,7 @@ TEST(LinearHeads, Paths) {
         expect_paths_agree(
             fmt::format("T={} {}", T, name_of(s)), [&](Bench& b) -> std::vector<Output> {
               const Precision p = b.precision();
-              Layer l(b, s, T, after_convolution ? p.product : p.stream);
+              LinearHeadsLayer l(b, s, T, after_convolution ? p.product : p.stream);
               l.forward(), l.backward();
               std::vector<Output> outputs = {
                   {"q", l.qhat}, {"k", l.khat}, {"v", l.vhat}, {"dqkv", l.dproduct}};

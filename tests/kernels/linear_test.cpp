@@ -34,15 +34,15 @@ std::vector<Path> paths() {
   return all;
 }
 
-class Stage {
+class LinearStage {
  public:
-  explicit Stage(const Path& path, int num_threads = 2) : threads_(num_threads) {
+  explicit LinearStage(const Path& path, int num_threads = 2) : threads_(num_threads) {
     select_isa(path.isa);
     context.threads = &threads_;
     context.workspace = &workspace_;
     context.reference = path.reference;
   }
-  ~Stage() { select_isa(supported_isas().back()); }
+  ~LinearStage() { select_isa(supported_isas().back()); }
 
   Tensor zeros(DType dtype, const Shape& shape) {
     return owned_.emplace_back(make_tensor(allocator_, dtype, shape, Tag::kInput)).tensor;
@@ -145,16 +145,16 @@ const std::vector<Types> kTypes = {
     {DType::kBF16, DType::kBF16, DType::kF32},  {DType::kBF16, DType::kF32, DType::kF32},
     {DType::kBF16, DType::kBF16, DType::kBF16}, {DType::kBF16, DType::kF32, DType::kBF16}};
 
-struct Dims {
+struct LinearDims {
   int64_t T, N, K;
 };
 
-void check_dense(const Path& path, const Types& types, const Dims& d) {
+void check_dense(const Path& path, const Types& types, const LinearDims& d) {
   SCOPED_TRACE(fmt::format("{} compute {} x {} y {} T {} N {} K {}", path.name(),
                            name_of(types.compute), name_of(types.x), name_of(types.y), d.T, d.N,
                            d.K));
   const DType master = types.compute == DType::kF64 ? DType::kF64 : DType::kF32;
-  Stage run(path);
+  LinearStage run(path);
   const Operand w = run.operand(run.random(master, {d.N, d.K}, "w"), types.compute);
   const Matrix x = Matrix::of(run.random(types.x, {d.T, d.K}, "x"));
   const Matrix dy = Matrix::of(run.random(types.y, {d.T, d.N}, "dy"));
@@ -178,26 +178,26 @@ void check_dense(const Path& path, const Types& types, const Dims& d) {
 }
 
 TEST(Linear, DenseOddShapes) {
-  const std::vector<Dims> dims = {{1, 1, 1},    {1, 17, 3},  {3, 65, 17},  {17, 3, 65},
-                                  {65, 33, 64}, {64, 96, 2}, {29, 15, 31}, {15, 64, 1},
-                                  {33, 1, 34},  {1, 64, 64}, {31, 31, 32}, {128, 32, 7}};
+  const std::vector<LinearDims> dims = {{1, 1, 1},    {1, 17, 3},  {3, 65, 17},  {17, 3, 65},
+                                        {65, 33, 64}, {64, 96, 2}, {29, 15, 31}, {15, 64, 1},
+                                        {33, 1, 34},  {1, 64, 64}, {31, 31, 32}, {128, 32, 7}};
   for (const Path& path : paths())
     for (const Types& types : kTypes)
-      for (const Dims& d : dims) check_dense(path, types, d);
+      for (const LinearDims& d : dims) check_dense(path, types, d);
 }
 
 // Several tasks a product; rows a page apart (K 2048 in bf16, 1024 in fp32), which are copied.
 TEST(Linear, DenseManyTasks) {
   for (const Path& path : paths())
     for (const Types& types : kTypes)
-      for (const Dims& d :
-           {Dims{257, 70, 40}, Dims{20, 40, 2048}, Dims{36, 1024, 33}, Dims{5, 1100, 64}})
+      for (const LinearDims& d : {LinearDims{257, 70, 40}, LinearDims{20, 40, 2048},
+                                  LinearDims{36, 1024, 33}, LinearDims{5, 1100, 64}})
         check_dense(path, types, d);
 }
 
 TEST(Linear, DoublePrecision) {
   const Path reference{supported_isas().back(), false};
-  for (const Dims& d : {Dims{1, 1, 1}, Dims{3, 65, 17}, Dims{65, 33, 70}})
+  for (const LinearDims& d : {LinearDims{1, 1, 1}, LinearDims{3, 65, 17}, LinearDims{65, 33, 70}})
     check_dense(reference, {DType::kF64, DType::kF64, DType::kF64}, d);
 }
 
@@ -212,7 +212,7 @@ TEST(Linear, StridedViewsBetweenNaN) {
           SCOPED_TRACE(fmt::format("{} compute {} type {} K {}", path.name(), name_of(compute),
                                    name_of(type), K));
           constexpr int64_t T = 19, N = 37, kMargin = 5;
-          Stage run(path);
+          LinearStage run(path);
           const auto view = [&](int64_t cols, std::string_view name) {
             const Tensor inner = run.random(DType::kF32, {T, cols}, name);
             const Tensor wide = run.zeros(DType::kF32, {T, cols + 2 * kMargin}),
@@ -247,7 +247,7 @@ TEST(Linear, NaNStaysInItsRow) {
   for (const Path& path : paths())
     for (const DType compute : {DType::kF32, DType::kBF16})
       for (const int64_t K : {17, 32, 50}) {
-        Stage run(path);
+        LinearStage run(path);
         constexpr int64_t T = 40, N = 20, kBad = 21;
         const Operand w = run.operand(run.random(DType::kF32, {N, K}, "w"), compute);
         const Tensor x = run.random(DType::kF32, {T, K}, "x"), y = run.zeros(DType::kF32, {T, N});
@@ -264,14 +264,14 @@ const std::vector<std::vector<int32_t>> kRouting = {{0, 0, 40, 40, 40}, {0, 40, 
                                                     {0, 0, 0, 0, 40},   {0, 1, 4, 21, 38},
                                                     {0, 0, 0, 0, 0},    {0, 7, 15, 16, 33}};
 
-void check_grouped(const Path& path, const Types& types, const Dims& d,
+void check_grouped(const Path& path, const Types& types, const LinearDims& d,
                    const std::vector<int32_t>& rows) {
   SCOPED_TRACE(fmt::format("{} compute {} x {} y {} N {} K {} rows {}", path.name(),
                            name_of(types.compute), name_of(types.x), name_of(types.y), d.N, d.K,
                            fmt::join(rows, " ")));
   const int64_t G = int64_t(rows.size()) - 1;
   const DType master = types.compute == DType::kF64 ? DType::kF64 : DType::kF32;
-  Stage run(path);
+  LinearStage run(path);
   const Operand w = run.operand(run.random(master, {G, d.N, d.K}, "w"), types.compute);
   const Matrix x = Matrix::of(run.random(types.x, {d.T, d.K}, "x"));
   const Matrix y = Matrix::of(run.random(types.y, {d.T, d.N}, "y"));
@@ -307,7 +307,7 @@ TEST(Linear, GroupedRows) {
   for (const Path& path : paths())
     for (const Types& types : kTypes)
       for (const auto& rows : kRouting)
-        for (const Dims& d : {Dims{40, 33, 17}, Dims{40, 64, 32}})
+        for (const LinearDims& d : {LinearDims{40, 33, 17}, LinearDims{40, 64, 32}})
           check_grouped(path, types, d, rows);
   check_grouped(paths().front(), {DType::kF64, DType::kF64, DType::kF64}, {40, 33, 17},
                 kRouting[3]);
@@ -316,11 +316,12 @@ TEST(Linear, GroupedRows) {
 TEST(Linear, GroupedColumns) {
   for (const Path& path : paths())
     for (const Types& types : kTypes)
-      for (const Dims& d : {Dims{21, 17, 9}, Dims{33, 64, 128}, Dims{5, 1, 31}}) {
+      for (const LinearDims& d :
+           {LinearDims{21, 17, 9}, LinearDims{33, 64, 128}, LinearDims{5, 1, 31}}) {
         SCOPED_TRACE(
             fmt::format("{} compute {} N {} K {}", path.name(), name_of(types.compute), d.N, d.K));
         constexpr int64_t G = 3;
-        Stage run(path);
+        LinearStage run(path);
         const Operand w = run.operand(run.random(DType::kF32, {G, d.N, d.K}, "w"), types.compute);
         const Matrix x = Matrix::of(run.random(types.x, {d.T, G * d.K}, "x"));
         const Matrix dy = Matrix::of(run.random(types.y, {d.T, G * d.N}, "dy"));
@@ -347,7 +348,7 @@ TEST(Linear, GroupedColumns) {
 // All three passes of a dense and a grouped product, as bytes.
 std::vector<std::vector<std::byte>> bits(const Path& path, const Types& types, int num_threads) {
   constexpr int64_t T = 300, N = 200, K = 129;
-  Stage run(path, num_threads);
+  LinearStage run(path, num_threads);
   const Tensor rows = run.ints({0, 7, 7, 220, 299});
   const Operand w = run.operand(run.random(DType::kF32, {N, K}, "w"), types.compute);
   const Operand stack = run.operand(run.random(DType::kF32, {4, N, K}, "stack"), types.compute);

@@ -6,7 +6,7 @@
 namespace ashlar::kernels {
 namespace {
 
-struct Case {
+struct MoeCase {
   std::string name;
   int64_t E;
   std::vector<int32_t> expert;  // of token 0, of token 1, ..; E: skipped; kNoClass: padding
@@ -15,16 +15,16 @@ struct Case {
   bool has_row(size_t choice) const { return expert[choice] != E && expert[choice] != kNoClass; }
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> all = {{"one token", 1, {0}},
-                           {"one skipped token", 2, {2}},
-                           {"mixed, expert 1 without token", 4, {3, 0, 4, 3, 2, 0, 4, 3}},
-                           {"all on one expert", 3, std::vector<int32_t>(17, 1)},
-                           {"all skipped", 3, std::vector<int32_t>(3, 3)},
-                           {"padding behind", 2, {1, 0, 2, 1, kNoClass, kNoClass}},
-                           {"padding between", 2, {kNoClass, 1, kNoClass, kNoClass, 0, 2}},
-                           {"all padding", 2, std::vector<int32_t>(3, kNoClass)}};
-  Case many{"many", 8, {}};
+std::vector<MoeCase> moe_cases() {
+  std::vector<MoeCase> all = {{"one token", 1, {0}},
+                              {"one skipped token", 2, {2}},
+                              {"mixed, expert 1 without token", 4, {3, 0, 4, 3, 2, 0, 4, 3}},
+                              {"all on one expert", 3, std::vector<int32_t>(17, 1)},
+                              {"all skipped", 3, std::vector<int32_t>(3, 3)},
+                              {"padding behind", 2, {1, 0, 2, 1, kNoClass, kNoClass}},
+                              {"padding between", 2, {kNoClass, 1, kNoClass, kNoClass, 0, 2}},
+                              {"all padding", 2, std::vector<int32_t>(3, kNoClass)}};
+  MoeCase many{"many", 8, {}};
   const Rng rng(1, "experts");
   for (uint64_t t = 0; t < 130; ++t) many.expert.push_back(int32_t(rng.below(t, 9)));
   all.push_back(many);
@@ -32,14 +32,14 @@ std::vector<Case> cases() {
   all.push_back({"all experts", 3, {0, 1, 2, 0, 1, 2}, 3});
   all.push_back({"top 2 with padding", 3, {0, 1, kNoClass, kNoClass, 1, 2}, 2});
   all.push_back({"top 2 with skipped choices", 3, {3, 1, 1, 2, 3, 3, 0, 3}, 2});
-  Case several{"top 4 of 9", 9, {}, 4};
+  MoeCase several{"top 4 of 9", 9, {}, 4};
   for (uint64_t t = 0; t < 70; ++t)
     for (int32_t j = 0; j < 4; ++j) several.expert.push_back((int32_t(rng.below(t, 6)) + j) % 9);
   all.push_back(several);
   return all;
 }
 
-RoutePlan make_plan(Bench& b, const Case& c) {
+RoutePlan make_plan(Bench& b, const MoeCase& c) {
   const Shape Tk{c.T(), c.k};
   const RoutePlan plan{b.zeros(DType::kI32, {c.E + 1}), b.zeros(DType::kI32, {Tk.numel()}),
                        b.zeros(DType::kI32, Tk), b.zeros(DType::kI64, {c.E + 1})};
@@ -52,7 +52,7 @@ int64_t rows_of(const Bench& b, const RoutePlan& plan) {  // on meta nobody know
 }
 
 TEST(Moe, Plan) {
-  for (const Case& c : cases()) {
+  for (const MoeCase& c : moe_cases()) {
     Bench b;
     const RoutePlan plan = make_plan(b, c);
     const auto first = plan.row_of_expert_E1.span<int32_t>();
@@ -95,7 +95,7 @@ TEST(Moe, PaddingHasNoChoice) {
 
 // A whole layer with y = 2 x as the expert: e_t = sum of 2 p_tj m_t, or what the skip class says.
 TEST(Moe, GatherAndCombineMoveTheRightRows) {
-  for (const Case& c : cases())
+  for (const MoeCase& c : moe_cases())
     for (const bool identity : {false, true}) {
       Bench b;
       const RoutePlan plan = make_plan(b, c);
@@ -123,7 +123,7 @@ TEST(Moe, GatherAndCombineMoveTheRightRows) {
 }
 
 TEST(Moe, CombineGradients) {
-  for (const Case& c : cases())
+  for (const MoeCase& c : moe_cases())
     for (const bool identity : {false, true}) {
       if (c.expert.size() > 20) continue;
       Bench b;
@@ -166,7 +166,7 @@ TEST(Moe, CombineGradients) {
 }
 
 TEST(Moe, CombinePaths) {
-  for (const Case& c : cases())
+  for (const MoeCase& c : moe_cases())
     for (const bool identity : {false, true})
       for (const int64_t H : {1, 33, 256})
         expect_paths_agree(c.name, [&](Bench& b) -> std::vector<Output> {
@@ -217,7 +217,7 @@ TEST(Moe, CombineAddsInTheOrderOfChoices) {
   for (const Isa path : supported_isas()) {
     select_isa(path);
     Bench b({DType::kF32, DType::kF32}, false);
-    const Case c{"", 3, {0, 1, 2}, 3};
+    const MoeCase c{"", 3, {0, 1, 2}, 3};
     const RoutePlan plan = make_plan(b, c);
     const Tensor y = b.stream({3, 1}), p = b.stream({1, 3}), m = b.stream({1, 1}),
                  e = b.stream({1, 1});

@@ -16,12 +16,12 @@ namespace {
 
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 
-struct Stage {
-  explicit Stage(int num_threads = 2) : threads(num_threads) {
+struct NewtonSchulzStage {
+  explicit NewtonSchulzStage(int num_threads = 2) : threads(num_threads) {
     context.threads = &threads;
     context.workspace = &workspace;
   }
-  ~Stage() { select_isa(supported_isas().back()); }
+  ~NewtonSchulzStage() { select_isa(supported_isas().back()); }
   Threads threads;
   Allocator allocator{Device::kCpu};
   Arena workspace{allocator, 16 << 20, Tag::kWorkspace};
@@ -31,7 +31,7 @@ struct Stage {
 std::vector<double> orthogonalized(DType compute, int64_t G, int64_t M, int64_t N,
                                    const std::vector<double>& x, int steps = 5, int num_threads = 2,
                                    bool reference = false) {
-  Stage stage(num_threads);
+  NewtonSchulzStage stage(num_threads);
   stage.context.reference = reference;
   const OwnedTensor exact = make_tensor(stage.allocator, DType::kF64, {G, M, N}, Tag::kInput);
   const OwnedTensor typed = make_tensor(
@@ -116,14 +116,14 @@ TEST(NewtonSchulz, SingularValuesFollowTheScalarMap) {
               1e-6);
 }
 
-struct Dims {
+struct MatrixDims {
   int64_t M, N;
 };
-const std::vector<Dims> kDims = {{1, 1},   {1, 17},  {17, 1},   {3, 65},  {65, 3},
-                                 {33, 31}, {32, 64}, {100, 40}, {40, 100}};
+const std::vector<MatrixDims> kMatrixDims = {{1, 1},   {1, 17},  {17, 1},   {3, 65},  {65, 3},
+                                             {33, 31}, {32, 64}, {100, 40}, {40, 100}};
 
 TEST(NewtonSchulz, EveryPathFollowsTheDefinition) {
-  for (const Dims& d : kDims) {
+  for (const MatrixDims& d : kMatrixDims) {
     const std::vector<double> x = random(d.M * d.N, "x"), want = definition(d.M, d.N, x);
     EXPECT_LT(relative_difference(orthogonalized(DType::kF64, 1, d.M, d.N, x), want), 1e-12);
     EXPECT_LT(relative_difference(orthogonalized(DType::kF32, 1, d.M, d.N, x, 5, 2, true), want),
@@ -145,7 +145,7 @@ TEST(NewtonSchulz, EveryPathFollowsTheDefinition) {
 
 TEST(NewtonSchulz, EveryNumberOfStepsFollowsTheDefinition) {
   for (const int steps : {0, 1, 2, 3, 7})
-    for (const Dims& d : {Dims{40, 100}, Dims{100, 40}, Dims{40, 40}}) {
+    for (const MatrixDims& d : {MatrixDims{40, 100}, MatrixDims{100, 40}, MatrixDims{40, 40}}) {
       SCOPED_TRACE(fmt::format("{} steps {} x {}", steps, d.M, d.N));
       const std::vector<double> x = random(d.M * d.N, "x"), want = definition(d.M, d.N, x, steps);
       EXPECT_LT(relative_difference(orthogonalized(DType::kF32, 1, d.M, d.N, x, steps), want),
@@ -156,7 +156,7 @@ TEST(NewtonSchulz, EveryNumberOfStepsFollowsTheDefinition) {
 // Rank three plus noise of a relative size of 1e-5, far below what A = X X^T resolves in fp32: the
 // three directions are exact, and the noise stays as small as the definition leaves it.
 TEST(NewtonSchulz, TinySingularValuesStayTame) {
-  for (const Dims& d : {Dims{40, 160}, Dims{160, 40}}) {
+  for (const MatrixDims& d : {MatrixDims{40, 160}, MatrixDims{160, 40}}) {
     const std::vector<double> u = random(d.M * 3, "u"), v = random(3 * d.N, "v");
     std::vector<double> x = random(d.M * d.N, "noise");
     for (int64_t i = 0; i < d.M; ++i)
@@ -206,7 +206,7 @@ TEST(NewtonSchulz, SymmetricStaysSymmetric) {
 // A stack gives what its matrices give alone, bit for bit, for any thread count and either way of
 // sharing work.
 TEST(NewtonSchulz, StacksAndThreadsKeepTheBits) {
-  for (const Dims& d : {Dims{65, 33}, Dims{33, 130}}) {
+  for (const MatrixDims& d : {MatrixDims{65, 33}, MatrixDims{33, 130}}) {
     for (const Isa isa : supported_isas())
       for (const DType compute : {DType::kF32, DType::kBF16}) {
         SCOPED_TRACE(fmt::format("{} {} {} x {}", name_of(isa), name_of(compute), d.M, d.N));
@@ -235,7 +235,7 @@ TEST(NewtonSchulz, ZeroStaysZero) {
 
 TEST(NewtonSchulz, MetaTakesTheSameWorkspace) {
   for (const DType compute : {DType::kF64, DType::kF32, DType::kBF16})
-    for (const Dims& d : kDims) {
+    for (const MatrixDims& d : kMatrixDims) {
       std::vector<int64_t> peaks;
       std::vector<int64_t> flop;
       for (const Device device : {Device::kCpu, Device::kMeta}) {

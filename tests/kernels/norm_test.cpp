@@ -5,11 +5,11 @@
 namespace ashlar::kernels {
 namespace {
 
-void fill(const Tensor& t, std::initializer_list<double> values) {
+void set_values(const Tensor& t, std::initializer_list<double> values) {
   std::copy(values.begin(), values.end(), t.as<double>());
 }
 
-void expect_values(const Tensor& t, std::initializer_list<double> want, double tolerance) {
+void expect_near_values(const Tensor& t, std::initializer_list<double> want, double tolerance) {
   const std::vector<double> got = values_of(t);
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want.begin()[i], tolerance) << i;
@@ -19,26 +19,26 @@ void expect_values(const Tensor& t, std::initializer_list<double> want, double t
 TEST(Norm, KnownRow) {
   Bench b;
   const Tensor h = b.stream({1, 4}), w = b.stream({4}), y = b.stream({1, 4}), rstd = b.stream({1});
-  fill(h, {1, 2, 3, 4});
-  fill(w, {1, 1.1, 0.9, 1.2});
+  set_values(h, {1, 2, 3, 4});
+  set_values(w, {1, 1.1, 0.9, 1.2});
   rms_norm_forward(b.context(), kEps, h, w, y, rstd);
-  expect_values(rstd, {0.3651481282}, 1e-10);
-  expect_values(y, {0.3651481, 0.8033259, 0.9858999, 1.7527110}, 1e-7);
+  expect_near_values(rstd, {0.3651481282}, 1e-10);
+  expect_near_values(y, {0.3651481, 0.8033259, 0.9858999, 1.7527110}, 1e-7);
   const Tensor dy = b.stream({1, 4}), dh = b.stream({1, 4}), dw = b.stream({4});
-  fill(dy, {.1, -.2, .3, .4});
+  set_values(dy, {.1, -.2, .3, .4});
   rms_norm_backward(b.context(),
                     {.dy_TH = dy, .h_TH = h, .w_H = w, .rstd_T = rstd, .dh_TH = dh, .dw_H = dw});
-  expect_values(dh, {0.00742472, -0.13851278, 0.01131971, 0.05891072}, 1e-8);
+  expect_near_values(dh, {0.00742472, -0.13851278, 0.01131971, 0.05891072}, 1e-8);
 }
 
 // Tensors of a merge, ZAYA1's or plain, and a norm by name.
-struct Layer {
+struct NormLayer {
   Bench& b;
   Shape TH, H, T;
   Tensor o, r, w, h, y, rstd;
   MergeParams merge;
   double weight_offset = 0;
-  Layer(Bench& bench, const NormCase& c, bool plain = false)
+  NormLayer(Bench& bench, const NormCase& c, bool plain = false)
       : b(bench), TH{c.T, c.H}, H{c.H}, T{c.T} {
     o = b.stream("o", TH), r = b.stream("r", TH), w = b.stream("w", H, 1);
     if (!plain)
@@ -81,7 +81,7 @@ struct Layer {
 TEST(Norm, MergeFormula) {
   for (const NormCase& c : kNormCases) {
     Bench b;
-    Layer l(b, c);
+    NormLayer l(b, c);
     l.forward();
     for (int64_t t = 0; t < c.T; ++t) {
       double square = 0;
@@ -107,7 +107,7 @@ TEST(Norm, MergeFormula) {
 TEST(Norm, PlainMergeFormula) {
   for (const NormCase& c : kNormCases) {
     Bench b;
-    Layer l(b, c, true);
+    NormLayer l(b, c, true);
     l.forward();
     const double *o = l.o.as<double>(), *r = l.r.as<double>();
     for (int64_t t = 0; t < c.T; ++t) {
@@ -148,7 +148,7 @@ TEST(Norm, RmsGradients) {
 TEST(Norm, MergeGradients) {
   for (const bool keep_h : {false, true}) {
     Bench b;
-    Layer l(b, {3, 7});
+    NormLayer l(b, {3, 7});
     const Tensor dy = b.stream("dy", l.TH), dh_in = b.stream("dh_in", l.TH);
     const auto loss = [&] {
       l.forward();
@@ -172,7 +172,7 @@ TEST(Norm, MergeGradients) {
 TEST(Norm, PlainMergeGradients) {
   for (const bool keep_h : {false, true}) {
     Bench b;
-    Layer l(b, {3, 7}, true);
+    NormLayer l(b, {3, 7}, true);
     const Tensor dy = b.stream("dy", l.TH), dh_in = b.stream("dh_in", l.TH);
     const auto loss = [&] {
       l.forward();
@@ -192,8 +192,8 @@ TEST(Norm, PlainMergeGradients) {
 }
 
 // The merge whose norm stands elsewhere (the last one of a pipeline's stage).
-struct Alone : Layer {
-  using Layer::Layer;
+struct Alone : NormLayer {
+  using NormLayer::NormLayer;
   void forward() {
     merge_norm_forward(b.context(),
                        {.eps = kEps, .o_TH = o, .r_TH = r, .params = merge, .h_TH = h});
@@ -239,7 +239,7 @@ TEST(Norm, TheMergeAloneGivesTheSameStream) {
   for (const bool plain : {false, true})
     for (const NormCase& c : kNormCases) {
       Bench b;
-      Layer both(b, c, plain);
+      NormLayer both(b, c, plain);
       both.forward();
       const std::vector<double> want = values_of(both.h);
       Alone alone(b, c, plain);
@@ -269,7 +269,7 @@ TEST(Norm, PathsOfTheMergeAlone) {
 
 TEST(Norm, APartOfTheMergeParametersIsOurBug) {
   Bench b;
-  Layer l(b, {3, 7});
+  NormLayer l(b, {3, 7});
   const Tensor dy = b.stream(l.TH), d_o = b.stream(l.TH), dr = b.stream(l.TH), dw = b.stream(l.H);
   EXPECT_DEATH(l.backward(dy, {}, {}, d_o, dr, {}, dw), "is_plain");
   l.merge.residual_bias_H = {};
@@ -298,7 +298,7 @@ TEST(Norm, Paths) {
         return {{"y", y}, {"rstd", rstd}, {"dh", dh}, {"dw", dw}};
       });
       expect_paths_agree("merge_norm " + name_of(c), [&](Bench& b) -> std::vector<Output> {
-        Layer l(b, c);
+        NormLayer l(b, c);
         l.forward();
         const Tensor dh_in = residual_gradient ? b.stream("dh_in", l.TH) : Tensor{};
         const Tensor d_o = b.product(l.TH), dr = b.stream(l.TH), dw = b.stream("dw", l.H);
@@ -317,7 +317,7 @@ TEST(Norm, Paths) {
                 {"dbr", g.residual_bias_H}};
       });
       expect_paths_agree("plain merge_norm " + name_of(c), [&](Bench& b) -> std::vector<Output> {
-        Layer l(b, c, true);
+        NormLayer l(b, c, true);
         l.forward();
         const Tensor dh_in = residual_gradient ? b.stream("dh_in", l.TH) : Tensor{};
         const Tensor d_o = b.product(l.TH), dr = b.stream(l.TH), dw = b.stream("dw", l.H);
@@ -349,7 +349,7 @@ TEST(Norm, AnOffsetAddsToTheWeight) {
   };
   const auto merge = [](const NormCase& c, bool plain, double offset) {
     return [=](Bench& b) -> std::vector<Output> {
-      Layer l(b, c, plain);
+      NormLayer l(b, c, plain);
       l.w = weight_less(b, "w", l.H, offset), l.weight_offset = offset;
       l.forward();
       const Tensor d_o = b.product(l.TH), dr = b.stream(l.TH), dw = b.stream("dw", l.H);

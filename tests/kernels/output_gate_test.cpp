@@ -6,16 +6,17 @@ namespace ashlar::kernels {
 namespace {
 
 // Tokens, channels, and the columns of the fused projection before the gate's.
-struct Case {
+struct OutputGateCase {
   int64_t T, C, before;
 };
-constexpr Case kCases[] = {{1, 1, 0}, {3, 5, 2}, {17, 33, 7}, {65, 64, 64}, {130, 48, 1}};
+constexpr OutputGateCase kOutputGateCases[] = {
+    {1, 1, 0}, {3, 5, 2}, {17, 33, 7}, {65, 64, 64}, {130, 48, 1}};
 
-struct Layer {
+struct OutputGateLayer {
   Bench& b;
-  Case c;
+  OutputGateCase c;
   Tensor att, fused, y;
-  Layer(Bench& bench, const Case& shape) : b(bench), c(shape) {
+  OutputGateLayer(Bench& bench, const OutputGateCase& shape) : b(bench), c(shape) {
     att = b.product("att", {c.T, c.C}), y = b.product({c.T, c.C});
     fused = b.stream("fused", {c.T, c.before + c.C});
   }
@@ -31,9 +32,9 @@ struct Layer {
 };
 
 TEST(OutputGate, Formula) {
-  for (const Case& c : kCases) {
+  for (const OutputGateCase& c : kOutputGateCases) {
     Bench b;
-    const Layer l(b, c);
+    const OutputGateLayer l(b, c);
     l.forward();
     for (int64_t t = 0; t < c.T; ++t)
       for (int64_t i = 0; i < c.C; ++i) {
@@ -46,7 +47,7 @@ TEST(OutputGate, Formula) {
 
 TEST(OutputGate, Gradients) {
   Bench b;
-  const Layer l(b, {3, 5, 2});
+  const OutputGateLayer l(b, {3, 5, 2});
   const Tensor dy = b.stream("dy", l.y.shape), datt = b.stream(l.att.shape);
   const Tensor dfused = b.stream(l.fused.shape);  // of columns before the gate's: 0
   const auto loss = [&] {
@@ -60,10 +61,10 @@ TEST(OutputGate, Gradients) {
 }
 
 TEST(OutputGate, Paths) {
-  for (const Case& c : kCases)
+  for (const OutputGateCase& c : kOutputGateCases)
     expect_paths_agree(fmt::format("T={} C={} before={}", c.T, c.C, c.before),
                        [&](Bench& b) -> std::vector<Output> {
-                         const Layer l(b, c);
+                         const OutputGateLayer l(b, c);
                          l.forward();
                          const Tensor datt = b.product(l.att.shape),
                                       dfused = b.product(l.fused.shape);

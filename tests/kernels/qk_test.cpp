@@ -26,13 +26,13 @@ void add(const Tensor& x, const Tensor& y) {
   });
 }
 
-struct Layer {
+struct QkLayer {
   Bench& b;
   const QkShape& s;
   const Sequence& sequence;
   int64_t T, KD;
   Tensor rope, qkv, y, b1, tau, halo, qhat, khat, v, n_q, n_k, q_sum, others;
-  Layer(Bench& bench, const QkShape& shape, const Sequence& tokens)
+  QkLayer(Bench& bench, const QkShape& shape, const Sequence& tokens)
       : b(bench), s(shape), sequence(tokens), T(tokens.num_tokens()), KD(s.K * s.D) {
     rope = b.stream({100, s.rotary_dim});
     rope_table(b.context(), {.theta = kTheta}, rope);
@@ -67,9 +67,9 @@ struct Layer {
   }
 };
 
-struct Gradients {
+struct QkGradientTensors {
   Tensor dqhat, dkhat, dv, dy, dqkv, dhalo, dtau, db1, dq_sum;
-  explicit Gradients(const Layer& l) {
+  explicit QkGradientTensors(const QkLayer& l) {
     Bench& b = l.b;
     dqhat = b.stream("dqhat", l.qhat.shape), dkhat = b.stream("dkhat", l.khat.shape),
     dv = b.stream("dv", l.v.shape);
@@ -78,7 +78,7 @@ struct Gradients {
     dtau = b.stream(l.tau.shape), db1 = b.stream(l.b1.shape);
     if (l.shared()) dq_sum = b.stream(l.q_sum.shape);
   }
-  void run(const Layer& l) const {
+  void run(const QkLayer& l) const {
     if (l.shared())
       qk_query_gradient_sums(l.b.context(), {.shape = l.s,
                                              .sequence = l.sequence,
@@ -124,7 +124,7 @@ TEST(Qk, Formula) {
     for (const auto& pieces : segment_cases()) {
       const Sequence sequence = sequence_of(pieces);
       Bench b;
-      Layer l(b, s, sequence);
+      QkLayer l(b, s, sequence);
       l.forward();
       const int64_t local = s.N / s.K;
       for (int64_t t = 0; t < l.T; ++t) {
@@ -161,7 +161,7 @@ TEST(Qk, Formula) {
 TEST(Qk, ValuesAreHalfDelayed) {
   Bench b;
   const Sequence sequence = sequence_of({{0, 2}, {4, 2}});
-  Layer l(b, kShapes[0], sequence);
+  QkLayer l(b, kShapes[0], sequence);
   l.forward();
   const int64_t half = l.KD / 2, width = l.s.C() + l.KD, vc = l.s.C(), vd = vc + half;
   for (int64_t i = 0; i < half; ++i) {
@@ -179,8 +179,8 @@ TEST(Qk, Gradients) {
   for (const QkShape& s : kShapes) {
     if (s.D > 8) continue;
     Bench b;
-    Layer l(b, s, sequence);
-    const Gradients g(l);
+    QkLayer l(b, s, sequence);
+    const QkGradientTensors g(l);
     const auto loss = [&] {
       l.forward();
       return dot(l.qhat, g.dqhat) + dot(l.khat, g.dkhat) + dot(l.v, g.dv);
@@ -201,9 +201,9 @@ TEST(Qk, Paths) {
       const Sequence sequence = sequence_of(pieces);
       expect_paths_agree(fmt::format("T={} N={} K={} D={}", sequence.num_tokens(), s.N, s.K, s.D),
                          [&](Bench& b) -> std::vector<Output> {
-                           Layer l(b, s, sequence);
+                           QkLayer l(b, s, sequence);
                            l.forward();
-                           const Gradients g(l);
+                           const QkGradientTensors g(l);
                            g.run(l);
                            return {{"qhat", l.qhat}, {"khat", l.khat},   {"v", l.v},
                                    {"n_q", l.n_q},   {"n_k", l.n_k},     {"dy", g.dy},

@@ -16,7 +16,7 @@ RecurrenceCase two_documents(int64_t length, const RecurrenceShape& shape) {
 // Every path against the reference in fp64 on the same numbers: no value is off by more than the
 // path's bound of the largest, and where products round to bf16 no tensor by more than 1e-2 of its
 // norm.
-void expect_paths_agree(const RecurrenceCase& c) {
+void expect_tile_paths_agree(const RecurrenceCase& c) {
   RecurrenceBench exact;
   const RecurrenceTensors want = make_tensors(exact, c);
   exact.kernels.run(want);
@@ -39,7 +39,7 @@ TEST(RecurrenceTiles, AreTheTokenRecurrence) {
         two_documents(130, {.K = 2, .H = 4, .dk = 24, .dv = 40, .scale = 0.3}),
         two_documents(201, {.K = 1, .H = 2, .dk = 64, .dv = 48, .scale = 0.125}),
         two_documents(4096, {.K = 1, .H = 1, .dk = 8, .dv = 8, .scale = 0.25})})
-    for (const RecurrenceCase& c : every_recurrence(shape)) expect_paths_agree(c);
+    for (const RecurrenceCase& c : every_recurrence(shape)) expect_tile_paths_agree(c);
 }
 
 // a = 1 passes all of the state, a = 1e-4 next to nothing of it after two tokens; both in turns, so
@@ -51,7 +51,7 @@ TEST(RecurrenceTiles, ExtremeGatesStayExact) {
       if (c.decay == Decay::kNone) continue;
       c.every_log_decay = {log_a, log_a == 0 ? 0 : -1e-3, log_a};
       c.name += fmt::format(", log a {}", log_a);
-      expect_paths_agree(c);
+      expect_tile_paths_agree(c);
     }
 }
 

@@ -9,35 +9,35 @@
 namespace ashlar::kernels {
 namespace {
 
-struct Case {
+struct RopeCase {
   HeadsShape shape;  // N, K, D, rotary_dim, eps, weight_offset, gated
   bool norms;
 };
-constexpr Case kCases[] = {{{2, 1, 4, 4}, false},
-                           {{2, 1, 6, 6, 1e-6}, true},
-                           {{3, 1, 5, 2, 1e-5}, true},
-                           {{4, 4, 4, 0}, false},
-                           {{1, 1, 1, 0, 0.1}, true},
-                           {{3, 2, 33, 6, 1e-6}, true},
-                           {{1, 1, 33, 32}, false},
-                           {{2, 1, 64, 64, 1e-6}, true},
-                           {{1, 1, 256, 256, 1e-6}, true},
-                           {{1, 1, 80, 40}, false},
-                           {{3, 1, 6, 4, 1e-6, 0, true}, true},
-                           {{2, 2, 4, 2, 0, 0, true}, false}};
+constexpr RopeCase kRopeCases[] = {{{2, 1, 4, 4}, false},
+                                   {{2, 1, 6, 6, 1e-6}, true},
+                                   {{3, 1, 5, 2, 1e-5}, true},
+                                   {{4, 4, 4, 0}, false},
+                                   {{1, 1, 1, 0, 0.1}, true},
+                                   {{3, 2, 33, 6, 1e-6}, true},
+                                   {{1, 1, 33, 32}, false},
+                                   {{2, 1, 64, 64, 1e-6}, true},
+                                   {{1, 1, 256, 256, 1e-6}, true},
+                                   {{1, 1, 80, 40}, false},
+                                   {{3, 1, 6, 4, 1e-6, 0, true}, true},
+                                   {{2, 2, 4, 2, 0, 0, true}, false}};
 
-std::string name_of(const Case& c, int64_t T) {
+std::string name_of(const RopeCase& c, int64_t T) {
   return fmt::format("T={} N={} K={} D={} rho={}{}", T, c.shape.N, c.shape.K, c.shape.D,
                      c.shape.rotary_dim, c.norms ? " norms" : "");
 }
 
-struct Layer {
+struct RopeLayer {
   Bench& b;
   const HeadsShape& s;
   const Sequence& sequence;
   int64_t T;
   Tensor rope, qkv, q_norm, k_norm, qhat, khat, v, rstd_q, rstd_k;
-  Layer(Bench& bench, const Case& c, const Sequence& tokens)
+  RopeLayer(Bench& bench, const RopeCase& c, const Sequence& tokens)
       : b(bench), s(c.shape), sequence(tokens), T(tokens.num_tokens()) {
     if (s.rotary_dim > 0) {
       rope = b.stream({100, s.rotary_dim});
@@ -64,16 +64,16 @@ struct Layer {
   }
 };
 
-struct Gradients {
+struct RopeGradientTensors {
   Tensor dqhat, dkhat, dv, dqkv, dq_norm, dk_norm;
-  Gradients(const Layer& l, const Tensor& into) : dqkv(into) {
+  RopeGradientTensors(const RopeLayer& l, const Tensor& into) : dqkv(into) {
     Bench& b = l.b;
     dqhat = b.stream("dqhat", l.qhat.shape), dkhat = b.stream("dkhat", l.khat.shape),
     dv = b.stream("dv", l.v.shape);
     if (l.q_norm)
       dq_norm = b.stream("dq_norm", l.q_norm.shape), dk_norm = b.stream("dk_norm", l.q_norm.shape);
   }
-  void run(const Layer& l) const {
+  void run(const RopeLayer& l) const {
     heads_backward(l.b.context(), {.shape = l.s,
                                    .sequence = l.sequence,
                                    .rope_PR = l.rope,
@@ -104,12 +104,12 @@ std::vector<double> hat(const HeadsShape& s, const double* from, const Tensor& w
 }
 
 TEST(Rope, HeadsFormula) {
-  for (const Case& c : kCases)
+  for (const RopeCase& c : kRopeCases)
     for (const auto& pieces : segment_cases()) {
       const Sequence sequence = sequence_of(pieces);
       const HeadsShape& s = c.shape;
       Bench b;
-      const Layer l(b, c, sequence);
+      const RopeLayer l(b, c, sequence);
       l.forward();
       for (int64_t t = 0; t < l.T; ++t) {
         const int64_t position = sequence.position_T()[size_t(t)];
@@ -131,11 +131,11 @@ TEST(Rope, HeadsFormula) {
 
 TEST(Rope, HeadsGradients) {
   const Sequence sequence = sequence_of({{0, 2}, {1, 1}, {5, 3}, {0, 1}});
-  for (const Case& c : kCases) {
+  for (const RopeCase& c : kRopeCases) {
     if (c.shape.D > 8) continue;
     Bench b;
-    const Layer l(b, c, sequence);
-    const Gradients g(l, b.stream("overwritten", l.qkv.shape));
+    const RopeLayer l(b, c, sequence);
+    const RopeGradientTensors g(l, b.stream("overwritten", l.qkv.shape));
     const std::vector<double> before = values_of(g.dqkv);
     const auto loss = [&] {
       l.forward();
@@ -159,13 +159,13 @@ TEST(Rope, HeadsGradients) {
 }
 
 TEST(Rope, HeadsPaths) {
-  for (const Case& c : kCases)
+  for (const RopeCase& c : kRopeCases)
     for (const auto& pieces : segment_cases()) {
       const Sequence sequence = sequence_of(pieces);
       expect_paths_agree(name_of(c, sequence.num_tokens()), [&](Bench& b) -> std::vector<Output> {
-        const Layer l(b, c, sequence);
+        const RopeLayer l(b, c, sequence);
         l.forward();
-        const Gradients g(l, b.product("overwritten", l.qkv.shape));
+        const RopeGradientTensors g(l, b.product("overwritten", l.qkv.shape));
         g.run(l);
         return {{"qhat", l.qhat},       {"khat", l.khat},      {"v", l.v},
                 {"rstd_q", l.rstd_q},   {"rstd_k", l.rstd_k},  {"dqkv", g.dqkv},
@@ -176,14 +176,14 @@ TEST(Rope, HeadsPaths) {
 
 // As of norms (norm_test.cpp).
 TEST(Rope, AnOffsetAddsToTheWeight) {
-  const auto heads = [](Case c, const Sequence& sequence, double offset) {
+  const auto heads = [](RopeCase c, const Sequence& sequence, double offset) {
     c.shape.weight_offset = offset;
     return [c, &sequence](Bench& b) -> std::vector<Output> {
-      Layer l(b, c, sequence);
+      RopeLayer l(b, c, sequence);
       l.q_norm = weight_less(b, "q_norm", {c.shape.D}, c.shape.weight_offset);
       l.k_norm = weight_less(b, "k_norm", {c.shape.D}, c.shape.weight_offset);
       l.forward();
-      const Gradients g(l, b.product("overwritten", l.qkv.shape));
+      const RopeGradientTensors g(l, b.product("overwritten", l.qkv.shape));
       g.run(l);
       return {{"qhat", l.qhat},
               {"khat", l.khat},
@@ -192,7 +192,7 @@ TEST(Rope, AnOffsetAddsToTheWeight) {
               {"dk_norm", g.dk_norm}};
     };
   };
-  for (const Case& c : kCases)
+  for (const RopeCase& c : kRopeCases)
     for (const auto& pieces : segment_cases()) {
       if (!c.norms) continue;
       const Sequence sequence = sequence_of(pieces);
@@ -204,12 +204,12 @@ TEST(Rope, AnOffsetAddsToTheWeight) {
 TEST(Rope, CostOfACall) {
   const Sequence sequence = sequence_of({{0, 130}});
   for (const bool norms : {false, true}) {
-    const Case c{{4, 2, 8, 6, 1e-6}, norms};
+    const RopeCase c{{4, 2, 8, 6, 1e-6}, norms};
     Bench b({DType::kF32, DType::kBF16}, false, 1, Device::kMeta);
-    Layer l(b, c, sequence);
+    RopeLayer l(b, c, sequence);
     l.rope = b.stream({130, 6});
     l.forward();
-    Gradients(l, b.product(l.qkv.shape)).run(l);
+    RopeGradientTensors(l, b.product(l.qkv.shape)).run(l);
     const std::vector<Call> records = b.calls();
     ASSERT_EQ(records.size(), 2u);
     EXPECT_EQ(records[0].op, "heads_forward");
@@ -225,8 +225,8 @@ TEST(Rope, CostOfACall) {
 TEST(Rope, NormsComeTogether) {
   const Sequence sequence = sequence_of({{0, 3}});
   Bench b;
-  Layer l(b, kCases[1], sequence);
-  const Gradients g(l, b.stream(l.qkv.shape));
+  RopeLayer l(b, kRopeCases[1], sequence);
+  const RopeGradientTensors g(l, b.stream(l.qkv.shape));
   const Tensor k_norm = l.k_norm, rstd_q = l.rstd_q;
   l.k_norm = {};
   EXPECT_DEATH(l.forward(), "k_norm_D");

@@ -7,18 +7,18 @@
 namespace ashlar::kernels {
 namespace {
 
-struct Case {
+struct RouterCase {
   int64_t T, R;
 };
-constexpr Case kCases[] = {{1, 1}, {1, 6}, {3, 17}, {17, 64}, {65, 33}, {130, 256}};
-constexpr double kEps = 1e-5;
+constexpr RouterCase kRouterCases[] = {{1, 1}, {1, 6}, {3, 17}, {17, 64}, {65, 33}, {130, 256}};
+constexpr double kRouterEps = 1e-5;
 
 struct Mix {
   Bench& b;
   bool first;  // block 0 has no previous state
   Shape TR, R;
   Tensor down, r, bias, r_prev, gamma, w, n, rstd;
-  Mix(Bench& bench, const Case& c, bool first_block)
+  Mix(Bench& bench, const RouterCase& c, bool first_block)
       : b(bench), first(first_block), TR{c.T, c.R}, R{c.R} {
     down = b.stream("down", TR), r = b.stream(TR), bias = b.stream("b", R), w = b.stream("w", R, 1);
     if (!first) r_prev = b.stream("r_prev", TR), gamma = b.stream("gamma", R, 1);
@@ -26,7 +26,7 @@ struct Mix {
   }
   void forward() {
     copy_convert(down, r);
-    router_mix_forward(b.context(), {.eps = kEps,
+    router_mix_forward(b.context(), {.eps = kRouterEps,
                                      .r_TR = r,
                                      .b_dn_R = bias,
                                      .r_prev_TR = r_prev,
@@ -53,7 +53,7 @@ TEST(Router, MixFormula) {
       for (int64_t i = 0; i < 3; ++i)
         EXPECT_NEAR(
             m.n.as<double>()[t * 3 + i],
-            m.w.as<double>()[i] * m.r.as<double>()[t * 3 + i] / std::sqrt(square / 3 + kEps),
+            m.w.as<double>()[i] * m.r.as<double>()[t * 3 + i] / std::sqrt(square / 3 + kRouterEps),
             1e-14);
     }
   }
@@ -96,7 +96,7 @@ TEST(Router, MixGradients) {
 }
 
 TEST(Router, MixPaths) {
-  for (const Case& c : kCases)
+  for (const RouterCase& c : kRouterCases)
     for (const bool first : {true, false})
       for (const bool last : {true, false})
         expect_paths_agree(
@@ -152,7 +152,7 @@ TEST(Router, GeluFormulaAndSlope) {
 }
 
 TEST(Router, GeluPaths) {
-  for (const Case& c : kCases)
+  for (const RouterCase& c : kRouterCases)
     expect_paths_agree(
         fmt::format("gelu T={} R={}", c.T, c.R), [&](Bench& b) -> std::vector<Output> {
           const Shape TR{c.T, c.R}, R{c.R};

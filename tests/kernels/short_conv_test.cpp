@@ -8,31 +8,30 @@
 namespace ashlar::kernels {
 namespace {
 
-constexpr int64_t kOther = 3;  // columns of the fused product that are not x
-
 double silu(double x) {
   return x / (1 + std::exp(-x));
 }
 
-struct Layer {
+struct ShortConvLayer {
   Bench& b;
   const Sequence& sequence;
   int64_t T, C, taps;
   Tensor product, halo, w, y;
   Tensor dproduct, dhalo, dw;
-  Layer(Bench& bench, const Sequence& s, int64_t channels, int64_t num_taps)
+  ShortConvLayer(Bench& bench, const Sequence& s, int64_t channels, int64_t num_taps)
       : b(bench), sequence(s), T(s.num_tokens()), C(channels), taps(num_taps) {
-    product = b.stream("x", {T, C + kOther}), halo = b.stream("halo", {s.num_halos(), taps - 1, C});
+    product = b.stream("x", {T, C + kOtherColumns}),
+    halo = b.stream("halo", {s.num_halos(), taps - 1, C});
     w = b.stream("w", {C, 1, taps}), y = b.product({T, C});
-    dproduct = b.product({T, C + kOther}), dhalo = b.stream("old", halo.shape);
+    dproduct = b.product({T, C + kOtherColumns}), dhalo = b.stream("old", halo.shape);
     dw = b.stream("dw", w.shape);
   }
   Matrix columns(const Tensor& t) const { return Matrix::of(t).columns(1, C + 1); }
   double& x_at(int64_t t, int64_t c) const {
-    return product.as<double>()[t * (C + kOther) + 1 + c];
+    return product.as<double>()[t * (C + kOtherColumns) + 1 + c];
   }
   double& dx_at(int64_t t, int64_t c) const {
-    return dproduct.as<double>()[t * (C + kOther) + 1 + c];
+    return dproduct.as<double>()[t * (C + kOtherColumns) + 1 + c];
   }
   // Row `before` tokens before the segment that halo number `number` belongs to.
   double* halo_row(const Tensor& t, int64_t number, int64_t before) const {
@@ -60,7 +59,7 @@ TEST(ShortConv, Formula) {
     for (const int64_t taps : {2, 3, 4, 8}) {
       const Sequence s = sequence_of(pieces);
       Bench b;
-      Layer l(b, s, 5, taps);
+      ShortConvLayer l(b, s, 5, taps);
       l.forward();
       int64_t row = 0, halo = -1;
       for (const Piece& piece : pieces) {
@@ -88,7 +87,7 @@ TEST(ShortConv, Gradients) {
       const Sequence s = sequence_of(pieces);
       if (s.num_tokens() > 20) continue;  // the short ones have every kind of border
       Bench b;
-      Layer l(b, s, 3, taps);
+      ShortConvLayer l(b, s, 3, taps);
       const Tensor dy = b.stream("dy", l.y.shape);
       std::fill_n(l.dw.as<double>(), l.dw.numel(), 0);
       l.backward(dy);
@@ -109,7 +108,7 @@ TEST(ShortConv, PiecesOfADocumentAreTheDocument) {
   const Sequence whole = sequence_of({{0, 14}}), cut = sequence_of(pieces);
   for (const int64_t taps : {2, 3, 4, 8}) {
     Bench b;
-    Layer l(b, whole, 3, taps), r(b, cut, 3, taps);
+    ShortConvLayer l(b, whole, 3, taps), r(b, cut, 3, taps);
     const Tensor dy = b.stream("dy", l.y.shape);
     for (int64_t p = 1; p < int64_t(pieces.size()); ++p)
       for (int64_t before = 1; before < taps; ++before)
@@ -141,18 +140,18 @@ TEST(ShortConv, PiecesOfADocumentAreTheDocument) {
 TEST(ShortConv, LargeInputsStayFinite) {
   const Sequence s = sequence_of({{0, 4}});
   Bench b({DType::kF32, DType::kF32}, false);
-  Layer l(b, s, 2, 2);
+  ShortConvLayer l(b, s, 2, 2);
   const Tensor dy = b.stream("dy", l.y.shape, 2);
   for (int64_t t = 0; t < l.T; ++t)
-    for (int64_t i = 0; i < l.C + kOther; ++i)
-      l.product.as<float>()[t * (l.C + kOther) + i] = i % 2 ? 100 : -100;
+    for (int64_t i = 0; i < l.C + kOtherColumns; ++i)
+      l.product.as<float>()[t * (l.C + kOtherColumns) + i] = i % 2 ? 100 : -100;
   std::fill_n(l.w.as<float>(), l.w.numel(), 1.0f);
   l.forward(), l.backward(dy);
   for (int64_t t = 1; t < l.T; ++t) {  // sums of two: 200 and -200
     EXPECT_EQ(l.y.as<float>()[t * l.C], 200);
     EXPECT_NEAR(l.y.as<float>()[t * l.C + 1], 0, 1e-30);
     if (t + 1 == l.T) continue;
-    const float* dx = l.dproduct.as<float>() + t * (l.C + kOther) + 1;
+    const float* dx = l.dproduct.as<float>() + t * (l.C + kOtherColumns) + 1;
     EXPECT_EQ(dx[0], dy.as<float>()[t * l.C] + dy.as<float>()[(t + 1) * l.C]);
     EXPECT_NEAR(dx[1], 0, 1e-30);
   }
@@ -162,7 +161,7 @@ void expect_short_conv_paths_agree(const std::vector<Piece>& pieces, int64_t C, 
   const Sequence s = sequence_of(pieces);
   expect_paths_agree(fmt::format("T={} C={} taps={}", s.num_tokens(), C, taps),
                      [&](Bench& b) -> std::vector<Output> {
-                       Layer l(b, s, C, taps);
+                       ShortConvLayer l(b, s, C, taps);
                        l.forward();
                        l.backward(b.product("dy", l.y.shape));
                        return {{"y", l.y}, {"dx", l.dproduct}, {"dhalo", l.dhalo}, {"dw", l.dw}};

@@ -5,10 +5,8 @@
 namespace ashlar::kernels {
 namespace {
 
-constexpr int64_t kOther = 3;  // columns of a fused product that are not of the gates
-
 Matrix left(const Tensor& t) {
-  return Matrix::of(t).columns(0, t.shape[1] - kOther);
+  return Matrix::of(t).columns(0, t.shape[1] - kOtherColumns);
 }
 
 struct Gla {
@@ -16,7 +14,8 @@ struct Gla {
   int64_t T, N;
   Tensor x, bias, log_decay, dlog_decay, dx, dbias;
   Gla(Bench& bench, int64_t num_tokens, int64_t channels) : b(bench), T(num_tokens), N(channels) {
-    x = b.stream("x", {T, N + kOther}), bias = b.stream("bias", {N}), log_decay = b.stream({T, N});
+    x = b.stream("x", {T, N + kOtherColumns}), bias = b.stream("bias", {N}),
+    log_decay = b.stream({T, N});
     dlog_decay = b.stream("dlog_decay", {T, N}), dx = b.product(x.shape);
     dbias = b.stream(bias.shape);
   }
@@ -35,7 +34,7 @@ struct Delta {
   int64_t T, H;
   Tensor ba, a_log, dt_bias, log_decay, beta, dlog_decay, dbeta, dba, da_log, ddt_bias;
   Delta(Bench& bench, int64_t num_tokens, int64_t heads) : b(bench), T(num_tokens), H(heads) {
-    ba = b.stream("ba", {T, 2 * H + kOther}), a_log = b.stream("a_log", {H});
+    ba = b.stream("ba", {T, 2 * H + kOtherColumns}), a_log = b.stream("a_log", {H});
     dt_bias = b.stream("dt_bias", {H}), log_decay = b.stream({T, H}), beta = b.stream({T, H});
     dlog_decay = b.stream("dlog_decay", {T, H}), dbeta = b.stream("dbeta", {T, H});
     dba = b.product(ba.shape), da_log = b.stream({H}), ddt_bias = b.stream({H});
@@ -65,7 +64,7 @@ TEST(StateGates, GlaFormula) {
   l.forward();
   for (int64_t t = 0; t < l.T; ++t)
     for (int64_t i = 0; i < l.N; ++i) {
-      const double in = l.x.as<double>()[t * (l.N + kOther) + i] + l.bias.as<double>()[i];
+      const double in = l.x.as<double>()[t * (l.N + kOtherColumns) + i] + l.bias.as<double>()[i];
       ASSERT_NEAR(l.log_decay.as<double>()[t * l.N + i], -std::log(1 + std::exp(-in)) / 16, 1e-15);
     }
 }
@@ -76,7 +75,7 @@ TEST(StateGates, DeltaFormula) {
   l.forward();
   for (int64_t t = 0; t < l.T; ++t)
     for (int64_t h = 0; h < l.H; ++h) {
-      const double* row = l.ba.as<double>() + t * (2 * l.H + kOther);
+      const double* row = l.ba.as<double>() + t * (2 * l.H + kOtherColumns);
       const double in = row[l.H + h] + l.dt_bias.as<double>()[h];
       const double a = std::exp(l.a_log.as<double>()[h]);
       ASSERT_NEAR(l.log_decay.as<double>()[t * l.H + h], -a * std::log(1 + std::exp(in)), 1e-14);
@@ -110,7 +109,7 @@ TEST(StateGates, DeltaGradients) {
 }
 
 // Every path of this machine in fp32, then the reference in fp64.
-void for_paths(const std::function<void(Bench&, const std::string&)>& body) {
+void for_gate_paths(const std::function<void(Bench&, const std::string&)>& body) {
   const Isa best = isa();
   for (const Isa path : supported_isas()) {
     select_isa(path);
@@ -140,7 +139,7 @@ void expect_values(const Tensor& t, const std::vector<double>& want, const std::
 }
 
 TEST(StateGates, GlaLimits) {
-  for_paths([](Bench& b, const std::string& path) {
+  for_gate_paths([](Bench& b, const std::string& path) {
     Gla l(b, 1, 4);
     fill(l.x, {100, -100, 1000, -1000, 0, 0, 0}), fill(l.bias, {0, 0, 0, 0});
     fill(l.dlog_decay, {16, 16, 16, 16});
@@ -152,7 +151,7 @@ TEST(StateGates, GlaLimits) {
 }
 
 TEST(StateGates, DeltaLimits) {
-  for_paths([](Bench& b, const std::string& path) {
+  for_gate_paths([](Bench& b, const std::string& path) {
     Delta l(b, 1, 4);
     fill(l.ba, {100, -100, 1000, -1000, 100, -100, 1000, -1000, 0, 0, 0});
     fill(l.a_log, {0, 0, 0, 0}), fill(l.dt_bias, {0, 0, 0, 0});
@@ -168,13 +167,13 @@ TEST(StateGates, DeltaLimits) {
 
 // Where sigmoid is almost 1 the logarithm keeps its digits: logsigmoid(10) is -4.5398899e-05.
 TEST(StateGates, SmallLogarithmsKeepTheirDigits) {
-  for_paths([](Bench& b, const std::string& path) {
+  for_gate_paths([](Bench& b, const std::string& path) {
     std::vector<double> inputs;
     for (int i = -200; i <= 200; ++i) inputs.push_back(i / 16.0 * 5);  // to +- 62.5
     const auto N = int64_t(inputs.size());
     Gla l(b, 1, N);
     fill(l.bias, inputs);
-    std::vector<double> zeros(size_t(N + kOther));
+    std::vector<double> zeros(size_t(N + kOtherColumns));
     fill(l.x, zeros);
     l.forward();
     const std::vector<double> got = values_of(l.log_decay);

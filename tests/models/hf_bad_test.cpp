@@ -89,7 +89,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-std::string message_of(const std::string& directory) {
+std::string message_of_opening(const std::string& directory) {
   const auto files = posix_files();
   return testing_support::message_of(
       ErrorKind::kData, [&] { HfModel::open(*files, directory, nn::logical_tensors); });
@@ -99,7 +99,7 @@ TEST(HfBad, EveryDirectorySaysWhatIsWrong) {
   for (const auto& [name, words] : kCases) {
     SCOPED_TRACE(name);
     const std::string directory = test_data("bad/hf/" + name);
-    const std::string message = replaced(message_of(directory), directory, "DIR");
+    const std::string message = replaced(message_of_opening(directory), directory, "DIR");
     EXPECT_TRUE(message.starts_with(words[0])) << message;
     for (const std::string& word : words)
       EXPECT_NE(message.find(word), std::string::npos) << "'" << word << "' in: " << message;
@@ -116,7 +116,7 @@ TEST(HfBad, EveryDirectoryHasACase) {
 }
 
 TEST(HfBad, NoDirectory) {
-  EXPECT_NE(message_of(test_data("bad/hf/never")).find("never: no such directory"),
+  EXPECT_NE(message_of_opening(test_data("bad/hf/never")).find("never: no such directory"),
             std::string::npos);
 }
 
@@ -124,13 +124,13 @@ TEST(HfBad, LinksMustLeadToFiles) {
   const testing_support::TemporaryDirectory root;
   std::filesystem::create_symlink(test_data("hf_small/config.json"), root / "config.json");
   std::filesystem::create_symlink("gone", root / "model.safetensors");
-  EXPECT_NE(message_of(root / "").find("neither model.safetensors nor "), std::string::npos)
-      << message_of(root / "");
+  EXPECT_NE(message_of_opening(root / "").find("neither model.safetensors nor "), std::string::npos)
+      << message_of_opening(root / "");
   std::filesystem::remove(root / "model.safetensors");
   std::filesystem::create_symlink("/dev/null", root / "model.safetensors");
-  EXPECT_NE(message_of(root / "").find("model.safetensors: expected a regular file"),
+  EXPECT_NE(message_of_opening(root / "").find("model.safetensors: expected a regular file"),
             std::string::npos)
-      << message_of(root / "");
+      << message_of_opening(root / "");
 }
 
 }  // namespace

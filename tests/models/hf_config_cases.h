@@ -11,6 +11,8 @@
 
 namespace ashlar::models {
 
+inline const LayerType kMoe{AttentionSpec::kKind, MoeSpec::kKind};
+
 inline ModelKeys read(const nlohmann::json& config) {
   return parse_hf_config(config.dump(), "config.json").model;
 }

@@ -23,6 +23,10 @@ namespace ashlar::models {
 using testing_support::message_of;
 using testing_support::TemporaryDirectory;
 
+// A saved model of every family that is read.
+inline const char* const kFamilies[] = {"hf_small",     "hf_llama",   "hf_qwen3",     "hf_mixtral",
+                                        "hf_qwen3_moe", "hf_minimax", "hf_qwen3_next"};
+
 inline std::string slurp(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   EXPECT_TRUE(in) << path;

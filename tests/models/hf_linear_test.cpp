@@ -14,7 +14,6 @@ namespace {
 using nlohmann::json;
 
 const LayerType kLinearMoe{LinearSpec::kKind, MoeSpec::kKind};
-const LayerType kMoe{AttentionSpec::kKind, MoeSpec::kKind};
 
 json saved(const char* directory) {
   return json::parse(slurp(test_data(std::string(directory) + "/config.json")));

@@ -21,9 +21,6 @@ std::vector<std::string> not_followed(const Json& config) {
   return parse_hf_config(config.dump(), "config.json").not_followed;
 }
 
-const char* const kFamilies[] = {"hf_small",     "hf_llama",   "hf_qwen3",     "hf_mixtral",
-                                 "hf_qwen3_moe", "hf_minimax", "hf_qwen3_next"};
-
 // What transformers itself writes, and what was released.
 TEST(HfMembers, FilesOfTransformersHaveNothingToName) {
   for (const char* family : kFamilies)

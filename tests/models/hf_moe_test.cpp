@@ -15,8 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-const LayerType kMoe{AttentionSpec::kKind, MoeSpec::kKind};
-
 // As transformers 4.x wrote that of Mixtral 8x7B.
 json mixtral() {
   return json::parse(R"({

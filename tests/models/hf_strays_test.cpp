@@ -11,9 +11,6 @@
 namespace ashlar::models {
 namespace {
 
-const char* const kFamilies[] = {"hf_small",     "hf_llama",   "hf_qwen3",     "hf_mixtral",
-                                 "hf_qwen3_moe", "hf_minimax", "hf_qwen3_next"};
-
 class HfStrays : public HfDirectoryTest {
  protected:
   // A copy of the directory with its tensors changed.

@@ -21,20 +21,20 @@ ModelKeys zaya() {
   return s;
 }
 
-ModelSpec parse(const json& model_json) {
+ModelSpec parse_model(const json& model_json) {
   return parse_step_model(to_hf_config(zaya(), DType::kF32, HfLayout::kNative), model_json.dump(),
                           "step");
 }
 
 TEST(StepModel, IsTheOneThatWasWritten) {
   const ModelSpec model = model_of(zaya());
-  EXPECT_EQ(parse(json::parse(to_json(model))), model);
+  EXPECT_EQ(parse_model(json::parse(to_json(model))), model);
 }
 
 TEST(StepModel, SizesThatDoNotFitAreDamage) {
   const json good = json::parse(to_json(model_of(zaya())));
   const auto message = [](const json& bad) {
-    return testing_support::message_of(ErrorKind::kCorrupt, [&] { parse(bad); });
+    return testing_support::message_of(ErrorKind::kCorrupt, [&] { parse_model(bad); });
   };
   json bad = good;
   for (json& block : bad["blocks"]) block["mixer"]["num_query_heads"] = 3;

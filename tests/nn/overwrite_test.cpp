@@ -29,7 +29,7 @@ ModelKeys keys_of(const Case& c) {
 
 // Gradients of two micro-batches after a step whose gradients were not finite.  A third, whose
 // targets are all absent, leaves zeros where it comes first: the two are then added onto them.
-Whole run(const Case& c, int64_t num_tokens, bool onto_zeros) {
+Whole step_of_case(const Case& c, int64_t num_tokens, bool onto_zeros) {
   Recipe recipe = recipe_of(keys_of(c), 1, num_tokens);
   recipe.train.global_batch = 3;
   recipe.train.recompute = c.recompute;
@@ -64,7 +64,8 @@ TEST(Overwrite, EqualsAddingOntoZeros) {
                         {DType::kF64, false, true, true}, {DType::kF32, true, false, true}};
   for (const Case& c : cases)
     for (const int64_t num_tokens : {7, 1}) {
-      const Whole added = run(c, num_tokens, true), overwritten = run(c, num_tokens, false);
+      const Whole added = step_of_case(c, num_tokens, true),
+                  overwritten = step_of_case(c, num_tokens, false);
       ASSERT_EQ(added.size(), overwritten.size());
       for (const auto& [name, values] : added) ASSERT_EQ(values, overwritten.at(name)) << name;
     }

@@ -29,7 +29,7 @@ std::vector<Crossing> crossings(const CpSplit& split, const std::vector<Segment>
   return all;
 }
 
-double value_of(int64_t whole, int64_t column) {
+double halo_value(int64_t whole, int64_t column) {
   return double(whole * 100 + column);
 }
 // Of the halo that arrives at token `to`: from the token `back` before it.
@@ -56,14 +56,14 @@ class HaloRank {
   void check_forward() {
     for (int64_t i = 0; i < split_.local_tokens(); ++i)
       for (int64_t c = 0; c < kStride; ++c)
-        at(rows_, i, c) = value_of(whole_row(split_, rank_, i), c);
+        at(rows_, i, c) = halo_value(whole_row(split_, rank_, i), c);
     exchange_.halo_forward(ctx_, pass(), strips());
     for_each_halo([&](int64_t h, int64_t whole, int64_t position) {
       for (int64_t c = 0; c < C_; ++c) {
-        EXPECT_EQ(at(halo_z_, 2 * h, c), position >= 2 ? value_of(whole - 2, c) : 0);
-        EXPECT_EQ(at(halo_z_, 2 * h + 1, c), value_of(whole - 1, c));
+        EXPECT_EQ(at(halo_z_, 2 * h, c), position >= 2 ? halo_value(whole - 2, c) : 0);
+        EXPECT_EQ(at(halo_z_, 2 * h + 1, c), halo_value(whole - 1, c));
       }
-      for (int64_t c = 0; c < W_; ++c) EXPECT_EQ(at(halo_vd_, h, c), value_of(whole - 1, C_ + c));
+      for (int64_t c = 0; c < W_; ++c) EXPECT_EQ(at(halo_vd_, h, c), halo_value(whole - 1, C_ + c));
     });
   }
 

@@ -16,7 +16,7 @@ using comm::TrafficRow;
 
 constexpr int64_t kKeys = 2, kValues = 4, kKeyDim = 6, kValueDim = 5;
 
-struct How {
+struct StatesWay {
   LinearKind kind = LinearKind::kGla;
   CpLayout layout = CpLayout::kZigzag;
   StateExchange exchange = StateExchange::kAllGather;
@@ -27,7 +27,7 @@ struct How {
   bool causal = true;
 };
 
-Recipe recipe_of(const How& how) {
+Recipe states_recipe(const StatesWay& how) {
   ModelKeys keys = nn::tiny_spec();
   keys.num_hidden_layers = 3, keys.intermediate_size = 6;
   keys.layer_types = {LayerType::kLinearAttention, LayerType::kLinearAttention,
@@ -55,7 +55,7 @@ int64_t transition_of(LinearKind kind) {
 constexpr int64_t kLinearLayers = 2;
 
 // What rank r of an all_gather moves in a step.  Neither length nor recomputation are in it.
-std::vector<TrafficRow> gather_formula(const How& how, int r) {
+std::vector<TrafficRow> gather_formula(const StatesWay& how, int r) {
   (void)r;
   const int64_t n = how.num_ranks, e = how.compute == DType::kF64 ? 8 : 4;
   const int64_t chunks = how.rows * (how.layout == CpLayout::kZigzag ? 2 : 1);
@@ -73,7 +73,7 @@ struct Chain {
   int64_t sent = 0, received = 0;
   bool operator==(const Chain&) const = default;
 };
-Chain chain_formula(const How& how, int r) {
+Chain chain_formula(const StatesWay& how, int r) {
   const int64_t e = how.compute == DType::kF64 ? 8 : 4, last = how.num_ranks - 1;
   const int64_t message = kLinearLayers * how.rows * kValues * kKeyDim * kValueDim * e;
   const int64_t up = r<last, down = r> 0;
@@ -83,7 +83,7 @@ Chain chain_formula(const How& how, int r) {
 }
 
 // Each chunk sends its map 1, 2, 4, ... chunks on, as far as there are any.
-Chain exclusive_scan_formula(const How& how, int r) {
+Chain exclusive_scan_formula(const StatesWay& how, int r) {
   const int64_t e = how.compute == DType::kF64 ? 8 : 4, n = how.num_ranks;
   const int64_t chunks = how.layout == CpLayout::kZigzag ? 2 * n : n;
   const auto owner = [&](int64_t chunk) { return std::min(chunk, 2 * n - 1 - chunk); };
@@ -116,12 +116,12 @@ Chain of_chains(const RankModel& model) {
   return sum;
 }
 
-Batch documents(const How& how, const std::vector<int64_t>& lengths) {
+Batch states_documents(const StatesWay& how, const std::vector<int64_t>& lengths) {
   return batch_of(std::vector(size_t(how.rows), lengths), 11);
 }
 
-std::vector<How> all_ways() {
-  std::vector<How> all;
+std::vector<StatesWay> all_states_ways() {
+  std::vector<StatesWay> all;
   for (const auto kind : {LinearKind::kBasic, LinearKind::kLightning, LinearKind::kRetention,
                           LinearKind::kGla, LinearKind::kGatedDelta})
     for (const auto layout : {CpLayout::kContiguous, CpLayout::kZigzag})
@@ -141,7 +141,7 @@ std::vector<How> all_ways() {
   return all;
 }
 
-std::string describe(const How& how, int rank) {
+std::string describe(const StatesWay& how, int rank) {
   return fmt::format("{}{}, rank {} of {}, layout {}, exchange {}, length {}",
                      kLinearKindNames[size_t(how.kind)], how.causal ? "" : " without mask", rank,
                      how.num_ranks, int(how.layout), kStateExchangeNames[size_t(how.exchange)],
@@ -149,10 +149,10 @@ std::string describe(const How& how, int rank) {
 }
 
 TEST(CpStates, RealAndRecordedCountersAreTheFormulasAtAnyLength) {
-  for (How how : all_ways())
+  for (StatesWay how : all_states_ways())
     for (const int64_t length : {48, 96}) {
       how.length = length;
-      const Recipe recipe = recipe_of(how);
+      const Recipe recipe = states_recipe(how);
       Allocator allocator(Device::kCpu);
       comm::run_ranks(how.num_ranks, {}, allocator, [&](comm::Group& ranks) {
         const auto check = [&](const RankModel& model) {
@@ -167,12 +167,12 @@ TEST(CpStates, RealAndRecordedCountersAreTheFormulasAtAnyLength) {
                 << describe(how, ranks.rank());
         };
         TinyRank rank(recipe, ranks, {.compute = how.compute});
-        rank.step(documents(how, {5, 7, length - 12}));
+        rank.step(states_documents(how, {5, 7, length - 12}));
         check(rank.model);
         Allocator meta(Device::kMeta);
         comm::RecordingWorld world(ranks.rank(), how.num_ranks, {}, meta);
         TinyRank recorded(recipe, world.group(), {.compute = how.compute, .device = Device::kMeta});
-        recorded.step(documents(how, {length}));
+        recorded.step(states_documents(how, {length}));
         check(recorded.model);
       });
     }
@@ -185,13 +185,14 @@ int64_t tagged(const TinyRank& rank, Tag tag) {
 // Memory for communication has nothing of the length; what is kept depends on a rank's tokens only.
 TEST(CpStates, MemoryDependsOnTheTokensOfARankOnly) {
   const auto memory = [](int num_ranks, int64_t length, CpLayout layout) {
-    How how{.layout = layout, .num_ranks = num_ranks, .length = length, .compute = DType::kF32};
-    Recipe recipe = recipe_of(how);
+    StatesWay how{
+        .layout = layout, .num_ranks = num_ranks, .length = length, .compute = DType::kF32};
+    Recipe recipe = states_recipe(how);
     recipe.model.layer_types.assign(3, LayerType::kLinearAttention);
     Allocator meta(Device::kMeta);
     comm::RecordingWorld world(0, num_ranks, {}, meta);
     TinyRank rank(recipe, world.group(), {.compute = DType::kF32, .device = Device::kMeta});
-    rank.step(documents(how, {length}));
+    rank.step(states_documents(how, {length}));
     return std::array{tagged(rank, Tag::kCommunication), tagged(rank, Tag::kSaved),
                       rank.workspace_bytes()};
   };
@@ -211,16 +212,17 @@ TEST(CpStates, MemoryDependsOnTheTokensOfARankOnly) {
 
 // A dry run of one document per row plans the memory that any documents need.
 TEST(CpStates, ADryRunPlansTheMemory) {
-  for (const How& how : all_ways()) {
-    const Recipe recipe = recipe_of(how);
+  for (const StatesWay& how : all_states_ways()) {
+    const Recipe recipe = states_recipe(how);
     Allocator allocator(Device::kCpu);
     comm::run_ranks(how.num_ranks, {}, allocator, [&](comm::Group& ranks) {
       Allocator meta(Device::kMeta);
       comm::RecordingWorld world(ranks.rank(), how.num_ranks, {}, meta);
       TinyRank plan(recipe, world.group(), {.compute = how.compute, .device = Device::kMeta});
-      plan.step(documents(how, {how.length}));
+      plan.step(states_documents(how, {how.length}));
       TinyRank rank(recipe, ranks, {.compute = how.compute});
-      for (const Batch& batch : {documents(how, {5, 7, 1, 11, 24}), documents(how, {how.length})}) {
+      for (const Batch& batch :
+           {states_documents(how, {5, 7, 1, 11, 24}), states_documents(how, {how.length})}) {
         rank.step(batch);
         EXPECT_LE(rank.workspace_bytes(), plan.workspace_bytes()) << describe(how, ranks.rank());
       }
@@ -238,16 +240,16 @@ TEST(CpStates, WaysInTheOrderOfTheTokensGiveTheSameBits) {
       std::vector<std::vector<std::vector<Element>>> all;
       for (const auto exchange :
            {StateExchange::kAllGather, StateExchange::kChain, StateExchange::kScan}) {
-        const How how{.kind = kind,
-                      .layout = layout,
-                      .exchange = exchange,
-                      .num_ranks = 3,
-                      .compute = DType::kF32};
+        const StatesWay how{.kind = kind,
+                            .layout = layout,
+                            .exchange = exchange,
+                            .num_ranks = 3,
+                            .compute = DType::kF32};
         std::vector<std::vector<Element>> ranks_elements(3);
         Allocator allocator(Device::kCpu);
         comm::run_ranks(3, {}, allocator, [&](comm::Group& ranks) {
-          TinyRank rank(recipe_of(how), ranks, {.compute = DType::kF32});
-          rank.step(documents(how, {5, 30, 13}));
+          TinyRank rank(states_recipe(how), ranks, {.compute = DType::kF32});
+          rank.step(states_documents(how, {5, 30, 13}));
           ranks_elements[size_t(ranks.rank())] = elements_of_gradients(rank.model);
         });
         all.push_back(std::move(ranks_elements));

@@ -11,18 +11,18 @@
 namespace ashlar::parallel {
 namespace {
 
-constexpr int64_t kHeads = 2, kKeyDim = 3, kValueDim = 2, kRows = 2, kLength = 240;
-constexpr int64_t kState = kHeads * kKeyDim * kValueDim;
+constexpr int64_t kHeads = 2, kWalkKeyDim = 3, kWalkValueDim = 2, kRows = 2, kWalkLength = 240;
+constexpr int64_t kState = kHeads * kWalkKeyDim * kWalkValueDim;
 
-struct Case {
-  int64_t transition;  // elements of a head: 0, kKeyDim or kKeyDim^2
+struct WalkCase {
+  int64_t transition;  // elements of a head: 0, kWalkKeyDim or kWalkKeyDim^2
   CpLayout layout;
   int num_ranks;
   bool packed;  // a document starts in chunk 1 of row 0
 };
 
-CpSplit split_of(const Case& c) {
-  return {c.layout, c.num_ranks, kRows, kLength};
+CpSplit split_of(const WalkCase& c) {
+  return {c.layout, c.num_ranks, kRows, kWalkLength};
 }
 
 // Maps of a chunk of a row, the same on every rank; forward and backward make other states.
@@ -30,30 +30,33 @@ double element(const char* what, bool backward, int64_t row, int64_t chunk, int6
   const Rng rng(1, fmt::format("{} {} {} {}", what, row, chunk, backward));
   return 2 * rng.uniform(uint64_t(i)) - 1;
 }
-bool starts(const Case& c, int64_t row, int64_t chunk) {
+bool starts(const WalkCase& c, int64_t row, int64_t chunk) {
   return chunk == 0 || (c.packed && row == 0 && chunk == 1);
 }
-double transition(const Case& c, int64_t row, int64_t chunk, int64_t i) {
+double transition(const WalkCase& c, int64_t row, int64_t chunk, int64_t i) {
   return starts(c, row, chunk) ? 0 : element("transition", false, row, chunk, i);
 }
 constexpr double kLogDecay[kHeads] = {-0.01, -0.003};
 
 // transition state + made; backward with its transpose.
-std::vector<double> through(const Case& c, bool backward, int64_t row, int64_t chunk,
+std::vector<double> through(const WalkCase& c, bool backward, int64_t row, int64_t chunk,
                             const std::vector<double>& state) {
   std::vector<double> next(size_t{kState});
   for (int64_t h = 0; h < kHeads; ++h)
-    for (int64_t i = 0; i < kKeyDim; ++i)
-      for (int64_t j = 0; j < kValueDim; ++j) {
-        const auto at = [&](int64_t k) { return size_t((h * kKeyDim + k) * kValueDim + j); };
+    for (int64_t i = 0; i < kWalkKeyDim; ++i)
+      for (int64_t j = 0; j < kWalkValueDim; ++j) {
+        const auto at = [&](int64_t k) {
+          return size_t((h * kWalkKeyDim + k) * kWalkValueDim + j);
+        };
         double sum = element("made", backward, row, chunk, int64_t(at(i)));
-        for (int64_t k = 0; k < kKeyDim; ++k) {
+        for (int64_t k = 0; k < kWalkKeyDim; ++k) {
           double a = 0;
-          if (c.transition == kKeyDim * kKeyDim)
-            a = transition(c, row, chunk,
-                           (h * kKeyDim + (backward ? k : i)) * kKeyDim + (backward ? i : k));
-          else if (i == k && c.transition == kKeyDim)
-            a = transition(c, row, chunk, h * kKeyDim + i);
+          if (c.transition == kWalkKeyDim * kWalkKeyDim)
+            a = transition(
+                c, row, chunk,
+                (h * kWalkKeyDim + (backward ? k : i)) * kWalkKeyDim + (backward ? i : k));
+          else if (i == k && c.transition == kWalkKeyDim)
+            a = transition(c, row, chunk, h * kWalkKeyDim + i);
           else if (i == k && !starts(c, row, chunk))
             a = std::exp(double(split_of(c).chunk_length()) * kLogDecay[h]);
           sum += a * state[at(k)];
@@ -64,7 +67,7 @@ std::vector<double> through(const Case& c, bool backward, int64_t row, int64_t c
 }
 
 // What enters a chunk.
-std::vector<double> walked(const Case& c, bool backward, int64_t row, int64_t chunk) {
+std::vector<double> walked(const WalkCase& c, bool backward, int64_t row, int64_t chunk) {
   std::vector<double> state(size_t{kState}, 0.0);
   const int64_t num = split_of(c).num_chunks();
   if (!backward)
@@ -76,25 +79,28 @@ std::vector<double> walked(const Case& c, bool backward, int64_t row, int64_t ch
 
 class Walk {
  public:
-  Walk(const Case& c, StateExchange kind, comm::Group& ranks)
+  Walk(const WalkCase& c, StateExchange kind, comm::Group& ranks)
       : c_(c), split_(split_of(c)), rank_(ranks.rank()), allocator_(Device::kCpu) {
-    const CpStates::State state{kHeads, kKeyDim, kValueDim, c.transition};
+    const CpStates::State state{kHeads, kWalkKeyDim, kWalkValueDim, c.transition};
     states_ = CpStates::make(kind, ranks, split_, state, DType::kF64, allocator_);
     workspace_ = Arena(allocator_, 1 << 16, Tag::kWorkspace);
     std::vector<Segment> rows;
-    for (int64_t row = 0; row < kRows; ++row) rows.push_back({row * kLength, kLength, 0, 0});
+    for (int64_t row = 0; row < kRows; ++row)
+      rows.push_back({row * kWalkLength, kWalkLength, 0, 0});
     if (c.packed) {
       const int64_t first = split_.chunk_length() + 1;
-      rows = {{0, first, 0, 0}, {first, kLength - first, 0, 0}, {kLength, kLength, 0, 0}};
+      rows = {
+          {0, first, 0, 0}, {first, kWalkLength - first, 0, 0}, {kWalkLength, kWalkLength, 0, 0}};
     }
     states_->assign(rows);
     here_ = kRows * split_.chunks_of_rank();
-    made_ = take({here_, kHeads, kKeyDim, kValueDim});
+    made_ = take({here_, kHeads, kWalkKeyDim, kWalkValueDim});
     entering_ = take(made_.tensor.shape);
     if (c.transition == 0) return;
-    Shape one{here_, kHeads, kKeyDim}, all{kRows * split_.num_chunks(), kHeads, kKeyDim};
-    if (c.transition > kKeyDim)
-      one = {here_, kHeads, kKeyDim, kKeyDim}, all = {all[0], kHeads, kKeyDim, kKeyDim};
+    Shape one{here_, kHeads, kWalkKeyDim}, all{kRows * split_.num_chunks(), kHeads, kWalkKeyDim};
+    if (c.transition > kWalkKeyDim)
+      one = {here_, kHeads, kWalkKeyDim, kWalkKeyDim},
+      all = {all[0], kHeads, kWalkKeyDim, kWalkKeyDim};
     transition_ = take(one), transitions_ = take(all);
   }
 
@@ -138,7 +144,7 @@ class Walk {
         if (split_.owner(chunk) == rank_) body(i++, row, chunk);
   }
 
-  const Case c_;
+  const WalkCase c_;
   const CpSplit split_;
   const int rank_;
   Allocator allocator_;
@@ -152,14 +158,14 @@ class Walk {
 TEST(CpStatesWalk, WhatEntersIsTheWalkThroughAllChunksBefore) {
   for (const StateExchange kind : {StateExchange::kAllGather, StateExchange::kChain,
                                    StateExchange::kScan, StateExchange::kExclusiveScan})
-    for (const int64_t transition : {int64_t{0}, kKeyDim, kKeyDim * kKeyDim})
+    for (const int64_t transition : {int64_t{0}, kWalkKeyDim, kWalkKeyDim * kWalkKeyDim})
       for (const CpLayout layout : {CpLayout::kContiguous, CpLayout::kZigzag})
         for (const int num_ranks : {1, 2, 3, 4, 5, 8})
           for (const bool packed : {false, true}) {
             SCOPED_TRACE(fmt::format("{}, transition {}, layout {}, {} ranks, packed {}",
                                      kStateExchangeNames[size_t(kind)], transition, int(layout),
                                      num_ranks, packed));
-            const Case c{transition, layout, num_ranks, packed && num_ranks > 1};
+            const WalkCase c{transition, layout, num_ranks, packed && num_ranks > 1};
             Allocator allocator(Device::kCpu);
             comm::run_ranks(num_ranks, {}, allocator, [&](comm::Group& ranks) {
               Walk walk(c, kind, ranks);

@@ -25,32 +25,32 @@ const std::vector<std::vector<std::vector<int64_t>>> kDocuments = {
     {{5, 2, 4, 2, 4, 7}, {2, 2, 4, 2, 9, 4, 1}},  // one token before or behind
     {{23, 1}, {1, 23}}};
 
-ModelKeys spec_of(int64_t window) {
+ModelKeys spec_with_window(int64_t window) {
   ModelKeys spec = nn::tiny_spec();
   spec.sliding_window = window;
   return spec;
 }
 
-struct Outcome {
+struct CpOutcome {
   double loss;
   Whole gradients;
 };
 
 // How a micro-batch is shared, and how it is computed.
-struct How {
+struct CpRun {
   Recipe recipe;
   DType compute = DType::kF64;
 };
 
-How on_one(How how) {
+CpRun on_one(CpRun how) {
   how.recipe.parallel.cp = 1;
   return how;
 }
 
 // Of these micro-batches, one after the other on the same buffers: of all ranks, put together.
-std::vector<Outcome> outcomes(const How& how, const std::vector<Batch>& batches) {
+std::vector<CpOutcome> outcomes(const CpRun& how, const std::vector<Batch>& batches) {
   const auto n = size_t(how.recipe.parallel.cp);
-  std::vector<Outcome> all(batches.size());
+  std::vector<CpOutcome> all(batches.size());
   std::vector<std::vector<std::vector<Element>>> gradients(batches.size());
   for (auto& ranks : gradients) ranks.resize(n);
   Allocator allocator(Device::kCpu);
@@ -67,7 +67,7 @@ std::vector<Outcome> outcomes(const How& how, const std::vector<Batch>& batches)
 }
 
 // The largest difference of a tensor over its largest value, of all tensors.
-double difference(const Outcome& a, const Outcome& b) {
+double difference(const CpOutcome& a, const CpOutcome& b) {
   double worst = std::abs(a.loss - b.loss) / std::abs(a.loss);
   EXPECT_EQ(a.gradients.size(), b.gradients.size());
   for (const auto& [name, values] : a.gradients) {
@@ -85,7 +85,7 @@ double difference(const Outcome& a, const Outcome& b) {
 }
 
 // Of all gradients as one vector, relative.
-double distance(const Outcome& a, const Outcome& b) {
+double distance(const CpOutcome& a, const CpOutcome& b) {
   double gap = 0, size = 0;
   for (const auto& [name, values] : a.gradients)
     for (size_t j = 0; j < values.size(); ++j) {
@@ -129,18 +129,19 @@ std::vector<Batch> all_batches() {
 
 class CpWays : public testing::TestWithParam<Way> {
  protected:
-  How how_of(int64_t window, DType compute, bool recompute = false) const {
+  CpRun how_of(int64_t window, DType compute, bool recompute = false) const {
     const Way& way = GetParam();
-    How how{recipe_of(spec_of(window), 2, kLength), compute};
+    CpRun how{recipe_of(spec_with_window(window), 2, kLength), compute};
     how.recipe.train.recompute = recompute;
     how.recipe.parallel.cp = way.num_ranks;
     how.recipe.parallel.cp_layout = way.layout;
     how.recipe.parallel.cp_exchange = way.kind;
     return how;
   }
-  void expect_equal(const How& how, double tolerance) const {
+  void expect_equal(const CpRun& how, double tolerance) const {
     const std::vector<Batch> batches = all_batches();
-    const std::vector<Outcome> want = outcomes(on_one(how), batches), got = outcomes(how, batches);
+    const std::vector<CpOutcome> want = outcomes(on_one(how), batches),
+                                 got = outcomes(how, batches);
     for (size_t i = 0; i < batches.size(); ++i)
       EXPECT_LE(difference(want[i], got[i]), tolerance)
           << "documents " << i << ", window " << how.recipe.model.sliding_window;
@@ -164,11 +165,11 @@ TEST_P(CpWays, CloseInSinglePrecision) {
 // bf16 rounds what crosses ranks and what is merged at other places: as a whole the gradients are
 // as near to those of fp64 as one rank's are.
 TEST_P(CpWays, NearInBf16) {
-  const How exact = how_of(9, DType::kF64), rounded = how_of(9, DType::kBF16);
+  const CpRun exact = how_of(9, DType::kF64), rounded = how_of(9, DType::kBF16);
   const std::vector<Batch> batches = all_batches();
-  const std::vector<Outcome> want = outcomes(on_one(exact), batches),
-                             one_rounded = outcomes(on_one(rounded), batches),
-                             got = outcomes(rounded, batches);
+  const std::vector<CpOutcome> want = outcomes(on_one(exact), batches),
+                               one_rounded = outcomes(on_one(rounded), batches),
+                               got = outcomes(rounded, batches);
   for (size_t i = 0; i < batches.size(); ++i) {
     EXPECT_LE(distance(want[i], got[i]), 1.5 * distance(want[i], one_rounded[i]));
     EXPECT_NEAR(got[i].loss / want[i].loss, 1, 0.01);
@@ -178,7 +179,7 @@ TEST_P(CpWays, NearInBf16) {
 // A few hundred rows: several blocks of the packed kernels, bounded scores, full and empty masks.
 TEST(Cp, LongRowsInSinglePrecision) {
   for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing, CpExchange::kAllToAll}) {
-    How how{recipe_of(spec_of(100), 1, 600), DType::kF32};
+    CpRun how{recipe_of(spec_with_window(100), 1, 600), DType::kF32};
     how.recipe.parallel.cp = 2;
     how.recipe.parallel.cp_exchange = kind;
     const std::vector<Batch> batches = {batch_of({{290, 17, 293}}, how.recipe.model.vocab_size)};
@@ -190,7 +191,7 @@ TEST(Cp, LongRowsInSinglePrecision) {
 TEST(CpHeads, EqualsOneRankWhateverTheHeads) {
   for (const auto& [queries, keys] : {std::pair{8, 8}, {8, 4}, {8, 2}, {4, 1}})
     for (const int num_ranks : {2, 4}) {
-      How how{recipe_of(spec_of(9), 2, kLength)};
+      CpRun how{recipe_of(spec_with_window(9), 2, kLength)};
       how.recipe.model.num_attention_heads = queries;
       how.recipe.model.num_key_value_heads = keys;
       how.recipe.parallel.cp = num_ranks;
@@ -205,7 +206,7 @@ TEST(CpHeads, EqualsOneRankWhateverTheHeads) {
 TEST_P(CpWays, NoTokenSeesALaterOne) {
   constexpr int64_t kChanged = 13;  // the first token of row 0 that is another
   for (const DType compute : {DType::kF64, DType::kF32}) {
-    const How how = how_of(0, compute);
+    const CpRun how = how_of(0, compute);
     Batch batch = all_batches()[0], other = batch;
     for (int64_t i = kChanged; i < kLength; ++i)
       other.ids[size_t(i)] = (batch.ids[size_t(i)] + 1) % int32_t(how.recipe.model.vocab_size);
@@ -234,9 +235,9 @@ TEST_P(CpWays, NoTokenSeesALaterOne) {
 }
 
 TEST_P(CpWays, TheSameBitsEveryTime) {
-  const How how = how_of(9, DType::kF32);
+  const CpRun how = how_of(9, DType::kF32);
   const std::vector<Batch> batches = {all_batches()[1]};
-  const Outcome first = outcomes(how, batches)[0], second = outcomes(how, batches)[0];
+  const CpOutcome first = outcomes(how, batches)[0], second = outcomes(how, batches)[0];
   EXPECT_EQ(first.loss, second.loss);
   EXPECT_EQ(first.gradients, second.gradients);
 }
@@ -253,7 +254,7 @@ INSTANTIATE_TEST_SUITE_P(Cp, SteadyCp,
 
 TEST_P(SteadyCp, PassesAllocateNothing) {
   if (!counts_mallocs()) GTEST_SKIP() << "sanitizers bring an allocator of their own";
-  const How how = how_of(9, DType::kF64);
+  const CpRun how = how_of(9, DType::kF64);
   const std::vector<Batch> batches = all_batches();
   Allocator allocator(Device::kCpu);
   int64_t before = 0, after = -1;

@@ -14,14 +14,14 @@ using namespace testing_support;
 using comm::Op;
 using comm::TrafficRow;
 
-struct How {
+struct TrafficRun {
   Recipe recipe;
   DType compute = DType::kF64;
 };
 
-How how_of(CpLayout layout, int num_ranks, CpExchange kind, DType compute, int64_t rows,
-           int64_t length) {
-  How how{recipe_of(nn::tiny_spec(), rows, length), compute};
+TrafficRun how_of(CpLayout layout, int num_ranks, CpExchange kind, DType compute, int64_t rows,
+                  int64_t length) {
+  TrafficRun how{recipe_of(nn::tiny_spec(), rows, length), compute};
   how.recipe.parallel.cp = num_ranks;
   how.recipe.parallel.cp_layout = layout;
   how.recipe.parallel.cp_exchange = kind;
@@ -29,7 +29,7 @@ How how_of(CpLayout layout, int num_ranks, CpExchange kind, DType compute, int64
 }
 
 // What rank r has moved after `passes` forward and backward passes.
-std::vector<TrafficRow> formula(const How& how, int r, int64_t passes) {
+std::vector<TrafficRow> formula(const TrafficRun& how, int r, int64_t passes) {
   const ModelKeys& spec = how.recipe.model;
   const ParallelSpec& parallel = how.recipe.parallel;
   const int64_t n = parallel.cp, L = spec.num_hidden_layers, B = how.recipe.train.micro_batch;
@@ -81,8 +81,8 @@ std::vector<TrafficRow> formula(const How& how, int r, int64_t passes) {
           gradient(Op::kSendReceive, (n - 1) * backwards, 2 * T * kv * stream)};
 }
 
-std::vector<How> all_ways() {
-  std::vector<How> all;
+std::vector<TrafficRun> all_traffic_runs() {
+  std::vector<TrafficRun> all;
   for (const int n : {2, 3, 4})
     for (const CpLayout layout : {CpLayout::kContiguous, CpLayout::kZigzag})
       for (const CpExchange kind :
@@ -95,17 +95,17 @@ std::vector<How> all_ways() {
   return all;
 }
 
-std::string describe(const How& how, int rank) {
+std::string describe(const TrafficRun& how, int rank) {
   const ParallelSpec& p = how.recipe.parallel;
   return fmt::format("rank {} of {}, layout {}, kind {}, {}", rank, p.cp, int(p.cp_layout),
                      int(p.cp_exchange), name_of(how.compute));
 }
 
-Batch documents(const How& how, const std::vector<std::vector<int64_t>>& lengths) {
+Batch documents(const TrafficRun& how, const std::vector<std::vector<int64_t>>& lengths) {
   return batch_of(lengths, how.recipe.model.vocab_size);
 }
 
-Batch whole_rows(const How& how) {
+Batch whole_rows(const TrafficRun& how) {
   const std::vector<int64_t> row = {how.recipe.data.sequence_length};
   return documents(how, std::vector(size_t(how.recipe.train.micro_batch), row));
 }
@@ -120,7 +120,7 @@ struct Recorded {
   std::vector<TrafficRow> traffic;
   int64_t communication_bytes, workspace_bytes;
 };
-Recorded record(const How& how, int index) {
+Recorded record(const TrafficRun& how, int index) {
   Allocator allocator(Device::kMeta);
   comm::RecordingWorld world(index, int(how.recipe.parallel.cp), {}, allocator);
   TinyRank rank(how.recipe, world.group(), {.compute = how.compute, .device = Device::kMeta});
@@ -130,7 +130,7 @@ Recorded record(const How& how, int index) {
 
 // Documents change no byte: a row of many costs what a row of one does.
 TEST(CpTraffic, RealAndRecordedCountersAreTheFormulas) {
-  for (const How& how : all_ways()) {
+  for (const TrafficRun& how : all_traffic_runs()) {
     Allocator allocator(Device::kCpu);
     comm::run_ranks(int(how.recipe.parallel.cp), {}, allocator, [&](comm::Group& ranks) {
       TinyRank rank(how.recipe, ranks, {.compute = how.compute});
@@ -167,14 +167,14 @@ TEST(CpTraffic, MemoryIsTheFormula) {
 TEST(CpTraffic, AnyRankOfALargeWorldIsRecorded) {
   for (const CpExchange kind : {CpExchange::kAllGather, CpExchange::kRing})
     for (const int rank : {0, 77, 127}) {
-      const How how = how_of(CpLayout::kZigzag, 128, kind, DType::kBF16, 1, 131072);
+      const TrafficRun how = how_of(CpLayout::kZigzag, 128, kind, DType::kBF16, 1, 131072);
       EXPECT_EQ(record(how, rank).traffic, formula(how, rank, 1)) << describe(how, rank);
     }
 }
 
 // A dry run of one document per row plans the memory that any documents need.
 TEST(CpTraffic, ADryRunPlansTheMemory) {
-  for (const How& how : all_ways()) {
+  for (const TrafficRun& how : all_traffic_runs()) {
     Allocator allocator(Device::kCpu);
     comm::run_ranks(int(how.recipe.parallel.cp), {}, allocator, [&](comm::Group& ranks) {
       const Recorded plan = record(how, ranks.rank());

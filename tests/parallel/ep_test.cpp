@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kH = 3, kTokens = 24, kChoices = 2;
 
-struct Case {
+struct EpCase {
   std::string name;
   int num_ranks;
   int64_t num_experts;
@@ -40,13 +40,13 @@ int64_t some(int rank, int64_t token, int64_t, int64_t E) {
 }
 
 // What a row is known by: its source, its token, its number among the token's choices.
-double value_of(int rank, int64_t token, int64_t column) {
+double row_value(int rank, int64_t token, int64_t column) {
   return 1000.0 * rank + double(token) + 0.125 * double(column);
 }
 
-class EpTest : public testing::TestWithParam<Case> {};
+class EpTest : public testing::TestWithParam<EpCase> {};
 
-void check(const Case& c, comm::Group& world) {
+void check(const EpCase& c, comm::Group& world) {
   Allocator allocator(Device::kCpu);
   Threads threads(1);
   Arena workspace(allocator, 1 << 20, Tag::kWorkspace);
@@ -66,7 +66,7 @@ void check(const Case& c, comm::Group& world) {
   for (int64_t t = 0; t < kTokens; ++t) {
     for (int64_t j = 0; j < kChoices; ++j)
       expert_Tk.as<int32_t>()[t * kChoices + j] = int32_t(c.expert(me, t, j, E));
-    for (int64_t h = 0; h < kH; ++h) m.as<double>()[t * kH + h] = value_of(me, t, h);
+    for (int64_t h = 0; h < kH; ++h) m.as<double>()[t * kH + h] = row_value(me, t, h);
   }
   route_plan(ctx, E, expert_Tk, plan);
   gather_rows(ctx, plan, m, x);
@@ -150,7 +150,7 @@ void check(const Case& c, comm::Group& world) {
       const int64_t e = c.expert(me, t, j, E);
       ASSERT_EQ(row < 0, e == E);
       for (int64_t h = 0; row >= 0 && h < kH; ++h)
-        EXPECT_EQ(y.as<double>()[row * kH + h], value_of(me, t, h) + 1e6 * double(e));
+        EXPECT_EQ(y.as<double>()[row * kH + h], row_value(me, t, h) + 1e6 * double(e));
     }
   for (const comm::TrafficRow& row : ep->traffic()) {
     if (row.label == "expert counts") {
@@ -165,29 +165,33 @@ void check(const Case& c, comm::Group& world) {
 }
 
 TEST_P(EpTest, RowsReachTheirExpertsAndComeBack) {
-  const Case& c = GetParam();
+  const EpCase& c = GetParam();
   Allocator allocator(Device::kCpu);
   comm::run_ranks(c.num_ranks, {.timeout_s = 30, .staging_bytes = 1 << 16}, allocator,
                   [&](comm::Group& world) { check(c, world); });
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> list;
-  const std::pair<const char*, decltype(&even)> loads[] = {
-      {"even", even}, {"uneven", uneven}, {"all_on_one", all_on_one}, {"nobody", nobody},
-      {"some", some}};
+std::vector<EpCase> ep_cases() {
+  std::vector<EpCase> list;
+  const std::pair<const char*, decltype(&even)> loads[] = {{"even", even},
+                                                           {"uneven", uneven},
+                                                           {"all_on_one", all_on_one},
+                                                           {"nobody", nobody},
+                                                           {"some", some}};
   for (const int n : {2, 3, 4})
     for (const int64_t per_rank : {1, 4})
       for (const auto& [name, expert] : loads)
         for (const double room : {1.0, 2.0, 100.0})
-          list.push_back({fmt::format("ranks{}_experts{}_{}_room{}", n, n * per_rank, name,
-                                      int(room)),
-                          n, n * per_rank, expert, room});
+          list.push_back(
+              {fmt::format("ranks{}_experts{}_{}_room{}", n, n * per_rank, name, int(room)), n,
+               n * per_rank, expert, room});
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(Loads, EpTest, testing::ValuesIn(cases()),
-                         [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Loads, EpTest, testing::ValuesIn(ep_cases()),
+                         [](const testing::TestParamInfo<EpCase>& info) {
+                           return info.param.name;
+                         });
 
 }  // namespace
 }  // namespace ashlar::parallel

@@ -26,7 +26,7 @@ TEST(Mesh, TpVariesFastestThenTspThenCpThenDp) {
         }
 }
 
-ParallelSpec spec_of(int64_t pp, int64_t dp, int64_t cp, int64_t tp, int64_t ep = 1) {
+ParallelSpec mesh_spec(int64_t pp, int64_t dp, int64_t cp, int64_t tp, int64_t ep = 1) {
   ParallelSpec spec;
   spec.pp = pp, spec.dp = dp, spec.cp = cp, spec.tp = tp, spec.ep = ep;
   return spec;
@@ -44,7 +44,7 @@ ModelSpec model_with(int64_t num_key_heads, bool tied_head = true) {
 TEST(Mesh, GroupsAreTheRanksAlongTheirAxes) {
   Allocator allocator(Device::kMeta);
   comm::RecordingWorld world(7, 12, {}, allocator);  // dp 1, cp 0, tp 1
-  const Groups groups(world.group(), spec_of(1, 2, 3, 2), model_with(2));
+  const Groups groups(world.group(), mesh_spec(1, 2, 3, 2), model_with(2));
   EXPECT_EQ(ranks_of(groups.tp()), (std::vector{6, 7}));
   EXPECT_EQ(ranks_of(groups.cp()), (std::vector{7, 9, 11}));
   EXPECT_EQ(ranks_of(groups.data()), (std::vector{1, 3, 5, 7, 9, 11}));
@@ -55,7 +55,7 @@ TEST(Mesh, GroupsAreTheRanksAlongTheirAxes) {
 
 TEST(Mesh, TspRanksShareSequencesAndHoldOtherHeads) {
   Allocator allocator(Device::kMeta);
-  ParallelSpec spec = spec_of(1, 2, 2, 1);
+  ParallelSpec spec = mesh_spec(1, 2, 2, 1);
   spec.tsp = 3;
   comm::RecordingWorld world(7, 12, {}, allocator);  // dp 1, cp 0, tsp 1
   const Groups groups(world.group(), spec, model_with(3));
@@ -76,7 +76,7 @@ TEST(Mesh, TspRanksShareSequencesAndHoldOtherHeads) {
 
 TEST(Mesh, TspRanksHoldTheSameHeadsWhereKeyHeadsAreFewer) {
   Allocator allocator(Device::kMeta);
-  ParallelSpec spec = spec_of(1, 2, 1, 1);
+  ParallelSpec spec = mesh_spec(1, 2, 1, 1);
   spec.tsp = 6;
   comm::RecordingWorld world(10, 12, {}, allocator);  // dp 1, tsp 4
   const Groups groups(world.group(), spec, model_with(2));
@@ -96,7 +96,7 @@ TEST(Mesh, TspRanksHoldTheSameHeadsWhereKeyHeadsAreFewer) {
 TEST(Mesh, GroupsOfPipelinesAndExperts) {
   Allocator allocator(Device::kMeta);
   comm::RecordingWorld world(21, 24, {}, allocator);  // pp 2, dp 1, cp 0, tp 1; number 2 in data
-  const Groups groups(world.group(), spec_of(3, 2, 2, 2, 2), model_with(2));
+  const Groups groups(world.group(), mesh_spec(3, 2, 2, 2, 2), model_with(2));
   EXPECT_EQ(ranks_of(groups.pp()), (std::vector{5, 13, 21}));
   ASSERT_TRUE(groups.ends());
   EXPECT_EQ(ranks_of(*groups.ends()), (std::vector{5, 21}));
@@ -105,11 +105,11 @@ TEST(Mesh, GroupsOfPipelinesAndExperts) {
   EXPECT_EQ(ranks_of(groups.ep()), (std::vector{21, 23}));
   EXPECT_EQ(ranks_of(groups.experts_data()), (std::vector{17, 21}));
   comm::RecordingWorld next(23, 24, {}, allocator);
-  const Groups of_next(next.group(), spec_of(3, 2, 2, 2, 2), model_with(2));
+  const Groups of_next(next.group(), mesh_spec(3, 2, 2, 2, 2), model_with(2));
   EXPECT_EQ(ranks_of(of_next.experts_data()), (std::vector{23, 19}));
   comm::RecordingWorld middle(8, 24, {}, allocator);
-  EXPECT_FALSE(Groups(middle.group(), spec_of(3, 2, 2, 2), model_with(2)).ends());
-  EXPECT_FALSE(Groups(world.group(), spec_of(3, 2, 2, 2), model_with(2, false)).ends());
+  EXPECT_FALSE(Groups(middle.group(), mesh_spec(3, 2, 2, 2), model_with(2)).ends());
+  EXPECT_FALSE(Groups(world.group(), mesh_spec(3, 2, 2, 2), model_with(2, false)).ends());
 }
 
 TEST(Mesh, NeighboursKeepExpertsOfDifferentBlocks) {
@@ -134,7 +134,7 @@ TEST(Mesh, SharesOfPipelinesAndExperts) {
   keys.num_hidden_layers = 7;
   keys.layer_types.assign(7, LayerType::kFullAttention);
   const ModelSpec whole = model_of(keys);
-  ParallelSpec spec = spec_of(2, 4, 1, 2, 2);
+  ParallelSpec spec = mesh_spec(2, 4, 1, 2, 2);
   spec.virtual_stages = 2;
   const nn::Share share = share_of(spec, whole, 8 + 2 * 3 + 1);  // pp 1, dp 3, tp 1
   EXPECT_EQ(share.stage.borders, (std::vector<int64_t>{0, 2, 4, 6, 7}));
@@ -157,13 +157,13 @@ TEST(Mesh, WhatComputeWaitsForHasLanesOfItsOwnBesideBulk) {
     const Groups groups(world.group(), spec, model_with(3));
     return allocator.counts().total.current_bytes / comm::Options{}.staging_bytes;
   };
-  EXPECT_EQ(num_lanes(spec_of(1, 1, 1, 1)), 0);
-  EXPECT_EQ(num_lanes(spec_of(1, 2, 1, 1)), 1);
-  EXPECT_EQ(num_lanes(spec_of(1, 1, 1, 2)), 1);  // no bulk
-  EXPECT_EQ(num_lanes(spec_of(1, 1, 2, 1)), 2);
-  EXPECT_EQ(num_lanes(spec_of(1, 2, 1, 2)), 2);
-  EXPECT_EQ(num_lanes(spec_of(1, 2, 2, 2)), 3);
-  EXPECT_EQ(num_lanes(spec_of(1, 2, 1, 1, 2)), 2);
+  EXPECT_EQ(num_lanes(mesh_spec(1, 1, 1, 1)), 0);
+  EXPECT_EQ(num_lanes(mesh_spec(1, 2, 1, 1)), 1);
+  EXPECT_EQ(num_lanes(mesh_spec(1, 1, 1, 2)), 1);  // no bulk
+  EXPECT_EQ(num_lanes(mesh_spec(1, 1, 2, 1)), 2);
+  EXPECT_EQ(num_lanes(mesh_spec(1, 2, 1, 2)), 2);
+  EXPECT_EQ(num_lanes(mesh_spec(1, 2, 2, 2)), 3);
+  EXPECT_EQ(num_lanes(mesh_spec(1, 2, 1, 1, 2)), 2);
 }
 
 }  // namespace

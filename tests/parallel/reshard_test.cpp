@@ -38,7 +38,7 @@ class Draw {
 };
 
 template <typename T>
-void set(Overrides& keys, const char* name, const T& value) {
+void set_key(Overrides& keys, const char* name, const T& value) {
   keys.push_back(fmt::format("{}={}", name, value));
 }
 
@@ -47,26 +47,26 @@ Overrides any_model(Draw& draw) {
                     "train.micro_batch=1",     "data.num_streams=48",
                     "data.sequence_length=48", "model.intermediate_size=24"};
   const int64_t heads = draw.one_of<int64_t>({4, 6, 8, 12});
-  set(keys, "model.num_attention_heads", heads);
-  set(keys, "model.num_key_value_heads", draw.one_of<int64_t>({1, 2, 3, 4}));
-  set(keys, "model.head_dim", draw.one_of<int>({4, 8}));
-  set(keys, "model.hidden_size", draw.one_of<int>({7, 10, 16}));
-  set(keys, "model.vocab_size", draw.one_of<int>({261, 271, 280}));
-  set(keys, "model.num_experts", draw.one_of<int>({3, 4, 5, 8}));
-  set(keys, "model.moe_intermediate_size", draw.one_of<int>({6, 12, 24}));
-  set(keys, "model.router_hidden_size", draw.one_of<int>({3, 8}));
-  set(keys, "model.num_hidden_layers", draw.one_of<int>({2, 3, 4}));
-  set(keys, "model.tie_word_embeddings", draw.one_of({"true", "false"}));
+  set_key(keys, "model.num_attention_heads", heads);
+  set_key(keys, "model.num_key_value_heads", draw.one_of<int64_t>({1, 2, 3, 4}));
+  set_key(keys, "model.head_dim", draw.one_of<int>({4, 8}));
+  set_key(keys, "model.hidden_size", draw.one_of<int>({7, 10, 16}));
+  set_key(keys, "model.vocab_size", draw.one_of<int>({261, 271, 280}));
+  set_key(keys, "model.num_experts", draw.one_of<int>({3, 4, 5, 8}));
+  set_key(keys, "model.moe_intermediate_size", draw.one_of<int>({6, 12, 24}));
+  set_key(keys, "model.router_hidden_size", draw.one_of<int>({3, 8}));
+  set_key(keys, "model.num_hidden_layers", draw.one_of<int>({2, 3, 4}));
+  set_key(keys, "model.tie_word_embeddings", draw.one_of({"true", "false"}));
   const std::string types =
       draw.one_of<std::string>({"hybrid", "hybrid", "full_attention", "attention+moe",
                                 R"(["linear+mlp", "attention+mlp"])"});
-  set(keys, "model.layer_types", types);
-  if (types == "attention+moe") set(keys, "model.router", "linear");
+  set_key(keys, "model.layer_types", types);
+  if (types == "attention+moe") set_key(keys, "model.router", "linear");
   if (types.starts_with("[")) {
-    set(keys, "model.linear_recurrence", draw.one_of({"basic", "gla", "gated_delta"}));
-    set(keys, "model.linear_num_key_heads", draw.one_of<int>({2, 4}));
-    set(keys, "model.linear_num_value_heads", 4);
-    set(keys, "model.linear_conv_kernel_dim", draw.one_of<int>({0, 3}));
+    set_key(keys, "model.linear_recurrence", draw.one_of({"basic", "gla", "gated_delta"}));
+    set_key(keys, "model.linear_num_key_heads", draw.one_of<int>({2, 4}));
+    set_key(keys, "model.linear_num_value_heads", 4);
+    set_key(keys, "model.linear_conv_kernel_dim", draw.one_of<int>({0, 3}));
   }
   return keys;
 }
@@ -102,20 +102,20 @@ Layout random_layout(const Overrides& model, Draw& draw) {
               cp = draw.one_of({1, 1, 2, 3}), dp = draw.one_of({1, 1, 2, 3, 4});
     if (pp * tp * cp * dp > 12) continue;
     Overrides keys = model;
-    set(keys, "parallel.pp", pp);
-    set(keys, "parallel.tp", tp);
-    set(keys, "parallel.cp", cp);
-    set(keys, "parallel.dp", dp);
-    set(keys, "parallel.ep", draw.one_of({1, 1, 2, 3, 4}));
-    set(keys, "parallel.zero", draw.one_of({0, 1, 2, 3}));
-    set(keys, "parallel.zero_layout", draw.one_of({"contiguous", "bucketed"}));
-    set(keys, "parallel.bucket_bytes", draw.one_of({1024, 5000, 20000}));
+    set_key(keys, "parallel.pp", pp);
+    set_key(keys, "parallel.tp", tp);
+    set_key(keys, "parallel.cp", cp);
+    set_key(keys, "parallel.dp", dp);
+    set_key(keys, "parallel.ep", draw.one_of({1, 1, 2, 3, 4}));
+    set_key(keys, "parallel.zero", draw.one_of({0, 1, 2, 3}));
+    set_key(keys, "parallel.zero_layout", draw.one_of({"contiguous", "bucketed"}));
+    set_key(keys, "parallel.bucket_bytes", draw.one_of({1024, 5000, 20000}));
     if (auto layout = layout_of(pp * tp * cp * dp, keys)) return *std::move(layout);
   }
 }
 
 // Memory behind the boxes that a rank has of the model and of one state of the optimizer.
-struct Held {
+struct HeldPieces {
   std::vector<Piece> model, optim;
   std::vector<std::vector<float>> memory;
   void add(const LogicalTensor& logical, const Box& box, std::vector<Piece>& list) {
@@ -124,12 +124,12 @@ struct Held {
   }
 };
 
-Held held_by(const Layout& layout, int rank, bool to_write) {
+HeldPieces held_by(const Layout& layout, int rank, bool to_write) {
   Allocator allocator(Device::kMeta);
   comm::RecordingWorld world(rank, layout.num_ranks, {}, allocator);
   const TinyRank made(layout.recipe, world.group(),
                       {.compute = DType::kF32, .device = Device::kMeta});
-  Held held;
+  HeldPieces held;
   for (const Piece& piece : made.model.pieces(to_write))
     held.add(piece.logical, piece.box, held.model);
   std::vector<KeptTensor> moments;
@@ -145,7 +145,7 @@ Held held_by(const Layout& layout, int rank, bool to_write) {
 }
 
 template <typename F>
-void for_each_element(const Held& held, F&& body) {
+void for_each_element(const HeldPieces& held, F&& body) {
   for (const auto* list : {&held.model, &held.optim})
     for (const Piece& piece : *list) {
       const uint64_t name = fnv1a64(piece.logical.name);
@@ -170,7 +170,7 @@ void save(FileSystem& files, const Layout& layout, Log& log) {
   }
   const checkpoint::Id attempt = checkpoint::random_id();
   for (int rank = layout.num_ranks - 1; rank >= 0; --rank) {  // the leader finds all parts there
-    const Held held = held_by(layout, rank, true);
+    const HeldPieces held = held_by(layout, rank, true);
     for_each_element(held, [](const Piece&, float& value, float expected) { value = expected; });
     checkpoint::SaveRequest request;
     request.step = 1;
@@ -190,7 +190,7 @@ int64_t load(FileSystem& files, const Layout& layout) {
   std::set<std::string> names;
   int64_t count = 0, wrong = 0;
   for (int rank = 0; rank < layout.num_ranks; ++rank) {
-    const Held held = held_by(layout, rank, false);
+    const HeldPieces held = held_by(layout, rank, false);
     std::vector<Piece> all = held.model;
     all.insert(all.end(), held.optim.begin(), held.optim.end());
     reader.load(all, options);

@@ -17,7 +17,7 @@ namespace {
 
 using Kind = Action::Kind;
 
-struct Case {
+struct ScheduleCase {
   Schedule schedule;
   int stages, chunks;
   int64_t micro_batches;
@@ -28,7 +28,7 @@ struct Case {
   }
 };
 
-void for_all(function_ref<void(const Case&)> check) {
+void for_all(function_ref<void(const ScheduleCase&)> check) {
   for (int stages = 1; stages <= 8; ++stages)
     for (int64_t m = 1; m <= 24; ++m) {
       for (const Schedule schedule : {Schedule::kGpipe, Schedule::k1f1b, Schedule::kZeroBubble})
@@ -38,7 +38,7 @@ void for_all(function_ref<void(const Case&)> check) {
     }
 }
 
-Programs order_of(const Case& c) {
+Programs order_of(const ScheduleCase& c) {
   return compute_order(c.schedule, c.stages, c.chunks, c.micro_batches);
 }
 
@@ -48,7 +48,7 @@ bool computes(Kind kind) {
 
 // Of each kind and chunk: 0 .. m - 1, in this order.
 TEST(Schedule, EveryActionStandsOnceWithMicroBatchesAscending) {
-  for_all([](const Case& c) {
+  for_all([](const ScheduleCase& c) {
     std::vector<Kind> kinds = {Kind::kForward, Kind::kBackward};
     if (c.schedule == Schedule::kZeroBubble)
       kinds = {Kind::kForward, Kind::kInputs, Kind::kWeights};
@@ -68,7 +68,7 @@ using Moment = std::tuple<Kind, int, int>;  // kind, virtual stage, micro-batch
 
 // By the times of a run: what an action reads was there when it began, and a stage does one thing
 // at a time.
-void expect_dependencies(const Case& c, const Programs& programs, const Simulation& run,
+void expect_dependencies(const ScheduleCase& c, const Programs& programs, const Simulation& run,
                          double transfer_s) {
   ASSERT_EQ(run.problem, "") << c.name();
   std::map<Moment, Interval> times;
@@ -104,7 +104,7 @@ void expect_dependencies(const Case& c, const Programs& programs, const Simulati
 }
 
 TEST(Schedule, ActionsRunWhenWhatTheyReadIsThere) {
-  for_all([](const Case& c) {
+  for_all([](const ScheduleCase& c) {
     const Programs order = order_of(c), lowered = with_transfers(order);
     expect_dependencies(c, order, simulate(order, {1, 2, 3, 0}), 0);
     expect_dependencies(c, lowered, simulate(lowered, {1, 2, 3, 0.5}), c.stages > 1 ? 0.5 : 0);
@@ -112,7 +112,7 @@ TEST(Schedule, ActionsRunWhenWhatTheyReadIsThere) {
 }
 
 TEST(Schedule, BubblesAreTheFormulas) {
-  for_all([](const Case& c) {
+  for_all([](const ScheduleCase& c) {
     const Costs costs;
     const Simulation run = simulate(order_of(c), costs);
     const double busy_s = 3.0 * double(c.micro_batches) * c.chunks;
@@ -130,7 +130,7 @@ TEST(Schedule, BubblesAreTheFormulas) {
   EXPECT_EQ(bubble_s(Schedule::kInterleaved, 4, 8, {0.5, 0.5, 0.5}), 4.5);
 }
 
-int64_t slots_by_formula(const Case& c, int stage) {
+int64_t slots_by_formula(const ScheduleCase& c, int stage) {
   const int64_t m = c.micro_batches, p = c.stages, v = c.chunks;
   switch (c.schedule) {
     case Schedule::kGpipe:
@@ -174,7 +174,7 @@ void expect_slots(const std::vector<Action>& program, const std::string& where) 
 }
 
 TEST(Schedule, SlotsAreTheFormulas) {
-  for_all([](const Case& c) {
+  for_all([](const ScheduleCase& c) {
     const Programs order = order_of(c), lowered = with_transfers(order);
     for (int stage = 0; stage < c.stages; ++stage) {
       const int64_t expected = slots_by_formula(c, stage);
@@ -191,7 +191,7 @@ TEST(Schedule, SlotsAreTheFormulas) {
 
 // Sends of a stage that another receives, and the reverse; at most two receives wait to be read.
 TEST(Schedule, TransfersAreThoseThatPairsNeed) {
-  for_all([](const Case& c) {
+  for_all([](const ScheduleCase& c) {
     const Programs order = order_of(c), lowered = with_transfers(order);
     const int last = c.stages * c.chunks - 1;
     for (int stage = 0; stage < c.stages; ++stage) {
@@ -232,7 +232,7 @@ TEST(Schedule, TransfersAreThoseThatPairsNeed) {
 }
 
 TEST(Schedule, ProgramsEndThoughEverySendWaits) {
-  for_all([](const Case& c) {
+  for_all([](const ScheduleCase& c) {
     const Programs lowered = with_transfers(order_of(c));
     for (const double transfer_s : {0.0, 0.25, 5.0})
       for (const Sends sends : {Sends::kPost, Sends::kWait})

@@ -41,7 +41,7 @@ void visit(const ModelKeys& spec, const nn::Share& share,
       [&](const nn::ParameterInfo& info, const Tensor&, const Tensor&) { visitor(info); });
 }
 
-struct Held {
+struct HeldBoxes {
   Shape global_shape;
   std::vector<Box> first;                       // copies 0
   std::map<std::string, std::set<int>> copies;  // by box
@@ -52,11 +52,11 @@ std::string text_of(const Box& box) {
   return box.offset.to_string() + box.length.to_string();
 }
 
-std::map<std::string, Held> held_by_ranks(const ModelKeys& whole, int tp) {
-  std::map<std::string, Held> held;
+std::map<std::string, HeldBoxes> held_by_ranks(const ModelKeys& whole, int tp) {
+  std::map<std::string, HeldBoxes> held;
   for (int rank = 0; rank < tp; ++rank)
     visit(whole, nn::Share::even(rank, tp), [&](const nn::ParameterInfo& info) {
-      Held& h = held[info.name];
+      HeldBoxes& h = held[info.name];
       for (const Placement& p : placements(info, nn::Share::even(rank, tp))) {
         if (h.num_copies.empty()) h.global_shape = p.global_shape;
         EXPECT_EQ(p.global_shape, h.global_shape) << info.name;
@@ -74,12 +74,12 @@ TEST(TpBoxes, TileEveryTensorOnce) {
   for (const Heads& c : kCases) {
     SCOPED_TRACE(fmt::format("tp {} heads {} keys {}", c.tp, c.heads, c.keys));
     const ModelKeys whole = spec_with_heads(c.heads, c.keys);
-    std::map<std::string, Held> held = held_by_ranks(whole, c.tp);
+    std::map<std::string, HeldBoxes> held = held_by_ranks(whole, c.tp);
     size_t num_tensors = 0;
     visit(whole, {}, [&](const nn::ParameterInfo& info) {
       ++num_tensors;
       ASSERT_TRUE(held.contains(info.name)) << info.name;
-      const Held& h = held[info.name];
+      const HeldBoxes& h = held[info.name];
       EXPECT_EQ(h.global_shape, info.shape) << info.name;
       EXPECT_EQ(checkpoint::find_cover_error(info.shape, h.first), std::nullopt) << info.name;
       for (const auto& [box, copies] : h.copies) {

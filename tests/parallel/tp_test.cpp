@@ -15,10 +15,10 @@ using namespace testing_support;
 using ashlar::testing_support::counts_mallocs;
 using ashlar::testing_support::num_mallocs;
 
-constexpr int64_t kTokens = 24;
+constexpr int64_t kTpTokens = 24;
 constexpr double kSkipBias = 0.03;  // some tokens are skipped
 
-struct Case {
+struct TpCase {
   std::string name;
   int tp;
   ModelKeys whole;
@@ -29,12 +29,12 @@ struct Case {
   CpExchange exchange = CpExchange::kAllGather;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const TpCase& c, std::ostream* out) {
   *out << c.name;
 }
 
-Recipe recipe_on_ranks(const Case& c) {
-  Recipe recipe = recipe_of(c.whole, 1, kTokens);
+Recipe recipe_on_ranks(const TpCase& c) {
+  Recipe recipe = recipe_of(c.whole, 1, kTpTokens);
   recipe.train.recompute = c.recompute;
   recipe.parallel.tp = c.tp;
   recipe.parallel.cp = c.cp;
@@ -43,16 +43,16 @@ Recipe recipe_on_ranks(const Case& c) {
   return recipe;
 }
 
-Recipe recipe_on_one_rank(const Case& c) {
+Recipe recipe_on_one_rank(const TpCase& c) {
   Recipe recipe = recipe_on_ranks(c);
-  recipe.parallel = recipe_of(c.whole, 1, kTokens).parallel;
+  recipe.parallel = recipe_of(c.whole, 1, kTpTokens).parallel;
   return recipe;
 }
 
 // Whole documents; without context parallelism one of them in two pieces, the later one first.
-Batch batch_of(const Case& c) {
+Batch tp_batch_of(const TpCase& c) {
   Batch batch;
-  for (int64_t t = 0; t < kTokens; ++t) {
+  for (int64_t t = 0; t < kTpTokens; ++t) {
     batch.ids.push_back(int32_t((7 * t + 3) % 11));
     batch.targets.push_back(t % 6 == 4 ? -1 : int32_t(t % 11));
   }
@@ -63,21 +63,21 @@ Batch batch_of(const Case& c) {
   return batch;
 }
 
-void let_some_be_skipped(const Case& c, const TinyRank& rank) {
+void let_some_be_skipped(const TpCase& c, const TinyRank& rank) {
   if (c.whole.skip_output == SkipOutput::kIdentity && !rank.ctx.meta())
     for (const Piece& bias : rank.model.buffers()) set(bias.data, bias.data.numel() - 1, kSkipBias);
 }
 
-struct Outcome {
+struct TpOutcome {
   double loss = 0;
   Whole gradients;
 };
 
-Outcome on_one_rank(const Case& c) {
+TpOutcome on_one_rank(const TpCase& c) {
   TinyRank rank(recipe_on_one_rank(c), {.compute = c.compute});
   let_some_be_skipped(c, rank);
-  Outcome outcome;
-  outcome.loss = rank.step(batch_of(c)).sum;
+  TpOutcome outcome;
+  outcome.loss = rank.step(tp_batch_of(c)).sum;
   outcome.gradients = whole_gradients(rank.model);
   int64_t skipped = 0, most = 0;
   for (const Tensor& tensor : rank.model.loads()) {
@@ -85,17 +85,17 @@ Outcome on_one_rank(const Case& c) {
     skipped += loads.back();
     most = std::max(most, *std::max_element(loads.begin(), loads.end() - 1));
   }
-  EXPECT_GT(most, kTokens / c.whole.num_experts + 1) << "the load is even";
+  EXPECT_GT(most, kTpTokens / c.whole.num_experts + 1) << "the load is even";
   EXPECT_EQ(skipped > 0, c.whole.skip_output == SkipOutput::kIdentity);
   return outcome;
 }
 
 // On cp x tp ranks.
-Outcome on_ranks(const Case& c) {
+TpOutcome on_ranks(const TpCase& c) {
   const auto n = static_cast<size_t>(c.cp * c.tp);
   std::vector<std::vector<Element>> gradients(n);
   std::vector<double> losses(n);
-  const Batch batch = batch_of(c);
+  const Batch batch = tp_batch_of(c);
   Allocator allocator(Device::kCpu);
   comm::run_ranks(int(n), {.timeout_s = 60, .staging_bytes = 1 << 16}, allocator,
                   [&](comm::Group& world) {
@@ -105,7 +105,7 @@ Outcome on_ranks(const Case& c) {
                     losses[size_t(world.rank())] = rank.step(batch).sum;
                     gradients[size_t(world.rank())] = elements_of_gradients(rank.model);
                   });
-  Outcome outcome;
+  TpOutcome outcome;
   for (size_t r = 0; r < n; ++r) {
     if (c.sequence_parallel || r % size_t(c.tp) == 0)
       outcome.loss += losses[r];
@@ -116,7 +116,7 @@ Outcome on_ranks(const Case& c) {
   return outcome;
 }
 
-void expect_near(const Outcome& got, const Outcome& want, double tolerance) {
+void expect_near(const TpOutcome& got, const TpOutcome& want, double tolerance) {
   EXPECT_NEAR(got.loss / want.loss, 1, tolerance);
   ASSERT_EQ(got.gradients.size(), want.gradients.size());
   for (const auto& [name, values] : want.gradients) {
@@ -133,8 +133,8 @@ void expect_near(const Outcome& got, const Outcome& want, double tolerance) {
   }
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> list;
+std::vector<TpCase> tp_cases() {
+  std::vector<TpCase> list;
   struct Mesh {
     int tp;
     int64_t heads, keys;
@@ -143,9 +143,10 @@ std::vector<Case> cases() {
                         Mesh{4, 4, 1}, Mesh{8, 8, 4}})
     for (const bool sharded : {false, true})
       for (const bool identity : {false, true}) {
-        Case c{fmt::format("tp{}_heads{}_keys{}{}{}", m.tp, m.heads, m.keys,
-                           sharded ? "_sequence_parallel" : "", identity ? "_skip_recompute" : ""),
-               m.tp, spec_with_heads(m.heads, m.keys), sharded};
+        TpCase c{
+            fmt::format("tp{}_heads{}_keys{}{}{}", m.tp, m.heads, m.keys,
+                        sharded ? "_sequence_parallel" : "", identity ? "_skip_recompute" : ""),
+            m.tp, spec_with_heads(m.heads, m.keys), sharded};
         if (identity) {
           c.whole.skip_output = SkipOutput::kIdentity;
           c.recompute = true;
@@ -155,12 +156,12 @@ std::vector<Case> cases() {
   return list;
 }
 
-std::string name_of(const testing::TestParamInfo<Case>& info) {
+std::string name_of(const testing::TestParamInfo<TpCase>& info) {
   return info.param.name;
 }
 
-class TpRanks : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Tp, TpRanks, testing::ValuesIn(cases()), name_of);
+class TpRanks : public testing::TestWithParam<TpCase> {};
+INSTANTIATE_TEST_SUITE_P(Tp, TpRanks, testing::ValuesIn(tp_cases()), name_of);
 
 TEST_P(TpRanks, EqualOneRank) {
   expect_near(on_ranks(GetParam()), on_one_rank(GetParam()), 1e-10);
@@ -168,7 +169,7 @@ TEST_P(TpRanks, EqualOneRank) {
 
 TEST(TpRanks, EqualOneRankInFp32AndAlmostInBf16) {
   for (const bool sharded : {false, true}) {
-    Case c{"", 4, spec_with_heads(8, 2), sharded, false, DType::kF32};
+    TpCase c{"", 4, spec_with_heads(8, 2), sharded, false, DType::kF32};
     expect_near(on_ranks(c), on_one_rank(c), 2e-4);
     c.compute = DType::kBF16;
     EXPECT_NEAR(on_ranks(c).loss / on_one_rank(c).loss, 1, 1e-2);
@@ -180,7 +181,7 @@ TEST(TpRanks, AndContextRanksEqualOneRank) {
        {CpExchange::kAllGather, CpExchange::kRing, CpExchange::kAllToAll})
     for (const bool sharded : {false, true})
       for (const int64_t keys : {1, 2, 4}) {
-        const Case c{"", 2, spec_with_heads(4, keys), sharded, false, DType::kF64, 2, exchange};
+        const TpCase c{"", 2, spec_with_heads(4, keys), sharded, false, DType::kF64, 2, exchange};
         SCOPED_TRACE(fmt::format("keys {} sharded {} {}", keys, sharded,
                                  kCpExchangeNames[size_t(exchange)]));
         expect_near(on_ranks(c), on_one_rank(c), 1e-10);
@@ -190,9 +191,9 @@ TEST(TpRanks, AndContextRanksEqualOneRank) {
 using Rows = std::map<std::string, comm::TrafficRow>;
 
 // Operations of one rank, after the formulas of docs/parallel/tp.md.
-class Expected {
+class ExpectedUse {
  public:
-  Expected(int n, int r) : n_(n), r_(r) {}
+  ExpectedUse(int n, int r) : n_(n), r_(r) {}
   void add(comm::Op op, const std::string& label, int64_t launches, int64_t numel, int64_t width) {
     const int64_t S = numel * width, c = (numel * (r_ + 1) / n_ - numel * r_ / n_) * width;
     comm::TrafficRow row{op, label, launches};
@@ -223,16 +224,16 @@ class Expected {
 };
 
 // After one step.
-void expect_traffic(const Case& c, const RankModel& model) {
+void expect_traffic(const TpCase& c, const RankModel& model) {
   using comm::Op;
   const comm::Group& tp = model.groups().tp();
   const ModelKeys& m = c.whole;
   const nn::Types types = nn::Types::of(c.compute);
   const int64_t s = size_of(types.stream), a = size_of(types.activation);
-  const int64_t L = m.num_hidden_layers, TH = kTokens * m.hidden_size;
+  const int64_t L = m.num_hidden_layers, TH = kTpTokens * m.hidden_size;
   const int64_t forwards = c.recompute ? 2 * L - 1 : L;
   const Op sum = c.sequence_parallel ? Op::kReduceScatter : Op::kAllReduce;
-  Expected expected(tp.size(), tp.rank());
+  ExpectedUse expected(tp.size(), tp.rank());
   for (const std::string part : {"tp attention", "tp feed-forward"}) {
     expected.add(sum, part, forwards, TH, s);
     expected.add(sum, part + " gradient", L, TH, part == "tp attention" ? a : s);
@@ -240,7 +241,7 @@ void expect_traffic(const Case& c, const RankModel& model) {
     expected.add(Op::kAllGather, part + " input", forwards + L, TH, a);
     expected.add(Op::kAllGather, part + " output gradient", L, TH, a);
   }
-  expected.add(Op::kAllReduce, "tp router", L, kTokens, s);
+  expected.add(Op::kAllReduce, "tp router", L, kTpTokens, s);
   if (c.sequence_parallel) {
     expected.add(Op::kAllReduce, "tp norms", 1, (10 * L + 3) * m.hidden_size, s);
     expected.add(Op::kAllReduce, "tp embedding", 1, m.vocab_size * m.hidden_size, s);
@@ -252,15 +253,15 @@ void expect_traffic(const Case& c, const RankModel& model) {
   if (!share_keys) return;
   const comm::Group& sharers = *groups.back();
   EXPECT_EQ(sharers.size(), c.tp / m.num_key_value_heads);
-  Expected shared(sharers.size(), sharers.rank());
-  shared.add(Op::kAllReduce, "tp query sums", forwards, kTokens * m.head_dim, s);
-  shared.add(Op::kAllReduce, "tp key gradients", L, 3 * kTokens * m.head_dim, s);
+  ExpectedUse shared(sharers.size(), sharers.rank());
+  shared.add(Op::kAllReduce, "tp query sums", forwards, kTpTokens * m.head_dim, s);
+  shared.add(Op::kAllReduce, "tp key gradients", L, 3 * kTpTokens * m.head_dim, s);
   shared.check(sharers);
 }
 
 TEST_P(TpRanks, SayWhatTheFormulasSay) {
-  Case c = GetParam();
-  const Batch batch = batch_of(c);
+  TpCase c = GetParam();
+  const Batch batch = tp_batch_of(c);
   Allocator allocator(Device::kCpu);
   comm::run_ranks(c.tp, {.timeout_s = 60, .staging_bytes = 1 << 16}, allocator,
                   [&](comm::Group& world) {
@@ -284,8 +285,8 @@ TEST_P(TpRanks, SayWhatTheFormulasSay) {
 TEST(TpRanks, SteadyStepsAllocateNothing) {
   if (!counts_mallocs()) GTEST_SKIP() << "sanitizers bring their own allocator";
   for (const bool sharded : {false, true}) {
-    const Case c{"", 4, spec_with_heads(8, 2), sharded, true};
-    const Batch batch = batch_of(c);
+    const TpCase c{"", 4, spec_with_heads(8, 2), sharded, true};
+    const Batch batch = tp_batch_of(c);
     Allocator allocator(Device::kCpu);
     int64_t before = 0, after = -1;
     comm::run_ranks(4, {.timeout_s = 60, .staging_bytes = 1 << 16}, allocator,

@@ -139,7 +139,7 @@ void expect_close(const std::string& what, const std::vector<double>& got,
 }
 
 // Relative, in the Frobenius norm.
-double error_of(const std::vector<double>& got, const std::vector<double>& want) {
+double tsp_error_of(const std::vector<double>& got, const std::vector<double>& want) {
   double gap = 0.0, size = 0.0;
   for (size_t i = 0; i < want.size(); ++i)
     gap += std::pow(got[i] - want[i], 2), size += std::pow(want[i], 2);
@@ -159,8 +159,8 @@ void expect_bars(const Recipe& recipe) {
   const Numbers exact = one(DType::kF64), bf16 = all(DType::kBF16), one_bf16 = one(DType::kBF16);
   const auto expect_bar = [](const std::string& what, const std::vector<double>& got,
                              const std::vector<double>& one, const std::vector<double>& exact) {
-    EXPECT_LE(error_of(got, one), 1e-2) << what;
-    EXPECT_LE(error_of(got, exact), 2 * error_of(one, exact)) << what;
+    EXPECT_LE(tsp_error_of(got, one), 1e-2) << what;
+    EXPECT_LE(tsp_error_of(got, exact), 2 * tsp_error_of(one, exact)) << what;
   };
   expect_bar("logits", bf16.logits, one_bf16.logits, exact.logits);
   for (const auto& [name, want] : exact.gradients)

@@ -10,7 +10,7 @@ namespace {
 using Overrides = std::vector<std::string>;
 
 // A dense model in which no key has its default.
-ModelKeys dense() {
+ModelKeys given_dense() {
   ModelKeys keys;
   keys.vocab_size = 120;
   keys.hidden_size = 48;
@@ -44,8 +44,8 @@ struct Found {
   int asked = 0;
 };
 
-Found parse(const std::string& toml, const Overrides& overrides = {},
-            const ModelKeys& given = dense(), bool config_json = true) {
+Found parse_given(const std::string& toml, const Overrides& overrides = {},
+                  const ModelKeys& given = given_dense(), bool config_json = true) {
   Found found;
   found.recipe = parse_recipe(toml, "run.toml", overrides, [&](const Recipe& recipe) {
     ++found.asked;
@@ -59,10 +59,10 @@ Found parse(const std::string& toml, const Overrides& overrides = {},
 const std::string kTwo = "init.model = \"hf\"\ntrain.run_dir = \"here\"\n";
 
 TEST(GivenModel, SaysEveryKeyThatTheRecipeDoesNot) {
-  const Found found = parse(kTwo);
+  const Found found = parse_given(kTwo);
   EXPECT_EQ(found.asked, 1);
-  EXPECT_EQ(found.recipe.model, dense());
-  EXPECT_TRUE(model_differences(found.recipe, {dense(), "hf", true}).empty());
+  EXPECT_EQ(found.recipe.model, given_dense());
+  EXPECT_TRUE(model_differences(found.recipe, {given_dense(), "hf", true}).empty());
   // What is saved is the whole model: it needs nobody to be asked.
   const Recipe again = parse_recipe(to_toml(found.recipe), "run.toml", {});
   EXPECT_EQ(again, found.recipe);
@@ -95,17 +95,17 @@ TEST(GivenModel, WhatTheRecipeStatesWinsWhereNoTensorDependsOnIt) {
       {"model.rope_theta", "500000.0", ""},
   };
   for (const auto& c : cases) {
-    const Recipe recipe = parse(kTwo, {fmt::format("{}={}", c.key, c.value)}).recipe;
+    const Recipe recipe = parse_given(kTwo, {fmt::format("{}={}", c.key, c.value)}).recipe;
     std::vector<std::string> expected;
     if (*c.was)
       expected.push_back(fmt::format("{} is {} in the recipe but {} in hf", c.key, c.value, c.was));
-    EXPECT_EQ(model_differences(recipe, {dense(), "hf", true}), expected) << c.key;
+    EXPECT_EQ(model_differences(recipe, {given_dense(), "hf", true}), expected) << c.key;
     EXPECT_NE(to_toml(recipe).find(fmt::format("\n{} = {}\n", c.key + 6, c.value)),
               std::string::npos);
   }
   // A step's model.json states the three that a config.json does not.
-  const Recipe recipe = parse(kTwo, {"model.head_fp32=true"}, dense(), false).recipe;
-  EXPECT_EQ(model_differences(recipe, {dense(), "step", false}).size(), 1u);
+  const Recipe recipe = parse_given(kTwo, {"model.head_fp32=true"}, given_dense(), false).recipe;
+  EXPECT_EQ(model_differences(recipe, {given_dense(), "step", false}).size(), 1u);
 }
 
 TEST(GivenModel, OtherTensorsAreRefusedByTheirKeys) {
@@ -120,7 +120,7 @@ TEST(GivenModel, OtherTensorsAreRefusedByTheirKeys) {
   };
   for (const auto& c : cases) {
     const std::string message = testing_support::message_of(
-        ErrorKind::kConfig, [&] { parse(kTwo, {fmt::format("{}={}", c.key, c.value)}); });
+        ErrorKind::kConfig, [&] { parse_given(kTwo, {fmt::format("{}={}", c.key, c.value)}); });
     const std::string value =
         c.key == std::string("model.qk_norm") ? fmt::format("\"{}\"", c.value) : c.value;
     EXPECT_EQ(message,
@@ -128,23 +128,23 @@ TEST(GivenModel, OtherTensorsAreRefusedByTheirKeys) {
                           "leave them out, or other weights",
                           c.key, value, c.was));
   }
-  EXPECT_NE(testing_support::message_of(ErrorKind::kConfig,
-                                        [&] { parse(kTwo, {"model.layer_types=attention+moe"}); })
+  EXPECT_NE(testing_support::message_of(
+                ErrorKind::kConfig, [&] { parse_given(kTwo, {"model.layer_types=attention+moe"}); })
                 .find("model.layer_types is \"attention+moe\" but hf has "),
             std::string::npos);
   // Windows are no tensors.
-  EXPECT_EQ(parse(kTwo, {"model.layer_types=full_attention"}).recipe.model.layer_types,
+  EXPECT_EQ(parse_given(kTwo, {"model.layer_types=full_attention"}).recipe.model.layer_types,
             std::vector<LayerType>(4, LayerType::kFullAttention));
 }
 
 // The rules hold for what comes out, whoever said it.
 TEST(GivenModel, RulesHoldForTheWhole) {
   EXPECT_EQ(testing_support::message_of(ErrorKind::kConfig,
-                                        [&] { parse(kTwo, {"model.eos_token_id=120"}); }),
+                                        [&] { parse_given(kTwo, {"model.eos_token_id=120"}); }),
             "run.toml: model.eos_token_id is 120 but model.vocab_size is 120; choose 0 to 119, or "
             "-1 for none");
   EXPECT_NE(testing_support::message_of(ErrorKind::kConfig,
-                                        [&] { parse(kTwo, {"data.sequence_length=4096"}); })
+                                        [&] { parse_given(kTwo, {"data.sequence_length=4096"}); })
                 .find("data.sequence_length is 4096 but model.max_position_embeddings is 2048"),
             std::string::npos);
 }

@@ -123,7 +123,7 @@ TEST(ModelSpec, StatesALinearRouterAndASharedExpert) {
                                  {"skip_output", "identity"}}));
 }
 
-ModelKeys dense() {
+ModelKeys dense_of_zaya() {
   ModelKeys keys = zaya();
   keys.layer_types = {LayerType::kFullAttention, LayerType::kSlidingAttention,
                       LayerType::kFullAttention};
@@ -135,7 +135,7 @@ ModelKeys dense() {
 TEST(ModelSpec, StatesBiasesAndScaledRope) {
   for (const AttentionBias bias : {AttentionBias::kNone, AttentionBias::kQkv, AttentionBias::kQkvo})
     for (size_t type = 0; type < kRopeTypeNames.size(); ++type) {
-      ModelKeys keys = dense();
+      ModelKeys keys = dense_of_zaya();
       keys.attention_bias = bias, keys.rope_type = RopeType(type);
       keys.rope_factor = 4, keys.rope_original_positions = 64;
       keys.rope_low_freq_factor = 2, keys.rope_high_freq_factor = 5;
@@ -158,7 +158,7 @@ TEST(ModelSpec, StatesBiasesAndScaledRope) {
 
 // Earlier versions had no type: a scaling was Llama 3's, known by its original positions.
 TEST(ModelSpec, EarlierVersionsReadAndWroteLlama3) {
-  ModelKeys keys = dense();
+  ModelKeys keys = dense_of_zaya();
   const auto mixer = [](const ModelKeys& of) {
     return nlohmann::json::parse(to_json(model_of(of)))["blocks"][0]["mixer"];
   };

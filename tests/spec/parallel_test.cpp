@@ -9,16 +9,16 @@
 namespace ashlar {
 namespace {
 
-Recipe tiny(std::vector<std::string> overrides) {
+Recipe load_tiny(std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(),
                    {"train.micro_batch=2", "train.global_batch=12", "data.num_streams=12"});
   return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", overrides);
 }
 
 // What loading a recipe with these overrides says; "" if it is accepted.
-std::string judged(const std::vector<std::string>& overrides) {
+std::string judged_tiny(const std::vector<std::string>& overrides) {
   try {
-    tiny(overrides);
+    load_tiny(overrides);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kConfig);
     const std::string text = error.what();
@@ -29,7 +29,7 @@ std::string judged(const std::vector<std::string>& overrides) {
 
 std::string judged_on(int64_t num_ranks, const std::vector<std::string>& overrides) {
   try {
-    resolve_parallel(tiny(overrides), num_ranks);
+    resolve_parallel(load_tiny(overrides), num_ranks);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kConfig);
     return error.what();
@@ -39,29 +39,30 @@ std::string judged_on(int64_t num_ranks, const std::vector<std::string>& overrid
 
 // tiny: 4 heads, 2 key heads.
 TEST(ParallelRules, HeadsAndWidthAreCutEvenly) {
-  for (const char* tp : {"1", "2", "4"}) EXPECT_EQ(judged({std::string("parallel.tp=") + tp}), "");
-  EXPECT_EQ(judged({"parallel.tp=3"}),
+  for (const char* tp : {"1", "2", "4"})
+    EXPECT_EQ(judged_tiny({std::string("parallel.tp=") + tp}), "");
+  EXPECT_EQ(judged_tiny({"parallel.tp=3"}),
             "parallel.tp is 3 but model.num_attention_heads is 4 and model.num_key_value_heads 2: "
             "each rank takes equally many whole heads; choose 2 or 4");
-  EXPECT_EQ(judged({"parallel.tp=8"}),
+  EXPECT_EQ(judged_tiny({"parallel.tp=8"}),
             "parallel.tp is 8 but model.num_attention_heads is 4 and model.num_key_value_heads 2: "
             "each rank takes equally many whole heads; choose 4");
-  EXPECT_EQ(judged({"parallel.tp=4", "model.moe_intermediate_size=30"}),
+  EXPECT_EQ(judged_tiny({"parallel.tp=4", "model.moe_intermediate_size=30"}),
             "parallel.tp is 4 but model.moe_intermediate_size is 30: each rank takes an equal part "
             "of it; choose 2");
-  EXPECT_EQ(judged({"parallel.tp=4", "model.shared_expert_intermediate_size=6"}),
+  EXPECT_EQ(judged_tiny({"parallel.tp=4", "model.shared_expert_intermediate_size=6"}),
             "parallel.tp is 4 but model.shared_expert_intermediate_size is 6: each rank takes an "
             "equal part of it; choose 2");
 }
 
 TEST(ParallelRules, SequencesAreCutIntoChunksOfTwoTokensAtLeast) {
   const std::string length = "data.sequence_length=12";
-  EXPECT_EQ(judged({length, "parallel.cp=3"}), "");
-  EXPECT_EQ(judged({length, "parallel.cp=6", "parallel.cp_layout=contiguous"}), "");
-  EXPECT_EQ(judged({length, "parallel.cp=4"}),
+  EXPECT_EQ(judged_tiny({length, "parallel.cp=3"}), "");
+  EXPECT_EQ(judged_tiny({length, "parallel.cp=6", "parallel.cp_layout=contiguous"}), "");
+  EXPECT_EQ(judged_tiny({length, "parallel.cp=4"}),
             "parallel.cp is 4 but data.sequence_length is 12: zigzag gives a rank two equal chunks "
             "of at least 2 tokens; choose 3");
-  EXPECT_EQ(judged({length, "parallel.cp=5", "parallel.cp_layout=contiguous"}),
+  EXPECT_EQ(judged_tiny({length, "parallel.cp=5", "parallel.cp_layout=contiguous"}),
             "parallel.cp is 5 but data.sequence_length is 12: contiguous gives a rank an equal "
             "chunk of at least 2 tokens; choose 4 or 6");
 }
@@ -73,7 +74,7 @@ TEST(ParallelRules, AttentionIsCutByWholeHeads) {
                                        "train.micro_batch=1"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), heads.begin(), heads.end());
-    return judged(more);
+    return judged_tiny(more);
   };
   for (const char* cp : {"parallel.cp=2", "parallel.cp=4", "parallel.cp=8"})
     EXPECT_EQ(with({cp}), "");
@@ -89,8 +90,8 @@ TEST(ParallelRules, AttentionIsCutByWholeHeads) {
 }
 
 TEST(ParallelRules, ASharedStreamIsCutEvenly) {
-  EXPECT_EQ(judged({"parallel.tp=4", "parallel.sequence_parallel=true", "data.sequence_length=7",
-                    "train.micro_batch=1"}),
+  EXPECT_EQ(judged_tiny({"parallel.tp=4", "parallel.sequence_parallel=true",
+                         "data.sequence_length=7", "train.micro_batch=1"}),
             "parallel.sequence_parallel is true but a micro-batch has 7 tokens on a rank "
             "(train.micro_batch 1 x data.sequence_length 7 / parallel.cp 1) and parallel.tp is 4; "
             "choose sizes whose product tp divides, or sequence_parallel false");
@@ -98,34 +99,35 @@ TEST(ParallelRules, ASharedStreamIsCutEvenly) {
   const std::vector<std::string> shared{"parallel.tp=4", "parallel.sequence_parallel=true",
                                         "parallel.cp=2", "data.sequence_length=12",
                                         "train.micro_batch=1"};
-  EXPECT_NE(judged(shared).find("has 6 tokens on a rank"), std::string::npos) << judged(shared);
+  EXPECT_NE(judged_tiny(shared).find("has 6 tokens on a rank"), std::string::npos)
+      << judged_tiny(shared);
 }
 
 TEST(ParallelRules, EveryStageOfAPipelineHasBlocksAndItsScheduleFits) {
-  EXPECT_EQ(judged({"parallel.pp=2"}), "");
+  EXPECT_EQ(judged_tiny({"parallel.pp=2"}), "");
   EXPECT_EQ(
-      judged({"parallel.pp=4"}),
+      judged_tiny({"parallel.pp=4"}),
       "parallel.pp is 4 and parallel.virtual_stages 1, but model.num_hidden_layers is 2: each "
       "of the 4 virtual stages has at least one; choose a product of 2 or less");
-  EXPECT_EQ(judged({"parallel.pp=2", "parallel.virtual_stages=2"}),
+  EXPECT_EQ(judged_tiny({"parallel.pp=2", "parallel.virtual_stages=2"}),
             "parallel.virtual_stages is 2 but parallel.schedule is \"1f1b\"; choose schedule "
             "\"interleaved\" with 2 virtual stages or more, or 1 virtual stage with another");
   EXPECT_EQ(
-      judged({"parallel.pp=2", "parallel.schedule=interleaved"}),
+      judged_tiny({"parallel.pp=2", "parallel.schedule=interleaved"}),
       "parallel.virtual_stages is 1 but parallel.schedule is \"interleaved\"; choose schedule "
       "\"interleaved\" with 2 virtual stages or more, or 1 virtual stage with another");
-  EXPECT_EQ(judged({"parallel.virtual_stages=2"}),
+  EXPECT_EQ(judged_tiny({"parallel.virtual_stages=2"}),
             "parallel.virtual_stages is 2 but parallel.pp is 1, without stages to divide; choose "
             "virtual_stages 1");
   EXPECT_EQ(
-      judged({"parallel.pp=2", "parallel.schedule=zb", "parallel.ep=4"}),
+      judged_tiny({"parallel.pp=2", "parallel.schedule=zb", "parallel.ep=4"}),
       "parallel.schedule is \"zb\" but parallel.expert_rows is 2 and parallel.ep 4: rows that "
       "have no room would come in rounds whose products cannot wait; choose expert_rows 4 or "
       "more, or another schedule");
-  EXPECT_EQ(judged({"parallel.pp=2", "parallel.schedule=zb", "train.recompute=true"}),
+  EXPECT_EQ(judged_tiny({"parallel.pp=2", "parallel.schedule=zb", "train.recompute=true"}),
             "parallel.schedule is \"zb\" but train.recompute is true, which would overwrite what "
             "the products that wait still read; choose recompute false, or another schedule");
-  EXPECT_EQ(judged({"parallel.pp=2", "moe.balance.scope=micro_batch"}),
+  EXPECT_EQ(judged_tiny({"parallel.pp=2", "moe.balance.scope=micro_batch"}),
             "parallel.pp is 2: later micro-batches begin "
             "before earlier ones have ended; choose scope \"global_batch\"");
   const std::vector<std::string> interleaved = {
@@ -142,7 +144,7 @@ TEST(ParallelRules, TspRanksHoldEquallyManyKeyHeadsAndNoTpBeside) {
       "model.num_key_value_heads=4", "model.intermediate_size=40", "data.sequence_length=64"};
   const auto with = [&](std::vector<std::string> overrides) {
     overrides.insert(overrides.begin(), dense.begin(), dense.end());
-    return judged(overrides);
+    return judged_tiny(overrides);
   };
   EXPECT_EQ(with({"parallel.tsp=4"}), "");
   EXPECT_EQ(with({"parallel.tsp=8"}), "");
@@ -170,7 +172,7 @@ TEST(ParallelRules, TspRanksHoldEquallyManyKeyHeadsAndNoTpBeside) {
             "parallel.cp 3 x parallel.tsp 4 is 12 but data.sequence_length is 64: zigzag gives a "
             "rank two equal chunks of at least 2 tokens; choose a product of 8 or 16");
   const ParallelSpec p = resolve_parallel(
-      tiny({"model.num_key_value_heads=4", "parallel.tsp=4", "data.sequence_length=64"}), 12);
+      load_tiny({"model.num_key_value_heads=4", "parallel.tsp=4", "data.sequence_length=64"}), 12);
   EXPECT_EQ(p.dp, 3);
   EXPECT_EQ(p.num_ranks(), 12);
   EXPECT_EQ(p.sequence_ranks(), 4);
@@ -182,7 +184,7 @@ TEST(ParallelRules, StatesAreCutByWholeKeyHeadsAndNotFolded) {
       "model.linear_num_value_heads=4", "model.linear_conv_kernel_dim=8"};
   const auto message = [&](std::vector<std::string> more) {
     more.insert(more.begin(), linear.begin(), linear.end());
-    return judged(more);
+    return judged_tiny(more);
   };
   EXPECT_EQ(message({"parallel.tp=2"}), "");
   EXPECT_EQ(message({"parallel.tp=4"}),
@@ -204,10 +206,10 @@ TEST(ParallelRules, StatesAreCutByWholeKeyHeadsAndNotFolded) {
 }
 
 TEST(ParallelRules, RanksFillTheMesh) {
-  const ParallelSpec p = resolve_parallel(tiny({"parallel.tp=2", "parallel.cp=2"}), 12);
+  const ParallelSpec p = resolve_parallel(load_tiny({"parallel.tp=2", "parallel.cp=2"}), 12);
   EXPECT_EQ(p.dp, 3);
   EXPECT_EQ(p.num_ranks(), 12);
-  EXPECT_EQ(resolve_parallel(tiny({"parallel.dp=2"}), 2).dp, 2);
+  EXPECT_EQ(resolve_parallel(load_tiny({"parallel.dp=2"}), 2).dp, 2);
 }
 
 TEST(ParallelRules, RanksThatDoNotFitAreToldWhatWould) {

@@ -27,24 +27,24 @@ const std::vector<std::string> kRecipeNames = {
     "llama3-8b",  "tsp-7b",      "linear-nano", "hybrid-nano", "linear-llama3-1b"};
 
 // A small model; `more` is appended.
-std::string tiny(const std::string& more = "") {
+std::string tiny_text(const std::string& more = "") {
   return "[model]\nvocab_size = 128\nhidden_size = 32\nnum_hidden_layers = 4\n"
          "num_attention_heads = 4\nnum_key_value_heads = 2\nhead_dim = 8\nnum_experts = 4\n"
          "moe_intermediate_size = 24\nrouter_hidden_size = 12\n" +
          more;
 }
 
-Recipe parse(const std::string& toml, const Overrides& overrides = {}) {
+Recipe parse_text(const std::string& toml, const Overrides& overrides = {}) {
   return parse_recipe(toml, "test.toml", overrides);
 }
 
 // The message of the kConfig error that parsing raises.
 std::string message_of(const std::string& toml, const Overrides& overrides = {}) {
-  return testing_support::message_of(ErrorKind::kConfig, [&] { parse(toml, overrides); });
+  return testing_support::message_of(ErrorKind::kConfig, [&] { parse_text(toml, overrides); });
 }
 
 TEST(Recipe, AbsentKeysKeepTheDefaultsOfTheStructs) {
-  const Recipe recipe = parse(tiny());
+  const Recipe recipe = parse_text(tiny_text());
   EXPECT_EQ(recipe.source, "test.toml");
   EXPECT_EQ(recipe.model.vocab_size, 128);
   EXPECT_EQ(recipe.model.router_hidden_size, 12);
@@ -66,8 +66,8 @@ TEST(Recipe, KeysMadeOfTheBlocksOfARecipeAreLegal) {
 }
 
 TEST(Recipe, ReadsEverySectionAndType) {
-  const Recipe recipe = parse(
-      "[run]\nname = \"a \\\"b\\\"\"\n" + tiny("rope_theta = 50000\n") +
+  const Recipe recipe = parse_text(
+      "[run]\nname = \"a \\\"b\\\"\"\n" + tiny_text("rope_theta = 50000\n") +
       "[moe]\nskip_output = \"identity\"\n[moe.balance]\nlr = 2e-3\n[init]\nconv = \"uniform\"\n"
       "[data]\ndocument_reset = false\ntrain = [\"a\", { path = \"b:c\", weight = 2 }]\n"
       "[train]\nseed = 9223372036854775807\nsteps = 1_000\n[health]\nmax_norm_ratio = 4\n"
@@ -91,7 +91,7 @@ TEST(Recipe, OverridesTakeTomlValuesAndBareWords) {
                                "train.run_dir=2026",   "run.name=two words",
                                "data.tokenizer=\"t\"", "optim.schedule=linear",
                                "moe.balance.beta1=0",  "optim.muon_nesterov=false"};
-  const Recipe recipe = parse(tiny("[train]\nsteps = 5\n"), overrides);
+  const Recipe recipe = parse_text(tiny_text("[train]\nsteps = 5\n"), overrides);
   EXPECT_EQ(recipe.optim.lr, 1e-3);
   EXPECT_EQ(recipe.optim.lr_min, 0.0);
   EXPECT_EQ(recipe.train.steps, 9) << "the later override wins";
@@ -106,8 +106,8 @@ TEST(Recipe, OverridesTakeTomlValuesAndBareWords) {
 TEST(Recipe, OverridesSeeTheResolvedModel) {
   // The pattern stretches with the overridden number of blocks; the streams follow the batch.
   const Recipe recipe =
-      parse(tiny("layer_types = \"alternate\"\nsliding_window = 3\n"),
-            {"model.num_hidden_layers=3", "train.micro_batch=3", "train.global_batch=6"});
+      parse_text(tiny_text("layer_types = \"alternate\"\nsliding_window = 3\n"),
+                 {"model.num_hidden_layers=3", "train.micro_batch=3", "train.global_batch=6"});
   const std::vector<LayerType> expected = {LayerType::kHybridSliding, LayerType::kHybrid,
                                            LayerType::kHybridSliding};
   EXPECT_EQ(recipe.model.layer_types, expected);
@@ -117,7 +117,7 @@ TEST(Recipe, OverridesSeeTheResolvedModel) {
 TEST(Recipe, AFileOfMoreThanAMebibyteIsNoRecipe) {
   const testing_support::TemporaryDirectory root;
   const auto files = posix_files();
-  const std::string path = root / "long.toml", head = tiny() + "# ";
+  const std::string path = root / "long.toml", head = tiny_text() + "# ";
   const std::string longest = head + std::string((1 << 20) - head.size(), 'x');
   write_text(*files, path, longest);
   EXPECT_EQ(load_recipe(path, {}).model.vocab_size, 128);
@@ -129,10 +129,11 @@ TEST(Recipe, AFileOfMoreThanAMebibyteIsNoRecipe) {
 }
 
 TEST(Recipe, DifferencesAreALineAKey) {
-  const Recipe before = parse(tiny());
+  const Recipe before = parse_text(tiny_text());
   EXPECT_EQ(differences(before, before), std::vector<std::string>{});
-  const Recipe now = parse(tiny(), {"optim.lr=0.25", "data.train=A", "train.global_batch=8",
-                                    "optim.schedule=linear", "checkpoint.async=false"});
+  const Recipe now =
+      parse_text(tiny_text(), {"optim.lr=0.25", "data.train=A", "train.global_batch=8",
+                               "optim.schedule=linear", "checkpoint.async=false"});
   EXPECT_EQ(differences(before, now),
             (std::vector<std::string>{
                 "data.train was [], is \"A\"", "data.num_streams was 4, is 8",
@@ -146,7 +147,7 @@ TEST(Recipe, DifferencesAreALineAKey) {
 
 TEST(Recipe, BlendsOnTheCommandLine) {
   const auto blend = [](const std::string& value) {
-    return parse(tiny(), {"data.train=" + value}).data.train;
+    return parse_text(tiny_text(), {"data.train=" + value}).data.train;
   };
   using Blend = std::vector<BlendEntry>;
   EXPECT_EQ(blend("runs/data/a"), (Blend{{"runs/data/a", 1.0}}));
@@ -159,27 +160,28 @@ TEST(Recipe, BlendsOnTheCommandLine) {
 }
 
 TEST(Recipe, ABrokenOverrideIsTheCommandLinesFault) {
-  EXPECT_EQ(message_of(tiny(), {"train.steps"}),
+  EXPECT_EQ(message_of(tiny_text(), {"train.steps"}),
             "command line: \"train.steps\" is no override; expected section.key=value");
   EXPECT_EQ(
-      message_of(tiny(), {"train.stesp=3"}),
+      message_of(tiny_text(), {"train.stesp=3"}),
       "command line: train.stesp is 3, but there is no such key; did you mean 'train.steps'?");
   EXPECT_EQ(
-      message_of(tiny(), {"train.lr=3"}),
+      message_of(tiny_text(), {"train.lr=3"}),
       "command line: train.lr is 3, but there is no such key; known: moe.balance.lr, optim.lr");
-  EXPECT_TRUE(message_of(tiny(), {"train.steps=many"})
+  EXPECT_TRUE(message_of(tiny_text(), {"train.steps=many"})
                   .starts_with("command line: train.steps is 'many'; expected an integer from 1"));
-  EXPECT_TRUE(message_of(tiny(), {"train.steps=0"})
+  EXPECT_TRUE(message_of(tiny_text(), {"train.steps=0"})
                   .starts_with("command line: train.steps is 0; expected an integer from 1"));
-  EXPECT_TRUE(message_of(tiny(), {"train.steps=1\n[optim]\nlr=1"})
+  EXPECT_TRUE(message_of(tiny_text(), {"train.steps=1\n[optim]\nlr=1"})
                   .starts_with("command line: train.steps is "));
-  EXPECT_TRUE(message_of(tiny(), {"data.train=[1"}).starts_with("command line: data.train=[1: "));
-  EXPECT_TRUE(message_of(tiny(), {"data.train=A:1,,B:2"})
+  EXPECT_TRUE(
+      message_of(tiny_text(), {"data.train=[1"}).starts_with("command line: data.train=[1: "));
+  EXPECT_TRUE(message_of(tiny_text(), {"data.train=A:1,,B:2"})
                   .starts_with("command line: data.train is 'A:1,,B:2'; expected a dataset"));
   EXPECT_TRUE(
-      message_of(tiny(), {"model=3"}).starts_with("command line: model is 3, but there is"));
+      message_of(tiny_text(), {"model=3"}).starts_with("command line: model is 3, but there is"));
   // A rule between keys cannot tell who is to blame: the file is named.
-  EXPECT_TRUE(message_of(tiny(), {"train.global_batch=6"})
+  EXPECT_TRUE(message_of(tiny_text(), {"train.global_batch=6"})
                   .starts_with("test.toml: train.global_batch is 6 but train.micro_batch is 4"));
 }
 
@@ -187,13 +189,13 @@ TEST(Recipe, RetiredKeysAreReadOnlyFromTheRecipesOfCheckpoints) {
   for (const RetiredKey& key : retired_keys()) {
     const std::string name(key.name), section = name.substr(0, name.rfind('.'));
     const std::string toml =
-        tiny(fmt::format("[{}]\n{} = 6\n", section, name.substr(section.size() + 1)));
+        tiny_text(fmt::format("[{}]\n{} = 6\n", section, name.substr(section.size() + 1)));
     const std::string gone =
         fmt::format("{} is 6, but this key is gone; use {}", key.name, key.instead);
     EXPECT_EQ(message_of(toml), "test.toml: " + gone);
-    EXPECT_EQ(message_of(tiny(), {name + "=6"}), "command line: " + gone);
+    EXPECT_EQ(message_of(tiny_text(), {name + "=6"}), "command line: " + gone);
     Recipe saved = parse_saved_recipe(toml, "test.toml");
-    EXPECT_EQ(differences(saved, parse(tiny())), std::vector<std::string>{}) << key.name;
+    EXPECT_EQ(differences(saved, parse_text(tiny_text())), std::vector<std::string>{}) << key.name;
     for (const std::string& word : split(std::string(key.instead), ' ')) {
       if (word.find('.') == std::string::npos) continue;
       EXPECT_TRUE(std::any_of(recipe_keys().begin(), recipe_keys().end(), [&](const Key& known) {
@@ -203,12 +205,13 @@ TEST(Recipe, RetiredKeysAreReadOnlyFromTheRecipesOfCheckpoints) {
     for (const Key& known : recipe_keys()) EXPECT_NE(known.name, key.name);
   }
   const std::string unknown = testing_support::message_of(
-      ErrorKind::kConfig, [] { parse_saved_recipe(tiny("[health]\nmax_x = 6\n"), "saved"); });
+      ErrorKind::kConfig, [] { parse_saved_recipe(tiny_text("[health]\nmax_x = 6\n"), "saved"); });
   EXPECT_TRUE(unknown.starts_with("saved: health.max_x is 6, but there is no such key")) << unknown;
 }
 
 TEST(Recipe, MessagesStayOneShortLine) {
-  const std::string message = message_of(tiny("\"a\\nb\" = \"" + std::string(5000, 'x') + "\"\n"));
+  const std::string message =
+      message_of(tiny_text("\"a\\nb\" = \"" + std::string(5000, 'x') + "\"\n"));
   EXPECT_EQ(message.find('\n'), std::string::npos);
   EXPECT_LT(message.size(), 600u);
 }
@@ -218,18 +221,18 @@ TEST(Recipe, EveryWordOfEveryEnumIsReadAndPrinted) {
     if (key.type != KeyType::kWord) continue;
     EXPECT_GE(key.words.size(), 2u);
     for (const std::string& word : key.words) {
-      const Recipe recipe = parse(tiny(), {key.name + "=" + word});
+      const Recipe recipe = parse_text(tiny_text(), {key.name + "=" + word});
       EXPECT_EQ(std::get<std::string>(key.get(recipe)), word) << key.name;
     }
-    EXPECT_NE(message_of(tiny(), {key.name + "=unheard"}).find(expected_of(key)),
+    EXPECT_NE(message_of(tiny_text(), {key.name + "=unheard"}).find(expected_of(key)),
               std::string::npos);
   }
 }
 
 TEST(Recipe, IdsAreOneOrAList) {
   const auto ids = [](const std::string& value) {
-    const Recipe recipe = parse(tiny(), {"model.eos_token_id=" + value});
-    EXPECT_EQ(parse(to_toml(recipe)).model.eos_token_ids, recipe.model.eos_token_ids);
+    const Recipe recipe = parse_text(tiny_text(), {"model.eos_token_id=" + value});
+    EXPECT_EQ(parse_text(to_toml(recipe)).model.eos_token_ids, recipe.model.eos_token_ids);
     return recipe.model.eos_token_ids;
   };
   EXPECT_EQ(ids("7"), (std::vector<int64_t>{7}));
@@ -237,14 +240,16 @@ TEST(Recipe, IdsAreOneOrAList) {
   EXPECT_EQ(ids("[]"), std::vector<int64_t>{});
   EXPECT_EQ(ids("[7, 3]"), (std::vector<int64_t>{7, 3}));
   for (const char* wrong : {"-2", "[3, 3]", "[3, -1]", "[3, 1.5]", "1.0", "\"3\"", "2147483647"})
-    EXPECT_NE(message_of(tiny(), {std::string("model.eos_token_id=") + wrong})
+    EXPECT_NE(message_of(tiny_text(), {std::string("model.eos_token_id=") + wrong})
                   .find("model.eos_token_id is "),
               std::string::npos)
         << wrong;
 }
 
 TEST(Recipe, WordsMeanTheirEnumerators) {
-  const auto with = [](const std::string& override_text) { return parse(tiny(), {override_text}); };
+  const auto with = [](const std::string& override_text) {
+    return parse_text(tiny_text(), {override_text});
+  };
   EXPECT_EQ(with("train.precision=auto").train.precision, Precision::kAuto);
   EXPECT_EQ(with("train.precision=bf16").train.precision, Precision::kBF16);
   EXPECT_EQ(with("train.precision=fp32").train.precision, Precision::kF32);
@@ -290,7 +295,7 @@ KeyValue another_value(const Key& key, const Recipe& recipe) {
 }
 
 TEST(Recipe, EveryKeySetsItsOwnFieldOnly) {
-  const Recipe before = parse(tiny());
+  const Recipe before = parse_text(tiny_text());
   for (const Key& key : recipe_keys()) {
     Recipe after = before;
     const KeyValue value = another_value(key, before);
@@ -306,7 +311,7 @@ TEST(Recipe, EveryKeySetsItsOwnFieldOnly) {
 // Recipes of earlier versions state Llama 3's scaling by its original positions alone.
 TEST(Recipe, OriginalPositionsWithoutATypeAreLlama3s) {
   const auto type = [](const std::vector<std::string>& overrides) {
-    return parse(tiny(), overrides).model.rope_type;
+    return parse_text(tiny_text(), overrides).model.rope_type;
   };
   EXPECT_EQ(type({}), RopeType::kDefault);
   EXPECT_EQ(type({"model.rope_factor=8"}), RopeType::kDefault);
@@ -316,8 +321,8 @@ TEST(Recipe, OriginalPositionsWithoutATypeAreLlama3s) {
 
 TEST(Recipe, PrintingRoundTripsAwkwardValues) {
   Recipe recipe =
-      parse(tiny("layer_types = [\"hybrid\", \"hybrid\", \"hybrid_sliding\", "
-                 "\"hybrid\"]\nsliding_window = 7\n"));
+      parse_text(tiny_text("layer_types = [\"hybrid\", \"hybrid\", \"hybrid_sliding\", "
+                           "\"hybrid\"]\nsliding_window = 7\n"));
   recipe.name = "a\n\"b\"\\\x01 caf\u00e9";
   recipe.data.train = {{"x,y", 1.0}};
   recipe.data.validation = {{"p:1", 1.0}, {"q", 1.0 / 3}};
@@ -325,7 +330,7 @@ TEST(Recipe, PrintingRoundTripsAwkwardValues) {
   recipe.optim.lr_min = 5e-324;
   recipe.model.rope_theta = 1e22;
   recipe.train.seed = 9223372036854775807u;
-  EXPECT_EQ(parse(to_toml(recipe)), recipe);
+  EXPECT_EQ(parse_text(to_toml(recipe)), recipe);
 }
 
 class RecipeFiles : public testing::TestWithParam<std::string> {};
@@ -362,7 +367,7 @@ TEST(Recipe, LayerTypesRepeatAndSayTheRest) {
     std::vector<std::string> overrides = {"model.num_hidden_layers=4", "model.intermediate_size=8",
                                           "model.sliding_window=5", "model.layer_types=" + value};
     if (!more.empty()) overrides.push_back(more);
-    return parse_recipe(tiny(), "run.toml", overrides).model;
+    return parse_recipe(tiny_text(), "run.toml", overrides).model;
   };
   const LayerType full = LayerType::kFullAttention, mixed{CcaSpec::kKind, MlpSpec::kKind, true};
   const ModelKeys dense = layers("full_attention");

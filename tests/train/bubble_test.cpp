@@ -24,7 +24,7 @@ using parallel::Action;
 using ActionKind = Action::Kind;
 using Kind = TraceEvent::Kind;
 
-struct Case {
+struct BubbleCase {
   Schedule schedule;
   int stages, chunks;
   int64_t micro_batches;
@@ -32,7 +32,7 @@ struct Case {
   std::string name;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const BubbleCase& c, std::ostream* out) {
   *out << c.name;
 }
 
@@ -45,7 +45,7 @@ struct Item {
   std::pair<int, int64_t> operation{};  // lane and ticket, not of kCompute
 };
 
-std::optional<ActionKind> kind_of_phase(const Case& c, std::string_view phase) {
+std::optional<ActionKind> kind_of_phase(const BubbleCase& c, std::string_view phase) {
   const bool split = c.schedule == Schedule::kZeroBubble;
   if (phase == "forward") return ActionKind::kForward;
   if (phase == "loss" || phase == "backward" || phase == "recomputation")
@@ -55,11 +55,11 @@ std::optional<ActionKind> kind_of_phase(const Case& c, std::string_view phase) {
 }
 
 // Block b of as many blocks as virtual stages is virtual stage b.
-int16_t chunk_of(const Case& c, int16_t block) {
+int16_t chunk_of(const BubbleCase& c, int16_t block) {
   return int16_t(c.chunks == 1 ? 0 : block / c.stages);
 }
 
-std::vector<Item> items_of(const Case& c, const Trace& trace) {
+std::vector<Item> items_of(const BubbleCase& c, const Trace& trace) {
   std::vector<Item> items;
   for (const TraceEvent& e : trace.events()) {
     const std::pair<int, int64_t> operation{e.lane, e.ticket};
@@ -163,7 +163,7 @@ class TimedReplay {
 };
 
 // What every stage recorded of its second step.
-std::vector<std::vector<Item>> record(const Case& c) {
+std::vector<std::vector<Item>> record(const BubbleCase& c) {
   Overrides keys = c.model;
   keys.insert(keys.end(),
               {fmt::format("parallel.pp={}", c.stages),
@@ -194,10 +194,10 @@ std::string text_of(const std::vector<Action>& actions) {
   return text;
 }
 
-class Bubble : public testing::TestWithParam<Case> {};
+class Bubble : public testing::TestWithParam<BubbleCase> {};
 
 TEST_P(Bubble, OfARecordedStepIsTheFormula) {
-  const Case& c = GetParam();
+  const BubbleCase& c = GetParam();
   const std::vector<std::vector<Item>> ranks = record(c);
   const parallel::Programs order =
       parallel::compute_order(c.schedule, c.stages, c.chunks, c.micro_batches);
@@ -219,9 +219,9 @@ TEST_P(Bubble, OfARecordedStepIsTheFormula) {
     EXPECT_NEAR(idle_s, parallel::bubble_s(c.schedule, c.stages, c.micro_batches, costs), 1e-9);
 }
 
-std::vector<Case> cases() {
+std::vector<BubbleCase> bubble_cases() {
   const Overrides llama = {"model.layer_types=full_attention", "model.intermediate_size=40"};
-  std::vector<Case> list;
+  std::vector<BubbleCase> list;
   const auto add = [&](Schedule schedule, int stages, int chunks, int64_t micro_batches) {
     list.push_back({schedule, stages, chunks, micro_batches, llama,
                     fmt::format("pp{}_{}_{}_chunks_{}_micro_batches", stages,
@@ -237,7 +237,7 @@ std::vector<Case> cases() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedules, Bubble, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Schedules, Bubble, testing::ValuesIn(bubble_cases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

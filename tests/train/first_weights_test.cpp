@@ -22,9 +22,9 @@
 namespace ashlar::train {
 namespace {
 
+using ashlar::testing_support::message_of;
 using models::ModelSource;
 using nlohmann::json;
-using testing_support::message_of;
 using Overrides = std::vector<std::string>;
 using Values = std::map<std::string, std::vector<double>>;  // tensors by name
 
@@ -247,17 +247,18 @@ TEST_F(FirstWeights, OptimizerDataAndCountersBeginAnew) {
   EXPECT_EQ(cursor("a").substr(cursor("a").size() / 2), cursor("c").substr(cursor("c").size() / 2));
 }
 
-struct Layout {
+struct WeightsLayout {
   std::string name;
   int num_ranks;
   Overrides overrides;
 };
 
-void PrintTo(const Layout& layout, std::ostream* out) {
+void PrintTo(const WeightsLayout& layout, std::ostream* out) {
   *out << layout.name;
 }
 
-class FirstWeightsOnRanks : public FirstWeights, public testing::WithParamInterface<Layout> {};
+class FirstWeightsOnRanks : public FirstWeights,
+                            public testing::WithParamInterface<WeightsLayout> {};
 
 TEST_P(FirstWeightsOnRanks, AreReadByBoxes) {
   export_to("hf");
@@ -285,16 +286,17 @@ TEST_P(FirstWeightsOnRanks, AreReadByBoxes) {
   EXPECT_FALSE(files_->stat("bad"));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, FirstWeightsOnRanks,
-    testing::Values(Layout{"dp2_zero0", 2, {"parallel.zero=0"}},
-                    Layout{"dp2_zero3", 2, {"parallel.zero=3"}},
-                    Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"cp2", 2, {"parallel.cp=2"}},
-                    Layout{"dp2_tp2_zero3_bucketed",
-                           4,
-                           {"parallel.tp=2", "parallel.zero=3", "parallel.zero_layout=bucketed",
-                            "parallel.bucket_bytes=20000"}}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, FirstWeightsOnRanks,
+                         testing::Values(WeightsLayout{"dp2_zero0", 2, {"parallel.zero=0"}},
+                                         WeightsLayout{"dp2_zero3", 2, {"parallel.zero=3"}},
+                                         WeightsLayout{"tp2", 2, {"parallel.tp=2"}},
+                                         WeightsLayout{"cp2", 2, {"parallel.cp=2"}},
+                                         WeightsLayout{"dp2_tp2_zero3_bucketed",
+                                                       4,
+                                                       {"parallel.tp=2", "parallel.zero=3",
+                                                        "parallel.zero_layout=bucketed",
+                                                        "parallel.bucket_bytes=20000"}}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_F(FirstWeights, LengthsBasesWindowsAndPrecisionMayDiffer) {
   const Values expected = weights(kDonor);

@@ -210,14 +210,14 @@ double normal(std::mt19937_64& bits) {
   return radius * std::cos(2.0 * std::numbers::pi * uniform());
 }
 
-struct Values {
+struct StepValues {
   double loss, norm;
 };
 
 // A loss that falls from 5 to 2 with rare documents that are harder, and log-normal norms.
-std::vector<Values> long_tailed(uint64_t seed, int64_t steps) {
+std::vector<StepValues> long_tailed(uint64_t seed, int64_t steps) {
   std::mt19937_64 bits(seed);
-  std::vector<Values> values;
+  std::vector<StepValues> values;
   for (int64_t step = 0; step < steps; ++step) {
     const double rare = std::max(0.0, normal(bits) - 1.5);
     const double loss =
@@ -233,7 +233,7 @@ TEST(Health, HealthyRunsWithLongTailsGoOn) {
   int64_t six_deviations = 0;
   for (int64_t run = 0; run < kRuns; ++run) {
     Health health{HealthSpec{}};
-    const std::vector<Values> values = long_tailed(uint64_t(run), kSteps);
+    const std::vector<StepValues> values = long_tailed(uint64_t(run), kSteps);
     for (int64_t step = 0; step < kSteps; ++step) {
       const Verdict verdict =
           health.judge(step + 1, values[size_t(step)].loss, values[size_t(step)].norm);
@@ -254,7 +254,7 @@ TEST(Health, FaultsAreFound) {
   for (const auto& [factor, least] : {std::pair{256.0, 84}, {30.0, 82}}) {
     int64_t found = 0;
     for (int64_t run = 0; run < kRuns; ++run) {
-      const std::vector<Values> values = long_tailed(uint64_t(run), kSteps);
+      const std::vector<StepValues> values = long_tailed(uint64_t(run), kSteps);
       for (int64_t place = 0; place < 12; ++place) {
         const int64_t fault = 140 + 55 * place;
         Health health{HealthSpec{}};
@@ -268,7 +268,7 @@ TEST(Health, FaultsAreFound) {
   }
   for (const double rise : {2.0, 4.0}) {
     Health health{HealthSpec{}};
-    const std::vector<Values> values = long_tailed(1, kSteps);
+    const std::vector<StepValues> values = long_tailed(1, kSteps);
     for (int64_t step = 0; step < 500; ++step)
       health.judge(step + 1, values[size_t(step)].loss, values[size_t(step)].norm);
     EXPECT_FALSE(health.judge(501, values[500].loss + rise, values[500].norm).apply) << rise;

@@ -45,7 +45,7 @@ const std::vector<TestModel> kModels = {
       "model.intermediate_size=40", "model.linear_recurrence=gated_delta",
       "model.linear_conv_kernel_dim=4"}}};
 
-Recipe recipe_with(const TestModel& model, const Overrides& more) {
+Recipe recipe_of_model(const TestModel& model, const Overrides& more) {
   Overrides all = {"data.train=text",     "data.tokenizer=byte",       "data.num_streams=8",
                    "train.eval_every=0",  "train.precision=fp32",      "train.global_batch=8",
                    "checkpoint.every=0",  "optim.schedule=constant",   "train.micro_batch=1",
@@ -56,7 +56,7 @@ Recipe recipe_with(const TestModel& model, const Overrides& more) {
   return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", all);
 }
 
-struct Layout {
+struct RunLayout {
   int num_ranks = 1;
   Overrides keys;
   std::string name() const { return fmt::format("{} ranks {}", num_ranks, fmt::join(keys, " ")); }
@@ -68,7 +68,7 @@ T one_of(std::mt19937& random, std::initializer_list<T> values) {
   return values.begin()[random() % values.size()];
 }
 
-Layout any_layout(std::mt19937& random) {
+RunLayout any_layout(std::mt19937& random) {
   const int64_t pp = one_of<int64_t>(random, {1, 1, 2, 2, 4}),
                 tp = one_of<int64_t>(random, {1, 1, 2, 4, 4});
   const int64_t cp = one_of<int64_t>(random, {1, 1, 2, 3, 4}),
@@ -90,9 +90,9 @@ Layout any_layout(std::mt19937& random) {
            std::string("parallel.sequence_parallel=") + one_of(random, {"false", "true"})}};
 }
 
-bool is_allowed(const TestModel& model, const Layout& layout) {
+bool is_allowed(const TestModel& model, const RunLayout& layout) {
   try {
-    resolve_parallel(recipe_with(model, layout.keys), layout.num_ranks);
+    resolve_parallel(recipe_of_model(model, layout.keys), layout.num_ranks);
     return true;
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kConfig) << error.what();
@@ -101,10 +101,10 @@ bool is_allowed(const TestModel& model, const Layout& layout) {
 }
 
 // The next layout that the model allows, of 2 to 4 ranks or, one of three times, 8.
-Layout next_layout(const TestModel& model, std::mt19937& random) {
+RunLayout next_layout(const TestModel& model, std::mt19937& random) {
   const int most = random() % 3 == 0 ? 8 : 4;
   for (;;) {
-    Layout layout = any_layout(random);
+    RunLayout layout = any_layout(random);
     if (layout.num_ranks > 1 && layout.num_ranks <= most && is_allowed(model, layout))
       return layout;
   }
@@ -112,7 +112,7 @@ Layout next_layout(const TestModel& model, std::mt19937& random) {
 
 struct Pair {
   size_t model;
-  Layout before, after;
+  RunLayout before, after;
 };
 
 void PrintTo(const Pair& pair, std::ostream* out) {
@@ -121,7 +121,7 @@ void PrintTo(const Pair& pair, std::ostream* out) {
 
 // From and to ranks that share heads and sequences, two of which hold each of the 2 key heads where
 // they are 4.
-std::vector<std::pair<Layout, Layout>> pairs_of_tsp() {
+std::vector<std::pair<RunLayout, RunLayout>> pairs_of_tsp() {
   return {{{2, {"parallel.tsp=2"}}, {2, {"parallel.tp=2"}}},
           {{4, {"parallel.tsp=4"}}, {4, {"parallel.cp=2", "parallel.tp=2"}}},
           {{4, {"parallel.pp=2", "parallel.tp=2"}}, {4, {"parallel.tsp=4", "parallel.zero=0"}}},
@@ -136,9 +136,9 @@ const std::vector<Pair>& pairs() {
     std::mt19937 random(20250301);
     std::vector<Pair> list;
     for (size_t m = 0; m < kModels.size(); ++m) {
-      recipe_with(kModels[m], {});  // which is allowed
+      recipe_of_model(kModels[m], {});  // which is allowed
       for (int i = 0; i < kPairsOfModel; ++i) {
-        const Layout before = next_layout(kModels[m], random);
+        const RunLayout before = next_layout(kModels[m], random);
         list.push_back({m, before, next_layout(kModels[m], random)});
       }
       for (const auto& [before, after] : pairs_of_tsp())
@@ -211,13 +211,13 @@ class LayoutChanges : public testing::TestWithParam<Pair> {
     }
     data::write_documents(files, "text", documents, 256);
   }
-  static void train(FileSystem& files, const TestModel& model, const Layout& layout,
+  static void train(FileSystem& files, const TestModel& model, const RunLayout& layout,
                     int64_t steps) {
     Overrides keys = layout.keys;
     keys.push_back(fmt::format("train.steps={}", steps));
     keys.push_back("train.run_dir=run");
     Log log([](std::string_view) {});
-    start_run(recipe_with(model, keys), files, log, {layout.num_ranks, {}});
+    start_run(recipe_of_model(model, keys), files, log, {layout.num_ranks, {}});
   }
   static checkpoint::StepReader step(FileSystem& files, int64_t number) {
     return {files, join(kRoot, checkpoint::step_name(number))};
@@ -253,8 +253,8 @@ class LayoutChanges : public testing::TestWithParam<Pair> {
   static bool is_state(Role role) { return role != Role::kLoader; }
 
   // On every rank of the layout: restores the step, and compares all that it keeps.
-  void expect_restored(const TestModel& model, const Layout& layout) {
-    const Recipe recipe = recipe_with(model, layout.keys);
+  void expect_restored(const TestModel& model, const RunLayout& layout) {
+    const Recipe recipe = recipe_of_model(model, layout.keys);
     const Bytes saved = read_whole(step(*files_, kSaved), is_state);
     std::map<std::string, int64_t> num_compared;
     std::vector<LogicalTensor> whole;
@@ -332,8 +332,8 @@ TEST(LayoutChangesList, HasEveryTechnique) {
     int before = 0, after = 0;
     for (const Pair& pair : pairs()) {
       const TestModel& model = kModels[pair.model];
-      const auto spec = [&](const Layout& layout) {
-        return resolve_parallel(recipe_with(model, layout.keys), layout.num_ranks);
+      const auto spec = [&](const RunLayout& layout) {
+        return resolve_parallel(recipe_of_model(model, layout.keys), layout.num_ranks);
       };
       before += test(spec(pair.before));
       after += test(spec(pair.after));

@@ -25,11 +25,11 @@ namespace ashlar::train {
 namespace {
 
 using namespace checkpoint;
-using testing_support::CountingFiles;
+using ashlar::testing_support::CountingFiles;
 
 const std::string kStep = "root/" + step_name(1);
 
-struct Case {
+struct CutCase {
   Cut before, after;
   std::vector<Shape> shapes;
   std::string name() const {
@@ -38,7 +38,7 @@ struct Case {
   }
 };
 
-std::vector<Case> cases() {
+std::vector<CutCase> cut_cases() {
   // About 30 MB, of many chunks, and small odd ones; for 64 copies 6 MB.
   const std::vector<Shape> many{{1024, 2048}, {64, 3, 4099}, {1 << 20}, {24, 32}, {2048, 1000}};
   const std::vector<Shape> few{{512, 1500}, {37, 64}, {64, 3, 3001}, {71}};
@@ -124,7 +124,7 @@ int64_t expected_traffic(FileSystem& files, const CutModel& model, const Cut& cu
 }
 
 TEST(LoadTogether, EachByteIsReadOnceAndExchangedAsTheFormulaSays) {
-  for (const Case& c : cases()) {
+  for (const CutCase& c : cut_cases()) {
     SCOPED_TRACE(c.name());
     const auto disk = memory_files();
     const CutModel model(c.shapes);
@@ -212,7 +212,7 @@ class LoadTogetherDamaged : public testing::Test {
         const auto exchange = exchange_of(ranks, memory);
         State state = model_.state(cut, ranks.rank());
         if (strange && ranks.rank() == 2) state.pieces()[1].logical.name = "other";
-        const std::string message = testing_support::message_of(
+        const std::string message = ashlar::testing_support::message_of(
             kind, [&] { StepReader(files, kStep, exchange.get()).load(state.pieces()); });
         const std::lock_guard lock(mutex);
         messages.insert(message);
@@ -263,7 +263,7 @@ TEST_F(LoadTogetherDamaged, WhatOneRankWantsInVainOrCannotReadAllTell) {
 }
 
 // Gives all readers together so many bytes a second, as storage that many machines share does.
-class FilesOfARate : public testing_support::ForwardingFiles {
+class FilesOfARate : public ashlar::testing_support::ForwardingFiles {
  public:
   FilesOfARate(FileSystem& inner, double bytes_per_s)
       : ForwardingFiles(inner), bytes_per_s_(bytes_per_s) {}
@@ -272,7 +272,7 @@ class FilesOfARate : public testing_support::ForwardingFiles {
   }
 
  private:
-  class FileOfARate : public testing_support::ForwardingFile {
+  class FileOfARate : public ashlar::testing_support::ForwardingFile {
    public:
     FileOfARate(std::unique_ptr<File> inner, FilesOfARate& all)
         : ForwardingFile(std::move(inner)), all_(all) {}

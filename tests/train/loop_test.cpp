@@ -21,7 +21,7 @@ int64_t mallocs_between_lines(int64_t log_every) {
   std::vector<int64_t> at_line;
   at_line.reserve(100);
   Log log([&](std::string_view line) {
-    if (line.starts_with("step ")) at_line.push_back(testing_support::num_mallocs());
+    if (line.starts_with("step ")) at_line.push_back(ashlar::testing_support::num_mallocs());
   });
   EXPECT_EQ(start_run(recipe, *files, log), Outcome::kDone);
   EXPECT_GE(at_line.size(), 3u);
@@ -29,7 +29,7 @@ int64_t mallocs_between_lines(int64_t log_every) {
 }
 
 TEST(Loop, AStepWithoutALineAllocatesNothing) {
-  if (!testing_support::counts_mallocs())
+  if (!ashlar::testing_support::counts_mallocs())
     GTEST_SKIP() << "needs a build without sanitizers: they own malloc";
   const int64_t of_a_line = mallocs_between_lines(1);
   EXPECT_GT(of_a_line, 0);

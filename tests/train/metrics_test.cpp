@@ -84,7 +84,8 @@ TEST(Metrics, AFileOfSomethingElseIsRefused) {
     const auto files = files_with(text);
     for (const int64_t after : {0, 2})
       EXPECT_EQ(
-          testing_support::message_of(ErrorKind::kStorage, [&] { continued(*files, after); }),
+          ashlar::testing_support::message_of(ErrorKind::kStorage,
+                                              [&] { continued(*files, after); }),
           fmt::format("run/metrics.jsonl holds {} and no row of a run, so that it is not cut "
                       "or appended to; expected the metrics of this run or no such file: move "
                       "it away, or choose another train.run_dir",
@@ -95,13 +96,13 @@ TEST(Metrics, AFileOfSomethingElseIsRefused) {
 }
 
 TEST(Metrics, ABoardThatIsALinkIsRefused) {
-  const testing_support::TemporaryDirectory root;
+  const ashlar::testing_support::TemporaryDirectory root;
   const auto files = posix_files();
   std::filesystem::create_directories(root / "elsewhere");
   Log log([](std::string_view) {});
   for (const std::string target : {"elsewhere", "nowhere"}) {
     std::filesystem::create_symlink(root / target, root / "tensorboard");
-    const std::string message = testing_support::message_of(
+    const std::string message = ashlar::testing_support::message_of(
         ErrorKind::kStorage, [&] { Metrics(*files, root / "", log, {}, 1000, 0); });
     EXPECT_NE(message.find("tensorboard: it is a link; expected a directory"), message.npos)
         << message;

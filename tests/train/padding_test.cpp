@@ -15,7 +15,7 @@ namespace {
 using Overrides = std::vector<std::string>;
 using Rows = std::vector<nlohmann::json>;
 
-Overrides join(Overrides a, const Overrides& b) {
+Overrides with_more(Overrides a, const Overrides& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
@@ -31,28 +31,30 @@ const Overrides kLinear = {"model.layer_types=attention+moe",
                            "moe.balance.lr=0.05"};
 const Overrides kZaya = {"moe.balance.lr=0.05", "moe.balance.target=all_classes"};
 
-struct Case {
+struct PaddedCase {
   std::string name;
   int num_ranks;
   Overrides model, layout = {};
 };
 
-const std::vector<Case> kCases = {
+const std::vector<PaddedCase> kPaddedCases = {
     {"linear", 1, kLinear},
-    {"linear without renormalisation", 1, join(kLinear, {"model.norm_topk_prob=false"})},
+    {"linear without renormalisation", 1, with_more(kLinear, {"model.norm_topk_prob=false"})},
     {"linear without losses", 1,
-     join(kLinear, {"moe.router_aux_loss_coef=0", "moe.router_z_loss_coef=0"})},
-    {"linear, biases of each micro-batch", 1, join(kLinear, {"moe.balance.scope=micro_batch"})},
-    {"linear, recomputed", 1, join(kLinear, {"train.recompute=true"})},
-    {"linear, rows in one document", 1, join(kLinear, {"data.document_reset=false"})},
-    {"linear, masked", 1, join(kLinear, {"data.mask_document_end=true"})},
-    {"linear mixers", 1, join(kLinear, {"model.layer_types=linear+moe"})},
+     with_more(kLinear, {"moe.router_aux_loss_coef=0", "moe.router_z_loss_coef=0"})},
+    {"linear, biases of each micro-batch", 1,
+     with_more(kLinear, {"moe.balance.scope=micro_batch"})},
+    {"linear, recomputed", 1, with_more(kLinear, {"train.recompute=true"})},
+    {"linear, rows in one document", 1, with_more(kLinear, {"data.document_reset=false"})},
+    {"linear, masked", 1, with_more(kLinear, {"data.mask_document_end=true"})},
+    {"linear mixers", 1, with_more(kLinear, {"model.layer_types=linear+moe"})},
     {"linear mixers without mask", 1,
-     join(kLinear, {"model.layer_types=linear+moe", "model.linear_causal=false",
-                    "data.document_reset=false"})},
+     with_more(kLinear, {"model.layer_types=linear+moe", "model.linear_causal=false",
+                         "data.document_reset=false"})},
     {"zaya", 1, kZaya},
-    {"zaya with identity", 1, join(kZaya, {"moe.skip_output=identity", "train.recompute=true"})},
-    {"zaya, biases of each micro-batch", 1, join(kZaya, {"moe.balance.scope=micro_batch"})},
+    {"zaya with identity", 1,
+     with_more(kZaya, {"moe.skip_output=identity", "train.recompute=true"})},
+    {"zaya, biases of each micro-batch", 1, with_more(kZaya, {"moe.balance.scope=micro_batch"})},
     {"linear dp4", 4, kLinear},
     {"linear ep2", 2, kLinear, {"parallel.ep=2", "parallel.expert_rows=1"}},
     {"linear tp2", 2, kLinear, {"parallel.tp=2", "parallel.sequence_parallel=true"}},
@@ -64,7 +66,7 @@ const std::vector<Case> kCases = {
     {"zaya pp2, cp2, ep2", 4, kZaya, {"parallel.pp=2", "parallel.cp=2", "parallel.ep=2"}},
 };
 
-class Padding : public testing::TestWithParam<Case> {
+class Padding : public testing::TestWithParam<PaddedCase> {
  protected:
   Padding() {
     // Packing makes the same rows of these documents, whether or not they fill them.
@@ -83,7 +85,7 @@ class Padding : public testing::TestWithParam<Case> {
     data::write_documents(*files_, prefix, documents, 256);
   }
   Rows steps(const std::string& data, int64_t length, const Overrides& more = {}) {
-    Overrides keys = join(GetParam().model, GetParam().layout);
+    Overrides keys = with_more(GetParam().model, GetParam().layout);
     for (const std::string& key :
          {"data.train=" + data, "data.sequence_length=" + std::to_string(length),
           std::string("data.packing=best_fit"), std::string("data.validation_fraction=0"),
@@ -95,8 +97,8 @@ class Padding : public testing::TestWithParam<Case> {
       keys.push_back(key);
     files_->remove_all("run");
     Log log([](std::string_view) {});
-    start_run(load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", join(keys, more)), *files_, log,
-              {GetParam().num_ranks, {}});
+    start_run(load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", with_more(keys, more)), *files_,
+              log, {GetParam().num_ranks, {}});
     Rows rows;
     for (const std::string& line : split(read_text(*files_, "run/metrics.jsonl"), '\n'))
       if (line.starts_with("{\"step\"")) rows.push_back(nlohmann::json::parse(line));
@@ -135,7 +137,7 @@ TEST_P(Padding, ChangesNoNumberOfFp32) {
   expect_same(steps("one", 16, fp32), steps("one", 32, fp32), 1e-4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Padding, testing::ValuesIn(kCases), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Cases, Padding, testing::ValuesIn(kPaddedCases), [](const auto& info) {
   std::string name = info.param.name;
   std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
   return name;

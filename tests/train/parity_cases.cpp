@@ -17,8 +17,8 @@ std::vector<ParityCase> make_cases() {
         const std::string name =
             "dp" + std::to_string(dp) + "_zero" + std::to_string(zero) + "_" + layout;
         add(name, dp, keys, {}, dp == 2);
-        add(name + "_uneven", dp, join(keys, {"parallel.overlap=false"}), kUneven);
-        add(name + "_windows_owner", dp, join(keys, {"parallel.muon=owner"}), kWindows);
+        add(name + "_uneven", dp, joined(keys, {"parallel.overlap=false"}), kUneven);
+        add(name + "_windows_owner", dp, joined(keys, {"parallel.muon=owner"}), kWindows);
         add(name + "_adamw", dp, keys, kAdamW);
       }
   add("tp2", 2, {"parallel.tp=2"}, {}, true);
@@ -42,8 +42,8 @@ std::vector<ParityCase> make_cases() {
         const std::string name = "cp" + std::to_string(cp) + "_" + layout + "_" + exchange;
         add(name, cp, keys, {}, cp == 2);
         add(name + "_windows", cp, keys, kWindows);
-        add(name + "_uneven_zero3", cp, join(keys, {"parallel.zero=3"}), kUneven);
-        add(name + "_adamw_zero2", cp, join(keys, {"parallel.zero=2"}), kAdamW);
+        add(name + "_uneven_zero3", cp, joined(keys, {"parallel.zero=3"}), kUneven);
+        add(name + "_adamw_zero2", cp, joined(keys, {"parallel.zero=2"}), kAdamW);
       }
   for (const int cp : {2, 4})  // of 4 query heads; 4 ranks share 2 key heads
     for (const std::string layout : {"contiguous", "zigzag"}) {
@@ -52,31 +52,31 @@ std::vector<ParityCase> make_cases() {
       const std::string name = "cp" + std::to_string(cp) + "_" + layout + "_all_to_all";
       add(name, cp, keys, {}, cp == 2);
       add(name + "_windows", cp, keys, kWindows);
-      add(name + "_uneven_zero3", cp, join(keys, {"parallel.zero=3"}), kUneven);
-      add(name + "_adamw_zero2", cp, join(keys, {"parallel.zero=2"}), kAdamW);
+      add(name + "_uneven_zero3", cp, joined(keys, {"parallel.zero=3"}), kUneven);
+      add(name + "_adamw_zero2", cp, joined(keys, {"parallel.zero=2"}), kAdamW);
     }
   for (const int zero : {0, 1, 2, 3}) {
     const std::string z = "_zero" + std::to_string(zero),
                       key = "parallel.zero=" + std::to_string(zero);
     const Overrides small = {key, "parallel.bucket_bytes=30000"};
-    add("dp2_cp2" + z, 4, join(small, {"parallel.cp=2"}), {}, zero == 1);
-    add("dp2_tp2" + z, 4, join(small, {"parallel.tp=2"}), kWindows, zero == 1);
+    add("dp2_cp2" + z, 4, joined(small, {"parallel.cp=2"}), {}, zero == 1);
+    add("dp2_tp2" + z, 4, joined(small, {"parallel.tp=2"}), kWindows, zero == 1);
     add("dp2_tp2_sequence_parallel" + z, 4,
-        join(small, {"parallel.tp=2", "parallel.sequence_parallel=true"}), kUneven);
-    add("tp2_cp2" + z, 4, join(small, {"parallel.cp=2", "parallel.tp=2"}), {}, zero == 1);
+        joined(small, {"parallel.tp=2", "parallel.sequence_parallel=true"}), kUneven);
+    add("tp2_cp2" + z, 4, joined(small, {"parallel.cp=2", "parallel.tp=2"}), {}, zero == 1);
     add("dp2_cp2_all_to_all" + z, 4,
-        join(small, {"parallel.cp=2", "parallel.cp_exchange=all_to_all"}), kUneven);
+        joined(small, {"parallel.cp=2", "parallel.cp_exchange=all_to_all"}), kUneven);
     add("tp2_cp2_all_to_all" + z, 4,
-        join(small, {"parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=all_to_all"}),
+        joined(small, {"parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=all_to_all"}),
         kWindows);
     add("tp2_cp2_ring_sequence_parallel" + z, 4,
-        join(small, {"parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=ring",
-                     "parallel.sequence_parallel=true"}),
+        joined(small, {"parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=ring",
+                       "parallel.sequence_parallel=true"}),
         kWindows);
-    add("dp2_cp2_tp2" + z, 8, join(small, {"parallel.cp=2", "parallel.tp=2"}), {}, zero == 1);
+    add("dp2_cp2_tp2" + z, 8, joined(small, {"parallel.cp=2", "parallel.tp=2"}), {}, zero == 1);
     add("dp2_cp2_tp2_bucketed_owner_uneven" + z, 8,
-        join(small, {"parallel.cp=2", "parallel.tp=2", "parallel.zero_layout=bucketed",
-                     "parallel.muon=owner", "parallel.sequence_parallel=true"}),
+        joined(small, {"parallel.cp=2", "parallel.tp=2", "parallel.zero_layout=bucketed",
+                       "parallel.muon=owner", "parallel.sequence_parallel=true"}),
         kUneven);
   }
   // Every layout again with dense models and mixtures of k experts.  In the tiny model two ranks of
@@ -89,7 +89,7 @@ std::vector<ParityCase> make_cases() {
       {"qwen3_moe", kQwen3Moe},
       {"shared_expert", kShared},
       {"normed_gated", kNormedGated},
-      {"normed_moe_recompute", join(kNormedMoe, kRecompute)},
+      {"normed_moe_recompute", joined(kNormedMoe, kRecompute)},
       {"biased", kBiased},
       {"biased_gated_recompute", kBiasedGated}};
   const struct {
@@ -140,7 +140,7 @@ std::vector<ParityCase> make_cases() {
     add("one_expert_" + axis + "2", 2, layout, kOneExpert);
     if (axis != "dp")  // which makes fewer updates of a step
       add("shared_expert_" + axis + "2_balanced_each_micro_batch", 2, layout,
-          join(kShared, {"moe.balance.scope=micro_batch", "train.micro_batch=1"}));
+          joined(kShared, {"moe.balance.scope=micro_batch", "train.micro_batch=1"}));
   }
   // Pipelines: stages of 1, 2 or more blocks, of every schedule.
   const Overrides kFive = {"model.num_hidden_layers=5"};
@@ -148,10 +148,10 @@ std::vector<ParityCase> make_cases() {
   const std::pair<std::string, Overrides> piped[] = {
       {"zaya1", {}},
       {"llama", kLlama},
-      {"qwen3", join(kDense, {"model.qk_norm=rms"})},
+      {"qwen3", joined(kDense, {"model.qk_norm=rms"})},
       {"mixed", kMixed},
       {"normed_gated", kNormedGated},
-      {"normed_gated_recompute", join(kNormedGated, kRecompute)},
+      {"normed_gated_recompute", joined(kNormedGated, kRecompute)},
       {"biased", kBiased}};
   for (const auto& [model, keys] : piped)
     for (const int pp : {2, 3, 4}) {
@@ -161,23 +161,24 @@ std::vector<ParityCase> make_cases() {
         if (schedule == "zb" && model.ends_with("recompute")) continue;  // which it refuses
         add("pp" + std::to_string(pp) + "_" + schedule + "_" + model, pp,
             {"parallel.pp=" + std::to_string(pp), "parallel.schedule=" + schedule},
-            join(keys, blocks), pp == 2 || schedule == "zb");
+            joined(keys, blocks), pp == 2 || schedule == "zb");
       }
       if (model != "mixed")
         add("pp" + std::to_string(pp) + "_interleaved_" + model, pp,
             {"parallel.pp=" + std::to_string(pp), "parallel.schedule=interleaved",
              "parallel.virtual_stages=2", "train.global_batch=24"},
-            join(join(keys, {"model.num_hidden_layers=9"}), {"train.global_batch=24"}), pp == 2);
+            joined(joined(keys, {"model.num_hidden_layers=9"}), {"train.global_batch=24"}),
+            pp == 2);
     }
   // Fewer micro-batches than stages, and recomputation.
   add("pp4_few_micro_batches", 4, {"parallel.pp=4"},
-      join(kFive, {"train.global_batch=8", "train.micro_batch=4", "train.recompute=true"}));
+      joined(kFive, {"train.global_batch=8", "train.micro_batch=4", "train.recompute=true"}));
   add("pp3_gpipe_recompute", 3, {"parallel.pp=3", "parallel.schedule=gpipe"},
-      join(kSix, {"train.recompute=true"}));
+      joined(kSix, {"train.recompute=true"}));
   add("pp2_1f1b_recompute_uneven", 2, {"parallel.pp=2"}, kUneven, true);
   add("pp2_interleaved_recompute_qwen3", 2,
       {"parallel.pp=2", "parallel.schedule=interleaved", "parallel.virtual_stages=3"},
-      join(kQwen3, kSix));
+      joined(kQwen3, kSix));
   // With the other techniques.
   for (const std::string schedule : {"1f1b", "gpipe", "interleaved", "zb"})
     for (const int zero : {0, 1, 2, 3}) {
@@ -188,19 +189,19 @@ std::vector<ParityCase> make_cases() {
                               "parallel.bucket_bytes=30000"};
       const std::string name = "_zero" + std::to_string(zero) + "_" + schedule;
       add("pp2_dp2" + name, 4, keys, kFive, zero == 3);
-      add("pp2_dp2_llama_bucketed" + name, 4, join(keys, {"parallel.zero_layout=bucketed"}),
-          join(kLlama, kFive));
-      add("pp2_dp2_normed_gated" + name, 4, keys, join(kNormedGated, kFive));
+      add("pp2_dp2_llama_bucketed" + name, 4, joined(keys, {"parallel.zero_layout=bucketed"}),
+          joined(kLlama, kFive));
+      add("pp2_dp2_normed_gated" + name, 4, keys, joined(kNormedGated, kFive));
       add("pp2_tp2_dp2_sequence_parallel" + name, 8,
-          join(keys, {"parallel.tp=2", "parallel.sequence_parallel=true"}), kFive);
-      add("pp2_cp2" + name, 4, join(keys, {"parallel.cp=2"}), kFive);
+          joined(keys, {"parallel.tp=2", "parallel.sequence_parallel=true"}), kFive);
+      add("pp2_cp2" + name, 4, joined(keys, {"parallel.cp=2"}), kFive);
     }
   for (const std::string schedule : {"1f1b", "zb"}) {
     add("pp2_tp2_" + schedule, 4,
         {"parallel.pp=2", "parallel.tp=2", "parallel.schedule=" + schedule}, kWindows, true);
     add("pp2_tp4_shared_keys_qwen3_" + schedule, 8,
         {"parallel.pp=2", "parallel.tp=4", "parallel.schedule=" + schedule},
-        join(kDense, {"model.qk_norm=rms"}));
+        joined(kDense, {"model.qk_norm=rms"}));
     add("pp2_dp2_cp2_tp2_ring_zero3_" + schedule, 16,
         {"parallel.pp=2", "parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=ring",
          "parallel.zero=3", "parallel.schedule=" + schedule},
@@ -210,21 +211,22 @@ std::vector<ParityCase> make_cases() {
   // share, and with the gate of a shared expert.
   const Overrides zb_zero3 = {"parallel.pp=2", "parallel.schedule=zb", "parallel.zero=3"};
   for (const auto& [model, keys] : {piped[0], piped[1], piped[4]})
-    add("pp2_zb_dp2_tp2_shared_keys_zero3_" + model, 8, join(zb_zero3, {"parallel.tp=2"}),
-        join(keys, {"model.num_key_value_heads=1", "model.num_hidden_layers=6"}));
-  add("pp2_zb_dp2_zero3_shared_expert", 4, zb_zero3, join(kShared, {"model.num_hidden_layers=6"}));
+    add("pp2_zb_dp2_tp2_shared_keys_zero3_" + model, 8, joined(zb_zero3, {"parallel.tp=2"}),
+        joined(keys, {"model.num_key_value_heads=1", "model.num_hidden_layers=6"}));
+  add("pp2_zb_dp2_zero3_shared_expert", 4, zb_zero3,
+      joined(kShared, {"model.num_hidden_layers=6"}));
   add("pp2_dp2_overlap_off_owner", 4,
       {"parallel.pp=2", "parallel.overlap=false", "parallel.muon=owner"}, kAdamW);
   // Expert parallelism: ZAYA1's router with its skip class, several experts a token, most experts
   // without a token, a shared expert; with little room, so that rows go in many rounds.
   const std::pair<std::string, Overrides> mixtures[] = {
       {"zaya1", kEight},
-      {"zaya1_identity", join(kEight, {"moe.skip_output=identity", "train.recompute=true"})},
-      {"mixtral", join(kTopK, {"model.num_experts=8", "model.num_experts_per_tok=2"})},
-      {"qwen3_moe", join(kQwen3Moe, kEight)},
+      {"zaya1_identity", joined(kEight, {"moe.skip_output=identity", "train.recompute=true"})},
+      {"mixtral", joined(kTopK, {"model.num_experts=8", "model.num_experts_per_tok=2"})},
+      {"qwen3_moe", joined(kQwen3Moe, kEight)},
       {"many_experts", kManyExperts},
-      {"shared", join(kShared, kEight)},
-      {"normed", join(kNormedMoe, kEight)}};
+      {"shared", joined(kShared, kEight)},
+      {"normed", joined(kNormedMoe, kEight)}};
   const struct {
     std::string name;
     int ranks;
@@ -260,7 +262,7 @@ std::vector<ParityCase> make_cases() {
   // Rows with padding, which no expert takes and no router counts.
   const Overrides kPadding = {"data.packing=best_fit"};
   for (const auto& [model, keys] : {mixtures[0], mixtures[1], mixtures[5]}) {
-    const Overrides padded = join(keys, kPadding);
+    const Overrides padded = joined(keys, kPadding);
     for (const auto& layout : expert_layouts)
       add("padding_" + layout.name + "_" + model, layout.ranks, layout.layout, padded,
           layout.ranks == 2);
@@ -268,9 +270,9 @@ std::vector<ParityCase> make_cases() {
       add("padding_" + axis + "2_" + model, 2, {"parallel." + axis + "=2"}, padded, true);
     add("padding_pp2_zb_dp2_ep2_" + model, 4,
         {"parallel.pp=2", "parallel.schedule=zb", "parallel.ep=2"},
-        join(mixtures[0].second, kPadding));
+        joined(mixtures[0].second, kPadding));
     add("padding_cp2_balanced_each_micro_batch_" + model, 2, {"parallel.cp=2"},
-        join(padded, {"moe.balance.scope=micro_batch"}));
+        joined(padded, {"moe.balance.scope=micro_batch"}));
   }
   add_tsp_cases(cases);
   add_linear_cases(cases);

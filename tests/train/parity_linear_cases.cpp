@@ -27,7 +27,7 @@ void add_linear_cases(std::vector<ParityCase>& cases) {
         "model.linear_causal=false", "model.linear_num_key_heads=2",
         "model.linear_conv_kernel_dim=3"}}};
   for (const auto& [name, own] : recurrences) {
-    const Overrides model = join(kLinear, own);
+    const Overrides model = joined(kLinear, own);
     const bool causal = name != "unmasked";  // else states come by all_gather only
     for (const std::string exchange : {"all_gather", "chain", "scan", "exclusive_scan"})
       for (const std::string layout : {"contiguous", "zigzag"})
@@ -37,7 +37,7 @@ void add_linear_cases(std::vector<ParityCase>& cases) {
                 {"parallel.cp=" + std::to_string(cp), "parallel.cp_layout=" + layout,
                  "parallel.state_exchange=" + exchange},
                 model, cp == 2 && (exchange == "all_gather" || layout == "zigzag"));
-    const Overrides again = join(model, {"train.recompute=true"});
+    const Overrides again = joined(model, {"train.recompute=true"});
     const Overrides small = {"parallel.bucket_bytes=20000"};
     add("linear_" + name + "_tp2", 2, {"parallel.tp=2"}, model, true);
     add("linear_" + name + "_tp2_sequence_parallel_recompute", 2,
@@ -48,7 +48,7 @@ void add_linear_cases(std::vector<ParityCase>& cases) {
           {"parallel.cp=2", "parallel.state_exchange=chain"}, again);
     for (const int zero : {0, 1, 2, 3})
       add("linear_" + name + "_dp2_cp2_zero" + std::to_string(zero), 4,
-          join(small, {"parallel.cp=2", "parallel.zero=" + std::to_string(zero)}), again,
+          joined(small, {"parallel.cp=2", "parallel.zero=" + std::to_string(zero)}), again,
           zero == 3 && name == "gla");
     add("linear_" + name + "_tp2_cp2_zero3", 4,
         {"parallel.tp=2", "parallel.cp=2", "parallel.zero=3"}, model);
@@ -67,17 +67,17 @@ void add_linear_cases(std::vector<ParityCase>& cases) {
       "model.layer_types=[\"cca+moe\", \"linear+mlp\", \"attention+mlp\"]",
       "model.num_hidden_layers=3"};
   const std::pair<std::string, Overrides> hybrids[] = {
-      {"lightning", join(kHybrid, recurrences[1].second)},
-      {"gla", join(kHybrid, recurrences[3].second)},
-      {"gated_delta", join(kHybrid, recurrences[4].second)},
-      {"cca", join(kBesideCca, recurrences[4].second)},
+      {"lightning", joined(kHybrid, recurrences[1].second)},
+      {"gla", joined(kHybrid, recurrences[3].second)},
+      {"gated_delta", joined(kHybrid, recurrences[4].second)},
+      {"cca", joined(kBesideCca, recurrences[4].second)},
       // Its halo, of one token, has as many elements as that of CCA, of two.
       {"cca_equal_halos",
-       join(kBesideCca, {"model.linear_recurrence=gated_delta", "model.num_key_value_heads=1",
-                         "model.linear_num_key_heads=4", "model.linear_num_value_heads=4",
-                         "model.linear_key_head_dim=8", "model.linear_value_head_dim=5",
-                         "model.linear_conv_kernel_dim=2",
-                         "model.layer_types=[\"linear+mlp\", \"attention+mlp\", \"cca+moe\"]"})}};
+       joined(kBesideCca, {"model.linear_recurrence=gated_delta", "model.num_key_value_heads=1",
+                           "model.linear_num_key_heads=4", "model.linear_num_value_heads=4",
+                           "model.linear_key_head_dim=8", "model.linear_value_head_dim=5",
+                           "model.linear_conv_kernel_dim=2",
+                           "model.layer_types=[\"linear+mlp\", \"attention+mlp\", \"cca+moe\"]"})}};
   const struct {
     std::string name;
     int ranks;
@@ -102,7 +102,7 @@ void add_linear_cases(std::vector<ParityCase>& cases) {
   };
   for (const auto& [name, own] : hybrids)
     for (const auto& layout : layouts)
-      add("hybrid_" + name + "_" + layout.name, layout.ranks, layout.layout, join(kLinear, own),
+      add("hybrid_" + name + "_" + layout.name, layout.ranks, layout.layout, joined(kLinear, own),
           layout.ranks == 2);
 }
 

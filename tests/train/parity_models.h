@@ -7,7 +7,7 @@ namespace ashlar::train {
 
 using Overrides = std::vector<std::string>;
 
-inline Overrides join(Overrides a, const Overrides& b) {
+inline Overrides joined(Overrides a, const Overrides& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
@@ -19,8 +19,8 @@ inline const Overrides kUneven = {"model.num_experts=7", "model.num_hidden_layer
 // Dense models: Llama's, with a head of its own; Qwen3's, and with windows in every second block;
 // and blocks of every kind in one model.
 inline const Overrides kDense = {"model.layer_types=full_attention", "model.intermediate_size=40"};
-inline const Overrides kLlama = join(kDense, {"model.tie_word_embeddings=false"});
-inline const Overrides kQwen3 = join(kDense, {"model.qk_norm=rms", "train.recompute=true"});
+inline const Overrides kLlama = joined(kDense, {"model.tie_word_embeddings=false"});
+inline const Overrides kQwen3 = joined(kDense, {"model.qk_norm=rms", "train.recompute=true"});
 inline const Overrides kMixed = {
     "model.layer_types=[\"cca+mlp\", \"attention_sliding+moe\", \"attention+mlp\"]",
     "model.num_hidden_layers=3",
@@ -34,15 +34,15 @@ inline const Overrides kFactors = {"model.residual=normed", "model.full_attn_alp
                                    "model.full_attn_beta_factor=0.9", "model.mlp_alpha_factor=1.1",
                                    "model.mlp_beta_factor=0.8"};
 inline const Overrides kGated =
-    join(kDense, {"model.qk_norm=rms", "model.zero_centered_norm=true",
-                  "model.partial_rotary_factor=0.5", "model.attention_output_gate=true"});
-inline const Overrides kNormedGated = join(kGated, kFactors);
+    joined(kDense, {"model.qk_norm=rms", "model.zero_centered_norm=true",
+                    "model.partial_rotary_factor=0.5", "model.attention_output_gate=true"});
+inline const Overrides kNormedGated = joined(kGated, kFactors);
 // Biases: of all projections, with YaRN; of queries, keys and values beside a gate and norms.
 inline const Overrides kBiased =
-    join(kLlama, {"model.attention_bias=qkvo", "model.rope_type=yarn",
-                  "model.rope_original_positions=16", "model.rope_factor=4"});
+    joined(kLlama, {"model.attention_bias=qkvo", "model.rope_type=yarn",
+                    "model.rope_original_positions=16", "model.rope_factor=4"});
 inline const Overrides kBiasedGated =
-    join(kGated, {"model.attention_bias=qkv", "train.recompute=true"});
+    joined(kGated, {"model.attention_bias=qkv", "train.recompute=true"});
 inline const Overrides kRecompute = {"train.recompute=true"};
 // Mixtures with a linear router: Mixtral's; many experts of which most get no token; one that gets
 // all; Qwen3-MoE's with a dense first block, recomputed; and one with a gated shared expert whose
@@ -50,10 +50,10 @@ inline const Overrides kRecompute = {"train.recompute=true"};
 inline const Overrides kTopK = {"model.layer_types=attention+moe", "model.router=linear",
                                 "model.tie_word_embeddings=false"};
 inline const Overrides kMixtral =
-    join(kTopK, {"model.num_experts=7", "model.num_experts_per_tok=2"});
+    joined(kTopK, {"model.num_experts=7", "model.num_experts_per_tok=2"});
 inline const Overrides kManyExperts =
-    join(kTopK, {"model.num_experts=60", "model.num_experts_per_tok=2"});
-inline const Overrides kOneExpert = join(kTopK, {"model.num_experts=1"});
+    joined(kTopK, {"model.num_experts=60", "model.num_experts_per_tok=2"});
+inline const Overrides kOneExpert = joined(kTopK, {"model.num_experts=1"});
 inline const Overrides kQwen3Moe = {
     "model.layer_types=[\"attention+mlp\", \"attention+moe\", \"attention_sliding+moe\"]",
     "model.num_hidden_layers=3",
@@ -65,11 +65,11 @@ inline const Overrides kQwen3Moe = {
     "model.norm_topk_prob=false",
     "train.recompute=true"};
 inline const Overrides kShared =
-    join(kTopK, {"model.num_experts=6", "model.num_experts_per_tok=2",
-                 "model.router_expert_bias=true", "model.shared_expert_intermediate_size=24",
-                 "model.shared_expert_gate=true", "moe.router_aux_loss_coef=0.05",
-                 "moe.router_z_loss_coef=0.02", "moe.balance.lr=0.05", "train.micro_batch=2"});
-inline const Overrides kNormedMoe = join(kMixtral, kFactors);
+    joined(kTopK, {"model.num_experts=6", "model.num_experts_per_tok=2",
+                   "model.router_expert_bias=true", "model.shared_expert_intermediate_size=24",
+                   "model.shared_expert_gate=true", "moe.router_aux_loss_coef=0.05",
+                   "moe.router_z_loss_coef=0.02", "moe.balance.lr=0.05", "train.micro_batch=2"});
+inline const Overrides kNormedMoe = joined(kMixtral, kFactors);
 inline const Overrides kAdamW = {"optim.matrices=adamw", "train.micro_batch=2"};
 inline const Overrides kEight = {"model.num_experts=8"};
 

@@ -12,7 +12,7 @@ void add_width_cases(std::vector<ParityCase>& cases) {
       {"router24", {"model.router_hidden_size=24"}},
       {"experts7", {"model.moe_intermediate_size=7", "optim.muon_split_gate_up=true"}},
       {"hidden27", {"model.hidden_size=27", "model.router_hidden_size=9"}},
-      {"llama_mlp21", join(kLlama, {"model.intermediate_size=21"})}};
+      {"llama_mlp21", joined(kLlama, {"model.intermediate_size=21"})}};
   const struct {
     std::string name;
     int ranks;

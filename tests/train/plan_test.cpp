@@ -17,16 +17,16 @@ namespace {
 const std::string kTiny = ASHLAR_FIXTURES "/recipes/tiny.toml";
 const std::string kNano = ASHLAR_FIXTURES "/../../recipes/zaya1-nano.toml";
 
-struct Case {
+struct PlanCase {
   std::string name, recipe;
   std::vector<std::string> overrides;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const PlanCase& c, std::ostream* out) {
   *out << c.name;
 }
 
-const std::vector<Case> kCases = {
+const std::vector<PlanCase> kPlanCases = {
     {"tiny", kTiny, {"train.precision=fp32"}},
     {"tiny_bf16_recompute",
      kTiny,
@@ -90,7 +90,7 @@ void train_step(Trainer& trainer, int64_t step, const Batch& batch) {
   trainer.apply(trainer.measure());
 }
 
-class PlanEqualsReality : public testing::TestWithParam<Case> {};
+class PlanEqualsReality : public testing::TestWithParam<PlanCase> {};
 
 TEST_P(PlanEqualsReality, ToTheByteAndNothingIsAllocatedLater) {
   Recipe recipe = load_recipe(GetParam().recipe, GetParam().overrides);
@@ -117,26 +117,28 @@ TEST_P(PlanEqualsReality, ToTheByteAndNothingIsAllocatedLater) {
   EXPECT_EQ(real.num_allocations, plan.memory.num_allocations);
   EXPECT_EQ(trainer.workspace_peak_bytes(), plan.workspace_bytes);
 
-  const int64_t before = testing_support::num_mallocs();
+  const int64_t before = ashlar::testing_support::num_mallocs();
   train_step(trainer, 2, batch);
   trainer.evaluate(batch.view());
-  const int64_t calls = testing_support::num_mallocs() - before;
+  const int64_t calls = ashlar::testing_support::num_mallocs() - before;
   EXPECT_EQ(allocator.counts().num_allocations, real.num_allocations);
-  if (testing_support::counts_mallocs()) {
+  if (ashlar::testing_support::counts_mallocs()) {
     EXPECT_EQ(calls, 0);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, PlanEqualsReality, testing::ValuesIn(kCases),
-                         [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Recipes, PlanEqualsReality, testing::ValuesIn(kPlanCases),
+                         [](const testing::TestParamInfo<PlanCase>& info) {
+                           return info.param.name;
+                         });
 
 TEST(MallocCount, SeesAnAllocation) {
-  if (!testing_support::counts_mallocs())
+  if (!ashlar::testing_support::counts_mallocs())
     GTEST_SKIP() << "needs a build without sanitizers: they own malloc";
-  const int64_t before = testing_support::num_mallocs();
+  const int64_t before = ashlar::testing_support::num_mallocs();
   std::vector<int> values(10);
   EXPECT_EQ(std::accumulate(values.begin(), values.end(), 0), 0);
-  EXPECT_EQ(testing_support::num_mallocs() - before, 1);
+  EXPECT_EQ(ashlar::testing_support::num_mallocs() - before, 1);
 }
 
 }  // namespace

@@ -17,13 +17,13 @@ using namespace testing_support;
 constexpr double kTimeoutS = 1.0;  // where a rank comes late
 constexpr double kLongS = 60.0;    // elsewhere: an error comes long before it
 
-struct Layout {
+struct FaultyLayout {
   std::string name;
   int num_ranks;
   Overrides keys;
 };
 
-void PrintTo(const Layout& layout, std::ostream* out) {
+void PrintTo(const FaultyLayout& layout, std::ostream* out) {
   *out << layout.name;
 }
 
@@ -36,7 +36,7 @@ struct Heard {
 // On every rank a good step, then `fault` on one, then a step.  fault(num_heard): whether its rank
 // goes on; num_heard counts the other ranks that have ended with an error.
 template <typename Fault>
-Heard run_with(const Layout& layout, int bad, double timeout_s, Fault fault,
+Heard run_with(const FaultyLayout& layout, int bad, double timeout_s, Fault fault,
                const Overrides& other = {}) {
   Heard heard;
   heard.ranks.resize(size_t(layout.num_ranks));
@@ -68,7 +68,7 @@ Heard run_with(const Layout& layout, int bad, double timeout_s, Fault fault,
   return heard;
 }
 
-class RankFaults : public testing::TestWithParam<Layout> {
+class RankFaults : public testing::TestWithParam<FaultyLayout> {
  protected:
   // In time: the time-out and the steps, on a machine with fewer cores than ranks.
   void expect_named(const Heard& heard, int bad, const std::string& what) {
@@ -133,19 +133,20 @@ TEST_P(RankFaults, ARankWithAnotherRecipeIsNamed) {
 INSTANTIATE_TEST_SUITE_P(
     Layouts, RankFaults,
     testing::Values(
-        Layout{"pp2_1f1b", 2, {"parallel.pp=2"}},
-        Layout{"pp2_zb", 2, {"parallel.pp=2", "parallel.schedule=zb"}},
-        Layout{"pp2_interleaved",
-               2,
-               {"parallel.pp=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2",
-                "model.num_hidden_layers=4"}},
-        Layout{"pp4_1f1b", 4, {"parallel.pp=4", "model.num_hidden_layers=4"}},
-        Layout{"pp4_zb", 4, {"parallel.pp=4", "parallel.schedule=zb", "model.num_hidden_layers=4"}},
-        Layout{"dp2_ep2", 2, {"parallel.ep=2"}},
-        Layout{"dp4_ep4_zero3", 4, {"parallel.ep=4", "parallel.zero=3"}},
-        Layout{"cp2_all_to_all", 2, {"parallel.cp=2", "parallel.cp_exchange=all_to_all"}},
-        Layout{"cp4_all_to_all", 4, {"parallel.cp=4", "parallel.cp_exchange=all_to_all"}},
-        Layout{"pp2_dp2_ep2", 4, {"parallel.pp=2", "parallel.ep=2"}}),
+        FaultyLayout{"pp2_1f1b", 2, {"parallel.pp=2"}},
+        FaultyLayout{"pp2_zb", 2, {"parallel.pp=2", "parallel.schedule=zb"}},
+        FaultyLayout{"pp2_interleaved",
+                     2,
+                     {"parallel.pp=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2",
+                      "model.num_hidden_layers=4"}},
+        FaultyLayout{"pp4_1f1b", 4, {"parallel.pp=4", "model.num_hidden_layers=4"}},
+        FaultyLayout{
+            "pp4_zb", 4, {"parallel.pp=4", "parallel.schedule=zb", "model.num_hidden_layers=4"}},
+        FaultyLayout{"dp2_ep2", 2, {"parallel.ep=2"}},
+        FaultyLayout{"dp4_ep4_zero3", 4, {"parallel.ep=4", "parallel.zero=3"}},
+        FaultyLayout{"cp2_all_to_all", 2, {"parallel.cp=2", "parallel.cp_exchange=all_to_all"}},
+        FaultyLayout{"cp4_all_to_all", 4, {"parallel.cp=4", "parallel.cp_exchange=all_to_all"}},
+        FaultyLayout{"pp2_dp2_ep2", 4, {"parallel.pp=2", "parallel.ep=2"}}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -18,8 +18,8 @@
 namespace ashlar::train {
 namespace {
 
+using ashlar::testing_support::message_of;
 using nlohmann::json;
-using testing_support::message_of;
 using Overrides = std::vector<std::string>;
 
 class ReadRecipe : public testing::TestWithParam<const char*> {
@@ -54,7 +54,7 @@ class ReadRecipe : public testing::TestWithParam<const char*> {
     return path(to);
   }
 
-  testing_support::TemporaryDirectory root_;
+  ashlar::testing_support::TemporaryDirectory root_;
   std::unique_ptr<FileSystem> files_ = posix_files();
   std::string said_;
   Log log_{[this](std::string_view line) { said_ += std::string(line) + "\n"; }};

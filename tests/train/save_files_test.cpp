@@ -109,7 +109,7 @@ TEST_P(SaveFilesOfZaya1, AreFewAndEven) {
     GTEST_SKIP() << "takes up to a minute; set ASHLAR_LONG_TESTS=1 to run it";
   const Recipe recipe = load_recipe(
       ASHLAR_FIXTURES "/../../recipes/zaya1-8b.toml",
-      join({"data.num_streams=4096", "train.threads=1", "train.precision=fp32"}, c.keys));
+      joined({"data.num_streams=4096", "train.threads=1", "train.precision=fp32"}, c.keys));
   const StepSize size = plan_checkpoint(recipe, DType::kF32, c.num_ranks, 1, c.ranks_of_node);
   fmt::print("{}\n", line_of(c.name, size));
   expect_bars(c.name, c.num_ranks, size);
@@ -120,7 +120,7 @@ TEST(SaveFiles, TooManyAreRefusedWithTheirCount) {
   const Overrides keys = {"data.num_streams=4096", "train.threads=1", "train.precision=fp32",
                           "parallel.zero=1", "parallel.zero_layout=bucketed"};
   const Recipe recipe = load_recipe(ASHLAR_FIXTURES "/../../recipes/zaya1-8b.toml", keys);
-  const std::string message = testing_support::message_of(
+  const std::string message = ashlar::testing_support::message_of(
       ErrorKind::kConfig, [&] { plan_checkpoint(recipe, DType::kF32, 8, 1); });
   EXPECT_TRUE(message.starts_with("a checkpoint would have ")) << message;
   EXPECT_NE(message.find(" files of one writer, "), message.npos) << message;

@@ -33,7 +33,7 @@ const Overrides kHybrid = {
     "model.num_hidden_layers=4", "model.intermediate_size=40",
     "model.linear_recurrence=gated_delta", "model.linear_conv_kernel_dim=4"};
 
-const std::vector<SizeCase> kCases = {
+const std::vector<SizeCase> kSizeCases = {
     {"one_rank", 1, {}},
     {"dp2_zero0", 2, {"parallel.zero=0"}},
     {"dp4_zero1", 4, {}},
@@ -51,20 +51,20 @@ const std::vector<SizeCase> kCases = {
     {"dp4_ep2_zero1", 4, {"parallel.ep=2"}},
     {"dp4_ep4_zero0", 4, {"parallel.ep=4", "parallel.zero=0"}},
     {"pp2_dp2_zero1", 4, {"parallel.pp=2"}},
-    {"pp2_dp2_zero0_untied", 4, join({"parallel.pp=2", "parallel.zero=0"}, kLlama)},
+    {"pp2_dp2_zero0_untied", 4, joined({"parallel.pp=2", "parallel.zero=0"}, kLlama)},
     {"tsp2", 2, {"parallel.tsp=2"}},
     {"dp2_tsp2_zero0", 4, {"parallel.tsp=2", "parallel.zero=0"}},
     {"tsp4_same_heads_zero2", 4, {"parallel.tsp=4", "parallel.zero=2"}},
     {"hybrid_dp2_zero1", 2, kHybrid},
-    {"hybrid_tp2_dp2_zero3", 4, join({"parallel.tp=2", "parallel.zero=3"}, kHybrid)},
-    {"mixed_dp2_tp2_cp2_zero1", 8, join({"parallel.tp=2", "parallel.cp=2"}, kMixed)}};
+    {"hybrid_tp2_dp2_zero3", 4, joined({"parallel.tp=2", "parallel.zero=3"}, kHybrid)},
+    {"mixed_dp2_tp2_cp2_zero1", 8, joined({"parallel.tp=2", "parallel.cp=2"}, kMixed)}};
 
 Recipe recipe_of(const Overrides& keys) {
   Overrides all = {"data.train=text",    "data.tokenizer=byte",     "data.num_streams=8",
                    "train.eval_every=0", "train.precision=fp32",    "train.global_batch=8",
                    "checkpoint.every=1", "train.micro_batch=1",     "train.steps=1",
                    "data.verify=off",    "data.sequence_length=48", "train.run_dir=run"};
-  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", join(all, keys));
+  return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", joined(all, keys));
 }
 
 // The size of a step as its directory and its index have it.
@@ -137,7 +137,7 @@ void DryRunEqualsSave::expect_equal(const Recipe& recipe, int num_ranks, int num
   EXPECT_EQ(planned, real);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, DryRunEqualsSave, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Layouts, DryRunEqualsSave, testing::ValuesIn(kSizeCases),
                          [](const auto& info) { return info.param.name; });
 
 TEST(DryRunOfSaves, IsPartOfThePlanOfAMesh) {

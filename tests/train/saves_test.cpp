@@ -151,7 +151,7 @@ TEST(Saves, RanksThatMayNotShareSoMuchMemoryWriteAlone) {
 
 // Every read and sync of a checkpoint's file takes long, or every call on other files of the run;
 // other calls go on meanwhile.
-class SlowFiles : public testing_support::ForwardingFiles {
+class SlowFiles : public ashlar::testing_support::ForwardingFiles {
  public:
   enum class What { kSteps, kRows };
   SlowFiles(FileSystem& inner, What what, int delay_ms)
@@ -168,7 +168,7 @@ class SlowFiles : public testing_support::ForwardingFiles {
   std::atomic<int64_t> slow_calls = 0;
 
  private:
-  struct SlowFile : testing_support::ForwardingFile {
+  struct SlowFile : ashlar::testing_support::ForwardingFile {
     SlowFile(std::unique_ptr<File> inner, SlowFiles& files)
         : ForwardingFile(std::move(inner)), files(files) {}
     void write_at(std::span<const std::byte> bytes, int64_t offset) override {
@@ -302,7 +302,7 @@ TEST(Saves, AllThatTrainingWaitedIsTold) {
 }
 
 // The disk of the second writer stands still in a save; then rows of metrics cannot be written.
-class StandingWriter : public testing_support::ForwardingFiles {
+class StandingWriter : public ashlar::testing_support::ForwardingFiles {
  public:
   using ForwardingFiles::ForwardingFiles;
   std::unique_ptr<File> create(const std::string& path) override {
@@ -318,7 +318,7 @@ class StandingWriter : public testing_support::ForwardingFiles {
   std::atomic<bool> stands = false, go = false;
 
  private:
-  struct FailingFile : testing_support::ForwardingFile {
+  struct FailingFile : ashlar::testing_support::ForwardingFile {
     FailingFile(std::unique_ptr<File> inner, StandingWriter& files)
         : ForwardingFile(std::move(inner)), files(files) {}
     void write_at(std::span<const std::byte> bytes, int64_t offset) override {

@@ -12,7 +12,7 @@
 namespace ashlar::train {
 namespace {
 
-std::string step_of(const TemporaryDirectory& root, int64_t step) {
+std::string step_path(const TemporaryDirectory& root, int64_t step) {
   return root / fmt::format("run/checkpoints/step-{:012}", step);
 }
 
@@ -25,12 +25,12 @@ std::vector<int64_t> saved_steps(FileSystem& files, const TemporaryDirectory& ro
 }
 
 nlohmann::json trainer_state(FileSystem& files, const TemporaryDirectory& root, int64_t step) {
-  return nlohmann::json::parse(read_text(files, step_of(root, step) + "/extra/trainer.json"));
+  return nlohmann::json::parse(read_text(files, step_path(root, step) + "/extra/trainer.json"));
 }
 
 void expect_same_state(FileSystem& files, const TemporaryDirectory& root, int64_t a, int64_t b) {
-  const models::StoredTensors before(checkpoint::StepReader(files, step_of(root, a))),
-      after(checkpoint::StepReader(files, step_of(root, b)));
+  const models::StoredTensors before(checkpoint::StepReader(files, step_path(root, a))),
+      after(checkpoint::StepReader(files, step_path(root, b)));
   for (const auto component : {checkpoint::Component::kModel, checkpoint::Component::kOptim}) {
     const models::Diff diff = models::diff(before, after, {.values = true, .component = component});
     EXPECT_GT(diff.tensors.size(), 10u);
@@ -42,17 +42,17 @@ void expect_same_state(FileSystem& files, const TemporaryDirectory& root, int64_
     EXPECT_EQ(was.at(key), is.at(key)) << key;
 }
 
-struct Case {
+struct SkipCase {
   const char* name;
   int num_ranks;
   std::vector<std::string> overrides;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const SkipCase& c, std::ostream* out) {
   *out << c.name;
 }
 
-class SkippedSteps : public testing::TestWithParam<Case> {
+class SkippedSteps : public testing::TestWithParam<SkipCase> {
  protected:
   void train(std::vector<std::string> overrides, int64_t steps) {
     for (const std::string& more : GetParam().overrides) overrides.push_back(more);
@@ -89,7 +89,7 @@ const std::string kMicro = "moe.balance.scope=micro_batch";
 
 INSTANTIATE_TEST_SUITE_P(
     All, SkippedSteps,
-    testing::ValuesIn(std::vector<Case>{
+    testing::ValuesIn(std::vector<SkipCase>{
         {"one_rank", 1, {}},
         {"one_rank_micro_batch", 1, {kMicro}},
         {"all_classes_micro_batch", 1, {kMicro, "moe.balance.target=all_classes"}},

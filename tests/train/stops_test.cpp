@@ -14,17 +14,17 @@ namespace {
 
 using namespace testing_support;
 
-struct Layout {
+struct StoppedLayout {
   std::string name;
   int num_ranks;
   Overrides overrides;
 };
 
-void PrintTo(const Layout& layout, std::ostream* out) {
+void PrintTo(const StoppedLayout& layout, std::ostream* out) {
   *out << layout.name;
 }
 
-class LeftUndone : public testing::TestWithParam<Layout> {};
+class LeftUndone : public testing::TestWithParam<StoppedLayout> {};
 
 // What this rank keeps of weights, optimizer and balancing.
 std::vector<std::byte> state_of(const Trainer& trainer) {
@@ -70,16 +70,18 @@ TEST_P(LeftUndone, ChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(
     Layouts, LeftUndone,
     testing::Values(
-        Layout{"one_rank", 1, {}},
-        Layout{"one_rank_micro_batch_scope", 1, {"moe.balance.scope=micro_batch"}},
-        Layout{"dp2_micro_batch_scope", 2, {"moe.balance.scope=micro_batch"}},
-        Layout{"dp2_zero0", 2, {"parallel.zero=0"}}, Layout{"dp2_zero2", 2, {"parallel.zero=2"}},
-        Layout{"dp2_zero3_bucketed",
-               2,
-               {"parallel.zero=3", "parallel.zero_layout=bucketed", "parallel.bucket_bytes=20000"}},
-        Layout{"tp2_zero1", 4, {"parallel.tp=2", "train.recompute=true"}},
-        Layout{"cp2_ring", 2, {"parallel.cp=2", "parallel.cp_exchange=ring"}},
-        Layout{"tsp2", 2, {"parallel.tsp=2"}}, Layout{"ep2", 2, {"parallel.ep=2"}}),
+        StoppedLayout{"one_rank", 1, {}},
+        StoppedLayout{"one_rank_micro_batch_scope", 1, {"moe.balance.scope=micro_batch"}},
+        StoppedLayout{"dp2_micro_batch_scope", 2, {"moe.balance.scope=micro_batch"}},
+        StoppedLayout{"dp2_zero0", 2, {"parallel.zero=0"}},
+        StoppedLayout{"dp2_zero2", 2, {"parallel.zero=2"}},
+        StoppedLayout{
+            "dp2_zero3_bucketed",
+            2,
+            {"parallel.zero=3", "parallel.zero_layout=bucketed", "parallel.bucket_bytes=20000"}},
+        StoppedLayout{"tp2_zero1", 4, {"parallel.tp=2", "train.recompute=true"}},
+        StoppedLayout{"cp2_ring", 2, {"parallel.cp=2", "parallel.cp_exchange=ring"}},
+        StoppedLayout{"tsp2", 2, {"parallel.tsp=2"}}, StoppedLayout{"ep2", 2, {"parallel.ep=2"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Stops, StepsAreDividedWhereNothingChangesBeforeTheirEnd) {

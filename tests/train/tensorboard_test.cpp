@@ -7,7 +7,7 @@
 namespace ashlar::train {
 namespace {
 
-using testing_support::hex;
+using ashlar::testing_support::hex;
 
 std::string version_record(double wall_time_s) {
   std::string out;

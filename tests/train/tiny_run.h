@@ -12,7 +12,7 @@
 
 namespace ashlar::train {
 
-using testing_support::TemporaryDirectory;
+using ashlar::testing_support::TemporaryDirectory;
 
 inline std::vector<int64_t> document_lengths() {  // 1 to 60
   std::vector<int64_t> lengths;

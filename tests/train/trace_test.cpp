@@ -108,17 +108,17 @@ void with_traces(const Recipe& recipe, int num_ranks,
   });
 }
 
-struct Layout {
+struct TracedLayout {
   std::string name;
   int num_ranks;
   Overrides overrides;
 };
 
-void PrintTo(const Layout& layout, std::ostream* out) {
+void PrintTo(const TracedLayout& layout, std::ostream* out) {
   *out << layout.name;
 }
 
-class TraceOfRanks : public testing::TestWithParam<Layout> {};
+class TraceOfRanks : public testing::TestWithParam<TracedLayout> {};
 
 TEST_P(TraceOfRanks, EqualsTheirDryRunsAndReplays) {
   const int num_ranks = GetParam().num_ranks;
@@ -137,44 +137,45 @@ TEST_P(TraceOfRanks, EqualsTheirDryRunsAndReplays) {
 INSTANTIATE_TEST_SUITE_P(
     Layouts, TraceOfRanks,
     testing::Values(
-        Layout{"one_rank", 1, {}}, Layout{"dp2_zero1", 2, {"train.precision=bf16"}},
-        Layout{"dp2_cp2_tp2_zero3", 8, {"parallel.cp=2", "parallel.tp=2", "parallel.zero=3"}},
-        Layout{"dp2_cp2_tp2_zero2_recompute",
-               8,
-               {"parallel.cp=2", "parallel.tp=2", "parallel.zero=2", "train.recompute=true",
-                "parallel.zero_layout=bucketed", "parallel.bucket_bytes=20000"}},
-        Layout{"dp2_tp2_sequence_parallel_owner",
-               4,
-               {"parallel.tp=2", "parallel.sequence_parallel=true", "parallel.muon=owner"}},
-        Layout{"mixed_dp2_cp2_tp2_zero3",
-               8,
-               {"parallel.cp=2", "parallel.tp=2", "parallel.zero=3", "model.intermediate_size=40",
-                "model.layer_types=[\"attention+moe\", \"cca+mlp\"]", "model.qk_norm=rms"}},
-        Layout{"top_3_dp2_cp2_tp2_zero3_recompute",
-               8,
-               {"parallel.cp=2", "parallel.tp=2", "parallel.zero=3", "train.recompute=true",
-                "model.layer_types=[\"attention+mlp\", \"attention+moe\"]",
-                "model.intermediate_size=40", "model.router=linear", "model.num_experts_per_tok=3",
-                "model.router_expert_bias=true", "model.shared_expert_intermediate_size=24",
-                "model.shared_expert_gate=true", "moe.router_aux_loss_coef=0.01",
-                "moe.router_z_loss_coef=0.001"}},
-        Layout{"dp2_tsp4_zero1",
-               8,
-               {"parallel.tsp=4", "model.layer_types=full_attention", "model.intermediate_size=40",
-                "model.num_key_value_heads=4"}},
-        Layout{"dp2_tsp2_cca_recompute", 4, {"parallel.tsp=2", "train.recompute=true"}},
-        Layout{"tsp4_same_heads_zero3", 4, {"parallel.tsp=4", "parallel.zero=3"}},
-        Layout{"cp2_tsp2_zero3_recompute",
-               4,
-               {"parallel.cp=2", "parallel.tsp=2", "parallel.zero=3", "train.recompute=true",
-                "model.layer_types=full_attention", "model.intermediate_size=40",
-                "train.precision=bf16"}},
-        Layout{"dp2_cp2_ring", 4, {"parallel.cp=2", "parallel.cp_exchange=ring"}},
-        Layout{"dp2_cp2_tp2_all_to_all_recompute",
-               8,
-               {"parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=all_to_all",
-                "train.recompute=true"}}),
-    [](const testing::TestParamInfo<Layout>& info) { return info.param.name; });
+        TracedLayout{"one_rank", 1, {}}, TracedLayout{"dp2_zero1", 2, {"train.precision=bf16"}},
+        TracedLayout{"dp2_cp2_tp2_zero3", 8, {"parallel.cp=2", "parallel.tp=2", "parallel.zero=3"}},
+        TracedLayout{"dp2_cp2_tp2_zero2_recompute",
+                     8,
+                     {"parallel.cp=2", "parallel.tp=2", "parallel.zero=2", "train.recompute=true",
+                      "parallel.zero_layout=bucketed", "parallel.bucket_bytes=20000"}},
+        TracedLayout{"dp2_tp2_sequence_parallel_owner",
+                     4,
+                     {"parallel.tp=2", "parallel.sequence_parallel=true", "parallel.muon=owner"}},
+        TracedLayout{
+            "mixed_dp2_cp2_tp2_zero3",
+            8,
+            {"parallel.cp=2", "parallel.tp=2", "parallel.zero=3", "model.intermediate_size=40",
+             "model.layer_types=[\"attention+moe\", \"cca+mlp\"]", "model.qk_norm=rms"}},
+        TracedLayout{"top_3_dp2_cp2_tp2_zero3_recompute",
+                     8,
+                     {"parallel.cp=2", "parallel.tp=2", "parallel.zero=3", "train.recompute=true",
+                      "model.layer_types=[\"attention+mlp\", \"attention+moe\"]",
+                      "model.intermediate_size=40", "model.router=linear",
+                      "model.num_experts_per_tok=3", "model.router_expert_bias=true",
+                      "model.shared_expert_intermediate_size=24", "model.shared_expert_gate=true",
+                      "moe.router_aux_loss_coef=0.01", "moe.router_z_loss_coef=0.001"}},
+        TracedLayout{"dp2_tsp4_zero1",
+                     8,
+                     {"parallel.tsp=4", "model.layer_types=full_attention",
+                      "model.intermediate_size=40", "model.num_key_value_heads=4"}},
+        TracedLayout{"dp2_tsp2_cca_recompute", 4, {"parallel.tsp=2", "train.recompute=true"}},
+        TracedLayout{"tsp4_same_heads_zero3", 4, {"parallel.tsp=4", "parallel.zero=3"}},
+        TracedLayout{"cp2_tsp2_zero3_recompute",
+                     4,
+                     {"parallel.cp=2", "parallel.tsp=2", "parallel.zero=3", "train.recompute=true",
+                      "model.layer_types=full_attention", "model.intermediate_size=40",
+                      "train.precision=bf16"}},
+        TracedLayout{"dp2_cp2_ring", 4, {"parallel.cp=2", "parallel.cp_exchange=ring"}},
+        TracedLayout{"dp2_cp2_tp2_all_to_all_recompute",
+                     8,
+                     {"parallel.cp=2", "parallel.tp=2", "parallel.cp_exchange=all_to_all",
+                      "train.recompute=true"}}),
+    [](const testing::TestParamInfo<TracedLayout>& info) { return info.param.name; });
 
 // Two posts of one rank change places, in every lane by turns.
 TEST(Replay, FindsPostsInAnotherOrder) {

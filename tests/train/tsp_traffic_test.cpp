@@ -9,19 +9,19 @@ namespace {
 using namespace testing_support;
 using comm::Op;
 
-struct Settings {
+struct TspSettings {
   int tsp, cp, num_key_heads, buckets, zero;
   bool recompute, cca;
   const char* precision;
 };
 
-std::string describe(const Settings& s) {
+std::string describe(const TspSettings& s) {
   return fmt::format("tsp {}, cp {}, {} key heads, zero {}, {}{}{}", s.tsp, s.cp, s.num_key_heads,
                      s.zero, s.precision, s.cca ? ", cca" : "", s.recompute ? ", recompute" : "");
 }
 
 // Products whose elements are no multiples of the alignment of a share.
-Recipe recipe_of(const Settings& s) {
+Recipe recipe_of(const TspSettings& s) {
   return load_recipe(
       ASHLAR_FIXTURES "/recipes/tiny.toml",
       std::vector<std::string>{
@@ -119,7 +119,7 @@ Traffic formula(const Trainer& trainer) {
   return rows;
 }
 
-void expect_formula(const Settings& s, bool on_threads) {
+void expect_formula(const TspSettings& s, bool on_threads) {
   SCOPED_TRACE(describe(s));
   const Recipe recipe = recipe_of(s);
   const auto run = on_threads ? on_all_ranks : on_recorded_ranks;

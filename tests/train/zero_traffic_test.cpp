@@ -7,7 +7,7 @@ namespace {
 
 using namespace testing_support;
 
-struct Settings {
+struct ZeroSettings {
   int ranks, stage;
   std::string layout, bucket_bytes;
   int micro_batches, layers;
@@ -15,13 +15,13 @@ struct Settings {
   const char* precision = "fp32";
 };
 
-std::string describe(const Settings& s) {
+std::string describe(const ZeroSettings& s) {
   return fmt::format("{} ranks, stage {}, {}, buckets of {}, {} micro-batches, {} layers, {}{}{}",
                      s.ranks, s.stage, s.layout, s.bucket_bytes, s.micro_batches, s.layers,
                      s.precision, s.recompute ? ", recompute" : "", s.overlap ? ", overlap" : "");
 }
 
-Recipe recipe_of(const Settings& s) {
+Recipe recipe_of(const ZeroSettings& s) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   return load_recipe(
       ASHLAR_FIXTURES "/recipes/tiny.toml",
@@ -36,7 +36,7 @@ Recipe recipe_of(const Settings& s) {
           fmt::format("parallel.overlap={}", flag(s.overlap))});
 }
 
-void expect_formula(const Settings& s) {
+void expect_formula(const ZeroSettings& s) {
   SCOPED_TRACE(describe(s));
   const Recipe recipe = recipe_of(s);
   on_all_ranks(recipe, nn::resolve_precision(recipe.train.precision), s.ranks,
