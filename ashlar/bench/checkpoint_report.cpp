@@ -8,8 +8,6 @@
 namespace ashlar::bench {
 namespace {
 
-using Ordered = nlohmann::ordered_json;
-
 Ordered json_of(const Summary& s) {
   return {{"median", s.median}, {"min", s.min}, {"max", s.max}, {"count", s.count}};
 }

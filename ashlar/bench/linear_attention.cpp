@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/bench/step.h"
+#include "ashlar/core/json.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/copy.h"
 
@@ -150,8 +151,7 @@ std::string to_text(const RecurrenceReport& report) {
 }
 
 std::string to_json_line(const RecurrenceReport& report) {
-  using Json = nlohmann::ordered_json;
-  Json rows = Json::array();
+  Ordered rows = Ordered::array();
   for (const RecurrenceRow& r : report.rows)
     rows.push_back({{"recurrence", r.name},
                     {"op", r.op},
@@ -166,13 +166,13 @@ std::string to_json_line(const RecurrenceReport& report) {
                     {"min_s", r.time.min_s},
                     {"repeats", r.time.repeats},
                     {"floor_s", report.floor_s(r)}});
-  return Json{{"bench", "linear-attention"},
-              {"isa", report.machine.isa},
-              {"compute", report.machine.compute},
-              {"threads", report.machine.threads},
-              {"peak_flops", report.machine.peak_flops},
-              {"triad_bytes_per_s", report.triad_bytes_per_s},
-              {"recurrences", rows}}
+  return Ordered{{"bench", "linear-attention"},
+                 {"isa", report.machine.isa},
+                 {"compute", report.machine.compute},
+                 {"threads", report.machine.threads},
+                 {"peak_flops", report.machine.peak_flops},
+                 {"triad_bytes_per_s", report.triad_bytes_per_s},
+                 {"recurrences", rows}}
       .dump();
 }
 

@@ -3,6 +3,7 @@
 #include <list>
 #include <nlohmann/json.hpp>
 
+#include "ashlar/core/json.h"
 #include "ashlar/core/rng.h"
 #include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/linear.h"
@@ -131,8 +132,7 @@ std::string to_text(const ProductReport& report) {
 }
 
 std::string to_json_line(const ProductReport& report) {
-  using Json = nlohmann::ordered_json;
-  Json rows = Json::array();
+  Ordered rows = Ordered::array();
   for (const ProductRow& r : report.rows)
     rows.push_back({{"shape", r.name},
                     {"op", r.op},
@@ -144,12 +144,12 @@ std::string to_json_line(const ProductReport& report) {
                     {"median_s", r.time.median_s},
                     {"min_s", r.time.min_s},
                     {"repeats", r.time.repeats}});
-  return Json{{"bench", "products"},
-              {"isa", report.machine.isa},
-              {"compute", report.machine.compute},
-              {"threads", report.machine.threads},
-              {"peak_flops", report.machine.peak_flops},
-              {"products", rows}}
+  return Ordered{{"bench", "products"},
+                 {"isa", report.machine.isa},
+                 {"compute", report.machine.compute},
+                 {"threads", report.machine.threads},
+                 {"peak_flops", report.machine.peak_flops},
+                 {"products", rows}}
       .dump();
 }
 

@@ -17,6 +17,7 @@
 #include "ashlar/bench/traffic_floor.h"
 #include "ashlar/comm/agree.h"
 #include "ashlar/core/clock.h"
+#include "ashlar/core/json.h"
 #include "ashlar/kernels/isa.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/train/plan.h"
@@ -24,8 +25,6 @@
 
 namespace ashlar::bench {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int64_t kWarmUp = 3, kRounds = 3;
 
@@ -118,20 +117,20 @@ class Subject {
 
 // The traffic of every rank, in their order.
 std::vector<Traffic> of_all_ranks(comm::Group& ranks, const Traffic& mine) {
-  Json rows = Json::array();
+  Ordered rows = Ordered::array();
   for (const auto& [key, c] : mine)
     rows.push_back(
         {key.group, int(key.op), key.label, c.launches, c.sent_bytes, c.ran_s, c.waited_s});
   std::vector<Traffic> all;
   for (const std::string& text : comm::all_said(ranks, rows.dump(), "bench")) {
     Traffic& traffic = all.emplace_back();
-    for (const Json& row : Json::parse(text))
+    for (const Ordered& row : Ordered::parse(text))
       traffic[{row[0], comm::Op(row[1].get<int>()), row[2]}] = {row[3], row[4], row[5], row[6]};
   }
   return all;
 }
 
-Json times_json(const Summary& s) {
+Ordered times_json(const Summary& s) {
   return {{"median_s", s.median}, {"min_s", s.min}, {"mean_s", s.mean},
           {"p99_s", s.p99},       {"max_s", s.max}, {"steps", s.count}};
 }
@@ -141,7 +140,7 @@ Json times_json(const Summary& s) {
 Summary slowest(comm::Group& ranks, const Summary& mine) {
   Summary longest = mine;
   for (const std::string& text : comm::all_said(ranks, times_json(mine).dump(), "bench")) {
-    const Json s = Json::parse(text);
+    const Ordered s = Ordered::parse(text);
     if (s["median_s"] > longest.median)
       longest = {s["min_s"], s["median_s"], s["mean_s"], s["p99_s"], s["max_s"], s["steps"]};
   }
@@ -285,30 +284,30 @@ std::string to_text(const RanksReport& r, const Recipe& recipe) {
 }
 
 std::string to_json_line(const RanksReport& r, const Recipe& recipe) {
-  Json traffic = Json::array();
+  Ordered traffic = Ordered::array();
   for (const TrafficLine& t : r.traffic)
     traffic.push_back({{"group", t.group},
                        {"op", t.op},
                        {"label", t.label},
                        {"launches", t.launches},
                        {"sent_bytes", t.sent_bytes},
-                       {"floor_bytes", t.floor_bytes > 0 ? Json(t.floor_bytes) : Json()},
+                       {"floor_bytes", t.floor_bytes > 0 ? Ordered(t.floor_bytes) : Ordered()},
                        {"ran_s", t.ran_s},
                        {"waited_s", t.waited_s}});
-  Json line = {{"bench", "ranks"},
-               {"recipe", recipe.source},
-               {"layout", layout_of(r.parallel, r.options)},
-               {"engine", r.options.engine},
-               {"ranks", r.num_ranks},
-               {"threads", r.num_threads},
-               {"isa", kernels::name_of(kernels::isa())},
-               {"compute", name_of(r.compute)},
-               {"step", times_json(r.step)},
-               {"tokens_per_s", r.tokens_per_s},
-               {"sent_bytes", r.sent_bytes},
-               {"max_sent_bytes", r.max_sent_bytes},
-               {"waited_s", r.waited_s},
-               {"traffic", traffic}};
+  Ordered line = {{"bench", "ranks"},
+                  {"recipe", recipe.source},
+                  {"layout", layout_of(r.parallel, r.options)},
+                  {"engine", r.options.engine},
+                  {"ranks", r.num_ranks},
+                  {"threads", r.num_threads},
+                  {"isa", kernels::name_of(kernels::isa())},
+                  {"compute", name_of(r.compute)},
+                  {"step", times_json(r.step)},
+                  {"tokens_per_s", r.tokens_per_s},
+                  {"sent_bytes", r.sent_bytes},
+                  {"max_sent_bytes", r.max_sent_bytes},
+                  {"waited_s", r.waited_s},
+                  {"traffic", traffic}};
   if (r.study)
     line["overlap_study"] = {{"overlapped", times_json(r.step)},
                              {"waiting", times_json(r.study->waiting)},

@@ -7,6 +7,7 @@
 #include "ashlar/bench/random_batch.h"
 #include "ashlar/comm/self/self.h"
 #include "ashlar/core/clock.h"
+#include "ashlar/core/json.h"
 #include "ashlar/core/statistics.h"
 #include "ashlar/core/text.h"
 #include "ashlar/kernels/isa.h"
@@ -114,8 +115,7 @@ std::string to_text(const StepReport& report) {
 }
 
 std::string to_json_line(const StepReport& report, const Recipe& recipe) {
-  using Json = nlohmann::ordered_json;
-  Json rows = Json::array();
+  Ordered rows = Ordered::array();
   for (const OpRow& r : report.rows)
     rows.push_back({{"op", r.op},
                     {"calls", r.calls},
@@ -123,18 +123,18 @@ std::string to_json_line(const StepReport& report, const Recipe& recipe) {
                     {"bytes", r.bytes},
                     {"time_s", r.seconds},
                     {"floor_s", r.floor_s}});
-  return Json{{"bench", "step"},
-              {"recipe", recipe.source},
-              {"isa", kernels::name_of(kernels::isa())},
-              {"peak_flops", report.peak_flops},
-              {"triad_bytes_per_s", report.triad_bytes_per_s},
-              {"steps", report.steps},
-              {"step_s", report.step_s},
-              {"min_s", report.min_s},
-              {"p99_s", report.p99_s},
-              {"tokens_per_s", report.tokens_per_s},
-              {"mfu", report.mfu},
-              {"ops", rows}}
+  return Ordered{{"bench", "step"},
+                 {"recipe", recipe.source},
+                 {"isa", kernels::name_of(kernels::isa())},
+                 {"peak_flops", report.peak_flops},
+                 {"triad_bytes_per_s", report.triad_bytes_per_s},
+                 {"steps", report.steps},
+                 {"step_s", report.step_s},
+                 {"min_s", report.min_s},
+                 {"p99_s", report.p99_s},
+                 {"tokens_per_s", report.tokens_per_s},
+                 {"mfu", report.mfu},
+                 {"ops", rows}}
       .dump();
 }
 

@@ -12,7 +12,6 @@ namespace {
 
 using models::Diff;
 using models::TensorDiff;
-using Ordered = nlohmann::ordered_json;
 
 struct DiffFlags {
   std::string a, b, component;

@@ -13,7 +13,6 @@
 namespace ashlar::cli {
 namespace {
 
-using Ordered = nlohmann::ordered_json;
 using checkpoint::StepState;
 using checkpoint::VerifyLevel;
 

@@ -15,7 +15,6 @@ namespace ashlar::cli {
 namespace {
 
 using checkpoint::StepRef;
-using Ordered = nlohmann::ordered_json;
 
 struct KeepFlags {
   std::string root, step;

@@ -26,6 +26,7 @@ class Fields {
       : object_(object), place_(std::move(place)), kind_(kind) {
     if (!object.is_object()) fail("found {}; expected an object", shown(object));
   }
+  Fields(Json&&, std::string, ErrorKind = ErrorKind::kCorrupt) = delete;
   bool has(std::string_view key) const { return object_.contains(key); }
   const Json& at(std::string_view key) const {
     const auto found = object_.find(key);

@@ -13,6 +13,7 @@
 namespace ashlar {
 
 using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;  // members stay in their order
 
 // Depth at most 32, duplicate keys and trailing bytes are errors, text must be UTF-8.  Values, of
 // which each takes some 100 bytes of memory, are at most max_values.

@@ -21,13 +21,13 @@
 #include <unordered_map>
 
 #include "ashlar/core/error.h"
+#include "ashlar/core/json.h"
 #include "ashlar/core/utf8.h"
 #include "ashlar/data/sentencepiece_model.h"
 
 namespace ashlar::data {
 namespace {
 
-using Ordered = nlohmann::ordered_json;
 using Model = SentencePieceModel;
 using Algorithm = Model::Algorithm;
 using Type = Model::Type;

@@ -13,8 +13,6 @@
 namespace ashlar::models {
 namespace {
 
-using Ordered = nlohmann::ordered_json;
-
 constexpr std::array<std::string_view, 9> kTokenizerFiles = {"tokenizer.model",
                                                              "tokenizer.json",
                                                              "tokenizer_config.json",

@@ -10,8 +10,6 @@
 namespace ashlar::train {
 namespace {
 
-using Ordered = nlohmann::ordered_json;
-
 Ordered json_of(const KeyValue& value) {
   if (const bool* flag = std::get_if<bool>(&value)) return *flag;
   if (const int64_t* number = std::get_if<int64_t>(&value)) return *number;

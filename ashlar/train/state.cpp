@@ -17,8 +17,6 @@
 namespace ashlar::train {
 namespace {
 
-using Ordered = nlohmann::ordered_json;
-
 constexpr const char* kTrainerFile = "trainer.json";
 
 Piece loader_piece(const std::string& name, std::vector<int64_t>& values) {

@@ -17,10 +17,11 @@
 #include <optional>
 #include <utility>
 
+#include "ashlar/core/json.h"
+
 namespace ashlar::train {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Event = TraceEvent;
 
 constexpr int kStepThread = 1, kComputeThread = 2, kFirstLane = 3;
@@ -38,13 +39,13 @@ class Writer {
   Writer(const Trace& trace, const TraceFile& file) : trace_(trace), file_(file) {}
 
   std::string write() {
-    const Json about = {{"format", "ashlar-trace-1"},
-                        {"rank", file_.rank},
-                        {"ranks", file_.num_ranks},
-                        {"first_step", file_.steps.front().number},
-                        {"last_step", file_.steps.back().number},
-                        {"dropped_events", trace_.num_dropped()},
-                        {"clock_ahead_s", file_.clock_ahead_s}};
+    const Ordered about = {{"format", "ashlar-trace-1"},
+                           {"rank", file_.rank},
+                           {"ranks", file_.num_ranks},
+                           {"first_step", file_.steps.front().number},
+                           {"last_step", file_.steps.back().number},
+                           {"dropped_events", trace_.num_dropped()},
+                           {"clock_ahead_s", file_.clock_ahead_s}};
     text_ = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n",
                         about.dump());
     write_names();
@@ -60,7 +61,7 @@ class Writer {
   }
 
  private:
-  void line(const Json& event) { text_ += event.dump() + ",\n"; }
+  void line(const Ordered& event) { text_ += event.dump() + ",\n"; }
 
   void write_names() {
     const auto name = [&](const char* what, int thread, const std::string& is) {
@@ -92,7 +93,7 @@ class Writer {
   }
 
   // Both ends are rounded to nanoseconds, so that what lies within another slice stays within.
-  Json slice(std::string_view name, int thread, double start_s, double end_s) const {
+  Ordered slice(std::string_view name, int thread, double start_s, double end_s) const {
     const int64_t start = nanoseconds(start_s), end = nanoseconds(end_s);
     return {{"ph", "X"},
             {"name", name},
@@ -142,8 +143,8 @@ class Writer {
     for (const Place& p : places) line(slice(p.name, kStepThread, p.start_s, p.end_s));
   }
 
-  Json place_args(const TracePlace& p) const {
-    Json args = {{"phase", trace_.phase(p)}};
+  Ordered place_args(const TracePlace& p) const {
+    Ordered args = {{"phase", trace_.phase(p)}};
     if (p.block >= 0) args["block"] = p.block;
     if (p.branch != TracePlace::Branch::kNone) args["branch"] = name_of(p.branch);
     if (p.micro_batch >= 0) args["micro_batch"] = p.micro_batch;
@@ -154,7 +155,7 @@ class Writer {
     return fmt::format("{} {}", trace_.text(post.name), trace_.text(post.label));
   }
 
-  void add_operation(Json& args, const Event& post) const {
+  void add_operation(Ordered& args, const Event& post) const {
     args["collective"] = trace_.text(post.name);
     args["label"] = trace_.text(post.label);
     args["group"] = trace_.group(post.group).name;
@@ -171,13 +172,13 @@ class Writer {
   }
   // After the slice that it begins or ends at.
   void flow(const char* end, const Event& post, int thread, double at_s) {
-    Json event = {{"ph", end},
-                  {"cat", "post"},
-                  {"name", "post"},
-                  {"id", flow_id(post)},
-                  {"pid", file_.rank},
-                  {"tid", thread},
-                  {"ts", double(nanoseconds(at_s)) / 1e3}};
+    Ordered event = {{"ph", end},
+                     {"cat", "post"},
+                     {"name", "post"},
+                     {"id", flow_id(post)},
+                     {"pid", file_.rank},
+                     {"tid", thread},
+                     {"ts", double(nanoseconds(at_s)) / 1e3}};
     if (*end == 'f') event["bp"] = "e";  // the slice around it
     line(event);
   }
@@ -185,7 +186,7 @@ class Writer {
   using Posts = std::map<std::pair<int, int64_t>, const Event*>;
 
   void write_compute(const Event& e, const Posts& posts) {
-    Json args = place_args(e.place);
+    Ordered args = place_args(e.place);
     std::string name(trace_.text(e.name));
     const char* category = "kernel";
     if (e.kind == Event::Kind::kKernel) {
@@ -204,7 +205,7 @@ class Writer {
       args["lane"] = trace_.lane_name(e.lane);
       args["ticket"] = e.ticket;
     }
-    Json event = slice(name, kComputeThread, e.start_s, e.end_s);
+    Ordered event = slice(name, kComputeThread, e.start_s, e.end_s);
     event["cat"] = category;
     event["args"] = std::move(args);
     line(event);
@@ -221,7 +222,7 @@ class Writer {
       const bool ended = i + 1 < events.size() && events[i + 1].ticket == began.ticket;
       const Event& last = ended ? events[i + 1] : began;
       const auto post = posts.find({lane, began.ticket});
-      Json args = {{"ticket", began.ticket}, {"ended", ended}};
+      Ordered args = {{"ticket", began.ticket}, {"ended", ended}};
       std::string name = "operation";  // whose post was dropped
       if (post != posts.end()) {
         name = title_of(*post->second);
@@ -229,7 +230,7 @@ class Writer {
       }
       args["sent_bytes"] = last.bytes;
       args["received_bytes"] = last.received_bytes;
-      Json event = slice(name, kFirstLane + lane, began.start_s, last.end_s);
+      Ordered event = slice(name, kFirstLane + lane, began.start_s, last.end_s);
       event["cat"] = "operation";
       event["args"] = std::move(args);
       line(event);

@@ -30,8 +30,6 @@
 namespace ashlar::checkpoint {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int64_t kPageBytes = 4096;
 
 int64_t pages(int64_t bytes) {
