@@ -1,4 +1,5 @@
 // Full disks, limits and broken machines while training.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -81,25 +82,44 @@ TEST(Faults, FailedLastSaveIsNoSuccess) {
   }
 }
 
+// Gives the process a file system of its own there, which no other process sees.
+void mount_small_disk(const std::string& directory, const char* size) {
+  if (unshare(CLONE_NEWNS) != 0 ||
+      mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      mount("none", directory.c_str(), "tmpfs", 0, size) != 0)
+    _exit(125);
+}
+
+// Fills a part of the disk once the run has started, in a process of its own.
+void fill_later(const std::string& sign, const std::string& filler, size_t bytes) {
+  if (fork() != 0) return;
+  for (int ms = 0; ms < 30'000 && access(sign.c_str(), F_OK) != 0; ++ms) usleep(1000);
+  const std::string content(bytes, 'x');
+  const int file = open(filler.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+  _exit(write(file, content.data(), content.size()) == ssize_t(content.size()) ? 0 : 1);
+}
+
 TEST(Faults, FullDiskIsNamedWithWhatItNeeds) {
   const Scratch scratch;
   prepare_text(scratch);
   fs::create_directory(scratch / "disk");
   const std::string disk = scratch / "disk";
-  const auto small_disk = [disk] {
-    // A file system of 4 MiB that this process alone sees.
-    if (unshare(CLONE_NEWNS) != 0 ||
-        mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        mount("none", disk.c_str(), "tmpfs", 0, "size=4m") != 0)
-      _exit(125);
-  };
-  const Result result = run(
-      scratch, train_args({"train.run_dir=disk/run", "train.steps=100000", "train.eval_every=0"}),
-      small_disk);
-  if (result.code == 125) GTEST_SKIP() << "needs the right to mount a tmpfs (root)";
+  const std::vector<std::string> args =
+      train_args({"train.run_dir=disk/run", "train.steps=100000", "train.eval_every=0"});
+  const Result refused = run(scratch, args, [disk] { mount_small_disk(disk, "size=4m"); });
+  if (refused.code == 125) GTEST_SKIP() << "needs the right to mount a tmpfs (root)";
+  EXPECT_EQ(refused.code, 25) << refused.err;
+  EXPECT_EQ(count_of(refused.err, "is saved where 16.5"), 1) << refused.err;
+  EXPECT_EQ(count_of(refused.err, "step "), 0) << refused.err;
+
+  const Result result = run(scratch, args, [disk] {
+    mount_small_disk(disk, "size=28m");
+    fill_later(disk + "/run/metrics.jsonl", disk + "/filler", 16 << 20);
+  });
   EXPECT_EQ(result.code, 25) << result.err;
-  // Steps 10 and 20 and the second try of each, one step later.
-  EXPECT_EQ(count_of(result.err, "ashlar: step 21 is not saved: it needs "), 1) << result.err;
+  // Two steps and the second try of each, one step later; the last line says it again.
+  EXPECT_EQ(count_of(result.err, "ashlar: step "), 1) << result.err;
+  EXPECT_EQ(count_of(result.err, " is not saved: it needs "), 4) << result.err;
   EXPECT_EQ(count_of(result.err, "make room or lower checkpoint.keep"), 4) << result.err;
 }
 
