@@ -10,9 +10,9 @@
 #include "ashlar/core/files.h"
 #include "ashlar/nn/precision.h"
 #include "ashlar/parallel/schedule_picture.h"
+#include "ashlar/plan/json.h"
+#include "ashlar/plan/print.h"
 #include "ashlar/spec/recipe.h"
-#include "ashlar/train/plan_json.h"
-#include "ashlar/train/plan_print.h"
 #include "ashlar/train/read_recipe.h"
 
 namespace ashlar::cli {
@@ -23,7 +23,7 @@ void add_dry_run(CLI::App* group, Action& action) {
   struct Flags {
     std::string recipe;
     std::vector<std::string> overrides;
-    int ranks = 1, ranks_per_node = train::kRanksPerNode;
+    int ranks = 1, ranks_per_node = plan::kRanksPerNode;
     std::optional<int> rank;
     bool json = false;
   };
@@ -46,10 +46,10 @@ void add_dry_run(CLI::App* group, Action& action) {
       const Recipe recipe = train::read_recipe(*files, flags->recipe, flags->overrides);
       train::warn_of_other_model(*files, recipe, log);
       const DType compute = nn::resolve_precision(recipe.train.precision);
-      const train::MeshPlan plan = train::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0,
-                                                    flags->ranks_per_node, &log);
-      print_lines(flags->json ? train::to_json(plan, recipe, compute)
-                              : train::describe(plan, recipe, compute));
+      const plan::MeshPlan plan = plan::plan_mesh(recipe, compute, flags->ranks, flags->rank, 0,
+                                                  flags->ranks_per_node, &log);
+      print_lines(flags->json ? plan::to_json(plan, recipe, compute)
+                              : plan::describe(plan, recipe, compute));
       return 0;
     };
   });

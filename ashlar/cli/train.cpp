@@ -4,7 +4,7 @@
 #include "ashlar/cli/command.h"
 #include "ashlar/core/text.h"
 #include "ashlar/nn/precision.h"
-#include "ashlar/train/plan_print.h"
+#include "ashlar/plan/print.h"
 #include "ashlar/train/read_recipe.h"
 #include "ashlar/train/start.h"
 #include "ashlar/train/start_checks.h"
@@ -16,14 +16,14 @@ namespace {
 int dry_run(const Recipe& recipe, int num_ranks, Log& log) {
   train::check_ranks(recipe, num_ranks);
   const DType compute = nn::resolve_precision(recipe.train.precision);
-  const train::MeshPlan plan = train::plan_mesh(recipe, compute, num_ranks, {}, 0, num_ranks, &log);
-  for (const train::RankClass& ranks : plan.classes) {
+  const plan::MeshPlan plan = plan::plan_mesh(recipe, compute, num_ranks, {}, 0, num_ranks, &log);
+  for (const plan::RankClass& ranks : plan.classes) {
     const std::string problem = train::memory_limit_problem(
         train::rank_bytes(ranks.plan, recipe, plan.parallel), recipe, num_ranks);
     ASHLAR_REQUIRE(problem.empty(), kMemory, "{}", problem);
   }
   print_lines(to_toml(recipe));
-  print_lines(train::describe(plan, recipe, compute));
+  print_lines(plan::describe(plan, recipe, compute));
   return 0;
 }
 

@@ -1,14 +1,10 @@
-// The dry run: a step of the real trainer on the meta device, of one rank or of a whole mesh.
-// Memory is the allocator's own count, work and traffic are the events of the rank's trace
-// (tensor/trace.h).
+// The dry run of one rank: a step of the real trainer on the meta device.  Memory is what the
+// allocator counts, work and traffic are the events of the rank's trace (tensor/trace.h).
+// ashlar/plan/mesh.h makes the plan of all ranks.
 //
 // docs/plan.md says what it counts, and what not.
 #pragma once
 
-#include <optional>
-
-#include "ashlar/checkpoint/save/step_size.h"
-#include "ashlar/core/log.h"
 #include "ashlar/train/dry_rank.h"
 
 namespace ashlar::train {
@@ -28,36 +24,10 @@ struct RunPlan {
 RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks = 1, int num_threads = 0,
                  int rank = 0);
 
-// Ranks that need the same memory, in every tag, and are fullest at the same place.
-struct RankClass {
-  std::vector<int> ranks;  // ascending
-  RunPlan plan;            // of the first
-};
+// The same on threads that the caller has.
+RunPlan plan_rank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads);
 
-struct MeshPlan {
-  ParallelSpec parallel;                           // resolved
-  std::vector<RankClass> classes;                  // by first rank
-  std::optional<Costs> costs;                      // of all ranks
-  std::optional<checkpoint::StepSize> checkpoint;  // of the first step that is saved
-};
-
-inline constexpr int kRanksPerNode = 8;  // where nobody says how many ranks share a machine
-
-// The plan of every rank; `rank`: of this one alone, without `costs` and `checkpoint`.
-//
-// Every rank's trainer is made and its optimizer run, for these depend on what the rank keeps.
-// What comes before in a step depends on its coordinates along pp, cp and tp and on how much it
-// keeps: it runs once for all ranks that agree in these, in memory, and in what the optimizer
-// needs.
-// log: shows how far it is, where that takes long.
-// Errors   as plan_run; kConfig where there is no such rank.
-MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::optional<int> rank = {},
-                   int num_threads = 0, int ranks_per_node = kRanksPerNode, Log* log = nullptr);
-
-// MeshPlan::checkpoint alone, of ranks of which so many share a machine: every rank's trainer is
-// made, and what it would save is planned.  A tokenizer is taken to be in the step, of at most 4
-// MiB.
-checkpoint::StepSize plan_checkpoint(const Recipe& recipe, DType compute, int num_ranks,
-                                     int num_threads = 0, int ranks_per_node = kRanksPerNode);
+// Threads of a rank in the dry run, as many as in the run: Newton-Schulz takes workspace for each.
+int planned_threads(const Recipe& recipe, int num_threads);
 
 }  // namespace ashlar::train

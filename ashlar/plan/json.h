@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "ashlar/train/plan.h"
+#include "ashlar/plan/mesh.h"
 
-namespace ashlar::train {
+namespace ashlar::plan {
 
 // One JSON document in one line.
 std::string to_json(const MeshPlan& plan, const Recipe& recipe, DType compute);
 
-}  // namespace ashlar::train
+}  // namespace ashlar::plan

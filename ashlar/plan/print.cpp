@@ -1,4 +1,4 @@
-#include "ashlar/train/plan_print.h"
+#include "ashlar/plan/print.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include "ashlar/sizing/model.h"
 #include "ashlar/spec/keys.h"
 
-namespace ashlar::train {
+namespace ashlar::plan {
 namespace {
 
 constexpr std::string_view kParallel = "parallel.";
@@ -35,7 +35,7 @@ std::string mesh_lines(const MeshPlan& plan, const Recipe& recipe) {
 std::string model_lines(const MeshPlan& plan, const Recipe& recipe, DType compute) {
   const ModelParameters counts = model_parameters(model_of(recipe.model));
   const int64_t tokens = recipe.train.global_batch * recipe.data.sequence_length;
-  const RunPlan& first = plan.classes[0].plan;
+  const train::RunPlan& first = plan.classes[0].plan;
   std::string text = fmt::format(
       "parameters     {:>20}   (closed formula: {})\n"
       "  without embedding {:>15}\n"
@@ -50,14 +50,15 @@ std::string model_lines(const MeshPlan& plan, const Recipe& recipe, DType comput
   const std::string of_kernels = "the kernels' own record: forward, backward, update";
   if (plan.costs)
     text += fmt::format("flop a step    {:>20.4g}   (all ranks; {})\n",
-                        double(total(*plan.costs).flop), of_kernels);
+                        double(train::total(*plan.costs).flop), of_kernels);
   else
-    text += fmt::format("flop a step    {:>20.4g}   (rank {}; {})\n",
-                        double(total(first.costs).flop), plan.classes[0].ranks[0], of_kernels);
+    text +=
+        fmt::format("flop a step    {:>20.4g}   (rank {}; {})\n",
+                    double(train::total(first.costs).flop), plan.classes[0].ranks[0], of_kernels);
   return text;
 }
 
-std::string memory_lines(const RunPlan& plan) {
+std::string memory_lines(const train::RunPlan& plan) {
   std::string text = fmt::format("{:<12} {:>20} {:>12}\n", "memory", "peak bytes", "");
   const auto line = [&](std::string_view name, int64_t peak) {
     text += fmt::format("{:<12} {:>20} {:>12}\n", name, format_thousands(peak), format_bytes(peak));
@@ -76,12 +77,12 @@ std::string traffic_line(std::string_view axis, int size, std::string_view op,
                      format_thousands(row.received_bytes));
 }
 
-std::string traffic_lines(const RunPlan& plan) {
+std::string traffic_lines(const train::RunPlan& plan) {
   std::string text =
       fmt::format("{:<8} {:>6} {:<15} {:<28} {:>10} {:>20} {:>20}\n", "axis", "ranks", "collective",
                   "label", "launches", "bytes sent", "bytes received");
-  std::vector<GroupTraffic> totals;
-  for (const GroupTraffic& t : plan.traffic) {
+  std::vector<train::GroupTraffic> totals;
+  for (const train::GroupTraffic& t : plan.traffic) {
     if (t.size == 1) continue;
     text += traffic_line(t.group, t.size, name_of(t.row.op), t.row.label, t.row);
     if (totals.empty() || totals.back().group != t.group) totals.push_back({t.group, t.size, {}});
@@ -90,7 +91,8 @@ std::string traffic_lines(const RunPlan& plan) {
     sum.sent_bytes += t.row.sent_bytes;
     sum.received_bytes += t.row.received_bytes;
   }
-  for (const GroupTraffic& t : totals) text += traffic_line(t.group, t.size, "total", "", t.row);
+  for (const train::GroupTraffic& t : totals)
+    text += traffic_line(t.group, t.size, "total", "", t.row);
   return totals.empty() ? "" : "\n" + text;
 }
 
@@ -108,7 +110,7 @@ std::string checkpoint_lines(const checkpoint::StepSize& size) {
       line("index.bin", format_thousands(size.index_bytes), ""));
 }
 
-std::string kernel_lines(const Costs& costs) {
+std::string kernel_lines(const train::Costs& costs) {
   std::vector<std::pair<std::string, kernels::Cost>> rows(costs.begin(), costs.end());
   std::stable_sort(rows.begin(), rows.end(),
                    [](const auto& a, const auto& b) { return a.second.flop > b.second.flop; });
@@ -127,7 +129,7 @@ std::string class_lines(const MeshPlan& plan, size_t index) {
     text = fmt::format("\nclass {} of {}: {} of {} ranks: {}\nbelow, rank {}: flop a step {:.6g}\n",
                        index + 1, plan.classes.size(), format_thousands(int64_t(c.ranks.size())),
                        format_thousands(plan.parallel.num_ranks()), ranges_text(c.ranks),
-                       c.ranks[0], double(total(c.plan.costs).flop));
+                       c.ranks[0], double(train::total(c.plan.costs).flop));
   return text + "\n" + memory_lines(c.plan) + traffic_lines(c.plan);
 }
 
@@ -166,8 +168,8 @@ std::string describe(const MeshPlan& plan, const Recipe& recipe, DType compute) 
   else
     for (size_t i = 0; i < plan.classes.size(); ++i) text += class_lines(plan, i);
   if (plan.checkpoint) text += checkpoint_lines(*plan.checkpoint);
-  const Costs& costs = plan.costs ? *plan.costs : plan.classes[0].plan.costs;
+  const train::Costs& costs = plan.costs ? *plan.costs : plan.classes[0].plan.costs;
   return text + "\n" + kernel_lines(costs);
 }
 
-}  // namespace ashlar::train
+}  // namespace ashlar::plan

@@ -1,4 +1,4 @@
-#include "ashlar/train/plan_json.h"
+#include "ashlar/plan/json.h"
 
 #include <nlohmann/json.hpp>
 
@@ -7,7 +7,7 @@
 #include "ashlar/sizing/model.h"
 #include "ashlar/spec/keys.h"
 
-namespace ashlar::train {
+namespace ashlar::plan {
 namespace {
 
 Ordered json_of(const KeyValue& value) {
@@ -39,14 +39,14 @@ Ordered model_json(const MeshPlan& plan, const Recipe& recipe) {
            model_flop(model_of(recipe.model), recipe.data.sequence_length).training}};
 }
 
-Ordered work_json(const Costs& costs) {
-  const kernels::Cost sum = total(costs);
+Ordered work_json(const train::Costs& costs) {
+  const kernels::Cost sum = train::total(costs);
   Ordered kernels = Ordered::object();
   for (const auto& [op, cost] : costs) kernels[op] = {{"flop", cost.flop}, {"bytes", cost.bytes}};
   return {{"flop", sum.flop}, {"bytes", sum.bytes}, {"kernels", kernels}};
 }
 
-Ordered memory_json(const RunPlan& plan) {
+Ordered memory_json(const train::RunPlan& plan) {
   Ordered json;
   for (int tag = 0; tag < kNumTags; ++tag)
     json[std::string(name_of(Tag(tag)))] = plan.memory.tags[size_t(tag)].peak_bytes;
@@ -54,9 +54,9 @@ Ordered memory_json(const RunPlan& plan) {
   return json;
 }
 
-Ordered traffic_json(const RunPlan& plan) {
+Ordered traffic_json(const train::RunPlan& plan) {
   Ordered rows = Ordered::array();
-  for (const GroupTraffic& t : plan.traffic) {
+  for (const train::GroupTraffic& t : plan.traffic) {
     if (t.size == 1) continue;
     rows.push_back({{"axis", t.group},
                     {"ranks", t.size},
@@ -107,4 +107,4 @@ std::string to_json(const MeshPlan& plan, const Recipe& recipe, DType compute) {
   return one_line(json);
 }
 
-}  // namespace ashlar::train
+}  // namespace ashlar::plan

@@ -7,15 +7,16 @@
 
 #include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/core/json.h"
-#include "ashlar/train/plan_json.h"
-#include "ashlar/train/plan_print.h"
+#include "ashlar/plan/json.h"
+#include "ashlar/plan/print.h"
 #include "ashlar/train/start.h"
 #include "tests/data/support.h"
 #include "tests/train/parity_models.h"
 
-namespace ashlar::train {
+namespace ashlar::plan {
 namespace {
 
+using namespace train;
 using checkpoint::StepSize;
 
 struct SizeCase {
@@ -157,4 +158,4 @@ TEST(DryRunOfSaves, IsPartOfThePlanOfAMesh) {
 }
 
 }  // namespace
-}  // namespace ashlar::train
+}  // namespace ashlar::plan

@@ -9,14 +9,15 @@
 
 #include <cstdlib>
 
+#include "ashlar/plan/checkpoint.h"
 #include "ashlar/tensor/pieces.h"
-#include "ashlar/train/plan.h"
 #include "tests/support/errors.h"
 #include "tests/train/parity_models.h"
 
-namespace ashlar::train {
+namespace ashlar::plan {
 namespace {
 
+using namespace train;
 using checkpoint::StepSize;
 
 constexpr int64_t kMostFiles = 4, kMostIndexBytes = 16'000'000;
@@ -130,4 +131,4 @@ INSTANTIATE_TEST_SUITE_P(Zaya1, SaveFilesOfZaya1, testing::ValuesIn(kLarge),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace ashlar::train
+}  // namespace ashlar::plan

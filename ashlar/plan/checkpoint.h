@@ -1,0 +1,54 @@
+// What a run saves, planned: files, boxes and bytes of a step and of its busiest writer.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ashlar/checkpoint/save/step_size.h"
+#include "ashlar/train/node_saves.h"
+#include "ashlar/train/state.h"
+
+namespace ashlar::plan {
+
+inline constexpr int kRanksPerNode = 8;  // where nobody says how many ranks share a machine
+
+// Counts what the first saved step writes, rank by rank, in both ways: every rank writes its own
+// part, or one rank of each machine writes for all.  The leader's extra files are those of a run; a
+// short text takes the place of the tokenizer, which nobody has read.
+class CheckpointMeter {
+ public:
+  CheckpointMeter(const Recipe& recipe, int num_ranks, int ranks_per_node)
+      : recipe_(recipe),
+        num_ranks_(num_ranks),
+        ranks_per_node_(std::min(ranks_per_node, num_ranks)) {}
+
+  void add(const train::Trainer& trainer);  // of the next rank
+  // Errors   kConfig as at the start of the run.
+  checkpoint::StepSize size() const;
+
+ private:
+  void add_machine();
+  void add(checkpoint::StepMeter& meter, const checkpoint::SaveRequest& request, int writer,
+           int num_writers);
+
+  const Recipe& recipe_;
+  int num_ranks_, ranks_per_node_, rank_ = 0;
+  int64_t busiest_bytes_ = 0;
+  // Members of the machine whose ranks are being added.
+  std::vector<checkpoint::NodeShare> members_;
+  struct {
+    std::unique_ptr<train::StateWriter> writer;  // owns what the request points to
+    checkpoint::SaveRequest request;
+  } first_;
+  checkpoint::StepMeter alone_, gathered_;
+  std::string alone_problem_, gathered_problem_;
+};
+
+// The size of a saved step, if ranks_per_node ranks share a machine: makes every rank's trainer and
+// plans what it would save.  A tokenizer of at most 4 MiB is taken to be part of the step.
+checkpoint::StepSize plan_checkpoint(const Recipe& recipe, DType compute, int num_ranks,
+                                     int num_threads = 0, int ranks_per_node = kRanksPerNode);
+
+}  // namespace ashlar::plan
