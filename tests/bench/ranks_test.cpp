@@ -160,7 +160,7 @@ TEST(Ranks, TheStudyTimesAllThreeKindsOfSteps) {
   EXPECT_EQ(report.study->waiting.count, 6u);
   EXPECT_EQ(report.study->muted.count, 6u);
   EXPECT_GT(report.study->waiting_s, 0);
-  // What the muted steps left out is not counted as traffic of the others.
+  // Traffic that the muted steps left out is not counted as traffic of the others.
   EXPECT_NEAR(report.sent_bytes, measure(recipe, 2, {.steps = 2, .engine = "thread"}).sent_bytes,
               1e-6);
   const auto json = nlohmann::json::parse(to_json_line(report, recipe));

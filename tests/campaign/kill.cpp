@@ -180,13 +180,13 @@ class Start {
   void kill_all() {
     if (!ended_) kill(-pid_, SIGKILL);
   }
-  // Of mpirun's processes one by chance; false if there is none yet.
+  // Picks one of mpirun's processes at random; false if there is none yet.
   bool kill_one(const std::string& directory, std::mt19937_64& random) {
     const std::vector<pid_t> ranks = processes_of(directory);
     if (ranks.empty()) return false;
     return kill(ranks[random() % ranks.size()], SIGKILL) == 0;
   }
-  // Those that train into the directory, but for the launcher.
+  // Processes that train into the directory, except the launcher.
   static std::vector<pid_t> processes_of(const std::string& directory) {
     std::vector<pid_t> found;
     std::error_code none;

@@ -41,7 +41,7 @@ inline std::vector<std::pair<Survives, uint64_t>> losses(uint64_t seeds) {
 }
 
 class CrashFiles : public FileSystem {
-  // Of all disks of a test and their files: several writers may use one.
+  // All disks of a test and their files: several writers may use one.
   static std::recursive_mutex& mutex() {
     static std::recursive_mutex all;
     return all;

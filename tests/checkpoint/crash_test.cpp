@@ -7,9 +7,10 @@
 namespace ashlar::checkpoint {
 namespace {
 
-class Crash : public testing::TestWithParam<int> {};  // of so many writers, which write in turn
-class Inject : public testing::TestWithParam<int> {
-};  // so that calls have the same order each time
+// The parameter is the number of writers.  They write in turn, so that calls have the same order
+// each time.
+class Crash : public testing::TestWithParam<int> {};
+class Inject : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Writers, Crash, testing::Values(1, 2));
 INSTANTIATE_TEST_SUITE_P(Writers, Inject, testing::Values(1, 2));
 

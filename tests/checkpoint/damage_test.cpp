@@ -32,7 +32,7 @@ void make_loop(const std::string& path) {
   fs::create_symlink(fs::path(path).filename(), path);
 }
 
-// What can happen to a file of so many bytes.
+// Everything that can happen to a file of this size.
 std::vector<std::pair<std::string, Damage>> damages_of_file(int64_t size) {
   std::vector<std::pair<std::string, Damage>> list = {
       {"removed", [](const std::string& path) { fs::remove(path); }},
@@ -189,7 +189,7 @@ TEST_F(DamagedRoot, WhatIsNamedLikeAStepIsNamedAndPassedOver) {
   EXPECT_EQ(resumed(*files_, empty, log_), -1);
 }
 
-// What processes that were killed left goes with the next owner of the lease; nothing else does.
+// The next owner of the lease removes what killed processes left, and nothing else.
 TEST_F(DamagedRoot, ANewOwnerOfTheLeaseCollectsWhatDeadOnesLeft) {
   verify();
   const StepRef gone{9, "", std::string(32, 'a'), ""};

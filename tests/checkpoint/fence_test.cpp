@@ -53,12 +53,12 @@ void prepare(FileSystem& disk, bool damaged) {
   disk.make_directories("root/.trash-1");
 }
 
-// What the first holder does until it ends, or finds out that it lost the root.
+// The first holder's life until it ends, or finds out that it lost the root.
 struct Elder {
   Elder(FileSystem& files, int64_t keep, bool rejects) {
     Log log = quiet_log();
     try {
-      // Whoever holds the root when this process looks is not waited for.
+      // This process does not wait for a holder that is there already.
       const auto refuse = [](double) { ASHLAR_FAIL(kConfig, "another holds the root"); };
       Checkpointer checkpoints(files, "root", on_host("a", keep, refuse), log);
       TinyRun run;

@@ -38,7 +38,7 @@ struct Pipe {
   int ends[2];
 };
 
-// What a process says that wants the root: 'h' holds it, 'u' it is in use, '!' anything else.
+// The answer to a process that wants the root: 'h' it holds it, 'u' in use, '!' anything else.
 char start_on(FileSystem& files, const std::string& root, std::optional<Lease>& lease) {
   static Log log = quiet_log();
   try {
@@ -157,7 +157,7 @@ class SkewedFiles : public CrashFiles {
 class OtherHost : public testing::Test {
  protected:
   OtherHost() { files_.make_directories("root/.lease"); }
-  // Of a process on another host, which counts the seconds that it watches.
+  // A lease of a process on another host, which counts the seconds that it watches.
   LeaseOptions starter(const std::function<void()>& every_second = [] {}) {
     LeaseOptions options;
     options.holder = process_on("b");
@@ -234,7 +234,7 @@ TEST_F(OtherHost, ALeaseOfAnOlderProgramIsGivenSixMinutes) {
   EXPECT_EQ(watched_s_, 360);
 }
 
-// What that program asks of the text, and that it would not judge this holder dead.
+// That program's requirements of the text; it would not judge this holder dead.
 TEST_F(OtherHost, AnOlderProgramReadsTheText) {
   const Lease lease(files_, "root", log_);
   const std::string text = read_all(files_, kLease);
@@ -296,7 +296,7 @@ TEST_F(OtherHost, ALostLeaseIsAnErrorOfTheSave) {
   EXPECT_EQ(files_.list("root/.lease").size(), 2u);  // the doors of both steps
 }
 
-// What people do to the directories of a run that goes on is told as what it is, and what to do.
+// Damage that people do to the directories of a live run is reported as such, with the remedy.
 struct Meddled {
   const char* name;
   void (*meddle)(FileSystem& files, const std::string& fence);

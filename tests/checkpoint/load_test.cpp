@@ -8,7 +8,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-// What element (tensor, global index) holds.
+// The value of element (tensor, global index).
 int32_t value_of(size_t tensor, int64_t global) {
   return int32_t(tensor * 1000003 + size_t(global));
 }

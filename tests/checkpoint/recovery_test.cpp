@@ -172,7 +172,7 @@ TEST_F(Root, MetadataOfTwoSavesAreNoStep) {
   EXPECT_TRUE(verify(2, VerifyLevel::kDeep).ok());
 }
 
-// What a run found while it loaded: no check finds it again before the step is set aside.
+// Damage that a run found while it loaded: no check finds it again before the step is set aside.
 TEST_F(Root, AVerdictHoldsForEveryone) {
   save_steps(2);
   as_holder(*files_, "root", [&](Fence& fence) {

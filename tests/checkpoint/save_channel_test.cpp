@@ -157,7 +157,7 @@ TEST_F(Channels, DamageIsFoundByAnotherRankAndSetAside) {
   make(4, asynchronous(1));
   Shares shares = Shares::even(4);
   EXPECT_EQ(save(shares, 1), "");
-  // What writer 2 wrote is another's to read: rank 3's.
+  // Another rank, rank 3, reads back what writer 2 wrote.
   std::atomic<bool> bad{false};
   std::atomic<int> reader{-1};
   for (int rank = 0; rank < 4; ++rank)

@@ -1,4 +1,4 @@
-// What a planner keeps from one save to the next, and what it makes anew.
+// State that a planner keeps from one save to the next, and state that it makes anew.
 #include "ashlar/checkpoint/save/save_plan.h"
 
 #include <gtest/gtest.h>

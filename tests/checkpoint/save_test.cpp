@@ -290,7 +290,7 @@ TEST(Retention, RemovesNothingWhenTheNewestDoesNotReadBack) {
   expect_holds(*files, "root/" + step_name(2), 2);
 }
 
-// What a step must not outlive is put on disk when its data are, before it is there.
+// A file that a step must not outlive is on disk by the time the step's data are.
 TEST(Save, BeforeTheCommitTheCallerHasAWord) {
   const auto files = memory_files();
   Log log = quiet_log();

@@ -168,7 +168,7 @@ TEST(SaveTree, InAnyWeatherAllPartsOrAReason) {
       }
       if (outcome.broken) {
         EXPECT_NE(sim[0].why_broken().find("lost its link to rank"), std::string::npos);
-        // Whoever still has links knows too, sooner or later.
+        // A rank that still has links learns it too, sooner or later.
         sim.run(40);
         for (int rank = 0; rank < ranks; ++rank)
           if (!sim.is_dead(rank) && weather.lost_percent == 0) {

@@ -126,7 +126,7 @@ class ScaleRun {
                    encode(part, true));
     sim.pump(rank);
   }
-  // What the thread that waits does on every rank: looks at the files of children.
+  // The waiting thread's work on every rank: it looks at the files of children.
   void see_all() {
     for (int rank = 0; rank < size(); ++rank)
       while (const auto next = sim[rank].to_see(attempt_)) {

@@ -141,7 +141,7 @@ inline void expect_holds(FileSystem& files, const std::string& directory, int64_
   EXPECT_EQ(reader.read_blob("trainer.json"), "{\"step\": " + std::to_string(step) + "}");
 }
 
-// What the holder of the lease may do.
+// Rights of the holder of the lease.
 template <typename F>
 void as_holder(FileSystem& files, const std::string& root, F&& body) {
   Log log([](std::string_view) {});

@@ -20,8 +20,8 @@ using TimedSaves = Channels;
 class EightRanks : public Channels {
  public:
   void TestBody() override {}
-  // So many saves, after each of which the slow rank, and nobody else, is named for its writing.
-  // Those are left out in which the machine itself held a rank up.
+  // Number of saves after each of which the slow rank, and no other, is named for its writing.
+  // Saves in which the machine itself held a rank up are left out.
   void run(uint64_t seed, int saves) {
     make(8, asynchronous(1000));
     Shares shares = Shares::rows(8);

@@ -11,7 +11,7 @@
 
 namespace ashlar::checkpoint {
 
-// What each of n writers holds of a TinyRun's model and optimizer.
+// The part of a TinyRun's model and optimizer that each of n writers holds.
 class Shares {
  public:
   explicit Shares(int num_writers)

@@ -8,7 +8,7 @@
 
 namespace ashlar::comm::testing_support {
 
-// What a stage of a pipeline has: activations go up the ring, gradients down.
+// Channels of a pipeline stage: activations go up the ring, gradients down.
 struct Ring {
   explicit Ring(const Group& world)
       : next((world.rank() + 1) % world.size()),

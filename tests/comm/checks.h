@@ -1,4 +1,4 @@
-// What every engine must do, as bodies of a rank: the thread tests run them in one process, the
+// Duties of every engine, as bodies of a rank: the thread tests run them in one process, the
 // program runs them under mpirun.  They throw std::runtime_error at the first wrong element.
 #pragma once
 

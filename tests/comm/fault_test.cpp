@@ -210,7 +210,7 @@ struct Difference {
   const char* expected;  // part of the message
 };
 
-// What else the headers compare; rank 1 is the odd one.
+// The other fields that the headers compare; rank 1 is the odd one.
 TEST(Fault, EveryDifferenceIsNamed) {
   std::vector<std::vector<float>> buffers(kRanks, std::vector<float>(64));
   std::vector<std::vector<int32_t>> ints(kRanks, std::vector<int32_t>(64));

@@ -108,8 +108,7 @@ TEST(Handshake, WhoHasAnotherEpochIsSeenByBothSides) {
   EXPECT_EQ(message_of(ErrorKind::kComm, [&] { b.feed(Bytes(sizeof(Digest))); }), kNotKnown);
 }
 
-// A stranger heard everything of an earlier connection, or sends the parent's own
-// words back.
+// A stranger heard everything of an earlier connection, or sends the parent's own words back.
 TEST(Handshake, WhatWasSaidBeforeProvesNothing) {
   Handshake a = child(), b = parent();
   const Talk said = talk(a, b);

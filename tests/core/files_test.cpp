@@ -20,7 +20,7 @@ using testing_support::message_of;
 
 constexpr ErrorKind kStorage = ErrorKind::kStorage;
 
-// What every file system must do; `root_` is an empty directory of the one under test.
+// Duties of every file system; `root_` is an empty directory of the one under test.
 class FilesTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -281,7 +281,7 @@ TEST_P(FilesTest, WholeTexts) {
   message_of(kStorage, [&] { write_text(*files_, at("no/a"), "x"); });
 }
 
-// What only a real file system has.
+// Features that only a real file system has.
 class PosixFilesTest : public FilesTest {};
 INSTANTIATE_TEST_SUITE_P(Kinds, PosixFilesTest, testing::Values("posix"),
                          [](const auto& info) { return std::string(info.param); });
@@ -384,7 +384,7 @@ TEST(MemoryFiles, SpellingsOfAPathAreOne) {
 
 TEST(Visibility, IsThatOfANetworkWhereTheFileSystemIsNotKnownAsLocal) {
   EXPECT_EQ(posix_files()->visibility_s("/proc"), kNetworkVisibility_s);
-  // What is missing is where the nearest directory above it is.
+  // A path that does not exist is on the file system of the nearest directory above it.
   const double root = posix_files()->visibility_s("/");
   for (const char* path : {"/nowhere", "/nowhere/at/all", "/nowhere/../at/all/"})
     EXPECT_EQ(posix_files()->visibility_s(path), root) << path;

@@ -45,7 +45,7 @@ extern "C" int open(const char* path, int flags, ...) {
   return -1;
 }
 
-// What open is with checked calls (-D_FORTIFY_SOURCE) where no mode is given.
+// The function that open becomes with checked calls (-D_FORTIFY_SOURCE) if no mode is given.
 extern "C" int __open_2(const char* path, int flags) {
   return open(path, flags);
 }
@@ -90,7 +90,7 @@ class PosixDirect : public testing::Test {
     files_->remove(path);
   }
 
-  // Of a file, those that the system has in memory.
+  // Number of the file's pages that the system has in memory.
   static int64_t pages_in_memory(const std::string& path) {
     const int descriptor = ::open(path.c_str(), O_RDONLY);
     void* at = mmap(nullptr, size_t(kSize), PROT_READ, MAP_SHARED, descriptor, 0);

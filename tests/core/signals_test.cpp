@@ -1,4 +1,4 @@
-// What stop signals do to a process: one is answered and noted, copies of it change nothing, the
+// Effects of stop signals on a process: one is answered and noted, copies of it change nothing, the
 // same again a second later ends the process.  Each case is a process of its own.
 #include "ashlar/core/signals.h"
 

@@ -82,7 +82,7 @@ TEST(Content, IsTextOrIsNamed) {
   }
 }
 
-// What is JSON lines, and whether the content alone says so.
+// Which contents are JSON lines, judged by the content alone.
 struct Kind {
   std::string path, head;
   bool whole, json, by_content;
@@ -109,7 +109,7 @@ TEST(Content, JsonLinesByTheirContentOrTheirName) {
     EXPECT_FALSE(content_of(name, "plain", true, InputFormat::kDetect).json_lines) << name;
 }
 
-// Of a row that the head cuts the rest is not known, of which "text" may be a part.
+// The rest of a row that the head cuts is not known; "text" may be a part of it.
 TEST(Content, LongFirstRows) {
   for (const std::string head : {"{\"text\": \"on", "{\"id\": [1, ", "{\"id\": \"x"}) {
     EXPECT_TRUE(content_of("a", head, false, InputFormat::kDetect).json_lines) << head;

@@ -1,5 +1,5 @@
-// What AutoTokenizer reads, held against sentencepiece: the JSON is applied to texts by the rules
-// of the tokenizers library, written down here once more.
+// Files that AutoTokenizer reads, held against sentencepiece: the JSON is applied to texts by the
+// rules of the tokenizers library, written down here once more.
 #include "ashlar/data/hf_tokenizer.h"
 
 #include <gtest/gtest.h>

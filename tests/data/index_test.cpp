@@ -127,7 +127,7 @@ TEST(IndexedWriter, WritesMoreThanItsBuffer) {
   for (size_t i = 0; i < read.size(); ++i) ASSERT_EQ(read[i], static_cast<int32_t>(i));
 }
 
-// What people give in place of a prefix, and datasets of other programs.
+// Paths that people give in place of a prefix, and datasets of other programs.
 TEST(IndexedDataset, HelpsWithWhatIsNoPrefix) {
   const auto files = memory_files();
   write_counting(*files, "x", {3, 2});

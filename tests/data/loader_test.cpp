@@ -280,8 +280,8 @@ struct Part {
   double weight;
 };
 
-// What each dataset gives in a run of it alone, which is what it gives in any blend in which it has
-// the same order number.
+// The sequences of each dataset in a run of it alone.  They are the same in any blend in which it
+// has the same order number.
 using Sequences = std::map<std::string, std::vector<std::vector<int32_t>>>;
 
 class NewBlend : public LoaderTest {

@@ -65,7 +65,7 @@ TEST(Samples, StayInTheirRange) {
   EXPECT_EQ(whole.size(), 1) << "only the middle document lies in it as a whole";
 }
 
-// What is left of the tokens is a sample with fewer of them.
+// The tokens that are left make a sample with fewer of them.
 TEST(Samples, TheRestMayBeASample) {
   const auto files = memory_files();
   write_counting(*files, "x", {3, 2, 4, 2});

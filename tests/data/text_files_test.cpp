@@ -1,4 +1,4 @@
-// What the files beside a tokenizer say of texts, compared with the ids that AutoTokenizer of
+// Texts by the files beside a tokenizer, compared with the ids that AutoTokenizer of
 // transformers 5.24 makes of "the cat" from the same files.
 #include "ashlar/data/text_files.h"
 

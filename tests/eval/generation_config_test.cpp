@@ -1,4 +1,4 @@
-// What generation_config.json says, as GenerationConfig of transformers 5.24 reads it.
+// Contents of generation_config.json, as GenerationConfig of transformers 5.24 reads it.
 #include "ashlar/eval/generation_config.h"
 
 #include <gtest/gtest.h>

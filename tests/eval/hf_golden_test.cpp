@@ -87,8 +87,8 @@ class HfGolden : public testing::TestWithParam<GoldenCase> {
     return ids;
   }
 
-  // Of what transformers computed in float32 with the delta rule: that is so far from what it
-  // computes in float64, which grad_norm_float64 has.
+  // With the delta rule, what transformers computes in float32 is this far from what it computes in
+  // float64, which grad_norm_float64 has.
   bool delta_rule() const {
     return keys_of(loaded_.source.spec).linear_recurrence == LinearKind::kGatedDelta;
   }
@@ -101,7 +101,7 @@ class HfGolden : public testing::TestWithParam<GoldenCase> {
   const std::vector<int32_t> prompt_ = expected_["ids"], targets_ = expected_["targets"];
 };
 
-// Of models with linear mixers.
+// Models with linear mixers.
 ModelKeys wanted_linear(const std::string& directory) {
   const LayerType linear{LinearSpec::kKind, MoeSpec::kKind},
       moe{AttentionSpec::kKind, MoeSpec::kKind};
@@ -175,7 +175,7 @@ TEST_P(HfGolden, ShapeIsTheSavedOne) {
   EXPECT_EQ(loaded_.source.hugging_face, GetParam().form != Form::kCheckpoint);
 }
 
-// What was read from any form is what transformers wrote, bit for bit.
+// Weights read from any form are those that transformers wrote, bit for bit.
 TEST_P(HfGolden, WeightsAreTheSavedBits) {
   const auto disk = posix_files();
   const ModelSource saved = find_model(*disk, loaded_.saved_path, loaded_.log);

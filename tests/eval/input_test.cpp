@@ -1,4 +1,4 @@
-// What a model is evaluated on: the held-out part alone, and ids of the model's own tokenizer.
+// Input of an evaluation: the held-out part alone, and ids of the model's own tokenizer.
 #include "ashlar/eval/input.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a model needs before it runs, long prompts, and weights that are no numbers.
+// Needs of a model before it runs, long prompts, and weights that are no numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ std::vector<int32_t> some_ids(int64_t count) {
   return ids;
 }
 
-// Of the last token, from one pass over all.
+// Logits of the last token, from one pass over all.
 std::vector<float> logits_of_one_pass(const SmallModel& small, DType compute,
                                       const std::vector<int32_t>& ids) {
   const auto T = int64_t(ids.size());
@@ -149,7 +149,7 @@ TEST(Generate, StopsAfterTheEndOrTheLastToken) {
     std::vector<int32_t> seen;
     const auto made = generate(decoder, prompt, spec, [&](int32_t id) { seen.push_back(id); });
     EXPECT_EQ(made, seen);
-    // What is not needed for another token is not computed.
+    // Values that the next token does not need are not computed.
     EXPECT_EQ(decoder.length(), int64_t(prompt.size() + made.size()) - 1);
     return made;
   };

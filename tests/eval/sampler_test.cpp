@@ -39,7 +39,7 @@ TEST(Sampler, DrawsAreTheDistribution) {
       {{.temperature = 1, .top_p = 0.79}, {0, 0.625, 0.375}},
       {{.temperature = 1, .top_p = 0.81}, {0.2, 0.5, 0.3}},
       {{.temperature = 1, .top_p = 1}, {0.2, 0.5, 0.3}},
-      // Of the two that top_k leaves, the first alone has 0.625.
+      // The first of the two that top_k leaves has 0.625 on its own.
       {{.temperature = 1, .top_k = 2, .top_p = 0.62}, {0, 1, 0}},
       {{.temperature = 1, .top_k = 2, .top_p = 0.63}, {0, 0.625, 0.375}},
   };

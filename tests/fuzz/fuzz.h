@@ -1,4 +1,4 @@
-// What every fuzz target shares: an Error is a fine answer, anything else is a finding.
+// Shared by all fuzz targets: an Error is a fine answer, anything else is a finding.
 #pragma once
 
 #include <cstddef>

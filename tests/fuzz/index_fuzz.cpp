@@ -32,7 +32,7 @@ void reseal(std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-// What is accepted is exactly what the builder writes, but for versions, flags and unknown
+// An accepted index is exactly what the builder writes, but for versions, flags and unknown
 // sections.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace ashlar;

@@ -1,7 +1,7 @@
 #include "ashlar/checkpoint/format/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
-// What is accepted tiles the data and can be laid out again.
+// An accepted file tiles the data and can be laid out again.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace ashlar;
   using namespace ashlar::checkpoint;

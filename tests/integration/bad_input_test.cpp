@@ -321,7 +321,7 @@ TEST(BadInput, FlagsAndSubcommands) {
   for (const BadCase& c : flag_cases()) expect_refused(scratch, c);
 }
 
-// Of every file below tests/fixtures/bad/KIND: the same checks, the message naming the file.
+// Every file below tests/fixtures/bad/KIND: the same checks, the message naming the file.
 TEST(BadInput, Recipes) {
   const Scratch scratch;
   int cases = 0;

@@ -36,7 +36,7 @@ json generated(const Scratch& scratch, const std::string& model,
   return json::parse(run_ok(scratch, args));
 }
 
-// What generate(max_new_tokens=12, do_sample=False) of transformers 5.24 makes of such files.
+// The output of generate(max_new_tokens=12, do_sample=False) of transformers 5.24 on such files.
 TEST(ForeignModel, StopsWhereTransformersStops) {
   const json absent, none = "none";
   const Ids text{10, 11, 12, 13, 14, 15, 2}, turn{10, 11, 12, 13};

@@ -1,4 +1,4 @@
-// What the process was started with: closed standard streams, limits of the system, signals.
+// The environment of the process: closed standard streams, limits of the system, signals.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -275,7 +275,7 @@ TEST(Use, ARunsDirectoryStandsForItsCheckpoints) {
   }
 }
 
-// What a start refuses before it reads weights or data its dry run refuses too, in the same words.
+// A dry run refuses in the same words whatever a start refuses before it reads weights or data.
 TEST(Use, ADryRunRefusesWhatTheRunRefuses) {
   const Scratch scratch;
   prepare_text(scratch);

@@ -38,7 +38,7 @@ class Amx : public ::testing::Test {
   const gemm::Engine& engine_ = gemm::amx_engine();
 };
 
-// What `ldtilecfg` read: all 64 bytes, as `sttilecfg` gives them back.
+// The operand of `ldtilecfg`: all 64 bytes, as `sttilecfg` gives them back.
 [[gnu::target("amx-tile")]] void store_config(std::span<uint8_t, 64> config) {
   __asm__ volatile("sttilecfg %0" : "=m"(*reinterpret_cast<uint8_t(*)[64]>(config.data())));
 }

@@ -287,7 +287,7 @@ TEST(Attention, NotANumberIsNotHidden) {
   }
 }
 
-// What the bf16 paths take for e^x: one visible key at a time, so that the sums hold one term.
+// The e^x of the bf16 paths: one visible key at a time, so that the sums hold one term.
 TEST(Attention, BoundedScoresKeepTheirAccuracy) {
   using cpu::kBlock;
   cpu::BlockMask mask{};

@@ -11,7 +11,7 @@
 namespace ashlar::kernels {
 namespace {
 
-// What the kernel says about this CPU, read independently of cpuid.
+// The kernel's view of this CPU, read independently of cpuid.
 bool cpuinfo_has(const std::string& flag) {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

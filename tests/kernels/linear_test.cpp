@@ -95,8 +95,8 @@ Element transposed(const Element& e) {
   return [e](int64_t row, int64_t col) { return e(col, row); };
 }
 
-// What one output element must be: the sum of products of (rounded) operands on top of what was
-// there.
+// The right value of an output element: the sum of products of (rounded) operands on top of the
+// value before.
 void expect_product(DType compute, int64_t K, const Element& a, const Element& b,
                     const Element& before, const Matrix& c) {
   const double unit = compute == DType::kF64 ? 1e-15 : 1e-7 * (4 + std::sqrt(double(K)));

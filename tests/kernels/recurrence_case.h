@@ -202,7 +202,7 @@ struct RecurrencePath {
   bool reference, tiles;
   Isa isa;
   bool rounds() const { return compute == DType::kBF16 && !reference; }
-  // What its rounding may add up to, of the largest value.
+  // Bound of the accumulated rounding, relative to the largest value.
   double bound() const { return compute == DType::kF64 ? 1e-12 : rounds() ? 2e-2 : 2e-5; }
 };
 

@@ -105,7 +105,7 @@ TEST(Recurrence, GradientsAreThoseOfFiniteDifferences) {
       expect_differences(c.name + " log_decay", r.log_decay, r.dlog_decay, loss);
     if (c.beta) expect_differences(c.name + " beta", r.beta, r.dbeta, loss);
 
-    // What enters has its gradient through the maps: transition^T d_leaving + d_made.
+    // The entering state has its gradient through the maps: transition^T d_leaving + d_made.
     const auto& [K, H, dk, dv, scale] = c.shape;
     const Shape shape = transition_shape(c.shape, c.decay, c.beta, c.num_chunks());
     const Tensor transition = bench.stream(shape), made = bench.stream(c.states_shape()),

@@ -122,7 +122,7 @@ TEST(Topk, GradientsWithBothLosses) {
       for (const bool losses : {false, true}) {
         Bench b;
         const int64_t T = 9, E = 5, k = 2, B = 3;
-        // Of the first row one token is padding, and the last row is nothing else.
+        // One token of the first row is padding, and the last row is nothing else.
         const Sequence sequence(
             {{0, 2, 0, 0}, {2, 1, 0, 1, true}, {3, 3, 0, 2}, {6, 3, 0, 3, true}});
         const double tokens_of_row[] = {2, 3};

@@ -1,4 +1,4 @@
-// What a model has beside weights and config, in a directory, in a step, and back.
+// Files that a model has beside weights and config, in a directory, in a step, and back.
 #include "ashlar/models/companions.h"
 
 #include <gtest/gtest.h>

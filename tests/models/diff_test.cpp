@@ -1,4 +1,4 @@
-// What diff finds, across layouts, types and formats, against what was changed.
+// Findings of diff, across layouts, types and formats, against what was changed.
 #include "ashlar/models/diff.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a config.json of Hugging Face says of a model, or why it is refused.
+// Models as a config.json of Hugging Face describes them, or the reasons for which it is refused.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -40,7 +40,7 @@ TEST(HfLinear, ReadsMiniMax) {
   EXPECT_EQ(lightning.value_head_dim, 8);
   EXPECT_EQ(lightning.conv_taps, 0);
   EXPECT_NEAR(lightning.slope_factor, 1 - 2 / (3 + 1e-5) + 1e-5, 1e-12);
-  // What a silent config means, in transformers: every second block is linear, factors are 1.
+  // Defaults of transformers for a silent config: every second block is linear, factors are 1.
   json silent = minimax();
   for (const char* key : {"layer_types", "rope_parameters", "rms_norm_eps", "mlp_beta_factor"})
     silent.erase(key);
@@ -201,7 +201,7 @@ std::vector<int64_t> every(int64_t heads, int64_t stride, int64_t begin, int64_t
   return rows;
 }
 
-// What transformers cuts out of its tensors head by head is what the native ones are.
+// Parts that transformers cuts out of its tensors head by head equal the native tensors.
 TEST_F(HfLinearDirectory, HeadsAreFoundInTheirRows) {
   const auto check = [&](const char* directory, const std::string& file_tensor,
                          const std::string& native, const std::vector<int64_t>& rows) {
@@ -255,7 +255,7 @@ bool is_buffer(const std::string& name) {
   return name.ends_with("_decay") || name.ends_with("slope_rate");
 }
 
-// What transformers saved is written again tensor for tensor, by name and bit for bit, but for the
+// Files of transformers are written again tensor for tensor, by name and bit for bit, but for the
 // buffers, which are those of blocks of 256 tokens.
 TEST_F(HfLinearDirectory, WritesTheTensorsThatTransformersDoes) {
   for (const char* directory : {"hf_minimax", "hf_qwen3_next"}) {

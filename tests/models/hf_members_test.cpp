@@ -21,7 +21,7 @@ std::vector<std::string> not_followed(const Json& config) {
   return parse_hf_config(config.dump(), "config.json").not_followed;
 }
 
-// What transformers itself writes, and what was released.
+// Files that transformers itself writes, and files that were released.
 TEST(HfMembers, FilesOfTransformersHaveNothingToName) {
   for (const char* family : kFamilies)
     EXPECT_EQ(not_followed(config_of(family)), std::vector<std::string>{}) << family;

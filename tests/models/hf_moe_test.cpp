@@ -54,7 +54,7 @@ TEST(HfMoe, ReadsMixtral) {
   EXPECT_EQ(found.moe_intermediate_size, 14336);
   EXPECT_EQ(found.intermediate_size, 0);
   EXPECT_EQ(found.head_dim, 128);
-  // What a silent config means, in transformers.
+  // Defaults of transformers for a silent config.
   json silent = mixtral();
   silent.erase("rms_norm_eps"), silent.erase("rope_theta");
   EXPECT_EQ(read(silent), found);
@@ -298,7 +298,7 @@ TEST_F(HfMoeDirectory, ComesBackBitForBitWholeAndInShards) {
     }
 }
 
-// What transformers saved is written again tensor for tensor, by name and bit for bit.
+// Files of transformers are written again tensor for tensor, by name and bit for bit.
 TEST_F(HfMoeDirectory, WritesTheTensorsThatTransformersDoes) {
   for (const char* saved : {"hf_mixtral", "hf_qwen3_moe"}) {
     const HfModel model = HfModel::open(*files, test_data(saved), nn::logical_tensors);

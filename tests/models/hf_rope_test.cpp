@@ -1,4 +1,4 @@
-// What config.json states of RoPE, in all the ways in which files say so.
+// RoPE as config.json states it, in all the ways in which files do.
 #include <gtest/gtest.h>
 
 #include "ashlar/core/json.h"
@@ -171,7 +171,7 @@ TEST(HfRope, OthersAreRefusedByName) {
             "config.json: rope_theta is null; expected a number above 0, or no such key");
 }
 
-// What transformers takes no notice of is named.
+// Members that transformers ignores are named.
 TEST(HfRope, KeysThatSayNothingAreNotFollowed) {
   const auto not_followed = [](const json& config) {
     return parse_hf_config(config.dump(), "config.json").not_followed;

@@ -1,4 +1,4 @@
-// What files hold beside the parameters: buffers of older versions, which are read past and said
+// Tensors of files beside the parameters: buffers of older versions, which are read past and said
 // once, and names with the prefix of a wrapper, which are refused with a tensor that is there.
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ const std::vector<RawTensor>& strays() {
       raw("model.layers.0.attention.bias", DType::kU8, {1, 1, 16, 16}),
       raw("model.position_ids", DType::kI64, {1, 16}),
       raw("model.causal_mask", DType::kBool, {16, 16}),
-      // Of a block more than there are, as a model that lost blocks keeps it.
+      // Tensors of one block too many, as a model that lost blocks keeps them.
       raw("model.layers.99.self_attn.rotary_emb.inv_freq", DType::kF32, {4}),
   };
   return list;

@@ -113,7 +113,7 @@ TEST_F(HfWriteTest, SaysWhatANarrowerTypeLoses) {
             std::string::npos)
       << message;
   EXPECT_FALSE(std::filesystem::exists(root / "infinite"));
-  // What is not finite already is no loss: rows that no token has may hold anything.
+  // Nothing is lost where the source is not finite: rows that no token has may hold anything.
   set("model.norm.weight", {std::nan(""), -std::numeric_limits<double>::infinity()});
   EXPECT_EQ(stats("not-finite", DType::kF16).changed, 0);
 }

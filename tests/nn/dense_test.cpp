@@ -82,7 +82,7 @@ TEST(Dense, GradientsWithBiasesAreCentralDifferences) {
   check_central_differences(biased());
 }
 
-// Those of queries, keys and values alone, beside norms of queries and keys, and of a gate.
+// Norms of queries, keys and values alone, beside norms of queries and keys, and of a gate.
 TEST(Dense, GradientsWithSomeBiasesInBlocksOfEveryKindAreCentralDifferences) {
   ModelKeys keys = mixed();
   keys.attention_bias = AttentionBias::kQkv;

@@ -1,4 +1,4 @@
-// What every kind of model must do, small enough for central differences.
+// Duties of every kind of model, small enough for central differences.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -69,7 +69,7 @@ Batch packed() {
   return batch_of({{5, 1, 6}, {12}}, 11);
 }
 
-// What the gradients are of: the mean over all tokens, and the routers' losses.
+// The loss whose gradients are tested: the mean over all tokens, and the routers' losses.
 double trained_loss(TinyRank& rank, const Batch& batch) {
   rank.model.weights_changed();
   const parallel::LossSum losses = rank.step(batch);

@@ -78,7 +78,7 @@ TEST(Optimizer, GradientNormIsOverAllParameters) {
   }
 }
 
-// What several ranks keep is in the norm once: that of the first of them.
+// A tensor that several ranks keep is in the norm once: that of the first of them.
 TEST(Optimizer, CopiesAreLeftOutOfTheNorm) {
   Machine machine;
   std::vector<Parameter> list = {

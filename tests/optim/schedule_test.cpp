@@ -27,7 +27,7 @@ TEST(Schedule, WarmsUpLinearlyToThePeak) {
 
 TEST(Schedule, CosineFallsFromThePeakToTheMinimum) {
   const OptimSpec spec = spec_of(DecaySchedule::kCosine, 10);
-  // Of 111 steps the last is number 110.  cos(pi/4), cos(pi/3), cos(pi/2) in closed form.
+  // The last of 111 steps is number 110.  cos(pi/4), cos(pi/3), cos(pi/2) in closed form.
   EXPECT_NEAR(learning_rate(spec, 35, 111), 2e-4 + 2e-4 * (1 + std::sqrt(0.5)), 1e-16);
   EXPECT_NEAR(learning_rate(spec, 10 + 20, 10 + 61), 2e-4 + 4e-4 * 0.75, 1e-16);
   EXPECT_NEAR(learning_rate(spec, 60, 111), 4e-4, 1e-16);

@@ -32,7 +32,7 @@ std::vector<Crossing> crossings(const CpSplit& split, const std::vector<Segment>
 double halo_value(int64_t whole, int64_t column) {
   return double(whole * 100 + column);
 }
-// Of the halo that arrives at token `to`: from the token `back` before it.
+// The value of the halo that arrives at token `to`: from the token `back` before it.
 double gradient_of(int64_t to, int64_t back, int64_t column) {
   return double(to * 1000 + back * 100 + column);
 }

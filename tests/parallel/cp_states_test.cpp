@@ -54,7 +54,7 @@ int64_t transition_of(LinearKind kind) {
 
 constexpr int64_t kLinearLayers = 2;
 
-// What rank r of an all_gather moves in a step.  Neither length nor recomputation are in it.
+// Bytes that rank r of an all_gather moves in a step.  Neither length nor recomputation matters.
 std::vector<TrafficRow> gather_formula(const StatesWay& how, int r) {
   (void)r;
   const int64_t n = how.num_ranks, e = how.compute == DType::kF64 ? 8 : 4;

@@ -1,5 +1,5 @@
-// What enters every chunk, by every way of exchange, against a plain walk through the maps of all
-// chunks: transitions of any size, documents that end nowhere or somewhere.
+// States that enter every chunk, by every way of exchange, against a plain walk through the maps of
+// all chunks: transitions of any size, documents that end nowhere or somewhere.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -66,7 +66,7 @@ std::vector<double> through(const WalkCase& c, bool backward, int64_t row, int64
   return next;
 }
 
-// What enters a chunk.
+// The state that enters a chunk.
 std::vector<double> walked(const WalkCase& c, bool backward, int64_t row, int64_t chunk) {
   std::vector<double> state(size_t{kState}, 0.0);
   const int64_t num = split_of(c).num_chunks();

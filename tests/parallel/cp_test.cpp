@@ -47,7 +47,7 @@ CpRun on_one(CpRun how) {
   return how;
 }
 
-// Of these micro-batches, one after the other on the same buffers: of all ranks, put together.
+// Results of these micro-batches, one after the other on the same buffers, from all ranks together.
 std::vector<CpOutcome> outcomes(const CpRun& how, const std::vector<Batch>& batches) {
   const auto n = size_t(how.recipe.parallel.cp);
   std::vector<CpOutcome> all(batches.size());
@@ -84,7 +84,7 @@ double difference(const CpOutcome& a, const CpOutcome& b) {
   return std::isfinite(b.loss) ? worst : INFINITY;
 }
 
-// Of all gradients as one vector, relative.
+// The difference of all gradients as one vector, relative.
 double distance(const CpOutcome& a, const CpOutcome& b) {
   double gap = 0, size = 0;
   for (const auto& [name, values] : a.gradients)
@@ -202,7 +202,7 @@ TEST(CpHeads, EqualsOneRankWhateverTheHeads) {
     }
 }
 
-// What a token says does not change a bit of what those before it make.
+// A token does not change a bit of what the tokens before it make.
 TEST_P(CpWays, NoTokenSeesALaterOne) {
   constexpr int64_t kChanged = 13;  // the first token of row 0 that is another
   for (const DType compute : {DType::kF64, DType::kF32}) {

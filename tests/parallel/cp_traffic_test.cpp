@@ -28,7 +28,7 @@ TrafficRun how_of(CpLayout layout, int num_ranks, CpExchange kind, DType compute
   return how;
 }
 
-// What rank r has moved after `passes` forward and backward passes.
+// Bytes that rank r has moved after `passes` forward and backward passes.
 std::vector<TrafficRow> formula(const TrafficRun& how, int r, int64_t passes) {
   const ModelKeys& spec = how.recipe.model;
   const ParallelSpec& parallel = how.recipe.parallel;

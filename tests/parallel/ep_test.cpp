@@ -39,7 +39,7 @@ int64_t some(int rank, int64_t token, int64_t, int64_t E) {
   return token % (rank + 2) == 0 ? token % E : E;
 }
 
-// What a row is known by: its source, its token, its number among the token's choices.
+// The identity of a row: its source, its token, its number among the token's choices.
 double row_value(int rank, int64_t token, int64_t column) {
   return 1000.0 * rank + double(token) + 0.125 * double(column);
 }

@@ -22,7 +22,7 @@ struct TestTensor {
   bool muon = true;
 };
 
-// What a rank keeps of a tensor, boxes included.
+// A rank's part of a tensor, boxes included.
 struct Kept {
   int64_t tensor = 0;
   int cover = 0;

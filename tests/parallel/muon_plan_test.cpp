@@ -17,7 +17,7 @@ class MuonPlans : public testing::TestWithParam<size_t> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, MuonPlans, testing::Range<size_t>(0, all_layouts().size()),
                          [](const auto& info) { return all_layouts()[info.param].name; });
 
-// What every rank plans alone fits together, and follows the rules of muon_plan.h.
+// The plans that ranks make alone fit together, and follow the rules of muon_plan.h.
 TEST_P(MuonPlans, OfAllRanksAgree) {
   const Layout layout = all_layouts()[GetParam()];
   const Shares shares = shares_of(layout);

@@ -1,4 +1,4 @@
-// What RankModel promises beside its numbers, which cp_test, tp_test and the table of
+// Promises of RankModel beside its numbers, which cp_test, tp_test and the table of
 // layouts (tests/train/parity_cases.cpp) hold against one rank.
 #include "ashlar/parallel/rank_model.h"
 

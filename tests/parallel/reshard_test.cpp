@@ -1,6 +1,7 @@
-// What ranks of one random layout save, ranks of another load: every element of every tensor comes
-// where it belongs.  Layouts are those of the model itself, on meta: pipelines, ZeRO in all its
-// stages, both kinds of shards, context, tensor and expert parallelism, sizes that do not divide.
+// Ranks of one random layout load what ranks of another have saved: every element of every tensor
+// comes where it belongs.  Layouts are those of the model itself, on meta: pipelines, ZeRO in all
+// its stages, both kinds of shards, context, tensor and expert parallelism, sizes that do not
+// divide.
 //
 //   ASHLAR_RESHARD_CASES=N   so many pairs of layouts (default 30; scripts/campaign reshard)
 #include <fmt/ranges.h>

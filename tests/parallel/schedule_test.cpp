@@ -46,7 +46,7 @@ bool computes(Kind kind) {
   return kind <= Kind::kWeights;
 }
 
-// Of each kind and chunk: 0 .. m - 1, in this order.
+// Actions of each kind and chunk: 0 .. m - 1, in this order.
 TEST(Schedule, EveryActionStandsOnceWithMicroBatchesAscending) {
   for_all([](const ScheduleCase& c) {
     std::vector<Kind> kinds = {Kind::kForward, Kind::kBackward};
@@ -240,7 +240,7 @@ TEST(Schedule, ProgramsEndThoughEverySendWaits) {
   });
 }
 
-// What the run must find: two sends of a channel in the wrong order, a receive that is missing, and
+// Faults that the run must find: two sends of a channel in the wrong order, a missing receive, and
 // 1F1B whose stages receive only right before they read.
 TEST(Schedule, ProgramsThatCannotEndAreFound) {
   const Programs good = with_transfers(compute_order(Schedule::k1f1b, 3, 1, 6));

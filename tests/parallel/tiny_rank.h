@@ -90,7 +90,7 @@ class TinyRank {
     model.reduce();
     return losses;
   }
-  // Of the last micro-batch: [T, V].
+  // Logits of the last micro-batch: [T, V].
   std::vector<double> logits() const {
     const Tensor& final_TH = model.saved().final_TH;
     const int64_t T = final_TH.shape[0], V = model.recipe().model.vocab_size;

@@ -1,4 +1,4 @@
-// What tensor-parallel ranks hold tiles the whole model, and begins with its numbers.
+// The parts of tensor-parallel ranks tile the whole model, and begin with its numbers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

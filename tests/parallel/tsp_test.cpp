@@ -70,8 +70,9 @@ TEST(Tsp, NoTokenSeesALaterOne) {
       }
 }
 
-// Of other ranks' shares three of attention stand here at a time, no more than there are turns, or
-// two of an MLP.  Pairs of 8 ranks hold the same of 4 key heads; two buckets halve what travels.
+// At most three shares of attention of other ranks are here at a time, no more than there are
+// turns, or two of an MLP.  Pairs of 8 ranks hold the same of 4 key heads; two buckets halve what
+// travels.
 TEST(Tsp, RoomForSharesIsTheFormula) {
   for (const DType compute : {DType::kF64, DType::kF32, DType::kBF16})
     for (const auto& [tsp, buckets] : {std::array{2, 1}, {4, 1}, {8, 1}, {2, 2}})

@@ -89,8 +89,8 @@ const std::vector<LargeCase> kLarge = {
     {"dp1024_zero0", 1024, zero(0)},
     {"dp1024_zero1", 1024, zero(1)},
     {"dp512_tp2_zero1", 1024, tp(2), true},
-    // Of what all tp ranks keep in the blocks (routers, key heads) each writes a part, so that who
-    // has less of it writes more.
+    // Each tp rank writes a part of what all of them keep in the blocks (routers, key heads), and
+    // whoever has less of it writes more.
     {"dp128_tp8_zero1", 1024, tp(8), true},
     // A machine keeps 5/4 of an expert in each of the 8 sets that ranks of ep divide, of different
     // blocks (parallel::expert_shard).

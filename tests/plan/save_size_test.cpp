@@ -1,4 +1,4 @@
-// What a dry run says of a saved step, files, boxes, bytes of every writer's and of index.bin,
+// Planned sizes of a saved step, files, boxes, bytes of every writer's and of index.bin,
 // against steps that ranks of many layouts really saved, as integers.
 #include <gtest/gtest.h>
 

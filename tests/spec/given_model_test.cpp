@@ -63,7 +63,7 @@ TEST(GivenModel, SaysEveryKeyThatTheRecipeDoesNot) {
   EXPECT_EQ(found.asked, 1);
   EXPECT_EQ(found.recipe.model, given_dense());
   EXPECT_TRUE(model_differences(found.recipe, {given_dense(), "hf", true}).empty());
-  // What is saved is the whole model: it needs nobody to be asked.
+  // A saved model is whole: it needs nobody to be asked.
   const Recipe again = parse_recipe(to_toml(found.recipe), "run.toml", {});
   EXPECT_EQ(again, found.recipe);
 }

@@ -114,7 +114,7 @@ TEST(ModelSpec, StatesALinearRouterAndASharedExpert) {
   const auto json = nlohmann::json::parse(to_json(model))["blocks"][1]["feed_forward"];
   EXPECT_EQ(json["router"], "linear");
   EXPECT_EQ(json["shared_expert"], (nlohmann::json{{"width", 4}, {"gate", true}}));
-  // What earlier versions know stays as they wrote it.
+  // Models that earlier versions know stay as they wrote them.
   const auto old = nlohmann::json::parse(to_json(model_of(zaya())))["blocks"][1]["feed_forward"];
   EXPECT_EQ(old, (nlohmann::json{{"kind", "moe"},
                                  {"num_experts", 3},

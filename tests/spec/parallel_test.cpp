@@ -15,7 +15,7 @@ Recipe load_tiny(std::vector<std::string> overrides) {
   return load_recipe(ASHLAR_FIXTURES "/recipes/tiny.toml", overrides);
 }
 
-// What loading a recipe with these overrides says; "" if it is accepted.
+// The error of loading a recipe with these overrides; "" if it is accepted.
 std::string judged_tiny(const std::vector<std::string>& overrides) {
   try {
     load_tiny(overrides);
@@ -95,7 +95,7 @@ TEST(ParallelRules, ASharedStreamIsCutEvenly) {
             "parallel.sequence_parallel is true but a micro-batch has 7 tokens on a rank "
             "(train.micro_batch 1 x data.sequence_length 7 / parallel.cp 1) and parallel.tp is 4; "
             "choose sizes whose product tp divides, or sequence_parallel false");
-  // What cp leaves of the tokens is cut: 6 of 12.
+  // The tokens that cp leaves are cut: 6 of 12.
   const std::vector<std::string> shared{"parallel.tp=4", "parallel.sequence_parallel=true",
                                         "parallel.cp=2", "data.sequence_length=12",
                                         "train.micro_batch=1"};

@@ -1,4 +1,4 @@
-// What an Error says: one line, or that of kMemory with its table.
+// The text of an Error: one line, or that of kMemory with its table.
 #pragma once
 
 #include <gtest/gtest.h>

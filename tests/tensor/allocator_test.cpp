@@ -91,7 +91,7 @@ TEST(Allocator, LimitErrorIsTheTableByTag) {
     EXPECT_NE(text.find("total                   3,072              4,096"), std::string::npos)
         << text;
   }
-  // What failed is not counted.
+  // A failed allocation is not counted.
   EXPECT_EQ(allocator.counts().total.current_bytes, 3072);
   EXPECT_EQ(of(allocator.counts(), Tag::kWorkspace).peak_bytes, 0);
   EXPECT_EQ(allocator.counts().num_allocations, 2);

@@ -54,7 +54,7 @@ TEST(EvenCuts, GroupsOfPartsThatAreSmallerThanExpertsHaveWholeOnes) {
   EXPECT_GT(num_inside(uneven, 4), 0);
 }
 
-// What tp ranks have of a matrix are parts that do not join where one of them is cut.
+// The parts of a matrix that tp ranks have do not join where one of them is cut.
 TEST(EvenCuts, GroupsHaveWholeMatrices) {
   const std::vector<Stretch> row = row_of({{10, 8, 8}, {16, 8}, {10, 8, 8}});  // experts: 10, 2, 10
   const int64_t end = row.back().end;

@@ -119,7 +119,7 @@ TEST(PiecesToWrite, JoinNothingThatHasNoSingleStride) {
     const KeptTensor kept = c.kept();
     const std::vector<Piece> pieces = pieces_to_write({&kept, 1});
     EXPECT_EQ(sorted(indices_in(pieces)), sorted(c.indices));
-    // Of the first and the last expert each half whole, and a part of a half, in three at most.
+    // The first and the last expert have three pieces at most: a whole half, and parts of one.
     EXPECT_LE(pieces.size(), 10u);
   }
 }

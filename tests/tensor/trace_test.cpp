@@ -27,7 +27,7 @@ TEST(Trace, DropsAndCountsWhatHasNoRoom) {
   EXPECT_EQ(trace.messages(trace.events()[1]).size(), 1u);
   EXPECT_EQ(trace.num_dropped(), 3);
 
-  // What is recorded later has room of its own.
+  // Later events have room of their own.
   trace.stop();
   trace.start(TraceRoom{.events = 1, .lane_events = 1, .messages = 1});
   EXPECT_EQ(trace.begin({.name = name}), 2);

@@ -36,7 +36,7 @@ void PrintTo(const BubbleCase& c, std::ostream* out) {
   *out << c.name;
 }
 
-// What a rank did: an action that computes, or a post or wait of a channel.
+// An action of a rank that computes, or a post or wait of a channel.
 struct Item {
   enum class What : uint8_t { kCompute, kSend, kReceive, kWait };
   What what;
@@ -162,7 +162,7 @@ class TimedReplay {
   std::map<Key, Message> messages_;
 };
 
-// What every stage recorded of its second step.
+// The record that every stage made of its second step.
 std::vector<std::vector<Item>> record(const BubbleCase& c) {
   Overrides keys = c.model;
   keys.insert(keys.end(),

@@ -33,7 +33,7 @@ TEST(Changes, LossesAreComparedOnlyWithThoseOfTheSameTask) {
       {{"optim.schedule=linear"}, {"the learning rate"}},
       {{"train.steps=40"}, {"the learning rate"}},
       {{"optim.lr=1e-3", "train.global_batch=8"}, {"train.global_batch", "the learning rate"}},
-      // What does not change a loss, or not yet.
+      // Changes that leave the loss as it is, or do not change it yet.
       {{"train.micro_batch=1", "train.log_every=1", "train.threads=2", "checkpoint.every=5",
         "health.window=64", "data.verify=off", "run.name=x", "optim.beta2=0.9", "parallel.zero=2",
         "train.recompute=true"},

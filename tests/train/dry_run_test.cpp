@@ -13,7 +13,7 @@ namespace {
 
 using namespace testing_support;
 
-// Of what is moved whatever the documents are: not halos.
+// Bytes that are moved whatever the documents are: not halos.
 std::string differences_in_moves(Costs planned, Costs real) {
   std::string text;
   for (const char* op : {"copy", "add", "fill", "copy_from_runs", "copy_to_runs"}) {

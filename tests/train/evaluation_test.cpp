@@ -86,7 +86,7 @@ TEST_F(Evaluation, IsOfOneSetOfSequences) {
   expect_one_number({"data.validation=large", "train.eval_sequences=13"}, 13 * 32);
 }
 
-// Of both there are fewer than the recipe asks for; the small one is used up early.
+// Both have fewer than the recipe asks for; the small one is used up early.
 TEST_F(Evaluation, TakesEachSequenceOfABlendOnce) {
   expect_one_number({"data.validation=large:0.5,small:0.5", "train.eval_sequences=1000"},
                     (30 + 3) * 32);

@@ -19,7 +19,7 @@ class GoingOn : public testing::Test {
     for (int32_t d = 0; d < 300; ++d) other.emplace_back(size_t(1 + d % 50), 3 + d % 97);
     data::write_documents(*files_, root_ / "other", other, 256);
   }
-  // What the start says, a line each; warnings begin with "warning: ".
+  // The lines that the start prints; warnings begin with "warning: ".
   std::vector<std::string> start(std::vector<std::string> overrides, int num_ranks = 1) {
     for (const char* fixed : {"train.eval_every=0", "checkpoint.every=0", "train.precision=fp32"})
       overrides.insert(overrides.begin(), fixed);
@@ -200,7 +200,7 @@ TEST_F(GoingOn, DatasetsThatStayGoOnAndBothAreTold) {
     const int64_t first = 4 * (row.at("step").get<int64_t>() - 1);
     EXPECT_EQ(row.at("samples"), (std::vector<int64_t>{first, first + 1, first + 2, first + 3}));
   }
-  // Of 16 samples of the second blend 4 and 12.
+  // 4 and 12 of the 16 samples of the second blend.
   said = start({"train.steps=15", "data.train=" + text(), "data.validation_fraction=0", change});
   EXPECT_EQ(with_text(said, " goes on after the 24 samples that were taken of it").size(), 1u);
   said = start({"train.steps=16", "data.train=" + other(), "data.validation_fraction=0", change});

@@ -77,7 +77,7 @@ TEST(Health, TheWindowIsFullAfterItsSize) {
   }
 }
 
-// What comes again is no spike: the value of the skipped step is in the window.
+// A value that comes again is no spike: that of the skipped step is in the window.
 TEST(Health, ASecondSpikeOfTheSameHeightIsANewLevel) {
   Health health = after_window(spec());
   EXPECT_FALSE(health.judge(17, 3.0, 300.0).apply);

@@ -1,4 +1,4 @@
-// What a run saved on any layout of ranks goes on on any other: every tensor of its state comes
+// A run saved on any layout of ranks goes on on any other: every tensor of its state comes
 // back bit for bit, the data go on where they ended, and the losses stay those of one rank.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -274,7 +274,7 @@ class LayoutChanges : public testing::TestWithParam<Pair> {
         num_compared[piece.logical.name] += piece.box.length.numel();
       }
     });
-    // Of the copies that several ranks keep, pieces(true) are each element once.
+    // pieces(true) holds each element once of the copies that several ranks keep.
     for (const LogicalTensor& t : whole)
       EXPECT_EQ(num_compared[t.name], t.global_shape.numel()) << t.name;
   }

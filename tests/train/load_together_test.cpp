@@ -94,7 +94,7 @@ std::vector<LoadReport> load_together(FileSystem& files, const CutModel& model, 
   return reports;
 }
 
-// What load_plan.h says of the traffic, from boxes alone.
+// The traffic by load_plan.h, from boxes alone.
 int64_t expected_traffic(FileSystem& files, const CutModel& model, const Cut& cut) {
   const StepReader reader(files, kStep);
   const ChunkNumbers chunks(reader.index());
@@ -158,7 +158,7 @@ TEST(LoadTogether, EachByteIsReadOnceAndExchangedAsTheFormulaSays) {
   }
 }
 
-// Whoever reads copies to all ranks of the process, but to none that has left.
+// The reader copies to all ranks of the process, but to none that has left.
 TEST(LoadTogether, ARankThatLeavesIsNotWrittenToAnyMore) {
   const auto disk = memory_files();
   const CutModel model({{64, 1000}});

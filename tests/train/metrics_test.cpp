@@ -1,4 +1,4 @@
-// What a start finds of the rows of the starts before it.
+// A start's view of the rows of the starts before it.
 #include "ashlar/train/metrics.h"
 
 #include <gtest/gtest.h>
@@ -150,7 +150,7 @@ TEST(Metrics, AFailedWriteIsMadeAgainInItsPlace) {
   EXPECT_NE(said.find("the last rows are lost: "), std::string::npos) << said;
 }
 
-// What people do to the files of a run that goes on: nothing is lost without a word.
+// People change the files of a run that goes on: nothing is lost without a word.
 struct Meddled {
   std::string name;
   void (*meddle)(FileSystem& files, const std::string& path);

@@ -207,7 +207,7 @@ std::vector<ParityCase> make_cases() {
          "parallel.zero=3", "parallel.schedule=" + schedule},
         kFive);
   }
-  // What a zb stage keeps back, where ZeRO has room for few gradients: with key heads that ranks
+  // Gradients that a zb stage keeps back, where ZeRO has room for few: with key heads that ranks
   // share, and with the gate of a shared expert.
   const Overrides zb_zero3 = {"parallel.pp=2", "parallel.schedule=zb", "parallel.zero=3"};
   for (const auto& [model, keys] : {piped[0], piped[1], piped[4]})

@@ -1,4 +1,4 @@
-// What a dry run says of a rank beside what the rank took and said; "" where they agree.
+// Differences between a rank's dry run and what the rank took and sent; "" where they agree.
 #pragma once
 
 #include <fmt/format.h>

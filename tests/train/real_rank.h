@@ -98,7 +98,7 @@ class RealRank {
   MemoryCounts memory() const { return allocator_.counts(); }
   const Trainer& trainer() const { return trainer_; }
   const Trace& trace() const { return trace_; }
-  // Of what was recorded.
+  // The sum over the recorded events.
   Costs costs() const {
     Costs sums;
     for (const TraceEvent& e : trace_.events())

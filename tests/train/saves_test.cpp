@@ -1,4 +1,4 @@
-// What training hands to the checkpoint engine, and how it takes what comes back.
+// The state that training hands to the checkpoint engine, and how it takes what comes back.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>

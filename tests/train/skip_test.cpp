@@ -1,5 +1,5 @@
-// What a run does about steps that the health check skips: nothing in the state changes, saves wait
-// for a step that is applied, and the end says what is left.
+// Steps that the health check skips: nothing in the state changes, saves wait for a step that is
+// applied, and the end says what is left.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a start is refused for before it reads anything, and what it is warned of.
+// Reasons for which a start is refused before it reads anything, and its warnings.
 #include "ashlar/train/start_checks.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the steps of a real trainer say to other ranks, on threads and on recorded ranks.
+// Traffic of the steps of a real trainer, on threads and on recorded ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ class Steps {
   }
   const Trainer& trainer() const { return trainer_; }
 
-  // Of the second of two steps: from updated weights to updated weights.
+  // Traffic of the second of two steps: from updated weights to updated weights.
   Traffic second_step() {
     step(0);
     const Traffic before = traffic();
@@ -124,7 +124,7 @@ class Steps {
 
 using Check = std::function<void(const Steps& steps, const Traffic& second_step)>;
 
-// What recorded rank `rank` says in its second step.
+// Traffic of recorded rank `rank` in its second step.
 inline void on_recorded_rank(const Recipe& recipe, DType compute, int rank, int num_ranks,
                              const Check& check) {
   Allocator meta(Device::kMeta);

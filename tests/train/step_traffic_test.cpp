@@ -87,7 +87,7 @@ class Formulas {
       add(tp, Op::kAllGather, part + " input", forwards + z_.backwards, TH, z_.a);
       add(tp, Op::kAllGather, part + " output gradient", z_.backwards, TH, z_.a);
     }
-    // Of each expert of a token, and of the shared expert's gate.
+    // Traffic of each expert of a token, and of the shared expert's gate.
     const int64_t gradients = z_.top_k ? z_.model.num_experts_per_tok + 1 : 1;
     add(tp, Op::kAllReduce, "tp router", z_.backwards, z_.T * gradients, z_.s);
     if (!z_.sharded_stream) return;
@@ -104,7 +104,7 @@ class Formulas {
     const bool zigzag = z_.trainer.model().parallel().cp_layout == CpLayout::kZigzag;
     const int64_t behind = (r < n - 1) + (zigzag && r > 0),
                   before = (r > 0) + (zigzag && r < n - 1);
-    // Of the rank's heads; the second half of all value columns is delayed.
+    // Columns of the rank's heads; the second half of all value columns is delayed.
     const int64_t all = z_.model.num_key_value_heads * D, kd = all / t;
     const int64_t C = z_.model.num_attention_heads * D / t + kd;
     const int64_t W = std::clamp<int64_t>((tp.rank() + 1) * kd - all / 2, 0, kd);

@@ -26,7 +26,7 @@ void PrintTo(const StoppedLayout& layout, std::ostream* out) {
 
 class LeftUndone : public testing::TestWithParam<StoppedLayout> {};
 
-// What this rank keeps of weights, optimizer and balancing.
+// This rank's part of weights, optimizer and balancing.
 std::vector<std::byte> state_of(const Trainer& trainer) {
   std::vector<Piece> pieces = trainer.model().pieces(false);
   for (Piece& piece : trainer.optimizer_pieces(false)) pieces.push_back(std::move(piece));

@@ -246,7 +246,7 @@ TEST(TraceFile, FindsHowFarClocksAreApart) {
   });
 }
 
-// What a program prints to stdout, and its exit code.
+// Standard output of a program, and its exit code.
 std::pair<int, std::string> output_of(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
   std::string text;

@@ -64,7 +64,7 @@ int64_t count(std::span<const TraceEvent> events, Kind kind) {
                        [&](const TraceEvent& e) { return e.kind == kind; });
 }
 
-// What makes a recording one that replay and the file can read.
+// Properties that replay and the file need of a recording.
 void expect_whole(const Trace& trace) {
   EXPECT_EQ(trace.num_dropped(), 0);
   for (const TraceEvent& e : trace.events()) EXPECT_LE(e.start_s, e.end_s);

@@ -1,4 +1,4 @@
-// What ranks that share heads and sequences (parallel.tsp) say in a step is the table of
+// The traffic of ranks that share heads and sequences (parallel.tsp) in a step is the table of
 // docs/parallel/tsp.md, as integers, on real ranks and recorded.
 #include "ashlar/core/rounding.h"
 #include "tests/train/step_traffic.h"
@@ -49,7 +49,7 @@ Moved reduce(int64_t n, int64_t r, int64_t root, int64_t numel, int64_t width) {
   return r == root ? Moved{1, S - c, (n - 1) * c + S - c} : Moved{1, S, (n - 1) * c};
 }
 
-// What ZeRO says of heads that several tsp ranks hold: whole weights are read in every turn, so
+// ZeRO's traffic of heads that several tsp ranks hold: whole weights are read in every turn, so
 // that they are gathered as in stage 3, but for fp64, where they stay.
 void add_zero_of_heads(const Trainer& trainer, Traffic& rows) {
   const parallel::RankModel& model = trainer.model();
