@@ -8,17 +8,17 @@
 //   wait()           waits until no job is left at all
 //
 // A save can end in two ways without a step: refuse()d in save(), before its job is queued, or
-// failed on the writer thread, which finish()es every job, failed or not.  last_step_ is the newest
-// step that is committed or queued; it goes back when a queued one fails, so that the same step may
-// be tried again.  mutex_ guards what the header says, with one condition variable for all waits.
+// failed on the writer thread, which finish()es every job, failed or not.  The same step may then be
+// tried again: only steps that are committed or queued count (check_step).  mutex_ guards what the
+// header says, with one condition variable for all waits.
+//   What only the leader does is in Leadership, and how writers reach one result is up to their
+// Coordination; nothing here depends on which one it is.
 #include "ashlar/checkpoint/save/checkpointer.h"
 
 #include <algorithm>
 #include <chrono>
 
 #include "ashlar/checkpoint/format/raise.h"
-#include "ashlar/checkpoint/root/lost_root.h"
-#include "ashlar/checkpoint/save/retention.h"
 #include "ashlar/core/text.h"
 #include "ashlar/core/threads.h"
 
@@ -39,6 +39,24 @@ std::string prepared(FileSystem& files, std::string root) {
   return root;
 }
 
+std::unique_ptr<Coordination> coordination_of(const CheckpointOptions& options, FileSystem& files,
+                                              const std::string& root, Log& log) {
+  if (options.num_writers == 1 && !options.channel) return alone();
+  auto directory = by_directory(
+      files, root,
+      {options.writer, options.num_writers, options.part_timeout_s, options.retry_delay_s}, log);
+  if (!options.channel) return directory;
+  return by_channel(*options.channel, options.writer, options.part_timeout_s, std::move(directory));
+}
+
+int64_t free_bytes(FileSystem& files, const std::string& root, int64_t step) {
+  try {
+    return files.free_bytes(root);
+  } catch (const Error& error) {
+    raise(error.kind(), "step {} is not saved: asking for free space: {}", step, error.what());
+  }
+}
+
 }  // namespace
 
 int64_t room_to_save(int64_t step_bytes) {
@@ -51,26 +69,23 @@ Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOption
       options_(std::move(options)),
       log_(log) {
   ASHLAR_ASSERT(0 <= options_.writer && options_.writer < options_.num_writers);
-  ASHLAR_ASSERT(leads() || !options_.run_id.empty());
+  ASHLAR_ASSERT(options_.writer == 0 || !options_.run_id.empty());
   ASHLAR_REQUIRE(options_.keep >= 1, kConfig, "checkpoint.keep is {}; expected at least 1",
                  options_.keep);
-  if (leads()) {
-    lease_.emplace(files_, root_, log_, options_.lease);
-    doors_.emplace(lease_->fence(), lease_->holder(), options_.lease.now);
-    collect_stale(lease_->fence(), log_);
-    doors_->open_all();
-    // Checks what loading the step does not read.  What a killed holder left may have been cut
-    // short in ways that sizes do not show.
-    recover(VerifyLevel::kFiles);
-    unchecked_ = lease_->taken_over() && newest_ && !is_verified(files_, root_, *newest_);
-  }
-  if (options_.run_id.empty()) options_.run_id = newest_ ? newest_->run_id : to_text(random_id());
+  coordination_ = coordination_of(options_, files_, root_, log_);
+  if (options_.writer == 0) leadership_.emplace(files_, root_, options_.lease, log_);
+  if (options_.run_id.empty()) options_.run_id = newest() ? newest()->run_id : to_text(random_id());
   planner_.emplace(options_.run_id, options_.writer + 1, options_.num_writers);
   writer_ = start_thread("that writes checkpoints", [this] { write_loop(); });
   try {
     copier_ = start_thread("that copies checkpoints", [this] { copy_loop(); });
-    if (leads() || options_.channel)
-      reader_ = start_thread("that reads checkpoints back", [this] { read_loop(); });
+    if (leads() || coordination_->serves())
+      reader_ = std::make_unique<ReadBackThread>(
+          files_, root_,
+          ReadBackOptions{options_.keep, options_.keep_every, options_.read_back_bytes_per_s,
+                          options_.writer},
+          leads() ? &*leadership_ : nullptr, *coordination_, log_,
+          [this](int64_t step, const Error& error) { fail(step, error); });
   } catch (const Error&) {
     stop();
     throw;
@@ -78,13 +93,10 @@ Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOption
 }
 
 Checkpointer::~Checkpointer() {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return is_quiet(); });
-    for (const SaveFailure& failure : failures_) log_.warn("{}", failure.error.what());
-  }
+  while (!drain(60)) continue;
+  for (const SaveFailure& failure : ended_.failures) log_.warn("{}", failure.error.what());
   stop();
-  remove_abandoned();
+  if (leads()) leadership_->remove_abandoned();
 }
 
 void Checkpointer::stop() {
@@ -94,13 +106,12 @@ void Checkpointer::stop() {
   }
   changed_.notify_all();
   if (copier_.joinable()) copier_.join();
-  if (reader_.joinable()) reader_.join();
+  reader_.reset();
   writer_.join();
 }
 
 std::optional<StepRef> Checkpointer::newest() const {
-  const std::lock_guard lock(mutex_);
-  return newest_;
+  return leads() ? leadership_->newest() : std::nullopt;
 }
 
 StepReader Checkpointer::open_newest() const {
@@ -110,24 +121,16 @@ StepReader Checkpointer::open_newest() const {
 }
 
 std::optional<StepRef> Checkpointer::unchecked() const {
-  const std::lock_guard lock(mutex_);
-  return unchecked_ ? newest_ : std::nullopt;
+  return leads() ? leadership_->unchecked() : std::nullopt;
 }
 
 void Checkpointer::accept_newest() {
-  const std::optional<StepRef> good = unchecked();
-  ASHLAR_ASSERT(good);
-  record_verified(lease_->fence(), *good);
-  const std::lock_guard lock(mutex_);
-  unchecked_ = false;
+  leadership_.value().accept_newest();
 }
 
 void Checkpointer::reject_newest(const std::string& reason) {
-  ASHLAR_ASSERT(newest() && idle());
-  const StepRef bad = *newest();
-  log_.warn("{} is not usable: {}", bad.directory, reason);
-  record_bad(lease_->fence(), bad, reason);
-  recover(VerifyLevel::kDeep);  // one step was worse than it looked: trust no other by its looks
+  ASHLAR_ASSERT(drain(0));
+  leadership_.value().reject_newest(reason);
 }
 
 std::shared_ptr<Checkpointer::Job> Checkpointer::make_job(const SaveRequest& request,
@@ -149,17 +152,15 @@ std::shared_ptr<Checkpointer::Job> Checkpointer::make_job(const SaveRequest& req
   return job;
 }
 
-// Ends a save that did not begin.  The other writers do not know yet and may be writing: the leader
-// notes their directory for remove_abandoned(), a follower tells the leader.
+// Ends a save that did not begin.  The other writers do not know yet and may be writing.
 void Checkpointer::refuse(const SaveRequest& request, const Error& error) {
   if (leads()) {
-    if (linked()) options_.channel->decide({request.attempt, request.step, false, error.what()});
-    const std::lock_guard lock(mutex_);
-    abandoned_.push_back(join(root_, tmp_name(request.step, to_text(request.attempt))));
+    coordination_->decide({request.attempt, request.step, false, error.what()});
+    leadership_->add_abandoned(join(root_, tmp_name(request.step, to_text(request.attempt))));
     return;
   }
-  if (linked()) return options_.channel->fail(request.attempt, request.step, error.what());
-  report_in_directory(request.step, request.attempt, error.what());
+  FailedPart failed = failed_part(request.attempt, request.step, error);
+  coordination_->fail(failed);
 }
 
 void Checkpointer::save(const SaveRequest& request) {
@@ -169,22 +170,19 @@ void Checkpointer::save(const SaveRequest& request) {
   try {
     job = make_job(request, chosen ? request.attempt : random_id());
   } catch (const Error& caught) {
-    const Error error = leads() ? cause_of(caught, *lease_, request.step) : caught;
+    const Error error = leads() ? leadership_->cause_of(caught, request.step) : caught;
     if (options_.num_writers > 1) refuse(request, error);
     if (leads() || error.kind() != ErrorKind::kStorage) throw error;
     log_.warn("{}", error.what());  // the leader reports it
     return;
   }
-  if (linked()) {
-    options_.channel->begin(job->plan.attempt, request.step);
-    options_.channel->status(job->plan.attempt, Phase::kWait);
-  }
+  coordination_->begin(job->plan.attempt, request.step);
+  coordination_->status(job->plan.attempt, Phase::kWait);
   const Clock::time_point planned = Clock::now();
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return jobs_.size() < kMaxJobs; });
     job->times.add(Phase::kWait, planned);
-    last_step_ = request.step;
     jobs_.push_back(job);
     to_copy_.push_back(job);
     if (!request.waited) job->stats.blocked_s = seconds_since(job->start);
@@ -211,7 +209,7 @@ void Checkpointer::add_blocked(int64_t step, double seconds) {
     if (job->plan.step == step) job->stats.blocked_s += seconds;
   };
   std::ranges::for_each(jobs_, add);
-  std::ranges::for_each(committed_, add);
+  std::ranges::for_each(ended_.committed, add);
 }
 
 bool Checkpointer::wait_for_place(double seconds) {
@@ -220,96 +218,79 @@ bool Checkpointer::wait_for_place(double seconds) {
                            [&] { return jobs_.size() < kMaxJobs; });
 }
 
+// Without jobs no step is committed, so that reader_ stays idle once it is.
 bool Checkpointer::drain(double seconds) {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                           [&] { return is_quiet(); });
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(seconds));
+  {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_until(lock, deadline, [&] { return jobs_.empty(); })) return false;
+  }
+  return !reader_ || reader_->wait_until_idle(deadline);
 }
 
 void Checkpointer::give_up() {
-  given_up_ = true;
-  if (options_.channel) options_.channel->stop();
+  coordination_->give_up();
   changed_.notify_all();
 }
 
 void Checkpointer::wait() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return is_quiet(); });
-  if (failures_.empty()) return;
-  const Error oldest = std::move(failures_.front().error);
-  failures_.erase(failures_.begin());
+  while (!drain(60)) continue;
+  const std::lock_guard lock(mutex_);
+  if (ended_.failures.empty()) return;
+  const Error oldest = std::move(ended_.failures.front().error);
+  ended_.failures.erase(ended_.failures.begin());
   throw oldest;
 }
 
 std::vector<SaveStats> Checkpointer::take_stats() {
   const std::lock_guard lock(mutex_);
   std::vector<SaveStats> stats;
-  for (const auto& job : committed_) stats.push_back(job->stats);
-  committed_.clear();
+  for (const auto& job : std::exchange(ended_.committed, {})) stats.push_back(job->stats);
   return stats;
 }
 
 std::vector<SaveFailure> Checkpointer::take_failures() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(failures_, {});
+  return std::exchange(ended_.failures, {});
 }
 
 std::vector<RetireStats> Checkpointer::take_retired() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(retired_, {});
+  return reader_ ? reader_->take_retired() : std::vector<RetireStats>{};
 }
 
 int Checkpointer::consecutive_failures() const {
   const std::lock_guard lock(mutex_);
-  return consecutive_failures_;
-}
-
-bool Checkpointer::idle() const {
-  const std::lock_guard lock(mutex_);
-  return is_quiet();
-}
-
-void Checkpointer::recover(VerifyLevel level) {
-  Recovery recovery = find_newest(lease_->fence(), level, log_);
-  for (const RejectedStep& rejected : recovery.rejected) {
-    log_.warn("setting {} aside under {}/{}", rejected.ref.directory, root_, kBadDirectory);
-    quarantine(lease_->fence(), rejected.ref);
-  }
-  const std::lock_guard lock(mutex_);
-  newest_ = recovery.newest;
-  unchecked_ = false;
-  last_step_ = newest_ ? newest_->step : -1;
+  return ended_.consecutive_failures;
 }
 
 void Checkpointer::check_step(int64_t step) const {
   ASHLAR_ASSERT(step >= 0 && step <= kMaxStep);
   if (!leads()) return;  // the leader's verdict holds for all
-  const std::lock_guard lock(mutex_);
-  ASHLAR_REQUIRE(step > last_step_, kConfig,
+  int64_t last = -1;
+  {
+    // A job ends after its step is the newest.
+    const std::lock_guard lock(mutex_);
+    for (const auto& job : jobs_) last = std::max(last, job->plan.step);
+  }
+  if (const auto newest = leadership_->newest()) last = std::max(last, newest->step);
+  ASHLAR_REQUIRE(step > last, kConfig,
                  "step {} cannot be saved: {} already holds step {}; continue from it or choose "
                  "another directory",
-                 step, root_, last_step_);
-}
-
-int64_t Checkpointer::free_bytes(int64_t step) const {
-  try {
-    return files_.free_bytes(root_);
-  } catch (const Error& error) {
-    raise(error.kind(), "step {} is not saved: asking for free space: {}", step, error.what());
-  }
+                 step, root_, last);
 }
 
 void Checkpointer::check_room(const SavePlan& plan) {
   try {
     const int64_t needed = room_to_save(plan.bytes_to_expect);
-    const int64_t free = free_bytes(plan.step);
+    const int64_t free = free_bytes(files_, root_, plan.step);
     ASHLAR_REQUIRE(free >= needed, kStorage,
                    "step {} is not saved: it needs {} but {} has {} free; make room or lower "
                    "checkpoint.keep",
                    plan.step, format_bytes(needed), root_, format_bytes(free));
   } catch (const Error&) {
     const std::lock_guard lock(mutex_);
-    ++consecutive_failures_;
+    ++ended_.consecutive_failures;
     throw;
   }
 }
@@ -319,7 +300,7 @@ void Checkpointer::take_arena(const SavePlan& plan) {
 }
 
 void Checkpointer::prepare(const SaveRequest& like) {
-  ASHLAR_ASSERT(idle());
+  ASHLAR_ASSERT(drain(0));
   take_arena(planner_->plan(like, random_id()));
   {
     const std::lock_guard lock(mutex_);

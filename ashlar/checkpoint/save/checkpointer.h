@@ -46,7 +46,6 @@
 // Threads  one caller.  The tensors of the last save must outlive this object or wait().
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -59,13 +58,14 @@
 #include <vector>
 
 #include "ashlar/checkpoint/load/step_reader.h"
-#include "ashlar/checkpoint/root/doors.h"
 #include "ashlar/checkpoint/root/lease.h"
 #include "ashlar/checkpoint/root/recovery.h"
 #include "ashlar/checkpoint/save/chunk_arena.h"
+#include "ashlar/checkpoint/save/leadership.h"
+#include "ashlar/checkpoint/save/read_back_thread.h"
 #include "ashlar/checkpoint/save/save_plan.h"
 #include "ashlar/checkpoint/save/step_writer.h"
-#include "ashlar/checkpoint/writers/read_back.h"
+#include "ashlar/checkpoint/writers/coordination.h"
 #include "ashlar/checkpoint/writers/save_channel.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/core/files.h"
@@ -102,13 +102,6 @@ struct SaveStats {
   std::string directory;
   // Of every writer with a channel, of the leader alone without.
   std::vector<RankTimes> ranks;
-};
-
-// What came after a commit: the step was read back, and older ones were removed.
-struct RetireStats {
-  int64_t step = 0, bytes = 0;        // that were read
-  double verify_s = 0, remove_s = 0;  // of all ranks together; of the leader
-  std::vector<RankTimes> ranks;       // by rank: of the leader alone without a channel
 };
 
 struct SaveFailure {
@@ -175,8 +168,8 @@ class Checkpointer {
   //
   //   caller    save(): plans, queues a Job in to_copy_
   //   copier_   to_copy_ -> fills in the plan; chunks of the arena, queued in filled_
-  //   writer_   filled_ -> files; commits a step after its last chunk, or (a follower) tells its
-  //             part of the step
+  //   writer_   filled_ -> files; after a step's last chunk the leader commits it, and a follower
+  //             publishes its part
   //   reader_   reads a committed step back, or (a follower) its share of one, and retires old ones
   //
   // The members from jobs_ to stop_ are used under mutex_; a Job's plan belongs to whoever has the
@@ -193,8 +186,8 @@ class Checkpointer {
     // The writer thread's:
     std::unique_ptr<StepWriter> writer;  // null once it failed
     std::optional<Error> error;
-    bool leader_tells = false;      // the error is the leader's verdict
-    std::optional<AllParts> parts;  // the leader's, from the channel
+    std::optional<FailedPart> failed;  // a follower's, whose error it is; none: the leader refused
+    std::optional<AllParts> parts;     // the leader's; none: they are in the directory
     int64_t written = 0;
   };
   // One filled chunk on its way to the disk.
@@ -205,60 +198,47 @@ class Checkpointer {
     uint32_t crc;
     bool last;
   };
+  // Saves that ended, until they are taken.
+  struct Ended {
+    std::vector<std::shared_ptr<Job>> committed;  // the leader's
+    std::vector<SaveFailure> failures;            // likewise
+    int consecutive_failures = 0;
+  };
 
   // The caller's side.
-  bool leads() const { return options_.writer == 0; }
-  bool is_quiet() const { return jobs_.empty() && !to_retire_ && !retiring_; }
-  bool idle() const;
+  bool leads() const { return leadership_.has_value(); }
   std::shared_ptr<Job> make_job(const SaveRequest& request, const Id& attempt);
   void refuse(const SaveRequest& request, const Error& error);
-  void recover(VerifyLevel level);
   void check_step(int64_t step) const;
-  int64_t free_bytes(int64_t step) const;
   void check_room(const SavePlan& plan);  // a refusal is a failed save
   void take_arena(const SavePlan& plan);
+  void stop();  // ends the threads
 
   // The threads' side: save_threads.cpp.
   void copy_loop();
-  void touch_arena(std::unique_lock<std::mutex>& lock);
   void make_ready(Job& job);
   void copy(const std::shared_ptr<Job>& job);
+  void queue(Filled filled);
   void write_loop();
-  void end_copy(const std::shared_ptr<Job>& job);
   void write(const Filled& filled);
   template <typename F>
   void guarded(Job& job, F&& body);
   void begin(Job& job);
   void write_chunk(Job& job, const Filled& filled);
-  void require_going_on(const Job& job) const;
   void drop(Job& job);
-  bool linked() const { return options_.channel && !options_.channel->broken(); }
-  void await_parts(Job& job);
-  void await_parts_in_directory(Job& job);
-  void await_verdict_on_failure(const Job& job);
-  void report_in_directory(int64_t step, const Id& attempt, std::string_view why);
-  void see(const Job& job, int child, const Witness& witness);
+  void end_as_leader(Job& job);
+  void end_as_follower(Job& job);
   void prepare_commit(Job& job);
   void commit(Job& job);
-  void publish_part(Job& job);
-  void publish_in_directory(Job& job);
-  void decide(const Job& job);
   void fail(int64_t step, const Error& error);
   void finish(const std::shared_ptr<Job>& job);
-  void read_loop();
-  void retire();
-  ReadBackResult read_back(const StepRef& step);
-  ReadBackResult read_alone(const StepRef& step);
-  ReadBackResult read_share(const SaveTree::Task& task);
-  void stop();  // ends the threads
-  void remove_abandoned();
 
   FileSystem& files_;
   std::string root_;
   CheckpointOptions options_;
   Log& log_;
-  std::optional<Lease> lease_;          // the leader's
-  std::optional<Doors> doors_;          // likewise
+  std::optional<Leadership> leadership_;  // of writer 0
+  std::unique_ptr<Coordination> coordination_;
   std::optional<SavePlanner> planner_;  // from the constructor on
   std::unique_ptr<ChunkArena> arena_;
 
@@ -267,20 +247,10 @@ class Checkpointer {
   std::deque<std::shared_ptr<Job>> jobs_;     // not finished, at most kMaxJobs
   std::deque<std::shared_ptr<Job>> to_copy_;  // the first is being copied
   std::deque<Filled> filled_;
-  std::vector<std::shared_ptr<Job>> committed_;  // the leader's, until they are taken
-  std::vector<SaveFailure> failures_;            // likewise
-  std::vector<RetireStats> retired_;             // likewise
-  std::optional<StepRef> newest_;
-  bool to_retire_ = false,
-       retiring_ = false;                // a step was committed: old ones may go, or are going
-  std::vector<IndexFile> newest_files_;  // of newest_, if it was saved here
-  int64_t last_step_ = -1;
-  bool unchecked_ = false;  // newest_, as unchecked() says
-  int consecutive_failures_ = 0;
-  std::vector<std::string> abandoned_;    // attempts in which a slow follower may still write
+  Ended ended_;
   bool stop_ = false, to_touch_ = false;  // to_touch_: the arena's pages, before the first save
-  std::atomic<bool> given_up_ = false;
-  std::thread copier_, writer_, reader_;
+  std::thread copier_, writer_;
+  std::unique_ptr<ReadBackThread> reader_;  // null: a follower that is never asked to read
 };
 
 }  // namespace ashlar::checkpoint

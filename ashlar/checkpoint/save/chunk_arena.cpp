@@ -40,4 +40,15 @@ std::span<std::byte> ChunkArena::bytes(int64_t chunk) {
   return {memory_.get() + chunk * kChunkBytes, size_t(kChunkBytes)};
 }
 
+void ChunkArena::touch(function_ref<bool()> is_over) {
+  constexpr size_t kPageBytes = 4096;
+  std::vector<int64_t> touched;
+  while (int64_t(touched.size()) < num_chunks_ && !is_over()) {
+    touched.push_back(acquire());
+    const auto chunk = bytes(touched.back());
+    for (size_t at = 0; at < chunk.size(); at += kPageBytes) chunk[at] = std::byte{0};
+  }
+  for (const int64_t chunk : touched) release(chunk);
+}
+
 }  // namespace ashlar::checkpoint

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ashlar/core/aligned_memory.h"
+#include "ashlar/core/function_ref.h"
 
 namespace ashlar::checkpoint {
 
@@ -27,6 +28,9 @@ class ChunkArena {
   int64_t acquire();
   void release(int64_t chunk);
   std::span<std::byte> bytes(int64_t chunk);
+  // Takes and touches one chunk after the other until all are touched, or is_over says so; then
+  // frees them.  The one that is freed last is touched, so that the next save begins with it.
+  void touch(function_ref<bool()> is_over);
 
  private:
   int64_t num_chunks_;

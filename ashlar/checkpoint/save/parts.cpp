@@ -94,15 +94,6 @@ void check_sizes(FileSystem& files, const std::string& directory, const Index& p
   }
 }
 
-// The message of writer `writer`'s failure, without the words that the leader adds again.
-std::string failure_text(FileSystem& files, const std::string& directory, const SavePlan& plan,
-                         int writer) {
-  const std::string text =
-      read_text(files, join(directory, part_error_name(writer)), kMaxErrorBytes, Links::kRefuse);
-  const std::string prefix = fmt::format("step {} is not saved: ", plan.step);
-  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
-}
-
 }  // namespace
 
 std::vector<int> missing_writers(FileSystem& files, const std::string& directory,
@@ -118,7 +109,8 @@ std::vector<int> missing_writers(FileSystem& files, const std::string& directory
     };
     if (is_there(part_error_name(writer)))
       raise(ErrorKind::kStorage, "writer {} of {}: {}", writer, plan.num_writers,
-            failure_text(files, directory, plan, writer));
+            read_text(files, join(directory, part_error_name(writer)), kMaxErrorBytes,
+                      Links::kRefuse));
     if (!is_there(part_name(writer))) missing.push_back(writer);
   }
   return missing;

@@ -193,26 +193,6 @@ void StepWriter::publish_part() {
   });
 }
 
-void StepWriter::report_failure(std::string_view text) noexcept {
-  const std::string name = part_error_name(plan_.writer);
-  double delay_s = retry_delay_s_;
-  for (int attempt = 1; attempt <= kTries; ++attempt, delay_s *= 4) {
-    try {
-      file_.reset();
-      // If the directory that begin() made is gone, the leader has ended the attempt already.
-      if (begun_ && !files_.stat(tmp_)) return;
-      if (!begun_) files_.make_directories(tmp_);
-      files_.remove_all(in_tmp(name + ".part"));  // what the try before left
-      return write_whole(name, text);
-    } catch (const std::exception& error) {
-      if (attempt == kTries)
-        return log_.warn("the leader was not told, and will wait until its time is out: {}",
-                         error.what());
-      std::this_thread::sleep_for(std::chrono::duration<double>(delay_s));
-    }
-  }
-}
-
 std::vector<int> StepWriter::missing_writers() {
   std::vector<int> missing;
   if (plan_.num_writers > 1)

@@ -21,6 +21,7 @@
 
 #include "ashlar/checkpoint/root/fence.h"
 #include "ashlar/checkpoint/save/save_plan.h"
+#include "ashlar/checkpoint/writers/coordination.h"
 #include "ashlar/checkpoint/writers/phases.h"
 #include "ashlar/checkpoint/writers/writer_part.h"
 #include "ashlar/core/files.h"
@@ -29,7 +30,7 @@
 
 namespace ashlar::checkpoint {
 
-class StepWriter {
+class StepWriter final : public AttemptFiles {
  public:
   // retry_delay_s: before the second try of a write; four times longer before each later one.
   // times: told of what takes how long; host: of this rank, for the others to read.
@@ -46,14 +47,16 @@ class StepWriter {
   std::vector<RankTimes> rank_times() const;
   void abandon(Fence& fence) noexcept;  // the leader: removes what was written, as far as possible
 
-  std::vector<int> missing_writers();  // the leader: whose part is not there; kStorage: one failed
-  // The others, after the last chunk: what to tell over the control channel.  The sizes of the
-  // files are looked at here, by the one that wrote them.
-  WriterPart make_part();
-  void publish_part();                                  // this writer is done, to the directory
-  void report_failure(std::string_view text) noexcept;  // likewise: the leader will say it
-  void check_witness(const std::string& path, int64_t size_bytes);  // another writer's file
-  const std::string& directory() const { return tmp_; }
+  int64_t step() const override { return plan_.step; }
+  const Id& attempt() const override { return plan_.attempt; }
+  const std::string& directory() const override { return tmp_; }
+  bool is_there() const override { return files_.stat(tmp_).has_value(); }
+  bool begun() const { return begun_; }  // the directories were made
+  std::vector<int> missing_writers() override;
+  // The sizes of the files are looked at here, by the one that wrote them.
+  WriterPart make_part() override;
+  void publish_part() override;
+  void check_witness(const std::string& path, int64_t size_bytes) override;
 
  private:
   void stage(const char* name, function_ref<void()> body);
@@ -80,9 +83,9 @@ class StepWriter {
   Clock::time_point file_begin_;
   std::vector<float> file_s_;           // of those written
   std::vector<RankTimes> other_times_;  // the leader's, from the parts
-  bool begun_ = false;                  // the directories of the attempt were made
-  bool joined_ = false;                 // own files are in the index
-  bool visible_ = false;                // renamed into place
+  bool begun_ = false;
+  bool joined_ = false;   // own files are in the index
+  bool visible_ = false;  // renamed into place
 };
 
 }  // namespace ashlar::checkpoint

@@ -1,0 +1,66 @@
+// What the leader of a root's writers has, and no other: the lease of the root, the doors of its
+// steps, the newest good step, and the say over what is removed.
+//
+// Errors   the constructor: kConfig if another process trains into the root (lease.h), kCorrupt if
+//          the root has steps but none is good.
+// Threads  any, but for construction and destruction.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ashlar/checkpoint/root/doors.h"
+#include "ashlar/checkpoint/root/lease.h"
+#include "ashlar/checkpoint/root/recovery.h"
+#include "ashlar/checkpoint/save/retention.h"
+#include "ashlar/core/files.h"
+#include "ashlar/core/log.h"
+
+namespace ashlar::checkpoint {
+
+class Leadership {
+ public:
+  // Takes the lease, removes what killed processes left, and finds the newest good step.
+  Leadership(FileSystem& files, const std::string& root, const LeaseOptions& options, Log& log);
+
+  std::optional<StepRef> newest() const;
+  // The newest step, if a holder that was killed left it and nobody has read it whole since.
+  std::optional<StepRef> unchecked() const;
+  void accept_newest();  // it was read whole, and is good
+  // It is damaged: it is recorded and set aside, and the next older good step takes its place.
+  // kCorrupt if there is none.
+  void reject_newest(const std::string& reason);
+
+  // This step was committed a moment ago, with these files.
+  void add_newest(StepRef step, std::vector<IndexFile> files);
+  std::vector<IndexFile> written_files(const StepRef& step) const;  // {}: it was not added here
+  // retire_old_steps.  What it throws: the newest step did not read back.
+  void retire(int64_t keep, int64_t keep_every, const ReadBack& read_back);
+
+  // An attempt that failed while others were writing: one that was slower than the result may make
+  // its directory again, so that it is removed now and then.
+  void add_abandoned(std::string directory);
+  void remove_abandoned();
+
+  Fence& fence() { return lease_.fence(); }
+  void check() { lease_.check(); }                   // kConfig: the root is another's by now
+  Error cause_of(const Error& error, int64_t step);  // lost_root.h
+
+ private:
+  void recover(VerifyLevel level);
+
+  FileSystem& files_;
+  const std::string root_;
+  Log& log_;
+  Lease lease_;
+  Doors doors_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::optional<StepRef> newest_;
+  std::vector<IndexFile> newest_files_;  // of newest_, if it was saved here
+  bool unchecked_ = false;
+  std::vector<std::string> abandoned_;
+};
+
+}  // namespace ashlar::checkpoint
