@@ -8,9 +8,9 @@
 //   wait()           waits until no job is left at all
 //
 // A save can end in two ways without a step: refuse()d in save(), before its job is queued, or
-// failed on the writer thread, which finish()es every job, failed or not.  The same step may then be
-// tried again: only steps that are committed or queued count (check_step).  mutex_ guards what the
-// header says, with one condition variable for all waits.
+// failed on the writer thread, which finish()es every job, failed or not.  The same step may be
+// tried again then: only steps that are committed or queued count (check_step).  mutex_ guards what
+// the header says, with one condition variable for all waits.
 //   What only the leader does is in Leadership, and how writers reach one result is up to their
 // Coordination; nothing here depends on which one it is.
 #include "ashlar/checkpoint/save/checkpointer.h"

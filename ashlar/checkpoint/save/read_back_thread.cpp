@@ -6,8 +6,8 @@
 //
 // With a channel the leader sends every rank the files of its partner (read_back.h), with the
 // checksums that the writer counted, and reads its own share meanwhile; the step is good if all say
-// so.  Without one, or for a step of an earlier run, it reads all files itself.  Commits that happen
-// meanwhile ask for one more turn, for the newest step then.
+// so.  Without one, or for a step of an earlier run, it reads all files itself.  Commits that
+// happen meanwhile ask for one more turn, for the newest step then.
 #include "ashlar/checkpoint/save/read_back_thread.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// The thread behind a Checkpointer that comes after a commit, with low priority: it reads the newest
+// The thread of a Checkpointer that works after a commit, with low priority: it reads the newest
 // step back before older ones are removed (the leader), or its share of one (a follower).
 #pragma once
 

@@ -1,4 +1,4 @@
-// How it works.  Every call goes over the channel, or to `when_broken_` if the channel is broken, or
+// How it works.  Every call goes over the channel, or to `when_broken_` if the channel is broken or
 // breaks while the call waits.  Both sides of a save then turn to the directory: a follower writes
 // its part there, and the leader, which may have had that part from the channel, waits for all
 // parts anew.

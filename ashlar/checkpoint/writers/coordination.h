@@ -11,7 +11,8 @@
 //                 is broken everything goes through another Coordination
 //
 // Errors   kStorage "step S is not saved: ...": a writer failed, its time is out, or give_up() was
-//          called.  fail and await_heard throw nothing: a failure that cannot be reported is logged.
+//          called.  fail and await_heard throw nothing: a failure that cannot be reported is
+//          logged.
 // Threads  begin, fail and decide from the caller's thread and the one that writes; collect,
 //          publish and await_heard from the one that writes; read_back and serve from the one that
 //          reads back; status and give_up from any.
