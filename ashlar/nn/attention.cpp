@@ -3,14 +3,14 @@
 //   forward    project           a -qkv product-> qkv = q | k | v | gate, plus biases;  heads: qkv
 //                                -> qhat, khat, v (norms, RoPE);  posts the keys
 //              attend            -> att, lse;  att * sigmoid(gate) -o product-> o
-//   backward   post_backward     posts the keys; before that, where backward replays, project
+//   backward   post_backward     posts the keys; before that project, if backward recomputes
 //              attend_backward   d_o -o product-> datt (and dgate) -> dq, dk, dv;  posts the keys'
 //                                gradients
 //              project_backward  dk, dv are whole (and summed where other ranks share the keys);
 //                                heads: dq, dk, dv -> dqkv;  the qkv product last
 //
 // Without norms and gate nobody reads qkv after forward, and it stands in the workspace.  What the
-// gate makes of att is made again in backward, for the product of o_proj's gradient.
+// gate makes of att is recomputed in backward, for the product of o_proj's gradient.
 //
 // Ranks and turns that have other heads add up what they put into o: one of them adds the bias of
 // the output.  Its gradient is the sum of d_o, which all ranks of a tensor parallel group have, and
@@ -186,9 +186,9 @@ void AttentionBranch::attend(const Context& ctx, const Pass& pass, const Tensor&
                        ? gated(ctx, pass, ctx.workspace->take(saved.att.dtype, saved.att.shape))
                        : saved.att;
   linear_forward(ctx, pass.types.compute, Matrix::of(y), weights_.o_proj.operand, Matrix::of(o_TH),
-                 pass.adds);
+                 pass.add_to_output);
   const LayerSums* layer = pass.exchanges.layer;
-  if (weights_.o_bias.value && !pass.adds && (!layer || layer->leads()))
+  if (weights_.o_bias.value && !pass.add_to_output && (!layer || layer->leads()))
     bias_forward(ctx, weights_.o_bias.value, Matrix::of(o_TH));
 }
 
@@ -201,7 +201,7 @@ Tensor AttentionBranch::gated(const Context& ctx, const Pass& pass, const Tensor
 
 void AttentionBranch::post_backward(const Context& ctx, const Pass& pass,
                                     const BackwardTensors& t) const {
-  if (pass.replay) return project(ctx, pass, t.a);
+  if (pass.recomputes()) return project(ctx, pass, t.a);
   pass.exchanges.tokens->post_backward(ctx, pass, attention_of(weights_, saved_[pass.slot]));
 }
 
@@ -212,7 +212,7 @@ void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
   const auto [stream, activation, compute] = pass.types;
   const int64_t T = t.a.shape[0], q = w.shape.N * w.shape.D, kv = w.shape.K * w.shape.D;
   Arena& workspace = *ctx.workspace;
-  if (pass.replay) pass.exchanges.tokens->attend(ctx, pass, attention_of(w, saved));
+  if (pass.recomputes()) pass.exchanges.tokens->attend(ctx, pass, attention_of(w, saved));
   Gradients& g = gradients_;
   g.dqkv = gradient_room(ctx, pass, activation, {T, w.shape.width()});
   g.inputs.emplace(workspace);
@@ -224,7 +224,8 @@ void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
   const Tensor y =
       w.has_gate() ? gated(ctx, pass, gradient_room(ctx, pass, activation, {T, q})) : saved.att;
   weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(y), w.o_proj.gradient);
-  if (w.o_bias.value && !pass.adds) bias_backward(ctx, Matrix::of(t.d_o), w.o_bias.gradient);
+  if (w.o_bias.value && !pass.add_to_output)
+    bias_backward(ctx, Matrix::of(t.d_o), w.o_bias.gradient);
   if (w.has_gate())
     output_gate_backward(ctx, {.dy = datt,
                                .att = saved.att,
@@ -279,7 +280,7 @@ void AttentionBranch::project_backward(const Context& ctx, const Pass& pass,
           ? without_columns(ctx, pass, g.dqkv, w.shape.N * w.shape.D, w.shape.gate_begin())
           : Matrix::of(g.dqkv);
   linear_backward_input(ctx, pass.types.compute, counted, w.qkv.operand, Matrix::of(t.da),
-                        pass.adds);
+                        pass.add_to_output);
 }
 
 }  // namespace ashlar::nn

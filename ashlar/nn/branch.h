@@ -11,6 +11,7 @@
 // Shapes   a [T, H] normed input, activation type; o [T, H] stream type; T: PassShape.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "ashlar/core/error.h"
@@ -36,29 +37,44 @@ struct StepLosses {
   int64_t num_rows = 1;      // of the micro-batch; a layer has an equal part of each
 };
 
-// One micro-batch on its way through a branch.
+// Why a branch runs.
+enum class Mode : uint8_t {
+  kForward,
+  // Forward once more on the same tokens: what it keeps in SavedArenas::block was overwritten, what
+  // it keeps in SavedArenas::lasting is still there.
+  kRecompute,
+  kBackward,
+  // Backward that first recomputes, from a, what forward keeps in SavedArenas::block.  Asked of a
+  // mixer only where its exchange lets keys come once for both (parallel/cp.h, CpGather).
+  kBackwardRecompute,
+};
+
+// One micro-batch on its way through a branch.  The members that depend on the mode, and the modes
+// that read them:
+//
+//                     kForward   kRecompute   kBackward   kBackwardRecompute
+//   rope, turn        yes        yes          yes         yes
+//   add_to_output     of o       of o         of da       of da
+//   add_to_gradients  -          -            yes         yes
+//   late, losses      -          -            yes         yes
 struct Pass {
   const Types& types;
   const kernels::Sequence& sequence;
   const Exchanges& exchanges;
+  Mode mode;
   int64_t block;  // of the whole model
   int slot;       // which of the memories that lay_out took
   Tensor rope;    // [positions, rho]
-  // Gradients of products (Stored::is_product) are added to, or overwritten: then backward does not
-  // read what was there.  All others are always added to.
-  bool accumulate = true;
-  // Of backward: what forward keeps in SavedArenas::block was overwritten, and is made again from
-  // a.  A mixer is asked to only where its exchange lets keys come once for both (CpGather).
-  bool replay = false;
+  // Gradients of products (Stored::is_product) are added to what is there; else backward overwrites
+  // them unread.  All other gradients are always added.
+  bool add_to_gradients = true;
   // What forward writes into o, and backward into da, is added to what is there: by the turns of a
   // branch that runs with one share of the model after another (parallel/tsp.h).
-  bool adds = false;
-  // Of forward: it ran before on these tokens, and what it keeps in SavedArenas::lasting is there
-  // (recomputation).
-  bool again = false;
-  int turn = 0;                  // of those that add: which
+  bool add_to_output = false;
+  int turn = 0;                  // the number of that share
   LateProducts* late = nullptr;  // keeps back the products that only gradients of weights need
-  StepLosses losses{};           // of backward
+  StepLosses losses{};
+  bool recomputes() const { return mode == Mode::kBackwardRecompute; }
   // For products that run now, in a pass whose others are kept back.
   Pass at_once() const {
     Pass pass = *this;
@@ -84,9 +100,9 @@ struct BackwardTensors {
 
 struct PassShape {
   int64_t num_tokens;
-  int64_t num_halos;     // the most segments that continue a document (Sequence::num_halos)
-  bool replays = false;  // every backward is asked to (Pass::replay)
-  bool backward = true;  // there is one
+  int64_t num_halos;        // the most segments that continue a document (Sequence::num_halos)
+  bool recomputes = false;  // every backward has Mode::kBackwardRecompute
+  bool backward = true;     // there is one
   // Chunks of states here and of all ranks, where others hold those before and behind; else 0.
   int64_t num_chunks = 0, num_all_chunks = 0;
 };
@@ -123,7 +139,7 @@ class Branch {
   virtual void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) = 0;
   virtual void forward(const kernels::Context&, const Pass&, int part, const Tensor& a_TH,
                        const Carry&, const Tensor& o_TH) = 0;
-  // Adds to the gradients (Pass::accumulate).
+  // Adds to the gradients (Pass::add_to_gradients).
   virtual void backward(const kernels::Context&, const Pass&, int part, const BackwardTensors&) = 0;
   virtual std::optional<ExpertLoad> load(int slot) const = 0;  // absent: it has no experts
 };

@@ -15,7 +15,7 @@
 //                                the convolutions, halo_backward what other segments send back.
 //                                Only then dqkv is whole, and the qkv product can follow.
 //
-// columns, twice as wide as z, are not saved: project_backward makes them again while the keys'
+// columns, twice as wide as z, are not saved: project_backward recomputes them while the keys'
 // gradients travel home, and takes their memory for their gradient.  Scopes of the workspace end as
 // soon as what they hold was read.
 #include "ashlar/nn/cca_attention.h"
@@ -86,7 +86,7 @@ std::array<Strip, 2> strips(const Matrix& z, const Tensor& halo_z, const Matrix&
   return {Strip{z, halo_z}, Strip{vd, halo_vd.view({halo_vd.shape[0], 1, vd.cols})}};
 }
 
-// The left operand of the grouped convolution, which forward makes, and backward again.
+// The left operand of the grouped convolution, which forward makes and backward recomputes.
 void fill_columns(const Context& ctx, const Pass& pass, const CcaWeights& w, const CcaSaved& saved,
                   const Tensor& columns_T2C) {
   conv_columns_forward(ctx, {.sequence = pass.sequence,
@@ -241,12 +241,12 @@ void CcaBranch::attend(const Context& ctx, const Pass& pass, const Tensor& o_TH)
   const CcaSaved& saved = saved_[pass.slot];
   pass.exchanges.tokens->attend(ctx, pass, attention_of(weights_.shape, saved));
   linear_forward(ctx, pass.types.compute, Matrix::of(saved.att), weights_.o_proj.operand,
-                 Matrix::of(o_TH), pass.adds);
+                 Matrix::of(o_TH), pass.add_to_output);
 }
 
 void CcaBranch::post_backward(const Context& ctx, const Pass& pass,
                               const BackwardTensors& t) const {
-  if (pass.replay) return project(ctx, pass, t.a);
+  if (pass.recomputes()) return project(ctx, pass, t.a);
   pass.exchanges.tokens->post_backward(ctx, pass, attention_of(weights_.shape, saved_[pass.slot]));
 }
 
@@ -257,7 +257,7 @@ void CcaBranch::attend_backward(const Context& ctx, const Pass& pass, const Back
   const auto [stream, activation, compute] = pass.types;
   const int64_t T = t.a.shape[0], q = shape.q_dim();
   Arena& workspace = *ctx.workspace;
-  if (pass.replay) pass.exchanges.tokens->attend(ctx, pass, attention_of(shape, saved));
+  if (pass.recomputes()) pass.exchanges.tokens->attend(ctx, pass, attention_of(shape, saved));
   Gradients& g = gradients_;
   g.dqkv = gradient_room(ctx, pass, stream, {T, shape.qkv_dim()});
   g.dhalo_z = workspace.take(stream, halos(saved, pass.sequence).z.shape);
@@ -349,7 +349,7 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
   const Matrix counted = heads && !heads->leads()
                              ? without_columns(ctx, pass, g.dqkv, shape.q_dim(), dqkv.cols)
                              : dqkv;
-  linear_backward_input(ctx, compute, counted, w.qkv.operand, Matrix::of(t.da), pass.adds);
+  linear_backward_input(ctx, compute, counted, w.qkv.operand, Matrix::of(t.da), pass.add_to_output);
 }
 
 }  // namespace ashlar::nn

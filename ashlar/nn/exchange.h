@@ -151,9 +151,9 @@ struct ExpertRows {
 // at a time, in different rooms.
 struct ExpertRound {
   enum class Kind : uint8_t {
-    kForward,   // tokens and what experts make of them
-    kBackward,  // the gradients of these
-    kAgain,     // tokens once more, for backward
+    kForward,    // tokens and what experts make of them
+    kBackward,   // the gradients of these
+    kRecompute,  // tokens once more, for backward
   };
   Kind kind;
   int number, total;

@@ -24,9 +24,9 @@ Carry carry_of(const Saved& saved, int64_t l) {
   return {.in = saved.carry[size_t(l)], .out = saved.carry[size_t(l) + 1]};
 }
 
-// Whether a recomputed block needs no more of its feed-forward than that makes again in its own
-// backward: nobody reads e after its merge, and h is what the feed-forward was given.
-bool replays_alone(const ModelSpec& spec, int64_t l) {
+// Whether a feed-forward recomputes what it keeps in its own backward, so that recomputing its
+// block leaves it out: nobody reads e after its merge, and h is what the feed-forward was given.
+bool feed_forward_recomputes(const ModelSpec& spec, int64_t l) {
   return !spec.blocks[size_t(l)].reads_summands();
 }
 
@@ -46,14 +46,15 @@ AlongStream along_stream(const BlockSpec& block, const Tensor& gradient) {
 
 // The block without its last merge.  In: blocks[l].a.  Out: blocks[l].h and .e.
 void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l,
-                   Why why) {
+                   Mode mode) {
   const BlockSaved& s = saved.blocks[size_t(l)];
   const Block& w = call.weights.blocks[size_t(l)];
   const BlockSpec& block = call.weights.spec.blocks[size_t(l)];
   const bool normed = block.residual == Residual::kNormed;
-  Pass pass = call.at(l, saved.slot);
-  pass.again = why == Why::kReplay;
-  call.residency.acquire(ctx, use_of(l, why));
+  const bool recomputes = mode == Mode::kRecompute;
+  const Pass pass = call.at(l, saved.slot, mode);
+  const Use use = use_of(l, recomputes ? Why::kRecompute : Why::kForward);
+  call.residency.acquire(ctx, use);
   ctx.enter(In::kMixer);
   run_forward(*w.mixer, ctx, pass, s.a, {}, s.o);
   ctx.enter(In::kNone);
@@ -70,10 +71,10 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
                            .rstd_T = s.rstd_m,
                            .weight_offset = call.weights.spec.norm_weight_offset()});
   ctx.enter(In::kFeedForward);
-  if (why == Why::kForward || !replays_alone(call.weights.spec, l))
+  if (!recomputes || !feed_forward_recomputes(call.weights.spec, l))
     run_forward(*w.feed_forward, ctx, pass, s.m, carry_of(saved, l), s.e);
   ctx.enter(In::kNone);
-  call.residency.release(ctx, use_of(l, why));
+  call.residency.release(ctx, use);
   if (saved.in_memory) *saved.in_memory = {l, saved.slot};
 }
 
@@ -98,19 +99,183 @@ void recompute(const Context& ctx, const ModelCall& call, const Saved& saved, in
   ctx.enter("recomputation", l);
   norm_of_stream(ctx, call, saved.x[size_t(l)], call.weights.blocks[size_t(l)].mixer_norm.value,
                  saved.blocks[size_t(l)].a, saved.rstd[size_t(l)]);
-  block_forward(ctx, call, saved, l, Why::kReplay);
+  block_forward(ctx, call, saved, l, Mode::kRecompute);
+}
+
+// --- backward ---
+
+// Gradients on their way down through the blocks of a chunk, each updated in place by every block.
+struct Gradients {
+  Tensor final_TH;  // of Saved::final_TH
+  Tensor stream;    // of the stream, or of the normed stream where that goes on
+  Tensor o;         // of what a branch returns
+  Tensor a, m;      // of the inputs of mixer and feed-forward
+  Tensor carry;
+  bool carry_is_read;  // by a block above
+};
+
+Gradients take_gradients(const Context& ctx, const ModelCall& call, const Saved& saved,
+                         const Tensor& dfinal_TH) {
+  const auto [begin, end] = saved.chunk;
+  const auto [stream, activation, compute] = call.types;
+  const Shape shape = saved.x[size_t(begin)].shape;
+  const auto take = [&](DType dtype, const Shape& extents) {
+    return ctx.workspace->take(dtype, extents);
+  };
+  const bool ends_model = end == call.weights.spec.num_blocks();
+  return {.final_TH = dfinal_TH,
+          .stream = ends_model ? take(stream, shape) : saved.d_stream(),
+          .o = take(activation, shape),
+          .a = take(activation, shape),
+          .m = take(stream, shape),
+          .carry = saved.d_carry ? saved.d_carry : take(stream, saved.carry[size_t(end)].shape),
+          .carry_is_read = saved.hands_on};
+}
+
+// What reads the output of a merge: a norm, and the stream that goes on above it.
+struct Above {
+  Weight norm{};                  // without tensors where the norm is the next chunk's
+  Tensor h_TH{}, rstd_T{}, dy{};  // what it read and kept, and the gradient of what it made
+  AlongStream stream{};           // the gradients that come down the stream
+};
+
+Above above(const ModelCall& call, const Saved& saved, int64_t l, const Gradients& g) {
+  const ModelWeights& w = call.weights;
+  const size_t next = size_t(l) + 1;
+  if (l + 1 == w.spec.num_blocks())
+    return {.norm = w.norm, .h_TH = saved.x[next], .rstd_T = saved.rstd[next], .dy = g.final_TH};
+  if (l + 1 == saved.chunk.end) return {.stream = {g.stream, {}}};
+  return {.norm = w.blocks[next].mixer_norm,
+          .h_TH = saved.x[next],
+          .rstd_T = saved.rstd[next],
+          .dy = g.a,
+          .stream = along_stream(w.spec.blocks[next], g.stream)};
+}
+
+// A merge of o into the residual r.
+struct Merge {
+  Tensor o_TH, r_TH;
+  const MergeWeights& weights;
+  const ResidualFactors& factors;
+};
+
+// Brings g.stream below the merge.  Out: d_o.
+void merge_backward(const Context& ctx, const ModelSpec& spec, const Merge& merge,
+                    const Above& above, const Gradients& g, const Tensor& d_o) {
+  merge_norm_backward(ctx, {.dy_TH = above.dy,
+                            .dh_in_TH = above.stream.dh,
+                            .dy_in_TH = above.stream.dy,
+                            .o_TH = merge.o_TH,
+                            .r_TH = merge.r_TH,
+                            .h_TH = above.h_TH,
+                            .rstd_T = above.rstd_T,
+                            .params = merge.weights.params(),
+                            .factors = factors_of(merge.factors),
+                            .w_H = above.norm.value,
+                            .d_o_TH = d_o,
+                            .dr_TH = g.stream,
+                            .grads = merge.weights.gradients(),
+                            .dw_H = above.norm.gradient,
+                            .weight_offset = spec.norm_weight_offset()});
+}
+
+// In: d_o, the gradient of e.  Out: g.m and g.carry.
+void feed_forward_backward(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l,
+                           Mode mode, Gradients& g, const Tensor& d_o) {
+  const BlockSaved& s = saved.blocks[size_t(l)];
+  const Block& w = call.weights.blocks[size_t(l)];
+  Carry carry = carry_of(saved, l);
+  carry.d_out = g.carry_is_read ? g.carry : Tensor{};
+  carry.d_in = carry.in ? g.carry : Tensor{};
+  g.carry_is_read = g.carry_is_read || w.feed_forward->needs().carry_width > 0;
+  ctx.enter(In::kFeedForward);
+  if (saved.keep == Keep::kBranchInputs)
+    norm_of_stream(ctx, call, s.h, w.feed_forward_norm.value, s.m, s.rstd_m);
+  run_backward(*w.feed_forward, ctx, call.at(l, saved.slot, mode),
+               {.a = s.m, .d_o = d_o, .da = g.m, .carry = carry});
+  ctx.enter(In::kNone);
+}
+
+// In: d_o, the gradient of o.  Out: g.a.
+void mixer_backward(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l,
+                    Mode mode, const Gradients& g, const Tensor& d_o) {
+  const BlockSaved& s = saved.blocks[size_t(l)];
+  const Block& w = call.weights.blocks[size_t(l)];
+  ctx.enter(In::kMixer);
+  if (saved.keep == Keep::kBranchInputs)
+    norm_of_stream(ctx, call, saved.x[size_t(l)], w.mixer_norm.value, s.a, saved.rstd[size_t(l)]);
+  run_backward(*w.mixer, ctx, call.at(l, saved.slot, mode),
+               {.a = s.a, .d_o = d_o, .da = g.a, .carry = {}});
+  ctx.enter(In::kNone);
+}
+
+// recomputed: recompute() ran the block just before.
+void block_backward(const Context& ctx, const ModelCall& call, const Saved& saved, int64_t l,
+                    bool recomputed, Gradients& g) {
+  const ModelSpec& spec = call.weights.spec;
+  const BlockSaved& s = saved.blocks[size_t(l)];
+  const Block& w = call.weights.blocks[size_t(l)];
+  const BlockSpec& block = spec.blocks[size_t(l)];
+  const Mode mixer_mode =
+      saved.keep == Keep::kBranchInputs ? Mode::kBackwardRecompute : Mode::kBackward;
+  const Mode feed_forward_mode =
+      recomputed && feed_forward_recomputes(spec, l) ? Mode::kBackwardRecompute : mixer_mode;
+  const Pass pass = call.at(l, saved.slot, mixer_mode);
+  const Tensor de = room_after(pass, g.o), d_o = room_after(pass, g.o);
+  const Use use = use_of(l, call.late ? Why::kInputs : Why::kBackward);
+  merge_backward(ctx, spec, {s.e, s.h, w.feed_forward_merge, block.feed_forward_factors},
+                 above(call, saved, l, g), g, de);
+  call.residency.acquire(ctx, use);
+  feed_forward_backward(ctx, call, saved, l, feed_forward_mode, g, de);
+  merge_backward(ctx, spec, {s.o, saved.x[size_t(l)], w.mixer_merge, block.mixer_factors},
+                 {.norm = w.feed_forward_norm,
+                  .h_TH = s.h,
+                  .rstd_T = s.rstd_m,
+                  .dy = g.m,
+                  .stream = along_stream(block, g.stream)},
+                 g, d_o);
+  mixer_backward(ctx, call, saved, l, mixer_mode, g, d_o);
+  call.residency.release(ctx, use);
+}
+
+// The norm below the first block and, of the model's first chunk, the embedding.
+void input_backward(const Context& ctx, const ModelCall& call, const Saved& saved,
+                    const Gradients& g) {
+  const ModelWeights& w = call.weights;
+  const auto begin = size_t(saved.chunk.begin);
+  const AlongStream stream = along_stream(w.spec.blocks[begin], g.stream);
+  rms_norm_backward(ctx, {.dy_TH = g.a,
+                          .h_TH = saved.x[begin],
+                          .w_H = w.blocks[begin].mixer_norm.value,
+                          .rstd_T = saved.rstd[begin],
+                          .dh_in_TH = stream.dh,
+                          .dy_in_TH = stream.dy,
+                          .dh_TH = begin == 0 ? g.stream : saved.d_stream(),
+                          .dw_H = w.blocks[begin].mixer_norm.gradient,
+                          .weight_offset = w.spec.norm_weight_offset()});
+  if (begin > 0) return;
+  embedding_backward(ctx, {.ids_T = call.ids_T,
+                           .emb_VH = w.embed.value,
+                           .scale_H = w.input_scale.value,
+                           .bias_H = w.input_bias.value,
+                           .dx_TH = g.stream,
+                           .demb_VH = w.embed.gradient,
+                           .fixed_id = int32_t(w.spec.pad_token_id),
+                           .dscale_H = w.input_scale.gradient,
+                           .dbias_H = w.input_bias.gradient});
 }
 
 }  // namespace
 
-Pass ModelCall::at(int64_t block, int slot) const {
+Pass ModelCall::at(int64_t block, int slot, Mode mode) const {
   return {.types = types,
           .sequence = sequence,
           .exchanges = exchanges,
+          .mode = mode,
           .block = block,
           .slot = slot,
           .rope = rope[size_t(block)],
-          .accumulate = accumulate,
+          .add_to_gradients = add_to_gradients,
           .late = late,
           .losses = losses};
 }
@@ -130,7 +295,7 @@ void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
                  saved.rstd[size_t(begin)]);
   for (int64_t l = begin; l < end; ++l) {
     ctx.enter("forward", l);
-    block_forward(ctx, call, saved, l, Why::kForward);
+    block_forward(ctx, call, saved, l, Mode::kForward);
     const BlockSaved& s = saved.blocks[size_t(l)];
     const Block& b = w.blocks[size_t(l)];
     const BlockSpec& block = w.spec.blocks[size_t(l)];
@@ -154,116 +319,18 @@ void forward(const Context& ctx, const ModelCall& call, const Saved& saved) {
 void backward(const Context& ctx, const ModelCall& call, const Saved& saved,
               const Tensor& dfinal_TH) {
   ASHLAR_ASSERT(saved.keep != Keep::kNothing);
-  const ModelWeights& w = call.weights;
-  const auto [stream, activation, compute] = call.types;
   const auto [begin, end] = saved.chunk;
-  const bool ends_model = end == w.spec.num_blocks();
-  const Shape shape = saved.x[size_t(begin)].shape;
-  const Why why = call.late ? Why::kInputs : Why::kBackward;
   ctx.enter("backward");
-  Arena& workspace = *ctx.workspace;
-  const Arena::Scope scope(workspace);
-  // Gradient of the stream, or of the normed stream where that goes on; updated in place.
-  const Tensor dstream = ends_model ? workspace.take(stream, shape) : saved.d_stream();
-  const Tensor dbranch = workspace.take(activation, shape);  // of a sub-layer's output
-  const Tensor da = workspace.take(activation, shape), dm = workspace.take(stream, shape);
-  const Tensor dcarry =
-      saved.d_carry ? saved.d_carry : workspace.take(stream, saved.carry[size_t(end)].shape);
-  bool carry_is_read = saved.hands_on;  // by a block above
+  const Arena::Scope scope(*ctx.workspace);
+  Gradients g = take_gradients(ctx, call, saved, dfinal_TH);
   for (int64_t l = end - 1; l >= begin; --l) {
-    const bool again = saved.in_memory && *saved.in_memory != BlockInMemory{l, saved.slot};
-    if (again) recompute(ctx, call, saved, l);
+    const bool overwritten = saved.in_memory && *saved.in_memory != BlockInMemory{l, saved.slot};
+    if (overwritten) recompute(ctx, call, saved, l);
     ctx.enter("backward", l);
-    const BlockSaved& s = saved.blocks[size_t(l)];
-    const Block& b = w.blocks[size_t(l)];
-    const BlockSpec& block = w.spec.blocks[size_t(l)];
-    const Pass pass = call.at(l, saved.slot);
-    const bool replays = saved.keep == Keep::kBranchInputs;
-    const bool last = l + 1 == w.spec.num_blocks();
-    const Tensor de = room_after(pass, dbranch), d_o = room_after(pass, dbranch);
-    const bool normed = last || l + 1 < end;  // else the norm that follows is the next chunk's
-    const Weight& next_norm = last     ? w.norm
-                              : normed ? w.blocks[size_t(l) + 1].mixer_norm
-                                       : Weight{};
-    const AlongStream above = last     ? AlongStream{}
-                              : normed ? along_stream(w.spec.blocks[size_t(l) + 1], dstream)
-                                       : AlongStream{dstream, {}};
-    merge_norm_backward(ctx, {.dy_TH = last     ? dfinal_TH
-                                       : normed ? da
-                                                : Tensor{},
-                              .dh_in_TH = above.dh,
-                              .dy_in_TH = above.dy,
-                              .o_TH = s.e,
-                              .r_TH = s.h,
-                              .h_TH = normed ? saved.x[size_t(l) + 1] : Tensor{},
-                              .rstd_T = normed ? saved.rstd[size_t(l) + 1] : Tensor{},
-                              .params = b.feed_forward_merge.params(),
-                              .factors = factors_of(block.feed_forward_factors),
-                              .w_H = next_norm.value,
-                              .d_o_TH = de,
-                              .dr_TH = dstream,
-                              .grads = b.feed_forward_merge.gradients(),
-                              .dw_H = next_norm.gradient,
-                              .weight_offset = w.spec.norm_weight_offset()});
-    Carry carry = carry_of(saved, l);
-    carry.d_out = carry_is_read ? dcarry : Tensor{};
-    carry.d_in = carry.in ? dcarry : Tensor{};
-    carry_is_read = carry_is_read || b.feed_forward->needs().carry_width > 0;
-    call.residency.acquire(ctx, use_of(l, why));
-    ctx.enter(In::kFeedForward);
-    if (replays) norm_of_stream(ctx, call, s.h, b.feed_forward_norm.value, s.m, s.rstd_m);
-    Pass feed_forward = pass, mixer = pass;
-    feed_forward.replay = replays || (again && replays_alone(w.spec, l));
-    mixer.replay = replays;
-    run_backward(*b.feed_forward, ctx, feed_forward,
-                 {.a = s.m, .d_o = de, .da = dm, .carry = carry});
-    ctx.enter(In::kNone);
-    const AlongStream between = along_stream(block, dstream);
-    merge_norm_backward(ctx, {.dy_TH = dm,
-                              .dh_in_TH = between.dh,
-                              .dy_in_TH = between.dy,
-                              .o_TH = s.o,
-                              .r_TH = saved.x[size_t(l)],
-                              .h_TH = s.h,
-                              .rstd_T = s.rstd_m,
-                              .params = b.mixer_merge.params(),
-                              .factors = factors_of(block.mixer_factors),
-                              .w_H = b.feed_forward_norm.value,
-                              .d_o_TH = d_o,
-                              .dr_TH = dstream,
-                              .grads = b.mixer_merge.gradients(),
-                              .dw_H = b.feed_forward_norm.gradient,
-                              .weight_offset = w.spec.norm_weight_offset()});
-    ctx.enter(In::kMixer);
-    if (replays)
-      norm_of_stream(ctx, call, saved.x[size_t(l)], b.mixer_norm.value, s.a, saved.rstd[size_t(l)]);
-    run_backward(*b.mixer, ctx, mixer, {.a = s.a, .d_o = d_o, .da = da, .carry = {}});
-    ctx.enter(In::kNone);
-    call.residency.release(ctx, use_of(l, why));
+    block_backward(ctx, call, saved, l, overwritten, g);
   }
   ctx.enter("backward");
-  const Weight& first_norm = w.blocks[size_t(begin)].mixer_norm;
-  const Tensor dinput = begin == 0 ? dstream : saved.d_stream();
-  const AlongStream before = along_stream(w.spec.blocks[size_t(begin)], dstream);
-  rms_norm_backward(ctx, {.dy_TH = da,
-                          .h_TH = saved.x[size_t(begin)],
-                          .w_H = first_norm.value,
-                          .rstd_T = saved.rstd[size_t(begin)],
-                          .dh_in_TH = before.dh,
-                          .dy_in_TH = before.dy,
-                          .dh_TH = dinput,
-                          .dw_H = first_norm.gradient,
-                          .weight_offset = w.spec.norm_weight_offset()});
-  if (begin == 0)
-    embedding_backward(ctx, {.ids_T = call.ids_T,
-                             .emb_VH = w.embed.value,
-                             .scale_H = w.input_scale.value,
-                             .bias_H = w.input_bias.value,
-                             .dx_TH = dstream,
-                             .demb_VH = w.embed.gradient,
-                             .fixed_id = int32_t(w.spec.pad_token_id),
-                             .dscale_H = w.input_scale.gradient,
-                             .dbias_H = w.input_bias.gradient});
+  input_backward(ctx, call, saved, g);
 }
 
 }  // namespace ashlar::nn

@@ -51,16 +51,22 @@ void LateProducts::run(const Context& ctx, int64_t block) {
 
 void weight_gradient(const Context& ctx, const Pass& pass, const Matrix& dy, const Matrix& x,
                      const Tensor& dw) {
-  at_once_or_late(
-      ctx, pass,
-      {WeightProduct::Kind::kOne, pass.types.compute, dy, x, {}, dw, pass.accumulate, pass.block});
+  at_once_or_late(ctx, pass,
+                  {WeightProduct::Kind::kOne,
+                   pass.types.compute,
+                   dy,
+                   x,
+                   {},
+                   dw,
+                   pass.add_to_gradients,
+                   pass.block});
 }
 
 void grouped_weight_gradient(const Context& ctx, const Pass& pass, const Matrix& dy,
                              const Matrix& x, const Tensor& row_of_group, const Tensor& dw) {
   at_once_or_late(ctx, pass,
                   {WeightProduct::Kind::kGrouped, pass.types.compute, dy, x, row_of_group, dw,
-                   pass.accumulate, pass.block});
+                   pass.add_to_gradients, pass.block});
 }
 
 void blockdiag_weight_gradient(const Context& ctx, const Pass& pass, const Matrix& dy,
@@ -72,7 +78,7 @@ void blockdiag_weight_gradient(const Context& ctx, const Pass& pass, const Matri
                    x,
                    {},
                    dw,
-                   pass.accumulate,
+                   pass.add_to_gradients,
                    pass.block});
 }
 

@@ -125,7 +125,7 @@ void LinearBranch::project(const Context& ctx, const Pass& pass, const Tensor& a
                              .rstd_q_TK = s.rstd_q,
                              .rstd_k_TK = s.rstd_k});
   gates_forward(ctx, pass, a_TH);
-  if (!tokens.shares_states() || pass.again) return;
+  if (!tokens.shares_states() || pass.mode == Mode::kRecompute) return;
   const int64_t num_states = s.entering.shape[0];
   maps_ = {.log_decay_H = w.shape.log_decay_V,
            .made = ctx.workspace->take(stream, w.shape.states(num_states)),
@@ -163,7 +163,7 @@ void LinearBranch::recur(const Context& ctx, const Pass& pass, const Tensor& a_T
   const LinearSaved& s = saved_[pass.slot];
   const DType compute = pass.types.compute;
   SequenceExchange& tokens = *pass.exchanges.tokens;
-  const bool exchanges = tokens.shares_states() && !pass.again;
+  const bool exchanges = tokens.shares_states() && pass.mode != Mode::kRecompute;
   linear_forward(ctx, compute, Matrix::of(a_TH), w.gate.operand, Matrix::of(s.z));
   if (exchanges) tokens.finish_states(ctx, pass, maps_);
   {
@@ -184,11 +184,12 @@ void LinearBranch::recur(const Context& ctx, const Pass& pass, const Tensor& a_T
                            .w = w.norm.value,
                            .z = Matrix::of(s.z),
                            .y = s.y});
-  linear_forward(ctx, compute, Matrix::of(s.y), w.o_proj.operand, Matrix::of(o_TH), pass.adds);
+  linear_forward(ctx, compute, Matrix::of(s.y), w.o_proj.operand, Matrix::of(o_TH),
+                 pass.add_to_output);
 }
 
 void LinearBranch::output_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
-  ASHLAR_ASSERT(!pass.replay && !pass.adds);  // folded branches have no states
+  ASHLAR_ASSERT(!pass.recomputes() && !pass.add_to_output);  // folded branches have no states
   const LinearWeights& w = weights_;
   const LinearSaved& s = saved_[pass.slot];
   const auto [stream, activation, compute] = pass.types;

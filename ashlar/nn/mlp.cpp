@@ -36,7 +36,7 @@ void mlp_inner(const Context& ctx, const Pass& pass, const MlpWeights& w, const 
 void mlp_output(const Context& ctx, const Pass& pass, const MlpWeights& w, const MlpSaved& saved,
                 const Tensor& e_TH) {
   linear_forward(ctx, pass.types.compute, Matrix::of(saved.act), w.down.operand, Matrix::of(e_TH),
-                 pass.adds);
+                 pass.add_to_output);
 }
 
 void mlp_backward_inputs(const Context& ctx, const Pass& pass, const MlpWeights& w,
@@ -48,7 +48,7 @@ void mlp_backward_inputs(const Context& ctx, const Pass& pass, const MlpWeights&
   linear_backward_input(ctx, compute, Matrix::of(de_TH), w.down.operand, Matrix::of(dact));
   swiglu_backward(ctx, {}, dact, saved.gate_up, dgate_up);
   linear_backward_input(ctx, compute, Matrix::of(dgate_up), w.gate_up.operand, Matrix::of(dm_TH),
-                        pass.adds);
+                        pass.add_to_output);
 }
 
 void mlp_backward_weights(const Context& ctx, const Pass& pass, const MlpWeights& w,
@@ -77,7 +77,7 @@ void MlpBranch::forward(const Context& ctx, const Pass& pass, int, const Tensor&
 void MlpBranch::backward(const Context& ctx, const Pass& pass, int part, const BackwardTensors& t) {
   const MlpSaved& saved = saved_[pass.slot];
   const auto inputs = [&] {
-    if (pass.replay) mlp_inner(ctx, pass, weights_, saved, t.a);
+    if (pass.recomputes()) mlp_inner(ctx, pass, weights_, saved, t.a);
     dgate_up_ = gradient_room(ctx, pass, pass.types.activation, saved.gate_up.shape);
     mlp_backward_inputs(ctx, pass, weights_, saved, t.d_o, t.da, dgate_up_);
   };

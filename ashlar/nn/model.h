@@ -28,7 +28,8 @@ namespace ashlar::nn {
 enum class Keep : uint8_t {
   kAll,           // everything that backward needs
   kBlockInput,    // the stream before each block, and what blocks hand on; the rest is recomputed
-  kBranchInputs,  // that before each branch; branches replay (Pass::replay), residuals not scaled
+  kBranchInputs,  // that before each branch, whose backward recomputes the rest
+                  // (Mode::kBackwardRecompute); residuals not scaled
   kNothing,       // inference
 };
 
@@ -79,16 +80,16 @@ struct ModelCall {
   const kernels::Sequence& sequence;
   Tensor ids_T;                  // I32
   std::span<const Tensor> rope;  // [positions, rho], by block
-  bool accumulate = true;        // of backward; see Pass
+  bool add_to_gradients = true;  // of backward; see Pass
   LateProducts* late = nullptr;  // likewise
   StepLosses losses{};           // likewise
-  Pass at(int64_t block, int slot) const;
+  Pass at(int64_t block, int slot, Mode mode) const;
 };
 
 // The blocks of saved.chunk.
 void forward(const kernels::Context&, const ModelCall&, const Saved&);
 // dfinal: gradient of final_TH; absent where another chunk follows.  Adds to the gradients, but for
-// what call.accumulate says.
+// what call.add_to_gradients says.
 void backward(const kernels::Context&, const ModelCall&, const Saved&, const Tensor& dfinal_TH);
 
 // Whether a model holds the products of all blocks, or of two at a time, block l in slot l % 2

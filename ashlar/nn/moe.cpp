@@ -15,7 +15,7 @@
 //
 //   forward    round 0, 1, ...; room = number % 2; what the last two leave in their rooms is kept
 //   backward   the last two first, from what is kept (index 0: room 0); then 0, 1, ..., whose rows
-//              are sent once more, and whose gate_up and act are made again, in room index % 2
+//              are sent once more, and whose gate_up and act are recomputed, in room index % 2
 #include "ashlar/nn/moe.h"
 
 #include <algorithm>
@@ -177,7 +177,7 @@ void MoeBranch::combine(const Context& ctx, const Pass& pass, const Tensor& m_TH
 
 void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
   const MoeSaved& saved = saved_[pass.slot];
-  if (pass.replay) {
+  if (pass.recomputes()) {
     route(ctx, pass, t.a, t.carry);
     experts(ctx, pass);
     receive_results(ctx, pass);
@@ -245,7 +245,7 @@ ExpertRound MoeBranch::backward_round(int index, int slot, ExpertRound::Kind kin
 void MoeBranch::post_gradients(const Context& ctx, const Pass& pass, int index) const {
   using Kind = ExpertRound::Kind;
   ExpertExchange& exchange = *pass.exchanges.experts;
-  if (index >= 2) exchange.post_rows(ctx, backward_round(index, pass.slot, Kind::kAgain));
+  if (index >= 2) exchange.post_rows(ctx, backward_round(index, pass.slot, Kind::kRecompute));
   exchange.post_rows(ctx, backward_round(index, pass.slot, Kind::kBackward));
 }
 
@@ -274,7 +274,7 @@ void MoeBranch::experts_backward(const Context& ctx, const Pass& pass) {
   ASHLAR_ASSERT(!pass.late || rounds <= 2);
   for (int index = 0; index < rounds; ++index) {
     Pass round = pass;
-    round.accumulate = pass.accumulate || index > 0;
+    round.add_to_gradients = pass.add_to_gradients || index > 0;
     round_backward(ctx, round, index);
     if (index + 2 >= rounds) continue;
     pass.exchanges.experts->receive_results(
@@ -290,7 +290,7 @@ void MoeBranch::round_backward(const Context& ctx, const Pass& pass, int index) 
   ExpertExchange& exchange = *pass.exchanges.experts;
   if (index >= 2)
     gate_up_and_act(ctx, pass,
-                    exchange.receive_rows(ctx, backward_round(index, pass.slot, Kind::kAgain)),
+                    exchange.receive_rows(ctx, backward_round(index, pass.slot, Kind::kRecompute)),
                     room);
   const ExpertRound round = backward_round(index, pass.slot, Kind::kBackward);
   const ExpertRows here = exchange.receive_rows(ctx, round);

@@ -93,7 +93,7 @@ class MoeBranch final : public Branch {
   void round_backward(const kernels::Context&, const Pass&, int index);
   void receive_gradients(const kernels::Context&, const Pass&) const;
   ExpertRound forward_round(int number, int slot) const;
-  // index: in the order of backward; kind: kBackward or kAgain.
+  // index: in the order of backward; kind: kBackward or kRecompute.
   ExpertRound backward_round(int index, int slot, ExpertRound::Kind kind) const;
   void gate_up_and_act(const kernels::Context&, const Pass&, const ExpertRows&,
                        const MoeSaved::Room&) const;

@@ -15,10 +15,10 @@ namespace ashlar::nn {
 struct Use {
   enum class Why : uint8_t {
     kForward,
-    kReplay,    // forward again, for the sake of the backward that follows at once
-    kBackward,  // reads operands, and makes gradients of weights
-    kInputs,    // backward without the gradients of weights that wait (late_products.h)
-    kWeights,   // which come here: reads no operands
+    kRecompute,  // forward once more, for the backward that follows at once
+    kBackward,   // reads operands, and makes gradients of weights
+    kInputs,     // backward without the gradients of weights that wait (late_products.h)
+    kWeights,    // which come here: reads no operands
   };
   Why why;
   int32_t block;

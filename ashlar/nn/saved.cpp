@@ -53,8 +53,9 @@ class SavedMaker {
     // turns.
     std::vector<Tensor> streams, carries;
     const auto take = [&](std::vector<Tensor>& list, const Shape& shape) {
-      const bool again = keep_ == Keep::kNothing && list.size() >= 2;
-      return list.emplace_back(again ? list[list.size() - 2] : arena_.take(types_.stream, shape));
+      const bool takes_turns = keep_ == Keep::kNothing && list.size() >= 2;
+      return list.emplace_back(takes_turns ? list[list.size() - 2]
+                                           : arena_.take(types_.stream, shape));
     };
     for (int64_t l = chunk.begin; l <= chunk.end; ++l) {
       s.x[size_t(l)] = take(streams, TH);
@@ -77,15 +78,15 @@ class SavedMaker {
   void add_block(Saved& s, int64_t l, Arena& lasting, Arena& block) const {
     const Block& b = weights_.blocks[size_t(l)];
     const bool once = returns_once(weights_.spec.blocks[size_t(l)]);
-    const bool replays = keep_ == Keep::kBranchInputs;
+    const bool recomputes = keep_ == Keep::kBranchInputs;
     s.blocks[size_t(l)] =
-        BlockSaved::make(block, replays ? lasting : block, weights_.spec.hidden_size, types_,
+        BlockSaved::make(block, recomputes ? lasting : block, weights_.spec.hidden_size, types_,
                          tokens_.stream, once ? output_ : Tensor{});
     for (Branch* branch : {b.mixer.get(), b.feed_forward.get()})
       branch->lay_out({lasting, block}, types_,
                       {.num_tokens = tokens_.layer,
                        .num_halos = num_halos_,
-                       .replays = replays,
+                       .recomputes = recomputes,
                        .backward = keep_ != Keep::kNothing,
                        .num_chunks = tokens_.num_chunks,
                        .num_all_chunks = tokens_.num_all_chunks},

@@ -116,7 +116,7 @@ void EpExchange::post_rows(const Context& ctx, const ExpertRound& round) {
       if (rank == ep_.rank())
         m.receives.push_back({source, rows_of(ctx, round.rows_here, run.here, run.rows)});
     });
-  constexpr const char* kLabels[] = {"expert rows", "expert gradients", "expert rows again"};
+  constexpr const char* kLabels[] = {"expert rows", "expert gradients", "expert rows recompute"};
   m.work = ep_.send_receive(m.sends, m.receives, kLabels[size_t(round.kind)]);
 }
 

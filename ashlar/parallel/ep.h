@@ -8,12 +8,12 @@
 // next travels, and so many that the most loaded rank has room for each.
 //
 //   op            label                  bytes, from a rank to all others
-//   all_gather    "expert counts"        4 (E + 1) to each, forward (and where forward is replayed)
+//   all_gather    "expert counts"        4 (E + 1) to each, forward (and where it is recomputed)
 //   send_receive  "expert rows"          a H for each row whose expert is elsewhere, forward
 //                 "expert results"       s H for each row of another rank, forward
 //                 "expert gradients"     a H, as "expert rows", backward
 //                 "expert input gradients"  a H, as "expert results", backward
-//                 "expert rows again"    as "expert rows", backward, of all rounds but the last two
+//                 "expert rows recompute"  as "expert rows", backward, but for the last two rounds
 //
 // a, s: bytes of the activation and of the stream type.  A dry run, which knows no tokens, sends
 // what an even load would.

@@ -28,7 +28,7 @@ std::vector<nn::Use> uses_of(std::span<const Action> program,
     } else if (action.kind == Kind::kBackward || action.kind == Kind::kInputs) {
       for (int32_t block = end - 1; block >= begin; --block) {
         if (recompute && (block != last || action.micro_batch != last_batch)) {
-          uses.push_back({Why::kReplay, block});
+          uses.push_back({Why::kRecompute, block});
           ran(block);
         }
         uses.push_back({action.kind == Kind::kBackward ? Why::kBackward : Why::kInputs, block});

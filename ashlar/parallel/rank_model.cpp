@@ -57,7 +57,7 @@ int RankModel::cp_rank() const {
   return groups_.mesh().number_within(groups_.rank(), std::array{Axis::kCp, Axis::kTsp});
 }
 
-// Folded branches replay by themselves: what stands before each is all that they need.
+// Folded branches recompute by themselves: what stands before each is all that they need.
 nn::Keep RankModel::keep() const {
   const auto& blocks = model_->spec().blocks;
   const bool enough = std::none_of(blocks.begin(), blocks.end(),
@@ -303,7 +303,7 @@ LossSum RankModel::run_backward(size_t number, const nn::Saved& saved) {
   nn::ModelCall call = this->call();
   if (action.kind == Action::Kind::kInputs)
     call.late = late_[size_t(step_program_.late_of_action[number])].get();
-  call.accumulate = zero_->keeps_gradients() && accumulates_[size_t(action.chunk)];
+  call.add_to_gradients = zero_->keeps_gradients() && accumulates_[size_t(action.chunk)];
   accumulates_[size_t(action.chunk)] = true;
   call.losses = step_losses();
   LossSum losses;

@@ -51,8 +51,8 @@ nn::BranchNeeds FoldedBranch::needs() const {
 
 void FoldedBranch::lay_out(const nn::SavedArenas& arenas, const nn::Types& types,
                            const nn::PassShape& shape, int slot) {
-  // What replays may be overwritten by the turns after it.
-  const int apart = shape.replays ? std::min(num_alive_, num_turns()) : num_turns();
+  // What a turn recomputes may be overwritten by the turns after it.
+  const int apart = shape.recomputes ? std::min(num_alive_, num_turns()) : num_turns();
   for (int first = 0; first < apart; ++first)
     for (int turn = first; turn < num_turns(); turn += apart) {
       std::optional<Arena::Scope> shared;
@@ -64,7 +64,7 @@ void FoldedBranch::lay_out(const nn::SavedArenas& arenas, const nn::Types& types
 Pass FoldedBranch::pass_of(const Pass& pass, int turn, bool first) {
   Pass through = pass;
   through.turn = turn;
-  through.adds = !first;
+  through.add_to_output = !first;
   return through;
 }
 
@@ -119,7 +119,8 @@ void FoldedMixer::finish_reduce(const Context& ctx, const Pass& pass, int turn) 
   if (turn < 0) return;
   const size_t slot = slot_of(turn);
   gradients_leave_[slot].wait();
-  if (shards_.owner(turn) == ranks_.rank()) shards_.keep_gradient(ctx, turn, slot, pass.accumulate);
+  if (shards_.owner(turn) == ranks_.rank())
+    shards_.keep_gradient(ctx, turn, slot, pass.add_to_gradients);
 }
 
 void FoldedMixer::forward(const Context& ctx, const Pass& pass, int, const Tensor& a_TH,
@@ -146,7 +147,7 @@ void FoldedMixer::backward(const Context& ctx, const Pass& pass, int, const Back
     }
     if (part == 1) scope.emplace(*ctx.workspace);
     Pass through = pass_of(pass, turn, turn == 0);
-    through.accumulate = false;
+    through.add_to_gradients = false;
     turns_[size_t(turn)]->backward(ctx, through, part,
                                    {.a = t.a, .d_o = t.d_o, .da = da, .carry = {}});
     if (part + 1 < num_parts) return;
@@ -204,7 +205,7 @@ void FoldedMlp::backward(const Context& ctx, const Pass& pass, int, const Backwa
       post(weights_, -1, shards_.weights(slot), shards_.weights(other), "mlp weights");
     shards_.use(ctx, turn, shards_.weights(slot), 0, slot, true);
     Pass through = pass_of(pass, turn, step == 0);
-    through.accumulate = step > 0;
+    through.add_to_gradients = step > 0;
     const Arena::Scope scope(*ctx.workspace);
     turns_[size_t(turn)]->backward(ctx, through, 0, tensors);
     gradients_.work.wait();  // the sum over the ranks that had this share before
@@ -213,7 +214,7 @@ void FoldedMlp::backward(const Context& ctx, const Pass& pass, int, const Backwa
       post(gradients_, -1, shards_.gradient(slot), shards_.gradient(other), "mlp gradients");
     weights_.work.wait();
   }
-  shards_.keep_gradient(ctx, ranks_.rank(), size_t(last) % 2, pass.accumulate);
+  shards_.keep_gradient(ctx, ranks_.rank(), size_t(last) % 2, pass.add_to_gradients);
   if (tensors.da.dtype != t.da.dtype) copy(ctx, tensors.da, t.da);
 }
 

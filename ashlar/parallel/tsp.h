@@ -15,7 +15,7 @@
 // Source   arXiv 2604.26294; the backward pass is derived.  docs/parallel/tsp.md has the order of
 //          the turns, the bytes and the launches.
 // Memory   tsp_shards.h; activations that forward keeps are those of all turns, or with
-//          Pass::replay of the turns at hand.
+//          Mode::kBackwardRecompute of the turns at hand.
 // Numerics attention adds up turns in one order on all ranks, an MLP from the rank's own share
 //          on (in backward to it); gradients of attention in rank order, of an MLP in the order of
 //          the ring.  The same bits for any timing.

@@ -75,8 +75,8 @@ TEST(LateProducts, GiveTheSameBitsLater) {
     }
 }
 
-// A plain block's feed-forward makes what it keeps again in its own backward, mixtures too.
-TEST(Replay, OfFeedForwardsGivesTheSameBits) {
+// A plain block's feed-forward recomputes what it keeps in its own backward, mixtures too.
+TEST(Recompute, OfFeedForwardsGivesTheSameBits) {
   for (const DType compute : {DType::kF64, DType::kBF16})
     for (const int kind : {1, 2, 3}) {
       Recipe recipe = recipe_of(keys_of_kind(kind), 2, 12);

@@ -158,10 +158,10 @@ TEST(MoeModel, RecomputationGivesTheSameBits) {
     TinyRank kept(recipe, {.compute = DType::kF32});
     recipe.train.recompute = true;
     TinyRank again(recipe, {.compute = DType::kF32});
-    const parallel::LossSum losses = kept.step(packed()), replayed = again.step(packed());
-    EXPECT_EQ(losses.sum, replayed.sum);
-    EXPECT_EQ(losses.balance, replayed.balance);
-    EXPECT_EQ(losses.z, replayed.z);
+    const parallel::LossSum losses = kept.step(packed()), recomputed = again.step(packed());
+    EXPECT_EQ(losses.sum, recomputed.sum);
+    EXPECT_EQ(losses.balance, recomputed.balance);
+    EXPECT_EQ(losses.z, recomputed.z);
     EXPECT_TRUE(whole_gradients(kept.model) == whole_gradients(again.model));
     EXPECT_LT(again.memory().tags[size_t(Tag::kSaved)].peak_bytes,
               kept.memory().tags[size_t(Tag::kSaved)].peak_bytes);

@@ -101,6 +101,7 @@ class HaloRank {
     return {.types = types_,
             .sequence = exchange_.sequence(),
             .exchanges = exchanges_,
+            .mode = nn::Mode::kForward,
             .block = 0,
             .slot = 0,
             .rope = {}};

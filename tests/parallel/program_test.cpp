@@ -25,7 +25,7 @@ TEST(Program, UsesFollowTheWalksOverTheBlocks) {
   const std::vector<nn::Use> again = {{Why::kForward, 0},
                                       {Why::kForward, 1},
                                       {Why::kBackward, 1},
-                                      {Why::kReplay, 0},
+                                      {Why::kRecompute, 0},
                                       {Why::kBackward, 0}};
   EXPECT_EQ(uses_of(one_stage(1), two, true), again);
   const Action forward{Kind::kForward, 0, 0};
@@ -42,10 +42,10 @@ TEST(Program, UsesOfChunksAndOfSplitBackward) {
                                        {Kind::kBackward, 1, 0},        {Kind::kBackward, 0, 0},
                                        {Kind::kForward, 1, 1},         {Kind::kBackward, 1, 1}};
   const std::vector<nn::Use> expected = {
-      {Why::kForward, 0},  {Why::kForward, 3},  {Why::kForward, 4}, {Why::kForward, 0},
-      {Why::kReplay, 4},   {Why::kBackward, 4}, {Why::kReplay, 3},  {Why::kBackward, 3},
-      {Why::kReplay, 0},   {Why::kBackward, 0}, {Why::kForward, 3}, {Why::kForward, 4},
-      {Why::kBackward, 4}, {Why::kReplay, 3},   {Why::kBackward, 3}};
+      {Why::kForward, 0},   {Why::kForward, 3},   {Why::kForward, 4},   {Why::kForward, 0},
+      {Why::kRecompute, 4}, {Why::kBackward, 4},  {Why::kRecompute, 3}, {Why::kBackward, 3},
+      {Why::kRecompute, 0}, {Why::kBackward, 0},  {Why::kForward, 3},   {Why::kForward, 4},
+      {Why::kBackward, 4},  {Why::kRecompute, 3}, {Why::kBackward, 3}};
   EXPECT_EQ(uses_of(program, chunks, true), expected);
   const std::vector<Action> split = {{Kind::kInputs, 1, 0}, {Kind::kWeights, 1, 0}};
   const std::vector<nn::Use> parts = {

@@ -86,7 +86,7 @@ Traffic formula(const Trainer& trainer) {
   const int64_t H = m.hidden_size, D = m.head_dim, K = m.num_key_value_heads / turns,
                 N = m.num_attention_heads / turns, F = m.intermediate_size / n;
   const int64_t qkv = (N + 2 * K) * D * H, o = N * D * H, gate_up = 2 * F * H, down = F * H;
-  // CCA has one product more, and halos of the widest turn, made again where backward replays.
+  // CCA has one product more, and halos of the widest turn, made again where backward recomputes.
   const bool cca = m.has_mixer(CcaSpec::kKind);
   const int64_t conv = cca ? (N + K) * D * 2 * D : 0;
   const int64_t S_a = round_up(qkv, Arena::kAlign / s) + round_up(conv, Arena::kAlign / s) + o,
