@@ -22,6 +22,10 @@ namespace {
 using kernels::Context;
 using kernels::Matrix;
 
+[[noreturn]] void fail_backward() {
+  fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
+}
+
 // `kept` becomes the last rows, as many as it has, of what it holds followed by `fresh`.
 void keep_last(const Context& ctx, const Matrix& fresh, const Matrix& kept) {
   const int64_t from_fresh = std::min(fresh.rows, kept.rows), stay = kept.rows - from_fresh;
@@ -124,12 +128,21 @@ void DecodeCache::attend(const Context& ctx, const nn::Pass& pass, const kernels
 }
 
 void DecodeCache::halo_backward(const Context&, const nn::Pass&, std::span<const nn::Strip>) {
-  fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
+  fail_backward();
+}
+
+void DecodeCache::post_backward(const Context&, const nn::Pass&, const kernels::Attention&) {
+  fail_backward();
 }
 
 void DecodeCache::attend_backward(const Context&, const nn::Pass&, const kernels::Attention&,
                                   const kernels::AttentionGradients&) {
-  fail_assertion("a decode cache has no backward pass", __FILE__, __LINE__);
+  fail_backward();
+}
+
+void DecodeCache::finish_key_gradients(const Context&, const nn::Pass&,
+                                       const kernels::AttentionGradients&) {
+  fail_backward();
 }
 
 }  // namespace ashlar::eval

@@ -1,5 +1,5 @@
 // Decode caches of one sequence: keys and values, the states of linear mixers, and the last rows
-// that mixers read before a token (nn::Strip).  A SequenceExchange, so that decode and prefill in
+// that mixers read before a token (nn::Strip).  They serve nn::TokenExchanges, so that decode and prefill in
 // chunks run the same forward pass as training.
 //
 // Memory   per block: keys and values of max_tokens in the activation type; sliding blocks keep
@@ -15,7 +15,7 @@
 
 namespace ashlar::eval {
 
-class DecodeCache final : public nn::SequenceExchange {
+class DecodeCache final : public nn::HaloExchange, public nn::KeyExchange, public nn::ChunkStates {
  public:
   // max_chunk: tokens of the longest forward call.
   DecodeCache(Allocator& allocator, const nn::Model& model, int64_t max_tokens, int64_t max_chunk);
@@ -27,8 +27,13 @@ class DecodeCache final : public nn::SequenceExchange {
   // Sets the lengths as if all but the last num_tokens had been seen, in calls of num_tokens, so
   // that the next call is the largest there is.  For counting on meta; the caches hold nothing.
   void skip_to_last(int64_t num_tokens);
+  // Of this cache, for a call of the model.
+  nn::TokenExchanges exchanges() {
+    return {.halos = this, .keys = this, .states = this, .rows = &rows_};
+  }
 
   void halo_forward(const kernels::Context&, const nn::Pass&, std::span<const nn::Strip>) override;
+  void post_keys(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override {}
   void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
   std::span<const kernels::StateChunk> chunks(const nn::Pass&) override {
     return std::span(&chunk_, 1);
@@ -36,9 +41,13 @@ class DecodeCache final : public nn::SequenceExchange {
   Tensor states_here(const nn::Pass&) override;
   [[noreturn]] void halo_backward(const kernels::Context&, const nn::Pass&,
                                   std::span<const nn::Strip>) override;
+  [[noreturn]] void post_backward(const kernels::Context&, const nn::Pass&,
+                                  const kernels::Attention&) override;
   [[noreturn]] void attend_backward(const kernels::Context&, const nn::Pass&,
                                     const kernels::Attention&,
                                     const kernels::AttentionGradients&) override;
+  [[noreturn]] void finish_key_gradients(const kernels::Context&, const nn::Pass&,
+                                         const kernels::AttentionGradients&) override;
 
  private:
   struct Layer {
@@ -52,6 +61,7 @@ class DecodeCache final : public nn::SequenceExchange {
   std::vector<Layer> layers_;
   kernels::StateChunk chunk_{};  // the tokens at hand
   int64_t max_tokens_, length_ = 0;
+  nn::LocalRowSums rows_;
 };
 
 }  // namespace ashlar::eval

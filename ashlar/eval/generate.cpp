@@ -57,7 +57,7 @@ void Decoder::feed_chunk(std::span<const int32_t> ids) {
   const Tensor ids_T = ids_.tensor.slice(0, count);
   upload(ctx_, ids, ids_T);
   const auto run = [&](const nn::Saved& saved) {
-    forward(ctx_, model_.call(cache_, sequence_, ids_T), saved);
+    forward(ctx_, model_.call(cache_.exchanges(), sequence_, ids_T), saved);
     head_logits(ctx_, model_, saved.final_TH.slice(count - 1, count), logits_.tensor);
   };
   if (count == 1) return run(one_);  // decoding: its memory is kept, a prefill's is not

@@ -61,22 +61,22 @@ Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, in
       nn::Saved::make(saved_arena, model.weights(), model.types(), T, 1, nn::Keep::kNothing);
   const OwnedTensor ids = make_tensor(allocator, DType::kI32, {T}, Tag::kInput);
   const OwnedTensor loss = make_tensor(allocator, model.types().stream, {T}, Tag::kInput);
-  const auto call = [&](nn::SequenceExchange& exchange, std::vector<Segment> segments) {
+  const auto call = [&](const nn::TokenExchanges& exchanges, std::vector<Segment> segments) {
     const kernels::Sequence sequence(std::move(segments));
-    forward(ctx, model.call(exchange, sequence, ids.tensor), saved);
+    forward(ctx, model.call(exchanges, sequence, ids.tensor), saved);
     head_loss(ctx, model, saved.final_TH, ids.tensor, loss.tensor);
   };
   std::optional<DecodeCache> cache;
   if (calls.cached) {
     cache.emplace(allocator, model, calls.max_positions, T);
     cache->skip_to_last(T);
-    call(*cache, {cache->next(T)});
+    call(cache->exchanges(), {cache->next(T)});
   } else {
     std::vector<Segment> documents;
     for (int64_t row = 0; row < T; row += calls.max_positions)
       documents.push_back({row, std::min(calls.max_positions, T - row), 0, row});
     nn::LocalExchange exchange;
-    call(exchange, std::move(documents));
+    call(exchange.exchanges(), std::move(documents));
   }
   return {workspace.peak_bytes(),
           allocator.counts().total.peak_bytes + saved_arena.peak_bytes() + workspace.peak_bytes()};

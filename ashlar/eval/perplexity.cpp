@@ -51,7 +51,7 @@ Perplexity perplexity(const kernels::Context& ctx, Allocator& allocator, nn::Mod
     sequence.assign(batch.segments);
     upload(ctx, batch.ids_BT, ids.tensor);
     upload(ctx, batch.targets_BT, targets.tensor);
-    forward(ctx, model.call(exchange, sequence, ids.tensor), saved);
+    forward(ctx, model.call(exchange.exchanges(), sequence, ids.tensor), saved);
     head_loss(ctx, model, saved.final_TH, targets.tensor, loss.tensor);
     for (int64_t t = 0; t < rows * length; ++t) {
       if (batch.targets_BT[size_t(t)] < 0) continue;

@@ -45,7 +45,7 @@ Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model
   upload(ctx, ids, ids_T.tensor);
   const kernels::Sequence sequence = kernels::Sequence::rows(1, T);
   nn::LocalExchange exchange;
-  forward(ctx, model.call(exchange, sequence, ids_T.tensor), saved);
+  forward(ctx, model.call(exchange.exchanges(), sequence, ids_T.tensor), saved);
 
   Scores scores;
   scores.logits =

@@ -175,12 +175,12 @@ void AttentionBranch::project(const Context& ctx, const Pass& pass, const Tensor
                       .v = saved.v,
                       .rstd_q_TN = saved.rstd_q,
                       .rstd_k_TK = saved.rstd_k});
-  pass.exchanges.tokens->post_keys(ctx, pass, attention_of(w, saved));
+  pass.exchanges.tokens.keys->post_keys(ctx, pass, attention_of(w, saved));
 }
 
 void AttentionBranch::attend(const Context& ctx, const Pass& pass, const Tensor& o_TH) const {
   const AttentionSaved& saved = saved_[pass.slot];
-  pass.exchanges.tokens->attend(ctx, pass, attention_of(weights_, saved));
+  pass.exchanges.tokens.keys->attend(ctx, pass, attention_of(weights_, saved));
   const Arena::Scope scope(*ctx.workspace);
   const Tensor y = weights_.has_gate()
                        ? gated(ctx, pass, ctx.workspace->take(saved.att.dtype, saved.att.shape))
@@ -202,7 +202,7 @@ Tensor AttentionBranch::gated(const Context& ctx, const Pass& pass, const Tensor
 void AttentionBranch::post_backward(const Context& ctx, const Pass& pass,
                                     const BackwardTensors& t) const {
   if (pass.recomputes()) return project(ctx, pass, t.a);
-  pass.exchanges.tokens->post_backward(ctx, pass, attention_of(weights_, saved_[pass.slot]));
+  pass.exchanges.tokens.keys->post_backward(ctx, pass, attention_of(weights_, saved_[pass.slot]));
 }
 
 void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
@@ -212,7 +212,7 @@ void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
   const auto [stream, activation, compute] = pass.types;
   const int64_t T = t.a.shape[0], q = w.shape.N * w.shape.D, kv = w.shape.K * w.shape.D;
   Arena& workspace = *ctx.workspace;
-  if (pass.recomputes()) pass.exchanges.tokens->attend(ctx, pass, attention_of(w, saved));
+  if (pass.recomputes()) pass.exchanges.tokens.keys->attend(ctx, pass, attention_of(w, saved));
   Gradients& g = gradients_;
   g.dqkv = gradient_room(ctx, pass, activation, {T, w.shape.width()});
   g.inputs.emplace(workspace);
@@ -232,7 +232,7 @@ void AttentionBranch::attend_backward(const Context& ctx, const Pass& pass,
                                .gate = gate_of(w, saved.qkv),
                                .datt = datt,
                                .dgate = gate_of(w, g.dqkv)});
-  pass.exchanges.tokens->attend_backward(
+  pass.exchanges.tokens.keys->attend_backward(
       ctx, pass, attention_of(w, saved),
       {.dout = datt, .dq = g.dqhat, .dk = g.dkhat(), .dv = g.dv()});
 }
@@ -243,7 +243,7 @@ void AttentionBranch::project_backward(const Context& ctx, const Pass& pass,
   const AttentionSaved& saved = saved_[pass.slot];
   HeadExchange* heads = pass.exchanges.heads;
   Gradients& g = gradients_;
-  pass.exchanges.tokens->finish_key_gradients(
+  pass.exchanges.tokens.keys->finish_key_gradients(
       ctx, pass, {.dout = {}, .dq = g.dqhat, .dk = g.dkhat(), .dv = g.dv()});
   // Sums over ranks that share the keys are whole on each of them: one counts them where the
   // gradients of ranks are added up, here in the norm's weight, below in da.

@@ -207,8 +207,8 @@ void CcaBranch::project(const Context& ctx, const Pass& pass, const Tensor& a_TH
   const auto [halo_z, halo_vd] = halos(saved, pass.sequence);
 
   linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(saved.qkv));
-  pass.exchanges.tokens->halo_forward(ctx, pass,
-                                      strips(z, halo_z, vd_part(shape, saved.qkv), halo_vd));
+  pass.exchanges.tokens.halos->halo_forward(ctx, pass,
+                                            strips(z, halo_z, vd_part(shape, saved.qkv), halo_vd));
   {
     const Arena::Scope scope(*ctx.workspace);
     const Tensor columns = ctx.workspace->take(pass.types.activation, {T, 2 * C});
@@ -234,12 +234,12 @@ void CcaBranch::project(const Context& ctx, const Pass& pass, const Tensor& a_TH
                    .v = saved.v,
                    .n_q_TN = saved.n_q,
                    .n_k_TK = saved.n_k});
-  pass.exchanges.tokens->post_keys(ctx, pass, attention_of(shape, saved));
+  pass.exchanges.tokens.keys->post_keys(ctx, pass, attention_of(shape, saved));
 }
 
 void CcaBranch::attend(const Context& ctx, const Pass& pass, const Tensor& o_TH) const {
   const CcaSaved& saved = saved_[pass.slot];
-  pass.exchanges.tokens->attend(ctx, pass, attention_of(weights_.shape, saved));
+  pass.exchanges.tokens.keys->attend(ctx, pass, attention_of(weights_.shape, saved));
   linear_forward(ctx, pass.types.compute, Matrix::of(saved.att), weights_.o_proj.operand,
                  Matrix::of(o_TH), pass.add_to_output);
 }
@@ -247,7 +247,8 @@ void CcaBranch::attend(const Context& ctx, const Pass& pass, const Tensor& o_TH)
 void CcaBranch::post_backward(const Context& ctx, const Pass& pass,
                               const BackwardTensors& t) const {
   if (pass.recomputes()) return project(ctx, pass, t.a);
-  pass.exchanges.tokens->post_backward(ctx, pass, attention_of(weights_.shape, saved_[pass.slot]));
+  pass.exchanges.tokens.keys->post_backward(ctx, pass,
+                                            attention_of(weights_.shape, saved_[pass.slot]));
 }
 
 void CcaBranch::attend_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
@@ -257,7 +258,7 @@ void CcaBranch::attend_backward(const Context& ctx, const Pass& pass, const Back
   const auto [stream, activation, compute] = pass.types;
   const int64_t T = t.a.shape[0], q = shape.q_dim();
   Arena& workspace = *ctx.workspace;
-  if (pass.recomputes()) pass.exchanges.tokens->attend(ctx, pass, attention_of(shape, saved));
+  if (pass.recomputes()) pass.exchanges.tokens.keys->attend(ctx, pass, attention_of(shape, saved));
   Gradients& g = gradients_;
   g.dqkv = gradient_room(ctx, pass, stream, {T, shape.qkv_dim()});
   g.dhalo_z = workspace.take(stream, halos(saved, pass.sequence).z.shape);
@@ -277,7 +278,8 @@ void CcaBranch::attend_backward(const Context& ctx, const Pass& pass, const Back
   const Tensor datt = workspace.take(activation, {T, q});
   linear_backward_input(ctx, compute, Matrix::of(t.d_o), w.o_proj.operand, Matrix::of(datt));
   weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(saved.att), w.o_proj.gradient);
-  pass.exchanges.tokens->attend_backward(ctx, pass, attention_of(shape, saved), g.attention(datt));
+  pass.exchanges.tokens.keys->attend_backward(ctx, pass, attention_of(shape, saved),
+                                              g.attention(datt));
 }
 
 void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
@@ -293,7 +295,7 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
   const Shape columns_shape{t.a.shape[0], 2 * shape.conv_channels()};
   const Tensor columns = gradient_room(ctx, pass, activation, columns_shape);
   fill_columns(ctx, pass, w, saved, columns);
-  pass.exchanges.tokens->finish_key_gradients(ctx, pass, g.attention({}));
+  pass.exchanges.tokens.keys->finish_key_gradients(ctx, pass, g.attention({}));
   if (heads) {
     qk_query_gradient_sums(ctx, {.shape = qk_shape(shape),
                                  .sequence = pass.sequence,
@@ -341,8 +343,8 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
                               .dw0_C2 = w.conv0_w.gradient,
                               .db0_C = w.conv0_b.gradient});
   g.inputs.reset();
-  pass.exchanges.tokens->halo_backward(ctx, pass,
-                                       strips(dz, g.dhalo_z, vd_part(shape, g.dqkv), g.dhalo_vd));
+  pass.exchanges.tokens.halos->halo_backward(
+      ctx, pass, strips(dz, g.dhalo_z, vd_part(shape, g.dqkv), g.dhalo_vd));
   // Gradients of keys and values are whole on every rank that shares them: one counts them in da.
   weight_gradient(ctx, pass, dqkv, Matrix::of(t.a), w.qkv.gradient);
   const Arena::Scope scope(*ctx.workspace);

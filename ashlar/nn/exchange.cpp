@@ -58,8 +58,7 @@ int64_t ExchangeNeeds::halo_numel() const {
   return numel;
 }
 
-void LocalExchange::halo_forward(const Context& ctx, const Pass& pass,
-                                 std::span<const Strip> strips) {
+void LocalHalos::halo_forward(const Context& ctx, const Pass& pass, std::span<const Strip> strips) {
   if (pass.sequence.num_halos() == 0) return;
   for (const Strip& strip : strips) {
     const Matrix to = rows_of(strip.halo);
@@ -71,8 +70,8 @@ void LocalExchange::halo_forward(const Context& ctx, const Pass& pass,
   }
 }
 
-void LocalExchange::halo_backward(const Context& ctx, const Pass& pass,
-                                  std::span<const Strip> strips) {
+void LocalHalos::halo_backward(const Context& ctx, const Pass& pass,
+                               std::span<const Strip> strips) {
   if (pass.sequence.num_halos() == 0) return;
   for (const Strip& strip : strips) {
     const Matrix from = rows_of(strip.halo);
@@ -83,19 +82,18 @@ void LocalExchange::halo_backward(const Context& ctx, const Pass& pass,
   }
 }
 
-void LocalExchange::attend(const Context& ctx, const Pass& pass, const kernels::Attention& x) {
+void LocalKeys::attend(const Context& ctx, const Pass& pass, const kernels::Attention& x) {
   attention_forward(ctx, pass.sequence, pass.sequence.segments(), x);
 }
 
-void LocalExchange::attend_backward(const Context& ctx, const Pass& pass,
-                                    const kernels::Attention& x,
-                                    const kernels::AttentionGradients& gradients) {
+void LocalKeys::attend_backward(const Context& ctx, const Pass& pass, const kernels::Attention& x,
+                                const kernels::AttentionGradients& gradients) {
   attention_backward(ctx, pass.sequence, pass.sequence.segments(), x, gradients);
 }
 
 // A state of other rows of the batch does not come here: rows that go on with a document stand one
 // behind the other.
-std::span<const kernels::StateChunk> LocalExchange::chunks(const Pass& pass) {
+std::span<const kernels::StateChunk> LocalStates::chunks(const Pass& pass) {
   for (const kernels::StateChunk& chunk : pass.sequence.documents())
     ASHLAR_ASSERT(pass.sequence.position_T()[size_t(chunk.begin)] == 0);
   return pass.sequence.documents();

@@ -1,12 +1,17 @@
 // What crosses the borders of what stands here, forward and backward.  The layers know nothing else
 // of others, so decode caches and parallel techniques are implementations of these:
 //
-//   SequenceExchange  tokens: the halo before a segment that continues a document; attention
-//                     itself, whose queries may see keys that stand elsewhere; and the states that
-//                     enter here and leave
+//   HaloExchange      rows before a segment that continues a document
+//   KeyExchange       attention, whose queries may see keys that stand elsewhere
+//   ChunkStates       the chunks of tokens through which linear mixers carry states
+//   StatePassing      the states that enter those chunks, where others hold the chunks before
+//   RowSums           sums over whole rows of the batch
 //   HeadExchange      query heads that stand elsewhere, of the key heads here
 //   LayerSums         what a layer sums over all of its heads, where they stand on several ranks
 //   ExpertExchange    experts, or parts of their width, that stand elsewhere
+//
+// The first five are about tokens (TokenExchanges).  Their functions are pure, so that a technique
+// that forgets one does not compile; the Local classes serve one device that holds every token.
 #pragma once
 
 #include <array>
@@ -73,25 +78,25 @@ struct StateMaps {
   Tensor entering{};     // [C, H, dk, dv]: filled; backward the gradients of what leaves
 };
 
-class SequenceExchange {
+class HaloExchange {
  public:
-  virtual ~SequenceExchange() = default;
-
+  virtual ~HaloExchange() = default;
   // Fills the halos from the rows before each segment that continues a document; those before the
   // document's first token are 0.
   virtual void halo_forward(const kernels::Context&, const Pass&, std::span<const Strip>) = 0;
   // Adds the halos to the rows that own those tokens.
   virtual void halo_backward(const kernels::Context&, const Pass&, std::span<const Strip>) = 0;
+};
 
-  // Attention of the local queries over all keys that they may see, in halves, so that a layer can
-  // compute while keys and their gradients travel: post_keys, then attend; or post_backward, then
-  // attend_backward, then finish_key_gradients.  q k v are the local ones, and the same tensors in
-  // all; from post_keys on they and lse are the exchange's, which may keep something else in them.
-  virtual void post_keys(const kernels::Context&, const Pass&, const kernels::Attention&) {}
-  virtual void post_backward(const kernels::Context& ctx, const Pass& pass,
-                             const kernels::Attention& x) {
-    post_keys(ctx, pass, x);
-  }
+// Attention of the local queries over all keys that they may see, in halves, so that a layer can
+// compute while keys and their gradients travel: post_keys, then attend; or post_backward, then
+// attend_backward, then finish_key_gradients.  q k v are the local ones, and the same tensors in
+// all; from post_keys on they and lse are the exchange's, which may keep something else in them.
+class KeyExchange {
+ public:
+  virtual ~KeyExchange() = default;
+  virtual void post_keys(const kernels::Context&, const Pass&, const kernels::Attention&) = 0;
+  virtual void post_backward(const kernels::Context&, const Pass&, const kernels::Attention&) = 0;
   // Fills out and lse (kernels/attention.h).
   virtual void attend(const kernels::Context&, const Pass&, const kernels::Attention&) = 0;
   // dout may be overwritten.
@@ -99,25 +104,43 @@ class SequenceExchange {
                                const kernels::AttentionGradients&) = 0;
   // Only now are dq dk dv those of the local q k v.
   virtual void finish_key_gradients(const kernels::Context&, const Pass&,
-                                    const kernels::AttentionGradients&) {}
+                                    const kernels::AttentionGradients&) = 0;
+};
 
+class ChunkStates {
+ public:
+  virtual ~ChunkStates() = default;
   // The chunks of the tokens here through which states are carried.
   virtual std::span<const kernels::StateChunk> chunks(const Pass&) = 0;
-  // Whether others hold chunks before and behind: then what enters comes by post_states and
-  // finish_states.  Else it is states_here.
-  virtual bool shares_states() const { return false; }
   // [C, H, dk, dv] of the block: the states that enter, which the layer overwrites by those that
-  // leave.  Absent: all chunks begin documents.
-  virtual Tensor states_here(const Pass&) { return {}; }
-  // In halves, so that a layer can compute while states travel.
-  virtual void post_states(const kernels::Context&, const Pass&, const StateMaps&) {}
-  virtual void finish_states(const kernels::Context&, const Pass&, const StateMaps&) {}
-  // After the layer has used what entered: now a chain sends it on.
-  virtual void pass_on_states(const kernels::Context&, const Pass&, const StateMaps&) {}
+  // leave.  Absent: all chunks begin documents, or the states come by StatePassing.
+  virtual Tensor states_here(const Pass&) = 0;
+};
 
+// In halves, so that a layer can compute while states travel.
+class StatePassing {
+ public:
+  virtual ~StatePassing() = default;
+  virtual void post(const kernels::Context&, const StateMaps&) = 0;
+  virtual void finish(const kernels::Context&, const StateMaps&) = 0;
+  // After the layer has used what entered: a chain sends it on only now.
+  virtual void pass_on(const kernels::Context&, const StateMaps&) = 0;
+};
+
+class RowSums {
+ public:
+  virtual ~RowSums() = default;
   // Adds up in place what is known of the rows of the batch over everybody who has other tokens of
   // the same rows.
-  virtual void sum_over_rows(const Tensor& of_rows) { (void)of_rows; }
+  virtual void sum(const Tensor& of_rows) = 0;
+};
+
+struct TokenExchanges {
+  HaloExchange* halos;
+  KeyExchange* keys;
+  ChunkStates* states;              // null: no mixer has states
+  StatePassing* passing = nullptr;  // null: nobody else holds chunks
+  RowSums* rows;
 };
 
 // Where key heads stand here without all of their query heads (ExchangeNeeds::key_copies): the mean
@@ -195,7 +218,7 @@ class ExpertExchange {
 };
 
 struct Exchanges {
-  SequenceExchange* tokens;
+  TokenExchanges tokens;
   ExpertExchange* experts;
   HeadExchange* heads = nullptr;  // null: all query heads of the keys are here
   LayerSums* layer = nullptr;     // null: all heads are here
@@ -203,14 +226,45 @@ struct Exchanges {
 
 // One device holds every token: answers from the segment list.  A segment may continue a document
 // whose preceding tokens stand in other rows of the same batch.
-class LocalExchange final : public SequenceExchange {
+class LocalHalos final : public HaloExchange {
  public:
   void halo_forward(const kernels::Context&, const Pass&, std::span<const Strip>) override;
   void halo_backward(const kernels::Context&, const Pass&, std::span<const Strip>) override;
+};
+
+class LocalKeys final : public KeyExchange {
+ public:
+  void post_keys(const kernels::Context&, const Pass&, const kernels::Attention&) override {}
+  void post_backward(const kernels::Context&, const Pass&, const kernels::Attention&) override {}
   void attend(const kernels::Context&, const Pass&, const kernels::Attention&) override;
   void attend_backward(const kernels::Context&, const Pass&, const kernels::Attention&,
                        const kernels::AttentionGradients&) override;
+  void finish_key_gradients(const kernels::Context&, const Pass&,
+                            const kernels::AttentionGradients&) override {}
+};
+
+class LocalStates final : public ChunkStates {
+ public:
   std::span<const kernels::StateChunk> chunks(const Pass&) override;
+  Tensor states_here(const Pass&) override { return {}; }
+};
+
+class LocalRowSums final : public RowSums {
+ public:
+  void sum(const Tensor&) override {}
+};
+
+class LocalExchange {
+ public:
+  TokenExchanges exchanges() {
+    return {.halos = &halos_, .keys = &keys_, .states = &states_, .rows = &rows_};
+  }
+
+ private:
+  LocalHalos halos_;
+  LocalKeys keys_;
+  LocalStates states_;
+  LocalRowSums rows_;
 };
 
 }  // namespace ashlar::nn

@@ -70,17 +70,17 @@ kernels::Recurrence LinearBranch::recurrence(const Context& ctx, const Pass& pas
     log_decay = ctx.workspace->take(pass.types.stream, {shape.heads.H});
     upload(ctx, shape.log_decay_V, log_decay);
   }
-  SequenceExchange& tokens = *pass.exchanges.tokens;
+  const TokenExchanges& tokens = pass.exchanges.tokens;
   return {.shape = shape.recurrence(),
           .sequence = pass.sequence,
-          .chunks = tokens.chunks(pass),
+          .chunks = tokens.states->chunks(pass),
           .decay = shape.decay,
           .q = Matrix::of(saved.qhat),
           .k = Matrix::of(saved.khat),
           .v = Matrix::of(saved.vhat),
           .log_decay = log_decay,
           .beta_TH = saved.beta,
-          .entering = tokens.shares_states() ? saved.entering : tokens.states_here(pass),
+          .entering = tokens.passing ? saved.entering : tokens.states->states_here(pass),
           .kept = saved.kept};
 }
 
@@ -106,11 +106,11 @@ void LinearBranch::project(const Context& ctx, const Pass& pass, const Tensor& a
   const LinearWeights& w = weights_;
   const LinearSaved& s = saved_[pass.slot];
   const auto [stream, activation, compute] = pass.types;
-  SequenceExchange& tokens = *pass.exchanges.tokens;
+  const TokenExchanges& tokens = pass.exchanges.tokens;
   linear_forward(ctx, compute, Matrix::of(a_TH), w.qkv.operand, Matrix::of(s.qkv));
   if (w.shape.taps > 0) {
     const Strip strip{Matrix::of(s.qkv), halo(pass, s.halo)};
-    tokens.halo_forward(ctx, pass, std::span(&strip, 1));
+    tokens.halos->halo_forward(ctx, pass, std::span(&strip, 1));
     short_conv_forward(ctx, {.sequence = pass.sequence,
                              .x_TC = strip.rows,
                              .halo = strip.halo,
@@ -125,7 +125,7 @@ void LinearBranch::project(const Context& ctx, const Pass& pass, const Tensor& a
                              .rstd_q_TK = s.rstd_q,
                              .rstd_k_TK = s.rstd_k});
   gates_forward(ctx, pass, a_TH);
-  if (!tokens.shares_states() || pass.mode == Mode::kRecompute) return;
+  if (!tokens.passing || pass.mode == Mode::kRecompute) return;
   const int64_t num_states = s.entering.shape[0];
   maps_ = {.log_decay_H = w.shape.log_decay_V,
            .made = ctx.workspace->take(stream, w.shape.states(num_states)),
@@ -136,7 +136,7 @@ void LinearBranch::project(const Context& ctx, const Pass& pass, const Tensor& a
                                                    w.shape.delta(), num_states / w.shape.ways()));
   if (w.shape.gated()) maps_.transition = transition;
   find_maps(ctx, pass, transition);
-  tokens.post_states(ctx, pass, maps_);
+  tokens.passing->post(ctx, maps_);
 }
 
 void LinearBranch::find_maps(const Context& ctx, const Pass& pass, const Tensor& transition) const {
@@ -162,19 +162,19 @@ void LinearBranch::recur(const Context& ctx, const Pass& pass, const Tensor& a_T
   const LinearWeights& w = weights_;
   const LinearSaved& s = saved_[pass.slot];
   const DType compute = pass.types.compute;
-  SequenceExchange& tokens = *pass.exchanges.tokens;
-  const bool exchanges = tokens.shares_states() && pass.mode != Mode::kRecompute;
+  const TokenExchanges& tokens = pass.exchanges.tokens;
+  const bool exchanges = tokens.passing && pass.mode != Mode::kRecompute;
   linear_forward(ctx, compute, Matrix::of(a_TH), w.gate.operand, Matrix::of(s.z));
-  if (exchanges) tokens.finish_states(ctx, pass, maps_);
+  if (exchanges) tokens.passing->finish(ctx, maps_);
   {
     const Arena::Scope scope(*ctx.workspace);
     const kernels::Recurrence x = recurrence(ctx, pass);
     if (w.shape.causal)
-      recurrence_forward(ctx, compute, x, Matrix::of(s.att), tokens.states_here(pass));
+      recurrence_forward(ctx, compute, x, Matrix::of(s.att), tokens.states->states_here(pass));
     else
       unmasked_forward(ctx, compute, x, s.entering, Matrix::of(s.att));
   }
-  if (exchanges) tokens.pass_on_states(ctx, pass, maps_);
+  if (exchanges) tokens.passing->pass_on(ctx, maps_);
   gated_norm_squares(ctx, w.shape.norm, s.att, s.squares);
   if (LayerSums* layer = pass.exchanges.layer; layer && !w.shape.norm.shared_weight)
     layer->sum(s.squares);
@@ -194,12 +194,12 @@ void LinearBranch::output_backward(const Context& ctx, const Pass& pass, const B
   const LinearSaved& s = saved_[pass.slot];
   const auto [stream, activation, compute] = pass.types;
   Arena& workspace = *ctx.workspace;
-  SequenceExchange& tokens = *pass.exchanges.tokens;
+  const TokenExchanges& tokens = pass.exchanges.tokens;
   Gradients& g = gradients_;
   g.dz = gradient_room(ctx, pass, activation, s.z.shape);
   g.datt = workspace.take(stream, s.att.shape);
-  const Shape states = w.shape.states(tokens.shares_states() ? s.entering.shape[0] : 0);
-  if (tokens.shares_states())
+  const Shape states = w.shape.states(tokens.passing ? s.entering.shape[0] : 0);
+  if (tokens.passing)
     maps_ = {.backward = true,
              .log_decay_H = w.shape.log_decay_V,
              .made = workspace.take(stream, states),
@@ -222,9 +222,9 @@ void LinearBranch::output_backward(const Context& ctx, const Pass& pass, const B
   if (LayerSums* layer = pass.exchanges.layer; layer && !w.shape.norm.shared_weight)
     layer->sum(norm.dots_TG);
   gated_norm_backward(ctx, norm);
-  if (!tokens.shares_states()) return;
+  if (!tokens.passing) return;
   find_backward_maps(ctx, pass);
-  tokens.post_states(ctx, pass, maps_);
+  tokens.passing->post(ctx, maps_);
 }
 
 void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const BackwardTensors& t) {
@@ -232,7 +232,7 @@ void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const Ba
   const LinearSaved& s = saved_[pass.slot];
   const auto [stream, activation, compute] = pass.types;
   Arena& workspace = *ctx.workspace;
-  SequenceExchange& tokens = *pass.exchanges.tokens;
+  const TokenExchanges& tokens = pass.exchanges.tokens;
   const Gradients& g = gradients_;
   weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(s.y), w.o_proj.gradient);
   weight_gradient(ctx, pass, Matrix::of(g.dz), Matrix::of(t.a), w.gate.gradient);
@@ -241,7 +241,7 @@ void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const Ba
   const Tensor dqkv = gradient_room(ctx, pass, convolves ? stream : activation, s.qkv.shape);
   const Tensor da = stream == activation ? t.da : workspace.take(stream, t.da.shape);
   linear_backward_input(ctx, compute, Matrix::of(g.dz), w.gate.operand, Matrix::of(da));
-  if (tokens.shares_states()) tokens.finish_states(ctx, pass, maps_);
+  if (tokens.passing) tokens.passing->finish(ctx, maps_);
   {
     const Arena::Scope scope(workspace);
     const StateGradients gradients{
@@ -252,7 +252,7 @@ void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const Ba
         .dbeta = s.beta ? workspace.take(stream, s.beta.shape) : Tensor{}};
     const kernels::RecurrenceGradients of_recurrence{
         .dout = Matrix::of(g.datt),
-        .d_leaving = tokens.shares_states() ? maps_.entering : Tensor{},
+        .d_leaving = tokens.passing ? maps_.entering : Tensor{},
         .dq = Matrix::of(gradients.dq),
         .dk = Matrix::of(gradients.dk),
         .dv = Matrix::of(gradients.dv),
@@ -262,7 +262,7 @@ void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const Ba
       recurrence_backward(ctx, compute, recurrence(ctx, pass), of_recurrence);
     else
       unmasked_backward(ctx, compute, recurrence(ctx, pass), s.entering, of_recurrence);
-    if (tokens.shares_states()) tokens.pass_on_states(ctx, pass, maps_);
+    if (tokens.passing) tokens.passing->pass_on(ctx, maps_);
     gates_backward(ctx, pass, t, gradients, da);
     heads_backward(ctx, pass, gradients, dqkv);
   }
@@ -335,7 +335,7 @@ void LinearBranch::heads_backward(const Context& ctx, const Pass& pass,
                             .dhalo = dhalo,
                             .dw = w.conv.gradient});
   const Strip strip{Matrix::of(dqkv), dhalo};
-  pass.exchanges.tokens->halo_backward(ctx, pass, std::span(&strip, 1));
+  pass.exchanges.tokens.halos->halo_backward(ctx, pass, std::span(&strip, 1));
 }
 
 }  // namespace ashlar::nn

@@ -64,7 +64,7 @@ Tensor LinearRouter::loads_of_rows(const Context& ctx, const Pass& pass) const {
   if (pass.losses.balance == 0.0) return {};
   const Tensor loads = ctx.workspace->take(pass.types.stream, {pass.losses.num_rows, weights_.E});
   row_loads(ctx, saved_[pass.slot].expert, loads);
-  pass.exchanges.tokens->sum_over_rows(loads);
+  pass.exchanges.tokens.rows->sum(loads);
   return loads;
 }
 

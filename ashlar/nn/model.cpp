@@ -144,12 +144,12 @@ void Model::pack(const Context& ctx, int64_t unit) const {
     kernels::pack(ctx, *operand);
 }
 
-ModelCall Model::call(SequenceExchange& exchange, const kernels::Sequence& sequence,
+ModelCall Model::call(const TokenExchanges& tokens, const kernels::Sequence& sequence,
                       const Tensor& ids_T, Residency* residency) {
   return {.types = types_,
           .weights = weights_,
           .residency = residency ? *residency : all_here_,
-          .exchanges = {.tokens = &exchange, .experts = &local_experts_},
+          .exchanges = {.tokens = tokens, .experts = &local_experts_},
           .sequence = sequence,
           .ids_T = ids_T,
           .rope = rope_};

@@ -127,7 +127,7 @@ class Model {
   void pack(const kernels::Context& ctx, int64_t unit) const;  // after every change of its weights
   // residency: what brings weights before they are used; absent where all of them stay here.
   // Experts are exchanged with nobody; techniques put their exchanges into the call.
-  ModelCall call(SequenceExchange&, const kernels::Sequence&, const Tensor& ids_T,
+  ModelCall call(const TokenExchanges&, const kernels::Sequence&, const Tensor& ids_T,
                  Residency* residency = nullptr);
   // For techniques that put branches around branches, once, before anything runs.
   ModelWeights& weights() { return weights_; }

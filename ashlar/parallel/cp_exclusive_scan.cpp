@@ -48,6 +48,8 @@ class CpExclusiveScan final : public CpStates {
         copy(ctx, state_of(before_, i, row), entering(maps, i, row));
   }
 
+  void pass_on(const Context&, const StateMaps&) override {}
+
  private:
   // The i-th chunk of each row here, in the order of the tokens.
   int64_t chunk_of(int64_t i) const {

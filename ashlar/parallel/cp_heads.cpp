@@ -36,9 +36,9 @@ constexpr std::string_view kQueryGradient = "queries gradient",
 
 }  // namespace
 
-CpHeads::CpHeads(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
-                 const nn::Types& types, Allocator& allocator)
-    : CpSequence(ranks, split, needs, types, allocator),
+CpHeads::CpHeads(comm::Group& ranks, const CpSplit& split, const CpParts& parts,
+                 const nn::ExchangeNeeds& needs, const nn::Types& types, Allocator& allocator)
+    : CpKeys(ranks, split, parts),
       queries_{needs.query_cols / needs.head_dim, needs.query_cols / needs.head_dim / ranks.size(),
                needs.head_dim},
       keys_{needs.key_cols / needs.head_dim,
@@ -64,7 +64,7 @@ CpHeads::Pair CpHeads::pair_of(Allocator& allocator, DType dtype) const {
           make_tensor(allocator, dtype, shape, Tag::kCommunication)};
 }
 
-void CpHeads::assign_keys() {
+void CpHeads::assign() {
   whole_segments_.clear();
   for (size_t rank = 0; rank < parts_.size(); ++rank)
     for (Segment segment : parts_[rank]) {
@@ -89,10 +89,10 @@ void CpHeads::join_heads(const Context& ctx, const Heads& heads, const Tensor& c
   const int64_t T = split_.local_tokens(), width = heads.each * heads.cols;
   for (int p = 0, n = ranks_.size(); p < n; ++p) {
     const int64_t first = heads.first_col(p, n);
-    const bool again = p > 0 && first == heads.first_col(p - 1, n);  // of a shared key head
+    const bool shared = p > 0 && first == heads.first_col(p - 1, n);  // one key head, two ranks
     const Matrix from = Matrix::of(chunks).row_range(p * T, (p + 1) * T);
     const Matrix to = Matrix::of(tokens).columns(first, first + width);
-    again ? add(ctx, from, to) : copy(ctx, from, to);
+    shared ? add(ctx, from, to) : copy(ctx, from, to);
   }
 }
 

@@ -16,14 +16,15 @@
 // Traffic  docs/parallel/cp.md.
 #pragma once
 
-#include "ashlar/parallel/cp.h"
+#include "ashlar/parallel/cp_keys.h"
 
 namespace ashlar::parallel {
 
-class CpHeads final : public CpSequence {
+class CpHeads final : public CpKeys {
  public:
-  CpHeads(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
-          const nn::Types& types, Allocator& allocator);
+  CpHeads(comm::Group& ranks, const CpSplit& split, const CpParts& parts,
+          const nn::ExchangeNeeds& needs, const nn::Types& types, Allocator& allocator);
+  void assign() override;
   void post_keys(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
   void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
   void post_backward(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
@@ -41,7 +42,6 @@ class CpHeads final : public CpSequence {
   struct Pair {  // of keys and values
     OwnedTensor k, v;
   };
-  void assign_keys() override;
   Pair pair_of(Allocator& allocator, DType dtype) const;
   bool shares_keys() const { return keys_.all < ranks_.size(); }
   // Between [T, all heads] and chunks [T, heads of a rank], one for each rank.

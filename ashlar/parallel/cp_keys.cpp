@@ -1,5 +1,3 @@
-// How keys and values reach the queries of all ranks: gathered, or passed around a ring.
-//
 // How it works.  CpGather hands the kernel the keys of all ranks, in rank order.  In a ring of n
 // each step computes on one part while it sends that part on; n = 3:
 //
@@ -13,11 +11,13 @@
 // step s - 1, waited for and no longer read.  The sum of step s stands in sums_[s % 2], and goes to
 // sums_[(s + 1) % 2] of the next rank after the step, so that it travels under the next one.  All
 // ranks post in one order: keys 0, keys 1, sum 1, keys 2, sum 2, ..
+#include "ashlar/parallel/cp_keys.h"
+
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "ashlar/kernels/copy.h"
-#include "ashlar/parallel/cp.h"
 #include "ashlar/parallel/cp_heads.h"
 
 namespace ashlar::parallel {
@@ -55,11 +55,39 @@ int64_t nearest_key(std::span<const Segment> queries, std::span<const Segment> k
   return nearest;
 }
 
-}  // namespace
+class CpGather final : public CpKeys {
+ public:
+  CpGather(comm::Group& ranks, const CpSplit& split, const CpParts& parts,
+           const nn::ExchangeNeeds& needs, const nn::Types& types, Allocator& allocator);
+  void assign() override;
+  void post_keys(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
+  void post_backward(const kernels::Context& ctx, const nn::Pass& pass,
+                     const kernels::Attention& x) override {
+    post_keys(ctx, pass, x);
+  }
+  void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
+  void attend_backward(const kernels::Context&, const nn::Pass&, const kernels::Attention&,
+                       const kernels::AttentionGradients&) override;
+  void finish_key_gradients(const kernels::Context&, const nn::Pass&,
+                            const kernels::AttentionGradients&) override;
 
-CpGather::CpGather(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
-                   const nn::Types& types, Allocator& allocator)
-    : CpSequence(ranks, split, needs, types, allocator) {
+ private:
+  // Keys and values of all ranks, rank by rank; those of turn t stand in number t % 2.
+  struct Gathered {
+    OwnedTensor k, v;
+    comm::Work keys_come, values_come;  // posted by post_keys
+    void wait() { keys_come.wait(), values_come.wait(); }
+  };
+  Gathered& gathered(const nn::Pass& pass) { return gathered_[size_t(pass.turn) % 2]; }
+  std::array<Gathered, 2> gathered_;
+  OwnedTensor dk_, dv_;                   // gradients of all ranks' keys and values
+  comm::Work keys_leave_, values_leave_;  // the sums of gradients, posted by attend_backward
+  std::vector<Segment> keys_;             // their segments
+};
+
+CpGather::CpGather(comm::Group& ranks, const CpSplit& split, const CpParts& parts,
+                   const nn::ExchangeNeeds& needs, const nn::Types& types, Allocator& allocator)
+    : CpKeys(ranks, split, parts) {
   const int64_t rows = split.num_rows * split.length;
   keys_.reserve(size_t(rows));
   ASHLAR_ASSERT(size_t(needs.num_turns) <= gathered_.size());
@@ -71,7 +99,7 @@ CpGather::CpGather(comm::Group& ranks, const CpSplit& split, const nn::ExchangeN
   dv_ = key_memory(allocator, types.stream, rows, needs);
 }
 
-void CpGather::assign_keys() {
+void CpGather::assign() {
   keys_.clear();
   for (size_t rank = 0; rank < parts_.size(); ++rank)
     for (Segment key : parts_[rank]) {
@@ -107,9 +135,49 @@ void CpGather::finish_key_gradients(const Context&, const nn::Pass&, const Atten
   values_leave_.wait();
 }
 
-CpRing::CpRing(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs,
-               const nn::Types& types, Allocator& allocator)
-    : CpSequence(ranks, split, needs, types, allocator), nearest_(size_t(split.num_ranks)) {
+class CpRing final : public CpKeys {
+ public:
+  CpRing(comm::Group& ranks, const CpSplit& split, const CpParts& parts,
+         const nn::ExchangeNeeds& needs, const nn::Types& types, Allocator& allocator);
+  void assign() override;
+  void post_keys(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
+  void post_backward(const kernels::Context& ctx, const nn::Pass& pass,
+                     const kernels::Attention& x) override {
+    post_keys(ctx, pass, x);
+  }
+  void attend(const kernels::Context&, const nn::Pass&, const kernels::Attention&) override;
+  void attend_backward(const kernels::Context&, const nn::Pass&, const kernels::Attention&,
+                       const kernels::AttentionGradients&) override;
+  void finish_key_gradients(const kernels::Context&, const nn::Pass&,
+                            const kernels::AttentionGradients&) override;
+
+ private:
+  struct Pair {  // k and v, or their gradients
+    Tensor k, v;
+  };
+  struct Passing {  // the messages of a Pair, kept while it is under way
+    comm::Transfer sends[2], receives[2];
+  };
+  int part_at(int step) const;
+  std::span<const Segment> part(int step) const;
+  bool sees(int part, int64_t window) const;
+  // Sends `from` to the next rank and fills `to` with what the one before sends.
+  comm::Work transfer_at(int step, const Pair& here);
+  comm::Work pass_on(Passing& passing, const Pair& from, const Pair& to, std::string_view label);
+
+  static void add(const kernels::Context& ctx, const Pair& from, const Pair& to);
+
+  OwnedTensor memory_[2], sum_memory_[2];
+  Pair under_way_[2], sums_[2];
+  Passing passing_keys_, passing_gradients_;
+  comm::Work first_;              // the first transfer of keys, posted by post_keys
+  comm::Work last_sum_;           // the last transfer of gradients, posted by attend_backward
+  std::vector<int64_t> nearest_;  // by part: tokens from the nearest query back to its nearest key
+};
+
+CpRing::CpRing(comm::Group& ranks, const CpSplit& split, const CpParts& parts,
+               const nn::ExchangeNeeds& needs, const nn::Types& types, Allocator& allocator)
+    : CpKeys(ranks, split, parts), nearest_(size_t(split.num_ranks)) {
   const int64_t rows = split.local_tokens();
   const auto pair = [&](DType dtype, OwnedTensor& memory) {
     memory = key_memory(allocator, dtype, 2 * rows, needs);
@@ -121,9 +189,9 @@ CpRing::CpRing(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds
   }
 }
 
-void CpRing::assign_keys() {
+void CpRing::assign() {
   for (size_t part = 0; part < parts_.size(); ++part)
-    nearest_[part] = nearest_key(sequence().segments(), parts_[part]);
+    nearest_[part] = nearest_key(parts_[size_t(ranks_.rank())], parts_[part]);
 }
 
 // The part that is here at a step; that of step 0 is the rank's own.
@@ -240,28 +308,16 @@ void CpRing::finish_key_gradients(const Context& ctx, const nn::Pass&,
   if (ranks_.size() > 1) add(ctx, sums_[ranks_.size() % 2], {g.dk, g.dv});
 }
 
-namespace {
-
-std::unique_ptr<CpSequence> make_for_keys(CpExchange kind, comm::Group& ranks, const CpSplit& split,
-                                          const nn::ExchangeNeeds& needs, const nn::Types& types,
-                                          Allocator& allocator) {
-  if (kind == CpExchange::kAllToAll && needs.key_cols > 0)
-    return std::make_unique<CpHeads>(ranks, split, needs, types, allocator);
-  if (kind == CpExchange::kRing)
-    return std::make_unique<CpRing>(ranks, split, needs, types, allocator);
-  return std::make_unique<CpGather>(ranks, split, needs, types, allocator);
-}
-
 }  // namespace
 
-std::unique_ptr<CpSequence> make_cp_sequence(const CpKinds& kinds, comm::Group& ranks,
-                                             const CpSplit& split, const nn::ExchangeNeeds& needs,
-                                             const nn::Types& types, Allocator& allocator) {
-  auto sequence = make_for_keys(kinds.keys, ranks, split, needs, types, allocator);
-  if (needs.state.heads > 0)
-    sequence->states_ =
-        CpStates::make(kinds.states, ranks, split, needs.state, types.stream, allocator);
-  return sequence;
+std::unique_ptr<CpKeys> CpKeys::make(CpExchange kind, comm::Group& ranks, const CpSplit& split,
+                                     const CpParts& parts, const nn::ExchangeNeeds& needs,
+                                     const nn::Types& types, Allocator& allocator) {
+  if (kind == CpExchange::kAllToAll && needs.key_cols > 0)
+    return std::make_unique<CpHeads>(ranks, split, parts, needs, types, allocator);
+  if (kind == CpExchange::kRing)
+    return std::make_unique<CpRing>(ranks, split, parts, needs, types, allocator);
+  return std::make_unique<CpGather>(ranks, split, parts, needs, types, allocator);
 }
 
 }  // namespace ashlar::parallel

@@ -56,6 +56,8 @@ class CpGatherStates final : public CpStates {
         walk(ctx, maps, all, row, state_.ways == 1 ? maps.backward : way == 1, way);
   }
 
+  void pass_on(const Context&, const StateMaps&) override {}
+
  private:
   void walk(const Context& ctx, const StateMaps& maps, const Tensor& all, int64_t row,
             bool against_tokens, int64_t way) {

@@ -37,23 +37,19 @@
 
 namespace ashlar::parallel {
 
-class CpStates {
+class CpStates : public nn::ChunkStates, public nn::StatePassing {
  public:
   using State = nn::ExchangeNeeds::StateShape;
   static std::unique_ptr<CpStates> make(StateExchange kind, comm::Group& ranks,
                                         const CpSplit& split, const State& state, DType stream,
                                         Allocator& allocator);
-  virtual ~CpStates() = default;
 
   // The next micro-batch: documents of the whole rows.  Allocates nothing.
   void assign(std::span<const Segment> whole_rows);
   // Row by row, a rank's chunks of it in the order of their tokens.
   std::span<const kernels::StateChunk> chunks() const { return chunks_; }
-
-  // nn::SequenceExchange.
-  virtual void post(const kernels::Context&, const nn::StateMaps&) = 0;
-  virtual void finish(const kernels::Context&, const nn::StateMaps&) = 0;
-  virtual void pass_on(const kernels::Context&, const nn::StateMaps&) {}
+  std::span<const kernels::StateChunk> chunks(const nn::Pass&) final { return chunks_; }
+  Tensor states_here(const nn::Pass&) final { return {}; }
 
   virtual void finish_sends() {}  // waits for what was passed on
 

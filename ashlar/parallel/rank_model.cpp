@@ -168,8 +168,9 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
 }
 
 void RankModel::share_sequences(Allocator& allocator) {
-  cp_ = make_cp_sequence({parallel_.cp_exchange, parallel_.state_exchange}, groups_.cp(),
-                         cp_split(), model_->weights().needs(), model_->types(), allocator);
+  const CpKinds kinds{parallel_.cp_exchange, parallel_.state_exchange};
+  cp_ = std::make_unique<CpSequence>(kinds, groups_.cp(), cp_split(), model_->weights().needs(),
+                                     model_->types(), allocator);
 }
 
 void RankModel::share_layers() {
@@ -237,8 +238,9 @@ void RankModel::take_local(std::span<const int32_t> whole, const Tensor& out) {
 }
 
 nn::ModelCall RankModel::call() {
-  nn::ModelCall call = cp_ ? model_->call(*cp_, cp_->sequence(), ids_, zero_.get())
-                           : model_->call(local_exchange_, sequence_, ids_, zero_.get());
+  nn::ModelCall call =
+      cp_ ? model_->call(cp_->exchanges(), cp_->sequence(), ids_, zero_.get())
+          : model_->call(local_exchange_.exchanges(), sequence_, ids_, zero_.get());
   if (expert_sums_) call.exchanges.experts = expert_sums_.get();
   if (ep_) call.exchanges.experts = ep_.get();
   call.exchanges.heads = head_sums_.get();

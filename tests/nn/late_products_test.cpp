@@ -43,7 +43,7 @@ Whole gradients(const ModelKeys& keys, DType compute, bool late) {
   for (size_t t = 0; t < 24; ++t) ids.tensor.as<int32_t>()[t] = batch.ids[t];
   const kernels::Sequence sequence{batch.segments};
   LocalExchange exchange;
-  ModelCall call = model.call(exchange, sequence, ids.tensor);
+  ModelCall call = model.call(exchange.exchanges(), sequence, ids.tensor);
   if (late) call.late = &products;
   const Saved& saved = rank.model.saved();
   const Shape shape = saved.final_TH.shape;

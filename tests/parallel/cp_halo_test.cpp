@@ -4,7 +4,7 @@
 #include <array>
 
 #include "ashlar/comm/thread/run_ranks.h"
-#include "ashlar/parallel/cp.h"
+#include "ashlar/parallel/cp_halos.h"
 #include "tests/parallel/tiny_rank.h"
 
 namespace ashlar::parallel {
@@ -46,10 +46,14 @@ class HaloRank {
         C_(needs.most_strips[0].cols),
         W_(needs.most_strips[1].cols),
         rank_(ranks.rank()),
-        exchange_(ranks, split, needs, types_, allocator_) {
-    exchange_.assign(whole);
+        halos_(ranks, split, needs, types_.stream, allocator_) {
+    std::vector<Segment> local;
+    take_local_segments(split, rank_, whole, local);
+    sequence_.reserve(split.local_tokens());
+    sequence_.assign(local);
+    halos_.assign(sequence_);
     rows_ = make(split.local_tokens(), kStride);
-    const int64_t halos = exchange_.sequence().num_halos();
+    const int64_t halos = sequence_.num_halos();
     halo_z_ = make(halos * 2, C_), halo_vd_ = make(halos, W_);
   }
 
@@ -57,7 +61,7 @@ class HaloRank {
     for (int64_t i = 0; i < split_.local_tokens(); ++i)
       for (int64_t c = 0; c < kStride; ++c)
         at(rows_, i, c) = halo_value(whole_row(split_, rank_, i), c);
-    exchange_.halo_forward(ctx_, pass(), strips());
+    halos_.halo_forward(ctx_, pass(), strips());
     for_each_halo([&](int64_t h, int64_t whole, int64_t position) {
       for (int64_t c = 0; c < C_; ++c) {
         EXPECT_EQ(at(halo_z_, 2 * h, c), position >= 2 ? halo_value(whole - 2, c) : 0);
@@ -77,7 +81,7 @@ class HaloRank {
       }
       for (int64_t c = 0; c < W_; ++c) at(halo_vd_, h, c) = gradient_of(whole, 1, C_ + c);
     });
-    exchange_.halo_backward(ctx_, pass(), strips());
+    halos_.halo_backward(ctx_, pass(), strips());
     for (int64_t i = 0; i < split_.local_tokens(); ++i)
       for (int64_t c = 0; c < kStride; ++c)
         EXPECT_EQ(at(rows_, i, c), 0.5 + expected_gradient(whole_row(split_, rank_, i), c));
@@ -93,13 +97,13 @@ class HaloRank {
   // As of CCA: columns that reach back two rows, and some that reach back one.
   std::array<nn::Strip, 2> strips() const {
     const Matrix rows = Matrix::of(rows_.tensor);
-    const int64_t halos = exchange_.sequence().num_halos();
+    const int64_t halos = sequence_.num_halos();
     return {nn::Strip{rows.columns(0, C_), halo_z_.tensor.view({halos, 2, C_})},
             nn::Strip{rows.columns(C_, C_ + W_), halo_vd_.tensor.view({halos, 1, W_})}};
   }
   nn::Pass pass() const {
     return {.types = types_,
-            .sequence = exchange_.sequence(),
+            .sequence = sequence_,
             .exchanges = exchanges_,
             .mode = nn::Mode::kForward,
             .block = 0,
@@ -110,7 +114,7 @@ class HaloRank {
   template <typename Visit>
   void for_each_halo(Visit visit) const {
     int64_t h = 0;
-    for (const Segment& s : exchange_.sequence().segments())
+    for (const Segment& s : sequence_.segments())
       if (s.position > 0) visit(h++, whole_row(split_, rank_, s.row), s.position);
   }
   double expected_gradient(int64_t whole, int64_t column) const {
@@ -132,7 +136,8 @@ class HaloRank {
   kernels::Context ctx_{.threads = &threads_};
   const nn::Types types_ = nn::Types::of(DType::kF64);
   const nn::Exchanges exchanges_{};
-  CpGather exchange_;
+  kernels::Sequence sequence_;
+  CpHalos halos_;
   OwnedTensor rows_, halo_z_, halo_vd_;
 };
 
