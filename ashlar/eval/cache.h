@@ -1,6 +1,6 @@
 // Decode caches of one sequence: keys and values, the states of linear mixers, and the last rows
-// that mixers read before a token (nn::Strip).  They serve nn::TokenExchanges, so that decode and prefill in
-// chunks run the same forward pass as training.
+// that mixers read before a token (nn::Strip).  They serve nn::TokenExchanges, so that decode and
+// prefill in chunks run the same forward pass as training.
 //
 // Memory   per block: keys and values of max_tokens in the activation type; sliding blocks keep
 //          window - 1 tokens besides the current chunk; the last rows, and states, in the stream

@@ -30,8 +30,8 @@ class Router {
   // Fills choice(pass.slot) and carry.out.
   virtual void forward(const kernels::Context&, const Pass&, const Tensor& m_TH,
                        const Carry&) const = 0;
-  // Adds to the gradients (see Pass::add_to_gradients), and those of the losses that pass.losses asks
-  // for; overwrites dm and carry.d_in.
+  // Adds to the gradients (see Pass::add_to_gradients), and those of the losses that pass.losses
+  // asks for; overwrites dm and carry.d_in.
   virtual void backward(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&,
                         const Tensor& dchosen_Tk, const Tensor& dm_TH) const = 0;
   // What the last backward's losses were: see ExpertLoad.
