@@ -119,8 +119,9 @@ int compare(const DiffFlags& flags, Log& log) {
                                     .component = parse_component(flags.component),
                                     .num_threads = 0,
                                     .log = &log};
-  const auto a = models::open_tensors(*files, flags.a, nn::logical_tensors, log);
+  auto a = models::open_tensors(*files, flags.a, nn::logical_tensors, log);
   const auto b = models::open_tensors(*files, flags.b, nn::logical_tensors, log);
+  a.share_memory_with(b);
   const Diff found = models::diff(a, b, options);
   print(found, flags, a.directory(), b.directory());
   return found.equal() ? 0 : 1;

@@ -37,6 +37,8 @@ void require_same_model(std::span<const ModelSource> sources) {
 AveragedTensors::AveragedTensors(std::vector<StoredTensors> models, std::vector<double> weights)
     : models_(std::move(models)), weights_(std::move(weights)) {
   ASHLAR_ASSERT(!models_.empty());
+  for (StoredTensors& model : models_)
+    for (const StoredTensors& other : models_) model.share_memory_with(other);
   ASHLAR_REQUIRE(weights_.size() == models_.size(), kConfig,
                  "{} weights for {} models; expected one for each", weights_.size(),
                  models_.size());

@@ -49,6 +49,11 @@ class StoredTensors final : public TensorReader {
   explicit StoredTensors(HfModel model);
   StoredTensors(FileSystem& files, const ModelSource& source);
 
+  // See StepReader; nothing happens unless both are steps.
+  void share_memory_with(const StoredTensors& other) {
+    if (step_ && other.step_) step_->share_memory_with(*other.step_);
+  }
+
   bool hugging_face() const { return model_.has_value(); }
   const std::string& directory() const;
   const std::vector<StoredTensor>& tensors() const { return tensors_; }  // in model order

@@ -8,6 +8,8 @@
 namespace ashlar::train {
 namespace {
 
+using checkpoint::LoadCommons;
+
 constexpr std::string_view kLabel = "load";
 
 // Asks instead of waiting: time-outs run while a caller waits (comm/queue.h), and a disk may take
@@ -31,7 +33,25 @@ std::vector<comm::Transfer> transfers(std::span<const checkpoint::Exchange::Mess
   return list;
 }
 
+// Rank 0 makes what the ranks of its process have in common, and for each rank a reference of its
+// own, which that rank takes away: so none waits for another, and whoever is late still finds it.
+// If the run ends between the two, references are left.
+std::shared_ptr<LoadCommons> commons_of(comm::Group& ranks) {
+  using Reference = std::shared_ptr<LoadCommons>;
+  auto own = std::make_shared<LoadCommons>();
+  if (!ranks.shares_memory()) return own;
+  std::vector<int64_t> addresses(size_t(ranks.size()));
+  if (ranks.rank() == 0)
+    for (int64_t& address : addresses) address = reinterpret_cast<int64_t>(new Reference(own));
+  await(ranks.broadcast(tensor_over(std::span(addresses)), 0, kLabel));
+  const std::unique_ptr<Reference> mine(
+      reinterpret_cast<Reference*>(addresses[size_t(ranks.rank())]));
+  return *mine;
+}
+
 }  // namespace
+
+LoadExchange::LoadExchange(comm::Group& ranks) : ranks_(ranks), commons_(commons_of(ranks)) {}
 
 std::string LoadExchange::from_leader(std::string bytes) {
   auto size = int64_t(bytes.size());

@@ -3,6 +3,7 @@
 // collectives runs meanwhile, since a rank that reads may be as late as its disk.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,13 +14,14 @@ namespace ashlar::train {
 
 class LoadExchange final : public checkpoint::Exchange {
  public:
-  explicit LoadExchange(comm::Group& ranks) : ranks_(ranks) {}
+  explicit LoadExchange(comm::Group& ranks);  // every rank calls it
   int rank() const override { return ranks_.rank(); }
   int size() const override { return ranks_.size(); }
   std::string from_leader(std::string bytes) override;
   std::vector<std::string> all_gather(std::string_view bytes) override;
   void post(std::vector<Message> sends, std::vector<Message> receives) override;
   bool shares_memory() const override { return ranks_.shares_memory(); }
+  checkpoint::LoadCommons& commons() override { return *commons_; }
   void wait() override;
 
  private:
@@ -29,6 +31,7 @@ class LoadExchange final : public checkpoint::Exchange {
     comm::Work work;
   };
   comm::Group& ranks_;
+  std::shared_ptr<checkpoint::LoadCommons> commons_;
   std::vector<std::unique_ptr<Posted>> posted_;
 };
 

@@ -179,17 +179,27 @@ TEST_F(Strict, OnlyTheseLooksAtNothingElse) {
 
 // A block that was lent to somebody who needs less stays as large as it is.
 TEST(ReadMemoryOfLoads, IsNoMoreThanWasNeededAtOneTime) {
-  const auto memory = ReadMemory::of_open_steps();
-  EXPECT_EQ(memory, ReadMemory::of_open_steps());
-  ReadMemory::Block large = memory->take(1 << 20);
+  ReadMemory memory;
+  ReadMemory::Block large = memory.take(1 << 20);
   const std::byte* place = large.memory.get();
-  memory->give_back(std::move(large));
+  memory.give_back(std::move(large));
   for (const int64_t bytes : {1 << 12, 1 << 20, 1 << 16, 1 << 20}) {
-    ReadMemory::Block block = memory->take(bytes);
+    ReadMemory::Block block = memory.take(bytes);
     EXPECT_EQ(block.memory.get(), place);
     EXPECT_EQ(block.bytes, 1 << 20);
-    memory->give_back(std::move(block));
+    memory.give_back(std::move(block));
   }
+}
+
+TEST_F(Strict, ReadersShareMemoryIfTheyAreToldTo) {
+  StepReader a = open_checkpoint(*files_, "root", log_);
+  const StepReader b = open_checkpoint(*files_, "root", log_);
+  EXPECT_NE(&a.read_memory(), &b.read_memory());
+  a.share_memory_with(b);
+  EXPECT_EQ(&a.read_memory(), &b.read_memory());
+  Alone ranks;
+  const StepReader c(*files_, a.directory(), &ranks), d(*files_, a.directory(), &ranks);
+  EXPECT_EQ(&c.read_memory(), &d.read_memory());
 }
 
 TEST_F(Strict, CastsOnlyWhereAsked) {

@@ -62,9 +62,11 @@ class Apart final : public Exchange {
   }
   void wait() override { inner_.wait(); }
   bool shares_memory() const override { return false; }
+  LoadCommons& commons() override { return commons_; }
 
  private:
   LoadExchange inner_;
+  LoadCommons commons_;
 };
 
 enum class Memory { kShared, kApart };

@@ -3,6 +3,9 @@
 #include <cstring>
 #include <tuple>
 
+#include "ashlar/checkpoint/load/needs.h"
+#include "ashlar/checkpoint/load/read_memory.h"
+
 namespace ashlar::checkpoint {
 namespace {
 
@@ -21,6 +24,15 @@ Failure unpacked(std::string_view text) {
 }
 
 }  // namespace
+
+LoadCommons::LoadCommons() : wanted(std::make_shared<WantedByRanks>()) {}
+
+std::shared_ptr<ReadMemory> LoadCommons::read_memory() {
+  const std::lock_guard lock(mutex_);
+  auto memory = read_memory_.lock();
+  if (!memory) read_memory_ = memory = std::make_shared<ReadMemory>();
+  return memory;
+}
 
 void Alone::post(std::vector<Message> sends, std::vector<Message> receives) {
   ASHLAR_ASSERT(sends.empty() && receives.empty());

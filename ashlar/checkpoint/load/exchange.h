@@ -9,6 +9,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +20,22 @@
 #include "ashlar/core/error.h"
 
 namespace ashlar::checkpoint {
+
+class ReadMemory;
+class WantedByRanks;
+
+// What the ranks of one process have in common while they load.
+class LoadCommons {
+ public:
+  LoadCommons();
+  // Memory that reads go through: one object for all steps that are open, gone with the last.
+  std::shared_ptr<ReadMemory> read_memory();
+  const std::shared_ptr<WantedByRanks> wanted;  // what each wants of a step: needs.h
+
+ private:
+  std::mutex mutex_;
+  std::weak_ptr<ReadMemory> read_memory_;
+};
 
 class Exchange {
  public:
@@ -39,6 +57,8 @@ class Exchange {
   virtual void wait() = 0;  // until all that was posted has ended
   // Ranks of one process: an address of one means the same to all.
   virtual bool shares_memory() const = 0;
+  // One object for all ranks of a process that shares_memory(), else this rank's own.
+  virtual LoadCommons& commons() = 0;
 };
 
 // The group of one.
@@ -53,6 +73,10 @@ class Alone final : public Exchange {
   void post(std::vector<Message> sends, std::vector<Message> receives) override;
   void wait() override {}
   bool shares_memory() const override { return true; }
+  LoadCommons& commons() override { return commons_; }
+
+ private:
+  LoadCommons commons_;
 };
 
 // What a rank found wrong, and its place in an order that all ranks share.

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <shared_mutex>
 
 #include "ashlar/core/copy_bytes.h"
 
@@ -117,58 +114,45 @@ int64_t Needs::begin_of(int64_t chunk) const {
   return (chunk - chunks_.first(chunks_.file(chunk))) * kChunkBytes;
 }
 
-class SharedNeeds::OfRank {
- public:
-  explicit OfRank(const Needs& needs) : needs_(&needs) {}
-  void copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) {
-    const std::shared_lock lock(mutex_);
-    if (needs_) needs_->copy(chunk, at, bytes);
-  }
-  void leave() {
-    const std::unique_lock lock(mutex_);
-    needs_ = nullptr;
-  }
-
- private:
-  std::shared_mutex mutex_;
-  const Needs* needs_;  // null: the rank has left
-};
-
-namespace {
-
-// Of the ranks of this process that load.
-struct List {
-  std::mutex mutex;
-  uint64_t last = 0;
-  std::map<uint64_t, std::weak_ptr<void>> by_number;
-};
-List& list() {
-  static List list;
-  return list;
+void WantedByRank::copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) {
+  const std::shared_lock lock(mutex_);
+  if (needs_) needs_->copy(chunk, at, bytes);
 }
 
-}  // namespace
-
-SharedNeeds::Listed::Listed(const Needs& of) : needs(std::make_shared<OfRank>(of)) {
-  const std::lock_guard lock(list().mutex);
-  number = ++list().last;
-  list().by_number[number] = needs;
+void WantedByRank::leave() {
+  const std::unique_lock lock(mutex_);
+  needs_ = nullptr;
 }
+
+uint64_t WantedByRanks::add(std::shared_ptr<WantedByRank> wanted) {
+  const std::lock_guard lock(mutex_);
+  by_number_[++last_] = std::move(wanted);
+  return last_;
+}
+
+void WantedByRanks::remove(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  by_number_.erase(number);
+}
+
+std::shared_ptr<WantedByRank> WantedByRanks::find(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_number_.find(number);
+  return found == by_number_.end() ? nullptr : found->second;
+}
+
+SharedNeeds::Listed::Listed(std::shared_ptr<WantedByRanks> in, const Needs& needs)
+    : list(std::move(in)),
+      wanted(std::make_shared<WantedByRank>(needs)),
+      number(list->add(wanted)) {}
 
 SharedNeeds::Listed::~Listed() {
-  needs->leave();
-  const std::lock_guard lock(list().mutex);
-  list().by_number.erase(number);
+  wanted->leave();
+  list->remove(number);
 }
 
-std::shared_ptr<SharedNeeds::OfRank> SharedNeeds::Listed::find(uint64_t number) {
-  const std::lock_guard lock(list().mutex);
-  const auto found = list().by_number.find(number);
-  if (found == list().by_number.end()) return nullptr;
-  return std::static_pointer_cast<OfRank>(found->second.lock());
-}
-
-SharedNeeds::SharedNeeds(Exchange& ranks, const Needs& own) : own_(own), all_{own_.needs} {
+SharedNeeds::SharedNeeds(Exchange& ranks, const Needs& own)
+    : own_(ranks.commons().wanted, own), all_{own_.wanted} {
   if (!ranks.shares_memory()) return;
   all_.clear();
   const auto numbers =
@@ -176,12 +160,12 @@ SharedNeeds::SharedNeeds(Exchange& ranks, const Needs& own) : own_(own), all_{ow
   for (const std::string& said : numbers) {
     uint64_t number = 0;
     std::memcpy(&number, said.data(), sizeof(number));
-    if (auto needs = Listed::find(number)) all_.push_back(std::move(needs));
+    if (auto wanted = own_.list->find(number)) all_.push_back(std::move(wanted));
   }
 }
 
 void SharedNeeds::copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const {
-  for (const auto& needs : all_) needs->copy(chunk, at, bytes);
+  for (const auto& wanted : all_) wanted->copy(chunk, at, bytes);
 }
 
 }  // namespace ashlar::checkpoint

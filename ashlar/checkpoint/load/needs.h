@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -74,8 +77,34 @@ class Needs {
   std::vector<std::pair<int64_t, uint32_t>> uses_;  // chunk, transfer
 };
 
-// The needs of all ranks that share memory with this one, so that whoever reads a chunk copies it
-// to all of them while the caches have it; of this rank alone where none does.
+// What one rank wants, until it leaves.
+class WantedByRank {
+ public:
+  explicit WantedByRank(const Needs& needs) : needs_(&needs) {}
+  void copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes);
+  void leave();  // waits for copies that are being made
+
+ private:
+  std::shared_mutex mutex_;
+  const Needs* needs_;  // null: the rank has left
+};
+
+// The list by which ranks of one process find what the others want: by a number, which stays no
+// other's when the rank that had it has left.
+class WantedByRanks {
+ public:
+  uint64_t add(std::shared_ptr<WantedByRank> wanted);
+  void remove(uint64_t number);
+  std::shared_ptr<WantedByRank> find(uint64_t number);  // null: removed
+
+ private:
+  std::mutex mutex_;
+  uint64_t last_ = 0;
+  std::map<uint64_t, std::shared_ptr<WantedByRank>> by_number_;
+};
+
+// The needs of all ranks that share memory with this one, so that the rank that reads a chunk
+// copies it to all of them while the caches have it; this rank's alone where none does.
 //
 // Errors   a rank that leaves takes its needs along, and waits for those that copy for it.
 class SharedNeeds {
@@ -84,20 +113,19 @@ class SharedNeeds {
   void copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const;
 
  private:
-  class OfRank;
-  // Is listed, by a number that no other has, until it is destroyed.
-  class Listed {
-   public:
-    explicit Listed(const Needs& needs);
+  // Is in the list until it is destroyed.
+  struct Listed {
+    Listed(std::shared_ptr<WantedByRanks> list, const Needs& needs);
     ~Listed();
     Listed(const Listed&) = delete;
-    static std::shared_ptr<OfRank> find(uint64_t number);  // null: left
+    Listed& operator=(const Listed&) = delete;
 
-    uint64_t number = 0;
-    std::shared_ptr<OfRank> needs;
+    const std::shared_ptr<WantedByRanks> list;
+    const std::shared_ptr<WantedByRank> wanted;
+    const uint64_t number;
   };
   Listed own_;
-  std::vector<std::shared_ptr<OfRank>> all_;
+  std::vector<std::shared_ptr<WantedByRank>> all_;
 };
 
 }  // namespace ashlar::checkpoint

@@ -1,12 +1,11 @@
-// Memory that reads go through, lent to one load after the other: one who loads again and again
-// does not find pages for it every time, which the system clears first.  All steps that are open
-// share it, so that it is as much as their loads had at one time, and goes with the last of them.
+// Memory that reads go through, lent to one load after the other: loads that follow each other do
+// not find pages for it every time, which the system clears first.  Readers that share one object
+// take together as much as their loads had at one time; it goes with the last of them.
 //
-// Errors   kMemory where the system refuses what is not there yet.
+// Errors   kMemory if the system refuses what is not there yet.
 // Threads  take and give_back from several.
 #pragma once
 
-#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -21,15 +20,6 @@ class ReadMemory {
     AlignedMemory memory;
     int64_t bytes = 0;  // at least as many as were asked for
   };
-
-  static std::shared_ptr<ReadMemory> of_open_steps() {
-    static std::mutex mutex;
-    static std::weak_ptr<ReadMemory> shared;
-    const std::lock_guard lock(mutex);
-    auto memory = shared.lock();
-    if (!memory) shared = memory = std::make_shared<ReadMemory>();
-    return memory;
-  }
 
   Block take(int64_t bytes) {
     {

@@ -45,7 +45,8 @@ StepReader::StepReader(FileSystem& files, std::string directory, Exchange* ranks
     : files_(files),
       directory_(std::move(directory)),
       ranks_(ranks),
-      patience_(std::make_unique<Patience>(files, directory_)) {
+      patience_(std::make_unique<Patience>(files, directory_)),
+      read_memory_(this->ranks().commons().read_memory()) {
   Texts texts;
   throw_first(this->ranks(), failure_of(0, [&] {
                 if (this->ranks().rank() == 0) texts = read_texts();

@@ -78,6 +78,9 @@ class StepReader {
   void hold(std::shared_ptr<const void> lease) { lease_ = std::move(lease); }
   const std::shared_ptr<const void>& lease() const { return lease_; }
 
+  // Loads from both steps take turns in one memory from now on, instead of one for each step.
+  void share_memory_with(const StepReader& other) { read_memory_ = other.read_memory_; }
+
   // How chunks are read from now on; kCached unless told otherwise.
   void set_reads(Reads reads) { reads_ = reads; }
   Reads reads() const { return reads_; }
@@ -129,7 +132,7 @@ class StepReader {
   Exchange* ranks_;
   std::unique_ptr<Alone> alone_ = std::make_unique<Alone>();
   std::unique_ptr<Patience> patience_;
-  std::shared_ptr<ReadMemory> read_memory_ = ReadMemory::of_open_steps();
+  std::shared_ptr<ReadMemory> read_memory_;  // that of the ranks
   Commit commit_;
   Manifest manifest_;
   Index index_;
