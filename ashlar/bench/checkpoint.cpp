@@ -197,7 +197,7 @@ class Rank {
     checkpoint::CheckpointOptions options;
     options.keep = options_.repeats + 1;
     options.run_id = std::string(32, 'b');
-    options.writer = ranks_.rank();
+    options.writer_rank = ranks_.rank();
     options.num_writers = workload_.saved.ranks;
     options.local_writers = workload_.saved.ranks;
     std::vector<int> writers(size_t(savers_->size()));

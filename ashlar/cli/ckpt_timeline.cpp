@@ -100,9 +100,9 @@ void print_slowest_file(const Timing& timing, const checkpoint::Index& index) {
   std::vector<size_t> next(timing.ranks.size(), 0);
   std::vector<std::pair<double, const checkpoint::IndexFile*>> speeds;  // bytes/s
   for (const checkpoint::IndexFile& file : index.files) {
-    if (file.writer > timing.ranks.size()) continue;
-    const std::vector<float>& file_s = timing.ranks[file.writer - 1].file_s;
-    const size_t number = next[file.writer - 1]++;
+    if (file.writer_rank() >= timing.ranks.size()) continue;
+    const std::vector<float>& file_s = timing.ranks[file.writer_rank()].file_s;
+    const size_t number = next[file.writer_rank()]++;
     if (number < file_s.size() && file_s[number] > 0 && file.size_bytes >= kLeastBytes)
       speeds.emplace_back(double(file.size_bytes) / double(file_s[number]), &file);
   }

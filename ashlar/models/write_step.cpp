@@ -176,7 +176,7 @@ ModelStepStats write_model_step(FileSystem& files, const std::string& root, cons
   request.extra = model.extra;
   describe_model(model.spec, request);
   checkpoint::SavePlan plan = checkpoint::make_save_plan(
-      request, checkpoint::to_text(checkpoint::random_id()), checkpoint::random_id(), 1, 1);
+      request, checkpoint::to_text(checkpoint::random_id()), checkpoint::random_id(), 0, 1);
   plan.manifest.writer_version = "ashlar";
   const std::string directory =
       ModelStepWriter(files, root, plan, reader, num_threads, lease, log).write();

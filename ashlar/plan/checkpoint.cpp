@@ -53,8 +53,7 @@ void CheckpointMeter::add_machine() {
 void CheckpointMeter::add(checkpoint::StepMeter& meter, const checkpoint::SaveRequest& request,
                           int writer, int num_writers) {
   const checkpoint::Id id{};
-  meter.add(
-      checkpoint::make_save_plan(request, checkpoint::to_text(id), id, writer + 1, num_writers));
+  meter.add(checkpoint::make_save_plan(request, checkpoint::to_text(id), id, writer, num_writers));
 }
 
 checkpoint::StepSize plan_checkpoint(const Recipe& recipe, DType compute, int num_ranks,

@@ -93,7 +93,7 @@ void Saves::open(const std::string& run_id) {
   options.keep = recipe_.checkpoint.keep;
   options.keep_every = recipe_.checkpoint.keep_every;
   options.run_id = run_id;
-  options.writer = writers_.mine;
+  options.writer_rank = writers_.mine;
   options.num_writers = int(writers_.ranks.size());
   options.local_writers = local_ranks_;
   options.arena_bytes = recipe_.checkpoint.arena_mib << 20;

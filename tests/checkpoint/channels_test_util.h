@@ -44,7 +44,7 @@ class Channels : public testing::Test {
       channels_.push_back(std::make_unique<SaveChannel>(
           tree_, rank, "n" + std::to_string(nodes[size_t(rank)]), log_, channel_options));
       channels_.back()->start([&](control::LinkUser& user) { return network_->join(rank, user); });
-      options.writer = rank;
+      options.writer_rank = rank;
       options.num_writers = ranks;
       options.channel = channels_.back().get();
       checkpointers_.push_back(

@@ -28,7 +28,7 @@ class Flips : public testing::Test {
     std::vector<std::unique_ptr<Checkpointer>> writers;
     for (int w = 0; w < 2; ++w) {
       CheckpointOptions options = direct();
-      options.writer = w;
+      options.writer_rank = w;
       options.num_writers = 2;
       writers.push_back(std::make_unique<Checkpointer>(*files_, "root", options, log_));
     }

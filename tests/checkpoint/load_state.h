@@ -92,7 +92,7 @@ class CutModel {
     CheckpointOptions options = direct();
     options.num_writers = cut.num_ranks;
     std::vector<std::unique_ptr<Checkpointer>> writers;
-    for (; options.writer < cut.num_ranks; ++options.writer)
+    for (; options.writer_rank < cut.num_ranks; ++options.writer_rank)
       writers.push_back(std::make_unique<Checkpointer>(files, "root", options, log));
     const Id attempt = random_id();
     for (int w = cut.num_ranks - 1; w >= 0; --w) {

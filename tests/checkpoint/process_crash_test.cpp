@@ -26,8 +26,8 @@ struct Fleet {
     CheckpointOptions options = options_of(async);
     options.num_writers = kWriters;
     if (mortal < 0) options.part_timeout_s = 60;  // nobody dies; on a busy machine all are slow
-    for (options.writer = 0; options.writer < kWriters; ++options.writer)
-      writers.push_back(std::make_unique<Checkpointer>(options.writer == mortal ? files : disk,
+    for (options.writer_rank = 0; options.writer_rank < kWriters; ++options.writer_rank)
+      writers.push_back(std::make_unique<Checkpointer>(options.writer_rank == mortal ? files : disk,
                                                        kRoot, options, log));
   }
 

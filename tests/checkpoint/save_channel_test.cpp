@@ -80,7 +80,7 @@ TEST_F(Channels, WritersThatShareNoDirectoryAreFoundOut) {
   make(3);
   const auto elsewhere = memory_files();
   CheckpointOptions options = asynchronous();
-  options.writer = 2;
+  options.writer_rank = 2;
   options.num_writers = 3;
   options.channel = channels_[2].get();
   checkpointers_[2].reset();
@@ -270,7 +270,7 @@ TEST(TcpChannel, CarriesSaves) {
     });
     CheckpointOptions options = direct(1);
     options.async = true;
-    options.writer = rank;
+    options.writer_rank = rank;
     options.num_writers = kRanks;
     options.channel = channels.back().get();
     checkpointers.push_back(std::make_unique<Checkpointer>(*files, "root", options, log));

@@ -25,7 +25,7 @@ std::string bytes_of(const FilePlan& file) {
 }
 
 TEST(SavePlanner, ReusesFilesAndTakesMemoryStepAndIdsOfTheRequest) {
-  SavePlanner planner("run", 1, 1);
+  SavePlanner planner("run", 0, 1);
   TinyRun runs[2];
   Id uuids[2];
   int64_t data_begin = 0;
@@ -77,7 +77,7 @@ TEST(SavePlanner, MakesFilesAnewWhenAPieceChanges) {
     return piece;
   };
   std::set<Id> hashes;
-  SavePlanner planner("run", 1, 2);
+  SavePlanner planner("run", 0, 2);
   const auto hash_of = [&](SavePlanner& planner, int change) {
     const Piece piece = piece_of(change);
     SaveRequest request;
@@ -90,10 +90,10 @@ TEST(SavePlanner, MakesFilesAnewWhenAPieceChanges) {
     hash_of(planner, change);
     EXPECT_EQ(planner.num_made(), change + 1);
   }
-  SavePlanner second("run", 2, 2), of_three("run", 1, 3), of_another_run("other", 1, 2);
+  SavePlanner second("run", 1, 2), of_three("run", 0, 3), of_another_run("other", 0, 2);
   for (SavePlanner* other : {&second, &of_three, &of_another_run})
     EXPECT_TRUE(hashes.insert(hash_of(*other, 0)).second);
-  SavePlanner again("run", 1, 2);
+  SavePlanner again("run", 0, 2);
   EXPECT_FALSE(hashes.insert(hash_of(again, 0)).second);
 }
 
@@ -103,7 +103,7 @@ TEST(SavePlanner, KeepsNothingThatDoesNotCoverItsTensors) {
   Piece half = run.model.pieces()[0];
   half.box.length[0] = half.data.shape[0] = 3;
   request.model = {&half, 1};
-  SavePlanner planner("run", 1, 1);
+  SavePlanner planner("run", 0, 1);
   for (int i = 0; i < 2; ++i)
     EXPECT_NE(message_of(ErrorKind::kCorrupt, [&] { planner.plan(request, id_of(1)); })
                   .find("embed.weight"),

@@ -105,7 +105,7 @@ class ScaleRun {
     request.optim = shares_[size_t(rank)].optim.pieces();
     if (rank == 0) request.whole = whole_;
     SavePlan& plan = plans_[size_t(rank)];
-    plan = make_save_plan(request, "run", attempt_, rank + 1, size());
+    plan = make_save_plan(request, "run", attempt_, rank, size());
     FileSystem& mine = files.as(rank);
     const auto writer = std::make_shared<StepWriter>(
         mine, "root", plan, 0, log_,

@@ -175,7 +175,7 @@ TEST_F(Failing, HolesOverlapsAndDisagreementsAreNamed) {
 
 TEST_F(Failing, NoDamageOfAPartIsTakenOver) {
   const auto writers = make();
-  const std::string part = part_name(2);
+  const std::string part = part_name(1);
   const auto save_with = [&](int64_t step, const std::function<void(std::string&)>& damage) {
     const Id attempt = random_id();
     shares_.fill(step);
@@ -211,15 +211,15 @@ TEST_F(Failing, NoPartSpeaksForAnother) {
     shares_.fill(1);
     for (const int w : {1, 2}) (*writers)[w].save(shares_.request(w, 1, attempt));
     const std::string directory = join("root", tmp_name(1, to_text(attempt)));
-    const auto read = [&](int writer) {
-      const std::string path = join(directory, part_name(writer));
+    const auto read = [&](int writer_rank) {
+      const std::string path = join(directory, part_name(writer_rank));
       const std::string text = read_all(*disk_, path);
       return parse_index(std::as_bytes(std::span(text)), path);
     };
-    Index part = read(3);
-    change(part, read(2));
+    Index part = read(2);
+    change(part, read(1));
     const std::vector<std::byte> bytes = build_index(part);
-    overwrite(*disk_, join(directory, part_name(3)),
+    overwrite(*disk_, join(directory, part_name(2)),
               {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     return message_of(ErrorKind::kCorrupt,
                       [&] { (*writers)[0].save(shares_.request(0, 1, attempt)); });
@@ -280,7 +280,7 @@ TEST_F(Failing, RetentionAndRecoveryWithTheFilesOfMany) {
   text.back() = char(text.back() ^ 1);
   overwrite(*disk_, path, text);
   disk_->make_directories("root/" + tmp_name(6, "left") + "/model");
-  overwrite(*disk_, "root/" + tmp_name(6, "left") + "/" + part_name(2), "x");
+  overwrite(*disk_, "root/" + tmp_name(6, "left") + "/" + part_name(1), "x");
   overwrite(*disk_, "root/.lease/trainer.json", "killed");
   Writers writers(same(*disk_, 3), "root", options, log_);
   const std::string newest = writers[0].unchecked()->directory;

@@ -115,7 +115,7 @@ class Writers {
     options.num_writers = int(files.size());
     for (FileSystem* each : files) {
       all_.push_back(std::make_unique<Checkpointer>(*each, root, options, log));
-      ++options.writer;
+      ++options.writer_rank;
       options.run_id = all_[0]->run_id();
     }
   }

@@ -328,7 +328,7 @@ std::string step_with_slow_writer(FileSystem& files, const std::string& root, in
     request.step = 1;
     request.attempt = attempt;
     request.model = std::span(&piece, 1);
-    SavePlan plan = make_save_plan(request, "run", attempt, rank + 1, writers);
+    SavePlan plan = make_save_plan(request, "run", attempt, rank, writers);
     PhaseRecorder times(Clock::now());
     StepWriter writer(files, root, plan, 0, log, times, fmt::format("n{}\x1b[2J", rank / 8));
     writer.begin();

@@ -164,7 +164,7 @@ void save(FileSystem& files, const Layout& layout, Log& log) {
     checkpoint::CheckpointOptions options;
     options.async = false;
     options.run_id = "run";
-    options.writer = rank;
+    options.writer_rank = rank;
     options.num_writers = layout.num_ranks;
     options.part_timeout_s = 0;
     writers.push_back(std::make_unique<checkpoint::Checkpointer>(files, "root", options, log));

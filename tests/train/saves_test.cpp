@@ -440,7 +440,7 @@ TEST(Saves, MemoryDoesNotGrowWithTheirNumber) {
     checkpoint::CheckpointOptions options;
     options.keep = 1;
     options.run_id = "run";
-    options.writer = writer;
+    options.writer_rank = writer;
     options.num_writers = 2;
     writers.push_back(std::make_unique<checkpoint::Checkpointer>(*disk, "root", options, log));
   }

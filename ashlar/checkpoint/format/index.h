@@ -40,11 +40,12 @@ struct IndexFile {
   std::string path;  // relative to the step directory
   Component component = Component::kModel;
   FileKind kind = FileKind::kSafetensors;
-  uint32_t writer = 1;
+  uint32_t writer = 1;                     // writer_number (layout.h)
   int64_t size_bytes = 0, data_begin = 0;  // data_begin 0: no header
   uint32_t header_crc = 0;                 // CRC32C of [0, data_begin); 0 without a header
   std::vector<uint32_t> chunk_crcs;        // ceil(size / 4 MiB)
   Id uuid{};
+  size_t writer_rank() const { return writer - size_t(writer_number(0)); }
 };
 
 struct IndexBox {

@@ -56,16 +56,17 @@ std::string verdict_name(int64_t step, std::string_view attempt) {
   return fmt::format("{}-{}.json", step_name(step), attempt);
 }
 
-std::string shard_name(int writer, int part, int num_parts) {
-  return fmt::format("shard-{:05}-model-{:05}-of-{:05}.safetensors", writer, part, num_parts);
+std::string shard_name(int writer_rank, int part, int num_parts) {
+  return fmt::format("shard-{:05}-model-{:05}-of-{:05}.safetensors", writer_number(writer_rank),
+                     part, num_parts);
 }
 
-std::string part_name(int writer) {
-  return fmt::format("part-{:05}.bin", writer);
+std::string part_name(int writer_rank) {
+  return fmt::format("part-{:05}.bin", writer_number(writer_rank));
 }
 
-std::string part_error_name(int writer) {
-  return fmt::format("part-{:05}.error", writer);
+std::string part_error_name(int writer_rank) {
+  return fmt::format("part-{:05}.error", writer_number(writer_rank));
 }
 
 // Asks the kernel: instructions of the processor that draw take milliseconds on some virtual

@@ -43,10 +43,14 @@ std::optional<int64_t> parse_step_name(std::string_view name);  // nullopt: not 
 std::optional<int64_t> step_of_path(std::string_view path);     // of its last name
 std::string tmp_name(int64_t step, std::string_view attempt);
 std::string verdict_name(int64_t step,
-                         std::string_view attempt);           // "step-000000012000-ATTEMPT.json"
-std::string shard_name(int writer, int part, int num_parts);  // all from 1
-std::string part_name(int writer);                            // "part-00002.bin", from 1
-std::string part_error_name(int writer);                      // "part-00002.error"
+                         std::string_view attempt);  // "step-000000012000-ATTEMPT.json"
+// Writers are ranks from 0; in names of files, and in messages, they have numbers from 1.
+constexpr int writer_number(int writer_rank) {
+  return writer_rank + 1;
+}
+std::string shard_name(int writer_rank, int part, int num_parts);  // part: from 1
+std::string part_name(int writer_rank);                            // "part-00002.bin" of rank 1
+std::string part_error_name(int writer_rank);                      // "part-00002.error"
 
 // 128 random bits from the system; their text form is 32 lower-case hex digits.
 using Id = std::array<uint8_t, 16>;

@@ -44,9 +44,11 @@ std::unique_ptr<Coordination> coordination_of(const CheckpointOptions& options, 
   if (options.num_writers == 1 && !options.channel) return alone();
   auto directory = by_directory(
       files, root,
-      {options.writer, options.num_writers, options.part_timeout_s, options.retry_delay_s}, log);
+      {options.writer_rank, options.num_writers, options.part_timeout_s, options.retry_delay_s},
+      log);
   if (!options.channel) return directory;
-  return by_channel(*options.channel, options.writer, options.part_timeout_s, std::move(directory));
+  return by_channel(*options.channel, options.writer_rank, options.part_timeout_s,
+                    std::move(directory));
 }
 
 int64_t free_bytes(FileSystem& files, const std::string& root, int64_t step) {
@@ -68,14 +70,14 @@ Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOption
       root_(prepared(files, std::move(root))),
       options_(std::move(options)),
       log_(log) {
-  ASHLAR_ASSERT(0 <= options_.writer && options_.writer < options_.num_writers);
-  ASHLAR_ASSERT(options_.writer == 0 || !options_.run_id.empty());
+  ASHLAR_ASSERT(0 <= options_.writer_rank && options_.writer_rank < options_.num_writers);
+  ASHLAR_ASSERT(options_.writer_rank == 0 || !options_.run_id.empty());
   ASHLAR_REQUIRE(options_.keep >= 1, kConfig, "checkpoint.keep is {}; expected at least 1",
                  options_.keep);
   coordination_ = coordination_of(options_, files_, root_, log_);
-  if (options_.writer == 0) leadership_.emplace(files_, root_, options_.lease, log_);
+  if (options_.writer_rank == 0) leadership_.emplace(files_, root_, options_.lease, log_);
   if (options_.run_id.empty()) options_.run_id = newest() ? newest()->run_id : to_text(random_id());
-  planner_.emplace(options_.run_id, options_.writer + 1, options_.num_writers);
+  planner_.emplace(options_.run_id, options_.writer_rank, options_.num_writers);
   writer_ = start_thread("that writes checkpoints", [this] { write_loop(); });
   try {
     copier_ = start_thread("that copies checkpoints", [this] { copy_loop(); });
@@ -83,7 +85,7 @@ Checkpointer::Checkpointer(FileSystem& files, std::string root, CheckpointOption
       reader_ = std::make_unique<ReadBackThread>(
           files_, root_,
           ReadBackOptions{options_.keep, options_.keep_every, options_.read_back_bytes_per_s,
-                          options_.writer},
+                          options_.writer_rank},
           leads() ? &*leadership_ : nullptr, *coordination_, log_,
           [this](int64_t step, const Error& error) { fail(step, error); });
   } catch (const Error&) {

@@ -26,7 +26,7 @@
 // and commits.
 //   The others, the followers, have neither newest() nor open_newest(): the leader's directory is
 // to be opened by all.  A follower's failure is logged and counted there and reported by the
-// leader: its step fails with "writer W of N: ...", W counted from 1 as in names of files.
+// leader: its step fails with "writer W of N: ...", W counted from 1 (writer_number).
 //   With a channel (save_channel.h) parts, failures and the verdict travel over it: a follower's
 // save ends with the verdict, reading back is shared by all, and a writer that makes no progress
 // for part_timeout_s fails the step, by name and with what it is doing.
@@ -79,13 +79,13 @@ struct CheckpointOptions {
   bool async = true;                      // false: save() returns when the step is committed
   std::string run_id;                     // "": that of the newest step, else a new one
   std::string writer_version = "ashlar";  // of the program, for the manifest
-  int64_t arena_bytes = 0;          // 0: two snapshots, at most a quarter of memory / local_writers
-  int local_writers = 1;            // of this step on this machine
-  double retry_delay_s = 0.05;      // before the second try of a failed write
-  int writer = 0, num_writers = 1;  // of each step; writers from 1 on need the run_id
-  double part_timeout_s = 600;      // the leader's wait for the others, from its last file on;
-                                    // with a channel: while the slowest makes no progress
-  SaveChannel* channel = nullptr;   // of this rank among the writers; it outlives this object
+  int64_t arena_bytes = 0;      // 0: two snapshots, at most a quarter of memory / local_writers
+  int local_writers = 1;        // of this step on this machine
+  double retry_delay_s = 0.05;  // before the second try of a failed write
+  int writer_rank = 0, num_writers = 1;  // of each step; all but rank 0 need the run_id
+  double part_timeout_s = 600;           // the leader's wait for the others, from its last file on;
+                                         // with a channel: while the slowest makes no progress
+  SaveChannel* channel = nullptr;        // of this rank among the writers; it outlives this object
   int64_t read_back_bytes_per_s = 0;  // most that one rank reads of a step after its commit; 0: any
   LeaseOptions lease = {};
 };

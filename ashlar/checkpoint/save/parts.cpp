@@ -36,8 +36,9 @@ class Merger {
   void add(IndexFile file, int writer, const std::string& path) {
     const bool data = file.kind == FileKind::kSafetensors &&
                       (file.component == Component::kModel || file.component == Component::kOptim);
-    ASHLAR_REQUIRE(int64_t(file.writer) == writer && data, kCorrupt,
-                   "{}: file '{}' is not one that writer {} may have", path, file.path, writer);
+    ASHLAR_REQUIRE(int64_t(file.writer) == writer_number(writer) && data, kCorrupt,
+                   "{}: file '{}' is not one that writer {} may have", path, file.path,
+                   writer_number(writer));
     ASHLAR_REQUIRE(paths_.insert(file.path).second, kCorrupt,
                    "{}: file '{}' is another writer's too", path, file.path);
     index_.files.push_back(std::move(file));
@@ -90,7 +91,7 @@ void check_sizes(FileSystem& files, const std::string& directory, const Index& p
       info = files.stat(written);
     ASHLAR_REQUIRE(info && info->size_bytes == file.size_bytes, kStorage,
                    "{}: it has {} bytes here but writer {} wrote {}", written,
-                   info ? info->size_bytes : 0, writer, file.size_bytes);
+                   info ? info->size_bytes : 0, writer_number(writer), file.size_bytes);
   }
 }
 
@@ -102,13 +103,13 @@ std::vector<int> missing_writers(FileSystem& files, const std::string& directory
   const std::vector<std::string> names = files.list(directory);
   const std::set<std::string_view> listed(names.begin(), names.end());
   std::vector<int> missing;
-  for (int writer = 2; writer <= plan.num_writers; ++writer) {
+  for (int writer = 1; writer < plan.num_writers; ++writer) {
     const auto is_there = [&](const std::string& name) {
       return listed.contains(name) ||
              (missing.size() < kMostAsked && can_open(files, join(directory, name)));
     };
     if (is_there(part_error_name(writer)))
-      raise(ErrorKind::kStorage, "writer {} of {}: {}", writer, plan.num_writers,
+      raise(ErrorKind::kStorage, "writer {} of {}: {}", writer_number(writer), plan.num_writers,
             read_text(files, join(directory, part_error_name(writer)), kMaxErrorBytes,
                       Links::kRefuse));
     if (!is_there(part_name(writer))) missing.push_back(writer);
@@ -119,7 +120,7 @@ std::vector<int> missing_writers(FileSystem& files, const std::string& directory
 void merge_parts(FileSystem& files, const std::string& directory, SavePlan& plan) {
   Merger merger(plan.index);
   Patience patience(files, directory);
-  for (int writer = 2; writer <= plan.num_writers; ++writer) {
+  for (int writer = 1; writer < plan.num_writers; ++writer) {
     const std::string path = join(directory, part_name(writer));
     const std::string text = read_text(files, path, kMaxIndexBytes, Links::kRefuse);
     Index part = parse_index(std::as_bytes(std::span(text)), path);
@@ -131,12 +132,12 @@ void merge_parts(FileSystem& files, const std::string& directory, SavePlan& plan
 void merge_parts(std::vector<WriterPart> parts, SavePlan& plan) {
   Merger merger(plan.index);
   for (WriterPart& part : parts)
-    merger.add(std::move(part.index), part.rank + 1,
-               fmt::format("part of writer {}", part.rank + 1));
+    merger.add(std::move(part.index), part.rank,
+               fmt::format("part of writer {}", writer_number(part.rank)));
 }
 
 void remove_parts(FileSystem& files, const std::string& directory, const SavePlan& plan) {
-  for (int writer = 2; writer <= plan.num_writers; ++writer)
+  for (int writer = 1; writer < plan.num_writers; ++writer)
     files.remove(join(directory, part_name(writer)));
 }
 

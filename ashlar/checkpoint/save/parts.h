@@ -1,4 +1,4 @@
-// What the writers of one step tell their leader (writer 1), through the attempt's directory, where
+// What the writers of one step tell their leader (number 1), through the attempt's directory, where
 // there is no control channel (save_channel.h):
 //
 //   part-00002.bin     in the format of index.bin: the files of writer 2 and their boxes.  All
@@ -20,8 +20,8 @@
 
 namespace ashlar::checkpoint {
 
-// The writers whose parts are not there yet, in order.  kStorage "writer 2 of 3: TEXT" if one of
-// them failed.
+// The ranks of the writers whose parts are not there yet, in order.  kStorage "writer 2 of 3: TEXT"
+// if one of them failed.
 std::vector<int> missing_writers(FileSystem& files, const std::string& directory,
                                  const SavePlan& plan);
 

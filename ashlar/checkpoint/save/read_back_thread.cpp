@@ -132,15 +132,16 @@ ReadBackResult ReadBackThread::read_share(const SaveTree::Task& task) {
   try {
     what = decode_files(task.what);
   } catch (const Error& error) {
-    return {1, 0, options_.writer, false, error.what()};
+    return {1, 0, options_.writer_rank, false, error.what()};
   }
   for (const IndexFile& file : what) total_bytes += file.size_bytes;
   coordination_.status(task.attempt, Phase::kVerify, 0, total_bytes);
-  ReadBackResult result = read_back_files(
-      files_, join(root_, step_name(task.step)), what, options_.writer, limit, [&](int64_t bytes) {
-        coordination_.status(task.attempt, Phase::kVerify, bytes, total_bytes);
-        return !coordination_.given_up();
-      });
+  ReadBackResult result =
+      read_back_files(files_, join(root_, step_name(task.step)), what, options_.writer_rank, limit,
+                      [&](int64_t bytes) {
+                        coordination_.status(task.attempt, Phase::kVerify, bytes, total_bytes);
+                        return !coordination_.given_up();
+                      });
   result.ranks[0].host = coordination_.host();
   return result;
 }

@@ -25,7 +25,7 @@ struct RetireStats {
 struct ReadBackOptions {
   int64_t keep = 3, keep_every = 0;  // retention.h
   int64_t bytes_per_s = 0;           // most that this rank reads; 0: any
-  int writer = 0;
+  int writer_rank = 0;
 };
 
 class ReadBackThread {

@@ -271,19 +271,20 @@ struct SavePlanner::Known {
   Id hash{};
 };
 
-SavePlanner::SavePlanner(std::string run_id, int writer, int num_writers)
+SavePlanner::SavePlanner(std::string run_id, int writer_rank, int num_writers)
     : run_id_(std::move(run_id)),
-      writer_(writer),
+      writer_rank_(writer_rank),
       num_writers_(num_writers),
       whole_(std::make_shared<const std::vector<LogicalTensor>>()) {
-  ASHLAR_ASSERT(1 <= writer && writer <= num_writers);
+  ASHLAR_ASSERT(0 <= writer_rank && writer_rank < num_writers);
 }
 SavePlanner::~SavePlanner() = default;
 
 Id SavePlanner::hash_of(const SaveRequest& request) const {
   Fingerprint fingerprint;
   fingerprint.add(run_id_);
-  for (const int64_t number : {int64_t(kIndexMajor), int64_t(writer_), int64_t(num_writers_)})
+  for (const int64_t number :
+       {int64_t(kIndexMajor), int64_t(writer_number(writer_rank_)), int64_t(num_writers_)})
     fingerprint.add(number);
   for (const auto pieces : {request.model, request.optim, request.loader}) fingerprint.add(pieces);
   return fingerprint.hash();
@@ -293,7 +294,7 @@ void SavePlanner::make(const SaveRequest& request) {
   const auto planned = [&](Component component, std::span<const Piece> pieces) {
     return Known::Component{
         {pieces.begin(), pieces.end()},
-        std::make_shared<const StoredFiles>(plan_files(component, pieces, run_id_, writer_))};
+        std::make_shared<const StoredFiles>(plan_files(component, pieces, run_id_, writer_rank_))};
   };
   known_ = std::make_unique<Known>(
       Known{planned(Component::kModel, request.model), planned(Component::kOptim, request.optim),
@@ -302,8 +303,8 @@ void SavePlanner::make(const SaveRequest& request) {
 }
 
 SavePlan SavePlanner::plan(const SaveRequest& request, const Id& attempt) {
-  ASHLAR_ASSERT(writer_ == 1 || (request.loader.empty() && request.extra.empty() &&
-                                 request.sections.empty() && request.aliases.empty()));
+  ASHLAR_ASSERT(writer_rank_ == 0 || (request.loader.empty() && request.extra.empty() &&
+                                      request.sections.empty() && request.aliases.empty()));
   const bool known = known_ && same_all(known_->model.pieces, request.model) &&
                      same_all(known_->optim.pieces, request.optim) &&
                      same_all(known_->loader.pieces, request.loader);
@@ -313,7 +314,7 @@ SavePlan SavePlanner::plan(const SaveRequest& request, const Id& attempt) {
                                                                 request.whole.end());
   SavePlan plan;
   plan.step = request.step;
-  plan.writer = writer_;
+  plan.writer_rank = writer_rank_;
   plan.num_writers = num_writers_;
   plan.attempt = plan.index.attempt = attempt;
   plan.run_id = run_id_;
@@ -354,8 +355,8 @@ void fill_in(SavePlan& plan) {
 }
 
 SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt,
-                        int writer, int num_writers) {
-  SavePlan plan = SavePlanner(run_id, writer, num_writers).plan(request, attempt);
+                        int writer_rank, int num_writers) {
+  SavePlan plan = SavePlanner(run_id, writer_rank, num_writers).plan(request, attempt);
   fill_in(plan);
   return plan;
 }

@@ -75,7 +75,7 @@ struct StoredFiles;  // stored_files.h
 
 struct SavePlan {
   int64_t step = 0;
-  int writer = 1, num_writers = 1;  // from 1, as in names of files
+  int writer_rank = 0, num_writers = 1;
   Id attempt{};
   std::string run_id;
   // Of run, writer, number of writers and, of every piece of model, optimizer and loader, name,
@@ -105,8 +105,7 @@ struct SavePlan {
 //         kConfig if two extra files share a name.
 class SavePlanner {
  public:
-  // writer: of num_writers, counted from 1.
-  SavePlanner(std::string run_id, int writer, int num_writers);
+  SavePlanner(std::string run_id, int writer_rank, int num_writers);
   ~SavePlanner();
   // Copies of the request what may change when this returns, compares its pieces with those that
   // are known, and leaves the rest, which takes longer, to fill_in().
@@ -119,7 +118,7 @@ class SavePlanner {
   void make(const SaveRequest& request);
   void check_first_cover(SavePlan plan);
   std::string run_id_;
-  int writer_, num_writers_;
+  int writer_rank_, num_writers_;
   std::unique_ptr<Known> known_;  // what the last plan was made from
   std::shared_ptr<const std::vector<LogicalTensor>> whole_;
   int64_t num_made_ = 0;
@@ -131,7 +130,7 @@ void fill_in(SavePlan& plan);
 
 // One plan, filled in.
 SavePlan make_save_plan(const SaveRequest& request, const std::string& run_id, const Id& attempt,
-                        int writer, int num_writers);
+                        int writer_rank, int num_writers);
 
 // Adds the files, with their checksums, to the index.  After the last chunk was written.
 void join_files(SavePlan& plan);

@@ -69,7 +69,7 @@ void StepWriter::begin() {
     files_.make_directories(tmp_);
     for (const FilePlan& file : plan_.files)
       files_.make_directories(parent_of(in_tmp(file.file.path)));
-    if (plan_.writer == 1) files_.make_directories(in_tmp("extra"));  // of timing.json
+    if (plan_.writer_rank == 0) files_.make_directories(in_tmp("extra"));  // of timing.json
   });
   begun_ = true;
 }
@@ -164,7 +164,7 @@ WriterPart StepWriter::make_part() {
 }
 
 RankTimes StepWriter::own_times() const {
-  return {plan_.writer - 1, host_, times_.times(), file_s_};
+  return {plan_.writer_rank, host_, times_.times(), file_s_};
 }
 
 std::vector<RankTimes> StepWriter::rank_times() const {
@@ -189,7 +189,8 @@ void StepWriter::publish_part() {
   // The rename is the last thing that happens in the directory: the leader may rename it at once.
   stage("writing the part", [&] {
     sync_directories();
-    write_whole(part_name(plan_.writer), {reinterpret_cast<const char*>(part.data()), part.size()});
+    write_whole(part_name(plan_.writer_rank),
+                {reinterpret_cast<const char*>(part.data()), part.size()});
   });
 }
 

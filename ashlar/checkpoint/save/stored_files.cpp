@@ -163,7 +163,7 @@ void set_metadata(std::string& header, std::string_view key, std::string_view va
 }  // namespace
 
 StoredFiles plan_files(Component component, std::span<const Piece> pieces,
-                       const std::string& run_id, int writer) {
+                       const std::string& run_id, int writer_rank) {
   StoredFiles stored;
   NumberOf number_of;
   std::vector<std::vector<const Piece*>> by_tensor;
@@ -185,11 +185,11 @@ StoredFiles plan_files(Component component, std::span<const Piece> pieces,
   for (size_t part = 0; part < parts.size(); ++part) {
     IndexFile about;
     about.component = component;
-    about.writer = uint32_t(writer);
+    about.writer = uint32_t(writer_number(writer_rank));
     const bool streams = component == Component::kLoader && parts.size() == 1;
     about.path = fmt::format("{}/{}", name_of(component),
                              streams ? "streams-00000.safetensors"
-                                     : shard_name(writer, int(part) + 1, int(parts.size())));
+                                     : shard_name(writer_rank, int(part) + 1, int(parts.size())));
     stored.files.push_back(plan_file(std::move(about), parts[part], pieces, run_id, uint32_t(part),
                                      number_of, stored.tensors));
   }

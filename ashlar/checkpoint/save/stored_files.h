@@ -21,9 +21,8 @@ struct StoredFiles {
   std::vector<IndexTensor> tensors;  // in the order of the pieces; boxes count `files` from 0
 };
 
-// writer: from 1.
 StoredFiles plan_files(Component component, std::span<const Piece> pieces,
-                       const std::string& run_id, int writer);
+                       const std::string& run_id, int writer_rank);
 
 // The file as it is written in a step: with a new id, and sources that are the memory of the
 // pieces, which of a loader's tensors is copied at once.

@@ -14,10 +14,10 @@ namespace {
 
 class ByChannel final : public Coordination {
  public:
-  ByChannel(SaveChannel& channel, int writer, double timeout_s,
+  ByChannel(SaveChannel& channel, int writer_rank, double timeout_s,
             std::unique_ptr<Coordination> when_broken)
       : channel_(channel),
-        writer_(writer),
+        writer_rank_(writer_rank),
         timeout_s_(timeout_s),
         when_broken_(std::move(when_broken)) {}
 
@@ -107,8 +107,8 @@ class ByChannel final : public Coordination {
       try {
         own.check_witness(witness.path, witness.size_bytes);
       } catch (const Error& error) {
-        raise(error.kind(), "what writer {} wrote is not seen by writer {}: {}", child + 1,
-              writer_ + 1, error.what());
+        raise(error.kind(), "what writer {} wrote is not seen by writer {}: {}",
+              writer_number(child), writer_number(writer_rank_), error.what());
       }
     };
   }
@@ -118,7 +118,7 @@ class ByChannel final : public Coordination {
                                                  const std::vector<IndexFile>& written) const {
     const control::Tree& tree = channel_.tree();
     std::vector<std::vector<IndexFile>> of_writer(size_t(tree.size()));
-    for (const IndexFile& file : written) of_writer.at(file.writer - 1).push_back(file);
+    for (const IndexFile& file : written) of_writer.at(file.writer_rank()).push_back(file);
     const std::vector<int> partners = read_back_partners(tree);
     std::map<int, std::vector<std::byte>> tasks;
     for (int rank = 0; rank < tree.size(); ++rank)
@@ -127,16 +127,16 @@ class ByChannel final : public Coordination {
   }
 
   SaveChannel& channel_;
-  const int writer_;
+  const int writer_rank_;
   const double timeout_s_;
   const std::unique_ptr<Coordination> when_broken_;
 };
 
 }  // namespace
 
-std::unique_ptr<Coordination> by_channel(SaveChannel& channel, int writer, double timeout_s,
+std::unique_ptr<Coordination> by_channel(SaveChannel& channel, int writer_rank, double timeout_s,
                                          std::unique_ptr<Coordination> when_broken) {
-  return std::make_unique<ByChannel>(channel, writer, timeout_s, std::move(when_broken));
+  return std::make_unique<ByChannel>(channel, writer_rank, timeout_s, std::move(when_broken));
 }
 
 }  // namespace ashlar::checkpoint

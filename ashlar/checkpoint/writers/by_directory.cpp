@@ -81,7 +81,7 @@ class ByDirectory final : public Unlinked {
   void fail(FailedPart& part) override {
     constexpr int kTries = 4;
     const std::string directory = join(root_, tmp_name(part.step, to_text(part.attempt)));
-    const std::string name = part_error_name(options_.writer + 1);
+    const std::string name = part_error_name(options_.writer_rank);
     double delay_s = options_.retry_delay_s;
     for (int attempt = 1; attempt <= kTries; ++attempt, delay_s *= 4) {
       try {
@@ -103,8 +103,9 @@ class ByDirectory final : public Unlinked {
     for (;;) {
       require_going_on(own.step());
       const bool late = seconds_since(start) >= options_.timeout_s;
-      const std::vector<int> missing = own.missing_writers();
+      std::vector<int> missing = own.missing_writers();
       if (missing.empty()) return std::nullopt;
+      for (int& writer : missing) writer = writer_number(writer);
       ASHLAR_REQUIRE(
           !late, kStorage,
           "step {} is not saved: waiting for parts: {}: writer{} {} of {} did not finish "

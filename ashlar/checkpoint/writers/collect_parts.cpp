@@ -14,7 +14,7 @@ void sort_and_check(std::vector<WriterPart>& parts, int num_writers) {
   for (size_t i = 0; i < parts.size(); ++i)
     ASHLAR_REQUIRE(parts[i].rank == int(i) + 1, kCorrupt,
                    "there is a part of writer {} where that of writer {} is expected",
-                   parts[i].rank + 1, i + 2);
+                   writer_number(parts[i].rank), writer_number(int(i) + 1));
   ASHLAR_REQUIRE(int(parts.size()) + 1 == num_writers, kCorrupt,
                  "there are parts of {} writers; {} are expected", parts.size() + 1, num_writers);
 }
@@ -33,7 +33,7 @@ std::optional<AllParts> collect_parts(SaveTree& tree, KnownBoxes& known, const I
     std::vector<WriterPart> one = decode_parts(bytes);
     ASHLAR_REQUIRE(0 < rank && rank < num_writers && one.size() == 1 && one[0].rank == rank &&
                        one[0].has_boxes,
-                   kCorrupt, "the boxes of writer {} are not its own", rank + 1);
+                   kCorrupt, "the boxes of writer {} are not its own", writer_number(rank));
     all.parts[size_t(rank) - 1] = std::move(one[0]);
   }
   const std::vector<int> lacking = known.lacking(all.parts);

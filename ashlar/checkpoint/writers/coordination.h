@@ -43,7 +43,7 @@ class AttemptFiles {
   // A follower's, after its last chunk: its part as a message, or as a file in the directory.
   virtual WriterPart make_part() = 0;
   virtual void publish_part() = 0;
-  // The leader's: the numbers of the writers whose parts are not in the directory.  kStorage names
+  // The leader's: the ranks of the writers whose parts are not in the directory.  kStorage names
   // one that failed.
   virtual std::vector<int> missing_writers() = 0;
   // Throws unless another writer's file is seen from here with this size.
@@ -105,7 +105,7 @@ class Coordination {
 std::unique_ptr<Coordination> alone();
 
 struct DirectoryOptions {
-  int writer = 0, num_writers = 1;
+  int writer_rank = 0, num_writers = 1;
   double timeout_s = 600;       // the leader's wait for parts
   double retry_delay_s = 0.05;  // before the second try to report a failure
 };
@@ -113,7 +113,7 @@ std::unique_ptr<Coordination> by_directory(FileSystem& files, std::string root,
                                            const DirectoryOptions& options, Log& log);
 
 // timeout_s: of the leader's waits, while the slowest rank makes no progress.
-std::unique_ptr<Coordination> by_channel(SaveChannel& channel, int writer, double timeout_s,
+std::unique_ptr<Coordination> by_channel(SaveChannel& channel, int writer_rank, double timeout_s,
                                          std::unique_ptr<Coordination> when_broken);
 
 }  // namespace ashlar::checkpoint

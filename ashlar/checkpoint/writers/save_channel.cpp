@@ -240,7 +240,7 @@ std::optional<AllParts> SaveChannel::await_parts(const Id& attempt, int64_t step
     if (stopped_) raise(ErrorKind::kStorage, "step {} is not saved: {}", step, kGivenUp);
     if (const auto failure = tree_.failure(attempt))
       raise(ErrorKind::kStorage, "step {} is not saved: waiting for parts: writer {} of {}: {}",
-            step, failure->rank + 1, tree_of_ranks_->size(), failure->why);
+            step, writer_number(failure->rank), tree_of_ranks_->size(), failure->why);
     try {
       auto all = collect_parts(tree_, known_, attempt, tree_of_ranks_->size(), now());
       if (all) return all;

@@ -81,7 +81,7 @@ PhaseTimes parse_phases(const Fields& writer) {
 }
 
 RankTimes parse_writer(const Json& item, int rank, const std::string& path) {
-  const Fields fields(item, fmt::format("{}: writer {}", path, rank + 1));
+  const Fields fields(item, fmt::format("{}: writer {}", path, writer_number(rank)));
   fields.only({"rank", "host", "phases", "files"});
   RankTimes times;
   times.rank = int(fields.integer("rank", rank, rank));

@@ -72,9 +72,11 @@ std::vector<WriterPart> decode_parts(std::span<const std::byte> entries) {
     static_cast<RankTimes&>(part) = get_rank_times(in);
     part.layout = in.get<Id>();
     part.has_boxes = in.get<uint8_t>() != 0;
-    part.index = parse_index(in.get_block(), fmt::format("part of writer {}", part.rank + 1));
+    part.index =
+        parse_index(in.get_block(), fmt::format("part of writer {}", writer_number(part.rank)));
     ASHLAR_REQUIRE(!part.has_boxes || layout_hash(part.index) == part.layout, kCorrupt,
-                   "part of writer {}: its boxes are not those that it names", part.rank + 1);
+                   "part of writer {}: its boxes are not those that it names",
+                   writer_number(part.rank));
   }
   return parts;
 }

@@ -20,7 +20,7 @@
 
 namespace ashlar::checkpoint {
 
-// Its times are those of rank writer - 1.
+// Of the writer of its rank.
 struct WriterPart : RankTimes {
   Id layout{};             // layout_hash of its index
   bool has_boxes = false;  // else index has no tensors
