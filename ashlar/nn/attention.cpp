@@ -29,8 +29,6 @@ namespace {
 using kernels::Context;
 using kernels::Matrix;
 
-static_assert(CcaSpec::kMaxHeadDim == kernels::kMaxHeadDim);
-
 kernels::Attention attention_of(const AttentionWeights& w, const AttentionSaved& saved) {
   return {.shape = {.N = w.shape.N,
                     .K = w.shape.K,

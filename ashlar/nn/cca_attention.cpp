@@ -33,8 +33,6 @@ namespace {
 using kernels::Context;
 using kernels::Matrix;
 
-static_assert(CcaSpec::kMaxHeadDim == kernels::kMaxHeadDim);
-
 // The values of all key heads lie flat, [current | delayed], each half a matrix of its own.
 Section current_values(const CcaSpec& whole) {
   const int64_t K = whole.num_key_heads, half = whole.kv_dim() / 2;

@@ -1,5 +1,6 @@
 #include "ashlar/nn/make_branch.h"
 
+#include "ashlar/kernels/attention.h"
 #include "ashlar/nn/attention.h"
 #include "ashlar/nn/cca_attention.h"
 #include "ashlar/nn/linear_attention.h"
@@ -10,6 +11,9 @@
 
 namespace ashlar::nn {
 namespace {
+
+// Recipes and checkpoints may have heads as wide as the kernels hold, and no wider.
+static_assert(ashlar::kMaxHeadDim == kernels::kMaxHeadDim);
 
 std::unique_ptr<Branch> make(const CcaSpec&) {
   return std::make_unique<CcaBranch>();

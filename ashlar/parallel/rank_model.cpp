@@ -50,7 +50,7 @@ RankModel::~RankModel() = default;
 
 CpSplit RankModel::cp_split() const {
   return {parallel_.cp_layout, int(parallel_.sequence_ranks()), recipe_.train.micro_batch,
-          recipe_.data.sequence_length, recipe_.model.halo_reach()};
+          recipe_.data.sequence_length, model_of(recipe_.model).halo_reach()};
 }
 
 int RankModel::cp_rank() const {

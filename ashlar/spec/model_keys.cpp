@@ -276,11 +276,6 @@ bool ModelKeys::has_mixer(std::string_view kind) const {
                      [&](const LayerType& type) { return type.mixer == kind; });
 }
 
-int64_t ModelKeys::halo_reach() const {
-  constexpr int64_t kOfCca = 2;
-  return has_mixer(LinearSpec::kKind) ? std::max(kOfCca, linear_conv_kernel_dim - 1) : kOfCca;
-}
-
 bool ModelKeys::has_feed_forward(std::string_view kind) const {
   return std::any_of(layer_types.begin(), layer_types.end(),
                      [&](const LayerType& type) { return type.feed_forward == kind; });

@@ -103,8 +103,6 @@ struct ModelKeys {
   int64_t kv_dim() const { return num_key_value_heads * head_dim; }
   int64_t rotary_dim() const { return int64_t(double(head_dim) * partial_rotary_factor); }
   bool has_mixer(std::string_view kind) const;
-  // Tokens before a token that short convolutions and delayed values read; at least 2.
-  int64_t halo_reach() const;
   bool has_feed_forward(std::string_view kind) const;
   friend bool operator==(const ModelKeys&, const ModelKeys&) = default;
 };

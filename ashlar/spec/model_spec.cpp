@@ -179,6 +179,12 @@ std::vector<int64_t> read_eos(const Fields& fields) {
 
 }  // namespace
 
+int64_t ModelSpec::halo_reach() const {
+  int64_t reach = 0;
+  for (const BlockSpec& block : blocks) reach = std::max(reach, block.halo_reach());
+  return reach;
+}
+
 std::string to_json(const ModelSpec& model) {
   nlohmann::ordered_json json;
   visit_members(model, MemberWriter{json});

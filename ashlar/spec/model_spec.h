@@ -16,6 +16,9 @@
 
 namespace ashlar {
 
+// The most channels of a head, of any mixer: what the kernels hold.
+inline constexpr int64_t kMaxHeadDim = 256;
+
 // What the skip class of a router adds: nothing, or p * m.
 enum class SkipOutput : uint8_t { kZero, kIdentity };
 inline constexpr std::array<const char*, 2> kSkipOutputNames{"zero", "identity"};
@@ -67,7 +70,6 @@ struct RopeSpec {
 // Compressed Convolutional Attention (nn/cca_attention.h).
 struct CcaSpec {
   static constexpr const char* kKind = "cca";
-  static constexpr int64_t kMaxHeadDim = 256;  // what the attention kernels hold
 
   int64_t num_query_heads = 0;  // N
   int64_t num_key_heads = 0;    // K
@@ -81,6 +83,8 @@ struct CcaSpec {
   int64_t kv_dim() const { return num_key_heads * head_dim; }
   int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C
   RopeSpec rope() const { return {int64_t(double(head_dim) * rotary_factor), rope_theta, {}}; }
+  // Tokens before a token that the mixer reads beside keys and states: two convolutions of two taps.
+  int64_t halo_reach() const { return 2; }
 
   template <typename Spec, typename Visit>
   static void visit_members(Spec& s, Visit visit) {
@@ -115,6 +119,7 @@ struct AttentionSpec {
   RopeSpec rope() const {
     return {int64_t(double(head_dim) * rotary_factor), rope_theta, rope_scaling};
   }
+  int64_t halo_reach() const { return 0; }
 
   template <typename Spec, typename Visit>
   static void visit_members(Spec& s, Visit visit) {
@@ -176,6 +181,7 @@ struct LinearSpec {
   int64_t value_dim() const { return num_value_heads * value_head_dim; }
   int64_t conv_channels() const { return 2 * key_dim() + value_dim(); }
   RopeSpec rope() const { return {}; }
+  int64_t halo_reach() const { return conv_taps > 0 ? conv_taps - 1 : 0; }
 
   template <typename Spec, typename Visit>
   static void visit_members(Spec& s, Visit visit) {
@@ -295,6 +301,9 @@ struct BlockSpec {
   RopeSpec rope() const {
     return std::visit([](const auto& spec) { return spec.rope(); }, mixer);
   }
+  int64_t halo_reach() const {
+    return std::visit([](const auto& spec) { return spec.halo_reach(); }, mixer);
+  }
   friend bool operator==(const BlockSpec&, const BlockSpec&) = default;
 };
 
@@ -313,6 +322,8 @@ struct ModelSpec {
 
   int64_t num_blocks() const { return int64_t(blocks.size()); }
   double norm_weight_offset() const { return zero_centered_norm ? 1.0 : 0.0; }
+  // Of the mixer that reaches furthest.
+  int64_t halo_reach() const;
   // x^0 = (Emb[id] + b) * a instead of Emb[id].
   bool scaled_embedding() const { return blocks.at(0).residual == Residual::kScaled; }
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;

@@ -80,7 +80,8 @@ std::string cp_rule(const Recipe& recipe) {
   const int64_t S = recipe.data.sequence_length;
   const bool zigzag = p.cp_layout == CpLayout::kZigzag;
   // A halo comes from the chunk before, so a chunk has as many tokens.
-  const int64_t reach = recipe.model.halo_reach();
+  const int64_t reach = std::max<int64_t>(1, model_of(recipe.model).halo_reach());
+  const std::string least = reach == 1 ? "1 token" : fmt::format("{} tokens", reach);
   const auto legal = [&](int64_t cp) {
     const int64_t chunks = cp == 1 ? 1 : zigzag ? 2 * cp : cp;
     return S % chunks == 0 && (chunks == 1 || S / chunks >= reach);
@@ -90,14 +91,14 @@ std::string cp_rule(const Recipe& recipe) {
   if (p.tsp > 1)
     return fmt::format(
         "parallel.cp {} x parallel.tsp {} is {} but data.sequence_length is {}: {} gives a rank {} "
-        "of at least {} tokens; choose a product of {}",
+        "of at least {}; choose a product of {}",
         p.cp, p.tsp, ranks, S, zigzag ? "zigzag" : "contiguous",
-        zigzag ? "two equal chunks" : "an equal chunk", reach, nearest(ranks, S, legal));
+        zigzag ? "two equal chunks" : "an equal chunk", least, nearest(ranks, S, legal));
   return fmt::format(
-      "parallel.cp is {} but data.sequence_length is {}: {} gives a rank {} of at least {} tokens; "
+      "parallel.cp is {} but data.sequence_length is {}: {} gives a rank {} of at least {}; "
       "choose {}",
       p.cp, S, zigzag ? "zigzag" : "contiguous", zigzag ? "two equal chunks" : "an equal chunk",
-      reach, nearest(p.cp, S, legal));
+      least, nearest(p.cp, S, legal));
 }
 
 std::string state_rule(const Recipe& recipe) {

@@ -170,7 +170,7 @@ TEST(ParallelRules, TspRanksHoldEquallyManyKeyHeadsAndNoTpBeside) {
             "the weights of other ranks stay; choose another schedule");
   EXPECT_EQ(with({"parallel.tsp=4", "parallel.cp=3", "data.sequence_length=64"}),
             "parallel.cp 3 x parallel.tsp 4 is 12 but data.sequence_length is 64: zigzag gives a "
-            "rank two equal chunks of at least 2 tokens; choose a product of 8 or 16");
+            "rank two equal chunks of at least 1 token; choose a product of 8 or 16");
   const ParallelSpec p = resolve_parallel(
       load_tiny({"model.num_key_value_heads=4", "parallel.tsp=4", "data.sequence_length=64"}), 12);
   EXPECT_EQ(p.dp, 3);
