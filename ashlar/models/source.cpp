@@ -61,7 +61,7 @@ ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf ten
 DescribedModel describe_source(FileSystem& files, const std::string& path) {
   const std::string place = locate_model(files, path);
   if (files.stat(join(place, kConfigFile)))
-    return {model_of(read_hf_config(files, place).model), place, true};
+    return {read_hf_config(files, place).model, place, true};
   if (files.stat(join(place, checkpoint::kCommitName)))
     return {model_of_step(checkpoint::StepReader(files, place)), place};
   std::vector<checkpoint::StepRef> steps = checkpoint::committed_steps(files, place);

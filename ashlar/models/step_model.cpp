@@ -2,6 +2,7 @@
 
 #include "ashlar/core/fields.h"
 #include "ashlar/core/files.h"
+#include "ashlar/models/hf/blocks.h"
 #include "ashlar/models/hf/config.h"
 #include "ashlar/models/hf/names.h"
 
@@ -9,21 +10,24 @@ namespace ashlar::models {
 namespace {
 
 // The three choices, as steps of 0.1.0 have them.
-void read_choices(const Fields& fields, ModelKeys& spec) {
+void read_choices(const Fields& fields, ModelSpec& model) {
   const std::string& skip = fields.text("skip_output");
   if (skip != "zero" && skip != "identity")
     fields.fail("skip_output is \"{}\"; expected \"zero\" or \"identity\"", skip);
-  spec.skip_output = skip == "zero" ? SkipOutput::kZero : SkipOutput::kIdentity;
-  spec.head_fp32 = fields.boolean("head_fp32");
-  spec.qk_norm_eps = fields.number("qk_norm_eps");
-  if (!(spec.qk_norm_eps >= 0.0))
-    fields.fail("qk_norm_eps is {}; expected a number of at least 0", spec.qk_norm_eps);
+  change_each<MoeSpec>(model, [&](MoeSpec& moe) {
+    if (auto* router = std::get_if<MlpRouterSpec>(&moe.router))
+      router->skip_output = skip == "zero" ? SkipOutput::kZero : SkipOutput::kIdentity;
+  });
+  model.head_fp32 = fields.boolean("head_fp32");
+  const double eps = fields.number("qk_norm_eps");
+  if (!(eps >= 0.0)) fields.fail("qk_norm_eps is {}; expected a number of at least 0", eps);
+  change_each<CcaSpec>(model, [&](CcaSpec& mixer) { mixer.qk_norm_eps = eps; });
 }
 
 // Sizes that fit each other, as those of a recipe or a config.json do.
 ModelSpec checked(ModelSpec model, const std::string& place) {
   try {
-    validate(keys_of(model), "");
+    validate(model);
   } catch (const Error& error) {
     ASHLAR_FAIL(kCorrupt, "{}: {}", place, error.what());
   }
@@ -33,10 +37,9 @@ ModelSpec checked(ModelSpec model, const std::string& place) {
 }  // namespace
 
 void describe_model(const ModelSpec& model, checkpoint::SaveRequest& request) {
-  const ModelKeys keys = keys_of(model);
-  if (has_hf_config(keys))
+  if (has_hf_config(model))
     request.extra.push_back(
-        {kConfigFile, to_hf_config(keys, DType::kF32, HfLayout::kNative), true});
+        {kConfigFile, to_hf_config(model, DType::kF32, HfLayout::kNative), true});
   request.extra.push_back({kModelFile, to_json(model), true});
   if (model.tied_head) request.aliases.emplace(kHfHead, kHfEmbedding);
 }
@@ -51,13 +54,13 @@ ModelSpec parse_step_model(const std::optional<std::string>& config_json,
                    config);
     return parse_hf_config(*config_json, config).model;
   };
-  if (!model_json) return model_of(of_config());
+  if (!model_json) return of_config();
   const Json parsed = parse_json(*model_json, place, ErrorKind::kCorrupt);
   const Fields fields(parsed, place);
   if (fields.has("blocks")) return checked(parse_model_spec(*model_json, place), place);
-  ModelKeys spec = of_config();
-  read_choices(fields, spec);
-  return model_of(spec);
+  ModelSpec model = of_config();
+  read_choices(fields, model);
+  return model;
 }
 
 ModelSpec model_of_step(const checkpoint::StepReader& step) {
@@ -68,12 +71,15 @@ ModelSpec model_of_step(const checkpoint::StepReader& step) {
 }
 
 std::vector<std::string> unstated_options(const ModelSpec& model) {
-  const ModelKeys spec = keys_of(model), assumed;
+  const HfBlocks blocks(model);
+  const auto* router = blocks.moe ? std::get_if<MlpRouterSpec>(&blocks.moe->router) : nullptr;
+  const CcaSpec* cca = blocks.cca.any();
   std::vector<std::string> options;
-  if (spec.skip_output != assumed.skip_output) options.push_back("moe.skip_output=identity");
-  if (spec.head_fp32 != assumed.head_fp32) options.push_back("model.head_fp32=true");
-  if (spec.qk_norm_eps != assumed.qk_norm_eps)
-    options.push_back(fmt::format("model.qk_norm_eps={}", spec.qk_norm_eps));
+  if (router && router->skip_output != MlpRouterSpec{}.skip_output)
+    options.push_back("moe.skip_output=identity");
+  if (model.head_fp32) options.push_back("model.head_fp32=true");
+  if (cca && cca->qk_norm_eps != CcaSpec{}.qk_norm_eps)
+    options.push_back(fmt::format("model.qk_norm_eps={}", cca->qk_norm_eps));
   return options;
 }
 

@@ -7,7 +7,7 @@
 
 #include "ashlar/checkpoint/load/step_reader.h"
 #include "ashlar/checkpoint/save/checkpointer.h"
-#include "ashlar/spec/model_keys.h"
+#include "ashlar/spec/model_spec.h"
 
 namespace ashlar::models {
 

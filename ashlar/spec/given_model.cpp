@@ -19,7 +19,7 @@ Recipe without_unused_keys(Recipe recipe) {
 // The recipe with the given model.
 Recipe with_model_of(const GivenModel& given, Recipe recipe) {
   const ModelKeys own = recipe.model;
-  recipe.model = given.keys;
+  recipe.model = keys_of(given.model, given.place);
   if (!given.config_json) return without_unused_keys(std::move(recipe));
   // No config.json states these (docs/hugging-face.md).
   recipe.model.skip_output = own.skip_output;

@@ -22,42 +22,72 @@ inline constexpr KeyRange kNotNegative{0, kNone};
 inline constexpr KeyRange kPositive{0, kNone, true};
 inline constexpr KeyRange kBeta{0, 1, false, true};
 
-// A row for one field.  get and set copy the two member pointers, and so know the field of any
-// recipe.  Unsigned fields travel as int64_t, the one integer of a KeyValue.
-template <class Section, class Field>
-Key key(const char* name, KeyType type, Section Recipe::*section, Field Section::*field,
+// A member of a struct that is itself a member of a section.
+template <class Section, class Part, class Field>
+struct Inside {
+  Part Section::*part;
+  Field Part::*field;
+};
+template <class Section, class Part, class Field>
+Inside<Section, Part, Field> inside(Part Section::*part, Field Part::*field) {
+  return {part, field};
+}
+
+template <class Section, class Holder, class Field>
+auto& member_of(Section& section, Field Holder::*field) {
+  return section.*field;
+}
+template <class Section, class Holder, class Part, class Field>
+auto& member_of(Section& section, Inside<Holder, Part, Field> field) {
+  return section.*field.part.*field.field;
+}
+template <class Section, class Member>
+using FieldOf =
+    std::remove_reference_t<decltype(member_of(std::declval<Section&>(), std::declval<Member>()))>;
+
+// A row for one field, which `member` points to: a pointer to a member of the section, or Inside.
+// get and set copy the pointers, and so know the field of any recipe.  Unsigned fields travel as
+// int64_t, the one integer of a KeyValue.
+template <class Section, class Member>
+Key key(const char* name, KeyType type, Section Recipe::*section, Member member,
         const char* meaning) {
   Key row;
   row.name = name;
   row.type = type;
   row.meaning = meaning;
+  using Field = FieldOf<Section, Member>;
   using Stored = std::conditional_t<std::is_same_v<Field, uint64_t>, int64_t, Field>;
-  row.get = [=](const Recipe& recipe) { return KeyValue(Stored((recipe.*section).*field)); };
+  row.get = [=](const Recipe& recipe) {
+    return KeyValue(Stored(member_of(recipe.*section, member)));
+  };
   row.set = [=](Recipe& recipe, const KeyValue& value) {
-    (recipe.*section).*field = Field(std::get<Stored>(value));
+    member_of(recipe.*section, member) = Field(std::get<Stored>(value));
   };
   return row;
 }
 
-template <class Section, class Field>
-Key integer(const char* name, Section Recipe::*section, Field Section::*field, KeyRange range,
+template <class Section, class Member>
+Key integer(const char* name, Section Recipe::*section, Member member, KeyRange range,
             const char* meaning) {
-  Key row = key(name, KeyType::kInteger, section, field, meaning);
+  static_assert(std::is_integral_v<FieldOf<Section, Member>>);
+  Key row = key(name, KeyType::kInteger, section, member, meaning);
   row.range = range;
   return row;
 }
 
-template <class Section>
-Key number(const char* name, Section Recipe::*section, double Section::*field, KeyRange range,
+template <class Section, class Member>
+Key number(const char* name, Section Recipe::*section, Member member, KeyRange range,
            const char* meaning) {
-  Key row = key(name, KeyType::kNumber, section, field, meaning);
+  static_assert(std::is_same_v<FieldOf<Section, Member>, double>);
+  Key row = key(name, KeyType::kNumber, section, member, meaning);
   row.range = range;
   return row;
 }
 
-template <class Section>
-Key boolean(const char* name, Section Recipe::*section, bool Section::*field, const char* meaning) {
-  return key(name, KeyType::kBoolean, section, field, meaning);
+template <class Section, class Member>
+Key boolean(const char* name, Section Recipe::*section, Member member, const char* meaning) {
+  static_assert(std::is_same_v<FieldOf<Section, Member>, bool>);
+  return key(name, KeyType::kBoolean, section, member, meaning);
 }
 
 template <class Section>
@@ -76,19 +106,21 @@ Key ids(const char* name, Section Recipe::*section, std::vector<int64_t> Section
 }
 
 // A row for an enum, or a boolean with names; `words` in the order of its values (false, true).
-template <class Section, class Enum>
-Key word(const char* name, Section Recipe::*section, Enum Section::*field,
-         std::vector<std::string> words, const char* meaning) {
+template <class Section, class Member>
+Key word(const char* name, Section Recipe::*section, Member member, std::vector<std::string> words,
+         const char* meaning) {
+  using Enum = FieldOf<Section, Member>;
   Key row;
   row.name = name;
   row.type = KeyType::kWord;
   row.meaning = meaning;
   row.get = [=](const Recipe& recipe) {
-    return KeyValue(words.at(static_cast<size_t>((recipe.*section).*field)));
+    return KeyValue(words.at(static_cast<size_t>(member_of(recipe.*section, member))));
   };
   row.set = [=](Recipe& recipe, const KeyValue& value) {
     for (size_t i = 0; i < words.size(); ++i)
-      if (words[i] == std::get<std::string>(value)) (recipe.*section).*field = static_cast<Enum>(i);
+      if (words[i] == std::get<std::string>(value))
+        member_of(recipe.*section, member) = static_cast<Enum>(i);
   };
   row.words = std::move(words);
   return row;

@@ -79,39 +79,10 @@ void take(const CcaSpec& spec, ModelKeys& keys) {
   keys.qk_norm_eps = spec.qk_norm_eps;
 }
 
-// What its type knows of; the rest keeps its defaults, so that equal scalings are equal specs.
-RopeScalingSpec rope_scaling_of(const ModelKeys& keys) {
-  RopeScalingSpec spec;
-  spec.type = keys.rope_type;
-  if (spec.type != RopeType::kDefault) spec.factor = keys.rope_factor;
-  if (RopeScalingSpec::has_original_positions(spec.type))
-    spec.original_positions = keys.rope_original_positions;
-  if (spec.type == RopeType::kLlama3) {
-    spec.low_freq_factor = keys.rope_low_freq_factor;
-    spec.high_freq_factor = keys.rope_high_freq_factor;
-  }
-  if (spec.type == RopeType::kYarn) {
-    spec.beta_fast = keys.rope_beta_fast, spec.beta_slow = keys.rope_beta_slow;
-    spec.attention_factor = keys.rope_attention_factor;
-    spec.truncate = keys.rope_truncate;
-  }
-  return spec;
-}
-void take(const RopeScalingSpec& spec, ModelKeys& keys) {
-  keys.rope_type = spec.type;
-  keys.rope_factor = spec.factor;
-  keys.rope_low_freq_factor = spec.low_freq_factor;
-  keys.rope_high_freq_factor = spec.high_freq_factor;
-  keys.rope_original_positions = spec.original_positions;
-  keys.rope_beta_fast = spec.beta_fast, keys.rope_beta_slow = spec.beta_slow;
-  keys.rope_attention_factor = spec.attention_factor;
-  keys.rope_truncate = spec.truncate;
-}
-
 AttentionSpec attention_of(const ModelKeys& keys, bool sliding) {
   AttentionSpec spec;
   give_heads(keys, sliding, spec);
-  spec.rope_scaling = rope_scaling_of(keys);
+  spec.rope_scaling = keys.rope_scaling.of_its_type();
   spec.qk_norm = keys.qk_norm;
   spec.output_gate = keys.attention_output_gate;
   spec.bias = keys.attention_bias;
@@ -119,41 +90,21 @@ AttentionSpec attention_of(const ModelKeys& keys, bool sliding) {
 }
 void take(const AttentionSpec& spec, ModelKeys& keys) {
   take_heads(spec, keys);
-  take(spec.rope_scaling, keys);
+  keys.rope_scaling = spec.rope_scaling;
   keys.qk_norm = spec.qk_norm;
   keys.attention_output_gate = spec.output_gate;
   keys.attention_bias = spec.bias;
 }
 
-// Lightning's decays grow with depth, up to almost none in the last block (MiniMax-01's release,
-// whose guard against one block alone this is).
-double slope_factor_of(const ModelKeys& keys, int64_t block) {
-  constexpr double kGuard = 1e-5;
-  return 1.0 - double(block) / (double(keys.num_hidden_layers) - 1.0 + kGuard) + kGuard;
-}
-
 LinearSpec linear_of(const ModelKeys& keys, int64_t block) {
-  LinearSpec spec;
-  spec.kind = keys.linear_recurrence;
-  spec.num_key_heads = keys.linear_num_key_heads;
-  spec.num_value_heads = keys.linear_num_value_heads;
-  spec.key_head_dim = keys.linear_key_head_dim;
-  spec.value_head_dim = keys.linear_value_head_dim;
-  spec.conv_taps = keys.linear_conv_kernel_dim;
-  spec.map = keys.linear_feature_map;
-  spec.causal = keys.linear_causal;
-  if (spec.kind == LinearKind::kLightning) spec.slope_factor = slope_factor_of(keys, block);
+  LinearSpec spec = keys.linear;
+  if (spec.kind == LinearKind::kLightning)
+    spec.slope_factor = LinearSpec::slope_factor_of(block, keys.num_hidden_layers);
   return spec;
 }
 void take(const LinearSpec& spec, ModelKeys& keys) {
-  keys.linear_recurrence = spec.kind;
-  keys.linear_num_key_heads = spec.num_key_heads;
-  keys.linear_num_value_heads = spec.num_value_heads;
-  keys.linear_key_head_dim = spec.key_head_dim;
-  keys.linear_value_head_dim = spec.value_head_dim;
-  keys.linear_conv_kernel_dim = spec.conv_taps;
-  keys.linear_feature_map = spec.map;
-  keys.linear_causal = spec.causal;
+  keys.linear = spec;
+  keys.linear.slope_factor = LinearSpec{}.slope_factor;
 }
 
 MlpSpec mlp_of(const ModelKeys& keys) {
@@ -166,22 +117,14 @@ void take(const MlpSpec& spec, ModelKeys& keys) {
 RouterSpec router_of(const ModelKeys& keys) {
   if (keys.router == RouterKind::kMlp)
     return MlpRouterSpec{.width = keys.router_hidden_size, .skip_output = keys.skip_output};
-  return LinearRouterSpec{.num_chosen = keys.num_experts_per_tok,
-                          .pre_softmax = keys.router_pre_softmax,
-                          .renormalize = keys.norm_topk_prob,
-                          .scale = keys.routed_scaling_factor,
-                          .expert_bias = keys.router_expert_bias};
+  return keys.linear_router;
 }
 void take(const MlpRouterSpec& spec, ModelKeys& keys) {
   keys.router_hidden_size = spec.width;
   keys.skip_output = spec.skip_output;
 }
 void take(const LinearRouterSpec& spec, ModelKeys& keys) {
-  keys.num_experts_per_tok = spec.num_chosen;
-  keys.router_pre_softmax = spec.pre_softmax;
-  keys.norm_topk_prob = spec.renormalize;
-  keys.routed_scaling_factor = spec.scale;
-  keys.router_expert_bias = spec.expert_bias;
+  keys.linear_router = spec;
 }
 
 MoeSpec moe_of(const ModelKeys& keys) {
@@ -224,6 +167,77 @@ std::optional<Reach> reach_of(const Spec& spec) {
 }
 std::optional<Reach> reach_of(const LinearSpec&) {
   return std::nullopt;
+}
+
+std::optional<Reach> reach_of(const BlockSpec& block) {
+  return std::visit([](const auto& spec) -> std::optional<Reach> { return reach_of(spec); },
+                    block.mixer);
+}
+
+// What the first block of each kind states.
+ModelKeys keys_of_kinds(const ModelSpec& model) {
+  ModelKeys keys;
+  keys.vocab_size = model.vocab_size;
+  keys.hidden_size = model.hidden_size;
+  keys.num_hidden_layers = model.num_blocks();
+  keys.rms_norm_eps = model.norm_eps;
+  keys.max_position_embeddings = model.max_positions;
+  keys.pad_token_id = model.pad_token_id;
+  keys.bos_token_id = model.bos_token_id;
+  keys.eos_token_ids = model.eos_token_ids;
+  keys.head_fp32 = model.head_fp32;
+  keys.tie_word_embeddings = model.tied_head;
+  keys.zero_centered_norm = model.zero_centered_norm;
+  keys.residual = model.blocks.at(0).residual;
+  // The first block without a window says what reaches over everything, the first other one what a
+  // sliding block is.
+  const Reach *whole = nullptr, *sliding = nullptr;
+  std::vector<std::optional<Reach>> reaches;
+  for (const BlockSpec& block : model.blocks) reaches.push_back(reach_of(block));
+  for (const auto& reach : reaches)
+    if (reach && reach->window == 0 && !whole) whole = &*reach;
+  for (const auto& reach : reaches)
+    if (reach && !sliding && (!whole || *reach != *whole)) sliding = &*reach;
+  if (whole) keys.rope_theta = whole->rope_theta;
+  if (sliding) keys.rope_theta_sliding = sliding->rope_theta, keys.sliding_window = sliding->window;
+  // Backwards, so that the first block of a kind says what it is.
+  keys.layer_types.resize(model.blocks.size());
+  for (size_t l = model.blocks.size(); l-- > 0;) {
+    const BlockSpec& block = model.blocks[l];
+    LayerType& type = keys.layer_types[l];
+    type.sliding = reaches[l] && (!whole || *reaches[l] != *whole);
+    std::visit([&](const auto& spec) { type.mixer = spec.kKind, take(spec, keys); }, block.mixer);
+    std::visit([&](const auto& spec) { type.feed_forward = spec.kKind, take(spec, keys); },
+               block.feed_forward);
+    (type.mixer == LinearSpec::kKind ? keys.linear_attn : keys.full_attn) = block.mixer_factors;
+    keys.mlp = block.feed_forward_factors;
+  }
+  if (keys.num_attention_heads == 0) {  // no block has them; recipes state them all the same
+    keys.num_attention_heads = keys.num_key_value_heads = keys.linear.num_key_heads;
+    keys.head_dim = keys.linear.key_head_dim;
+  }
+  return keys;
+}
+
+// What blocks must have in common to run one after another.
+void require_common(const ModelSpec& model) {
+  const BlockSpec& first = model.blocks.at(0);
+  std::optional<int64_t> width;  // of the state that goes from one mlp router to the next
+  for (size_t l = 0; l < model.blocks.size(); ++l) {
+    const BlockSpec& block = model.blocks[l];
+    ASHLAR_REQUIRE(block.residual == first.residual, kConfig,
+                   "residual is {} in block {} but {} in block 0; expected one for all blocks",
+                   kResidualNames[size_t(block.residual)], l,
+                   kResidualNames[size_t(first.residual)]);
+    const auto* moe = std::get_if<MoeSpec>(&block.feed_forward);
+    const auto* router = moe ? std::get_if<MlpRouterSpec>(&moe->router) : nullptr;
+    if (!router) continue;
+    ASHLAR_REQUIRE(router->width == width.value_or(router->width), kConfig,
+                   "router_hidden_size is {} in block {} but {} before it; expected one for all "
+                   "blocks, for a router's state goes on to the next",
+                   router->width, l, *width);
+    width = router->width;
+  }
 }
 
 ResidualFactors mixer_factors_of(const ModelKeys& keys, const LayerType& type) {
@@ -298,57 +312,42 @@ ModelSpec model_of(const ModelKeys& keys) {
   return model;
 }
 
-ModelKeys keys_of(const ModelSpec& model) {
-  ModelKeys keys;
-  keys.vocab_size = model.vocab_size;
-  keys.hidden_size = model.hidden_size;
-  keys.num_hidden_layers = model.num_blocks();
-  keys.rms_norm_eps = model.norm_eps;
-  keys.max_position_embeddings = model.max_positions;
-  keys.pad_token_id = model.pad_token_id;
-  keys.bos_token_id = model.bos_token_id;
-  keys.eos_token_ids = model.eos_token_ids;
-  keys.head_fp32 = model.head_fp32;
-  keys.tie_word_embeddings = model.tied_head;
-  keys.zero_centered_norm = model.zero_centered_norm;
-  keys.residual = model.blocks.at(0).residual;
-  // The first block without a window says what reaches over everything, the first other one what a
-  // sliding block is.
-  const Reach *whole = nullptr, *sliding = nullptr;
-  std::vector<std::optional<Reach>> reaches;
-  for (const BlockSpec& block : model.blocks)
-    reaches.push_back(std::visit(
-        [](const auto& spec) -> std::optional<Reach> { return reach_of(spec); }, block.mixer));
-  for (const auto& reach : reaches)
-    if (reach && reach->window == 0 && !whole) whole = &*reach;
-  for (const auto& reach : reaches)
-    if (reach && !sliding && (!whole || *reach != *whole)) sliding = &*reach;
-  if (whole) keys.rope_theta = whole->rope_theta;
-  if (sliding) keys.rope_theta_sliding = sliding->rope_theta, keys.sliding_window = sliding->window;
-  // Backwards, so that the first block of a kind says what it is.
-  keys.layer_types.resize(model.blocks.size());
-  for (size_t l = model.blocks.size(); l-- > 0;) {
-    LayerType& type = keys.layer_types[l];
-    type.sliding = reaches[l] && (!whole || *reaches[l] != *whole);
-    std::visit([&](const auto& spec) { type.mixer = spec.kKind, take(spec, keys); },
-               model.blocks[l].mixer);
-    std::visit([&](const auto& spec) { type.feed_forward = spec.kKind, take(spec, keys); },
-               model.blocks[l].feed_forward);
-    (type.mixer == LinearSpec::kKind ? keys.linear_attn : keys.full_attn) =
-        model.blocks[l].mixer_factors;
-    keys.mlp = model.blocks[l].feed_forward_factors;
-  }
-  if (keys.num_attention_heads == 0) {  // no block has them; recipes state them all the same
-    keys.num_attention_heads = keys.num_key_value_heads = keys.linear_num_key_heads;
-    keys.head_dim = keys.linear_key_head_dim;
-  }
+LayerType type_of(const BlockSpec& block) {
+  LayerType type;
+  std::visit([&](const auto& spec) { type.mixer = spec.kKind; }, block.mixer);
+  std::visit([&](const auto& spec) { type.feed_forward = spec.kKind; }, block.feed_forward);
+  const auto reach = reach_of(block);
+  type.sliding = reach && reach->window > 0;
+  return type;
+}
+
+ModelKeys keys_of(const ModelSpec& model, const std::string& place) {
+  const ModelKeys keys = keys_of_kinds(model);
   const ModelSpec again = model_of(keys);
   for (size_t l = 0; l < model.blocks.size(); ++l)
     ASHLAR_REQUIRE(again.blocks[l] == model.blocks[l], kConfig,
-                   "block {} differs from the others in what a recipe states once for all blocks: "
-                   "all but the kinds of mixer and feed-forward, one window and its RoPE base",
-                   l);
+                   "{}{}block {} differs from the others in what a recipe states once for all "
+                   "blocks: all but the kinds of mixer and feed-forward, one window and its RoPE "
+                   "base",
+                   place, place.empty() ? "" : ": ", l);
   return keys;
+}
+
+// The rules stand in validate.cpp, of keys, which their messages name: keys can state any block as
+// long as all are alike.
+void validate(const ModelSpec& model) {
+  ModelSpec alike = model;
+  const BlockSpec* before = nullptr;
+  for (const BlockSpec& block : model.blocks) {
+    if (before && *before == block) continue;
+    before = &block;
+    alike.blocks = {block};
+    ModelKeys keys = keys_of_kinds(alike);
+    keys.num_hidden_layers = model.num_blocks();
+    keys.layer_types.assign(model.blocks.size(), keys.layer_types[0]);
+    validate(keys, "");
+  }
+  require_common(model);
 }
 
 }  // namespace ashlar

@@ -55,12 +55,8 @@ struct ModelKeys {
   int64_t num_experts = 0;            // E; an mlp router has one class more (skip)
   int64_t moe_intermediate_size = 0;  // F
   RouterKind router = RouterKind::kMlp;
-  int64_t router_hidden_size = 0;  // R of an mlp router
-  // Of a linear router (LinearRouterSpec).
-  int64_t num_experts_per_tok = 1;  // k
-  bool router_pre_softmax = true, norm_topk_prob = true;
-  double routed_scaling_factor = 1.0;
-  bool router_expert_bias = false;
+  int64_t router_hidden_size = 0;               // R of an mlp router
+  LinearRouterSpec linear_router{};             // of a linear router
   int64_t shared_expert_intermediate_size = 0;  // 0: no shared expert
   bool shared_expert_gate = false;
   int64_t intermediate_size = 0;  // F of an mlp
@@ -72,21 +68,10 @@ struct ModelKeys {
   std::vector<LayerType> layer_types;  // one per block
   Residual residual = Residual::kScaled;
   QkNorm qk_norm = QkNorm::kNone;  // of attention; cca has one of its own
-  // RoPE scaling of attention (RopeScalingSpec).
-  RopeType rope_type = RopeType::kDefault;
-  double rope_factor = 1.0, rope_low_freq_factor = 1.0, rope_high_freq_factor = 4.0;
-  int64_t rope_original_positions = 0;
-  double rope_beta_fast = 32.0, rope_beta_slow = 1.0, rope_attention_factor = 0.0;
-  bool rope_truncate = true;
+  RopeScalingSpec rope_scaling{};  // of attention
   bool attention_output_gate = false;
   AttentionBias attention_bias = AttentionBias::kNone;
-  // Of linear mixers (LinearSpec).
-  LinearKind linear_recurrence = LinearKind::kBasic;
-  int64_t linear_num_key_heads = 0, linear_num_value_heads = 0;
-  int64_t linear_key_head_dim = 0, linear_value_head_dim = 0;
-  int64_t linear_conv_kernel_dim = 0;  // 0: no convolution
-  LinearMap linear_feature_map = LinearMap::kIdentity;
-  bool linear_causal = true;
+  LinearSpec linear{};  // of linear mixers; their slope_factor follows from the block's number
   // Of residual normed.
   ResidualFactors linear_attn{}, full_attn{}, mlp{};
   bool zero_centered_norm = false;
@@ -108,9 +93,12 @@ struct ModelKeys {
 };
 
 ModelSpec model_of(const ModelKeys& keys);
-// kConfig, naming the first block that they cannot state, where blocks differ in more than a key
-// says.
-ModelKeys keys_of(const ModelSpec& model);
+// The keys with which a recipe states a model.  kConfig, naming the first block that they cannot
+// state, where blocks differ in more than a key says; `place` names the model in the message.
+ModelKeys keys_of(const ModelSpec& model, const std::string& place = "");
+
+// The type of a block, a window being one of whatever width.
+LayerType type_of(const BlockSpec& block);
 
 // kConfig with the key, its value and the nearest legal values.  `section` prefixes key names in
 // messages ("model." in recipes, "" for config.json).

@@ -6,21 +6,6 @@ namespace {
 
 using Rows = std::vector<Key>;
 
-// A number inside a ResidualFactors.
-Key factor(const char* name, ResidualFactors ModelKeys::*factors, double ResidualFactors::*field,
-           const char* meaning) {
-  Key row;
-  row.name = name;
-  row.type = KeyType::kNumber;
-  row.meaning = meaning;
-  row.get = [=](const Recipe& recipe) { return KeyValue(recipe.model.*factors.*field); };
-  row.set = [=](Recipe& recipe, const KeyValue& value) {
-    recipe.model.*factors.*field = std::get<double>(value);
-  };
-  row.range = kNotNegative;
-  return row;
-}
-
 }  // namespace
 
 Rows model_size_rows() {
@@ -47,7 +32,8 @@ Rows model_size_rows() {
                  "linear is one matrix and a softmax, as in Mixtral and Qwen3-MoE")),
       shape(integer("model.router_hidden_size", m, &M::router_hidden_size, {0, 131072},
                     "width of an mlp router")),
-      shape(boolean("model.router_expert_bias", m, &M::router_expert_bias,
+      shape(boolean("model.router_expert_bias", m,
+                    inside(&M::linear_router, &LinearRouterSpec::expert_bias),
                     "a linear router has balancing biases, added to the scores of choice only "
                     "([moe.balance])")),
       shape(integer("model.shared_expert_intermediate_size", m, &M::shared_expert_intermediate_size,
@@ -73,22 +59,27 @@ Rows model_size_rows() {
                  {kAttentionBiasNames.begin(), kAttentionBiasNames.end()},
                  "projections of attention that have a bias: of queries, keys and values, as in "
                  "Qwen2, or of the output too, as attention_bias of Llama and Qwen3")),
-      shape(word("model.linear_recurrence", m, &M::linear_recurrence,
+      shape(word("model.linear_recurrence", m, inside(&M::linear, &LinearSpec::kind),
                  {kLinearKindNames.begin(), kLinearKindNames.end()},
                  "how the state of a linear mixer changes: basic (no decay), lightning and "
                  "retention (a fixed decay of each head), gla (a gate of each channel), or "
                  "gated_delta")),
       shape(integer(
-          "model.linear_num_key_heads", m, &M::linear_num_key_heads, {0, 1024},
+          "model.linear_num_key_heads", m, inside(&M::linear, &LinearSpec::num_key_heads),
+          {0, 1024},
           "heads of queries and keys of a linear mixer; default model.num_attention_heads")),
-      shape(integer("model.linear_num_value_heads", m, &M::linear_num_value_heads, {0, 1024},
+      shape(integer("model.linear_num_value_heads", m,
+                    inside(&M::linear, &LinearSpec::num_value_heads), {0, 1024},
                     "heads of values of a linear mixer, each with a state; a multiple of its key "
                     "heads; default as many")),
-      shape(integer("model.linear_key_head_dim", m, &M::linear_key_head_dim, {0, kMaxHeadDim},
+      shape(integer("model.linear_key_head_dim", m, inside(&M::linear, &LinearSpec::key_head_dim),
+                    {0, kMaxHeadDim},
                     "channels of a query or key head of a linear mixer; default model.head_dim")),
-      shape(integer("model.linear_value_head_dim", m, &M::linear_value_head_dim, {0, kMaxHeadDim},
+      shape(integer("model.linear_value_head_dim", m,
+                    inside(&M::linear, &LinearSpec::value_head_dim), {0, kMaxHeadDim},
                     "channels of a value head of a linear mixer; default those of a key head")),
-      shape(integer("model.linear_conv_kernel_dim", m, &M::linear_conv_kernel_dim, {0, 8},
+      shape(integer("model.linear_conv_kernel_dim", m, inside(&M::linear, &LinearSpec::conv_taps),
+                    {0, 8},
                     "taps of a linear mixer's convolution on queries, keys and values; 0: none")),
       shape(word("model.residual", m, &M::residual, {kResidualNames.begin(), kResidualNames.end()},
                  "how branches join the stream: scaled by learned vectors, which is the default "
@@ -103,30 +94,35 @@ Rows model_choice_rows() {
   constexpr auto m = &Recipe::model;
   using M = ModelKeys;
   return {
-      integer("model.num_experts_per_tok", m, &M::num_experts_per_tok, {1, 4096},
+      integer("model.num_experts_per_tok", m,
+              inside(&M::linear_router, &LinearRouterSpec::num_chosen), {1, 4096},
               "experts that a linear router chooses for a token"),
-      boolean("model.norm_topk_prob", m, &M::norm_topk_prob,
+      boolean("model.norm_topk_prob", m, inside(&M::linear_router, &LinearRouterSpec::renormalize),
               "the weights of a token's experts are divided by their sum"),
-      boolean("model.router_pre_softmax", m, &M::router_pre_softmax,
+      boolean("model.router_pre_softmax", m,
+              inside(&M::linear_router, &LinearRouterSpec::pre_softmax),
               "a linear router's softmax is over all experts, before the choice; false: over the "
               "chosen ones, after it"),
-      number("model.routed_scaling_factor", m, &M::routed_scaling_factor, kPositive,
-             "factor on the weights of a token's experts"),
-      word("model.linear_feature_map", m, &M::linear_feature_map,
+      number("model.routed_scaling_factor", m, inside(&M::linear_router, &LinearRouterSpec::scale),
+             kPositive, "factor on the weights of a token's experts"),
+      word("model.linear_feature_map", m, inside(&M::linear, &LinearSpec::map),
            {kLinearMapNames.begin(), kLinearMapNames.end()},
            "what queries and keys of a linear mixer go through; lightning has silu, of values too"),
-      boolean("model.linear_causal", m, &M::linear_causal,
+      boolean("model.linear_causal", m, inside(&M::linear, &LinearSpec::causal),
               "tokens of a linear mixer see none behind them; false, with linear_recurrence basic: "
               "they see their whole document, as in an encoder"),
-      factor("model.linear_attn_alpha_factor", &M::linear_attn, &ResidualFactors::alpha,
-             "alpha of residual normed at linear mixers"),
-      factor("model.linear_attn_beta_factor", &M::linear_attn, &ResidualFactors::beta, "its beta"),
-      factor("model.full_attn_alpha_factor", &M::full_attn, &ResidualFactors::alpha,
-             "alpha of residual normed at other mixers"),
-      factor("model.full_attn_beta_factor", &M::full_attn, &ResidualFactors::beta, "its beta"),
-      factor("model.mlp_alpha_factor", &M::mlp, &ResidualFactors::alpha,
+      number("model.linear_attn_alpha_factor", m, inside(&M::linear_attn, &ResidualFactors::alpha),
+             kNotNegative, "alpha of residual normed at linear mixers"),
+      number("model.linear_attn_beta_factor", m, inside(&M::linear_attn, &ResidualFactors::beta),
+             kNotNegative, "its beta"),
+      number("model.full_attn_alpha_factor", m, inside(&M::full_attn, &ResidualFactors::alpha),
+             kNotNegative, "alpha of residual normed at other mixers"),
+      number("model.full_attn_beta_factor", m, inside(&M::full_attn, &ResidualFactors::beta),
+             kNotNegative, "its beta"),
+      number("model.mlp_alpha_factor", m, inside(&M::mlp, &ResidualFactors::alpha), kNotNegative,
              "alpha of residual normed at feed-forwards"),
-      factor("model.mlp_beta_factor", &M::mlp, &ResidualFactors::beta, "its beta"),
+      number("model.mlp_beta_factor", m, inside(&M::mlp, &ResidualFactors::beta), kNotNegative,
+             "its beta"),
       boolean("model.zero_centered_norm", m, &M::zero_centered_norm,
               "norms of the stream, and of queries and keys, multiply by 1 + their weight"),
       number("model.rms_norm_eps", m, &M::rms_norm_eps, {0, 1, true}, "guard of every RMSNorm"),
@@ -137,26 +133,32 @@ Rows model_choice_rows() {
              "RoPE base of blocks without window"),
       number("model.rope_theta_sliding", m, &M::rope_theta_sliding, kPositive,
              "RoPE base of sliding blocks"),
-      word("model.rope_type", m, &M::rope_type, {kRopeTypeNames.begin(), kRopeTypeNames.end()},
+      word("model.rope_type", m, inside(&M::rope_scaling, &RopeScalingSpec::type),
+           {kRopeTypeNames.begin(), kRopeTypeNames.end()},
            "RoPE scaling of attention for contexts longer than the original ones, as transformers "
            "has it; default llama3 where rope_original_positions is above 0, else default: none"),
-      number("model.rope_factor", m, &M::rope_factor, {1, kNone},
+      number("model.rope_factor", m, inside(&M::rope_scaling, &RopeScalingSpec::factor), {1, kNone},
              "how many times longer contexts become: what frequencies are divided by, all "
              "(linear) or low ones (yarn, llama3), or what raises the base (dynamic)"),
-      integer("model.rope_original_positions", m, &M::rope_original_positions, {0, 1 << 30},
+      integer("model.rope_original_positions", m,
+              inside(&M::rope_scaling, &RopeScalingSpec::original_positions), {0, 1 << 30},
               "original number of positions, of dynamic, yarn and llama3; 0: none"),
-      number("model.rope_low_freq_factor", m, &M::rope_low_freq_factor, kPositive,
+      number("model.rope_low_freq_factor", m,
+             inside(&M::rope_scaling, &RopeScalingSpec::low_freq_factor), kPositive,
              "of llama3: wavelengths above original / this are divided"),
-      number("model.rope_high_freq_factor", m, &M::rope_high_freq_factor, kPositive,
+      number("model.rope_high_freq_factor", m,
+             inside(&M::rope_scaling, &RopeScalingSpec::high_freq_factor), kPositive,
              "of llama3: wavelengths below original / this stay"),
-      number("model.rope_beta_fast", m, &M::rope_beta_fast, kPositive,
+      number("model.rope_beta_fast", m, inside(&M::rope_scaling, &RopeScalingSpec::beta_fast),
+             kPositive,
              "of yarn: frequencies that turn more often than this over the original positions "
              "stay"),
-      number("model.rope_beta_slow", m, &M::rope_beta_slow, kPositive,
-             "of yarn: those that turn less often are divided"),
-      number("model.rope_attention_factor", m, &M::rope_attention_factor, kNotNegative,
+      number("model.rope_beta_slow", m, inside(&M::rope_scaling, &RopeScalingSpec::beta_slow),
+             kPositive, "of yarn: those that turn less often are divided"),
+      number("model.rope_attention_factor", m,
+             inside(&M::rope_scaling, &RopeScalingSpec::attention_factor), kNotNegative,
              "of yarn: factor on rotated queries and on keys; 0: 1 + 0.1 ln(rope_factor)"),
-      boolean("model.rope_truncate", m, &M::rope_truncate,
+      boolean("model.rope_truncate", m, inside(&M::rope_scaling, &RopeScalingSpec::truncate),
               "of yarn: the channels between which frequencies pass from one to the other are "
               "rounded outwards"),
       integer("model.sliding_window", m, &M::sliding_window, {0, 1 << 30},

@@ -179,6 +179,22 @@ std::vector<int64_t> read_eos(const Fields& fields) {
 
 }  // namespace
 
+RopeScalingSpec RopeScalingSpec::of_its_type() const {
+  RopeScalingSpec spec{.type = type};
+  if (type != RopeType::kDefault) spec.factor = factor;
+  if (has_original_positions(type)) spec.original_positions = original_positions;
+  if (type == RopeType::kLlama3) {
+    spec.low_freq_factor = low_freq_factor;
+    spec.high_freq_factor = high_freq_factor;
+  }
+  if (type == RopeType::kYarn) {
+    spec.beta_fast = beta_fast, spec.beta_slow = beta_slow;
+    spec.attention_factor = attention_factor;
+    spec.truncate = truncate;
+  }
+  return spec;
+}
+
 int64_t ModelSpec::halo_reach() const {
   int64_t reach = 0;
   for (const BlockSpec& block : blocks) reach = std::max(reach, block.halo_reach());

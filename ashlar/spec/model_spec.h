@@ -55,6 +55,8 @@ struct RopeScalingSpec {
   double attention_factor = 0.0;                         // of yarn; 0: it follows from factor
   bool truncate = true;                                  // of yarn
 
+  // The same without what its type does not know, so that equal scalings are equal specs.
+  RopeScalingSpec of_its_type() const;
   static constexpr bool has_original_positions(RopeType type) { return type >= RopeType::kDynamic; }
   friend bool operator==(const RopeScalingSpec&, const RopeScalingSpec&) = default;
 };
@@ -83,7 +85,7 @@ struct CcaSpec {
   int64_t kv_dim() const { return num_key_heads * head_dim; }
   int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C
   RopeSpec rope() const { return {int64_t(double(head_dim) * rotary_factor), rope_theta, {}}; }
-  // Tokens before a token that the mixer reads beside keys and states: two convolutions of two taps.
+  // Tokens before a token that it reads beside keys and states: two convolutions of two taps.
   int64_t halo_reach() const { return 2; }
 
   template <typename Spec, typename Visit>
@@ -182,6 +184,12 @@ struct LinearSpec {
   int64_t conv_channels() const { return 2 * key_dim() + value_dim(); }
   RopeSpec rope() const { return {}; }
   int64_t halo_reach() const { return conv_taps > 0 ? conv_taps - 1 : 0; }
+  // Lightning's decays grow with depth, up to almost none in the last block.
+  // Source  MiniMax-01's release, whose guard against one block alone this is.
+  static double slope_factor_of(int64_t block, int64_t num_blocks) {
+    constexpr double kGuard = 1e-5;
+    return 1.0 - double(block) / (double(num_blocks) - 1.0 + kGuard) + kGuard;
+  }
 
   template <typename Spec, typename Visit>
   static void visit_members(Spec& s, Visit visit) {
@@ -338,5 +346,9 @@ std::string to_json(const ModelSpec& model);
 // is there only where it is false, and eos_token_ids beside eos_token_id, the first of them, only
 // where there are several, so that earlier versions read what they can run.
 ModelSpec parse_model_spec(std::string_view json, const std::string& what);
+
+// kConfig for sizes that do not fit each other in some block, or that no model may have, with the
+// keys (model_keys.h) that state them, their values and the nearest legal ones.
+void validate(const ModelSpec& model);
 
 }  // namespace ashlar

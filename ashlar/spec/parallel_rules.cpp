@@ -35,7 +35,7 @@ bool heads_fit(const ModelKeys& m, int64_t tp) {
 
 // States stand with their key heads, which nobody shares.
 bool state_heads_fit(const ModelKeys& m, int64_t tp) {
-  return !m.has_mixer(LinearSpec::kKind) || m.linear_num_key_heads % tp == 0;
+  return !m.has_mixer(LinearSpec::kKind) || m.linear.num_key_heads % tp == 0;
 }
 
 std::string tp_rule(const Recipe& recipe) {
@@ -67,7 +67,7 @@ std::string tp_rule(const Recipe& recipe) {
     return fmt::format(
         "parallel.tp is {} but model.linear_num_key_heads is {}: each rank takes equally many of "
         "them, with the states of their value heads; choose {}",
-        tp, m.linear_num_key_heads, choice);
+        tp, m.linear.num_key_heads, choice);
   const auto* width = widths;
   while (!width->used || width->value % tp == 0) ++width;
   return fmt::format(
@@ -104,7 +104,7 @@ std::string cp_rule(const Recipe& recipe) {
 std::string state_rule(const Recipe& recipe) {
   const ParallelSpec& p = recipe.parallel;
   const ModelKeys& m = recipe.model;
-  if (p.cp == 1 || !m.has_mixer(LinearSpec::kKind) || m.linear_causal ||
+  if (p.cp == 1 || !m.has_mixer(LinearSpec::kKind) || m.linear.causal ||
       p.state_exchange == StateExchange::kAllGather)
     return "";
   return fmt::format(

@@ -326,14 +326,14 @@ void fill_model_defaults(ModelKeys& model, Has has) {
   const bool cca = model.has_mixer(CcaSpec::kKind);
   if (!has("model.residual")) model.residual = cca ? Residual::kScaled : Residual::kPlain;
   if (!has("model.partial_rotary_factor")) model.partial_rotary_factor = cca ? 0.5 : 1.0;
-  if (!has("model.rope_type") && model.rope_original_positions > 0)
-    model.rope_type = RopeType::kLlama3;
+  if (!has("model.rope_type") && model.rope_scaling.original_positions > 0)
+    model.rope_scaling.type = RopeType::kLlama3;
   if (!model.has_mixer(LinearSpec::kKind)) return;
-  if (!has("model.linear_num_key_heads")) model.linear_num_key_heads = model.num_attention_heads;
+  if (!has("model.linear_num_key_heads")) model.linear.num_key_heads = model.num_attention_heads;
   if (!has("model.linear_num_value_heads"))
-    model.linear_num_value_heads = model.linear_num_key_heads;
-  if (!has("model.linear_key_head_dim")) model.linear_key_head_dim = model.head_dim;
-  if (!has("model.linear_value_head_dim")) model.linear_value_head_dim = model.linear_key_head_dim;
+    model.linear.num_value_heads = model.linear.num_key_heads;
+  if (!has("model.linear_key_head_dim")) model.linear.key_head_dim = model.head_dim;
+  if (!has("model.linear_value_head_dim")) model.linear.value_head_dim = model.linear.key_head_dim;
 }
 
 // Another number of blocks than the given model has is told by its own key, not by theirs.
@@ -364,7 +364,7 @@ Recipe parse(const std::string& toml, const std::string& source,
   for (const char* name : {"init.model", "train.run_dir"}) read(*find_key(name), recipe);
   std::optional<GivenModel> given;
   if (find && !recipe.init.model.empty()) given = find(recipe);
-  if (given) recipe.model = given->keys;
+  if (given) recipe.model = keys_of(given->model, given->place);
   for (const Key& key : recipe_keys()) {
     const bool stated = read(key, recipe);
     ASHLAR_REQUIRE(stated || given || !key.required, kConfig,

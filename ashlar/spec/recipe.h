@@ -184,7 +184,7 @@ int64_t default_num_streams(int64_t global_batch);
 
 // The model of the weights that a run begins with.
 struct GivenModel {
-  ModelKeys keys;
+  ModelSpec model;
   std::string place;         // for messages: what the user named, or a step
   bool config_json = false;  // a config.json states it, which says nothing of some keys
 };

@@ -73,24 +73,25 @@ std::string layer_rules(const ModelKeys& m, const std::string& s) {
 
 std::string rope_scaling_rule(const ModelKeys& m, const std::string& s) {
   if (!m.has_mixer(AttentionSpec::kKind)) return "";
-  const char* type = kRopeTypeNames[size_t(m.rope_type)];
-  const bool has_original = RopeScalingSpec::has_original_positions(m.rope_type);
-  if (has_original != (m.rope_original_positions > 0))
+  const char* type = kRopeTypeNames[size_t(m.rope_scaling.type)];
+  const bool has_original = RopeScalingSpec::has_original_positions(m.rope_scaling.type);
+  if (has_original != (m.rope_scaling.original_positions > 0))
     return fmt::format(
         "{}rope_original_positions is {} but {}rope_type is {}; choose {}", s,
-        m.rope_original_positions, s, type,
+        m.rope_scaling.original_positions, s, type,
         has_original ? "at least 1: those of the first training" : "0, or another type");
-  if (m.rope_type == RopeType::kLlama3 && m.rope_high_freq_factor <= m.rope_low_freq_factor)
+  if (m.rope_scaling.type == RopeType::kLlama3 &&
+      m.rope_scaling.high_freq_factor <= m.rope_scaling.low_freq_factor)
     return fmt::format(
         "{}rope_high_freq_factor is {} but {}rope_low_freq_factor is {}; choose more, "
         "for example 4 and 1",
-        s, m.rope_high_freq_factor, s, m.rope_low_freq_factor);
-  if (m.rope_type == RopeType::kYarn && m.rope_beta_fast < m.rope_beta_slow)
+        s, m.rope_scaling.high_freq_factor, s, m.rope_scaling.low_freq_factor);
+  if (m.rope_scaling.type == RopeType::kYarn && m.rope_scaling.beta_fast < m.rope_scaling.beta_slow)
     return fmt::format(
         "{}rope_beta_fast is {} but {}rope_beta_slow is {}; choose at least as much, for example "
         "32 and 1",
-        s, m.rope_beta_fast, s, m.rope_beta_slow);
-  if (m.rope_type == RopeType::kDynamic && m.rotary_dim() < 4)
+        s, m.rope_scaling.beta_fast, s, m.rope_scaling.beta_slow);
+  if (m.rope_scaling.type == RopeType::kDynamic && m.rotary_dim() < 4)
     return fmt::format(
         "{}rope_type is dynamic but RoPE rotates {} channels of a head, whose one frequency no "
         "base changes; choose at least 4, or another type",
@@ -113,10 +114,10 @@ std::string size_rule(const ModelKeys& m, const std::string& s) {
        "moe and router mlp"},
       {m.has_feed_forward(MlpSpec::kKind), "intermediate_size", m.intermediate_size,
        MlpSpec::kKind},
-      {linear, "linear_num_key_heads", m.linear_num_key_heads, LinearSpec::kKind},
-      {linear, "linear_num_value_heads", m.linear_num_value_heads, LinearSpec::kKind},
-      {linear, "linear_key_head_dim", m.linear_key_head_dim, LinearSpec::kKind},
-      {linear, "linear_value_head_dim", m.linear_value_head_dim, LinearSpec::kKind},
+      {linear, "linear_num_key_heads", m.linear.num_key_heads, LinearSpec::kKind},
+      {linear, "linear_num_value_heads", m.linear.num_value_heads, LinearSpec::kKind},
+      {linear, "linear_key_head_dim", m.linear.key_head_dim, LinearSpec::kKind},
+      {linear, "linear_value_head_dim", m.linear.value_head_dim, LinearSpec::kKind},
   };
   for (const auto& size : sizes)
     if (size.used && size.value == 0)
@@ -128,7 +129,7 @@ std::string size_rule(const ModelKeys& m, const std::string& s) {
 // What a kind of router does not have must be left alone: it would change nothing.
 std::string router_rule(const ModelKeys& m, const std::string& s) {
   if (!m.has_feed_forward(MoeSpec::kKind)) return "";
-  const int64_t k = m.num_experts_per_tok;
+  const int64_t k = m.linear_router.num_chosen;
   if (m.router == RouterKind::kMlp) {
     if (k != 1)
       return fmt::format(
@@ -136,11 +137,11 @@ std::string router_rule(const ModelKeys& m, const std::string& s) {
           "router linear",
           s, k, s);
     const std::pair<bool, std::string> others[] = {
-        {m.router_expert_bias, "router_expert_bias is true"},
-        {m.routed_scaling_factor != 1.0,
-         fmt::format("routed_scaling_factor is {}", m.routed_scaling_factor)},
-        {!m.norm_topk_prob, "norm_topk_prob is false"},
-        {!m.router_pre_softmax, "router_pre_softmax is false"},
+        {m.linear_router.expert_bias, "router_expert_bias is true"},
+        {m.linear_router.scale != 1.0,
+         fmt::format("routed_scaling_factor is {}", m.linear_router.scale)},
+        {!m.linear_router.renormalize, "norm_topk_prob is false"},
+        {!m.linear_router.pre_softmax, "router_pre_softmax is false"},
     };
     for (const auto& [given, what] : others)
       if (given)
@@ -158,7 +159,7 @@ std::string router_rule(const ModelKeys& m, const std::string& s) {
   if (k > m.num_experts)
     return fmt::format("{}num_experts_per_tok is {} but {}num_experts is {}; choose 1 to {}", s, k,
                        s, m.num_experts, m.num_experts);
-  if (!m.router_pre_softmax && !m.norm_topk_prob)
+  if (!m.linear_router.pre_softmax && !m.linear_router.renormalize)
     return fmt::format(
         "{}norm_topk_prob is false but {}router_pre_softmax is false: a softmax over the chosen "
         "experts adds up to 1; choose norm_topk_prob true",
@@ -173,32 +174,31 @@ std::string router_rule(const ModelKeys& m, const std::string& s) {
 
 std::string linear_rule(const ModelKeys& m, const std::string& s) {
   if (!m.has_mixer(LinearSpec::kKind)) return "";
-  if (m.linear_num_value_heads % m.linear_num_key_heads != 0)
+  if (m.linear.num_value_heads % m.linear.num_key_heads != 0)
     return fmt::format(
         "{}linear_num_value_heads is {} but {}linear_num_key_heads is {}; choose a multiple of {}: "
         "{}",
-        s, m.linear_num_value_heads, s, m.linear_num_key_heads, m.linear_num_key_heads,
-        multiples_near(m.linear_num_value_heads, m.linear_num_key_heads));
-  if (m.linear_conv_kernel_dim == 1)
+        s, m.linear.num_value_heads, s, m.linear.num_key_heads, m.linear.num_key_heads,
+        multiples_near(m.linear.num_value_heads, m.linear.num_key_heads));
+  if (m.linear.conv_taps == 1)
     return fmt::format(
         "{}linear_conv_kernel_dim is 1, which is no convolution; choose 0, or 2 to 8 taps", s);
-  const bool fixed = m.linear_recurrence == LinearKind::kLightning ||
-                     m.linear_recurrence == LinearKind::kGatedDelta;
-  if (fixed && m.linear_feature_map != LinearMap::kIdentity)
+  const bool fixed =
+      m.linear.kind == LinearKind::kLightning || m.linear.kind == LinearKind::kGatedDelta;
+  if (fixed && m.linear.map != LinearMap::kIdentity)
     return fmt::format(
         "{}linear_feature_map is {} but {}linear_recurrence is {}, which has its own; leave it out",
-        s, kLinearMapNames[size_t(m.linear_feature_map)], s,
-        kLinearKindNames[size_t(m.linear_recurrence)]);
-  if (m.linear_recurrence == LinearKind::kLightning && m.linear_conv_kernel_dim > 0)
+        s, kLinearMapNames[size_t(m.linear.map)], s, kLinearKindNames[size_t(m.linear.kind)]);
+  if (m.linear.kind == LinearKind::kLightning && m.linear.conv_taps > 0)
     return fmt::format(
         "{}linear_conv_kernel_dim is {} but {}linear_recurrence is lightning, which goes through "
         "SiLU without a convolution; choose 0",
-        s, m.linear_conv_kernel_dim, s);
-  if (!m.linear_causal && m.linear_recurrence != LinearKind::kBasic)
+        s, m.linear.conv_taps, s);
+  if (!m.linear.causal && m.linear.kind != LinearKind::kBasic)
     return fmt::format(
         "{}linear_causal is false but {}linear_recurrence is {}, whose states change from token to "
         "token; choose basic, or linear_causal true",
-        s, s, kLinearKindNames[size_t(m.linear_recurrence)]);
+        s, s, kLinearKindNames[size_t(m.linear.kind)]);
   return "";
 }
 

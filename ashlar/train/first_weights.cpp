@@ -18,7 +18,7 @@ models::ModelSource find(FileSystem& files, const std::string& path, Log& log) {
 }
 
 GivenModel given_model(const models::ModelSource& source) {
-  return {keys_of(source.spec), source.path, source.hugging_face};
+  return {source.spec, source.path, source.hugging_face};
 }
 
 void read(FileSystem& files, const models::ModelSource& source, comm::Group& ranks,

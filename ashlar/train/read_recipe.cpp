@@ -9,7 +9,7 @@ namespace ashlar::train {
 namespace {
 
 GivenModel given_by(const models::DescribedModel& model, const std::string& place) {
-  return {keys_of(model.spec), place, model.hugging_face};
+  return {model.spec, place, model.hugging_face};
 }
 
 GivenModel model_of_first_weights(FileSystem& files, const Recipe& recipe) {

@@ -75,7 +75,7 @@ double Trainer::padding_correction() const {
   if (!model_.has_router_losses()) return 1.0;
   int64_t choices = 0;
   for (const int64_t count : model_.all_step_loads()[0].span<const int64_t>()) choices += count;
-  const double seen = double(choices) / double(recipe().model.num_experts_per_tok);
+  const double seen = double(choices) / double(recipe().model.linear_router.num_chosen);
   const double tokens = double(recipe().train.global_batch * recipe().data.sequence_length);
   return choices == 0 ? 1.0 : tokens / seen;
 }

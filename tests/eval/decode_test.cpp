@@ -34,17 +34,17 @@ ModelKeys keys_of(Kind kind) {
     keys.layer_types.assign(3, LayerType::kLinearAttention);
     if (delta) keys.layer_types[1] = LayerType::kFullAttention;
     keys.num_hidden_layers = 3, keys.intermediate_size = 6, keys.residual = Residual::kPlain;
-    keys.linear_recurrence = delta ? LinearKind::kGatedDelta : LinearKind::kGla;
-    keys.linear_num_key_heads = 2, keys.linear_num_value_heads = delta ? 4 : 2;
-    keys.linear_key_head_dim = 5, keys.linear_value_head_dim = 6;
-    keys.linear_conv_kernel_dim = delta ? 4 : 2;
+    keys.linear.kind = delta ? LinearKind::kGatedDelta : LinearKind::kGla;
+    keys.linear.num_key_heads = 2, keys.linear.num_value_heads = delta ? 4 : 2;
+    keys.linear.key_head_dim = 5, keys.linear.value_head_dim = 6;
+    keys.linear.conv_taps = delta ? 4 : 2;
     return keys;
   }
   const LayerType whole{AttentionSpec::kKind, MoeSpec::kKind},
       sliding{whole.mixer, MoeSpec::kKind, true};
   keys.layer_types = {whole, sliding, whole};
   keys.residual = Residual::kPlain, keys.qk_norm = QkNorm::kRms;
-  keys.router = RouterKind::kLinear, keys.num_experts_per_tok = 2;
+  keys.router = RouterKind::kLinear, keys.linear_router.num_chosen = 2;
   keys.shared_expert_intermediate_size = 7, keys.shared_expert_gate = true;
   return keys;
 }
@@ -179,7 +179,7 @@ TEST(Decoder, WithoutMaskIsRefused) {
   Arena workspace(Device::kMeta);
   const kernels::Context ctx{.device = Device::kMeta, .threads = &threads, .workspace = &workspace};
   ModelKeys keys = keys_of(Kind::kGla);
-  keys.linear_recurrence = LinearKind::kBasic, keys.linear_causal = false;
+  keys.linear.kind = LinearKind::kBasic, keys.linear.causal = false;
   nn::Model model(ctx, allocator, model_of(keys), DType::kF32, 100, {.training = false});
   try {
     Decoder decoder(ctx, allocator, model, 100, 10);

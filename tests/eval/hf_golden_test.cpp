@@ -90,7 +90,7 @@ class HfGolden : public testing::TestWithParam<GoldenCase> {
   // With the delta rule, what transformers computes in float32 is this far from what it computes in
   // float64, which grad_norm_float64 has.
   bool delta_rule() const {
-    return keys_of(loaded_.source.spec).linear_recurrence == LinearKind::kGatedDelta;
+    return keys_of(loaded_.source.spec).linear.kind == LinearKind::kGatedDelta;
   }
   double tolerance() const { return delta_rule() ? 3e-5 : kTolerance; }
   double gradient_tolerance() const { return delta_rule() ? 1e-4 : kTolerance; }
@@ -110,22 +110,22 @@ ModelKeys wanted_linear(const std::string& directory) {
   wanted.hidden_size = 32, wanted.vocab_size = 120, wanted.num_hidden_layers = 4;
   wanted.max_position_embeddings = 256, wanted.rope_theta = 1e6;
   wanted.tie_word_embeddings = false;
-  wanted.router = RouterKind::kLinear, wanted.num_experts_per_tok = 2;
+  wanted.router = RouterKind::kLinear, wanted.linear_router.num_chosen = 2;
   wanted.moe_intermediate_size = 24;
-  wanted.linear_num_value_heads = 4, wanted.linear_key_head_dim = 8;
-  wanted.linear_value_head_dim = 8;
+  wanted.linear.num_value_heads = 4, wanted.linear.key_head_dim = 8;
+  wanted.linear.value_head_dim = 8;
   if (directory == "hf_minimax") {
     wanted.layer_types = {linear, moe, linear, moe};
     wanted.residual = Residual::kNormed, wanted.partial_rotary_factor = 1.0;
     wanted.linear_attn = {1.2, 1.1}, wanted.full_attn = {1.3, 0.9}, wanted.mlp = {1.1, 0.8};
-    wanted.num_experts = 4, wanted.linear_num_key_heads = 4;
-    wanted.linear_recurrence = LinearKind::kLightning, wanted.rms_norm_eps = 1e-5;
+    wanted.num_experts = 4, wanted.linear.num_key_heads = 4;
+    wanted.linear.kind = LinearKind::kLightning, wanted.rms_norm_eps = 1e-5;
     return wanted;
   }
   wanted.layer_types = {linear, linear, linear, moe};
   wanted.residual = Residual::kPlain, wanted.partial_rotary_factor = 0.5;
-  wanted.num_experts = 6, wanted.linear_num_key_heads = 2, wanted.linear_conv_kernel_dim = 4;
-  wanted.linear_recurrence = LinearKind::kGatedDelta, wanted.rms_norm_eps = 1e-6;
+  wanted.num_experts = 6, wanted.linear.num_key_heads = 2, wanted.linear.conv_taps = 4;
+  wanted.linear.kind = LinearKind::kGatedDelta, wanted.rms_norm_eps = 1e-6;
   wanted.shared_expert_intermediate_size = 24, wanted.shared_expert_gate = true;
   wanted.qk_norm = QkNorm::kRms;
   wanted.zero_centered_norm = wanted.attention_output_gate = true;
@@ -153,7 +153,8 @@ ModelKeys wanted_keys(const std::string& directory) {
   const LayerType moe{AttentionSpec::kKind, MoeSpec::kKind};
   const bool qwen3_moe = directory == "hf_qwen3_moe";
   if (directory == "hf_mixtral" || qwen3_moe) {
-    wanted.router = RouterKind::kLinear, wanted.num_experts = 6, wanted.num_experts_per_tok = 2;
+    wanted.router = RouterKind::kLinear, wanted.num_experts = 6,
+    wanted.linear_router.num_chosen = 2;
     wanted.moe_intermediate_size = 24, wanted.layer_types = {moe, moe, moe};
     wanted.tie_word_embeddings = false;
     wanted.rope_theta = qwen3_moe ? 1e4 : 1e6, wanted.rms_norm_eps = qwen3_moe ? 1e-6 : 1e-5;

@@ -21,7 +21,7 @@ inline double relative(double found, double wanted) {
 // are stacked, as it holds them in memory.
 inline std::map<std::string, double> squares_by_name(
     const ModelSpec& spec, const parallel::testing_support::Whole& gradients) {
-  models::HfNames names = models::names_of(keys_of(spec));
+  models::HfNames names = models::names_of(spec);
   names.experts = nullptr;
   const std::vector<LogicalTensor> natives = nn::logical_tensors(spec);
   std::map<std::string, double> sums;

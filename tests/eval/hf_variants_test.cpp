@@ -43,7 +43,7 @@ void write_file(FileSystem& files, const std::string& path, std::string_view byt
 // Writes /model with that config.json and the weights that its tensors have by their names.
 void write_model(FileSystem& files, const std::string& config_text) {
   const models::HfConfig config = models::parse_hf_config(config_text, "config.json");
-  const ModelSpec spec = model_of(config.model);
+  const ModelSpec& spec = config.model;
   const std::vector<LogicalTensor> natives = nn::logical_tensors(spec);
   std::vector<checkpoint::TensorSpec> specs;
   std::string data;

@@ -7,14 +7,22 @@
 #include <string>
 
 #include "ashlar/models/hf/config.h"
+#include "ashlar/spec/model_keys.h"
 #include "tests/support/errors.h"
 
 namespace ashlar::models {
 
 inline const LayerType kMoe{AttentionSpec::kKind, MoeSpec::kKind};
 
+// As a recipe spells it.
 inline ModelKeys read(const nlohmann::json& config) {
-  return parse_hf_config(config.dump(), "config.json").model;
+  return keys_of(parse_hf_config(config.dump(), "config.json").model);
+}
+inline bool has_hf_config(const ModelKeys& keys) {
+  return has_hf_config(model_of(keys));
+}
+inline std::string to_hf_config(const ModelKeys& keys, DType dtype, HfLayout layout) {
+  return to_hf_config(model_of(keys), dtype, layout);
 }
 
 // The message; "" if it is accepted.

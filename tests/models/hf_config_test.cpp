@@ -7,7 +7,7 @@
 #include "ashlar/core/error.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/json.h"
-#include "ashlar/models/hf/config.h"
+#include "tests/models/hf_config_cases.h"
 
 namespace ashlar::models {
 namespace {
@@ -67,7 +67,7 @@ TEST(HfConfig, EveryPublishedFormGivesItsModel) {
     SCOPED_TRACE(c.file);
     const HfConfig config = parse_fixture(c.file);
     EXPECT_EQ(name_of(config.form), name_of(c.form));
-    EXPECT_TRUE(config.model == c.model)
+    EXPECT_TRUE(config.model == model_of(c.model))
         << to_hf_config(config.model, DType::kBF16, HfLayout::kNative);
   }
 }
@@ -84,7 +84,7 @@ TEST(HfConfig, WritesWhatItReads) {
   for (const ModelKeys& model : {shapes_8b(), shapes_base(), shapes_74b()})
     for (const HfLayout layout : {HfLayout::kNative, HfLayout::kLegacy}) {
       const HfConfig back = parse_hf_config(to_hf_config(model, DType::kBF16, layout), "written");
-      EXPECT_TRUE(back.model == model);
+      EXPECT_TRUE(back.model == model_of(model));
       EXPECT_EQ(back.form, layout == HfLayout::kNative ? HfForm::kNative : HfForm::kLegacy2026);
     }
 }
@@ -102,7 +102,7 @@ TEST(HfConfig, NativeFormHasTheKeysAndValuesThatTransformersWrites) {
   const auto files = posix_files();
   const std::string path = std::string(ASHLAR_FIXTURES) + "/hf_small/config.json";
   Json theirs = Json::parse(read_text(*files, path));
-  const ModelKeys model = parse_hf_config(theirs.dump(), path).model;
+  const ModelKeys model = read(theirs);
   EXPECT_EQ(model.sliding_window, 6);
   EXPECT_EQ(model.rope_theta, 50000.0);
   EXPECT_EQ(model.rope_theta_sliding, 1000.0);
@@ -148,7 +148,7 @@ TEST(HfConfig, AWindowOfOneHasNoLegacyForm) {
 }
 
 TEST(HfConfig, GenerationConfigNamesTheTokens) {
-  const Json json = Json::parse(to_hf_generation_config(shapes_8b()));
+  const Json json = Json::parse(to_hf_generation_config(model_of(shapes_8b())));
   EXPECT_EQ(json["pad_token_id"], 0);
   EXPECT_EQ(json["bos_token_id"], 2);
   EXPECT_EQ(json["eos_token_id"], 106);
@@ -266,9 +266,9 @@ TEST(HfConfig, SilentFieldsTakeWhatTheReleasedCodeAssumes) {
        {"rope_parameters", "rms_norm_eps", "layer_types", "max_position_embeddings", "pad_token_id",
         "bos_token_id", "eos_token_id", "cca_time0"})
     json.erase(key);
-  EXPECT_TRUE(parse_hf_config(json.dump(), "x").model == shapes_8b());
+  EXPECT_TRUE(parse_hf_config(json.dump(), "x").model == model_of(shapes_8b()));
   json["rope_theta"] = 1e4;  // beside no rope_parameters it is the base of every block
-  EXPECT_EQ(parse_hf_config(json.dump(), "x").model.rope_theta, 1e4);
+  EXPECT_EQ(read(json).rope_theta, 1e4);
 }
 
 // Rules of the legacy forms on where a size comes from.
@@ -278,14 +278,14 @@ TEST(HfConfig, LegacySizesHaveFallbacks) {
   json.erase("num_query_groups_list");
   json["intermediate_size"] = json["ffn_hidden_size_list"][1];
   json.erase("ffn_hidden_size_list");
-  EXPECT_TRUE(parse_hf_config(json.dump(), "x").model == shapes_base());
+  EXPECT_TRUE(parse_hf_config(json.dump(), "x").model == model_of(shapes_base()));
   Json scalar = Json::parse(fixture("zaya1_8b_legacy2026"));
   scalar["num_moe_experts"] = scalar["num_experts"];
   scalar.erase("num_experts");
   scalar["kv_channels"] = scalar["head_dim"];
   scalar.erase("head_dim");
   scalar.erase("num_query_groups");
-  EXPECT_TRUE(parse_hf_config(scalar.dump(), "x").model == shapes_8b());
+  EXPECT_TRUE(parse_hf_config(scalar.dump(), "x").model == model_of(shapes_8b()));
 }
 
 }  // namespace

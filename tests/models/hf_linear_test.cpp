@@ -57,10 +57,10 @@ TEST(HfLinear, ReadsQwen3Next) {
   EXPECT_TRUE(found.zero_centered_norm && found.attention_output_gate && found.shared_expert_gate);
   EXPECT_EQ(found.qk_norm, QkNorm::kRms);
   EXPECT_EQ(found.partial_rotary_factor, 0.5);
-  EXPECT_EQ(found.linear_recurrence, LinearKind::kGatedDelta);
-  EXPECT_EQ(found.linear_num_key_heads, 2);
-  EXPECT_EQ(found.linear_num_value_heads, 4);
-  EXPECT_EQ(found.linear_conv_kernel_dim, 4);
+  EXPECT_EQ(found.linear.kind, LinearKind::kGatedDelta);
+  EXPECT_EQ(found.linear.num_key_heads, 2);
+  EXPECT_EQ(found.linear.num_value_heads, 4);
+  EXPECT_EQ(found.linear.conv_taps, 4);
   EXPECT_EQ(found.shared_expert_intermediate_size, 24);
   // The first release of the model: no layer_types, and RoPE outside an object.
   json early = qwen3_next();
@@ -71,7 +71,7 @@ TEST(HfLinear, ReadsQwen3Next) {
   EXPECT_EQ(other.layer_types, (std::vector{kLinearMoe, kMoe, kLinearMoe, kMoe}));
   EXPECT_EQ(other.partial_rotary_factor, 0.25);
   EXPECT_EQ(other.rope_theta, 1e7);
-  EXPECT_TRUE(other.norm_topk_prob);
+  EXPECT_TRUE(other.linear_router.renormalize);
   early.erase("full_attention_interval"), early.erase("partial_rotary_factor");
   EXPECT_EQ(read(early).layer_types, found.layer_types);
   EXPECT_EQ(read(early).partial_rotary_factor, 0.25);
@@ -124,20 +124,20 @@ TEST(HfLinear, NoFamilyStatesWhatNoneHas) {
     refused(config, [](ModelKeys& k) { k.residual = Residual::kScaled; });
     refused(config, [](ModelKeys& k) { k.attention_output_gate = !k.attention_output_gate; });
     refused(config, [](ModelKeys& k) { k.zero_centered_norm = !k.zero_centered_norm; });
-    refused(config, [](ModelKeys& k) { k.linear_recurrence = LinearKind::kGla; });
-    refused(config, [](ModelKeys& k) { k.layer_types[3].sliding = true; });
+    refused(config, [](ModelKeys& k) { k.linear.kind = LinearKind::kGla; });
+    refused(config, [](ModelKeys& k) { k.layer_types[3].sliding = true, k.sliding_window = 8; });
     refused(config, [](ModelKeys& k) { k.layer_types[3].mixer = CcaSpec::kKind; });
-    refused(config, [](ModelKeys& k) { k.routed_scaling_factor = 2; });
+    refused(config, [](ModelKeys& k) { k.linear_router.scale = 2; });
     refused(config, [](ModelKeys& k) {
       k.shared_expert_gate = false, k.shared_expert_intermediate_size ^= 24;
     });
   }
-  refused(minimax(), [](ModelKeys& k) { k.linear_value_head_dim = 16; });
-  refused(minimax(), [](ModelKeys& k) { k.linear_conv_kernel_dim = 4; });
-  refused(minimax(), [](ModelKeys& k) { k.norm_topk_prob = false; });
+  refused(minimax(), [](ModelKeys& k) { k.linear.value_head_dim = 16; });
+  refused(minimax(), [](ModelKeys& k) { k.linear.conv_taps = 4; });
+  refused(minimax(), [](ModelKeys& k) { k.linear_router.renormalize = false; });
   refused(minimax(), [](ModelKeys& k) { k.layer_types[1] = LayerType::kFullAttention; });
-  refused(qwen3_next(), [](ModelKeys& k) { k.linear_conv_kernel_dim = 0; });
-  refused(qwen3_next(), [](ModelKeys& k) { k.linear_feature_map = LinearMap::kElu; });
+  refused(qwen3_next(), [](ModelKeys& k) { k.linear.conv_taps = 0; });
+  refused(qwen3_next(), [](ModelKeys& k) { k.linear.map = LinearMap::kElu; });
 }
 
 TEST(HfLinear, RefusesOtherArithmeticByItsKey) {

@@ -49,8 +49,8 @@ TEST(HfMoe, ReadsMixtral) {
   EXPECT_EQ(found.layer_types, std::vector(32, kMoe));
   EXPECT_EQ(found.router, RouterKind::kLinear);
   EXPECT_EQ(found.num_experts, 8);
-  EXPECT_EQ(found.num_experts_per_tok, 2);
-  EXPECT_TRUE(found.norm_topk_prob);
+  EXPECT_EQ(found.linear_router.num_chosen, 2);
+  EXPECT_TRUE(found.linear_router.renormalize);
   EXPECT_EQ(found.moe_intermediate_size, 14336);
   EXPECT_EQ(found.intermediate_size, 0);
   EXPECT_EQ(found.head_dim, 128);
@@ -91,11 +91,11 @@ TEST(HfMoe, AWindowOfQwen3IsEveryBlocks) {
 TEST(HfMoe, SilentFilesHaveTheFamilysNumbers) {
   json config = mixtral();
   config.erase("num_experts_per_tok"), config.erase("max_position_embeddings");
-  EXPECT_EQ(read(config).num_experts_per_tok, 2);
+  EXPECT_EQ(read(config).linear_router.num_chosen, 2);
   EXPECT_EQ(read(config).max_position_embeddings, 131072);
   config = qwen3_30b();
   config.erase("num_experts_per_tok"), config.erase("num_key_value_heads");
-  EXPECT_EQ(read(config).num_experts_per_tok, 8);
+  EXPECT_EQ(read(config).linear_router.num_chosen, 8);
   EXPECT_EQ(read(config).num_key_value_heads, 4);
 }
 
@@ -141,7 +141,7 @@ TEST(HfMoe, DenseBlocksAmongTheOthers) {
   EXPECT_EQ(written["decoder_sparse_step"], 1);
   EXPECT_EQ(read(written), keys);
   config.erase("norm_topk_prob");  // then transformers does not divide
-  EXPECT_FALSE(read(config).norm_topk_prob);
+  EXPECT_FALSE(read(config).linear_router.renormalize);
 }
 
 TEST(HfMoe, WhatItWritesReadsBackTheSame) {
@@ -170,17 +170,17 @@ TEST(HfMoe, NoFamilyStatesWhatNoneHas) {
   };
   const auto nothing = [](ModelKeys&) {};
   EXPECT_TRUE(stated(mixtral(), nothing) && stated(qwen3_30b(), nothing));
-  EXPECT_FALSE(stated(mixtral(), [](ModelKeys& k) { k.norm_topk_prob = false; }));
-  EXPECT_TRUE(stated(qwen3_30b(), [](ModelKeys& k) { k.norm_topk_prob = false; }));
+  EXPECT_FALSE(stated(mixtral(), [](ModelKeys& k) { k.linear_router.renormalize = false; }));
+  EXPECT_TRUE(stated(qwen3_30b(), [](ModelKeys& k) { k.linear_router.renormalize = false; }));
   EXPECT_FALSE(
       stated(mixtral(), [](ModelKeys& k) { k.layer_types[1] = LayerType::kFullAttention; }));
   EXPECT_FALSE(stated(qwen3_30b(), [](ModelKeys& k) { k.layer_types[1].sliding = true; }));
   EXPECT_FALSE(stated(qwen3_30b(), [](ModelKeys& k) { k.attention_bias = AttentionBias::kQkv; }));
   EXPECT_FALSE(stated(mixtral(), [](ModelKeys& k) { k.attention_bias = AttentionBias::kQkvo; }));
   for (const json& config : {mixtral(), qwen3_30b()}) {
-    EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.router_pre_softmax = false; }));
-    EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.routed_scaling_factor = 2.5; }));
-    EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.router_expert_bias = true; }));
+    EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.linear_router.pre_softmax = false; }));
+    EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.linear_router.scale = 2.5; }));
+    EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.linear_router.expert_bias = true; }));
     EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.shared_expert_intermediate_size = 8; }));
     EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.router = RouterKind::kMlp; }));
     EXPECT_FALSE(stated(config, [](ModelKeys& k) { k.residual = Residual::kScaled; }));
@@ -243,7 +243,7 @@ TEST(HfMoe, FilesNameEachExpert) {
   for (const bool qwen : {false, true}) {
     const ModelKeys keys = small(qwen);
     const ModelSpec spec = model_of(keys);
-    const HfNames names = names_of(keys);
+    const HfNames names = names_of(model_of(keys));
     ASSERT_TRUE(names.experts);
     const std::vector<LogicalTensor> natives = nn::logical_tensors(spec, DType::kF32);
     const auto tensors = file_tensors(natives, spec.blocks, HfLayout::kNative, names);

@@ -14,7 +14,7 @@ namespace {
 ModelKeys spec_of(const std::string& name) {
   const auto files = posix_files();
   const std::string path = test_data("hf_configs/" + name + ".json");
-  return parse_hf_config(read_text(*files, path), path).model;
+  return keys_of(parse_hf_config(read_text(*files, path), path).model);
 }
 
 std::vector<LogicalTensor> logical(const ModelKeys& spec, DType dtype = DType::kF32) {

@@ -31,15 +31,15 @@ struct Meaning {
 
 ModelKeys meant(RopeType type, double theta, double factor = 1.0, int64_t original = 0) {
   ModelKeys keys;
-  keys.rope_type = type, keys.rope_theta = keys.rope_theta_sliding = theta;
-  keys.rope_factor = factor, keys.rope_original_positions = original;
+  keys.rope_scaling.type = type, keys.rope_theta = keys.rope_theta_sliding = theta;
+  keys.rope_scaling.factor = factor, keys.rope_scaling.original_positions = original;
   return keys;
 }
 ModelKeys yarn(double factor, int64_t original, double attention = 0.0, bool truncate = true,
                double fast = 32.0, double slow = 1.0) {
   ModelKeys keys = meant(RopeType::kYarn, 1e4, factor, original);
-  keys.rope_attention_factor = attention, keys.rope_truncate = truncate;
-  keys.rope_beta_fast = fast, keys.rope_beta_slow = slow;
+  keys.rope_scaling.attention_factor = attention, keys.rope_scaling.truncate = truncate;
+  keys.rope_scaling.beta_fast = fast, keys.rope_scaling.beta_slow = slow;
   return keys;
 }
 
@@ -90,24 +90,26 @@ TEST(HfRope, EveryWayToSayIt) {
     json config = plain();
     config.update(json::parse(meaning.file));
     ModelKeys found = read(config), want = meaning.keys;
-    EXPECT_NEAR(found.rope_attention_factor, want.rope_attention_factor, 1e-15) << meaning.file;
-    found.rope_attention_factor = want.rope_attention_factor;
+    EXPECT_NEAR(found.rope_scaling.attention_factor, want.rope_scaling.attention_factor, 1e-15)
+        << meaning.file;
+    found.rope_scaling.attention_factor = want.rope_scaling.attention_factor;
     ModelKeys all = read(plain());
-    all.rope_type = want.rope_type, all.rope_theta = want.rope_theta;
+    all.rope_scaling.type = want.rope_scaling.type, all.rope_theta = want.rope_theta;
     all.rope_theta_sliding = want.rope_theta_sliding;
-    all.rope_factor = want.rope_factor;
-    all.rope_original_positions = want.rope_original_positions;
-    all.rope_attention_factor = want.rope_attention_factor;
-    all.rope_truncate = want.rope_truncate;
-    all.rope_beta_fast = want.rope_beta_fast, all.rope_beta_slow = want.rope_beta_slow;
-    EXPECT_TRUE(found == all) << meaning.file;
+    all.rope_scaling.factor = want.rope_scaling.factor;
+    all.rope_scaling.original_positions = want.rope_scaling.original_positions;
+    all.rope_scaling.attention_factor = want.rope_scaling.attention_factor;
+    all.rope_scaling.truncate = want.rope_scaling.truncate;
+    all.rope_scaling.beta_fast = want.rope_scaling.beta_fast,
+    all.rope_scaling.beta_slow = want.rope_scaling.beta_slow;
+    EXPECT_TRUE(model_of(found) == model_of(all)) << meaning.file;
     // Written it says the same, to each version of transformers.
     const json written = json::parse(to_hf_config(found, DType::kF32, HfLayout::kNative));
     for (const char* other : {"rope_scaling", "rope_parameters", ""}) {
       json back = written;
       back.erase(other);
       const HfConfig again = parse_hf_config(back.dump(), "written");
-      EXPECT_TRUE(model_of(again.model) == model_of(found)) << back.dump(1);
+      EXPECT_TRUE(again.model == model_of(found)) << back.dump(1);
       EXPECT_TRUE(again.not_followed.empty()) << back.dump(1);
     }
   }
@@ -118,11 +120,11 @@ TEST(HfRope, OriginalPositionsOfLlama3) {
   const json rope = {
       {"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
   json config = with(rope);
-  EXPECT_EQ(read(config).rope_original_positions, 512);
+  EXPECT_EQ(read(config).rope_scaling.original_positions, 512);
   config["rope_parameters"]["original_max_position_embeddings"] = 64;
-  EXPECT_EQ(read(config).rope_original_positions, 64);
+  EXPECT_EQ(read(config).rope_scaling.original_positions, 64);
   config["original_max_position_embeddings"] = 32;
-  EXPECT_EQ(read(config).rope_original_positions, 32);
+  EXPECT_EQ(read(config).rope_scaling.original_positions, 32);
   for (const char* key : {"factor", "low_freq_factor", "high_freq_factor"}) {
     json missing = rope;
     missing.erase(key);

@@ -9,6 +9,7 @@
 #include "ashlar/core/files.h"
 #include "ashlar/models/hf/model.h"
 #include "ashlar/nn/weights.h"
+#include "ashlar/spec/model_keys.h"
 #include "tests/support/whole_tensors.h"
 
 namespace ashlar::models {

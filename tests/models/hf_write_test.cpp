@@ -51,8 +51,9 @@ TEST_F(HfWriteTest, WritesFurtherFilesAndTheConfigs) {
   write("new", spec, random_values(spec, DType::kF32), options);
   EXPECT_EQ(slurp(root / "new/tokenizer.model"), std::string("\0\1binary", 8));
   EXPECT_EQ(slurp(root / "new/more.json"), "{}");
-  EXPECT_EQ(slurp(root / "new/config.json"), to_hf_config(spec, DType::kF32, HfLayout::kNative));
-  EXPECT_EQ(slurp(root / "new/generation_config.json"), to_hf_generation_config(spec));
+  EXPECT_EQ(slurp(root / "new/config.json"),
+            to_hf_config(model_of(spec), DType::kF32, HfLayout::kNative));
+  EXPECT_EQ(slurp(root / "new/generation_config.json"), to_hf_generation_config(model_of(spec)));
   options.files["config.json"] = "{}";
   message_of(ErrorKind::kConfig,
              [&] { write("other", spec, random_values(spec, DType::kF32), options); });

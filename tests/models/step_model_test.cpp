@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/models/hf/config.h"
+#include "ashlar/spec/model_keys.h"
 #include "tests/support/errors.h"
 
 namespace ashlar::models {
@@ -22,8 +23,8 @@ ModelKeys zaya() {
 }
 
 ModelSpec parse_model(const json& model_json) {
-  return parse_step_model(to_hf_config(zaya(), DType::kF32, HfLayout::kNative), model_json.dump(),
-                          "step");
+  return parse_step_model(to_hf_config(model_of(zaya()), DType::kF32, HfLayout::kNative),
+                          model_json.dump(), "step");
 }
 
 TEST(StepModel, IsTheOneThatWasWritten) {
@@ -46,8 +47,8 @@ TEST(StepModel, SizesThatDoNotFitAreDamage) {
   EXPECT_TRUE(message(bad).starts_with("step/extra/model.json: head_dim is 2147483647"))
       << message(bad);
   bad = good;
-  bad["blocks"][1]["feed_forward"]["num_experts"] = 5;
-  EXPECT_TRUE(message(bad).starts_with("step/extra/model.json: block 1 differs from the others"))
+  bad["blocks"][1]["feed_forward"]["router_width"] = 8;
+  EXPECT_TRUE(message(bad).starts_with("step/extra/model.json: router_hidden_size is 8 in block 1"))
       << message(bad);
 }
 

@@ -18,7 +18,8 @@ ModelKeys mixed() {
                       {CcaSpec::kKind, MoeSpec::kKind, true}};
   keys.num_hidden_layers = 5, keys.intermediate_size = 6;
   keys.qk_norm = QkNorm::kRms, keys.residual = Residual::kPlain, keys.tie_word_embeddings = false;
-  keys.rope_type = RopeType::kLlama3, keys.rope_original_positions = 4, keys.rope_factor = 4;
+  keys.rope_scaling.type = RopeType::kLlama3, keys.rope_scaling.original_positions = 4,
+  keys.rope_scaling.factor = 4;
   keys.qk_norm_eps = 1e-12;
   return keys;
 }
@@ -27,7 +28,7 @@ ModelKeys llama() {
   ModelKeys keys = mixed();
   keys.layer_types.assign(5, LayerType::kFullAttention);
   keys.qk_norm = QkNorm::kNone, keys.partial_rotary_factor = 1.0;
-  keys.rope_type = RopeType::kDefault, keys.rope_original_positions = 0;
+  keys.rope_scaling.type = RopeType::kDefault, keys.rope_scaling.original_positions = 0;
   return keys;
 }
 
@@ -35,8 +36,9 @@ ModelKeys llama() {
 ModelKeys biased() {
   ModelKeys keys = llama();
   keys.attention_bias = AttentionBias::kQkvo;
-  keys.rope_type = RopeType::kYarn, keys.rope_original_positions = 4, keys.rope_factor = 4;
-  keys.rope_beta_fast = 2, keys.rope_beta_slow = 0.1;
+  keys.rope_scaling.type = RopeType::kYarn, keys.rope_scaling.original_positions = 4,
+  keys.rope_scaling.factor = 4;
+  keys.rope_scaling.beta_fast = 2, keys.rope_scaling.beta_slow = 0.1;
   return keys;
 }
 

@@ -20,7 +20,7 @@ ModelKeys keys_of_kind(int kind) {
   if (kind == 2) keys.layer_types[1] = {AttentionSpec::kKind, MoeSpec::kKind};
   if (kind == 3) {
     keys.layer_types.assign(3, {AttentionSpec::kKind, MoeSpec::kKind});
-    keys.router = RouterKind::kLinear, keys.num_experts_per_tok = 2;
+    keys.router = RouterKind::kLinear, keys.linear_router.num_chosen = 2;
     keys.shared_expert_intermediate_size = 7, keys.shared_expert_gate = true;
   }
   if (kind > 0) keys.residual = Residual::kPlain;

@@ -12,14 +12,13 @@ ModelKeys linear(LinearKind kind) {
   keys.num_hidden_layers = 3, keys.intermediate_size = 6;
   keys.layer_types.assign(3, LayerType::kLinearAttention);
   keys.residual = Residual::kPlain, keys.tie_word_embeddings = false;
-  keys.linear_recurrence = kind;
-  keys.linear_num_key_heads = keys.linear_num_value_heads = 2;
-  keys.linear_key_head_dim = 12, keys.linear_value_head_dim = 10;
-  if (kind == LinearKind::kBasic) keys.linear_feature_map = LinearMap::kElu;
-  if (kind == LinearKind::kRetention) keys.linear_feature_map = LinearMap::kSilu;
-  if (kind == LinearKind::kGla) keys.linear_conv_kernel_dim = 2;
-  if (kind == LinearKind::kGatedDelta)
-    keys.linear_num_value_heads = 4, keys.linear_conv_kernel_dim = 4;
+  keys.linear.kind = kind;
+  keys.linear.num_key_heads = keys.linear.num_value_heads = 2;
+  keys.linear.key_head_dim = 12, keys.linear.value_head_dim = 10;
+  if (kind == LinearKind::kBasic) keys.linear.map = LinearMap::kElu;
+  if (kind == LinearKind::kRetention) keys.linear.map = LinearMap::kSilu;
+  if (kind == LinearKind::kGla) keys.linear.conv_taps = 2;
+  if (kind == LinearKind::kGatedDelta) keys.linear.num_value_heads = 4, keys.linear.conv_taps = 4;
   return keys;
 }
 
@@ -41,13 +40,13 @@ std::vector<ModelKeys> all_models() {
                           LinearKind::kGla, LinearKind::kGatedDelta})
     models.push_back(linear(kind));
   models.push_back(linear(LinearKind::kBasic));
-  models.back().linear_causal = false, models.back().linear_num_value_heads = 4;
+  models.back().linear.causal = false, models.back().linear.num_value_heads = 4;
   return models;
 }
 
 std::string name_of(const ModelKeys& keys) {
-  return fmt::format("{}{}", kLinearKindNames[size_t(keys.linear_recurrence)],
-                     keys.linear_causal ? "" : " without mask");
+  return fmt::format("{}{}", kLinearKindNames[size_t(keys.linear.kind)],
+                     keys.linear.causal ? "" : " without mask");
 }
 
 TEST(Linear, GradientsAreCentralDifferences) {
@@ -85,7 +84,7 @@ TEST(Linear, TokensSeeNoneBehindThemUnlessWithoutMask) {
     const std::vector<double> after = rank.logits();
     for (size_t t = 0; t < 11; ++t) {
       const bool same = std::equal(&before[t * 11], &before[(t + 1) * 11], &after[t * 11]);
-      EXPECT_EQ(same, keys.linear_causal || t < 6) << t;
+      EXPECT_EQ(same, keys.linear.causal || t < 6) << t;
     }
   }
 }

@@ -21,7 +21,7 @@ constexpr int64_t kTokens = 24;
 ModelKeys mixtral() {
   ModelKeys keys = tiny_spec();
   keys.layer_types.assign(3, {AttentionSpec::kKind, MoeSpec::kKind});
-  keys.num_hidden_layers = 3, keys.num_experts = 5, keys.num_experts_per_tok = 2;
+  keys.num_hidden_layers = 3, keys.num_experts = 5, keys.linear_router.num_chosen = 2;
   keys.router = RouterKind::kLinear, keys.router_hidden_size = 0;
   keys.residual = Residual::kPlain, keys.partial_rotary_factor = 1.0;
   keys.tie_word_embeddings = false;
@@ -32,15 +32,16 @@ ModelKeys mixtral() {
 ModelKeys qwen3() {
   ModelKeys keys = mixtral();
   keys.layer_types[0].feed_forward = MlpSpec::kKind, keys.intermediate_size = 6;
-  keys.qk_norm = QkNorm::kRms, keys.num_experts_per_tok = 3, keys.norm_topk_prob = false;
-  keys.routed_scaling_factor = 1.5;
+  keys.qk_norm = QkNorm::kRms, keys.linear_router.num_chosen = 3,
+  keys.linear_router.renormalize = false;
+  keys.linear_router.scale = 1.5;
   return keys;
 }
 
 // A gated shared expert, softmax after the choice, biases, residuals scaled by vectors.
 ModelKeys shared() {
   ModelKeys keys = mixtral();
-  keys.router_pre_softmax = false, keys.router_expert_bias = true;
+  keys.linear_router.pre_softmax = false, keys.linear_router.expert_bias = true;
   keys.shared_expert_intermediate_size = 7, keys.shared_expert_gate = true;
   keys.residual = Residual::kScaled;
   return keys;
@@ -49,7 +50,8 @@ ModelKeys shared() {
 // An ungated shared expert beside CCA and a window.
 ModelKeys ungated() {
   ModelKeys keys = shared();
-  keys.shared_expert_gate = false, keys.num_experts_per_tok = 5, keys.router_pre_softmax = true;
+  keys.shared_expert_gate = false, keys.linear_router.num_chosen = 5,
+  keys.linear_router.pre_softmax = true;
   keys.layer_types[1] = {CcaSpec::kKind, MoeSpec::kKind, true}, keys.qk_norm_eps = 1e-12;
   keys.partial_rotary_factor = 0.5;
   return keys;
@@ -147,7 +149,7 @@ TEST(MoeModel, RouterLossesAreTheirFormulas) {
 // transformers does.
 TEST(MoeModel, EvenLoadsGiveTheCoefficientTimesK) {
   ModelKeys keys = mixtral();
-  keys.num_experts_per_tok = keys.num_experts;  // each token takes all
+  keys.linear_router.num_chosen = keys.num_experts;  // each token takes all
   TinyRank rank(recipe_of_moe(keys, true));
   EXPECT_NEAR(rank.step(packed()).balance, 3 * 5 * 0.03, 1e-12);
 }
@@ -218,7 +220,7 @@ TEST(MoeModel, PackedDocumentsAreApart) {
 // expert, and experts without tokens have no gradient.
 TEST(MoeModel, BiasesChooseAndExpertsMayHaveNoToken) {
   ModelKeys keys = shared();
-  keys.num_experts_per_tok = 1;
+  keys.linear_router.num_chosen = 1;
   TinyRank rank(recipe_of_moe(keys, false));
   for (const Piece& bias : rank.model.buffers()) set(bias.data, 3, 100.0);
   rank.step(packed());

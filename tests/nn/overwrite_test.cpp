@@ -22,7 +22,7 @@ ModelKeys keys_of(const Case& c) {
   if (!c.top_k) return keys;
   keys.layer_types.assign(3, {AttentionSpec::kKind, MoeSpec::kKind});
   keys.residual = Residual::kPlain, keys.router = RouterKind::kLinear;
-  keys.num_experts_per_tok = 2;
+  keys.linear_router.num_chosen = 2;
   keys.shared_expert_intermediate_size = 7, keys.shared_expert_gate = true;
   return keys;
 }

@@ -33,10 +33,10 @@ Recipe states_recipe(const StatesWay& how) {
   keys.layer_types = {LayerType::kLinearAttention, LayerType::kLinearAttention,
                       LayerType::kFullAttention};
   keys.residual = Residual::kPlain;
-  keys.linear_recurrence = how.kind;
-  keys.linear_causal = how.causal;
-  keys.linear_num_key_heads = kKeys, keys.linear_num_value_heads = kValues;
-  keys.linear_key_head_dim = kKeyDim, keys.linear_value_head_dim = kValueDim;
+  keys.linear.kind = how.kind;
+  keys.linear.causal = how.causal;
+  keys.linear.num_key_heads = kKeys, keys.linear.num_value_heads = kValues;
+  keys.linear.key_head_dim = kKeyDim, keys.linear.value_head_dim = kValueDim;
   Recipe recipe = testing_support::recipe_of(keys, how.rows, how.length);
   recipe.parallel.cp = how.num_ranks;
   recipe.parallel.cp_layout = how.layout;

@@ -189,7 +189,7 @@ TEST(ModelParameters, OfLinearMixers) {
             7 * (mlp + common + 16 * (H + 512) + 512) + H);
   const auto blocks = [&](LinearKind kind, int64_t taps) {
     ModelKeys keys = nano;
-    keys.linear_recurrence = kind, keys.linear_conv_kernel_dim = taps;
+    keys.linear.kind = kind, keys.linear.conv_taps = taps;
     return (model_parameters(model_of(keys)).without_embedding - H) / 7 - mlp;
   };
   EXPECT_EQ(blocks(LinearKind::kBasic, 0), common);
@@ -202,7 +202,7 @@ TEST(ModelParameters, OfLinearMixers) {
   EXPECT_EQ(model_flop(spec, 2048).attention, model_flop(spec, 1 << 20).attention);
   EXPECT_EQ(model_flop(spec, 2048).attention, 7 * 2 * 2 * 8 * 64 * 64.0);
   ModelKeys delta = nano;
-  delta.linear_recurrence = LinearKind::kGatedDelta;
+  delta.linear.kind = LinearKind::kGatedDelta;
   EXPECT_EQ(model_flop(model_of(delta), 2048).attention, 7 * 2 * 3 * 8 * 64 * 64.0);
 }
 
@@ -222,7 +222,7 @@ TEST(ModelParameters, OfMixturesWithALinearRouter) {
   const ModelParameters plain = model_parameters(model_of(nano));
   EXPECT_EQ(plain.total, 70'291'840);
   nano.shared_expert_intermediate_size = 100, nano.shared_expert_gate = true;
-  nano.router_expert_bias = true;
+  nano.linear_router.expert_bias = true;
   const ModelParameters shared = model_parameters(model_of(nano));
   const int64_t added = 7 * (3 * 512 * 100 + 512);
   EXPECT_EQ(shared.total, plain.total + added);

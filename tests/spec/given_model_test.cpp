@@ -28,9 +28,9 @@ ModelKeys given_dense() {
                       LayerType::kSlidingAttention, LayerType::kFullAttention};
   keys.residual = Residual::kPlain;
   keys.qk_norm = QkNorm::kRms;
-  keys.rope_type = RopeType::kLlama3;
-  keys.rope_factor = 8.0;
-  keys.rope_original_positions = 64;
+  keys.rope_scaling.type = RopeType::kLlama3;
+  keys.rope_scaling.factor = 8.0;
+  keys.rope_scaling.original_positions = 64;
   keys.tie_word_embeddings = false;
   keys.max_position_embeddings = 2048;
   keys.pad_token_id = -1;
@@ -51,7 +51,7 @@ Found parse_given(const std::string& toml, const Overrides& overrides = {},
     ++found.asked;
     EXPECT_EQ(recipe.init.model, "hf");
     EXPECT_EQ(recipe.train.run_dir, "here");
-    return std::optional(GivenModel{given, "hf", config_json});
+    return std::optional(GivenModel{model_of(given), "hf", config_json});
   });
   return found;
 }
@@ -62,7 +62,7 @@ TEST(GivenModel, SaysEveryKeyThatTheRecipeDoesNot) {
   const Found found = parse_given(kTwo);
   EXPECT_EQ(found.asked, 1);
   EXPECT_EQ(found.recipe.model, given_dense());
-  EXPECT_TRUE(model_differences(found.recipe, {given_dense(), "hf", true}).empty());
+  EXPECT_TRUE(model_differences(found.recipe, {model_of(given_dense()), "hf", true}).empty());
   // A saved model is whole: it needs nobody to be asked.
   const Recipe again = parse_recipe(to_toml(found.recipe), "run.toml", {});
   EXPECT_EQ(again, found.recipe);
@@ -99,13 +99,13 @@ TEST(GivenModel, WhatTheRecipeStatesWinsWhereNoTensorDependsOnIt) {
     std::vector<std::string> expected;
     if (*c.was)
       expected.push_back(fmt::format("{} is {} in the recipe but {} in hf", c.key, c.value, c.was));
-    EXPECT_EQ(model_differences(recipe, {given_dense(), "hf", true}), expected) << c.key;
+    EXPECT_EQ(model_differences(recipe, {model_of(given_dense()), "hf", true}), expected) << c.key;
     EXPECT_NE(to_toml(recipe).find(fmt::format("\n{} = {}\n", c.key + 6, c.value)),
               std::string::npos);
   }
   // A step's model.json states the three that a config.json does not.
   const Recipe recipe = parse_given(kTwo, {"model.head_fp32=true"}, given_dense(), false).recipe;
-  EXPECT_EQ(model_differences(recipe, {given_dense(), "step", false}).size(), 1u);
+  EXPECT_EQ(model_differences(recipe, {model_of(given_dense()), "step", false}).size(), 1u);
 }
 
 TEST(GivenModel, OtherTensorsAreRefusedByTheirKeys) {
@@ -135,6 +135,18 @@ TEST(GivenModel, OtherTensorsAreRefusedByTheirKeys) {
   // Windows are no tensors.
   EXPECT_EQ(parse_given(kTwo, {"model.layer_types=full_attention"}).recipe.model.layer_types,
             std::vector<LayerType>(4, LayerType::kFullAttention));
+}
+
+TEST(GivenModel, BlocksThatNoRecipeStatesAreNamed) {
+  const auto find = [](const Recipe&) {
+    ModelSpec model = model_of(given_dense());
+    std::get<AttentionSpec>(model.blocks[2].mixer).num_query_heads = 9;
+    return std::optional(GivenModel{model, "hf"});
+  };
+  EXPECT_EQ(testing_support::message_of(ErrorKind::kConfig,
+                                        [&] { parse_recipe(kTwo, "run.toml", {}, find); }),
+            "hf: block 2 differs from the others in what a recipe states once for all blocks: all "
+            "but the kinds of mixer and feed-forward, one window and its RoPE base");
 }
 
 // The rules hold for what comes out, whoever said it.

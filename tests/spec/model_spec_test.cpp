@@ -93,8 +93,9 @@ ModelKeys top_k() {
   keys.intermediate_size = 6, keys.residual = Residual::kPlain;
   keys.router = RouterKind::kLinear, keys.router_hidden_size = 0;
   keys.skip_output = SkipOutput::kZero;
-  keys.num_experts_per_tok = 2, keys.norm_topk_prob = false, keys.routed_scaling_factor = 2.5;
-  keys.router_expert_bias = true;
+  keys.linear_router.num_chosen = 2, keys.linear_router.renormalize = false,
+  keys.linear_router.scale = 2.5;
+  keys.linear_router.expert_bias = true;
   keys.shared_expert_intermediate_size = 4, keys.shared_expert_gate = true;
   return keys;
 }
@@ -136,22 +137,24 @@ TEST(ModelSpec, StatesBiasesAndScaledRope) {
   for (const AttentionBias bias : {AttentionBias::kNone, AttentionBias::kQkv, AttentionBias::kQkvo})
     for (size_t type = 0; type < kRopeTypeNames.size(); ++type) {
       ModelKeys keys = dense_of_zaya();
-      keys.attention_bias = bias, keys.rope_type = RopeType(type);
-      keys.rope_factor = 4, keys.rope_original_positions = 64;
-      keys.rope_low_freq_factor = 2, keys.rope_high_freq_factor = 5;
-      keys.rope_beta_fast = 16, keys.rope_beta_slow = 3, keys.rope_attention_factor = 0.7;
-      keys.rope_truncate = false;
+      keys.attention_bias = bias, keys.rope_scaling.type = RopeType(type);
+      keys.rope_scaling.factor = 4, keys.rope_scaling.original_positions = 64;
+      keys.rope_scaling.low_freq_factor = 2, keys.rope_scaling.high_freq_factor = 5;
+      keys.rope_scaling.beta_fast = 16, keys.rope_scaling.beta_slow = 3,
+      keys.rope_scaling.attention_factor = 0.7;
+      keys.rope_scaling.truncate = false;
       const ModelSpec model = model_of(keys);
       EXPECT_EQ(parse_model_spec(to_json(model), "model.json"), model);
       EXPECT_EQ(model_of(keys_of(model)), model);
-      EXPECT_EQ(keys_of(model).rope_type, keys.rope_type);
+      EXPECT_EQ(keys_of(model).rope_scaling.type, keys.rope_scaling.type);
       EXPECT_EQ(keys_of(model).attention_bias, bias);
       // Keys that say nothing of the type leave no trace.
       ModelKeys other = keys;
-      if (keys.rope_type != RopeType::kYarn) other.rope_beta_fast = 99, other.rope_truncate = true;
-      if (keys.rope_type != RopeType::kLlama3) other.rope_high_freq_factor = 99;
-      if (keys.rope_type < RopeType::kDynamic) other.rope_original_positions = 99;
-      if (keys.rope_type == RopeType::kDefault) other.rope_factor = 99;
+      if (keys.rope_scaling.type != RopeType::kYarn)
+        other.rope_scaling.beta_fast = 99, other.rope_scaling.truncate = true;
+      if (keys.rope_scaling.type != RopeType::kLlama3) other.rope_scaling.high_freq_factor = 99;
+      if (keys.rope_scaling.type < RopeType::kDynamic) other.rope_scaling.original_positions = 99;
+      if (keys.rope_scaling.type == RopeType::kDefault) other.rope_scaling.factor = 99;
       EXPECT_EQ(model_of(other), model);
     }
 }
@@ -164,10 +167,11 @@ TEST(ModelSpec, EarlierVersionsReadAndWroteLlama3) {
   };
   EXPECT_FALSE(mixer(keys).contains("rope_type"));
   EXPECT_FALSE(mixer(keys).contains("bias"));
-  keys.rope_type = RopeType::kLlama3, keys.rope_factor = 8, keys.rope_original_positions = 8192;
+  keys.rope_scaling.type = RopeType::kLlama3, keys.rope_scaling.factor = 8,
+  keys.rope_scaling.original_positions = 8192;
   EXPECT_FALSE(mixer(keys).contains("rope_type"));
   EXPECT_EQ(mixer(keys)["rope_original_positions"], 8192);
-  keys.rope_type = RopeType::kDynamic;
+  keys.rope_scaling.type = RopeType::kDynamic;
   EXPECT_EQ(mixer(keys)["rope_type"], "dynamic");
 }
 
@@ -178,10 +182,10 @@ TEST(ModelSpec, StatesLinearMixersAndWhatStandsAroundThem) {
     keys.layer_types = {LayerType::kLinearAttention,
                         {LinearSpec::kKind, MoeSpec::kKind},
                         LayerType::kFullAttention};
-    keys.linear_recurrence = LinearKind(kind);
-    keys.linear_num_key_heads = 2, keys.linear_num_value_heads = 4;
-    keys.linear_key_head_dim = 5, keys.linear_value_head_dim = 7, keys.linear_conv_kernel_dim = 3;
-    keys.linear_feature_map = LinearMap::kRelu;
+    keys.linear.kind = LinearKind(kind);
+    keys.linear.num_key_heads = 2, keys.linear.num_value_heads = 4;
+    keys.linear.key_head_dim = 5, keys.linear.value_head_dim = 7, keys.linear.conv_taps = 3;
+    keys.linear.map = LinearMap::kRelu;
     keys.residual = Residual::kNormed;
     keys.linear_attn = {1.2, 0.9}, keys.full_attn = {1.3, 0.8}, keys.mlp = {1.1, 0.7};
     keys.attention_output_gate = keys.zero_centered_norm = true;

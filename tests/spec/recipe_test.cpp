@@ -311,7 +311,7 @@ TEST(Recipe, EveryKeySetsItsOwnFieldOnly) {
 // Recipes of earlier versions state Llama 3's scaling by its original positions alone.
 TEST(Recipe, OriginalPositionsWithoutATypeAreLlama3s) {
   const auto type = [](const std::vector<std::string>& overrides) {
-    return parse_text(tiny_text(), overrides).model.rope_type;
+    return parse_text(tiny_text(), overrides).model.rope_scaling.type;
   };
   EXPECT_EQ(type({}), RopeType::kDefault);
   EXPECT_EQ(type({"model.rope_factor=8"}), RopeType::kDefault);

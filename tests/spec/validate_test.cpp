@@ -70,7 +70,7 @@ TEST(Validate, AcceptsTheExtremes) {
 TEST(Validate, RulesOfRouters) {
   Recipe linear = good();
   linear.model.router = RouterKind::kLinear, linear.model.router_hidden_size = 0;
-  linear.model.num_experts_per_tok = 4, linear.model.router_expert_bias = true;
+  linear.model.linear_router.num_chosen = 4, linear.model.linear_router.expert_bias = true;
   linear.model.shared_expert_intermediate_size = 8, linear.model.shared_expert_gate = true;
   EXPECT_EQ(judged(linear), "");
   const auto with = [&](const Recipe& base, auto change) {
@@ -80,27 +80,29 @@ TEST(Validate, RulesOfRouters) {
     EXPECT_TRUE(message.starts_with(file)) << message;
     return message.substr(file.size());
   };
-  EXPECT_EQ(with(linear, [](ModelKeys& m) { m.num_experts_per_tok = 5; }),
+  EXPECT_EQ(with(linear, [](ModelKeys& m) { m.linear_router.num_chosen = 5; }),
             "model.num_experts_per_tok is 5 but model.num_experts is 4; choose 1 to 4");
-  EXPECT_EQ(with(linear, [](ModelKeys& m) { m.router_pre_softmax = m.norm_topk_prob = false; }),
-            "model.norm_topk_prob is false but model.router_pre_softmax is false: a softmax over "
-            "the chosen experts adds up to 1; choose norm_topk_prob true");
+  EXPECT_EQ(
+      with(linear,
+           [](ModelKeys& m) { m.linear_router.pre_softmax = m.linear_router.renormalize = false; }),
+      "model.norm_topk_prob is false but model.router_pre_softmax is false: a softmax over "
+      "the chosen experts adds up to 1; choose norm_topk_prob true");
   EXPECT_EQ(with(linear, [](ModelKeys& m) { m.shared_expert_intermediate_size = 0; }),
             "model.shared_expert_gate is true but model.shared_expert_intermediate_size is 0; "
             "choose at least 1, or no gate");
   EXPECT_EQ(with(linear, [](ModelKeys& m) { m.skip_output = SkipOutput::kIdentity; }),
             "moe.skip_output is identity but model.router is linear, which skips no token; leave "
             "it out, or choose router mlp");
-  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.num_experts_per_tok = 2; }),
+  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.linear_router.num_chosen = 2; }),
             "model.num_experts_per_tok is 2 but model.router is mlp, which chooses one expert; "
             "choose 1, or router linear");
-  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.router_expert_bias = true; }),
+  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.linear_router.expert_bias = true; }),
             "model.router_expert_bias is true but model.router is mlp, which knows nothing of it; "
             "leave it out, or choose router linear");
-  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.routed_scaling_factor = 2; }),
+  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.linear_router.scale = 2; }),
             "model.routed_scaling_factor is 2 but model.router is mlp, which knows nothing of it; "
             "leave it out, or choose router linear");
-  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.norm_topk_prob = false; }),
+  EXPECT_EQ(with(good(), [](ModelKeys& m) { m.linear_router.renormalize = false; }),
             "model.norm_topk_prob is false but model.router is mlp, which knows nothing of it; "
             "leave it out, or choose router linear");
   EXPECT_EQ(with(good(), [](ModelKeys& m) { m.router_hidden_size = 0; }),
@@ -112,30 +114,28 @@ TEST(Validate, LinearMixersAreOfOneKind) {
   Recipe recipe = good();
   ModelKeys& m = recipe.model;
   m.layer_types.assign(size_t(m.num_hidden_layers), {LinearSpec::kKind, MoeSpec::kKind});
-  m.linear_num_key_heads = 2, m.linear_num_value_heads = 4;
-  m.linear_key_head_dim = m.linear_value_head_dim = 8;
+  m.linear.num_key_heads = 2, m.linear.num_value_heads = 4;
+  m.linear.key_head_dim = m.linear.value_head_dim = 8;
   EXPECT_EQ(judged(recipe), "");
   const auto with = [&](auto change) {
     Recipe other = recipe;
     change(other.model);
     return judged(other).substr(std::string("run.toml: ").size());
   };
+  EXPECT_EQ(with([](ModelKeys& k) { k.linear.kind = LinearKind::kGla, k.linear.causal = false; }),
+            "model.linear_causal is false but model.linear_recurrence is gla, whose states change "
+            "from token to token; choose basic, or linear_causal true");
   EXPECT_EQ(
-      with([](ModelKeys& k) { k.linear_recurrence = LinearKind::kGla, k.linear_causal = false; }),
-      "model.linear_causal is false but model.linear_recurrence is gla, whose states change "
-      "from token to token; choose basic, or linear_causal true");
+      with([](ModelKeys& k) { k.linear.kind = LinearKind::kLightning, k.linear.conv_taps = 4; }),
+      "model.linear_conv_kernel_dim is 4 but model.linear_recurrence is lightning, which "
+      "goes through SiLU without a convolution; choose 0");
   EXPECT_EQ(with([](ModelKeys& k) {
-              k.linear_recurrence = LinearKind::kLightning, k.linear_conv_kernel_dim = 4;
-            }),
-            "model.linear_conv_kernel_dim is 4 but model.linear_recurrence is lightning, which "
-            "goes through SiLU without a convolution; choose 0");
-  EXPECT_EQ(with([](ModelKeys& k) {
-              k.linear_recurrence = LinearKind::kGatedDelta;
-              k.linear_feature_map = LinearMap::kElu;
+              k.linear.kind = LinearKind::kGatedDelta;
+              k.linear.map = LinearMap::kElu;
             }),
             "model.linear_feature_map is elu but model.linear_recurrence is gated_delta, which has "
             "its own; leave it out");
-  EXPECT_EQ(with([](ModelKeys& k) { k.linear_conv_kernel_dim = 1; }),
+  EXPECT_EQ(with([](ModelKeys& k) { k.linear.conv_taps = 1; }),
             "model.linear_conv_kernel_dim is 1, which is no convolution; choose 0, or 2 to 8 taps");
 }
 

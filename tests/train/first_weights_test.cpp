@@ -169,7 +169,7 @@ class FirstWeights : public testing::Test {
     request.model = whole.pieces;
     request.extra = {
         {models::kConfigFile,
-         models::to_hf_config(keys_of(from.spec), DType::kF32, models::HfLayout::kNative), true},
+         models::to_hf_config(from.spec, DType::kF32, models::HfLayout::kNative), true},
         {models::kModelFile, to_json(from.spec), true}};
     checkpoints.save(request);
   }

@@ -88,7 +88,7 @@ class Formulas {
       add(tp, Op::kAllGather, part + " output gradient", z_.backwards, TH, z_.a);
     }
     // Traffic of each expert of a token, and of the shared expert's gate.
-    const int64_t gradients = z_.top_k ? z_.model.num_experts_per_tok + 1 : 1;
+    const int64_t gradients = z_.top_k ? z_.model.linear_router.num_chosen + 1 : 1;
     add(tp, Op::kAllReduce, "tp router", z_.backwards, z_.T * gradients, z_.s);
     if (!z_.sharded_stream) return;
     const int64_t H = z_.model.hidden_size;

@@ -7,40 +7,43 @@
 namespace ashlar::models {
 namespace {
 
-void read_sizes(const HfFields& fields, const HfDefaults& defaults, HfConfig& config) {
-  ModelKeys& model = config.model;
+// The sizes of the model and of its attention; returns the number of blocks.
+int64_t read_sizes(const HfFields& fields, const HfDefaults& defaults, HfConfig& config,
+                   AttentionSpec& attention) {
+  ModelSpec& model = config.model;
   SizeReader size{fields, config.keys};
   const auto read = [&](const char* key, int64_t most) { return size.scalar(key, key, most); };
   model.vocab_size = read("vocab_size", kMaxSize);
   model.hidden_size = read("hidden_size", kMaxSize);
-  model.num_hidden_layers = read("num_hidden_layers", kMaxLayers);
-  model.num_attention_heads = read("num_attention_heads", kMaxHeads);
-  model.num_key_value_heads = model.num_attention_heads;
+  const int64_t num_blocks = read("num_hidden_layers", kMaxLayers);
+  attention.num_query_heads = read("num_attention_heads", kMaxHeads);
+  attention.num_key_heads = attention.num_query_heads;
   config.keys["num_key_value_heads"] = "num_attention_heads";
   const std::string heads = "num_key_value_heads", dim = "head_dim";
   if (!defaults.null_key_heads) fields.require_not_null(heads, "a number of heads");
   if (!defaults.null_head_dim) fields.require_not_null(dim, "a number of channels");
   if (fields.has(heads)) {
-    model.num_key_value_heads = read("num_key_value_heads", kMaxHeads);
+    attention.num_key_heads = read("num_key_value_heads", kMaxHeads);
   } else if (defaults.key_heads > 0 && !fields.is_null(heads)) {
-    model.num_key_value_heads = defaults.key_heads;
+    attention.num_key_heads = defaults.key_heads;
     config.keys[heads] = fmt::format("{} (not stated)", heads);
   }
   if (fields.has(dim)) {
-    model.head_dim = read("head_dim", kMaxHeads);
-    return;
+    attention.head_dim = read("head_dim", kMaxHeads);
+    return num_blocks;
   }
   if (defaults.head_dim > 0) {
-    model.head_dim = defaults.head_dim;
+    attention.head_dim = defaults.head_dim;
     config.keys[dim] = fmt::format("{} (not stated)", dim);
-    return;
+    return num_blocks;
   }
-  if (model.hidden_size % model.num_attention_heads != 0)
+  if (model.hidden_size % attention.num_query_heads != 0)
     fields.fail("hidden_size",
                 fmt::format("a multiple of num_attention_heads, {}, or head_dim beside them",
-                            model.num_attention_heads));
-  model.head_dim = model.hidden_size / model.num_attention_heads;
+                            attention.num_query_heads));
+  attention.head_dim = model.hidden_size / attention.num_query_heads;
   config.keys["head_dim"] = "hidden_size / num_attention_heads";
+  return num_blocks;
 }
 
 void read_activation(const HfFields& fields) {
@@ -62,16 +65,16 @@ HfConfig read_attention_config(const HfFields& fields, const HfDefaults& default
   // Acts in training alone, where nothing is dropped here.
   fields.not_followed_unless("attention_dropout", 0);
   HfConfig config;
-  ModelKeys& model = config.model;
-  read_sizes(fields, defaults, config);
-  model.attention_bias = read_bias(fields, defaults);
-  model.max_position_embeddings =
+  ModelSpec& model = config.model;
+  AttentionSpec attention;
+  const int64_t num_blocks = read_sizes(fields, defaults, config, attention);
+  attention.bias = read_bias(fields, defaults);
+  model.max_positions =
       fields.integer_or("max_position_embeddings", defaults.positions, 1, kMaxPositions);
-  read_rope(fields, defaults, model);
-  model.layer_types.assign(size_t(model.num_hidden_layers), LayerType::kFullAttention);
-  model.residual = Residual::kPlain;
-  model.rms_norm_eps = fields.positive_or("rms_norm_eps", defaults.norm_eps);
-  model.tie_word_embeddings = fields.boolean_or("tie_word_embeddings", false);
+  read_rope(fields, defaults, model.max_positions, attention);
+  model.blocks.assign(size_t(num_blocks), {attention, MlpSpec{}, Residual::kPlain});
+  model.norm_eps = fields.positive_or("rms_norm_eps", defaults.norm_eps);
+  model.tied_head = fields.boolean_or("tie_word_embeddings", false);
   model.pad_token_id = token_id(fields, "pad_token_id", -1);
   model.bos_token_id = token_id(fields, "bos_token_id", -1);
   model.eos_token_ids = token_ids(fields, "eos_token_id", {});
@@ -79,9 +82,9 @@ HfConfig read_attention_config(const HfFields& fields, const HfDefaults& default
   const std::string block = "model.layers.0.";
   config.sizes = {
       {block + "self_attn.q_proj.weight", 0, key("num_attention_heads") + " * " + key("head_dim"),
-       model.q_dim()},
+       attention.q_dim()},
       {block + "self_attn.k_proj.weight", 0, key("num_key_value_heads") + " * " + key("head_dim"),
-       model.kv_dim()},
+       attention.kv_dim()},
   };
   return config;
 }
@@ -101,26 +104,43 @@ std::optional<int64_t> read_window(const HfFields& fields) {
   return fields.integer_or("sliding_window", kDefault, 1, kMaxPositions);
 }
 
-bool states_attention_config(const ModelKeys& keys, const HfArithmetic& arithmetic) {
-  const bool bias = arithmetic.states_bias ? keys.attention_bias != AttentionBias::kQkv
-                                           : keys.attention_bias == arithmetic.bias;
-  return bias && keys.residual == arithmetic.residual && keys.qk_norm == arithmetic.norm &&
-         keys.attention_output_gate == arithmetic.gated &&
-         keys.zero_centered_norm == arithmetic.gated &&
-         (arithmetic.gated || keys.rotary_dim() == keys.head_dim);
+bool states_attention_config(const ModelSpec& model, const HfBlocks& blocks,
+                             const HfArithmetic& arithmetic) {
+  const AttentionSpec* attention = blocks.attention.any();
+  if (!attention || blocks.odd || blocks.cca.any()) return false;
+  if (!blocks.attention.one_reach()) {
+    AttentionSpec sliding = *blocks.attention.sliding;
+    sliding.window = attention->window, sliding.rope_theta = attention->rope_theta;
+    if (sliding != *attention) return false;
+  }
+  const bool bias = arithmetic.states_bias ? attention->bias != AttentionBias::kQkv
+                                           : attention->bias == arithmetic.bias;
+  return bias && model.blocks[0].residual == arithmetic.residual &&
+         attention->qk_norm == arithmetic.norm && attention->output_gate == arithmetic.gated &&
+         model.zero_centered_norm == arithmetic.gated &&
+         (arithmetic.gated || attention->rope().rotary_dim == attention->head_dim);
 }
 
-void write_bias(const ModelKeys& keys, Json& json) {
-  json["attention_bias"] = keys.attention_bias == AttentionBias::kQkvo;
+void write_bias(const HfBlocks& blocks, Json& json) {
+  json["attention_bias"] = blocks.attention.any()->bias == AttentionBias::kQkvo;
 }
 
-void write_attention_config(const ModelKeys& keys, Json& json) {
+void write_window(const HfBlocks& blocks, Json& json) {
+  const AttentionSpec* sliding = blocks.attention.sliding;
+  json["sliding_window"] = sliding ? Json(sliding->window) : Json(nullptr);
+}
+
+void write_attention_config(const ModelSpec& model, const HfBlocks& blocks, Json& json) {
+  const AttentionSpec& attention = *blocks.attention.any();
+  json["head_dim"] = attention.head_dim;
   json["hidden_act"] = "silu";
   json["initializer_range"] = 0.02;
-  json["num_hidden_layers"] = keys.num_hidden_layers;
-  json["rms_norm_eps"] = keys.rms_norm_eps;
+  json["num_attention_heads"] = attention.num_query_heads;
+  json["num_hidden_layers"] = model.num_blocks();
+  json["num_key_value_heads"] = attention.num_key_heads;
+  json["rms_norm_eps"] = model.norm_eps;
   json["use_cache"] = true;
-  write_rope(keys, keys.rope_theta, json);
+  write_rope(model, attention, json);
 }
 
 }  // namespace ashlar::models

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "ashlar/models/hf/blocks.h"
 #include "ashlar/models/hf/family.h"
 #include "ashlar/models/hf/reader.h"
 
@@ -38,10 +39,15 @@ HfConfig read_attention_config(const HfFields& fields, const HfDefaults& default
 void require_layer_types(const HfFields& fields, const char* type);
 // sliding_window, where use_sliding_window asks for one; none: nullopt.  Of Qwen's families.
 std::optional<int64_t> read_window(const HfFields& fields);
-// Whether all of the model but its feed-forwards, windows and linear mixers is stated by such a
-// config.
-bool states_attention_config(const ModelKeys& keys, const HfArithmetic& arithmetic);
-void write_attention_config(const ModelKeys& keys, Json& json);
-void write_bias(const ModelKeys& keys, Json& json);  // where attention_bias states it
+// Whether such a config states all of the model but its feed-forwards and linear mixers: some block
+// has softmax attention, blocks of a kind are alike, and those with a window differ from the others
+// in it and in the base of RoPE alone.
+bool states_attention_config(const ModelSpec& model, const HfBlocks& blocks,
+                             const HfArithmetic& arithmetic);
+void write_attention_config(const ModelSpec& model, const HfBlocks& blocks, Json& json);
+// attention_bias, in families where it states the biases.
+void write_bias(const HfBlocks& blocks, Json& json);
+// sliding_window: the window of the blocks that have one, or null.
+void write_window(const HfBlocks& blocks, Json& json);
 
 }  // namespace ashlar::models

@@ -6,8 +6,10 @@
 
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
+#include "ashlar/models/hf/blocks.h"
 #include "ashlar/models/hf/family.h"
 #include "ashlar/models/hf/members.h"
+#include "ashlar/spec/model_keys.h"
 
 namespace ashlar::models {
 namespace {
@@ -25,9 +27,9 @@ const HfFamily& family_in(const HfFields& fields) {
   fields.fail("model_type", fmt::format("one of {}", fmt::join(types, ", ")));
 }
 
-const HfFamily* family_that_states(const ModelKeys& keys) {
+const HfFamily* family_that_states(const ModelSpec& model) {
   for (const HfFamily* family : kFamilies)
-    if (family->states(keys)) return family;
+    if (family->states(model)) return family;
   return nullptr;
 }
 
@@ -56,7 +58,7 @@ Json tokens(const std::vector<int64_t>& ids) {
 // Ids that no text of the model has: transformers takes them too, and meets none.  An id of padding
 // it refuses, as validate() does.
 void pass_over_ids_outside(const std::string& source, HfConfig& config) {
-  ModelKeys& model = config.model;
+  ModelSpec& model = config.model;
   const auto outside = [&](const char* key, int64_t id) {
     if (id < model.vocab_size) return false;
     config.notes.push_back(fmt::format("{}: {} {} is passed over: the vocabulary has {} ids",
@@ -65,6 +67,20 @@ void pass_over_ids_outside(const std::string& source, HfConfig& config) {
   };
   if (outside("bos_token_id", model.bos_token_id)) model.bos_token_id = -1;
   std::erase_if(model.eos_token_ids, [&](int64_t id) { return outside("eos_token_id", id); });
+}
+
+[[noreturn]] void fail_unstated(const ModelSpec& model) {
+  constexpr const char* kStays = "it stays in checkpoints of Ashlar";
+  const BlockSpec& first = model.blocks.at(0);
+  if (const auto odd = HfBlocks(model).odd)
+    ASHLAR_FAIL(kConfig,
+                "no Hugging Face architecture has block {} of this model, {}, which differs from "
+                "earlier blocks of its kind; expected blocks of a kind to be alike: {}",
+                *odd, name_of(type_of(model.blocks[size_t(*odd)])), kStays);
+  ASHLAR_FAIL(kConfig,
+              "no Hugging Face architecture has a model of blocks such as {} with {} residuals; "
+              "expected one of a single family: {}",
+              name_of(type_of(first)), kResidualNames[size_t(first.residual)], kStays);
 }
 
 }  // namespace
@@ -92,56 +108,49 @@ HfConfig parse_hf_config(std::string_view text, const std::string& source) {
       {"model.embed_tokens.weight", 1, config.key_of("hidden_size"), config.model.hidden_size});
   pass_over_ids_outside(source, config);
   try {
-    validate(config.model, "");
+    validate(config.model);
   } catch (const Error& error) {
     ASHLAR_FAIL(kData, "{}: {}", source, error.what());
   }
   return config;
 }
 
-bool has_hf_config(const ModelKeys& keys) {
-  return family_that_states(keys) != nullptr;
+bool has_hf_config(const ModelSpec& model) {
+  return family_that_states(model) != nullptr;
 }
 
-HfNames names_of(const ModelKeys& keys) {
-  const HfFamily* family = family_that_states(keys);
+HfNames names_of(const ModelSpec& model) {
+  const HfFamily* family = family_that_states(model);
   return family ? family->names : HfNames{};
 }
 
-std::string to_hf_config(const ModelKeys& keys, DType dtype, HfLayout layout) {
-  const HfFamily* family = family_that_states(keys);
-  ASHLAR_REQUIRE(family, kConfig,
-                 "no Hugging Face architecture has a model of blocks such as {} with {} residuals; "
-                 "expected one of a single family: it stays in checkpoints of Ashlar",
-                 keys.layer_types.empty() ? "none" : name_of(keys.layer_types[0]),
-                 kResidualNames[size_t(keys.residual)]);
+std::string to_hf_config(const ModelSpec& model, DType dtype, HfLayout layout) {
+  const HfFamily* family = family_that_states(model);
+  if (!family) fail_unstated(model);
   ASHLAR_REQUIRE(layout == HfLayout::kNative || family == &kHfZaya, kConfig,
                  "the legacy layout is one of ZAYA1; export {} in the native one",
                  family->architecture);
   Json json;
-  family->write(keys, layout, json);
+  family->write(model, layout, json);
   json["architectures"] = {family->architecture};
   json["model_type"] = family->model_type;
   json["dtype"] = torch_name(dtype);
   json["attention_dropout"] = 0.0;
-  json["bos_token_id"] = token(keys.bos_token_id);
-  json["eos_token_id"] = tokens(keys.eos_token_ids);
-  json["head_dim"] = keys.head_dim;
-  json["hidden_size"] = keys.hidden_size;
-  json["max_position_embeddings"] = keys.max_position_embeddings;
-  json["num_attention_heads"] = keys.num_attention_heads;
-  json["num_key_value_heads"] = keys.num_key_value_heads;
-  json["pad_token_id"] = token(keys.pad_token_id);
-  json["tie_word_embeddings"] = keys.tie_word_embeddings;
-  json["vocab_size"] = keys.vocab_size;
+  json["bos_token_id"] = token(model.bos_token_id);
+  json["eos_token_id"] = tokens(model.eos_token_ids);
+  json["hidden_size"] = model.hidden_size;
+  json["max_position_embeddings"] = model.max_positions;
+  json["pad_token_id"] = token(model.pad_token_id);
+  json["tie_word_embeddings"] = model.tied_head;
+  json["vocab_size"] = model.vocab_size;
   return json.dump(2) + "\n";
 }
 
-std::string to_hf_generation_config(const ModelKeys& keys) {
+std::string to_hf_generation_config(const ModelSpec& model) {
   const Json json = {{"_from_model_config", true},
-                     {"bos_token_id", token(keys.bos_token_id)},
-                     {"eos_token_id", tokens(keys.eos_token_ids)},
-                     {"pad_token_id", token(keys.pad_token_id)}};
+                     {"bos_token_id", token(model.bos_token_id)},
+                     {"eos_token_id", tokens(model.eos_token_ids)},
+                     {"pad_token_id", token(model.pad_token_id)}};
   return json.dump(2) + "\n";
 }
 

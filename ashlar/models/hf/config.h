@@ -1,4 +1,4 @@
-// config.json of a Hugging Face model <-> ModelKeys.  hf_family.h has the families; ZAYA1's was
+// config.json of a Hugging Face model <-> ModelSpec.  hf_family.h has the families; ZAYA1's was
 // published in three forms:
 //
 //   kLegacy2025  one entry per sub-layer, even = attention, odd = experts; per-layer lists
@@ -7,7 +7,7 @@
 //
 // Source   docs/hugging-face.md: every field of each form, the aliases and the rules.
 // Errors   Reading: kData, "FILE: KEY is VALUE; expected ...".  Writing: kConfig.
-// Limits   What no file states (skip_output, head_fp32, qk_norm_eps) keeps ModelKeys's default.
+// Limits   What no file states (skip_output, head_fp32, qk_norm_eps) keeps its default.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ashlar/spec/model_keys.h"
+#include "ashlar/spec/model_spec.h"
 #include "ashlar/tensor/dtype.h"
 #include "ashlar/tensor/shape.h"
 
@@ -74,7 +74,7 @@ struct HfSize {
 struct HfConfig {
   std::string family;  // "ZayaForCausalLM"
   HfForm form = HfForm::kNative;
-  ModelKeys model;
+  ModelSpec model;
   std::map<std::string, std::string> keys;  // native name of a size -> the key that stated it
   std::vector<HfSize> sizes;
   HfNames names{};                 // of the family
@@ -90,12 +90,12 @@ struct HfConfig {
 HfConfig parse_hf_config(std::string_view text, const std::string& source);
 
 // Whether some family's config.json can state the model.
-bool has_hf_config(const ModelKeys& keys);
+bool has_hf_config(const ModelSpec& model);
 // As that family's files name its tensors.
-HfNames names_of(const ModelKeys& keys);
+HfNames names_of(const ModelSpec& model);
 // The text of config.json: the native form, or the legacy form of 2026.  `dtype`: of the weights.
 // kConfig where no family states the model.
-std::string to_hf_config(const ModelKeys& keys, DType dtype, HfLayout layout);
-std::string to_hf_generation_config(const ModelKeys& keys);
+std::string to_hf_config(const ModelSpec& model, DType dtype, HfLayout layout);
+std::string to_hf_generation_config(const ModelSpec& model);
 
 }  // namespace ashlar::models

@@ -13,11 +13,11 @@ namespace ashlar::models {
 struct HfFamily {
   std::string_view model_type, architecture;  // as config.json states them
   // Whether a config.json of this family states all of such a model.
-  bool (*states)(const ModelKeys&);
+  bool (*states)(const ModelSpec&);
   // The model that config.json states.  Keys that it does not ask for are those of hf_members.h.
   HfConfig (*read)(const HfFields&);
   // Adds the family's own keys to those that every config.json has.
-  void (*write)(const ModelKeys&, HfLayout, Json&);
+  void (*write)(const ModelSpec&, HfLayout, Json&);
   HfNames names{};  // empty: files have the native names
 };
 

@@ -23,11 +23,11 @@ constexpr HfArithmetic kQwen3{.norm = QkNorm::kRms, .states_bias = true};
 
 HfConfig read_dense(const HfFields& fields, const HfDefaults& defaults) {
   HfConfig config = read_attention_config(fields, defaults);
-  ModelKeys& model = config.model;
   SizeReader size{fields, config.keys};
-  model.intermediate_size = size.scalar("intermediate_size", "intermediate_size", kMaxSize);
-  config.sizes.push_back({"model.layers.0.mlp.gate_proj.weight", 0,
-                          config.key_of("intermediate_size"), model.intermediate_size});
+  const MlpSpec mlp{size.scalar("intermediate_size", "intermediate_size", kMaxSize)};
+  change_each<MlpSpec>(config.model, [&](MlpSpec& each) { each = mlp; });
+  config.sizes.push_back(
+      {"model.layers.0.mlp.gate_proj.weight", 0, config.key_of("intermediate_size"), mlp.width});
   return config;
 }
 
@@ -42,25 +42,24 @@ HfConfig read_llama(const HfFields& fields) {
 HfConfig read_mistral(const HfFields& fields) {
   constexpr int64_t kWindow = 4096;
   HfConfig config = read_dense(fields, kMistralDefaults);
-  ModelKeys& model = config.model;
   const char* key = "sliding_window";
   const bool slides = !fields.is_null(key);
   require_layer_types(fields, slides ? "sliding_attention" : "full_attention");
   if (!slides) return config;
-  model.sliding_window = fields.integer_or(key, kWindow, 1, kMaxPositions);
-  for (LayerType& type : model.layer_types) type.sliding = true;
+  const int64_t window = fields.integer_or(key, kWindow, 1, kMaxPositions);
+  change_each<AttentionSpec>(config.model, [&](AttentionSpec& each) { each.window = window; });
   return config;
 }
 
 // Which blocks have a window, as Qwen's layer_types say or, where they are not there,
 // max_window_layers.
-void read_windows(const HfFields& fields, ModelKeys& model) {
-  const int64_t L = model.num_hidden_layers;
+void read_windows(const HfFields& fields, ModelSpec& model) {
+  const int64_t L = model.num_blocks();
   const std::optional<int64_t> window = read_window(fields);
-  if (window) model.sliding_window = *window;
+  const auto slide = [&](size_t l) { part_in<AttentionSpec>(model.blocks[l])->window = *window; };
   if (!fields.has("layer_types")) {
     const int64_t first = fields.integer_or("max_window_layers", 28, 0, kMaxLayers);
-    for (int64_t l = first; window && l < L; ++l) model.layer_types[size_t(l)].sliding = true;
+    for (int64_t l = first; window && l < L; ++l) slide(size_t(l));
     return;
   }
   const Json& list = fields.at("layer_types");
@@ -71,11 +70,12 @@ void read_windows(const HfFields& fields, ModelKeys& model) {
   for (size_t l = 0; l < list.size(); ++l) {
     if (list[l] != "full_attention" && list[l] != "sliding_attention")
       fields.fail("layer_types", expected);
-    model.layer_types[l].sliding = list[l] == "sliding_attention";
-    if (model.layer_types[l].sliding && !window)
+    if (list[l] != "sliding_attention") continue;
+    if (!window)
       fields.fail("layer_types",
                   "\"full_attention\" for every block, or use_sliding_window true and a "
                   "sliding_window beside it");
+    slide(l);
   }
 }
 
@@ -87,87 +87,82 @@ HfConfig read_qwen2(const HfFields& fields) {
 
 HfConfig read_qwen3(const HfFields& fields) {
   HfConfig config = read_dense(fields, kQwen3Defaults);
-  config.model.qk_norm = QkNorm::kRms;
+  change_each<AttentionSpec>(config.model,
+                             [](AttentionSpec& each) { each.qk_norm = QkNorm::kRms; });
   read_windows(fields, config.model);
   return config;
 }
 
 // --- writing ---
 
-bool states_dense(const ModelKeys& keys, const HfArithmetic& arithmetic) {
-  const auto dense = [](const LayerType& type) {
-    return type == LayerType::kFullAttention || type == LayerType::kSlidingAttention;
-  };
-  return states_attention_config(keys, arithmetic) &&
-         std::all_of(keys.layer_types.begin(), keys.layer_types.end(), dense);
-}
-
-int64_t num_windows(const ModelKeys& keys) {
-  return std::count(keys.layer_types.begin(), keys.layer_types.end(), LayerType::kSlidingAttention);
+bool states_dense(const ModelSpec& model, const HfBlocks& blocks, const HfArithmetic& arithmetic) {
+  return states_attention_config(model, blocks, arithmetic) && !blocks.linear && !blocks.moe;
 }
 
 // Where some blocks slide, and others do not.
-bool has_one_base(const ModelKeys& keys) {
-  const int64_t windows = num_windows(keys);
-  return windows == 0 || windows == keys.num_hidden_layers ||
-         keys.rope_theta_sliding == keys.rope_theta;
+bool has_one_base(const HfBlocks& blocks) {
+  return blocks.attention.one_reach() ||
+         blocks.attention.sliding->rope_theta == blocks.attention.whole->rope_theta;
 }
 
-bool states_llama(const ModelKeys& keys) {
-  return states_dense(keys, kLlama) && num_windows(keys) == 0;
+bool states_llama(const ModelSpec& model) {
+  const HfBlocks blocks(model);
+  return states_dense(model, blocks, kLlama) && !blocks.attention.sliding;
 }
 
-bool states_mistral(const ModelKeys& keys) {
-  return states_dense(keys, kMistral) && num_windows(keys) == keys.num_hidden_layers;
+bool states_mistral(const ModelSpec& model) {
+  const HfBlocks blocks(model);
+  return states_dense(model, blocks, kMistral) && !blocks.attention.whole;
 }
 
-bool states_qwen2(const ModelKeys& keys) {
-  return states_dense(keys, kQwen2) && has_one_base(keys);
+bool states_qwen2(const ModelSpec& model) {
+  const HfBlocks blocks(model);
+  return states_dense(model, blocks, kQwen2) && has_one_base(blocks);
 }
 
-bool states_qwen3(const ModelKeys& keys) {
-  return states_dense(keys, kQwen3) && has_one_base(keys);
+bool states_qwen3(const ModelSpec& model) {
+  const HfBlocks blocks(model);
+  return states_dense(model, blocks, kQwen3) && has_one_base(blocks);
 }
 
-void write_dense(const ModelKeys& keys, Json& json) {
-  write_attention_config(keys, json);
-  json["intermediate_size"] = keys.intermediate_size;
+HfBlocks write_dense(const ModelSpec& model, Json& json) {
+  const HfBlocks blocks(model);
+  write_attention_config(model, blocks, json);
+  json["intermediate_size"] = blocks.mlp->width;
+  return blocks;
 }
 
-void write_llama(const ModelKeys& keys, HfLayout, Json& json) {
-  write_dense(keys, json);
-  write_bias(keys, json);
+void write_llama(const ModelSpec& model, HfLayout, Json& json) {
+  write_bias(write_dense(model, json), json);
   json["mlp_bias"] = false;
 }
 
-void write_mistral(const ModelKeys& keys, HfLayout, Json& json) {
-  write_dense(keys, json);
-  write_rope(keys, keys.rope_theta_sliding, json);
-  json["sliding_window"] = keys.sliding_window;
+void write_mistral(const ModelSpec& model, HfLayout, Json& json) {
+  write_window(write_dense(model, json), json);
 }
 
-void write_windows(const ModelKeys& keys, Json& json) {
-  const bool windows = num_windows(keys) > 0;
-  if (windows) write_rope(keys, keys.rope_theta_sliding, json);
+void write_windows(const ModelSpec& model, const HfBlocks& blocks, Json& json) {
+  const auto slides = [&](size_t l) { return part_in<AttentionSpec>(model.blocks[l])->window > 0; };
+  const size_t L = model.blocks.size();
   json["layer_types"] = Json::array();
-  for (const LayerType& type : keys.layer_types) json["layer_types"].push_back(name_of(type));
-  json["use_sliding_window"] = windows;
-  json["sliding_window"] = windows ? Json(keys.sliding_window) : Json(nullptr);
+  for (size_t l = 0; l < L; ++l)
+    json["layer_types"].push_back(slides(l) ? "sliding_attention" : "full_attention");
+  json["use_sliding_window"] = blocks.attention.sliding != nullptr;
+  write_window(blocks, json);
   // Read where layer_types is not: the first block from which on all have a window.
-  int64_t first = keys.num_hidden_layers;
-  while (first > 0 && keys.layer_types[size_t(first) - 1].sliding) --first;
+  size_t first = L;
+  while (first > 0 && slides(first - 1)) --first;
   json["max_window_layers"] = first;
 }
 
-void write_qwen2(const ModelKeys& keys, HfLayout, Json& json) {
-  write_dense(keys, json);
-  write_windows(keys, json);
+void write_qwen2(const ModelSpec& model, HfLayout, Json& json) {
+  write_windows(model, write_dense(model, json), json);
 }
 
-void write_qwen3(const ModelKeys& keys, HfLayout, Json& json) {
-  write_dense(keys, json);
-  write_bias(keys, json);
-  write_windows(keys, json);
+void write_qwen3(const ModelSpec& model, HfLayout, Json& json) {
+  const HfBlocks blocks = write_dense(model, json);
+  write_bias(blocks, json);
+  write_windows(model, blocks, json);
 }
 
 }  // namespace

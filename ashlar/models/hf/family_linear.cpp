@@ -25,14 +25,8 @@ constexpr HfDefaults kQwen3NextDefaults{.rotary_factor = 0.25,
                                         .null_head_dim = false,
                                         .states_bias = true};
 
-bool is_linear(const LayerType& type) {
-  return type.mixer == LinearSpec::kKind;
-}
-bool is_softmax(const LayerType& type) {
-  return type.mixer == AttentionSpec::kKind;
-}
-bool has_linear(const ModelKeys& keys) {
-  return keys.has_mixer(LinearSpec::kKind);
+bool has_linear(const ModelSpec& model) {
+  return first_block_with<LinearSpec>(model) < model.num_blocks();
 }
 
 // --- tensors ---
@@ -120,11 +114,11 @@ constexpr HfBuffer kMiniMaxBuffers[] = {
 
 // layer_types; where there are none, block l is linear if `linear` says so.
 template <typename Linear>
-void read_mixers(const HfFields& fields, Linear linear, ModelKeys& model) {
-  const int64_t L = model.num_hidden_layers;
+void read_mixers(const HfFields& fields, Linear linear, ModelSpec& model) {
+  const int64_t L = model.num_blocks();
   if (!fields.has("layer_types")) {
     for (int64_t l = 0; l < L; ++l)
-      if (linear(l)) model.layer_types[size_t(l)].mixer = LinearSpec::kKind;
+      if (linear(l)) model.blocks[size_t(l)].mixer = LinearSpec{};
     return;
   }
   const Json& list = fields.at("layer_types");
@@ -134,75 +128,107 @@ void read_mixers(const HfFields& fields, Linear linear, ModelKeys& model) {
   for (size_t l = 0; l < list.size(); ++l) {
     if (list[l] != "full_attention" && list[l] != "linear_attention")
       fields.fail("layer_types", expected);
-    if (list[l] == "linear_attention") model.layer_types[l].mixer = LinearSpec::kKind;
+    if (list[l] == "linear_attention") model.blocks[l].mixer = LinearSpec{};
   }
 }
 
 // In place of those of block 0, which may be linear: sizes that tensors of one native tensor show.
 void set_sizes(HfConfig& config, const std::string& value_heads, const std::string& value_dim) {
-  const ModelKeys& model = config.model;
+  const HfBlocks blocks(config.model);
   const auto key = [&](const char* name) { return config.key_of(name); };
   const auto tensor = [](int64_t block, const char* name) {
     return fmt::format("model.layers.{}.self_attn.{}.weight", block, name);
   };
   config.sizes.clear();
-  const int64_t L = model.num_hidden_layers, softmax = first_block(model, is_softmax),
-                linear = first_block(model, is_linear);
-  if (softmax < L) {
-    config.sizes.push_back({tensor(softmax, "k_proj"), 0,
-                            key("num_key_value_heads") + " * " + key("head_dim"), model.kv_dim()});
-    config.sizes.push_back({tensor(softmax, "o_proj"), 1,
-                            key("num_attention_heads") + " * " + key("head_dim"), model.q_dim()});
+  if (const AttentionSpec* attention = blocks.attention.any()) {
+    const int64_t l = first_block_with<AttentionSpec>(config.model);
+    config.sizes.push_back({tensor(l, "k_proj"), 0,
+                            key("num_key_value_heads") + " * " + key("head_dim"),
+                            attention->kv_dim()});
+    config.sizes.push_back({tensor(l, "o_proj"), 1,
+                            key("num_attention_heads") + " * " + key("head_dim"),
+                            attention->q_dim()});
   }
-  if (linear < L)
-    config.sizes.push_back({tensor(linear, "o_proj"), 1, value_heads + " * " + value_dim,
-                            model.linear_num_value_heads * model.linear_value_head_dim});
+  if (blocks.linear)
+    config.sizes.push_back({tensor(first_block_with<LinearSpec>(config.model), "o_proj"), 1,
+                            value_heads + " * " + value_dim, blocks.linear->value_dim()});
 }
 
-HfConfig read_minimax(const HfFields& fields) {
-  HfConfig config = read_attention_config(fields, kMiniMaxDefaults);
-  ModelKeys& model = config.model;
-  model.residual = Residual::kNormed;
-  for (LayerType& type : model.layer_types) type.feed_forward = MoeSpec::kKind;
-  read_mixers(
-      fields, [](int64_t l) { return l % 2 == 1; }, model);
+// Lightning attention of as many heads of the same size as softmax attention has.
+void make_lightning(const AttentionSpec& attention, ModelSpec& model) {
+  LinearSpec lightning{.kind = LinearKind::kLightning};
+  lightning.num_key_heads = lightning.num_value_heads = attention.num_query_heads;
+  lightning.key_head_dim = lightning.value_head_dim = attention.head_dim;
+  for (int64_t l = 0; l < model.num_blocks(); ++l)
+    if (auto* linear = part_in<LinearSpec>(model.blocks[size_t(l)])) {
+      *linear = lightning;
+      linear->slope_factor = LinearSpec::slope_factor_of(l, model.num_blocks());
+    }
+}
+
+// Residual::kNormed, with the factors of each kind of branch.
+void read_factors(const HfFields& fields, ModelSpec& model) {
   const auto factors = [&](const std::string& of) {
     return ResidualFactors{fields.positive_or(of + "_alpha_factor", 1.0),
                            fields.positive_or(of + "_beta_factor", 1.0)};
   };
-  model.full_attn = factors("full_attn"), model.mlp = factors("mlp");
-  if (has_linear(model)) {
-    model.linear_attn = factors("linear_attn");
-    model.linear_recurrence = LinearKind::kLightning;
-    model.linear_num_key_heads = model.linear_num_value_heads = model.num_attention_heads;
-    model.linear_key_head_dim = model.linear_value_head_dim = model.head_dim;
+  const ResidualFactors softmax = factors("full_attn"), mlp = factors("mlp");
+  const ResidualFactors linear = has_linear(model) ? factors("linear_attn") : ResidualFactors{};
+  for (BlockSpec& block : model.blocks) {
+    block.residual = Residual::kNormed;
+    block.mixer_factors = has<LinearSpec>(block) ? linear : softmax;
+    block.feed_forward_factors = mlp;
   }
+}
+
+HfConfig read_minimax(const HfFields& fields) {
+  HfConfig config = read_attention_config(fields, kMiniMaxDefaults);
+  ModelSpec& model = config.model;
+  const auto attention = std::get<AttentionSpec>(model.blocks[0].mixer);
+  for (BlockSpec& block : model.blocks) block.feed_forward = MoeSpec{};
+  read_mixers(
+      fields, [](int64_t l) { return l % 2 == 1; }, model);
+  read_factors(fields, model);
+  make_lightning(attention, model);
   set_sizes(config, config.key_of("num_attention_heads"), config.key_of("head_dim"));
   read_mixture(fields, "intermediate_size", 2, config);
   if (!fields.has("sliding_window")) return config;
-  model.sliding_window = fields.integer("sliding_window", 1, kMaxPositions);
-  for (LayerType& type : model.layer_types) type.sliding = is_softmax(type);
+  const int64_t window = fields.integer("sliding_window", 1, kMaxPositions);
+  change_each<AttentionSpec>(model, [&](AttentionSpec& each) { each.window = window; });
   return config;
 }
 
 void read_delta_net(const HfFields& fields, HfConfig& config) {
-  ModelKeys& model = config.model;
   SizeReader size{fields, config.keys};
   const auto read = [&](const char* key, int64_t most) { return size.scalar(key, key, most); };
-  model.linear_recurrence = LinearKind::kGatedDelta;
-  model.linear_num_key_heads = read("linear_num_key_heads", kMaxHeads);
-  model.linear_num_value_heads = read("linear_num_value_heads", kMaxHeads);
-  model.linear_key_head_dim = read("linear_key_head_dim", kMaxHeads);
-  model.linear_value_head_dim = read("linear_value_head_dim", kMaxHeads);
+  LinearSpec delta{.kind = LinearKind::kGatedDelta};
+  delta.num_key_heads = read("linear_num_key_heads", kMaxHeads);
+  delta.num_value_heads = read("linear_num_value_heads", kMaxHeads);
+  delta.key_head_dim = read("linear_key_head_dim", kMaxHeads);
+  delta.value_head_dim = read("linear_value_head_dim", kMaxHeads);
   constexpr int64_t kTaps = 4;
-  model.linear_conv_kernel_dim = fields.integer_or("linear_conv_kernel_dim", kTaps, 1, kMaxHeads);
+  delta.conv_taps = fields.integer_or("linear_conv_kernel_dim", kTaps, 1, kMaxHeads);
+  change_each<LinearSpec>(config.model, [&](LinearSpec& each) { each = delta; });
+}
+
+void read_shared_expert(const HfFields& fields, HfConfig& config) {
+  SizeReader size{fields, config.keys};
+  const char* key = "shared_expert_intermediate_size";
+  const SharedExpertSpec shared{.width = size.scalar(key, key, kMaxSize), .gate = true};
+  change_each<MoeSpec>(config.model, [&](MoeSpec& moe) { moe.shared = shared; });
+  config.sizes.push_back({fmt::format("model.layers.{}.mlp.shared_expert.down_proj.weight",
+                                      first_block_with<MoeSpec>(config.model)),
+                          1, config.key_of(key), shared.width});
 }
 
 HfConfig read_qwen3_next(const HfFields& fields) {
   HfConfig config = read_attention_config(fields, kQwen3NextDefaults);
-  ModelKeys& model = config.model;
-  model.qk_norm = QkNorm::kRms;
-  model.attention_output_gate = model.zero_centered_norm = true;
+  ModelSpec& model = config.model;
+  model.zero_centered_norm = true;
+  change_each<AttentionSpec>(model, [](AttentionSpec& each) {
+    each.qk_norm = QkNorm::kRms;
+    each.output_gate = true;
+  });
   const int64_t interval = fields.integer_or("full_attention_interval", 4, 1, kMaxLayers);
   read_mixers(
       fields, [&](int64_t l) { return (l + 1) % interval != 0; }, model);
@@ -211,100 +237,78 @@ HfConfig read_qwen3_next(const HfFields& fields) {
   set_sizes(config, key("linear_num_value_heads"), key("linear_value_head_dim"));
   read_sparse_blocks(fields, "not supported in this family", model);
   read_mixture(fields, "moe_intermediate_size", 10, config);
-  SizeReader size{fields, config.keys};
-  const char* shared = "shared_expert_intermediate_size";
-  model.shared_expert_intermediate_size = size.scalar(shared, shared, kMaxSize);
-  model.shared_expert_gate = true;
-  config.sizes.push_back({fmt::format("model.layers.{}.mlp.shared_expert.down_proj.weight",
-                                      first_block(model, has_experts)),
-                          1, config.key_of(shared), model.shared_expert_intermediate_size});
-  model.norm_topk_prob = fields.boolean_or("norm_topk_prob", true);
+  read_shared_expert(fields, config);
+  read_renormalize(fields, true, model);
   read_dense_blocks(fields, config);
   return config;
 }
 
 // --- writing ---
 
-bool slides(const ModelKeys& keys) {
-  return std::any_of(keys.layer_types.begin(), keys.layer_types.end(),
-                     [](const LayerType& type) { return type.sliding; });
+bool is_lightning(const LinearSpec& linear, const AttentionSpec& attention) {
+  LinearSpec expected{.kind = LinearKind::kLightning};
+  expected.num_key_heads = expected.num_value_heads = attention.num_query_heads;
+  expected.key_head_dim = expected.value_head_dim = attention.head_dim;
+  expected.slope_factor = linear.slope_factor;  // HfBlocks::odd judges it
+  return linear == expected;
 }
 
-// Whether all blocks of softmax attention have one.
-bool has_common_window(const ModelKeys& keys) {
-  return std::all_of(keys.layer_types.begin(), keys.layer_types.end(),
-                     [](const LayerType& type) { return type.sliding == is_softmax(type); });
+bool states_minimax(const ModelSpec& model) {
+  const HfBlocks blocks(model);
+  return states_attention_config(model, blocks, kMiniMax) && blocks.attention.one_reach() &&
+         states_renormalized_router(blocks.moe) && blocks.moe->shared.width == 0 && !blocks.mlp &&
+         (!blocks.linear || is_lightning(*blocks.linear, *blocks.attention.any()));
 }
 
-bool states_minimax(const ModelKeys& keys) {
-  const auto known = [](const LayerType& type) {
-    return (is_linear(type) || is_softmax(type)) && has_experts(type);
-  };
-  const bool lightning = keys.linear_recurrence == LinearKind::kLightning &&
-                         keys.linear_num_key_heads == keys.num_attention_heads &&
-                         keys.linear_num_value_heads == keys.num_attention_heads &&
-                         keys.linear_key_head_dim == keys.head_dim &&
-                         keys.linear_value_head_dim == keys.head_dim &&
-                         keys.linear_conv_kernel_dim == 0;
-  return states_attention_config(keys, kMiniMax) && states_router(keys) && keys.norm_topk_prob &&
-         keys.shared_expert_intermediate_size == 0 && (!has_linear(keys) || lightning) &&
-         (!slides(keys) || has_common_window(keys)) &&
-         std::all_of(keys.layer_types.begin(), keys.layer_types.end(), known);
+bool states_qwen3_next(const ModelSpec& model) {
+  const HfBlocks blocks(model);
+  const LinearSpec* linear = blocks.linear;
+  const bool delta_net = !linear || (linear->kind == LinearKind::kGatedDelta &&
+                                     linear->map == LinearMap::kIdentity && linear->conv_taps > 0);
+  return states_attention_config(model, blocks, kQwen3Next) && !blocks.attention.sliding &&
+         states_router(blocks.moe) && blocks.moe->shared.width > 0 && blocks.moe->shared.gate &&
+         delta_net;
 }
 
-bool states_qwen3_next(const ModelKeys& keys) {
-  const auto known = [](const LayerType& type) {
-    return is_linear(type) || (is_softmax(type) && !type.sliding);
-  };
-  const bool delta_net = keys.linear_recurrence == LinearKind::kGatedDelta &&
-                         keys.linear_feature_map == LinearMap::kIdentity &&
-                         keys.linear_conv_kernel_dim > 0;
-  return states_attention_config(keys, kQwen3Next) && states_router(keys) &&
-         keys.shared_expert_intermediate_size > 0 && keys.shared_expert_gate &&
-         (!has_linear(keys) || delta_net) &&
-         first_block(keys, has_experts) < keys.num_hidden_layers &&
-         std::all_of(keys.layer_types.begin(), keys.layer_types.end(), known);
-}
-
-void write_layer_types(const ModelKeys& keys, Json& json) {
+void write_layer_types(const ModelSpec& model, Json& json) {
   json["layer_types"] = Json::array();
-  for (const LayerType& type : keys.layer_types)
-    json["layer_types"].push_back(is_linear(type) ? "linear_attention" : "full_attention");
+  for (const BlockSpec& block : model.blocks)
+    json["layer_types"].push_back(has<LinearSpec>(block) ? "linear_attention" : "full_attention");
 }
 
-void write_minimax(const ModelKeys& keys, HfLayout, Json& json) {
-  write_mixture(keys, json);
-  write_layer_types(keys, json);
+void write_minimax(const ModelSpec& model, HfLayout, Json& json) {
+  const HfBlocks blocks(model);
+  write_mixture(model, blocks, json);
+  write_layer_types(model, json);
   json["block_size"] = kBlockSize;
-  const auto write = [&](const std::string& of, const ResidualFactors& factors) {
-    json[of + "_alpha_factor"] = factors.alpha;
-    json[of + "_beta_factor"] = factors.beta;
+  const auto write = [&](const std::string& of, const std::optional<ResidualFactors>& factors) {
+    const ResidualFactors stated = factors.value_or(ResidualFactors{});
+    json[of + "_alpha_factor"] = stated.alpha;
+    json[of + "_beta_factor"] = stated.beta;
   };
-  write("full_attn", keys.full_attn);
-  write("linear_attn", keys.linear_attn);
-  write("mlp", keys.mlp);
-  json["intermediate_size"] = keys.moe_intermediate_size;
+  write("full_attn", blocks.softmax_factors);
+  write("linear_attn", blocks.linear_factors);
+  write("mlp", blocks.feed_forward_factors);
+  json["intermediate_size"] = blocks.moe->width;
   json["router_jitter_noise"] = 0.0;
-  json["sliding_window"] = nullptr;
-  if (!slides(keys)) return;
-  json["sliding_window"] = keys.sliding_window;
-  write_rope(keys, keys.rope_theta_sliding, json);
+  write_window(blocks, json);
 }
 
-void write_qwen3_next(const ModelKeys& keys, HfLayout, Json& json) {
-  write_mixture(keys, json);
-  write_bias(keys, json);
-  write_sparse_blocks(keys, json);
-  write_layer_types(keys, json);
-  json["partial_rotary_factor"] = keys.partial_rotary_factor;
-  json["rope_parameters"]["partial_rotary_factor"] = keys.partial_rotary_factor;
-  json["shared_expert_intermediate_size"] = keys.shared_expert_intermediate_size;
-  if (!has_linear(keys)) return;
-  json["linear_conv_kernel_dim"] = keys.linear_conv_kernel_dim;
-  json["linear_key_head_dim"] = keys.linear_key_head_dim;
-  json["linear_num_key_heads"] = keys.linear_num_key_heads;
-  json["linear_num_value_heads"] = keys.linear_num_value_heads;
-  json["linear_value_head_dim"] = keys.linear_value_head_dim;
+void write_qwen3_next(const ModelSpec& model, HfLayout, Json& json) {
+  const HfBlocks blocks(model);
+  write_mixture(model, blocks, json);
+  write_bias(blocks, json);
+  write_sparse_blocks(model, blocks, json);
+  write_layer_types(model, json);
+  json["partial_rotary_factor"] = blocks.attention.any()->rotary_factor;
+  json["rope_parameters"]["partial_rotary_factor"] = blocks.attention.any()->rotary_factor;
+  json["shared_expert_intermediate_size"] = blocks.moe->shared.width;
+  if (!blocks.linear) return;
+  json["linear_conv_kernel_dim"] = blocks.linear->conv_taps;
+  json["linear_key_head_dim"] = blocks.linear->key_head_dim;
+  json["linear_num_key_heads"] = blocks.linear->num_key_heads;
+  json["linear_num_value_heads"] = blocks.linear->num_value_heads;
+  json["linear_value_head_dim"] = blocks.linear->value_head_dim;
 }
 
 }  // namespace

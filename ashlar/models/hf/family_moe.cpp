@@ -5,8 +5,6 @@
 // Source   Mixtral, arXiv 2401.04088; Qwen3, arXiv 2505.09388; docs/hugging-face.md.
 #include "ashlar/models/hf/family_moe.h"
 
-#include <algorithm>
-
 namespace ashlar::models {
 namespace {
 
@@ -34,33 +32,40 @@ int64_t read_num_experts(const HfFields& fields, SizeReader& size) {
 
 void read_mixture(const HfFields& fields, const std::string& width_key, int64_t num_chosen,
                   HfConfig& config) {
-  ModelKeys& model = config.model;
+  ModelSpec& model = config.model;
   SizeReader size{fields, config.keys};
   // Noise acts in training alone, where there is none here.
   fields.require_not_null("router_jitter_noise", "a number");
   fields.not_followed_unless("router_jitter_noise", 0);
-  model.router = RouterKind::kLinear;
-  model.num_experts = read_num_experts(fields, size);
-  model.num_experts_per_tok =
-      fields.integer_or("num_experts_per_tok", num_chosen, 1, model.num_experts);
-  if (model.num_experts_per_tok > model.num_experts)  // the family's number
-    fields.fail("num_experts_per_tok", fmt::format("an integer from 1 to {}", model.num_experts));
-  model.moe_intermediate_size = size.scalar("moe_intermediate_size", width_key, kMaxSize);
-  const std::string block = fmt::format("model.layers.{}.mlp.", first_block(model, has_experts));
+  MoeSpec moe;
+  LinearRouterSpec router;
+  moe.num_experts = read_num_experts(fields, size);
+  router.num_chosen = fields.integer_or("num_experts_per_tok", num_chosen, 1, moe.num_experts);
+  if (router.num_chosen > moe.num_experts)  // the family's number
+    fields.fail("num_experts_per_tok", fmt::format("an integer from 1 to {}", moe.num_experts));
+  moe.router = router;
+  moe.width = size.scalar("moe_intermediate_size", width_key, kMaxSize);
+  const std::string block = fmt::format("model.layers.{}.mlp.", first_block_with<MoeSpec>(model));
+  config.sizes.push_back({block + "gate.weight", 0, config.key_of("num_experts"), moe.num_experts});
   config.sizes.push_back(
-      {block + "gate.weight", 0, config.key_of("num_experts"), model.num_experts});
-  config.sizes.push_back({block + "experts.down_proj", 2, config.key_of("moe_intermediate_size"),
-                          model.moe_intermediate_size});
+      {block + "experts.down_proj", 2, config.key_of("moe_intermediate_size"), moe.width});
+  change_each<MoeSpec>(model, [&](MoeSpec& each) { each = moe; });
 }
 
-void read_sparse_blocks(const HfFields& fields, const char* otherwise, ModelKeys& model) {
+void read_renormalize(const HfFields& fields, bool fallback, ModelSpec& model) {
+  const bool renormalize = fields.boolean_or("norm_topk_prob", fallback);
+  change_each<MoeSpec>(model, [&](MoeSpec& moe) {
+    std::get<LinearRouterSpec>(moe.router).renormalize = renormalize;
+  });
+}
+
+void read_sparse_blocks(const HfFields& fields, const char* otherwise, ModelSpec& model) {
   const std::string some =
       fmt::format("at least one block with experts: a model without is {}", otherwise);
-  const int64_t L = model.num_hidden_layers;
+  const int64_t L = model.num_blocks();
   const int64_t step = fields.integer_or("decoder_sparse_step", 1, 1, kMaxLayers);
-  const auto none = [&] { return first_block(model, has_experts) == L; };
-  for (int64_t l = step - 1; l < L; l += step)
-    model.layer_types[size_t(l)].feed_forward = MoeSpec::kKind;
+  const auto none = [&] { return first_block_with<MoeSpec>(model) == L; };
+  for (int64_t l = step - 1; l < L; l += step) model.blocks[size_t(l)].feed_forward = MoeSpec{};
   if (none()) fields.fail("decoder_sparse_step", some);
   if (fields.has("mlp_only_layers")) {
     const Json& list = fields.at("mlp_only_layers");
@@ -70,37 +75,35 @@ void read_sparse_blocks(const HfFields& fields, const char* otherwise, ModelKeys
     for (const Json& entry : list) {
       const auto block = integer_of(entry);
       if (!block || *block < 0 || *block >= L) fields.fail("mlp_only_layers", expected);
-      model.layer_types[size_t(*block)].feed_forward = MlpSpec::kKind;
+      model.blocks[size_t(*block)].feed_forward = MlpSpec{};
     }
   }
   if (none()) fields.fail("mlp_only_layers", some);
 }
 
 void read_dense_blocks(const HfFields& fields, HfConfig& config) {
-  ModelKeys& model = config.model;
-  const int64_t first =
-      first_block(model, [](const LayerType& type) { return !has_experts(type); });
-  if (first == model.num_hidden_layers) return;
+  ModelSpec& model = config.model;
+  const int64_t first = first_block_with<MlpSpec>(model);
+  if (first == model.num_blocks()) return;
   SizeReader size{fields, config.keys};
-  model.intermediate_size = size.scalar("intermediate_size", "intermediate_size", kMaxSize);
+  const int64_t width = size.scalar("intermediate_size", "intermediate_size", kMaxSize);
+  change_each<MlpSpec>(model, [&](MlpSpec& mlp) { mlp.width = width; });
   config.sizes.push_back({fmt::format("model.layers.{}.mlp.gate_proj.weight", first), 0,
-                          config.key_of("intermediate_size"), model.intermediate_size});
+                          config.key_of("intermediate_size"), width});
 }
 
 namespace {
 
 // A window, where there is one, is every block's.
-void read_common_window(const HfFields& fields, std::optional<int64_t> window, ModelKeys& model) {
+void read_common_window(const HfFields& fields, std::optional<int64_t> window, ModelSpec& model) {
   require_layer_types(fields, window ? "sliding_attention" : "full_attention");
-  if (!window) return;
-  model.sliding_window = *window;
-  for (LayerType& type : model.layer_types) type.sliding = true;
+  change_each<AttentionSpec>(model, [&](AttentionSpec& each) { each.window = window.value_or(0); });
 }
 
 HfConfig read_mixtral(const HfFields& fields) {
   HfConfig config = read_attention_config(fields, kMixtralDefaults);
-  ModelKeys& model = config.model;
-  for (LayerType& type : model.layer_types) type.feed_forward = MoeSpec::kKind;
+  ModelSpec& model = config.model;
+  for (BlockSpec& block : model.blocks) block.feed_forward = MoeSpec{};
   read_mixture(fields, "intermediate_size", 2, config);
   std::optional<int64_t> window;
   if (fields.has("sliding_window")) window = fields.integer("sliding_window", 1, kMaxPositions);
@@ -110,11 +113,11 @@ HfConfig read_mixtral(const HfFields& fields) {
 
 HfConfig read_qwen3_moe(const HfFields& fields) {
   HfConfig config = read_attention_config(fields, kQwen3MoeDefaults);
-  ModelKeys& model = config.model;
-  model.qk_norm = QkNorm::kRms;
+  ModelSpec& model = config.model;
+  change_each<AttentionSpec>(model, [](AttentionSpec& each) { each.qk_norm = QkNorm::kRms; });
   read_sparse_blocks(fields, "a Qwen3ForCausalLM", model);
   read_mixture(fields, "moe_intermediate_size", 8, config);
-  model.norm_topk_prob = fields.boolean_or("norm_topk_prob", false);
+  read_renormalize(fields, false, model);
   read_dense_blocks(fields, config);
   read_common_window(fields, read_window(fields), model);
   return config;
@@ -122,75 +125,72 @@ HfConfig read_qwen3_moe(const HfFields& fields) {
 
 // --- writing ---
 
-// With nothing beside the experts.
-bool states_mixture(const ModelKeys& keys) {
-  return states_router(keys) && keys.shared_expert_intermediate_size == 0;
+// Blocks of attention, all of them with a window or none, and mixtures with nothing beside the
+// experts.
+bool states_mixtures(const ModelSpec& model, const HfBlocks& blocks,
+                     const HfArithmetic& arithmetic) {
+  return states_attention_config(model, blocks, arithmetic) && !blocks.linear &&
+         blocks.attention.one_reach() && states_router(blocks.moe) && blocks.moe->shared.width == 0;
 }
 
-// Blocks of attention, all of them with a window or none.
-bool has_one_window(const ModelKeys& keys) {
-  const bool slides = keys.layer_types.at(0).sliding;
-  return std::all_of(keys.layer_types.begin(), keys.layer_types.end(), [&](const LayerType& type) {
-    return type.mixer == AttentionSpec::kKind && type.sliding == slides;
-  });
+bool states_mixtral(const ModelSpec& model) {
+  const HfBlocks blocks(model);
+  return states_mixtures(model, blocks, {}) && states_renormalized_router(blocks.moe) &&
+         !blocks.mlp;
 }
 
-bool states_mixtral(const ModelKeys& keys) {
-  return states_attention_config(keys, {}) && states_mixture(keys) && keys.norm_topk_prob &&
-         has_one_window(keys) &&
-         std::all_of(keys.layer_types.begin(), keys.layer_types.end(), has_experts);
+bool states_qwen3_moe(const ModelSpec& model) {
+  return states_mixtures(model, HfBlocks(model), kQwen3Moe);
 }
 
-bool states_qwen3_moe(const ModelKeys& keys) {
-  return states_attention_config(keys, kQwen3Moe) && states_mixture(keys) && has_one_window(keys) &&
-         first_block(keys, has_experts) < keys.num_hidden_layers;
-}
-
-// Of all blocks.
-void write_common_window(const ModelKeys& keys, Json& json) {
-  const bool slides = keys.layer_types[0].sliding;
-  json["sliding_window"] = slides ? Json(keys.sliding_window) : Json(nullptr);
-  if (slides) write_rope(keys, keys.rope_theta_sliding, json);
-}
-
-void write_mixtral(const ModelKeys& keys, HfLayout, Json& json) {
-  write_mixture(keys, json);
-  json["intermediate_size"] = keys.moe_intermediate_size;
+void write_mixtral(const ModelSpec& model, HfLayout, Json& json) {
+  const HfBlocks blocks(model);
+  write_mixture(model, blocks, json);
+  json["intermediate_size"] = blocks.moe->width;
   json["router_jitter_noise"] = 0.0;
-  write_common_window(keys, json);
+  write_window(blocks, json);
 }
 
-void write_qwen3_moe(const ModelKeys& keys, HfLayout, Json& json) {
-  write_mixture(keys, json);
-  write_bias(keys, json);
-  write_sparse_blocks(keys, json);
-  write_common_window(keys, json);
-  json["use_sliding_window"] = keys.layer_types[0].sliding;
+void write_qwen3_moe(const ModelSpec& model, HfLayout, Json& json) {
+  const HfBlocks blocks(model);
+  write_mixture(model, blocks, json);
+  write_bias(blocks, json);
+  write_sparse_blocks(model, blocks, json);
+  write_window(blocks, json);
+  json["use_sliding_window"] = blocks.attention.sliding != nullptr;
+}
+
+const LinearRouterSpec* linear_router_of(const MoeSpec* moe) {
+  return moe ? std::get_if<LinearRouterSpec>(&moe->router) : nullptr;
 }
 
 }  // namespace
 
-bool states_router(const ModelKeys& keys) {
-  return keys.router == RouterKind::kLinear && keys.router_pre_softmax &&
-         keys.routed_scaling_factor == 1.0 && !keys.router_expert_bias;
+bool states_router(const MoeSpec* moe) {
+  const LinearRouterSpec* router = linear_router_of(moe);
+  return router && router->pre_softmax && router->scale == 1.0 && !router->expert_bias;
 }
 
-void write_mixture(const ModelKeys& keys, Json& json) {
-  write_attention_config(keys, json);
-  json["num_experts_per_tok"] = keys.num_experts_per_tok;
-  json["num_local_experts"] = keys.num_experts;
+bool states_renormalized_router(const MoeSpec* moe) {
+  return states_router(moe) && linear_router_of(moe)->renormalize;
+}
+
+void write_mixture(const ModelSpec& model, const HfBlocks& blocks, Json& json) {
+  write_attention_config(model, blocks, json);
+  json["num_experts_per_tok"] = blocks.moe->experts_of_token();
+  json["num_local_experts"] = blocks.moe->num_experts;
   json["output_router_logits"] = false;
 }
 
-void write_sparse_blocks(const ModelKeys& keys, Json& json) {
+void write_sparse_blocks(const ModelSpec& model, const HfBlocks& blocks, Json& json) {
   json["decoder_sparse_step"] = 1;
   json["mlp_only_layers"] = Json::array();
-  for (size_t l = 0; l < keys.layer_types.size(); ++l)
-    if (!has_experts(keys.layer_types[l])) json["mlp_only_layers"].push_back(l);
-  if (keys.intermediate_size > 0) json["intermediate_size"] = keys.intermediate_size;
-  json["moe_intermediate_size"] = keys.moe_intermediate_size;
-  json["norm_topk_prob"] = keys.norm_topk_prob;
-  json["num_experts"] = keys.num_experts;
+  for (size_t l = 0; l < model.blocks.size(); ++l)
+    if (!has<MoeSpec>(model.blocks[l])) json["mlp_only_layers"].push_back(l);
+  if (blocks.mlp) json["intermediate_size"] = blocks.mlp->width;
+  json["moe_intermediate_size"] = blocks.moe->width;
+  json["norm_topk_prob"] = linear_router_of(blocks.moe)->renormalize;
+  json["num_experts"] = blocks.moe->num_experts;
 }
 
 const HfFamily kHfMixtral{.model_type = "mixtral",

@@ -14,29 +14,23 @@ inline constexpr HfExpertNames kQwen3MoeExperts{.router = "mlp.gate.weight",
                                                 .up = "mlp.experts.{}.up_proj.weight",
                                                 .down = "mlp.experts.{}.down_proj.weight"};
 
-// The first block whose type `is` says so; as many as there are: none.
-template <typename Is>
-int64_t first_block(const ModelKeys& keys, Is is) {
-  return std::find_if(keys.layer_types.begin(), keys.layer_types.end(), is) -
-         keys.layer_types.begin();
-}
-inline bool has_experts(const LayerType& type) {
-  return type.feed_forward == MoeSpec::kKind;
-}
-
-// The mixture of the blocks that have experts.  width_key: states the width of an expert;
-// num_chosen: experts of a token where the file says nothing.
+// The mixture of the blocks that have experts, which they get.  width_key: states the width of an
+// expert; num_chosen: experts of a token where the file says nothing.
 void read_mixture(const HfFields& fields, const std::string& width_key, int64_t num_chosen,
                   HfConfig& config);
+// norm_topk_prob, where a family's configs have it.
+void read_renormalize(const HfFields& fields, bool fallback, ModelSpec& model);
 // Which blocks have experts: every decoder_sparse_step-th, but for mlp_only_layers; at least one.
 // otherwise: what a model without is, for messages.
-void read_sparse_blocks(const HfFields& fields, const char* otherwise, ModelKeys& model);
+void read_sparse_blocks(const HfFields& fields, const char* otherwise, ModelSpec& model);
 // The width of the others, where there are any.
 void read_dense_blocks(const HfFields& fields, HfConfig& config);
-// Whether weights are probabilities over all experts, with nothing else that no config states.
-bool states_router(const ModelKeys& keys);
-void write_mixture(const ModelKeys& keys, Json& json);
+// Whether there are mixtures whose weights are probabilities over all experts, with nothing else
+// that no config states; renormalized: that they add up to 1, too.
+bool states_router(const MoeSpec* moe);
+bool states_renormalized_router(const MoeSpec* moe);
+void write_mixture(const ModelSpec& model, const HfBlocks& blocks, Json& json);
 // As Qwen's configs state it.
-void write_sparse_blocks(const ModelKeys& keys, Json& json);
+void write_sparse_blocks(const ModelSpec& model, const HfBlocks& blocks, Json& json);
 
 }  // namespace ashlar::models

@@ -1,6 +1,7 @@
 // ZAYA1's config.json, in the three forms that were published.
 #include <algorithm>
 
+#include "ashlar/models/hf/blocks.h"
 #include "ashlar/models/hf/family.h"
 #include "ashlar/models/hf/reader.h"
 
@@ -16,6 +17,21 @@ constexpr double kDefaultRotary = 0.5;
 constexpr double kDefaultEps = 1e-5;
 constexpr int64_t kDefaultPositions = 131072;
 constexpr int64_t kDefaultEos = 106;
+// Written for blocks without a window where none is.
+constexpr double kUnusedTheta = 1e4;
+
+// What a config states of a model's blocks: those that see everything and those with a window.
+struct Zaya {
+  CcaSpec whole, sliding;
+  MoeSpec moe;
+  MlpRouterSpec router;
+  std::vector<bool> slides;  // of each block
+
+  template <typename Change>
+  void change_mixers(Change change) {
+    change(whole), change(sliding);
+  }
+};
 
 // Checks what every ZAYA1 has, whatever the form: the opposite would be another architecture.
 void require_architecture(const HfFields& fields) {
@@ -85,8 +101,7 @@ int64_t legacy_sub_layers(const HfFields& fields, std::map<std::string, std::str
 }
 
 // swa_layers: the number of previous tokens that a sub-layer sees, 0 or null: all.
-void read_legacy_windows(const HfFields& fields, ModelKeys& model) {
-  model.layer_types.assign(size_t(model.num_hidden_layers), LayerType::kHybrid);
+void read_legacy_windows(const HfFields& fields, Zaya& zaya) {
   if (!fields.has("swa_layers")) {
     if (fields.has("sliding_window") && fields.at("sliding_window") != 0 &&
         fields.at("sliding_window") != false)
@@ -97,28 +112,29 @@ void read_legacy_windows(const HfFields& fields, ModelKeys& model) {
   const std::string expected = fmt::format(
       "a list of {} integers, one per sub-layer: 0, or the same number of previous tokens on "
       "attention sub-layers (even places)",
-      2 * model.num_hidden_layers);
-  if (!list.is_array() || int64_t(list.size()) != 2 * model.num_hidden_layers)
+      2 * zaya.slides.size());
+  if (!list.is_array() || list.size() != 2 * zaya.slides.size())
     fields.fail("swa_layers", expected);
   for (size_t n = 0; n < list.size(); ++n) {
     const auto value = list[n].is_null() ? std::optional<int64_t>(0) : integer_of(list[n]);
     if (!value || *value < 0 || *value >= INT32_MAX) fields.fail("swa_layers", expected);
     if (*value == 0) continue;
-    if (n % 2 != 0 || (model.sliding_window != 0 && model.sliding_window != *value + 1))
-      fields.fail("swa_layers", expected);
-    model.sliding_window = *value + 1;  // ours counts the token itself, the file's does not
-    model.layer_types[n / 2] = LayerType::kHybridSliding;
+    int64_t& window = zaya.sliding.window;
+    if (n % 2 != 0 || (window != 0 && window != *value + 1)) fields.fail("swa_layers", expected);
+    window = *value + 1;  // ours counts the token itself, the file's does not
+    zaya.slides[n / 2] = true;
   }
 }
 
-void read_common(const HfFields& fields, SizeReader& size, ModelKeys& model) {
+void read_common(const HfFields& fields, SizeReader& size, ModelSpec& model, Zaya& zaya) {
   model.vocab_size = size.scalar("vocab_size", "vocab_size", kMaxSize);
   model.hidden_size = size.scalar("hidden_size", "hidden_size", kMaxSize);
-  model.partial_rotary_factor = fields.positive_or("partial_rotary_factor", kDefaultRotary);
-  model.rope_theta = fields.positive_or("rope_theta", kDefaultTheta);
-  model.rope_theta_sliding =
+  const double rotary = fields.positive_or("partial_rotary_factor", kDefaultRotary);
+  zaya.change_mixers([&](CcaSpec& mixer) { mixer.rotary_factor = rotary; });
+  zaya.whole.rope_theta = fields.positive_or("rope_theta", kDefaultTheta);
+  zaya.sliding.rope_theta =
       fields.has("swa_rotary_base") ? fields.positive("swa_rotary_base") : kDefaultThetaSliding;
-  model.max_position_embeddings =
+  model.max_positions =
       fields.integer_or("max_position_embeddings", kDefaultPositions, 1, INT32_MAX);
   model.pad_token_id = token_id(fields, "pad_token_id", 0);
   model.bos_token_id = token_id(fields, "bos_token_id", 2);
@@ -150,68 +166,73 @@ int64_t legacy_expert_width(const HfFields& fields, SizeReader& size) {
   return fused / 2;  // the legacy form states gate and up together
 }
 
-void read_legacy(const HfFields& fields, HfConfig& config) {
-  ModelKeys& model = config.model;
+void set_heads(int64_t query_heads, int64_t key_heads, int64_t head_dim, Zaya& zaya) {
+  zaya.change_mixers([&](CcaSpec& mixer) {
+    mixer.num_query_heads = query_heads;
+    mixer.num_key_heads = key_heads;
+    mixer.head_dim = head_dim;
+  });
+}
+
+void read_legacy(const HfFields& fields, HfConfig& config, Zaya& zaya) {
+  ModelSpec& model = config.model;
   SizeReader size{fields, config.keys};
-  read_common(fields, size, model);
-  model.num_hidden_layers = legacy_sub_layers(fields, config.keys) / 2;
-  model.num_attention_heads =
+  read_common(fields, size, model, zaya);
+  zaya.slides.assign(size_t(legacy_sub_layers(fields, config.keys) / 2), false);
+  const int64_t query_heads =
       size.first("num_attention_heads", {"cca_num_q_heads", "num_attention_heads"}, kMaxHeads);
-  model.head_dim = legacy_head_dim(fields, size);
-  model.num_key_value_heads =
+  const int64_t head_dim = legacy_head_dim(fields, size);
+  const int64_t key_heads =
       size.first("num_key_value_heads",
                  {"num_query_groups_list", "num_query_groups", "num_key_value_heads"}, kMaxHeads);
-  model.moe_intermediate_size = legacy_expert_width(fields, size);
+  set_heads(query_heads, key_heads, head_dim, zaya);
+  zaya.moe.width = legacy_expert_width(fields, size);
   if (fields.has("num_experts") || fields.has("num_moe_experts") || !fields.has("zaya_layers")) {
-    model.num_experts = size.first("num_experts", {"num_experts", "num_moe_experts"}, kMaxExperts);
+    zaya.moe.num_experts =
+        size.first("num_experts", {"num_experts", "num_moe_experts"}, kMaxExperts);
   } else {
-    model.num_experts = experts_of_layers(fields);
+    zaya.moe.num_experts = experts_of_layers(fields);
     config.keys["num_experts"] = fields.find("zaya_layers");
   }
-  model.router_hidden_size = size.uniform("router_hidden_size", "zaya_mlp_expansion", kMaxSize);
-  model.rms_norm_eps =
+  zaya.router.width = size.uniform("router_hidden_size", "zaya_mlp_expansion", kMaxSize);
+  model.norm_eps =
       fields.positive_or(fields.has("norm_epsilon") ? "norm_epsilon" : "rms_norm_eps", kDefaultEps);
   if (!fields.has("rope_theta"))
     fields.only("rope_parameters", nullptr, "the legacy form states rope_theta");
-  read_legacy_windows(fields, model);
+  read_legacy_windows(fields, zaya);
 }
 
-void read_layer_types(const HfFields& fields, ModelKeys& model) {
-  model.layer_types.assign(size_t(model.num_hidden_layers), LayerType::kHybrid);
+void read_layer_types(const HfFields& fields, Zaya& zaya) {
   bool slides = false;
   if (fields.has("layer_types")) {
     const Json& list = fields.at("layer_types");
     const std::string expected =
         fmt::format("a list of num_hidden_layers = {} names, each \"hybrid\" or \"hybrid_sliding\"",
-                    model.num_hidden_layers);
-    if (!list.is_array() || int64_t(list.size()) != model.num_hidden_layers)
-      fields.fail("layer_types", expected);
+                    zaya.slides.size());
+    if (!list.is_array() || list.size() != zaya.slides.size()) fields.fail("layer_types", expected);
     for (size_t n = 0; n < list.size(); ++n) {
       if (list[n] != "hybrid" && list[n] != "hybrid_sliding") fields.fail("layer_types", expected);
       if (list[n] != "hybrid_sliding") continue;
-      model.layer_types[n] = LayerType::kHybridSliding;
-      slides = true;
+      zaya.slides[n] = slides = true;
     }
   }
   if (slides)
-    model.sliding_window = fields.integer("sliding_window", 1, INT32_MAX);
+    zaya.sliding.window = fields.integer("sliding_window", 1, INT32_MAX);
   else
     fields.only("sliding_window", nullptr, "no entry of layer_types is \"hybrid_sliding\"");
 }
 
 // rope_parameters.hybrid and .hybrid_sliding, each {rope_type, rope_theta, partial_rotary_factor};
 // what they leave out keeps what read_common() found.
-void read_rope(const HfFields& fields, ModelKeys& model) {
+void read_rope(const HfFields& fields, Zaya& zaya) {
   if (!fields.has("rope_parameters")) return;
   const Json& groups = fields.at("rope_parameters");
   if (!groups.is_object())
     fields.fail("rope_parameters", "an object with the keys \"hybrid\" and \"hybrid_sliding\"");
-  std::optional<double> factor;
-  for (const LayerType type : {LayerType::kHybrid, LayerType::kHybridSliding}) {
-    const bool sliding = type == LayerType::kHybridSliding;
+  for (const bool sliding : {false, true}) {
     const std::string name = sliding ? "hybrid_sliding" : "hybrid";
-    const bool used = std::find(model.layer_types.begin(), model.layer_types.end(), type) !=
-                      model.layer_types.end();
+    const bool used =
+        std::find(zaya.slides.begin(), zaya.slides.end(), sliding) != zaya.slides.end();
     const auto at = groups.find(name);
     if (at == groups.end() || at->is_null()) {
       if (used)
@@ -220,35 +241,31 @@ void read_rope(const HfFields& fields, ModelKeys& model) {
       continue;
     }
     const HfFields entry(*at, fmt::format("{}: rope_parameters.{}", fields.source(), name));
-    double& theta = sliding ? model.rope_theta_sliding : model.rope_theta;
-    theta = entry.positive_or("rope_theta", theta);
+    CcaSpec& mixer = sliding ? zaya.sliding : zaya.whole;
+    mixer.rope_theta = entry.positive_or("rope_theta", mixer.rope_theta);
     if (!used) continue;
     entry.only("rope_type", "default",
                "supported are rotary embeddings without scaling, of any rope_theta and "
                "partial_rotary_factor");
-    const double own = entry.positive_or("partial_rotary_factor", model.partial_rotary_factor);
-    if (factor && *factor != own)
-      entry.fail("partial_rotary_factor", fmt::format("{}, as in rope_parameters.hybrid", *factor));
-    factor = own;
+    mixer.rotary_factor = entry.positive_or("partial_rotary_factor", mixer.rotary_factor);
   }
-  if (factor) model.partial_rotary_factor = *factor;
 }
 
-void read_native(const HfFields& fields, HfConfig& config) {
-  ModelKeys& model = config.model;
+void read_native(const HfFields& fields, HfConfig& config, Zaya& zaya) {
+  ModelSpec& model = config.model;
   SizeReader size{fields, config.keys};
-  read_common(fields, size, model);
-  model.num_hidden_layers = size.scalar("num_hidden_layers", "num_hidden_layers", kMaxLayers);
-  model.num_attention_heads = size.scalar("num_attention_heads", "num_attention_heads", kMaxHeads);
-  model.num_key_value_heads = size.scalar("num_key_value_heads", "num_key_value_heads", kMaxHeads);
-  model.head_dim = size.scalar("head_dim", "head_dim", kMaxHeads);
-  model.moe_intermediate_size =
-      size.scalar("moe_intermediate_size", "moe_intermediate_size", kMaxSize);
-  model.num_experts = size.scalar("num_experts", "num_experts", kMaxExperts);
-  model.router_hidden_size = size.scalar("router_hidden_size", "router_hidden_size", kMaxSize);
-  model.rms_norm_eps = fields.positive_or("rms_norm_eps", kDefaultEps);
-  read_layer_types(fields, model);
-  read_rope(fields, model);
+  const auto read = [&](const char* key, int64_t most) { return size.scalar(key, key, most); };
+  read_common(fields, size, model, zaya);
+  zaya.slides.assign(size_t(read("num_hidden_layers", kMaxLayers)), false);
+  const int64_t query_heads = read("num_attention_heads", kMaxHeads);
+  const int64_t key_heads = read("num_key_value_heads", kMaxHeads);
+  set_heads(query_heads, key_heads, read("head_dim", kMaxHeads), zaya);
+  zaya.moe.width = read("moe_intermediate_size", kMaxSize);
+  zaya.moe.num_experts = read("num_experts", kMaxExperts);
+  zaya.router.width = read("router_hidden_size", kMaxSize);
+  model.norm_eps = fields.positive_or("rms_norm_eps", kDefaultEps);
+  read_layer_types(fields, zaya);
+  read_rope(fields, zaya);
 }
 
 // A config names no form.  Keys that only one form has tell; lists tell 2025 from 2026.
@@ -269,8 +286,9 @@ HfForm form_of(const HfFields& fields) {
 }
 
 // Which dim of which tensor shows each size.
-void add_sizes(HfConfig& config) {
-  const ModelKeys& model = config.model;
+void add_sizes(const Zaya& zaya, HfConfig& config) {
+  const CcaSpec& mixer = zaya.whole;
+  const MoeSpec& moe = zaya.moe;
   const auto key = [&](const char* native) { return config.key_of(native); };
   const std::string heads = key("num_attention_heads") + " * " + key("head_dim");
   const std::string kv_heads = key("num_key_value_heads") + " * " + key("head_dim");
@@ -279,14 +297,14 @@ void add_sizes(HfConfig& config) {
       native ? "2 * " + key("moe_intermediate_size") : key("moe_intermediate_size");
   const std::string block = "model.layers.0.";
   config.sizes = {
-      {block + "self_attn.qk_norm.temp", 0, key("num_key_value_heads"), model.num_key_value_heads},
-      {block + "self_attn.qkv_proj.conv_qk_grouped.weight", 1, key("head_dim"), model.head_dim},
-      {block + "self_attn.qkv_proj.q_proj.weight", 0, heads, model.q_dim()},
-      {block + "self_attn.qkv_proj.k_proj.weight", 0, kv_heads, model.kv_dim()},
-      {block + "mlp.gate.down_proj.weight", 0, key("router_hidden_size"), model.router_hidden_size},
+      {block + "self_attn.qk_norm.temp", 0, key("num_key_value_heads"), mixer.num_key_heads},
+      {block + "self_attn.qkv_proj.conv_qk_grouped.weight", 1, key("head_dim"), mixer.head_dim},
+      {block + "self_attn.qkv_proj.q_proj.weight", 0, heads, mixer.q_dim()},
+      {block + "self_attn.qkv_proj.k_proj.weight", 0, kv_heads, mixer.kv_dim()},
+      {block + "mlp.gate.down_proj.weight", 0, key("router_hidden_size"), zaya.router.width},
       {block + "mlp.gate.router_mlp.out_proj.weight", 0, key("num_experts") + " + 1",
-       model.num_experts + 1},
-      {block + "mlp.experts.gate_up_proj", 1, fused, 2 * model.moe_intermediate_size},
+       moe.num_experts + 1},
+      {block + "mlp.experts.gate_up_proj", 1, fused, 2 * moe.width},
   };
 }
 
@@ -299,90 +317,120 @@ HfConfig read_zaya(const HfFields& as_written) {
   require_architecture(fields);
   HfConfig config;
   config.form = form_of(fields);
-  config.form == HfForm::kNative ? read_native(fields, config) : read_legacy(fields, config);
-  add_sizes(config);
+  Zaya zaya;
+  config.form == HfForm::kNative ? read_native(fields, config, zaya)
+                                 : read_legacy(fields, config, zaya);
+  zaya.moe.router = zaya.router;
+  for (const bool slides : zaya.slides)
+    config.model.blocks.push_back({slides ? zaya.sliding : zaya.whole, zaya.moe});
+  add_sizes(zaya, config);
   return config;
 }
 
 // --- writing ---
 
-bool states_zaya(const ModelKeys& keys) {
-  const auto zaya = [](const LayerType& type) {
-    return type == LayerType::kHybrid || type == LayerType::kHybridSliding;
-  };
-  return keys.residual == Residual::kScaled && keys.tie_word_embeddings &&
-         !keys.zero_centered_norm &&
-         std::all_of(keys.layer_types.begin(), keys.layer_types.end(), zaya);
+// Blocks with a window may have RoPE of their own: another base, another part of a head.
+bool states_zaya(const ModelSpec& model) {
+  const HfBlocks blocks(model);
+  if (!blocks.cca.any() || !blocks.moe || blocks.odd) return false;
+  if (blocks.attention.any() || blocks.linear || blocks.mlp) return false;
+  if (!blocks.cca.one_reach()) {
+    CcaSpec sliding = *blocks.cca.sliding;
+    const CcaSpec& whole = *blocks.cca.whole;
+    sliding.window = whole.window, sliding.rope_theta = whole.rope_theta;
+    sliding.rotary_factor = whole.rotary_factor;
+    if (sliding != whole) return false;
+  }
+  return std::holds_alternative<MlpRouterSpec>(blocks.moe->router) &&
+         blocks.moe->shared.width == 0 && model.scaled_embedding() && model.tied_head &&
+         !model.zero_centered_norm;
 }
 
-bool uses(const ModelKeys& spec, LayerType type) {
-  return std::find(spec.layer_types.begin(), spec.layer_types.end(), type) !=
-         spec.layer_types.end();
+bool slides(const BlockSpec& block) {
+  return part_in<CcaSpec>(block)->window > 0;
+}
+
+int64_t router_width(const HfBlocks& blocks) {
+  return std::get<MlpRouterSpec>(blocks.moe->router).width;
 }
 
 // transformers rejects a sliding_window without sliding blocks and rope_parameters of unused types.
-void write_native(const ModelKeys& spec, Json& json) {
+void write_native(const ModelSpec& model, const HfBlocks& blocks, Json& json) {
   json["hidden_act"] = "silu";
   json["initializer_range"] = 0.02;
   json["layer_types"] = Json::array();
-  for (const LayerType type : spec.layer_types)
-    json["layer_types"].push_back(type == LayerType::kHybrid ? "hybrid" : "hybrid_sliding");
-  json["moe_intermediate_size"] = spec.moe_intermediate_size;
+  for (const BlockSpec& block : model.blocks)
+    json["layer_types"].push_back(slides(block) ? "hybrid_sliding" : "hybrid");
+  json["moe_intermediate_size"] = blocks.moe->width;
   json["num_experts_per_tok"] = 1;
-  json["num_hidden_layers"] = spec.num_hidden_layers;
+  json["num_hidden_layers"] = model.num_blocks();
   json["output_router_logits"] = false;
-  json["rms_norm_eps"] = spec.rms_norm_eps;
-  json["router_hidden_size"] = spec.router_hidden_size;
-  const auto rope = [&](double theta) {
+  json["rms_norm_eps"] = model.norm_eps;
+  json["router_hidden_size"] = router_width(blocks);
+  const auto rope = [](const CcaSpec& mixer) {
     return Json{{"rope_type", "default"},
-                {"rope_theta", theta},
-                {"partial_rotary_factor", spec.partial_rotary_factor}};
+                {"rope_theta", mixer.rope_theta},
+                {"partial_rotary_factor", mixer.rotary_factor}};
   };
-  if (uses(spec, LayerType::kHybrid)) json["rope_parameters"]["hybrid"] = rope(spec.rope_theta);
+  if (blocks.cca.whole) json["rope_parameters"]["hybrid"] = rope(*blocks.cca.whole);
   json["sliding_window"] = nullptr;
-  if (uses(spec, LayerType::kHybridSliding)) {
-    json["rope_parameters"]["hybrid_sliding"] = rope(spec.rope_theta_sliding);
-    json["sliding_window"] = spec.sliding_window;
+  if (blocks.cca.sliding) {
+    json["rope_parameters"]["hybrid_sliding"] = rope(*blocks.cca.sliding);
+    json["sliding_window"] = blocks.cca.sliding->window;
   }
 }
 
-void write_legacy(const ModelKeys& spec, Json& json) {
+void write_legacy_windows(const ModelSpec& model, const HfBlocks& blocks, Json& json) {
+  const CcaSpec& sliding = *blocks.cca.sliding;
+  const double rotary = blocks.cca.any()->rotary_factor;
+  ASHLAR_REQUIRE(
+      sliding.window >= 2, kConfig,
+      "sliding_window is {}; the legacy layout can state 2 and more: export the native one",
+      sliding.window);
+  ASHLAR_REQUIRE(sliding.rotary_factor == rotary, kConfig,
+                 "partial_rotary_factor is {} in blocks with a window but {} in the others; the "
+                 "legacy layout states one for all: export the native one",
+                 sliding.rotary_factor, rotary);
+  json["swa_layers"] = Json::array();
+  for (const BlockSpec& block : model.blocks) {
+    json["swa_layers"].push_back(slides(block) ? sliding.window - 1 : 0);
+    json["swa_layers"].push_back(0);
+  }
+  json["swa_rotary_base"] = sliding.rope_theta;
+}
+
+void write_legacy(const ModelSpec& model, const HfBlocks& blocks, Json& json) {
   for (const char* flag : {"cca", "gated_linear_unit", "residual_in_fp32", "scale_residual_merge",
                            "zaya_high_prec", "zaya_use_eda", "zaya_use_mod"})
     json[flag] = true;
   for (const char* flag : {"add_bias_linear", "clamp_temp", "rope_scaling"}) json[flag] = false;
   json["activation_func"] = "swiglu";
-  json["ffn_hidden_size"] = 2 * spec.moe_intermediate_size;
+  json["ffn_hidden_size"] = 2 * blocks.moe->width;
   json["moe_router_topk"] = 1;
-  json["norm_epsilon"] = spec.rms_norm_eps;
-  json["num_hidden_layers"] = 2 * spec.num_hidden_layers;
-  json["num_query_groups"] = spec.num_key_value_heads;
-  json["partial_rotary_factor"] = spec.partial_rotary_factor;
-  json["rope_theta"] = spec.rope_theta;
+  json["norm_epsilon"] = model.norm_eps;
+  json["num_hidden_layers"] = 2 * model.num_blocks();
+  json["num_query_groups"] = blocks.cca.any()->num_key_heads;
+  json["partial_rotary_factor"] = blocks.cca.any()->rotary_factor;
+  json["rope_theta"] = blocks.cca.whole ? blocks.cca.whole->rope_theta : kUnusedTheta;
   json["swa_layers"] = nullptr;
   json["swa_rotary_base"] = nullptr;
-  json["zaya_mlp_expansion"] = spec.router_hidden_size;
-  if (uses(spec, LayerType::kHybridSliding)) {
-    ASHLAR_REQUIRE(
-        spec.sliding_window >= 2, kConfig,
-        "sliding_window is {}; the legacy layout can state 2 and more: export the native one",
-        spec.sliding_window);
-    json["swa_layers"] = Json::array();
-    for (const LayerType type : spec.layer_types) {
-      json["swa_layers"].push_back(type == LayerType::kHybrid ? 0 : spec.sliding_window - 1);
-      json["swa_layers"].push_back(0);
-    }
-    json["swa_rotary_base"] = spec.rope_theta_sliding;
-  }
+  json["zaya_mlp_expansion"] = router_width(blocks);
+  if (blocks.cca.sliding) write_legacy_windows(model, blocks, json);
 }
 
-void write_zaya(const ModelKeys& keys, HfLayout layout, Json& json) {
-  layout == HfLayout::kNative ? write_native(keys, json) : write_legacy(keys, json);
+void write_zaya(const ModelSpec& model, HfLayout layout, Json& json) {
+  const HfBlocks blocks(model);
+  const CcaSpec& mixer = *blocks.cca.any();
+  layout == HfLayout::kNative ? write_native(model, blocks, json)
+                              : write_legacy(model, blocks, json);
   json["attention_bias"] = false;
   json["cca_time0"] = 2;
   json["cca_time1"] = 2;
+  json["head_dim"] = mixer.head_dim;
   json["lm_head_bias"] = false;
-  json["num_experts"] = keys.num_experts;
+  json["num_attention_heads"] = mixer.num_query_heads;
+  json["num_experts"] = blocks.moe->num_experts;
+  json["num_key_value_heads"] = mixer.num_key_heads;
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ int64_t count_layers(const HfFiles& files) {
 void check_layers(const HfConfig& config, const std::string& source, HfLayout layout,
                   const HfFiles& files) {
   const bool legacy = layout == HfLayout::kLegacy;
-  const int64_t blocks = config.model.num_hidden_layers, layers = count_layers(files);
+  const int64_t blocks = config.model.num_blocks(), layers = count_layers(files);
   ASHLAR_REQUIRE(
       layers > 0, kData,
       "{}: states {} blocks but no tensor is named model.layers.N; expected the files of a {}",
@@ -89,7 +89,7 @@ ModelSpec first_blocks(ModelSpec model) {
 
 void check_sizes(const HfConfig& config, const std::string& source, HfLayout layout,
                  TensorsOf tensors_of, const HfFiles& files) {
-  const ModelSpec first = first_blocks(model_of(config.model));
+  const ModelSpec first = first_blocks(config.model);
   std::map<std::string, std::string> name_of_native;  // part 0's name in the files
   const std::vector<LogicalTensor> natives = tensors_of(first, DType::kF32);
   std::set<std::string> in_parts;  // stacks whose matrices are tensors of their own in the files
@@ -290,7 +290,7 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
   impl->notes = impl->config.notes;
   impl->files = open_hf_files(file_system, directory);
   HfFiles& files = impl->files;
-  const ModelSpec model = impl->model = model_of(impl->config.model);
+  const ModelSpec model = impl->model = impl->config.model;
   require_known_prefix(files, directory, impl->config.family);
   // The native layout names the last norm model.norm.weight.
   const bool legacy = files.stored.count("model.final_norm.weight") != 0;

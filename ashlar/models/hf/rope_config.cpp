@@ -28,11 +28,11 @@ RopeType type_of(const HfFields& rope) {
 }
 
 // The positions of the first training.  Beside the object they stand for those inside it.
-int64_t original_positions(const HfFields& fields, const HfFields& rope, const ModelKeys& model) {
+int64_t original_positions(const HfFields& fields, const HfFields& rope, int64_t max_positions) {
   const char* key = "original_max_position_embeddings";
   const bool inside = rope.has(key);
   if (fields.has(key)) return fields.integer(key, 1, kMaxPositions);
-  return inside ? rope.integer(key, 1, kMaxPositions) : model.max_position_embeddings;
+  return inside ? rope.integer(key, 1, kMaxPositions) : max_positions;
 }
 
 double optional(const HfFields& rope, const char* key, double fallback) {
@@ -48,111 +48,113 @@ double attention_factor(const HfFields& rope, double factor) {
   return scale(mscale) / scale(all);
 }
 
-void read_scaling(const HfFields& fields, const HfFields& rope, ModelKeys& model) {
+RopeScalingSpec read_scaling(const HfFields& fields, const HfFields& rope, int64_t max_positions) {
   if (rope.has("mrope_section"))
     rope.fail("mrope_section", "none: positions of text alone are supported");
-  model.rope_type = type_of(rope);
-  switch (model.rope_type) {
+  RopeScalingSpec scaling{.type = type_of(rope)};
+  switch (scaling.type) {
     case RopeType::kDefault:
-      return;
+      break;
     case RopeType::kLinear:
-      model.rope_factor = rope.positive("factor");
-      return;
+      scaling.factor = rope.positive("factor");
+      break;
     case RopeType::kDynamic:
-      model.rope_factor = rope.positive("factor");
-      model.rope_original_positions = model.max_position_embeddings;
-      return;
+      scaling.factor = rope.positive("factor");
+      scaling.original_positions = max_positions;
+      break;
     case RopeType::kYarn:
-      model.rope_original_positions = original_positions(fields, rope, model);
-      model.rope_factor = rope.is_null("factor") ? double(model.max_position_embeddings) /
-                                                       double(model.rope_original_positions)
-                                                 : rope.positive("factor");
-      model.rope_beta_fast = optional(rope, "beta_fast", 32.0);
-      model.rope_beta_slow = optional(rope, "beta_slow", 1.0);
-      model.rope_attention_factor = attention_factor(rope, model.rope_factor);
-      model.rope_truncate = rope.boolean_or("truncate", true);
-      return;
+      scaling.original_positions = original_positions(fields, rope, max_positions);
+      scaling.factor = rope.is_null("factor")
+                           ? double(max_positions) / double(scaling.original_positions)
+                           : rope.positive("factor");
+      scaling.beta_fast = optional(rope, "beta_fast", 32.0);
+      scaling.beta_slow = optional(rope, "beta_slow", 1.0);
+      scaling.attention_factor = attention_factor(rope, scaling.factor);
+      scaling.truncate = rope.boolean_or("truncate", true);
+      break;
     case RopeType::kLlama3:
-      model.rope_original_positions = original_positions(fields, rope, model);
-      model.rope_factor = rope.positive("factor");
-      model.rope_low_freq_factor = rope.positive("low_freq_factor");
-      model.rope_high_freq_factor = rope.positive("high_freq_factor");
-      return;
+      scaling.original_positions = original_positions(fields, rope, max_positions);
+      scaling.factor = rope.positive("factor");
+      scaling.low_freq_factor = rope.positive("low_freq_factor");
+      scaling.high_freq_factor = rope.positive("high_freq_factor");
+      break;
   }
+  return scaling;
 }
 
 // The part of a head that rotates.  Families that rotate all of it take no notice of the key, as in
 // transformers, where a scaled RoPE of a part fails.
-void read_rotary_factor(const HfFields& fields, const HfDefaults& defaults, ModelKeys& model) {
+void read_rotary_factor(const HfFields& fields, const HfDefaults& defaults,
+                        AttentionSpec& attention) {
   const char* key = "partial_rotary_factor";
-  model.partial_rotary_factor = fields.positive_or(key, defaults.rotary_factor);
-  if (defaults.rotary_factor < 1.0 || model.partial_rotary_factor == 1.0) return;
-  if (model.rope_type != RopeType::kDefault)
+  attention.rotary_factor = fields.positive_or(key, defaults.rotary_factor);
+  if (defaults.rotary_factor < 1.0 || attention.rotary_factor == 1.0) return;
+  if (attention.rope_scaling.type != RopeType::kDefault)
     fields.fail(key, "1.0: scaled RoPE rotates all of a head in this family");
   fields.not_followed(key);
-  model.partial_rotary_factor = 1.0;
+  attention.rotary_factor = 1.0;
 }
 
 }  // namespace
 
-void read_rope(const HfFields& fields, const HfDefaults& defaults, ModelKeys& model) {
+void read_rope(const HfFields& fields, const HfDefaults& defaults, int64_t max_positions,
+               AttentionSpec& attention) {
   std::optional<HfFields> rope;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!fields.has(key)) continue;
     if (!fields.at(key).is_object()) fields.fail(key, kObject);
     if (!rope && !fields.at(key).empty()) rope.emplace(fields.object(key, kObject));
   }
-  if (rope) read_scaling(fields, *rope, model);
+  if (rope) attention.rope_scaling = read_scaling(fields, *rope, max_positions);
   const char* factor = "partial_rotary_factor";
   const bool beside = fields.has(factor);  // where older programs read it
   const bool inside = rope && rope->has(factor);
   if (inside && beside && rope->at(factor) != fields.at(factor)) fields.not_followed(factor);
-  read_rotary_factor(inside ? *rope : fields, defaults, model);
+  read_rotary_factor(inside ? *rope : fields, defaults, attention);
   const std::string theta = "rope_theta";
   if (rope && rope->has(theta)) {
-    model.rope_theta = rope->positive(theta);
+    attention.rope_theta = rope->positive(theta);
     fields.find(theta);  // which may be there too, for older programs
   } else {
-    model.rope_theta = fields.positive_or(theta, defaults.rope_theta);
+    attention.rope_theta = fields.positive_or(theta, defaults.rope_theta);
   }
   // Programs that read rope_parameters alone would take another base.
   if (fields.has("rope_scaling") && fields.has("rope_parameters")) {
     const Json& other = fields.at("rope_parameters");
-    if (const auto at = other.find(theta); at != other.end() && *at != model.rope_theta)
+    if (const auto at = other.find(theta); at != other.end() && *at != attention.rope_theta)
       fields.fail("rope_parameters",
                   fmt::format("the rope_theta {} there, as beside rope_scaling, or no rope_scaling",
-                              model.rope_theta));
+                              attention.rope_theta));
   }
-  model.rope_theta_sliding = model.rope_theta;
 }
 
-void write_rope(const ModelKeys& keys, double theta, Json& json) {
-  const RopeType type = keys.rope_type;
+void write_rope(const ModelSpec& model, const AttentionSpec& attention, Json& json) {
+  const RopeScalingSpec& scaling = attention.rope_scaling;
+  const RopeType type = scaling.type;
   Json rope = {{"rope_type", kRopeTypeNames[size_t(type)]}};
-  if (type != RopeType::kDefault) rope["factor"] = keys.rope_factor;
+  if (type != RopeType::kDefault) rope["factor"] = scaling.factor;
   if (type == RopeType::kDynamic)
-    ASHLAR_REQUIRE(keys.rope_original_positions == keys.max_position_embeddings, kConfig,
+    ASHLAR_REQUIRE(scaling.original_positions == model.max_positions, kConfig,
                    "model.rope_original_positions is {} but model.max_position_embeddings is {}; a "
                    "config.json states one number for both with rope_type dynamic: choose {} for "
                    "both, or another rope_type",
-                   keys.rope_original_positions, keys.max_position_embeddings,
-                   keys.rope_original_positions);
+                   scaling.original_positions, model.max_positions, scaling.original_positions);
   if (type == RopeType::kYarn || type == RopeType::kLlama3)
-    rope["original_max_position_embeddings"] = keys.rope_original_positions;
+    rope["original_max_position_embeddings"] = scaling.original_positions;
   if (type == RopeType::kLlama3) {
-    rope["low_freq_factor"] = keys.rope_low_freq_factor;
-    rope["high_freq_factor"] = keys.rope_high_freq_factor;
+    rope["low_freq_factor"] = scaling.low_freq_factor;
+    rope["high_freq_factor"] = scaling.high_freq_factor;
   }
   if (type == RopeType::kYarn) {
-    rope["beta_fast"] = keys.rope_beta_fast;
-    rope["beta_slow"] = keys.rope_beta_slow;
-    if (keys.rope_attention_factor > 0) rope["attention_factor"] = keys.rope_attention_factor;
-    if (!keys.rope_truncate) rope["truncate"] = false;
+    rope["beta_fast"] = scaling.beta_fast;
+    rope["beta_slow"] = scaling.beta_slow;
+    if (scaling.attention_factor > 0) rope["attention_factor"] = scaling.attention_factor;
+    if (!scaling.truncate) rope["truncate"] = false;
   }
   json["rope_scaling"] = type == RopeType::kDefault ? Json(nullptr) : rope;
-  rope["rope_theta"] = theta;
+  rope["rope_theta"] = attention.rope_theta;
   json["rope_parameters"] = rope;
-  json["rope_theta"] = theta;
+  json["rope_theta"] = attention.rope_theta;
 }
 
 }  // namespace ashlar::models

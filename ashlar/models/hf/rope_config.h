@@ -10,9 +10,10 @@
 
 namespace ashlar::models {
 
-// After model.max_position_embeddings, head_dim and layer_types.
-void read_rope(const HfFields& fields, const HfDefaults& defaults, ModelKeys& model);
-// rope_theta of all blocks, in every form.
-void write_rope(const ModelKeys& keys, double theta, Json& json);
+// The base, the rotated part and the scaling of a model meant for max_positions.
+void read_rope(const HfFields& fields, const HfDefaults& defaults, int64_t max_positions,
+               AttentionSpec& attention);
+// The RoPE of all blocks, in every form.
+void write_rope(const ModelSpec& model, const AttentionSpec& attention, Json& json);
 
 }  // namespace ashlar::models

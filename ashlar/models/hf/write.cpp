@@ -44,7 +44,7 @@ struct Source {
 std::vector<Source> sources_of(const ModelSpec& spec, std::span<LogicalTensor> natives,
                                HfLayout layout) {
   std::vector<Source> sources;
-  const HfNames names = names_of(keys_of(spec));
+  const HfNames names = names_of(spec);
   for (FileTensor& tensor : file_tensors(natives, spec.blocks, layout, names)) {
     DType dtype = natives[tensor.rows[0].native].dtype;
     for (const FileRows& rows : tensor.rows) dtype = wider(dtype, natives[rows.native].dtype);
@@ -274,11 +274,10 @@ HfWriteStats write_all(FileSystem& files, const std::string& directory, const Mo
     const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
     writer.write_file(kHfIndexFile, index.dump(2) + "\n");
   }
-  const ModelKeys keys = keys_of(spec);
   const DType dtype = options.types ? options.types->usual : options.dtype;
-  writer.write_file(kHfConfigFile, to_hf_config(keys, dtype, options.layout));
+  writer.write_file(kHfConfigFile, to_hf_config(spec, dtype, options.layout));
   if (!options.files.contains(std::string(kHfGenerationFile)))
-    writer.write_file(kHfGenerationFile, to_hf_generation_config(keys));
+    writer.write_file(kHfGenerationFile, to_hf_generation_config(spec));
   for (const auto& [name, content] : options.files) writer.write_file(name, content);
   return writer.stats();
 }
