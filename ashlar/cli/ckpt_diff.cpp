@@ -5,7 +5,6 @@
 #include "ashlar/core/json.h"
 #include "ashlar/core/text.h"
 #include "ashlar/models/diff.h"
-#include "ashlar/nn/weights.h"
 
 namespace ashlar::cli {
 namespace {
@@ -119,8 +118,8 @@ int compare(const DiffFlags& flags, Log& log) {
                                     .component = parse_component(flags.component),
                                     .num_threads = 0,
                                     .log = &log};
-  auto a = models::open_tensors(*files, flags.a, nn::logical_tensors, log);
-  const auto b = models::open_tensors(*files, flags.b, nn::logical_tensors, log);
+  auto a = models::open_tensors(*files, flags.a, log);
+  const auto b = models::open_tensors(*files, flags.b, log);
   a.share_memory_with(b);
   const Diff found = models::diff(a, b, options);
   print(found, flags, a.directory(), b.directory());

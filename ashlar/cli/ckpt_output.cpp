@@ -111,7 +111,7 @@ std::string_view write_hf(FileSystem& files, const std::string& out, const Model
   std::vector<std::string> unstated;
   options.files = files_of(companions, tokenizer.get(), unstated);
   const models::HfWriteStats stats =
-      models::write_hf_model(files, out, source.spec, nn::logical_tensors, reader, options);
+      models::write_hf_model(files, out, source.spec, reader, options);
   const std::string_view type = flag_of(options.types ? options.types->usual : options.dtype);
   say_what_types_cost(out, stats, type, log);
   warn_of_ids(out, source, eval::read_text_files(companions, source, tokenizer.get()), log);
@@ -136,11 +136,8 @@ DType step_type(const models::StoredTensors& model) {
 void write_root(FileSystem& files, const std::string& out, const ModelSource& source, DType dtype,
                 const models::TensorReader& reader, const Companions& companions,
                 std::vector<checkpoint::Blob> extra, Log& log) {
-  models::ModelStep step{.spec = source.spec,
-                         .tensors_of = source.tensors_of,
-                         .dtype = dtype,
-                         .extra = std::move(extra),
-                         .sections = {}};
+  models::ModelStep step{
+      .spec = source.spec, .dtype = dtype, .extra = std::move(extra), .sections = {}};
   add_companions(companions, source.hugging_face ? source.path : "", step.extra, step.sections);
   const models::ModelStepStats stats = models::write_model_step(files, out, step, reader, 0, log);
   print_result(

@@ -12,7 +12,7 @@
 namespace ashlar::eval {
 
 ModelSource find_model(FileSystem& files, const std::string& path, Log& log) {
-  return models::find_model(files, path, nn::logical_tensors, log);
+  return models::find_model(files, path, log);
 }
 
 std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source) {

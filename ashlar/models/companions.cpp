@@ -50,14 +50,14 @@ void write_types(const ElementTypes& types, Ordered& json) {
     json["other_dtypes"][std::string(name_of(type))].push_back(name);
 }
 
-Companions of_directory(FileSystem& files, const std::string& directory, TensorsOf tensors_of) {
+Companions of_directory(FileSystem& files, const std::string& directory) {
   Companions companions;
   for (const std::string& name : files.list(directory)) {
     const std::string path = join(directory, name);
     if (goes_along(name) && is_plain_file(files, path))
       companions.files[name] = read_text(files, path, checkpoint::kMaxBlobBytes);
   }
-  companions.types = types_of(HfModel::open(files, directory, tensors_of).tensors());
+  companions.types = types_of(HfModel::open(files, directory).tensors());
   return companions;
 }
 
@@ -86,7 +86,7 @@ bool goes_along(std::string_view name) {
 }
 
 Companions companions_of(FileSystem& files, const ModelSource& source) {
-  if (source.hugging_face) return of_directory(files, source.resolved, source.tensors_of);
+  if (source.hugging_face) return of_directory(files, source.resolved);
   return companions_in(checkpoint::StepReader(files, source.resolved));
 }
 

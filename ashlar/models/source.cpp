@@ -5,13 +5,14 @@
 #include "ashlar/models/hf/model.h"
 #include "ashlar/models/path.h"
 #include "ashlar/models/step_model.h"
+#include "ashlar/nn/weights.h"
 
 namespace ashlar::models {
 namespace {
 
 // The step is whole as it was committed; what is judged here is that a model was committed.
 void require_model(const checkpoint::StepReader& reader, const ModelSource& source) {
-  for (const LogicalTensor& wanted : source.tensors_of(source.spec, DType::kF32)) {
+  for (const LogicalTensor& wanted : nn::logical_tensors(source.spec, DType::kF32)) {
     const checkpoint::IndexTensor* stored = reader.find(wanted.name);
     ASHLAR_REQUIRE(stored, kCorrupt,
                    "{}: no tensor {}; expected all of the model that it describes",
@@ -23,15 +24,13 @@ void require_model(const checkpoint::StepReader& reader, const ModelSource& sour
   }
 }
 
-ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string& path,
-                         TensorsOf tensors_of) {
+ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string& path) {
   ModelSource source{
       .path = path,
       .resolved = reader.directory(),
       .origin = fmt::format("step {} of run {}", reader.step(), reader.manifest().run_id),
       .hugging_face = false,
       .spec = {},
-      .tensors_of = tensors_of,
       .lease = reader.lease(),
       .reads = reader.reads()};
   source.spec = model_of_step(reader);
@@ -41,10 +40,10 @@ ModelSource find_in_step(const checkpoint::StepReader& reader, const std::string
 
 }  // namespace
 
-ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf tensors_of, Log& log) {
+ModelSource find_model(FileSystem& files, const std::string& path, Log& log) {
   const std::string place = locate_model(files, path);
   if (files.stat(join(place, kConfigFile))) {
-    const auto model = HfModel::open(files, place, tensors_of);
+    const auto model = HfModel::open(files, place);
     for (const std::string& note : model.notes()) log.info("{}", note);
     for (const std::string& warning : model.warnings()) log.warn("{}", warning);
     return {.path = path,
@@ -52,10 +51,9 @@ ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf ten
             .origin = fmt::format("Hugging Face, {} layout", name_of(model.layout())),
             .hugging_face = true,
             .spec = model.spec(),
-            .tensors_of = tensors_of,
             .lease = nullptr};
   }
-  return find_in_step(checkpoint::open_checkpoint(files, place, log), path, tensors_of);
+  return find_in_step(checkpoint::open_checkpoint(files, place, log), path);
 }
 
 DescribedModel describe_source(FileSystem& files, const std::string& path) {
@@ -79,7 +77,7 @@ DescribedModel describe_source(FileSystem& files, const std::string& path) {
 void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces,
                   checkpoint::Exchange* ranks) {
   if (source.hugging_face) {
-    const auto model = HfModel::open(files, source.resolved, source.tensors_of);
+    const auto model = HfModel::open(files, source.resolved);
     for (const Piece& piece : pieces) model.read(piece);
     return;
   }

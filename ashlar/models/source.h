@@ -28,14 +28,13 @@ struct ModelSource {
   std::string origin;    // "step 365 of run 1f3a...", "Hugging Face, native layout"
   bool hugging_face = false;
   ModelSpec spec;
-  TensorsOf tensors_of = nullptr;
   // Keeps the step from being removed; the file system that it was found in outlives it.
   std::shared_ptr<const void> lease = nullptr;
   checkpoint::Reads reads = checkpoint::Reads::kCached;  // of a step, for a tool that reads it once
 };
 
 // Every byte of the step that a root stands for is read, to know that it is good.
-ModelSource find_model(FileSystem& files, const std::string& path, TensorsOf tensors_of, Log& log);
+ModelSource find_model(FileSystem& files, const std::string& path, Log& log);
 // What describes that model, and nothing of its weights: config.json of a Hugging Face directory,
 // or model.json of a step.  Of a root the newest step that can be opened; its tensors are not read.
 struct DescribedModel {

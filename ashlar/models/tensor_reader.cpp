@@ -32,7 +32,7 @@ StoredTensors::StoredTensors(HfModel model) : model_(std::move(model)) {
 
 StoredTensors::StoredTensors(FileSystem& files, const ModelSource& source)
     : StoredTensors(source.hugging_face
-                        ? StoredTensors(HfModel::open(files, source.resolved, source.tensors_of))
+                        ? StoredTensors(HfModel::open(files, source.resolved))
                         : StoredTensors(checkpoint::StepReader(files, source.resolved))) {
   if (step_) step_->set_reads(source.reads);
 }
@@ -82,11 +82,9 @@ Place StoredTensors::place_of(const std::string& name) const {
   return found == place_of_.end() ? Place() : found->second;
 }
 
-StoredTensors open_tensors(FileSystem& files, const std::string& path, TensorsOf tensors_of,
-                           Log& log) {
+StoredTensors open_tensors(FileSystem& files, const std::string& path, Log& log) {
   const std::string place = locate_model(files, path);
-  if (files.stat(join(place, kConfigFile)))
-    return StoredTensors(HfModel::open(files, place, tensors_of));
+  if (files.stat(join(place, kConfigFile))) return StoredTensors(HfModel::open(files, place));
   return StoredTensors(checkpoint::open_checkpoint(files, place, log));
 }
 

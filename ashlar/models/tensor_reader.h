@@ -75,7 +75,6 @@ class StoredTensors final : public TensorReader {
 
 // Whatever `path` is: a Hugging Face directory, a root (its newest good step) or a step.
 // Errors: kConfig if it is none of them.
-StoredTensors open_tensors(FileSystem& files, const std::string& path, TensorsOf tensors_of,
-                           Log& log);
+StoredTensors open_tensors(FileSystem& files, const std::string& path, Log& log);
 
 }  // namespace ashlar::models

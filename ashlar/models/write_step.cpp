@@ -17,6 +17,7 @@
 #include "ashlar/core/threads.h"
 #include "ashlar/models/slabs.h"
 #include "ashlar/models/step_model.h"
+#include "ashlar/nn/weights.h"
 
 namespace ashlar::models {
 namespace {
@@ -167,7 +168,7 @@ ModelStepStats write_model_step(FileSystem& files, const std::string& root, cons
                  "{} holds steps already; choose a new directory", root);
   checkpoint::collect_stale(lease.fence(), log);
   std::vector<Piece> pieces;
-  for (const LogicalTensor& logical : model.tensors_of(model.spec, model.dtype))
+  for (const LogicalTensor& logical : nn::logical_tensors(model.spec, model.dtype))
     pieces.push_back({logical, Box::whole(logical.global_shape),
                       Tensor{nullptr, logical.dtype, Device::kCpu, logical.global_shape}});
   checkpoint::SaveRequest request;

@@ -19,7 +19,6 @@ namespace ashlar::models {
 
 struct ModelStep {
   ModelSpec spec;
-  TensorsOf tensors_of = nullptr;
   DType dtype = DType::kF32;                         // or F64; balancing biases are never less
   std::vector<checkpoint::Blob> extra = {};          // beside what describes the model
   std::map<std::string, std::string> sections = {};  // of the manifest: name -> JSON object

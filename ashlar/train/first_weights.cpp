@@ -14,7 +14,7 @@ namespace {
 
 models::ModelSource find(FileSystem& files, const std::string& path, Log& log) {
   require_first_weights(files, path);
-  return models::find_model(files, path, nn::logical_tensors, log);
+  return models::find_model(files, path, log);
 }
 
 GivenModel given_model(const models::ModelSource& source) {

@@ -61,9 +61,8 @@ std::string Loaded::convert(Form form) {
     if (form == Form::kLegacy) options.layout = models::HfLayout::kLegacy;
     if (form == Form::kSharded) options.max_file_bytes = 16 << 10;
     options.dtype = DType::kF32;
-    models::write_hf_model(*files, "/export", saved.spec, nn::logical_tensors, pieces, options);
-    EXPECT_EQ(models::HfModel::open(*files, "/export", nn::logical_tensors).layout(),
-              options.layout);
+    models::write_hf_model(*files, "/export", saved.spec, pieces, options);
+    EXPECT_EQ(models::HfModel::open(*files, "/export").layout(), options.layout);
     EXPECT_EQ(bool(files->stat("/export/model.safetensors.index.json")), form == Form::kSharded);
     return "/export";
   }

@@ -141,8 +141,8 @@ TEST_P(HfVariants, ExportsComeBackTheSame) {
   read_weights(*files_, source_, pieces);
   models::HfWriteOptions options;
   options.dtype = DType::kF32;
-  models::write_hf_model(*files_, "/export", source_.spec, nn::logical_tensors, pieces, options);
-  const auto exported = models::HfModel::open(*files_, "/export", nn::logical_tensors);
+  models::write_hf_model(*files_, "/export", source_.spec, pieces, options);
+  const auto exported = models::HfModel::open(*files_, "/export");
   EXPECT_TRUE(exported.warnings().empty()) << exported.warnings()[0];
   const ModelSource again = find_model(*files_, "/export", log_);
   EXPECT_EQ(to_json(again.spec), to_json(source_.spec));

@@ -30,7 +30,7 @@ struct SmallModel {
     if (shape) shape(spec);
     models::HfWriteOptions options;
     options.dtype = DType::kF32;
-    models::write_hf_model(*files, "model", spec, nn::logical_tensors, pieces, options);
+    models::write_hf_model(*files, "model", spec, pieces, options);
     source = find_model(*files, "model", log);
   }
 

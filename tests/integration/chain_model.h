@@ -51,7 +51,7 @@ inline void write_chain(const std::filesystem::path& directory, int64_t vocab_si
   const auto files = posix_files();
   models::HfWriteOptions options;
   options.dtype = dtype;
-  models::write_hf_model(*files, directory.string(), spec, nn::logical_tensors, pieces, options);
+  models::write_hf_model(*files, directory.string(), spec, pieces, options);
   auto written = nlohmann::json::parse(read_file(directory / "config.json"));
   for (const auto& [key, value] : config.items())
     value.is_null() ? void(written.erase(key)) : void(written[key] = value);

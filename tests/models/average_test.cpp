@@ -20,9 +20,9 @@ class AverageTest : public testing::Test {
  protected:
   // A root of this model.
   ModelSource add(const std::string& root, const Values& values, const ModelKeys& keys) {
-    write_model_step(*files_, root, {.spec = model_of(keys), .tensors_of = nn::logical_tensors},
-                     TensorsInMemory(values.pieces), 1, log_);
-    return find_model(*files_, root, nn::logical_tensors, log_);
+    write_model_step(*files_, root, {.spec = model_of(keys)}, TensorsInMemory(values.pieces), 1,
+                     log_);
+    return find_model(*files_, root, log_);
   }
   ModelSource add(const std::string& root, const Values& values) {
     return add(root, values, odd_spec());
@@ -85,9 +85,8 @@ TEST_F(AverageTest, OfAStepAndAHuggingFaceDirectory) {
   const Values a = random_values(odd_spec(), DType::kF32, 1),
                b = random_values(odd_spec(), DType::kF32, 2);
   const ModelSource step = add("root", a), other = add("other", b);
-  write_hf_model(*files_, "hf", model_of(odd_spec()), nn::logical_tensors, b.pieces,
-                 {HfLayout::kLegacy, DType::kF32});
-  const ModelSource hf = find_model(*files_, "hf", nn::logical_tensors, log_);
+  write_hf_model(*files_, "hf", model_of(odd_spec()), b.pieces, {HfLayout::kLegacy, DType::kF32});
+  const ModelSource hf = find_model(*files_, "hf", log_);
   EXPECT_EQ(read(average({step, hf}, {1, 3})).memory, read(average({step, other}, {1, 3})).memory);
 }
 

@@ -44,7 +44,7 @@ class CompanionsOfStep : public testing::Test {
  protected:
   // A step with these companions, and what is read of them there.
   Companions through_step(const Companions& companions, const std::string& source = "") {
-    ModelStep step{.spec = model_of(odd_spec()), .tensors_of = nn::logical_tensors};
+    ModelStep step{.spec = model_of(odd_spec())};
     add_companions(companions, source, step.extra, step.sections);
     section_ = step.sections.contains("hf") ? step.sections.at("hf") : "";
     const Values values = random_values(odd_spec(), DType::kF32);
@@ -81,7 +81,7 @@ TEST_F(CompanionsOfStep, ComeBackAsTheyWere) {
 
 // The section as an import wrote it before there was more to say.
 TEST_F(CompanionsOfStep, OlderStepsSayNothing) {
-  ModelStep step{.spec = model_of(odd_spec()), .tensors_of = nn::logical_tensors};
+  ModelStep step{.spec = model_of(odd_spec())};
   step.sections["hf"] = R"({"source": "models/m"})";
   step.extra = {{"tokenizer.model", "t", false}};
   const Values values = random_values(odd_spec(), DType::kF32);
@@ -98,7 +98,7 @@ TEST_F(CompanionsOfStep, WhatWasNotWrittenSoIsCorrupt) {
            {R"({"dtype": "F16", "other_dtypes": {"F32": [3]}})", "holds 3"},
            {R"({"dtype": "F16", "other_dtypes": {"I8": ["a"]}})", "'I8' is none of"},
            {R"({"bos_id": -2})", "bos_id is -2"}}) {
-    ModelStep step{.spec = model_of(odd_spec()), .tensors_of = nn::logical_tensors};
+    ModelStep step{.spec = model_of(odd_spec())};
     step.sections["hf"] = section;
     const Values values = random_values(odd_spec(), DType::kF32);
     const std::string root = "bad" + std::to_string(++roots_);
@@ -117,13 +117,12 @@ TEST(CompanionsOfDirectory, AreReadThroughLinksAndTheRestIsNamed) {
   const Values values = random_values(odd_spec(), DType::kF32);
   HfWriteOptions options;
   options.files = {{"tokenizer.json", "{}"}, {"LICENSE", "free"}, {"more.py", ""}};
-  write_hf_model(*files, "m", model_of(odd_spec()), nn::logical_tensors, values.pieces, options);
+  write_hf_model(*files, "m", model_of(odd_spec()), values.pieces, options);
   const ModelSource source{.path = "m",
                            .resolved = "m",
                            .origin = "",
                            .hugging_face = true,
-                           .spec = model_of(odd_spec()),
-                           .tensors_of = nn::logical_tensors};
+                           .spec = model_of(odd_spec())};
   const Companions found = companions_of(*files, source);
   EXPECT_EQ(found.files.size(), 2u);  // generation_config.json too
   EXPECT_EQ(found.types->usual, DType::kBF16);

@@ -202,9 +202,8 @@ TEST_F(DiffTest, AStepAndAHuggingFaceDirectory) {
   const StoredTensors step = save("step", model, optim);
   for (const HfLayout layout : {HfLayout::kNative, HfLayout::kLegacy}) {
     const std::string directory(name_of(layout));
-    write_hf_model(*files_, directory, model_of(keys), nn::logical_tensors, values.pieces,
-                   {layout, DType::kF32});
-    const StoredTensors hf = open_tensors(*files_, directory, nn::logical_tensors, log_);
+    write_hf_model(*files_, directory, model_of(keys), values.pieces, {layout, DType::kF32});
+    const StoredTensors hf = open_tensors(*files_, directory, log_);
     for (const bool turned : {false, true}) {
       const Diff found = diff(turned ? hf : step, turned ? step : hf, {.values = true});
       EXPECT_TRUE(found.equal());
@@ -212,9 +211,8 @@ TEST_F(DiffTest, AStepAndAHuggingFaceDirectory) {
       EXPECT_EQ(found.left_out, std::vector<checkpoint::Component>{checkpoint::Component::kOptim});
     }
   }
-  write_hf_model(*files_, "rounded", model_of(keys), nn::logical_tensors, values.pieces, {});
-  const Diff rounded =
-      diff(step, open_tensors(*files_, "rounded", nn::logical_tensors, log_), {.values = true});
+  write_hf_model(*files_, "rounded", model_of(keys), values.pieces, {});
+  const Diff rounded = diff(step, open_tensors(*files_, "rounded", log_), {.values = true});
   for (const TensorDiff& tensor : rounded.tensors) {
     const auto whole = std::ranges::find(values.pieces, tensor.name,
                                          [](const Piece& piece) { return piece.logical.name; });

@@ -91,8 +91,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 std::string message_of_opening(const std::string& directory) {
   const auto files = posix_files();
-  return testing_support::message_of(
-      ErrorKind::kData, [&] { HfModel::open(*files, directory, nn::logical_tensors); });
+  return testing_support::message_of(ErrorKind::kData, [&] { HfModel::open(*files, directory); });
 }
 
 TEST(HfBad, EveryDirectorySaysWhatIsWrong) {

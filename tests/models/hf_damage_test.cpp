@@ -9,7 +9,7 @@ namespace {
 class HfDamageTest : public HfDirectoryTest {};
 
 TEST_F(HfDamageTest, RefusesToReadAnotherModelsTensors) {
-  const HfModel model = HfModel::open(*files, test_data("hf_small"), nn::logical_tensors);
+  const HfModel model = HfModel::open(*files, test_data("hf_small"));
   Values wanted = random_values(odd_spec(), DType::kF32);
   const std::string message = message_of(ErrorKind::kData, [&] { model.read(wanted.pieces[0]); });
   EXPECT_NE(message.find("[128, 32]; expected [11, 8]"), std::string::npos) << message;

@@ -100,15 +100,13 @@ class HfDirectoryTest : public ::testing::Test {
  protected:
   void write(const std::string& name, const ModelSpec& spec, const Values& values,
              const HfWriteOptions& options) {
-    write_hf_model(*files, root / name, spec, nn::logical_tensors, values.pieces, options);
+    write_hf_model(*files, root / name, spec, values.pieces, options);
   }
   void write(const std::string& name, const ModelKeys& spec, const Values& values,
              const HfWriteOptions& options) {
     write(name, model_of(spec), values, options);
   }
-  HfModel open(const std::string& name) {
-    return HfModel::open(*files, root / name, nn::logical_tensors);
-  }
+  HfModel open(const std::string& name) { return HfModel::open(*files, root / name); }
 
   std::unique_ptr<FileSystem> files = posix_files();
   TemporaryDirectory root;

@@ -205,7 +205,7 @@ std::vector<int64_t> every(int64_t heads, int64_t stride, int64_t begin, int64_t
 TEST_F(HfLinearDirectory, HeadsAreFoundInTheirRows) {
   const auto check = [&](const char* directory, const std::string& file_tensor,
                          const std::string& native, const std::vector<int64_t>& rows) {
-    const HfModel model = HfModel::open(*files, test_data(directory), nn::logical_tensors);
+    const HfModel model = HfModel::open(*files, test_data(directory));
     const auto tensors = take_apart(test_data(directory) + "/model.safetensors");
     const Values values = read_all(model, DType::kF32);
     EXPECT_EQ(floats_of(values, native), rows_of(tensors.at(file_tensor), 32, rows)) << native;
@@ -233,7 +233,7 @@ TEST_F(HfLinearDirectory, HeadsAreFoundInTheirRows) {
 
 // A box that begins and ends inside heads, as a rank's share may.
 TEST_F(HfLinearDirectory, APartOfInterleavedHeads) {
-  const HfModel model = HfModel::open(*files, test_data("hf_qwen3_next"), nn::logical_tensors);
+  const HfModel model = HfModel::open(*files, test_data("hf_qwen3_next"));
   const Values whole = read_all(model, DType::kF32);
   for (const char* name : {"v_proj", "k_proj"}) {
     const std::string native = std::string("model.layers.1.self_attn.") + name + ".weight";
@@ -259,7 +259,7 @@ bool is_buffer(const std::string& name) {
 // buffers, which are those of blocks of 256 tokens.
 TEST_F(HfLinearDirectory, WritesTheTensorsThatTransformersDoes) {
   for (const char* directory : {"hf_minimax", "hf_qwen3_next"}) {
-    const HfModel model = HfModel::open(*files, test_data(directory), nn::logical_tensors);
+    const HfModel model = HfModel::open(*files, test_data(directory));
     write(directory, model.spec(), read_all(model, DType::kF32), kF32Native);
     auto wanted = take_apart(test_data(directory) + "/model.safetensors");
     auto found = take_apart(root / (std::string(directory) + "/model.safetensors"));
@@ -292,7 +292,7 @@ TEST_F(HfLinearDirectory, ComesBackBitForBitWholeAndInShards) {
 
 // The decays over a block of tokens, against what transformers computed for blocks of 8.
 TEST_F(HfLinearDirectory, BuffersAreWhatTransformersComputes) {
-  const HfModel model = HfModel::open(*files, test_data("hf_minimax"), nn::logical_tensors);
+  const HfModel model = HfModel::open(*files, test_data("hf_minimax"));
   write("minimax", model.spec(), read_all(model, DType::kF32), kF32Native);
   const auto wanted = take_apart(test_data("hf_minimax") + "/model.safetensors");
   const auto found = take_apart(root / "minimax/model.safetensors");

@@ -148,7 +148,7 @@ TEST_F(HfMembersDirectory, AreNamedOnceInOneLine) {
   spill(path + "/config.json", config.dump());
   std::vector<std::string> lines;
   Log log{[&](std::string_view line) { lines.emplace_back(line); }};
-  find_model(*files, path, nn::logical_tensors, log);
+  find_model(*files, path, log);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].find('\n'), std::string::npos);
   EXPECT_TRUE(lines[0].starts_with("warning: " + path + "/config.json: not followed: mystery"))

@@ -11,7 +11,7 @@ namespace {
 class HfModelTest : public HfDirectoryTest {};
 
 TEST_F(HfModelTest, OpensWhatTransformersSaved) {
-  const HfModel model = HfModel::open(*files, test_data("hf_small"), nn::logical_tensors);
+  const HfModel model = HfModel::open(*files, test_data("hf_small"));
   EXPECT_EQ(model.layout(), HfLayout::kNative);
   EXPECT_EQ(model.config().form, HfForm::kNative);
   EXPECT_EQ(model.spec().vocab_size, 128);
@@ -27,7 +27,7 @@ TEST_F(HfModelTest, OpensWhatTransformersSaved) {
 }
 
 TEST_F(HfModelTest, NativeToLegacyToNativeIsBitEqual) {
-  const HfModel first = HfModel::open(*files, test_data("hf_small"), nn::logical_tensors);
+  const HfModel first = HfModel::open(*files, test_data("hf_small"));
   const Values original = read_all(first, DType::kF32);
   write("legacy", first.spec(), original, kF32Legacy);
   const HfModel legacy = open("legacy");

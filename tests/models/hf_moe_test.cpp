@@ -247,8 +247,7 @@ TEST(HfMoe, FilesNameEachExpert) {
     ASSERT_TRUE(names.experts);
     const std::vector<LogicalTensor> natives = nn::logical_tensors(spec, DType::kF32);
     const auto tensors = file_tensors(natives, spec.blocks, HfLayout::kNative, names);
-    EXPECT_EQ(int64_t(tensors.size()),
-              num_file_tensors(nn::logical_tensors, spec, HfLayout::kNative, names));
+    EXPECT_EQ(int64_t(tensors.size()), num_file_tensors(spec, HfLayout::kNative, names));
     std::map<std::string, FileTensor> by_name;
     for (const FileTensor& tensor : tensors) by_name[tensor.name] = tensor;
     EXPECT_EQ(by_name.size(), tensors.size());
@@ -301,7 +300,7 @@ TEST_F(HfMoeDirectory, ComesBackBitForBitWholeAndInShards) {
 // Files of transformers are written again tensor for tensor, by name and bit for bit.
 TEST_F(HfMoeDirectory, WritesTheTensorsThatTransformersDoes) {
   for (const char* saved : {"hf_mixtral", "hf_qwen3_moe"}) {
-    const HfModel model = HfModel::open(*files, test_data(saved), nn::logical_tensors);
+    const HfModel model = HfModel::open(*files, test_data(saved));
     write(saved, model.spec(), read_all(model, DType::kF32), kF32Native);
     const auto wanted = take_apart(test_data(saved) + "/model.safetensors");
     EXPECT_GT(wanted.size(), 60u);

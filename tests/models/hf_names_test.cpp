@@ -44,8 +44,8 @@ TEST(HfNames, PublishedCountsAndTotals) {
     const ModelSpec model = model_of(c.spec);
     EXPECT_EQ(file_tensors(logical(c.spec), model.blocks, HfLayout::kNative).size(), c.native);
     EXPECT_EQ(file_tensors(logical(c.spec), model.blocks, HfLayout::kLegacy).size(), c.legacy);
-    EXPECT_EQ(num_file_tensors(nn::logical_tensors, model, HfLayout::kNative), int64_t(c.native));
-    EXPECT_EQ(num_file_tensors(nn::logical_tensors, model, HfLayout::kLegacy), int64_t(c.legacy));
+    EXPECT_EQ(num_file_tensors(model, HfLayout::kNative), int64_t(c.native));
+    EXPECT_EQ(num_file_tensors(model, HfLayout::kLegacy), int64_t(c.legacy));
     EXPECT_EQ(elements(c.spec, Role::kParameter), c.parameters);
     EXPECT_EQ(elements(c.spec, Role::kBuffer), c.buffers);
   }

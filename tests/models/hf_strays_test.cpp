@@ -21,9 +21,7 @@ class HfStrays : public HfDirectoryTest {
     rewrite(path, change);
     return path;
   }
-  HfModel open_path(const std::string& path) {
-    return HfModel::open(*files, path, nn::logical_tensors);
-  }
+  HfModel open_path(const std::string& path) { return HfModel::open(*files, path); }
   std::string refusal_of(const std::string& path) {
     const std::string message = message_of(ErrorKind::kData, [&] { open_path(path); });
     EXPECT_TRUE(message.starts_with(path)) << message;
@@ -78,7 +76,7 @@ TEST_F(HfStrays, AreReadPastInEveryFamilyAndSaidOnce) {
                   "model.layers.0.self_attn.rotary_emb.cos_cached and 7 more");
     std::vector<std::string> lines;
     Log log{[&](std::string_view line) { lines.emplace_back(line); }};
-    find_model(*files, path, nn::logical_tensors, log);
+    find_model(*files, path, log);
     EXPECT_EQ(lines, (std::vector{model.notes()[0]}));
   }
 }

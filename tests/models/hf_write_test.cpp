@@ -94,7 +94,7 @@ TEST_F(HfWriteTest, SaysWhatANarrowerTypeLoses) {
   const auto stats = [&](const std::string& name, DType dtype) {
     HfWriteOptions options;
     options.dtype = dtype;
-    return write_hf_model(*posix_files(), root / name, model_of(spec), nn::logical_tensors,
+    return write_hf_model(*posix_files(), root / name, model_of(spec),
                           TensorsInMemory(values.pieces), options);
   };
   set("model.norm.weight", {1.0 + 0x1p-9, 1e-9, 0x1p-24, -0.0, 65504, 1.0 + 0x1p-30});
@@ -150,16 +150,14 @@ TEST_F(HfWriteTest, AFaultLeavesAllOrNothing) {
           return call % 2 == 0 ? Fault::kDiskFull : Fault::kIoError;
         });
     try {
-      write_hf_model(*faulty, "/models/new", model_of(spec), nn::logical_tensors, values.pieces,
-                     options);
+      write_hf_model(*faulty, "/models/new", model_of(spec), values.pieces, options);
       finished = !hit;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kStorage);
     }
     EXPECT_FALSE(memory->stat("/models/new.tmp")) << "call " << calls;
     if (memory->stat("/models/new"))
-      expect_equal(values, read_all(HfModel::open(*memory, "/models/new", nn::logical_tensors),
-                                    DType::kF32));
+      expect_equal(values, read_all(HfModel::open(*memory, "/models/new"), DType::kF32));
     else
       EXPECT_TRUE(hit);
   }

@@ -29,8 +29,7 @@ void make_cache(const fs::path& model, const fs::path& cache) {
 
 void expect_same_model(const std::string& a, const std::string& b) {
   const auto files = posix_files();
-  const HfModel first = HfModel::open(*files, a, nn::logical_tensors),
-                second = HfModel::open(*files, b, nn::logical_tensors);
+  const HfModel first = HfModel::open(*files, a), second = HfModel::open(*files, b);
   EXPECT_EQ(first.spec(), second.spec());
   const Values expected = read_all(first, DType::kF32), found = read_all(second, DType::kF32);
   ASSERT_FALSE(expected.memory.empty());
@@ -50,8 +49,7 @@ TEST(Links, HuggingFaceSnapshotsOfShardsAreRead) {
   HfWriteOptions options{HfLayout::kNative, DType::kF32};
   options.max_file_bytes = 2000;
   const Values values = random_values(spec, DType::kF32);
-  write_hf_model(*files, root / "model", model_of(spec), nn::logical_tensors, values.pieces,
-                 options);
+  write_hf_model(*files, root / "model", model_of(spec), values.pieces, options);
   make_cache(root / "model", root / "cache");
   expect_same_model(root / "model", root / "cache/snapshots/main");
 }

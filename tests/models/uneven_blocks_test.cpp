@@ -31,9 +31,9 @@ class UnevenBlocks : public HfDirectoryTest {
  protected:
   // Saves a step of the model with random values; returns it as it is found there.
   ModelSource saved(const ModelSpec& spec, const Values& values) {
-    write_model_step(*files, root / "step", {.spec = spec, .tensors_of = nn::logical_tensors},
-                     TensorsInMemory(values.pieces), 1, log_);
-    return find_model(*files, root / "step", nn::logical_tensors, log_);
+    write_model_step(*files, root / "step", {.spec = spec}, TensorsInMemory(values.pieces), 1,
+                     log_);
+    return find_model(*files, root / "step", log_);
   }
   Log log_ = checkpoint::quiet_log();
 };
@@ -44,7 +44,7 @@ TEST_F(UnevenBlocks, GoThroughAStepToAnExportAndBack) {
   const ModelSource step = saved(spec, values);
   EXPECT_EQ(step.spec, spec);
   const StoredTensors tensors(*files, step);
-  write_hf_model(*files, root / "hf", step.spec, nn::logical_tensors, tensors, kF32Native);
+  write_hf_model(*files, root / "hf", step.spec, tensors, kF32Native);
   const HfModel again = open("hf");
   EXPECT_EQ(again.spec(), spec);
   expect_equal(values, read_all(again, DType::kF32));
@@ -62,14 +62,12 @@ TEST_F(UnevenBlocks, AreSavedWhereNoFamilyHasThem) {
     tensors.read(read.pieces);
     EXPECT_EQ(read.memory[0], values.of(piece.logical.name)) << piece.logical.name;
   }
-  EXPECT_EQ(message_of(ErrorKind::kConfig,
-                       [&] {
-                         write_hf_model(*files, root / "hf", step.spec, nn::logical_tensors,
-                                        tensors, kF32Native);
-                       }),
-            "no Hugging Face architecture has block 2 of this model, hybrid, which differs from "
-            "earlier blocks of its kind; expected blocks of a kind to be alike: it stays in "
-            "checkpoints of Ashlar");
+  EXPECT_EQ(
+      message_of(ErrorKind::kConfig,
+                 [&] { write_hf_model(*files, root / "hf", step.spec, tensors, kF32Native); }),
+      "no Hugging Face architecture has block 2 of this model, hybrid, which differs from "
+      "earlier blocks of its kind; expected blocks of a kind to be alike: it stays in "
+      "checkpoints of Ashlar");
   EXPECT_FALSE(files->stat(root / "hf"));
 }
 

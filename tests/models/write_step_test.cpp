@@ -20,7 +20,6 @@ using testing_support::message_of;
 
 ModelStep step_of(const ModelKeys& keys) {
   return {.spec = model_of(keys),
-          .tensors_of = nn::logical_tensors,
           .extra = {{"note.json", "{\"of\": 1}", true}},
           .sections = {{"hf", "{\"source\":\"x\"}"}}};
 }
@@ -70,7 +69,7 @@ TEST(WriteModelStep, GivesTheStepThatASaveFromMemoryGives) {
   EXPECT_EQ(b.read_blob(kModelFile), a.read_blob(kModelFile));
   EXPECT_TRUE(
       checkpoint::verify_step(*files, stats.directory, checkpoint::VerifyLevel::kDeep, log).ok());
-  const ModelSource found = find_model(*files, "written", nn::logical_tensors, log);
+  const ModelSource found = find_model(*files, "written", log);
   EXPECT_EQ(found.spec, model.spec);
 }
 
@@ -150,10 +149,10 @@ TEST(WriteModelStep, ModelsAreReadInSmallParts) {
   HfWriteOptions options;
   options.num_threads = 2;
   options.dtype = DType::kF32;
-  write_hf_model(*files, "hf", spec, nn::logical_tensors, hf_reader, options);
+  write_hf_model(*files, "hf", spec, hf_reader, options);
   EXPECT_LE(hf_reader.most, 4 * kSlabElements);
-  const auto step = open_tensors(*files, "root", nn::logical_tensors, log);
-  const auto hf = open_tensors(*files, "hf", nn::logical_tensors, log);
+  const auto step = open_tensors(*files, "root", log);
+  const auto hf = open_tensors(*files, "hf", log);
   Values a, b;
   for (const StoredTensor& tensor : step.tensors()) {
     a.add(tensor.logical, Box::whole(tensor.logical.global_shape), DType::kF32);

@@ -39,9 +39,8 @@ class TensorsInMemory final : public TensorReader {
 };
 
 inline void write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-                           TensorsOf tensors_of, std::span<const Piece> tensors,
-                           const HfWriteOptions& options) {
-  write_hf_model(files, directory, spec, tensors_of, TensorsInMemory(tensors), options);
+                           std::span<const Piece> tensors, const HfWriteOptions& options) {
+  write_hf_model(files, directory, spec, TensorsInMemory(tensors), options);
 }
 
 }  // namespace ashlar::models

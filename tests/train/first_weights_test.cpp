@@ -104,9 +104,7 @@ class FirstWeights : public testing::Test {
     return a;
   }
 
-  ModelSource source(const std::string& path) {
-    return models::find_model(*files_, path, nn::logical_tensors, log_);
-  }
+  ModelSource source(const std::string& path) { return models::find_model(*files_, path, log_); }
   Values weights(const std::string& path) {
     const ModelSource from = source(path);
     const Whole whole(nn::logical_tensors(from.spec));
@@ -152,8 +150,7 @@ class FirstWeights : public testing::Test {
     models::read_weights(*files_, from, whole.pieces);
     models::HfWriteOptions options;
     options.dtype = DType::kF32;
-    models::write_hf_model(*files_, directory, from.spec, nn::logical_tensors, whole.pieces,
-                           options);
+    models::write_hf_model(*files_, directory, from.spec, whole.pieces, options);
   }
   void import_to(const std::string& root, const Change& change = {}) {
     const ModelSource from = source(kDonor);

@@ -29,6 +29,7 @@
 #include "ashlar/core/text.h"
 #include "ashlar/models/hf/files.h"
 #include "ashlar/models/hf/strays.h"
+#include "ashlar/nn/weights.h"
 #include "ashlar/tensor/box_order.h"
 
 namespace ashlar::models {
@@ -88,10 +89,10 @@ ModelSpec first_blocks(ModelSpec model) {
 }
 
 void check_sizes(const HfConfig& config, const std::string& source, HfLayout layout,
-                 TensorsOf tensors_of, const HfFiles& files) {
+                 const HfFiles& files) {
   const ModelSpec first = first_blocks(config.model);
   std::map<std::string, std::string> name_of_native;  // part 0's name in the files
-  const std::vector<LogicalTensor> natives = tensors_of(first, DType::kF32);
+  const std::vector<LogicalTensor> natives = nn::logical_tensors(first, DType::kF32);
   std::set<std::string> in_parts;  // stacks whose matrices are tensors of their own in the files
   for (const FileTensor& tensor : file_tensors(natives, first.blocks, layout, config.names)) {
     const FileRows& rows = tensor.rows[0];
@@ -116,8 +117,8 @@ void check_sizes(const HfConfig& config, const std::string& source, HfLayout lay
 // Bounds the list of expected names before it is made: a config can state more than any file could
 // hold.  The bound is generous, so that check_tensors usually names what is missing.
 void check_count(const std::string& directory, const ModelSpec& model, HfLayout layout,
-                 const HfNames& names, TensorsOf tensors_of, const HfFiles& files) {
-  const int64_t expected = num_file_tensors(tensors_of, model, layout, names),
+                 const HfNames& names, const HfFiles& files) {
+  const int64_t expected = num_file_tensors(model, layout, names),
                 found = int64_t(files.stored.size());
   ASHLAR_REQUIRE(
       expected <= 2 * found + 10000, kData,
@@ -283,7 +284,7 @@ std::span<const std::string> HfModel::warnings() const {
   return impl_->warnings;
 }
 
-HfModel HfModel::open(FileSystem& file_system, const std::string& directory, TensorsOf tensors_of) {
+HfModel HfModel::open(FileSystem& file_system, const std::string& directory) {
   auto impl = std::make_unique<Impl>();
   impl->directory = directory;
   impl->config = read_hf_config(file_system, directory);
@@ -310,10 +311,10 @@ HfModel HfModel::open(FileSystem& file_system, const std::string& directory, Ten
         "{}: {} tensor{} read past, for the model does not need {}: {}", directory, passed.size(),
         passed.size() == 1 ? " is" : "s are", passed.size() == 1 ? "it" : "them", listed(passed)));
   check_layers(impl->config, source, impl->layout, files);
-  check_sizes(impl->config, source, impl->layout, tensors_of, files);
-  check_count(directory, model, impl->layout, impl->config.names, tensors_of, files);
+  check_sizes(impl->config, source, impl->layout, files);
+  check_count(directory, model, impl->layout, impl->config.names, files);
   check_head(model, files);
-  impl->tensors = tensors_of(model, DType::kF32);
+  impl->tensors = nn::logical_tensors(model, DType::kF32);
   const std::vector<FileTensor> expected =
       file_tensors(impl->tensors, model.blocks, impl->layout, impl->config.names);
   check_tensors(directory, impl->config, expected, files);

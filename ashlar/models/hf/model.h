@@ -27,7 +27,7 @@ HfConfig read_hf_config(FileSystem& file_system, const std::string& directory);
 class HfModel {
  public:
   // Opens and checks everything but the values.  `file_system` must outlive the model.
-  static HfModel open(FileSystem& file_system, const std::string& directory, TensorsOf tensors_of);
+  static HfModel open(FileSystem& file_system, const std::string& directory);
   HfModel(HfModel&&) noexcept;
   HfModel& operator=(HfModel&&) noexcept;
   ~HfModel();

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "ashlar/core/error.h"
+#include "ashlar/nn/weights.h"
 
 namespace ashlar::models {
 namespace {
@@ -229,8 +230,7 @@ std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives,
   return tensors;
 }
 
-int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout,
-                         const HfNames& names) {
+int64_t num_file_tensors(const ModelSpec& spec, HfLayout layout, const HfNames& names) {
   // A block has as many tensors as any other of its kind, the first excepted, and so many more for
   // each expert.
   ModelSpec small = spec;
@@ -240,7 +240,7 @@ int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout l
   };
   const auto count = [&](std::vector<BlockSpec> blocks) {
     small.blocks = std::move(blocks);
-    const auto natives = tensors_of(small, DType::kF32);
+    const auto natives = nn::logical_tensors(small, DType::kF32);
     return int64_t(file_tensors(natives, small.blocks, layout, names).size());
   };
   const int64_t of_expert = names.experts ? 3 : layout == HfLayout::kLegacy ? 2 : 0;

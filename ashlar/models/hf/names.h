@@ -22,11 +22,6 @@
 
 namespace ashlar::models {
 
-// The tensors of a model by their native names, in the order in which the forward pass meets them;
-// the head only where it is not the embedding.  Whoever knows the model's layers makes it.  Buffers
-// are F32, or F64 if dtype is.
-using TensorsOf = std::vector<LogicalTensor> (*)(const ModelSpec& spec, DType dtype);
-
 // Files may name the head apart, though it is the embedding.
 inline constexpr std::string_view kHfHead = "lm_head.weight",
                                   kHfEmbedding = "model.embed_tokens.weight";
@@ -51,8 +46,7 @@ std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives,
                                      std::span<const BlockSpec> blocks, HfLayout layout,
                                      const HfNames& names = {});
 // How many, without listing them.
-int64_t num_file_tensors(TensorsOf tensors_of, const ModelSpec& spec, HfLayout layout,
-                         const HfNames& names = {});
+int64_t num_file_tensors(const ModelSpec& spec, HfLayout layout, const HfNames& names = {});
 // The buffers that files of such a model have beside them (HfBuffer).
 struct FileBuffer {
   std::string name;

@@ -22,6 +22,7 @@
 #include "ashlar/core/output.h"
 #include "ashlar/models/hf/files.h"
 #include "ashlar/models/slabs.h"
+#include "ashlar/nn/weights.h"
 #include "ashlar/tensor/f16.h"
 #include "ashlar/tensor/tensor.h"
 
@@ -252,9 +253,8 @@ class Writer {
 };
 
 HfWriteStats write_all(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-                       TensorsOf tensors_of, const TensorReader& reader,
-                       const HfWriteOptions& options) {
-  std::vector<LogicalTensor> natives = tensors_of(spec, options.dtype);
+                       const TensorReader& reader, const HfWriteOptions& options) {
+  std::vector<LogicalTensor> natives = nn::logical_tensors(spec, options.dtype);
   if (options.types)
     for (LogicalTensor& native : natives) native.dtype = options.types->of(native.name);
   std::vector<Source> sources = sources_of(spec, natives, options.layout);
@@ -285,8 +285,7 @@ HfWriteStats write_all(FileSystem& files, const std::string& directory, const Mo
 }  // namespace
 
 HfWriteStats write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-                            TensorsOf tensors_of, const TensorReader& reader,
-                            const HfWriteOptions& options) {
+                            const TensorReader& reader, const HfWriteOptions& options) {
   ASHLAR_ASSERT(is_hf_readable(options.dtype));
   ASHLAR_ASSERT(options.max_file_bytes > 0);
   Outputs outputs(files, {directory}, {});
@@ -295,7 +294,7 @@ HfWriteStats write_hf_model(FileSystem& files, const std::string& directory, con
       options.log->warn("{} was left by an export that was killed, or another one is writing it",
                         left);
   const HfWriteStats stats =
-      write_all(files, outputs.make_directory(directory), spec, tensors_of, reader, options);
+      write_all(files, outputs.make_directory(directory), spec, reader, options);
   outputs.publish();
   return stats;
 }

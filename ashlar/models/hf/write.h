@@ -36,12 +36,11 @@ struct HfWriteStats {
   int64_t changed = 0, vanished = 0;  // changed at all; to 0
 };
 
-// Writes `directory` with config.json, the tensors tensors_of(spec) as the reader has them, and
+// Writes `directory` with config.json, the model's tensors as the reader has them, and
 // `files`, to which generation_config.json is added if it is not among them.  All is written to
 // DIRECTORY.tmp (what a killed run left there is removed), synced and renamed: the target is
 // complete or absent.  The bytes depend on the tensors and the options, not on threads.
 HfWriteStats write_hf_model(FileSystem& files, const std::string& directory, const ModelSpec& spec,
-                            TensorsOf tensors_of, const TensorReader& reader,
-                            const HfWriteOptions& options);
+                            const TensorReader& reader, const HfWriteOptions& options);
 
 }  // namespace ashlar::models
