@@ -32,7 +32,7 @@ struct Carry {
 // What a step's loss is made of beside the cross entropy: losses of the routers (linear_router.h),
 // which add to the gradients in backward.  Coefficients; 0: none.
 struct StepLosses {
-  double balance = 0.0, z = 0.0;
+  double aux_loss = 0.0, z_loss = 0.0;
   double token_share = 0.0;  // 1 / tokens of the step, of all ranks
   int64_t num_rows = 1;      // of the micro-batch; a layer has an equal part of each
 };
@@ -117,7 +117,7 @@ struct SavedArenas {
 struct ExpertLoad {
   Tensor count_X;    // [E + 1] I64: choices of each expert, then those that chose none
   Tensor expert_Tk;  // I32: of each token, in ascending order; of padding kernels::kNoClass
-  // [2] in the stream type, of the last backward: the balance and the z loss of this rank's tokens,
+  // [2] in the stream type, of the last backward: aux_loss and z_loss of this rank's tokens,
   // as they are added to the step's loss.  Absent: the router has none.
   Tensor losses_2;
 };

@@ -61,7 +61,7 @@ void LinearRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m
 
 // How often the whole rows of the micro-batch chose each expert, wherever their tokens stand.
 Tensor LinearRouter::loads_of_rows(const Context& ctx, const Pass& pass) const {
-  if (pass.losses.balance == 0.0) return {};
+  if (pass.losses.aux_loss == 0.0) return {};
   const Tensor loads = ctx.workspace->take(pass.types.stream, {pass.losses.num_rows, weights_.E});
   row_loads(ctx, saved_[pass.slot].expert, loads);
   pass.exchanges.tokens.rows->sum(loads);
@@ -84,8 +84,8 @@ void LinearRouter::backward(const Context& ctx, const Pass& pass, const Tensor& 
                       .expert_Tk = saved.expert,
                       .chosen_Tk = saved.chosen,
                       .loads_BE = loads_of_rows(ctx, pass),
-                      .balance_scale = losses.balance * double(weights_.E) * share,
-                      .z_scale = losses.z * share,
+                      .balance_scale = losses.aux_loss * double(weights_.E) * share,
+                      .z_scale = losses.z_loss * share,
                       .dlogits_TE = dlogits,
                       .losses_2 = saved.losses});
   linear_backward_input(ctx, compute, Matrix::of(dlogits), weights_.w.operand, Matrix::of(dm_TH));

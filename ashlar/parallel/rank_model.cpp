@@ -254,8 +254,8 @@ const nn::Saved& RankModel::saved_of(const StageProgram& program, size_t action)
 }
 
 nn::StepLosses RankModel::step_losses() const {
-  return {.balance = recipe_.balance.aux_loss_coef,
-          .z = recipe_.balance.z_loss_coef,
+  return {.aux_loss = recipe_.balance.aux_loss_coef,
+          .z_loss = recipe_.balance.z_loss_coef,
           .token_share = 1.0 / double(recipe_.train.global_batch * recipe_.data.sequence_length),
           .num_rows = recipe_.train.micro_batch};
 }

@@ -65,7 +65,7 @@ struct LossSum {
   double sum = 0.0;
   int64_t count = 0;
   // The losses of the routers of a step, as they are added to its mean loss (nn::StepLosses).
-  double balance = 0.0, z = 0.0;
+  double aux_loss = 0.0, z_loss = 0.0;
   // With ep: rounds in which rows went to experts, and mixtures of micro-batches that took them.
   double rounds = 0.0, mixtures = 0.0;
   LossSum& operator+=(const LossSum& other);

@@ -13,8 +13,8 @@ namespace ashlar::parallel {
 LossSum& LossSum::operator+=(const LossSum& other) {
   sum += other.sum;
   count += other.count;
-  balance += other.balance;
-  z += other.z;
+  aux_loss += other.aux_loss;
+  z_loss += other.z_loss;
   rounds += other.rounds;
   mixtures += other.mixtures;
   return *this;
@@ -66,8 +66,8 @@ void RankModel::sum_router_losses(const nn::Saved& saved, LossSum& losses) const
   };
   loads_->for_each(saved, [&](size_t, const nn::ExpertLoad& load) {
     if (!load.losses_2) return;
-    losses.balance += value(load.losses_2, 0);
-    losses.z += value(load.losses_2, 1);
+    losses.aux_loss += value(load.losses_2, 0);
+    losses.z_loss += value(load.losses_2, 1);
   });
 }
 
@@ -80,8 +80,8 @@ Tensor RankModel::over(std::span<double> values) const {
 
 LossSum RankModel::over_ranks(const LossSum& here, std::string_view label) const {
   // Counts are exact below 2^53.
-  std::array<double, 6> sums = {here.sum, double(here.count), here.balance,
-                                here.z,   here.rounds,        here.mixtures};
+  std::array<double, 6> sums = {here.sum,    double(here.count), here.aux_loss,
+                                here.z_loss, here.rounds,        here.mixtures};
   const auto used = std::span(sums).first(parallel_.ep > 1 ? 6 : has_router_losses() ? 4 : 2);
   // Ranks that share heads have the same losses, unless they share the stream too.
   comm::Group& ranks = shards_stream() ? groups_.all() : groups_.losses();

@@ -88,8 +88,8 @@ StepStats Trainer::measure() {
   stats.gradient_norm = std::sqrt(squares) * target_correction();
   if (ctx_.meta()) return stats;  // the sum's traffic is counted; there are no numbers to report
   stats.loss = losses_.sum / double(losses_.count);
-  stats.aux_loss = losses_.balance * padding_correction();
-  stats.z_loss = losses_.z * padding_correction();
+  stats.aux_loss = losses_.aux_loss * padding_correction();
+  stats.z_loss = losses_.z_loss * padding_correction();
   stats.expert_rounds = losses_.mixtures > 0 ? losses_.rounds / losses_.mixtures : 0.0;
   for (const Tensor& loads : model_.all_step_loads()) {
     const auto experts = loads.span<int64_t>().first(size_t(loads.numel()) - 1);

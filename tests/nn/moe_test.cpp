@@ -75,14 +75,14 @@ Batch packed() {
 double trained_loss(TinyRank& rank, const Batch& batch) {
   rank.model.weights_changed();
   const parallel::LossSum losses = rank.step(batch);
-  return losses.sum / double(kTokens) + losses.balance + losses.z;
+  return losses.sum / double(kTokens) + losses.aux_loss + losses.z_loss;
 }
 
 void check_gradients(const ModelKeys& keys, bool with_losses) {
   const Batch batch = packed();
   TinyRank rank(recipe_of_moe(keys, with_losses));
   const parallel::LossSum losses = rank.step(batch);
-  EXPECT_EQ(losses.balance > 0.0 && losses.z > 0.0, with_losses);
+  EXPECT_EQ(losses.aux_loss > 0.0 && losses.z_loss > 0.0, with_losses);
   expect_central_differences(rank, whole_gradients(rank.model),
                              [&] { return trained_loss(rank, batch); });
 }
@@ -141,8 +141,8 @@ TEST(MoeModel, RouterLossesAreTheirFormulas) {
     for (int64_t t = 0; t < rows * length; ++t)
       z += 0.02 * std::pow(get(saved.lse, t), 2) / double(rows * length);
   }
-  EXPECT_NEAR(losses.balance, balance, 1e-13);
-  EXPECT_NEAR(losses.z, z, 1e-13);
+  EXPECT_NEAR(losses.aux_loss, balance, 1e-13);
+  EXPECT_NEAR(losses.z_loss, z, 1e-13);
 }
 
 // Loads that are even give the coefficient times k for each mixture, as load_balancing_loss_func of
@@ -151,7 +151,7 @@ TEST(MoeModel, EvenLoadsGiveTheCoefficientTimesK) {
   ModelKeys keys = mixtral();
   keys.linear_router.num_chosen = keys.num_experts;  // each token takes all
   TinyRank rank(recipe_of_moe(keys, true));
-  EXPECT_NEAR(rank.step(packed()).balance, 3 * 5 * 0.03, 1e-12);
+  EXPECT_NEAR(rank.step(packed()).aux_loss, 3 * 5 * 0.03, 1e-12);
 }
 
 TEST(MoeModel, RecomputationGivesTheSameBits) {
@@ -162,8 +162,8 @@ TEST(MoeModel, RecomputationGivesTheSameBits) {
     TinyRank again(recipe, {.compute = DType::kF32});
     const parallel::LossSum losses = kept.step(packed()), recomputed = again.step(packed());
     EXPECT_EQ(losses.sum, recomputed.sum);
-    EXPECT_EQ(losses.balance, recomputed.balance);
-    EXPECT_EQ(losses.z, recomputed.z);
+    EXPECT_EQ(losses.aux_loss, recomputed.aux_loss);
+    EXPECT_EQ(losses.z_loss, recomputed.z_loss);
     EXPECT_TRUE(whole_gradients(kept.model) == whole_gradients(again.model));
     EXPECT_LT(again.memory().tags[size_t(Tag::kSaved)].peak_bytes,
               kept.memory().tags[size_t(Tag::kSaved)].peak_bytes);
