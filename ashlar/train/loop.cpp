@@ -95,7 +95,8 @@ class Run {
   bool save_if_due();
   void save_the_end(Outcome outcome);
 
-  Recipe recipe_;
+  const DType compute_;  // what train.precision means on rank 0's machine
+  const Recipe recipe_;
   FileSystem& files_;
   Log& log_;
   const StopSignals& signals_;
@@ -103,7 +104,6 @@ class Run {
   const int local_ranks_, num_cpus_;
   const bool leads_;       // rank 0
   const std::string isa_;  // of the kernels; all ranks have one (alike.h)
-  DType compute_;
   Stops stops_;
   const RunPlan plan_;
   const std::optional<models::ModelSource> first_weights_;  // of a new run with init.model
@@ -133,11 +133,15 @@ class Run {
   double blocked_s_ = 0.0;  // by checkpoints, since the last row
 };
 
-// The recipe with train.precision as the run computes: what `auto` is on rank 0's machine.  So all
-// ranks compute alike, and the recipe that is saved tells a later start if the choice has changed.
-Recipe with_precision(Recipe recipe, comm::Group& ranks) {
-  const auto own = int64_t(nn::resolve_precision(recipe.train.precision));
-  recipe.train.precision = nn::precision_of(DType(from_leader(ranks, own, "precision")));
+// All ranks compute alike: as rank 0's machine does where train.precision is `auto`.
+DType agreed_compute(Precision precision, comm::Group& ranks) {
+  return DType(from_leader(ranks, int64_t(nn::resolve_precision(precision)), "precision"));
+}
+
+// The recipe with train.precision as the run computes, so that the saved one tells a later start if
+// the choice has changed.
+Recipe with_precision(Recipe recipe, DType compute) {
+  recipe.train.precision = nn::precision_of(compute);
   return recipe;
 }
 
@@ -154,7 +158,8 @@ RunPlan accepted_plan(const Recipe& recipe, DType compute, FileSystem& files, co
 
 Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& signals,
          const Seat& seat)
-    : recipe_(with_precision(recipe, seat.ranks)),
+    : compute_(agreed_compute(recipe.train.precision, seat.ranks)),
+      recipe_(with_precision(recipe, compute_)),
       files_(files),
       log_(log),
       signals_(signals),
@@ -163,7 +168,6 @@ Run::Run(const Recipe& recipe, FileSystem& files, Log& log, const StopSignals& s
       num_cpus_(seat.num_cpus),
       leads_(seat.ranks.rank() == 0),
       isa_(kernels::name_of(kernels::isa())),
-      compute_(nn::resolve_precision(recipe_.train.precision)),
       stops_(seat.ranks, signals, recipe_, resolve_parallel(recipe_, seat.ranks.size())),
       plan_(accepted_plan(recipe_, compute_, files, seat)),
       first_weights_(find_first_weights(files, recipe_, seat.ranks, log)),
