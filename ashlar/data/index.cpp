@@ -115,7 +115,7 @@ int64_t Index::document_length(int64_t document) const {
   return document_start(document + 1) - document_start(document);
 }
 
-Place Index::locate(int64_t token) const {
+TokenPosition Index::locate(int64_t token) const {
   // document_start(low) <= token < document_start(high).  The answer is the last document that does
   // not begin behind the token, so never an empty one.
   int64_t low = 0, high = num_documents_;

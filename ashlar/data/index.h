@@ -22,10 +22,11 @@ std::string_view name_of(TokenType type);  // "u16"
 // The narrowest type that Megatron uses for a vocabulary: u16 below 65,500 ids, else i32.
 TokenType token_type_for(int64_t vocab_size);
 
-struct Place {  // a token, as a person would point at it
+// A token as a person would point at it.
+struct TokenPosition {
   int64_t document;
   int64_t offset;  // tokens from the document's start
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const TokenPosition&, const TokenPosition&) = default;
 };
 
 // A view of the bytes it was parsed from, which must outlive it.  Every entry has been checked.
@@ -39,7 +40,8 @@ class Index {
   // First token of a document; document == num_documents() gives num_tokens().
   int64_t document_start(int64_t document) const;
   int64_t document_length(int64_t document) const;
-  Place locate(int64_t token) const;  // token < num_tokens(); by binary search over the documents
+  // token < num_tokens(); by binary search over the documents.
+  TokenPosition locate(int64_t token) const;
 
  private:
   friend Index parse_index(std::span<const std::byte> bytes, const std::string& file);

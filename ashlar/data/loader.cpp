@@ -188,10 +188,8 @@ void Loader::plan() {
       choice = {-1, 0};
       continue;
     }
-    const auto source =
-        static_cast<size_t>(blend_choice(weights_, number, counts_after_, sizes_));
-    choice = {static_cast<int32_t>(source),
-              state_.taken_before[source] + counts_after_[source]++};
+    const auto source = static_cast<size_t>(blend_choice(weights_, number, counts_after_, sizes_));
+    choice = {static_cast<int32_t>(source), state_.taken_before[source] + counts_after_[source]++};
   }
   planned_ = true;
 }
@@ -228,10 +226,10 @@ void Loader::next(Batch& batch) {
   batch.state = state_;
 }
 
-// Reads the tokens of the sample into window_, its documents into pieces_; returns how many tokens
+// Reads the tokens of the sample into window_, its documents into spans_; returns how many tokens
 // there are.
 int64_t Loader::read_sample(const Choice& choice) {
-  pieces_.clear();
+  spans_.clear();
   if (choice.source < 0) return 0;
   const Source& source = sources_[static_cast<size_t>(choice.source)];
   const int64_t size = source.samples.size(), number = choice.count % size;
@@ -240,14 +238,14 @@ int64_t Loader::read_sample(const Choice& choice) {
                                     state_.orders[static_cast<size_t>(choice.source)]));
   const auto sample =
       options_.shuffle ? static_cast<int64_t>(order(static_cast<uint64_t>(number))) : number;
-  source.samples.pieces(source.dataset->index(), sample, pieces_);
+  source.samples.spans(source.dataset->index(), sample, spans_);
   int64_t filled = 0;  // tokens in the window so far; only best fit leaves some of the T + 1 free
-  for (const Piece& piece : pieces_) {
+  for (const DocumentSpan& span : spans_) {
     source.dataset->read(
-        piece.begin, options_.vocab_size,
-        std::span(window_).subspan(static_cast<size_t>(filled), static_cast<size_t>(piece.length)),
+        span.begin, options_.vocab_size,
+        std::span(window_).subspan(static_cast<size_t>(filled), static_cast<size_t>(span.length)),
         options_.model);
-    filled += piece.length;
+    filled += span.length;
   }
   return filled;
 }
@@ -263,9 +261,9 @@ void Loader::fill_row(int64_t row, const Choice& choice, Batch& batch) {
   for (int64_t t = std::max<int64_t>(0, filled - 1); t < length_; ++t) targets_T[t] = -1;
   if (options_.mask_document_end) {
     int64_t at = 0;
-    for (const Piece& piece : pieces_) {
-      if (piece.starts_document && at > 0) targets_T[at - 1] = -1;
-      at += piece.length;
+    for (const DocumentSpan& span : spans_) {
+      if (span.starts_document && at > 0) targets_T[at - 1] = -1;
+      at += span.length;
     }
   }
   add_segments(row, filled, batch);
@@ -280,9 +278,9 @@ void Loader::add_segments(int64_t row, int64_t filled, Batch& batch) const {
   const int64_t inputs = std::max<int64_t>(0, filled - 1);  // the last token is a target only
   if (options_.document_reset) {
     int64_t at = 0;
-    for (const Piece& piece : pieces_) {
-      add(at, std::min(at + piece.length, inputs));
-      at += piece.length;
+    for (const DocumentSpan& span : spans_) {
+      add(at, std::min(at + span.length, inputs));
+      at += span.length;
     }
   } else {
     add(0, inputs);

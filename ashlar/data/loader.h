@@ -101,7 +101,7 @@ class Loader {
   bool planned_ = false;
   std::vector<Choice> choices_;        // [global_batch]
   std::vector<int64_t> counts_after_;  // state_.counts after the planned global batch
-  std::vector<Piece> pieces_;
+  std::vector<DocumentSpan> spans_;
   std::vector<int32_t> window_;  // T + 1 tokens
 };
 

@@ -30,7 +30,7 @@ Samples::Samples(const Index& index, TokenRange range, int64_t sequence_length, 
   size_ = windows_.size();
 }
 
-void Samples::pieces(const Index& index, int64_t sample, std::vector<Piece>& out) const {
+void Samples::spans(const Index& index, int64_t sample, std::vector<DocumentSpan>& out) const {
   ASHLAR_ASSERT(sample >= 0 && sample < size_);
   out.clear();
   if (packing_ == Packing::kBestFit) {
@@ -40,10 +40,10 @@ void Samples::pieces(const Index& index, int64_t sample, std::vector<Piece>& out
     }
     return;
   }
-  // The sample may begin inside a document and may reach over many; each gives one piece.
+  // The sample may begin inside a document and may reach over many; each gives one span.
   int64_t at = range_.begin + sample * sequence_length_;
   const int64_t end = std::min(at + sequence_length_ + 1, range_.end);
-  Place place = index.locate(at);
+  TokenPosition place = index.locate(at);
   for (int64_t d = place.document; at < end; ++d) {
     const int64_t document_end = index.document_start(d + 1);
     const int64_t piece_end = std::min(end, document_end);

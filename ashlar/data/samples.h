@@ -1,4 +1,4 @@
-// The training samples of a piece of a dataset, by number: no index files, nothing to build first
+// The training samples of a span of a dataset, by number: no index files, nothing to build first
 // (best-fit packing excepted, which sorts the documents when it is opened).
 //
 // A sample of length s is s + 1 tokens, of which the first s are input and the last s targets.
@@ -25,11 +25,11 @@ struct TokenRange {
 };
 
 // `length` tokens of the dataset from `begin` on that lie in one document.
-struct Piece {
+struct DocumentSpan {
   int64_t begin;
   int64_t length;
   bool starts_document;  // else it begins in the middle of one
-  friend bool operator==(const Piece&, const Piece&) = default;
+  friend bool operator==(const DocumentSpan&, const DocumentSpan&) = default;
 };
 
 enum class Rest : uint8_t { kDrop, kKeep };  // of concat: tokens that do not fill a sample
@@ -46,9 +46,9 @@ class Samples {
   // Best fit only: documents that are too long, and their tokens.
   int64_t num_dropped() const { return windows_.num_dropped; }
   int64_t dropped_tokens() const { return windows_.dropped_tokens; }
-  // Replaces `out` by the pieces of sample j, in order; best fit and the rest may leave up to s
+  // Replaces `out` by the spans of sample j, in order; best fit and the rest may leave up to s
   // tokens unfilled.
-  void pieces(const Index& index, int64_t sample, std::vector<Piece>& out) const;
+  void spans(const Index& index, int64_t sample, std::vector<DocumentSpan>& out) const;
 
  private:
   TokenRange range_;

@@ -86,8 +86,8 @@ DType AveragedTensors::type_of(const std::string& name) const {
   return models_.size() == 1 ? models_[0].type_of(name) : DType::kF64;
 }
 
-Place AveragedTensors::place_of(const std::string& name) const {
-  return models_[0].place_of(name);
+BytePosition AveragedTensors::position_of(const std::string& name) const {
+  return models_[0].position_of(name);
 }
 
 }  // namespace ashlar::models

@@ -29,8 +29,8 @@ class AveragedTensors final : public TensorReader {
 
   // Besides the pieces it takes 16 bytes for each of their elements.
   void read(std::span<const Piece> pieces) const override;
-  DType type_of(const std::string& name) const override;   // F64, unless there is one model
-  Place place_of(const std::string& name) const override;  // in the first model
+  DType type_of(const std::string& name) const override;  // F64, unless there is one model
+  BytePosition position_of(const std::string& name) const override;  // in the first model
 
  private:
   std::vector<StoredTensors> models_;

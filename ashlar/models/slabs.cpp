@@ -65,7 +65,7 @@ std::vector<Slab> cut_into_slabs(std::span<const LogicalTensor> tensors,
                                  std::span<const Range> ranges, const TensorReader& reader) {
   std::vector<Placed> placed;
   for (const Range& range : ranges) {
-    const Place place = reader.place_of(tensors[range.tensor].name);
+    const BytePosition place = reader.position_of(tensors[range.tensor].name);
     placed.push_back({range, place.begin + range.first * place.element_bytes, place.element_bytes});
   }
   std::ranges::stable_sort(placed, {}, &Placed::place);

@@ -51,8 +51,8 @@ void StoredTensors::list_step() {
     type_of_[tensor.logical.name] = tensor.logical.dtype;
     if (tensor.boxes.empty()) continue;
     const checkpoint::IndexBox& first = tensor.boxes.front();
-    place_of_[tensor.logical.name] = {begin_of_file[first.file] + first.byte_offset,
-                                      size_of(tensor.logical.dtype)};
+    position_of_[tensor.logical.name] = {begin_of_file[first.file] + first.byte_offset,
+                                         size_of(tensor.logical.dtype)};
   }
 }
 
@@ -77,9 +77,9 @@ DType StoredTensors::type_of(const std::string& name) const {
   return type_of_.at(name);
 }
 
-Place StoredTensors::place_of(const std::string& name) const {
-  const auto found = place_of_.find(name);
-  return found == place_of_.end() ? Place() : found->second;
+BytePosition StoredTensors::position_of(const std::string& name) const {
+  const auto found = position_of_.find(name);
+  return found == position_of_.end() ? BytePosition() : found->second;
 }
 
 StoredTensors open_tensors(FileSystem& files, const std::string& path, Log& log) {

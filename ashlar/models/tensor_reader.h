@@ -21,7 +21,7 @@ namespace ashlar::models {
 
 // Where a tensor begins, in bytes, if all files are laid end to end, each from a multiple of the
 // size of chunks on; and the size of its elements there.
-struct Place {
+struct BytePosition {
   int64_t begin = 0, element_bytes = 1;
 };
 
@@ -34,7 +34,7 @@ class TensorReader {
   // A type that holds its elements without loss: that in which they are kept, mostly.
   virtual DType type_of(const std::string& name) const = 0;
   // Reading costs least in the order of places, and from one border of chunks to another.
-  virtual Place place_of(const std::string& name) const = 0;
+  virtual BytePosition position_of(const std::string& name) const = 0;
 };
 
 struct StoredTensor {
@@ -62,7 +62,7 @@ class StoredTensors final : public TensorReader {
 
   void read(std::span<const Piece> pieces) const override;
   DType type_of(const std::string& name) const override;
-  Place place_of(const std::string& name) const override;
+  BytePosition position_of(const std::string& name) const override;
 
  private:
   void list_step();
@@ -70,7 +70,7 @@ class StoredTensors final : public TensorReader {
   std::optional<HfModel> model_;
   std::vector<StoredTensor> tensors_;
   std::unordered_map<std::string, DType> type_of_;
-  std::unordered_map<std::string, Place> place_of_;  // of a step
+  std::unordered_map<std::string, BytePosition> position_of_;  // of a step
 };
 
 // Whatever `path` is: a Hugging Face directory, a root (its newest good step) or a step.

@@ -38,9 +38,9 @@ TEST(Index, ReadsWhatItWrote) {
   const std::vector<int64_t> starts{0, 3, 3, 5, 12};
   for (int64_t d = 0; d <= 4; ++d)
     EXPECT_EQ(index.document_start(d), starts[static_cast<size_t>(d)]);
-  EXPECT_EQ(index.locate(2), (Place{0, 2}));
-  EXPECT_EQ(index.locate(3), (Place{2, 0})) << "an empty document holds no token";
-  EXPECT_EQ(index.locate(11), (Place{3, 6}));
+  EXPECT_EQ(index.locate(2), (TokenPosition{0, 2}));
+  EXPECT_EQ(index.locate(3), (TokenPosition{2, 0})) << "an empty document holds no token";
+  EXPECT_EQ(index.locate(11), (TokenPosition{3, 6}));
 }
 
 TEST(Index, UnalignedBytesModesAndSeveralSequencesADocument) {
@@ -58,7 +58,7 @@ TEST(Index, UnalignedBytesModesAndSeveralSequencesADocument) {
       EXPECT_EQ(index.num_documents(), 2);
       EXPECT_EQ(index.document_start(1), 3);
       EXPECT_EQ(index.document_length(1), 6);
-      EXPECT_EQ(index.locate(8), (Place{1, 5}));
+      EXPECT_EQ(index.locate(8), (TokenPosition{1, 5}));
     }
 }
 
@@ -87,8 +87,8 @@ TEST(Index, DocumentsOfSeveralSequences) {
   EXPECT_EQ(index.num_tokens(), 10);
   EXPECT_EQ(index.document_length(0), 5);
   EXPECT_EQ(index.document_start(1), 5);
-  EXPECT_EQ(index.locate(4), (Place{0, 4}));
-  EXPECT_EQ(index.locate(9), (Place{1, 4}));
+  EXPECT_EQ(index.locate(4), (TokenPosition{0, 4}));
+  EXPECT_EQ(index.locate(9), (TokenPosition{1, 4}));
 }
 
 class Types : public testing::TestWithParam<TokenType> {};

@@ -12,13 +12,13 @@
 namespace ashlar::data {
 namespace {
 
-std::vector<Place> starts_of(const Index& index, int64_t length) {
+std::vector<TokenPosition> starts_of(const Index& index, int64_t length) {
   const Samples samples(index, {0, index.num_tokens()}, length, Packing::kConcat);
-  std::vector<Place> places;
-  std::vector<Piece> pieces;
+  std::vector<TokenPosition> places;
+  std::vector<DocumentSpan> spans;
   for (int64_t j = 0; j < samples.size(); ++j) {
-    samples.pieces(index, j, pieces);
-    places.push_back(index.locate(pieces.front().begin));
+    samples.spans(index, j, spans);
+    places.push_back(index.locate(spans.front().begin));
   }
   return places;
 }
@@ -28,9 +28,9 @@ TEST(Samples, ConcatenateAndSplit) {
   write_counting(*files, "x", {3, 2, 4});
   const IndexedDataset dataset(*files, "x");
   const Index& index = dataset.index();
-  EXPECT_EQ(starts_of(index, 4), (std::vector<Place>{{0, 0}, {1, 1}}));
-  EXPECT_EQ(starts_of(index, 2), (std::vector<Place>{{0, 0}, {0, 2}, {1, 1}, {2, 1}}));
-  EXPECT_EQ(starts_of(index, 3), (std::vector<Place>{{0, 0}, {1, 0}}));
+  EXPECT_EQ(starts_of(index, 4), (std::vector<TokenPosition>{{0, 0}, {1, 1}}));
+  EXPECT_EQ(starts_of(index, 2), (std::vector<TokenPosition>{{0, 0}, {0, 2}, {1, 1}, {2, 1}}));
+  EXPECT_EQ(starts_of(index, 3), (std::vector<TokenPosition>{{0, 0}, {1, 0}}));
   EXPECT_EQ(starts_of(index, 8).size(), 1u);
   EXPECT_EQ(starts_of(index, 9).size(), 0u);
 }
@@ -40,11 +40,11 @@ TEST(Samples, PiecesTileTheSampleAndKnowDocumentStarts) {
   write_counting(*files, "x", {3, 0, 2, 4});
   const IndexedDataset dataset(*files, "x");
   const Samples samples(dataset.index(), {0, 9}, 4, Packing::kConcat);
-  std::vector<Piece> pieces;
-  samples.pieces(dataset.index(), 0, pieces);
-  EXPECT_EQ(pieces, (std::vector<Piece>{{0, 3, true}, {3, 2, true}}));
-  samples.pieces(dataset.index(), 1, pieces);
-  EXPECT_EQ(pieces, (std::vector<Piece>{{4, 1, false}, {5, 4, true}}));
+  std::vector<DocumentSpan> spans;
+  samples.spans(dataset.index(), 0, spans);
+  EXPECT_EQ(spans, (std::vector<DocumentSpan>{{0, 3, true}, {3, 2, true}}));
+  samples.spans(dataset.index(), 1, spans);
+  EXPECT_EQ(spans, (std::vector<DocumentSpan>{{4, 1, false}, {5, 4, true}}));
 }
 
 TEST(Samples, StayInTheirRange) {
@@ -54,11 +54,11 @@ TEST(Samples, StayInTheirRange) {
   for (const TokenRange range : {TokenRange{0, 13}, TokenRange{13, 30}, TokenRange{7, 19}}) {
     const Samples samples(dataset.index(), range, 3, Packing::kConcat);
     EXPECT_EQ(samples.size(), (range.size() - 1) / 3);
-    std::vector<Piece> pieces;
+    std::vector<DocumentSpan> spans;
     for (int64_t j = 0; j < samples.size(); ++j) {
-      samples.pieces(dataset.index(), j, pieces);
-      EXPECT_GE(pieces.front().begin, range.begin);
-      EXPECT_LE(pieces.back().begin + pieces.back().length, range.end);
+      samples.spans(dataset.index(), j, spans);
+      EXPECT_GE(spans.front().begin, range.begin);
+      EXPECT_LE(spans.back().begin + spans.back().length, range.end);
     }
   }
   const Samples whole(dataset.index(), {5, 25}, 9, Packing::kBestFit);
@@ -70,7 +70,7 @@ TEST(Samples, TheRestMayBeASample) {
   const auto files = memory_files();
   write_counting(*files, "x", {3, 2, 4, 2});
   const IndexedDataset dataset(*files, "x");
-  std::vector<Piece> pieces;
+  std::vector<DocumentSpan> spans;
   const auto of = [&](TokenRange range, int64_t length) {
     return Samples(dataset.index(), range, length, Packing::kConcat, Rest::kKeep);
   };
@@ -80,12 +80,12 @@ TEST(Samples, TheRestMayBeASample) {
   EXPECT_EQ(of({0, 0}, 4).size(), 0);
   const Samples samples = of({0, 11}, 4);
   EXPECT_EQ(samples.size(), 3);
-  samples.pieces(dataset.index(), 1, pieces);
-  EXPECT_EQ(pieces, (std::vector<Piece>{{4, 1, false}, {5, 4, true}}));
-  samples.pieces(dataset.index(), 2, pieces);
-  EXPECT_EQ(pieces, (std::vector<Piece>{{8, 1, false}, {9, 2, true}}));
-  of({2, 8}, 4).pieces(dataset.index(), 1, pieces);
-  EXPECT_EQ(pieces, (std::vector<Piece>{{6, 2, false}})) << "not past the range";
+  samples.spans(dataset.index(), 1, spans);
+  EXPECT_EQ(spans, (std::vector<DocumentSpan>{{4, 1, false}, {5, 4, true}}));
+  samples.spans(dataset.index(), 2, spans);
+  EXPECT_EQ(spans, (std::vector<DocumentSpan>{{8, 1, false}, {9, 2, true}}));
+  of({2, 8}, 4).spans(dataset.index(), 1, spans);
+  EXPECT_EQ(spans, (std::vector<DocumentSpan>{{6, 2, false}})) << "not past the range";
 }
 
 // The rule word by word: sort, then look at every window for the fullest one that fits.
@@ -146,16 +146,16 @@ TEST(Packing, NeverCutsADocument) {
   const Index& index = dataset.index();
   const Samples samples(index, {0, index.num_tokens()}, 31, Packing::kBestFit);
   std::set<int64_t> seen;
-  std::vector<Piece> pieces;
+  std::vector<DocumentSpan> spans;
   for (int64_t j = 0; j < samples.size(); ++j) {
-    samples.pieces(index, j, pieces);
+    samples.spans(index, j, spans);
     int64_t sum = 0;
-    for (const Piece& piece : pieces) {
-      const Place place = index.locate(piece.begin);
+    for (const DocumentSpan& span : spans) {
+      const TokenPosition place = index.locate(span.begin);
       EXPECT_EQ(place.offset, 0);
-      EXPECT_EQ(piece.length, index.document_length(place.document));
+      EXPECT_EQ(span.length, index.document_length(place.document));
       EXPECT_TRUE(seen.insert(place.document).second) << "each document once";
-      sum += piece.length;
+      sum += span.length;
     }
     EXPECT_LE(sum, 32);
   }

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (sequence_tokens != index.num_tokens() || document_tokens != index.num_tokens())
       std::abort();
     for (const int64_t token : {int64_t{0}, index.num_tokens() / 2, index.num_tokens() - 1}) {
-      const data::Place place = index.locate(token);
+      const data::TokenPosition place = index.locate(token);
       if (index.document_start(place.document) + place.offset != token) std::abort();
       if (place.offset >= index.document_length(place.document)) std::abort();
     }

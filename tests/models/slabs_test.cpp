@@ -18,13 +18,13 @@ namespace {
 // Places only.
 class Places final : public TensorReader {
  public:
-  explicit Places(std::map<std::string, Place> places) : places_(std::move(places)) {}
+  explicit Places(std::map<std::string, BytePosition> places) : places_(std::move(places)) {}
   void read(std::span<const Piece>) const override {}
   DType type_of(const std::string&) const override { return DType::kF32; }
-  Place place_of(const std::string& name) const override { return places_.at(name); }
+  BytePosition position_of(const std::string& name) const override { return places_.at(name); }
 
  private:
-  std::map<std::string, Place> places_;
+  std::map<std::string, BytePosition> places_;
 };
 
 TEST(TensorSlabs, HoldEveryElementOnceAndAreSmall) {
@@ -32,7 +32,7 @@ TEST(TensorSlabs, HoldEveryElementOnceAndAreSmall) {
   for (int round = 0; round < 50; ++round) {
     std::vector<LogicalTensor> tensors;
     std::vector<Range> ranges;
-    std::map<std::string, Place> places;
+    std::map<std::string, BytePosition> places;
     for (size_t n = 0; n < 20; ++n) {
       const int64_t count = draw.below(3) ? draw.below(1000) : draw.below(3 * kSlabElements);
       tensors.push_back({fmt::format("t{}", n), DType::kF32, {count}, Role::kParameter});

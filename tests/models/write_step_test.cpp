@@ -133,7 +133,7 @@ class Endless final : public TensorReader {
     most = std::max(most.load(), bytes);
   }
   DType type_of(const std::string&) const override { return DType::kF32; }
-  Place place_of(const std::string&) const override { return {}; }
+  BytePosition position_of(const std::string&) const override { return {}; }
   mutable std::atomic<int64_t> most = 0;
 };
 

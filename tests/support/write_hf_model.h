@@ -32,7 +32,7 @@ class TensorsInMemory final : public TensorReader {
     }
   }
   DType type_of(const std::string& name) const override { return by_name_.at(name).dtype; }
-  Place place_of(const std::string&) const override { return {}; }
+  BytePosition position_of(const std::string&) const override { return {}; }
 
  private:
   std::map<std::string, Tensor> by_name_;
