@@ -202,7 +202,7 @@ class Rank {
     options.local_writers = workload_.saved.ranks;
     std::vector<int> writers(size_t(savers_->size()));
     std::iota(writers.begin(), writers.end(), 0);
-    channel_ = train::make_save_channel(*savers_, writers, log_);
+    channel_ = train::make_save_channel(*savers_, writers, "", log_);
     options.channel = channel_.get();
     if (!leads()) savers_->barrier("leader is first").wait();
     checkpoints_ = std::make_unique<checkpoint::Checkpointer>(files_, below("root"), options, log_);

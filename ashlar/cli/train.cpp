@@ -1,5 +1,6 @@
 // ashlar train RECIPE.toml [section.key=value ...] [--dry-run] [--from-step S [--supersede]]
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 
 #include "ashlar/cli/command.h"
 #include "ashlar/core/text.h"
@@ -25,6 +26,15 @@ int dry_run(const Recipe& recipe, int num_ranks, Log& log) {
   print_lines(to_toml(recipe));
   print_lines(plan::describe(plan, recipe, compute));
   return 0;
+}
+
+// Earlier versions read it; a run that passed over it would listen at other interfaces.
+void refuse_former_variable() {
+  const char* name = std::getenv("ASHLAR_CONTROL_INTERFACE");
+  ASHLAR_REQUIRE(!name, kConfig,
+                 "ASHLAR_CONTROL_INTERFACE is {} in the environment, which is not read any more; "
+                 "unset it, and choose checkpoint.control_interface={} in its place",
+                 name, name);
 }
 
 }  // namespace
@@ -55,6 +65,7 @@ void add_train(CLI::App& app, Action& action) {
       ->needs(from);
   sub->callback([flags, &action] {
     action = [flags](Log& log) {
+      refuse_former_variable();
       const auto files = posix_files();
       const Recipe recipe =
           train::read_recipe(*files, flags->recipe, flags->overrides, flags->from_step);

@@ -230,6 +230,10 @@ Rows health_and_checkpoint() {
           "checkpoint.gather_mib", c, &C::gather_mib, kCount,
           "if every rank writes less than this, MiB, one rank of each machine writes for all of "
           "that machine; 0: every rank writes its own"),
+      text("checkpoint.control_interface", c, &C::control_interface,
+           "network interface of the control links between writers, as eth0; empty: the loopback "
+           "on one machine, else every interface that is up; none: no links, and saves go through "
+           "the checkpoint's directory"),
   };
 }
 

@@ -160,8 +160,10 @@ struct CheckpointSpec {
   int64_t keep_every = 0;  // additionally every this many steps for ever; 0: none
   bool async = true;
   int64_t arena_mib = 0;  // of a rank; 0: two snapshots, at most its share of a quarter of memory
-  int64_t gather_mib =
-      256;  // ranks of a machine that have less each let one of them write; 0: none
+  // Ranks of a machine that have less each let one of them write; 0: none.
+  int64_t gather_mib = 256;
+  // The network interface of the control links between writers; "": any; "none": no links.
+  std::string control_interface;
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
 

@@ -4,7 +4,6 @@
 #include "ashlar/train/save_links.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ashlar/checkpoint/format/layout.h"
 #include "ashlar/comm/agree.h"
@@ -39,12 +38,10 @@ class LinksOfARank : public control::Links {
 }  // namespace
 
 std::unique_ptr<checkpoint::SaveChannel> make_save_channel(comm::Group& ranks,
-                                                           std::span<const int> writers, Log& log) {
-  if (writers.size() == 1) return nullptr;
-  const char* variable = std::getenv("ASHLAR_CONTROL_INTERFACE");
-  const std::string interface_name = variable ? variable : "";
-  const bool wanted = comm::text_from_leader(ranks, interface_name, "network interface") != "none";
-  if (!wanted) return nullptr;
+                                                           std::span<const int> writers,
+                                                           const std::string& interface_name,
+                                                           Log& log) {
+  if (writers.size() == 1 || interface_name == "none") return nullptr;
   const auto place = std::find(writers.begin(), writers.end(), ranks.rank());
   const bool writes = place != writers.end();
   std::unique_ptr<control::Listener> listener;

@@ -59,7 +59,7 @@ Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ran
       writers_(choose_writers(ranks, writer.share(), recipe.checkpoint, log)),
       root_(checkpoint_root(recipe)) {
   if (recipe_.checkpoint.every >= 0) check_files_together();
-  channel_ = make_save_channel(ranks_, writers_.ranks, log_);
+  channel_ = make_save_channel(ranks_, writers_.ranks, recipe_.checkpoint.control_interface, log_);
   while_leader(ranks_, "checkpoint root", [&] { open(""); });
   std::array<uint8_t, 32> id{};  // 32 hex digits
   if (leads()) std::copy_n(checkpoints_->run_id().begin(), id.size(), id.begin());

@@ -321,6 +321,19 @@ TEST(BadInput, FlagsAndSubcommands) {
   for (const BadCase& c : flag_cases()) expect_refused(scratch, c);
 }
 
+// A variable that earlier versions read is named with the key that took its place.
+TEST(BadInput, AFormerVariable) {
+  const Scratch scratch;
+  const Result result =
+      run(scratch, train_args(), {}, {"/usr/bin/env", "ASHLAR_CONTROL_INTERFACE=eth0"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(
+      result.err.find("ASHLAR_CONTROL_INTERFACE is eth0 in the environment, which is not read "
+                      "any more; unset it, and choose checkpoint.control_interface=eth0"),
+      std::string::npos)
+      << result.err;
+}
+
 // Every file below tests/fixtures/bad/KIND: the same checks, the message naming the file.
 TEST(BadInput, Recipes) {
   const Scratch scratch;
