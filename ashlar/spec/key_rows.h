@@ -1,4 +1,4 @@
-// How a row of the table of keys (keys.cpp) is made from the field that it stands for.
+// Makes rows of the table of keys (keys.cpp) from the fields that they read and set.
 #pragma once
 
 #include <limits>
@@ -45,9 +45,9 @@ template <class Section, class Member>
 using FieldOf =
     std::remove_reference_t<decltype(member_of(std::declval<Section&>(), std::declval<Member>()))>;
 
-// A row for one field, which `member` points to: a pointer to a member of the section, or Inside.
-// get and set copy the pointers, and so know the field of any recipe.  Unsigned fields travel as
-// int64_t, the one integer of a KeyValue.
+// A row for the field that `member` points to: a pointer to a member of the section, or an Inside.
+// get and set copy the pointers, so they work on any recipe.  Unsigned fields are passed as
+// int64_t, the only integer of a KeyValue.
 template <class Section, class Member>
 Key key(const char* name, KeyType type, Section Recipe::*section, Member member,
         const char* meaning) {
@@ -126,19 +126,19 @@ Key word(const char* name, Section Recipe::*section, Member member, std::vector<
   return row;
 }
 
-// The row of a key that decides which tensors a model has, or their shapes.
+// Marks the row of a key that decides which tensors a model has, or their shapes.
 inline Key shape(Key row) {
   row.shapes = true;
   return row;
 }
 
-// The row of such a key without a default.
+// Marks the row of such a key that has no default.
 inline Key required(Key row) {
   row.required = true;
   return shape(std::move(row));
 }
 
-// The rows of the table in keys.cpp that say what a model is (model_rows.cpp).
+// The rows of a model's keys (model_rows.cpp).
 std::vector<Key> model_size_rows();
 std::vector<Key> model_choice_rows();
 

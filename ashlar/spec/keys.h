@@ -30,19 +30,19 @@ struct Key {
   KeyType type;
   std::string meaning;  // one line, for docs/recipes.md
   bool required = false;
-  bool shapes = false;  // decides which tensors a model has, or their shapes
+  bool shapes = false;  // it decides which tensors a model has, or their shapes
   KeyRange range;
   std::vector<std::string> words;  // of a kWord key, in the order of its enum
   std::function<KeyValue(const Recipe&)> get;
   std::function<void(Recipe&, const KeyValue&)> set;  // a value of the right type and word
 };
 
-// In the order in which recipes are printed and read; sections are contiguous.
+// The rows, in the order in which recipes are printed and read; sections are contiguous.
 const std::vector<Key>& recipe_keys();
 
-// "an integer from 1 to 1024", "one of cosine, linear, constant": what follows "expected".
+// The text after "expected": "an integer from 1 to 1024", "one of cosine, linear, constant".
 std::string expected_of(const Key& key);
-// The value as a recipe would write it, in one line.
+// The value as it is written in a recipe, in one line.
 std::string value_text(const KeyValue& value);
 // "NAME is VALUE; expected ..." if a number leaves its range, else "".
 std::string range_problem(const Key& key, const Recipe& recipe, std::string_view shown_name);

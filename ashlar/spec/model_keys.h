@@ -1,7 +1,7 @@
-// A model as recipes and config.json state it: sizes, and the choices that change its arithmetic,
-// once for all of its blocks; layer_types says what each block is.  Field names are the native
-// Hugging Face ones where one exists.  Plain values; validate() is the one place that judges them.
-// What the rest of the program reads is the ModelSpec that model_of makes of it.
+// A model as recipes spell it: sizes, and the choices that change its arithmetic, once for all of
+// its blocks; layer_types names the kind of each block.  Keys have their native Hugging Face name
+// where one exists.  Plain values; validate() alone judges them.  The rest of the program reads the
+// ModelSpec that model_of makes of them.
 //
 // Source  ZAYA1, arXiv 2511.17127 and 2605.05365, the released configurations; Llama 3, arXiv
 //         2407.21783; Mixtral, arXiv 2401.04088; Qwen3, arXiv 2505.09388 (docs/hugging-face.md).
@@ -16,8 +16,8 @@
 
 namespace ashlar {
 
-// A kind of block: the kinds of its mixer and of its feed-forward (their kKind), and whether the
-// mixer sees a window only.
+// A kind of block: the kinds of its mixer and of its feed-forward (their kKind), and whether its
+// mixer sees only a window.
 struct LayerType {
   std::string_view mixer, feed_forward;
   bool sliding = false;
@@ -26,7 +26,7 @@ struct LayerType {
   static const LayerType kLinearAttention;
   friend bool operator==(const LayerType&, const LayerType&) = default;
 };
-// The kinds of RouterSpec, in its order.
+// The kinds of RouterSpec, in their order there.
 enum class RouterKind : uint8_t { kMlp, kLinear };
 inline constexpr std::array<const char*, 2> kRouterNames{MlpRouterSpec::kKind,
                                                          LinearRouterSpec::kKind};
@@ -38,11 +38,11 @@ inline constexpr LayerType LayerType::kLinearAttention{LinearSpec::kKind, MlpSpe
 // "cca+mlp", "attention_sliding+moe", ...; known combinations have a name of their own: hybrid,
 // hybrid_sliding, full_attention, sliding_attention, linear_attention.
 std::string name_of(const LayerType& type);
-// "hybrid, ..., alternate, or MIXER+FEED_FORWARD of cca, cca_sliding and moe": all that
-// expand_layer_pattern takes.
+// Every name that expand_layer_pattern accepts: "hybrid, ..., alternate, or MIXER+FEED_FORWARD of
+// cca, cca_sliding and moe".
 std::string layer_types_text();
-// The types of `num_layers` blocks: of one name, or "alternate" (hybrid_sliding, hybrid, ...).
-// Empty if there is no such name.
+// The types of `num_layers` blocks, all of one name, or in turn hybrid_sliding and hybrid for
+// "alternate".  Empty if there is no such name.
 std::vector<LayerType> expand_layer_pattern(std::string_view name, int64_t num_layers);
 
 struct ModelKeys {
@@ -52,7 +52,7 @@ struct ModelKeys {
   int64_t num_attention_heads = 0;    // N
   int64_t num_key_value_heads = 0;    // K
   int64_t head_dim = 0;               // D
-  int64_t num_experts = 0;            // E; an mlp router has one class more (skip)
+  int64_t num_experts = 0;            // E; an mlp router has one more class (skip)
   int64_t moe_intermediate_size = 0;  // F
   RouterKind router = RouterKind::kMlp;
   int64_t router_hidden_size = 0;               // R of an mlp router
@@ -64,10 +64,10 @@ struct ModelKeys {
   double partial_rotary_factor = 0.5;
   double rope_theta = 1e4;             // blocks without a window
   double rope_theta_sliding = 1e4;     // sliding blocks
-  int64_t sliding_window = 0;          // counts the token itself; 0: none
+  int64_t sliding_window = 0;          // tokens, the query's own included; 0: none
   std::vector<LayerType> layer_types;  // one per block
   Residual residual = Residual::kScaled;
-  QkNorm qk_norm = QkNorm::kNone;  // of attention; cca has one of its own
+  QkNorm qk_norm = QkNorm::kNone;  // of attention; cca has its own
   RopeScalingSpec rope_scaling{};  // of attention
   bool attention_output_gate = false;
   AttentionBias attention_bias = AttentionBias::kNone;
@@ -93,15 +93,15 @@ struct ModelKeys {
 };
 
 ModelSpec model_of(const ModelKeys& keys);
-// The keys with which a recipe states a model.  kConfig, naming the first block that they cannot
-// state, where blocks differ in more than a key says; `place` names the model in the message.
+// The keys with which a recipe states the model.  kConfig, naming the first block that they cannot
+// state, where blocks differ in more than keys can say; `place` names the model in the message.
 ModelKeys keys_of(const ModelSpec& model, const std::string& place = "");
 
-// The type of a block, a window being one of whatever width.
+// The type of a block; windows of any width are alike.
 LayerType type_of(const BlockSpec& block);
 
-// kConfig with the key, its value and the nearest legal values.  `section` prefixes key names in
-// messages ("model." in recipes, "" for config.json).
+// kConfig with the key, its value and the nearest legal values.  Names of keys in messages begin
+// with `section`: "model." for recipes, "" for config.json.
 void validate(const ModelKeys& keys, const std::string& section);
 
 }  // namespace ashlar

@@ -1,4 +1,4 @@
-// Rules of [parallel]; part of validate.cpp and resolve_parallel.  "" where the recipe keeps them.
+// The rules of [parallel], for validate.cpp and resolve_parallel.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// A run, as a TOML recipe states it: one struct per section.  Defaults here are the defaults there.
+// A run as a TOML recipe states it: one struct per section, with the defaults of its keys.
 //
 //   [run] [model] [moe] [moe.balance] [init] [data] [optim] [parallel] [train] [health]
 //   [checkpoint]
@@ -7,9 +7,9 @@
 //
 // load_recipe reads a file, applies `section.key=value` overrides, rejects unknown keys with the
 // nearest known name, and validates.  Every message reads "FILE: section.key is VALUE; expected
-// ...", with "command line" for FILE where an override is to blame alone.
-//   Where init.model names weights, their model says what [model] leaves out, if the caller can
-// find it (FindModel; train/read_recipe.h).
+// ...", with "command line" for FILE where an override alone is to blame.
+//   Where init.model names weights, keys that [model] leaves out are taken from their model, if the
+// caller can find it (FindModel; train/read_recipe.h).
 // Errors  kConfig; kStorage where the file exists but cannot be read.
 #pragma once
 
@@ -46,7 +46,7 @@ enum class MuonMode : uint8_t { kAuto, kReplicate, kOwner };
 enum class CollectiveMode : uint8_t { kExact, kNative };  // docs/comm.md
 
 struct InitSpec {
-  std::string model{};  // weights that a new run begins with; "": from the seed, as the rest says
+  std::string model{};  // weights that a new run begins with; "": drawn as the other keys say
   double std = 0.02;
   double temp = 1.0;
   bool conv_uniform = false;  // init.conv = "normal" | "uniform"
@@ -54,7 +54,7 @@ struct InitSpec {
   friend bool operator==(const InitSpec&, const InitSpec&) = default;
 };
 
-// What keeps experts evenly used: losses of linear routers, and biases.
+// How experts are kept evenly used: losses of linear routers, and biases.
 struct BalanceSpec {
   double aux_loss_coef = 0.0, z_loss_coef = 0.0;  // nn/linear_router.h
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
@@ -71,21 +71,21 @@ struct BlendEntry {
 
 struct DataSpec {
   std::vector<BlendEntry> train;       // data.train = "PREFIX" or [{path=..., weight=...}, ...]
-  std::vector<BlendEntry> validation;  // empty: cut from the end of train by validation_fraction
+  std::vector<BlendEntry> validation;  // empty: the last validation_fraction of train
   double validation_fraction = 0.01;
-  std::string tokenizer;  // file, "byte", or "" (taken from the prepared dataset)
+  std::string tokenizer;  // file, "byte", or "" (that of the prepared dataset)
   int64_t sequence_length = 512;
   Packing packing = Packing::kConcat;
   bool document_reset = true;      // false: the row is one sequence
   bool mask_document_end = false;  // no loss on the first token of the next document
   int64_t num_streams = 0;         // L, divides the global batch; 0: default_num_streams
   bool allow_dataset_change = false;
-  bool verify = true;  // compare the whole .bin with its checksum while training
+  bool verify = true;  // the whole .bin is compared with its checksum while training
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
 
 struct OptimSpec {
-  MatrixOptimizer matrices = MatrixOptimizer::kMuon;  // what 2-D weights use
+  MatrixOptimizer matrices = MatrixOptimizer::kMuon;  // of 2-D weights
   double lr = 6e-4, lr_min = 6e-5;
   int64_t warmup_steps = 100;
   DecaySchedule schedule = DecaySchedule::kCosine;
@@ -105,10 +105,10 @@ struct ParallelSpec {
   int64_t dp = 0;  // 0: ranks / (pp cp tsp tp)
   int64_t cp = 1, tp = 1, pp = 1, ep = 1;
   int64_t tsp = 1;               // docs/parallel/tsp.md
-  int64_t tsp_head_buckets = 1;  // in which a rank's key heads are gathered, one after another
+  int64_t tsp_head_buckets = 1;  // parts in which a rank's key heads are gathered in turn
   Schedule schedule = Schedule::k1f1b;
   int64_t virtual_stages = 1;  // chunks of blocks of each of the pp stages
-  double expert_rows = 2.0;    // ep: room for so many times the rows of an even load
+  double expert_rows = 2.0;    // ep: room for rows, as a multiple of an even load
   int64_t zero = 1;  // 0: nothing sharded; 1: optimizer state; 2: gradients too; 3: weights too
   ShardLayout zero_layout = ShardLayout::kContiguous;
   int64_t bucket_bytes = int64_t{32} << 20;
@@ -119,9 +119,9 @@ struct ParallelSpec {
   StateExchange state_exchange = StateExchange::kAllGather;
   MuonMode muon = MuonMode::kAuto;
   CollectiveMode collectives = CollectiveMode::kExact;
-  double timeout_s = 300;  // of waiting for ranks that do not come
-  int64_t num_ranks() const { return pp * dp * cp * tsp * tp; }  // of a resolved one
-  int64_t sequence_ranks() const { return cp * tsp; }            // that share each sequence
+  double timeout_s = 300;                                        // how long a rank waits for others
+  int64_t num_ranks() const { return pp * dp * cp * tsp * tp; }  // dp must be resolved
+  int64_t sequence_ranks() const { return cp * tsp; }            // ranks that share a sequence
   friend bool operator==(const ParallelSpec&, const ParallelSpec&) = default;
 };
 
@@ -135,21 +135,21 @@ struct TrainSpec {
   int64_t micro_batch = 4;   // sequences per forward pass
   int64_t global_batch = 4;  // sequences per optimizer step; a multiple of micro_batch
   Precision precision = Precision::kAuto;
-  bool recompute = false;       // forward of a block again in its backward; saves memory
+  bool recompute = false;       // backward runs a block's forward again, which saves memory
   int64_t threads = 0;          // 0: one per CPU
   int64_t eval_every = 100;     // steps; 0: never
-  int64_t eval_sequences = 32;  // of an evaluation, whatever ranks and micro-batch are
+  int64_t eval_sequences = 32;  // of an evaluation, for any ranks and micro-batch
   int64_t log_every = 10;
   double max_minutes = 0;        // > 0: stop cleanly (and save) after this time
   int64_t memory_limit_mib = 0;  // 0: no limit
-  int64_t trace_steps = 0;       // recorded from the second step of a start on; 0: none
+  int64_t trace_steps = 0;       // steps recorded, from a start's second on; 0: none
   friend bool operator==(const TrainSpec&, const TrainSpec&) = default;
 };
 
 struct HealthSpec {
   int64_t window = 128;
-  double max_norm_ratio = 3.0;  // spike: norm above this times the largest of the window
-  double max_loss_rise = 1.0;   // spike: loss above the largest of the window by more than this
+  double max_norm_ratio = 3.0;  // a spike's norm exceeds the window's largest by this factor
+  double max_loss_rise = 1.0;   // a spike's loss exceeds the window's largest by this much
   int64_t max_consecutive_skips = 3, max_skips_per_1000 = 10;
   friend bool operator==(const HealthSpec&, const HealthSpec&) = default;
 };
@@ -157,9 +157,9 @@ struct HealthSpec {
 struct CheckpointSpec {
   int64_t every = 500;     // steps; 0: only at the end; -1: never
   int64_t keep = 3;        // newest steps kept
-  int64_t keep_every = 0;  // additionally every this many steps for ever; 0: none
+  int64_t keep_every = 0;  // multiples of this are kept for ever; 0: none
   bool async = true;
-  int64_t arena_mib = 0;  // of a rank; 0: two snapshots, at most its share of a quarter of memory
+  int64_t arena_mib = 0;  // per rank; 0: two snapshots, at most its share of a quarter of memory
   // Ranks of a machine that have less each let one of them write; 0: none.
   int64_t gather_mib = 256;
   // The network interface of the control links between writers; "": any; "none": no links.
@@ -168,7 +168,7 @@ struct CheckpointSpec {
 };
 
 struct Recipe {
-  std::string name, source;  // [run] name; the file it came from (not a key)
+  std::string name, source;  // [run] name; the file that was read, which is no key
   ModelKeys model;
   InitSpec init;
   BalanceSpec balance;
@@ -188,31 +188,31 @@ int64_t default_num_streams(int64_t global_batch);
 struct GivenModel {
   ModelSpec model;
   std::string place;         // for messages: what the user named, or a step
-  bool config_json = false;  // a config.json states it, which says nothing of some keys
+  bool config_json = false;  // it comes from a config.json, which does not state some keys
 };
-// Asked where init.model is not empty.  init and train.run_dir of the recipe are read by then.
+// Called where init.model is not empty, once init and train.run_dir of the recipe have been read.
 using FindModel = std::function<std::optional<GivenModel>(const Recipe& recipe)>;
 
 // An override is `section.key=value` with a TOML value; bare words are strings, and a blend may be
 // written PREFIX or PREFIX:WEIGHT,PREFIX:WEIGHT.  Later overrides win.
-// find: keys of the model that are not stated have the values that it finds; those that are must
-// agree with it in all that decides tensors (require_sizes).
+// find: keys of the model that the recipe does not state take the values of the model it returns;
+// those that it states and that decide tensors must agree with that model (require_sizes).
 Recipe load_recipe(const std::string& path, std::span<const std::string> overrides,
                    const FindModel& find = {});
 Recipe parse_recipe(const std::string& toml, const std::string& source,
                     std::span<const std::string> overrides, const FindModel& find = {});
-// The recipe that a checkpoint keeps, by this or an older version: keys that have gone since
-// (spec/retired_keys.h) are read past; load_recipe and parse_recipe refuse them.
+// Reads the recipe that this version or an older one saved in a checkpoint: keys that no longer
+// exist (spec/retired_keys.h) are ignored, while load_recipe and parse_recipe refuse them.
 Recipe parse_saved_recipe(const std::string& toml, const std::string& source);
-// kConfig, naming every key that decides which tensors there are, or their shapes, and has another
-// value there.
+// kConfig, naming every key that decides which tensors exist, or their shapes, and whose value
+// differs from the given model's.
 void require_sizes(const Recipe& recipe, const GivenModel& given);
-// Every other key of the model that has another value there: "model.rope_theta is 10000.0 in the
+// A line for every other key of the model whose value differs: "model.rope_theta is 10000.0 in the
 // recipe but 500000.0 in hf".
 std::vector<std::string> model_differences(const Recipe& recipe, const GivenModel& given);
 void validate(const Recipe& recipe);
-// The recipe's mesh over so many ranks, with dp filled in.  kConfig where they do not fit: the
-// rule, the value and the nearest legal ones.
+// The recipe's mesh over num_ranks ranks, with dp filled in.  kConfig, with the rule, the value and
+// the nearest legal ones, where it does not fit them.
 ParallelSpec resolve_parallel(const Recipe& recipe, int64_t num_ranks);
 std::string to_toml(const Recipe& recipe);  // every key, resolved; parses to the same recipe
 // A line for every key whose value differs, in the order of the table: "optim.lr was 0.002, is

@@ -1,5 +1,6 @@
-// Keys that recipes of older versions have.  Checkpoints keep such recipes, so they are read past
-// there; in a recipe file or on the command line they are refused with what stands in their place.
+// Keys of older versions that no longer exist.  Recipes saved in checkpoints may contain them, and
+// they are ignored there; in a recipe file or on the command line they are refused, with the keys
+// to use instead.
 #pragma once
 
 #include <span>

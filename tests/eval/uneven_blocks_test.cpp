@@ -1,5 +1,5 @@
-// A model whose blocks differ in heads, experts, windows and RoPE, as a step: prompts in chunks give
-// the logits of one pass.
+// A model whose blocks differ in heads, experts, windows and RoPE, as a step: prompts in chunks
+// give the logits of one pass.
 #include <gtest/gtest.h>
 
 #include "ashlar/core/rng.h"
@@ -11,7 +11,8 @@
 namespace ashlar::eval {
 namespace {
 
-// hf_small with one more key head in block 1, other RoPE there, and more and wider experts in block 2.
+// hf_small with one more key head in block 1, other RoPE there, and more and wider experts in block
+// 2.
 ModelSpec uneven(ModelSpec spec) {
   auto& mixer = std::get<CcaSpec>(spec.blocks.at(1).mixer);
   mixer.num_query_heads = 6, mixer.num_key_heads = 3;
