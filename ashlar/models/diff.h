@@ -1,5 +1,5 @@
-// What two steps or models, of whatever layout and format, have in common: names, shapes, types,
-// and values, tensor by tensor.
+// Compares two steps or models, of any layout and format, tensor by tensor: names, shapes, types
+// and values.
 //
 // Memory   one slab of each side for each worker: at most kMaxWorkers times 2 kSlabElements
 //          elements, and a chunk of 4 MiB for each.
@@ -15,10 +15,10 @@
 
 namespace ashlar::models {
 
-// Elements of one type are the same if their bits are; of different types if their values are.
+// Elements of one type are equal if their bits are, those of different types if their values are.
 struct ValueDiff {
   int64_t differing = 0;   // elements
-  int64_t not_finite = 0;  // of them: one of the two is infinite or no number
+  int64_t not_finite = 0;  // of the differing: one of the two is infinite or no number
   double max_abs = 0;      // largest difference of the others, in fp64
 
   void add(const ValueDiff& more);  // of other elements
@@ -27,8 +27,8 @@ struct ValueDiff {
 struct TensorDiff {
   std::string name;
   checkpoint::Component component = checkpoint::Component::kModel;
-  std::optional<LogicalTensor> a, b;  // nullopt: not there
-  std::optional<ValueDiff> values;    // if they were compared: both there, of one shape
+  std::optional<LogicalTensor> a, b;  // nullopt: that side lacks it
+  std::optional<ValueDiff> values;    // present if they were compared: both sides, one shape
   bool equal() const;
 };
 
@@ -40,9 +40,9 @@ struct DiffOptions {
 };
 
 struct Diff {
-  std::vector<TensorDiff> tensors;  // A's in their order, then those that only B has
-  // Where one side is a Hugging Face directory, which can hold a model only, what the other has
-  // beside it is not compared.
+  std::vector<TensorDiff> tensors;  // A's in their order, then those of B alone
+  // Where one side is a Hugging Face directory, which holds only a model, the other side's tensors
+  // beside the model are not compared.
   std::vector<checkpoint::Component> left_out;
   bool equal() const;
 };

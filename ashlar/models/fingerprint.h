@@ -1,9 +1,9 @@
-// A hash by which ranks on several machines find out that one path leads to different models there.
+// A hash by which ranks on several machines notice that one path leads to different models there.
 //
-//   of a step                     its COMMIT, which has the digests of manifest and index, and by
-//                                 these the checksum of every chunk of weights
-//   of a Hugging Face directory   config.json and the index whole; of each safetensors file its
-//                                 name, its header, and a sample of its bytes (core/file_sample.h)
+//   a step                     its COMMIT, which has the digests of manifest and index, and through
+//                              these the checksum of every chunk of weights
+//   a Hugging Face directory   config.json and the index whole, and for each safetensors file its
+//                              name, its header and a sample of its bytes (core/file_sample.h)
 #pragma once
 
 #include <cstdint>

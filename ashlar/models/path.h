@@ -8,17 +8,17 @@
 
 namespace ashlar::models {
 
-inline constexpr const char* kCheckpointsDirectory = "checkpoints";  // of a run's directory
+inline constexpr const char* kCheckpointsDirectory = "checkpoints";  // in a run's directory
 
-// Where a run has its checkpoints, if the path is its directory; else the path as it is.
+// The directory of a run's checkpoints, if the path is a run's directory; else the path as it is.
 std::string root_of_run(FileSystem& files, const std::string& path);
 
-// kConfig if the path is a run's directory, or its root, and nothing was saved yet: it names the
-// step at which the first checkpoint is due.
+// kConfig, naming the step at which the first checkpoint is due, if the path is the directory or
+// the root of a run that has saved nothing yet.
 void require_saved(FileSystem& files, const std::string& path);
 
 // The Hugging Face directory, root or step that the path stands for.
-// Errors   kConfig: it is none of them; those of require_saved.
+// Errors   kConfig if it is none of them; those of require_saved.
 std::string locate_model(FileSystem& files, const std::string& path);
 
 }  // namespace ashlar::models

@@ -1,4 +1,4 @@
-// Large tensors cut, and small ones packed, into slabs that several threads read and work on.
+// Cuts large tensors and packs small ones into slabs, which several threads read and work on.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@
 
 namespace ashlar::models {
 
-inline constexpr int64_t kSlabElements = 1 << 20;  // at most, of one slab: 4 MiB of F32
-inline constexpr int kMaxWorkers = 8;              // slabs under way at once, each with its memory
+inline constexpr int64_t kSlabElements = 1 << 20;  // the most of one slab: 4 MiB of F32
+inline constexpr int kMaxWorkers = 8;              // slabs at a time, each with memory of its own
 
 // Elements [first, first + count) of the row-major whole of tensor number `tensor` of a list.
 struct Range {
@@ -21,19 +21,19 @@ struct Range {
 };
 using Slab = std::vector<Range>;
 
-// The ranges as slabs, in the order in which `reader` has them; a large one is cut where its
-// chunks end.  Ranges of no element are left out.
+// The ranges as slabs, in the reader's order; a large one is cut where the file's chunks end.
+// Empty ranges are left out.
 std::vector<Slab> cut_into_slabs(std::span<const LogicalTensor> tensors,
                                  std::span<const Range> ranges, const TensorReader& reader);
 int64_t num_elements(const Slab& slab);
 
-// Adds the boxes that the range is, with their elements one after another from data.data on; data
-// tells their type.
+// Adds the boxes that make up the range, with their elements one after another in data, which has
+// their type.
 void add_pieces(const LogicalTensor& logical, const Range& range, const Tensor& data,
                 std::vector<Piece>& pieces);
 
-// How many threads work on slabs, at most kMaxWorkers.  0: so many, on few CPUs too, since a thread
-// waits for the disk most of the time.
+// The number of threads that work on slabs, at most kMaxWorkers.  0 gives that many, even on few
+// CPUs, because a thread waits for the disk most of the time.
 int num_workers(int num_threads);
 
 // Runs body(slab, worker) for all slabs: worker below num_workers().  Progress counts elements.

@@ -1,5 +1,5 @@
-// Tensors by native name, read slab by slab: what tools on whole models stand on, which never
-// hold one in memory.
+// Reads tensors by native name, slab by slab, for tools on whole models, which never hold one in
+// memory.
 //
 // Errors   those of HfModel (kData) and of StepReader (kCorrupt: every chunk that is read is
 //          checked).
@@ -19,8 +19,8 @@
 
 namespace ashlar::models {
 
-// Where a tensor begins, in bytes, if all files are laid end to end, each from a multiple of the
-// size of chunks on; and the size of its elements there.
+// The byte at which a tensor begins if all files are laid end to end, each from a multiple of the
+// size of chunks, and the size of its elements there.
 struct BytePosition {
   int64_t begin = 0, element_bytes = 1;
 };
@@ -31,9 +31,9 @@ class TensorReader {
   // Fills the pieces: any boxes of tensors by native name.  Types of floats are converted among
   // F64, F32 and BF16; equal ones are copied bit for bit.
   virtual void read(std::span<const Piece> pieces) const = 0;
-  // A type that holds its elements without loss: that in which they are kept, mostly.
+  // A type that holds its elements without loss: usually the stored one.
   virtual DType type_of(const std::string& name) const = 0;
-  // Reading costs least in the order of places, and from one border of chunks to another.
+  // Reading costs least in the order of positions, and from one border of chunks to another.
   virtual BytePosition position_of(const std::string& name) const = 0;
 };
 
@@ -42,7 +42,7 @@ struct StoredTensor {
   checkpoint::Component component = checkpoint::Component::kModel;
 };
 
-// What a step or a Hugging Face directory holds; aliases left out.
+// The tensors of a step or a Hugging Face directory, without aliases.
 class StoredTensors final : public TensorReader {
  public:
   explicit StoredTensors(checkpoint::StepReader step);
@@ -57,7 +57,7 @@ class StoredTensors final : public TensorReader {
   bool hugging_face() const { return model_.has_value(); }
   const std::string& directory() const;
   const std::vector<StoredTensor>& tensors() const { return tensors_; }  // in model order
-  // As which its elements can be read without loss: its own type, but for F16 of Hugging Face.
+  // The type to read it as without loss: its own, except F16 of Hugging Face.
   DType read_type(const StoredTensor& tensor) const;
 
   void read(std::span<const Piece> pieces) const override;
@@ -73,7 +73,7 @@ class StoredTensors final : public TensorReader {
   std::unordered_map<std::string, BytePosition> position_of_;  // of a step
 };
 
-// Whatever `path` is: a Hugging Face directory, a root (its newest good step) or a step.
+// Opens a Hugging Face directory, a step, or the newest good step of a root.
 // Errors: kConfig if it is none of them.
 StoredTensors open_tensors(FileSystem& files, const std::string& path, Log& log);
 

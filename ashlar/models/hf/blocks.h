@@ -35,7 +35,7 @@ int64_t first_block_with(const ModelSpec& model) {
   return l;
 }
 
-// Views into a model, which must outlive them; null: no block has it.
+// Pointers into a model, which must outlive this; null: no block has it.
 struct HfBlocks {
   template <typename Spec>
   struct Softmax {
@@ -50,7 +50,7 @@ struct HfBlocks {
   const LinearSpec* linear = nullptr;
   const MoeSpec* moe = nullptr;
   const MlpSpec* mlp = nullptr;
-  // Of Residual::kNormed.
+  // The factors of Residual::kNormed.
   std::optional<ResidualFactors> softmax_factors, linear_factors, feed_forward_factors;
   // The first block that differs from an earlier one of its kind, but for what changes with depth,
   // or has another residual.

@@ -1,4 +1,4 @@
-// config.json of a Hugging Face model <-> ModelSpec.  hf_family.h has the families; ZAYA1's was
+// config.json of a Hugging Face model <-> ModelSpec.  hf/family.h has the families; ZAYA1's was
 // published in three forms:
 //
 //   kLegacy2025  one entry per sub-layer, even = attention, odd = experts; per-layer lists
@@ -7,7 +7,7 @@
 //
 // Source   docs/hugging-face.md: every field of each form, the aliases and the rules.
 // Errors   Reading: kData, "FILE: KEY is VALUE; expected ...".  Writing: kConfig.
-// Limits   What no file states (skip_output, head_fp32, qk_norm_eps) keeps its default.
+// Limits   skip_output, head_fp32 and qk_norm_eps, which no file states, keep their defaults.
 #pragma once
 
 #include <array>
@@ -30,40 +30,41 @@ enum class HfLayout : uint8_t { kNative, kLegacy };  // of tensor names and of t
 std::string_view name_of(HfForm form);      // "legacy 2025", "legacy 2026", "native"
 std::string_view name_of(HfLayout layout);  // "native", "legacy"
 
-// How files that store every expert apart name the tensors of a mixture, after "model.layers.N.";
-// {} stands for the expert's number.
+// The names of a mixture's tensors, after "model.layers.N.", in files that store every expert
+// apart; {} stands for the expert's number.
 struct HfExpertNames {
-  std::string_view router;          // of the router's matrix
-  std::string_view gate, up, down;  // of each expert
+  std::string_view router;          // the router's matrix
+  std::string_view gate, up, down;  // the matrices of each expert
 };
 
-// A tensor of a mixer as a family's files have it, named after "model.layers.N.": a native tensor
-// under another name, or several, whose rows lie head by head: those of head 0 of each of them, in
-// their order, then those of head 1.  Heads: of queries, in linear mixers of keys.
+// A tensor of a mixer in a family's files, named after "model.layers.N.": a native tensor under
+// another name, or several whose rows are interleaved by head: the rows of head 0 of each of them,
+// in their order, then those of head 1.  The heads are those of queries, in linear mixers those of
+// keys.
 struct HfMixerTensor {
-  std::string_view mixer;  // kind of the mixers that have it
+  std::string_view mixer;  // the kind of mixer that has it
   std::string_view name;
-  std::array<std::string_view, 4> natives;  // named likewise; "": no more
+  std::array<std::string_view, 4> natives;  // their names, likewise; "": no more
 };
 
-// A tensor that files have beside the weights, of linear mixers: what programs compute once from
-// the config.  Written for those that expect it, read past.
+// A tensor of a linear mixer that files hold beside the weights, though it follows from the config.
+// It is written for programs that expect it, and ignored on reading.
 struct HfBuffer {
   std::string_view name;  // after "model.layers.N."
   Shape (*shape)(const LinearSpec&);
   void (*fill)(const LinearSpec&, std::span<float> values);
 };
 
-// How the files of a family name what the model has.
+// How the files of a family name a model's tensors.
 struct HfNames {
   const HfExpertNames* experts = nullptr;      // null: natively, in stacks
   std::span<const HfMixerTensor> mixers = {};  // all others have their native names
   std::span<const HfBuffer> buffers = {};
-  std::string_view passed = {};  // names that begin so are read past; "": none
+  std::string_view passed = {};  // tensors whose names begin so are ignored; "": none
   bool native() const { return !experts && mixers.empty(); }
 };
 
-// A size that one dim of a tensor shows: of the model, or of the first block of its kind.
+// A size of the model, or of the first block of a kind, that one dim of a tensor shows.
 struct HfSize {
   std::string tensor;  // native name
   size_t dim;
@@ -78,8 +79,8 @@ struct HfConfig {
   std::map<std::string, std::string> keys;  // native name of a size -> the key that stated it
   std::vector<HfSize> sizes;
   HfNames names{};                 // of the family
-  std::vector<std::string> notes;  // what is passed over, a line each: to be said once
-  // Keys of the file that are not followed and that are not known to be harmless (hf_members.h).
+  std::vector<std::string> notes;  // a line for each thing that is ignored, to be shown once
+  // Keys of the file that are not followed and are not known to be harmless (hf/members.h).
   std::vector<std::string> not_followed{};
 
   // The key of the file that stated the size whose native name is given.
@@ -91,7 +92,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& source);
 
 // Whether some family's config.json can state the model.
 bool has_hf_config(const ModelSpec& model);
-// As that family's files name its tensors.
+// The names of its tensors in that family's files.
 HfNames names_of(const ModelSpec& model);
 // The text of config.json: the native form, or the legacy form of 2026.  `dtype`: of the weights.
 // kConfig where no family states the model.

@@ -1,4 +1,4 @@
-// What the config.json of every family with experts and a linear router states of its mixtures.
+// The part of config.json about mixtures, in all families with a linear router.
 #pragma once
 
 #include "ashlar/models/hf/rope_config.h"
@@ -14,23 +14,23 @@ inline constexpr HfExpertNames kQwen3MoeExperts{.router = "mlp.gate.weight",
                                                 .up = "mlp.experts.{}.up_proj.weight",
                                                 .down = "mlp.experts.{}.down_proj.weight"};
 
-// The mixture of the blocks that have experts, which they get.  width_key: states the width of an
-// expert; num_chosen: experts of a token where the file says nothing.
+// Reads the mixture and gives it to the blocks that have experts.  width_key: the key of an
+// expert's width; num_chosen: experts per token where the file does not say.
 void read_mixture(const HfFields& fields, const std::string& width_key, int64_t num_chosen,
                   HfConfig& config);
-// norm_topk_prob, where a family's configs have it.
+// Reads norm_topk_prob, in families whose configs have it.
 void read_renormalize(const HfFields& fields, bool fallback, ModelSpec& model);
-// Which blocks have experts: every decoder_sparse_step-th, but for mlp_only_layers; at least one.
-// otherwise: what a model without is, for messages.
+// Reads which blocks have experts: every decoder_sparse_step-th except mlp_only_layers, at least
+// one. otherwise: names a model without experts, for messages.
 void read_sparse_blocks(const HfFields& fields, const char* otherwise, ModelSpec& model);
-// The width of the others, where there are any.
+// Reads the width of the other blocks, if there are any.
 void read_dense_blocks(const HfFields& fields, HfConfig& config);
-// Whether there are mixtures whose weights are probabilities over all experts, with nothing else
-// that no config states; renormalized: that they add up to 1, too.
+// Whether a config can state the mixture's router: its weights are probabilities over all experts,
+// unscaled and without biases.  renormalized: the weights of a token also add up to 1.
 bool states_router(const MoeSpec* moe);
 bool states_renormalized_router(const MoeSpec* moe);
 void write_mixture(const ModelSpec& model, const HfBlocks& blocks, Json& json);
-// As Qwen's configs state it.
+// Writes the mixture's sizes and the dense blocks as Qwen's configs state them.
 void write_sparse_blocks(const ModelSpec& model, const HfBlocks& blocks, Json& json);
 
 }  // namespace ashlar::models

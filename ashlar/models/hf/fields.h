@@ -1,6 +1,6 @@
-// The keys of one config.json, with checked access.  A null value counts as absent, but where a
+// The keys of one config.json, with checked access.  A null value counts as absent, except where a
 // number, a boolean or a word is read: there it is an error, as in transformers.  A key may be
-// written under the alias that older releases gave it.  Remembers which keys were asked for.
+// written under the alias of older releases.  The class remembers which keys were asked for.
 //
 // Errors  kData, "FILE: KEY is VALUE; expected ...".
 #pragma once
@@ -28,11 +28,11 @@ class HfFields {
   HfFields(const Json& json, std::string source);
   // The same keys with aliases, which must outlive it.
   HfFields with(std::span<const HfAlias> aliases) const;
-  // The members of the object under `key`; expected: what is there, for messages.
+  // The members of the object under `key`; `expected` describes it in messages.
   HfFields object(const std::string& key, const std::string& expected) const;
 
   const std::string& source() const { return source_; }
-  // The key of the file that holds `key`, which may be written under an alias; "" if none does.
+  // The name under which the file has `key`, which may be an alias; "" if it does not.
   std::string find(const std::string& key) const;
   bool is_null(const std::string& key) const;
   bool has(const std::string& key) const { return !find(key).empty(); }
@@ -43,19 +43,19 @@ class HfFields {
   double positive(const std::string& key) const;
   double positive_or(const std::string& key, double fallback) const;
   bool boolean_or(const std::string& key, bool fallback) const;
-  // The only value that the keys of this name may have, if they are there.
+  // Fails unless the key is absent or has this value.
   void only(const std::string& key, const Json& value, const std::string& why) const;
-  // The key has a value that changes nothing: it counts as one that nobody asked for.
+  // Counts the key as one that was not asked for, because its value changes nothing.
   void not_followed(const std::string& key) const;
   // The same, unless the value is that one.
   void not_followed_unless(const std::string& key, const Json& neutral) const;
-  // Where null does not stand for absence.
+  // Fails for null, where it does not stand for absence.
   void require_not_null(const std::string& key, const std::string& expected) const;
 
   [[noreturn]] void fail(const std::string& key, const std::string& expected) const;
 
   // The keys of the file, and of its objects that were opened ("rope_scaling.beta_fast"), that have
-  // a value and that nobody asked for.
+  // a value and were not asked for.
   std::vector<std::string> unasked() const;
 
  private:
@@ -69,8 +69,8 @@ class HfFields {
   std::shared_ptr<Asked> asked_;
 };
 
-// As Python's json module reads it: NaN, Infinity and -Infinity are values, which no key here may
-// have.  They become text.
+// Parses JSON as Python's json module does: NaN, Infinity and -Infinity are values.  They become
+// text, so that no number here can be one of them.
 Json parse_python_json(std::string_view text, const std::string& source);
 
 }  // namespace ashlar::models

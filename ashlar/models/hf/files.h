@@ -1,8 +1,8 @@
 // The safetensors files of a Hugging Face model directory, one or many, as one list of tensors.
-// Knows nothing of the model: hf_model.h says which tensors there must be.
+// It knows nothing of the model: hf/model.h says which tensors must exist.
 //
 // Errors   kData: no weights, a stale or incomplete index, a malformed header, a tensor twice.
-// Threads  read() from any.
+// Threads  read() may be called from any.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct HfShard {
   int64_t data_begin = 0;
 };
 
-// A tensor where it lies; entry.name is the name in the file.
+// A tensor in its file; entry.name is its name there.
 struct HfStored {
   size_t shard = 0;
   checkpoint::TensorEntry entry;
@@ -54,8 +54,8 @@ bool is_hf_readable(DType dtype);  // BF16, F16, F32, F64
 // The type that holds all values of both, F32 for BF16 and F16.
 DType wider(DType a, DType b);
 
-// A regular file or a link to one (a Hugging Face cache is made of links).  False: nothing there.
-// kData: a directory, a device.
+// True for a regular file or a link to one (a Hugging Face cache is made of links), false for
+// nothing, kData for a directory or a device.
 bool is_plain_file(FileSystem& files, const std::string& path);
 
 // "a, b, c and 4 more": at most five names.

@@ -1,6 +1,6 @@
-// The members of a config.json that no family's reader asks for (hf_fields.h): those that change
-// nothing here, with the reason; those that would change the arithmetic, which must say that they
-// do not; and all others, which are named to the user once.
+// Members of a config.json that no family's reader asks for (hf/fields.h).  Some change nothing
+// here, and the table has the reason; some would change the arithmetic, and must have a value that
+// does not; all others are named to the user once.
 //
 // Source   docs/hugging-face.md has both tables, for people.
 #pragma once
@@ -22,13 +22,14 @@ std::span<const HarmlessMember> harmless_members();
 
 struct NeutralMember {
   std::string_view name;
-  std::string_view values;  // a JSON list of what it, or all entries of it, may be besides null
+  std::string_view
+      values;  // a JSON list of the values that it, or its entries, may have beside null
   std::string_view why;
   std::string_view families = "";
 };
 std::span<const NeutralMember> neutral_members();
 
-// After a family has read what it follows.  kData for a member that would change the arithmetic;
+// Called after a family has read its keys.  kData for a member that would change the arithmetic;
 // returns the names of members that are not followed and are not known to be harmless.
 std::vector<std::string> check_other_members(const HfFields& fields, std::string_view model_type);
 

@@ -1,13 +1,13 @@
 // A Hugging Face model directory: config.json and safetensors files, whole or sharded by an index,
 // in the native or the legacy layout.  Reads any box of any tensor under its native name, with
-// conversion; hf_write.h writes whole models.
+// conversion; hf/write.h writes whole models.
 //
 // Source   docs/hugging-face.md.
 // Errors   kData, one line, for a directory that is not a complete and consistent model:
-//          missing, unexpected or duplicate tensors, shapes that contradict the config (both are
-//          named), element types other than BF16, F16, F32, F64, an lm_head.weight that is not the
+//          missing, unexpected or duplicate tensors, shapes that contradict the config (naming
+//          both), element types other than BF16, F16, F32, F64, an lm_head.weight that is not the
 //          embedding.  The files are data; nothing in them is executed.
-// Threads  One HfModel may be read from by several threads.
+// Threads  Several threads may read from one HfModel.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@
 
 namespace ashlar::models {
 
-// config.json of such a directory; nothing else is read.
+// Reads config.json of such a directory, and nothing else.
 HfConfig read_hf_config(FileSystem& file_system, const std::string& directory);
 
 class HfModel {
@@ -36,10 +36,10 @@ class HfModel {
   const HfConfig& config() const;
   const ModelSpec& spec() const;
   HfLayout layout() const;  // of the tensor names
-  // Native names; the type is the files', the widest of several.
+  // Under native names; the type is that of the files, the widest of several.
   std::span<const LogicalTensor> tensors() const;
-  // Notes name ids and tensors that are not read; warnings name the members of config.json that
-  // are not followed.  One line each.
+  // Notes name ids and tensors that are ignored, warnings the members of config.json that are not
+  // followed, one line each.
   std::span<const std::string> notes() const;
   std::span<const std::string> warnings() const;
 

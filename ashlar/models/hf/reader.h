@@ -1,4 +1,4 @@
-// What the families' readers of config.json share: bounds, sizes that remember the key which stated
+// Helpers of the families' readers of config.json: bounds, sizes that remember which key stated
 // them, ids of special tokens.
 #pragma once
 
@@ -23,7 +23,7 @@ inline constexpr int64_t kMaxExperts = int64_t(1) << 12;
 inline constexpr int64_t kMaxLayers = int64_t(1) << 16;
 inline constexpr int64_t kMaxPositions = INT32_MAX;
 
-// Reads a key that exists under several names; remembers which one it was.
+// Reads sizes that exist under several keys, and remembers which key it was.
 struct SizeReader {
   const HfFields& fields;
   std::map<std::string, std::string>& keys;
@@ -70,8 +70,8 @@ inline int64_t token_id(const HfFields& fields, const std::string& key, int64_t 
   return *id;
 }
 
-// The ids of a special token that may have several: an id, a list, or null for none.  What is below
-// 0 is no id.
+// The ids of a special token that may have several: an id, a list, or null for none.  Numbers below
+// 0 are left out.
 inline std::vector<int64_t> token_ids(const HfFields& fields, const std::string& key,
                                       std::vector<int64_t> fallback) {
   if (fields.is_null(key)) return {};

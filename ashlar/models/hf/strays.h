@@ -1,5 +1,5 @@
-// What the files of any family may hold beside a model's parameters: tensors that programs compute
-// by themselves and that older versions saved, and names with the prefix of a wrapper.
+// Tensors that files of any family may hold beside a model's parameters, because older programs
+// saved what they compute by themselves; and names with the prefix of a wrapper.
 //
 // Source   docs/hugging-face.md has the list.
 #pragma once
@@ -15,13 +15,13 @@ namespace ashlar::models {
 // Whether a tensor of this name holds no parameters: frequencies and tables of RoPE, causal masks,
 // numbers of positions.
 bool is_stray_name(std::string_view name);
-// The same with a look at its shape, which tells a mask from a bias.
+// The same by name and shape, which tells a mask from a bias.
 bool is_stray(const checkpoint::TensorEntry& entry);
 // Removes these tensors from the list; returns their names.
 std::vector<std::string> remove_strays(HfFiles& files);
 
-// kData, naming a tensor that is there, where the names begin otherwise than with "model.": with
-// the prefix of a wrapper ("module.", "_orig_mod.", ...), or with none.
+// kData, naming such a tensor, where names do not begin with "model." but with the prefix of a
+// wrapper ("module.", "_orig_mod.", ...), or with none.
 void require_known_prefix(const HfFiles& files, const std::string& directory,
                           const std::string& family);
 

@@ -1,5 +1,5 @@
 // Writes a whole model as a Hugging Face directory, slab by slab: at most kMaxWorkers slabs of
-// kSlabElements are in memory, with what the reader takes for each.
+// kSlabElements are in memory, with the reader's memory for each.
 //
 // Source   docs/hugging-face.md.
 // Errors   kConfig if the target exists, or a finite value would become infinite in the type of the
@@ -23,17 +23,17 @@ struct HfWriteOptions {
   HfLayout layout = HfLayout::kNative;
   // BF16, F16, F32 or F64 for all tensors; balancing biases are never less than F32.
   DType dtype = DType::kBF16;
-  std::optional<ElementTypes> types = {};         // each tensor its own instead
-  int64_t max_file_bytes = 5'000'000'000;         // of tensors; above it: shards and an index
+  std::optional<ElementTypes> types = {};         // instead of dtype: one for each tensor
+  int64_t max_file_bytes = 5'000'000'000;         // of tensors; more make shards and an index
   std::map<std::string, std::string> files = {};  // name -> content, such as tokenizer.model's
   Log* log = nullptr;                             // for progress lines
   int num_threads = 0;                            // 0: kMaxWorkers
 };
 
-// What the types of the files cost: values that are others there than the reader has them.
+// Values that the types of the files change.
 struct HfWriteStats {
   int64_t values = 0;                 // of all tensors
-  int64_t changed = 0, vanished = 0;  // changed at all; to 0
+  int64_t changed = 0, vanished = 0;  // changed at all; changed to 0
 };
 
 // Writes `directory` with config.json, the model's tensors as the reader has them, and
