@@ -1,10 +1,10 @@
-// A tokenizer in the form that AutoTokenizer of Hugging Face transformers loads.
+// Writes a tokenizer in the form that AutoTokenizer of Hugging Face transformers loads.
 //
 // Ids are those of Tokenizer::encode for every text, "<s>" and the like included, and decoding
-// gives the text back.  A model that the tokenizers library cannot follow is written as nearly as
-// it can, and what it cannot follow is named.
+// restores the text.  A model that the tokenizers library cannot reproduce is written as closely as
+// possible, and the settings that are lost are named.
 //
-// Source  docs/hugging-face.md, which says how each setting is written; the serialization of the
+// Source  docs/hugging-face.md, which has the form of each setting; the serialization of the
 //         tokenizers library 0.22.
 // Errors  kData if the tokenizer's bytes are not a model.
 #pragma once
@@ -20,12 +20,12 @@ namespace ashlar::data {
 struct HfTokenizer {
   // Names and contents: tokenizer.json, tokenizer_config.json, special_tokens_map.json.
   std::vector<std::pair<std::string, std::string>> files;
-  // Settings of the model that the files do not follow in every text, as spm_train names them:
+  // Settings of the model that the files do not reproduce in every text, as spm_train names them:
   // "normalization_rule_name=nmt_nfkc"; and a bos_id that they cannot state.
   std::vector<std::string> unstated;
 };
 
-// bos_id: in front of every document of training; -1: nothing.
+// bos_id: the token before every document of the training data; -1: none.
 HfTokenizer to_hf_tokenizer(const Tokenizer& tokenizer, int32_t bos_id);
 
 }  // namespace ashlar::data

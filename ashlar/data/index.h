@@ -1,4 +1,4 @@
-// The .idx file of a Megatron indexed dataset, parsed in place from bytes that others wrote.
+// The .idx file of a Megatron indexed dataset, parsed in place from untrusted bytes.
 //
 //   9 bytes "MMIDIDX\0\0"; u64 version = 1; u8 type; u64 S; u64 D; i32 lengths[S]; i64 offsets[S];
 //   i64 documents[D]; optional i8 modes[S].  Little-endian, unaligned.  docs/formats/dataset.md.
@@ -22,14 +22,15 @@ std::string_view name_of(TokenType type);  // "u16"
 // The narrowest type that Megatron uses for a vocabulary: u16 below 65,500 ids, else i32.
 TokenType token_type_for(int64_t vocab_size);
 
-// A token as a person would point at it.
+// A token by its document and its place there.
 struct TokenPosition {
   int64_t document;
-  int64_t offset;  // tokens from the document's start
+  int64_t offset;  // in tokens, from the document's start
   friend bool operator==(const TokenPosition&, const TokenPosition&) = default;
 };
 
-// A view of the bytes it was parsed from, which must outlive it.  Every entry has been checked.
+// A view of the bytes that it was parsed from, which must outlive it.  Every entry has been
+// checked.
 class Index {
  public:
   TokenType type() const { return type_; }
@@ -37,10 +38,10 @@ class Index {
   int64_t num_documents() const { return num_documents_; }
   int64_t num_tokens() const { return num_tokens_; }
   int64_t length(int64_t sequence) const;  // tokens
-  // First token of a document; document == num_documents() gives num_tokens().
+  // The first token of a document; document == num_documents() gives num_tokens().
   int64_t document_start(int64_t document) const;
   int64_t document_length(int64_t document) const;
-  // token < num_tokens(); by binary search over the documents.
+  // Requires token < num_tokens(); a binary search over the documents.
   TokenPosition locate(int64_t token) const;
 
  private:
@@ -57,17 +58,17 @@ class Index {
   const std::byte* documents_ = nullptr;
 };
 
-// kData with the file, the field, its value and what was expected, for whatever is not as above: a
-// file that is cut or has bytes too many, unknown type, counts that overflow or do not fit the file
-// size, negative lengths, sequences that do not follow each other without gap, documents out of
-// order, no token at all.  Cost: one pass over the file.
+// kData, with the file, the field, its value and what was expected, for anything else: a file that
+// is cut or too long, an unknown type, counts that overflow or do not fit the size of the file,
+// negative lengths, gaps between sequences, documents out of order, no token at all.  Cost: one
+// pass over the file.
 Index parse_index(std::span<const std::byte> bytes, const std::string& file);
 
-// A length is stored in 32 bits: longer documents are several sequences.
+// The longest sequence, since lengths have 32 bits; longer documents are several sequences.
 inline constexpr int64_t kMaxSequenceTokens = 1 << 30;
 
-// The bytes of an .idx file.  `continued`: ascending numbers of the sequences that go on with the
-// document of the one before; every other begins one.
+// The bytes of an .idx file.  `continued`: the numbers, ascending, of the sequences that continue
+// the document of the sequence before; every other sequence begins one.
 std::string format_index(TokenType type, std::span<const int32_t> lengths,
                          std::span<const int64_t> continued = {});
 

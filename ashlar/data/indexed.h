@@ -1,8 +1,8 @@
-// A prepared dataset on disk: writing one, and reading tokens of one through memory maps.
+// Writes a prepared dataset, and reads tokens of one through memory maps.
 //
 //   PREFIX.bin  tokens     PREFIX.idx  index.h     PREFIX.json  sidecar.h (foreign sets lack it)
 //
-// PREFIX.idx gets its name last: where it exists, the rest is complete.
+// PREFIX.idx gets its name last: where it exists, the other files are complete.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ class IndexedWriter {
  public:
   IndexedWriter(Outputs& outputs, const std::string& prefix, TokenType type);
 
-  // Tokens of the document at hand; ids must fit the type (our bug if not).
+  // Adds tokens to the current document; ids must fit the type (asserted).
   void append(std::span<const int32_t> tokens);
   void end_document();
-  void add(std::span<const int32_t> tokens);  // one document
-  void seal();                                // all is on disk; nothing is added after it
+  void add(std::span<const int32_t> tokens);  // adds one whole document
+  void seal();                                // puts all on disk; nothing may be added after it
 
   int64_t num_documents() const { return num_documents_; }
   int64_t num_tokens() const { return num_tokens_; }
@@ -46,19 +46,19 @@ class IndexedWriter {
   std::unique_ptr<File> bin_;
   std::vector<std::byte> buffer_;
   int64_t written_bytes_ = 0, num_tokens_ = 0, longest_ = 0, num_documents_ = 0;
-  int64_t document_tokens_ = 0, sequence_tokens_ = 0;  // of the document and sequence at hand
+  int64_t document_tokens_ = 0, sequence_tokens_ = 0;  // of the current document and sequence
   uint32_t crc_ = 0;
-  std::vector<int32_t> lengths_;    // of sequences: 4 bytes of memory a document
-  std::vector<int64_t> continued_;  // sequences that go on with a document
+  std::vector<int32_t> lengths_;    // of sequences: 4 bytes of memory per document
+  std::vector<int64_t> continued_;  // sequences that continue a document
 };
 
-// What stands under the name of a dataset that has no index, "; ..."; "" where nothing tells.
+// "; ...": what the path of a dataset without an index is, for messages; "" if nothing is known.
 std::string why_no_index(FileSystem& files, const std::string& prefix);
 
 // Read-only; safe for several threads.
 class IndexedDataset {
  public:
-  // kData: no such dataset, a bad index (index.h), a .bin whose size is not what the index says, a
+  // kData: no such dataset, a bad index (index.h), a .bin whose size differs from the index's, a
   // sidecar that contradicts it.
   IndexedDataset(FileSystem& files, const std::string& prefix);
 
@@ -68,8 +68,8 @@ class IndexedDataset {
   // A hash of the index, the .bin's size and the sidecar (which holds a checksum of the tokens).
   uint64_t fingerprint() const { return fingerprint_; }
 
-  // Tokens [begin, begin + out.size()).  kData if an id does not lie in [0, vocab_size); the
-  // message names `model`, whose vocabulary that is.
+  // Reads tokens [begin, begin + out.size()).  kData if an id is not in [0, vocab_size), the
+  // vocabulary of `model`, which the message names.
   void read(int64_t begin, int64_t vocab_size, std::span<int32_t> out,
             std::string_view model = "the model") const;
 

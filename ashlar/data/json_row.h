@@ -1,11 +1,10 @@
-// A JSON object in a line of text, read for one of its members alone.
+// Reads one member of a JSON object in a line of text.
 //
-// Source  RFC 8259, and what Python's json module writes and reads besides: NaN, Infinity and
-//         -Infinity.
-// Takes   numbers of any size, since none is converted; any nesting, without recursion; a key that
-//         stands twice, of which the last value counts, as in Python.  An escaped surrogate without
-//         its other half becomes U+FFFD and is counted.
-// Cost    one pass; memory for the member and a byte for each open bracket.
+// Source   RFC 8259, and NaN, Infinity and -Infinity, which Python's json module writes and reads.
+// Accepts  numbers of any size, since none is converted; any nesting, without recursion; repeated
+//          keys, of which the last counts, as in Python.  Half of an escaped surrogate pair becomes
+//          U+FFFD and is counted.
+// Cost     one pass; memory for the member and a byte for each open bracket.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +18,21 @@ enum class JsonKind : uint8_t { kAbsent, kString, kNumber, kBoolean, kNull, kArr
 std::string_view name_of(JsonKind kind);  // "a string"
 
 struct JsonRow {
-  JsonKind kind = JsonKind::kAbsent;    // of the value in the line; kAbsent: it is not valid JSON
+  JsonKind kind = JsonKind::kAbsent;    // of the line's value; kAbsent: not valid JSON
   JsonKind member = JsonKind::kAbsent;  // of the member, where the value is an object
   std::string text;                     // of the member, where it is a string
   int64_t num_replaced = 0;             // surrogates in it that became U+FFFD
-  // Where kind is kAbsent: bytes before the first that is wrong, and what is expected there.
+  // Where kind is kAbsent: the number of valid bytes, and what is expected after them.
   size_t error_at = 0;
   std::string_view expected = {};
-  bool cut = false;  // nothing is wrong but that the line ends too early
+  bool cut = false;  // the only fault is that the line ends too early
 };
 
-// `line` is UTF-8: any other byte above 0x7F would pass as part of a string.  Replaces `row`, whose
-// memory is used again.
+// `line` must be UTF-8: other bytes above 0x7F would pass as part of a string.  Replaces `row` and
+// reuses its memory.
 void read_json_row(std::string_view line, std::string_view member, JsonRow& row);
 
-// The keys of a valid row, at most so many, in their order.
+// The first keys of a valid row, at most `most`, in their order.
 std::vector<std::string> keys_of_row(std::string_view line, size_t most);
 
 }  // namespace ashlar::data

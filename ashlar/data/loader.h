@@ -1,21 +1,20 @@
-// Batches in an order that is a function of (seed, datasets, sample number) alone.
+// Makes batches in an order that is a function of (seed, datasets, sample number) alone.
 //
 // Order   Sample number i of a run takes dataset d = blend_choice(i), and of it the next number k;
 //         in epoch e = k / size that is sample Permutation(size, (seed, e, d))(k % size).  In a
-//         blend that took the place of another, i counts from its first sample, and a dataset that
-//         both have keeps its d in the permutation.
-// Streams Over the sample numbers lie L logical streams: stream l holds l, l + L, l + 2L, ...  A
-//         global batch takes global_batch / L samples of each stream, stream after stream; L
+//         blend that replaced another, i counts from its first sample, and a dataset of both keeps
+//         its d in the permutation.
+// Streams The sample numbers are divided into L logical streams: stream l holds l, l + L, l + 2L,
+//         ...  A global batch takes global_batch / L samples of each stream, stream after stream; L
 //         divides it, so batch t is always the set [t G, t G + G).  A rank is given whole streams.
-//         Neither the micro batch nor the ranks change a global batch; L changes only the order in
-//         it.
-// Rows    A row is one sample: ids are its first T tokens, targets the token after each, -1 where
-//         no loss is taken: padding, and with mask_document_end the first token of a document.
+//         Neither the micro batch nor the ranks change a global batch; L changes only its order.
+// Rows    A row is one sample: ids are its first T tokens, targets the token after each, or -1
+//         where there is no loss: padding, and with mask_document_end a document's first token.
 //         Segments split at document borders and at row starts, positions restart there; without
 //         document_reset the documents of a row are one segment.  The last token of a sample is a
-//         target only.  What comes after the others (best fit) is a segment of padding.
-// Evaluation  with num_samples the loader takes so many samples, each once, and then rows without
-//         targets: ranks that read by turns evaluate one set, however many they are.
+//         target only.  Unfilled space at the end (best fit) is a segment of padding.
+// Evaluation  with num_samples the loader takes that many samples, each once, and then rows without
+//         targets, so that any number of ranks that take turns evaluate one set.
 // Errors  kConfig: batch sizes that do not divide; kData: a token outside the vocabulary.
 #pragma once
 
@@ -37,7 +36,7 @@ struct Batch {
   std::vector<int64_t> samples_B;   // sample numbers of the run
   std::vector<int32_t> datasets_B;  // index of the source of each row; -1: a row without a sample
   int64_t num_targets = 0;          // targets that are not -1
-  LoaderState state;                // after this batch: resuming from it gives the next one
+  LoaderState state;                // after this batch; resuming from it gives the next one
 };
 
 struct LoaderOptions {
@@ -45,14 +44,14 @@ struct LoaderOptions {
   int64_t global_batch = 1;   // rows of a step over all ranks; a multiple of micro_batch
   int64_t num_streams = 0;    // L; 0: default_num_streams(global_batch)
   int64_t first_stream = 0;   // the streams of this rank
-  int64_t local_streams = 0;  // 0: all from first_stream on
+  int64_t local_streams = 0;  // 0: all streams from first_stream on
   uint64_t seed = 1;
   int64_t vocab_size = 0;
-  std::string model = "the model";  // whose vocabulary it is, for messages
+  std::string model = "the model";  // the owner of the vocabulary, for messages
   int32_t pad_id = 0;
-  bool shuffle = true;  // false: samples in their order, as evaluation of a whole set wants
-  // Above 0: the samples of an evaluation, or all that there are if those are fewer; a dataset that
-  // is used up is passed over.  0: without end, datasets begin again.
+  bool shuffle = true;  // false: samples in their order, to evaluate a whole set
+  // Above 0: the samples of an evaluation, or all if there are fewer; a dataset that is used up is
+  // skipped.  0: no end; datasets start again.
   int64_t num_samples = 0;
   bool document_reset = true;
   bool mask_document_end = false;
@@ -60,32 +59,32 @@ struct LoaderOptions {
 
 class Loader {
  public:
-  // All sources have one sequence length.  Starts at the beginning.
+  // All sources must have one sequence length.  Starts at the beginning.
   Loader(std::vector<Source> sources, const LoaderOptions& options);
 
   // Replaces the content of `batch`; allocates nothing once its vectors have grown.
   void next(Batch& batch);
 
   const LoaderState& state() const { return state_; }
-  // Continues after a state; false: it is of another blend.  Then datasets that both have, which
-  // means the same tokens cut into the same samples, go on after the samples that were taken of
-  // them (state().taken_before), and others start at their beginning.
-  // Errors  kData: another blend without allow_dataset_change; kConfig: another seed, or another
+  // Continues after a state; returns false if it is of another blend.  Then datasets of both, with
+  // the same tokens cut into the same samples, continue after the samples taken of them
+  // (state().taken_before), and others start at their beginning. Errors  kData: another blend
+  // without allow_dataset_change; kConfig: another seed, or another
   //         blend, global_batch or num_streams in the middle of a global batch.
   bool restore(const LoaderState& state, bool allow_dataset_change = false);
 
   std::span<const Source> sources() const { return sources_; }
   int64_t batches_per_step() const { return local_rows_ / options_.micro_batch; }
   int64_t samples_per_epoch() const;  // the sum over the sources
-  // Of an evaluation: how many batches each rank takes until all samples were taken.
+  // The number of batches that each rank of an evaluation takes to read all samples.
   int64_t num_batches() const;
 
  private:
   struct Choice {
-    int32_t source;  // -1: none is left
+    int32_t source;  // -1: no samples are left
     int64_t count;   // k: samples taken of the source before this one, over all epochs
   };
-  void plan();  // choices_ of the global batch that state_ stands in
+  void plan();  // fills choices_ for the global batch at state_
   void fill_row(int64_t row, const Choice& choice, Batch& batch);
   int64_t read_sample(const Choice& choice);
   void add_segments(int64_t row, int64_t filled, Batch& batch) const;

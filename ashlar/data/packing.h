@@ -1,4 +1,4 @@
-// Best-fit decreasing: whole documents into windows of fixed capacity, none ever cut.
+// Best-fit decreasing: packs whole documents into windows of fixed capacity and never cuts one.
 //
 // Source  bin packing, best-fit decreasing (Johnson 1973); for training: Ding et al. 2024,
 //         arXiv 2404.10830.
@@ -20,9 +20,9 @@ struct Windows {
   std::span<const int64_t> items_of(int64_t window) const;
 };
 
-// Longest first (equal lengths in their order), each into the fullest window where it fits (ties to
-// the oldest), else into a new one.  Documents of length 0 are left out.
-// Cost: O(n log n) time, O(n) memory.
+// Takes the longest first (equal lengths in their order), and puts each into the fullest window
+// with room for it (of equally full ones the oldest), else into a new one.  Documents of length 0
+// are left out. Cost: O(n log n) time, O(n) memory.
 Windows pack_best_fit(std::span<const int64_t> lengths, int64_t capacity);
 
 }  // namespace ashlar::data

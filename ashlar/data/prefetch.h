@@ -1,10 +1,10 @@
-// Loads batches on a thread of its own, a few ahead of the trainer.
+// Loads batches on a separate thread, a few ahead of the trainer.
 //
-// The batches and their states are those of the loader: what was prefetched but not taken is not in
-// any state that the trainer holds.
+// The batches and their states are those of the loader: batches that were prefetched but not taken
+// are in no state that the trainer holds.
 //
-// Threads  next() is for one thread.  Errors of the loader come out of next(), after the batches
-//          that were loaded before them, and again at every later call.  The destructor waits for
+// Threads  next() is for one thread.  It throws the loader's errors, after the batches that were
+//          loaded before them, and again at every later call.  The destructor waits for
 //          the batch that is being loaded.  With `depth` batches in flight nothing is allocated in
 //          steady state.
 #pragma once
@@ -23,8 +23,8 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  void next(Batch& batch);  // swaps: the content of `batch` is reused for a later one
-  double stall_s() const;   // time that next() waited, since the beginning
+  void next(Batch& batch);  // swaps: the memory of `batch` is reused for a later one
+  double stall_s() const;   // time that next() has waited, in all
   int64_t batches_per_step() const;
 
  private:

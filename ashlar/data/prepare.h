@@ -1,7 +1,7 @@
-// Turns text files into a prepared dataset, and tells what a prepared dataset holds.
+// Turns text files into a prepared dataset, and describes prepared datasets.
 //
-//   PREFIX.bin, PREFIX.idx    tokens (indexed.h); every document ends with the tokenizer's eos,
-//                             and begins with bos_id where that is wanted
+//   PREFIX.bin, PREFIX.idx    tokens (indexed.h); every document ends with the tokenizer's eos, and
+//                             begins with bos_id if it is given
 //   PREFIX.json               sidecar.h
 //   PREFIX.tokenizer.model    the tokenizer, so that the dataset needs nothing else
 #pragma once
@@ -31,26 +31,26 @@ struct DatasetInfo {
   TokenType token_type = TokenType::kU16;
   uint64_t fingerprint = 0;
   std::optional<Sidecar> sidecar;  // absent: a foreign dataset
-  // How the first document begins, decoded; "" where the tokenizer is not beside the dataset.
+  // The decoded beginning of the first document; "" if there is no tokenizer beside the dataset.
   std::string beginning;
 };
 
 struct PrepareOptions {
   TextOptions text = {};
   Existing existing = Existing::kRefuseUnlessForced;  // the four files of an earlier dataset
-  int32_t bos_id = -1;                                // put in front of every document; -1: none
+  int32_t bos_id = -1;                                // begins every document; -1: none
 };
 
-// Reads the inputs in the order given, tokenizes on all threads, writes in order: the bytes written
-// do not depend on the number of threads.  A progress line and warnings go to the log: of repaired
-// text, bad documents that were left out, files read as JSON lines by their content, inputs without
-// a document, and those of text_marks.h.  Memory: some megabytes and 4 bytes a document, however
-// long one is.
+// Reads the inputs in the order given, tokenizes on all threads and writes in order: the bytes
+// written do not depend on the number of threads.  The log gets a progress line and warnings: of
+// repaired text, bad documents that were left out, files read as JSON lines by their content,
+// inputs without a document, and those of text_marks.h.  Memory: some megabytes, and 4 bytes per
+// document of any length.
 //
-// Errors  kConfig: no input; of the four names (core/output.h: inputs, the tokenizer's file and
-//         those of text_files.h beside it are never replaced).  kData: text_source.h, an input that
-//         does not exist, no text at all.  kStorage.
-//         After an error none of the four files is there that was not there before.
+// Errors  kConfig: no input; one of the four names cannot be written (core/output.h: inputs, the
+//         tokenizer's file and those of text_files.h beside it are never replaced).  kData: those
+//         of text_source.h, an input that does not exist, no text at all.  kStorage.
+//         After an error, none of the four files exists that did not exist before.
 DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
                     const Tokenizer& tokenizer, const std::string& prefix, Threads& threads,
                     Log& log, const PrepareOptions& options = {});
@@ -58,7 +58,8 @@ DatasetInfo prepare(FileSystem& files, std::span<const std::string> inputs,
 // Errors of IndexedDataset.
 DatasetInfo inspect_dataset(FileSystem& files, const std::string& prefix);
 
-// The tokenizer that PREFIX was prepared with.  kData if it is not there or is another one.
+// The tokenizer that PREFIX was prepared with.  kData if its file is missing or is another
+// tokenizer.
 std::unique_ptr<Tokenizer> tokenizer_of_dataset(FileSystem& files, const std::string& prefix);
 
 }  // namespace ashlar::data

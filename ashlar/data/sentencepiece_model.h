@@ -1,5 +1,5 @@
-// What a serialized sentencepiece model says: its pieces, and the settings that the library keeps
-// to itself.
+// The content of a serialized sentencepiece model: its pieces, and the settings that the library
+// does not expose.
 //
 // Source  sentencepiece_model.proto of sentencepiece 0.1.97, in the wire format of Protocol
 //         Buffers.

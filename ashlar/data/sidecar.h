@@ -1,4 +1,4 @@
-// PREFIX.json beside a prepared dataset: what its tokens mean and where they came from.
+// PREFIX.json beside a prepared dataset: the meaning of its tokens and their origin.
 // docs/formats/dataset.md gives the members.
 #pragma once
 
@@ -21,7 +21,7 @@ struct Sidecar {
   uint64_t tokenizer_fingerprint = 0;  // of PREFIX.tokenizer.model
   int64_t vocab_size = 0;
   int32_t eos_id = 0;   // ends every document
-  int32_t bos_id = -1;  // begins every document; -1: nothing is put in front of one
+  int32_t bos_id = -1;  // begins every document; -1: none
   int64_t documents = 0, tokens = 0;
   std::string token_type;  // "u16", "i32"
   uint32_t bin_crc32c = 0;

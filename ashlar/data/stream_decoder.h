@@ -1,10 +1,10 @@
-// Decodes ids one by one as they are generated: the strings returned by push and finish, joined,
-// are what Tokenizer::decode gives for all ids at once.
+// Decodes ids one by one as they are generated.  The strings returned by push and finish, joined,
+// are the result of Tokenizer::decode for all ids at once.
 //
-// An id past the tokenizer's vocabulary, which a model with a larger one can make, is the added
-// token of that id, or U+FFFD; a negative one is kData.  push holds back the bytes of an unfinished
-// UTF-8 character.  To continue a prompt, push its ids first and drop what they return: the space
-// in front of the first new word is then kept.
+// An id above the tokenizer's vocabulary, which a model with a larger one can generate, is the
+// added token of that id, or U+FFFD; a negative id is kData.  push holds back the bytes of an
+// unfinished UTF-8 character.  To continue a prompt, push its ids first and drop the results: then
+// the space before the first new word is kept.
 #pragma once
 
 #include <cstdint>

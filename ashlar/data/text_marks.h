@@ -1,5 +1,5 @@
-// Characters that are in texts by mistake more often than not, or mean less than they seem to: one
-// line for each kind says how many there are.  Texts keep them.
+// Counts characters that are usually mistakes, or mean less than they seem to, and reports them in
+// one line for each kind.  Texts keep them.
 #pragma once
 
 #include <array>
@@ -15,9 +15,9 @@ class TextMarks {
  public:
   static constexpr size_t kNumKinds = 5;
 
-  // marks_spaces: the tokenizer's pieces have U+2581 for a space, so that it decodes as one.
+  // marks_spaces: the tokenizer's pieces use U+2581 for a space, so that it decodes as one.
   explicit TextMarks(bool marks_spaces) : marks_spaces_(marks_spaces) {}
-  // plain: else a JSON string, where a carriage return was written on purpose.
+  // plain: plain text; otherwise a JSON string, where a carriage return is intended.
   void look_at(const TextDocument& document, bool plain, const std::string& path);
   std::vector<std::string> told() const;  // one line for each kind that was found
 

@@ -1,4 +1,4 @@
-// The members of tokenizer_config.json: which ones Ashlar follows or need not follow, and why.
+// The members of tokenizer_config.json that Ashlar follows or need not follow, and why.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,8 +1,8 @@
-// Whether prepared datasets still hold what was prepared.
+// Checks that prepared datasets still hold what was prepared.
 //
-// Opening a dataset checks the index and all sizes; that the tokens are those that were written
-// shows only when the whole .bin is read and its CRC-32C compared with the one in PREFIX.json.
-// Datasets of other programs have no PREFIX.json and so no checksum.
+// Opening a dataset checks the index and all sizes.  Damage to tokens shows only when the whole
+// .bin is read and its CRC-32C is compared with the one in PREFIX.json.  Datasets of other programs
+// have no PREFIX.json and so no checksum.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@
 namespace ashlar::data {
 
 struct DatasetReport {
-  std::string finding;                           // one line; "": nothing is wrong
+  std::string finding;                           // one line; "": no fault
   int64_t documents = 0, tokens = 0, bytes = 0;  // of .bin
   bool has_checksum = false;
 };
 
-// Index, sizes, sidecar, tokenizer, and the whole .bin, until the first finding.  Shows progress.
-// Errors  kData: nothing there begins with that prefix.  kStorage: the machine cannot read.
+// Checks index, sizes, sidecar, tokenizer and the whole .bin, until the first finding.  Shows
+// progress. Errors  kData if no file begins with that prefix; kStorage if the machine cannot read.
 DatasetReport verify_dataset(FileSystem& files, const std::string& prefix, Log& log);
 
-// Reads the .bin files of a run on a thread of its own, each file once, those without a checksum
-// not at all.
+// Reads the .bin files of a run on a separate thread, each file once, and skips those without a
+// checksum.
 //
 // Cost     the thread has the lowest priority of the machine's scheduler and reads at most
-//          `bytes_per_s`, so that compute and the loader's own reading come first; 1 MiB of memory.
-// Threads  all calls are for one thread.  The destructor stops the reading.
+//          `bytes_per_s`, so that compute and the loader's reading come first; 1 MiB of memory.
+// Threads  all calls are for one thread.  The destructor stops reading.
 class BackgroundVerify {
  public:
   static constexpr double kBytesPerS = 256 << 20;  // a tebibyte in 70 minutes
@@ -41,10 +41,10 @@ class BackgroundVerify {
   BackgroundVerify(const BackgroundVerify&) = delete;
   BackgroundVerify& operator=(const BackgroundVerify&) = delete;
 
-  // The error of the first dataset that is found wrong: kData, or kStorage from reading it.  Waits
-  // at most `patience_s` for the reading to end.
+  // The error of the first bad dataset: kData, or kStorage from reading it.  Waits at most
+  // `patience_s` for reading to end.
   std::optional<Error> failure(double patience_s = 0);
-  bool done() const;  // all is read, or something is wrong
+  bool done() const;  // all is read, or a fault was found
   int64_t bytes_done() const;
   int64_t bytes_total() const;
 
