@@ -1,4 +1,4 @@
-// What the verbs of `ashlar ckpt` share.
+// Helpers of the verbs of `ashlar ckpt`.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,7 +18,7 @@ void add_ckpt_conversion(CLI::App& group, Action& action);  // import, export
 void add_ckpt_diff(CLI::App& group, Action& action);
 void add_ckpt_average(CLI::App& group, Action& action);
 
-// A verb whose flags are parsed into `flags`, which run() gets.
+// Adds a verb whose flags are parsed into `flags` and passed to run().
 template <typename Flags>
 CLI::App* add_verb(CLI::App& group, Action& action, const char* name, const char* summary,
                    const std::shared_ptr<Flags>& flags, int (*run)(const Flags&, Log&)) {
@@ -28,10 +28,10 @@ CLI::App* add_verb(CLI::App& group, Action& action, const char* name, const char
   return verb;
 }
 
-// Where the time of a step's save went: a table of ranks and phases, or as JSON.
+// How a step's save spent its time: a table of ranks and phases, or JSON.
 void print_timeline(const checkpoint::StepReader& reader, bool json);
 
-// A step stays as it was committed: kConfig if `out` lies in one.
+// kConfig if `out` lies in a step, which stays as it was committed.
 void require_outside_steps(FileSystem& files, const std::string& out);
 // kConfig if `root` is the directory `model` or lies in it.
 void require_outside(const std::string& root, const std::string& model);

@@ -1,4 +1,4 @@
-// Where verbs put a model that they make: a Hugging Face directory, or a new root.
+// The output of verbs that make a model: a Hugging Face directory, or a new root.
 #pragma once
 
 #include <memory>
@@ -17,14 +17,14 @@ struct HfFlags {
 };
 void add_hf_flags(CLI::App& verb, const std::shared_ptr<HfFlags>& flags);
 
-// The model `source`, with the weights that the reader has, and with its companions.  Returns the
-// type of most elements.
+// Writes the model `source` with the reader's weights and with its companions.  Returns the type of
+// most elements.
 std::string_view write_hf(FileSystem& files, const std::string& out,
                           const models::ModelSource& source, const models::TensorReader& reader,
                           const HfFlags& flags, Log& log);
-// F64 where a tensor of the model has it, else F32, which holds every other type.
+// F64 if a tensor of the model has it, else F32, which holds every other type.
 DType step_type(const models::StoredTensors& model);
-// The same as step 0 of a new root, in this type and with these extra files.
+// Writes the same as step 0 of a new root, in this type and with these extra files.
 void write_root(FileSystem& files, const std::string& out, const models::ModelSource& source,
                 DType dtype, const models::TensorReader& reader,
                 const models::Companions& companions, std::vector<checkpoint::Blob> extra,

@@ -1,8 +1,8 @@
-// What subcommands share: how one is declared, and where its help, results and errors go.
+// Helpers of subcommands: how one is declared, and where its help, results and errors go.
 //
 // Each cli/<name>.cpp declares its flags on a CLI::App (the one table that --help and the checks
-// come from) and returns what to run.  Results go to stdout, progress and messages to stderr, the
-// exit code is Error's kind.
+// come from) and returns an action.  Results go to stdout, progress and messages to stderr, and the
+// exit code is the kind of the Error.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ class App;
 
 namespace ashlar::cli {
 
-// The type of an option whose value may be empty; of all others that is an error.
+// The type of an option whose value may be empty, which is an error for all others.
 inline constexpr const char* kFreeText = "[TEXT]";
 
 using Action = std::function<int(Log&)>;
@@ -41,14 +41,14 @@ void add_info(CLI::App& app, Action& action);
 // Parses and runs; returns the exit code.  Never throws.
 int run(int argc, const char* const* argv);
 
-// Write to stdout at once; kStorage where that fails (a full disk, a closed descriptor).  Results
-// are full of names that others chose, of which no byte reaches a terminal as a command.
+// These write to stdout at once; kStorage where that fails (a full disk, a closed descriptor).
+// Results contain names that others chose, and none of their bytes reaches a terminal as a command.
 void print_result(std::string_view line);  // one line: newlines in it are shown as '?'
-void print_lines(std::string_view text);   // the program's own newlines stay, and end it
+void print_lines(std::string_view text);   // newlines stay, and one ends the text
 void print_json(std::string_view json);    // control characters as \u escapes: the same values
-void print_part(std::string_view text);    // as it is, for text that a user asked for
-// Writes to stderr, after the program's name.  A message that holds a huge name loses its middle.
-// Newlines are the program's own: Error and report_of leave no others.
+void print_part(std::string_view text);    // unchanged, for text that a user asked for
+// Writes to stderr, after the program's name.  A message with a huge name loses its middle.  Only
+// the program's own newlines remain: Error and report_of leave no others.
 void print_error(std::string_view message);
 std::string last_part(const std::string& path);           // "c" of "a/b/c"
 std::vector<int32_t> parse_ids(const std::string& text);  // "3,7,1,9"; kConfig otherwise

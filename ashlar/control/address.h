@@ -1,16 +1,16 @@
-// Where a rank listens for its children: a port that the system chooses, and the text that tells
-// other ranks how to reach it.
+// The address at which a rank listens for its children: a port that the system chooses, and a text
+// with which other ranks reach it.
 //
 //   "NODE PORT ADDRESS[,ADDRESS...]"   NODE: host name, boot id and network namespace, equal on one
 //                                      machine
 //
-// It listens at the addresses in the text and at no others.  Where all ranks are on one machine
-// these are the loopback's, which no other machine reaches; else those of all interfaces that are
-// up but the loopback, IPv4 first, then IPv6, without link-local ones.  An interface can be named
-// instead, as btl_tcp_if_include does for Open MPI and NCCL_SOCKET_IFNAME for NCCL.
+// The rank listens at the addresses in the text and at no others.  If all ranks are on one machine,
+// these are the loopback's, which no other machine reaches; otherwise those of all interfaces that
+// are up except the loopback, IPv4 before IPv6, without link-local ones.  An interface can be named
+// instead, as with btl_tcp_if_include of Open MPI and NCCL_SOCKET_IFNAME of NCCL.
 //
-// Errors   kComm: no socket, no address, an interface that is not there (names those that are), or
-//          a text that is none of these.
+// Errors   kComm: no socket, no address, an interface that does not exist (the message names those
+//          that do), or a text of another form.
 #pragma once
 
 #include <cstdint>
@@ -43,11 +43,11 @@ class Socket {
 
 std::string this_node();  // NODE
 
-enum class Reach : uint8_t { kMachine, kNetwork };  // where the other ranks are
+enum class Reach : uint8_t { kMachine, kNetwork };  // the location of the other ranks
 
 class Listener {
  public:
-  explicit Listener(Reach reach, const std::string& interface_name = "");  // "": none is named
+  explicit Listener(Reach reach, const std::string& interface_name = "");  // "": by reach
   const std::string& address() const { return address_; }  // at most kMaxAddressText bytes
   const std::vector<Socket>& sockets() const { return sockets_; }
 
@@ -64,7 +64,7 @@ struct Address {
 };
 Address parse_address(const std::string& text);
 
-// For make_tree: a number for every rank, equal where the node is the same.
+// A number for every rank, equal where the node is the same, for make_tree.
 std::vector<int> nodes_of(std::span<const Address> addresses);
 
 }  // namespace ashlar::control

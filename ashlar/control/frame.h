@@ -4,11 +4,11 @@
 //
 // number counts the frames of one direction of one connection, from 0; mac is the beginning of
 // HMAC-SHA-256 over the header before it and the body, with the key of that direction
-// (handshake.h).  So no frame can be forged, changed, left out, said again or moved by somebody who
-// has not the epoch.  Frames are not encrypted.
+// (handshake.h).  So nobody without the epoch can forge, change, omit, repeat or move a frame.
+// Frames are not encrypted.
 //
-// Errors   kComm: a stream that does not hold the expected frames; the message says what was found.
-//          The stream is of no use after that.
+// Errors   kComm for a stream without the expected frames; the message says what was found.  The
+//          stream cannot be used after that.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ class FrameWriter {
   uint64_t number_ = 0;
 };
 
-// Bytes in, frames out.  Memory is taken as bytes arrive, not as a header promises them.
+// Turns bytes into frames.  It takes memory as bytes arrive, not as a header announces them.
 class FrameReader {
  public:
   FrameReader(const Hmac& key, size_t max_body_bytes)
@@ -51,7 +51,7 @@ class FrameReader {
   size_t max_body_bytes_;
   uint64_t number_ = 0;
   std::vector<std::byte> bytes_;
-  size_t begin_ = 0;  // of the first frame that was not taken
+  size_t begin_ = 0;  // of the first frame not returned yet
 };
 
 }  // namespace ashlar::control

@@ -1,9 +1,9 @@
-// SHA-256 and the keyed MAC of it, for the few small messages of control links.
+// SHA-256 and its keyed MAC, for the few small messages of control links.
 //
 // Source   FIPS 180-4 (SHA-256), RFC 2104 and FIPS 198-1 (HMAC).
-// Cost     some 5 us a KiB, and 0.5 us for the shortest message (200 MB/s).
-// Numerics nothing depends on the time that a key or a message takes: there are no branches on
-//          their bytes and no tables.
+// Cost     about 5 us per KiB (200 MB/s), and 0.5 us for the shortest message.
+// Timing   does not depend on the bytes of keys and messages: there are no branches on them, and no
+//          tables.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ using Digest = std::array<std::byte, 32>;
 class Sha256 {
  public:
   void add(std::span<const std::byte> bytes);
-  Digest finish();  // once
+  Digest finish();  // may be called once
 
  private:
   void add_block(const std::byte* block);
@@ -28,7 +28,7 @@ class Sha256 {
   uint64_t size_ = 0;
 };
 
-// A key, ready for any number of messages.
+// A key, prepared for any number of messages.
 class Hmac {
  public:
   explicit Hmac(std::span<const std::byte> key);
@@ -42,10 +42,10 @@ class Hmac {
 
  private:
   Digest outer(const Digest& inner) const;
-  Sha256 inner_, outer_;  // have seen the key
+  Sha256 inner_, outer_;  // after the key
 };
 
-// Takes as long wherever the two differ.
+// Compares in a time that does not depend on where the two differ.
 bool equal_secrets(std::span<const std::byte> a, std::span<const std::byte> b);
 
 }  // namespace ashlar::control

@@ -5,19 +5,18 @@
 //                auto tree = make_tree(nodes_of(all));
 //                TcpLinks links(std::move(listener), epoch, rank, all, tree, user, options, log);
 //
-// A child connects to its parent, with all of the parent's addresses in turn, and connects again
-// when the connection breaks.  A link that cannot be made within connect_s, or made again within
-// reconnect_s, is lost for good.
+// A child connects to its parent, trying all of its addresses in turn, and connects again when the
+// connection breaks.  A link that cannot be made within connect_s, or restored within reconnect_s,
+// is lost for good.
 //
-// Both sides prove that they know the epoch before anything else is said, and every frame is proved
-// to be the next one of that connection (handshake.h, frame.h).  Nothing that anybody else sends
-// does more than end a connection.  The first three that said something are told of by address and
-// reason; all are counted, which is told at the end.  A connection does not take the place of one
-// on which something came within the last two pings.
+// Both sides prove that they know the epoch before anything else is sent, and every frame is proved
+// to be the next one of that connection (handshake.h, frame.h).  Anything that a stranger sends can
+// only end its own connection.  The first three strangers that sent something are reported with
+// address and reason, and the number of all is reported at the end.  A connection does not replace
+// one on which something arrived within the last two pings.
 //
-// Errors   kComm: an address is not one, or the system grants no thread.  All later trouble is a
-//          link that is lost.
-// Threads  the user is called on the links' own thread; send() from any.
+// Errors   kComm: an invalid address, or the system grants no thread.  Later trouble loses a link.
+// Threads  the user is called on the links' thread; send() may be called on any.
 #pragma once
 
 #include <deque>
@@ -38,8 +37,8 @@ namespace ashlar::control {
 
 struct LinkOptions {
   double connect_s = 60, reconnect_s = 15;  // until a link is lost for good
-  double ping_s = 2;                        // what is sent on a link on which nothing else is
-  double silence_s = 30;                    // a connection on which nothing came is broken
+  double ping_s = 2;                        // between pings on a link that sends nothing else
+  double silence_s = 30;                    // after which a silent connection counts as broken
   double tick_s = 0.25;
   size_t max_body_bytes = size_t(256) << 20;
 };
@@ -50,18 +49,18 @@ class TcpLinks : public Links {
            const Tree& tree, LinkUser& user, const LinkOptions& options, Log& log);
   ~TcpLinks() override;
   void send(int rank, uint16_t kind, std::span<const std::byte> body) override;
-  // For tests: breaks the connection to that neighbour, as a network may.
+  // For tests: breaks the connection to that neighbour, as a network might.
   void break_connection(int rank);
 
  private:
-  // A neighbour's link.  `connection` without `up`: under way, or in its handshake.
+  // A neighbour's link.  `connection` without `up`: connecting, or in its handshake.
   struct Neighbour {
     std::unique_ptr<Connection> connection;
     bool up = false, was_up = false, lost = false;
     Clock::time_point since = Clock::now();     // it is down, or up
     Clock::time_point next_try = Clock::now();  // of a parent
     size_t next_host = 0;
-    std::string why = "it never connected";  // it is down
+    std::string why = "it never connected";  // the reason why it is down
   };
 
   void loop();
@@ -92,7 +91,7 @@ class TcpLinks : public Links {
   Log& log_;
   std::map<int, Neighbour> neighbours_;
   std::vector<std::unique_ptr<Connection>> strangers_;  // accepted, not yet known
-  int64_t refusals_ = 0, silent_refusals_ = 0;          // of them, those that said nothing
+  int64_t refusals_ = 0, silent_refusals_ = 0;          // all; those that sent nothing
   std::set<std::string> refused_hosts_;                 // up to kMaxHosts
   Clock::time_point last_tick_ = Clock::now();
 

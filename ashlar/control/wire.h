@@ -1,5 +1,5 @@
-// Numbers and texts as the bytes of a message, little-endian.  A reader trusts nothing: what is
-// too short, or longer than was read, is kComm.
+// Numbers and texts as the bytes of a message, little-endian.  A reader trusts nothing: a message
+// that is too short, or longer than was read, is kComm.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class WireWriter {
   }
   void put(double value) { put(std::bit_cast<uint64_t>(value)); }
   void put_text(std::string_view text) { put_block(std::as_bytes(std::span(text))); }
-  void put_block(std::span<const std::byte> bytes) {  // with its length
+  void put_block(std::span<const std::byte> bytes) {  // preceded by its length
     put(uint32_t(bytes.size()));
     put_bytes(bytes);
   }

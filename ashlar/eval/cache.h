@@ -1,11 +1,11 @@
-// Decode caches of one sequence: keys and values, the states of linear mixers, and the last rows
-// that mixers read before a token (nn::Strip).  They serve nn::TokenExchanges, so that decode and
-// prefill in chunks run the same forward pass as training.
+// The decode caches of one sequence: keys and values, the states of linear mixers, and the last
+// rows that mixers read before a token (nn::Strip).  They serve nn::TokenExchanges, so that
+// decoding and prefill in chunks run the same forward pass as training.
 //
 // Memory   per block: keys and values of max_tokens in the activation type; sliding blocks keep
-//          window - 1 tokens besides the current chunk; the last rows, and states, in the stream
-//          type: a linear mixer takes the same for any length.
-// Device   on meta it records and copies nothing.
+//          window - 1 tokens beside the current chunk.  The last rows and the states are in the
+//          stream type; a linear mixer needs the same for any length.
+// Device   on meta it records, and copies nothing.
 // Limits   forward only; chunks must follow each other in position without a gap.
 #pragma once
 
@@ -22,10 +22,11 @@ class DecodeCache final : public nn::HaloExchange, public nn::KeyExchange, publi
 
   int64_t length() const { return length_; }  // tokens seen
   int64_t max_tokens() const { return max_tokens_; }
-  // The segment list of the next `num_tokens` tokens; call before forward().
+  // The segment of the next `num_tokens` tokens; call it before forward().
   Segment next(int64_t num_tokens);
-  // Sets the lengths as if all but the last num_tokens had been seen, in calls of num_tokens, so
-  // that the next call is the largest there is.  For counting on meta; the caches hold nothing.
+  // Sets the lengths as if all tokens but the last num_tokens had been seen, in calls of
+  // num_tokens, so that the next call is the largest possible.  For counting on meta; the caches
+  // stay empty.
   void skip_to_last(int64_t num_tokens);
   // Of this cache, for a call of the model.
   nn::TokenExchanges exchanges() {
@@ -59,7 +60,7 @@ class DecodeCache final : public nn::HaloExchange, public nn::KeyExchange, publi
   };
   void keep(const kernels::Context&, Layer& cache, int64_t fresh, const Tensor& k, const Tensor& v);
   std::vector<Layer> layers_;
-  kernels::StateChunk chunk_{};  // the tokens at hand
+  kernels::StateChunk chunk_{};  // the tokens of the current call
   int64_t max_tokens_, length_ = 0;
   nn::LocalRowSums rows_;
 };

@@ -1,4 +1,4 @@
-// Text from a model: prefill of the prompt in chunks, then one token at a time through the decode
+// Generates text: prefills the prompt in chunks, then decodes one token at a time through the
 // caches.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace ashlar::eval {
 
 struct GenerateSpec {
-  int64_t max_tokens = 64;  // new ones
+  int64_t max_tokens = 64;  // new tokens
   SamplingSpec sampling;
   std::vector<int32_t> stop_ids = {};  // stops after any of them
 
@@ -28,8 +28,8 @@ class Decoder {
   Decoder(const kernels::Context& ctx, Allocator& allocator, nn::Model& model, int64_t max_tokens,
           int64_t max_chunk = 256);
 
-  // Logits [V] after the last of `ids`, which continue the sequence.  Valid until the next call.
-  // kNumeric if one is not finite.
+  // Continues the sequence with `ids` and returns the logits [V] after the last, valid until the
+  // next call.  kNumeric if one is not finite.
   std::span<const float> feed(std::span<const int32_t> ids);
   int64_t length() const { return cache_.length(); }
 
@@ -46,7 +46,7 @@ class Decoder {
   kernels::Sequence sequence_;
 };
 
-// Returns the new ids; on_token sees each as it is made.
+// Returns the new ids; on_token is called with each as it is generated.
 std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,
                               const GenerateSpec& spec,
                               const std::function<void(int32_t)>& on_token);

@@ -1,8 +1,9 @@
-// generation_config.json beside a model: how its makers generate text.
+// generation_config.json beside a model: its authors' settings for generating text.
 //
-// Source  transformers 5.24, GenerationConfig: where the file is there, its eos_token_id alone says
-//         what ends a text, and not config.json's; do_sample false, or absent, is greedy; a draw
-//         that says nothing of top_k is among the 50 likeliest.
+// Source  transformers 5.24, GenerationConfig: if the file exists, its eos_token_id alone decides
+// what
+//         ends a text, and config.json's does not count; do_sample false or absent means greedy;
+//         sampling without a top_k draws from the 50 likeliest.
 // Errors  kData, "PATH: MEMBER is VALUE; expected ...".
 #pragma once
 
@@ -18,11 +19,11 @@ namespace ashlar::eval {
 
 struct GenerationConfig {
   std::string path;               // of the file; "": there is none
-  std::vector<int32_t> stop_ids;  // inside the vocabulary
-  SamplingSpec sampling;          // greedy, all tokens, where the file is silent
+  std::vector<int32_t> stop_ids;  // those in the vocabulary
+  SamplingSpec sampling;          // where the file is silent: greedy, all tokens
   std::optional<int64_t> max_new_tokens;
   std::optional<int64_t> max_length;    // of prompt and new tokens together
-  std::vector<std::string> unfollowed;  // "repetition_penalty 1.1": what generate does not do
+  std::vector<std::string> unfollowed;  // settings not supported: "repetition_penalty 1.1"
 };
 
 GenerationConfig read_generation_config(const models::Companions& companions,

@@ -11,10 +11,6 @@
 
 namespace ashlar::eval {
 
-ModelSource find_model(FileSystem& files, const std::string& path, Log& log) {
-  return models::find_model(files, path, log);
-}
-
 std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source) {
   const auto bytes = models::read_tokenizer_file(files, source);
   if (!bytes) return nullptr;

@@ -1,5 +1,5 @@
-// A model to use, from wherever --model points (models/source.h): with its tokenizer,
-// where it is there, and with what it takes to run it forward.
+// Loads the model that --model names (models/source.h), with its tokenizer if there is one, and
+// with everything that running it forward needs.
 #pragma once
 
 #include <memory>
@@ -15,36 +15,35 @@
 
 namespace ashlar::eval {
 
+using models::find_model;
 using models::ModelSource;
 
-// models::find_model of ZAYA1.
-ModelSource find_model(FileSystem& files, const std::string& path, Log& log);
 // The tokenizer beside the weights; null if there is none.
 std::unique_ptr<data::Tokenizer> find_tokenizer(FileSystem& files, const ModelSource& source);
-// The same; kConfig, naming where it was looked for, if there is none.
+// The same; kConfig, naming the file, if there is none.
 std::unique_ptr<data::Tokenizer> read_tokenizer(FileSystem& files, const ModelSource& source);
-// How texts of the model begin, and what else the files beside its weights say of them.
+// How the model's texts begin, and the other settings of texts in the files beside its weights.
 data::TextFiles read_text_files(const models::Companions& companions, const ModelSource& source,
                                 const data::Tokenizer* tokenizer);
-// The ids of a text that the model is to read: the text's own, behind the one that begins texts
-// where the model has it so.  Added tokens in the text are characters.
+// The ids of a text that the model reads: those of the text, after the id that begins the model's
+// texts, if there is one.  Added tokens in the text count as plain characters.
 std::vector<int32_t> encode_text(std::string_view text, const data::Tokenizer& tokenizer,
                                  const data::TextFiles& files);
 // kData for an id outside the model's vocabulary.
 void check_ids(std::span<const int32_t> ids, const ModelSource& source);
 
-// The longest sequence, whatever the model: keeps every product of sizes inside an int64_t.
+// The longest sequence of any model, which keeps every product of sizes inside an int64_t.
 inline constexpr int64_t kMaxTokens = int64_t{1} << 30;
 
-// How a model is called, as far as memory depends on it.
+// The calls of a model, as far as its memory depends on them.
 struct Calls {
   int64_t max_positions = 0;  // longest document
-  int64_t max_call = 0;       // most tokens of one forward call
+  int64_t max_call = 0;       // the most tokens of one forward call
   bool cached = false;        // the calls continue one document through a DecodeCache
-  int64_t first_tokens = 0;   // of that document, at hand before others follow one by one; 0: all
+  int64_t first_tokens = 0;   // tokens of it that come before others follow one by one; 0: all
 };
 
-// Memory of a model that runs forward, counted on the meta device.
+// The memory of a model that runs forward, counted on the meta device.
 struct Footprint {
   int64_t workspace_bytes = 0;  // of the largest call
   int64_t total_bytes = 0;      // with weights, tables, caches, activations
@@ -53,8 +52,8 @@ Footprint footprint(const ModelSpec& spec, DType compute, const Calls& calls, in
 
 // Everything that a subcommand needs to run a model forward.
 //
-// Errors  kMemory where the footprint passes the memory of the machine, before any is taken;
-//         kNumeric for a weight that is not finite, naming the first; those of read_weights.
+// Errors  kMemory, before any is taken, if the footprint exceeds the machine's memory; kNumeric,
+//         naming the first, for a weight that is not finite; those of read_weights.
 class Runtime {
  public:
   // num_threads 0: one per CPU.
@@ -71,7 +70,7 @@ class Runtime {
   nn::Model model;
 };
 
-// Says that a document of so many tokens is longer than the model is meant for, if it is.
+// Warns if a document of num_tokens is longer than the model is meant for.
 void warn_past_positions(const ModelSource& source, int64_t num_tokens, Log& log);
 
 }  // namespace ashlar::eval

@@ -1,9 +1,8 @@
-// Picking the next token from logits.
+// Picks the next token from logits.
 //
-//   temperature 0 is greedy (lowest id on ties).  Otherwise: logits / temperature, the top_k
-//   largest, of those the
-//   smallest set whose probability reaches top_p, then one draw.  The draw is a function of (seed,
-//   position).
+//   temperature 0 is greedy, with the lowest id on ties.  Otherwise it takes logits / temperature,
+//   the top_k largest, of these the smallest set whose probability reaches top_p, and one draw,
+//   which is a function of (seed, position).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +22,7 @@ struct SamplingSpec {
 void validate(const SamplingSpec& spec);
 
 int32_t argmax(std::span<const float> logits);
-// `scratch` keeps its memory between calls.
+// `scratch` keeps memory between calls.
 int32_t sample(const SamplingSpec& spec, std::span<const float> logits, int64_t position,
                std::vector<std::pair<float, int32_t>>& scratch);
 

@@ -1,5 +1,5 @@
-// What a model says of given tokens: losses, log-probabilities, the likeliest token, the experts
-// chosen.
+// Scores given tokens with a model: losses, log-probabilities, the likeliest token, the chosen
+// experts.
 #pragma once
 
 #include <vector>
@@ -9,17 +9,17 @@
 namespace ashlar::eval {
 
 struct Scores {
-  double loss = 0.0;             // mean of -logprobs
+  double loss = 0.0;             // the mean of -logprobs
   std::vector<double> logprobs;  // of ids[t + 1] given ids[0..t], t = 0..n-2
   std::vector<int32_t> argmax;   // after each of the n tokens
-  // By block with experts and token: the experts chosen, in ascending order; num_experts: none.
+  // The experts chosen, by block with experts and by token, in ascending order; num_experts: none.
   std::vector<std::vector<std::vector<int32_t>>> experts;
   OwnedTensor logits;  // [n, V], F32 (F64 in the fp64 run)
 };
 
-// One forward pass over ids as one document; they lie in the vocabulary (check_ids).  kConfig for
-// fewer than two; kNumeric for logits that are not finite.  Memory: tokens x vocabulary logits,
-// because they are the result.
+// Runs one forward pass over the ids as one document; they must be in the vocabulary (check_ids).
+// kConfig for fewer than two; kNumeric for logits that are not finite.  Memory: tokens x vocabulary
+// logits, which are the result.
 Scores score(const kernels::Context& ctx, Allocator& allocator, nn::Model& model,
              std::span<const int32_t> ids);
 
