@@ -1,4 +1,4 @@
-// ashlar ckpt VERB: the group, and what its verbs share.
+// ashlar ckpt VERB: the group, and helpers of its verbs.
 #include "ashlar/cli/ckpt.h"
 
 #include <algorithm>

@@ -44,7 +44,7 @@ std::string text_of(const models::ValueDiff& values, int64_t numel) {
   return text;
 }
 
-// What differs, in one line.
+// The differences, in one line.
 std::string text_of(const TensorDiff& tensor) {
   if (!tensor.b) return fmt::format("only in A: {}", text_of(*tensor.a));
   if (!tensor.a) return fmt::format("only in B: {}", text_of(*tensor.b));

@@ -1,16 +1,18 @@
-// How it works.  One thread turns: poll for at most a tick; take what send() queued; accept, read,
-// write; then look after every neighbour (keep_up): connect, ping, notice silence, give up.
+// How it works.  One thread runs a loop: poll for at most a tick; take the messages that send()
+// queued; accept, read, write; then check every neighbour (keep_up): connect, ping, notice silence,
+// give up.
 //
-//   the child's side    no connection -> connecting -> handshake -> up, when the first frame of the
-//                       parent, a hello, is there: it has then proved itself, and taken this child
-//   the parent's side   a stranger -> handshake -> a child -> up, hello sent.  A child that comes
-//                       again takes the place of its old connection, if that may be half open.  A
-//                       stranger has 5 s for all of its handshake.
+//   the child's side    no connection -> connecting -> handshake -> up, once the first frame of the
+//                       parent, a hello, has arrived: the parent is then proved, and has accepted
+//                       this child
+//   the parent's side   a stranger -> handshake -> a child -> up, hello sent.  A child that
+//                       connects again replaces its old connection, if that may be half open.  A
+//                       stranger has 5 s for its whole handshake.
 //   both                up -> down, by any error or by silence -> up again, or lost for good
 //
-// All but queued_, to_break_ and stop_ belongs to the thread.  It ends with a goodbye on each link
-// that is up, which makes the neighbour lose it at once and without a reason, and it stays until
-// what was queued is sent, for two seconds at most.
+// Everything but queued_, to_break_ and stop_ belongs to the thread.  It ends with a goodbye on
+// each link that is up, on which the neighbour loses the link at once and without a reason, and it
+// stays until queued messages are sent, for two seconds at most.
 #include "ashlar/control/tcp_links.h"
 
 #include <fmt/core.h>

@@ -100,7 +100,7 @@ std::string refusal_of_zeros(std::string_view head) {
   return "";
 }
 
-// What is no text whatever anybody says of it.
+// Formats that are never text.
 std::string refusal_of_bytes(std::string_view head) {
   for (const Mark& mark : kMarks) {
     if (!head.substr(std::min(mark.at, head.size())).starts_with(mark.bytes)) continue;
@@ -120,7 +120,7 @@ char first_of(std::string_view line) {  // not a space; "" has none
   return at == line.npos ? '\0' : line[at];
 }
 
-// What the first lines are that are not blank.
+// The kinds of the first lines that are not blank.
 struct FirstLines {
   enum Kind : uint8_t { kRow, kObject, kOther };  // an object with "text", without it, neither
   int64_t count[3] = {};
@@ -203,7 +203,7 @@ std::string refusal_of_name(std::string_view path) {
 bool is_json_lines(std::string_view path) {
   const std::string whole = name_of_content(path);
   std::string_view name = whole;
-  // What a rotated or split file has behind its ending: .jsonl.1, .jsonl.part-00000.
+  // The suffix of a rotated or split file: .jsonl.1, .jsonl.part-00000.
   if (const size_t dot = name.rfind('.'); dot != name.npos) {
     const std::string_view last = name.substr(dot + 1);
     if (last.starts_with("part") ||

@@ -1,16 +1,16 @@
-// How it works.  tokenizer.json describes a pipeline of the tokenizers library.  This file states
+// How it works.  tokenizer.json describes a pipeline of the tokenizers library.  This file writes
 // steps that together do what Tokenizer does:
 //
 //   encode     normalizer, pre_tokenizer, model (a vocabulary with merges or scores)
 //   decode     decoder: it undoes the normalizer's steps
-//   begin      post_processor: the piece in front of every text, where training had one
+//   begin      post_processor: the piece before every text, if training had one
 //
 //   byte       pre_tokenizer ByteLevel makes a character of every byte; the model is a BPE without
 //              merges, so that each character is a token
 //   bpe        the normalizer maps characters and spaces; merges_of() makes rules of the scores
-//   unigram    the same normalizer; hides_names() says how "<s>" in a text stays plain text
+//   unigram    the same normalizer; hides_names() keeps "<s>" in a text plain text
 //
-// Where the library works otherwise whatever it is told, unstated_settings() names the setting.
+// unstated_settings() names the settings that the library cannot reproduce.
 #include "ashlar/data/hf_tokenizer.h"
 
 #include <algorithm>

@@ -2,13 +2,13 @@
 // lengths, offsets and documents, and every accessor loads one number.  parse_index checks in the
 // order in which each step makes the next one safe:
 //
-//   header      magic, version, type; both counts up to 2^56, so that sizes made of them fit
-//   file size   exactly what the counts give, so that every entry of the arrays lies in the file
+//   header      magic, version, type; both counts up to 2^56, so that sizes computed from them fit
+//   file size   exactly that of the counts, so that every entry of the arrays lies in the file
 //   lengths     each offset is the sum of the lengths before it: sequences lie without gaps
 //   documents   they rise from 0 to the number of sequences
 //
-// After that document_start() never falls as the document rises, from 0 to num_tokens(), which is
-// what the binary search of locate() needs.  Documents may be empty.
+// After that document_start() never decreases, from 0 to num_tokens(), as the binary search of
+// locate() requires.  Documents may be empty.
 #include "ashlar/data/index.h"
 
 #include <bit>

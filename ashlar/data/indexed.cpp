@@ -33,7 +33,7 @@ void with_type(TokenType type, Function function) {
   }
 }
 
-// What tokens without an index are, by their first bytes.
+// Describes tokens without an index, by their first bytes.
 std::string_view kind_of_tokens(FileSystem& files, const std::string& path) {
   constexpr uint32_t kLlmC[] = {20240520, 20240801};  // GPT-2's ids, Llama 3's
   constexpr std::string_view kNumPy = "\x93NUMPY";

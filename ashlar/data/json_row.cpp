@@ -152,7 +152,7 @@ class Scanner {
     }
   }
   char closing() const { return open_.back() == '{' ? '}' : ']'; }
-  // Of an object: the key before a value.
+  // The key before a value of an object.
   bool key() {
     if (open_.back() == '[') return true;
     if (!string(nullptr, nullptr)) return false;

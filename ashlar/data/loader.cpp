@@ -1,6 +1,6 @@
-// How it works.  Every rank plans every global batch whole, and then fills the rows of its own
-// streams only.  plan() walks the G samples of the batch and notes for each which source it takes
-// and how many samples of that source came before; fill_row() makes a row of such a choice.
+// How it works.  Every rank plans every whole global batch, and then fills only the rows of its own
+// streams.  plan() walks the G samples of the batch and notes for each its source and the number of
+// earlier samples of that source; fill_row() makes a row of such a choice.
 //
 //   G = 8, L = 4: sample numbers of one global batch, counted from its first
 //
@@ -8,9 +8,9 @@
 //                     0  1  2  3     streams 0 and 1, a rank's: rows 0 4 1 5, in this order
 //                     4  5  6  7     streams 2 and 3, another's: rows 2 6 3 7
 //
-// state_.counts moves only at the end of a global batch, by counts_after_.  Inside of one the state
-// says where the batch began and how many of this rank's rows were taken, so that a loader restored
-// from it plans the same choices again and goes on with the next row.
+// state_.counts advances only at the end of a global batch, to counts_after_.  Inside of one the
+// state has the beginning of the batch and the number of this rank's rows that were taken, so that
+// a loader restored from it plans the same choices again and continues with the next row.
 #include "ashlar/data/loader.h"
 
 #include <algorithm>

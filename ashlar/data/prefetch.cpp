@@ -1,13 +1,13 @@
-// How it works.  `depth` slots form a ring between two threads; batch k stands in slot k % depth.
-// Two counters, both under the mutex, only grow and say whose a slot is:
+// How it works.  `depth` slots form a ring between two threads; batch k is in slot k % depth.  Two
+// counters, both under the mutex, only grow, and decide which thread owns a slot:
 //
 //   batches taken .. loaded - 1          wait for the trainer
 //   batches loaded .. taken + depth - 1  have free slots; the loader's thread fills the first one
 //
-// Filling happens without the mutex, since the slot is the loader thread's alone.  next() swaps the
-// caller's batch against the slot, so that depth + 1 batches go round and their vectors keep the
-// memory they have grown to.  An error ends the thread and stays: next() first gives out what was
-// loaded before it, then throws it at every call.
+// The slot is filled without the mutex, since only the loader's thread owns it.  next() swaps the
+// caller's batch with the slot, so that depth + 1 batches circulate and their vectors keep the
+// memory they have grown to.  An error ends the thread and is kept: next() first returns the
+// batches loaded before it, then throws it at every call.
 #include "ashlar/data/prefetch.h"
 
 #include <condition_variable>

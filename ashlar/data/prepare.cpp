@@ -87,12 +87,12 @@ class Tokenization {
   std::vector<Text> texts_;
   std::vector<std::vector<int32_t>> ids_;
   size_t text_bytes_ = 0;
-  // Of a document in parts: what is not encoded yet, and whether a piece of it was.
+  // For a document in parts: the text not encoded yet, and whether some of it was.
   std::string carry_;
   bool goes_on_ = false;
 };
 
-// What a file turned out to be, for all of them in one line each.
+// Notable inputs, reported in one line for all of a kind.
 class Surprises {
  public:
   void look_at(const TextSource& source, const std::string& path, int64_t documents) {

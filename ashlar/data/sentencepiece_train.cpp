@@ -1,12 +1,12 @@
-// How it works.  The library takes text by an iterator, Lines, and trains on a thread that
+// How it works.  The library takes text from an iterator, Lines, and trains on a thread that
 // std::async starts, while this thread shows progress:
 //
 //   library's thread   Lines::Next() -> TextSource -> one line of at most kMaxLineBytes at a time
-//   this thread        show_progress() asks Lines for done() and stored_bytes(), which are atomic,
-//                      and the future whether training has ended
+//   this thread        show_progress() reads done() and stored_bytes() of Lines, which are atomic,
+//                      and asks the future whether training has ended
 //
-// All else of Lines is read after that.  An error in Next() ends the iteration as if the text had
-// ended there; it is thrown on when the library has returned.
+// The rest of Lines is read after that.  An error in Next() ends the iteration like the end of the
+// text, and is thrown once the library has returned.
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 

@@ -32,7 +32,7 @@ Dataset open_dataset_for(FileSystem& files, const std::string& prefix, int64_t v
   return dataset;
 }
 
-// Where the held-out tail begins.
+// The beginning of the held-out tail.
 int64_t held_out_from(const Index& index, const DataSpec& spec, const std::string& prefix) {
   const bool whole = spec.packing == Packing::kBestFit;  // documents must not be cut
   const int64_t tokens = index.num_tokens(), sample = whole ? 1 : spec.sequence_length + 1;
@@ -94,7 +94,7 @@ bool is_foreign(FileSystem& files, const std::string& prefix) {
          !files.stat(prefix + ".tokenizer.model", Links::kFollow);
 }
 
-// Of a dataset that does not say what made its ids: whether the tokenizer has them.
+// Checks that the tokenizer has the ids of a dataset that does not name its tokenizer.
 void check_ids(FileSystem& files, const std::string& prefix, const Tokenizer& tokenizer,
                std::string_view key) {
   blaming(key, [&] {

@@ -15,7 +15,7 @@ struct Kind {
 
 constexpr size_t kReturnMark = 0, kSpaceMark = 1;
 constexpr std::array<Kind, TextMarks::kNumKinds> kKinds = {{
-    // Of "\r\n" the reader has made a line feed.
+    // The reader has turned "\r\n" into a line feed.
     {"\r"sv, "carriage returns stand without a line feed",
      "if they are the line ends of an old Mac, make lines with tr '\\r' '\\n'"},
     {"\xE2\x96\x81"sv, "characters are U+2581",

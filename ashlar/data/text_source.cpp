@@ -1,17 +1,17 @@
-// How it works.  Three layers, each asked by the next:
+// How it works.  There are three layers, each called by the next:
 //
-//   fill()       appends a chunk of unpacked bytes to buffer_ and drops what was taken (before at_)
+//   fill()       appends a chunk of unpacked bytes to buffer_ and drops those taken (before at_)
 //   next_line()  cuts the next line out of buffer_ into line_ and counts lines and bytes; it fills
 //                until the line ends, the file ends, or the line is too long
 //   next_plain() or next_json()
 //                makes documents of lines, leaves out or repairs bad ones
 //
 // A JSON document is a line.  A plain one between blank lines begins at the first line that is not
-// blank and goes on to a blank line, a form feed or the end.  A form feed may stand within a line:
-// what follows it stays in line_ (line_pending_) and counts as the next line.  A file as one
+// blank and continues to a blank line, a form feed or the end.  A form feed may be inside a line:
+// the rest of the line stays in line_ (line_pending_) and counts as the next line.  A file as one
 // document is not cut into lines: read_part() takes bytes of buffer_ as they come.  Memory is
-// bounded because a line and a document that does not come in parts are refused as soon as they
-// pass kMaxDocumentBytes.
+// bounded because lines, and documents that are not returned in parts, are refused once they exceed
+// kMaxDocumentBytes.
 #include "ashlar/data/text_source.h"
 
 #include <algorithm>

@@ -1,15 +1,15 @@
-// How it works.  next() says where the chunk lies in the sequence; then the forward pass calls, for
+// How it works.  next() sets the chunk's position in the sequence; then the forward pass calls, for
 // every block in turn, halo_forward, and attend or states_here:
 //
-//   halo_forward  gives out the rows before the chunk, if it does not begin the document, then
-//                 keeps the chunk's own last ones
-//   states_here   gives out the state, which the layer brings to the chunk's end
-//   attend        puts the chunk's keys and values behind those held, and attends over all of them
+//   halo_forward  returns the rows before the chunk, unless it begins the document, then keeps the
+//                 chunk's last rows
+//   states_here   returns the state, which the layer advances to the chunk's end
+//   attend        appends the chunk's keys and values to those held, and attends over all of them
 //
-// `held` says which positions the rows of k and v are.  In a block without a window they only grow.
+// `held` has the positions of the rows of k and v.  In a block without a window the rows only grow.
 // A sliding block has room for window - 1 tokens and the longest chunk; when a chunk does not fit,
-// keep() moves the last window - 1 rows to the front, which decoding token by token meets once in
-// as many tokens as that chunk has.
+// keep() moves the last window - 1 rows to the front.  Decoding token by token does so once in as
+// many tokens as the longest chunk has.
 #include "ashlar/eval/cache.h"
 
 #include <algorithm>

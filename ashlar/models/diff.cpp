@@ -1,7 +1,7 @@
-// How it works.  match() pairs the tensors of both sides by name.  If values are asked for, the
-// pairs of one shape are cut into slabs in A's order; each worker reads a slab of both sides, of
-// each in its own type, compares range by range, and adds what it found to the tensor's ValueDiff
-// under a lock.  Counts and maxima do not depend on the order in which slabs come.
+// How it works.  match() pairs the tensors of both sides by name.  To compare values, it cuts the
+// pairs of one shape into slabs in A's order; each worker reads a slab of both sides, each in its
+// own type, compares range by range, and adds the result to the tensor's ValueDiff under a lock.
+// Counts and maxima do not depend on the order of slabs.
 #include "ashlar/models/diff.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// How it works.  The step is planned as every save is (save_plan.h), from pieces without memory;
-// StepWriter writes and commits it.  Only where bytes come from differs: workers fill a batch of as
-// many chunks as there are workers, each by one read of all the ranges that lie in its chunk, while
-// one of them first writes the batch before, in order.
+// How it works.  The step is planned like every save (save_plan.h), from pieces without memory, and
+// StepWriter writes and commits it.  Only the source of the bytes differs: workers fill a batch of
+// one chunk each, with one read of all ranges in the chunk, while one of them first writes the
+// previous batch, in order.
 #include "ashlar/models/write_step.h"
 
 #include <algorithm>
@@ -140,7 +140,7 @@ class ModelStepWriter {
   Progress progress_;
 };
 
-// A root holds nothing of others.  What an attempt that was killed left has names with a dot.
+// A root holds no other files.  Remains of a killed attempt have names with a dot.
 void require_own_root(FileSystem& files, const std::string& root) {
   const auto info = files.stat(root, Links::kFollow);
   if (!info) return;
@@ -148,7 +148,7 @@ void require_own_root(FileSystem& files, const std::string& root) {
                  "{} exists already and is no directory; choose another name", root);
   std::string other;
   for (const std::string& name : files.list(root)) {
-    if (checkpoint::parse_step_name(name)) return;  // told below: steps are there
+    if (checkpoint::parse_step_name(name)) return;  // the caller refuses a root with steps
     if (!name.starts_with('.')) other = name;
   }
   ASHLAR_REQUIRE(other.empty(), kConfig,

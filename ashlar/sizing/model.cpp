@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kDepthwiseTaps = 2, kGroupedTaps = 2;
 
-// What one branch of a block adds to the sums of the model; first: no block before has its kind.
+// One branch's share of the sums of the model; first: no earlier block has its kind.
 struct BranchParameters {
   int64_t all = 0, active = 0, buffers = 0;
 };

@@ -1,4 +1,4 @@
-// How a recipe's model may differ from that of the weights which the run begins with.
+// Compares a recipe's model with that of the weights that the run begins with.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -155,7 +155,7 @@ FeedForwardSpec feed_forward_of(const ModelKeys& keys, const LayerType& type) {
   ASHLAR_ASSERT(false && "a feed-forward that keys do not state");
 }
 
-// What of a softmax mixer a key states apart for blocks with a window.
+// The part of a softmax mixer that has separate keys for blocks with a window.
 struct Reach {
   int64_t window;
   double rope_theta;
@@ -174,7 +174,7 @@ std::optional<Reach> reach_of(const BlockSpec& block) {
                     block.mixer);
 }
 
-// What the first block of each kind states.
+// The keys that the first block of each kind states.
 ModelKeys keys_of_kinds(const ModelSpec& model) {
   ModelKeys keys;
   keys.vocab_size = model.vocab_size;
@@ -219,7 +219,7 @@ ModelKeys keys_of_kinds(const ModelSpec& model) {
   return keys;
 }
 
-// What blocks must have in common to run one after another.
+// kConfig unless blocks have in common what they need to run one after another.
 void require_common(const ModelSpec& model) {
   const BlockSpec& first = model.blocks.at(0);
   std::optional<int64_t> width;  // of the state that goes from one mlp router to the next

@@ -1,4 +1,4 @@
-// The rows of [model], and of what else decides a model's arithmetic.
+// The rows of [model], and of the other keys that decide a model's arithmetic.
 #include "ashlar/spec/key_rows.h"
 
 namespace ashlar {

@@ -39,7 +39,7 @@ std::string blend_text(const std::vector<BlendEntry>& blend) {
   return "[" + out + "]";
 }
 
-// As short as it can be read: one name for all blocks, or the shortest list that repeats.
+// The shortest form that reads back: one name for all blocks, or the shortest list that repeats.
 std::string layers_text(const std::vector<LayerType>& layers) {
   if (layers.empty()) return "[]";
   const auto count = int64_t(layers.size());

@@ -1,4 +1,4 @@
-// Text to Recipe.  The only file that sees toml++.
+// Reads a Recipe from text.  No other file includes toml++.
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
@@ -32,8 +32,8 @@ std::string one_line(std::string_view text, size_t max_length = 80) {
   return out;
 }
 
-// As the user wrote it, as far as TOML keeps that: tables would take several lines, and toml++
-// prints 0.1 with 17 digits.
+// The value as the user wrote it, as far as TOML keeps that: tables would take several lines, and
+// toml++ prints 0.1 with 17 digits.
 std::string shown(const toml::node& node) {
   if (node.is_table()) return "a table";
   if (const auto number = node.value_exact<double>()) return value_text(*number);
@@ -78,7 +78,7 @@ std::vector<std::string> section_names() {
   return names;
 }
 
-// What became of a key that an older version had; "" if none had it.
+// The replacement of a key of an older version; "" if there was no such key.
 std::string became_of(std::string_view name) {
   for (const RetiredKey& key : retired_keys())
     if (key.name == name) return fmt::format("this key is gone; use {}", key.instead);
@@ -318,7 +318,7 @@ std::string apply_override(toml::table& table, const std::string& assignment) {
   return name;
 }
 
-// What follows from other keys where the recipe is silent.
+// Derives keys that the recipe does not state from others.
 template <typename Has>
 void fill_model_defaults(ModelKeys& model, Has has) {
   if (!has("model.layer_types"))
@@ -336,7 +336,7 @@ void fill_model_defaults(ModelKeys& model, Has has) {
   if (!has("model.linear_value_head_dim")) model.linear.value_head_dim = model.linear.key_head_dim;
 }
 
-// Another number of blocks than the given model has is told by its own key, not by theirs.
+// A number of blocks that differs from the given model's is reported by its own key, not by theirs.
 template <typename Has>
 void fit_layers(ModelKeys& model, Has has) {
   if (has("model.layer_types")) return;

@@ -1,5 +1,5 @@
-// Every rule of a recipe.  A rule returns the text of its message, "" where it holds; the text
-// names the rule by its keys, their values and the nearest values that would do.
+// Every rule of a recipe.  A rule returns its message, or "" where it holds; the message names the
+// keys, their values and the nearest legal values.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -126,7 +126,8 @@ std::string size_rule(const ModelKeys& m, const std::string& s) {
   return "";
 }
 
-// What a kind of router does not have must be left alone: it would change nothing.
+// Keys that a kind of router does not use must keep their defaults, since they would change
+// nothing.
 std::string router_rule(const ModelKeys& m, const std::string& s) {
   if (!m.has_feed_forward(MoeSpec::kKind)) return "";
   const int64_t k = m.linear_router.num_chosen;

@@ -38,7 +38,7 @@ HfConfig read_llama(const HfFields& fields) {
   return read_dense(fields, kLlamaDefaults);
 }
 
-// Where the file says nothing there is a window, as in the first release; null: none.
+// A file that does not say has a window, as in the first release; null means none.
 HfConfig read_mistral(const HfFields& fields) {
   constexpr int64_t kWindow = 4096;
   HfConfig config = read_dense(fields, kMistralDefaults);
@@ -51,8 +51,7 @@ HfConfig read_mistral(const HfFields& fields) {
   return config;
 }
 
-// Which blocks have a window, as Qwen's layer_types say or, where they are not there,
-// max_window_layers.
+// Reads which blocks have a window, from Qwen's layer_types or, without them, max_window_layers.
 void read_windows(const HfFields& fields, ModelSpec& model) {
   const int64_t L = model.num_blocks();
   const std::optional<int64_t> window = read_window(fields);
@@ -99,7 +98,7 @@ bool states_dense(const ModelSpec& model, const HfBlocks& blocks, const HfArithm
   return states_attention_config(model, blocks, arithmetic) && !blocks.linear && !blocks.moe;
 }
 
-// Where some blocks slide, and others do not.
+// Whether sliding blocks have the base of the others.
 bool has_one_base(const HfBlocks& blocks) {
   return blocks.attention.one_reach() ||
          blocks.attention.sliding->rope_theta == blocks.attention.whole->rope_theta;

@@ -59,10 +59,10 @@ constexpr HfMixerTensor kQwen3NextMixers[] = {
     {LinearSpec::kKind, "linear_attn.out_proj.weight", {"self_attn.o_proj.weight"}},
 };
 
-// Lightning's decays over a block of so many tokens, as transformers computes them once.
+// The tokens of a block, over which transformers computes Lightning's decays once.
 constexpr int64_t kBlockSize = 256;
 
-// Of a head that forgets at `slope` a token, numbers from 1 on.
+// The slope at which a head forgets per token.
 double slope_of(const LinearSpec& spec, int64_t head) {
   return std::exp2(-8.0 * double(head + 1) / double(spec.num_value_heads)) * spec.slope_factor;
 }
@@ -112,7 +112,7 @@ constexpr HfBuffer kMiniMaxBuffers[] = {
 
 // --- reading ---
 
-// layer_types; where there are none, block l is linear if `linear` says so.
+// Reads layer_types; without them, block l is linear if linear(l).
 template <typename Linear>
 void read_mixers(const HfFields& fields, Linear linear, ModelSpec& model) {
   const int64_t L = model.num_blocks();
@@ -132,7 +132,8 @@ void read_mixers(const HfFields& fields, Linear linear, ModelSpec& model) {
   }
 }
 
-// In place of those of block 0, which may be linear: sizes that tensors of one native tensor show.
+// Replaces the sizes of block 0, which may be linear, by sizes that files show in tensors of one
+// native tensor.
 void set_sizes(HfConfig& config, const std::string& value_heads, const std::string& value_dim) {
   const HfBlocks blocks(config.model);
   const auto key = [&](const char* name) { return config.key_of(name); };
@@ -166,7 +167,7 @@ void make_lightning(const AttentionSpec& attention, ModelSpec& model) {
     }
 }
 
-// Residual::kNormed, with the factors of each kind of branch.
+// Sets Residual::kNormed, with the factors of each kind of branch.
 void read_factors(const HfFields& fields, ModelSpec& model) {
   const auto factors = [&](const std::string& of) {
     return ResidualFactors{fields.positive_or(of + "_alpha_factor", 1.0),

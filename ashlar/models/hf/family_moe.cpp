@@ -1,6 +1,6 @@
-// The config.json of mixtures of experts with a linear router: MixtralForCausalLM, all of whose
-// blocks are alike, and Qwen3MoeForCausalLM, which has QK norm and may have dense blocks between.
-// Their files store every expert apart.
+// The config.json of mixtures of experts with a linear router: MixtralForCausalLM, whose blocks are
+// all alike, and Qwen3MoeForCausalLM, which has QK norm and may have dense blocks in between.
+// Their files store every expert separately.
 //
 // Source   Mixtral, arXiv 2401.04088; Qwen3, arXiv 2505.09388; docs/hugging-face.md.
 #include "ashlar/models/hf/family_moe.h"
@@ -94,7 +94,7 @@ void read_dense_blocks(const HfFields& fields, HfConfig& config) {
 
 namespace {
 
-// A window, where there is one, is every block's.
+// A window, if there is one, holds for every block.
 void read_common_window(const HfFields& fields, std::optional<int64_t> window, ModelSpec& model) {
   require_layer_types(fields, window ? "sliding_attention" : "full_attention");
   change_each<AttentionSpec>(model, [&](AttentionSpec& each) { each.window = window.value_or(0); });
@@ -125,8 +125,8 @@ HfConfig read_qwen3_moe(const HfFields& fields) {
 
 // --- writing ---
 
-// Blocks of attention, all of them with a window or none, and mixtures with nothing beside the
-// experts.
+// Whether all blocks have attention, with a window in all of them or in none, and mixtures have no
+// shared expert.
 bool states_mixtures(const ModelSpec& model, const HfBlocks& blocks,
                      const HfArithmetic& arithmetic) {
   return states_attention_config(model, blocks, arithmetic) && !blocks.linear &&

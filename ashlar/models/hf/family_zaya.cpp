@@ -20,7 +20,7 @@ constexpr int64_t kDefaultEos = 106;
 // Written for blocks without a window where none is.
 constexpr double kUnusedTheta = 1e4;
 
-// What a config states of a model's blocks: those that see everything and those with a window.
+// The blocks that a config states: those without a window, and those with one.
 struct Zaya {
   CcaSpec whole, sliding;
   MoeSpec moe;
@@ -285,7 +285,7 @@ HfForm form_of(const HfFields& fields) {
       fields.source());
 }
 
-// Which dim of which tensor shows each size.
+// Lists the dim of a tensor that shows each size.
 void add_sizes(const Zaya& zaya, HfConfig& config) {
   const CcaSpec& mixer = zaya.whole;
   const MoeSpec& moe = zaya.moe;
@@ -308,7 +308,7 @@ void add_sizes(const Zaya& zaya, HfConfig& config) {
   };
 }
 
-// What older releases named otherwise.
+// The names of older releases.
 constexpr HfAlias kAliases[] = {
     {"rope_theta", "rotary_base"}, {"partial_rotary_factor", "rope_pct"}, {"zaya_", "smoe_"}};
 
@@ -329,7 +329,7 @@ HfConfig read_zaya(const HfFields& as_written) {
 
 // --- writing ---
 
-// Blocks with a window may have RoPE of their own: another base, another part of a head.
+// Blocks with a window may have their own RoPE: another base, another rotated part of a head.
 bool states_zaya(const ModelSpec& model) {
   const HfBlocks blocks(model);
   if (!blocks.cca.any() || !blocks.moe || blocks.odd) return false;

@@ -1,19 +1,19 @@
-// How it works.  A directory is opened in the order in which a mistake can still be explained:
+// How it works.  open() checks a directory in an order that lets each message explain its mistake:
 //
 //   read_hf_config               config.json by itself
 //   open_hf_files                the other files by themselves
 //   require_known_prefix         names begin as in files of these families
-//   read_past                    what holds no parameters leaves the list
-//   check_layers                 as many (sub-)layers in the names as in the config
-//   check_sizes                  one tensor for each size of the config: a wrong size is told by
-//                                its key, before all tensors would have wrong shapes
+//   read_past                    tensors without parameters leave the list
+//   check_layers                 the names have as many (sub-)layers as the config
+//   check_sizes                  one tensor for each size of the config, so that a wrong size is
+//                                named by its key before all tensors have wrong shapes
 //   check_count                  a bound on the work that follows
 //   check_head                   a stored head is compared with the embedding, and leaves the list
 //   check_tensors                every name, shape and type
 //
-// A native tensor is one tensor of a file, or (experts) several that lie one after the other along
-// dim 0, or (heads of a mixer) every so many rows of one: parts[n].  read() cuts a box into runs of
-// the whole tensor, read_run() cuts a run at the borders of the parts and of their rows,
+// A native tensor is one tensor of a file, or several (experts) that follow each other along dim 0,
+// or rows at a fixed stride of one (heads of a mixer): parts[n].  read() cuts a box into runs of
+// the whole tensor, read_run() cuts a run at the borders of the parts and of their rows, and
 // HfFiles::read() converts.
 #include "ashlar/models/hf/model.h"
 
@@ -43,7 +43,8 @@ std::string shown_shape(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// How many layers (native) or sub-layers (legacy) the tensors' names count: the largest index + 1.
+// The number of layers (native) or sub-layers (legacy) in the tensors' names: the largest index +
+// 1.
 int64_t count_layers(const HfFiles& files) {
   constexpr std::string_view kPrefix = "model.layers.";
   int64_t count = 0;
@@ -74,8 +75,8 @@ void check_layers(const HfConfig& config, const std::string& source, HfLayout la
                  legacy ? "sub-layers" : "blocks", layers - 1, (legacy ? 2 : 1) * blocks);
 }
 
-// The blocks up to the one with the last new kind of mixer or of feed-forward: all blocks of a kind
-// have the same sizes.
+// The blocks up to the last with a new kind of mixer or feed-forward: blocks of a kind have the
+// same sizes.
 ModelSpec first_blocks(ModelSpec model) {
   std::set<size_t> mixers, feed_forwards;
   size_t count = 0;
@@ -114,8 +115,8 @@ void check_sizes(const HfConfig& config, const std::string& source, HfLayout lay
   }
 }
 
-// Bounds the list of expected names before it is made: a config can state more than any file could
-// hold.  The bound is generous, so that check_tensors usually names what is missing.
+// Bounds the list of expected names before it is made, since a config can state more than any file
+// holds.  The bound is generous, so that usually check_tensors names the missing tensors.
 void check_count(const std::string& directory, const ModelSpec& model, HfLayout layout,
                  const HfNames& names, const HfFiles& files) {
   const int64_t expected = num_file_tensors(model, layout, names),
@@ -127,8 +128,8 @@ void check_count(const std::string& directory, const ModelSpec& model, HfLayout 
       directory, found, expected);
 }
 
-// Removes from the list what the files have beside the weights; returns the names of tensors that
-// the family's files need not have.
+// Removes tensors that hold no weights from the list; returns the names of those that the family's
+// files need not have.
 std::vector<std::string> read_past(const ModelSpec& model, const HfNames& names, HfFiles& files) {
   for (const FileBuffer& buffer : file_buffers(model.blocks, names))
     files.stored.erase(buffer.name);
@@ -180,8 +181,8 @@ void check_tensors(const std::string& directory, const HfConfig& config,
                  listed(wrong));
 }
 
-// Where the head is tied, a stored one must be the embedding, or stands for it where that is not
-// stored.  Removes it from the list.
+// If the head is tied, a stored head must equal the embedding, or takes its place if that is not
+// stored.  Removes the head from the list.
 void check_head(const ModelSpec& model, HfFiles& files) {
   if (!model.tied_head) return;
   const auto head = files.stored.find(std::string(kHead));

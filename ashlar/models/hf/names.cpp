@@ -1,7 +1,7 @@
-// How it works.  Native name -> legacy name: a table of what a name goes on with after
-// "model.layers.N.", and whose place in the legacy numbering it takes.  Other families have a table
-// of their own for mixers (HfNames), and names of experts; Lister goes through the native tensors
-// and adds those of the files, a tensor of several where it meets the first of them.
+// How it works.  A table maps native names to legacy names: it has the part after "model.layers.N."
+// and the sub-layer of the legacy numbering.  Other families have a table for mixers (HfNames), and
+// names of experts.  Lister goes through the native tensors and adds those of the files; a tensor
+// made of several is added at the first of them.
 #include "ashlar/models/hf/names.h"
 
 #include <fmt/format.h>
@@ -78,7 +78,7 @@ LegacyName in_block(int64_t block, bool last, std::string_view rest) {
                           rest));
 }
 
-// The number of the block whose tensor is named, and what its name goes on with.
+// The number of the block whose tensor is named, and the rest of the name.
 struct InBlock {
   int64_t block;
   std::string_view rest;
@@ -147,7 +147,7 @@ class Lister {
     return native.substr(0, native.size() - at.rest.size());
   }
 
-  // Whether the family's files have another tensor for it; its first native one adds it.
+  // Whether the family's files have another tensor for it, which its first native tensor adds.
   bool add_of_mixer(size_t n, const InBlock& at, std::vector<FileTensor>& tensors) const {
     const MixerSpec& mixer = blocks_[size_t(at.block)].mixer;
     for (const HfMixerTensor& rule : names_.mixers) {
@@ -180,7 +180,7 @@ class Lister {
     return {name, shape, all};
   }
 
-  // The same of routers and experts.
+  // The same for routers and experts.
   bool add_of_mixture(size_t n, const InBlock& at, std::vector<FileTensor>& tensors) const {
     const Shape& shape = natives_[n].global_shape;
     const std::string block = prefix(n, at);
@@ -231,8 +231,7 @@ std::vector<FileTensor> file_tensors(std::span<const LogicalTensor> natives,
 }
 
 int64_t num_file_tensors(const ModelSpec& spec, HfLayout layout, const HfNames& names) {
-  // A block has as many tensors as any other of its kind, the first excepted, and so many more for
-  // each expert.
+  // Equal blocks have equally many tensors, except the first, and each expert adds a fixed number.
   ModelSpec small = spec;
   const auto one_expert = [](BlockSpec block) {
     if (auto* moe = std::get_if<MoeSpec>(&block.feed_forward)) moe->num_experts = 1;

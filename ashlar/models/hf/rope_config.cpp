@@ -27,7 +27,7 @@ RopeType type_of(const HfFields& rope) {
   rope.fail(key, expected);
 }
 
-// The positions of the first training.  Beside the object they stand for those inside it.
+// The positions of the original training.  A key beside the object overrides that inside it.
 int64_t original_positions(const HfFields& fields, const HfFields& rope, int64_t max_positions) {
   const char* key = "original_max_position_embeddings";
   const bool inside = rope.has(key);
@@ -39,7 +39,7 @@ double optional(const HfFields& rope, const char* key, double fallback) {
   return rope.has(key) ? rope.positive(key) : fallback;
 }
 
-// What YaRN multiplies rotated queries and keys by; 0: what follows from the factor.
+// YaRN's factor on rotated queries and keys; 0: derived from the factor.
 double attention_factor(const HfFields& rope, double factor) {
   const double mscale = optional(rope, "mscale", 0.0), all = optional(rope, "mscale_all_dim", 0.0);
   if (rope.has("attention_factor")) return rope.positive("attention_factor");
@@ -82,7 +82,7 @@ RopeScalingSpec read_scaling(const HfFields& fields, const HfFields& rope, int64
   return scaling;
 }
 
-// The part of a head that rotates.  Families that rotate all of it take no notice of the key, as in
+// Reads the rotated part of a head.  Families that rotate all of it ignore the key, as in
 // transformers, where a scaled RoPE of a part fails.
 void read_rotary_factor(const HfFields& fields, const HfDefaults& defaults,
                         AttentionSpec& attention) {

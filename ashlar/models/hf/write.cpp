@@ -1,14 +1,13 @@
 // How it works.  write_all() lists the tensors of the files (sources_of), cuts the list into files
-// (cut_into_files) and writes one file after another.  Of a file:
+// (cut_into_files) and writes one file after another:
 //
-//   write_shard   makes header and room, and lists, for each tensor of the file, the ranges of
-//                 native tensors that its rows are (parts)
-//   slabs         these ranges in the order in which the reader has them, at most kSlabElements at
-//                 a time; each worker reads one, in the type of the file, or in F64 and then rounds
-//                 it (narrow) where that type loses something, and writes it where it belongs:
-//                 write_range() goes through the groups of rows of FileRows
+//   write_shard   writes the header, reserves room, and lists for each tensor of the file the
+//                 ranges of native tensors that make up its rows (parts)
+//   slabs         these ranges in the reader's order, at most kSlabElements at a time.  Each worker
+//                 reads one in the type of the file, or in F64 and rounds it (narrow) if that type
+//                 loses something.  write_range() writes it, group by group of the rows of FileRows
 //
-// So no more is in memory than a slab for each worker, and what the reader takes for it.
+// So memory holds a slab for each worker, and the reader's memory for it.
 #include "ashlar/models/hf/write.h"
 
 #include <algorithm>
@@ -79,7 +78,8 @@ std::vector<std::vector<Source>> cut_into_files(std::vector<Source> sources,
   return shards;
 }
 
-// What a range of a native tensor is of a file: the rows, and where the file's tensor begins.
+// The part of a file that a range of a native tensor fills: its rows, and where the file's tensor
+// begins.
 struct Target {
   const FileRows* rows;
   int64_t file_offset, part_begin;  // bytes; the first element of the part in the native tensor
@@ -226,7 +226,7 @@ class Writer {
     const int64_t together = rows.each * target.row_elements, bytes = size_of(data.dtype);
     const std::byte* from = data.data;
     const int64_t first = range.first - target.part_begin, end = first + range.count;
-    // Where the rows of the part lie one after another, one write has them all.
+    // If the rows of the part are contiguous, one write takes them all.
     const bool dense = rows.each == rows.stride;
     for (int64_t i = first; i < end;) {
       const int64_t run = dense ? end - i : std::min(end - i, together - i % together);
