@@ -125,18 +125,21 @@ void add_pp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const Paral
 }
 
 void add_cp_heads(std::vector<TrafficFloor>& floors, double n, const Sizes& z) {
+  const double size = double(z.needs.head_dim), value_size = double(z.needs.value_head_dim());
   const double query = share_of(n) * z.tokens * double(z.needs.query_cols);
-  const double least = n * double(z.needs.head_dim);  // ranks share key heads
-  const double key = 2 * share_of(n) * z.tokens * std::max(double(z.needs.key_cols), least);
+  const double output = query / size * value_size;
+  const double key_heads = double(z.needs.key_cols) / size;
+  // At least one key head a rank: then ranks share them.
+  const double key = share_of(n) * z.tokens * std::max(key_heads, n) * (size + value_size);
   const double forward = z.m * z.keys.forward, backward = z.m * z.keys.backward;
-  const double again = double(z.needs.key_cols) < least ? backward : 0;
+  const double again = key_heads < n ? backward : 0;
   const auto add = [&](const char* label, double bytes) {
     floors.push_back({"cp", Op::kAllToAll, label, bytes});
   };
   add("queries", forward * query * z.a);
   add("keys values", (forward + again) * key * z.a);
-  add("output", (forward + backward) * query * z.a);
-  add("output gradient", backward * query * z.a);
+  add("output", (forward + backward) * output * z.a);
+  add("output gradient", backward * output * z.a);
   add("queries gradient", backward * query * z.s);
   add("keys values gradient", backward * key * z.s);
 }
@@ -188,7 +191,7 @@ void add_cp(std::vector<TrafficFloor>& floors, const Recipe& recipe, const Paral
   // Borders behind which a rank's stretches of a row go on elsewhere: the row's last has none.
   const double behind = (p.cp_layout == CpLayout::kZigzag ? 2 : 1) * share_of(n);
   const double message = double(recipe.train.micro_batch) * double(z.needs.halo_numel()) * z.s;
-  const double keys = 2 * (n - 1) * z.tokens * double(z.needs.key_cols);
+  const double keys = (n - 1) * z.tokens * double(z.needs.key_cols + z.needs.value_cols);
   const bool ring = p.cp_exchange == CpExchange::kRing;
   if (message > 0) {
     const double forward = z.m * z.halos.forward, backward = z.m * z.halos.backward;

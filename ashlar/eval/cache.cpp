@@ -49,7 +49,7 @@ DecodeCache::DecodeCache(Allocator& allocator, const nn::Model& model, int64_t m
     const int64_t capacity =
         layer.window > 0 ? std::min(max_tokens, layer.window - 1 + max_chunk) : max_tokens;
     layer.k = make_tensor(allocator, types.activation, {capacity, needs.key_cols}, Tag::kCache);
-    layer.v = make_tensor(allocator, types.activation, {capacity, needs.key_cols}, Tag::kCache);
+    layer.v = make_tensor(allocator, types.activation, {capacity, needs.value_cols}, Tag::kCache);
     // Zeros at first, as the rows before a document's first token are.
     for (const auto& [reach, cols] : needs.strips())
       layer.strips.push_back(make_tensor(allocator, types.stream, {reach, cols}, Tag::kCache));

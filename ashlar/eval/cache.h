@@ -52,7 +52,7 @@ class DecodeCache final : public nn::HaloExchange, public nn::KeyExchange, publi
 
  private:
   struct Layer {
-    OwnedTensor k, v;                 // [capacity, K D]
+    OwnedTensor k, v;                 // [capacity, K D], [capacity, K V]
     std::vector<OwnedTensor> strips;  // [reach, cols]: the last rows, older first
     OwnedTensor states;               // [1, H, dk, dv]; of a linear mixer
     int64_t window = 0;               // 0: none

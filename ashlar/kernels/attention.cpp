@@ -13,15 +13,16 @@ DType sum_type(DType dtype) {
 }
 
 void check(const Sequence& queries, std::span<const Segment> keys, const Attention& x) {
-  const auto& [N, K, D, window, scale, partial] = x.shape;
-  ASHLAR_ASSERT(K > 0 && N > 0 && N % K == 0 && D > 0 && D <= kMaxHeadDim && window >= 0);
+  const auto& [N, K, D, V, window, scale, partial] = x.shape;
+  ASHLAR_ASSERT(K > 0 && N > 0 && N % K == 0 && window >= 0);
+  ASHLAR_ASSERT(D > 0 && D <= kMaxHeadDim && V > 0 && V <= kMaxHeadDim);
   const int64_t T = queries.num_tokens();
   const DType dtype = x.q.dtype;
   ASHLAR_ASSERT(is_real(dtype) && x.k.dtype == dtype && x.v.dtype == dtype && x.out.dtype == dtype);
   ASHLAR_ASSERT(x.lse_TN.dtype == sum_type(dtype) && x.lse_TN.numel() == T * N);
-  ASHLAR_ASSERT(x.q.numel() == T * N * D && x.out.numel() == T * N * D);
-  ASHLAR_ASSERT(x.k.numel() == x.v.numel() && x.k.numel() % (K * D) == 0);
+  ASHLAR_ASSERT(x.q.numel() == T * N * D && x.out.numel() == T * N * V);
   const int64_t num_rows = x.k.numel() / (K * D);
+  ASHLAR_ASSERT(x.k.numel() == num_rows * K * D && x.v.numel() == num_rows * K * V);
   for (const Segment& key : keys) ASHLAR_ASSERT(key.row >= 0 && key.row + key.length <= num_rows);
 }
 
@@ -29,17 +30,16 @@ void check(const Attention& x, const AttentionGradients& g) {
   const DType dtype = sum_type(x.q.dtype);
   ASHLAR_ASSERT(g.dout.dtype == x.q.dtype && g.dq.dtype == dtype);
   ASHLAR_ASSERT(g.dk.dtype == dtype && g.dv.dtype == dtype);
-  ASHLAR_ASSERT(g.dout.numel() == x.q.numel() && g.dq.numel() == x.q.numel());
-  ASHLAR_ASSERT(g.dk.numel() == x.k.numel() && g.dv.numel() == x.k.numel());
+  ASHLAR_ASSERT(g.dout.numel() == x.out.numel() && g.dq.numel() == x.q.numel());
+  ASHLAR_ASSERT(g.dk.numel() == x.k.numel() && g.dv.numel() == x.v.numel());
 }
 
 Trace::Scope record(const Context& ctx, std::string_view op, DType dtype, const Sequence& queries,
                     std::span<const Segment> keys, const AttentionShape& shape,
-                    int64_t flop_per_pair, int64_t bytes) {
+                    int64_t flop_per_head_pair, int64_t bytes) {
   if (!ctx.recording()) return {};  // counting pairs takes time
-  const auto& [N, K, D, window, scale, partial] = shape;
-  const int64_t pairs = visible_pairs(queries, keys, window);
-  return ctx.record(op, dtype, {flop_per_pair * D * N * pairs, bytes},
+  const int64_t pairs = visible_pairs(queries, keys, shape.window);
+  return ctx.record(op, dtype, {flop_per_head_pair * shape.N * pairs, bytes},
                     TraceEvent::Varies::kVisiblePairs, pairs);
 }
 
@@ -80,8 +80,8 @@ int64_t visible_pairs(const Sequence& queries, std::span<const Segment> keys, in
 void attention_forward(const Context& ctx, const Sequence& queries, std::span<const Segment> keys,
                        const Attention& x) {
   check(queries, keys, x);
-  const auto call = record(ctx, "attention_forward", x.q.dtype, queries, keys, x.shape, 4,
-                           bytes_of({x.q, x.k, x.v, x.out, x.lse_TN}));
+  const auto call = record(ctx, "attention_forward", x.q.dtype, queries, keys, x.shape,
+                           2 * (x.shape.D + x.shape.V), bytes_of({x.q, x.k, x.v, x.out, x.lse_TN}));
   cpu::attention_forward(ctx, queries, keys, x);
 }
 
@@ -89,7 +89,8 @@ void attention_backward(const Context& ctx, const Sequence& queries, std::span<c
                         const Attention& x, const AttentionGradients& g) {
   check(queries, keys, x);
   check(x, g);
-  const auto call = record(ctx, "attention_backward", x.q.dtype, queries, keys, x.shape, 10,
+  const auto call = record(ctx, "attention_backward", x.q.dtype, queries, keys, x.shape,
+                           6 * x.shape.D + 4 * x.shape.V,
                            bytes_of({x.q, x.k, x.v, x.out, x.lse_TN, g.dout, g.dq, g.dk, g.dv}));
   cpu::attention_backward(ctx, queries, keys, x, g);
 }
@@ -97,16 +98,16 @@ void attention_backward(const Context& ctx, const Sequence& queries, std::span<c
 void attention_merge(const Context& ctx, const AttentionMerge& x) {
   const int64_t rows = x.lse_TN.numel();
   const DType sum = x.lse_TN.dtype;
-  ASHLAR_ASSERT(x.D > 0 && x.lse_TN.shape.ndim() == 2 && is_real(x.out_b.dtype));
+  ASHLAR_ASSERT(x.V > 0 && x.lse_TN.shape.ndim() == 2 && is_real(x.out_b.dtype));
   ASHLAR_ASSERT(sum == (x.out_b.dtype == DType::kF64 ? DType::kF64 : DType::kF32));
   for (const Tensor* lse : {&x.lse_a_TN, &x.lse_b_TN})
     ASHLAR_ASSERT(lse->numel() == rows && lse->dtype == sum);
   for (const Tensor* part : {&x.out_a, &x.out_b, &x.out})
-    ASHLAR_ASSERT(part->numel() == rows * x.D &&
+    ASHLAR_ASSERT(part->numel() == rows * x.V &&
                   (part->dtype == x.out_b.dtype || part->dtype == sum));
   const auto call = ctx.record(
       "attention_merge", x.out_b.dtype,
-      {3 * rows * x.D, bytes_of({x.out_a, x.lse_a_TN, x.out_b, x.lse_b_TN, x.out, x.lse_TN})});
+      {3 * rows * x.V, bytes_of({x.out_a, x.lse_a_TN, x.out_b, x.lse_b_TN, x.out, x.lse_TN})});
   cpu::attention_merge(ctx, x);
 }
 

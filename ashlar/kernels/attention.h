@@ -6,13 +6,15 @@
 //
 // Source   online softmax: Milakov & Gimelshein 2018, arXiv:1805.02867; blocked forward and
 //          backward: Dao 2023, arXiv:2307.08691.  No T x T matrix exists at any time.
-// Shapes   q out dq dout [T, N*D]; k v dk dv [S, K*D]; lse [T, N] (log of the softmax sum,
-//          natural). Query segments tile the rows of q; key segments tile the rows of k.  A query
+// Shapes   q dq [T, N*D]; k dk [S, K*D]; v dv [S, K*V]; out dout [T, N*V]; lse [T, N] (log of the
+//          softmax sum, natural).  D: head size of queries and keys, V: of values, both at most
+//          kMaxHeadDim; every path takes any of them.  Query segments tile the rows of q; key segments tile the rows of k.  A query
 //          segment meets every key segment of its document (usually itself; decode: the cache;
 //          context parallel: others).
 // Types    q k v out dout: F32, BF16 or F64 (one type); lse, dq dk dv: F32 (F64).  Products of bf16
 //          inputs are summed in fp32; softmax statistics in fp32.
-// Cost     flop: 4*D*N per visible (t, s) pair forward, 10*D*N backward (scores recomputed).
+// Cost     flop: 2*(D+V)*N per visible (t, s) pair forward, (6*D+4*V)*N backward (scores
+//          recomputed).
 // Numerics dk, dv: summed over query blocks in order; the same bits for any thread count.  A query
 //          whose scores, times scale, pass 1e30 in size has NaN in out and lse; NaN goes through.
 // Memory   workspace: forward k and v packed once, backward q and dout; sized by rows, not by
@@ -36,7 +38,7 @@ namespace ashlar::kernels {
 inline constexpr int64_t kMaxHeadDim = 256;
 
 struct AttentionShape {
-  int64_t N, K, D;
+  int64_t N, K, D, V;
   int64_t window = 0;  // counts the token itself; 0: none
   double scale;
   bool partial = false;  // the keys are a part of those that a query sees, maybe none of them
@@ -74,12 +76,12 @@ void attention_backward(const Context&, const Sequence& queries, std::span<const
 //   lse = log(e^lse_a + e^lse_b);  out = e^(lse_a - lse) out_a + e^(lse_b - lse) out_b
 // A part whose lse is -inf is not read.  out may be out_a (or out_b), and lse lse_a.
 //
-// Shapes   out_a out_b out [T, N*D]; lse_a lse_b lse [T, N].
+// Shapes   out_a out_b out [T, N*V]; lse_a lse_b lse [T, N].
 // Types    lse F32 or F64; out_b F64 with F64, else BF16 or F32; out_a and out the type of out_b or
 //          that of lse, so that a sum over many parts is rounded once.
-// Cost     3*T*N*D flop; bytes: every operand once.
+// Cost     3*T*N*V flop; bytes: every operand once.
 struct AttentionMerge {
-  int64_t D;
+  int64_t V;
   Tensor out_a, lse_a_TN, out_b, lse_b_TN;
   Tensor out, lse_TN;  // filled
 };

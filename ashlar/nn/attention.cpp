@@ -33,6 +33,7 @@ kernels::Attention attention_of(const AttentionWeights& w, const AttentionSaved&
   return {.shape = {.N = w.shape.N,
                     .K = w.shape.K,
                     .D = w.shape.D,
+                    .V = w.shape.D,
                     .window = w.window,
                     .scale = 1.0 / std::sqrt(double(w.shape.D))},
           .q = saved.qhat,
@@ -129,6 +130,7 @@ BranchNeeds AttentionBranch::needs() const {
           .backward_parts = 3,
           .tokens = {.query_cols = shape.N * shape.D,
                      .key_cols = shape.K * shape.D,
+                     .value_cols = shape.K * shape.D,
                      .head_dim = shape.D,
                      .window = weights_.window,
                      .key_copies = weights_.key_copies}};

@@ -51,6 +51,7 @@ kernels::Attention attention_of(const CcaShape& s, const CcaSaved& saved) {
   return {.shape = {.N = s.N,
                     .K = s.K,
                     .D = s.D,
+                    .V = s.D,
                     .window = s.window,
                     .scale = 1.0 / std::sqrt(double(s.D))},
           .q = saved.qhat,

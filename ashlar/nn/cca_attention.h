@@ -33,6 +33,7 @@ struct CcaShape {
     return {.most_strips = {{{2, conv_channels()}, {1, delayed}}},
             .query_cols = q_dim(),
             .key_cols = kv_dim(),
+            .value_cols = kv_dim(),
             .head_dim = D,
             .window = window,
             .key_copies = key_copies};

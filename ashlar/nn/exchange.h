@@ -42,8 +42,8 @@ struct ExchangeNeeds {
     friend bool operator==(const StripShape&, const StripShape&) = default;
   };
   std::array<StripShape, 2> most_strips{};  // in the order of halo_forward's; reach 0: no more
-  int64_t query_cols = 0, key_cols = 0;     // columns of q; of k, and of v
-  int64_t head_dim = 0;                     // columns of a head
+  int64_t query_cols = 0, key_cols = 0, value_cols = 0;  // columns of q, k and v
+  int64_t head_dim = 0;                                  // columns of a head of q and k
   int64_t window = 0;  // tokens that a query sees, itself included; 0: all before it
   int key_copies = 1;  // so many shares of the model hold the key heads here
   int num_turns = 1;   // attentions whose keys are under way at a time (Pass::turn)
@@ -58,6 +58,7 @@ struct ExchangeNeeds {
     friend bool operator==(const StateShape&, const StateShape&) = default;
   } state{};
   std::span<const StripShape> strips() const;
+  int64_t value_head_dim() const { return value_cols / (key_cols / head_dim); }
   int64_t halo_numel() const;  // of one segment
 };
 

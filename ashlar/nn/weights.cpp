@@ -157,9 +157,11 @@ ExchangeNeeds ModelWeights::needs() const {
     }
     if (needs.key_cols > 0) {
       ASHLAR_ASSERT(all.key_cols == 0 ||
-                    (all.key_cols == needs.key_cols && all.key_copies == needs.key_copies));
+                    (all.key_cols == needs.key_cols && all.value_cols == needs.value_cols &&
+                     all.key_copies == needs.key_copies));
       all.query_cols = needs.query_cols;
       all.key_cols = needs.key_cols;
+      all.value_cols = needs.value_cols;
       all.head_dim = needs.head_dim;
       all.key_copies = needs.key_copies;
       all.num_turns = needs.num_turns;

@@ -39,29 +39,40 @@ constexpr std::string_view kQueryGradient = "queries gradient",
 CpHeads::CpHeads(comm::Group& ranks, const CpSplit& split, const CpParts& parts,
                  const nn::ExchangeNeeds& needs, const nn::Types& types, Allocator& allocator)
     : CpKeys(ranks, split, parts),
-      queries_{needs.query_cols / needs.head_dim, needs.query_cols / needs.head_dim / ranks.size(),
-               needs.head_dim},
-      keys_{needs.key_cols / needs.head_dim,
-            std::max<int64_t>(1, needs.key_cols / needs.head_dim / ranks.size()), needs.head_dim} {
+      queries_(heads_of(needs.query_cols / needs.head_dim, needs.head_dim)),
+      outputs_(heads_of(queries_.all, needs.value_head_dim())),
+      keys_(heads_of(needs.key_cols / needs.head_dim, needs.head_dim)),
+      values_(heads_of(keys_.all, needs.value_head_dim())) {
   const int n = ranks.size();
   ASHLAR_ASSERT(queries_.all % n == 0 && (keys_.all % n == 0 || n % keys_.all == 0));
   const int64_t tokens = split.num_rows * split.length;
   whole_segments_.reserve(size_t(tokens));
   whole_.reserve(tokens);
-  const auto take = [&](DType dtype) {
-    return make_tensor(allocator, dtype, {tokens, queries_.each * queries_.cols},
-                       Tag::kCommunication);
+  const auto take = [&](DType dtype, int64_t width) {
+    return make_tensor(allocator, dtype, {tokens, width}, Tag::kCommunication);
   };
-  chunks_ = take(types.activation), out_ = take(types.activation), dq_chunks_ = take(types.stream);
+  chunks_ = take(types.activation, std::max(queries_.width(), outputs_.width()));
+  out_ = take(types.activation, outputs_.width());
+  dq_chunks_ = take(types.stream, queries_.width());
   key_chunks_ = pair_of(allocator, types.activation);
   if (shares_keys()) shared_keys_ = pair_of(allocator, types.activation);
   dkeys_ = pair_of(allocator, types.stream), dkey_chunks_ = pair_of(allocator, types.stream);
 }
 
+CpHeads::Heads CpHeads::heads_of(int64_t all, int64_t cols) const {
+  return {all, std::max<int64_t>(1, all / ranks_.size()), cols};
+}
+
 CpHeads::Pair CpHeads::pair_of(Allocator& allocator, DType dtype) const {
-  const Shape shape{split_.num_rows * split_.length, keys_.each * keys_.cols};
-  return {make_tensor(allocator, dtype, shape, Tag::kCommunication),
-          make_tensor(allocator, dtype, shape, Tag::kCommunication)};
+  const int64_t tokens = split_.num_rows * split_.length;
+  return {make_tensor(allocator, dtype, {tokens, keys_.width()}, Tag::kCommunication),
+          make_tensor(allocator, dtype, {tokens, values_.width()}, Tag::kCommunication)};
+}
+
+Tensor CpHeads::chunks(const Heads& heads) const {
+  const Tensor& memory = chunks_.tensor;
+  const int64_t tokens = memory.shape[0], numel = tokens * heads.width();
+  return memory.view({memory.numel()}).slice(0, numel).view({tokens, heads.width()});
 }
 
 void CpHeads::assign() {
@@ -76,7 +87,7 @@ void CpHeads::assign() {
 
 void CpHeads::split_heads(const Context& ctx, const Heads& heads, const Tensor& tokens,
                           const Tensor& chunks) const {
-  const int64_t T = split_.local_tokens(), width = heads.each * heads.cols;
+  const int64_t T = split_.local_tokens(), width = heads.width();
   for (int p = 0; p < ranks_.size(); ++p) {
     const int64_t first = heads.first_col(p, ranks_.size());
     copy(ctx, Matrix::of(tokens).columns(first, first + width),
@@ -86,7 +97,7 @@ void CpHeads::split_heads(const Context& ctx, const Heads& heads, const Tensor& 
 
 void CpHeads::join_heads(const Context& ctx, const Heads& heads, const Tensor& chunks,
                          const Tensor& tokens) const {
-  const int64_t T = split_.local_tokens(), width = heads.each * heads.cols;
+  const int64_t T = split_.local_tokens(), width = heads.width();
   for (int p = 0, n = ranks_.size(); p < n; ++p) {
     const int64_t first = heads.first_col(p, n);
     const bool shared = p > 0 && first == heads.first_col(p - 1, n);  // one key head, two ranks
@@ -97,7 +108,7 @@ void CpHeads::join_heads(const Context& ctx, const Heads& heads, const Tensor& c
 }
 
 Tensor CpHeads::all_tokens(const Heads& heads, const Tensor& tokens) const {
-  return tokens.view({split_.num_rows * split_.length, heads.each * heads.cols});
+  return tokens.view({split_.num_rows * split_.length, heads.width()});
 }
 
 Attention CpHeads::all_tokens(const Attention& x) const {
@@ -106,8 +117,8 @@ Attention CpHeads::all_tokens(const Attention& x) const {
   all.shape.K = keys_.each;
   all.q = all_tokens(queries_, x.q);
   all.k = shares_keys() ? shared_keys_.k.tensor : all_tokens(keys_, x.k);
-  all.v = shares_keys() ? shared_keys_.v.tensor : all_tokens(keys_, x.v);
-  all.out = all_tokens(queries_, x.out);
+  all.v = shares_keys() ? shared_keys_.v.tensor : all_tokens(values_, x.v);
+  all.out = all_tokens(outputs_, x.out);
   all.lse_TN = x.lse_TN.view({all.q.shape[0], queries_.each});
   return all;
 }
@@ -115,7 +126,7 @@ Attention CpHeads::all_tokens(const Attention& x) const {
 void CpHeads::send_keys(const Context& ctx, const Attention& x) {
   const Attention all = all_tokens(x);
   split_heads(ctx, keys_, x.k, key_chunks_.k.tensor);
-  split_heads(ctx, keys_, x.v, key_chunks_.v.tensor);
+  split_heads(ctx, values_, x.v, key_chunks_.v.tensor);
   keys_come_ = ranks_.all_to_all(key_chunks_.k.tensor, all.k, kKeyChunks);
   values_come_ = ranks_.all_to_all(key_chunks_.v.tensor, all.v, kKeyChunks);
 }
@@ -126,8 +137,8 @@ void CpHeads::wait_for_keys() {
 }
 
 void CpHeads::post_keys(const Context& ctx, const nn::Pass&, const Attention& x) {
-  split_heads(ctx, queries_, x.q, chunks_.tensor);
-  queries_come_ = ranks_.all_to_all(chunks_.tensor, all_tokens(x).q, kQueryChunks);
+  split_heads(ctx, queries_, x.q, chunks(queries_));
+  queries_come_ = ranks_.all_to_all(chunks(queries_), all_tokens(x).q, kQueryChunks);
   send_keys(ctx, x);
 }
 
@@ -136,22 +147,22 @@ void CpHeads::attend(const Context& ctx, const nn::Pass&, const Attention& x) {
   queries_come_.wait();
   wait_for_keys();
   attention_forward(ctx, whole_, whole_segments_, all);
-  ranks_.all_to_all(all.out, chunks_.tensor, kOutput).wait();
-  join_heads(ctx, queries_, chunks_.tensor, x.out);
+  ranks_.all_to_all(all.out, chunks(outputs_), kOutput).wait();
+  join_heads(ctx, outputs_, chunks(outputs_), x.out);
 }
 
 void CpHeads::post_backward(const Context& ctx, const nn::Pass&, const Attention& x) {
-  split_heads(ctx, queries_, x.out, chunks_.tensor);
-  output_comes_ = ranks_.all_to_all(chunks_.tensor, out_.tensor, kOutput);
+  split_heads(ctx, outputs_, x.out, chunks(outputs_));
+  output_comes_ = ranks_.all_to_all(chunks(outputs_), out_.tensor, kOutput);
   if (shares_keys()) send_keys(ctx, x);
 }
 
 void CpHeads::attend_backward(const Context& ctx, const nn::Pass&, const Attention& x,
                               const AttentionGradients& g) {
   output_comes_.wait();
-  split_heads(ctx, queries_, g.dout, chunks_.tensor);
-  const Tensor dout = all_tokens(queries_, g.dout), dq = all_tokens(queries_, g.dq);
-  ranks_.all_to_all(chunks_.tensor, dout, kOutputGradient).wait();
+  split_heads(ctx, outputs_, g.dout, chunks(outputs_));
+  const Tensor dout = all_tokens(outputs_, g.dout), dq = all_tokens(queries_, g.dq);
+  ranks_.all_to_all(chunks(outputs_), dout, kOutputGradient).wait();
   wait_for_keys();
   Attention all = all_tokens(x);
   all.out = out_.tensor;
@@ -170,7 +181,7 @@ void CpHeads::finish_key_gradients(const Context& ctx, const nn::Pass&,
   dk_comes_.wait();
   join_heads(ctx, keys_, dkey_chunks_.k.tensor, g.dk);
   dv_comes_.wait();
-  join_heads(ctx, keys_, dkey_chunks_.v.tensor, g.dv);
+  join_heads(ctx, values_, dkey_chunks_.v.tensor, g.dv);
 }
 
 }  // namespace ashlar::parallel

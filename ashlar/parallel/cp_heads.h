@@ -10,9 +10,9 @@
 //          backward in the memory of the mixer's own q k v lse, which nobody else reads.  out is
 //          sent again, since the output product reads the local one; and k v where ranks share key
 //          heads.
-// Memory   T (N D (2 a + s) + C D (2 a + 4 s)) bytes, once (Tag::kCommunication); T local tokens, a
-//          and s bytes of the activation and the stream type; C = K where n divides K, else n and
-//          4 a + 4 s for 2 a + 4 s.
+// Memory   T (N (max(D, V) a + V a + D s) + C (D + V) (a + 2 s)) bytes, once (Tag::kCommunication);
+//          T local tokens, D and V head sizes of keys and of values, a and s bytes of the activation
+//          and the stream type; C = K where n divides K, else n and 2 a + 2 s for a + 2 s.
 // Traffic  docs/parallel/cp.md.
 #pragma once
 
@@ -37,11 +37,13 @@ class CpHeads final : public CpKeys {
   // The heads of a tensor that each rank computes on: `each` of them from number p all / n on.
   struct Heads {
     int64_t all, each, cols;  // cols: of a head
+    int64_t width() const { return each * cols; }
     int64_t first_col(int rank, int num_ranks) const { return rank * all / num_ranks * cols; }
   };
   struct Pair {  // of keys and values
     OwnedTensor k, v;
   };
+  Heads heads_of(int64_t all, int64_t cols) const;
   Pair pair_of(Allocator& allocator, DType dtype) const;
   bool shares_keys() const { return keys_.all < ranks_.size(); }
   // Between [T, all heads] and chunks [T, heads of a rank], one for each rank.
@@ -54,9 +56,10 @@ class CpHeads final : public CpKeys {
   void send_keys(const kernels::Context&, const kernels::Attention&);
   void wait_for_keys();
 
-  const Heads queries_, keys_;
+  const Heads queries_, outputs_, keys_, values_;
   kernels::Sequence whole_;  // all tokens
   std::vector<Segment> whole_segments_;
+  Tensor chunks(const Heads&) const;      // chunks_ as those of q, or of out and dout
   OwnedTensor chunks_, out_, dq_chunks_;  // chunks_: of q, out or dout on their way
   Pair key_chunks_, shared_keys_, dkeys_, dkey_chunks_;
   comm::Work queries_come_, keys_come_, values_come_, output_comes_;

@@ -36,9 +36,8 @@ Attention with_keys(Attention x, const Tensor& k, const Tensor& v) {
 
 constexpr std::string_view kKeys = "keys values", kGradient = "keys values gradient";
 
-OwnedTensor key_memory(Allocator& allocator, DType dtype, int64_t rows,
-                       const nn::ExchangeNeeds& needs) {
-  return make_tensor(allocator, dtype, {rows, needs.key_cols}, Tag::kCommunication);
+OwnedTensor memory_of(Allocator& allocator, DType dtype, int64_t rows, int64_t cols) {
+  return make_tensor(allocator, dtype, {rows, cols}, Tag::kCommunication);
 }
 
 // Tokens from the nearest query back to the nearest key that it sees without a window; the largest
@@ -92,11 +91,11 @@ CpGather::CpGather(comm::Group& ranks, const CpSplit& split, const CpParts& part
   keys_.reserve(size_t(rows));
   ASHLAR_ASSERT(size_t(needs.num_turns) <= gathered_.size());
   for (int turn = 0; turn < needs.num_turns; ++turn) {
-    gathered_[size_t(turn)].k = key_memory(allocator, types.activation, rows, needs);
-    gathered_[size_t(turn)].v = key_memory(allocator, types.activation, rows, needs);
+    gathered_[size_t(turn)].k = memory_of(allocator, types.activation, rows, needs.key_cols);
+    gathered_[size_t(turn)].v = memory_of(allocator, types.activation, rows, needs.value_cols);
   }
-  dk_ = key_memory(allocator, types.stream, rows, needs);
-  dv_ = key_memory(allocator, types.stream, rows, needs);
+  dk_ = memory_of(allocator, types.stream, rows, needs.key_cols);
+  dv_ = memory_of(allocator, types.stream, rows, needs.value_cols);
 }
 
 void CpGather::assign() {
@@ -180,8 +179,11 @@ CpRing::CpRing(comm::Group& ranks, const CpSplit& split, const CpParts& parts,
     : CpKeys(ranks, split, parts), nearest_(size_t(split.num_ranks)) {
   const int64_t rows = split.local_tokens();
   const auto pair = [&](DType dtype, OwnedTensor& memory) {
-    memory = key_memory(allocator, dtype, 2 * rows, needs);
-    return Pair{memory.tensor.slice(0, rows), memory.tensor.slice(rows, 2 * rows)};
+    memory = memory_of(allocator, dtype, rows, needs.key_cols + needs.value_cols);
+    const Tensor flat = memory.tensor.view({memory.tensor.numel()});
+    const int64_t keys = rows * needs.key_cols;
+    return Pair{flat.slice(0, keys).view({rows, needs.key_cols}),
+                flat.slice(keys, flat.numel()).view({rows, needs.value_cols})};
   };
   for (size_t i = 0; i < 2; ++i) {
     under_way_[i] = pair(types.activation, memory_[i]);
@@ -252,7 +254,7 @@ void CpRing::attend(const Context& ctx, const nn::Pass& pass, const Attention& x
       attention_forward(ctx, sequence, part(0), x);
     } else if (sees(part_at(step), x.shape.window)) {
       attention_forward(ctx, sequence, part(step), with_keys(other, here.k, here.v));
-      attention_merge(ctx, {.D = x.shape.D,
+      attention_merge(ctx, {.V = x.shape.V,
                             .out_a = merged ? sum : x.out,
                             .lse_a_TN = x.lse_TN,
                             .out_b = other.out,

@@ -10,7 +10,7 @@ namespace ashlar::kernels {
 namespace {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
-constexpr int64_t kN = 4, kK = 2, kD = 16;
+constexpr int64_t kN = 4, kK = 2, kD = 16, kV = 24;
 
 // Queries of the middle of document 1 and the start of document 2 against keys in three parts, of
 // which some queries see nothing.
@@ -23,14 +23,16 @@ struct Whole {
 };
 
 AttentionShape shape_of(int64_t window, bool partial) {
-  return {kN, kK, kD, window, 0.25, partial};
+  return {kN, kK, kD, kV, window, 0.25, partial};
 }
 
 Whole make_whole(Bench& bench) {
-  const Shape q{100, kN * kD}, k{300, kK * kD};
-  return {bench.product("q", q),    bench.product("k", k), bench.product("v", k),
-          bench.product("dout", q), bench.product(q),      bench.stream({100, kN}),
-          bench.stream(q),          bench.stream(k),       bench.stream(k)};
+  const Shape q{100, kN * kD}, k{300, kK * kD}, v{300, kK * kV}, out{100, kN * kV};
+  return {bench.product("q", q), bench.product("k", k),
+          bench.product("v", v), bench.product("dout", out),
+          bench.product(out),    bench.stream({100, kN}),
+          bench.stream(q),       bench.stream(k),
+          bench.stream(v)};
 }
 
 Tensor rows_of(const Tensor& all, size_t part) {
@@ -57,7 +59,7 @@ void run_whole(const Context& ctx, int64_t window, const Whole& w) {
 
 void run_parts(Bench& bench, const Context& ctx, int64_t window, const Whole& w) {
   const Sequence queries(kQueries);
-  const Tensor sum = bench.stream(w.q.shape), out = bench.product(w.q.shape);
+  const Tensor sum = bench.stream(w.out.shape), out = bench.product(w.out.shape);
   const Tensor lse = bench.stream(w.lse.shape), dq = bench.stream(w.q.shape);
   for (size_t part = 0; part < kParts.size(); ++part) {
     attention_forward(ctx, queries, kParts[part],
@@ -68,7 +70,7 @@ void run_parts(Bench& bench, const Context& ctx, int64_t window, const Whole& w)
                        .out = part == 0 ? w.out : out,
                        .lse_TN = part == 0 ? w.lse : lse});
     if (part > 0)
-      attention_merge(ctx, {.D = kD,
+      attention_merge(ctx, {.V = kV,
                             .out_a = part == 1 ? w.out : sum,
                             .lse_a_TN = w.lse,
                             .out_b = out,
@@ -135,8 +137,10 @@ TEST(AttentionParts, AQueryWithoutKeysGivesNothing) {
       const Sequence queries({{0, length, 5, 1}});
       const std::vector<Segment> keys = {{0, 50, 6 + length, 1}, {50, 14, 0, 2}};
       const Tensor q = bench.product("q", {length, kN * kD}), k = bench.product("k", {64, kK * kD});
-      const Tensor out = bench.product("out", q.shape), lse = bench.stream("lse", {length, kN});
-      Attention x{.shape = shape_of(0, true), .q = q, .k = k, .v = k, .out = out, .lse_TN = lse};
+      const Tensor v = bench.product("v", {64, kK * kV});
+      const Tensor out = bench.product("out", {length, kN * kV});
+      const Tensor lse = bench.stream("lse", {length, kN});
+      Attention x{.shape = shape_of(0, true), .q = q, .k = k, .v = v, .out = out, .lse_TN = lse};
       attention_forward(bench.context(), queries, keys, x);
       for (const double x : values_of(out)) EXPECT_EQ(x, 0);
       for (const double x : values_of(lse)) EXPECT_EQ(x, kNone);
@@ -163,7 +167,7 @@ std::pair<std::vector<double>, double> last_query(const Precision& precision, bo
   const Sequence queries({{0, length, 0, 0}});
   attention_forward(
       bench.context(), queries, queries.segments(),
-      {.shape = {1, 1, 1, 0, 0.7, false}, .q = q, .k = k, .v = v, .out = out, .lse_TN = lse});
+      {.shape = {1, 1, 1, 1, 0, 0.7, false}, .q = q, .k = k, .v = v, .out = out, .lse_TN = lse});
   return {values_of(out), values_of(lse).back()};
 }
 
@@ -203,7 +207,7 @@ TEST(AttentionParts, KeysOutsideTheirRowsAreOurBug) {
   const Sequence queries({{0, 2, 0, 0}});
   const Tensor q = bench.product({2, 1}), k = bench.product({2, 1}), lse = bench.stream({2, 1});
   const Attention x{
-      .shape = {1, 1, 1, 0, 1, false}, .q = q, .k = k, .v = k, .out = q, .lse_TN = lse};
+      .shape = {1, 1, 1, 1, 0, 1, false}, .q = q, .k = k, .v = k, .out = q, .lse_TN = lse};
   for (const Segment& key : {Segment{1, 2, 0, 0}, Segment{-1, 2, 0, 0}})
     EXPECT_DEATH(attention_forward(bench.context(), queries, std::span(&key, 1), x), "key.row");
 }
@@ -217,7 +221,7 @@ Merged merge_one(double out_a, double lse_a, double out_b, double lse_b) {
     return Tensor{reinterpret_cast<std::byte*>(&x[i]), DType::kF64, Device::kCpu, {1, 1}};
   };
   Bench bench;
-  attention_merge(bench.context(), {.D = 1,
+  attention_merge(bench.context(), {.V = 1,
                                     .out_a = at(0),
                                     .lse_a_TN = at(1),
                                     .out_b = at(2),
@@ -264,21 +268,21 @@ TEST(AttentionMerge, EveryPathAgreesAndMetaCountsTheSame) {
     const Tensor sum = bench.stream(wide), out = bench.product(wide);
     const Tensor lse_a = bench.stream("lse a", narrow, 3), lse_b = bench.stream("lse b", narrow, 3);
     const Tensor lse = bench.stream(narrow);
-    attention_merge(bench.context(), {.D = 8,
+    attention_merge(bench.context(), {.V = 8,
                                       .out_a = a,
                                       .lse_a_TN = lse_a,
                                       .out_b = b,
                                       .lse_b_TN = lse_b,
                                       .out = sum,
                                       .lse_TN = lse});
-    attention_merge(bench.context(), {.D = 8,
+    attention_merge(bench.context(), {.V = 8,
                                       .out_a = sum,
                                       .lse_a_TN = lse,
                                       .out_b = a,
                                       .lse_b_TN = lse_b,
                                       .out = sum,
                                       .lse_TN = lse});  // in place
-    attention_merge(bench.context(), {.D = 8,
+    attention_merge(bench.context(), {.V = 8,
                                       .out_a = sum,
                                       .lse_a_TN = lse,
                                       .out_b = b,
@@ -293,7 +297,7 @@ TEST(AttentionMerge, EveryPathAgreesAndMetaCountsTheSame) {
 TEST(AttentionMerge, Cost) {
   Bench bench({DType::kF32, DType::kBF16});
   const Tensor a = bench.product({5, 24}), lse = bench.stream({5, 3}), sum = bench.stream({5, 24});
-  attention_merge(bench.context(), {.D = 8,
+  attention_merge(bench.context(), {.V = 8,
                                     .out_a = a,
                                     .lse_a_TN = lse,
                                     .out_b = a,

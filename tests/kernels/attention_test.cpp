@@ -18,7 +18,13 @@ struct AttentionCase {
 };
 
 AttentionShape heads(int64_t N, int64_t K, int64_t D, int64_t window = 0) {
-  return {N, K, D, window, 1.0 / std::sqrt(double(D))};
+  return {N, K, D, D, window, 1.0 / std::sqrt(double(D))};
+}
+
+// Values of a head size of their own.
+AttentionShape with_values(AttentionShape shape, int64_t V) {
+  shape.V = V;
+  return shape;
 }
 
 AttentionCase itself(std::string name, AttentionShape shape, std::vector<Segment> segments) {
@@ -53,6 +59,15 @@ std::vector<AttentionCase> attention_cases() {
   all.push_back(itself("D 4", heads(3, 1, 4), one(70)));
   all.push_back(itself("D 40, six heads", heads(6, 1, 40), one(66)));
   all.push_back(itself("D 256", heads(1, 1, 256), one(65)));
+  all.push_back(itself("V 8 of D 24", with_values(heads(4, 2, 24), 8), packed({70, 130})));
+  all.push_back(itself("V 96 of D 16", with_values(heads(4, 1, 16, 50), 96), packed({70, 300})));
+  all.push_back(itself("V 128 of D 192", with_values(heads(2, 2, 192), 128), one(130)));
+  all.push_back(itself("V 5 of D 3", with_values(heads(2, 1, 3), 5), packed({64, 3, 9})));
+  all.push_back({"decode, V 40 of D 24",
+                 with_values(heads(6, 2, 24), 40),
+                 {{0, 1, 99, 0}, {1, 2, 76, 2}},
+                 {{0, 100, 0, 0}, {100, 78, 0, 2}},
+                 200});
   all.push_back(itself("rows", heads(2, 1, 16), packed({512, 512})));
   all.push_back(itself("documents", heads(4, 2, 16), packed({10, 1, 64, 130, 3, 60, 300, 2})));
   all.push_back(itself("documents, window 20", heads(2, 1, 16, 20), packed({10, 70, 1, 130, 33})));
@@ -89,10 +104,13 @@ struct Tensors {
 
 Tensors make_tensors(Bench& bench, const AttentionCase& c) {
   const int64_t T = Sequence(c.queries).num_tokens();
-  const Shape q{T, c.shape.N * c.shape.D}, k{c.key_rows, c.shape.K * c.shape.D};
-  return {bench.product("q", q),    bench.product("k", k), bench.product("v", k),
-          bench.product("dout", q), bench.product(q),      bench.stream({T, c.shape.N}),
-          bench.stream(q),          bench.stream(k),       bench.stream(k)};
+  const auto& [N, K, D, V, window, scale, partial] = c.shape;
+  const Shape q{T, N * D}, k{c.key_rows, K * D}, v{c.key_rows, K * V}, out{T, N * V};
+  return {bench.product("q", q), bench.product("k", k),
+          bench.product("v", v), bench.product("dout", out),
+          bench.product(out),    bench.stream({T, N}),
+          bench.stream(q),       bench.stream(k),
+          bench.stream(v)};
 }
 
 void forward(const Context& context, const AttentionCase& c, const Tensors& r) {
@@ -173,14 +191,14 @@ TEST(Attention, ReferenceIsTheFormula) {
     const Tensors r = make_tensors(bench, c);
     const Sequence queries(c.queries);
     forward(bench.context(), c, r);
-    const int64_t N = c.shape.N, K = c.shape.K, D = c.shape.D;
+    const int64_t N = c.shape.N, K = c.shape.K, D = c.shape.D, V = c.shape.V;
     const double *q = r.q.as<double>(), *k = r.k.as<double>(), *v = r.v.as<double>();
     int64_t pairs = 0;
     for (const Segment& query : c.queries) {
       for (int64_t i = 0; i < query.length; ++i) {
         for (int64_t h = 0; h < N; ++h) {
           double sum = 0;
-          std::vector<double> out(size_t(D), 0.0);
+          std::vector<double> out(size_t(V), 0.0);
           for (const Segment& key : c.keys) {
             for (int64_t s = 0; s < key.length; ++s) {
               const int64_t distance = query.position + i - (key.position + s);
@@ -188,17 +206,17 @@ TEST(Attention, ReferenceIsTheFormula) {
               if (c.shape.window > 0 && distance >= c.shape.window) continue;
               pairs += h == 0;
               const int64_t th = ((query.row + i) * N + h) * D,
-                            sj = ((key.row + s) * K + h / (N / K)) * D;
+                            row = (key.row + s) * K + h / (N / K);
               const double score =
-                  std::inner_product(q + th, q + th + D, k + sj, 0.0) * c.shape.scale;
+                  std::inner_product(q + th, q + th + D, k + row * D, 0.0) * c.shape.scale;
               sum += std::exp(score);
-              for (int64_t d = 0; d < D; ++d) out[d] += std::exp(score) * v[sj + d];
+              for (int64_t d = 0; d < V; ++d) out[d] += std::exp(score) * v[row * V + d];
             }
           }
           const int64_t th = (query.row + i) * N + h;
           ASSERT_NEAR(r.lse.as<double>()[th], std::log(sum), 1e-12) << c.name;
-          for (int64_t d = 0; d < D; ++d)
-            ASSERT_NEAR(r.out.as<double>()[th * D + d], out[d] / sum, 1e-12) << c.name;
+          for (int64_t d = 0; d < V; ++d)
+            ASSERT_NEAR(r.out.as<double>()[th * V + d], out[d] / sum, 1e-12) << c.name;
         }
       }
     }
@@ -239,6 +257,7 @@ TEST(Attention, VisiblePairsOfManyDocumentsTakeNoTime) {
 
 TEST(Attention, GradientsAreThoseOfFiniteDifferences) {
   for (const AttentionCase& c : {itself("window", heads(4, 2, 4, 3), packed({5, 1, 4})),
+                                 itself("V 2", with_values(heads(4, 2, 4), 2), packed({5, 4})),
                                  AttentionCase{"pieces",
                                                heads(2, 1, 4),
                                                {{0, 3, 4, 1}, {3, 2, 0, 1}},
@@ -320,7 +339,9 @@ TEST(Attention, BoundedScoresKeepTheirAccuracy) {
 // A dry run takes the same workspace, counts the work and touches nothing.
 TEST(Attention, MetaCountsWorkAndWorkspace) {
   for (const AttentionCase& c :
-       {itself("rows", heads(4, 2, 16), packed({100, 100})), attention_cases().back()}) {
+       {itself("rows", heads(4, 2, 16), packed({100, 100})),
+        itself("V 40", with_values(heads(4, 2, 16), 40), packed({100, 100})),
+        attention_cases().back()}) {
     const Sequence queries(c.queries);
     Trace trace;
     trace.start();
@@ -333,18 +354,24 @@ TEST(Attention, MetaCountsWorkAndWorkspace) {
       return Tensor{nullptr, dtype, Device::kMeta, shape};
     };
     const int64_t T = queries.num_tokens();
-    const Shape q_shape{T, c.shape.N * c.shape.D}, k_shape{c.key_rows, c.shape.K * c.shape.D};
-    const Tensor q = absent(DType::kBF16, q_shape), k = absent(DType::kBF16, k_shape);
-    const Tensor lse = absent(DType::kF32, {T, c.shape.N}), dq = absent(DType::kF32, q_shape);
-    const Tensor dk = absent(DType::kF32, k_shape);
-    const Tensors dry{
-        .q = q, .k = k, .v = k, .dout = q, .out = q, .lse = lse, .dq = dq, .dk = dk, .dv = dk};
+    const auto& [N, K, D, V, window, scale, partial] = c.shape;
+    const Shape q_shape{T, N * D}, k_shape{c.key_rows, K * D}, v_shape{c.key_rows, K * V};
+    const Tensor out = absent(DType::kBF16, {T, N * V});
+    const Tensors dry{.q = absent(DType::kBF16, q_shape),
+                      .k = absent(DType::kBF16, k_shape),
+                      .v = absent(DType::kBF16, v_shape),
+                      .dout = out,
+                      .out = out,
+                      .lse = absent(DType::kF32, {T, N}),
+                      .dq = absent(DType::kF32, q_shape),
+                      .dk = absent(DType::kF32, k_shape),
+                      .dv = absent(DType::kF32, v_shape)};
     forward(meta, c, dry);
     backward(meta, c, dry);
-    const int64_t work = visible_pairs(queries, c.keys, c.shape.window) * c.shape.N * c.shape.D;
+    const int64_t pairs = visible_pairs(queries, c.keys, window) * N;
     ASSERT_EQ(calls_of(trace).size(), 2u);
-    EXPECT_EQ(calls_of(trace)[0].cost.flop, 4 * work);
-    EXPECT_EQ(calls_of(trace)[1].cost.flop, 10 * work);
+    EXPECT_EQ(calls_of(trace)[0].cost.flop, (2 * D + 2 * V) * pairs);
+    EXPECT_EQ(calls_of(trace)[1].cost.flop, (6 * D + 4 * V) * pairs);
 
     Bench bench({DType::kF32, DType::kBF16}, false, 2);
     Allocator allocator(Device::kCpu);

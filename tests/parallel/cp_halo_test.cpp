@@ -148,7 +148,8 @@ TEST(CpHalo, ValuesAndGradientsByToken) {
         for (const auto& documents : {std::vector<std::vector<int64_t>>{{24}, {24}},
                                       {{2, 3, 7, 12}, {5, 6, 13}},
                                       {{6, 6, 12}, {4, 1, 1, 11, 7}}}) {
-          const nn::ExchangeNeeds needs{.most_strips = {{{2, 24}, {1, delayed}}}, .key_cols = 8};
+          const nn::ExchangeNeeds needs{
+              .most_strips = {{{2, 24}, {1, delayed}}}, .key_cols = 8, .value_cols = 8};
           const CpSplit split{layout, n, 2, 24};
           const std::vector<Segment> whole = testing_support::batch_of(documents, 11).segments;
           Allocator allocator(Device::kCpu);

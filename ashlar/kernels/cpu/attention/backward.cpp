@@ -82,17 +82,18 @@ class Spans {
 };
 
 // The queries' side as all key blocks read it, prepared once: delta = <dout, out> and, per (head,
-// block), q and dout packed as [64, D] to reduce over tokens.
+// block), q packed as [64, D] and dout as [64, V] to reduce over tokens.
 struct PackedQueries {
-  int64_t block_bytes, blocks;
+  int64_t q_bytes, dout_bytes, blocks;
   std::byte* data = nullptr;
   float* delta_TN = nullptr;
 
   PackedQueries(const Engine& e, const AttentionArgs& call)
-      : block_bytes(packed_bytes(e, kBlock, call.shape.D)),
+      : q_bytes(packed_bytes(e, kBlock, call.shape.D)),
+        dout_bytes(packed_bytes(e, kBlock, call.shape.V)),
         blocks(num_blocks(call.queries.num_tokens())) {
     const Tensor memory =
-        call.ctx.workspace->take(DType::kU8, {call.shape.N * blocks * 2 * block_bytes});
+        call.ctx.workspace->take(DType::kU8, {call.shape.N * blocks * (q_bytes + dout_bytes)});
     const Tensor delta =
         call.ctx.workspace->take(DType::kF32, {call.queries.num_tokens(), call.shape.N});
     if (call.ctx.meta()) return;
@@ -100,29 +101,29 @@ struct PackedQueries {
     delta_TN = delta.as<float>();
   }
   std::byte* q(int64_t h, int64_t block) const {
-    return data + (h * blocks + block) * 2 * block_bytes;
+    return data + (h * blocks + block) * (q_bytes + dout_bytes);
   }
-  std::byte* dout(int64_t h, int64_t block) const { return q(h, block) + block_bytes; }
+  std::byte* dout(int64_t h, int64_t block) const { return q(h, block) + q_bytes; }
 
   void fill(const Engine& e, const AttentionArgs& call, const Tensor& dout_tensor) const {
-    const int64_t N = call.shape.N, D = call.shape.D;
-    call.ctx.threads->run(N * blocks, [&, N = N, D = D](int64_t task, int) {
+    const int64_t N = call.shape.N, D = call.shape.D, V = call.shape.V;
+    call.ctx.threads->run(N * blocks, [&](int64_t task, int) {
       const int64_t h = task / blocks, block = task % blocks, row = block * kBlock;
       const int64_t rows = std::min(kBlock, call.queries.num_tokens() - row);
       pack_block(e, source_of(call.q, row, h * D, N * D), rows, D, false, q(h, block));
-      pack_block(e, source_of(dout_tensor, row, h * D, N * D), rows, D, false, dout(h, block));
+      pack_block(e, source_of(dout_tensor, row, h * V, N * V), rows, V, false, dout(h, block));
       for (int64_t t = row; t < row + rows; ++t) {
         const int64_t th = t * N + h;
         delta_TN[th] =
             call.q.dtype == DType::kBF16
-                ? dot(dout_tensor.as<bf16>() + th * D, call.out.as<bf16>() + th * D, D)
-                : dot(dout_tensor.as<float>() + th * D, call.out.as<float>() + th * D, D);
+                ? dot(dout_tensor.as<bf16>() + th * V, call.out.as<bf16>() + th * V, V)
+                : dot(dout_tensor.as<float>() + th * V, call.out.as<float>() + th * V, V);
       }
     });
   }
 };
 
-// D columns are padded to whole panels, which are at most kBlock wide.
+// D and V columns are padded to whole panels, which are at most kBlock wide.
 constexpr size_t kTileElements = kBlock * kBlock, kWide = kBlock * (kMaxHeadDim + kBlock);
 
 // One task's packed key block, the gradients that it gathers and the tiles of one head: 720 KiB of
@@ -190,19 +191,18 @@ void query_gradient(const Task& task, int64_t row, int64_t rows, int64_t h, cons
 // Adds what head h of query block `block` gives to dq and to the key block's gradients.
 void backward_tile(const Task& task, int64_t block, int64_t h, BackwardScratch& s) {
   const auto& [e, call, gradients, packed, span, j] = task;
-  const int64_t N = call.shape.N, D = call.shape.D, row = block * kBlock;
+  const int64_t N = call.shape.N, D = call.shape.D, V = call.shape.V, row = block * kBlock;
   const int64_t rows = std::min(kBlock, call.queries.num_tokens() - row);
-  const int64_t stride = e.num_panels(D) * e.width;
   const gemm::Left q = left_rows(e, source_of(call.q, row, h * D, N * D), rows, D, s.q.data());
   const gemm::Left dout =
-      left_rows(e, source_of(gradients.dout, row, h * D, N * D), rows, D, s.dout.data());
+      left_rows(e, source_of(gradients.dout, row, h * V, N * V), rows, V, s.dout.data());
   const auto at = [](const gemm::Left& a, int64_t r) {
     return gemm::Left{a.data + r * a.row_bytes, a.row_bytes, a.step_bytes};
   };
-  for_each_row_run(s.mask, rows, [&, &e = e, D = D](int64_t begin, int64_t end, int64_t columns) {
+  for_each_row_run(s.mask, rows, [&, &e = e](int64_t begin, int64_t end, int64_t columns) {
     multiply(e, end - begin, columns, D, at(q, begin), {s.key_t.data(), D}, &s.p[begin * kBlock],
              kBlock, false);
-    multiply(e, end - begin, columns, D, at(dout, begin), {s.value_t.data(), D},
+    multiply(e, end - begin, columns, V, at(dout, begin), {s.value_t.data(), V},
              &s.ds[begin * kBlock], kBlock, false);
   });
   const gemm::Source ds = softmax_gradient(task, row, rows, h, s);
@@ -210,39 +210,41 @@ void backward_tile(const Task& task, int64_t block, int64_t h, BackwardScratch& 
     int64_t first = 0;  // row that begins the first group to see the panel's keys
     while (first < rows && s.mask.columns[first / kRowGroup] <= c) first += kRowGroup;
     if (first >= rows) continue;
-    const auto reduce = [&](const std::byte* a, const std::byte* b, float* gradient) {
-      multiply_transposed(task.e, task.e.width, D, rows - first,
+    const auto reduce = [&](const std::byte* a, const std::byte* b, int64_t columns,
+                            float* gradient) {
+      const int64_t stride = task.e.num_panels(columns) * task.e.width;
+      multiply_transposed(task.e, task.e.width, columns, rows - first,
                           Packed{a, rows}.from(task.e, first, c),
                           Packed{b, rows}.from(task.e, first, 0), gradient + c * stride, stride);
     };
-    reduce(s.p_packed.data(), packed.dout(h, block), s.dvalue.data());
-    reduce(s.ds_packed.data(), packed.q(h, block), s.dkey.data());
+    reduce(s.p_packed.data(), packed.dout(h, block), V, s.dvalue.data());
+    reduce(s.ds_packed.data(), packed.q(h, block), D, s.dkey.data());
   }
   query_gradient(task, row, rows, h, ds, s);
 }
 
-// gradient[s] += from[s] for the rows s of the span.
-void add_rows(const Task& task, int64_t key_row, const float* from, float* gradient) {
-  const int64_t D = task.call.shape.D, stride = task.e.num_panels(D) * task.e.width;
+// gradient[s] += from[s] for the rows s of the span, `size` elements of a head.
+void add_rows(const Task& task, int64_t key_row, const float* from, int64_t size, float* gradient) {
+  const int64_t stride = task.e.num_panels(size) * task.e.width;
   const int64_t begin = std::max<int64_t>(key_row, task.span.key_begin);
   const int64_t end = std::min<int64_t>(key_row + kBlock, task.span.key_end);
   for (int64_t s = begin; s < end; ++s)
-    add_to(from + (s - key_row) * stride, D, gradient + (s * task.call.shape.K + task.j) * D);
+    add_to(from + (s - key_row) * stride, size, gradient + (s * task.call.shape.K + task.j) * size);
 }
 
 void pack_keys(const Task& task, int64_t key_row, BackwardScratch& s) {
   const auto& [e, call, gradients, packed, span, j] = task;
-  const int64_t K = call.shape.K, D = call.shape.D;
+  const int64_t K = call.shape.K, D = call.shape.D, V = call.shape.V;
   const int64_t rows = std::min(kBlock, num_key_rows(call) - key_row);
   const gemm::Source k = source_of(call.k, key_row, j * D, K * D),
-                     v = source_of(call.v, key_row, j * D, K * D);
+                     v = source_of(call.v, key_row, j * V, K * V);
   if (rows < kBlock) {  // missing keys are zeros
     s.key_t.fill(std::byte{0});
     s.value_t.fill(std::byte{0});
     s.key.fill(std::byte{0});
   }
   pack_block(e, k, D, rows, true, s.key_t.data());
-  pack_block(e, v, D, rows, true, s.value_t.data());
+  pack_block(e, v, V, rows, true, s.value_t.data());
   for (int64_t c = 0; c < D; c += e.width)
     e.pack_panel(k.at(0, c), rows, std::min(e.width, D - c), e.round,
                  s.key.data() + c / e.width * e.panel_bytes(kBlock));
@@ -251,12 +253,13 @@ void pack_keys(const Task& task, int64_t key_row, BackwardScratch& s) {
 void backward_span(const Task& task, const BlockRanges* ranges, BackwardScratch& s) {
   const AttentionArgs& call = task.call;
   const Span& span = task.span;
-  const int64_t group = call.shape.N / call.shape.K;
-  const int64_t stride = task.e.num_panels(call.shape.D) * task.e.width;
+  const int64_t group = call.shape.N / call.shape.K, D = call.shape.D, V = call.shape.V;
+  const auto zero = [&](auto& gradient, int64_t size) {
+    std::fill_n(gradient.data(), kBlock * task.e.num_panels(size) * task.e.width, 0.0f);
+  };
   for (int64_t b = span.key_begin / kBlock; b * kBlock < span.key_end; ++b) {
     pack_keys(task, b * kBlock, s);
-    std::fill_n(s.dkey.data(), kBlock * stride, 0.0f);
-    std::fill_n(s.dvalue.data(), kBlock * stride, 0.0f);
+    zero(s.dkey, D), zero(s.dvalue, V);
     for (int64_t block = span.query_begin / kBlock; block * kBlock < span.query_end; ++block) {
       const int64_t row = block * kBlock;
       if (!ranges[block].meets(b) ||
@@ -265,8 +268,8 @@ void backward_span(const Task& task, const BlockRanges* ranges, BackwardScratch&
       for (int64_t h = task.j * group; h < (task.j + 1) * group; ++h)
         backward_tile(task, block, h, s);
     }
-    add_rows(task, b * kBlock, s.dkey.data(), task.gradients.dk.as<float>());
-    add_rows(task, b * kBlock, s.dvalue.data(), task.gradients.dv.as<float>());
+    add_rows(task, b * kBlock, s.dkey.data(), D, task.gradients.dk.as<float>());
+    add_rows(task, b * kBlock, s.dvalue.data(), V, task.gradients.dv.as<float>());
   }
 }
 

@@ -73,7 +73,7 @@ void multiply(const gemm::Engine& e, int64_t rows, int64_t columns, int64_t k, c
 // c += A B, where A is the transpose of a packed block [k, rows].
 void multiply_transposed(const gemm::Engine& e, int64_t rows, int64_t columns, int64_t k,
                          const Packed& a, const Packed& b, float* c, int64_t c_stride);
-// Rows of a [T, heads * D] tensor as a left operand: in place, or converted into `scratch`.
+// Rows of a [T, heads * head size] tensor as a left operand: in place, or converted into `scratch`.
 gemm::Left left_rows(const gemm::Engine& e, const gemm::Source& source, int64_t rows, int64_t num_k,
                      std::byte* scratch);
 

@@ -16,9 +16,10 @@ struct DecodeScratch {
   std::array<float, kHeads> max, sum;
 };
 
-int64_t out_stride(int64_t D) {
-  return (D + 15) / 16 * 16;
-}  // whole vectors
+// Whole vectors.
+int64_t out_stride(int64_t V) {
+  return (V + 15) / 16 * 16;
+}
 
 // The softmax of `count` scores of every head goes on.
 void softmax(int64_t heads, int64_t count, const AttentionShape& shape, DecodeScratch& s) {
@@ -29,15 +30,16 @@ void softmax(int64_t heads, int64_t count, const AttentionShape& shape, DecodeSc
   }
   mask.columns[0] = int32_t((count + 15) / 16 * 16);
   softmax_block(mask, heads, float(shape.scale), s.scores.data(), s.max.data(), s.sum.data(),
-                s.out.data(), out_stride(shape.D));
+                s.out.data(), out_stride(shape.V));
 }
 
 // Heads [h, h + heads) of one kv head for query row t.
 template <typename T>
 void decode_heads(const AttentionArgs& call, int64_t t, int64_t h, int64_t heads) {
-  const int64_t N = call.shape.N, K = call.shape.K, D = call.shape.D, j = h / (N / K);
+  const int64_t N = call.shape.N, K = call.shape.K, D = call.shape.D, V = call.shape.V,
+                j = h / (N / K);
   const T *q = call.q.as<T>() + (t * N + h) * D, *k = call.k.as<T>() + j * D,
-          *v = call.v.as<T>() + j * D;
+          *v = call.v.as<T>() + j * V;
   DecodeScratch s;
   s.max.fill(kNoScore);
   s.sum.fill(0.0f);
@@ -52,13 +54,13 @@ void decode_heads(const AttentionArgs& call, int64_t t, int64_t h, int64_t heads
       const int64_t count = std::min(kBlock, end - row);
       row_scores(heads, D, s.q.data(), k + row * K * D, K * D, count, s.scores.data());
       softmax(heads, count, call.shape, s);
-      row_weighted_sum(heads, D, s.scores.data(), v + row * K * D, K * D, count, s.out.data(),
-                       out_stride(D));
+      row_weighted_sum(heads, V, s.scores.data(), v + row * K * V, K * V, count, s.out.data(),
+                       out_stride(V));
     }
   }
   for (int64_t i = 0; i < heads; ++i) {
     const float sum = checked_sum(call, t, s.sum[i]), factor = sum == 0 ? 0.0f : 1.0f / sum;
-    scale_to(&s.out[i * out_stride(D)], factor, D, call.out.as<T>() + (t * N + h + i) * D);
+    scale_to(&s.out[i * out_stride(V)], factor, V, call.out.as<T>() + (t * N + h + i) * V);
     call.lse_TN.as<float>()[t * N + h + i] = s.max[i] + std::log(sum);
   }
 }

@@ -21,14 +21,14 @@ namespace {
 
 using gemm::Engine;
 
-// Keys and values of every block, packed once: K^T [D, 64] and V [64, D] per (kv head, block).
+// Keys and values of every block, packed once: K^T [D, 64] and V [64, V] per (kv head, block).
 struct PackedKeys {
   int64_t key_bytes, value_bytes, blocks;
   std::byte* data = nullptr;
 
   PackedKeys(const Engine& e, const AttentionArgs& call)
       : key_bytes(packed_bytes(e, call.shape.D, kBlock)),
-        value_bytes(packed_bytes(e, kBlock, call.shape.D)),
+        value_bytes(packed_bytes(e, kBlock, call.shape.V)),
         blocks(num_blocks(num_key_rows(call))) {
     const int64_t bytes = call.shape.K * blocks * (key_bytes + value_bytes);
     const Tensor memory = call.ctx.workspace->take(DType::kU8, {bytes});
@@ -40,15 +40,15 @@ struct PackedKeys {
   std::byte* value(int64_t j, int64_t block) const { return key(j, block) + key_bytes; }
 
   void fill(const Engine& e, const AttentionArgs& call) const {
-    const int64_t K = call.shape.K, D = call.shape.D;
-    call.ctx.threads->run(K * blocks, [&, K = K, D = D](int64_t task, int) {
+    const int64_t K = call.shape.K, D = call.shape.D, V = call.shape.V;
+    call.ctx.threads->run(K * blocks, [&](int64_t task, int) {
       const int64_t j = task / blocks, block = task % blocks, row = block * kBlock;
       const int64_t rows = std::min(kBlock, num_key_rows(call) - row);
       // A block that is not full is packed as if it were: its last columns and rows are zeros.
       pack_block(e, source_of(call.k, row, j * D, K * D), D, rows, true, key(j, block));
       if (rows < kBlock) zero_columns(e, D, rows, key(j, block));
-      for (int64_t c = 0; c < D; c += e.width)
-        pack_values(e, source_of(call.v, row, j * D + c, K * D), rows, std::min(e.width, D - c),
+      for (int64_t c = 0; c < V; c += e.width)
+        pack_values(e, source_of(call.v, row, j * V + c, K * V), rows, std::min(e.width, V - c),
                     value(j, block) + c / e.width * e.panel_bytes(kBlock));
     });
   }
@@ -79,8 +79,8 @@ struct ForwardScratch {
 // bf16 and scores that are not large: returns false, with nothing stored, if one was.
 bool forward_block(const Engine& e, const AttentionArgs& call, const KeyLinks& links,
                    const PackedKeys& packed, int64_t block, int64_t h, bool bounded) {
-  const int64_t N = call.shape.N, D = call.shape.D, j = h / (N / call.shape.K);
-  const int64_t out_stride = e.num_panels(D) * e.width, row = block * kBlock;
+  const int64_t N = call.shape.N, D = call.shape.D, V = call.shape.V, j = h / (N / call.shape.K);
+  const int64_t out_stride = e.num_panels(V) * e.width, row = block * kBlock;
   const int64_t rows = std::min(kBlock, call.queries.num_tokens() - row);
   const float scale = float(call.shape.scale);
   ForwardScratch s;
@@ -111,7 +111,7 @@ bool forward_block(const Engine& e, const AttentionArgs& call, const KeyLinks& l
                       out_stride);
       }
       for_each_row_run(mask, rows, [&](int64_t begin, int64_t end, int64_t columns) {
-        multiply(e, end - begin, D, columns,
+        multiply(e, end - begin, V, columns,
                  left_rows(e, p.at(begin, 0), end - begin, columns, s.p.data()),
                  {packed.value(j, b), kBlock}, &s.out[begin * out_stride], out_stride, true);
       });
@@ -126,9 +126,9 @@ bool forward_block(const Engine& e, const AttentionArgs& call, const KeyLinks& l
                 divisor = bounded ? sum_lanes(s.sums[r].rounded) : s.sum[r],
                 factor = s.sum[r] == 0 ? 0.0f : 1.0f / divisor;
     if (call.out.dtype == DType::kBF16)
-      scale_to(from, factor, D, call.out.as<bf16>() + th * D);
+      scale_to(from, factor, V, call.out.as<bf16>() + th * V);
     else
-      scale_to(from, factor, D, call.out.as<float>() + th * D);
+      scale_to(from, factor, V, call.out.as<float>() + th * V);
     call.lse_TN.as<float>()[th] = s.max[r] + std::log(s.sum[r]);
   }
   return true;

@@ -25,19 +25,19 @@ Weights<A> weights(A lse_a, A lse_b) {
 // A: type of the statistics; P, Q, R: of out_a, out_b and out.
 template <typename A, typename P, typename Q, typename R>
 void merge(const Context& ctx, const AttentionMerge& x) {
-  const int64_t D = x.D;
+  const int64_t V = x.V;
   for_tokens(ctx, x.lse_TN.numel(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const Weights<A> w = weights(x.lse_a_TN.as<A>()[i], x.lse_b_TN.as<A>()[i]);
-      const P* a = x.out_a.as<P>() + i * D;
-      const Q* b = x.out_b.as<Q>() + i * D;
-      R* to = x.out.as<R>() + i * D;
+      const P* a = x.out_a.as<P>() + i * V;
+      const Q* b = x.out_b.as<Q>() + i * V;
+      R* to = x.out.as<R>() + i * V;
       if (w.b == 0) {
-        for (int64_t d = 0; d < D; ++d) to[d] = R(A(a[d]));
+        for (int64_t d = 0; d < V; ++d) to[d] = R(A(a[d]));
       } else if (w.a == 0) {
-        for (int64_t d = 0; d < D; ++d) to[d] = R(A(b[d]));
+        for (int64_t d = 0; d < V; ++d) to[d] = R(A(b[d]));
       } else {
-        for (int64_t d = 0; d < D; ++d) to[d] = R(w.a * A(a[d]) + w.b * A(b[d]));
+        for (int64_t d = 0; d < V; ++d) to[d] = R(w.a * A(a[d]) + w.b * A(b[d]));
       }
       x.lse_TN.as<A>()[i] = w.lse;
     }

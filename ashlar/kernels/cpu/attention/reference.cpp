@@ -30,14 +30,14 @@ A dot(const T* a, const T* b, int64_t n) {
 
 template <typename T, typename A>
 void forward(const AttentionArgs& call) {
-  const int64_t N = call.shape.N, K = call.shape.K, D = call.shape.D;
+  const int64_t N = call.shape.N, K = call.shape.K, D = call.shape.D, V = call.shape.V;
   const T *q = call.q.as<T>(), *k = call.k.as<T>(), *v = call.v.as<T>();
   T* out = call.out.as<T>();
   A* lse = call.lse_TN.as<A>();
   const auto one = [&](int64_t t, int64_t h) {
-    const int64_t j = h / (N / K), th = (t * N + h) * D;
+    const int64_t j = h / (N / K), th = t * N + h;
     const auto score = [&](int64_t s) {
-      return A(call.shape.scale) * dot<A>(q + th, k + (s * K + j) * D, D);
+      return A(call.shape.scale) * dot<A>(q + th * D, k + (s * K + j) * D, D);
     };
     A max = -std::numeric_limits<A>::infinity(), sum = 0;
     for_each_visible(call, t, [&](int64_t s) { max = std::max(max, score(s)); });
@@ -45,11 +45,11 @@ void forward(const AttentionArgs& call) {
     for_each_visible(call, t, [&](int64_t s) {
       const A p = std::exp(score(s) - max);
       sum += p;
-      for (int64_t d = 0; d < D; ++d) weighted[d] += p * A(v[(s * K + j) * D + d]);
+      for (int64_t d = 0; d < V; ++d) weighted[d] += p * A(v[(s * K + j) * V + d]);
     });
     sum = checked_sum(call, t, sum);
-    for (int64_t d = 0; d < D; ++d) out[th + d] = sum == 0 ? T(0) : T(weighted[d] / sum);
-    lse[t * N + h] = max + std::log(sum);
+    for (int64_t d = 0; d < V; ++d) out[th * V + d] = sum == 0 ? T(0) : T(weighted[d] / sum);
+    lse[th] = max + std::log(sum);
   };
   call.ctx.threads->run(call.queries.num_tokens(), [&](int64_t t, int) {
     for (int64_t h = 0; h < N; ++h) one(t, h);
@@ -60,7 +60,7 @@ void forward(const AttentionArgs& call) {
 // dq += dS k;  dk += dS q.
 template <typename T, typename A>
 void backward(const AttentionArgs& call, const AttentionGradients& gradients) {
-  const int64_t N = call.shape.N, K = call.shape.K, D = call.shape.D;
+  const int64_t N = call.shape.N, K = call.shape.K, D = call.shape.D, V = call.shape.V;
   const A scale = A(call.shape.scale);
   const T *q = call.q.as<T>(), *k = call.k.as<T>(), *v = call.v.as<T>();
   const T *out = call.out.as<T>(), *dout = gradients.dout.as<T>();
@@ -69,14 +69,14 @@ void backward(const AttentionArgs& call, const AttentionGradients& gradients) {
   for (const Tensor* tensor : {&gradients.dq, &gradients.dk, &gradients.dv}) fill_zero(*tensor);
 
   const auto one = [&](int64_t t, int64_t h) {
-    const int64_t j = h / (N / K), th = (t * N + h) * D;
-    const A delta = dot<A>(dout + th, out + th, D);
+    const int64_t j = h / (N / K), th = (t * N + h) * D, out_th = (t * N + h) * V;
+    const A delta = dot<A>(dout + out_th, out + out_th, V);
     for_each_visible(call, t, [&](int64_t s) {
-      const int64_t sj = (s * K + j) * D;
+      const int64_t sj = (s * K + j) * D, value_sj = (s * K + j) * V;
       const A p = std::exp(scale * dot<A>(q + th, k + sj, D) - lse[t * N + h]);
-      const A ds = p * (dot<A>(dout + th, v + sj, D) - delta) * scale;
+      const A ds = p * (dot<A>(dout + out_th, v + value_sj, V) - delta) * scale;
+      for (int64_t d = 0; d < V; ++d) dv[value_sj + d] += p * A(dout[out_th + d]);
       for (int64_t d = 0; d < D; ++d) {
-        dv[sj + d] += p * A(dout[th + d]);
         dq[th + d] += ds * A(k[sj + d]);
         dk[sj + d] += ds * A(q[th + d]);
       }

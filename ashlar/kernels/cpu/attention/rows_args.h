@@ -62,12 +62,12 @@ float dot(const bf16* a, const bf16* b, int64_t n);
 
 // Scores and weighted sum of few queries that share keys, without packing.  q [num_queries, D]
 // fp32; s [num_queries, kBlock] = q.k for `count` keys; o [num_queries, o_stride] += s v in its
-// first D columns.  Rows of k and v stand `stride` elements apart.  num_queries <= 4.
+// first V columns.  Rows of k and v stand `stride` elements apart.  num_queries <= 4.
 template <typename T>
 void row_scores(int64_t num_queries, int64_t D, const float* q, const T* k, int64_t stride,
                 int64_t count, float* s);
 template <typename T>
-void row_weighted_sum(int64_t num_queries, int64_t D, const float* s, const T* v, int64_t stride,
+void row_weighted_sum(int64_t num_queries, int64_t V, const float* s, const T* v, int64_t stride,
                       int64_t count, float* o, int64_t o_stride);
 
 }  // namespace ashlar::kernels::cpu
