@@ -8,9 +8,9 @@
 //          backward: Dao 2023, arXiv:2307.08691.  No T x T matrix exists at any time.
 // Shapes   q dq [T, N*D]; k dk [S, K*D]; v dv [S, K*V]; out dout [T, N*V]; lse [T, N] (log of the
 //          softmax sum, natural).  D: head size of queries and keys, V: of values, both at most
-//          kMaxHeadDim; every path takes any of them.  Query segments tile the rows of q; key segments tile the rows of k.  A query
-//          segment meets every key segment of its document (usually itself; decode: the cache;
-//          context parallel: others).
+//          kMaxHeadDim; every path takes any such pair.  Query segments tile the rows of q; key
+//          segments tile the rows of k.  A query segment meets every key segment of its document
+//          (usually itself; decode: the cache; context parallel: others).
 // Types    q k v out dout: F32, BF16 or F64 (one type); lse, dq dk dv: F32 (F64).  Products of bf16
 //          inputs are summed in fp32; softmax statistics in fp32.
 // Cost     flop: 2*(D+V)*N per visible (t, s) pair forward, (6*D+4*V)*N backward (scores

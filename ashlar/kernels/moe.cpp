@@ -8,10 +8,10 @@ namespace {
 
 // The stream type of a call is the type of its routing probabilities.
 void check_rows(const RoutePlan& plan, std::initializer_list<Tensor> tokens, const Tensor& rows_RH,
-                const Tensor& chosen_Tk) {
+                const Tensor& weight_Tk) {
   const Shape &TH = tokens.begin()->shape, &Tk = plan.row_of_token_Tk.shape;
-  ASHLAR_ASSERT(is_stream(chosen_Tk.dtype) && Tk.ndim() == 2 && Tk[0] == TH[0]);
-  check_tensor(chosen_Tk, Tk, chosen_Tk.dtype);
+  ASHLAR_ASSERT(is_stream(weight_Tk.dtype) && Tk.ndim() == 2 && Tk[0] == TH[0]);
+  check_tensor(weight_Tk, Tk, weight_Tk.dtype);
   check_real(rows_RH, {Tk.numel(), TH[1]});
   for (const Tensor& t : tokens) check_real(t, TH);
 }
@@ -65,27 +65,27 @@ void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
 }
 
 void combine_forward(const Context& ctx, const CombineForward& x) {
-  check_rows(x.plan, {x.e_TH, x.m_TH}, x.y_rows_RH, x.chosen_Tk);
-  const int64_t k = x.chosen_Tk.shape[1];
+  check_rows(x.plan, {x.e_TH, x.m_TH}, x.y_rows_RH, x.weight_Tk);
+  const int64_t k = x.weight_Tk.shape[1];
   const auto call =
       ctx.record("combine_forward", x.e_TH.dtype,
-                 {(2 * k - 1) * x.e_TH.numel(), bytes_of({x.y_rows_RH, x.e_TH, x.chosen_Tk})});
+                 {(2 * k - 1) * x.e_TH.numel(), bytes_of({x.y_rows_RH, x.e_TH, x.weight_Tk})});
   cpu::combine_forward(ctx, x);
 }
 
 void combine_backward(const Context& ctx, const CombineBackward& x) {
-  check_rows(x.plan, {x.de_TH, x.m_TH}, x.y_rows_RH, x.chosen_Tk);
+  check_rows(x.plan, {x.de_TH, x.m_TH}, x.y_rows_RH, x.weight_Tk);
   check_real(x.dy_rows_RH, x.y_rows_RH.shape);
-  check_tensor(x.dchosen_Tk, x.chosen_Tk.shape, x.chosen_Tk.dtype);
+  check_tensor(x.dweight_Tk, x.weight_Tk.shape, x.weight_Tk.dtype);
   const auto call =
       ctx.record("combine_backward", x.de_TH.dtype,
                  {3 * x.y_rows_RH.numel(),
-                  bytes_of({x.de_TH, x.y_rows_RH, x.dy_rows_RH, x.chosen_Tk, x.dchosen_Tk})});
+                  bytes_of({x.de_TH, x.y_rows_RH, x.dy_rows_RH, x.weight_Tk, x.dweight_Tk})});
   cpu::combine_backward(ctx, x);
 }
 
 void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
-  check_rows(x.plan, {x.de_TH, x.dm_TH}, x.dx_rows_RH, x.chosen_Tk);
+  check_rows(x.plan, {x.de_TH, x.dm_TH}, x.dx_rows_RH, x.weight_Tk);
   const auto call = ctx.record("scatter_rows_add", x.dm_TH.dtype,
                                {x.dx_rows_RH.numel(), x.dx_rows_RH.bytes() + 2 * x.dm_TH.bytes()});
   cpu::scatter_rows_add(ctx, x);

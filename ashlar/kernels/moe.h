@@ -45,18 +45,18 @@ void gather_rows(const Context&, const RoutePlan&, const Tensor& m_TH, const Ten
 struct CombineForward {
   const RoutePlan& plan;
   bool identity;  // skipped choices give p * m instead of 0
-  Tensor y_rows_RH, chosen_Tk, m_TH;
+  Tensor y_rows_RH, weight_Tk, m_TH;
   Tensor e_TH;  // filled
 };
 void combine_forward(const Context&, const CombineForward&);
 
-// dy_rows[row of t, j] = p_tj de_t;  dchosen_tj = <de_t, y_row>;  skipped: dchosen_tj = 0, or
+// dy_rows[row of t, j] = p_tj de_t;  dweight_tj = <de_t, y_row>;  skipped: dweight_tj = 0, or
 // <de_t, m_t> with identity semantics (scatter_rows_add then carries p_tj de_t to dm).
 struct CombineBackward {
   const RoutePlan& plan;
   bool identity;
-  Tensor de_TH, y_rows_RH, chosen_Tk, m_TH;
-  Tensor dy_rows_RH, dchosen_Tk;  // filled
+  Tensor de_TH, y_rows_RH, weight_Tk, m_TH;
+  Tensor dy_rows_RH, dweight_Tk;  // filled
 };
 void combine_backward(const Context&, const CombineBackward&);
 
@@ -65,7 +65,7 @@ void combine_backward(const Context&, const CombineBackward&);
 struct ScatterRowsAdd {
   const RoutePlan& plan;
   bool identity;
-  Tensor dx_rows_RH, chosen_Tk, de_TH;
+  Tensor dx_rows_RH, weight_Tk, de_TH;
   Tensor dm_TH;  // added to
 };
 void scatter_rows_add(const Context&, const ScatterRowsAdd&);

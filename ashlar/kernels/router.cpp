@@ -71,10 +71,10 @@ void router_select_forward(const Context& ctx, const RouterSelectForward& x) {
   check_tensor(x.bias_X, {X}, stream);
   check_tensor(x.p_TX, x.logits_TX.shape, stream);
   check_tensor(x.expert_T, {T}, DType::kI32);
-  check_tensor(x.chosen_T, {T}, stream);
+  check_tensor(x.weight_T, {T}, stream);
   const auto call =
       ctx.record("router_select_forward", x.p_TX.dtype,
-                 {6 * T * X, bytes_of({x.logits_TX, x.bias_X, x.p_TX, x.expert_T, x.chosen_T})});
+                 {6 * T * X, bytes_of({x.logits_TX, x.bias_X, x.p_TX, x.expert_T, x.weight_T})});
   cpu::router_select_forward(ctx, x);
 }
 
@@ -82,12 +82,12 @@ void router_select_backward(const Context& ctx, const RouterSelectBackward& x) {
   const int64_t T = x.p_TX.shape[0], X = x.p_TX.shape[1];
   const DType stream = x.p_TX.dtype;
   ASHLAR_ASSERT(is_stream(stream));
-  check_tensor(x.dchosen_T, {T}, stream);
+  check_tensor(x.dweight_T, {T}, stream);
   check_tensor(x.expert_T, {T}, DType::kI32);
   check_real(x.dlogits_TX, x.p_TX.shape);
   const auto call =
       ctx.record("router_select_backward", x.p_TX.dtype,
-                 {3 * T * X, bytes_of({x.dchosen_T, x.p_TX, x.expert_T, x.dlogits_TX})});
+                 {3 * T * X, bytes_of({x.dweight_T, x.p_TX, x.expert_T, x.dlogits_TX})});
   cpu::router_select_backward(ctx, x);
 }
 

@@ -3,7 +3,7 @@
 //   r  = down + b_dn (+ gamma * r_prev)          n = RMSNorm(r; w)
 //   s  = GELU(z + b)   exact: x Phi(x)
 //   p  = softmax(logits) over E+1 classes;  e* = argmax_i (p_i + bias_i), ties to the lowest index
-//   chosen = p_e*
+//   weight = p_e*
 //
 // Source   ZAYA1, arXiv 2605.05365 and release (gamma is a vector; selection by biased, weight by
 //          unbiased p).
@@ -52,13 +52,13 @@ void bias_gelu_backward(const Context&, const BiasGeluBackward&);
 
 struct RouterSelectForward {
   Tensor logits_TX, bias_X;
-  Tensor p_TX, expert_T, chosen_T;  // filled; expert is I32
+  Tensor p_TX, expert_T, weight_T;  // filled; expert is I32
 };
 void router_select_forward(const Context&, const RouterSelectForward&);
 
-// dlogits_i = dchosen * p_e (1[i = e] - p_i); 0 of padding, whose choice is kNoClass (moe.h)
+// dlogits_i = dweight * p_e (1[i = e] - p_i); 0 of padding, whose choice is kNoClass (moe.h)
 struct RouterSelectBackward {
-  Tensor dchosen_T, p_TX, expert_T;
+  Tensor dweight_T, p_TX, expert_T;
   Tensor dlogits_TX;  // filled
 };
 void router_select_backward(const Context&, const RouterSelectBackward&);

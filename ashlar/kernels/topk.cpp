@@ -12,11 +12,11 @@ void topk_forward(const Context& ctx, const TopkForward& x) {
   check_tensor(x.p_TE, x.logits_TE.shape, stream);
   check_tensor(x.lse_T, {T}, stream);
   check_tensor(x.expert_Tk, {T, k}, DType::kI32);
-  check_tensor(x.chosen_Tk, {T, k}, stream);
+  check_tensor(x.weight_Tk, {T, k}, stream);
   if (x.bias_E) check_tensor(x.bias_E, {E}, stream);
   const auto call = ctx.record(
       "topk_forward", stream,
-      {6 * T * E, bytes_of({x.logits_TE, x.bias_E, x.p_TE, x.lse_T, x.expert_Tk, x.chosen_Tk})});
+      {6 * T * E, bytes_of({x.logits_TE, x.bias_E, x.p_TE, x.lse_T, x.expert_Tk, x.weight_Tk})});
   cpu::topk_forward(ctx, x);
 }
 
@@ -35,7 +35,7 @@ void topk_backward(const Context& ctx, const TopkBackward& x) {
   ASHLAR_ASSERT(is_stream(stream));
   check_tensor(x.lse_T, {T}, stream);
   check_tensor(x.expert_Tk, {T, k}, DType::kI32);
-  for (const Tensor* t : {&x.dchosen_Tk, &x.chosen_Tk}) check_tensor(*t, {T, k}, stream);
+  for (const Tensor* t : {&x.dweight_Tk, &x.weight_Tk}) check_tensor(*t, {T, k}, stream);
   if (x.loads_BE) {
     check_tensor(x.loads_BE, {x.loads_BE.shape[0], E}, stream);
     ASHLAR_ASSERT(T % x.loads_BE.shape[0] == 0);
@@ -43,8 +43,8 @@ void topk_backward(const Context& ctx, const TopkBackward& x) {
   check_real(x.dlogits_TE, x.p_TE.shape);
   check_tensor(x.losses_2, {2}, stream);
   const auto call = ctx.record("topk_backward", stream,
-                               {6 * T * E, bytes_of({x.dchosen_Tk, x.p_TE, x.lse_T, x.expert_Tk,
-                                                     x.chosen_Tk, x.loads_BE, x.dlogits_TE})});
+                               {6 * T * E, bytes_of({x.dweight_Tk, x.p_TE, x.lse_T, x.expert_Tk,
+                                                     x.weight_Tk, x.loads_BE, x.dlogits_TE})});
   cpu::topk_backward(ctx, x);
 }
 

@@ -27,7 +27,7 @@ struct TopkRule {
 struct TopkForward {
   TopkRule rule;
   Tensor logits_TE, bias_E = {};             // bias: absent where choice has none
-  Tensor p_TE, lse_T, expert_Tk, chosen_Tk;  // filled; chosen: the weights w
+  Tensor p_TE, lse_T, expert_Tk, weight_Tk;  // filled; weight: w
 };
 void topk_forward(const Context&, const TopkForward&);
 
@@ -35,13 +35,13 @@ void topk_forward(const Context&, const TopkForward&);
 // kNoClass (moe.h): they count nowhere, and their tokens have no loss and no gradient.
 void row_loads(const Context&, const Tensor& expert_Tk, const Tensor& loads_BE);
 
-// dlogits of sum_tj dchosen_tj w_tj + A + Z, with
+// dlogits of sum_tj dweight_tj w_tj + A + Z, with
 //   A = sum over tokens t of row b, and e, of balance_scale / S_b loads[b, e] p_te;  S_b: tokens of
 //       the row, which are sum_e loads[b, e] / k, some of them elsewhere;  loads do not vary
 //   Z = z_scale sum_t lse_t^2
 struct TopkBackward {
   TopkRule rule;
-  Tensor dchosen_Tk, p_TE, lse_T, expert_Tk, chosen_Tk;
+  Tensor dweight_Tk, p_TE, lse_T, expert_Tk, weight_Tk;
   Tensor loads_BE = {};  // absent: A = 0
   double balance_scale = 0.0, z_scale = 0.0;
   Tensor dlogits_TE;  // filled

@@ -38,7 +38,7 @@ void LinearRouter::lay_out(const SavedArenas& arenas, const Types& types, int64_
   s.p = arenas.block.take(types.stream, {num_tokens, weights_.E});
   s.lse = arenas.block.take(types.stream, {num_tokens});
   s.expert = arenas.lasting.take(DType::kI32, Tk);
-  s.chosen = arenas.block.take(types.stream, Tk);
+  s.weight = arenas.block.take(types.stream, Tk);
   s.losses = arenas.lasting.take(types.stream, {2});
   saved_.set(slot, s);
 }
@@ -55,7 +55,7 @@ void LinearRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m
                      .p_TE = saved.p,
                      .lse_T = saved.lse,
                      .expert_Tk = saved.expert,
-                     .chosen_Tk = saved.chosen});
+                     .weight_Tk = saved.weight});
   leave_out_padding(ctx, pass.sequence, saved.expert);
 }
 
@@ -69,7 +69,7 @@ Tensor LinearRouter::loads_of_rows(const Context& ctx, const Pass& pass) const {
 }
 
 void LinearRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_TH, const Carry&,
-                            const Tensor& dchosen_Tk, const Tensor& dm_TH) const {
+                            const Tensor& dweight_Tk, const Tensor& dm_TH) const {
   const LinearRouterSaved& saved = saved_[pass.slot];
   const DType compute = pass.types.compute;
   const Arena::Scope scope(*ctx.workspace);
@@ -78,11 +78,11 @@ void LinearRouter::backward(const Context& ctx, const Pass& pass, const Tensor& 
   const StepLosses& losses = pass.losses;
   const double share = losses.token_share;
   topk_backward(ctx, {.rule = weights_.rule,
-                      .dchosen_Tk = dchosen_Tk,
+                      .dweight_Tk = dweight_Tk,
                       .p_TE = saved.p,
                       .lse_T = saved.lse,
                       .expert_Tk = saved.expert,
-                      .chosen_Tk = saved.chosen,
+                      .weight_Tk = saved.weight,
                       .loads_BE = loads_of_rows(ctx, pass),
                       .balance_scale = losses.aux_loss * double(weights_.E) * share,
                       .z_scale = losses.z_loss * share,

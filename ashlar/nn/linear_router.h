@@ -32,7 +32,7 @@ struct LinearRouterWeights {
 
 struct LinearRouterSaved {
   Tensor p, lse;          // [T, E], [T] stream
-  Tensor expert, chosen;  // [T, k] I32, [T, k]
+  Tensor expert, weight;  // [T, k] I32, [T, k]
   Tensor losses;          // [2]
 };
 
@@ -40,11 +40,11 @@ class LinearRouter final : public Router {
  public:
   void list(const LayerSpec& layer, StoredVisitor visit) override { weights_.list(layer, visit); }
   void lay_out(const SavedArenas&, const Types&, int64_t num_tokens, int slot) override;
-  Choice choice(int slot) const override { return {saved_[slot].expert, saved_[slot].chosen}; }
+  Choice choice(int slot) const override { return {saved_[slot].expert, saved_[slot].weight}; }
   void forward(const kernels::Context&, const Pass&, const Tensor& m_TH,
                const Carry&) const override;
   void backward(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&,
-                const Tensor& dchosen_Tk, const Tensor& dm_TH) const override;
+                const Tensor& dweight_Tk, const Tensor& dm_TH) const override;
   Tensor losses(int slot) const override { return saved_[slot].losses; }
   const LinearRouterSaved& saved(int slot) const { return saved_[slot]; }
 

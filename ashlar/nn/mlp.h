@@ -33,8 +33,8 @@ void mlp_inner(const kernels::Context&, const Pass&, const MlpWeights&, const Ml
 // e from what mlp_inner filled.
 void mlp_output(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
                 const Tensor& e_TH);
-// The parts of backward.  dm (see Pass::add_to_output) and dgate_up [T, 2F], activation type,
-// which the other part reads.
+// The parts of backward.  The first fills dm (see Pass::add_to_output) and dgate_up [T, 2F],
+// activation type, which the second reads.
 void mlp_backward_inputs(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
                          const Tensor& de_TH, const Tensor& dm_TH, const Tensor& dgate_up);
 // Adds to the gradients (see Pass::add_to_gradients).

@@ -61,7 +61,7 @@ MlpRouterSaved MlpRouterSaved::make(const SavedArenas& arenas, const MlpRouterSh
   s.z2 = arena.take(types.stream, {T, R});
   s.p = arena.take(types.stream, {T, shape.X});
   s.expert = arenas.lasting.take(DType::kI32, {T});
-  s.chosen = arena.take(types.stream, {T});
+  s.weight = arena.take(types.stream, {T});
   return s;
 }
 
@@ -73,7 +73,7 @@ void MlpRouter::lay_out(const SavedArenas& arenas, const Types& types, int64_t n
 Choice MlpRouter::choice(int slot) const {
   const MlpRouterSaved& saved = saved_[slot];
   const Shape one{saved.expert.numel(), 1};
-  return {saved.expert.view(one), saved.chosen.view(one)};
+  return {saved.expert.view(one), saved.weight.view(one)};
 }
 
 void MlpRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH,
@@ -101,12 +101,12 @@ void MlpRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m_TH
                               .bias_X = w.balancing.value,
                               .p_TX = saved.p,
                               .expert_T = saved.expert,
-                              .chosen_T = saved.chosen});
+                              .weight_T = saved.weight});
   leave_out_padding(ctx, pass.sequence, saved.expert);
 }
 
 void MlpRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_TH,
-                         const Carry& carry, const Tensor& dchosen_Tk, const Tensor& dm_TH) const {
+                         const Carry& carry, const Tensor& dweight_Tk, const Tensor& dm_TH) const {
   const MlpRouterWeights& w = weights_;
   const MlpRouterSaved& saved = saved_[pass.slot];
   const auto [stream, activation, compute] = pass.types;
@@ -114,7 +114,7 @@ void MlpRouter::backward(const Context& ctx, const Pass& pass, const Tensor& m_T
   Arena& workspace = *ctx.workspace;
   const Arena::Scope scope(workspace);
   const Tensor dlogits = gradient_room(ctx, pass, activation, saved.p.shape);
-  router_select_backward(ctx, {.dchosen_T = dchosen_Tk.view(saved.chosen.shape),
+  router_select_backward(ctx, {.dweight_T = dweight_Tk.view(saved.weight.shape),
                                .p_TX = saved.p,
                                .expert_T = saved.expert,
                                .dlogits_TX = dlogits});

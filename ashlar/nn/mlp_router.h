@@ -32,7 +32,7 @@ struct MlpRouterSaved {
   Tensor rstd;               // [T]
   Tensor n, s1, s2;          // [T, R] activation
   Tensor z1, z2;             // [T, R] stream, before bias and GELU
-  Tensor p, expert, chosen;  // [T, X], [T] I32, [T]
+  Tensor p, expert, weight;  // [T, X], [T] I32, [T]
 
   static MlpRouterSaved make(const SavedArenas&, const MlpRouterShape& shape, const Types& types,
                              int64_t num_tokens);
@@ -47,7 +47,7 @@ class MlpRouter final : public Router {
   void forward(const kernels::Context&, const Pass&, const Tensor& m_TH,
                const Carry&) const override;
   void backward(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&,
-                const Tensor& dchosen_Tk, const Tensor& dm_TH) const override;
+                const Tensor& dweight_Tk, const Tensor& dm_TH) const override;
   const MlpRouterSaved& saved(int slot) const { return saved_[slot]; }
 
  private:

@@ -3,9 +3,9 @@
 //   forward    route             m -> router's choices -> plan; m -> x_rows, sorted by expert
 //              experts           x_rows -> gate_up -> act -> y_rows, by whoever has the expert
 //              combine           y_rows, weights -> e;  e += the shared expert's
-//   backward   combine_backward  de -> dy_rows, dchosen
+//   backward   combine_backward  de -> dy_rows, dweights
 //              experts_backward  dy_rows -> dact -> dgate_up -> dx_rows
-//              route_backward    dchosen through the router -> dm;  dm += dx_rows
+//              route_backward    dweights through the router -> dm;  dm += dx_rows
 //
 // Rows go to experts and back through ExpertExchange, forward and backward alike: a part posts
 // them, the next receives them.  The shared expert, which needs no exchange, runs in between.
@@ -169,7 +169,7 @@ void MoeBranch::combine(const Context& ctx, const Pass& pass, const Tensor& m_TH
   combine_forward(ctx, {.plan = saved.plan,
                         .identity = adds_skipped(weights_.shape, *pass.exchanges.experts),
                         .y_rows_RH = saved.y_rows,
-                        .chosen_Tk = router_->choice(pass.slot).chosen_Tk,
+                        .weight_Tk = router_->choice(pass.slot).weight_Tk,
                         .m_TH = m_TH,
                         .e_TH = e_TH});
   if (weights_.shared) shared_add_forward(ctx, saved.gate, saved.shared_out, e_TH);
@@ -183,13 +183,13 @@ void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const Bac
     receive_results(ctx, pass);
   }
   Arena& workspace = *ctx.workspace;
-  const Tensor& chosen = router_->choice(pass.slot).chosen_Tk;
+  const Tensor& weights = router_->choice(pass.slot).weight_Tk;
   const auto [stream, activation, compute] = pass.types;
-  const int64_t T = t.a.shape[0], R = chosen.numel();
+  const int64_t T = t.a.shape[0], R = weights.numel();
   Gradients& g = gradients_;
   g.partial =
       weights_.gated ? gradient_room(ctx, pass, stream, {R + T}) : workspace.take(stream, {R});
-  g.dchosen = g.partial.slice(0, R).view(chosen.shape);
+  g.dweights = g.partial.slice(0, R).view(weights.shape);
   if (weights_.gated) g.dgate = g.partial.slice(R, R + T);
   if (weights_.shared) g.dshared = workspace.take(stream, t.a.shape);
   g.dx_rows = workspace.take(activation, saved.x_rows.shape);
@@ -206,10 +206,10 @@ void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const Bac
                                   .identity = adds_skipped(weights_.shape, *pass.exchanges.experts),
                                   .de_TH = t.d_o,
                                   .y_rows_RH = saved.y_rows,
-                                  .chosen_Tk = chosen,
+                                  .weight_Tk = weights,
                                   .m_TH = t.a,
                                   .dy_rows_RH = g.dy_rows,
-                                  .dchosen_Tk = g.dchosen});
+                                  .dweight_Tk = g.dweights});
   for (int index = 0; index < std::min(2, rounds_[size_t(pass.slot)]); ++index)
     post_gradients(ctx, pass, index);
   if (weights_.shared) shared_backward(ctx, pass, t);
@@ -337,7 +337,7 @@ void MoeBranch::route_backward(const Context& ctx, const Pass& pass, const Backw
   ExpertExchange& experts = *pass.exchanges.experts;
   const Gradients& g = gradients_;
   experts.sum_partial(g.partial);
-  router_->backward(ctx, pass, t.a, t.carry, g.dchosen, t.da);
+  router_->backward(ctx, pass, t.a, t.carry, g.dweights, t.da);
   if (weights_.gated) gate_backward(ctx, pass, t);
   // The part of router and gate, which all compute alike, counts once.
   if (!experts.leads()) fill(ctx, t.da, 0.0);
@@ -347,7 +347,7 @@ void MoeBranch::route_backward(const Context& ctx, const Pass& pass, const Backw
   scatter_rows_add(ctx, {.plan = saved.plan,
                          .identity = adds_skipped(weights_.shape, experts),
                          .dx_rows_RH = g.dx_rows,
-                         .chosen_Tk = router_->choice(pass.slot).chosen_Tk,
+                         .weight_Tk = router_->choice(pass.slot).weight_Tk,
                          .de_TH = t.d_o,
                          .dm_TH = t.da});
 }

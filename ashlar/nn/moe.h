@@ -110,8 +110,8 @@ class MoeBranch final : public Branch {
 
   // What lives from part to part of backward, in the workspace.
   struct Gradients {
-    Tensor partial;                          // [R], or [R + T]: dchosen, then dgate; stream
-    Tensor dchosen, dgate;                   // [T, k], [T]
+    Tensor partial;                          // [R], or [R + T]: dweights, then dgate; stream
+    Tensor dweights, dgate;                  // [T, k], [T]
     Tensor dshared;                          // [T, H] stream: of the shared expert's input
     Tensor dx_rows;                          // [R, H] activation
     std::optional<Arena::Scope> outputs;     // of what follows

@@ -15,7 +15,7 @@ namespace ashlar::nn {
 struct Choice {
   // I32; num_experts: none (a class that skips); kernels::kNoClass: a token of padding.
   Tensor expert_Tk;
-  Tensor chosen_Tk;  // the weights of their results
+  Tensor weight_Tk;  // the weights of their results
 };
 
 class Router {
@@ -30,10 +30,10 @@ class Router {
   // Fills choice(pass.slot) and carry.out.
   virtual void forward(const kernels::Context&, const Pass&, const Tensor& m_TH,
                        const Carry&) const = 0;
-  // Adds to the gradients (see Pass::add_to_gradients), and those of the losses that pass.losses
-  // asks for; overwrites dm and carry.d_in.
+  // Adds to the gradients (see Pass::add_to_gradients), also those of the losses in pass.losses;
+  // overwrites dm and carry.d_in.
   virtual void backward(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&,
-                        const Tensor& dchosen_Tk, const Tensor& dm_TH) const = 0;
+                        const Tensor& dweight_Tk, const Tensor& dm_TH) const = 0;
   // What the last backward's losses were: see ExpertLoad.
   virtual Tensor losses(int) const { return {}; }
 };

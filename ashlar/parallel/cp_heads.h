@@ -11,8 +11,9 @@
 //          sent again, since the output product reads the local one; and k v where ranks share key
 //          heads.
 // Memory   T (N (max(D, V) a + V a + D s) + C (D + V) (a + 2 s)) bytes, once (Tag::kCommunication);
-//          T local tokens, D and V head sizes of keys and of values, a and s bytes of the activation
-//          and the stream type; C = K where n divides K, else n and 2 a + 2 s for a + 2 s.
+//          T local tokens, D and V head sizes of keys and of values, a and s bytes of the
+//          activation and the stream type; C = K where n divides K, else n and 2 a + 2 s for
+//          a + 2 s.
 // Traffic  docs/parallel/cp.md.
 #pragma once
 

@@ -26,8 +26,8 @@ void TpSums::sum(const Tensor& partial) {
 }
 
 // <de, y> over a part of the width is a part of it.
-void ExpertSums::sum_partial(const Tensor& dchosen_T) {
-  tp_.all_reduce(dchosen_T, dchosen_T, "tp router").wait();
+void ExpertSums::sum_partial(const Tensor& dweight_T) {
+  tp_.all_reduce(dweight_T, dweight_T, "tp router").wait();
 }
 
 TpBranch::TpBranch(std::unique_ptr<nn::Branch> inner, comm::Group& tp, const std::string& name,

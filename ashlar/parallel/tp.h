@@ -64,7 +64,7 @@ class TpSums final : public nn::LayerSums {
 class ExpertSums final : public nn::ExpertExchange {
  public:
   explicit ExpertSums(comm::Group& tp) : tp_(tp) {}
-  void sum_partial(const Tensor& dchosen_T) override;
+  void sum_partial(const Tensor& dweight_T) override;
   bool leads() const override { return tp_.rank() == 0; }
 
  private:

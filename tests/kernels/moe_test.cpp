@@ -108,7 +108,7 @@ TEST(Moe, GatherAndCombineMoveTheRightRows) {
       combine_forward(b.context(), {.plan = plan,
                                     .identity = identity,
                                     .y_rows_RH = x,
-                                    .chosen_Tk = p,
+                                    .weight_Tk = p,
                                     .m_TH = m,
                                     .e_TH = e});
       for (int64_t t = 0; t < T; ++t)
@@ -140,7 +140,7 @@ TEST(Moe, CombineGradients) {
         combine_forward(b.context(), {.plan = plan,
                                       .identity = identity,
                                       .y_rows_RH = x,
-                                      .chosen_Tk = p,
+                                      .weight_Tk = p,
                                       .m_TH = m,
                                       .e_TH = e});
         return dot(e, de);
@@ -150,14 +150,14 @@ TEST(Moe, CombineGradients) {
                                      .identity = identity,
                                      .de_TH = de,
                                      .y_rows_RH = x,
-                                     .chosen_Tk = p,
+                                     .weight_Tk = p,
                                      .m_TH = m,
                                      .dy_rows_RH = dy,
-                                     .dchosen_Tk = dp});
+                                     .dweight_Tk = dp});
       scatter_rows_add(b.context(), {.plan = plan,
                                      .identity = identity,
                                      .dx_rows_RH = dy,
-                                     .chosen_Tk = p,
+                                     .weight_Tk = p,
                                      .de_TH = de,
                                      .dm_TH = dm});
       expect_gradient(c.name + " dp", p, values_of(dp), loss);
@@ -181,29 +181,29 @@ TEST(Moe, CombinePaths) {
           combine_forward(b.context(), {.plan = plan,
                                         .identity = identity,
                                         .y_rows_RH = y,
-                                        .chosen_Tk = p,
+                                        .weight_Tk = p,
                                         .m_TH = m,
                                         .e_TH = e});
           combine_backward(b.context(), {.plan = plan,
                                          .identity = identity,
                                          .de_TH = de,
                                          .y_rows_RH = y,
-                                         .chosen_Tk = p,
+                                         .weight_Tk = p,
                                          .m_TH = m,
                                          .dy_rows_RH = dy,
-                                         .dchosen_Tk = dp});
+                                         .dweight_Tk = dp});
           const Tensor dx = b.product("dx", RH), dm_product = b.product("dm", TH),
                        dm_stream = b.stream("dm", TH);
           scatter_rows_add(b.context(), {.plan = plan,
                                          .identity = identity,
                                          .dx_rows_RH = dx,
-                                         .chosen_Tk = p,
+                                         .weight_Tk = p,
                                          .de_TH = de,
                                          .dm_TH = dm_product});
           scatter_rows_add(b.context(), {.plan = plan,
                                          .identity = identity,
                                          .dx_rows_RH = dx,
-                                         .chosen_Tk = p,
+                                         .weight_Tk = p,
                                          .de_TH = de,
                                          .dm_TH = dm_stream});
           return {{"x", x.slice(0, rows)}, {"e", e},          {"dy", dy.slice(0, rows)}, {"dp", dp},
@@ -227,14 +227,14 @@ TEST(Moe, CombineAddsInTheOrderOfChoices) {
       for (int j = 0; j < 3; ++j) p.as<float>()[j] = 1;
       combine_forward(
           b.context(),
-          {.plan = plan, .identity = false, .y_rows_RH = y, .chosen_Tk = p, .m_TH = m, .e_TH = e});
+          {.plan = plan, .identity = false, .y_rows_RH = y, .weight_Tk = p, .m_TH = m, .e_TH = e});
       EXPECT_EQ(e.as<float>()[0], (results[0] + results[1]) + results[2]) << name_of(path);
     }
     const float late[] = {1e8f, -1e8f, 1.0f};
     std::copy_n(late, 3, y.as<float>());
     combine_forward(
         b.context(),
-        {.plan = plan, .identity = false, .y_rows_RH = y, .chosen_Tk = p, .m_TH = m, .e_TH = e});
+        {.plan = plan, .identity = false, .y_rows_RH = y, .weight_Tk = p, .m_TH = m, .e_TH = e});
     EXPECT_EQ(e.as<float>()[0], 1.0f) << name_of(path);
   }
   select_isa(best);

@@ -202,7 +202,7 @@ TEST(Router, SelectionUsesTheBiasAndTheWeightDoesNot) {
   bias.as<double>()[2] = 0.3;
   router_select_forward(
       b.context(),
-      {.logits_TX = logits, .bias_X = bias, .p_TX = p, .expert_T = expert, .chosen_T = chosen});
+      {.logits_TX = logits, .bias_X = bias, .p_TX = p, .expert_T = expert, .weight_T = chosen});
   EXPECT_EQ(values_of(expert),
             (std::vector<double>{2, 0, 2}));  // 1/4 + 0.3 > 1/2;  2/3 > 1/6 + 0.3
   EXPECT_NEAR(chosen.as<double>()[0], 0.25, 1e-15);
@@ -210,7 +210,7 @@ TEST(Router, SelectionUsesTheBiasAndTheWeightDoesNot) {
   bias.as<double>()[2] = 0;
   router_select_forward(
       b.context(),
-      {.logits_TX = logits, .bias_X = bias, .p_TX = p, .expert_T = expert, .chosen_T = chosen});
+      {.logits_TX = logits, .bias_X = bias, .p_TX = p, .expert_T = expert, .weight_T = chosen});
   EXPECT_EQ(expert.as<int32_t>()[2], 0);  // a tie: the lowest index
 }
 
@@ -223,12 +223,12 @@ TEST(Router, SelectGradients) {
   const auto loss = [&] {
     router_select_forward(
         b.context(),
-        {.logits_TX = logits, .bias_X = bias, .p_TX = p, .expert_T = expert, .chosen_T = chosen});
+        {.logits_TX = logits, .bias_X = bias, .p_TX = p, .expert_T = expert, .weight_T = chosen});
     return dot(chosen, dchosen);
   };
   loss();
   router_select_backward(
-      b.context(), {.dchosen_T = dchosen, .p_TX = p, .expert_T = expert, .dlogits_TX = dlogits});
+      b.context(), {.dweight_T = dchosen, .p_TX = p, .expert_T = expert, .dlogits_TX = dlogits});
   expect_gradient("dlogits", logits, values_of(dlogits), loss);
 }
 
@@ -244,7 +244,7 @@ TEST(Router, SelectGivesPaddingNoGradient) {
                    dlogits = b.stream("dlogits", TX), expert = b.ints({4, kNoClass, kNoClass, 0});
       router_select_backward(
           b.context(),
-          {.dchosen_T = dchosen, .p_TX = p, .expert_T = expert, .dlogits_TX = dlogits});
+          {.dweight_T = dchosen, .p_TX = p, .expert_T = expert, .dlogits_TX = dlogits});
       const std::vector<double> got = values_of(dlogits);
       for (size_t i = 0; i < got.size(); ++i)
         EXPECT_EQ(got[i] == 0, i / 5 == 1 || i / 5 == 2) << name_of(path) << " " << i;
@@ -266,8 +266,8 @@ TEST(Router, SelectPaths) {
                                                 .bias_X = bias,
                                                 .p_TX = p,
                                                 .expert_T = expert,
-                                                .chosen_T = chosen});
-            router_select_backward(b.context(), {.dchosen_T = b.stream("dchosen", {T}),
+                                                .weight_T = chosen});
+            router_select_backward(b.context(), {.dweight_T = b.stream("dchosen", {T}),
                                                  .p_TX = p,
                                                  .expert_T = expert,
                                                  .dlogits_TX = dlogits});

@@ -34,7 +34,7 @@ struct Routed {
                                .p_TE = p,
                                .lse_T = lse,
                                .expert_Tk = expert,
-                               .chosen_Tk = chosen});
+                               .weight_Tk = chosen});
   }
 };
 
@@ -165,11 +165,11 @@ TEST(Topk, GradientsWithBothLosses) {
           EXPECT_EQ(values_of(loads), want);
         }
         topk_backward(b.context(), {.rule = rule,
-                                    .dchosen_Tk = dchosen,
+                                    .dweight_Tk = dchosen,
                                     .p_TE = r.p,
                                     .lse_T = r.lse,
                                     .expert_Tk = r.expert,
-                                    .chosen_Tk = r.chosen,
+                                    .weight_Tk = r.chosen,
                                     .loads_BE = loads,
                                     .balance_scale = balance_scale,
                                     .z_scale = z_scale,
@@ -199,11 +199,11 @@ TEST(Topk, Paths) {
               row_loads(b.context(), r.expert, loads);
               const Tensor dlogits = b.product({T, E});
               topk_backward(b.context(), {.rule = rule,
-                                          .dchosen_Tk = b.stream("dchosen", {T, k}),
+                                          .dweight_Tk = b.stream("dchosen", {T, k}),
                                           .p_TE = r.p,
                                           .lse_T = r.lse,
                                           .expert_Tk = r.expert,
-                                          .chosen_Tk = r.chosen,
+                                          .weight_Tk = r.chosen,
                                           .loads_BE = loads,
                                           .balance_scale = 0.01,
                                           .z_scale = 0.02,

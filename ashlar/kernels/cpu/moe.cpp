@@ -160,13 +160,13 @@ void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
 }
 
 void combine_forward(const Context& ctx, const CombineForward& x) {
-  with_real(x.chosen_Tk.dtype, [&]<typename Real>(Real) {
+  with_real(x.weight_Tk.dtype, [&]<typename Real>(Real) {
     const CombineArgs<Real> args{.H = x.e_TH.shape[1],
-                                 .k = x.chosen_Tk.shape[1],
+                                 .k = x.weight_Tk.shape[1],
                                  .identity = x.identity,
                                  .row_of_token = ints(x.plan.row_of_token_Tk),
                                  .y_rows = x.y_rows_RH,
-                                 .p = x.chosen_Tk,
+                                 .p = x.weight_Tk,
                                  .m = x.m_TH,
                                  .e = x.e_TH};
     run_rows(ctx, x.e_TH.shape[0], args, combine_rows_fast, combine_rows<Real>);
@@ -174,29 +174,29 @@ void combine_forward(const Context& ctx, const CombineForward& x) {
 }
 
 void combine_backward(const Context& ctx, const CombineBackward& x) {
-  with_real(x.chosen_Tk.dtype, [&]<typename Real>(Real) {
+  with_real(x.weight_Tk.dtype, [&]<typename Real>(Real) {
     const CombineGradientArgs<Real> args{.H = x.de_TH.shape[1],
-                                         .k = x.chosen_Tk.shape[1],
+                                         .k = x.weight_Tk.shape[1],
                                          .identity = x.identity,
                                          .row_of_token = ints(x.plan.row_of_token_Tk),
                                          .de = x.de_TH,
                                          .y_rows = x.y_rows_RH,
-                                         .p = x.chosen_Tk,
+                                         .p = x.weight_Tk,
                                          .m = x.m_TH,
                                          .dy_rows = x.dy_rows_RH,
-                                         .dp = x.dchosen_Tk};
+                                         .dp = x.dweight_Tk};
     run_rows(ctx, x.de_TH.shape[0], args, combine_gradient_rows_fast, combine_gradient_rows<Real>);
   });
 }
 
 void scatter_rows_add(const Context& ctx, const ScatterRowsAdd& x) {
-  with_real(x.chosen_Tk.dtype, [&]<typename Real>(Real) {
+  with_real(x.weight_Tk.dtype, [&]<typename Real>(Real) {
     const ScatterArgs<Real> args{.H = x.dm_TH.shape[1],
-                                 .k = x.chosen_Tk.shape[1],
+                                 .k = x.weight_Tk.shape[1],
                                  .identity = x.identity,
                                  .row_of_token = ints(x.plan.row_of_token_Tk),
                                  .dx_rows = x.dx_rows_RH,
-                                 .p = x.chosen_Tk,
+                                 .p = x.weight_Tk,
                                  .de = x.de_TH,
                                  .dm = x.dm_TH};
     run_rows(ctx, x.dm_TH.shape[0], args, scatter_rows_fast, scatter_rows<Real>);

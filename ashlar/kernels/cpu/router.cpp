@@ -86,7 +86,7 @@ void select_rows(const SelectArgs<T>& x, int64_t begin, int64_t end) {
     for (int64_t i = 1; i < x.X; ++i)
       if (x.p[row + i] + x.bias[i] > x.p[row + best] + x.bias[best]) best = i;  // ties stay
     x.expert[t] = int32_t(best);
-    x.chosen.set(t, x.p[row + best]);
+    x.weight.set(t, x.p[row + best]);
   }
 }
 
@@ -94,7 +94,7 @@ template <typename T>
 void select_gradient_rows(const SelectGradientArgs<T>& x, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const int64_t row = t * x.X, chosen = x.expert[t];
-    const T scale = chosen == kNoClass ? T(0) : x.dchosen[t] * x.p[row + chosen];
+    const T scale = chosen == kNoClass ? T(0) : x.dweight[t] * x.p[row + chosen];
     for (int64_t i = 0; i < x.X; ++i)
       x.dlogits.set(row + i, scale * ((i == chosen ? T(1) : T(0)) - x.p[row + i]));
   }
@@ -161,7 +161,7 @@ void router_select_forward(const Context& ctx, const RouterSelectForward& x) {
                                 .logits = x.logits_TX,
                                 .bias = x.bias_X,
                                 .p = x.p_TX,
-                                .chosen = x.chosen_T,
+                                .weight = x.weight_T,
                                 .expert = ints(x.expert_T)};
     run_rows(ctx, T, args, select_rows_fast, select_rows<Real>);
   });
@@ -171,7 +171,7 @@ void router_select_backward(const Context& ctx, const RouterSelectBackward& x) {
   const int64_t T = x.p_TX.shape[0], X = x.p_TX.shape[1];
   with_real(x.p_TX.dtype, [&]<typename Real>(Real) {
     const SelectGradientArgs<Real> args{.X = X,
-                                        .dchosen = x.dchosen_T,
+                                        .dweight = x.dweight_T,
                                         .p = x.p_TX,
                                         .dlogits = x.dlogits_TX,
                                         .expert = ints(x.expert_T)};

@@ -40,7 +40,7 @@ void gelu_gradient_rows_fast(const GeluGradientArgs<float>& args, int64_t begin,
 template <typename T>
 struct SelectArgs {
   int64_t X;
-  Cells<T> logits, bias, p, chosen;
+  Cells<T> logits, bias, p, weight;
   int32_t* expert;
 };
 void select_rows_fast(const SelectArgs<float>& args, int64_t begin, int64_t end);
@@ -48,7 +48,7 @@ void select_rows_fast(const SelectArgs<float>& args, int64_t begin, int64_t end)
 template <typename T>
 struct SelectGradientArgs {
   int64_t X;
-  Cells<T> dchosen, p, dlogits;
+  Cells<T> dweight, p, dlogits;
   const int32_t* expert;
 };
 void select_gradient_rows_fast(const SelectGradientArgs<float>& args, int64_t begin, int64_t end);

@@ -103,7 +103,7 @@ void select_rows(const SelectArgs<float>& x, int64_t begin, int64_t end) {
     for (int64_t i = 1; i < x.X; ++i)
       if (out[i] + x.bias[i] > out[best] + x.bias[best]) best = i;
     x.expert[t] = int32_t(best);
-    x.chosen.set(t, out[best]);
+    x.weight.set(t, out[best]);
   }
 }
 
@@ -114,7 +114,7 @@ void select_gradient_rows(const SelectGradientArgs<float>& x, int64_t begin, int
       for_lanes(x.X, [&](int64_t i, auto n) HWY_ATTR { store(set(0), x.dlogits, row + i, n); });
       continue;
     }
-    const float scale = x.dchosen[t] * x.p[chosen];
+    const float scale = x.dweight[t] * x.p[chosen];
     for_lanes(x.X, [&](int64_t i, auto n) HWY_ATTR {
       store(hn::Mul(load(x.p, row + i, n), set(-scale)), x.dlogits, row + i, n);
     });

@@ -66,7 +66,7 @@ void topk_forward(const Context& ctx, const TopkForward& x) {
                               .bias = x.bias_E,
                               .p = x.p_TE,
                               .lse = x.lse_T,
-                              .chosen = x.chosen_Tk,
+                              .weight = x.weight_Tk,
                               .expert = ints(x.expert_Tk)};
     run_rows(ctx, x.p_TE.shape[0], args, topk_rows_fast, topk_rows<Real>);
   });
@@ -97,10 +97,10 @@ void topk_backward(const Context& ctx, const TopkBackward& x) {
                                       .balance_scale = x.balance_scale,
                                       .scale = Real(x.rule.scale),
                                       .z_scale = Real(x.z_scale),
-                                      .dchosen = x.dchosen_Tk,
+                                      .dweight = x.dweight_Tk,
                                       .p = x.p_TE,
                                       .lse = x.lse_T,
-                                      .chosen = x.chosen_Tk,
+                                      .weight = x.weight_Tk,
                                       .loads = x.loads_BE,
                                       .dlogits = x.dlogits_TE,
                                       .expert = ints(x.expert_Tk)};

@@ -13,7 +13,7 @@ struct TopkArgs {
   int64_t E, k;
   bool choose_by_logits, renormalize;
   T scale;
-  Cells<T> logits, bias, p, lse, chosen;  // bias may be absent
+  Cells<T> logits, bias, p, lse, weight;  // bias may be absent
   int32_t* expert;
 };
 void topk_rows_fast(const TopkArgs<float>& args, int64_t begin, int64_t end);
@@ -24,7 +24,7 @@ struct TopkGradientArgs {
   bool renormalize;
   double balance_scale;
   T scale, z_scale;
-  Cells<T> dchosen, p, lse, chosen, loads, dlogits;  // loads may be absent
+  Cells<T> dweight, p, lse, weight, loads, dlogits;  // loads may be absent
   const int32_t* expert;
 };
 // partial: the two losses.
@@ -71,18 +71,18 @@ void weigh_chosen(const TopkArgs<T>& x, int64_t t, T (*exponential)(T)) {
   const int32_t* best = x.expert + t * x.k;
   const int64_t row = t * x.E;
   if (!x.renormalize) {
-    for (int64_t j = 0; j < x.k; ++j) x.chosen.set(t * x.k + j, x.scale * x.p[row + best[j]]);
+    for (int64_t j = 0; j < x.k; ++j) x.weight.set(t * x.k + j, x.scale * x.p[row + best[j]]);
     return;
   }
   T largest = x.logits[row + best[0]], sum = 0;
   for (int64_t j = 1; j < x.k; ++j) largest = std::max(largest, x.logits[row + best[j]]);
   for (int64_t j = 0; j < x.k; ++j) {
     const T e = exponential(x.logits[row + best[j]] - largest);
-    x.chosen.set(t * x.k + j, e);
+    x.weight.set(t * x.k + j, e);
     sum += e;
   }
   for (int64_t j = 0; j < x.k; ++j)
-    x.chosen.set(t * x.k + j, x.scale * (x.chosen[t * x.k + j] / sum));
+    x.weight.set(t * x.k + j, x.scale * (x.weight[t * x.k + j] / sum));
 }
 
 // The gradient that the weights of a token's chosen experts send to its logits:
@@ -93,12 +93,12 @@ struct ChosenGradient {
 
   ChosenGradient(const TopkGradientArgs<T>& args, int64_t token) : x(args), t(token) {
     for (int64_t j = 0; j < x.k; ++j)
-      through_weights += x.dchosen[t * x.k + j] * x.chosen[t * x.k + j];
+      through_weights += x.dweight[t * x.k + j] * x.weight[t * x.k + j];
   }
   // Of the probabilities of all experts; renormalized weights do not depend on them.
   T common() const { return x.renormalize ? T(0) : through_weights; }
   T extra(int64_t j) const {
-    const T weight = x.chosen[t * x.k + j], dweight = x.dchosen[t * x.k + j];
+    const T weight = x.weight[t * x.k + j], dweight = x.dweight[t * x.k + j];
     if (!x.renormalize) return weight * dweight;
     return weight * (dweight - through_weights / x.scale);
   }
