@@ -45,7 +45,7 @@ enum class Mode : uint8_t {
   kRecompute,
   kBackward,
   // Backward that first recomputes, from a, what forward keeps in SavedArenas::block.  Asked of a
-  // mixer only where its exchange lets keys come once for both (parallel/cp.h, CpGather).
+  // mixer only where its exchange lets keys come once for both (CpGather of parallel/cp_keys.cpp).
   kBackwardRecompute,
 };
 
@@ -53,7 +53,8 @@ enum class Mode : uint8_t {
 // that read them:
 //
 //                     kForward   kRecompute   kBackward   kBackwardRecompute
-//   rope, turn        yes        yes          yes         yes
+//   rope, log_decay,  yes        yes          yes         yes
+//   turn
 //   add_to_output     of o       of o         of da       of da
 //   add_to_gradients  -          -            yes         yes
 //   late, losses      -          -            yes         yes
@@ -62,9 +63,10 @@ struct Pass {
   const kernels::Sequence& sequence;
   const Exchanges& exchanges;
   Mode mode;
-  int64_t block;  // of the whole model
-  int slot;       // which of the memories that lay_out took
-  Tensor rope;    // [positions, rho]
+  int64_t block;         // of the whole model
+  int slot;              // which of the memories that lay_out took
+  Tensor rope;           // [positions, rho]
+  Tensor log_decay_H{};  // ExchangeNeeds::log_decay_H in the stream type; absent where it is empty
   // Gradients of products (Stored::is_product) are added to what is there; else backward overwrites
   // them unread.  All other gradients are always added.
   bool add_to_gradients = true;

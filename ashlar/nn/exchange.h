@@ -57,6 +57,9 @@ struct ExchangeNeeds {
     int64_t message() const { return made() + heads * transition; }  // forward, of a chunk
     friend bool operator==(const StateShape&, const StateShape&) = default;
   } state{};
+  // The logarithms of the decays of the heads here, where those are fixed; else empty.  Memory of
+  // the branch.
+  std::span<const double> log_decay_H{};
   std::span<const StripShape> strips() const;
   int64_t value_head_dim() const { return value_cols / (key_cols / head_dim); }
   int64_t halo_numel() const;  // of one segment
@@ -69,9 +72,8 @@ struct ExchangeNeeds {
 // of each chunk's last document, for chunks behind, and what enters from those before; then of its
 // first document, for chunks before, and what enters from those behind.
 struct StateMaps {
+  int64_t block;  // of the whole model; decays that are fixed are known by it
   bool backward = false;
-  // Where the decay is a number of each head: its logarithms, which everybody knows; empty: 1.
-  std::span<const double> log_decay_H{};
   // [C, H, ...], forward and where tokens say what it is; else absent.
   Tensor transition{};
   Tensor made{};         // [C, H, dk, dv]

@@ -275,6 +275,7 @@ Pass ModelCall::at(int64_t block, int slot, Mode mode) const {
           .block = block,
           .slot = slot,
           .rope = rope[size_t(block)],
+          .log_decay_H = log_decay[size_t(block)],
           .add_to_gradients = add_to_gradients,
           .late = late,
           .losses = losses};

@@ -36,6 +36,7 @@ BranchNeeds LinearBranch::needs() const {
                         .value_dim = shape.heads.dv,
                         .transition = shape.gated() ? transition.numel() / shape.heads.H : 0,
                         .ways = shape.ways()};
+  needs.tokens.log_decay_H = shape.log_decay_V;
   return needs;
 }
 
@@ -61,15 +62,9 @@ Tensor LinearBranch::halo(const Pass& pass, const Tensor& whole) const {
   return whole.slice(0, pass.sequence.num_halos());
 }
 
-// A fixed decay comes into the workspace.
-kernels::Recurrence LinearBranch::recurrence(const Context& ctx, const Pass& pass) const {
+kernels::Recurrence LinearBranch::recurrence(const Pass& pass) const {
   const LinearShape& shape = weights_.shape;
   const LinearSaved& saved = saved_[pass.slot];
-  Tensor log_decay = saved.log_decay;
-  if (shape.decay == Decay::kHead) {
-    log_decay = ctx.workspace->take(pass.types.stream, {shape.heads.H});
-    upload(ctx, shape.log_decay_V, log_decay);
-  }
   const TokenExchanges& tokens = pass.exchanges.tokens;
   return {.shape = shape.recurrence(),
           .sequence = pass.sequence,
@@ -78,7 +73,7 @@ kernels::Recurrence LinearBranch::recurrence(const Context& ctx, const Pass& pas
           .q = Matrix::of(saved.qhat),
           .k = Matrix::of(saved.khat),
           .v = Matrix::of(saved.vhat),
-          .log_decay = log_decay,
+          .log_decay = shape.decay == Decay::kHead ? pass.log_decay_H : saved.log_decay,
           .beta_TH = saved.beta,
           .entering = tokens.passing ? saved.entering : tokens.states->states_here(pass),
           .kept = saved.kept};
@@ -127,7 +122,7 @@ void LinearBranch::project(const Context& ctx, const Pass& pass, const Tensor& a
   gates_forward(ctx, pass, a_TH);
   if (!tokens.passing || pass.mode == Mode::kRecompute) return;
   const int64_t num_states = s.entering.shape[0];
-  maps_ = {.log_decay_H = w.shape.log_decay_V,
+  maps_ = {.block = pass.block,
            .made = ctx.workspace->take(stream, w.shape.states(num_states)),
            .transitions = s.transitions,
            .entering = s.entering};
@@ -141,7 +136,7 @@ void LinearBranch::project(const Context& ctx, const Pass& pass, const Tensor& a
 
 void LinearBranch::find_maps(const Context& ctx, const Pass& pass, const Tensor& transition) const {
   const Arena::Scope scope(*ctx.workspace);
-  const kernels::Recurrence x = recurrence(ctx, pass);
+  const kernels::Recurrence x = recurrence(pass);
   if (weights_.shape.causal)
     recurrence_maps(ctx, pass.types.compute, x, transition, maps_.made);
   else
@@ -149,7 +144,7 @@ void LinearBranch::find_maps(const Context& ctx, const Pass& pass, const Tensor&
 }
 
 void LinearBranch::find_backward_maps(const Context& ctx, const Pass& pass) const {
-  const kernels::Recurrence x = recurrence(ctx, pass);
+  const kernels::Recurrence x = recurrence(pass);
   const Matrix dout = Matrix::of(gradients_.datt);
   if (weights_.shape.causal)
     recurrence_backward_maps(ctx, pass.types.compute, x, dout, maps_.made);
@@ -168,7 +163,7 @@ void LinearBranch::recur(const Context& ctx, const Pass& pass, const Tensor& a_T
   if (exchanges) tokens.passing->finish(ctx, maps_);
   {
     const Arena::Scope scope(*ctx.workspace);
-    const kernels::Recurrence x = recurrence(ctx, pass);
+    const kernels::Recurrence x = recurrence(pass);
     if (w.shape.causal)
       recurrence_forward(ctx, compute, x, Matrix::of(s.att), tokens.states->states_here(pass));
     else
@@ -200,8 +195,8 @@ void LinearBranch::output_backward(const Context& ctx, const Pass& pass, const B
   g.datt = workspace.take(stream, s.att.shape);
   const Shape states = w.shape.states(tokens.passing ? s.entering.shape[0] : 0);
   if (tokens.passing)
-    maps_ = {.backward = true,
-             .log_decay_H = w.shape.log_decay_V,
+    maps_ = {.block = pass.block,
+             .backward = true,
              .made = workspace.take(stream, states),
              .transitions = s.transitions,
              .entering = workspace.take(stream, states)};
@@ -259,9 +254,9 @@ void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const Ba
         .dlog_decay = gradients.dlog_decay,
         .dbeta_TH = gradients.dbeta};
     if (w.shape.causal)
-      recurrence_backward(ctx, compute, recurrence(ctx, pass), of_recurrence);
+      recurrence_backward(ctx, compute, recurrence(pass), of_recurrence);
     else
-      unmasked_backward(ctx, compute, recurrence(ctx, pass), s.entering, of_recurrence);
+      unmasked_backward(ctx, compute, recurrence(pass), s.entering, of_recurrence);
     if (tokens.passing) tokens.passing->pass_on(ctx, maps_);
     gates_backward(ctx, pass, t, gradients, da);
     heads_backward(ctx, pass, gradients, dqkv);

@@ -115,7 +115,7 @@ class LinearBranch final : public Branch {
   void heads_backward(const kernels::Context&, const Pass&, const StateGradients&,
                       const Tensor& dqkv) const;
   Tensor halo(const Pass& pass, const Tensor& whole) const;
-  kernels::Recurrence recurrence(const kernels::Context&, const Pass&) const;
+  kernels::Recurrence recurrence(const Pass&) const;
   // What the chunks here do to states, or to their gradients: fills maps_.
   void find_maps(const kernels::Context&, const Pass&, const Tensor& transition) const;
   void find_backward_maps(const kernels::Context&, const Pass&) const;

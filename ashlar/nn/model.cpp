@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/rope.h"
 
 namespace ashlar::nn {
@@ -64,6 +65,15 @@ std::vector<Tensor> take_tables(Arena& arena, const ModelSpec& spec, DType dtype
   return tables;
 }
 
+std::vector<Tensor> take_log_decays(Arena& arena, const ModelWeights& weights, DType dtype) {
+  std::vector<Tensor> all(weights.blocks.size());
+  weights.for_each_block([&](const Block& block, int64_t l) {
+    const auto num = int64_t(block.mixer->needs().tokens.log_decay_H.size());
+    if (num > 0) all[size_t(l)] = arena.take(dtype, {num});
+  });
+  return all;
+}
+
 }  // namespace
 
 Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, DType compute,
@@ -76,10 +86,13 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
       operands_of_unit_(flat_.unit_numel.size()),
       weight_arena_(Device::kMeta),
       gradient_arena_(Device::kMeta),
-      table_arena_(arena_for(
-          allocator, Tag::kWeights,
-          [&](Arena& arena) { take_tables(arena, whole, types_.stream, max_positions); })),
-      rope_(take_tables(table_arena_, whole, types_.stream, max_positions)) {
+      table_arena_(arena_for(allocator, Tag::kWeights,
+                             [&](Arena& arena) {
+                               take_tables(arena, whole, types_.stream, max_positions);
+                               take_log_decays(arena, weights_, types_.stream);
+                             })),
+      rope_(take_tables(table_arena_, whole, types_.stream, max_positions)),
+      log_decay_(take_log_decays(table_arena_, weights_, types_.stream)) {
   for (const Stored* stored : in_memory_order(weights_)) {
     const auto unit = size_t(stored->unit);
     if (!first_of_unit_[unit]) first_of_unit_[unit] = stored->weight;
@@ -91,6 +104,9 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
   for (size_t l = 0; l < rope_.size(); ++l)
     if (first_alike(whole, l) == l)
       rope_table(ctx, rope_of(whole.blocks[l].rope(), options.first_tokens), rope_[l]);
+  for (size_t l = 0; l < log_decay_.size(); ++l)
+    if (log_decay_[l])
+      upload(ctx, weights_.blocks[l].mixer->needs().tokens.log_decay_H, log_decay_[l]);
 }
 
 void Model::take_weights(const Context& ctx, Allocator& allocator, bool training) {
@@ -152,7 +168,8 @@ ModelCall Model::call(const TokenExchanges& tokens, const kernels::Sequence& seq
           .exchanges = {.tokens = tokens, .experts = &local_experts_},
           .sequence = sequence,
           .ids_T = ids_T,
-          .rope = rope_};
+          .rope = rope_,
+          .log_decay = log_decay_};
 }
 
 Tensor Model::unit_weights(int64_t unit) const {

@@ -78,11 +78,11 @@ struct ModelCall {
   Residency& residency;
   Exchanges exchanges;
   const kernels::Sequence& sequence;
-  Tensor ids_T;                  // I32
-  std::span<const Tensor> rope;  // [positions, rho], by block
-  bool add_to_gradients = true;  // of backward; see Pass
-  LateProducts* late = nullptr;  // likewise
-  StepLosses losses{};           // likewise
+  Tensor ids_T;                             // I32
+  std::span<const Tensor> rope, log_decay;  // Pass::rope and log_decay_H, by block
+  bool add_to_gradients = true;             // of backward; see Pass
+  LateProducts* late = nullptr;             // likewise
+  StepLosses losses{};                      // likewise
   Pass at(int64_t block, int slot, Mode mode) const;
 };
 
@@ -156,7 +156,8 @@ class Model {
   Arena gradient_arena_;
   std::vector<Arena> gradient_slots_;
   Arena table_arena_;
-  std::vector<Tensor> rope_;  // by block; blocks of one RoPE share a table
+  std::vector<Tensor> rope_;       // by block; blocks of one RoPE share a table
+  std::vector<Tensor> log_decay_;  // by block; absent where decays are not fixed
   Residency all_here_;
   ExpertExchange local_experts_;
 };

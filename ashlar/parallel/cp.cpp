@@ -6,18 +6,25 @@ void CpRowSums::sum(const Tensor& of_rows) {
   ranks_.all_reduce(of_rows, of_rows, "row loads").wait();
 }
 
-CpSequence::CpSequence(const CpKinds& kinds, comm::Group& ranks, const CpSplit& split,
-                       const nn::ExchangeNeeds& needs, const nn::Types& types, Allocator& allocator)
+CpSequence::CpSequence(const kernels::Context& ctx, const CpKinds& kinds, comm::Group& ranks,
+                       const CpSplit& split, const nn::ModelWeights& weights,
+                       const nn::Types& types, Allocator& allocator)
     : split_(split),
       rank_(ranks.rank()),
       parts_(size_t(split.num_ranks)),
-      halos_(ranks, split, needs, types.stream, allocator),
-      keys_(CpKeys::make(kinds.keys, ranks, split, parts_, needs, types, allocator)),
+      halos_(ranks, split, weights.needs(), types.stream, allocator),
+      keys_(CpKeys::make(kinds.keys, ranks, split, parts_, weights.needs(), types, allocator)),
       rows_(ranks) {
   for (std::vector<Segment>& part : parts_) part.reserve(size_t(split.local_tokens()));
   sequence_.reserve(split.local_tokens());
-  if (needs.state.heads > 0)
-    states_ = CpStates::make(kinds.states, ranks, split, needs.state, types.stream, allocator);
+  const nn::ExchangeNeeds::StateShape state = weights.needs().state;
+  if (state.heads == 0) return;
+  CpStates::LogDecays log_decays(weights.blocks.size());
+  weights.for_each_block([&](const nn::Block& block, int64_t l) {
+    log_decays[size_t(l)] = block.mixer->needs().tokens.log_decay_H;
+  });
+  states_ =
+      CpStates::make(ctx, kinds.states, ranks, split, state, log_decays, types.stream, allocator);
 }
 
 void CpSequence::assign(std::span<const Segment> whole_rows) {

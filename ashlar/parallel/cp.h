@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "ashlar/comm/group.h"
-#include "ashlar/nn/branch.h"
+#include "ashlar/nn/weights.h"
 #include "ashlar/parallel/cp_halos.h"
 #include "ashlar/parallel/cp_keys.h"
 #include "ashlar/parallel/cp_split.h"
@@ -49,9 +49,10 @@ class CpRowSums final : public nn::RowSums {
 
 class CpSequence {
  public:
-  // needs: of the heads that stand here, alike in all blocks.
-  CpSequence(const CpKinds& kinds, comm::Group& ranks, const CpSplit& split,
-             const nn::ExchangeNeeds& needs, const nn::Types& types, Allocator& allocator);
+  // weights: with the heads that stand here; what their mixers need is alike in all blocks.
+  CpSequence(const kernels::Context&, const CpKinds& kinds, comm::Group& ranks,
+             const CpSplit& split, const nn::ModelWeights& weights, const nn::Types& types,
+             Allocator& allocator);
   // The next micro-batch: documents of the whole rows, the same on every rank.  Not read from
   // tensors: on meta a dry run gives one document per row, which every other list costs at most.
   // Allocates nothing.

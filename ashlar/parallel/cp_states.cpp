@@ -244,7 +244,6 @@ CpStates::CpStates(comm::Group& ranks, const CpSplit& split, const State& state)
       chunks_.push_back({begin, begin + c});
     }
   starts_.resize(size_t(split.num_rows * split.num_chunks()));
-  fixed_.resize(size_t(state.heads));
 }
 
 int64_t CpStates::index_of(int64_t chunk, int64_t row) const {
@@ -284,21 +283,29 @@ void CpStates::advance_fixed(const Context& ctx, const StateMaps& maps, int64_t 
   bool starts = false;
   for (int64_t chunk = first; chunk < first + num; ++chunk)
     starts |= starts_[size_t(row * num_chunks() + chunk)] != 0;
-  const Arena::Scope scope(*ctx.workspace);
-  const auto heads = size_t(state.shape[0]);
-  const Tensor fixed = ctx.workspace->take(state.dtype, {state.shape[0]});
-  for (size_t h = 0; h < heads; ++h) {
-    const bool decays = !maps.log_decay_H.empty();
-    const double log_decay = decays ? maps.log_decay_H[size_t(first_head) + h] : 0.0;
-    fixed_[h] = starts ? 0.0 : std::exp(double(num * split_.chunk_length()) * log_decay);
-  }
-  upload(ctx, std::span<const double>(fixed_).first(heads), fixed);
-  apply_map(ctx, fixed, made, state, maps.backward);
+  const Tensor fixed = one_of(one_of(fixed_.tensor, maps.block), starts ? 0 : num);
+  apply_map(ctx, fixed.slice(first_head, first_head + state.shape[0]), made, state, maps.backward);
 }
 
-std::unique_ptr<CpStates> CpStates::make(StateExchange kind, comm::Group& ranks,
-                                         const CpSplit& split, const State& state, DType stream,
-                                         Allocator& allocator) {
+void CpStates::take_fixed(const Context& ctx, const LogDecays& log_decays, DType stream,
+                          Allocator& allocator) {
+  const int64_t blocks = int64_t(log_decays.size()), H = state_.heads;
+  fixed_ = make_tensor(allocator, stream, {blocks, num_chunks() + 1, H}, Tag::kCommunication);
+  std::vector<double> values;
+  for (const std::span<const double>& log_decay : log_decays)
+    for (int64_t n = 0; n <= num_chunks(); ++n)
+      for (int64_t h = 0; h < H; ++h) {
+        const double through_one = log_decay.empty() ? 0.0 : log_decay[size_t(h)];
+        values.push_back(n == 0 ? 0.0 : std::exp(double(n * split_.chunk_length()) * through_one));
+      }
+  upload(ctx, values, fixed_.tensor.view({fixed_.tensor.numel()}));
+}
+
+namespace {
+
+std::unique_ptr<CpStates> make_states(StateExchange kind, comm::Group& ranks, const CpSplit& split,
+                                      const CpStates::State& state, DType stream,
+                                      Allocator& allocator) {
   if (kind == StateExchange::kAllGather)
     return std::make_unique<CpGatherStates>(ranks, split, state, stream, allocator);
   ASHLAR_ASSERT(state.ways == 1);
@@ -307,6 +314,17 @@ std::unique_ptr<CpStates> CpStates::make(StateExchange kind, comm::Group& ranks,
   const bool scan = kind == StateExchange::kScan;
   return std::make_unique<CpChainStates>(ranks, split, state, stream, allocator,
                                          scan ? num_groups_of(state.heads) : 1, scan);
+}
+
+}  // namespace
+
+std::unique_ptr<CpStates> CpStates::make(const Context& ctx, StateExchange kind, comm::Group& ranks,
+                                         const CpSplit& split, const State& state,
+                                         const LogDecays& log_decays, DType stream,
+                                         Allocator& allocator) {
+  auto states = make_states(kind, ranks, split, state, stream, allocator);
+  if (state.transition == 0) states->take_fixed(ctx, log_decays, stream, allocator);
+  return states;
 }
 
 }  // namespace ashlar::parallel

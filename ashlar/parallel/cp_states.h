@@ -18,7 +18,8 @@
 //          launches as closed formulas: docs/parallel/states.md.
 // Memory   C chunks here, W ranks, m elements of a chunk's states, g of its transitions, in the
 //          stream type (Tag::kCommunication): gather W C (m + g), without mask W C 2 m, chain and
-//          scan 2 C m.  One state of every row from ctx.workspace.
+//          scan 2 C m; where decays are fixed, besides, their powers for every block and number of
+//          chunks.  One state of every row from ctx.workspace.
 // Numerics chunk after chunk in the order of the tokens, whatever comes first: the same bits on all
 //          ranks and for the first three.
 // Errors   those of comm::Group.
@@ -40,9 +41,12 @@ namespace ashlar::parallel {
 class CpStates : public nn::ChunkStates, public nn::StatePassing {
  public:
   using State = nn::ExchangeNeeds::StateShape;
-  static std::unique_ptr<CpStates> make(StateExchange kind, comm::Group& ranks,
-                                        const CpSplit& split, const State& state, DType stream,
-                                        Allocator& allocator);
+  // Logarithms of fixed decays, [H] of each block; empty: the decay is 1.
+  using LogDecays = std::vector<std::span<const double>>;
+  static std::unique_ptr<CpStates> make(const kernels::Context&, StateExchange kind,
+                                        comm::Group& ranks, const CpSplit& split,
+                                        const State& state, const LogDecays& log_decays,
+                                        DType stream, Allocator& allocator);
 
   // The next micro-batch: documents of the whole rows.  Allocates nothing.
   void assign(std::span<const Segment> whole_rows);
@@ -93,8 +97,11 @@ class CpStates : public nn::ChunkStates, public nn::StatePassing {
 
  private:
   std::vector<kernels::StateChunk> chunks_;
-  std::vector<char> starts_;   // by row and chunk: a document starts in it
-  std::vector<double> fixed_;  // transitions of heads whose decay is fixed
+  void take_fixed(const kernels::Context&, const LogDecays&, DType stream, Allocator& allocator);
+  std::vector<char> starts_;  // by row and chunk: a document starts in it
+  // Transitions of heads whose decay is fixed, [blocks, chunks + 1, H]: number n through n chunks,
+  // but number 0 through any in which a document starts.
+  OwnedTensor fixed_;
 };
 
 }  // namespace ashlar::parallel

@@ -169,7 +169,7 @@ void RankModel::lay_out_inputs(Allocator& allocator) {
 
 void RankModel::share_sequences(Allocator& allocator) {
   const CpKinds kinds{parallel_.cp_exchange, parallel_.state_exchange};
-  cp_ = std::make_unique<CpSequence>(kinds, groups_.cp(), cp_split(), model_->weights().needs(),
+  cp_ = std::make_unique<CpSequence>(ctx_, kinds, groups_.cp(), cp_split(), model_->weights(),
                                      model_->types(), allocator);
 }
 

@@ -19,7 +19,8 @@
 // Numerics attention adds up turns in one order on all ranks, an MLP from the rank's own share
 //          on (in backward to it); gradients of attention in rank order, of an MLP in the order of
 //          the ring.  The same bits for any timing.
-// Limits   branches that attend (CpGather behind them) or that see one token; no late products.
+// Limits   branches that attend (CpGather of cp_keys.cpp behind them) or that see one token; no
+//          late products.
 // Errors   kComm, as comm/group.h.
 #pragma once
 

@@ -36,11 +36,11 @@ bool starts(const WalkCase& c, int64_t row, int64_t chunk) {
 double transition(const WalkCase& c, int64_t row, int64_t chunk, int64_t i) {
   return starts(c, row, chunk) ? 0 : element("transition", false, row, chunk, i);
 }
-constexpr double kLogDecay[kHeads] = {-0.01, -0.003};
+constexpr double kLogDecay[2][kHeads] = {{-0.01, -0.003}, {-0.02, -0.0007}};  // of two blocks
 
 // transition state + made; backward with its transpose.
-std::vector<double> through(const WalkCase& c, bool backward, int64_t row, int64_t chunk,
-                            const std::vector<double>& state) {
+std::vector<double> through(const WalkCase& c, int64_t block, bool backward, int64_t row,
+                            int64_t chunk, const std::vector<double>& state) {
   std::vector<double> next(size_t{kState});
   for (int64_t h = 0; h < kHeads; ++h)
     for (int64_t i = 0; i < kWalkKeyDim; ++i)
@@ -58,7 +58,7 @@ std::vector<double> through(const WalkCase& c, bool backward, int64_t row, int64
           else if (i == k && c.transition == kWalkKeyDim)
             a = transition(c, row, chunk, h * kWalkKeyDim + i);
           else if (i == k && !starts(c, row, chunk))
-            a = std::exp(double(split_of(c).chunk_length()) * kLogDecay[h]);
+            a = std::exp(double(split_of(c).chunk_length()) * kLogDecay[block][h]);
           sum += a * state[at(k)];
         }
         next[at(i)] = sum;
@@ -67,13 +67,14 @@ std::vector<double> through(const WalkCase& c, bool backward, int64_t row, int64
 }
 
 // The state that enters a chunk.
-std::vector<double> walked(const WalkCase& c, bool backward, int64_t row, int64_t chunk) {
+std::vector<double> walked(const WalkCase& c, int64_t block, bool backward, int64_t row,
+                           int64_t chunk) {
   std::vector<double> state(size_t{kState}, 0.0);
   const int64_t num = split_of(c).num_chunks();
   if (!backward)
-    for (int64_t i = 0; i < chunk; ++i) state = through(c, false, row, i, state);
+    for (int64_t i = 0; i < chunk; ++i) state = through(c, block, false, row, i, state);
   else
-    for (int64_t i = num - 1; i > chunk; --i) state = through(c, true, row, i, state);
+    for (int64_t i = num - 1; i > chunk; --i) state = through(c, block, true, row, i, state);
   return state;
 }
 
@@ -82,7 +83,9 @@ class Walk {
   Walk(const WalkCase& c, StateExchange kind, comm::Group& ranks)
       : c_(c), split_(split_of(c)), rank_(ranks.rank()), allocator_(Device::kCpu) {
     const CpStates::State state{kHeads, kWalkKeyDim, kWalkValueDim, c.transition};
-    states_ = CpStates::make(kind, ranks, split_, state, DType::kF64, allocator_);
+    const kernels::Context ctx{.threads = &threads_};
+    const CpStates::LogDecays decays = {std::span(kLogDecay[0]), std::span(kLogDecay[1])};
+    states_ = CpStates::make(ctx, kind, ranks, split_, state, decays, DType::kF64, allocator_);
     workspace_ = Arena(allocator_, 1 << 16, Tag::kWorkspace);
     std::vector<Segment> rows;
     for (int64_t row = 0; row < kRows; ++row)
@@ -104,7 +107,7 @@ class Walk {
     transition_ = take(one), transitions_ = take(all);
   }
 
-  void expect_what_enters(bool backward) {
+  void expect_what_enters(int64_t block, bool backward) {
     for_chunks([&](int64_t i, int64_t row, int64_t chunk) {
       for (int64_t e = 0; e < kState; ++e)
         made_.tensor.as<double>()[i * kState + e] = element("made", backward, row, chunk, e);
@@ -113,18 +116,18 @@ class Walk {
             transition(c_, row, chunk, e);
     });
     const kernels::Context ctx{.threads = &threads_, .workspace = &workspace_};
-    nn::StateMaps maps{.backward = backward,
+    nn::StateMaps maps{.block = block,
+                       .backward = backward,
                        .made = made_.tensor,
                        .transitions = transitions_.tensor,
                        .entering = entering_.tensor};
-    if (c_.transition == 0) maps.log_decay_H = kLogDecay;
     if (!backward) maps.transition = transition_.tensor;
     states_->post(ctx, maps);
     states_->finish(ctx, maps);
     states_->pass_on(ctx, maps);
     states_->finish_sends();
     for_chunks([&](int64_t i, int64_t row, int64_t chunk) {
-      const std::vector<double> want = walked(c_, backward, row, chunk);
+      const std::vector<double> want = walked(c_, block, backward, row, chunk);
       for (int64_t e = 0; e < kState; ++e)
         EXPECT_NEAR(entering_.tensor.as<double>()[i * kState + e], want[size_t(e)], 1e-12)
             << "chunk " << chunk << " of row " << row << " on rank " << rank_
@@ -169,8 +172,8 @@ TEST(CpStatesWalk, WhatEntersIsTheWalkThroughAllChunksBefore) {
             Allocator allocator(Device::kCpu);
             comm::run_ranks(num_ranks, {}, allocator, [&](comm::Group& ranks) {
               Walk walk(c, kind, ranks);
-              for (int layer = 0; layer < 2; ++layer)
-                for (const bool backward : {false, true}) walk.expect_what_enters(backward);
+              for (int64_t block = 0; block < 2; ++block)
+                for (const bool backward : {false, true}) walk.expect_what_enters(block, backward);
             });
           }
 }
