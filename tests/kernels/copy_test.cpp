@@ -1,5 +1,6 @@
 #include "ashlar/kernels/copy.h"
 
+#include <bit>
 #include <cstring>
 #include <numeric>
 
@@ -120,6 +121,35 @@ TEST(Copy, OneTypeKeepsEveryBit) {
       copy(bench.context(), from, to);
       ASSERT_EQ(std::memcmp(from.data, to.data, size_t(from.bytes())), 0);
     });
+}
+
+// NaN, infinities, denormals, ties and everything between, by bits, on every instruction set.
+TEST(Copy, ConvertsWithThePlainBitsOnEveryPath) {
+  const Isa best = isa();
+  for (const Isa path : supported_isas())
+    for (const int64_t count : {1, 7, 16, 33, 70001}) {
+      SCOPED_TRACE(fmt::format("{} elements on {}", count, name_of(path)));
+      select_isa(path);
+      Bench bench({}, false), plain;
+      const Tensor wide = bench.zeros(DType::kF32, {count});
+      for (int64_t i = 0; i < count; ++i)
+        wide.as<float>()[i] =
+            std::bit_cast<float>(uint32_t(i * 0x9e3779b1u) ^ (i % 3 ? 0 : 0x8000u));
+      const float special[] = {
+          std::bit_cast<float>(0x7f800001u), std::bit_cast<float>(0xffc12345u),
+          std::bit_cast<float>(0x7f7fffffu), std::bit_cast<float>(0x00000001u),
+          std::bit_cast<float>(0x807fffffu), std::bit_cast<float>(0x3f808000u)};
+      std::copy_n(special, std::min<int64_t>(count, 6), wide.as<float>());
+      for (const DType to : {DType::kBF16, DType::kF32}) {
+        const Tensor from = to == DType::kBF16 ? wide : bench.zeros(DType::kBF16, {count});
+        if (to == DType::kF32) std::memcpy(from.data, wide.data, size_t(from.bytes()));
+        const Tensor fast = bench.zeros(to, {count}), slow = plain.zeros(to, {count});
+        copy(bench.context(), from, fast);
+        copy(plain.context(), from, slow);
+        EXPECT_EQ(std::memcmp(fast.data, slow.data, size_t(fast.bytes())), 0);
+      }
+    }
+  select_isa(best);
 }
 
 TEST(Copy, AddsToWhatIsThere) {

@@ -2,6 +2,7 @@
 #include <bit>
 #include <cstring>
 
+#include "ashlar/kernels/cpu/copy_args.h"
 #include "ashlar/kernels/cpu/ops.h"
 #include "ashlar/tensor/box_order.h"
 
@@ -38,8 +39,14 @@ void for_each_part(const Context& ctx, int64_t rows, int64_t cols, DType written
 
 void copy_elements(const Context& ctx, const Matrix& from, int64_t from_row, const Matrix& to,
                    int64_t to_row, int64_t col, int64_t count) {
-  copy_convert({at(from, from_row, col), from.dtype, ctx.device, {count}},
-               {at(to, to_row, col), to.dtype, ctx.device, {count}});
+  const Tensor in{at(from, from_row, col), from.dtype, ctx.device, {count}};
+  const Tensor out{at(to, to_row, col), to.dtype, ctx.device, {count}};
+  const bool is_fast = !ctx.reference;
+  if (is_fast && in.dtype == DType::kF32 && out.dtype == DType::kBF16)
+    return round_fast(in.as<float>(), out.as<bf16>(), count);
+  if (is_fast && in.dtype == DType::kBF16 && out.dtype == DType::kF32)
+    return widen_fast(in.as<bf16>(), out.as<float>(), count);
+  copy_convert(in, out);
 }
 
 template <typename T>
