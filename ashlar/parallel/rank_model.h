@@ -123,6 +123,8 @@ class RankModel {
   const std::vector<Parameter>& parameters() const;
   // How ZeRO cuts the unit among the ranks that share it.
   const Shards& shards_of(int64_t unit) const;
+  // Zero::gather_cost, of this step or evaluation.
+  kernels::Cost gather_cost(int world_rank) const;
   // Balancing biases of the blocks here: whole, and equal on all ranks of the stage.
   std::vector<Piece> buffers() const;
   // Into checkpoints, for all ranks of the stage.

@@ -42,6 +42,10 @@ const Shards& RankModel::shards_of(int64_t unit) const {
   return zero_->shards_of(unit);
 }
 
+kernels::Cost RankModel::gather_cost(int world_rank) const {
+  return zero_->gather_cost(world_rank);
+}
+
 std::vector<Piece> RankModel::pieces(bool to_write) const {
   std::vector<KeptTensor> kept;
   for (const Parameter& p : parameters()) kept.push_back({&p, p.logical, p.value});

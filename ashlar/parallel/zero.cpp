@@ -51,7 +51,7 @@ nn::ModelMemory model_memory(const Context& ctx, const ParallelSpec& spec, int n
 
 Zero::Zero(const Context& ctx, Allocator& allocator, const ParallelSpec& spec,
            const OptimSpec& optim, const Groups& groups, nn::Model& model)
-    : gather_ctx_{.device = ctx.device, .threads = ctx.threads},
+    : gather_ctx_{.device = ctx.device, .threads = ctx.threads, .trace = ctx.trace},
       model_(model),
       stage_(groups.data().size() == 1 ? 0 : int(spec.zero)),
       overlap_(spec.overlap),
@@ -93,6 +93,7 @@ void Zero::begin(std::span<const nn::Use> uses) {
   uses_ = uses;
   next_ = 0;
   for (Block& block : blocks_) block = {};
+  for (Unit& unit : units_) unit.num_gathers = 0;
   for (const nn::Use& use : uses)
     if (use.makes_gradients()) ++blocks_[size_t(use.block)].to_make;
   prefetch();
@@ -193,14 +194,29 @@ void Zero::start_gather(int64_t unit) {
   const Shards& shards = shards_of(unit);
   comm::Group& ranks = ranks_of(unit);
   const Tensor whole = model_.unit_weights(unit);
-  if (!is_root(unit))
-    for (size_t i = 0; i < u.kept.size(); ++i)
-      copy(gather_ctx_, kept_weights(unit, i), part(whole, u.kept[i]));
+  if (!is_root(unit)) copy_kept(unit, whole);
   for (int64_t b = 0; b < shards.num_buckets(unit) && ranks.size() > 1; ++b)
     u.gather.push_back(ranks.all_gather(part(whole, shards.piece(unit, b, ranks.rank())),
                                         part(whole, shards.bucket(unit, b)), "weights",
                                         counts_of(unit, b)));
   u.gathering = true;
+}
+
+// Copies, and rounds, this rank's part of a block's unit to its place there.  A gather begins long
+// before its block: meanwhile the place in the step is the block that it is for.
+void Zero::copy_kept(int64_t unit, const Tensor& whole) {
+  Unit& u = units_[size_t(unit)];
+  ++u.num_gathers;  // gather_cost counts these copies again
+  const Context& ctx = gather_ctx_;
+  const TracePlace place = ctx.trace ? ctx.trace->place() : TracePlace{};
+  const auto enter = [&](int64_t block) {
+    if (ctx.trace) ctx.enter(ctx.trace->phase(place), block);
+  };
+  enter(model_.flat().units.block_of(unit));
+  for (size_t i = 0; i < u.kept.size(); ++i)
+    copy(ctx, kept_weights(unit, i), part(whole, u.kept[i]));
+  enter(place.block);
+  ctx.enter(place.branch);
 }
 
 void Zero::finish_gather(int64_t unit) {

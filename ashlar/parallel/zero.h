@@ -74,6 +74,9 @@ class Zero final : public nn::Residency {
   int num_parts(int64_t unit) const { return family_of(unit).stride; }
   // What a rank of the model group keeps of a unit where it is sharded.
   std::vector<Range> kept(int64_t unit, int world_rank) const;
+  // The cost of the copies with which a rank of the model group has begun its gathers since the
+  // last `begin`: all ranks of a family gather equally often, and each copies what it keeps.
+  kernels::Cost gather_cost(int world_rank) const;
   // The parts of the trained tensors that this rank keeps, and the tensors they are parts of.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<nn::ParameterInfo>& infos() const { return infos_; }  // of the same order
@@ -103,6 +106,7 @@ class Zero final : public nn::Residency {
     bool gathering = false, reducing = false;
     bool overwrites = false;       // what is reduced is the first of its step
     bool ready = false;            // its operands are those of the kept weights
+    int64_t num_gathers = 0;       // since begin
     std::vector<Range> kept;       // of this rank
     std::vector<int64_t> kept_at;  // where these begin in weights_ and gradients_
   };
@@ -149,6 +153,7 @@ class Zero final : public nn::Residency {
   void bring(const kernels::Context&, int64_t unit);
   void bring_block(const kernels::Context&, int64_t block);
   void start_gather(int64_t unit);
+  void copy_kept(int64_t unit, const Tensor& whole);
   void finish_gather(int64_t unit);
   bool is_ready(int64_t block) const;
   bool is_gathering(int64_t block) const;
@@ -163,9 +168,7 @@ class Zero final : public nn::Residency {
   void sum_over_ends();
   std::span<const int64_t> counts_of(int64_t unit, int64_t bucket);
 
-  // For the copies that begin a gather.  It has no trace: what a rank copies depends on the
-  // blocks in which its shard lies, and a plan runs one rank's step for all that keep as much.
-  const kernels::Context gather_ctx_;
+  const kernels::Context gather_ctx_;  // for the copies that begin a gather
   nn::Model& model_;
   const int stage_;
   const bool overlap_;

@@ -99,6 +99,18 @@ std::vector<Range> Zero::kept(int64_t unit, int world_rank) const {
   return family.shards.kept(unit, shard);
 }
 
+kernels::Cost Zero::gather_cost(int world_rank) const {
+  kernels::Cost cost;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    if (units_[u].num_gathers == 0) continue;
+    const DType gathered = model_.unit_weights(int64_t(u)).dtype;
+    const int64_t width = size_of(weights_.tensor.dtype) + size_of(gathered);
+    for (const Range& range : kept(int64_t(u), world_rank))
+      cost.bytes += units_[u].num_gathers * range.size() * width;
+  }
+  return cost;
+}
+
 void Zero::lay_out_shards(Allocator& allocator) {
   int64_t numel = 0;
   for (size_t u = 0; u < units_.size(); ++u) {

@@ -4,6 +4,7 @@
 //
 //   sum over ranks of the update + sum over kinds of (step - update) of the first rank * ranks
 //
+// where the copies that begin the gathers of ZeRO are each rank's own (DryRank::costs_of).
 // Ranks of different kinds may still need the same memory at the same place: they become one class.
 #include "ashlar/plan/mesh.h"
 
@@ -40,7 +41,7 @@ struct Signature {
 struct Kind {
   Signature signature;
   std::vector<int> ranks;
-  Costs update;  // of the first
+  Costs update;  // of the first, without gathers
 };
 
 Signature signature_of(const DryRank& dry) {
@@ -65,10 +66,11 @@ std::vector<Kind> kinds_of_ranks(const Recipe& recipe, DType compute, int num_ra
     DryRank dry(recipe, compute, num_ranks, rank, threads);
     meter.add(dry.trainer());
     dry.update();
-    train::add(updates, dry.costs());
+    const Costs update = dry.costs_without_gathers();
+    train::add(updates, update);
     const Signature signature = signature_of(dry);
     const auto [found, added] = known.try_emplace(signature, kinds.size());
-    if (added) kinds.push_back({signature, {}, dry.costs()});
+    if (added) kinds.push_back({signature, {}, update});
     kinds[found->second].ranks.push_back(rank);
     progress.advance(1);
   }
@@ -103,7 +105,9 @@ MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::opti
   if (rank) {
     ASHLAR_REQUIRE(0 <= *rank && *rank < num_ranks, kConfig,
                    "rank {} of {} ranks; expected 0 to {}", *rank, num_ranks, num_ranks - 1);
-    plan.classes.push_back({{*rank}, train::plan_rank(recipe, compute, num_ranks, *rank, threads)});
+    const std::span kind(&*rank, 1);
+    plan.classes.push_back(
+        {{*rank}, train::plan_kind(recipe, compute, num_ranks, kind, threads).first});
     return plan;
   }
   Costs& all = plan.costs.emplace();
@@ -115,12 +119,11 @@ MeshPlan plan_mesh(const Recipe& recipe, DType compute, int num_ranks, std::opti
   }
   Progress progress(*log, "counting a step of each kind of rank", int64_t(kinds.size()), "kinds");
   for (const Kind& kind : kinds) {
-    RunPlan first = train::plan_rank(recipe, compute, num_ranks, kind.ranks[0], threads);
-    // Ranks of a kind differ in their optimizers' work alone, and that is in the sum.
-    const auto num = int64_t(kind.ranks.size());
-    train::add(all, first.costs, num);
-    train::add(all, kind.update, -num);
-    add_to_classes(plan.classes, kind.ranks, std::move(first));
+    train::KindPlan of_kind = train::plan_kind(recipe, compute, num_ranks, kind.ranks, threads);
+    // The work of their optimizers, which differs, is in the sum already.
+    train::add(all, of_kind.costs);
+    train::add(all, kind.update, -int64_t(kind.ranks.size()));
+    add_to_classes(plan.classes, kind.ranks, std::move(of_kind.first));
     progress.advance(1);
   }
   plan.checkpoint = meter.size();

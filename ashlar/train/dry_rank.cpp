@@ -81,6 +81,23 @@ void DryRank::end() {
   trace_.stop();
 }
 
+Costs DryRank::costs_of(int rank) const {
+  const parallel::RankModel& model = trainer_.model();
+  const int here = model.groups().rank();
+  return with_more_copied(model.gather_cost(rank).bytes - model.gather_cost(here).bytes);
+}
+
+Costs DryRank::costs_without_gathers() const {
+  const parallel::RankModel& model = trainer_.model();
+  return with_more_copied(-model.gather_cost(model.groups().rank()).bytes);
+}
+
+Costs DryRank::with_more_copied(int64_t bytes) const {
+  Costs costs = costs_;
+  if (bytes != 0) costs["copy"].bytes += bytes;
+  return costs;
+}
+
 std::vector<GroupTraffic> DryRank::traffic() const {
   std::vector<GroupTraffic> list;
   for (const comm::Group* group : trainer_.model().all_groups())

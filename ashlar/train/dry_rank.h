@@ -46,6 +46,10 @@ class DryRank {
   const std::string& workspace_peak() const { return workspace_peak_; }
   // What the last step() or update() cost and moved, by the events of its trace.
   const Costs& costs() const { return costs_; }
+  // The same for `rank`, which is like this one but for the place of its shard: it gathers as
+  // often, and copies other amounts to begin with.
+  Costs costs_of(int rank) const;
+  Costs costs_without_gathers() const;
   std::vector<GroupTraffic> traffic() const;
   // How many events these were.
   TraceRoom num_events() const { return num_events_; }
@@ -54,6 +58,7 @@ class DryRank {
   void begin();
   void drain();
   void end();
+  Costs with_more_copied(int64_t bytes) const;
   Allocator allocator_{Device::kMeta};
   comm::RecordingWorld world_;
   Trace& trace_;

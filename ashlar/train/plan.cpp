@@ -36,19 +36,25 @@ int64_t grown(int64_t shorter, int64_t longer, const Growth& growth) {
 }
 
 // What one step of a dry run tells.
-void take_step(DryRank& dry, RunPlan& plan) {
+void take_step(DryRank& dry, std::span<const int> kind, KindPlan& kind_plan) {
+  RunPlan& plan = kind_plan.first;
   dry.step();
   plan.costs = dry.costs();
+  for (const int rank : kind) add(kind_plan.costs, dry.costs_of(rank));
   plan.traffic = dry.traffic();
   plan.trace = dry.num_events();
 }
 
+Costs grown(const Costs& shorter, const Costs& longer, const Growth& growth) {
+  Costs costs;
+  add(costs, longer, growth.times);
+  add(costs, shorter, 1 - growth.times);
+  return costs;
+}
+
 // From a step to one that has grown.  `longer`: the step after one period.
 void grow(RunPlan& plan, const RunPlan& longer, const Growth& growth) {
-  Costs costs;
-  add(costs, longer.costs, growth.times);
-  add(costs, plan.costs, 1 - growth.times);
-  plan.costs = std::move(costs);
+  plan.costs = grown(plan.costs, longer.costs, growth);
   ASHLAR_ASSERT(plan.traffic.size() == longer.traffic.size());
   for (size_t i = 0; i < plan.traffic.size(); ++i) {
     comm::TrafficRow& row = plan.traffic[i].row;
@@ -65,7 +71,9 @@ void grow(RunPlan& plan, const RunPlan& longer, const Growth& growth) {
 
 }  // namespace
 
-RunPlan plan_rank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads) {
+KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span<const int> kind,
+                   Threads& threads) {
+  const int rank = kind[0];
   const ParallelSpec parallel = resolve_parallel(recipe, num_ranks);
   const std::optional<Growth> growth = growth_of(recipe, parallel);
   const auto of_length = [&](int64_t periods) {
@@ -73,11 +81,12 @@ RunPlan plan_rank(const Recipe& recipe, DType compute, int num_ranks, int rank, 
                                        growth->micro_batches + periods * growth->period)
                   : recipe;
   };
-  RunPlan plan;
+  KindPlan kind_plan;
+  RunPlan& plan = kind_plan.first;
   {
     DryRank dry(of_length(0), compute, num_ranks, rank, threads);
     const int64_t allocations = dry.memory().num_allocations;
-    take_step(dry, plan);
+    take_step(dry, kind, kind_plan);
     dry.evaluate();
     ASHLAR_ASSERT(dry.memory().num_allocations == allocations);  // all is taken at the start
     plan.num_parameters = dry.trainer().num_parameters();
@@ -85,13 +94,14 @@ RunPlan plan_rank(const Recipe& recipe, DType compute, int num_ranks, int rank, 
     plan.workspace_peak = dry.workspace_peak();
   }
   if (growth) {
-    RunPlan longer;
+    KindPlan longer;
     DryRank dry(of_length(1), compute, num_ranks, rank, threads);
-    take_step(dry, longer);
-    grow(plan, longer, *growth);
+    take_step(dry, kind, longer);
+    grow(plan, longer.first, *growth);
+    kind_plan.costs = grown(kind_plan.costs, longer.costs, *growth);
   }
   plan.memory = DryRank(recipe, compute, num_ranks, rank, threads, plan.workspace_bytes).memory();
-  return plan;
+  return kind_plan;
 }
 
 int planned_threads(const Recipe& recipe, int num_threads) {
@@ -100,7 +110,7 @@ int planned_threads(const Recipe& recipe, int num_threads) {
 
 RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks, int num_threads, int rank) {
   Threads threads(planned_threads(recipe, num_threads));
-  return plan_rank(recipe, compute, num_ranks, rank, threads);
+  return plan_kind(recipe, compute, num_ranks, std::span(&rank, 1), threads).first;
 }
 
 }  // namespace ashlar::train

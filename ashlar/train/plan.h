@@ -5,6 +5,8 @@
 // docs/plan.md says what it counts, and what not.
 #pragma once
 
+#include <span>
+
 #include "ashlar/train/dry_rank.h"
 
 namespace ashlar::train {
@@ -24,8 +26,14 @@ struct RunPlan {
 RunPlan plan_run(const Recipe& recipe, DType compute, int num_ranks = 1, int num_threads = 0,
                  int rank = 0);
 
-// The same on threads that the caller has.
-RunPlan plan_rank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads);
+// Ranks that are alike but for the places of their shards.
+struct KindPlan {
+  RunPlan first;  // the plan of the first
+  Costs costs;    // of a step of all of them, if their updates were the first one's
+};
+// The same on threads that the caller has.  kind: at least one rank.
+KindPlan plan_kind(const Recipe& recipe, DType compute, int num_ranks, std::span<const int> kind,
+                   Threads& threads);
 
 // Threads of a rank in the dry run, as many as in the run: Newton-Schulz takes workspace for each.
 int planned_threads(const Recipe& recipe, int num_threads);

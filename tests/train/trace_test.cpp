@@ -177,6 +177,36 @@ INSTANTIATE_TEST_SUITE_P(
                       "train.recompute=true"}}),
     [](const testing::TestParamInfo<TracedLayout>& info) { return info.param.name; });
 
+// What a rank copies and rounds into a unit before it is gathered stands at the unit's block, and
+// leaves the place of what comes after as it was.
+TEST(TraceOfShards, HoldsTheCopiesBeforeEveryGather) {
+  const Recipe recipe = recipe_with(
+      {"train.precision=bf16", "parallel.zero=3", "parallel.zero_layout=bucketed"});
+  with_traces(recipe, 2, [&](const auto& real, const auto& dry) {
+    for (const auto* traces : {&real, &dry})
+      for (const Trace* trace : *traces) {
+        std::map<int, int64_t> copied, gathered;  // by block, elements
+        const TraceEvent* before = nullptr;
+        for (const TraceEvent& e : trace->events()) {
+          const bool gathers = e.kind == Kind::kPost && trace->text(e.label) == "weights";
+          const bool copies = before && gathers && before->kind == Kind::kKernel &&
+                              trace->text(before->name) == "copy" && before->place != e.place;
+          if (copies) {
+            copied[before->place.block] += before->bytes / (4 + 2);
+            gathered[before->place.block] += e.bytes / 2;
+            EXPECT_EQ(trace->phase(before->place), trace->phase(e.place));
+          }
+          before = &e;
+        }
+        EXPECT_EQ(int64_t(copied.size()), recipe.model.num_hidden_layers);
+        for (const auto& [block, elements] : copied) {
+          EXPECT_GT(elements, 0) << "block " << block;
+          EXPECT_LE(elements, gathered[block]) << "block " << block;
+        }
+      }
+  });
+}
+
 // Two posts of one rank change places, in every lane by turns.
 TEST(Replay, FindsPostsInAnotherOrder) {
   const Recipe recipe = recipe_with({"parallel.cp=2", "parallel.tp=2", "parallel.zero=3"});
