@@ -16,6 +16,7 @@
 #include "ashlar/bench/random_batch.h"
 #include "ashlar/bench/traffic_floor.h"
 #include "ashlar/comm/agree.h"
+#include "ashlar/comm/measuring.h"
 #include "ashlar/core/clock.h"
 #include "ashlar/core/json.h"
 #include "ashlar/kernels/isa.h"
@@ -81,7 +82,7 @@ class Subject {
     num_counted_ += warm_up + steps;
   }
 
-  void delay_bulk(double seconds) { trainer_.model().groups().data().delay(seconds); }
+  void delay_bulk(double seconds) { comm::delay(trainer_.model().groups().data(), seconds); }
   const train::Trainer& trainer() const { return trainer_; }
   const std::vector<double>& seconds() const { return seconds_; }
   // The mean over the counted steps.
@@ -186,9 +187,10 @@ OverlapStudy study_overlap(const Recipe& recipe, const train::Seat& seat, DType 
   for (int64_t round = 0; round < kRounds; ++round) {
     overlapped.run(1, steps);
     waiting.run(1, steps);
-    seat.ranks.mute(true);  // allowed here: run() ended at a barrier, so nothing is under way
+    comm::mute(seat.ranks,
+               true);  // allowed here: run() ended at a barrier, so nothing is under way
     muted.run(1, steps);
-    seat.ranks.mute(false);
+    comm::mute(seat.ranks, false);
   }
   OverlapStudy study;
   study.waiting = summarize(waiting.seconds());
@@ -236,7 +238,7 @@ RanksReport measure_ranks(const Recipe& recipe, const train::Seat& seat,
   report.compute = nn::resolve_precision(recipe.train.precision);
   report.num_ranks = seat.ranks.size();
   report.num_threads = seat.num_threads;
-  seat.ranks.keep_one_lane(options.one_lane);
+  comm::keep_one_lane(seat.ranks, options.one_lane);
   Subject subject(recipe, seat, report.compute);
   subject.delay_bulk(options.delay_bulk_ms * 1e-3);
   report.parallel = subject.trainer().model().parallel();

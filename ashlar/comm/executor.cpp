@@ -4,18 +4,18 @@
 
 namespace ashlar::comm {
 
-void Fate::add(Executor& lane) {
+void FailureState::add(Executor& lane) {
   const std::lock_guard lock(mutex_);
   lanes_.push_back(&lane);
   if (failure_ || cancelled_) lane.cancel();
 }
 
-void Fate::remove(Executor& lane) {
+void FailureState::remove(Executor& lane) {
   const std::lock_guard lock(mutex_);
   std::erase(lanes_, &lane);
 }
 
-void Fate::fail(const std::exception_ptr& error) {
+void FailureState::fail(const std::exception_ptr& error) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
   failure_ = error;
@@ -24,18 +24,18 @@ void Fate::fail(const std::exception_ptr& error) {
   for (Executor* lane : lanes_) lane->cancel();
 }
 
-void Fate::cancel() noexcept {
+void FailureState::cancel() noexcept {
   const std::lock_guard lock(mutex_);
   cancelled_ = true;
   for (Executor* lane : lanes_) lane->cancel();
 }
 
-void Fate::rethrow() const {
+void FailureState::rethrow() const {
   rethrow_failure();
   ASHLAR_FAIL(kComm, "rank {}: cancelled while it leaves", engine_.rank());
 }
 
-void Fate::rethrow_failure() const {
+void FailureState::rethrow_failure() const {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
 }

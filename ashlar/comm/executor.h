@@ -1,4 +1,4 @@
-// What runs the operations of one lane, and the fate that the lanes of a rank share.
+// What runs the operations of one lane, and the state of failure that the lanes of a rank share.
 //
 // Two kinds of executors fit behind the interface.  OperationQueue (queue.h) has a thread that runs
 // one operation after the other while the caller computes; wait blocks the caller.  The executor of
@@ -34,17 +34,17 @@ class Executor {
   virtual void wait(int64_t ticket) = 0;
   // Its tensors are free, whatever became of it; cancels the rank while an exception unwinds.
   virtual void settle(int64_t ticket) noexcept = 0;
-  // Makes every operation that has not ended fail, on this lane alone.  The rank's fate calls it,
+  // Makes every operation that has not ended fail, on this lane alone.  The rank's FailureState calls it,
   // from any thread.
   virtual void cancel() = 0;
 };
 
 // The first failure on a lane ends the work of all lanes of the rank and is told to the other ranks
 // once.  From any thread.
-class Fate {
+class FailureState {
  public:
-  explicit Fate(Engine& engine) : engine_(engine) {}
-  Fate(const Fate&) = delete;
+  explicit FailureState(Engine& engine) : engine_(engine) {}
+  FailureState(const FailureState&) = delete;
   void add(Executor& lane);
   void remove(Executor& lane);
 

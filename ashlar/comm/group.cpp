@@ -61,10 +61,10 @@ void copy_text(char (&to)[kSize], std::string_view text) {  // cut; the rest of 
 }
 
 // A group of one: its contribution is the result.
-void copy_alone(const Operation& op) {
+void copy_alone(const CopyHere& copy, const Operation& op) {
   ASHLAR_ASSERT(op.sends.size() == op.receives.size());
-  for (size_t i = 0; i < op.sends.size(); ++i) copy_convert(op.sends[i].data, op.receives[i].data);
-  if (op.in.data != op.out.data && op.out.numel() > 0) copy_convert(op.in, op.out);
+  for (size_t i = 0; i < op.sends.size(); ++i) copy(op.sends[i].data, op.receives[i].data);
+  if (op.in.data != op.out.data && op.out.numel() > 0) copy(op.in, op.out);
 }
 
 Trace::Scope trace_wait(const Lane& lane, int64_t ticket) {
@@ -228,8 +228,9 @@ std::unique_ptr<Group> Group::split(std::string name, function_ref<SplitKey(int 
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;
   for (const auto& [key, rank] : members) ranks.push_back(world_ranks_[size_t(rank)]);
-  return std::make_unique<Group>(world_, std::move(name), std::move(ranks),
-                                 lane.empty() || world_.one_lane ? lane_name_ : std::string(lane));
+  return std::make_unique<Group>(
+      world_, std::move(name), std::move(ranks),
+      lane.empty() || world_.measuring.one_lane ? lane_name_ : std::string(lane));
 }
 
 std::vector<TrafficRow> Group::traffic() const {
@@ -252,7 +253,7 @@ Work Group::submit(Operation operation, std::string_view label) {
   const Trace::Scope posting(world_.trace, event);
   if (size() == 1) {
     const auto start = Clock::now();
-    copy_alone(operation);
+    copy_alone(world_.copy, operation);
     count(operation, seconds_since(start), 0, 0);
     return {};
   }
@@ -316,7 +317,7 @@ void Group::add_wait(TrafficRow& row, double seconds) {
 }
 
 bool Group::fail(const std::exception_ptr& error) {
-  world_.fate.cancel();
+  world_.failure_state.cancel();
   return world_.engine.tell(error);
 }
 
@@ -324,17 +325,13 @@ Trace& Group::trace() const {
   return world_.trace;
 }
 
-void Group::mute(bool muted) {
-  world_.muted = muted;
-}
-
-void Group::keep_one_lane(bool keep) {
-  world_.one_lane = keep;
+void Group::copy_with(CopyHere copy) {
+  world_.copy = std::move(copy);
 }
 
 void Group::execute(const Operation& operation, Runner& runner) {
-  if (world_.muted) return;
-  if (const double seconds = delay_s_; seconds > 0)
+  if (world_.measuring.muted) return;
+  if (const double seconds = world_.measuring.delay_of(*this); seconds > 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   const auto start = Clock::now();
   Header header;

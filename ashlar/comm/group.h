@@ -40,9 +40,9 @@
 // 128 bytes with each partner, so that latency grows with n.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -100,6 +100,8 @@ struct SplitKey {
   int color = 0;  // negative: in no group
   int key = 0;
 };
+
+using CopyHere = std::function<void(const Tensor& from, const Tensor& to)>;
 
 class Channel;
 
@@ -168,16 +170,12 @@ class Group {
   // it.  Operations are written into it where it is recording when they are submitted.
   Trace& trace() const;
 
-  // For measurements of what is left without communication: while it is muted, operations of every
-  // group of this rank's world end at once; they move and count nothing, and outputs stay as they
-  // are.  To be switched on every rank, and only where all that was submitted is done.
-  void mute(bool muted);
-  // For measurements of who waits for whom: operations of this group begin so much later on this
-  // rank, while their lane waits.
-  void delay(double seconds) { delay_s_ = seconds; }
-  // For measurements of what lanes gain: groups that any group of this rank's world splits off from
-  // now on share the lane of their parent, whatever lane they ask for.
-  void keep_one_lane(bool keep);
+  // How groups of one rank, of all that this rank is in, copy what they are given: contribution to
+  // result.  The default is copy_convert (tensor/tensor.h); whoever has a device gives a copy in
+  // the order of its stream, and takes it back before what it needs is gone.
+  void copy_with(CopyHere copy);
+
+  World& world() { return world_; }  // the module's own
 
  private:
   friend class OperationQueue;
@@ -198,7 +196,6 @@ class Group {
   int16_t trace_group_ = -1;  // its number in the trace, from its first post there
   uint64_t id_ = 0;
   int64_t sequence_ = 0, last_ticket_ = 0;
-  std::atomic<double> delay_s_{0};
   mutable std::mutex traffic_mutex_;
   std::map<std::string, TrafficRow, std::less<>> traffic_[kNumOps];  // by label
 };

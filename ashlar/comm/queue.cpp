@@ -6,12 +6,12 @@
 //   submit    the caller: waits for a free slot, copies the operation and its counts into it
 //   run       the thread of the lane: runs the oldest without the mutex, then counts completed_ up
 //   wait      the caller: until completed_ has reached the ticket, or the thread has ended
-//   cancel    anybody, through Fate: cancelled_ is set and the transport is interrupted; the thread
+//   cancel    anybody, through FailureState: cancelled_ is set and the transport is interrupted; the thread
 //             sees it, or the operation fails, and it ends: ended_.  Only from then on are the
 //             tensors of what was queued free.
 //
-// mutex_ guards everything but the operation that runs.  It is always taken after Fate's, which
-// calls cancel while it holds its own: nothing here calls fate_ under mutex_.
+// mutex_ guards everything but the operation that runs.  It is always taken after FailureState's, which
+// calls cancel while it holds its own: nothing here calls failure_state_ under mutex_.
 #include "ashlar/comm/queue.h"
 
 #include <algorithm>
@@ -24,21 +24,21 @@
 
 namespace ashlar::comm {
 
-std::unique_ptr<Executor> Engine::executor(std::string_view lane, Fate& fate, Buffer staging,
-                                           double timeout_s) {
+std::unique_ptr<Executor> Engine::executor(std::string_view lane, FailureState& failure_state,
+                                           Buffer staging, double timeout_s) {
   return std::make_unique<OperationQueue>(
-      fate, std::make_unique<Rounds>(transport(lane), std::move(staging), timeout_s), size(),
-      !immediate());
+      failure_state, std::make_unique<Rounds>(transport(lane), std::move(staging), timeout_s),
+      size(), !immediate());
 }
 
-OperationQueue::OperationQueue(Fate& fate, std::unique_ptr<Runner> runner, int num_ranks,
-                               bool threaded)
-    : fate_(fate), runner_(std::move(runner)), num_ranks_(num_ranks) {
+OperationQueue::OperationQueue(FailureState& failure_state, std::unique_ptr<Runner> runner,
+                               int num_ranks, bool threaded)
+    : failure_state_(failure_state), runner_(std::move(runner)), num_ranks_(num_ranks) {
   if (!threaded) return;
   slots_.resize(kCapacity);
   counts_.resize(size_t(kCapacity * 2 * num_ranks));
   thread_ = start_thread("that exchanges with other ranks", [this] { run(); });
-  fate_.add(*this);
+  failure_state_.add(*this);
 }
 
 OperationQueue::~OperationQueue() {
@@ -50,7 +50,7 @@ OperationQueue::~OperationQueue() {
   changed_.notify_all();
   runner_->awaited().begin();
   thread_.join();
-  fate_.remove(*this);
+  failure_state_.remove(*this);
 }
 
 int64_t OperationQueue::submit(const Operation& operation) {
@@ -112,14 +112,14 @@ void OperationQueue::wait(int64_t ticket) {
   }
   const bool failed = completed_ < ticket;  // operations done before a failure stay done
   lock.unlock();
-  if (failed) fate_.rethrow();
+  if (failed) failure_state_.rethrow();
   if (waits) group->add_wait(*row, seconds_since(start));
 }
 
 void OperationQueue::settle(int64_t ticket) noexcept {
   if (done(ticket)) return;
   // An exception makes this rank leave: partners of what is queued may never come.
-  if (std::uncaught_exceptions() > 0) fate_.cancel();
+  if (std::uncaught_exceptions() > 0) failure_state_.cancel();
   std::unique_lock lock(mutex_);
   await(lock, [&] { return settled(ticket); });
 }
@@ -147,7 +147,7 @@ void OperationQueue::run() {
     } catch (...) {
       error = std::current_exception();
     }
-    if (error) fate_.fail(error);  // which cancels this lane too
+    if (error) failure_state_.fail(error);  // which cancels this lane too
     lock.lock();
     if (error) break;
     ++completed_;

@@ -17,7 +17,8 @@ namespace ashlar::comm {
 class OperationQueue final : public Executor {
  public:
   // num_ranks: of the world.  threaded: false where operations never wait: they then run in submit.
-  OperationQueue(Fate& fate, std::unique_ptr<Runner> runner, int num_ranks, bool threaded);
+  OperationQueue(FailureState& failure_state, std::unique_ptr<Runner> runner, int num_ranks,
+                 bool threaded);
   ~OperationQueue() override;  // runs what is queued, unless failed
   OperationQueue(const OperationQueue&) = delete;
 
@@ -36,7 +37,7 @@ class OperationQueue final : public Executor {
   void fill_slot(const Operation& operation, int64_t ticket);
   bool settled(int64_t ticket) const { return completed_ >= ticket || ended_; }
 
-  Fate& fate_;
+  FailureState& failure_state_;
   const std::unique_ptr<Runner> runner_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

@@ -134,7 +134,7 @@ class Transport {
 };
 
 class Executor;
-class Fate;
+class FailureState;
 
 // A rank of the world.  Calls may come from the threads of all lanes.
 class Engine {
@@ -150,8 +150,8 @@ class Engine {
   virtual std::unique_ptr<Transport> transport(std::string_view lane) = 0;
   // Once for each name: a queue of rounds over a transport of its own.  An engine that has
   // something better overrides it.
-  virtual std::unique_ptr<Executor> executor(std::string_view lane, Fate& fate, Buffer staging,
-                                             double timeout_s);
+  virtual std::unique_ptr<Executor> executor(std::string_view lane, FailureState& failure_state,
+                                             Buffer staging, double timeout_s);
   // Tells all ranks that this one has failed; their exchanges throw kComm at once.
   virtual void fail(const std::exception_ptr& error) = 0;
   // As Group::fail, by a rank whose operations have been cancelled.

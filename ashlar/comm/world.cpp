@@ -27,13 +27,13 @@ World::World(Engine& engine, const Options& options, Allocator& allocator)
     : engine(engine),
       options((check(engine.size(), options), options)),
       allocator(allocator),
-      fate(engine),
+      failure_state(engine),
       group(*this, "world", all_ranks(engine.size()), "world") {}
 
 Lane& World::lane(const std::string& name, bool sums) {
   if (const auto found = lanes.find(name); found != lanes.end()) return found->second;
   Buffer staging = allocator.allocate(sums ? options.staging_bytes : 0, Tag::kCommunication);
-  auto executor = engine.executor(name, fate, std::move(staging), options.timeout_s);
+  auto executor = engine.executor(name, failure_state, std::move(staging), options.timeout_s);
   const int16_t number = trace.add_lane(name, !engine.immediate());
   return lanes.try_emplace(name, std::move(executor), trace, number).first->second;
 }

@@ -12,6 +12,7 @@
 #include "ashlar/comm/executor.h"
 #include "ashlar/comm/group.h"
 #include "ashlar/comm/late_watch.h"
+#include "ashlar/comm/measuring.h"
 #include "ashlar/comm/transport.h"
 #include "ashlar/tensor/allocator.h"
 #include "ashlar/tensor/trace.h"
@@ -53,10 +54,10 @@ struct World {
   Engine& engine;
   const Options options;
   Allocator& allocator;
-  bool muted = false;     // Group::mute
-  bool one_lane = false;  // Group::keep_one_lane
-  Trace trace;            // lanes write into it until they are gone
-  Fate fate;
+  CopyHere copy = copy_convert;  // Group::copy_with
+  Measuring measuring;
+  Trace trace;  // lanes write into it until they are gone
+  FailureState failure_state;
   std::map<std::string, Lane> lanes;
   std::set<std::string> channels;  // the lanes that channels of this rank use
   Group group;

@@ -7,6 +7,7 @@
 #include <deque>
 #include <thread>
 
+#include "ashlar/comm/measuring.h"
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "tests/comm/channel_checks.h"
@@ -36,7 +37,7 @@ TEST(Channel, WaitsForNoLane) {
   for (const int num_ranks : {2, 3, 4}) {
     Allocator allocator(Device::kCpu);
     run_ranks(num_ranks, kSmallChannels, allocator, [](Group& world) {
-      world.keep_one_lane(true);  // which lanes share is no matter of channels
+      keep_one_lane(world, true);  // which lanes share is no matter of channels
       check_channels_do_not_wait(world);
     });
   }

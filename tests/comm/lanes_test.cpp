@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "ashlar/comm/measuring.h"
 #include "ashlar/comm/recording/recording.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "tests/comm/lane_checks.h"
@@ -34,9 +35,9 @@ bool passes(bool one_lane) {
   bool passed = false;
   Allocator allocator(Device::kCpu);
   run_ranks(2, kSmallLanes, allocator, [&](Group& world) {
-    world.keep_one_lane(one_lane);
+    keep_one_lane(world, one_lane);
     const auto bulk = everybody(world, "bulk", "bulk"), sums = everybody(world, "sums", "sums");
-    bulk->delay(0.5);
+    delay(*bulk, 0.5);
     std::vector<float> large(1000, 1.0f), small(10, 1.0f);
     Work slow = bulk->all_reduce(tensor_of(large), tensor_of(large), "bulk");
     sums->all_reduce(tensor_of(small), tensor_of(small), "sum").wait();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "ashlar/comm/measuring.h"
 #include "ashlar/comm/self/self.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "tests/comm/checks.h"
@@ -82,7 +83,7 @@ TEST(Thread, WorkCompletesWhileTheCallerComputes) {
 TEST(Thread, CountsMayGoBeforeTheWorkIsDone) {
   Allocator allocator(Device::kCpu);
   run_ranks(3, kSmall, allocator, [](Group& world) {
-    world.delay(0.01);  // operations begin after the counts have gone
+    delay(world, 0.01);  // operations begin after the counts have gone
     std::vector<int32_t> all(6, -1);
     const int64_t begins[] = {0, 3, 4, 6};
     const Tensor own = tensor_of(all).slice(begins[world.rank()], begins[world.rank() + 1]);

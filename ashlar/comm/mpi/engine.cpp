@@ -8,7 +8,7 @@
 //              only if nobody else's came first.
 //                nothing heard   failure_.rank is -1
 //                heard           failure_ is another rank's; exchanges throw it
-//                announced       this rank has sent its own; Fate, its caller, interrupts the lanes
+//                announced       this rank has sent its own; FailureState, its caller, interrupts the lanes
 //              A rank that hears of a time-out while it waits for somebody itself answers for whom
 //              (answer), so that the rank that tells of it can name who is really late (cause_of).
 //   end        tell listens a while more (choose), because ranks that fail at once each believe to
@@ -109,12 +109,13 @@ std::unique_ptr<Transport> MpiEngine::transport(std::string_view lane) {
   return std::make_unique<MpiTransport>(*this, tag, telling_);
 }
 
-std::unique_ptr<Executor> MpiEngine::executor(std::string_view lane, Fate& fate, Buffer staging,
-                                              double timeout_s) {
+std::unique_ptr<Executor> MpiEngine::executor(std::string_view lane, FailureState& failure_state,
+                                              Buffer staging, double timeout_s) {
   if (collectives_ == Collectives::kExact)
-    return Engine::executor(lane, fate, std::move(staging), timeout_s);
+    return Engine::executor(lane, failure_state, std::move(staging), timeout_s);
   return std::make_unique<OperationQueue>(
-      fate, std::make_unique<MpiCollectives>(*this, transport(lane), std::move(staging), timeout_s),
+      failure_state,
+      std::make_unique<MpiCollectives>(*this, transport(lane), std::move(staging), timeout_s),
       size(), !immediate());
 }
 

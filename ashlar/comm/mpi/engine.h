@@ -50,8 +50,8 @@ class MpiEngine final : public Engine {
   int size() const override { return size_; }
   bool immediate() const override { return size_ == 1; }
   std::unique_ptr<Transport> transport(std::string_view lane) override;
-  std::unique_ptr<Executor> executor(std::string_view lane, Fate& fate, Buffer staging,
-                                     double timeout_s) override;
+  std::unique_ptr<Executor> executor(std::string_view lane, FailureState& failure_state,
+                                     Buffer staging, double timeout_s) override;
   void fail(const std::exception_ptr& error) override;
   // Ranks that fail at once choose the one that reports.  Should this rank then not come to
   // end_world in time, because a file system hangs, the world ends all the same.

@@ -13,11 +13,11 @@ void run_world(const Options& options, Allocator& allocator, function_ref<void(G
     World world(engine, options, allocator);
     try {
       body(world.group);
-      world.fate.rethrow_failure();
+      world.failure_state.rethrow_failure();
       world.group.barrier("end").wait();
     } catch (...) {
       error = std::current_exception();
-      world.fate.cancel();
+      world.failure_state.cancel();
     }
   } catch (...) {
     error = std::current_exception();

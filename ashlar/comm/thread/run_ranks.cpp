@@ -9,7 +9,7 @@
 // the owner has left the round before.  Copying is done without a lock, out of memory that the
 // partner promises while its post is `copying`: a round that fails waits for that (withdraw).
 //
-// Locks: a thread holds the mutex of one box at a time.  Fate's mutex is taken before those of
+// Locks: a thread holds the mutex of one box at a time.  FailureState's mutex is taken before those of
 // Shared, lanes_mutex before a box's.  failed, ended and interrupted are checked under the mutex of
 // the own box; who sets one of the first two passes through every box's mutex before it notifies.
 #include "ashlar/comm/thread/run_ranks.h"
@@ -300,7 +300,7 @@ void run_rank(int rank, Shared& shared, const Options& options,
     World world(engine, options, allocator_of(rank));
     try {  // The others hear of a failure before this world ends, whose queues may wait for them.
       body(world.group);
-      world.fate.rethrow_failure();
+      world.failure_state.rethrow_failure();
     } catch (...) {
       shared.fail(rank, std::current_exception());
     }
