@@ -53,7 +53,8 @@ struct Trial {
   int exit_code = 0;                                                  // of it
   std::vector<std::string> heard = std::vector<std::string>(kRanks);  // by each waiting rank
   std::vector<double> seconds = std::vector<double>(kRanks);          // of its step, until it heard
-  double stalled_s = 0;
+  double timeout_s = 0, stalled_s = 0;
+  double spread_s = 0;  // from the first rank that began its step to the last
 };
 
 void reduce_some(Group& world, int64_t length, const char* label) {
@@ -63,22 +64,24 @@ void reduce_some(Group& world, int64_t length, const char* label) {
 
 // Two good all_reduces, then `step` of each rank; the waits of others end in an error.
 Trial try_once(const Options& options, function_ref<void(Group& world)> step) {
+  using std::chrono::steady_clock;
   Trial trial;
+  trial.timeout_s = options.timeout_s;
   Allocator allocator(Device::kCpu);
   Stalls stalls;
+  std::vector<steady_clock::time_point> starts(kRanks, steady_clock::now());
   try {
     run_ranks(kRanks, options, allocator, [&](Group& world) {
-      auto start = std::chrono::steady_clock::now();
+      steady_clock::time_point& start = starts[size_t(world.rank())];
       try {
         reduce_some(world, 1000, "good");
         reduce_some(world, 1000, "good");
-        start = std::chrono::steady_clock::now();
+        start = steady_clock::now();
         step(world);
       } catch (const Error& error) {
         const auto rank = size_t(world.rank());
         trial.heard[rank] = error.what();
-        trial.seconds[rank] =
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        trial.seconds[rank] = std::chrono::duration<double>(steady_clock::now() - start).count();
         throw;
       }
     });
@@ -90,6 +93,8 @@ Trial try_once(const Options& options, function_ref<void(Group& world)> step) {
     trial.exit_code = error.exit_code();
   }
   trial.stalled_s = stalls.seconds();
+  const auto [first, last] = std::minmax_element(starts.begin(), starts.end());
+  trial.spread_s = std::chrono::duration<double>(*last - *first).count();
   return trial;
 }
 
@@ -97,13 +102,16 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// A machine that stalled before `step` until a good all_reduce was late has tried nothing: again.
-Trial run_trial(const Options& options, function_ref<void(Group& world)> step) {
-  constexpr int kAttempts = 20;
+// On a loaded machine a good all_reduce may be late before `step`, or ranks begin their step one
+// after another, so that more than one is late.  Such a trial has tried nothing; the next one gives
+// them twice the time.
+Trial run_trial(Options options, function_ref<void(Group& world)> step) {
+  constexpr int kAttempts = 6;
   for (int attempt = 1;; ++attempt) {
     Trial trial = try_once(options, step);
-    const bool began = !contains(trial.first, "'good'") || trial.stalled_s < kDeadline / 2;
+    const bool began = !contains(trial.first, "'good'") && trial.spread_s < options.timeout_s / 4;
     if (began || attempt == kAttempts) return trial;
+    options.timeout_s *= 2;
   }
 }
 
@@ -145,10 +153,10 @@ TEST(Fault, ALateRankIsNamedInTime) {
     const int late = t % kRanks;
     std::atomic<int> num_heard{0};
     const Trial trial = run_trial(Options{kDeadline}, [&](Group& world) {
-      // It comes when all others have given up, or after 5 s if they do not.
+      // It comes when all others have given up, or after a minute if they do not.
       if (world.rank() == late) {
         num_heard = 0;  // of an attempt before
-        for (int ms = 0; ms < 5000 && num_heard < kRanks - 1; ++ms)
+        for (int ms = 0; ms < 60'000 && num_heard < kRanks - 1; ++ms)
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       try {
@@ -168,7 +176,7 @@ TEST(Fault, ALateRankIsNamedInTime) {
       EXPECT_TRUE(own || contains(heard, trial.first))
           << heard << " but the world: " << trial.first;
       if (rank == late) continue;
-      EXPECT_LT(trial.seconds[size_t(rank)], 2 * kDeadline + trial.stalled_s);
+      EXPECT_LT(trial.seconds[size_t(rank)], 2 * trial.timeout_s + trial.stalled_s);
     }
   }
   EXPECT_GE(num_alone, 90);  // a machine that stalls may make others late too
