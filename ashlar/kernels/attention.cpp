@@ -39,7 +39,9 @@ Trace::Scope record(const Context& ctx, std::string_view op, DType dtype, const 
                     int64_t flop_per_head_pair, int64_t bytes) {
   if (!ctx.recording()) return {};  // counting pairs takes time
   const int64_t pairs = visible_pairs(queries, keys, shape.window);
-  return ctx.record(op, dtype, {flop_per_head_pair * shape.N * pairs, bytes},
+  const TraceDims dims{int32_t(shape.N), int32_t(queries.num_tokens()),
+                       int32_t(queries.segments().size()), int32_t(shape.D)};
+  return ctx.record(op, dtype, {flop_per_head_pair * shape.N * pairs, bytes}, dims,
                     TraceEvent::Varies::kVisiblePairs, pairs);
 }
 
@@ -107,7 +109,8 @@ void attention_merge(const Context& ctx, const AttentionMerge& x) {
                   (part->dtype == x.out_b.dtype || part->dtype == sum));
   const auto call = ctx.record(
       "attention_merge", x.out_b.dtype,
-      {3 * rows * x.V, bytes_of({x.out_a, x.lse_a_TN, x.out_b, x.lse_b_TN, x.out, x.lse_TN})});
+      {3 * rows * x.V, bytes_of({x.out_a, x.lse_a_TN, x.out_b, x.lse_b_TN, x.out, x.lse_TN})},
+      {int32_t(x.lse_TN.shape[1]), int32_t(x.lse_TN.shape[0]), 0, int32_t(x.V)});
   cpu::attention_merge(ctx, x);
 }
 

@@ -32,28 +32,31 @@ struct Context {
 
   bool meta() const { return device == Device::kMeta; }
   bool recording() const { return trace && trace->recording(); }
-  // Where the step is now.  block -1: in no block.
+  // Where the step is now, recorded or not.  block -1: in no block.
   void enter(std::string_view phase, int64_t block = -1) const {
-    if (recording()) trace->enter(phase, block);
+    if (trace) trace->enter(phase, block);
   }
   void enter(TracePlace::Branch branch) const {
-    if (recording()) trace->enter(branch);
+    if (trace) trace->enter(branch);
   }
   void enter_micro_batch(int64_t number) const {
-    if (recording()) trace->enter_micro_batch(number);
+    if (trace) trace->enter_micro_batch(number);
   }
   // A kernel states what it is about to do, and keeps the result until it returns.  dtype: of a
-  // product what multiplies, else of the stream.  What cost is proportional to beside shapes:
-  // `varies`, and so many `rows` of it are in cost.
-  Trace::Scope record(std::string_view op, DType dtype, Cost cost,
-                      TraceEvent::Varies varies = TraceEvent::Varies::kNo, int64_t rows = 0) const {
+  // product what multiplies, else of the stream.  dims: of a product and its like.  varies: what
+  // cost is proportional to beside shapes; `count` of it are in cost.
+  Trace::Scope record(std::string_view op, DType dtype, Cost cost, const TraceDims& dims = {},
+                      TraceEvent::Varies varies = TraceEvent::Varies::kNo,
+                      int64_t count = 0) const {
     if (!recording()) return {};
-    return {*trace, trace->begin({.varies = varies,
-                                  .dtype = dtype,
-                                  .name = trace->index_of(op),
-                                  .flop = cost.flop,
-                                  .bytes = cost.bytes,
-                                  .rows = rows})};
+    const int64_t event = trace->begin({.varies = varies,
+                                        .dtype = dtype,
+                                        .name = trace->index_of(op),
+                                        .flop = cost.flop,
+                                        .bytes = cost.bytes,
+                                        .count = count});
+    if (dims != TraceDims{}) trace->add_dims(event, dims);
+    return {*trace, event};
   }
 };
 

@@ -18,7 +18,7 @@ Trace::Scope count(const Context& ctx, std::string_view op, DType compute, const
   return ctx.record(
       op, compute,
       {2 * T * N * K * column_groups, bytes_of(x) + bytes_of(y) + G * N * K * size_of(weight)},
-      varies, T);
+      {int32_t(G), int32_t(T), int32_t(N), int32_t(K)}, varies, T);
 }
 
 // W is one matrix.
@@ -45,7 +45,8 @@ OperandLayout operand_layout(const Context& ctx, int64_t groups, int64_t n, int6
 void pack(const Context& ctx, const Operand& w) {
   if (!w.forward) return;
   const auto call =
-      ctx.record("pack", w.w.dtype, {0, w.w.bytes() + w.forward.bytes() + w.backward.bytes()});
+      ctx.record("pack", w.w.dtype, {0, w.w.bytes() + w.forward.bytes() + w.backward.bytes()},
+                 {int32_t(w.groups()), 0, int32_t(w.n()), int32_t(w.k())});
   cpu::pack(ctx, w);
 }
 

@@ -59,7 +59,7 @@ void gather_rows(const Context& ctx, const RoutePlan& plan, const Tensor& m_TH,
   ASHLAR_ASSERT(m_TH.shape.ndim() == 2 && m_TH.shape[0] == plan.row_of_token_Tk.shape[0]);
   check_tensor(x_rows_RH, {R, m_TH.shape[1]}, m_TH.dtype);
   const auto call = ctx.record("gather_rows", m_TH.dtype,
-                               {0, 2 * x_rows_RH.bytes() + plan.token_of_row_R.bytes()},
+                               {0, 2 * x_rows_RH.bytes() + plan.token_of_row_R.bytes()}, {},
                                TraceEvent::Varies::kExpertRows, R);
   cpu::gather_rows(ctx, plan, m_TH, x_rows_RH);
 }
@@ -117,7 +117,7 @@ void swiglu_forward(const Context& ctx, const Tensor& row_of_expert_E1, const Te
                     const Tensor& act_TF) {
   check_swiglu(row_of_expert_E1, act_TF, gate_up_T2F);
   const auto call = ctx.record("swiglu_forward", act_TF.dtype,
-                               {5 * act_TF.numel(), bytes_of({gate_up_T2F, act_TF})},
+                               {5 * act_TF.numel(), bytes_of({gate_up_T2F, act_TF})}, {},
                                varies(row_of_expert_E1), act_TF.shape[0]);
   cpu::swiglu_forward(ctx, row_of_expert_E1, gate_up_T2F, act_TF);
 }
@@ -128,7 +128,7 @@ void swiglu_backward(const Context& ctx, const Tensor& row_of_expert_E1, const T
   check_swiglu(row_of_expert_E1, dact_TF, dgate_up_T2F);
   const auto call =
       ctx.record("swiglu_backward", dact_TF.dtype,
-                 {11 * dact_TF.numel(), bytes_of({dact_TF, gate_up_T2F, dgate_up_T2F})},
+                 {11 * dact_TF.numel(), bytes_of({dact_TF, gate_up_T2F, dgate_up_T2F})}, {},
                  varies(row_of_expert_E1), dact_TF.shape[0]);
   cpu::swiglu_backward(ctx, row_of_expert_E1, dact_TF, gate_up_T2F, dgate_up_T2F);
 }

@@ -35,8 +35,10 @@ void orthogonalize(const Context& ctx, DType compute, const Tensor& x_GMN, int s
   ASHLAR_ASSERT(x_GMN.shape.ndim() == 3 && steps >= 0);
   ASHLAR_ASSERT(x_GMN.dtype == (compute == DType::kF64 ? DType::kF64 : DType::kF32));
   const int64_t flop = newton_schulz_flop(ctx, compute, x_GMN.shape[1], x_GMN.shape[2], steps);
+  const TraceDims dims{int32_t(x_GMN.shape[0]), int32_t(x_GMN.shape[1]), int32_t(x_GMN.shape[2]),
+                       steps};
   const auto call =
-      ctx.record("orthogonalize", compute, {x_GMN.shape[0] * flop, 2 * x_GMN.bytes()});
+      ctx.record("orthogonalize", compute, {x_GMN.shape[0] * flop, 2 * x_GMN.bytes()}, dims);
   cpu::orthogonalize(ctx, compute, x_GMN, steps);
 }
 

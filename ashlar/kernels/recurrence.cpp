@@ -81,6 +81,11 @@ int64_t bytes_read(const Recurrence& x) {
 
 }  // namespace
 
+TraceDims dims_of(const Recurrence& x) {
+  return {int32_t(x.shape.H), int32_t(x.sequence.num_tokens()), int32_t(x.shape.dv),
+          int32_t(x.shape.dk)};
+}
+
 void recurrence_forward(const Context& ctx, DType compute, const Recurrence& x, const Matrix& out,
                         const Tensor& leaving) {
   check(x, compute);
@@ -88,7 +93,8 @@ void recurrence_forward(const Context& ctx, DType compute, const Recurrence& x, 
   check_states(x, leaving, int64_t(x.chunks.size()));
   const auto call = ctx.record(
       "recurrence_forward", compute,
-      {flop(x, {1, 1, 4}, {1, 1, 2}), bytes_read(x) + bytes_of(out) + bytes_of({leaving})});
+      {flop(x, {1, 1, 4}, {1, 1, 2}), bytes_read(x) + bytes_of(out) + bytes_of({leaving})},
+      dims_of(x));
   cpu::recurrence_forward(ctx, compute, x, out, leaving);
 }
 
@@ -98,8 +104,9 @@ void recurrence_backward(const Context& ctx, DType compute, const Recurrence& x,
   check(x, g);
   const int64_t written = bytes_of(g.dout) + bytes_of(g.dq) + bytes_of(g.dk) + bytes_of(g.dv) +
                           bytes_of({g.d_leaving, g.dlog_decay, g.dbeta_TH});
-  const auto call = ctx.record("recurrence_backward", compute,
-                               {flop(x, {3, 2, 10}, {3, 3, 6}), bytes_read(x) + written});
+  const auto call =
+      ctx.record("recurrence_backward", compute,
+                 {flop(x, {3, 2, 10}, {3, 3, 6}), bytes_read(x) + written}, dims_of(x));
   cpu::recurrence_backward(ctx, compute, x, g);
 }
 
@@ -120,7 +127,8 @@ void recurrence_maps(const Context& ctx, DType compute, const Recurrence& x,
   const auto call = ctx.record(
       "recurrence_maps", compute,
       {flop(x, {0, 0, 2}, {1, 1, 2}) + x.sequence.num_tokens() * x.shape.H * identity,
-       bytes_of(x.k) + bytes_of(x.v) + bytes_of({x.log_decay, x.beta_TH, transition, made})});
+       bytes_of(x.k) + bytes_of(x.v) + bytes_of({x.log_decay, x.beta_TH, transition, made})},
+      dims_of(x));
   cpu::recurrence_maps(ctx, compute, x, transition, made);
 }
 
@@ -133,7 +141,8 @@ void recurrence_backward_maps(const Context& ctx, DType compute, const Recurrenc
   const auto call =
       ctx.record("recurrence_backward_maps", compute,
                  {flop(x, {0, 0, 2}, {2, 2, 4}), bytes_of(x.q) + bytes_of(x.k) + bytes_of(dout) +
-                                                     bytes_of({x.log_decay, x.beta_TH, d_made})});
+                                                     bytes_of({x.log_decay, x.beta_TH, d_made})},
+                 dims_of(x));
   cpu::recurrence_backward_maps(ctx, compute, x, dout, d_made);
 }
 
@@ -151,7 +160,8 @@ void apply_map(const Context& ctx, const Tensor& transition, const Tensor& made,
   if (made) check_tensor(made, state.shape, state.dtype);
   const int64_t flop = n * dk * dv * (dims == 3 ? 2 * dk : 1) + made.numel();
   const auto call =
-      ctx.record("apply_map", state.dtype, {flop, bytes_of({transition, made, state, state})});
+      ctx.record("apply_map", state.dtype, {flop, bytes_of({transition, made, state, state})},
+                 {int32_t(n), 0, int32_t(dv), int32_t(dk)});
   cpu::apply_map(ctx, transition, made, state, transposed);
 }
 

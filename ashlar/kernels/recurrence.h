@@ -72,6 +72,7 @@ struct Recurrence {
 
   static int64_t num_kept(int64_t num_tokens) { return (num_tokens + kStride - 1) / kStride; }
 };
+TraceDims dims_of(const Recurrence&);  // heads, tokens, dv, dk
 
 // Fills out [T, H dv] and, where they are given, kept and leaving [C, H, dk, dv], which may be
 // entering itself.

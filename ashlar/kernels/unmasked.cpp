@@ -27,8 +27,9 @@ int64_t bytes_of_qkv(const Recurrence& x) {
 void unmasked_sums(const Context& ctx, DType compute, const Recurrence& x, const Matrix& left,
                    const Matrix& right, const Tensor& sums) {
   check_states(x, sums);
-  const auto call = ctx.record("unmasked_sums", compute,
-                               cost_of(x, 2, bytes_of(left) + bytes_of(right) + bytes_of({sums})));
+  const auto call =
+      ctx.record("unmasked_sums", compute,
+                 cost_of(x, 2, bytes_of(left) + bytes_of(right) + bytes_of({sums})), dims_of(x));
   cpu::unmasked_sums(ctx, compute, x, left, right, sums);
 }
 
@@ -37,7 +38,7 @@ void unmasked_forward(const Context& ctx, DType compute, const Recurrence& x, co
   check_states(x, outside);
   const auto call =
       ctx.record("unmasked_forward", compute,
-                 cost_of(x, 4, bytes_of_qkv(x) + bytes_of(out) + bytes_of({outside})));
+                 cost_of(x, 4, bytes_of_qkv(x) + bytes_of(out) + bytes_of({outside})), dims_of(x));
   cpu::unmasked_forward(ctx, compute, x, outside, out);
 }
 
@@ -49,7 +50,8 @@ void unmasked_backward(const Context& ctx, DType compute, const Recurrence& x,
   const auto call = ctx.record(
       "unmasked_backward", compute,
       cost_of(x, 10,
-              bytes_of_qkv(x) + bytes_of(g.dout) + written + bytes_of({outside, g.d_leaving})));
+              bytes_of_qkv(x) + bytes_of(g.dout) + written + bytes_of({outside, g.d_leaving})),
+      dims_of(x));
   cpu::unmasked_backward(ctx, compute, x, outside, g);
 }
 

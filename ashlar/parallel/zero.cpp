@@ -207,16 +207,15 @@ void Zero::start_gather(int64_t unit) {
 void Zero::copy_kept(int64_t unit, const Tensor& whole) {
   Unit& u = units_[size_t(unit)];
   ++u.num_gathers;  // gather_cost counts these copies again
-  const Context& ctx = gather_ctx_;
-  const TracePlace place = ctx.trace ? ctx.trace->place() : TracePlace{};
-  const auto enter = [&](int64_t block) {
-    if (ctx.trace) ctx.enter(ctx.trace->phase(place), block);
-  };
-  enter(model_.flat().units.block_of(unit));
+  Trace* const trace = gather_ctx_.trace;
+  const TracePlace before = trace ? trace->place() : TracePlace{};
+  TracePlace place = before;
+  place.block = int16_t(model_.flat().units.block_of(unit));
+  place.branch = TracePlace::Branch::kNone;
+  if (trace) trace->enter(place);
   for (size_t i = 0; i < u.kept.size(); ++i)
-    copy(ctx, kept_weights(unit, i), part(whole, u.kept[i]));
-  enter(place.block);
-  ctx.enter(place.branch);
+    copy(gather_ctx_, kept_weights(unit, i), part(whole, u.kept[i]));
+  if (trace) trace->enter(before);
 }
 
 void Zero::finish_gather(int64_t unit) {

@@ -13,32 +13,38 @@ double Trace::now_s() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
-int64_t Trace::List::add(const TraceEvent& event) {
+template <typename Item>
+int64_t Trace::List<Item>::add(const Item& item) {
   if (list.size() == capacity) {
     ++num_dropped;
     return -1;
   }
-  list.push_back(event);
-  return int64_t(list.size()) - 1;
+  list.push_back(item);
+  return size() - 1;
 }
 
-void Trace::List::make_room(std::optional<int64_t> more) {
+template <typename Item>
+void Trace::List<Item>::make_room(std::optional<int64_t> more) {
   capacity = more ? list.size() + size_t(*more) : SIZE_MAX;
   if (more) list.reserve(capacity);
 }
 
-void Trace::List::clear() {
+template <typename Item>
+void Trace::List<Item>::clear() {
   list.clear();
   num_dropped = 0;
 }
 
 void Trace::start(std::optional<TraceRoom> room) {
-  events_.make_room(room ? std::optional(room->events) : std::nullopt);
-  message_capacity_ = room ? messages_.size() + size_t(room->messages) : SIZE_MAX;
-  if (room) messages_.reserve(message_capacity_);
+  const auto part = [&](int64_t TraceRoom::*size) {
+    return room ? std::optional((*room).*size) : std::nullopt;
+  };
+  events_.make_room(part(&TraceRoom::events));
+  messages_.make_room(part(&TraceRoom::messages));
+  dims_.make_room(part(&TraceRoom::dims));
   for (const auto& lane : lanes_) {
     ASHLAR_ASSERT(room || !lane->has_thread);
-    lane->make_room(room ? std::optional(room->lane_events) : std::nullopt);
+    lane->make_room(part(&TraceRoom::lane_events));
   }
   recording_ = true;
 }
@@ -46,14 +52,15 @@ void Trace::start(std::optional<TraceRoom> room) {
 void Trace::clear() {
   events_.clear();
   messages_.clear();
-  num_dropped_messages_ = 0;
+  dims_.clear();
   for (const auto& lane : lanes_) lane->clear();
 }
 
 void Trace::release() {
   clear();
   events_.list.shrink_to_fit();
-  messages_.shrink_to_fit();
+  messages_.list.shrink_to_fit();
+  dims_.list.shrink_to_fit();
   for (const auto& lane : lanes_) lane->list.shrink_to_fit();
 }
 
@@ -64,14 +71,29 @@ void Trace::enter(std::string_view phase, int64_t block) {
     ASHLAR_ASSERT(phases_.size() <= std::numeric_limits<uint8_t>::max());
     found = phases_.insert(phases_.end(), index);
   }
-  place_.phase = uint8_t(found - phases_.begin());
-  place_.block = int16_t(block);
-  place_.branch = TracePlace::Branch::kNone;
+  TracePlace place = this->place();
+  place.phase = uint8_t(found - phases_.begin());
+  place.block = int16_t(block);
+  place.branch = TracePlace::Branch::kNone;
+  enter(place);
+}
+
+void Trace::enter(TracePlace::Branch branch) {
+  TracePlace place = this->place();
+  place.branch = branch;
+  enter(place);
+}
+
+void Trace::enter_micro_batch(int64_t number) {
+  TracePlace place = this->place();
+  place.micro_batch = int32_t(number);
+  enter(place);
 }
 
 int64_t Trace::begin(TraceEvent event) {
-  event.place = place_;
-  event.first_message = int32_t(messages_.size());
+  const bool is_kernel = event.kind == TraceEvent::Kind::kKernel;
+  event.place = place();
+  event.first_item = int32_t(is_kernel ? dims_.size() : messages_.size());
   event.start_s = now_s();
   return events_.add(event);
 }
@@ -86,13 +108,14 @@ void Trace::set_ticket(int64_t event, int64_t ticket) {
 
 void Trace::add_message(int64_t event, const TraceMessage& message) {
   if (event < 0) return;
-  ASHLAR_ASSERT(event + 1 == int64_t(events_.list.size()));
-  if (messages_.size() == message_capacity_) {
-    ++num_dropped_messages_;
-    return;
-  }
-  messages_.push_back(message);
-  ++events_.list.back().num_messages;
+  ASHLAR_ASSERT(event + 1 == events_.size());
+  if (messages_.add(message) >= 0) ++events_.list.back().num_items;
+}
+
+void Trace::add_dims(int64_t event, const TraceDims& dims) {
+  if (event < 0) return;
+  ASHLAR_ASSERT(event + 1 == events_.size() && events_.list.back().num_items == 0);
+  if (dims_.add(dims) >= 0) events_.list.back().num_items = 1;
 }
 
 void Trace::add_to_lane(TraceEvent event) {
@@ -124,15 +147,14 @@ int16_t Trace::add_group(TraceGroup group) {
 }
 
 int64_t Trace::num_dropped() const {
-  int64_t sum = events_.num_dropped + num_dropped_messages_;
+  int64_t sum = events_.num_dropped + messages_.num_dropped + dims_.num_dropped;
   for (const auto& lane : lanes_) sum += lane->num_dropped;
   return sum;
 }
 
 TraceRoom Trace::size() const {
-  TraceRoom size{int64_t(events_.list.size()), 0, int64_t(messages_.size())};
-  for (const auto& lane : lanes_)
-    size.lane_events = std::max(size.lane_events, int64_t(lane->list.size()));
+  TraceRoom size{events_.size(), 0, messages_.size(), dims_.size()};
+  for (const auto& lane : lanes_) size.lane_events = std::max(size.lane_events, lane->size());
   return size;
 }
 

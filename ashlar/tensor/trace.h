@@ -3,12 +3,12 @@
 // The same on a device and in a dry run, but for times.
 //
 //   kind     when                      holds
-//   kKernel  a kernel                  name, dtype, flop, bytes; varies, rows
+//   kKernel  a kernel                  name, dtype, flop, bytes; dims; varies, count
 //   kPost    an operation is submitted name, label, group, lane, ticket, number, dtype, root,
 //                                      bytes; messages
 //   kWait    Work::wait                lane, ticket
 //   kBegan   the operation begins      group, lane, ticket
-//   kEnded   it has ended              group, lane, ticket; bytes sent and received
+//   kEnded   it has ended              group, lane, ticket; bytes sent and received; count: rounds
 //
 // The first three are written by the rank's thread, with the place in the step, into one list.
 // kBegan and kEnded are written by the thread of the lane, into a list of its own; lane and ticket
@@ -19,13 +19,16 @@
 // Times    seconds of the steady clock of the machine.  start_s to end_s is the call: of a kernel
 //          from its record to its return, of a post until it is queued, of a wait what it blocked.
 //          kBegan and kEnded are moments: both times are equal.
+// Place    is kept whether the trace is recording or not.
 // Threads  each list has one writer and no lock.  Lists are read, and recording starts and stops,
-//          on the rank's thread; they are read when whatever was recorded has ended.
-// Memory   96 bytes an event, outside of every Allocator.  A list with room of a fixed size
+//          on the rank's thread; they are read when whatever was recorded has ended.  Any thread
+//          may ask for the place.
+// Memory   96 bytes an event, 16 a message and 16 the dims of a kernel, outside of every Allocator.  A list with room of a fixed size
 //          allocates nothing; what does not fit is dropped and counted.  The first use of a name or
 //          of a group takes a few bytes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -53,7 +56,7 @@ struct TracePlace {
 struct TraceEvent {
   enum class Kind : uint8_t { kKernel, kPost, kWait, kBegan, kEnded };
   // What flop and bytes are proportional to, where that is known from the data alone: rows that
-  // experts get, pairs of a query and a key that attention sees.  `rows` has the number assumed.
+  // experts get, pairs of a query and a key that attention sees.  `count` has the number assumed.
   enum class Varies : uint8_t { kNo, kExpertRows, kVisiblePairs };
   Kind kind = Kind::kKernel;
   Varies varies = Varies::kNo;
@@ -61,19 +64,28 @@ struct TraceEvent {
   TracePlace place{};
   int16_t name = 0, label = 0;  // Trace::text; of a kernel, or of the collective ("all_reduce")
   int16_t group = -1, lane = -1;
-  int32_t root = -1;                            // of broadcast and reduce, as rank of the group
-  int32_t first_message = 0, num_messages = 0;  // Trace::messages
+  int32_t root = -1;                      // of broadcast and reduce, as rank of the group
+  int32_t first_item = 0, num_items = 0;  // of a kernel in Trace::dims, of a post in messages
   int64_t number = -1;  // of the collective in its group; -1: send_receive, matched by pairs
   int64_t ticket = 0;   // counts the operations of a lane, from 1
   int64_t flop = 0;
   // kPost: of the whole array, as S in comm/group.h; kEnded: sent.
   int64_t bytes = 0, received_bytes = 0;
-  int64_t rows = 0;
+  int64_t count = 0;  // see Varies; kEnded: rounds of the operation (comm/rounds_of.h)
   double start_s = 0, end_s = 0;
 };
-static_assert(sizeof(TraceEvent) <= 96);
+static_assert(sizeof(TraceEvent) <= 96 && std::atomic<TracePlace>::is_always_lock_free);
 
-// What a send_receive, or an all_to_all with counts, sends to a rank or expects from it.
+// Extents that the time of a kernel depends on; docs/formats/trace.md says which they are of each.
+// All 0: not stated.
+struct TraceDims {
+  int32_t groups = 0, rows = 0, cols = 0, depth = 0;
+  bool operator==(const TraceDims&) const = default;
+};
+
+// What a send_receive, or an all_to_all with counts, sends to a rank or expects from it.  Of an
+// all_gather or reduce_scatter with uneven counts: the chunk of each rank of the group, in their
+// order; `sends` is false.
 struct TraceMessage {
   int32_t rank = 0;  // of the world
   bool sends = false;
@@ -87,9 +99,10 @@ struct TraceGroup {
   int lane = -1;
 };
 
-// Room for so many events of the rank, of each of its lanes, and messages.
+// Room for so many events of the rank, of each of its lanes, messages, and dims of kernels.
 struct TraceRoom {
-  int64_t events = 0, lane_events = 0, messages = 0;
+  int64_t events = 0, lane_events = 0, messages = 0, dims = 0;
+  bool operator==(const TraceRoom&) const = default;
 };
 
 class Trace {
@@ -119,17 +132,20 @@ class Trace {
   void start(std::optional<TraceRoom> room = {});
   void stop() { recording_ = false; }
   void resume() { recording_ = true; }  // in the room that start took
-  void clear();                         // events and messages; names, groups, place and memory stay
+  void clear();                         // lists; names, groups, place and memory stay
   void release();                       // as clear, and gives the memory back; stopped
   bool recording() const { return recording_; }
 
   static double now_s();  // the clock of events
 
-  // --- writing; where the trace is recording ---
+  // --- the place; on the rank's thread, recording or not ---
 
   void enter(std::string_view phase, int64_t block);
-  void enter(TracePlace::Branch branch) { place_.branch = branch; }
-  void enter_micro_batch(int64_t number) { place_.micro_batch = int32_t(number); }
+  void enter(TracePlace::Branch branch);
+  void enter_micro_batch(int64_t number);
+  void enter(const TracePlace& place) { place_.store(place, std::memory_order_relaxed); }
+
+  // --- writing; where the trace is recording ---
 
   // Adds an event of the rank's thread, here and now.  -1: it was dropped.
   int64_t begin(TraceEvent event);
@@ -137,6 +153,8 @@ class Trace {
   void set_ticket(int64_t event, int64_t ticket);
   // To those of the event that was added last.
   void add_message(int64_t event, const TraceMessage& message);
+  // Of the event that was added last, a kernel's.
+  void add_dims(int64_t event, const TraceDims& dims);
   // Adds kBegan or kEnded, on the lane's thread.
   void add_to_lane(TraceEvent event);
 
@@ -149,37 +167,42 @@ class Trace {
   std::span<const TraceEvent> events() const { return events_.list; }
   std::span<const TraceEvent> lane_events(int lane) const { return lanes_[size_t(lane)]->list; }
   std::span<const TraceMessage> messages(const TraceEvent& event) const {
-    return std::span(messages_).subspan(size_t(event.first_message), size_t(event.num_messages));
+    return std::span(messages_.list).subspan(size_t(event.first_item), size_t(event.num_items));
+  }
+  TraceDims dims(const TraceEvent& kernel) const {
+    return kernel.num_items > 0 ? dims_.list[size_t(kernel.first_item)] : TraceDims{};
   }
   std::string_view text(int16_t index) const { return texts_[size_t(index)]; }
   std::string_view phase(const TracePlace& place) const { return text(phases_[place.phase]); }
-  const TracePlace& place() const { return place_; }
+  TracePlace place() const { return place_.load(std::memory_order_relaxed); }  // from any thread
   const TraceGroup& group(int16_t index) const { return groups_[size_t(index)]; }
+  std::span<const TraceGroup> groups() const { return groups_; }
   int num_lanes() const { return int(lanes_.size()); }
   const std::string& lane_name(int lane) const { return lanes_[size_t(lane)]->name; }
-  int64_t num_dropped() const;  // events and messages, since the last clear
+  int64_t num_dropped() const;  // events, messages and dims, since the last clear
   TraceRoom size() const;       // what is recorded
 
  private:
+  template <typename Item>
   struct List {
-    std::vector<TraceEvent> list;
+    std::vector<Item> list;
     size_t capacity = SIZE_MAX;
     int64_t num_dropped = 0;
-    int64_t add(const TraceEvent& event);
+    int64_t add(const Item& item);  // -1: it was dropped
     void make_room(std::optional<int64_t> more);
     void clear();
+    int64_t size() const { return int64_t(list.size()); }
   };
-  struct Lane : List {
+  struct Lane : List<TraceEvent> {
     std::string name;
     bool has_thread = false;
   };
 
   bool recording_ = false;
-  TracePlace place_;
-  List events_;
-  std::vector<TraceMessage> messages_;
-  size_t message_capacity_ = SIZE_MAX;
-  int64_t num_dropped_messages_ = 0;
+  std::atomic<TracePlace> place_{TracePlace{}};
+  List<TraceEvent> events_;
+  List<TraceMessage> messages_;
+  List<TraceDims> dims_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // which stay where they are
   std::vector<TraceGroup> groups_;
   std::map<std::string, int16_t, std::less<>> index_of_text_{{"", 0}};

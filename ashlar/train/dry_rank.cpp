@@ -73,6 +73,7 @@ void DryRank::drain() {
   num_events_.events += size.events;
   num_events_.lane_events += size.lane_events;
   num_events_.messages += size.messages;
+  num_events_.dims += size.dims;
   trace_.clear();
 }
 
@@ -129,10 +130,7 @@ void DryRank::update() {
 
 void DryRank::evaluate() {
   evaluating_ = true;
-  trace_.start();  // the place of the workspace's peak
   trainer_.evaluate({ids_, ids_, sequence_.segments()});
-  trace_.stop();
-  trace_.clear();
   evaluating_ = false;
 }
 

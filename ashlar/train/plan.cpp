@@ -67,6 +67,7 @@ void grow(RunPlan& plan, const RunPlan& longer, const Growth& growth) {
   plan.trace.events = grown(plan.trace.events, longer.trace.events, growth);
   plan.trace.lane_events = grown(plan.trace.lane_events, longer.trace.lane_events, growth);
   plan.trace.messages = grown(plan.trace.messages, longer.trace.messages, growth);
+  plan.trace.dims = grown(plan.trace.dims, longer.trace.dims, growth);
 }
 
 }  // namespace

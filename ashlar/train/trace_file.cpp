@@ -193,7 +193,7 @@ class Writer {
       args["dtype"] = ashlar::name_of(e.dtype);
       args["flop"] = e.flop;
       args["bytes"] = e.bytes;
-      if (e.varies != Event::Varies::kNo) args[std::string(name_of(e.varies))] = e.rows;
+      if (e.varies != Event::Varies::kNo) args[std::string(name_of(e.varies))] = e.count;
     } else if (e.kind == Event::Kind::kPost) {
       category = "post";
       name = "post " + title_of(e);

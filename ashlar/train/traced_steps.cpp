@@ -53,7 +53,7 @@ void TracedSteps::begin_step(int64_t number) {
     steps_.reserve(size_t(wanted));
     const auto room = [&](int64_t of_a_step) { return wanted * (of_a_step + of_a_step / 4 + 64); };
     trace_.start(TraceRoom{room(of_a_step_.events), room(of_a_step_.lane_events),
-                           room(of_a_step_.messages)});
+                           room(of_a_step_.messages), room(of_a_step_.dims)});
   } else {
     trace_.resume();
   }

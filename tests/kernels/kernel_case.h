@@ -38,7 +38,7 @@ struct Call {
 inline std::vector<Call> calls_of(const Trace& trace) {
   std::vector<Call> calls;
   for (const TraceEvent& e : trace.events())
-    calls.push_back({trace.text(e.name), {e.flop, e.bytes}, e.dtype, e.varies, e.rows});
+    calls.push_back({trace.text(e.name), {e.flop, e.bytes}, e.dtype, e.varies, e.count});
   return calls;
 }
 

@@ -10,9 +10,10 @@ using Kind = TraceEvent::Kind;
 TEST(Trace, DropsAndCountsWhatHasNoRoom) {
   Trace trace;
   const int16_t lane = trace.add_lane("world", true);
-  trace.start(TraceRoom{.events = 2, .lane_events = 1, .messages = 1});
+  trace.start(TraceRoom{.events = 2, .lane_events = 1, .messages = 1, .dims = 1});
   const int16_t name = trace.index_of("a");
   EXPECT_EQ(trace.begin({.name = name}), 0);
+  trace.add_dims(0, {1, 2, 3, 4});
   const int64_t second = trace.begin({.kind = Kind::kPost, .name = name});
   trace.add_message(second, {3, true, 10});
   trace.add_message(second, {4, true, 20});  // dropped
@@ -25,14 +26,18 @@ TEST(Trace, DropsAndCountsWhatHasNoRoom) {
   EXPECT_EQ(trace.events().size(), 2u);
   EXPECT_EQ(trace.lane_events(lane).size(), 1u);
   EXPECT_EQ(trace.messages(trace.events()[1]).size(), 1u);
+  EXPECT_EQ(trace.dims(trace.events()[0]), (TraceDims{1, 2, 3, 4}));
+  EXPECT_EQ(trace.size(), (TraceRoom{2, 1, 1, 1}));
   EXPECT_EQ(trace.num_dropped(), 3);
 
   // Later events have room of their own.
   trace.stop();
   trace.start(TraceRoom{.events = 1, .lane_events = 1, .messages = 1});
   EXPECT_EQ(trace.begin({.name = name}), 2);
+  trace.add_dims(2, {1, 2, 3, 4});  // dropped
+  EXPECT_EQ(trace.dims(trace.events()[2]), TraceDims{});
   EXPECT_EQ(trace.begin({.name = name}), -1);
-  EXPECT_EQ(trace.num_dropped(), 4);
+  EXPECT_EQ(trace.num_dropped(), 5);
   trace.stop();
   trace.release();
   EXPECT_EQ(trace.events().size(), 0u);

@@ -90,8 +90,8 @@ class RealRank {
   // From here on.  step: what a step of a dry run takes; these have other documents.
   void record(const TraceRoom& step, int64_t num_steps = 1) {
     const int64_t times = 2 * num_steps;
-    trace_.start(
-        TraceRoom{times * step.events, times * step.lane_events, times * (step.messages + 100)});
+    trace_.start(TraceRoom{times * step.events, times * step.lane_events,
+                           times * (step.messages + 100), times * step.dims});
   }
   void stop_recording() { trace_.stop(); }
   void evaluate() { trainer_.evaluate(batch()); }

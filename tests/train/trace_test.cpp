@@ -14,18 +14,22 @@ using namespace testing_support;
 
 using Kind = TraceEvent::Kind;
 
-// All of an event but its times, and of rows that a kernel works on.
+// All of an event but its times.
 std::string line_of(const Trace& trace, const TraceEvent& e) {
   const TracePlace& p = e.place;
   std::string text = fmt::format(
-      "kind {} {} '{}' {} varies {} rows {} at {} {} {} {}, lane {} ticket {} number {} root {}, "
+      "kind {} {} '{}' {} varies {} count {} at {} {} {} {}, lane {} ticket {} number {} root {}, "
       "{} flop, {} bytes, {} received",
-      int(e.kind), trace.text(e.name), trace.text(e.label), name_of(e.dtype), int(e.varies), e.rows,
-      trace.phase(p), p.block, int(p.branch), p.micro_batch, e.lane, e.ticket, e.number, e.root,
-      e.flop, e.bytes, e.received_bytes);
+      int(e.kind), trace.text(e.name), trace.text(e.label), name_of(e.dtype), int(e.varies),
+      e.count, trace.phase(p), p.block, int(p.branch), p.micro_batch, e.lane, e.ticket, e.number,
+      e.root, e.flop, e.bytes, e.received_bytes);
   if (e.group >= 0)
     text += fmt::format(", {} {}", trace.group(e.group).name,
                         fmt::join(trace.group(e.group).world_ranks, " "));
+  if (e.kind == Kind::kKernel) {
+    const TraceDims dims = trace.dims(e);
+    return text + fmt::format(" {} {} {} {}", dims.groups, dims.rows, dims.cols, dims.depth);
+  }
   for (const TraceMessage& m : trace.messages(e))
     text += fmt::format(" {} {} of {}", m.sends ? "to" : "from", m.rank, m.bytes);
   return text;
@@ -180,8 +184,8 @@ INSTANTIATE_TEST_SUITE_P(
 // What a rank copies and rounds into a unit before it is gathered stands at the unit's block, and
 // leaves the place of what comes after as it was.
 TEST(TraceOfShards, HoldsTheCopiesBeforeEveryGather) {
-  const Recipe recipe = recipe_with(
-      {"train.precision=bf16", "parallel.zero=3", "parallel.zero_layout=bucketed"});
+  const Recipe recipe =
+      recipe_with({"train.precision=bf16", "parallel.zero=3", "parallel.zero_layout=bucketed"});
   with_traces(recipe, 2, [&](const auto& real, const auto& dry) {
     for (const auto* traces : {&real, &dry})
       for (const Trace* trace : *traces) {
