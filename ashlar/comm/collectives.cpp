@@ -19,13 +19,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ashlar/comm/rounds_of.h"
 #include "ashlar/comm/sum.h"
 
 namespace ashlar::comm {
 namespace {
 
-// On meta nothing waits in staging memory.  One round for all slices has the same bytes, and a
-// world of a thousand ranks would have millions of them.
+// On meta nothing waits in staging memory.  All slices go in one round there, which has the same
+// bytes: a world of a thousand ranks would have millions of slices.  count_rounds() counts them.
 constexpr int64_t kUnsliced = INT64_MAX / 2;
 
 // The `pieces` + 1 borders of even pieces.
@@ -72,7 +73,8 @@ Collective::Collective(Rounds& lane, const Operation& operation, const Header& h
       size_(int(world_ranks.size())),
       meta_(on_meta(operation)),
       width_(size_of(operation.in.dtype)),
-      part_bytes_(lane.staging.size_bytes() / size_ / 64 * 64),  // whole cache lines
+      staging_bytes_(lane.staging.size_bytes()),
+      part_bytes_(slice_bytes(size_, staging_bytes_)),
       slice_(meta_ ? kUnsliced : part_bytes_ / width_),
       begins_(lane.scratch.begins) {
   lane_.scratch.sends.clear();
@@ -102,7 +104,7 @@ Moved Collective::run() {
       reduce();
       break;
     case Op::kAllToAll:
-      op_.in.data&& op_.in.data == op_.out.data ? all_to_all_in_place() : all_to_all();
+      in_place() ? all_to_all_in_place() : all_to_all();
       break;
     case Op::kSendReceive:
       send_receive();
@@ -111,7 +113,21 @@ Moved Collective::run() {
       barrier();
       break;
   }
+  moved_.rounds = count_rounds();
   return moved_;
+}
+
+// All ranks of the operation count alike, whatever takes place here.
+int64_t Collective::count_rounds() const {
+  const bool sums =
+      op_.op == Op::kAllReduce || op_.op == Op::kReduceScatter || op_.op == Op::kReduce;
+  const int64_t rounds =
+      op_.op == Op::kAllToAll && in_place()
+          ? header_.step
+          : rounds_of(op_.op, sums ? longest_chunk() * width_ : 0, size_, staging_bytes_);
+  const bool sits_one_out = op_.op == Op::kBroadcast && rank_ == op_.root && size_ > 2;
+  ASHLAR_ASSERT(meta_ || rounds == header_.step + sits_one_out);
+  return rounds;
 }
 
 // In place the own chunk of out is that of in, which nobody else reads; the others are overwritten
@@ -244,9 +260,9 @@ void Collective::barrier() {
 void Collective::sum_chunk(function_ref<std::byte*(int64_t begin)> target,
                            function_ref<void(int64_t begin)> after) {
   auto& sources = lane_.scratch.sources;
-  int64_t largest = 0;
-  for (int rank = 0; rank < size_; ++rank) largest = std::max(largest, chunk(rank));
-  for (int64_t begin = 0; begin == 0 || begin < largest; begin += slice_) {  // at least one round
+  const int64_t slices = meta_ ? 1 : num_slices(longest_chunk() * width_, size_, staging_bytes_);
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    const int64_t begin = slice * slice_;
     const int64_t own = left(chunk(rank_), begin);
     sources.clear();  // in order of ranks, which is the order of the sum
     for (int rank = 0; rank < size_; ++rank) {
@@ -272,6 +288,12 @@ void Collective::gather_chunks() {
     receive(rank, at(op_.out, begins_[size_t(rank)]), chunk(rank) * width_);
   }
   exchange();
+}
+
+int64_t Collective::longest_chunk() const {
+  int64_t longest = 0;
+  for (int rank = 0; rank < size_; ++rank) longest = std::max(longest, chunk(rank));
+  return longest;
 }
 
 int64_t Collective::left(int64_t elements, int64_t begin) const {

@@ -34,6 +34,9 @@ class Collective {
                  function_ref<void(int64_t begin)> after);
   void gather_chunks();  // fills the other chunks of out, each from its rank
 
+  bool in_place() const { return op_.in.data && op_.in.data == op_.out.data; }
+  int64_t longest_chunk() const;
+  int64_t count_rounds() const;
   int64_t chunk(int rank) const { return begins_[size_t(rank) + 1] - begins_[size_t(rank)]; }
   // Elements of a chunk from `begin` on, at most a slice.
   int64_t left(int64_t elements, int64_t begin) const;
@@ -50,7 +53,7 @@ class Collective {
   const int rank_, size_;
   const bool meta_;
   const int64_t width_;  // bytes of an element
-  int64_t part_bytes_ = 0, slice_ = 0;
+  const int64_t staging_bytes_, part_bytes_, slice_;
   std::vector<int64_t>& begins_;  // borders of the chunks, in elements
   Moved moved_;
 };

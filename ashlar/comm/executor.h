@@ -34,8 +34,8 @@ class Executor {
   virtual void wait(int64_t ticket) = 0;
   // Its tensors are free, whatever became of it; cancels the rank while an exception unwinds.
   virtual void settle(int64_t ticket) noexcept = 0;
-  // Makes every operation that has not ended fail, on this lane alone.  The rank's FailureState calls it,
-  // from any thread.
+  // Makes every operation that has not ended fail, on this lane alone.  The rank's FailureState
+  // calls it, from any thread.
   virtual void cancel() = 0;
 };
 

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -285,13 +286,26 @@ int64_t Group::trace_post(const Operation& operation) {
     trace.add_message(event, {world_ranks_[size_t(t.rank)], true, t.data.bytes()});
   for (const Transfer& t : operation.receives)
     trace.add_message(event, {world_ranks_[size_t(t.rank)], false, t.data.bytes()});
-  if (operation.op != Op::kAllToAll) return event;
-  const int64_t width = size_of(operation.in.dtype);
-  for (size_t r = 0; r < operation.send_counts.size(); ++r) {
-    trace.add_message(event, {world_ranks_[r], true, operation.send_counts[r] * width});
-    trace.add_message(event, {world_ranks_[r], false, operation.receive_counts[r] * width});
-  }
+  trace_counts(event, operation);
   return event;
+}
+
+// Counts that are all alike say no more than the bytes of the whole.
+void Group::trace_counts(int64_t event, const Operation& operation) {
+  const std::span<const int64_t> counts = operation.send_counts;
+  const auto add = [&](size_t rank, bool sends, int64_t count) {
+    const int64_t bytes = count * size_of(operation.in.dtype);
+    world_.trace.add_message(event, {world_ranks_[rank], sends, bytes});
+  };
+  if (operation.op == Op::kAllToAll) {
+    for (size_t r = 0; r < counts.size(); ++r) {
+      add(r, true, counts[r]);
+      add(r, false, operation.receive_counts[r]);
+    }
+  } else if (std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to()) !=
+             counts.end()) {
+    for (size_t r = 0; r < counts.size(); ++r) add(r, false, counts[r]);
+  }
 }
 
 void Group::trace_moment(TraceEvent::Kind kind, const Operation& operation, const Moved& moved) {
@@ -300,7 +314,8 @@ void Group::trace_moment(TraceEvent::Kind kind, const Operation& operation, cons
                             .lane = lane_->number,
                             .ticket = operation.ticket,
                             .bytes = moved.sent_bytes,
-                            .received_bytes = moved.received_bytes});
+                            .received_bytes = moved.received_bytes,
+                            .count = moved.rounds});
 }
 
 TrafficRow& Group::row(Op op, std::string_view label) {

@@ -181,6 +181,7 @@ class Group {
   friend class OperationQueue;
   Work submit(Operation operation, std::string_view label);
   int64_t trace_post(const Operation& operation);
+  void trace_counts(int64_t event, const Operation& operation);
   void trace_moment(TraceEvent::Kind kind, const Operation& operation, const Moved& moved);
   void execute(const Operation& operation, Runner& runner);  // on the communication thread
   void count(const Operation& operation, double ran_s, int64_t sent_bytes, int64_t received_bytes);

@@ -17,8 +17,8 @@ void mute(Group& group, bool muted);
 // waits for whom.  One group of a rank at a time; 0: none.
 void delay(Group& group, double seconds);
 
-// Groups that any group of this rank splits off from now on share the lane of their parent, whatever
-// lane they ask for: shows what lanes gain.
+// Groups that any group of this rank splits off from now on share the lane of their parent,
+// whatever lane they ask for: shows what lanes gain.
 void keep_one_lane(Group& group, bool keep);
 
 // The state of these, in the World.

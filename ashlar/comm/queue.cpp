@@ -6,12 +6,12 @@
 //   submit    the caller: waits for a free slot, copies the operation and its counts into it
 //   run       the thread of the lane: runs the oldest without the mutex, then counts completed_ up
 //   wait      the caller: until completed_ has reached the ticket, or the thread has ended
-//   cancel    anybody, through FailureState: cancelled_ is set and the transport is interrupted; the thread
-//             sees it, or the operation fails, and it ends: ended_.  Only from then on are the
-//             tensors of what was queued free.
+//   cancel    anybody, through FailureState: cancelled_ is set and the transport is interrupted;
+//             the thread sees it, or the operation fails, and it ends: ended_.  Only from then on
+//             are the tensors of what was queued free.
 //
-// mutex_ guards everything but the operation that runs.  It is always taken after FailureState's, which
-// calls cancel while it holds its own: nothing here calls failure_state_ under mutex_.
+// mutex_ guards everything but the operation that runs.  It is always taken after FailureState's,
+// which calls cancel while it holds its own: nothing here calls failure_state_ under mutex_.
 #include "ashlar/comm/queue.h"
 
 #include <algorithm>

@@ -13,6 +13,7 @@ namespace ashlar::comm {
 
 struct Moved {
   int64_t sent_bytes = 0, received_bytes = 0;
+  int64_t rounds = 0;  // of the operation: rounds_of.h
 };
 
 class Runner {

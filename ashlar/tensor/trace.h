@@ -23,9 +23,9 @@
 // Threads  each list has one writer and no lock.  Lists are read, and recording starts and stops,
 //          on the rank's thread; they are read when whatever was recorded has ended.  Any thread
 //          may ask for the place.
-// Memory   96 bytes an event, 16 a message and 16 the dims of a kernel, outside of every Allocator.  A list with room of a fixed size
-//          allocates nothing; what does not fit is dropped and counted.  The first use of a name or
-//          of a group takes a few bytes.
+// Memory   96 bytes an event, 16 a message and 16 the dims of a kernel, outside of every Allocator.
+//          A list with room of a fixed size allocates nothing; what does not fit is dropped and
+//          counted.  The first use of a name or of a group takes a few bytes.
 #pragma once
 
 #include <atomic>

@@ -310,13 +310,14 @@ Outcome Run::train() {
   while (!finished() && outcome == Outcome::kDone) {
     traced_.begin_step(counters_.step + 1);
     const auto start = Clock::now();
+    const double stall_before = prefetch_->stall_s();
     if (!step()) {
       log_.info("step {} is left undone", counters_.step + 1);
       outcome = Outcome::kPreempted;
       break;
     }
     const double step_s = seconds_since(start);
-    traced_.end_step();
+    traced_.end_step(prefetch_->stall_s() - stall_before);
     check_.require_good();
     if (first) {
       if (const auto age_s = process_age_s()) {

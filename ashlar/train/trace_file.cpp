@@ -4,9 +4,9 @@
 //   2      compute  kernels, posts and waits, as the rank's thread ran them
 //   3 ...  lanes    operations, from kBegan to kEnded, as the threads of the lanes ran them
 //
-// The first is made of the places of the second: within a step, which has times of its own, a slice
-// lasts from the first event of a place to the end of the last.  An arrow (flow) leads from a post
-// to its operation.
+// The first is made of the places of the second: within a step a slice lasts from the first event
+// of a place to the end of the last.  A step, and the time between two, have times of their own.
+// An arrow (flow) leads from a post to its operation.
 #include "ashlar/train/trace_file.h"
 
 #include <fmt/format.h>
@@ -39,13 +39,14 @@ class Writer {
   Writer(const Trace& trace, const TraceFile& file) : trace_(trace), file_(file) {}
 
   std::string write() {
-    const Ordered about = {{"format", "ashlar-trace-1"},
+    const Ordered about = {{"format", "ashlar-trace-2"},
                            {"rank", file_.rank},
                            {"ranks", file_.num_ranks},
                            {"first_step", file_.steps.front().number},
                            {"last_step", file_.steps.back().number},
                            {"dropped_events", trace_.num_dropped()},
-                           {"clock_ahead_s", file_.clock_ahead_s}};
+                           {"clock_ahead_s", file_.clock_ahead_s},
+                           {"groups", groups()}};
     text_ = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n",
                         about.dump());
     write_names();
@@ -61,6 +62,15 @@ class Writer {
   }
 
  private:
+  Ordered groups() const {
+    Ordered list = Ordered::array();
+    for (const TraceGroup& g : trace_.groups())
+      list.push_back({{"name", g.name},
+                      {"lane", g.lane >= 0 ? Ordered(trace_.lane_name(g.lane)) : Ordered()},
+                      {"ranks", g.world_ranks}});
+    return list;
+  }
+
   void line(const Ordered& event) { text_ += event.dump() + ",\n"; }
 
   void write_names() {
@@ -119,6 +129,7 @@ class Writer {
     struct Place {
       std::string name;
       double start_s, end_s;
+      Ordered args = nullptr;  // of a step
     };
     std::vector<Place> places;
     std::vector<size_t> open;
@@ -127,7 +138,11 @@ class Writer {
       for (; step < file_.steps.size() && file_.steps[step].start_s <= e.start_s; ++step) {
         const TracedStep& s = file_.steps[step];
         open.clear();
-        places.push_back({fmt::format("step {}", s.number), s.start_s, s.end_s});
+        places.push_back({"between", s.before_s, s.start_s, {{"next_step", s.number}}});
+        places.push_back({fmt::format("step {}", s.number),
+                          s.start_s,
+                          s.end_s,
+                          {{"step", s.number}, {"loader_wait_us", s.loader_wait_s * 1e6}}});
       }
       const std::vector<std::string> names = places_of(e);
       size_t same = 0;
@@ -140,7 +155,14 @@ class Writer {
       }
       for (const size_t i : open) places[i].end_s = e.end_s;
     }
-    for (const Place& p : places) line(slice(p.name, kStepThread, p.start_s, p.end_s));
+    for (const Place& p : places) {
+      Ordered event = slice(p.name, kStepThread, p.start_s, p.end_s);
+      if (!p.args.is_null()) {
+        event["cat"] = p.args.contains("step") ? "step" : "between";
+        event["args"] = p.args;
+      }
+      line(event);
+    }
   }
 
   Ordered place_args(const TracePlace& p) const {
@@ -164,6 +186,17 @@ class Writer {
     args["bytes"] = post.bytes;
     if (post.number >= 0) args["number"] = post.number;
     if (post.root >= 0) args["root"] = post.root;
+  }
+
+  // Bytes of the chunks of all ranks where they are uneven, or who is sent to and received from.
+  void add_messages(Ordered& args, const Event& post) const {
+    const std::string_view op = trace_.text(post.name);
+    for (const TraceMessage& m : trace_.messages(post)) {
+      if (op == "all_gather" || op == "reduce_scatter")
+        args["chunks"].push_back(m.bytes);
+      else
+        args[m.sends ? "sends" : "receives"].push_back({m.rank, m.bytes});
+    }
   }
 
   // Within the integers that a double holds, and another one in every rank's file.
@@ -193,11 +226,14 @@ class Writer {
       args["dtype"] = ashlar::name_of(e.dtype);
       args["flop"] = e.flop;
       args["bytes"] = e.bytes;
+      const TraceDims dims = trace_.dims(e);
+      if (dims != TraceDims{}) args["shape"] = {dims.groups, dims.rows, dims.cols, dims.depth};
       if (e.varies != Event::Varies::kNo) args[std::string(name_of(e.varies))] = e.count;
     } else if (e.kind == Event::Kind::kPost) {
       category = "post";
       name = "post " + title_of(e);
       add_operation(args, e);
+      add_messages(args, e);
     } else {
       category = "wait";
       const auto post = posts.find({e.lane, e.ticket});
@@ -230,6 +266,7 @@ class Writer {
       }
       args["sent_bytes"] = last.bytes;
       args["received_bytes"] = last.received_bytes;
+      if (ended) args["rounds"] = last.count;
       Ordered event = slice(name, kFirstLane + lane, began.start_s, last.end_s);
       event["cat"] = "operation";
       event["args"] = std::move(args);

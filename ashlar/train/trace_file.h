@@ -13,13 +13,15 @@ namespace ashlar::train {
 // A recorded step, in seconds of this rank's clock.
 struct TracedStep {
   int64_t number = 0;
+  double before_s = 0;  // the end of the step before it, recorded or not
   double start_s = 0, end_s = 0;
+  double loader_wait_s = 0;  // between start and end
 };
 
 struct TraceFile {
   int rank = 0, num_ranks = 1;
-  std::vector<TracedStep>
-      steps;                 // in which the trace was recording, and nowhere else; at least one
+  // In which the trace was recording, and nowhere else; at least one.
+  std::vector<TracedStep> steps;
   double clock_ahead_s = 0;  // of rank 0's
   double origin_s = 0;       // what stands as 0 in the file, on rank 0's clock
 };

@@ -57,13 +57,15 @@ void TracedSteps::begin_step(int64_t number) {
   } else {
     trace_.resume();
   }
-  steps_.push_back({number, Trace::now_s(), 0});
+  steps_.push_back({.number = number, .before_s = last_end_s_, .start_s = Trace::now_s()});
 }
 
-void TracedSteps::end_step() {
+void TracedSteps::end_step(double loader_wait_s) {
+  last_end_s_ = Trace::now_s();
   if (!trace_.recording()) return;
   trace_.stop();
-  steps_.back().end_s = Trace::now_s();
+  steps_.back().end_s = last_end_s_;
+  steps_.back().loader_wait_s = loader_wait_s;
   if (int64_t(steps_.size()) == recipe_.train.trace_steps) write();
 }
 
@@ -83,7 +85,8 @@ void TracedSteps::write() {
     group->barrier("trace").wait();
   TraceFile file{.rank = ranks.rank(), .num_ranks = ranks.size(), .steps = steps_};
   if (!one_clock_) file.clock_ahead_s = clock_ahead_s(ranks, [] { return Trace::now_s(); });
-  const std::vector<double> starts = numbers_of(ranks, steps_.front().start_s - file.clock_ahead_s);
+  const std::vector<double> starts =
+      numbers_of(ranks, steps_.front().before_s - file.clock_ahead_s);
   file.origin_s = *std::min_element(starts.begin(), starts.end());
   const std::string directory = join(recipe_.train.run_dir, "trace");
   make_own_directory(files_, directory);

@@ -15,9 +15,9 @@
 namespace ashlar::train {
 
 // Skips one step, in which memory is touched for the first time, records train.trace_steps, and
-// writes RUN_DIR/trace/steps-FIRST-LAST-rank-R.json on every rank.  What lies between two steps
-// (evaluations, saves) is not recorded.  Every rank makes the same calls.  Where the key is 0 they
-// do nothing.
+// writes RUN_DIR/trace/steps-FIRST-LAST-rank-R.json on every rank.  Of what lies between two steps
+// (evaluations, saves, votes) only the time is recorded.  Every rank makes the same calls.  Where
+// the key is 0 they do nothing.
 class TracedSteps {
  public:
   // of_a_step: as a dry run counted it (plan.h); documents may need some more, and have room for a
@@ -27,7 +27,7 @@ class TracedSteps {
 
   void begin_step(int64_t number);
   // Writes the file after the last step that is recorded, when all ranks are as far.
-  void end_step();
+  void end_step(double loader_wait_s);
   // At the end of a run: writes what there is, and warns if that is less than was asked for.
   // Errors of both   kStorage, kComm.
   void finish();
@@ -43,6 +43,7 @@ class TracedSteps {
   const TraceRoom of_a_step_;
   const bool one_clock_;
   bool warm_ = false, written_ = false;
+  double last_end_s_ = 0;  // of the last step
   std::vector<TracedStep> steps_;
 };
 

@@ -90,7 +90,7 @@ TEST(TraceFile, IsWrittenByEveryRankAfterTheFirstStep) {
   EXPECT_EQ(run.said().find("lacks"), std::string::npos) << run.said();
   for (int rank = 0; rank < kNumRanks; ++rank) {
     const Json about = run.file(name_of_file(rank)).at("otherData");
-    EXPECT_EQ(about.at("format"), "ashlar-trace-1");
+    EXPECT_EQ(about.at("format"), "ashlar-trace-2");
     EXPECT_EQ(about.at("rank"), rank);
     EXPECT_EQ(about.at("ranks"), kNumRanks);
     EXPECT_EQ(about.at("first_step"), 2);
@@ -132,6 +132,79 @@ TEST(TraceFile, SlicesNest) {
       EXPECT_TRUE(names.contains(name)) << name;
     EXPECT_FALSE(names.contains("step 1") || names.contains("step 5"));
   }
+}
+
+// From the end of the step before a recorded one to the end of the last, times are whole.
+TEST(TraceFile, HoldsStepsAndWhatLiesBetweenThem) {
+  const Json file = traced_run().file(name_of_file(1));
+  const std::vector<Json> steps = events_of(file, "X", "step");
+  const std::vector<Json> between = events_of(file, "X", "between");
+  ASSERT_EQ(steps.size(), 3u);
+  ASSERT_EQ(between.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(steps[i].at("args").at("step"), 2 + i);
+    EXPECT_GE(steps[i].at("args").at("loader_wait_us"), 0.0);
+    EXPECT_EQ(between[i].at("args").at("next_step"), 2 + i);
+    const auto end = [](const Json& e) {
+      return nanoseconds(e.at("ts")) + nanoseconds(e.at("dur"));
+    };
+    EXPECT_EQ(end(between[i]), nanoseconds(steps[i].at("ts")));
+    if (i > 0) {
+      EXPECT_EQ(end(steps[i - 1]), nanoseconds(between[i].at("ts")));
+    }
+  }
+}
+
+// Every group that an event names is listed once, with its members and its lane.
+TEST(TraceFile, ListsGroups) {
+  for (int rank = 0; rank < kNumRanks; ++rank) {
+    const Json file = traced_run().file(name_of_file(rank));
+    std::map<std::string, Json> groups;
+    for (const Json& g : file.at("otherData").at("groups")) {
+      EXPECT_TRUE(groups.emplace(g.at("name"), g).second) << g;
+      EXPECT_EQ(std::ranges::count(g.at("ranks").get<std::vector<int>>(), rank), 1) << g;
+    }
+    EXPECT_EQ(groups.at("tp").at("ranks"), (rank < 2 ? Json{0, 1} : Json{2, 3}));
+    EXPECT_EQ(groups.at("tp").at("lane"), "sums");
+    EXPECT_EQ(groups.at("data").at("ranks"), (rank % 2 == 0 ? Json{0, 2} : Json{1, 3}));
+    for (const Json& e : events_of(file, "X", "post"))
+      EXPECT_EQ(groups.at(e.at("args").at("group")).at("ranks").size(), e.at("args").at("ranks"));
+  }
+}
+
+// What a simulation needs besides bytes: extents of products, chunks, peers, rounds.
+TEST(TraceFile, HoldsShapesChunksPeersAndRounds) {
+  const Json file = traced_run().file(name_of_file(0));
+  for (const Json& e : events_of(file, "X", "kernel")) {
+    const std::string op = e.at("name");
+    const Json& args = e.at("args");
+    if (!op.starts_with("linear_")) continue;
+    const auto shape = args.at("shape").get<std::vector<int64_t>>();
+    EXPECT_EQ(args.at("flop"), 2 * shape[0] * shape[1] * shape[2] * shape[3]) << e;
+  }
+  int num_chunks = 0, num_peers = 0;
+  for (const Json& e : events_of(file, "X", "post")) {
+    const Json& args = e.at("args");
+    int64_t sum = 0;
+    if (args.contains("chunks")) {
+      for (const Json& bytes : args.at("chunks")) sum += bytes.get<int64_t>();
+      EXPECT_EQ(sum, args.at("bytes")) << e;
+      EXPECT_EQ(args.at("chunks").size(), args.at("ranks")) << e;
+      ++num_chunks;
+    }
+    if (args.at("collective") != "send_receive") continue;
+    for (const char* way : {"sends", "receives"})
+      for (const Json& m : args.value(way, Json::array())) {
+        EXPECT_NE(m.at(0), 0) << e;
+        EXPECT_GT(m.at(1), 0) << e;
+        ++num_peers;
+      }
+  }
+  EXPECT_GT(num_chunks, 0);
+  EXPECT_GT(num_peers, 0);
+  for (const Json& e : events_of(file, "X", "operation"))
+    EXPECT_EQ(e.at("args").at("rounds"), e.at("args").at("collective") == "all_reduce" ? 2 : 1)
+        << e;
 }
 
 // Flop of kernels, and bytes of operations, are three times what a dry run says of a step.

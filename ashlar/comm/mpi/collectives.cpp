@@ -94,7 +94,8 @@ Moved MpiCollectives::run(const Operation& operation, const Header& header,
                           std::span<const int> world_ranks, int rank) {
   if (!is_native(operation.op)) return rounds_.run(operation, header, world_ranks, rank);
   require_int(operation, header);
-  const Moved moved = meet(operation, header, world_ranks, rank);
+  Moved moved = meet(operation, header, world_ranks, rank);
+  moved.rounds = 1;  // the meeting; what MPI makes of the operation is its own
   try {
     {
       const std::lock_guard turn(engine_.turn());

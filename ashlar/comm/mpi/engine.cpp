@@ -8,7 +8,8 @@
 //              only if nobody else's came first.
 //                nothing heard   failure_.rank is -1
 //                heard           failure_ is another rank's; exchanges throw it
-//                announced       this rank has sent its own; FailureState, its caller, interrupts the lanes
+//                announced       this rank has sent its own; its caller, FailureState, interrupts
+//                                the lanes
 //              A rank that hears of a time-out while it waits for somebody itself answers for whom
 //              (answer), so that the rank that tells of it can name who is really late (cause_of).
 //   end        tell listens a while more (choose), because ranks that fail at once each believe to

@@ -9,9 +9,10 @@
 // the owner has left the round before.  Copying is done without a lock, out of memory that the
 // partner promises while its post is `copying`: a round that fails waits for that (withdraw).
 //
-// Locks: a thread holds the mutex of one box at a time.  FailureState's mutex is taken before those of
-// Shared, lanes_mutex before a box's.  failed, ended and interrupted are checked under the mutex of
-// the own box; who sets one of the first two passes through every box's mutex before it notifies.
+// Locks: a thread holds the mutex of one box at a time.  FailureState's mutex is taken before those
+// of Shared, lanes_mutex before a box's.  failed, ended and interrupted are checked under the mutex
+// of the own box; a thread that sets one of the first two passes through every box's mutex before
+// it notifies.
 #include "ashlar/comm/thread/run_ranks.h"
 
 #include <algorithm>
