@@ -14,7 +14,7 @@ AlignedMemory aligned_memory(int64_t bytes, std::string_view what) {
   AlignedMemory memory(
       static_cast<std::byte*>(std::aligned_alloc(size_t(alignment), size_t(size))));
   ASHLAR_REQUIRE(memory, kMemory, "{} bytes for {} were refused by the system", bytes, what);
-  if (bytes >= kHugePage) madvise(memory.get(), size_t(size), MADV_HUGEPAGE);  // a wish
+  if (bytes >= kHugePage) madvise(memory.get(), size_t(size), MADV_HUGEPAGE);  // a hint
   return memory;
 }
 

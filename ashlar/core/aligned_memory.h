@@ -1,6 +1,6 @@
-// Host memory that begins where File::read_direct and write_direct want it.  From 2 MiB on in huge
-// pages where the system has them: a direct call then is few requests of the disk instead of many,
-// and a first touch meets 512 times fewer page faults.
+// Host memory aligned for File::read_direct and write_direct.  Buffers of 2 MiB and more use huge
+// pages where the system has them: a direct call then takes few requests of the disk instead of
+// many, and the first touch causes 512 times fewer page faults.
 //
 // Errors   kMemory "N bytes for WHAT were refused by the system".
 #pragma once
@@ -18,7 +18,7 @@ struct FreeMemory {
 };
 using AlignedMemory = std::unique_ptr<std::byte[], FreeMemory>;
 
-// The bytes are not set.
+// The bytes are not initialised.
 AlignedMemory aligned_memory(int64_t bytes, std::string_view what);
 
 }  // namespace ashlar

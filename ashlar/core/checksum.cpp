@@ -67,8 +67,8 @@ uint32_t update_portable(uint32_t state, const std::byte* data, size_t size) {
 #if defined(__x86_64__)
 
 // The instruction takes three cycles and starts every cycle: three streams of this length run at
-// once and are joined by shifting the earlier ones over the later ones.  The processor does not
-// guess that such short streams go on behind one another, so memory is asked for so far ahead.
+// once and are joined by shifting the earlier ones over the later ones.  The processor's prefetcher
+// does not recognise such short streams as one, so the loop prefetches this far ahead itself.
 constexpr size_t kStream = 2048;
 constexpr size_t kAhead = 12 * kStream;
 constexpr size_t kLine = 64;
@@ -98,7 +98,7 @@ __attribute__((target("sse4.2"))) uint32_t update_hardware(uint32_t state, const
   for (; size >= 3 * kStream; size -= 3 * kStream, data += 3 * kStream) {
     uint64_t a = state, b = 0, c = 0;
     for (size_t line = 0; line < kStream; line += kLine) {
-      for (size_t i = 0; i < 3; ++i)  // behind the end this does nothing
+      for (size_t i = 0; i < 3; ++i)  // past the end this does nothing
         __builtin_prefetch(data + kAhead + 3 * line + i * kLine);
       for (size_t i = line; i < line + kLine; i += 8) {
         a = _mm_crc32_u64(a, load_word(data + i));

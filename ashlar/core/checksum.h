@@ -12,7 +12,7 @@ namespace ashlar {
 
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t previous = 0);
 uint32_t crc32c(std::string_view text, uint32_t previous = 0);
-// The same by tables: what crc32c uses on a CPU without the instruction.
+// The same by tables, which crc32c uses on a CPU without the instruction.
 uint32_t crc32c_portable(std::span<const std::byte> bytes, uint32_t previous = 0);
 uint64_t xxh3_64(std::span<const std::byte> bytes);
 std::array<uint8_t, 16> xxh3_128(std::span<const std::byte> bytes);  // in canonical byte order

@@ -1,4 +1,4 @@
-// Time that passes: of a clock that never goes back, whatever the date of the machine does.
+// Elapsed time on a clock that never goes back, even if the machine's date is set.
 #pragma once
 
 #include <chrono>

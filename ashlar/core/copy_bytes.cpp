@@ -11,8 +11,8 @@
 namespace ashlar {
 
 void copy_bytes(void* to, const void* from, size_t bytes) {
-  size_t piece = 512;     // which memcpy moves with vector instructions everywhere
-  asm("" : "+r"(piece));  // else the compiler knows it, and makes an instruction of its own choice
+  size_t piece = 512;     // memcpy moves this much with vector instructions on every processor
+  asm("" : "+r"(piece));  // hides the size, or the compiler would choose an instruction itself
   auto* target = static_cast<std::byte*>(to);
   const auto* source = static_cast<const std::byte*>(from);
   for (size_t at = 0; at < bytes; at += piece)
@@ -21,8 +21,8 @@ void copy_bytes(void* to, const void* from, size_t bytes) {
 
 #if defined(__x86_64__)
 
-// Writes that meet in one line of the cache leave the processor together, also if they come from
-// several calls, so that only the ends need a copy.
+// Writes to one cache line leave the processor together, even from several calls, so only the ends
+// need a copy.
 void stream_bytes(void* to, const void* from, size_t bytes) {
   constexpr size_t kUnit = sizeof(__m128i);
   auto* target = static_cast<std::byte*>(to);

@@ -1,6 +1,6 @@
-// Copies as memcpy does, at one speed wherever the bytes lie.  On some of AMD's cores glibc copies
-// from a few KiB on with an instruction (rep movsb) that is three times slower where source and
-// target lie alike in their pages, as rows of matrices of a power of two do.
+// Copies as memcpy does, at one speed whatever the addresses.  From a few KiB on glibc uses an
+// instruction (rep movsb) that some AMD cores run three times slower when source and target have
+// the same offset in their pages, as rows of matrices whose width is a power of two do.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@ namespace ashlar {
 // The ranges must not overlap.
 void copy_bytes(void* to, const void* from, size_t bytes);
 
-// For much that is not read soon.  What is written goes past the caches, where a processor can do
-// so: memory moves two thirds of the bytes, as lines that are to be overwritten are not fetched.
-// Another thread may read it after finish_streaming() by the thread that wrote it.
+// For large amounts that are not read again soon.  Writes bypass the caches where the processor can
+// do so; memory then moves two thirds of the bytes, because lines that will be overwritten are not
+// fetched.  Another thread may read the target after the writer has called finish_streaming().
 void stream_bytes(void* to, const void* from, size_t bytes);
 void finish_streaming();
 

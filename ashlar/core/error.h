@@ -4,8 +4,8 @@
 //   ASHLAR_ASSERT(cond)                      this program is wrong: prints the condition and aborts
 //
 // The kind is the exit code of the process.  A message says what was found (names and values as the
-// user wrote them), what was expected and what to do, in one line.  Only cli/main.cpp catches Error
-// for good; it prints the message once.  Formats are fmt's, checked at compile time.
+// user wrote them), what was expected and what to do, in one line.  Only cli/main.cpp handles an
+// Error finally; it prints the message once.  Formats are fmt's, checked at compile time.
 #pragma once
 
 #include <fmt/core.h>
@@ -33,8 +33,8 @@ enum class ErrorKind {
 
 class Error : public std::runtime_error {
  public:
-  // The message becomes one printable line, whatever a file or a host wrote into it.  Further lines
-  // are the program's own text alone.
+  // The message becomes one printable line, whatever a file or a host wrote into it.  Only the
+  // program's own text may add lines.
   Error(ErrorKind kind, std::string_view message, std::string_view further_lines = "");
   ErrorKind kind() const { return kind_; }
   int exit_code() const { return static_cast<int>(kind_); }
@@ -51,7 +51,7 @@ struct Report {
   std::string message;
 };
 
-// An Error's own; kMemory for std::bad_alloc; kBugExitCode for what should have been an Error.
+// The kind of an Error; kMemory for std::bad_alloc; kBugExitCode for any other exception.
 inline constexpr int kBugExitCode = 70;
 Report report_of(const std::exception_ptr& error);
 

@@ -13,7 +13,7 @@ class Decider {
  public:
   explicit Decider(FaultDecision decide) : decide_(std::move(decide)) {}
 
-  // Throws what the decision asks for; true for a short write, which the caller has to do itself.
+  // Throws the error that was decided on; true for a short write, which the caller makes itself.
   bool short_write(std::string_view operation, const std::string& path) {
     const std::lock_guard lock(mutex_);
     const int64_t call = num_calls_++;

@@ -1,5 +1,5 @@
-// Typed access to the members of an untrusted JSON object: every failure names place and key.
-// Includes the full JSON header: for .cpp files only.
+// Typed access to the members of an untrusted JSON object; every failure names the place and the
+// key.  Includes the full JSON header, so only .cpp files should include it.
 #pragma once
 
 #include <fmt/ranges.h>
@@ -21,7 +21,7 @@ namespace ashlar {
 
 class Fields {
  public:
-  // place: what messages begin with, "FILE" or "FILE: member".  The object must outlive this.
+  // place: the beginning of messages, "FILE" or "FILE: member".  The object must outlive this.
   Fields(const Json& object, std::string place, ErrorKind kind = ErrorKind::kCorrupt)
       : object_(object), place_(std::move(place)), kind_(kind) {
     if (!object.is_object()) fail("found {}; expected an object", shown(object));
@@ -74,7 +74,7 @@ class Fields {
   Fields object(std::string_view key) const {
     return Fields(at(key), fmt::format("{}: {}", place_, key), kind_);
   }
-  // Refuses every key but these.
+  // Refuses all other keys.
   void only(std::initializer_list<std::string_view> keys) const {
     for (const auto& item : object_.items())
       if (std::find(keys.begin(), keys.end(), item.key()) == keys.end())

@@ -1,9 +1,9 @@
-// A hash by which two machines find out, without reading them whole, that their copies of a large
-// file are different ones: of its size and of 64 blocks of 4 KiB spread evenly over it, the first
-// and the last among them; a file of 256 KiB or less is read whole.  Copies that differ in a few
-// places between the blocks have the same hash.
+// A hash that shows two machines that their copies of a large file differ, without reading the
+// whole file.  It covers the size and 64 blocks of 4 KiB spread evenly over the file, including the
+// first and the last; a file of 256 KiB or less is read whole.  Copies that differ only between the
+// blocks have the same hash.
 //
-// Errors   those of File.
+// Errors   as File.
 #pragma once
 
 #include <cstdint>

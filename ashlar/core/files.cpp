@@ -35,7 +35,8 @@ std::string read_text(FileSystem& files, const std::string& path, int64_t max_by
 }
 
 void write_text(FileSystem& files, const std::string& path, std::string_view text) {
-  // The process number keeps two writers apart; what a killed one of the same number left goes.
+  // The process number keeps two writers apart.  A file that a killed process of the same number
+  // left is removed first.
   const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
   if (files.stat(temporary)) files.remove(temporary);
   try {
@@ -44,7 +45,7 @@ void write_text(FileSystem& files, const std::string& path, std::string_view tex
   } catch (const Error&) {
     try {
       files.remove_all(temporary);
-    } catch (const Error&) {  // the first error says more
+    } catch (const Error&) {  // the first error is more informative
     }
     throw;
   }

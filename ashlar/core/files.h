@@ -1,11 +1,12 @@
 // Files behind one interface: posix for work, memory and faulty for tests.
 //
-// Links    what a user names (recipe, text, dataset, tokenizer, Hugging Face snapshot) may be a
-//          symbolic link; what must be the very file that was committed (a checkpoint) is read with
-//          kRefuse. Links among the directories of a path are followed, but for make_own_directory.
-// Errors   kStorage with path, operation and errno text.  Reads past the end are kStorage too: they
-//          say how many bytes were wanted and how many there are.
-// Threads  several may read one File, and write to different ranges of it, at once.
+// Links    files that a user names (recipe, text, dataset, tokenizer, Hugging Face snapshot) may be
+//          symbolic links.  A checkpoint, which must be the very file that was committed, is read
+//          with kRefuse.  Links among the directories of a path are followed, except by
+//          make_own_directory.
+// Errors   kStorage with path, operation and errno text.  A read past the end is kStorage too, and
+//          says how many bytes were wanted and how many there are.
+// Threads  several threads may read one File, or write to different ranges of it, at once.
 #pragma once
 
 #include <cstddef>
@@ -37,15 +38,15 @@ class File {
   virtual int64_t size() const = 0;
   virtual void read_at(std::span<std::byte> out, int64_t offset) const = 0;  // all or kStorage
   // Like read_at and write_at, for large amounts that nobody reads again soon: the system keeps no
-  // copy in memory (O_DIRECT), which costs a tenth of the CPU time.  Bytes that do not begin at a
-  // multiple of kDirectBytes, both in the file and in memory, the last ones behind such a multiple,
-  // and all bytes where the file system knows no other way, take the way of read_at and write_at.
+  // copy in memory (O_DIRECT), which takes a tenth of the CPU time.  Bytes go through read_at and
+  // write_at if they do not begin at a multiple of kDirectBytes, in the file and in memory, if they
+  // lie behind the last such multiple, or if the file system has no direct access.
   static constexpr int64_t kDirectBytes = 4096;
   virtual void read_direct(std::span<std::byte> out, int64_t offset) const { read_at(out, offset); }
   virtual void write_direct(std::span<const std::byte> bytes, int64_t offset) {
     write_at(bytes, offset);
   }
-  // These bytes are about to be read: the system may begin to fetch them.  A wish.
+  // Hints that these bytes will be read soon, so that the system may begin to fetch them.
   virtual void prefetch(int64_t /*offset*/, int64_t /*bytes*/) const {}
   virtual void write_at(std::span<const std::byte> bytes, int64_t offset) = 0;
   virtual void reserve(int64_t size_bytes) = 0;  // fallocate: a full disk shows here; size() stays
@@ -54,7 +55,7 @@ class File {
   virtual void close() = 0;  // checked; the destructor closes unchecked
 };
 
-// Bytes of a whole file that stay valid as long as the object lives.
+// The bytes of a whole file, valid as long as the object lives.
 class Mapping {
  public:
   virtual ~Mapping() = default;
@@ -67,11 +68,11 @@ class FileSystem {
   // Opens for reading; regular files only.
   virtual std::unique_ptr<File> open(const std::string& path, Links links = Links::kFollow) = 0;
   virtual std::unique_ptr<File> create(const std::string& path) = 0;  // must not exist yet
-  // Made if missing; a write_at at size() appends.  Follows no link.
+  // Creates the file if it is missing; a write_at at size() appends.  Follows no link.
   virtual std::unique_ptr<File> append(const std::string& path) = 0;
   virtual std::unique_ptr<Mapping> map(const std::string& path, Links links = Links::kFollow) = 0;
-  // nullopt: nothing there.  kRefuse tells of a link itself (kLink), so that a name in use is seen
-  // even if the link leads nowhere; kFollow of what it leads to, which may be nothing.
+  // nullopt: no such name.  kRefuse describes a link itself (kLink), so that a name in use is seen
+  // even if the link leads nowhere; kFollow describes its target, which may not exist.
   virtual std::optional<FileInfo> stat(const std::string& path, Links links = Links::kRefuse) = 0;
   virtual std::vector<std::string> list(const std::string& directory) = 0;  // names, sorted
   virtual void make_directories(const std::string& path) = 0;               // like mkdir -p
@@ -81,21 +82,21 @@ class FileSystem {
   virtual void remove(const std::string& path) = 0;  // a file or an empty directory, or kStorage
   virtual void remove_all(const std::string& path) = 0;  // like rm -rf; absent is fine
   virtual void sync_directory(const std::string& path) = 0;
-  // Whether this file system takes part in sync_directory: where it does not, the call does
-  // nothing, and when names are durable is up to the file system.
+  // Whether sync_directory makes names durable here.  Where it does not, the call does nothing, and
+  // the file system decides when names are durable.
   virtual bool keeps_names([[maybe_unused]] const std::string& directory) { return true; }
   virtual int64_t free_bytes(const std::string& path) = 0;
-  // For how long a file that another machine wrote may be missing here, or have an old size: file
-  // systems over a network keep what they have seen.  `path` need not exist, its parent should.
+  // How long a file that another machine wrote may be missing here, or have an old size: network
+  // file systems cache what they have seen.  `path` need not exist, but its parent should.
   virtual double visibility_s([[maybe_unused]] const std::string& path) { return 0; }
-  // Returns after so long; a file system of tests may let a clock of its own run on instead.
+  // Returns after this time; a test's file system may advance a clock of its own instead.
   virtual void pause(double seconds);
-  // What the machine's memory holds of a file that is synced, so that the next read asks the disk.
-  // A hint: where there is nothing to drop, or it cannot be, nothing happens.
+  // Drops the cached pages of a synced file, so that the next read goes to the disk.  A hint: if
+  // nothing is cached, or it cannot be dropped, nothing happens.
   virtual void drop_cached_pages([[maybe_unused]] const std::string& path) {}
 };
 
-// The kStorage of one call on a file: what the system said, or that a file ends too early.
+// The kStorage error of one call on a file: the system's error, or a file that ends too early.
 class StorageError : public Error {
  public:
   static constexpr int kShortRead = 0;
@@ -107,18 +108,19 @@ class StorageError : public Error {
   int number_;
 };
 
-// The machine's file system.  Short writes, EINTR and EAGAIN are retried.  visibility_s is 0 on the
-// local file systems that it knows and kNetworkVisibility_s on any other; or as given.
+// The machine's file system.  Short writes, EINTR and EAGAIN are retried.  Unless it is given,
+// visibility_s is 0 on known local file systems and kNetworkVisibility_s on all others.
 inline constexpr double kNetworkVisibility_s = 60;  // as long as NFS keeps attributes by default
 std::unique_ptr<FileSystem> posix_files(std::optional<double> visibility_s = {});
 
 // A file system in memory (one root, absolute or relative paths as plain keys).
 std::unique_ptr<FileSystem> memory_files();
 
-// Calls of `inner`, any of which may be made to fail.  `decide` is asked before every call with its
-// number (from 0), its name (the method's; "read" and "write" for read_at and write_at) and its
-// path. A failed call does nothing, but for kShortWrite: half of the bytes of a write land before
-// it fails (on other calls it is kIoError).  After kCrash this call and all later ones fail.
+// A file system whose calls go to `inner`, unless they are made to fail.  `decide` is asked before
+// every call, with its number (from 0), its name (the method's; "read" and "write" for read_at and
+// write_at) and its path.  A failed call does nothing, except that kShortWrite writes half of the
+// bytes before it fails (on calls other than writes it is kIoError).  After kCrash this call and
+// all later ones fail.
 enum class Fault { kNone, kIoError, kDiskFull, kShortWrite, kCrash };
 using FaultDecision =
     std::function<Fault(int64_t call, std::string_view operation, const std::string& path)>;
@@ -127,18 +129,19 @@ std::unique_ptr<FileSystem> faulty_files(FileSystem& inner, FaultDecision decide
 // Whole small files.  read_text: kStorage if the file is larger than max_bytes.
 std::string read_text(FileSystem& files, const std::string& path, int64_t max_bytes = 64 << 20,
                       Links links = Links::kFollow);
-// Temp file beside it, sync, rename over it, sync the directory: old or new content, never a mix.
+// Writes a temporary file, syncs it, renames it over `path` and syncs the directory: a reader sees
+// the old content or the new one, never a mix.
 void write_text(FileSystem& files, const std::string& path, std::string_view text);
-// Removes what write_text of killed processes left in a directory, NAME.PROCESS.tmp.  Only where no
-// other process can be writing.
+// Removes the files NAME.PROCESS.tmp that write_text left in a directory when its process was
+// killed.  No other process may be writing there.
 void remove_temporaries(FileSystem& files, const std::string& directory);
 
-// Like FileSystem::make_directories, and durable: every directory that was made is in its parent
-// for good when this returns.
+// Like FileSystem::make_directories, and durable: when this returns, the entry of every new
+// directory is on disk.
 void make_durable_directories(FileSystem& files, const std::string& path);
 
-// FileSystem::make_directories for a directory that is the program's own: what a link leads to is
-// somebody else's, so that a link in its place is refused (kStorage).
+// FileSystem::make_directories for a directory that belongs to the program.  A link in its place
+// leads to somebody else's directory and is refused (kStorage).
 void make_own_directory(FileSystem& files, const std::string& path);
 
 std::string join(const std::string& directory, std::string_view name);

@@ -1,4 +1,4 @@
-// How the file systems of this module word their errors.
+// The wording of errors of this module's file systems.
 #pragma once
 
 #include <fmt/core.h>

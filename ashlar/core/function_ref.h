@@ -1,5 +1,5 @@
-// A view of a callable: two words, no allocation.  The callable must outlive the view, which holds
-// for an argument used during the call.
+// A view of a callable: two words, no allocation.  The callable must outlive the view, as an
+// argument outlives the call that uses it.
 #pragma once
 
 #include <memory>

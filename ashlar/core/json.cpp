@@ -17,7 +17,7 @@ constexpr size_t kMaxDepth = 32;
   throw Error(kind, fmt::format("{}: not valid JSON at byte {}: {}", what, byte, reason));
 }
 
-// The library's words without its code and place, on one line of printable ASCII, not too long.
+// The library's message without its code and position, as one short line of printable ASCII.
 std::string reason_of(std::string_view words) {
   if (const size_t code = words.find("] "); words.starts_with("[") && code != words.npos)
     words.remove_prefix(code + 2);
@@ -30,7 +30,7 @@ std::string reason_of(std::string_view words) {
   return reason;
 }
 
-// Walks over the text and tells how far the parser has read, which it does not do itself.
+// Walks over the text and reports how far the parser has read, which the parser does not.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -58,7 +58,7 @@ class CountingIterator {
   const char** furthest_;
 };
 
-// Builds the value from the parser's events and checks what the parser does not.
+// Builds the value from the parser's events, and makes the checks that the parser does not.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   Builder(const char* begin, const std::string& what, ErrorKind kind, int64_t max_values)
@@ -121,7 +121,7 @@ class Builder : public nlohmann::json_sax<Json> {
   const int64_t max_values_;
   int64_t num_values_ = 0;
   Json root_;
-  std::vector<Json*> open_;  // from the root inwards; an outer one does not grow meanwhile
+  std::vector<Json*> open_;  // from the root inwards; outer ones do not grow meanwhile
   Json* slot_ = nullptr;     // where the value after a key goes
 };
 
@@ -129,7 +129,7 @@ class Builder : public nlohmann::json_sax<Json> {
 
 Json parse_json(std::string_view text, const std::string& what, ErrorKind kind,
                 int64_t max_values) {
-  // The parser takes a zero byte for the end and would let anything follow it.
+  // The parser takes a zero byte for the end and would accept anything behind it.
   if (const size_t zero = text.find('\0'); zero != text.npos)
     fail_json(what, kind, zero + 1, "a zero byte");
   Builder builder(text.data(), what, kind, max_values);

@@ -11,7 +11,7 @@
 namespace ashlar {
 namespace {
 
-// One call per line, so that lines of several processes do not mix.
+// Writes each line with one call, so that lines of several processes do not mix.
 void put(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }

@@ -1,7 +1,7 @@
-// What the program tells a person, on stderr.  Results go to stdout and never through here.
+// Messages for people, on stderr.  Results go to stdout, never through here.
 //
-// A call writes one line, in which text of others (a path, a host, a reason) can neither command
-// the terminal nor begin another line.  Only lines() writes several.
+// A call writes one line.  Foreign text in it (a path, a host, a reason) can neither control the
+// terminal nor begin another line.  Only lines() writes several.
 #pragma once
 
 #include <fmt/core.h>
@@ -44,13 +44,13 @@ class Log {
   std::mutex mutex_;
 };
 
-// A progress line for work that lasts over two seconds: "tokenizing  41% 12.3/30.1 MB 4.1 MB/s ETA
-// 4 s". On a terminal it is rewritten in place; elsewhere a line is printed at 2 s and then every
-// 10 s.
+// A progress line for work that lasts over two seconds:
+// "tokenizing  41% 12.3/30.1 MB 4.1 MB/s ETA 4 s".  On a terminal it is rewritten in place;
+// elsewhere a line is printed at 2 s and then every 10 s.
 class Progress {
  public:
   // total 0: unknown.  unit "B" prints KB, MB, GB; anything else prints plain counts with k, M, G.
-  // total 0 and unit "s": work that does not tell how far it is; only its time is shown.
+  // total 0 and unit "s": work without a measure of progress; only its time is shown.
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
   Progress(Log& log, std::string label, int64_t total, std::string unit,
            Clock clock = std::chrono::steady_clock::now);

@@ -18,11 +18,11 @@
 namespace ashlar {
 namespace {
 
-// A file or directory without its name: open files outlive a rename or removal, as on disk.
+// A file or directory, apart from its name: open files outlive a rename or removal, as on disk.
 struct Node {
   explicit Node(FileInfo::Type type) : type(type), modified_s(std::time(nullptr)) {}
   const FileInfo::Type type;
-  mutable std::shared_mutex mutex;  // guards what follows
+  mutable std::shared_mutex mutex;  // guards the members below
   std::vector<std::byte> bytes;
   int64_t modified_s;
   bool is_directory() const { return type == FileInfo::Type::kDirectory; }
@@ -90,7 +90,7 @@ class MemoryFile : public File {
   bool writable_, closed_ = false;
 };
 
-// A copy: later writes do not move the bytes.
+// Holds a copy, so that later writes do not move the bytes.
 class MemoryMapping : public Mapping {
  public:
   explicit MemoryMapping(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
@@ -115,7 +115,7 @@ std::string key_of(const std::string& path) {
   return key.empty() ? "." : key;
 }
 
-// There are no links here, so that `Links` makes no difference.
+// There are no links here, so `Links` makes no difference.
 class MemoryFiles : public FileSystem {
  public:
   MemoryFiles() {
@@ -217,7 +217,7 @@ class MemoryFiles : public FileSystem {
     check_directory("sync_directory", path, path);
   }
 
-  // Memory has no bound of its own.
+  // Memory has no limit of its own.
   int64_t free_bytes(const std::string& path) override {
     const std::lock_guard lock(mutex_);
     if (!find(path)) fail_storage("free_bytes", path, ENOENT);

@@ -47,7 +47,7 @@ std::string without_slashes(std::string name) {
   return name;
 }
 
-// Whether both would be one entry of one directory, which need not be there.
+// Whether both would be the same entry of one directory, which need not exist.
 bool is_same_name(FileSystem& files, const std::string& a, const std::string& b) {
   const auto one = std::filesystem::path(a).lexically_normal();
   const auto other = std::filesystem::path(b).lexically_normal();
@@ -55,7 +55,7 @@ bool is_same_name(FileSystem& files, const std::string& a, const std::string& b)
          (one.filename() == other.filename() && is_same_file(files, parent_of(a), parent_of(b)));
 }
 
-// NAME.PROCESS.tmp, or with -1, -2, ... behind the process where that is in use.
+// NAME.PROCESS.tmp, or NAME.PROCESS-1.tmp, -2, ... if that is in use.
 std::string free_temporary(FileSystem& files, const std::string& name) {
   std::string path = fmt::format("{}.{}{}", name, getpid(), kTemporaryEnd);
   for (int n = 1; files.stat(path); ++n)
@@ -63,7 +63,7 @@ std::string free_temporary(FileSystem& files, const std::string& name) {
   return path;
 }
 
-// In a destructor nothing can be done about a disk that refuses even this.
+// A destructor can do nothing about a disk that refuses even this.
 void try_to(const auto& body) noexcept {
   try {
     body();
@@ -77,13 +77,13 @@ bool is_same_file(FileSystem& files, const std::string& a, const std::string& b)
   if (!files.stat(a, Links::kFollow) || !files.stat(b, Links::kFollow)) return false;
   const std::filesystem::path one(a), other(b);
   if (one.lexically_normal() == other.lexically_normal()) return true;
-  // Device and inode.  Of files in memory, which have one name each, it knows nothing.
+  // Compares device and inode.  Files in memory have neither, and one name each.
   std::error_code ignored;
   return std::filesystem::equivalent(one, other, ignored);
 }
 
 NewDirectories::~NewDirectories() {
-  // Another process may have put something there: remove() then refuses.
+  // Another process may have put something there; remove() then refuses.
   for (auto path = made_.rbegin(); path != made_.rend(); ++path)
     try_to([&] { files_.remove(*path); });
 }

@@ -21,7 +21,7 @@
 namespace ashlar {
 namespace {
 
-// Whether the call that failed is to be made again: a signal came, or the device was busy.
+// Whether to repeat the failed call: a signal came, or the device was busy.
 bool again() {
   if (errno == EAGAIN) sched_yield();
   return errno == EINTR || errno == EAGAIN;
@@ -43,7 +43,7 @@ class Descriptor {
     if (number_ >= 0) ::close(number_);
   }
   int get() const { return number_; }
-  // Linux frees the descriptor whatever close answers: never close it again.
+  // Linux frees the descriptor whatever close returns: never close it again.
   int close() {
     const int result = number_ < 0 ? 0 : ::close(std::exchange(number_, -1));
     return result == 0 || errno == EINTR ? 0 : errno;
@@ -59,7 +59,7 @@ struct stat status_of(const Descriptor& descriptor, const std::string& path) {
   return status;
 }
 
-// Opens a regular file.  O_NONBLOCK: a pipe in its place is refused instead of waited for.
+// Opens a regular file.  O_NONBLOCK: a pipe in its place is refused, and not waited for.
 Descriptor open_regular(std::string_view operation, const std::string& path, int flags) {
   const int all_flags = flags | O_CLOEXEC | O_NONBLOCK;
   Descriptor descriptor(retried([&] { return ::open(path.c_str(), all_flags, 0666); }));
@@ -100,7 +100,7 @@ class PosixFile : public File {
     if (size_bytes == 0) return;
     const int result =
         retried([&] { return fallocate(descriptor_.get(), FALLOC_FL_KEEP_SIZE, 0, size_bytes); });
-    // A file system without the call keeps no promise; the writes then find out.
+    // A file system without the call promises nothing; the writes find out.
     if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
       fail_storage("reserve", path_, errno, fmt::format(" ({} bytes)", size_bytes));
   }
@@ -120,13 +120,13 @@ class PosixFile : public File {
   }
 
  private:
-  // direct: so many bytes pass by the system's memory, if the file system lets them.
+  // direct: this many bytes bypass the page cache, if the file system permits.
   void read(std::span<std::byte> out, int64_t offset, size_t direct) const {
     ASHLAR_ASSERT(offset >= 0);
     const auto call = [&](int descriptor, size_t from, size_t to) {
       return pread(descriptor, out.data() + from, to - from, offset + int64_t(from));
     };
-    // The end of the file: it is shorter than the caller believes.
+    // The file is shorter than the caller believes.
     if (transfer("read", out.size(), direct, call) < out.size())
       fail_short_read(path_, out.size(), offset, size());
   }
@@ -140,8 +140,8 @@ class PosixFile : public File {
       fail_storage("write", path_, EIO);
   }
 
-  // How many bytes can pass by the system's memory: none unless all is laid out for it, and not the
-  // end behind the last whole block.
+  // The number of bytes that can bypass the page cache: none unless everything is aligned, and not
+  // the end behind the last whole block.
   static size_t direct_part(const void* memory, size_t bytes, int64_t offset) {
     constexpr auto kStep = size_t(kDirectBytes);
     const bool laid_out =
@@ -149,9 +149,9 @@ class PosixFile : public File {
     return laid_out ? bytes / kStep * kStep : 0;
   }
 
-  // Calls until `bytes` are moved or a call moves none; returns how many are.  A direct call that
-  // stops within a block, at the end of a file, or that is refused (EINVAL) leaves the rest to the
-  // others.
+  // Repeats the call until `bytes` are moved or a call moves none; returns the number moved.  After
+  // a direct call that stops within a block, at the end of a file, or that is refused (EINVAL),
+  // other calls move the rest.
   template <typename Call>
   size_t transfer(const char* operation, size_t bytes, size_t direct, Call call) const {
     const int past = direct > 0 ? direct_descriptor() : -1;
@@ -174,7 +174,7 @@ class PosixFile : public File {
     return bytes;
   }
 
-  // The same file, opened anew for direct calls; -1 where that is refused.
+  // The same file, reopened for direct calls; -1 if that is refused.
   int direct_descriptor() const {
     std::call_once(opened_direct_, [&] {
       const std::string again = fmt::format("/proc/self/fd/{}", descriptor_.get());
@@ -225,9 +225,9 @@ bool is_directory(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-// For file systems that cannot rename without replacing.  A link is refused if `to` exists; where
-// there are no links either, and for directories, another process could come between the check and
-// the rename, which is the best that such a file system offers.  Returns an errno.
+// For file systems that cannot rename without replacing.  A link is refused if `to` exists.  For
+// directories, and where there are no links either, another process could act between the check and
+// the rename; such a file system offers nothing better.  Returns an errno.
 int rename_new_checked(const std::string& from, const std::string& to) {
   struct stat status;
   if (lstat(from.c_str(), &status) != 0) return errno;
@@ -241,9 +241,9 @@ int flag_of(Links links) {
   return links == Links::kRefuse ? O_NOFOLLOW : 0;
 }
 
-// File systems that no other machine writes: what is there is seen.  Where a path is missing, it is
-// the nearest directory above it that tells.  One of which the system says nothing counts as
-// another machine's.
+// Whether no other machine writes to the file system, so that every file is visible at once.  For a
+// missing path, the nearest existing directory above it decides.  A file system that the system
+// does not describe counts as shared.
 bool is_local(const std::string& path) {
   constexpr uint64_t kXfs = 0x58465342, kZfs = 0x2FC12FC1, kBcachefs = 0xCA451A4E;
   constexpr uint64_t kLocal[] = {EXT4_SUPER_MAGIC, kXfs,        BTRFS_SUPER_MAGIC,
@@ -253,7 +253,7 @@ bool is_local(const std::string& path) {
   if (retried([&] { return statfs(path.c_str(), &status); }) != 0) {
     if (errno != ENOENT && errno != ENOTDIR) return false;
     const std::string parent = parent_of(path);
-    return parent == path || is_local(parent);  // the end: the working directory was removed
+    return parent == path || is_local(parent);  // the working directory was removed
   }
   return std::ranges::find(kLocal, uint64_t(status.f_type)) != std::end(kLocal);
 }
@@ -283,7 +283,7 @@ class PosixFiles : public FileSystem {
     const int flags = links == Links::kRefuse ? AT_SYMLINK_NOFOLLOW : 0;
     if (fstatat(AT_FDCWD, path.c_str(), &status, flags) == 0)
       return FileInfo{type_of(status.st_mode), status.st_size, status.st_mtime};
-    // A loop of links leads to nothing.
+    // A loop of links leads nowhere.
     if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP) fail_storage("stat", path, errno);
     return std::nullopt;
   }
@@ -292,7 +292,7 @@ class PosixFiles : public FileSystem {
     const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(directory.c_str()), closedir);
     if (!stream) fail_storage("list", directory, errno);
     std::vector<std::string> names;
-    errno = 0;  // readdir answers null for the end and for an error
+    errno = 0;  // readdir returns null both at the end and for an error
     while (const dirent* entry = readdir(stream.get())) {
       const std::string_view name = entry->d_name;
       if (name != "." && name != "..") names.emplace_back(name);
@@ -307,12 +307,12 @@ class PosixFiles : public FileSystem {
     if (mkdir(path.c_str(), 0777) == 0) return;
     int number = errno;
     const std::string parent = parent_of(path);
-    // Downwards only where needed: most calls find the directory there.
+    // Most calls find the directory: go down only if it is missing.
     if (number == ENOENT && parent != path && parent != ".") {
       make_directories(parent);
       number = mkdir(path.c_str(), 0777) == 0 ? 0 : errno;
     }
-    // Another process may have made it meanwhile.
+    // Another process may have created it meanwhile.
     if (number != 0 && !is_directory(path)) fail_storage("make_directories", path, number);
   }
 

@@ -34,7 +34,7 @@ std::string text_of_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-// "max" and other texts that are no number: no limit.
+// "max", or any other text that is not a number, means no limit.
 int64_t limit_in(const std::string& text) {
   int64_t limit = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
@@ -44,8 +44,8 @@ int64_t limit_in(const std::string& text) {
 }  // namespace
 
 // A line is "0::/path" (version 2, file memory.max) or "7:memory,...:/path" (version 1).  A group
-// is limited by every group above it.  Inside a container the path may be one that only the host
-// has: the root that is mounted there is then the container's own group.
+// is limited by every group above it.  Inside a container the path may exist on the host only; the
+// root that is mounted there is then the container's own group.
 int64_t memory_limit_of_groups(std::string_view groups,
                                function_ref<std::string(const std::string& path)> text_of) {
   int64_t limit = INT64_MAX;

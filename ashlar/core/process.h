@@ -10,18 +10,18 @@
 
 namespace ashlar {
 
-// Seconds since the kernel started this process, to 10 ms; nullopt where /proc does not tell.
+// Seconds since the kernel started this process, to 10 ms; nullopt if /proc does not say.
 std::optional<double> process_age_s();
 
-// The processor's model as the kernel names it; "unknown processor" where it does not.
+// The processor's model as the kernel names it; "unknown processor" if it does not.
 std::string processor_name();
 
-// Bytes of memory that this process may take: the machine's, or less where a control group of it,
-// such as a container's, is limited.
+// Bytes of memory that this process may take: the machine's, or less if one of its control groups,
+// such as a container's, has a limit.
 int64_t memory_limit_bytes();
 
-// The same from texts, for tests: /proc/self/cgroup, and a file under the control groups' root
-// ("" if there is none).
+// The same from given texts, for tests: /proc/self/cgroup, and a file under the control groups'
+// root ("" if there is none).
 int64_t memory_limit_of_groups(std::string_view groups,
                                function_ref<std::string(const std::string& path)> text_of);
 

@@ -1,5 +1,5 @@
 // Random numbers as a function of logical coordinates: (seed, name, index) gives the same number on
-// any rank, thread or layout, and in any order of asking.
+// any rank, thread or layout, and in any order of calls.
 //
 // Source  Philox4x32-10, Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 //         Key = mix(seed, fnv1a64(name)); counter = index.
@@ -17,7 +17,7 @@ uint64_t splitmix64(uint64_t x);
 // Ten rounds of Philox4x32, as the paper numbers the words.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-// All numbers of one index come from one block: ask one kind of number per index and name.
+// All numbers of one index come from one block: use one kind of number per index and name.
 class Rng {
  public:
   Rng(uint64_t seed, std::string_view name);
@@ -32,7 +32,7 @@ class Rng {
 };
 
 // A bijection of [0, size) keyed by `key`: a Feistel network over the next power of four with cycle
-// walking.  O(1) memory, so that a shuffled data order needs no index file.
+// walking.  It takes O(1) memory, so a shuffled data order needs no index file.
 class Permutation {
  public:
   Permutation(uint64_t size, uint64_t key);

@@ -1,4 +1,4 @@
-// Memory that processes of one machine share: a file without a name, which lies in no directory and
+// Memory that processes of one machine share: a file without a name, which is in no directory and
 // takes pages as they are touched.
 #pragma once
 
@@ -13,10 +13,10 @@ namespace ashlar {
 // Errors  kStorage with the call and errno's text.
 class SharedMemory {
  public:
-  // All zero.
+  // Filled with zeros.
   static SharedMemory create(int64_t bytes);
   static SharedMemory holding(std::string_view text);  // not empty
-  // The whole of what another process, or this one, has created and still holds.
+  // All of the memory that another process, or this one, has created and still holds.
   static SharedMemory open(const std::string& path);
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&&) = delete;

@@ -17,10 +17,10 @@ namespace {
 
 constexpr std::array kSignals = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 
-// Copies of one signal, from terminal, launcher and shell, come closer together than this.
+// Copies of one signal, from terminal, launcher and shell, arrive closer together than this.
 constexpr int64_t kPatience_ns = 1'000'000'000;
 
-// A handler can reach nothing but such variables.  Signals may come to several threads at once.
+// A handler may use only such variables.  Signals may reach several threads at once.
 std::atomic<int> caught{0};                                 // the first
 std::array<std::atomic<int64_t>, kSignals.size()> came_ns;  // when each came first; 0: not yet
 std::atomic<const char*> answer_text{nullptr};              // see StopSignals::answer
@@ -33,7 +33,7 @@ int64_t now_ns() {
   return int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
-// A line for stderr, put together with nothing that a handler may not call.
+// A line for stderr, built with functions that a handler may call.
 class Line {
  public:
   Line& operator<<(std::string_view text) {
@@ -58,11 +58,11 @@ class Line {
 };
 
 std::string_view name_of(int number) {
-  const char* name = sigabbrev_np(number);  // of a table: no lock, no memory
+  const char* name = sigabbrev_np(number);  // from a table: no lock, no memory
   return name ? name : "";
 }
 
-// Behind the ^C that a terminal shows.
+// Follows the ^C that a terminal shows.
 Line line_of(int number) {
   Line line;
   line << (number == SIGINT ? "\nashlar: " : "ashlar: ") << name_of(number);
@@ -139,7 +139,7 @@ const char* StopSignals::name() {
 }
 
 void StopSignals::answer(const char* when, double seconds) {
-  answer_due_ns = 0;  // so that no text goes with the time of another
+  answer_due_ns = 0;  // so that no text is paired with the time of another
   answer_text = when;
   if (seconds >= 0.0) answer_due_ns = now_ns() + int64_t(seconds * 1e9);
 }

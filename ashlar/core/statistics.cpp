@@ -13,7 +13,7 @@ Summary summarize(std::span<const double> values) {
   std::vector<double> sorted(values.begin(), values.end());
   std::sort(sorted.begin(), sorted.end());
   const size_t count = sorted.size();
-  const size_t rank = (99 * count + 99) / 100;  // of count, rounded up
+  const size_t rank = (99 * count + 99) / 100;  // 99 % of count, rounded up
   return {.min = sorted.front(),
           .median = 0.5 * (sorted[(count - 1) / 2] + sorted[count / 2]),
           .mean = std::accumulate(sorted.begin(), sorted.end(), 0.0) / static_cast<double>(count),
@@ -40,7 +40,7 @@ void Window::restore(std::span<const double> values, size_t count) {
   ASHLAR_REQUIRE(values.size() <= count && (count == 0 || !values.empty()), kCorrupt,
                  "a saved window holds {} values after {}; expected 1 to {}", values.size(), count,
                  count);
-  if (values.size() == std::min(count, values_.size())) {  // the same places
+  if (values.size() == std::min(count, values_.size())) {  // in the same positions
     std::copy(values.begin(), values.end(), values_.begin());
     count_ = count;
     return;

@@ -1,4 +1,4 @@
-// Order statistics of repeated measurements, and the last values of a sequence.
+// Order statistics of repeated measurements, and a window over the last values of a sequence.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ class Window {
     return {values_.data(), full() ? values_.size() : count_};
   }
   size_t count() const { return count_; }
-  // As values() and count() of a window gave them; one of another size takes over the newest.
-  // kCorrupt if no window gives so many values after so many.
+  // Restores what values() and count() of a window returned; a window of another size takes the
+  // newest values.  kCorrupt if no window could hold so many values after so many.
   void restore(std::span<const double> values, size_t count);
 
  private:

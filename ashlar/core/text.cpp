@@ -32,7 +32,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest_name(std::string_view word, std::span<const std::string> known) {
   const std::string* best = nullptr;
-  size_t best_distance = word.size() / 3 + 2;  // the first distance that is too far
+  size_t best_distance = word.size() / 3 + 2;  // the smallest distance that is too far
   for (const std::string& name : known) {
     const size_t distance = edit_distance(word, name);
     if (distance >= best_distance) continue;
@@ -56,7 +56,7 @@ std::string format_bytes(int64_t bytes) {
   constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double value = static_cast<double>(bytes);
   size_t unit = 0;
-  // The bound is where two decimals would round up to 1024.00.
+  // Above this bound two decimals would round up to 1024.00.
   for (; unit + 1 < kUnits.size() && std::abs(value) >= (unit == 0 ? 1024.0 : 1023.995); ++unit)
     value /= 1024.0;
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
@@ -65,7 +65,7 @@ std::string format_bytes(int64_t bytes) {
 std::string format_count(double count) {
   constexpr std::array kUnits = {"", "k", "M", "G", "T", "P", "E"};
   size_t unit = 0;
-  // The bound is where three digits would round up to 1000.
+  // Above this bound three digits would round up to 1000.
   for (; unit + 1 < kUnits.size() && std::abs(count) >= 999.5; ++unit) count /= 1000.0;
   return fmt::format("{:.3g}{}", count, kUnits[unit]);
 }

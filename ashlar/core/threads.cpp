@@ -1,16 +1,17 @@
-// How it works.  A run is one 64-bit word: its generation above, the number of tasks that nobody
-// has claimed yet below.
+// How it works.  A run is one 64-bit word: its generation in the upper half, the number of
+// unclaimed tasks in the lower half.
 //
 //   run      sets task, num_tasks and completed, then publishes a word of the next generation; it
 //            works as worker 0, and waits until as many tasks are completed as there were
-//   claim    counts the word down by one; the task's number follows from the count before
+//   claim    decrements the word; the previous count gives the task's number
 //   worker   waits for a new generation, spinning first, then asleep; claims and runs tasks until
 //            none is left
 //
-// A worker that comes late, or not at all, finds nothing to claim, and nobody waits for it; only
-// claimed tasks are waited for.  A claim fails if the generation has changed, and a run cannot end
-// before every claimed task has, so that a claimant may read task and num_tasks.  The word carries
-// what run() set to the workers (release, acquire), `completed` carries their results back.
+// A worker that comes late, or not at all, finds nothing to claim, and nobody waits for it: run
+// waits for claimed tasks only.  A claim fails if the generation has changed, and a run cannot end
+// before every claimed task has, so a claimant may read task and num_tasks.  The word publishes the
+// values that run() has set to the workers (release, acquire); `completed` publishes their results
+// to run().
 #include "ashlar/core/threads.h"
 
 #include <sched.h>
@@ -44,7 +45,7 @@ int usable_cpus() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-// Between two loops of a step lie microseconds: spinning that long is cheaper than sleeping.
+// Two loops of a step are microseconds apart: spinning that long is cheaper than sleeping.
 constexpr int kSpins = 10'000;
 
 inline void relax() {
@@ -53,7 +54,7 @@ inline void relax() {
 #endif
 }
 
-// A run on the caller alone.  As with workers all tasks run, then the first exception is thrown.
+// A run on the caller alone.  As with workers, all tasks run, then the first exception is thrown.
 void run_here(int64_t num_tasks, Task task) {
   std::exception_ptr failure;
   for (int64_t i = 0; i < num_tasks; ++i) {
@@ -70,7 +71,7 @@ void run_here(int64_t num_tasks, Task task) {
 
 struct Threads::State {
   std::vector<std::thread> workers;
-  std::mutex mutex;  // guards nothing but the sleep of workers
+  std::mutex mutex;  // guards only the sleep of workers
   std::condition_variable wake;
   std::atomic<uint64_t> word{0};
   std::atomic<int64_t> completed{0};
@@ -104,8 +105,8 @@ struct Threads::State {
 
   void publish(uint64_t count) {
     const uint64_t next = (generation_of(word.load(std::memory_order_relaxed)) + 1) << 32;
-    // Here the word is stored, then sleepers read; a worker counts itself, then reads the word.
-    // All four are sequentially consistent, so that at least one side sees the other.
+    // This thread stores the word and then reads `sleepers`; a worker counts itself and then reads
+    // the word.  All four are sequentially consistent, so at least one side sees the other.
     word.store(next | count);
     if (sleepers.load() == 0) return;
     { const std::lock_guard lock(mutex); }  // now a sleeper is before its check or in its wait
@@ -114,7 +115,7 @@ struct Threads::State {
 
   void stop_all() {
     stop = true;
-    publish(0);  // a generation without tasks, so that all wake
+    publish(0);  // a generation without tasks wakes all
     for (std::thread& worker : workers) worker.join();
   }
 
@@ -186,7 +187,7 @@ void Threads::run(int64_t num_tasks, Task task) {
   s.work(0, State::generation_of(s.word.load(std::memory_order_relaxed)));
   for (int spin = 0; s.completed.load(std::memory_order_acquire) != num_tasks; ++spin)
     spin < kSpins ? relax() : std::this_thread::yield();
-  // Read without the lock: whoever wrote it counted its task as completed after that.
+  // Needs no lock: the thread that wrote it counted its task as completed afterwards.
   if (s.failure) std::rethrow_exception(std::exchange(s.failure, nullptr));
 }
 

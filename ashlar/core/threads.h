@@ -1,11 +1,11 @@
 // The threads that CPU loops run on.  Every parallel loop of the project goes through here, so that
 // thread counts, determinism and sanitizers are handled in one place.
 //
-// Numerics  how a range is cut into tasks depends on the range and the grain only, never on the
-//           number of threads; a reduction that keeps one partial per task and adds them in task
+// Numerics  the cut of a range into tasks depends on the range and the grain only, never on the
+//           number of threads.  A reduction that keeps one partial per task and adds them in task
 //           order therefore gives the same bits for any thread count.
-// Threads   the caller works too: num_threads 1 starts none.  One run at a time per pool; a task
-//           must not call run on the pool that runs it.
+// Threads   the caller works too, so num_threads 1 starts none.  A pool has one run at a time; a
+//           task must not call run on the pool that runs it.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@
 
 namespace ashlar {
 
-// A thread of its own for work that is no loop.  kDevice where the system grants none: a limit of
-// processes (ulimit -u, a container's) or of memory.
+// Starts a thread for work that is not a loop.  kDevice if the system refuses it, because of a
+// limit of processes (ulimit -u, a container's) or of memory.
 std::thread start_thread(std::string_view purpose, std::function<void()> body);
 
-// The calling thread gives way to all others from now on, where the system allows it.
+// Gives the calling thread the lowest priority from now on, if the system allows it.
 void lower_thread_priority();
 
 class Threads {
@@ -36,8 +36,8 @@ class Threads {
   int size() const;
 
   // Runs task(index, worker) for every index in [0, num_tasks), worker in [0, size()); returns when
-  // all are done.  Workers take the next index as they come free.  The first exception is rethrown
-  // here after all tasks have ended (the others still run).  Allocates nothing.
+  // all are done.  A free worker takes the next index.  The first exception is rethrown here after
+  // all tasks have ended (the others still run).  Allocates nothing.
   void run(int64_t num_tasks, function_ref<void(int64_t task, int worker)> task);
 
  private:

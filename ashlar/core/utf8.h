@@ -1,5 +1,5 @@
-// UTF-8 of text that others wrote: find what is not valid, replace it, hold back what is
-// unfinished.
+// UTF-8 of foreign text: finds invalid sequences, replaces them, and holds back an unfinished
+// character.
 //
 // Source  Unicode 15, chapter 3: well-formed byte sequences (table 3-7) and replacement of maximal
 //         subparts.  Overlong forms, surrogates and values above U+10FFFF are invalid.
@@ -25,7 +25,7 @@ struct Utf8Report {
 };
 Utf8Report check_utf8(std::string_view text);
 
-// Every invalid sequence (an unfinished one at the end too) becomes U+FFFD.
+// Replaces every invalid sequence, also an unfinished one at the end, by U+FFFD.
 std::string replace_invalid_utf8(std::string_view text);
 
 // Length of `text` without an unfinished character at its end.
