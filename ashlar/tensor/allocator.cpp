@@ -23,7 +23,7 @@ std::string_view name_of(Tag tag) {
 namespace {
 
 constexpr int64_t kAlign = 64;
-// Larger buffers come from the kernel as they are: zero, in huge pages where it has them, and
+// Larger buffers come straight from the kernel: zeroed, in huge pages where it has them, and
 // touched first by the thread that uses them.
 constexpr int64_t kMappedBytes = int64_t{1} << 20;
 
@@ -35,7 +35,7 @@ std::byte* take_zeroed(int64_t size_bytes) {
   }
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  madvise(memory, size, MADV_HUGEPAGE);  // a wish: kernels without huge pages refuse it
+  madvise(memory, size, MADV_HUGEPAGE);  // a hint: kernels without huge pages refuse it
   return static_cast<std::byte*>(memory);
 }
 

@@ -1,7 +1,7 @@
-// Memory with an owner and a purpose.  An Allocator counts bytes by tag with their peaks; on the
-// meta device it counts and hands out no bytes, so a dry run's count is the real run's count.
+// Memory with an owner and a purpose.  An Allocator counts bytes and their peaks by tag.  On the
+// meta device it counts but hands out no bytes, so a dry run's count is the real run's count.
 //
-// Errors   kMemory when the limit is passed or the machine refuses: the message is the table by
+// Errors   kMemory when the limit is passed or the machine refuses; the message is the table by
 //          tag.
 // Threads  allocate and free from any thread.
 #pragma once
@@ -21,11 +21,11 @@ enum class Tag : uint8_t {
   kWeights,  // master weights and their packed compute forms
   kGradients,
   kOptimizer,      // moments, momentum, balancing state
-  kSaved,          // what forward keeps for backward
+  kSaved,          // kept by forward for backward
   kWorkspace,      // dead after the call that took it
   kCache,          // decode caches
   kInput,          // token batches
-  kCommunication,  // where data of other ranks waits to be summed
+  kCommunication,  // contributions of other ranks that wait to be summed
 };
 inline constexpr int kNumTags = 8;
 std::string_view name_of(Tag tag);
@@ -36,10 +36,10 @@ struct MemoryCount {
 struct MemoryCounts {
   std::array<MemoryCount, kNumTags> tags;
   MemoryCount total;
-  int64_t num_allocations = 0;  // since the start; a steady step adds none
+  int64_t num_allocations = 0;  // since the start; a step in a running training adds none
 };
 
-// Memory of this machine, with swap.
+// The memory of this machine, with swap.
 int64_t machine_memory_bytes();
 
 class Allocator;
@@ -65,7 +65,7 @@ class Buffer {
 class Allocator {
  public:
   explicit Allocator(Device device, int64_t limit_bytes = INT64_MAX);
-  ~Allocator();  // asserts that every buffer came back
+  ~Allocator();  // asserts that every buffer has been returned
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 

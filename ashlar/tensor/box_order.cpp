@@ -21,7 +21,7 @@ int64_t elements_before(const Shape& tensor, const Box& box, int64_t index) {
     const int64_t at = index / stride - box.offset[dim];
     index %= stride;
     count += std::clamp<int64_t>(at, 0, box.length[dim]) * row;
-    if (at < 0 || at >= box.length[dim]) break;  // beside the box: no row is cut
+    if (at < 0 || at >= box.length[dim]) break;  // outside of the box: no row is cut
   }
   return count;
 }

@@ -1,4 +1,4 @@
-// Where the elements of a box lie in its tensor.  Both are row-major, so that element i of the box
+// The positions of a box's elements in its tensor.  Both are row-major, so element i of the box
 // comes before element i + 1 in the tensor too, with or without others between them.
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace ashlar {
 
-// Index in the tensor of element i of the box.
+// The index in the tensor of element i of the box.
 int64_t index_in_tensor(const Shape& tensor, const Box& box, int64_t i);
 
-// Elements of the box whose index in the tensor is below `index`.
+// The number of elements of the box whose index in the tensor is below `index`.
 int64_t elements_before(const Shape& tensor, const Box& box, int64_t index);
 
 // Elements [begin, end) of the box as runs that are contiguous in the tensor: body(index in the

@@ -1,18 +1,18 @@
-// How it works.  Groups of parts are cut first, all together (whole_experts): of the borders on
-// both sides of each even position those that make the sum of the squares of the groups least, no
-// group being too heavy.  Sizes of groups are tried from 1 on.
-//   Each group is then cut from the left (cut_group), so that later parts share what one has too
-// little or too much.  With `done` the weight left of the last cut, `all` that left of the end of
-// the group, and m parts to come, the next cut is wanted at
+// How it works.  Groups of parts are cut first, all together (whole_experts): among the borders on
+// both sides of each even position, the ones that minimise the sum of the squares of the groups'
+// weights, such that no group is too heavy.  Group sizes are tried from 1 on.
+//   Each group is then cut from the left (cut_group), so that later parts share the excess or
+// shortfall of earlier ones.  Let `done` be the weight left of the last cut, `all` the weight left
+// of the end of the group, and m the number of parts to come.  Then the next cut has
 //
 //   ideal   done + (all - done) / m
-//   lowest  what leaves later parts no more than the cap each: all - (m - 1) cap; for the sake of
-//           dim 0 no more than 1.02 of the mean each, so that later cuts have a choice of rows;
-//           and a part of at least 0.9 (ideal - done)
+//   lowest  the largest of: all - (m - 1) cap, which leaves later parts no more than the cap each;
+//           for dim 0 the same with 1.02 of the mean instead of the cap, so that later cuts have a
+//           choice of rows; and a part of at least 0.9 (ideal - done)
 //   highest done + cap
 //
-// The stretch in which ideal lies has borders of rows of dim 0 on both sides of it, closer together
-// those of dim 1, and so on: the first dim wins of which one lies between lowest and highest.
+// The stretch that contains ideal has borders of rows of dim 0 on both sides of it, borders of dim
+// 1 closer together, and so on.  The first dim that has a border between lowest and highest wins.
 #include "ashlar/tensor/cuts.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace ashlar {
 namespace {
 
 constexpr double kMinPartWeight = 0.9, kMaxMeanOfRest = 1.02;
-constexpr double kMaxGroupWeight = 1.04;  // of the mean; less than of a part, for its parts' sake
+constexpr double kMaxGroupWeight = 1.04;  // of the mean; below kMaxPartWeight
 
 using Cuts = std::vector<int64_t>;
 
@@ -40,7 +40,7 @@ class Cutter {
   }
 
   Cuts cut(int64_t num_parts) const {
-    if (before_.back() == 0) {  // nothing has a weight
+    if (before_.back() == 0) {  // all weights are 0
       Cuts cuts(size_t(num_parts) + 1, end_);
       cuts[0] = 0;
       return cuts;
@@ -56,7 +56,7 @@ class Cutter {
  private:
   double mean(int64_t num_parts) const { return double(before_.back()) / double(num_parts); }
 
-  // Nothing where there are no such cuts.
+  // nullopt if there are no such cuts.
   std::optional<Cuts> whole_experts(int64_t num_groups, double most_weight) const {
     const double mean = this->mean(num_groups), cap = most_weight * mean;
     struct Border {
@@ -89,7 +89,8 @@ class Cutter {
     return best;
   }
 
-  // Where experts begin or end, and other tensors, or rows of one that is heavier than a group.
+  // Positions where experts or other tensors begin or end, or rows of a tensor that is heavier than
+  // a group.
   Cuts borders_beside(double weight, double group) const {
     const size_t i = stretch_at(weight);
     const Stretch& s = row_[i];
@@ -111,7 +112,7 @@ class Cutter {
     return cuts;
   }
 
-  // From the last of `cuts` to `end`.
+  // Cuts from the last of `cuts` to `end`.
   void cut_group(int64_t end, int64_t num_parts, double cap, Cuts& cuts) const {
     const double all = double(weight_before(end));
     const double mean = (all - double(weight_before(cuts.back()))) / double(num_parts);
@@ -137,7 +138,7 @@ class Cutter {
            (i < row_.size() ? std::max<int64_t>(0, at - row_[i].begin) * row_[i].weight : 0);
   }
 
-  // Weights before a cut.
+  // The weight before a position.
   struct Window {
     double ideal, lowest, lowest_of_dim_0, highest;
   };
@@ -168,7 +169,7 @@ class Cutter {
                   before_.begin() - 1);
   }
 
-  // The borders between rows of `step` elements, or of the stretch, before and after `at`.
+  // The borders of rows of `step` elements, or of the stretch, before and after `at`.
   std::array<int64_t, 2> rows_beside(const Stretch& s, double at, int64_t step) const {
     const int64_t origin = s.begin - s.first;
     const int64_t row = int64_t(std::floor((at - double(origin)) / double(step)));
@@ -182,7 +183,7 @@ class Cutter {
 
   std::span<const Stretch> row_;
   int64_t end_, align_;
-  std::vector<int64_t> before_;  // weight of all stretches before each
+  std::vector<int64_t> before_;  // the weight of all stretches before each
 };
 
 }  // namespace

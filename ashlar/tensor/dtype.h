@@ -26,7 +26,7 @@ enum class DType : uint8_t {
 int64_t size_of(DType dtype);           // bytes of one element
 std::string_view name_of(DType dtype);  // "F32", as safetensors names it
 
-// Upper half of an IEEE float.  Conversion rounds to nearest even; NaN stays NaN.
+// The upper half of an IEEE float.  Conversion rounds to nearest even; NaN stays NaN.
 struct bf16 {
   uint16_t bits;
   bf16() = default;

@@ -9,8 +9,8 @@
 
 namespace ashlar {
 
-// Every f16 is a float.  A conversion to f16 rounds once, to nearest even; what is 65520 or more
-// becomes infinite, a NaN stays one and keeps the upper bits of its mantissa.
+// Every f16 is a float.  A conversion to f16 rounds once, to nearest even; values of 65520 or more
+// become infinite; a NaN stays one and keeps the upper bits of its mantissa.
 struct f16 {
   uint16_t bits;
   f16() = default;
@@ -25,7 +25,7 @@ struct f16 {
     } else if (exponent > 15) {
       bits = uint16_t(sign | 0x7c00);
     } else {
-      // Units of the last place that remains: 2^(exponent - 10), or 2^-24 of a subnormal.
+      // The unit in the last remaining place: 2^(exponent - 10), or 2^-24 for a subnormal.
       const int dropped = exponent >= -14 ? 42 : 28 - exponent;
       const uint64_t whole = mantissa | uint64_t{1} << 52;
       uint64_t kept = 0;
@@ -35,7 +35,7 @@ struct f16 {
         kept = whole >> dropped;
         kept += rest > half || (rest == half && (kept & 1) != 0);
       }
-      // A carry goes into the exponent, as it should.
+      // A carry goes into the exponent, which is correct.
       const uint64_t base = exponent >= -14 ? uint64_t(exponent + 14) << 10 : 0;
       bits = uint16_t(sign | (base + kept));
     }

@@ -1,9 +1,10 @@
-// How it works.  placed() walks the boxes of a parameter and cuts each at the borders of the range
-// that is asked for: boxes with a place in the parameter's memory, each contiguous there.
-// pieces_of stops here.  pieces_to_write first finds the range of each tensor (written_ranges), and
-// then joins boxes: dim by dim, last first, those that differ in the range of this dim alone are
-// sorted by it, and each that begins where the one before ends, in the tensor and by its stride in
-// memory, becomes part of it.  Half of each expert's rows so are one box of all experts.
+// How it works.  placed() walks the boxes of a parameter and cuts each at the borders of the
+// requested range.  The result is boxes with a position in the parameter's memory, each contiguous
+// there.  pieces_of stops here.  pieces_to_write first finds the range of each tensor
+// (written_ranges) and then joins boxes, dim by dim, the last dim first: boxes that differ only in
+// the range of this dim are sorted by it, and a box that begins where the one before ends, in the
+// tensor and by its stride in memory, becomes part of it.  So half of each expert's rows become one
+// box of all experts.
 #include "ashlar/tensor/pieces.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace ashlar {
 namespace {
 
-// Elements of a kept tensor.
+// A box of a kept tensor.
 struct Range {
   int64_t begin, end;
 };
@@ -23,7 +24,7 @@ struct Range {
 struct Placed {
   Box box;
   int64_t at;     // its first element in memory
-  Shape strides;  // of a dim of length 1: any
+  Shape strides;  // any value for a dim of length 1
 };
 
 Shape row_major(const Shape& shape) {
@@ -55,7 +56,7 @@ std::vector<Placed> placed(const Parameter& p, Range range) {
   return list;
 }
 
-// Whether `next` goes on with `box` along `dim`; if so joins it.
+// Joins `next` to `box` if it continues it along `dim`; returns whether it did.
 bool join(int dim, Placed& box, const Placed& next) {
   for (int d = 0; d < box.box.length.ndim(); ++d) {
     const int64_t length = box.box.length[d];
@@ -73,7 +74,7 @@ bool join(int dim, Placed& box, const Placed& next) {
   return true;
 }
 
-// Boxes that differ in the range of `dim` alone come one after another.
+// Orders boxes so that those that differ only in the range of `dim` are neighbours.
 void sort_along(int dim, std::vector<Placed>& boxes) {
   std::sort(boxes.begin(), boxes.end(), [dim](const Placed& a, const Placed& b) {
     for (int d = 0; d < a.box.offset.ndim(); ++d) {
@@ -122,7 +123,7 @@ int64_t numel_of(const KeptTensor& kept) {
   return numel;
 }
 
-// This rank's part of the row that these tensors make.
+// This rank's part of the row that these tensors form.
 void cut_among_copies(std::span<const KeptTensor> kept, const std::vector<size_t>& row,
                       std::vector<Range>& ranges) {
   const Parameter& first = *kept[row[0]].parameter;
@@ -149,10 +150,10 @@ void cut_among_copies(std::span<const KeptTensor> kept, const std::vector<size_t
   }
 }
 
-// What this rank writes of each.
+// The range of each tensor that this rank writes.
 std::vector<Range> written_ranges(std::span<const KeptTensor> kept) {
   std::vector<Range> ranges;
-  std::map<std::pair<int, int>, std::vector<size_t>> rows;  // by those who keep them
+  std::map<std::pair<int, int>, std::vector<size_t>> rows;  // by the ranks that keep them
   for (size_t i = 0; i < kept.size(); ++i) {
     const Parameter& p = *kept[i].parameter;
     ranges.push_back({0, numel_of(kept[i])});

@@ -5,8 +5,8 @@
 namespace ashlar {
 namespace {
 
-// Appends the pieces of elements [begin, end) of `box`, which has length 1 in every dim before `d`:
-// the end of a first broken row of dim d, the whole rows, the start of a last broken row.
+// Appends the boxes of elements [begin, end) of `box`, which has length 1 in every dim before `d`:
+// the end of a partial first row of dim d, the whole rows, the start of a partial last row.
 void append_range(const Box& box, int d, int64_t begin, int64_t end, std::vector<Box>& pieces) {
   if (begin == end) return;
   int64_t row = 1;
@@ -20,7 +20,7 @@ void append_range(const Box& box, int d, int64_t begin, int64_t end, std::vector
     return part;
   };
   const int64_t first = begin / row, last = end / row;
-  if (first == last)  // inside one row, and not all of it
+  if (first == last)  // within one row, and not all of it
     return append_range(rows(first, 1), d + 1, begin % row, end % row, pieces);
   const int64_t whole = begin % row == 0 ? first : first + 1;
   if (whole > first) append_range(rows(first, 1), d + 1, begin % row, row, pieces);

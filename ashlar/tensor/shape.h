@@ -1,4 +1,4 @@
-// Extents of a tensor, outermost first; and a Box, an axis-aligned piece of it.
+// Shape: the extents of a tensor, outermost first.  Box: an axis-aligned part of a tensor.
 #pragma once
 
 #include <algorithm>
@@ -32,15 +32,15 @@ class Shape {
   int ndim_ = 0;
 };
 
-// Elements [offset, offset + length) per dim of a tensor of some global shape.
+// Elements [offset, offset + length) of each dim of a tensor of some global shape.
 struct Box {
   Shape offset, length;
   static Box whole(const Shape& shape);
   friend bool operator==(const Box&, const Box&) = default;
 };
 
-// The row-major elements [begin, end) of `box` as the fewest boxes (in the coordinates of `box`, in
-// element order) that are each contiguous in its row-major memory: at most 2 * ndim - 1 of them.
+// The row-major elements [begin, end) of `box` as the fewest boxes that are each contiguous in its
+// row-major memory: at most 2 * ndim - 1, in element order and in the coordinates of `box`.
 // 0 <= begin <= end <= elements of the box; an empty range gives none.
 std::vector<Box> boxes_of_range(const Box& box, int64_t begin, int64_t end);
 

@@ -41,7 +41,7 @@ OwnedTensor make_tensor(Allocator& allocator, DType dtype, const Shape& shape, T
 
 namespace {
 
-// A float that rounds to the same bf16 as `value`: the float towards zero, its last bit set if
+// A float that rounds to the same bf16 as `value`: the float towards zero, with its last bit set if
 // anything was cut off, so that two roundings do not add up ("round to odd").
 float float_towards_bf16(double value) {
   const float nearest = static_cast<float>(value);

@@ -1,5 +1,6 @@
-// A view: pointer, dtype, shape, device.  Row-major, contiguous, cut only along dim 0.  Owns
-// nothing; the Buffer or Arena behind it must outlive it.  On meta the pointer is null.
+// A tensor is a view: pointer, dtype, shape, device.  It is row-major and contiguous, and can be
+// cut along dim 0 only.  It owns nothing; the Buffer or Arena behind it must outlive it.  On meta
+// the pointer is null.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,7 @@ struct Tensor {
   bool empty() const { return numel() == 0; }
   explicit operator bool() const { return shape.ndim() != 1 || shape[0] != 0; }  // false: absent
 
-  // The elements; T must be the tensor's type, and the device not meta.
+  // The elements; T must be the tensor's type, and the device must be the CPU.
   template <typename T>
   T* as() const {
     ASHLAR_ASSERT(dtype == dtype_of<std::remove_const_t<T>> && device == Device::kCpu);
@@ -39,12 +40,12 @@ struct Tensor {
   }
 
   Tensor slice(int64_t begin, int64_t end) const;  // rows [begin, end) of dim 0
-  Tensor view(const Shape& new_shape) const;       // same elements, other extents
+  Tensor view(const Shape& new_shape) const;       // the same elements with other extents
 };
 
 Tensor tensor_over(const Buffer& buffer, Device device, DType dtype, const Shape& shape,
                    int64_t byte_offset = 0);
-// Elements in host memory that somebody else owns.
+// A view of elements in host memory that somebody else owns.
 template <typename T>
 Tensor tensor_over(std::span<T> values) {
   return {reinterpret_cast<std::byte*>(values.data()),
@@ -60,31 +61,32 @@ struct OwnedTensor {
 };
 OwnedTensor make_tensor(Allocator& allocator, DType dtype, const Shape& shape, Tag tag);
 
-// Element conversion between F64, F32 and BF16 (to nearest even), elementwise; equal numel.
+// Copies elements of one type, or converts between F64, F32 and BF16 (to nearest even); equal
+// numel.
 void copy_convert(const Tensor& from, const Tensor& to);
 void fill_zero(const Tensor& tensor);
 
-// Stack memory: take() bumps a pointer, a Scope gives back all that was taken since it opened.  An
-// arena without a buffer (on meta, or `planning`) only counts; its peak is the size that a real one
-// needs.  kMemory never arises here: passing the capacity is our bug.
+// Stack memory: take() advances a pointer, and a Scope returns everything taken since it opened.
+// An arena without a buffer (on meta, or for planning) only counts; its peak is the size that a
+// real one needs.  kMemory never arises here: exceeding the capacity is a bug.
 class Arena {
  public:
-  static constexpr int64_t kAlign = 64;  // of pieces, in bytes, unless told otherwise
-  // Counts only; no tensor has bytes.
+  static constexpr int64_t kAlign = 64;  // default alignment of tensors, in bytes
+  // An arena that only counts; its tensors have no bytes.
   explicit Arena(Device device, int64_t align = kAlign) : device_(device), align_(align) {}
-  // Real (or meta, counted).
+  // An arena over memory of the allocator; on meta the memory is only counted.
   Arena(Allocator& allocator, int64_t size_bytes, Tag tag, int64_t align = kAlign);
-  // Counts only, and its tensors have addresses that must not be read: they tell where pieces would
-  // lie.
+  // An arena that only counts, whose tensors have addresses that must not be read: they show where
+  // tensors would be.
   static Arena addresses();
   Tensor take(DType dtype, const Shape& shape);
-  // An arena over the next so many bytes of this one.
+  // An arena over the next size_bytes of this one.
   Arena part(int64_t size_bytes);
   int64_t used_bytes() const { return used_; }
   int64_t peak_bytes() const { return peak_; }
-  // Calls it whenever more is in use than ever before.
+  // Calls `reached` whenever more is in use than ever before.
   void watch_peak(std::function<void()> reached) { reached_ = std::move(reached); }
-  // All of its memory as a vector.  Not of an arena that only counts.
+  // All memory as one vector; not for an arena that only counts.
   Tensor whole(DType dtype) const;
 
   class Scope {
@@ -109,7 +111,7 @@ class Arena {
   std::function<void()> reached_;
 };
 
-// An arena of exactly the size that `lay_out(arena)` takes.
+// An arena with exactly the size that `lay_out(arena)` takes.
 Arena arena_for(Allocator& allocator, Tag tag, function_ref<void(Arena&)> lay_out,
                 int64_t align = Arena::kAlign);
 

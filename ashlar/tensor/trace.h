@@ -1,6 +1,6 @@
-// What one rank does, event by event and in order: the kernels that it runs, the operations that it
-// hands to other ranks, where it waits for them, and when its lanes (comm/group.h) really ran them.
-// The same on a device and in a dry run, but for times.
+// The trace of one rank: its events in order.  Events are the kernels that it runs, the operations
+// that it posts to its groups, its waits for them, and the times when its lanes (comm/group.h) ran
+// them.  A real run and a dry run have the same trace, except for times.
 //
 //   kind     when                      holds
 //   kKernel  a kernel                  name, dtype, flop, bytes; dims; varies, count
@@ -10,21 +10,21 @@
 //   kBegan   the operation begins      group, lane, ticket
 //   kEnded   it has ended              group, lane, ticket; bytes sent and received; count: rounds
 //
-// The first three are written by the rank's thread, with the place in the step, into one list.
-// kBegan and kEnded are written by the thread of the lane, into a list of its own; lane and ticket
-// lead to their post.  A wait for a ticket without a post waits for what was posted before the
+// The rank's thread writes the first three kinds into one list, with the place in the step.  The
+// thread of a lane writes kBegan and kEnded into the lane's own list; lane and ticket identify
+// their post.  A wait whose ticket has no post waits for an operation that was posted before
 // recording began.  A group of one rank has lane -1: its posts end at once, and nobody waits for
 // them.
 //
-// Times    seconds of the steady clock of the machine.  start_s to end_s is the call: of a kernel
-//          from its record to its return, of a post until it is queued, of a wait what it blocked.
-//          kBegan and kEnded are moments: both times are equal.
-// Place    is kept whether the trace is recording or not.
-// Threads  each list has one writer and no lock.  Lists are read, and recording starts and stops,
-//          on the rank's thread; they are read when whatever was recorded has ended.  Any thread
-//          may ask for the place.
+// Times    seconds of the machine's steady clock.  start_s to end_s is the call: a kernel from its
+//          record to its return, a post until it is queued, a wait as long as it blocked.  kBegan
+//          and kEnded are moments: both times are equal.
+// Place    kept whether the trace is recording or not.
+// Threads  each list has one writer and no lock.  Recording starts and stops, and lists are read,
+//          on the rank's thread, after everything that was recorded has ended.  Any thread may read
+//          the place.
 // Memory   96 bytes an event, 16 a message and 16 the dims of a kernel, outside of every Allocator.
-//          A list with room of a fixed size allocates nothing; what does not fit is dropped and
+//          A list with a fixed capacity allocates nothing; events that do not fit are dropped and
 //          counted.  The first use of a name or of a group takes a few bytes.
 #pragma once
 
@@ -43,11 +43,11 @@
 
 namespace ashlar {
 
-// Where a step is.
+// A position in a step.
 struct TracePlace {
   enum class Branch : uint8_t { kNone, kMixer, kFeedForward };
-  int32_t micro_batch = -1;  // of this rank in the step; -1: in none
-  int16_t block = -1;        // -1: in none
+  int32_t micro_batch = -1;  // number within the rank's step; -1: none
+  int16_t block = -1;        // -1: none
   uint8_t phase = 0;         // Trace::phase gives its name
   Branch branch = Branch::kNone;
   bool operator==(const TracePlace&) const = default;
@@ -55,37 +55,37 @@ struct TracePlace {
 
 struct TraceEvent {
   enum class Kind : uint8_t { kKernel, kPost, kWait, kBegan, kEnded };
-  // What flop and bytes are proportional to, where that is known from the data alone: rows that
-  // experts get, pairs of a query and a key that attention sees.  `count` has the number assumed.
+  // The quantity that flop and bytes are proportional to, if it depends on the data: rows that
+  // experts get, pairs of a query and a key that attention sees.  `count` is the number assumed.
   enum class Varies : uint8_t { kNo, kExpertRows, kVisiblePairs };
   Kind kind = Kind::kKernel;
   Varies varies = Varies::kNo;
-  DType dtype = DType::kU8;  // of a product: what multiplies; else of the stream or the payload
+  DType dtype = DType::kU8;  // of a product's operands; of the stream or the payload otherwise
   TracePlace place{};
-  int16_t name = 0, label = 0;  // Trace::text; of a kernel, or of the collective ("all_reduce")
+  int16_t name = 0, label = 0;  // in Trace::text; a kernel's, or a collective's ("all_reduce")
   int16_t group = -1, lane = -1;
-  int32_t root = -1;                      // of broadcast and reduce, as rank of the group
-  int32_t first_item = 0, num_items = 0;  // of a kernel in Trace::dims, of a post in messages
+  int32_t root = -1;                      // of broadcast and reduce: a rank of the group
+  int32_t first_item = 0, num_items = 0;  // in Trace::dims (kernels) or messages (posts)
   int64_t number = -1;  // of the collective in its group; -1: send_receive, matched by pairs
   int64_t ticket = 0;   // counts the operations of a lane, from 1
   int64_t flop = 0;
-  // kPost: of the whole array, as S in comm/group.h; kEnded: sent.
+  // kPost: the whole array, S in comm/group.h; kEnded: bytes sent.
   int64_t bytes = 0, received_bytes = 0;
-  int64_t count = 0;  // see Varies; kEnded: rounds of the operation (comm/rounds_of.h)
+  int64_t count = 0;  // see Varies; kEnded: the operation's rounds (comm/rounds_of.h)
   double start_s = 0, end_s = 0;
 };
 static_assert(sizeof(TraceEvent) <= 96 && std::atomic<TracePlace>::is_always_lock_free);
 
-// Extents that the time of a kernel depends on; docs/formats/trace.md says which they are of each.
-// All 0: not stated.
+// Extents that the time of a kernel depends on; docs/formats/trace.md lists them for each kernel.
+// All 0: not recorded.
 struct TraceDims {
   int32_t groups = 0, rows = 0, cols = 0, depth = 0;
   bool operator==(const TraceDims&) const = default;
 };
 
-// What a send_receive, or an all_to_all with counts, sends to a rank or expects from it.  Of an
-// all_gather or reduce_scatter with uneven counts: the chunk of each rank of the group, in their
-// order; `sends` is false.
+// A message that a send_receive, or an all_to_all with counts, sends to a rank or expects from it.
+// An all_gather or reduce_scatter with uneven counts has one message for the chunk of each rank of
+// the group, in their order; there `sends` is false.
 struct TraceMessage {
   int32_t rank = 0;  // of the world
   bool sends = false;
@@ -99,7 +99,7 @@ struct TraceGroup {
   int lane = -1;
 };
 
-// Room for so many events of the rank, of each of its lanes, messages, and dims of kernels.
+// Capacities: events of the rank, events of each of its lanes, messages, dims of kernels.
 struct TraceRoom {
   int64_t events = 0, lane_events = 0, messages = 0, dims = 0;
   bool operator==(const TraceRoom&) const = default;
@@ -107,10 +107,10 @@ struct TraceRoom {
 
 class Trace {
  public:
-  // Writes the end of an event when it is destroyed.
+  // Records the end of an event when it is destroyed.
   class [[nodiscard]] Scope {
    public:
-    Scope() = default;  // of nothing
+    Scope() = default;  // of no event
     Scope(Trace& trace, int64_t event) : trace_(&trace), event_(event) {}
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -127,13 +127,13 @@ class Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // Goes on behind what is recorded already.  room: for what is recorded from now on, taken here;
-  // absent: lists grow, for which no lane may have a thread.
+  // Continues behind the events recorded so far.  room: the capacity for events from now on, taken
+  // here.  Without it lists grow, and then no lane may have a thread.
   void start(std::optional<TraceRoom> room = {});
   void stop() { recording_ = false; }
-  void resume() { recording_ = true; }  // in the room that start took
-  void clear();                         // lists; names, groups, place and memory stay
-  void release();                       // as clear, and gives the memory back; stopped
+  void resume() { recording_ = true; }  // in the capacity that start took
+  void clear();                         // the lists; names, groups, place and memory stay
+  void release();                       // as clear, and releases the memory; stops first
   bool recording() const { return recording_; }
 
   static double now_s();  // the clock of events
@@ -147,15 +147,15 @@ class Trace {
 
   // --- writing; where the trace is recording ---
 
-  // Adds an event of the rank's thread, here and now.  -1: it was dropped.
+  // Adds an event of the rank's thread at the present place and time.  -1: it was dropped.
   int64_t begin(TraceEvent event);
   void end(int64_t event);
   void set_ticket(int64_t event, int64_t ticket);
-  // To those of the event that was added last.
+  // Adds a message of the event that was added last.
   void add_message(int64_t event, const TraceMessage& message);
-  // Of the event that was added last, a kernel's.
+  // Adds the dims of the event that was added last, a kernel's.
   void add_dims(int64_t event, const TraceDims& dims);
-  // Adds kBegan or kEnded, on the lane's thread.
+  // Adds kBegan or kEnded; on the lane's thread.
   void add_to_lane(TraceEvent event);
 
   int16_t index_of(std::string_view text);
@@ -180,7 +180,7 @@ class Trace {
   int num_lanes() const { return int(lanes_.size()); }
   const std::string& lane_name(int lane) const { return lanes_[size_t(lane)]->name; }
   int64_t num_dropped() const;  // events, messages and dims, since the last clear
-  TraceRoom size() const;       // what is recorded
+  TraceRoom size() const;       // of what is recorded
 
  private:
   template <typename Item>
@@ -203,10 +203,10 @@ class Trace {
   List<TraceEvent> events_;
   List<TraceMessage> messages_;
   List<TraceDims> dims_;
-  std::vector<std::unique_ptr<Lane>> lanes_;  // which stay where they are
+  std::vector<std::unique_ptr<Lane>> lanes_;  // they keep their addresses
   std::vector<TraceGroup> groups_;
   std::map<std::string, int16_t, std::less<>> index_of_text_{{"", 0}};
-  std::vector<std::string_view> texts_{""};  // of its keys
+  std::vector<std::string_view> texts_{""};  // the keys of index_of_text_
   std::vector<int16_t> phases_{0};
 };
 
