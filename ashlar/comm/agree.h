@@ -1,5 +1,5 @@
-// What the ranks of a group tell each other besides tensors of the model: decisions, numbers, short
-// texts.  Every rank calls these in the same order.  Each is a collective that is waited for.
+// Decisions, numbers and short texts that the ranks of a group exchange besides tensors of the
+// model.  Every rank calls these functions in the same order.  Each is a collective, and waits.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ std::vector<std::string> all_said(Group& ranks, std::string_view text, std::stri
 // The text of the lowest rank whose text is not empty; "" if all are.
 std::string first_said(Group& ranks, std::string_view text, std::string_view label);
 
-// Returns when done() has said true on every rank, however long that takes: what only some ranks
-// wait for, such as a disk, passes no time-out of collectives.  done() waits no longer than it is
-// told before it answers; it is not asked again once it said true.
+// Returns when done() has returned true on every rank, however long that takes.  So a wait of some
+// ranks only, such as for a disk, exceeds no time-out of collectives.  done() must return within
+// the time that it is given; it is not called again after it returned true.
 void wait_together(Group& ranks, function_ref<bool(double seconds)> done, std::string_view label);
 
 }  // namespace ashlar::comm

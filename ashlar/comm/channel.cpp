@@ -38,8 +38,8 @@ Work Channel::receive(const Tensor& data, std::string_view label) {
   return group_.send_receive({}, {&keep({0, data}), 1}, label);
 }
 
-// Operations point at their transfers.  Before another takes the place of one, the executor has
-// taken one that came after it, and so has ended it.
+// Operations point at their transfers.  Before a transfer's slot is used again, the executor has
+// accepted a later operation for which it needed room, and so has ended this one.
 const Transfer& Channel::keep(const Transfer& transfer) {
   return transfers_[num_kept_++ % transfers_.size()] = transfer;
 }

@@ -1,19 +1,20 @@
-// How it works.  Operations fill lists of sends and receives; `exchange` moves them as one round.
+// How it works.  An operation fills lists of sends and receives; `exchange` runs them as one round.
 //
-//   all_reduce       sum_chunk into the own chunk of out, gather_chunks
+//   all_reduce       sum_chunk into this rank's chunk of out, then gather_chunks
 //   reduce_scatter   sum_chunk into out
-//   all_gather       a copy of the own chunk, gather_chunks
-//   reduce           sum_chunk, and after every slice a round that hands its sum to the root
+//   all_gather       a copy of this rank's chunk, then gather_chunks
+//   reduce           sum_chunk, and after every slice a round that sends its sum to the root
 //   broadcast        one round from the root, one among the others
 //   all others       one round; all_to_all in place one for each slice
 //
-// sum_chunk takes a slice of every chunk at a time: its owner receives a contribution from each
-// other rank, in a part of the staging memory, and adds them to its own.  One part is left over, in
-// which `reduce` keeps its sum.
+// sum_chunk takes one slice of every chunk at a time.  The owner of a chunk receives a contribution
+// from each other rank into a part of the staging memory, and adds them to its own.  The remaining
+// part of the staging memory holds the sum of `reduce`.
 //
-// Partners must meet in the same rounds.  Ranks therefore count slices by the longest of all
-// chunks, and send empty messages where a chunk is at its end.  In place is safe because a round
-// ends only when its sends have been taken: what it overwrites afterwards has left.
+// Partners must meet in the same rounds.  Ranks therefore count the slices of the longest chunk,
+// and send empty messages after the end of shorter ones.  Operations in place are safe because a
+// round ends only when its sends have been taken: data that is overwritten afterwards has been
+// sent.
 #include "ashlar/comm/collectives.h"
 
 #include <algorithm>
@@ -25,11 +26,11 @@
 namespace ashlar::comm {
 namespace {
 
-// On meta nothing waits in staging memory.  All slices go in one round there, which has the same
+// On meta no data waits in staging memory.  There all slices go in one round, which has the same
 // bytes: a world of a thousand ranks would have millions of slices.  count_rounds() counts them.
 constexpr int64_t kUnsliced = INT64_MAX / 2;
 
-// The `pieces` + 1 borders of even pieces.
+// Appends the `pieces` + 1 borders of even pieces.
 void even_borders(std::vector<int64_t>& begins, int64_t elements, int pieces) {
   begins.clear();
   for (int64_t i = 0; i <= pieces; ++i) begins.push_back(elements * i / pieces);
@@ -42,8 +43,8 @@ void borders(std::vector<int64_t>& begins, std::span<const int64_t> counts, int6
   for (const int64_t count : counts) begins.push_back(begins.back() + count);
 }
 
-// Keeps the list in order of peers, as Round asks, and messages of one peer in the order in which
-// they came.
+// Keeps the list in the order of peers, as Round requires, and messages of one peer in the order of
+// the calls.
 void insert(std::vector<Message>& messages, const Message& message) {
   if (messages.empty() || messages.back().peer <= message.peer) return messages.push_back(message);
   const auto place = std::upper_bound(messages.begin(), messages.end(), message.peer,
@@ -117,7 +118,7 @@ Moved Collective::run() {
   return moved_;
 }
 
-// All ranks of the operation count alike, whatever takes place here.
+// The number of rounds of the operation, which is the same on all its ranks.
 int64_t Collective::count_rounds() const {
   const bool sums =
       op_.op == Op::kAllReduce || op_.op == Op::kReduceScatter || op_.op == Op::kReduce;
@@ -130,8 +131,8 @@ int64_t Collective::count_rounds() const {
   return rounds;
 }
 
-// In place the own chunk of out is that of in, which nobody else reads; the others are overwritten
-// only by gather_chunks, after all of in has been sent.
+// In place, this rank's chunk of out is its chunk of in, which no other rank reads; the other
+// chunks are overwritten by gather_chunks only, after all of in has been sent.
 void Collective::all_reduce() {
   even_borders(begins_, op_.in.numel(), size_);
   const int64_t own = begins_[size_t(rank_)];
@@ -150,7 +151,7 @@ void Collective::all_gather() {
   gather_chunks();
 }
 
-// The root cuts the data into one piece for each of the others, who then gather the pieces: the
+// The root sends one piece of the data to each of the others, which then gather the pieces.  So the
 // root sends every byte once.
 void Collective::broadcast() {
   even_borders(begins_, op_.in.numel(), size_ - 1);
@@ -173,8 +174,8 @@ void Collective::broadcast() {
   exchange();
 }
 
-// Every rank sums its chunk, slice by slice, and hands the slice to the root.  In place the root
-// receives into what it sent in the round before.
+// Every rank sums its chunk slice by slice, and sends each slice to the root.  In place, the root
+// receives into memory that it sent in the round before.
 void Collective::reduce() {
   even_borders(begins_, op_.in.numel(), size_);
   const bool is_root = rank_ == op_.root;
@@ -208,8 +209,8 @@ void Collective::all_to_all() {
   exchange();
 }
 
-// A message that arrives waits in staging memory until the data in its place has been sent.  A pair
-// of ranks takes part in as many rounds as its own count needs.
+// A received message waits in staging memory until the data in its place has been sent.  A pair of
+// ranks takes part in as many rounds as its count needs.
 void Collective::all_to_all_in_place() {
   borders(begins_, op_.send_counts, op_.in.numel(), size_);
   int64_t largest = 0;
@@ -242,7 +243,7 @@ void Collective::send_receive() {
     while (op_.receives[own].rank != rank_) ++own;
     copy(op_.receives[own++].data.data, transfer.data.data, transfer.data.bytes());
   }
-  // Order matters within a peer alone: the k-th send meets the k-th receive.
+  // Order matters only within one peer: the k-th send meets the k-th receive.
   for (const Transfer& transfer : op_.receives)
     if (transfer.rank != rank_) receive(transfer.rank, transfer.data.data, transfer.data.bytes());
   exchange();

@@ -1,4 +1,4 @@
-// How the collectives are made of rounds.  The formulas of group.h are the bytes of these rounds.
+// The collectives as sequences of rounds.  The formulas of group.h are the bytes of these rounds.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace ashlar::comm {
 
-// Runs one operation, on the thread that runs operations; group size above 1.  On meta nothing is
-// read or written, and the rounds are the same.
+// One operation of a group of more than one rank; used on the thread that runs operations.  On meta
+// nothing is read or written, and all slices of a sum go in one round.
 class Collective {
  public:
   Collective(Rounds& lane, const Operation& operation, const Header& header,
@@ -28,19 +28,19 @@ class Collective {
   void send_receive();
   void barrier();
 
-  // Sums this rank's chunk of `in` in slices: the slice at element `begin` of the chunk goes to
-  // target(begin); after(begin, elements) follows on every rank, equally often.
+  // Sums this rank's chunk of `in` in slices.  The slice at element `begin` of the chunk is written
+  // to target(begin), then after(begin) is called, equally often on every rank.
   void sum_chunk(function_ref<std::byte*(int64_t begin)> target,
                  function_ref<void(int64_t begin)> after);
-  void gather_chunks();  // fills the other chunks of out, each from its rank
+  void gather_chunks();  // receives the other chunks of out, each from its rank
 
   bool in_place() const { return op_.in.data && op_.in.data == op_.out.data; }
   int64_t longest_chunk() const;
   int64_t count_rounds() const;
   int64_t chunk(int rank) const { return begins_[size_t(rank) + 1] - begins_[size_t(rank)]; }
-  // Elements of a chunk from `begin` on, at most a slice.
+  // The number of elements of a chunk from `begin` on, at most a slice.
   int64_t left(int64_t elements, int64_t begin) const;
-  std::byte* part(int index) const;  // the staging memory has size_ parts, of a slice each
+  std::byte* part(int index) const;  // of the staging memory, which has size_ parts of a slice each
   void send(int rank, std::byte* data, int64_t bytes);
   void receive(int rank, std::byte* data, int64_t bytes);
   void exchange();

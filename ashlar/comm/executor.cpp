@@ -19,7 +19,7 @@ void FailureState::fail(const std::exception_ptr& error) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
   failure_ = error;
-  // Others hear of it at once, not when the caller comes to wait.
+  // Other ranks hear of it at once, not when the caller begins to wait.
   if (!cancelled_) engine_.fail(error);
   for (Executor* lane : lanes_) lane->cancel();
 }

@@ -1,14 +1,14 @@
 // How it works.  An operation goes through two threads:
 //
-//   caller          a public function checks the tensors and makes the Operation; submit gives it
-//                   its row of the traffic and its number, writes its post into the trace, and
-//                   hands it to the lane's executor
+//   caller          a public function checks the tensors and makes the Operation; submit sets its
+//                   traffic row and its number, records its post, and passes it to the lane's
+//                   executor
 //   lane's thread   execute makes the header, which partners compare, and lets the runner move the
-//                   data; count adds to the row; the trace gets its beginning and its end
-//   caller          Work::wait adds to the row, and to the trace, what it waited
+//                   data; count adds to the row; the beginning and the end are recorded
+//   caller          Work::wait adds its waiting time to the row and records the wait
 //
-// Rows stay where they are (a map's nodes), so that an operation can point at its own;
-// traffic_mutex_ guards what they hold.  All else of a group is written by the submitting thread.
+// Rows keep their addresses (they are nodes of a map), so that an operation can point at its row;
+// traffic_mutex_ guards their contents.  Only the submitting thread writes the other members.
 #include "ashlar/comm/group.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ bool disjoint(const Tensor& a, const Tensor& b) {
          b.data + b.bytes() <= a.data;
 }
 
-// Chunk `rank` of `whole` is as long as `own`, and the two are the same memory or apart.
+// Asserts that chunk `rank` of `whole` is as long as `own`, and is the same memory or disjoint.
 void assert_chunk(const Tensor& whole, const Tensor& own, int rank, int size,
                   std::span<const int64_t> counts) {
   ASHLAR_ASSERT(counts.empty() || int(counts.size()) == size);
@@ -57,11 +57,11 @@ void assert_same_or_apart(const Tensor& in, const Tensor& out) {
 }
 
 template <size_t kSize>
-void copy_text(char (&to)[kSize], std::string_view text) {  // cut; the rest of `to` stays zero
+void copy_text(char (&to)[kSize], std::string_view text) {  // truncated; the rest stays zero
   std::memcpy(to, text.data(), std::min(kSize, text.size()));
 }
 
-// A group of one: its contribution is the result.
+// In a group of one the contribution is the result.
 void copy_alone(const CopyHere& copy, const Operation& op) {
   ASHLAR_ASSERT(op.sends.size() == op.receives.size());
   for (size_t i = 0; i < op.sends.size(); ++i) copy(op.sends[i].data, op.receives[i].data);
@@ -75,7 +75,7 @@ Trace::Scope trace_wait(const Lane& lane, int64_t ticket) {
       lane.trace.begin({.kind = TraceEvent::Kind::kWait, .lane = lane.number, .ticket = ticket})};
 }
 
-// S in the table of group.h.
+// S of the table in group.h.
 int64_t whole_bytes(const Operation& op) {
   const auto sum = [](std::span<const Transfer> list) {
     int64_t bytes = 0;
@@ -137,7 +137,7 @@ Group::Group(World& world, std::string name, std::vector<int> world_ranks, std::
 }
 
 Group::~Group() {
-  if (last_ticket_ > 0) lane_->executor->settle(last_ticket_);  // and with it all before it
+  if (last_ticket_ > 0) lane_->executor->settle(last_ticket_);  // and so have all before it
 }
 
 Work Group::all_reduce(const Tensor& in, const Tensor& out, std::string_view label) {
@@ -247,7 +247,7 @@ Work Group::submit(Operation operation, std::string_view label) {
   operation.group = this;
   operation.row = &row(operation.op, label);
   operation.sequence = sequence_;
-  // Ranks without partners do not call send_receive, and must count alike.
+  // Ranks without partners do not call send_receive, so it is not counted: all ranks count alike.
   if (operation.op != Op::kSendReceive || use_ == Use::kChannel) ++sequence_;
   operation.traced = world_.trace.recording();
   const int64_t event = operation.traced ? trace_post(operation) : -1;
@@ -290,7 +290,7 @@ int64_t Group::trace_post(const Operation& operation) {
   return event;
 }
 
-// Counts that are all alike say no more than the bytes of the whole.
+// Equal counts add nothing to the bytes of the whole, and are left out.
 void Group::trace_counts(int64_t event, const Operation& operation) {
   const std::span<const int64_t> counts = operation.send_counts;
   const auto add = [&](size_t rank, bool sends, int64_t count) {

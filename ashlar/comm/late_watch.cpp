@@ -13,7 +13,7 @@ std::string_view label_of(const Header& header) {
   return whole.substr(0, whole.find('\0'));
 }
 
-// A thousand ranks may wait for none of another thousand.
+// A thousand ranks may wait for a thousand others.
 std::string short_list_of(std::span<const int> ranks) {
   constexpr size_t kMost = 8;
   if (ranks.size() <= kMost) return list_of(ranks);
@@ -35,7 +35,7 @@ void LateWatch::tell(const Round& round, double waited_s, std::span<const int> p
                      std::span<const int> late) {
   due_s_ = kNever;
   for (const int partner : partners)
-    if (partner < rank_ && std::ranges::find(late, partner) == late.end()) return;  // it tells
+    if (partner < rank_ && std::ranges::find(late, partner) == late.end()) return;  // it reports
   told_ = short_list_of(late);
   waited_s_ = waited_s;
   told_at_ = Clock::now();

@@ -10,7 +10,7 @@ namespace {
 
 struct Variable {
   const char* name;
-  int more;  // ranks beyond the value: a rank number tells of one more
+  int more;  // ranks beyond the value: a rank's number implies one more
 };
 constexpr Variable kVariables[] = {{"OMPI_COMM_WORLD_SIZE", 0},
                                    {"PMI_SIZE", 0},
@@ -27,7 +27,7 @@ void check_launch(int world_size, function_ref<const char*(const char* name)> en
     int announced = 0;
     const char* end = value + std::strlen(value);
     const auto parsed = std::from_chars(value, end, announced);
-    if (parsed.ec != std::errc() || parsed.ptr != end) continue;  // not ours to judge
+    if (parsed.ec != std::errc() || parsed.ptr != end) continue;  // not a number: ignored
     ASHLAR_REQUIRE(announced + variable.more <= world_size, kLaunch,
                    "{} is {}, so a launcher started at least {} ranks, but this process sees a "
                    "world of {}: every copy would do the whole work and write the same files; ask "

@@ -1,17 +1,19 @@
-// How it works.  Ticket t stands in slot t % kCapacity until it is done:
+// How it works.  The operation with ticket t is in slot t % kCapacity until it is done:
 //
 //   tickets   1 .. completed_ | completed_ + 1 .. submitted_     | .. completed_ + kCapacity
 //             done            | the first runs, the others wait  | free slots
 //
-//   submit    the caller: waits for a free slot, copies the operation and its counts into it
-//   run       the thread of the lane: runs the oldest without the mutex, then counts completed_ up
-//   wait      the caller: until completed_ has reached the ticket, or the thread has ended
-//   cancel    anybody, through FailureState: cancelled_ is set and the transport is interrupted;
-//             the thread sees it, or the operation fails, and it ends: ended_.  Only from then on
-//             are the tensors of what was queued free.
+//   submit    the caller waits for a free slot, and copies the operation and its counts into it
+//   run       the lane's thread runs the oldest operation without the mutex, then increments
+//             completed_
+//   wait      the caller waits until completed_ has reached the ticket, or the thread has ended
+//   cancel    any thread, through FailureState, sets cancelled_ and interrupts the transport.  The
+//             lane's thread sees the flag, or its operation fails, and it ends (ended_).  Only then
+//             are the tensors of queued operations free.
 //
-// mutex_ guards everything but the operation that runs.  It is always taken after FailureState's,
-// which calls cancel while it holds its own: nothing here calls failure_state_ under mutex_.
+// mutex_ guards everything except the running operation.  It is always taken after the mutex of
+// FailureState, which calls cancel while it holds its own; so no code here calls failure_state_
+// under mutex_.
 #include "ashlar/comm/queue.h"
 
 #include <algorithm>
@@ -63,14 +65,14 @@ int64_t OperationQueue::submit(const Operation& operation) {
   std::unique_lock lock(mutex_);
   await(lock, [&] { return cancelled_ || submitted_ - completed_ < kCapacity; });
   const int64_t ticket = ++submitted_;
-  if (cancelled_) return ticket;  // which never runs: wait throws
+  if (cancelled_) return ticket;  // it never runs; wait throws
   fill_slot(operation, ticket);
   lock.unlock();
   changed_.notify_all();
   return ticket;
 }
 
-// The slot has counts of its own, so that the caller's may go.
+// The slot has its own copy of the counts, so the caller may release its counts.
 void OperationQueue::fill_slot(const Operation& operation, int64_t ticket) {
   const int64_t slot = ticket % kCapacity;
   Operation& kept = slots_[size_t(slot)] = operation;
@@ -83,7 +85,7 @@ void OperationQueue::fill_slot(const Operation& operation, int64_t ticket) {
   }
 }
 
-// Blocks the caller, which the time-outs of the lane count from.
+// Blocks the caller; the time-outs of the lane count from here.
 template <typename Condition>
 void OperationQueue::await(std::unique_lock<std::mutex>& lock, Condition condition) {
   if (condition()) return;
@@ -104,7 +106,7 @@ void OperationQueue::wait(int64_t ticket) {
   Group* group = nullptr;
   TrafficRow* row = nullptr;
   if (waits) {
-    // The slot is the ticket's until it is done; after that another may take it.
+    // The slot belongs to the ticket until it is done; then another operation may take it.
     const Operation& operation = slots_[size_t(ticket % kCapacity)];
     group = operation.group;
     row = operation.row;
@@ -118,7 +120,7 @@ void OperationQueue::wait(int64_t ticket) {
 
 void OperationQueue::settle(int64_t ticket) noexcept {
   if (done(ticket)) return;
-  // An exception makes this rank leave: partners of what is queued may never come.
+  // Because of an exception this rank leaves: partners of queued operations may never arrive.
   if (std::uncaught_exceptions() > 0) failure_state_.cancel();
   std::unique_lock lock(mutex_);
   await(lock, [&] { return settled(ticket); });
@@ -138,7 +140,7 @@ void OperationQueue::run() {
   while (true) {
     changed_.wait(lock, [&] { return stop_ || cancelled_ || completed_ < submitted_; });
     if (cancelled_) break;
-    if (completed_ == submitted_) return;  // stop_, and nothing is queued any more
+    if (completed_ == submitted_) return;  // stop_, and the queue is empty
     const Operation& operation = slots_[size_t((completed_ + 1) % kCapacity)];
     lock.unlock();
     std::exception_ptr error;
@@ -147,7 +149,7 @@ void OperationQueue::run() {
     } catch (...) {
       error = std::current_exception();
     }
-    if (error) failure_state_.fail(error);  // which cancels this lane too
+    if (error) failure_state_.fail(error);  // this cancels this lane too
     lock.lock();
     if (error) break;
     ++completed_;

@@ -1,5 +1,5 @@
-// The operations of one lane of a rank in the order of their submission, and the thread that runs
-// them.
+// The queue of one lane of a rank: its operations in the order of their submission, and the thread
+// that runs them.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +16,7 @@ namespace ashlar::comm {
 
 class OperationQueue final : public Executor {
  public:
-  // num_ranks: of the world.  threaded: false where operations never wait: they then run in submit.
+  // num_ranks: of the world.  threaded: false if operations never wait; they then run in submit.
   OperationQueue(FailureState& failure_state, std::unique_ptr<Runner> runner, int num_ranks,
                  bool threaded);
   ~OperationQueue() override;  // runs what is queued, unless failed
@@ -43,10 +43,10 @@ class OperationQueue final : public Executor {
   mutable std::condition_variable changed_;
   const int num_ranks_;
   std::vector<Operation> slots_;  // ticket t in slot t % kCapacity
-  std::vector<int64_t> counts_;   // counts that operations point at: two lists a slot
+  std::vector<int64_t> counts_;   // the counts that operations point at: two lists a slot
   int64_t submitted_ = 0, completed_ = 0;
   bool stop_ = false, cancelled_ = false;
-  bool ended_ = false;  // by failure or cancellation: the thread touches no tensor any more
+  bool ended_ = false;  // failed or cancelled: the thread uses no tensor any more
   std::thread thread_;
 };
 

@@ -1,5 +1,5 @@
-// How the operations of one lane are run, one at a time by one thread: with rounds over its
-// transport, memory for contributions that wait to be added, and lists that grow once.
+// Runner: runs the operations of one lane, one at a time, on one thread.  Rounds: the runner that
+// makes them of rounds over a transport; it owns the staging memory, and lists that grow once.
 #pragma once
 
 #include <memory>
@@ -13,18 +13,18 @@ namespace ashlar::comm {
 
 struct Moved {
   int64_t sent_bytes = 0, received_bytes = 0;
-  int64_t rounds = 0;  // of the operation: rounds_of.h
+  int64_t rounds = 0;  // of the operation (rounds_of.h)
 };
 
 class Runner {
  public:
   virtual ~Runner() = default;
   virtual void enter(Group&) {}  // as Executor
-  // group size above 1.  After an error no memory of the operation is in use any more.
+  // The group has more than one rank.  After an error the memory of the operation is not in use.
   virtual Moved run(const Operation& operation, const Header& header,
                     std::span<const int> world_ranks, int rank) = 0;
-  virtual void interrupt() = 0;  // from any thread: operations under way and to come throw kComm
-  // Set by the queue that the operations come from: time-outs run while a caller waits.
+  virtual void interrupt() = 0;  // from any thread: current and later operations throw kComm
+  // Set by the queue that submits the operations: time-outs run while a caller waits.
   virtual Awaited& awaited() = 0;
 };
 

@@ -7,7 +7,7 @@
 namespace ashlar::comm {
 namespace {
 
-// Acc holds the partial sums of a block, so that `out` is written after every source was read.
+// Acc holds the partial sums of a block, so that `out` is written after all sources are read.
 template <typename T, typename Acc>
 void sum(std::span<const std::byte* const> sources, std::byte* out, int64_t count) {
   constexpr int64_t kBlock = 1024;
@@ -43,7 +43,7 @@ void sum_in_order(DType dtype, std::span<const std::byte* const> sources, std::b
       return sum<float, float>(sources, out, count);
     case DType::kBF16:
       return sum<bf16, float>(sources, out, count);
-    // Sums that wrap have the same bits with and without a sign.
+    // Wrapping sums have the same bits for signed and unsigned integers.
     case DType::kI64:
     case DType::kU64:
       return sum<uint64_t, uint64_t>(sources, out, count);

@@ -1,6 +1,7 @@
-// What one rank owns to talk to the others: its engine, the lanes with their threads and staging
-// memory, and the group of all ranks.  Engines make it: thread/run_ranks.h, mpi/run_mpi.h,
-// recording/recording.h, self/self.h.  Callers see a Group; the members below are the module's own.
+// World: all that one rank needs to communicate: its engine, the lanes with their threads and
+// staging memory, and the group of all ranks.  Engines create it: thread/run_ranks.h,
+// mpi/run_mpi.h, recording/recording.h, self/self.h.  Callers see a Group; the members below are
+// for this module.
 #pragma once
 
 #include <map>
@@ -19,26 +20,26 @@
 
 namespace ashlar::comm {
 
-// How long a rank that fails, or hears of a failure, may still do what is not to be lost.
+// How long a rank that fails, or hears of a failure, may take to finish work that must not be lost.
 inline constexpr double kLeaving_s = 5;
 
-// How operations run: as rounds of messages with one order of sums on every engine, or as the
-// engine's own collectives, in whatever order those sum.
+// kExact: operations are rounds of messages, with one order of sums on every engine.  kNative: the
+// engine's own collectives, which choose the order of sums.
 enum class Collectives : uint8_t { kExact, kNative };
 
 struct Options {
-  // How long a caller waits for ranks that have not come; once all are there, for the next message.
-  // More than what one rank ever does while others wait: saving, evaluating, starting.
+  // How long a caller waits for ranks that have not arrived and, once all have, for the next
+  // message. It must exceed any work of one rank while others wait: saving, evaluating, starting.
   double timeout_s = 300;
   // Memory of each lane of a rank, taken once under Tag::kCommunication.  Sums go through it in
-  // slices of staging_bytes / size; a world of one takes none.
+  // slices of staging_bytes / size; a world of one rank takes none.
   int64_t staging_bytes = int64_t{8} << 20;
-  // Native: processes under MPI only (mpi/collectives.h).
+  // kNative: for processes under MPI only (mpi/collectives.h).
   Collectives collectives = Collectives::kExact;
-  Telling telling = {};  // of ranks that are waited for long
+  Telling telling = {};  // reports of ranks that others wait for
 };
 
-// A lane and its place in the rank's trace.
+// A lane, and its number in the rank's trace.
 struct Lane {
   std::unique_ptr<Executor> executor;
   Trace& trace;
@@ -48,7 +49,7 @@ struct Lane {
 struct World {
   // kConfig if the staging memory is too small for the world.
   World(Engine& engine, const Options& options, Allocator& allocator);
-  // The one of this name, made when a group first asks for it: with staging memory if it may sum.
+  // The lane of this name, created at its first use; with staging memory if `sums`.
   Lane& lane(const std::string& name, bool sums);
 
   Engine& engine;

@@ -1,7 +1,7 @@
-// How it works.  An operation of the six goes through four steps; the others go by rounds_.
+// How it works.  The six native operations go through four steps; the others use rounds_.
 //
-//   meet     runs the operation as rounds on meta (meetings_): its first round is exchanged without
-//            payload, the others are only counted.  Borders of chunks are left in the scratch.
+//   meet     runs the operation as rounds on meta (meetings_): the first round is exchanged without
+//            payload, the others are only counted.  The borders of chunks stay in the scratch.
 //   post     starts MPI's non-blocking collective on the group's communicator, in a turn
 //   finish   polls, a turn for each poll, so that other lanes come in between
 //   errors   wait_a_little polls on for up to a second: MPI may still write into the tensors
@@ -18,14 +18,14 @@
 namespace ashlar::comm {
 namespace {
 
-// How long a rank that fails waits for the end of what MPI has begun.
+// How long a failing rank waits for collectives that MPI has begun.
 constexpr double kGrace_s = 1;
 
 bool is_native(Op op) {
   return op != Op::kSendReceive && op != Op::kBarrier;
 }
 
-// Types that only travel go by their width.
+// Types that are not summed are sent as integers of their width.
 MPI_Datatype type_of(DType dtype) {
   switch (dtype) {
     case DType::kF64:
@@ -65,7 +65,7 @@ class MpiCollectives::Meeting final : public Transport {
     rounds_.transport->exchange(
         {round.header, round.sends, round.receives, round.timeout_s, rounds_.awaited()});
   }
-  void interrupt() override {}  // the transport is
+  void interrupt() override {}  // the transport is interrupted itself
 
  private:
   Rounds& rounds_;
@@ -78,7 +78,7 @@ MpiCollectives::MpiCollectives(MpiEngine& engine, std::unique_ptr<Transport> tra
       meetings_(std::make_unique<Meeting>(rounds_), Buffer(), timeout_s),
       timeout_s_(timeout_s) {}
 
-// Making a communicator blocks this rank with all its lanes: nobody begins before all are there.
+// Making a communicator blocks all lanes of this rank, so the ranks meet before they begin.
 void MpiCollectives::enter(Group& group) {
   if (engine_.has_communicator(group)) return;
   group.barrier("communicator").wait();
@@ -95,7 +95,7 @@ Moved MpiCollectives::run(const Operation& operation, const Header& header,
   if (!is_native(operation.op)) return rounds_.run(operation, header, world_ranks, rank);
   require_int(operation, header);
   Moved moved = meet(operation, header, world_ranks, rank);
-  moved.rounds = 1;  // the meeting; what MPI makes of the operation is its own
+  moved.rounds = 1;  // the meeting; MPI's own messages are not counted
   try {
     {
       const std::lock_guard turn(engine_.turn());
@@ -121,7 +121,7 @@ Moved MpiCollectives::meet(const Operation& operation, const Header& header,
   return moved;
 }
 
-// Counts and begins, as MPI wants them, from the borders of chunks that the meeting has found.
+// Makes MPI's counts and displacements from the borders of chunks that the meeting found.
 void MpiCollectives::lay_out_counts(const Operation& operation) {
   const auto copy = [](const std::vector<int64_t>& borders, std::vector<int>& counts,
                        std::vector<int>& begins) {
@@ -179,16 +179,16 @@ void MpiCollectives::post(const Operation& op, MPI_Comm comm, int rank) {
   ASHLAR_ASSERT(false && "goes by rounds");
 }
 
-// The input of an all_to_all, as a copy where the output will stand in its place.  Open MPI 4.1
-// does not end MPI_Ialltoallv with MPI_IN_PLACE.
+// The input of an all_to_all, or a copy of it if the operation is in place: in Open MPI 4.1
+// MPI_Ialltoallv with MPI_IN_PLACE does not end.
 const std::byte* MpiCollectives::apart(const Operation& op) {
   if (op.in.data != op.out.data) return op.in.data;
   copy_.assign(op.in.data, op.in.data + op.in.bytes());
   return copy_.data();
 }
 
-// One MPI_Ireduce for each chunk, to its rank, all at once.  MPI's own reduce_scatter cannot leave
-// the sum in its place within the input.
+// Posts one MPI_Ireduce for each chunk, to its rank, all at once.  MPI's own reduce_scatter cannot
+// write the sum to its place within the input.
 void MpiCollectives::reduce_chunks(const Operation& op, MPI_Comm comm, int rank) {
   requests_.reserve(counts_.size());
   for (int root = 0; root < int(counts_.size()); ++root) {

@@ -1,18 +1,17 @@
-// Operations handed to MPI's own collectives, whole: all_reduce, reduce_scatter, all_gather,
-// broadcast, reduce and all_to_all.  send_receive and barrier go by rounds, which are MPI's
-// messages already.
+// Runs operations by MPI's own collectives: all_reduce, reduce_scatter, all_gather, broadcast,
+// reduce and all_to_all.  send_receive and barrier use rounds, which are MPI messages already.
 //
-// Before an operation its ranks meet in a round without payload: who does not come or calls
-// something else is named as with rounds, and MPI begins only where all are there.  Counters are
-// those of the rounds that are not run.
+// Before an operation its ranks meet in a round without payload.  So a rank that does not arrive,
+// or calls something else, is named as with rounds, and MPI begins only when all have arrived.  The
+// counters are those of the rounds that were not run.
 //
-// Numerics  MPI orders sums as it likes: equal to the exact ones up to rounding.  bf16 is added by
-//           an operation of ours in fp32 and rounded at every step, not once.  Integers wrap, by
-//           operations of ours too: Open MPI's sums of bytes stop at the largest value.
+// Numerics  MPI chooses the order of sums: they equal the exact ones up to rounding.  bf16 is added
+//           in fp32 by an operation of ours and rounded at every step, not once.  Integers wrap, by
+//           operations of ours too: Open MPI's sums of bytes saturate.
 // Limits    2^31 - 1 elements an operation: MPI counts in int.
 // Memory    MPI's own; no staging.  An all_to_all in place copies its input.
-// Faults    MPI cannot withdraw a collective: where a rank fails while one is under way, it is
-//           polled to its end for up to a second, then left to itself; the process ends soon after.
+// Faults    MPI cannot withdraw a collective.  If a rank fails during one, it polls the collective
+//           for up to a second, then abandons it; the process ends soon after.
 #pragma once
 
 #include <vector>
@@ -26,14 +25,14 @@ class MpiCollectives final : public Runner {
  public:
   MpiCollectives(MpiEngine& engine, std::unique_ptr<Transport> transport, Buffer staging,
                  double timeout_s);
-  void enter(Group& group) override;  // all its ranks meet
+  void enter(Group& group) override;  // all ranks of the group meet
   Moved run(const Operation& operation, const Header& header, std::span<const int> world_ranks,
             int rank) override;
   void interrupt() override;
   Awaited& awaited() override { return rounds_.awaited(); }
 
  private:
-  // The first round of an operation, without payload; the others only add to the counters.
+  // Runs the first round of an operation without payload; the others only add to the counters.
   class Meeting;
   Moved meet(const Operation& operation, const Header& header, std::span<const int> world_ranks,
              int rank);
@@ -54,7 +53,7 @@ class MpiCollectives final : public Runner {
   Operation planned_;
   std::vector<int> counts_, begins_, receive_counts_, receive_begins_;
   std::vector<MPI_Request> requests_;
-  std::vector<std::byte> copy_;  // the input of an all_to_all in place; grows once
+  std::vector<std::byte> copy_;  // of the input of an all_to_all in place; grows once
 };
 
 }  // namespace ashlar::comm

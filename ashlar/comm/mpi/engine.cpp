@@ -1,22 +1,24 @@
-// How it works.  MPI is started with MPI_THREAD_SERIALIZED: while lanes run, every call stands in a
-// turn (Turn).  communicators_mutex_ is taken alone or within a turn, never around one.
+// How it works.  MPI is started with MPI_THREAD_SERIALIZED: while lanes run, every call of MPI is
+// made within a turn (Turn).  communicators_mutex_ is taken alone or within a turn, never around
+// one.
 //
-//   tags       0 carries failures; a lane has two, which follow from its name, since ranks make
-//              different lanes in different order
-//   failures   listen keeps one receive posted for a Notice from anybody; hear tests it, whenever
-//              a poll of a lane has found nothing.  fail sends a Notice to all others, once, and
-//              only if nobody else's came first.
+//   tags       tag 0 carries failures.  A lane has two tags, computed from its name, because ranks
+//              create different lanes in different orders.
+//   failures   listen keeps one receive posted for a Notice from any rank; hear tests it whenever a
+//              poll of a lane has found nothing.  fail sends a Notice to all other ranks, once, and
+//              only if none has arrived before.
 //                nothing heard   failure_.rank is -1
 //                heard           failure_ is another rank's; exchanges throw it
 //                announced       this rank has sent its own; its caller, FailureState, interrupts
 //                                the lanes
-//              A rank that hears of a time-out while it waits for somebody itself answers for whom
-//              (answer), so that the rank that tells of it can name who is really late (cause_of).
-//   end        tell listens a while more (choose), because ranks that fail at once each believe to
-//              be the first; `before` orders the failures, so that all choose the same.  The rank
-//              that it names reports.  Then each rank may use kLeaving_s, and comes to end_world,
-//              where the one that has reported aborts; the others wait, and step in if nothing
-//              happens.
+//              A rank that hears of a time-out while it waits itself answers for whom it waits
+//              (answer), so that the reporting rank can name the rank that is late on its own
+//              (cause_of).
+//   end        tell listens for a while longer (choose), because ranks that fail at the same time
+//              each believe that they are the first.  `before` orders the failures, so all ranks
+//              choose the same one; its rank reports.  Then each rank may use kLeaving_s and calls
+//              end_world, where the rank that has reported aborts.  The others wait, and abort if
+//              it does not.
 #include "ashlar/comm/mpi/engine.h"
 
 #include <algorithm>
@@ -37,19 +39,19 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kFailureTag = 0;
-constexpr int kMaxTag = 32767;  // every MPI has tags up to this one
-// Beyond kLeaving_s: how long a rank that others told of a failure waits for the one that reports
-// to end it; and how long one that has reported may take to leave.
+constexpr int kMaxTag = 32767;  // every MPI allows tags up to this one
+// Beyond kLeaving_s: how long a rank that has heard of a failure waits for the reporting rank to
+// end it; and how long the reporting rank may take to leave.
 constexpr double kStepIn_s = 3, kUnwinding_s = 10;
 
-// The first of a lane's two tags.  A function of its name, for not every rank has every lane; at
+// The first of a lane's two tags: a function of its name, because not every rank has every lane; at
 // most kMaxTag - 3.
 int tag_of(std::string_view lane) {
   return 2 + 2 * int(fnv1a64(lane) % uint64_t((kMaxTag - 1) / 2 - 1));
 }
 
-// Which of two failures at once is told: a kComm comes last, since it may only have waited for the
-// other.
+// Whether `a` is reported rather than `b` if both failed at the same time.  A kComm comes last,
+// since it may only have waited for the other.
 bool before(const Failure& a, const Failure& b) {
   const auto rank_of = [](const Failure& f) {
     return std::pair(f.exit_code == int(ErrorKind::kComm), f.rank);
@@ -93,7 +95,7 @@ MpiEngine::MpiEngine(const Options& options, Report report)
   listen();
 }
 
-// Only where no rank has failed: else the world ends first.
+// Runs only if no rank has failed: otherwise the world ends first.
 MpiEngine::~MpiEngine() {
   for (auto& [group, communicator] : communicators_) MPI_Comm_free(&communicator);
   for (MPI_Op& sum : sums_) MPI_Op_free(&sum);
@@ -131,7 +133,7 @@ bool MpiEngine::has_communicator(const Group& group) const {
   return communicators_.contains({group.lane(), group.id()});
 }
 
-// Blocks within the turn, so that no lane of this rank moves; its ranks have met before.
+// Blocks within the turn, so no lane of this rank moves; the ranks have met before.
 void MpiEngine::make_communicator(const Group& group) {
   const std::lock_guard turn(turn_);
   MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
@@ -187,7 +189,7 @@ bool MpiEngine::hear() {
   }
 }
 
-// To the rank that will tell of its time-out; once more if that turns out to be another.
+// Answers the rank that will report its time-out; again if that turns out to be another rank.
 void MpiEngine::answer() {
   if (!waiting_ || failure_.awaits.empty() || failure_.rank == answered_) return;
   answered_ = failure_.rank;
@@ -206,7 +208,7 @@ MpiEngine::Notice MpiEngine::notice_of(const Failure& failure, bool is_answer) {
   return notice;
 }
 
-// Its end is not awaited: the world ends first.
+// Nobody waits for its end: the world ends first.
 void MpiEngine::send(const Notice& notice, int rank) {
   MPI_Request request;
   check_mpi(MPI_Isend(&notice, sizeof notice, MPI_BYTE, rank, kFailureTag, comm_, &request),
@@ -218,7 +220,7 @@ void MpiEngine::fail(const std::exception_ptr& error) {
   const std::lock_guard turn(turn_);
   try {
     const Failure own = failure_of(rank_, error);
-    if (hear()) {  // somebody's came first, or this rank has announced before
+    if (hear()) {  // another Notice came first, or this rank has announced before
       if (!announced_ && !waiting_ && !own.awaits.empty()) waiting_ = own;
       return answer();
     }
@@ -228,14 +230,14 @@ void MpiEngine::fail(const std::exception_ptr& error) {
     for (int other = 0; other < size_; ++other)
       if (other != rank_) send(told_, other);
   } catch (const Error&) {
-    // MPI itself is broken: the others learn of it by their own errors and deadlines.
+    // MPI itself is broken: the others notice by their own errors and deadlines.
     if (failure_.rank < 0) failure_ = failure_of(rank_, error);
     announced_ = true;
   }
 }
 
-// Others may have failed at the same moment; then the word of one of them counts.  A time-out can
-// wait for what other ranks wait for.
+// Other ranks may have failed at the same moment; then one of the failures is chosen.  A time-out
+// waits for the answers of the other ranks that wait.
 void MpiEngine::choose() {
   const auto start = Clock::now();
   try {
@@ -247,7 +249,7 @@ void MpiEngine::choose() {
       wait_s = failure_.awaits.empty() ? 0.15 : 1;
     }
   } catch (const Error&) {
-    // MPI is broken: this rank tells what it knows.
+    // MPI is broken: this rank reports what it knows.
   }
   chosen_ = Clock::now();
 }
@@ -278,7 +280,7 @@ bool MpiEngine::tell(const std::exception_ptr& error) {
   return true;
 }
 
-// The rank that reports ends this one; if it cannot, this one reports.
+// The reporting rank ends this one; if it cannot, this one reports.
 void MpiEngine::end_world(const std::exception_ptr& error) {
   tell(error);
   if (failure_.rank != rank_) {

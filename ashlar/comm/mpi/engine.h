@@ -1,5 +1,5 @@
-// A rank that is a process of MPI_COMM_WORLD: whose turn it is to call MPI, and the word of
-// failures.
+// A rank that is a process of MPI_COMM_WORLD: turns of its threads at calling MPI, and the exchange
+// of failures.
 #pragma once
 
 #include <mpi.h>
@@ -20,11 +20,11 @@
 
 namespace ashlar::comm {
 
-void check_mpi(int code, const char* call);  // kComm with MPI's words, if it failed
+void check_mpi(int code, const char* call);  // kComm with MPI's message if the call failed
 
 // The mutex around calls of MPI, for lanes that post and lanes that poll.  A lane that posts waits
-// for it, and goes before all that poll.  A lane that polls only tries to take it: whoever calls
-// MPI meanwhile moves the messages of all lanes.
+// for it and has precedence.  A lane that polls only tries to take it: the lane that calls MPI
+// meanwhile moves the messages of all lanes.
 class Turn {
  public:
   void lock() {
@@ -42,7 +42,7 @@ class Turn {
 
 class MpiEngine final : public Engine {
  public:
-  // MPI is initialised; outlived by it.  report: tells a person of a failure.
+  // MPI is initialised and outlives the engine.  report: reports a failure to the user.
   using Report = std::function<void(std::string_view message, int exit_code)>;
   MpiEngine(const Options& options, Report report);
   ~MpiEngine() override;
@@ -53,43 +53,42 @@ class MpiEngine final : public Engine {
   std::unique_ptr<Executor> executor(std::string_view lane, FailureState& failure_state,
                                      Buffer staging, double timeout_s) override;
   void fail(const std::exception_ptr& error) override;
-  // Ranks that fail at once choose the one that reports.  Should this rank then not come to
-  // end_world in time, because a file system hangs, the world ends all the same.
+  // Ranks that fail at the same time choose the one that reports.  If this rank then does not reach
+  // end_world in time, for example because a file system hangs, the world ends all the same.
   bool tell(const std::exception_ptr& error) override;
 
-  // For native collectives: a communicator for each group, kept for groups of the same name, ranks
-  // and lane.  To be made on all its ranks at once; the call waits for them.
+  // For native collectives: a communicator for each group, shared by groups of the same name, ranks
+  // and lane.  All ranks of the group call make_communicator at once; the call waits for them.
   bool has_communicator(const Group& group) const;
   void make_communicator(const Group& group);
   MPI_Comm communicator(const Group& group) const;
   MPI_Op sum_of(DType dtype) const;
 
-  // For transports.  MPI_THREAD_SERIALIZED: every call of MPI within a turn.
+  // For transports.  MPI_THREAD_SERIALIZED: every call of MPI is made within a turn.
   MPI_Comm comm() const { return comm_; }
   Turn& turn() { return turn_; }
-  // kComm where another rank has failed, or where this rank has interrupted the caller.  Before
-  // that, where another has waited too long, tells it what this one waits for.  In a turn.
+  // Throws kComm if another rank has failed, or if this rank has interrupted the caller.  If
+  // another rank has waited too long, first answers what this one waits for.  Called within a turn.
   void require_going_on(bool interrupted, function_ref<std::optional<LateError>()> waiting);
 
-  // Lets one rank of the world report, if none has, then ends all of it.  Nobody uses MPI beside
-  // the caller.
+  // Lets one rank of the world report, if none has, then ends the world.  No other thread uses MPI.
   [[noreturn]] void end_world(const std::exception_ptr& error);
 
  private:
-  // A failure as it travels.
+  // A failure in the form in which it is sent.
   struct Notice {
-    static constexpr int kMostAwaited = 60;  // further ones are left out
+    static constexpr int kMostAwaited = 60;  // more are left out
     int rank, exit_code;
-    int is_answer;  // of a rank that waits, to the one whose time-out it has heard of
+    int is_answer;  // of a waiting rank, to the rank whose time-out it has heard of
     int num_awaited, awaited[kMostAwaited];
     char message[1800];
   };
   static Notice notice_of(const Failure& failure, bool is_answer);
   void send(const Notice& notice, int rank);
   void answer();
-  void choose();  // the failure to tell, as all ranks do
+  void choose();  // the failure to report; all ranks choose the same
   void report_cause();
-  // Puts failures that others have told into failure_; returns whether any is known.  In a turn.
+  // Takes Notices of other ranks into failure_; returns whether a failure is known.  Within a turn.
   bool hear();
   void listen();
 
@@ -105,14 +104,14 @@ class MpiEngine final : public Engine {
   std::vector<int> tags_;    // the first of each lane
   Notice heard_{}, told_{};  // from others; to others
   MPI_Request listening_ = MPI_REQUEST_NULL;
-  Failure failure_;         // the failure to tell: see `before`; rank -1: none
-  bool announced_ = false;  // this rank has told the others of its own
-  // Ranks that wait for others: what they answer this one, and what this one answers.
+  Failure failure_;         // the failure to report: see `before`; rank -1: none
+  bool announced_ = false;  // this rank has sent its own to the others
+  // Answers of waiting ranks to this one, and the answer of this one.
   std::vector<Failure> others_;
   std::optional<Failure> waiting_;
   Notice answer_{};
-  int answered_ = -1;                        // the rank that has been told of waiting_
-  std::optional<Clock::time_point> chosen_;  // when choose() had its answer; the caller's own
+  int answered_ = -1;                        // the rank that waiting_ was sent to
+  std::optional<Clock::time_point> chosen_;  // when choose() decided; used by the caller only
 };
 
 }  // namespace ashlar::comm

@@ -10,14 +10,14 @@ namespace ashlar::comm {
 // Starts MPI, runs body(group of all ranks) and ends MPI; once in a process.
 //
 // Errors  if body throws or an operation fails on any rank, report(message, exit_code) is called on
-//         one rank of the world, the message ending in " [rank 2 of 4, host n07]", and MPI_Abort
-//         ends all of them with that code; this function then does not return.  The reason that is
-//         told first wins; of two at once, one that is not kComm, then the lower rank.  A body that
-//         has to wait for something before it leaves calls Group::fail first, which reports at
-//         once.
-// Threads  MPI_THREAD_SERIALIZED: while body runs, communication threads call MPI, and a thread
-//          that makes a group; one at a time.  While they wait for ranks to come they poll every
-//          50 us to 1 ms, the longer the more rarely; while data moves they only yield.
+//         one rank of the world, with a message that ends in " [rank 2 of 4, host n07]", and
+//         MPI_Abort ends all ranks with that code; this function then does not return.  The first
+//         reason wins; of two at the same time, one that is not kComm, then that of the lower rank.
+//         A body that has to wait for something before it leaves calls Group::fail first, which
+//         reports at once.
+// Threads  MPI_THREAD_SERIALIZED: while body runs, communication threads and a thread that makes a
+//          group call MPI, one at a time.  While they wait for ranks to arrive they poll every 50
+//          us to 1 ms, less often the longer they wait; while data moves they only yield.
 void run_mpi(const Options& options, Allocator& allocator, function_ref<void(Group& world)> body,
              function_ref<void(std::string_view message, int exit_code)> report);
 

@@ -1,16 +1,16 @@
-// How it works.  A round is a growing list of requests, polled until none is open:
+// How it works.  A round is a growing list of requests, polled until all have ended:
 //
-//   post      for each partner a receive of its announcement and a send of the own
-//   arrived   an announcement is here: it is compared, and only then receives and sends of the
-//             payload with that partner are posted
-//   meet      polls.  While partners are absent the time-out runs from the start of the round, and
-//             the thread sleeps between polls; once all are there it runs from the last request
-//             that ended, and the thread only yields.
-//   abandon   after an error: cancels what is open
+//   post      posts, for each partner, a receive of its announcement and a send of this rank's
+//   arrived   compares an announcement that has arrived; only then posts the receives and sends of
+//             the payload with that partner
+//   meet      polls.  While partners are absent, the time-out runs from the start of the round, and
+//             the thread sleeps between polls.  When all have arrived, it runs from the last
+//             request that ended, and the thread only yields.
+//   abandon   cancels open requests after an error
 //
-// Announcements and payload have a tag each, so that the payload of one round cannot be taken for
-// the announcement of the next.  mine_ and theirs_ stay where they are: MPI reads and writes them
-// until the requests end.
+// Announcements and payload have different tags, so that the payload of one round cannot be taken
+// for the announcement of the next.  mine_ and theirs_ keep their addresses: MPI reads and writes
+// them until the requests end.
 #include "ashlar/comm/mpi/transport.h"
 
 #include <sched.h>
@@ -79,7 +79,7 @@ void MpiTransport::find_partners(const Round& round) {
 void MpiTransport::meet(const Round& round) {
   start_ = Clock::now();
   watch_.begin(round);
-  Clock::time_point last = start_;  // a request ended
+  Clock::time_point last = start_;  // when the last request ended
   while (num_open_ > 0) {
     const int num_ended = poll(round);
     if (num_ended > 0) {
@@ -90,8 +90,8 @@ void MpiTransport::meet(const Round& round) {
     const double waited_s = round.awaited.seconds_since(start_);
     if (waited_s > round.timeout_s) throw late(round);
     if (waited_s > watch_.due_s()) watch_.tell(round, waited_s, partners_, late(round).ranks());
-    // Partners that come soon are not kept waiting: the thread sleeps after 200 us without events,
-    // and the longer the longer it has waited, so that receives posted far ahead cost no core.
+    // Partners that arrive soon are served at once.  After 200 us without events the thread sleeps,
+    // longer the longer it has waited, so that receives posted far ahead cost no core.
     const auto waited = Clock::now() - last;
     if (num_ended == 0 && !absent_.empty() && waited > microseconds(200))
       std::this_thread::sleep_for(
@@ -104,7 +104,7 @@ void MpiTransport::meet(const Round& round) {
 
 int MpiTransport::poll(const Round& round) {
   const std::unique_lock turn(engine_.turn(), std::try_to_lock);
-  if (!turn) return -1;  // that lane's call moves this lane's messages too
+  if (!turn) return -1;  // the other lane's call moves this lane's messages too
   int num_done = 0;
   done_.resize(requests_.size());
   check_mpi(MPI_Testsome(int(requests_.size()), requests_.data(), &num_done, done_.data(),
@@ -113,9 +113,9 @@ int MpiTransport::poll(const Round& round) {
   for (int i = 0; i < num_done; ++i) {
     --num_open_;
     const Part part = parts_[size_t(done_[size_t(i)])];
-    if (part.announces) arrived(round, part.partner);  // adds requests behind those tested
+    if (part.announces) arrived(round, part.partner);  // adds requests behind the tested ones
   }
-  // Failures are asked for only where nothing has ended: what is here is taken first.
+  // Checks for failures only if nothing has ended: messages that have arrived are taken first.
   if (num_done == 0)
     engine_.require_going_on(interrupted_, [&]() -> std::optional<LateError> {
       if (!round.is_held_up(round.awaited.seconds_since(start_))) return std::nullopt;
@@ -124,7 +124,7 @@ int MpiTransport::poll(const Round& round) {
   return num_done;
 }
 
-// Once all have come, those are named with whom messages are still under way.
+// After all have arrived, names the ranks with which messages are still in flight.
 LateError MpiTransport::late(const Round& round) const {
   std::vector<int> unfinished;
   for (const int partner : partners_)
@@ -165,7 +165,7 @@ void MpiTransport::add_payload(std::span<const Message> messages, bool is_send) 
     }
 }
 
-// Receives of a failed round must not write into memory that its owner gives away.
+// Receives of a failed round must not write into memory that its owner releases.
 void MpiTransport::abandon() {
   const std::lock_guard turn(engine_.turn());
   for (MPI_Request& request : requests_) {

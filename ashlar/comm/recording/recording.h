@@ -1,5 +1,5 @@
-// Any one rank of any world, on meta: operations build the rounds that they would build there, but
-// for all slices of a sum in one, and count their bytes; nothing moves.
+// Any one rank of any world, on meta: operations build the rounds of a real world, but with all
+// slices of a sum in one round, and count their bytes; no data moves.
 #pragma once
 
 #include "ashlar/comm/world.h"
@@ -23,7 +23,7 @@ class RecordingEngine final : public Engine {
 
 class RecordingWorld {
  public:
-  // The allocator is a meta one: it counts the staging memory of the rank.
+  // The allocator must be on meta; it counts the staging memory of the rank.
   RecordingWorld(int rank, int size, const Options& options, Allocator& allocator)
       : engine_(rank, size), world_(engine_, options, allocator) {
     ASHLAR_ASSERT(allocator.device() == Device::kMeta);

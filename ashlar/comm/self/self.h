@@ -1,4 +1,4 @@
-// A world of one rank: every operation is a copy, done in the call.
+// A world of one rank: every operation is a copy, made in the call.
 #pragma once
 
 #include "ashlar/comm/world.h"

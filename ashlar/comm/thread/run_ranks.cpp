@@ -1,18 +1,18 @@
 // How it works.  Every rank has a box on every lane.  A round of rank r with a partner p:
 //
 //   exchange   r puts its Round into p's box (posts[r]), and p puts its own into r's box (posts[p])
-//   take       r finds posts[p], copies p's sends to its own receives, clears posts[p], and says so
-//              in p's box (taken[r])
+//   take       r finds posts[p], copies p's sends to its own receives, clears posts[p], and sets
+//              taken[r] in p's box
 //   meet       r leaves when it has taken from all partners and all have taken from it (taken[p])
 //
-// A rank can then be one round ahead of a partner, never two: its next post waits in the box until
-// the owner has left the round before.  Copying is done without a lock, out of memory that the
-// partner promises while its post is `copying`: a round that fails waits for that (withdraw).
+// So a rank can be one round ahead of a partner, never two: its next post waits in the box until
+// the owner has left the round before.  Copies are made without a lock, out of memory that the
+// partner must keep while its post is `copying`; a round that fails waits for that (withdraw).
 //
 // Locks: a thread holds the mutex of one box at a time.  FailureState's mutex is taken before those
-// of Shared, lanes_mutex before a box's.  failed, ended and interrupted are checked under the mutex
-// of the own box; a thread that sets one of the first two passes through every box's mutex before
-// it notifies.
+// of Shared, and lanes_mutex before a box's.  failed, ended and interrupted are checked under the
+// mutex of the rank's own box; a thread that sets one of the first two locks and unlocks every
+// box's mutex before it notifies.
 #include "ashlar/comm/thread/run_ranks.h"
 
 #include <algorithm>
@@ -35,18 +35,18 @@ Clock::time_point after(double seconds) {
                             std::chrono::duration<double>(std::min(seconds, 1e9)));
 }
 
-// Buffers that a partner has laid out for this rank.
+// The Round of a partner, whose buffers this rank reads.
 struct Post {
   const Round* round = nullptr;
   bool copying = false;  // the partner must not leave its round
 };
 
-// The place where partners meet a rank on a lane.  The mutex guards everything in it.
+// A rank's meeting point on a lane.  The mutex guards all members.
 struct Box {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<Post> posts;  // by partner
-  std::vector<char> taken;  // by partner: it has copied what this rank laid out
+  std::vector<char> taken;  // by partner: it has copied this rank's sends
   bool interrupted = false;
 };
 using Boxes = std::deque<Box>;  // by rank; a Box cannot move
@@ -67,7 +67,7 @@ struct Shared {
     return boxes;
   }
 
-  // The first failure is the one that counts.
+  // Keeps the first failure only.
   void fail(int rank, const std::exception_ptr& error) {
     {
       const std::lock_guard lock(failure_mutex);
@@ -81,7 +81,7 @@ struct Shared {
     wake_all();
   }
 
-  // A rank that waits for somebody tells whom when it hears of another's time-out.
+  // A rank that waits records for whom when it hears of another rank's time-out.
   void add_waiting(const Failure& waiting) {
     const std::lock_guard lock(failure_mutex);
     others.push_back(waiting);
@@ -96,7 +96,7 @@ struct Shared {
     const std::lock_guard all(lanes_mutex);
     for (auto& [lane, boxes] : lanes)
       for (Box& box : boxes) {
-        { const std::lock_guard lock(box.mutex); }  // nobody between the check and the wait
+        { const std::lock_guard lock(box.mutex); }  // no thread is between its check and its wait
         box.changed.notify_all();
       }
   }
@@ -107,7 +107,7 @@ struct Shared {
   std::deque<std::atomic<bool>> ended;  // by rank
   std::mutex failure_mutex;
   std::exception_ptr first;
-  Failure failure;  // written once, before `failed`
+  Failure failure;  // written once, before `failed` is set
   std::vector<Failure> others;
   std::atomic<bool> failed{false};
 };
@@ -155,9 +155,9 @@ class ThreadTransport final : public Transport {
     to_copy_ = partners_;
   }
 
-  // Copies from partners as they come, until all have come and have copied from here.
+  // Copies from partners as they arrive, until all have arrived and have copied from here.
   void meet(const Round& round) {
-    Clock::time_point start = Clock::now();  // the time-out runs
+    Clock::time_point start = Clock::now();  // the start of the time-out
     watch_.begin(round);
     std::unique_lock lock(box_.mutex);
     while (true) {
@@ -178,15 +178,15 @@ class ThreadTransport final : public Transport {
         throw LateError(round.header, waited_s, to_copy_, unfinished());
       if (waited_s >= watch_.due_s()) {
         const std::vector<int> late = to_copy_.empty() ? unfinished() : to_copy_;
-        lock.unlock();  // whoever takes the line may be slow
+        lock.unlock();  // the receiver of the line may be slow
         watch_.tell(round, waited_s, partners_, late);
         lock.lock();
         continue;
       }
-      // A caller that begins to wait meanwhile does so for the whole time-out: nothing is missed.
+      // A caller that begins to wait meanwhile waits for the whole time-out: nothing is missed.
       box_.changed.wait_until(lock, after(std::min(round.timeout_s - waited_s, look_s_)));
     }
-    // Nobody sets them for the next round before this rank posts it.
+    // No partner sets them for the next round before this rank posts it.
     for (const int partner : partners_) box_.taken[size_t(partner)] = false;
     lock.unlock();
     watch_.end(round);
@@ -197,7 +197,7 @@ class ThreadTransport final : public Transport {
                          [&](int partner) { return !box_.taken[size_t(partner)]; });
   }
 
-  // The partners that came, and have not taken what was laid out for them.
+  // The partners that arrived and have not taken this rank's sends.
   std::vector<int> unfinished() const {
     std::vector<int> ranks;
     for (const int partner : partners_)
@@ -224,7 +224,7 @@ class ThreadTransport final : public Transport {
         rank_, std::make_exception_ptr(LateError(round.header, waited_s, to_copy_, unfinished())));
   }
 
-  // Holds the lock of the own box when it begins and when it ends, not while it copies.
+  // Holds the lock of the rank's own box at its beginning and end, not while it copies.
   void take(const Round& round, int partner, std::unique_lock<std::mutex>& lock) {
     Post& post = box_.posts[size_t(partner)];
     post.copying = true;
@@ -243,7 +243,7 @@ class ThreadTransport final : public Transport {
     }
     lock.lock();
     post = {};
-    box_.changed.notify_all();  // the partner may wait to withdraw
+    box_.changed.notify_all();  // the partner may be waiting to withdraw
     if (mismatch) std::rethrow_exception(mismatch);
     lock.unlock();
     {
@@ -254,7 +254,7 @@ class ThreadTransport final : public Transport {
     lock.lock();
   }
 
-  // Takes the posts of a failed round back: its Round is about to go.
+  // Withdraws the posts of a failed round, whose Round is about to be destroyed.
   void withdraw() {
     for (const int partner : partners_) {
       Box& theirs = box(partner);
@@ -270,7 +270,7 @@ class ThreadTransport final : public Transport {
   Boxes& boxes_;
   Box& box_;
   LateWatch watch_;
-  const double look_s_;  // between two looks at how long a round waits
+  const double look_s_;  // between two checks of how long a round has waited
   std::vector<int> partners_, to_copy_;
 };
 
@@ -299,7 +299,7 @@ void run_rank(int rank, Shared& shared, const Options& options,
   try {
     ThreadEngine engine(rank, shared, options.telling);
     World world(engine, options, allocator_of(rank));
-    try {  // The others hear of a failure before this world ends, whose queues may wait for them.
+    try {  // Others hear of a failure before this world ends, whose queues may wait for them.
       body(world.group);
       world.failure_state.rethrow_failure();
     } catch (...) {
@@ -311,7 +311,7 @@ void run_rank(int rank, Shared& shared, const Options& options,
   shared.end(rank);
 }
 
-// Adds which rank it was; what is no Error stays as it is.
+// Adds the rank to an Error; other exceptions stay as they are.
 [[noreturn]] void rethrow_from(int rank, int size, const std::exception_ptr& first) {
   try {
     std::rethrow_exception(first);
@@ -344,7 +344,7 @@ void run_ranks(int num_ranks, const Options& options,
     for (int rank = 0; rank < num_ranks; ++rank)
       threads.emplace_back([&, rank] { run_rank(rank, shared, options, allocator_of, body); });
   } catch (const std::system_error& error) {
-    // Told as the failure of the rank that did not start: the others do not wait for it.
+    // Recorded as a failure of the rank that did not start, so that the others do not wait for it.
     const int started = int(threads.size());
     shared.fail(started, std::make_exception_ptr(Error(
                              ErrorKind::kDevice, fmt::format("starting {} ranks: {}; ask for fewer",
