@@ -46,7 +46,7 @@ void DryRank::begin() {
   trace_.start();
 }
 
-// Steps of many micro-batches would keep long lists.
+// Empties the lists, which would become long in steps of many micro-batches.
 void DryRank::drain() {
   std::vector<size_t> num_ended(size_t(trace_.num_lanes()), 0);
   for (const TraceEvent& event : trace_.events()) {
@@ -60,8 +60,9 @@ void DryRank::drain() {
       Moved& moved =
           traffic_[{trace_.group(event.group).name, comm::op_of(name), trace_.text(event.label)}];
       ++moved.launches;
-      if (event.lane < 0) continue;  // alone
-      // Operations of a recording world run in the call: a lane's are in the order of its posts.
+      if (event.lane < 0) continue;  // a group of one rank
+      // Operations of a recording world run in the call, so a lane has them in the order of its
+      // posts.
       const TraceEvent& ended =
           trace_.lane_events(event.lane)[2 * num_ended[size_t(event.lane)]++ + 1];
       ASHLAR_ASSERT(ended.kind == TraceEvent::Kind::kEnded && ended.ticket == event.ticket);

@@ -28,30 +28,30 @@ struct GroupTraffic {
 
 class DryRank {
  public:
-  // workspace_bytes: absent: counts it, so that memory() lacks it.
+  // Without workspace_bytes the workspace is counted, and memory() does not include it.
   DryRank(const Recipe& recipe, DType compute, int num_ranks, int rank, Threads& threads,
           std::optional<int64_t> workspace_bytes = {});
   DryRank(const DryRank&) = delete;
 
-  // A step in the middle of a run: weights are new, and those that a step before began to gather
-  // are on their way.
+  // A step in the middle of a run: weights are new, and the gathers that the previous step began
+  // are in flight.
   void step();
-  void update();    // only what follows the last backward of a step: norm, optimizer
+  void update();    // only the part of a step after its last backward: norm, optimizer
   void evaluate();  // one batch
 
   const Trainer& trainer() const { return trainer_; }
   MemoryCounts memory() const { return allocator_.counts(); }
   int64_t workspace_bytes() const { return trainer_.workspace_peak_bytes(); }
-  // Where the workspace was as large for the first time: "backward of block 7".
+  // The place where the workspace reached its peak first: "backward of block 7".
   const std::string& workspace_peak() const { return workspace_peak_; }
-  // What the last step() or update() cost and moved, by the events of its trace.
+  // Cost and traffic of the last step() or update(), from the events of its trace.
   const Costs& costs() const { return costs_; }
-  // The same for `rank`, which is like this one but for the place of its shard: it gathers as
-  // often, and copies other amounts to begin with.
+  // The same for another rank that differs in the place of its shard only: it gathers as often, but
+  // copies other amounts before each gather.
   Costs costs_of(int rank) const;
   Costs costs_without_gathers() const;
   std::vector<GroupTraffic> traffic() const;
-  // How many events these were.
+  // The number of these events.
   TraceRoom num_events() const { return num_events_; }
 
  private:
@@ -71,7 +71,7 @@ class DryRank {
   struct Moved {
     int64_t launches = 0, sent_bytes = 0, received_bytes = 0;
   };
-  // By group, op and label; texts of the trace.
+  // By group, op and label (texts of the trace).
   std::map<std::tuple<std::string, comm::Op, std::string_view>, Moved> traffic_;
   TraceRoom num_events_;
 };

@@ -1,12 +1,12 @@
-// How it works.  A rank is a process of the file, and has a thread for each of these:
+// How it works.  A rank is a process of the file and has these threads:
 //
-//   1      step     where it is: steps, micro-batches, phases, blocks, branches, one in another
+//   1      step     its position: steps, micro-batches, phases, blocks and branches, nested
 //   2      compute  kernels, posts and waits, as the rank's thread ran them
-//   3 ...  lanes    operations, from kBegan to kEnded, as the threads of the lanes ran them
+//   3 ...  lanes    operations, from kBegan to kEnded, as the lanes' threads ran them
 //
-// The first is made of the places of the second: within a step a slice lasts from the first event
-// of a place to the end of the last.  A step, and the time between two, have times of their own.
-// An arrow (flow) leads from a post to its operation.
+// The first thread is derived from the places of the second: within a step a slice lasts from the
+// first event of a place to the end of its last event.  Steps, and the gaps between them, have
+// recorded times.  An arrow (flow) leads from a post to its operation.
 #include "ashlar/train/trace_file.h"
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ class Writer {
       write_compute(e, posts);
     }
     for (int lane = 0; lane < trace_.num_lanes(); ++lane) write_lane(lane, posts);
-    text_.resize(text_.size() - 2);  // the last comma
+    text_.resize(text_.size() - 2);  // removes the last comma
     return text_ + "\n]}\n";
   }
 
@@ -102,7 +102,7 @@ class Writer {
     return std::llround((clock_s - file_.clock_ahead_s - file_.origin_s) * 1e9);
   }
 
-  // Both ends are rounded to nanoseconds, so that what lies within another slice stays within.
+  // Both ends are rounded to nanoseconds, so that a slice within another stays within it.
   Ordered slice(std::string_view name, int thread, double start_s, double end_s) const {
     const int64_t start = nanoseconds(start_s), end = nanoseconds(end_s);
     return {{"ph", "X"},
@@ -113,7 +113,7 @@ class Writer {
             {"dur", double(end - start) / 1e3}};
   }
 
-  // What encloses an event within its step, from the outside in.
+  // The slices around an event within its step, outermost first.
   std::vector<std::string> places_of(const Event& e) const {
     std::vector<std::string> names;
     const TracePlace& p = e.place;
@@ -124,12 +124,12 @@ class Writer {
     return names;
   }
 
-  // A slice stands before those within it, which may begin at the same moment.
+  // A slice comes before the slices within it, which may begin at the same moment.
   void write_places() {
     struct Place {
       std::string name;
       double start_s, end_s;
-      Ordered args = nullptr;  // of a step
+      Ordered args = nullptr;  // of a step or a gap
     };
     std::vector<Place> places;
     std::vector<size_t> open;
@@ -188,7 +188,7 @@ class Writer {
     if (post.root >= 0) args["root"] = post.root;
   }
 
-  // Bytes of the chunks of all ranks where they are uneven, or who is sent to and received from.
+  // The bytes of all chunks if they are uneven, or the ranks sent to and received from.
   void add_messages(Ordered& args, const Event& post) const {
     const std::string_view op = trace_.text(post.name);
     for (const TraceMessage& m : trace_.messages(post)) {
@@ -199,11 +199,11 @@ class Writer {
     }
   }
 
-  // Within the integers that a double holds, and another one in every rank's file.
+  // An integer that a double can hold, different in every rank's file.
   int64_t flow_id(const Event& e) const {
     return (int64_t{file_.rank} << 32) + e.ticket * 16 + e.lane;
   }
-  // After the slice that it begins or ends at.
+  // Written after the slice that it begins or ends at.
   void flow(const char* end, const Event& post, int thread, double at_s) {
     Ordered event = {{"ph", end},
                      {"cat", "post"},
@@ -212,7 +212,7 @@ class Writer {
                      {"pid", file_.rank},
                      {"tid", thread},
                      {"ts", double(nanoseconds(at_s)) / 1e3}};
-    if (*end == 'f') event["bp"] = "e";  // the slice around it
+    if (*end == 'f') event["bp"] = "e";  // binds to the enclosing slice
     line(event);
   }
 
@@ -248,8 +248,8 @@ class Writer {
     if (e.kind == Event::Kind::kPost && e.lane >= 0) flow("s", e, kComputeThread, e.start_s);
   }
 
-  // Operations of a lane run one after the other.  One that began and did not end has failed, or
-  // its end was dropped.
+  // Operations of a lane run one after the other.  If one began and did not end, it failed or its
+  // end was dropped.
   void write_lane(int lane, const Posts& posts) {
     const auto events = trace_.lane_events(lane);
     for (size_t i = 0; i < events.size(); ++i) {
@@ -259,7 +259,7 @@ class Writer {
       const Event& last = ended ? events[i + 1] : began;
       const auto post = posts.find({lane, began.ticket});
       Ordered args = {{"ticket", began.ticket}, {"ended", ended}};
-      std::string name = "operation";  // whose post was dropped
+      std::string name = "operation";  // the name if the post was dropped
       if (post != posts.end()) {
         name = title_of(*post->second);
         add_operation(args, *post->second);

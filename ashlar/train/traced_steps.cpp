@@ -12,7 +12,7 @@
 namespace ashlar::train {
 namespace {
 
-// Of all ranks, in their order.
+// The numbers of all ranks, in their order.
 std::vector<double> numbers_of(comm::Group& ranks, double mine) {
   std::vector<double> numbers;
   for (const std::string& text : comm::all_said(ranks, fmt::format("{}", mine), "trace"))
@@ -80,7 +80,7 @@ void TracedSteps::finish() {
 void TracedSteps::write() {
   written_ = true;
   comm::Group& ranks = groups_.world();
-  // Lanes end what was recorded.
+  // After these barriers all recorded operations have ended.
   for (comm::Group* group : {&ranks, &groups_.cp(), &groups_.tsp(), &groups_.tp()})
     group->barrier("trace").wait();
   TraceFile file{.rank = ranks.rank(), .num_ranks = ranks.size(), .steps = steps_};

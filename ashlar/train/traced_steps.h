@@ -1,4 +1,4 @@
-// Records the first steps of a start and writes them to files: recipe key train.trace_steps.
+// Records the first steps of a start and writes them to files (recipe key train.trace_steps).
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@
 
 namespace ashlar::train {
 
-// Skips one step, in which memory is touched for the first time, records train.trace_steps, and
-// writes RUN_DIR/trace/steps-FIRST-LAST-rank-R.json on every rank.  Of what lies between two steps
-// (evaluations, saves, votes) only the time is recorded.  Every rank makes the same calls.  Where
-// the key is 0 they do nothing.
+// Skips one step, which touches memory for the first time, records train.trace_steps steps, and
+// writes RUN_DIR/trace/steps-FIRST-LAST-rank-R.json on every rank.  Between two steps (evaluations,
+// saves, votes) only the time is recorded.  Every rank makes the same calls.  If the key is 0 they
+// do nothing.
 class TracedSteps {
  public:
-  // of_a_step: as a dry run counted it (plan.h); documents may need some more, and have room for a
-  // quarter more.  local_ranks: of the run on this machine, which share a clock.
+  // of_a_step: the size of a step's trace in a dry run (plan.h).  Documents may need more, so there
+  // is room for a quarter more.  local_ranks: the run's ranks on this machine, which share a clock.
   TracedSteps(const Recipe& recipe, FileSystem& files, Log& log, const parallel::Groups& groups,
               const TraceRoom& of_a_step, int local_ranks);
 
   void begin_step(int64_t number);
-  // Writes the file after the last step that is recorded, when all ranks are as far.
+  // After the last recorded step: waits for all ranks, then writes the file.
   void end_step(double loader_wait_s);
-  // At the end of a run: writes what there is, and warns if that is less than was asked for.
+  // At the end of a run: writes the recorded steps, and warns if they are fewer than requested.
   // Errors of both   kStorage, kComm.
   void finish();
 
@@ -47,8 +47,9 @@ class TracedSteps {
   std::vector<TracedStep> steps_;
 };
 
-// How far this rank's clock is ahead of rank 0's: the median of what the two show when they leave a
-// barrier, so within the time by which ranks leave it one after the other.  Every rank calls it.
+// How far this rank's clock is ahead of rank 0's: the median difference of the two clocks when the
+// ranks leave a barrier.  The error is at most the time between the first and the last rank that
+// leaves.  Every rank calls it.
 double clock_ahead_s(comm::Group& ranks, function_ref<double()> now_s);
 
 }  // namespace ashlar::train

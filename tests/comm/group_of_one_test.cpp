@@ -1,4 +1,4 @@
-// Groups of one rank copy what they are given.
+// Groups of one rank copy by the function of their world.
 #include <gtest/gtest.h>
 
 #include "ashlar/comm/self/self.h"

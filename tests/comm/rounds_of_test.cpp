@@ -1,5 +1,4 @@
-// Rounds of operations: what engines run, what recorded worlds count, and the function that both
-// are built on.
+// Rounds of operations: engines, recording worlds and the function rounds_of agree.
 #include "ashlar/comm/rounds_of.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +14,7 @@ using namespace testing_support;
 
 const Options kThinStaging{30.0, 1 << 10};
 
-// One of each on N elements, apart from all_to_all in place; uneven: rank 0 has all of them.
+// Runs operations on N elements; of the uneven ones rank 0 has all elements.
 std::vector<std::pair<Op, int64_t>> rounds_in_trace(Group& world, int64_t N, float* data) {
   const int n = world.size(), root = n - 1;
   const Device device = data ? Device::kCpu : Device::kMeta;

@@ -134,7 +134,7 @@ TEST(TraceFile, SlicesNest) {
   }
 }
 
-// From the end of the step before a recorded one to the end of the last, times are whole.
+// Steps and the gaps between them cover the time without holes.
 TEST(TraceFile, HoldsStepsAndWhatLiesBetweenThem) {
   const Json file = traced_run().file(name_of_file(1));
   const std::vector<Json> steps = events_of(file, "X", "step");
@@ -155,7 +155,7 @@ TEST(TraceFile, HoldsStepsAndWhatLiesBetweenThem) {
   }
 }
 
-// Every group that an event names is listed once, with its members and its lane.
+// Every group that a post names is listed once, with its members and its lane.
 TEST(TraceFile, ListsGroups) {
   for (int rank = 0; rank < kNumRanks; ++rank) {
     const Json file = traced_run().file(name_of_file(rank));
@@ -172,7 +172,7 @@ TEST(TraceFile, ListsGroups) {
   }
 }
 
-// What a simulation needs besides bytes: extents of products, chunks, peers, rounds.
+// A simulation needs more than bytes: extents of products, chunks, peers, rounds.
 TEST(TraceFile, HoldsShapesChunksPeersAndRounds) {
   const Json file = traced_run().file(name_of_file(0));
   for (const Json& e : events_of(file, "X", "kernel")) {

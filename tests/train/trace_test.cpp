@@ -181,8 +181,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "train.recompute=true"}}),
     [](const testing::TestParamInfo<TracedLayout>& info) { return info.param.name; });
 
-// What a rank copies and rounds into a unit before it is gathered stands at the unit's block, and
-// leaves the place of what comes after as it was.
+// The copies into a unit before its gather have the place of the unit's block; the events after
+// them have the place of the step again.
 TEST(TraceOfShards, HoldsTheCopiesBeforeEveryGather) {
   const Recipe recipe =
       recipe_with({"train.precision=bf16", "parallel.zero=3", "parallel.zero_layout=bucketed"});
