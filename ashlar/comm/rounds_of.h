@@ -1,5 +1,5 @@
 // How many rounds (transport.h) an operation takes, as a function of what it is.  The collectives
-// are built on it, a recording world counts by it, and whoever predicts their time may ask it.
+// are built on it, a recording world counts by it, and a simulator can call it.
 //
 //   op               rounds
 //   all_reduce       one a slice of the longest chunk, in which it is summed; one that gathers
