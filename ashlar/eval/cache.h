@@ -1,12 +1,6 @@
-<<<<<<< HEAD
 // The decode caches of one sequence: keys and values, the states of linear mixers, and the last
 // rows that mixers read before a token (nn::Strip).  They serve nn::TokenExchanges, so that
 // decoding and prefill in chunks run the same forward pass as training.
-=======
-// Decode caches of one sequence: keys and values, the states of linear mixers, and the last rows
-// that mixers read before a token (nn::Strip).  They serve nn::TokenExchanges, so that decode and
-// prefill in chunks run the same forward pass as training.
->>>>>>> fa95e06 (Call the weights of chosen experts weight_Tk)
 //
 // Memory   per block: keys and values of max_tokens in the activation type; sliding blocks keep
 //          window - 1 tokens beside the current chunk.  The last rows and the states are in the
