@@ -1,4 +1,4 @@
-// How it works.  The parts, and what each reads and fills:
+// How it works.  The parts, and what each of them reads and fills:
 //
 //   forward    project           a -qkv product-> qkv = q | k | v | gate, plus biases;  heads: qkv
 //                                -> qhat, khat, v (norms, RoPE);  posts the keys
@@ -6,15 +6,15 @@
 //   backward   post_backward     posts the keys; before that project, if backward recomputes
 //              attend_backward   d_o -o product-> datt (and dgate) -> dq, dk, dv;  posts the keys'
 //                                gradients
-//              project_backward  dk, dv are whole (and summed where other ranks share the keys);
+//              project_backward  dk, dv are complete (and summed over ranks that share the keys);
 //                                heads: dq, dk, dv -> dqkv;  the qkv product last
 //
-// Without norms and gate nobody reads qkv after forward, and it stands in the workspace.  What the
-// gate makes of att is recomputed in backward, for the product of o_proj's gradient.
+// Without norms and gate nothing reads qkv after forward, so it is in the workspace.  The gated att
+// is recomputed in backward, for the product of o_proj's gradient.
 //
-// Ranks and turns that have other heads add up what they put into o: one of them adds the bias of
-// the output.  Its gradient is the sum of d_o, which all ranks of a tensor parallel group have, and
-// all turns: one turn adds it.
+// Ranks and turns with other heads add their results up in o, and one of them adds the output's
+// bias.  The bias's gradient is the sum of d_o, which every rank of a tensor parallel group and
+// every turn has; one turn adds it.
 #include "ashlar/nn/attention.h"
 
 #include <cmath>
@@ -48,7 +48,7 @@ Matrix gate_of(const AttentionWeights& w, const Tensor& qkv) {
   return Matrix::of(qkv).columns(w.shape.gate_begin(), w.shape.width());
 }
 
-// The columns of the fused product, or of its gradient, that a bias is added to.
+// The columns of the fused product, or of its gradient, that have this bias.
 Matrix columns_of(const Weight& bias, int64_t begin, const Tensor& qkv) {
   return Matrix::of(qkv).columns(begin, begin + bias.value.numel());
 }
@@ -192,7 +192,7 @@ void AttentionBranch::attend(const Context& ctx, const Pass& pass, const Tensor&
     bias_forward(ctx, weights_.o_bias.value, Matrix::of(o_TH));
 }
 
-// What o_proj reads, in `room`.
+// The input of o_proj, in `room`.
 Tensor AttentionBranch::gated(const Context& ctx, const Pass& pass, const Tensor& room) const {
   const AttentionSaved& saved = saved_[pass.slot];
   output_gate_forward(ctx, saved.att, gate_of(weights_, saved.qkv), room);
@@ -245,12 +245,12 @@ void AttentionBranch::project_backward(const Context& ctx, const Pass& pass,
   Gradients& g = gradients_;
   pass.exchanges.tokens.keys->finish_key_gradients(
       ctx, pass, {.dout = {}, .dq = g.dqhat, .dk = g.dkhat(), .dv = g.dv()});
-  // Sums over ranks that share the keys are whole on each of them: one counts them where the
-  // gradients of ranks are added up, here in the norm's weight, below in da.
+  // Each of the ranks that share the keys has the whole sum.  Where gradients of ranks are added up
+  // later, only one of them may include it: here in the norm's weight, below in da.
   Tensor dk_norm = w.k_norm.gradient;
   if (heads) {
     heads->sum_key_gradients(g.dkeys);
-    if (dk_norm && !heads->leads()) {  // goes to where nobody reads it
+    if (dk_norm && !heads->leads()) {  // goes to memory that is not read
       dk_norm = ctx.workspace->take(dk_norm.dtype, dk_norm.shape);
       fill(ctx, dk_norm, 0.0);
     }

@@ -1,11 +1,10 @@
 // Softmax attention: one product for queries, keys and values, QK norm or none, RoPE, causal
-// attention of N query heads over K key heads, perhaps a gate on what it puts out, output
-// projection.  K = N is multi-head attention, fewer is grouped-query attention.
+// attention of N query heads over K key heads, optionally a gate on its output, and the output
+// projection.  K = N is multi-head attention, K < N grouped-query attention.
 //
 //   o = (att * sigmoid(gate)) Wo^T,  gate = a Wg^T, columns of the same product     with a gate
 //
-// Projections may have a bias each: those of queries, keys, values and gate, and that of the
-// output.
+// The projections of queries, keys, values and gate, and that of the output, may have a bias.
 //
 // Source   Vaswani et al. 2017, arXiv:1706.03762; grouped queries: Ainslie et al. 2023,
 //          arXiv:2305.13245; Llama 3, arXiv:2407.21783; Qwen3, arXiv:2505.09388; gated:
@@ -22,19 +21,19 @@
 namespace ashlar::nn {
 
 struct AttentionWeights {
-  kernels::HeadsShape shape;  // of the heads that stand here
-  int key_copies;             // so many shares hold these key heads, with other query heads each
+  kernels::HeadsShape shape;  // shape of the heads on this rank
+  int key_copies;             // number of shares that hold these key heads
   int64_t window;             // tokens that a query sees, itself included; 0: all before it
   Weight qkv;                 // [(N + 2 K) D, H]: q | k | v; with a gate [(2 N + 2 K) D, H]
-  Weight q_norm, k_norm;      // [D]; without tensors where queries and keys are not normed
+  Weight q_norm, k_norm;      // [D]; without tensors if queries and keys are not normed
   Weight o_proj;              // [H, N D]
-  // [N D], [K D] twice, [N D], [H]; without tensors where there are none.
+  // [N D], [K D] twice, [N D], [H]; without tensors if there are none.
   Weight q_bias, k_bias, v_bias, gate_bias, o_bias;
 
   void list(const LayerSpec& layer, StoredVisitor visit);
   bool has_norms() const { return bool(q_norm.value); }
   bool has_gate() const { return shape.gated; }
-  // use(bias, the first column of the fused product that it is added to).
+  // Calls use(bias, first column of the fused product that it is added to).
   template <typename Use>
   void for_each_bias(Use use) const {
     const int64_t keys = shape.N * shape.D;
@@ -72,11 +71,11 @@ class AttentionBranch final : public Branch {
   void attend_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
   void project_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
 
-  // What lives from attend_backward to project_backward, in the workspace.
+  // Temporaries that live from attend_backward to project_backward, in the workspace.
   struct Gradients {
     Tensor dqkv;                         // [T, width of the product] activation
-    std::optional<Arena::Scope> inputs;  // of what follows
-    Tensor dqhat, dkeys;                 // [T, N D]; [2, T, K D] of keys, of values
+    std::optional<Arena::Scope> inputs;  // scope of the members below
+    Tensor dqhat, dkeys;                 // [T, N D]; [2, T, K D]: keys, values
     Tensor dkhat() const { return dkeys.slice(0, 1).view({dkeys.shape[1], dkeys.shape[2]}); }
     Tensor dv() const { return dkeys.slice(1, 2).view({dkeys.shape[1], dkeys.shape[2]}); }
   };

@@ -1,11 +1,11 @@
-// A branch of a block: what it adds to the residual stream, o = f(a).  The mixer looks at other
-// tokens, the feed-forward at one.  What a branch is made of (its tensors), what it keeps from
-// forward to backward, and how it runs are one object's business; the model knows none of it.
-// Techniques that change how a branch runs are branches around a branch (parallel/tp.h).
+// A branch of a block computes what is added to the residual stream, o = f(a).  The mixer reads
+// other tokens, the feed-forward one token at a time.  One object holds a branch's tensors, what it
+// keeps from forward to backward, and how it runs; the model knows nothing of these.  A technique
+// that changes how a branch runs is a branch around a branch (parallel/tp.h).
 //
-// A branch runs in parts, in their order: what one part posts to an exchange a later one waits for,
-// so that its caller can run something else between them.  What lives from part to part stands in
-// the workspace: the caller opens a scope before the first part and closes it after the last
+// A branch runs in parts, in order.  A later part waits for what an earlier one posted to an
+// exchange, so the caller can run something else in between.  Data that lives from part to part is
+// in the workspace: the caller opens a scope before the first part and closes it after the last
 // (run_forward, run_backward).
 //
 // Shapes   a [T, H] normed input, activation type; o [T, H] stream type; T: PassShape.
@@ -21,20 +21,20 @@
 
 namespace ashlar::nn {
 
-// What a branch hands to the next block's that takes it (ZAYA1's router state), in the stream
-// type, [T, carry_width].  in and d_in are absent where no block before hands anything on, d_out
-// where none after is handed it.
+// Data that a branch hands to the next block with a branch of its kind (ZAYA1's router state), in
+// the stream type, [T, carry_width].  in and d_in are absent if no earlier block hands anything on,
+// d_out if no later block receives it.
 struct Carry {
   Tensor in{}, out{};      // forward fills out
   Tensor d_out{}, d_in{};  // backward overwrites d_in
 };
 
-// What a step's loss is made of beside the cross entropy: losses of the routers (linear_router.h),
-// which add to the gradients in backward.  Coefficients; 0: none.
+// The losses of routers (linear_router.h) in a step's loss, beside the cross entropy; their
+// gradients are added in backward.
 struct StepLosses {
-  double aux_loss = 0.0, z_loss = 0.0;
-  double token_share = 0.0;  // 1 / tokens of the step, of all ranks
-  int64_t num_rows = 1;      // of the micro-batch; a layer has an equal part of each
+  double aux_loss = 0.0, z_loss = 0.0;  // coefficients; 0: no such loss
+  double token_share = 0.0;             // 1 / tokens of the step, over all ranks
+  int64_t num_rows = 1;                 // of the micro-batch; a layer has an equal part of each row
 };
 
 // Why a branch runs.
@@ -63,21 +63,21 @@ struct Pass {
   const kernels::Sequence& sequence;
   const Exchanges& exchanges;
   Mode mode;
-  int64_t block;         // of the whole model
-  int slot;              // which of the memories that lay_out took
+  int64_t block;         // number in the whole model
+  int slot;              // selects one of the memories that lay_out took
   Tensor rope;           // [positions, rho]
-  Tensor log_decay_H{};  // ExchangeNeeds::log_decay_H in the stream type; absent where it is empty
+  Tensor log_decay_H{};  // ExchangeNeeds::log_decay_H in the stream type; absent if that is empty
   // Gradients of products (Stored::is_product) are added to what is there; else backward overwrites
   // them unread.  All other gradients are always added.
   bool add_to_gradients = true;
-  // What forward writes into o, and backward into da, is added to what is there: by the turns of a
-  // branch that runs with one share of the model after another (parallel/tsp.h).
+  // Forward adds to what is in o, and backward to what is in da, instead of overwriting it: used by
+  // a branch that runs with one share of the model after another (parallel/tsp.h).
   bool add_to_output = false;
   int turn = 0;                  // the number of that share
-  LateProducts* late = nullptr;  // keeps back the products that only gradients of weights need
+  LateProducts* late = nullptr;  // defers the products that only gradients of weights need
   StepLosses losses{};
   bool recomputes() const { return mode == Mode::kBackwardRecompute; }
-  // For products that run now, in a pass whose others are kept back.
+  // The same pass without deferred products.
   Pass at_once() const {
     Pass pass = *this;
     pass.late = nullptr;
@@ -85,7 +85,7 @@ struct Pass {
   }
 };
 
-// Calls the part-th of `parts`.
+// Calls number `part` of `parts`.
 template <typename... Parts>
 void run_part(int part, Parts&&... parts) {
   ASHLAR_ASSERT(part >= 0 && part < int(sizeof...(parts)));
@@ -94,64 +94,65 @@ void run_part(int part, Parts&&... parts) {
 }
 
 struct BackwardTensors {
-  Tensor a;     // what forward was given
+  Tensor a;     // the input of forward
   Tensor d_o;   // [T, H] gradient of o, activation type
   Tensor da;    // [T, H] overwritten
-  Carry carry;  // as forward was given it, with the gradients
+  Carry carry;  // as in forward, with the gradients
 };
 
 struct PassShape {
   int64_t num_tokens;
   int64_t num_halos;        // the most segments that continue a document (Sequence::num_halos)
   bool recomputes = false;  // every backward has Mode::kBackwardRecompute
-  bool backward = true;     // there is one
-  // Chunks of states here and of all ranks, where others hold those before and behind; else 0.
+  bool backward = true;     // false for inference
+  // Chunks of states here and on all ranks if other ranks hold some of them; else 0.
   int64_t num_chunks = 0, num_all_chunks = 0;
 };
 
-// Where a branch's memory of a slot comes from: what is read until the slot is used again, and what
-// the branches of other blocks may overwrite as soon as the block has run.
+// The arenas from which a branch takes the memory of a slot.  Memory from `lasting` keeps its
+// contents until the slot is used again; that from `block` may be overwritten by the branches of
+// other blocks as soon as the block has run.
 struct SavedArenas {
   Arena &lasting, &block;
 };
 
-// What balancing and people want to know of experts; of the micro-batch that ran last in a slot.
+// The load of experts by the micro-batch that ran last in a slot, for balancing and metrics.
 struct ExpertLoad {
-  Tensor count_X;    // [E + 1] I64: choices of each expert, then those that chose none
-  Tensor expert_Tk;  // I32: of each token, in ascending order; of padding kernels::kNoClass
-  // [2] in the stream type, of the last backward: aux_loss and z_loss of this rank's tokens,
-  // as they are added to the step's loss.  Absent: the router has none.
+  Tensor count_X;    // [E + 1] I64: choices of each expert, then choices of no expert
+  Tensor expert_Tk;  // I32: each token's experts in ascending order; kernels::kNoClass for padding
+  // [2] in the stream type: aux_loss and z_loss of this rank's tokens in the last backward, as added
+  // to the step's loss.  Absent if the router has no losses.
   Tensor losses_2;
 };
 
-// What a branch says of itself once its tensors are listed.
+// The needs of a branch, known once its tensors are listed.
 struct BranchNeeds {
   int forward_parts = 1, backward_parts = 1;
   int64_t carry_width = 0;  // 0: hands nothing on
-  ExchangeNeeds tokens{};   // empty: no row of it needs another
+  ExchangeNeeds tokens{};   // empty if no token reads another
 };
 
 class Branch {
  public:
   virtual ~Branch() = default;
-  // Its tensors, in the order in which forward meets them; sets its shapes.
+  // Lists its tensors in the order in which forward uses them, and sets its shapes.
   virtual void list(const LayerSpec& layer, StoredVisitor visit) = 0;
   virtual BranchNeeds needs() const = 0;
-  // Takes what forward keeps for backward; anew for a slot that was laid out before.
+  // Takes memory for what forward keeps for backward; a slot may be laid out again.
   virtual void lay_out(const SavedArenas&, const Types&, const PassShape&, int slot) = 0;
   virtual void forward(const kernels::Context&, const Pass&, int part, const Tensor& a_TH,
                        const Carry&, const Tensor& o_TH) = 0;
   // Adds to the gradients (Pass::add_to_gradients).
   virtual void backward(const kernels::Context&, const Pass&, int part, const BackwardTensors&) = 0;
-  virtual std::optional<ExpertLoad> load(int slot) const = 0;  // absent: it has no experts
+  virtual std::optional<ExpertLoad> load(int slot) const = 0;  // absent if there are no experts
 };
 
-// All parts, one after another.
+// Run all parts, one after another.
 void run_forward(Branch&, const kernels::Context&, const Pass&, const Tensor& a_TH, const Carry&,
                  const Tensor& o_TH);
 void run_backward(Branch&, const kernels::Context&, const Pass&, const BackwardTensors&);
 
-// What a branch has laid out, by slot.
+// Memory that a branch has laid out, by slot.
 template <typename Saved>
 class Slots {
  public:

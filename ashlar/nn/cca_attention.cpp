@@ -1,23 +1,23 @@
-// How it works.  The parts, and what each reads and fills:
+// How it works.  The parts, and what each of them reads and fills:
 //
 //   forward    project           a -qkv product-> qkv = q | k | vc | vd;  z = q | k
-//                                halo_forward     z, vd -> halo_z, halo_vd   from elsewhere
+//                                halo_forward     z, vd -> halo_z, halo_vd   by the exchange
 //                                conv0            z, halo_z -> columns       in the workspace
 //                                conv1 product    columns -> y
-//                                (query sums)     q -> q_sum    only where ranks share the keys
+//                                (query sums)     q -> q_sum    only if ranks share the keys
 //                                qk               qkv, y, halo_vd -> qhat, khat, v;  posts keys
 //              attend            -> att, lse;  att -o product-> o
 //   backward   (keys)            posts the keys
 //              attend_backward   d_o -o product-> datt -> dqhat, dkhat, dv;  posts the gradients
 //                                of keys and values
-//              project_backward  the same upwards.  qk_backward writes dqkv, in z what comes
-//                                through the mean; conv_columns_backward adds what comes through
-//                                the convolutions, halo_backward what other segments send back.
-//                                Only then dqkv is whole, and the qkv product can follow.
+//              project_backward  the same in reverse.  qk_backward writes dqkv, in z the part
+//                                through the mean; conv_columns_backward adds the part through the
+//                                convolutions, halo_backward the part from other segments.  Only
+//                                then is dqkv complete, and the qkv product follows.
 //
 // columns, twice as wide as z, are not saved: project_backward recomputes them while the keys'
-// gradients travel home, and takes their memory for their gradient.  Scopes of the workspace end as
-// soon as what they hold was read.
+// gradients are in flight, and reuses their memory for their gradient.  Scopes of the workspace end
+// as soon as their tensors have been read.
 #include "ashlar/nn/cca_attention.h"
 
 #include <array>
@@ -33,7 +33,7 @@ namespace {
 using kernels::Context;
 using kernels::Matrix;
 
-// The values of all key heads lie flat, [current | delayed], each half a matrix of its own.
+// The values of all key heads are stored flat, [current | delayed]; each half is a matrix.
 Section current_values(const CcaSpec& whole) {
   const int64_t K = whole.num_key_heads, half = whole.kv_dim() / 2;
   return {Grain::kKeyHead, K, whole.head_dim, 0, half, 0};
@@ -79,7 +79,7 @@ Halos halos(const CcaSaved& saved, const kernels::Sequence& sequence) {
           saved.halo_vd.slice(0, sequence.num_halos())};
 }
 
-// What reaches over the borders of segments: z two rows back, the delayed values one.
+// The rows that reach over the borders of segments: z two rows back, the delayed values one.
 std::array<Strip, 2> strips(const Matrix& z, const Tensor& halo_z, const Matrix& vd,
                             const Tensor& halo_vd) {
   return {Strip{z, halo_z}, Strip{vd, halo_vd.view({halo_vd.shape[0], 1, vd.cols})}};
@@ -123,7 +123,7 @@ void CcaWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   const auto rows = [&](const char* name, int64_t num_rows, const Section& section) {
     return layer.matrix(name, {num_rows, H}, layer.normal(), {0, {section}});
   };
-  // Where init is uniform, its bound is one over the root of the number of inputs.
+  // The bound of a uniform init is one over the root of the number of inputs.
   const auto conv = [&](const char* name, const Shape& whole, double num_inputs, bool bias) {
     const InitRule uniform{InitRule::Kind::kUniform, 1.0 / std::sqrt(num_inputs)};
     const InitRule other = bias ? LayerSpec::constant(0.0) : layer.normal();
@@ -344,7 +344,7 @@ void CcaBranch::project_backward(const Context& ctx, const Pass& pass, const Bac
   g.inputs.reset();
   pass.exchanges.tokens.halos->halo_backward(
       ctx, pass, strips(dz, g.dhalo_z, vd_part(shape, g.dqkv), g.dhalo_vd));
-  // Gradients of keys and values are whole on every rank that shares them: one counts them in da.
+  // Every rank that shares keys and values has their whole gradients; only one includes them in da.
   weight_gradient(ctx, pass, dqkv, Matrix::of(t.a), w.qkv.gradient);
   const Arena::Scope scope(*ctx.workspace);
   const Matrix counted = heads && !heads->leads()

@@ -13,11 +13,11 @@
 
 namespace ashlar::nn {
 
-// Extents of one attention: those of the whole model, or of the heads that stand here.
+// Sizes of one attention: of the whole model, or of the heads on this rank.
 struct CcaShape {
   int64_t H, N, K, D;
   int64_t group;    // query heads of the whole model per key head
-  int key_copies;   // so many shares hold these key heads, with other query heads each
+  int key_copies;   // number of shares that hold these key heads
   int64_t delayed;  // the number of delayed value columns: the last of the K D
   int64_t rotary_dim;
   int64_t window;  // tokens that a query sees, itself included; 0: all before it
@@ -28,7 +28,7 @@ struct CcaShape {
   int64_t kv_dim() const { return K * D; }
   int64_t conv_channels() const { return q_dim() + kv_dim(); }  // C
   int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }
-  // Two taps after two taps reach back two rows of q | k, the delayed value one.
+  // Two convolutions of two taps reach back two rows of q | k, the delayed value one row.
   ExchangeNeeds needs() const {
     return {.most_strips = {{{2, conv_channels()}, {1, delayed}}},
             .query_cols = q_dim(),
@@ -39,7 +39,7 @@ struct CcaShape {
             .key_copies = key_copies};
   }
   bool shares_keys() const { return key_copies > 1; }
-  Shape conv_matrices() const { return {N + K, D, 2 * D}; }  // the grouped convolution's, by head
+  Shape conv_matrices() const { return {N + K, D, 2 * D}; }  // grouped convolution, by head
 };
 
 struct CcaWeights {
@@ -57,7 +57,7 @@ struct CcaSaved {
   Tensor qkv;   // [T, N D + 2 K D] stream: q | k | vc | vd
   Tensor y_TC;  // grouped convolution without bias
   Tensor halo_z, halo_vd;
-  Tensor q_sum;          // [T, K D] stream: see HeadExchange; absent where nobody shares
+  Tensor q_sum;          // [T, K D] stream: see HeadExchange; absent if keys are not shared
   Tensor qhat, khat, v;  // activation type
   Tensor n_q, n_k;       // norms before scaling
   Tensor att, lse;       // [T, N D], [T, N]
@@ -86,14 +86,14 @@ class CcaBranch final : public Branch {
   void attend_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
   void project_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
 
-  // What lives from attend_backward to project_backward, in the workspace.
+  // Temporaries that live from attend_backward to project_backward, in the workspace.
   struct Gradients {
     Tensor dqkv;                         // [T, N D + 2 K D] stream
-    Tensor dhalo_z, dhalo_vd;            // as the halos
-    std::optional<Arena::Scope> inputs;  // of what follows
+    Tensor dhalo_z, dhalo_vd;            // shaped as the halos
+    std::optional<Arena::Scope> inputs;  // scope of the members below
     Tensor dqhat, dy;                    // [T, N D] stream; [T, C] activation
-    Tensor dkhat, dv, dq_sum;            // [T, K D] stream; dq_sum absent where nobody shares
-    Tensor shared;                       // those three as one, for HeadExchange
+    Tensor dkhat, dv, dq_sum;            // [T, K D] stream; dq_sum absent if keys are not shared
+    Tensor shared;                       // these three as one tensor, for HeadExchange
     kernels::AttentionGradients attention(const Tensor& dout) const {
       return {.dout = dout, .dq = dqhat, .dk = dkhat, .dv = dv};
     }

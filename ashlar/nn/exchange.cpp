@@ -11,7 +11,7 @@ using kernels::Context;
 using kernels::Matrix;
 using kernels::Sequence;
 
-// The local row of a document's token, or -1 where no segment holds it.
+// The local row of a document's token, or -1 if no segment holds it.
 int64_t row_of(const Sequence& sequence, int64_t document, int64_t position) {
   for (const Segment& s : sequence.segments())
     if (s.document == document && position >= s.position && position < s.position + s.length)
@@ -91,8 +91,7 @@ void LocalKeys::attend_backward(const Context& ctx, const Pass& pass, const kern
   attention_backward(ctx, pass.sequence, pass.sequence.segments(), x, gradients);
 }
 
-// A state of other rows of the batch does not come here: rows that go on with a document stand one
-// behind the other.
+// No state arrives from other rows of the batch: rows that continue a document follow each other.
 std::span<const kernels::StateChunk> LocalStates::chunks(const Pass& pass) {
   for (const kernels::StateChunk& chunk : pass.sequence.documents())
     ASHLAR_ASSERT(pass.sequence.position_T()[size_t(chunk.begin)] == 0);

@@ -1,7 +1,7 @@
-// The two walks over the blocks.  What forward keeps for backward stands in saved.cpp.
+// The two walks over the blocks, forward and backward.  saved.cpp lays out what forward keeps.
 //
-// A chunk of blocks that is not the model's first begins with a norm of its own where a whole model
-// has a merge and the norm in one; the chunk before it ends with the merge alone.
+// Between two chunks of blocks, the merge that ends one and the norm that begins the next are two
+// kernels; elsewhere they are one.
 
 #include "ashlar/kernels/embedding.h"
 #include "ashlar/nn/model.h"
@@ -18,14 +18,14 @@ Use use_of(int64_t block, Why why) {
   return {why, int32_t(block)};
 }
 
-// What block l is handed by the one before, and what it hands on.  A block that makes nothing hands
-// on what it was handed.
+// The carry that block l receives from the block before, and the carry that it hands on.  A block
+// that makes none hands on what it received.
 Carry carry_of(const Saved& saved, int64_t l) {
   return {.in = saved.carry[size_t(l)], .out = saved.carry[size_t(l) + 1]};
 }
 
-// Whether a feed-forward recomputes what it keeps in its own backward, so that recomputing its
-// block leaves it out: nobody reads e after its merge, and h is what the feed-forward was given.
+// Whether the feed-forward of a recomputed block is left to its own backward, which recomputes what
+// it keeps.  This is possible if nothing reads e after its merge.
 bool feed_forward_recomputes(const ModelSpec& spec, int64_t l) {
   return !spec.blocks[size_t(l)].reads_summands();
 }
@@ -34,8 +34,8 @@ kernels::MergeFactors factors_of(const ResidualFactors& factors) {
   return {factors.alpha, factors.beta};
 }
 
-// The gradient along the stream at a norm before a branch: of h, or of y where what the norm made
-// goes on instead of what it was given.
+// The gradient of the stream at a norm before a branch: of h, the norm's input, or of y, its
+// output, if the output is what continues as the residual.
 struct AlongStream {
   Tensor dh, dy;
 };
@@ -78,17 +78,17 @@ void block_forward(const Context& ctx, const ModelCall& call, const Saved& saved
   if (saved.in_memory) *saved.in_memory = {l, saved.slot};
 }
 
-// Norm weight that reads x[l], and where its output goes.
+// The weight of the norm that reads x[l], and the place of its output.
 struct NormOf {
   Tensor weight, out;
 };
 NormOf norm_of(const ModelWeights& weights, const Saved& saved, int64_t l) {
   if (l == weights.spec.num_blocks()) return {weights.norm.value, saved.final_TH};
-  if (l == saved.chunk.end) return {};  // the next chunk's
+  if (l == saved.chunk.end) return {};  // the next chunk has it
   return {weights.blocks[size_t(l)].mixer_norm.value, saved.blocks[size_t(l)].a};
 }
 
-// What a branch is given, made from the stream before it.
+// Computes the input of a branch from the stream before it.
 void norm_of_stream(const Context& ctx, const ModelCall& call, const Tensor& stream_TH,
                     const Tensor& norm, const Tensor& out_TH, const Tensor& rstd_T) {
   const ModelSpec& spec = call.weights.spec;
@@ -132,11 +132,11 @@ Gradients take_gradients(const Context& ctx, const ModelCall& call, const Saved&
           .carry_is_read = saved.hands_on};
 }
 
-// What reads the output of a merge: a norm, and the stream that goes on above it.
+// The readers of a merge's output: a norm, and the stream that continues above it.
 struct Above {
-  Weight norm{};                  // without tensors where the norm is the next chunk's
-  Tensor h_TH{}, rstd_T{}, dy{};  // what it read and kept, and the gradient of what it made
-  AlongStream stream{};           // the gradients that come down the stream
+  Weight norm{};                  // without tensors if the next chunk has the norm
+  Tensor h_TH{}, rstd_T{}, dy{};  // the norm's input and rstd, and the gradient of its output
+  AlongStream stream{};           // the gradient that arrives along the stream
 };
 
 Above above(const ModelCall& call, const Saved& saved, int64_t l, const Gradients& g) {

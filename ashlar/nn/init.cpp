@@ -14,8 +14,8 @@ namespace {
 
 using kernels::Context;
 
-// Four normals of one Philox block (Box-Muller on 32-bit uniforms): cheaper than one block a
-// number.
+// Makes four normals from one Philox block (Box-Muller on 32-bit uniforms): cheaper than one block
+// a number.
 void normals_of_block(const Rng& rng, uint64_t block, float (&out)[4]) {
   const auto bits = rng.block(block);
   for (int pair = 0; pair < 2; ++pair) {
@@ -55,7 +55,7 @@ void log_uniforms(const Rng& rng, double most, int64_t begin, int64_t count, T* 
   }
 }
 
-// fill(first logical element, count, out) over all runs of the piece.
+// Calls fill(first logical element, count, out) for all runs of the piece.
 template <typename T>
 void for_runs(const Context& ctx, const Piece& piece,
               function_ref<void(int64_t begin, int64_t count, T* out)> fill) {
@@ -113,12 +113,12 @@ void initialize(const Context& ctx, const ModelWeights& weights, uint64_t seed) 
 
 namespace {
 
-// The element number i of a piece.
+// Element number i of a piece.
 double element(const Tensor& data, int64_t i) {
   return data.dtype == DType::kF64 ? data.as<double>()[i] : double(data.as<float>()[i]);
 }
 
-// Whether element i of a table's piece, which is not finite, is in a row that no token has.
+// Whether element i of a table's piece, which is not finite, is in a row that no token uses.
 bool is_in_spare_row(const Piece& piece, int64_t i, int64_t num_tokens) {
   const Shape& table = piece.logical.global_shape;
   const int64_t index = index_in_tensor(table, piece.box, i);

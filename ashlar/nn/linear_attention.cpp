@@ -1,17 +1,17 @@
-// How it works.  The parts, and what each reads and fills:
+// How it works.  The parts, and what each of them reads and fills:
 //
 //   forward    project          a -qkv product-> qkv (-convolution-> convolved) -> qhat, khat,
-//                               vhat;  a -> gates -> log_decay, beta;  posts what the chunks
-//                               here do to states, where others hold the chunks before
-//              recur            a -gate product-> z, while states travel;  recurrence -> att;
-//                               att, z -norm, gate-> y -o product-> o
+//                               vhat;  a -> gates -> log_decay, beta;  posts the maps of the
+//                               chunks here, if other ranks hold the chunks before
+//              recur            a -gate product-> z, while states are in flight;  recurrence ->
+//                               att;  att, z -norm, gate-> y -o product-> o
 //   backward   output_backward  d_o -o product-> dy -norm, gate-> datt, dz;  posts the states'
 //                               gradients
-//              recur_backward   gradients of o and gate, while those travel;  recurrence -> dq, dk,
-//                               dv, gradients of gates;  heads, convolution -> dqkv;  da is the sum
-//                               of three products' or four's
+//              recur_backward   gradients of o and gate, meanwhile;  recurrence -> dq, dk, dv,
+//                               gradients of gates;  heads, convolution -> dqkv;  da is the sum of
+//                               three or four products
 //
-// Recomputation runs forward again; the states that entered are kept, and nothing travels again.
+// To recompute, forward runs again; the states that entered are kept, so nothing is sent again.
 #include "ashlar/nn/linear_attention.h"
 
 #include "ashlar/kernels/copy.h"
@@ -57,7 +57,7 @@ void LinearBranch::backward(const Context& ctx, const Pass& pass, int part,
       part, [&] { output_backward(ctx, pass, t); }, [&] { recur_backward(ctx, pass, t); });
 }
 
-// The halos of the segments at hand, fewer than there is room for.
+// The halos of the segments of this pass, which may be fewer than there is memory for.
 Tensor LinearBranch::halo(const Pass& pass, const Tensor& whole) const {
   return whole.slice(0, pass.sequence.num_halos());
 }
@@ -232,7 +232,7 @@ void LinearBranch::recur_backward(const Context& ctx, const Pass& pass, const Ba
   weight_gradient(ctx, pass, Matrix::of(t.d_o), Matrix::of(s.y), w.o_proj.gradient);
   weight_gradient(ctx, pass, Matrix::of(g.dz), Matrix::of(t.a), w.gate.gradient);
   const bool convolves = w.shape.taps > 0;
-  // Of the product's rows: with a convolution halos are added to them.
+  // The gradient of the product's rows; with a convolution, halos are added to it.
   const Tensor dqkv = gradient_room(ctx, pass, convolves ? stream : activation, s.qkv.shape);
   const Tensor da = stream == activation ? t.da : workspace.take(stream, t.da.shape);
   linear_backward_input(ctx, compute, Matrix::of(g.dz), w.gate.operand, Matrix::of(da));
@@ -293,7 +293,7 @@ void LinearBranch::gates_backward(const Context& ctx, const Pass& pass, const Ba
                           .dx_TN = Matrix::of(dgates),
                           .dbias_N = w.decay_bias.gradient});
   weight_gradient(ctx, pass, Matrix::of(dgates), Matrix::of(s.low), w.decay_up.gradient);
-  // Every share has other channels of the gates that the same low-rank rows make.
+  // Each share has other channels of the gates, made from the same low-rank rows.
   const Tensor dlow = gradient_room(ctx, pass, stream, s.low.shape);
   linear_backward_input(ctx, compute, Matrix::of(dgates), w.decay_up.operand, Matrix::of(dlow));
   LayerSums* layer = pass.exchanges.layer;

@@ -1,6 +1,6 @@
-// Linear attention: queries, keys and values of one product, perhaps convolved, through a feature
-// map or brought to unit length; gates; a recurrence with one state for each value head; norm and
-// gate of what it puts out; output projection.  The kinds (LinearKind), and what each fixes:
+// Linear attention: one product for queries, keys and values, optionally convolved, then mapped to
+// features or scaled to unit length; gates; a recurrence with one state for each value head; norm
+// and gate of its output; output projection.  The kinds (LinearKind), and what each fixes:
 //
 //                 decay of            q k v           q scaled by  norm over  gate
 //   basic         -                   f(q) f(k) v     dk^-1/2      head       SiLU
@@ -9,8 +9,8 @@
 //   GLA           token and channel   f(q) f(k) v     dk^-1/2      head       SiLU
 //   gated delta   token; delta rule   unit(q) unit(k) dk^-1/2      head       SiLU
 //
-// with f = LinearSpec::map; with conv_taps q, k and v are first convolved and go through SiLU.
-// Basic without mask (LinearSpec::causal): kernels/unmasked.h instead of the recurrence.
+// with f = LinearSpec::map; with conv_taps, q, k and v are first convolved and go through SiLU.
+// Basic without mask (LinearSpec::causal) uses kernels/unmasked.h instead of the recurrence.
 //
 // Source   docs/linear-attention.md: formulas, states and costs.  LASP-2, arXiv:2502.07563;
 //          MiniMax-01, arXiv:2501.08313; RetNet, arXiv:2307.08621; GLA, arXiv:2312.06635; gated
@@ -27,16 +27,16 @@
 
 namespace ashlar::nn {
 
-// Of the heads that stand here.
+// Sizes and kind of a mixer, for the heads on this rank.
 struct LinearShape {
   LinearKind kind = LinearKind::kBasic;
   kernels::LinearHeadsShape heads{};
   kernels::Decay decay = kernels::Decay::kNone;
   kernels::GatedNormShape norm{};
   double scale = 1.0;  // on q
-  int64_t taps = 0;    // of the convolution; 0: none
+  int64_t taps = 0;    // taps of the convolution; 0: none
   bool causal = true;
-  std::vector<double> log_decay_V;  // of a fixed decay; else empty
+  std::vector<double> log_decay_V;  // logarithms of a fixed decay, else empty
 
   static LinearShape of(const LinearSpec& whole, double norm_eps, const Share& share);
   int64_t key_dim() const { return heads.K * heads.dk; }
@@ -45,11 +45,11 @@ struct LinearShape {
     return decay == kernels::Decay::kChannel ? heads.H * heads.dk : heads.H;
   }
   bool delta() const { return kind == LinearKind::kGatedDelta; }
-  bool gated() const { return kind == LinearKind::kGla || delta(); }  // gates are of tokens
+  bool gated() const { return kind == LinearKind::kGla || delta(); }  // decays depend on tokens
   kernels::RecurrenceShape recurrence() const {
     return {heads.K, heads.H, heads.dk, heads.dv, scale};
   }
-  int64_t ways() const { return causal ? 1 : 2; }  // in which states reach a chunk
+  int64_t ways() const { return causal ? 1 : 2; }  // directions from which states reach a chunk
   Shape states(int64_t num) const { return {num, heads.H, heads.dk, heads.dv}; }
 };
 
@@ -71,17 +71,17 @@ struct LinearWeights {
 
 struct LinearSaved {
   Tensor qkv;               // [T, 2 K dk + V dv]: stream type with a convolution, else activation
-  Tensor halo, convolved;   // [num_halos, taps - 1, ..] stream, [T, ..] activation; with one
+  Tensor halo, convolved;   // [num_halos, taps - 1, ..] stream, [T, ..] activation; or absent
   Tensor qhat, khat, vhat;  // activation
-  Tensor rstd_q, rstd_k;    // [T, K]: of unit keys
+  Tensor rstd_q, rstd_k;    // [T, K], with unit keys
   Tensor low, gates;        // GLA: [T, 16] activation, [T, V dk]; delta rule: gates [T, 2 V]
-  Tensor log_decay, beta;   // of tokens; beta: delta rule
+  Tensor log_decay, beta;   // by token; beta: delta rule
   Tensor kept;              // states (kernels/recurrence.h)
   Tensor att;               // [T, V dv] stream
   Tensor squares;           // [T, groups]
   Tensor z;                 // [T, V dv] stream
   Tensor y;                 // [T, V dv] activation
-  Tensor entering, transitions;  // lasting; where chunks before stand elsewhere
+  Tensor entering, transitions;  // lasting; if other ranks hold the chunks before
 
   static LinearSaved make(const SavedArenas& arenas, const LinearShape& shape, const Types& types,
                           const PassShape& pass);
@@ -104,7 +104,7 @@ class LinearBranch final : public Branch {
   void output_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
   void recur_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
 
-  // What the recurrence gives back, stream type.
+  // The gradients that the recurrence returns, stream type.
   struct StateGradients {
     Tensor dq, dk, dv, dlog_decay, dbeta;
   };
@@ -116,11 +116,11 @@ class LinearBranch final : public Branch {
                       const Tensor& dqkv) const;
   Tensor halo(const Pass& pass, const Tensor& whole) const;
   kernels::Recurrence recurrence(const Pass&) const;
-  // What the chunks here do to states, or to their gradients: fills maps_.
+  // Fill maps_ with what the chunks here do to states, or to their gradients.
   void find_maps(const kernels::Context&, const Pass&, const Tensor& transition) const;
   void find_backward_maps(const kernels::Context&, const Pass&) const;
 
-  // What lives from part to part, in the workspace.
+  // Temporaries that live from part to part, in the workspace.
   struct Gradients {
     Tensor dz, datt;
   };

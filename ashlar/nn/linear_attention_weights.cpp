@@ -1,4 +1,4 @@
-// What a linear mixer is made of and what it keeps: its shape by kind, tensors, memory.
+// The shape, the tensors and the memory of a linear mixer.
 #include <cmath>
 
 #include "ashlar/nn/linear_attention.h"
@@ -23,10 +23,10 @@ Decay decay_of(LinearKind kind) {
   ASHLAR_ASSERT(false && "a kind without decay");
 }
 
-// MiniMax's release has its own guard in this norm, whatever the model's is.
+// MiniMax's release has its own eps in this norm, independent of the model's.
 constexpr double kLightningNormEps = 1e-6;
 
-// The logarithm of the decay of value head h of V, where it is fixed.
+// The logarithm of the fixed decay of value head h of V.
 double log_decay_of(const LinearSpec& spec, int64_t h) {
   if (spec.kind == LinearKind::kRetention) return std::log1p(-std::exp2(-5.0 - double(h)));
   return -spec.slope_factor * std::exp2(-8.0 * double(h + 1) / double(spec.num_value_heads));

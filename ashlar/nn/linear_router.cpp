@@ -15,7 +15,7 @@ void LinearRouterWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   rule = {.choose_by_logits = !router.pre_softmax,
           .renormalize = router.renormalize || !router.pre_softmax,
           .scale = router.scale};
-  // It stays with AdamW: it is a classifier, not a map between features.
+  // AdamW, not Muon: the matrix is a classifier, not a map between features.
   visit({.weight = &w,
          .logical = {{.name = layer.prefix + "weight",
                       .shape = {E, H},
@@ -59,7 +59,7 @@ void LinearRouter::forward(const Context& ctx, const Pass& pass, const Tensor& m
   leave_out_padding(ctx, pass.sequence, saved.expert);
 }
 
-// How often the whole rows of the micro-batch chose each expert, wherever their tokens stand.
+// The number of choices of each expert in whole rows of the micro-batch, over all ranks.
 Tensor LinearRouter::loads_of_rows(const Context& ctx, const Pass& pass) const {
   if (pass.losses.aux_loss == 0.0) return {};
   const Tensor loads = ctx.workspace->take(pass.types.stream, {pass.losses.num_rows, weights_.E});

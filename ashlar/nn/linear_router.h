@@ -1,13 +1,13 @@
 // A linear router: logits = W m, a softmax, and the choice of k experts for each token
-// (kernels/topk.h).  Its losses, where a step asks for them (StepLosses):
+// (kernels/topk.h).  Its losses, if a step asks for them (StepLosses):
 //
 //   balance  coefficient * mean over rows of  E sum_e (c_e / S) P_e,  c_e: choices of expert e
 //            among the k S of the row, P_e: mean of p_e over its S tokens; a row of fewer tokens
-//            counts for less, by their number.  Of each mixture; they add up.
+//            has a proportionally smaller weight.  The losses of all mixtures are added.
 //   z        coefficient * mean over tokens of  logsumexp(logits)^2
 //
-// Padding is none of the tokens.  Both are added up as if every token of the step were there;
-// target_correction and measure of train/trainer.cpp then divide by how many there are.
+// Padding does not count as tokens.  Both losses are computed as if the step had no padding;
+// target_correction and measure of train/trainer.cpp then divide by the real number of tokens.
 //
 // Source   Shazeer et al. 2017, arXiv:1701.06538; Mixtral, arXiv:2401.04088; Fedus et al. 2021,
 //          arXiv:2101.03961; Zoph et al. 2022, arXiv:2202.08906; balancing biases: DeepSeek-V3,
@@ -25,7 +25,7 @@ struct LinearRouterWeights {
   int64_t H, E, k;
   kernels::TopkRule rule;
   Weight w;     // [E, H]
-  Weight bias;  // [E], a buffer: choice only; without tensors where there is none
+  Weight bias;  // [E], a buffer used for the choice only; without tensors if there is none
 
   void list(const LayerSpec& layer, StoredVisitor visit);
 };

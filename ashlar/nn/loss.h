@@ -1,5 +1,5 @@
-// The head and its loss, over chunks of tokens so that tokens x vocabulary never exists in
-// full.
+// The head and its loss, computed over chunks of tokens, so that the logits of all tokens never
+// exist at once.
 //
 //   logits = final W^T, W the head's weights
 //   loss_t = cross entropy with target_t; -1 means no loss
@@ -17,12 +17,12 @@ int64_t head_chunk_tokens(const ModelSpec& spec, int64_t num_tokens);
 // Fills loss.
 void head_loss(const kernels::Context&, const Model&, const Tensor& final_TH,
                const Tensor& targets_T, const Tensor& loss_T);
-// Fills loss and dfinal (gradient of scale * sum of losses); adds to the gradient of the
-// head's weights.
+// Fills loss and dfinal (the gradient of scale * sum of losses); adds to the gradient of the head's
+// weights.
 void head_loss_backward(const kernels::Context&, const Model&, const Tensor& final_TH,
                         const Tensor& targets_T, double scale, const Tensor& loss_T,
                         const Tensor& dfinal_TH);
-// logits [T, V] stream type of the given rows; for scoring and sampling.
+// Fills logits [T, V], stream type, of the given rows; for scoring and sampling.
 void head_logits(const kernels::Context&, const Model&, const Tensor& final_TH,
                  const Tensor& logits_TV);
 

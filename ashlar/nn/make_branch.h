@@ -1,4 +1,4 @@
-// The kinds of branches: a new one is a function in make_branch.cpp.
+// Makes branches; a new kind of branch adds a function to make_branch.cpp.
 #pragma once
 
 #include <memory>

@@ -13,10 +13,10 @@
 namespace ashlar::nn {
 
 struct MlpWeights {
-  int64_t H, F;          // F: of the width that stands here
+  int64_t H, F;          // F: width on this rank
   Weight gate_up, down;  // [2F, H], [H, F]
 
-  // width: of the whole model; grain: what it is cut into.
+  // width: that of the whole model; grain: the grain that cuts it.
   void list(const LayerSpec& layer, int64_t width, Grain grain, StoredVisitor visit);
 };
 
@@ -27,10 +27,10 @@ struct MlpSaved {
                        int64_t num_tokens);
 };
 
-// Fills all of `saved`, which is what backward reads.
+// Fills all of `saved`, which backward reads.
 void mlp_inner(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
                const Tensor& m_TH);
-// e from what mlp_inner filled.
+// Computes e from what mlp_inner filled.
 void mlp_output(const kernels::Context&, const Pass&, const MlpWeights&, const MlpSaved&,
                 const Tensor& e_TH);
 // The parts of backward.  The first fills dm (see Pass::add_to_output) and dgate_up [T, 2F],
@@ -54,7 +54,7 @@ class MlpBranch final : public Branch {
  private:
   MlpWeights weights_;
   Slots<MlpSaved> saved_;
-  Tensor dgate_up_;  // [T, 2F] activation, from part to part
+  Tensor dgate_up_;  // [T, 2F] activation, lives from part to part
 };
 
 }  // namespace ashlar::nn

@@ -39,7 +39,7 @@ void MlpRouterWeights::list(const LayerSpec& layer, StoredVisitor visit) {
   vector("router_mlp.fc1.bias", fc1_b, 0.0);
   matrix("router_mlp.fc2.weight", fc2_w, {R, R}, OptimizerKind::kMuon);
   vector("router_mlp.fc2.bias", fc2_b, 0.0);
-  // The small output matrix stays with AdamW: it is a classifier, not a map between features.
+  // AdamW, not Muon: the small output matrix is a classifier, not a map between features.
   matrix("router_mlp.out_proj.weight", out_w, {X, R}, OptimizerKind::kAdamW);
   visit({.weight = &balancing,
          .logical = {{.name = layer.prefix + "balancing_biases",

@@ -10,7 +10,7 @@ namespace {
 
 using kernels::Context;
 
-// Two arenas, each with room for any block; none unless wanted.
+// Two arenas, each large enough for any block; or none, unless wanted.
 std::vector<Arena> make_slots(Allocator& allocator, Tag tag, bool wanted, int64_t align,
                               function_ref<void(Arena&)> lay_out) {
   std::vector<Arena> slots;
@@ -112,7 +112,7 @@ Model::Model(const Context& ctx, Allocator& allocator, const ModelSpec& whole, D
 void Model::take_weights(const Context& ctx, Allocator& allocator, bool training) {
   const DType stream = types_.stream;
   const DType product_dtype = memory_.weight_slots ? memory_.slot_dtype : stream;
-  // Elements of a slot lie as they would in the stream type.
+  // Elements of a slot have the same offsets as in the stream type.
   const int64_t align = Arena::kAlign / size_of(stream) * size_of(product_dtype);
   const auto values = [&](Arena& root, ArenaOfBlock products) {
     lay_out(weights_, &Weight::value, root, products, stream, product_dtype);

@@ -6,10 +6,11 @@
 //             m = norm(h);    x^{l+1} = merge(feed_forward(m), h)
 //   final = norm(x^L), which loss.h turns into logits
 //
-// Where residuals are normed, a and m are merged instead of x^l and h.
+// With normed residuals, a and m are merged instead of x^l and h.
 //
-// A chunk of blocks [begin, end) is given x^begin and what the block before hands on, and gives
-// x^end; backward is given their gradients there and gives those at its beginning (Saved).
+// A chunk of blocks [begin, end) reads x^begin and the carry of the block before, and makes x^end
+// and its own carry.  Its backward reads the gradients of the latter and makes those of the former
+// (Saved).
 //
 // Source   arXiv 2511.17127 and the release.
 // Memory   weights, operands and gradients are laid out once; Saved is laid out for a number of
@@ -27,45 +28,45 @@ namespace ashlar::nn {
 
 enum class Keep : uint8_t {
   kAll,           // everything that backward needs
-  kBlockInput,    // the stream before each block, and what blocks hand on; the rest is recomputed
-  kBranchInputs,  // that before each branch, whose backward recomputes the rest
-                  // (Mode::kBackwardRecompute); residuals not scaled
+  kBlockInput,    // the stream before each block, and carries; the rest is recomputed
+  kBranchInputs,  // the stream before each branch; the branch's backward recomputes the rest
+                  // (Mode::kBackwardRecompute).  Not for scaled residuals
   kNothing,       // inference
 };
 
-// Which block ran last in the memory that blocks share, of which slot.
+// The block, and its slot, that ran last in the memory that blocks share.
 struct BlockInMemory {
   int64_t block = -1;
   int slot = -1;
   friend bool operator==(const BlockInMemory&, const BlockInMemory&) = default;
 };
 
-// What a chunk of blocks keeps of one micro-batch.  Lists are of the whole model, with tensors for
-// the blocks of the chunk.
+// The tensors that a chunk of blocks keeps of one micro-batch.  Lists have an entry for every block
+// of the model, and tensors for the blocks of the chunk.
 struct Saved {
   Keep keep;
-  int slot;  // that of the branches' memory
+  int slot;  // slot of the branches' memory
   BlockRange chunk;
   std::vector<Tensor> x{};      // [T, H] stream before block l; x[end] after the last
-  std::vector<Tensor> rstd{};   // [T] of the norm that reads x[l]
-  std::vector<Tensor> carry{};  // [T of a layer, R] what block l is handed (Carry::in); carry[end]
+  std::vector<Tensor> rstd{};   // [T], of the norm that reads x[l]
+  std::vector<Tensor> carry{};  // [T of a layer, R], Carry::in of block l; carry[end] leaves
   std::vector<BlockSaved> blocks{};
-  Tensor final_TH{};      // normed x[L]; of the last chunk
-  bool hands_on = false;  // carry[end], to a later chunk
-  // Of a pipeline: the gradient of carry[end], then that of carry[begin].  Those of x[end] and
-  // x[begin] stand in x[end], which nobody reads any more.
+  Tensor final_TH{};      // normed x[L], in the last chunk only
+  bool hands_on = false;  // whether a later chunk reads carry[end]
+  // In a pipeline: the gradient of carry[end], then that of carry[begin].  The gradients of x[end]
+  // and x[begin] are stored in x[end], which is no longer read.
   Tensor d_carry{};
-  std::shared_ptr<BlockInMemory> in_memory{};  // of Keep::kBlockInput; that of all slots
+  std::shared_ptr<BlockInMemory> in_memory{};  // with Keep::kBlockInput; shared by all slots
 
   Tensor d_stream() const { return x[size_t(chunk.end)]; }
 
-  // Lays out the branches too.
+  // Lays out the branches as well.
   static Saved make(Arena& arena, const ModelWeights& weights, const Types& types,
                     TokenCounts tokens, int64_t num_halos, Keep keep, int slot = 0);
 };
 
-// Several micro-batches at a time: of chunk c so many slots, which share what nobody keeps.  By
-// chunk, then by slot.
+// Memory for several micro-batches at a time: slots_of_chunk[c] slots for chunk c, by chunk, then
+// by slot.  All slots share the memory of what is not kept.
 std::vector<std::vector<Saved>> make_saved(Arena& arena, const ModelWeights& weights,
                                            const Types& types, TokenCounts tokens,
                                            int64_t num_halos, Keep keep,
@@ -80,37 +81,37 @@ struct ModelCall {
   const kernels::Sequence& sequence;
   Tensor ids_T;                             // I32
   std::span<const Tensor> rope, log_decay;  // Pass::rope and log_decay_H, by block
-  bool add_to_gradients = true;             // of backward; see Pass
-  LateProducts* late = nullptr;             // likewise
-  StepLosses losses{};                      // likewise
+  bool add_to_gradients = true;             // these three are for backward, as in Pass
+  LateProducts* late = nullptr;
+  StepLosses losses{};
   Pass at(int64_t block, int slot, Mode mode) const;
 };
 
-// The blocks of saved.chunk.
+// Run the blocks of saved.chunk.
 void forward(const kernels::Context&, const ModelCall&, const Saved&);
-// dfinal: gradient of final_TH; absent where another chunk follows.  Adds to the gradients, but for
-// what call.add_to_gradients says.
+// dfinal: gradient of final_TH, absent if another chunk follows.  Adds to the gradients, or
+// overwrites those of products (call.add_to_gradients).
 void backward(const kernels::Context&, const ModelCall&, const Saved&, const Tensor& dfinal_TH);
 
-// Whether a model holds the products of all blocks, or of two at a time, block l in slot l % 2
-// (then its owner fills the slots before a block runs, and takes the gradients away after).
+// Whether a model holds the products of all blocks, or of two blocks at a time, block l in slot
+// l % 2.  In the second case the owner fills the slot before a block runs, and takes the gradients
+// away after it.
 struct ModelMemory {
   bool weight_slots = false, operand_slots = false, gradient_slots = false;
-  DType slot_dtype = DType::kF32;  // of weight slots
+  DType slot_dtype = DType::kF32;  // type of weight slots
 };
 
 struct ModelOptions {
   bool training = true;  // with gradients, and packed for backward
   ModelMemory memory{};
-  Share share{};    // the part of the model that stands here
-  InitSpec init{};  // of first weights (init.h)
-  // Tokens of a sequence that are at hand at once, where it grows token by token after them; 0:
-  // all.  RoPE of type dynamic depends on it (kernels/rope.h).
+  Share share{};    // the part of the model on this rank
+  InitSpec init{};  // initial weights (init.h)
+  // Number of tokens that a sequence starts with if it then grows token by token; 0: all tokens are
+  // there from the start.  RoPE of type dynamic depends on it (kernels/rope.h).
   int64_t first_tokens = 0;
 };
 
-// Weights, gradients, operands and rotary tables with their memory: what a trainer or a sampler
-// holds.
+// Weights, gradients, operands and rotary tables with their memory, for a trainer or a sampler.
 class Model {
  public:
   // max_positions bounds the positions inside a document.
@@ -118,28 +119,28 @@ class Model {
         int64_t max_positions, const ModelOptions& options = {});
   Model(const Model&) = delete;
 
-  const ModelSpec& spec() const { return weights_.spec; }  // of the whole model
+  const ModelSpec& spec() const { return weights_.spec; }  // spec of the whole model
   const Types& types() const { return types_; }
   const ModelMemory& memory() const { return memory_; }
   const ModelWeights& weights() const { return weights_; }
   const Weight& head() const { return weights_.head(); }
   void pack(const kernels::Context& ctx) const;                // all units
   void pack(const kernels::Context& ctx, int64_t unit) const;  // after every change of its weights
-  // residency: what brings weights before they are used; absent where all of them stay here.
-  // Experts are exchanged with nobody; techniques put their exchanges into the call.
+  // residency: brings weights before they are used; absent if all of them stay here.  All experts
+  // are local; techniques put their own exchanges into the call.
   ModelCall call(const TokenExchanges&, const kernels::Sequence&, const Tensor& ids_T,
                  Residency* residency = nullptr);
-  // For techniques that put branches around branches, once, before anything runs.
+  // For techniques that put branches around branches, which they do once, before anything runs.
   ModelWeights& weights() { return weights_; }
 
   int64_t num_units() const { return int64_t(flat_.unit_numel.size()); }
   const FlatLayout& flat() const { return flat_; }
-  // The memory of a unit as a vector; of a block with slots: its slot, which another block may
-  // hold.
+  // The memory of a unit as a vector.  If blocks use slots, it is the slot, which may hold another
+  // block.
   Tensor unit_weights(int64_t unit) const;
   Tensor unit_gradients(int64_t unit) const;
 
-  std::vector<Piece> pieces() const;  // weights and buffers by name; without slots
+  std::vector<Piece> pieces() const;  // weights and buffers by name; not for models with slots
   int64_t num_parameters() const;
 
  private:

@@ -1,21 +1,22 @@
-// How it works.  The parts, and what each reads and fills:
+// How it works.  The parts, and what each of them reads and fills:
 //
 //   forward    route             m -> router's choices -> plan; m -> x_rows, sorted by expert
-//              experts           x_rows -> gate_up -> act -> y_rows, by whoever has the expert
+//              experts           x_rows -> gate_up -> act -> y_rows, on the rank with the expert
 //              combine           y_rows, weights -> e;  e += the shared expert's
 //   backward   combine_backward  de -> dy_rows, dweights
 //              experts_backward  dy_rows -> dact -> dgate_up -> dx_rows
 //              route_backward    dweights through the router -> dm;  dm += dx_rows
 //
-// Rows go to experts and back through ExpertExchange, forward and backward alike: a part posts
-// them, the next receives them.  The shared expert, which needs no exchange, runs in between.
+// Rows are sent to experts and back through ExpertExchange, in forward and in backward: one part
+// posts them, the next receives them.  The shared expert needs no exchange and runs in between.
 //
-// Where ranks share the experts, rows go in rounds, in two rooms by turns: while the experts work
-// on one round the rows of the next arrive, and the results of the one before leave.
+// If ranks share the experts, rows are sent in rounds that alternate between two rooms: while the
+// experts compute one round, the rows of the next arrive and the results of the last one leave.
 //
-//   forward    round 0, 1, ...; room = number % 2; what the last two leave in their rooms is kept
-//   backward   the last two first, from what is kept (index 0: room 0); then 0, 1, ..., whose rows
-//              are sent once more, and whose gate_up and act are recomputed, in room index % 2
+//   forward    round 0, 1, ...; room = number % 2; the rooms keep the data of the last two rounds
+//   backward   the last two rounds first, from the kept data (index 0: room 0); then 0, 1, ...,
+//              whose rows are sent once more and whose gate_up and act are recomputed, in room
+//              index % 2
 #include "ashlar/nn/moe.h"
 
 #include <algorithm>
@@ -29,18 +30,18 @@ using kernels::Context;
 using kernels::Matrix;
 using kernels::RoutePlan;
 
-// Whether p * m of the skipped tokens is added here.
+// Whether this rank adds p * m of the skipped tokens.
 bool adds_skipped(const MoeShape& shape, const ExpertExchange& experts) {
   return shape.skip_identity && experts.leads();
 }
 
-// The first so many rows.
+// The first `rows` rows.
 Matrix rows_of(const Tensor& all, int64_t rows) {
   return Matrix::of(all.slice(0, rows));
 }
 
-// A dry run gives every expert as many rows, and more may come: counts the workspace of a full room
-// too, beside the trace.
+// A dry run gives every expert the same number of rows, but a real step may bring more: counts the
+// workspace of a full room too, without a trace.
 template <typename Run>
 void for_a_full_room(const Context& ctx, const ExpertRound& round, Run run) {
   if (!ctx.meta() || !round.counts) return;
@@ -155,7 +156,7 @@ void MoeBranch::results(const Context& ctx, const Pass& pass, const ExpertRows& 
                          weights_.down.operand, here.row_of_expert_E1, here.results);
 }
 
-// Those of the last rounds, which are under way yet.
+// Receives the last two rounds' results, still in flight.
 void MoeBranch::receive_results(const Context& ctx, const Pass& pass) const {
   const int rounds = rounds_[size_t(pass.slot)];
   for (int number = std::max(0, rounds - 2); number < rounds; ++number)
@@ -194,7 +195,7 @@ void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const Bac
   if (weights_.shared) g.dshared = workspace.take(stream, t.a.shape);
   g.dx_rows = workspace.take(activation, saved.x_rows.shape);
   g.outputs.emplace(workspace);
-  // The operand of a product that may wait: the rows here, or those in the rooms.
+  // Operands of products that may be deferred: the rows here, or those in the rooms.
   const bool experts_are_remote = bool(saved.counts);
   g.dy_rows = experts_are_remote ? workspace.take(activation, saved.y_rows.shape)
                                  : gradient_room(ctx, pass, activation, saved.y_rows.shape);
@@ -218,7 +219,7 @@ void MoeBranch::combine_backward(const Context& ctx, const Pass& pass, const Bac
 ExpertRound MoeBranch::backward_round(int index, int slot, ExpertRound::Kind kind) const {
   const MoeSaved& saved = saved_[slot];
   const int total = rounds_[size_t(slot)];
-  // The last two by their rooms, then the others.
+  // The last two rounds in the order of their rooms, then the others.
   const int number = index >= 2 ? index - 2 : total == 1 ? 0 : total - 2 + (total + index) % 2;
   const auto room = size_t(index) % 2;
   ExpertRound round{.kind = kind,
@@ -270,7 +271,7 @@ void MoeBranch::shared_backward(const Context& ctx, const Pass& pass, const Back
 
 void MoeBranch::experts_backward(const Context& ctx, const Pass& pass) {
   const int rounds = rounds_[size_t(pass.slot)];
-  // Operands of more than two rounds do not stay for products that wait: recipes give them room.
+  // Deferred products need their operands, and the rooms keep two rounds only.
   ASHLAR_ASSERT(!pass.late || rounds <= 2);
   for (int index = 0; index < rounds; ++index) {
     Pass round = pass;
@@ -281,7 +282,7 @@ void MoeBranch::experts_backward(const Context& ctx, const Pass& pass) {
         ctx, backward_round(index, pass.slot, ExpertRound::Kind::kBackward));
     post_gradients(ctx, pass, index + 2);
   }
-  if (!saved_[pass.slot].counts) gradients_.outputs.reset();  // nothing of it is under way
+  if (!saved_[pass.slot].counts) gradients_.outputs.reset();  // nothing is in flight
 }
 
 void MoeBranch::round_backward(const Context& ctx, const Pass& pass, int index) {
@@ -295,7 +296,7 @@ void MoeBranch::round_backward(const Context& ctx, const Pass& pass, int index) 
   const ExpertRound round = backward_round(index, pass.slot, Kind::kBackward);
   const ExpertRows here = exchange.receive_rows(ctx, round);
   const Arena::Scope scope(*ctx.workspace);
-  // Of the whole room, so that memory does not depend on the tokens.
+  // Sized for a whole room, so that memory does not depend on the tokens.
   const Tensor dact = ctx.workspace->take(pass.types.activation, room.act.shape),
                dgate_up = gradient_room(ctx, pass, pass.types.activation, room.gate_up.shape);
   for_a_full_room(ctx, round, [&](const Context& counting, const ExpertRows& full) {
@@ -324,7 +325,7 @@ void MoeBranch::products_backward(const Context& ctx, const Pass& pass, const Ex
                           w.gate_up.gradient);
 }
 
-// Those of the last rounds, which are under way yet.
+// Receives the last two rounds' gradients, still in flight.
 void MoeBranch::receive_gradients(const Context& ctx, const Pass& pass) const {
   const int rounds = rounds_[size_t(pass.slot)];
   for (int index = std::max(0, rounds - 2); index < rounds; ++index)
@@ -339,7 +340,7 @@ void MoeBranch::route_backward(const Context& ctx, const Pass& pass, const Backw
   experts.sum_partial(g.partial);
   router_->backward(ctx, pass, t.a, t.carry, g.dweights, t.da);
   if (weights_.gated) gate_backward(ctx, pass, t);
-  // The part of router and gate, which all compute alike, counts once.
+  // All ranks compute the part of router and gate alike; only one includes it.
   if (!experts.leads()) fill(ctx, t.da, 0.0);
   if (weights_.shared) add(ctx, g.dshared, t.da);
   receive_gradients(ctx, pass);

@@ -1,6 +1,6 @@
 // The mixture of experts of a block: a router (router.h), dropless dispatch to the k experts that
-// it chose for each token, SwiGLU experts, weighted return; and perhaps a shared expert, which all
-// tokens take, with or without a gate.
+// it chose for each token, SwiGLU experts, and the weighted sum of their results; optionally a
+// shared expert that all tokens take, with or without a gate.
 //
 //   e_t = sum over j of p_tj expert_{e_tj}(m_t)  +  sigmoid(g . m_t) shared(m_t)
 //
@@ -9,9 +9,10 @@
 //          2401.06066, and with a gate Qwen2, arXiv 2407.10671.
 // Shapes   m e [T, H]; k experts of a token, R = T k rows; experts [E, 2F, H] (rows 0..F-1 gate,
 //          F..2F-1 up) and [E, H, F]; shared expert as mlp.h, gate [1, H].
-// Cost     per token k 6 H F flop forward besides the router's, and 6 H F of the shared expert's F.
-// Numerics a token's results are added up in ascending order of its experts' numbers, then that of
-//          the shared expert: whatever rank or device made them.
+// Cost     per token k 6 H F flop forward besides the router's, and 6 H F with the shared expert's
+//          F.
+// Numerics a token's results are added in ascending order of its experts' numbers, then that of the
+//          shared expert, whichever rank or device computed them.
 #pragma once
 
 #include <array>
@@ -22,7 +23,7 @@
 
 namespace ashlar::nn {
 
-// Extents of one mixture: those of the whole model, or of the part of the width that stands here.
+// Sizes of one mixture: of the whole model, or of the part of the width on this rank.
 struct MoeShape {
   int64_t H, E, F, k;
   bool skip_identity;  // skipped tokens give p * m instead of 0
@@ -31,7 +32,8 @@ struct MoeShape {
   static MoeShape of(const MoeSpec& whole, int64_t hidden_size, const Share& share = {});
 };
 
-// Where ranks share experts: the rows that there is room for in a round, of so many rows here.
+// If ranks share experts: the number of rows that a round has room for, given the rows of this
+// rank.
 int64_t rows_of_round(int64_t rows, const Share& share);
 
 struct MoeWeights {
@@ -39,18 +41,18 @@ struct MoeWeights {
   Share share;
   Weight gate_up, down;  // [E, 2F, H], [E, H, F]
   std::optional<MlpWeights> shared;
-  bool gated = false;  // the shared expert is
+  bool gated = false;  // whether the shared expert has a gate
   Weight shared_gate;  // [1, H]
 
-  // router: lists its own tensors in their place.
+  // The router lists its own tensors at their position.
   void list(const LayerSpec& layer, Router& router, StoredVisitor visit);
 };
 
 struct MoeSaved {
   kernels::RoutePlan plan;
   Tensor x_rows, y_rows;  // [R, H] activation, stream; sorted by expert
-  Tensor counts;          // I32 [ranks, E + 1] where experts are shared
-  // What experts work on: all rows here, or a round of those that come from all ranks.
+  Tensor counts;          // I32 [ranks, E + 1] if ranks share experts
+  // The rows that experts compute on: all rows here, or a round of rows from all ranks.
   struct Room {
     Tensor x, y;           // [rows, H] activation, stream; absent: x_rows and y_rows are these
     Tensor row_of_expert;  // I32 [E here + 1], likewise
@@ -58,8 +60,9 @@ struct MoeSaved {
   };
   std::array<Room, 2> rooms;
   MlpSaved shared;
-  Tensor shared_out, gate;  // [T, H], [T] stream: of the shared expert, before its gate; the gate's
-                            // before the sigmoid, absent where there is none
+  // [T, H], [T] stream: the shared expert's output before the gate, and the gate before the
+  // sigmoid; absent if there is none.
+  Tensor shared_out, gate;
 
   static MoeSaved make(const SavedArenas&, const MoeWeights& weights, const Types& types,
                        int64_t num_tokens);
@@ -93,7 +96,7 @@ class MoeBranch final : public Branch {
   void round_backward(const kernels::Context&, const Pass&, int index);
   void receive_gradients(const kernels::Context&, const Pass&) const;
   ExpertRound forward_round(int number, int slot) const;
-  // index: in the order of backward; kind: kBackward or kRecompute.
+  // index: position in the order of backward; kind: kBackward or kRecompute.
   ExpertRound backward_round(int index, int slot, ExpertRound::Kind kind) const;
   void gate_up_and_act(const kernels::Context&, const Pass&, const ExpertRows&,
                        const MoeSaved::Room&) const;
@@ -103,20 +106,20 @@ class MoeBranch final : public Branch {
   void products_backward(const kernels::Context&, const Pass&, const ExpertRows&,
                          const MoeSaved::Room&, const Tensor& dact, const Tensor& dgate_up) const;
   void route_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
-  // Of the shared expert, while rows are under way.
+  // Run the shared expert while rows are in flight.
   void shared(const kernels::Context&, const Pass&, const Tensor& m_TH) const;
   void shared_backward(const kernels::Context&, const Pass&, const BackwardTensors&);
   void gate_backward(const kernels::Context&, const Pass&, const BackwardTensors&) const;
 
-  // What lives from part to part of backward, in the workspace.
+  // Temporaries that live from part to part of backward, in the workspace.
   struct Gradients {
     Tensor partial;                          // [R], or [R + T]: dweights, then dgate; stream
     Tensor dweights, dgate;                  // [T, k], [T]
-    Tensor dshared;                          // [T, H] stream: of the shared expert's input
+    Tensor dshared;                          // [T, H] stream: gradient of the shared expert's input
     Tensor dx_rows;                          // [R, H] activation
-    std::optional<Arena::Scope> outputs;     // of what follows
+    std::optional<Arena::Scope> outputs;     // scope of the members below
     Tensor dy_rows;                          // [R, H] activation
-    std::array<Tensor, 2> dy_here, dx_here;  // of the rooms, where experts are shared
+    std::array<Tensor, 2> dy_here, dx_here;  // by room, if ranks share experts
   };
 
   MoeWeights weights_;

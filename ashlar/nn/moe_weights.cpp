@@ -1,4 +1,4 @@
-// What a mixture is made of, and what it keeps.
+// The shape, the tensors and the memory of a mixture.
 #include <cmath>
 
 #include "ashlar/nn/moe.h"

@@ -1,4 +1,4 @@
-// The element types of a run, and the names by which recipes and flags ask for them.
+// The element types of a run, and their names in recipes and flags.
 #pragma once
 
 #include <string_view>
@@ -11,19 +11,19 @@ namespace ashlar::nn {
 // bf16 {F32, BF16, BF16}, fp32 {F32, F32, F32}, fp64 {F64, F64, F64}.
 struct Types {
   DType stream;      // residual stream, statistics, parameters, gradients
-  DType activation;  // what meets products, and is kept for their gradients
-  DType compute;     // how products are computed
+  DType activation;  // inputs of products, kept for the products' gradients
+  DType compute;     // type in which products are computed
   static Types of(DType compute);
 };
 
-// What `auto` precision means on this machine: bf16 where the CPU multiplies it faster, else fp32.
+// The meaning of `auto` precision on this machine: bf16 if the CPU multiplies it faster, else fp32.
 DType auto_compute();
 // The compute type that `precision` means on this machine.
 DType resolve_precision(Precision precision);
 Precision precision_of(DType compute);           // never kAuto
 std::string_view precision_name(DType compute);  // "bf16"
-// What the flag --dtype means on this machine; kConfig for a word that train.precision does not
-// know.
+// The meaning of the flag --dtype on this machine; kConfig for a word that train.precision does not
+// accept.
 DType parse_precision(std::string_view word);
 
 }  // namespace ashlar::nn

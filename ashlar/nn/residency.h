@@ -1,8 +1,8 @@
-// Who sees to it that a block's operands are in memory when they are read, and takes its gradients
-// away when they are made.  The model's forward and backward call it around every block; where all
-// of the model stands here it does nothing.
+// A residency brings a block's operands into memory before they are read, and takes its gradients
+// away after they are made.  The model's forward and backward call it around every block.  The base
+// class does nothing: it serves a device that holds the whole model.
 //
-// What will be used, and when, is known before a step begins: a list of uses, in their order.
+// The uses of blocks in a step, and their order, are known before the step begins.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct Use {
     kForward,
     kRecompute,  // forward once more, for the backward that follows at once
     kBackward,   // reads operands, and makes gradients of weights
-    kInputs,     // backward without the gradients of weights that wait (late_products.h)
-    kWeights,    // which come here: reads no operands
+    kInputs,     // backward without the gradients of weights that are deferred (late_products.h)
+    kWeights,    // the deferred gradients; reads no operands
   };
   Why why;
   int32_t block;
@@ -30,7 +30,8 @@ struct Use {
 class Residency {
  public:
   virtual ~Residency() = default;
-  // All uses until the next begin, which acquire and release then follow.  The list outlives them.
+  // Announces all uses until the next begin; acquire and release then follow this list, which
+  // outlives them.
   virtual void begin(std::span<const Use>) {}
   virtual void acquire(const kernels::Context&, const Use&) {}
   virtual void release(const kernels::Context&, const Use&) {}

@@ -1,5 +1,5 @@
-// What a mixture of experts asks of its router: for each token the experts that it takes, and the
-// weight of each one's result.  Two kinds: ZAYA1's (mlp_router.h) and a linear one
+// The interface of a mixture's router, which gives for each token the experts that it takes and the
+// weight of each expert's result.  There are two kinds: ZAYA1's (mlp_router.h) and a linear one
 // (linear_router.h).
 //
 // Shapes   m [T, H]; k experts of a token; weights in the stream type.
@@ -13,18 +13,18 @@
 namespace ashlar::nn {
 
 struct Choice {
-  // I32; num_experts: none (a class that skips); kernels::kNoClass: a token of padding.
+  // I32.  num_experts means no expert (the class that skips), kernels::kNoClass a padding token.
   Tensor expert_Tk;
-  Tensor weight_Tk;  // the weights of their results
+  Tensor weight_Tk;  // the weights of the experts' results
 };
 
 class Router {
  public:
   virtual ~Router() = default;
-  // Its tensors; sets its shapes.
+  // Lists its tensors and sets its shapes.
   virtual void list(const LayerSpec& layer, StoredVisitor visit) = 0;
-  virtual int64_t carry_width() const { return 0; }  // of Carry; 0: hands nothing on
-  // Takes what forward keeps for backward, and the choice.
+  virtual int64_t carry_width() const { return 0; }  // columns of Carry; 0: hands nothing on
+  // Takes memory for the choice and for what forward keeps for backward.
   virtual void lay_out(const SavedArenas&, const Types&, int64_t num_tokens, int slot) = 0;
   virtual Choice choice(int slot) const = 0;
   // Fills choice(pass.slot) and carry.out.
@@ -34,7 +34,7 @@ class Router {
   // overwrites dm and carry.d_in.
   virtual void backward(const kernels::Context&, const Pass&, const Tensor& m_TH, const Carry&,
                         const Tensor& dweight_Tk, const Tensor& dm_TH) const = 0;
-  // What the last backward's losses were: see ExpertLoad.
+  // The losses of the last backward; see ExpertLoad.
   virtual Tensor losses(int) const { return {}; }
 };
 

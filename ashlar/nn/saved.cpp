@@ -8,14 +8,14 @@
 namespace ashlar::nn {
 namespace {
 
-// Columns of what block l hands on; 0: it makes nothing.  The block may stand elsewhere.
+// Columns of the carry that block l makes; 0: none.  The block may be on another rank.
 int64_t carry_width(const ModelWeights& weights, int64_t l) {
   const auto branch = make_feed_forward(weights.spec.blocks[size_t(l)].feed_forward);
   branch->list({weights.spec, weights.share, {}, l, ""}, [](const Stored&) {});
   return branch->needs().carry_width;
 }
 
-// Columns of what a block from `border` on takes of one before it; 0: nothing.
+// Columns of the carry that crosses from the blocks before `border` to those from it on; 0: none.
 int64_t width_over_border(const ModelWeights& weights, int64_t border) {
   int64_t before = 0, after = 0;
   for (int64_t l = 0; l < weights.spec.num_blocks(); ++l) {
@@ -25,7 +25,7 @@ int64_t width_over_border(const ModelWeights& weights, int64_t border) {
   return std::min(before, after);
 }
 
-// Takes memory for chunks of blocks.  The order of its calls is that of the memory.
+// Takes memory for chunks of blocks.  The order of calls is the order of memory.
 class SavedMaker {
  public:
   SavedMaker(Arena& arena, const ModelWeights& weights, const Types& types, TokenCounts tokens,
@@ -37,20 +37,20 @@ class SavedMaker {
         num_halos_(num_halos),
         keep_(keep) {
     const auto& blocks = weights.spec.blocks;
-    // What branches return that only the merge reads, at once.
+    // The output of branches whose result only the next merge reads.
     if (std::any_of(blocks.begin(), blocks.end(), returns_once))
       output_ = arena.take(types.stream, {tokens.stream, weights.spec.hidden_size});
   }
 
-  // All but its blocks, which come by add_block.
+  // Everything except the blocks, which add_block adds.
   Saved make(const BlockRange& chunk, int slot) const {
     const ModelSpec& spec = weights_.spec;
     const auto L = size_t(spec.num_blocks());
     const Shape TH{tokens_.stream, spec.hidden_size};
     Saved s{.keep = keep_, .slot = slot, .chunk = chunk};
     s.x.resize(L + 1), s.rstd.resize(L + 1), s.carry.resize(L + 1), s.blocks.resize(L);
-    // Inference reads x[l], and what a block hands on, only while the next one runs: two take
-    // turns.
+    // Inference reads x[l], and a block's carry, only while the next block runs, so two tensors
+    // suffice in turn.
     std::vector<Tensor> streams, carries;
     const auto take = [&](std::vector<Tensor>& list, const Shape& shape) {
       const bool takes_turns = keep_ == Keep::kNothing && list.size() >= 2;
@@ -74,7 +74,7 @@ class SavedMaker {
     return s;
   }
 
-  // lasting: what stays; block: what other blocks may overwrite.
+  // lasting, block: as in SavedArenas.
   void add_block(Saved& s, int64_t l, Arena& lasting, Arena& block) const {
     const Block& b = weights_.blocks[size_t(l)];
     const bool once = returns_once(weights_.spec.blocks[size_t(l)]);
@@ -119,8 +119,8 @@ std::vector<std::vector<Saved>> make_saved(Arena& arena, const ModelWeights& wei
                                            std::span<const int> slots_of_chunk, int first_slot) {
   const SavedMaker maker(arena, weights, types, tokens, num_halos, keep);
   const Stage& stage = weights.share.stage;
-  // What the model keeps comes first: where blocks share memory, the input of one is made while the
-  // output of the one before is read.
+  // The model's own tensors come first: if blocks share memory, the input of a block is made while
+  // the output of the block before is read.
   std::vector<std::vector<Saved>> all(slots_of_chunk.size());
   for (size_t r = 0; r < all.size(); ++r)
     for (int slot = first_slot; slot < first_slot + slots_of_chunk[r]; ++slot)

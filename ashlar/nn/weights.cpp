@@ -1,17 +1,17 @@
 // How it works.  One list of a model's tensors, and the memory that follows from it.
 //
-//   list     each layer visits its tensors in the order in which forward meets them; the model adds
-//            the block, the extents of what stands here, and where logical tensors begin in it
+//   list     each layer visits its tensors in the order in which forward uses them; the model adds
+//            the block, the shape of the part on this rank, and where logical tensors begin in it
 //   memory   lay_out walks the same list in memory order and takes a tensor from an arena for every
-//            Weight: its value or its gradient; flat_layout does so over addresses that nobody
-//            reads, and takes the distances between them
+//            Weight: its value or its gradient; flat_layout does so with addresses that are never
+//            read, and uses the distances between them
 //
-//   memory order   of no block | vectors of block 0 | .. | products of block 0 | .. | buffers
-//   unit           0 (root)                              | 1                   | .. | none
+//   memory order   no block  | vectors of block 0 | .. | products of block 0 | .. | buffers
+//   unit           0 (root)                            | 1                   | .. | none
 //
-// A split embedding comes before the rest of the root; the products of a block stand unit by unit.
-// Blocks whose products come from one arena take turns in it: a scope opens when the block changes,
-// and gives back what the block before had there.
+// A split embedding precedes the rest of the root; the products of a block are ordered by unit.
+// Blocks whose products share an arena use it in turn: a scope opens when the block changes, and
+// frees the memory of the block before.
 #include "ashlar/nn/weights.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ bool is_cut_by_heads(const ParameterInfo& info) {
   return info.is_cut_by(Grain::kQueryHead) || info.is_cut_by(Grain::kKeyHead);
 }
 
-// Which of the units of its block a product is of.
+// The number of a product's unit among the units of its block.
 int64_t unit_in_block(const ParameterInfo& info, const UnitSplit& split) {
   const int cut_units = split.num_cut_units();
   if (split.experts && info.is_cut_by(Grain::kExpert)) return 1 + cut_units;
@@ -39,7 +39,8 @@ Units units_of(const ModelSpec& spec, const UnitSplit& split) {
   return {spec.num_blocks(), split};
 }
 
-// Sets what follows from the share: the rows of each logical tensor here, one after another.
+// Sets the members that follow from the share: the rows of each logical tensor here, one after
+// another.
 void finish(Stored& stored, int64_t block, const Units& units, const Share& share) {
   const ParameterInfo& first = stored.logical[0];
   stored.block = block;
@@ -79,7 +80,7 @@ std::vector<const Stored*> in_memory_order(const ModelWeights& weights) {
   const auto key = [](const Stored* s) {
     const int kind = s->is_buffer() ? 3 : s->is_product() ? 2 : s->block >= 0 ? 1 : 0;
     const bool root = s->unit == 0;  // after a split embedding
-    // The vectors of a block's branches come before the block's own.
+    // The vectors of a block's branches precede the block's own.
     return std::tuple(kind, s->block, kind == 2 ? s->unit : int64_t(root),
                       kind == 1 && s->logical[0].applied == Applied::kStream);
   };
@@ -131,7 +132,7 @@ ModelWeights::ModelWeights(const ModelSpec& whole, const Share& part, const Init
 
 namespace {
 
-// One strip that reaches as far as those of both, and is as large as either's.
+// One strip that reaches as far back as the strips of both, with room for the larger set of strips.
 ExchangeNeeds::StripShape room_for(const ExchangeNeeds& a, const ExchangeNeeds& b) {
   ExchangeNeeds::StripShape strip;
   for (const ExchangeNeeds* needs : {&a, &b})
