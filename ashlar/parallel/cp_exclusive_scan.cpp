@@ -1,13 +1,13 @@
-// How it works.  Chunks stand in the order of the walk: places 0 .. A - 1, forward in the order of
-// the tokens and backward against it.  For each chunk here, and all rows at once:
+// How it works.  Chunks are numbered in the order of the walk: places 0 .. A - 1, in forward in the
+// order of tokens and in backward against it.  For each chunk here, and all rows at once:
 //
 //   before   the map of the chunks joined so far that come before it; none in round 0
-//   sent     that map, then the chunk's own: to the place 2^i on
-//   come     what the place 2^i back has sent; it comes before `before`
+//   sent     that map, then the chunk's own: sent to the place 2^i on
+//   come     the map received from the place 2^i back; it precedes `before`
 //
 // A map is a state (made) and a transition.  Transitions of fixed decays are not sent: they follow
-// from how many chunks are joined, and from where documents start.  Transitions that are matrices
-// are kept as products in the order of the tokens, whichever way the walk goes.
+// from the number of joined chunks, and from where documents start.  Transitions that are matrices
+// are kept as products in the order of tokens, in either direction of the walk.
 #include "ashlar/parallel/cp_exclusive_scan.h"
 
 #include "ashlar/kernels/copy.h"
@@ -51,7 +51,7 @@ class CpExclusiveScan final : public CpStates {
   void pass_on(const Context&, const StateMaps&) override {}
 
  private:
-  // The i-th chunk of each row here, in the order of the tokens.
+  // The i-th chunk of each row here, in the order of tokens.
   int64_t chunk_of(int64_t i) const {
     return i == 0 ? ranks_.rank() : num_chunks() - 1 - ranks_.rank();
   }
@@ -69,7 +69,7 @@ class CpExclusiveScan final : public CpStates {
         .slice(0, state_.numel())
         .view({state_.heads, state_.key_dim, state_.value_dim});
   }
-  // [H, dk, 1] or [H, dk, dk] where tokens say what transitions are; else absent.
+  // [H, dk, 1] or [H, dk, dk] if transitions depend on tokens; else absent.
   Tensor transition_of(const OwnedTensor& memory, int64_t i, int64_t row) const {
     if (state_.transition == 0) return {};
     return as_states(one_of(at(memory, i), row).slice(state_.numel(), state_.message()));
@@ -121,7 +121,7 @@ class CpExclusiveScan final : public CpStates {
     copy(ctx, other, transition);
   }
 
-  // Chunks in `before` when rounds up to that of half the distance are over.
+  // The number of chunks in `before` after all rounds of smaller distances.
   int64_t num_joined(const StateMaps& maps, int64_t i, int64_t distance) const {
     return std::min(distance - 1, place_of(maps, i));
   }
@@ -129,7 +129,8 @@ class CpExclusiveScan final : public CpStates {
   void exchange(const Context& ctx, const StateMaps& maps, int64_t distance) {
     sends_.clear();
     receives_.clear();
-    // In the order of places, which two chunks of a rank for the same rank then have on both sides.
+    // Both sides list messages in the order of places, so two messages between the same ranks
+    // match.
     for (int64_t place = 0; place + distance < num_chunks(); ++place) {
       const int64_t from = chunk_at(maps, place), to = chunk_at(maps, place + distance);
       if (is_mine(from) && is_mine(to)) {

@@ -1,15 +1,15 @@
-// How it works.  `assign` makes everything that depends on documents, before a micro-batch; the
-// layers then call halo_forward and halo_backward.
+// How it works.  `assign` makes everything that depends on documents before a micro-batch; layers
+// then call halo_forward and halo_backward.
 //
 //   a row of the batch      .. t-3  t-2  t-1 | t  t+1  ..
 //                               rank a       |     rank b
 //   forward    a: Side behind_   x_{t-2} x_{t-1}, y_{t-1}  -->  b: Side before_, then halo rows
 //   backward   a: Side behind_, then added to dx, dy       <--  b: Side before_, from halo rows
 //
-// A Side has one message for each border, and a message one row for each row of the batch, whether
-// a document crosses there or not.  Only segments that continue a document have halo rows: HaloRows
-// pairs those with rows of the messages.  Two ranks may meet at two borders (zigzag), of which each
-// sends at one: the messages of a pair cannot be taken for each other.
+// A Side has one message for each border, and a message has one row for each row of the batch,
+// whether a document crosses the border or not.  Only segments that continue a document have halo
+// rows; HaloRows pairs them with rows of the messages.  Two ranks may meet at two borders (zigzag),
+// but each sends at only one of them, so their messages cannot be confused.
 #include "ashlar/parallel/cp_halos.h"
 
 #include <algorithm>
@@ -69,11 +69,11 @@ void CpHalos::assign(const kernels::Sequence& sequence) {
     if (segment.position == 0) continue;
     const int64_t row = segment.row / split_.local_length();
     const int64_t first = segment.row % split_.local_length();
-    // Only at the start of a stretch does a segment continue a document.
+    // Segments continue a document only at the start of a stretch.
     int64_t border = 0;
     while (before_.borders[size_t(border)].local != first) ++border;
     const int64_t message = border * split_.num_rows + row;
-    // Rows further back than the document's beginning are none of it.
+    // Rows before the document's beginning do not belong to it.
     for (size_t back = 1; back <= arriving_.size() && int64_t(back) <= segment.position; ++back) {
       arriving_[back - 1].push_back({message, halo});
       leaving_[back - 1].push_back({halo, message});

@@ -4,7 +4,7 @@
 //
 // Cost     docs/parallel/cp.md.
 // Memory   messages of both sides, once (Tag::kCommunication).
-// Errors   kConfig where the rows cannot be cut evenly (CpSplit::check); those of comm::Group.
+// Errors   kConfig if the rows cannot be cut evenly (CpSplit::check); those of comm::Group.
 #pragma once
 
 #include <span>
@@ -21,18 +21,18 @@ class CpHalos final : public nn::HaloExchange {
  public:
   CpHalos(comm::Group& ranks, const CpSplit& split, const nn::ExchangeNeeds& needs, DType stream,
           Allocator& allocator);
-  // The rank's tokens of the next micro-batch.  Allocates nothing.
+  // Sets the rank's tokens of the next micro-batch.  Allocates nothing.
   void assign(const kernels::Sequence& sequence);
   void halo_forward(const kernels::Context&, const nn::Pass&, std::span<const nn::Strip>) override;
   void halo_backward(const kernels::Context&, const nn::Pass&, std::span<const nn::Strip>) override;
 
  private:
-  // The borders where stretches of this rank meet those of others, on one of their two sides, and
-  // the messages that cross there.
+  // One side of all borders between stretches of this rank and those of others, with the messages
+  // that cross them.
   struct Side {
     struct Border {
-      int rank;       // the one that holds the other side
-      int64_t local;  // first token behind the border, in the rank's part of a row
+      int rank;       // the rank on the other side
+      int64_t local;  // first token behind the border, in this rank's part of a row
     };
     std::vector<Border> borders;
     OwnedTensor memory;  // [borders, rows, width]: strip after strip, older rows first
@@ -40,9 +40,9 @@ class CpHalos final : public nn::HaloExchange {
     kernels::Matrix message(size_t border) const;  // [rows, width]
     void take(Allocator& allocator, DType dtype, int64_t num_rows, int64_t width);
   };
-  // By steps back from a segment, from one on: pairs of halos, which the segments that continue a
-  // document have in their order, and rows of the memory of `before_`; a document that begins
-  // between has none.
+  // Element b - 1 pairs halos with rows of the memory of `before_`, for the token b steps before
+  // each segment that continues a document, in the order of segments.  A halo whose document begins
+  // later than that token has no pair.
   using HaloRows = std::vector<std::vector<kernels::RowPair>>;
   // Calls use(strip, steps back, first column of that row in a message, columns of that row in the
   // halos), in the order of a message.
@@ -55,7 +55,7 @@ class CpHalos final : public nn::HaloExchange {
 
   comm::Group& ranks_;
   const CpSplit split_;
-  Side before_, behind_;  // where documents come in, and where they go on
+  Side before_, behind_;  // borders where documents arrive, and where they continue
   int64_t message_width_;
   HaloRows arriving_, leaving_;  // from messages to halos, and back
 };

@@ -1,20 +1,20 @@
 // How it works.  T local tokens, n ranks; a tensor of all heads goes through three forms:
 //
-//   tokens       [T, all heads]           as the layer has it
+//   tokens       [T, all heads]           the layer's form
 //   chunks       [n][T, heads of rank p]  split_heads, join_heads: chunk p goes to rank p
 //   all tokens   [n T, heads here]        all_to_all: chunk p comes from rank p, rows in rank order
 //
-//   forward      q k v  -> chunks -> all tokens, for q (and k v) in the very memory of the layer's
-//                attention on all tokens: out, lse, in the memory of the layer's
+//   forward      q k v  -> chunks -> all tokens, for q (and k v) in the memory of the layer's own
+//                attention on all tokens: out, lse, in the memory of the layer's own
 //                out    -> chunks -> tokens
-//   backward     out    -> chunks -> all tokens, under the product that makes dout
+//   backward     out    -> chunks -> all tokens, during the product that makes dout
 //                dout   -> chunks -> all tokens
 //                attention backward on all tokens: dq dk dv
-//                dq dk dv -> chunks -> tokens, under what the layer does before it needs them
+//                dq dk dv -> chunks -> tokens, while the layer computes what does not need them
 //
-// q, out and dout pass through the same chunks_, one after the other: each is waited for before the
-// next is split.  A tensor of all tokens for N/n of N heads has as many elements as the local one
-// of all heads, so that the layer's memory holds either.
+// q, out and dout use the same chunks_, one after the other: each transfer ends before the next
+// tensor is split.  A tensor of all tokens for N/n of N heads has as many elements as the local one
+// of all heads, so the layer's memory holds either.
 #include "ashlar/parallel/cp_heads.h"
 
 #include <algorithm>

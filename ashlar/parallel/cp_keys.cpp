@@ -1,16 +1,16 @@
-// How it works.  CpGather hands the kernel the keys of all ranks, in rank order.  In a ring of n
-// each step computes on one part while it sends that part on; n = 3:
+// How it works.  CpGather passes the keys of all ranks to the kernel, in rank order.  In a ring of
+// n ranks, each step computes on one part while it sends that part on; n = 3:
 //
 //              rank 0       rank 1       rank 2
-//   step 0     part 0       part 1       part 2       the own part: gives every query a key
+//   step 0     part 0       part 1       part 2       the rank's own: gives every query a key
 //   step 1     part 2       part 0       part 1       starts the sum of the part's gradients
 //   step 2     part 1       part 2       part 0       adds to the sum that came from step 1
-//   then       sum of 0     sum of 1     sum of 2     comes home, and is added to the own gradients
+//   then       sum of 0     sum of 1     sum of 2     is added to the owner's gradients
 //
-// Step s computes on `here` and receives the next part in under_way_[s % 2], which held the part of
-// step s - 1, waited for and no longer read.  The sum of step s stands in sums_[s % 2], and goes to
-// sums_[(s + 1) % 2] of the next rank after the step, so that it travels under the next one.  All
-// ranks post in one order: keys 0, keys 1, sum 1, keys 2, sum 2, ..
+// Step s computes on `here` and receives the next part into under_way_[s % 2], whose part of step
+// s - 1 is no longer read.  The sum of step s is in sums_[s % 2]; after the step it is sent to
+// sums_[(s + 1) % 2] of the next rank, in flight during the next step.  All ranks post in one
+// order: keys 0, keys 1, sum 1, keys 2, sum 2, ..
 #include "ashlar/parallel/cp_keys.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ using kernels::AttentionGradients;
 using kernels::Context;
 using kernels::Sequence;
 
-// x with keys and values from elsewhere.
+// x with other keys and values.
 Attention with_keys(Attention x, const Tensor& k, const Tensor& v) {
   x.k = k, x.v = v;
   return x;
@@ -40,8 +40,8 @@ OwnedTensor memory_of(Allocator& allocator, DType dtype, int64_t rows, int64_t c
   return make_tensor(allocator, dtype, {rows, cols}, Tag::kCommunication);
 }
 
-// Tokens from the nearest query back to the nearest key that it sees without a window; the largest
-// number where no query sees a key.
+// The smallest distance in tokens from a query back to a key that it sees without a window; the
+// largest number if no query sees a key.
 int64_t nearest_key(std::span<const Segment> queries, std::span<const Segment> keys) {
   int64_t nearest = std::numeric_limits<int64_t>::max();
   for (const Segment& query : queries)
@@ -71,7 +71,7 @@ class CpGather final : public CpKeys {
                             const kernels::AttentionGradients&) override;
 
  private:
-  // Keys and values of all ranks, rank by rank; those of turn t stand in number t % 2.
+  // Keys and values of all ranks, rank by rank; turn t uses number t % 2.
   struct Gathered {
     OwnedTensor k, v;
     comm::Work keys_come, values_come;  // posted by post_keys
@@ -154,13 +154,13 @@ class CpRing final : public CpKeys {
   struct Pair {  // k and v, or their gradients
     Tensor k, v;
   };
-  struct Passing {  // the messages of a Pair, kept while it is under way
+  struct Passing {  // the messages of a Pair, kept while they are in flight
     comm::Transfer sends[2], receives[2];
   };
   int part_at(int step) const;
   std::span<const Segment> part(int step) const;
   bool sees(int part, int64_t window) const;
-  // Sends `from` to the next rank and fills `to` with what the one before sends.
+  // Sends `from` to the next rank and receives `to` from the rank before.
   comm::Work transfer_at(int step, const Pair& here);
   comm::Work pass_on(Passing& passing, const Pair& from, const Pair& to, std::string_view label);
 
@@ -196,7 +196,7 @@ void CpRing::assign() {
     nearest_[part] = nearest_key(parts_[size_t(ranks_.rank())], parts_[part]);
 }
 
-// The part that is here at a step; that of step 0 is the rank's own.
+// The part that is here at a step; in step 0 it is the rank's own.
 int CpRing::part_at(int step) const {
   return (ranks_.rank() - step + ranks_.size()) % ranks_.size();
 }
@@ -225,7 +225,8 @@ void CpRing::post_keys(const Context&, const nn::Pass&, const Attention& x) {
   if (ranks_.size() > 1) first_ = pass_on(passing_keys_, {x.k, x.v}, under_way_[0], kKeys);
 }
 
-// What brings the part of step + 1 into under_way_[step % 2] while `here` is computed on.
+// The transfer that brings the part of step + 1 into under_way_[step % 2] while attention runs on
+// `here`.
 comm::Work CpRing::transfer_at(int step, const Pair& here) {
   if (step == 0) return std::move(first_);  // post_keys posted it
   if (step + 1 == ranks_.size()) return {};
@@ -236,10 +237,10 @@ void CpRing::attend(const Context& ctx, const nn::Pass& pass, const Attention& x
   const Sequence& sequence = pass.sequence;
   const int n = ranks_.size();
   const Arena::Scope scope(*ctx.workspace);
-  // The result over more parts than one, in the stream type: rounded once, at the last of them.
+  // The result over several parts, in the stream type; it is rounded once, at the last of them.
   const Tensor sum = ctx.workspace->take(x.lse_TN.dtype, x.out.shape);
   Attention other = x;         // over a part of another rank
-  other.shape.partial = true;  // only the own part holds a key for every query: the query's own
+  other.shape.partial = true;  // only the rank's own part holds a key for every query
   other.out = ctx.workspace->take(x.out.dtype, x.out.shape);
   other.lse_TN = ctx.workspace->take(x.lse_TN.dtype, x.lse_TN.shape);
   int last = 0;  // the last step with a visible part, whose merge fills x.out
@@ -283,17 +284,17 @@ void CpRing::attend_backward(const Context& ctx, const nn::Pass& pass, const Att
     comm::Work transfer = transfer_at(step, here);
     const bool own = step == 0, first = step == 1, seen = sees(part_at(step), x.shape.window);
     if (seen) {
-      // Step 1 starts the sum by writing it; later ones add, once what was before has come.
+      // Step 1 starts the sum by writing it; later steps add to it once it has arrived.
       const Pair to = own ? Pair{g.dk, g.dv} : first ? sum : part_d;
       Attention part_x = with_keys(x, here.k, here.v);
       part_x.shape.partial = !own;
       attention_backward(ctx, sequence, part(step), part_x,
                          {.dout = g.dout, .dq = own ? g.dq : part_dq, .dk = to.k, .dv = to.v});
     }
-    sum_comes.wait();  // the sum of this part, from the ranks that had the part before
+    sum_comes.wait();  // the sum of this part, from the ranks that had it before
     if (seen && !own) kernels::add(ctx, part_dq, g.dq);
     if (seen && step > 1) add(ctx, part_d, sum);
-    if (!seen && first) {  // a sum of nothing is sent too: traffic does not depend on documents
+    if (!seen && first) {  // zeros are sent too: traffic does not depend on documents
       fill(ctx, sum.k, 0.0);
       fill(ctx, sum.v, 0.0);
     }

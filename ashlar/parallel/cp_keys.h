@@ -1,15 +1,15 @@
-// Keys and values of context parallelism: how those of all ranks meet the queries here.
+// Keys and values in context parallelism: three ways to bring those of all ranks to the queries.
 //
-//   gather      they are gathered for each layer, once more in backward; their gradients are
+//   gather      all ranks gather them for each layer, once more in backward; their gradients are
 //               reduce-scattered
-//   ring        they travel from rank to rank while attention runs over those that are here, and
-//               results are merged; in backward the gradients of a part travel behind it, home at
-//               last
-//   all_to_all  queries travel too, for all tokens of some heads (cp_heads.h)
+//   ring        they are sent from rank to rank, while attention runs over the part that is here,
+//               and results are merged; in backward the gradients of a part follow it, and end at
+//               its owner
+//   all_to_all  queries are sent too, so that each rank has all tokens of some heads (cp_heads.h)
 //
 // Source   docs/parallel/cp.md has bytes and launches as closed formulas.
-// Numerics sums over ranks: gather in group order; ring the ranks after a part's owner in order,
-//          then added to the owner's own.  The same bits for any timing.
+// Numerics order of sums over ranks: gather in group order; ring the ranks after a part's owner in
+//          order, then the owner itself.  The bits do not depend on timing.
 // Errors   those of comm::Group.
 #pragma once
 
@@ -28,11 +28,11 @@ using CpParts = std::vector<std::vector<Segment>>;
 
 class CpKeys : public nn::KeyExchange {
  public:
-  // parts: those of the micro-batch at hand; outlives this.
+  // parts: those of the current micro-batch; outlives this.
   static std::unique_ptr<CpKeys> make(CpExchange kind, comm::Group& ranks, const CpSplit& split,
                                       const CpParts& parts, const nn::ExchangeNeeds& needs,
                                       const nn::Types& types, Allocator& allocator);
-  // After the parts changed.  Allocates nothing.
+  // Call after the parts changed.  Allocates nothing.
   virtual void assign() = 0;
 
  protected:

@@ -1,13 +1,13 @@
-// Which tokens of a micro-batch each context-parallel rank holds.  Pure functions of logical
-// coordinates: no rank is asked.
+// The tokens of a micro-batch that each context-parallel rank holds: pure functions of logical
+// coordinates, without communication.
 //
 // A micro-batch has num_rows rows of `length` tokens.  Every row is cut at the same places:
 //   contiguous   num_ranks chunks, rank r holds chunk r
 //   zigzag       2 num_ranks chunks, rank r holds chunks r and 2 num_ranks - 1 - r: the same causal
 //                work on every rank
-// Chunks of a rank that touch (the middle of zigzag) are one stretch.  A rank's own rows stand
-// stretch by stretch, row by row of the batch: token i of the rank's part of row b is local row
-// b * local_length() + i.
+// Adjacent chunks of a rank (in the middle of zigzag) are one stretch.  A rank stores its tokens
+// row by row of the batch, each row stretch by stretch: token i of the rank's part of row b is
+// local row b * local_length() + i.
 //
 // Source   Megatron Core (zigzag); arXiv 2511.17127 for CCA.
 #pragma once
@@ -23,10 +23,10 @@ namespace ashlar::parallel {
 struct CpSplit {
   CpLayout layout = CpLayout::kZigzag;
   int num_ranks = 1;
-  int64_t num_rows = 1, length = 0;  // of a whole row
-  int64_t min_chunk = 2;             // tokens: the reach of a halo
+  int64_t num_rows = 1, length = 0;  // length: tokens of a whole row
+  int64_t min_chunk = 2;             // in tokens: the reach of a halo
 
-  // kConfig unless every rank gets equal chunks of at least min_chunk tokens.
+  // Throws kConfig unless all chunks are equal and have at least min_chunk tokens.
   void check() const;
   int64_t num_chunks() const {
     return layout == CpLayout::kZigzag && num_ranks > 1 ? 2 * num_ranks : num_ranks;
@@ -38,7 +38,7 @@ struct CpSplit {
   int owner(int64_t chunk) const;
 };
 
-// Tokens [begin, end) of every row, from `local` of the rank's part of the row on.
+// Tokens [begin, end) of every row; they begin at `local` in the rank's part of the row.
 struct CpStretch {
   int64_t begin, end, local;
   friend bool operator==(const CpStretch&, const CpStretch&) = default;
@@ -51,11 +51,11 @@ struct CpStretches {  // one or two, ascending
 };
 CpStretches stretches_of(const CpSplit& split, int rank);
 
-// An upper bound for Sequence::num_halos of a rank, whatever the documents are.
+// An upper bound for Sequence::num_halos of a rank, for any documents.
 int64_t max_halos(const CpSplit& split, int rank);
 
-// Whole row of the batch (b * length + token) where local row `local_row` of the rank stands, and
-// the other way round.
+// The row of the whole batch (b * length + token) of the rank's local row `local_row`, and the
+// reverse.
 int64_t whole_row(const CpSplit& split, int rank, int64_t local_row);
 struct CpRow {
   int rank;
@@ -64,8 +64,8 @@ struct CpRow {
 };
 CpRow row_of(const CpSplit& split, int64_t whole_row);
 
-// Replaces `local` by the rank's segments: those of the whole rows cut where stretches end.  Every
-// segment of the whole rows starts its document and lies in one row.  Reuses memory.
+// Replaces `local` with the rank's segments: those of the whole rows, cut at the ends of stretches.
+// Every segment of the whole rows starts its document and lies in one row.  Reuses memory.
 void take_local_segments(const CpSplit& split, int rank, std::span<const Segment> whole,
                          std::vector<Segment>& local);
 

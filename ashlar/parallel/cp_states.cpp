@@ -1,13 +1,13 @@
-// How it works.  A walk goes through the chunks of a row, forward in the order of the tokens and
-// backward against it, with the state of that row in hand:
+// How it works.  A walk goes through the chunks of a row, in forward in the order of tokens and in
+// backward against it, and carries the state of that row:
 //
 //   state = 0;  for each chunk:  if it is mine, entering[it] = state;  state = map of it (state)
 //
-// CpGatherStates has the maps of all chunks and walks up to its last own one; without mask it walks
-// both ways, one after the other, forward and backward alike.  CpChainStates begins its walk with a
-// state that comes from the rank of the chunk before its own, and sends the one behind it to the
-// next rank: with zigzag twice, up the ranks and down again, where the last rank goes on with
-// itself.  All rows go together.
+// CpGatherStates has the maps of all chunks and walks up to the last chunk of its rank; without
+// mask it walks in both directions, one after the other, in forward and in backward.  CpChainStates
+// begins its walk with a state received from the rank of the chunk before its own, and sends the
+// state behind its chunk to the next rank: with zigzag twice, up the ranks and down again, where
+// the last rank continues with itself.  All rows are sent together.
 #include "ashlar/parallel/cp_states.h"
 
 #include <algorithm>
@@ -80,8 +80,8 @@ class CpGatherStates final : public CpStates {
     }
   }
 
-  // Forward a message has what a chunk made, each way, then its transitions; backward only the
-  // former.
+  // In forward a message has what a chunk made, in each direction, then its transitions; in
+  // backward only the former.
   Tensor gathered(const StateMaps& maps) const {
     const int64_t length = maps.backward ? state_.made() : state_.message();
     const int64_t num = ranks_.size() * here();
@@ -98,8 +98,7 @@ class CpGatherStates final : public CpStates {
 
 // --- chains ---
 
-// num_groups: of heads, which follow each other through the ranks.  A state of each row on its way,
-// one for each chunk of a row here.
+// num_groups: groups of heads, which follow each other through the ranks.
 class CpChainStates : public CpStates {
  public:
   CpChainStates(comm::Group& ranks, const CpSplit& split, const State& state, DType stream,
@@ -124,7 +123,7 @@ class CpChainStates : public CpStates {
   void post(const Context&, const StateMaps&) override {}
 
   void finish(const Context& ctx, const StateMaps& maps) override {
-    // Backward wants those of the chunks here only.
+    // Backward reads only the transitions of the chunks here.
     const int64_t first = ranks_.rank() * here();
     if (maps.transition) copy(ctx, maps.transition, maps.transitions.slice(first, first + here()));
     for (int64_t turn = 0; turn < split_.chunks_of_rank(); ++turn) {
@@ -156,13 +155,13 @@ class CpChainStates : public CpStates {
   }
 
  private:
-  // A chain sends the state on once the layer has used it; of two chunks of a row the first one's
-  // must be on its way before the second one's comes.
+  // A chain sends the state on once the layer has used it.  If a row has two chunks here, the state
+  // of the first must be sent before that of the second arrives.
   bool waits_for_layer(int64_t turn) const {
     return !at_once_ && turn + 1 == split_.chunks_of_rank();
   }
   int64_t heads() const { return state_.heads / num_groups_; }
-  // The chunks of a row that are here, in the order of the walk.
+  // The chunk of a row here that comes at this turn of the walk.
   int64_t chunk_of(const StateMaps& maps, int64_t turn) const {
     const int64_t per = split_.chunks_of_rank(), n = maps.backward ? per - 1 - turn : turn;
     return n == 0 ? ranks_.rank() : num_chunks() - 1 - ranks_.rank();
@@ -205,7 +204,7 @@ class CpChainStates : public CpStates {
     if (!is_chunk(to)) return;
     const Tensor state = at(leaving_, turn, group);
     comm::Work& sent = leaves_[size_t(turn * num_groups_ + group)];
-    sent.wait();  // of the layer before
+    sent.wait();  // the send of the layer before
     copy(ctx, at(arriving_, turn, group), state);
     for (int64_t row = 0; row < rows(); ++row) {
       Tensor transition = transition_here(maps, chunk, row);
@@ -225,7 +224,8 @@ class CpChainStates : public CpStates {
   std::vector<comm::Work> leaves_;
 };
 
-// The most groups of equally many heads, up to kMostGroups: more latencies than hidden time beyond.
+// The largest number of equal groups of heads up to kMostGroups; with more groups, latencies cost
+// more than the time they hide.
 int64_t num_groups_of(int64_t heads) {
   constexpr int64_t kMostGroups = 8;
   int64_t groups = std::min(heads, kMostGroups);

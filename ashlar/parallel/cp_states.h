@@ -1,18 +1,18 @@
-// Linear attention over ranks that hold chunks of every sequence (cp_split.h): what brings the
-// state that enters a chunk to it, and backward the gradient of the one that leaves it.
+// Linear attention over ranks that hold chunks of every sequence (cp_split.h): the ways to bring
+// each chunk the state that enters it, and in backward the gradient of the state that leaves it.
 //
-//   CpGatherStates  LASP-2: one all_gather of what each chunk does to the state that enters it;
-//                   every rank then goes through the chunks before its own, in their order
-//   CpChainStates   LASP-1: the state goes from rank to rank; each sends it on after it has used it
-//   CpScanStates    the same chain, cut into groups of heads that follow each other, and sent on at
-//                   once (ZeCO's All-Scan)
+//   CpGatherStates   LASP-2: one all_gather of the map of each chunk; every rank then walks through
+//                    the chunks before its own, in order
+//   CpChainStates    LASP-1: the state is sent from rank to rank; each sends it on after using it.
+//                    As a scan (ZeCO's All-Scan) the chain is cut into groups of heads that follow
+//                    each other, and is sent on at once
+//   CpExclusiveScan  recursive doubling (cp_exclusive_scan.h)
 //
-//   CpExclusiveScan recursive doubling (cp_exclusive_scan.h)
+// Without mask (nn/exchange.h, StateMaps), chunks also need states of the chunks behind them; only
+// CpGatherStates supports this.
 //
-// Without mask (nn/exchange.h, StateMaps) states of chunks behind come too, by CpGatherStates only.
-//
-// Chunks are those of CpSplit: one a rank and row, or with zigzag two, in the order of the tokens
-// whoever holds them; where a document starts in a chunk nothing of what enters it leaves it.
+// Chunks are those of CpSplit: one per rank and row, or two with zigzag, numbered in the order of
+// tokens.  If a document starts in a chunk, nothing of what enters the chunk leaves it.
 //
 // Source   LASP-2, arXiv:2502.07563; LASP, arXiv:2404.02882; ZeCO, arXiv:2507.01004.  Bytes and
 //          launches as closed formulas: docs/parallel/states.md.
@@ -20,8 +20,8 @@
 //          stream type (Tag::kCommunication): gather W C (m + g), without mask W C 2 m, chain and
 //          scan 2 C m; where decays are fixed, besides, their powers for every block and number of
 //          chunks.  One state of every row from ctx.workspace.
-// Numerics chunk after chunk in the order of the tokens, whatever comes first: the same bits on all
-//          ranks and for the first three.
+// Numerics chunk after chunk in the order of tokens, whatever arrives first: the same bits on all
+//          ranks, and for all but CpExclusiveScan.
 // Errors   those of comm::Group.
 #pragma once
 
@@ -41,23 +41,23 @@ namespace ashlar::parallel {
 class CpStates : public nn::ChunkStates, public nn::StatePassing {
  public:
   using State = nn::ExchangeNeeds::StateShape;
-  // Logarithms of fixed decays, [H] of each block; empty: the decay is 1.
+  // Logarithms of fixed decays, [H] for each block; empty if the decay is 1.
   using LogDecays = std::vector<std::span<const double>>;
   static std::unique_ptr<CpStates> make(const kernels::Context&, StateExchange kind,
                                         comm::Group& ranks, const CpSplit& split,
                                         const State& state, const LogDecays& log_decays,
                                         DType stream, Allocator& allocator);
 
-  // The next micro-batch: documents of the whole rows.  Allocates nothing.
+  // Sets the documents of the whole rows of the next micro-batch.  Allocates nothing.
   void assign(std::span<const Segment> whole_rows);
-  // Row by row, a rank's chunks of it in the order of their tokens.
+  // This rank's chunks, row by row, in the order of tokens.
   std::span<const kernels::StateChunk> chunks() const { return chunks_; }
   std::span<const kernels::StateChunk> chunks(const nn::Pass&) final { return chunks_; }
   Tensor states_here(const nn::Pass&) final { return {}; }
 
-  virtual void finish_sends() {}  // waits for what was passed on
+  virtual void finish_sends() {}  // waits for the states that were passed on
 
-  // Besides the group of the ranks.
+  // Groups used besides the group of the ranks.
   virtual std::vector<const comm::Group*> groups() const { return {}; }
 
  protected:
@@ -67,20 +67,20 @@ class CpStates : public nn::ChunkStates, public nn::StatePassing {
   int64_t rows() const { return split_.num_rows; }
   int64_t here() const { return int64_t(chunks_.size()); }  // C
   bool is_mine(int64_t chunk) const { return split_.owner(chunk) == ranks_.rank(); }
-  // The number of a row's chunk among those of its rank.
+  // The number of a row's chunk among the chunks of its rank.
   int64_t index_of(int64_t chunk, int64_t row) const;
   // The same among those of all ranks, rank by rank.
   int64_t number_of(int64_t chunk, int64_t row) const;
 
-  // Brings the state of a row, [heads from first_head on, dk, dv], through a chunk: from what
-  // enters to what leaves, or backward the other way.
+  // Advances the state of a row, [heads from first_head on, dk, dv], through a chunk: from the
+  // state that enters to the one that leaves, or in backward the reverse.
   void advance(const kernels::Context&, const nn::StateMaps&, int64_t chunk, int64_t row,
                const Tensor& transition, const Tensor& made, const Tensor& state,
                int64_t first_head = 0);
-  // The same where transitions are fixed, through `num` chunks from `first` on.
+  // The same for fixed transitions, through `num` chunks from `first` on.
   void advance_fixed(const kernels::Context&, const nn::StateMaps&, int64_t first, int64_t num,
                      int64_t row, const Tensor& made, const Tensor& state, int64_t first_head = 0);
-  // What a chunk here does.
+  // The transition of a chunk here.
   Tensor transition_here(const nn::StateMaps&, int64_t chunk, int64_t row) const;
 
   // Number n of a tensor, without its first dim.
@@ -98,9 +98,9 @@ class CpStates : public nn::ChunkStates, public nn::StatePassing {
  private:
   std::vector<kernels::StateChunk> chunks_;
   void take_fixed(const kernels::Context&, const LogDecays&, DType stream, Allocator& allocator);
-  std::vector<char> starts_;  // by row and chunk: a document starts in it
-  // Transitions of heads whose decay is fixed, [blocks, chunks + 1, H]: number n through n chunks,
-  // but number 0 through any in which a document starts.
+  std::vector<char> starts_;  // by row and chunk: whether a document starts in it
+  // Transitions of heads with a fixed decay, [blocks, chunks + 1, H]: number n is that of n chunks,
+  // but number 0 that of chunks in which a document starts.
   OwnedTensor fixed_;
 };
 

@@ -1,15 +1,14 @@
 // How it works.  counts[s][e] is the first row of expert e among the rows of source s, which are
-// sorted by expert; from these alone every rank knows where every row of a layer goes:
+// sorted by expert.  From these every rank knows the destination of every row of a layer:
 //
 //   rows for rank p      expert 0 of p: source 0, source 1, ...; expert 1 of p: source 0, ...
 //   round r              the r-th window of them; window: the longest list / number of rounds
 //
-// A message is one run: the rows of one source and one expert that are in the window.  They are
-// sent from where they stand and arrive where the expert reads them, so that nothing is put in
-// order.
+// A message is one run: the rows of one source and one expert that are in the window.  A run is
+// sent from its place and arrives where the expert reads it, so nothing needs to be sorted.
 //
 //   post_rows        sends runs of `rows`, receives runs into `rows_here`
-//   receive_rows     waits, and writes where the experts' rows begin
+//   receive_rows     waits, and writes the first row of each expert
 //   post_results     sends runs of `results_here`, receives runs into `results`
 //   receive_results  waits
 #include "ashlar/parallel/ep.h"
@@ -26,7 +25,7 @@ using nn::ExpertRound;
 
 namespace {
 
-// Of a matrix without gaps.
+// Rows of a matrix without gaps between rows.
 Tensor rows_of(const Context& ctx, const Matrix& all, int64_t begin, int64_t rows) {
   ASHLAR_ASSERT(all.stride == all.cols);
   const Tensor whole{all.data, all.dtype, ctx.device, {all.rows, all.cols}};
@@ -43,7 +42,7 @@ EpExchange::EpExchange(comm::Group& ep, comm::Group& tp, int64_t num_experts, in
       experts_here_(num_experts / ep.size()),
       rows_here_(rows_here),
       row_of_expert_(size_t(experts_here_) + 1) {
-  // A window cuts at most one run of each rank that it goes to or comes from.
+  // A window cuts at most one run for each rank that it is sent to or comes from.
   const auto most = size_t(num_experts + ep.size());
   for (auto& rooms : messages_)
     for (auto& ways : rooms)
@@ -51,7 +50,7 @@ EpExchange::EpExchange(comm::Group& ep, comm::Group& tp, int64_t num_experts, in
 }
 
 int64_t EpExchange::row_at(const ExpertRound& round, int source, int64_t expert) const {
-  // An even load, where nobody knows the tokens.
+  // An even load, since a dry run has no tokens.
   if (!round.counts.data) return round.rows.rows * expert / num_experts_;
   return round.counts.as<int32_t>()[int64_t(source) * (num_experts_ + 1) + expert];
 }
@@ -73,7 +72,7 @@ int64_t EpExchange::window(const ExpertRound& round) const {
 template <typename Use>
 void EpExchange::for_each_run(const ExpertRound& round, int rank, Use use) const {
   const int64_t length = window(round), begin = round.number * length, end = begin + length;
-  int64_t at = 0;  // among the rows for the rank
+  int64_t at = 0;  // position in the rows for the rank
   for (int64_t e = 0; e < experts_here_; ++e)
     for (int source = 0; source < ep_.size(); ++source) {
       const int64_t first = row_at(round, source, rank * experts_here_ + e),
@@ -128,11 +127,11 @@ nn::ExpertRows EpExchange::receive_rows(const Context& ctx, const ExpertRound& r
     rows += run.rows;
     row_of_expert_[size_t(expert) + 1] = int32_t(rows);
   });
-  // Experts without rows begin where the one before ends.
+  // Experts without rows begin where the expert before them ends.
   for (size_t e = 1; e < row_of_expert_.size(); ++e)
     row_of_expert_[e] = std::max(row_of_expert_[e], row_of_expert_[e - 1]);
   upload(ctx, row_of_expert_, round.row_of_expert_here);
-  // Kernels take one row at least.
+  // Kernels need at least one row.
   const auto first = [&](const Matrix& room) {
     return room.rows == 0 ? room : room.row_range(0, std::max<int64_t>(1, rows));
   };

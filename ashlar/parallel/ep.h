@@ -1,11 +1,12 @@
-// Expert parallelism: each of the ep ranks, which see other tokens, holds E / ep of the experts.
-// Rows of tokens go to the ranks that hold their experts, and results come back; backward their
-// gradients go, and those of the tokens come back.  Dropless.
+// Expert parallelism: each of the ep ranks, which have different tokens, holds E / ep of the
+// experts.  Rows of tokens are sent to the ranks of their experts, and results are sent back; in
+// backward the results' gradients are sent, and those of the rows come back.  Dropless.
 //
-// What goes where is told first (count).  Of the rows for a rank, sorted by expert, then by the
-// rank that they come from, a round is a window: all windows of a layer and micro-batch are equally
-// long, and the last may be shorter.  There are two at least, so that experts work on one while the
-// next travels, and so many that the most loaded rank has room for each.
+// First all ranks exchange their counts of rows (count).  The rows for a rank, sorted by expert,
+// then by the rank that they come from, are cut into windows, one a round.  All windows of a layer
+// and micro-batch have the same length, except that the last may be shorter.  There are at least
+// two rounds, so that experts compute one while the next is in flight, and enough that each fits
+// into the room of the most loaded rank.
 //
 //   op            label                  bytes, from a rank to all others
 //   all_gather    "expert counts"        4 (E + 1) to each, forward (and where it is recomputed)
@@ -15,12 +16,12 @@
 //                 "expert input gradients"  a H, as "expert results", backward
 //                 "expert rows recompute"  as "expert rows", backward, but for the last two rounds
 //
-// a, s: bytes of the activation and of the stream type.  A dry run, which knows no tokens, sends
-// what an even load would.
+// a, s: bytes of the activation and of the stream type.  A dry run, which has no tokens, sends the
+// bytes of an even load.
 //
 // Source   GShard, arXiv:2006.16668; dropless: MegaBlocks, arXiv:2211.15841.
 // Memory   rooms of the branch (nn/moe.h): Share::expert_rows times the rows of an even load.
-// Limits   the host waits for the counts of each layer: sizes of messages follow from them.
+// Limits   the host waits for the counts of each layer, which determine the sizes of messages.
 // Errors   kComm, as comm/group.h.
 #pragma once
 
@@ -36,7 +37,7 @@ namespace ashlar::parallel {
 
 class EpExchange final : public nn::ExpertExchange {
  public:
-  // tp: ranks that share the experts' width (ExpertSums).  rows_here: the room of a round.
+  // tp: ranks that share the experts' width (ExpertSums).  rows_here: rows that a room holds.
   EpExchange(comm::Group& ep, comm::Group& tp, int64_t num_experts, int64_t rows_here);
 
   int count(const kernels::Context&, const kernels::RoutePlan&, const Tensor& counts) override;
@@ -49,7 +50,7 @@ class EpExchange final : public nn::ExpertExchange {
   }
   bool leads() const override { return sums_.leads(); }
 
-  // Rounds, and mixtures of micro-batches that took them, since the last call.
+  // Numbers of rounds and of mixtures that ran since the last call.
   struct Rounds {
     int64_t rounds = 0, mixtures = 0;
   };
@@ -63,11 +64,11 @@ class EpExchange final : public nn::ExpertExchange {
     std::vector<comm::Transfer> sends, receives;
     comm::Work work;
   };
-  // Where the rows of a source and expert begin at the source.
+  // The first row of an expert in the rows of a source.
   int64_t row_at(const nn::ExpertRound&, int source, int64_t expert) const;
   int64_t rows_for(const nn::ExpertRound&, int rank) const;
   int64_t window(const nn::ExpertRound&) const;
-  // Calls use(source, expert of the rank, run) for what the round brings to the rank.
+  // Calls use(source, expert of the rank, run) for all rows that the round brings to the rank.
   template <typename Use>
   void for_each_run(const nn::ExpertRound&, int rank, Use use) const;
   Messages& under_way(const nn::ExpertRound& round, bool results);

@@ -1,5 +1,5 @@
 // Tensor parallelism: the layers of nn run on the rank's heads and its part of the expert width,
-// and what each of them returns is added up over the tp ranks.  The operations:
+// and their outputs are added up over the tp ranks.  The operations:
 //
 //                          as they are                   sequence_parallel
 //   forward  attention     all_reduce "tp attention"     all_gather "tp attention input",
@@ -12,12 +12,11 @@
 //                          "tp feed-forward gradient"
 //            router        all_reduce "tp router"        the same
 //   linear mixers of GLA (backward) and Lightning (both): all_reduce "tp heads"
-//   where ranks share keys, among those: all_reduce "tp query sums" forward, "tp key gradients"
-//   backward.
+//   over ranks that share keys: all_reduce "tp query sums" forward, "tp key gradients" backward.
 //
-// The router runs whole on every rank and gives the same bits there.  With sequence_parallel the
-// stream, norms and merges have 1/tp of the tokens: TokenCounts{T / tp, T}; the sequence of the
-// call is that of all T tokens, its ids are the rank's.
+// The router runs whole on every rank, with the same bits.  With sequence_parallel the stream,
+// norms and merges have 1/tp of the tokens: TokenCounts{T / tp, T}.  The sequence of the call has
+// all T tokens, its ids are those of the rank.
 //
 // Cost     docs/parallel/tp.md has the bytes.  Each call waits for its operations.
 // Memory   sums in place; gathered tensors [T, H] come from ctx.workspace.
@@ -36,8 +35,8 @@ namespace ashlar::parallel {
 // Sums over the ranks that hold the same key heads.
 class HeadSums final : public nn::HeadExchange {
  public:
-  // sharers: so many neighbours in tp hold the same key heads.  Null where nobody shares them.
-  // Every rank of tp calls it at the same place among the splits of its groups.
+  // sharers: number of adjacent tp ranks that hold the same key heads.  Returns null if it is 1.
+  // All ranks of tp call it in the same order among the splits of their groups.
   static std::unique_ptr<HeadSums> among(const comm::Group& tp, int sharers);
   void sum_queries(const Tensor& q_sum_TKD) override;
   void sum_key_gradients(const Tensor& gradients) override;
@@ -49,7 +48,7 @@ class HeadSums final : public nn::HeadExchange {
   std::unique_ptr<comm::Group> sharers_;
 };
 
-// Sums over all ranks, each of which has some of a layer's heads.
+// Sums over all ranks, each of which holds some heads of a layer.
 class TpSums final : public nn::LayerSums {
  public:
   explicit TpSums(comm::Group& tp) : tp_(tp) {}
@@ -71,10 +70,10 @@ class ExpertSums final : public nn::ExpertExchange {
   comm::Group& tp_;
 };
 
-// A branch whose layer has a part of the heads or of the width: adds up what the parts return.
+// A branch whose layer has a part of the heads or of the width; adds up the outputs of all parts.
 class TpBranch final : public nn::Branch {
  public:
-  // inner: lists a share of one of tp.size() parts.  name: of the operations, "tp attention".
+  // inner: lists one of tp.size() shares.  name: label of the operations, such as "tp attention".
   TpBranch(std::unique_ptr<nn::Branch> inner, comm::Group& tp, const std::string& name,
            bool sequence_parallel);
 
@@ -93,8 +92,8 @@ class TpBranch final : public nn::Branch {
   std::optional<nn::ExpertLoad> load(int slot) const override { return inner_->load(slot); }
 
  private:
-  // Room for all tokens: the part itself where the stream is not sharded.  operand: of a product of
-  // gradients of weights, which may be kept back (nn/late_products.h).
+  // Memory for all tokens, or the part itself if the stream is not sharded.  operand_room: for an
+  // operand of a gradient of weights, which may be deferred (nn/late_products.h).
   Tensor room(const kernels::Context&, const Tensor& part) const;
   Tensor operand_room(const kernels::Context&, const nn::Pass&, const Tensor& part) const;
   Shape whole(const Tensor& part) const;
@@ -104,7 +103,7 @@ class TpBranch final : public nn::Branch {
   std::unique_ptr<nn::Branch> inner_;
   comm::Group& tp_;
   const bool sequence_parallel_;
-  Tensor a_, o_, d_o_, da_;  // of all tokens, from the first part to the last
+  Tensor a_, o_, d_o_, da_;  // all tokens; from the first part to the last
   const std::string output_, input_, output_gradient_, gradient_;  // labels
 };
 

@@ -1,14 +1,15 @@
-// How it works.  Attention of D turns, in three slots (turn % 3; fewer where D is less) of weights
-// and of gradients; part p of turn t runs after part p - 1 of turn t + 1, so that keys fly
-// meanwhile:
+// How it works.  Attention has D turns, in three slots (turn % 3; fewer if D is less) of weights
+// and of gradients.  Part p of turn t runs after part p - 1 of turn t + 1, so that keys are in
+// flight meanwhile:
 //
 //   begin      posts the broadcasts of turns 0, 1, 2
 //   acquire    at a turn's first part: waits for its weights, packs them
 //   release    after its last part: posts the broadcast of turn + 3 into the slot; in backward the
 //              reduce of its gradients, which turn + 3 waits for
 //
-// An MLP, of rank p: in forward step k computes with share p - k, in backward with share p + 1 + k,
-// its own at last.  Two buffers of weights take turns, and two of gradients:
+// An MLP on rank p: in forward, step k computes with share p - k; in backward with share p + 1 + k,
+// and so with its own share last.  There are two buffers of weights and two of gradients, used in
+// turn:
 //
 //   forward    step k    post: share to p + 1, next share from p - 1;  compute;  wait
 //   backward   before    own share to p - 1, share p + 1 from there, waited for
@@ -40,7 +41,7 @@ nn::BranchNeeds FoldedBranch::needs() const {
   nn::BranchNeeds needs = turns_[0]->needs();
   needs.forward_parts = needs.backward_parts = 1;
   needs.tokens.num_turns = 2;
-  // Turns have halos of different widths: of delayed values, or of none.
+  // Turns have halos of different widths: with delayed values, or without.
   for (const auto& turn : turns_) {
     const auto strips = turn->needs().tokens.most_strips;
     for (size_t i = 0; i < strips.size(); ++i)
@@ -51,7 +52,7 @@ nn::BranchNeeds FoldedBranch::needs() const {
 
 void FoldedBranch::lay_out(const nn::SavedArenas& arenas, const nn::Types& types,
                            const nn::PassShape& shape, int slot) {
-  // What a turn recomputes may be overwritten by the turns after it.
+  // Later turns may overwrite what a turn recomputes.
   const int apart = shape.recomputes ? std::min(num_alive_, num_turns()) : num_turns();
   for (int first = 0; first < apart; ++first)
     for (int turn = first; turn < num_turns(); turn += apart) {
@@ -80,7 +81,7 @@ FoldedMixer::FoldedMixer(const nn::Model& model, int64_t block, std::unique_ptr<
                    {num_slots(model), num_slots(model), num_slots(model)}, 2),
       num_slots_(num_slots(model)) {}
 
-// No more than turns.
+// At most one slot per turn.
 int FoldedMixer::num_slots(const nn::Model& model) {
   const nn::Share& share = model.weights().share;
   return std::min(kMostSlots, share.heads.count * share.head_buckets);
@@ -138,7 +139,8 @@ void FoldedMixer::backward(const Context& ctx, const Pass& pass, int, const Back
   const int num_parts = turns_[0]->needs().backward_parts;
   const Tensor da = room_for_sum(ctx, pass, t.da);
   begin(ctx);
-  // A turn's last part ends before the next one's second begins; first parts leave nothing there.
+  // A turn's last part ends before the next turn's second part begins; first parts leave nothing in
+  // the workspace.
   std::optional<Arena::Scope> scope;
   skew(num_turns(), num_parts, true, [&](int turn, int part) {
     if (part == 0) {

@@ -1,24 +1,25 @@
 // Tensor and sequence parallelism folded on one axis: each of the tsp ranks holds one share of the
 // heads and of the width, as under tensor parallelism, and one part of every sequence, as under
-// context parallelism.  Its tokens pass through all shares, one after another: the shares travel,
-// and what they return is added up where the tokens are.  No activations are summed over ranks.
+// context parallelism.  A rank's tokens pass through all shares, one after another: the shares are
+// sent to it, and it adds up their outputs.  No activations are summed over ranks.
 //
 //              forward, turn after turn            backward
 //   attention  broadcast of the turn's weights;    the same two again; reduce_scatter of the keys'
 //              all_gather of its keys and values   gradients; reduce of the weights' gradients to
 //              (cp.h)                              their owner
-//   MLP        a ring: each share goes on to the   a ring the other way, and behind each share the
-//              next rank while this one runs       sum of its gradients, home at last
+//   MLP        a ring: each share is sent to the   a ring the other way, and behind each share the
+//              next rank while this one runs       sum of its gradients, back to the owner at last
 //
-// Gradients of weights go home in every micro-batch: other ranks' shares have no place here.
+// Gradients of weights are sent to their owners in every micro-batch, since a rank does not store
+// gradients of other ranks' shares.
 //
 // Source   arXiv 2604.26294; the backward pass is derived.  docs/parallel/tsp.md has the order of
 //          the turns, the bytes and the launches.
-// Memory   tsp_shards.h; activations that forward keeps are those of all turns, or with
-//          Mode::kBackwardRecompute of the turns at hand.
-// Numerics attention adds up turns in one order on all ranks, an MLP from the rank's own share
-//          on (in backward to it); gradients of attention in rank order, of an MLP in the order of
-//          the ring.  The same bits for any timing.
+// Memory   tsp_shards.h; forward keeps the activations of all turns, or with
+//          Mode::kBackwardRecompute those of the turns in progress.
+// Numerics attention adds up turns in the same order on all ranks; an MLP begins (in backward ends)
+//          with the rank's own share.  Gradients of attention are added in rank order, those of an
+//          MLP in the order of the ring.  The bits do not depend on timing.
 // Limits   branches that attend (CpGather of cp_keys.cpp behind them) or that see one token; no
 //          late products.
 // Errors   kComm, as comm/group.h.
@@ -33,7 +34,7 @@
 namespace ashlar::parallel {
 
 // Runs parts of turns so that part p of turn t comes after, or with last_first before, part p - 1
-// of turn t + 1: what one posts flies while the other computes.
+// of turn t + 1: what one posts is in flight while the other computes.
 template <typename Run>
 void skew(int num_turns, int num_parts, bool last_first, Run run) {
   for (int t = 0; t < num_turns + num_parts - 1; ++t)
@@ -55,15 +56,15 @@ class FoldedBranch : public nn::Branch {
   BranchShards& shards() { return shards_; }
 
  protected:
-  // held: the branch that holds this rank's weights.  turns: as many for every rank of `ranks`,
-  // which together hold all shares.
-  // num_alive: turns that are between their first part and their last at a time.
+  // held: the branch that holds this rank's weights.  turns: the same number for each of `ranks`,
+  // which together hold all shares.  num_alive: the largest number of turns that are between their
+  // first and their last part at a time.
   FoldedBranch(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
                Branches turns, comm::Group& ranks, const ShardCounts& counts, int num_alive);
   int num_turns() const { return int(turns_.size()); }
   // The pass through one turn, the first of all or a later one.
   static nn::Pass pass_of(const nn::Pass& pass, int turn, bool first);
-  // Sums over turns in the stream type.
+  // Memory for the sum over turns, in the stream type.
   static Tensor room_for_sum(const kernels::Context&, const nn::Pass&, const Tensor& da);
 
   const std::unique_ptr<nn::Branch> held_;
@@ -75,7 +76,7 @@ class FoldedBranch : public nn::Branch {
   const int num_alive_;
 };
 
-// Attention, of several turns for every rank where its heads are cut into buckets.
+// Attention, with several turns for every rank if its heads are cut into buckets.
 class FoldedMixer final : public FoldedBranch {
  public:
   FoldedMixer(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held,
@@ -99,8 +100,8 @@ class FoldedMixer final : public FoldedBranch {
   std::array<comm::Work, kMostSlots> weights_come_, gradients_leave_;
 };
 
-// A feed-forward of one part forward, and two backward, of which the second makes the gradients of
-// weights.
+// A feed-forward with one part in forward and two in backward, the second of which makes the
+// gradients of weights.
 class FoldedMlp final : public FoldedBranch {
  public:
   FoldedMlp(const nn::Model& model, int64_t block, std::unique_ptr<nn::Branch> held, Branches turns,
@@ -111,19 +112,19 @@ class FoldedMlp final : public FoldedBranch {
                 const nn::BackwardTensors&) override;
 
  private:
-  // A message to one neighbour and one from the other, kept while they are under way.
+  // A message to one neighbour and one from the other, kept while they are in flight.
   struct Hop {
     comm::Transfer send, receive;
     comm::Work work;
   };
   int rank_after(int steps) const;
-  // steps: 1 sends to the next rank and receives from the one before, -1 the other way.
+  // steps: 1 sends to the next rank and receives from the rank before, -1 the reverse.
   void post(Hop& hop, int steps, const Tensor& send, const Tensor& receive, std::string_view label);
   Hop weights_, gradients_;
 };
 
-// Folds the branches of the model that heads or width cut.  Gives the memory in which shares of
-// other ranks stand: branches take turns in it.
+// Folds the branches of the model that are cut by heads or width.  Returns the memory for shares of
+// other ranks, which all branches use in turn.
 struct ShardMemory {
   Arena weights{Device::kMeta}, gradients{Device::kMeta};
 };

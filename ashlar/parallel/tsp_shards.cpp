@@ -10,8 +10,8 @@ using kernels::Context;
 using kernels::Matrix;
 using nn::Stored;
 
-// Lists the branch, whose shapes are then those of the share: its products, and what all ranks hold
-// whole.
+// Lists the branch, whose shapes are then those of the share: its products, and the tensors that
+// all ranks hold whole.
 struct Listed {
   std::vector<Stored> products, whole;
   Listed(const nn::Model& model, int64_t block, nn::Branch& branch, const nn::Share& share) {
@@ -22,8 +22,8 @@ struct Listed {
   }
 };
 
-// Of what all ranks hold whole, `stored` is the part that turn `turn` of so many reads: all of it,
-// or where the parts of all turns stand one after another that of the turn.
+// Makes `stored` a view of a tensor that all ranks hold whole: of all of it, or, if it has the
+// parts of all turns one after another, of the part of turn `turn`.
 void view_whole(const nn::Weight& all, int turn, int num_turns, const Stored& stored) {
   const bool parts = !stored.logical[0].cuts.empty();
   const auto part = [&](const Tensor& tensor) {
