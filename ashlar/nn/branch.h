@@ -120,8 +120,8 @@ struct SavedArenas {
 struct ExpertLoad {
   Tensor count_X;    // [E + 1] I64: choices of each expert, then choices of no expert
   Tensor expert_Tk;  // I32: each token's experts in ascending order; kernels::kNoClass for padding
-  // [2] in the stream type: aux_loss and z_loss of this rank's tokens in the last backward, as added
-  // to the step's loss.  Absent if the router has no losses.
+  // [2] in the stream type: aux_loss and z_loss of this rank's tokens in the last backward, as
+  // added to the step's loss.  Absent if the router has no losses.
   Tensor losses_2;
 };
 

@@ -41,7 +41,7 @@ nn::Share share_of_turn(const nn::Model& model, int turn) {
   return share;
 }
 
-// Of several logical tensors one after another.
+// For several logical tensors one after another.
 Shape shape_of(const Stored& stored, const nn::Share& share) {
   Shape shape = local_shape(stored.logical[0], share);
   for (size_t i = 1; i < stored.logical.size(); ++i)
