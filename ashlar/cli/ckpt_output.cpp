@@ -25,7 +25,7 @@ std::string_view flag_of(DType dtype) {
   return std::ranges::find(kTypes, dtype, &NamedType::dtype)->name;
 }
 
-// The types of the files: as the flag says, or those in which the weights came.
+// Sets the types of the files: the flag's, or those in which the weights came.
 void set_types(const std::string& flag, const Companions& companions,
                models::HfWriteOptions& options) {
   if (flag == "source") {

@@ -36,7 +36,7 @@ void print_row(std::string line) {
   print_result(line);
 }
 
-// A table of ranks and phases, with the columns that have something to say.
+// A table of ranks and phases, without empty columns.
 class Table {
  public:
   explicit Table(const Timing& timing) {
@@ -94,7 +94,7 @@ std::set<int> shown_ranks(const Timing& timing, const std::vector<Outlier>& outl
   return shown;
 }
 
-// The files of a writer are timed in the order of the index; small ones say nothing of speed.
+// The files of a writer are timed in the order of the index; small ones do not show speed.
 void print_slowest_file(const Timing& timing, const checkpoint::Index& index) {
   constexpr int64_t kLeastBytes = int64_t(1) << 20;
   std::vector<size_t> next(timing.ranks.size(), 0);

@@ -63,7 +63,7 @@ std::string parse_message(CLI::App& app, const CLI::ParseError& error) {
                      conversion_message(*where, error.what()), full_name(where));
 }
 
-// An empty path or name, most often a variable of a script that was not set, is told by its flag.
+// Names the flag of an empty path or name, usually an unset variable of a script.
 void require_values(const CLI::App* app) {
   for (const CLI::Option* option : app->get_options()) {
     if (option->get_type_name() == kFreeText) continue;

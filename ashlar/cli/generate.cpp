@@ -32,7 +32,7 @@ struct GenerateFlags {
   int threads = 0;
 };
 
-// How the model's files say that text is made of it, where flags say nothing.
+// The settings of the flags and, where they are not given, of the model's files.
 eval::GenerateSpec spec_of(const GenerateFlags& flags, const eval::GenerationConfig& config,
                            int64_t num_prompt_ids) {
   eval::GenerateSpec spec;

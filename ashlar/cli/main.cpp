@@ -6,9 +6,9 @@
 
 namespace {
 
-// Makes descriptors 0 to 2 exist: where one was closed, the next file opened would take its number,
-// and console text would land in that file.  What stands in refuses what the stream is for, so that
-// a result written to a closed stdout fails as on any other broken one.
+// Makes descriptors 0 to 2 exist: if one is closed, the next opened file would take its number, and
+// console text would go into that file.  The replacement cannot be used like the stream, so that
+// writing a result to a closed stdout fails as with any other broken one.
 bool fill_standard_streams() {
   for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(number, F_GETFD) != -1) continue;
@@ -21,8 +21,9 @@ bool fill_standard_streams() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!fill_standard_streams()) return int(ashlar::ErrorKind::kDevice);  // nobody can be told
-  // Past a limit of file sizes (ulimit -f) a write then fails with EFBIG and is told as any other.
+  if (!fill_standard_streams())
+    return int(ashlar::ErrorKind::kDevice);  // there is no stream to report on
+  // Beyond a limit of file sizes (ulimit -f) a write then fails with EFBIG, like any other error.
   signal(SIGXFSZ, SIG_IGN);
   // The reader of the output may go away (`| head`): a run goes on, and a result that cannot be
   // printed is an error as on any other stream that fails.

@@ -8,7 +8,7 @@
 namespace ashlar::control {
 namespace {
 
-// members[0] is the top; every other one hangs below the one that stands at (place - 1) / fan_out.
+// members[0] is the top; the parent of member i is member (i - 1) / fan_out.
 void hang(const std::vector<int>& members, int fan_out, std::vector<int>& parent) {
   for (size_t i = 1; i < members.size(); ++i)
     parent[size_t(members[i])] = members[(i - 1) / size_t(fan_out)];

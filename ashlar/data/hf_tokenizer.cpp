@@ -129,9 +129,9 @@ Parts byte_parts(const Tokenizer& tokenizer) {
 
 // ---- sentencepiece: text to pieces
 
-// The library's unigram model finds every entry of its vocabulary in a text, "<s>" and "<0x41>"
-// too, where sentencepiece finds only pieces.  No normalized text has a space, so there a space
-// stands for '<', in text and pieces, and no name with a '<' is ever found.
+// The library's unigram model finds every entry of its vocabulary in a text, even "<s>" and
+// "<0x41>", where sentencepiece finds only pieces.  Normalized text has no spaces, so a space
+// replaces '<' in text and pieces, and no name with a '<' is ever found.
 bool hides_names(const Model& model) {
   return model.algorithm == Algorithm::kUnigram && model.escape_whitespaces;
 }
@@ -187,8 +187,8 @@ Pieces pieces_of(const Model& model) {
   return pieces;
 }
 
-// sentencepiece joins the neighbours whose union has the highest score, the library those whose
-// rule stands first: every way of cutting a piece in two is a rule, in the order of the pieces'
+// sentencepiece joins the neighbours whose union has the highest score, the library those with the
+// first rule.  So every way of cutting a piece in two is a rule, in the order of the pieces'
 // scores.
 Ordered merges_of(const Model& model) {
   const Pieces pieces = pieces_of(model);

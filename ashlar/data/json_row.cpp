@@ -37,8 +37,8 @@ void append_utf8(std::string& out, uint32_t code) {
   put(0x80 | (code & 0x3F));
 }
 
-// Every function stands at the first byte of what it reads and moves behind it; false: expected()
-// says what is missing at at().
+// Every function starts at the first byte of what it reads and moves past it.  If it returns false,
+// expected() is what is missing at at().
 class Scanner {
  public:
   Scanner(std::string_view text, std::string_view member) : text_(text), member_(member) {}

@@ -59,7 +59,7 @@ class SentencePieceTokenizer : public Tokenizer {
     return encode(processor_, text);
   }
 
-  // The space that encode() may put in front stands for that of the text, or must not come.
+  // A space that the model would add must replace the text's own, or be left out.
   std::vector<int32_t> encode_more(std::string_view text) const override {
     std::call_once(loaded_other_, [&] { load_other(); });
     const bool follows_space = text.size() > 1 && text[0] == ' ' && text[1] != ' ';
@@ -125,8 +125,8 @@ class SentencePieceTokenizer : public Tokenizer {
     }
   }
 
-  // The same model with the other setting of add_dummy_prefix: a message that stands twice counts
-  // as both together, so that a second normalizer_spec (field 3) of that one flag (field 3) does.
+  // Loads the same model with the other setting of add_dummy_prefix.  A repeated message is merged
+  // with the first, so a second normalizer_spec (field 3) with that one flag (field 3) is enough.
   void load_other() const {
     adds_prefix_ = read_sentencepiece_model(bytes_, name_).add_dummy_prefix;
     const std::string changed = bytes_ + "\x1A\x02\x18" + (adds_prefix_ ? '\0' : '\1');

@@ -198,7 +198,7 @@ std::string_view number_after(std::string_view text, std::string_view mark) {
   return text.substr(0, text.find_first_not_of("0123456789"));
 }
 
-// What the library found, in our words where they are known.  It speaks of flags of its own:
+// The library's message, in terms of our flags where it is known.  It names its own:
 // "Internal: src/x.cc(664) [(a) == (b)] Vocabulary size too high (8000). Please set it to a value
 // <= 984."
 std::string reason_of(std::string_view message) {
@@ -218,8 +218,8 @@ std::string reason_of(std::string_view message) {
 
 using Trained = std::future<sentencepiece::util::Status>;
 
-// Returns when the training has ended.  The library tells nothing of how far it is: after reading,
-// only the seconds are shown.
+// Returns when training has ended.  The library does not report its progress, so after reading only
+// the seconds are shown.
 void show_progress(const Lines& lines, const Trained& trained, int64_t total_bytes, Log& log) {
   constexpr auto kTick = std::chrono::milliseconds(100);
   const auto ended = [&] { return trained.wait_for(kTick) == std::future_status::ready; };

@@ -26,9 +26,9 @@ constexpr std::string_view kHarmless[] = {
     // names of tokens, whose ids are in config.json and generation_config.json
     "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token",
     "additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens",
-    // chats: the template goes along, and whoever talks to the model applies it
+    // chats: the template accompanies the model, and its users apply it
     "chat_template", "response_schema", "use_default_system_prompt",
-    // what decoding puts around added tokens, and what it does with bytes that are no text, as here
+    // spaces around added tokens in decoding, and its treatment of invalid bytes, which are as here
     "spaces_between_special_tokens", "errors"};
 
 struct Neutral {

@@ -9,8 +9,8 @@
 
 namespace ashlar::data {
 
-// "add_eos_token true": those that say something of texts which Ashlar does not do, and those that
-// it does not know.
+// "add_eos_token true": members that ask for something Ashlar does not do with texts, and unknown
+// ones.
 std::vector<std::string> unfollowed_members(const Json& tokenizer_config);
 
 }  // namespace ashlar::data

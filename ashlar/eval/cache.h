@@ -28,7 +28,7 @@ class DecodeCache final : public nn::HaloExchange, public nn::KeyExchange, publi
   // num_tokens, so that the next call is the largest possible.  For counting on meta; the caches
   // stay empty.
   void skip_to_last(int64_t num_tokens);
-  // Of this cache, for a call of the model.
+  // The exchanges of this cache, for a call of the model.
   nn::TokenExchanges exchanges() {
     return {.halos = this, .keys = this, .states = this, .rows = &rows_};
   }

@@ -48,8 +48,8 @@ data::Source open_held_out(FileSystem& files, const ModelSource& model, const In
                              "--data");
 }
 
-// "" if the dataset was made with the model's tokenizer, else why nothing says so.  kConfig if it
-// was made with another one.
+// "" if the dataset was made with the model's tokenizer, else why that is not known.  kConfig if it
+// was made with another.
 std::string check_tokenizer(FileSystem& files, const ModelSource& model,
                             const data::IndexedDataset& dataset) {
   const auto& sidecar = dataset.sidecar();

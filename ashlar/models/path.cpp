@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kRecipeFile = "recipe.toml";
 constexpr int64_t kMaxRecipeBytes = 1 << 20;
 
-// "; the first is due at step 200", as the recipe of the run says; "" if it cannot be read.
+// "; the first is due at step 200", from the run's recipe; "" if that cannot be read.
 std::string first_due(FileSystem& files, const std::string& recipe_path) {
   try {
     const Recipe recipe =

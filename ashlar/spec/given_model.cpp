@@ -9,8 +9,8 @@
 namespace ashlar {
 namespace {
 
-// Keys that say nothing of this model, such as the window where no block slides or experts where
-// there are none, as keys_of leaves them.
+// The recipe with unused keys of its model, such as the window where no block slides, as keys_of
+// leaves them.
 Recipe without_unused_keys(Recipe recipe) {
   recipe.model = keys_of(model_of(recipe.model));
   return recipe;
@@ -28,8 +28,8 @@ Recipe with_model_of(const GivenModel& given, Recipe recipe) {
   return without_unused_keys(std::move(recipe));
 }
 
-// Whether two values of a key make the same tensors.  For types of blocks windows do not matter,
-// and another number of blocks is told by its own key.
+// Whether two values of a key make the same tensors.  Windows of block types do not matter, and a
+// different number of blocks is reported by its own key.
 bool same_tensors(const KeyValue& a, const KeyValue& b) {
   const auto *here = std::get_if<std::vector<LayerType>>(&a),
              *there = std::get_if<std::vector<LayerType>>(&b);

@@ -189,8 +189,8 @@ ModelKeys keys_of_kinds(const ModelSpec& model) {
   keys.tie_word_embeddings = model.tied_head;
   keys.zero_centered_norm = model.zero_centered_norm;
   keys.residual = model.blocks.at(0).residual;
-  // The first block without a window says what reaches over everything, the first other one what a
-  // sliding block is.
+  // The first block without a window decides the keys of such blocks, the first other one those of
+  // sliding blocks.
   const Reach *whole = nullptr, *sliding = nullptr;
   std::vector<std::optional<Reach>> reaches;
   for (const BlockSpec& block : model.blocks) reaches.push_back(reach_of(block));
@@ -200,7 +200,7 @@ ModelKeys keys_of_kinds(const ModelSpec& model) {
     if (reach && !sliding && (!whole || *reach != *whole)) sliding = &*reach;
   if (whole) keys.rope_theta = whole->rope_theta;
   if (sliding) keys.rope_theta_sliding = sliding->rope_theta, keys.sliding_window = sliding->window;
-  // Backwards, so that the first block of a kind says what it is.
+  // Backwards, so that the first block of a kind decides its keys.
   keys.layer_types.resize(model.blocks.size());
   for (size_t l = model.blocks.size(); l-- > 0;) {
     const BlockSpec& block = model.blocks[l];
@@ -333,8 +333,8 @@ ModelKeys keys_of(const ModelSpec& model, const std::string& place) {
   return keys;
 }
 
-// The rules stand in validate.cpp, of keys, which their messages name: keys can state any block as
-// long as all are alike.
+// validate.cpp has the rules of keys, which their messages name.  Keys can state any single block,
+// so each block is judged as a model of equal ones.
 void validate(const ModelSpec& model) {
   ModelSpec alike = model;
   const BlockSpec* before = nullptr;

@@ -72,7 +72,7 @@ struct ModelKeys {
   bool attention_output_gate = false;
   AttentionBias attention_bias = AttentionBias::kNone;
   LinearSpec linear{};  // of linear mixers; their slope_factor follows from the block's number
-  // Of residual normed.
+  // For residual normed.
   ResidualFactors linear_attn{}, full_attn{}, mlp{};
   bool zero_centered_norm = false;
   bool tie_word_embeddings = true;

@@ -94,7 +94,7 @@ struct MemberReader {
   }
 };
 
-// One of several kinds of spec; `key` is where its kind stands.
+// Reads one of several kinds of spec; `key` is the member that has its kind.
 template <typename... Specs>
 void read_kind(const Fields& fields, const char* key, const std::string& kind,
                std::variant<Specs...>& branch) {

@@ -35,7 +35,7 @@ inline constexpr std::array<const char*, 3> kAttentionBiasNames{"none", "qkv", "
 enum class Residual : uint8_t { kScaled, kPlain, kNormed };
 inline constexpr std::array<const char*, 3> kResidualNames{"scaled", "plain", "normed"};
 
-// Of Residual::kNormed: x = alpha a + beta f(a), where a is the normed input of the branch f.
+// For Residual::kNormed: x = alpha a + beta f(a), where a is the normed input of the branch f.
 struct ResidualFactors {
   double alpha = 1.0, beta = 1.0;
   friend bool operator==(const ResidualFactors&, const ResidualFactors&) = default;
@@ -338,7 +338,7 @@ struct ModelSpec {
 };
 
 // {"vocab_size": ..., "blocks": [{"mixer": {"kind": "cca", ...}, "feed_forward": {"kind": "moe",
-// ...}, "residual": "scaled"}, ...]}, with the names above.  The members of a router stand among
+// ...}, "residual": "scaled"}, ...]}, with the names above.  The members of a router are among
 // those of its mixture, "router" names its kind where it is not ZAYA1's, and "shared_expert" is
 // written where there is one: earlier versions read what they can run.
 std::string to_json(const ModelSpec& model);

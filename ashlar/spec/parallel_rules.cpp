@@ -33,7 +33,7 @@ bool heads_fit(const ModelKeys& m, int64_t tp) {
   return m.num_attention_heads % tp == 0 && (K % tp == 0 || tp % K == 0);
 }
 
-// States stand with their key heads, which nobody shares.
+// States are with their key heads, which ranks cannot share.
 bool state_heads_fit(const ModelKeys& m, int64_t tp) {
   return !m.has_mixer(LinearSpec::kKind) || m.linear.num_key_heads % tp == 0;
 }

@@ -17,7 +17,7 @@
 namespace ashlar::models {
 namespace {
 
-// Block l is the legacy layers 2l, with attention, and 2l + 1, with experts; its last merge stands
+// Block l is the legacy layers 2l, with attention, and 2l + 1, with experts; its last merge is
 // at the top of the next block's attention, or in the model after the last.
 enum class Home : uint8_t { kAttention, kExperts, kEachExpert, kNextAttention };
 
