@@ -9,7 +9,6 @@ allowed='
 ashlar/bench/checkpoint_baseline.cpp memcpy    bytes of a file that was read, into a state
 ashlar/bench/checkpoint_baseline.cpp memset    the bytes that raw writes write
 ashlar/train/saves.cpp            std::copy_n the name of a run
-ashlar/train/state.cpp            memcpy      balancing biases, into the bytes of a file that is written later
 ashlar/train/tensorboard.cpp      memcpy      numbers, into the bytes of a file
 '
 status=0 used=' '

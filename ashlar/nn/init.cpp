@@ -8,6 +8,7 @@
 #include "ashlar/kernels/copy.h"
 #include "ashlar/kernels/update.h"
 #include "ashlar/tensor/box_order.h"
+#include "ashlar/tensor/host_bytes.h"
 
 namespace ashlar::nn {
 namespace {
@@ -55,18 +56,24 @@ void log_uniforms(const Rng& rng, double most, int64_t begin, int64_t count, T* 
   }
 }
 
-// Calls fill(first logical element, count, out) for all runs of the piece.
+// Calls fill(first logical element, count, out) over all runs of the piece, some elements at a time.
 template <typename T>
 void for_runs(const Context& ctx, const Piece& piece,
               function_ref<void(int64_t begin, int64_t count, T* out)> fill) {
-  T* all = piece.data.as<T>();
+  constexpr int64_t kElements = 2048;
   parallel_for(*ctx.threads, piece.data.numel(), 16384, [&](int64_t begin, int64_t end) {
-    T* out = all + begin;
+    T values[kElements];
+    int64_t at = begin;
     for_each_run(piece.logical.global_shape, piece.box, begin, end,
                  [&](int64_t index, int64_t count) {
-                   fill(index, count, out);
-                   out += count;
+                   for (int64_t part = 0; count > 0; index += part, count -= part, at += part) {
+                     part = std::min(count, kElements);
+                     fill(index, part, values);
+                     copy_from_host(piece.data, at * int64_t(sizeof(T)),
+                                    std::as_bytes(std::span(values).first(size_t(part))));
+                   }
                  });
+    finish_copies_from_host();
   });
 }
 
@@ -115,7 +122,11 @@ namespace {
 
 // Element number i of a piece.
 double element(const Tensor& data, int64_t i) {
-  return data.dtype == DType::kF64 ? data.as<double>()[i] : double(data.as<float>()[i]);
+  const auto read = [&](auto value) {
+    copy_to_host(data, i * int64_t(sizeof(value)), std::as_writable_bytes(std::span(&value, 1)));
+    return double(value);
+  };
+  return data.dtype == DType::kF64 ? read(double{}) : read(float{});
 }
 
 // Whether element i of a table's piece, which is not finite, is in a row that no token uses.

@@ -6,13 +6,13 @@
 // tensor that only other ranks keep, so that it checks names, types and shapes of the whole state.
 #include "ashlar/train/state.h"
 
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "ashlar/core/json.h"
 #include "ashlar/models/step_model.h"
+#include "ashlar/tensor/host_bytes.h"
 
 namespace ashlar::train {
 namespace {
@@ -62,7 +62,7 @@ void StateWriter::copy_balancing() {
 checkpoint::SaveRequest StateWriter::request(const RunCounters& counters, const HealthState& health,
                                              const data::LoaderState& loader) {
   const Recipe& recipe = trainer_.recipe();
-  for (Copy& copy : copies_) std::memcpy(copy.bytes.data(), copy.live.data, copy.bytes.size());
+  for (Copy& copy : copies_) copy_to_host(copy.live, 0, copy.bytes);
   if (trainer_.model().groups().rank() != 0)
     return {.step = counters.step,
             .attempt = {},

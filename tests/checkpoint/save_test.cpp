@@ -50,6 +50,32 @@ TEST(Save, WritesTheDocumentedFiles) {
   EXPECT_TRUE(checkpoints.take_stats().empty());
 }
 
+// Memory that is not what the host reads, as a device's is: model and optimizer pass the source.
+class Inverted final : public SnapshotSource {
+ public:
+  void read(const FilePlan::Source& source, int64_t offset,
+            std::span<std::byte> out) const override {
+    HostSource().read(source, offset, out);
+    for (std::byte& byte : out) byte = ~byte;
+  }
+};
+
+TEST(Save, ReadsTensorsThroughItsSource) {
+  const auto files = memory_files();
+  Log log = quiet_log();
+  const Inverted source;
+  CheckpointOptions options = direct();
+  options.source = &source;
+  Checkpointer checkpoints(*files, "root", options, log);
+  TinyRun run;
+  run.fill(1);
+  for (State* state : {&run.model, &run.optim})
+    for (const Piece& piece : state->pieces())
+      for (int64_t i = 0; i < piece.data.bytes(); ++i) piece.data.data[i] = ~piece.data.data[i];
+  checkpoints.save(run.request(1));
+  expect_holds(*files, checkpoints.newest()->directory, 1);
+}
+
 // Tensors change the moment that before_update() returns; what is stored is the saved step's.
 TEST(Async, TheStoredBytesAreThoseOfTheSavedStep) {
   for (const int64_t arena_bytes : {int64_t(0), int64_t(8) << 20}) {  // ample, and two chunks

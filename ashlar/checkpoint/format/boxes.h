@@ -15,8 +15,8 @@ namespace ashlar::checkpoint {
 
 // nullopt: no common element.  Boxes of one tensor (equal ndim).
 std::optional<Box> intersect(const Box& a, const Box& b);
-bool inside(const Box& box,
-            const Shape& shape);      // offset + length <= shape in every dim, no overflow
+// offset + length <= shape in every dim, without overflow.
+bool inside(const Box& box, const Shape& shape);
 std::string to_text(const Box& box);  // "[4:8, 0:16]"
 
 // The same elements in few boxes, in the order of their first elements: one for the whole of a

@@ -42,8 +42,8 @@ std::string step_name(int64_t step);                            // "step-0000000
 std::optional<int64_t> parse_step_name(std::string_view name);  // nullopt: not such a name
 std::optional<int64_t> step_of_path(std::string_view path);     // of its last name
 std::string tmp_name(int64_t step, std::string_view attempt);
-std::string verdict_name(int64_t step,
-                         std::string_view attempt);  // "step-000000012000-ATTEMPT.json"
+// "step-000000012000-ATTEMPT.json"
+std::string verdict_name(int64_t step, std::string_view attempt);
 // Writers are ranks from 0; in names of files, and in messages, they have numbers from 1.
 constexpr int writer_number(int writer_rank) {
   return writer_rank + 1;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ashlar/core/copy_bytes.h"
+#include "ashlar/tensor/host_bytes.h"
 
 namespace ashlar::checkpoint {
 
@@ -32,7 +32,7 @@ void Transfer::copy(std::span<const std::byte> bytes, int64_t offset) const {
     copy_run(bytes.data() + (first - offset), last - first,
              runs.to() + (first - begin_of(runs)) / element_bytes_);
   }
-  finish_streaming();
+  finish_copies_from_host();
 }
 
 int64_t Transfer::bytes_between(int64_t offset, int64_t end) const {
@@ -52,14 +52,18 @@ void Transfer::prefetch(std::span<const std::byte> bytes, int64_t begin) const {
 }
 
 void Transfer::copy_run(const std::byte* source, int64_t bytes, int64_t to) const {
-  std::byte* target = to_.data + to * size_of(to_.dtype);
-  if (from_ == to_.dtype) {
-    stream_bytes(target, source, size_t(bytes));
-    return;
+  const int64_t to_bytes = size_of(to_.dtype);
+  if (from_ == to_.dtype) return copy_from_host(to_, to * to_bytes, {source, size_t(bytes)});
+  constexpr int64_t kElements = 1024;  // converted at a time
+  std::byte converted[kElements * sizeof(double)];
+  for (int64_t done = 0, count = bytes / element_bytes_; done < count; done += kElements) {
+    const Shape shape{std::min(kElements, count - done)};
+    const Tensor in{const_cast<std::byte*>(source) + done * element_bytes_, from_, Device::kCpu,
+                    shape};
+    const Tensor out{converted, to_.dtype, Device::kCpu, shape};
+    copy_convert(in, out);
+    copy_from_host(to_, (to + done) * to_bytes, {converted, size_t(out.bytes())});
   }
-  const Shape shape{bytes / element_bytes_};
-  Tensor in{const_cast<std::byte*>(source), from_, Device::kCpu, shape};
-  copy_convert(in, Tensor{target, to_.dtype, Device::kCpu, shape});
 }
 
 Needs::Needs(const StepReader& reader, const ChunkNumbers& chunks,

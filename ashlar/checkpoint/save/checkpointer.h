@@ -85,7 +85,8 @@ struct CheckpointOptions {
   int writer_rank = 0, num_writers = 1;  // of each step; all but rank 0 need the run_id
   double part_timeout_s = 600;           // the leader's wait for the others, from its last file on;
                                          // with a channel: while the slowest makes no progress
-  SaveChannel* channel = nullptr;        // of this rank among the writers; it outlives this object
+  const SnapshotSource* source = nullptr;  // reads the tensors; null: they are in host memory
+  SaveChannel* channel = nullptr;     // of this rank among the writers; it outlives this object
   int64_t read_back_bytes_per_s = 0;  // most that one rank reads of a step after its commit; 0: any
   LeaseOptions lease = {};
 };

@@ -22,10 +22,10 @@
 
 #include "ashlar/checkpoint/format/boxes.h"
 #include "ashlar/core/clock.h"
-#include "ashlar/core/copy_bytes.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/json.h"
 #include "ashlar/core/threads.h"
+#include "ashlar/tensor/host_bytes.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -266,11 +266,10 @@ void NodeSnapshot::copy_loop() {
     const int64_t save = num_copied_;
     lock.unlock();
     for (const Target& target : targets_)
-      for_each_run(target.piece, target.joined, target.part,
-                   [&](int64_t from, int64_t to, int64_t bytes) {
-                     copy_bytes(slot(save) + target.place + to, target.piece.data.data + from,
-                                size_t(bytes));
-                   });
+      for_each_run(
+          target.piece, target.joined, target.part, [&](int64_t from, int64_t to, int64_t bytes) {
+            copy_to_host(target.piece.data, from, {slot(save) + target.place + to, size_t(bytes)});
+          });
     progress_of(member_).saves[save % kNumSlots].store(save + 1, std::memory_order_release);
     lock.lock();
     ++num_copied_;

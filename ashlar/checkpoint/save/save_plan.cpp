@@ -25,6 +25,7 @@
 #include "ashlar/checkpoint/writers/writer_part.h"
 #include "ashlar/core/checksum.h"
 #include "ashlar/core/copy_bytes.h"
+#include "ashlar/tensor/host_bytes.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -39,28 +40,13 @@ void sort_boxes(Index& index) {
     std::stable_sort(tensor.boxes.begin(), tensor.boxes.end(), offset_less);
 }
 
-// Bytes [offset, offset + out.size()) of the source.
-void copy_from(const FilePlan::Source& source, int64_t offset, std::span<std::byte> out) {
-  while (!out.empty()) {
-    int64_t run = offset / source.run_bytes, at = offset % source.run_bytes;
-    const size_t count = std::min(out.size(), size_t(source.run_bytes - at));
-    for (size_t d = source.outer.size(); d-- > 0;) {
-      at += run % source.outer[d].count * source.outer[d].stride_bytes;
-      run /= source.outer[d].count;
-    }
-    copy_bytes(out.data(), source.data + at, count);
-    out = out.subspan(count);
-    offset += int64_t(count);
-  }
-}
-
 void add_file(std::vector<FilePlan>& files, FilePlan file) {
   file.file.chunk_crcs.assign(size_t(num_chunks(file.file.size_bytes)), 0);
   files.push_back(std::move(file));
 }
 
-std::vector<const std::byte*> memory_of(std::span<const Piece> pieces) {
-  std::vector<const std::byte*> memory;
+std::vector<std::byte*> memory_of(std::span<const Piece> pieces) {
+  std::vector<std::byte*> memory;
   memory.reserve(pieces.size());
   for (const Piece& piece : pieces) memory.push_back(piece.data.data);
   return memory;
@@ -417,24 +403,41 @@ void complete(SavePlan& plan) {
   manifest.tensors_total = int64_t(plan.index.tensors.size());
 }
 
+void HostSource::read(const FilePlan::Source& source, int64_t offset,
+                      std::span<std::byte> out) const {
+  while (!out.empty()) {
+    int64_t run = offset / source.run_bytes, at = offset % source.run_bytes;
+    const size_t count = std::min(out.size(), size_t(source.run_bytes - at));
+    for (size_t d = source.outer.size(); d-- > 0;) {
+      at += run % source.outer[d].count * source.outer[d].stride_bytes;
+      run /= source.outer[d].count;
+    }
+    copy_to_host(source.tensor, at, out.first(count));
+    out = out.subspan(count);
+    offset += int64_t(count);
+  }
+}
+
 // Walks head and sources as one stream.  `offset` counts down over what lies before the range, and
 // is 0 from the first byte that is copied on.
-void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out) {
-  const auto copy = [&](const FilePlan::Source& source) {
-    if (offset < source.bytes && !out.empty()) {
-      const size_t count = std::min(out.size(), size_t(source.bytes - offset));
-      copy_from(source, offset, out.first(count));
+void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out,
+                    const SnapshotSource& from) {
+  const auto take = [&](int64_t bytes, auto&& copy) {
+    if (offset < bytes && !out.empty()) {
+      const size_t count = std::min(out.size(), size_t(bytes - offset));
+      copy(offset, out.first(count));
       out = out.subspan(count);
       offset = 0;
     } else {
-      offset -= std::min(offset, source.bytes);
+      offset -= std::min(offset, bytes);
     }
   };
-  const auto head_bytes = int64_t(plan.head.size());
-  copy({reinterpret_cast<const std::byte*>(plan.head.data()), head_bytes, head_bytes, {}});
+  take(int64_t(plan.head.size()), [&](int64_t at, std::span<std::byte> part) {
+    copy_bytes(part.data(), plan.head.data() + at, part.size());
+  });
   for (const FilePlan::Source& source : plan.sources) {
     if (out.empty()) return;
-    copy(source);
+    take(source.bytes, [&](int64_t at, std::span<std::byte> part) { from.read(source, at, part); });
   }
   ASHLAR_ASSERT(out.empty());
 }

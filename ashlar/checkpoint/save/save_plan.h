@@ -64,11 +64,28 @@ struct FilePlan {
     struct Dim {
       int64_t count, stride_bytes;
     };
-    const std::byte* data;
+    Tensor tensor;
     int64_t bytes, run_bytes;
     std::vector<Dim> outer;  // the fastest last; empty: bytes == run_bytes
   };
   std::vector<Source> sources;  // follow the head in this order
+};
+
+// Reads the memory of tensors while a snapshot is copied: where that is not the host's, whole
+// chunks can be brought over at a time.
+//
+// Threads  several.
+class SnapshotSource {
+ public:
+  virtual ~SnapshotSource() = default;
+  // Bytes [offset, offset + out.size()) of the source, which are there when it returns.
+  virtual void read(const FilePlan::Source& source, int64_t offset,
+                    std::span<std::byte> out) const = 0;
+};
+class HostSource final : public SnapshotSource {
+ public:
+  void read(const FilePlan::Source& source, int64_t offset,
+            std::span<std::byte> out) const override;
 };
 
 struct StoredFiles;  // stored_files.h
@@ -93,7 +110,7 @@ struct SavePlan {
   // the memory of its pieces in this one.
   struct Pending {
     std::shared_ptr<const StoredFiles> stored;
-    std::vector<const std::byte*> memory;
+    std::vector<std::byte*> memory;
   };
   std::vector<Pending> pending;  // in the order of files; before those that are already there
 };
@@ -148,6 +165,7 @@ void check_cover(const SavePlan& plan, const CoverHash& told);
 void complete(SavePlan& plan);
 
 // Copies bytes [offset, offset + out.size()) of the planned file.
-void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out);
+void fill_from_plan(const FilePlan& plan, int64_t offset, std::span<std::byte> out,
+                    const SnapshotSource& from = HostSource());
 
 }  // namespace ashlar::checkpoint

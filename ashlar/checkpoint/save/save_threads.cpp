@@ -74,6 +74,8 @@ void Checkpointer::make_ready(Job& job) {
 }
 
 void Checkpointer::copy(const std::shared_ptr<Job>& job) {
+  const HostSource host;
+  const SnapshotSource& source = options_.source ? *options_.source : host;
   // Nothing more is to be written: an element without memory ends the job.
   const Filled end{job, 0, 0, -1, 0, 0, true};
   make_ready(*job);
@@ -89,7 +91,7 @@ void Checkpointer::copy(const std::shared_ptr<Job>& job) {
       const int64_t arena_chunk = arena_->acquire();
       const auto memory = arena_->bytes(arena_chunk).first(size_t(bytes));
       Clock::time_point start = Clock::now();
-      fill_from_plan(file, begin, memory);
+      fill_from_plan(file, begin, memory, source);
       job->times.add(Phase::kCopy, start, bytes);
       start = Clock::now();
       const uint32_t crc = crc32c(memory);  // while the processor's caches have it

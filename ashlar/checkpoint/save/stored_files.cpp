@@ -30,7 +30,7 @@ std::vector<int64_t> to_vector(const Shape& shape) {
 
 FilePlan::Source source_of(const Piece& piece) {
   const int64_t width = size_of(piece.data.dtype);
-  FilePlan::Source source{piece.data.data, piece.data.bytes(), piece.data.bytes(), {}};
+  FilePlan::Source source{piece.data, piece.data.bytes(), piece.data.bytes(), {}};
   if (piece.strides.ndim() == 0) return source;
   int64_t run = 1;
   int d = piece.box.length.ndim() - 1;
@@ -196,7 +196,7 @@ StoredFiles plan_files(Component component, std::span<const Piece> pieces,
   return stored;
 }
 
-FilePlan stamped(const StoredFile& stored, std::span<const std::byte* const> memory, int64_t step,
+FilePlan stamped(const StoredFile& stored, std::span<std::byte* const> memory, int64_t step,
                  const Id& attempt) {
   FilePlan file = stored.plan;
   file.file.uuid = random_id();
@@ -204,10 +204,14 @@ FilePlan stamped(const StoredFile& stored, std::span<const std::byte* const> mem
   set_metadata(file.head, "ashlar.attempt", to_text(attempt));
   set_metadata(file.head, "ashlar.file_uuid", to_text(file.file.uuid));
   file.file.header_crc = crc32c(file.head);
-  for (size_t i = 0; i < file.sources.size(); ++i) file.sources[i].data = memory[stored.pieces[i]];
+  for (size_t i = 0; i < file.sources.size(); ++i)
+    file.sources[i].tensor.data = memory[stored.pieces[i]];
   if (file.file.component != Component::kLoader) return file;
-  for (const FilePlan::Source& source : std::exchange(file.sources, {}))
-    file.head.append(reinterpret_cast<const char*>(source.data), size_t(source.bytes));
+  for (const FilePlan::Source& source : std::exchange(file.sources, {})) {
+    const size_t begin = file.head.size();
+    file.head.resize(begin + size_t(source.bytes));
+    HostSource().read(source, 0, std::as_writable_bytes(std::span(file.head)).subspan(begin));
+  }
   return file;
 }
 

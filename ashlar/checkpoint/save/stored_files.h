@@ -26,7 +26,7 @@ StoredFiles plan_files(Component component, std::span<const Piece> pieces,
 
 // The file as it is written in a step: with a new id, and sources that are the memory of the
 // pieces, which of a loader's tensors is copied at once.
-FilePlan stamped(const StoredFile& file, std::span<const std::byte* const> memory, int64_t step,
+FilePlan stamped(const StoredFile& file, std::span<std::byte* const> memory, int64_t step,
                  const Id& attempt);
 
 }  // namespace ashlar::checkpoint
