@@ -19,7 +19,7 @@
 #include "ashlar/comm/launch_check.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/clock.h"
-#include "ashlar/train/load_exchange.h"
+#include "ashlar/train/group_load_ranks.h"
 #include "ashlar/train/save_links.h"
 
 namespace ashlar::bench {
@@ -292,10 +292,10 @@ class Rank {
   }
 
   void load(comm::Group& group, const std::string& step, const std::vector<Piece>& pieces) {
-    train::LoadExchange exchange(group);
+    train::GroupLoadRanks load_ranks(group);
     checkpoint::LoadOptions options;
     options.allow_unexpected = {"*"};
-    checkpoint::StepReader reader(files_, step, &exchange);
+    checkpoint::StepReader reader(files_, step, &load_ranks);
     reader.set_reads(checkpoint::Reads::kDirect);  // as a run that resumes
     reader.load(pieces, options);
   }

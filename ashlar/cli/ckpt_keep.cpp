@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ashlar/checkpoint/format/layout.h"
-#include "ashlar/checkpoint/root/doors.h"
+#include "ashlar/checkpoint/root/step_guard.h"
 #include "ashlar/checkpoint/save/retention.h"
 #include "ashlar/cli/ckpt.h"
 #include "ashlar/core/json.h"

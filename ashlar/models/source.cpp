@@ -75,7 +75,7 @@ DescribedModel describe_source(FileSystem& files, const std::string& path) {
 }
 
 void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces,
-                  checkpoint::Exchange* ranks) {
+                  checkpoint::LoadRanks* ranks) {
   if (source.hugging_face) {
     const auto model = HfModel::open(files, source.resolved);
     for (const Piece& piece : pieces) model.read(piece);

@@ -12,7 +12,7 @@
 #include <span>
 #include <string>
 
-#include "ashlar/checkpoint/load/exchange.h"
+#include "ashlar/checkpoint/load/load_ranks.h"
 #include "ashlar/checkpoint/load/step_reader.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
@@ -49,7 +49,7 @@ DescribedModel describe_source(FileSystem& files, const std::string& path);
 // tensor of the model: an empty box stands for one that is not wanted here.  ranks: the ranks that
 // read a step together (step_reader.h); each reads a Hugging Face directory by itself.
 void read_weights(FileSystem& files, const ModelSource& source, std::span<const Piece> pieces,
-                  checkpoint::Exchange* ranks = nullptr);
+                  checkpoint::LoadRanks* ranks = nullptr);
 // The bytes of tokenizer.model beside the weights, nullopt if there is none; a step's are compared
 // with their checksum.
 std::optional<std::string> read_tokenizer_file(FileSystem& files, const ModelSource& source);

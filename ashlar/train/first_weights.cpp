@@ -4,7 +4,7 @@
 #include "ashlar/comm/agree.h"
 #include "ashlar/models/step_model.h"
 #include "ashlar/nn/init.h"
-#include "ashlar/train/load_exchange.h"
+#include "ashlar/train/group_load_ranks.h"
 #include "ashlar/train/read_recipe.h"
 #include "ashlar/train/saves.h"
 #include "ashlar/train/state.h"
@@ -28,8 +28,8 @@ void read(FileSystem& files, const models::ModelSource& source, comm::Group& ran
   std::vector<Piece> all = kept;
   add_what_others_keep(
       nn::logical_tensors(model_of(trainer.recipe().model), model.local().types().stream), all);
-  LoadExchange exchange(ranks);
-  models::read_weights(files, source, all, &exchange);
+  GroupLoadRanks load_ranks(ranks);
+  models::read_weights(files, source, all, &load_ranks);
   nn::require_finite(trainer.context(), kept, source.spec, source.resolved, [&] {
     const auto bytes = models::read_tokenizer_file(files, source);
     if (!bytes) return int64_t{0};

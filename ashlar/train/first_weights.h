@@ -24,7 +24,7 @@ namespace ashlar::train {
 std::optional<models::ModelSource> find_first_weights(FileSystem& files, const Recipe& recipe,
                                                       comm::Group& ranks, Log& log);
 
-// Fills what this rank of the trainer keeps; the ranks read a step together (load_exchange.h).
+// Fills what this rank of the trainer keeps; the ranks read a step together (group_load_ranks.h).
 // Says what the run begins with, and warns of every key of the model that differs from there, and
 // if the training data holds ids of another tokenizer.  When all ranks have, weights_changed() is
 // to be called.

@@ -3,7 +3,7 @@
 //   constructor  who writes (node_saves.h); writers link up (save_links.h); rank 0 opens first, for
 //                it takes the lease and finds the run's id in the newest step; the others open with
 //                the id that it sends; after a kill all read the newest step, each a part
-//   resume       rank 0 names a step, all load it together (LoadExchange); if any found damage,
+//   resume       rank 0 names a step, all load it together (GroupLoadRanks); if any found damage,
 //                rank 0 rejects the step and names the next older one
 //   save         all wait until none has two saves under way; rank 0 draws the attempt and sends
 //                it; each rank copies its part for the writer of its machine, if that has one; each
@@ -53,7 +53,7 @@ Saves::Saves(const Recipe& recipe, FileSystem& files, Log& log, comm::Group& ran
       files_(files),
       log_(log),
       ranks_(ranks),
-      exchange_(ranks),
+      load_ranks_(ranks),
       local_ranks_(local_ranks),
       writer_(writer),
       writers_(choose_writers(ranks, writer.share(), recipe.checkpoint, log)),
@@ -115,9 +115,9 @@ void Saves::require_one_directory() {
   };
   std::string problem;
   if (!token.empty() && !leads()) {
-    checkpoint::Patience patience(files_, root_);
+    checkpoint::StaleRetry retry(files_, root_);
     bool found = is_here();
-    while (!found && patience.wait()) found = is_here();
+    while (!found && retry.wait()) found = is_here();
     if (!found)
       problem = fmt::format(
           "train.run_dir is {}, but rank {} on {} has another directory there than rank 0 on {}; "
@@ -220,14 +220,14 @@ bool Saves::resume(const std::function<void(const checkpoint::StepReader&)>& tak
 
 checkpoint::StepReader Saves::reader_of(int64_t step) {
   const std::string directory = join(root_, checkpoint::step_name(step));
-  checkpoint::Patience patience(files_, directory);
+  checkpoint::StaleRetry retry(files_, directory);
   ASHLAR_REQUIRE(
-      checkpoint::stat_patiently(files_, join(directory, checkpoint::kCommitName), patience),
+      checkpoint::stat_with_retry(files_, join(directory, checkpoint::kCommitName), retry),
       kStorage,
       "{}: rank 0 continues from step {}, which rank {} does not find there; expected a "
       "directory that all ranks share",
       root_, step, ranks_.rank());
-  checkpoint::StepReader reader(files_, directory, &exchange_);
+  checkpoint::StepReader reader(files_, directory, &load_ranks_);
   if (!just_read_) reader.set_reads(checkpoint::Reads::kDirect);
   return reader;
 }

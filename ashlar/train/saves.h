@@ -9,7 +9,7 @@
 #include "ashlar/checkpoint/save/checkpointer.h"
 #include "ashlar/checkpoint/writers/save_channel.h"
 #include "ashlar/comm/group.h"
-#include "ashlar/train/load_exchange.h"
+#include "ashlar/train/group_load_ranks.h"
 #include "ashlar/train/metrics.h"
 #include "ashlar/train/node_saves.h"
 #include "ashlar/train/state.h"
@@ -82,7 +82,7 @@ class Saves {
   FileSystem& files_;
   Log& log_;
   comm::Group& ranks_;
-  LoadExchange exchange_;
+  GroupLoadRanks load_ranks_;
   const int local_ranks_;
   StateWriter& writer_;
   const Writers writers_;

@@ -211,7 +211,7 @@ TEST_F(DamagedRoot, ANewOwnerOfTheLeaseCollectsWhatDeadOnesLeft) {
             std::vector<std::string>{verdict_name(3, kept.attempt)});
   EXPECT_EQ(files_->list(join(whole_, ".bad")),
             std::vector<std::string>{verdict_name(9, gone.attempt)});
-  EXPECT_EQ(files_->list(join(whole_, ".lease")).size(), 3u);  // the doors of the steps
+  EXPECT_EQ(files_->list(join(whole_, ".lease")).size(), 3u);  // the guards of the steps
 }
 
 }  // namespace

@@ -293,7 +293,7 @@ TEST_F(OtherHost, ALostLeaseIsAnErrorOfTheSave) {
   first.reset();
   expect_holds(files_, "root/" + step_name(2), 2);
   second.reset();
-  EXPECT_EQ(files_.list("root/.lease").size(), 2u);  // the doors of both steps
+  EXPECT_EQ(files_.list("root/.lease").size(), 2u);  // the guards of both steps
 }
 
 // Damage that people do to the directories of a live run is reported as such, with the remedy.

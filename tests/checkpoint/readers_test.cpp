@@ -7,9 +7,9 @@
 #include <set>
 #include <thread>
 
-#include "ashlar/checkpoint/root/doors.h"
 #include "ashlar/checkpoint/root/reader_lease.h"
 #include "ashlar/checkpoint/root/rewind.h"
+#include "ashlar/checkpoint/root/step_guard.h"
 #include "ashlar/checkpoint/save/retention.h"
 #include "tests/checkpoint/random_boxes.h"
 #include "tests/checkpoint/state_test_util.h"
@@ -73,25 +73,25 @@ TEST_F(Readers, WhatAKilledReaderLeftEnds) {
   LeaseHolder here = this_process(), there = process_on("b");
   here.started += 1;
   there.refresh_s = 10;
-  const std::string door = door_path("root", 1, ref(1).attempt);
-  overwrite(*files_, join(door, "here.json"), lease_text(here, 3));
-  overwrite(*files_, join(door, "there.json"), lease_text(there, 3));
-  overwrite(*files_, join(door, "torn.json"), "{\"host");
+  const std::string guard = guard_path("root", 1, ref(1).attempt);
+  overwrite(*files_, join(guard, "here.json"), lease_text(here, 3));
+  overwrite(*files_, join(guard, "there.json"), lease_text(there, 3));
+  overwrite(*files_, join(guard, "torn.json"), "{\"host");
   for (int64_t step = 2; step <= 3; ++step) save(checkpoints, step);
-  EXPECT_EQ(files_->list(door), (std::vector<std::string>{"there.json", "torn.json"}));
+  EXPECT_EQ(files_->list(guard), (std::vector<std::string>{"there.json", "torn.json"}));
   now_s_ += 59;
-  overwrite(*files_, join(door, "there.json"), lease_text(there, 4));  // it lives
+  overwrite(*files_, join(guard, "there.json"), lease_text(there, 4));  // it lives
   for (int64_t step = 4; step <= 5; ++step) save(checkpoints, step);
   now_s_ += 59;
   for (int64_t step = 6; step <= 7; ++step) save(checkpoints, step);
-  EXPECT_EQ(files_->list(door), (std::vector<std::string>{"there.json", "torn.json"}));
+  EXPECT_EQ(files_->list(guard), (std::vector<std::string>{"there.json", "torn.json"}));
   now_s_ += 2;
   for (int64_t step = 8; step <= 9; ++step) save(checkpoints, step);
-  EXPECT_EQ(files_->list(door), std::vector<std::string>{"torn.json"});
+  EXPECT_EQ(files_->list(guard), std::vector<std::string>{"torn.json"});
   now_s_ += 360;
   for (int64_t step = 10; step <= 11; ++step) save(checkpoints, step);
   EXPECT_GT(steps_in(*files_).front(), 1);
-  EXPECT_FALSE(files_->stat(door));
+  EXPECT_FALSE(files_->stat(guard));
 }
 
 TEST_F(Readers, APinnedStepStaysForGood) {
@@ -113,7 +113,7 @@ TEST_F(Readers, APinnedStepStaysForGood) {
   EXPECT_GT(steps_in(*files_).front(), 1);
 }
 
-// Steps of a program that knew no doors, and roots that cannot be written.
+// Steps of a program that knew no guards, and roots that cannot be written.
 TEST_F(Readers, WithoutADoorAStepIsReadAllTheSame) {
   {
     Checkpointer checkpoints(*files_, "root", options(3), log_);
@@ -132,7 +132,7 @@ TEST_F(Readers, WithoutADoorAStepIsReadAllTheSame) {
   EXPECT_EQ(lines_, std::vector<std::string>{});
   pin(*files_, "root", ref(1));
   EXPECT_TRUE(lease_on(1)->held());
-  Checkpointer checkpoints(*files_, "root", options(1), log_);  // opens a door to every step
+  Checkpointer checkpoints(*files_, "root", options(1), log_);  // makes a guard for every step
   for (int64_t step = 2; step <= 4; ++step) save(checkpoints, step);
   EXPECT_EQ(steps_in(*files_).front(), 1);
 }
@@ -270,9 +270,9 @@ class Life : public Readers {
     dead.started += 1;
     dead.refresh_s = 10;
     const StepRef ref = any();
-    const std::string door = door_path("root", ref.step, ref.attempt);
-    if (files_->stat(door))
-      overwrite(*files_, join(door, to_text(random_id()) + ".json"), lease_text(dead, 1));
+    const std::string guard = guard_path("root", ref.step, ref.attempt);
+    if (files_->stat(guard))
+      overwrite(*files_, join(guard, to_text(random_id()) + ".json"), lease_text(dead, 1));
   }
   void operate() {
     const int64_t dice = draw_.below(100);

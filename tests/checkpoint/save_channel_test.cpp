@@ -36,7 +36,7 @@ TEST_F(Channels, OneStepFromAllWithoutPartsInTheDirectory) {
   EXPECT_TRUE(is_verified(*memory_, "root", steps.back()));
 }
 
-TEST_F(Channels, AFollowerKnowsTheVerdict) {
+TEST_F(Channels, AFollowerKnowsTheResult) {
   make(3);
   Shares shares = Shares::even(3);
   fails_[0] = [](std::string_view operation, const std::string& path) {

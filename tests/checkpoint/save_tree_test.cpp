@@ -116,15 +116,15 @@ Outcome attempt_once(Simulation& sim, KnownBoxes& known, Draw& draw, int64_t ste
     sim.pump(0);
     const bool all_know = sim.run(60, [&] {
       for (int rank = 0; rank < sim.size(); ++rank)
-        if (!sim.is_dead(rank) && begun.contains(rank) && !sim[rank].verdict(attempt) &&
+        if (!sim.is_dead(rank) && begun.contains(rank) && !sim[rank].result(attempt) &&
             !sim[rank].broken())
           return false;
       return true;
     });
     EXPECT_TRUE(all_know);
     for (int rank = 0; rank < sim.size(); ++rank)
-      if (const auto verdict = sim[rank].verdict(attempt)) {
-        EXPECT_EQ(verdict->committed, outcome.collected && outcome.covered);
+      if (const auto result = sim[rank].result(attempt)) {
+        EXPECT_EQ(result->committed, outcome.collected && outcome.covered);
       }
   }
   return outcome;

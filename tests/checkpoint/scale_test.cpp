@@ -210,7 +210,7 @@ TEST_P(Scale, CommitsOnceTheLastPartIsThere) {
     EXPECT_EQ(reader.index().tensors[0].boxes.size(), size_t(run.size()));
     run.sim.run(1);
     for (int rank = 0; rank < run.size(); ++rank)  // and all are told
-      EXPECT_TRUE(run.sim[rank].verdict(run.attempt()));
+      EXPECT_TRUE(run.sim[rank].result(run.attempt()));
   }
   for (const auto& [rank, calls] : run.files.calls) EXPECT_LT(calls, 300) << rank;
 }

@@ -13,10 +13,10 @@
 
 #include "ashlar/checkpoint/format/boxes.h"
 #include "ashlar/checkpoint/load/load_plan.h"
-#include "ashlar/checkpoint/load/needs.h"
+#include "ashlar/checkpoint/load/wanted_bytes.h"
 #include "ashlar/comm/thread/run_ranks.h"
 #include "ashlar/core/clock.h"
-#include "ashlar/train/load_exchange.h"
+#include "ashlar/train/group_load_ranks.h"
 #include "tests/checkpoint/load_state.h"
 #include "tests/support/counting_files.h"
 #include "tests/support/forwarding_files.h"
@@ -48,7 +48,7 @@ std::vector<CutCase> cut_cases() {
 }
 
 // Ranks of one process that load as those of several do, whose memory others do not see.
-class Apart final : public Exchange {
+class Apart final : public LoadRanks {
  public:
   explicit Apart(comm::Group& ranks) : inner_(ranks) {}
   int rank() const override { return inner_.rank(); }
@@ -65,16 +65,16 @@ class Apart final : public Exchange {
   LoadCommons& commons() override { return commons_; }
 
  private:
-  LoadExchange inner_;
+  GroupLoadRanks inner_;
   LoadCommons commons_;
 };
 
 enum class Memory { kShared, kApart };
 constexpr Memory kMemories[] = {Memory::kShared, Memory::kApart};
 
-std::unique_ptr<Exchange> exchange_of(comm::Group& ranks, Memory memory) {
+std::unique_ptr<LoadRanks> load_ranks_of(comm::Group& ranks, Memory memory) {
   if (memory == Memory::kApart) return std::make_unique<Apart>(ranks);
-  return std::make_unique<LoadExchange>(ranks);
+  return std::make_unique<GroupLoadRanks>(ranks);
 }
 
 std::vector<LoadReport> load_together(FileSystem& files, const CutModel& model, const Cut& cut,
@@ -84,9 +84,9 @@ std::vector<LoadReport> load_together(FileSystem& files, const CutModel& model, 
   comm::Options options;
   options.staging_bytes = int64_t(1) << 20;
   comm::run_ranks(cut.num_ranks, options, allocator, [&](comm::Group& ranks) {
-    const auto exchange = exchange_of(ranks, memory);
+    const auto load_ranks = load_ranks_of(ranks, memory);
     State state = model.state(cut, ranks.rank());
-    const StepReader reader(files, kStep, exchange.get());
+    const StepReader reader(files, kStep, load_ranks.get());
     LoadOptions load;
     load.reads_in_flight = reads_in_flight;
     reports[size_t(ranks.rank())] = reader.load(state.pieces(), load);
@@ -171,11 +171,11 @@ TEST(LoadTogether, ARankThatLeavesIsNotWrittenToAnyMore) {
   const Cut all = copies(3);
   Allocator allocator(Device::kCpu);
   comm::run_ranks(3, {}, allocator, [&](comm::Group& ranks) {
-    LoadExchange exchange(ranks);
+    GroupLoadRanks load_ranks(ranks);
     State state = model.state(all, ranks.rank());
     const std::vector<Piece> pieces = state.pieces();
-    const Needs needs(reader, chunks, pieces);
-    std::optional<SharedNeeds> shared(std::in_place, exchange, needs);
+    const WantedBytes wanted(reader, chunks, pieces);
+    std::optional<SharedWantedBytes> shared(std::in_place, load_ranks, wanted);
     const auto read = [&](int by) {
       ranks.barrier("all are ready").wait();
       if (ranks.rank() == by) shared->copy(0, 0, std::as_bytes(std::span(text)));
@@ -211,11 +211,11 @@ class LoadTogetherDamaged : public testing::Test {
     Allocator allocator(Device::kCpu);
     for (const Memory memory : kMemories)
       comm::run_ranks(cut.num_ranks, {}, allocator, [&](comm::Group& ranks) {
-        const auto exchange = exchange_of(ranks, memory);
+        const auto load_ranks = load_ranks_of(ranks, memory);
         State state = model_.state(cut, ranks.rank());
         if (strange && ranks.rank() == 2) state.pieces()[1].logical.name = "other";
         const std::string message = ashlar::testing_support::message_of(
-            kind, [&] { StepReader(files, kStep, exchange.get()).load(state.pieces()); });
+            kind, [&] { StepReader(files, kStep, load_ranks.get()).load(state.pieces()); });
         const std::lock_guard lock(mutex);
         messages.insert(message);
       });

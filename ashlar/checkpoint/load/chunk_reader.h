@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "ashlar/checkpoint/load/exchange.h"
 #include "ashlar/checkpoint/load/load_plan.h"
+#include "ashlar/checkpoint/load/load_ranks.h"
 #include "ashlar/checkpoint/load/step_reader.h"
 #include "ashlar/core/aligned_memory.h"
 

@@ -1,10 +1,10 @@
-// How it works.  StepReader::load, on every rank of the exchange (one, where a rank loads alone):
+// How it works.  StepReader::load, on every rank that loads (one, where a rank loads alone):
 //
 //   match, check_cover  throw, on all ranks alike, before a byte is written to a destination
-//   Needs               which chunks have bytes of which destinations: what this rank wants
+//   WantedBytes         which chunks have bytes of which destinations: what this rank wants
 //   make_load_plan      who reads which chunks, and the rounds (load_plan.h); from the wants of all
 //   ChunkReader         this rank's share of the chunks, read ahead on threads of its own, which
-//                       also copy, block by block, what SharedNeeds want of them: those of this
+//                       also copy, block by block, what SharedWantedBytes has of them: for this
 //                       rank, and of all ranks of its process
 //   Rounds              where ranks do not share memory: lot by lot to the ranks that want it; a
 //                       round moves the lot, while what the one before brought is copied
@@ -21,14 +21,14 @@
 #include "ashlar/checkpoint/load/chunk_reader.h"
 #include "ashlar/checkpoint/load/load_plan.h"
 #include "ashlar/checkpoint/load/match.h"
-#include "ashlar/checkpoint/load/needs.h"
 #include "ashlar/checkpoint/load/step_reader.h"
+#include "ashlar/checkpoint/load/wanted_bytes.h"
 #include "ashlar/core/clock.h"
 
 namespace ashlar::checkpoint {
 namespace {
 
-std::vector<std::vector<ChunkRange>> wants_of_all(Exchange& ranks,
+std::vector<std::vector<ChunkRange>> wants_of_all(LoadRanks& ranks,
                                                   const std::vector<ChunkRange>& own) {
   std::vector<std::vector<ChunkRange>> wants;
   const std::string_view bytes{reinterpret_cast<const char*>(own.data()),
@@ -41,8 +41,8 @@ std::vector<std::vector<ChunkRange>> wants_of_all(Exchange& ranks,
 }
 
 // The rank's share of the chunks, each with how it is read.
-ChunkReader::Lots lots_of(const LoadPlan& plan, const Exchange& ranks, Reads reads,
-                          const Needs& needs) {
+ChunkReader::Lots lots_of(const LoadPlan& plan, const LoadRanks& ranks, Reads reads,
+                          const WantedBytes& wanted) {
   ChunkReader::Lots lots;
   for (const Lot& lot : plan.lots) {
     if (lot.reader != ranks.rank()) continue;
@@ -50,7 +50,7 @@ ChunkReader::Lots lots_of(const LoadPlan& plan, const Exchange& ranks, Reads rea
     for (const Lot::Part& part : lot.parts)
       for (int64_t chunk = part.chunks.begin; chunk < part.chunks.end; ++chunk) {
         const bool direct = reads == Reads::kDirect ||
-                            (reads == Reads::kDirectIfWhole && needs.nearly_whole(chunk));
+                            (reads == Reads::kDirectIfWhole && wanted.nearly_whole(chunk));
         const bool kept = !ranks.shares_memory() && !part.receivers.empty();
         lots.back().push_back({{chunk, chunk + 1}, kept, direct});
       }
@@ -61,8 +61,9 @@ ChunkReader::Lots lots_of(const LoadPlan& plan, const Exchange& ranks, Reads rea
 // Moves the lots of one round after the other.
 class Rounds {
  public:
-  Rounds(const ChunkNumbers& chunks, const LoadPlan& plan, Exchange& ranks, const Needs& needs)
-      : chunks_(chunks), plan_(plan), ranks_(ranks), needs_(needs) {}
+  Rounds(const ChunkNumbers& chunks, const LoadPlan& plan, LoadRanks& ranks,
+         const WantedBytes& wanted)
+      : chunks_(chunks), plan_(plan), ranks_(ranks), wanted_(wanted) {}
 
   void run(ChunkReader& source) {
     for (size_t round = 0; round < plan_.rounds.size(); ++round) {
@@ -87,7 +88,7 @@ class Rounds {
   }
 
  private:
-  using Messages = std::vector<Exchange::Message>;
+  using Messages = std::vector<LoadRanks::Message>;
 
   void post(const std::vector<size_t>& lots, std::span<std::byte> own) {
     Messages send, receive, pass_on, receive_rest;
@@ -113,9 +114,9 @@ class Rounds {
       }
     });
     for (const Messages* list : {&send, &pass_on})
-      for (const Exchange::Message& message : *list) sent_ += int64_t(message.bytes.size());
+      for (const LoadRanks::Message& message : *list) sent_ += int64_t(message.bytes.size());
     for (const Messages* list : {&receive, &receive_rest})
-      for (const Exchange::Message& message : *list) received_ += int64_t(message.bytes.size());
+      for (const LoadRanks::Message& message : *list) received_ += int64_t(message.bytes.size());
     if (!send.empty() || !receive.empty()) ranks_.post(std::move(send), std::move(receive));
     if (!pass_on.empty()) ranks_.post(std::move(pass_on), std::move(receive_rest));
   }
@@ -172,7 +173,7 @@ class Rounds {
     size_t at = 0;
     for (int64_t chunk = part.chunks.begin; chunk < part.chunks.end; ++chunk) {
       const int64_t size = chunks_.bytes(chunk);
-      needs_.copy(chunk, 0, bytes.subspan(at, size_t(size)));
+      wanted_.copy(chunk, 0, bytes.subspan(at, size_t(size)));
       at += size_t(padded(size));
     }
   }
@@ -183,8 +184,8 @@ class Rounds {
   };
   const ChunkNumbers& chunks_;
   const LoadPlan& plan_;
-  Exchange& ranks_;
-  const Needs& needs_;
+  LoadRanks& ranks_;
+  const WantedBytes& wanted_;
   std::vector<std::byte> inbox_, arrived_;       // of this round, of the one before
   std::vector<Arriving> parts_, arrived_parts_;  // likewise
   int64_t sent_ = 0, received_ = 0;
@@ -201,20 +202,20 @@ void read_all(ChunkReader& source, size_t num_lots) {
 
 LoadReport StepReader::load(std::span<const Piece> destinations, const LoadOptions& options) const {
   const auto start = Clock::now();
-  Exchange& ranks = this->ranks();
+  LoadRanks& ranks = this->ranks();
   LoadReport report;
   throw_first(ranks, failure_of(0, [&] {
                 check_cover(*this, destinations, options, ranks.rank(), ranks.size());
                 report = match(*this, destinations, options);
               }));
   const ChunkNumbers chunks(index_);
-  const Needs needs(*this, chunks, destinations);
-  const SharedNeeds shared(ranks, needs);
-  const LoadPlan plan = make_load_plan(chunks, wants_of_all(ranks, needs.ranges()));
-  Rounds rounds(chunks, plan, ranks, needs);
+  const WantedBytes wanted(*this, chunks, destinations);
+  const SharedWantedBytes shared(ranks, wanted);
+  const LoadPlan plan = make_load_plan(chunks, wants_of_all(ranks, wanted.ranges()));
+  Rounds rounds(chunks, plan, ranks, wanted);
   std::optional<Failure> failure;
   {
-    const ChunkReader::Lots lots = lots_of(plan, ranks, reads_, needs);
+    const ChunkReader::Lots lots = lots_of(plan, ranks, reads_, wanted);
     ChunkReader source(*this, chunks, lots, {.reads_in_flight = options.reads_in_flight},
                        [&](int64_t chunk, int64_t at, std::span<const std::byte> bytes) {
                          shared.copy(chunk, at, bytes);

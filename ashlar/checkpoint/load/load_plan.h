@@ -5,10 +5,11 @@
 //          of n reads those that begin in [r, r + 1) / n of their bytes.  Each is read once.
 // Lots     a rank reads in lots of 8 MiB or more (its last is smaller), below 12 MiB.  A part of a
 //          lot is consecutive chunks that the same ranks want.
-// Rounds   for ranks of several processes; those of one copy to each other (needs.h).  Of a part
-//          of S bytes each of m receivers gets one m-th from the reader, and gives it to the m - 1
-//          others: so nobody sends more than about S, however many receive.  In a round a reader
-//          has one lot at most, and nobody receives more than 12 MiB.
+// Rounds   for ranks of several processes; ranks of one process copy to each other
+//          (wanted_bytes.h).  A part of S bytes with m receivers is cut into m slices: each
+//          receiver gets one slice from the reader and sends it to the m - 1 others, so that no
+//          rank sends more than about S, however many receive.  In a round a reader has at most
+//          one lot, and no rank receives more than 12 MiB.
 // Traffic  of all ranks together: the sum over chunks of padded(bytes) times the ranks that want
 //          the chunk and do not read it.
 // Cost     time and memory in proportion to chunks and to the ranges of all ranks.

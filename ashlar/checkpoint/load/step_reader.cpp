@@ -9,8 +9,8 @@ namespace ashlar::checkpoint {
 namespace {
 
 std::string read_checked(FileSystem& files, const std::string& path, const Digest& digest,
-                         Patience& patience) {
-  const auto file = open_committed(files, path, digest.size_bytes, patience);
+                         StaleRetry& retry) {
+  const auto file = open_committed(files, path, digest.size_bytes, retry);
   std::string text(size_t(digest.size_bytes), '\0');
   file->read_at(std::as_writable_bytes(std::span(text)), 0);
   const Digest found = digest_of(text);
@@ -41,11 +41,11 @@ bool matches(std::string_view name, std::string_view pattern) {
   return pattern.find_first_not_of('*', p) == pattern.npos;
 }
 
-StepReader::StepReader(FileSystem& files, std::string directory, Exchange* ranks)
+StepReader::StepReader(FileSystem& files, std::string directory, LoadRanks* ranks)
     : files_(files),
       directory_(std::move(directory)),
       ranks_(ranks),
-      patience_(std::make_unique<Patience>(files, directory_)),
+      retry_(std::make_unique<StaleRetry>(files, directory_)),
       read_memory_(this->ranks().commons().read_memory()) {
   Texts texts;
   throw_first(this->ranks(), failure_of(0, [&] {
@@ -61,14 +61,14 @@ StepReader::StepReader(FileSystem& files, std::string directory, Exchange* ranks
 std::string StepReader::read_commit() const {
   const std::string path = join(directory_, kCommitName);
   for (;;) {
-    const auto info = stat_patiently(files_, path, *patience_);
+    const auto info = stat_with_retry(files_, path, *retry_);
     ASHLAR_REQUIRE(info && info->type == FileInfo::Type::kFile, kCorrupt,
                    "{}: no COMMIT file; this is not a committed checkpoint step", directory_);
     ASHLAR_REQUIRE(info->size_bytes <= kMaxCommitBytes, kCorrupt,
                    "{}: the file has {} bytes; at most {} are allowed", path, info->size_bytes,
                    kMaxCommitBytes);
     std::string text = read_text(files_, path, kMaxCommitBytes, Links::kRefuse);
-    if (text.ends_with('\n') || !patience_->wait()) return text;
+    if (text.ends_with('\n') || !retry_->wait()) return text;
   }
 }
 
@@ -83,9 +83,8 @@ StepReader::Texts StepReader::read_texts() const {
   ASHLAR_REQUIRE(commit.index.size_bytes <= kMaxIndexBytes, kCorrupt,
                  "{}: the index has {} bytes; at most {} are allowed", path,
                  commit.index.size_bytes, kMaxIndexBytes);
-  texts.manifest =
-      read_checked(files_, join(directory_, kManifestName), commit.manifest, *patience_);
-  texts.index = read_checked(files_, join(directory_, kIndexName), commit.index, *patience_);
+  texts.manifest = read_checked(files_, join(directory_, kManifestName), commit.manifest, *retry_);
+  texts.index = read_checked(files_, join(directory_, kIndexName), commit.index, *retry_);
   return texts;
 }
 
@@ -116,7 +115,7 @@ void StepReader::check_agreement() const {
 
 void StepReader::check_size(size_t file_index) const {
   const IndexFile& file = index_.files[file_index];
-  check_file(files_, join(directory_, file.path), file.size_bytes, *patience_);
+  check_file(files_, join(directory_, file.path), file.size_bytes, *retry_);
 }
 
 const IndexTensor* StepReader::find(std::string_view name) const {
@@ -126,7 +125,7 @@ const IndexTensor* StepReader::find(std::string_view name) const {
 
 std::unique_ptr<File> StepReader::open(size_t file_index) const {
   const IndexFile& file = index_.files[file_index];
-  return open_committed(files_, join(directory_, file.path), file.size_bytes, *patience_);
+  return open_committed(files_, join(directory_, file.path), file.size_bytes, *retry_);
 }
 
 bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk, bool direct,
@@ -148,7 +147,7 @@ bool StepReader::read_chunk(const File& file, size_t file_index, int64_t chunk, 
       else
         file.read_at(part, begin + at);
     } catch (const Error& error) {
-      if (!is_stale(error) || !patience_->wait()) throw;
+      if (!is_stale(error) || !retry_->wait()) throw;
       return false;
     }
     for (size_t in_part = 0; in_part < part.size(); in_part += kBlockBytes) {

@@ -4,18 +4,18 @@
 // with each other.  Reading checks the size of every file that it opens, and the CRC of every 4 MiB
 // that it touches.  Nothing is ever written.
 //
-// Ranks    several ranks may open and load a step together, each what it wants of it: with an
-//          Exchange (exchange.h) the constructor, load and read_blob are called by all of them in
-//          the same order.  Rank 0 reads COMMIT, manifest, index and blobs for all; every chunk of
-//          data that any rank wants is read by one of them (load_plan.h); what one of them finds
-//          wrong all throw.
+// Ranks    several ranks may open and load a step together (LoadRanks, load_ranks.h), each the part
+//          that it wants: all of them call the constructor, load and read_blob in the same order.
+//          Rank 0 reads COMMIT, manifest, index and blobs for all; every chunk of data that any
+//          rank wants is read by one of them (load_plan.h); an error that one of them finds is
+//          thrown on all.
 // Calls    of all ranks together, on names and sizes: at most 2 for each file, 2 for each rank, 2
 //          for each blob, 7 for the step.
 // Memory   of a load: at most 64 MiB beside the destinations and the index; for each read in flight
 //          512 KiB, or 4 MiB where nothing is sent to other processes and reads go past the
 //          system's memory: these are kept for the next load while a step is open.
 // Errors   kCorrupt: PATH and what is wrong (a missing file included, once it cannot be a stale
-//          look any more: patience.h); kConfig if the destinations do not match what is stored;
+//          look any more: stale_retry.h); kConfig if the destinations do not match what is stored;
 //          kStorage if the machine cannot read.
 // Threads  const members from several threads.
 #pragma once
@@ -31,8 +31,8 @@
 #include "ashlar/checkpoint/format/commit.h"
 #include "ashlar/checkpoint/format/index.h"
 #include "ashlar/checkpoint/format/manifest.h"
-#include "ashlar/checkpoint/format/patience.h"
-#include "ashlar/checkpoint/load/exchange.h"
+#include "ashlar/checkpoint/format/stale_retry.h"
+#include "ashlar/checkpoint/load/load_ranks.h"
 #include "ashlar/checkpoint/load/read_memory.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/function_ref.h"
@@ -70,7 +70,7 @@ struct LoadReport {
 class StepReader {
  public:
   // ranks: those that read this step together; it outlives the reader.  nullptr: this one alone.
-  StepReader(FileSystem& files, std::string directory, Exchange* ranks = nullptr);
+  StepReader(FileSystem& files, std::string directory, LoadRanks* ranks = nullptr);
   StepReader(StepReader&&) = default;
   StepReader(const StepReader&) = delete;
 
@@ -123,15 +123,15 @@ class StepReader {
   void parse(Texts texts);
   void check_agreement() const;
   std::string read_own_blob(std::string_view name) const;
-  Exchange& ranks() const { return ranks_ ? *ranks_ : *alone_; }
+  LoadRanks& ranks() const { return ranks_ ? *ranks_ : *alone_; }
 
   std::shared_ptr<const void> lease_;
   Reads reads_ = Reads::kCached;
   FileSystem& files_;
   std::string directory_;
-  Exchange* ranks_;
+  LoadRanks* ranks_;
   std::unique_ptr<Alone> alone_ = std::make_unique<Alone>();
-  std::unique_ptr<Patience> patience_;
+  std::unique_ptr<StaleRetry> retry_;
   std::shared_ptr<ReadMemory> read_memory_;  // that of the ranks
   Commit commit_;
   Manifest manifest_;

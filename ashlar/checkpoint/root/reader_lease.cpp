@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "ashlar/checkpoint/format/layout.h"
-#include "ashlar/checkpoint/root/doors.h"
+#include "ashlar/checkpoint/root/step_guard.h"
 #include "ashlar/core/error.h"
 #include "ashlar/core/threads.h"
 
@@ -15,16 +15,16 @@ std::unique_ptr<ReaderLease> ReaderLease::take(FileSystem& files, const std::str
   me.refresh_s = options.refresh_s;
   me.token = to_text(random_id());
   const std::string name = me.token + ".json";
-  switch (enter_door(files, root, ref, name, lease_text(me, 0))) {
-    case Door::kGone:
+  switch (enter_guard(files, root, ref, name, lease_text(me, 0))) {
+    case GuardEntry::kGone:
       return nullptr;
-    case Door::kNone:
+    case GuardEntry::kNone:
       return std::unique_ptr<ReaderLease>(new ReaderLease(files, "", std::move(me)));
-    case Door::kEntered:
+    case GuardEntry::kEntered:
       break;
   }
   return std::unique_ptr<ReaderLease>(
-      new ReaderLease(files, join(door_path(root, ref.step, ref.attempt), name), std::move(me)));
+      new ReaderLease(files, join(guard_path(root, ref.step, ref.attempt), name), std::move(me)));
 }
 
 std::unique_ptr<ReaderLease> ReaderLease::of_step(FileSystem& files, const std::string& directory) {

@@ -1,8 +1,8 @@
-// Keeps a step from being removed while it is read (doors.h).
+// Keeps a step from being removed while it is read (step_guard.h).
 //
 // A thread of its own refreshes the lease.  Where the root cannot be written, on a read-only mount,
-// or has no doors, since an older program wrote it and none trains there, the step is read without
-// a lease and without a word: as long as the run that writes it keeps the step it can be read.
+// or has no guards, since an older program wrote it and none trains there, the step is read without
+// a lease and without a message: it can be read as long as the run that writes it keeps it.
 //
 // Threads  one.  The file system outlives the object.
 #pragma once

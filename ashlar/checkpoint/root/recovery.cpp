@@ -20,8 +20,8 @@
 #include <set>
 
 #include "ashlar/checkpoint/format/commit.h"
-#include "ashlar/checkpoint/root/doors.h"
 #include "ashlar/checkpoint/root/reader_lease.h"
+#include "ashlar/checkpoint/root/step_guard.h"
 #include "ashlar/core/json.h"
 
 namespace ashlar::checkpoint {
@@ -203,8 +203,8 @@ Recovery find_newest(FileSystem& files, const std::string& root, VerifyLevel lev
 StepRef refer(FileSystem& files, const std::string& root, int64_t step) {
   StepRef ref{step, join(root, step_name(step)), kUnknownAttempt, ""};
   const std::string path = join(ref.directory, kCommitName);
-  Patience patience(files, ref.directory);
-  const auto info = stat_patiently(files, path, patience);
+  StaleRetry retry(files, ref.directory);
+  const auto info = stat_with_retry(files, path, retry);
   if (!info || info->type != FileInfo::Type::kFile || info->size_bytes > kMaxCommitBytes)
     return ref;
   try {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "ashlar/checkpoint/root/doors.h"
 #include "ashlar/checkpoint/root/lease.h"
 #include "ashlar/checkpoint/root/recovery.h"
+#include "ashlar/checkpoint/root/step_guard.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -39,11 +39,11 @@ void rewind(FileSystem& files, const std::string& root, int64_t step, bool super
                  "{} to the checkpoints of another train.run_dir",
                  root, step, numbers_of(newer), step);
   Lease lease(files, root, log);
-  Doors doors(lease.fence(), lease.holder());
+  StepGuards guards(lease.fence(), lease.holder());
   require_good(files, *chosen, log);
-  doors.open_all();
+  guards.make_all();
   for (const StepRef& ref : newer)
-    ASHLAR_REQUIRE(doors.close(ref), kConfig,
+    ASHLAR_REQUIRE(guards.remove(ref), kConfig,
                    "{} is pinned or being read (ckpt list); unpin it, or wait", ref.directory);
   std::reverse(newer.begin(), newer.end());  // whatever happens, no gap is left
   for (const StepRef& ref : newer) {

@@ -268,7 +268,7 @@ int Checkpointer::consecutive_failures() const {
 
 void Checkpointer::check_step(int64_t step) const {
   ASHLAR_ASSERT(step >= 0 && step <= kMaxStep);
-  if (!leads()) return;  // the leader's verdict holds for all
+  if (!leads()) return;  // the leader's result holds for all
   int64_t last = -1;
   {
     // A job ends after its step is the newest.

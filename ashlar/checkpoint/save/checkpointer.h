@@ -27,8 +27,8 @@
 //   The others, the followers, have neither newest() nor open_newest(): the leader's directory is
 // to be opened by all.  A follower's failure is logged and counted there and reported by the
 // leader: its step fails with "writer W of N: ...", W counted from 1 (writer_number).
-//   With a channel (save_channel.h) parts, failures and the verdict travel over it: a follower's
-// save ends with the verdict, reading back is shared by all, and a writer that makes no progress
+//   With a channel (save_channel.h) parts, failures and the result travel over it: a follower's
+// save ends with the result, reading back is shared by all, and a writer that makes no progress
 // for part_timeout_s fails the step, by name and with what it is doing.
 //   Without one, or when it breaks, parts go through the directory: a follower's save ends when its
 // part is written, and its wait() returns then; whether the step exists is known when the leader's

@@ -10,9 +10,9 @@ Leadership::Leadership(FileSystem& files, const std::string& root, const LeaseOp
       root_(root),
       log_(log),
       lease_(files, root, log, options),
-      doors_(lease_.fence(), lease_.holder(), options.now) {
+      guards_(lease_.fence(), lease_.holder(), options.now) {
   collect_stale(fence(), log_);
-  doors_.open_all();
+  guards_.make_all();
   // Checks what loading the step does not read.  What a killed holder left may have been cut short
   // in ways that sizes do not show.
   recover(VerifyLevel::kFiles);
@@ -75,7 +75,7 @@ void Leadership::retire(int64_t keep, int64_t keep_every, const ReadBack& read_b
       read = step;
       return read_back(step);
     };
-    retire_old_steps(fence(), doors_, keep, keep_every, noted, log_);
+    retire_old_steps(fence(), guards_, keep, keep_every, noted, log_);
   } catch (const Error&) {  // the newest step was set aside
     const std::vector<StepRef> steps = committed_steps(files_, root_);
     const std::lock_guard lock(mutex_);

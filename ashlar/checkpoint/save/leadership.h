@@ -1,5 +1,5 @@
-// What the leader of a root's writers has, and no other: the lease of the root, the doors of its
-// steps, the newest good step, and the say over what is removed.
+// What only the leader of a root's writers has: the lease of the root, the guards of its steps, the
+// newest good step, and the right to remove.
 //
 // Errors   the constructor: kConfig if another process trains into the root (lease.h), kCorrupt if
 //          the root has steps but none is good.
@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/checkpoint/root/doors.h"
 #include "ashlar/checkpoint/root/lease.h"
 #include "ashlar/checkpoint/root/recovery.h"
+#include "ashlar/checkpoint/root/step_guard.h"
 #include "ashlar/checkpoint/save/retention.h"
 #include "ashlar/core/files.h"
 #include "ashlar/core/log.h"
@@ -55,7 +55,7 @@ class Leadership {
   const std::string root_;
   Log& log_;
   Lease lease_;
-  Doors doors_;
+  StepGuards guards_;
   mutable std::mutex mutex_;  // guards what follows
   std::optional<StepRef> newest_;
   std::vector<IndexFile> newest_files_;  // of newest_, if it was saved here

@@ -72,8 +72,8 @@ Shape row_major(const Shape& lengths) {
 }
 
 // Of the tensors that a component has on all members, in the order in which they first come.
-std::vector<NodeLayout::Place> places_of(std::span<const NodeShare> members,
-                                         std::vector<Piece> NodeShare::*component, int64_t& bytes) {
+std::vector<JoinedBox> joined_boxes(std::span<const NodeShare> members,
+                                    std::vector<Piece> NodeShare::*component, int64_t& bytes) {
   std::vector<const LogicalTensor*> tensors;
   std::map<std::string_view, std::vector<Box>> boxes;
   for (const NodeShare& member : members)
@@ -83,19 +83,18 @@ std::vector<NodeLayout::Place> places_of(std::span<const NodeShare> members,
       if (of_tensor.empty()) tensors.push_back(&piece.logical);
       of_tensor.push_back(piece.box);
     }
-  std::vector<NodeLayout::Place> places;
+  std::vector<JoinedBox> joined;
   for (const LogicalTensor* logical : tensors)
     for (const Box& box : join_boxes(boxes[logical->name])) {
-      places.push_back({*logical, box, bytes});
+      joined.push_back({*logical, box, bytes});
       bytes += (box.length.numel() * size_of(logical->dtype) + 63) / 64 * 64;
     }
-  return places;
+  return joined;
 }
 
-std::vector<Piece> pieces_at_places(const std::vector<NodeLayout::Place>& places,
-                                    std::byte* memory) {
+std::vector<Piece> pieces_of(const std::vector<JoinedBox>& joined, std::byte* memory) {
   std::vector<Piece> pieces;
-  for (const NodeLayout::Place& p : places)
+  for (const JoinedBox& p : joined)
     pieces.push_back({p.logical,
                       p.box,
                       {memory ? memory + p.offset : nullptr, p.logical.dtype,
@@ -157,13 +156,13 @@ NodeShare decode_share(std::string_view text) {
 
 NodeLayout lay_out(std::span<const NodeShare> members) {
   NodeLayout layout;
-  layout.model = places_of(members, &NodeShare::model, layout.bytes);
-  layout.optim = places_of(members, &NodeShare::optim, layout.bytes);
+  layout.model = joined_boxes(members, &NodeShare::model, layout.bytes);
+  layout.optim = joined_boxes(members, &NodeShare::optim, layout.bytes);
   return layout;
 }
 
 NodeShare pieces_at(const NodeLayout& layout, std::byte* memory) {
-  return {pieces_at_places(layout.model, memory), pieces_at_places(layout.optim, memory)};
+  return {pieces_of(layout.model, memory), pieces_of(layout.optim, memory)};
 }
 
 struct NodeSnapshot::Progress {
@@ -208,9 +207,9 @@ std::byte* NodeSnapshot::slot(int64_t save) const {
 }
 
 std::vector<NodeSnapshot::Target> NodeSnapshot::targets_of(
-    const std::vector<Piece>& pieces, const std::vector<NodeLayout::Place>& places) const {
-  std::multimap<std::string_view, const NodeLayout::Place*> of_name;
-  for (const NodeLayout::Place& place : places) of_name.emplace(place.logical.name, &place);
+    const std::vector<Piece>& pieces, const std::vector<JoinedBox>& joined) const {
+  std::multimap<std::string_view, const JoinedBox*> of_name;
+  for (const JoinedBox& box : joined) of_name.emplace(box.logical.name, &box);
   std::vector<Target> targets;
   for (const Piece& piece : pieces) {
     if (piece.box.length.numel() == 0) continue;

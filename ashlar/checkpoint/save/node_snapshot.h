@@ -6,7 +6,7 @@
 // keeps a member no longer than a copy of its own part would.  There is room for two saves.
 //
 //   NodeShare     what a member keeps; encoded, the others read it
-//   NodeLayout    the joined boxes of all members and their places: the same on all
+//   NodeLayout    the joined boxes of all members, and where they are: the same on all
 //   NodeSnapshot  one member's side of the shared memory
 #pragma once
 
@@ -32,18 +32,20 @@ std::string encode(const NodeShare& share);  // without the data
 // Pieces without data.  kComm: bytes that are no share.
 NodeShare decode_share(std::string_view text);
 
+// A box of one tensor that members keep parts of, and where it begins in the memory of a save.
+struct JoinedBox {
+  LogicalTensor logical;
+  Box box;
+  int64_t offset;  // in bytes
+};
+
 struct NodeLayout {
-  struct Place {
-    LogicalTensor logical;
-    Box box;
-    int64_t offset;  // in bytes, of its first element
-  };
-  std::vector<Place> model, optim;
+  std::vector<JoinedBox> model, optim;
   int64_t bytes = 0;  // of one save
 };
 // The members' shares in their order; no element may be in two of them.
 NodeLayout lay_out(std::span<const NodeShare> members);
-// The places as pieces, at `memory` (null: on meta).
+// The joined boxes as pieces, at `memory` (null: on meta).
 NodeShare pieces_at(const NodeLayout& layout, std::byte* memory);
 
 class NodeSnapshot {
@@ -85,7 +87,7 @@ class NodeSnapshot {
   Progress& progress_of(int member) const;
   std::byte* slot(int64_t save) const;
   std::vector<Target> targets_of(const std::vector<Piece>& pieces,
-                                 const std::vector<NodeLayout::Place>& places) const;
+                                 const std::vector<JoinedBox>& joined) const;
   void copy_loop();
   void touch(std::unique_lock<std::mutex>& lock);
   std::string late_members(int64_t save) const;

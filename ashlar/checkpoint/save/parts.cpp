@@ -4,8 +4,8 @@
 #include <set>
 #include <unordered_map>
 
-#include "ashlar/checkpoint/format/patience.h"
 #include "ashlar/checkpoint/format/raise.h"
+#include "ashlar/checkpoint/format/stale_retry.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -83,11 +83,11 @@ bool can_open(FileSystem& files, const std::string& path) {
 
 // The leader must see the very files: writers that share no directory are found out here.
 void check_sizes(FileSystem& files, const std::string& directory, const Index& part, int writer,
-                 Patience& patience) {
+                 StaleRetry& retry) {
   for (const IndexFile& file : part.files) {
     const std::string written = join(directory, file.path);
     auto info = files.stat(written);
-    while (!(info && info->size_bytes == file.size_bytes) && patience.wait())
+    while (!(info && info->size_bytes == file.size_bytes) && retry.wait())
       info = files.stat(written);
     ASHLAR_REQUIRE(info && info->size_bytes == file.size_bytes, kStorage,
                    "{}: it has {} bytes here but writer {} wrote {}", written,
@@ -119,12 +119,12 @@ std::vector<int> missing_writers(FileSystem& files, const std::string& directory
 
 void merge_parts(FileSystem& files, const std::string& directory, SavePlan& plan) {
   Merger merger(plan.index);
-  Patience patience(files, directory);
+  StaleRetry retry(files, directory);
   for (int writer = 1; writer < plan.num_writers; ++writer) {
     const std::string path = join(directory, part_name(writer));
     const std::string text = read_text(files, path, kMaxIndexBytes, Links::kRefuse);
     Index part = parse_index(std::as_bytes(std::span(text)), path);
-    check_sizes(files, directory, part, writer, patience);
+    check_sizes(files, directory, part, writer, retry);
     merger.add(std::move(part), writer, path);
   }
 }

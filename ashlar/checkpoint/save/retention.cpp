@@ -59,8 +59,8 @@ std::vector<int64_t> steps_to_remove(std::vector<RetentionStep> steps, int64_t k
   return removed;
 }
 
-std::vector<StepRef> retire_old_steps(Fence& fence, Doors& doors, int64_t keep, int64_t keep_every,
-                                      const ReadBack& read_back, Log& log) {
+std::vector<StepRef> retire_old_steps(Fence& fence, StepGuards& guards, int64_t keep,
+                                      int64_t keep_every, const ReadBack& read_back, Log& log) {
   FileSystem& files = fence.files();
   const std::string& root = fence.root();
   std::vector<StepRef> removed;
@@ -70,7 +70,7 @@ std::vector<StepRef> retire_old_steps(Fence& fence, Doors& doors, int64_t keep, 
     check_newest(fence, steps.back(), read_back);
     drop_superseded(fence, steps.back().step);
     for (const StepRef& ref : to_retire(files, root, steps, keep, keep_every, true)) {
-      if (!doors.close(ref)) continue;
+      if (!guards.remove(ref)) continue;
       remove_step(fence, ref.directory);
       removed.push_back(ref);
       const std::string verdicts = join(root, kVerifiedDirectory);
@@ -87,11 +87,11 @@ std::vector<StepRef> retire_old_steps(Fence& fence, Doors& doors, int64_t keep, 
 std::vector<StepRef> prune(FileSystem& files, const std::string& root, int64_t keep,
                            int64_t keep_every, Log& log) {
   Lease lease(files, root, log);
-  Doors doors(lease.fence(), lease.holder());
+  StepGuards guards(lease.fence(), lease.holder());
   collect_stale(lease.fence(), log);
-  doors.open_all();
+  guards.make_all();
   return retire_old_steps(
-      lease.fence(), doors, keep, keep_every,
+      lease.fence(), guards, keep, keep_every,
       [&](const StepRef& step) { return damage_of(read_back_alone(files, step, 0, log)); }, log);
 }
 

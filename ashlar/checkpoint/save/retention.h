@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/checkpoint/root/doors.h"
 #include "ashlar/checkpoint/root/fence.h"
 #include "ashlar/checkpoint/root/recovery.h"
+#include "ashlar/checkpoint/root/step_guard.h"
 #include "ashlar/core/log.h"
 
 namespace ashlar::checkpoint {
@@ -34,8 +34,8 @@ using ReadBack = std::function<std::optional<std::string>(const StepRef& step)>;
 // call.  Returns the steps that were removed.  Trouble with reading and removing is only logged.
 // Only for the holder of the lease.
 // Errors  kCorrupt if the newest step does not read back; it is recorded as bad and set aside.
-std::vector<StepRef> retire_old_steps(Fence& fence, Doors& doors, int64_t keep, int64_t keep_every,
-                                      const ReadBack& read_back, Log& log);
+std::vector<StepRef> retire_old_steps(Fence& fence, StepGuards& guards, int64_t keep,
+                                      int64_t keep_every, const ReadBack& read_back, Log& log);
 
 // The same by hand, for a root into which nobody trains: takes the lease (kConfig if a run has it).
 std::vector<StepRef> prune(FileSystem& files, const std::string& root, int64_t keep,

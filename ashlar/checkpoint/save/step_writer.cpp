@@ -18,10 +18,10 @@
 #include <thread>
 
 #include "ashlar/checkpoint/format/commit.h"
-#include "ashlar/checkpoint/format/patience.h"
 #include "ashlar/checkpoint/format/raise.h"
-#include "ashlar/checkpoint/root/doors.h"
+#include "ashlar/checkpoint/format/stale_retry.h"
 #include "ashlar/checkpoint/root/recovery.h"
+#include "ashlar/checkpoint/root/step_guard.h"
 #include "ashlar/checkpoint/save/parts.h"
 #include "ashlar/checkpoint/writers/timing.h"
 
@@ -60,8 +60,8 @@ std::string StepWriter::in_tmp(std::string_view name) const {
   return join(tmp_, name);
 }
 
-std::string StepWriter::door() const {
-  return door_path(root_, plan_.step, to_text(plan_.attempt));
+std::string StepWriter::guard() const {
+  return guard_path(root_, plan_.step, to_text(plan_.attempt));
 }
 
 void StepWriter::begin() {
@@ -174,9 +174,9 @@ std::vector<RankTimes> StepWriter::rank_times() const {
 }
 
 void StepWriter::check_witness(const std::string& path, int64_t size_bytes) {
-  Patience patience(files_, tmp_);
+  StaleRetry retry(files_, tmp_);
   auto info = files_.stat(in_tmp(path));
-  while (!(info && info->size_bytes == size_bytes) && patience.wait())
+  while (!(info && info->size_bytes == size_bytes) && retry.wait())
     info = files_.stat(in_tmp(path));
   ASHLAR_REQUIRE(info && info->size_bytes == size_bytes, kStorage,
                  "{}: it has {} bytes here but {} were written", in_tmp(path),
@@ -247,7 +247,7 @@ std::string StepWriter::publish(Fence& fence, std::optional<AllParts> parts) {
     const std::string line = build_commit(commit);
     write_whole(kCommitName, line);
     files_.sync_directory(tmp_);
-    files_.make_directories(door());
+    files_.make_directories(guard());
     make_visible(fence, step, line);
     files_.sync_directory(root_);
   });
@@ -292,7 +292,7 @@ void StepWriter::abandon(Fence& fence) noexcept {
     // Visible but perhaps not durable, and never announced: the step may be saved again.
     if (visible_) remove_step(fence, join(root_, step_name(plan_.step)));
     files_.remove_all(tmp_);
-    files_.remove_all(door());
+    files_.remove_all(guard());
   } catch (const std::exception& error) {
     log_.warn("{} could not be removed: {}; it is collected at the next start", tmp_, error.what());
   }

@@ -70,7 +70,7 @@ class StepWriter final : public AttemptFiles {
   void write_whole(const std::string& name, std::string_view text);
   void write_retrying(function_ref<void()> write);
   std::string in_tmp(std::string_view name) const;
-  std::string door() const;
+  std::string guard() const;
 
   FileSystem& files_;
   std::string root_, tmp_;

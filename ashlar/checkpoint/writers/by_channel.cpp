@@ -37,10 +37,10 @@ class ByChannel final : public Coordination {
   }
 
   std::optional<std::string> publish(AttemptFiles& own) override {
-    const std::optional<Verdict> verdict = send_part(own);
-    if (!verdict) return publish_unless_ended(own);
-    if (verdict->committed) return std::nullopt;
-    return verdict->why;
+    const std::optional<AttemptResult> result = send_part(own);
+    if (!result) return publish_unless_ended(own);
+    if (result->committed) return std::nullopt;
+    return result->why;
   }
   void fail(FailedPart& part) override {
     part.in_flight = !channel_.broken();
@@ -51,7 +51,7 @@ class ByChannel final : public Coordination {
     if (!part.in_flight || given_up()) return;
     try {
       const auto unseen = [](int, const Witness&) {};
-      if (channel_.await_verdict(part.attempt, unseen)) return;
+      if (channel_.await_result(part.attempt, unseen)) return;
     } catch (const Error&) {  // given up meanwhile
       return;
     }
@@ -63,9 +63,9 @@ class ByChannel final : public Coordination {
     auto parts = channel_.await_parts(own.attempt(), own.step(), timeout_s_, seen_by(own));
     return parts ? std::move(parts) : when_broken_->collect(own);
   }
-  void decide(const Verdict& verdict) override {
-    if (channel_.broken()) return when_broken_->decide(verdict);
-    channel_.decide(verdict);
+  void decide(const AttemptResult& result) override {
+    if (channel_.broken()) return when_broken_->decide(result);
+    channel_.decide(result);
   }
 
   std::optional<ReadBackResult> read_back(const Id& attempt, int64_t step,
@@ -82,11 +82,11 @@ class ByChannel final : public Coordination {
 
  private:
   // nullopt: the channel broke.
-  std::optional<Verdict> send_part(AttemptFiles& own) {
+  std::optional<AttemptResult> send_part(AttemptFiles& own) {
     if (channel_.broken()) return std::nullopt;
     channel_.status(own.attempt(), Phase::kSync);
     channel_.send_part(own.make_part());
-    return channel_.await_verdict(own.attempt(), seen_by(own));
+    return channel_.await_result(own.attempt(), seen_by(own));
   }
 
   // The leader may have ended the attempt already, or do so meanwhile: then the attempt's directory

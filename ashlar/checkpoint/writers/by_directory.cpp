@@ -31,7 +31,7 @@ class Unlinked : public Coordination {
   void begin(const Id&, int64_t) override {}
   void status(const Id&, Phase, int64_t, int64_t) override {}
   void await_heard(const FailedPart&) override {}
-  void decide(const Verdict&) override {}
+  void decide(const AttemptResult&) override {}
   std::optional<ReadBackResult> read_back(const Id&, int64_t, std::vector<IndexFile>,
                                           const ReadBackWork&) override {
     return std::nullopt;

@@ -87,7 +87,7 @@ class Coordination {
   // The leader.  collect returns when all others have published; nullopt: their parts are in the
   // directory.  The result of an attempt is decided once, and sent to those who wait for it.
   virtual std::optional<AllParts> collect(AttemptFiles& own) = 0;
-  virtual void decide(const Verdict& verdict) = 0;
+  virtual void decide(const AttemptResult& result) = 0;
 
   // Reading a committed step back.  All ranks read it, each files of another, when the leader calls
   // read_back with the files that were written; nullopt: the leader is to read them alone.

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <thread>
 
-#include "ashlar/checkpoint/format/patience.h"
+#include "ashlar/checkpoint/format/stale_retry.h"
 #include "ashlar/checkpoint/writers/save_channel.h"
 #include "ashlar/core/aligned_memory.h"
 #include "ashlar/core/checksum.h"
@@ -17,11 +17,11 @@ namespace ashlar::checkpoint {
 namespace {
 
 void read_file(FileSystem& files, const std::string& path, const IndexFile& entry,
-               std::span<std::byte> buffer, RateLimit& limit, Patience& patience,
+               std::span<std::byte> buffer, RateLimit& limit, StaleRetry& retry,
                const std::function<void(int64_t)>& advance) {
   // Where the file system refuses direct reads, and of small files, memory would answer.
   files.drop_cached_pages(path);
-  const auto file = open_committed(files, path, entry.size_bytes, patience);
+  const auto file = open_committed(files, path, entry.size_bytes, retry);
   for (int64_t chunk = 0; chunk < num_chunks(entry.size_bytes); ++chunk) {
     const int64_t begin = chunk * kChunkBytes;
     const auto bytes = buffer.first(size_t(std::min(kChunkBytes, entry.size_bytes - begin)));
@@ -69,7 +69,7 @@ ReadBackResult read_back_files(FileSystem& files, const std::string& directory,
   result.count = 1;
   const AlignedMemory memory = aligned_memory(kChunkBytes, "reading back");
   const std::span buffer(memory.get(), size_t{kChunkBytes});
-  Patience patience(files, directory);
+  StaleRetry retry(files, directory);
   PhaseRecorder times(Clock::now());
   RankTimes& mine = result.ranks.emplace_back();
   mine.rank = rank;
@@ -79,7 +79,7 @@ ReadBackResult read_back_files(FileSystem& files, const std::string& directory,
     for (int tries = 1; tries <= 2; ++tries) {
       const int64_t before = result.bytes;
       try {
-        read_file(files, path, entry, buffer, limit, patience, [&](int64_t bytes) {
+        read_file(files, path, entry, buffer, limit, retry, [&](int64_t bytes) {
           result.bytes += bytes;
           goes_on = progress(result.bytes);
           ASHLAR_REQUIRE(goes_on, kStorage, "{}", kGivenUp);

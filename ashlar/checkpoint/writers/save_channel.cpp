@@ -215,11 +215,11 @@ void SaveChannel::look(Lock& lock, const Id& attempt, const SeeFile& see) {
   }
 }
 
-std::optional<Verdict> SaveChannel::await_verdict(const Id& attempt, const SeeFile& see) {
+std::optional<AttemptResult> SaveChannel::await_result(const Id& attempt, const SeeFile& see) {
   Lock lock(mutex_);
   bool looks = true;
   for (;;) {
-    if (const auto verdict = tree_.verdict(attempt)) return verdict;
+    if (const auto result = tree_.result(attempt)) return result;
     if (tree_.broken()) return std::nullopt;
     require_going_on();
     if (looks && tree_.to_see(attempt)) {
@@ -257,9 +257,9 @@ std::optional<AllParts> SaveChannel::await_parts(const Id& attempt, int64_t step
   }
 }
 
-void SaveChannel::decide(const Verdict& verdict) {
+void SaveChannel::decide(const AttemptResult& result) {
   const std::lock_guard lock(mutex_);
-  tree_.decide(verdict);
+  tree_.decide(result);
   flush();
 }
 

@@ -60,14 +60,14 @@ class SaveChannel : public control::LinkUser {
   // This rank waits for no other any more: the run ends by an error.
   void stop();
 
-  // A follower: sends its part, and waits for the verdict.
+  // A follower: sends its part, and waits for the result.
   void send_part(const WriterPart& part);
-  std::optional<Verdict> await_verdict(const Id& attempt, const SeeFile& see);
+  std::optional<AttemptResult> await_result(const Id& attempt, const SeeFile& see);
 
   // The leader.
   std::optional<AllParts> await_parts(const Id& attempt, int64_t step, double timeout_s,
                                       const SeeFile& see);
-  void decide(const Verdict& verdict);
+  void decide(const AttemptResult& result);
 
   // Reading back.  The leader's call orders it, works too, and returns when all have; `tasks` by
   // rank.  The others' waits at most so long for an order, and works.

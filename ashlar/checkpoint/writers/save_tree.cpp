@@ -1,14 +1,14 @@
-// How it works.  An attempt is open from its first word until its verdict:
+// How it works.  An attempt is open from its first word until its result:
 //
 //   part() of this rank, parts of all children --> pass_up(): one message to the parent; the leader
 //                                                  keeps them for gathered()
-//   decide() at the leader --> verdict, down to all, which closes the attempt there
+//   decide() at the leader --> result, down to all, which closes the attempt there
 //
 // and a reading from the leader's order() on: it is split among the children by who is below them,
 // done() of this rank and the children's results are added, and go up as one.
 //   Repair is the parent's: a child's heartbeat lists its open attempts and readings with what it
-// sent for each.  The parent answers with the verdict if it knows one, with "send again" if it
-// lacks what was sent, and with the order if the child has none.  Verdicts and readings of the last
+// sent for each.  The parent answers with the result if it knows one, with "send again" if it
+// lacks what was sent, and with the order if the child has none.  Results and readings of the last
 // kKept saves are kept for that.
 #include "ashlar/checkpoint/writers/save_tree.h"
 
@@ -20,7 +20,7 @@
 namespace ashlar::checkpoint {
 namespace {
 
-constexpr size_t kKept = 8;  // verdicts and readings
+constexpr size_t kKept = 8;  // results and readings
 
 // Silent ones first, then the earlier phase, then less done, then longer at it.
 bool slower(const RankStatus& a, const RankStatus& b) {
@@ -76,7 +76,7 @@ SaveTree::Open& SaveTree::open(const Id& attempt, int64_t step, double now) {
 }
 
 void SaveTree::begin(const Id& attempt, int64_t step, double now) {
-  if (verdict(attempt)) return;
+  if (result(attempt)) return;
   Open& here = open(attempt, step, now);
   if (!here.has_begun) here.since = now;
   here.has_begun = true;
@@ -94,7 +94,7 @@ void SaveTree::set_status(RankStatus status) {
 void SaveTree::part(const Id& attempt, const Id& layout, const CoverHash& cover, Witness witness,
                     std::vector<std::byte> without_boxes, std::vector<std::byte> with_boxes) {
   const auto found = open_.find(attempt);
-  if (found == open_.end()) return;  // the verdict was quicker
+  if (found == open_.end()) return;  // the result was quicker
   Open& here = found->second;
   here.layout = layout;
   here.witness = std::move(witness);
@@ -104,16 +104,16 @@ void SaveTree::part(const Id& attempt, const Id& layout, const CoverHash& cover,
 }
 
 void SaveTree::fail(const Id& attempt, int64_t step, const std::string& why, double now) {
-  if (verdict(attempt)) return;
+  if (result(attempt)) return;
   Open& here = open(attempt, step, now);
   if (here.failure) return;  // the first says it
   here.failure = {rank_, why};
   if (!leads()) send_failure(attempt, here);
 }
 
-std::optional<Verdict> SaveTree::verdict(const Id& attempt) const {
-  for (const Verdict& verdict : verdicts_)
-    if (verdict.attempt == attempt) return verdict;
+std::optional<AttemptResult> SaveTree::result(const Id& attempt) const {
+  for (const AttemptResult& result : attempt_results_)
+    if (result.attempt == attempt) return result;
   return std::nullopt;
 }
 
@@ -169,22 +169,22 @@ std::map<int, std::vector<std::byte>> SaveTree::boxes(const Id& attempt) const {
   return found == open_.end() ? std::map<int, std::vector<std::byte>>{} : found->second.boxes;
 }
 
-void SaveTree::decide(const Verdict& verdict) {
-  settle(verdict);
+void SaveTree::decide(const AttemptResult& result) {
+  settle(result);
 }
 
-// The verdict is known here from now on, and goes down.
-void SaveTree::settle(const Verdict& verdict) {
-  if (this->verdict(verdict.attempt)) return;
-  const auto found = open_.find(verdict.attempt);
+// The result is known here from now on, and goes down.
+void SaveTree::settle(const AttemptResult& result) {
+  if (this->result(result.attempt)) return;
+  const auto found = open_.find(result.attempt);
   if (found != open_.end()) {
-    if (verdict.committed && found->second.own) known_layout_ = found->second.layout;
+    if (result.committed && found->second.own) known_layout_ = found->second.layout;
     open_.erase(found);
   }
-  status_.erase(verdict.attempt);
-  verdicts_.push_back(verdict);
-  if (verdicts_.size() > kKept) verdicts_.pop_front();
-  for (const int child : children()) send_verdict(child, verdict);
+  status_.erase(result.attempt);
+  attempt_results_.push_back(result);
+  if (attempt_results_.size() > kKept) attempt_results_.pop_front();
+  for (const int child : children()) send_attempt_result(child, result);
 }
 
 void SaveTree::lost(int neighbour, const std::string& why) {

@@ -3,11 +3,11 @@
 //
 //   up     a part when this rank's and all its children's are there; a failure at once; what the
 //          slowest ranks are doing, every heartbeat_s; what came of reading back
-//   down   the verdict on an attempt; whose boxes the leader lacks; who reads back what; that
+//   down   the result on an attempt; whose boxes the leader lacks; who reads back what; that
 //          a part or a result did not arrive
 //
 // Every message may be lost, doubled or late.  A heartbeat says which attempts are open and what
-// was sent for them, and so brings back a part, a verdict or an order that is missing; a link that
+// was sent for them, and so brings back a part, a result or an order that is missing; a link that
 // comes up does the same at once.  Of a child's parts the first one counts, and it is that of its
 // whole subtree or none.
 //   When a link is lost for good the tree is broken, for all ranks and to the end: they tell each
@@ -32,7 +32,7 @@
 
 namespace ashlar::checkpoint {
 
-struct Verdict {
+struct AttemptResult {
   Id attempt{};
   int64_t step = 0;
   bool committed = false;
@@ -102,7 +102,7 @@ class SaveTree {
   std::optional<ToSee> to_see(const Id& attempt) const;
   void seen(const Id& attempt, int child);
   void fail(const Id& attempt, int64_t step, const std::string& why, double now);
-  std::optional<Verdict> verdict(const Id& attempt) const;
+  std::optional<AttemptResult> result(const Id& attempt) const;
   bool broken() const { return broken_.has_value(); }
   const std::string& why_broken() const { return *broken_; }  // "": a rank ended in good order
   void break_off(const std::string& why);
@@ -118,7 +118,7 @@ class SaveTree {
   void ask(const Id& attempt, const std::vector<int>& ranks, double now);
   // Those that were asked for and came, encoded WriterParts, by rank.
   std::map<int, std::vector<std::byte>> boxes(const Id& attempt) const;
-  void decide(const Verdict& verdict);
+  void decide(const AttemptResult& result);
   // Unfinished ranks of the attempt, or of its reading back, slowest first.
   std::vector<RankStatus> slowest(const Id& attempt, double now) const;
   int parts_there(const Id& attempt) const;  // of children
@@ -141,7 +141,7 @@ class SaveTree {
     Witness witness;
     bool seen = false;
   };
-  struct Open {  // an attempt without a verdict
+  struct Open {  // an attempt without a result
     int64_t step = 0;
     double since = 0;
     Id layout{};
@@ -180,13 +180,13 @@ class SaveTree {
   void pass_up(const Id& attempt);
   void send_part(const Id& attempt, Open& open);
   void send_failure(const Id& attempt, const Open& open);
-  void send_verdict(int to, const Verdict& verdict);
+  void send_attempt_result(int to, const AttemptResult& result);
   void send_boxes(const Id& attempt, int rank, std::span<const std::byte> boxes);
   void send_order(int child, const Id& attempt, const Reading& reading);
   void pass_result(const Id& attempt);
   void send_result(const Id& attempt, const Reading& reading);
   void heartbeat(double now);
-  void settle(const Verdict& verdict);
+  void settle(const AttemptResult& result);
   std::vector<RankStatus> pending(const Id& attempt, std::optional<RankStatus> own, double since,
                                   const std::vector<int>& missing, Phase phase, double now) const;
 
@@ -195,7 +195,7 @@ class SaveTree {
   void take_failure(control::WireReader& in, double now);
   void take_boxes(control::WireReader& in);
   void take_result(int from, control::WireReader& in);
-  void take_verdict(control::WireReader& in);
+  void take_attempt_result(control::WireReader& in);
   void take_ask(control::WireReader& in);
   void take_resend(control::WireReader& in);
   void take_order(control::WireReader& in, double now);
@@ -207,8 +207,8 @@ class SaveTree {
   std::vector<Outgoing> outgoing_;
   std::map<Id, Open> open_;
   std::map<Id, Reading> readings_;
-  std::deque<Id> order_of_readings_;  // oldest first
-  std::deque<Verdict> verdicts_;      // newest last
+  std::deque<Id> order_of_readings_;           // oldest first
+  std::deque<AttemptResult> attempt_results_;  // newest last
   std::deque<Task> tasks_;
   std::map<int, Heard> heard_;
   std::map<Id, RankStatus> status_;  // this rank's, by attempt

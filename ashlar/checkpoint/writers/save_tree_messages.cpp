@@ -17,7 +17,7 @@ enum Kind : uint16_t {
   kFailure,
   kBoxes,
   kResult,
-  kVerdict,  // down
+  kAttemptResult,  // down
   kAsk,
   kResend,
   kOrder,
@@ -122,13 +122,13 @@ void SaveTree::send_failure(const Id& attempt, const Open& here) {
   send(parent(), kFailure, std::move(out));
 }
 
-void SaveTree::send_verdict(int to, const Verdict& verdict) {
+void SaveTree::send_attempt_result(int to, const AttemptResult& result) {
   WireWriter out;
-  out.put(verdict.attempt);
-  out.put(verdict.step);
-  out.put(uint8_t(verdict.committed));
-  out.put_text(verdict.why);
-  send(to, kVerdict, std::move(out));
+  out.put(result.attempt);
+  out.put(result.step);
+  out.put(uint8_t(result.committed));
+  out.put_text(result.why);
+  send(to, kAttemptResult, std::move(out));
 }
 
 void SaveTree::send_boxes(const Id& attempt, int rank, std::span<const std::byte> boxes) {
@@ -203,7 +203,7 @@ void SaveTree::received(int from, uint16_t kind, std::span<const std::byte> body
   ASHLAR_ASSERT(down || heard_.contains(from));
   WireReader in(body);
   try {
-    ASHLAR_REQUIRE(kind == kBroken || down == (kVerdict <= kind && kind <= kOrder), kComm,
+    ASHLAR_REQUIRE(kind == kBroken || down == (kAttemptResult <= kind && kind <= kOrder), kComm,
                    "kind {} is not one", kind);
     switch (kind) {
       case kStatus:
@@ -216,8 +216,8 @@ void SaveTree::received(int from, uint16_t kind, std::span<const std::byte> body
         return take_boxes(in);
       case kResult:
         return take_result(from, in);
-      case kVerdict:
-        return take_verdict(in);
+      case kAttemptResult:
+        return take_attempt_result(in);
       case kAsk:
         return take_ask(in);
       case kResend:
@@ -242,8 +242,8 @@ void SaveTree::take_status(int from, WireReader& in, double now) {
     const auto attempt = in.get<Id>();
     const auto step = in.get<int64_t>();
     const bool sent = in.get<uint8_t>() != 0, failed = in.get<uint8_t>() != 0;
-    if (const auto known = verdict(attempt)) {
-      send_verdict(from, *known);
+    if (const auto known = result(attempt)) {
+      send_attempt_result(from, *known);
       continue;
     }
     const Open& here = open(attempt, step, now);
@@ -289,7 +289,7 @@ void SaveTree::take_part(int from, WireReader& in, double now) {
   ASHLAR_REQUIRE(parts.count == uint32_t(tree_->subtree[size_t(from)]), kComm,
                  "it has the parts of {} writers where {} are expected", parts.count,
                  tree_->subtree[size_t(from)]);
-  if (const auto known = verdict(attempt)) return send_verdict(from, *known);
+  if (const auto known = result(attempt)) return send_attempt_result(from, *known);
   if (!open(attempt, step, now).children.try_emplace(from, std::move(said)).second) return;
   pass_up(attempt);
 }
@@ -300,7 +300,7 @@ void SaveTree::take_failure(WireReader& in, double now) {
   const int rank = int(in.get<uint32_t>());
   const std::string why = in.get_text();
   in.end();
-  if (verdict(attempt)) return;
+  if (result(attempt)) return;
   Open& here = open(attempt, step, now);
   if (here.failure) return;
   here.failure = {rank, why};
@@ -329,14 +329,14 @@ void SaveTree::take_result(int from, WireReader& in) {
   pass_result(attempt);
 }
 
-void SaveTree::take_verdict(WireReader& in) {
-  Verdict verdict;
-  verdict.attempt = in.get<Id>();
-  verdict.step = in.get<int64_t>();
-  verdict.committed = in.get<uint8_t>() != 0;
-  verdict.why = in.get_text();
+void SaveTree::take_attempt_result(WireReader& in) {
+  AttemptResult result;
+  result.attempt = in.get<Id>();
+  result.step = in.get<int64_t>();
+  result.committed = in.get<uint8_t>() != 0;
+  result.why = in.get_text();
   in.end();
-  settle(verdict);
+  settle(result);
 }
 
 void SaveTree::take_ask(WireReader& in) {

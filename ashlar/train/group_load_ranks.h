@@ -1,4 +1,4 @@
-// The ranks of a group as those who load a checkpoint together (checkpoint/load/exchange.h).  Works
+// The ranks of a group that load a checkpoint together (checkpoint/load/load_ranks.h).  Works
 // on the group's own lane, since nothing else is sent while a run loads.  No time-out of
 // collectives runs meanwhile, since a rank that reads may be as late as its disk.
 #pragma once
@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "ashlar/checkpoint/load/exchange.h"
+#include "ashlar/checkpoint/load/load_ranks.h"
 #include "ashlar/comm/group.h"
 
 namespace ashlar::train {
 
-class LoadExchange final : public checkpoint::Exchange {
+class GroupLoadRanks final : public checkpoint::LoadRanks {
  public:
-  explicit LoadExchange(comm::Group& ranks);  // every rank calls it
+  explicit GroupLoadRanks(comm::Group& ranks);  // every rank calls it
   int rank() const override { return ranks_.rank(); }
   int size() const override { return ranks_.size(); }
   std::string from_leader(std::string bytes) override;

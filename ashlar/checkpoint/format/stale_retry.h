@@ -18,11 +18,11 @@
 
 namespace ashlar::checkpoint {
 
-// How long one reader of a directory has waited in all.  Time that has passed counts for all of its
-// files: were many of them gone, it would wait no longer than for one.
-class Patience {
+// Says whether a look may be stale and is to be repeated.  The time that one reader of a directory
+// has waited counts for all of its files: it waits no longer for many missing files than for one.
+class StaleRetry {
  public:
-  Patience(FileSystem& files, const std::string& directory);
+  StaleRetry(FileSystem& files, const std::string& directory);
   // Waits a little, and longer every time; false, at once, when the time is over.
   bool wait();
 
@@ -34,12 +34,12 @@ class Patience {
 };
 
 // A plain file of the size that was committed.
-void check_file(FileSystem& files, const std::string& path, int64_t size_bytes, Patience& patience);
+void check_file(FileSystem& files, const std::string& path, int64_t size_bytes, StaleRetry& retry);
 std::unique_ptr<File> open_committed(FileSystem& files, const std::string& path, int64_t size_bytes,
-                                     Patience& patience);
+                                     StaleRetry& retry);
 // What stat says, once there is something.
-std::optional<FileInfo> stat_patiently(FileSystem& files, const std::string& path,
-                                       Patience& patience);
+std::optional<FileInfo> stat_with_retry(FileSystem& files, const std::string& path,
+                                        StaleRetry& retry);
 // Whether a file that was open went away or ends too early: to be opened and read again.
 bool is_stale(const Error& error);
 

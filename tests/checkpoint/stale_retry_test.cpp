@@ -1,5 +1,5 @@
 // Stale looks: what a file system over a network does not show yet is no damage.
-#include "ashlar/checkpoint/format/patience.h"
+#include "ashlar/checkpoint/format/stale_retry.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ashlar/checkpoint/load/needs.h"
+#include "ashlar/checkpoint/load/wanted_bytes.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 namespace ashlar::checkpoint {
 
-Transfer::Transfer(const IndexBox& stored, DType from, const Box& part, const Piece& destination)
+BoxCopy::BoxCopy(const IndexBox& stored, DType from, const Box& part, const Piece& destination)
     : begin_(stored.byte_offset),
       from_(from),
       to_(destination.data),
@@ -15,7 +15,7 @@ Transfer::Transfer(const IndexBox& stored, DType from, const Box& part, const Pi
       element_bytes_(size_of(from)),
       run_bytes_(runs_.length() * element_bytes_) {}
 
-void Transfer::copy(std::span<const std::byte> bytes, int64_t offset) const {
+void BoxCopy::copy(std::span<const std::byte> bytes, int64_t offset) const {
   constexpr int kRunsAhead = 2;
   const int64_t end = offset + int64_t(bytes.size());
   Runs runs = runs_;
@@ -35,7 +35,7 @@ void Transfer::copy(std::span<const std::byte> bytes, int64_t offset) const {
   finish_copies_from_host();
 }
 
-int64_t Transfer::bytes_between(int64_t offset, int64_t end) const {
+int64_t BoxCopy::bytes_between(int64_t offset, int64_t end) const {
   int64_t bytes = 0;
   Runs runs = runs_;
   for (runs.seek(element_at(offset)); !runs.done() && begin_of(runs) < end; runs.next())
@@ -44,14 +44,14 @@ int64_t Transfer::bytes_between(int64_t offset, int64_t end) const {
 }
 
 // Asks for the first lines of a run: the processor does not guess where the next short one is.
-void Transfer::prefetch(std::span<const std::byte> bytes, int64_t begin) const {
+void BoxCopy::prefetch(std::span<const std::byte> bytes, int64_t begin) const {
   constexpr int64_t kLine = 64, kMostLines = 16;
   const int64_t most = std::min(run_bytes_, kMostLines * kLine);
   const int64_t end = std::min(begin + most, int64_t(bytes.size()));
   for (int64_t at = begin; at < end; at += kLine) __builtin_prefetch(bytes.data() + at);
 }
 
-void Transfer::copy_run(const std::byte* source, int64_t bytes, int64_t to) const {
+void BoxCopy::copy_run(const std::byte* source, int64_t bytes, int64_t to) const {
   const int64_t to_bytes = size_of(to_.dtype);
   if (from_ == to_.dtype) return copy_from_host(to_, to * to_bytes, {source, size_t(bytes)});
   constexpr int64_t kElements = 1024;  // converted at a time
@@ -66,8 +66,8 @@ void Transfer::copy_run(const std::byte* source, int64_t bytes, int64_t to) cons
   }
 }
 
-Needs::Needs(const StepReader& reader, const ChunkNumbers& chunks,
-             std::span<const Piece> destinations)
+WantedBytes::WantedBytes(const StepReader& reader, const ChunkNumbers& chunks,
+                         std::span<const Piece> destinations)
     : chunks_(chunks) {
   for (const Piece& piece : destinations) {
     const IndexTensor* stored = reader.find(piece.logical.name);
@@ -75,18 +75,18 @@ Needs::Needs(const StepReader& reader, const ChunkNumbers& chunks,
     for (const IndexBox& box : boxes_near(*stored, piece.box)) {
       const auto part = intersect(box.box, piece.box);
       if (!part) continue;
-      const auto number = uint32_t(transfers_.size());
-      transfers_.emplace_back(box, stored->logical.dtype, *part, piece);
-      transfers_.back().for_each_chunk(
+      const auto number = uint32_t(copies_.size());
+      copies_.emplace_back(box, stored->logical.dtype, *part, piece);
+      copies_.back().for_each_chunk(
           [&](int64_t chunk) { uses_.emplace_back(chunks.first(box.file) + chunk, number); });
     }
   }
   std::sort(uses_.begin(), uses_.end());
 }
 
-std::vector<ChunkRange> Needs::ranges() const {
+std::vector<ChunkRange> WantedBytes::ranges() const {
   std::vector<ChunkRange> ranges;
-  for (const auto& [chunk, transfer] : uses_) {
+  for (const auto& [chunk, copy] : uses_) {
     if (ranges.empty() || chunk > ranges.back().end) ranges.push_back({chunk, chunk});
     ranges.back().end = chunk + 1;
   }
@@ -94,38 +94,38 @@ std::vector<ChunkRange> Needs::ranges() const {
 }
 
 template <typename F>
-void Needs::for_each_use(int64_t chunk, F&& call) const {
+void WantedBytes::for_each_use(int64_t chunk, F&& call) const {
   for (auto use = std::lower_bound(uses_.begin(), uses_.end(), std::pair(chunk, uint32_t(0)));
        use != uses_.end() && use->first == chunk; ++use)
-    call(transfers_[use->second]);
+    call(copies_[use->second]);
 }
 
-void Needs::copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const {
+void WantedBytes::copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const {
   const int64_t offset = begin_of(chunk) + at;
-  for_each_use(chunk, [&](const Transfer& transfer) { transfer.copy(bytes, offset); });
+  for_each_use(chunk, [&](const BoxCopy& box_copy) { box_copy.copy(bytes, offset); });
 }
 
-bool Needs::nearly_whole(int64_t chunk) const {
+bool WantedBytes::nearly_whole(int64_t chunk) const {
   const int64_t begin = begin_of(chunk), size = chunks_.bytes(chunk);
   int64_t wanted = 0;
-  for_each_use(chunk, [&](const Transfer& transfer) {
-    wanted += transfer.bytes_between(begin, begin + size);
+  for_each_use(chunk, [&](const BoxCopy& box_copy) {
+    wanted += box_copy.bytes_between(begin, begin + size);
   });
   return wanted >= size - size / 16;
 }
 
-int64_t Needs::begin_of(int64_t chunk) const {
+int64_t WantedBytes::begin_of(int64_t chunk) const {
   return (chunk - chunks_.first(chunks_.file(chunk))) * kChunkBytes;
 }
 
 void WantedByRank::copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) {
   const std::shared_lock lock(mutex_);
-  if (needs_) needs_->copy(chunk, at, bytes);
+  if (wanted_) wanted_->copy(chunk, at, bytes);
 }
 
 void WantedByRank::leave() {
   const std::unique_lock lock(mutex_);
-  needs_ = nullptr;
+  wanted_ = nullptr;
 }
 
 uint64_t WantedByRanks::add(std::shared_ptr<WantedByRank> wanted) {
@@ -145,17 +145,15 @@ std::shared_ptr<WantedByRank> WantedByRanks::find(uint64_t number) {
   return found == by_number_.end() ? nullptr : found->second;
 }
 
-SharedNeeds::Listed::Listed(std::shared_ptr<WantedByRanks> in, const Needs& needs)
-    : list(std::move(in)),
-      wanted(std::make_shared<WantedByRank>(needs)),
-      number(list->add(wanted)) {}
+SharedWantedBytes::Listed::Listed(std::shared_ptr<WantedByRanks> in, const WantedBytes& own)
+    : list(std::move(in)), wanted(std::make_shared<WantedByRank>(own)), number(list->add(wanted)) {}
 
-SharedNeeds::Listed::~Listed() {
+SharedWantedBytes::Listed::~Listed() {
   wanted->leave();
   list->remove(number);
 }
 
-SharedNeeds::SharedNeeds(Exchange& ranks, const Needs& own)
+SharedWantedBytes::SharedWantedBytes(LoadRanks& ranks, const WantedBytes& own)
     : own_(ranks.commons().wanted, own), all_{own_.wanted} {
   if (!ranks.shares_memory()) return;
   all_.clear();
@@ -168,7 +166,7 @@ SharedNeeds::SharedNeeds(Exchange& ranks, const Needs& own)
   }
 }
 
-void SharedNeeds::copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const {
+void SharedWantedBytes::copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const {
   for (const auto& wanted : all_) wanted->copy(chunk, at, bytes);
 }
 

@@ -1,5 +1,5 @@
-// What the ranks that read one step together ask of each other; who reads alone is a group of one.
-// train/load_exchange.h answers for the ranks of a run.
+// The ranks that read one step together, as each of them sees the others; one rank alone is a group
+// of one.  train/group_load_ranks.h implements it for the ranks of a run.
 //
 // Order    all ranks call the same functions in the same order; only post() and wait() may be left
 //          out by a rank without messages.
@@ -30,20 +30,20 @@ class LoadCommons {
   LoadCommons();
   // Memory that reads go through: one object for all steps that are open, gone with the last.
   std::shared_ptr<ReadMemory> read_memory();
-  const std::shared_ptr<WantedByRanks> wanted;  // what each wants of a step: needs.h
+  const std::shared_ptr<WantedByRanks> wanted;  // what each wants of a step: wanted_bytes.h
 
  private:
   std::mutex mutex_;
   std::weak_ptr<ReadMemory> read_memory_;
 };
 
-class Exchange {
+class LoadRanks {
  public:
   struct Message {
     int rank = 0;
     std::span<std::byte> bytes;
   };
-  virtual ~Exchange() = default;
+  virtual ~LoadRanks() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // Rank 0's bytes.
@@ -62,7 +62,7 @@ class Exchange {
 };
 
 // The group of one.
-class Alone final : public Exchange {
+class Alone final : public LoadRanks {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
@@ -87,7 +87,7 @@ struct Failure {
 };
 // Throws on every rank the failure that comes first by place, then by rank; nothing if no rank has
 // one.  So a rank that fails leaves nobody waiting, and all say the same.
-void throw_first(Exchange& ranks, const std::optional<Failure>& own);
+void throw_first(LoadRanks& ranks, const std::optional<Failure>& own);
 
 // Runs body; an Error of it is a failure at `place`.
 template <typename F>

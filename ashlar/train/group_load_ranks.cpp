@@ -1,4 +1,4 @@
-#include "ashlar/train/load_exchange.h"
+#include "ashlar/train/group_load_ranks.h"
 
 #include <algorithm>
 #include <chrono>
@@ -26,7 +26,7 @@ Tensor bytes_of(std::string& text) {
           Shape{int64_t(text.size())}};
 }
 
-std::vector<comm::Transfer> transfers(std::span<const checkpoint::Exchange::Message> messages) {
+std::vector<comm::Transfer> transfers(std::span<const checkpoint::LoadRanks::Message> messages) {
   std::vector<comm::Transfer> list;
   for (const auto& [rank, bytes] : messages)
     list.push_back({rank, {bytes.data(), DType::kU8, Device::kCpu, Shape{int64_t(bytes.size())}}});
@@ -51,9 +51,9 @@ std::shared_ptr<LoadCommons> commons_of(comm::Group& ranks) {
 
 }  // namespace
 
-LoadExchange::LoadExchange(comm::Group& ranks) : ranks_(ranks), commons_(commons_of(ranks)) {}
+GroupLoadRanks::GroupLoadRanks(comm::Group& ranks) : ranks_(ranks), commons_(commons_of(ranks)) {}
 
-std::string LoadExchange::from_leader(std::string bytes) {
+std::string GroupLoadRanks::from_leader(std::string bytes) {
   auto size = int64_t(bytes.size());
   await(ranks_.broadcast(tensor_over(std::span(&size, 1)), 0, kLabel));
   bytes.resize(size_t(size));
@@ -61,7 +61,7 @@ std::string LoadExchange::from_leader(std::string bytes) {
   return bytes;
 }
 
-std::vector<std::string> LoadExchange::all_gather(std::string_view bytes) {
+std::vector<std::string> GroupLoadRanks::all_gather(std::string_view bytes) {
   std::vector<int64_t> own{int64_t(bytes.size())};
   std::vector<int64_t> sizes(static_cast<size_t>(size()));
   await(ranks_.all_gather(tensor_over(std::span(own)), tensor_over(std::span(sizes)), kLabel));
@@ -76,7 +76,7 @@ std::vector<std::string> LoadExchange::all_gather(std::string_view bytes) {
   return texts;
 }
 
-void LoadExchange::post(std::vector<Message> sends, std::vector<Message> receives) {
+void GroupLoadRanks::post(std::vector<Message> sends, std::vector<Message> receives) {
   posted_.push_back(std::make_unique<Posted>());
   Posted& last = *posted_.back();
   last.sends = transfers(sends);
@@ -84,7 +84,7 @@ void LoadExchange::post(std::vector<Message> sends, std::vector<Message> receive
   last.work = ranks_.send_receive(last.sends, last.receives, kLabel);
 }
 
-void LoadExchange::wait() {
+void GroupLoadRanks::wait() {
   for (const auto& each : posted_) await(std::move(each->work));
   posted_.clear();
 }

@@ -1,6 +1,6 @@
 // What a rank wants of the chunks of a step: the common parts of stored boxes and its destinations.
 //
-// Memory   a Transfer (some 300 bytes) for each pair of boxes that meet, and 16 bytes for each
+// Memory   a BoxCopy (some 300 bytes) for each pair of boxes that meet, and 16 bytes for each
 //          chunk that one has bytes of.
 // Threads  copy() from any, each byte once.
 #pragma once
@@ -16,16 +16,16 @@
 #include <vector>
 
 #include "ashlar/checkpoint/format/boxes.h"
-#include "ashlar/checkpoint/load/exchange.h"
 #include "ashlar/checkpoint/load/load_plan.h"
+#include "ashlar/checkpoint/load/load_ranks.h"
 #include "ashlar/checkpoint/load/step_reader.h"
 
 namespace ashlar::checkpoint {
 
 // The common part of a stored box and a destination, as runs that are contiguous in both.
-class Transfer {
+class BoxCopy {
  public:
-  Transfer(const IndexBox& stored, DType from, const Box& part, const Piece& destination);
+  BoxCopy(const IndexBox& stored, DType from, const Box& part, const Piece& destination);
 
   // Takes what the bytes from `offset` of the file on have of it; any bytes, in any order.
   void copy(std::span<const std::byte> bytes, int64_t offset) const;
@@ -57,9 +57,10 @@ class Transfer {
   int64_t element_bytes_, run_bytes_;  // as stored
 };
 
-class Needs {
+class WantedBytes {
  public:
-  Needs(const StepReader& reader, const ChunkNumbers& chunks, std::span<const Piece> destinations);
+  WantedBytes(const StepReader& reader, const ChunkNumbers& chunks,
+              std::span<const Piece> destinations);
 
   std::vector<ChunkRange> ranges() const;  // numbers of chunks, ascending
   // Bytes of a chunk from `at` on.
@@ -73,20 +74,20 @@ class Needs {
   void for_each_use(int64_t chunk, F&& call) const;
 
   const ChunkNumbers& chunks_;
-  std::vector<Transfer> transfers_;
-  std::vector<std::pair<int64_t, uint32_t>> uses_;  // chunk, transfer
+  std::vector<BoxCopy> copies_;
+  std::vector<std::pair<int64_t, uint32_t>> uses_;  // chunk, number in copies_
 };
 
 // What one rank wants, until it leaves.
 class WantedByRank {
  public:
-  explicit WantedByRank(const Needs& needs) : needs_(&needs) {}
+  explicit WantedByRank(const WantedBytes& wanted) : wanted_(&wanted) {}
   void copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes);
   void leave();  // waits for copies that are being made
 
  private:
   std::shared_mutex mutex_;
-  const Needs* needs_;  // null: the rank has left
+  const WantedBytes* wanted_;  // null: the rank has left
 };
 
 // The list by which ranks of one process find what the others want: by a number, which stays no
@@ -103,19 +104,19 @@ class WantedByRanks {
   std::map<uint64_t, std::shared_ptr<WantedByRank>> by_number_;
 };
 
-// The needs of all ranks that share memory with this one, so that the rank that reads a chunk
-// copies it to all of them while the caches have it; this rank's alone where none does.
+// What is wanted by all ranks that share memory with this one, so that the rank that reads a chunk
+// copies it to all of them while the caches have it; by this rank alone where none does.
 //
-// Errors   a rank that leaves takes its needs along, and waits for those that copy for it.
-class SharedNeeds {
+// Errors   a rank that leaves is copied to no more, and waits for copies that are being made.
+class SharedWantedBytes {
  public:
-  SharedNeeds(Exchange& ranks, const Needs& own);  // every rank calls it
+  SharedWantedBytes(LoadRanks& ranks, const WantedBytes& own);  // every rank calls it
   void copy(int64_t chunk, int64_t at, std::span<const std::byte> bytes) const;
 
  private:
   // Is in the list until it is destroyed.
   struct Listed {
-    Listed(std::shared_ptr<WantedByRanks> list, const Needs& needs);
+    Listed(std::shared_ptr<WantedByRanks> list, const WantedBytes& own);
     ~Listed();
     Listed(const Listed&) = delete;
     Listed& operator=(const Listed&) = delete;

@@ -1,4 +1,4 @@
-#include "ashlar/checkpoint/format/patience.h"
+#include "ashlar/checkpoint/format/stale_retry.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -26,10 +26,10 @@ void require_committed(const std::optional<FileInfo>& info, const std::string& p
 
 }  // namespace
 
-Patience::Patience(FileSystem& files, const std::string& directory)
+StaleRetry::StaleRetry(FileSystem& files, const std::string& directory)
     : files_(files), limit_s_(files.visibility_s(directory)) {}
 
-bool Patience::wait() {
+bool StaleRetry::wait() {
   const std::lock_guard lock(mutex_);  // who waits meanwhile looks again as soon as this one does
   if (waited_s_ >= limit_s_) return false;
   const double delay_s = std::min(std::clamp(waited_s_, 0.05, 5.0), limit_s_ - waited_s_);
@@ -38,17 +38,16 @@ bool Patience::wait() {
   return true;
 }
 
-void check_file(FileSystem& files, const std::string& path, int64_t size_bytes,
-                Patience& patience) {
+void check_file(FileSystem& files, const std::string& path, int64_t size_bytes, StaleRetry& retry) {
   for (;;) {
     const auto info = files.stat(path);
     const bool decided = info && (!is_plain(info) || info->size_bytes == size_bytes);
-    if (decided || !patience.wait()) return require_committed(info, path, size_bytes);
+    if (decided || !retry.wait()) return require_committed(info, path, size_bytes);
   }
 }
 
 std::unique_ptr<File> open_committed(FileSystem& files, const std::string& path, int64_t size_bytes,
-                                     Patience& patience) {
+                                     StaleRetry& retry) {
   for (;;) {
     std::optional<FileInfo> info;
     std::exception_ptr refused;
@@ -64,17 +63,17 @@ std::unique_ptr<File> open_committed(FileSystem& files, const std::string& path,
       refused = std::current_exception();
     }
     const bool other = info && !is_plain(info);
-    if (!other && patience.wait()) continue;
+    if (!other && retry.wait()) continue;
     require_committed(info, path, size_bytes);
     std::rethrow_exception(refused);
   }
 }
 
-std::optional<FileInfo> stat_patiently(FileSystem& files, const std::string& path,
-                                       Patience& patience) {
+std::optional<FileInfo> stat_with_retry(FileSystem& files, const std::string& path,
+                                        StaleRetry& retry) {
   for (;;) {
     const auto info = files.stat(path);
-    if (info || !patience.wait()) return info;
+    if (info || !retry.wait()) return info;
   }
 }
 

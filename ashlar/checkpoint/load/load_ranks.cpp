@@ -1,10 +1,10 @@
-#include "ashlar/checkpoint/load/exchange.h"
+#include "ashlar/checkpoint/load/load_ranks.h"
 
 #include <cstring>
 #include <tuple>
 
-#include "ashlar/checkpoint/load/needs.h"
 #include "ashlar/checkpoint/load/read_memory.h"
+#include "ashlar/checkpoint/load/wanted_bytes.h"
 
 namespace ashlar::checkpoint {
 namespace {
@@ -38,7 +38,7 @@ void Alone::post(std::vector<Message> sends, std::vector<Message> receives) {
   ASHLAR_ASSERT(sends.empty() && receives.empty());
 }
 
-void throw_first(Exchange& ranks, const std::optional<Failure>& own) {
+void throw_first(LoadRanks& ranks, const std::optional<Failure>& own) {
   std::optional<Failure> first;
   for (const std::string& said : ranks.all_gather(packed(own))) {
     if (said.empty()) continue;
